@@ -1,0 +1,78 @@
+// The 24-byte Wiresum header: what every packet between worker and switch begins with.
+//
+// Pure: no socket, no clock, no allocation. docs/protocol.md, section 2, is the reference.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+namespace wiresum::wire {
+
+inline constexpr std::uint8_t kVersion = 1;
+/// Thread t of a job talks to UDP port kSwitchPort + t of the switch.
+inline constexpr std::uint16_t kSwitchPort = 0xA9E0;
+inline constexpr std::size_t kThreadsMax = 16;
+inline constexpr std::size_t kWorkersMax = 32;
+inline constexpr std::size_t kHeaderBytes = 24;
+inline constexpr std::size_t kWordBytes = 4;
+/// Lanes of the widest UDP datagram over IPv4 (65,507 bytes) that still has room for the header.
+inline constexpr std::size_t kLanesMax = (65507 - kHeaderBytes) / kWordBytes;
+
+enum class Kind : std::uint8_t {
+  kData = 0,    // a contribution with payload
+  kEmpty = 1,   // a contribution whose lanes are all zero; no payload
+  kResult = 2,  // the sum
+  kMeta = 3,    // a contribution of header fields alone (exponents, barrier); no payload
+};
+
+inline constexpr std::uint8_t kFlagRetransmission = 1u << 0;
+
+struct Header {
+  Kind kind = Kind::kData;
+  std::uint8_t flags = 0;
+  std::uint16_t job = 0;
+  std::uint32_t key = 0;
+  std::uint8_t worker = 0;
+  std::uint8_t exponent = 0;
+  std::uint16_t cell = 0;  // local to the lease: 2 * slot + (round & 1)
+  std::uint32_t round = 0;
+  std::uint32_t tensor = 0;
+  std::uint32_t chunk = 0;
+
+  friend bool operator==(const Header&, const Header&) = default;
+};
+
+enum class ParseError : std::uint8_t {
+  kNone,
+  kTruncated,  // shorter than a header
+  kUnknownVersion,
+  kUnknownKind,  // one that this version does not have
+  kPayload,      // a payload that is no whole number of words, or one on a kind that has none
+};
+
+/// Writes `header` in network byte order.
+void encode(const Header& header, std::span<std::byte, kHeaderBytes> out) noexcept;
+
+/// Reads the header of one UDP payload. On any error `header` is left as it was.
+/// Says only that the datagram is well formed: whether its length fits the job is the caller's to check.
+[[nodiscard]] ParseError decode(std::span<const std::byte> datagram, Header& header) noexcept;
+
+/// RFC 1982 serial number arithmetic on rounds: is `a` newer than `b`?
+[[nodiscard]] constexpr bool newer(std::uint32_t a, std::uint32_t b) noexcept {
+  return static_cast<std::int32_t>(a - b) > 0;
+}
+
+[[nodiscard]] constexpr std::uint16_t cell_of(std::uint32_t slot, std::uint32_t round) noexcept {
+  return static_cast<std::uint16_t>(2 * slot + (round & 1));
+}
+
+/// An IPv4 address and a UDP port, both in host byte order.
+struct Endpoint {
+  std::uint32_t address = 0;
+  std::uint16_t port = 0;
+
+  friend bool operator==(const Endpoint&, const Endpoint&) = default;
+};
+
+}  // namespace wiresum::wire

@@ -1,0 +1,62 @@
+// A collective, as the worker's state machine sees it: regions of memory, cut into chunks.
+//
+// One structure serves all collectives. A region is a run of elements; a worker *contributes* to it when
+// `source` is set (otherwise it sends EMPTY) and *keeps* the sum when `destination` is set:
+//
+//   all-reduce       one region per tensor, source and destination set at every worker
+//   broadcast        one region: source at the root alone, destination at the others
+//   all-gather       N regions: source in my own, destination in all
+//   reduce           one region: source everywhere, destination at the root
+//   reduce-scatter   N regions: source in all, destination in my own
+//   barrier          no region: a single META chunk
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "numeric/format.hpp"
+
+namespace wiresum::worker {
+
+/// Nanoseconds on the caller's clock. The core never reads a clock.
+using TimeNs = std::int64_t;
+inline constexpr TimeNs kNever = INT64_MAX;
+
+struct Region {
+  const std::byte* source = nullptr;
+  std::byte* destination = nullptr;
+  std::uint64_t elements = 0;
+  std::uint32_t chunk_first = 0;  // number of the region's first chunk in the collective
+};
+
+struct Collective {
+  /// Goes into every packet's `tensor` field and is checked in every RESULT: the sequence number of the
+  /// collective in its low 16 bits, a signature of what is being done in the high 16, so that workers which
+  /// call different collectives find out.
+  std::uint32_t tensor = 0;
+  numeric::Format format;
+  float fixed_scale = 1.0F;  // for Scaling::kFixed
+  float divisor = 1.0F;      // AVG: N
+  /// Regions in order of chunk_first; owned by the submitter until the collective is complete.
+  std::span<const Region> regions;
+  /// This worker thread's share of the chunks. A barrier is the one chunk [0, 1) with no region.
+  std::uint32_t chunk_begin = 0;
+  std::uint32_t chunk_end = 0;
+  TimeNs deadline = kNever;
+  std::uint64_t token = 0;  // handed back in the completion
+};
+
+enum class Status : std::uint8_t {
+  kOk,
+  kTimedOut,  // its deadline passed
+  kDiverged,  // a RESULT for our round carries another worker's tags: the workers call different collectives
+  kAborted,   // abort() was called
+};
+
+struct Completion {
+  std::uint64_t token = 0;
+  Status status = Status::kOk;
+};
+
+}  // namespace wiresum::worker
