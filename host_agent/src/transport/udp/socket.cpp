@@ -1,0 +1,160 @@
+#include "transport/udp/socket.hpp"
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <netinet/udp.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <stdexcept>
+#include <system_error>
+#include <utility>
+
+#include "transport/udp/address.hpp"
+
+namespace wiresum::transport {
+namespace {
+
+/// Blocks of consecutive free ports are found by trial; beyond this many trials the host has none.
+constexpr int kBlockTrialsMax = 256;
+
+[[noreturn]] void fail(int error, const std::string& what) {
+  throw std::system_error(error, std::generic_category(), what);
+}
+
+wire::Endpoint bound_endpoint(int descriptor) {
+  sockaddr_in address{};
+  socklen_t length = sizeof address;
+  if (getsockname(descriptor, reinterpret_cast<sockaddr*>(&address), &length) != 0) {
+    fail(errno, "cannot read the address of a UDP socket");
+  }
+  return from_sockaddr(address);
+}
+
+void set_option(int descriptor, int level, int name, int value) noexcept {
+  static_cast<void>(setsockopt(descriptor, level, name, &value, sizeof value));
+}
+
+}  // namespace
+
+std::string to_string(wire::Endpoint endpoint) {
+  const in_addr address{.s_addr = htonl(endpoint.address)};
+  std::array<char, INET_ADDRSTRLEN> text{};
+  inet_ntop(AF_INET, &address, text.data(), text.size());
+  return std::string(text.data()) + ":" + std::to_string(endpoint.port);
+}
+
+std::uint32_t parse_ipv4(const std::string& text) {
+  in_addr address{};
+  if (inet_pton(AF_INET, text.c_str(), &address) != 1) {
+    throw std::invalid_argument("'" + text + "' is not an IPv4 address in dotted form");
+  }
+  return ntohl(address.s_addr);
+}
+
+UdpSocket::UdpSocket(wire::Endpoint local)
+    : descriptor_(socket(AF_INET, SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0)) {
+  if (descriptor_ < 0) {
+    fail(errno, "cannot open a UDP socket");
+  }
+  const sockaddr_in address = to_sockaddr(local);
+  if (bind(descriptor_, reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) {
+    const int error = errno;
+    close(descriptor_);
+    fail(error, "cannot bind a UDP socket to " + to_string(local));
+  }
+  local_ = bound_endpoint(descriptor_);
+  // A datagram larger than the path's MTU is an error to report, not something to fragment: one lost fragment
+  // would lose it whole, and no switch adds fragments.
+  set_option(descriptor_, IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_DO);
+}
+
+UdpSocket::~UdpSocket() {
+  if (descriptor_ >= 0) {
+    close(descriptor_);
+  }
+}
+
+UdpSocket::UdpSocket(UdpSocket&& other) noexcept
+    : descriptor_(std::exchange(other.descriptor_, -1)), local_(other.local_), connected_(other.connected_) {}
+
+UdpSocket& UdpSocket::operator=(UdpSocket&& other) noexcept {
+  std::swap(descriptor_, other.descriptor_);
+  std::swap(local_, other.local_);
+  std::swap(connected_, other.connected_);
+  return *this;
+}
+
+void UdpSocket::connect(wire::Endpoint peer) {
+  const sockaddr_in address = to_sockaddr(peer);
+  if (::connect(descriptor_, reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) {
+    fail(errno, "no route from " + to_string(local_) + " to " + to_string(peer));
+  }
+  local_ = bound_endpoint(descriptor_);
+  connected_ = true;
+}
+
+std::size_t UdpSocket::path_mtu() const {
+  int mtu = 0;
+  socklen_t length = sizeof mtu;
+  if (getsockopt(descriptor_, IPPROTO_IP, IP_MTU, &mtu, &length) != 0) {
+    fail(errno, "cannot read the path MTU of " + to_string(local_));
+  }
+  return static_cast<std::size_t>(mtu);
+}
+
+void UdpSocket::set_buffers(std::size_t receive_bytes, std::size_t send_bytes) noexcept {
+  const auto ask = [this](int forced, int plain, std::size_t bytes) {
+    const int value = static_cast<int>(bytes);
+    // The forced form needs CAP_NET_ADMIN; the plain one is capped by net.core.{r,w}mem_max.
+    if (setsockopt(descriptor_, SOL_SOCKET, forced, &value, sizeof value) != 0) {
+      set_option(descriptor_, SOL_SOCKET, plain, value);
+    }
+  };
+  ask(SO_RCVBUFFORCE, SO_RCVBUF, receive_bytes);
+  ask(SO_SNDBUFFORCE, SO_SNDBUF, send_bytes);
+}
+
+bool UdpSocket::enable_receive_offload() noexcept {
+  const int on = 1;
+  return setsockopt(descriptor_, IPPROTO_UDP, UDP_GRO, &on, sizeof on) == 0;
+}
+
+bool UdpSocket::supports_segmentation() const noexcept {
+  int size = 0;
+  socklen_t length = sizeof size;
+  return getsockopt(descriptor_, IPPROTO_UDP, UDP_SEGMENT, &size, &length) == 0;
+}
+
+std::vector<UdpSocket> bind_consecutive(wire::Endpoint local, std::size_t count) {
+  for (int trial = 0;; ++trial) {
+    std::vector<UdpSocket> sockets;
+    try {
+      sockets.emplace_back(local);
+      const wire::Endpoint first = sockets.front().local();
+      if (first.port + count - 1 > UINT16_MAX) {
+        throw std::system_error(std::make_error_code(std::errc::address_not_available),
+                                "no " + std::to_string(count) + " ports from " + to_string(first) + " on");
+      }
+      for (std::size_t i = 1; i < count; ++i) {
+        sockets.emplace_back(wire::Endpoint{first.address, static_cast<std::uint16_t>(first.port + i)});
+      }
+      return sockets;
+    } catch (const std::system_error&) {
+      // A wish for one certain block is not repeated, nor is a failure that has nothing to do with the block.
+      if (local.port != 0 || sockets.empty() || trial == kBlockTrialsMax) {
+        throw;
+      }
+    }
+  }
+}
+
+std::uint32_t source_address_towards(wire::Endpoint remote) {
+  UdpSocket probe(wire::Endpoint{});
+  probe.connect(remote);
+  return probe.local().address;
+}
+
+}  // namespace wiresum::transport

@@ -1,0 +1,53 @@
+// Setting up UDP sockets: binding, buffers, offloads. The datapath is in udp.hpp.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "wire/packet.hpp"
+
+namespace wiresum::transport {
+
+[[nodiscard]] std::string to_string(wire::Endpoint endpoint);
+/// Dotted IPv4 to host byte order. Throws std::invalid_argument, naming the text, for anything else.
+[[nodiscard]] std::uint32_t parse_ipv4(const std::string& text);
+
+/// A bound, non-blocking UDP socket. Owns its file descriptor.
+class UdpSocket {
+ public:
+  /// Binds to `local` (port 0: any). Throws std::system_error whose text names the address.
+  explicit UdpSocket(wire::Endpoint local);
+  ~UdpSocket();
+  UdpSocket(UdpSocket&& other) noexcept;
+  UdpSocket& operator=(UdpSocket&& other) noexcept;
+
+  [[nodiscard]] int descriptor() const noexcept { return descriptor_; }
+  [[nodiscard]] wire::Endpoint local() const noexcept { return local_; }
+
+  /// From now on only `peer` is heard, and its refusals (ICMP port unreachable) are seen.
+  void connect(wire::Endpoint peer);
+  [[nodiscard]] bool connected() const noexcept { return connected_; }
+  /// MTU of the route to the connected peer, in bytes of IP packet.
+  [[nodiscard]] std::size_t path_mtu() const;
+  /// Asks for socket buffers of this size; takes what the system grants.
+  void set_buffers(std::size_t receive_bytes, std::size_t send_bytes) noexcept;
+  /// Lets the kernel hand over runs of datagrams as one (UDP GRO). False if it cannot.
+  [[nodiscard]] bool enable_receive_offload() noexcept;
+  /// Does the kernel cut one large buffer into datagrams (UDP GSO)?
+  [[nodiscard]] bool supports_segmentation() const noexcept;
+
+ private:
+  int descriptor_ = -1;
+  wire::Endpoint local_;
+  bool connected_ = false;
+};
+
+/// `count` sockets on consecutive ports from local.port on; port 0: some block of free ports.
+[[nodiscard]] std::vector<UdpSocket> bind_consecutive(wire::Endpoint local, std::size_t count);
+
+/// The local address that packets to `remote` leave from. Throws std::system_error if there is no route.
+[[nodiscard]] std::uint32_t source_address_towards(wire::Endpoint remote);
+
+}  // namespace wiresum::transport

@@ -1,0 +1,437 @@
+// Theory of operation
+//
+// Receiving. One recvmmsg takes up to kReceiveBatch messages into buffers of 64 KiB. With GRO a message is a run of
+// equally long datagrams of one sender, and a control message gives their length; receive() cuts the runs apart. If
+// the caller's burst is full, the rest of a run waits in its buffer for the next call, so nothing is copied.
+//
+// Sending. A burst is cut into *runs*: consecutive frames of one length, since GSO cuts a buffer into equal pieces.
+// A run is gathered by an iovec for each frame, which serves every endpoint: a multicast to N workers costs N
+// messages in one sendmmsg, and no copy of ours. Without GSO a run is one frame.
+//
+// Several ports. A switch's thread serves many ports, most of them idle: epoll tells which have something, one of
+// them is drained in each call, in turn.
+#include "transport/udp/udp.hpp"
+
+#include <netinet/udp.h>
+#include <poll.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <climits>
+#include <cstring>
+#include <ctime>
+#include <stdexcept>
+#include <system_error>
+
+#include "transport/udp/address.hpp"
+
+namespace wiresum::transport {
+namespace {
+
+constexpr std::size_t kReceiveBatch = 8;
+constexpr std::size_t kReceiveBufferBytes = 64u << 10;
+constexpr std::size_t kSendBatch = 64;       // messages in one sendmmsg
+constexpr std::size_t kSegmentsMax = 64;     // UDP_MAX_SEGMENTS of every kernel that has GSO
+constexpr std::size_t kRunBytesMax = 65507;  // the largest UDP payload over IPv4
+constexpr std::size_t kCacheLineBytes = 64;
+/// How often a full socket buffer is waited for, and how long each time, before datagrams are given up as lost.
+constexpr int kSendRetriesMax = 8;
+constexpr int kSendRetryMs = 2;
+constexpr std::uint64_t kWakeToken = UINT64_MAX;
+
+struct ControlBuffer {
+  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> bytes{};
+};
+
+std::size_t round_up(std::size_t value, std::size_t unit) noexcept { return (value + unit - 1) / unit * unit; }
+
+[[noreturn]] void fail(const char* what) { throw std::system_error(errno, std::generic_category(), what); }
+
+/// Frame memory. A frame starts at such an offset that its payload, behind the header, begins a cache line.
+/// Pages that are never touched cost nothing.
+class FrameMemory {
+ public:
+  FrameMemory(std::size_t frames, std::size_t frame_bytes)
+      : stride_(round_up(kLead + frame_bytes, kCacheLineBytes)), bytes_(stride_ * std::max<std::size_t>(frames, 1)) {
+    void* memory = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (memory == MAP_FAILED) {
+      fail("cannot allocate frame memory");
+    }
+    memory_ = static_cast<std::byte*>(memory);
+  }
+  ~FrameMemory() { munmap(memory_, bytes_); }
+  FrameMemory(const FrameMemory&) = delete;
+  FrameMemory& operator=(const FrameMemory&) = delete;
+
+  [[nodiscard]] std::byte* first() const noexcept { return memory_ + kLead; }
+  [[nodiscard]] std::size_t stride() const noexcept { return stride_; }
+
+ private:
+  static constexpr std::size_t kLead = kCacheLineBytes - wire::kHeaderBytes;
+  std::size_t stride_;
+  std::size_t bytes_;
+  std::byte* memory_ = nullptr;
+};
+
+/// Length of the datagrams that GRO put together, or `whole` where it did not.
+std::size_t segment_bytes(msghdr& message, std::size_t whole) noexcept {
+  for (cmsghdr* control = CMSG_FIRSTHDR(&message); control != nullptr; control = CMSG_NXTHDR(&message, control)) {
+    if (control->cmsg_level == IPPROTO_UDP && control->cmsg_type == UDP_GRO) {
+      int size = 0;
+      std::memcpy(&size, CMSG_DATA(control), sizeof size);
+      return size > 0 ? static_cast<std::size_t>(size) : whole;
+    }
+  }
+  return whole;
+}
+
+void request_segmentation(msghdr& message, ControlBuffer& buffer, std::size_t bytes) noexcept {
+  message.msg_control = buffer.bytes.data();
+  message.msg_controllen = CMSG_SPACE(sizeof(std::uint16_t));
+  cmsghdr* control = CMSG_FIRSTHDR(&message);
+  control->cmsg_level = IPPROTO_UDP;
+  control->cmsg_type = UDP_SEGMENT;
+  control->cmsg_len = CMSG_LEN(sizeof(std::uint16_t));
+  const auto size = static_cast<std::uint16_t>(bytes);
+  std::memcpy(CMSG_DATA(control), &size, sizeof size);
+}
+
+/// Received messages that wait to be cut into datagrams.
+class ReceiveQueue {
+ public:
+  ReceiveQueue() : memory_(kReceiveBatch * kReceiveBufferBytes) {
+    for (std::size_t i = 0; i < kReceiveBatch; ++i) {
+      vectors_[i] = {.iov_base = memory_.data() + i * kReceiveBufferBytes, .iov_len = kReceiveBufferBytes};
+    }
+  }
+
+  [[nodiscard]] bool empty() const noexcept { return next_ == filled_; }
+
+  /// Takes messages from the socket. False if there was none.
+  bool fill(int descriptor, std::uint8_t port) noexcept {
+    for (std::size_t i = 0; i < kReceiveBatch; ++i) {
+      msghdr& message = messages_[i].msg_hdr;
+      message = {};
+      message.msg_name = &sources_[i];
+      message.msg_namelen = sizeof sources_[i];
+      message.msg_iov = &vectors_[i];
+      message.msg_iovlen = 1;
+      message.msg_control = controls_[i].bytes.data();
+      message.msg_controllen = controls_[i].bytes.size();
+    }
+    const int count = recvmmsg(descriptor, messages_.data(), kReceiveBatch, MSG_DONTWAIT, nullptr);
+    next_ = 0;
+    offset_ = 0;
+    port_ = port;
+    filled_ = count > 0 ? static_cast<std::size_t>(count) : 0;
+    return filled_ != 0;
+  }
+
+  /// Cuts waiting messages into `out`. Returns how many datagrams there were.
+  std::size_t drain(std::span<RxDatagram> out) noexcept {
+    std::size_t count = 0;
+    while (next_ != filled_ && count != out.size()) {
+      mmsghdr& received = messages_[next_];
+      const std::size_t whole = received.msg_len;
+      const bool cut_off = (received.msg_hdr.msg_flags & MSG_TRUNC) != 0;
+      const std::size_t segment = segment_bytes(received.msg_hdr, whole);
+      const std::size_t length = std::min(segment, whole - offset_);
+      if (!cut_off) {
+        const auto* base = static_cast<const std::byte*>(vectors_[next_].iov_base) + offset_;
+        out[count++] = {.bytes = {base, length}, .source = from_sockaddr(sources_[next_]), .port = port_};
+      }
+      offset_ += length;
+      if (offset_ >= whole || cut_off) {
+        ++next_;
+        offset_ = 0;
+      }
+    }
+    return count;
+  }
+
+ private:
+  std::vector<std::byte> memory_;
+  std::array<iovec, kReceiveBatch> vectors_{};
+  std::array<sockaddr_in, kReceiveBatch> sources_{};
+  std::array<ControlBuffer, kReceiveBatch> controls_{};
+  std::array<mmsghdr, kReceiveBatch> messages_{};
+  std::size_t next_ = 0;    // message being cut
+  std::size_t offset_ = 0;  // where in it
+  std::size_t filled_ = 0;
+  std::uint8_t port_ = 0;
+};
+
+}  // namespace
+
+struct UdpTransport::Impl {
+  Impl(const UdpConfig& settings, std::vector<UdpSocket> given)
+      : sockets(std::move(given)), frames(settings.frames, settings.datagram_bytes_max) {
+    if (sockets.empty() || sockets.size() > wire::kThreadsMax) {
+      throw std::invalid_argument("a UDP transport serves 1 to 16 sockets");
+    }
+    gso = settings.offload && sockets.front().supports_segmentation();
+    connected = sockets.front().connected();
+    epoll = epoll_create1(EPOLL_CLOEXEC);
+    wake_event = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+    if (epoll < 0 || wake_event < 0) {
+      fail("cannot create an event queue");
+    }
+    watch(wake_event, kWakeToken);
+    for (std::size_t i = 0; i < sockets.size(); ++i) {
+      sockets[i].set_buffers(settings.receive_buffer_bytes, settings.send_buffer_bytes);
+      if (settings.offload) {
+        // Where there is no GRO, every message is one datagram; nothing else changes.
+        static_cast<void>(sockets[i].enable_receive_offload());
+      }
+      watch(sockets[i].descriptor(), i);
+    }
+  }
+  ~Impl() {
+    close(epoll);
+    close(wake_event);
+  }
+  Impl(const Impl&) = delete;
+  Impl& operator=(const Impl&) = delete;
+
+  void watch(int descriptor, std::uint64_t token) const {
+    epoll_event event{.events = EPOLLIN, .data = {.u64 = token}};
+    if (epoll_ctl(epoll, EPOLL_CTL_ADD, descriptor, &event) != 0) {
+      fail("cannot watch a socket");
+    }
+  }
+
+  void note_error(int error) noexcept { last_error.store(error, std::memory_order_relaxed); }
+
+  /// Fills the receive queue from a socket that has something. False if none has.
+  bool fill() noexcept {
+    if (sockets.size() == 1) {
+      return fill_from(0);
+    }
+    if (ready_next == ready_count) {
+      const int count = epoll_wait(epoll, ready.data(), static_cast<int>(ready.size()), 0);
+      ready_next = 0;
+      ready_count = count > 0 ? static_cast<std::size_t>(count) : 0;
+    }
+    while (ready_next != ready_count) {
+      const std::uint64_t token = ready[ready_next++].data.u64;
+      if (token == kWakeToken) {
+        clear_wake();
+      } else if (fill_from(token)) {
+        return true;
+      }
+    }
+    return false;
+  }
+
+  bool fill_from(std::size_t index) noexcept {
+    ++statistics.receive_calls;
+    if (queue.fill(sockets[index].descriptor(), static_cast<std::uint8_t>(index))) {
+      return true;
+    }
+    if (errno != EAGAIN && errno != EINTR) {
+      note_error(errno);  // ECONNREFUSED and the like: an answer to an earlier datagram
+    }
+    return false;
+  }
+
+  void clear_wake() const noexcept {
+    std::uint64_t count = 0;
+    static_cast<void>(!read(wake_event, &count, sizeof count));
+  }
+
+  /// How many frames from the front of `burst` one message can carry.
+  [[nodiscard]] std::size_t run_length(std::span<const TxFrame> burst) const noexcept {
+    if (!gso) {
+      return 1;
+    }
+    const std::size_t bytes = std::max<std::size_t>(burst.front().bytes, 1);
+    const std::size_t limit = std::min({burst.size(), kSegmentsMax, kRunBytesMax / bytes});
+    std::size_t length = 1;
+    while (length < limit && burst[length].bytes == burst.front().bytes) {
+      ++length;
+    }
+    return length;
+  }
+
+  /// Makes the iovecs of a run and one message for each endpoint; flushes whenever the batch is full.
+  void queue_run(std::span<const TxFrame> run, std::span<const wire::Endpoint> to, int descriptor) noexcept {
+    // Messages in the batch refer to iovecs, so both start afresh together.
+    if (vectors_used + run.size() > vectors.size()) {
+      flush(descriptor);
+    }
+    std::size_t first = vectors_used;
+    const auto gather = [&] {
+      first = vectors_used;
+      for (const TxFrame& frame : run) {
+        vectors[vectors_used++] = {.iov_base = frames.first() + frame.frame * frames.stride(), .iov_len = frame.bytes};
+      }
+    };
+    gather();
+    for (const wire::Endpoint& endpoint : to) {
+      if (messages_used == kSendBatch) {
+        flush(descriptor);
+        gather();
+      }
+      msghdr& message = messages[messages_used].msg_hdr;
+      message = {};
+      if (!connected) {
+        addresses[messages_used] = to_sockaddr(endpoint);
+        message.msg_name = &addresses[messages_used];
+        message.msg_namelen = sizeof addresses[messages_used];
+      }
+      message.msg_iov = &vectors[first];
+      message.msg_iovlen = run.size();
+      if (run.size() > 1) {
+        request_segmentation(message, controls[messages_used], run.front().bytes);
+      }
+      ++messages_used;
+    }
+  }
+
+  void flush(int descriptor) noexcept {
+    std::size_t sent = 0;
+    int retries = 0;
+    while (sent != messages_used) {
+      ++statistics.send_calls;
+      const int count =
+          sendmmsg(descriptor, &messages[sent], static_cast<unsigned>(messages_used - sent), MSG_DONTWAIT);
+      if (count > 0) {
+        for (int i = 0; i < count; ++i) {
+          statistics.datagrams_sent += messages[sent++].msg_hdr.msg_iovlen;
+        }
+        continue;
+      }
+      if (!handle_refusal(descriptor, messages[sent].msg_hdr, retries)) {
+        statistics.send_failures += messages[sent++].msg_hdr.msg_iovlen;
+        retries = 0;
+      }
+    }
+    messages_used = 0;
+    vectors_used = 0;
+  }
+
+  /// After a failed sendmmsg: true to try the same message again, false to give it up.
+  bool handle_refusal(int descriptor, msghdr& message, int& retries) noexcept {
+    const int error = errno;
+    if (error == EINTR) {
+      return true;
+    }
+    if (++retries > kSendRetriesMax) {
+      return false;
+    }
+    if (error == EAGAIN || error == ENOBUFS) {
+      pollfd writable{.fd = descriptor, .events = POLLOUT, .revents = 0};
+      static_cast<void>(poll(&writable, 1, kSendRetryMs));
+      return true;
+    }
+    note_error(error);
+    if (error == EIO && message.msg_iovlen > 1) {
+      // The device cannot checksum what the kernel would cut (no offload at all): do without GSO from now on.
+      gso = false;
+      send_singly(descriptor, message);
+      return false;
+    }
+    // An answer to an earlier datagram is reported once, in place of sending this one.
+    return error == ECONNREFUSED || error == EHOSTUNREACH || error == ENETUNREACH;
+  }
+
+  void send_singly(int descriptor, const msghdr& run) noexcept {
+    for (std::size_t i = 0; i < run.msg_iovlen; ++i) {
+      msghdr single = run;
+      single.msg_iov = run.msg_iov + i;
+      single.msg_iovlen = 1;
+      single.msg_control = nullptr;
+      single.msg_controllen = 0;
+      static_cast<void>(sendmsg(descriptor, &single, MSG_DONTWAIT));
+    }
+  }
+
+  std::vector<UdpSocket> sockets;
+  FrameMemory frames;
+  ReceiveQueue queue;
+  TransportStats statistics;
+  std::atomic<int> last_error{0};
+  bool gso = false;
+  bool connected = false;  // a connected socket knows its peer, and has looked up the route
+  int epoll = -1;
+  int wake_event = -1;
+
+  std::array<epoll_event, wire::kThreadsMax + 1> ready{};
+  std::size_t ready_next = 0;
+  std::size_t ready_count = 0;
+
+  std::array<mmsghdr, kSendBatch> messages{};
+  std::array<sockaddr_in, kSendBatch> addresses{};
+  std::array<ControlBuffer, kSendBatch> controls{};
+  std::array<iovec, kSendBatch * kSegmentsMax> vectors{};
+  std::size_t messages_used = 0;
+  std::size_t vectors_used = 0;
+};
+
+UdpTransport::UdpTransport(const UdpConfig& config, std::vector<UdpSocket> sockets)
+    : impl_(std::make_unique<Impl>(config, std::move(sockets))) {}
+
+UdpTransport::~UdpTransport() = default;
+
+int UdpTransport::take_error() noexcept { return impl_->last_error.exchange(0, std::memory_order_relaxed); }
+
+std::byte* UdpTransport::frame_memory() noexcept { return impl_->frames.first(); }
+
+std::size_t UdpTransport::frame_stride() const noexcept { return impl_->frames.stride(); }
+
+std::size_t UdpTransport::receive(std::span<RxDatagram> out) noexcept {
+  std::size_t count = 0;
+  // What lies in the queue's buffers is lent to the caller until the next call, so they are refilled only first.
+  if (!impl_->queue.empty() || impl_->fill()) {
+    count = impl_->queue.drain(out);
+  }
+  impl_->statistics.datagrams_received += count;
+  return count;
+}
+
+void UdpTransport::send(std::span<const TxFrame> frames, std::span<const wire::Endpoint> to,
+                        std::uint8_t port) noexcept {
+  const int descriptor = impl_->sockets[port].descriptor();
+  while (!frames.empty()) {
+    const std::size_t length = impl_->run_length(frames);
+    impl_->queue_run(frames.first(length), to, descriptor);
+    frames = frames.subspan(length);
+  }
+  impl_->flush(descriptor);
+}
+
+void UdpTransport::wait(std::int64_t timeout_ns) noexcept {
+  if (!impl_->queue.empty() || impl_->ready_next != impl_->ready_count) {
+    return;
+  }
+  timespec timeout{.tv_sec = timeout_ns / 1'000'000'000, .tv_nsec = timeout_ns % 1'000'000'000};
+  const int count = epoll_pwait2(impl_->epoll, impl_->ready.data(), static_cast<int>(impl_->ready.size()),
+                                 timeout_ns < 0 ? nullptr : &timeout, nullptr);
+  impl_->ready_next = 0;
+  impl_->ready_count = count > 0 ? static_cast<std::size_t>(count) : 0;
+  if (impl_->sockets.size() == 1) {
+    // A single socket is asked directly; only the wake-up needs looking after.
+    for (std::size_t i = 0; i < impl_->ready_count; ++i) {
+      if (impl_->ready[i].data.u64 == kWakeToken) {
+        impl_->clear_wake();
+      }
+    }
+    impl_->ready_count = 0;
+  }
+}
+
+void UdpTransport::wake() noexcept {
+  const std::uint64_t one = 1;
+  static_cast<void>(!write(impl_->wake_event, &one, sizeof one));
+}
+
+const TransportStats& UdpTransport::stats() const noexcept { return impl_->statistics; }
+
+}  // namespace wiresum::transport

@@ -1,0 +1,254 @@
+#include "transport/udp/udp.hpp"
+
+#include <gtest/gtest.h>
+
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <string>
+#include <system_error>
+#include <thread>
+#include <vector>
+
+namespace wiresum::transport {
+namespace {
+
+constexpr std::uint32_t kLoopback = 0x7F000001;
+constexpr wire::Endpoint kAnyPort{.address = kLoopback, .port = 0};
+constexpr std::int64_t kPatienceNs = 2'000'000'000;
+
+struct Datagram {
+  std::string text;
+  wire::Endpoint source;
+  std::uint8_t port;
+};
+
+std::vector<UdpSocket> one(UdpSocket socket) {
+  std::vector<UdpSocket> sockets;
+  sockets.push_back(std::move(socket));
+  return sockets;
+}
+
+void write_frame(Transport& transport, std::uint32_t frame, const std::string& text) {
+  std::memcpy(transport.frame_memory() + frame * transport.frame_stride(), text.data(), text.size());
+}
+
+/// Takes datagrams until `count` are there or nothing comes for a while; `burst` at a time.
+std::vector<Datagram> take(Transport& transport, std::size_t count, std::size_t burst = 256) {
+  std::vector<Datagram> taken;
+  std::vector<RxDatagram> datagrams(burst);
+  for (int idle = 0; taken.size() < count && idle < 2;) {
+    const std::size_t received = transport.receive(datagrams);
+    for (std::size_t i = 0; i < received; ++i) {
+      const auto& bytes = datagrams[i].bytes;
+      taken.push_back({.text = std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size()),
+                       .source = datagrams[i].source,
+                       .port = datagrams[i].port});
+    }
+    if (received == 0) {
+      transport.wait(kPatienceNs);
+      ++idle;
+    } else {
+      idle = 0;
+    }
+  }
+  return taken;
+}
+
+std::string numbered(std::size_t number, std::size_t bytes) {
+  std::string text = std::to_string(number);
+  text.resize(bytes, static_cast<char>('a' + number % 26));
+  return text;
+}
+
+class UdpOffload : public testing::TestWithParam<bool> {
+ protected:
+  [[nodiscard]] UdpConfig config(std::size_t frames = 128) const { return {.frames = frames, .offload = GetParam()}; }
+};
+
+TEST_P(UdpOffload, DeliversABurstInOrderByteForByte) {
+  UdpTransport receiver(config(), one(UdpSocket(kAnyPort)));
+  UdpSocket probe(kAnyPort);
+  const wire::Endpoint source = probe.local();
+  UdpTransport sender(config(), one(std::move(probe)));
+  UdpSocket target(kAnyPort);
+  const wire::Endpoint to = target.local();
+  UdpTransport sink(config(), one(std::move(target)));
+
+  std::vector<TxFrame> frames;
+  std::vector<std::string> expected;
+  for (std::uint32_t i = 0; i < 100; ++i) {
+    // Lengths change now and then, and 100 is more than one GSO run holds.
+    const std::size_t bytes = i % 7 == 3 ? 24 : 1464;
+    expected.push_back(numbered(i, bytes));
+    write_frame(sender, i, expected.back());
+    frames.push_back({.frame = i, .bytes = static_cast<std::uint32_t>(bytes)});
+  }
+  sender.send(frames, {&to, 1}, 0);
+
+  const std::vector<Datagram> taken = take(sink, frames.size());
+  ASSERT_EQ(taken.size(), expected.size());
+  for (std::size_t i = 0; i < taken.size(); ++i) {
+    EXPECT_EQ(taken[i].text, expected[i]) << i;
+    EXPECT_EQ(taken[i].source, source);
+  }
+  EXPECT_EQ(sender.stats().datagrams_sent, frames.size());
+  EXPECT_EQ(sender.stats().send_failures, 0U);
+}
+
+TEST_P(UdpOffload, HandsOutARunInPiecesWhenTheCallersBurstIsSmall) {
+  UdpSocket target(kAnyPort);
+  const wire::Endpoint to = target.local();
+  UdpTransport sink(config(), one(std::move(target)));
+  UdpTransport sender(config(), one(UdpSocket(kAnyPort)));
+  std::vector<TxFrame> frames;
+  for (std::uint32_t i = 0; i < 40; ++i) {
+    write_frame(sender, i, numbered(i, 1000));
+    frames.push_back({.frame = i, .bytes = 1000});
+  }
+  sender.send(frames, {&to, 1}, 0);
+  const std::vector<Datagram> taken = take(sink, frames.size(), 3);
+  ASSERT_EQ(taken.size(), frames.size());
+  for (std::size_t i = 0; i < taken.size(); ++i) {
+    EXPECT_EQ(taken[i].text, numbered(i, 1000));
+  }
+}
+
+TEST_P(UdpOffload, SendsOneFrameToManyEndpoints) {
+  constexpr std::size_t kReceivers = 32;
+  std::vector<std::unique_ptr<UdpTransport>> receivers;
+  std::vector<wire::Endpoint> to;
+  for (std::size_t i = 0; i < kReceivers; ++i) {
+    UdpSocket socket(kAnyPort);
+    to.push_back(socket.local());
+    receivers.push_back(std::make_unique<UdpTransport>(config(), one(std::move(socket))));
+  }
+  UdpTransport sender(config(), one(UdpSocket(kAnyPort)));
+  std::vector<TxFrame> frames;
+  for (std::uint32_t i = 0; i < 128; ++i) {
+    write_frame(sender, i, numbered(i, 200));
+    frames.push_back({.frame = i, .bytes = 200});
+  }
+  sender.send(frames, to, 0);
+  for (auto& receiver : receivers) {
+    const std::vector<Datagram> taken = take(*receiver, frames.size());
+    ASSERT_EQ(taken.size(), frames.size());
+    for (std::size_t i = 0; i < taken.size(); ++i) {
+      EXPECT_EQ(taken[i].text, numbered(i, 200));
+    }
+  }
+  EXPECT_EQ(sender.stats().datagrams_sent, frames.size() * kReceivers);
+}
+
+TEST_P(UdpOffload, TellsWhichPortADatagramCameInOnAndAnswersFromIt) {
+  std::vector<UdpSocket> sockets = bind_consecutive(kAnyPort, 4);
+  const wire::Endpoint base = sockets.front().local();
+  UdpTransport server(config(), std::move(sockets));
+  UdpTransport client(config(), one(UdpSocket(kAnyPort)));
+  for (std::uint8_t port = 0; port < 4; ++port) {
+    write_frame(client, 0, numbered(port, 50));
+    const TxFrame frame{.frame = 0, .bytes = 50};
+    const wire::Endpoint to{.address = base.address, .port = static_cast<std::uint16_t>(base.port + port)};
+    client.send({&frame, 1}, {&to, 1}, 0);
+  }
+  const std::vector<Datagram> taken = take(server, 4);
+  ASSERT_EQ(taken.size(), 4U);
+  for (const Datagram& datagram : taken) {
+    EXPECT_EQ(datagram.text, numbered(datagram.port, 50));
+    const TxFrame frame{.frame = 1, .bytes = 30};
+    server.send({&frame, 1}, {&datagram.source, 1}, datagram.port);
+    const std::vector<Datagram> answer = take(client, 1);
+    ASSERT_EQ(answer.size(), 1U);
+    EXPECT_EQ(answer.front().source.port, base.port + datagram.port);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Udp, UdpOffload, testing::Bool(),
+                         [](const auto& parameter) { return parameter.param ? "WithOffload" : "WithoutOffload"; });
+
+TEST(Udp, ReportsThatNobodyListensAtThePeer) {
+  wire::Endpoint gone;
+  {
+    const UdpSocket closed(kAnyPort);
+    gone = closed.local();
+  }
+  UdpSocket socket(kAnyPort);
+  socket.connect(gone);
+  UdpTransport transport({}, one(std::move(socket)));
+  const TxFrame frame{.frame = 0, .bytes = 24};
+  int error = 0;
+  for (int i = 0; i < 100 && error == 0; ++i) {
+    transport.send({&frame, 1}, {&gone, 1}, 0);
+    std::vector<RxDatagram> none(1);
+    static_cast<void>(transport.receive(none));
+    error = transport.take_error();
+  }
+  EXPECT_EQ(error, ECONNREFUSED);
+}
+
+TEST(Udp, CountsWhatTheSystemRefusesAsLost) {
+  UdpSocket target(kAnyPort);
+  const wire::Endpoint to = target.local();
+  // More than a datagram over IPv4 can hold.
+  UdpTransport sender({.datagram_bytes_max = 70'000, .frames = 1}, one(UdpSocket(kAnyPort)));
+  const TxFrame frame{.frame = 0, .bytes = 70'000};
+  sender.send({&frame, 1}, {&to, 1}, 0);
+  EXPECT_EQ(sender.stats().send_failures, 1U);
+  EXPECT_EQ(sender.stats().datagrams_sent, 0U);
+  EXPECT_EQ(sender.take_error(), EMSGSIZE);
+}
+
+TEST(Udp, WakeEndsAWaitWithoutATimeout) {
+  UdpTransport transport({}, one(UdpSocket(kAnyPort)));
+  std::thread waker([&] { transport.wake(); });
+  transport.wait(-1);  // returns, or the test's time-out ends it
+  waker.join();
+  std::vector<RxDatagram> none(1);
+  EXPECT_EQ(transport.receive(none), 0U);
+}
+
+TEST(Udp, FramesStartTheirPayloadOnACacheLine) {
+  UdpTransport transport({.datagram_bytes_max = 1464, .frames = 4}, one(UdpSocket(kAnyPort)));
+  for (std::size_t i = 0; i < 4; ++i) {
+    const std::byte* frame = transport.frame_memory() + i * transport.frame_stride();
+    EXPECT_EQ(reinterpret_cast<std::uintptr_t>(frame + wire::kHeaderBytes) % 64, 0U);
+  }
+  EXPECT_GE(transport.frame_stride(), 1464U);
+}
+
+TEST(UdpSocket, BindsABlockOfConsecutivePorts) {
+  const std::vector<UdpSocket> sockets = bind_consecutive(kAnyPort, 16);
+  ASSERT_EQ(sockets.size(), 16U);
+  for (std::size_t i = 0; i < sockets.size(); ++i) {
+    EXPECT_EQ(sockets[i].local().port, sockets[0].local().port + i);
+  }
+}
+
+TEST(UdpSocket, NamesTheAddressItCannotBind) {
+  const UdpSocket taken(kAnyPort);
+  try {
+    static_cast<void>(bind_consecutive(taken.local(), 2));
+    FAIL() << "bound a port twice";
+  } catch (const std::system_error& error) {
+    EXPECT_EQ(error.code().value(), EADDRINUSE);
+    EXPECT_NE(std::string(error.what()).find(to_string(taken.local())), std::string::npos) << error.what();
+  }
+}
+
+TEST(UdpSocket, RefusesABlockBeyondTheLastPort) {
+  EXPECT_THROW(static_cast<void>(bind_consecutive({.address = kLoopback, .port = 65530}, 16)), std::system_error);
+}
+
+TEST(UdpSocket, ParsesDottedIpv4Only) {
+  EXPECT_EQ(parse_ipv4("10.1.2.3"), 0x0A010203U);
+  for (const char* text : {"", "10.1.2", "localhost", "::1", "1.2.3.4.5", "256.0.0.1"}) {
+    EXPECT_THROW(static_cast<void>(parse_ipv4(text)), std::invalid_argument) << text;
+  }
+}
+
+TEST(UdpSocket, KnowsTheSourceAddressTowardsLoopback) {
+  EXPECT_EQ(source_address_towards({.address = kLoopback, .port = 1}), kLoopback);
+}
+
+}  // namespace
+}  // namespace wiresum::transport
