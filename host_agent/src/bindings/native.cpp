@@ -1,0 +1,199 @@
+// wiresum.agent._native: the engine, as Python sees it. No logic; blocking calls release the GIL.
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdint>
+#include <optional>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "engine/session.hpp"
+#include "numeric/codec.hpp"
+#include "transport/udp/socket.hpp"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace {
+
+using namespace wiresum;
+using Address = std::uintptr_t;
+
+/// Longest single wait in native code; longer ones are made of several, so that Python sees its signals.
+constexpr double kWaitMaxS = 0.5;
+
+std::chrono::nanoseconds bounded_wait(double seconds) {
+  const double bounded = std::clamp(std::isnan(seconds) ? 0.0 : seconds, 0.0, kWaitMaxS);
+  return std::chrono::nanoseconds(static_cast<std::int64_t>(bounded * 1e9));
+}
+
+/// Consecutive UDP ports on one address, bound before the job is joined, since joining says where they are.
+class Ports {
+ public:
+  Ports(const std::string& address, std::size_t count)
+      : sockets_(transport::bind_consecutive({.address = transport::parse_ipv4(address), .port = 0}, count)) {}
+  Ports(const Ports&) = delete;
+  Ports& operator=(const Ports&) = delete;
+  [[nodiscard]] std::uint16_t base_port() const { return sockets_.at(0).local().port; }
+  std::vector<transport::UdpSocket> release() { return std::exchange(sockets_, {}); }
+
+ private:
+  std::vector<transport::UdpSocket> sockets_;
+};
+
+std::size_t path_mtu(const std::string& local, const std::string& remote) {
+  transport::UdpSocket socket({.address = transport::parse_ipv4(local), .port = 0});
+  socket.connect({.address = transport::parse_ipv4(remote), .port = wire::kSwitchPort});
+  return socket.path_mtu();
+}
+
+std::string source_address(const std::string& remote) {
+  const std::uint32_t address =
+      transport::source_address_towards({.address = transport::parse_ipv4(remote), .port = wire::kSwitchPort});
+  const std::string text = transport::to_string({.address = address, .port = 0});
+  return text.substr(0, text.find(':'));
+}
+
+engine::Request make_request(const std::vector<std::tuple<Address, Address, std::uint64_t>>& regions,
+                             numeric::Dtype dtype, unsigned lane_bits, numeric::Scaling scaling, float fixed_scale,
+                             float divisor, std::uint16_t signature, double timeout_s, bool notify) {
+  engine::Request request{
+      .format = {.dtype = dtype, .scaling = scaling, .lane_bits = static_cast<std::uint8_t>(lane_bits)},
+      .fixed_scale = fixed_scale,
+      .divisor = divisor,
+      .regions = {},
+      .signature = signature,
+      .timeout_ns = timeout_s < 0 ? -1 : static_cast<std::int64_t>(std::min(timeout_s, 1e9) * 1e9),
+      .notify = notify};
+  request.regions.reserve(regions.size());
+  for (const auto& [source, destination, elements] : regions) {
+    request.regions.push_back({.source = reinterpret_cast<const std::byte*>(source),
+                               .destination = reinterpret_cast<std::byte*>(destination),
+                               .elements = elements});
+  }
+  return request;
+}
+
+void bind_enums(nb::module_& module) {
+  nb::enum_<numeric::Dtype>(module, "Dtype")
+      .value("F32", numeric::Dtype::kF32)
+      .value("F16", numeric::Dtype::kF16)
+      .value("BF16", numeric::Dtype::kBF16)
+      .value("I32", numeric::Dtype::kI32)
+      .value("RAW", numeric::Dtype::kRaw);
+  nb::enum_<numeric::Scaling>(module, "Scaling")
+      .value("NONE", numeric::Scaling::kNone)
+      .value("BLOCK_EXPONENT", numeric::Scaling::kBlockExponent)
+      .value("FIXED", numeric::Scaling::kFixed);
+  nb::enum_<worker::Status>(module, "Status")
+      .value("OK", worker::Status::kOk)
+      .value("TIMED_OUT", worker::Status::kTimedOut)
+      .value("DIVERGED", worker::Status::kDiverged)
+      .value("ABORTED", worker::Status::kAborted);
+}
+
+nb::dict stats_of(const engine::Session& session) {
+  const engine::SessionStats stats = session.stats();
+  nb::dict out;
+  out["packets_sent"] = stats.worker.packets_sent;
+  out["bytes_sent"] = stats.worker.bytes_sent;
+  out["bytes_received"] = stats.worker.bytes_received;
+  out["results"] = stats.worker.results;
+  out["retransmissions"] = stats.worker.retransmissions;
+  out["duplicates"] = stats.worker.duplicates;
+  out["rejected"] = stats.worker.rejected;
+  out["rtt_s"] = static_cast<double>(stats.worker.rtt_smoothed_ns) * 1e-9;
+  out["rto_s"] = static_cast<double>(stats.worker.rto_ns) * 1e-9;
+  out["window"] = stats.worker.window;
+  out["round_newest"] = stats.worker.round_newest;
+  out["send_calls"] = stats.send_calls;
+  out["receive_calls"] = stats.receive_calls;
+  out["send_failures"] = stats.send_failures;
+  out["transport_error"] = stats.transport_error;
+  return out;
+}
+
+}  // namespace
+
+NB_MODULE(_native, module) {
+  bind_enums(module);
+  module.def("instruction_set", &numeric::instruction_set);
+  module.def("path_mtu", &path_mtu, "local"_a, "remote"_a);
+  module.def("source_address", &source_address, "remote"_a);
+  module.attr("LANES_MAX") = wire::kLanesMax;
+  module.attr("WORKERS_MAX") = wire::kWorkersMax;
+  module.attr("THREADS_MAX") = wire::kThreadsMax;
+  module.attr("HEADER_BYTES") = wire::kHeaderBytes;
+  module.attr("WIRE_VERSION") = wire::kVersion;
+
+  nb::class_<Ports>(module, "Ports")
+      .def(nb::init<const std::string&, std::size_t>(), "address"_a, "count"_a)
+      .def_prop_ro("base_port", &Ports::base_port);
+
+  nb::class_<engine::Operation>(module, "Operation")
+      .def_prop_ro("token", &engine::Operation::token)
+      .def_prop_ro("tensor", &engine::Operation::tensor)
+      .def_prop_ro("done", &engine::Operation::done)
+      .def_prop_ro("status", &engine::Operation::status)
+      .def(
+          "wait",
+          [](const engine::Operation& operation, double timeout_s) { return operation.wait(bounded_wait(timeout_s)); },
+          "timeout_s"_a, nb::call_guard<nb::gil_scoped_release>());
+
+  nb::class_<engine::Session>(module, "Session")
+      .def(
+          "__init__",
+          [](engine::Session* self, Ports& ports, std::uint16_t job, std::uint32_t key, std::uint8_t worker,
+             std::uint8_t workers, std::uint16_t lanes, std::uint32_t slots, std::uint32_t round_first,
+             unsigned threads, const std::string& switch_address, std::uint16_t switch_port, double spin_s,
+             bool offload) {
+            engine::SessionConfig config;
+            config.worker.job = job;
+            config.worker.key = key;
+            config.worker.worker = worker;
+            config.worker.workers = workers;
+            config.worker.lanes = lanes;
+            config.worker.slots = slots;
+            config.worker.round_first = round_first;
+            config.threads = threads;
+            config.switch_endpoint = {.address = transport::parse_ipv4(switch_address), .port = switch_port};
+            config.spin_ns = static_cast<std::int64_t>(spin_s * 1e9);
+            config.offload = offload;
+            new (self) engine::Session(config, ports.release());
+          },
+          nb::kw_only(), "ports"_a, "job"_a, "key"_a, "worker"_a, "workers"_a, "lanes"_a, "slots"_a, "round_first"_a,
+          "threads"_a, "switch_address"_a, "switch_port"_a, "spin_s"_a, "offload"_a)
+      .def(
+          "submit",
+          [](engine::Session& session, const std::vector<std::tuple<Address, Address, std::uint64_t>>& regions,
+             numeric::Dtype dtype, unsigned lane_bits, numeric::Scaling scaling, float fixed_scale, float divisor,
+             std::uint16_t signature, double timeout_s, bool notify) {
+            engine::Request request =
+                make_request(regions, dtype, lane_bits, scaling, fixed_scale, divisor, signature, timeout_s, notify);
+            const nb::gil_scoped_release unlocked;
+            return session.submit(std::move(request));
+          },
+          "regions"_a, nb::kw_only(), "dtype"_a, "lane_bits"_a, "scaling"_a, "fixed_scale"_a, "divisor"_a,
+          "signature"_a, "timeout_s"_a, "notify"_a)
+      .def(
+          "take_completed",
+          [](engine::Session& session, double timeout_s) {
+            std::vector<std::shared_ptr<engine::Operation>> taken;
+            {
+              const nb::gil_scoped_release unlocked;
+              taken = session.take_completed(bounded_wait(timeout_s));
+            }
+            return taken;
+          },
+          "timeout_s"_a)
+      .def("abort", &engine::Session::abort, nb::call_guard<nb::gil_scoped_release>())
+      .def("close", &engine::Session::close, nb::call_guard<nb::gil_scoped_release>())
+      .def("stats", &stats_of);
+}

@@ -1,0 +1,124 @@
+// A worker's membership in one job, as threads: each joins a state machine (worker/) and a transport.
+//
+// Any thread may call a Session. Work goes to the engine threads through mailboxes and comes back as completed
+// operations; nothing else is shared with the datapath.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+#include "transport/udp/socket.hpp"
+#include "worker/worker.hpp"
+
+namespace wiresum::engine {
+
+struct SessionConfig {
+  /// slot_first and slots stand for the whole lease here; each thread gets its share.
+  worker::WorkerConfig worker;
+  unsigned threads = 1;  // divides worker.slots
+  wire::Endpoint switch_endpoint;
+  std::int64_t spin_ns = 0;  // busy polling before a thread goes to sleep
+  bool offload = true;       // UDP GSO and GRO
+};
+
+/// What a caller asks for: worker::Collective without what the session fills in.
+struct Request {
+  numeric::Format format;
+  float fixed_scale = 1.0F;
+  float divisor = 1.0F;
+  std::vector<worker::Region> regions;  // chunk_first is filled in by submit; no regions: a barrier
+  std::uint16_t signature = 0;          // of what is called, the same at all workers
+  std::int64_t timeout_ns = -1;         // negative: none
+  bool notify = true;                   // shall take_completed() tell?
+};
+
+class Operation {
+ public:
+  [[nodiscard]] std::uint64_t token() const noexcept { return token_; }
+  [[nodiscard]] std::uint32_t tensor() const noexcept { return tensor_; }
+  [[nodiscard]] bool done() const noexcept { return done_.load(std::memory_order_acquire); }
+  /// Valid once done.
+  [[nodiscard]] worker::Status status() const noexcept { return status_; }
+  /// False if `timeout` passed first.
+  [[nodiscard]] bool wait(std::chrono::nanoseconds timeout) const;
+
+ private:
+  friend class Session;
+  std::vector<worker::Region> regions_;
+  std::uint64_t token_ = 0;
+  std::uint32_t tensor_ = 0;
+  bool notify_ = true;
+  std::atomic<unsigned> shares_left_{0};
+  std::atomic<worker::Status> first_failure_{worker::Status::kOk};
+  worker::Status status_ = worker::Status::kOk;
+  std::atomic<bool> done_{false};
+  mutable std::mutex mutex_;
+  mutable std::condition_variable done_changed_;
+};
+
+struct SessionStats {
+  worker::WorkerStats worker;  // summed over threads; times and window of thread 0
+  std::uint64_t datagrams_sent = 0;
+  std::uint64_t datagrams_received = 0;
+  std::uint64_t send_calls = 0;
+  std::uint64_t receive_calls = 0;
+  std::uint64_t send_failures = 0;
+  int transport_error = 0;  // the newest errno that the system reported for a datagram, 0 if none
+};
+
+class Session {
+ public:
+  /// Takes over `sockets` (one for each thread, in order; more are closed) and starts the threads.
+  /// Throws std::invalid_argument or std::system_error.
+  Session(const SessionConfig& config, std::vector<transport::UdpSocket> sockets);
+  ~Session();
+  Session(const Session&) = delete;
+  Session& operator=(const Session&) = delete;
+
+  /// Starts a collective. All workers must submit the same collectives in the same order.
+  /// The memory of the regions belongs to the operation until it is done. Throws std::invalid_argument.
+  std::shared_ptr<Operation> submit(Request request);
+
+  /// Takes completed operations that asked for it, each once; sleeps up to `timeout` for the first.
+  [[nodiscard]] std::vector<std::shared_ptr<Operation>> take_completed(std::chrono::nanoseconds timeout);
+
+  /// Ends all pending and later operations with Status::kAborted. Idempotent.
+  void abort() noexcept;
+
+  /// Aborts, then ends the threads. Idempotent.
+  void close() noexcept;
+
+  /// As of a few milliseconds ago at most while traffic flows; exact when idle.
+  [[nodiscard]] SessionStats stats() const;
+
+ private:
+  class Thread;
+
+  void complete_share(std::uint64_t token, worker::Status status);
+  /// The last share is done. Needs mutex_.
+  void retire(const std::shared_ptr<Operation>& operation);
+  void fail_threads(worker::Status status) noexcept;
+
+  SessionConfig config_;
+  std::vector<std::unique_ptr<Thread>> threads_;
+
+  mutable std::mutex mutex_;
+  std::condition_variable completed_changed_;
+  std::unordered_map<std::uint64_t, std::shared_ptr<Operation>> pending_;
+  std::deque<std::shared_ptr<Operation>> completed_;
+  std::uint64_t sequence_ = 0;
+  bool closed_ = false;
+
+  std::mutex submit_mutex_;  // keeps the order of submission the same in all mailboxes
+};
+
+}  // namespace wiresum::engine
