@@ -1,0 +1,307 @@
+// What numerics cost, against memcpy, on one core.
+//
+// Every row streams one large tensor through a ring of frames as the engine does: chunk c goes into (or comes from)
+// frame c mod 128, whose payload begins behind a header. memcpy of the same bytes into the same frames is the yardstick
+// ("memcpy to frames", "memcpy from frames"), as the work nobody can avoid; a plain memcpy of the whole tensor is shown
+// beside it. Rates are bytes of tensor a second. Time is this thread's CPU time. Repetitions of all rows are
+// interleaved, so that what disturbs the machine disturbs all alike, and the median is reported.
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <ctime>
+#include <functional>
+#include <random>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "numeric/codec.hpp"
+#include "numeric/kernels.hpp"
+
+namespace {
+
+using namespace wiresum::numeric;
+
+constexpr std::size_t kHeaderBytes = 24;
+constexpr std::size_t kWords = 360;
+constexpr std::size_t kPayloadBytes = 4 * kWords;
+constexpr std::size_t kFrameBytes = kHeaderBytes + kPayloadBytes;
+constexpr std::size_t kFrames = 128;
+constexpr unsigned kWorkers = 8;
+constexpr std::uint8_t kLaneWidths[] = {32, 16, 8};
+
+/// Frames as the transport has them: back to back, so that the kernel can cut one buffer into datagrams.
+struct Ring {
+  std::vector<std::byte> bytes = std::vector<std::byte>(kFrames * kFrameBytes);
+  std::byte* payload(std::size_t chunk) { return bytes.data() + (chunk % kFrames) * kFrameBytes + kHeaderBytes; }
+};
+
+struct Bench {
+  std::size_t tensor_bytes;
+  std::vector<std::byte> tensor;       // fp32
+  std::vector<std::byte> half_tensor;  // normal numbers as fp16 and as bf16
+  std::vector<std::byte> result;
+  Ring ring;
+
+  explicit Bench(std::size_t bytes) : tensor_bytes(bytes), tensor(bytes), half_tensor(bytes), result(bytes) {
+    std::mt19937 random(1);
+    std::normal_distribution<float> gradient(0.0F, 0.01F);
+    for (std::size_t at = 0; at + 4 <= bytes; at += 4) {
+      const float value = gradient(random);
+      std::memcpy(tensor.data() + at, &value, 4);
+      const auto halves = static_cast<std::uint32_t>(0x30003000U | (random() & 0x8FFF8FFFU));
+      std::memcpy(half_tensor.data() + at, &halves, 4);
+    }
+  }
+  const std::byte* source(Dtype dtype) const { return element_bytes(dtype) == 4 ? tensor.data() : half_tensor.data(); }
+};
+
+/// One thing to time: streams the tensor once.
+struct Row {
+  std::string operation;
+  std::string instruction_set;
+  Format format;
+  std::string yardstick;  // the row that this one is compared with
+  std::function<void()> stream;
+  std::vector<double> seconds;
+
+  double median_seconds() const {
+    std::vector<double> sorted = seconds;
+    std::sort(sorted.begin(), sorted.end());
+    return sorted[sorted.size() / 2];
+  }
+};
+
+constexpr const char* kToFrames = "memcpy to frames";
+constexpr const char* kFromFrames = "memcpy from frames";
+constexpr const char* kPlain = "memcpy";
+constexpr const char* kDtypeNames[] = {"f32", "f16", "bf16", "i32", "raw"};
+
+/// A compiler may drop stores that nobody reads.
+void keep(const void* data) { asm volatile("" : : "r"(data) : "memory"); }
+
+/// Calls `work(chunk, byte offset, bytes)` for every chunk of `chunk_bytes`.
+template <class Work>
+void for_chunks(std::size_t tensor_bytes, std::size_t chunk_bytes, const Work& work) {
+  std::size_t chunk = 0;
+  for (std::size_t at = 0; at < tensor_bytes; at += chunk_bytes, ++chunk) {
+    work(chunk, at, std::min(chunk_bytes, tensor_bytes - at));
+  }
+}
+
+void add_memcpy_rows(Bench& bench, std::vector<Row>& rows) {
+  rows.push_back({kPlain,
+                  "libc",
+                  {},
+                  kPlain,
+                  [&bench] {
+                    std::memcpy(bench.result.data(), bench.tensor.data(), bench.tensor_bytes);
+                    keep(bench.result.data());
+                  },
+                  {}});
+  rows.push_back({kToFrames,
+                  "libc",
+                  {},
+                  kPlain,
+                  [&bench] {
+                    for_chunks(bench.tensor_bytes, kPayloadBytes,
+                               [&](std::size_t chunk, std::size_t at, std::size_t n) {
+                                 std::memcpy(bench.ring.payload(chunk), bench.tensor.data() + at, n);
+                                 keep(bench.ring.payload(chunk));
+                               });
+                  },
+                  {}});
+  rows.push_back({kFromFrames,
+                  "libc",
+                  {},
+                  kPlain,
+                  [&bench] {
+                    for_chunks(bench.tensor_bytes, kPayloadBytes,
+                               [&](std::size_t chunk, std::size_t at, std::size_t n) {
+                                 std::memcpy(bench.result.data() + at, bench.ring.payload(chunk), n);
+                                 keep(bench.result.data() + at);
+                               });
+                  },
+                  {}});
+}
+
+void add_codec_rows(Bench& bench, const Kernels& kernels, Format format, std::vector<Row>& rows) {
+  const std::size_t element = element_bytes(format.dtype);
+  const std::size_t chunk_bytes = kWords * elements_per_word(format) * element;
+  const Scale scale = block_scale(kWorkers, 122, format.lane_bits, 1.0F);
+  const auto quantise_chunk = [&bench, &kernels, format, scale, element](std::size_t chunk, std::size_t at,
+                                                                         std::size_t n) {
+    quantise(kernels, format, scale, bench.source(format.dtype) + at, n / element, bench.ring.payload(chunk), kWords);
+    keep(bench.ring.payload(chunk));
+  };
+  rows.push_back(
+      {"quantise + pack",
+       kernels.name,
+       format,
+       kToFrames,
+       [&bench, chunk_bytes, quantise_chunk] { for_chunks(bench.tensor_bytes, chunk_bytes, quantise_chunk); },
+       {}});
+  rows.push_back({"look ahead + quantise + pack",
+                  kernels.name,
+                  format,
+                  kToFrames,
+                  [&bench, &kernels, format, element, chunk_bytes, quantise_chunk] {
+                    // The chunk that this slot carries next is scanned as this one leaves.
+                    const std::size_t ahead = kFrames * chunk_bytes;
+                    unsigned largest = 0;
+                    for_chunks(bench.tensor_bytes, chunk_bytes, [&](std::size_t chunk, std::size_t at, std::size_t n) {
+                      if (at + ahead < bench.tensor_bytes) {
+                        const std::size_t next = std::min(chunk_bytes, bench.tensor_bytes - at - ahead);
+                        largest |= max_exponent(kernels, format.dtype, bench.source(format.dtype) + at + ahead,
+                                                next / element);
+                      }
+                      quantise_chunk(chunk, at, n);
+                    });
+                    keep(&largest);
+                  },
+                  {}});
+  rows.push_back({"unpack + dequantise",
+                  kernels.name,
+                  format,
+                  kFromFrames,
+                  [&bench, &kernels, format, scale, element, chunk_bytes] {
+                    for_chunks(bench.tensor_bytes, chunk_bytes, [&](std::size_t chunk, std::size_t at, std::size_t n) {
+                      dequantise(kernels, format, scale, bench.ring.payload(chunk), kWords, bench.result.data() + at,
+                                 n / element);
+                      keep(bench.result.data() + at);
+                    });
+                  },
+                  {}});
+}
+
+/// The switch's side: payloads added into cells that stay in the cache. Bytes of payload a second.
+void add_accumulate_row(Bench& bench, const Kernels& kernels, std::vector<Row>& rows) {
+  rows.push_back({"accumulate",
+                  kernels.name,
+                  {},
+                  kToFrames,
+                  [&bench, &kernels] {
+                    for_chunks(bench.tensor_bytes, kPayloadBytes,
+                               [&](std::size_t chunk, std::size_t at, std::size_t n) {
+                                 kernels.accumulate(bench.ring.payload(chunk), bench.tensor.data() + at, n / 4);
+                                 keep(bench.ring.payload(chunk));
+                               });
+                  },
+                  {}});
+}
+
+/// Of this thread: time that the machine gives to others does not count.
+double cpu_seconds() {
+  timespec now = {};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+}
+
+void run(std::vector<Row>& rows, int repetitions) {
+  for (Row& row : rows) row.stream();  // warm up: pages, caches, clock
+  for (int repetition = 0; repetition < repetitions; ++repetition) {
+    for (Row& row : rows) {
+      const double begin = cpu_seconds();
+      row.stream();
+      row.seconds.push_back(cpu_seconds() - begin);
+    }
+  }
+}
+
+const Row& row_named(const std::vector<Row>& rows, const std::string& operation) {
+  return *std::find_if(rows.begin(), rows.end(), [&](const Row& row) { return row.operation == operation; });
+}
+
+bool is_memcpy(const Row& row) { return row.instruction_set == "libc"; }
+/// What a row carries, for people: accumulate and memcpy know no format.
+std::string format_name(const Row& row) {
+  if (is_memcpy(row) || row.operation == "accumulate") return "-";
+  return std::string(kDtypeNames[static_cast<std::size_t>(row.format.dtype)]) + "/" +
+         std::to_string(row.format.lane_bits);
+}
+
+void print_table(const std::vector<Row>& rows, std::size_t tensor_bytes) {
+  std::printf("%-30s %-8s %-8s %9s %16s %14s\n", "operation", "set", "format", "GB/s", "of frame memcpy", "of memcpy");
+  const double plain = row_named(rows, kPlain).median_seconds();
+  for (const Row& row : rows) {
+    const double seconds = row.median_seconds();
+    const double yardstick = row_named(rows, row.yardstick).median_seconds();
+    std::printf("%-30s %-8s %-8s %9.2f %16.2f %14.2f\n", row.operation.c_str(), row.instruction_set.c_str(),
+                format_name(row).c_str(), static_cast<double>(tensor_bytes) / seconds / 1e9, yardstick / seconds,
+                plain / seconds);
+  }
+}
+
+bool write_json(const std::vector<Row>& rows, std::size_t tensor_bytes, const char* path) {
+  std::FILE* const file = std::fopen(path, "w");
+  if (file == nullptr) return false;
+  const double plain = row_named(rows, kPlain).median_seconds();
+  std::fprintf(file, "[\n");
+  for (const Row& row : rows) {
+    const double seconds = row.median_seconds();
+    std::fprintf(file,
+                 "  {\"operation\": \"%s\", \"instruction_set\": \"%s\", \"format\": \"%s\", \"bytes\": %zu, "
+                 "\"seconds_median\": %.9f, \"ratio_to_frame_memcpy\": %.4f, \"ratio_to_memcpy\": %.4f, \"seconds\": [",
+                 row.operation.c_str(), row.instruction_set.c_str(), format_name(row).c_str(), tensor_bytes, seconds,
+                 row_named(rows, row.yardstick).median_seconds() / seconds, plain / seconds);
+    for (std::size_t i = 0; i < row.seconds.size(); ++i) {
+      std::fprintf(file, "%s%.9f", i == 0 ? "" : ", ", row.seconds[i]);
+    }
+    std::fprintf(file, "]}%s\n", &row == &rows.back() ? "" : ",");
+  }
+  std::fprintf(file, "]\n");
+  return std::fclose(file) == 0;
+}
+
+int usage(const char* program) {
+  std::fprintf(stderr, "usage: %s [--megabytes 1..4096] [--repetitions 1..1000] [--json FILE]\n", program);
+  return 2;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  long megabytes = 64;
+  long repetitions = 9;
+  const char* json = nullptr;
+  for (int i = 1; i < argc; i += 2) {
+    const std::string_view option = argv[i];
+    if (i + 1 >= argc) return usage(argv[0]);
+    if (option == "--megabytes") {
+      megabytes = std::strtol(argv[i + 1], nullptr, 10);
+    } else if (option == "--repetitions") {
+      repetitions = std::strtol(argv[i + 1], nullptr, 10);
+    } else if (option == "--json") {
+      json = argv[i + 1];
+    } else {
+      return usage(argv[0]);
+    }
+  }
+  if (megabytes < 1 || megabytes > 4096 || repetitions < 1 || repetitions > 1000) return usage(argv[0]);
+
+  set_default_float_environment();
+  Bench bench(static_cast<std::size_t>(megabytes) * 1'000'000);
+  std::vector<Row> rows;
+  add_memcpy_rows(bench, rows);
+  const Kernels* tables[kKernelTablesMax];
+  const std::size_t table_count = supported_kernels(tables);
+  for (std::size_t i = 0; i < table_count; ++i) {
+    for (const std::uint8_t bits : kLaneWidths) {
+      add_codec_rows(bench, *tables[i], {Dtype::kF32, Scaling::kBlockExponent, bits}, rows);
+    }
+    for (const Dtype dtype : {Dtype::kF16, Dtype::kBF16}) {
+      add_codec_rows(bench, *tables[i], {dtype, Scaling::kBlockExponent, 16}, rows);
+    }
+    add_accumulate_row(bench, *tables[i], rows);
+  }
+  run(rows, static_cast<int>(repetitions));
+  std::printf("%ld MB, %zu-byte payloads in %zu frames, in use: %s\n", megabytes, kPayloadBytes, kFrames,
+              instruction_set());
+  print_table(rows, bench.tensor_bytes);
+  if (json != nullptr && !write_json(rows, bench.tensor_bytes, json)) {
+    std::fprintf(stderr, "cannot write %s: check that its folder exists and is writable\n", json);
+    return 1;
+  }
+  return 0;
+}

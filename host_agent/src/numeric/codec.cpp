@@ -1,0 +1,206 @@
+// Scales, and the codec's functions on top of the kernels.
+//
+// Block floating point. All workers agree on m, the largest biased exponent of a chunk over elements and
+// workers. Let L = ceil(log2 N), b the lane width and q = 2^((m - 127) - (b - 2 - L)) the *quantum*; a lane is
+// x / q, rounded to nearest even. Every |x| < 2^(m - 126), so |x / q| < 2^(b - 1 - L), and N <= 2^L of them are
+// below 2^(b - 1). What rounding does to that:
+//
+//   b = 32: x has 24 significant bits, so |x / q| <= 2^(31 - L) - 2^(7 - L). With L <= 5 (at most 32 workers)
+//     that is an integer: the largest lane does not round at all, no lane rounds to 2^(31 - L), and N lanes
+//     sum to at most 2^31 - 128. Hence no element needs the clamp. It is applied all the same, at that very value,
+//     so that a tensor changed by its owner in the middle of a collective cannot make anybody's sum wrap.
+//   b = 16, 8: an element just below 2^(m - 126) would round to 2^(b - 1 - L), and N = 2^L of them to 2^(b - 1),
+//     which is no b-bit number. So lanes are clamped to 2^(b - 1 - L) - 1, at an error below one quantum.
+//
+// Why two factors. Scaling by 1 / q = 2^s is exact, as it is a power of two, but with m = 1 and b = 32 that power is
+// 2^(156 - L), and fp32 ends below 2^128. So what exceeds 2^126 goes to a second factor. The elements of so small a
+// block are below 2^-95, so the first product is below 2^31 and, being a power of two times an fp32 number that may
+// have been subnormal, exact. (For s < 0 a product may be subnormal and lose bits, but then its lane is 0 either way.)
+// On the way back q itself may be below 2^-126, as an fp32 number subnormal or zero. An integer times 2^-126 is still a
+// normal number and exact; only the second product may become subnormal and round. Normal results are therefore
+// rounded exactly once, when the integer sum becomes an fp32 number.
+//
+// The error bound. For a chunk with finite elements x_k at workers k = 1..N, exact sum S, result R (no AVG), and
+// m' = max(m, 1):
+//
+//   |R - S| <= N * q * h + r(S'),   q = 2^(m' - 127 + L + 2 - b),   |S' - S| <= N * q * h
+//
+//   h = 1/2 for b = 32: each worker rounds once.
+//   h = 1   for b = 16, 8: each worker rounds once, or clamps. (1/2 where no element is clamped.)
+//   r(S') = max(2^-24 * |S'|, 2^-150) for fp32: the integer sum becomes an fp32 number, to nearest even. For results
+//       in fp16 and bf16 there follows a second rounding, of max(2^-11 * |.|, 2^-25) and max(2^-8 * |.|, 2^-134).
+//
+// In terms of the largest element, M >= 2^(m' - 127) unless it is subnormal: with b = 32, |R - S| is at most
+// 2^(2L - 30) * M / 2 and the rounding of the result; for N = 8, 2^-25 * M. AVG divides that by N and rounds once more.
+// A sum beyond the dtype's range is Inf, as in any IEEE 754 addition.
+//
+// With a fixed scale f: lanes are x * f rounded to fp32 and then to an integer, clamped to what N workers can add.
+//
+// The floating-point environment. Rounding to nearest even, and subnormals as numbers, are what a thread starts
+// with, unless the thread that created it had changed them (Linux hands MXCSR down): torch.set_flush_denormal
+// does. Rather than save and restore MXCSR around every short chunk, the engine's threads
+// call set_default_float_environment once, when they start. Kernels only promise results in that environment.
+#include "numeric/codec.hpp"
+
+#include <bit>
+#include <cassert>
+#include <cfenv>
+#include <cmath>
+#include <cstring>
+#if defined(__x86_64__)
+#include <xmmintrin.h>
+#endif
+
+#include "numeric/kernels.hpp"
+
+namespace wiresum::numeric {
+namespace {
+
+constexpr int kExponentBias = 127;
+
+int ceil_log2(unsigned workers) noexcept { return workers <= 1 ? 0 : static_cast<int>(std::bit_width(workers - 1)); }
+
+/// 2^exponent, for -126..127.
+float power_of_two(int exponent) noexcept {
+  assert(exponent >= -126 && exponent <= 127);
+  return std::bit_cast<float>(static_cast<std::uint32_t>(exponent + kExponentBias) << 23);
+}
+
+/// The largest fp32 number not above `limit`: 24 significant bits, the rest cut. (Converting would round, and
+/// 2^31 - 1 would become 2^31, which is no int32.)
+std::int32_t cut_to_float(std::int32_t limit) noexcept {
+  const int excess = static_cast<int>(std::bit_width(static_cast<std::uint32_t>(limit))) - 24;
+  return excess <= 0 ? limit : (limit >> excess) << excess;
+}
+
+/// Index into Kernels' tables.
+std::size_t lane_index(unsigned lane_bits) noexcept { return lane_bits == 32 ? 0 : lane_bits == 16 ? 1 : 2; }
+
+std::uint8_t exponent_of_half(std::uint32_t magnitude) noexcept {
+  const std::uint32_t exponent = magnitude >> 10;
+  if (exponent == 31) return kExponentNotFinite;
+  if (exponent > 0) return static_cast<std::uint8_t>(exponent + 112U);
+  // A subnormal fp16, mantissa * 2^-24, is a normal fp32 number.
+  return magnitude == 0 ? kExponentZero
+                        : static_cast<std::uint8_t>(102U + static_cast<unsigned>(std::bit_width(magnitude)));
+}
+
+template <class Bits>
+void fill_elements(std::byte* destination, std::size_t count, Bits bits) noexcept {
+  for (std::size_t i = 0; i < count; ++i) std::memcpy(destination + i * sizeof bits, &bits, sizeof bits);
+}
+
+void fill_nan(Dtype dtype, std::byte* destination, std::size_t count) noexcept {
+  switch (dtype) {
+    case Dtype::kF32:
+      return fill_elements<std::uint32_t>(destination, count, 0x7FC00000U);
+    case Dtype::kF16:
+      return fill_elements<std::uint16_t>(destination, count, 0x7E00U);
+    case Dtype::kBF16:
+      return fill_elements<std::uint16_t>(destination, count, 0x7FC0U);
+    case Dtype::kI32:
+    case Dtype::kRaw:
+      return;  // have no NaN, and no scale that is not finite
+  }
+}
+
+bool is_float(Dtype dtype) noexcept { return dtype != Dtype::kI32 && dtype != Dtype::kRaw; }
+
+}  // namespace
+
+Scale block_scale(unsigned workers, std::uint8_t exponent, unsigned lane_bits, float divisor) noexcept {
+  assert(workers >= 1 && workers <= 32);
+  Scale scale;
+  scale.divisor = divisor;
+  if (exponent == kExponentNotFinite) {
+    scale.not_finite = true;
+    return scale;
+  }
+  const int bits = static_cast<int>(lane_bits);
+  const int log2_workers = ceil_log2(workers);
+  const int unbiased = (exponent == 0 ? 1 : exponent) - kExponentBias;
+  const int shift = bits - 2 - log2_workers - unbiased;  // -126..156
+  const int first = shift < 126 ? shift : 126;           // so that both 2^first and 2^-first are normal
+  scale.up[0] = power_of_two(first);
+  scale.up[1] = power_of_two(shift - first);
+  scale.down[0] = power_of_two(-first);
+  scale.down[1] = power_of_two(first - shift);
+  scale.limit = bits == 32 ? cut_to_float(0x7FFFFFFF >> log2_workers) : (1 << (bits - 1 - log2_workers)) - 1;
+  return scale;
+}
+
+Scale fixed_scale(unsigned workers, float scale, unsigned lane_bits, float divisor) noexcept {
+  assert(workers >= 1 && workers <= 32);
+  Scale result;
+  result.divisor = divisor;
+  if (!(scale > 0.0F) || !std::isfinite(scale)) {
+    result.not_finite = true;  // there is no right sum: NaN says so, zeros would not
+    return result;
+  }
+  // 1 / scale as (1 / fraction) * 2^-exponent with fraction in [0.5, 1): rounded once, in the reciprocal, though
+  // 1 / scale itself may lie beyond fp32. What does not fit the second factor goes to the first.
+  int exponent = 0;
+  const float fraction = std::frexp(scale, &exponent);
+  const int second = exponent < -127 ? 127 : exponent > 126 ? -126 : -exponent;
+  result.up[0] = scale;
+  result.down[0] = std::ldexp(1.0F / fraction, -exponent - second);
+  result.down[1] = power_of_two(second);
+  const auto lane_max = static_cast<std::int32_t>(0x7FFFFFFFU >> (32 - lane_bits));
+  result.limit = cut_to_float(lane_max / static_cast<std::int32_t>(workers));
+  return result;
+}
+
+std::uint8_t max_exponent(const Kernels& kernels, Dtype dtype, const std::byte* source, std::size_t count) noexcept {
+  switch (dtype) {
+    case Dtype::kF32:
+      return static_cast<std::uint8_t>(kernels.max_magnitude_32(source, count) >> 23);
+    case Dtype::kF16:
+      return exponent_of_half(kernels.max_magnitude_16(source, count));
+    case Dtype::kBF16:
+      return static_cast<std::uint8_t>(kernels.max_magnitude_16(source, count) >> 7);
+    case Dtype::kI32:
+    case Dtype::kRaw:
+      return kExponentZero;
+  }
+  return kExponentZero;
+}
+
+void quantise(const Kernels& kernels, Format format, const Scale& scale, const std::byte* source, std::size_t count,
+              std::byte* payload, std::size_t words) noexcept {
+  assert(valid(format) && count <= words * elements_per_word(format));
+  if (format.dtype == Dtype::kRaw) {
+    if (count > 0) std::memcpy(payload, source, count);
+    if (4 * words > count) std::memset(payload + count, 0, 4 * words - count);
+    return;
+  }
+  if (is_float(format.dtype) && scale.not_finite) {
+    if (words > 0) std::memset(payload, 0, 4 * words);
+    return;
+  }
+  const QuantiseFactors factors = {{scale.up[0], scale.up[1]}, static_cast<float>(cut_to_float(scale.limit))};
+  kernels.quantise[static_cast<std::size_t>(format.dtype)][lane_index(format.lane_bits)](factors, source, count,
+                                                                                         payload, words);
+}
+
+void dequantise(const Kernels& kernels, Format format, const Scale& scale, const std::byte* payload, std::size_t words,
+                std::byte* destination, std::size_t count) noexcept {
+  assert(valid(format) && count <= words * elements_per_word(format));
+  if (format.dtype == Dtype::kRaw) {
+    if (count > 0) std::memcpy(destination, payload, count);
+    return;
+  }
+  if (is_float(format.dtype) && scale.not_finite) return fill_nan(format.dtype, destination, count);
+  const DequantiseFactors factors = {{scale.down[0], scale.down[1]}, scale.divisor};
+  kernels.dequantise[static_cast<std::size_t>(format.dtype)][lane_index(format.lane_bits)](factors, payload, words,
+                                                                                           destination, count);
+}
+
+void set_default_float_environment() noexcept {
+#if defined(__x86_64__)
+  _mm_setcsr(0x1F80);  // all exceptions masked, nearest even, no FTZ, no DAZ
+#else
+  std::fesetenv(FE_DFL_ENV);
+#endif
+}
+
+}  // namespace wiresum::numeric

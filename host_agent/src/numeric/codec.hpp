@@ -1,0 +1,59 @@
+// Quantise and dequantise one chunk. Pure; SIMD behind one run-time dispatch (kernels.hpp).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "numeric/format.hpp"
+
+namespace wiresum::numeric {
+
+inline constexpr std::uint8_t kExponentZero = 0;         // all elements zero or subnormal
+inline constexpr std::uint8_t kExponentNotFinite = 255;  // an Inf or a NaN somewhere
+
+/// Largest biased fp32 exponent (0..255) among `count` elements; fp16 and bf16 count as their fp32 value.
+/// 0 for an empty chunk and for the integer dtypes.
+[[nodiscard]] std::uint8_t max_exponent(Dtype dtype, const std::byte* source, std::size_t count) noexcept;
+
+/// What a chunk is multiplied by on the way out, and how its sum comes back.
+///
+/// Block floating point, N workers, agreed exponent m (1..254; 0 counts as 1, for subnormals have
+/// exponent 1's scale): scale = 2^(lane_bits - 2 - ceil(log2 N) - (m - 127)), a power of two, so that
+/// scaling is exact. `limit` bounds one worker's lane so that N of them cannot overflow:
+/// 2^(lane_bits - 1 - ceil(log2 N)) - 1 for 8- and 16-bit lanes. With 32-bit lanes, see codec.cpp for why
+/// no clamp is needed for block floating point.
+struct Scale {
+  // Two factors, since 2^156 is no fp32 number: x * up[0] * up[1], then round to nearest even.
+  float up[2] = {1.0F, 1.0F};
+  float down[2] = {1.0F, 1.0F};
+  std::int32_t limit = 0x7FFFFFFF;  // lanes are clamped to [-limit, limit]
+  float divisor = 1.0F;             // AVG divides by N, correctly rounded, after scaling back
+  bool not_finite = false;          // m = 255: the whole chunk is NaN at every worker
+};
+
+[[nodiscard]] Scale block_scale(unsigned workers, std::uint8_t exponent, unsigned lane_bits, float divisor) noexcept;
+[[nodiscard]] Scale fixed_scale(unsigned workers, float scale, unsigned lane_bits, float divisor) noexcept;
+
+/// Writes `words` big-endian words from `count` elements (count <= words * elements_per_word; the rest of the
+/// lanes are zero). Rounds to nearest even. `payload` need not be aligned.
+void quantise(Format format, const Scale& scale, const std::byte* source, std::size_t count, std::byte* payload,
+              std::size_t words) noexcept;
+
+/// The inverse: `count` elements from the summed words. `destination` may be the quantiser's `source`.
+void dequantise(Format format, const Scale& scale, const std::byte* payload, std::size_t words, std::byte* destination,
+                std::size_t count) noexcept;
+
+/// cell[i] += payload[i] for big-endian words, modulo 2^32: the switch's adder.
+void accumulate(std::byte* cell, const std::byte* payload, std::size_t words) noexcept;
+
+/// Gives the calling thread the floating-point environment in which the results above are promised: round to
+/// nearest even, subnormals as numbers. A thread inherits its creator's, so every thread of the engine calls this
+/// when it starts.
+void set_default_float_environment() noexcept;
+
+/// The instruction set in use: "scalar", "sse2", "avx2", "avx512" (or "portable" where
+/// the processor is not x86-64). The best that the processor has, unless the environment variable WIRESUM_SIMD names
+/// another that it has; chosen at the first use.
+[[nodiscard]] const char* instruction_set() noexcept;
+
+}  // namespace wiresum::numeric

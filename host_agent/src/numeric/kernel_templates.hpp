@@ -1,0 +1,431 @@
+// The kernels' one source. Included by each kernels_<set>.cpp, and only there: everything is in an unnamed
+// namespace, so that each file gets its own copy, compiled for its own instruction set (kernels.hpp says why).
+// For the same reason no function of the standard library is called here.
+//
+// A vector type V holds kWidth lanes of 32 bits and offers the operations that `One`, the vector of width one,
+// spells out in portable C++. `One` is the reference, and serves what is shorter than a vector.
+//
+// A payload is planar (format.hpp), so element i of lane j is `words` elements behind element i of lane j - 1,
+// and a chunk that does not fill its payload splits the words in two runs: [0, rest) has one more lane in use
+// than [rest, words). In each run the number of lanes in use is constant, and a compile-time parameter.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "numeric/kernels.hpp"
+
+namespace wiresum::numeric {
+namespace {
+
+template <class T>
+[[gnu::always_inline]] inline T load_as(const std::byte* from) noexcept {
+  T value;
+  __builtin_memcpy(&value, from, sizeof value);
+  return value;
+}
+
+template <class T>
+[[gnu::always_inline]] inline void store_as(std::byte* to, T value) noexcept {
+  __builtin_memcpy(to, &value, sizeof value);
+}
+
+/// fp16 to fp32: exact. Quiets a NaN, as the hardware does.
+inline float float_from_half(std::uint16_t half) noexcept {
+  const std::uint32_t sign = (half & 0x8000U) << 16;
+  const std::uint32_t exponent = (half >> 10) & 0x1FU;
+  const std::uint32_t mantissa = half & 0x3FFU;
+  if (exponent == 0) {  // subnormal: mantissa * 2^-24
+    const float magnitude = static_cast<float>(mantissa) * 0x1p-24F;
+    return __builtin_bit_cast(float, __builtin_bit_cast(std::uint32_t, magnitude) | sign);
+  }
+  if (exponent == 31) {
+    const std::uint32_t quiet = mantissa != 0 ? 0x400000U : 0U;
+    return __builtin_bit_cast(float, sign | 0x7F800000U | quiet | (mantissa << 13));
+  }
+  return __builtin_bit_cast(float, sign | ((exponent + 112) << 23) | (mantissa << 13));
+}
+
+/// fp32 to fp16, to nearest even; from 65520 on Inf, as IEEE 754 says.
+inline std::uint16_t half_from_float(float value) noexcept {
+  const auto bits = __builtin_bit_cast(std::uint32_t, value);
+  const std::uint32_t sign = (bits >> 16) & 0x8000U;
+  const std::uint32_t magnitude = bits & 0x7FFFFFFFU;
+  std::uint32_t half;
+  if (magnitude > 0x7F800000U) {  // NaN: keep the payload's top, quiet
+    half = 0x7E00U | ((magnitude >> 13) & 0x3FFU);
+  } else if (magnitude >= 0x47800000U) {  // 65536 and above
+    half = 0x7C00U;
+  } else if (magnitude < 0x38800000U) {
+    // Below 2^-14 a half counts in steps of 2^-24, just as fp32 does in [0.5, 1): adding 0.5 rounds for us.
+    const float aligned = __builtin_bit_cast(float, magnitude) + 0.5F;
+    half = __builtin_bit_cast(std::uint32_t, aligned) - 0x3F000000U;
+  } else {
+    // A carry out of the mantissa raises the exponent, at the top to that of Inf: both are right.
+    half = (magnitude + 0xFFFU + ((magnitude >> 13) & 1U) - 0x38000000U) >> 13;
+  }
+  return static_cast<std::uint16_t>(sign | half);
+}
+
+/// fp32 to bf16, to nearest even. A NaN is cut and quieted: rounding could carry it into Inf.
+inline std::uint16_t bfloat_from_float(float value) noexcept {
+  const auto bits = __builtin_bit_cast(std::uint32_t, value);
+  if ((bits & 0x7FFFFFFFU) > 0x7F800000U) return static_cast<std::uint16_t>((bits | 0x400000U) >> 16);
+  return static_cast<std::uint16_t>((bits + 0x7FFFU + ((bits >> 16) & 1U)) >> 16);
+}
+
+struct One {
+  static constexpr std::size_t kWidth = 1;
+  using Float = float;
+  using Int = std::uint32_t;  // unsigned, since lanes wrap
+
+  static Float load_f32(const std::byte* from) noexcept { return load_as<float>(from); }
+  static Float load_f16(const std::byte* from) noexcept { return float_from_half(load_as<std::uint16_t>(from)); }
+  static Float load_bf16(const std::byte* from) noexcept {
+    return __builtin_bit_cast(float, static_cast<std::uint32_t>(load_as<std::uint16_t>(from)) << 16);
+  }
+  static Int load_i32(const std::byte* from) noexcept { return load_as<std::uint32_t>(from); }
+  static void store_f32(std::byte* to, Float value) noexcept { store_as(to, value); }
+  static void store_f16(std::byte* to, Float value) noexcept { store_as(to, half_from_float(value)); }
+  static void store_bf16(std::byte* to, Float value) noexcept { store_as(to, bfloat_from_float(value)); }
+  static void store_i32(std::byte* to, Int value) noexcept { store_as(to, value); }
+
+  static Int swap_to_big_endian(Int value) noexcept {
+    return __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__ ? __builtin_bswap32(value) : value;
+  }
+  static Int load_big_endian(const std::byte* from) noexcept { return swap_to_big_endian(load_i32(from)); }
+  static void store_big_endian(std::byte* to, Int value) noexcept { store_i32(to, swap_to_big_endian(value)); }
+
+  static Float broadcast(float value) noexcept { return value; }
+  static Float multiply(Float a, Float b) noexcept { return a * b; }
+  static Float divide(Float a, Float b) noexcept { return a / b; }
+  /// To [-limit, limit]; a NaN to 0. Selections, here and below, of values that exist anyway: a branch on a gradient's
+  /// sign would be mispredicted every other time.
+  static Float clamp(Float value, Float limit) noexcept {
+    const float number = value == value ? value : 0.0F;
+    const float below = number < limit ? number : limit;
+    return below > -limit ? below : -limit;
+  }
+  /// To nearest even; |value| < 2^31. From 2^23 on an fp32 number is an integer; below, adding 2^23 leaves no
+  /// place for a fraction, so that the addition rounds.
+  static Int round_to_int(Float value) noexcept {
+    const auto bits = __builtin_bit_cast(std::uint32_t, value);
+    const float magic = __builtin_bit_cast(float, (bits & 0x80000000U) | 0x4B000000U);  // +-2^23
+    const float rounded = (value + magic) - magic;
+    const bool is_integer = (bits & 0x7FFFFFFFU) >= 0x4B000000U;
+    return static_cast<Int>(static_cast<std::int32_t>(is_integer ? value : rounded));
+  }
+  static Float to_float(Int value) noexcept { return static_cast<float>(static_cast<std::int32_t>(value)); }
+
+  static Int add(Int a, Int b) noexcept { return a + b; }
+  static Int subtract(Int a, Int b) noexcept { return a - b; }
+  template <int kBits>
+  static Int shift_left(Int value) noexcept {
+    return value << kBits;
+  }
+  template <int kBits>
+  static Int shift_right_arithmetic(Int value) noexcept {
+    return static_cast<Int>(static_cast<std::int32_t>(value) >> kBits);
+  }
+};
+
+template <class V, Dtype kDtype>
+[[gnu::always_inline]] inline typename V::Float load_float(const std::byte* from) noexcept {
+  if constexpr (kDtype == Dtype::kF32) {
+    return V::load_f32(from);
+  } else if constexpr (kDtype == Dtype::kF16) {
+    return V::load_f16(from);
+  } else {
+    return V::load_bf16(from);
+  }
+}
+
+template <class V, Dtype kDtype>
+[[gnu::always_inline]] inline void store_float(std::byte* to, typename V::Float value) noexcept {
+  if constexpr (kDtype == Dtype::kF32) {
+    V::store_f32(to, value);
+  } else if constexpr (kDtype == Dtype::kF16) {
+    V::store_f16(to, value);
+  } else {
+    V::store_bf16(to, value);
+  }
+}
+
+/// The low kBits of each lane, sign-extended.
+template <class V, unsigned kBits>
+[[gnu::always_inline]] inline typename V::Int sign_extend(typename V::Int value) noexcept {
+  if constexpr (kBits == 32) {
+    return value;
+  } else {
+    return V::template shift_right_arithmetic<32 - kBits>(V::template shift_left<32 - kBits>(value));
+  }
+}
+
+/// Factors as vectors, made once a run: a store through a byte pointer may alias the struct they come from, and
+/// would make the compiler load them again for every vector.
+template <class V>
+struct WideQuantise {
+  typename V::Float up0, up1, limit;
+  explicit WideQuantise(const QuantiseFactors& factors) noexcept
+      : up0(V::broadcast(factors.up[0])), up1(V::broadcast(factors.up[1])), limit(V::broadcast(factors.limit)) {}
+};
+
+template <class V>
+struct WideDequantise {
+  typename V::Float down0, down1, divisor;
+  explicit WideDequantise(const DequantiseFactors& factors) noexcept
+      : down0(V::broadcast(factors.down[0])),
+        down1(V::broadcast(factors.down[1])),
+        divisor(V::broadcast(factors.divisor)) {}
+};
+
+template <class V, Dtype kDtype, unsigned kBits>
+[[gnu::always_inline]] inline typename V::Int element_to_lane(const WideQuantise<V>& factors,
+                                                              const std::byte* from) noexcept {
+  if constexpr (kDtype == Dtype::kI32) {
+    return sign_extend<V, kBits>(V::load_i32(from));
+  } else {
+    const auto scaled = V::multiply(V::multiply(load_float<V, kDtype>(from), factors.up0), factors.up1);
+    return V::round_to_int(V::clamp(scaled, factors.limit));
+  }
+}
+
+template <class V, Dtype kDtype, bool kDivide>
+[[gnu::always_inline]] inline void lane_to_element(const WideDequantise<V>& factors, typename V::Int lane,
+                                                   std::byte* to) noexcept {
+  if constexpr (kDtype == Dtype::kI32) {
+    V::store_i32(to, lane);
+  } else {
+    auto value = V::multiply(V::multiply(V::to_float(lane), factors.down0), factors.down1);
+    if constexpr (kDivide) value = V::divide(value, factors.divisor);
+    store_float<V, kDtype>(to, value);
+  }
+}
+
+/// Chunks of a tensor are mostly handled in order, but each is short, and other memory is touched between two of
+/// them: the processor's own prefetching starts anew every time. So a kernel that reads a tensor asks for what follows,
+/// this many bytes ahead. A prefetch beyond the end of the tensor does nothing.
+inline constexpr std::size_t kPrefetchBytes = 4096;
+inline constexpr std::size_t kCacheLine = 64;
+
+/// kWidth words from `word` on. `stride` is the distance in bytes between the elements of adjacent lanes.
+template <class V, Dtype kDtype, unsigned kBits, unsigned kLanes>
+[[gnu::always_inline]] inline void pack(const WideQuantise<V>& factors, const std::byte* source, std::size_t stride,
+                                        std::byte* payload) noexcept {
+  if constexpr (V::kWidth > 1 && kLanes > 1) {  // a single stream the processor follows well enough by itself
+    for (unsigned lane = 0; lane < kLanes; ++lane) __builtin_prefetch(source + lane * stride + kPrefetchBytes);
+  }
+  auto packed = element_to_lane<V, kDtype, kBits>(factors, source);
+  if constexpr (kLanes > 1) {
+    packed = V::add(packed, V::template shift_left<kBits>(element_to_lane<V, kDtype, kBits>(factors, source + stride)));
+  }
+  if constexpr (kLanes > 2) {
+    packed = V::add(packed,
+                    V::template shift_left<2 * kBits>(element_to_lane<V, kDtype, kBits>(factors, source + 2 * stride)));
+  }
+  if constexpr (kLanes > 3) {
+    packed = V::add(packed,
+                    V::template shift_left<3 * kBits>(element_to_lane<V, kDtype, kBits>(factors, source + 3 * stride)));
+  }
+  V::store_big_endian(payload, packed);
+}
+
+/// The inverse, from the low lane up: taking a lane's value off the word also gives back what it borrowed.
+template <class V, Dtype kDtype, unsigned kBits, unsigned kLanes, bool kDivide>
+[[gnu::always_inline]] inline void unpack(const WideDequantise<V>& factors, typename V::Int packed,
+                                          std::byte* destination, std::size_t stride) noexcept {
+  const auto lane = sign_extend<V, kBits>(packed);
+  lane_to_element<V, kDtype, kDivide>(factors, lane, destination);
+  if constexpr (kLanes > 1) {
+    const auto rest = V::template shift_right_arithmetic<kBits>(V::subtract(packed, lane));
+    unpack<V, kDtype, kBits, kLanes - 1, kDivide>(factors, rest, destination + stride, stride);
+  }
+}
+
+/// Calls `at(V, word)` so as to cover the words [begin, end): by whole vectors, the last one moved back to end
+/// with the run (so some words are done twice, with the same result), or one by one if the run is too short.
+template <class V, class At>
+[[gnu::always_inline]] inline void cover(std::size_t begin, std::size_t end, const At& at) noexcept {
+  if (end - begin < V::kWidth) {
+    for (std::size_t word = begin; word < end; ++word) at(One{}, word);
+    return;
+  }
+  std::size_t word = begin;
+  for (; word + V::kWidth <= end; word += V::kWidth) at(V{}, word);
+  if (word < end) at(V{}, end - V::kWidth);
+}
+
+template <class V, Dtype kDtype, unsigned kBits, unsigned kLanes>
+void pack_run(const QuantiseFactors& factors, const std::byte* source, std::size_t words, unsigned lanes,
+              std::size_t begin, std::size_t end, std::byte* payload) noexcept {
+  if constexpr (kLanes == 0) {
+    __builtin_memset(payload + 4 * begin, 0, 4 * (end - begin));
+  } else if (lanes != kLanes) {
+    pack_run<V, kDtype, kBits, kLanes - 1>(factors, source, words, lanes, begin, end, payload);
+  } else {
+    constexpr std::size_t kBytes = element_bytes(kDtype);
+    const WideQuantise<V> wide(factors);
+    const WideQuantise<One> narrow(factors);
+    cover<V>(begin, end, [&]<class W>(W, std::size_t word) __attribute__((always_inline)) {
+      if constexpr (W::kWidth == V::kWidth) {
+        pack<V, kDtype, kBits, kLanes>(wide, source + kBytes * word, kBytes * words, payload + 4 * word);
+      } else {
+        pack<One, kDtype, kBits, kLanes>(narrow, source + kBytes * word, kBytes * words, payload + 4 * word);
+      }
+    });
+  }
+}
+
+template <class V, Dtype kDtype, unsigned kBits, unsigned kLanes, bool kDivide>
+void unpack_run(const DequantiseFactors& factors, const std::byte* payload, std::size_t words, unsigned lanes,
+                std::size_t begin, std::size_t end, std::byte* destination) noexcept {
+  if constexpr (kLanes > 0) {
+    if (lanes != kLanes) {
+      unpack_run<V, kDtype, kBits, kLanes - 1, kDivide>(factors, payload, words, lanes, begin, end, destination);
+      return;
+    }
+    constexpr std::size_t kBytes = element_bytes(kDtype);
+    const WideDequantise<V> wide(factors);
+    const WideDequantise<One> narrow(factors);
+    cover<V>(begin, end, [&]<class W>(W, std::size_t word) __attribute__((always_inline)) {
+      const auto packed = W::load_big_endian(payload + 4 * word);
+      if constexpr (W::kWidth == V::kWidth) {
+        unpack<V, kDtype, kBits, kLanes, kDivide>(wide, packed, destination + kBytes * word, kBytes * words);
+      } else {
+        unpack<One, kDtype, kBits, kLanes, kDivide>(narrow, packed, destination + kBytes * word, kBytes * words);
+      }
+    });
+  }
+}
+
+/// How `count` elements lie in `words` words: [0, rest) uses full + 1 lanes, [rest, words) uses full.
+struct Fill {
+  unsigned full = 0;
+  std::size_t rest;
+  Fill(std::size_t count, std::size_t words) noexcept : rest(count) {
+    while (words > 0 && rest >= words) {  // at most four times
+      rest -= words;
+      ++full;
+    }
+  }
+};
+
+template <class V, Dtype kDtype, unsigned kBits>
+void quantise_chunk(const QuantiseFactors& factors, const std::byte* source, std::size_t count, std::byte* payload,
+                    std::size_t words) noexcept {
+  constexpr unsigned kLanes = 32 / kBits;
+  const Fill fill(count, words);
+  if (fill.rest > 0) pack_run<V, kDtype, kBits, kLanes>(factors, source, words, fill.full + 1, 0, fill.rest, payload);
+  if (fill.rest < words) {
+    pack_run<V, kDtype, kBits, kLanes>(factors, source, words, fill.full, fill.rest, words, payload);
+  }
+}
+
+template <class V, Dtype kDtype, unsigned kBits, bool kDivide>
+void dequantise_runs(const DequantiseFactors& factors, const std::byte* payload, std::size_t words,
+                     std::byte* destination, std::size_t count) noexcept {
+  constexpr unsigned kLanes = 32 / kBits;
+  const Fill fill(count, words);
+  if (fill.rest > 0) {
+    unpack_run<V, kDtype, kBits, kLanes, kDivide>(factors, payload, words, fill.full + 1, 0, fill.rest, destination);
+  }
+  if (fill.full > 0) {
+    unpack_run<V, kDtype, kBits, kLanes, kDivide>(factors, payload, words, fill.full, fill.rest, words, destination);
+  }
+}
+
+template <class V, Dtype kDtype, unsigned kBits>
+void dequantise_chunk(const DequantiseFactors& factors, const std::byte* payload, std::size_t words,
+                      std::byte* destination, std::size_t count) noexcept {
+  if (kDtype == Dtype::kI32 || factors.divisor == 1.0F) {
+    dequantise_runs<V, kDtype, kBits, false>(factors, payload, words, destination, count);
+  } else {
+    dequantise_runs<V, kDtype, kBits, true>(factors, payload, words, destination, count);
+  }
+}
+
+/// Words have to be added exactly once, so here the tail is done one by one.
+template <class V>
+void accumulate_words(std::byte* cell, const std::byte* payload, std::size_t words) noexcept {
+  std::size_t word = 0;
+  for (; word + V::kWidth <= words; word += V::kWidth) {
+    const auto sum = V::add(V::load_big_endian(cell + 4 * word), V::load_big_endian(payload + 4 * word));
+    V::store_big_endian(cell + 4 * word, sum);
+  }
+  for (; word < words; ++word) {
+    const auto sum = One::add(One::load_big_endian(cell + 4 * word), One::load_big_endian(payload + 4 * word));
+    One::store_big_endian(cell + 4 * word, sum);
+  }
+}
+
+/// Magnitudes as integers order like the numbers themselves, with Inf and NaN above all finite ones.
+template <class Element, Element kMask>
+std::uint32_t max_magnitude_scalar(const std::byte* source, std::size_t count) noexcept {
+  std::uint32_t largest = 0;
+  for (std::size_t i = 0; i < count; ++i) {
+    const std::uint32_t magnitude = load_as<Element>(source + i * sizeof(Element)) & kMask;
+    largest = magnitude > largest ? magnitude : largest;
+  }
+  return largest;
+}
+
+/// The same by vectors, on 16-bit lanes for both widths: of an fp32 number the top half is enough for the
+/// exponent, and SSE2 has a maximum of 16-bit integers but none of 32-bit ones. The maximum may take an element
+/// twice, so the last vector is moved back to end with the data.
+template <class V, class Element, Element kMask>
+std::uint32_t max_magnitude(const std::byte* source, std::size_t count) noexcept {
+  constexpr std::size_t kBytes = 4 * V::kWidth;
+  const std::size_t bytes = count * sizeof(Element);
+  if (bytes < kBytes) return max_magnitude_scalar<Element, kMask>(source, count);
+  const auto mask = V::broadcast_int(sizeof(Element) == 4 ? kMask : kMask | static_cast<std::uint32_t>(kMask) << 16);
+  auto first = V::mask_bits(V::load_i32(source + bytes - kBytes), mask);
+  auto second = first;
+  std::size_t at = 0;
+  for (; at + 2 * kBytes <= bytes; at += 2 * kBytes) {
+    for (std::size_t line = 0; line < 2 * kBytes; line += kCacheLine) {
+      __builtin_prefetch(source + at + line + kPrefetchBytes);
+    }
+    first = V::max_16(first, V::mask_bits(V::load_i32(source + at), mask));
+    second = V::max_16(second, V::mask_bits(V::load_i32(source + at + kBytes), mask));
+  }
+  if (at + kBytes <= bytes) first = V::max_16(first, V::mask_bits(V::load_i32(source + at), mask));
+  std::byte lanes[kBytes];
+  V::store_i32(lanes, V::max_16(first, second));
+  return max_magnitude_scalar<Element, kMask>(lanes, kBytes / sizeof(Element));
+}
+
+/// For fp32 the exponent field alone, so that every path returns the same bits.
+inline constexpr std::uint32_t kMask32 = 0x7F800000U;
+inline constexpr std::uint16_t kMask16 = 0x7FFFU;
+
+/// `Half` is the vector for fp16: One where the set has no conversion.
+template <class V, class Half>
+constexpr Kernels make_kernels(const char* name) noexcept {
+  Kernels kernels = {};
+  kernels.name = name;
+  if constexpr (V::kWidth == 1) {
+    kernels.max_magnitude_32 = max_magnitude_scalar<std::uint32_t, kMask32>;
+    kernels.max_magnitude_16 = max_magnitude_scalar<std::uint16_t, kMask16>;
+  } else {
+    kernels.max_magnitude_32 = max_magnitude<V, std::uint32_t, kMask32>;
+    kernels.max_magnitude_16 = max_magnitude<V, std::uint16_t, kMask16>;
+  }
+  const auto fill = [&kernels]<class W, Dtype kDtype>() {
+    constexpr auto kRow = static_cast<std::size_t>(kDtype);
+    kernels.quantise[kRow][0] = quantise_chunk<W, kDtype, 32>;
+    kernels.quantise[kRow][1] = quantise_chunk<W, kDtype, 16>;
+    kernels.quantise[kRow][2] = quantise_chunk<W, kDtype, 8>;
+    kernels.dequantise[kRow][0] = dequantise_chunk<W, kDtype, 32>;
+    kernels.dequantise[kRow][1] = dequantise_chunk<W, kDtype, 16>;
+    kernels.dequantise[kRow][2] = dequantise_chunk<W, kDtype, 8>;
+  };
+  fill.template operator()<V, Dtype::kF32>();
+  fill.template operator()<Half, Dtype::kF16>();
+  fill.template operator()<V, Dtype::kBF16>();
+  fill.template operator()<V, Dtype::kI32>();
+  kernels.accumulate = accumulate_words<V>;
+  return kernels;
+}
+
+}  // namespace
+}  // namespace wiresum::numeric

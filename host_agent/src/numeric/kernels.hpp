@@ -1,0 +1,69 @@
+// The codec's inner loops, once for each instruction set, and the choice between them. Internal to the room:
+// codec.cpp dispatches through it, tests and benchmarks reach each table by name.
+//
+// Theory of operation. One source (kernel_templates.hpp) is written against a small vector type; each
+// kernels_<set>.cpp defines that type with the intrinsics of its set, is compiled with that set's flags, and
+// exports one table of function pointers and nothing else. Everything in those files has internal linkage:
+// an inline function with external linkage, compiled with AVX flags there and without them elsewhere, would be
+// one symbol to the linker, which may keep the AVX copy for all callers (and crash an older machine). A test
+// looks at the symbols.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "numeric/codec.hpp"
+#include "numeric/format.hpp"
+
+namespace wiresum::numeric {
+
+struct QuantiseFactors {
+  float up[2];
+  float limit;  // an integer, at most 2^31 - 128, the largest fp32 below 2^31
+};
+
+struct DequantiseFactors {
+  float down[2];
+  float divisor;
+};
+
+struct Kernels {
+  using Quantise = void (*)(const QuantiseFactors&, const std::byte* source, std::size_t count, std::byte* payload,
+                            std::size_t words) noexcept;
+  using Dequantise = void (*)(const DequantiseFactors&, const std::byte* payload, std::size_t words,
+                              std::byte* destination, std::size_t count) noexcept;
+
+  const char* name;
+  /// Largest magnitude of `count` elements as bits without the sign. The fp32 form may drop mantissa bits.
+  std::uint32_t (*max_magnitude_32)(const std::byte* source, std::size_t count) noexcept;
+  std::uint32_t (*max_magnitude_16)(const std::byte* source, std::size_t count) noexcept;
+  /// By dtype (kF32, kF16, kBF16, kI32) and lane width (32, 16, 8).
+  Quantise quantise[4][3];
+  Dequantise dequantise[4][3];
+  void (*accumulate)(std::byte* cell, const std::byte* payload, std::size_t words) noexcept;
+};
+
+extern const Kernels kKernelsScalar;  // the reference; all there is where the processor is not x86-64
+#if defined(__x86_64__)
+extern const Kernels kKernelsSse2;
+extern const Kernels kKernelsAvx2;
+extern const Kernels kKernelsAvx512;
+#endif
+
+inline constexpr std::size_t kKernelTablesMax = 4;
+
+/// The table of that name, or null if this build or this processor has none such.
+[[nodiscard]] const Kernels* find_kernels(const char* name) noexcept;
+
+/// Fills `tables` with those that run on this processor, slowest first; returns how many.
+std::size_t supported_kernels(const Kernels* (&tables)[kKernelTablesMax]) noexcept;
+
+/// The codec's functions on a given table.
+[[nodiscard]] std::uint8_t max_exponent(const Kernels& kernels, Dtype dtype, const std::byte* source,
+                                        std::size_t count) noexcept;
+void quantise(const Kernels& kernels, Format format, const Scale& scale, const std::byte* source, std::size_t count,
+              std::byte* payload, std::size_t words) noexcept;
+void dequantise(const Kernels& kernels, Format format, const Scale& scale, const std::byte* payload, std::size_t words,
+                std::byte* destination, std::size_t count) noexcept;
+
+}  // namespace wiresum::numeric

@@ -1,0 +1,12 @@
+// The kernels in portable C++: the reference that every instruction set is tested against.
+#include "numeric/kernel_templates.hpp"
+
+namespace wiresum::numeric {
+
+#if defined(__x86_64__)
+constinit const Kernels kKernelsScalar = make_kernels<One, One>("scalar");
+#else
+constinit const Kernels kKernelsScalar = make_kernels<One, One>("portable");
+#endif
+
+}  // namespace wiresum::numeric

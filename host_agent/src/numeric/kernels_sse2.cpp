@@ -1,0 +1,74 @@
+// The kernels for baseline x86-64: SSE2, four lanes. No fp16 conversion: that goes one by one.
+#include "numeric/kernel_templates.hpp"
+
+#if defined(__x86_64__)
+#include <emmintrin.h>
+
+namespace wiresum::numeric {
+namespace {
+
+struct Sse2 {
+  static constexpr std::size_t kWidth = 4;
+  using Float = __m128;
+  using Int = __m128i;
+
+  static Float load_f32(const std::byte* from) noexcept { return _mm_loadu_ps(reinterpret_cast<const float*>(from)); }
+  static Float load_bf16(const std::byte* from) noexcept {
+    const Int halves = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(from));
+    return _mm_castsi128_ps(_mm_unpacklo_epi16(_mm_setzero_si128(), halves));
+  }
+  static Int load_i32(const std::byte* from) noexcept {
+    return _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
+  }
+  static void store_f32(std::byte* to, Float value) noexcept { _mm_storeu_ps(reinterpret_cast<float*>(to), value); }
+  static void store_bf16(std::byte* to, Float value) noexcept {
+    const Int bits = _mm_castps_si128(value);
+    const Int odd = _mm_and_si128(_mm_srli_epi32(bits, 16), _mm_set1_epi32(1));
+    const Int rounded = _mm_add_epi32(bits, _mm_add_epi32(odd, _mm_set1_epi32(0x7FFF)));
+    const Int quieted = _mm_or_si128(bits, _mm_set1_epi32(0x400000));
+    const Int is_nan = _mm_castps_si128(_mm_cmpunord_ps(value, value));
+    const Int chosen = _mm_or_si128(_mm_and_si128(is_nan, quieted), _mm_andnot_si128(is_nan, rounded));
+    // The pack saturates as signed: an arithmetic shift keeps the top half within its range.
+    const Int top = _mm_srai_epi32(chosen, 16);
+    _mm_storel_epi64(reinterpret_cast<__m128i*>(to), _mm_packs_epi32(top, top));
+  }
+  static void store_i32(std::byte* to, Int value) noexcept { _mm_storeu_si128(reinterpret_cast<__m128i*>(to), value); }
+  static Int swap_bytes(Int value) noexcept {
+    const Int pairs = _mm_or_si128(_mm_slli_epi16(value, 8), _mm_srli_epi16(value, 8));
+    return _mm_shufflehi_epi16(_mm_shufflelo_epi16(pairs, 0xB1), 0xB1);
+  }
+  static Int load_big_endian(const std::byte* from) noexcept { return swap_bytes(load_i32(from)); }
+  static void store_big_endian(std::byte* to, Int value) noexcept { store_i32(to, swap_bytes(value)); }
+
+  static Float broadcast(float value) noexcept { return _mm_set1_ps(value); }
+  static Float multiply(Float a, Float b) noexcept { return _mm_mul_ps(a, b); }
+  static Float divide(Float a, Float b) noexcept { return _mm_div_ps(a, b); }
+  static Float clamp(Float value, Float limit) noexcept {
+    const Float least = _mm_xor_ps(limit, _mm_set1_ps(-0.0F));
+    const Float clamped = _mm_max_ps(_mm_min_ps(value, limit), least);
+    return _mm_and_ps(clamped, _mm_cmpord_ps(value, value));
+  }
+  static Int round_to_int(Float value) noexcept { return _mm_cvtps_epi32(value); }
+  static Float to_float(Int value) noexcept { return _mm_cvtepi32_ps(value); }
+
+  static Int add(Int a, Int b) noexcept { return _mm_add_epi32(a, b); }
+  static Int subtract(Int a, Int b) noexcept { return _mm_sub_epi32(a, b); }
+  template <int kBits>
+  static Int shift_left(Int value) noexcept {
+    return _mm_slli_epi32(value, kBits);
+  }
+  template <int kBits>
+  static Int shift_right_arithmetic(Int value) noexcept {
+    return _mm_srai_epi32(value, kBits);
+  }
+  static Int broadcast_int(std::uint32_t value) noexcept { return _mm_set1_epi32(static_cast<int>(value)); }
+  static Int mask_bits(Int value, Int mask) noexcept { return _mm_and_si128(value, mask); }
+  static Int max_16(Int a, Int b) noexcept { return _mm_max_epi16(a, b); }
+};
+
+}  // namespace
+
+constinit const Kernels kKernelsSse2 = make_kernels<Sse2, One>("sse2");
+
+}  // namespace wiresum::numeric
+#endif
