@@ -1,0 +1,236 @@
+// Drives the data plane and a naive model side by side. The input is read as a script: jobs come and go, and packets
+// are sent that are mostly right, so that the interesting paths are deep in reach, with a field or a byte changed here
+// and there. After each step both must agree on what became of the packet and on every byte of the result; no frame
+// but the announced one may have changed.
+#include <fuzzer/FuzzedDataProvider.h>
+
+#include <array>
+#include <bit>
+#include <cstdint>
+#include <cstdlib>
+#include <span>
+#include <vector>
+
+#include "dataplane.hpp"
+#include "model.hpp"
+
+namespace {
+
+using namespace wiresum;
+using dataplane::Dataplane;
+using dataplane::JobEntry;
+using dataplane::Outcome;
+using dataplane::Reason;
+using dataplane::Verdict;
+using dataplane::model::Answer;
+using dataplane::model::Bytes;
+using dataplane::model::Fate;
+
+constexpr dataplane::Sizes kSizes{.slots = 8, .lanes_max = 4, .jobs_max = 3};
+constexpr std::size_t kStride = 48;
+constexpr std::size_t kFrames = 2 * kSizes.slots;
+constexpr int kStepsMax = 400;
+
+void require(bool holds) {
+  if (!holds) std::abort();
+}
+
+std::uint32_t address_of(std::uint32_t worker) { return 0x0A000001 + worker; }
+
+Fate fate_of(const Outcome& outcome) {
+  switch (outcome.reason) {
+    case Reason::kAdmitted:
+      return outcome.verdict == Verdict::kMulticast ? Fate::kMulticast : Fate::kHeld;
+    case Reason::kResent:
+      return Fate::kResent;
+    case Reason::kDuplicate:
+      return Fate::kDuplicate;
+    case Reason::kStale:
+      return Fate::kStale;
+    case Reason::kOutOfLease:
+      return Fate::kOutOfLease;
+    case Reason::kUnknown:
+      return Fate::kUnknown;
+    case Reason::kMalformed:
+    case Reason::kCount:
+      break;
+  }
+  return Fate::kMalformed;
+}
+
+bool should_send(Fate fate) { return fate == Fate::kMulticast || fate == Fate::kResent; }
+
+class Bench {
+ public:
+  explicit Bench(FuzzedDataProvider& script) : script_(script), plane_(kSizes, frames_.data(), kStride) {}
+
+  void play() {
+    for (int step = 0; step < kStepsMax && script_.remaining_bytes() > 0; ++step) {
+      const int choice = script_.ConsumeIntegralInRange(0, 31);
+      if (choice == 0) {
+        admit();
+      } else if (choice == 1) {
+        evict();
+      } else {
+        send(packet());
+      }
+    }
+    check_counters();
+  }
+
+ private:
+  void admit() {
+    JobEntry entry;
+    entry.job = script_.ConsumeIntegralInRange<std::uint16_t>(0, kSizes.jobs_max);
+    entry.key = script_.ConsumeIntegralInRange<std::uint32_t>(0, 3);
+    entry.workers = script_.ConsumeIntegralInRange<std::uint8_t>(0, 33);
+    entry.threads = script_.ConsumeIntegralInRange<std::uint8_t>(0, 4);
+    entry.lanes = script_.ConsumeIntegralInRange<std::uint16_t>(0, kSizes.lanes_max + 1);
+    entry.slot_base = script_.ConsumeIntegralInRange<std::uint32_t>(0, kSizes.slots);
+    entry.slots = script_.ConsumeIntegralInRange<std::uint32_t>(0, kSizes.slots + 1);
+    entry.round_first = script_.PickValueInArray<std::uint32_t>({0, 1, 2, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFE});
+    std::vector<std::uint32_t> addresses;
+    for (std::uint32_t worker = 0; worker < entry.workers && worker < wire::kWorkersMax; ++worker) {
+      entry.endpoints[worker] = {address_of(worker), 9000};
+      addresses.push_back(address_of(worker));
+    }
+    const bool admitted = plane_.admit(entry);
+    require(admitted == makes_sense(entry));
+    if (!admitted) return;
+    counted_[entry.job] = 0;
+    model_.admit(entry.job, {entry.key, entry.workers, entry.threads, entry.lanes, entry.slot_base, entry.slots,
+                             entry.round_first, addresses});
+  }
+
+  bool makes_sense(const JobEntry& entry) const {
+    const auto power_of_two = [](std::uint32_t n) { return n == 1 || n == 2 || n == 4 || n == 8; };
+    if (entry.job >= kSizes.jobs_max || model_.jobs.contains(entry.job)) return false;
+    if (entry.workers < 1 || entry.workers > 32 || entry.lanes < 1 || entry.lanes > kSizes.lanes_max) return false;
+    if (!power_of_two(entry.threads) || !power_of_two(entry.slots) || entry.threads > entry.slots) return false;
+    if (entry.slot_base + entry.slots > kSizes.slots) return false;
+    for (const auto& [number, job] : model_.jobs) {
+      for (std::uint32_t slot = 0; slot < job.slots; ++slot) {
+        const std::uint32_t taken = job.slot_base + slot;
+        if (taken >= entry.slot_base && taken < entry.slot_base + entry.slots) return false;
+      }
+    }
+    return true;
+  }
+
+  void evict() {
+    const auto job = script_.ConsumeIntegralInRange<std::uint16_t>(0, kSizes.jobs_max);
+    require(plane_.evict(job) == (model_.jobs.erase(job) == 1));
+  }
+
+  /// A packet that the chosen job would take, unless something was changed.
+  Bytes packet() {
+    wire::Header header;
+    header.job = script_.ConsumeIntegralInRange<std::uint16_t>(0, kSizes.jobs_max);
+    const auto job = model_.jobs.find(header.job);
+    std::uint32_t lanes = 1;
+    if (job != model_.jobs.end()) {
+      header.key = job->second.key;
+      header.worker = script_.ConsumeIntegralInRange<std::uint8_t>(0, static_cast<std::uint8_t>(job->second.workers));
+      header.round = job->second.round_first + script_.ConsumeIntegralInRange<std::uint32_t>(0, 5);
+      const auto slot = script_.ConsumeIntegralInRange<std::uint32_t>(0, job->second.slots);
+      header.cell = wire::cell_of(slot, header.round);
+      lanes = job->second.lanes;
+      thread_ = static_cast<std::uint8_t>(slot / (job->second.slots / job->second.threads));
+    }
+    source_ = address_of(header.worker);
+    header.kind =
+        script_.PickValueInArray({wire::Kind::kData, wire::Kind::kData, wire::Kind::kEmpty, wire::Kind::kMeta});
+    header.exponent = script_.ConsumeIntegral<std::uint8_t>();
+    header.tensor = script_.ConsumeIntegralInRange<std::uint32_t>(0, 3);
+    Bytes bytes(wire::kHeaderBytes);
+    wire::encode(header, std::as_writable_bytes(std::span<std::uint8_t, wire::kHeaderBytes>(bytes)));
+    if (header.kind == wire::Kind::kData) {
+      const std::vector<std::uint8_t> words = script_.ConsumeBytes<std::uint8_t>(4 * lanes);
+      bytes.insert(bytes.end(), words.begin(), words.end());
+      bytes.resize(wire::kHeaderBytes + 4 * lanes, 0xEE);
+    }
+    change(bytes);
+    return bytes;
+  }
+
+  void change(Bytes& bytes) {
+    switch (script_.ConsumeIntegralInRange(0, 15)) {
+      case 0:
+        bytes[script_.ConsumeIntegralInRange<std::size_t>(0, bytes.size() - 1)] =
+            script_.ConsumeIntegral<std::uint8_t>();
+        break;
+      case 1:
+        bytes.resize(script_.ConsumeIntegralInRange<std::size_t>(0, 64));
+        break;
+      case 2:
+        source_ = script_.ConsumeIntegral<std::uint32_t>();
+        break;
+      case 3:
+        thread_ = script_.ConsumeIntegral<std::uint8_t>();
+        break;
+      case 4:
+        bytes = script_.ConsumeBytes<std::uint8_t>(64);
+        break;
+      default:
+        break;
+    }
+  }
+
+  void send(const Bytes& bytes) {
+    const std::span<const std::byte> datagram = std::as_bytes(std::span(bytes));
+    const std::uint32_t touched = plane_.frame_touched(datagram);
+    const auto frames_before = frames_;
+    const Outcome outcome = plane_.handle({source_, 1234}, thread_, datagram);
+    const Answer answer = model_.handle(source_, thread_, bytes);
+    require(fate_of(outcome) == answer.fate);
+    require((outcome.verdict == Verdict::kMulticast) == (answer.fate == Fate::kMulticast));
+    require((outcome.verdict == Verdict::kResend) == (answer.fate == Fate::kResent));
+    require((outcome.verdict == Verdict::kHold) == (answer.fate == Fate::kHeld));
+    for (std::size_t frame = 0; frame < kFrames; ++frame) {
+      const auto at = static_cast<std::ptrdiff_t>(frame * kStride);
+      const bool same = std::equal(frames_.begin() + at, frames_.begin() + at + kStride, frames_before.begin() + at);
+      require(same || frame == touched);
+    }
+    if (should_send(answer.fate)) {
+      require(outcome.frame == touched && outcome.bytes == answer.result.size());
+      const std::span<const std::byte> result(frames_.data() + outcome.frame * kStride, outcome.bytes);
+      const std::span<const std::byte> expected = std::as_bytes(std::span(answer.result));
+      require(std::equal(result.begin(), result.end(), expected.begin(), expected.end()));
+      require(outcome.worker == bytes[8]);
+    }
+    ++sent_;
+    if (answer.fate != Fate::kUnknown && answer.fate != Fate::kMalformed) ++counted_[outcome.job];
+  }
+
+  void check_counters() {
+    std::uint64_t stray = 0;
+    for (const std::uint64_t count : plane_.stray().packets) stray += count;
+    require(stray <= sent_);
+    for (std::uint16_t job = 0; job < kSizes.jobs_max; ++job) {
+      const dataplane::JobCounters& counters = plane_.counters(job);
+      std::uint64_t packets = 0;
+      for (const std::uint64_t count : counters.packets) packets += count;
+      require(packets - counters.packets[static_cast<std::size_t>(Reason::kMalformed)] == counted_[job]);
+      std::uint64_t contributions = 0;
+      for (const std::uint64_t count : counters.contributions) contributions += count;
+      require(contributions == counters.packets[static_cast<std::size_t>(Reason::kAdmitted)]);
+    }
+  }
+
+  FuzzedDataProvider& script_;
+  std::array<std::byte, kFrames * kStride> frames_{};
+  Dataplane plane_;
+  dataplane::model::Switch model_;
+  std::uint32_t source_ = 0;
+  std::uint8_t thread_ = 0;
+  std::uint64_t sent_ = 0;
+  std::array<std::uint64_t, kSizes.jobs_max> counted_{};
+};
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  FuzzedDataProvider script(data, size);
+  Bench(script).play();
+  return 0;
+}

@@ -1,0 +1,114 @@
+// The switch of docs/protocol.md, section 3, written for obviousness alone: a dictionary of cells that remember every
+// contribution, and a sum that is computed from them when it is asked for. It shares no code with the data plane, not
+// even the parser.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <utility>
+#include <vector>
+
+namespace wiresum::dataplane::model {
+
+using Bytes = std::vector<std::uint8_t>;
+
+struct Job {
+  std::uint32_t key, workers, threads, lanes, slot_base, slots, round_first;
+  std::vector<std::uint32_t> addresses;
+};
+
+struct Cell {
+  std::uint32_t round = 0;
+  std::map<std::uint32_t, Bytes> contributions;  // payload by worker; empty for EMPTY and META
+  std::uint32_t exponent = 0;
+  bool bare = false;  // complete, and its result has no payload
+};
+
+/// What became of a packet, in words that both sides can be compared in.
+enum class Fate { kMalformed, kUnknown, kOutOfLease, kStale, kDuplicate, kHeld, kMulticast, kResent };
+
+struct Answer {
+  Fate fate = Fate::kMalformed;
+  Bytes result;  // kMulticast and kResent: the whole datagram
+};
+
+class Switch {
+ public:
+  std::map<std::uint32_t, Job> jobs;
+
+  void admit(std::uint32_t number, const Job& job) {
+    jobs[number] = job;
+    for (std::uint32_t slot = job.slot_base; slot < job.slot_base + job.slots; ++slot) {
+      for (std::uint32_t parity = 0; parity < 2; ++parity) {
+        const std::uint32_t first = job.round_first % 2 == parity ? job.round_first : job.round_first + 1;
+        cells_[{slot, parity}] = Cell{.round = first - 2, .contributions = {}};
+      }
+    }
+  }
+
+  Answer handle(std::uint32_t source, std::uint32_t thread, const Bytes& packet) {
+    constexpr std::size_t kHeader = 24;
+    if (packet.size() < kHeader || packet[0] / 16 != 1) return {Fate::kMalformed, {}};
+    const std::uint32_t kind = packet[0] % 16;
+    if (kind != 0 && kind != 1 && kind != 3) return {Fate::kMalformed, {}};
+    const Bytes payload(packet.begin() + kHeader, packet.end());
+    if (kind == 0 ? payload.size() % 4 != 0 : !payload.empty()) return {Fate::kMalformed, {}};
+
+    const std::uint32_t worker = packet[8];
+    const auto found = jobs.find(number(packet, 2, 2));
+    if (found == jobs.end()) return {Fate::kUnknown, {}};
+    const Job& job = found->second;
+    if (number(packet, 4, 4) != job.key || worker >= job.workers || job.addresses[worker] != source) {
+      return {Fate::kUnknown, {}};
+    }
+    const std::uint32_t round = number(packet, 12, 4);
+    const std::uint32_t local_cell = number(packet, 10, 2);
+    if (kind == 0 && payload.size() != 4 * job.lanes) return {Fate::kMalformed, {}};
+    if (local_cell % 2 != round % 2) return {Fate::kMalformed, {}};
+    const std::uint32_t slot = local_cell / 2;
+    if (slot >= job.slots || slot / (job.slots / job.threads) != thread) return {Fate::kOutOfLease, {}};
+
+    Cell& cell = cells_[{job.slot_base + slot, round % 2}];
+    const std::uint64_t ahead = (std::uint64_t{round} + (1ull << 32) - cell.round) % (1ull << 32);
+    if (ahead >= 1ull << 31) return {Fate::kStale, {}};
+    if (ahead > 0) cell = Cell{.round = round, .contributions = {}};
+    cell.exponent = std::max<std::uint32_t>(cell.exponent, packet[9]);
+    const bool again = cell.contributions.contains(worker);
+    if (again && cell.contributions.size() < job.workers) return {Fate::kDuplicate, {}};
+    if (!again) {
+      cell.contributions[worker] = payload;
+      if (cell.contributions.size() < job.workers) return {Fate::kHeld, {}};
+      cell.bare = kind == 3;
+    }
+    return {again ? Fate::kResent : Fate::kMulticast, result(job, cell, packet)};
+  }
+
+ private:
+  std::map<std::pair<std::uint32_t, std::uint32_t>, Cell> cells_;
+
+  static std::uint32_t number(const Bytes& bytes, std::size_t at, std::size_t size) {
+    std::uint32_t value = 0;
+    for (std::size_t i = 0; i < size; ++i) value = value * 256 + bytes[at + i];
+    return value;
+  }
+
+  static Bytes result(const Job& job, const Cell& cell, const Bytes& packet) {
+    Bytes out(packet.begin(), packet.begin() + 24);
+    out[0] = 0x12;
+    out[1] = 0;
+    out[9] = static_cast<std::uint8_t>(cell.exponent);
+    if (cell.bare) return out;
+    for (std::size_t lane = 0; lane < job.lanes; ++lane) {
+      std::uint64_t sum = 0;
+      for (const auto& [worker, payload] : cell.contributions) {
+        if (!payload.empty()) sum += number(payload, 4 * lane, 4);
+      }
+      for (const int shift : {24, 16, 8, 0}) out.push_back(static_cast<std::uint8_t>(sum >> shift));
+    }
+    return out;
+  }
+};
+
+}  // namespace wiresum::dataplane::model

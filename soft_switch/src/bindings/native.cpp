@@ -1,0 +1,104 @@
+// wiresum.switch._native: the software switch as Python sees it. No logic here.
+//
+// Addresses are 32-bit integers in host byte order: wiresum.switch turns them into text.
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/vector.h>
+
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "server.hpp"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace {
+
+using wiresum::dataplane::JobCounters;
+using wiresum::dataplane::JobEntry;
+using wiresum::soft_switch::ServerStats;
+using wiresum::soft_switch::SwitchServer;
+using Address = std::pair<std::uint32_t, std::uint16_t>;
+
+void admit(SwitchServer& server, std::uint16_t job, std::uint32_t key, std::uint8_t threads, std::uint16_t lanes,
+           std::uint32_t slot_base, std::uint32_t slots, std::uint32_t round_first,
+           const std::vector<Address>& endpoints) {
+  JobEntry entry;
+  if (endpoints.size() > entry.endpoints.size()) {
+    throw std::invalid_argument("a job has at most 32 workers, not " + std::to_string(endpoints.size()));
+  }
+  entry.job = job;
+  entry.key = key;
+  entry.workers = static_cast<std::uint8_t>(endpoints.size());
+  entry.threads = threads;
+  entry.lanes = lanes;
+  entry.slot_base = slot_base;
+  entry.slots = slots;
+  entry.round_first = round_first;
+  for (std::size_t i = 0; i < endpoints.size(); ++i) entry.endpoints[i] = {endpoints[i].first, endpoints[i].second};
+  server.admit(entry);
+}
+
+}  // namespace
+
+// The macro declares the parameter.
+NB_MODULE(_native, module) {  // NOLINT(performance-unnecessary-value-param)
+  nb::register_exception_translator([](const std::exception_ptr& exception, void*) {
+    try {
+      std::rethrow_exception(exception);
+    } catch (const std::system_error& error) {
+      const nb::object arguments = nb::make_tuple(error.code().value(), error.what());
+      PyErr_SetObject(PyExc_OSError, arguments.ptr());
+    }
+  });
+
+  nb::class_<JobCounters>(module, "JobCounters")
+      .def_prop_ro("packets",
+                   [](const JobCounters& c) { return std::vector<std::uint64_t>(c.packets.begin(), c.packets.end()); })
+      .def_ro("results", &JobCounters::results)
+      .def_prop_ro(
+          "tensor_last",
+          [](const JobCounters& c) { return std::vector<std::uint32_t>(c.tensor_last.begin(), c.tensor_last.end()); })
+      .def_prop_ro("contributions", [](const JobCounters& c) {
+        return std::vector<std::uint64_t>(c.contributions.begin(), c.contributions.end());
+      });
+
+  nb::class_<ServerStats>(module, "ServerStats")
+      .def_ro("threads", &ServerStats::threads)
+      .def_ro("cpu_seconds", &ServerStats::cpu_seconds)
+      .def_ro("datagrams_received", &ServerStats::datagrams_received)
+      .def_ro("datagrams_sent", &ServerStats::datagrams_sent)
+      .def_ro("receive_calls", &ServerStats::receive_calls)
+      .def_ro("send_calls", &ServerStats::send_calls)
+      .def_ro("send_failures", &ServerStats::send_failures)
+      .def_ro("stray", &ServerStats::stray);
+
+  nb::class_<SwitchServer>(module, "SwitchServer")
+      .def(
+          "__init__",
+          [](SwitchServer* self, std::uint32_t address, std::uint16_t port, unsigned ports, unsigned threads,
+             std::uint32_t slots, std::uint16_t lanes_max, std::uint16_t jobs_max, std::size_t receive_buffer_bytes,
+             int spin_us, bool offload) {
+            new (self) SwitchServer({.local = {address, port},
+                                     .ports = ports,
+                                     .threads = threads,
+                                     .sizes = {.slots = slots, .lanes_max = lanes_max, .jobs_max = jobs_max},
+                                     .receive_buffer_bytes = receive_buffer_bytes,
+                                     .spin_us = spin_us,
+                                     .offload = offload});
+          },
+          nb::kw_only(), "address"_a, "port"_a, "ports"_a, "threads"_a, "slots"_a, "lanes_max"_a, "jobs_max"_a,
+          "receive_buffer_bytes"_a, "spin_us"_a, "offload"_a)
+      .def_prop_ro("local", [](const SwitchServer& s) { return Address(s.local().address, s.local().port); })
+      .def("admit", &admit, nb::kw_only(), "job"_a, "key"_a, "threads"_a, "lanes"_a, "slot_base"_a, "slots"_a,
+           "round_first"_a, "endpoints"_a, nb::call_guard<nb::gil_scoped_release>())
+      .def("evict", &SwitchServer::evict, "job"_a, nb::call_guard<nb::gil_scoped_release>())
+      .def("counters", &SwitchServer::counters, "job"_a, nb::call_guard<nb::gil_scoped_release>())
+      .def("stats", &SwitchServer::stats, nb::call_guard<nb::gil_scoped_release>())
+      .def("stop", &SwitchServer::stop, nb::call_guard<nb::gil_scoped_release>());
+}

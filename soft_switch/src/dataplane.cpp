@@ -1,0 +1,250 @@
+// Theory of operation
+//
+// A slot sums one chunk at a time and has two cells; round r of the slot lives in cell r & 1. A cell is a round number,
+// a bitmap of the workers whose contribution is in, the largest exponent, and lanes. The lanes live in the very frame
+// that the RESULT is sent from, so a sum is never copied: the round's first DATA is written there, later ones are added
+// there, and the completing packet puts a header in front.
+//
+// Why two cells are enough. A worker sends round r + 1 in a slot only when it has the RESULT of round r. So when
+// anybody's packet of round r + 2 arrives, its sender has the RESULT of r + 1; hence everybody had contributed to
+// r + 1; hence everybody had the RESULT of r. Nobody will ask for the old cell again, and it may be overwritten. Until
+// then it keeps the previous result for whoever lost it. Every loss, in either direction, is repaired by a worker
+// resending: the switch keeps no timer.
+//
+// Why the round is compared. The network may hold a packet for longer than a cell's life. Without the comparison a late
+// duplicate of round r would be counted into round r + 2 of the same cell: a wrong sum that nothing would ever notice.
+// Rounds are serial numbers (RFC 1982) and are never reset within a lease, so "older" stays meaningful after 2^32
+// rounds; two rounds exactly half the circle apart have no order, and the packet counts as stale.
+//
+// Why a contribution is read-only once its bit is set. Adding twice would be a wrong sum. The exponent is the
+// exception: the maximum is idempotent, so the duplicate's is merged too, as in a hardware pipeline that has one action
+// for both.
+//
+// What a RESULT echoes. tensor and chunk are those of the packet that triggered it (the completing one, or the
+// duplicate): the switch stores no tags. A worker which sees another's tags knows that the workers have diverged.
+//
+// Refusals, in the order of the tests:
+//   kMalformed   not this protocol, or a kind that no worker may send; after admission also a length that is not the
+//                job's, or a cell whose parity is not its round's
+//   kUnknown     job, key, worker index and source address do not belong together: a stranger, or a job that has ended
+//   kOutOfLease  a slot beyond the lease, or one of another thread (two threads would then race for a cell)
+//   kStale       an older round: its result is out, and everybody has it
+//   kDuplicate   this worker is counted already and the sum is not complete: the RESULT will come by itself
+#include "dataplane.hpp"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <stdexcept>
+#include <string>
+
+#include "numeric/codec.hpp"
+
+namespace wiresum::dataplane {
+namespace {
+
+// Cell numbers are 16 bits on the wire, two for a slot.
+constexpr std::uint32_t kLeaseSlotsMax = 1u << 15;
+// Frame numbers, one for a cell, are 32 bits; and no one needs a switch with more slots than this.
+constexpr std::uint32_t kSlotsMax = 1u << 24;
+
+const JobCounters kNoCounters{};
+
+void count(JobCounters& counters, Reason reason) noexcept { ++counters.packets[static_cast<std::size_t>(reason)]; }
+
+std::uint32_t bit_of(std::uint8_t worker) noexcept { return std::uint32_t{1} << worker; }
+
+std::size_t payload_bytes(wire::Kind kind, std::uint16_t lanes) noexcept {
+  return kind == wire::Kind::kData ? lanes * wire::kWordBytes : 0;
+}
+
+bool within_lease(const JobEntry& entry, std::uint32_t thread_shift, std::uint8_t thread, std::uint16_t cell) noexcept {
+  const std::uint32_t slot = cell / 2u;
+  return slot < entry.slots && slot >> thread_shift == thread;
+}
+
+}  // namespace
+
+Dataplane::Dataplane(const Sizes& sizes, std::byte* frames, std::size_t frame_stride)
+    : sizes_(sizes), frames_(frames), frame_stride_(frame_stride) {
+  if (sizes.slots == 0 || sizes.slots > kSlotsMax) {
+    throw std::invalid_argument("slots must be 1.." + std::to_string(kSlotsMax) + ", not " +
+                                std::to_string(sizes.slots));
+  }
+  if (sizes.lanes_max == 0 || sizes.lanes_max > wire::kLanesMax) {
+    throw std::invalid_argument("lanes_max must be 1.." + std::to_string(wire::kLanesMax) + ", not " +
+                                std::to_string(sizes.lanes_max));
+  }
+  if (sizes.jobs_max == 0) throw std::invalid_argument("jobs_max must be at least 1");
+  const std::size_t frame_bytes = wire::kHeaderBytes + sizes.lanes_max * wire::kWordBytes;
+  if (frames == nullptr || frame_stride < frame_bytes) {
+    throw std::invalid_argument("a frame of " + std::to_string(frame_stride) + " bytes does not hold a header and " +
+                                std::to_string(sizes.lanes_max) + " lanes");
+  }
+  cells_.resize(std::size_t{2} * sizes.slots);
+  jobs_.resize(sizes.jobs_max);
+}
+
+bool Dataplane::admit(const JobEntry& entry) noexcept {
+  if (objection(entry) != nullptr) return false;
+  Job& job = jobs_[entry.job];
+  job.entry = entry;
+  job.counters = JobCounters{};
+  job.full = entry.workers == wire::kWorkersMax ? UINT32_MAX : bit_of(entry.workers) - 1;
+  job.thread_shift = static_cast<std::uint32_t>(std::countr_zero(entry.slots / entry.threads));
+  job.admitted = true;
+  // Each cell gets the round of its parity that the job will never send, so that the first one it does send is newer:
+  // whatever a previous job left here cannot make it look stale.
+  for (std::uint32_t local = 0; local < 2 * entry.slots; ++local) {
+    const std::uint32_t round_first = entry.round_first + ((entry.round_first ^ local) & 1);
+    cells_[2 * entry.slot_base + local] = Cell{.round = round_first - 2};
+  }
+  return true;
+}
+
+const char* Dataplane::objection(const JobEntry& entry) const noexcept {
+  if (entry.job >= sizes_.jobs_max) return "the job number is beyond the switch's table";
+  if (jobs_[entry.job].admitted) return "the job number is taken";
+  if (entry.workers == 0 || entry.workers > wire::kWorkersMax) return "a job has 1 to 32 workers";
+  if (!std::has_single_bit(entry.threads) || entry.threads > wire::kThreadsMax) {
+    return "the number of threads must be a power of two up to 16";
+  }
+  if (!std::has_single_bit(entry.slots) || entry.slots > kLeaseSlotsMax || entry.threads > entry.slots) {
+    return "the number of slots must be a power of two, up to 32768, and at least the number of threads";
+  }
+  if (entry.slots > sizes_.slots || entry.slot_base > sizes_.slots - entry.slots) {
+    return "the lease reaches beyond the switch's slots";
+  }
+  if (entry.lanes == 0 || entry.lanes > sizes_.lanes_max) return "the lanes do not fit the switch's frames";
+  const std::span<const wire::Endpoint> endpoints(entry.endpoints.data(), entry.workers);
+  const bool reachable = std::all_of(endpoints.begin(), endpoints.end(), [&](wire::Endpoint endpoint) {
+    return endpoint.address != 0 && endpoint.port != 0 && endpoint.port + entry.threads - 1u <= UINT16_MAX;
+  });
+  if (!reachable) return "a worker's address is zero, or its ports are out of range";
+  return overlaps(entry) ? "the lease overlaps another job's" : nullptr;
+}
+
+bool Dataplane::overlaps(const JobEntry& entry) const noexcept {
+  return std::any_of(jobs_.begin(), jobs_.end(), [&](const Job& job) {
+    return job.admitted && entry.slot_base < job.entry.slot_base + job.entry.slots &&
+           job.entry.slot_base < entry.slot_base + entry.slots;
+  });
+}
+
+bool Dataplane::evict(std::uint16_t job) noexcept {
+  if (job >= sizes_.jobs_max || !jobs_[job].admitted) return false;
+  jobs_[job].admitted = false;
+  return true;
+}
+
+Outcome Dataplane::handle(wire::Endpoint source, std::uint8_t thread, std::span<const std::byte> datagram) noexcept {
+  wire::Header header;
+  if (wire::decode(datagram, header) != wire::ParseError::kNone || header.kind == wire::Kind::kResult) {
+    count(stray_, Reason::kMalformed);
+    return {.reason = Reason::kMalformed};
+  }
+  Job* const job = admission(source, header);
+  if (job == nullptr) {
+    count(stray_, Reason::kUnknown);
+    return {.reason = Reason::kUnknown};
+  }
+  const std::span<const std::byte> payload = datagram.subspan(wire::kHeaderBytes);
+  Outcome outcome;
+  if (payload.size() != payload_bytes(header.kind, job->entry.lanes) || ((header.cell ^ header.round) & 1) != 0) {
+    outcome.reason = Reason::kMalformed;
+  } else if (!within_lease(job->entry, job->thread_shift, thread, header.cell)) {
+    outcome.reason = Reason::kOutOfLease;
+  } else {
+    outcome = aggregate(*job, header, payload);
+  }
+  outcome.job = header.job;
+  outcome.worker = header.worker;
+  count(job->counters, outcome.reason);
+  return outcome;
+}
+
+Dataplane::Job* Dataplane::admission(wire::Endpoint source, const wire::Header& header) noexcept {
+  if (header.job >= sizes_.jobs_max) return nullptr;
+  Job& job = jobs_[header.job];
+  const bool hit = job.admitted && header.key == job.entry.key && header.worker < job.entry.workers &&
+                   source.address == job.entry.endpoints[header.worker].address;
+  return hit ? &job : nullptr;
+}
+
+Outcome Dataplane::aggregate(Job& job, const wire::Header& header, std::span<const std::byte> payload) noexcept {
+  const std::uint32_t frame = 2 * job.entry.slot_base + header.cell;
+  Cell& cell = cells_[frame];
+  if (header.round != cell.round) {
+    if (!wire::newer(header.round, cell.round)) return {.reason = Reason::kStale};
+    cell = Cell{.round = header.round};
+  }
+  const std::uint32_t bitmap_before = cell.bitmap;
+  const std::uint32_t bit = bit_of(header.worker);
+  cell.exponent = std::max(cell.exponent, header.exponent);
+  if ((bitmap_before & bit) != 0) {
+    if (bitmap_before != job.full) return {.reason = Reason::kDuplicate};
+    return {.verdict = Verdict::kResend,
+            .reason = Reason::kResent,
+            .frame = frame,
+            .bytes = write_result(job, cell, frame, header)};
+  }
+
+  merge(cell, frame, header, payload);
+  cell.bitmap |= bit;
+  ++job.counters.contributions[header.worker];
+  job.counters.tensor_last[header.worker] = header.tensor;
+  if (cell.bitmap != job.full) return {.verdict = Verdict::kHold, .reason = Reason::kAdmitted};
+
+  ++job.counters.results;
+  cell.result_is_bare = header.kind == wire::Kind::kMeta;
+  if (!cell.has_data && !cell.result_is_bare) {  // EMPTY alone: the frame still holds another round's lanes
+    std::memset(frame_at(frame) + wire::kHeaderBytes, 0, job.entry.lanes * wire::kWordBytes);
+  }
+  return {.verdict = Verdict::kMulticast,
+          .reason = Reason::kAdmitted,
+          .frame = frame,
+          .bytes = write_result(job, cell, frame, header)};
+}
+
+void Dataplane::merge(Cell& cell, std::uint32_t frame, const wire::Header& header,
+                      std::span<const std::byte> payload) noexcept {
+  if (header.kind != wire::Kind::kData) return;
+  std::byte* const lanes = frame_at(frame) + wire::kHeaderBytes;
+  if (cell.has_data) {
+    numeric::accumulate(lanes, payload.data(), payload.size() / wire::kWordBytes);
+  } else {
+    std::memcpy(lanes, payload.data(), payload.size());
+    cell.has_data = true;
+  }
+}
+
+std::uint32_t Dataplane::write_result(const Job& job, const Cell& cell, std::uint32_t frame,
+                                      const wire::Header& header) noexcept {
+  wire::Header result = header;
+  result.kind = wire::Kind::kResult;
+  result.flags = 0;
+  result.exponent = cell.exponent;
+  wire::encode(result, std::span<std::byte, wire::kHeaderBytes>(frame_at(frame), wire::kHeaderBytes));
+  const std::size_t lanes = cell.result_is_bare ? 0 : job.entry.lanes;
+  return static_cast<std::uint32_t>(wire::kHeaderBytes + lanes * wire::kWordBytes);
+}
+
+std::uint32_t Dataplane::frame_touched(std::span<const std::byte> datagram) const noexcept {
+  wire::Header header;
+  if (wire::decode(datagram, header) != wire::ParseError::kNone || header.job >= sizes_.jobs_max) return kNoFrame;
+  const Job& job = jobs_[header.job];
+  if (!job.admitted || header.cell / 2u >= job.entry.slots) return kNoFrame;
+  return 2 * job.entry.slot_base + header.cell;
+}
+
+const JobEntry* Dataplane::find(std::uint16_t job) const noexcept {
+  return job < sizes_.jobs_max && jobs_[job].admitted ? &jobs_[job].entry : nullptr;
+}
+
+const JobCounters& Dataplane::counters(std::uint16_t job) const noexcept {
+  return job < sizes_.jobs_max ? jobs_[job].counters : kNoCounters;
+}
+
+const JobCounters& Dataplane::stray() const noexcept { return stray_; }
+
+}  // namespace wiresum::dataplane

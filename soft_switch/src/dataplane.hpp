@@ -1,0 +1,130 @@
+// What the switch does with a packet: docs/protocol.md, section 3, as a sans-IO state machine.
+//
+// One instance serves one thread: packets of a slot always arrive on the same UDP port, and a port belongs to
+// one thread, so no cell is ever shared. No socket, no clock, no allocation after construction.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "wire/packet.hpp"
+
+namespace wiresum::dataplane {
+
+/// Sizes of a switch, fixed at start.
+struct Sizes {
+  std::uint32_t slots = 4096;
+  std::uint16_t lanes_max = 360;
+  std::uint16_t jobs_max = 1024;  // job numbers 0..jobs_max-1
+};
+
+/// One admitted job: what the controller writes into the admission and multicast tables.
+struct JobEntry {
+  std::uint16_t job = 0;
+  std::uint32_t key = 0;
+  std::uint8_t workers = 0;  // N, 1..32
+  std::uint8_t threads = 1;  // a power of two <= 16, divides slots
+  std::uint16_t lanes = 0;
+  std::uint32_t slot_base = 0;
+  std::uint32_t slots = 0;  // a power of two
+  std::uint32_t round_first = 1;
+  /// Address and base port of each worker; thread t of the worker listens on port + t.
+  std::array<wire::Endpoint, wire::kWorkersMax> endpoints{};
+};
+
+enum class Verdict : std::uint8_t { kDrop, kHold, kMulticast, kResend };
+
+/// Why a packet ended as it did; each has a counter.
+enum class Reason : std::uint8_t {
+  kAdmitted,    // counted into its cell (kHold or kMulticast)
+  kResent,      // a duplicate of a complete cell: the RESULT goes to its sender again
+  kDuplicate,   // a duplicate of an incomplete cell
+  kStale,       // an older round
+  kOutOfLease,  // cell outside the lease, or another thread's
+  kUnknown,     // no such job, key, worker or source address
+  kMalformed,   // does not parse, wrong length, or a kind no worker may send
+  kCount,
+};
+
+struct Outcome {
+  Verdict verdict = Verdict::kDrop;
+  Reason reason = Reason::kMalformed;
+  std::uint16_t job = 0;    // valid unless kUnknown or kMalformed
+  std::uint8_t worker = 0;  // likewise: the sender
+  std::uint32_t frame = 0;  // kMulticast, kResend: the RESULT stands in this frame ...
+  std::uint32_t bytes = 0;  // ... and is this long
+};
+
+struct JobCounters {
+  std::array<std::uint64_t, static_cast<std::size_t>(Reason::kCount)> packets{};
+  std::uint64_t results = 0;                                   // cells completed
+  std::array<std::uint32_t, wire::kWorkersMax> tensor_last{};  // tag of each worker's newest contribution
+  std::array<std::uint64_t, wire::kWorkersMax> contributions{};
+};
+
+inline constexpr std::uint32_t kNoFrame = UINT32_MAX;
+
+class Dataplane {
+ public:
+  /// `frames` holds 2 * sizes.slots frames (one for each cell), `frame_stride` bytes apart, each with room for a header
+  /// and lanes_max words: a cell's lanes are kept in network byte order right where its RESULT is sent from. What the
+  /// frames hold at the start does not matter. Throws std::invalid_argument if the sizes make no sense.
+  Dataplane(const Sizes& sizes, std::byte* frames, std::size_t frame_stride);
+
+  /// Why admit() would refuse this entry: a part of a sentence. nullptr if it would not.
+  [[nodiscard]] const char* objection(const JobEntry& entry) const noexcept;
+  /// Installs a job and makes its cells older than round_first. False, and nothing changes, if there is an objection.
+  [[nodiscard]] bool admit(const JobEntry& entry) noexcept;
+  /// Removes a job; its packets are unknown from now on. False if there is none.
+  bool evict(std::uint16_t job) noexcept;
+
+  /// `thread`: the port it came in on, minus wire::kSwitchPort.
+  [[nodiscard]] Outcome handle(wire::Endpoint source, std::uint8_t thread,
+                               std::span<const std::byte> datagram) noexcept;
+
+  /// The frame that handle() may write to if it is given this datagram; kNoFrame if none. Whoever has queued a frame
+  /// for sending asks first, and sends it before the cell moves on.
+  [[nodiscard]] std::uint32_t frame_touched(std::span<const std::byte> datagram) const noexcept;
+
+  [[nodiscard]] const JobEntry* find(std::uint16_t job) const noexcept;
+  /// Zeros for a job that was never admitted; kept after evict until the number is admitted again.
+  [[nodiscard]] const JobCounters& counters(std::uint16_t job) const noexcept;
+  /// Packets that belong to no job, by reason.
+  [[nodiscard]] const JobCounters& stray() const noexcept;
+
+ private:
+  struct Cell {
+    std::uint32_t round = 0;
+    std::uint32_t bitmap = 0;     // whose contribution is in
+    std::uint8_t exponent = 0;    // the maximum so far
+    bool has_data = false;        // this round has seen DATA, so the frame holds lanes of this round
+    bool result_is_bare = false;  // META completed it: its RESULT has no payload
+  };
+  struct Job {
+    JobEntry entry;
+    JobCounters counters;
+    std::uint32_t full = 0;          // the bitmap of a complete cell
+    std::uint32_t thread_shift = 0;  // slot >> thread_shift is the thread that a slot belongs to
+    bool admitted = false;
+  };
+
+  [[nodiscard]] bool overlaps(const JobEntry& entry) const noexcept;
+  [[nodiscard]] Job* admission(wire::Endpoint source, const wire::Header& header) noexcept;
+  [[nodiscard]] Outcome aggregate(Job& job, const wire::Header& header, std::span<const std::byte> payload) noexcept;
+  void merge(Cell& cell, std::uint32_t frame, const wire::Header& header, std::span<const std::byte> payload) noexcept;
+  [[nodiscard]] std::uint32_t write_result(const Job& job, const Cell& cell, std::uint32_t frame,
+                                           const wire::Header& header) noexcept;
+  [[nodiscard]] std::byte* frame_at(std::uint32_t frame) const noexcept { return frames_ + frame * frame_stride_; }
+
+  Sizes sizes_;
+  std::byte* frames_;
+  std::size_t frame_stride_;
+  std::vector<Cell> cells_;
+  std::vector<Job> jobs_;  // by job number
+  JobCounters stray_;
+};
+
+}  // namespace wiresum::dataplane

@@ -1,0 +1,77 @@
+// The software switch at work: threads and sockets around the data plane.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "dataplane.hpp"
+#include "wire/packet.hpp"
+
+namespace wiresum::soft_switch {
+
+struct ServerConfig {
+  wire::Endpoint local{.address = 0, .port = wire::kSwitchPort};  // base port; 0: some free block of ports
+  unsigned ports = wire::kThreadsMax;  // thread t of a job talks to base port + t, for t below this
+  unsigned threads = 0;                // 0: by the number of cores; ports are dealt to threads in turn
+  dataplane::Sizes sizes;
+  std::size_t receive_buffer_bytes = 8u << 20;  // for each port
+  int spin_us = -1;                             // busy-poll for so long before sleeping; -1: by the number of cores
+  bool offload = true;                          // use UDP GSO and GRO if the kernel has them
+};
+
+struct ServerStats {
+  unsigned threads = 0;
+  double cpu_seconds = 0;  // of all data threads
+  std::uint64_t datagrams_received = 0;
+  std::uint64_t datagrams_sent = 0;
+  std::uint64_t receive_calls = 0;
+  std::uint64_t send_calls = 0;
+  std::uint64_t send_failures = 0;
+  dataplane::JobCounters stray;  // packets of no job
+};
+
+class DataThread;
+
+/// Every method may be called from any thread, except that nothing may be called once the destructor runs.
+class SwitchServer {
+ public:
+  /// Binds the ports and starts the threads. Throws std::invalid_argument for sizes that make no sense and
+  /// std::system_error, its text naming the address, if a port cannot be had.
+  explicit SwitchServer(const ServerConfig& config);
+  ~SwitchServer();
+  SwitchServer(const SwitchServer&) = delete;
+  SwitchServer& operator=(const SwitchServer&) = delete;
+
+  /// Address and base port that it is bound to.
+  [[nodiscard]] wire::Endpoint local() const noexcept { return local_; }
+  [[nodiscard]] unsigned ports() const noexcept { return ports_; }
+  [[nodiscard]] const dataplane::Sizes& sizes() const noexcept { return sizes_; }
+
+  /// When it returns, every thread knows the job. Throws std::invalid_argument, and nothing changes, if the switch
+  /// refuses the entry. This and the calls below throw std::runtime_error if a data thread does not answer in time or,
+  /// for the two that change something, the server was stopped.
+  void admit(const dataplane::JobEntry& entry);
+  /// When it returns, no thread knows the job any more. False if none did.
+  bool evict(std::uint16_t job);
+  [[nodiscard]] dataplane::JobCounters counters(std::uint16_t job);
+  [[nodiscard]] ServerStats stats();
+
+  /// Ends the threads; packets are no longer answered. Idempotent. counters() and stats() still tell the last figures.
+  void stop();
+
+ private:
+  void require_running() const;
+
+  // One control call at a time, so that all threads see the same jobs in the same order.
+  std::mutex control_;
+  wire::Endpoint local_;
+  unsigned ports_;
+  dataplane::Sizes sizes_;
+  bool stopped_ = false;
+  std::vector<std::unique_ptr<DataThread>> threads_;
+};
+
+}  // namespace wiresum::soft_switch

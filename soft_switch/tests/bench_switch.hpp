@@ -1,0 +1,90 @@
+// A data plane on a test bench: memory for its frames, packets made from a few words, results taken apart.
+#pragma once
+
+#include <cstring>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "dataplane.hpp"
+#include "wire/packet.hpp"
+
+namespace wiresum::dataplane {
+
+using Words = std::vector<std::uint32_t>;
+
+inline void store_words(const Words& words, std::byte* at) {
+  for (const std::uint32_t word : words) {
+    for (int shift = 24; shift >= 0; shift -= 8) *at++ = static_cast<std::byte>(word >> shift);
+  }
+}
+
+inline Words load_words(std::span<const std::byte> bytes) {
+  Words words(bytes.size() / wire::kWordBytes);
+  for (std::size_t i = 0; i < words.size() * wire::kWordBytes; ++i) {
+    words[i / wire::kWordBytes] = words[i / wire::kWordBytes] << 8 | std::to_integer<std::uint32_t>(bytes[i]);
+  }
+  return words;
+}
+
+inline std::vector<std::byte> datagram_of(const wire::Header& header, const Words& payload = {}) {
+  std::vector<std::byte> datagram(wire::kHeaderBytes + payload.size() * wire::kWordBytes);
+  wire::encode(header, std::span<std::byte, wire::kHeaderBytes>(datagram.data(), wire::kHeaderBytes));
+  store_words(payload, datagram.data() + wire::kHeaderBytes);
+  return datagram;
+}
+
+/// Worker w of any job on the bench lives at 10.0.0.(w + 1), port 9000.
+inline wire::Endpoint endpoint_of(std::uint8_t worker) { return {.address = 0x0A000001u + worker, .port = 9000}; }
+
+inline JobEntry job_entry(std::uint16_t job, std::uint8_t workers, std::uint16_t lanes, std::uint32_t slot_base,
+                          std::uint32_t slots) {
+  JobEntry entry{.job = job,
+                 .key = 0xC0FFEE00u + job,
+                 .workers = workers,
+                 .threads = 1,
+                 .lanes = lanes,
+                 .slot_base = slot_base,
+                 .slots = slots};
+  for (std::uint8_t worker = 0; worker < workers && worker < wire::kWorkersMax; ++worker) {
+    entry.endpoints[worker] = endpoint_of(worker);
+  }
+  return entry;
+}
+
+class BenchSwitch {
+ public:
+  explicit BenchSwitch(const Sizes& sizes)
+      : stride_(wire::kHeaderBytes + sizes.lanes_max * wire::kWordBytes),
+        frames_(2 * sizes.slots * stride_, kGarbage),
+        plane(sizes, frames_.data(), stride_) {}
+
+  [[nodiscard]] Outcome send(const wire::Header& header, const Words& payload = {}, std::uint8_t thread = 0) {
+    return plane.handle(endpoint_of(header.worker), thread, datagram_of(header, payload));
+  }
+
+  [[nodiscard]] std::span<const std::byte> frame(const Outcome& outcome) const {
+    return std::span(frames_).subspan(outcome.frame * stride_, outcome.bytes);
+  }
+
+  [[nodiscard]] wire::Header result_header(const Outcome& outcome) const {
+    wire::Header header{.kind = wire::Kind::kData};
+    if (wire::decode(frame(outcome), header) != wire::ParseError::kNone) header.kind = wire::Kind::kData;
+    return header;
+  }
+
+  [[nodiscard]] Words result_words(const Outcome& outcome) const {
+    return load_words(frame(outcome).subspan(wire::kHeaderBytes));
+  }
+
+ private:
+  // Frames start with garbage, so that a lane that was never written shows.
+  static constexpr std::byte kGarbage{0xA5};
+  std::size_t stride_;
+  std::vector<std::byte> frames_;
+
+ public:
+  Dataplane plane;
+};
+
+}  // namespace wiresum::dataplane

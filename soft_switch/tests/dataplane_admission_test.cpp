@@ -1,0 +1,254 @@
+// Who may send what: admission, the lease, the form of a packet, eviction.
+#include <gtest/gtest.h>
+
+#include <limits>
+#include <stdexcept>
+
+#include "bench_switch.hpp"
+#include "dataplane.hpp"
+
+namespace wiresum::dataplane {
+namespace {
+
+using wire::Header;
+using wire::Kind;
+
+constexpr Sizes kSizes{.slots = 16, .lanes_max = 8, .jobs_max = 8};
+constexpr std::uint16_t kJob = 3;
+constexpr std::uint16_t kLanes = 4;
+const Words kOnes{1, 1, 1, 1};
+
+JobEntry entry() { return job_entry(kJob, 2, kLanes, 4, 8); }
+
+Header packet(std::uint8_t worker, std::uint32_t round, std::uint32_t slot = 0) {
+  return {.kind = Kind::kData,
+          .job = kJob,
+          .key = entry().key,
+          .worker = worker,
+          .cell = wire::cell_of(slot, round),
+          .round = round};
+}
+
+class AdmissionTest : public testing::Test {
+ protected:
+  AdmissionTest() : bench_(kSizes) {}
+
+  void expect_stray(const Outcome& outcome, Reason reason, std::uint64_t count) {
+    EXPECT_EQ(outcome.verdict, Verdict::kDrop);
+    EXPECT_EQ(outcome.reason, reason);
+    EXPECT_EQ(bench_.plane.stray().packets[static_cast<std::size_t>(reason)], count);
+  }
+  void expect_dropped(const Outcome& outcome, Reason reason) {
+    EXPECT_EQ(outcome.verdict, Verdict::kDrop);
+    EXPECT_EQ(outcome.reason, reason);
+  }
+
+  BenchSwitch bench_;
+};
+
+TEST_F(AdmissionTest, PacketOfAJobThatWasNeverAdmittedIsUnknown) {
+  expect_stray(bench_.send(packet(0, 1), kOnes), Reason::kUnknown, 1);
+  Header beyond = packet(0, 1);
+  beyond.job = kSizes.jobs_max;
+  expect_stray(bench_.send(beyond, kOnes), Reason::kUnknown, 2);
+  beyond.job = 0xFFFF;
+  expect_stray(bench_.send(beyond, kOnes), Reason::kUnknown, 3);
+}
+
+TEST_F(AdmissionTest, WrongKeyWorkerOrSourceIsUnknown) {
+  ASSERT_TRUE(bench_.plane.admit(entry()));
+  Header wrong_key = packet(0, 1);
+  wrong_key.key ^= 1;
+  expect_stray(bench_.send(wrong_key, kOnes), Reason::kUnknown, 1);
+  expect_stray(bench_.send(packet(2, 1), kOnes), Reason::kUnknown, 2);
+  expect_stray(bench_.send(packet(255, 1), kOnes), Reason::kUnknown, 3);
+  const Outcome another_workers = bench_.plane.handle(endpoint_of(1), 0, datagram_of(packet(0, 1), kOnes));
+  expect_stray(another_workers, Reason::kUnknown, 4);
+  // Worker 0 can still contribute: nothing above has touched the cell.
+  EXPECT_EQ(bench_.send(packet(0, 1), kOnes).verdict, Verdict::kHold);
+}
+
+TEST_F(AdmissionTest, SourcePortDoesNotMatter) {
+  ASSERT_TRUE(bench_.plane.admit(entry()));
+  wire::Endpoint source = endpoint_of(0);
+  source.port = 1;
+  EXPECT_EQ(bench_.plane.handle(source, 0, datagram_of(packet(0, 1), kOnes)).verdict, Verdict::kHold);
+}
+
+TEST_F(AdmissionTest, LeaseEdgeIsExact) {
+  ASSERT_TRUE(bench_.plane.admit(entry()));
+  EXPECT_EQ(bench_.send(packet(0, 1, 7), kOnes).reason, Reason::kAdmitted);
+  EXPECT_EQ(bench_.send(packet(0, 2, 7), kOnes).reason, Reason::kAdmitted);
+  expect_dropped(bench_.send(packet(0, 2, 8), kOnes), Reason::kOutOfLease);
+  expect_dropped(bench_.send(packet(0, 1, 32767), kOnes), Reason::kOutOfLease);
+}
+
+TEST_F(AdmissionTest, SlotBeyondTheLeaseIsNotAnotherPorts) {
+  ASSERT_TRUE(bench_.plane.admit(entry()));
+  expect_dropped(bench_.send(packet(0, 1, 8), kOnes, 1), Reason::kOutOfLease);
+}
+
+TEST_F(AdmissionTest, SlotBelongsToOneThread) {
+  JobEntry threaded = entry();
+  threaded.threads = 4;  // two slots each
+  ASSERT_TRUE(bench_.plane.admit(threaded));
+  for (std::uint32_t slot = 0; slot < 8; ++slot) {
+    for (std::uint8_t thread = 0; thread < 16; ++thread) {
+      const Reason reason = bench_.send(packet(0, 1, slot), kOnes, thread).reason;
+      EXPECT_EQ(reason, thread == slot / 2 ? Reason::kAdmitted : Reason::kOutOfLease) << slot << " " << int{thread};
+    }
+  }
+}
+
+TEST_F(AdmissionTest, EveryTruncationIsMalformed) {
+  ASSERT_TRUE(bench_.plane.admit(entry()));
+  const std::vector<std::byte> whole = datagram_of(packet(0, 1), kOnes);
+  for (std::size_t bytes = 0; bytes < whole.size(); ++bytes) {
+    const Outcome outcome = bench_.plane.handle(endpoint_of(0), 0, std::span(whole).first(bytes));
+    expect_dropped(outcome, Reason::kMalformed);
+  }
+  EXPECT_EQ(bench_.plane.handle(endpoint_of(0), 0, whole).reason, Reason::kAdmitted);
+}
+
+TEST_F(AdmissionTest, LengthMustBeTheJobs) {
+  ASSERT_TRUE(bench_.plane.admit(entry()));
+  expect_dropped(bench_.send(packet(0, 1), {}), Reason::kMalformed);
+  expect_dropped(bench_.send(packet(0, 1), {1, 1, 1}), Reason::kMalformed);
+  expect_dropped(bench_.send(packet(0, 1), {1, 1, 1, 1, 1}), Reason::kMalformed);
+  expect_dropped(bench_.send(packet(0, 1), Words(100, 1)), Reason::kMalformed);
+  for (const Kind kind : {Kind::kEmpty, Kind::kMeta}) {
+    Header with_payload = packet(0, 1);
+    with_payload.kind = kind;
+    expect_dropped(bench_.send(with_payload, kOnes), Reason::kMalformed);
+  }
+}
+
+TEST_F(AdmissionTest, ResultFromAWorkerIsMalformed) {
+  ASSERT_TRUE(bench_.plane.admit(entry()));
+  Header result = packet(0, 1);
+  result.kind = Kind::kResult;
+  expect_stray(bench_.send(result, kOnes), Reason::kMalformed, 1);
+  expect_stray(bench_.send(result), Reason::kMalformed, 2);
+}
+
+TEST_F(AdmissionTest, WrongVersionAndUnknownKindAreMalformed) {
+  ASSERT_TRUE(bench_.plane.admit(entry()));
+  std::vector<std::byte> datagram = datagram_of(packet(0, 1), kOnes);
+  datagram[0] = std::byte{0x20};
+  expect_stray(bench_.plane.handle(endpoint_of(0), 0, datagram), Reason::kMalformed, 1);
+  datagram[0] = std::byte{0x14};
+  expect_stray(bench_.plane.handle(endpoint_of(0), 0, datagram), Reason::kMalformed, 2);
+}
+
+TEST_F(AdmissionTest, CellOfTheOtherParityIsMalformed) {
+  ASSERT_TRUE(bench_.plane.admit(entry()));
+  Header odd = packet(0, 1);
+  odd.cell ^= 1;
+  expect_dropped(bench_.send(odd, kOnes), Reason::kMalformed);
+}
+
+TEST_F(AdmissionTest, EvictedJobIsUnknownAndKeepsItsCounters) {
+  ASSERT_TRUE(bench_.plane.admit(entry()));
+  ASSERT_NE(bench_.plane.find(kJob), nullptr);
+  ASSERT_EQ(bench_.send(packet(0, 1), kOnes).reason, Reason::kAdmitted);
+  ASSERT_TRUE(bench_.plane.evict(kJob));
+  EXPECT_EQ(bench_.plane.find(kJob), nullptr);
+  EXPECT_EQ(bench_.plane.counters(kJob).contributions[0], 1u);
+  expect_stray(bench_.send(packet(1, 1), kOnes), Reason::kUnknown, 1);
+  EXPECT_FALSE(bench_.plane.evict(kJob));
+  EXPECT_FALSE(bench_.plane.evict(kSizes.jobs_max));
+}
+
+TEST_F(AdmissionTest, NextJobOnTheSameSlotsSeesNothingOfThePreviousOne) {
+  ASSERT_TRUE(bench_.plane.admit(entry()));
+  // A member of the old job leaves rounds as new as there are, and its bit.
+  ASSERT_EQ(bench_.send(packet(0, 0x7FFFFFFE), kOnes).reason, Reason::kAdmitted);
+  ASSERT_EQ(bench_.send(packet(0, 0x7FFFFFFD), kOnes).reason, Reason::kAdmitted);
+  ASSERT_TRUE(bench_.plane.evict(kJob));
+  for (const std::uint32_t round_first : {5u, 6u, 0u, 1u, 0xFFFFFFFFu}) {
+    JobEntry next = entry();
+    next.key ^= 0xFF;
+    next.round_first = round_first;
+    ASSERT_TRUE(bench_.plane.admit(next));
+    EXPECT_EQ(bench_.plane.counters(kJob).contributions[0], 0u);
+    for (const std::uint32_t round : {round_first, round_first + 1}) {
+      Header first = packet(1, round);
+      first.key = next.key;
+      ASSERT_EQ(bench_.send(first, kOnes).reason, Reason::kAdmitted) << "round " << round;
+      Header second = packet(0, round);
+      second.key = next.key;
+      const Outcome outcome = bench_.send(second, kOnes);
+      ASSERT_EQ(outcome.verdict, Verdict::kMulticast);
+      EXPECT_EQ(bench_.result_words(outcome), (Words{2, 2, 2, 2}));
+    }
+    ASSERT_TRUE(bench_.plane.evict(kJob));
+  }
+}
+
+TEST_F(AdmissionTest, JobsDoNotSeeEachOther) {
+  ASSERT_TRUE(bench_.plane.admit(job_entry(0, 2, 4, 0, 8)));
+  ASSERT_TRUE(bench_.plane.admit(job_entry(1, 2, 8, 8, 8)));
+  Header a = {.job = 0, .key = 0xC0FFEE00, .cell = 1, .round = 1};
+  Header b = {.job = 1, .key = 0xC0FFEE01, .cell = 1, .round = 1};
+  ASSERT_EQ(bench_.send(a, Words(4, 1)).verdict, Verdict::kHold);
+  ASSERT_EQ(bench_.send(b, Words(8, 2)).verdict, Verdict::kHold);
+  a.worker = b.worker = 1;
+  const Outcome of_a = bench_.send(a, Words(4, 10));
+  const Outcome of_b = bench_.send(b, Words(8, 20));
+  EXPECT_EQ(bench_.result_words(of_a), Words(4, 11));
+  EXPECT_EQ(bench_.result_words(of_b), Words(8, 22));
+}
+
+TEST_F(AdmissionTest, OverlappingLeaseIsRefused) {
+  ASSERT_TRUE(bench_.plane.admit(job_entry(0, 2, 4, 4, 8)));
+  EXPECT_FALSE(bench_.plane.admit(job_entry(1, 2, 4, 4, 8)));
+  EXPECT_FALSE(bench_.plane.admit(job_entry(1, 2, 4, 0, 8)));
+  EXPECT_FALSE(bench_.plane.admit(job_entry(1, 2, 4, 11, 1)));
+  EXPECT_FALSE(bench_.plane.admit(job_entry(1, 2, 4, 0, 16)));
+  EXPECT_TRUE(bench_.plane.admit(job_entry(1, 2, 4, 0, 4)));
+  EXPECT_TRUE(bench_.plane.admit(job_entry(2, 2, 4, 12, 4)));
+  ASSERT_TRUE(bench_.plane.evict(0));
+  EXPECT_TRUE(bench_.plane.admit(job_entry(0, 2, 4, 8, 4)));
+}
+
+TEST_F(AdmissionTest, EntryThatMakesNoSenseIsRefused) {
+  const auto refused = [&](auto&& change) {
+    JobEntry wrong = entry();
+    change(wrong);
+    return !bench_.plane.admit(wrong) && bench_.plane.find(kJob) == nullptr;
+  };
+  EXPECT_TRUE(refused([](JobEntry& e) { e.job = kSizes.jobs_max; }));
+  EXPECT_TRUE(refused([](JobEntry& e) { e.workers = 0; }));
+  EXPECT_TRUE(refused([](JobEntry& e) { e.workers = 33; }));
+  EXPECT_TRUE(refused([](JobEntry& e) { e.threads = 0; }));
+  EXPECT_TRUE(refused([](JobEntry& e) { e.threads = 3; }));
+  EXPECT_TRUE(refused([](JobEntry& e) { e.threads = 32; }));
+  EXPECT_TRUE(refused([](JobEntry& e) { e.threads = 16; }));  // more threads than slots
+  EXPECT_TRUE(refused([](JobEntry& e) { e.lanes = 0; }));
+  EXPECT_TRUE(refused([](JobEntry& e) { e.lanes = 9; }));
+  EXPECT_TRUE(refused([](JobEntry& e) { e.slots = 0; }));
+  EXPECT_TRUE(refused([](JobEntry& e) { e.slots = 6; }));
+  EXPECT_TRUE(refused([](JobEntry& e) { e.slots = 32; }));
+  EXPECT_TRUE(refused([](JobEntry& e) { e.slot_base = 9; }));
+  EXPECT_TRUE(refused([](JobEntry& e) { e.slot_base = 0xFFFFFFF8; }));
+  EXPECT_TRUE(refused([](JobEntry& e) { e.endpoints[1].address = 0; }));
+  EXPECT_TRUE(refused([](JobEntry& e) { e.endpoints[1].port = 0; }));
+  EXPECT_TRUE(refused([](JobEntry& e) { e.threads = 2, e.endpoints[1].port = 65535; }));
+  EXPECT_TRUE(bench_.plane.admit(entry()));
+  EXPECT_FALSE(bench_.plane.admit(job_entry(kJob, 2, kLanes, 0, 4))) << "the job number is taken";
+}
+
+TEST(DataplaneSizes, ThatMakeNoSenseThrow) {
+  std::vector<std::byte> frames(1 << 16);
+  const auto make = [&](Sizes sizes, std::size_t stride) { Dataplane plane(sizes, frames.data(), stride); };
+  EXPECT_THROW(make({.slots = 0}, 1464), std::invalid_argument);
+  EXPECT_THROW(make({.slots = 1, .lanes_max = 0}, 1464), std::invalid_argument);
+  EXPECT_THROW(make({.slots = 1, .lanes_max = wire::kLanesMax + 1}, 65536), std::invalid_argument);
+  EXPECT_THROW(make({.slots = 1, .lanes_max = 360, .jobs_max = 0}, 1464), std::invalid_argument);
+  EXPECT_THROW(make({.slots = 1, .lanes_max = 360}, 1463), std::invalid_argument);
+  EXPECT_THROW(Dataplane({.slots = 1}, nullptr, 1464), std::invalid_argument);
+  EXPECT_NO_THROW(make({.slots = 1, .lanes_max = 360}, 1464));
+}
+
+}  // namespace
+}  // namespace wiresum::dataplane

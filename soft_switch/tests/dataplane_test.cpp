@@ -1,0 +1,353 @@
+// Section 3 of docs/protocol.md, row by row: what becomes of a contribution to an admitted job.
+#include "dataplane.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <numeric>
+#include <random>
+
+#include "bench_switch.hpp"
+
+namespace wiresum::dataplane {
+namespace {
+
+using wire::Header;
+using wire::Kind;
+
+constexpr std::uint16_t kJob = 3;
+constexpr std::uint16_t kLanes = 4;
+constexpr std::uint32_t kSlotBase = 8;
+constexpr std::uint32_t kSlots = 4;
+
+class DataplaneTest : public testing::Test {
+ protected:
+  DataplaneTest() : bench_({.slots = 16, .lanes_max = 8, .jobs_max = 8}) {}
+
+  void admit(std::uint8_t workers, std::uint32_t round_first = 1) {
+    JobEntry entry = job_entry(kJob, workers, kLanes, kSlotBase, kSlots);
+    entry.round_first = round_first;
+    ASSERT_TRUE(bench_.plane.admit(entry));
+  }
+
+  static Header header(Kind kind, std::uint8_t worker, std::uint32_t round, std::uint32_t slot = 0) {
+    return {.kind = kind,
+            .job = kJob,
+            .key = 0xC0FFEE00u + kJob,
+            .worker = worker,
+            .cell = wire::cell_of(slot, round),
+            .round = round,
+            .tensor = 70,
+            .chunk = 80};
+  }
+
+  Outcome data(std::uint8_t worker, std::uint32_t round, const Words& words, std::uint32_t slot = 0) {
+    return bench_.send(header(Kind::kData, worker, round, slot), words);
+  }
+  Outcome empty(std::uint8_t worker, std::uint32_t round) { return bench_.send(header(Kind::kEmpty, worker, round)); }
+  Outcome meta(std::uint8_t worker, std::uint32_t round, std::uint8_t exponent = 0) {
+    Header packet = header(Kind::kMeta, worker, round);
+    packet.exponent = exponent;
+    return bench_.send(packet);
+  }
+
+  void expect(const Outcome& outcome, Verdict verdict, Reason reason) const {
+    EXPECT_EQ(outcome.verdict, verdict);
+    EXPECT_EQ(outcome.reason, reason);
+    if (reason != Reason::kUnknown && reason != Reason::kMalformed) {
+      EXPECT_EQ(outcome.job, kJob);
+    }
+  }
+  void expect_result(const Outcome& outcome, const Words& words) const {
+    expect(outcome, Verdict::kMulticast, Reason::kAdmitted);
+    EXPECT_EQ(outcome.bytes, wire::kHeaderBytes + words.size() * wire::kWordBytes);
+    EXPECT_EQ(bench_.result_words(outcome), words);
+  }
+  std::uint64_t packets(Reason reason) const {
+    return bench_.plane.counters(kJob).packets[static_cast<std::size_t>(reason)];
+  }
+
+  BenchSwitch bench_;
+};
+
+TEST_F(DataplaneTest, FirstContributionsAreHeldAndTheLastOneMulticastsTheSum) {
+  admit(3);
+  expect(data(0, 1, {1, 2, 3, 4}), Verdict::kHold, Reason::kAdmitted);
+  expect(data(2, 1, {10, 20, 30, 40}), Verdict::kHold, Reason::kAdmitted);
+  expect_result(data(1, 1, {100, 200, 300, 400}), {111, 222, 333, 444});
+}
+
+TEST_F(DataplaneTest, ResultEchoesTheCompletingPacket) {
+  admit(2);
+  Header first = header(Kind::kData, 0, 1, 2);
+  first.exponent = 130;
+  ASSERT_EQ(bench_.send(first, {1, 1, 1, 1}).verdict, Verdict::kHold);
+  Header completing = header(Kind::kData, 1, 1, 2);
+  completing.exponent = 127;
+  completing.flags = wire::kFlagRetransmission;
+  completing.tensor = 71;
+  completing.chunk = 81;
+  const Outcome outcome = bench_.send(completing, {1, 1, 1, 1});
+  Header expected = completing;
+  expected.kind = Kind::kResult;
+  expected.flags = 0;
+  expected.exponent = 130;
+  EXPECT_EQ(bench_.result_header(outcome), expected);
+  EXPECT_EQ(outcome.worker, 1);
+  EXPECT_EQ(outcome.frame, 2 * kSlotBase + completing.cell);
+}
+
+TEST_F(DataplaneTest, DuplicateBeforeCompletionIsDroppedAndNotAddedTwice) {
+  admit(2);
+  ASSERT_EQ(data(0, 1, {1, 2, 3, 4}).verdict, Verdict::kHold);
+  expect(data(0, 1, {1, 2, 3, 4}), Verdict::kDrop, Reason::kDuplicate);
+  expect_result(data(1, 1, {5, 5, 5, 5}), {6, 7, 8, 9});
+}
+
+TEST_F(DataplaneTest, DuplicateAfterCompletionResendsTheSumToItsSender) {
+  admit(2);
+  ASSERT_EQ(data(0, 1, {1, 2, 3, 4}).verdict, Verdict::kHold);
+  ASSERT_EQ(data(1, 1, {5, 5, 5, 5}).verdict, Verdict::kMulticast);
+  for (const std::uint8_t worker : std::initializer_list<std::uint8_t>{0, 1, 0}) {
+    const Outcome outcome = data(worker, 1, {1, 2, 3, 4});
+    expect(outcome, Verdict::kResend, Reason::kResent);
+    EXPECT_EQ(outcome.worker, worker);
+    EXPECT_EQ(bench_.result_words(outcome), (Words{6, 7, 8, 9}));
+    EXPECT_EQ(bench_.result_header(outcome).kind, Kind::kResult);
+    EXPECT_EQ(bench_.result_header(outcome).worker, worker);
+  }
+  EXPECT_EQ(bench_.plane.counters(kJob).results, 1u);
+}
+
+TEST_F(DataplaneTest, PreviousRoundIsStillResentWhileTheNextOneIsSummed) {
+  admit(2);
+  ASSERT_EQ(data(0, 1, {1, 1, 1, 1}).verdict, Verdict::kHold);
+  ASSERT_EQ(data(1, 1, {2, 2, 2, 2}).verdict, Verdict::kMulticast);
+  ASSERT_EQ(data(0, 2, {7, 7, 7, 7}).verdict, Verdict::kHold);
+  const Outcome again = data(1, 1, {2, 2, 2, 2});
+  expect(again, Verdict::kResend, Reason::kResent);
+  EXPECT_EQ(bench_.result_words(again), (Words{3, 3, 3, 3}));
+  expect_result(data(1, 2, {1, 1, 1, 1}), {8, 8, 8, 8});
+}
+
+TEST_F(DataplaneTest, StaleRoundIsDroppedAndLeavesTheSumAlone) {
+  admit(2);
+  for (std::uint32_t round = 1; round <= 3; ++round) {
+    ASSERT_EQ(data(0, round, {round, 0, 0, 0}).verdict, Verdict::kHold);
+    if (round < 3) {
+      ASSERT_EQ(data(1, round, {round, 0, 0, 0}).verdict, Verdict::kMulticast);
+    }
+  }
+  expect(data(1, 1, {99, 99, 99, 99}), Verdict::kDrop, Reason::kStale);
+  expect_result(data(1, 3, {3, 0, 0, 0}), {6, 0, 0, 0});
+}
+
+TEST_F(DataplaneTest, NewerRoundReplacesAnUnfinishedOne) {
+  admit(2);
+  ASSERT_EQ(data(0, 1, {50, 50, 50, 50}).verdict, Verdict::kHold);
+  ASSERT_EQ(data(0, 3, {1, 1, 1, 1}).verdict, Verdict::kHold);
+  expect(data(1, 1, {50, 50, 50, 50}), Verdict::kDrop, Reason::kStale);
+  expect_result(data(1, 3, {2, 2, 2, 2}), {3, 3, 3, 3});
+}
+
+TEST_F(DataplaneTest, RoundHalfTheCircleAwayIsStale) {
+  admit(2);
+  ASSERT_EQ(data(0, 1, {1, 1, 1, 1}).verdict, Verdict::kHold);
+  expect(data(1, 0x80000001, {1, 1, 1, 1}), Verdict::kDrop, Reason::kStale);
+}
+
+TEST_F(DataplaneTest, EmptyFirstMiddleOrLastAddsNothing) {
+  for (std::uint8_t empty_worker = 0; empty_worker < 3; ++empty_worker) {
+    BenchSwitch fresh({.slots = 16, .lanes_max = 8, .jobs_max = 8});
+    ASSERT_TRUE(fresh.plane.admit(job_entry(kJob, 3, kLanes, kSlotBase, kSlots)));
+    Outcome outcome;
+    for (std::uint8_t worker = 0; worker < 3; ++worker) {
+      outcome = worker == empty_worker ? fresh.send(header(Kind::kEmpty, worker, 1))
+                                       : fresh.send(header(Kind::kData, worker, 1), {1, 2, 3, 0xFFFFFFFF});
+      EXPECT_EQ(outcome.verdict, worker == 2 ? Verdict::kMulticast : Verdict::kHold);
+    }
+    EXPECT_EQ(fresh.result_words(outcome), (Words{2, 4, 6, 0xFFFFFFFE})) << "EMPTY at place " << int{empty_worker};
+  }
+}
+
+TEST_F(DataplaneTest, RoundOfEmptyAloneGivesZeros) {
+  admit(2);
+  ASSERT_EQ(data(0, 1, {9, 9, 9, 9}).verdict, Verdict::kHold);
+  ASSERT_EQ(data(1, 1, {9, 9, 9, 9}).verdict, Verdict::kMulticast);
+  ASSERT_EQ(empty(1, 3).verdict, Verdict::kHold);
+  expect_result(empty(0, 3), {0, 0, 0, 0});
+  const Outcome again = empty(1, 3);
+  expect(again, Verdict::kResend, Reason::kResent);
+  EXPECT_EQ(bench_.result_words(again), (Words{0, 0, 0, 0}));
+}
+
+TEST_F(DataplaneTest, MetaRoundGivesTheLargestExponentAndNoPayload) {
+  admit(3);
+  ASSERT_EQ(meta(0, 1, 126).verdict, Verdict::kHold);
+  ASSERT_EQ(meta(1, 1, 131).verdict, Verdict::kHold);
+  const Outcome outcome = meta(2, 1, 90);
+  expect_result(outcome, {});
+  EXPECT_EQ(bench_.result_header(outcome).exponent, 131);
+}
+
+TEST_F(DataplaneTest, MetaRoundIsResentWithoutPayload) {
+  admit(2);
+  ASSERT_EQ(meta(0, 1, 7).verdict, Verdict::kHold);
+  ASSERT_EQ(meta(1, 1, 5).verdict, Verdict::kMulticast);
+  const Outcome outcome = meta(1, 1, 5);
+  expect(outcome, Verdict::kResend, Reason::kResent);
+  EXPECT_EQ(outcome.bytes, wire::kHeaderBytes);
+  EXPECT_EQ(bench_.result_header(outcome).exponent, 7);
+}
+
+TEST_F(DataplaneTest, MetaLeavesTheLanesOfAMixedRoundAlone) {
+  admit(3);
+  ASSERT_EQ(meta(0, 1).verdict, Verdict::kHold);
+  ASSERT_EQ(data(1, 1, {1, 2, 3, 4}).verdict, Verdict::kHold);
+  expect_result(empty(2, 1), {1, 2, 3, 4});
+}
+
+TEST_F(DataplaneTest, LaterMetaRoundDoesNotShowLanesOfTheDataRoundBefore) {
+  admit(1);
+  expect_result(data(0, 1, {1, 2, 3, 4}), {1, 2, 3, 4});
+  expect_result(meta(0, 3), {});
+  expect_result(empty(0, 5), {0, 0, 0, 0});
+}
+
+TEST_F(DataplaneTest, ExponentsZeroAnd255PassThrough) {
+  admit(2);
+  ASSERT_EQ(meta(0, 1, 0).verdict, Verdict::kHold);
+  EXPECT_EQ(bench_.result_header(meta(1, 1, 0)).exponent, 0);
+  ASSERT_EQ(meta(0, 2, 255).verdict, Verdict::kHold);
+  EXPECT_EQ(bench_.result_header(meta(1, 2, 0)).exponent, 255);
+}
+
+TEST_F(DataplaneTest, ExponentOfADuplicateCountsAsInHardware) {
+  admit(2);
+  ASSERT_EQ(meta(0, 1, 3).verdict, Verdict::kHold);
+  ASSERT_EQ(meta(0, 1, 9).reason, Reason::kDuplicate);
+  EXPECT_EQ(bench_.result_header(meta(1, 1, 5)).exponent, 9);
+}
+
+TEST_F(DataplaneTest, NewerRoundForgetsTheExponentOfTheOldOne) {
+  admit(1);
+  EXPECT_EQ(bench_.result_header(meta(0, 1, 200)).exponent, 200);
+  EXPECT_EQ(bench_.result_header(meta(0, 3, 17)).exponent, 17);
+}
+
+TEST_F(DataplaneTest, OneWorkerGetsItsOwnContributionBackAtOnce) {
+  admit(1);
+  expect_result(data(0, 1, {4, 3, 2, 1}), {4, 3, 2, 1});
+  expect(data(0, 1, {4, 3, 2, 1}), Verdict::kResend, Reason::kResent);
+  expect_result(data(0, 2, {8, 8, 8, 8}), {8, 8, 8, 8});
+}
+
+TEST_F(DataplaneTest, ThirtyTwoWorkersCompleteACell) {
+  admit(32);
+  for (std::uint8_t worker = 0; worker < 31; ++worker) {
+    ASSERT_EQ(data(worker, 1, {1, worker, 0x10000000, 0xFFFFFFFF}).verdict, Verdict::kHold);
+  }
+  expect_result(data(31, 1, {1, 31, 0x10000000, 0xFFFFFFFF}), {32, 496, 0, 0xFFFFFFE0});
+}
+
+TEST_F(DataplaneTest, SumsWrap) {
+  admit(2);
+  ASSERT_EQ(data(0, 1, {0xFFFFFFFF, 0x80000000, 0x7FFFFFFF, 1}).verdict, Verdict::kHold);
+  expect_result(data(1, 1, {1, 0x80000000, 1, 0xFFFFFFFE}), {0, 0, 0x80000000, 0xFFFFFFFF});
+}
+
+TEST_F(DataplaneTest, RoundNumbersWrapAround) {
+  constexpr std::uint32_t kFirst = 0xFFFFFFFD;
+  admit(2, kFirst);
+  for (std::uint32_t i = 0; i < 8; ++i) {
+    const std::uint32_t round = kFirst + i;
+    ASSERT_EQ(data(0, round, {i, 0, 0, 0}).verdict, Verdict::kHold);
+    expect_result(data(1, round, {i, 0, 0, 0}), {2 * i, 0, 0, 0});
+    if (i >= 2) expect(data(0, round - 2, {9, 9, 9, 9}), Verdict::kDrop, Reason::kStale);
+  }
+}
+
+TEST_F(DataplaneTest, SlotsOfALeaseAreIndependent) {
+  admit(2);
+  for (std::uint32_t slot = 0; slot < kSlots; ++slot) {
+    ASSERT_EQ(data(0, 1, {slot, slot, slot, slot}, slot).verdict, Verdict::kHold);
+  }
+  for (std::uint32_t slot = kSlots; slot-- > 0;) {
+    expect_result(data(1, 1, {1, 1, 1, 1}, slot), {slot + 1, slot + 1, slot + 1, slot + 1});
+  }
+}
+
+TEST_F(DataplaneTest, FrameTouchedIsTheFrameOfTheResult) {
+  admit(1);
+  const Header packet = header(Kind::kData, 0, 1, 3);
+  const auto datagram = datagram_of(packet, {1, 2, 3, 4});
+  EXPECT_EQ(bench_.plane.frame_touched(datagram), bench_.send(packet, {1, 2, 3, 4}).frame);
+  EXPECT_EQ(bench_.plane.frame_touched(std::span(datagram).first(20)), kNoFrame);
+  EXPECT_EQ(bench_.plane.frame_touched(datagram_of(header(Kind::kData, 0, 1, kSlots))), kNoFrame);
+  ASSERT_TRUE(bench_.plane.evict(kJob));
+  EXPECT_EQ(bench_.plane.frame_touched(datagram), kNoFrame);
+}
+
+TEST_F(DataplaneTest, CountersTellEachReasonAndEachWorker) {
+  admit(2);
+  Header packet = header(Kind::kMeta, 0, 1);
+  packet.tensor = 5;
+  EXPECT_EQ(bench_.send(packet).reason, Reason::kAdmitted);
+  EXPECT_EQ(bench_.send(packet).reason, Reason::kDuplicate);
+  packet.worker = 1;
+  packet.tensor = 6;
+  EXPECT_EQ(bench_.send(packet).reason, Reason::kAdmitted);
+  EXPECT_EQ(bench_.send(packet).reason, Reason::kResent);
+  EXPECT_EQ(bench_.send(packet).reason, Reason::kResent);
+  EXPECT_EQ(meta(0, 0xFFFFFFF1).reason, Reason::kStale);
+  EXPECT_EQ(bench_.send(header(Kind::kMeta, 0, 1, kSlots)).reason, Reason::kOutOfLease);
+  EXPECT_EQ(bench_.send(header(Kind::kData, 0, 1), {1}).reason, Reason::kMalformed);
+
+  EXPECT_EQ(packets(Reason::kAdmitted), 2u);
+  EXPECT_EQ(packets(Reason::kDuplicate), 1u);
+  EXPECT_EQ(packets(Reason::kResent), 2u);
+  EXPECT_EQ(packets(Reason::kStale), 1u);
+  EXPECT_EQ(packets(Reason::kOutOfLease), 1u);
+  EXPECT_EQ(packets(Reason::kMalformed), 1u);
+  const JobCounters& counters = bench_.plane.counters(kJob);
+  EXPECT_EQ(counters.results, 1u);
+  EXPECT_EQ(counters.contributions[0], 1u);
+  EXPECT_EQ(counters.contributions[1], 1u);
+  EXPECT_EQ(counters.tensor_last[0], 5u);
+  EXPECT_EQ(counters.tensor_last[1], 6u);
+}
+
+// Two honest workers over a network that duplicates and delays without limit: no result may ever differ from the sum.
+TEST_F(DataplaneTest, RandomDuplicatesAndReorderingNeverChangeASum) {
+  constexpr std::uint8_t kWorkers = 5;
+  admit(kWorkers, 0xFFFFFFF0);
+  std::mt19937 random(7);
+  std::vector<std::pair<Header, Words>> past;
+  for (std::uint32_t i = 0; i < 500; ++i) {
+    const std::uint32_t round = 0xFFFFFFF0 + i;
+    std::vector<std::uint8_t> order(kWorkers);
+    std::iota(order.begin(), order.end(), std::uint8_t{0});
+    std::shuffle(order.begin(), order.end(), random);
+    Words sum(kLanes, 0);
+    for (const std::uint8_t worker : order) {
+      const Header packet = header(Kind::kData, worker, round);
+      Words words(kLanes);
+      for (std::uint32_t lane = 0; lane < kLanes; ++lane) {
+        words[lane] = static_cast<std::uint32_t>(random());
+        sum[lane] += words[lane];
+      }
+      const Outcome outcome = bench_.send(packet, words);
+      past.emplace_back(packet, words);
+      if (worker == order.back()) {
+        expect_result(outcome, sum);
+      } else {
+        ASSERT_EQ(outcome.verdict, Verdict::kHold);
+      }
+      const auto& [late, late_words] = past[random() % past.size()];
+      ASSERT_NE(bench_.send(late, late_words).reason, Reason::kAdmitted);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace wiresum::dataplane

@@ -1,0 +1,331 @@
+// The switch with its threads and sockets, over loopback. Nothing here asserts a time; a wait's length is only how long
+// a failing test takes.
+#include "server.hpp"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <random>
+#include <stdexcept>
+#include <string>
+#include <system_error>
+#include <thread>
+
+#include "udp_worker.hpp"
+
+namespace wiresum::soft_switch {
+namespace {
+
+using dataplane::JobEntry;
+using dataplane::Reason;
+using dataplane::Words;
+using wire::Header;
+using wire::Kind;
+
+constexpr int kPatienceMs = 10'000;
+constexpr std::uint16_t kLanes = 16;
+
+ServerConfig small_config(unsigned threads = 2) {
+  ServerConfig config;
+  config.local = {UdpWorker::kLoopback, 0};
+  config.threads = threads;
+  config.sizes = {.slots = 1024, .lanes_max = 64, .jobs_max = 16};
+  return config;
+}
+
+class Job {
+ public:
+  Job(std::uint16_t number, std::size_t workers, std::uint8_t threads, std::uint32_t slot_base, std::uint32_t slots)
+      : threads_(threads), workers_(workers) {
+    entry.job = number;
+    entry.key = 0xABCD0000u + number;
+    entry.workers = static_cast<std::uint8_t>(workers);
+    entry.threads = threads;
+    entry.lanes = kLanes;
+    entry.slot_base = slot_base;
+    entry.slots = slots;
+    for (std::size_t i = 0; i < workers; ++i) {
+      members.emplace_back(threads);
+      entry.endpoints[i] = members[i].endpoint();
+    }
+  }
+
+  [[nodiscard]] Header header(Kind kind, std::size_t worker, std::uint32_t round, std::uint32_t slot = 0) const {
+    return {.kind = kind,
+            .job = entry.job,
+            .key = entry.key,
+            .worker = static_cast<std::uint8_t>(worker),
+            .cell = wire::cell_of(slot, round),
+            .round = round,
+            .tensor = round,
+            .chunk = slot};
+  }
+
+  [[nodiscard]] std::size_t thread_of(std::uint32_t slot) const { return slot / (entry.slots / threads_); }
+
+  void send(const SwitchServer& server, const Header& header, const Words& words = {}) const {
+    const std::size_t thread = thread_of(header.cell / 2u);
+    wire::Endpoint to = server.local();
+    to.port = static_cast<std::uint16_t>(to.port + thread);
+    members[header.worker].send(to, dataplane::datagram_of(header, words), thread);
+  }
+
+  /// One round in every slot; all workers contribute (worker + 1) in each lane and must get the sum.
+  void expect_round(const SwitchServer& server, std::uint32_t round) const {
+    const std::uint32_t sum = static_cast<std::uint32_t>(workers_ * (workers_ + 1) / 2);
+    for (std::size_t worker = 0; worker < workers_; ++worker) {
+      for (std::uint32_t slot = 0; slot < entry.slots; ++slot) {
+        send(server, header(Kind::kData, worker, round, slot), Words(kLanes, static_cast<std::uint32_t>(worker + 1)));
+      }
+    }
+    for (std::size_t worker = 0; worker < workers_; ++worker) {
+      for (std::uint32_t slot = 0; slot < entry.slots; ++slot) {
+        const std::size_t thread = thread_of(slot);
+        const std::optional<Received> result = members[worker].receive(kPatienceMs, thread);
+        ASSERT_TRUE(result.has_value()) << "worker " << worker << " round " << round << " slot " << slot;
+        ASSERT_EQ(result->header.kind, Kind::kResult);
+        ASSERT_EQ(result->header.round, round);
+        ASSERT_EQ(result->words, Words(kLanes, sum));
+        ASSERT_EQ(result->source.port, server.local().port + thread);
+      }
+    }
+  }
+
+  JobEntry entry;
+  std::vector<UdpWorker> members;
+
+ private:
+  std::uint8_t threads_;
+  std::size_t workers_;
+};
+
+std::uint64_t packets(const dataplane::JobCounters& counters, Reason reason) {
+  return counters.packets[static_cast<std::size_t>(reason)];
+}
+
+TEST(SwitchServer, SumsOnEveryPortAndAnswersFromTheSamePort) {
+  for (const unsigned threads : {1u, 2u, 3u, 16u}) {
+    SwitchServer server(small_config(threads));
+    const Job job(1, 3, 16, 0, 64);
+    server.admit(job.entry);
+    for (std::uint32_t round = 1; round <= 5; ++round) job.expect_round(server, round);
+    EXPECT_EQ(server.counters(1).results, 5u * 64u);
+    EXPECT_EQ(packets(server.counters(1), Reason::kAdmitted), 3u * 5u * 64u);
+    EXPECT_EQ(server.counters(1).tensor_last[2], 5u);
+    EXPECT_EQ(server.stats().datagrams_sent, 3u * 5u * 64u);
+    EXPECT_EQ(server.stats().threads, threads);
+  }
+}
+
+TEST(SwitchServer, WorksWithoutOffloadAndWithBusyPolling) {
+  ServerConfig config = small_config();
+  config.offload = false;
+  config.spin_us = 1000;
+  SwitchServer server(config);
+  const Job job(1, 2, 2, 0, 64);
+  server.admit(job.entry);
+  for (std::uint32_t round = 1; round <= 5; ++round) job.expect_round(server, round);
+}
+
+TEST(SwitchServer, DuplicatesOfACompleteCellAreAnsweredToTheirSenderAlone) {
+  SwitchServer server(small_config());
+  const Job job(1, 2, 1, 0, 8);
+  server.admit(job.entry);
+  job.expect_round(server, 1);
+  constexpr int kDuplicates = 50;
+  for (int i = 0; i < kDuplicates; ++i) job.send(server, job.header(Kind::kData, 1, 1), Words(kLanes, 2));
+  for (int i = 0; i < kDuplicates; ++i) {
+    const std::optional<Received> result = job.members[1].receive(kPatienceMs);
+    ASSERT_TRUE(result.has_value());
+    EXPECT_EQ(result->words, Words(kLanes, 3));
+    EXPECT_EQ(result->header.worker, 1);
+  }
+  // Worker 0 hears of its own next round first, not of worker 1's duplicates.
+  job.expect_round(server, 2);
+  EXPECT_EQ(packets(server.counters(1), Reason::kResent), static_cast<std::uint64_t>(kDuplicates));
+}
+
+// The newer round comes in the same burst as the completion of the older one, on the frame that is queued for sending.
+TEST(SwitchServer, QueuedResultIsSentBeforeItsFrameIsReused) {
+  SwitchServer server(small_config(1));
+  const Job job(1, 1, 1, 0, 1);
+  server.admit(job.entry);
+  constexpr std::uint32_t kRounds = 400;
+  for (std::uint32_t round = 1; round <= kRounds; ++round) {
+    job.send(server, job.header(Kind::kData, 0, round), Words(kLanes, round));
+  }
+  for (std::uint32_t round = 1; round <= kRounds; ++round) {
+    const std::optional<Received> result = job.members[0].receive(kPatienceMs);
+    ASSERT_TRUE(result.has_value()) << "round " << round;
+    ASSERT_EQ(result->header.round, round);
+    ASSERT_EQ(result->words, Words(kLanes, round));
+  }
+}
+
+TEST(SwitchServer, MetaAndEmptyRoundsGoThrough) {
+  SwitchServer server(small_config());
+  const Job job(1, 2, 1, 0, 8);
+  server.admit(job.entry);
+  Header meta = job.header(Kind::kMeta, 0, 1);
+  meta.exponent = 120;
+  job.send(server, meta);
+  meta.worker = 1;
+  meta.exponent = 129;
+  job.send(server, meta);
+  for (const UdpWorker& member : job.members) {
+    const std::optional<Received> result = member.receive(kPatienceMs);
+    ASSERT_TRUE(result.has_value());
+    EXPECT_EQ(result->header.exponent, 129);
+    EXPECT_TRUE(result->words.empty());
+  }
+  job.send(server, job.header(Kind::kEmpty, 1, 2));
+  job.send(server, job.header(Kind::kEmpty, 0, 2));
+  for (const UdpWorker& member : job.members) {
+    const std::optional<Received> result = member.receive(kPatienceMs);
+    ASSERT_TRUE(result.has_value());
+    EXPECT_EQ(result->words, Words(kLanes, 0));
+  }
+}
+
+TEST(SwitchServer, EvictedJobGetsNoMoreAnswers) {
+  SwitchServer server(small_config());
+  const Job job(1, 1, 4, 0, 16);
+  server.admit(job.entry);
+  job.expect_round(server, 1);
+  EXPECT_TRUE(server.evict(1));
+  EXPECT_FALSE(server.evict(1));
+  for (std::uint32_t slot = 0; slot < 16; ++slot) {
+    job.send(server, job.header(Kind::kData, 0, 2, slot), Words(kLanes, 1));
+  }
+  EXPECT_FALSE(job.members[0].receive(200).has_value());
+  EXPECT_EQ(packets(server.stats().stray, Reason::kUnknown), 16u);
+  EXPECT_EQ(server.counters(1).results, 16u) << "the counters of the last job of that number are kept";
+  server.admit(job.entry);
+  job.expect_round(server, 1);
+}
+
+TEST(SwitchServer, RefusesAnEntryAndSaysWhy) {
+  SwitchServer server(small_config());
+  const Job job(1, 2, 1, 0, 8);
+  server.admit(job.entry);
+  const Job overlapping(2, 2, 1, 4, 8);
+  try {
+    server.admit(overlapping.entry);
+    FAIL() << "an overlapping lease was admitted";
+  } catch (const std::invalid_argument& error) {
+    EXPECT_NE(std::string(error.what()).find("overlaps"), std::string::npos) << error.what();
+  }
+  job.expect_round(server, 1);
+}
+
+TEST(SwitchServer, RefusesAJobWithMoreThreadsThanPorts) {
+  ServerConfig config = small_config();
+  config.ports = 2;
+  SwitchServer server(config);
+  const Job job(1, 1, 4, 0, 8);
+  EXPECT_THROW(server.admit(job.entry), std::invalid_argument);
+}
+
+TEST(SwitchServer, PortInUseIsAnErrorThatNamesTheAddress) {
+  SwitchServer server(small_config());
+  ServerConfig config = small_config();
+  config.local = server.local();
+  try {
+    SwitchServer second(config);
+    FAIL() << "two switches on one port";
+  } catch (const std::system_error& error) {
+    EXPECT_EQ(error.code(), std::errc::address_in_use);
+    EXPECT_NE(std::string(error.what()).find("127.0.0.1:" + std::to_string(config.local.port)), std::string::npos);
+  }
+}
+
+TEST(SwitchServer, SizesThatMakeNoSenseThrow) {
+  ServerConfig config = small_config();
+  config.ports = 0;
+  EXPECT_THROW(SwitchServer server(config), std::invalid_argument);
+  config.ports = 17;
+  EXPECT_THROW(SwitchServer server(config), std::invalid_argument);
+  config = small_config();
+  config.sizes.lanes_max = 0;
+  EXPECT_THROW(SwitchServer server(config), std::invalid_argument);
+}
+
+TEST(SwitchServer, StoppedServerKeepsItsFiguresAndRefusesChanges) {
+  SwitchServer server(small_config());
+  const Job job(1, 1, 2, 0, 8);
+  server.admit(job.entry);
+  job.expect_round(server, 1);
+  server.stop();
+  server.stop();
+  EXPECT_EQ(server.counters(1).results, 8u);
+  EXPECT_EQ(server.stats().datagrams_received, 8u);
+  EXPECT_GT(server.stats().cpu_seconds, 0.0);
+  EXPECT_THROW(server.admit(Job(2, 1, 1, 8, 8).entry), std::runtime_error);
+  EXPECT_THROW(server.evict(1), std::runtime_error);
+}
+
+TEST(SwitchServer, RandomDatagramsDoNotDisturbAJob) {
+  SwitchServer server(small_config());
+  const Job job(1, 2, 2, 0, 32);
+  server.admit(job.entry);
+  // The stranger keeps to a quota for each round, lest it fill a socket's buffer: lost datagrams are another test's.
+  constexpr std::uint32_t kRounds = 50;
+  constexpr std::uint32_t kHostileEachRound = 400;
+  std::atomic<std::uint32_t> rounds_begun{0};
+  std::thread hostile([&] {
+    const UdpWorker stranger;
+    std::mt19937 random(11);
+    for (std::uint32_t sent = 0; sent < kRounds * kHostileEachRound; ++sent) {
+      while (sent >= rounds_begun.load() * kHostileEachRound) std::this_thread::yield();
+      std::vector<std::byte> datagram(random() % 200);
+      for (std::byte& byte : datagram) byte = static_cast<std::byte>(random());
+      // Half of them look like the protocol, and name the job; none has the key.
+      if (random() % 2 == 0 && datagram.size() >= wire::kHeaderBytes) {
+        const Header header = job.header(static_cast<Kind>(random() % 4), random() % 2, random() % 64, random() % 32);
+        wire::encode(header, std::span<std::byte, wire::kHeaderBytes>(datagram.data(), wire::kHeaderBytes));
+        datagram[4] = static_cast<std::byte>(random() & 0x7F);
+      }
+      wire::Endpoint to = server.local();
+      to.port = static_cast<std::uint16_t>(to.port + random() % 16);
+      stranger.send(to, datagram);
+    }
+  });
+  for (std::uint32_t round = 1; round <= kRounds; ++round) {
+    rounds_begun.store(round);
+    job.expect_round(server, round);
+    if (HasFatalFailure()) break;
+  }
+  rounds_begun.store(kRounds);
+  hostile.join();
+  EXPECT_EQ(server.counters(1).results, kRounds * 32u);
+  EXPECT_GT(server.stats().stray.packets[static_cast<std::size_t>(Reason::kMalformed)], 0u);
+}
+
+TEST(SwitchServer, JobsComeAndGoWhileAnotherRuns) {
+  SwitchServer server(small_config(2));
+  const Job steady(1, 2, 4, 0, 32);
+  server.admit(steady.entry);
+  std::atomic<bool> enough{false};
+  std::thread controller([&] {
+    const Job guest(2, 1, 2, 512, 16);
+    for (std::uint32_t i = 0; !enough.load(); ++i) {
+      server.admit(guest.entry);
+      guest.expect_round(server, 1);
+      ASSERT_TRUE(server.evict(2));
+    }
+  });
+  std::thread observer([&] {
+    while (!enough.load()) {
+      static_cast<void>(server.stats());
+      static_cast<void>(server.counters(1));
+    }
+  });
+  for (std::uint32_t round = 1; round <= 100; ++round) steady.expect_round(server, round);
+  enough.store(true);
+  controller.join();
+  observer.join();
+  EXPECT_EQ(server.counters(1).results, 100u * 32u);
+}
+
+}  // namespace
+}  // namespace wiresum::soft_switch

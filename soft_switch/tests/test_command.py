@@ -1,0 +1,169 @@
+"""`wiresum switch` as a process."""
+
+from __future__ import annotations
+
+import json
+import re
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from wiresum import join
+from wiresum.controller.testing import Client
+from wiresum.switch.command import switch
+from wiresum.switch.testing import RESULT, Bench, Packet
+
+PATIENCE_S = 30.0
+READY = re.compile(r"ready: control 127\.0\.0\.1:(\d+), data 127\.0\.0\.1:(\d+)-(\d+) \((\d+) threads, 256 slots")
+
+
+class SwitchProcess:
+    def __init__(self, *arguments: str) -> None:
+        program = "from wiresum.switch.command import switch; switch()"
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", program, "--control", "127.0.0.1:0", "--port", "0", "--slots", "256", *arguments],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            bufsize=1,
+        )
+        ready = READY.match(self.line())
+        assert ready, self.process.communicate(timeout=PATIENCE_S)
+        self.control_port, self.data_port = int(ready[1]), int(ready[2])
+
+    def line(self) -> str:
+        assert self.process.stdout is not None
+        with selectors.DefaultSelector() as selector:
+            selector.register(self.process.stdout, selectors.EVENT_READ)
+            assert selector.select(PATIENCE_S), "the switch says nothing"
+        return self.process.stdout.readline()
+
+    def end(self, number: signal.Signals) -> tuple[int, str]:
+        self.process.send_signal(number)
+        _, errors = self.process.communicate(timeout=PATIENCE_S)
+        return self.process.returncode, errors
+
+
+@pytest.fixture
+def cleanup() -> Iterator[ExitStack]:
+    with ExitStack() as stack:
+        yield stack
+
+
+def start(cleanup: ExitStack, *arguments: str) -> SwitchProcess:
+    running = SwitchProcess(*arguments)
+    cleanup.callback(running.process.wait, PATIENCE_S)
+    cleanup.callback(running.process.kill)
+    return running
+
+
+def test_workers_join_and_get_a_sum_and_the_file_tells_of_it(cleanup: ExitStack, bench: Bench, tmp_path: Path) -> None:
+    statistics = tmp_path / "switch.json"
+    running = start(cleanup, "--json-stats", str(statistics))
+    assert json.loads(statistics.read_text())["results"] == 0
+    client = Client(running.control_port)
+    cleanup.callback(client.close)
+    sockets = [bench.open_socket() for _ in range(2)]
+    asked = []
+    for rank, made in enumerate(sockets):
+        host, port = made.getsockname()
+        endpoint = join.Endpoint(address=host, port=port)
+        asked.append(client.join_soon(rank=rank, world_size=2, endpoint=endpoint, threads_max=1, lanes_max=2))
+    for rank, answer in enumerate(asked):
+        grant = answer.result()
+        assert grant.switch_endpoint == join.Endpoint(address="127.0.0.1", port=running.data_port)
+        packet = Packet(
+            job=grant.job,
+            key=grant.key,
+            worker=grant.worker,
+            cell=grant.round_first % 2,
+            round=grant.round_first,
+            words=(rank + 1, 7),
+        )
+        sockets[rank].sendto(packet.to_bytes(), ("127.0.0.1", running.data_port))
+    for made in sockets:
+        result = Packet.from_bytes(made.recv(65536))
+        assert (result.kind, result.words) == (RESULT, (3, 14))
+    code, errors = running.end(signal.SIGTERM)
+    assert (code, errors) == (0, "")
+    report = json.loads(statistics.read_text())
+    assert report["results"] == 1
+    assert report["packets"]["admitted"] == 2
+    assert (report["datagrams_received"], report["datagrams_sent"]) == (2, 2)
+    assert (report["jobs_now"], report["jobs_ended"]) == (0, 1), "a stopped switch has ended its jobs"
+    assert report["cpu_seconds"] > 0
+    assert list(tmp_path.iterdir()) == [statistics]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signal_ends_it_cleanly_and_frees_the_ports(cleanup: ExitStack, number: signal.Signals) -> None:
+    running = start(cleanup)
+    assert running.end(number) == (0, "")
+    again = start(cleanup, "--port", str(running.data_port), "--control", f"127.0.0.1:{running.control_port}")
+    assert (again.data_port, again.control_port) == (running.data_port, running.control_port)
+    assert again.end(number) == (0, "")
+
+
+def test_statistics_line_shows_what_comes_in(cleanup: ExitStack, bench: Bench) -> None:
+    running = start(cleanup, "--stats-interval", "0.1")
+    stranger = bench.open_socket()
+    give_up_at = time.monotonic() + PATIENCE_S
+    refused = 0
+    while not refused and time.monotonic() < give_up_at:
+        stranger.sendto(b"no packet of ours", ("127.0.0.1", running.data_port))
+        line = re.match(r"\d\d:\d\d:\d\d  jobs 0  results/s 0  in/s .* refused (\d+) .* cpu \d+%$", running.line())
+        assert line
+        refused = int(line[1])
+    assert refused
+
+
+def test_data_port_in_use_is_a_clear_error(cleanup: ExitStack) -> None:
+    running = start(cleanup)
+    refused = CliRunner().invoke(switch, ["--control", "127.0.0.1:0", "--port", str(running.data_port)])
+    assert refused.exit_code == 1
+    assert f"cannot bind a UDP socket to 127.0.0.1:{running.data_port}" in refused.output
+    assert "another switch" in refused.output
+
+
+def test_control_port_in_use_is_a_clear_error() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        refused = CliRunner().invoke(switch, ["--control", f"127.0.0.1:{port}", "--port", "0"])
+    assert refused.exit_code == 1
+    assert f"cannot listen at 127.0.0.1:{port}" in refused.output
+
+
+def test_address_of_another_machine_is_a_clear_error() -> None:
+    refused = CliRunner().invoke(switch, ["--control", "127.0.0.1:0", "--bind", "192.0.2.1", "--port", "0"])
+    assert refused.exit_code == 1
+    assert "192.0.2.1" in refused.output
+    assert "no such address" in refused.output
+
+
+@pytest.mark.parametrize("control", ["", "43487", "host:", "host:port", "127.0.0.1:65536", "no host:1"])
+def test_control_that_is_no_endpoint_is_a_usage_error(control: str) -> None:
+    refused = CliRunner().invoke(switch, ["--control", control])
+    assert refused.exit_code == 2
+    assert "--control" in refused.output
+
+
+def test_bind_that_is_no_address_is_a_clear_error() -> None:
+    refused = CliRunner().invoke(switch, ["--control", "127.0.0.1:0", "--bind", "localhost", "--port", "0"])
+    assert refused.exit_code == 1
+    assert "localhost" in refused.output
+
+
+def test_statistics_file_that_cannot_be_written_is_an_error_at_the_start(tmp_path: Path) -> None:
+    missing = tmp_path / "missing" / "switch.json"
+    refused = CliRunner().invoke(switch, ["--control", "127.0.0.1:0", "--port", "0", "--json-stats", str(missing)])
+    assert refused.exit_code == 1
+    assert f"cannot write the statistics to {missing}" in refused.output

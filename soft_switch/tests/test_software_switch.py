@@ -1,0 +1,226 @@
+"""The switch over loopback, as a worker sees it."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from wiresum.controller import DriverError, Endpoint, SwitchDriver
+from wiresum.switch.software_switch import LANES_MAX, SoftwareSwitch, lanes_for_mtu
+from wiresum.switch.testing import EMPTY, META, RESULT, Bench
+
+ONES = (1, 1, 1, 1)
+
+
+def test_is_a_driver_for_the_controller(bench: Bench) -> None:
+    device = bench.switch()
+    assert isinstance(device, SwitchDriver)
+    assert device.endpoint.address == "127.0.0.1"
+    assert device.endpoint.port > 0
+    assert (device.sizes.slots, device.sizes.lanes_max, device.sizes.jobs_max) == (64, 16, 8)
+
+
+def test_two_workers_get_the_sum(bench: Bench) -> None:
+    job = bench.job(bench.switch(), 2)
+    job.send(job.packet(0, 1, (1, 2, 3, 0xFFFFFFFF)))
+    job.send(job.packet(1, 1, (10, 20, 30, 2)))
+    for worker in range(2):
+        result = job.receive(worker)
+        assert result.kind == RESULT
+        assert (result.round, result.cell, result.job) == (1, 1, 1)
+        assert result.words == (11, 22, 33, 1)
+
+
+def test_many_rounds_in_all_slots(bench: Bench) -> None:
+    job = bench.job(bench.switch(), 3)
+    for number in range(1, 20):
+        for slot in range(8):
+            for worker in range(3):
+                job.send(job.packet(worker, number, (worker, slot, number, 7), slot=slot))
+        for worker in range(3):
+            results = {job.receive(worker) for _ in range(8)}
+            assert {(r.chunk, r.words) for r in results} == {(slot, (3, 3 * slot, 3 * number, 21)) for slot in range(8)}
+
+
+def test_empty_adds_nothing_and_alone_gives_zeros(bench: Bench) -> None:
+    job = bench.job(bench.switch(), 2)
+    job.send(job.packet(0, 1, kind=EMPTY))
+    job.send(job.packet(1, 1, (5, 6, 7, 8)))
+    assert {job.receive(worker).words for worker in range(2)} == {(5, 6, 7, 8)}
+    job.send(job.packet(0, 3, kind=EMPTY))
+    job.send(job.packet(1, 3, kind=EMPTY))
+    assert {job.receive(worker).words for worker in range(2)} == {(0, 0, 0, 0)}
+
+
+def test_meta_gives_the_largest_exponent_alone(bench: Bench) -> None:
+    job = bench.job(bench.switch(), 2)
+    job.send(job.packet(0, 1, kind=META)._replace(exponent=100))
+    job.send(job.packet(1, 1, kind=META)._replace(exponent=140))
+    for worker in range(2):
+        result = job.receive(worker)
+        assert (result.exponent, result.words) == (140, ())
+
+
+def test_duplicate_is_not_added_twice_and_gets_the_result_again(bench: Bench) -> None:
+    job = bench.job(bench.switch(), 2)
+    for _ in range(5):
+        job.send(job.packet(0, 1, ONES))
+    job.send(job.packet(1, 1, ONES))
+    assert {job.receive(worker).words for worker in range(2)} == {(2, 2, 2, 2)}
+    job.send(job.packet(1, 1, ONES))
+    assert job.receive(1).words == (2, 2, 2, 2)
+    assert job.hears_nothing(0)
+    counters = job.device.counters(1)
+    assert counters.packets["duplicate"] == 4
+    assert counters.packets["resent"] == 1
+    assert counters.packets["admitted"] == 2
+    assert counters.results == 1
+    assert counters.contributions[:2] == (1, 1)
+
+
+def test_evicted_job_is_unknown_at_once(bench: Bench) -> None:
+    job = bench.job(bench.switch(), 1)
+    job.send(job.packet(0, 1, ONES))
+    assert job.receive(0).words == ONES
+    job.device.evict(1)
+    job.device.evict(1)
+    job.send(job.packet(0, 2, ONES))
+    assert job.hears_nothing(0)
+    assert job.device.stats().packets["unknown"] == 1
+    assert job.device.stats().results == 1, "the totals keep what ended jobs did"
+    assert (job.device.stats().jobs_now, job.device.stats().jobs_ended) == (0, 1)
+
+
+def test_next_job_may_start_at_an_older_round(bench: Bench) -> None:
+    device = bench.switch()
+    old = bench.job(device, 1)
+    old.send(old.packet(0, 1001, ONES))
+    assert old.receive(0).words == ONES
+    device.evict(1)
+    new = bench.job(device, 1)
+    new.send(new.packet(0, 1, (9, 9, 9, 9)))
+    assert new.receive(0).words == (9, 9, 9, 9)
+
+
+def test_two_jobs_at_once_do_not_mix(bench: Bench) -> None:
+    device = bench.switch()
+    a = bench.job(device, 2, number=1, slot_base=0)
+    b = bench.job(device, 2, number=2, slot_base=8)
+    for number in range(1, 50):
+        for worker in range(2):
+            a.send(a.packet(worker, number, ONES))
+            b.send(b.packet(worker, number, (100, 100, 100, number)))
+        for worker in range(2):
+            assert a.receive(worker).words == (2, 2, 2, 2)
+            assert b.receive(worker).words == (200, 200, 200, 2 * number)
+
+
+def test_hostile_datagrams_do_not_disturb_a_job(bench: Bench) -> None:
+    device = bench.switch()
+    job = bench.job(device, 2)
+    stranger = bench.open_socket()
+    chance = random.Random(5)
+    sent = 0
+    for number in range(1, 101):
+        for _ in range(50):
+            datagram = bytearray(chance.randbytes(chance.randrange(1, 80)))
+            if chance.random() < 0.5:  # all right but for the key
+                datagram = bytearray(job.packet(chance.randrange(2), number, chance.choice([(), ONES])).to_bytes())
+                datagram[4 + chance.randrange(4)] ^= 1 << chance.randrange(8)
+            stranger.sendto(datagram, (device.endpoint.address, device.endpoint.port + chance.randrange(16)))
+            sent += 1
+        for worker in range(2):
+            job.send(job.packet(worker, number, (worker, number, 3, 4)))
+        for worker in range(2):
+            assert job.receive(worker).words == (1, 2 * number, 6, 8)
+    assert device.counters(1).results == 100
+    refused = device.stats().packets
+    assert refused["malformed"] + refused["unknown"] <= sent
+    assert refused["malformed"] > 0
+    assert refused["unknown"] > 0
+
+
+def test_member_with_the_key_cannot_leave_its_lease(bench: Bench) -> None:
+    device = bench.switch()
+    victim = bench.job(device, 1, number=2, slot_base=8)
+    job = bench.job(device, 1)
+    for slot in (8, 9, 32767):
+        job.send(job.packet(0, 1, ONES, slot=slot))
+    assert job.hears_nothing(0)
+    assert device.counters(1).packets["out_of_lease"] == 3
+    victim.send(victim.packet(0, 1, ONES))
+    assert victim.receive(0).words == ONES
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        ({"job": 8}, "table"),
+        ({"job": 70_000}, "job 70000"),
+        ({"slots": 3}, "power of two"),
+        ({"slot_base": 60}, "beyond"),
+        ({"lanes": 17}, "lanes"),
+        ({"threads": 3}, "threads"),
+        ({"workers": 2}, "addresses"),
+        ({"endpoints": (Endpoint("nowhere", 1),)}, "nowhere"),
+        ({"endpoints": (Endpoint("10.0.0.1", 0),)}, "address"),
+    ],
+)
+def test_refuses_an_entry_that_makes_no_sense(bench: Bench, change: dict[str, Any], complaint: str) -> None:
+    device = bench.switch()
+    entry = bench.entry([bench.open_socket()])
+    with pytest.raises(DriverError, match=complaint):
+        device.admit(replace(entry, **change))
+    device.admit(entry)
+
+
+def test_refuses_a_lease_that_overlaps_another(bench: Bench) -> None:
+    device = bench.switch()
+    bench.job(device, 1)
+    with pytest.raises(DriverError, match="overlaps"):
+        bench.job(device, 1, number=2, slot_base=4)
+
+
+def test_job_number_in_use_is_refused(bench: Bench) -> None:
+    device = bench.switch()
+    bench.job(device, 1)
+    with pytest.raises(DriverError, match="taken"):
+        bench.job(device, 1, slot_base=16)
+
+
+def test_closed_switch_keeps_its_figures(bench: Bench) -> None:
+    job = bench.job(bench.switch(), 1)
+    job.send(job.packet(0, 1, ONES))
+    assert job.receive(0).words == ONES
+    job.device.close()
+    job.device.close()
+    assert job.device.counters(1).results == 1
+    assert job.device.stats().datagrams_received == 1
+    with pytest.raises(DriverError, match="stopped"):
+        job.device.admit(job.entry)
+
+
+def test_port_in_use_is_an_os_error_that_names_the_address(bench: Bench) -> None:
+    device = bench.switch()
+    with pytest.raises(OSError, match=rf"127\.0\.0\.1:{device.endpoint.port}"):
+        SoftwareSwitch(port=device.endpoint.port)
+
+
+def test_sizes_that_make_no_sense_are_a_value_error() -> None:
+    with pytest.raises(ValueError, match="slots"):
+        SoftwareSwitch(port=0, slots=0)
+    with pytest.raises(ValueError, match="lanes_max"):
+        SoftwareSwitch(port=0, lanes_max=LANES_MAX + 1)
+
+
+@pytest.mark.parametrize(("mtu", "lanes"), [(84, 8), (1500, 360), (9000, 2232), (65536, 16368)])
+def test_lanes_fill_the_mtu_with_whole_vectors(mtu: int, lanes: int) -> None:
+    assert lanes_for_mtu(mtu) == lanes
+
+
+def test_mtu_too_small_for_a_packet_is_refused() -> None:
+    with pytest.raises(ValueError, match="MTU of 83"):
+        lanes_for_mtu(83)

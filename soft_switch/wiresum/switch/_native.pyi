@@ -1,0 +1,63 @@
+"""The software switch in C++: see soft_switch/src/server.hpp. Addresses are integers in host byte order."""
+
+class JobCounters:
+    @property
+    def packets(self) -> list[int]: ...
+    @property
+    def results(self) -> int: ...
+    @property
+    def tensor_last(self) -> list[int]: ...
+    @property
+    def contributions(self) -> list[int]: ...
+
+class ServerStats:
+    @property
+    def threads(self) -> int: ...
+    @property
+    def cpu_seconds(self) -> float: ...
+    @property
+    def datagrams_received(self) -> int: ...
+    @property
+    def datagrams_sent(self) -> int: ...
+    @property
+    def receive_calls(self) -> int: ...
+    @property
+    def send_calls(self) -> int: ...
+    @property
+    def send_failures(self) -> int: ...
+    @property
+    def stray(self) -> JobCounters: ...
+
+class SwitchServer:
+    def __init__(
+        self,
+        *,
+        address: int,
+        port: int,
+        ports: int,
+        threads: int,
+        slots: int,
+        lanes_max: int,
+        jobs_max: int,
+        receive_buffer_bytes: int,
+        spin_us: int,
+        offload: bool,
+    ) -> None: ...
+    @property
+    def local(self) -> tuple[int, int]: ...
+    def admit(
+        self,
+        *,
+        job: int,
+        key: int,
+        threads: int,
+        lanes: int,
+        slot_base: int,
+        slots: int,
+        round_first: int,
+        endpoints: list[tuple[int, int]],
+    ) -> None: ...
+    def evict(self, job: int) -> bool: ...
+    def counters(self, job: int) -> JobCounters: ...
+    def stats(self) -> ServerStats: ...
+    def stop(self) -> None: ...

@@ -1,0 +1,118 @@
+"""For tests of a switch: workers made of plain sockets, which send whatever a test wants them to."""
+
+from __future__ import annotations
+
+import socket
+import struct
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from wiresum.controller import Endpoint, JobEntry
+from wiresum.switch.software_switch import SoftwareSwitch
+
+DATA, EMPTY, RESULT, META = range(4)
+HEADER = struct.Struct("!BBHIBBHIII")
+PATIENCE_S = 10.0
+"""How long a test waits before it fails; none passes by waiting so long."""
+
+
+class Packet(NamedTuple):
+    kind: int = DATA
+    flags: int = 0
+    job: int = 0
+    key: int = 0
+    worker: int = 0
+    exponent: int = 0
+    cell: int = 0
+    round: int = 0
+    tensor: int = 0
+    chunk: int = 0
+    words: tuple[int, ...] = ()
+
+    def to_bytes(self) -> bytes:
+        header = HEADER.pack(16 | self.kind, *self[1:10])
+        return header + struct.pack(f"!{len(self.words)}I", *self.words)
+
+    @classmethod
+    def from_bytes(cls, datagram: bytes) -> Packet:
+        version_kind, *fields = HEADER.unpack_from(datagram)
+        assert version_kind >> 4 == 1
+        count = (len(datagram) - HEADER.size) // 4
+        words = struct.unpack_from(f"!{count}I", datagram, HEADER.size)
+        return cls(version_kind & 15, *fields)._replace(words=words)
+
+
+@dataclass
+class Job:
+    """One job's workers, each with a socket of its own (one thread), and the switch they use."""
+
+    device: SoftwareSwitch
+    entry: JobEntry
+    sockets: list[socket.socket] = field(default_factory=list)
+
+    def packet(self, worker: int, round: int, words: tuple[int, ...] = (), kind: int = DATA, slot: int = 0) -> Packet:  # noqa: A002
+        return Packet(
+            kind=kind,
+            job=self.entry.job,
+            key=self.entry.key,
+            worker=worker,
+            cell=2 * slot + round % 2,
+            round=round,
+            tensor=1,
+            chunk=slot,
+            words=words,
+        )
+
+    def send(self, packet: Packet) -> None:
+        self.sockets[packet.worker].sendto(packet.to_bytes(), self.device.endpoint)
+
+    def receive(self, worker: int) -> Packet:
+        return Packet.from_bytes(self.sockets[worker].recv(65536))
+
+    def hears_nothing(self, worker: int) -> bool:
+        self.sockets[worker].settimeout(0.2)
+        try:
+            self.sockets[worker].recv(65536)
+        except TimeoutError:
+            return True
+        finally:
+            self.sockets[worker].settimeout(PATIENCE_S)
+        return False
+
+
+class Bench:
+    """Makes switches and jobs, and cleans up after them."""
+
+    def __init__(self, cleanup: ExitStack) -> None:
+        self._cleanup = cleanup
+
+    def switch(self, *, threads: int = 2, slots: int = 64, lanes_max: int = 16) -> SoftwareSwitch:
+        device = SoftwareSwitch(port=0, threads=threads, slots=slots, lanes_max=lanes_max, jobs_max=8)
+        self._cleanup.callback(device.close)
+        return device
+
+    def open_socket(self) -> socket.socket:
+        made = self._cleanup.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+        made.bind(("127.0.0.1", 0))
+        made.settimeout(PATIENCE_S)
+        return made
+
+    def entry(self, sockets: list[socket.socket], *, job: int = 1, slot_base: int = 0, slots: int = 8) -> JobEntry:
+        return JobEntry(
+            job=job,
+            key=0xFEED0000 + job,
+            workers=len(sockets),
+            threads=1,
+            lanes=4,
+            slot_base=slot_base,
+            slots=slots,
+            round_first=1,
+            endpoints=tuple(Endpoint(*made.getsockname()) for made in sockets),
+        )
+
+    def job(self, device: SoftwareSwitch, workers: int, *, number: int = 1, slot_base: int = 0) -> Job:
+        sockets = [self.open_socket() for _ in range(workers)]
+        entry = self.entry(sockets, job=number, slot_base=slot_base)
+        device.admit(entry)
+        return Job(device, entry, sockets)
