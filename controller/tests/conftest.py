@@ -1,0 +1,38 @@
+"""A recording switch, the real join service in front of it, and a client of that."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from wiresum.controller import JoinServer, Limits
+from wiresum.controller.testing import Client, RecordingDriver
+
+
+@pytest.fixture
+def driver() -> Iterator[RecordingDriver]:
+    driver = RecordingDriver()
+    yield driver
+    driver.released.set()
+
+
+@pytest.fixture
+def limits() -> Limits:
+    """Tests of one module may say otherwise."""
+    return Limits()
+
+
+@pytest.fixture
+def server(driver: RecordingDriver, limits: Limits) -> Iterator[JoinServer]:
+    server = JoinServer(driver, limits)
+    server.start("127.0.0.1", 0)
+    yield server
+    server.stop(0.5)
+
+
+@pytest.fixture
+def client(server: JoinServer) -> Iterator[Client]:
+    client = Client(server.port)
+    yield client
+    client.close()

@@ -1,0 +1,493 @@
+"""The life of a job under an injected clock: no server, no thread."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import TypeVar
+
+import pytest
+
+from wiresum import join
+from wiresum.controller.driver import Endpoint, Sizes
+from wiresum.controller.jobs import (
+    TRANSITIONS,
+    Admit,
+    Close,
+    Evict,
+    Grant,
+    Jobs,
+    Limits,
+    Output,
+    Presence,
+    Refuse,
+    State,
+    Tell,
+    Worker,
+)
+from wiresum.controller.refusal import Refusal
+from wiresum.controller.testing import join_request
+
+T = TypeVar("T")
+
+
+class Bench:
+    """`Jobs`, a clock to turn, and a switch that says yes unless told to wait."""
+
+    def __init__(self, sizes: Sizes | None = None, limits: Limits | None = None) -> None:
+        self.now = 100.0
+        self.jobs = Jobs(sizes or Sizes(4096, 360, 64), Endpoint("10.0.0.1", 43488), limits)
+        self.switch_answers = True
+        self.done: list[Output] = []
+
+    def settle(self) -> None:
+        """Carries out what is wanted, as a switch would that answers at once."""
+        outputs = deque(self.jobs.take_outputs())
+        while outputs:
+            output = outputs.popleft()
+            self.done.append(output)
+            if self.switch_answers and isinstance(output, Admit):
+                self.jobs.admitted(output.entry.job, self.now)
+            if self.switch_answers and isinstance(output, Evict):
+                self.jobs.evicted(output.number, self.now)
+            outputs.extend(self.jobs.take_outputs())
+
+    def ask(self, **fields: object) -> Worker:
+        worker = self.jobs.ask(join_request(**fields), self.now)
+        self.settle()
+        return worker
+
+    def running(self, world_size: int = 3, **fields: object) -> list[Worker]:
+        workers = [self.ask(rank=rank, world_size=world_size, **fields) for rank in range(world_size)]
+        for worker in workers:
+            self.jobs.attend(member(worker), self.now)
+        self.settle()
+        self.done.clear()
+        return workers
+
+    def wait(self, seconds: float, *, beating: list[Worker] | None = None) -> None:
+        for _ in range(round(10 * seconds)):
+            self.now += 0.1
+            for worker in beating or []:
+                self.jobs.beat(worker, 1, self.now)
+            self.jobs.tick(self.now)
+            self.settle()
+
+    def outputs(self, kind: type[T]) -> list[T]:
+        return [output for output in self.done if isinstance(output, kind)]
+
+    def refusal_of(self, action: Callable[[], object]) -> tuple[str, str]:
+        with pytest.raises(Refusal) as caught:
+            action()
+        return caught.value.code, caught.value.text
+
+
+def member(worker: Worker) -> join.Member:
+    return join.Member(job=worker.job.number, worker=worker.rank, token=worker.token)
+
+
+def test_every_state_but_gone_can_be_left_and_every_state_is_reached() -> None:
+    left = {state for state, _ in TRANSITIONS}
+    assert left == set(State) - {State.GONE}
+    assert set(TRANSITIONS.values()) == set(State) - {State.FORMING}
+
+
+def test_all_workers_get_the_same_grant_when_the_last_one_has_asked() -> None:
+    bench = Bench()
+    bench.ask(rank=1, world_size=2, threads_max=3, lanes_max=200)
+    assert bench.outputs(Grant) == []
+    bench.ask(rank=0, world_size=2, threads_max=16, lanes_max=1000)
+    grants = bench.outputs(Grant)
+    assert [grant.worker.rank for grant in grants] == [1, 0]
+    for grant in grants:
+        reply = grant.reply
+        assert (reply.worker, reply.workers) == (grant.worker.rank, 2)
+        assert (reply.threads, reply.lanes, reply.slots, reply.round_first) == (2, 200, 256, 1)
+        assert [peer.host_name for peer in reply.peers] == ["host-0", "host-1"]
+        assert (reply.switch_endpoint.address, reply.switch_endpoint.port) == ("10.0.0.1", 43488)
+        assert reply.token == grant.worker.token
+    assert grants[0].reply.key == grants[1].reply.key != 0
+    assert grants[0].reply.token != grants[1].reply.token
+    (admit,) = bench.outputs(Admit)
+    assert admit.entry.endpoints == (Endpoint("127.0.0.1", 5000), Endpoint("127.0.0.1", 5016))
+
+
+@pytest.mark.parametrize(
+    ("asked", "granted"),
+    [([0, 0], 256), ([64, 0], 64), ([64, 100], 64), ([100, 100], 64), ([32768, 0], 4096), ([1, 0], 1)],
+)
+def test_slots_are_the_least_that_anybody_wants_as_a_power_of_two(asked: list[int], granted: int) -> None:
+    bench = Bench()
+    for rank, slots in enumerate(asked):
+        bench.ask(rank=rank, world_size=2, slots=slots)
+    assert [grant.reply.slots for grant in bench.outputs(Grant)] == [granted, granted]
+
+
+def test_threads_never_outnumber_slots_or_the_ports_of_the_switch() -> None:
+    bench = Bench(Sizes(slots=4096, lanes_max=360, jobs_max=8, threads_max=4))
+    bench.ask(job_name="few slots", slots=2, threads_max=16)
+    bench.ask(job_name="few ports", threads_max=16, endpoint=join.Endpoint(address="127.0.0.1", port=9000))
+    assert [grant.reply.threads for grant in bench.outputs(Grant)] == [2, 4]
+
+
+def test_a_crowded_switch_gives_fewer_slots_and_a_full_one_says_so() -> None:
+    bench = Bench(Sizes(slots=256 + 64 + 8, lanes_max=360, jobs_max=8))
+    for name in ("first", "second"):
+        bench.ask(job_name=name)
+    assert [grant.reply.slots for grant in bench.outputs(Grant)] == [256, 64]
+    bench.ask(job_name="third")
+    (refused,) = bench.outputs(Refuse)
+    assert refused.refusal.code == "RESOURCE_EXHAUSTED"
+    assert "no 16 slots" in refused.refusal.text
+    assert "8 of 328" in refused.refusal.text
+    assert "Wait until another job ends" in refused.refusal.text
+    assert len(bench.jobs) == 2
+
+
+def test_a_switch_full_of_jobs_says_so() -> None:
+    bench = Bench(Sizes(slots=4096, lanes_max=360, jobs_max=2))
+    bench.ask(job_name="first")
+    bench.ask(job_name="second", world_size=2)
+    code, text = bench.refusal_of(lambda: bench.ask(job_name="third"))
+    assert code == "RESOURCE_EXHAUSTED"
+    assert "all the jobs that it can hold, 2" in text
+
+
+def test_a_number_is_not_used_again_before_all_others_were() -> None:
+    bench = Bench(Sizes(slots=4096, lanes_max=360, jobs_max=4))
+    numbers = []
+    for _ in range(8):
+        (worker,) = bench.running(world_size=1)
+        numbers.append(worker.job.number)
+        bench.jobs.leave(member(worker), bench.now)
+        bench.settle()
+    assert numbers == [1, 2, 3, 0, 1, 2, 3, 0]
+
+
+def test_a_key_that_the_workers_bring_is_the_jobs() -> None:
+    bench = Bench()
+    bench.ask(rank=0, world_size=2, key=77)
+    code, text = bench.refusal_of(lambda: bench.ask(rank=1, world_size=2, key=78))
+    assert code == "PERMISSION_DENIED"
+    assert "WIRESUM_KEY" in text
+    assert bench.refusal_of(lambda: bench.ask(rank=1, world_size=2, key=0))[0] == "PERMISSION_DENIED"
+    bench.ask(rank=1, world_size=2, key=77)
+    assert [grant.reply.key for grant in bench.outputs(Grant)] == [77, 77]
+
+
+def test_a_running_job_refuses_a_wrong_key_before_anything_else() -> None:
+    bench = Bench()
+    bench.running()
+    assert bench.refusal_of(lambda: bench.ask(world_size=3, key=5))[0] == "PERMISSION_DENIED"
+    assert bench.refusal_of(lambda: bench.ask(world_size=3, key=0))[0] == "ALREADY_EXISTS"
+
+
+def test_another_n_is_refused_and_the_job_goes_on_forming() -> None:
+    bench = Bench()
+    bench.ask(rank=0, world_size=2)
+    code, text = bench.refusal_of(lambda: bench.ask(rank=1, world_size=3))
+    assert code == "FAILED_PRECONDITION"
+    assert "2 workers, says rank 0 (host-0, process 1000), but this worker says 3" in text
+    bench.ask(rank=1, world_size=2)
+    assert len(bench.outputs(Grant)) == 2
+
+
+def test_a_taken_rank_is_refused_with_the_name_of_its_holder() -> None:
+    bench = Bench()
+    bench.ask(rank=0, world_size=2)
+    code, text = bench.refusal_of(lambda: bench.ask(rank=0, world_size=2))
+    assert code == "ALREADY_EXISTS"
+    assert "rank 0 (host-0, process 1000) has that place" in text
+
+
+def test_workers_of_one_host_need_ports_apart() -> None:
+    bench = Bench()
+    bench.ask(rank=0, world_size=2, threads_max=4, endpoint=join.Endpoint(address="127.0.0.1", port=5000))
+    overlapping = join.Endpoint(address="127.0.0.1", port=5003)
+    code, text = bench.refusal_of(lambda: bench.ask(rank=1, world_size=2, endpoint=overlapping))
+    assert code == "INVALID_ARGUMENT"
+    assert "overlap" in text
+    bench.ask(rank=1, world_size=2, endpoint=join.Endpoint(address="127.0.0.1", port=5004))
+    assert len(bench.outputs(Grant)) == 2
+
+
+def test_when_a_waiting_worker_goes_away_the_others_hear_who_is_missing() -> None:
+    bench = Bench()
+    bench.ask(rank=0, world_size=4)
+    gone = bench.ask(rank=2, world_size=4)
+    bench.jobs.withdraw(gone, bench.now)
+    bench.settle()
+    (refused,) = bench.outputs(Refuse)
+    assert refused.worker.rank == 0
+    assert refused.refusal.code == "ABORTED"
+    assert "rank 2 (host-2, process 1002) went away" in refused.refusal.text
+    assert "ranks 1, 2, 3 of 4" in refused.refusal.text
+    assert len(bench.jobs) == 0
+
+
+def test_when_the_time_is_up_all_hear_who_is_missing() -> None:
+    bench = Bench()
+    bench.ask(rank=0, world_size=3, timeout_ms=60_000)
+    bench.ask(rank=1, world_size=3, timeout_ms=2000)
+    bench.wait(1.5)
+    assert bench.outputs(Refuse) == []
+    bench.wait(1)
+    refused = bench.outputs(Refuse)
+    assert {output.worker.rank for output in refused} == {0, 1}
+    assert {output.refusal.code for output in refused} == {"DEADLINE_EXCEEDED"}
+    assert "rank 2 of 3 did not come" in refused[0].refusal.text
+    bench.ask(rank=0, world_size=1)
+    assert len(bench.outputs(Grant)) == 1, "the name is free again"
+
+
+def test_a_lost_worker_ends_the_job_for_all_others_and_the_lease_comes_back_when_they_know() -> None:
+    bench = Bench()
+    workers = bench.running()
+    bench.jobs.broken(workers[1], workers[1].stream, bench.now)
+    bench.settle()
+    told = bench.outputs(Tell)
+    assert {tell.worker.rank for tell in told} == {0, 2}
+    for tell in told:
+        assert tell.ended.cause == join.JobEnded.WORKER_LOST
+        assert tell.ended.worker == workers[1].peer()
+        assert "rank 1 (host-1, process 1001) was lost" in tell.ended.reason
+    assert len(bench.outputs(Evict)) == 1
+    assert bench.jobs.leases.slots_free == 4096 - 256, "not before the others know"
+    bench.jobs.told(workers[0], bench.now)
+    assert len(bench.jobs) == 1
+    bench.jobs.leave(member(workers[2]), bench.now)
+    bench.settle()
+    assert len(bench.jobs) == 0
+    assert bench.jobs.leases.slots_free == 4096
+
+
+def test_the_lease_stays_taken_until_the_switch_has_forgotten_the_job() -> None:
+    bench = Bench()
+    workers = bench.running(world_size=1)
+    bench.switch_answers = False
+    number = workers[0].job.number
+    bench.jobs.leave(member(workers[0]), bench.now)
+    bench.wait(20)
+    assert bench.jobs.leases.slots_free == 4096 - 256
+    bench.jobs.evicted(number, bench.now)
+    assert bench.jobs.leases.slots_free == 4096
+
+
+def test_a_failed_eviction_is_tried_again_a_second_later() -> None:
+    bench = Bench()
+    workers = bench.running(world_size=1)
+    bench.switch_answers = False
+    bench.jobs.leave(member(workers[0]), bench.now)
+    bench.settle()
+    bench.jobs.evict_failed(workers[0].job.number, bench.now)
+    bench.wait(0.8)
+    assert len(bench.outputs(Evict)) == 1
+    bench.switch_answers = True
+    bench.wait(0.4)
+    assert len(bench.outputs(Evict)) == 2
+    assert bench.jobs.leases.slots_free == 4096
+
+
+def test_a_worker_that_does_not_listen_holds_the_lease_for_a_bounded_time() -> None:
+    bench = Bench()
+    workers = bench.running()
+    bench.jobs.broken(workers[0], workers[0].stream, bench.now)
+    bench.wait(4.8)
+    assert len(bench.jobs) == 1
+    bench.wait(0.4)
+    assert len(bench.jobs) == 0
+    assert bench.jobs.leases.slots_free == 4096
+
+
+def test_while_a_job_is_ending_its_name_is_refused_as_something_that_passes() -> None:
+    bench = Bench()
+    workers = bench.running()
+    bench.jobs.broken(workers[0], workers[0].stream, bench.now)
+    code, text = bench.refusal_of(lambda: bench.ask(rank=0, world_size=3))
+    assert code == "UNAVAILABLE"
+    assert "rank 0 (host-0, process 1000) was lost" in text
+
+
+def test_while_workers_are_leaving_the_name_is_refused_as_something_that_passes() -> None:
+    bench = Bench()
+    workers = bench.running()
+    bench.jobs.leave(member(workers[0]), bench.now)
+    assert bench.refusal_of(lambda: bench.ask(rank=0, world_size=3))[0] == "UNAVAILABLE"
+
+
+def test_silence_is_a_loss_and_heartbeats_prevent_it() -> None:
+    bench = Bench()
+    workers = bench.running()
+    bench.wait(10, beating=workers)
+    assert bench.outputs(Tell) == []
+    bench.wait(2.4, beating=workers[:2])
+    assert bench.outputs(Tell) == []
+    bench.wait(0.3, beating=workers[:2])
+    told = bench.outputs(Tell)
+    assert {tell.worker.rank for tell in told} == {0, 1}
+    assert "rank 2" in told[0].ended.reason
+    assert "no heartbeat" in told[0].ended.reason
+
+
+def test_a_service_that_was_stopped_itself_blames_nobody() -> None:
+    bench = Bench()
+    workers = bench.running()
+    bench.wait(1, beating=workers)
+    bench.now += 60
+    bench.wait(1, beating=workers)
+    assert bench.outputs(Tell) == []
+
+
+def test_a_worker_that_joins_but_never_attends_is_lost() -> None:
+    bench = Bench()
+    workers = [bench.ask(rank=rank, world_size=2) for rank in range(2)]
+    bench.jobs.attend(member(workers[0]), bench.now)
+    bench.wait(9.5, beating=workers[:1])
+    assert bench.outputs(Tell) == []
+    bench.wait(1, beating=workers[:1])
+    (tell,) = bench.outputs(Tell)
+    assert tell.worker is workers[0]
+    assert tell.ended.worker.rank == 1
+    assert "sent no heartbeat" in tell.ended.reason
+
+
+def test_a_worker_that_attends_too_late_hears_why_the_job_ended() -> None:
+    bench = Bench()
+    workers = [bench.ask(rank=rank, world_size=2) for rank in range(2)]
+    bench.jobs.attend(member(workers[0]), bench.now)
+    bench.jobs.broken(workers[0], workers[0].stream, bench.now)
+    bench.settle()
+    assert bench.outputs(Tell) == []
+    bench.jobs.attend(member(workers[1]), bench.now)
+    bench.settle()
+    (tell,) = bench.outputs(Tell)
+    assert tell.worker is workers[1]
+    assert tell.ended.worker.rank == 0
+
+
+def test_the_stream_that_a_newer_one_replaced_may_break() -> None:
+    bench = Bench()
+    workers = bench.running()
+    first = workers[0].stream
+    bench.jobs.attend(member(workers[0]), bench.now)
+    bench.jobs.broken(workers[0], first, bench.now)
+    bench.settle()
+    assert bench.outputs(Tell) == []
+    bench.jobs.broken(workers[0], workers[0].stream, bench.now)
+    bench.settle()
+    assert len(bench.outputs(Tell)) == 2
+
+
+def test_an_abort_names_the_worker_and_its_reason() -> None:
+    bench = Bench()
+    workers = bench.running()
+    bench.jobs.abort(member(workers[2]), "out of memory" + 10_000 * "!", bench.now)
+    bench.settle()
+    told = bench.outputs(Tell)
+    assert {tell.worker.rank for tell in told} == {0, 1, 2}
+    assert told[0].ended.cause == join.JobEnded.ABORTED_BY_WORKER
+    assert told[0].ended.worker.rank == 2
+    assert "rank 2 (host-2, process 1002) ended the job: out of memory" in told[0].ended.reason
+    assert len(told[0].ended.reason) < 2000
+    bench.jobs.abort(member(workers[1]), "second", bench.now)
+    bench.settle()
+    assert len(bench.outputs(Tell)) == 3, "the first cause stands"
+
+
+def test_when_all_have_left_the_lease_is_free_at_once() -> None:
+    bench = Bench()
+    workers = bench.running()
+    for worker in workers:
+        assert len(bench.jobs) == 1
+        bench.jobs.leave(member(worker), bench.now)
+        bench.settle()
+    assert len(bench.jobs) == 0
+    assert bench.jobs.leases.slots_free == 4096
+    assert bench.outputs(Tell) == []
+    assert {close.worker.rank for close in bench.outputs(Close)} == {0, 1, 2}
+
+
+def test_the_next_lease_starts_with_newer_rounds_than_the_newest_heartbeat() -> None:
+    bench = Bench()
+    workers = bench.running()
+    bench.jobs.beat(workers[0], 5_000_000, bench.now)
+    bench.jobs.beat(workers[1], 4_000_000, bench.now)
+    for worker in workers:
+        bench.jobs.leave(member(worker), bench.now)
+    bench.settle()
+    bench.ask(world_size=1)
+    (grant,) = bench.outputs(Grant)
+    assert grant.reply.round_first == 5_000_000 + (1 << 22)
+
+
+def test_a_refusal_of_the_switch_reaches_all_and_frees_everything() -> None:
+    bench = Bench()
+    bench.switch_answers = False
+    workers = [bench.ask(rank=rank, world_size=2) for rank in range(2)]
+    bench.jobs.refused(workers[0].job.number, "table full")
+    bench.settle()
+    assert [(r.refusal.code, "table full" in r.refusal.text) for r in bench.outputs(Refuse)] == [("INTERNAL", True)] * 2
+    assert len(bench.jobs) == 0
+    assert bench.jobs.leases.slots_free == 4096
+
+
+def test_a_worker_that_goes_away_during_admission_ends_the_job_before_it_began() -> None:
+    bench = Bench()
+    bench.switch_answers = False
+    workers = [bench.ask(rank=rank, world_size=2) for rank in range(2)]
+    number = workers[0].job.number
+    bench.jobs.withdraw(workers[0], bench.now)
+    bench.jobs.admitted(number, bench.now)
+    bench.settle()
+    (refused,) = bench.outputs(Refuse)
+    assert refused.worker is workers[1]
+    assert refused.refusal.code == "ABORTED"
+    assert bench.outputs(Grant) == []
+    assert [type(output) for output in bench.done] == [Admit, Refuse, Evict]
+    bench.jobs.evicted(number, bench.now)
+    assert bench.jobs.leases.slots_free == 4096
+
+
+def test_a_switch_that_does_not_answer_an_admission_fails_the_joins_in_time() -> None:
+    bench = Bench()
+    bench.switch_answers = False
+    bench.ask(timeout_ms=2000)
+    bench.wait(2.5)
+    (refused,) = bench.outputs(Refuse)
+    assert refused.refusal.code == "DEADLINE_EXCEEDED"
+    assert bench.jobs.leases.slots_free == 4096 - 256, "it may still have admitted the job"
+
+
+def test_only_the_token_makes_a_member() -> None:
+    bench = Bench()
+    workers = bench.running()
+    forged = member(workers[0])
+    forged.token = workers[1].token
+    for action in (
+        lambda: bench.jobs.attend(forged, bench.now),
+        lambda: bench.jobs.leave(forged, bench.now),
+        lambda: bench.jobs.abort(forged, "", bench.now),
+        lambda: bench.jobs.job_of(forged),
+        lambda: bench.jobs.leave(join.Member(job=63, worker=0, token=workers[0].token), bench.now),
+        lambda: bench.jobs.leave(join.Member(job=workers[0].job.number, worker=3), bench.now),
+    ):
+        assert bench.refusal_of(action)[0] == "NOT_FOUND"
+    assert [worker.presence for worker in workers] == [Presence.ATTENDING] * 3
+
+
+def test_who_has_left_cannot_come_back() -> None:
+    bench = Bench()
+    workers = bench.running()
+    bench.jobs.leave(member(workers[0]), bench.now)
+    assert bench.refusal_of(lambda: bench.jobs.attend(member(workers[0]), bench.now))[0] == "NOT_FOUND"
+
+
+def test_a_closing_service_ends_running_jobs_and_forms_no_more() -> None:
+    bench = Bench()
+    bench.running(job_name="running")
+    bench.ask(job_name="forming", world_size=2)
+    bench.jobs.close("the switch was stopped", bench.now)
+    bench.settle()
+    assert {tell.ended.cause for tell in bench.outputs(Tell)} == {join.JobEnded.SWITCH_LOST}
+    assert [refused.refusal.code for refused in bench.outputs(Refuse)] == ["UNAVAILABLE"]
+    assert bench.refusal_of(lambda: bench.ask(job_name="new"))[0] == "UNAVAILABLE"

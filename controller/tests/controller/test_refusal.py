@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from wiresum import join
+from wiresum.controller.refusal import Refusal, check_join
+from wiresum.controller.testing import join_request
+
+
+def endpoint(address: str = "10.0.0.1", port: int = 5000) -> join.Endpoint:
+    return join.Endpoint(address=address, port=port)
+
+
+@pytest.mark.parametrize(
+    ("fields", "named"),
+    [
+        ({"job_name": ""}, "job_name"),
+        ({"job_name": "x" * 129}, "job_name"),
+        ({"job_name": "ä" * 65}, "job_name"),
+        ({"job_name": "two\nlines"}, "job_name"),
+        ({"host_name": "x" * 256}, "host_name"),
+        ({"host_name": "\x1b[2J"}, "host_name"),
+        ({"software_version": "1" * 65}, "software_version"),
+        ({"world_size": 0}, "world_size"),
+        ({"world_size": 33}, "world_size"),
+        ({"world_size": 4, "rank": 4}, "rank"),
+        ({"world_size": 4, "rank": 2**32 - 1}, "rank"),
+        ({"threads_max": 0}, "threads_max"),
+        ({"threads_max": 17}, "threads_max"),
+        ({"lanes_max": 0}, "lanes_max"),
+        ({"lanes_max": 16371}, "lanes_max"),
+        ({"slots": 32769}, "slots"),
+        ({"endpoint": endpoint("")}, "endpoint.address"),
+        ({"endpoint": endpoint("10.0.0")}, "endpoint.address"),
+        ({"endpoint": endpoint("10.0.0.256")}, "endpoint.address"),
+        ({"endpoint": endpoint("::1")}, "endpoint.address"),
+        ({"endpoint": endpoint("localhost")}, "endpoint.address"),
+        ({"endpoint": endpoint("0.0.0.0")}, "endpoint.address"),
+        ({"endpoint": endpoint("224.0.0.1")}, "endpoint.address"),
+        ({"endpoint": endpoint("255.255.255.255")}, "endpoint.address"),
+        ({"endpoint": endpoint(port=0)}, "endpoint.port"),
+        ({"endpoint": endpoint(port=65533), "threads_max": 4}, "endpoint.port"),
+        ({"endpoint": endpoint(port=2**32 - 1)}, "endpoint.port"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_by_the_name_of_its_field(fields: dict[str, object], named: str) -> None:
+    with pytest.raises(Refusal) as caught:
+        check_join(join_request(**fields))
+    assert caught.value.code == "INVALID_ARGUMENT"
+    assert caught.value.text.startswith(named + " ")
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"job_name": "x" * 128, "host_name": "h" * 255},
+        {"world_size": 32, "rank": 31},
+        {"threads_max": 16, "lanes_max": 16370, "slots": 32768},
+        {"endpoint": endpoint(port=65532), "threads_max": 4},
+        {"host_name": "", "software_version": ""},
+    ],
+)
+def test_the_extremes_that_make_sense_pass(fields: dict[str, object]) -> None:
+    check_join(join_request(**fields))
+
+
+@pytest.mark.parametrize("version", [0, 2, 2**32 - 1])
+def test_another_protocol_version_is_refused_with_both_versions(version: int) -> None:
+    with pytest.raises(Refusal) as caught:
+        check_join(join_request(protocol_version=version, software_version="9.9"))
+    assert caught.value.code == "FAILED_PRECONDITION"
+    assert f"wiresum 9.9) speaks version {version}" in caught.value.text
+    assert "install the same release" in caught.value.text
+
+
+@given(raw=st.binary(max_size=200), version=st.booleans())
+def test_no_bytes_that_parse_do_more_than_pass_or_be_refused(raw: bytes, version: bool) -> None:
+    request = join.JoinRequest()
+    try:
+        request.ParseFromString(raw)
+    except Exception as error:
+        assert type(error).__name__ == "DecodeError"
+        return
+    if version:
+        request.protocol_version = join.PROTOCOL_VERSION
+    try:
+        check_join(request)
+    except Refusal as refusal:
+        assert refusal.text
+        assert len(refusal.text) < 1000

@@ -1,0 +1,104 @@
+"""What the controller needs from a switch, whatever kind it is.
+
+The software switch in this process, a Tofino and bmv2 are each a `SwitchDriver`. The fields of `JobEntry` are
+those of `soft_switch/src/dataplane.hpp`: what goes into the admission and multicast tables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol, runtime_checkable
+
+WORKERS_MAX = 32
+"""Workers of one job at one switch: the width of a cell's bitmap."""
+
+THREADS_MAX = 16
+"""Data ports of a switch, and of a worker: the port numbers are the base port + 0..15."""
+
+REASONS = ("admitted", "resent", "duplicate", "stale", "out_of_lease", "unknown", "malformed")
+"""The keys of `JobCounters.packets`, in the order of `dataplane::Reason`."""
+
+
+class Endpoint(NamedTuple):
+    """An IPv4 address in dotted form and a UDP base port: thread t uses `port + t`."""
+
+    address: str
+    port: int
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What the switch has room for, fixed at its start."""
+
+    slots: int
+    lanes_max: int
+    jobs_max: int
+    """Job numbers are 0 .. jobs_max - 1."""
+    threads_max: int = THREADS_MAX
+    """Ports that the switch listens on: a job cannot use more threads than that."""
+
+
+@dataclass(frozen=True)
+class JobEntry:
+    """One admitted job."""
+
+    job: int
+    key: int
+    workers: int
+    threads: int
+    """A power of two, at most 16, that divides `slots`."""
+    lanes: int
+    slot_base: int
+    slots: int
+    """A power of two."""
+    round_first: int
+    endpoints: tuple[Endpoint, ...]
+    """One for each worker, in order of rank."""
+
+
+@dataclass(frozen=True)
+class JobCounters:
+    """What the switch counted for one job since it was admitted."""
+
+    packets: Mapping[str, int] = field(default_factory=dict)
+    """By reason: the keys are `REASONS`."""
+    results: int = 0
+    tensor_last: Sequence[int] = ()
+    """For each worker, the tag of its newest contribution."""
+    contributions: Sequence[int] = ()
+    """For each worker, how many packets of it were counted into a cell."""
+
+
+class DriverError(RuntimeError):
+    """The switch refused, or could not be told: the text says what and why."""
+
+
+@runtime_checkable
+class SwitchDriver(Protocol):
+    """A switch. Calls may block for as long as a round trip to the switch takes; the service makes them one at
+    a time, from one thread that does nothing else, so an implementation needs no lock against itself."""
+
+    @property
+    def name(self) -> str:
+        """For people: "soft switch", "Tofino at 10.0.0.2"."""
+
+    @property
+    def sizes(self) -> Sizes: ...
+
+    @property
+    def endpoint(self) -> Endpoint:
+        """Where workers send their packets. An address of "0.0.0.0" stands for "the one that the worker
+        reached the join service at", for a software switch that listens on every interface."""
+
+    def admit(self, entry: JobEntry) -> None:
+        """Installs a job. Raises `DriverError`, and changes nothing, if the switch refuses."""
+
+    def evict(self, job: int) -> None:
+        """Removes a job; when this returns, its packets are unknown. No error if there is none such."""
+
+    def counters(self, job: int) -> JobCounters:
+        """Zeros for a job that was never admitted; the last values for one that was evicted."""
+
+    def close(self) -> None:
+        """Idempotent. No call follows."""

@@ -1,0 +1,78 @@
+"""What the service answers to a request that it does not grant, and the checks that need nothing but the request."""
+
+from __future__ import annotations
+
+import ipaddress
+
+from wiresum import join
+
+HOST_NAME_BYTES_MAX = 255
+SOFTWARE_VERSION_BYTES_MAX = 64
+REASON_CHARACTERS_MAX = 1000
+LANES_MAX = 16370
+"""Words of the largest UDP datagram over IPv4, after the header."""
+LEASE_SLOTS_MAX = 32768
+"""A packet names its cell with 16 bits, and a slot has two cells."""
+
+
+class Refusal(Exception):  # noqa: N818 - it is an answer, not a fault
+    """`code` is the name of a `grpc.StatusCode`; join.proto says which means what."""
+
+    def __init__(self, code: str, text: str) -> None:
+        super().__init__(text)
+        self.code = code
+        self.text = text
+
+
+def check_join(request: join.JoinRequest) -> None:
+    """Raises a `Refusal` that names the field, if the request makes no sense whatever the jobs there are."""
+    if request.protocol_version != join.PROTOCOL_VERSION:
+        theirs = request.software_version if _is_text(request.software_version, SOFTWARE_VERSION_BYTES_MAX) else "?"
+        raise Refusal(
+            "FAILED_PRECONDITION",
+            f"the worker (wiresum {theirs or '?'}) speaks version {request.protocol_version} of the join protocol, and "
+            f"this switch version {join.PROTOCOL_VERSION}: install the same release of wiresum at both",
+        )
+    for name, text, bytes_max, required in (
+        ("job_name", request.job_name, join.JOB_NAME_BYTES_MAX, True),
+        ("host_name", request.host_name, HOST_NAME_BYTES_MAX, False),
+        ("software_version", request.software_version, SOFTWARE_VERSION_BYTES_MAX, False),
+    ):
+        if required and not text:
+            raise _invalid(name, "is empty: give the job a name (WIRESUM_JOB)")
+        if not _is_text(text, bytes_max):
+            raise _invalid(name, f"must be printable, and at most {bytes_max} bytes long")
+    if not 1 <= request.world_size <= join.WORKERS_MAX:
+        raise _invalid(
+            "world_size", f"is {request.world_size}: one switch aggregates for 1 to {join.WORKERS_MAX} workers"
+        )
+    if request.rank >= request.world_size:
+        raise _invalid("rank", f"is {request.rank}: a job of {request.world_size} has 0 to {request.world_size - 1}")
+    if not 1 <= request.threads_max <= join.THREADS_MAX:
+        raise _invalid("threads_max", f"is {request.threads_max}: it must be 1 to {join.THREADS_MAX}")
+    if not 1 <= request.lanes_max <= LANES_MAX:
+        raise _invalid("lanes_max", f"is {request.lanes_max}: it must be 1 to {LANES_MAX}")
+    if request.slots > LEASE_SLOTS_MAX:
+        raise _invalid(
+            "slots", f"is {request.slots}: a packet can name {LEASE_SLOTS_MAX} at most; 0 asks for the usual"
+        )
+    _check_endpoint(request.endpoint, request.threads_max)
+
+
+def _check_endpoint(endpoint: join.Endpoint, threads: int) -> None:
+    try:
+        address = ipaddress.IPv4Address(endpoint.address)
+    except ValueError:
+        raise _invalid("endpoint.address", f"is {endpoint.address[:64]!r}: it must be an IPv4 address") from None
+    if address.is_unspecified or address.is_multicast or address.is_reserved:
+        raise _invalid("endpoint.address", f"is {address}: it must be one that this worker sends its packets from")
+    if not 1 <= endpoint.port <= 65536 - threads:
+        raise _invalid("endpoint.port", f"is {endpoint.port}: ports port .. port + {threads - 1} must be 1 to 65535")
+
+
+def _is_text(text: str, bytes_max: int) -> bool:
+    return text.isprintable() and len(text.encode()) <= bytes_max
+
+
+def _invalid(field: str, problem: str) -> Refusal:
+    return Refusal("INVALID_ARGUMENT", f"{field} {problem}")

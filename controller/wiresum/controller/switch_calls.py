@@ -1,0 +1,56 @@
+"""Calls to the switch, made one at a time, in order, by a thread that does nothing else.
+
+Not an executor of the standard library, which waits for its calls when the interpreter ends: one that hangs, in a
+switch that does not answer, must not keep the process from ending.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import threading
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+class SwitchCalls:
+    """Used from one event loop."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        # Bounded by its callers: each job has at most one admission and one eviction in it, and each call of a
+        # client, of which gRPC admits a limited number, at most one question.
+        self._calls: queue.SimpleQueue[tuple[Callable[[], Any], asyncio.Future[Any]] | None] = queue.SimpleQueue()
+        threading.Thread(target=self._work, name="wiresum-switch-calls", daemon=True).start()
+
+    def submit(self, function: Callable[[], T]) -> asyncio.Future[T]:
+        result: asyncio.Future[T] = self._loop.create_future()
+        self._calls.put((function, result))
+        return result
+
+    def close(self) -> None:
+        """The thread ends after the calls that it has. Nobody waits for that."""
+        self._calls.put(None)
+
+    def _work(self) -> None:
+        while (call := self._calls.get()) is not None:
+            function, result = call
+            try:
+                value, error = function(), None
+            except Exception as caught:
+                value, error = None, caught
+            try:
+                self._loop.call_soon_threadsafe(_settle, result, value, error)
+            except RuntimeError:  # the loop is closed: nobody is left to be told
+                return
+
+
+def _settle(result: asyncio.Future[Any], value: object, error: Exception | None) -> None:
+    if result.done():  # its waiter was cancelled
+        return
+    if error is None:
+        result.set_result(value)
+    else:
+        result.set_exception(error)

@@ -1,0 +1,220 @@
+# mypy: ignore-errors
+# ruff: noqa
+# fmt: off
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class Endpoint(_message.Message):
+    __slots__ = ("address", "port")
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    PORT_FIELD_NUMBER: _ClassVar[int]
+    address: str
+    port: int
+    def __init__(self, address: _Optional[str] = ..., port: _Optional[int] = ...) -> None: ...
+
+class JoinRequest(_message.Message):
+    __slots__ = ("protocol_version", "job_name", "rank", "world_size", "endpoint", "threads_max", "lanes_max", "slots", "host_name", "process_id", "software_version", "timeout_ms", "key")
+    PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
+    JOB_NAME_FIELD_NUMBER: _ClassVar[int]
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    WORLD_SIZE_FIELD_NUMBER: _ClassVar[int]
+    ENDPOINT_FIELD_NUMBER: _ClassVar[int]
+    THREADS_MAX_FIELD_NUMBER: _ClassVar[int]
+    LANES_MAX_FIELD_NUMBER: _ClassVar[int]
+    SLOTS_FIELD_NUMBER: _ClassVar[int]
+    HOST_NAME_FIELD_NUMBER: _ClassVar[int]
+    PROCESS_ID_FIELD_NUMBER: _ClassVar[int]
+    SOFTWARE_VERSION_FIELD_NUMBER: _ClassVar[int]
+    TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    protocol_version: int
+    job_name: str
+    rank: int
+    world_size: int
+    endpoint: Endpoint
+    threads_max: int
+    lanes_max: int
+    slots: int
+    host_name: str
+    process_id: int
+    software_version: str
+    timeout_ms: int
+    key: int
+    def __init__(self, protocol_version: _Optional[int] = ..., job_name: _Optional[str] = ..., rank: _Optional[int] = ..., world_size: _Optional[int] = ..., endpoint: _Optional[_Union[Endpoint, _Mapping]] = ..., threads_max: _Optional[int] = ..., lanes_max: _Optional[int] = ..., slots: _Optional[int] = ..., host_name: _Optional[str] = ..., process_id: _Optional[int] = ..., software_version: _Optional[str] = ..., timeout_ms: _Optional[int] = ..., key: _Optional[int] = ...) -> None: ...
+
+class JoinReply(_message.Message):
+    __slots__ = ("job", "key", "worker", "workers", "lanes", "threads", "slots", "round_first", "switch_endpoint", "peers", "token", "heartbeat_interval_ms", "heartbeat_lost_ms")
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    WORKER_FIELD_NUMBER: _ClassVar[int]
+    WORKERS_FIELD_NUMBER: _ClassVar[int]
+    LANES_FIELD_NUMBER: _ClassVar[int]
+    THREADS_FIELD_NUMBER: _ClassVar[int]
+    SLOTS_FIELD_NUMBER: _ClassVar[int]
+    ROUND_FIRST_FIELD_NUMBER: _ClassVar[int]
+    SWITCH_ENDPOINT_FIELD_NUMBER: _ClassVar[int]
+    PEERS_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    HEARTBEAT_INTERVAL_MS_FIELD_NUMBER: _ClassVar[int]
+    HEARTBEAT_LOST_MS_FIELD_NUMBER: _ClassVar[int]
+    job: int
+    key: int
+    worker: int
+    workers: int
+    lanes: int
+    threads: int
+    slots: int
+    round_first: int
+    switch_endpoint: Endpoint
+    peers: _containers.RepeatedCompositeFieldContainer[Peer]
+    token: str
+    heartbeat_interval_ms: int
+    heartbeat_lost_ms: int
+    def __init__(self, job: _Optional[int] = ..., key: _Optional[int] = ..., worker: _Optional[int] = ..., workers: _Optional[int] = ..., lanes: _Optional[int] = ..., threads: _Optional[int] = ..., slots: _Optional[int] = ..., round_first: _Optional[int] = ..., switch_endpoint: _Optional[_Union[Endpoint, _Mapping]] = ..., peers: _Optional[_Iterable[_Union[Peer, _Mapping]]] = ..., token: _Optional[str] = ..., heartbeat_interval_ms: _Optional[int] = ..., heartbeat_lost_ms: _Optional[int] = ...) -> None: ...
+
+class Peer(_message.Message):
+    __slots__ = ("rank", "host_name", "process_id")
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    HOST_NAME_FIELD_NUMBER: _ClassVar[int]
+    PROCESS_ID_FIELD_NUMBER: _ClassVar[int]
+    rank: int
+    host_name: str
+    process_id: int
+    def __init__(self, rank: _Optional[int] = ..., host_name: _Optional[str] = ..., process_id: _Optional[int] = ...) -> None: ...
+
+class Member(_message.Message):
+    __slots__ = ("job", "worker", "token")
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    WORKER_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    job: int
+    worker: int
+    token: str
+    def __init__(self, job: _Optional[int] = ..., worker: _Optional[int] = ..., token: _Optional[str] = ...) -> None: ...
+
+class Heartbeat(_message.Message):
+    __slots__ = ("member", "round_newest")
+    MEMBER_FIELD_NUMBER: _ClassVar[int]
+    ROUND_NEWEST_FIELD_NUMBER: _ClassVar[int]
+    member: Member
+    round_newest: int
+    def __init__(self, member: _Optional[_Union[Member, _Mapping]] = ..., round_newest: _Optional[int] = ...) -> None: ...
+
+class JobEvent(_message.Message):
+    __slots__ = ("pulse", "ended")
+    PULSE_FIELD_NUMBER: _ClassVar[int]
+    ENDED_FIELD_NUMBER: _ClassVar[int]
+    pulse: Pulse
+    ended: JobEnded
+    def __init__(self, pulse: _Optional[_Union[Pulse, _Mapping]] = ..., ended: _Optional[_Union[JobEnded, _Mapping]] = ...) -> None: ...
+
+class Pulse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class JobEnded(_message.Message):
+    __slots__ = ("cause", "worker", "reason")
+    class Cause(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        CAUSE_UNSPECIFIED: _ClassVar[JobEnded.Cause]
+        WORKER_LOST: _ClassVar[JobEnded.Cause]
+        ABORTED_BY_WORKER: _ClassVar[JobEnded.Cause]
+        ENDED_BY_OPERATOR: _ClassVar[JobEnded.Cause]
+        SWITCH_LOST: _ClassVar[JobEnded.Cause]
+    CAUSE_UNSPECIFIED: JobEnded.Cause
+    WORKER_LOST: JobEnded.Cause
+    ABORTED_BY_WORKER: JobEnded.Cause
+    ENDED_BY_OPERATOR: JobEnded.Cause
+    SWITCH_LOST: JobEnded.Cause
+    CAUSE_FIELD_NUMBER: _ClassVar[int]
+    WORKER_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    cause: JobEnded.Cause
+    worker: Peer
+    reason: str
+    def __init__(self, cause: _Optional[_Union[JobEnded.Cause, str]] = ..., worker: _Optional[_Union[Peer, _Mapping]] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class LeaveReply(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class AbortRequest(_message.Message):
+    __slots__ = ("member", "reason")
+    MEMBER_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    member: Member
+    reason: str
+    def __init__(self, member: _Optional[_Union[Member, _Mapping]] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class AbortReply(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class Diagnosis(_message.Message):
+    __slots__ = ("workers",)
+    class Worker(_message.Message):
+        __slots__ = ("peer", "tensor_last", "contributions", "heartbeat_age_ms", "left")
+        PEER_FIELD_NUMBER: _ClassVar[int]
+        TENSOR_LAST_FIELD_NUMBER: _ClassVar[int]
+        CONTRIBUTIONS_FIELD_NUMBER: _ClassVar[int]
+        HEARTBEAT_AGE_MS_FIELD_NUMBER: _ClassVar[int]
+        LEFT_FIELD_NUMBER: _ClassVar[int]
+        peer: Peer
+        tensor_last: int
+        contributions: int
+        heartbeat_age_ms: int
+        left: bool
+        def __init__(self, peer: _Optional[_Union[Peer, _Mapping]] = ..., tensor_last: _Optional[int] = ..., contributions: _Optional[int] = ..., heartbeat_age_ms: _Optional[int] = ..., left: _Optional[bool] = ...) -> None: ...
+    WORKERS_FIELD_NUMBER: _ClassVar[int]
+    workers: _containers.RepeatedCompositeFieldContainer[Diagnosis.Worker]
+    def __init__(self, workers: _Optional[_Iterable[_Union[Diagnosis.Worker, _Mapping]]] = ...) -> None: ...
+
+class ListJobsRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListJobsReply(_message.Message):
+    __slots__ = ("jobs", "slots_total", "slots_free")
+    class Job(_message.Message):
+        __slots__ = ("job", "name", "world_size", "joined", "slot_base", "slots", "state", "packets", "results", "age_seconds")
+        class PacketsEntry(_message.Message):
+            __slots__ = ("key", "value")
+            KEY_FIELD_NUMBER: _ClassVar[int]
+            VALUE_FIELD_NUMBER: _ClassVar[int]
+            key: str
+            value: int
+            def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+        JOB_FIELD_NUMBER: _ClassVar[int]
+        NAME_FIELD_NUMBER: _ClassVar[int]
+        WORLD_SIZE_FIELD_NUMBER: _ClassVar[int]
+        JOINED_FIELD_NUMBER: _ClassVar[int]
+        SLOT_BASE_FIELD_NUMBER: _ClassVar[int]
+        SLOTS_FIELD_NUMBER: _ClassVar[int]
+        STATE_FIELD_NUMBER: _ClassVar[int]
+        PACKETS_FIELD_NUMBER: _ClassVar[int]
+        RESULTS_FIELD_NUMBER: _ClassVar[int]
+        AGE_SECONDS_FIELD_NUMBER: _ClassVar[int]
+        job: int
+        name: str
+        world_size: int
+        joined: int
+        slot_base: int
+        slots: int
+        state: str
+        packets: _containers.ScalarMap[str, int]
+        results: int
+        age_seconds: float
+        def __init__(self, job: _Optional[int] = ..., name: _Optional[str] = ..., world_size: _Optional[int] = ..., joined: _Optional[int] = ..., slot_base: _Optional[int] = ..., slots: _Optional[int] = ..., state: _Optional[str] = ..., packets: _Optional[_Mapping[str, int]] = ..., results: _Optional[int] = ..., age_seconds: _Optional[float] = ...) -> None: ...
+    JOBS_FIELD_NUMBER: _ClassVar[int]
+    SLOTS_TOTAL_FIELD_NUMBER: _ClassVar[int]
+    SLOTS_FREE_FIELD_NUMBER: _ClassVar[int]
+    jobs: _containers.RepeatedCompositeFieldContainer[ListJobsReply.Job]
+    slots_total: int
+    slots_free: int
+    def __init__(self, jobs: _Optional[_Iterable[_Union[ListJobsReply.Job, _Mapping]]] = ..., slots_total: _Optional[int] = ..., slots_free: _Optional[int] = ...) -> None: ...

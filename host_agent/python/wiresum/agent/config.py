@@ -1,0 +1,166 @@
+"""What the environment says about how this worker should join: the `WIRESUM_*` variables."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+CONTROL_PORT = 43487
+"""The join service's usual TCP port."""
+
+THREADS_MAX = 16
+LANES_MAX = 16370
+"""Words of the largest UDP datagram over IPv4, after the header."""
+SLOTS_MAX = 32768
+"""A packet names its cell with 16 bits, and a slot has two cells."""
+SPIN_US_MAX = 1_000_000
+JOIN_TIMEOUT_S_MAX = 86_400.0
+JOB_NAME_BYTES_MAX = 128
+
+
+@dataclass(frozen=True)
+class AgentConfig:
+    """Every value is checked, wherever it comes from: a `ValueError` names the field and its variable."""
+
+    switch: str = f"127.0.0.1:{CONTROL_PORT}"
+    """WIRESUM_SWITCH: the control endpoint, host:port; a host alone gets the usual port."""
+    job: str = ""
+    """WIRESUM_JOB: "" lets the backend choose a name."""
+    address: str = ""
+    """WIRESUM_ADDRESS: the local IPv4 address for data; "" takes the one that routes to the switch."""
+    threads: int = 0
+    """WIRESUM_THREADS: 0 goes by the number of cores."""
+    lanes: int = 0
+    """WIRESUM_LANES: words in a packet; 0 goes by the MTU of the interface."""
+    slots: int = 0
+    """WIRESUM_SLOTS: 0 lets the service decide."""
+    lane_bits: int = 32
+    """WIRESUM_LANE_BITS: 32, 16 or 8 bits for each float on the wire."""
+    spin_us: int = -1
+    """WIRESUM_SPIN_US: how long to poll before blocking; -1 goes by the number of cores."""
+    join_timeout_s: float = 300.0
+    """WIRESUM_JOIN_TIMEOUT: how long to wait for the switch and for the other workers."""
+    offload: bool = True
+    """WIRESUM_OFFLOAD: UDP GSO and GRO, where the kernel has them."""
+    key: int = 0
+    """WIRESUM_KEY: a key that all workers of the job must share; 0 lets the service draw one."""
+
+    @classmethod
+    def from_environment(cls, environ: Mapping[str, str] = os.environ, **overrides: Any) -> AgentConfig:
+        """Reads the variables; an override that is not None wins, an empty variable counts as unset."""
+        unknown = overrides.keys() - _VARIABLES.keys()
+        if unknown:
+            raise TypeError(f"no such setting: {', '.join(sorted(unknown))}; there are {', '.join(_VARIABLES)}")
+        values: dict[str, Any] = {}
+        for name, (variable, parse) in _VARIABLES.items():
+            text = environ.get(variable, "").strip()
+            if overrides.get(name) is not None:
+                values[name] = overrides[name]
+            elif text:
+                try:
+                    values[name] = parse(text)
+                except ValueError as error:
+                    raise ValueError(f"{variable}={text!r}: {error}") from None
+        return cls(**values)
+
+    def __post_init__(self) -> None:
+        for name, check in _CHECKS.items():
+            problem = check(getattr(self, name))
+            if problem:
+                raise ValueError(f"{_VARIABLES[name][0]} ({name}) is {getattr(self, name)!r}: {problem}")
+        if ":" not in self.switch:
+            object.__setattr__(self, "switch", f"{self.switch}:{CONTROL_PORT}")
+
+    @property
+    def switch_host(self) -> str:
+        return self.switch.rpartition(":")[0]
+
+    @property
+    def switch_port(self) -> int:
+        return int(self.switch.rpartition(":")[2])
+
+
+def _integer(text: str) -> int:
+    try:
+        return int(text, 0)
+    except ValueError:
+        raise ValueError("a whole number is needed, like 4 or 0x10") from None
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise ValueError("a number of seconds is needed, like 60 or 2.5") from None
+
+
+def _boolean(text: str) -> bool:
+    value = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
+    if text.lower() not in value:
+        raise ValueError("1 or 0 is needed (or true, false, yes, no, on, off)")
+    return value[text.lower()]
+
+
+_VARIABLES: Mapping[str, tuple[str, Callable[[str], Any]]] = {
+    "switch": ("WIRESUM_SWITCH", str),
+    "job": ("WIRESUM_JOB", str),
+    "address": ("WIRESUM_ADDRESS", str),
+    "threads": ("WIRESUM_THREADS", _integer),
+    "lanes": ("WIRESUM_LANES", _integer),
+    "slots": ("WIRESUM_SLOTS", _integer),
+    "lane_bits": ("WIRESUM_LANE_BITS", _integer),
+    "spin_us": ("WIRESUM_SPIN_US", _integer),
+    "join_timeout_s": ("WIRESUM_JOIN_TIMEOUT", _number),
+    "offload": ("WIRESUM_OFFLOAD", _boolean),
+    "key": ("WIRESUM_KEY", _integer),
+}
+
+
+def _within(least: int, most: int) -> Callable[[int], str]:
+    return lambda value: "" if least <= value <= most else f"it must be {least} to {most}"
+
+
+def _switch_problem(switch: str) -> str:
+    host, colon, port = switch.rpartition(":")
+    if not colon:
+        host, port = switch, str(CONTROL_PORT)
+    if not host or ":" in host or any(c.isspace() for c in switch):
+        return "it must be host:port, with a name or an IPv4 address, like 10.0.0.1:43487"
+    if not (port.isascii() and port.isdigit() and 1 <= int(port) <= 65535):
+        return "its port must be 1 to 65535"
+    return ""
+
+
+def _job_problem(job: str) -> str:
+    if not job.isprintable() or len(job.encode()) > JOB_NAME_BYTES_MAX:
+        return f"it must be printable, and at most {JOB_NAME_BYTES_MAX} bytes long"
+    return ""
+
+
+def _address_problem(address: str) -> str:
+    if not address:
+        return ""
+    try:
+        parsed = ipaddress.IPv4Address(address)
+    except ValueError:
+        return "it must be an IPv4 address of this host, like 10.0.0.1"
+    if parsed.is_unspecified or parsed.is_multicast or parsed.is_reserved:
+        return "it must be the address of one interface of this host"
+    return ""
+
+
+_CHECKS: Mapping[str, Callable[[Any], str]] = {
+    "switch": _switch_problem,
+    "job": _job_problem,
+    "address": _address_problem,
+    "threads": _within(0, THREADS_MAX),
+    "lanes": _within(0, LANES_MAX),
+    "slots": _within(0, SLOTS_MAX),
+    "lane_bits": lambda bits: "" if bits in (32, 16, 8) else "it must be 32, 16 or 8",
+    "spin_us": _within(-1, SPIN_US_MAX),
+    "join_timeout_s": lambda s: "" if 0 < s <= JOIN_TIMEOUT_S_MAX else f"it must be over 0, to {JOIN_TIMEOUT_S_MAX}",
+    "key": _within(0, 2**32 - 1),
+}

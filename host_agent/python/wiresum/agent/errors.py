@@ -1,0 +1,53 @@
+"""What can go wrong, as exceptions. Every text says what happened and what to do about it.
+
+The first argument is always the text, and the attributes are keyword arguments with defaults, so that each
+exception survives pickling on its way from a worker process to its launcher.
+"""
+
+from __future__ import annotations
+
+
+class WiresumError(RuntimeError):
+    """The base of all errors of Wiresum."""
+
+
+class JoinError(WiresumError):
+    """This worker was not admitted to its job."""
+
+    def __init__(self, text: str, *, code: str = "UNKNOWN") -> None:
+        super().__init__(text)
+        self.code = code
+        """The name of a `grpc.StatusCode`: the conditions are listed in `wiresum/join/join.proto`."""
+
+
+class WorkerLostError(WiresumError):
+    """Another worker of the job died, or fell silent."""
+
+    def __init__(self, text: str, *, rank: int = -1, host_name: str = "") -> None:
+        super().__init__(text)
+        self.rank = rank
+        self.host_name = host_name
+
+
+class SwitchUnreachableError(WiresumError):
+    """The switch, or the join service beside it, does not answer any more."""
+
+
+class DivergedError(WiresumError):
+    """The workers called different collectives, or the same ones in a different order."""
+
+
+class CollectiveTimeoutError(WiresumError):
+    """A collective did not complete in time."""
+
+
+class SessionClosedError(WiresumError):
+    """The operation was submitted to, or pending in, a session that has been closed."""
+
+
+class JobAbortedError(WiresumError):
+    """Somebody else ended the job."""
+
+    def __init__(self, text: str, *, reason: str = "") -> None:
+        super().__init__(text)
+        self.reason = reason

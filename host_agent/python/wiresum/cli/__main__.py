@@ -1,0 +1,5 @@
+"""`python -m wiresum.cli`, where the `wiresum` script is not on the path."""
+
+from wiresum.cli.main import main
+
+main(prog_name="python -m wiresum.cli")

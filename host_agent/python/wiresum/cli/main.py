@@ -1,0 +1,90 @@
+"""Finds the subcommands, and imports only the one that runs: `wiresum --help` is to answer at once.
+
+A subcommand is an entry point of the group `wiresum.commands`, so that any package can bring its own. Those of Wiresum
+itself are also listed here, for their one-line help, and for a source tree that is not installed.
+"""
+
+from __future__ import annotations
+
+from importlib.metadata import EntryPoint, entry_points
+
+import click
+
+GROUP = "wiresum.commands"
+
+BUILT_IN = {
+    "jobs": ("wiresum.cli.jobs:jobs", "List the jobs of a switch."),
+    "switch": ("wiresum.switch.command:switch", "Run a software switch, with its join service."),
+    "version": ("wiresum.cli.version:version", "Say which versions are installed."),
+}
+
+EXTRA_OF = {"torch": "torch", "numpy": "torch", "matplotlib": "demo", "rich": "demo", "sklearn": "demo"}
+"""Which extra of the package brings a module that a subcommand may need. What is not here is always installed."""
+
+
+class LazyGroup(click.Group):
+    """A group whose subcommands are imported when they are asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted(_commands())
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        entry = _commands().get(cmd_name)
+        if entry is None:
+            return None
+        try:
+            command = entry.load()
+        except ImportError as error:
+            raise click.ClickException(_what_is_missing(cmd_name, error)) from error
+        if not isinstance(command, click.Command):
+            raise click.ClickException(f"the entry point '{entry.value}' of 'wiresum {cmd_name}' is not a command")
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        rows = [(name, _summary(entry)) for name, entry in sorted(_commands().items())]
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
+
+
+def _commands() -> dict[str, EntryPoint]:
+    built_in = {name: EntryPoint(name, target, GROUP) for name, (target, _) in BUILT_IN.items()}
+    return built_in | {entry.name: entry for entry in entry_points(group=GROUP)}
+
+
+def _summary(entry: EntryPoint) -> str:
+    target, summary = BUILT_IN.get(entry.name, ("", ""))
+    if entry.value == target:
+        return summary
+    return f"From {entry.dist.name if entry.dist else entry.module}."
+
+
+def _what_is_missing(command: str, error: ImportError) -> str:
+    module = error.name or ""
+    top = module.partition(".")[0]
+    if top in EXTRA_OF:
+        return f"'wiresum {command}' needs {top}, which is not installed: pip install 'wiresum[{EXTRA_OF[top]}]'"
+    if top == "wiresum":
+        return f"'wiresum {command}' needs {module}, which is not in this installation ({error}): install wiresum again"
+    return f"'wiresum {command}' cannot be loaded ({error}): pip install --upgrade --force-reinstall wiresum"
+
+
+EPILOG = """\b
+Examples:
+  wiresum switch                            a switch at the usual ports
+  WIRESUM_SWITCH=10.0.0.1:43487 torchrun --nproc-per-node 4 train.py
+                                            workers of a job on that switch
+  wiresum jobs --switch 10.0.0.1:43487      what goes on there
+
+\b
+Completion, in bash (zsh and fish likewise):
+  eval "$(_WIRESUM_COMPLETE=bash_source wiresum)"
+"""
+
+
+@click.command(cls=LazyGroup, epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+def main() -> None:
+    """Sum gradients in the network.
+
+    A switch adds up the gradients of all workers of a job while they pass through it. Start a switch, then start
+    training with init_process_group("wiresum").
+    """

@@ -1,0 +1,33 @@
+"""`wiresum version`."""
+
+from __future__ import annotations
+
+import json
+import platform
+from importlib import metadata
+
+import click
+
+PACKAGES = ("wiresum", "torch", "grpcio", "protobuf", "numpy")
+
+
+@click.command(epilog="\b\nExample:\n  wiresum version --json")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON object.")
+def version(as_json: bool) -> None:
+    """Say which versions are installed: what a bug report should begin with."""
+    from wiresum.join import PROTOCOL_VERSION
+
+    versions = {name: _version_of(name) for name in PACKAGES}
+    versions |= {"join protocol": str(PROTOCOL_VERSION), "python": platform.python_version()}
+    if as_json:
+        click.echo(json.dumps(versions))
+        return
+    for name, value in versions.items():
+        click.echo(f"{name:13} {value or 'not installed'}")
+
+
+def _version_of(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None

@@ -1,0 +1,97 @@
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from wiresum.agent.config import AgentConfig
+
+VARIABLES = {
+    "WIRESUM_SWITCH": ("switch-1.example:4000", "switch", "switch-1.example:4000"),
+    "WIRESUM_JOB": ("night run", "job", "night run"),
+    "WIRESUM_ADDRESS": ("10.1.2.3", "address", "10.1.2.3"),
+    "WIRESUM_THREADS": ("4", "threads", 4),
+    "WIRESUM_LANES": ("360", "lanes", 360),
+    "WIRESUM_SLOTS": ("512", "slots", 512),
+    "WIRESUM_LANE_BITS": ("16", "lane_bits", 16),
+    "WIRESUM_SPIN_US": ("-1", "spin_us", -1),
+    "WIRESUM_JOIN_TIMEOUT": ("2.5", "join_timeout_s", 2.5),
+    "WIRESUM_OFFLOAD": ("off", "offload", False),
+    "WIRESUM_KEY": ("0xdeadbeef", "key", 0xDEADBEEF),
+}
+
+
+def test_every_field_has_a_variable_that_sets_it() -> None:
+    config = AgentConfig.from_environment({name: text for name, (text, _, _) in VARIABLES.items()})
+    assert dataclasses.asdict(config) == {field: value for _, field, value in VARIABLES.values()}
+
+
+def test_without_variables_the_defaults_hold_and_other_variables_do_not_matter() -> None:
+    assert AgentConfig.from_environment({"PATH": "/bin", "WIRESUM_THREADS": " "}) == AgentConfig()
+
+
+def test_an_override_wins_unless_it_is_none() -> None:
+    environment = {"WIRESUM_THREADS": "4", "WIRESUM_LANES": "64"}
+    config = AgentConfig.from_environment(environment, threads=2, lanes=None)
+    assert (config.threads, config.lanes) == (2, 64)
+
+
+def test_an_overridden_variable_is_not_even_read() -> None:
+    assert AgentConfig.from_environment({"WIRESUM_THREADS": "many"}, threads=2).threads == 2
+
+
+def test_an_override_that_does_not_exist_is_a_type_error() -> None:
+    with pytest.raises(TypeError, match="no such setting: thread;"):
+        AgentConfig.from_environment({}, thread=2)
+
+
+@pytest.mark.parametrize(
+    ("variable", "text"),
+    [
+        ("WIRESUM_SWITCH", "host:"),
+        ("WIRESUM_SWITCH", ":4000"),
+        ("WIRESUM_SWITCH", "host:0"),
+        ("WIRESUM_SWITCH", "host:65536"),
+        ("WIRESUM_SWITCH", "host:-1"),
+        ("WIRESUM_SWITCH", "host:http"),
+        ("WIRESUM_SWITCH", "fe80::1:4000"),
+        ("WIRESUM_SWITCH", "two hosts:4000"),
+        ("WIRESUM_JOB", "x" * 129),
+        ("WIRESUM_JOB", "a\tb"),
+        ("WIRESUM_ADDRESS", "10.0.0"),
+        ("WIRESUM_ADDRESS", "localhost"),
+        ("WIRESUM_ADDRESS", "0.0.0.0"),
+        ("WIRESUM_ADDRESS", "239.1.1.1"),
+        ("WIRESUM_THREADS", "17"),
+        ("WIRESUM_THREADS", "-1"),
+        ("WIRESUM_THREADS", "four"),
+        ("WIRESUM_LANES", "16371"),
+        ("WIRESUM_SLOTS", "32769"),
+        ("WIRESUM_LANE_BITS", "12"),
+        ("WIRESUM_SPIN_US", "-2"),
+        ("WIRESUM_JOIN_TIMEOUT", "0"),
+        ("WIRESUM_JOIN_TIMEOUT", "nan"),
+        ("WIRESUM_JOIN_TIMEOUT", "inf"),
+        ("WIRESUM_JOIN_TIMEOUT", "soon"),
+        ("WIRESUM_OFFLOAD", "maybe"),
+        ("WIRESUM_KEY", "4294967296"),
+    ],
+)
+def test_a_bad_value_is_refused_by_the_name_of_its_variable(variable: str, text: str) -> None:
+    with pytest.raises(ValueError, match=f"^{variable}") as caught:
+        AgentConfig.from_environment({variable: text})
+    assert repr(text)[1:-1] in str(caught.value) or text in str(caught.value)
+
+
+def test_values_from_code_are_checked_too() -> None:
+    with pytest.raises(ValueError, match=r"WIRESUM_LANE_BITS \(lane_bits\) is 7: it must be 32, 16 or 8"):
+        AgentConfig(lane_bits=7)
+
+
+@pytest.mark.parametrize(
+    ("switch", "host", "port"), [("10.0.0.1:4000", "10.0.0.1", 4000), ("a.b", "a.b", 43487), ("h:1", "h", 1)]
+)
+def test_the_switch_is_a_host_and_a_port(switch: str, host: str, port: int) -> None:
+    config = AgentConfig(switch=switch)
+    assert (config.switch_host, config.switch_port) == (host, port)
+    assert config.switch == f"{host}:{port}"

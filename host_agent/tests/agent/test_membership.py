@@ -1,0 +1,558 @@
+"""The client of the join service, against the real service with a switch that only writes down what it is told."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import types
+from collections.abc import Callable, Iterator
+from concurrent import futures
+
+import grpc
+import pytest
+
+from wiresum import join as messages
+from wiresum.agent import membership as module
+from wiresum.agent.config import AgentConfig
+from wiresum.agent.errors import (
+    JobAbortedError,
+    JoinError,
+    SwitchUnreachableError,
+    WiresumError,
+    WorkerLostError,
+)
+from wiresum.agent.membership import Membership, describe
+from wiresum.controller import Endpoint, JoinServer
+from wiresum.controller.testing import PATIENCE_S, Client, RecordingDriver, wait_until
+
+
+@pytest.fixture
+def driver() -> Iterator[RecordingDriver]:
+    driver = RecordingDriver()
+    yield driver
+    driver.released.set()
+
+
+@pytest.fixture
+def server(driver: RecordingDriver) -> Iterator[JoinServer]:
+    server = JoinServer(driver)
+    server.start("127.0.0.1", 0)
+    yield server
+    server.stop(0.5)
+
+
+@pytest.fixture
+def unused_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+def config_of(port: int, **fields: object) -> AgentConfig:
+    return AgentConfig.from_environment({}, **({"switch": f"127.0.0.1:{port}", "join_timeout_s": PATIENCE_S} | fields))
+
+
+def join(config: AgentConfig, rank: int = 0, world_size: int = 1, job_name: str = "a job") -> Membership:
+    return Membership.join(
+        config,
+        job_name=job_name,
+        rank=rank,
+        world_size=world_size,
+        address="127.0.0.1",
+        port=5000 + 16 * rank,
+        threads_max=4,
+        lanes_max=100,
+    )
+
+
+def join_all(config: AgentConfig, world_size: int) -> list[Membership]:
+    with futures.ThreadPoolExecutor(world_size) as pool:
+        return list(pool.map(lambda rank: join(config, rank, world_size), range(world_size)))
+
+
+class Member:
+    """A membership that attends, and what it hears."""
+
+    def __init__(self, membership: Membership, round_newest: int = 1) -> None:
+        self.membership = membership
+        self.errors: list[WiresumError] = []
+        membership.attend(on_ended=self.errors.append, progress=lambda: round_newest)
+
+    def wait_ended(self) -> WiresumError:
+        wait_until(lambda: bool(self.errors), "the membership hears that the job has ended")
+        assert len(self.errors) == 1
+        return self.errors[0]
+
+
+@pytest.fixture
+def attend() -> Iterator[Callable[..., Member]]:
+    members: list[Member] = []
+
+    def attend_one(membership: Membership, **options: int) -> Member:
+        members.append(Member(membership, **options))
+        return members[-1]
+
+    yield attend_one
+    for member in members:
+        member.membership.leave()
+    wait_until(lambda: not threads_of_memberships(), "the threads of the memberships have ended")
+
+
+def threads_of_memberships() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name == "wiresum-membership"]
+
+
+# Joining.
+
+
+def test_a_grant_is_what_the_service_gave(server: JoinServer, driver: RecordingDriver) -> None:
+    first, second = join_all(config_of(server.port, slots=64, key=77), 2)
+    grant = second.grant
+    assert (grant.job, grant.key, grant.worker, grant.workers) == (1, 77, 1, 2)
+    assert (grant.lanes, grant.threads, grant.slots, grant.round_first) == (100, 4, 64, 1)
+    assert (grant.switch_endpoint.address, grant.switch_endpoint.port) == driver.endpoint
+    assert [peer.rank for peer in grant.peers] == [0, 1]
+    assert {peer.process_id for peer in grant.peers} == {os.getpid()}
+    assert (grant.heartbeat_interval_ms, grant.heartbeat_lost_ms) == (500, 2500)
+    assert driver.entries[0].endpoints == (("127.0.0.1", 5000), ("127.0.0.1", 5016))
+    first.leave()
+    second.leave()
+
+
+def test_a_switch_at_every_address_is_the_one_that_was_reached(driver: RecordingDriver) -> None:
+    driver.endpoint = Endpoint("0.0.0.0", 43488)
+    server = JoinServer(driver)
+    server.start("127.0.0.1", 0)
+    membership = join(config_of(server.port))
+    assert membership.grant.switch_endpoint.address == "127.0.0.1"
+    membership.leave()
+    server.stop()
+
+
+def expect_refusal(code: str, advice: str, config: AgentConfig, rank: int = 0, world_size: int = 1) -> None:
+    with pytest.raises(JoinError, match=advice) as caught:
+        join(config, rank, world_size)
+    assert caught.value.code == code
+    assert f"127.0.0.1:{config.switch_port}" in str(caught.value)
+
+
+def test_no_switch_is_an_error_that_says_how_to_start_one(unused_port: int, caplog: pytest.LogCaptureFixture) -> None:
+    expect_refusal("UNAVAILABLE", "start one there with `wiresum switch`", config_of(unused_port, join_timeout_s=2.5))
+    assert f"waiting for switch at 127.0.0.1:{unused_port}" in caplog.text
+
+
+def test_refusals_keep_their_code_and_say_what_to_do(server: JoinServer) -> None:
+    config = config_of(server.port)
+    with futures.ThreadPoolExecutor() as pool:
+        first = pool.submit(join, config, 0, 2)
+        wait_until(lambda: "forming" in states_at(server), "the first is waiting")
+        expect_refusal("FAILED_PRECONDITION", "start all with the same world size", config, 1, 3)
+        expect_refusal("ALREADY_EXISTS", "give each worker a rank of its own", config, 0, 2)
+        expect_refusal("PERMISSION_DENIED", "WIRESUM_KEY", config_of(server.port, key=5), 1, 2)
+        expect_refusal("INVALID_ARGUMENT", "1 to 32 workers", config, 0, 33)
+        second = join(config, 1, 2)
+        expect_refusal("ALREADY_EXISTS", r"choose another name \(WIRESUM_JOB\)", config, 1, 2)
+        first.result().leave()
+        second.leave()
+
+
+def states_at(server: JoinServer) -> list[str]:
+    client = Client(server.port)
+    states = [job.state for job in client.jobs()]
+    client.close()
+    return states
+
+
+def test_another_protocol_version_is_refused(server: JoinServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    newer = types.SimpleNamespace(**(vars(messages) | {"PROTOCOL_VERSION": 2}))
+    monkeypatch.setattr(module, "messages", newer)
+    expect_refusal("FAILED_PRECONDITION", "install the same release of wiresum at both", config_of(server.port))
+
+
+def test_when_the_others_do_not_come_the_text_names_them(server: JoinServer) -> None:
+    expect_refusal("DEADLINE_EXCEEDED", "ranks 0, 2 of 3", config_of(server.port, join_timeout_s=0.5), 1, 3)
+
+
+def test_a_worker_that_was_started_before_its_switch_waits_for_it(
+    unused_port: int, driver: RecordingDriver, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = JoinServer(driver)
+    with futures.ThreadPoolExecutor() as pool:
+        joining = pool.submit(join, config_of(unused_port))
+        wait_until(lambda: "waiting for switch" in caplog.text, "the worker has said what it waits for")
+        server.start("127.0.0.1", unused_port)
+        joining.result(PATIENCE_S).leave()
+    server.stop()
+
+
+def test_a_worker_waits_while_the_job_before_it_is_ending(
+    server: JoinServer, driver: RecordingDriver, caplog: pytest.LogCaptureFixture
+) -> None:
+    before = join(config_of(server.port))
+    driver.released.clear()  # the eviction hangs
+    before.leave()
+    with futures.ThreadPoolExecutor() as pool:
+        joining = pool.submit(join, config_of(server.port))
+        wait_until(lambda: "is just ending" in caplog.text, "the worker has said what it waits for")
+        driver.released.set()
+        after = joining.result(PATIENCE_S)
+    assert after.grant.job == 2
+    after.leave()
+
+
+def test_what_is_no_wiresum_switch_is_called_so() -> None:
+    server = grpc.server(futures.ThreadPoolExecutor(1))
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    expect_refusal("UNIMPLEMENTED", "is no Wiresum switch", config_of(port))
+    server.stop(0).wait()
+
+
+# Attending.
+
+
+def test_a_lost_worker_is_named(server: JoinServer, attend: Callable[..., Member]) -> None:
+    memberships = join_all(config_of(server.port), 3)
+    members = [attend(membership) for membership in memberships]
+    wait_until(lambda: states_at(server) == ["running"], "all attend")
+    memberships[1]._channel.close()  # as if the process had died
+    memberships[1]._leaving.set()
+    for member in (members[0], members[2]):
+        error = member.wait_ended()
+        assert isinstance(error, WorkerLostError)
+        assert error.rank == 1
+        assert error.host_name == memberships[0].grant.peers[1].host_name
+        assert "rank 1" in str(error)
+
+
+def test_an_abort_ends_the_job_for_all_with_its_reason(server: JoinServer, attend: Callable[..., Member]) -> None:
+    memberships = join_all(config_of(server.port), 2)
+    members = [attend(membership) for membership in memberships]
+    memberships[0].abort("the loss is NaN")
+    for member in members:
+        error = member.wait_ended()
+        assert isinstance(error, JobAbortedError)
+        assert "the loss is NaN" in error.reason
+
+
+def test_leaving_is_quiet_idempotent_and_ends_the_threads(server: JoinServer, attend: Callable[..., Member]) -> None:
+    memberships = join_all(config_of(server.port), 2)
+    members = [attend(membership) for membership in memberships]
+    with futures.ThreadPoolExecutor() as pool:
+        for membership in memberships * 4:
+            pool.submit(membership.leave)
+    assert threads_of_memberships() == []
+    assert [member.errors for member in members] == [[], []]
+    assert states_at(server) == []
+
+
+def test_one_can_leave_before_attending_and_attending_is_then_nothing(server: JoinServer) -> None:
+    membership = join(config_of(server.port))
+    membership.leave()
+    member = Member(membership)
+    assert threads_of_memberships() == []
+    assert member.errors == []
+
+
+def test_one_can_leave_from_the_callback(server: JoinServer) -> None:
+    membership = join(config_of(server.port))
+    left = threading.Event()
+
+    def leave(_: WiresumError) -> None:
+        membership.leave()
+        left.set()
+
+    membership.attend(on_ended=leave, progress=lambda: 1)
+    membership.abort("a reason")
+    assert left.wait(PATIENCE_S)
+    wait_until(lambda: not threads_of_memberships(), "the thread has ended")
+
+
+def test_a_membership_attends_once(server: JoinServer, attend: Callable[..., Member]) -> None:
+    member = attend(join(config_of(server.port)))
+    with pytest.raises(RuntimeError, match="attends already"):
+        member.membership.attend(on_ended=member.errors.append, progress=lambda: 1)
+
+
+def test_the_rounds_of_the_heartbeats_reach_the_next_lease(server: JoinServer, attend: Callable[..., Member]) -> None:
+    member = attend(join(config_of(server.port)), round_newest=3_000_000)
+    wait_until(lambda: member.membership._events > 0, "a heartbeat was answered")
+    member.membership.leave()
+    following = join(config_of(server.port))
+    assert following.grant.round_first == 3_000_000 + (1 << 22)
+    following.leave()
+
+
+def test_a_switch_that_is_stopped_says_so(server: JoinServer, attend: Callable[..., Member]) -> None:
+    member = attend(join(config_of(server.port)))
+    wait_until(lambda: member.membership._events > 0, "a heartbeat was answered")
+    server.stop()
+    error = member.wait_ended()
+    assert isinstance(error, SwitchUnreachableError)
+    assert "the switch was stopped" in str(error)
+
+
+# A switch in a process of its own.
+
+SWITCH = """
+import sys, time
+from wiresum.controller import JoinServer
+from wiresum.controller.testing import RecordingDriver
+print(JoinServer(RecordingDriver()).start("127.0.0.1", int(sys.argv[1])), flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.fixture
+def spawn_switch() -> Iterator[Callable[..., tuple[subprocess.Popen[str], int]]]:
+    processes: list[subprocess.Popen[str]] = []
+
+    def spawn(port: int = 0) -> tuple[subprocess.Popen[str], int]:
+        process = subprocess.Popen([sys.executable, "-c", SWITCH, str(port)], stdout=subprocess.PIPE, text=True)
+        processes.append(process)
+        assert process.stdout is not None
+        return process, int(process.stdout.readline())
+
+    yield spawn
+    for process in processes:
+        process.kill()
+        process.wait(PATIENCE_S)
+        assert process.stdout is not None
+        process.stdout.close()
+
+
+SpawnSwitch = Callable[..., tuple[subprocess.Popen[str], int]]
+
+
+@pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_switch_that_is_killed_or_hangs_is_unreachable(
+    sent: signal.Signals, spawn_switch: SpawnSwitch, attend: Callable[..., Member]
+) -> None:
+    switch, port = spawn_switch()
+    members = [attend(membership) for membership in join_all(config_of(port), 2)]
+    wait_until(lambda: all(member.membership._events > 0 for member in members), "heartbeats were answered")
+    os.kill(switch.pid, sent)
+    for member in members:
+        error = member.wait_ended()
+        assert isinstance(error, SwitchUnreachableError)
+        assert f"127.0.0.1:{port} does not answer" in str(error)
+    assert "does not answer the question who lags" in members[0].membership.diagnose(1)
+
+
+class Wire:
+    """A TCP connection's way to the switch, that can be cut while both ends live."""
+
+    def __init__(self, port: int) -> None:
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = int(self._listener.getsockname()[1])
+        self._target = port
+        self._sockets: list[socket.socket] = []
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        try:
+            while True:
+                near, _ = self._listener.accept()
+                far = socket.create_connection(("127.0.0.1", self._target))
+                self._sockets += [near, far]
+                for source, sink in ((near, far), (far, near)):
+                    threading.Thread(target=self._carry, args=(source, sink), daemon=True).start()
+        except OSError:
+            pass
+
+    @staticmethod
+    def _carry(source: socket.socket, sink: socket.socket) -> None:
+        try:
+            while data := source.recv(65536):
+                sink.sendall(data)
+        except OSError:
+            pass
+
+    def cut(self) -> None:
+        for end in self._sockets:
+            end.shutdown(socket.SHUT_RDWR)
+            end.close()
+        self._sockets.clear()
+
+    def close(self) -> None:
+        self.cut()
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+
+
+def test_a_worker_whose_connection_breaks_learns_that_it_was_taken_for_lost(
+    server: JoinServer, attend: Callable[..., Member]
+) -> None:
+    wire = Wire(server.port)
+    with futures.ThreadPoolExecutor() as pool:
+        cut_off = pool.submit(join, config_of(wire.port), 0, 2)
+        other = join(config_of(server.port), 1, 2)
+    members = [attend(cut_off.result()), attend(other)]
+    wait_until(lambda: all(member.membership._events > 0 for member in members), "heartbeats were answered")
+    wire.cut()
+    lost = members[1].wait_ended()
+    assert isinstance(lost, WorkerLostError)
+    assert lost.rank == 0
+    error = members[0].wait_ended()
+    assert "took this worker for lost" in str(error) or "rank 0" in str(error)
+    wire.close()
+
+
+def test_a_switch_that_was_started_anew_does_not_know_us(
+    spawn_switch: SpawnSwitch, attend: Callable[..., Member]
+) -> None:
+    switch, port = spawn_switch()
+    member = attend(join(config_of(port)))
+    wait_until(lambda: member.membership._events > 0, "a heartbeat was answered")
+    switch.kill()
+    switch.wait(PATIENCE_S)
+    spawn_switch(port)
+    error = member.wait_ended()
+    assert isinstance(error, SwitchUnreachableError)
+    assert "was started anew" in str(error) or "does not answer" in str(error)
+
+
+# The end of a worker's process, and its children.
+
+WORKER = """
+import os, sys, threading
+from wiresum.agent.config import AgentConfig
+from wiresum.agent.membership import Membership
+membership = Membership.join(
+    AgentConfig(switch=f"127.0.0.1:{sys.argv[1]}"), job_name="a job", rank=1, world_size=2,
+    address="127.0.0.1", port=6000, threads_max=4, lanes_max=100)
+membership.attend(on_ended=lambda error: print(type(error).__name__, flush=True), progress=lambda: 1)
+exec(sys.argv[2])
+"""
+
+
+def run_worker(server: JoinServer, code: str, attend: Callable[..., Member]) -> tuple[Member, int, str, str]:
+    """Runs rank 1 in a process of its own, to its end; rank 0 is here."""
+    command = [sys.executable, "-c", WORKER, str(server.port), code]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    member = attend(join(config_of(server.port), 0, 2))
+    try:
+        output, errors = process.communicate(timeout=PATIENCE_S)
+    finally:
+        process.kill()
+        process.wait()
+    return member, process.returncode, output, errors
+
+
+def test_a_process_that_ends_without_leaving_says_good_bye(server: JoinServer, attend: Callable[..., Member]) -> None:
+    member, status, _, errors = run_worker(server, "pass", attend)
+    assert (status, errors) == (0, "")
+    assert member.errors == []
+    member.membership.leave()
+    assert states_at(server) == []
+
+
+def test_a_process_that_an_exception_ends_tells_the_others(server: JoinServer, attend: Callable[..., Member]) -> None:
+    member, status, _, _ = run_worker(server, "raise ValueError('no such file')", attend)
+    assert status == 1
+    error = member.wait_ended()
+    assert isinstance(error, JobAbortedError)
+    assert "rank 1" in error.reason
+    assert "ended with ValueError: no such file" in error.reason
+
+
+def test_a_process_that_vanishes_is_lost(server: JoinServer, attend: Callable[..., Member]) -> None:
+    member, _, _, _ = run_worker(server, "import time; time.sleep(1); os._exit(3)", attend)
+    error = member.wait_ended()
+    assert isinstance(error, WorkerLostError)
+    assert error.rank == 1
+
+
+FORK = """
+import multiprocessing, time
+def child():
+    membership.abort("never said")
+    membership.leave()
+    assert membership.diagnose(1)
+for _ in range(3):
+    worker = multiprocessing.get_context("fork").Process(target=child)
+    worker.start()
+    worker.join(10)
+    assert worker.exitcode == 0, worker.exitcode
+pid = os.fork()
+if pid == 0:
+    sys.exit(0)  # runs what is registered for the exit of the interpreter
+assert os.waitpid(pid, 0)[1] == 0
+events = membership._events
+while membership._events < events + 3:
+    time.sleep(0.01)
+print("alive", flush=True)
+membership.leave()
+"""
+
+
+def test_a_forked_child_is_no_member_and_does_not_disturb_its_parent(
+    server: JoinServer, attend: Callable[..., Member]
+) -> None:
+    member, status, output, errors = run_worker(server, FORK, attend)
+    assert (status, output) == (0, "alive\n"), errors
+    assert "fork" not in errors, "gRPC has nothing to say about it"
+    assert member.errors == []
+
+
+def test_the_variable_that_quiets_grpc_is_not_left_behind() -> None:
+    assert "GRPC_ENABLE_FORK_SUPPORT" not in os.environ
+
+
+def test_a_switch_that_is_gone_does_not_keep_anybody_from_leaving(
+    spawn_switch: SpawnSwitch, attend: Callable[..., Member]
+) -> None:
+    switch, port = spawn_switch()
+    member = attend(join(config_of(port)))
+    os.kill(switch.pid, signal.SIGSTOP)
+    left = threading.Thread(target=member.membership.leave)
+    left.start()
+    left.join(PATIENCE_S)
+    assert not left.is_alive()
+    assert member.errors == []
+
+
+# What a time-out error says.
+
+
+def worker(rank: int, **fields: int) -> messages.Diagnosis.Worker:
+    peer = messages.Peer(rank=rank, host_name="host", process_id=9)
+    values = {"tensor_last": 7, "contributions": 5, "heartbeat_age_ms": 300} | fields
+    return messages.Diagnosis.Worker(peer=peer, **values)  # type: ignore[arg-type]
+
+
+SIGNED = 0xABCD0000
+"""The signature of a collective, which stands above its number."""
+
+
+@pytest.mark.parametrize(
+    ("workers", "said"),
+    [
+        ([worker(0), worker(1)], "all workers have begun collective number 7"),
+        (
+            [worker(0), worker(1, tensor_last=SIGNED + 5)],
+            "rank 1 (host, process 9) is 2 collectives behind; it was alive 0.3 s ago",
+        ),
+        ([worker(0), worker(1, contributions=0)], "nothing of rank 1 (host, process 9) has reached the switch"),
+        ([worker(0), worker(1, left=1)], "rank 1 (host, process 9) has left the job"),
+        ([worker(0, tensor_last=9)], "all workers have begun"),
+    ],
+)
+def test_a_diagnosis_says_who_lags_and_why(workers: list[messages.Diagnosis.Worker], said: str) -> None:
+    assert said in describe(messages.Diagnosis(workers=workers), SIGNED + 7)
+
+
+def test_numbers_of_collectives_wrap() -> None:
+    said = describe(messages.Diagnosis(workers=[worker(0, tensor_last=0xFFFF)]), 2)
+    assert "3 collectives behind" in said
+
+
+def test_diagnose_asks_the_switch(server: JoinServer) -> None:
+    membership = join(config_of(server.port))
+    assert membership.diagnose(0).startswith("all workers have begun")
+    assert "one collective behind" in membership.diagnose(1)
+    membership.leave()

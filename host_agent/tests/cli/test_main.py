@@ -1,0 +1,113 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from importlib.metadata import EntryPoint, EntryPoints
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from wiresum.cli import main as module
+from wiresum.cli.main import BUILT_IN, GROUP, main
+
+PYPROJECT = Path(__file__).parents[3] / "pyproject.toml"
+
+
+@click.command()
+def hello() -> None:
+    """Greet."""
+    click.echo("hello from a plug-in")
+
+
+NOT_A_COMMAND = 7
+
+
+@pytest.fixture
+def installed(monkeypatch: pytest.MonkeyPatch) -> list[EntryPoint]:
+    """The entry points that packages have brought, as far as the command can see."""
+    entries: list[EntryPoint] = []
+    monkeypatch.setattr(module, "entry_points", lambda group: EntryPoints(entries).select(group=group))
+    return entries
+
+
+def test_the_commands_of_the_tree_are_those_of_the_package() -> None:
+    tomllib = pytest.importorskip("tomllib", reason="came with Python 3.11")
+    declared = tomllib.loads(PYPROJECT.read_text())["project"]["entry-points"][GROUP]
+    assert declared == {name: target for name, (target, _) in BUILT_IN.items()}
+
+
+def test_help_lists_every_command_and_imports_none(installed: list[EntryPoint]) -> None:
+    installed.append(EntryPoint("train", "a_module_that_is_not_there:train", GROUP))
+    result = CliRunner().invoke(main, ["--help"])
+    assert result.exit_code == 0
+    for name in (*BUILT_IN, "train", "Examples:", "_WIRESUM_COMPLETE"):
+        assert name in result.output
+
+
+def test_help_answers_without_the_heavy_modules() -> None:
+    code = (
+        "import sys; from click.testing import CliRunner; from wiresum.cli.main import main;"
+        "assert CliRunner().invoke(main, ['--help']).exit_code == 0;"
+        "print(sorted({'torch', 'grpc', 'google.protobuf', 'numpy'} & set(sys.modules)))"
+    )
+    output = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=60).stdout
+    assert output == "[]\n"
+
+
+def test_a_package_can_bring_a_command(installed: list[EntryPoint], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "plug_in", sys.modules[__name__])
+    installed.append(EntryPoint("hello", "plug_in:hello", GROUP))
+    result = CliRunner().invoke(main, ["hello"])
+    assert (result.exit_code, result.output) == (0, "hello from a plug-in\n")
+
+
+@pytest.mark.parametrize(
+    ("missing", "advice"),
+    [
+        ("torch", "pip install 'wiresum[torch]'"),
+        ("matplotlib.pyplot", "pip install 'wiresum[demo]'"),
+        ("wiresum.switch._native", "install wiresum again"),
+        ("something", "pip install --upgrade --force-reinstall wiresum"),
+    ],
+)
+def test_a_command_that_cannot_be_imported_says_what_to_install(
+    missing: str, advice: str, installed: list[EntryPoint], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def load(self: EntryPoint) -> object:
+        raise ModuleNotFoundError(f"No module named {missing!r}", name=missing)
+
+    monkeypatch.setattr(EntryPoint, "load", load)
+    result = CliRunner().invoke(main, ["jobs"])
+    assert result.exit_code == 1
+    assert "Traceback" not in result.output
+    assert advice in result.output
+
+
+def test_an_entry_point_that_is_no_command_is_named(
+    installed: list[EntryPoint], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "plug_in", sys.modules[__name__])
+    installed.append(EntryPoint("broken", "plug_in:NOT_A_COMMAND", GROUP))
+    result = CliRunner().invoke(main, ["broken"])
+    assert result.exit_code == 1
+    assert "'plug_in:NOT_A_COMMAND'" in result.output
+
+
+def test_a_command_that_does_not_exist_is_an_error() -> None:
+    result = CliRunner().invoke(main, ["nonsense"])
+    assert result.exit_code == 2
+    assert "No such command 'nonsense'" in result.output
+
+
+def test_the_module_is_the_command_too() -> None:
+    command = [sys.executable, "-m", "wiresum.cli", "--help"]
+    output = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout
+    assert output.startswith("Usage: python -m wiresum.cli")
+
+
+def test_the_shell_completes_the_names_of_commands() -> None:
+    environment = {"_WIRESUM_COMPLETE": "bash_complete", "COMP_WORDS": "wiresum v", "COMP_CWORD": "1"}
+    output = CliRunner().invoke(main, [], prog_name="wiresum", env=environment).output
+    assert output == "plain,version\n"

@@ -1,0 +1,24 @@
+from __future__ import annotations
+
+import json
+import platform
+from importlib import metadata
+
+from click.testing import CliRunner
+
+from wiresum.cli.version import version
+
+
+def test_it_says_what_is_installed() -> None:
+    result = CliRunner().invoke(version, [])
+    assert result.exit_code == 0
+    lines = dict(line.split(maxsplit=1) for line in result.output.splitlines() if not line.startswith("join"))
+    assert lines["python"] == platform.python_version()
+    assert lines["grpcio"] == metadata.version("grpcio")
+    assert "join protocol 1" in result.output
+
+
+def test_it_says_so_as_json() -> None:
+    versions = json.loads(CliRunner().invoke(version, ["--json"]).output)
+    assert versions["protobuf"] == metadata.version("protobuf")
+    assert versions["join protocol"] == "1"
