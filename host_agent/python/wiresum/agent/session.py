@@ -5,6 +5,7 @@ from __future__ import annotations
 import array
 import logging
 import os
+import socket
 import threading
 import time
 from collections.abc import Sequence
@@ -276,11 +277,9 @@ def lanes_of_mtu(mtu_bytes: int) -> int:
 
 
 def _resolve(endpoint: str) -> str:
-    import socket
-
     host, _, port = endpoint.rpartition(":")
     try:
-        return socket.getaddrinfo(host, int(port), socket.AF_INET, socket.SOCK_STREAM)[0][4][0]
+        return str(socket.getaddrinfo(host, int(port), socket.AF_INET, socket.SOCK_STREAM)[0][4][0])
     except OSError as error:
         raise SwitchUnreachableError(
             f"cannot resolve the switch's address '{endpoint}' (WIRESUM_SWITCH): {error.strerror}"
