@@ -24,6 +24,7 @@ struct Cell {
   std::map<std::uint32_t, Bytes> contributions;  // payload by worker; empty for EMPTY and META
   std::uint32_t exponent = 0;
   bool bare = false;  // complete, and its result has no payload
+  std::vector<std::uint32_t> tensors;  // named by packets of this round, admitted or duplicate
 };
 
 /// What became of a packet, in words that both sides can be compared in.
@@ -43,7 +44,7 @@ class Switch {
     for (std::uint32_t slot = job.slot_base; slot < job.slot_base + job.slots; ++slot) {
       for (std::uint32_t parity = 0; parity < 2; ++parity) {
         const std::uint32_t first = job.round_first % 2 == parity ? job.round_first : job.round_first + 1;
-        cells_[{slot, parity}] = Cell{.round = first - 2, .contributions = {}};
+        cells_[{slot, parity}] = Cell{.round = first - 2, .contributions = {}, .tensors = {}};
       }
     }
   }
@@ -73,8 +74,9 @@ class Switch {
     Cell& cell = cells_[{job.slot_base + slot, round % 2}];
     const std::uint64_t ahead = (std::uint64_t{round} + (1ull << 32) - cell.round) % (1ull << 32);
     if (ahead >= 1ull << 31) return {Fate::kStale, {}};
-    if (ahead > 0) cell = Cell{.round = round, .contributions = {}};
+    if (ahead > 0) cell = Cell{.round = round, .contributions = {}, .tensors = {}};
     cell.exponent = std::max<std::uint32_t>(cell.exponent, packet[9]);
+    cell.tensors.push_back(number(packet, 16, 4));
     const bool again = cell.contributions.contains(worker);
     if (again && cell.contributions.size() < job.workers) return {Fate::kDuplicate, {}};
     if (!again) {
@@ -97,7 +99,9 @@ class Switch {
   static Bytes result(const Job& job, const Cell& cell, const Bytes& packet) {
     Bytes out(packet.begin(), packet.begin() + 24);
     out[0] = 0x12;
-    out[1] = 0;
+    const auto& tensors = cell.tensors;
+    const bool agreed = std::all_of(tensors.begin(), tensors.end(), [&](auto tensor) { return tensor == tensors[0]; });
+    out[1] = agreed ? 0 : 2;
     out[9] = static_cast<std::uint8_t>(cell.exponent);
     if (cell.bare) return out;
     for (std::size_t lane = 0; lane < job.lanes; ++lane) {

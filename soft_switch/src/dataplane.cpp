@@ -176,8 +176,9 @@ Outcome Dataplane::aggregate(Job& job, const wire::Header& header, std::span<con
   Cell& cell = cells_[frame];
   if (header.round != cell.round) {
     if (!wire::newer(header.round, cell.round)) return {.reason = Reason::kStale};
-    cell = Cell{.round = header.round};
+    cell = Cell{.round = header.round, .tensor = header.tensor};
   }
+  cell.diverged |= header.tensor != cell.tensor;
   const std::uint32_t bitmap_before = cell.bitmap;
   const std::uint32_t bit = bit_of(header.worker);
   cell.exponent = std::max(cell.exponent, header.exponent);
@@ -222,7 +223,7 @@ std::uint32_t Dataplane::write_result(const Job& job, const Cell& cell, std::uin
                                       const wire::Header& header) noexcept {
   wire::Header result = header;
   result.kind = wire::Kind::kResult;
-  result.flags = 0;
+  result.flags = cell.diverged ? wire::kFlagDiverged : std::uint8_t{0};
   result.exponent = cell.exponent;
   wire::encode(result, std::span<std::byte, wire::kHeaderBytes>(frame_at(frame), wire::kHeaderBytes));
   const std::size_t lanes = cell.result_is_bare ? 0 : job.entry.lanes;

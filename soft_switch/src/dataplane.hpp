@@ -99,9 +99,11 @@ class Dataplane {
   struct Cell {
     std::uint32_t round = 0;
     std::uint32_t bitmap = 0;     // whose contribution is in
+    std::uint32_t tensor = 0;     // of the round's first packet
     std::uint8_t exponent = 0;    // the maximum so far
     bool has_data = false;        // this round has seen DATA, so the frame holds lanes of this round
     bool result_is_bare = false;  // META completed it: its RESULT has no payload
+    bool diverged = false;        // a packet of this round named another tensor than the first one
   };
   struct Job {
     JobEntry entry;

@@ -81,6 +81,7 @@ TEST_F(DataplaneTest, ResultEchoesTheCompletingPacket) {
   admit(2);
   Header first = header(Kind::kData, 0, 1, 2);
   first.exponent = 130;
+  first.tensor = 71;
   ASSERT_EQ(bench_.send(first, {1, 1, 1, 1}).verdict, Verdict::kHold);
   Header completing = header(Kind::kData, 1, 1, 2);
   completing.exponent = 127;
@@ -95,6 +96,19 @@ TEST_F(DataplaneTest, ResultEchoesTheCompletingPacket) {
   EXPECT_EQ(bench_.result_header(outcome), expected);
   EXPECT_EQ(outcome.worker, 1);
   EXPECT_EQ(outcome.frame, 2 * kSlotBase + completing.cell);
+}
+
+TEST_F(DataplaneTest, EveryoneLearnsThatContributionsNameDifferentTensors) {
+  admit(2);
+  Header first = header(Kind::kData, 0, 1, 2);
+  Header other = header(Kind::kData, 1, 1, 2);
+  other.tensor = first.tensor + 1;
+  ASSERT_EQ(bench_.send(first, {1, 1, 1, 1}).verdict, Verdict::kHold);
+  EXPECT_EQ(bench_.result_header(bench_.send(other, {1, 1, 1, 1})).flags, wire::kFlagDiverged);
+  EXPECT_EQ(bench_.result_header(bench_.send(first, {1, 1, 1, 1})).flags, wire::kFlagDiverged);  // resent
+  // The mark belongs to the round, not to the cell.
+  ASSERT_EQ(data(0, 3, {1, 1, 1, 1}, 2).verdict, Verdict::kHold);
+  EXPECT_EQ(bench_.result_header(data(1, 3, {1, 1, 1, 1}, 2)).flags, std::uint8_t{0});
 }
 
 TEST_F(DataplaneTest, DuplicateBeforeCompletionIsDroppedAndNotAddedTwice) {

@@ -26,7 +26,8 @@ enum class Kind : std::uint8_t {
   kMeta = 3,    // a contribution of header fields alone (exponents, barrier); no payload
 };
 
-inline constexpr std::uint8_t kFlagRetransmission = 1u << 0;
+inline constexpr std::uint8_t kFlagRetransmission = 1u << 0;  // statistics only
+inline constexpr std::uint8_t kFlagDiverged = 1u << 1;        // RESULT: its contributions name different tensors
 
 struct Header {
   Kind kind = Kind::kData;

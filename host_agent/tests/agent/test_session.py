@@ -1,0 +1,218 @@
+"""Sessions over a real software switch and a real join service, in one process."""
+
+from __future__ import annotations
+
+import array
+import socket
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from wiresum.agent import (
+    AgentConfig,
+    CollectiveTimeoutError,
+    DivergedError,
+    Dtype,
+    JobAbortedError,
+    Region,
+    Session,
+    SessionClosedError,
+    SwitchUnreachableError,
+    WiresumError,
+)
+from wiresum.agent import session as session_module
+from wiresum.agent.session import lanes_of_mtu
+from wiresum.controller import Endpoint, JoinServer
+from wiresum.controller.testing import RecordingDriver
+from wiresum.switch import SoftwareSwitch
+
+PATIENCE_S = 20.0
+HOST = "127.0.0.1"
+
+
+@pytest.fixture
+def control() -> Iterator[str]:
+    """The control endpoint of a switch."""
+    switch = SoftwareSwitch(bind=HOST, port=0, threads=1, slots=512)
+    server = JoinServer(switch)
+    try:
+        yield f"{HOST}:{server.start(HOST, 0)}"
+    finally:
+        server.stop(1.0)
+        switch.close()
+
+
+def join_all(control: str, size: int, **settings: object) -> list[Session]:
+    config = AgentConfig(switch=control, join_timeout_s=PATIENCE_S, **settings)  # type: ignore[arg-type]
+
+    def join(rank: int) -> Session:
+        return Session.join(config, job_name="test", rank=rank, world_size=size)
+
+    with ThreadPoolExecutor(size) as pool:
+        return list(pool.map(join, range(size)))
+
+
+@pytest.fixture
+def job(control: str) -> Iterator[Callable[..., list[Session]]]:
+    made: list[Session] = []
+
+    def make(size: int, **settings: object) -> list[Session]:
+        sessions = join_all(control, size, **settings)
+        made.extend(sessions)
+        return sessions
+
+    yield make
+    for session in made:
+        session.close()
+
+
+def whole(values: array.array[int]) -> Region:
+    address, elements = values.buffer_info()
+    return Region(address, address, elements)
+
+
+def test_members_of_a_job_sum_exactly_and_count_what_they_sent(job: Callable[..., list[Session]]) -> None:
+    sessions = job(3)
+    data = [array.array("i", range(rank, 5000 + rank)) for rank in range(3)]
+    operations = [
+        session.submit([whole(values)], dtype=Dtype.I32) for session, values in zip(sessions, data, strict=True)
+    ]
+    for operation in operations:
+        operation.wait(PATIENCE_S)
+    assert all(list(values) == [3 * i + 3 for i in range(5000)] for values in data)
+    stats = sessions[0].stats()
+    assert stats.results >= 14
+    assert stats.bytes_sent >= 4 * 5000
+    assert stats.round_newest >= 1
+
+
+@pytest.mark.parametrize("settings", [{"threads": 4}, {"lanes": 64}, {"slots": 16}, {"offload": False}])
+def test_settings_reach_the_data_path(job: Callable[..., list[Session]], settings: dict[str, object]) -> None:
+    sessions = job(2, **settings)
+    assert sessions[0].threads == settings.get("threads", sessions[0].threads)
+    assert sessions[0].lanes == settings.get("lanes", 360)
+    data = [array.array("i", [rank + 1] * 100_000) for rank in range(2)]
+    for operation in [s.submit([whole(values)], dtype=Dtype.I32) for s, values in zip(sessions, data, strict=True)]:
+        operation.wait(PATIENCE_S)
+    assert set(data[0]) == set(data[1]) == {3}
+
+
+def test_wait_completed_hands_out_each_operation_once(job: Callable[..., list[Session]]) -> None:
+    (session,) = job(1)
+    values = array.array("i", [7] * 10)
+    tokens = {session.submit([whole(values)], dtype=Dtype.I32).token for _ in range(20)}
+    seen: list[int] = []
+    while len(seen) < len(tokens):
+        completed = session.wait_completed(PATIENCE_S)
+        assert all(operation.done() and operation.error is None for operation in completed)
+        seen += [operation.token for operation in completed]
+    assert set(seen) == tokens
+    assert len(seen) == len(tokens)
+
+
+def test_a_wait_that_runs_out_leaves_the_operation_alone(job: Callable[..., list[Session]]) -> None:
+    early, late = job(2)
+    operation = early.submit([], dtype=Dtype.I32)
+    with pytest.raises(TimeoutError):
+        operation.wait(0.05)
+    late.submit([], dtype=Dtype.I32).wait(PATIENCE_S)
+    operation.wait(PATIENCE_S)
+
+
+def test_a_collective_that_one_worker_never_calls_times_out_and_names_it(job: Callable[..., list[Session]]) -> None:
+    present, absent = job(2)
+    operation = present.submit([], dtype=Dtype.I32, timeout_s=0.3)
+    with pytest.raises(CollectiveTimeoutError, match="rank 1"):
+        operation.wait(PATIENCE_S)
+    # The first cause ends the job for everybody, and stays.
+    with pytest.raises(CollectiveTimeoutError):
+        present.submit([], dtype=Dtype.I32)
+    deadline = time.monotonic() + PATIENCE_S
+    while absent.failure is None and time.monotonic() < deadline:
+        time.sleep(0.01)
+    with pytest.raises(JobAbortedError, match="ran out of time"):
+        absent.submit([], dtype=Dtype.I32)
+
+
+def test_workers_that_call_different_collectives_are_told(job: Callable[..., list[Session]]) -> None:
+    sessions = job(2)
+    values = [array.array("i", [1] * 1000) for _ in sessions]
+    operations = [
+        session.submit([whole(own)], dtype=Dtype.I32, signature=number)
+        for number, (session, own) in enumerate(zip(sessions, values, strict=True))
+    ]
+    for operation in operations:
+        with pytest.raises(WiresumError, match="different collectives") as caught:
+            operation.wait(PATIENCE_S)
+        # The second one to find out may hear it from the first one first.
+        assert isinstance(caught.value, DivergedError | JobAbortedError)
+
+
+def test_abort_ends_the_job_for_everybody_with_its_reason(job: Callable[..., list[Session]]) -> None:
+    one, other = job(2)
+    waiting = other.submit([], dtype=Dtype.I32)
+    one.abort("the loss is not a number")
+    with pytest.raises(JobAbortedError, match="the loss is not a number"):
+        waiting.wait(PATIENCE_S)
+
+
+def test_close_is_final_and_idempotent(job: Callable[..., list[Session]]) -> None:
+    session, _ = job(2)
+    pending = session.submit([], dtype=Dtype.I32)
+    session.close()
+    session.close()
+    with pytest.raises(SessionClosedError):
+        pending.wait(PATIENCE_S)
+    with pytest.raises(SessionClosedError):
+        session.submit([], dtype=Dtype.I32)
+
+
+def test_slots_come_back_for_the_next_job(control: str) -> None:
+    for _ in range(5):
+        for session in join_all(control, 2, slots=512):
+            session.close()
+
+
+def test_a_data_port_where_nobody_listens_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session_module, "HELLO_TIMEOUT_S", 0.5)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as silent:
+        silent.bind((HOST, 0))
+        port = silent.getsockname()[1]
+    driver = RecordingDriver()
+    driver.endpoint = Endpoint(HOST, port)
+    server = JoinServer(driver)
+    control_port = server.start(HOST, 0)
+    try:
+        with pytest.raises(SwitchUnreachableError, match=rf"UDP {HOST}:{port}.*refused"):
+            join_all(f"{HOST}:{control_port}", 1)
+    finally:
+        server.stop(1.0)
+
+
+def test_a_data_path_that_swallows_packets_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session_module, "HELLO_TIMEOUT_S", 0.5)
+    driver = RecordingDriver()
+    server = JoinServer(driver)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as silent:
+        silent.bind((HOST, 0))
+        driver.endpoint = Endpoint(HOST, silent.getsockname()[1])
+        control_port = server.start(HOST, 0)
+        try:
+            with pytest.raises(SwitchUnreachableError, match="firewall"):
+                join_all(f"{HOST}:{control_port}", 1)
+        finally:
+            server.stop(1.0)
+
+
+def test_an_address_that_does_not_resolve_is_named() -> None:
+    config = AgentConfig(switch="no-such-host.invalid:1234", join_timeout_s=1.0)
+    with pytest.raises(SwitchUnreachableError, match="no-such-host"):
+        Session.join(config, job_name="test", rank=0, world_size=1)
+
+
+@pytest.mark.parametrize(
+    ("mtu", "lanes"), [(1500, 360), (9000, 2232), (1280, 304), (65536, 16368), (576, 128), (60, 8)]
+)
+def test_lanes_fill_the_mtu_in_whole_vectors(mtu: int, lanes: int) -> None:
+    assert lanes_of_mtu(mtu) == lanes
