@@ -1,0 +1,257 @@
+// The worker's state machine against a hostile network, hostile time and arbitrary collectives.
+//
+// The input is a program: submit this, let time pass (also backwards), poll, deliver garbage, deliver an answer, an
+// answer with some fields changed, an old answer again. An honest answer is a RESULT such as a switch would send for
+// the packet in flight. Checked: no crash and no undefined behaviour (sanitizers), nothing written outside destinations
+// (guard bytes), sources unchanged, bounded bursts, and, unless the machine has failed, that honest answers complete
+// every collective in the end.
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <span>
+#include <vector>
+
+#include "wire/packet.hpp"
+#include "worker/worker.hpp"
+
+namespace wiresum::worker {
+namespace {
+
+constexpr std::size_t kLanes = 4;
+constexpr std::size_t kStride = wire::kHeaderBytes + kLanes * wire::kWordBytes;
+constexpr std::uint32_t kSlots = 4;
+constexpr std::size_t kRegionBytes = 256;
+constexpr std::size_t kGuardBytes = 64;
+constexpr std::size_t kJobsMax = 64;
+constexpr std::byte kGuard{0xA5};
+constexpr std::byte kInput{0x3C};
+
+void require(bool condition) {
+  if (!condition) std::abort();
+}
+
+/// Bytes of the input, zeros after its end.
+class Input {
+ public:
+  explicit Input(std::span<const std::uint8_t> bytes) : bytes_(bytes) {}
+  [[nodiscard]] bool empty() const { return bytes_.empty(); }
+  std::uint8_t byte() {
+    if (bytes_.empty()) return 0;
+    const std::uint8_t value = bytes_.front();
+    bytes_ = bytes_.subspan(1);
+    return value;
+  }
+  std::uint32_t word() {
+    std::uint32_t value = 0;
+    for (int i = 0; i < 4; ++i) value = value << 8 | byte();
+    return value;
+  }
+
+ private:
+  std::span<const std::uint8_t> bytes_;
+};
+
+/// A collective's memory, with guards on both sides of its destination.
+struct Job {
+  std::array<std::byte, kRegionBytes> source;
+  std::array<std::byte, kRegionBytes + 2 * kGuardBytes> destination;
+  std::array<Region, 2> regions;
+
+  [[nodiscard]] bool intact() const {
+    const auto guard = [](std::byte b) { return b == kGuard; };
+    return std::all_of(destination.begin(), destination.begin() + kGuardBytes, guard) &&
+           std::all_of(destination.end() - kGuardBytes, destination.end(), guard) &&
+           std::all_of(source.begin(), source.end(), [](std::byte b) { return b == kInput; });
+  }
+};
+
+constexpr std::array<numeric::Format, 8> kFormats{{
+    {numeric::Dtype::kF32, numeric::Scaling::kBlockExponent, 32},
+    {numeric::Dtype::kF32, numeric::Scaling::kBlockExponent, 8},
+    {numeric::Dtype::kF16, numeric::Scaling::kBlockExponent, 16},
+    {numeric::Dtype::kBF16, numeric::Scaling::kBlockExponent, 32},
+    {numeric::Dtype::kF32, numeric::Scaling::kFixed, 32},
+    {numeric::Dtype::kBF16, numeric::Scaling::kFixed, 16},
+    {numeric::Dtype::kI32, numeric::Scaling::kNone, 32},
+    {numeric::Dtype::kRaw, numeric::Scaling::kNone, 8},
+}};
+
+class Program {
+ public:
+  explicit Program(Input input) : input_(input), frames_(kSlots * kStride), worker_(config(), frames_.data(), kStride) {
+    jobs_.reserve(kJobsMax);
+  }
+
+  void run() {
+    while (!input_.empty()) step();
+    finish();
+    for (const Job& job : jobs_) require(job.intact());
+  }
+
+ private:
+  WorkerConfig config() {
+    WorkerConfig config;
+    config.job = 7;
+    config.key = 0xC0FFEE;
+    config.worker = 1;
+    config.workers = 3;
+    config.lanes = kLanes;
+    config.slot_first = kSlots;
+    config.slots = kSlots;
+    config.round_first = input_.word();
+    config.window_min = 1;
+    config.window_initial = 2;
+    config.collectives_max = 8;
+    return config;
+  }
+
+  void step() {
+    switch (input_.byte() % 8) {
+      case 0:
+        return submit();
+      case 1:
+        now_ += static_cast<TimeNs>(input_.word()) - (TimeNs{1} << 24);
+        return;
+      case 2:
+        return poll();
+      case 3:
+        return deliver_garbage();
+      case 4:
+        return deliver(answer(input_.byte() % kSlots));
+      case 5:
+        return deliver_mutated();
+      case 6:
+        return deliver(old_);
+      case 7:
+        take_completions();
+        if (input_.byte() == 0xFF) worker_.fail(Status::kAborted);
+        return;
+    }
+  }
+
+  void submit() {
+    if (jobs_.size() == kJobsMax) return;
+    Job& job = jobs_.emplace_back();
+    job.source.fill(kInput);
+    job.destination.fill(kGuard);
+    const numeric::Format format = kFormats[input_.byte() % kFormats.size()];
+    const std::uint64_t elements_max = kRegionBytes / 2 / numeric::element_bytes(format.dtype);
+    const std::uint8_t roles = input_.byte();
+    std::uint32_t chunks = 0;
+    std::size_t offset = 0;
+    for (Region& region : job.regions) {
+      const std::uint64_t elements = input_.byte() % (elements_max + 1);
+      region = {.source = (roles & 1) != 0 ? job.source.data() + offset : nullptr,
+                .destination = (roles & 2) != 0 ? job.destination.data() + kGuardBytes + offset : nullptr,
+                .elements = elements,
+                .chunk_first = chunks};
+      chunks += static_cast<std::uint32_t>(chunks_of(elements, format, kLanes));
+      offset += kRegionBytes / 2;
+    }
+    Collective work;
+    work.tensor = input_.byte();
+    work.format = format;
+    work.divisor = (roles & 4) != 0 ? 3.0F : 1.0F;
+    if ((roles & 8) == 0) work.regions = job.regions;
+    work.chunk_end = work.regions.empty() ? 1 + roles % 7u : chunks;
+    work.chunk_begin = std::min<std::uint32_t>(input_.byte() % 4, work.chunk_end);
+    if ((roles & 16) != 0) work.deadline = now_ + static_cast<TimeNs>(input_.word());
+    if (worker_.submit(work)) {
+      ++submitted_;
+    } else {
+      jobs_.pop_back();
+    }
+  }
+
+  void poll() {
+    std::array<Transmit, 3> burst{};
+    const std::size_t count = worker_.poll_transmit(now_, std::span(burst).first(1 + input_.byte() % 3));
+    for (std::size_t i = 0; i < count; ++i) {
+      require(burst[i].frame < kSlots && burst[i].bytes >= wire::kHeaderBytes && burst[i].bytes <= kStride);
+      sent_[burst[i].frame] = true;
+    }
+    (void)worker_.next_timeout();
+    (void)worker_.progress_at();
+  }
+
+  /// What an honest switch says to the packet in this frame; the peers have sent zeros.
+  std::vector<std::byte> answer(std::uint32_t slot) {
+    if (!sent_[slot]) return {};
+    const std::byte* frame = frames_.data() + slot * kStride;
+    wire::Header header;
+    require(wire::decode(std::span(frame, kStride), header) == wire::ParseError::kNone ||
+            wire::decode(std::span(frame, wire::kHeaderBytes), header) == wire::ParseError::kNone);
+    std::vector<std::byte> datagram(header.kind == wire::Kind::kMeta ? wire::kHeaderBytes : kStride);
+    if (header.kind == wire::Kind::kData) std::memcpy(datagram.data(), frame, kStride);
+    header.kind = wire::Kind::kResult;
+    header.flags = 0;
+    wire::encode(header, std::span<std::byte, wire::kHeaderBytes>(datagram.data(), wire::kHeaderBytes));
+    return datagram;
+  }
+
+  void deliver(const std::vector<std::byte>& datagram) {
+    worker_.handle_datagram(now_, datagram);
+    old_ = datagram;
+  }
+
+  void deliver_garbage() {
+    std::vector<std::byte> datagram(input_.byte() % (kStride + 8));
+    for (std::byte& b : datagram) b = std::byte{input_.byte()};
+    worker_.handle_datagram(now_, datagram);
+  }
+
+  void deliver_mutated() {
+    std::vector<std::byte> datagram = answer(input_.byte() % kSlots);
+    if (datagram.empty()) return;
+    for (int changes = input_.byte() % 4; changes > 0; --changes) {
+      datagram[input_.byte() % datagram.size()] ^= std::byte{input_.byte()};
+    }
+    if (const std::uint8_t cut = input_.byte(); cut < datagram.size()) datagram.resize(cut);
+    worker_.handle_datagram(now_, datagram);
+  }
+
+  void take_completions() {
+    while (const auto completion = worker_.poll_completion()) {
+      ++completed_;
+      failed_ |= completion->status != Status::kOk;
+    }
+  }
+
+  /// Honest answers alone from now on: whatever happened before, everything comes to an end.
+  void finish() {
+    constexpr int kStepsMax = 100'000;
+    for (int i = 0; i < kStepsMax && completed_ < submitted_; ++i) {
+      now_ = std::max(now_, worker_.next_timeout() == kNever ? now_ : worker_.next_timeout());
+      poll();
+      for (std::uint32_t slot = 0; slot < kSlots; ++slot) {
+        if (sent_[slot]) deliver(answer(slot));
+      }
+      take_completions();
+    }
+    require(completed_ == submitted_);
+    require(failed_ || worker_.next_timeout() == kNever);
+  }
+
+  Input input_;
+  TimeNs now_ = 0;
+  std::vector<std::byte> frames_;
+  Worker worker_;
+  std::vector<Job> jobs_;
+  std::array<bool, kSlots> sent_{};
+  std::vector<std::byte> old_;
+  std::size_t submitted_ = 0;
+  std::size_t completed_ = 0;
+  bool failed_ = false;
+};
+
+}  // namespace
+}  // namespace wiresum::worker
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  constexpr std::size_t kInputMax = 4096;
+  if (size <= kInputMax) wiresum::worker::Program(wiresum::worker::Input({data, size})).run();
+  return 0;
+}

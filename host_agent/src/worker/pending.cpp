@@ -1,0 +1,71 @@
+#include "worker/pending.hpp"
+
+#include <algorithm>
+
+namespace wiresum::worker {
+
+ChunkView Pending::view(std::uint32_t chunk) const noexcept {
+  const std::uint32_t number = work.chunk_begin + chunk;
+  // Of regions that begin at the same chunk all but the last are empty.
+  const auto after = std::upper_bound(work.regions.begin(), work.regions.end(), number,
+                                      [](std::uint32_t n, const Region& region) { return n < region.chunk_first; });
+  if (after == work.regions.begin()) return {};
+  const Region& region = *(after - 1);
+  const std::uint64_t element = std::uint64_t{number - region.chunk_first} * chunk_elements;
+  if (element >= region.elements) return {};
+  const std::size_t offset = element * numeric::element_bytes(work.format.dtype);
+  return {.source = region.source == nullptr ? nullptr : region.source + offset,
+          .destination = region.destination == nullptr ? nullptr : region.destination + offset,
+          .elements = static_cast<std::uint32_t>(std::min<std::uint64_t>(chunk_elements, region.elements - element))};
+}
+
+std::uint64_t Pending::key(const Slot& slot) const noexcept {
+  // 2^32 chunks and a META round of at most 2^15 slots fit 33 bits. What remains for `order` may wrap, since keys
+  // are compared as serial numbers and only collectives_max orders are alive at one time.
+  constexpr unsigned kPositionBits = 33;
+  const std::uint64_t position = slot.meta || !exponent_round ? slot.chunk : std::uint64_t{slot.chunk} + stride;
+  return (order << kPositionBits) + position;
+}
+
+PendingPool::PendingPool(std::uint32_t capacity) : entries_(capacity) {
+  for (std::uint32_t index = 0; index < capacity; ++index) append(free_, index);
+}
+
+std::uint32_t PendingPool::acquire() noexcept {
+  const std::uint32_t index = free_.head;
+  if (index == kNoCollective) return index;
+  unlink(free_, index);
+  entries_[index] = Pending{};
+  append(active_, index);
+  return index;
+}
+
+void PendingPool::complete(std::uint32_t index, Status status) noexcept {
+  unlink(active_, index);
+  entries_[index].status = status;
+  append(complete_, index);
+}
+
+std::uint32_t PendingPool::take_complete() noexcept {
+  const std::uint32_t index = complete_.head;
+  if (index == kNoCollective) return index;
+  unlink(complete_, index);
+  append(free_, index);
+  return index;
+}
+
+void PendingPool::append(List& list, std::uint32_t index) noexcept {
+  Pending& entry = entries_[index];
+  entry.previous = list.tail;
+  entry.next = kNoCollective;
+  (list.tail == kNoCollective ? list.head : entries_[list.tail].next) = index;
+  list.tail = index;
+}
+
+void PendingPool::unlink(List& list, std::uint32_t index) noexcept {
+  const Pending& entry = entries_[index];
+  (entry.previous == kNoCollective ? list.head : entries_[entry.previous].next) = entry.next;
+  (entry.next == kNoCollective ? list.tail : entries_[entry.next].previous) = entry.previous;
+}
+
+}  // namespace wiresum::worker

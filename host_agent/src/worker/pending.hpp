@@ -1,0 +1,69 @@
+// The collectives that a worker has been given: a fixed pool, kept in order of submission, then of completion.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "numeric/codec.hpp"
+#include "worker/collective.hpp"
+#include "worker/slot.hpp"
+
+namespace wiresum::worker {
+
+inline constexpr std::uint32_t kNoCollective = UINT32_MAX;
+
+struct Pending {
+  Collective work;
+  numeric::Scale fixed;      // Scaling::kFixed: the one scale of all chunks
+  std::uint64_t order = 0;   // number of the submission
+  std::uint32_t chunks = 0;  // of this thread's share
+  std::uint32_t chunks_left = 0;
+  std::uint32_t slot_start = 0;  // local chunk i goes through slot (slot_start + i % stride) % slots
+  std::uint32_t stride = 0;
+  std::uint32_t chunk_elements = 0;  // of a full chunk
+  bool exponent_round = false;       // a META round comes before the first chunks
+  bool barrier = false;              // no regions: every chunk is a META round
+  TimeNs sent_at = kNever;           // its first packet
+  Status status = Status::kOk;
+  std::uint32_t previous = kNoCollective;
+  std::uint32_t next = kNoCollective;
+
+  /// Where local chunk `chunk` lies. Regions are few next to chunks; a binary search finds it.
+  [[nodiscard]] ChunkView view(std::uint32_t chunk) const noexcept;
+  /// The place of a slot's packet in the order that all workers share: submission, then round, then slot.
+  [[nodiscard]] std::uint64_t key(const Slot& slot) const noexcept;
+};
+
+/// Every entry is in one of three lists: free, in progress (by submission), complete (until the caller takes it).
+class PendingPool {
+ public:
+  explicit PendingPool(std::uint32_t capacity);
+
+  [[nodiscard]] Pending& operator[](std::uint32_t index) noexcept { return entries_[index]; }
+  [[nodiscard]] const Pending& operator[](std::uint32_t index) const noexcept { return entries_[index]; }
+
+  /// Appends an entry to those in progress; kNoCollective when all are in use.
+  [[nodiscard]] std::uint32_t acquire() noexcept;
+  void complete(std::uint32_t index, Status status) noexcept;
+  /// Takes the entry that was completed first, and frees it; kNoCollective when there is none. The entry stays
+  /// readable until the next acquire().
+  [[nodiscard]] std::uint32_t take_complete() noexcept;
+
+  /// The first in progress; Pending::next leads on.
+  [[nodiscard]] std::uint32_t oldest() const noexcept { return active_.head; }
+
+ private:
+  struct List {
+    std::uint32_t head = kNoCollective;
+    std::uint32_t tail = kNoCollective;
+  };
+  void append(List& list, std::uint32_t index) noexcept;
+  void unlink(List& list, std::uint32_t index) noexcept;
+
+  std::vector<Pending> entries_;
+  List free_;
+  List active_;
+  List complete_;
+};
+
+}  // namespace wiresum::worker

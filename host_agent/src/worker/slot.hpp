@@ -1,0 +1,47 @@
+// A slot: one packet's worth of a worker's progress, and the packet it has in flight.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "numeric/codec.hpp"
+#include "worker/collective.hpp"
+#include "worker/slot_order.hpp"
+
+namespace wiresum::worker {
+
+/// Where one chunk lies in memory.
+struct ChunkView {
+  const std::byte* source = nullptr;
+  std::byte* destination = nullptr;
+  std::uint32_t elements = 0;
+};
+
+enum class SlotState : std::uint8_t {
+  kIdle,      // no pending collective has anything left for it
+  kReady,     // its next packet may go as soon as the window lets it
+  kInFlight,  // its frame holds a packet whose RESULT has not come
+};
+
+struct Slot {
+  SlotState state = SlotState::kIdle;
+  bool meta = false;                 // this round carries header fields alone
+  bool first_of_collective = false;  // measures how far apart the workers are, not the path
+  std::uint8_t expiries = 0;         // retransmissions of the packet in flight
+  std::uint8_t exponent_agreed = 0;  // block floating point: of the chunk at hand
+  std::uint8_t exponent_sent = 0;    // what the packet in flight says; its RESULT cannot say less
+  std::uint32_t round = 0;           // of the packet in flight, or of the next one
+  std::uint32_t collective = 0;      // the pending collective it works on
+  std::uint32_t chunk = 0;           // within this thread's share
+  std::uint32_t bytes = 0;           // of the packet in flight
+  ChunkView view;                    // the chunk at hand
+  ChunkView ahead;                   // the chunk after it in this slot, once the packet is made
+  numeric::Scale scale;              // of the chunk at hand, once the packet is made
+  TimeNs first_sent_at = 0;          // when the packet in flight was first sent
+  TimeNs sent_at = 0;                // ... and last sent
+  std::uint64_t send_number = 0;     // counts first transmissions: who was sent before whom
+  std::uint32_t older = kNoSlot;     // neighbours in flight.hpp's list
+  std::uint32_t newer = kNoSlot;
+};
+
+}  // namespace wiresum::worker

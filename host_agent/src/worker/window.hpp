@@ -1,0 +1,64 @@
+// The congestion window: how many packets may be in flight.
+//
+// What it protects: every chunk crosses each link once up and once down, so a worker's own packets are the only
+// ones that queue at its port, and a window of W packets never puts more than W into any one queue. Deep queues
+// take all slots; shallow ones drop, and then the window must come down.
+//
+// Where it stops coming down: a chunk is complete only when 2N link crossings went well, so 1% random loss on
+// each direction of 8 links touches 1 - 0.99^16 = 15% of all chunks. A window that answered each of those by
+// halving, as TCP does, would sit at one packet. The floor (32 packets, 46 kB at 1500 bytes) is what even the
+// shallow-buffered switches hold for each port, and is above the bandwidth-delay product of the links it has to
+// fill after a loss (1 Gbit/s at 0.3 ms is 26 packets).
+//
+// Growth is TCP's: one packet for each result in slow start, one for each window of results afterwards, and only
+// while the window is what holds the sender back. A loss halves it, at most once in a round trip, since the
+// packets lost together are one event.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "worker/collective.hpp"
+
+namespace wiresum::worker {
+
+class CongestionWindow {
+ public:
+  CongestionWindow(std::uint32_t initial, std::uint32_t minimum, std::uint32_t maximum) noexcept
+      : minimum_(std::min(minimum, maximum)), maximum_(maximum), size_(std::clamp(initial, minimum_, maximum_)) {}
+
+  /// In packets.
+  [[nodiscard]] std::uint32_t size() const noexcept { return size_; }
+
+  /// A RESULT came. `limited`: the window was full, so that more would have been sent had it been larger.
+  void on_result(bool limited) noexcept {
+    if (!limited || size_ >= maximum_) return;
+    if (size_ < slow_start_threshold_) {
+      ++size_;
+    } else if (++results_since_growth_ >= size_) {
+      results_since_growth_ = 0;
+      ++size_;
+    }
+  }
+
+  /// A packet was found lost.
+  void on_loss(TimeNs now, TimeNs rtt) noexcept {
+    if (reduced_ && now - reduced_at_ < rtt) return;
+    reduced_ = true;
+    reduced_at_ = now;
+    results_since_growth_ = 0;
+    size_ = std::max(size_ / 2, minimum_);
+    slow_start_threshold_ = size_;
+  }
+
+ private:
+  std::uint32_t minimum_;
+  std::uint32_t maximum_;
+  std::uint32_t size_;
+  std::uint32_t slow_start_threshold_ = UINT32_MAX;
+  std::uint32_t results_since_growth_ = 0;
+  bool reduced_ = false;
+  TimeNs reduced_at_ = 0;
+};
+
+}  // namespace wiresum::worker

@@ -1,0 +1,362 @@
+#include "worker/worker.hpp"
+
+#include <algorithm>
+#include <cassert>
+#include <stdexcept>
+#include <string>
+
+namespace wiresum::worker {
+namespace {
+
+/// Cells are 16 bits wide on the wire, two for each slot.
+constexpr std::uint32_t kSlotsMax = 1u << 15;
+
+void require(bool condition, const char* what) {
+  if (!condition) throw std::invalid_argument(std::string("worker configuration: ") + what);
+}
+
+WorkerConfig checked(const WorkerConfig& config, const std::byte* frames, std::size_t frame_stride) {
+  require(config.workers >= 1 && config.workers <= wire::kWorkersMax, "workers must be 1..32");
+  require(config.worker < config.workers, "the worker's index must be less than the number of workers");
+  require(config.lanes >= 1 && config.lanes <= wire::kLanesMax, "lanes must be 1 to what a UDP datagram holds");
+  require(config.slots >= 1 && config.slot_first <= kSlotsMax && config.slots <= kSlotsMax - config.slot_first,
+          "slots must be at least one and end within the first 32768 of the lease");
+  require(config.window_min >= 1, "window_min must be at least one packet");
+  require(config.rto_min > 0 && config.rto_min <= config.rto_initial && config.rto_initial <= config.rto_max,
+          "timeouts must be 0 < rto_min <= rto_initial <= rto_max");
+  require(config.collectives_max >= 1, "collectives_max must be at least one");
+  require(frames != nullptr, "frames are missing");
+  require(frame_stride >= wire::kHeaderBytes + config.lanes * wire::kWordBytes, "a frame cannot hold a packet");
+  return config;
+}
+
+std::uint32_t chunk_elements_of(numeric::Format format, std::size_t lanes) noexcept {
+  return static_cast<std::uint32_t>(lanes * numeric::elements_per_word(format));
+}
+
+}  // namespace
+
+std::uint64_t chunks_of(std::uint64_t elements, numeric::Format format, std::size_t lanes) noexcept {
+  const std::uint64_t per_chunk = chunk_elements_of(format, lanes);
+  return elements / per_chunk + (elements % per_chunk != 0 ? 1 : 0);
+}
+
+Worker::Worker(const WorkerConfig& config, std::byte* frames, std::size_t frame_stride)
+    : config_(checked(config, frames, frame_stride)),
+      frames_(frames),
+      frame_stride_(frame_stride),
+      slots_(config.slots),
+      pending_(config.collectives_max),
+      ready_(config.slots),
+      current_(config.slots),
+      flight_(slots_.data()),
+      rtt_(config.rto_initial, config.rto_min, config.rto_max),
+      window_(config.window_initial, config.window_min, config.slots) {
+  for (Slot& slot : slots_) slot.round = config.round_first;
+  probe_random_ = (config.key ^ config.slot_first << 8 ^ config.worker) * 2654435761U;
+  stats_.round_newest = config.round_first - 1;
+  publish_estimates();
+}
+
+// ---- Dealing chunks to slots ----
+
+bool Worker::submit(const Collective& collective) noexcept {
+  assert(collective.regions.empty() || numeric::valid(collective.format));
+  assert(collective.chunk_begin <= collective.chunk_end);
+  const std::uint32_t index = pending_.acquire();
+  if (index == kNoCollective) return false;
+  Pending& pending = pending_[index];
+  pending.work = collective;
+  pending.order = submissions_++;
+  pending.chunks = collective.chunk_end - collective.chunk_begin;
+  pending.chunks_left = pending.chunks;
+  pending.slot_start = slot_start_;
+  pending.stride = std::min(config_.slots, pending.chunks);
+  pending.chunk_elements = chunk_elements_of(collective.format, config_.lanes);
+  pending.barrier = collective.regions.empty();
+  pending.exponent_round = !pending.barrier && collective.format.scaling == numeric::Scaling::kBlockExponent;
+  if (!pending.barrier && collective.format.scaling == numeric::Scaling::kFixed) {
+    pending.fixed =
+        numeric::fixed_scale(config_.workers, collective.fixed_scale, collective.format.lane_bits, collective.divisor);
+  }
+  if (failure_.has_value() || pending.chunks == 0) {
+    pending_.complete(index, failure_.value_or(Status::kOk));
+    return true;
+  }
+  slot_start_ = (slot_start_ + pending.stride) % config_.slots;
+  deadline_ = std::min(deadline_, collective.deadline);
+  for (std::uint32_t i = 0; i < pending.stride; ++i) {
+    const std::uint32_t slot = (pending.slot_start + i) % config_.slots;
+    // A busy slot comes here by itself when it is through with the earlier collectives.
+    if (slots_[slot].state == SlotState::kIdle) start(slot, index);
+  }
+  return true;
+}
+
+bool Worker::uses(const Pending& pending, std::uint32_t index) const noexcept {
+  return (index + config_.slots - pending.slot_start) % config_.slots < pending.stride;
+}
+
+void Worker::start(std::uint32_t index, std::uint32_t collective) noexcept {
+  const Pending& pending = pending_[collective];
+  Slot& slot = slots_[index];
+  slot.collective = collective;
+  slot.chunk = (index + config_.slots - pending.slot_start) % config_.slots;
+  slot.meta = pending.exponent_round || pending.barrier;
+  slot.first_of_collective = true;
+  slot.exponent_agreed = 0;
+  slot.view = pending.view(slot.chunk);
+  make_ready(index);
+}
+
+void Worker::make_ready(std::uint32_t index) noexcept {
+  Slot& slot = slots_[index];
+  slot.state = SlotState::kReady;
+  const std::uint64_t key = pending_[slot.collective].key(slot);
+  ready_.set(index, key);
+  current_.set(index, key);
+}
+
+void Worker::start_next_collective(std::uint32_t index) noexcept {
+  std::uint32_t collective = pending_[slots_[index].collective].next;
+  while (collective != kNoCollective && !uses(pending_[collective], index)) collective = pending_[collective].next;
+  if (collective != kNoCollective) {
+    start(index, collective);
+    return;
+  }
+  slots_[index].state = SlotState::kIdle;
+  current_.remove(index);
+}
+
+// ---- Sending ----
+
+bool Worker::may_send() const noexcept {
+  if (ready_.empty()) return false;
+  // What comes before everything in flight must not wait for the window: peers may be waiting for it.
+  return flight_.size() < window_.size() || ready_.first() == current_.first();
+}
+
+std::size_t Worker::poll_transmit(TimeNs now, std::span<Transmit> out) noexcept {
+  now_ = std::max(now_, now);
+  check_deadlines();
+  if (failure_.has_value()) return 0;
+  std::size_t count = 0;
+  // A retransmission moves the slot's timer ahead of now_, and there are `slots` of them.
+  for (Timer timer = first_timer(); timer.at <= now_ && count < out.size(); timer = first_timer()) {
+    out[count++] = retransmit(timer.slot);
+  }
+  while (count < out.size() && may_send()) out[count++] = transmit(ready_.first());
+  if (count > 0) publish_estimates();
+  return count;
+}
+
+Transmit Worker::transmit(std::uint32_t index) noexcept {
+  Slot& slot = slots_[index];
+  Pending& pending = pending_[slot.collective];
+  wire::Header header = contribution(index);
+  std::byte* packet = frame(index);
+  if (slot.meta) {
+    header.kind = wire::Kind::kMeta;
+  } else {
+    write_lanes(slot, header, packet + wire::kHeaderBytes);
+  }
+  wire::encode(header, std::span<std::byte, wire::kHeaderBytes>(packet, wire::kHeaderBytes));
+  const std::size_t lanes = header.kind == wire::Kind::kData ? config_.lanes : 0;
+  slot.bytes = static_cast<std::uint32_t>(wire::kHeaderBytes + lanes * wire::kWordBytes);
+  slot.exponent_sent = header.exponent;
+  slot.state = SlotState::kInFlight;
+  slot.expiries = 0;
+  slot.first_sent_at = slot.sent_at = now_;
+  slot.send_number = ++send_number_;
+  ready_.remove(index);
+  flight_.append(index);
+  if (pending.sent_at == kNever) pending.sent_at = now_;
+  if (wire::newer(slot.round, stats_.round_newest)) stats_.round_newest = slot.round;
+  count_sent(slot);
+  return {.frame = index, .bytes = slot.bytes};
+}
+
+wire::Header Worker::contribution(std::uint32_t index) noexcept {
+  Slot& slot = slots_[index];
+  const Pending& pending = pending_[slot.collective];
+  wire::Header header{.kind = wire::Kind::kEmpty,
+                      .job = config_.job,
+                      .key = config_.key,
+                      .worker = config_.worker,
+                      .cell = wire::cell_of(config_.slot_first + index, slot.round),
+                      .round = slot.round,
+                      .tensor = pending.work.tensor,
+                      .chunk = pending.work.chunk_begin + slot.chunk};
+  // The chunk whose exponent this packet carries is read here, so that its memory is on its way to the cache long
+  // before it is quantised.
+  if (slot.meta) {
+    slot.ahead = slot.view;
+  } else {
+    const bool last = pending.chunks - slot.chunk <= pending.stride;
+    slot.ahead = last ? ChunkView{} : pending.view(slot.chunk + pending.stride);
+  }
+  if (pending.exponent_round && slot.ahead.source != nullptr) {
+    header.exponent = numeric::max_exponent(pending.work.format.dtype, slot.ahead.source, slot.ahead.elements);
+  }
+  return header;
+}
+
+void Worker::write_lanes(Slot& slot, wire::Header& header, std::byte* payload) noexcept {
+  const Pending& pending = pending_[slot.collective];
+  const numeric::Format format = pending.work.format;
+  if (format.scaling == numeric::Scaling::kBlockExponent) {
+    slot.scale = numeric::block_scale(config_.workers, slot.exponent_agreed, format.lane_bits, pending.work.divisor);
+  } else {
+    slot.scale = pending.fixed;
+  }
+  if (slot.view.source == nullptr || slot.scale.not_finite) return;  // EMPTY: no lane will be looked at
+  if (format.scaling == numeric::Scaling::kFixed &&
+      numeric::max_exponent(format.dtype, slot.view.source, slot.view.elements) == numeric::kExponentNotFinite) {
+    header.exponent = numeric::kExponentNotFinite;
+    return;
+  }
+  header.kind = wire::Kind::kData;
+  numeric::quantise(format, slot.scale, slot.view.source, slot.view.elements, payload, config_.lanes);
+}
+
+void Worker::count_sent(const Slot& slot) noexcept {
+  ++stats_.packets_sent;
+  stats_.bytes_sent += slot.bytes;
+}
+
+// ---- Receiving ----
+
+void Worker::handle_datagram(TimeNs now, std::span<const std::byte> datagram) noexcept {
+  now_ = std::max(now_, now);
+  stats_.bytes_received += datagram.size();
+  if (failure_.has_value()) return;
+  wire::Header header;
+  if (wire::decode(datagram, header) != wire::ParseError::kNone) {
+    ++stats_.rejected;
+    return;
+  }
+  const std::span<const std::byte> payload = datagram.subspan(wire::kHeaderBytes);
+  switch (match(header, payload.size())) {
+    case Match::kMine:
+      accept(header.cell / 2 - config_.slot_first, header, payload);
+      return;
+    case Match::kDuplicate:
+      ++stats_.duplicates;
+      return;
+    case Match::kForeign:
+      ++stats_.rejected;
+      return;
+    case Match::kDiverged:
+      fail(Status::kDiverged);
+      return;
+  }
+}
+
+Worker::Match Worker::match(const wire::Header& header, std::size_t payload_bytes) const noexcept {
+  if (header.kind != wire::Kind::kResult || header.job != config_.job || header.key != config_.key ||
+      header.worker >= config_.workers) {
+    return Match::kForeign;
+  }
+  const std::uint32_t index = header.cell / 2u - config_.slot_first;  // wraps to a huge number when below
+  if (index >= config_.slots || header.cell != wire::cell_of(header.cell / 2u, header.round)) return Match::kForeign;
+  const Slot& slot = slots_[index];
+  if (wire::newer(slot.round, header.round)) return Match::kDuplicate;
+  if (slot.state != SlotState::kInFlight || header.round != slot.round) return Match::kForeign;
+  const Pending& pending = pending_[slot.collective];
+  if ((header.flags & wire::kFlagDiverged) != 0 || header.tensor != pending.work.tensor ||
+      header.chunk != pending.work.chunk_begin + slot.chunk) {
+    return Match::kDiverged;
+  }
+  // The agreed exponent is a maximum over workers, and this one is among them.
+  const std::size_t lanes = slot.meta ? 0 : config_.lanes;
+  const bool possible = payload_bytes == lanes * wire::kWordBytes && header.exponent >= slot.exponent_sent;
+  return possible ? Match::kMine : Match::kForeign;
+}
+
+bool Worker::spurious(const Slot& slot) const noexcept {
+  return slot.expiries == 1 && now_ - slot.sent_at < rtt_.smoothed() / 2;
+}
+
+void Worker::measure(const Slot& slot) noexcept {
+  // Only what measures the path is a sample. A slot's first packet waits for workers that are late; one that was
+  // overtaken waits for a peer's timer, and were that a sample, timeouts would push each other up.
+  if (!slot.first_of_collective && !known_lost(slot) &&
+      ((slot.expiries == 0 && now_ < expiry(slot)) || spurious(slot))) {
+    rtt_.sample(now_ - slot.first_sent_at);
+  }
+  if (now_ - result_at_ > rtt_.rto()) resumed_at_ = now_;
+  result_at_ = now_;
+  probes_ = 0;
+  send_number_complete_ = std::max(send_number_complete_, slot.send_number);
+  window_.on_result(flight_.size() >= window_.size());
+  publish_estimates();
+}
+
+void Worker::accept(std::uint32_t index, const wire::Header& header, std::span<const std::byte> payload) noexcept {
+  Slot& slot = slots_[index];
+  ++stats_.results;
+  measure(slot);
+  flight_.remove(index);
+  ++slot.round;
+  slot.first_of_collective = false;
+  Pending& pending = pending_[slot.collective];
+  slot.exponent_agreed = header.exponent;
+  if (slot.meta && !pending.barrier) {
+    slot.meta = false;
+    make_ready(index);
+    return;
+  }
+  store(slot, header, payload);
+  if (pending.chunks - slot.chunk > pending.stride) {
+    slot.chunk += pending.stride;
+    slot.view = slot.ahead;
+    make_ready(index);
+  } else {
+    start_next_collective(index);
+  }
+  if (--pending.chunks_left == 0) pending_.complete(static_cast<std::uint32_t>(&pending - &pending_[0]), Status::kOk);
+}
+
+void Worker::store(const Slot& slot, const wire::Header& header, std::span<const std::byte> payload) noexcept {
+  if (slot.view.destination == nullptr) return;
+  const numeric::Format format = pending_[slot.collective].work.format;
+  numeric::Scale scale = slot.scale;
+  if (format.scaling == numeric::Scaling::kFixed && header.exponent == numeric::kExponentNotFinite) {
+    scale.not_finite = true;
+  }
+  numeric::dequantise(format, scale, payload.data(), config_.lanes, slot.view.destination, slot.view.elements);
+}
+
+// ---- Ends ----
+
+std::optional<Completion> Worker::poll_completion() noexcept {
+  const std::uint32_t index = pending_.take_complete();
+  if (index == kNoCollective) return std::nullopt;
+  return Completion{.token = pending_[index].work.token, .status = pending_[index].status};
+}
+
+void Worker::fail(Status status) noexcept {
+  assert(status != Status::kOk);
+  if (failure_.has_value()) return;
+  failure_ = status;
+  while (pending_.oldest() != kNoCollective) pending_.complete(pending_.oldest(), status);
+  for (Slot& slot : slots_) slot.state = SlotState::kIdle;
+  flight_.clear();
+  ready_.clear();
+  current_.clear();
+  deadline_ = kNever;
+}
+
+TimeNs Worker::progress_at() const noexcept {
+  const std::uint32_t oldest = pending_.oldest();
+  if (oldest == kNoCollective || pending_[oldest].sent_at == kNever) return kNever;
+  return std::max(result_at_, pending_[oldest].sent_at);
+}
+
+void Worker::publish_estimates() noexcept {
+  stats_.rtt_smoothed_ns = static_cast<std::uint64_t>(rtt_.smoothed());
+  stats_.rto_ns = static_cast<std::uint64_t>(rtt_.rto());
+  stats_.window = window_.size();
+}
+
+}  // namespace wiresum::worker

@@ -1,0 +1,204 @@
+// One thread's share of a worker: slots, rounds, window, timers. A sans-IO state machine.
+//
+// Events go in (submit, handle_datagram, time), packets and completions come out (poll_*). No socket, no
+// clock, no allocation after construction; not thread-safe: one engine thread owns it.
+//
+// Theory of operation
+//
+// Dealing. Workers agree on which chunk goes through which slot without talking. Of a collective's n chunks in
+// this thread's share, chunk i goes through slot (start + i mod stride) mod slots, stride = min(slots, n), and
+// `start` moves on by stride with each collective, so that small collectives run side by side. A slot works
+// through its chunks in order, collective by collective in order of submission; each packet takes one round.
+//
+// The agreed order. All packets of all workers have one place in one order: by submission, then by position in
+// the collective. A worker always sends the first of its ready packets in that order. It must not be first come,
+// first served: with a window smaller than the slots, worker A could fill its window with slots that B has not
+// sent, and B with slots that A has not, each waiting for the other for ever. For the same reason a packet that
+// comes before everything in flight may be sent when the window is full.
+//
+// Timers. A packet without a RESULT has met one of two fates: something was lost, or a peer is late - by
+// microseconds or by minutes. Retransmitting helps the first and floods the second. So a timer that expires
+// retransmits when a packet that was first sent later has had its RESULT (then the peers have been here); otherwise
+// only the first packet in the agreed order is retransmitted, as a probe, and the others wait. When no RESULT has come
+// for some timeouts all is silent, and then again there is only the probe: what was sent last filled a queue, or
+// waits for a peer, and the same burst again would meet the same end. A RESULT that ends a silence gives all timers
+// one more timeout, since the late peer's other packets are on their way. Probes without any RESULT between them come
+// at a timeout that doubles, less a random part: otherwise, once all timeouts are at their cap, senders that share a
+// queue could go on colliding in it for ever.
+//
+// Why every loss is repaired (worker and switch alive, some packets get through). Let T be the first packet, in
+// the agreed order, whose cell is not complete at the switch, and w a worker whose contribution the switch lacks.
+//   1. Packets before T are complete at the switch. As long as w has one in flight, w's first packet in flight is
+//      one of these; it is retransmitted again and again (rule of the probe), and each copy that reaches the
+//      switch makes it send the RESULT to w. So w's packets before T finish, T's predecessor in its slot too.
+//   2. Then T is ready at w and comes before everything in flight: it is sent, whatever the window says.
+//   3. From then on T is w's first packet in flight and is retransmitted until its RESULT comes.
+// The probe's timer is put off only by a RESULT, and there are finitely many of those before T completes; after the
+// last one each worker sends its probe and nothing else, so that congestion is no reason not to get through.
+// Therefore T completes, and by induction everything does.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "wire/packet.hpp"
+#include "worker/collective.hpp"
+#include "worker/flight.hpp"
+#include "worker/pending.hpp"
+#include "worker/rtt.hpp"
+#include "worker/slot.hpp"
+#include "worker/slot_order.hpp"
+#include "worker/window.hpp"
+
+namespace wiresum::worker {
+
+struct WorkerConfig {
+  std::uint16_t job = 0;
+  std::uint32_t key = 0;
+  std::uint8_t worker = 0;       // index in the job
+  std::uint8_t workers = 1;      // N
+  std::uint16_t lanes = 360;     // words in a payload
+  std::uint32_t slot_first = 0;  // this thread's slots of the lease: [slot_first, slot_first + slots)
+  std::uint32_t slots = 128;
+  std::uint32_t round_first = 1;  // round of each slot's first packet
+  std::uint32_t window_min = 32;  // packets; see window.hpp
+  std::uint32_t window_initial = 32;
+  TimeNs rto_initial = 20'000'000;
+  TimeNs rto_min = 1'000'000;
+  TimeNs rto_max = 200'000'000;
+  std::uint32_t collectives_max = 256;  // submitted, and completion not yet taken
+};
+
+/// A packet to send: frame `slot` (0..slots-1), its first `bytes` bytes.
+struct Transmit {
+  std::uint32_t frame = 0;
+  std::uint32_t bytes = 0;
+};
+
+struct WorkerStats {
+  std::uint64_t packets_sent = 0;
+  std::uint64_t bytes_sent = 0;  // UDP payload, retransmissions included
+  std::uint64_t retransmissions = 0;
+  std::uint64_t results = 0;
+  std::uint64_t bytes_received = 0;
+  std::uint64_t duplicates = 0;  // RESULTs for a round that is over
+  std::uint64_t rejected = 0;    // malformed, foreign or impossible datagrams
+  std::uint64_t rtt_smoothed_ns = 0;
+  std::uint64_t rto_ns = 0;
+  std::uint64_t window = 0;
+  std::uint32_t round_newest = 0;  // the newest round any slot has used (serial arithmetic)
+};
+
+class Worker {
+ public:
+  /// `frames` holds config.slots frames, `frame_stride` bytes apart, each with room for a header and
+  /// config.lanes words. A frame holds the slot's current packet until its RESULT has come, so that a
+  /// retransmission sends the same bytes. Throws std::invalid_argument on a configuration that makes no sense.
+  Worker(const WorkerConfig& config, std::byte* frames, std::size_t frame_stride);
+
+  Worker(Worker&&) = default;
+  Worker(const Worker&) = delete;
+  Worker& operator=(const Worker&) = delete;
+  Worker& operator=(Worker&&) = delete;
+
+  /// Queues this thread's share of a collective. False when collectives_max are pending; a collective is pending
+  /// until poll_completion() has handed it back.
+  /// An empty share (chunk_begin == chunk_end) completes at once.
+  [[nodiscard]] bool submit(const Collective& collective) noexcept;
+
+  /// A datagram from the switch. Every byte is validated.
+  void handle_datagram(TimeNs now, std::span<const std::byte> datagram) noexcept;
+
+  /// Fires timers and deadlines that are due, then fills `out` with packets to send. Returns how many.
+  /// Call again while it fills `out` whole.
+  [[nodiscard]] std::size_t poll_transmit(TimeNs now, std::span<Transmit> out) noexcept;
+
+  /// When to call poll_transmit next if no datagram comes: in the past when there is something to send right now,
+  /// kNever when nothing is in flight.
+  [[nodiscard]] TimeNs next_timeout() const noexcept;
+
+  [[nodiscard]] std::optional<Completion> poll_completion() noexcept;
+
+  /// Ends every pending collective with `status`; later ones end so too. The first failure stays.
+  void fail(Status status) noexcept;
+
+  /// When the last new RESULT came (or the oldest pending collective was first sent, if later); kNever when idle.
+  [[nodiscard]] TimeNs progress_at() const noexcept;
+
+  [[nodiscard]] const WorkerStats& stats() const noexcept { return stats_; }
+
+ private:
+  // Timers (timers.cpp)
+  /// Without a RESULT for this many timeouts all is silent, and only the probe is retransmitted.
+  static constexpr TimeNs kSilenceTimeouts = 4;
+  struct Timer {
+    std::uint32_t slot = kNoSlot;
+    TimeNs at = kNever;
+  };
+  /// The next retransmission that is due if nothing comes.
+  [[nodiscard]] Timer first_timer() const noexcept;
+  [[nodiscard]] TimeNs expiry(const Slot& slot) const noexcept;
+  [[nodiscard]] TimeNs probe_expiry(const Slot& slot) const noexcept;
+  [[nodiscard]] TimeNs silent_from() const noexcept;
+  [[nodiscard]] bool known_lost(const Slot& slot) const noexcept;
+  [[nodiscard]] std::uint32_t probe() const noexcept;
+  [[nodiscard]] Transmit retransmit(std::uint32_t index) noexcept;
+  void check_deadlines() noexcept;
+
+  // Sending
+  [[nodiscard]] bool may_send() const noexcept;
+  [[nodiscard]] Transmit transmit(std::uint32_t index) noexcept;
+  [[nodiscard]] wire::Header contribution(std::uint32_t index) noexcept;
+  void write_lanes(Slot& slot, wire::Header& header, std::byte* payload) noexcept;
+  [[nodiscard]] std::byte* frame(std::uint32_t index) const noexcept { return frames_ + index * frame_stride_; }
+  void count_sent(const Slot& slot) noexcept;
+
+  // Receiving
+  enum class Match : std::uint8_t { kMine, kDuplicate, kForeign, kDiverged };
+  [[nodiscard]] Match match(const wire::Header& header, std::size_t payload_bytes) const noexcept;
+  /// Was the one retransmission of a packet that nothing has overtaken for nothing? Then its RESULT answers the first
+  /// copy, and is a sample. Without these (Karn's rule alone) a round trip that has grown beyond the timeout would
+  /// never be measured.
+  [[nodiscard]] bool spurious(const Slot& slot) const noexcept;
+  void measure(const Slot& slot) noexcept;
+  void accept(std::uint32_t index, const wire::Header& header, std::span<const std::byte> payload) noexcept;
+  void store(const Slot& slot, const wire::Header& header, std::span<const std::byte> payload) noexcept;
+
+  // Dealing
+  void make_ready(std::uint32_t index) noexcept;
+  void start(std::uint32_t index, std::uint32_t collective) noexcept;
+  void start_next_collective(std::uint32_t index) noexcept;
+  [[nodiscard]] bool uses(const Pending& pending, std::uint32_t index) const noexcept;
+  void publish_estimates() noexcept;
+
+  WorkerConfig config_;
+  std::byte* frames_;
+  std::size_t frame_stride_;
+  std::vector<Slot> slots_;
+  PendingPool pending_;
+  SlotOrder ready_;    // slots in SlotState::kReady
+  SlotOrder current_;  // slots that are not idle
+  Flight flight_;
+  RttEstimator rtt_;
+  CongestionWindow window_;
+  WorkerStats stats_;
+  std::optional<Status> failure_;
+  std::uint64_t submissions_ = 0;
+  std::uint32_t slot_start_ = 0;            // of the next collective
+  std::uint64_t send_number_ = 0;           // of the last first transmission
+  std::uint64_t send_number_complete_ = 0;  // the largest whose RESULT has come
+  TimeNs now_ = 0;                          // the latest time seen; never goes back
+  TimeNs result_at_ = 0;                    // the last new RESULT
+  TimeNs resumed_at_ = 0;                   // the last new RESULT that ended a silence of more than an RTO
+  unsigned probes_ = 0;                     // since the last new RESULT
+  std::uint32_t probe_random_ = 0;          // how much earlier than its timeout the next probe goes
+  TimeNs deadline_ = kNever;                // not later than the first deadline of a pending collective
+};
+
+/// Chunks that `elements` elements take at `lanes` words a packet.
+[[nodiscard]] std::uint64_t chunks_of(std::uint64_t elements, numeric::Format format, std::size_t lanes) noexcept;
+
+}  // namespace wiresum::worker

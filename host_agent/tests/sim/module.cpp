@@ -1,0 +1,122 @@
+// wiresum_sim: the simulation, as the tests in Python see it. A test module; it is not installed.
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "simulation.hpp"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace {
+
+using namespace wiresum;
+
+/// Source address, destination address (0: none), elements.
+using Region = std::tuple<std::uintptr_t, std::uintptr_t, std::uint64_t>;
+
+/// Numbers the chunks of all regions in order; returns how many there are.
+std::uint64_t number_chunks(std::vector<worker::Region>& regions, numeric::Format format, std::size_t lanes) {
+  std::uint64_t chunks = 0;
+  for (worker::Region& region : regions) {
+    region.chunk_first = static_cast<std::uint32_t>(chunks);
+    chunks += worker::chunks_of(region.elements, format, lanes);
+  }
+  return chunks;
+}
+
+class Job {
+ public:
+  explicit Job(const sim::Scenario& scenario) : scenario_(scenario) {}
+
+  void add(numeric::Dtype dtype, numeric::Scaling scaling, std::uint8_t lane_bits, float fixed_scale, float divisor,
+           const std::vector<std::vector<Region>>& regions, std::vector<worker::TimeNs> submit_at) {
+    sim::Task task;
+    task.work.tensor = static_cast<std::uint32_t>(tasks_.size());
+    task.work.format = {dtype, scaling, lane_bits};
+    task.work.fixed_scale = fixed_scale;
+    task.work.divisor = divisor;
+    std::uint64_t chunks = 0;
+    for (const std::vector<Region>& mine : regions) {
+      std::vector<worker::Region>& made = task.regions.emplace_back();
+      for (const auto& [source, destination, elements] : mine) {
+        made.push_back({.source = reinterpret_cast<const std::byte*>(source),
+                        .destination = reinterpret_cast<std::byte*>(destination),
+                        .elements = elements});
+      }
+      chunks = number_chunks(made, task.work.format, scenario_.lanes);
+    }
+    const bool barrier = regions.empty() || regions.front().empty();
+    task.work.chunk_end = barrier ? 1 : static_cast<std::uint32_t>(chunks);
+    task.submit_at = std::move(submit_at);
+    tasks_.push_back(std::move(task));
+  }
+
+  sim::Report run() { return sim::Simulation(scenario_, std::exchange(tasks_, {})).run(); }
+
+ private:
+  sim::Scenario scenario_;
+  std::vector<sim::Task> tasks_;
+};
+
+}  // namespace
+
+NB_MODULE(wiresum_sim, module) {
+  nb::enum_<numeric::Dtype>(module, "Dtype")
+      .value("F32", numeric::Dtype::kF32)
+      .value("F16", numeric::Dtype::kF16)
+      .value("BF16", numeric::Dtype::kBF16)
+      .value("I32", numeric::Dtype::kI32)
+      .value("RAW", numeric::Dtype::kRaw);
+  nb::enum_<numeric::Scaling>(module, "Scaling")
+      .value("NONE", numeric::Scaling::kNone)
+      .value("BLOCK_EXPONENT", numeric::Scaling::kBlockExponent)
+      .value("FIXED", numeric::Scaling::kFixed);
+  nb::class_<sim::LinkConfig>(module, "Link")
+      .def(nb::init<>())
+      .def_rw("loss", &sim::LinkConfig::loss)
+      .def_rw("duplicate", &sim::LinkConfig::duplicate)
+      .def_rw("reorder", &sim::LinkConfig::reorder)
+      .def_rw("reorder_ns_max", &sim::LinkConfig::reorder_ns_max)
+      .def_rw("delay_ns", &sim::LinkConfig::delay_ns)
+      .def_rw("jitter_ns", &sim::LinkConfig::jitter_ns)
+      .def_rw("rate_bps", &sim::LinkConfig::rate_bps)
+      .def_rw("queue_bytes", &sim::LinkConfig::queue_bytes);
+  nb::class_<sim::Stall>(module, "Stall").def(nb::init<std::uint32_t, worker::TimeNs, worker::TimeNs>());
+  nb::class_<sim::Scenario>(module, "Scenario")
+      .def(nb::init<>())
+      .def_rw("seed", &sim::Scenario::seed)
+      .def_rw("workers", &sim::Scenario::workers)
+      .def_rw("threads", &sim::Scenario::threads)
+      .def_rw("lanes", &sim::Scenario::lanes)
+      .def_rw("slots", &sim::Scenario::slots)
+      .def_rw("round_first", &sim::Scenario::round_first)
+      .def_rw("window_min", &sim::Scenario::window_min)
+      .def_rw("window_initial", &sim::Scenario::window_initial)
+      .def_rw("time_max", &sim::Scenario::time_max)
+      .def_rw("up", &sim::Scenario::up)
+      .def_rw("down", &sim::Scenario::down)
+      .def_rw("stalls", &sim::Scenario::stalls);
+  nb::class_<sim::Report>(module, "Report")
+      .def_ro("finished", &sim::Report::finished)
+      .def_ro("failure", &sim::Report::failure)
+      .def_ro("time_ns", &sim::Report::time_ns)
+      .def_ro("packets_sent", &sim::Report::packets_sent)
+      .def_ro("retransmissions", &sim::Report::retransmissions)
+      .def_ro("results", &sim::Report::results)
+      .def_ro("duplicates", &sim::Report::duplicates)
+      .def_ro("rejected", &sim::Report::rejected)
+      .def_ro("link_packets", &sim::Report::link_packets)
+      .def_ro("link_lost", &sim::Report::link_lost)
+      .def_ro("link_overflow", &sim::Report::link_overflow);
+  nb::class_<Job>(module, "Job")
+      .def(nb::init<const sim::Scenario&>())
+      .def("add", &Job::add, "dtype"_a, "scaling"_a, "lane_bits"_a, "fixed_scale"_a, "divisor"_a, "regions"_a,
+           "submit_at"_a, "Regions by worker; the memory they point to must live until run() returns.")
+      .def("run", &Job::run, nb::call_guard<nb::gil_scoped_release>());
+}

@@ -1,0 +1,141 @@
+"""What a collective must give, bit for bit: an independent reference in NumPy integers.
+
+Written from docs/protocol.md (sections 5 and 6) and the comments of numeric/format.hpp and codec.hpp, not from the C++.
+A float is quantised as `round_half_even(x / quantum)`, where the quantum is a power of two that depends on the largest
+exponent of the chunk; lanes are summed as integers, and scaled back. All of that is exact in float64, except the
+roundings that the documents name, so no step here depends on the order of anything.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+
+NOT_FINITE = 255
+
+
+@dataclass(frozen=True)
+class Format:
+    """`dtype` is one of f32, f16, bf16 (as uint16 bits), i32, raw (bytes)."""
+
+    dtype: str
+    scaling: str  # none, block, fixed
+    lane_bits: int = 32
+    fixed_scale: float = 1.0
+
+    @property
+    def storage(self) -> np.dtype[Any]:
+        return np.dtype({"f32": "f4", "f16": "f2", "bf16": "u2", "i32": "i4", "raw": "u1"}[self.dtype])
+
+    def chunk_elements(self, lanes: int) -> int:
+        return lanes * (4 if self.dtype == "raw" else 32 // self.lane_bits)
+
+
+def to_float32(format_: Format, stored: Array) -> Array:
+    if format_.dtype == "bf16":
+        return (stored.astype(np.uint32) << 16).view(np.float32)
+    return stored.astype(np.float32)
+
+
+def from_float32(format_: Format, values: Array) -> Array:
+    if format_.dtype == "bf16":
+        bits = values.view(np.uint32)
+        rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
+        return np.where(np.isnan(values), 0x7FC0, rounded).astype(np.uint16)
+    with np.errstate(over="ignore"):
+        return values.astype(format_.storage)
+
+
+def largest_exponent(values: Array) -> int:
+    """The largest biased fp32 exponent, 0..255."""
+    if values.size == 0:
+        return 0
+    return int(((values.view(np.uint32) >> 23) & 0xFF).max())
+
+
+def quantise(values: Array, shift: int, limit: int) -> Array:
+    """round_half_even(values * 2^shift), clamped: exact in float64, whose exponents reach far enough."""
+    scaled = np.ldexp(values.astype(np.float64), shift)
+    return np.clip(np.rint(scaled), -limit, limit).astype(np.int64)
+
+
+def lane_sum(lanes: list[Array], bits: int, count: int) -> Array:
+    """The sum modulo 2^bits, as a signed number."""
+    total = np.sum(lanes, axis=0, dtype=np.int64) if lanes else np.zeros(count, np.int64)
+    half = 1 << (bits - 1)
+    return (total + half) % (1 << bits) - half
+
+
+def cut_to_24_bits(limit: int) -> int:
+    """The largest number not above `limit` that an fp32 number can be."""
+    excess = max(0, limit.bit_length() - 24)
+    return limit >> excess << excess
+
+
+def sum_block(format_: Format, contributions: list[Array], workers: int, divisor: float, count: int) -> Array:
+    """One chunk in block floating point. `workers` is N, also when fewer contribute."""
+    values = [to_float32(format_, c) for c in contributions]
+    agreed = max((largest_exponent(v) for v in values), default=0)
+    if agreed == NOT_FINITE:
+        return from_float32(format_, np.full(count, np.nan, np.float32))
+    bits = format_.lane_bits
+    log2_workers = (workers - 1).bit_length()
+    shift = bits - 2 - log2_workers - (max(agreed, 1) - 127)
+    limit = (1 << (bits - 1 - log2_workers)) - 1
+    if bits == 32:
+        limit = cut_to_24_bits(limit)
+    total = lane_sum([quantise(v, shift, limit) for v in values], bits, count)
+    # The integer becomes an fp32 number (one rounding); scaling back rounds only what becomes subnormal.
+    scaled = np.ldexp(total.astype(np.float32).astype(np.float64), -shift)
+    return from_float32(format_, average(scaled, divisor))
+
+
+def sum_fixed(format_: Format, contributions: list[Array], workers: int, divisor: float, count: int) -> Array:
+    """One chunk with the caller's scale."""
+    values = [to_float32(format_, c) for c in contributions]
+    if any(largest_exponent(v) == NOT_FINITE for v in values):
+        return from_float32(format_, np.full(count, np.nan, np.float32))
+    scale = np.float32(format_.fixed_scale)
+    limit = cut_to_24_bits(((1 << (format_.lane_bits - 1)) - 1) // workers)
+    with np.errstate(over="ignore"):
+        lanes = [quantise(v * scale, 0, limit) for v in values]
+    total = lane_sum(lanes, format_.lane_bits, count)
+    scaled = total.astype(np.float32) * (np.float32(1) / scale)
+    return from_float32(format_, average(scaled, divisor))
+
+
+def average(values: Array, divisor: float) -> Array:
+    with np.errstate(over="ignore"):
+        single = values.astype(np.float32)
+    return single if divisor == 1.0 else single / np.float32(divisor)
+
+
+def sum_chunk(format_: Format, contributions: list[Array], workers: int, divisor: float, count: int) -> Array:
+    if format_.scaling == "block":
+        return sum_block(format_, contributions, workers, divisor, count)
+    if format_.scaling == "fixed":
+        return sum_fixed(format_, contributions, workers, divisor, count)
+    if format_.dtype == "i32":
+        lanes = [c.astype(np.int64) for c in contributions]
+        return lane_sum(lanes, format_.lane_bits, count).astype(np.int32)
+    # Raw bytes have one contributor, and zeros change nothing.
+    assert len(contributions) <= 1
+    return contributions[0].copy() if contributions else np.zeros(count, np.uint8)
+
+
+def sum_region(
+    format_: Format, contributions: list[Array], elements: int, lanes: int, workers: int, divisor: float
+) -> Array:
+    """The sum of a region, chunk by chunk: what every worker that keeps it must hold."""
+    step = format_.chunk_elements(lanes)
+    result = np.empty(elements, format_.storage)
+    for begin in range(0, elements, step):
+        end = min(begin + step, elements)
+        parts = [c[begin:end] for c in contributions]
+        result[begin:end] = sum_chunk(format_, parts, workers, divisor, end - begin)
+    return result

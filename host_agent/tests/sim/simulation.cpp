@@ -1,0 +1,225 @@
+#include "simulation.hpp"
+
+#include <algorithm>
+#include <array>
+#include <stdexcept>
+#include <utility>
+
+namespace wiresum::sim {
+namespace {
+
+constexpr std::uint16_t kJob = 3;
+constexpr std::uint32_t kKey = 0x5EED5EED;
+constexpr std::uint16_t kWorkerPort = 20'000;
+
+wire::Endpoint endpoint_of(std::uint32_t worker) { return {.address = 0x0A000001 + worker, .port = kWorkerPort}; }
+
+}  // namespace
+
+Simulation::Simulation(const Scenario& scenario, std::vector<Task> tasks)
+    : scenario_(scenario),
+      tasks_(std::move(tasks)),
+      frame_stride_(wire::kHeaderBytes + scenario.lanes * wire::kWordBytes),
+      random_(scenario.seed),
+      up_(scenario.workers, Link(scenario.up)),
+      down_(scenario.workers, Link(scenario.down)) {
+  for (const Task& task : tasks_) {
+    if (task.regions.size() != scenario_.workers || task.submit_at.size() != scenario_.workers) {
+      throw std::invalid_argument("a task needs regions and a time of submission for each worker");
+    }
+  }
+  build_ports();
+  build_shards();
+  schedule_submissions();
+}
+
+void Simulation::build_ports() {
+  const dataplane::Sizes sizes{
+      .slots = scenario_.slots, .lanes_max = static_cast<std::uint16_t>(scenario_.lanes), .jobs_max = kJob + 1};
+  dataplane::JobEntry entry{.job = kJob,
+                            .key = kKey,
+                            .workers = static_cast<std::uint8_t>(scenario_.workers),
+                            .threads = static_cast<std::uint8_t>(scenario_.threads),
+                            .lanes = static_cast<std::uint16_t>(scenario_.lanes),
+                            .slot_base = 0,
+                            .slots = scenario_.slots,
+                            .round_first = scenario_.round_first,
+                            .endpoints = {}};
+  for (std::uint32_t worker = 0; worker < scenario_.workers; ++worker) entry.endpoints[worker] = endpoint_of(worker);
+  for (std::uint32_t thread = 0; thread < scenario_.threads; ++thread) {
+    Port port{.frames = std::vector<std::byte>(2 * scenario_.slots * frame_stride_), .machine = nullptr};
+    port.machine = std::make_unique<dataplane::Dataplane>(sizes, port.frames.data(), frame_stride_);
+    if (!port.machine->admit(entry)) throw std::invalid_argument("the switch does not admit this job");
+    ports_.push_back(std::move(port));
+  }
+}
+
+void Simulation::build_shards() {
+  const std::uint32_t slots = scenario_.slots / scenario_.threads;
+  for (std::uint32_t worker = 0; worker < scenario_.workers; ++worker) {
+    for (std::uint32_t thread = 0; thread < scenario_.threads; ++thread) {
+      worker::WorkerConfig config;
+      config.job = kJob;
+      config.key = kKey;
+      config.worker = static_cast<std::uint8_t>(worker);
+      config.workers = static_cast<std::uint8_t>(scenario_.workers);
+      config.lanes = static_cast<std::uint16_t>(scenario_.lanes);
+      config.slot_first = thread * slots;
+      config.slots = slots;
+      config.round_first = scenario_.round_first;
+      config.window_min = scenario_.window_min;
+      config.window_initial = scenario_.window_initial;
+      config.rto_initial = scenario_.rto_initial;
+      config.rto_min = scenario_.rto_min;
+      config.rto_max = scenario_.rto_max;
+      config.collectives_max = scenario_.collectives_max;
+      Shard& shard = shards_.emplace_back();
+      shard.worker = worker;
+      shard.thread = thread;
+      shard.frames.resize(slots * frame_stride_);
+      shard.machine = std::make_unique<worker::Worker>(config, shard.frames.data(), frame_stride_);
+    }
+  }
+}
+
+void Simulation::schedule_submissions() {
+  completions_left_ = tasks_.size() * shards_.size();
+  for (std::size_t task = 0; task < tasks_.size(); ++task) {
+    for (std::uint32_t worker = 0; worker < scenario_.workers; ++worker) {
+      agenda_.at(tasks_[task].submit_at[worker], [this, worker, task] { submit(worker, task); });
+    }
+  }
+}
+
+Report Simulation::run() {
+  while (completions_left_ > 0 && failure_.empty()) {
+    if (agenda_.empty()) {
+      failure_ = "nothing is left to happen, but collectives are not complete";
+    } else if (agenda_.next() > scenario_.time_max) {
+      failure_ = "not finished within the bound of virtual time";
+    } else {
+      now_ = agenda_.next();
+      agenda_.step();
+    }
+  }
+  return report();
+}
+
+void Simulation::when_awake(std::uint32_t worker, Agenda::Action action) {
+  TimeNs awake = now_;
+  for (const Stall& stall : scenario_.stalls) {
+    if (stall.worker == worker && stall.begin <= awake && awake < stall.end) awake = stall.end;
+  }
+  if (awake == now_) {
+    action();
+  } else {
+    agenda_.at(awake, std::move(action));
+  }
+}
+
+void Simulation::submit(std::uint32_t worker, std::size_t task) {
+  when_awake(worker, [this, worker, task] {
+    for (std::uint32_t thread = 0; thread < scenario_.threads; ++thread) {
+      Shard& target = shard(worker, thread);
+      const std::uint64_t chunks = tasks_[task].work.chunk_end;
+      worker::Collective share = tasks_[task].work;
+      share.regions = tasks_[task].regions[worker];
+      share.chunk_begin = static_cast<std::uint32_t>(chunks * thread / scenario_.threads);
+      share.chunk_end = static_cast<std::uint32_t>(chunks * (thread + 1) / scenario_.threads);
+      share.token = task;
+      if (!target.machine->submit(share)) failure_ = "a worker refused a collective";
+      activate(target);
+    }
+  });
+}
+
+void Simulation::activate(Shard& shard) {
+  std::array<worker::Transmit, 16> burst{};
+  for (std::size_t count = burst.size(); count == burst.size();) {
+    count = shard.machine->poll_transmit(now_, burst);
+    for (std::size_t i = 0; i < count; ++i) send(shard, burst[i]);
+  }
+  while (const auto completion = shard.machine->poll_completion()) {
+    if (completion->status != worker::Status::kOk) failure_ = "a collective ended with an error";
+    --completions_left_;
+  }
+  const TimeNs next = shard.machine->next_timeout();
+  if (next == worker::kNever || next >= shard.wake_at) return;
+  shard.wake_at = next;
+  Shard* const sleeper = &shard;
+  agenda_.at(std::max(next, now_ + 1), [this, sleeper] {
+    if (sleeper->wake_at > now_) return;  // an earlier wake-up has taken its place
+    sleeper->wake_at = worker::kNever;
+    when_awake(sleeper->worker, [this, sleeper] { activate(*sleeper); });
+  });
+}
+
+void Simulation::send(Shard& shard, const worker::Transmit& transmit) {
+  const std::byte* frame = shard.frames.data() + transmit.frame * frame_stride_;
+  std::vector<std::byte> datagram(frame, frame + transmit.bytes);
+  up_[shard.worker].carry(now_, datagram.size(), random_, [&](TimeNs at) {
+    agenda_.at(at, [this, worker = shard.worker, thread = shard.thread, datagram] {
+      arrive_at_switch(worker, thread, datagram);
+    });
+  });
+}
+
+void Simulation::arrive_at_switch(std::uint32_t worker, std::uint32_t thread, const std::vector<std::byte>& datagram) {
+  Port& port = ports_[thread];
+  const dataplane::Outcome outcome =
+      port.machine->handle(endpoint_of(worker), static_cast<std::uint8_t>(thread), datagram);
+  const std::byte* frame = port.frames.data() + outcome.frame * frame_stride_;
+  switch (outcome.verdict) {
+    case dataplane::Verdict::kMulticast:
+      for (std::uint32_t receiver = 0; receiver < scenario_.workers; ++receiver) {
+        send_result(receiver, thread, {frame, frame + outcome.bytes});
+      }
+      return;
+    case dataplane::Verdict::kResend:
+      send_result(worker, thread, {frame, frame + outcome.bytes});
+      return;
+    case dataplane::Verdict::kHold:
+    case dataplane::Verdict::kDrop:
+      return;
+  }
+}
+
+void Simulation::send_result(std::uint32_t worker, std::uint32_t thread, const std::vector<std::byte>& datagram) {
+  down_[worker].carry(now_, datagram.size(), random_, [&](TimeNs at) {
+    agenda_.at(at, [this, worker, thread, datagram] { arrive_at_worker(worker, thread, datagram); });
+  });
+}
+
+void Simulation::arrive_at_worker(std::uint32_t worker, std::uint32_t thread, std::vector<std::byte> datagram) {
+  when_awake(worker, [this, worker, thread, datagram = std::move(datagram)] {
+    Shard& receiver = shard(worker, thread);
+    receiver.machine->handle_datagram(now_, datagram);
+    activate(receiver);
+  });
+}
+
+Report Simulation::report() const {
+  Report report;
+  report.finished = completions_left_ == 0 && failure_.empty();
+  report.failure = failure_;
+  report.time_ns = now_;
+  for (const Shard& shard : shards_) {
+    const worker::WorkerStats& stats = shard.machine->stats();
+    report.packets_sent += stats.packets_sent;
+    report.retransmissions += stats.retransmissions;
+    report.results += stats.results;
+    report.duplicates += stats.duplicates;
+    report.rejected += stats.rejected;
+    report.rto_ns = std::max(report.rto_ns, stats.rto_ns);
+  }
+  for (const std::vector<Link>* links : {&up_, &down_}) {
+    for (const Link& link : *links) {
+      report.link_packets += link.counters().packets;
+      report.link_lost += link.counters().lost;
+      report.link_overflow += link.counters().overflow;
+    }
+  }
+  return report;
+}
+
+}  // namespace wiresum::sim

@@ -1,0 +1,98 @@
+// Goodput under loss: what loss recovery costs, against the same run without loss and against the physical bound.
+//
+//   sim_throughput [workers] [link_mbit] [megabytes] [seeds] [slots] [window_min]
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <vector>
+
+#include "simulation.hpp"
+
+namespace wiresum::sim {
+namespace {
+
+struct Setup {
+  std::uint32_t workers = 8;
+  double link_mbit = 100;
+  double megabytes = 8;
+  std::uint32_t seeds = 5;
+  std::uint32_t slots = 128;
+  std::uint32_t window_min = 32;
+};
+
+struct Outcome {
+  double seconds = 0;
+  double amplification = 0;  // packets sent by workers, for each that loss-free running would send
+  double rto_ms = 0;
+  std::uint64_t overflow = 0;
+};
+
+Outcome measure(const Setup& setup, double loss, std::uint64_t seed) {
+  Scenario scenario;
+  scenario.seed = seed;
+  scenario.workers = setup.workers;
+  scenario.slots = setup.slots;
+  scenario.window_min = setup.window_min;
+  LinkConfig link;
+  link.loss = loss;
+  link.delay_ns = 75'000;  // four crossings to a round trip of 0.3 ms and two serialisations
+  link.rate_bps = setup.link_mbit * 1e6;
+  scenario.up = scenario.down = link;
+
+  std::vector<std::vector<float>> tensors(setup.workers,
+                                          std::vector<float>(static_cast<std::size_t>(setup.megabytes * 1e6 / 4), 1));
+  Task task;
+  task.work.chunk_end =
+      static_cast<std::uint32_t>(worker::chunks_of(tensors[0].size(), task.work.format, scenario.lanes));
+  for (std::vector<float>& tensor : tensors) {
+    auto* bytes = reinterpret_cast<std::byte*>(tensor.data());
+    task.regions.push_back({{.source = bytes, .destination = bytes, .elements = tensor.size()}});
+    task.submit_at.push_back(0);
+  }
+  const std::uint64_t rounds = task.work.chunk_end + std::min(task.work.chunk_end, scenario.slots);
+  std::vector<Task> tasks;
+  tasks.push_back(std::move(task));
+  const Report report = Simulation(scenario, std::move(tasks)).run();
+  if (!report.finished) {
+    std::fprintf(stderr, "seed %llu: %s\n", static_cast<unsigned long long>(seed), report.failure.c_str());
+    std::exit(1);
+  }
+  return {.seconds = static_cast<double>(report.time_ns) / 1e9,
+          .amplification = static_cast<double>(report.packets_sent) / static_cast<double>(rounds * setup.workers),
+          .rto_ms = static_cast<double>(report.rto_ns) / 1e6,
+          .overflow = report.link_overflow};
+}
+
+void print_row(const Setup& setup, double loss, double lossless_s) {
+  std::vector<Outcome> outcomes;
+  for (std::uint32_t seed = 1; seed <= setup.seeds; ++seed) outcomes.push_back(measure(setup, loss, seed));
+  std::sort(outcomes.begin(), outcomes.end(), [](const Outcome& a, const Outcome& b) { return a.seconds < b.seconds; });
+  const Outcome& median = outcomes[outcomes.size() / 2];
+  // 1440 of 1506 bytes of a shaped packet are payload.
+  const double bound_s = setup.megabytes * 8 / setup.link_mbit * 1506 / 1440;
+  std::printf(
+      "%5.1f%%  %8.4f s  %6.1f Mbit/s  %6.3f of the bound  %6.3f of lossless  %6.3f packets sent/needed  RTO %5.1f ms  "
+      "%llu "
+      "overflowed\n",
+      100 * loss, median.seconds, setup.megabytes * 8 / median.seconds, bound_s / median.seconds,
+      lossless_s / median.seconds, median.amplification, median.rto_ms,
+      static_cast<unsigned long long>(median.overflow));
+}
+
+}  // namespace
+}  // namespace wiresum::sim
+
+int main(int argc, char** argv) {
+  using namespace wiresum::sim;
+  Setup setup;
+  if (argc > 1) setup.workers = static_cast<std::uint32_t>(std::atoi(argv[1]));
+  if (argc > 2) setup.link_mbit = std::atof(argv[2]);
+  if (argc > 3) setup.megabytes = std::atof(argv[3]);
+  if (argc > 4) setup.seeds = static_cast<std::uint32_t>(std::atoi(argv[4]));
+  if (argc > 5) setup.slots = static_cast<std::uint32_t>(std::atoi(argv[5]));
+  if (argc > 6) setup.window_min = static_cast<std::uint32_t>(std::atoi(argv[6]));
+  const double lossless_s = measure(setup, 0, 1).seconds;
+  std::printf("%u workers, %.0f Mbit/s, %.1f MB fp32, %u slots, window at least %u\n", setup.workers, setup.link_mbit,
+              setup.megabytes, setup.slots, setup.window_min);
+  for (const double loss : {0.0, 0.001, 0.01, 0.05}) print_row(setup, loss, lossless_s);
+}

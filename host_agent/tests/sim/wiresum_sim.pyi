@@ -1,0 +1,68 @@
+from collections.abc import Sequence
+from enum import Enum
+
+class Dtype(Enum):
+    F32 = 0
+    F16 = 1
+    BF16 = 2
+    I32 = 3
+    RAW = 4
+
+class Scaling(Enum):
+    NONE = 0
+    BLOCK_EXPONENT = 1
+    FIXED = 2
+
+class Link:
+    loss: float
+    duplicate: float
+    reorder: float
+    reorder_ns_max: int
+    delay_ns: int
+    jitter_ns: int
+    rate_bps: float
+    queue_bytes: int
+
+class Stall:
+    def __init__(self, worker: int, begin: int, end: int, /) -> None: ...
+
+class Scenario:
+    seed: int
+    workers: int
+    threads: int
+    lanes: int
+    slots: int
+    round_first: int
+    window_min: int
+    window_initial: int
+    time_max: int
+    up: Link
+    down: Link
+    stalls: list[Stall]
+
+class Report:
+    finished: bool
+    failure: str
+    time_ns: int
+    packets_sent: int
+    retransmissions: int
+    results: int
+    duplicates: int
+    rejected: int
+    link_packets: int
+    link_lost: int
+    link_overflow: int
+
+class Job:
+    def __init__(self, scenario: Scenario, /) -> None: ...
+    def add(
+        self,
+        dtype: Dtype,
+        scaling: Scaling,
+        lane_bits: int,
+        fixed_scale: float,
+        divisor: float,
+        regions: Sequence[Sequence[tuple[int, int, int]]],
+        submit_at: Sequence[int],
+    ) -> None: ...
+    def run(self) -> Report: ...

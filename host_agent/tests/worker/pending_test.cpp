@@ -1,0 +1,72 @@
+#include "worker/pending.hpp"
+
+#include <gtest/gtest.h>
+
+#include <array>
+
+namespace wiresum::worker {
+namespace {
+
+TEST(Pending, FindsTheRegionOfAChunkAndItsTail) {
+  std::array<std::byte, 400> memory{};
+  // Two regions of 10 and 5 elements with an empty one between them; 4 elements a chunk.
+  const std::array<Region, 4> regions{{
+      {.source = memory.data(), .destination = nullptr, .elements = 10, .chunk_first = 0},
+      {.source = nullptr, .destination = nullptr, .elements = 0, .chunk_first = 3},
+      {.source = nullptr, .destination = memory.data() + 200, .elements = 5, .chunk_first = 3},
+      {.source = memory.data(), .destination = nullptr, .elements = 0, .chunk_first = 5},
+  }};
+  Pending pending;
+  pending.work.format = {numeric::Dtype::kF32, numeric::Scaling::kBlockExponent, 32};
+  pending.work.regions = regions;
+  pending.work.chunk_begin = 1;
+  pending.chunk_elements = 4;
+  EXPECT_EQ(pending.view(0).source, memory.data() + 16);
+  EXPECT_EQ(pending.view(0).elements, 4u);
+  EXPECT_EQ(pending.view(1).elements, 2u) << "the tail of the first region";
+  EXPECT_EQ(pending.view(1).destination, nullptr);
+  EXPECT_EQ(pending.view(2).destination, memory.data() + 200);
+  EXPECT_EQ(pending.view(3).destination, memory.data() + 216);
+  EXPECT_EQ(pending.view(3).elements, 1u);
+  EXPECT_EQ(pending.view(4).elements, 0u) << "beyond all regions there is nothing";
+}
+
+TEST(Pending, OrdersBySubmissionThenRoundThenSlot) {
+  Pending pending;
+  pending.stride = 4;
+  pending.exponent_round = true;
+  Slot meta_last;
+  meta_last.meta = true;
+  meta_last.chunk = 3;
+  Slot data_first;
+  data_first.chunk = 0;
+  Slot data_largest;
+  data_largest.chunk = UINT32_MAX;
+  EXPECT_LT(pending.key(meta_last), pending.key(data_first));
+  EXPECT_LT(pending.key(data_first), pending.key(data_largest));
+  Pending later = pending;
+  later.order = 1;
+  Slot meta_first;
+  meta_first.meta = true;
+  EXPECT_LT(pending.key(data_largest), later.key(meta_first));
+}
+
+TEST(PendingPool, HandsBackInOrderOfCompletionAndReusesEntries) {
+  PendingPool pool(2);
+  const std::uint32_t a = pool.acquire();
+  const std::uint32_t b = pool.acquire();
+  EXPECT_EQ(pool.acquire(), kNoCollective);
+  EXPECT_EQ(pool.oldest(), a);
+  EXPECT_EQ(pool[a].next, b);
+  pool.complete(b, Status::kOk);
+  EXPECT_EQ(pool.acquire(), kNoCollective) << "an entry is in use until its completion is taken";
+  pool.complete(a, Status::kTimedOut);
+  EXPECT_EQ(pool.oldest(), kNoCollective);
+  EXPECT_EQ(pool.take_complete(), b);
+  EXPECT_EQ(pool.take_complete(), a);
+  EXPECT_EQ(pool.take_complete(), kNoCollective);
+  EXPECT_EQ(pool.acquire(), b);
+}
+
+}  // namespace
+}  // namespace wiresum::worker

@@ -1,0 +1,148 @@
+// One Worker with its frames, and hand-made RESULT datagrams for it.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "wire/packet.hpp"
+#include "worker/worker.hpp"
+
+namespace wiresum::worker {
+
+inline constexpr TimeNs kMillisecond = 1'000'000;
+inline constexpr numeric::Format kInt32{numeric::Dtype::kI32, numeric::Scaling::kNone, 32};
+inline constexpr numeric::Format kFloat32{numeric::Dtype::kF32, numeric::Scaling::kBlockExponent, 32};
+
+inline WorkerConfig small_config() {
+  WorkerConfig config;
+  config.job = 7;
+  config.key = 0xC0FFEE;
+  config.worker = 1;
+  config.workers = 2;
+  config.lanes = 4;
+  config.slots = 4;
+  config.window_initial = 32;
+  return config;
+}
+
+/// A packet that the worker sent.
+struct Sent {
+  std::uint32_t frame = 0;
+  wire::Header header;
+  std::vector<std::byte> bytes;
+
+  [[nodiscard]] std::int32_t lane(std::size_t i) const {
+    const std::byte* word = bytes.data() + wire::kHeaderBytes + i * wire::kWordBytes;
+    std::uint32_t value = 0;
+    for (std::size_t b = 0; b < wire::kWordBytes; ++b) value = value << 8 | std::to_integer<std::uint32_t>(word[b]);
+    return static_cast<std::int32_t>(value);
+  }
+};
+
+class Rig {
+ public:
+  explicit Rig(WorkerConfig config = small_config())
+      : config_(config),
+        stride_(wire::kHeaderBytes + config.lanes * wire::kWordBytes),
+        frames_(stride_ * config.slots),
+        worker_(config, frames_.data(), stride_) {}
+
+  Worker& worker() { return worker_; }
+  TimeNs now = 0;
+
+  /// Everything that the worker wants to send now.
+  std::vector<Sent> poll() {
+    std::vector<Sent> sent;
+    std::array<Transmit, 3> burst{};  // smaller than what there is to send, so that bursts are cut
+    for (std::size_t n = burst.size(); n == burst.size();) {
+      n = worker_.poll_transmit(now, burst);
+      for (std::size_t i = 0; i < n; ++i) {
+        Sent packet{.frame = burst[i].frame, .header = {}, .bytes = {}};
+        const std::byte* frame = frames_.data() + burst[i].frame * stride_;
+        packet.bytes.assign(frame, frame + burst[i].bytes);
+        EXPECT_EQ(wire::decode(packet.bytes, packet.header), wire::ParseError::kNone);
+        sent.push_back(std::move(packet));
+      }
+    }
+    return sent;
+  }
+
+  std::vector<Sent> poll_at(TimeNs at) {
+    now = at;
+    return poll();
+  }
+
+  /// The RESULT that answers `sent`, with these lanes (none for a META).
+  static std::vector<std::byte> result(const Sent& sent, const std::vector<std::int32_t>& lanes, int exponent = -1) {
+    wire::Header header = sent.header;
+    header.kind = wire::Kind::kResult;
+    if (exponent >= 0) header.exponent = static_cast<std::uint8_t>(exponent);
+    return datagram(header, lanes);
+  }
+
+  static std::vector<std::byte> datagram(const wire::Header& header, const std::vector<std::int32_t>& lanes) {
+    std::vector<std::byte> bytes(wire::kHeaderBytes + lanes.size() * wire::kWordBytes);
+    wire::encode(header, std::span<std::byte, wire::kHeaderBytes>(bytes.data(), wire::kHeaderBytes));
+    for (std::size_t i = 0; i < lanes.size(); ++i) {
+      for (unsigned b = 0; b < wire::kWordBytes; ++b) {
+        bytes[wire::kHeaderBytes + i * wire::kWordBytes + b] =
+            static_cast<std::byte>(static_cast<std::uint32_t>(lanes[i]) >> (24 - 8 * b));
+      }
+    }
+    return bytes;
+  }
+
+  void deliver(const std::vector<std::byte>& bytes) { worker_.handle_datagram(now, bytes); }
+  void answer(const Sent& sent, const std::vector<std::int32_t>& lanes, int exponent = -1) {
+    deliver(result(sent, lanes, exponent));
+  }
+  /// Answers as if all peers had sent nothing but zeros (or META).
+  void echo(const Sent& sent) {
+    std::vector<std::int32_t> lanes(sent.header.kind == wire::Kind::kMeta ? 0 : config_.lanes);
+    if (sent.header.kind == wire::Kind::kData) {
+      for (std::size_t i = 0; i < lanes.size(); ++i) lanes[i] = sent.lane(i);
+    }
+    answer(sent, lanes);
+  }
+  /// Answers all that is sent until the worker falls silent. Returns how many packets that took.
+  std::size_t run() {
+    std::size_t packets = 0;
+    for (std::vector<Sent> sent = poll(); !sent.empty(); sent = poll()) {
+      packets += sent.size();
+      for (const Sent& packet : sent) echo(packet);
+    }
+    return packets;
+  }
+
+ private:
+  WorkerConfig config_;
+  std::size_t stride_;
+  std::vector<std::byte> frames_;
+  Worker worker_;
+};
+
+/// An int32 all-reduce in place over `values`, all of it in this thread's share.
+struct Integers {
+  explicit Integers(std::vector<std::int32_t> initial, const WorkerConfig& config = small_config())
+      : values(std::move(initial)) {
+    auto* bytes = reinterpret_cast<std::byte*>(values.data());
+    region = {.source = bytes, .destination = bytes, .elements = values.size()};
+    work.format = kInt32;
+    work.regions = {&region, 1};
+    work.chunk_end = static_cast<std::uint32_t>(chunks_of(values.size(), kInt32, config.lanes));
+    work.tensor = 1;
+  }
+  Integers(const Integers&) = delete;
+
+  std::vector<std::int32_t> values;
+  Region region;
+  Collective work;
+};
+
+}  // namespace wiresum::worker

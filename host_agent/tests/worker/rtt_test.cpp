@@ -1,0 +1,54 @@
+#include "worker/rtt.hpp"
+
+#include <gtest/gtest.h>
+
+namespace wiresum::worker {
+namespace {
+
+constexpr TimeNs kMs = 1'000'000;
+
+TEST(RttEstimator, StartsWithTheInitialTimeout) {
+  const RttEstimator rtt(20 * kMs, 1 * kMs, 200 * kMs);
+  EXPECT_EQ(rtt.rto(), 20 * kMs);
+  EXPECT_EQ(rtt.smoothed(), 0);
+}
+
+TEST(RttEstimator, FirstSampleGivesThreeTimesTheRoundTrip) {
+  RttEstimator rtt(20 * kMs, 1 * kMs, 200 * kMs);
+  rtt.sample(4 * kMs);
+  EXPECT_EQ(rtt.smoothed(), 4 * kMs);
+  EXPECT_EQ(rtt.rto(), 12 * kMs);  // srtt + 4 * (rtt / 2)
+}
+
+TEST(RttEstimator, FollowsRfc6298) {
+  RttEstimator rtt(20 * kMs, 1 * kMs, 200 * kMs);
+  rtt.sample(8 * kMs);
+  rtt.sample(16 * kMs);
+  EXPECT_EQ(rtt.smoothed(), 9 * kMs);       // 8 + (16 - 8) / 8
+  EXPECT_EQ(rtt.rto(), (9 + 4 * 5) * kMs);  // variation 4 + (8 - 4) / 4
+}
+
+TEST(RttEstimator, KeepsAMarginAboveASteadyRoundTrip) {
+  RttEstimator rtt(20 * kMs, 1 * kMs, 200 * kMs);
+  for (int i = 0; i < 10'000; ++i) rtt.sample(kMs / 10);
+  EXPECT_NEAR(static_cast<double>(rtt.smoothed()), static_cast<double>(kMs) / 10, 100);
+  EXPECT_EQ(rtt.rto(), rtt.smoothed() + 1 * kMs);
+}
+
+TEST(RttEstimator, CapsASampleAndTheTimeout) {
+  RttEstimator rtt(20 * kMs, 1 * kMs, 200 * kMs);
+  rtt.sample(60'000 * kMs);
+  EXPECT_EQ(rtt.smoothed(), 200 * kMs);
+  EXPECT_EQ(rtt.rto(), 200 * kMs);
+}
+
+TEST(RttEstimator, DoublesAtEachExpiryUpToTheCap) {
+  const RttEstimator rtt(20 * kMs, 1 * kMs, 200 * kMs);
+  EXPECT_EQ(rtt.rto(1), 40 * kMs);
+  EXPECT_EQ(rtt.rto(3), 160 * kMs);
+  EXPECT_EQ(rtt.rto(4), 200 * kMs);
+  EXPECT_EQ(rtt.rto(255), 200 * kMs);
+}
+
+}  // namespace
+}  // namespace wiresum::worker

@@ -1,0 +1,192 @@
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "rig.hpp"
+
+namespace wiresum::worker {
+namespace {
+
+/// 64 slots of a worker with fixed timeouts: 20 ms, doubled to at most 200 ms.
+class Timers : public ::testing::Test {
+ protected:
+  static WorkerConfig config() {
+    WorkerConfig config = small_config();
+    config.slots = 64;
+    config.window_initial = 8;
+    config.window_min = 4;
+    config.rto_min = config.rto_initial = 20 * kMillisecond;
+    return config;
+  }
+  void submit(std::size_t chunks) {
+    job.emplace(std::vector<std::int32_t>(4 * chunks, 1), config());
+    ASSERT_TRUE(rig.worker().submit(job->work));
+  }
+
+  Rig rig{config()};
+  std::optional<Integers> job;
+};
+
+TEST_F(Timers, NothingIsRetransmittedBeforeTheTimeout) {
+  submit(1);
+  EXPECT_LE(rig.worker().next_timeout(), 0) << "there is something to send right now";
+  ASSERT_EQ(rig.poll_at(0).size(), 1u);
+  EXPECT_EQ(rig.worker().next_timeout(), 20 * kMillisecond);
+  EXPECT_TRUE(rig.poll_at(20 * kMillisecond - 1).empty());
+  EXPECT_EQ(rig.poll_at(20 * kMillisecond).size(), 1u);
+}
+
+TEST_F(Timers, ARetransmissionIsTheSameBytesWithItsFlag) {
+  submit(1);
+  auto first = rig.poll_at(0).at(0);
+  // What the caller does to its memory meanwhile must not change what goes out.
+  job->values[0] = 12345;
+  auto again = rig.poll_at(20 * kMillisecond).at(0);
+  EXPECT_EQ(again.header.flags, wire::kFlagRetransmission);
+  again.bytes[1] = first.bytes[1];
+  EXPECT_EQ(again.bytes, first.bytes);
+  EXPECT_EQ(rig.worker().stats().retransmissions, 1u);
+}
+
+TEST_F(Timers, AProbesTimeoutDoublesUpToItsCapLessARandomPart) {
+  submit(1);
+  rig.poll_at(0);
+  ASSERT_EQ(rig.worker().next_timeout(), 20 * kMillisecond);
+  ASSERT_EQ(rig.poll_at(20 * kMillisecond).size(), 1u);
+  bool varied = false;
+  TimeNs at = rig.now;
+  for (const TimeNs timeout_ms : {40, 80, 160, 200, 200, 200}) {
+    const TimeNs timeout = timeout_ms * kMillisecond;
+    const TimeNs next = rig.worker().next_timeout();
+    EXPECT_GT(next - at, timeout / 4 * 3);
+    EXPECT_LE(next - at, timeout);
+    varied |= next - at != timeout;
+    EXPECT_TRUE(rig.poll_at(next - 1).empty());
+    EXPECT_EQ(rig.poll_at(next).size(), 1u);
+    at = next;
+  }
+  EXPECT_TRUE(varied) << "senders that collide must not do so for ever";
+}
+
+TEST_F(Timers, WorkersDoNotProbeInStep) {
+  WorkerConfig other = config();
+  other.worker = 0;
+  Rig peer(other);
+  submit(1);
+  Integers work(std::vector<std::int32_t>(4, 1));
+  ASSERT_TRUE(peer.worker().submit(work.work));
+  rig.poll_at(0);
+  peer.poll_at(0);
+  rig.poll_at(20 * kMillisecond);
+  peer.poll_at(20 * kMillisecond);
+  EXPECT_NE(rig.worker().next_timeout(), peer.worker().next_timeout());
+}
+
+TEST_F(Timers, BackoffGoesOnForEverWithoutLosingThePacket) {
+  submit(1);
+  rig.poll_at(0);
+  for (int i = 0; i < 100; ++i) EXPECT_EQ(rig.poll_at(rig.worker().next_timeout()).size(), 1u);
+  rig.run();
+  EXPECT_EQ(rig.worker().stats().results, 0u) << "nothing was delivered";
+}
+
+TEST_F(Timers, WhileAllIsSilentOnlyTheFirstIsProbed) {
+  submit(8);
+  ASSERT_EQ(rig.poll_at(0).size(), 8u);
+  for (int i = 0; i < 3; ++i) {
+    const auto probes = rig.poll_at(rig.worker().next_timeout());
+    ASSERT_EQ(probes.size(), 1u);
+    EXPECT_EQ(probes[0].header.chunk, 0u);
+  }
+  EXPECT_EQ(rig.worker().stats().window, 8u) << "a late peer is no loss";
+}
+
+TEST_F(Timers, APacketOvertakenByALaterOneIsRetransmittedAtItsTimeout) {
+  submit(8);
+  const auto sent = rig.poll_at(0);
+  rig.now = 10 * kMillisecond;
+  rig.echo(sent[5]);
+  const auto again = rig.poll_at(20 * kMillisecond);
+  ASSERT_EQ(again.size(), 5u) << "slots 0 to 4 were sent before slot 5";
+  for (std::uint32_t i = 0; i < 5; ++i) EXPECT_EQ(again[i].header.chunk, i);
+  EXPECT_EQ(rig.worker().stats().window, 4u) << "halved once";
+}
+
+TEST_F(Timers, TheResultThatEndsASilenceGivesTheOthersOneMoreTimeout) {
+  submit(8);
+  const auto sent = rig.poll_at(0);
+  rig.poll_at(20 * kMillisecond);
+  rig.now = 1000 * kMillisecond;  // the peer comes a second late
+  rig.echo(sent[0]);
+  rig.echo(sent[2]);
+  EXPECT_TRUE(rig.poll().empty());
+  EXPECT_EQ(rig.worker().next_timeout(), 1020 * kMillisecond);
+  const auto again = rig.poll_at(1020 * kMillisecond);
+  ASSERT_EQ(again.size(), 1u);
+  EXPECT_EQ(again[0].header.chunk, 1u);
+}
+
+TEST_F(Timers, WhatWasRetransmittedIsRetransmittedAgainAfterTwiceTheTimeout) {
+  submit(8);
+  const auto sent = rig.poll_at(0);
+  rig.now = 1 * kMillisecond;
+  rig.echo(sent[7]);
+  ASSERT_EQ(rig.poll_at(20 * kMillisecond).size(), 7u);
+  std::set<std::uint32_t> again;
+  for (TimeNs at = 20 * kMillisecond; (at = rig.worker().next_timeout()) <= 60 * kMillisecond;) {
+    for (const Sent& packet : rig.poll_at(at)) again.insert(packet.frame);
+  }
+  EXPECT_EQ(again.size(), 7u);
+}
+
+TEST_F(Timers, InALongSilenceOnlyTheProbeIsRetransmittedThoughMuchIsKnownLost) {
+  submit(8);
+  const auto sent = rig.poll_at(0);
+  rig.now = 1 * kMillisecond;
+  rig.echo(sent[7]);
+  while (rig.worker().next_timeout() < 81 * kMillisecond) rig.poll_at(rig.worker().next_timeout());
+  for (int i = 0; i < 20; ++i) {
+    const auto probes = rig.poll_at(rig.worker().next_timeout());
+    ASSERT_EQ(probes.size(), 1u);
+    EXPECT_EQ(probes[0].header.chunk, 0u);
+  }
+  rig.echo(sent[0]);
+  const TimeNs resumed = rig.now;
+  EXPECT_EQ(rig.worker().next_timeout(), resumed + 20 * kMillisecond) << "the next in order becomes the probe";
+}
+
+TEST_F(Timers, TheFirstPacketOfASlotGivesNoSample) {
+  submit(128);
+  const auto sent = rig.poll_at(0);
+  rig.now = 7 * kMillisecond;
+  rig.echo(sent[0]);
+  EXPECT_EQ(rig.worker().stats().rtt_smoothed_ns, 0u) << "it measures how late the peers are";
+}
+
+TEST_F(Timers, LaterPacketsGiveSamplesUnlessRetransmitted) {
+  WorkerConfig one = config();
+  one.slots = 1;
+  Rig single(one);
+  Integers work(std::vector<std::int32_t>(16, 1), one);
+  ASSERT_TRUE(single.worker().submit(work.work));
+  single.echo(single.poll_at(0).at(0));
+  auto sent = single.poll_at(0);
+  const auto again = single.poll_at(20 * kMillisecond);
+  ASSERT_EQ(again.size(), 1u);
+  single.echo(sent.at(0));
+  EXPECT_EQ(single.worker().stats().rtt_smoothed_ns, 0u) << "Karn's rule";
+  sent = single.poll();
+  single.now += 3 * kMillisecond;
+  single.echo(sent.at(0));
+  EXPECT_EQ(single.worker().stats().rtt_smoothed_ns, 3'000'000u);
+}
+
+TEST_F(Timers, TimeThatGoesBackIsTakenAsStandingStill) {
+  submit(1);
+  rig.poll_at(10 * kMillisecond);
+  EXPECT_TRUE(rig.poll_at(0).empty());
+  EXPECT_EQ(rig.worker().next_timeout(), 30 * kMillisecond);
+}
+
+}  // namespace
+}  // namespace wiresum::worker
