@@ -1,13 +1,15 @@
 // The slots that have something to do, in the order that all workers of the job agree on: a tournament tree.
 //
 // Keys are 64-bit serial numbers (RFC 1982 arithmetic), so they may wrap; all keys present at one time lie
-// within half the number circle. Reading the first slot is free, a change costs log2(slots) comparisons.
+// within half the number circle. Reading the first slot is free, a change costs at most log2(slots) comparisons,
+// and mostly one, since what is added comes last.
 #pragma once
 
 #include <bit>
 #include <cassert>
 #include <cstddef>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 namespace wiresum::worker {
@@ -41,7 +43,11 @@ class SlotOrder {
     // With a single leaf the leaf is the root.
     std::size_t node = leaves_ + slot;
     winners_[node] = entry;
-    for (node /= 2; node >= 1; node /= 2) winners_[node] = winner(winners_[2 * node], winners_[2 * node + 1]);
+    for (node /= 2; node >= 1; node /= 2) {
+      const std::uint32_t before = std::exchange(winners_[node], winner(winners_[2 * node], winners_[2 * node + 1]));
+      // A match that this slot neither won nor wins has the same winner as before, and so has all above it.
+      if (before != slot && winners_[node] != slot) break;
+    }
   }
 
   [[nodiscard]] std::uint32_t winner(std::uint32_t a, std::uint32_t b) const noexcept {
