@@ -1,0 +1,64 @@
+"""`torch.distributed` over Wiresum: `init_process_group("wiresum")`.
+
+PyTorch finds this package by the entry point `torch.backends` and calls `_autoload` at the end of `import torch`,
+in every process that has Wiresum installed. So this module imports nothing but PyTorch itself: the native core,
+gRPC and the process group are loaded when a group is made.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch.distributed as dist
+
+    from wiresum.torch.errors import WiresumTimeoutError
+    from wiresum.torch.options import Options
+    from wiresum.torch.statistics import GroupStats
+
+__all__ = ["BACKEND_NAME", "GroupStats", "Options", "WiresumTimeoutError", "register", "stats"]
+
+BACKEND_NAME = "wiresum"
+
+_LAZY = {
+    "GroupStats": "wiresum.torch.statistics",
+    "Options": "wiresum.torch.options",
+    "WiresumTimeoutError": "wiresum.torch.errors",
+}
+
+
+def register() -> None:
+    """Makes the backend known to `torch.distributed`; does nothing the second time, or without `torch.distributed`."""
+    import torch.distributed as dist
+
+    if dist.is_available() and not hasattr(dist.Backend, BACKEND_NAME.upper()):
+        dist.Backend.register_backend(BACKEND_NAME, _create, extended_api=True, devices=["cpu"])
+
+
+def stats(group: dist.ProcessGroup | None = None) -> GroupStats:
+    """Counters of a group of this backend; without one, of the default group."""
+    from wiresum.torch.group import stats_of
+
+    return stats_of(group)
+
+
+def _create(backend_options: Any, pg_options: Any) -> dist.ProcessGroup:
+    from wiresum.torch.creation import create_group
+
+    return create_group(backend_options, pg_options)
+
+
+def _autoload() -> None:
+    """The entry point. An exception here would break `import torch` for everybody, so it has none to offer."""
+    register()
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LAZY:
+        from importlib import import_module
+
+        return getattr(import_module(_LAZY[name]), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+register()

@@ -1,0 +1,115 @@
+"""One thread for each group, for whatever must happen while nobody waits.
+
+It settles works whose callers asked for futures or went away, which keeps their tensors alive until the network is
+done with them. And when the session fails it makes Gloo's pending operations fail, too: Gloo itself notices the death
+of a neighbour in its ring, and only that, so that other workers would wait for its time-out.
+
+It sleeps without a time-out while there is nothing to watch.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import weakref
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from wiresum.agent.session import Session
+    from wiresum.torch.work import GlooWork, NetworkWork
+
+log = logging.getLogger("wiresum")
+
+POLL_S = 0.2
+"""How long it looks at one thing before it looks at the other."""
+JOIN_TIMEOUT_S = 5.0
+
+
+class Attendant:
+    """`on_failure` is called once, in this thread, when the session has failed while Gloo's works were pending."""
+
+    def __init__(self, session: Session, *, name: str, on_failure: Callable[[], None]) -> None:
+        self._session = session
+        self._on_failure = on_failure
+        self.changed = threading.Condition()
+        """Hold it while submitting with `notify` and until watch_network(): a completion must find its work."""
+        self._network: dict[int, NetworkWork] = {}
+        self._gloo: weakref.WeakSet[GlooWork] = weakref.WeakSet()
+        self._closing = False
+        self._idle = False
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def watch_network(self, work: NetworkWork) -> None:
+        with self.changed:
+            self._network.update(dict.fromkeys(work.tokens(), work))
+            self.changed.notify_all()
+
+    def watch_gloo(self, work: GlooWork) -> None:
+        """Weakly: a send or receive that nobody waits for never completes in Gloo's books."""
+        with self.changed:
+            self._gloo.add(work)
+            if self._idle:  # else it looks soon enough; waking it for each work would slow the caller down
+                self.changed.notify_all()
+
+    def drain(self, timeout_s: float) -> None:
+        """Waits until the network's works have ended, the session has failed, or the time is over."""
+        if not self._is_current():
+            with self.changed:
+                self.changed.wait_for(lambda: not self._network or self._session.failure is not None, timeout_s)
+
+    def close(self) -> None:
+        """Ends the thread. For when the session is closed, so that all of its operations have ended."""
+        with self.changed:
+            self._closing = True
+            self.changed.notify_all()
+        if not self._is_current():
+            self._thread.join(JOIN_TIMEOUT_S)
+        for work in set(self._network.values()):
+            work.settle()
+
+    def _is_current(self) -> bool:
+        return threading.current_thread() is self._thread
+
+    def _run(self) -> None:
+        try:
+            while self._await_business():
+                self._attend()
+        except Exception:
+            log.exception("wiresum: unexpected error while attending to collectives; the job ends")
+            self._session.abort("an internal error in the PyTorch backend; the log of this worker has the traceback")
+
+    def _await_business(self) -> bool:
+        with self.changed:
+            self._idle = True
+            self.changed.wait_for(lambda: self._network or self._gloo or self._closing)
+            self._idle = False
+            return not self._closing
+
+    def _attend(self) -> None:
+        """One look at everything; sleeps in it for POLL_S at most."""
+        if self._network:
+            for operation in self._session.wait_completed(POLL_S):
+                self._settle(operation.token)
+        else:
+            with self.changed:
+                self.changed.wait_for(lambda: self._network or self._closing, POLL_S)
+        self._attend_to_gloo()
+
+    def _settle(self, token: int) -> None:
+        with self.changed:
+            work = self._network.pop(token, None)
+            self.changed.notify_all()
+        if work is not None and work.done():
+            work.settle()
+
+    def _attend_to_gloo(self) -> None:
+        with self.changed:
+            for work in [work for work in self._gloo if work.is_completed()]:
+                self._gloo.discard(work)
+            pending = bool(self._gloo)
+        if pending and self._session.failure is not None:
+            self._on_failure()
+            with self.changed:
+                self._gloo.clear()

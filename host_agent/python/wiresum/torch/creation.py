@@ -1,0 +1,187 @@
+"""How a process group comes to be: its name at the switch, its session, and Gloo beside it."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import secrets
+import time
+from collections import Counter
+from datetime import timedelta
+from typing import Any
+
+import torch.distributed as dist
+from torch._C._distributed_c10d import PrefixStore, Store
+
+from wiresum.agent.config import JOB_NAME_BYTES_MAX, AgentConfig
+from wiresum.agent.errors import JoinError, WiresumError
+from wiresum.agent.session import Session
+from wiresum.torch.errors import WiresumTimeoutError, as_torch_error
+from wiresum.torch.gloo import make_gloo, whole_group
+from wiresum.torch.group import WiresumProcessGroup
+from wiresum.torch.options import Options
+
+log = logging.getLogger("wiresum")
+
+MEETING_POLL_S = 0.005
+
+_generations: Counter[str] = Counter()
+"""How often this process has made a group of each name."""
+
+_job_names: dict[str, str] = {}
+"""The jobs of the groups made last, by the group's name: the default group's ("") heads those of the others."""
+
+_JOINED = "joined"
+_REFUSED = "refused "
+_FAILED = "failed "
+
+
+def create_group(backend_options: Any, pg_options: Any) -> dist.ProcessGroup:
+    """What `torch.distributed` calls: by init_process_group, and by new_group at the new group's members."""
+    if pg_options is not None and not isinstance(pg_options, Options):
+        raise TypeError(f"pg_options of the wiresum backend are a wiresum.torch.Options, not a {type(pg_options)}")
+    options = pg_options or Options()
+    config = options.config()
+    group_id = str(backend_options.group_id)
+    rank, size = int(backend_options.group_rank), int(backend_options.group_size)
+    timeout: timedelta = backend_options.timeout
+    dist_store: Store = backend_options.store
+    is_subgroup = bool(backend_options.global_ranks_in_group)
+
+    _generations[group_id] += 1
+    name = _job_name(config, group_id if is_subgroup else "", _generations[group_id])
+    store, job = _meet(dist_store, rank, size, name, timeout)
+    _job_names[group_id if is_subgroup else ""] = job
+    session = _join(config, store, job, rank, size, may_refuse=is_subgroup) if size > 1 else None
+    try:
+        gloo = make_gloo(PrefixStore("gloo", store), rank, size, timeout, config)
+        return WiresumProcessGroup(
+            dist_store,
+            rank,
+            size,
+            gloo=gloo,
+            whole_gloo=whole_group(gloo, dist_store, rank, size),
+            session=session,
+            lane_bits=config.lane_bits,
+            fixed_scale=options.fixed_scale,
+        )
+    except BaseException as error:
+        if session is not None:
+            session.abort(f"rank {rank} joined, but could not set up its process group: {error}")
+            session.close()
+        raise
+
+
+def _meet(store: Store, rank: int, size: int, name: str, timeout: timedelta) -> tuple[Store, str]:
+    """Finds the other members. Returns a part of the store that only they use, and rank 0's name for the job.
+
+    A store may hold what earlier groups of the same name left there: torchrun's lives on when it restarts the
+    workers. So rank 0 answers each member's fresh question, over and over until the member has the answer, and
+    nobody ever acts on a value that might be old.
+    """
+    if rank == 0:
+        meeting = secrets.token_hex(8)
+        _answer_members(store, size, f"{meeting} {name}", f"heard/{meeting}", timeout)
+    else:
+        question = secrets.token_hex(8)
+        store.set(f"question/{rank}", question)
+        meeting, name = store.get(f"answer/{question}").decode().split(" ", 1)
+        store.set(f"heard/{meeting}/{rank}", "")
+    return PrefixStore(f"meeting/{meeting}", store), name
+
+
+def _answer_members(store: Store, size: int, answer: str, heard: str, timeout: timedelta) -> None:
+    deadline = time.monotonic() + timeout.total_seconds()
+    missing = set(range(1, size))
+    while missing:
+        for member in sorted(missing):
+            if store.check([f"{heard}/{member}"]):
+                missing.discard(member)
+            elif store.check([f"question/{member}"]):
+                store.set(f"answer/{store.get(f'question/{member}').decode()}", answer)
+        if missing and time.monotonic() > deadline:
+            ranks = ", ".join(str(member) for member in sorted(missing))
+            raise WiresumTimeoutError(
+                f"rank 0 waited {timeout.total_seconds():.0f} s for rank {ranks} of {size} to make the process group. "
+                "Look at why they did not come"
+            )
+        if missing:
+            time.sleep(MEETING_POLL_S)
+
+
+def _job_name(config: AgentConfig, subgroup: str, generation: int) -> str:
+    """Different for each group, each restart by torchrun, and each time the group is made anew: the job before may
+    still be on its way out."""
+    if subgroup and "" in _job_names:
+        name = _job_names[""]
+    else:
+        run = os.environ.get("TORCHELASTIC_RUN_ID", "none")
+        name = config.job or f"{'job' if run == 'none' else run}-{secrets.token_hex(4)}"
+        if (restart := os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) != "0":
+            name += f"~restart{restart}"
+    if subgroup:
+        name += f"/{subgroup}"
+    if generation > 1:
+        name += f"~{generation}"
+    if len(name.encode()) <= JOB_NAME_BYTES_MAX:
+        return name
+    digest = hashlib.sha256(name.encode()).hexdigest()[:16]
+    return name.encode()[: JOB_NAME_BYTES_MAX - len(digest) - 1].decode(errors="ignore") + "~" + digest
+
+
+def _join(config: AgentConfig, store: Store, job: str, rank: int, size: int, *, may_refuse: bool) -> Session | None:
+    """None if the switch has no room for a group that may do without: then all of its members get None."""
+    session: Session | None = None
+    cause: Exception | None = None
+    try:
+        session = Session.join(config, job_name=job, rank=rank, world_size=size)
+    except Exception as error:
+        cause = error
+    if not may_refuse:
+        if cause is not None:
+            raise _translated(cause) from cause
+        return session
+    try:
+        together = _all_joined(store, rank, size, job, cause)
+    except BaseException:
+        if session is not None:
+            session.close()
+        raise
+    if session is not None and not together:
+        session.close()
+        return None
+    return session
+
+
+def _translated(error: Exception) -> Exception:
+    return as_torch_error(error) if isinstance(error, WiresumError) else error
+
+
+def _outcome(cause: Exception | None) -> str:
+    if cause is None:
+        return _JOINED
+    no_room = isinstance(cause, JoinError) and cause.code == "RESOURCE_EXHAUSTED"
+    return f"{_REFUSED if no_room else _FAILED}{cause}"
+
+
+def _all_joined(store: Store, rank: int, size: int, job: str, cause: Exception | None) -> bool:
+    """Tells the others how joining went here. All members see the same outcomes, so they decide the same."""
+    store.set(f"outcome/{rank}", _outcome(cause))
+    outcomes = [store.get(f"outcome/{member}").decode() for member in range(size)]
+    refusals = [text for text in outcomes if text.startswith(_REFUSED)]
+    if refusals:
+        if rank == 0:
+            log.warning(
+                "wiresum: no room at the switch for the process group of job '%s', so all of its collectives go "
+                "through Gloo, which is slower: %s",
+                job,
+                refusals[0].removeprefix(_REFUSED),
+            )
+        return False
+    if cause is not None:
+        raise _translated(cause) from cause
+    for member, text in enumerate(outcomes):
+        if text.startswith(_FAILED):
+            raise dist.DistBackendError(f"rank {member} could not join job '{job}': {text.removeprefix(_FAILED)}")
+    return True

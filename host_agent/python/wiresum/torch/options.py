@@ -1,0 +1,28 @@
+"""What `init_process_group(..., pg_options=...)` and `new_group(..., pg_options=...)` may say."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from wiresum.agent.config import AgentConfig
+
+
+@dataclass(frozen=True)
+class Options:
+    """A field that is None leaves the matter to the environment (`wiresum.agent.config`)."""
+
+    lane_bits: int | None = None
+    """Bits on the wire for each float that is summed: 32, 16 or 8. Less is faster and coarser."""
+    fixed_scale: float | None = None
+    """Multiplies floats before they are rounded to integers, in place of block floating point's power of two.
+
+    The same at all workers. It saves the round trip in which workers agree on exponents, and it is for those
+    who know the range of their values: what does not fit its lane is clamped.
+    """
+    switch: str | None = None
+    """The control endpoint, host:port."""
+    job: str | None = None
+    """The job's name at the switch; rank 0's counts."""
+
+    def config(self) -> AgentConfig:
+        return AgentConfig.from_environment(lane_bits=self.lane_bits, switch=self.switch, job=self.job)

@@ -1,0 +1,243 @@
+"""What each collective of `torch.distributed` is on the wire: tensors in, regions of memory out.
+
+Pure functions, with no network and no process group: a plan holds addresses, and the tensors that own them.
+
+Sums travel as numbers: fp32, fp16, bf16 and int32. Copies (broadcast, all-gather) travel as raw bytes, so that
+any dtype passes bit for bit. The regions of a collective are the same at every worker, but for which of them
+have a source and a destination; that is what makes one machine serve all collectives (see collective.hpp).
+
+The network reads and writes a tensor where it lies if its memory is one run in row-major order on the CPU.
+Any other tensor is *staged*: copied into such memory first, and copied back when the collective is done. That
+includes dense tensors in another order, such as channels-last ones: adding them where they lie would give a
+wrong sum, with no error, if another worker had the same tensor in row-major order.
+"""
+
+from __future__ import annotations
+
+import functools
+import zlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+import torch
+
+from wiresum.agent.session import Dtype, Region
+
+
+class Kind(IntEnum):
+    """The collectives that run in the network. The values go into signatures."""
+
+    ALL_REDUCE = 1
+    REDUCE = 2
+    REDUCE_SCATTER = 3
+    BROADCAST = 4
+    ALL_GATHER = 5
+    BARRIER = 6
+
+
+SUMMING = frozenset({Kind.ALL_REDUCE, Kind.REDUCE, Kind.REDUCE_SCATTER})
+
+SUMMED: dict[torch.dtype, Dtype] = {
+    torch.float32: Dtype.F32,
+    torch.float16: Dtype.F16,
+    torch.bfloat16: Dtype.BF16,
+    torch.int32: Dtype.I32,
+}
+"""The types that the network adds."""
+
+
+_ELEMENT_BYTES = {Dtype.F32: 4, Dtype.F16: 2, Dtype.BF16: 2, Dtype.I32: 4, Dtype.RAW: 1}
+
+
+@dataclass
+class Plan:
+    """One operation of a session."""
+
+    kind: Kind
+    dtype: Dtype
+    root: int = -1
+    regions: list[Region] = field(default_factory=list)
+    kept: list[torch.Tensor] = field(default_factory=list)
+    """They own the memory that the regions name, and must live until the operation is done."""
+    staged: list[tuple[torch.Tensor, torch.Tensor]] = field(default_factory=list)
+    """(the caller's tensor, the memory whose result it gets)."""
+
+    @property
+    def empty(self) -> bool:
+        """Is there nothing to carry? A barrier carries nothing by nature, and is not empty."""
+        return self.kind is not Kind.BARRIER and not any(region.elements for region in self.regions)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of the tensors, as the caller sees them."""
+        return sum(region.elements for region in self.regions) * _ELEMENT_BYTES[self.dtype]
+
+    def signature(self, *, lane_bits: int, average: bool, fixed_scale: float | None = None) -> int:
+        """16 bits that differ, very likely, between two calls that do not belong together."""
+        sizes = tuple(region.elements for region in self.regions)
+        return _signature((int(self.kind), self.dtype.value, self.root, lane_bits, average, fixed_scale, sizes))
+
+    def finish(self) -> None:
+        """Brings results home from staging memory."""
+        bring_home(self.staged)
+
+    def source(self, tensor: torch.Tensor) -> int:
+        """The address of memory that holds the tensor's values."""
+        return self._memory(tensor, copied_in=True, copied_out=False)
+
+    def destination(self, tensor: torch.Tensor) -> int:
+        """The address of memory whose content the tensor gets."""
+        return self._memory(tensor, copied_in=False, copied_out=True)
+
+    def both(self, tensor: torch.Tensor) -> int:
+        return self._memory(tensor, copied_in=True, copied_out=True)
+
+    def _memory(self, tensor: torch.Tensor, *, copied_in: bool, copied_out: bool) -> int:
+        memory = tensor
+        if not in_place(tensor):
+            memory = torch.empty(tensor.shape, dtype=tensor.dtype)
+            if copied_in:
+                memory.copy_(tensor.detach())
+            if copied_out:
+                self.staged.append((tensor, memory))
+        self.kept.append(memory)
+        return memory.data_ptr()
+
+
+def in_place(tensor: torch.Tensor) -> bool:
+    """May the network read and write this tensor where it lies?"""
+    return tensor.is_contiguous() and tensor.is_cpu and not tensor.is_neg() and not tensor.is_conj()
+
+
+def bring_home(staged: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> None:
+    """Copies results from staging memory into the tensors that they are for."""
+    with torch.no_grad():
+        for tensor, memory in staged:
+            tensor.detach().copy_(memory)
+
+
+def carries(tensors: Iterable[torch.Tensor], *, summed: bool) -> bool:
+    """Can the network carry these tensors? (Sparse and quantised ones, and sums of other types: Gloo's.)"""
+    return all(
+        tensor.layout is torch.strided and not tensor.is_quantized and (not summed or tensor.dtype in SUMMED)
+        for tensor in tensors
+    )
+
+
+def all_reduce(tensors: Sequence[torch.Tensor]) -> list[Plan]:
+    """One plan for each dtype, in the order in which dtypes first appear."""
+    plans: dict[torch.dtype, Plan] = {}
+    for tensor in tensors:
+        plan = plans.setdefault(tensor.dtype, Plan(Kind.ALL_REDUCE, SUMMED[tensor.dtype]))
+        address = plan.both(tensor)
+        plan.regions.append(Region(address, address, tensor.numel()))
+    return list(plans.values())
+
+
+def reduce(tensor: torch.Tensor, *, root: int, rank: int) -> Plan:
+    plan = Plan(Kind.REDUCE, SUMMED[tensor.dtype], root=root)
+    if rank == root:
+        address = plan.both(tensor)
+        plan.regions.append(Region(address, address, tensor.numel()))
+    else:
+        plan.regions.append(Region(plan.source(tensor), 0, tensor.numel()))
+    return plan
+
+
+def broadcast(tensors: Sequence[torch.Tensor], *, root: int, rank: int) -> Plan:
+    plan = Plan(Kind.BROADCAST, Dtype.RAW, root=root)
+    for tensor in tensors:
+        if rank == root:
+            plan.regions.append(Region(plan.source(tensor), 0, _bytes(tensor)))
+        else:
+            plan.regions.append(Region(0, plan.destination(tensor), _bytes(tensor)))
+    return plan
+
+
+def all_gather(gathers: Sequence[tuple[Sequence[torch.Tensor], torch.Tensor]], *, rank: int) -> Plan:
+    """Each gather is (a tensor for each rank's contribution, my contribution). Contributions may differ in size."""
+    plan = Plan(Kind.ALL_GATHER, Dtype.RAW)
+    for outputs, contribution in gathers:
+        _require_same_dtype("all-gather", contribution, outputs)
+        _require_elements("all-gather", "output", rank, outputs[rank].numel(), "my input", contribution.numel())
+        for owner, output in enumerate(outputs):
+            source = plan.source(contribution) if owner == rank else 0
+            plan.regions.append(Region(source, plan.destination(output), _bytes(output)))
+    return plan
+
+
+def all_gather_single(pairs: Sequence[tuple[torch.Tensor, torch.Tensor]], *, rank: int, size: int) -> Plan:
+    """Each pair is (all contributions in one tensor, my contribution)."""
+    plan = Plan(Kind.ALL_GATHER, Dtype.RAW)
+    for output, contribution in pairs:
+        _require_same_dtype("all-gather", contribution, [output])
+        _require_whole("all-gather", "output", output.numel(), "input", contribution.numel(), size)
+        part = _bytes(contribution)
+        base = plan.destination(output)
+        for owner in range(size):
+            source = plan.source(contribution) if owner == rank else 0
+            plan.regions.append(Region(source, base + owner * part, part))
+    return plan
+
+
+def reduce_scatter(scatters: Sequence[tuple[torch.Tensor, Sequence[torch.Tensor]]], *, rank: int) -> list[Plan]:
+    """Each scatter is (my part of the sum, a contribution to each rank's part). One plan for each dtype."""
+    plans: dict[torch.dtype, Plan] = {}
+    for output, contributions in scatters:
+        _require_same_dtype("reduce-scatter", output, contributions)
+        mine = contributions[rank].numel()
+        _require_elements("reduce-scatter", "input", rank, mine, "my output", output.numel())
+        plan = plans.setdefault(output.dtype, Plan(Kind.REDUCE_SCATTER, SUMMED[output.dtype]))
+        for owner, contribution in enumerate(contributions):
+            destination = plan.destination(output) if owner == rank else 0
+            plan.regions.append(Region(plan.source(contribution), destination, contribution.numel()))
+    return list(plans.values())
+
+
+def reduce_scatter_single(pairs: Sequence[tuple[torch.Tensor, torch.Tensor]], *, rank: int, size: int) -> list[Plan]:
+    """Each pair is (my part of the sum, contributions to all parts in one tensor). One plan for each dtype."""
+    plans: dict[torch.dtype, Plan] = {}
+    for output, contribution in pairs:
+        _require_same_dtype("reduce-scatter", output, [contribution])
+        _require_whole("reduce-scatter", "input", contribution.numel(), "output", output.numel(), size)
+        plan = plans.setdefault(output.dtype, Plan(Kind.REDUCE_SCATTER, SUMMED[output.dtype]))
+        base = plan.source(contribution)
+        for owner in range(size):
+            destination = plan.destination(output) if owner == rank else 0
+            plan.regions.append(Region(base + owner * _bytes(output), destination, output.numel()))
+    return list(plans.values())
+
+
+def barrier() -> Plan:
+    return Plan(Kind.BARRIER, Dtype.I32)
+
+
+def _bytes(tensor: torch.Tensor) -> int:
+    return tensor.numel() * tensor.element_size()
+
+
+def _require_same_dtype(name: str, tensor: torch.Tensor, others: Iterable[torch.Tensor]) -> None:
+    for other in others:
+        if other.dtype != tensor.dtype:
+            raise ValueError(f"{name}: tensors of one call must have one dtype, not {tensor.dtype} and {other.dtype}")
+
+
+def _require_elements(name: str, what: str, rank: int, have: int, other: str, want: int) -> None:
+    if have != want:
+        raise ValueError(f"{name}: the {what} for rank {rank} has {have} elements, and {other} has {want}")
+
+
+def _require_whole(name: str, whole: str, whole_elements: int, part: str, part_elements: int, size: int) -> None:
+    if whole_elements != size * part_elements:
+        raise ValueError(
+            f"{name}: the {whole} has {whole_elements} elements; with {size} workers and an {part} of "
+            f"{part_elements} elements it must have {size * part_elements}"
+        )
+
+
+@functools.lru_cache(maxsize=1024)
+def _signature(call: tuple[object, ...]) -> int:
+    """Not Python's hash(): the workers may run different versions of Python."""
+    digest = zlib.crc32(repr(call).encode())
+    return (digest ^ (digest >> 16)) & 0xFFFF

@@ -1,0 +1,294 @@
+"""What an asynchronous collective returns: `Work`, for the network's operations and for Gloo's.
+
+`wait()` waits for the operation itself and then brings its results home, in the caller's thread: a synchronous
+collective, the latency of which matters, meets no other thread. The group's attendant (attendant.py) does the same
+for whoever asked for a future, or dropped the work.
+
+DDP's reducer, which is C++, reads a future's value by pickling it for tensors. A future that failed therefore holds
+a `_Failure`, an object that raises when pickled, and when Python asks for the value: C++ has no way to set an
+exception on a Python future, and one that merely *held* an exception would crash the reducer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import torch
+import torch.distributed as dist
+
+from wiresum.agent.errors import WiresumError
+from wiresum.torch.errors import WiresumTimeoutError, as_torch_error
+
+if TYPE_CHECKING:
+    from wiresum.agent.session import Operation
+
+NO_TIMEOUT = timedelta(0)
+
+
+class NetworkWork(dist.Work):
+    """A collective in the network: one or several operations that complete as one."""
+
+    def __init__(
+        self,
+        result: list[torch.Tensor],
+        finish: Sequence[Callable[[], None]],
+        *,
+        rank: int,
+        forget: Callable[[NetworkWork], None] = lambda work: None,
+    ) -> None:
+        """Steps of `finish` own the memory that the operations use. `forget` is called when they have ended."""
+        super().__init__()
+        self._operations: list[Operation] = []
+        self._result = result
+        self._finish = finish
+        self._rank = rank
+        self._forget = forget
+        self._lock = threading.Lock()
+        self._settled = False
+        self._error: Exception | None = None
+        self._future: WorkFuture | None = None
+
+    def add(self, operation: Operation) -> None:
+        self._operations.append(operation)
+
+    def tokens(self) -> list[int]:
+        return [operation.token for operation in self._operations]
+
+    def wait(self, timeout: timedelta = NO_TIMEOUT) -> bool:
+        """Waits until the results are there. Raises the error that ended the collective, or a WiresumTimeoutError."""
+        if not self._settled:
+            self._await(timeout)
+            self.settle()
+        self._raise_if_failed()
+        return True
+
+    def settle(self) -> None:
+        """Brings the results home. For when all operations are done; any thread, any number of times."""
+        with self._lock:
+            if self._settled:
+                return
+            self._error = self._bring_home()
+            self._settled = True
+            future, self._operations, self._finish = self._future, [], ()
+        self._forget(self)
+        if future is not None:
+            future.resolve(self._result, self._error)
+
+    def done(self) -> bool:
+        """Have all operations ended? The results may not be home yet."""
+        return self._settled or all(operation.done() for operation in self._operations)
+
+    def is_completed(self) -> bool:
+        if not self._settled and self.done():
+            self.settle()
+        return self._settled
+
+    def is_success(self) -> bool:
+        return self.is_completed() and self._error is None
+
+    def exception(self) -> Exception | None:
+        return self._error if self.is_completed() else None
+
+    def result(self) -> list[torch.Tensor]:
+        return self._result
+
+    def synchronize(self) -> None:
+        self.wait()
+
+    def source_rank(self) -> int:
+        raise RuntimeError("source_rank() is for work that receive returned")
+
+    def get_future(self) -> torch.futures.Future[list[torch.Tensor]]:
+        with self._lock:
+            if self._future is None:
+                self._future = WorkFuture(self)
+                if self._settled:
+                    self._future.resolve(self._result, self._error)
+            return self._future
+
+    def _await(self, timeout: timedelta) -> None:
+        timeout_s = None if timeout <= NO_TIMEOUT else timeout.total_seconds()
+        try:
+            for operation in self._operations:
+                operation.wait(timeout_s)
+        except WiresumError:
+            pass  # settle() finds it at the operation
+        except TimeoutError as error:
+            raise WiresumTimeoutError(
+                f"rank {self._rank}: the collective was not complete after the {timeout_s} s that wait() was given; "
+                "it goes on"
+            ) from error
+
+    def _bring_home(self) -> Exception | None:
+        for operation in self._operations:
+            if (cause := operation.error) is not None:
+                return as_torch_error(cause)
+        try:
+            for step in self._finish:
+                step()
+        except Exception as error:  # what copying into the caller's tensor raises is the caller's to know
+            return error
+        return None
+
+    def _raise_if_failed(self) -> None:
+        if self._error is not None:
+            raise again(self._error)
+
+
+class CompletedWork(NetworkWork):
+    """A collective with nothing to carry."""
+
+    def __init__(self, result: list[torch.Tensor], *, rank: int) -> None:
+        super().__init__(result, (), rank=rank)
+        self.settle()
+
+
+class GlooWork(dist.Work):
+    """A collective that Gloo runs: adds what Gloo lacks (AVG), and says why it failed."""
+
+    def __init__(
+        self, inner: dist.Work, *, finish: Sequence[Callable[[], None]], explain: Callable[[Exception], Exception]
+    ) -> None:
+        """The steps of `finish` are taken once, when Gloo is done: in wait(), or by Gloo's thread if nobody waits."""
+        super().__init__()
+        self._inner = inner
+        self._finish = finish
+        self._explain = explain
+        self._lock = threading.Lock()
+        self._settled = False
+        self._error: Exception | None = None
+        if finish:
+            with contextlib.suppress(RuntimeError):  # sends and receives have no future, and must be waited for
+                self.get_future()
+
+    def wait(self, timeout: timedelta = NO_TIMEOUT) -> bool:
+        if not self._settled:
+            try:
+                self._inner.wait(timeout) if timeout > NO_TIMEOUT else self._inner.wait()
+            except Exception as error:
+                if timeout > NO_TIMEOUT and not self._inner.is_completed():
+                    raise WiresumTimeoutError(str(error)) from error
+                self._settle(error)
+            else:
+                self._settle(None)
+        if self._error is not None:
+            raise again(self._error)
+        return True
+
+    def is_completed(self) -> bool:
+        return self._settled or bool(self._inner.is_completed())
+
+    def is_success(self) -> bool:
+        return self._error is None and self.is_completed() and (self._settled or bool(self._inner.is_success()))
+
+    def exception(self) -> Exception | None:
+        if self.is_completed() and not self._settled:
+            with contextlib.suppress(Exception):  # it is kept in _error
+                self.wait()
+        return self._error
+
+    def result(self) -> list[torch.Tensor]:
+        return list(self._inner.result())
+
+    def synchronize(self) -> None:
+        self.wait()
+
+    def source_rank(self) -> int:
+        return int(self._inner._source_rank())
+
+    _source_rank = source_rank
+
+    def get_future(self) -> torch.futures.Future[Any]:
+        def settled(future: torch.futures.Future[Any]) -> Any:
+            try:
+                value = future.value()
+            except Exception as error:
+                self._settle(error)
+                raise again(self._error or error) from None
+            self._settle(None)
+            if self._error is not None:
+                raise again(self._error)
+            return value
+
+        future: torch.futures.Future[Any] = self._inner.get_future().then(settled)
+        return future
+
+    def _settle(self, error: Exception | None) -> None:
+        with self._lock:
+            if self._settled:
+                return
+            if error is not None:
+                self._error = self._explain(error)
+            else:
+                for step in self._finish:
+                    step()
+            self._settled, self._finish = True, ()
+
+
+class GroupedWork(dist.Work):
+    """Several works as one: what a coalescing manager gets."""
+
+    def __init__(self, works: Sequence[dist.Work]) -> None:
+        super().__init__()
+        self._works = works
+
+    def wait(self, timeout: timedelta = NO_TIMEOUT) -> bool:
+        for work in self._works:
+            work.wait(timeout)
+        return True
+
+    def is_completed(self) -> bool:
+        return all(work.is_completed() for work in self._works)
+
+    def is_success(self) -> bool:
+        return all(work.is_success() for work in self._works)
+
+    def synchronize(self) -> None:
+        self.wait()
+
+
+class WorkFuture(torch.futures.Future[list[torch.Tensor]]):
+    """A future of NetworkWork.
+
+    Its own wait() drives the work, so that a callback of one future may wait for another (as PowerSGD's hook does)
+    although one thread runs all callbacks.
+    """
+
+    def __init__(self, work: NetworkWork) -> None:
+        super().__init__()
+        self._work = work
+
+    def wait(self) -> list[torch.Tensor]:
+        self._work.wait()
+        return super().wait()
+
+    def resolve(self, result: list[torch.Tensor], error: Exception | None) -> None:
+        if error is None:
+            self.set_result(result)
+        else:
+            self._set_unwrap_func(_Failure.unwrap)
+            self.set_result(_Failure(error))  # type: ignore[arg-type]
+
+
+class _Failure:
+    """A future's value when there is none: raises wherever somebody tries to use it."""
+
+    def __init__(self, error: Exception) -> None:
+        self._error = error
+
+    def unwrap(self) -> NoReturn:
+        raise again(self._error)
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        raise again(self._error)
+
+
+def again(error: Exception) -> Exception:
+    """The same error with a traceback of its own, since one work may raise it many times."""
+    copy = type(error)(*error.args)
+    copy.__cause__ = error.__cause__
+    return copy

@@ -1,0 +1,77 @@
+"""A worker of cluster.py: makes its process group, and runs the functions that it is told to."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import faulthandler
+import functools
+import importlib.util
+import multiprocessing.connection
+import os
+import signal
+import sys
+import traceback
+from types import ModuleType
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import TCPStore
+
+import wiresum.torch
+
+
+def world() -> Any:
+    """The default group, as an object whose own methods and attributes a test may use."""
+    return dist.group.WORLD
+
+
+def main(
+    channel: multiprocessing.connection.Connection, setup: dict[str, Any], variables: dict[str, str], log: str
+) -> None:
+    """The process's whole life. It ends when it is told so, or when whoever tells it is gone."""
+    output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    os.environ.clear()
+    os.environ.update(variables)
+    faulthandler.enable(file=2)
+    faulthandler.register(signal.SIGUSR1, file=2, all_threads=True)
+    torch.set_num_threads(1)
+    rank, size = setup["rank"], setup["size"]
+    channel.send(answer(functools.partial(join_group, **setup) if setup["grouped"] else lambda: None))
+    with contextlib.suppress(EOFError):
+        while (message := channel.recv()) is not None:
+            channel.send(answer(functools.partial(call, *message, rank, size)))
+    if dist.is_initialized():
+        dist.destroy_process_group()
+    sys.stdout.flush()
+
+
+def join_group(*, rank: int, size: int, store_port: int, backend: str, timeout_s: float, **_: object) -> None:
+    wiresum.torch.register()
+    store = TCPStore("127.0.0.1", store_port, is_master=False)
+    timeout = datetime.timedelta(seconds=timeout_s)
+    dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=timeout)
+
+
+def call(path: str, name: str, arguments: tuple[Any, ...], rank: int, size: int) -> Any:
+    return getattr(load(path), name)(rank, size, *arguments)
+
+
+def answer(function: Any) -> tuple[str, Any]:
+    try:
+        return "result", function()
+    except BaseException:
+        return "error", traceback.format_exc()
+
+
+@functools.cache
+def load(path: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"loaded_{abs(hash(path))}", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
