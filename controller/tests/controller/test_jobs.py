@@ -315,12 +315,26 @@ def test_while_workers_are_leaving_the_name_is_refused_as_something_that_passes(
     assert bench.refusal_of(lambda: bench.ask(rank=0, world_size=3))[0] == "UNAVAILABLE"
 
 
+def test_whoever_stays_when_another_has_left_is_told_after_a_moment() -> None:
+    bench = Bench()
+    workers = bench.running()
+    bench.jobs.leave(member(workers[1]), bench.now)
+    bench.wait(2.8, beating=[workers[0], workers[2]])
+    assert bench.outputs(Tell) == []
+    bench.wait(0.4, beating=[workers[0], workers[2]])
+    told = bench.outputs(Tell)
+    assert {tell.worker.rank for tell in told} == {0, 2}
+    assert all(tell.ended.cause == join.JobEnded.WORKER_LEFT for tell in told)
+    assert all(tell.ended.worker == workers[1].peer() for tell in told)
+    assert "rank 1 (host-1, process 1001) has left" in told[0].ended.reason
+
+
 def test_silence_is_a_loss_and_heartbeats_prevent_it() -> None:
     bench = Bench()
     workers = bench.running()
     bench.wait(10, beating=workers)
     assert bench.outputs(Tell) == []
-    bench.wait(2.4, beating=workers[:2])
+    bench.wait(5.9, beating=workers[:2])
     assert bench.outputs(Tell) == []
     bench.wait(0.3, beating=workers[:2])
     told = bench.outputs(Tell)

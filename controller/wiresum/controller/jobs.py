@@ -40,7 +40,11 @@ class Limits:
     slots_least: int = 16
     """A job gets fewer slots than it wants when the switch is crowded, but not fewer than these."""
     heartbeat_interval_ms: int = 500
-    heartbeat_lost_ms: int = 2500
+    heartbeat_lost_ms: int = 6000
+    """For hosts and networks that vanish: a process that dies breaks its stream, which shows at once. Less than this
+    would end healthy jobs, since a heartbeat waits while a worker's interpreter is busy (importing, say)."""
+    leave_grace_ms: int = 3000
+    """Between the first good-bye and the end of the job for whoever stays. Workers leave at about the same time."""
     attend_ms_max: int = 10_000
     """From the grant to the first heartbeat: the worker starts its threads in between."""
     drain_ms_max: int = 5000
@@ -132,6 +136,8 @@ class Job:
     evicted: bool = False
     evict_again_at: float | None = None
     drained_at: float = 0.0
+    left_first: Worker | None = None
+    left_at: float = 0.0
 
     def missing(self) -> str:
         ranks = [str(rank) for rank in range(self.world_size) if rank not in self.workers]
@@ -287,6 +293,8 @@ class Jobs:
         worker.presence = Presence.LEFT
         self._outputs.append(Close(worker))
         job = worker.job
+        if job.left_first is None:
+            job.left_first, job.left_at = worker, now
         if job.state is State.RUNNING and all(w.presence is Presence.LEFT for w in job.workers.values()):
             self._end(job, join.JobEnded(reason="all workers have left"), now)
         self._clear_if_done(job, now)
@@ -522,6 +530,7 @@ class Jobs:
             self._end(job, join.JobEnded(cause=join.JobEnded.SWITCH_LOST, reason=text), now)
         elif job.state is State.RUNNING:
             self._look_for_silence(job, now)
+            self._look_for_leavers(job, now)
         elif job.state is State.ENDING:
             if job.evict_again_at is not None and now >= job.evict_again_at:
                 job.evict_again_at = None
@@ -537,6 +546,13 @@ class Jobs:
                 self._lose(worker, f"was lost: it was admitted {silent_s:.0f} s ago, but sent no heartbeat", now)
             if job.state is not State.RUNNING:
                 return
+
+    def _look_for_leavers(self, job: Job, now: float) -> None:
+        """No collective can complete without the one that left, so whoever stays must not wait for it."""
+        gone = job.left_first
+        if job.state is State.RUNNING and gone is not None and now >= job.left_at + self.limits.leave_grace_ms / 1000:
+            reason = f"{gone} has left the job, and no collective can complete without it"
+            self._end(job, join.JobEnded(cause=join.JobEnded.WORKER_LEFT, worker=gone.peer(), reason=reason), now)
 
     def _move(self, job: Job, event: Event, why: str = "") -> None:
         assert (job.state, event) in TRANSITIONS, f"job {job.name!r} is {job.state.value}: {event.value}"

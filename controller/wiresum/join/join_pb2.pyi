@@ -127,11 +127,13 @@ class JobEnded(_message.Message):
         ABORTED_BY_WORKER: _ClassVar[JobEnded.Cause]
         ENDED_BY_OPERATOR: _ClassVar[JobEnded.Cause]
         SWITCH_LOST: _ClassVar[JobEnded.Cause]
+        WORKER_LEFT: _ClassVar[JobEnded.Cause]
     CAUSE_UNSPECIFIED: JobEnded.Cause
     WORKER_LOST: JobEnded.Cause
     ABORTED_BY_WORKER: JobEnded.Cause
     ENDED_BY_OPERATOR: JobEnded.Cause
     SWITCH_LOST: JobEnded.Cause
+    WORKER_LEFT: JobEnded.Cause
     CAUSE_FIELD_NUMBER: _ClassVar[int]
     WORKER_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]

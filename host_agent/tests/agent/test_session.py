@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+
 from wiresum.agent import (
     AgentConfig,
     CollectiveTimeoutError,
@@ -155,6 +156,13 @@ def test_abort_ends_the_job_for_everybody_with_its_reason(job: Callable[..., lis
     one.abort("the loss is not a number")
     with pytest.raises(JobAbortedError, match="the loss is not a number"):
         waiting.wait(PATIENCE_S)
+
+
+def test_whoever_stays_when_another_leaves_does_not_wait_for_it(job: Callable[..., list[Session]]) -> None:
+    leaving, staying = job(2)
+    leaving.close()
+    with pytest.raises(JobAbortedError, match="rank 0 .* has left the job"):
+        staying.submit([], dtype=Dtype.I32).wait(PATIENCE_S)
 
 
 def test_close_is_final_and_idempotent(job: Callable[..., list[Session]]) -> None:
