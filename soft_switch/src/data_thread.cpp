@@ -12,9 +12,10 @@
 // Control requests (admit, evict, counters) are run by this thread itself, between bursts. That keeps locks away from
 // the data path: all it looks at is one atomic flag.
 //
-// With nothing to do the thread polls for the spin budget and then sleeps in the transport. The flag is looked at after
-// the last receive() and before the sleep: receive() may swallow a wake-up, and the request that it announced would
-// otherwise wait for the sleep to end.
+// With nothing to do the thread polls for the spin budget and then sleeps in the transport, or, under a steady stream
+// of single datagrams, for a fixed moment (transport/moderation.hpp). The flag is looked at after the last receive()
+// and before the sleep: receive() may swallow a wake-up, and the request that it announced would otherwise wait for the
+// sleep to end.
 #include "data_thread.hpp"
 
 #include <array>
@@ -32,6 +33,9 @@ using std::chrono::steady_clock;
 constexpr std::size_t kBurst = 512;
 constexpr std::size_t kBatch = 64;  // as many as one GSO message can carry
 constexpr std::uint8_t kEveryone = 0xFF;
+/// A nap delays every job, so it is short.
+constexpr std::int64_t kNapNsMax = 300'000;
+constexpr std::size_t kNapWorth = 32;
 constexpr std::int64_t kSleepNsMax = 1'000'000'000;
 constexpr std::chrono::seconds kAnswerMax{10};
 
@@ -53,6 +57,10 @@ double thread_cpu_seconds() noexcept {
   return static_cast<double>(used.tv_sec) + 1e-9 * static_cast<double>(used.tv_nsec);
 }
 
+std::int64_t nanoseconds_of(steady_clock::time_point time) noexcept {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(time.time_since_epoch()).count();
+}
+
 void relax() noexcept {
 #if defined(__x86_64__)
   __builtin_ia32_pause();
@@ -68,6 +76,7 @@ DataThread::DataThread(const dataplane::Sizes& sizes, const transport::UdpConfig
       plane_(sizes, transport_.frame_memory(), transport_.frame_stride()),
       spin_(spin),
       burst_(kBurst),
+      moderator_(kNapNsMax),
       queued_in_(udp.frames) {
   batch_.frames.reserve(kBatch);
   thread_ = std::thread(&DataThread::serve, this);
@@ -112,6 +121,7 @@ void DataThread::serve() noexcept {
     if (count != 0) {
       serve_burst(count);
       busy_last = steady_clock::now();
+      moderator_.on_datagrams(nanoseconds_of(busy_last), count);
     }
     if (attention_.load(std::memory_order_acquire)) {
       if (!attend()) break;
@@ -161,8 +171,11 @@ void DataThread::flush() noexcept {
 }
 
 void DataThread::idle(steady_clock::time_point busy_last) noexcept {
-  if (steady_clock::now() - busy_last < spin_) {
+  const auto now = steady_clock::now();
+  if (now - busy_last < spin_) {
     relax();
+  } else if (const std::int64_t nap_ns = moderator_.nap_ns(nanoseconds_of(now), kNapWorth); nap_ns > 0) {
+    std::this_thread::sleep_for(std::chrono::nanoseconds(nap_ns));
   } else {
     transport_.wait(kSleepNsMax);
   }

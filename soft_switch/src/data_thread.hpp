@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "dataplane.hpp"
+#include "transport/moderation.hpp"
 #include "transport/udp/udp.hpp"
 
 namespace wiresum::soft_switch {
@@ -61,6 +62,7 @@ class DataThread {
   const std::chrono::microseconds spin_;
 
   std::vector<transport::RxDatagram> burst_;
+  transport::WakeModerator moderator_;
   Batch batch_;
   std::uint32_t batch_number_ = 1;
   std::vector<std::uint32_t> queued_in_;  // by frame: the number of the last batch that it was queued in

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "numeric/codec.hpp"
+#include "transport/moderation.hpp"
 #include "transport/udp/udp.hpp"
 
 namespace wiresum::engine {
@@ -26,6 +27,10 @@ constexpr int kReceiveBurstsMax = 4;
 constexpr std::uint64_t kChunksPerThreadMin = 16;
 /// Loop rounds between publications of statistics while busy.
 constexpr unsigned kStatsPeriod = 64;
+/// A nap delays what this worker sends, so it may last only as long as a part of what is in flight takes to come back.
+constexpr TimeNs kNapNsMax = 1'000'000;
+constexpr std::size_t kNapFlightShare = 4;
+constexpr std::size_t kNapWorthMax = 32;
 /// Longest sleep, so that a thread looks around even if an event were missed.
 constexpr TimeNs kSleepMaxNs = 1'000'000'000;
 
@@ -188,6 +193,7 @@ class Session::Thread {
       }
       received = true;
       const TimeNs now = now_ns();
+      moderator_.on_datagrams(now, count);
       for (const transport::RxDatagram& datagram : std::span(datagrams_).first(count)) {
         machine_.handle_datagram(now, datagram.bytes);
       }
@@ -227,7 +233,14 @@ class Session::Thread {
     sleeping_.store(true);
     if (!has_mail_.load() && !stopping_.load()) {
       const TimeNs due = machine_.next_timeout();
-      transport_.wait(due == worker::kNever ? kSleepMaxNs : std::clamp<TimeNs>(due - now, 0, kSleepMaxNs));
+      const TimeNs limit = due == worker::kNever ? kSleepMaxNs : std::clamp<TimeNs>(due - now, 0, kSleepMaxNs);
+      const std::size_t worth = std::min<std::size_t>(machine_.in_flight() / kNapFlightShare, kNapWorthMax);
+      const TimeNs nap = std::min(limit, moderator_.nap_ns(now, worth));
+      if (nap > 0) {
+        std::this_thread::sleep_for(std::chrono::nanoseconds(nap));
+      } else {
+        transport_.wait(limit);
+      }
     }
     sleeping_.store(false);
   }
@@ -251,6 +264,7 @@ class Session::Thread {
   wire::Endpoint switch_endpoint_;
   transport::UdpTransport transport_;
   worker::Worker machine_;
+  transport::WakeModerator moderator_{kNapNsMax};
   std::deque<worker::Collective> backlog_;  // taken from the mailbox, not yet taken by the state machine
   std::array<transport::RxDatagram, kReceiveBurst> datagrams_{};
   std::array<worker::Transmit, kSendBurst> transmits_{};

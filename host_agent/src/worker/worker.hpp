@@ -128,6 +128,9 @@ class Worker {
   /// When the last new RESULT came (or the oldest pending collective was first sent, if later); kNever when idle.
   [[nodiscard]] TimeNs progress_at() const noexcept;
 
+  /// Packets sent whose RESULT has not come.
+  [[nodiscard]] std::uint32_t in_flight() const noexcept { return flight_.size(); }
+
   [[nodiscard]] const WorkerStats& stats() const noexcept { return stats_; }
 
  private:

@@ -1,0 +1,81 @@
+// Wake-up moderation: when a thread that has run out of work should sleep on although datagrams come.
+//
+// A thread that sleeps until the next datagram wakes for each one of a paced stream: at 100 Mbit/s that is 8,000
+// wake-ups a second, and eight workers and a switch on two cores do nothing else. Network cards have the same
+// problem and the same answer, interrupt moderation: under a steady stream, wait a moment and take many at once.
+//
+// A nap must never slow down an exchange in which everybody waits for this thread. That cannot be known beforehand,
+// but it shows afterwards: during such a nap nothing comes. So each nap is held against what the rate promised, and
+// one that disappoints forbids further naps for a while, twice as long each time, so that a latency-bound exchange
+// pays for less than one nap in a hundred milliseconds.
+//
+// Pure: the caller gives the time and does the sleeping.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+
+namespace wiresum::transport {
+
+class WakeModerator {
+ public:
+  explicit WakeModerator(std::int64_t nap_ns_max) noexcept : nap_ns_max_(nap_ns_max) {}
+
+  /// Datagrams were taken in.
+  void on_datagrams(std::int64_t now_ns, std::size_t count) noexcept {
+    since_nap_ += count;
+    counted_ += count;
+    const std::int64_t elapsed_ns = now_ns - counted_since_ns_;
+    if (elapsed_ns >= kRatePeriodNs) {
+      gap_ns_ = std::max<std::int64_t>(1, elapsed_ns / static_cast<std::int64_t>(counted_));
+      counted_since_ns_ = now_ns;
+      counted_ = 0;
+    }
+  }
+
+  /// There is nothing left to do. How long to sleep whatever comes; 0: until something comes.
+  /// `worth`: as many datagrams as the caller would like to have at once.
+  [[nodiscard]] std::int64_t nap_ns(std::int64_t now_ns, std::size_t worth) noexcept {
+    judge(now_ns);
+    const bool steady = gap_ns_ <= nap_ns_max_ / static_cast<std::int64_t>(kWorthMin);
+    if (!steady || worth < kWorthMin || now_ns < forbidden_until_ns_) {
+      return 0;
+    }
+    const std::int64_t nap_ns = std::min(nap_ns_max_, gap_ns_ * static_cast<std::int64_t>(worth));
+    expected_ = static_cast<std::size_t>(nap_ns / gap_ns_);
+    since_nap_ = 0;
+    return nap_ns;
+  }
+
+ private:
+  static constexpr std::int64_t kRatePeriodNs = 1'000'000;
+  static constexpr std::size_t kWorthMin = 4;  // fewer are not worth a nap
+  static constexpr std::int64_t kForbidNsMin = 2'000'000;
+  static constexpr std::int64_t kForbidNsMax = 128'000'000;
+
+  /// Did the last nap, if there was one, bring what the rate promised?
+  void judge(std::int64_t now_ns) noexcept {
+    if (expected_ == 0) {
+      return;
+    }
+    if (since_nap_ < (expected_ + 1) / 2) {
+      forbidden_until_ns_ = now_ns + forbid_ns_;
+      forbid_ns_ = std::min(2 * forbid_ns_, kForbidNsMax);
+    } else {
+      forbid_ns_ = kForbidNsMin;
+    }
+    expected_ = 0;
+  }
+
+  std::int64_t nap_ns_max_;
+  std::int64_t gap_ns_ = INT64_MAX;  // mean time between datagrams, over the last period
+  std::int64_t counted_since_ns_ = 0;
+  std::size_t counted_ = 0;
+  std::size_t expected_ = 0;  // of the nap that is to be judged; 0: there is none
+  std::size_t since_nap_ = 0;
+  std::int64_t forbidden_until_ns_ = 0;
+  std::int64_t forbid_ns_ = kForbidNsMin;
+};
+
+}  // namespace wiresum::transport

@@ -1,0 +1,217 @@
+"""The rules of this repository that a program can check."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parents[3]
+NAMESPACE_FOLDERS = ("host_agent/python/wiresum", "soft_switch/wiresum", "controller/wiresum")
+
+# What a room of the C++ sources may include besides itself and the standard library: docs/architecture.md.
+AGENT_ROOMS: dict[str, set[str]] = {
+    "wire": set(),
+    "numeric": set(),
+    "worker": {"wire", "numeric"},
+    "transport": {"wire"},
+    "engine": {"wire", "numeric", "worker", "transport"},
+    "bindings": {"wire", "numeric", "worker", "transport", "engine"},
+}
+SWITCH_DATAPLANE_MAY_USE = {"wire", "numeric"}
+SWITCH_MAY_USE = {"wire", "numeric", "transport"}
+
+PURE_LIBRARIES = {
+    "wiresum_wire": "host_agent/src/wire",
+    "wiresum_numeric": "host_agent/src/numeric",
+    "wiresum_worker": "host_agent/src/worker",
+    "wiresum_dataplane": "soft_switch/src",
+}
+IMPURE_LIBRARIES = {"wiresum_transport": "host_agent/src/transport", "wiresum_engine": "host_agent/src/engine"}
+# The state machines allocate when they are made; a codec never does.
+NEVER_ALLOCATE = ("wiresum_wire", "wiresum_numeric")
+INPUT_OUTPUT = re.compile(
+    r"\b(socket|bind|connect|send|sendto|sendmsg|sendmmsg|recv|recvfrom|recvmsg|recvmmsg|poll|ppoll|select|epoll_\w+|"
+    r"read|write|open|openat|fopen|fwrite|printf|fprintf|puts)(@|$)|std::(cout|cerr|basic_[io]?fstream)"
+)
+CLOCKS = re.compile(
+    r"\b(clock_gettime|clock_nanosleep|nanosleep|usleep|gettimeofday|time|clock)(@|$)|std::chrono::.*::now"
+)
+THREADS = re.compile(r"\b(pthread_\w+|sem_\w+|futex)(@|$)|std::(thread|mutex|condition_variable)")
+ALLOCATION = re.compile(r"\b(malloc|calloc|realloc|aligned_alloc|posix_memalign)(@|$)|operator new")
+
+
+def tracked_files() -> list[Path]:
+    listing = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"],
+        cwd=REPOSITORY,
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    return [REPOSITORY / name for name in listing.stdout.split("\0") if name and (REPOSITORY / name).is_file()]
+
+
+def commands() -> list[EntryPoint]:
+    return sorted(entry_points(group="wiresum.commands"), key=lambda entry: entry.name)
+
+
+def run_wiresum(*arguments: str) -> str:
+    command = [str(Path(sys.executable).with_name("wiresum")), *arguments]
+    finished = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
+    assert finished.returncode == 0, finished.stderr
+    return finished.stdout
+
+
+def test_wiresum_is_a_namespace_without_an_init() -> None:
+    for folder in NAMESPACE_FOLDERS:
+        assert (REPOSITORY / folder).is_dir()
+        assert not (REPOSITORY / folder / "__init__.py").exists(), f"{folder}/__init__.py hides the other packages"
+
+
+def test_the_mininet_folder_does_not_shadow_mininet() -> None:
+    assert not list((REPOSITORY / "mininet").rglob("__init__.py"))
+
+
+def test_every_package_in_the_tree_is_packaged() -> None:
+    packaged = set(re.findall(r'^"(wiresum/\w+)" = "(.+)"$', (REPOSITORY / "pyproject.toml").read_text(), re.MULTILINE))
+    in_tree = {
+        (f"wiresum/{package.name}", f"{folder}/{package.name}")
+        for folder in NAMESPACE_FOLDERS
+        for package in (REPOSITORY / folder).iterdir()
+        if any(package.glob("*.py"))
+    }
+    assert packaged == in_tree
+
+
+@pytest.fixture(scope="session")
+def build() -> Path:
+    """The optimised build, with the libraries that are looked at up to date."""
+    targets = [*PURE_LIBRARIES, *IMPURE_LIBRARIES]
+    for command in (["cmake", "--preset", "dev"], ["cmake", "--build", "--preset", "dev", "--target", *targets]):
+        subprocess.run(command, cwd=REPOSITORY, check=True, capture_output=True)
+    return REPOSITORY / "build/dev"
+
+
+def undefined_symbols(archive: Path) -> list[str]:
+    listing = subprocess.run(
+        ["nm", "--undefined-only", "--demangle", str(archive)], check=True, capture_output=True, text=True
+    )
+    symbols = re.findall(r"^\s+U (.+)$", listing.stdout, re.MULTILINE)
+    assert symbols or archive.stem.endswith(("wire", "numeric")), f"nm saw nothing in {archive}"
+    return symbols
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("library", PURE_LIBRARIES)
+def test_a_pure_library_references_no_socket_clock_or_thread(build: Path, library: str) -> None:
+    symbols = undefined_symbols(build / PURE_LIBRARIES[library] / f"lib{library}.a")
+    impure = [name for name in symbols for what in (INPUT_OUTPUT, CLOCKS, THREADS) if what.search(name)]
+    assert impure == []
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("library", NEVER_ALLOCATE)
+def test_a_codec_references_no_allocation(build: Path, library: str) -> None:
+    symbols = undefined_symbols(build / PURE_LIBRARIES[library] / f"lib{library}.a")
+    assert [name for name in symbols if ALLOCATION.search(name)] == []
+
+
+@pytest.mark.timeout(600)
+def test_the_symbol_patterns_find_what_the_impure_libraries_use(build: Path) -> None:
+    """The two tests above would pass for ever if their patterns matched nothing."""
+    transport, engine = (
+        undefined_symbols(build / folder / f"lib{library}.a") for library, folder in IMPURE_LIBRARIES.items()
+    )
+    assert any(INPUT_OUTPUT.search(name) for name in transport)
+    assert any(ALLOCATION.search(name) for name in transport)
+    assert any(CLOCKS.search(name) for name in engine)
+    assert any(THREADS.search(name) for name in engine)
+
+
+def included_rooms(source: Path) -> set[str]:
+    return set(re.findall(r'^#include "(\w+)/', source.read_text(), re.MULTILINE))
+
+
+@pytest.mark.parametrize("room", AGENT_ROOMS)
+def test_a_room_of_the_agent_includes_only_rooms_below_it(room: str) -> None:
+    sources = sorted((REPOSITORY / "host_agent/src" / room).rglob("*.[ch]pp"))
+    assert sources
+    for source in sources:
+        assert included_rooms(source) <= AGENT_ROOMS[room] | {room}, source
+
+
+def test_the_switch_includes_no_worker_and_its_dataplane_no_transport() -> None:
+    sources = sorted((REPOSITORY / "soft_switch/src").rglob("*.[ch]pp"))
+    assert sources
+    for source in sources:
+        allowed = SWITCH_DATAPLANE_MAY_USE if source.stem == "dataplane" else SWITCH_MAY_USE
+        own = {path.name for path in (REPOSITORY / "soft_switch/src").iterdir() if path.is_dir()}
+        assert included_rooms(source) <= allowed | own, source
+
+
+def test_no_file_names_a_folder_of_one_machine() -> None:
+    machine_path = re.compile(r"(?<![\w.])/(home|root|Users|work)/\w")
+    named = []
+    for path in tracked_files():
+        try:
+            text = path.read_text()
+        except UnicodeDecodeError:
+            continue
+        named += [f"{path.relative_to(REPOSITORY)}: {match.group()}" for match in machine_path.finditer(text)]
+    assert named == []
+
+
+def test_the_wiresum_command_lists_its_subcommands() -> None:
+    assert [entry.name for entry in commands()] == ["jobs", "switch", "version"]
+    overview = run_wiresum("--help")
+    for entry in commands():
+        assert re.search(rf"^ +{entry.name} +\S", overview, re.MULTILINE), f"{entry.name} has no line in wiresum --help"
+
+
+@pytest.mark.parametrize("entry", commands(), ids=lambda entry: entry.name)
+def test_every_subcommand_explains_itself_and_each_option(entry: EntryPoint) -> None:
+    text = run_wiresum(entry.name, "--help")
+    assert f"Usage: wiresum {entry.name}" in text
+    options = re.findall(r"^  (-.+?)(?:  +(.*))?$", text, re.MULTILINE)
+    assert options
+    # An option whose name is long has its explanation on the next line.
+    for name, explanation in options:
+        following = text.split(name, 1)[1].lstrip("\n")
+        assert explanation or following.startswith("    "), f"{name} of wiresum {entry.name} is not explained"
+
+
+@pytest.mark.parametrize("program", ["host_agent/examples/digits/demo.py", "host_agent/examples/digits/train.py"])
+def test_every_program_for_people_has_help(program: str) -> None:
+    finished = subprocess.run(
+        [sys.executable, str(REPOSITORY / program), "--help"], check=False, capture_output=True, text=True, timeout=60
+    )
+    assert finished.returncode == 0, finished.stderr
+    assert "usage:" in finished.stdout
+
+
+def test_the_version_stands_in_pyproject_alone() -> None:
+    project = (REPOSITORY / "pyproject.toml").read_text().partition("[project]")[2].partition("\n[")[0]
+    (version,) = re.findall(r'^version = "(.+?)"', project, re.MULTILINE)
+    assert version in run_wiresum("version")
+    elsewhere = [
+        str(path.relative_to(REPOSITORY))
+        for path in tracked_files()
+        if path.suffix in {".py", ".cpp", ".hpp", ".txt", ".cmake"} and f'"{version}"' in path.read_text()
+    ]
+    assert elsewhere == []
+
+
+def test_no_source_file_is_longer_than_a_reader_can_hold() -> None:
+    lines_max = 650
+    long = {
+        str(path.relative_to(REPOSITORY)): lines
+        for path in tracked_files()
+        if path.suffix in {".py", ".cpp", ".hpp", ".c"} and "_pb2" not in path.name
+        if (lines := len(path.read_text().splitlines())) > lines_max
+    }
+    assert long == {}

@@ -1,0 +1,108 @@
+#include "transport/moderation.hpp"
+
+#include <gtest/gtest.h>
+
+namespace wiresum::transport {
+namespace {
+
+constexpr std::int64_t kMicrosecond = 1000;
+constexpr std::int64_t kMillisecond = 1'000'000;
+constexpr std::size_t kWorth = 16;
+
+/// A thread under a stream with a datagram each `gap_ns`; its clock is virtual.
+class Stream {
+ public:
+  Stream(WakeModerator& moderator, std::int64_t gap_ns) : moderator_(moderator), gap_ns_(gap_ns) {}
+
+  /// Wakes for single datagrams for a while, so that the rate is known.
+  void run(std::int64_t for_ns) {
+    for (const std::int64_t end_ns = now_ns + for_ns; now_ns < end_ns;) {
+      now_ns += gap_ns_;
+      moderator_.on_datagrams(now_ns, 1);
+    }
+  }
+  [[nodiscard]] std::int64_t nap() { return moderator_.nap_ns(now_ns, kWorth); }
+  /// Sleeps through a nap, in which `count` datagrams come.
+  void sleep(std::int64_t nap_ns, std::size_t count) {
+    now_ns += nap_ns;
+    moderator_.on_datagrams(now_ns, count);
+  }
+
+  std::int64_t now_ns = kMillisecond;
+
+ private:
+  WakeModerator& moderator_;
+  std::int64_t gap_ns_;
+};
+
+TEST(WakeModerator, AThreadThatHasSeenNothingWakesForTheFirstDatagram) {
+  WakeModerator moderator(kMillisecond);
+  EXPECT_EQ(moderator.nap_ns(5 * kMillisecond, kWorth), 0);
+}
+
+TEST(WakeModerator, UnderASteadyStreamItSleepsForAsManyDatagramsAsAreWorthIt) {
+  WakeModerator moderator(kMillisecond);
+  Stream stream(moderator, 10 * kMicrosecond);
+  stream.run(3 * kMillisecond);
+  EXPECT_NEAR(static_cast<double>(stream.nap()), 160e3, 20e3);
+}
+
+TEST(WakeModerator, ANapIsNeverLongerThanItsBound) {
+  WakeModerator moderator(kMillisecond);
+  Stream stream(moderator, 120 * kMicrosecond);  // 100 Mbit/s
+  stream.run(5 * kMillisecond);
+  EXPECT_EQ(stream.nap(), kMillisecond);
+}
+
+TEST(WakeModerator, AThinStreamGetsNoNap) {
+  WakeModerator moderator(kMillisecond);
+  Stream stream(moderator, 300 * kMicrosecond);
+  stream.run(10 * kMillisecond);
+  EXPECT_EQ(stream.nap(), 0);
+}
+
+TEST(WakeModerator, WithLittleInFlightThereIsNoNap) {
+  WakeModerator moderator(kMillisecond);
+  Stream stream(moderator, 10 * kMicrosecond);
+  stream.run(3 * kMillisecond);
+  EXPECT_EQ(moderator.nap_ns(stream.now_ns, 3), 0);
+}
+
+TEST(WakeModerator, NapsGoOnWhileTheyBringWhatTheRatePromised) {
+  WakeModerator moderator(kMillisecond);
+  Stream stream(moderator, 10 * kMicrosecond);
+  stream.run(3 * kMillisecond);
+  for (int i = 0; i < 100; ++i) {
+    const std::int64_t nap_ns = stream.nap();
+    ASSERT_GT(nap_ns, 0) << i;
+    stream.sleep(nap_ns, static_cast<std::size_t>(nap_ns / (10 * kMicrosecond)));
+  }
+}
+
+TEST(WakeModerator, AnExchangeThatWaitsForThisThreadPaysForFewNaps) {
+  WakeModerator moderator(kMillisecond);
+  Stream stream(moderator, 50 * kMicrosecond);
+  std::int64_t napped_ns = 0;
+  const std::int64_t begin_ns = stream.now_ns;
+  while (stream.now_ns < begin_ns + 1000 * kMillisecond) {
+    stream.run(50 * kMicrosecond);  // a request comes and is answered
+    if (const std::int64_t nap_ns = stream.nap(); nap_ns > 0) {
+      napped_ns += nap_ns;
+      stream.sleep(nap_ns, 1);  // the peer waits for us: only its one request comes
+    }
+  }
+  EXPECT_GT(napped_ns, 0) << "the stream looked steady, so it must have been tried";
+  EXPECT_LT(napped_ns, 20 * kMillisecond) << "in a second";
+}
+
+TEST(WakeModerator, AfterAPauseTheOldRateIsForgotten) {
+  WakeModerator moderator(kMillisecond);
+  Stream stream(moderator, 10 * kMicrosecond);
+  stream.run(3 * kMillisecond);
+  stream.now_ns += 100 * kMillisecond;
+  moderator.on_datagrams(stream.now_ns, 1);
+  EXPECT_EQ(stream.nap(), 0);
+}
+
+}  // namespace
+}  // namespace wiresum::transport
