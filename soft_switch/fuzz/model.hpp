@@ -23,7 +23,7 @@ struct Cell {
   std::uint32_t round = 0;
   std::map<std::uint32_t, Bytes> contributions;  // payload by worker; empty for EMPTY and META
   std::uint32_t exponent = 0;
-  bool bare = false;  // complete, and its result has no payload
+  bool bare = false;                   // complete, and its result has no payload
   std::vector<std::uint32_t> tensors;  // named by packets of this round, admitted or duplicate
 };
 

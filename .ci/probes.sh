@@ -1,0 +1,19 @@
+# What this machine has. Sourced by setup and by the steps that do without what is missing.
+# shellcheck shell=bash
+
+gcc_major_min=11
+cmake_min=3.24
+
+have() { command -v "$1" >/dev/null 2>&1; }
+has_compiler() { have g++ && (("$(g++ -dumpversion | cut -d. -f1)" >= gcc_major_min)); }
+has_cmake() { have cmake && printf '%s\n%s\n' "$cmake_min" "$(cmake --version | awk 'NR == 1 {print $3}')" | sort -CV; }
+has_ninja() { have ninja; }
+has_gtest() { [[ -e /usr/include/gtest/gtest.h || -e /usr/local/include/gtest/gtest.h ]]; }
+has_ip() { have ip && have tc; }
+has_ethtool() { have ethtool; }
+has_shellcheck() { have shellcheck; }
+has_openmpi() { have mpirun && have mpicc; }
+has_libfuzzer() {
+  have clang++ && echo 'extern "C" int LLVMFuzzerTestOneInput(const unsigned char*, unsigned long) { return 0; }' |
+    clang++ -std=c++20 -fsanitize=fuzzer,address,undefined -x c++ - -o /dev/null 2>/dev/null
+}

@@ -1,0 +1,152 @@
+# Everything a person does here starts with `make`. The first run makes the machine ready (.ci/setup); later ones are quick.
+#
+#   VENV=.venv       the virtual environment to use
+#   PYTHON=python3   the interpreter it is made from
+#   ARGS=...         arguments for demo and bench
+#   JOBS=...         how many compilers and tests run at once
+
+VENV ?= .venv
+PYTHON ?= python3
+JOBS ?= $(shell nproc)
+FUZZ_SECONDS ?= 300
+SOAK_SEEDS ?= 10000
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+export VENV PYTHON
+export CMAKE_BUILD_PARALLEL_LEVEL := $(JOBS)
+export CTEST_PARALLEL_LEVEL := $(JOBS)
+export PATH := $(abspath $(VENV))/bin:$(PATH)
+
+py := $(VENV)/bin/python
+code := host_agent soft_switch controller $(wildcard mininet)
+cpp := $(shell find host_agent soft_switch -name '*.cpp' -o -name '*.hpp')
+scripts := $(wildcard .ci/*)
+# What an installation is made from; tests, examples and benchmarks are not part of it.
+installed := pyproject.toml CMakeLists.txt $(shell find host_agent/src host_agent/python soft_switch/src soft_switch/wiresum \
+  controller/wiresum host_agent/CMakeLists.txt soft_switch/CMakeLists.txt -type f \
+  \( -name '*.cpp' -o -name '*.hpp' -o -name '*.py' -o -name '*.pyi' -o -name 'py.typed' -o -name CMakeLists.txt \))
+
+.PHONY: help
+help:  ##! say what can be made
+	@awk -F ':.*##! ' '/^[a-z-]+:.*##! / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+# ---- a ready machine -----------------------------------------------------------------------------------------------
+
+ready := $(VENV)/.ready
+
+$(ready)-demo: .ci/setup .ci/probes.sh $(installed)
+	.ci/setup demo
+	@touch $@
+
+$(ready)-dev: .ci/setup .ci/probes.sh $(installed)
+	.ci/setup dev
+	@touch $@ $(ready)-demo
+
+$(ready)-bench: .ci/setup .ci/probes.sh $(installed)
+	.ci/setup bench
+	@touch $@ $(ready)-dev $(ready)-demo
+
+# ---- using it ------------------------------------------------------------------------------------------------------
+
+.PHONY: demo bench
+demo: $(ready)-demo  ##! train on four workers through a software switch, and over Gloo; picture and JSON in build/demo
+	$(py) host_agent/examples/digits/demo.py $(ARGS)
+
+bench: $(ready)-bench  ##! compare wiresum, Gloo and Open MPI on shaped links (root); results in build/bench
+	$(py) mininet/allreduce_bench.py $(ARGS)
+
+# ---- tests ---------------------------------------------------------------------------------------------------------
+
+# Says how many tests passed, and shows those that did not.
+define run_ctest
+@echo "ctest: $(1)"
+@ctest --test-dir $(1) --no-tests=error --output-on-failure --quiet --output-log $(1)/ctest.log || \
+  { grep -v -E '( Passed |^ +Start )' $(1)/ctest.log; false; }
+@grep -E 'tests passed' $(1)/ctest.log
+endef
+
+.PHONY: test test-cpp test-python sanitize asan tsan fuzz fuzz-short soak
+test: test-cpp sanitize fuzz-short test-python  ##! run all tests, sanitizers and short fuzz runs
+
+test-cpp: $(ready)-dev  ##! run the C++ unit tests
+	cmake --preset dev -DPython_EXECUTABLE=$(abspath $(py)) >/dev/null
+	cmake --build --preset dev
+	$(call run_ctest,build/dev)
+
+test-python: test-cpp  ##! run the Python tests (PYTEST_ARGS=...)
+	$(py) -m pytest $(PYTEST_ARGS)
+
+sanitize: asan tsan  ##! run the C++ unit tests under ASan + UBSan, the threaded ones under TSan
+
+asan: $(ready)-dev
+	cmake --preset asan >/dev/null
+	cmake --build --preset asan
+	$(call run_ctest,build/asan)
+
+threaded_tests := host_agent/tests/transport/transport_test host_agent/tests/engine/engine_test soft_switch/tests/server_test
+tsan: $(ready)-dev
+	cmake --preset tsan >/dev/null
+	cmake --build --preset tsan --target $(notdir $(threaded_tests))
+	for test in $(threaded_tests); do build/tsan/$$test --gtest_brief=1; done
+
+fuzz: $(ready)-dev  ##! fuzz the parser and the state machines, FUZZ_SECONDS=300 each
+	.ci/fuzz $(FUZZ_SECONDS)
+
+fuzz-short: $(ready)-dev
+	.ci/fuzz 10
+
+soak: $(ready)-dev  ##! run the simulation with SOAK_SEEDS=10000 seeds; a failing one says how to replay it
+	cmake --preset dev -DPython_EXECUTABLE=$(abspath $(py)) >/dev/null
+	cmake --build --preset dev --target wiresum_sim
+	$(py) -m pytest host_agent/tests/sim --seeds $(SOAK_SEEDS) --maxfail 10
+
+# ---- the code itself -----------------------------------------------------------------------------------------------
+
+.PHONY: lint lint-python lint-types lint-imports lint-cpp lint-tidy lint-proto lint-shell format proto
+lint: lint-python lint-types lint-imports lint-proto lint-cpp lint-tidy lint-shell  ##! check style, types, layers and C++ (all must pass)
+
+lint-python: $(ready)-dev
+	$(VENV)/bin/ruff check --quiet .
+	$(VENV)/bin/ruff format --quiet --check .
+
+lint-types: $(ready)-dev
+	$(VENV)/bin/mypy --no-error-summary $(code)
+
+lint-imports: $(ready)-dev
+	$(VENV)/bin/lint-imports
+
+lint-proto: $(ready)-dev
+	$(py) controller/wiresum/join/generate.py --check
+
+lint-cpp: $(ready)-dev
+	$(VENV)/bin/clang-format --dry-run -Werror $(cpp)
+
+lint-tidy: $(ready)-dev
+	cmake --preset dev -DPython_EXECUTABLE=$(abspath $(py)) >/dev/null
+	$(py) $(VENV)/bin/run-clang-tidy.py -quiet -j $(JOBS) -p build/dev -clang-tidy-binary $(VENV)/bin/clang-tidy -extra-arg=-Wno-unknown-warning-option \
+	  '(host_agent|soft_switch)/src/(?!bindings)'
+
+lint-shell:
+	@if command -v shellcheck >/dev/null; then shellcheck $(scripts); else echo "shellcheck is not here: scripts not checked"; fi
+
+format: $(ready)-dev  ##! format Python and C++
+	$(VENV)/bin/ruff check --quiet --fix-only .
+	$(VENV)/bin/ruff format --quiet .
+	$(VENV)/bin/clang-format -i $(cpp)
+
+proto: $(ready)-dev  ##! generate the Python messages from join.proto
+	$(py) controller/wiresum/join/generate.py
+
+# ---- packages ------------------------------------------------------------------------------------------------------
+
+.PHONY: wheel clean
+wheel: $(ready)-dev  ##! build a wheel into dist and try it in a fresh environment
+	.ci/wheel
+
+clean:  ##! remove what was built, not the virtual environment
+	rm -rf build dist
+	rm -f $(VENV)/.ready-*
+	find $(code) \( -name __pycache__ -o -name '*.so' \) -prune -exec rm -rf {} +

@@ -1,0 +1,199 @@
+"""One worker of the demo: trains a small convolutional network on handwritten digits with DistributedDataParallel.
+
+Started by torchrun, one process for each worker. Nothing here is about wiresum but the name given to
+`init_process_group`: the same file trains over Gloo, and the demo compares the two.
+
+Each worker writes a line of JSON for each step to its own file, and a last one with a digest of its parameters: whether
+all workers ended with the same bits is judged from these files, not by a collective of the backend under test.
+"""
+
+import argparse
+import hashlib
+import json
+import time
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, TextIO
+
+import torch
+import torch.distributed as dist
+from sklearn.datasets import load_digits
+from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+from torch.nn.parallel import DistributedDataParallel
+
+TEST_IMAGES = 360
+COLLECTIVE_TIMEOUT = timedelta(seconds=60)
+
+
+class DigitNet(nn.Module):
+    """Two convolutions and two dense layers for 8 x 8 images: 151,306 parameters, 605 kB of gradients a step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.features = nn.Sequential(
+            nn.Conv2d(1, 32, 3, padding=1),
+            nn.ReLU(),
+            nn.Conv2d(32, 64, 3, padding=1),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+        )
+        self.classifier = nn.Sequential(nn.Flatten(), nn.Linear(64 * 4 * 4, 128), nn.ReLU(), nn.Linear(128, 10))
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        logits: torch.Tensor = self.classifier(self.features(images))
+        return logits
+
+
+class Digits:
+    """scikit-learn's handwritten digits, split into training and test images by the seed."""
+
+    def __init__(self, seed: int, rank: int, world_size: int) -> None:
+        pixels, labels = load_digits(return_X_y=True)
+        images = torch.tensor(pixels, dtype=torch.float32).reshape(-1, 1, 8, 8) / 16.0
+        order = torch.randperm(len(images), generator=torch.Generator().manual_seed(seed))
+        images, targets = images[order], torch.tensor(labels)[order]
+        self._train = images[TEST_IMAGES:], targets[TEST_IMAGES:]
+        self._test = images[rank:TEST_IMAGES:world_size], targets[rank:TEST_IMAGES:world_size]
+        self._seed, self._rank, self._world_size = seed, rank, world_size
+
+    def steps(self, batch: int) -> int:
+        return len(self._train[0]) // (batch * self._world_size)
+
+    def epoch(self, epoch: int, batch: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """This worker's share of each step, in an order that all workers draw alike. A rest is left out."""
+        images, targets = self._train
+        order = torch.randperm(len(images), generator=torch.Generator().manual_seed(self._seed + 1 + epoch))
+        for step in range(self.steps(batch)):
+            start = (step * self._world_size + self._rank) * batch
+            mine = order[start : start + batch]
+            yield images[mine], targets[mine]
+
+    def test_share(self) -> tuple[torch.Tensor, torch.Tensor]:
+        return self._test
+
+
+class GradientClock:
+    """A DDP communication hook that all-reduces as DDP does and measures how long gradients were on their way."""
+
+    def __init__(self) -> None:
+        self.bytes = 0  # in all steps
+        self._bytes_of_step = 0
+        self._started_at: float | None = None
+        self._ended_at = 0.0
+
+    def hook(
+        self,
+        group: dist.ProcessGroup,
+        bucket: dist.GradBucket,  # type: ignore[name-defined]
+    ) -> torch.futures.Future[torch.Tensor]:
+        if self._started_at is None:
+            self._started_at = time.perf_counter()
+        self._bytes_of_step += bucket.buffer().nbytes
+
+        def arrived(future: torch.futures.Future[torch.Tensor]) -> torch.Tensor:
+            self._ended_at = time.perf_counter()
+            return future.value()
+
+        return allreduce_hook(group, bucket).then(arrived)
+
+    def take_goodput_mbit(self) -> float:
+        """The step's gradients over the time from its first bucket's start to its last one's arrival; starts over."""
+        assert self._started_at is not None, "a backward pass was taken"
+        goodput_mbit = self._bytes_of_step * 8 / 1e6 / (self._ended_at - self._started_at)
+        self.bytes += self._bytes_of_step
+        self._bytes_of_step, self._started_at = 0, None
+        return goodput_mbit
+
+
+def retransmissions(backend: str) -> int:
+    """What this worker has sent again so far. The kernel repairs losses for Gloo, which cannot tell."""
+    if backend != "wiresum":
+        return 0
+    import wiresum.torch
+
+    network = wiresum.torch.stats().network
+    return network.retransmissions if network else 0
+
+
+def accuracy(model: nn.Module, digits: Digits) -> float:
+    """The share of test images that the workers together classify right: an exact int32 sum over the network."""
+    images, targets = digits.test_share()
+    with torch.no_grad():
+        correct = (model(images).argmax(1) == targets).sum()
+    counts = torch.tensor([int(correct), len(targets)], dtype=torch.int32)
+    dist.all_reduce(counts)
+    return int(counts[0]) / int(counts[1])
+
+
+def digest(model: nn.Module) -> str:
+    """Equal for two workers exactly if every bit of their parameters is."""
+    sha = hashlib.sha256()
+    for parameter in model.parameters():
+        sha.update(parameter.detach().contiguous().numpy().tobytes())
+    return sha.hexdigest()
+
+
+def mean_over_workers(loss: torch.Tensor) -> float:
+    total = loss.detach().clone()
+    dist.all_reduce(total)
+    return float(total) / dist.get_world_size()
+
+
+def record(log: TextIO, event: str, **values: Any) -> None:
+    """One line, written through at once: the demo reads the file while it grows."""
+    log.write(json.dumps({"event": event, **values}) + "\n")
+    log.flush()
+
+
+def train(options: argparse.Namespace, log: TextIO) -> None:
+    digits = Digits(options.seed, dist.get_rank(), dist.get_world_size())
+    steps = digits.steps(options.batch) * options.epochs
+    torch.manual_seed(options.seed)
+    net = DigitNet()
+    model, clock = DistributedDataParallel(net), GradientClock()
+    model.register_comm_hook(dist.group.WORLD, clock.hook)
+    optimizer = torch.optim.SGD(net.parameters(), lr=options.rate, momentum=0.9, weight_decay=5e-4)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=options.rate, total_steps=steps)
+
+    started_at, step = time.perf_counter(), 0
+    for epoch in range(options.epochs):
+        for images, targets in digits.epoch(epoch, options.batch):
+            optimizer.zero_grad()
+            loss = nn.functional.cross_entropy(model(images), targets)
+            loss.backward()
+            optimizer.step()
+            schedule.step()
+            step += 1
+            values = {"loss": mean_over_workers(loss), "goodput_mbit": clock.take_goodput_mbit()}
+            record(log, "step", step=step, steps=steps, retransmissions=retransmissions(options.backend), **values)
+        record(log, "epoch", step=step, accuracy=accuracy(net, digits))
+    record(log, "end", seconds=time.perf_counter() - started_at, bytes=clock.bytes, digest=digest(net))
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0] if __doc__ else None)
+    parser.add_argument("--backend", default="wiresum", help="name for init_process_group (default: %(default)s)")
+    parser.add_argument("--epochs", type=int, default=30, help="passes over the training images (default: %(default)s)")
+    parser.add_argument("--batch", type=int, default=32, help="images a step and worker (default: %(default)s)")
+    parser.add_argument("--rate", type=float, default=0.1, help="highest learning rate (default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=1, help="of split, order and parameters (default: %(default)s)")
+    parser.add_argument("--output", type=Path, required=True, help="folder for rank-K.jsonl")
+    return parser.parse_args()
+
+
+def main() -> None:
+    options = parse_arguments()
+    torch.use_deterministic_algorithms(True)
+    torch.set_num_threads(1)
+    dist.init_process_group(options.backend, timeout=COLLECTIVE_TIMEOUT)
+    try:
+        with (options.output / f"rank-{dist.get_rank()}.jsonl").open("w") as log:
+            train(options, log)
+    finally:
+        dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

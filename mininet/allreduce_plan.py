@@ -1,0 +1,188 @@
+"""The benchmark's command line, and the list of cases that it stands for."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from allreduce_record import Case, Experiment
+from star import WORKERS_MAX
+from systems import SYSTEMS
+
+EXPERIMENTS = ("rate", "loss", "unshaped", "latency", "numeric")
+WORKERS_DEFAULT = (2, 4, 8)
+UNSHAPED_WORKERS_DEFAULT = (2, 4)
+LINKS_MBIT = {"100mbit": 100.0, "1gbit": 1000.0}
+LATENCY_BYTES = 1024
+LATENCY_COUNT = 300
+UNSHAPED_BYTES = 25_000_000
+# About a second of a ring at 100 Mbit/s; at 1 Gbit/s as long as the cores allow.
+BYTES_AT_MBIT = {100.0: 8_000_000, 1000.0: 32_000_000}
+QUICK_DIVISOR = 4
+
+EPILOG = """\
+Experiments (--only):
+  rate      every system at every --workers and --link: goodput, and how near it comes to what the link can carry.
+  loss      the largest --workers at the slowest link, and --loss of all packets lost on every link in both directions.
+  unshaped  25 MB over links that are only as slow as this machine.
+  latency   1 kB over the loopback interface: the median time of one all-reduce.
+  numeric   the conversion between floats and lanes against memcpy, on one core.
+
+Examples:
+  make bench                                         everything, about five minutes
+  make bench ARGS=--quick                            smaller tensors and three repetitions
+  make bench ARGS='--workers 8 --link 100mbit'       a part: one row of the grid, and the loss experiment
+  make bench ARGS='--systems wiresum --link none'    Wiresum alone, over unshaped links
+  make bench ARGS='--only loss --loss 0.001,0.01'    two rates of loss
+
+Needs root (network namespaces, tc), iproute2 and ethtool; Open MPI is measured if mpirun and mpicc are there.
+Results: a table, build/bench/allreduce.json, build/bench/allreduce.png. docs/benchmark.md explains the columns.
+"""
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the command line asks for."""
+
+    systems: tuple[str, ...]
+    workers: tuple[int, ...]
+    links_mbit: tuple[float, ...]
+    unshaped_workers: tuple[int, ...]
+    lanes: tuple[int, ...]
+    losses: tuple[float, ...]
+    bytes: int | None
+    repetitions: int
+    quick: bool
+    experiments: tuple[str, ...]
+    json: Path
+
+    def bytes_at(self, link_mbit: float) -> int:
+        if self.bytes is not None:
+            return self.bytes
+        return BYTES_AT_MBIT[link_mbit] // (QUICK_DIVISOR if self.quick else 1)
+
+    def cases(self, experiment: Experiment, workers: int, link_mbit: float | None, loss: float = 0.0) -> list[Case]:
+        """One case for each system and lane width, in the order in which they take turns."""
+        if experiment == "latency":
+            size = LATENCY_BYTES
+        elif link_mbit is None:
+            size = self.bytes or UNSHAPED_BYTES
+        else:
+            size = self.bytes_at(link_mbit)
+        lanes = self.lanes if experiment == "rate" else (max(self.lanes),)
+        return [
+            Case(experiment, name, workers, link_mbit, size, bits, loss)
+            for name in self._systems_of(experiment)
+            for bits in (lanes if len(SYSTEMS[name].lane_bits) > 1 else (32,))
+        ]
+
+    def _systems_of(self, experiment: Experiment) -> tuple[str, ...]:
+        """Open MPI is left out where it says nothing that Gloo does not: its loopback would be shared memory."""
+        leave_out = {"openmpi"} if experiment in ("loss", "latency") else set()
+        return tuple(name for name in self.systems if name not in leave_out)
+
+
+def parse_options(arguments: Sequence[str]) -> Options:
+    parsed = _parser().parse_args(arguments)
+    links = parsed.link or [*LINKS_MBIT, "none"]
+    shaped = tuple(LINKS_MBIT[name] for name in links if name != "none")
+    narrowed = parsed.link is not None or parsed.workers is not None
+    if parsed.only:
+        experiments = tuple(parsed.only)
+    else:
+        wanted = [("rate", bool(shaped)), ("loss", bool(shaped) and min(shaped) == min(LINKS_MBIT.values()))]
+        wanted += [("unshaped", "none" in links and (parsed.link is not None or parsed.workers is None))]
+        wanted += [("latency", not narrowed), ("numeric", not narrowed)]
+        experiments = tuple(name for name, is_wanted in wanted if is_wanted)
+    return Options(
+        systems=tuple(parsed.systems or SYSTEMS),
+        workers=tuple(parsed.workers or WORKERS_DEFAULT),
+        links_mbit=shaped or tuple(LINKS_MBIT.values()),
+        unshaped_workers=tuple(parsed.workers or UNSHAPED_WORKERS_DEFAULT),
+        lanes=tuple(parsed.lanes or (32, 16, 8)),
+        losses=tuple(loss for loss in parsed.loss if loss > 0),
+        bytes=parsed.bytes,
+        repetitions=parsed.repetitions or (3 if parsed.quick else 5),
+        quick=parsed.quick,
+        experiments=experiments,
+        json=parsed.json,
+    )
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="allreduce_bench.py",
+        description="Sums the same tensors with Wiresum, Gloo and Open MPI, side by side, on a star of network "
+        "namespaces whose links are as slow as asked, and checks every sum.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    add = parser.add_argument
+    add("--systems", type=_list_of(_one_of(SYSTEMS)), metavar="A,B", help=f"of {', '.join(SYSTEMS)} (default: all)")
+    add("--workers", type=_list_of(_workers), metavar="N,N", help="numbers of workers (default: 2,4,8)")
+    link_names = [*LINKS_MBIT, "none"]
+    add("--link", type=_list_of(_one_of(link_names)), metavar="L,L", help="100mbit, 1gbit, none (default: all)")
+    add("--lanes", type=_list_of(_lane_bits), metavar="B,B", help="Wiresum's bits for a float, of 32, 16, 8 (all)")
+    add("--loss", type=_list_of(_share), default=(0.01,), metavar="P,P", help="shares of packets lost (default: 0.01)")
+    add("--only", type=_list_of(_one_of(EXPERIMENTS)), metavar="E,E", help="experiments, see below")
+    add("--bytes", type=_bytes, metavar="N", help="size of the tensor (default: 8 MB at 100mbit, 32 MB at 1gbit)")
+    add("--repetitions", type=_positive, metavar="N", help="for each case, after one that warms up (default: 5)")
+    add("--quick", action="store_true", help="a quarter of the bytes, three repetitions: for a first look")
+    add("--json", type=Path, default=Path("build/bench/allreduce.json"), metavar="PATH", help="where to write records")
+    return parser
+
+
+def _list_of(item: Callable[[str], object]) -> Callable[[str], tuple[object, ...]]:
+    """Parses `a,b,c`, keeping the order and dropping what is repeated."""
+
+    def parse(text: str) -> tuple[object, ...]:
+        return tuple(dict.fromkeys(item(word.strip()) for word in text.split(",")))
+
+    return parse
+
+
+def _one_of(names: Collection[str]) -> Callable[[str], str]:
+    def parse(text: str) -> str:
+        if text not in names:
+            raise argparse.ArgumentTypeError(f"{text!r} is none of {', '.join(names)}")
+        return text
+
+    return parse
+
+
+def _workers(text: str) -> int:
+    return _whole(text, 2, WORKERS_MAX, "a number of workers")
+
+
+def _lane_bits(text: str) -> int:
+    if text not in ("32", "16", "8"):
+        raise argparse.ArgumentTypeError(f"lanes have 32, 16 or 8 bits, not {text}")
+    return int(text)
+
+
+def _share(text: str) -> float:
+    try:
+        share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    except ValueError:
+        share = -1.0
+    if not 0 <= share < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no share of packets: write 0.01 or 1%")
+    return share
+
+
+def _bytes(text: str) -> int:
+    # A repetition must not outlast its limit, and a float has four bytes.
+    return _whole(text, 4, 1_000_000_000, "a number of bytes") // 4 * 4
+
+
+def _positive(text: str) -> int:
+    return _whole(text, 1, 1000, "a number of repetitions")
+
+
+def _whole(text: str, low: int, high: int, what: str) -> int:
+    if not text.isdecimal() or not low <= int(text) <= high:
+        raise argparse.ArgumentTypeError(f"{text!r} is not {what} from {low} to {high}")
+    return int(text)

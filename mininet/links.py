@@ -1,0 +1,178 @@
+"""What a link of the star does to packets, as `tc` commands.
+
+Theory of operation. A link is a veth pair, and each end shapes what leaves it, so a link is full duplex.
+
+*Rate* is a token bucket (tbf). It counts the bytes of Ethernet frames without checksum, preamble and gap: that is the
+"line rate" of every figure that is derived from a star. The bucket holds a millisecond of the rate, and at least 32 kB.
+Two things set that size. The kernel refills a bucket from a timer that fires late when cores are busy, and what does
+not fit is lost for ever. And a bucket releases what waits with one timer interrupt for each buffer: with one packet in
+each, sixteen ends of 100 Mbit/s need 130,000 interrupts a second, which in a virtual machine costs more than a core and
+would be all that is measured. So trains of packets pass through a bucket as one buffer, as they pass to a real
+interface, if they fit: `train_packets`, and TCP is told so (gso_max_segs). What a transfer gains over line rate is one
+bucket: 0.4% of 8 MB at 100 Mbit/s. `allreduce_record.py` counts it into the bound.
+
+*On the wire packets are packets.* The veths of shaped links have segmentation offloads switched off, so the kernel cuts
+trains between the bucket and the other end, and nothing puts them together again (GRO is off): what is lost, duplicated
+or reordered there is one packet.
+
+*Loss, duplication, reordering, delay* are netem's where the kernel has it. netem sits below the bucket, before trains
+are cut; so then the bucket cuts them, which its peak rate is for: its only effect is that a buffer above the peak
+bucket (`mtu`) is cut before it is queued. A kernel without netem still offers loss, duplication and reordering:
+filters at the receiving end of the link toss a coin for each packet (a classic BPF program that reads the kernel's
+random generator) and drop it, mirror it, or send it the long way round, through a slow queue. There a lost packet has
+used up its share of the rate, like a packet with a bit error.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+FRAME_BYTES = 1514
+BURST_S = 0.001
+BURST_BYTES_MIN = 32_000
+# The kernel builds no buffer of IPv4 packets above 64 kB.
+TRAIN_PACKETS_MAX = 43
+# What a switch with shallow buffers gives a port, and about what a host's interface queues (1000 packets).
+QUEUE_BYTES = 1_000_000
+PEAK_RATE = "100gbit"
+# Above an Ethernet frame of 1514 bytes, below two.
+PEAK_BUCKET_BYTES = 1600
+NETEM_QUEUE_PACKETS = 10_000
+REORDER_DELAY_US = 1000
+# A reordered packet waits in a queue of this rate and depth, the long way round, where the kernel has no netem.
+DETOUR_RATE = "8mbit"
+DETOUR_QUEUE_BYTES = 16 * FRAME_BYTES
+DETOUR_DEVICE = "detour"
+
+
+class UnsupportedLinkError(ValueError):
+    """The kernel has no means to do to packets what the link asks for."""
+
+
+@dataclass(frozen=True)
+class Link:
+    """One link of a star: the same in both directions. The default is an unshaped link."""
+
+    rate_mbit: float | None = None
+    loss: float = 0.0
+    duplicate: float = 0.0
+    reorder: float = 0.0
+    delay_us: int = 0
+
+    def __post_init__(self) -> None:
+        if self.rate_mbit is not None and self.rate_mbit <= 0:
+            raise ValueError(f"a link's rate must be above 0 Mbit/s, not {self.rate_mbit}; None leaves it unshaped")
+        for name in ("loss", "duplicate", "reorder"):
+            share = getattr(self, name)
+            if not 0.0 <= share < 1.0:
+                raise ValueError(f"{name} is a share of packets, 0 <= share < 1, not {share}")
+        if self.delay_us < 0:
+            raise ValueError(f"delay_us must not be negative: {self.delay_us}")
+
+    @property
+    def impaired(self) -> bool:
+        return bool(self.loss or self.duplicate or self.reorder or self.delay_us)
+
+    @property
+    def keeps_offloads(self) -> bool:
+        """Does the link let trains of packets through as one buffer?"""
+        return self.rate_mbit is None and not self.impaired
+
+    def __str__(self) -> str:
+        parts = ["unshaped" if self.rate_mbit is None else f"{self.rate_mbit:g} Mbit/s"]
+        parts += [
+            f"{name} {getattr(self, name):.2%}" for name in ("loss", "duplicate", "reorder") if getattr(self, name)
+        ]
+        if self.delay_us:
+            parts.append(f"delay {self.delay_us} us")
+        return ", ".join(parts)
+
+
+def burst_bytes(rate_mbit: float) -> int:
+    """What a bucket holds: so much can pass at once after a pause."""
+    return max(BURST_BYTES_MIN, int(rate_mbit * 1e6 / 8 * BURST_S))
+
+
+def train_packets(link: Link, *, netem: bool) -> int:
+    """How many packets may go through a queue of this link as one buffer."""
+    if link.impaired and netem:
+        return 1
+    return (
+        TRAIN_PACKETS_MAX
+        if link.rate_mbit is None
+        else min(TRAIN_PACKETS_MAX, burst_bytes(link.rate_mbit) // FRAME_BYTES)
+    )
+
+
+def tc_commands(link: Link, device: str, *, netem: bool) -> list[str]:
+    """The lines of a `tc -batch` that make `device`, which has no queue of its own yet, one end of `link`.
+
+    Reordering without netem needs a device named DETOUR_DEVICE (an ifb) in the same namespace.
+    """
+    commands = _rate_commands(link, device, cut_trains=link.impaired and netem)
+    if not link.impaired:
+        return commands
+    if netem:
+        parent = "root" if link.rate_mbit is None else "parent 1:1"
+        return [*commands, f"qdisc add dev {device} {parent} handle 2: netem {_netem_arguments(link)}"]
+    if link.delay_us:
+        raise UnsupportedLinkError(
+            "a link with a delay needs the netem queueing discipline, which this kernel lacks (CONFIG_NET_SCH_NETEM)"
+        )
+    return [*commands, *_filter_commands(link, device)]
+
+
+def detour_commands() -> list[str]:
+    """The queue of the long way round."""
+    bucket = f"tbf rate {DETOUR_RATE} burst {PEAK_BUCKET_BYTES} limit {DETOUR_QUEUE_BYTES}"
+    return [f"qdisc add dev {DETOUR_DEVICE} root {bucket}"]
+
+
+def _rate_commands(link: Link, device: str, *, cut_trains: bool) -> list[str]:
+    if link.rate_mbit is None:
+        return []
+    peak = f" peakrate {PEAK_RATE} mtu {PEAK_BUCKET_BYTES}" if cut_trains else ""
+    return [
+        f"qdisc add dev {device} root handle 1: tbf rate {round(link.rate_mbit * 1e6)}bit"
+        f" burst {burst_bytes(link.rate_mbit)}{peak} limit {QUEUE_BYTES}"
+    ]
+
+
+def _netem_arguments(link: Link) -> str:
+    words = [f"limit {NETEM_QUEUE_PACKETS}"]
+    # netem reorders by letting packets overtake those that it delays, so reordering implies a delay.
+    delay_us = link.delay_us or (REORDER_DELAY_US if link.reorder else 0)
+    if delay_us:
+        words.append(f"delay {delay_us}us")
+    words += [f"{name} {getattr(link, name):.6%}" for name in ("loss", "duplicate", "reorder") if getattr(link, name)]
+    return " ".join(words)
+
+
+def _filter_commands(link: Link, device: str) -> list[str]:
+    """Coins at the receiving end; the first filter whose coin falls ends the search."""
+    ingress = f"filter add dev {device} ingress protocol all"
+    unspecified, drop = 0xFFFFFFFF, 2
+    commands = [f"qdisc add dev {device} clsact"]
+    if link.loss:
+        coin = _coin(link.loss, heads=drop, tails=unspecified)
+        commands.append(f"{ingress} pref 1 bpf direct-action bytecode '{coin}'")
+    if link.duplicate:
+        coin = _coin(link.duplicate, heads=unspecified, tails=0)
+        commands.append(f"{ingress} pref 2 bpf bytecode '{coin}' action mirred ingress mirror dev {device}")
+    if link.reorder:
+        coin = _coin(link.reorder, heads=unspecified, tails=0)
+        commands.append(f"{ingress} pref 3 bpf bytecode '{coin}' action mirred egress redirect dev {DETOUR_DEVICE}")
+    return commands
+
+
+def _coin(share: float, *, heads: int, tails: int) -> str:
+    """A classic BPF program that returns `heads` for a random `share` of packets, else `tails`."""
+    ancillary_random = 0xFFFFF000 + 56  # SKF_AD_OFF + SKF_AD_RANDOM
+    load, jump_if_at_least, leave = 0x20, 0x35, 0x06
+    program = [
+        (load, 0, 0, ancillary_random),
+        (jump_if_at_least, 1, 0, round(share * 2**32)),
+        (leave, 0, 0, heads),
+        (leave, 0, 0, tails),
+    ]
+    return f"{len(program)}," + ",".join(" ".join(map(str, instruction)) for instruction in program)
