@@ -35,7 +35,7 @@ constexpr std::size_t kBatch = 64;  // as many as one GSO message can carry
 constexpr std::uint8_t kEveryone = 0xFF;
 /// A nap delays every job, so it is short.
 constexpr std::int64_t kNapNsMax = 300'000;
-constexpr std::size_t kNapWorth = 32;
+constexpr std::size_t kNapWorth = 256;
 constexpr std::int64_t kSleepNsMax = 1'000'000'000;
 constexpr std::chrono::seconds kAnswerMax{10};
 

@@ -97,7 +97,7 @@ bool Dataplane::admit(const JobEntry& entry) noexcept {
   // whatever a previous job left here cannot make it look stale.
   for (std::uint32_t local = 0; local < 2 * entry.slots; ++local) {
     const std::uint32_t round_first = entry.round_first + ((entry.round_first ^ local) & 1);
-    cells_[2 * entry.slot_base + local] = Cell{.round = round_first - 2};
+    cells_[frame_of(entry, static_cast<std::uint16_t>(local))] = Cell{.round = round_first - 2};
   }
   return true;
 }
@@ -172,7 +172,7 @@ Dataplane::Job* Dataplane::admission(wire::Endpoint source, const wire::Header& 
 }
 
 Outcome Dataplane::aggregate(Job& job, const wire::Header& header, std::span<const std::byte> payload) noexcept {
-  const std::uint32_t frame = 2 * job.entry.slot_base + header.cell;
+  const std::uint32_t frame = frame_of(job.entry, header.cell);
   Cell& cell = cells_[frame];
   if (header.round != cell.round) {
     if (!wire::newer(header.round, cell.round)) return {.reason = Reason::kStale};
@@ -230,12 +230,16 @@ std::uint32_t Dataplane::write_result(const Job& job, const Cell& cell, std::uin
   return static_cast<std::uint32_t>(wire::kHeaderBytes + lanes * wire::kWordBytes);
 }
 
+std::uint32_t Dataplane::frame_of(const JobEntry& entry, std::uint16_t cell) const noexcept {
+  return (cell & 1u) * sizes_.slots + entry.slot_base + cell / 2u;
+}
+
 std::uint32_t Dataplane::frame_touched(std::span<const std::byte> datagram) const noexcept {
   wire::Header header;
   if (wire::decode(datagram, header) != wire::ParseError::kNone || header.job >= sizes_.jobs_max) return kNoFrame;
   const Job& job = jobs_[header.job];
   if (!job.admitted || header.cell / 2u >= job.entry.slots) return kNoFrame;
-  return 2 * job.entry.slot_base + header.cell;
+  return frame_of(job.entry, header.cell);
 }
 
 const JobEntry* Dataplane::find(std::uint16_t job) const noexcept {

@@ -113,6 +113,9 @@ class Dataplane {
     bool admitted = false;
   };
 
+  /// Where a cell and its frame are: all even rounds' first, then all odd ones', so that the RESULTs of neighbouring
+  /// slots, which mostly leave together, lie together.
+  [[nodiscard]] std::uint32_t frame_of(const JobEntry& entry, std::uint16_t cell) const noexcept;
   [[nodiscard]] bool overlaps(const JobEntry& entry) const noexcept;
   [[nodiscard]] Job* admission(wire::Endpoint source, const wire::Header& header) noexcept;
   [[nodiscard]] Outcome aggregate(Job& job, const wire::Header& header, std::span<const std::byte> payload) noexcept;

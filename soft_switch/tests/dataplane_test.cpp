@@ -95,7 +95,7 @@ TEST_F(DataplaneTest, ResultEchoesTheCompletingPacket) {
   expected.exponent = 130;
   EXPECT_EQ(bench_.result_header(outcome), expected);
   EXPECT_EQ(outcome.worker, 1);
-  EXPECT_EQ(outcome.frame, 2 * kSlotBase + completing.cell);
+  EXPECT_EQ(bench_.plane.frame_touched(datagram_of(completing, {1, 1, 1, 1})), outcome.frame);
 }
 
 TEST_F(DataplaneTest, EveryoneLearnsThatContributionsNameDifferentTensors) {

@@ -27,10 +27,12 @@ constexpr int kReceiveBurstsMax = 4;
 constexpr std::uint64_t kChunksPerThreadMin = 16;
 /// Loop rounds between publications of statistics while busy.
 constexpr unsigned kStatsPeriod = 64;
+/// A datagram waits for other processes at both ends to give up a core: less than this is no sign of a loss.
+constexpr TimeNs kRtoMinNs = 5'000'000;
 /// A nap delays what this worker sends, so it may last only as long as a part of what is in flight takes to come back.
 constexpr TimeNs kNapNsMax = 1'000'000;
 constexpr std::size_t kNapFlightShare = 4;
-constexpr std::size_t kNapWorthMax = 32;
+constexpr std::size_t kNapWorthMax = 64;
 /// Longest sleep, so that a thread looks around even if an event were missed.
 constexpr TimeNs kSleepMaxNs = 1'000'000'000;
 
@@ -47,6 +49,7 @@ transport::UdpConfig udp_config(const SessionConfig& config) {
 
 worker::WorkerConfig share_of(const SessionConfig& config, unsigned thread) {
   worker::WorkerConfig share = config.worker;
+  share.rto_min = kRtoMinNs;
   share.slots = config.worker.slots / config.threads;
   share.slot_first = config.worker.slot_first + thread * share.slots;
   return share;

@@ -207,13 +207,9 @@ TEST(Udp, WakeEndsAWaitWithoutATimeout) {
   EXPECT_EQ(transport.receive(none), 0U);
 }
 
-TEST(Udp, FramesStartTheirPayloadOnACacheLine) {
+TEST(Udp, FramesThatPacketsFillLieSideBySide) {
   UdpTransport transport({.datagram_bytes_max = 1464, .frames = 4}, one(UdpSocket(kAnyPort)));
-  for (std::size_t i = 0; i < 4; ++i) {
-    const std::byte* frame = transport.frame_memory() + i * transport.frame_stride();
-    EXPECT_EQ(reinterpret_cast<std::uintptr_t>(frame + wire::kHeaderBytes) % 64, 0U);
-  }
-  EXPECT_GE(transport.frame_stride(), 1464U);
+  EXPECT_EQ(transport.frame_stride(), 1464U);
 }
 
 TEST(UdpSocket, BindsABlockOfConsecutivePorts) {
