@@ -123,6 +123,8 @@ nb::dict stats_of(const engine::Session& session) {
 }  // namespace
 
 NB_MODULE(_native, module) {
+  // An exception that is alive when the interpreter ends holds objects of ours; that is no leak worth a user's time.
+  nb::set_leak_warnings(false);
   bind_enums(module);
   module.def("instruction_set", &numeric::instruction_set);
   module.def("path_mtu", &path_mtu, "local"_a, "remote"_a);
