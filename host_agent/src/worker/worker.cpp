@@ -10,6 +10,10 @@ namespace {
 
 /// Cells are 16 bits wide on the wire, two for each slot.
 constexpr std::uint32_t kSlotsMax = 1u << 15;
+/// Each slot costs a collective one more round, for its first exponent. A large collective makes at least so many
+/// chunks share that; a small one is bound by latency, and takes a slot for each chunk up to this number.
+constexpr std::uint32_t kChunksPerSlotMin = 16;
+constexpr std::uint32_t kSlotsSpreadMax = 64;
 
 void require(bool condition, const char* what) {
   if (!condition) throw std::invalid_argument(std::string("worker configuration: ") + what);
@@ -71,7 +75,7 @@ bool Worker::submit(const Collective& collective) noexcept {
   pending.chunks = collective.chunk_end - collective.chunk_begin;
   pending.chunks_left = pending.chunks;
   pending.slot_start = slot_start_;
-  pending.stride = std::min(config_.slots, pending.chunks);
+  pending.stride = slots_for(pending.chunks);
   pending.chunk_elements = chunk_elements_of(collective.format, config_.lanes);
   pending.barrier = collective.regions.empty();
   pending.exponent_round = !pending.barrier && collective.format.scaling == numeric::Scaling::kBlockExponent;
@@ -91,6 +95,11 @@ bool Worker::submit(const Collective& collective) noexcept {
     if (slots_[slot].state == SlotState::kIdle) start(slot, index);
   }
   return true;
+}
+
+std::uint32_t Worker::slots_for(std::uint32_t chunks) const noexcept {
+  const std::uint32_t paid_off = std::max(chunks / kChunksPerSlotMin, kSlotsSpreadMax);
+  return std::min({config_.slots, chunks, paid_off});
 }
 
 bool Worker::uses(const Pending& pending, std::uint32_t index) const noexcept {

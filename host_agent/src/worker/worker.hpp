@@ -6,7 +6,7 @@
 // Theory of operation
 //
 // Dealing. Workers agree on which chunk goes through which slot without talking. Of a collective's n chunks in
-// this thread's share, chunk i goes through slot (start + i mod stride) mod slots, stride = min(slots, n), and
+// this thread's share, chunk i goes through slot (start + i mod stride) mod slots, stride = slots_for(n), and
 // `start` moves on by stride with each collective, so that small collectives run side by side. A slot works
 // through its chunks in order, collective by collective in order of submission; each packet takes one round.
 //
@@ -174,6 +174,8 @@ class Worker {
   void make_ready(std::uint32_t index) noexcept;
   void start(std::uint32_t index, std::uint32_t collective) noexcept;
   void start_next_collective(std::uint32_t index) noexcept;
+  /// How many slots a collective of so many chunks uses; the same at all workers.
+  [[nodiscard]] std::uint32_t slots_for(std::uint32_t chunks) const noexcept;
   [[nodiscard]] bool uses(const Pending& pending, std::uint32_t index) const noexcept;
   void publish_estimates() noexcept;
 

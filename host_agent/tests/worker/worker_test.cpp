@@ -59,6 +59,23 @@ TEST(ChunksOf, RoundsUpAndKnowsThePacking) {
 
 // ---- Dealing ----
 
+TEST(WorkerDealing, ACollectiveUsesAsManySlotsAsItsRoundsPayFor) {
+  WorkerConfig config = small_config();
+  config.slots = 256;
+  config.window_initial = config.slots;
+  const auto slots_of = [&](std::size_t chunks) {
+    Rig rig(config);
+    Integers job(iota(chunks * config.lanes), config);
+    EXPECT_TRUE(rig.worker().submit(job.work));
+    return frames(rig.poll()).size();
+  };
+  EXPECT_EQ(slots_of(1), 1u);
+  EXPECT_EQ(slots_of(64), 64u);
+  EXPECT_EQ(slots_of(1000), 64u);
+  EXPECT_EQ(slots_of(1600), 100u);
+  EXPECT_EQ(slots_of(10'000), 256u);
+}
+
 TEST(WorkerDealing, SendsTheHeaderThatTheProtocolAsksFor) {
   WorkerConfig config = small_config();
   config.slot_first = 8;
