@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <map>
-#include <optional>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -21,9 +21,9 @@ struct Job {
 
 struct Cell {
   std::uint32_t round = 0;
-  std::map<std::uint32_t, Bytes> contributions;  // payload by worker; empty for EMPTY and META
+  std::set<std::uint32_t> workers;  // whose contribution is in
+  std::vector<Bytes> payloads;      // that make up the sum
   std::uint32_t exponent = 0;
-  bool bare = false;                   // complete, and its result has no payload
   std::vector<std::uint32_t> tensors;  // named by packets of this round, admitted or duplicate
 };
 
@@ -44,7 +44,8 @@ class Switch {
     for (std::uint32_t slot = job.slot_base; slot < job.slot_base + job.slots; ++slot) {
       for (std::uint32_t parity = 0; parity < 2; ++parity) {
         const std::uint32_t first = job.round_first % 2 == parity ? job.round_first : job.round_first + 1;
-        cells_[{slot, parity}] = Cell{.round = first - 2, .contributions = {}, .tensors = {}};
+        // Tensor 0: as if somebody had been there, since packets of this round, which no worker sends, count as well.
+        cells_[{slot, parity}] = Cell{.round = first - 2, .workers = {}, .payloads = {}, .tensors = {0}};
       }
     }
   }
@@ -64,6 +65,7 @@ class Switch {
     if (number(packet, 4, 4) != job.key || worker >= job.workers || job.addresses[worker] != source) {
       return {Fate::kUnknown, {}};
     }
+    if (thread >= job.threads) return {Fate::kUnknown, {}};
     const std::uint32_t round = number(packet, 12, 4);
     const std::uint32_t local_cell = number(packet, 10, 2);
     if (kind == 0 && payload.size() != 4 * job.lanes) return {Fate::kMalformed, {}};
@@ -74,16 +76,14 @@ class Switch {
     Cell& cell = cells_[{job.slot_base + slot, round % 2}];
     const std::uint64_t ahead = (std::uint64_t{round} + (1ull << 32) - cell.round) % (1ull << 32);
     if (ahead >= 1ull << 31) return {Fate::kStale, {}};
-    if (ahead > 0) cell = Cell{.round = round, .contributions = {}, .tensors = {}};
+    if (ahead > 0) cell = Cell{.round = round, .workers = {}, .payloads = {}, .tensors = {}};
     cell.exponent = std::max<std::uint32_t>(cell.exponent, packet[9]);
     cell.tensors.push_back(number(packet, 16, 4));
-    const bool again = cell.contributions.contains(worker);
-    if (again && cell.contributions.size() < job.workers) return {Fate::kDuplicate, {}};
-    if (!again) {
-      cell.contributions[worker] = payload;
-      if (cell.contributions.size() < job.workers) return {Fate::kHeld, {}};
-      cell.bare = kind == 3;
-    }
+    const bool again = cell.workers.contains(worker);
+    const bool first_data = kind == 0 && cell.payloads.empty();
+    if (first_data || (kind == 0 && !again)) cell.payloads.push_back(payload);
+    cell.workers.insert(worker);
+    if (cell.workers.size() < job.workers) return {again ? Fate::kDuplicate : Fate::kHeld, {}};
     return {again ? Fate::kResent : Fate::kMulticast, result(job, cell, packet)};
   }
 
@@ -103,12 +103,10 @@ class Switch {
     const bool agreed = std::all_of(tensors.begin(), tensors.end(), [&](auto tensor) { return tensor == tensors[0]; });
     out[1] = agreed ? 0 : 2;
     out[9] = static_cast<std::uint8_t>(cell.exponent);
-    if (cell.bare) return out;
+    if (packet[0] % 16 == 3) return out;
     for (std::size_t lane = 0; lane < job.lanes; ++lane) {
       std::uint64_t sum = 0;
-      for (const auto& [worker, payload] : cell.contributions) {
-        if (!payload.empty()) sum += number(payload, 4 * lane, 4);
-      }
+      for (const Bytes& payload : cell.payloads) sum += number(payload, 4 * lane, 4);
       for (const int shift : {24, 16, 8, 0}) out.push_back(static_cast<std::uint8_t>(sum >> shift));
     }
     return out;

@@ -31,7 +31,7 @@ namespace {
 using std::chrono::steady_clock;
 
 constexpr std::size_t kBurst = 512;
-constexpr std::size_t kBatch = 64;  // as many as one GSO message can carry
+constexpr std::size_t kBatchMax = 64;
 constexpr std::uint8_t kEveryone = 0xFF;
 /// A nap delays every job, so it is short.
 constexpr std::int64_t kNapNsMax = 300'000;
@@ -78,7 +78,7 @@ DataThread::DataThread(const dataplane::Sizes& sizes, const transport::UdpConfig
       burst_(kBurst),
       moderator_(kNapNsMax),
       queued_in_(udp.frames) {
-  batch_.frames.reserve(kBatch);
+  batch_.frames.reserve(kBatchMax);
   thread_ = std::thread(&DataThread::serve, this);
 }
 
@@ -147,7 +147,11 @@ void DataThread::serve_burst(std::size_t count) noexcept {
 void DataThread::queue(const dataplane::Outcome& outcome, std::uint8_t port) noexcept {
   const std::uint8_t receiver = outcome.verdict == dataplane::Verdict::kMulticast ? kEveryone : outcome.worker;
   const bool fits = batch_.job == outcome.job && batch_.port == port && batch_.receiver == receiver;
-  if (!fits || batch_.frames.size() == kBatch) flush();
+  if (!fits || batch_.frames.size() >= batch_.frames_max) flush();
+  if (batch_.frames.empty()) {
+    // The rest of a train would leave as a message of its own.
+    batch_.frames_max = transport::whole_trains(kBatchMax, transport_.train_frames(outcome.bytes));
+  }
   batch_.job = outcome.job;
   batch_.port = port;
   batch_.receiver = receiver;

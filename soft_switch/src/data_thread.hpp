@@ -46,6 +46,7 @@ class DataThread {
     std::uint16_t job = 0;
     std::uint8_t port = 0;
     std::uint8_t receiver = 0;  // a worker's index, or kEveryone
+    std::size_t frames_max = 0;
     std::vector<transport::TxFrame> frames;
   };
 

@@ -16,18 +16,23 @@
 // Rounds are serial numbers (RFC 1982) and are never reset within a lease, so "older" stays meaningful after 2^32
 // rounds; two rounds exactly half the circle apart have no order, and the packet counts as stale.
 //
-// Why a contribution is read-only once its bit is set. Adding twice would be a wrong sum. The exponent is the
-// exception: the maximum is idempotent, so the duplicate's is merged too, as in a hardware pipeline that has one action
-// for both.
+// Why a contribution is read-only once its bit is set. Adding twice would be a wrong sum. There are two exceptions,
+// both because a hardware pipeline decides them in a stage before it knows the duplicate, and all switches answer
+// alike. The exponent is merged: the maximum is idempotent. And the round's first DATA writes its words, whoever sends
+// it: a worker whose EMPTY or META is in and which now sends DATA contradicts itself, so there is no sum left to
+// protect.
 //
 // What a RESULT echoes. tensor and chunk are those of the packet that triggered it (the completing one, or the
-// duplicate): the switch stores no tags. A worker which sees another's tags knows that the workers have diverged.
+// duplicate): the switch stores no tags. A worker which sees another's tags knows that the workers have diverged. The
+// trigger's kind decides about the payload too: META gets none, every other kind the words, which are zeros while the
+// round has seen no DATA. So the words of an earlier round never leave.
 //
 // Refusals, in the order of the tests:
 //   kMalformed   not this protocol, or a kind that no worker may send; after admission also a length that is not the
 //                job's, or a cell whose parity is not its round's
-//   kUnknown     job, key, worker index and source address do not belong together: a stranger, or a job that has ended
-//   kOutOfLease  a slot beyond the lease, or one of another thread (two threads would then race for a cell)
+//   kUnknown     job, key, worker index, thread and source address do not belong together: a stranger, or a job that
+//                has ended
+//   kOutOfLease  a slot beyond the lease, or one of another of the job's threads (two would then race for a cell)
 //   kStale       an older round: its result is out, and everybody has it
 //   kDuplicate   this worker is counted already and the sum is not complete: the RESULT will come by itself
 #include "dataplane.hpp"
@@ -58,9 +63,10 @@ std::size_t payload_bytes(wire::Kind kind, std::uint16_t lanes) noexcept {
   return kind == wire::Kind::kData ? lanes * wire::kWordBytes : 0;
 }
 
-bool within_lease(const JobEntry& entry, std::uint32_t thread_shift, std::uint8_t thread, std::uint16_t cell) noexcept {
+/// `thread` is one of the job's, so a slot of it lies within the lease.
+bool owns(std::uint8_t thread, std::uint32_t thread_shift, std::uint16_t cell) noexcept {
   const std::uint32_t slot = cell / 2u;
-  return slot < entry.slots && slot >> thread_shift == thread;
+  return slot >> thread_shift == thread;
 }
 
 }  // namespace
@@ -143,7 +149,7 @@ Outcome Dataplane::handle(wire::Endpoint source, std::uint8_t thread, std::span<
     count(stray_, Reason::kMalformed);
     return {.reason = Reason::kMalformed};
   }
-  Job* const job = admission(source, header);
+  Job* const job = admission(source, thread, header);
   if (job == nullptr) {
     count(stray_, Reason::kUnknown);
     return {.reason = Reason::kUnknown};
@@ -152,7 +158,7 @@ Outcome Dataplane::handle(wire::Endpoint source, std::uint8_t thread, std::span<
   Outcome outcome;
   if (payload.size() != payload_bytes(header.kind, job->entry.lanes) || ((header.cell ^ header.round) & 1) != 0) {
     outcome.reason = Reason::kMalformed;
-  } else if (!within_lease(job->entry, job->thread_shift, thread, header.cell)) {
+  } else if (!owns(thread, job->thread_shift, header.cell)) {
     outcome.reason = Reason::kOutOfLease;
   } else {
     outcome = aggregate(*job, header, payload);
@@ -163,11 +169,11 @@ Outcome Dataplane::handle(wire::Endpoint source, std::uint8_t thread, std::span<
   return outcome;
 }
 
-Dataplane::Job* Dataplane::admission(wire::Endpoint source, const wire::Header& header) noexcept {
+Dataplane::Job* Dataplane::admission(wire::Endpoint source, std::uint8_t thread, const wire::Header& header) noexcept {
   if (header.job >= sizes_.jobs_max) return nullptr;
   Job& job = jobs_[header.job];
   const bool hit = job.admitted && header.key == job.entry.key && header.worker < job.entry.workers &&
-                   source.address == job.entry.endpoints[header.worker].address;
+                   thread < job.entry.threads && source.address == job.entry.endpoints[header.worker].address;
   return hit ? &job : nullptr;
 }
 
@@ -179,43 +185,37 @@ Outcome Dataplane::aggregate(Job& job, const wire::Header& header, std::span<con
     cell = Cell{.round = header.round, .tensor = header.tensor};
   }
   cell.diverged |= header.tensor != cell.tensor;
-  const std::uint32_t bitmap_before = cell.bitmap;
-  const std::uint32_t bit = bit_of(header.worker);
   cell.exponent = std::max(cell.exponent, header.exponent);
-  if ((bitmap_before & bit) != 0) {
-    if (bitmap_before != job.full) return {.reason = Reason::kDuplicate};
+  const std::uint32_t bit = bit_of(header.worker);
+  const bool duplicate = (cell.bitmap & bit) != 0;
+  if (header.kind == wire::Kind::kData) merge(cell, frame, payload, duplicate);
+  if (duplicate) {
+    if (cell.bitmap != job.full) return {.reason = Reason::kDuplicate};
     return {.verdict = Verdict::kResend,
             .reason = Reason::kResent,
             .frame = frame,
             .bytes = write_result(job, cell, frame, header)};
   }
 
-  merge(cell, frame, header, payload);
   cell.bitmap |= bit;
   ++job.counters.contributions[header.worker];
   job.counters.tensor_last[header.worker] = header.tensor;
   if (cell.bitmap != job.full) return {.verdict = Verdict::kHold, .reason = Reason::kAdmitted};
 
   ++job.counters.results;
-  cell.result_is_bare = header.kind == wire::Kind::kMeta;
-  if (!cell.has_data && !cell.result_is_bare) {  // EMPTY alone: the frame still holds another round's lanes
-    std::memset(frame_at(frame) + wire::kHeaderBytes, 0, job.entry.lanes * wire::kWordBytes);
-  }
   return {.verdict = Verdict::kMulticast,
           .reason = Reason::kAdmitted,
           .frame = frame,
           .bytes = write_result(job, cell, frame, header)};
 }
 
-void Dataplane::merge(Cell& cell, std::uint32_t frame, const wire::Header& header,
-                      std::span<const std::byte> payload) noexcept {
-  if (header.kind != wire::Kind::kData) return;
+void Dataplane::merge(Cell& cell, std::uint32_t frame, std::span<const std::byte> payload, bool duplicate) noexcept {
   std::byte* const lanes = frame_at(frame) + wire::kHeaderBytes;
-  if (cell.has_data) {
-    numeric::accumulate(lanes, payload.data(), payload.size() / wire::kWordBytes);
-  } else {
+  if (!cell.has_data) {
     std::memcpy(lanes, payload.data(), payload.size());
     cell.has_data = true;
+  } else if (!duplicate) {
+    numeric::accumulate(lanes, payload.data(), payload.size() / wire::kWordBytes);
   }
 }
 
@@ -226,8 +226,11 @@ std::uint32_t Dataplane::write_result(const Job& job, const Cell& cell, std::uin
   result.flags = cell.diverged ? wire::kFlagDiverged : std::uint8_t{0};
   result.exponent = cell.exponent;
   wire::encode(result, std::span<std::byte, wire::kHeaderBytes>(frame_at(frame), wire::kHeaderBytes));
-  const std::size_t lanes = cell.result_is_bare ? 0 : job.entry.lanes;
-  return static_cast<std::uint32_t>(wire::kHeaderBytes + lanes * wire::kWordBytes);
+  if (header.kind == wire::Kind::kMeta) return static_cast<std::uint32_t>(wire::kHeaderBytes);
+  const std::size_t lane_bytes = job.entry.lanes * wire::kWordBytes;
+  // Without DATA the frame still holds another round's lanes, or another job's.
+  if (!cell.has_data) std::memset(frame_at(frame) + wire::kHeaderBytes, 0, lane_bytes);
+  return static_cast<std::uint32_t>(wire::kHeaderBytes + lane_bytes);
 }
 
 std::uint32_t Dataplane::frame_of(const JobEntry& entry, std::uint16_t cell) const noexcept {

@@ -43,8 +43,8 @@ enum class Reason : std::uint8_t {
   kResent,      // a duplicate of a complete cell: the RESULT goes to its sender again
   kDuplicate,   // a duplicate of an incomplete cell
   kStale,       // an older round
-  kOutOfLease,  // cell outside the lease, or another thread's
-  kUnknown,     // no such job, key, worker or source address
+  kOutOfLease,  // cell outside the lease, or another's of the job's threads
+  kUnknown,     // no such job, key, worker, thread or source address
   kMalformed,   // does not parse, wrong length, or a kind no worker may send
   kCount,
 };
@@ -98,12 +98,11 @@ class Dataplane {
  private:
   struct Cell {
     std::uint32_t round = 0;
-    std::uint32_t bitmap = 0;     // whose contribution is in
-    std::uint32_t tensor = 0;     // of the round's first packet
-    std::uint8_t exponent = 0;    // the maximum so far
-    bool has_data = false;        // this round has seen DATA, so the frame holds lanes of this round
-    bool result_is_bare = false;  // META completed it: its RESULT has no payload
-    bool diverged = false;        // a packet of this round named another tensor than the first one
+    std::uint32_t bitmap = 0;   // whose contribution is in
+    std::uint32_t tensor = 0;   // of the round's first packet
+    std::uint8_t exponent = 0;  // the maximum so far
+    bool has_data = false;      // this round has seen DATA, so the frame holds lanes of this round
+    bool diverged = false;      // a packet of this round named another tensor than the first one
   };
   struct Job {
     JobEntry entry;
@@ -117,9 +116,9 @@ class Dataplane {
   /// slots, which mostly leave together, lie together.
   [[nodiscard]] std::uint32_t frame_of(const JobEntry& entry, std::uint16_t cell) const noexcept;
   [[nodiscard]] bool overlaps(const JobEntry& entry) const noexcept;
-  [[nodiscard]] Job* admission(wire::Endpoint source, const wire::Header& header) noexcept;
+  [[nodiscard]] Job* admission(wire::Endpoint source, std::uint8_t thread, const wire::Header& header) noexcept;
   [[nodiscard]] Outcome aggregate(Job& job, const wire::Header& header, std::span<const std::byte> payload) noexcept;
-  void merge(Cell& cell, std::uint32_t frame, const wire::Header& header, std::span<const std::byte> payload) noexcept;
+  void merge(Cell& cell, std::uint32_t frame, std::span<const std::byte> payload, bool duplicate) noexcept;
   [[nodiscard]] std::uint32_t write_result(const Job& job, const Cell& cell, std::uint32_t frame,
                                            const wire::Header& header) noexcept;
   [[nodiscard]] std::byte* frame_at(std::uint32_t frame) const noexcept { return frames_ + frame * frame_stride_; }

@@ -83,9 +83,18 @@ TEST_F(AdmissionTest, LeaseEdgeIsExact) {
   expect_dropped(bench_.send(packet(0, 1, 32767), kOnes), Reason::kOutOfLease);
 }
 
-TEST_F(AdmissionTest, SlotBeyondTheLeaseIsNotAnotherPorts) {
-  ASSERT_TRUE(bench_.plane.admit(entry()));
+TEST_F(AdmissionTest, SlotBeyondTheLeaseBelongsToNoThread) {
+  JobEntry threaded = entry();
+  threaded.threads = 2;
+  ASSERT_TRUE(bench_.plane.admit(threaded));
+  expect_dropped(bench_.send(packet(0, 1, 8), kOnes, 0), Reason::kOutOfLease);
   expect_dropped(bench_.send(packet(0, 1, 8), kOnes, 1), Reason::kOutOfLease);
+}
+
+TEST_F(AdmissionTest, ThreadThatTheJobDoesNotHaveIsUnknown) {
+  ASSERT_TRUE(bench_.plane.admit(entry()));
+  expect_stray(bench_.send(packet(0, 1, 0), kOnes, 1), Reason::kUnknown, 1);
+  expect_stray(bench_.send(packet(0, 1, 8), kOnes, 1), Reason::kUnknown, 2);  // admission comes before the lease
 }
 
 TEST_F(AdmissionTest, SlotBelongsToOneThread) {
@@ -95,7 +104,8 @@ TEST_F(AdmissionTest, SlotBelongsToOneThread) {
   for (std::uint32_t slot = 0; slot < 8; ++slot) {
     for (std::uint8_t thread = 0; thread < 16; ++thread) {
       const Reason reason = bench_.send(packet(0, 1, slot), kOnes, thread).reason;
-      EXPECT_EQ(reason, thread == slot / 2 ? Reason::kAdmitted : Reason::kOutOfLease) << slot << " " << int{thread};
+      const Reason of_the_job = thread == slot / 2 ? Reason::kAdmitted : Reason::kOutOfLease;
+      EXPECT_EQ(reason, thread < 4 ? of_the_job : Reason::kUnknown) << slot << " " << int{thread};
     }
   }
 }

@@ -63,6 +63,11 @@ class DataplaneTest : public testing::Test {
     EXPECT_EQ(outcome.bytes, wire::kHeaderBytes + words.size() * wire::kWordBytes);
     EXPECT_EQ(bench_.result_words(outcome), words);
   }
+  void expect_resent(const Outcome& outcome, const Words& words) const {
+    expect(outcome, Verdict::kResend, Reason::kResent);
+    EXPECT_EQ(outcome.bytes, wire::kHeaderBytes + words.size() * wire::kWordBytes);
+    EXPECT_EQ(bench_.result_words(outcome), words);
+  }
   std::uint64_t packets(Reason reason) const {
     return bench_.plane.counters(kJob).packets[static_cast<std::size_t>(reason)];
   }
@@ -212,6 +217,50 @@ TEST_F(DataplaneTest, MetaRoundIsResentWithoutPayload) {
   expect(outcome, Verdict::kResend, Reason::kResent);
   EXPECT_EQ(outcome.bytes, wire::kHeaderBytes);
   EXPECT_EQ(bench_.result_header(outcome).exponent, 7);
+}
+
+TEST_F(DataplaneTest, PacketThatTriggersTheResultDecidesAboutItsPayload) {
+  admit(2);
+  ASSERT_EQ(data(0, 1, {1, 2, 3, 4}).verdict, Verdict::kHold);
+  expect_result(meta(1, 1), {});
+  expect_resent(empty(1, 1), {1, 2, 3, 4});
+  expect_resent(meta(0, 1), {});
+  expect_resent(data(0, 1, {1, 2, 3, 4}), {1, 2, 3, 4});
+}
+
+TEST_F(DataplaneTest, RoundWithoutDataNeverShowsTheWordsOfAnotherRound) {
+  admit(2);
+  ASSERT_EQ(data(0, 1, {9, 9, 9, 9}).verdict, Verdict::kHold);
+  ASSERT_EQ(data(1, 1, {9, 9, 9, 9}).verdict, Verdict::kMulticast);
+  ASSERT_EQ(meta(0, 3).verdict, Verdict::kHold);
+  expect_result(meta(1, 3), {});
+  expect_resent(empty(0, 3), {0, 0, 0, 0});
+}
+
+TEST_F(DataplaneTest, FirstDataWritesItsWordsThoughItsSenderIsCounted) {
+  admit(3);
+  ASSERT_EQ(data(0, 1, {9, 9, 9, 9}).verdict, Verdict::kHold);  // of the round before in this cell
+  ASSERT_EQ(empty(0, 3).verdict, Verdict::kHold);
+  expect(data(0, 3, {1, 2, 3, 4}), Verdict::kDrop, Reason::kDuplicate);
+  ASSERT_EQ(data(1, 3, {10, 20, 30, 40}).verdict, Verdict::kHold);
+  expect(data(1, 3, {10, 20, 30, 40}), Verdict::kDrop, Reason::kDuplicate);
+  expect_result(empty(2, 3), {11, 22, 33, 44});
+}
+
+TEST_F(DataplaneTest, LaterDataOfACountedWorkerIsReadOnly) {
+  admit(3);
+  ASSERT_EQ(empty(0, 1).verdict, Verdict::kHold);
+  ASSERT_EQ(data(1, 1, {10, 20, 30, 40}).verdict, Verdict::kHold);
+  expect(data(0, 1, {1, 2, 3, 4}), Verdict::kDrop, Reason::kDuplicate);
+  expect_result(empty(2, 1), {10, 20, 30, 40});
+  expect_resent(data(2, 1, {1, 2, 3, 4}), {10, 20, 30, 40});
+}
+
+TEST_F(DataplaneTest, FirstDataAfterCompletionWritesItsWords) {
+  admit(1);
+  expect_result(empty(0, 1), {0, 0, 0, 0});
+  expect_resent(data(0, 1, {1, 2, 3, 4}), {1, 2, 3, 4});
+  expect_resent(data(0, 1, {5, 6, 7, 8}), {1, 2, 3, 4});
 }
 
 TEST_F(DataplaneTest, MetaLeavesTheLanesOfAMixedRoundAlone) {

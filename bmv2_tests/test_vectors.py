@@ -1,0 +1,241 @@
+"""The reader of the vectors, and what the files themselves must keep to."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from vectors import DROP_REASONS, Member, Scenario, Step, VectorError, Verdict, load, load_all
+
+HEAD = "scenario some_name\n"
+JOB = "job 1 key=0xA0B0C0D0 workers=2 threads=2 lanes=4 slot_base=0 slots=4 round_first=1\n"
+JOB_2 = "job 2 key=7 workers=1 threads=1 lanes=4 slot_base=4 slots=4 round_first=1\n"
+ROUNDS = 1 << 32
+
+Write = Callable[[str], Path]
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    def write_file(text: str) -> Path:
+        path = tmp_path / "some.txt"
+        path.write_text(text)
+        return path
+
+    return write_file
+
+
+def step_of(write: Write, line: str) -> Step:
+    (scenario,) = load(write(HEAD + JOB + JOB_2 + line))
+    (step,) = scenario.steps
+    return step
+
+
+def test_packet_is_made_of_the_defaults_of_the_format(write: Write) -> None:
+    step = step_of(write, "1.1 DATA round=5 slot=2 words=ramp:0xFFFFFFFF:2 -> hold  # a comment\n")
+    header = bytes.fromhex("10 00 0001 A0B0C0D0 01 00 0005 00000005 01020304 05060708")
+    assert step.datagram == header + struct.pack("!4I", 0xFFFFFFFF, 1, 3, 5)
+    assert (step.sender, step.source, step.port) == (Member(1, 1), Member(1, 1), Member(1, 1))
+    assert step.thread == 1, "slots 2 and 3 are the second thread's"
+    assert (step.line, step.text) == (4, "1.1 DATA round=5 slot=2 words=ramp:0xFFFFFFFF:2 -> hold")
+    assert not step.hardware_only
+
+
+def test_every_field_can_be_said(write: Write) -> None:
+    step = step_of(
+        write,
+        "1.0 META round=0xFFFFFFFF cell=0x1234 exponent=200 flags=3 tensor=1 chunk=2 version=15 job=9 key=8 worker=7"
+        " thread=11 source=2.0 -> drop unknown",
+    )
+    assert step.datagram == bytes.fromhex("F3 03 0009 00000008 07 C8 1234 FFFFFFFF 00000001 00000002")
+    assert (step.source, step.thread) == (Member(2, 0), 11)
+    assert (step.expectation.verdict, step.expectation.reason) == (Verdict.DROP, "unknown")
+
+
+@pytest.mark.parametrize(
+    ("words", "values"),
+    [
+        ("fill:0xFFFFFFFF", (0xFFFFFFFF,) * 4),
+        ("ramp:10:0xFFFFFFFF", (10, 9, 8, 7)),
+        ("alternate:1:2", (1, 2, 1, 2)),
+        ("list:5", (5, 0, 0, 0)),
+        ("list:1,2,3,0x10", (1, 2, 3, 16)),
+    ],
+)
+def test_words_can_be_said_in_few(write: Write, words: str, values: tuple[int, ...]) -> None:
+    assert step_of(write, f"1.0 DATA round=1 words={words} -> hold").datagram[24:] == struct.pack("!4I", *values)
+
+
+def test_length_and_bytes_can_be_wrong_on_purpose(write: Write) -> None:
+    whole = step_of(write, "1.0 DATA round=1 words=fill:0x01020304 -> hold").datagram
+    assert len(whole) == 40
+    cut = step_of(write, "1.0 DATA round=1 words=fill:0x01020304 bytes=27 -> drop malformed")
+    assert cut.datagram == whole[:27]
+    assert step_of(write, "1.0 DATA round=1 words=fill:0x01020304 bytes=42 -> drop malformed").datagram == (
+        whole + b"\0\0"
+    )
+    assert step_of(write, "1.0 RAW hex=00FF10 -> drop malformed").datagram == b"\x00\xff\x10"
+
+
+def test_result_echoes_the_packet_but_for_kind_flags_and_exponent(write: Write) -> None:
+    step = step_of(write, "1.1 EMPTY round=2 exponent=9 flags=1 tensor=5 -> multicast exponent=10 words=fill:1")
+    expected = bytes.fromhex("12 00 0001 A0B0C0D0 01 0A 0000 00000002 00000005 05060708") + struct.pack(
+        "!4I", 1, 1, 1, 1
+    )
+    assert step.expectation.datagram == expected
+    assert step.expectation.receivers == (Member(1, 0), Member(1, 1))
+    assert (step.expectation.verdict, step.expectation.reason) == (Verdict.MULTICAST, "admitted")
+
+
+def test_resent_result_goes_to_its_sender_alone(write: Write) -> None:
+    step = step_of(write, "1.1 META round=2 -> resend flags=2 exponent=3 chunk=6 bare")
+    expected = bytes.fromhex("12 02 0001 A0B0C0D0 01 03 0000 00000002 01020304 00000006")
+    assert step.expectation.datagram == expected
+    assert step.expectation.receivers == (Member(1, 1),)
+    assert step.expectation.reason == "resent"
+
+
+def test_packet_at_another_ingress_port_is_for_hardware_only(write: Write) -> None:
+    step = step_of(write, "1.1 META round=2 port=1.0 -> drop unknown")
+    assert step.hardware_only
+    assert (step.source, step.port) == (Member(1, 1), Member(1, 0))
+
+
+def test_source_may_be_nobodys(write: Write) -> None:
+    assert step_of(write, "1.1 META round=2 source=stranger -> drop unknown").source is None
+
+
+def test_scenario_knows_its_jobs_members_and_needs(write: Write) -> None:
+    (scenario,) = load(write(HEAD + "needs diverged_flag\n" + JOB + JOB_2 + "1.0 META round=1 -> hold\n"))
+    assert scenario.needs == {"diverged_flag"}
+    assert [job.number for job in scenario.jobs] == [1, 2]
+    assert scenario.members == (Member(1, 0), Member(1, 1), Member(2, 0))
+    assert scenario.slots == 8
+
+
+@pytest.mark.parametrize(
+    ("line", "complaint"),
+    [
+        ("1.0 DATA round=1 -> hold", "DATA needs words="),
+        ("1.0 DATA words=fill:1 -> hold", "round= is missing"),
+        ("1.0 DATA round=1 wrods=fill:1 words=fill:1 -> hold", "nothing here is called wrods"),
+        ("1.0 DATA round=1 round=2 words=fill:1 -> hold", "round is given twice"),
+        ("1.0 DATA round words=fill:1 -> hold", "expected NAME=VALUE, not 'round'"),
+        ("1.0 DATA round=-1 words=fill:1 -> hold", "'-1' is no number"),
+        ("1.0 DATA round=0xabc words=fill:1 -> hold", "'0xabc' is no number"),
+        ("1.0 DATA round=0x100000000 words=fill:1 -> hold", "larger than 4294967295"),
+        ("1.0 META round=1 exponent=256 -> hold", "larger than 255"),
+        ("1.0 META round=1 thread=16 -> hold", "larger than 15"),
+        ("1.0 META round=1 bytes=1473 -> drop malformed", "larger than 1472"),
+        ("1.0 META round=1 slot=1 cell=3 -> hold", "either slot= or cell="),
+        ("1.0 DATA round=1 words=fill:1:2 -> hold", "fill has 1 numbers, not 2"),
+        ("1.0 DATA round=1 words=list:1,2,3,4,5 -> hold", "up to 4 numbers, not 5"),
+        ("1.0 DATA round=1 words=5 -> hold", "'5' begins with none of"),
+        ("1.0 KIND round=1 -> hold", "'KIND' is no kind"),
+        ("1.0 3 round=1 -> hold", "'3' is no kind"),
+        ("1.0 RAW hex=0 -> drop malformed", "RAW needs hex="),
+        ("1.0 RAW hex=00 -> hold", "a RAW datagram can only be dropped"),
+        ("1.2 META round=1 -> hold", "'1.2' is no JOB.WORKER"),
+        ("3.0 META round=1 -> hold", "'3.0' is no JOB.WORKER"),
+        ("1.0 META round=1 source=everybody -> hold", "source: 'everybody' is no JOB.WORKER"),
+        ("1.0 META round=1 port=1.0 -> hold", "its sender's own port anyway"),
+        ("1.0 META round=1", "expected 'job', 'needs', 'scenario', or a packet"),
+        ("1.0 META round=1 -> -> hold", "expected 'job', 'needs', 'scenario', or a packet"),
+        ("1.0 META round=1 ->", "a verdict behind it"),
+        ("1.0 -> hold", "expected SENDER KIND"),
+        ("1.0 META round=1 -> kept", "'kept' is no verdict"),
+        ("1.0 META round=1 -> hold admitted", "nothing stands behind 'hold'"),
+        ("1.0 META round=1 -> drop", "expected 'drop' and one of"),
+        ("1.0 META round=1 -> drop late", "expected 'drop' and one of"),
+        ("1.0 META round=1 -> multicast", "either words=... or is 'bare'"),
+        ("1.0 META round=1 -> multicast words=fill:1 bare", "either words=... or is 'bare'"),
+        ("1.0 META round=1 -> multicast bare slot=1", "nothing here is called slot"),
+        ("needs wings", "expected 'needs' and one of: diverged_flag"),
+        (JOB.strip(), "job 1 is declared twice"),
+        ("job 3", "key= is missing"),
+        ("job", "expected 'job NUMBER"),
+        ("job 3 key=1 workers=33 threads=1 lanes=4 slot_base=8 slots=4 round_first=1", "1 to 32 workers"),
+        ("job 3 key=1 workers=1 threads=3 lanes=4 slot_base=8 slots=4 round_first=1", "powers of two"),
+        ("job 3 key=1 workers=1 threads=8 lanes=4 slot_base=8 slots=4 round_first=1", "powers of two"),
+        ("job 3 key=1 workers=1 threads=1 lanes=4 slot_base=8 slots=6 round_first=1", "powers of two"),
+        ("job 3 key=1 workers=1 threads=1 lanes=0 slot_base=8 slots=4 round_first=1", "1 to 360 lanes"),
+        ("job 3 key=1 workers=1 threads=1 lanes=4 slot_base=61 slots=4 round_first=1", "in the first 64 slots"),
+        ("job 3 key=1 workers=1 threads=1 lanes=4 slot_base=7 slots=1 round_first=1", "overlaps that of job 2"),
+    ],
+)
+def test_wrong_line_is_named_with_its_file(write: Write, line: str, complaint: str) -> None:
+    path = write(HEAD + JOB + JOB_2 + line + "\n" + "1.0 META round=1 -> hold\n")
+    with pytest.raises(VectorError) as caught:
+        load(path)
+    assert str(caught.value).startswith(f"{path}:4: ")
+    assert complaint in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "complaint"),
+    [
+        ("", 1, "no scenario in this file"),
+        ("# nothing\n\n", 1, "no scenario in this file"),
+        (JOB, 1, "begins with a scenario line"),
+        ("scenario Some-Name\n", 1, "lower case with underscores"),
+        ("scenario\n", 1, "lower case with underscores"),
+        (HEAD + JOB, 1, "scenario some_name has no packet"),
+        (HEAD + JOB + "1.0 META round=1 -> hold\n" + JOB_2, 4, "'job' must stand before the first packet"),
+        (HEAD + "1.0 META round=1 -> hold\n", 2, "'1.0' is no JOB.WORKER"),
+    ],
+)
+def test_wrong_file_is_named_with_the_line(write: Write, text: str, line: int, complaint: str) -> None:
+    path = write(text)
+    with pytest.raises(VectorError) as caught:
+        load(path)
+    assert str(caught.value).startswith(f"{path}:{line}: ")
+    assert complaint in str(caught.value)
+
+
+def test_folder_without_vectors_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(VectorError, match="no scenario"):
+        load_all(tmp_path)
+
+
+def test_name_that_is_taken_is_an_error(tmp_path: Path) -> None:
+    for name in ("a.txt", "b.txt"):
+        (tmp_path / name).write_text(HEAD + JOB + "1.0 META round=1 -> hold\n")
+    with pytest.raises(VectorError, match=r"b\.txt:1: a\.txt:1 has a scenario some_name too"):
+        load_all(tmp_path)
+
+
+every_scenario = pytest.mark.parametrize("scenario", load_all(), ids=lambda scenario: str(scenario.name))
+
+
+@every_scenario
+def test_scenario_gives_the_same_on_cells_that_are_all_zero(scenario: Scenario) -> None:
+    """On hardware, then: its registers begin so. See vectors/README.md."""
+    assert all((job.lanes, job.round_first) == (64, 1) for job in scenario.jobs)
+    newest: dict[tuple[int, int], int] = {}
+    for step in scenario.steps:
+        if step.expectation.reason in ("out_of_lease", "unknown", "malformed"):
+            continue
+        cell, number = struct.unpack_from("!HI", step.datagram, 10)
+        place = (step.sender.job, cell)
+        if step.expectation.reason == "admitted":
+            ahead = (number - newest.get(place, 0)) % ROUNDS
+            assert place in newest or 0 < ahead < ROUNDS // 2 - 2, scenario.where(step)
+            assert ahead < ROUNDS // 2, scenario.where(step)
+            newest[place] = number
+        else:
+            assert place in newest, f"{scenario.where(step)}: the cell has not been used yet"
+
+
+def test_files_have_every_verdict_and_every_reason() -> None:
+    expectations = [step.expectation for scenario in load_all() for step in scenario.steps]
+    assert {expectation.verdict for expectation in expectations} == set(Verdict)
+    assert {expectation.reason for expectation in expectations} == DROP_REASONS | {"admitted", "resent"}
+
+
+def test_what_only_hardware_can_tell_is_refused_there() -> None:
+    steps = [step for scenario in load_all() for step in scenario.steps if step.hardware_only]
+    assert steps
+    assert all(step.expectation.reason == "unknown" for step in steps)

@@ -1,0 +1,489 @@
+"""Reads the test vectors: packets in, and what a switch must answer. The format is described in vectors/README.md.
+
+Every number of the files is turned into what a runner needs: the bytes of each datagram, who sends it and where from,
+and the bytes, the receivers and the reason that must come of it. Expected bytes follow from the file and from the
+echo rule of docs/protocol.md, section 3; no switch is asked.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+from functools import cached_property
+from itertools import cycle, islice
+from pathlib import Path
+
+FOLDER = Path(__file__).resolve().parent / "vectors"
+
+FEATURES = frozenset({"diverged_flag"})
+"""What a switch may leave out, so that a scenario which needs it says so."""
+
+DROP_REASONS = frozenset({"duplicate", "stale", "out_of_lease", "unknown", "malformed"})
+
+SLOTS_MAX = 64
+"""All leases of a scenario lie within so many slots from slot 0."""
+
+THREADS_MAX = 16
+WORKERS_MAX = 32
+LANES_MAX = 360
+DATAGRAM_BYTES_MAX = 1472
+"""The UDP payload of an IPv4 packet of 1500 bytes."""
+
+_HEADER = struct.Struct("!BBHIBBHIII")
+_RESULT = 2
+_DATA = 0
+_KINDS = {"DATA": _DATA, "EMPTY": 1, "RESULT": _RESULT, "META": 3} | {str(kind): kind for kind in range(4, 16)}
+_TENSOR = 0x01020304  # bytes that differ show a field that was moved or turned round
+_CHUNK = 0x05060708
+_NAME = re.compile(r"[a-z][a-z0-9_]*")
+_NUMBER = re.compile(r"0x[0-9A-F]+|[0-9]+")
+_MEMBER = re.compile(r"([0-9]+)\.([0-9]+)")
+_HEX = re.compile(r"([0-9A-F]{2})+")
+_WORD_MASK = 0xFFFFFFFF
+
+
+class VectorError(ValueError):
+    """A file does not follow the format; the text begins with file and line."""
+
+
+class Verdict(Enum):
+    """What comes out: nothing (hold, drop), a RESULT to all workers of the job, or one to the sender alone."""
+
+    HOLD = "hold"
+    DROP = "drop"
+    MULTICAST = "multicast"
+    RESEND = "resend"
+
+
+@dataclass(frozen=True, order=True)
+class Member:
+    """One worker of one job. Each has an address of its own."""
+
+    job: int
+    worker: int
+
+    def __str__(self) -> str:
+        return f"{self.job}.{self.worker}"
+
+
+@dataclass(frozen=True)
+class Job:
+    """What the switch is told about a job before the first packet."""
+
+    number: int
+    key: int
+    workers: int
+    threads: int
+    lanes: int
+    slot_base: int
+    slots: int
+    round_first: int
+
+    @property
+    def members(self) -> tuple[Member, ...]:
+        return tuple(Member(self.number, worker) for worker in range(self.workers))
+
+
+@dataclass(frozen=True)
+class Expectation:
+    """What must come of a packet."""
+
+    verdict: Verdict
+    reason: str
+    """The counter that goes up by one: "admitted", "resent", or one of `DROP_REASONS`."""
+    receivers: tuple[Member, ...]
+    """Who gets `datagram`, once each, at the step's thread port; nobody for HOLD and DROP."""
+    datagram: bytes
+    """The RESULT, as UDP payload; empty for HOLD and DROP."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """One packet into the switch, and what must come of it."""
+
+    line: int
+    text: str
+    """The line itself, for messages."""
+    sender: Member
+    source: Member | None
+    """Whose IPv4 address it carries; None: an address that is no member's."""
+    port: Member
+    """Behind whose ingress port it arrives."""
+    thread: int
+    """It goes to the switch's base port plus this."""
+    datagram: bytes
+    """The UDP payload."""
+    expectation: Expectation
+
+    @property
+    def hardware_only(self) -> bool:
+        """It differs only by its ingress port, and a switch with a single one cannot tell: such a switch skips it."""
+        return self.port != self.sender
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """Jobs, all admitted at the start to cells that were never used, and packets in order."""
+
+    name: str
+    path: Path
+    line: int
+    needs: frozenset[str]
+    """`FEATURES` that a switch must have for this scenario."""
+    jobs: tuple[Job, ...]
+    steps: tuple[Step, ...]
+
+    @cached_property
+    def members(self) -> tuple[Member, ...]:
+        """All workers of all jobs, in the order of the declarations: a runner deals out addresses by it."""
+        return tuple(member for job in self.jobs for member in job.members)
+
+    @property
+    def slots(self) -> int:
+        """Slots that the scenario's leases reach to. A runner may add one offset to all of them."""
+        return max(job.slot_base + job.slots for job in self.jobs)
+
+    def where(self, step: Step) -> str:
+        return f"{self.path.name}:{step.line}: {step.text}"
+
+
+def load_all(folder: Path = FOLDER) -> tuple[Scenario, ...]:
+    """All scenarios of all files, by file name and line. `VectorError` if there is none, or two have one name."""
+    scenarios = [scenario for path in sorted(folder.glob("*.txt")) for scenario in load(path)]
+    if not scenarios:
+        raise VectorError(f"{folder}: no scenario: vectors are *.txt files here")
+    seen: dict[str, Scenario] = {}
+    for scenario in scenarios:
+        if first := seen.get(scenario.name):
+            place = f"{scenario.path}:{scenario.line}"
+            raise VectorError(f"{place}: {first.path.name}:{first.line} has a scenario {scenario.name} too")
+        seen[scenario.name] = scenario
+    return tuple(scenarios)
+
+
+def load(path: Path) -> tuple[Scenario, ...]:
+    """The scenarios of one file. `VectorError` names file and line of what is wrong."""
+    return tuple(_File(path).scenarios())
+
+
+@dataclass(frozen=True)
+class _Line:
+    path: Path
+    number: int
+    text: str
+    tokens: tuple[str, ...]
+
+    def error(self, complaint: str) -> VectorError:
+        return VectorError(f"{self.path}:{self.number}: {complaint}")
+
+
+class _File:
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def scenarios(self) -> Iterator[Scenario]:
+        block: list[_Line] = []
+        for line in self._lines():
+            if line.tokens[0] == "scenario":
+                if block:
+                    yield _scenario(block)
+                block = [line]
+            elif block:
+                block.append(line)
+            else:
+                raise line.error("a file begins with a scenario line")
+        if not block:
+            raise VectorError(f"{self._path}:1: no scenario in this file")
+        yield _scenario(block)
+
+    def _lines(self) -> Iterator[_Line]:
+        for number, raw in enumerate(self._path.read_text(encoding="ascii").splitlines(), start=1):
+            text = raw.partition("#")[0].strip()
+            if text:
+                yield _Line(self._path, number, text, tuple(text.split()))
+
+
+def _scenario(block: Sequence[_Line]) -> Scenario:
+    head, *body = block
+    if len(head.tokens) != 2 or not _NAME.fullmatch(head.tokens[1]):
+        raise head.error("expected 'scenario NAME', the name in lower case with underscores")
+    needs: set[str] = set()
+    jobs: dict[int, Job] = {}
+    steps: list[Step] = []
+    for line in body:
+        word = line.tokens[0]
+        if word in ("needs", "job") and steps:
+            raise line.error(f"'{word}' must stand before the first packet")
+        if word == "needs":
+            needs.add(_feature(line))
+        elif word == "job":
+            job = _job(line, jobs)
+            jobs[job.number] = job
+        else:
+            steps.append(_StepParser(line, jobs).step())
+    if not steps:
+        raise head.error(f"scenario {head.tokens[1]} has no packet")
+    return Scenario(head.tokens[1], head.path, head.number, frozenset(needs), tuple(jobs.values()), tuple(steps))
+
+
+def _feature(line: _Line) -> str:
+    if len(line.tokens) != 2 or line.tokens[1] not in FEATURES:
+        raise line.error(f"expected 'needs' and one of: {', '.join(sorted(FEATURES))}")
+    return line.tokens[1]
+
+
+class _Fields:
+    """The NAME=VALUE tokens of a line; each must be asked for, so that a misspelt one is an error."""
+
+    def __init__(self, line: _Line, tokens: Sequence[str]) -> None:
+        self._line = line
+        self._values: dict[str, str] = {}
+        for token in tokens:
+            name, equals, value = token.partition("=")
+            if not (name and equals and value):
+                raise line.error(f"expected NAME=VALUE, not '{token}'")
+            if name in self._values:
+                raise line.error(f"{name} is given twice")
+            self._values[name] = value
+
+    def has(self, name: str) -> bool:
+        return name in self._values
+
+    def text(self, name: str) -> str | None:
+        return self._values.pop(name, None)
+
+    def number(self, name: str, bits: int, default: int | None = None) -> int:
+        text = self.text(name)
+        if text is not None:
+            return _number(self._line, text, (1 << bits) - 1, name)
+        if default is None:
+            raise self._line.error(f"{name}= is missing")
+        return default
+
+    def end(self) -> None:
+        if self._values:
+            raise self._line.error(f"nothing here is called {', '.join(self._values)}")
+
+
+def _number(line: _Line, text: str, largest: int, name: str) -> int:
+    if not _NUMBER.fullmatch(text):
+        raise line.error(f"{name}: '{text}' is no number (decimal, or 0x and capital hexadecimal digits)")
+    value = int(text, 16) if text.startswith("0x") else int(text)
+    if value > largest:
+        raise line.error(f"{name}: {text} is larger than {largest}")
+    return value
+
+
+def _job(line: _Line, jobs: Mapping[int, Job]) -> Job:
+    if len(line.tokens) < 2:
+        raise line.error("expected 'job NUMBER key=... workers=... threads=... lanes=... slot_base=... slots=...'")
+    fields = _Fields(line, line.tokens[2:])
+    job = Job(
+        number=_number(line, line.tokens[1], 0xFFFF, "job"),
+        key=fields.number("key", 32),
+        workers=fields.number("workers", 8),
+        threads=fields.number("threads", 8),
+        lanes=fields.number("lanes", 16),
+        slot_base=fields.number("slot_base", 16),
+        slots=fields.number("slots", 16),
+        round_first=fields.number("round_first", 32),
+    )
+    fields.end()
+    if objection := _objection(job, jobs):
+        raise line.error(objection)
+    return job
+
+
+def _objection(job: Job, jobs: Mapping[int, Job]) -> str | None:
+    """What a switch, or this format, would have against a job."""
+    if job.number in jobs:
+        return f"job {job.number} is declared twice"
+    if not 1 <= job.workers <= WORKERS_MAX:
+        return f"a job has 1 to {WORKERS_MAX} workers"
+    if not 1 <= job.lanes <= LANES_MAX:
+        return f"a packet has 1 to {LANES_MAX} lanes"
+    if job.slots.bit_count() != 1 or job.threads.bit_count() != 1 or job.threads > min(job.slots, THREADS_MAX):
+        return f"slots and threads are powers of two, at most {THREADS_MAX} threads, and no more than slots"
+    if job.slot_base + job.slots > SLOTS_MAX:
+        return f"leases lie in the first {SLOTS_MAX} slots"
+    for other in jobs.values():
+        if job.slot_base < other.slot_base + other.slots and other.slot_base < job.slot_base + job.slots:
+            return f"the lease overlaps that of job {other.number}"
+    return None
+
+
+@dataclass(frozen=True)
+class _Header:
+    """A header's fields, each as wide as the file says: docs/protocol.md, section 2."""
+
+    version: int
+    kind: int
+    flags: int
+    job: int
+    key: int
+    worker: int
+    exponent: int
+    cell: int
+    round: int
+    tensor: int
+    chunk: int
+
+    def pack(self, payload: bytes) -> bytes:
+        rest = (self.flags, self.job, self.key, self.worker, self.exponent, self.cell, self.round, self.tensor)
+        return _HEADER.pack(self.version << 4 | self.kind, *rest, self.chunk) + payload
+
+
+_ECHOED = {"job": 16, "key": 32, "worker": 8, "cell": 16, "round": 32, "tensor": 32, "chunk": 32}
+"""Fields that a RESULT takes from the packet which triggered it, and their bits; a file may spell them out."""
+
+
+class _StepParser:
+    """One packet line: 'SENDER KIND FIELDS -> VERDICT FIELDS'."""
+
+    def __init__(self, line: _Line, jobs: Mapping[int, Job]) -> None:
+        self._line = line
+        self._jobs = jobs
+
+    def step(self) -> Step:
+        tokens = self._line.tokens
+        if tokens.count("->") != 1:
+            raise self._line.error("expected 'job', 'needs', 'scenario', or a packet: SENDER KIND FIELDS -> VERDICT")
+        arrow = tokens.index("->")
+        packet, outcome = tokens[:arrow], tokens[arrow + 1 :]
+        if len(packet) < 2 or not outcome:
+            raise self._line.error("expected SENDER KIND before the arrow, and a verdict behind it")
+        sender = self._member(packet[0], "sender")
+        job = self._jobs[sender.job]
+        fields = _Fields(self._line, packet[2:])
+        if packet[1] == "RAW":
+            header, datagram, thread = None, self._raw(fields), 0
+        else:
+            header = self._header(packet[1], sender, job, fields)
+            datagram = self._datagram(header, job, fields)
+            thread = _owner(job, header.cell // 2)
+        source, port = self._origin(sender, fields)
+        thread = fields.number("thread", 4, thread)
+        fields.end()
+        expectation = self._expectation(outcome, sender, header)
+        return Step(self._line.number, self._line.text, sender, source, port, thread, datagram, expectation)
+
+    def _member(self, text: str, what: str) -> Member:
+        match = _MEMBER.fullmatch(text)
+        member = Member(int(match[1]), int(match[2])) if match else None
+        if member is None or member.job not in self._jobs or member.worker >= self._jobs[member.job].workers:
+            raise self._line.error(f"{what}: '{text}' is no JOB.WORKER that was declared")
+        return member
+
+    def _origin(self, sender: Member, fields: _Fields) -> tuple[Member | None, Member]:
+        source: Member | None = sender
+        port = sender
+        if (text := fields.text("source")) is not None:
+            source = None if text == "stranger" else self._member(text, "source")
+        if (text := fields.text("port")) is not None:
+            port = self._member(text, "port")
+            if port == sender:
+                raise self._line.error("port: a packet comes in at its sender's own port anyway")
+        return source, port
+
+    def _raw(self, fields: _Fields) -> bytes:
+        text = fields.text("hex") or ""
+        if not _HEX.fullmatch(text):
+            raise self._line.error("RAW needs hex= and an even number of capital hexadecimal digits")
+        return bytes.fromhex(text)
+
+    def _header(self, kind: str, sender: Member, job: Job, fields: _Fields) -> _Header:
+        if kind not in _KINDS:
+            raise self._line.error(f"'{kind}' is no kind: DATA, EMPTY, META, RESULT, a number from 4 to 15, or RAW")
+        round_number = fields.number("round", 32)
+        if fields.has("slot") and fields.has("cell"):
+            raise self._line.error("a packet has either slot= or cell=")
+        slot = fields.number("slot", 15, 0)
+        cell = fields.number("cell", 16, 2 * slot + (round_number & 1))
+        return _Header(
+            version=fields.number("version", 4, 1),
+            kind=_KINDS[kind],
+            flags=fields.number("flags", 8, 0),
+            job=fields.number("job", 16, job.number),
+            key=fields.number("key", 32, job.key),
+            worker=fields.number("worker", 8, sender.worker),
+            exponent=fields.number("exponent", 8, 0),
+            cell=cell,
+            round=round_number,
+            tensor=fields.number("tensor", 32, _TENSOR),
+            chunk=fields.number("chunk", 32, _CHUNK),
+        )
+
+    def _datagram(self, header: _Header, job: Job, fields: _Fields) -> bytes:
+        words = fields.text("words")
+        if words is None and header.kind == _DATA:
+            raise self._line.error("DATA needs words=")
+        datagram = header.pack(b"" if words is None else self._words(words, job.lanes))
+        if (size := fields.text("bytes")) is None:
+            return datagram
+        length = _number(self._line, size, DATAGRAM_BYTES_MAX, "bytes")
+        return datagram[:length].ljust(length, b"\0")
+
+    def _words(self, text: str, lanes: int) -> bytes:
+        form, _, values = text.partition(":")
+        if form not in _WORD_FORMS:
+            raise self._line.error(f"words: '{text}' begins with none of: {', '.join(_WORD_FORMS)}")
+        separator, count, make = _WORD_FORMS[form]
+        numbers = [_number(self._line, value, _WORD_MASK, "words") for value in values.split(separator)]
+        if len(numbers) > lanes or (count is not None and len(numbers) != count):
+            raise self._line.error(f"words: {form} has {count or f'up to {lanes}'} numbers, not {len(numbers)}")
+        return struct.pack(f"!{lanes}I", *make(numbers, lanes))
+
+    def _expectation(self, outcome: Sequence[str], sender: Member, header: _Header | None) -> Expectation:
+        verdict = next((verdict for verdict in Verdict if verdict.value == outcome[0]), None)
+        if verdict is None:
+            raise self._line.error(f"'{outcome[0]}' is no verdict: {', '.join(v.value for v in Verdict)}")
+        if header is None and verdict is not Verdict.DROP:
+            raise self._line.error("a RAW datagram can only be dropped")
+        if verdict is Verdict.DROP:
+            if len(outcome) != 2 or outcome[1] not in DROP_REASONS:
+                raise self._line.error(f"expected 'drop' and one of: {', '.join(sorted(DROP_REASONS))}")
+            return Expectation(verdict, outcome[1], (), b"")
+        if verdict is Verdict.HOLD:
+            if len(outcome) != 1:
+                raise self._line.error("nothing stands behind 'hold'")
+            return Expectation(verdict, "admitted", (), b"")
+        assert header is not None
+        datagram = self._result(header, self._jobs[sender.job], outcome[1:])
+        if verdict is Verdict.MULTICAST:
+            return Expectation(verdict, "admitted", self._jobs[sender.job].members, datagram)
+        return Expectation(verdict, "resent", (sender,), datagram)
+
+    def _result(self, header: _Header, job: Job, tokens: Sequence[str]) -> bytes:
+        bare = "bare" in tokens
+        fields = _Fields(self._line, [token for token in tokens if token != "bare"])
+        words = fields.text("words")
+        if bare == (words is not None):
+            raise self._line.error("a RESULT has either words=... or is 'bare'")
+        echoed = {name: fields.number(name, bits, getattr(header, name)) for name, bits in _ECHOED.items()}
+        result = replace(
+            header,
+            version=1,
+            kind=_RESULT,
+            flags=fields.number("flags", 8, 0),
+            exponent=fields.number("exponent", 8, 0),
+            **echoed,
+        )
+        fields.end()
+        return result.pack(b"" if words is None else self._words(words, job.lanes))
+
+
+def _owner(job: Job, slot: int) -> int:
+    """The thread that owns a slot; for one beyond the lease, the last thread."""
+    return min(slot // (job.slots // job.threads), job.threads - 1)
+
+
+_WORD_FORMS: Mapping[str, tuple[str, int | None, Callable[[list[int], int], list[int]]]] = {
+    "fill": (":", 1, lambda values, lanes: values * lanes),
+    "ramp": (":", 2, lambda values, lanes: [(values[0] + values[1] * lane) & _WORD_MASK for lane in range(lanes)]),
+    "alternate": (":", 2, lambda values, lanes: list(islice(cycle(values), lanes))),
+    "list": (",", None, lambda values, lanes: values + [0] * (lanes - len(values))),
+}
+"""Each way to write a packet's words: what separates its numbers, how many there are, and the words made of them."""

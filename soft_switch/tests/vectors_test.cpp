@@ -1,0 +1,127 @@
+// Plays the test vectors that every switch is held against to the data plane: each byte out, and the reason.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <exception>
+#include <functional>
+#include <iomanip>
+#include <sstream>
+#include <string>
+
+#include "dataplane.hpp"
+#include "vectors.hpp"
+
+namespace wiresum::dataplane::vectors {
+namespace {
+
+constexpr Sizes kSizes{.slots = 64, .lanes_max = 360, .jobs_max = 1024};
+constexpr std::size_t kStride = wire::kHeaderBytes + kSizes.lanes_max * wire::kWordBytes;
+constexpr std::uint32_t kAddressOfNobody = 0x0A0000FE;
+// Frames start with garbage, so that a word that was never written shows.
+constexpr std::byte kGarbage{0xA5};
+
+struct Loaded {
+  std::vector<Scenario> scenarios;
+  std::string error;
+};
+
+// A file that cannot be read must fail a test, not the listing of the tests that the build makes.
+const Loaded& loaded() {
+  static const Loaded kLoaded = [] {
+    Loaded result;
+    try {
+      result.scenarios = load_all(WIRESUM_VECTORS);
+    } catch (const std::exception& error) {
+      result.error = error.what();
+    }
+    return result;
+  }();
+  return kLoaded;
+}
+
+/// Packets that the switch has counted under each reason, for all jobs and for none.
+std::array<std::uint64_t, static_cast<std::size_t>(Reason::kCount)> counted(const Dataplane& plane,
+                                                                            const Scenario& scenario) {
+  auto totals = plane.stray().packets;
+  for (const JobEntry& job : scenario.jobs) {
+    const auto& packets = plane.counters(job.job).packets;
+    std::transform(totals.begin(), totals.end(), packets.begin(), totals.begin(), std::plus<>());
+  }
+  return totals;
+}
+
+/// Four bytes a line with their offset, so that a difference shows as a few lines.
+std::string dump(const Datagram& datagram) {
+  std::ostringstream text;
+  text << std::hex << std::setfill('0');
+  for (std::size_t at = 0; at < datagram.size(); ++at) {
+    if (at % 4 == 0) text << '\n' << std::dec << std::setw(4) << at << ": " << std::hex;
+    text << std::setw(2) << std::to_integer<unsigned>(datagram[at]);
+  }
+  return text.str();
+}
+
+wire::Endpoint source_of(const Scenario& scenario, const Step& step) {
+  if (!step.source) return {.address = kAddressOfNobody, .port = 9000};
+  const auto job = std::find_if(scenario.jobs.begin(), scenario.jobs.end(),
+                                [&](const JobEntry& entry) { return entry.job == step.source->job; });
+  return job->endpoints[step.source->worker];
+}
+
+class VectorsTest : public testing::TestWithParam<Scenario> {
+ protected:
+  VectorsTest() : frames_(2 * kSizes.slots * kStride, kGarbage), plane_(kSizes, frames_.data(), kStride) {}
+
+  void play(const Step& step) {
+    SCOPED_TRACE(step.place);
+    const Expectation& expected = step.expectation;
+    auto counters = counted(plane_, GetParam());
+    const Outcome outcome = plane_.handle(source_of(GetParam(), step), step.thread, step.datagram);
+    EXPECT_EQ(outcome.verdict, expected.verdict);
+    EXPECT_EQ(outcome.reason, expected.reason);
+    ++counters[static_cast<std::size_t>(expected.reason)];
+    EXPECT_EQ(counted(plane_, GetParam()), counters);
+    if (outcome.verdict != Verdict::kMulticast && outcome.verdict != Verdict::kResend) return;
+    EXPECT_EQ(outcome.job, step.sender.job);
+    EXPECT_EQ(outcome.worker, step.sender.worker);
+    const auto begin = frames_.begin() + static_cast<std::ptrdiff_t>(outcome.frame * kStride);
+    EXPECT_EQ(dump(Datagram(begin, begin + outcome.bytes)), dump(expected.datagram));
+  }
+
+  std::vector<std::byte> frames_;
+  Dataplane plane_;
+};
+
+TEST_P(VectorsTest, AnswersAsTheProtocolSays) {
+  for (const JobEntry& job : GetParam().jobs) ASSERT_TRUE(plane_.admit(job)) << plane_.objection(job);
+  int skipped = 0;
+  for (const Step& step : GetParam().steps) {
+    if (step.hardware_only) {
+      ++skipped;
+    } else {
+      play(step);
+    }
+  }
+  RecordProperty("steps_for_hardware_only", skipped);
+}
+
+INSTANTIATE_TEST_SUITE_P(Scenarios, VectorsTest, testing::ValuesIn(loaded().scenarios),
+                         [](const auto& scenario) { return scenario.param.name; });
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(VectorsTest);  // VectorFiles below says it better
+
+TEST(VectorFiles, AreFoundAndUnderstood) {
+  ASSERT_EQ(loaded().error, "");
+  EXPECT_FALSE(loaded().scenarios.empty()) << "no *.txt in " << WIRESUM_VECTORS;
+}
+
+TEST(VectorFiles, HaveStepsForThisSwitchInEveryScenario) {
+  for (const Scenario& scenario : loaded().scenarios) {
+    const bool playable =
+        std::any_of(scenario.steps.begin(), scenario.steps.end(), [](const Step& step) { return !step.hardware_only; });
+    EXPECT_TRUE(playable) << scenario.name;
+  }
+}
+
+}  // namespace
+}  // namespace wiresum::dataplane::vectors
