@@ -1,0 +1,63 @@
+// Addresses a copy of a RESULT to its receiver. Runs once for each copy.
+
+control Deliver(inout headers_t hdr, inout metadata_t meta) {
+    // port: of the receiver's thread 0.
+    @id(ACTION_DELIVER_TO) @name(".deliver_to")
+    action deliver_to(mac_t mac, address_t address, bit<16> port) {
+        hdr.ethernet.dst = mac;
+        hdr.ipv4.dst = address;
+        hdr.udp.dst_port = port + (bit<16>)meta.thread;
+    }
+
+    // A copy for which there is no entry goes nowhere: its job has just ended.
+    @id(ACTION_NO_RECEIVER) @name(".no_receiver")
+    action no_receiver() {
+        meta.lost = 1;
+    }
+
+    @id(TABLE_DELIVER) @name(".deliver")
+    table deliver {
+        key = {
+            hdr.wiresum.job : exact @name("job");
+            meta.receiver : exact @name("receiver");
+        }
+        actions = { deliver_to; @defaultonly no_receiver; }
+        const default_action = no_receiver();
+        size = DELIVER_ENTRIES;
+    }
+
+    apply {
+        deliver.apply();
+    }
+}
+
+// A fault injector, for tests: drops single copies. Empty, it does nothing.
+control Lose(in headers_t hdr, in port_t egress_port, inout metadata_t meta) {
+    // Of each 65536 copies that match, loses chance + 1.
+    @id(ACTION_LOSE_COPIES) @name(".lose_copies")
+    action lose_copies(bit<16> chance) {
+        meta.losing = 1;
+        meta.chance = chance;
+    }
+
+    @id(TABLE_LOSE) @name(".lose")
+    table lose {
+        key = {
+            egress_port : ternary @name("egress_port");
+            hdr.wiresum.job : ternary @name("job");
+            meta.receiver : ternary @name("receiver");
+            hdr.wiresum.round : ternary @name("round");
+        }
+        actions = { lose_copies; @defaultonly NoAction; }
+        const default_action = NoAction();
+        size = LOSE_ENTRIES;
+    }
+
+    apply {
+        lose.apply();
+        bit<16> above = meta.dice |-| meta.chance;  // 0 if it is not above
+        if (meta.losing == 1 && above == 0) {
+            meta.lost = 1;
+        }
+    }
+}

@@ -1,0 +1,43 @@
+// Is it a packet of this protocol, from a worker, of a length that goes with its kind? What is not is never admitted.
+
+control Form(in headers_t hdr, inout metadata_t meta) {
+    @hidden action well_formed() {
+        meta.well_formed = 1;
+    }
+
+    // Besides: has it the length that every job at this switch has, and a cell of its round's parity?
+    @hidden action fits() {
+        meta.well_formed = 1;
+        meta.fits = 1;
+    }
+
+    @hidden
+    table form {
+        key = {
+            hdr.wiresum.version : ternary;
+            hdr.wiresum.kind : ternary;
+            hdr.udp.length : ternary;
+            hdr.wiresum.cell[0:0] : ternary;
+            hdr.wiresum.round[0:0] : ternary;
+        }
+        actions = { well_formed; fits; @defaultonly NoAction; }
+        const default_action = NoAction();
+        const entries = {
+            (WIRE_VERSION, KIND_DATA, LENGTH_FULL, 0, 0) : fits();
+            (WIRE_VERSION, KIND_DATA, LENGTH_FULL, 1, 1) : fits();
+            (WIRE_VERSION, KIND_DATA, 0 &&& 3, _, _) : well_formed();  // whole words, of another number or parity
+            (WIRE_VERSION, KIND_EMPTY, LENGTH_BARE, 0, 0) : fits();
+            (WIRE_VERSION, KIND_EMPTY, LENGTH_BARE, 1, 1) : fits();
+            (WIRE_VERSION, KIND_EMPTY, LENGTH_BARE, _, _) : well_formed();
+            (WIRE_VERSION, KIND_META, LENGTH_BARE, 0, 0) : fits();
+            (WIRE_VERSION, KIND_META, LENGTH_BARE, 1, 1) : fits();
+            (WIRE_VERSION, KIND_META, LENGTH_BARE, _, _) : well_formed();
+        }
+    }
+
+    apply {
+        if (hdr.wiresum.isValid() && meta.damaged == 0) {
+            form.apply();
+        }
+    }
+}

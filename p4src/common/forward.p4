@@ -1,0 +1,25 @@
+// Everything that is not for the switch: Ethernet, by destination. The controller writes the hosts; the rest is flooded.
+
+control Forward(in headers_t hdr, inout metadata_t meta) {
+    @id(ACTION_FORWARD_TO) @name(".forward_to")
+    action forward_to(port_t port) {
+        meta.forward_port = port;
+    }
+
+    @id(ACTION_FLOOD) @name(".flood")
+    action flood() {
+        meta.flooded = 1;
+    }
+
+    @id(TABLE_FORWARD) @name(".forward")
+    table forward {
+        key = { hdr.ethernet.dst : exact @name("mac"); }
+        actions = { forward_to; flood; }
+        default_action = flood();
+        size = FORWARD_ENTRIES;
+    }
+
+    apply {
+        forward.apply();
+    }
+}

@@ -1,0 +1,26 @@
+// P4Runtime identifiers, explicit so that a controller and a switch of different builds agree. Never reused: a table
+// that goes leaves a gap. The first byte says what it is: 0x01 an action, 0x02 a table, 0x12 a counter.
+
+#define ACTION_ADMIT_WORKER 0x01000001
+#define ACTION_DELIVER_TO 0x01000002
+#define ACTION_OWN_ADDRESS 0x01000003
+#define ACTION_FORWARD_TO 0x01000004
+#define ACTION_FLOOD 0x01000005
+#define ACTION_LOSE_COPIES 0x01000006
+#define ACTION_REFUSE_STRAY 0x01000007
+#define ACTION_REFUSE 0x01000008
+#define ACTION_HOLD 0x01000009
+#define ACTION_COMPLETE 0x0100000a
+#define ACTION_RESEND 0x0100000b
+#define ACTION_NO_RECEIVER 0x0100000c
+
+#define TABLE_OWN 0x02000001
+#define TABLE_ADMIT 0x02000002
+#define TABLE_VERDICT 0x02000003
+#define TABLE_FORWARD 0x02000004
+#define TABLE_DELIVER 0x02000005
+#define TABLE_LOSE 0x02000006
+
+#define COUNTER_PACKETS 0x12000001
+#define COUNTER_CONTRIBUTIONS 0x12000002
+#define COUNTER_RESULTS 0x12000003

@@ -1,0 +1,75 @@
+// What the stages tell each other. Each stage records what it found; `verdict` decides, and nobody else does.
+
+// Relation of a packet's round to its cell's.
+#define ROUND_OLDER 0
+#define ROUND_SAME 1
+#define ROUND_NEWER 2
+
+// What becomes of a packet. Everything but PASS is a packet that was sent to the switch itself.
+#define FATE_PASS 0       // to another host: forwarded
+#define FATE_DROP 1
+#define FATE_MULTICAST 2  // the RESULT, to every worker of the job
+#define FATE_RESEND 3     // the RESULT, to its sender
+#define FATE_ANSWER 4     // ARP, ping: back to where it came from
+
+// Why a packet to the switch ended as it did: the columns of counter `packets`. Rows are jobs.
+#define REASON_ADMITTED 0
+#define REASON_RESENT 1
+#define REASON_DUPLICATE 2
+#define REASON_STALE 3
+#define REASON_OUT_OF_LEASE 4
+#define REASON_UNKNOWN 5
+#define REASON_MALFORMED 6
+#define REASON_OTHER 7  // nothing to do with wiresum: neither ARP nor ping, another port
+#define REASONS 8
+
+struct metadata_t {
+    // parser
+    bit<1> to_switch_port;  // UDP over IPv4, to a port of ours
+    bit<1> damaged;       // the frame ends before its headers do, or they are damaged
+    bit<4> thread;
+    port_t ingress_port;
+
+    // form
+    bit<1> well_formed;  // a header this program knows, and a length that goes with its kind
+    bit<1> fits;         // a job's length, and a cell of the round's parity
+
+    // own
+    address_t asked_address;  // IPv4 destination, or whom an ARP request asks for
+    mac_t own_mac;
+
+    // admit
+    bit<1> admitted;
+    row_t row;
+    bitmap_t bit_own;     // this worker's
+    bitmap_t bit_others;  // everybody else's
+    cell_t cell_index;    // in the switch
+    cell_t cell_prefix;   // what of the packet's cell must equal the next
+    cell_t lease_prefix;
+    bit<1> in_lease;
+    group_t group;
+
+    // cells
+    bit<2> relation;
+    bit<1> seen_data;     // before this packet, in this round
+    bit<1> diverged;
+    bit<1> duplicate;
+    bit<1> others_in;     // everybody else has contributed
+
+    // verdict
+    bit<3> fate;
+    bit<3> reason;
+
+    bit<1> edited;        // its IPv4 header, by us
+
+    // forward
+    port_t forward_port;
+    bit<1> flooded;
+
+    // deliver
+    worker_t receiver;
+    bit<16> dice;      // drawn by the target
+    bit<1> losing;
+    bit<16> chance;
+    bit<1> lost;
+}

@@ -1,0 +1,58 @@
+// The addresses of the switch itself. A packet to one of them is for this program; all others belong to somebody else
+// and are forwarded untouched, whatever their port.
+
+control Own(in headers_t hdr, inout metadata_t meta) {
+    @id(ACTION_OWN_ADDRESS) @name(".own_address")
+    action own_address(mac_t mac) {
+        meta.own_mac = mac;
+        meta.fate = FATE_DROP;  // until a later stage knows better
+        meta.reason = REASON_OTHER;
+    }
+
+    @id(TABLE_OWN) @name(".own")
+    table own {
+        key = { meta.asked_address : exact @name("address"); }
+        actions = { own_address; @defaultonly NoAction; }
+        const default_action = NoAction();
+        size = OWN_ENTRIES;
+    }
+
+    apply {
+        own.apply();
+    }
+}
+
+// ARP and ping: enough for hosts to find the switch and for people to test the path.
+control Answer(inout headers_t hdr, inout metadata_t meta) {
+    apply {
+        if (hdr.arp.isValid()) {
+            if (hdr.arp.operation == ARP_REQUEST) {
+                hdr.ethernet.dst = hdr.arp.sender_mac;
+                hdr.ethernet.src = meta.own_mac;
+                hdr.arp.operation = ARP_REPLY;
+                hdr.arp.target_mac = hdr.arp.sender_mac;
+                hdr.arp.target_address = hdr.arp.sender_address;
+                hdr.arp.sender_mac = meta.own_mac;
+                hdr.arp.sender_address = meta.asked_address;
+                meta.fate = FATE_ANSWER;
+            }
+        } else if (hdr.icmp.isValid()) {
+            if (hdr.icmp.icmp_type == ICMP_ECHO_REQUEST && hdr.icmp.code == 0) {
+                hdr.ethernet.dst = hdr.ethernet.src;
+                hdr.ethernet.src = meta.own_mac;
+                hdr.ipv4.dst = hdr.ipv4.src;
+                hdr.ipv4.src = meta.asked_address;
+                hdr.ipv4.ttl = IPV4_TTL;
+                hdr.icmp.icmp_type = ICMP_ECHO_REPLY;
+                // The type is 8 less, in the upper byte of a word: the ones' complement sum grows by 0x0800.
+                if (hdr.icmp.checksum >= 0xF800) {
+                    hdr.icmp.checksum = hdr.icmp.checksum + 0x0801;
+                } else {
+                    hdr.icmp.checksum = hdr.icmp.checksum + 0x0800;
+                }
+                meta.edited = 1;
+                meta.fate = FATE_ANSWER;
+            }
+        }
+    }
+}

@@ -1,0 +1,27 @@
+// Turns the packet that triggered it into a RESULT, as far as that is the same for every receiver.
+
+control Result(inout headers_t hdr, inout metadata_t meta) {
+    apply {
+        if (hdr.wiresum.kind == KIND_META) {
+            hdr.ipv4.length = IPV4_BYTES + LENGTH_BARE;
+            hdr.udp.length = LENGTH_BARE;
+        } else {
+            hdr.ipv4.length = IPV4_BYTES + LENGTH_FULL;
+            hdr.udp.length = LENGTH_FULL;
+        }
+        hdr.wiresum.kind = KIND_RESULT;
+        hdr.wiresum.flags = 0;
+        if (meta.diverged == 1) {
+            hdr.wiresum.flags = FLAG_DIVERGED;
+        }
+        // From where it was sent to; ECN and DSCP stay as they came, so that a congestion mark reaches the workers.
+        hdr.ethernet.src = hdr.ethernet.dst;
+        hdr.ipv4.src = hdr.ipv4.dst;
+        hdr.ipv4.identification = 0;
+        hdr.ipv4.flags = IPV4_DO_NOT_FRAGMENT;
+        hdr.ipv4.ttl = IPV4_TTL;
+        hdr.udp.src_port = hdr.udp.dst_port;
+        hdr.udp.checksum = 0;  // over IPv4: none
+        meta.edited = 1;
+    }
+}

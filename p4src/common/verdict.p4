@@ -1,0 +1,65 @@
+// What becomes of a packet to the switch, and the reason it is counted under: docs/protocol.md, section 3, row by row.
+
+control Verdict(inout metadata_t meta) {
+    // Of no job: counted in row 0.
+    @id(ACTION_REFUSE_STRAY) @name(".refuse_stray")
+    action refuse_stray(bit<3> reason) {
+        meta.fate = FATE_DROP;
+        meta.reason = reason;
+        meta.row = 0;
+    }
+
+    @id(ACTION_REFUSE) @name(".refuse")
+    action refuse(bit<3> reason) {
+        meta.fate = FATE_DROP;
+        meta.reason = reason;
+    }
+
+    @id(ACTION_HOLD) @name(".hold")
+    action hold() {
+        meta.fate = FATE_DROP;
+        meta.reason = REASON_ADMITTED;
+    }
+
+    @id(ACTION_COMPLETE) @name(".complete")
+    action complete() {
+        meta.fate = FATE_MULTICAST;
+        meta.reason = REASON_ADMITTED;
+    }
+
+    @id(ACTION_RESEND) @name(".resend")
+    action resend() {
+        meta.fate = FATE_RESEND;
+        meta.reason = REASON_RESENT;
+    }
+
+    @id(TABLE_VERDICT) @name(".verdict")
+    table verdict {
+        key = {
+            meta.well_formed : ternary @name("well_formed");
+            meta.admitted : ternary @name("admitted");
+            meta.fits : ternary @name("fits");
+            meta.in_lease : ternary @name("in_lease");
+            meta.relation : ternary @name("relation");
+            meta.duplicate : ternary @name("duplicate");
+            meta.others_in : ternary @name("others_in");
+        }
+        actions = { refuse_stray; refuse; hold; complete; resend; }
+        const default_action = hold();
+        const entries = {
+            (0, _, _, _, _, _, _) : refuse_stray(REASON_MALFORMED);
+            (1, 0, _, _, _, _, _) : refuse_stray(REASON_UNKNOWN);
+            (1, 1, 0, _, _, _, _) : refuse(REASON_MALFORMED);
+            (1, 1, 1, 0, _, _, _) : refuse(REASON_OUT_OF_LEASE);
+            (1, 1, 1, 1, ROUND_OLDER, _, _) : refuse(REASON_STALE);
+            (1, 1, 1, 1, _, 1, 0) : refuse(REASON_DUPLICATE);
+            (1, 1, 1, 1, _, 1, 1) : resend();
+            (1, 1, 1, 1, _, 0, 1) : complete();
+            (1, 1, 1, 1, _, 0, 0) : hold();
+        }
+    }
+
+    apply {
+        verdict.apply();
+    }
+}

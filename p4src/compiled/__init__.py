@@ -1,0 +1,42 @@
+"""The switch program, compiled: what p4c made of p4src, as data. `make p4` writes the files beside this one.
+
+program = compiled.load("v1model")
+program.p4info            # text of a p4.config.v1.P4Info message
+program.device_config     # bytes for SetForwardingPipelineConfig
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from importlib import resources
+
+__all__ = ["Program", "load"]
+
+
+@dataclass(frozen=True)
+class Program:
+    """The switch program for one target."""
+
+    p4info: str
+    device_config: bytes
+    lanes: int
+    """32-bit words of a packet's payload: the same for every job."""
+    slots: int
+    job_rows: int
+    """Rows of the counters; row 0 is for packets of no job."""
+    workers_max: int
+
+
+def load(target: str) -> Program:
+    """The program for "v1model". `FileNotFoundError` if there is none for the target."""
+    folder = resources.files(__package__)
+    sizes = json.loads((folder / "program.json").read_text())["sizes"]
+    return Program(
+        p4info=(folder / f"{target}.p4info.txtpb").read_text(),
+        device_config=(folder / f"{target}.json").read_bytes(),
+        lanes=sizes["lanes"],
+        slots=sizes["slots"],
+        job_rows=sizes["job_rows"],
+        workers_max=sizes["workers_max"],
+    )

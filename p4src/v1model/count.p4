@@ -1,0 +1,25 @@
+// What the controller reads to say how a job fares, and who lags.
+
+control Count(in headers_t hdr, in metadata_t meta) {
+    // By job and reason: row * REASONS + reason.
+    @id(COUNTER_PACKETS) @name(".packets")
+    counter(JOB_ROWS * REASONS, CounterType.packets) packets;
+
+    // By job and worker, those that were admitted: row * WORKERS_MAX + worker.
+    @id(COUNTER_CONTRIBUTIONS) @name(".contributions")
+    counter(JOB_ROWS * WORKERS_MAX, CounterType.packets) contributions;
+
+    // By job: cells completed.
+    @id(COUNTER_RESULTS) @name(".results")
+    counter(JOB_ROWS, CounterType.packets) results;
+
+    apply {
+        packets.count((bit<32>)(meta.row ++ meta.reason));
+        if (meta.reason == REASON_ADMITTED) {
+            contributions.count((bit<32>)(meta.row ++ hdr.wiresum.worker[4:0]));
+        }
+        if (meta.fate == FATE_MULTICAST) {
+            results.count((bit<32>)meta.row);
+        }
+    }
+}

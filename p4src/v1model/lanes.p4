@@ -1,0 +1,56 @@
+// The words of a cell. The round's first DATA writes them, later ones add to them (each word modulo 2^32), EMPTY and
+// duplicates leave them. A round without DATA gives zeros.
+
+// The top bit of each word: all words of the form 0x80000000, by doubling.
+const bit<64> TOPS_2 = 0x8000000080000000;
+const bit<128> TOPS_4 = TOPS_2 ++ TOPS_2;
+const bit<256> TOPS_8 = TOPS_4 ++ TOPS_4;
+const bit<512> TOPS_16 = TOPS_8 ++ TOPS_8;
+const bit<1024> TOPS_32 = TOPS_16 ++ TOPS_16;
+const bit<2048> TOPS_64 = TOPS_32 ++ TOPS_32;
+const words_t TOPS = (words_t)TOPS_64;
+
+control Lanes(inout headers_t hdr, inout metadata_t meta) {
+    @name(".sums")
+    register<words_t>(CELLS) sums;
+
+    bit<32> cell;
+    words_t sum;
+
+    // All words at once: added without their top bits no carry leaves a word; the top bit is the exclusive or of
+    // both and the carry into it.
+    @hidden action add() {
+        sum = ((sum & ~TOPS) + (hdr.lanes.words & ~TOPS)) ^ ((sum ^ hdr.lanes.words) & TOPS);
+        sums.write(cell, sum);
+    }
+
+    @hidden action write() {
+        sum = hdr.lanes.words;
+        sums.write(cell, sum);
+    }
+
+    @hidden action give_result() {
+        hdr.lanes.setValid();
+        hdr.lanes.words = sum;
+    }
+
+    apply {
+        if (meta.relation != ROUND_OLDER && hdr.wiresum.kind != KIND_META) {
+            cell = (bit<32>)meta.cell_index;
+            sum = 0;
+            if (meta.seen_data == 1) {
+                sums.read(sum, cell);
+            }
+            if (hdr.wiresum.kind == KIND_DATA) {
+                if (meta.seen_data == 0) {
+                    write();
+                } else if (meta.duplicate == 0) {
+                    add();
+                }
+            }
+            if (meta.others_in == 1) {
+                give_result();
+            }
+        }
+    }
+}

@@ -1,0 +1,108 @@
+// The switch program for bmv2 (v1model). docs/switch_program.md walks through it.
+//
+// A packet's path: is it to the switch itself (own)? If not: forward. If so: is it of this protocol (form), who sends
+// it (admit), what does its cell know (cells), the words (lanes), what becomes of it (verdict), the RESULT (result).
+// Then, once for each copy: its receiver's addresses (deliver).
+
+#include <core.p4>
+#include <v1model.p4>
+
+#include "../common/sizes.p4"
+#include "../common/ids.p4"
+#include "../common/wire.p4"
+#include "../common/metadata.p4"
+#include "headers.p4"
+#include "../common/own.p4"
+#include "../common/form.p4"
+#include "../common/admit.p4"
+#include "../common/verdict.p4"
+#include "../common/result.p4"
+#include "../common/forward.p4"
+#include "../common/deliver.p4"
+#include "parser.p4"
+#include "cells.p4"
+#include "lanes.p4"
+#include "count.p4"
+
+// What a worker sent to the switch's port.
+control Aggregate(inout headers_t hdr, inout metadata_t meta) {
+    Form() form;
+    Admit() admit;
+    Cells() cells;
+    Lanes() lanes;
+    Verdict() verdict;
+    Result() result;
+
+    apply {
+        form.apply(hdr, meta);
+        if (meta.well_formed == 1) {
+            admit.apply(hdr, meta);
+        }
+        if (meta.admitted == 1 && meta.fits == 1 && meta.in_lease == 1) {
+            cells.apply(hdr, meta);
+            lanes.apply(hdr, meta);
+        }
+        verdict.apply(meta);
+        if (meta.fate != FATE_DROP) {
+            result.apply(hdr, meta);
+        }
+    }
+}
+
+control SwitchIngress(inout headers_t hdr, inout metadata_t meta, inout standard_metadata_t standard) {
+    Own() own;
+    Aggregate() aggregate;
+    Answer() answer;
+    Count() count;
+    Forward() forward;
+
+    apply {
+        meta.ingress_port = standard.ingress_port;
+        meta.damaged = (bit<1>)(standard.parser_error != error.NoError || standard.checksum_error == 1);
+        own.apply(hdr, meta);
+        if (meta.fate == FATE_PASS) {
+            forward.apply(hdr, meta);
+        } else {
+            if (meta.to_switch_port == 1) {
+                aggregate.apply(hdr, meta);
+            } else {
+                answer.apply(hdr, meta);
+            }
+            count.apply(hdr, meta);
+        }
+
+        if (meta.fate == FATE_MULTICAST) {
+            standard.mcast_grp = meta.group;
+        } else if (meta.fate == FATE_RESEND || meta.fate == FATE_ANSWER) {
+            standard.egress_spec = standard.ingress_port;
+        } else if (meta.fate == FATE_DROP) {
+            mark_to_drop(standard);
+        } else if (meta.flooded == 1) {
+            standard.mcast_grp = FLOOD_GROUP;
+        } else {
+            standard.egress_spec = meta.forward_port;
+        }
+    }
+}
+
+control SwitchEgress(inout headers_t hdr, inout metadata_t meta, inout standard_metadata_t standard) {
+    Lose() lose;
+    Deliver() deliver;
+
+    apply {
+        if (meta.fate == FATE_MULTICAST || meta.fate == FATE_RESEND) {
+            meta.receiver = meta.fate == FATE_MULTICAST ? (worker_t)standard.egress_rid : hdr.wiresum.worker;
+            random(meta.dice, 0, 0xFFFF);
+            lose.apply(hdr, standard.egress_port, meta);
+            deliver.apply(hdr, meta);
+        } else if (meta.flooded == 1 && standard.egress_port == standard.ingress_port) {
+            meta.lost = 1;  // a flood does not return to where it came from
+        }
+        if (meta.lost == 1) {
+            mark_to_drop(standard);
+        }
+    }
+}
+
+V1Switch(SwitchParser(), SwitchVerifyChecksum(), SwitchIngress(), SwitchEgress(), SwitchComputeChecksum(),
+         SwitchDeparser()) main;
