@@ -66,7 +66,8 @@ class Benchmark:
                     self._run_shaped(workers)
             if "unshaped" in wanted:
                 for workers in self.options.unshaped_workers:
-                    self._run_unshaped(workers)
+                    for mtu in self.options.unshaped_mtus:
+                        self._run_unshaped(workers, mtu)
 
     def _run_shaped(self, workers: int) -> None:
         slowest_mbit = min(self.options.links_mbit)
@@ -81,11 +82,11 @@ class Benchmark:
                 self._take_turns(cohorts, self.options.cases("rate", workers, link_mbit), REPETITION_TIMEOUT_S)
             for loss in losses:
                 self._reshape(star, Link(slowest_mbit, loss=loss))
-                self._take_turns(cohorts, self.options.cases("loss", workers, slowest_mbit, loss), LOSS_TIMEOUT_S)
+                self._take_turns(cohorts, self.options.cases("loss", workers, slowest_mbit, loss=loss), LOSS_TIMEOUT_S)
 
-    def _run_unshaped(self, workers: int) -> None:
-        with Star(workers) as star, self._started(Site.of_star(star)) as cohorts:
-            self._take_turns(cohorts, self.options.cases("unshaped", workers, None), REPETITION_TIMEOUT_S)
+    def _run_unshaped(self, workers: int, mtu: int) -> None:
+        with Star(workers, Link(mtu=mtu)) as star, self._started(Site.of_star(star)) as cohorts:
+            self._take_turns(cohorts, self.options.cases("unshaped", workers, None, mtu=mtu), REPETITION_TIMEOUT_S)
 
     def _run_latency(self) -> None:
         names = {case.system for case in self.options.cases("latency", 2, None)}
@@ -96,7 +97,8 @@ class Benchmark:
     def _take_turns(self, cohorts: dict[str, Cohort], cases: Sequence[Case], timeout_s: float) -> None:
         """Measures the cases, one repetition of each at a time. A system that fails is out of the game."""
         measurements = [Measurement(case) for case in cases if case.system in cohorts]
-        for repetition in range(1 + self.options.repetitions):
+        repetitions = max((self.options.repetitions_of(case.experiment) for case in cases), default=0)
+        for repetition in range(1 + repetitions):
             for measurement in measurements:
                 if measurement.case.system in cohorts:
                     self.progress.update(self._task, description=describe(measurement.case))
@@ -176,15 +178,18 @@ class Benchmark:
                 cases += sum(len(options.cases("rate", workers, link)) for link in options.links_mbit)
             elif losses:
                 cases += len(options.cases("rate", workers, min(options.links_mbit)))
-            cases += sum(len(options.cases("loss", workers, min(options.links_mbit), loss)) for loss in losses)
-        for experiment in ("unshaped", "latency"):
-            if experiment in options.experiments:
-                cases += sum(len(options.cases(experiment, n, None)) for n in options.unshaped_workers)
-        return cases * (1 + options.repetitions)
+            cases += sum(len(options.cases("loss", workers, min(options.links_mbit), loss=loss)) for loss in losses)
+        if "latency" in options.experiments:
+            cases += sum(len(options.cases("latency", workers, None)) for workers in options.unshaped_workers)
+        repetitions = cases * (1 + options.repetitions)
+        if "unshaped" in options.experiments:
+            unshaped = sum(len(options.cases("unshaped", workers, None)) for workers in options.unshaped_workers)
+            repetitions += unshaped * len(options.unshaped_mtus) * (1 + options.repetitions_of("unshaped"))
+        return repetitions
 
 
 def describe(case: Case) -> str:
-    where = "unshaped" if case.link_mbit is None else f"{case.link_mbit:g} Mbit/s"
+    where = f"unshaped, MTU {case.mtu}" if case.link_mbit is None else f"{case.link_mbit:g} Mbit/s"
     lanes = f", {case.lane_bits}-bit lanes" if case.system == "wiresum" else ""
     loss = f", {case.loss:.2%} loss" if case.loss else ""
     return f"{SYSTEMS[case.system].title}, N = {case.workers}, {where}{lanes}{loss}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +56,7 @@ def draw(records: Sequence[Record], path: Path) -> None:
 
 def _draw_rate(axis: Axes, records: Sequence[Record]) -> None:
     link_mbit = records[0]["link_mbit"]
-    _draw_systems(axis, records, [f"N = {n}" for n in _workers(records)], _workers(records), "workers")
+    _draw_systems(axis, records, _workers_of, lambda workers: f"N = {workers}")
     own = next((record for record in records if record["system"] == "wiresum"), records[0])
     if own["bound_ratio"]:
         bound_mbit = own["goodput_mbit"] / own["bound_ratio"]
@@ -80,16 +80,14 @@ def _draw_lanes(axis: Axes, records: Sequence[Record]) -> None:
 
 
 def _draw_unshaped(axis: Axes, records: Sequence[Record]) -> None:
-    workers = _workers(records)
-    _draw_systems(axis, records, [f"N = {n}" for n in workers], workers, "workers")
+    _draw_systems(axis, records, lambda row: (row["workers"], row["mtu"]), lambda at: "N = {}\nMTU {}".format(*at))
     axis.set_title(f"fp32, {records[0]['bytes'] / 1e6:g} MB, unshaped links of one host")
     axis.set_ylabel("goodput, Mbit/s")
     _legend(axis)
 
 
 def _draw_loss(axis: Axes, records: Sequence[Record]) -> None:
-    losses = sorted({record["loss"] for record in records})
-    _draw_systems(axis, records, [f"{loss:.2%}" for loss in losses], losses, "loss")
+    _draw_systems(axis, records, lambda row: row["loss"], lambda loss: f"{loss:.2%}")
     axis.set_title(f"Packets lost on every link, N = {records[0]['workers']}, {records[0]['link_mbit']:g} Mbit/s")
     axis.set_ylabel("goodput, Mbit/s")
     axis.set_xlabel("share of packets lost in each direction")
@@ -97,25 +95,29 @@ def _draw_loss(axis: Axes, records: Sequence[Record]) -> None:
 
 
 def _draw_latency(axis: Axes, records: Sequence[Record]) -> None:
-    workers = _workers(records)
     for record in records:
         record["microseconds"] = sorted(record["seconds"])[len(record["seconds"]) // 2] * 1e6
-    _draw_systems(axis, records, [f"N = {n}" for n in workers], workers, "workers", "microseconds")
+    _draw_systems(axis, records, _workers_of, lambda workers: f"N = {workers}", "microseconds")
     axis.set_title("1 kB over loopback")
     axis.set_ylabel("median time, us (less is better)")
     _legend(axis)
 
 
 def _draw_systems(
-    axis: Axes, records: Sequence[Record], labels: list[str], keys: list[Any], key: str, value: str = "goodput_mbit"
+    axis: Axes,
+    records: Sequence[Record],
+    key: Callable[[Record], Any],
+    label: Callable[[Any], str],
+    value: str = "goodput_mbit",
 ) -> None:
-    """A group of bars for each key, a bar for each system."""
+    """A group of bars for each key that the records have, a bar for each system."""
+    keys = sorted({key(record) for record in records})
     systems = [name for name in SYSTEMS if any(record["system"] == name for record in records)]
     for index, system in enumerate(systems):
-        rows = {record[key]: record for record in records if record["system"] == system}
+        rows = {key(record): record for record in records if record["system"] == system}
         heights = [rows[at][value] if at in rows else 0.0 for at in keys]
         _bars(axis, index, len(systems), heights, SYSTEMS[system].title, COLOURS[system], HATCHES[system])
-    axis.set_xticks(range(len(keys)), labels)
+    axis.set_xticks(range(len(keys)), [label(at) for at in keys])
 
 
 def _bars(axis: Axes, index: int, count: int, heights: Sequence[float], label: str, colour: str, hatch: str) -> None:
@@ -135,6 +137,10 @@ def _legend(axis: Axes) -> None:
 
 def _workers(records: Sequence[Record]) -> list[Any]:
     return sorted({record["workers"] for record in records})
+
+
+def _workers_of(record: Record) -> Any:
+    return record["workers"]
 
 
 def _by_link(records: Sequence[Record]) -> list[list[Record]]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from allreduce_record import Case, Experiment
+from links import MTU_BYTES, MTU_BYTES_MAX, MTU_BYTES_MIN
 from star import WORKERS_MAX
 from systems import SYSTEMS
 
@@ -18,6 +19,10 @@ LINKS_MBIT = {"100mbit": 100.0, "1gbit": 1000.0}
 LATENCY_BYTES = 1024
 LATENCY_COUNT = 300
 UNSHAPED_BYTES = 25_000_000
+# Ethernet's packets, and the jumbo frames of clusters that allow them.
+UNSHAPED_MTUS_DEFAULT = (MTU_BYTES, 9000)
+# Chance moves short repetitions more than long ones, and more of them cost little.
+UNSHAPED_REPETITIONS_FACTOR = 4
 # About a second of a ring at 100 Mbit/s; at 1 Gbit/s as long as the cores allow.
 BYTES_AT_MBIT = {100.0: 8_000_000, 1000.0: 32_000_000}
 QUICK_DIVISOR = 4
@@ -26,15 +31,16 @@ EPILOG = """\
 Experiments (--only):
   rate      every system at every --workers and --link: goodput, and how near it comes to what the link can carry.
   loss      the largest --workers at the slowest link, and --loss of all packets lost on every link in both directions.
-  unshaped  25 MB over links that are only as slow as this machine.
+  unshaped  25 MB over links that are only as slow as this machine, with packets of every --mtu.
   latency   1 kB over the loopback interface: the median time of one all-reduce.
   numeric   the conversion between floats and lanes against memcpy, on one core.
 
 Examples:
-  make bench                                         everything, about five minutes
+  make bench                                         everything, about six minutes
   make bench ARGS=--quick                            smaller tensors and three repetitions
   make bench ARGS='--workers 8 --link 100mbit'       a part: one row of the grid, and the loss experiment
   make bench ARGS='--systems wiresum --link none'    Wiresum alone, over unshaped links
+  make bench ARGS='--link none --mtu 9000'           unshaped links that carry jumbo frames
   make bench ARGS='--only loss --loss 0.001,0.01'    two rates of loss
 
 Needs root (network namespaces, tc), iproute2 and ethtool; Open MPI is measured if mpirun and mpicc are there.
@@ -50,6 +56,7 @@ class Options:
     workers: tuple[int, ...]
     links_mbit: tuple[float, ...]
     unshaped_workers: tuple[int, ...]
+    unshaped_mtus: tuple[int, ...]
     lanes: tuple[int, ...]
     losses: tuple[float, ...]
     bytes: int | None
@@ -63,7 +70,18 @@ class Options:
             return self.bytes
         return BYTES_AT_MBIT[link_mbit] // (QUICK_DIVISOR if self.quick else 1)
 
-    def cases(self, experiment: Experiment, workers: int, link_mbit: float | None, loss: float = 0.0) -> list[Case]:
+    def repetitions_of(self, experiment: Experiment) -> int:
+        return self.repetitions * (UNSHAPED_REPETITIONS_FACTOR if experiment == "unshaped" else 1)
+
+    def cases(
+        self,
+        experiment: Experiment,
+        workers: int,
+        link_mbit: float | None,
+        *,
+        loss: float = 0.0,
+        mtu: int = MTU_BYTES,
+    ) -> list[Case]:
         """One case for each system and lane width, in the order in which they take turns."""
         if experiment == "latency":
             size = LATENCY_BYTES
@@ -73,7 +91,7 @@ class Options:
             size = self.bytes_at(link_mbit)
         lanes = self.lanes if experiment == "rate" else (max(self.lanes),)
         return [
-            Case(experiment, name, workers, link_mbit, size, bits, loss)
+            Case(experiment, name, workers, link_mbit, size, bits, loss, mtu=mtu)
             for name in self._systems_of(experiment)
             for bits in (lanes if len(SYSTEMS[name].lane_bits) > 1 else (32,))
         ]
@@ -85,7 +103,8 @@ class Options:
 
 
 def parse_options(arguments: Sequence[str]) -> Options:
-    parsed = _parser().parse_args(arguments)
+    parser = _parser()
+    parsed = parser.parse_args(arguments)
     links = parsed.link or [*LINKS_MBIT, "none"]
     shaped = tuple(LINKS_MBIT[name] for name in links if name != "none")
     narrowed = parsed.link is not None or parsed.workers is not None
@@ -96,11 +115,14 @@ def parse_options(arguments: Sequence[str]) -> Options:
         wanted += [("unshaped", "none" in links and (parsed.link is not None or parsed.workers is None))]
         wanted += [("latency", not narrowed), ("numeric", not narrowed)]
         experiments = tuple(name for name, is_wanted in wanted if is_wanted)
+    if parsed.mtu and "unshaped" not in experiments:
+        parser.error("--mtu is for unshaped links, and this part of the benchmark has none: add --link none")
     return Options(
         systems=tuple(parsed.systems or SYSTEMS),
         workers=tuple(parsed.workers or WORKERS_DEFAULT),
         links_mbit=shaped or tuple(LINKS_MBIT.values()),
         unshaped_workers=tuple(parsed.workers or UNSHAPED_WORKERS_DEFAULT),
+        unshaped_mtus=tuple(parsed.mtu or UNSHAPED_MTUS_DEFAULT),
         lanes=tuple(parsed.lanes or (32, 16, 8)),
         losses=tuple(loss for loss in parsed.loss if loss > 0),
         bytes=parsed.bytes,
@@ -125,11 +147,13 @@ def _parser() -> argparse.ArgumentParser:
     add("--workers", type=_list_of(_workers), metavar="N,N", help="numbers of workers (default: 2,4,8)")
     link_names = [*LINKS_MBIT, "none"]
     add("--link", type=_list_of(_one_of(link_names)), metavar="L,L", help="100mbit, 1gbit, none (default: all)")
+    add("--mtu", type=_list_of(_mtu), metavar="B,B", help="bytes of packets, on unshaped links (default: 1500,9000)")
     add("--lanes", type=_list_of(_lane_bits), metavar="B,B", help="Wiresum's bits for a float, of 32, 16, 8 (all)")
     add("--loss", type=_list_of(_share), default=(0.01,), metavar="P,P", help="shares of packets lost (default: 0.01)")
     add("--only", type=_list_of(_one_of(EXPERIMENTS)), metavar="E,E", help="experiments, see below")
     add("--bytes", type=_bytes, metavar="N", help="size of the tensor (default: 8 MB at 100mbit, 32 MB at 1gbit)")
-    add("--repetitions", type=_positive, metavar="N", help="for each case, after one that warms up (default: 5)")
+    count_help = "for each case, after one that warms up; unshaped four times as many (default: 5)"
+    add("--repetitions", type=_positive, metavar="N", help=count_help)
     add("--quick", action="store_true", help="a quarter of the bytes, three repetitions: for a first look")
     add("--json", type=Path, default=Path("build/bench/allreduce.json"), metavar="PATH", help="where to write records")
     return parser
@@ -155,6 +179,10 @@ def _one_of(names: Collection[str]) -> Callable[[str], str]:
 
 def _workers(text: str) -> int:
     return _whole(text, 2, WORKERS_MAX, "a number of workers")
+
+
+def _mtu(text: str) -> int:
+    return _whole(text, MTU_BYTES_MIN, MTU_BYTES_MAX, "an MTU")
 
 
 def _lane_bits(text: str) -> int:

@@ -4,11 +4,12 @@
 
 *The physical bound.* Aggregation in the network moves a tensor once up and once down each link, whatever the number of
 workers, so it takes at least the time that a link needs for the tensor's packets, headers counted as the shaper counts
-them: Ethernet 14, IPv4 20, UDP 8, Wiresum 24, and up to 1440 bytes of lanes. Lanes of 16 or 8 bits carry a float in
-half or a quarter of the bytes, and are held against a bound that much higher. A ring sends 2 (N - 1) / N of the tensor
-over each link, in TCP segments of 1448 bytes with 66 bytes of headers: that is `own_bound_ratio` for the peers, while
-their `bound_ratio` is against the same bound as everybody's. What a shaped link lets through at once (`burst_bytes`) is
-taken off the bytes that must wait for its rate: no ratio can come to more than 1 by it.
+them: Ethernet 14, IPv4 20, UDP 8, Wiresum 24, and whole vectors of lanes: up to 1440 bytes at an MTU of 1500. Lanes of
+16 or 8 bits carry a float in half or a quarter of the bytes, and are held against a bound that much higher. A ring
+sends 2 (N - 1) / N of the tensor over each link, in TCP segments of 1448 bytes with 66 bytes of headers: that is
+`own_bound_ratio` for the peers, while their `bound_ratio` is against the same bound as everybody's. What a shaped link
+lets through at once (`burst_bytes`) is taken off the bytes that must wait for its rate: no ratio can come to more than
+1 by it.
 """
 
 from __future__ import annotations
@@ -18,14 +19,15 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from cohort import Repetition
-from links import burst_bytes
+from links import ETHERNET_HEADER_BYTES, MTU_BYTES, burst_bytes
 
 Experiment = Literal["rate", "loss", "unshaped", "latency"]
 
-HEADER_BYTES = 14 + 20 + 8 + 24
-PAYLOAD_BYTES_MAX = 1440
-TCP_HEADER_BYTES = 14 + 20 + 32
-TCP_PAYLOAD_BYTES_MAX = 1448
+# Of an IP packet.
+HEADER_BYTES = 20 + 8 + 24
+TCP_HEADER_BYTES = 20 + 32
+# Lanes come in whole vectors.
+PAYLOAD_UNIT_BYTES = 32
 FLOAT_BITS = 32
 
 
@@ -41,6 +43,7 @@ class Case:
     lane_bits: int = FLOAT_BITS
     loss: float = 0.0
     dtype: str = "float32"
+    mtu: int = MTU_BYTES
 
     @property
     def elements(self) -> int:
@@ -105,7 +108,8 @@ def physical_bound_mbit(case: Case) -> float | None:
     if case.link_mbit is None:
         return None
     lane_bytes = case.bytes * case.lane_bits / FLOAT_BITS
-    return _bound_mbit(case, case.link_mbit, _wire_bytes(lane_bytes, PAYLOAD_BYTES_MAX, HEADER_BYTES))
+    payload_bytes_max = (case.mtu - HEADER_BYTES) // PAYLOAD_UNIT_BYTES * PAYLOAD_UNIT_BYTES
+    return _bound_mbit(case, case.link_mbit, _wire_bytes(lane_bytes, payload_bytes_max, HEADER_BYTES))
 
 
 def ring_bound_mbit(case: Case) -> float | None:
@@ -113,7 +117,7 @@ def ring_bound_mbit(case: Case) -> float | None:
     if case.link_mbit is None:
         return None
     ring_bytes = case.bytes * 2 * (case.workers - 1) / case.workers
-    return _bound_mbit(case, case.link_mbit, _wire_bytes(ring_bytes, TCP_PAYLOAD_BYTES_MAX, TCP_HEADER_BYTES))
+    return _bound_mbit(case, case.link_mbit, _wire_bytes(ring_bytes, case.mtu - TCP_HEADER_BYTES, TCP_HEADER_BYTES))
 
 
 def _bound_mbit(case: Case, link_mbit: float, wire_bytes: float) -> float | None:
@@ -123,7 +127,7 @@ def _bound_mbit(case: Case, link_mbit: float, wire_bytes: float) -> float | None
 
 
 def _wire_bytes(payload_bytes: float, payload_bytes_max: int, header_bytes: int) -> float:
-    return payload_bytes + -(-payload_bytes // payload_bytes_max) * header_bytes
+    return payload_bytes + -(-payload_bytes // payload_bytes_max) * (header_bytes + ETHERNET_HEADER_BYTES)
 
 
 def _ratio(value: float | None, bound: float | None) -> float | None:

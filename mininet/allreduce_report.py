@@ -11,6 +11,7 @@ from rich.table import Table
 
 from allreduce_numeric import Conversion
 from allreduce_record import Measurement
+from links import MTU_BYTES
 from systems import SYSTEMS
 
 Record = dict[str, Any]
@@ -25,6 +26,7 @@ LOSS_RATIO_MIN = 0.85
 LOSS_TARGET = 0.01
 MEMCPY_RATIO_MIN = 0.5
 UNSHAPED_WORKERS = 4
+UNSHAPED_MTUS = (MTU_BYTES, 9000)
 UNSHAPED_RATIO_MIN = 1.2
 LATENCY_RATIO_MAX = 2.0
 TARGET_LINK_MBIT = 100.0
@@ -50,7 +52,7 @@ def line(measurement: Measurement) -> str:
     """One line for the screen as soon as a case is done."""
     record = measurement.record()
     lanes = f"{record['lane_bits']:>2}-bit" if record["system"] == "wiresum" else "      "
-    text = f"{record['experiment']:<8} N={record['workers']}  {_link(record):<16} {_title(record):<9} {lanes}  "
+    text = f"{record['experiment']:<8} N={record['workers']}  {_link(record):<18} {_title(record):<9} {lanes}  "
     if not record["seconds"]:
         return text + "failed"
     if record["experiment"] == "latency":
@@ -97,7 +99,7 @@ def targets(records: Sequence[Record], conversions: Sequence[Conversion]) -> lis
     for operation in ("quantise + pack", "unpack + dequantise"):
         ratio = next((c.ratio_to_memcpy for c in conversions if c.operation == operation), None)
         found.append(Target(f"{operation}, fp32, of memcpy's bandwidth", ratio, MEMCPY_RATIO_MIN))
-    found.append(_unshaped_target(records))
+    found += [_unshaped_target(records, mtu) for mtu in UNSHAPED_MTUS]
     found += [_latency_target(records, workers) for workers in (2, 4)]
     return found
 
@@ -146,12 +148,13 @@ def _loss_target(records: Sequence[Record]) -> Target:
     return Target(text, value, LOSS_RATIO_MIN)
 
 
-def _unshaped_target(records: Sequence[Record]) -> Target:
+def _unshaped_target(records: Sequence[Record], mtu: int) -> Target:
+    """Both systems with packets of the same size."""
     own, gloo = (
-        _goodput(_find(records, "unshaped", system, workers=UNSHAPED_WORKERS, link_mbit=None))
+        _goodput(_find(records, "unshaped", system, workers=UNSHAPED_WORKERS, link_mbit=None, mtu=mtu))
         for system in ("wiresum", "gloo")
     )
-    text = f"25 MB, unshaped links, N = {UNSHAPED_WORKERS}: times Gloo"
+    text = f"25 MB, unshaped links, MTU {mtu}, N = {UNSHAPED_WORKERS}: times Gloo"
     return Target(text, _quotient(own, gloo), UNSHAPED_RATIO_MIN)
 
 
@@ -221,7 +224,7 @@ def _peer_of(row: Record, peer: str, records: Sequence[Record]) -> Record | None
     """The peer's record of the same experiment; a peer sends floats as they are, whatever our lanes."""
     if row["system"] != "wiresum":
         return None
-    same = {name: row[name] for name in ("workers", "link_mbit", "bytes", "loss")}
+    same = {name: row[name] for name in ("workers", "link_mbit", "bytes", "loss", "mtu")}
     return next((record for record in records if _is(record, row["experiment"], peer, **same)), None)
 
 
@@ -233,8 +236,9 @@ def _find(
     workers: int,
     link_mbit: float | None = TARGET_LINK_MBIT,
     lane_bits: int = 32,
+    mtu: int = MTU_BYTES,
 ) -> Record | None:
-    wanted = {"workers": workers, "link_mbit": link_mbit, "lane_bits": lane_bits}
+    wanted = {"workers": workers, "link_mbit": link_mbit, "lane_bits": lane_bits, "mtu": mtu}
     return next((record for record in records if _is(record, experiment, system, **wanted)), None)
 
 
@@ -261,7 +265,7 @@ def _median(values: Sequence[float]) -> float:
 
 
 def _group(record: Record) -> tuple[object, ...]:
-    return record["link_mbit"], record["workers"], record["loss"]
+    return record["link_mbit"], record["workers"], record["loss"], record["mtu"]
 
 
 def _title(record: Record) -> str:
@@ -270,7 +274,7 @@ def _title(record: Record) -> str:
 
 def _link(record: Record) -> str:
     if record["link_mbit"] is None:
-        return "loopback" if record["experiment"] == "latency" else "unshaped"
+        return "loopback" if record["experiment"] == "latency" else f"unshaped, MTU {record['mtu']}"
     return f"{record['link_mbit']:g} Mbit/s" + (f" {record['loss']:.1%}" if record["loss"] else "")
 
 

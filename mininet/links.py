@@ -11,6 +11,9 @@ would be all that is measured. So trains of packets pass through a bucket as one
 interface, if they fit: `train_packets`, and TCP is told so (gso_max_segs). What a transfer gains over line rate is one
 bucket: 0.4% of 8 MB at 100 Mbit/s. `allreduce_record.py` counts it into the bound.
 
+*Packets* are as large as the link's MTU. 1500 bytes is Ethernet's; 9000 ("jumbo frames") is what clusters use whose
+switches allow it, since hosts pay for each packet.
+
 *On the wire packets are packets.* The veths of shaped links have segmentation offloads switched off, so the kernel cuts
 trains between the bucket and the other end, and nothing puts them together again (GRO is off): what is lost, duplicated
 or reordered there is one packet.
@@ -27,21 +30,25 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-FRAME_BYTES = 1514
+MTU_BYTES = 1500
+# What every IPv4 host takes (RFC 791), and the largest frames that switches of data centres forward.
+MTU_BYTES_MIN = 576
+MTU_BYTES_MAX = 9216
+ETHERNET_HEADER_BYTES = 14
 BURST_S = 0.001
 BURST_BYTES_MIN = 32_000
-# The kernel builds no buffer of IPv4 packets above 64 kB.
-TRAIN_PACKETS_MAX = 43
+# The kernel builds no larger buffer of IPv4 packets.
+TRAIN_BYTES_MAX = 65_535
 # What a switch with shallow buffers gives a port, and about what a host's interface queues (1000 packets).
 QUEUE_BYTES = 1_000_000
 PEAK_RATE = "100gbit"
-# Above an Ethernet frame of 1514 bytes, below two.
-PEAK_BUCKET_BYTES = 1600
+# A bucket that passes single frames holds one and a little more.
+SINGLE_FRAME_SLACK_BYTES = 86
 NETEM_QUEUE_PACKETS = 10_000
 REORDER_DELAY_US = 1000
 # A reordered packet waits in a queue of this rate and depth, the long way round, where the kernel has no netem.
 DETOUR_RATE = "8mbit"
-DETOUR_QUEUE_BYTES = 16 * FRAME_BYTES
+DETOUR_QUEUE_FRAMES = 16
 DETOUR_DEVICE = "detour"
 
 
@@ -58,6 +65,8 @@ class Link:
     duplicate: float = 0.0
     reorder: float = 0.0
     delay_us: int = 0
+    mtu: int = MTU_BYTES
+    """Bytes of the largest IP packet; all links of a star have the same, as long as it lives."""
 
     def __post_init__(self) -> None:
         if self.rate_mbit is not None and self.rate_mbit <= 0:
@@ -68,6 +77,8 @@ class Link:
                 raise ValueError(f"{name} is a share of packets, 0 <= share < 1, not {share}")
         if self.delay_us < 0:
             raise ValueError(f"delay_us must not be negative: {self.delay_us}")
+        if not MTU_BYTES_MIN <= self.mtu <= MTU_BYTES_MAX:
+            raise ValueError(f"mtu must be {MTU_BYTES_MIN} to {MTU_BYTES_MAX} bytes of IP packet, not {self.mtu}")
 
     @property
     def impaired(self) -> bool:
@@ -78,6 +89,11 @@ class Link:
         """Does the link let trains of packets through as one buffer?"""
         return self.rate_mbit is None and not self.impaired
 
+    @property
+    def frame_bytes(self) -> int:
+        """A full packet as the shaper counts it."""
+        return self.mtu + ETHERNET_HEADER_BYTES
+
     def __str__(self) -> str:
         parts = ["unshaped" if self.rate_mbit is None else f"{self.rate_mbit:g} Mbit/s"]
         parts += [
@@ -85,6 +101,8 @@ class Link:
         ]
         if self.delay_us:
             parts.append(f"delay {self.delay_us} us")
+        if self.mtu != MTU_BYTES:
+            parts.append(f"MTU {self.mtu}")
         return ", ".join(parts)
 
 
@@ -97,11 +115,8 @@ def train_packets(link: Link, *, netem: bool) -> int:
     """How many packets may go through a queue of this link as one buffer."""
     if link.impaired and netem:
         return 1
-    return (
-        TRAIN_PACKETS_MAX
-        if link.rate_mbit is None
-        else min(TRAIN_PACKETS_MAX, burst_bytes(link.rate_mbit) // FRAME_BYTES)
-    )
+    packets = TRAIN_BYTES_MAX // link.mtu
+    return packets if link.rate_mbit is None else min(packets, burst_bytes(link.rate_mbit) // link.frame_bytes)
 
 
 def tc_commands(link: Link, device: str, *, netem: bool) -> list[str]:
@@ -122,20 +137,25 @@ def tc_commands(link: Link, device: str, *, netem: bool) -> list[str]:
     return [*commands, *_filter_commands(link, device)]
 
 
-def detour_commands() -> list[str]:
+def detour_commands(link: Link) -> list[str]:
     """The queue of the long way round."""
-    bucket = f"tbf rate {DETOUR_RATE} burst {PEAK_BUCKET_BYTES} limit {DETOUR_QUEUE_BYTES}"
+    limit = DETOUR_QUEUE_FRAMES * link.frame_bytes
+    bucket = f"tbf rate {DETOUR_RATE} burst {_single_frame_bucket_bytes(link)} limit {limit}"
     return [f"qdisc add dev {DETOUR_DEVICE} root {bucket}"]
 
 
 def _rate_commands(link: Link, device: str, *, cut_trains: bool) -> list[str]:
     if link.rate_mbit is None:
         return []
-    peak = f" peakrate {PEAK_RATE} mtu {PEAK_BUCKET_BYTES}" if cut_trains else ""
+    peak = f" peakrate {PEAK_RATE} mtu {_single_frame_bucket_bytes(link)}" if cut_trains else ""
     return [
         f"qdisc add dev {device} root handle 1: tbf rate {round(link.rate_mbit * 1e6)}bit"
         f" burst {burst_bytes(link.rate_mbit)}{peak} limit {QUEUE_BYTES}"
     ]
+
+
+def _single_frame_bucket_bytes(link: Link) -> int:
+    return link.frame_bytes + SINGLE_FRAME_SLACK_BYTES
 
 
 def _netem_arguments(link: Link) -> str:

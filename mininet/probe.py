@@ -28,6 +28,8 @@ PORT = 20_000
 SILENCE_S = 0.5
 # setsockopt(2): the kernel cuts each buffer into datagrams of this size.
 _UDP_SEGMENT = 103
+# ip(7): a datagram above the MTU is an error, and is not cut into fragments.
+_IP_MTU_DISCOVER, _IP_PMTUDISC_DO = 10, 2
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,7 @@ class ProbeReport:
 def measure(
     sender: Host, receiver: Host, *, count: int, datagram_bytes: int = DATAGRAM_BYTES, train: int = 1
 ) -> ProbeReport:
-    """Sends `count` datagrams as fast as the path takes them, and reports."""
+    """Sends `count` datagrams as fast as the path takes them, and reports. StarError if they are above the MTU."""
     program = [sys.executable, str(Path(__file__).resolve())]
     arguments = [receiver.address, str(PORT), str(count)]
     process = receiver.popen([*program, "receive", *arguments], stdout=subprocess.PIPE)
@@ -99,6 +101,7 @@ def receive(address: str, port: int, count: int) -> ProbeReport:
 def send(address: str, port: int, count: int, datagram_bytes: int, train: int) -> None:
     filler = bytes(datagram_bytes - 4)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as client:
+        client.setsockopt(socket.IPPROTO_IP, _IP_MTU_DISCOVER, _IP_PMTUDISC_DO)
         client.connect((address, port))
         if train > 1:
             client.setsockopt(socket.IPPROTO_UDP, _UDP_SEGMENT, datagram_bytes)

@@ -11,9 +11,11 @@ Theory of operation. Each worker, the switch and a manager is a network namespac
        ...                |   in the switch           ...                  |   in the manager
                                                    switch   --- manage0 ---+
 
-The star (10.111.0.0/24) is what is measured; `links.py` says how its links are shaped. The bridge lets workers talk to
-each other, as ring all-reduce needs, and a software switch listens on the bridge's own address. The management network
-(10.112.0.0/24) is never shaped: rendezvous, control and launchers use it and take nothing from the star.
+The star (10.111.0.0/24) is what is measured; `links.py` says how its links are shaped, and how large packets may be.
+The bridge lets workers talk to each other, as ring all-reduce needs, and a software switch listens on the bridge's own
+address. The management network (10.112.0.0/24) is never shaped: rendezvous, control and launchers use it and take
+nothing from the star. Its packets are as large as the star's, since a worker of Wiresum goes by the MTU of its route to
+the join service.
 
 Addresses and neighbours are fixed, IPv6 is off and the bridges learn nothing by flooding: nothing but the experiment
 sends on the star. Interfaces are created right inside the namespaces, so the host's own network is never touched.
@@ -38,7 +40,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from links import DETOUR_DEVICE, Link, detour_commands, tc_commands, train_packets
+from links import DETOUR_DEVICE, MTU_BYTES, Link, detour_commands, tc_commands, train_packets
 
 WORKERS_MAX = 32
 STAR_DEVICE = "star0"
@@ -108,13 +110,14 @@ class Star:
         self.manager = Host(f"{prefix}-manager", "", "10.112.0.1")
         self.switch = Host(f"{prefix}-switch", "10.111.0.1", "10.112.0.2")
         self.workers = [Host(f"{prefix}-worker{i}", f"10.111.0.{10 + i}", f"10.112.0.{10 + i}") for i in range(workers)]
-        self.link = Link()
+        # Until it is reshaped, as wide as asked and unshaped.
+        self.link = Link(mtu=link.mtu if link else MTU_BYTES)
         self._closed = False
         self.netem = False
         atexit.register(self.close)
         try:
             self._build()
-            self.reshape(link or Link())
+            self.reshape(link or self.link)
         except BaseException:
             self.close()
             raise
@@ -135,7 +138,12 @@ class Star:
         return ends + [(self.switch, f"port{i}") for i in range(len(self.workers))]
 
     def reshape(self, link: Link) -> None:
-        """Makes every link like `link`, from the next packet on. Connections that live on keep their segment sizes."""
+        """Makes every link like `link`, from the next packet on. Connections that live on keep their segment sizes.
+
+        ValueError for another MTU: whoever has looked at the old one would send packets that are too large.
+        """
+        if link.mtu != self.link.mtu:
+            raise ValueError(f"this star has an MTU of {self.link.mtu}; build a new one for an MTU of {link.mtu}")
         commands = {host.namespace: [] for host in self.hosts}  # type: dict[str, list[str]]
         for host, device in self.ports():
             lines = commands[host.namespace]
@@ -164,9 +172,9 @@ class Star:
     def _build(self) -> None:
         lines = [f"netns add {host.namespace}" for host in self.hosts]
         for i, worker in enumerate(self.workers):
-            lines.append(_veth(worker, STAR_DEVICE, self.switch, f"port{i}"))
-            lines.append(_veth(worker, MANAGEMENT_DEVICE, self.manager, f"port{i}"))
-        lines.append(_veth(self.switch, MANAGEMENT_DEVICE, self.manager, "port-switch"))
+            lines.append(_veth(worker, STAR_DEVICE, self.switch, f"port{i}", self.link.mtu))
+            lines.append(_veth(worker, MANAGEMENT_DEVICE, self.manager, f"port{i}", self.link.mtu))
+        lines.append(_veth(self.switch, MANAGEMENT_DEVICE, self.manager, "port-switch", self.link.mtu))
         _run(["ip", "-batch", "-"], stdin="\n".join(lines))
         self.netem = _has_netem(self.switch)
         for host in self.hosts:
@@ -177,17 +185,19 @@ class Star:
             host.run(["sh", "-c", f"! test -e {hook} || echo 0 > {hook}"])
         if not self.netem:
             for host in (self.switch, *self.workers):
-                _run(["tc", "-n", host.namespace, "-batch", "-"], stdin="\n".join(detour_commands()))
+                _run(["tc", "-n", host.namespace, "-batch", "-"], stdin="\n".join(detour_commands(self.link)))
 
     def _host_lines(self, host: Host) -> list[str]:
         count = len(self.workers)
         lines = ["link set lo up"]
         if host.address and not self.netem:
-            lines += [f"link add name {DETOUR_DEVICE} type ifb", f"link set dev {DETOUR_DEVICE} addrgenmode none up"]
+            lines.append(f"link add name {DETOUR_DEVICE} mtu {self.link.mtu} type ifb")
+            lines.append(f"link set dev {DETOUR_DEVICE} addrgenmode none up")
         if host is self.switch:
-            lines += _bridge_lines(STAR_DEVICE, [f"port{i}" for i in range(count)])
+            lines += _bridge_lines(STAR_DEVICE, [f"port{i}" for i in range(count)], self.link.mtu)
         if host is self.manager:
-            lines += _bridge_lines(MANAGEMENT_DEVICE, [*(f"port{i}" for i in range(count)), "port-switch"])
+            ports = [*(f"port{i}" for i in range(count)), "port-switch"]
+            lines += _bridge_lines(MANAGEMENT_DEVICE, ports, self.link.mtu)
         devices = {MANAGEMENT_DEVICE: host.management_address} | ({STAR_DEVICE: host.address} if host.address else {})
         for device, address in devices.items():
             lines.append(f"link set dev {device} address {_mac(address)} addrgenmode none up")
@@ -237,12 +247,13 @@ def termination_as_exit() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _veth(host: Host, device: str, peer: Host, peer_device: str) -> str:
-    return f"link add name {device} netns {host.namespace} type veth peer name {peer_device} netns {peer.namespace}"
+def _veth(host: Host, device: str, peer: Host, peer_device: str, mtu: int) -> str:
+    ends = f"name {device} netns {host.namespace} mtu {mtu}", f"name {peer_device} netns {peer.namespace} mtu {mtu}"
+    return f"link add {ends[0]} type veth peer {ends[1]}"
 
 
-def _bridge_lines(bridge: str, ports: Sequence[str]) -> list[str]:
-    lines = [f"link add name {bridge} type bridge stp_state 0 forward_delay 0 mcast_snooping 0"]
+def _bridge_lines(bridge: str, ports: Sequence[str], mtu: int) -> list[str]:
+    lines = [f"link add name {bridge} mtu {mtu} type bridge stp_state 0 forward_delay 0 mcast_snooping 0"]
     return lines + [f"link set dev {port} master {bridge} addrgenmode none up" for port in ports]
 
 

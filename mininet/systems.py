@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cohort import Cohort, CohortError
+from links import MTU_BYTES
 from star import MANAGEMENT_DEVICE, MANAGEMENT_NETWORK, STAR_DEVICE, STAR_NETWORK, Host, Star
 
 FOLDER = Path(__file__).resolve().parent
@@ -46,16 +47,24 @@ class Site:
     network: str
     management_device: str
     management_network: str
+    mtu: int = MTU_BYTES
 
     @classmethod
     def of_star(cls, star: Star) -> Site:
         return cls(
-            star.workers, star.switch, star.manager, STAR_DEVICE, STAR_NETWORK, MANAGEMENT_DEVICE, MANAGEMENT_NETWORK
+            star.workers,
+            star.switch,
+            star.manager,
+            STAR_DEVICE,
+            STAR_NETWORK,
+            MANAGEMENT_DEVICE,
+            MANAGEMENT_NETWORK,
+            star.link.mtu,
         )
 
     @classmethod
     def of_loopback(cls, host: Host, ranks: int) -> Site:
-        """All in one namespace, over its loopback."""
+        """All in one namespace, over its loopback; packets as on Ethernet, though it would carry larger ones."""
         here = Host(host.namespace, "127.0.0.1", "127.0.0.1")
         return cls([here] * ranks, here, here, "lo", "127.0.0.0/8", "lo", "127.0.0.0/8")
 
@@ -108,6 +117,7 @@ class Wiresum(System):
     def _start_all(self, cohort: Cohort, site: Site) -> None:
         control = f"{site.switch.management_address}:{CONTROL_PORT}"
         command = [sys.executable, "-m", "wiresum.cli", "switch", "--bind", site.switch.address, "--control", control]
+        command += ["--mtu", str(site.mtu)]
         switch = _logged(site.switch, command, {}, cohort.log("switch"))
         cohort.adopt(switch)
         cohort.switch_pid = switch.pid

@@ -1,9 +1,9 @@
-"""Compiles the switch program into p4src/compiled, with p4c, so that controller and tests need no compiler.
+"""Compiles the switch program into p4src/wiresum/compiled, with p4c, so that controller and tests need no compiler.
 
     python p4src/compile_program.py           compile for every target whose compiler is here
     python p4src/compile_program.py --check   say what is stale; needs no compiler
 
-The record, compiled/program.json, has the hash of the sources that each file was made from. A file whose hash is not
+The record, program.json, has the hash of the sources that each file was made from. A file whose hash is not
 that of the sources is stale, and a test is red until this has run again.
 """
 
@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 FOLDER = Path(__file__).resolve().parent
-COMPILED = FOLDER / "compiled"
+COMPILED = FOLDER / "wiresum" / "compiled"
 RECORD = COMPILED / "program.json"
 COMPILE_TIMEOUT_S = 1800
 INSTALL = "install p4c: p4lang's own packages, or its container image p4lang/p4c"

@@ -12,27 +12,15 @@ from pathlib import Path
 import pytest
 
 import allreduce_bench
-import star as star_module
-from star import Star, StarError
-from systems import SYSTEMS, Gloo
+from systems import SYSTEMS
 
 PROGRAM = Path(allreduce_bench.__file__)
 
 
-def _unavailable() -> str | None:
-    try:
-        star_module.check_prerequisites()
-        Star(1).close()
-    except StarError as error:
-        return str(error)
-    return Gloo().missing()
+needs_gloo_on_a_star = pytest.mark.usefixtures("gloo_on_a_star")
 
 
-_REASON = _unavailable()
-needs_root = pytest.mark.skipif(_REASON is not None, reason=str(_REASON))
-
-
-@needs_root
+@needs_gloo_on_a_star
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_every_installed_system_sums_rightly_on_shaped_and_lossy_links(tmp_path: Path) -> None:
@@ -55,7 +43,20 @@ def test_every_installed_system_sums_rightly_on_shaped_and_lossy_links(tmp_path:
     assert not _namespaces_of(os.getpid())
 
 
-@needs_root
+@pytest.mark.usefixtures("namespaces")
+@pytest.mark.slow
+def test_unshaped_links_are_measured_at_both_mtus(tmp_path: Path) -> None:
+    path = tmp_path / "allreduce.json"
+    arguments = ["--systems", "wiresum", "--workers", "2", "--link", "none", "--bytes", "400000", "--repetitions", "1"]
+    assert allreduce_bench.main([*arguments, "--json", str(path)]) == 0
+    records = json.loads(path.read_text())
+    assert [(record["link_mbit"], record["mtu"]) for record in records] == [(None, 1500), (None, 9000)]
+    assert all(record["correct"] for record in records)
+    # The switch that was started last is the one with jumbo frames.
+    assert "2232 lanes" in (tmp_path / "log" / "wiresum-switch.log").read_text()
+
+
+@needs_gloo_on_a_star
 @pytest.mark.timeout(120)
 def test_ctrl_c_writes_what_was_measured_and_leaves_nothing(tmp_path: Path) -> None:
     path = tmp_path / "allreduce.json"
@@ -83,7 +84,7 @@ def test_without_root_it_says_so(monkeypatch: pytest.MonkeyPatch, capsys: pytest
     assert "need root" in capsys.readouterr().out
 
 
-@needs_root
+@needs_gloo_on_a_star
 def test_a_system_that_is_not_installed_is_left_out_with_what_to_install(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

@@ -34,6 +34,19 @@ def test_a_fast_link_alone_has_no_loss_experiment() -> None:
     assert parse_options(["--link", "1gbit"]).experiments == ("rate",)
 
 
+def test_unshaped_links_carry_packets_of_two_sizes_unless_asked_otherwise() -> None:
+    assert parse_options([]).unshaped_mtus == (1500, 9000)
+    options = parse_options(["--link", "none", "--mtu", "9000"])
+    assert options.unshaped_mtus == (9000,)
+    assert {case.mtu for case in options.cases("unshaped", 4, None, mtu=9000)} == {9000}
+    assert {case.mtu for case in options.cases("rate", 4, 100.0)} == {1500}
+
+
+def test_short_repetitions_are_more() -> None:
+    options = parse_options(["--repetitions", "3"])
+    assert (options.repetitions_of("rate"), options.repetitions_of("unshaped")) == (3, 12)
+
+
 def test_only_names_the_experiments() -> None:
     assert parse_options(["--only", "latency,numeric"]).experiments == ("latency", "numeric")
 
@@ -54,7 +67,7 @@ def test_lane_widths_are_wiresums_alone_and_take_turns_with_the_peers() -> None:
 
 
 def test_outside_the_grid_only_the_widest_lanes_are_measured() -> None:
-    (own, gloo) = parse_options([]).cases("loss", 8, 100.0, 0.01)
+    (own, gloo) = parse_options([]).cases("loss", 8, 100.0, loss=0.01)
     assert (own.system, own.lane_bits, own.loss) == ("wiresum", 32, 0.01)
     assert gloo.system == "gloo"
     assert parse_options([]).cases("unshaped", 4, None)[0].bytes == UNSHAPED_BYTES
@@ -77,6 +90,8 @@ def test_quick_means_less_of_everything_and_bytes_override_it() -> None:
         (["--loss", "1.5"], "share of packets"),
         (["--repetitions", "0"], "repetitions"),
         (["--only", "speed"], "none of rate"),
+        (["--mtu", "575"], "from 576 to 9216"),
+        (["--mtu", "9000", "--link", "100mbit"], "add --link none"),
         (["--work", "2"], "unrecognized"),
     ],
 )

@@ -8,7 +8,7 @@ from allreduce_record import Case, Experiment, Measurement, physical_bound_mbit,
 from cohort import Repetition
 from links import burst_bytes
 
-KEYS = {"system", "workers", "link_mbit", "dtype", "lane_bits", "bytes", "loss", "seconds", "goodput_mbit"}
+KEYS = {"system", "workers", "link_mbit", "dtype", "lane_bits", "bytes", "loss", "seconds", "goodput_mbit", "mtu"}
 KEYS |= {"bound_ratio", "cpu_seconds_per_gb_worker", "cpu_seconds_per_gb_switch", "retransmissions"}
 
 
@@ -39,6 +39,12 @@ def test_narrow_lanes_have_a_bound_of_their_own() -> None:
     for bits, packets in ((16, 5000), (8, 2500)):
         narrow = case(lane_bits=bits)
         assert physical_bound_mbit(narrow) == pytest.approx(paced(narrow, packets * 1506))
+
+
+def test_jumbo_packets_have_a_higher_bound() -> None:
+    jumbo = case(bytes=8928 * 1000, mtu=9000)
+    assert physical_bound_mbit(jumbo) == pytest.approx(paced(jumbo, 1000 * (9014 - 20)))
+    assert ring_bound_mbit(case("gloo", mtu=9000)) == pytest.approx(100 * 8948 / 9014 / 1.75, rel=0.003)
 
 
 def test_a_tensor_that_fits_the_burst_has_no_bound() -> None:

@@ -36,12 +36,14 @@ def full_run() -> Records:
         record("wiresum", 8, 84.0, experiment="loss", loss=0.01),
         record("gloo", 8, 20.0, experiment="loss", loss=0.01),
     ]
-    records += [record(name, 4, mbit, experiment="unshaped", link_mbit=None) for name, mbit in UNSHAPED.items()]
+    records += [
+        record(name, 4, mbit, experiment="unshaped", link_mbit=None, mtu=mtu) for (name, mtu), mbit in UNSHAPED.items()
+    ]
     return [*records, latency("wiresum", 2, 150e-6), latency("gloo", 2, 100e-6)]
 
 
 LANES = {16: 187.0, 8: 300.0}
-UNSHAPED = {"wiresum": 4800.0, "gloo": 3500.0}
+UNSHAPED = {("wiresum", 1500): 3400.0, ("gloo", 1500): 3500.0, ("wiresum", 9000): 4800.0, ("gloo", 9000): 3600.0}
 ROWS: list[dict[str, object]] = [
     {
         "operation": operation,
@@ -73,7 +75,11 @@ def test_promises_are_held_against_the_right_records() -> None:
     assert found(records, [], "16-bit").met is True
     assert found(records, [], "8-bit").met is False
     assert found(records, [], "loss").met is True
-    assert found(records, [], "unshaped links, N = 4").met is True
+    assert found(records, [], "MTU 1500, N = 4: times Gloo").met is False
+    jumbo = found(records, [], "MTU 9000, N = 4: times Gloo")
+    assert jumbo.met is True
+    assert jumbo.value is not None
+    assert abs(jumbo.value - 4800 / 3600) < 0.01
     assert found(records, [], "loopback, N = 2").met is True
 
 
@@ -105,7 +111,7 @@ def test_a_whole_run_can_be_printed_and_drawn(tmp_path: Any) -> None:
     print_tables(records, conversions(ROWS), console)
     print_targets(records, conversions(ROWS), console)
     text = console.export_text()
-    for words in ("Wiresum", "Open MPI", "not met", "Packets lost", "1 kB over loopback"):
+    for words in ("Wiresum", "Open MPI", "not met", "Packets lost", "1 kB over loopback", "unshaped, MTU 9000"):
         assert words in text
     picture = tmp_path / "allreduce.png"
     chart.draw(records, picture)

@@ -7,25 +7,14 @@ from pathlib import Path
 
 import pytest
 
-import star as star_module
 from cohort import Cohort, CohortError, CohortTimeoutError, process_cpu_seconds
-from star import Star, StarError
+from star import Star
 from systems import Gloo, Site, Workshop
 
 ELEMENTS = 100_000
 
 
-def _unavailable() -> str | None:
-    try:
-        star_module.check_prerequisites()
-        Star(1).close()
-    except StarError as error:
-        return str(error)
-    return Gloo().missing()
-
-
-_REASON = _unavailable()
-pytestmark = [pytest.mark.skipif(_REASON is not None, reason=str(_REASON)), pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.usefixtures("gloo_on_a_star"), pytest.mark.timeout(120)]
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from links import Link
-from star import Star, StarError
+from star import Star
 
 WORKERS = 3
 CONTROL_PORT = 43487
@@ -17,16 +17,7 @@ PATIENCE_S = 150.0
 PROGRAM = Path(__file__).with_name("faulty_worker.py")
 
 
-def _unavailable() -> str | None:
-    try:
-        Star(1).close()
-    except StarError as error:
-        return str(error)
-    return None
-
-
-_REASON = _unavailable()
-pytestmark = [pytest.mark.skipif(_REASON is not None, reason=str(_REASON)), pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.usefixtures("namespaces"), pytest.mark.timeout(240)]
 
 LINKS = {
     "loss": Link(rate_mbit=1000, loss=0.03),

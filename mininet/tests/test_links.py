@@ -5,10 +5,10 @@ import pytest
 from links import (
     BURST_BYTES_MIN,
     DETOUR_DEVICE,
-    TRAIN_PACKETS_MAX,
     Link,
     UnsupportedLinkError,
     burst_bytes,
+    detour_commands,
     tc_commands,
     train_packets,
 )
@@ -29,7 +29,7 @@ def test_a_rate_is_a_bucket_that_trains_pass() -> None:
 def test_a_bucket_holds_a_millisecond_and_never_less_than_a_train() -> None:
     assert burst_bytes(1) == BURST_BYTES_MIN
     assert burst_bytes(1000) == 125_000
-    assert train_packets(Link(rate_mbit=1000), netem=False) == TRAIN_PACKETS_MAX
+    assert train_packets(Link(rate_mbit=1000), netem=False) == 43
 
 
 def test_trains_are_cut_before_netem() -> None:
@@ -37,6 +37,15 @@ def test_trains_are_cut_before_netem() -> None:
     assert "peakrate 100gbit mtu 1600" in tc_commands(link, "star0", netem=True)[0]
     assert train_packets(link, netem=True) == 1
     assert train_packets(link, netem=False) == 21
+
+
+def test_queues_hold_frames_of_the_links_mtu() -> None:
+    jumbo = Link(rate_mbit=100, loss=0.01, mtu=9000)
+    assert "peakrate 100gbit mtu 9100" in tc_commands(jumbo, "star0", netem=True)[0]
+    assert train_packets(Link(rate_mbit=100, mtu=9000), netem=False) == 3
+    assert train_packets(Link(mtu=9000), netem=False) == 7
+    assert "burst 9100 limit 144224" in detour_commands(jumbo)[0]
+    assert "burst 1600 limit 24224" in detour_commands(Link())[0]
 
 
 def test_netem_sits_below_the_bucket_where_packets_have_been_cut() -> None:
@@ -71,7 +80,9 @@ def test_a_delay_without_netem_is_refused_with_the_reason() -> None:
         tc_commands(Link(delay_us=100), "star0", netem=False)
 
 
-@pytest.mark.parametrize("wrong", [{"rate_mbit": 0}, {"loss": 1.0}, {"duplicate": -0.1}, {"delay_us": -1}])
+@pytest.mark.parametrize(
+    "wrong", [{"rate_mbit": 0}, {"loss": 1.0}, {"duplicate": -0.1}, {"delay_us": -1}, {"mtu": 575}, {"mtu": 9217}]
+)
 def test_a_link_that_makes_no_sense_is_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(ValueError, match=next(iter(wrong)).partition("_")[0]):
         Link(**wrong)  # type: ignore[arg-type]
@@ -80,3 +91,4 @@ def test_a_link_that_makes_no_sense_is_refused(wrong: dict[str, float]) -> None:
 def test_a_link_says_what_it_is() -> None:
     assert str(Link()) == "unshaped"
     assert str(Link(rate_mbit=100, loss=0.01)) == "100 Mbit/s, loss 1.00%"
+    assert str(Link(mtu=9000)) == "unshaped, MTU 9000"

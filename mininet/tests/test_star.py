@@ -22,17 +22,7 @@ FOLDER = Path(__file__).resolve().parent.parent
 DATAGRAMS = 4000
 
 
-def _unavailable() -> str | None:
-    try:
-        star_module.check_prerequisites()
-        Star(1).close()
-    except StarError as error:
-        return str(error)
-    return None
-
-
-_REASON = _unavailable()
-pytestmark = [pytest.mark.skipif(_REASON is not None, reason=str(_REASON)), pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.usefixtures("namespaces"), pytest.mark.timeout(120)]
 
 
 @pytest.fixture
@@ -185,6 +175,44 @@ def test_reshaping_takes_the_old_link_away(star: Star) -> None:
     report = probe.measure(star.workers[0], star.workers[1], count=500)
     assert (report.lost, report.duplicated) == (0, 0)
     assert "tbf" not in star.workers[0].run(["tc", "qdisc", "show", "dev", "star0"])
+
+
+def _full_datagram(mtu: int) -> int:
+    return mtu - 20 - 8
+
+
+def test_jumbo_packets_go_from_end_to_end_and_nothing_larger() -> None:
+    with Star(2, Link(mtu=9000)) as star:
+        first, second = star.workers
+        for sender, receiver in ((first, second), (first, star.switch), (star.switch, second)):
+            report = probe.measure(sender, receiver, count=50, datagram_bytes=_full_datagram(9000))
+            assert (report.received, report.lost) == (50, 0)
+        with pytest.raises(StarError, match="too long"):
+            probe.measure(first, second, count=1, datagram_bytes=_full_datagram(9000) + 1)
+
+
+def test_a_link_carries_no_jumbo_packet_unless_asked_to(star: Star) -> None:
+    first, second = star.workers
+    assert probe.measure(first, second, count=50, datagram_bytes=_full_datagram(1500)).lost == 0
+    for larger in (_full_datagram(1500) + 1, _full_datagram(9000)):
+        with pytest.raises(StarError, match="too long"):
+            probe.measure(first, second, count=1, datagram_bytes=larger)
+
+
+def test_jumbo_packets_pass_buckets_and_the_long_way_round() -> None:
+    with Star(2, Link(rate_mbit=400, mtu=9000)) as star:
+        full = _full_datagram(9000)
+        report = probe.measure(star.workers[0], star.switch, count=500, datagram_bytes=full)
+        assert (report.received, report.late) == (500, 0)
+        star.reshape(Link(rate_mbit=200, reorder=0.02, mtu=9000))
+        report = probe.measure(star.workers[0], star.switch, count=2000, datagram_bytes=full)
+        assert report.late > 0
+
+
+def test_a_star_keeps_its_mtu(star: Star) -> None:
+    with pytest.raises(ValueError, match="MTU of 1500; build a new one"):
+        star.reshape(Link(mtu=9000))
+    assert star.link == Link()
 
 
 def test_segmentation_offload_is_off_on_shaped_links_and_on_otherwise(star: Star) -> None:

@@ -1,4 +1,4 @@
-"""What is committed in p4src/compiled is what p4src says."""
+"""What is committed in p4src/wiresum/compiled is what p4src says."""
 
 from __future__ import annotations
 

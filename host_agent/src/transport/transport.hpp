@@ -34,6 +34,11 @@ struct TransportStats {
   std::uint64_t send_failures = 0;  // datagrams that the system would not take: lost, repaired by timers
 };
 
+/// The most frames, up to `frames_max`, that are whole trains; `frames_max` if that is less than one.
+inline std::size_t whole_trains(std::size_t frames_max, std::size_t train_frames) noexcept {
+  return train_frames < frames_max ? frames_max - frames_max % train_frames : frames_max;
+}
+
 class Transport {
  public:
   virtual ~Transport() = default;
@@ -44,6 +49,9 @@ class Transport {
   /// Frame i is frame_memory() + i * frame_stride().
   [[nodiscard]] virtual std::byte* frame_memory() noexcept = 0;
   [[nodiscard]] virtual std::size_t frame_stride() const noexcept = 0;
+
+  /// How many frames of this length go out as one: a burst of whole trains costs least for each frame.
+  [[nodiscard]] virtual std::size_t train_frames(std::size_t frame_bytes) const noexcept = 0;
 
   /// Takes what has arrived, at most out.size() datagrams, without blocking. Returns how many.
   [[nodiscard]] virtual std::size_t receive(std::span<RxDatagram> out) noexcept = 0;

@@ -212,6 +212,24 @@ TEST(Udp, FramesThatPacketsFillLieSideBySide) {
   EXPECT_EQ(transport.frame_stride(), 1464U);
 }
 
+TEST(Udp, ATrainIsWhatOneMessageCarries) {
+  const UdpTransport with(UdpConfig{.offload = true}, one(UdpSocket(kAnyPort)));
+  EXPECT_EQ(with.train_frames(1464), 44U);  // 64 kB
+  EXPECT_EQ(with.train_frames(8952), 7U);
+  EXPECT_EQ(with.train_frames(24), 64U);
+  EXPECT_EQ(with.train_frames(65504), 1U);
+  const UdpTransport without(UdpConfig{.offload = false}, one(UdpSocket(kAnyPort)));
+  EXPECT_EQ(without.train_frames(1464), 1U);
+}
+
+TEST(Udp, ABurstIsCutIntoWholeTrains) {
+  EXPECT_EQ(whole_trains(64, 44), 44U);
+  EXPECT_EQ(whole_trains(64, 7), 63U);
+  EXPECT_EQ(whole_trains(64, 1), 64U);
+  EXPECT_EQ(whole_trains(64, 64), 64U);
+  EXPECT_EQ(whole_trains(16, 44), 16U);
+}
+
 TEST(UdpSocket, BindsABlockOfConsecutivePorts) {
   const std::vector<UdpSocket> sockets = bind_consecutive(kAnyPort, 16);
   ASSERT_EQ(sockets.size(), 16U);

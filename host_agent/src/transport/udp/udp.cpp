@@ -6,7 +6,9 @@
 //
 // Sending. A burst is cut into *runs*: consecutive frames of one length, since GSO cuts a buffer into equal pieces.
 // A run is gathered by an iovec for each stretch of memory that its frames make, which serve every endpoint: a
-// multicast to N workers costs N messages in one sendmmsg, and no copy of ours. Without GSO a run is one frame.
+// multicast to N workers costs N messages in one sendmmsg, and no copy of ours. Without GSO a run is one frame. The
+// longest run is a *train*, 64 kB; a message costs much the same whatever its length, so callers make bursts of whole
+// trains: 44 packets of an MTU of 1500 rather than 64, which would leave as 44 and 20.
 //
 // Several ports. A switch's thread serves many ports, most of them idle: epoll tells which have something, one of
 // them is drained in each call, in turn.
@@ -249,13 +251,14 @@ struct UdpTransport::Impl {
     static_cast<void>(!read(wake_event, &count, sizeof count));
   }
 
+  /// How many frames of this length one message can carry.
+  [[nodiscard]] std::size_t train_frames(std::size_t frame_bytes) const noexcept {
+    return gso ? std::clamp<std::size_t>(kRunBytesMax / std::max<std::size_t>(frame_bytes, 1), 1, kSegmentsMax) : 1;
+  }
+
   /// How many frames from the front of `burst` one message can carry.
   [[nodiscard]] std::size_t run_length(std::span<const TxFrame> burst) const noexcept {
-    if (!gso) {
-      return 1;
-    }
-    const std::size_t bytes = std::max<std::size_t>(burst.front().bytes, 1);
-    const std::size_t limit = std::min({burst.size(), kSegmentsMax, kRunBytesMax / bytes});
+    const std::size_t limit = std::min(burst.size(), train_frames(burst.front().bytes));
     std::size_t length = 1;
     while (length < limit && burst[length].bytes == burst.front().bytes) {
       ++length;
@@ -405,6 +408,10 @@ int UdpTransport::take_error() noexcept { return impl_->last_error.exchange(0, s
 std::byte* UdpTransport::frame_memory() noexcept { return impl_->frames.first(); }
 
 std::size_t UdpTransport::frame_stride() const noexcept { return impl_->frames.stride(); }
+
+std::size_t UdpTransport::train_frames(std::size_t frame_bytes) const noexcept {
+  return impl_->train_frames(frame_bytes);
+}
 
 std::size_t UdpTransport::receive(std::span<RxDatagram> out) noexcept {
   std::size_t count = 0;

@@ -32,6 +32,7 @@ class UdpTransport final : public Transport {
 
   std::byte* frame_memory() noexcept override;
   std::size_t frame_stride() const noexcept override;
+  std::size_t train_frames(std::size_t frame_bytes) const noexcept override;
   std::size_t receive(std::span<RxDatagram> out) noexcept override;
   void send(std::span<const TxFrame> frames, std::span<const wire::Endpoint> to, std::uint8_t port) noexcept override;
   void wait(std::int64_t timeout_ns) noexcept override;
