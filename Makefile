@@ -21,12 +21,12 @@ export CTEST_PARALLEL_LEVEL := $(JOBS)
 export PATH := $(abspath $(VENV))/bin:$(PATH)
 
 py := $(VENV)/bin/python
-code := host_agent soft_switch controller $(wildcard mininet)
+code := host_agent soft_switch controller p4src bmv2_tests mininet
 cpp := $(shell find host_agent soft_switch -name '*.cpp' -o -name '*.hpp')
 scripts := $(wildcard .ci/*)
 # What an installation is made from; tests, examples and benchmarks are not part of it.
 installed := pyproject.toml CMakeLists.txt $(shell find host_agent/src host_agent/python soft_switch/src soft_switch/wiresum \
-  controller/wiresum host_agent/CMakeLists.txt soft_switch/CMakeLists.txt -type f \
+  controller/wiresum p4src/wiresum/compiled host_agent/CMakeLists.txt soft_switch/CMakeLists.txt -type f \
   \( -name '*.cpp' -o -name '*.hpp' -o -name '*.py' -o -name '*.pyi' -o -name 'py.typed' -o -name CMakeLists.txt \))
 
 .PHONY: help
@@ -51,9 +51,15 @@ $(ready)-bench: .ci/setup .ci/probes.sh $(installed)
 
 # ---- using it ------------------------------------------------------------------------------------------------------
 
-.PHONY: demo bench
+.PHONY: demo demo-bmv2 science bench
 demo: $(ready)-demo  ##! train on four workers through a software switch, and over Gloo; picture and JSON in build/demo
 	$(py) host_agent/examples/digits/demo.py $(ARGS)
+
+demo-bmv2: $(ready)-dev  ##! train through bmv2 running the P4 program, and through the software switch (root; needs simple_switch_grpc)
+	$(py) mininet/bmv2_demo.py $(ARGS)
+
+science: $(ready)-demo  ##! run the compression experiments; tables, and pictures in build/science
+	$(py) host_agent/examples/science/science.py $(ARGS)
 
 bench: $(ready)-bench  ##! compare wiresum, Gloo and Open MPI on shaped links (root); results in build/bench
 	$(py) mininet/allreduce_bench.py $(ARGS)
@@ -105,8 +111,8 @@ soak: $(ready)-dev  ##! run the simulation with SOAK_SEEDS=10000 seeds; a failin
 
 # ---- the code itself -----------------------------------------------------------------------------------------------
 
-.PHONY: lint lint-python lint-types lint-imports lint-cpp lint-tidy lint-proto lint-shell format proto
-lint: lint-python lint-types lint-imports lint-proto lint-cpp lint-tidy lint-shell  ##! check style, types, layers and C++ (all must pass)
+.PHONY: lint lint-python lint-types lint-imports lint-cpp lint-tidy lint-proto lint-p4 lint-shell format proto p4
+lint: lint-python lint-types lint-imports lint-proto lint-p4 lint-cpp lint-tidy lint-shell  ##! check style, types, layers and C++ (all must pass)
 
 lint-python: $(ready)-dev
 	$(VENV)/bin/ruff check --quiet .
@@ -120,6 +126,9 @@ lint-imports: $(ready)-dev
 
 lint-proto: $(ready)-dev
 	$(py) controller/wiresum/join/generate.py --check
+
+lint-p4:
+	$(PYTHON) p4src/compile_program.py --check
 
 lint-cpp: $(ready)-dev
 	$(VENV)/bin/clang-format --dry-run -Werror $(cpp)
@@ -139,6 +148,9 @@ format: $(ready)-dev  ##! format Python and C++
 
 proto: $(ready)-dev  ##! generate the Python messages from join.proto
 	$(py) controller/wiresum/join/generate.py
+
+p4:  ##! compile the switch program with p4c, into p4src/wiresum/compiled
+	$(PYTHON) p4src/compile_program.py
 
 # ---- packages ------------------------------------------------------------------------------------------------------
 

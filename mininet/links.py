@@ -174,18 +174,18 @@ def _filter_commands(link: Link, device: str) -> list[str]:
     unspecified, drop = 0xFFFFFFFF, 2
     commands = [f"qdisc add dev {device} clsact"]
     if link.loss:
-        coin = _coin(link.loss, heads=drop, tails=unspecified)
+        coin = coin_program(link.loss, heads=drop, tails=unspecified)
         commands.append(f"{ingress} pref 1 bpf direct-action bytecode '{coin}'")
     if link.duplicate:
-        coin = _coin(link.duplicate, heads=unspecified, tails=0)
+        coin = coin_program(link.duplicate, heads=unspecified, tails=0)
         commands.append(f"{ingress} pref 2 bpf bytecode '{coin}' action mirred ingress mirror dev {device}")
     if link.reorder:
-        coin = _coin(link.reorder, heads=unspecified, tails=0)
+        coin = coin_program(link.reorder, heads=unspecified, tails=0)
         commands.append(f"{ingress} pref 3 bpf bytecode '{coin}' action mirred egress redirect dev {DETOUR_DEVICE}")
     return commands
 
 
-def _coin(share: float, *, heads: int, tails: int) -> str:
+def coin_program(share: float, *, heads: int, tails: int) -> str:
     """A classic BPF program that returns `heads` for a random `share` of packets, else `tails`."""
     ancillary_random = 0xFFFFF000 + 56  # SKF_AD_OFF + SKF_AD_RANDOM
     load, jump_if_at_least, leave = 0x20, 0x35, 0x06

@@ -65,7 +65,7 @@ class JobCounters:
     """By reason: the keys are `REASONS`."""
     results: int = 0
     tensor_last: Sequence[int] = ()
-    """For each worker, the tag of its newest contribution."""
+    """For each worker, the tag of its newest contribution. Empty if the switch does not remember it."""
     contributions: Sequence[int] = ()
     """For each worker, how many packets of it were counted into a cell."""
 

@@ -16,7 +16,7 @@ def diagnosis(job: Job, counters: JobCounters, now: float) -> join.Diagnosis:
     for rank, worker in sorted(job.workers.items()):
         answer.workers.add(
             peer=worker.peer(),
-            tensor_last=counters.tensor_last[rank] if rank < len(counters.tensor_last) else 0,
+            tensor_last=counters.tensor_last[rank] if rank < len(counters.tensor_last) else None,
             contributions=counters.contributions[rank] if rank < len(counters.contributions) else 0,
             heartbeat_age_ms=max(0, round(1000 * (now - worker.heard_at))),
             left=worker.presence is Presence.LEFT,

@@ -248,6 +248,9 @@ class JoinService(join_pb2_grpc.JoinServiceServicer):
         try:
             await call
             self._jobs.evicted(number, self._clock())
+        except DriverError as error:
+            log.warning("job %d stays in the switch for now, and it will be asked again: %s", number, error)
+            self._jobs.evict_failed(number, self._clock())
         except Exception:
             log.exception("%s failed to evict job %d; it will be asked again", self._driver.name, number)
             self._jobs.evict_failed(number, self._clock())

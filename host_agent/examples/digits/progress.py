@@ -56,4 +56,4 @@ def summary(run: Run) -> str:
         f"goodput {run.goodputs_mbit[-1]:5.0f} Mbit/s"
     )
     # What Gloo loses, the kernel's TCP repairs without telling.
-    return f"{text}  retransmissions {run.retransmissions}" if run.backend == "wiresum" else text
+    return text if run.backend == "gloo" else f"{text}  retransmissions {run.retransmissions}"

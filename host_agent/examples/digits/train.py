@@ -28,18 +28,21 @@ COLLECTIVE_TIMEOUT = timedelta(seconds=60)
 
 
 class DigitNet(nn.Module):
-    """Two convolutions and two dense layers for 8 x 8 images: 151,306 parameters, 605 kB of gradients a step."""
+    """Two convolutions and two dense layers for 8 x 8 images. 32 channels wide, it has 151,306 parameters: 605 kB of
+    gradients a step."""
 
-    def __init__(self) -> None:
+    def __init__(self, width: int) -> None:
         super().__init__()
         self.features = nn.Sequential(
-            nn.Conv2d(1, 32, 3, padding=1),
+            nn.Conv2d(1, width, 3, padding=1),
             nn.ReLU(),
-            nn.Conv2d(32, 64, 3, padding=1),
+            nn.Conv2d(width, 2 * width, 3, padding=1),
             nn.ReLU(),
             nn.MaxPool2d(2),
         )
-        self.classifier = nn.Sequential(nn.Flatten(), nn.Linear(64 * 4 * 4, 128), nn.ReLU(), nn.Linear(128, 10))
+        self.classifier = nn.Sequential(
+            nn.Flatten(), nn.Linear(2 * width * 4 * 4, 4 * width), nn.ReLU(), nn.Linear(4 * width, 10)
+        )
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         logits: torch.Tensor = self.classifier(self.features(images))
@@ -151,7 +154,7 @@ def train(options: argparse.Namespace, log: TextIO) -> None:
     digits = Digits(options.seed, dist.get_rank(), dist.get_world_size())
     steps = digits.steps(options.batch) * options.epochs
     torch.manual_seed(options.seed)
-    net = DigitNet()
+    net = DigitNet(options.width)
     model, clock = DistributedDataParallel(net), GradientClock()
     model.register_comm_hook(dist.group.WORLD, clock.hook)
     optimizer = torch.optim.SGD(net.parameters(), lr=options.rate, momentum=0.9, weight_decay=5e-4)
@@ -178,6 +181,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--epochs", type=int, default=30, help="passes over the training images (default: %(default)s)")
     parser.add_argument("--batch", type=int, default=32, help="images a step and worker (default: %(default)s)")
     parser.add_argument("--rate", type=float, default=0.1, help="highest learning rate (default: %(default)s)")
+    parser.add_argument("--width", type=int, default=32, help="channels of the first layer (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=1, help="of split, order and parameters (default: %(default)s)")
     parser.add_argument("--output", type=Path, required=True, help="folder for rank-K.jsonl")
     return parser.parse_args()

@@ -519,7 +519,7 @@ def test_a_switch_that_is_gone_does_not_keep_anybody_from_leaving(
 # What a time-out error says.
 
 
-def worker(rank: int, **fields: int) -> messages.Diagnosis.Worker:
+def worker(rank: int, **fields: int | None) -> messages.Diagnosis.Worker:
     peer = messages.Peer(rank=rank, host_name="host", process_id=9)
     values = {"tensor_last": 7, "contributions": 5, "heartbeat_age_ms": 300} | fields
     return messages.Diagnosis.Worker(peer=peer, **values)  # type: ignore[arg-type]
@@ -540,6 +540,11 @@ SIGNED = 0xABCD0000
         ([worker(0), worker(1, contributions=0)], "nothing of rank 1 (host, process 9) has reached the switch"),
         ([worker(0), worker(1, left=1)], "rank 1 (host, process 9) has left the job"),
         ([worker(0, tensor_last=9)], "all workers have begun"),
+        (
+            [worker(0, tensor_last=None), worker(1, tensor_last=None, contributions=2)],
+            "rank 1 (host, process 9) is 3 packets behind; it was alive 0.3 s ago",
+        ),
+        ([worker(0, tensor_last=None), worker(1, tensor_last=None)], "all workers have begun collective number 7"),
     ],
 )
 def test_a_diagnosis_says_who_lags_and_why(workers: list[messages.Diagnosis.Worker], said: str) -> None:

@@ -11,15 +11,16 @@ from pathlib import Path
 import pytest
 
 REPOSITORY = Path(__file__).resolve().parents[3]
-NAMESPACE_FOLDERS = ("host_agent/python/wiresum", "soft_switch/wiresum", "controller/wiresum")
+NAMESPACE_FOLDERS = ("host_agent/python/wiresum", "soft_switch/wiresum", "controller/wiresum", "p4src/wiresum")
 
 # What a room of the C++ sources may include besides itself and the standard library: docs/architecture.md.
 AGENT_ROOMS: dict[str, set[str]] = {
     "wire": set(),
     "numeric": set(),
     "worker": {"wire", "numeric"},
+    "schedule": {"wire", "numeric", "worker"},
     "transport": {"wire"},
-    "engine": {"wire", "numeric", "worker", "transport"},
+    "engine": {"wire", "numeric", "worker", "schedule", "transport"},
     "bindings": {"wire", "numeric", "worker", "transport", "engine"},
 }
 SWITCH_DATAPLANE_MAY_USE = {"wire", "numeric"}
@@ -29,6 +30,7 @@ PURE_LIBRARIES = {
     "wiresum_wire": "host_agent/src/wire",
     "wiresum_numeric": "host_agent/src/numeric",
     "wiresum_worker": "host_agent/src/worker",
+    "wiresum_schedule": "host_agent/src/schedule",
     "wiresum_dataplane": "soft_switch/src",
 }
 IMPURE_LIBRARIES = {"wiresum_transport": "host_agent/src/transport", "wiresum_engine": "host_agent/src/engine"}

@@ -8,9 +8,7 @@ import errno
 import json
 import logging
 import os
-import signal
 import socket
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +16,7 @@ from pathlib import Path
 import click
 
 from wiresum.controller import JoinServer
+from wiresum.controller.serving import stop_on_signals
 from wiresum.join import DEFAULT_CONTROL_PORT
 from wiresum.switch.software_switch import DATA_PORT, LANES_MAX, PORTS, SoftwareSwitch, SwitchStats, lanes_for_mtu
 
@@ -105,7 +104,7 @@ def switch(
     control_host, control_port = _parse_control(control)
     lanes_max = lanes or min(lanes_for_mtu(mtu), LANES_MAX)
     with contextlib.ExitStack() as cleanup:
-        stop = cleanup.enter_context(_stop_on_signals())
+        stop = cleanup.enter_context(stop_on_signals())
         device = _start_switch(
             bind=bind or control_host,
             port=port,
@@ -166,23 +165,6 @@ def _start_switch(
         }
         hint = hints.get(error.errno or 0, "")
         raise click.ClickException(f"{error.strerror or error}. {hint}".rstrip()) from error
-
-
-@contextlib.contextmanager
-def _stop_on_signals() -> Iterator[threading.Event]:
-    """An event that the first SIGINT or SIGTERM sets; a second one ends the process at once."""
-    stop = threading.Event()
-
-    def request_stop(number: int, _frame: object) -> None:
-        signal.signal(number, signal.SIG_DFL)
-        stop.set()
-
-    before = {number: signal.signal(number, request_stop) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield stop
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 class _Reporter:

@@ -13,12 +13,24 @@ import click
 GROUP = "wiresum.commands"
 
 BUILT_IN = {
+    "controller": (
+        "wiresum.controller.command:controller",
+        "Run the controller of a P4 switch, with its join service.",
+    ),
     "jobs": ("wiresum.cli.jobs:jobs", "List the jobs of a switch."),
     "switch": ("wiresum.switch.command:switch", "Run a software switch, with its join service."),
     "version": ("wiresum.cli.version:version", "Say which versions are installed."),
 }
 
-EXTRA_OF = {"torch": "torch", "numpy": "torch", "matplotlib": "demo", "rich": "demo", "sklearn": "demo"}
+EXTRA_OF = {
+    "finsy": "controller",
+    "matplotlib": "demo",
+    "numpy": "torch",
+    "rich": "demo",
+    "sklearn": "demo",
+    "tomli": "controller",
+    "torch": "torch",
+}
 """Which extra of the package brings a module that a subcommand may need. What is not here is always installed."""
 
 

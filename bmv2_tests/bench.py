@@ -1,0 +1,289 @@
+"""A test bench: real bmv2 in a namespace, our program in it, and the far ends of its cables in the test's hands.
+
+Theory of operation. A `Bmv2Star` gives a switch with PORTS ports. Its hosts lose their addresses, so that no kernel
+answers what the switch sends; frames are sent and received through packet sockets instead, opened in the hosts'
+namespaces and kept. The hosts that the controller's tables name are imagined, HOSTS of them, spread over the ports.
+
+"Nothing comes out" is not waited for: bmv2 takes each port's frames in order through one pipeline, and gives each port
+its frames in order. So when two pings to the switch itself, sent after one another at every port, have been answered at
+every port, then everything that was sent before has been dealt with and whatever it caused has arrived. (The first
+answer at a port says that the frames sent at *that* port have been through the pipeline; the second one then comes
+behind all that those of *other* ports caused.)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import socket
+import struct
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from scapy.layers.inet import ICMP, IP, UDP
+from scapy.layers.l2 import Ether
+
+from bmv2_star import Bmv2Star
+from star import STAR_DEVICE
+from star import Host as StarHost
+from wiresum import compiled
+from wiresum.controller import REASONS, Endpoint, JobCounters, JobEntry
+from wiresum.controller.leases import LeasePool
+from wiresum.controller.p4runtime import Client, Host, P4RuntimeSwitch
+from wiresum.controller.p4runtime.own import DATA_PORT
+from wiresum.switch.testing import DATA, Packet
+
+PORTS = 4
+HOSTS = 64
+WORKER_PORT = 20_000
+"""Every worker's base UDP port."""
+PATIENCE_S = 10.0
+"""How long a test waits before it fails; none passes by waiting so long."""
+RECEIVE_BYTES = 16 << 20
+FRAME_BYTES_MAX = 65_536
+PING_ID = 0x5749
+TENSOR, CHUNK = 0x01020304, 0x05060708
+"""Bytes that differ show a field that was moved or turned round."""
+
+_CLONE_NEWNET = 0x40000000
+# packet(7), socket(7).
+_SOL_PACKET, _PACKET_AUXDATA, _PACKET_IGNORE_OUTGOING, _SO_RCVBUFFORCE = 263, 8, 23, 33
+_AUXDATA, _STATUS_VLAN_VALID = struct.Struct("=IIIHHHH"), 0x10
+_ETH_P_ALL = 3
+
+
+class Copy(NamedTuple):
+    """A RESULT that came out of the switch."""
+
+    port: int
+    address: str
+    """Whose, by IPv4 destination."""
+    thread: int
+    """By UDP destination port."""
+    datagram: bytes
+    frame: bytes
+
+    @property
+    def packet(self) -> Packet:
+        return Packet.from_bytes(self.datagram)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of one packet."""
+
+    copies: tuple[Copy, ...]
+    reasons: dict[str, int]
+    """What was counted for it, of its job and of none."""
+
+    @property
+    def reason(self) -> str:
+        assert sum(self.reasons.values()) == 1, f"one packet, counted as {self.reasons}"
+        return next(iter(self.reasons))
+
+    @property
+    def result(self) -> Packet:
+        """The one that all copies are."""
+        (datagram,) = {copy.datagram for copy in self.copies}
+        return Packet.from_bytes(datagram)
+
+
+class Bench:
+    """The switch and its cables, for all tests of a session."""
+
+    def __init__(self) -> None:
+        self.program = compiled.load("v1model")
+        self.hosts = [_imagined_host(number) for number in range(HOSTS)]
+        self._cleanup = contextlib.ExitStack()
+        self._pings = self._jobs = 0
+        with contextlib.ExitStack() as attempt:
+            self.star = attempt.enter_context(Bmv2Star(PORTS - 1))
+            ends = [*self.star.workers, self.star.control_host]
+            self._sockets = [attempt.enter_context(_cable(host)) for host in ends]
+            self.client, self.switch, self.leases = self._loaded()
+            self._cleanup = attempt.pop_all()
+
+    def close(self) -> None:
+        self.client.close()
+        self._cleanup.close()
+
+    # The controller's side.
+
+    def load(self) -> None:
+        """Loads the program anew: no job, no entries but those of the hosts, all registers zero."""
+        self.client.close()
+        self.client, self.switch, self.leases = self._loaded()
+
+    def _loaded(self) -> tuple[Client, P4RuntimeSwitch, LeasePool]:
+        client = Client(self.star.p4runtime, self.star.device, self.program)
+        switch = P4RuntimeSwitch(client, self.program, address=self.star.address, mac=self.star.mac, hosts=self.hosts)
+        return client, switch, LeasePool(self.program.slots)
+
+    @contextlib.contextmanager
+    def job(
+        self, workers: int = 3, *, threads: int = 1, slots: int = 8, hosts: Sequence[Host] | None = None
+    ) -> Iterator[Job]:
+        """A job on fresh slots, as the join service would admit it; worker i is on host i."""
+        lease = self.leases.take(slots)
+        assert lease is not None, "the switch has slots"
+        self._jobs += 1
+        on = list(hosts or self.hosts)[:workers]
+        entry = JobEntry(
+            job=self._jobs % self.switch.sizes.jobs_max,
+            key=0xFEED0000 + self._jobs,
+            workers=workers,
+            threads=threads,
+            lanes=self.program.lanes,
+            slot_base=lease.base,
+            slots=slots,
+            round_first=lease.round_first,
+            endpoints=tuple(Endpoint(host.address, WORKER_PORT) for host in on),
+        )
+        self.switch.admit(entry)
+        try:
+            yield Job(self, entry, on)
+        finally:
+            self.switch.evict(entry.job)
+            self.leases.give_back(lease)
+
+    # The cables' side.
+
+    def exchange(self, frames: Iterable[tuple[int, bytes]]) -> list[tuple[int, bytes]]:
+        """Sends frames, each with its port, and gives everything that comes of them, by port in order."""
+        for port, frame in frames:
+            self._sockets[port].send(frame)
+        came = [(port, frame) for port, frames_of in enumerate(self._ping_everywhere()) for frame in frames_of]
+        return came + [(port, frame) for port, frames_of in enumerate(self._ping_everywhere()) for frame in frames_of]
+
+    def copies(self, frames: Iterable[tuple[int, bytes]]) -> tuple[Copy, ...]:
+        """Those RESULTs that came of frames sent; and nothing else must have come."""
+        return tuple(self._as_copy(port, frame) for port, frame in self.exchange(frames))
+
+    def own_frame(self, host: Host, *, dst_port: int | None = None, payload: bytes = b"") -> Ether:
+        """A UDP packet of a host to the switch, for scapy to change."""
+        ethernet, ip = Ether(src=host.mac, dst=self.star.mac), IP(src=host.address, dst=self.star.address)
+        return ethernet / ip / UDP(sport=WORKER_PORT, dport=DATA_PORT if dst_port is None else dst_port) / payload
+
+    def _as_copy(self, port: int, frame: bytes) -> Copy:
+        assert (frame[12:15], frame[23:24]) == (b"\x08\x00\x45", b"\x11"), f"port {port}: {Ether(frame).summary()}"
+        thread_port, udp_bytes = struct.unpack_from("!HH", frame, 36)
+        return Copy(port, socket.inet_ntoa(frame[30:34]), thread_port - WORKER_PORT, frame[42 : 34 + udp_bytes], frame)
+
+    def _ping_everywhere(self) -> list[list[bytes]]:
+        """What came at each port before the answer."""
+        self._pings += 1
+        sequence = self._pings & 0xFFFF
+        for port in range(PORTS):
+            self._sockets[port].send(self._ping(port, sequence))
+        return [self._until_answer(port, sequence) for port in range(PORTS)]
+
+    def _ping(self, port: int, sequence: int) -> bytes:
+        ethernet, ip = Ether(src=f"02:00:00:00:00:{port:02x}", dst=self.star.mac), IP(src="10.111.9.9")
+        ip.dst = self.star.address
+        return bytes(ethernet / ip / ICMP(id=PING_ID, seq=sequence))
+
+    def _until_answer(self, port: int, sequence: int) -> list[bytes]:
+        came: list[bytes] = []
+        answer = b"\0\0" + PING_ID.to_bytes(2, "big") + sequence.to_bytes(2, "big")
+        while True:
+            frame = _receive(self._sockets[port])
+            if frame[23:24] == b"\x01" and frame[34:36] + frame[38:42] == answer:
+                return came
+            came.append(frame)
+
+
+@dataclass(frozen=True)
+class Job:
+    """An admitted job: makes its workers' packets, and says what becomes of them."""
+
+    bench: Bench
+    entry: JobEntry
+    hosts: Sequence[Host]
+
+    @property
+    def first(self) -> int:
+        """The first round."""
+        return self.entry.round_first
+
+    def packet(
+        self, worker: int = 0, after: int = 0, *, slot: int = 0, words: tuple[int, ...] = (), **numbers: int
+    ) -> Packet:
+        """Of round `first + after`, in slot `slot` of the lease; DATA of ones unless the fields say otherwise."""
+        number = (self.first + after) % (1 << 32)
+        made = Packet(job=self.entry.job, key=self.entry.key, worker=worker, round=number, tensor=TENSOR, chunk=CHUNK)
+        made = made._replace(cell=2 * slot + number % 2, **numbers)  # type: ignore[arg-type]
+        return made._replace(words=words or self.words(1)) if made.kind == DATA else made
+
+    def words(self, *values: int) -> tuple[int, ...]:
+        """A payload that repeats these words."""
+        repeats = self.entry.lanes // len(values) + 1
+        return (values * repeats)[: self.entry.lanes]
+
+    def frame(self, packet: Packet, *, worker: int | None = None, thread: int = 0) -> Ether:
+        """From the worker that the packet names, or another, for scapy to change."""
+        host = self.hosts[packet.worker if worker is None else worker]
+        return self.bench.own_frame(host, dst_port=DATA_PORT + thread, payload=packet.to_bytes())
+
+    def send(self, packet: Packet, *, worker: int | None = None, thread: int = 0) -> Outcome:
+        sender = packet.worker if worker is None else worker
+        return self.send_frame(self.hosts[sender].port, self.frame(packet, worker=worker, thread=thread))
+
+    def send_frame(self, port: int, frame: Ether) -> Outcome:
+        before = self._counted()
+        copies = self.bench.copies([(port, bytes(frame))])
+        after = self._counted()
+        return Outcome(copies, {reason: after[reason] - n for reason, n in before.items() if after[reason] != n})
+
+    def counters(self) -> JobCounters:
+        return self.bench.switch.counters(self.entry.job)
+
+    def _counted(self) -> Counter[str]:
+        own, stray = self.counters(), self.bench.switch.stray()
+        return Counter({reason: own.packets[reason] + stray.packets[reason] for reason in REASONS})
+
+
+def _imagined_host(number: int) -> Host:
+    return Host(f"host{number}", f"10.111.1.{number + 1}", f"02:00:0a:6f:01:{number + 1:02x}", number % PORTS)
+
+
+def _cable(host: StarHost) -> socket.socket:
+    """The far end of a host's link; its kernel keeps quiet from now on."""
+    host.run(["ip", "address", "flush", "dev", STAR_DEVICE])
+    with inside(host.namespace):
+        made = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(_ETH_P_ALL))
+    made.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, RECEIVE_BYTES)
+    made.setsockopt(_SOL_PACKET, _PACKET_IGNORE_OUTGOING, 1)
+    made.bind((STAR_DEVICE, 0))
+    made.setsockopt(_SOL_PACKET, _PACKET_AUXDATA, 1)
+    made.settimeout(PATIENCE_S)
+    return made
+
+
+def _receive(cable: socket.socket) -> bytes:
+    """A frame as it was on the cable: the kernel takes a VLAN tag out, and tells it beside (packet(7))."""
+    frame, beside, _, _ = cable.recvmsg(FRAME_BYTES_MAX, socket.CMSG_SPACE(_AUXDATA.size))
+    for level, kind, data in beside:
+        if (level, kind) == (_SOL_PACKET, _PACKET_AUXDATA):
+            status, _, _, _, _, tag, ethertype = _AUXDATA.unpack_from(data)
+            if status & _STATUS_VLAN_VALID:
+                return frame[:12] + struct.pack("!HH", ethertype, tag) + frame[12:]
+    return frame
+
+
+@contextlib.contextmanager
+def inside(namespace: str) -> Iterator[None]:
+    """This thread in a network namespace: sockets that are made there stay there."""
+    with Path("/proc/thread-self/ns/net").open() as home, Path("/run/netns", namespace).open() as there:
+        _set_namespace(there.fileno())
+        try:
+            yield
+        finally:
+            _set_namespace(home.fileno())
+
+
+def _set_namespace(descriptor: int) -> None:
+    if ctypes.CDLL(None, use_errno=True).setns(descriptor, _CLONE_NEWNET) != 0:
+        raise OSError(ctypes.get_errno(), "cannot change the network namespace (setns)")

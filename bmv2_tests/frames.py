@@ -1,0 +1,109 @@
+"""Ethernet frames, made and taken apart byte by byte: what hosts at a hardware switch send and see."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from ipaddress import IPv4Address
+
+ETHERTYPE_IPV4 = 0x0800
+ETHERTYPE_ARP = 0x0806
+PROTOCOL_ICMP = 1
+PROTOCOL_UDP = 17
+DO_NOT_FRAGMENT = 0x4000
+TTL = 64
+
+_ETHERNET = struct.Struct("!6s6sH")
+_IPV4 = struct.Struct("!BBHHHBBH4s4s")
+_UDP = struct.Struct("!HHHH")
+_ARP = struct.Struct("!HHBBH6s4s6s4s")
+
+
+@dataclass(frozen=True)
+class Host:
+    """Where a packet comes from or goes to."""
+
+    mac: bytes
+    address: IPv4Address
+
+
+@dataclass(frozen=True)
+class UdpFrame:
+    """A UDP datagram over IPv4 and Ethernet, with what a switch may change about it."""
+
+    source: Host
+    target: Host
+    source_port: int
+    target_port: int
+    payload: bytes
+    ecn: int = 0
+    dscp: int = 0
+    ttl: int = TTL
+    identification: int = 0
+
+    def pack(self) -> bytes:
+        udp = _UDP.pack(self.source_port, self.target_port, _UDP.size + len(self.payload), 0) + self.payload
+        header = ipv4_header(self, len(udp))
+        return _ETHERNET.pack(self.target.mac, self.source.mac, ETHERTYPE_IPV4) + header + udp
+
+    @staticmethod
+    def unpack(frame: bytes) -> UdpFrame:
+        """`ValueError` unless all lengths agree and the IPv4 checksum is right."""
+        target_mac, source_mac, ethertype = _ETHERNET.unpack_from(frame)
+        header = frame[_ETHERNET.size : _ETHERNET.size + _IPV4.size]
+        version, tos, length, identification, fragment, ttl, protocol, _, source, target = _IPV4.unpack(header)
+        if (ethertype, version, protocol) != (ETHERTYPE_IPV4, 0x45, PROTOCOL_UDP) or fragment not in (
+            0,
+            DO_NOT_FRAGMENT,
+        ):
+            raise ValueError(f"not UDP over plain IPv4: {frame[:42].hex()}")
+        if internet_checksum(header) != 0:
+            raise ValueError(f"the IPv4 checksum is wrong: {header.hex()}")
+        udp = frame[_ETHERNET.size + _IPV4.size :]
+        source_port, target_port, udp_length, checksum = _UDP.unpack_from(udp)
+        if length != _IPV4.size + len(udp) or udp_length != len(udp) or checksum != 0:
+            raise ValueError(f"lengths {length} and {udp_length} with {len(udp)} bytes, UDP checksum {checksum:#06x}")
+        return UdpFrame(
+            source=Host(source_mac, IPv4Address(source)),
+            target=Host(target_mac, IPv4Address(target)),
+            source_port=source_port,
+            target_port=target_port,
+            payload=udp[_UDP.size :],
+            ecn=tos & 3,
+            dscp=tos >> 2,
+            ttl=ttl,
+            identification=identification,
+        )
+
+
+def ipv4_header(frame: UdpFrame, payload_bytes: int, protocol: int = PROTOCOL_UDP) -> bytes:
+    """With its checksum, and "do not fragment"."""
+    fields = [0x45, frame.dscp << 2 | frame.ecn, _IPV4.size + payload_bytes, frame.identification, DO_NOT_FRAGMENT]
+    ends = (frame.source.address.packed, frame.target.address.packed)
+    checksum = internet_checksum(_IPV4.pack(*fields, frame.ttl, protocol, 0, *ends))
+    return _IPV4.pack(*fields, frame.ttl, protocol, checksum, *ends)
+
+
+def arp_frame(operation: int, sender: Host, target: Host, *, to: bytes) -> bytes:
+    ends = (sender.mac, sender.address.packed, target.mac, target.address.packed)
+    return _ETHERNET.pack(to, sender.mac, ETHERTYPE_ARP) + _ARP.pack(1, ETHERTYPE_IPV4, 6, 4, operation, *ends)
+
+
+def icmp_frame(icmp_type: int, source: Host, target: Host, body: bytes, *, ttl: int = TTL) -> bytes:
+    message = struct.pack("!BBH", icmp_type, 0, 0) + body
+    message = struct.pack("!BBH", icmp_type, 0, internet_checksum(message)) + body
+    ends = UdpFrame(source, target, 0, 0, b"", ttl=ttl)
+    return (
+        _ETHERNET.pack(target.mac, source.mac, ETHERTYPE_IPV4)
+        + ipv4_header(ends, len(message), PROTOCOL_ICMP)
+        + message
+    )
+
+
+def internet_checksum(content: bytes) -> int:
+    """RFC 1071; 0 over content that includes its right checksum."""
+    padded = content + b"\0" * (len(content) % 2)
+    total: int = sum(word for (word,) in struct.iter_unpack("!H", padded))
+    while total > 0xFFFF:
+        total = (total >> 16) + (total & 0xFFFF)
+    return ~total & 0xFFFF

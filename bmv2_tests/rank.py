@@ -1,0 +1,51 @@
+"""One rank of a job on bmv2: joins the process group, and runs the functions that a plan names.
+
+    python rank.py RANK SIZE STORE_ADDRESS STORE_PORT PLAN
+
+The plan is a JSON list of [file, function, arguments]; an argument that names one of PyTorch's types becomes that. Each
+function is called as the tests of host_agent/tests/torch call theirs, with rank and size before its arguments, and
+raises what is wrong. `done FUNCTION` is printed for each.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import TCPStore
+
+import wiresum.torch
+
+TORCH_TESTS = Path(__file__).resolve().parents[1] / "host_agent/tests/torch"
+sys.path.insert(0, str(TORCH_TESTS))
+
+from cluster_worker import call  # noqa: E402 - found by the path above
+
+TIMEOUT = timedelta(seconds=60)
+
+
+def argument(value: Any) -> Any:
+    return getattr(torch, value, value) if isinstance(value, str) else value
+
+
+def main() -> None:
+    rank, size, address, port, plan_path = sys.argv[1:]
+    torch.set_num_threads(1)
+    wiresum.torch.register()
+    store = TCPStore(address, int(port), is_master=rank == "0", timeout=TIMEOUT)
+    dist.init_process_group("wiresum", store=store, rank=int(rank), world_size=int(size), timeout=TIMEOUT)
+    for path, name, arguments in json.loads(Path(plan_path).read_text()):
+        call(path, name, tuple(argument(value) for value in arguments), int(rank), int(size))
+        print(f"done {name} {arguments}", flush=True)  # noqa: T201
+    network = wiresum.torch.stats().network
+    print(f"retransmissions {network.retransmissions if network else 0}", flush=True)  # noqa: T201
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,138 @@
+"""The host agent on bmv2: every collective over UDP through the switch program, against what it must give, bit for bit.
+
+Workers are processes in namespaces of a star. They join through the switch, and what runs over Gloo and the store of
+PyTorch passes it too. The functions that they run are those of host_agent/tests/torch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from bench import inside
+from bmv2_star import JOIN_PORT, Bmv2Star
+from star import STAR_DEVICE
+from wiresum import compiled
+from wiresum.controller import JobCounters, JoinServer
+from wiresum.controller.p4runtime import Client, P4RuntimeSwitch, lose
+
+FOLDER = Path(__file__).resolve().parent
+COLLECTIVES = str(FOLDER.parent / "host_agent/tests/torch/test_collectives.py")
+STORE_PORT = 29_500
+WORKERS = 3
+RUN_S_MAX = 240.0
+JOB = "collectives"
+LOSS = 0.01
+
+PLAN = [
+    ("barriers",),
+    ("all_reduces", "int32"),
+    ("all_reduces", "float32"),
+    ("all_reduces", "bfloat16"),
+    ("averages", "float32"),
+    ("special_values",),
+    ("reduces", "float32"),
+    ("broadcasts", "float64"),
+    ("broadcasts_nan_payloads",),
+    ("all_gathers", "float32"),
+    ("all_gathers_uneven",),
+    ("reduce_scatters", "float32"),
+    ("all_gathers_coalesced",),
+    ("reduce_scatters_coalesced",),
+    ("all_reduces_coalesced",),
+]
+
+
+class Site:
+    """A star with bmv2, its controller in this process, and ranks."""
+
+    def __init__(self, folder: Path, cleanup: contextlib.ExitStack) -> None:
+        self._folder = folder
+        self._jobs = 0
+        self.star = cleanup.enter_context(Bmv2Star(WORKERS))
+        program = compiled.load("v1model")
+        self.client = cleanup.enter_context(contextlib.closing(Client(self.star.p4runtime, self.star.device, program)))
+        self.switch = P4RuntimeSwitch(
+            self.client, program, address=self.star.address, mac=self.star.mac, hosts=self.star.hosts
+        )
+        service = JoinServer(self.switch)
+        with inside(self.star.control_host.namespace):
+            service.start(self.star.control_host.address, JOIN_PORT)
+        cleanup.callback(service.stop)
+
+    def run(self, plan: list[tuple[str, ...]]) -> list[str]:
+        """What each rank printed; fails if one failed."""
+        self._jobs += 1
+        path = self._folder / "plan.json"
+        path.write_text(json.dumps([[COLLECTIVES, name, arguments] for name, *arguments in plan]))
+        environment = os.environ | {
+            "WIRESUM_SWITCH": f"{self.star.control_host.address}:{JOIN_PORT}",
+            "WIRESUM_JOB": JOB,
+            "WIRESUM_THREADS": "2",
+            "GLOO_SOCKET_IFNAME": STAR_DEVICE,
+            "OMP_NUM_THREADS": "1",
+        }
+        logs = [self._folder / f"rank{rank}.log" for rank in range(WORKERS)]
+        processes = []
+        try:
+            for rank, worker in enumerate(self.star.workers):
+                command = [sys.executable, str(FOLDER / "rank.py"), str(rank), str(WORKERS)]
+                command += [self.star.workers[0].address, str(STORE_PORT), str(path)]
+                with logs[rank].open("w") as log:
+                    processes.append(
+                        worker.popen(command, environment=environment, stdout=log, stderr=subprocess.STDOUT)
+                    )
+            give_up_at = time.monotonic() + RUN_S_MAX
+            codes = [process.wait(max(0.1, give_up_at - time.monotonic())) for process in processes]
+        except subprocess.TimeoutExpired:
+            codes = [process.poll() for process in processes]
+        finally:
+            for process in processes:
+                process.kill()
+                process.wait()
+        said = [log.read_text() for log in logs]
+        assert codes == [0] * WORKERS, "\n".join(f"--- rank {rank}\n{text}" for rank, text in enumerate(said))
+        return said
+
+    def counted(self) -> JobCounters:
+        """Of the last job: the service numbers them from 1."""
+        return self.switch.counters(self._jobs)
+
+
+@pytest.fixture(scope="module")
+def site(bmv2: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    with contextlib.ExitStack() as cleanup:
+        yield Site(tmp_path_factory.mktemp("bmv2"), cleanup)
+
+
+@pytest.mark.timeout(RUN_S_MAX + 60)
+def test_every_collective_is_exact(site: Site) -> None:
+    for said in site.run(PLAN):
+        assert said.count("done ") == len(PLAN)
+    assert site.counted().results > 5_000
+
+
+@pytest.mark.timeout(RUN_S_MAX + 60)
+def test_every_collective_is_exact_when_packets_are_lost_both_ways(site: Site) -> None:
+    faults = [lose.entry(LOSS)]
+    site.star.lose_upstream(LOSS)
+    site.client.insert("a fault", faults)
+    try:
+        said = site.run(PLAN)
+    finally:
+        site.client.delete("a fault", faults)
+        site.star.lose_upstream(0)
+    for text in said:
+        assert text.count("done ") == len(PLAN)
+        assert int(text.rpartition("retransmissions ")[2]) > 100
+    counters = site.counted()
+    assert counters.packets["resent"] > 100, "copies of results were lost"
+    assert counters.packets["duplicate"] > 0

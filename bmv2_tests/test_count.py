@@ -1,0 +1,45 @@
+"""Stage `count`: what the controller reads to say how a job fares."""
+
+from __future__ import annotations
+
+from bench import Bench
+
+
+def test_contributions_are_counted_by_worker(bench: Bench) -> None:
+    with bench.job(3) as job:
+        for worker, slots in enumerate((4, 2, 1)):
+            for slot in range(slots):
+                job.send(job.packet(worker, slot=slot))
+        counters = job.counters()
+        assert counters.contributions == (4, 2, 1)
+        assert counters.packets["admitted"] == 7
+        assert counters.results == 1
+
+
+def test_duplicates_are_no_contributions(bench: Bench) -> None:
+    with bench.job(2) as job:
+        for _ in range(3):
+            job.send(job.packet(0))
+        for _ in range(2):
+            job.send(job.packet(1))
+        counters = job.counters()
+        assert counters.contributions == (1, 1)
+        assert (counters.packets["duplicate"], counters.packets["resent"], counters.results) == (2, 1, 1)
+
+
+def test_a_jobs_row_begins_at_zero(bench: Bench) -> None:
+    with bench.job(1) as job:
+        job.send(job.packet())
+        last = job.counters()
+    assert bench.switch.counters(job.entry.job) == last
+    with bench.job(1) as job:
+        assert sum(job.counters().packets.values()) == 0
+        assert job.counters().results == 0
+
+
+def test_a_job_is_not_charged_for_another(bench: Bench) -> None:
+    with bench.job(1) as job, bench.job(1) as other:
+        other.send(other.packet())
+        job.send(job.packet(key=7))
+        assert sum(job.counters().packets.values()) == 0
+        assert sum(other.counters().packets.values()) == 1

@@ -1,0 +1,41 @@
+"""Stage `deliver`: where copies go, and where they do not."""
+
+from __future__ import annotations
+
+import finsy as fy
+
+from bench import Bench
+from wiresum.controller.p4runtime import deliver
+from wiresum.controller.p4runtime.forward import FLOOD_GROUP
+
+
+def test_each_worker_has_one_copy_also_where_several_share_a_port(bench: Bench) -> None:
+    with bench.job(32) as job:
+        for worker in range(31):
+            job.send(job.packet(worker))
+        outcome = job.send(job.packet(31))
+        assert sorted((c.port, c.address) for c in outcome.copies) == sorted((h.port, h.address) for h in job.hosts)
+        assert len({copy.datagram for copy in outcome.copies}) == 1
+
+
+def test_a_receiver_without_an_entry_gets_nothing_and_the_others_theirs(bench: Bench) -> None:
+    """As while a job is being removed."""
+    with bench.job(3) as job:
+        for worker in range(2):
+            job.send(job.packet(worker))
+        entries = deliver.entries(job.entry, job.hosts)
+        bench.client.delete("one delivery", entries[1:2])
+        outcome = job.send(job.packet(2))
+        assert sorted(copy.address for copy in outcome.copies) == sorted(job.hosts[w].address for w in (0, 2))
+        assert job.send(job.packet(1)).copies == ()
+        bench.client.insert("one delivery", entries[1:2])
+        assert [copy.address for copy in job.send(job.packet(1)).copies] == [job.hosts[1].address]
+
+
+def test_without_its_group_a_job_hears_nothing(bench: Bench) -> None:
+    with bench.job(1) as job:
+        groups = bench.client.read("its groups", [fy.P4MulticastGroupEntry()])
+        bench.client.delete("the job's group", [group for group in groups if group.multicast_group_id != FLOOD_GROUP])
+        outcome = job.send(job.packet())
+        assert (outcome.reason, outcome.copies) == ("admitted", ())
+        assert len(job.send(job.packet()).copies) == 1  # one to the sender alone needs no group

@@ -1,0 +1,174 @@
+"""The same random packets into bmv2 and into the software switch: what comes out is the same, packet by packet.
+
+Theory of operation. The jobs of a run are dealt out to bmv2's ports, a port for each, since bmv2 keeps the order of
+packets within a port and no further. The software switch has one thread and gets the same packets over loopback, from
+addresses that stand for the hosts'. Packets go in batches, small enough that no queue of either overflows.
+
+A failure prints its seed and the packet. To run that again, or other seeds:
+
+    WIRESUM_DIFFERENTIAL_SEEDS=17,18 python -m pytest bmv2_tests/test_differential.py
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from itertools import islice
+
+import pytest
+
+from bench import PATIENCE_S, PORTS, WORKER_PORT, Bench, Job
+from traffic import Sending, Traffic
+from wiresum.controller import Endpoint, JobEntry
+from wiresum.controller.p4runtime.own import DATA_PORT
+from wiresum.switch.software_switch import SoftwareSwitch
+from wiresum.switch.testing import HEADER
+
+SEEDS = [int(seed) for seed in os.environ.get("WIRESUM_DIFFERENTIAL_SEEDS", "1,2,3").split(",")]
+PACKETS = 4000
+BATCH = 24
+JOBS = ((1, 1, 4), (2, 1, 8), (3, 2, 8), (4, 4, 16), (8, 1, 4), (5, 8, 8))
+"""Workers, threads, slots."""
+
+
+@dataclass(frozen=True, order=True)
+class Answer:
+    """A RESULT: of which job, to which worker and thread, and its bytes."""
+
+    job: int
+    worker: int
+    thread: int
+    datagram: bytes
+
+
+Answers = dict[int, list[Answer]]
+"""By the number of the packet that caused them."""
+
+
+def number_of(datagram: bytes) -> int:
+    return int(HEADER.unpack_from(datagram)[9])
+
+
+class Bmv2:
+    def __init__(self, bench: Bench, jobs: Sequence[Job]) -> None:
+        self._bench, self._jobs = bench, jobs
+        self._who = {host.address: (j, w) for j, job in enumerate(jobs) for w, host in enumerate(job.hosts)}
+        self._heads: dict[tuple[int, int, int, int], bytes] = {}
+
+    def play(self, batch: Sequence[Sending]) -> Answers:
+        answers: Answers = defaultdict(list)
+        for copy in self._bench.copies((self._jobs[s.job].hosts[0].port, self._frame(s)) for s in batch):
+            job, worker = self._who[copy.address]
+            answers[number_of(copy.datagram)].append(Answer(job, worker, copy.thread, copy.datagram))
+        return answers
+
+    def _frame(self, sending: Sending) -> bytes:
+        """Headers of one sender, thread and length are all alike, and scapy takes its time."""
+        key = (sending.job, sending.source, sending.thread, len(sending.datagram))
+        if key not in self._heads:
+            host = self._jobs[sending.job].hosts[sending.source]
+            frame = self._bench.own_frame(host, dst_port=DATA_PORT + sending.thread, payload=sending.datagram)
+            frame["UDP"].chksum = 0
+            self._heads[key] = bytes(frame)[:42]
+        return self._heads[key] + sending.datagram
+
+
+class Software:
+    def __init__(self, jobs: Sequence[JobEntry], cleanup: ExitStack) -> None:
+        self._device = SoftwareSwitch(port=0, threads=1, lanes_max=jobs[0].lanes, slots=4096)
+        cleanup.callback(self._device.close)
+        self._sockets: dict[tuple[int, int, int], socket.socket] = {}
+        self._poll = select.poll()
+        self._by_descriptor: dict[int, tuple[int, int, int]] = {}
+        for index, entry in enumerate(jobs):
+            for worker in range(entry.workers):
+                for thread in range(entry.threads):
+                    self._open(index, worker, thread, cleanup)
+            endpoints = tuple(Endpoint(self._address(index, worker), WORKER_PORT) for worker in range(entry.workers))
+            self._device.admit(replace(entry, endpoints=endpoints))
+
+    def play(self, batch: Sequence[Sending]) -> Answers:
+        before = self._device.stats()
+        for sending in batch:
+            destination = (self._device.endpoint.address, self._device.endpoint.port + sending.thread)
+            self._sockets[sending.job, sending.source, 0].sendto(sending.datagram, destination)
+        give_up_at = time.monotonic() + PATIENCE_S
+        while sum(self._device.stats().packets.values()) < sum(before.packets.values()) + len(batch):
+            assert time.monotonic() < give_up_at, "the software switch has not counted all packets"
+            time.sleep(0.0002)
+        answers: Answers = defaultdict(list)
+        for _ in range(self._device.stats().datagrams_sent - before.datagrams_sent):
+            (descriptor, _), *_ = self._poll.poll(1000 * PATIENCE_S) or [(None, None)]
+            assert descriptor is not None, "the software switch sent fewer datagrams than it says"
+            job, worker, thread = self._by_descriptor[descriptor]
+            datagram = self._sockets[job, worker, thread].recv(65536)
+            answers[number_of(datagram)].append(Answer(job, worker, thread, datagram))
+        return answers
+
+    def counted(self, job: int) -> dict[str, int]:
+        return dict(self._device.counters(job).packets)
+
+    def contributions(self, entry: JobEntry) -> tuple[int, ...]:
+        return tuple(self._device.counters(entry.job).contributions[: entry.workers])
+
+    def totals(self) -> dict[str, int]:
+        return self._device.stats().packets
+
+    def _open(self, index: int, worker: int, thread: int, cleanup: ExitStack) -> None:
+        made = cleanup.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+        made.bind((self._address(index, worker), WORKER_PORT + thread))
+        made.settimeout(PATIENCE_S)
+        self._sockets[index, worker, thread] = made
+        self._by_descriptor[made.fileno()] = (index, worker, thread)
+        self._poll.register(made, select.POLLIN)
+
+    @staticmethod
+    def _address(index: int, worker: int) -> str:
+        return f"127.0.{3 + index}.{1 + worker}"
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("seed", SEEDS)
+def test_bmv2_and_the_software_switch_answer_alike(bench: Bench, seed: int) -> None:
+    print(f"seed {seed}")  # noqa: T201 - pytest shows it if the test fails
+    with ExitStack() as cleanup:
+        bench.load()  # these packets take rounds far ahead of what leases know: before, and for the tests after
+        cleanup.callback(bench.load)
+        free = {port: iter([host for host in bench.hosts if host.port == port]) for port in range(PORTS)}
+        jobs = []
+        for index, (workers, threads, slots) in enumerate(JOBS):
+            hosts = list(islice(free[index % PORTS], workers))
+            jobs.append(cleanup.enter_context(bench.job(workers, threads=threads, slots=slots, hosts=hosts)))
+        entries = [job.entry for job in jobs]
+        traffic = Traffic(seed, entries)
+        bmv2, software = Bmv2(bench, jobs), Software(entries, cleanup)
+        stray_before = bench.switch.stray()
+        results = 0
+        for batch in _batches(traffic):
+            expected, found = software.play(batch), bmv2.play(batch)
+            for number in sorted(expected.keys() | found.keys()):
+                cause = next((s for s in batch if s.datagram[20:24] == number.to_bytes(4, "big")), None)
+                assert sorted(found[number]) == sorted(expected[number]), f"seed {seed}, packet {number}: {cause}"
+            results += len(expected)
+        assert results > PACKETS // 10, "most traffic means something"
+        totals = bench.switch.stray().packets
+        totals = {reason: count - stray_before.packets[reason] for reason, count in totals.items()}
+        for job in jobs:
+            counters = job.counters()
+            assert counters.packets == software.counted(job.entry.job), f"seed {seed}"
+            assert counters.contributions == software.contributions(job.entry), f"seed {seed}"
+            totals = {reason: count + counters.packets[reason] for reason, count in totals.items()}
+        assert totals == software.totals(), f"seed {seed}"
+        assert all(totals.values()), f"seed {seed}: each reason was met, {totals}"
+
+
+def _batches(traffic: Traffic) -> Iterator[list[Sending]]:
+    for source in (traffic.opening(), traffic.packets(PACKETS)):
+        while batch := list(islice(source, BATCH)):
+            yield batch

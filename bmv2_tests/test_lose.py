@@ -1,0 +1,75 @@
+"""Stage `lose`: the fault injector drops the copies that it is told to, and no others."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+import pytest
+
+from bench import Bench, Job
+from wiresum.controller.p4runtime import lose
+from wiresum.switch.testing import META
+
+ROUNDS = 400
+
+
+@contextlib.contextmanager
+def losing(bench: Bench, share: float, **match: int) -> Iterator[None]:
+    entry = lose.entry(share, **match)
+    bench.client.insert("a fault", [entry])
+    try:
+        yield
+    finally:
+        bench.client.delete("a fault", [entry])
+
+
+def test_one_receiver_loses_and_the_others_do_not(bench: Bench) -> None:
+    with bench.job(3) as job, losing(bench, 1.0, job=job.entry.job, receiver=1):
+        assert _receivers(job, 0) == [job.hosts[0].address, job.hosts[2].address]
+
+
+def test_one_port_loses(bench: Bench) -> None:
+    with bench.job(3) as job, losing(bench, 1.0, egress_port=2):
+        assert _receivers(job, 0) == [job.hosts[0].address, job.hosts[1].address]
+
+
+def test_one_round_loses(bench: Bench) -> None:
+    with bench.job(2) as job, losing(bench, 1.0, round=job.first + 1):
+        assert [len(_receivers(job, after)) for after in range(3)] == [2, 0, 2]
+
+
+def test_another_job_loses_nothing(bench: Bench) -> None:
+    with bench.job(2) as job, bench.job(2) as other, losing(bench, 1.0, job=other.entry.job):
+        assert len(_receivers(job, 0)) == 2
+        assert len(_receivers(other, 0)) == 0
+
+
+def test_a_lost_copy_can_be_had_again(bench: Bench) -> None:
+    with bench.job(2) as job:
+        with losing(bench, 1.0, job=job.entry.job):
+            assert not _receivers(job, 0)
+        assert len(job.send(job.packet(1)).copies) == 1
+
+
+@pytest.mark.parametrize("share", [0.1, 0.5])
+def test_a_share_is_lost_at_random(bench: Bench, share: float) -> None:
+    """Within five standard deviations, which one run in two million exceeds."""
+    with bench.job(1) as job, losing(bench, share, job=job.entry.job):
+        frames = [(0, bytes(job.frame(job.packet(0, after, kind=META)))) for after in range(ROUNDS)]
+        came = sum(len(bench.copies(frames[start : start + 20])) for start in range(0, ROUNDS, 20))
+    deviation = (ROUNDS * share * (1 - share)) ** 0.5
+    assert abs(came - ROUNDS * (1 - share)) < 5 * deviation
+
+
+def test_other_traffic_is_never_lost(bench: Bench) -> None:
+    with losing(bench, 1.0, egress_port=1):
+        frame = bytes(bench.own_frame(bench.hosts[0]))
+        frame = bytes.fromhex(bench.hosts[1].mac.replace(":", "")) + frame[6:30] + bytes([10, 111, 1, 2]) + frame[34:]
+        assert bench.exchange([(0, frame)]) == [(1, frame)]
+
+
+def _receivers(job: Job, after: int) -> list[str]:
+    for worker in range(job.entry.workers - 1):
+        job.send(job.packet(worker, after))
+    return sorted(copy.address for copy in job.send(job.packet(job.entry.workers - 1, after)).copies)

@@ -1,0 +1,75 @@
+"""Stage `result`: what the packet that a RESULT travels in looks like."""
+
+from __future__ import annotations
+
+import pytest
+from scapy.layers.inet import IP, UDP
+from scapy.layers.l2 import Ether
+from scapy.utils import checksum
+
+from bench import WORKER_PORT, Bench
+from wiresum.controller.p4runtime.own import DATA_PORT
+from wiresum.switch.testing import DATA, EMPTY, META
+
+
+@pytest.mark.parametrize(("kind", "payload_bytes"), [(DATA, 280), (EMPTY, 280), (META, 24)])
+def test_lengths_and_checksums_are_those_of_what_it_carries(bench: Bench, kind: int, payload_bytes: int) -> None:
+    with bench.job(1) as job:
+        (copy,) = job.send(job.packet(kind=kind)).copies
+        frame = Ether(copy.frame)
+        assert len(copy.frame) == 14 + 20 + 8 + payload_bytes
+        assert frame[IP].len == 20 + 8 + payload_bytes
+        assert frame[UDP].len == 8 + payload_bytes
+        assert frame[UDP].chksum == 0
+        assert checksum(copy.frame[14:34]) == 0
+
+
+def test_each_copy_is_addressed_to_its_receiver(bench: Bench) -> None:
+    with bench.job(5) as job:
+        for worker in range(4):
+            job.send(job.packet(worker))
+        outcome = job.send(job.packet(4))
+        for host in job.hosts:
+            (copy,) = (copy for copy in outcome.copies if copy.address == host.address)
+            frame = Ether(copy.frame)
+            assert copy.port == host.port
+            assert (frame.src, frame.dst) == (bench.star.mac, host.mac)
+            assert frame[IP].src == bench.star.address
+
+
+@pytest.mark.parametrize("thread", range(0, 16, 5))
+def test_ports_are_those_of_the_thread(bench: Bench, thread: int) -> None:
+    with bench.job(1, threads=16, slots=16) as job:
+        (copy,) = job.send(job.packet(slot=thread), thread=thread).copies
+        frame = Ether(copy.frame)
+        assert (frame[UDP].sport, frame[UDP].dport) == (DATA_PORT + thread, WORKER_PORT + thread)
+
+
+@pytest.mark.parametrize("tos", [0, 1, 2, 3, 0x2E << 2, 0xFF])
+def test_a_congestion_mark_reaches_the_workers(bench: Bench, tos: int) -> None:
+    with bench.job(2) as job:
+        job.send(job.packet(0))
+        frame = job.frame(job.packet(1))
+        frame[IP].tos = tos
+        for copy in job.send_frame(job.hosts[1].port, frame).copies:
+            assert Ether(copy.frame)[IP].tos == tos
+            assert checksum(copy.frame[14:34]) == 0
+
+
+def test_what_the_sender_chose_for_itself_does_not_travel_on(bench: Bench) -> None:
+    with bench.job(1) as job:
+        frame = job.frame(job.packet())
+        frame[IP].ttl, frame[IP].id, frame[IP].flags, frame[UDP].sport, frame[UDP].chksum = 1, 777, 0, 9, 0xABCD
+        (copy,) = job.send_frame(0, frame).copies
+        result = Ether(copy.frame)
+        assert (result[IP].ttl, result[IP].id, str(result[IP].flags)) == (64, 0, "DF")
+        assert (result[UDP].sport, result[UDP].chksum) == (DATA_PORT, 0)
+
+
+def test_a_resent_result_is_the_multicast_one(bench: Bench) -> None:
+    with bench.job(2) as job:
+        job.send(job.packet(0))
+        completing = job.packet(1)
+        (first,) = (copy for copy in job.send(completing).copies if copy.address == job.hosts[1].address)
+        (again,) = job.send(completing).copies
+        assert again.frame == first.frame

@@ -1,0 +1,80 @@
+"""The test vectors against the switch program on bmv2, frame by frame."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from bench import WORKER_PORT, Bench
+from vectors import Member, Scenario, Step, load_all
+from wiresum.controller import Endpoint, JobEntry
+from wiresum.controller.p4runtime import Host
+from wiresum.controller.p4runtime.own import DATA_PORT
+
+STRANGER = "10.111.8.8"
+
+
+class FreshSlots:
+    """Cells that were not used since the program was loaded, which it is again when they run out."""
+
+    def __init__(self, bench: Bench) -> None:
+        self._bench = bench
+        self._next = bench.program.slots
+
+    def take(self, count: int) -> int:
+        if self._next + count > self._bench.program.slots:
+            self._bench.load()
+            self._next = 0
+        self._next += count
+        return self._next - count
+
+
+@pytest.fixture(scope="module")
+def fresh_slots(bench: Bench) -> Iterator[FreshSlots]:
+    yield FreshSlots(bench)
+    bench.load()  # leases of other tests must not meet these cells
+
+
+@pytest.mark.parametrize("scenario", load_all(), ids=lambda scenario: str(scenario.name))
+def test_bmv2_answers_as_the_protocol_says(scenario: Scenario, bench: Bench, fresh_slots: FreshSlots) -> None:
+    slot_offset = fresh_slots.take(scenario.slots)
+    hosts = dict(zip(scenario.members, bench.hosts, strict=False))
+    with ExitStack() as cleanup:
+        for job in scenario.jobs:
+            entry = JobEntry(
+                job=job.number,
+                key=job.key,
+                workers=job.workers,
+                threads=job.threads,
+                lanes=job.lanes,
+                slot_base=slot_offset + job.slot_base,
+                slots=job.slots,
+                round_first=job.round_first,
+                endpoints=tuple(Endpoint(hosts[member].address, WORKER_PORT) for member in job.members),
+            )
+            bench.switch.admit(entry)
+            cleanup.callback(bench.switch.evict, job.number)
+        for step in scenario.steps:
+            play(step, bench, hosts, [job.number for job in scenario.jobs], scenario.where(step))
+
+
+def play(step: Step, bench: Bench, hosts: dict[Member, Host], jobs: list[int], where: str) -> None:
+    sender = hosts[step.sender]
+    source = dataclasses.replace(sender, address=hosts[step.source].address if step.source else STRANGER)
+    frame = bytes(bench.own_frame(source, dst_port=DATA_PORT + step.thread, payload=step.datagram))
+    before = counted(bench, jobs)
+    copies = bench.copies([(hosts[step.port].port, frame)])
+    assert counted(bench, jobs) - before == {step.expectation.reason: 1}, where
+    got = sorted((copy.port, copy.address, copy.thread, copy.datagram.hex(" ", 4)) for copy in copies)
+    receivers = [hosts[member] for member in step.expectation.receivers]
+    datagram = step.expectation.datagram.hex(" ", 4)
+    assert got == sorted((host.port, host.address, step.thread, datagram) for host in receivers), where
+
+
+def counted(bench: Bench, jobs: list[int]) -> Counter[str]:
+    counters = [bench.switch.stray(), *(bench.switch.counters(job) for job in jobs)]
+    return sum((Counter(one.packets) for one in counters), Counter())

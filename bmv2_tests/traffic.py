@@ -1,0 +1,185 @@
+"""Random packets to a switch, valid and not: what workers, networks and strangers may send, and worse.
+
+A `Traffic` is decided by its seed alone. It follows each slot's rounds loosely, so that most packets mean something to
+the cells they name: contributions, completing ones, duplicates, packets that overtake one another or come a round
+late, other kinds in the middle of a round; and now and then bytes that are wrong in one place or altogether.
+
+Each packet has its own number in `chunk`, which a RESULT echoes: so what comes out of a switch says what caused it.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from wiresum.controller import JobEntry
+from wiresum.switch.testing import DATA, EMPTY, META, RESULT, Packet
+
+LATE_MAX = 24
+"""Packets that may overtake one that is late."""
+HISTORY = 64
+"""How long ago a duplicate's first copy may have been sent."""
+ROUND_JUMP_MAX = 1 << 20
+
+
+@dataclass(frozen=True)
+class Sending:
+    """One packet: which job's worker sends it, whose address it carries, to which of the switch's ports."""
+
+    job: int
+    """Index, not number."""
+    source: int
+    """Index of the worker whose address it carries."""
+    thread: int
+    datagram: bytes
+
+
+@dataclass
+class _Slot:
+    """Where a slot is, as the workers see it."""
+
+    round: int
+    tensor: int = 1
+    contributed: set[int] = field(default_factory=set)
+
+
+class Traffic:
+    def __init__(self, seed: int, jobs: Sequence[JobEntry]) -> None:
+        self._random = random.Random(seed)
+        self._jobs = jobs
+        self._slots = [[_Slot(entry.round_first + 2) for _ in range(entry.slots)] for entry in jobs]
+        self._number = 0
+        self._history: list[Sending] = []
+
+    def opening(self) -> Iterator[Sending]:
+        """A full round in every cell of every job: then switches agree, however their cells began."""
+        for index, entry in enumerate(self._jobs):
+            for slot in range(entry.slots):
+                for number in (entry.round_first, entry.round_first + 1):
+                    for worker in range(entry.workers):
+                        packet = self._packet(index, worker, slot, number, EMPTY)
+                        yield Sending(index, worker, self._owner(index, slot), packet.to_bytes())
+
+    def packets(self, count: int) -> Iterator[Sending]:
+        """The packets, in order of arrival at the switch."""
+        late: list[tuple[int, int, Sending]] = []
+        for number in range(count):
+            sending = self._next()
+            self._history = [*self._history[-HISTORY + 1 :], sending]
+            if self._random.random() < 0.1:
+                late.append((number + self._random.randint(1, LATE_MAX), number, sending))
+            else:
+                yield sending
+            late.sort()
+            while late and late[0][0] <= number:
+                yield late.pop(0)[2]
+        yield from (sending for _, _, sending in late)
+
+    def _next(self) -> Sending:
+        dice = self._random.random()
+        if dice < 0.10 and self._history:
+            return self._random.choice(self._history)
+        if dice < 0.82:
+            return self._contribution()
+        if dice < 0.90:
+            return self._off_round()
+        return self._malformed() if dice < 0.95 else self._not_admitted()
+
+    def _contribution(self) -> Sending:
+        """Of the slot's round, by a worker that has not sent it yet; the last one moves the slot on."""
+        index, slot = self._place()
+        entry, state = self._jobs[index], self._slots[index][slot]
+        worker = self._random.choice(sorted(set(range(entry.workers)) - state.contributed))
+        state.contributed.add(worker)
+        sending = self._sending(index, worker, slot, state.round, state.tensor)
+        if len(state.contributed) == entry.workers:
+            jump = 2 * self._random.randrange(ROUND_JUMP_MAX // 2) if self._random.random() < 0.02 else 0
+            self._slots[index][slot] = _Slot((state.round + 1 + jump) % (1 << 32), state.tensor + 1)
+        return sending
+
+    def _off_round(self) -> Sending:
+        """Of a round before or after the slot's, by anybody."""
+        index, slot = self._place()
+        state = self._slots[index][slot]
+        step = self._random.choice((-3, -2, -1, 1, 2, -1000, 1 << 31, (1 << 31) + 2))
+        worker = self._random.randrange(self._jobs[index].workers)
+        return self._sending(index, worker, slot, (state.round + step) % (1 << 32), state.tensor)
+
+    def _malformed(self) -> Sending:
+        sending = self._contribution_like()
+        datagram = bytearray(sending.datagram)
+        match self._random.randrange(5):
+            case 0:
+                datagram = datagram[: self._random.randrange(len(datagram) + 1)]
+            case 1:
+                datagram += self._random.randbytes(self._random.randint(1, 40))
+            case 2:
+                datagram[0] = self._random.randrange(256)
+            case 3:
+                datagram = bytearray(self._random.randbytes(self._random.randrange(600)))
+            case _:
+                datagram[self._random.randrange(24)] ^= 1 << self._random.randrange(8)
+        return Sending(sending.job, sending.source, sending.thread, bytes(datagram))
+
+    def _not_admitted(self) -> Sending:
+        """One field of the admission's key, or the cell, is another's."""
+        index, slot = self._place()
+        entry, state = self._jobs[index], self._slots[index][slot]
+        worker = self._random.randrange(entry.workers)
+        packet = self._packet(index, worker, slot, state.round, DATA, state.tensor)
+        source, thread = worker, self._owner(index, slot)
+        match self._random.randrange(6):
+            case 0:
+                packet = packet._replace(job=self._random.choice((0, packet.job ^ 1, 0xFFFF)))
+            case 1:
+                packet = packet._replace(key=packet.key ^ 1 << self._random.randrange(32))
+            case 2:
+                packet = packet._replace(worker=self._random.randrange(256))
+            case 3:
+                source = self._random.randrange(entry.workers)
+            case 4:
+                thread = self._random.randrange(16)
+            case _:
+                packet = packet._replace(cell=self._random.choice((2 * entry.slots, 0xFFFF, packet.cell ^ 1)))
+        return Sending(index, source, thread, packet.to_bytes())
+
+    def _contribution_like(self) -> Sending:
+        index, slot = self._place()
+        state = self._slots[index][slot]
+        return self._sending(index, self._random.randrange(self._jobs[index].workers), slot, state.round, state.tensor)
+
+    def _place(self) -> tuple[int, int]:
+        index = self._random.randrange(len(self._jobs))
+        return index, self._random.randrange(self._jobs[index].slots)
+
+    def _owner(self, index: int, slot: int) -> int:
+        entry = self._jobs[index]
+        return slot // (entry.slots // entry.threads)
+
+    def _sending(self, index: int, worker: int, slot: int, number: int, tensor: int) -> Sending:
+        kind = self._random.choices((DATA, EMPTY, META, RESULT), (70, 15, 14, 1))[0]
+        tensor += self._random.random() < 0.03
+        packet = self._packet(index, worker, slot, number, kind, tensor)
+        return Sending(index, worker, self._owner(index, slot), packet.to_bytes())
+
+    def _packet(self, index: int, worker: int, slot: int, number: int, kind: int, tensor: int = 0) -> Packet:
+        entry = self._jobs[index]
+        self._number += 1
+        packet = Packet(
+            kind=kind,
+            flags=self._random.choice((0, 0, 1, 255)),
+            job=entry.job,
+            key=entry.key,
+            worker=worker,
+            exponent=self._random.choice((0, 1, 254, 255, self._random.randrange(256))),
+            cell=2 * slot + number % 2,
+            round=number,
+            tensor=tensor,
+            chunk=self._number,
+        )
+        return packet._replace(words=self._words(entry.lanes)) if kind == DATA else packet
+
+    def _words(self, lanes: int) -> tuple[int, ...]:
+        edge = self._random.choice((0, 1, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF, None, None, None))
+        return (edge,) * lanes if edge is not None else tuple(self._random.getrandbits(32) for _ in range(lanes))

@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+import dataclasses
+
+import finsy as fy
+import pytest
+
+from wiresum.controller import Endpoint, JobEntry
+from wiresum.controller.p4runtime import admit
+
+
+def test_each_worker_and_thread_has_an_entry_that_only_its_own_packets_match(
+    job: JobEntry, schema: fy.P4Schema
+) -> None:
+    entries = [_through_the_wire(entry, schema) for entry in admit.entries(job, 5, [9, 8, 7])]
+    matches = [dict(entry.match or {}) for entry in entries]
+    assert matches == [
+        {"ingress_port": 9 - w, "source": 0x0A00000A + w, "thread": t, "job": 7, "key": 0xFEED0007, "worker": w}
+        for w in range(3)
+        for t in range(2)
+    ]
+
+
+def test_an_entry_says_what_the_cells_need(job: JobEntry, schema: fy.P4Schema) -> None:
+    last = _arguments(admit.entries(job, 5, [9, 8, 7])[-1], schema)
+    assert last == {
+        "row": 5,
+        "group": 5,
+        "bit_own": 0b100,
+        "bit_others": 0b011,
+        "cell_base": 64,
+        "lease_mask": 0xFFF8,
+        "lease_prefix": 8,
+    }
+
+
+def test_32_workers_fill_the_bitmap(job: JobEntry, schema: fy.P4Schema) -> None:
+    many = dataclasses.replace(job, workers=32, endpoints=tuple(Endpoint(f"10.0.0.{i}", 5000) for i in range(32)))
+    for worker, entry in enumerate(admit.entries(many, 1, [0] * 32)[::2]):
+        arguments = _arguments(entry, schema)
+        assert arguments["bit_own"] | arguments["bit_others"] == 0xFFFFFFFF
+        assert arguments["bit_own"] == 1 << worker
+        assert not arguments["bit_own"] & arguments["bit_others"]
+
+
+@pytest.mark.parametrize(("slots", "threads"), [(1, 1), (8, 1), (8, 2), (16, 16), (4096, 16), (32768, 1), (32768, 8)])
+def test_a_thread_may_use_exactly_its_part_of_the_lease(
+    job: JobEntry, schema: fy.P4Schema, slots: int, threads: int
+) -> None:
+    entry = dataclasses.replace(job, workers=1, threads=threads, slots=slots, slot_base=0, endpoints=job.endpoints[:1])
+    for thread, written in enumerate(admit.entries(entry, 1, [0])):
+        arguments = _arguments(written, schema)
+        mine = [cell for cell in range(1 << 16) if cell & arguments["lease_mask"] == arguments["lease_prefix"]]
+        run = 2 * slots // threads
+        assert mine == list(range(thread * run, (thread + 1) * run))
+
+
+def _through_the_wire(entry: fy.P4TableEntry, schema: fy.P4Schema) -> fy.P4TableEntry:
+    return fy.P4TableEntry.decode(entry.encode(schema), schema)
+
+
+def _arguments(entry: fy.P4TableEntry, schema: fy.P4Schema) -> dict[str, int]:
+    action = _through_the_wire(entry, schema).action
+    assert isinstance(action, fy.P4TableAction)
+    assert action.name == "admit_worker"
+    return action.args

@@ -1,0 +1,22 @@
+from __future__ import annotations
+
+import finsy as fy
+
+from wiresum.controller import JobEntry
+from wiresum.controller.p4runtime import Host, deliver
+
+
+def test_each_copy_is_addressed_to_its_receiver(job: JobEntry, hosts: tuple[Host, ...], schema: fy.P4Schema) -> None:
+    entries = [fy.P4TableEntry.decode(e.encode(schema), schema) for e in deliver.entries(job, hosts[:3])]
+    assert [dict(entry.match or {}) for entry in entries] == [{"job": 7, "receiver": worker} for worker in range(3)]
+    for worker, entry in enumerate(entries):
+        assert isinstance(entry.action, fy.P4TableAction)
+        assert entry.action.name == "deliver_to"
+        expected = {"mac": 0x02000A00000A + worker, "address": 0x0A00000A + worker, "port": 5000 + 16 * worker}
+        assert entry.action.args == expected
+
+
+def test_a_group_has_a_copy_for_each_worker_also_where_two_share_a_port(schema: fy.P4Schema) -> None:
+    message = deliver.group(5, [3, 1, 3]).encode(schema).packet_replication_engine_entry.multicast_group_entry
+    assert message.multicast_group_id == 5
+    assert [(replica.egress_port, replica.instance) for replica in message.replicas] == [(3, 0), (1, 1), (3, 2)]

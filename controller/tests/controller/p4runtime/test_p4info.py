@@ -1,0 +1,98 @@
+"""What the controller expects of the program's P4Info. A program may have more, but none of this less or renumbered."""
+
+from __future__ import annotations
+
+from finsy.proto import p4i
+
+from wiresum.compiled import Program
+from wiresum.controller.driver import THREADS_MAX, WORKERS_MAX
+from wiresum.controller.p4runtime import count
+
+TABLES = {
+    "own": (0x02000001, {"address": ("EXACT", 32)}, {"own_address"}),
+    "admit": (
+        0x02000002,
+        {
+            "ingress_port": ("EXACT", 9),
+            "source": ("EXACT", 32),
+            "thread": ("EXACT", 4),
+            "job": ("EXACT", 16),
+            "key": ("EXACT", 32),
+            "worker": ("EXACT", 8),
+        },
+        {"admit_worker"},
+    ),
+    "forward": (0x02000004, {"mac": ("EXACT", 48)}, {"forward_to", "flood"}),
+    "deliver": (0x02000005, {"job": ("EXACT", 16), "receiver": ("EXACT", 8)}, {"deliver_to"}),
+    "lose": (
+        0x02000006,
+        {
+            "egress_port": ("TERNARY", 9),
+            "job": ("TERNARY", 16),
+            "receiver": ("TERNARY", 8),
+            "round": ("TERNARY", 32),
+        },
+        {"lose_copies"},
+    ),
+}
+ACTIONS = {
+    "admit_worker": (
+        0x01000001,
+        {
+            "row": 8,
+            "group": 16,
+            "bit_own": 32,
+            "bit_others": 32,
+            "cell_base": 16,
+            "lease_mask": 16,
+            "lease_prefix": 16,
+        },
+    ),
+    "deliver_to": (0x01000002, {"mac": 48, "address": 32, "port": 16}),
+    "own_address": (0x01000003, {"mac": 48}),
+    "forward_to": (0x01000004, {"port": 9}),
+    "flood": (0x01000005, {}),
+    "lose_copies": (0x01000006, {"chance": 16}),
+}
+COUNTERS = {"packets": (0x12000001, len(count.COLUMNS)), "contributions": (0x12000002, WORKERS_MAX)}
+
+
+def test_tables_have_the_ids_keys_and_actions_that_the_controller_writes(p4info: p4i.P4Info) -> None:
+    names = {action.preamble.id: action.preamble.alias for action in p4info.actions}
+    tables = {table.preamble.alias: table for table in p4info.tables}
+    for alias, (number, keys, actions) in TABLES.items():
+        table = tables[alias]
+        assert table.preamble.id == number
+        found = {k.name: (p4i.MatchField.MatchType.Name(k.match_type), k.bitwidth) for k in table.match_fields}
+        assert found == keys
+        writable = {names[a.id] for a in table.action_refs if a.scope != p4i.ActionRef.DEFAULT_ONLY}
+        assert writable == actions
+
+
+def test_actions_have_the_ids_and_parameters_that_the_controller_gives(p4info: p4i.P4Info) -> None:
+    actions = {action.preamble.alias: action for action in p4info.actions}
+    for alias, (number, parameters) in ACTIONS.items():
+        assert actions[alias].preamble.id == number
+        assert {parameter.name: parameter.bitwidth for parameter in actions[alias].params} == parameters
+
+
+def test_counters_count_packets_in_rows_of_the_size_that_the_controller_reads(
+    p4info: p4i.P4Info, program: Program
+) -> None:
+    counters = {counter.preamble.alias: counter for counter in p4info.counters}
+    for alias, (number, columns) in (COUNTERS | {"results": (0x12000003, 1)}).items():
+        assert counters[alias].preamble.id == number
+        assert counters[alias].spec.unit == p4i.CounterSpec.PACKETS
+        assert counters[alias].size == program.job_rows * columns
+
+
+def test_registers_are_as_large_as_the_record_says(p4info: p4i.P4Info, program: Program) -> None:
+    (sums,) = (register for register in p4info.registers if register.preamble.alias == "sums")
+    assert sums.size == 2 * program.slots
+    assert sums.type_spec.bitstring.bit.bitwidth == 32 * program.lanes
+
+
+def test_tables_have_room_for_jobs(p4info: p4i.P4Info, program: Program) -> None:
+    sizes = {table.preamble.alias: table.size for table in p4info.tables}
+    assert sizes["admit"] >= program.workers_max * THREADS_MAX
+    assert sizes["deliver"] >= program.workers_max

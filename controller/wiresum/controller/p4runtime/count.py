@@ -1,0 +1,56 @@
+"""Stage `count`: what the switch counts for each job. p4src/v1model/count.p4."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import finsy as fy
+
+from wiresum.controller.driver import REASONS, WORKERS_MAX, JobCounters
+
+COLUMNS = (*REASONS, "other")
+"""Of counter `packets`, a row for each job; `other` packets belong to none, like those that are in no job's row."""
+ROW_STRAY = 0
+"""The row of packets that belong to no job."""
+
+
+def reads(row: int) -> list[fy.P4CounterEntry]:
+    """What to read for the counters of one row."""
+    return _entries(row, None)
+
+
+def resets(row: int) -> list[fy.P4CounterEntry]:
+    """What to write so that all counters of one row are 0."""
+    return _entries(row, 0)
+
+
+def decode(entries: Iterable[fy.P4CounterEntry], workers: int = WORKERS_MAX) -> JobCounters:
+    """Of a job with so many workers, from what was read; the switch does not remember which tensor came last."""
+    packets = dict.fromkeys(REASONS, 0)
+    contributions = [0] * WORKERS_MAX
+    results = 0
+    for entry in entries:
+        assert entry.index is not None
+        count = entry.packet_count
+        if entry.counter_id == "packets":
+            column = COLUMNS[entry.index % len(COLUMNS)]
+            if column in packets:
+                packets[column] = count
+        elif entry.counter_id == "contributions":
+            contributions[entry.index % WORKERS_MAX] = count
+        else:
+            results = count
+    return JobCounters(packets=packets, results=results, contributions=tuple(contributions[:workers]))
+
+
+def _entries(row: int, value: int | None) -> list[fy.P4CounterEntry]:
+    sizes = {"packets": len(COLUMNS), "contributions": WORKERS_MAX, "results": 1}
+    return [
+        fy.P4CounterEntry(
+            counter,
+            index=row * size + column,
+            data=None if value is None else fy.P4CounterData(packet_count=value),
+        )
+        for counter, size in sizes.items()
+        for column in range(size)
+    ]

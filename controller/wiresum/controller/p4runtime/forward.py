@@ -1,0 +1,26 @@
+"""Stage `forward`: everybody else's traffic. p4src/common/forward.p4."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import finsy as fy
+
+from wiresum.controller.p4runtime.host import Host
+
+FLOOD_GROUP = 256
+"""The multicast group of what is flooded; those below it are jobs'. `FLOOD_GROUP` in p4src/common/sizes.p4."""
+
+
+def entries(hosts: Iterable[Host]) -> list[fy.P4TableEntry]:
+    """One for each host."""
+    return [
+        fy.P4TableEntry("forward", match=fy.Match(mac=host.mac), action=fy.Action("forward_to", port=host.port))
+        for host in hosts
+    ]
+
+
+def flood_group(hosts: Iterable[Host]) -> fy.P4MulticastGroupEntry:
+    """A copy for each port that has a host; the program drops the one that would go back."""
+    ports = sorted({host.port for host in hosts})
+    return fy.P4MulticastGroupEntry(FLOOD_GROUP, replicas=[(port, 0) for port in ports])
