@@ -1,0 +1,93 @@
+"""The problems: logistic regression on scikit-learn's breast cancer data, its rows sorted so that workers differ."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from sklearn.datasets import load_breast_cancer
+from sklearn.preprocessing import Normalizer, PolynomialFeatures, StandardScaler
+
+from experiment import Curve
+from wiresum.compress import Compressor
+from wiresum.compress.arrays import Vector
+from wiresum.optim import LogisticRegression, Progress, distributed_minimize
+
+Matrix = npt.NDArray[np.float64]
+
+ASTRAY = 1e6
+"""An error from which no run comes back."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """A problem, its solution, and how far x is from it."""
+
+    problem: LogisticRegression
+    solution: Vector
+
+    def error(self, x: Vector) -> float:
+        """|x - x*|^2 / |x*|^2."""
+        return float(np.sum((x - self.solution) ** 2) / np.sum(self.solution**2))
+
+    def shift_square_at_start(self) -> float:
+        """The mean over workers of |0 - grad f_i(x*)|^2: how much they differ."""
+        workers = range(self.problem.workers)
+        return float(np.mean([np.sum(self.problem.gradient(worker, self.solution) ** 2) for worker in workers]))
+
+
+@functools.lru_cache(maxsize=4)
+def rows(*, degree: int = 1, unit_rows: bool = False) -> tuple[Matrix, Vector]:
+    """Standardised features (products up to `degree`) and an intercept of ones; rows sorted by label, -1 or 1.
+
+    With `unit_rows` each row is scaled to length 1 before the intercept is added.
+    """
+    features, labels = load_breast_cancer(return_X_y=True)
+    if degree > 1:
+        features = PolynomialFeatures(degree, include_bias=False).fit_transform(
+            StandardScaler().fit_transform(features)
+        )
+    features = StandardScaler().fit_transform(features)
+    if unit_rows:
+        features = Normalizer().fit_transform(features)
+    features = np.hstack([features, np.ones((len(features), 1))])
+    order = np.argsort(labels, kind="stable")
+    return features[order], np.where(labels[order] > 0, 1.0, -1.0)
+
+
+def breast_cancer(
+    workers: int,
+    *,
+    condition: float,
+    degree: int = 1,
+    unit_rows: bool = False,
+    by_row: bool = False,
+    mixed: bool = False,
+) -> Task:
+    """`condition` is L/mu, with L of the workers (`by_row`: of single rows). `mixed` deals rows at random."""
+    features, labels = rows(degree=degree, unit_rows=unit_rows)
+    if mixed:
+        order = np.random.Generator(np.random.Philox(7)).permutation(len(labels))
+        features, labels = features[order], labels[order]
+    plain = LogisticRegression(features, labels, workers=workers, l2=0.0)
+    smoothness = plain.row_smoothness if by_row else plain.worker_smoothness
+    problem = LogisticRegression(features, labels, workers=workers, l2=smoothness / (condition - 1))
+    return Task(problem, problem.solution())
+
+
+def error_curve(label: str, task: Task, method: Compressor, *, steps: int, every: int, **options: Any) -> Curve:
+    """The error every few steps of a run of `distributed_minimize`. A run that has gone astray ends early."""
+    curve = Curve(label)
+
+    def observe(progress: Progress) -> bool:
+        error = task.error(progress.x)
+        astray = not error < ASTRAY
+        if progress.step % every == 0 or astray:
+            curve.add(progress.step, error)
+        return astray
+
+    distributed_minimize(task.problem, method, steps=steps, observe=observe, **options)
+    return curve

@@ -1,0 +1,123 @@
+"""A small network on scikit-learn's digits, and its gradients at several workers of one process."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from sklearn.datasets import load_digits
+from torch import nn
+
+from wiresum.compress import Compressor, Engine, InProcess, Piece, Segment
+from wiresum.compress.arrays import Vector
+
+TEST_IMAGES = 360
+HIDDEN = 64
+
+
+def network(seed: int) -> nn.Module:
+    """Two hidden layers: 8,970 parameters in six tensors."""
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(64, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, 10))
+
+
+@dataclass(frozen=True)
+class Digits:
+    images: torch.Tensor
+    labels: torch.Tensor
+    test_images: torch.Tensor
+    test_labels: torch.Tensor
+
+    @classmethod
+    def load(cls, seed: int) -> Digits:
+        pixels, labels = load_digits(return_X_y=True)
+        order = torch.randperm(len(pixels), generator=torch.Generator().manual_seed(seed))
+        images, targets = torch.tensor(pixels, dtype=torch.float32)[order] / 16, torch.tensor(labels)[order]
+        return cls(images[TEST_IMAGES:], targets[TEST_IMAGES:], images[:TEST_IMAGES], targets[:TEST_IMAGES])
+
+    def accuracy(self, model: nn.Module) -> float:
+        """In percent."""
+        with torch.no_grad():
+            return float((model(self.test_images).argmax(1) == self.test_labels).float().mean()) * 100
+
+
+@dataclass
+class Training:
+    """What was trained, and what it took."""
+
+    accuracy: float
+    losses: list[float]
+    sent_bytes: float
+    dense_bytes: float
+    engine: Engine
+
+
+def pieces_of(model: nn.Module) -> list[Piece]:
+    return [Piece(name, tuple(parameter.shape)) for name, parameter in model.named_parameters()]
+
+
+def segments_of(model: nn.Module, granularity: str) -> list[Segment]:
+    pieces = pieces_of(model)
+    return [Segment(tuple(pieces))] if granularity == "model" else [Segment((piece,)) for piece in pieces]
+
+
+def gradient(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> tuple[float, list[Vector]]:
+    """The loss, and its gradient by parameter."""
+    model.zero_grad()
+    loss = nn.functional.cross_entropy(model(images), labels)
+    loss.backward()
+    return float(loss.detach()), [_gradient_of(parameter).reshape(-1).copy() for parameter in model.parameters()]
+
+
+def arranged(gradients: Sequence[Vector], granularity: str) -> list[Vector]:
+    """By segment."""
+    return [np.concatenate(gradients)] if granularity == "model" else list(gradients)
+
+
+def train(
+    method: Compressor,
+    *,
+    workers: int,
+    epochs: int,
+    rate: float = 0.4,
+    batch: int = 8,
+    granularity: str = "model",
+    aggregator: InProcess | None = None,
+    seed: int = 1,
+) -> Training:
+    """SGD with a rate that falls to zero, over simulated workers, `batch` images each."""
+    digits, model = Digits.load(seed), network(seed)
+    engine = Engine(method, aggregator or InProcess(workers), seed=seed)
+    segments = segments_of(model, granularity)
+    optimizer = torch.optim.SGD(model.parameters(), lr=rate)
+    steps = len(digits.images) // (batch * workers)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, epochs * steps)
+    losses: list[float] = []
+    for epoch in range(epochs):
+        order = torch.randperm(len(digits.images), generator=torch.Generator().manual_seed(1000 * seed + epoch))
+        for step in range(steps):
+            shares = order[step * batch * workers :][: batch * workers].reshape(workers, batch)
+            results = [gradient(model, digits.images[share], digits.labels[share]) for share in shares]
+            losses.append(float(np.mean([loss for loss, _ in results])))
+            means = engine.average(segments, [arranged(one, granularity) for _, one in results])
+            engine.advance()
+            _set_gradient(model, np.concatenate(means))
+            optimizer.step()
+            schedule.step()
+    dense_bytes = 4.0 * sum(segment.size for segment in segments) * len(losses)
+    return Training(digits.accuracy(model), losses, engine.aggregator.traffic.sent_bytes, dense_bytes, engine)
+
+
+def _gradient_of(parameter: nn.Parameter) -> Vector:
+    assert parameter.grad is not None, "backward() was called"
+    result: Vector = parameter.grad.numpy()
+    return result
+
+
+def _set_gradient(model: nn.Module, flat: Vector) -> None:
+    at = 0
+    for parameter in model.parameters():
+        parameter.grad = torch.from_numpy(flat[at : at + parameter.numel()].copy()).reshape(parameter.shape)
+        at += parameter.numel()

@@ -1,0 +1,110 @@
+"""Compressed communication: DIANA, IntSGD, EF21, Top-k and others, summed as integers where they are integers.
+
+Methods are described by small immutable objects; `attach` makes DistributedDataParallel use one, and an `Engine` runs
+one without PyTorch. docs/compress.md tells which to choose, and how to write another.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from wiresum.compress.aggregator import Aggregator, InProcess, Traffic
+from wiresum.compress.compressor import (
+    Batch,
+    Compressor,
+    GatherCompressor,
+    IntegerCompressor,
+    Outcome,
+    Sparse,
+    SparseCompressor,
+    Trait,
+)
+from wiresum.compress.engine import Engine, Piece, Segment
+from wiresum.compress.gtopk import GTopK
+from wiresum.compress.integer import IntDIANA, IntSGD, MotionTracker
+from wiresum.compress.memory import EF21, ErrorFeedback, Memory, NoMemory, Shift
+from wiresum.compress.natural import Identity, Natural, SignMajority
+from wiresum.compress.powersgd import PowerSGD
+from wiresum.compress.quantise import DIANA, QSGD, Quantiser, TernGrad
+from wiresum.compress.sparse import (
+    OwnScale,
+    QuantisedRandK,
+    RandK,
+    RandKPartition,
+    RandKSameSeed,
+    Threshold,
+    TopK,
+)
+from wiresum.compress.thc import THC
+from wiresum.compress.turn import Motion, Turn
+
+if TYPE_CHECKING:
+    from wiresum.compress.ddp import Attachment, Report, attach
+    from wiresum.compress.groups import GroupAggregator, SwitchAggregator, aggregator_of
+
+__all__ = [
+    "DIANA",
+    "EF21",
+    "QSGD",
+    "THC",
+    "Aggregator",
+    "Attachment",
+    "Batch",
+    "Compressor",
+    "Engine",
+    "ErrorFeedback",
+    "GTopK",
+    "GatherCompressor",
+    "GroupAggregator",
+    "Identity",
+    "InProcess",
+    "IntDIANA",
+    "IntSGD",
+    "IntegerCompressor",
+    "Memory",
+    "Motion",
+    "MotionTracker",
+    "Natural",
+    "NoMemory",
+    "Outcome",
+    "OwnScale",
+    "Piece",
+    "PowerSGD",
+    "QuantisedRandK",
+    "Quantiser",
+    "RandK",
+    "RandKPartition",
+    "RandKSameSeed",
+    "Report",
+    "Segment",
+    "Shift",
+    "SignMajority",
+    "Sparse",
+    "SparseCompressor",
+    "SwitchAggregator",
+    "TernGrad",
+    "Threshold",
+    "TopK",
+    "Traffic",
+    "Trait",
+    "Turn",
+    "aggregator_of",
+    "attach",
+]
+
+_NEED_TORCH = {
+    "Attachment": "wiresum.compress.ddp",
+    "GroupAggregator": "wiresum.compress.groups",
+    "Report": "wiresum.compress.ddp",
+    "SwitchAggregator": "wiresum.compress.groups",
+    "aggregator_of": "wiresum.compress.groups",
+    "attach": "wiresum.compress.ddp",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _NEED_TORCH:
+        from importlib import import_module
+
+        return getattr(import_module(_NEED_TORCH[name]), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

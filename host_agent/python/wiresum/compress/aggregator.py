@@ -1,0 +1,116 @@
+"""The port through which compressed tensors meet, and the adapter that simulates all workers in one process.
+
+An aggregator stands for N workers, of which `local` run in this process: one of them in a real job, all of them in a
+simulation. Every method takes what the local workers contribute and returns what each worker gets. So an algorithm
+is written once, and runs unchanged in a process of a cluster and as N workers in a loop.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from wiresum.compress import lanes
+from wiresum.compress.arrays import Bytes, Int32Array, Vector
+
+
+@dataclass
+class Traffic:
+    """Payload that one worker (the mean over local ones) has handed to the network and got back, without headers."""
+
+    sent_bytes: float = 0.0
+    received_bytes: float = 0.0
+    rounds: int = 0
+
+    def add(self, sent_bytes: float, received_bytes: float) -> None:
+        self.sent_bytes += sent_bytes
+        self.received_bytes += received_bytes
+        self.rounds += 1
+
+
+class Aggregator(ABC):
+    """All workers call the same methods with the same sizes in the same order."""
+
+    def __init__(self, workers: int, local: Sequence[int]) -> None:
+        self.workers = workers
+        self.local = tuple(local)
+        self.traffic = Traffic()
+
+    def sum(self, contributions: Sequence[Int32Array], bits: int) -> Int32Array:
+        """The element-wise sum over all workers, in lanes of `bits` bits; exact if every sum fits (lanes.py)."""
+        count = len(contributions[0])
+        words = self._sum_words([lanes.pack(values, bits) for values in contributions])
+        self.traffic.add(words.nbytes, words.nbytes)
+        return lanes.unpack(words, bits, count)
+
+    def maximum(self, contributions: Sequence[Vector]) -> Vector:
+        """The element-wise maximum over all workers, in float64; NaN where any worker has one."""
+        result, received_bytes = self._maximum([values.astype(np.float64) for values in contributions])
+        self.traffic.add(result.nbytes, received_bytes)
+        return result
+
+    def gather(self, contributions: Sequence[Bytes], *, sizes_equal: bool = True) -> list[Bytes]:
+        """Everybody's bytes, by worker."""
+        if sizes_equal:
+            return self._gather_counted(contributions)
+        sizes = self._gather_counted([np.array([len(mine)], "<i8").view(np.uint8) for mine in contributions])
+        lengths = [int(size.view("<i8")[0]) for size in sizes]
+        longest = max(lengths)
+        padded = [np.concatenate([mine, np.zeros(longest - len(mine), np.uint8)]) for mine in contributions]
+        return [parcel[:length] for parcel, length in zip(self._gather_counted(padded), lengths, strict=True)]
+
+    def deliver(self, routes: Sequence[tuple[int, int]], parcels: Mapping[int, Bytes], nbytes: int) -> dict[int, Bytes]:
+        """Takes each local source's parcel of `nbytes` to its destination. Returns the local destinations' parcels."""
+        delivered = self._deliver(routes, parcels, nbytes)
+        sent = sum(source in self.local for source, _ in routes) * nbytes
+        self.traffic.add(sent / len(self.local), len(delivered) * nbytes / len(self.local))
+        return delivered
+
+    def _gather_counted(self, contributions: Sequence[Bytes]) -> list[Bytes]:
+        gathered = self._gather(contributions)
+        self.traffic.add(len(contributions[0]), sum(len(parcel) for parcel in gathered))
+        return gathered
+
+    @abstractmethod
+    def _sum_words(self, contributions: Sequence[Int32Array]) -> Int32Array:
+        """The sum modulo 2^32."""
+
+    @abstractmethod
+    def _maximum(self, contributions: Sequence[Vector]) -> tuple[Vector, int]:
+        """The maximum, and how many bytes each worker received for it."""
+
+    @abstractmethod
+    def _gather(self, contributions: Sequence[Bytes]) -> list[Bytes]: ...
+
+    @abstractmethod
+    def _deliver(
+        self, routes: Sequence[tuple[int, int]], parcels: Mapping[int, Bytes], nbytes: int
+    ) -> dict[int, Bytes]: ...
+
+
+class InProcess(Aggregator):
+    """All workers in this process. Words are added as a switch adds them: 32 bits, wrapping."""
+
+    def __init__(self, workers: int) -> None:
+        super().__init__(workers, range(workers))
+
+    def _sum_words(self, contributions: Sequence[Int32Array]) -> Int32Array:
+        cells = np.zeros(len(contributions[0]), np.uint32)
+        for words in contributions:
+            cells += words.view(np.uint32)
+        return cells.view(np.int32)
+
+    def _maximum(self, contributions: Sequence[Vector]) -> tuple[Vector, int]:
+        result: Vector = np.maximum.reduce(list(contributions))
+        return result, result.nbytes
+
+    def _gather(self, contributions: Sequence[Bytes]) -> list[Bytes]:
+        return list(contributions)
+
+    def _deliver(
+        self, routes: Sequence[tuple[int, int]], parcels: Mapping[int, Bytes], nbytes: int
+    ) -> dict[int, Bytes]:
+        return {destination: parcels[source] for source, destination in routes}

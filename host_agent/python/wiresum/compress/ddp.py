@@ -1,0 +1,252 @@
+"""Compressed gradients in DistributedDataParallel: `attach(model, optimizer, method)`.
+
+DDP calls a communication hook with each bucket of gradients, in the same order at all workers, while the backward pass
+goes on. The hook averages the bucket's segments through an engine and hands DDP the estimate. By "model", buckets are
+held back until the last one is there, so that the entire model is one vector; DDP waits for all of them at the end of
+the backward pass anyway.
+
+Memories are keyed by the parameter's name, since DDP rebuilds its buckets after the first step. A step ends with its
+last bucket. Gradients that are accumulated under `no_sync` are compressed once, when they are synchronised.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
+
+from wiresum.compress.arrays import Vector, square_norm
+from wiresum.compress.compressor import Compressor
+from wiresum.compress.engine import Engine, Piece, Segment
+from wiresum.compress.groups import aggregator_of
+from wiresum.compress.integer import MotionTracker
+from wiresum.compress.turn import Motion
+
+Granularity = Literal["layer", "bucket", "model"]
+Bucket = Any  # dist.GradBucket, which PyTorch's stubs do not export
+
+MEGABYTE = 1e6
+
+
+@dataclass(frozen=True)
+class Report:
+    """What this worker has sent so far. Payload, without headers."""
+
+    steps: int
+    sent_bytes: float
+    received_bytes: float
+    dense_bytes: float
+    """What it would have handed to an uncompressed all-reduce."""
+
+    @property
+    def ratio(self) -> float:
+        """How many times less was sent."""
+        return self.dense_bytes / self.sent_bytes if self.sent_bytes else 1.0
+
+    def __str__(self) -> str:
+        return (
+            f"{self.steps} steps: sent {self.sent_bytes / MEGABYTE:.2f} MB instead of "
+            f"{self.dense_bytes / MEGABYTE:.2f} MB, {self.ratio:.1f} times less"
+        )
+
+
+def attach(
+    model: DistributedDataParallel,
+    optimizer: Optimizer,
+    method: Compressor,
+    *,
+    granularity: Granularity = "layer",
+    seed: int = 0,
+) -> Attachment:
+    """Makes `model` average its gradients with `method` from now on. All workers call it alike, before the first step.
+
+    What is compressed as one vector: each parameter ("layer"), each of DDP's buckets ("bucket"), or the entire model
+    ("model"). The optimizer is watched for learning rates and steps, which IntSGD's scale is derived from.
+    RuntimeError if the model has a communication hook already, or if a parameter is not on the CPU.
+    """
+    return Attachment(model, optimizer, method, granularity=granularity, seed=seed)
+
+
+class Attachment:
+    """The engine of a model, its checkpoint and its report."""
+
+    def __init__(
+        self,
+        model: DistributedDataParallel,
+        optimizer: Optimizer,
+        method: Compressor,
+        *,
+        granularity: Granularity,
+        seed: int,
+    ) -> None:
+        if granularity not in ("layer", "bucket", "model"):
+            raise ValueError(f"the granularity is layer, bucket or model, not {granularity!r}")
+        self._parameters = {name: p for name, p in model.module.named_parameters() if p.requires_grad}
+        for name, parameter in self._parameters.items():
+            if not parameter.is_cpu:
+                raise RuntimeError(f"'{name}' is on {parameter.device}: compression is for tensors on the CPU")
+        self._names = {id(parameter): name for name, parameter in self._parameters.items()}
+        self._pieces = {name: Piece(name, tuple(parameter.shape)) for name, parameter in self._parameters.items()}
+        self._size = sum(piece.size for piece in self._pieces.values())
+        self._granularity = granularity
+        self._optimizer = weakref.ref(optimizer)
+        self._tracker = MotionTracker()
+        self._before: dict[str, Vector] = {}
+        self._held: list[_Held] = []
+        self._dense_bytes = 0
+        self.engine = Engine(method, aggregator_of(model.process_group), seed=seed)
+        model.register_comm_hook(self, _hook)
+        if method.uses_motion:
+            optimizer.register_step_pre_hook(lambda *_: self._remember())
+            optimizer.register_step_post_hook(lambda *_: self._record_motion())
+
+    def report(self) -> Report:
+        traffic = self.engine.aggregator.traffic
+        return Report(self.engine.step, traffic.sent_bytes, traffic.received_bytes, self._dense_bytes)
+
+    def state_dict(self) -> dict[str, Any]:
+        """This worker's own memories and the common ones, as tensors: each worker saves its own."""
+        state = {"engine": self.engine.state_dict(), "motion": self._tracker.state_dict()}
+        converted: dict[str, Any] = _converted(state, np.ndarray, lambda array: torch.from_numpy(array.copy()))
+        return converted
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        arrays = _converted(state, torch.Tensor, lambda tensor: tensor.numpy().copy())
+        self.engine.load_state_dict(arrays["engine"])
+        self._tracker.load_state_dict(arrays["motion"])
+
+    def synchronise(self) -> None:
+        """After a restart in which some workers have no state, or another number of workers: makes memories consistent.
+
+        A collective: all workers call it, after those that have a state have loaded it.
+        """
+        pieces = list(self._pieces.values())
+        dtypes = [np.dtype(_dtype_of(parameter)) for parameter in self._parameters.values()]
+        self._tracker.load_state_dict(self.engine.synchronise(pieces, dtypes, companion=self._tracker.state_dict()))
+
+    def arrived(self, bucket: Bucket) -> torch.futures.Future[torch.Tensor]:
+        """The hook: DDP has this bucket of gradients, and wants its average."""
+        if bucket.index() == 0:
+            self._held.clear()  # of a backward pass that failed
+        buffer = bucket.buffer()
+        pieces = [self._pieces[self._names[id(parameter)]] for parameter in bucket.parameters()]
+        held = _Held(buffer, pieces, torch.futures.Future())
+        self._dense_bytes += buffer.nbytes
+        self._held.append(held)
+        if self._granularity != "model" or bucket.is_last():
+            self._average_held()
+        if bucket.is_last():
+            self.engine.advance()
+        return held.future
+
+    def _average_held(self) -> None:
+        """Compresses what is held back, and hands each bucket its part."""
+        gradients: dict[str, Vector] = {}
+        for held in self._held:
+            gradients.update(held.split())
+        segments = self._segments([piece for held in self._held for piece in held.pieces])
+        vectors = [_joined([gradients[piece.name] for piece in segment.pieces]) for segment in segments]
+        motions = self._motions(segments) if self.engine.method.uses_motion else {}
+        estimates = self.engine.average(segments, [vectors], motions)
+        averaged: dict[str, Vector] = {}
+        for segment, estimate in zip(segments, estimates, strict=True):
+            ends = np.cumsum([piece.size for piece in segment.pieces])
+            parts = np.split(estimate, ends[:-1])
+            averaged.update(zip((piece.name for piece in segment.pieces), parts, strict=True))
+        for held in self._held:
+            held.finish(averaged)
+        self._held.clear()
+
+    def _segments(self, pieces: list[Piece]) -> list[Segment]:
+        """Pieces are put together in the model's order, which does not depend on DDP's buckets."""
+        if self._granularity == "layer":
+            return [Segment((piece,)) for piece in pieces]
+        present = {piece.name for piece in pieces}
+        return [Segment(tuple(piece for name, piece in self._pieces.items() if name in present))]
+
+    def _motions(self, segments: list[Segment]) -> dict[str, Motion]:
+        optimizer = self._optimizer()
+        assert optimizer is not None, "the model is trained by its optimizer"
+        rates = {
+            self._names[id(parameter)]: float(group["lr"])
+            for group in optimizer.param_groups
+            for parameter in group["params"]
+            if id(parameter) in self._names
+        }
+        motions = {}
+        for segment in segments:
+            names = [piece.name for piece in segment.pieces]
+            motion = self._tracker.motion(names, rates, segment.size / self._size)
+            if motion is not None:
+                motions[segment.name] = motion
+        return motions
+
+    def _remember(self) -> None:
+        self._before = {name: _values_of(parameter.detach()).copy() for name, parameter in self._parameters.items()}
+
+    def _record_motion(self) -> None:
+        self._tracker.record(
+            {
+                name: square_norm(_values_of(parameter.detach()) - self._before[name])
+                for name, parameter in self._parameters.items()
+            }
+        )
+        self._before.clear()
+
+
+@dataclass(frozen=True)
+class _Held:
+    """A bucket that DDP waits for."""
+
+    buffer: torch.Tensor
+    pieces: list[Piece]
+    future: torch.futures.Future[torch.Tensor]
+
+    def split(self) -> dict[str, Vector]:
+        ends = np.cumsum([piece.size for piece in self.pieces])
+        parts = np.split(_values_of(self.buffer), ends[:-1])
+        return {piece.name: part for piece, part in zip(self.pieces, parts, strict=True)}
+
+    def finish(self, averaged: Mapping[str, Vector]) -> None:
+        result = torch.from_numpy(_joined([averaged[piece.name] for piece in self.pieces]))
+        self.future.set_result(result.to(self.buffer.dtype))
+
+
+def _hook(attachment: Attachment, bucket: Bucket) -> torch.futures.Future[torch.Tensor]:
+    return attachment.arrived(bucket)
+
+
+_hook.__annotations__ = {}  # DDP insists on annotations that are classes, or none
+
+
+def _dtype_of(tensor: torch.Tensor) -> type:
+    """In what a tensor is compressed: float16 and bfloat16 as float32."""
+    return np.float64 if tensor.dtype == torch.float64 else np.float32
+
+
+def _values_of(tensor: torch.Tensor) -> Vector:
+    """Flat; the tensor's own memory where that is possible."""
+    wide = tensor if tensor.dtype in (torch.float32, torch.float64) else tensor.float()
+    values: Vector = wide.reshape(-1).numpy()
+    return values
+
+
+def _joined(parts: list[Vector]) -> Vector:
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+
+def _converted(value: Any, kind: type, convert: Any) -> Any:
+    """A nested state with everything of one kind converted."""
+    if isinstance(value, kind):
+        return convert(value)
+    if isinstance(value, Mapping):
+        return {name: _converted(part, kind, convert) for name, part in value.items()}
+    if isinstance(value, list):
+        return [_converted(part, kind, convert) for part in value]
+    return value

@@ -1,0 +1,232 @@
+"""Averages gradients of all workers with a compressor and its memory: one engine for every method.
+
+A *piece* is a parameter; a *segment* is what is compressed as one vector: a piece (by layer), the pieces of a bucket,
+or the whole model. Memories are kept by piece. So they survive when DDP rebuilds its buckets, and a checkpoint does
+not depend on the granularity.
+
+A step: `average` is called once or several times, for different segments, then `advance`. What an engine keeps changes
+only when an aggregate has arrived, and then at all workers alike; a step that failed before can be repeated, and
+repeats its randomness (turn.py). A mean that is not finite changes nothing: whoever scales losses skips the step.
+"""
+
+from __future__ import annotations
+
+import math
+import pickle
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from wiresum.compress.aggregator import Aggregator, InProcess
+from wiresum.compress.arrays import Vector, is_finite
+from wiresum.compress.compressor import Batch, Compressor, Outcome, State
+from wiresum.compress.memory import Memory, memory_of
+from wiresum.compress.turn import Motion, Turn
+
+STATE_VERSION = 1
+
+
+@dataclass(frozen=True)
+class Piece:
+    name: str
+    shape: tuple[int, ...]
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.shape)
+
+
+@dataclass(frozen=True)
+class Segment:
+    pieces: tuple[Piece, ...]
+
+    @property
+    def name(self) -> str:
+        return "+".join(piece.name for piece in self.pieces)
+
+    @property
+    def size(self) -> int:
+        return sum(piece.size for piece in self.pieces)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.pieces[0].shape if len(self.pieces) == 1 else (self.size,)
+
+
+class Engine:
+    """The same method and seed at all workers. `seed` decides all randomness."""
+
+    def __init__(self, method: Compressor, aggregator: Aggregator, *, seed: int = 0) -> None:
+        self.method = method
+        self.aggregator = aggregator
+        self.step = 0
+        self._seed = seed
+        self._memory = memory_of(method.memory)
+        self._fitted: dict[int, Memory] = {}
+        self._own: list[dict[str, Vector]] = [{} for _ in aggregator.local]
+        self._common: dict[str, Vector] = {}
+        self._states: dict[str, State] = {}
+        self._down = Engine(method.down, InProcess(1), seed=seed) if method.down is not None else None
+
+    def average(
+        self,
+        segments: Sequence[Segment],
+        gradients: Sequence[Sequence[Vector]],
+        motions: Mapping[str, Motion] | None = None,
+    ) -> list[Vector]:
+        """The estimates of the mean gradient, by segment, with the same bits at every worker.
+
+        `gradients[i][s]` is what the i-th local worker has for segment s: flat, float32 or float64. `motions`, by
+        segment's name, is for compressors that derive a scale from the model's motion; the same at all workers.
+        """
+        memories = [self._memory_for(segment.size) for segment in segments]
+        own = [
+            [
+                _load(mine, segment, gradient.dtype) if memory.has_own else gradient[:0]
+                for segment, memory, gradient in zip(segments, memories, gradients[i], strict=True)
+            ]
+            for i, mine in enumerate(self._own)
+        ]
+        vectors = [
+            [memory.outgoing(gradient, kept) for memory, gradient, kept in zip(memories, *row, strict=True)]
+            for row in zip(gradients, own, strict=True)
+        ]
+        outcome = self.method.exchange(self._batch(segments, vectors, motions or {}), self.aggregator)
+        estimates = [
+            self._commit(s, segment, memories[s], outcome, [row[s] for row in gradients], [row[s] for row in own])
+            for s, segment in enumerate(segments)
+        ]
+        if self._down is None:
+            return estimates
+        return self._down.average(segments, [estimates])
+
+    def _commit(
+        self,
+        s: int,
+        segment: Segment,
+        memory: Memory,
+        outcome: Outcome,
+        gradients: Sequence[Vector],
+        own: Sequence[Vector],
+    ) -> Vector:
+        """The aggregate of segment s is here: memories change, and the estimate comes out."""
+        mean = outcome.means[s]
+        if not is_finite(mean):
+            return mean
+        self._states[segment.name] = outcome.states[s]
+        for i, mine in enumerate(self._own):
+            settled = memory.settle(gradients[i], outcome.own[i][s], own[i])
+            if memory.has_own:
+                _store(mine, segment, settled)
+        common = _load(self._common, segment, mean.dtype) if memory.has_common else mean[:0]
+        estimate, common = memory.estimate(mean, common)
+        if memory.has_common:
+            _store(self._common, segment, common)
+        return estimate
+
+    def advance(self) -> None:
+        """The step is done: the next one draws other randomness."""
+        self.step += 1
+        if self._down is not None:
+            self._down.advance()
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that continues bit for bit after `load_state_dict`: this process's own memories, and the common ones."""
+        return {
+            "version": STATE_VERSION,
+            "step": self.step,
+            "seed": self._seed,
+            "own": [_copied(mine) for mine in self._own],
+            "common": _copied(self._common),
+            "states": {name: _copied(state) for name, state in self._states.items()},
+            "down": None if self._down is None else self._down.state_dict(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        if state["version"] != STATE_VERSION:
+            raise ValueError(f"this state has version {state['version']}, and only {STATE_VERSION} can be loaded")
+        if len(state["own"]) != len(self._own):
+            raise ValueError(f"this state is of {len(state['own'])} workers in a process, not of {len(self._own)}")
+        if (state["down"] is None) != (self._down is None):
+            raise ValueError("this state is of a method that compresses in other directions than this one")
+        self.step, self._seed = int(state["step"]), int(state["seed"])
+        self._own = [_copied(mine) for mine in state["own"]]
+        self._common = _copied(state["common"])
+        self._states = {name: _copied(kept) for name, kept in state["states"].items()}
+        if self._down is not None:
+            self._down.load_state_dict(state["down"])
+
+    def synchronise(self, pieces: Iterable[Piece], dtypes: Iterable[np.dtype[Any]], companion: Any = None) -> Any:
+        """Makes memories consistent after workers came or went: a collective that all workers call.
+
+        Step, seed and common states become those of the worker that is furthest; a worker that has nothing starts
+        with empty memories of its own; common vectors become the mean of everybody's own. Returns the furthest worker's
+        `companion`: a state that the caller has alike at all workers.
+        """
+        blob = np.frombuffer(pickle.dumps({**self._shared_state(), "companion": companion}), np.uint8)
+        blobs = [blob for _ in self.aggregator.local]
+        shared = [pickle.loads(blob.tobytes()) for blob in self.aggregator.gather(blobs, sizes_equal=False)]
+        furthest = max(shared, key=lambda state: int(state["step"]))
+        self.step, self._seed, self._states = furthest["step"], furthest["seed"], furthest["states"]
+        if self._down is not None:
+            self._down.load_state_dict(furthest["down"])
+        for piece, dtype in zip(pieces, dtypes, strict=True) if self._memory.has_common else ():
+            mine = [_load(own, Segment((piece,)), dtype).view(np.uint8) for own in self._own]
+            total = np.zeros(piece.size)
+            for parcel in self.aggregator.gather(mine):
+                total += parcel.copy().view(dtype)
+            self._common[piece.name] = (total / self.aggregator.workers).astype(dtype)
+        return furthest["companion"]
+
+    def _shared_state(self) -> dict[str, Any]:
+        """What all workers have alike, but for the common vectors."""
+        state = self.state_dict()
+        return {name: state[name] for name in ("step", "seed", "states", "down")}
+
+    def _memory_for(self, size: int) -> Memory:
+        if size not in self._fitted:
+            self._fitted[size] = self._memory.fitted(self.method, size, self.aggregator.workers)
+        return self._fitted[size]
+
+    def _batch(self, segments: Sequence[Segment], vectors: list[list[Vector]], motions: Mapping[str, Motion]) -> Batch:
+        turns = [
+            [
+                Turn(
+                    seed=self._seed,
+                    step=self.step,
+                    worker=worker,
+                    workers=self.aggregator.workers,
+                    tensor=segment.name,
+                    shape=segment.shape,
+                    dtype=vector.dtype,
+                    motion=motions.get(segment.name),
+                )
+                for segment, vector in zip(segments, mine, strict=True)
+            ]
+            for worker, mine in zip(self.aggregator.local, vectors, strict=True)
+        ]
+        return Batch(turns, vectors, [self._states.get(segment.name, {}) for segment in segments])
+
+
+def _load(store: Mapping[str, Vector], segment: Segment, dtype: np.dtype[Any]) -> Vector:
+    """The segment's vector in a store; zeros for pieces that are not there yet."""
+    parts = [store.get(piece.name) for piece in segment.pieces]
+    known = [
+        np.zeros(piece.size, dtype) if part is None else part for piece, part in zip(segment.pieces, parts, strict=True)
+    ]
+    return known[0] if len(known) == 1 else np.concatenate(known)
+
+
+def _store(store: dict[str, Vector], segment: Segment, vector: Vector) -> None:
+    if len(segment.pieces) == 1:
+        store[segment.pieces[0].name] = vector
+        return
+    ends = np.cumsum([piece.size for piece in segment.pieces])
+    for piece, part in zip(segment.pieces, np.split(vector, ends[:-1]), strict=True):
+        store[piece.name] = part
+
+
+def _copied(vectors: Mapping[str, Vector]) -> dict[str, Vector]:
+    return {name: vector.copy() for name, vector in vectors.items()}

@@ -1,0 +1,75 @@
+"""Aggregators over process groups of `torch.distributed`: any backend's, and Wiresum's own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from wiresum.compress.aggregator import Aggregator
+from wiresum.compress.arrays import Bytes, Int32Array, Vector
+
+
+class GroupAggregator(Aggregator):
+    """This process is one worker of a process group whose backend has int32 sums, maxima and all-gathers on the CPU."""
+
+    def __init__(self, group: dist.ProcessGroup | None = None) -> None:
+        self._group = group if group is not None else dist.group.WORLD
+        if self._group is None:
+            raise RuntimeError("there is no process group: call torch.distributed.init_process_group first")
+        super().__init__(dist.get_world_size(self._group), [dist.get_rank(self._group)])
+
+    def _sum_words(self, contributions: Sequence[Int32Array]) -> Int32Array:
+        words = torch.from_numpy(contributions[0].copy())
+        dist.all_reduce(words, group=self._group)
+        result: Int32Array = words.numpy()
+        return result
+
+    def _maximum(self, contributions: Sequence[Vector]) -> tuple[Vector, int]:
+        values = torch.from_numpy(contributions[0].copy())
+        dist.all_reduce(values, dist.ReduceOp.MAX, group=self._group)
+        result: Vector = values.numpy()
+        return result, result.nbytes
+
+    def _gather(self, contributions: Sequence[Bytes]) -> list[Bytes]:
+        mine = torch.from_numpy(contributions[0].copy())
+        everybody = torch.empty(self.workers * mine.numel(), dtype=torch.uint8)
+        dist.all_gather_into_tensor(everybody, mine, group=self._group)
+        return list(everybody.numpy().reshape(self.workers, -1))
+
+    def _deliver(
+        self, routes: Sequence[tuple[int, int]], parcels: Mapping[int, Bytes], nbytes: int
+    ) -> dict[int, Bytes]:
+        (me,) = self.local
+        works, arriving = [], {}
+        for source, destination in routes:
+            if source == me:
+                parcel = torch.from_numpy(parcels[me].copy())
+                works.append(dist.isend(parcel, group=self._group, group_dst=destination))
+            if destination == me:
+                arriving[me] = torch.empty(nbytes, dtype=torch.uint8)
+                works.append(dist.irecv(arriving[me], group=self._group, group_src=source))
+        for work in works:
+            if work is not None:
+                work.wait()
+        return {destination: parcel.numpy() for destination, parcel in arriving.items()}
+
+
+class SwitchAggregator(GroupAggregator):
+    """A group of the wiresum backend: the switch adds the integers.
+
+    A switch does not compare, and the backend would take a maximum to Gloo. Maxima here are of few values, so each
+    worker gets all of them through the switch, in one round trip, and compares them itself.
+    """
+
+    def _maximum(self, contributions: Sequence[Vector]) -> tuple[Vector, int]:
+        parcels = self._gather([contributions[0].view(np.uint8)])
+        result: Vector = np.maximum.reduce([parcel.view(np.float64) for parcel in parcels])
+        return result, sum(parcel.nbytes for parcel in parcels)
+
+
+def aggregator_of(group: dist.ProcessGroup | None = None) -> GroupAggregator:
+    """The adapter for this group's backend; without a group, for the default group's."""
+    return SwitchAggregator(group) if dist.get_backend(group) == "wiresum" else GroupAggregator(group)

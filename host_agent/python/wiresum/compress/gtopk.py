@@ -1,0 +1,155 @@
+"""gTop-k: the k largest entries of the sum of everybody's top k (arXiv 1901.04359).
+
+mode="exact" (the default): the sparse vectors are added in full, then all workers choose the same k entries of the sum.
+What of a worker's own was not chosen stays in its memory, so that nothing is lost: what was sent and what stays add up
+to what there was.
+
+mode="tree" is the published algorithm: workers merge in pairs, and each merge keeps k entries of the sum of two; then
+the result goes back down the tree. Through the root pass 2k log2 N numbers up (k values, k indices) and as many down.
+A contribution that an inner merge drops is lost for good if its coordinate is chosen in the end by another way: the
+memory takes it for sent. That is how it was published, and why `exact` is the default.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+
+from wiresum.compress.aggregator import Aggregator
+from wiresum.compress.arrays import Bytes, Indices, Vector, is_finite, largest
+from wiresum.compress.compressor import Batch, Compressor, Outcome, Sparse, Trait, index_bytes, nowhere_finite, scatter
+from wiresum.compress.memory import Memory
+from wiresum.compress.sparse import TopK
+from wiresum.compress.turn import Turn
+
+INDEX_BYTES = 4
+
+
+@dataclass(frozen=True)
+class GTopK(Compressor):
+    trait = Trait.SPARSE
+
+    ratio: float
+    mode: Literal["exact", "tree"] = field(default="exact", kw_only=True)
+    memory: str | Memory = field(default="error-feedback", kw_only=True)
+
+    def exchange(self, batch: Batch, aggregator: Aggregator) -> Outcome:
+        return self._exact(batch, aggregator) if self.mode == "exact" else self._tree(batch, aggregator)
+
+    def _exact(self, batch: Batch, aggregator: Aggregator) -> Outcome:
+        local = TopK(self.ratio)
+        outcome = local.exchange(batch, aggregator)
+        for s, turn in enumerate(batch.turns[0]):
+            if not is_finite(outcome.means[s]):
+                continue
+            chosen = largest(np.abs(outcome.means[s]), local.count(turn))
+            outcome.means[s] = _only(chosen, outcome.means[s])
+            for own in outcome.own:
+                own[s] = _only(chosen, own[s])
+        return outcome
+
+    def _tree(self, batch: Batch, aggregator: Aggregator) -> Outcome:
+        local = TopK(self.ratio)
+        finite = batch.finite()
+        mine = [
+            [local.compress(vector, turn) for vector, turn in zip(*row, strict=True)]
+            for row in zip(batch.cleaned(finite), batch.turns, strict=True)
+        ]
+        for row, fines in zip(mine, finite, strict=True):
+            for message, fine in zip(row, fines, strict=True):
+                if not fine:
+                    message.values[...] = np.nan
+        held = self._up_the_tree(dict(zip(aggregator.local, mine, strict=True)), batch, aggregator)
+        held = self._down_the_tree(held, batch, aggregator)
+        turns = batch.turns[0]
+        messages = held[aggregator.local[0]]
+        means = [
+            scatter(dataclasses.replace(message, values=message.values / turn.dtype.type(turn.workers)), turn)
+            if is_finite(message.values)
+            else nowhere_finite(turn)
+            for message, turn in zip(messages, turns, strict=True)
+        ]
+        own = [
+            [
+                _only(message.indices, scatter(one, turn))
+                for message, one, turn in zip(messages, row, turns, strict=True)
+            ]
+            for row in mine
+        ]
+        return Outcome(means, own, batch.states)
+
+    def _up_the_tree(
+        self, held: dict[int, list[Sparse]], batch: Batch, aggregator: Aggregator
+    ) -> dict[int, list[Sparse]]:
+        """Worker 0 ends with everybody's merged top k."""
+        for routes in rounds_up(aggregator.workers):
+            arrived = self._deliver(routes, held, batch, aggregator)
+            for worker, messages in arrived.items():
+                held[worker] = [
+                    _merge(one, other, turn)
+                    for one, other, turn in zip(held[worker], messages, batch.turns[0], strict=True)
+                ]
+        return held
+
+    def _down_the_tree(
+        self, held: dict[int, list[Sparse]], batch: Batch, aggregator: Aggregator
+    ) -> dict[int, list[Sparse]]:
+        for routes in reversed(rounds_up(aggregator.workers)):
+            back = [(destination, source) for source, destination in routes]
+            held.update(self._deliver(back, held, batch, aggregator))
+        return held
+
+    def _deliver(
+        self, routes: list[tuple[int, int]], held: dict[int, list[Sparse]], batch: Batch, aggregator: Aggregator
+    ) -> dict[int, list[Sparse]]:
+        turns = batch.turns[0]
+        parcels = {worker: _write(messages, turns) for worker, messages in held.items()}
+        nbytes = len(next(iter(parcels.values())))
+        arrived = aggregator.deliver(routes, parcels, nbytes)
+        counts = [TopK(self.ratio).count(turn) for turn in turns]
+        return {worker: _read(parcel, turns, counts) for worker, parcel in arrived.items()}
+
+
+def rounds_up(workers: int) -> list[list[tuple[int, int]]]:
+    """By round: who sends to whom, until worker 0 has everything; ceil(log2 N) rounds."""
+    strides = [1 << level for level in range((workers - 1).bit_length())]
+    return [
+        [(worker + stride, worker) for worker in range(0, workers, 2 * stride) if worker + stride < workers]
+        for stride in strides
+    ]
+
+
+def _merge(one: Sparse, other: Sparse, turn: Turn) -> Sparse:
+    """The k largest of the sum of two, by ascending index. A NaN counts as the largest, so that it arrives."""
+    indices, where = np.unique(np.concatenate([one.indices, other.indices]), return_inverse=True)
+    values: Vector = np.zeros(len(indices), turn.dtype)
+    np.add.at(values, where, np.concatenate([one.values, other.values]))
+    chosen = largest(np.nan_to_num(np.abs(values), nan=np.inf), len(one.values))
+    return Sparse(indices[chosen], values[chosen])
+
+
+def _only(chosen: Indices, vector: Vector) -> Vector:
+    kept: Vector = np.zeros_like(vector)
+    kept[chosen] = vector[chosen]
+    return kept
+
+
+def _write(messages: list[Sparse], turns: list[Turn]) -> Bytes:
+    parts = []
+    for message, turn in zip(messages, turns, strict=True):
+        parts += [index_bytes(message.indices, turn), message.values.astype(turn.dtype).view(np.uint8)]
+    return np.concatenate(parts)
+
+
+def _read(parcel: Bytes, turns: list[Turn], counts: list[int]) -> list[Sparse]:
+    messages, at = [], 0
+    for turn, count in zip(turns, counts, strict=True):
+        middle = at + count * INDEX_BYTES
+        end = middle + count * turn.dtype.itemsize
+        indices = parcel[at:middle].copy().view("<i4").astype(np.int64)
+        messages.append(Sparse(indices, parcel[middle:end].copy().view(turn.dtype)))
+        at = end
+    return messages

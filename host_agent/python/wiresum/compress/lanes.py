@@ -1,0 +1,78 @@
+"""Several small integers in each 32-bit word that the network adds.
+
+Theory. A word holds 32/b lanes x_0, x_1, ... of b bits as `sum of x_l * 2^(b*l)`, modulo 2^32. The switch (or Gloo, or
+anything that adds int32) adds words modulo 2^32, so the word of the sum is `sum of s_l * 2^(b*l)` with s_l the sum of
+lane l over all workers. A number modulo 2^32 has exactly one such form with every digit s_l in [-2^(b-1), 2^(b-1)): it
+is the balanced representation in base 2^b. Thus:
+
+    lanes are decoded exactly if, and only if, each lane's SUM fits in b bits.
+
+Nothing is asked of partial sums, nor of single contributions: they may wrap around and borrow from neighbours on
+their way. Where a bound on the sum is not known, `limit` bounds each contribution: N values of at most
+floor((2^(b-1) - 1) / N) have a sum that fits.
+
+Lanes are stored by planes: word j holds the values j, j + m, j + 2m, ... of m words. So all operations here are on
+contiguous memory.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from wiresum.compress.arrays import Int32Array
+
+WORD_BITS = 32
+LANE_BITS = (8, 16, 32)
+
+
+def limit(bits: int, workers: int) -> int:
+    """The largest magnitude that each worker may send so that no lane's sum overflows. ValueError if that is 0."""
+    if bits not in LANE_BITS:
+        raise ValueError(f"lanes have 8, 16 or 32 bits, not {bits}")
+    magnitude = ((1 << (bits - 1)) - 1) // workers
+    if magnitude == 0:
+        raise ValueError(f"the sum over {workers} workers does not fit in lanes of {bits} bits: use wider ones")
+    return magnitude
+
+
+def require_room(magnitude: int, bits: int, workers: int) -> None:
+    """ValueError unless every worker may send integers of this magnitude."""
+    if magnitude > limit(bits, workers):
+        raise ValueError(
+            f"integers up to {magnitude} from each of {workers} workers do not fit in lanes of {bits} bits, which have "
+            f"room for {limit(bits, workers)}: use wider lanes, or fewer levels"
+        )
+
+
+def words_of(count: int, bits: int) -> int:
+    """Words that hold `count` lanes."""
+    return -(-count * bits // WORD_BITS)
+
+
+def pack(values: Int32Array, bits: int) -> Int32Array:
+    if bits == WORD_BITS:
+        return values
+    planes, words = WORD_BITS // bits, words_of(len(values), bits)
+    padded = np.zeros(planes * words, np.int32)
+    padded[: len(values)] = values
+    lanes = padded.view(np.uint32).reshape(planes, words)
+    total = lanes[0].copy()
+    for plane in range(1, planes):
+        total += lanes[plane] << np.uint32(bits * plane)
+    packed: Int32Array = total.view(np.int32)
+    return packed
+
+
+def unpack(words: Int32Array, bits: int, count: int) -> Int32Array:
+    """The lanes' sums as signed integers: exact if each fits in `bits`."""
+    if bits == WORD_BITS:
+        return words
+    planes = WORD_BITS // bits
+    lanes = np.empty((planes, len(words)), np.int32)
+    half, mask = np.uint32(1 << (bits - 1)), np.uint32((1 << bits) - 1)
+    rest = words.view(np.uint32)
+    for plane in range(planes):
+        digit = ((rest + half) & mask) - half
+        lanes[plane] = digit.view(np.int32)
+        rest = (rest - digit) >> np.uint32(bits)
+    return lanes.reshape(-1)[:count]

@@ -1,0 +1,112 @@
+"""PowerSGD: a product of two thin matrices in place of a matrix (arXiv 1905.13727, algorithm 1).
+
+A gradient M of m x n values is approximated by P Q^T with r columns: one step of power iteration, P from the mean of
+M_i Q, orthogonalised, then Q from the mean of M_i^T P. Both means are sums in the network, of r(m + n) integers of 32
+bits on a common scale. Q is kept for the next step (warm start): it came from the aggregate, and is the same at all
+workers.
+
+What worker i has contributed is P P^T M_i, a projection; the mean of those is the result, so that error feedback
+accounts for all that was left out. A tensor for which the two matrices would not be smaller goes as integers itself.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from wiresum.compress.aggregator import Aggregator
+from wiresum.compress.arrays import Vector, is_finite
+from wiresum.compress.compressor import Batch, Compressor, Outcome, State, Trait
+from wiresum.compress.memory import Memory
+from wiresum.compress.quantise import Quantiser
+from wiresum.compress.turn import Turn
+
+START_STREAM = 2
+RANK_TOLERANCE = 1e-6
+"""A column that the columns before it explain up to this part of its length is noise, and becomes zero."""
+
+
+@dataclass(frozen=True)
+class PowerSGD(Compressor):
+    trait = Trait.DENSE_INT
+
+    rank: int = 2
+    memory: str | Memory = field(default="error-feedback", kw_only=True)
+
+    def exchange(self, batch: Batch, aggregator: Aggregator) -> Outcome:
+        sides = [matrix_sides(turn.shape) for turn in batch.turns[0]]
+        thin = [s for s, (rows, columns) in enumerate(sides) if self.rank * (rows + columns) < rows * columns]
+        matrices = [[row[s].reshape(sides[s]) for s in thin] for row in batch.vectors]
+        starts = [self._start(batch.turns[0][s], batch.states[s], sides[s][1]) for s in thin]
+        with np.errstate(invalid="ignore", over="ignore"):
+            factors: list[list[Vector]] = [
+                [matrix @ q for matrix, q in zip(row, starts, strict=True)] for row in matrices
+            ]
+            first = self._mean_of_factors(batch, thin, factors, aggregator)
+            bases = [orthonormal(first.means[s].reshape(-1, self.rank)) for s in thin]
+            factors = [[matrix.T @ p for matrix, p in zip(row, bases, strict=True)] for row in matrices]
+            second = self._mean_of_factors(batch, thin, factors, aggregator, alone=True) if thin else None
+        outcome = Outcome(list(first.means), [list(row) for row in first.own], list(batch.states))
+        for at, s in enumerate(thin):
+            assert second is not None
+            p, mean = bases[at], second.means[at].reshape(-1, self.rank)
+            outcome.means[s] = (p @ mean.T).reshape(-1)
+            outcome.states[s] = {"q": mean} if is_finite(mean.reshape(-1)) else batch.states[s]
+            for row, contribution in zip(outcome.own, second.own, strict=True):
+                row[s] = (p @ contribution[at].reshape(-1, self.rank).T).reshape(-1)
+        return outcome
+
+    def _mean_of_factors(
+        self, batch: Batch, thin: list[int], factors: list[list[Vector]], aggregator: Aggregator, alone: bool = False
+    ) -> Outcome:
+        """The means of the thin segments' factors, and, but for `alone`, of all other segments as they are."""
+        kept = thin if alone else list(range(len(batch.states)))
+        stage = "q" if alone else "p"
+        turns, vectors = [], []
+        for row, turns_before, mine in zip(batch.vectors, batch.turns, factors, strict=True):
+            of_segment = dict(zip(thin, mine, strict=True))
+            chosen = [of_segment[s].reshape(-1) if s in of_segment else row[s] for s in kept]
+            vectors.append(chosen)
+            turns.append(
+                [
+                    replace(turns_before[s], tensor=f"{turns_before[s].tensor}:{stage}", shape=(len(vector),))
+                    for s, vector in zip(kept, chosen, strict=True)
+                ]
+            )
+        return Quantiser().exchange(Batch(turns, vectors, [{} for _ in kept]), aggregator)
+
+    def _start(self, turn: Turn, state: State, columns: int) -> Vector:
+        """The last step's Q, or at first a random one, the same at all workers."""
+        if "q" in state and state["q"].shape == (columns, self.rank):
+            return state["q"]
+        random = turn.common().uniform(columns * self.rank, stream=START_STREAM).reshape(columns, self.rank)
+        return orthonormal((random - 0.5).astype(turn.dtype))
+
+
+def matrix_sides(shape: tuple[int, ...]) -> tuple[int, int]:
+    """Rows and columns of the matrix that a tensor is taken for: the first dimension by the others.
+
+    A tensor of one dimension (a segment of several parameters) is one row, unless its length has a divisor: then it is
+    the squarest matrix there is among its divisors.
+    """
+    size = math.prod(shape)
+    if len(shape) > 1 or size < 2:
+        return shape[0] if shape else 1, size // (shape[0] if shape else 1)
+    rows = next(rows for rows in range(math.isqrt(size), 0, -1) if size % rows == 0)
+    return rows, size // rows
+
+
+def orthonormal(columns: Vector) -> Vector:
+    """Modified Gram-Schmidt; columns that are not independent become zero, and so do all if one is not finite."""
+    result = columns.astype(np.float64)
+    if not np.isfinite(result).all():
+        return np.zeros_like(columns)
+    for at in range(result.shape[1]):
+        before = float(np.linalg.norm(result[:, at]))
+        for other in range(at):
+            result[:, at] -= (result[:, other] @ result[:, at]) * result[:, other]
+        length = float(np.linalg.norm(result[:, at]))
+        result[:, at] = result[:, at] / length if length > RANK_TOLERANCE * before else 0.0
+    return result.astype(columns.dtype)

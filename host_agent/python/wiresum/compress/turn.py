@@ -1,0 +1,127 @@
+"""What a compressor knows about one tensor of one worker in one step, besides the values; its randomness above all.
+
+Randomness is a function, not a stream: the generator is Philox, whose output is a hash of a key and a counter. The key
+comes from the seed and the tensor's name, the counter from index, worker, step and stream. So a step that is repeated
+repeats its randomness, a worker can compute what another one draws, and any part of a draw can be computed alone, by
+any number of threads. Only Philox's raw words are used: they are defined by Salmon et al. ("Parallel random numbers:
+as easy as 1, 2, 3", SC 2011), while numpy's distributions may change between its versions, and workers may have
+different ones.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import math
+import threading
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from wiresum.compress.arrays import Indices, Vector
+
+COMMON = (1 << 64) - 1
+"""The worker whose randomness everybody draws."""
+HALF_WORDS_PER_BLOCK = 8
+"""A block of Philox 4x64 is 256 bits: eight numbers of 32 bits."""
+
+_generators = threading.local()
+_EMPTY = np.zeros(4, np.uint64)
+
+
+@dataclass(frozen=True)
+class Motion:
+    """How fast the model moves: what IntSGD derives its scale from (arXiv 2102.08374, section 3.2)."""
+
+    speed: float
+    """r_k / eta_k^2, with r_k the moving average of |x_k - x_(k-1)|^2 over this tensor."""
+    share: float
+    """This tensor's part of the model's parameters."""
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One tensor, one worker, one step. Equal at all workers but for `worker`."""
+
+    seed: int
+    step: int
+    worker: int
+    workers: int
+    tensor: str
+    shape: tuple[int, ...]
+    dtype: np.dtype[np.floating[Any]]
+    shared: Vector | None = None
+    """The maximum over workers of what the compressor's `statistic` gave."""
+    motion: Motion | None = None
+    """None in the first step, and whenever the model does not move."""
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.shape)
+
+    def common(self) -> Turn:
+        """The same turn with the randomness that all workers share."""
+        return replace(self, worker=COMMON)
+
+    def of(self, worker: int) -> Turn:
+        """The turn of another worker."""
+        return replace(self, worker=worker)
+
+    def uniform(self, count: int, *, stream: int = 0, first: int = 0) -> npt.NDArray[np.float64]:
+        """Numbers `first` to `first + count` of a sequence in [0, 1), multiples of 2^-32. `first`: a multiple of 8."""
+        return np.multiply(self._words(count, stream, first), 2.0**-32, dtype=np.float64)
+
+    def signs(self, count: int, *, stream: int = 0) -> npt.NDArray[np.float64]:
+        """+1 or -1, evenly."""
+        return np.where(self._words(count, stream, 0) >> 31, 1.0, -1.0)
+
+    def subset(self, size: int, count: int, *, stream: int = 0) -> Indices:
+        """`count` of the numbers below `size`, ascending, each subset equally likely."""
+        return np.sort(self.permutation(size, stream=stream)[:count])
+
+    def permutation(self, size: int, *, stream: int = 0) -> Indices:
+        """The numbers below `size` in an order that is equally likely as any other. Not to be written to."""
+        if self.worker == COMMON:
+            return _common_permutation(self.seed, self.step, self.tensor, size, stream)
+        return self._permutation(size, stream)
+
+    def _permutation(self, size: int, stream: int) -> Indices:
+        return np.argsort(self._philox(stream, 0).random_raw(size), kind="stable")
+
+    def _words(self, count: int, stream: int, first: int) -> npt.NDArray[np.uint32]:
+        if first % HALF_WORDS_PER_BLOCK:
+            raise ValueError(f"a draw can begin at a multiple of {HALF_WORDS_PER_BLOCK}, not at {first}")
+        raw = self._philox(stream, first // HALF_WORDS_PER_BLOCK).random_raw((count + 1) // 2)
+        return raw.astype("<u8", copy=False).view("<u4")[:count]
+
+    def _philox(self, stream: int, block: int) -> np.random.Philox:
+        """A generator at the counter's place. Each thread has one, since making one asks the kernel for entropy."""
+        generator: np.random.Philox | None = getattr(_generators, "philox", None)
+        if generator is None:
+            generator = _generators.philox = np.random.Philox()
+        counter = np.array([block, self.worker, self.step, stream], np.uint64)
+        generator.state = {
+            "bit_generator": "Philox",
+            "state": {"counter": counter, "key": _key(self.seed, self.tensor)},
+            "buffer": _EMPTY,
+            "buffer_pos": len(_EMPTY),
+            "has_uint32": 0,
+            "uinteger": 0,
+        }
+        return generator
+
+
+@functools.lru_cache(maxsize=2)
+def _common_permutation(seed: int, step: int, tensor: str, size: int, stream: int) -> Indices:
+    """All workers' parts of one order are asked for one after the other."""
+    turn = Turn(seed, step, COMMON, 0, tensor, (), np.dtype(np.float64))
+    order = turn._permutation(size, stream)
+    order.flags.writeable = False
+    return order
+
+
+@functools.lru_cache(maxsize=65536)
+def _key(seed: int, tensor: str) -> npt.NDArray[np.uint64]:
+    return np.frombuffer(hashlib.blake2b(f"{seed}\0{tensor}".encode(), digest_size=16).digest(), "<u8")

@@ -1,0 +1,34 @@
+"""Distributed optimisation of finite sums with compressed communication: the convex methods, a few lines each.
+
+`distributed_minimize` runs any compressor and memory of `wiresum.compress` with any estimator of the gradient here,
+over workers simulated in this process or over those of a process group. docs/science.md shows what comes of it.
+"""
+
+from __future__ import annotations
+
+from wiresum.optim.estimators import LSVRG, SAGA, Estimator, Plain
+from wiresum.optim.logistic import LogisticRegression
+from wiresum.optim.minimize import Minimum, Progress, distributed_minimize
+from wiresum.optim.problem import Problem
+from wiresum.optim.prox import L1, Box, Proximal
+from wiresum.optim.theory import Rule, diana_rule, ef21_step_size, isega_rule, vr_diana_step_size
+
+__all__ = [
+    "L1",
+    "LSVRG",
+    "SAGA",
+    "Box",
+    "Estimator",
+    "LogisticRegression",
+    "Minimum",
+    "Plain",
+    "Problem",
+    "Progress",
+    "Proximal",
+    "Rule",
+    "diana_rule",
+    "distributed_minimize",
+    "ef21_step_size",
+    "isega_rule",
+    "vr_diana_step_size",
+]

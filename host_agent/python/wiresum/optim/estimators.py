@@ -1,0 +1,105 @@
+"""How a worker estimates its gradient: from all rows, from a few, or from a few with variance reduction.
+
+An estimator is a description; what a worker keeps is its `state`, which changes in `settle`, after the aggregate.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+
+from wiresum.compress.arrays import Indices, Vector
+from wiresum.compress.turn import Turn
+from wiresum.optim.problem import Problem
+
+State: TypeAlias = dict[str, Vector]
+
+ROWS_STREAM = 0
+REFRESH_STREAM = 1
+
+
+class Estimator(ABC):
+    def start(self, problem: Problem, worker: int, x: Vector) -> State:
+        return {}
+
+    @abstractmethod
+    def gradient(self, problem: Problem, worker: int, x: Vector, state: State, turn: Turn) -> Vector:
+        """An unbiased estimate of f_i's gradient at x."""
+
+    def settle(self, problem: Problem, worker: int, x: Vector, state: State, turn: Turn) -> State:
+        """The state after the step from x; the same `turn` as `gradient`'s."""
+        return state
+
+
+@dataclass(frozen=True)
+class Plain(Estimator):
+    """The gradient of `batch` rows, drawn without repetition; None: of all rows."""
+
+    batch: int | None = None
+
+    def gradient(self, problem: Problem, worker: int, x: Vector, state: State, turn: Turn) -> Vector:
+        return problem.gradient(worker, x, drawn_rows(problem, worker, self.batch, turn))
+
+
+@dataclass(frozen=True)
+class LSVRG(Estimator):
+    """grad f_ij(x) - grad f_ij(w) + grad f_i(w); w becomes x with probability `refresh`, at all workers at once.
+
+    Loopless SVRG, as in VR-DIANA's variant 1 (arXiv 1904.05115, algorithm 3). None: with probability batch/m.
+    """
+
+    batch: int = 1
+    refresh: float | None = None
+
+    def start(self, problem: Problem, worker: int, x: Vector) -> State:
+        return {"w": x, "full": problem.gradient(worker, x)}
+
+    def gradient(self, problem: Problem, worker: int, x: Vector, state: State, turn: Turn) -> Vector:
+        rows = drawn_rows(problem, worker, self.batch, turn)
+        return problem.gradient(worker, x, rows) - problem.gradient(worker, state["w"], rows) + state["full"]
+
+    def settle(self, problem: Problem, worker: int, x: Vector, state: State, turn: Turn) -> State:
+        probability = self.batch / problem.rows(worker) if self.refresh is None else self.refresh
+        if turn.common().uniform(1, stream=REFRESH_STREAM)[0] >= probability:
+            return state
+        return self.start(problem, worker, x)
+
+
+@dataclass(frozen=True)
+class SAGA(Estimator):
+    """grad f_ij(x) - table_j + mean of the table; the table's rows j become grad f_ij(x) (arXiv 1407.0202).
+
+    The table holds m x d values for each worker.
+    """
+
+    batch: int = 1
+
+    def start(self, problem: Problem, worker: int, x: Vector) -> State:
+        rows = problem.rows(worker)
+        table = np.stack([problem.gradient(worker, x, np.array([row])) for row in range(rows)])
+        return {"table": table, "mean": table.mean(axis=0)}
+
+    def gradient(self, problem: Problem, worker: int, x: Vector, state: State, turn: Turn) -> Vector:
+        rows = drawn_rows(problem, worker, self.batch, turn)
+        known: Vector = state["table"][rows].mean(axis=0)
+        return problem.gradient(worker, x, rows) - known + state["mean"]
+
+    def settle(self, problem: Problem, worker: int, x: Vector, state: State, turn: Turn) -> State:
+        rows = drawn_rows(problem, worker, self.batch, turn)
+        assert rows is not None
+        table, mean = state["table"], state["mean"]
+        for row in rows:
+            fresh = problem.gradient(worker, x, np.array([row]))
+            mean = mean + (fresh - table[row]) / len(table)
+            table[row] = fresh
+        return {"table": table, "mean": mean}
+
+
+def drawn_rows(problem: Problem, worker: int, batch: int | None, turn: Turn) -> Indices | None:
+    count = problem.rows(worker)
+    if batch is None:
+        return None
+    return turn.subset(count, min(batch, count), stream=ROWS_STREAM)

@@ -1,0 +1,117 @@
+"""Distributed proximal gradient descent with compressed gradients: DIANA's algorithm 1, and all that it becomes.
+
+    g_hat = the engine's estimate of the mean of g_i        (compressor, memory: wiresum.compress)
+    v     = beta v + g_hat
+    x     = prox(x - gamma v)
+
+    VR-DIANA   an unbiased compressor, memory="diana", estimator=LSVRG() or SAGA()
+    ISEGA      RandK(1/n, memory="diana")
+    IBCD       RandK(1/n)                                   needs grad f_i(x*) = 0
+    ISAGA      RandK(1/n, memory="diana"), estimator=SAGA() the table is renewed in full, not by blocks
+    EF21       TopK(ratio, memory="ef21")
+    QSGD       QSGD()
+
+Every worker computes the same x from the same aggregates: only gradients travel. Over simulated workers (the default)
+and over a process group the iterates have the same bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from wiresum.compress import Aggregator, Compressor, Engine, InProcess, Motion, MotionTracker, Piece, Segment, Turn
+from wiresum.compress.arrays import Vector, square_norm
+from wiresum.optim.estimators import Estimator, Plain
+from wiresum.optim.problem import Problem
+from wiresum.optim.prox import Proximal
+
+NAME = "x"
+ROWS_TENSOR = "rows"
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What an observer gets before each step and after the last."""
+
+    step: int
+    x: Vector
+    sent_bytes: float
+    """By each worker, so far."""
+
+
+@dataclass(frozen=True)
+class Minimum:
+    x: Vector
+    steps: int
+    sent_bytes: float
+    dense_bytes: float
+    """What each worker would have sent as float32."""
+
+
+def distributed_minimize(
+    problem: Problem,
+    method: Compressor,
+    *,
+    step_size: float,
+    steps: int,
+    estimator: Estimator | None = None,
+    momentum: float = 0.0,
+    proximal: Proximal | None = None,
+    start: Vector | None = None,
+    aggregator: Aggregator | None = None,
+    seed: int = 0,
+    observe: Callable[[Progress], bool | None] | None = None,
+) -> Minimum:
+    """At most `steps` steps from `start` (zeros); an observer that returns True ends it earlier.
+
+    Without an aggregator all workers are simulated in this process, and integers added as a switch adds them. With a
+    process group's, this process is one worker. ValueError if the number of workers is not the problem's.
+    """
+    aggregator = aggregator or InProcess(problem.workers)
+    if aggregator.workers != problem.workers:
+        raise ValueError(f"the problem is dealt to {problem.workers} workers, and the group has {aggregator.workers}")
+    estimator = estimator or Plain()
+    engine, tracker = Engine(method, aggregator, seed=seed), MotionTracker()
+    segment = Segment((Piece(NAME, (problem.dimension,)),))
+    x: Vector = np.zeros(problem.dimension) if start is None else start.astype(np.float64)
+    states = [estimator.start(problem, worker, x) for worker in aggregator.local]
+    velocity: Vector = np.zeros(problem.dimension)
+    for step in range(steps):
+        if observe is not None and observe(Progress(step, x, aggregator.traffic.sent_bytes)):
+            return _minimum(x, step, aggregator)
+        turns = [_turn(seed, step, worker, aggregator.workers) for worker in aggregator.local]
+        gradients = [
+            [estimator.gradient(problem, turn.worker, x, state, turn)]
+            for turn, state in zip(turns, states, strict=True)
+        ]
+        estimate = engine.average([segment], gradients, _motions(tracker, step_size))[0]
+        states = [
+            estimator.settle(problem, turn.worker, x, state, turn) for turn, state in zip(turns, states, strict=True)
+        ]
+        velocity = momentum * velocity + estimate
+        following: Vector = x - step_size * velocity
+        if proximal is not None:
+            following = proximal(following, step_size)
+        tracker.record({NAME: square_norm(following - x)})
+        x = following
+        engine.advance()
+    if observe is not None:
+        observe(Progress(steps, x, aggregator.traffic.sent_bytes))
+    return _minimum(x, steps, aggregator)
+
+
+def _turn(seed: int, step: int, worker: int, workers: int) -> Turn:
+    """For the estimator's draws: another tensor's name than the compressor's."""
+    return Turn(seed, step, worker, workers, ROWS_TENSOR, (), np.dtype(np.float64))
+
+
+def _motions(tracker: MotionTracker, step_size: float) -> dict[str, Motion]:
+    motion = tracker.motion([NAME], {NAME: step_size}, share=1.0)
+    return {} if motion is None else {NAME: motion}
+
+
+def _minimum(x: Vector, steps: int, aggregator: Aggregator) -> Minimum:
+    return Minimum(x, steps, aggregator.traffic.sent_bytes, 4.0 * len(x) * steps)

@@ -1,0 +1,62 @@
+"""Step sizes and rates that the papers prove, from the problem's and the compressor's constants.
+
+L is the smoothness of every f_i (of every row's loss where there is variance reduction), mu the strong convexity, n the
+number of workers, omega the compressor's: the mean over workers of E|C(v_i) - v_i|^2 is at most omega times that of
+|v_i|^2. That is all that the proofs use of omega, since they add the workers' variances up; so it may be that of a
+scale that workers share.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Rule:
+    step_size: float
+    alpha: float
+    """The rate of the shift."""
+    rate: float
+    """E V_k <= (1 - rate)^k V_0."""
+    shift_weight: float
+    """V_k = |x_k - x*|^2 + shift_weight * mean over workers of |h_i - grad f_i(x*)|^2."""
+
+    def bound(self, step: int, distance_square: float, shift_square: float) -> float:
+        """What E|x_k - x*|^2 is at most, from |x_0 - x*|^2 and the mean of |h_i - grad f_i(x*)|^2 at the start."""
+        return float((1 - self.rate) ** step * (distance_square + self.shift_weight * shift_square))
+
+
+def diana_rule(*, smoothness: float, strong_convexity: float, omega: float, workers: int) -> Rule:
+    """DIANA with full gradients: arXiv 1901.09269, theorem 1 and corollary 1, with 1/alpha_p = 1 + omega."""
+    alpha = 1 / (2 * (1 + omega))
+    c = 4 * omega * (1 + omega) / workers
+    step_size = min(alpha / strong_convexity, 2 / ((smoothness + strong_convexity) * (1 + c * alpha)))
+    return Rule(step_size, alpha, step_size * strong_convexity, c * step_size**2)
+
+
+def isega_rule(*, smoothness: float, strong_convexity: float, ratio: float, workers: int) -> Rule:
+    """ISEGA (arXiv 1901.09437): with ratio = 1/n the step size is that of gradient descent up to a constant.
+
+    The constants are those of a shift of rate alpha = 1/(1 + omega) = ratio in the analysis of arXiv 1905.11261. In
+    short: let D be f(x) - f(x*) - <grad f(x*), x - x*> and s the mean of |h_i - grad f_i(x*)|^2. Then
+        E|g_hat - grad f(x*)|^2 <= 2L(1 + 2 omega/n) D + (2 omega/n) s,      E s' <= (1 - alpha) s + 2 alpha L D,
+    and with V = |x - x*|^2 + M gamma^2 s, M = 4 omega/(n alpha), the terms in D are at most
+    -2 gamma (1 - gamma L (1 + 6 omega/n)) D, which is <= 0, and those in s at most (1 - alpha/2) M gamma^2 s.
+    """
+    omega = 1 / ratio - 1
+    step_size = 1 / (smoothness * (1 + 6 * omega / workers))
+    weight = 4 * omega * step_size**2 / (workers * ratio)
+    return Rule(step_size, ratio, min(step_size * strong_convexity, ratio / 2), weight)
+
+
+def vr_diana_step_size(*, smoothness: float, omega: float, workers: int) -> float:
+    """VR-DIANA with one row a step and alpha = 1/(1 + omega) (arXiv 1904.05115)."""
+    return 1 / (smoothness * (1 + 36 * (omega + 1) / workers))
+
+
+def ef21_step_size(*, smoothness: float, worker_smoothness: float, contraction: float) -> float:
+    """EF21: arXiv 2106.05203, theorem 1; `worker_smoothness` is the root of the mean of the squared L_i, or more."""
+    theta = 1 - math.sqrt(1 - contraction)
+    beta = (1 - contraction) / theta
+    return 1 / (smoothness + worker_smoothness * math.sqrt(beta / theta))

@@ -1,0 +1,91 @@
+"""What the compressors' tests share: exchanges of one tensor over simulated workers, and statistics over many steps."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from wiresum.compress import Aggregator, Batch, Compressor, InProcess, Motion, Outcome, Turn
+
+SIGMAS = 6.0
+"""Deviations of a normal value: beyond six with probability 2e-9, so that thousands of them stay within at 99.999%."""
+
+Array = npt.NDArray[Any]
+
+
+def vectors(workers: int, shape: tuple[int, ...] = (60,), *, seed: int = 5, dtype: Any = np.float64) -> list[Array]:
+    """Differing vectors with entries of very different sizes."""
+    generator = np.random.default_rng(seed)
+    size = int(np.prod(shape))
+    scales = np.exp(generator.normal(size=size))
+    return [(generator.normal(size=size) * scales + 0.3).astype(dtype) for _ in range(workers)]
+
+
+def exchange(
+    compressor: Compressor,
+    values: Sequence[Array],
+    *,
+    step: int = 0,
+    shape: tuple[int, ...] | None = None,
+    aggregator: Aggregator | None = None,
+    motion: Motion | None = None,
+    state: dict[str, Array] | None = None,
+) -> Outcome:
+    """One tensor of all workers through an aggregator."""
+    aggregator = aggregator or InProcess(len(values))
+    turns = [
+        [
+            Turn(
+                seed=1,
+                step=step,
+                worker=worker,
+                workers=aggregator.workers,
+                tensor="x",
+                shape=shape or (len(vector),),
+                dtype=vector.dtype,
+                motion=motion,
+            )
+        ]
+        for worker, vector in zip(aggregator.local, values, strict=True)
+    ]
+    return compressor.exchange(Batch(turns, [[vector] for vector in values], [state or {}]), aggregator)
+
+
+def assert_unbiased(compressor: Compressor, values: Sequence[Array], *, steps: int = 300) -> None:
+    """The mean over many steps is the workers' mean, each coordinate within SIGMAS standard errors.
+
+    Where the rarer of two outcomes is so rare that it was hardly seen, the standard error cannot be told from the
+    sample; then it is taken for a third of the other coordinates'.
+    """
+    means = np.stack([exchange(compressor, values, step=step).means[0] for step in range(steps)])
+    error = np.abs(means.mean(axis=0) - np.mean(values, axis=0))
+    deviation = means.std(axis=0) / math.sqrt(steps)
+    deviation = np.maximum(deviation, np.median(deviation) / 3)
+    scale = np.abs(values).max()
+    assert (error <= SIGMAS * deviation + 1e-6 * scale).all(), float((error / (deviation + 1e-12)).max())
+    assert (means.std(axis=0) > 0).any(), "it is not random at all"
+
+
+def assert_variance_within_omega(compressor: Compressor, values: Sequence[Array], *, steps: int = 200) -> None:
+    """The mean over workers of E|C(v)-v|^2 is at most the declared omega times the mean of |v|^2."""
+    omega = compressor.omega(len(values[0]), len(values))
+    assert omega is not None
+    squares = []
+    for step in range(steps):
+        own = [row[0] for row in exchange(compressor, values, step=step).own]
+        squares.append(np.mean([np.sum((mine - value) ** 2) for mine, value in zip(own, values, strict=True)]))
+    bound = omega * np.mean([np.sum(value**2) for value in values])
+    assert np.mean(squares) <= bound + SIGMAS * np.std(squares) / math.sqrt(steps) + 1e-12
+
+
+class Unpacked(InProcess):
+    """The reference: adds integers of 64 bits, with no lanes and no words."""
+
+    def sum(self, contributions: Sequence[Array], bits: int) -> Array:
+        total = np.sum([values.astype(np.int64) for values in contributions], axis=0)
+        assert np.abs(total).max(initial=0) < 2 ** (bits - 1), "the sum does not fit its lane"
+        return total.astype(np.int32)

@@ -1,0 +1,261 @@
+"""DistributedDataParallel with compressed gradients, in real processes over Gloo and over a switch."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from cluster import Cluster
+from methods import METHODS
+from torch.nn.parallel import DistributedDataParallel
+
+import wiresum.compress as wc
+from wiresum.compress.ddp import Granularity
+
+STEPS = 6
+BUCKET_MB = 0.01
+GRANULARITIES: tuple[Granularity, ...] = ("layer", "bucket", "model")
+
+
+class Network(torch.nn.Module):
+    """Several buckets of BUCKET_MB; a branch that some inputs do not take; a parameter that does not learn."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.convolution = torch.nn.Conv2d(1, 6, 3)
+        self.hidden = torch.nn.Linear(6 * 6 * 6, 40)
+        self.detour = torch.nn.Linear(40, 40)
+        self.output = torch.nn.Linear(40, 10)
+        self.frozen = torch.nn.Parameter(torch.ones(10), requires_grad=False)
+
+    def forward(self, images: torch.Tensor, detour: bool = True) -> torch.Tensor:
+        hidden = torch.relu(self.hidden(torch.relu(self.convolution(images)).flatten(1)))
+        if detour:
+            hidden = hidden + torch.relu(self.detour(hidden))
+        logits: torch.Tensor = self.output(hidden) * self.frozen
+        return logits
+
+
+def batch(rank: int, step: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Labels follow from the images, so that there is something to learn."""
+    images = torch.randn(16, 1, 8, 8, generator=torch.Generator().manual_seed(100 * rank + step))
+    return images, (images.mean(dim=(1, 2, 3)) > 0).long()
+
+
+class Run:
+    """A model, its optimizer and its compression at one worker."""
+
+    def __init__(self, method: wc.Compressor, granularity: Granularity = "layer", **options: Any) -> None:
+        torch.manual_seed(0)
+        self.model = DistributedDataParallel(Network(), bucket_cap_mb=BUCKET_MB, **options)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.05, momentum=0.5)
+        self.attachment = wc.attach(self.model, self.optimizer, method, granularity=granularity, seed=3)
+
+    def train(self, rank: int, steps: range, **forward: Any) -> float:
+        """The last step's loss."""
+        loss = torch.zeros(())
+        for step in steps:
+            images, labels = batch(rank, step)
+            self.optimizer.zero_grad()
+            loss = torch.nn.functional.cross_entropy(self.model(images, **forward), labels)
+            loss.backward()
+            self.optimizer.step()
+        return float(loss.detach())
+
+    def bits(self) -> bytes:
+        return b"".join(parameter.detach().numpy().tobytes() for parameter in self.model.parameters())
+
+
+def same_everywhere(mine: bytes) -> bool:
+    everybody: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(everybody, mine)
+    return all(other == mine for other in everybody)
+
+
+def train_all(rank: int, size: int) -> dict[str, float]:
+    ratios = {}
+    for at, (name, method) in enumerate(METHODS.items()):
+        run = Run(method, GRANULARITIES[at % 3])
+        before = run.bits()
+        run.train(rank, range(STEPS))
+        assert run.bits() != before, name
+        assert same_everywhere(run.bits()), name
+        report = run.attachment.report()
+        assert report.steps == STEPS
+        ratios[name] = report.ratio
+    return ratios
+
+
+def test_every_method_trains_with_the_same_bits_at_all_workers_and_reports_what_it_sent(trio: Cluster) -> None:
+    ratios = trio.run(train_all, timeout_s=110)
+    for mine in ratios:
+        assert mine["identity"] == pytest.approx(1, rel=0.01)
+        assert mine["IntDIANA"] > 2  # the first step has 32 bits
+        assert mine["QSGD"] == pytest.approx(4 / (1 + 8 / 64), rel=0.1)
+        assert mine["TopK"] == pytest.approx(5, rel=0.1)
+        assert mine["RandK, partition"] > 2.5
+
+
+def without_loss(rank: int, size: int) -> None:
+    torch.manual_seed(0)
+    plain = DistributedDataParallel(Network(), bucket_cap_mb=BUCKET_MB)
+    optimizer = torch.optim.SGD(plain.parameters(), lr=0.05, momentum=0.5)
+    for step in range(STEPS):
+        images, labels = batch(rank, step)
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(plain(images), labels).backward()
+        optimizer.step()
+    for granularity in GRANULARITIES:
+        for memory in ("none", "error-feedback", "diana"):
+            run = Run(wc.Identity(memory=memory), granularity)
+            run.train(rank, range(STEPS))
+            for ours, theirs in zip(run.model.parameters(), plain.parameters(), strict=True):
+                torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-6)
+
+
+def test_without_loss_every_granularity_trains_as_plain_ddp_does(trio: Cluster) -> None:
+    trio.run(without_loss)
+
+
+def loss_falls(rank: int, size: int) -> dict[str, tuple[float, float]]:
+    losses = {}
+    for name in ("IntDIANA", "DIANA", "TopK, EF21", "gTop-k", "PowerSGD", "THC"):
+        run = Run(METHODS[name], "layer")
+        losses[name] = (run.train(rank, range(1)), run.train(rank, range(1, 40)))
+    return losses
+
+
+def test_the_loss_falls(switched: Cluster) -> None:
+    for losses in switched.run(loss_falls, timeout_s=110):
+        assert all(last < 0.5 * first for first, last in losses.values()), losses
+
+
+def continues(rank: int, size: int, name: str, granularity: Granularity) -> bool:
+    straight = Run(METHODS[name], granularity)
+    straight.train(rank, range(3))
+    file = io.BytesIO()
+    parts = {"model": straight.model, "optimizer": straight.optimizer, "compression": straight.attachment}
+    torch.save({part: owner.state_dict() for part, owner in parts.items()}, file)
+    straight.train(rank, range(3, 6))
+    file.seek(0)
+    saved = torch.load(file, weights_only=True)
+    restarted = Run(METHODS[name], granularity)
+    restarted.model.load_state_dict(saved["model"])
+    restarted.optimizer.load_state_dict(saved["optimizer"])
+    restarted.attachment.load_state_dict(saved["compression"])
+    restarted.train(rank, range(3, 6))
+    return restarted.bits() == straight.bits()
+
+
+@pytest.mark.parametrize(
+    ("name", "granularity"),
+    [
+        ("IntDIANA", "layer"),
+        ("TopK", "layer"),
+        ("PowerSGD", "layer"),
+        ("DIANA", "model"),
+        ("TopK, quantised down", "model"),
+    ],
+)
+def test_a_checkpoint_continues_bit_for_bit(switched: Cluster, name: str, granularity: Granularity) -> None:
+    assert all(switched.run(continues, name, granularity))
+
+
+def joins_late(rank: int, size: int) -> tuple[bool, bool, int]:
+    """Rank 2 has lost its state; the others have loaded theirs."""
+    before = Run(METHODS["IntDIANA"])
+    before.train(rank, range(4))
+    after = Run(METHODS["IntDIANA"])
+    after.model.load_state_dict(before.model.state_dict())
+    if rank != 2:
+        after.attachment.load_state_dict(before.attachment.state_dict())
+    after.attachment.synchronise()
+    state = after.attachment.state_dict()["engine"]
+    consistent = True
+    for name, common in state["common"].items():
+        own = state["own"][0].get(name, torch.zeros_like(common))
+        total = own.clone()
+        dist.all_reduce(total)
+        consistent &= bool(torch.allclose(total / size, common, atol=1e-5))
+    after.train(rank, range(4, 8))
+    return consistent, same_everywhere(after.bits()), after.attachment.report().steps
+
+
+def test_a_worker_without_a_state_gets_consistent_memories(switched: Cluster) -> None:
+    assert switched.run(joins_late) == [(True, True, 8)] * 3
+
+
+def poisoned(rank: int, size: int, name: str) -> tuple[bool, bool]:
+    run = Run(METHODS[name])
+    run.train(rank, range(2))
+    images, labels = batch(rank, 2)
+    if rank == 1:
+        images[0] = float("inf")
+    run.optimizer.zero_grad()
+    torch.nn.functional.cross_entropy(run.model(images), labels).backward()
+    nowhere = all(not p.grad.isfinite().all() for p in run.model.parameters() if p.grad is not None)
+    run.optimizer.zero_grad()  # as a loss scaler does
+    run.train(rank, range(3, 6))
+    return nowhere, same_everywhere(run.bits()) and all(bool(p.isfinite().all()) for p in run.model.parameters())
+
+
+@pytest.mark.parametrize("name", ["IntDIANA", "TopK"])
+def test_one_workers_inf_is_seen_by_all_and_spoils_no_memory(switched: Cluster, name: str) -> None:
+    assert switched.run(poisoned, name) == [(True, True)] * 3
+
+
+def special_models(rank: int, size: int) -> list[bool]:
+    same = []
+    run = Run(METHODS["IntDIANA"], find_unused_parameters=True)
+    run.train(rank, range(4), detour=rank == 0)
+    run.train(rank, range(4, 6), detour=False)
+    same.append(same_everywhere(run.bits()))
+    run = Run(METHODS["TopK"], "model", gradient_as_bucket_view=True)
+    for step in range(4):
+        images, labels = batch(rank, step)
+        with run.model.no_sync():
+            torch.nn.functional.cross_entropy(run.model(images), labels).backward()
+        torch.nn.functional.cross_entropy(run.model(images), labels).backward()
+        run.optimizer.step()
+        run.optimizer.zero_grad()
+    same.append(same_everywhere(run.bits()) and run.attachment.report().steps == 4)
+    for dtype in (torch.bfloat16, torch.float64):
+        model = DistributedDataParallel(torch.nn.Linear(20, 30).to(dtype))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        wc.attach(model, optimizer, METHODS["IntDIANA"], granularity="model")
+        for step in range(3):
+            optimizer.zero_grad()
+            model(torch.full((4, 20), step + rank + 1.0, dtype=dtype)).square().mean().backward()
+            optimizer.step()
+        flat = torch.cat([parameter.detach().reshape(-1).double() for parameter in model.parameters()])
+        same.append(same_everywhere(flat.numpy().tobytes()))
+    return same
+
+
+def test_unused_parameters_accumulation_and_other_precisions(switched: Cluster) -> None:
+    assert switched.run(special_models) == [[True] * 4] * 3
+
+
+def refused(rank: int, size: int) -> list[str]:
+    texts = []
+    for granularity, method in (("tensor", wc.QSGD()), ("layer", wc.IntSGD(8, memory="diana"))):
+        try:
+            Run(method, granularity).train(rank, range(1))  # type: ignore[arg-type]
+        except (ValueError, RuntimeError) as error:
+            texts.append(str(error))
+    return texts
+
+
+def test_what_cannot_work_is_refused_with_the_reason(switched: Cluster) -> None:
+    for texts in switched.run(refused):
+        assert "layer, bucket or model, not 'tensor'" in texts[0]
+        assert "declares neither omega nor a contraction" in texts[1]
+
+
+def test_a_report_reads_well() -> None:
+    report = wc.Report(steps=10, sent_bytes=2.5e6, received_bytes=5e6, dense_bytes=1e7)
+    assert str(report) == "10 steps: sent 2.50 MB instead of 10.00 MB, 4.0 times less"
+    assert wc.Report(0, 0.0, 0.0, 0.0).ratio == 1

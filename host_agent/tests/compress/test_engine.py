@@ -1,0 +1,197 @@
+"""The engine: granularity, checkpoints, repeated steps, both directions, and workers that come later."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import numpy as np
+import pytest
+
+from wiresum.compress import (
+    DIANA,
+    QSGD,
+    THC,
+    Aggregator,
+    Compressor,
+    Engine,
+    GTopK,
+    Identity,
+    InProcess,
+    IntDIANA,
+    Piece,
+    PowerSGD,
+    RandK,
+    Segment,
+    TopK,
+)
+
+PIECES = [Piece("a", (6, 5)), Piece("b", (7,)), Piece("c", (4, 4))]
+BY_LAYER = [Segment((piece,)) for piece in PIECES]
+BY_BUCKET = [Segment((PIECES[2], PIECES[1])), Segment((PIECES[0],))]
+WHOLE = [Segment(tuple(PIECES))]
+
+METHODS: dict[str, Compressor] = {
+    "DIANA": DIANA(),
+    "IntDIANA": IntDIANA(8),
+    "TopK with error feedback": TopK(0.2),
+    "TopK with EF21": TopK(0.2, memory="ef21"),
+    "GTopK": GTopK(0.1),
+    "GTopK, tree": GTopK(0.1, mode="tree"),
+    "PowerSGD": PowerSGD(1),
+    "THC": THC(),
+    "RandK, compressed down": RandK(0.3, memory="diana", down=QSGD()),
+    "TopK, with a memory down": TopK(0.2, down=TopK(0.3)),
+}
+
+
+def gradients(step: int, segments: list[Segment], workers: int = 3) -> list[list[np.ndarray]]:
+    """The same gradient of each piece, however pieces are put together."""
+    by_piece = [
+        {
+            piece.name: np.random.default_rng([step, worker, at]).normal(size=piece.size)
+            for at, piece in enumerate(PIECES)
+        }
+        for worker in range(workers)
+    ]
+    return [
+        [np.concatenate([mine[piece.name] for piece in segment.pieces]) for segment in segments] for mine in by_piece
+    ]
+
+
+def run(engine: Engine, steps: range, segments: list[Segment]) -> list[list[np.ndarray]]:
+    results = []
+    for step in steps:
+        results.append(engine.average(segments, gradients(step, segments)))
+        engine.advance()
+    return results
+
+
+def same_bits(one: Any, other: Any) -> bool:
+    if isinstance(one, np.ndarray):
+        return one.dtype == other.dtype and one.tobytes() == other.tobytes()
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(same_bits(one[name], other[name]) for name in one)
+    if isinstance(one, list):
+        return len(one) == len(other) and all(same_bits(*pair) for pair in zip(one, other, strict=True))
+    return bool(one == other)
+
+
+@pytest.mark.parametrize("segments", [BY_LAYER, BY_BUCKET, WHOLE], ids=["layer", "bucket", "model"])
+@pytest.mark.parametrize("name", METHODS)
+def test_a_checkpoint_continues_bit_for_bit(name: str, segments: list[Segment]) -> None:
+    straight = Engine(METHODS[name], InProcess(3), seed=4)
+    expected = run(straight, range(6), segments)
+    first = Engine(METHODS[name], InProcess(3), seed=4)
+    run(first, range(3), segments)
+    second = Engine(METHODS[name], InProcess(3))
+    second.load_state_dict(pickle.loads(pickle.dumps(first.state_dict())))
+    run(first, range(3, 5), segments)  # a state that was handed out is not changed by going on
+    assert same_bits(run(second, range(3, 6), segments), expected[3:])
+
+
+def test_a_state_can_be_loaded_twice() -> None:
+    first = Engine(DIANA(), InProcess(3))
+    run(first, range(3), BY_LAYER)
+    state = first.state_dict()
+    results = []
+    for _ in range(2):
+        second = Engine(DIANA(), InProcess(3))
+        second.load_state_dict(state)
+        results.append(run(second, range(3, 6), BY_LAYER))
+    assert same_bits(*results)
+
+
+def test_memories_are_kept_by_piece_so_that_segments_may_change() -> None:
+    """As DDP's buckets do after the first step. Without loss, any order of pieces gives the mean."""
+    engine = Engine(Identity(memory="diana"), InProcess(3))
+    for step, segments in enumerate([BY_BUCKET, WHOLE, BY_LAYER, BY_BUCKET]):
+        values = gradients(step, segments)
+        for s, estimate in enumerate(engine.average(segments, values)):
+            assert estimate == pytest.approx(np.mean([row[s] for row in values], axis=0), abs=1e-12)
+        engine.advance()
+    assert set(engine.state_dict()["common"]) == {"a", "b", "c"}
+
+
+class Failing(InProcess):
+    """Fails after the packets were sent: the aggregate does not arrive."""
+
+    def _sum_words(self, contributions: Any) -> Any:
+        super()._sum_words(contributions)
+        raise RuntimeError("the switch died")
+
+
+def test_a_step_whose_aggregate_does_not_arrive_changes_nothing_and_can_be_repeated() -> None:
+    engine = Engine(DIANA(), InProcess(3))
+    run(engine, range(2), BY_LAYER)
+    before = engine.state_dict()
+    working: Aggregator = engine.aggregator
+    engine.aggregator = Failing(3)
+    with pytest.raises(RuntimeError, match="the switch died"):
+        engine.average(BY_LAYER, gradients(2, BY_LAYER))
+    assert same_bits(engine.state_dict(), before)
+    engine.aggregator = working
+    straight = Engine(DIANA(), InProcess(3))
+    assert same_bits(run(engine, range(2, 4), BY_LAYER), run(straight, range(4), BY_LAYER)[2:])
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_nan_is_handed_on_and_leaves_memories_alone(name: str) -> None:
+    engine = Engine(METHODS[name], InProcess(3))
+    run(engine, range(2), BY_LAYER)
+    before = engine.state_dict()
+    values = gradients(2, BY_LAYER)
+    values[1][0][3] = np.nan
+    estimates = engine.average(BY_LAYER, values)
+    assert np.isnan(estimates[0]).all()
+    assert np.isfinite(estimates[1]).all()
+    after = engine.state_dict()
+    assert same_bits([mine.get("a") for mine in after["own"]], [mine.get("a") for mine in before["own"]])
+    assert same_bits(after["common"].get("a"), before["common"].get("a"))
+
+
+def test_a_batch_of_segments_takes_no_more_rounds_than_one() -> None:
+    for method, rounds in ((DIANA(), 2), (TopK(0.1), 1), (PowerSGD(1), 4)):
+        engine = Engine(method, InProcess(3))
+        run(engine, range(1), BY_LAYER)
+        assert engine.aggregator.traffic.rounds == rounds
+
+
+def test_the_other_direction_is_compressed_alike_at_all_workers() -> None:
+    """With nothing lost on the way up, what comes out is Q_M of the mean, and no other worker's randomness is in it."""
+    engines = [Engine(Identity(down=QSGD(3)), InProcess(workers), seed=9) for workers in (1, 3)]
+    mean = gradients(0, WHOLE, 1)
+    alone = engines[0].average(WHOLE, mean)
+    together = engines[1].average(WHOLE, mean * 3)
+    assert np.allclose(alone[0], together[0])
+    assert len(np.unique(np.round(np.abs(alone[0]), 9))) <= 4
+
+
+@pytest.mark.parametrize("name", ["DIANA", "PowerSGD", "TopK, with a memory down"])
+def test_a_worker_that_joins_after_a_restart_gets_consistent_memories(name: str) -> None:
+    """Worker 2 is new: its own memory is empty, what is common becomes consistent with everybody's own."""
+    before = Engine(METHODS[name], InProcess(3), seed=4)
+    run(before, range(5), BY_LAYER)
+    state = before.state_dict()
+    joined = Engine(METHODS[name], InProcess(3), seed=4)
+    state["own"][2] = {}
+    state["common"] = {}
+    joined.load_state_dict(state)
+    joined.synchronise(PIECES, [np.dtype(np.float64)] * 3)
+    after = joined.state_dict()
+    assert joined.step == 5
+    assert same_bits(after["states"], before.state_dict()["states"])
+    for piece in PIECES if after["common"] else []:
+        own = [mine.get(piece.name, np.zeros(piece.size)) for mine in after["own"]]
+        assert after["common"][piece.name] == pytest.approx(np.mean(own, axis=0), abs=1e-12)
+    assert bool(after["common"]) == (name == "DIANA")
+
+
+def test_a_state_of_another_kind_is_refused() -> None:
+    state = Engine(DIANA(), InProcess(3)).state_dict()
+    with pytest.raises(ValueError, match="3 workers in a process, not of 2"):
+        Engine(DIANA(), InProcess(2)).load_state_dict(state)
+    with pytest.raises(ValueError, match="other directions"):
+        Engine(DIANA(down=QSGD()), InProcess(3)).load_state_dict(state)
+    with pytest.raises(ValueError, match="version 0"):
+        Engine(DIANA(), InProcess(3)).load_state_dict({**state, "version": 0})

@@ -1,0 +1,66 @@
+"""Lanes in words: exact whenever the sum fits, whatever single contributions and partial sums do."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from wiresum.compress import lanes
+from wiresum.compress.lanes import limit, pack, unpack, words_of
+
+BITS = st.sampled_from([8, 16, 32])
+
+
+@st.composite
+def contributions_whose_sum_fits(draw: st.DrawFn) -> tuple[int, np.ndarray, np.ndarray]:
+    """All contributions but the last are any 32-bit integers; the last makes the sum what it should be."""
+    bits, count, workers = draw(BITS), draw(st.integers(0, 40)), draw(st.integers(1, 9))
+    generator = np.random.default_rng(draw(st.integers(0, 2**32)))
+    half = 1 << (bits - 1)
+    wanted = generator.integers(-half, half, count)
+    if count:
+        wanted[draw(st.integers(0, count - 1))] = draw(st.sampled_from([-half, half - 1]))
+    first = generator.integers(-(2**31), 2**31, (workers - 1, count))
+    last = (wanted - first.sum(axis=0)) & 0xFFFFFFFF
+    values = np.vstack([first & 0xFFFFFFFF, last]).astype(np.uint32).view(np.int32)
+    return bits, values, wanted
+
+
+@settings(deadline=None)
+@given(contributions_whose_sum_fits())
+def test_sums_are_exact_if_they_fit_even_where_contributions_wrap(case: tuple[int, np.ndarray, np.ndarray]) -> None:
+    bits, values, wanted = case
+    total = np.zeros(words_of(values.shape[1], bits), np.uint32)
+    for one in values:
+        total += pack(one, bits).view(np.uint32)
+    assert (unpack(total.view(np.int32), bits, values.shape[1]) == wanted).all()
+
+
+@pytest.mark.parametrize(("bits", "words"), [(8, 3), (16, 5), (32, 10)])
+def test_ten_lanes_take_as_few_words_as_possible(bits: int, words: int) -> None:
+    assert words_of(10, bits) == words
+    assert len(pack(np.ones(10, np.int32), bits)) == words
+
+
+def test_a_sum_beyond_its_lane_is_wrong_only_in_that_lane_and_the_next_of_its_word() -> None:
+    """What the limit is for."""
+    assert unpack(pack(np.array([100, 1, 2, 3], np.int32), 8) * 2, 8, 4).tolist() == [-56, 3, 4, 6]
+
+
+@given(BITS, st.integers(1, 127))
+def test_as_many_workers_at_the_limit_as_there_are_do_not_overflow(bits: int, workers: int) -> None:
+    assert workers * limit(bits, workers) < 1 << (bits - 1)
+    assert workers * (limit(bits, workers) + 1) >= 1 << (bits - 1)
+
+
+def test_too_many_workers_for_a_lane_are_refused() -> None:
+    with pytest.raises(ValueError, match="128 workers does not fit in lanes of 8 bits"):
+        limit(8, 128)
+    with pytest.raises(ValueError, match="8, 16 or 32 bits, not 4"):
+        limit(4, 2)
+
+
+def test_every_size_of_lane_divides_a_word() -> None:
+    assert all(lanes.WORD_BITS % bits == 0 for bits in lanes.LANE_BITS)

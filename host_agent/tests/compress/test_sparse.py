@@ -1,0 +1,162 @@
+"""Sparsifiers: what they choose, what travels, and what the mean over workers is worth."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rig import SIGMAS, Unpacked, assert_unbiased, assert_variance_within_omega, exchange, vectors
+
+from wiresum.compress import (
+    DIANA,
+    Compressor,
+    InProcess,
+    QuantisedRandK,
+    Quantiser,
+    RandK,
+    RandKPartition,
+    RandKSameSeed,
+    Threshold,
+    TopK,
+)
+from wiresum.compress.arrays import largest
+
+UNBIASED: dict[str, Compressor] = {
+    "independent": RandK(0.2),
+    "same seed": RandKSameSeed(0.2),
+    "same seed, 8 bits": RandKSameSeed(0.2, values=Quantiser(lanes=8)),
+    "partition": RandKPartition(),
+    "partition, a part": RandKPartition(0.1),
+    "quantised": QuantisedRandK(0.3),
+    "quantised, inf": QuantisedRandK(0.3, DIANA(norm="inf")),
+}
+
+
+@pytest.mark.parametrize("name", UNBIASED)
+def test_it_is_unbiased(name: str) -> None:
+    assert_unbiased(UNBIASED[name], vectors(3))
+
+
+@pytest.mark.parametrize("name", UNBIASED)
+def test_its_variance_is_within_the_declared_omega(name: str) -> None:
+    assert_variance_within_omega(UNBIASED[name], vectors(4))
+
+
+@pytest.mark.parametrize(
+    "compressor", [RandK(0.2), RandKSameSeed(0.2), RandKPartition()], ids=lambda c: type(c).__name__
+)
+def test_the_variance_of_randk_is_the_declared_omega_exactly(compressor: Compressor) -> None:
+    values = [np.ones(60)] * 4
+    squares = [
+        np.mean([np.sum((row[0] - values[0]) ** 2) for row in exchange(compressor, values, step=step).own])
+        for step in range(5)
+    ]
+    assert np.mean(squares) == pytest.approx(compressor.omega(60, 4) * 60)
+
+
+@pytest.mark.parametrize("name", UNBIASED)
+def test_the_mean_is_the_mean_of_what_each_worker_takes_for_sent(name: str) -> None:
+    outcome = exchange(UNBIASED[name], vectors(4))
+    np.testing.assert_allclose(outcome.means[0], np.mean([row[0] for row in outcome.own], axis=0), atol=1e-12)
+
+
+def test_independent_masks_average_out_and_the_same_mask_does_not() -> None:
+    values = [np.ones(60)] * 10
+
+    def variance(compressor: Compressor) -> float:
+        return float(np.mean([np.sum((exchange(compressor, values, step=s).means[0] - 1) ** 2) for s in range(100)]))
+
+    omega = 60 / 6 - 1
+    assert variance(RandKSameSeed(0.1)) == pytest.approx(omega * 60, rel=1e-6)
+    assert variance(RandK(0.1)) < 1.3 * omega * 60 / 10
+    assert variance(RandKPartition()) < 1e-20, "workers that agree lose nothing"
+
+
+@pytest.mark.parametrize("size", [60, 61, 7, 2])
+def test_a_partition_gives_each_coordinate_one_owner(size: int) -> None:
+    owners = sum((row[0] != 0).astype(int) for row in exchange(RandKPartition(), vectors(4, (size,))).own)
+    assert (owners == 1).all()
+
+
+def test_a_partition_sends_no_index() -> None:
+    aggregator = InProcess(4)
+    exchange(RandKPartition(), vectors(4), aggregator=aggregator)
+    assert aggregator.traffic.sent_bytes == 60 / 4 * 8 + 1
+
+
+def test_same_seed_has_the_bits_of_a_reference_that_adds_in_64_bits() -> None:
+    ours, reference = (exchange(RandKSameSeed(0.5), vectors(5), aggregator=a) for a in (InProcess(5), Unpacked(5)))
+    assert ours.means[0].tobytes() == reference.means[0].tobytes()
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(-3, 3), min_size=1, max_size=30), st.integers(1, 40))
+def test_the_largest_are_the_largest_and_ties_go_to_the_lower_index(numbers: list[int], count: int) -> None:
+    values = np.array(numbers, float)
+    expected = sorted(sorted(range(len(values)), key=lambda at: (-values[at], at))[:count])
+    assert largest(values, count).tolist() == expected
+
+
+def test_topk_contracts_as_declared() -> None:
+    compressor = TopK(0.1)
+    assert compressor.contraction(60) == 0.1
+    for seed in range(20):
+        value = vectors(1, seed=seed)[0]
+        kept = exchange(compressor, [value]).own[0][0]
+        assert np.count_nonzero(kept) == 6
+        assert np.sum((kept - value) ** 2) <= 0.9 * np.sum(value**2)
+    flat = np.ones(60)
+    assert np.sum((exchange(compressor, [flat]).own[0][0] - flat) ** 2) == pytest.approx(0.9 * 60), "the bound is tight"
+
+
+def test_topk_sends_exactly_k_values_and_indices() -> None:
+    aggregator = InProcess(4)
+    exchange(TopK(0.1), vectors(4, dtype=np.float32), aggregator=aggregator)
+    assert aggregator.traffic.sent_bytes == 6 * (4 + 4) + 1
+    assert aggregator.traffic.received_bytes == 4 * aggregator.traffic.sent_bytes
+
+
+def test_the_sum_of_sparse_vectors_is_that_of_dense_ones() -> None:
+    values = vectors(4)
+    outcome = exchange(TopK(0.1), values)
+    assert outcome.means[0] == pytest.approx(np.mean([row[0] for row in outcome.own], axis=0))
+
+
+def test_a_threshold_sends_what_reaches_it() -> None:
+    values = [np.array([0.1, -0.5, 0.4, 0.5]), np.array([0.1, 0.2, 0.3, 0.4])]
+    outcome = exchange(Threshold(0.5), values)
+    assert outcome.own[0][0].tolist() == [0, -0.5, 0, 0.5]
+    assert outcome.own[1][0].tolist() == [0, 0, 0, 0]
+    assert outcome.means[0].tolist() == [0, -0.25, 0, 0.25]
+
+
+def test_composition_multiplies_the_constants() -> None:
+    inner = DIANA().omega(18, 1)
+    assert inner is not None
+    assert QuantisedRandK(0.3, DIANA()).omega(60, 5) == pytest.approx((inner + 1) * (60 / 18) - 1)
+
+
+@pytest.mark.parametrize("poison", [np.nan, np.inf])
+@pytest.mark.parametrize(
+    "compressor",
+    [RandK(0.1), TopK(0.1), Threshold(1e9), RandKPartition(), RandKSameSeed(0.1), QuantisedRandK(0.1)],
+    ids=lambda c: type(c).__name__,
+)
+def test_one_workers_nan_or_inf_is_everybodys_nan(compressor: Compressor, poison: float) -> None:
+    values: list[Any] = vectors(3)
+    values[2][0] = poison
+    assert np.isnan(exchange(compressor, values).means[0]).all()
+
+
+@pytest.mark.parametrize("ratio", [0, -1, 1.5])
+def test_a_ratio_that_makes_no_sense_is_refused(ratio: float) -> None:
+    with pytest.raises(ValueError, match=r"in \(0, 1\]"):
+        exchange(TopK(ratio), vectors(2))
+
+
+def test_every_coordinate_is_drawn_as_often() -> None:
+    counts = sum((exchange(RandK(0.1), [np.ones(20)], step=step).own[0][0] != 0).astype(int) for step in range(1000))
+    assert np.abs(counts - 100).max() < SIGMAS * np.sqrt(100)

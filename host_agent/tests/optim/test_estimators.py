@@ -1,0 +1,57 @@
+"""Estimators of the gradient: unbiased, and without variance at the solution where that is promised."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from problems import differing
+
+from wiresum.compress import Turn
+from wiresum.optim import LSVRG, SAGA, Estimator, Plain
+
+ALL = [Plain(3), LSVRG(3), SAGA(3)]
+
+
+def turn(step: int, worker: int = 1) -> Turn:
+    return Turn(7, step, worker, 4, "rows", (), np.dtype(np.float64))
+
+
+@pytest.mark.parametrize("estimator", ALL, ids=lambda e: type(e).__name__)
+def test_it_is_unbiased_away_from_where_it_started(estimator: Estimator) -> None:
+    problem, x = differing(), np.full(8, 0.7)
+    state = estimator.start(problem, 1, np.zeros(8))
+    drawn = np.stack([estimator.gradient(problem, 1, x, state, turn(step)) for step in range(3000)])
+    deviation = drawn.std(axis=0) / np.sqrt(len(drawn))
+    assert (np.abs(drawn.mean(axis=0) - problem.gradient(1, x)) <= 6 * deviation).all()
+    assert (deviation > 0).all()
+
+
+@pytest.mark.parametrize("estimator", ALL[1:], ids=lambda e: type(e).__name__)
+def test_variance_reduction_knows_the_gradient_exactly_where_it_started(estimator: Estimator) -> None:
+    problem, x = differing(), np.full(8, 0.7)
+    state = estimator.start(problem, 1, x)
+    assert estimator.gradient(problem, 1, x, state, turn(0)) == pytest.approx(problem.gradient(1, x), abs=1e-14)
+
+
+def test_without_a_batch_the_gradient_is_exact() -> None:
+    problem, x = differing(), np.ones(8)
+    assert (Plain().gradient(problem, 2, x, {}, turn(0, 2)) == problem.gradient(2, x)).all()
+
+
+def test_lsvrg_refreshes_as_often_as_it_says_and_at_all_workers_at_once() -> None:
+    problem, estimator = differing(), LSVRG(1, refresh=0.25)
+    fresh = []
+    for worker in range(2):
+        state = estimator.start(problem, worker, np.zeros(8))
+        after = [estimator.settle(problem, worker, np.ones(8), state, turn(step, worker)) for step in range(400)]
+        fresh.append([bool((kept["w"] == 1).all()) for kept in after])
+    assert fresh[0] == fresh[1]
+    assert sum(fresh[0]) == pytest.approx(100, abs=6 * np.sqrt(75))
+
+
+def test_sagas_mean_stays_the_mean_of_its_table() -> None:
+    problem, estimator = differing(), SAGA(2)
+    state = estimator.start(problem, 1, np.zeros(8))
+    for step in range(20):
+        state = estimator.settle(problem, 1, np.full(8, step / 10), state, turn(step))
+    assert state["mean"] == pytest.approx(state["table"].mean(axis=0), abs=1e-13)

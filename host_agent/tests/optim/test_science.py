@@ -1,0 +1,84 @@
+"""The experiments, at a smaller size: every claim holds, and the numbers behind it are there."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from matplotlib.figure import Figure
+
+import global_top_k
+import granularity
+import growing_integers
+import independent_blocks
+import linear_rate
+import science
+import variance_reduction
+from experiment import Curve, Report
+
+pytestmark = pytest.mark.timeout(300)
+
+SMALL: dict[str, tuple[Callable[[], Report], int]] = {
+    "linear-rate": (lambda: linear_rate.run(workers=5, steps=900, seeds=1), 6),
+    "variance-reduction": (lambda: variance_reduction.run(workers=5, steps=2000), 4),
+    "independent-blocks": (lambda: independent_blocks.run(workers=20, steps=800), 4),
+    "growing-integers": (lambda: growing_integers.run(workers=5, steps=500), 7),
+    "global-top-k": (lambda: global_top_k.run(workers=4, epochs=30), 5),
+    "granularity": (lambda: granularity.run(points=3, draws=5), 7),
+}
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    """The networks are small: threads would only wait for each other."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_every_claim_holds(name: str) -> None:
+    run, claims = SMALL[name]
+    report = run()
+    assert [claim.text for claim in report.claims if not claim.holds] == []
+    assert len(report.claims) == claims
+    figure = Figure()
+    report.draw(figure)
+    assert figure.axes
+    assert report.table().count("\n") == len(report.rows) + 1
+
+
+def test_every_experiment_is_tested() -> None:
+    assert set(SMALL) == set(science.EXPERIMENTS)
+
+
+def test_a_claim_that_does_not_hold_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a step size that its theorem does not allow, DIANA leaves the bound."""
+    rule = linear_rate.diana_rule
+    monkeypatch.setattr(linear_rate, "diana_rule", lambda **c: rule(**{**c, "smoothness": c["smoothness"] / 40}))
+    monkeypatch.setattr(science, "EXPERIMENTS", {"linear-rate": lambda: linear_rate.run(workers=3, steps=50, seeds=1)})
+    assert not science.show("linear-rate", tmp_path)
+    assert (tmp_path / "science-linear-rate.png").stat().st_size > 1000
+
+
+def test_a_curve_knows_when_it_is_below_a_level() -> None:
+    curve = Curve("x", [0, 10, 20], [1.0, 0.1, 0.01])
+    assert curve.first_step_below(0.5) == 10
+    assert curve.first_step_below(0.001) == float("inf")
+
+
+def test_the_program_explains_itself_and_refuses_what_it_does_not_know(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for arguments, code in ((["--help"], 0), (["magic"], 2)):
+        monkeypatch.setattr(sys, "argv", ["science.py", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            science.main()
+        assert ended.value.code == code
+    printed = capsys.readouterr()
+    assert "usage: science.py" in printed.out
+    assert "there is no experiment magic; there are linear-rate" in printed.err

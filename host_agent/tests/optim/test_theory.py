@@ -1,0 +1,39 @@
+"""The papers' rules."""
+
+from __future__ import annotations
+
+import pytest
+
+from wiresum.optim import diana_rule, ef21_step_size, isega_rule, vr_diana_step_size
+
+
+def test_dianas_rule_meets_the_conditions_of_its_theorem() -> None:
+    """(1 + n c alpha^2) / (1 + n c alpha) <= alpha_p, and gamma <= 2 / ((mu + L)(1 + c alpha))."""
+    smoothness, mu, omega, workers = 3.0, 0.01, 5.0, 10
+    rule = diana_rule(smoothness=smoothness, strong_convexity=mu, omega=omega, workers=workers)
+    c = rule.shift_weight / rule.step_size**2
+    assert (1 + workers * c * rule.alpha**2) / (1 + workers * c * rule.alpha) <= 1 / (1 + omega) * (1 + 1e-12)
+    assert rule.step_size <= min(rule.alpha / mu, 2 / ((mu + smoothness) * (1 + c * rule.alpha))) * (1 + 1e-12)
+    assert rule.rate == rule.step_size * mu
+
+
+def test_without_compression_dianas_rule_is_gradient_descents() -> None:
+    rule = diana_rule(smoothness=3.0, strong_convexity=1.0, omega=0.0, workers=10)
+    assert rule.step_size == min(0.5, 2 / 4)
+    assert rule.bound(2, 1.0, 5.0) == (1 - rule.rate) ** 2
+
+
+def test_isega_may_send_a_part_of_one_nth_at_a_constant_factor() -> None:
+    for workers in (10, 100, 1000):
+        rule = isega_rule(smoothness=2.0, strong_convexity=1e-3, ratio=1 / workers, workers=workers)
+        assert 1 / (7 * 2.0) < rule.step_size < 1 / (6 * 2.0)
+
+
+def test_vr_dianas_step_size() -> None:
+    assert vr_diana_step_size(smoothness=2.0, omega=3.0, workers=12) == pytest.approx(1 / (2 * 13))
+
+
+def test_ef21s_step_size_becomes_gradient_descents_without_compression() -> None:
+    assert ef21_step_size(smoothness=2.0, worker_smoothness=5.0, contraction=1.0) == 0.5
+    steps = [ef21_step_size(smoothness=2.0, worker_smoothness=5.0, contraction=c) for c in (0.01, 0.1, 0.5, 1.0)]
+    assert steps == sorted(steps)
