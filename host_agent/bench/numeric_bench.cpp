@@ -161,6 +161,21 @@ void add_codec_rows(Bench& bench, const Kernels& kernels, Format format, std::ve
                     keep(&largest);
                   },
                   {}});
+  rows.push_back({"scan + quantise + pack",
+                  kernels.name,
+                  format,
+                  kToFrames,
+                  [&bench, &kernels, format, element, chunk_bytes, quantise_chunk] {
+                    // As a sparse all-reduce does: the whole tensor is scanned before its first block leaves.
+                    unsigned largest = 0;
+                    for_chunks(bench.tensor_bytes, chunk_bytes, [&](std::size_t, std::size_t at, std::size_t n) {
+                      largest |=
+                          scan_block(kernels, format.dtype, bench.source(format.dtype) + at, n / element).exponent;
+                    });
+                    keep(&largest);
+                    for_chunks(bench.tensor_bytes, chunk_bytes, quantise_chunk);
+                  },
+                  {}});
   rows.push_back({"unpack + dequantise",
                   kernels.name,
                   format,

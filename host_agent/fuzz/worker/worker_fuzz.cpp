@@ -59,6 +59,8 @@ struct Job {
   std::array<std::byte, kRegionBytes> source;
   std::array<std::byte, kRegionBytes + 2 * kGuardBytes> destination;
   std::array<Region, 2> regions;
+  std::vector<std::uint32_t> chunks;
+  std::vector<numeric::BlockScan> scans;
 
   [[nodiscard]] bool intact() const {
     const auto guard = [](std::byte b) { return b == kGuard; };
@@ -157,6 +159,8 @@ class Program {
     work.divisor = (roles & 4) != 0 ? 3.0F : 1.0F;
     if ((roles & 8) == 0) work.regions = job.regions;
     work.chunk_end = work.regions.empty() ? 1 + roles % 7u : chunks;
+    if (!work.regions.empty() && (roles & 32) != 0) make_sparse(job, work, chunks);
+    work.vote = static_cast<std::uint8_t>(input_.byte() % 255);
     work.chunk_begin = std::min<std::uint32_t>(input_.byte() % 4, work.chunk_end);
     if ((roles & 16) != 0) work.deadline = now_ + static_cast<TimeNs>(input_.word());
     if (worker_.submit(work)) {
@@ -164,6 +168,20 @@ class Program {
     } else {
       jobs_.pop_back();
     }
+  }
+
+  void make_sparse(Job& job, Collective& work, std::uint32_t chunks) {
+    for (std::uint32_t number = 0; number < chunks; ++number) {
+      const std::uint8_t what = input_.byte();
+      if ((what & 1) != 0) job.chunks.push_back(number);
+      job.scans.push_back({.exponent = what, .present = (what & 2) != 0, .negative_zero = false});
+    }
+    // An empty list would mean all of them.
+    if (!job.chunks.empty()) {
+      work.chunks = job.chunks;
+      work.chunk_end = static_cast<std::uint32_t>(job.chunks.size());
+    }
+    work.scans = job.scans;
   }
 
   void poll() {

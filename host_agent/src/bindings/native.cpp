@@ -63,20 +63,22 @@ std::string source_address(const std::string& remote) {
 
 engine::Request make_request(const std::vector<std::tuple<Address, Address, std::uint64_t>>& regions,
                              numeric::Dtype dtype, unsigned lane_bits, numeric::Scaling scaling, float fixed_scale,
-                             float divisor, std::uint16_t signature, double timeout_s, bool notify) {
+                             float divisor, std::uint16_t signature, bool may_be_sparse, double timeout_s,
+                             bool notify) {
   engine::Request request{
-      .format = {.dtype = dtype, .scaling = scaling, .lane_bits = static_cast<std::uint8_t>(lane_bits)},
-      .fixed_scale = fixed_scale,
-      .divisor = divisor,
-      .regions = {},
-      .signature = signature,
+      .work = {.format = {.dtype = dtype, .scaling = scaling, .lane_bits = static_cast<std::uint8_t>(lane_bits)},
+               .fixed_scale = fixed_scale,
+               .divisor = divisor,
+               .regions = {},
+               .signature = signature,
+               .may_be_sparse = may_be_sparse},
       .timeout_ns = timeout_s < 0 ? -1 : static_cast<std::int64_t>(std::min(timeout_s, 1e9) * 1e9),
       .notify = notify};
-  request.regions.reserve(regions.size());
+  request.work.regions.reserve(regions.size());
   for (const auto& [source, destination, elements] : regions) {
-    request.regions.push_back({.source = reinterpret_cast<const std::byte*>(source),
-                               .destination = reinterpret_cast<std::byte*>(destination),
-                               .elements = elements});
+    request.work.regions.push_back({.source = reinterpret_cast<const std::byte*>(source),
+                                    .destination = reinterpret_cast<std::byte*>(destination),
+                                    .elements = elements});
   }
   return request;
 }
@@ -117,6 +119,14 @@ nb::dict stats_of(const engine::Session& session) {
   out["receive_calls"] = stats.receive_calls;
   out["send_failures"] = stats.send_failures;
   out["transport_error"] = stats.transport_error;
+  nb::dict sparse;
+  sparse["prologues"] = stats.sparse.prologues;
+  sparse["streams"] = stats.sparse.streams;
+  sparse["whole"] = stats.sparse.whole;
+  sparse["blocks_skipped"] = stats.sparse.blocks_skipped;
+  sparse["blocks_empty"] = stats.sparse.blocks_empty;
+  sparse["bytes_saved"] = stats.sparse.bytes_saved;
+  out["sparse"] = sparse;
   return out;
 }
 
@@ -176,14 +186,14 @@ NB_MODULE(_native, module) {
           "submit",
           [](engine::Session& session, const std::vector<std::tuple<Address, Address, std::uint64_t>>& regions,
              numeric::Dtype dtype, unsigned lane_bits, numeric::Scaling scaling, float fixed_scale, float divisor,
-             std::uint16_t signature, double timeout_s, bool notify) {
-            engine::Request request =
-                make_request(regions, dtype, lane_bits, scaling, fixed_scale, divisor, signature, timeout_s, notify);
+             std::uint16_t signature, bool may_be_sparse, double timeout_s, bool notify) {
+            engine::Request request = make_request(regions, dtype, lane_bits, scaling, fixed_scale, divisor, signature,
+                                                   may_be_sparse, timeout_s, notify);
             const nb::gil_scoped_release unlocked;
             return session.submit(std::move(request));
           },
           "regions"_a, nb::kw_only(), "dtype"_a, "lane_bits"_a, "scaling"_a, "fixed_scale"_a, "divisor"_a,
-          "signature"_a, "timeout_s"_a, "notify"_a)
+          "signature"_a, "may_be_sparse"_a, "timeout_s"_a, "notify"_a)
       .def(
           "take_completed",
           [](engine::Session& session, double timeout_s) {

@@ -20,11 +20,9 @@ using worker::Status;
 using worker::TimeNs;
 
 constexpr std::size_t kReceiveBurst = 256;
-constexpr std::size_t kSendBurst = 64;
+constexpr std::size_t kSendBurstMax = 64;
 /// Bursts taken in before it is time to send, so that neither direction starves the other.
 constexpr int kReceiveBurstsMax = 4;
-/// Below this, another thread costs more to wake than it saves.
-constexpr std::uint64_t kChunksPerThreadMin = 16;
 /// Loop rounds between publications of statistics while busy.
 constexpr unsigned kStatsPeriod = 64;
 /// A datagram waits for other processes at both ends to give up a core: less than this is no sign of a loss.
@@ -33,6 +31,8 @@ constexpr TimeNs kRtoMinNs = 5'000'000;
 constexpr TimeNs kNapNsMax = 1'000'000;
 constexpr std::size_t kNapFlightShare = 4;
 constexpr std::size_t kNapWorthMax = 64;
+/// How often somebody looks whether requests that wait to be dealt are past their deadlines.
+constexpr TimeNs kWaitingPeriodNs = 100'000'000;
 /// Longest sleep, so that a thread looks around even if an event were missed.
 constexpr TimeNs kSleepMaxNs = 1'000'000'000;
 
@@ -80,6 +80,7 @@ class Session::Thread {
  public:
   Thread(Session& session, unsigned index, transport::UdpSocket socket)
       : session_(session),
+        index_(index),
         switch_endpoint_{.address = session.config_.switch_endpoint.address,
                          .port = static_cast<std::uint16_t>(session.config_.switch_endpoint.port + index)},
         transport_(udp_config(session.config_), connected(std::move(socket), switch_endpoint_)),
@@ -144,6 +145,10 @@ class Session::Thread {
     for (unsigned round = 0; !stopping_.load(std::memory_order_relaxed); ++round) {
       const bool worked = step();
       const TimeNs now = now_ns();
+      if (index_ == 0 && now >= waiting_checked_at_ + kWaitingPeriodNs) {
+        waiting_checked_at_ = now;
+        session_.check_waiting(now);
+      }
       if (worked) {
         busy_at = now;
         if (round % kStatsPeriod == 0) {
@@ -206,8 +211,10 @@ class Session::Thread {
 
   bool transmit() noexcept {
     bool sent = false;
-    for (std::size_t count = kSendBurst; count == kSendBurst;) {
-      count = machine_.poll_transmit(now_ns(), transmits_);
+    const std::size_t burst =
+        transport::whole_trains(kSendBurstMax, transport_.train_frames(transport_.frame_stride()));
+    for (std::size_t count = burst; count == burst;) {
+      count = machine_.poll_transmit(now_ns(), std::span(transmits_).first(burst));
       for (std::size_t i = 0; i < count; ++i) {
         frames_[i] = {.frame = transmits_[i].frame, .bytes = transmits_[i].bytes};
       }
@@ -226,7 +233,7 @@ class Session::Thread {
         publish_stats();  // first, so that whoever waits for the operation finds it counted
         published = true;
       }
-      session_.complete_share(completion->token, completion->status);
+      session_.complete_share(index_, *completion);
       submit_backlog();
     }
   }
@@ -264,14 +271,16 @@ class Session::Thread {
   }
 
   Session& session_;
+  unsigned index_;
+  TimeNs waiting_checked_at_ = 0;
   wire::Endpoint switch_endpoint_;
   transport::UdpTransport transport_;
   worker::Worker machine_;
   transport::WakeModerator moderator_{kNapNsMax};
   std::deque<worker::Collective> backlog_;  // taken from the mailbox, not yet taken by the state machine
   std::array<transport::RxDatagram, kReceiveBurst> datagrams_{};
-  std::array<worker::Transmit, kSendBurst> transmits_{};
-  std::array<transport::TxFrame, kSendBurst> frames_{};
+  std::array<worker::Transmit, kSendBurstMax> transmits_{};
+  std::array<transport::TxFrame, kSendBurstMax> frames_{};
 
   std::mutex mail_mutex_;
   std::vector<worker::Collective> mail_;
@@ -286,7 +295,11 @@ class Session::Thread {
   std::thread thread_;
 };
 
-Session::Session(const SessionConfig& config, std::vector<transport::UdpSocket> sockets) : config_(config) {
+Session::Session(const SessionConfig& config, std::vector<transport::UdpSocket> sockets)
+    : config_(config),
+      scheduler_({.threads = config.threads,
+                  .lanes = config.worker.lanes,
+                  .vote_lag_chunks = std::uint64_t{2} * config.worker.slots}) {
   if (config.threads == 0 || config.threads > wire::kThreadsMax || config.worker.slots % config.threads != 0) {
     throw std::invalid_argument("threads must be 1..16 and divide the slots of the lease");
   }
@@ -304,88 +317,66 @@ Session::Session(const SessionConfig& config, std::vector<transport::UdpSocket> 
 Session::~Session() { close(); }
 
 std::shared_ptr<Operation> Session::submit(Request request) {
-  if (!numeric::valid(request.format)) {
-    throw std::invalid_argument("this combination of element type, scaling and lane width does not exist");
+  schedule::Request& work = request.work;
+  if (request.timeout_ns >= 0) {
+    work.deadline = now_ns() + request.timeout_ns;
   }
-  std::uint64_t chunks = request.regions.empty() ? 1 : 0;
-  for (worker::Region& region : request.regions) {
-    region.chunk_first = static_cast<std::uint32_t>(chunks);
-    chunks += worker::chunks_of(region.elements, request.format, config_.worker.lanes);
+  std::unique_lock lock(mutex_);
+  const std::uint64_t salt = submissions_++;
+  lock.unlock();
+  schedule::Survey survey = scheduler_.survey(work, salt);
+  lock.lock();
+  if (scheduler_.expects_scan(work, survey)) {
+    // Reading a whole tensor takes a while: not under the lock.
+    lock.unlock();
+    survey.scans = schedule::scan_blocks(work, config_.worker.lanes, survey.chunks);
+    lock.lock();
   }
-  if (chunks > UINT32_MAX) {
-    throw std::invalid_argument("a collective of more than 2^32 chunks; split the tensor");
-  }
-
   auto operation = std::make_shared<Operation>();
-  operation->regions_ = std::move(request.regions);
   operation->notify_ = request.notify;
-  worker::Collective collective{.tensor = 0,
-                                .format = request.format,
-                                .fixed_scale = request.fixed_scale,
-                                .divisor = request.divisor,
-                                .regions = operation->regions_,
-                                .chunk_begin = 0,
-                                .chunk_end = 0,
-                                .deadline = request.timeout_ns < 0 ? worker::kNever : now_ns() + request.timeout_ns,
-                                .token = 0};
-  const std::uint64_t share = std::max(kChunksPerThreadMin, (chunks + threads_.size() - 1) / threads_.size());
-
-  const std::lock_guard order(submit_mutex_);
-  const std::uint64_t sequence = ++sequence_;
-  collective.token = operation->token_ = sequence;
-  collective.tensor = operation->tensor_ =
-      (std::uint32_t{request.signature} << 16) | static_cast<std::uint16_t>(sequence);
-  const auto shares = static_cast<unsigned>((chunks + share - 1) / share);
-  operation->shares_left_ = shares;
-  {
-    const std::lock_guard lock(mutex_);
-    if (closed_) {
-      operation->first_failure_ = Status::kAborted;
-    } else {
-      pending_.emplace(sequence, operation);
-    }
-    if (closed_ || shares == 0) {
-      retire(operation);
-      return operation;
-    }
-  }
-  // Small collectives take turns over the threads; all workers deal in the same way.
-  for (unsigned i = 0; i < shares; ++i) {
-    collective.chunk_begin = static_cast<std::uint32_t>(i * share);
-    collective.chunk_end = static_cast<std::uint32_t>(std::min(chunks, (i + 1) * share));
-    threads_[(sequence + i) % threads_.size()]->post(collective);
-  }
+  const schedule::Ticket ticket = scheduler_.submit(std::move(work), std::move(survey));
+  operation->token_ = ticket.token;
+  operation->tensor_ = ticket.tensor;
+  pending_.emplace(ticket.token, operation);
+  dispatch();
   return operation;
 }
 
-void Session::complete_share(std::uint64_t token, Status status) {
-  if (status != Status::kOk) {
-    fail_threads(status);
+void Session::dispatch() {
+  while (const std::optional<schedule::Share> share = scheduler_.poll_share()) {
+    threads_[share->thread]->post(share->work);
   }
-  std::shared_ptr<Operation> operation;
-  {
-    const std::lock_guard lock(mutex_);
-    operation = pending_.at(token);
+  while (const std::optional<schedule::Finished> finished = scheduler_.poll_finished()) {
+    retire(*finished);
   }
-  if (status != Status::kOk) {
-    Status none = Status::kOk;
-    operation->first_failure_.compare_exchange_strong(none, status);
-  }
-  if (operation->shares_left_.fetch_sub(1) != 1) {
-    return;
-  }
-  const std::lock_guard lock(mutex_);
-  retire(operation);
 }
 
-void Session::retire(const std::shared_ptr<Operation>& operation) {
+void Session::complete_share(unsigned thread, const worker::Completion& completion) {
+  if (completion.status != Status::kOk) {
+    fail_threads(completion.status);
+  }
+  const std::lock_guard lock(mutex_);
+  scheduler_.complete(thread, completion);
+  dispatch();
+}
+
+void Session::check_waiting(TimeNs now) {
+  const std::lock_guard lock(mutex_);
+  if (scheduler_.waiting_deadline() <= now) {
+    fail_threads(Status::kTimedOut);
+  }
+}
+
+void Session::retire(const schedule::Finished& finished) {
+  const auto found = pending_.find(finished.token);
+  const std::shared_ptr<Operation> operation = found->second;
+  pending_.erase(found);
   {
     const std::lock_guard lock(operation->mutex_);
-    operation->status_ = operation->first_failure_.load();
+    operation->status_ = finished.status;
     operation->done_.store(true, std::memory_order_release);
     operation->done_changed_.notify_all();
   }
-  pending_.erase(operation->token_);
   if (operation->notify_) {
     completed_.push_back(operation);
     completed_changed_.notify_all();
@@ -409,14 +400,15 @@ std::vector<std::shared_ptr<Operation>> Session::take_completed(std::chrono::nan
 void Session::abort() noexcept { fail_threads(Status::kAborted); }
 
 void Session::close() noexcept {
-  // Under the order lock no submit is half way between its bookkeeping and the mailboxes.
-  const std::lock_guard order(submit_mutex_);
+  const std::lock_guard closing(close_mutex_);
   {
     const std::lock_guard lock(mutex_);
     if (closed_) {
       return;
     }
     closed_ = true;
+    scheduler_.fail(Status::kAborted);
+    dispatch();
     completed_changed_.notify_all();
   }
   fail_threads(Status::kAborted);
@@ -437,6 +429,8 @@ SessionStats Session::stats() const {
     sum.send_failures += more.send_failures;
     sum.transport_error = sum.transport_error != 0 ? sum.transport_error : more.transport_error;
   }
+  const std::lock_guard lock(mutex_);
+  sum.sparse = scheduler_.stats();
   return sum;
 }
 

@@ -16,6 +16,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "schedule/scheduler.hpp"
 #include "transport/udp/socket.hpp"
 #include "worker/worker.hpp"
 
@@ -30,15 +31,11 @@ struct SessionConfig {
   bool offload = true;       // UDP GSO and GRO
 };
 
-/// What a caller asks for: worker::Collective without what the session fills in.
+/// What a caller asks for.
 struct Request {
-  numeric::Format format;
-  float fixed_scale = 1.0F;
-  float divisor = 1.0F;
-  std::vector<worker::Region> regions;  // chunk_first is filled in by submit; no regions: a barrier
-  std::uint16_t signature = 0;          // of what is called, the same at all workers
-  std::int64_t timeout_ns = -1;         // negative: none
-  bool notify = true;                   // shall take_completed() tell?
+  schedule::Request work;        // its deadline is filled in by submit
+  std::int64_t timeout_ns = -1;  // negative: none
+  bool notify = true;            // shall take_completed() tell?
 };
 
 class Operation {
@@ -53,12 +50,9 @@ class Operation {
 
  private:
   friend class Session;
-  std::vector<worker::Region> regions_;
   std::uint64_t token_ = 0;
   std::uint32_t tensor_ = 0;
   bool notify_ = true;
-  std::atomic<unsigned> shares_left_{0};
-  std::atomic<worker::Status> first_failure_{worker::Status::kOk};
   worker::Status status_ = worker::Status::kOk;
   std::atomic<bool> done_{false};
   mutable std::mutex mutex_;
@@ -67,6 +61,7 @@ class Operation {
 
 struct SessionStats {
   worker::WorkerStats worker;  // summed over threads; times and window of thread 0
+  schedule::SparseStats sparse;
   std::uint64_t datagrams_sent = 0;
   std::uint64_t datagrams_received = 0;
   std::uint64_t send_calls = 0;
@@ -103,22 +98,26 @@ class Session {
  private:
   class Thread;
 
-  void complete_share(std::uint64_t token, worker::Status status);
-  /// The last share is done. Needs mutex_.
-  void retire(const std::shared_ptr<Operation>& operation);
+  void complete_share(unsigned thread, const worker::Completion& completion);
+  /// Fails the session if a request that is not dealt yet is past its deadline.
+  void check_waiting(worker::TimeNs now);
+  /// Hands out what the scheduler has for threads and callers. Needs mutex_.
+  void dispatch();
+  void retire(const schedule::Finished& finished);
   void fail_threads(worker::Status status) noexcept;
 
   SessionConfig config_;
   std::vector<std::unique_ptr<Thread>> threads_;
 
-  mutable std::mutex mutex_;
+  mutable std::mutex mutex_;  // of all that follows, and of the order in the mailboxes
   std::condition_variable completed_changed_;
+  schedule::Scheduler scheduler_;
   std::unordered_map<std::uint64_t, std::shared_ptr<Operation>> pending_;
   std::deque<std::shared_ptr<Operation>> completed_;
-  std::uint64_t sequence_ = 0;
+  std::uint64_t submissions_ = 0;
   bool closed_ = false;
 
-  std::mutex submit_mutex_;  // keeps the order of submission the same in all mailboxes
+  std::mutex close_mutex_;
 };
 
 }  // namespace wiresum::engine

@@ -85,6 +85,22 @@ std::uint8_t exponent_of_half(std::uint32_t magnitude) noexcept {
                         : static_cast<std::uint8_t>(102U + static_cast<unsigned>(std::bit_width(magnitude)));
 }
 
+/// Of the largest magnitude's bits.
+std::uint8_t exponent_of(Dtype dtype, std::uint32_t magnitude) noexcept {
+  switch (dtype) {
+    case Dtype::kF32:
+      return static_cast<std::uint8_t>(magnitude >> 23);
+    case Dtype::kF16:
+      return exponent_of_half(magnitude);
+    case Dtype::kBF16:
+      return static_cast<std::uint8_t>(magnitude >> 7);
+    case Dtype::kI32:
+    case Dtype::kRaw:
+      return kExponentZero;
+  }
+  return kExponentZero;
+}
+
 template <class Bits>
 void fill_elements(std::byte* destination, std::size_t count, Bits bits) noexcept {
   for (std::size_t i = 0; i < count; ++i) std::memcpy(destination + i * sizeof bits, &bits, sizeof bits);
@@ -151,18 +167,17 @@ Scale fixed_scale(unsigned workers, float scale, unsigned lane_bits, float divis
 }
 
 std::uint8_t max_exponent(const Kernels& kernels, Dtype dtype, const std::byte* source, std::size_t count) noexcept {
-  switch (dtype) {
-    case Dtype::kF32:
-      return static_cast<std::uint8_t>(kernels.max_magnitude_32(source, count) >> 23);
-    case Dtype::kF16:
-      return exponent_of_half(kernels.max_magnitude_16(source, count));
-    case Dtype::kBF16:
-      return static_cast<std::uint8_t>(kernels.max_magnitude_16(source, count) >> 7);
-    case Dtype::kI32:
-    case Dtype::kRaw:
-      return kExponentZero;
-  }
-  return kExponentZero;
+  if (!is_float(dtype)) return kExponentZero;
+  return exponent_of(dtype,
+                     (dtype == Dtype::kF32 ? kernels.max_magnitude_32 : kernels.max_magnitude_16)(source, count));
+}
+
+BlockScan scan_block(const Kernels& kernels, Dtype dtype, const std::byte* source, std::size_t count) noexcept {
+  assert(dtype != Dtype::kRaw);
+  const ScanBits bits = (element_bytes(dtype) == 4 ? kernels.scan_32 : kernels.scan_16)(source, count);
+  const std::uint32_t sign = !is_float(dtype) ? 0 : dtype == Dtype::kF32 ? 0x80000000U : 0x8000U;
+  const bool present = (bits.any & ~sign) != 0;
+  return {.exponent = exponent_of(dtype, bits.largest), .present = present, .negative_zero = !present && bits.any != 0};
 }
 
 void quantise(const Kernels& kernels, Format format, const Scale& scale, const std::byte* source, std::size_t count,

@@ -69,6 +69,10 @@ std::uint8_t max_exponent(Dtype dtype, const std::byte* source, std::size_t coun
   return max_exponent(active(), dtype, source, count);
 }
 
+BlockScan scan_block(Dtype dtype, const std::byte* source, std::size_t count) noexcept {
+  return scan_block(active(), dtype, source, count);
+}
+
 void quantise(Format format, const Scale& scale, const std::byte* source, std::size_t count, std::byte* payload,
               std::size_t words) noexcept {
   quantise(active(), format, scale, source, count, payload, words);

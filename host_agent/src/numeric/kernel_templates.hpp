@@ -394,6 +394,51 @@ std::uint32_t max_magnitude(const std::byte* source, std::size_t count) noexcept
   return max_magnitude_scalar<Element, kMask>(lanes, kBytes / sizeof(Element));
 }
 
+template <class Element, Element kMask>
+ScanBits scan_scalar(const std::byte* source, std::size_t count) noexcept {
+  ScanBits bits;
+  for (std::size_t i = 0; i < count; ++i) {
+    const std::uint32_t element = load_as<Element>(source + i * sizeof(Element));
+    const std::uint32_t magnitude = element & kMask;
+    bits.largest = magnitude > bits.largest ? magnitude : bits.largest;
+    bits.any |= element;
+  }
+  return bits;
+}
+
+/// max_magnitude with one more operation for each vector. What it costs, the memory hides.
+template <class V, class Element, Element kMask>
+ScanBits scan(const std::byte* source, std::size_t count) noexcept {
+  constexpr std::size_t kBytes = 4 * V::kWidth;
+  const std::size_t bytes = count * sizeof(Element);
+  if (bytes < kBytes) return scan_scalar<Element, kMask>(source, count);
+  const auto mask = V::broadcast_int(sizeof(Element) == 4 ? kMask : kMask | static_cast<std::uint32_t>(kMask) << 16);
+  auto any = V::load_i32(source + bytes - kBytes);
+  auto first = V::mask_bits(any, mask);
+  auto second = first;
+  std::size_t at = 0;
+  for (; at + 2 * kBytes <= bytes; at += 2 * kBytes) {
+    for (std::size_t line = 0; line < 2 * kBytes; line += kCacheLine) {
+      __builtin_prefetch(source + at + line + kPrefetchBytes);
+    }
+    const auto here = V::load_i32(source + at);
+    const auto there = V::load_i32(source + at + kBytes);
+    first = V::max_16(first, V::mask_bits(here, mask));
+    second = V::max_16(second, V::mask_bits(there, mask));
+    any = V::or_bits(any, V::or_bits(here, there));
+  }
+  if (at + kBytes <= bytes) {
+    const auto here = V::load_i32(source + at);
+    first = V::max_16(first, V::mask_bits(here, mask));
+    any = V::or_bits(any, here);
+  }
+  std::byte lanes[2][kBytes];
+  V::store_i32(lanes[0], V::max_16(first, second));
+  V::store_i32(lanes[1], any);
+  return {max_magnitude_scalar<Element, kMask>(lanes[0], kBytes / sizeof(Element)),
+          scan_scalar<Element, kMask>(lanes[1], kBytes / sizeof(Element)).any};
+}
+
 /// For fp32 the exponent field alone, so that every path returns the same bits.
 inline constexpr std::uint32_t kMask32 = 0x7F800000U;
 inline constexpr std::uint16_t kMask16 = 0x7FFFU;
@@ -406,9 +451,13 @@ constexpr Kernels make_kernels(const char* name) noexcept {
   if constexpr (V::kWidth == 1) {
     kernels.max_magnitude_32 = max_magnitude_scalar<std::uint32_t, kMask32>;
     kernels.max_magnitude_16 = max_magnitude_scalar<std::uint16_t, kMask16>;
+    kernels.scan_32 = scan_scalar<std::uint32_t, kMask32>;
+    kernels.scan_16 = scan_scalar<std::uint16_t, kMask16>;
   } else {
     kernels.max_magnitude_32 = max_magnitude<V, std::uint32_t, kMask32>;
     kernels.max_magnitude_16 = max_magnitude<V, std::uint16_t, kMask16>;
+    kernels.scan_32 = scan<V, std::uint32_t, kMask32>;
+    kernels.scan_16 = scan<V, std::uint16_t, kMask16>;
   }
   const auto fill = [&kernels]<class W, Dtype kDtype>() {
     constexpr auto kRow = static_cast<std::size_t>(kDtype);

@@ -27,6 +27,12 @@ struct DequantiseFactors {
   float divisor;
 };
 
+/// What a scan of a block gathers.
+struct ScanBits {
+  std::uint32_t largest = 0;  // as from max_magnitude
+  std::uint32_t any = 0;      // the bits that are set in any element
+};
+
 struct Kernels {
   using Quantise = void (*)(const QuantiseFactors&, const std::byte* source, std::size_t count, std::byte* payload,
                             std::size_t words) noexcept;
@@ -37,6 +43,8 @@ struct Kernels {
   /// Largest magnitude of `count` elements as bits without the sign. The fp32 form may drop mantissa bits.
   std::uint32_t (*max_magnitude_32)(const std::byte* source, std::size_t count) noexcept;
   std::uint32_t (*max_magnitude_16)(const std::byte* source, std::size_t count) noexcept;
+  ScanBits (*scan_32)(const std::byte* source, std::size_t count) noexcept;
+  ScanBits (*scan_16)(const std::byte* source, std::size_t count) noexcept;
   /// By dtype (kF32, kF16, kBF16, kI32) and lane width (32, 16, 8).
   Quantise quantise[4][3];
   Dequantise dequantise[4][3];
@@ -61,6 +69,8 @@ std::size_t supported_kernels(const Kernels* (&tables)[kKernelTablesMax]) noexce
 /// The codec's functions on a given table.
 [[nodiscard]] std::uint8_t max_exponent(const Kernels& kernels, Dtype dtype, const std::byte* source,
                                         std::size_t count) noexcept;
+[[nodiscard]] BlockScan scan_block(const Kernels& kernels, Dtype dtype, const std::byte* source,
+                                   std::size_t count) noexcept;
 void quantise(const Kernels& kernels, Format format, const Scale& scale, const std::byte* source, std::size_t count,
               std::byte* payload, std::size_t words) noexcept;
 void dequantise(const Kernels& kernels, Format format, const Scale& scale, const std::byte* payload, std::size_t words,

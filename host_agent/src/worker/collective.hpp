@@ -9,12 +9,16 @@
 //   reduce           one region: source everywhere, destination at the root
 //   reduce-scatter   N regions: source in all, destination in my own
 //   barrier          no region: a single META chunk
+//
+// A sparse collective sends only the chunks that some worker has: `chunks` lists them, the same at all workers, and
+// `scans` says which of them this worker has; for the others it sends EMPTY. schedule/ makes both.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <span>
 
+#include "numeric/codec.hpp"
 #include "numeric/format.hpp"
 
 namespace wiresum::worker {
@@ -40,11 +44,17 @@ struct Collective {
   float divisor = 1.0F;      // AVG: N
   /// Regions in order of chunk_first; owned by the submitter until the collective is complete.
   std::span<const Region> regions;
-  /// This worker thread's share of the chunks. A barrier is the one chunk [0, 1) with no region.
+  /// The numbers of the chunks to send, ascending. Empty: all of them.
+  std::span<const std::uint32_t> chunks;
+  /// By number of the chunk, what the tensor holds there. Empty: unknown; each chunk is looked at when its turn comes.
+  std::span<const numeric::BlockScan> scans;
+  /// This worker thread's share of the chunks: a run of `chunks`, or of all numbers. A barrier is the one chunk [0, 1)
+  /// with no region.
   std::uint32_t chunk_begin = 0;
   std::uint32_t chunk_end = 0;
   TimeNs deadline = kNever;
   std::uint64_t token = 0;  // handed back in the completion
+  std::uint8_t vote = 0;    // 0..254: the completion tells the largest of all workers'
 };
 
 enum class Status : std::uint8_t {
@@ -57,6 +67,8 @@ enum class Status : std::uint8_t {
 struct Completion {
   std::uint64_t token = 0;
   Status status = Status::kOk;
+  std::uint8_t vote = 0;                // the largest of all workers' (of an empty share, and after a failure: 0)
+  std::uint32_t round_trip_chunks = 0;  // about how many chunks this thread could send in an empty path's round trip
 };
 
 }  // namespace wiresum::worker

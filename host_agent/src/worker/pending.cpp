@@ -5,7 +5,7 @@
 namespace wiresum::worker {
 
 ChunkView Pending::view(std::uint32_t chunk) const noexcept {
-  const std::uint32_t number = work.chunk_begin + chunk;
+  const std::uint32_t number = this->number(chunk);
   // Of regions that begin at the same chunk all but the last are empty.
   const auto after = std::upper_bound(work.regions.begin(), work.regions.end(), number,
                                       [](std::uint32_t n, const Region& region) { return n < region.chunk_first; });
@@ -14,9 +14,22 @@ ChunkView Pending::view(std::uint32_t chunk) const noexcept {
   const std::uint64_t element = std::uint64_t{number - region.chunk_first} * chunk_elements;
   if (element >= region.elements) return {};
   const std::size_t offset = element * numeric::element_bytes(work.format.dtype);
-  return {.source = region.source == nullptr ? nullptr : region.source + offset,
+  const bool absent = region.source == nullptr || (!work.scans.empty() && !work.scans[number].present);
+  return {.source = absent ? nullptr : region.source + offset,
           .destination = region.destination == nullptr ? nullptr : region.destination + offset,
           .elements = static_cast<std::uint32_t>(std::min<std::uint64_t>(chunk_elements, region.elements - element))};
+}
+
+std::uint8_t Pending::exponent(std::uint32_t chunk, ChunkView& view) const noexcept {
+  if (view.source == nullptr) return numeric::kExponentZero;
+  if (!work.scans.empty()) return work.scans[number(chunk)].exponent;
+  const std::uint8_t exponent = numeric::max_exponent(work.format.dtype, view.source, view.elements);
+  // The exponent alone does not tell zeros from subnormal numbers. Either is rare, and in the cache by now.
+  if (exponent == numeric::kExponentZero &&
+      !numeric::scan_block(work.format.dtype, view.source, view.elements).present) {
+    view.source = nullptr;
+  }
+  return exponent;
 }
 
 std::uint64_t Pending::key(const Slot& slot) const noexcept {

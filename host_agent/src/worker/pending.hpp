@@ -24,12 +24,22 @@ struct Pending {
   bool exponent_round = false;       // a META round comes before the first chunks
   bool barrier = false;              // no regions: every chunk is a META round
   TimeNs sent_at = kNever;           // its first packet
+  std::uint8_t vote = 0;             // the workers' largest, once the last chunk has come back
   Status status = Status::kOk;
   std::uint32_t previous = kNoCollective;
   std::uint32_t next = kNoCollective;
 
-  /// Where local chunk `chunk` lies. Regions are few next to chunks; a binary search finds it.
+  /// The number of local chunk `chunk` in the collective.
+  [[nodiscard]] std::uint32_t number(std::uint32_t chunk) const noexcept {
+    const std::uint32_t at = work.chunk_begin + chunk;
+    return work.chunks.empty() ? at : work.chunks[at];
+  }
+  /// Where local chunk `chunk` lies; no source if this worker has nothing there. Regions are few next to chunks; a
+  /// binary search finds it.
   [[nodiscard]] ChunkView view(std::uint32_t chunk) const noexcept;
+  /// The exponent of local chunk `chunk`, which lies at `view`. Reads its elements unless a scan has. If all are zero,
+  /// the view has no source any more: the chunk is sent EMPTY.
+  [[nodiscard]] std::uint8_t exponent(std::uint32_t chunk, ChunkView& view) const noexcept;
   /// The place of a slot's packet in the order that all workers share: submission, then round, then slot.
   [[nodiscard]] std::uint64_t key(const Slot& slot) const noexcept;
 };

@@ -30,6 +30,7 @@ class RttEstimator {
   /// forgotten as fast as a short one.
   void sample(TimeNs rtt) noexcept {
     rtt = std::clamp<TimeNs>(rtt, 1, rto_max_);
+    least_ = least_ == 0 ? rtt : std::min(least_, rtt);
     if (smoothed_ == 0) {
       smoothed_ = rtt;
       variation_ = rtt / 2;
@@ -43,6 +44,9 @@ class RttEstimator {
   /// Zero until the first sample.
   [[nodiscard]] TimeNs smoothed() const noexcept { return smoothed_; }
 
+  /// The shortest round trip so far: that of an empty path, about. Zero until the first sample.
+  [[nodiscard]] TimeNs least() const noexcept { return least_; }
+
   /// The timeout of a packet that has been retransmitted `expiries` times: doubled at each, capped.
   [[nodiscard]] TimeNs rto(unsigned expiries = 0) const noexcept {
     return expiries >= kDoublingsMax ? rto_max_ : std::min(rto_ << expiries, rto_max_);
@@ -53,6 +57,7 @@ class RttEstimator {
 
   TimeNs smoothed_ = 0;
   TimeNs variation_ = 0;
+  TimeNs least_ = 0;
   TimeNs rto_;
   TimeNs rto_min_;
   TimeNs rto_max_;

@@ -67,6 +67,7 @@ Worker::Worker(const WorkerConfig& config, std::byte* frames, std::size_t frame_
 bool Worker::submit(const Collective& collective) noexcept {
   assert(collective.regions.empty() || numeric::valid(collective.format));
   assert(collective.chunk_begin <= collective.chunk_end);
+  assert(collective.vote != numeric::kExponentNotFinite);
   const std::uint32_t index = pending_.acquire();
   if (index == kNoCollective) return false;
   Pending& pending = pending_[index];
@@ -100,6 +101,10 @@ bool Worker::submit(const Collective& collective) noexcept {
 std::uint32_t Worker::slots_for(std::uint32_t chunks) const noexcept {
   const std::uint32_t paid_off = std::max(chunks / kChunksPerSlotMin, kSlotsSpreadMax);
   return std::min({config_.slots, chunks, paid_off});
+}
+
+bool Worker::carries_vote(const Pending& pending, const Slot& slot) noexcept {
+  return slot.chunk + 1 == pending.chunks;
 }
 
 bool Worker::uses(const Pending& pending, std::uint32_t index) const noexcept {
@@ -195,18 +200,14 @@ wire::Header Worker::contribution(std::uint32_t index) noexcept {
                       .cell = wire::cell_of(config_.slot_first + index, slot.round),
                       .round = slot.round,
                       .tensor = pending.work.tensor,
-                      .chunk = pending.work.chunk_begin + slot.chunk};
+                      .chunk = pending.number(slot.chunk)};
   // The chunk whose exponent this packet carries is read here, so that its memory is on its way to the cache long
   // before it is quantised.
-  if (slot.meta) {
-    slot.ahead = slot.view;
-  } else {
-    const bool last = pending.chunks - slot.chunk <= pending.stride;
-    slot.ahead = last ? ChunkView{} : pending.view(slot.chunk + pending.stride);
-  }
-  if (pending.exponent_round && slot.ahead.source != nullptr) {
-    header.exponent = numeric::max_exponent(pending.work.format.dtype, slot.ahead.source, slot.ahead.elements);
-  }
+  const std::uint32_t ahead = slot.meta ? slot.chunk : slot.chunk + pending.stride;
+  slot.ahead = ahead < pending.chunks ? pending.view(ahead) : ChunkView{};
+  if (pending.exponent_round) header.exponent = pending.exponent(ahead, slot.ahead);
+  if (slot.meta) slot.view = slot.ahead;
+  if (!slot.meta && carries_vote(pending, slot)) header.exponent = pending.work.vote;
   return header;
 }
 
@@ -218,12 +219,12 @@ void Worker::write_lanes(Slot& slot, wire::Header& header, std::byte* payload) n
   } else {
     slot.scale = pending.fixed;
   }
-  if (slot.view.source == nullptr || slot.scale.not_finite) return;  // EMPTY: no lane will be looked at
   if (format.scaling == numeric::Scaling::kFixed &&
-      numeric::max_exponent(format.dtype, slot.view.source, slot.view.elements) == numeric::kExponentNotFinite) {
+      pending.exponent(slot.chunk, slot.view) == numeric::kExponentNotFinite) {
     header.exponent = numeric::kExponentNotFinite;
     return;
   }
+  if (slot.view.source == nullptr || slot.scale.not_finite) return;  // EMPTY: zeros, or no lane will be looked at
   header.kind = wire::Kind::kData;
   numeric::quantise(format, slot.scale, slot.view.source, slot.view.elements, payload, config_.lanes);
 }
@@ -273,7 +274,7 @@ Worker::Match Worker::match(const wire::Header& header, std::size_t payload_byte
   if (slot.state != SlotState::kInFlight || header.round != slot.round) return Match::kForeign;
   const Pending& pending = pending_[slot.collective];
   if ((header.flags & wire::kFlagDiverged) != 0 || header.tensor != pending.work.tensor ||
-      header.chunk != pending.work.chunk_begin + slot.chunk) {
+      header.chunk != pending.number(slot.chunk)) {
     return Match::kDiverged;
   }
   // The agreed exponent is a maximum over workers, and this one is among them.
@@ -316,6 +317,7 @@ void Worker::accept(std::uint32_t index, const wire::Header& header, std::span<c
     return;
   }
   store(slot, header, payload);
+  if (carries_vote(pending, slot)) pending.vote = header.exponent;
   if (pending.chunks - slot.chunk > pending.stride) {
     slot.chunk += pending.stride;
     slot.view = slot.ahead;
@@ -341,7 +343,11 @@ void Worker::store(const Slot& slot, const wire::Header& header, std::span<const
 std::optional<Completion> Worker::poll_completion() noexcept {
   const std::uint32_t index = pending_.take_complete();
   if (index == kNoCollective) return std::nullopt;
-  return Completion{.token = pending_[index].work.token, .status = pending_[index].status};
+  const TimeNs smoothed = std::max<TimeNs>(rtt_.smoothed(), 1);
+  return Completion{.token = pending_[index].work.token,
+                    .status = pending_[index].status,
+                    .vote = pending_[index].vote,
+                    .round_trip_chunks = static_cast<std::uint32_t>(window_.size() * rtt_.least() / smoothed)};
 }
 
 void Worker::fail(Status status) noexcept {

@@ -171,6 +171,8 @@ class Worker {
   void store(const Slot& slot, const wire::Header& header, std::span<const std::byte> payload) noexcept;
 
   // Dealing
+  /// The vote rides in the exponent field of the last chunk's packets, where there is no chunk to look ahead to.
+  [[nodiscard]] static bool carries_vote(const Pending& pending, const Slot& slot) noexcept;
   void make_ready(std::uint32_t index) noexcept;
   void start(std::uint32_t index, std::uint32_t collective) noexcept;
   void start_next_collective(std::uint32_t index) noexcept;

@@ -17,6 +17,7 @@ VARIABLES = {
     "WIRESUM_SPIN_US": ("-1", "spin_us", -1),
     "WIRESUM_JOIN_TIMEOUT": ("2.5", "join_timeout_s", 2.5),
     "WIRESUM_OFFLOAD": ("off", "offload", False),
+    "WIRESUM_SPARSE": ("no", "sparse", False),
     "WIRESUM_KEY": ("0xdeadbeef", "key", 0xDEADBEEF),
 }
 

@@ -99,6 +99,44 @@ def test_settings_reach_the_data_path(job: Callable[..., list[Session]], setting
     assert set(data[0]) == set(data[1]) == {3}
 
 
+def sparse_sums(sessions: list[Session], **options: object) -> list[array.array[float]]:
+    """Sums a tensor of 300 blocks, three of which are not zero at each worker."""
+    data = [array.array("f", [0.0] * (300 * 360)) for _ in sessions]
+    for rank, values in enumerate(data):
+        for block in (10 + rank, 100, 200 + rank):
+            values[360 * block] = 1.0 + rank
+    operations = [
+        session.submit([whole(values)], dtype=Dtype.F32, may_be_sparse=True, **options)  # type: ignore[arg-type]
+        for session, values in zip(sessions, data, strict=True)
+    ]
+    for operation in operations:
+        operation.wait(PATIENCE_S)
+    return data
+
+
+def test_a_sparse_tensor_is_summed_and_statistics_say_what_that_saved(job: Callable[..., list[Session]]) -> None:
+    sessions = job(2)
+    before = sessions[0].stats()
+    data = sparse_sums(sessions)
+    assert data[0] == data[1]
+    nonzero = {i: value for i, value in enumerate(data[0]) if value}
+    assert nonzero == {360 * block: value for block, value in ((10, 1), (11, 2), (100, 3), (200, 1), (201, 2))}
+    stats = sessions[0].stats()
+    sparse = stats.sparse
+    assert (sparse.prologues, sparse.streams, sparse.whole) == (1, 1, 0)
+    assert (sparse.blocks_skipped, sparse.blocks_empty) == (295, 2)
+    assert sparse.bytes_saved == 295 * 1464 + 2 * 1440 - 1464
+    assert stats.bytes_sent - before.bytes_sent < 10 * 1464
+
+
+def test_a_session_that_was_told_not_to_sends_every_block(job: Callable[..., list[Session]]) -> None:
+    sessions = job(2, sparse=False)
+    data = sparse_sums(sessions)
+    assert data[0] == data[1]
+    stats = sessions[0].stats().sparse
+    assert (stats.prologues, stats.streams, stats.whole) == (0, 0, 0)
+
+
 def test_wait_completed_hands_out_each_operation_once(job: Callable[..., list[Session]]) -> None:
     (session,) = job(1)
     values = array.array("i", [7] * 10)

@@ -39,8 +39,8 @@ Region region(const T* source, T* destination, std::size_t elements) {
 
 Request request(numeric::Format format, std::vector<Region> regions) {
   Request made;
-  made.format = format;
-  made.regions = std::move(regions);
+  made.work.format = format;
+  made.work.regions = std::move(regions);
   return made;
 }
 
@@ -158,6 +158,87 @@ TEST(Session, SumsFloatsAlikeAtEveryWorker) {
   EXPECT_FLOAT_EQ(data[0][5000], 3 * 5000 * 0.37F + 3);
 }
 
+/// A tensor of many blocks, some of them with this worker's number in every element.
+std::vector<float> sparse_tensor(std::size_t worker, std::size_t blocks, std::size_t every) {
+  std::vector<float> values(blocks * kLanes);
+  for (std::size_t block = worker; block < blocks; block += every) {
+    std::fill_n(values.begin() + static_cast<std::ptrdiff_t>(block * kLanes), kLanes, static_cast<float>(worker + 1));
+  }
+  return values;
+}
+
+Request sparse_request(std::vector<float>& values, std::uint16_t signature) {
+  Request made = request(kFloat32, {region(values.data(), values.data(), values.size())});
+  made.work.may_be_sparse = true;
+  made.work.signature = signature;
+  return made;
+}
+
+TEST_P(SessionShapes, SumsSparseTensorsAmongDenseOnesWithManyInFlight) {
+  const auto [workers, threads, offload] = GetParam();
+  Job job(workers, threads, offload);
+  constexpr std::size_t kBlocks = 600;
+  constexpr std::size_t kEvery = 50;
+  constexpr int kRounds = 3;
+  std::vector<std::vector<std::vector<float>>> data(workers);
+  std::vector<std::shared_ptr<Operation>> operations;
+  for (unsigned i = 0; i < workers; ++i) data[i].reserve(2 * kRounds);
+  for (int round = 0; round < kRounds; ++round) {
+    for (unsigned i = 0; i < workers; ++i) {
+      operations.push_back(job[i].submit(sparse_request(data[i].emplace_back(sparse_tensor(i, kBlocks, kEvery)), 1)));
+      operations.push_back(job[i].submit(sparse_request(data[i].emplace_back(kBlocks * kLanes, 1.0F), 2)));
+    }
+  }
+  for (const auto& operation : operations) {
+    ASSERT_TRUE(operation->wait(kPatience));
+    ASSERT_EQ(operation->status(), Status::kOk);
+  }
+  std::vector<float> sum(kBlocks * kLanes);
+  for (unsigned i = 0; i < workers; ++i) {
+    const std::vector<float> mine = sparse_tensor(i, kBlocks, kEvery);
+    for (std::size_t k = 0; k < sum.size(); ++k) sum[k] += mine[k];
+  }
+  for (unsigned i = 0; i < workers; ++i) {
+    for (int round = 0; round < kRounds; ++round) {
+      ASSERT_EQ(data[i][2 * static_cast<std::size_t>(round)], sum);
+      ASSERT_EQ(data[i][2 * static_cast<std::size_t>(round) + 1],
+                std::vector<float>(kBlocks * kLanes, static_cast<float>(workers)));
+    }
+    const schedule::SparseStats stats = job[i].stats().sparse;
+    EXPECT_EQ(stats.prologues, static_cast<std::uint64_t>(kRounds + 1)) << "the dense ones asked once";
+    EXPECT_EQ(stats.streams, static_cast<std::uint64_t>(kRounds));
+    EXPECT_EQ(stats.whole, static_cast<std::uint64_t>(kRounds - 1));
+    EXPECT_EQ(stats.blocks_skipped, kRounds * (kBlocks - workers * (kBlocks / kEvery)));
+  }
+}
+
+TEST(Session, ARequestThatWaitsForAPrologueHasItsDeadlineToo) {
+  Job job(2, 1);
+  std::vector<float> asking = sparse_tensor(0, 600, 50);
+  std::vector<float> waiting(10, 1.0F);
+  const auto first = job[0].submit(sparse_request(asking, 1));
+  Request late = request(kFloat32, {region(waiting.data(), waiting.data(), waiting.size())});
+  late.timeout_ns = 100'000'000;
+  const auto second = job[0].submit(late);
+  ASSERT_TRUE(second->wait(kPatience)) << "nobody else is there to finish the prologue";
+  EXPECT_EQ(second->status(), Status::kTimedOut);
+  ASSERT_TRUE(first->wait(kPatience));
+  EXPECT_EQ(first->status(), Status::kTimedOut);
+}
+
+TEST(Session, CloseEndsWhatWaitsForAPrologue) {
+  Job job(2, 2);
+  std::vector<float> asking = sparse_tensor(0, 600, 50);
+  std::vector<float> waiting(10, 1.0F);
+  const auto first = job[0].submit(sparse_request(asking, 1));
+  const auto second = job[0].submit(request(kFloat32, {region(waiting.data(), waiting.data(), waiting.size())}));
+  job[0].close();
+  ASSERT_TRUE(first->done());
+  ASSERT_TRUE(second->done());
+  EXPECT_EQ(first->status(), Status::kAborted);
+  EXPECT_EQ(second->status(), Status::kAborted);
+}
+
 TEST(Session, BroadcastsAndGathersThroughRegions) {
   Job job(2, 1);
   std::vector<std::uint8_t> root(2000, 0xA5);
@@ -219,11 +300,11 @@ TEST(Session, WorkersThatCallDifferentCollectivesFindOut) {
   Job job(2, 1);
   std::vector<std::int32_t> values(100, 1);
   Request sum = request(kInt32, {region(values.data(), values.data(), 100)});
-  sum.signature = 0x1111;
+  sum.work.signature = 0x1111;
   Request other = sum;
-  other.signature = 0x2222;
+  other.work.signature = 0x2222;
   std::vector<std::int32_t> elsewhere(100, 1);
-  other.regions = {region(elsewhere.data(), elsewhere.data(), 100)};
+  other.work.regions = {region(elsewhere.data(), elsewhere.data(), 100)};
   const auto first = job[0].submit(sum);
   const auto second = job[1].submit(other);
   ASSERT_TRUE(first->wait(kPatience));

@@ -187,7 +187,16 @@ def test_every_subcommand_explains_itself_and_each_option(entry: EntryPoint) -> 
         assert explanation or following.startswith("    "), f"{name} of wiresum {entry.name} is not explained"
 
 
-@pytest.mark.parametrize("program", ["host_agent/examples/digits/demo.py", "host_agent/examples/digits/train.py"])
+@pytest.mark.parametrize(
+    "program",
+    [
+        "host_agent/examples/digits/demo.py",
+        "host_agent/examples/digits/train.py",
+        "host_agent/examples/science/science.py",
+        "mininet/bmv2_demo.py",
+        "p4src/compile_program.py",
+    ],
+)
 def test_every_program_for_people_has_help(program: str) -> None:
     finished = subprocess.run(
         [sys.executable, str(REPOSITORY / program), "--help"], check=False, capture_output=True, text=True, timeout=60

@@ -135,6 +135,39 @@ TEST_P(VectorFloatKernels, FindTheMaximumWhereverItIs) {
   }
 }
 
+TEST_P(VectorKernels, ScanABlockAsScalarDoes) {
+  const auto [kernels, format] = GetParam();
+  for (std::size_t count = 0; count < 200; ++count) {
+    Buffer source(count * element_bytes(format.dtype), element_bytes(format.dtype), std::byte{0});
+    for (std::size_t i = random_() % 3; i < count; i += 1 + random_() % 60) {  // mostly zeros of both signs
+      put_bits(format.dtype, source, i,
+               count % 3 == 0 ? sign_bit(format.dtype) : random_bits(format.dtype, random_, count % 2 == 0));
+    }
+    const BlockScan actual = scan_block(*kernels, format.dtype, source.data(), count);
+    const BlockScan expected = scan_block(kKernelsScalar, format.dtype, source.data(), count);
+    ASSERT_EQ(actual.exponent, expected.exponent) << "count " << count;
+    ASSERT_EQ(actual.present, expected.present) << "count " << count;
+    ASSERT_EQ(actual.negative_zero, expected.negative_zero) << "count " << count;
+    ASSERT_EQ(actual.exponent, max_exponent(*kernels, format.dtype, source.data(), count)) << "count " << count;
+  }
+}
+
+TEST_P(VectorKernels, ScanFindsTheOneElementThatIsNotZeroWhereverItIs) {
+  const auto [kernels, format] = GetParam();
+  for (const std::size_t count : {1, 7, 16, 33, 64, 100, 129}) {
+    for (std::size_t at = 0; at < count; ++at) {
+      Buffer source(count * element_bytes(format.dtype), 0, std::byte{0});
+      put_bits(format.dtype, source, at, 1);  // the smallest: no exponent tells of it
+      ASSERT_TRUE(scan_block(*kernels, format.dtype, source.data(), count).present) << at << " of " << count;
+      put_bits(format.dtype, source, at, sign_bit(format.dtype));
+      const BlockScan sign = scan_block(*kernels, format.dtype, source.data(), count);
+      const bool is_integer = format.dtype == Dtype::kI32;
+      ASSERT_EQ(sign.present, is_integer) << at << " of " << count;
+      ASSERT_EQ(sign.negative_zero, !is_integer) << at << " of " << count;
+    }
+  }
+}
+
 TEST_P(VectorKernels, AccumulateAsScalarDoes) {
   const Kernels* const kernels = GetParam().kernels;
   for (std::size_t words = 0; words < 130; ++words) {

@@ -10,7 +10,8 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))  # the tests' own modules, and wiresum_sim beside them
 
-SEEDS_DEFAULT = 300
+SEEDS_DEFAULT = {"seed": 300, "sparse_seed": 40}
+"""By the name of a test's argument."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -19,13 +20,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--seeds",
         type=int,
-        default=int(os.environ.get("WIRESUM_SIM_SEEDS", SEEDS_DEFAULT)),
-        help="run the simulation with seeds 0, 1, ... up to this many (default: WIRESUM_SIM_SEEDS or %(default)s)",
+        default=int(os.environ.get("WIRESUM_SIM_SEEDS", "0")),
+        help="run each simulation with seeds 0, 1, ... up to this many (default: WIRESUM_SIM_SEEDS, or a number that "
+        "takes seconds)",
     )
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    if "seed" in metafunc.fixturenames:
-        seeds = metafunc.config.getoption("--seed", default=None)
-        count = metafunc.config.getoption("--seeds", default=SEEDS_DEFAULT)
-        metafunc.parametrize("seed", seeds or range(count))
+    for name, default in SEEDS_DEFAULT.items():
+        if name in metafunc.fixturenames:
+            seeds = metafunc.config.getoption("--seed", default=None)
+            count = metafunc.config.getoption("--seeds", default=0) or default
+            metafunc.parametrize(name, seeds or range(count))

@@ -20,39 +20,26 @@ using namespace wiresum;
 /// Source address, destination address (0: none), elements.
 using Region = std::tuple<std::uintptr_t, std::uintptr_t, std::uint64_t>;
 
-/// Numbers the chunks of all regions in order; returns how many there are.
-std::uint64_t number_chunks(std::vector<worker::Region>& regions, numeric::Format format, std::size_t lanes) {
-  std::uint64_t chunks = 0;
-  for (worker::Region& region : regions) {
-    region.chunk_first = static_cast<std::uint32_t>(chunks);
-    chunks += worker::chunks_of(region.elements, format, lanes);
-  }
-  return chunks;
-}
-
 class Job {
  public:
   explicit Job(const sim::Scenario& scenario) : scenario_(scenario) {}
 
   void add(numeric::Dtype dtype, numeric::Scaling scaling, std::uint8_t lane_bits, float fixed_scale, float divisor,
-           const std::vector<std::vector<Region>>& regions, std::vector<worker::TimeNs> submit_at) {
+           bool may_be_sparse, const std::vector<std::vector<Region>>& regions, std::vector<worker::TimeNs> submit_at) {
     sim::Task task;
-    task.work.tensor = static_cast<std::uint32_t>(tasks_.size());
-    task.work.format = {dtype, scaling, lane_bits};
-    task.work.fixed_scale = fixed_scale;
-    task.work.divisor = divisor;
-    std::uint64_t chunks = 0;
     for (const std::vector<Region>& mine : regions) {
-      std::vector<worker::Region>& made = task.regions.emplace_back();
+      schedule::Request& request = task.requests.emplace_back();
+      request = {.format = {dtype, scaling, lane_bits},
+                 .fixed_scale = fixed_scale,
+                 .divisor = divisor,
+                 .regions = {},
+                 .may_be_sparse = may_be_sparse};
       for (const auto& [source, destination, elements] : mine) {
-        made.push_back({.source = reinterpret_cast<const std::byte*>(source),
-                        .destination = reinterpret_cast<std::byte*>(destination),
-                        .elements = elements});
+        request.regions.push_back({.source = reinterpret_cast<const std::byte*>(source),
+                                   .destination = reinterpret_cast<std::byte*>(destination),
+                                   .elements = elements});
       }
-      chunks = number_chunks(made, task.work.format, scenario_.lanes);
     }
-    const bool barrier = regions.empty() || regions.front().empty();
-    task.work.chunk_end = barrier ? 1 : static_cast<std::uint32_t>(chunks);
     task.submit_at = std::move(submit_at);
     tasks_.push_back(std::move(task));
   }
@@ -98,25 +85,36 @@ NB_MODULE(wiresum_sim, module) {
       .def_rw("round_first", &sim::Scenario::round_first)
       .def_rw("window_min", &sim::Scenario::window_min)
       .def_rw("window_initial", &sim::Scenario::window_initial)
+      .def_rw("sparse_chunks_min", &sim::Scenario::sparse_chunks_min)
+      .def_rw("vote_lag_chunks", &sim::Scenario::vote_lag_chunks)
       .def_rw("time_max", &sim::Scenario::time_max)
       .def_rw("up", &sim::Scenario::up)
       .def_rw("down", &sim::Scenario::down)
       .def_rw("stalls", &sim::Scenario::stalls);
+  nb::class_<schedule::SparseStats>(module, "SparseStats")
+      .def_ro("prologues", &schedule::SparseStats::prologues)
+      .def_ro("streams", &schedule::SparseStats::streams)
+      .def_ro("whole", &schedule::SparseStats::whole)
+      .def_ro("blocks_skipped", &schedule::SparseStats::blocks_skipped)
+      .def_ro("blocks_empty", &schedule::SparseStats::blocks_empty)
+      .def_ro("bytes_saved", &schedule::SparseStats::bytes_saved);
   nb::class_<sim::Report>(module, "Report")
       .def_ro("finished", &sim::Report::finished)
       .def_ro("failure", &sim::Report::failure)
       .def_ro("time_ns", &sim::Report::time_ns)
       .def_ro("packets_sent", &sim::Report::packets_sent)
+      .def_ro("bytes_sent", &sim::Report::bytes_sent)
       .def_ro("retransmissions", &sim::Report::retransmissions)
       .def_ro("results", &sim::Report::results)
       .def_ro("duplicates", &sim::Report::duplicates)
       .def_ro("rejected", &sim::Report::rejected)
       .def_ro("link_packets", &sim::Report::link_packets)
       .def_ro("link_lost", &sim::Report::link_lost)
-      .def_ro("link_overflow", &sim::Report::link_overflow);
+      .def_ro("link_overflow", &sim::Report::link_overflow)
+      .def_ro("sparse", &sim::Report::sparse);
   nb::class_<Job>(module, "Job")
       .def(nb::init<const sim::Scenario&>())
-      .def("add", &Job::add, "dtype"_a, "scaling"_a, "lane_bits"_a, "fixed_scale"_a, "divisor"_a, "regions"_a,
-           "submit_at"_a, "Regions by worker; the memory they point to must live until run() returns.")
+      .def("add", &Job::add, "dtype"_a, "scaling"_a, "lane_bits"_a, "fixed_scale"_a, "divisor"_a, "may_be_sparse"_a,
+           "regions"_a, "submit_at"_a, "Regions by worker; the memory they point to must live until run() returns.")
       .def("run", &Job::run, nb::call_guard<nb::gil_scoped_release>());
 }

@@ -72,6 +72,7 @@ class Call:
     regions: list[Buffers]
     submit_at: list[int]
     originals: list[tuple[Guarded, Array]] = field(default_factory=list)  # sources that must not change
+    may_be_sparse: bool = False
 
 
 @dataclass
@@ -97,6 +98,7 @@ class Scenario:
                 lane_bits=call.format.lane_bits,
                 fixed_scale=call.format.fixed_scale,
                 divisor=float(self.config.workers) if call.average else 1.0,
+                may_be_sparse=call.may_be_sparse,
                 regions=[[region_of(buffers, worker) for buffers in call.regions] for worker in workers],
                 submit_at=call.submit_at,
             )

@@ -24,8 +24,8 @@ Simulation::Simulation(const Scenario& scenario, std::vector<Task> tasks)
       up_(scenario.workers, Link(scenario.up)),
       down_(scenario.workers, Link(scenario.down)) {
   for (const Task& task : tasks_) {
-    if (task.regions.size() != scenario_.workers || task.submit_at.size() != scenario_.workers) {
-      throw std::invalid_argument("a task needs regions and a time of submission for each worker");
+    if (task.requests.size() != scenario_.workers || task.submit_at.size() != scenario_.workers) {
+      throw std::invalid_argument("a task needs a request and a time of submission for each worker");
     }
   }
   build_ports();
@@ -57,6 +57,12 @@ void Simulation::build_ports() {
 void Simulation::build_shards() {
   const std::uint32_t slots = scenario_.slots / scenario_.threads;
   for (std::uint32_t worker = 0; worker < scenario_.workers; ++worker) {
+    hosts_.push_back({.scheduler = std::make_unique<schedule::Scheduler>(
+                          schedule::SchedulerConfig{.threads = scenario_.threads,
+                                                    .lanes = scenario_.lanes,
+                                                    .chunks_per_thread_min = 1,
+                                                    .sparse_chunks_min = scenario_.sparse_chunks_min,
+                                                    .vote_lag_chunks = scenario_.vote_lag_chunks})});
     for (std::uint32_t thread = 0; thread < scenario_.threads; ++thread) {
       worker::WorkerConfig config;
       config.job = kJob;
@@ -83,7 +89,7 @@ void Simulation::build_shards() {
 }
 
 void Simulation::schedule_submissions() {
-  completions_left_ = tasks_.size() * shards_.size();
+  completions_left_ = tasks_.size() * hosts_.size();
   for (std::size_t task = 0; task < tasks_.size(); ++task) {
     for (std::uint32_t worker = 0; worker < scenario_.workers; ++worker) {
       agenda_.at(tasks_[task].submit_at[worker], [this, worker, task] { submit(worker, task); });
@@ -119,18 +125,25 @@ void Simulation::when_awake(std::uint32_t worker, Agenda::Action action) {
 
 void Simulation::submit(std::uint32_t worker, std::size_t task) {
   when_awake(worker, [this, worker, task] {
-    for (std::uint32_t thread = 0; thread < scenario_.threads; ++thread) {
-      Shard& target = shard(worker, thread);
-      const std::uint64_t chunks = tasks_[task].work.chunk_end;
-      worker::Collective share = tasks_[task].work;
-      share.regions = tasks_[task].regions[worker];
-      share.chunk_begin = static_cast<std::uint32_t>(chunks * thread / scenario_.threads);
-      share.chunk_end = static_cast<std::uint32_t>(chunks * (thread + 1) / scenario_.threads);
-      share.token = task;
-      if (!target.machine->submit(share)) failure_ = "a worker refused a collective";
-      activate(target);
-    }
+    Host& host = hosts_[worker];
+    schedule::Request& request = tasks_[task].requests[worker];
+    schedule::Survey survey = host.scheduler->survey(request, host.submissions++);
+    host.scheduler->submit(request, std::move(survey));
+    dispatch(worker);
   });
+}
+
+void Simulation::dispatch(std::uint32_t worker) {
+  schedule::Scheduler& scheduler = *hosts_[worker].scheduler;
+  while (const auto share = scheduler.poll_share()) {
+    Shard& target = shard(worker, share->thread);
+    if (!target.machine->submit(share->work)) failure_ = "a worker refused a collective";
+    activate(target);
+  }
+  while (const auto finished = scheduler.poll_finished()) {
+    if (finished->status != worker::Status::kOk) failure_ = "a collective ended with an error";
+    --completions_left_;
+  }
 }
 
 void Simulation::activate(Shard& shard) {
@@ -139,10 +152,13 @@ void Simulation::activate(Shard& shard) {
     count = shard.machine->poll_transmit(now_, burst);
     for (std::size_t i = 0; i < count; ++i) send(shard, burst[i]);
   }
+  bool completed = false;
   while (const auto completion = shard.machine->poll_completion()) {
-    if (completion->status != worker::Status::kOk) failure_ = "a collective ended with an error";
-    --completions_left_;
+    hosts_[shard.worker].scheduler->complete(shard.thread, *completion);
+    completed = true;
   }
+  // What comes next may be for this very shard: it is activated again, one level deeper for each collective.
+  if (completed) dispatch(shard.worker);
   const TimeNs next = shard.machine->next_timeout();
   if (next == worker::kNever || next >= shard.wake_at) return;
   shard.wake_at = next;
@@ -206,12 +222,14 @@ Report Simulation::report() const {
   for (const Shard& shard : shards_) {
     const worker::WorkerStats& stats = shard.machine->stats();
     report.packets_sent += stats.packets_sent;
+    report.bytes_sent += stats.bytes_sent;
     report.retransmissions += stats.retransmissions;
     report.results += stats.results;
     report.duplicates += stats.duplicates;
     report.rejected += stats.rejected;
     report.rto_ns = std::max(report.rto_ns, stats.rto_ns);
   }
+  for (const Host& host : hosts_) report.sparse.push_back(host.scheduler->stats());
   for (const std::vector<Link>* links : {&up_, &down_}) {
     for (const Link& link : *links) {
       report.link_packets += link.counters().packets;

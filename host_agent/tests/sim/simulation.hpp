@@ -13,6 +13,7 @@
 
 #include "dataplane.hpp"
 #include "network.hpp"
+#include "schedule/scheduler.hpp"
 #include "worker/worker.hpp"
 
 namespace wiresum::sim {
@@ -34,6 +35,8 @@ struct Scenario {
   std::uint32_t window_min = 32;
   std::uint32_t window_initial = 32;
   std::uint32_t collectives_max = 256;
+  std::uint64_t sparse_chunks_min = 4;  // small, as tensors are
+  std::uint64_t vote_lag_chunks = 20;
   TimeNs rto_initial = 20'000'000;
   TimeNs rto_min = 1'000'000;
   TimeNs rto_max = 200'000'000;
@@ -43,11 +46,10 @@ struct Scenario {
   std::vector<Stall> stalls;
 };
 
-/// A collective of all workers: the regions are each worker's own.
+/// A collective of all workers, which differ in their regions' memory.
 struct Task {
-  worker::Collective work;  // regions, chunk_begin and token are set by the simulation; chunk_end is the whole
-  std::vector<std::vector<worker::Region>> regions;  // by worker
-  std::vector<TimeNs> submit_at;                     // by worker, not decreasing from task to task
+  std::vector<schedule::Request> requests;  // by worker
+  std::vector<TimeNs> submit_at;            // by worker, not decreasing from task to task
 };
 
 struct Report {
@@ -55,6 +57,7 @@ struct Report {
   std::string failure;  // why not
   TimeNs time_ns = 0;   // when the last completion came
   std::uint64_t packets_sent = 0;
+  std::uint64_t bytes_sent = 0;  // by workers: UDP payload
   std::uint64_t retransmissions = 0;
   std::uint64_t results = 0;
   std::uint64_t duplicates = 0;
@@ -63,6 +66,7 @@ struct Report {
   std::uint64_t link_packets = 0;
   std::uint64_t link_lost = 0;
   std::uint64_t link_overflow = 0;
+  std::vector<schedule::SparseStats> sparse;  // by worker
 };
 
 class Simulation {
@@ -80,6 +84,11 @@ class Simulation {
     std::unique_ptr<worker::Worker> machine;
     TimeNs wake_at = worker::kNever;
   };
+  /// One worker's scheduler, and what it has been given.
+  struct Host {
+    std::unique_ptr<schedule::Scheduler> scheduler;
+    std::uint64_t submissions = 0;
+  };
   /// The switch's share of one thread.
   struct Port {
     std::vector<std::byte> frames;
@@ -90,6 +99,8 @@ class Simulation {
   void build_shards();
   void schedule_submissions();
   void submit(std::uint32_t worker, std::size_t task);
+  /// Hands out what a worker's scheduler has for its threads, and counts what it has finished.
+  void dispatch(std::uint32_t worker);
   void activate(Shard& shard);
   void send(Shard& shard, const worker::Transmit& transmit);
   void arrive_at_switch(std::uint32_t worker, std::uint32_t thread, const std::vector<std::byte>& datagram);
@@ -111,6 +122,7 @@ class Simulation {
   std::vector<Link> up_;
   std::vector<Link> down_;
   std::vector<Port> ports_;
+  std::vector<Host> hosts_;
   std::vector<Shard> shards_;
   std::size_t completions_left_ = 0;
   std::string failure_;

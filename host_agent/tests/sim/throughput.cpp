@@ -42,14 +42,14 @@ Outcome measure(const Setup& setup, double loss, std::uint64_t seed) {
   std::vector<std::vector<float>> tensors(setup.workers,
                                           std::vector<float>(static_cast<std::size_t>(setup.megabytes * 1e6 / 4), 1));
   Task task;
-  task.work.chunk_end =
-      static_cast<std::uint32_t>(worker::chunks_of(tensors[0].size(), task.work.format, scenario.lanes));
   for (std::vector<float>& tensor : tensors) {
     auto* bytes = reinterpret_cast<std::byte*>(tensor.data());
-    task.regions.push_back({{.source = bytes, .destination = bytes, .elements = tensor.size()}});
+    schedule::Request& request = task.requests.emplace_back();
+    request.regions = {{.source = bytes, .destination = bytes, .elements = tensor.size()}};
     task.submit_at.push_back(0);
   }
-  const std::uint64_t rounds = task.work.chunk_end + std::min(task.work.chunk_end, scenario.slots);
+  const std::uint64_t chunks = worker::chunks_of(tensors[0].size(), {}, scenario.lanes);
+  const std::uint64_t rounds = chunks + std::min<std::uint64_t>(chunks, scenario.slots);
   std::vector<Task> tasks;
   tasks.push_back(std::move(task));
   const Report report = Simulation(scenario, std::move(tasks)).run();

@@ -35,16 +35,27 @@ class Scenario:
     round_first: int
     window_min: int
     window_initial: int
+    sparse_chunks_min: int
+    vote_lag_chunks: int
     time_max: int
     up: Link
     down: Link
     stalls: list[Stall]
+
+class SparseStats:
+    prologues: int
+    streams: int
+    whole: int
+    blocks_skipped: int
+    blocks_empty: int
+    bytes_saved: int
 
 class Report:
     finished: bool
     failure: str
     time_ns: int
     packets_sent: int
+    bytes_sent: int
     retransmissions: int
     results: int
     duplicates: int
@@ -52,6 +63,7 @@ class Report:
     link_packets: int
     link_lost: int
     link_overflow: int
+    sparse: list[SparseStats]
 
 class Job:
     def __init__(self, scenario: Scenario, /) -> None: ...
@@ -62,6 +74,7 @@ class Job:
         lane_bits: int,
         fixed_scale: float,
         divisor: float,
+        may_be_sparse: bool,
         regions: Sequence[Sequence[tuple[int, int, int]]],
         submit_at: Sequence[int],
     ) -> None: ...

@@ -51,6 +51,29 @@ TEST(Pending, OrdersBySubmissionThenRoundThenSlot) {
   EXPECT_LT(pending.key(data_largest), later.key(meta_first));
 }
 
+TEST(Pending, FindsAListedChunkAndLeavesOutWhatIsNotPresent) {
+  const std::vector<std::byte> memory(32);
+  const std::vector<Region> regions = {
+      {.source = memory.data(), .destination = nullptr, .elements = 8, .chunk_first = 0}};
+  const std::vector<std::uint32_t> listed = {1, 3};
+  std::vector<numeric::BlockScan> scans(4);
+  scans[3] = {.exponent = 77, .present = true, .negative_zero = false};
+  Pending pending;
+  pending.work.regions = regions;
+  pending.work.chunks = listed;
+  pending.work.scans = scans;
+  pending.chunk_elements = 2;
+  EXPECT_EQ(pending.number(0), 1u);
+  EXPECT_EQ(pending.view(0).source, nullptr);
+  EXPECT_EQ(pending.view(0).elements, 2u);
+  ChunkView view = pending.view(0);
+  EXPECT_EQ(pending.exponent(0, view), 0);
+  view = pending.view(1);
+  EXPECT_EQ(view.source, memory.data() + 24);
+  EXPECT_EQ(pending.exponent(1, view), 77);
+  EXPECT_NE(view.source, nullptr) << "a scan has said so, though memory is zero";
+}
+
 TEST(PendingPool, HandsBackInOrderOfCompletionAndReusesEntries) {
   PendingPool pool(2);
   const std::uint32_t a = pool.acquire();

@@ -35,6 +35,13 @@ TEST(RttEstimator, KeepsAMarginAboveASteadyRoundTrip) {
   EXPECT_EQ(rtt.rto(), rtt.smoothed() + 1 * kMs);
 }
 
+TEST(RttEstimator, RemembersTheShortest) {
+  RttEstimator rtt(20 * kMs, 1 * kMs, 200 * kMs);
+  EXPECT_EQ(rtt.least(), 0);
+  for (const TimeNs sample : {5 * kMs, 3 * kMs, 9 * kMs}) rtt.sample(sample);
+  EXPECT_EQ(rtt.least(), 3 * kMs);
+}
+
 TEST(RttEstimator, CapsASampleAndTheTimeout) {
   RttEstimator rtt(20 * kMs, 1 * kMs, 200 * kMs);
   rtt.sample(60'000 * kMs);

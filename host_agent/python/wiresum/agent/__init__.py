@@ -11,7 +11,7 @@ from wiresum.agent.errors import (
     WiresumError,
     WorkerLostError,
 )
-from wiresum.agent.session import Dtype, Operation, Region, Scaling, Session, SessionStats
+from wiresum.agent.session import Dtype, Operation, Region, Scaling, Session, SessionStats, SparseStats
 
 __all__ = [
     "AgentConfig",
@@ -26,6 +26,7 @@ __all__ = [
     "Session",
     "SessionClosedError",
     "SessionStats",
+    "SparseStats",
     "SwitchUnreachableError",
     "WiresumError",
     "WorkerLostError",

@@ -74,6 +74,7 @@ class Session:
         fixed_scale: float,
         divisor: float,
         signature: int,
+        may_be_sparse: bool,
         timeout_s: float,
         notify: bool,
     ) -> Operation: ...

@@ -45,6 +45,8 @@ class AgentConfig:
     """WIRESUM_JOIN_TIMEOUT: how long to wait for the switch and for the other workers."""
     offload: bool = True
     """WIRESUM_OFFLOAD: UDP GSO and GRO, where the kernel has them."""
+    sparse: bool = True
+    """WIRESUM_SPARSE: leave out blocks that are zero at all workers, where that pays. The same at all workers."""
     key: int = 0
     """WIRESUM_KEY: a key that all workers of the job must share; 0 lets the service draw one."""
 
@@ -115,6 +117,7 @@ _VARIABLES: Mapping[str, tuple[str, Callable[[str], Any]]] = {
     "spin_us": ("WIRESUM_SPIN_US", _integer),
     "join_timeout_s": ("WIRESUM_JOIN_TIMEOUT", _number),
     "offload": ("WIRESUM_OFFLOAD", _boolean),
+    "sparse": ("WIRESUM_SPARSE", _boolean),
     "key": ("WIRESUM_KEY", _integer),
 }
 

@@ -47,6 +47,24 @@ class Region(NamedTuple):
 
 
 @dataclass(frozen=True)
+class SparseStats:
+    """What was chosen for the collectives that may be sparse, and what it saved. A block is what a packet carries."""
+
+    prologues: int
+    """Collectives that asked which blocks there are, in a round trip of their own ..."""
+    streams: int
+    """... and those of them that then left blocks out."""
+    whole: int
+    """Collectives that were sent whole without asking, since the ones before them were dense."""
+    blocks_skipped: int
+    """Blocks that no worker had, and nobody sent."""
+    blocks_empty: int
+    """Blocks that others had, and this worker sent as a header alone."""
+    bytes_saved: int
+    """UDP payload that this worker did not send for all that, less what the prologues took."""
+
+
+@dataclass(frozen=True)
 class SessionStats:
     """Counters since the session began. Bytes are UDP payload, headers of lower layers not counted."""
 
@@ -65,6 +83,7 @@ class SessionStats:
     receive_calls: int
     send_failures: int
     transport_error: int
+    sparse: SparseStats
 
 
 class Operation:
@@ -97,7 +116,7 @@ class Operation:
 class Session:
     """One process's membership in one job. Make it with `Session.join`; any thread may use it."""
 
-    def __init__(self, membership: Membership, native: _native.Session, *, job_name: str) -> None:
+    def __init__(self, membership: Membership, native: _native.Session, *, job_name: str, sparse: bool) -> None:
         grant = membership.grant
         self.job_name = job_name
         self.rank: int = grant.worker
@@ -107,6 +126,7 @@ class Session:
         self.failure: WiresumError | None = None
         self._membership = membership
         self._native = native
+        self._sparse = sparse
         self._failure_lock = threading.Lock()
 
     @classmethod
@@ -130,7 +150,8 @@ class Session:
             lanes_max=config.lanes or lanes_of_mtu(_native.path_mtu(address, control_address)),
         )
         try:
-            session = cls(membership, _open_data_path(config, membership, ports), job_name=job_name)
+            data_path = _open_data_path(config, membership, ports)
+            session = cls(membership, data_path, job_name=job_name, sparse=config.sparse)
             membership.attend(on_ended=session._on_ended, progress=session._round_newest)
         except BaseException:
             membership.leave()
@@ -152,6 +173,7 @@ class Session:
         fixed_scale: float = 1.0,
         average: bool = False,
         signature: int = 0,
+        may_be_sparse: bool = False,
         timeout_s: float | None = None,
         notify: bool = True,
     ) -> Operation:
@@ -159,6 +181,8 @@ class Session:
 
         `scaling` defaults to block floating point for floats and none for the rest; RAW counts as 8-bit lanes.
         `signature` (16 bits) describes the call, so that workers which call different collectives find out.
+        With `may_be_sparse`, which all workers must say alike and which needs everybody's contribution to every region,
+        blocks that are zero at all workers may be left out (docs/sparse.md); the sums are the same.
         With `notify`, `wait_completed` will hand the operation out once it is done.
         """
         if (failure := self.failure) is not None:
@@ -172,6 +196,7 @@ class Session:
             fixed_scale=fixed_scale,
             divisor=float(self.world_size) if average else 1.0,
             signature=signature & 0xFFFF,
+            may_be_sparse=may_be_sparse and self._sparse,
             timeout_s=-1.0 if timeout_s is None else timeout_s,
             notify=notify,
         )
@@ -183,6 +208,7 @@ class Session:
 
     def stats(self) -> SessionStats:
         raw = self._native.stats()
+        raw["sparse"] = SparseStats(**raw["sparse"])
         return SessionStats(**{field.name: raw[field.name] for field in fields(SessionStats)})
 
     def abort(self, reason: str) -> None:

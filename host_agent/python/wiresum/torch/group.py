@@ -5,7 +5,7 @@ C++ (DDP's reducer, functional collectives) reaches the methods here through its
 the trampoline does not know goes to the base class, and there to the Gloo backend that is registered for CPU tensors:
 slower, and right.
 
-Which way a collective takes depends only on what is the same at all workers: the operator and the dtypes. The two
+Which way a collective takes depends only on what is the same at all workers: operator, dtypes and layouts. The two
 ways need no order between them.
 """
 
@@ -45,6 +45,7 @@ from torch._C._distributed_c10d import (
 from wiresum.agent.errors import SessionClosedError, WiresumError
 from wiresum.agent.session import Dtype, Operation, Scaling, Session
 from wiresum.torch import plan as plans
+from wiresum.torch import rows
 from wiresum.torch.attendant import Attendant
 from wiresum.torch.errors import WiresumTimeoutError, as_torch_error
 from wiresum.torch.gloo import break_connections, connections_are_broken, divide, staged_for_gloo, without_average
@@ -124,7 +125,48 @@ class WiresumProcessGroup(dist.ProcessGroup):
     def _all_reduce(self, name: str, gloo: Any, tensors: list[torch.Tensor], opts: Any) -> dist.Work:
         if self._sums(tensors, opts):
             return self._run(name, plans.all_reduce(tensors), opts, tensors, summed=tensors)
+        if self._adds(opts) and all(rows.is_row_sparse(tensor) for tensor in tensors):
+            todo = [self._aligned(tensor, opts) for tensor in tensors]
+            return self._run(name, todo, opts, tensors, summed=[])
         return self._delegate_sum(name, gloo, (tensors,), opts, summed=tensors)
+
+    def _aligned(self, tensor: torch.Tensor, opts: Any) -> Plan:
+        """What is left to do for a sparse tensor once the workers have agreed on its keys, which this waits for."""
+        keys, values = rows.rows_of(tensor)
+        possible = rows.keys_possible(tensor)
+        plan, numbers = rows.sizes_plan(tensor, keys, rank=self._rank, size=self._size)
+        self._exchange(plan, opts, signature=rows.call_of(tensor))
+        if rows.counting_is_cheaper(numbers, possible):
+            plan, presence = rows.presence_plan(keys, possible)
+            self._exchange(plan, opts, signature=rows.call_of(tensor), lane_bits=rows.COUNT_LANE_BITS)
+            union = presence.nonzero().reshape(-1)
+        else:
+            plan, everybody = rows.keys_plan(keys, numbers, rank=self._rank)
+            self._exchange(plan, opts, signature=rows.call_of(tensor))
+            union = everybody.unique()
+        average = opts.reduceOp == dist.ReduceOp.AVG
+        return rows.sum_plan(tensor, keys, values, union, integer_divisor=self._size if average else 1)
+
+    def _exchange(self, plan: Plan, opts: Any, *, signature: int, lane_bits: int = 32) -> None:
+        """A collective that the caller waits for."""
+        assert self._session is not None
+        work = NetworkWork([], [plan.finish], rank=self._rank, forget=self._pending.discard)
+        try:
+            work.add(
+                self._session.submit(
+                    plan.regions,
+                    dtype=plan.dtype,
+                    lane_bits=lane_bits,
+                    signature=signature,
+                    may_be_sparse=plan.dtype is Dtype.I32,
+                    timeout_s=self._timeout_s(opts),
+                    notify=False,
+                )
+            )
+        except WiresumError as error:
+            raise as_torch_error(error) from error
+        self._pending.add(work)  # should the wait be interrupted, the network still has the plan's memory
+        work.wait()
 
     def reduce(
         self, tensors: Any, opts: Any = None, op: Any = None, timeout: timedelta | None = None, *, root: int = 0
@@ -289,6 +331,11 @@ class WiresumProcessGroup(dist.ProcessGroup):
             network=self._session.stats() if self._session else None,
         )
 
+    @property
+    def block_elements(self) -> int:
+        """Floats in a packet: what is zero at all workers is left out in units of these. 0 if all goes through Gloo."""
+        return self._session.lanes * 32 // self._lane_bits if self._session is not None else 0
+
     def shutdown(self) -> None:
         """Leaves the job; what is pending gets a moment to end. By destroy_process_group."""
         if self._attendant is not None and not self._closed and not self._forked:
@@ -347,11 +394,14 @@ class WiresumProcessGroup(dist.ProcessGroup):
             raise type(self._failure)(*self._failure.args) from self._failure.__cause__
 
     def _sums(self, tensors: Sequence[torch.Tensor], opts: Any) -> bool:
-        """Does the network do this reduction?"""
+        """Does the network do this reduction of dense tensors?"""
+        return self._adds(opts) and plans.carries(tensors, summed=True)
+
+    def _adds(self, opts: Any) -> bool:
         self._require_usable()
         op = opts.reduceOp
         known = op == dist.ReduceOp.SUM or op == dist.ReduceOp.AVG  # `in` would compare the other way round
-        return self._session is not None and known and plans.carries(tensors, summed=True)
+        return self._session is not None and known
 
     def _copies(self, tensors: Sequence[torch.Tensor]) -> bool:
         """Does the network carry these bytes?"""
@@ -377,7 +427,7 @@ class WiresumProcessGroup(dist.ProcessGroup):
         finish: list[Callable[[], None]] = [plan.finish for plan in todo]
         if average and summed and not all(tensor.is_floating_point() for tensor in summed):
             finish.append(lambda: divide([t for t in summed if not t.is_floating_point()], self._size))
-        timeout_s = (opts.timeout if opts.timeout > _UNSET else self._timeout).total_seconds()
+        timeout_s = self._timeout_s(opts)
         work = NetworkWork(result, finish, rank=self._rank, forget=self._pending.discard)
         self._pending.add(work)
         with self._attendant.changed:
@@ -395,6 +445,10 @@ class WiresumProcessGroup(dist.ProcessGroup):
         self._bytes[summed is not None] += sum(plan.bytes for plan in todo)
         return self._started(work)
 
+    def _timeout_s(self, opts: Any) -> float:
+        timeout: timedelta = opts.timeout if opts.timeout > _UNSET else self._timeout
+        return timeout.total_seconds()
+
     def _submit(self, plan: Plan, *, average: bool, timeout_s: float, notify: bool) -> Operation:
         assert self._session is not None
         floating = plan.kind in plans.SUMMING and plan.dtype is not Dtype.I32
@@ -408,6 +462,7 @@ class WiresumProcessGroup(dist.ProcessGroup):
             fixed_scale=fixed_scale if fixed_scale is not None else 1.0,
             average=average and floating,
             signature=plan.signature(lane_bits=lane_bits, average=average, fixed_scale=fixed_scale),
+            may_be_sparse=plan.may_be_sparse,
             timeout_s=timeout_s,
             notify=notify,
         )

@@ -19,10 +19,14 @@ class Options:
     The same at all workers. It saves the round trip in which workers agree on exponents, and it is for those
     who know the range of their values: what does not fit its lane is clamped.
     """
+    sparse: bool | None = None
+    """Leave out blocks that are zero at all workers, where that pays (docs/sparse.md)? The same at all workers."""
     switch: str | None = None
     """The control endpoint, host:port."""
     job: str | None = None
     """The job's name at the switch; rank 0's counts."""
 
     def config(self) -> AgentConfig:
-        return AgentConfig.from_environment(lane_bits=self.lane_bits, switch=self.switch, job=self.job)
+        return AgentConfig.from_environment(
+            lane_bits=self.lane_bits, sparse=self.sparse, switch=self.switch, job=self.job
+        )

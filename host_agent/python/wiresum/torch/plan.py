@@ -34,6 +34,7 @@ class Kind(IntEnum):
     BROADCAST = 4
     ALL_GATHER = 5
     BARRIER = 6
+    SPARSE_ALL_REDUCE = 7
 
 
 SUMMING = frozenset({Kind.ALL_REDUCE, Kind.REDUCE, Kind.REDUCE_SCATTER})
@@ -69,6 +70,11 @@ class Plan:
         return self.kind is not Kind.BARRIER and not any(region.elements for region in self.regions)
 
     @property
+    def may_be_sparse(self) -> bool:
+        """May blocks that are zero at all workers be left out?"""
+        return self.kind in SUMMING
+
+    @property
     def bytes(self) -> int:
         """Bytes of the tensors, as the caller sees them."""
         return sum(region.elements for region in self.regions) * _ELEMENT_BYTES[self.dtype]
@@ -76,7 +82,7 @@ class Plan:
     def signature(self, *, lane_bits: int, average: bool, fixed_scale: float | None = None) -> int:
         """16 bits that differ, very likely, between two calls that do not belong together."""
         sizes = tuple(region.elements for region in self.regions)
-        return _signature((int(self.kind), self.dtype.value, self.root, lane_bits, average, fixed_scale, sizes))
+        return call_signature((int(self.kind), self.dtype.value, self.root, lane_bits, average, fixed_scale, sizes))
 
     def finish(self) -> None:
         """Brings results home from staging memory."""
@@ -118,7 +124,8 @@ def bring_home(staged: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> None:
 
 
 def carries(tensors: Iterable[torch.Tensor], *, summed: bool) -> bool:
-    """Can the network carry these tensors? (Sparse and quantised ones, and sums of other types: Gloo's.)"""
+    """Can the network carry these tensors as they are? (Sparse ones: see rows.py. Quantised ones and sums of other
+    types: Gloo's.)"""
     return all(
         tensor.layout is torch.strided and not tensor.is_quantized and (not summed or tensor.dtype in SUMMED)
         for tensor in tensors
@@ -237,7 +244,7 @@ def _require_whole(name: str, whole: str, whole_elements: int, part: str, part_e
 
 
 @functools.lru_cache(maxsize=1024)
-def _signature(call: tuple[object, ...]) -> int:
+def call_signature(call: tuple[object, ...]) -> int:
     """Not Python's hash(): the workers may run different versions of Python."""
     digest = zlib.crc32(repr(call).encode())
     return (digest ^ (digest >> 16)) & 0xFFFF

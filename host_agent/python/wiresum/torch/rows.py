@@ -1,0 +1,154 @@
+"""Sums of `torch.sparse_coo` tensors: keys and values, aligned over the workers.
+
+A sparse tensor is rows under keys: an embedding's gradient has the numbers of the words that a batch used as keys, and
+a vector for each. Workers have different keys, and the network adds what lies at the same place. So the workers first
+agree on the *union* of their keys, and each lays its rows out in the order of the union, with zeros for keys that it
+does not have; that memory is summed as any other tensor is (blocks that are zero at a worker cost it a header). The
+result is sparse again: the keys of the union and the summed rows, with the same bits at every worker.
+
+There are two ways to the union. Each worker tells its keys to all others (all-gather), which costs what keys there
+are; or the workers count, for each key that is possible, who has it, in 8 bits each (an all-reduce), which costs what
+keys there could be. The numbers of keys, which are exchanged first, say which is cheaper.
+
+Until the union is known, the caller waits: what comes after it in the agreed order of collectives depends on it.
+
+Source: OmniReduce (SIGCOMM'21), section 5, "sparse formats"; the alignment through a union replaces its merging of
+sorted key lists in the aggregator, which a switch cannot do.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import torch
+
+from wiresum.agent.session import Dtype, Region
+from wiresum.torch.plan import SUMMED, Kind, Plan, call_signature
+
+KEY_BYTES = 8
+COUNT_LANE_BITS = 8
+
+
+@dataclass
+class RowPlan(Plan):
+    """The sum of the union's rows. `finish` makes the caller's tensor of it."""
+
+    tensor: torch.Tensor = field(default_factory=lambda: torch.empty(0))
+    keys: torch.Tensor = field(default_factory=lambda: torch.empty(0))
+    rows: torch.Tensor = field(default_factory=lambda: torch.empty(0))
+    integer_divisor: int = 1
+    """An average of integers is rounded towards zero, as in dense tensors."""
+
+    @property
+    def may_be_sparse(self) -> bool:
+        """Somebody has each row; and sizes differ from call to call, so that nothing could be learned."""
+        return False
+
+    def finish(self) -> None:
+        if self.integer_divisor != 1:
+            self.rows.div_(self.integer_divisor, rounding_mode="trunc")
+        write_rows(self.tensor, self.keys, self.rows)
+
+
+def is_row_sparse(tensor: torch.Tensor) -> bool:
+    """Is it a sparse tensor that the network can sum?"""
+    return tensor.layout is torch.sparse_coo and tensor.is_cpu and tensor.dtype in SUMMED
+
+
+def rows_of(tensor: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The keys of a sparse tensor, int64 in ascending order, and its rows (keys x the dense part's elements).
+
+    A key is the row-major number of the sparse dimensions' indices.
+    """
+    whole = tensor.detach().coalesce()
+    sizes = whole.shape[: whole.sparse_dim()]
+    strides = [math.prod(sizes[dimension + 1 :]) for dimension in range(len(sizes))]
+    keys = (whole.indices() * torch.tensor(strides, dtype=torch.int64).reshape(-1, 1)).sum(0)
+    return keys, whole.values().reshape(len(keys), row_elements(tensor))
+
+
+def row_elements(tensor: torch.Tensor) -> int:
+    return math.prod(tensor.shape[tensor.sparse_dim() :])
+
+
+def keys_possible(tensor: torch.Tensor) -> int:
+    return math.prod(tensor.shape[: tensor.sparse_dim()])
+
+
+def write_rows(tensor: torch.Tensor, keys: torch.Tensor, rows: torch.Tensor) -> None:
+    """Makes `tensor` hold these rows under these keys, and nothing else."""
+    sizes = tensor.shape[: tensor.sparse_dim()]
+    indices = torch.empty(len(sizes), len(keys), dtype=torch.int64)
+    rest = keys
+    for dimension in reversed(range(len(sizes))):
+        indices[dimension] = rest % sizes[dimension]
+        rest = rest // sizes[dimension]
+    values = rows.reshape(len(keys), *tensor.shape[tensor.sparse_dim() :])
+    result = torch.sparse_coo_tensor(indices, values, tensor.shape, is_coalesced=True, check_invariants=False)
+    with torch.no_grad():
+        tensor.copy_(result)  # not of detach(): that has a shape and a number of rows of its own
+
+
+def sizes_plan(tensor: torch.Tensor, keys: torch.Tensor, *, rank: int, size: int) -> tuple[Plan, torch.Tensor]:
+    """The first exchange: how many keys each worker has. Also returns the tensor that will hold the answer."""
+    counts = torch.zeros(size, dtype=torch.int64)
+    counts[rank] = len(keys)
+    plan = Plan(Kind.SPARSE_ALL_REDUCE, Dtype.RAW, kept=[counts])
+    for owner in range(size):
+        address = counts[owner:].data_ptr()
+        plan.regions.append(Region(address if owner == rank else 0, address if owner != rank else 0, KEY_BYTES))
+    return plan, counts
+
+
+def call_of(tensor: torch.Tensor) -> int:
+    """A signature of the whole call: shapes must agree, although regions do not show them."""
+    return call_signature((int(Kind.SPARSE_ALL_REDUCE), str(tensor.dtype), tensor.sparse_dim(), tuple(tensor.shape)))
+
+
+def counting_is_cheaper(counts: torch.Tensor, possible: int) -> bool:
+    return possible < KEY_BYTES * int(counts.sum())
+
+
+def presence_plan(keys: torch.Tensor, possible: int) -> tuple[Plan, torch.Tensor]:
+    """The union by counting: 32-bit numbers in memory, COUNT_LANE_BITS on the wire."""
+    presence = torch.zeros(possible, dtype=torch.int32)
+    presence[keys] = 1
+    plan = Plan(Kind.SPARSE_ALL_REDUCE, Dtype.I32, kept=[presence])
+    plan.regions.append(Region(presence.data_ptr(), presence.data_ptr(), possible))
+    return plan, presence
+
+
+def keys_plan(keys: torch.Tensor, counts: torch.Tensor, *, rank: int) -> tuple[Plan, torch.Tensor]:
+    """The union by telling: everybody's keys, one worker's after the other's."""
+    numbers: list[int] = counts.tolist()
+    everybody = torch.empty(sum(numbers), dtype=torch.int64)
+    plan = Plan(Kind.SPARSE_ALL_REDUCE, Dtype.RAW, kept=[everybody])
+    first = 0
+    for owner, number in enumerate(numbers):
+        address = everybody[first:].data_ptr() if number else 0
+        if owner == rank:
+            everybody[first : first + number] = keys
+        is_mine = owner == rank
+        plan.regions.append(Region(address if is_mine else 0, 0 if is_mine else address, number * KEY_BYTES))
+        first += number
+    return plan, everybody
+
+
+def sum_plan(
+    tensor: torch.Tensor, keys: torch.Tensor, rows: torch.Tensor, union: torch.Tensor, *, integer_divisor: int
+) -> RowPlan:
+    """The last step: rows in the order of the union's keys. `integer_divisor` is for tensors of integers."""
+    memory = torch.zeros(len(union), row_elements(tensor), dtype=tensor.dtype)
+    memory[torch.searchsorted(union, keys)] = rows
+    plan = RowPlan(
+        Kind.ALL_REDUCE,
+        SUMMED[tensor.dtype],
+        kept=[memory],
+        tensor=tensor,
+        keys=union,
+        rows=memory,
+        integer_divisor=1 if tensor.is_floating_point() else integer_divisor,
+    )
+    plan.regions.append(Region(memory.data_ptr(), memory.data_ptr(), memory.numel()))
+    return plan

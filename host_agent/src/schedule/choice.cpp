@@ -1,0 +1,55 @@
+#include "schedule/choice.hpp"
+
+#include <algorithm>
+
+#include "schedule/survey.hpp"
+
+namespace wiresum::schedule {
+namespace {
+
+constexpr unsigned kCostFractionBits = 3;
+/// Reading the tensor once more, and what the round trip does not count: this part of a tensor must be saved at least.
+constexpr std::uint64_t kChunksPerOverhead = 16;
+
+}  // namespace
+
+std::uint64_t decode_cost(std::uint8_t code) noexcept {
+  constexpr std::uint64_t kUnit = 1U << kCostFractionBits;
+  return ((kUnit + code % kUnit) << (code / kUnit)) / kUnit;
+}
+
+std::uint8_t encode_cost(std::uint64_t chunks) noexcept {
+  std::uint8_t code = 0;
+  while (code < kDensityFull && decode_cost(code) < chunks) ++code;
+  return code;
+}
+
+bool Choice::pays(std::uint32_t chunks, std::uint64_t present) const noexcept {
+  return present < chunks && chunks - present > cost_ + chunks / kChunksPerOverhead;
+}
+
+bool Choice::asks(std::uint16_t signature, std::uint32_t chunks) const {
+  if (!pays(chunks, 0)) return false;
+  const auto found = records_.find(key(signature, chunks));
+  return found == records_.end() || !found->second.dense;
+}
+
+void Choice::on_counts(std::uint16_t signature, std::uint32_t chunks, std::uint32_t present, std::uint8_t cost) {
+  cost_ = decode_cost(cost);
+  if (records_.size() >= kRecordsMax) records_.clear();
+  Record& record = records_[key(signature, chunks)];
+  record.dense = !pays(chunks, present);
+  record.votes_missing = record.patience;
+  record.patience = record.dense ? std::min(2 * record.patience, kPatienceMax) : 1;
+}
+
+void Choice::on_vote(std::uint16_t signature, std::uint32_t chunks, std::uint8_t density) {
+  const auto found = records_.find(key(signature, chunks));
+  if (found == records_.end() || !found->second.dense) return;
+  const std::uint64_t present = (std::uint64_t{chunks} * density + kDensityFull - 1) / kDensityFull;
+  if (!pays(chunks, present)) return;
+  Record& record = found->second;
+  if (--record.votes_missing == 0) record.dense = false;
+}
+
+}  // namespace wiresum::schedule

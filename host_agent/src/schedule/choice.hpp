@@ -1,0 +1,63 @@
+// Whether the next collective of a kind shall ask which blocks there are, or be sent whole. Pure.
+//
+// Theory of operation
+//
+// Asking costs a round trip, and can save whatever no worker has. All workers must choose alike, and none may ask the
+// others in order to choose. So the choice is a function of what earlier collectives *of the same signature* have told
+// all workers alike, and of nothing else:
+//
+//   A signature that is new asks. The counts that come back say exactly what asking saves, and every worker sees the
+//   same ones. If it is worth it, the signature goes on asking. If not, its collectives are sent whole, and then each
+//   worker's packets carry a vote (worker.hpp): how dense a sample of its blocks is. The largest vote bounds the
+//   union's density from below. When votes say that asking would pay, the signature asks again; each time that was in
+//   vain, it takes twice as many such votes.
+//
+// So a dense tensor pays one round trip when it is new and a vote that costs nothing from then on; a sparse one pays a
+// round trip each time; and a change is noticed either way.
+//
+// Costs are counted in chunks, the only unit that is common: a worker knows about how many chunks it could have sent
+// in the round trip that asking takes (the congestion window, scaled down by how much of the round trip is queueing).
+// The largest such figure of all workers comes back with the counts.
+#pragma once
+
+#include <cstdint>
+#include <unordered_map>
+
+namespace wiresum::schedule {
+
+/// A number of chunks in a byte, rounded up, with three significant bits: exact arithmetic, the same at all workers.
+[[nodiscard]] std::uint8_t encode_cost(std::uint64_t chunks) noexcept;
+[[nodiscard]] std::uint64_t decode_cost(std::uint8_t code) noexcept;
+
+class Choice {
+ public:
+  /// Shall a collective of `chunks` chunks ask?
+  [[nodiscard]] bool asks(std::uint16_t signature, std::uint32_t chunks) const;
+
+  /// One that asked has learned that the workers have `present` of its chunks between them, and that a round trip is
+  /// worth `cost` (see encode_cost).
+  void on_counts(std::uint16_t signature, std::uint32_t chunks, std::uint32_t present, std::uint8_t cost);
+
+  /// One that was sent whole has brought back the largest vote. kExponentNotFinite counts as dense.
+  void on_vote(std::uint16_t signature, std::uint32_t chunks, std::uint8_t density);
+
+ private:
+  struct Record {
+    bool dense = false;
+    std::uint32_t patience = 1;  // votes that it takes to ask again
+    std::uint32_t votes_missing = 0;
+  };
+  /// More signatures than a training has. Beyond, all are forgotten, at every worker at the same collective.
+  static constexpr std::size_t kRecordsMax = 4096;
+  static constexpr std::uint32_t kPatienceMax = 64;
+
+  static std::uint64_t key(std::uint16_t signature, std::uint32_t chunks) noexcept {
+    return std::uint64_t{signature} << 32 | chunks;
+  }
+  [[nodiscard]] bool pays(std::uint32_t chunks, std::uint64_t present) const noexcept;
+
+  std::unordered_map<std::uint64_t, Record> records_;
+  std::uint64_t cost_ = 0;  // the last agreed
+};
+
+}  // namespace wiresum::schedule

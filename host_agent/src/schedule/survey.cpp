@@ -1,0 +1,84 @@
+#include "schedule/survey.hpp"
+
+#include <algorithm>
+#include <cstring>
+
+#include "worker/worker.hpp"
+
+namespace wiresum::schedule {
+namespace {
+
+/// Sampled blocks of a tensor: a plainly dense one is known for it with few.
+constexpr std::uint64_t kSamples = 32;
+
+std::size_t chunk_elements(numeric::Format format, std::size_t lanes) {
+  return lanes * numeric::elements_per_word(format);
+}
+
+Block block_of(const Request& request, const worker::Region& region, std::uint64_t index, std::size_t step) {
+  const std::uint64_t first = index * step;
+  const std::size_t offset = first * numeric::element_bytes(request.format.dtype);
+  return {.source = region.source == nullptr ? nullptr : region.source + offset,
+          .destination = region.destination == nullptr ? nullptr : region.destination + offset,
+          .elements = static_cast<std::size_t>(std::min<std::uint64_t>(step, region.elements - first))};
+}
+
+}  // namespace
+
+std::uint64_t number_chunks(std::vector<worker::Region>& regions, numeric::Format format, std::size_t lanes) {
+  std::uint64_t chunks = regions.empty() ? 1 : 0;
+  for (worker::Region& region : regions) {
+    region.chunk_first = static_cast<std::uint32_t>(chunks);
+    chunks += worker::chunks_of(region.elements, format, lanes);
+  }
+  return chunks;
+}
+
+void for_each_block(const Request& request, std::size_t lanes,
+                    const std::function<void(std::uint32_t, const Block&)>& visit) {
+  const std::size_t step = chunk_elements(request.format, lanes);
+  for (const worker::Region& region : request.regions) {
+    for (std::uint64_t i = 0; i * step < region.elements; ++i) {
+      visit(region.chunk_first + static_cast<std::uint32_t>(i), block_of(request, region, i, step));
+    }
+  }
+}
+
+std::uint8_t sample_density(const Request& request, std::size_t lanes, std::uint64_t chunks, std::uint64_t salt) {
+  if (chunks == 0) return 0;
+  const std::uint64_t samples = std::min(kSamples, chunks);
+  const std::uint64_t stride = chunks / samples;
+  const std::size_t step = chunk_elements(request.format, lanes);
+  std::uint64_t present = 0;
+  auto region = request.regions.begin();
+  for (std::uint64_t i = 0; i < samples; ++i) {
+    const std::uint64_t number = i * stride + salt % stride;
+    // Of regions that begin at the same chunk all but the last are empty.
+    while (region + 1 != request.regions.end() && (region + 1)->chunk_first <= number) ++region;
+    const Block block = block_of(request, *region, number - region->chunk_first, step);
+    present += numeric::scan_block(request.format.dtype, block.source, block.elements).present ? 1 : 0;
+  }
+  return static_cast<std::uint8_t>((present * kDensityFull + samples - 1) / samples);
+}
+
+std::vector<numeric::BlockScan> scan_blocks(const Request& request, std::size_t lanes, std::uint64_t chunks) {
+  std::vector<numeric::BlockScan> scans(chunks);
+  const std::size_t bytes = numeric::element_bytes(request.format.dtype);
+  for_each_block(request, lanes, [&](std::uint32_t number, const Block& block) {
+    scans[number] = numeric::scan_block(request.format.dtype, block.source, block.elements);
+    if (scans[number].negative_zero && block.destination == block.source) {
+      std::memset(block.destination, 0, block.elements * bytes);
+    }
+  });
+  return scans;
+}
+
+void clear_absent(const Request& request, std::size_t lanes, const std::function<bool(std::uint32_t)>& present) {
+  const std::size_t bytes = numeric::element_bytes(request.format.dtype);
+  for_each_block(request, lanes, [&](std::uint32_t number, const Block& block) {
+    if (block.destination == nullptr || block.destination == block.source || present(number)) return;
+    std::memset(block.destination, 0, block.elements * bytes);
+  });
+}
+
+}  // namespace wiresum::schedule

@@ -1,0 +1,44 @@
+// What a worker finds out about its own tensors before a collective begins. Pure.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "numeric/codec.hpp"
+#include "schedule/request.hpp"
+
+namespace wiresum::schedule {
+
+/// Density of blocks on the wire: 254 is all present, rounded up, so that it is 0 only if no sampled block is present.
+inline constexpr std::uint8_t kDensityFull = 254;
+
+/// One chunk of a request, in memory.
+struct Block {
+  const std::byte* source = nullptr;
+  std::byte* destination = nullptr;
+  std::size_t elements = 0;
+};
+
+/// Numbers the chunks of all regions in order; returns how many there are: 1 of a barrier.
+std::uint64_t number_chunks(std::vector<worker::Region>& regions, numeric::Format format, std::size_t lanes);
+
+/// Calls `visit(number, block)` for each chunk, in order. The chunks must have been numbered.
+void for_each_block(const Request& request, std::size_t lanes,
+                    const std::function<void(std::uint32_t, const Block&)>& visit);
+
+/// An estimate of how many of the request's chunks are present at this worker. Looks at a few, spread evenly; `salt`
+/// says where to begin.
+[[nodiscard]] std::uint8_t sample_density(const Request& request, std::size_t lanes, std::uint64_t chunks,
+                                          std::uint64_t salt);
+
+/// Looks at every chunk. In a region that is summed in place, a chunk of nothing but zeros becomes one of +0.0: that
+/// is its sum, should no worker have it.
+[[nodiscard]] std::vector<numeric::BlockScan> scan_blocks(const Request& request, std::size_t lanes,
+                                                          std::uint64_t chunks);
+
+/// Writes zeros to the destinations of chunks that `present` says no worker has, where scan_blocks has not.
+void clear_absent(const Request& request, std::size_t lanes, const std::function<bool(std::uint32_t)>& present);
+
+}  // namespace wiresum::schedule

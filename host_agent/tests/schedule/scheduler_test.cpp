@@ -1,0 +1,302 @@
+#include "schedule/scheduler.hpp"
+
+#include <gtest/gtest.h>
+
+#include <stdexcept>
+#include <utility>
+
+#include "worker/worker.hpp"
+
+namespace wiresum::schedule {
+namespace {
+
+using worker::Status;
+
+constexpr std::size_t kLanes = 4;
+
+SchedulerConfig small_config(unsigned threads = 1) {
+  return {.threads = threads, .lanes = kLanes, .chunks_per_thread_min = 2, .sparse_chunks_min = 4, .vote_lag_chunks = 40};
+}
+
+/// An fp32 tensor of `blocks` blocks, and the request to sum it in place.
+struct Tensor {
+  Tensor(std::size_t blocks, bool present) : values(kLanes * blocks, present ? 1.0F : 0.0F) {}
+  void put(std::size_t block) { values[kLanes * block] = 1.0F; }
+  Request request(std::uint16_t signature = 7) {
+    auto* const bytes = reinterpret_cast<std::byte*>(values.data());
+    Request made;
+    made.regions = {{.source = bytes, .destination = bytes, .elements = values.size()}};
+    made.signature = signature;
+    made.may_be_sparse = true;
+    return made;
+  }
+  std::vector<float> values;
+};
+
+Ticket submit(Scheduler& scheduler, Request request) {
+  Survey survey = scheduler.survey(request, 0);
+  return scheduler.submit(std::move(request), std::move(survey));
+}
+
+std::vector<Share> shares_of(Scheduler& scheduler) {
+  std::vector<Share> shares;
+  while (const auto share = scheduler.poll_share()) shares.push_back(*share);
+  return shares;
+}
+
+void complete(Scheduler& scheduler, const Share& share, std::uint8_t vote = 0, Status status = Status::kOk) {
+  scheduler.complete(share.thread, {.token = share.work.token, .status = status, .vote = vote, .round_trip_chunks = 0});
+}
+
+/// What the network does to a prologue: adds what the other workers have.
+void add_counts(const Share& share, const std::vector<std::size_t>& blocks) {
+  auto* const counts = reinterpret_cast<std::int32_t*>(share.work.regions[0].destination);
+  for (const std::size_t block : blocks) ++counts[block];
+}
+
+bool is_prologue(const Share& share) { return share.work.format.dtype == numeric::Dtype::kI32; }
+
+// ---- Dense ----
+
+TEST(Scheduler, DealsARequestInSharesOfEqualRunsThatTakeTurns) {
+  Scheduler scheduler(small_config(4));
+  Tensor tensor(10, true);
+  Request request = tensor.request();
+  request.may_be_sparse = false;
+  submit(scheduler, request);
+  Tensor small(3, true);
+  Request other = small.request();
+  other.may_be_sparse = false;
+  submit(scheduler, other);
+  const auto shares = shares_of(scheduler);
+  ASSERT_EQ(shares.size(), 6u);
+  const std::vector<std::array<std::uint32_t, 3>> expected = {{0, 0, 3},  {1, 3, 6}, {2, 6, 9},
+                                                              {3, 9, 10}, {1, 0, 2}, {2, 2, 3}};
+  for (std::size_t i = 0; i < shares.size(); ++i) {
+    EXPECT_EQ(shares[i].thread, expected[i][0]);
+    EXPECT_EQ(shares[i].work.chunk_begin, expected[i][1]);
+    EXPECT_EQ(shares[i].work.chunk_end, expected[i][2]);
+  }
+}
+
+TEST(Scheduler, FinishesARequestWithItsLastShare) {
+  Scheduler scheduler(small_config(2));
+  Tensor tensor(4, true);
+  Request request = tensor.request();
+  request.may_be_sparse = false;
+  const Ticket ticket = submit(scheduler, request);
+  const auto shares = shares_of(scheduler);
+  ASSERT_EQ(shares.size(), 2u);
+  complete(scheduler, shares[1]);
+  EXPECT_FALSE(scheduler.poll_finished().has_value());
+  complete(scheduler, shares[0]);
+  const auto finished = scheduler.poll_finished();
+  ASSERT_TRUE(finished.has_value());
+  EXPECT_EQ(finished->token, ticket.token);
+  EXPECT_EQ(finished->status, Status::kOk);
+}
+
+TEST(Scheduler, AnEmptyRequestIsFinishedAtOnce) {
+  Scheduler scheduler(small_config());
+  Tensor tensor(0, true);
+  submit(scheduler, tensor.request());
+  EXPECT_TRUE(scheduler.poll_finished().has_value());
+  EXPECT_FALSE(scheduler.poll_share().has_value());
+}
+
+TEST(Scheduler, RefusesAFormatThatDoesNotExistAndASparseRequestWithoutASource) {
+  Scheduler scheduler(small_config());
+  Tensor tensor(8, true);
+  Request wrong = tensor.request();
+  wrong.format.lane_bits = 7;
+  EXPECT_THROW(submit(scheduler, wrong), std::invalid_argument);
+  Request sourceless = tensor.request();
+  sourceless.regions[0].source = nullptr;
+  EXPECT_THROW(submit(scheduler, sourceless), std::invalid_argument);
+}
+
+TEST(Scheduler, ATagIsASignatureAndTheNumberOfTheRequest) {
+  Scheduler scheduler(small_config());
+  Tensor tensor(2, true);
+  EXPECT_EQ(submit(scheduler, tensor.request(0xABCD)).tensor, 0xABCD0001u);
+  EXPECT_EQ(submit(scheduler, tensor.request(0x1234)).tensor, 0x12340002u);
+}
+
+// ---- Sparse ----
+
+TEST(Scheduler, AsksWithCountsOfPresenceThenStreamsTheUnion) {
+  Scheduler scheduler(small_config(2));
+  Tensor tensor(40, false);
+  tensor.put(3);
+  tensor.put(20);
+  const Ticket ticket = submit(scheduler, tensor.request());
+  auto shares = shares_of(scheduler);
+  ASSERT_EQ(shares.size(), 2u) << "40 counts of 8 bits, 16 to a packet of 4 words, in shares of at least 2";
+  EXPECT_TRUE(is_prologue(shares[0]));
+  EXPECT_EQ(shares[0].work.format.lane_bits, 8);
+  EXPECT_EQ(shares[0].work.tensor & 0xFFFFu, ticket.tensor & 0xFFFFu);
+  EXPECT_NE(shares[0].work.tensor >> 16, ticket.tensor >> 16);
+  const auto* const counts = reinterpret_cast<const std::int32_t*>(shares[0].work.regions[0].source);
+  for (std::size_t i = 0; i < 40; ++i) EXPECT_EQ(counts[i], i == 3 || i == 20 ? 1 : 0) << i;
+
+  add_counts(shares[0], {20, 33});
+  complete(scheduler, shares[0]);
+  EXPECT_FALSE(scheduler.poll_share().has_value());
+  complete(scheduler, shares[1]);
+  shares = shares_of(scheduler);
+  ASSERT_EQ(shares.size(), 2u);
+  const worker::Collective& stream = shares[0].work;
+  EXPECT_EQ(std::vector<std::uint32_t>(stream.chunks.begin(), stream.chunks.end()),
+            (std::vector<std::uint32_t>{3, 20, 33}));
+  EXPECT_TRUE(stream.scans[3].present);
+  EXPECT_FALSE(stream.scans[33].present);
+  EXPECT_EQ(stream.tensor, ticket.tensor);
+  EXPECT_FALSE(scheduler.poll_finished().has_value());
+  for (const Share& share : shares) complete(scheduler, share);
+  EXPECT_TRUE(scheduler.poll_finished().has_value());
+  EXPECT_EQ(scheduler.stats().streams, 1u);
+  EXPECT_EQ(scheduler.stats().blocks_skipped, 37u);
+  EXPECT_EQ(scheduler.stats().blocks_empty, 1u);
+  EXPECT_EQ(scheduler.stats().bytes_saved, 37 * (24 + 16) + 1 * 16 - 3 * (24 + 16));
+}
+
+TEST(Scheduler, WhatNobodyHasIsFinishedWithThePrologue) {
+  Scheduler scheduler(small_config());
+  Tensor tensor(16, false);
+  submit(scheduler, tensor.request());
+  for (const Share& share : shares_of(scheduler)) complete(scheduler, share);
+  EXPECT_TRUE(scheduler.poll_finished().has_value());
+  EXPECT_FALSE(scheduler.poll_share().has_value());
+}
+
+TEST(Scheduler, APlainlyDenseTensorIsNotScannedAndCountsAsPresent) {
+  Scheduler scheduler(small_config());
+  Tensor tensor(64, true);
+  tensor.values[kLanes * 5] = 0.0F;
+  submit(scheduler, tensor.request());
+  auto shares = shares_of(scheduler);
+  const auto* const counts = reinterpret_cast<const std::int32_t*>(shares[0].work.regions[0].source);
+  for (std::size_t i = 0; i < 64; ++i) EXPECT_EQ(counts[i], 1) << i;
+  for (const Share& share : shares) complete(scheduler, share);
+  shares = shares_of(scheduler);
+  ASSERT_FALSE(shares.empty());
+  EXPECT_TRUE(shares[0].work.chunks.empty()) << "all of them";
+  EXPECT_TRUE(shares[0].work.scans.empty()) << "each is looked at when its turn comes";
+}
+
+TEST(Scheduler, LaterRequestsWaitUntilTheStreamHasItsPlace) {
+  Scheduler scheduler(small_config());
+  Tensor sparse(16, false);
+  sparse.put(1);
+  Tensor next(4, true);
+  Request plain = next.request();
+  plain.may_be_sparse = false;
+  const Ticket first = submit(scheduler, sparse.request());
+  const auto prologue = shares_of(scheduler);
+  plain.deadline = 1234;
+  const Ticket second = submit(scheduler, plain);
+  EXPECT_FALSE(scheduler.poll_share().has_value());
+  EXPECT_EQ(scheduler.waiting_deadline(), 1234);
+  for (const Share& share : prologue) complete(scheduler, share);
+  const auto shares = shares_of(scheduler);
+  ASSERT_EQ(shares.size(), 2u);
+  EXPECT_EQ(shares[0].work.token, first.token);
+  EXPECT_EQ(shares[1].work.token, second.token);
+  EXPECT_EQ(scheduler.waiting_deadline(), worker::kNever);
+}
+
+TEST(Scheduler, ADenseTensorAsksOnceAndThenVotes) {
+  Scheduler scheduler(small_config());
+  Tensor tensor(40, true);
+  for (int i = 0; i < 5; ++i) {
+    submit(scheduler, tensor.request());
+    for (auto shares = shares_of(scheduler); !shares.empty(); shares = shares_of(scheduler)) {
+      for (const Share& share : shares) {
+        EXPECT_TRUE(!is_prologue(share) || i == 0);
+        EXPECT_TRUE(i == 0 || share.work.vote == kDensityFull);
+        complete(scheduler, share, share.work.vote);
+      }
+    }
+  }
+  EXPECT_EQ(scheduler.stats().prologues, 1u);
+  EXPECT_EQ(scheduler.stats().whole, 4u);
+}
+
+TEST(Scheduler, AVoteCountsFromTheSameCollectiveOnWheneverItCame) {
+  Scheduler scheduler(small_config());
+  Tensor dense(40, true);
+  Tensor sparse(40, false);
+  submit(scheduler, dense.request());  // number 0: asks in vain
+  for (auto shares = shares_of(scheduler); !shares.empty(); shares = shares_of(scheduler)) {
+    for (const Share& share : shares) complete(scheduler, share);
+  }
+  submit(scheduler, sparse.request());  // 1: votes, and the vote of 1 counts from 3 on
+  const auto first = shares_of(scheduler);
+  for (const Share& share : first) complete(scheduler, share, share.work.vote);
+  submit(scheduler, sparse.request());  // 2
+  const auto second = shares_of(scheduler);
+  ASSERT_FALSE(second.empty());
+  EXPECT_FALSE(is_prologue(second[0])) << "the vote is in, but another worker may not have it yet";
+  submit(scheduler, sparse.request());  // 3
+  const auto third = shares_of(scheduler);
+  ASSERT_FALSE(third.empty());
+  EXPECT_TRUE(is_prologue(third[0]));
+}
+
+TEST(Scheduler, ACollectiveWaitsForTheVoteThatItDependsOn) {
+  Scheduler scheduler(small_config());
+  Tensor dense(40, true);
+  submit(scheduler, dense.request());
+  for (auto shares = shares_of(scheduler); !shares.empty(); shares = shares_of(scheduler)) {
+    for (const Share& share : shares) complete(scheduler, share);
+  }
+  submit(scheduler, dense.request());
+  submit(scheduler, dense.request());
+  const auto in_flight = shares_of(scheduler);
+  ASSERT_EQ(in_flight.size(), 2u);
+  submit(scheduler, dense.request());
+  EXPECT_FALSE(scheduler.poll_share().has_value());
+  complete(scheduler, in_flight[0], kDensityFull);
+  EXPECT_TRUE(scheduler.poll_share().has_value());
+}
+
+TEST(Scheduler, TellsTheOthersWhatARoundTripIsWorth) {
+  Scheduler scheduler(small_config(2));
+  Tensor plain(8, true);
+  Request request = plain.request();
+  request.may_be_sparse = false;
+  submit(scheduler, request);
+  for (const Share& share : shares_of(scheduler)) {
+    scheduler.complete(
+        share.thread,
+        {.token = share.work.token, .status = Status::kOk, .vote = 0, .round_trip_chunks = 10 + share.thread});
+  }
+  Tensor sparse(40, false);
+  submit(scheduler, sparse.request());
+  const auto shares = shares_of(scheduler);
+  ASSERT_FALSE(shares.empty());
+  EXPECT_EQ(decode_cost(shares[0].work.vote), decode_cost(encode_cost(21)));
+}
+
+// ---- Failure ----
+
+TEST(Scheduler, AFailureEndsWhatIsWaitingAndWhateverComesLater) {
+  Scheduler scheduler(small_config());
+  Tensor sparse(16, false);
+  const Ticket asking = submit(scheduler, sparse.request());
+  const auto prologue = shares_of(scheduler);
+  const Ticket waiting = submit(scheduler, sparse.request());
+  complete(scheduler, prologue[0], 0, Status::kTimedOut);
+  for (std::size_t i = 1; i < prologue.size(); ++i) complete(scheduler, prologue[i], 0, Status::kAborted);
+  const Ticket late = submit(scheduler, sparse.request());
+  EXPECT_FALSE(scheduler.poll_share().has_value());
+  std::vector<std::uint64_t> tokens;
+  while (const auto finished = scheduler.poll_finished()) {
+    EXPECT_EQ(finished->status, Status::kTimedOut);
+    tokens.push_back(finished->token);
+  }
+  EXPECT_EQ(tokens, (std::vector<std::uint64_t>{waiting.token, asking.token, late.token}));
+}
+
+}  // namespace
+}  // namespace wiresum::schedule

@@ -1,0 +1,114 @@
+#include "schedule/survey.hpp"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <numeric>
+#include <set>
+
+namespace wiresum::schedule {
+namespace {
+
+constexpr std::size_t kLanes = 4;
+
+/// A request over several fp32 tensors, summed in place.
+struct Tensors {
+  explicit Tensors(const std::vector<std::size_t>& sizes) {
+    for (const std::size_t size : sizes) values.emplace_back(size, 0.0F);
+    for (std::vector<float>& tensor : values) {
+      auto* const bytes = reinterpret_cast<std::byte*>(tensor.data());
+      request.regions.push_back({.source = bytes, .destination = bytes, .elements = tensor.size()});
+    }
+    chunks = number_chunks(request.regions, request.format, kLanes);
+  }
+  std::vector<std::vector<float>> values;
+  Request request;
+  std::uint64_t chunks = 0;
+};
+
+TEST(Survey, NumbersTheChunksOfAllRegionsAndABarrierHasOne) {
+  Tensors tensors({5, 0, 4, 9});
+  EXPECT_EQ(tensors.chunks, 2u + 0u + 1u + 3u);
+  EXPECT_EQ(tensors.request.regions[3].chunk_first, 3u);
+  std::vector<worker::Region> none;
+  EXPECT_EQ(number_chunks(none, {}, kLanes), 1u);
+}
+
+TEST(Survey, VisitsEveryElementOnceInOrder) {
+  Tensors tensors({5, 0, 4, 9});
+  std::vector<std::uint32_t> numbers;
+  std::vector<std::size_t> elements;
+  for_each_block(tensors.request, kLanes, [&](std::uint32_t number, const Block& block) {
+    numbers.push_back(number);
+    elements.push_back(block.elements);
+  });
+  EXPECT_EQ(numbers, (std::vector<std::uint32_t>{0, 1, 2, 3, 4, 5}));
+  EXPECT_EQ(elements, (std::vector<std::size_t>{4, 1, 4, 4, 4, 1}));
+}
+
+TEST(Survey, ScanSaysWhatEachBlockHolds) {
+  Tensors tensors({5, 4, 9});
+  tensors.values[0][4] = 1e-44F;  // subnormal: present, at exponent 0
+  tensors.values[2][3] = -2.0F;
+  tensors.values[2][8] = INFINITY;
+  const auto scans = scan_blocks(tensors.request, kLanes, tensors.chunks);
+  ASSERT_EQ(scans.size(), 6u);
+  const std::vector<bool> present = {false, true, false, true, false, true};
+  const std::vector<int> exponents = {0, 0, 0, 128, 0, 255};
+  for (std::size_t i = 0; i < scans.size(); ++i) {
+    EXPECT_EQ(scans[i].present, present[i]) << i;
+    EXPECT_EQ(scans[i].exponent, exponents[i]) << i;
+  }
+}
+
+TEST(Survey, ScanMakesNegativeZerosPositiveInPlaceAndOnlyThere) {
+  Tensors tensors({12});
+  std::vector<float>& values = tensors.values[0];
+  values[1] = values[5] = values[9] = -0.0F;
+  values[6] = 1.0F;
+  static_cast<void>(scan_blocks(tensors.request, kLanes, tensors.chunks));
+  EXPECT_FALSE(std::signbit(values[1])) << "nobody may have this block: then this is its sum";
+  EXPECT_TRUE(std::signbit(values[5])) << "the sum will be written here";
+  values[9] = -0.0F;
+  std::vector<float> elsewhere(12);
+  tensors.request.regions[0].destination = reinterpret_cast<std::byte*>(elsewhere.data());
+  static_cast<void>(scan_blocks(tensors.request, kLanes, tensors.chunks));
+  EXPECT_TRUE(std::signbit(values[9])) << "a source is not changed";
+}
+
+TEST(Survey, ClearsDestinationsOfAbsentBlocksThatAreNotSources) {
+  Tensors tensors({12, 8});
+  std::vector<float> destination(12, 7.0F);
+  tensors.request.regions[0].destination = reinterpret_cast<std::byte*>(destination.data());
+  std::iota(tensors.values[1].begin(), tensors.values[1].end(), 1.0F);
+  clear_absent(tensors.request, kLanes, [](std::uint32_t number) { return number == 1; });
+  EXPECT_EQ(destination, (std::vector<float>{0, 0, 0, 0, 7, 7, 7, 7, 0, 0, 0, 0}));
+  EXPECT_EQ(tensors.values[1][0], 1.0F) << "in place, the scan has done it";
+}
+
+TEST(Survey, SampleIsFullForADenseTensorAndNothingForAnEmptyOne) {
+  Tensors tensors({4 * 1000, 4 * 500});
+  EXPECT_EQ(sample_density(tensors.request, kLanes, tensors.chunks, 7), 0);
+  for (std::vector<float>& tensor : tensors.values) std::fill(tensor.begin(), tensor.end(), 1.0F);
+  EXPECT_EQ(sample_density(tensors.request, kLanes, tensors.chunks, 7), kDensityFull);
+}
+
+TEST(Survey, SamplesLookEverywhereInTheCourseOfTime) {
+  // One block of 100 is present: some salt must hit it, and only some.
+  Tensors tensors({4 * 100});
+  tensors.values[0][4 * 77] = 1.0F;
+  std::set<std::uint8_t> seen;
+  for (std::uint64_t salt = 0; salt < 3; ++salt) {
+    seen.insert(sample_density(tensors.request, kLanes, tensors.chunks, salt));
+  }
+  EXPECT_EQ(seen, (std::set<std::uint8_t>{0, 8}));
+}
+
+TEST(Survey, SampleOfFewChunksLooksAtAll) {
+  Tensors tensors({4 * 3});
+  tensors.values[0][4] = 1.0F;
+  EXPECT_EQ(sample_density(tensors.request, kLanes, tensors.chunks, 12345), 85);
+}
+
+}  // namespace
+}  // namespace wiresum::schedule

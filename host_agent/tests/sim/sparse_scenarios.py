@@ -1,0 +1,106 @@
+"""Scenarios of sparse collectives: which blocks each worker has, among other collectives, over bad networks."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import wiresum_sim as sim
+from reference import Format, sum_region
+from scenarios import FORMATS, MS, Buffers, Call, Guarded, Scenario, make_call, make_config, make_values
+
+Blocks = npt.NDArray[np.bool_]
+
+PLACEMENTS = ("aligned", "aligned", "independent", "independent", "one_worker", "all_zero", "all_dense")
+
+
+def make_sparse_scenario(seed: int) -> Scenario:
+    rng = random.Random(f"sparse {seed}")
+    config = make_config(rng, seed)
+    config.vote_lag_chunks = rng.choice([1, 20, 1000])
+    start = [0] * config.workers
+    chunks_max = max(8, rng.choice([20, 150, 400]) // config.workers)
+    # Few shapes, so that collectives of one kind follow each other and the workers learn from them.
+    shapes = [
+        (rng.choice(FORMATS), [rng.randrange(1, chunks_max) for _ in range(rng.choice([1, 1, 2, 4]))]) for _ in range(2)
+    ]
+    calls = []
+    for _ in range(rng.choice([1, 2, 4, 8])):
+        start = [at + rng.choice([0, 0, rng.randrange(20 * MS)]) for at in start]
+        if rng.random() < 0.2:
+            calls.append(make_call(rng, config, chunks_max, list(start)))
+        else:
+            format_, chunks = rng.choice(shapes)
+            placement = rng.choice(PLACEMENTS)
+            density = rng.choice([0.02, 0.1, 0.5])
+            calls.append(make_sparse_call(rng, config, format_, chunks, placement, density, list(start)))
+    return Scenario(config, calls)
+
+
+def make_sparse_call(
+    rng: random.Random,
+    config: sim.Scenario,
+    format_: Format,
+    chunks: Sequence[int],
+    placement: str,
+    density: float,
+    submit_at: list[int],
+) -> Call:
+    """A sum of one region for each of `chunks`, which says how large it is."""
+    average = format_.scaling != "none" and rng.random() < 0.3
+    call = Call(f"sparse {placement}", format_, average, [], submit_at, may_be_sparse=True)
+    everyone = set(range(config.workers))
+    keepers = rng.choice([everyone, everyone, {rng.randrange(config.workers)}])
+    in_place = rng.random() < 0.5
+    numbers = np.random.default_rng(rng.randrange(1 << 62))
+    scale = rng.choice(["normal", "normal", "wide", "tiny", "not_finite"])
+    step = format_.chunk_elements(config.lanes)
+    for count in chunks:
+        elements = count * step - rng.randrange(step)
+        present = place_blocks(numbers, placement, density, config.workers, count)
+        buffers = Buffers(elements, [], [], np.empty(0))
+        contributions = []
+        for worker in range(config.workers):
+            source = Guarded(format_.storage, elements)
+            source.array[:] = make_values(numbers, format_, elements, config.workers, scale)
+            empty_blocks(numbers, source, format_, step, present[worker])
+            contributions.append(source.array.copy())
+            keeps = worker in keepers
+            destination = source if keeps and in_place else Guarded(format_.storage, elements) if keeps else None
+            if destination is not source:
+                call.originals.append((source, source.array.copy()))
+            buffers.sources.append(source)
+            buffers.destinations.append(destination)
+        divisor = float(config.workers) if average else 1.0
+        buffers.expected = sum_region(format_, contributions, elements, config.lanes, config.workers, divisor)
+        call.regions.append(buffers)
+    return call
+
+
+def place_blocks(
+    numbers: np.random.Generator, placement: str, density: float, workers: int, blocks: int
+) -> list[Blocks]:
+    """Which blocks each worker has."""
+    if placement == "all_zero":
+        return [np.zeros(blocks, np.bool_)] * workers
+    if placement == "all_dense":
+        return [np.ones(blocks, np.bool_)] * workers
+    if placement == "aligned":
+        return [numbers.random(blocks) < density] * workers
+    drawn = [numbers.random(blocks) < density for _ in range(workers)]
+    if placement == "one_worker":
+        owner = int(numbers.integers(workers))
+        return [mine if worker == owner else np.zeros(blocks, np.bool_) for worker, mine in enumerate(drawn)]
+    return drawn
+
+
+def empty_blocks(numbers: np.random.Generator, source: Guarded, format_: Format, step: int, present: Blocks) -> None:
+    """Makes the blocks that are not present zero: of either sign, where there are two."""
+    for block in np.flatnonzero(~present):
+        values = source.array[block * step : (block + 1) * step]
+        values[:] = 0
+        if format_.dtype != "i32" and numbers.random() < 0.3:
+            bits = values.view("u4" if values.itemsize == 4 else "u2")
+            bits[numbers.random(len(bits)) < 0.5] = 1 << (8 * values.itemsize - 1)

@@ -1,0 +1,107 @@
+"""Sparse collectives equal the dense integer reference bit for bit, all workers choose alike, and only what is there
+is sent.
+
+pytest host_agent/tests/sim/test_sparse.py --seed 1234         one seed again
+"""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import wiresum_sim as sim
+from reference import Format
+from scenarios import Scenario
+from sparse_scenarios import make_sparse_call, make_sparse_scenario
+from test_simulation import check_outputs
+
+HEADER_BYTES = 24
+F32 = Format("f32", "block", 32)
+
+
+def replay(seed: int) -> str:
+    return f"replay: pytest host_agent/tests/sim/test_sparse.py --seed {seed}"
+
+
+def choices(stats: sim.SparseStats) -> tuple[int, int, int, int]:
+    return stats.prologues, stats.streams, stats.whole, stats.blocks_skipped
+
+
+def test_every_sparse_collective_equals_the_dense_reference(sparse_seed: int) -> None:
+    scenario = make_sparse_scenario(sparse_seed)
+    report = scenario.job().run()
+    assert report.finished, f"{report.failure}; {replay(sparse_seed)}\n{scenario}"
+    assert report.rejected == 0, f"an honest RESULT was rejected; {replay(sparse_seed)}\n{scenario}"
+    assert len({choices(stats) for stats in report.sparse}) == 1, f"workers chose differently; {replay(sparse_seed)}"
+    check_outputs(scenario, sparse_seed)
+
+
+def large_scenario(placement: str, density: float, *, calls: int = 1, loss: float = 0.0, workers: int = 4) -> Scenario:
+    """All-reduces of 1500 blocks over one link rate, one after the other."""
+    config = sim.Scenario()
+    config.seed = 1
+    config.workers = workers
+    config.lanes = 64
+    config.slots = 64
+    config.up.rate_bps = config.down.rate_bps = 100e6
+    config.up.loss = config.down.loss = loss
+    rng = random.Random(5)
+    submitted = [[number * 10_000_000_000] * workers for number in range(calls)]
+    return Scenario(config, [make_sparse_call(rng, config, F32, [1500], placement, density, at) for at in submitted])
+
+
+@pytest.mark.parametrize("loss", [0.0, 0.01])
+@pytest.mark.parametrize(("placement", "density"), [("aligned", 0.1), ("independent", 0.1), ("one_worker", 0.1)])
+def test_a_worker_sends_its_blocks_the_headers_and_the_prologue_and_no_more(
+    placement: str, density: float, loss: float
+) -> None:
+    scenario = large_scenario(placement, density, loss=loss)
+    (call,) = scenario.calls
+    packet = HEADER_BYTES + 4 * scenario.config.lanes
+    needed = 0
+    step = call.format.chunk_elements(scenario.config.lanes)
+    present = [
+        {block for block in range(1500) if source.array[block * step : (block + 1) * step].any()}
+        for source in call.regions[0].sources
+        if source is not None
+    ]
+    union = len(set().union(*present))
+    rounds_for_exponents = min(64, union)
+    for mine in present:
+        prologue = -(-1500 // (4 * scenario.config.lanes))
+        needed += len(mine) * packet + (union - len(mine) + rounds_for_exponents) * HEADER_BYTES + prologue * packet
+    report = scenario.job().run()
+    assert report.finished, report.failure
+    assert [stats.blocks_skipped for stats in report.sparse] == [1500 - union] * 4
+    # What is lost, on its way up or down, has to be sent again, and so has what waited for a peer that lost something.
+    assert needed <= report.bytes_sent <= (1.0 if loss == 0 else 1.08) * needed
+
+
+def test_a_dense_tensor_asks_once_and_is_sent_whole_from_then_on() -> None:
+    scenario = large_scenario("all_dense", 1.0, calls=8)
+    report = scenario.job().run()
+    assert report.finished, report.failure
+    assert {choices(stats) for stats in report.sparse} == {(1, 0, 7, 0)}
+
+
+def test_a_tensor_that_becomes_sparse_is_noticed_without_asking() -> None:
+    scenario = large_scenario("all_dense", 1.0, calls=3)
+    sparse = large_scenario("aligned", 0.02, calls=8)
+    for call in sparse.calls:
+        call.submit_at = [at + 30_000_000_000 for at in call.submit_at]
+    scenario.config.vote_lag_chunks = 1500
+    scenario.calls += sparse.calls
+    report = scenario.job().run()
+    assert report.finished, report.failure
+    for stats in report.sparse:
+        # One asked in vain; then two dense ones, and two sparse ones whose votes had to count first.
+        assert (stats.prologues, stats.streams, stats.whole) == (7, 6, 4)
+
+
+def test_sparse_is_faster_than_dense_by_about_the_share_that_is_left_out() -> None:
+    """In virtual time, which no other process disturbs."""
+    sparse = large_scenario("aligned", 0.1)
+    dense = large_scenario("aligned", 0.1)
+    dense.calls[0].may_be_sparse = False
+    sparse_ns, dense_ns = sparse.job().run().time_ns, dense.job().run().time_ns
+    assert dense_ns / sparse_ns > 5

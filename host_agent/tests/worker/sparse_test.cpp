@@ -1,0 +1,195 @@
+// What the state machine knows of sparse collectives: a list of chunks, what a scan found in them, and a vote.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "rig.hpp"
+#include "worker/worker.hpp"
+
+namespace wiresum::worker {
+namespace {
+
+/// An fp32 all-reduce in place over `chunks` chunks of four elements, of which some are listed.
+struct Listed {
+  Listed(std::size_t chunks, std::vector<std::uint32_t> list)
+      : values(4 * chunks), scans(chunks), listed(std::move(list)) {
+    auto* const bytes = reinterpret_cast<std::byte*>(values.data());
+    region = {.source = bytes, .destination = bytes, .elements = values.size()};
+    work.format = kFloat32;
+    work.regions = {&region, 1};
+    work.chunks = listed;
+    work.scans = scans;
+    work.chunk_end = static_cast<std::uint32_t>(listed.size());
+  }
+  Listed(const Listed&) = delete;
+  void put(std::uint32_t chunk, float value) {
+    values[4 * std::size_t{chunk}] = value;
+    scans[chunk] = numeric::scan_block(numeric::Dtype::kF32,
+                                       reinterpret_cast<const std::byte*>(&values[4 * std::size_t{chunk}]), 4);
+  }
+  std::vector<float> values;
+  std::vector<numeric::BlockScan> scans;
+  std::vector<std::uint32_t> listed;
+  Region region;
+  Collective work;
+};
+
+std::vector<std::uint32_t> chunk_numbers(const std::vector<Sent>& sent) {
+  std::vector<std::uint32_t> numbers;
+  for (const Sent& packet : sent) numbers.push_back(packet.header.chunk);
+  return numbers;
+}
+
+TEST(SparseCollective, SendsTheListedChunksInOrderUnderTheirOwnNumbers) {
+  Rig rig;
+  Listed job(100, {2, 3, 50, 51, 98, 99});
+  ASSERT_TRUE(rig.worker().submit(job.work));
+  const auto metas = rig.poll();
+  EXPECT_EQ(chunk_numbers(metas), (std::vector<std::uint32_t>{2, 3, 50, 51}));
+  for (const Sent& packet : metas) rig.answer(packet, {});
+  const auto data = rig.poll();
+  EXPECT_EQ(chunk_numbers(data), (std::vector<std::uint32_t>{2, 3, 50, 51}));
+  for (const Sent& packet : data) rig.echo(packet);
+  EXPECT_EQ(chunk_numbers(rig.poll()), (std::vector<std::uint32_t>{98, 99}));
+}
+
+TEST(SparseCollective, SendsEmptyForWhatItDoesNotHaveAndKeepsTheSum) {
+  Rig rig;
+  Listed job(10, {4, 7});
+  job.put(7, 1.5F);
+  ASSERT_TRUE(rig.worker().submit(job.work));
+  for (const Sent& packet : rig.poll()) {
+    EXPECT_EQ(packet.header.exponent, packet.header.chunk == 7 ? 127 : 0);
+    rig.answer(packet, {}, 127);
+  }
+  const auto sent = rig.poll();
+  ASSERT_EQ(sent.size(), 2u);
+  EXPECT_EQ(sent[0].header.kind, wire::Kind::kEmpty);
+  EXPECT_EQ(sent[1].header.kind, wire::Kind::kData);
+  for (const Sent& packet : sent) rig.answer(packet, {3 << 27, 0, 0, 0});
+  EXPECT_EQ(job.values[4 * 4], 0.75F);
+  EXPECT_EQ(job.values[4 * 7], 0.75F);
+  EXPECT_TRUE(rig.worker().poll_completion().has_value());
+}
+
+TEST(SparseCollective, TakesTheExponentFromTheScan) {
+  Rig rig;
+  Listed job(10, {4});
+  job.put(4, 1.0F);
+  job.scans[4].exponent = 200;  // the scan has the last word: memory is not read again
+  ASSERT_TRUE(rig.worker().submit(job.work));
+  EXPECT_EQ(rig.poll()[0].header.exponent, 200);
+}
+
+TEST(SparseCollective, AChunkThatTurnsOutToBeZeroIsSentEmptyWithoutAnyScan) {
+  for (const numeric::Scaling scaling : {numeric::Scaling::kBlockExponent, numeric::Scaling::kFixed}) {
+    Rig rig;
+    Listed job(4, {0, 1, 2, 3});
+    job.work.chunks = {};
+    job.work.scans = {};
+    job.work.format.scaling = scaling;
+    job.work.fixed_scale = 1e30F;
+    job.values[5] = 1.0F;
+    job.values[9] = -0.0F;
+    job.values[13] = 1e-44F;  // subnormal: not zero, though its exponent is
+    ASSERT_TRUE(rig.worker().submit(job.work));
+    std::vector<Sent> sent = rig.poll();
+    if (scaling == numeric::Scaling::kBlockExponent) {
+      for (const Sent& packet : sent) rig.echo(packet);
+      sent = rig.poll();
+    }
+    ASSERT_EQ(sent.size(), 4u);
+    EXPECT_EQ(sent[0].header.kind, wire::Kind::kEmpty);
+    EXPECT_EQ(sent[1].header.kind, wire::Kind::kData);
+    EXPECT_EQ(sent[2].header.kind, wire::Kind::kEmpty);
+    EXPECT_EQ(sent[3].header.kind, wire::Kind::kData);
+    for (const Sent& packet : sent) rig.echo(packet);
+    EXPECT_GT(job.values[5], 0.0F);
+    EXPECT_FALSE(std::signbit(job.values[9]));
+  }
+}
+
+TEST(SparseCollective, AnotherListAtAnotherWorkerIsFoundOut) {
+  Rig rig;
+  Listed job(10, {4, 7});
+  ASSERT_TRUE(rig.worker().submit(job.work));
+  const auto sent = rig.poll();
+  wire::Header other = sent[0].header;
+  other.kind = wire::Kind::kResult;
+  other.chunk = 5;
+  rig.deliver(Rig::datagram(other, {}));
+  const auto completion = rig.worker().poll_completion();
+  ASSERT_TRUE(completion.has_value());
+  EXPECT_EQ(completion->status, Status::kDiverged);
+}
+
+// ---- Votes ----
+
+TEST(Vote, TheCompletionTellsTheLargest) {
+  Rig rig;
+  Integers job(std::vector<std::int32_t>(4 * 6, 1));
+  job.work.vote = 90;
+  ASSERT_TRUE(rig.worker().submit(job.work));
+  for (auto sent = rig.poll(); !sent.empty(); sent = rig.poll()) {
+    for (const Sent& packet : sent) {
+      const bool last = packet.header.chunk == 5;
+      EXPECT_EQ(packet.header.exponent, last ? 90 : 0);
+      rig.answer(packet, {1, 1, 1, 1}, last ? 120 : 0);
+    }
+  }
+  const auto completion = rig.worker().poll_completion();
+  ASSERT_TRUE(completion.has_value());
+  EXPECT_EQ(completion->vote, 120);
+}
+
+TEST(Vote, DoesNotDisturbTheExponentsOfBlockFloatingPoint) {
+  Rig rig;
+  Listed job(1, {0});
+  job.put(0, 1.0F);
+  job.work.vote = 200;
+  ASSERT_TRUE(rig.worker().submit(job.work));
+  const auto meta = rig.poll();
+  ASSERT_EQ(meta.size(), 1u);
+  EXPECT_EQ(meta[0].header.exponent, 127);
+  rig.answer(meta[0], {}, 127);
+  const auto data = rig.poll();
+  ASSERT_EQ(data.size(), 1u);
+  EXPECT_EQ(data[0].header.exponent, 200);
+  rig.echo(data[0]);
+  EXPECT_EQ(job.values[0], 1.0F);
+}
+
+TEST(Vote, NotFiniteUnderAFixedScaleOverridesIt) {
+  Rig rig;
+  Listed job(1, {0});
+  job.put(0, INFINITY);
+  job.work.format.scaling = numeric::Scaling::kFixed;
+  job.work.vote = 200;
+  ASSERT_TRUE(rig.worker().submit(job.work));
+  const auto sent = rig.poll();
+  ASSERT_EQ(sent.size(), 1u);
+  EXPECT_EQ(sent[0].header.exponent, numeric::kExponentNotFinite);
+}
+
+TEST(RoundTripChunks, IsTheWindowScaledToAnEmptyPath) {
+  WorkerConfig config = small_config();
+  config.slots = 64;
+  config.window_initial = 32;
+  Rig rig(config);
+  const auto one_collective = [&rig](TimeNs round_trip) {
+    Integers job(std::vector<std::int32_t>(4 * 128, 1));
+    EXPECT_TRUE(rig.worker().submit(job.work));
+    for (auto sent = rig.poll(); !sent.empty(); sent = rig.poll()) {
+      rig.now += round_trip;
+      for (const Sent& packet : sent) rig.echo(packet);
+    }
+    return rig.worker().poll_completion()->round_trip_chunks;
+  };
+  one_collective(kMillisecond / 10);
+  std::uint32_t chunks = 0;
+  for (int i = 0; i < 4; ++i) chunks = one_collective(kMillisecond);
+  EXPECT_NEAR(chunks, static_cast<double>(rig.worker().stats().window) / 10, 1.5);
+}
+
+}  // namespace
+}  // namespace wiresum::worker

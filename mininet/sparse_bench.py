@@ -1,0 +1,255 @@
+"""Sparse all-reduce, dense all-reduce and Gloo on shaped links: python mininet/sparse_bench.py --help. Needs root.
+
+Theory of operation. On a star of namespaces (`star.py`) every worker is one process with three groups
+(`sparse_rank.py`), so that all three ways sum the very same tensors, in turns. A repetition draws new blocks; all ranks
+are told to go at once, and the clock runs from the first rank's start to the last rank's end. Every sum is checked,
+element by element. The first repetitions of each case are not counted: in them the workers find out whether it pays
+to ask which blocks there are (docs/sparse.md).
+
+What can be reached: blocks of the union cross each worker's link downwards once, so the time is at least the share of
+the dense time that the union is of all blocks.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from links import Link
+from sparse_rank import chosen_blocks
+from star import STAR_DEVICE, Host, Star, StarError, check_prerequisites, termination_as_exit
+from systems import CONTROL_PORT, WIRESUM_PORT
+
+FOLDER = Path(__file__).resolve().parent
+GROUPS = ("sparse", "dense", "gloo")
+BLOCK = 360  # floats in a packet at an MTU of 1500
+REPORT_COLUMNS = 120
+WARM_UPS = 4
+
+
+class BenchError(RuntimeError):
+    """A rank ended, or said something else than it was asked for; the text says where its log is."""
+
+
+@dataclass
+class Case:
+    """One kind of tensor. `records` are by group, one for each repetition."""
+
+    placement: str
+    sparsity: float
+    loss: float
+    union_share: float
+    records: dict[str, list[dict[str, Any]]] = field(default_factory=lambda: {group: [] for group in GROUPS})
+
+    def seconds(self, group: str) -> float:
+        return float(statistics.median(record["seconds"] for record in self.records[group]))
+
+    def bytes_ratio(self) -> float:
+        """Bytes that a worker sent, to those of its blocks, headers and prologue."""
+        ratios = [
+            sent / needed
+            for record in self.records["sparse"]
+            for sent, needed in zip(record["bytes_sent"], record["bytes_needed"], strict=True)
+        ]
+        return float(statistics.median(ratios))
+
+
+class Ranks:
+    """The processes, and a switch for them."""
+
+    def __init__(self, star: Star, logs: Path) -> None:
+        self._logs = logs
+        self._processes: list[subprocess.Popen[str]] = []
+        control = f"{star.switch.management_address}:{CONTROL_PORT}"
+        command = [sys.executable, "-m", "wiresum.cli", "switch", "--bind", star.switch.address, "--control", control]
+        with (logs / "sparse-switch.log").open("w") as log:
+            self._switch = star.switch.popen(command, environment=os.environ, stdout=log, stderr=subprocess.STDOUT)
+        for rank, worker in enumerate(star.workers):
+            self._processes.append(self._start(rank, worker, star, control))
+        self._expect("hello")
+
+    def _start(self, rank: int, worker: Host, star: Star, control: str) -> subprocess.Popen[str]:
+        variables = {
+            "RANK": str(rank),
+            "LOCAL_RANK": "0",
+            "WORLD_SIZE": str(len(star.workers)),
+            "MASTER_ADDR": star.workers[0].management_address,
+            "MASTER_PORT": str(WIRESUM_PORT),
+            "OMP_NUM_THREADS": "1",
+            "WIRESUM_SWITCH": control,
+            "WIRESUM_ADDRESS": worker.address,
+            "GLOO_SOCKET_IFNAME": "manage0",
+        }
+        command = [sys.executable, str(FOLDER / "sparse_rank.py"), STAR_DEVICE]
+        with (self._logs / f"sparse-rank{rank}.log").open("w") as log:
+            pipe = subprocess.PIPE
+            return worker.popen(command, environment=os.environ | variables, stdin=pipe, stdout=pipe, stderr=log)
+
+    def prepare(self, elements: int, case: Case, draw: int) -> None:
+        self._tell(f"prepare {elements} {BLOCK} {case.placement} {case.sparsity} {draw}")
+        self._expect("ready")
+
+    def go(self, group: str) -> dict[str, Any]:
+        self._tell(f"go {group}")
+        answers = [json.loads(line) for line in self._answers()]
+        end_ns = max(answer["end_ns"] for answer in answers)
+        wrong = sum(answer["wrong_elements"] for answer in answers)
+        if wrong:
+            raise BenchError(f"{wrong} elements of a sum by '{group}' are wrong")
+        return {
+            "seconds": (end_ns - min(answer["start_ns"] for answer in answers)) / 1e9,
+            "bytes_sent": [answer["bytes_sent"] for answer in answers],
+            "bytes_needed": [answer["bytes_needed"] for answer in answers],
+        }
+
+    def close(self) -> None:
+        for process in self._processes:
+            process.communicate(timeout=60)  # closes its standard input, which ends it
+        self.abandon()
+
+    def abandon(self) -> None:
+        for process in [*self._processes, self._switch]:
+            process.kill()
+            process.wait()
+
+    def _tell(self, line: str) -> None:
+        for process in self._processes:
+            assert process.stdin is not None
+            process.stdin.write(line + "\n")
+            process.stdin.flush()
+
+    def _answers(self) -> list[str]:
+        lines = []
+        for rank, process in enumerate(self._processes):
+            assert process.stdout is not None
+            line = process.stdout.readline()
+            if not line:
+                raise BenchError(f"rank {rank} has ended: see {self._logs / f'sparse-rank{rank}.log'}")
+            lines.append(line.strip())
+        return lines
+
+    def _expect(self, word: str) -> None:
+        for rank, line in enumerate(self._answers()):
+            if line != word:
+                raise BenchError(f"rank {rank} says {line!r} and not {word!r}")
+
+
+def union_share(workers: int, blocks: int, placement: str, sparsity: float) -> float:
+    union = np.zeros(blocks, np.bool_)
+    for rank in range(workers):
+        union |= chosen_blocks(blocks, placement, sparsity, 1, rank)
+    return float(union.mean())
+
+
+def measure(options: argparse.Namespace, console: Console) -> list[Case]:
+    elements = options.bytes // 4
+    blocks = -(-elements // BLOCK)
+    cases = []
+    with Star(options.workers, Link(options.link_mbit)) as star:
+        ranks = Ranks(star, options.logs)
+        try:
+            for loss in options.losses:
+                star.reshape(Link(options.link_mbit, loss=loss))
+                for placement in ("aligned", "independent"):
+                    for sparsity in options.sparsities:
+                        share = union_share(options.workers, blocks, placement, sparsity)
+                        case = Case(placement, sparsity, loss, share)
+                        repeat(ranks, case, elements, options.repetitions)
+                        console.print(line_of(case))
+                        cases.append(case)
+            ranks.close()
+        except BaseException:
+            ranks.abandon()
+            raise
+    return cases
+
+
+def repeat(ranks: Ranks, case: Case, elements: int, repetitions: int) -> None:
+    for repetition in range(WARM_UPS + repetitions):
+        ranks.prepare(elements, case, draw=repetition)
+        for group in GROUPS:
+            is_warm_up = repetition < WARM_UPS
+            # What has nothing to find out needs one. Gloo over TCP crawls where packets are lost: allreduce_bench.py
+            # shows that.
+            if group != "sparse" and (repetition < WARM_UPS - 1 or (group == "gloo" and case.loss)):
+                continue
+            record = ranks.go(group)
+            if not is_warm_up:
+                case.records[group].append(record)
+
+
+def line_of(case: Case) -> str:
+    return f"{case.placement}, {case.sparsity:.0%} sparse, {case.loss:.0%} loss: {case.seconds('sparse') * 1e3:.1f} ms"
+
+
+def table_of(cases: Sequence[Case], options: argparse.Namespace) -> Table:
+    title = f"{options.workers} workers, {options.link_mbit:g} Mbit/s, {options.bytes / 1e6:g} MB fp32; medians"
+    table = Table(title=title)
+    for column in ("blocks", "sparsity", "loss", "union", "sparse", "dense", "Gloo"):
+        table.add_column(column, justify="right")
+    for column in ("faster than dense", "of the bound", "bytes / needed"):
+        table.add_column(column, justify="right")
+    for case in cases:
+        sparse_s, dense_s = case.seconds("sparse"), case.seconds("dense")
+        gloo = f"{case.seconds('gloo') * 1e3:.1f} ms" if case.records["gloo"] else "-"
+        table.add_row(
+            case.placement,
+            f"{case.sparsity:.0%}",
+            f"{case.loss:.0%}",
+            f"{case.union_share:.1%}",
+            f"{sparse_s * 1e3:.1f} ms",
+            f"{dense_s * 1e3:.1f} ms",
+            gloo,
+            f"{dense_s / sparse_s:.2f}",
+            f"{case.union_share * dense_s / sparse_s:.2f}",
+            f"{case.bytes_ratio():.3f}",
+        )
+    return table
+
+
+def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
+    parser.add_argument("--workers", type=int, default=8, help="workers (default: %(default)s)")
+    parser.add_argument("--link-mbit", type=float, default=100.0, help="rate of every link (default: %(default)s)")
+    parser.add_argument("--bytes", type=int, default=8_000_000, help="bytes of the tensor (default: %(default)s)")
+    parser.add_argument("--repetitions", type=int, default=5, help="of each case (default: %(default)s)")
+    parser.add_argument(
+        "--sparsities", type=float, nargs="+", default=[0.99, 0.9, 0.6, 0.0], help="shares of zero blocks"
+    )
+    parser.add_argument("--losses", type=float, nargs="+", default=[0.0, 0.01], help="in each direction of every link")
+    parser.add_argument("--json", type=Path, default=Path("build/bench/sparse.json"), help="where the records go")
+    options = parser.parse_args(arguments)
+    options.logs = options.json.parent / "log"
+    return options
+
+
+def main(arguments: Sequence[str]) -> int:
+    options = parse_options(arguments)
+    console = Console(highlight=False, soft_wrap=True, width=REPORT_COLUMNS)
+    try:
+        check_prerequisites()
+    except StarError as error:
+        console.print(str(error), style="red", markup=False)
+        return 2
+    options.logs.mkdir(parents=True, exist_ok=True)
+    with termination_as_exit():
+        cases = measure(options, console)
+    options.json.write_text(json.dumps([vars(case) for case in cases], indent=1) + "\n")
+    console.print(table_of(cases, options))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

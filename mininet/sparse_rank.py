@@ -1,0 +1,130 @@
+"""One rank of the sparse benchmark: a process with three groups, which sums the same tensor in three ways.
+
+`sparse_bench.py` starts it in a worker's namespace and talks to it over its standard streams, one line a message:
+
+    hello                                                            all groups are there
+    prepare ELEMENTS BLOCK PLACEMENT SPARSITY DRAW        -> ready   the tensor's blocks are chosen
+    go GROUP                                              -> {JSON}  times (CLOCK_MONOTONIC), wrong elements, bytes
+
+Values are small integers, so that every sum is exact in whatever order it is made.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import torch.distributed as dist
+
+import wiresum.torch
+
+TIMEOUT = timedelta(seconds=300)
+HEADER_BYTES = 24
+
+Blocks = npt.NDArray[np.bool_]
+
+
+def chosen_blocks(count: int, placement: str, sparsity: float, draw: int, rank: int) -> Blocks:
+    """The blocks that a rank has: exactly a share of 1 - sparsity, at random; the same at all ranks where aligned."""
+    seed = [draw, 0 if placement == "aligned" else 1 + rank]
+    present = np.zeros(count, np.bool_)
+    present[np.random.default_rng(seed).permutation(count)[: round((1 - sparsity) * count)]] = True
+    return present
+
+
+class Rank:
+    """The groups, and the tensor of the current case."""
+
+    def __init__(self, star_device: str) -> None:
+        torch.set_num_threads(1)
+        dist.init_process_group("wiresum", timeout=TIMEOUT)
+        self.rank, self.size = dist.get_rank(), dist.get_world_size()
+        options = wiresum.torch.Options(sparse=False)
+        dense = dist.new_group(backend="wiresum", timeout=TIMEOUT, pg_options=options)
+        # Wiresum's own Gloo stays on the management network; the one that is measured runs over the star.
+        os.environ["GLOO_SOCKET_IFNAME"] = star_device
+        self.groups = {
+            "sparse": dist.group.WORLD,
+            "dense": dense,
+            "gloo": dist.new_group(backend="gloo", timeout=TIMEOUT),
+        }
+        self.own = torch.empty(0)
+        self.expected = torch.empty(0)
+        self.bytes_needed = 0
+
+    def prepare(self, elements: int, block: int, placement: str, sparsity: float, draw: int) -> None:
+        count = -(-elements // block)
+        self.own = torch.zeros(elements)
+        self.expected = torch.zeros(elements)
+        union = np.zeros(count, np.bool_)
+        for rank in range(self.size):
+            present = chosen_blocks(count, placement, sparsity, draw, rank)
+            union |= present
+            values = torch.from_numpy(np.repeat(present, block)[:elements].astype(np.float32) * (rank + 1))
+            self.expected += values
+            if rank == self.rank:
+                self.own = values
+                mine = int(present.sum())
+        self.bytes_needed = bytes_needed(count, int(union.sum()), mine, block)
+
+    def go(self, name: str) -> dict[str, Any]:
+        group = self.groups[name]
+        tensor = self.own.clone()
+        bytes_before = self._bytes_sent(name)
+        start_ns = time.monotonic_ns()
+        dist.all_reduce(tensor, group=group)
+        end_ns = time.monotonic_ns()
+        return {
+            "start_ns": start_ns,
+            "end_ns": end_ns,
+            "wrong_elements": int((tensor != self.expected).sum()),
+            "bytes_sent": self._bytes_sent(name) - bytes_before,
+            "bytes_needed": self.bytes_needed if name == "sparse" else 0,
+        }
+
+    def _bytes_sent(self, name: str) -> int:
+        if name == "gloo":
+            return 0
+        network = wiresum.torch.stats(self.groups[name]).network
+        assert network is not None
+        return network.bytes_sent
+
+
+def bytes_needed(blocks: int, union: int, mine: int, block: int) -> int:
+    """UDP payload of the blocks that a worker has, the headers of the others, and the prologue (docs/sparse.md)."""
+    packet = HEADER_BYTES + 4 * block
+    prologue = -(-blocks // (4 * block)) * packet
+    return mine * packet + (union - mine) * HEADER_BYTES + prologue
+
+
+def serve(rank: Rank) -> None:
+    commands: dict[str, Callable[..., Any]] = {
+        "prepare": lambda elements, block, placement, sparsity, draw: rank.prepare(
+            int(elements), int(block), placement, float(sparsity), int(draw)
+        ),
+        "go": rank.go,
+    }
+    print("hello", flush=True)
+    for line in sys.stdin:
+        name, *arguments = line.split()
+        answer = commands[name](*arguments)
+        print("ready" if answer is None else json.dumps(answer), flush=True)
+
+
+def main(arguments: list[str]) -> None:
+    if len(arguments) != 1:
+        sys.exit("usage: sparse_rank.py STAR_DEVICE (sparse_bench.py starts it)")
+    serve(Rank(arguments[0]))
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
