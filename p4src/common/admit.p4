@@ -22,7 +22,7 @@ control Admit(in headers_t hdr, inout metadata_t meta) {
         key = {
             meta.ingress_port : exact @name("ingress_port");
             hdr.ipv4.src : exact @name("source");
-            meta.thread : exact @name("thread");
+            hdr.udp.dst_port[3:0] : exact @name("thread");
             hdr.wiresum.job : exact @name("job");
             hdr.wiresum.key : exact @name("key");
             hdr.wiresum.worker : exact @name("worker");

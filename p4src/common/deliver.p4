@@ -6,7 +6,7 @@ control Deliver(inout headers_t hdr, inout metadata_t meta) {
     action deliver_to(mac_t mac, address_t address, bit<16> port) {
         hdr.ethernet.dst = mac;
         hdr.ipv4.dst = address;
-        hdr.udp.dst_port = port + (bit<16>)meta.thread;
+        hdr.udp.dst_port = port + meta.thread;
     }
 
     // A copy for which there is no entry goes nowhere: its job has just ended.
@@ -53,10 +53,14 @@ control Lose(in headers_t hdr, in port_t egress_port, inout metadata_t meta) {
         size = LOSE_ENTRIES;
     }
 
+    action compare_with_chance() {
+        meta.above_chance = meta.dice |-| meta.chance;
+    }
+
     apply {
         lose.apply();
-        bit<16> above = meta.dice |-| meta.chance;  // 0 if it is not above
-        if (meta.losing == 1 && above == 0) {
+        compare_with_chance();
+        if (meta.losing == 1 && meta.above_chance == 0) {
             meta.lost = 1;
         }
     }

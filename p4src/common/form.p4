@@ -17,8 +17,8 @@ control Form(in headers_t hdr, inout metadata_t meta) {
             hdr.wiresum.version : ternary;
             hdr.wiresum.kind : ternary;
             hdr.udp.length : ternary;
-            hdr.wiresum.cell[0:0] : ternary;
-            hdr.wiresum.round[0:0] : ternary;
+            hdr.wiresum.cell[0:0] : ternary @name("cell_parity");
+            hdr.wiresum.round[0:0] : ternary @name("round_parity");
         }
         actions = { well_formed; fits; @defaultonly NoAction; }
         const default_action = NoAction();

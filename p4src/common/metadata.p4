@@ -27,7 +27,6 @@ struct metadata_t {
     // parser
     bit<1> to_switch_port;  // UDP over IPv4, to a port of ours
     bit<1> damaged;       // the frame ends before its headers do, or they are damaged
-    bit<4> thread;
     port_t ingress_port;
 
     // form
@@ -60,6 +59,8 @@ struct metadata_t {
     bit<3> fate;
     bit<3> reason;
 
+    // result
+    bit<16> thread;       // of sender and receivers
     bit<1> edited;        // its IPv4 header, by us
 
     // forward
@@ -71,5 +72,6 @@ struct metadata_t {
     bit<16> dice;      // drawn by the target
     bit<1> losing;
     bit<16> chance;
+    bit<16> above_chance;  // by how much the dice are above; 0 if they are not
     bit<1> lost;
 }

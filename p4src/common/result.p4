@@ -21,6 +21,7 @@ control Result(inout headers_t hdr, inout metadata_t meta) {
         hdr.ipv4.flags = IPV4_DO_NOT_FRAGMENT;
         hdr.ipv4.ttl = IPV4_TTL;
         hdr.udp.src_port = hdr.udp.dst_port;
+        meta.thread = hdr.udp.dst_port & THREAD_MASK;
         hdr.udp.checksum = 0;  // over IPv4: none
         meta.edited = 1;
     }

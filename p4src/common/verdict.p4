@@ -46,6 +46,9 @@ control Verdict(inout metadata_t meta) {
         }
         actions = { refuse_stray; refuse; hold; complete; resend; }
         const default_action = hold();
+#ifdef SIZES_OF_CONSTANT_TABLES
+        size = 9;
+#endif
         const entries = {
             (0, _, _, _, _, _, _) : refuse_stray(REASON_MALFORMED);
             (1, 0, _, _, _, _, _) : refuse_stray(REASON_UNKNOWN);

@@ -12,6 +12,7 @@
 // The switch's base UDP port; the low four bits are the thread.
 #define SWITCH_PORT 0xA9E0
 #define SWITCH_PORT_MASK 0xFFF0
+#define THREAD_MASK 0x000F
 
 #define WIRE_VERSION 1
 #define KIND_DATA 0

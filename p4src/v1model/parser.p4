@@ -12,9 +12,8 @@ parser SwitchParser(packet_in packet, out headers_t hdr, inout metadata_t meta, 
 
     state arp {
         packet.extract(hdr.arp);
-        transition select(hdr.arp.hardware_type, hdr.arp.protocol_type, hdr.arp.hardware_length,
-                          hdr.arp.protocol_length) {
-            (1, ETHERTYPE_IPV4, 6, 4) : arp_ipv4;
+        transition select(hdr.arp.protocol_type, hdr.arp.hardware_length, hdr.arp.protocol_length) {
+            (ETHERTYPE_IPV4, 6, 4) : arp_ipv4;
             default : accept;
         }
     }
@@ -51,7 +50,6 @@ parser SwitchParser(packet_in packet, out headers_t hdr, inout metadata_t meta, 
 
     state to_switch_port {
         meta.to_switch_port = 1;
-        meta.thread = hdr.udp.dst_port[3:0];
         // The upper bits: is the length below 32, that of a packet without payload?
         transition select(hdr.udp.length[15:5]) {
             0 : accept;

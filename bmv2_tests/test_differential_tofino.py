@@ -1,0 +1,87 @@
+"""The same random packets into the Tofino program and into the software switch: byte for byte the same comes out."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from itertools import chain
+
+import pytest
+
+from frames import UdpFrame
+from test_differential import Answer, Software
+from tna_interpreter.switch import Switch
+from tofino_network import MAIN, SWITCH_PORT, TofinoNetwork
+from traffic import Sending, Traffic
+from vectors import Job, Member
+from wiresum.controller import Endpoint, JobEntry
+
+PACKETS = 500
+JOBS = ((3, 1, 4), (2, 2, 4), (1, 1, 1))
+"""Workers, threads, slots."""
+DROPPED = {"duplicate", "stale", "out_of_lease", "unknown", "malformed"}
+
+
+def job_entry(index: int) -> JobEntry:
+    workers, threads, slots = JOBS[index]
+    return JobEntry(
+        job=index + 1,
+        key=0x11111111 * (index + 1),
+        workers=workers,
+        threads=threads,
+        lanes=64,
+        slot_base=4 * index,
+        slots=slots,
+        round_first=1,
+        endpoints=(Endpoint("127.0.0.1", 1),) * workers,  # whoever admits it puts the addresses in
+    )
+
+
+class Tofino:
+    def __init__(self, switch: Switch, entries: list[JobEntry]) -> None:
+        self._network = TofinoNetwork(switch)
+        self._entries = entries
+        for e in entries:
+            job = Job(e.job, e.key, e.workers, e.threads, e.lanes, e.slot_base, e.slots, e.round_first)
+            self._network.admit(job)
+
+    def play(self, sending: Sending) -> tuple[str, list[Answer]]:
+        """The reason that was counted, and what came out."""
+        sender = Member(self._entries[sending.job].job, sending.source)
+        before = self._network.packets()
+        frame = self._network.frame(self._network.host(sender), sending.datagram, thread=sending.thread)
+        copies = self._network.send(self._network.port(sender), frame.pack())
+        ((reason, count),) = (self._network.packets() - before).items()
+        assert count == 1
+        return reason, [self._answer(UdpFrame.unpack(copy.frame)) for copy in copies]
+
+    def _answer(self, frame: UdpFrame) -> Answer:
+        members = [Member(entry.job, worker) for entry in self._entries for worker in range(entry.workers)]
+        (receiver,) = (member for member in members if self._network.host(member) == frame.target)
+        thread = frame.target_port - self._network.base_port(receiver)
+        assert frame.source_port == SWITCH_PORT + thread
+        return Answer(receiver.job - 1, receiver.worker, thread, frame.payload)
+
+
+@pytest.fixture(scope="module")
+def switch() -> Switch:
+    return Switch(MAIN)
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_tofino_program_and_the_software_switch_answer_alike(seed: int, switch: Switch) -> None:
+    entries = [job_entry(index) for index in range(len(JOBS))]
+    traffic = Traffic(seed, entries)
+    results, reasons = 0, set()
+    with ExitStack() as cleanup:
+        tofino, software = Tofino(switch, entries), Software(entries, cleanup)
+        for sending in chain(traffic.opening(), traffic.packets(PACKETS)):
+            before = software.totals()
+            expected = [answer for answers in software.play([sending]).values() for answer in answers]
+            after = software.totals()
+            reason, found = tofino.play(sending)
+            assert sorted(found) == sorted(expected), f"seed {seed}: {sending}"
+            assert [name for name in after if after[name] != before[name]] == [reason], f"seed {seed}: {sending}"
+            results += bool(found)
+            reasons.add(reason)
+    assert results > PACKETS // 10, "most traffic means something"
+    assert reasons >= DROPPED | {"admitted", "resent"}, f"seed {seed}: each reason was met"

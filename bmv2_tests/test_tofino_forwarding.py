@@ -1,0 +1,180 @@
+"""What the Tofino program does besides aggregation: other hosts' traffic, its own address, every copy of a RESULT."""
+
+from __future__ import annotations
+
+import struct
+from ipaddress import IPv4Address
+
+import pytest
+
+from frames import Host, UdpFrame, arp_frame, icmp_frame
+from tna_interpreter.switch import Copy, Switch
+from tna_interpreter.tables import Match
+from tofino_network import FLOOD_GROUP, MAIN, STRANGER, SWITCH, SWITCH_PORT, TofinoNetwork
+from vectors import Job, Member
+
+JOB = Job(number=7, key=0xC0FFEE01, workers=3, threads=1, lanes=64, slot_base=0, slots=4, round_first=1)
+MEMBERS = JOB.members
+ELSEWHERE = Host(bytes.fromhex("02000000aaaa"), IPv4Address("10.2.0.1"))
+HEADER = struct.Struct("!BBHIBBHIII")
+DATA, EMPTY, META = 0, 1, 3
+
+
+@pytest.fixture(scope="module")
+def switch() -> Switch:
+    return Switch(MAIN)
+
+
+@pytest.fixture
+def network(switch: Switch) -> TofinoNetwork:
+    made = TofinoNetwork(switch)
+    made.admit(JOB)
+    return made
+
+
+def contribution(member: Member, kind: int = DATA, word: int = 1, round_number: int = 1) -> bytes:
+    fields = (member.worker, 0, round_number & 1, round_number, 1, 0)
+    return HEADER.pack(1 << 4 | kind, 0, JOB.number, JOB.key, *fields) + struct.pack("!I", word) * 64 * (kind == DATA)
+
+
+def contribute(network: TofinoNetwork, member: Member, kind: int = DATA, *, ecn: int = 0, word: int = 1) -> list[Copy]:
+    frame = network.frame(network.host(member), contribution(member, kind, word), ecn=ecn)
+    return network.send(network.port(member), frame.pack())
+
+
+def complete(network: TofinoNetwork, kind: int = DATA, *, ecn: int = 0) -> list[Copy]:
+    for member in MEMBERS[:-1]:
+        assert contribute(network, member, kind) == []
+    return contribute(network, MEMBERS[-1], kind, ecn=ecn)
+
+
+@pytest.mark.parametrize("payload", [b"", b"x" * 18, contribution(MEMBERS[0]), contribution(MEMBERS[0], EMPTY)])
+def test_traffic_of_others_is_flooded_untouched_but_not_back(network: TofinoNetwork, payload: bytes) -> None:
+    network.switch.groups[FLOOD_GROUP] = [(port, 0) for port in (1, 2, 3)]
+    frame = UdpFrame(STRANGER, ELSEWHERE, 5000, SWITCH_PORT, payload, ecn=1, dscp=9, ttl=3).pack()
+    sent = network.send(2, frame)
+    assert [(copy.port, copy.frame) for copy in sent] == [(1, frame), (3, frame)]
+    assert network.packets().total() == 0
+
+
+def test_known_host_gets_its_frames_at_its_port_alone(network: TofinoNetwork) -> None:
+    network.switch.groups[FLOOD_GROUP] = [(port, 0) for port in (1, 2, 3)]
+    match = {"mac": int.from_bytes(ELSEWHERE.mac, "big")}
+    network.switch.program.tables["forward"].insert(match, "forward_to", {"port": 3})
+    frame = UdpFrame(STRANGER, ELSEWHERE, 5000, 80, b"hello").pack()
+    assert [(copy.port, copy.frame) for copy in network.send(1, frame)] == [(3, frame)]
+
+
+@pytest.mark.parametrize("length", [14, 20, 33, 34, 41, 42, 65, 66, 100, 321])
+def test_cut_frames_of_others_pass_untouched(network: TofinoNetwork, length: int) -> None:
+    network.switch.groups[FLOOD_GROUP] = [(1, 0)]
+    frame = UdpFrame(STRANGER, ELSEWHERE, 5000, SWITCH_PORT, contribution(MEMBERS[0])).pack()[:length]
+    assert [(copy.port, copy.frame) for copy in network.send(2, frame)] == [(1, frame)]
+
+
+@pytest.mark.parametrize("length", [42, 65, 66, 321])
+def test_cut_contribution_is_refused_as_malformed(network: TofinoNetwork, length: int) -> None:
+    frame = network.frame(network.host(MEMBERS[0]), contribution(MEMBERS[0])).pack()
+    assert network.send(network.port(MEMBERS[0]), frame[:length]) == []
+    assert network.packets() == {"malformed": 1}
+
+
+def test_contribution_with_a_wrong_ipv4_checksum_is_refused(network: TofinoNetwork) -> None:
+    frame = bytearray(network.frame(network.host(MEMBERS[0]), contribution(MEMBERS[0])).pack())
+    frame[14 + 8] ^= 1  # the TTL
+    assert network.send(network.port(MEMBERS[0]), bytes(frame)) == []
+    assert network.packets() == {"malformed": 1}
+    complete(network)
+    assert network.results(JOB.number) == 1
+
+
+def test_frame_of_others_with_a_wrong_ipv4_checksum_keeps_it(network: TofinoNetwork) -> None:
+    network.switch.groups[FLOOD_GROUP] = [(1, 0)]
+    frame = bytearray(UdpFrame(STRANGER, ELSEWHERE, 5000, 80, b"hello").pack())
+    frame[14 + 8] ^= 1
+    assert network.send(2, bytes(frame))[0].frame == bytes(frame)
+
+
+def test_arp_for_the_switch_is_answered(network: TofinoNetwork) -> None:
+    asked = Host(bytes(6), SWITCH.address)
+    (answer,) = network.send(5, arp_frame(1, STRANGER, asked, to=b"\xff" * 6) + bytes(18))
+    assert answer.port == 5
+    assert answer.frame == arp_frame(2, SWITCH, STRANGER, to=STRANGER.mac) + bytes(18)
+
+
+def test_arp_for_others_is_flooded(network: TofinoNetwork) -> None:
+    network.switch.groups[FLOOD_GROUP] = [(1, 0), (5, 0)]
+    frame = arp_frame(1, STRANGER, Host(bytes(6), ELSEWHERE.address), to=b"\xff" * 6)
+    assert [(copy.port, copy.frame) for copy in network.send(5, frame)] == [(1, frame)]
+
+
+@pytest.mark.parametrize("body", [b"\x12\x34\x00\x01" + b"ping" * 8, b"\xf9\x00\x00\x00", b"\xf7\xff\x00\x00"])
+def test_ping_of_the_switch_is_answered(network: TofinoNetwork, body: bytes) -> None:
+    (answer,) = network.send(5, icmp_frame(8, STRANGER, SWITCH, body, ttl=9))
+    assert answer.port == 5
+    assert answer.frame == icmp_frame(0, SWITCH, STRANGER, body)
+
+
+def test_other_traffic_to_the_switch_is_dropped_and_counted(network: TofinoNetwork) -> None:
+    assert network.send(5, UdpFrame(STRANGER, SWITCH, 5000, 80, b"hello").pack()) == []
+    assert network.packets() == {"other": 1}
+
+
+@pytest.mark.parametrize("kind", [DATA, EMPTY, META])
+@pytest.mark.parametrize("ecn", [0, 1, 3])
+def test_congestion_mark_reaches_the_workers(network: TofinoNetwork, kind: int, ecn: int) -> None:
+    frames = [UdpFrame.unpack(copy.frame) for copy in complete(network, kind, ecn=ecn)]
+    assert [frame.ecn for frame in frames] == [ecn] * JOB.workers
+
+
+def test_only_packets_whose_sum_has_two_halves_pass_again(network: TofinoNetwork) -> None:
+    for kind, passes in ((META, 0), (EMPTY, 0), (DATA, 1)):
+        network.switch.restart()
+        made = TofinoNetwork(network.switch)
+        made.admit(JOB)
+        assert len(complete(made, kind)) == JOB.workers
+        assert network.switch.recirculated == passes
+
+
+def test_copy_without_a_receiver_is_lost(network: TofinoNetwork) -> None:
+    network.switch.groups[1].append((60, 9))
+    assert len(complete(network)) == JOB.workers
+
+
+def test_fault_injector_loses_the_copies_it_names(network: TofinoNetwork) -> None:
+    table = network.switch.program.tables["lose"]
+    table.insert({"receiver": Match(1, 0xFF)}, "lose_copies", {"chance": 0xFFFF})
+    survivors = {copy.port for copy in complete(network)}
+    assert survivors == {network.port(member) for member in MEMBERS if member.worker != 1}
+    assert [copy.port for copy in contribute(network, MEMBERS[0])] == [network.port(MEMBERS[0])]
+    assert contribute(network, MEMBERS[1]) == []
+
+
+def test_fault_injector_loses_about_the_share_it_is_told(network: TofinoNetwork) -> None:
+    network.switch.program.tables["lose"].insert({}, "lose_copies", {"chance": 0x3FFF})
+    complete(network)
+    tries = 400
+    answered = sum(len(contribute(network, MEMBERS[0])) for _ in range(tries))
+    assert 0.65 * tries < answered < 0.85 * tries  # the dice are seeded
+
+
+def test_counters_say_who_contributed(network: TofinoNetwork) -> None:
+    contribute(network, MEMBERS[0])
+    contribute(network, MEMBERS[0])
+    contribute(network, MEMBERS[2])
+    assert [network.contributions(member) for member in MEMBERS] == [1, 0, 1]
+    assert network.packets_of(JOB.number, "duplicate") == 1
+    assert network.results(JOB.number) == 0
+
+
+def test_sum_whose_cell_goes_on_between_the_passes_is_not_sent(network: TofinoNetwork) -> None:
+    """Another packet, of a newer round, writes the cell while the completing packet loops back."""
+    pass_once = network.switch.one_pass
+    for member in MEMBERS[:-1]:
+        contribute(network, member)
+    last = MEMBERS[-1]
+    completing = network.frame(network.host(last), contribution(last)).pack()
+    (looping,) = pass_once(network.port(last), completing)
+    newer = network.frame(network.host(last), contribution(last, word=99, round_number=3)).pack()
+    assert list(pass_once(network.port(last), newer)) == []
+    assert list(pass_once(looping.port, looping.frame)) == []

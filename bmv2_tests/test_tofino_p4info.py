@@ -1,0 +1,88 @@
+"""A controller cannot tell the Tofino program from bmv2's: same tables, keys, actions, counters and numbers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tna_interpreter.program import Program
+from tna_interpreter.switch import Switch
+from tofino_network import MAIN
+from wiresum import compiled
+
+HASHED = 0x00FFFF00
+"""Bits that are zero in the numbers of ids.p4, and hardly ever in those that a compiler makes up."""
+
+Described = dict[str, Any]
+"""By name, with all that a controller must know."""
+
+
+@pytest.fixture(scope="module")
+def bmv2() -> Any:
+    """The P4Info that the compiler made of the bmv2 program."""
+    protobuf = pytest.importorskip("google.protobuf.text_format", reason="needs: pip install 'wiresum[controller]'")
+    messages = pytest.importorskip("finsy.proto", reason="needs: pip install 'wiresum[controller]'")
+    return protobuf.Parse(compiled.load("v1model").p4info, messages.p4i.P4Info())
+
+
+@pytest.fixture(scope="module", params=[1, 2], ids=["tofino1", "tofino2"])
+def tofino(request: pytest.FixtureRequest) -> Program:
+    return Switch(MAIN, generation=request.param).program
+
+
+def p4info_tables(p4info: Any) -> Described:
+    actions = {action.preamble.id: action.preamble.name for action in p4info.actions}
+    match_type = p4info.tables[0].match_fields[0].MatchType.Name
+    return {
+        table.preamble.name: {
+            "number": table.preamble.id,
+            "key": [(field.name, field.bitwidth, match_type(field.match_type)) for field in table.match_fields],
+            "actions": {actions[reference.id].removeprefix(".") for reference in table.action_refs},
+            "size": table.size,
+        }
+        for table in p4info.tables
+    }
+
+
+def program_tables(program: Program) -> Described:
+    return {
+        name: {
+            "number": table.number,
+            "key": [(field.name, field.type.width, "EXACT" if field.exact else "TERNARY") for field in table.key],
+            "actions": set(table.actions),
+            "size": table.size,
+        }
+        for name, table in program.tables.items()
+        if table.number
+    }
+
+
+def test_tables_are_those_of_bmv2(tofino: Program, bmv2: Any) -> None:
+    expected, found = p4info_tables(bmv2), program_tables(tofino)
+    assert expected.keys() == found.keys()
+    for name, table in expected.items():
+        table["actions"] = {action.rpartition(".")[2] for action in table["actions"]}
+        if name == "verdict":  # whose entries are all constant, so that no controller needs its size
+            table["size"] = found[name]["size"]
+        assert found[name] == table, name
+
+
+def test_actions_are_those_of_bmv2(tofino: Program, bmv2: Any) -> None:
+    expected = {
+        action.preamble.name: (action.preamble.id, [(p.name, p.bitwidth) for p in action.params])
+        for action in bmv2.actions
+        if action.preamble.id & HASHED == 0
+    }
+    found = {
+        action.name: (action.number, [(name, type_.width) for name, type_ in action.parameters.items()])
+        for table in tofino.tables.values()
+        for action in table.actions.values()
+        if action.number
+    }
+    assert found == expected
+
+
+def test_counters_are_those_of_bmv2(tofino: Program, bmv2: Any) -> None:
+    expected = {counter.preamble.name: (counter.preamble.id, counter.size) for counter in bmv2.counters}
+    assert {name: (counter.number, counter.size) for name, counter in tofino.counters.items()} == expected

@@ -1,0 +1,148 @@
+"""A switch that runs the program: ports, the two pipelines, and what lies between them.
+
+Between ingress and egress the hardware's traffic manager sends a packet to a port, or a copy to each member of a
+multicast group. A port that loops back leads to the ingress again.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tna_interpreter.externs import Clock, PacketIn, PacketOut
+from tna_interpreter.program import Block, Program, runs_short
+from tna_interpreter.syntax import parse, preprocess
+from tna_interpreter.values import UNDEFINED, HardwareError, P4Error, Record, RecordType, fresh, zero
+
+RECIRCULATION_PORT = {1: 68, 2: 6}
+"""Within its pipe, by generation of Tofino."""
+PORTS_IN_PIPE = 128
+PARSER_ERROR_PARTIAL_HEADER = 2
+PASSES_MAX = 2
+"""Through the ingress: more would be more bandwidth than docs/tofino.md promises."""
+
+
+@dataclass(frozen=True)
+class Copy:
+    """A packet on its way to a port."""
+
+    port: int
+    frame: bytes
+    replica: int = 0
+    """Which of a multicast's copies."""
+
+
+class Pipe:
+    """Parser, control and deparser of one direction."""
+
+    def __init__(self, program: Program, blocks: Sequence[str], clock: Clock) -> None:
+        self._parser, self._control, self._deparser = (program.instantiate(block) for block in blocks)
+        self._clock = clock
+
+    def run(self, content: bytes) -> tuple[dict[str, Record], bytes]:
+        """One pass. Gives the architecture's metadata as the control left them, by type, and the packet."""
+        self._clock.passes += 1
+        packet_in, packet_out = PacketIn(content), PacketOut()
+        records: dict[str, Record] = {}
+        self._bind(self._parser, records, packet_in)
+        error = PARSER_ERROR_PARTIAL_HEADER if runs_short(self._parser) else 0
+        self._bind(self._control, records, None)
+        for name, record in records.items():
+            if name.endswith("_from_parser_t"):
+                record.fields["parser_err"] = error
+        self._control.run()
+        self._bind(self._deparser, records, packet_out)
+        self._deparser.run()
+        return records, packet_out.content + packet_in.rest()
+
+    @staticmethod
+    def _bind(block: Block, records: dict[str, Record], packet: PacketIn | PacketOut | None) -> None:
+        """Gives a block its parameters: each type of record is one and the same throughout a pass."""
+        for parameter in block.parameters:
+            if isinstance(parameter.type, RecordType):
+                name = parameter.type.name
+                if name not in records:
+                    records[name] = fresh(parameter.type) if parameter.direction == "out" else zero(parameter.type)
+                    if "ucast_egress_port" in records[name].fields:
+                        records[name].fields["ucast_egress_port"] = UNDEFINED  # no packet goes to port 0 by default
+                parameter.cell.value = records[name]
+            else:
+                parameter.cell.value = packet
+
+
+class Switch:
+    """A Tofino with the program loaded. `insert` and `groups` are what a controller sets."""
+
+    def __init__(self, main: Path, *, generation: int = 1, seed: int = 0) -> None:
+        if generation not in RECIRCULATION_PORT:
+            raise ValueError(f"generation must be 1 or 2, not {generation}")
+        clock = Clock()
+        self.program = Program(parse(preprocess(main, generation)), clock, random.Random(seed))
+        if len(self.program.pipeline) != 6:
+            raise P4Error("a pipeline has a parser, a control and a deparser for each direction")
+        self._ingress = Pipe(self.program, self.program.pipeline[:3], clock)
+        self._egress = Pipe(self.program, self.program.pipeline[3:], clock)
+        self._recirculation_port = RECIRCULATION_PORT[generation]
+        self.groups: dict[int, list[tuple[int, int]]] = {}
+        """Multicast groups: port and replica of each member."""
+        self.recirculated = 0
+
+    def restart(self) -> None:
+        """As after loading the program: registers and counters zero, no entries but the program's own."""
+        for register in self.program.registers.values():
+            register.clear()
+        for counter in self.program.counters.values():
+            counter.counts.clear()
+        for table in self.program.tables.values():
+            table.clear()
+        self.groups.clear()
+        self.recirculated = 0
+
+    def receive(self, port: int, frame: bytes) -> list[Copy]:
+        """What leaves, and where, when this frame comes in."""
+        sent: list[Copy] = []
+        arriving = [(port, frame)]
+        for _ in range(PASSES_MAX):
+            leaving = [copy for at, content in arriving for copy in self.one_pass(at, content)]
+            arriving = [(copy.port, copy.frame) for copy in leaving if self._loops_back(copy.port)]
+            sent += [copy for copy in leaving if not self._loops_back(copy.port)]
+            self.recirculated += len(arriving)
+            if not arriving:
+                return sent
+        raise HardwareError(f"a packet passes through the ingress more than {PASSES_MAX} times")
+
+    def _loops_back(self, port: int) -> bool:
+        return port % PORTS_IN_PIPE == self._recirculation_port
+
+    def one_pass(self, port: int, frame: bytes) -> Iterator[Copy]:
+        intrinsic = zero(self.program.type("ingress_intrinsic_metadata_t"))
+        intrinsic.fields["ingress_port"] = port
+        records, content = self._ingress.run(_on_wire(intrinsic) + bytes(self._port_metadata_bytes()) + frame)
+        to_manager = records["ingress_intrinsic_metadata_for_tm_t"].fields
+        if records["ingress_intrinsic_metadata_for_deparser_t"].fields["drop_ctl"] & 1:
+            return
+        copies = [Copy(member, content, replica) for member, replica in self.groups.get(to_manager["mcast_grp_a"], [])]
+        if to_manager["ucast_egress_port"] is not UNDEFINED:
+            copies.append(Copy(to_manager["ucast_egress_port"], content))
+        for copy in copies:
+            yield from [copy] if to_manager["bypass_egress"] else self._leave(copy)
+
+    def _port_metadata_bytes(self) -> int:
+        return self.program.constant("PORT_METADATA_SIZE") // 8
+
+    def _leave(self, copy: Copy) -> Iterator[Copy]:
+        intrinsic = zero(self.program.type("egress_intrinsic_metadata_t"))
+        intrinsic.fields["egress_port"] = copy.port
+        intrinsic.fields["egress_rid"] = copy.replica
+        records, content = self._egress.run(_on_wire(intrinsic) + copy.frame)
+        if not records["egress_intrinsic_metadata_for_deparser_t"].fields["drop_ctl"] & 1:
+            yield Copy(copy.port, content, copy.replica)
+
+
+def _on_wire(intrinsic: Record) -> bytes:
+    packet = PacketOut()
+    intrinsic.valid = True
+    packet.emit(intrinsic)
+    return packet.content

@@ -1,0 +1,130 @@
+"""Match and action."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+
+from tna_interpreter.expressions import Cell, Expression
+from tna_interpreter.externs import Clock, Once
+from tna_interpreter.values import UNDEFINED, VOID, Bits, P4Error, Undefined, UndefinedError
+
+
+class Action:
+    """`body` reads its parameters' values from `cells`."""
+
+    def __init__(self, name: str, number: int, parameters: Mapping[str, Bits], cells: Sequence[Cell]) -> None:
+        self.name = name
+        self.number = number
+        """Its identifier in P4Runtime; 0 where the program gives none."""
+        self.parameters = parameters
+        self._cells = cells
+        self.body: Callable[[], None] = lambda: None
+        """Set by who compiles it."""
+
+    def call(self, method: str, arguments: Sequence[Expression]) -> Expression:
+        if len(arguments) != len(self._cells):
+            raise P4Error(f"{self.name} takes {len(self._cells)} arguments, not {len(arguments)}")
+        return Expression(VOID, lambda: self.run([argument.read() for argument in arguments]))
+
+    def run(self, values: Sequence[int]) -> None:
+        for cell, value in zip(self._cells, values, strict=True):
+            cell.value = value
+        self.body()
+
+
+@dataclass(frozen=True)
+class Match:
+    """What one field of a key must be where `mask` has ones."""
+
+    value: int
+    mask: int
+
+
+@dataclass(frozen=True)
+class Entry:
+    matches: tuple[Match, ...]
+    action: Action
+    values: tuple[int, ...]
+
+    def fits(self, key: Sequence[int | Undefined]) -> bool:
+        """`UndefinedError` if that depends on an undefined field."""
+        doubtful = False
+        for value, match in zip(key, self.matches, strict=True):
+            if match.mask == 0:
+                continue
+            if isinstance(value, Undefined):
+                doubtful = True
+            elif value & match.mask != match.value:
+                return False
+        if doubtful:
+            raise UndefinedError("whether an entry matches depends on an undefined field")
+        return True
+
+
+@dataclass(frozen=True)
+class KeyField:
+    name: str
+    type: Bits
+    exact: bool
+    read: Callable[[], int | Undefined]
+
+
+class Table:
+    """Entries are tried in order: the first that matches counts."""
+
+    def __init__(self, name: str, number: int, clock: Clock) -> None:
+        self.name = name
+        self.number = number
+        self.key: tuple[KeyField, ...] = ()
+        self.actions: dict[str, Action] = {}
+        self.default: Entry | None = None
+        self.entries: list[Entry] = []
+        """Those of the program."""
+        self._inserted: list[Entry] = []
+        self.size = 0
+        self._once = Once(name, clock)
+
+    def call(self, method: str, arguments: Sequence[Expression]) -> Expression:
+        if method != "apply" or arguments:
+            raise P4Error(f"{self.name}.{method}() of a table")
+        return Expression(VOID, self.apply)
+
+    def apply(self) -> None:
+        self._once.use()
+        key = [field.read() for field in self.key]
+        try:
+            entry = next((entry for entry in chain(self.entries, self._inserted) if entry.fits(key)), self.default)
+        except UndefinedError as error:
+            names = [field.name for field, value in zip(self.key, key, strict=True) if value is UNDEFINED]
+            raise UndefinedError(f"table {self.name}: {error}: {', '.join(names)}") from error
+        if entry is not None:
+            entry.action.run(entry.values)
+
+    def insert(self, matches: Mapping[str, int | Match], action: str, parameters: Mapping[str, int]) -> None:
+        """As a controller does. A ternary field that is left out matches anything."""
+        if len(self._inserted) >= self.size:
+            raise P4Error(f"table {self.name} is full: it has {self.size} entries")
+        unknown = set(matches) - {field.name for field in self.key}
+        if unknown:
+            raise P4Error(f"table {self.name} has no key {', '.join(sorted(unknown))}")
+        of = self.actions[action]
+        if set(parameters) != set(of.parameters):
+            raise P4Error(f"action {action} has the parameters {', '.join(of.parameters)}")
+        values = tuple(parameters[name] for name in of.parameters)
+        if any(value > type_.mask for value, type_ in zip(values, of.parameters.values(), strict=True)):
+            raise P4Error(f"action {action}: a parameter is too large: {dict(parameters)}")
+        self._inserted.append(Entry(tuple(_match(field, matches) for field in self.key), of, values))
+
+    def clear(self) -> None:
+        """Without what a controller inserted."""
+        self._inserted.clear()
+
+
+def _match(field: KeyField, matches: Mapping[str, int | Match]) -> Match:
+    given = matches[field.name] if field.exact else matches.get(field.name, Match(0, 0))
+    match = given if isinstance(given, Match) else Match(given, field.type.mask)
+    if match.value & ~match.mask or match.mask > field.type.mask or (field.exact and match.mask != field.type.mask):
+        raise P4Error(f"key {field.name}: {match} does not suit {field.type.width} bits")
+    return match

@@ -1,0 +1,111 @@
+"""A Tofino that runs the program (interpreted), with workers at its ports and what a controller would have told it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from ipaddress import IPv4Address
+from pathlib import Path
+
+from frames import Host, UdpFrame
+from tna_interpreter.switch import Copy, Switch
+from vectors import Job, Member
+
+MAIN = Path(__file__).resolve().parents[1] / "p4src" / "tna" / "main.p4"
+SWITCH = Host(bytes.fromhex("02000000fffe"), IPv4Address("10.0.0.1"))
+SWITCH_PORT = 0xA9E0
+STRANGER = Host(bytes.fromhex("02000000fffd"), IPv4Address("10.9.9.9"))
+FLOOD_GROUP = 256
+REASONS = ("admitted", "resent", "duplicate", "stale", "out_of_lease", "unknown", "malformed", "other")
+WORKERS_MAX = 32
+
+_FIRST_PORT, _PORTS = 8, 56
+"""Ports of a pipe that lead outside, on either generation."""
+
+
+class TofinoNetwork:
+    """Workers get their port, address and MAC in the order in which their jobs are admitted."""
+
+    def __init__(self, switch: Switch) -> None:
+        switch.restart()
+        self.switch = switch
+        self._members: dict[Member, int] = {}
+        self._rows: dict[int, int] = {}
+        self._insert("own", {"address": int(SWITCH.address)}, "own_address", mac=int.from_bytes(SWITCH.mac, "big"))
+
+    def _insert(self, table: str, matches: dict[str, int], action: str, **parameters: int) -> None:
+        self.switch.program.tables[table].insert(matches, action, parameters)
+
+    def port(self, member: Member) -> int:
+        return _FIRST_PORT + self._members[member] % _PORTS
+
+    def host(self, member: Member) -> Host:
+        number = self._members[member]
+        return Host(bytes.fromhex("02000000") + number.to_bytes(2, "big"), IPv4Address("10.1.0.0") + number)
+
+    def base_port(self, member: Member) -> int:
+        """Of a worker's UDP ports, one for each thread."""
+        return 20000 + 16 * self._members[member]
+
+    def admit(self, job: Job) -> None:
+        row = self._rows[job.number] = len(self._rows) + 1
+        for member in job.members:
+            self._members[member] = len(self._members)
+        self.switch.groups[row] = [(self.port(member), member.worker) for member in job.members]
+        everybody = (1 << job.workers) - 1
+        cells_of_thread = 2 * job.slots // job.threads
+        for member in job.members:
+            for thread in range(job.threads):
+                match = {
+                    "ingress_port": self.port(member),
+                    "source": int(self.host(member).address),
+                    "thread": thread,
+                    "job": job.number,
+                    "key": job.key,
+                    "worker": member.worker,
+                }
+                self._insert(
+                    "admit",
+                    match,
+                    "admit_worker",
+                    row=row,
+                    group=row,
+                    bit_own=1 << member.worker,
+                    bit_others=everybody & ~(1 << member.worker),
+                    cell_base=2 * job.slot_base,
+                    lease_mask=~(cells_of_thread - 1) & 0xFFFF,
+                    lease_prefix=thread * cells_of_thread,
+                )
+            self._insert(
+                "deliver",
+                {"job": job.number, "receiver": member.worker},
+                "deliver_to",
+                mac=int.from_bytes(self.host(member).mac, "big"),
+                address=int(self.host(member).address),
+                port=self.base_port(member),
+            )
+
+    def frame(
+        self, sender: Host, datagram: bytes, *, thread: int = 0, source_port: int = 4000, ecn: int = 0
+    ) -> UdpFrame:
+        """A datagram to the switch."""
+        return UdpFrame(sender, SWITCH, source_port, SWITCH_PORT + thread, datagram, ecn=ecn)
+
+    def send(self, port: int, frame: bytes) -> list[Copy]:
+        return self.switch.receive(port, frame)
+
+    def packets(self) -> Counter[str]:
+        """Packets to the switch, of all jobs, by reason."""
+        counted: Counter[str] = Counter()
+        for index, count in self.switch.program.counters["packets"].counts.items():
+            counted[REASONS[index % len(REASONS)]] += count
+        return counted
+
+    def packets_of(self, job: int, reason: str) -> int:
+        return self.switch.program.counters["packets"].counts[self._rows[job] * len(REASONS) + REASONS.index(reason)]
+
+    def contributions(self, member: Member) -> int:
+        index = self._rows[member.job] * WORKERS_MAX + member.worker
+        return self.switch.program.counters["contributions"].counts[index]
+
+    def results(self, job: int) -> int:
+        return self.switch.program.counters["results"].counts[self._rows[job]]

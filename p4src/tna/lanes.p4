@@ -1,0 +1,109 @@
+// The words of a cell, two in a register. The round's first DATA writes them, later ones add to them (each word modulo
+// 2^32), EMPTY and duplicates leave them. A round without DATA gives zeros.
+//
+// A stateful ALU gives one word for each access: the first of the two as the contribution goes in, the second when the
+// packet that is to become the RESULT comes by again.
+
+struct pair_t {
+    bit<32> first;
+    bit<32> second;
+}
+
+control Pair(in metadata_t meta, in pass_t pass, in bit<4> kind, inout bit<32> first, inout bit<32> second) {
+    Register<pair_t, cell_t>(CELLS) sums;
+
+    RegisterAction<pair_t, cell_t, bit<32>>(sums) write_both = {
+        void apply(inout pair_t sum, out bit<32> word) {
+            sum.first = first;
+            sum.second = second;
+            word = sum.first;
+        }
+    };
+
+    RegisterAction<pair_t, cell_t, bit<32>>(sums) add_both = {
+        void apply(inout pair_t sum, out bit<32> word) {
+            sum.first = sum.first + first;
+            sum.second = sum.second + second;
+            word = sum.first;
+        }
+    };
+
+    RegisterAction<pair_t, cell_t, bit<32>>(sums) read_first = {
+        void apply(inout pair_t sum, out bit<32> word) {
+            word = sum.first;
+        }
+    };
+
+    RegisterAction<pair_t, cell_t, bit<32>>(sums) read_second = {
+        void apply(inout pair_t sum, out bit<32> word) {
+            word = sum.second;
+        }
+    };
+
+    action write() {
+        first = write_both.execute(meta.cell_index);
+    }
+
+    action add() {
+        first = add_both.execute(meta.cell_index);
+    }
+
+    action give_first() {
+        first = read_first.execute(meta.cell_index);
+    }
+
+    action give_second() {
+        second = read_second.execute(meta.cell_index);
+    }
+
+    action give_zeros() {
+        first = 0;
+        second = 0;
+    }
+
+    @hidden
+    table step {
+        key = {
+            meta.relation : ternary;
+            pass.second : ternary;
+            kind : ternary;
+            meta.seen_data : ternary;
+            pass.own_before : ternary;
+        }
+        actions = { write; add; give_first; give_second; give_zeros; @defaultonly NoAction; }
+        const default_action = NoAction();
+        const entries = {
+            (ROUND_SAME, 1, _, _, _) : give_second();
+            (ROUND_NEWER, 0, KIND_DATA, _, _) : write();
+            (ROUND_SAME, 0, KIND_DATA, 0, _) : write();
+            (ROUND_SAME, 0, KIND_DATA, 1, 0) : add();
+            (ROUND_SAME, 0, KIND_DATA, 1, _) : give_first();
+            (ROUND_SAME, 0, KIND_EMPTY, 1, _) : give_first();
+            (ROUND_SAME, 0, KIND_EMPTY, 0, _) : give_zeros();
+            (ROUND_NEWER, 0, KIND_EMPTY, _, _) : give_zeros();
+        }
+    }
+
+    apply {
+        step.apply();
+    }
+}
+
+#define PAIRS(DO) \
+    DO(00, 01) DO(02, 03) DO(04, 05) DO(06, 07) DO(10, 11) DO(12, 13) DO(14, 15) DO(16, 17) \
+    DO(20, 21) DO(22, 23) DO(24, 25) DO(26, 27) DO(30, 31) DO(32, 33) DO(34, 35) DO(36, 37) \
+    DO(40, 41) DO(42, 43) DO(44, 45) DO(46, 47) DO(50, 51) DO(52, 53) DO(54, 55) DO(56, 57) \
+    DO(60, 61) DO(62, 63) DO(64, 65) DO(66, 67) DO(70, 71) DO(72, 73) DO(74, 75) DO(76, 77)
+#define DECLARE_PAIR(n, m) Pair() pair_##n;
+#define APPLY_PAIR(n, m) pair_##n.apply(meta, pass, hdr.wiresum.kind, hdr.lanes.w##n, hdr.lanes.w##m);
+
+control Lanes(inout headers_t hdr, in metadata_t meta, in pass_t pass) {
+    PAIRS(DECLARE_PAIR)
+
+    apply {
+        if (meta.relation != ROUND_OLDER && hdr.wiresum.kind == KIND_EMPTY) {
+            hdr.lanes.setValid();
+        }
+        PAIRS(APPLY_PAIR)
+    }
+}

@@ -1,0 +1,243 @@
+// The switch program for Tofino 1 and 2 (TNA, T2NA). docs/tofino.md has the stage plan and how to build it.
+//
+// A packet's path is that of v1model/main.p4, with two differences. What is independent is asked at once, since stages
+// are few: is it to the switch itself, of this protocol, from whom? And a RESULT with words takes two passes: the first
+// adds the words and reads one half of the sum, then the packet goes back to the ingress through the recirculation port
+// and reads the other half.
+//
+// Between the passes others may write the cell only if they have the result already (docs/protocol.md, section 3). A
+// packet whose round is no longer its cell's is dropped all the same: never do two rounds' words leave in one packet.
+
+#include <core.p4>
+#if __TARGET_TOFINO__ == 2
+#include <t2na.p4>
+#else
+#include <tna.p4>
+#endif
+
+// This compiler wants the size of a table whose entries are all constant, and bmv2's warns if it is given.
+#define SIZES_OF_CONSTANT_TABLES
+
+#include "../common/sizes.p4"
+#include "../common/ids.p4"
+#include "../common/wire.p4"
+#include "../common/metadata.p4"
+
+// Each pipe has a port that leads back to its ingress; ports are numbered pipe first.
+#ifndef RECIRCULATION_PORT
+#if __TARGET_TOFINO__ == 2
+#define RECIRCULATION_PORT 6
+#else
+#define RECIRCULATION_PORT 68
+#endif
+#endif
+#define PORT_IN_PIPE_MASK 0x7F
+
+// Of one pass through the ingress.
+struct pass_t {
+    bit<1> second;
+    bit<1> compared;         // with the cell's round
+    bit<32> opposite_round;  // half the circle away from the packet's
+    bitmap_t own_before;     // this worker's bit, if it had contributed before
+    bitmap_t missing;        // who of the others has not
+}
+
+struct ingress_metadata_t {
+    metadata_t shared;  // with the egress, and with other targets' programs
+    pass_t pass;
+}
+
+#include "headers.p4"
+#include "../common/own.p4"
+#include "../common/form.p4"
+#include "../common/admit.p4"
+#include "../common/verdict.p4"
+#include "../common/result.p4"
+#include "../common/forward.p4"
+#include "../common/deliver.p4"
+#include "parser.p4"
+#include "cells.p4"
+#include "lanes.p4"
+#include "count.p4"
+
+// Where the packet goes from this pass.
+control Leave(inout headers_t hdr, in metadata_t meta, in pass_t pass, in ingress_intrinsic_metadata_t intrinsic,
+              inout ingress_intrinsic_metadata_for_deparser_t for_deparser,
+              inout ingress_intrinsic_metadata_for_tm_t for_tm) {
+    action carry() {
+        hdr.carry.setValid();
+        hdr.carry.fate = meta.fate;
+        hdr.carry.diverged = meta.diverged;
+        hdr.carry.ingress_port = meta.ingress_port;
+        hdr.carry.cell_index = meta.cell_index;
+        hdr.carry.group = meta.group;
+    }
+
+    action drop() {
+        for_deparser.drop_ctl = 1;
+    }
+
+    action pass_again() {
+        carry();
+        for_tm.ucast_egress_port = intrinsic.ingress_port[8:7] ++ (bit<7>)RECIRCULATION_PORT;
+        for_tm.bypass_egress = 1;
+    }
+
+    action multicast() {
+        carry();
+        for_tm.mcast_grp_a = meta.group;
+    }
+
+    action resend() {
+        carry();
+        for_tm.ucast_egress_port = meta.ingress_port;
+    }
+
+    action answer() {
+        for_tm.ucast_egress_port = meta.ingress_port;
+        for_tm.bypass_egress = 1;
+    }
+
+    action flood() {
+        carry();
+        for_tm.mcast_grp_a = FLOOD_GROUP;
+    }
+
+    action forward() {
+        for_tm.ucast_egress_port = meta.forward_port;
+        for_tm.bypass_egress = 1;
+    }
+
+    @hidden
+    table leave {
+        key = {
+            meta.fate : ternary;
+            pass.second : ternary;
+            meta.relation : ternary;
+            hdr.wiresum.kind : ternary;
+            meta.seen_data : ternary;
+            meta.flooded : ternary;
+        }
+        actions = { drop; pass_again; multicast; resend; answer; flood; forward; }
+        const default_action = drop();
+        const entries = {
+            (FATE_MULTICAST, 1, ROUND_SAME, _, _, _) : multicast();
+            (FATE_RESEND, 1, ROUND_SAME, _, _, _) : resend();
+            (_, 1, _, _, _, _) : drop();  // the cell has gone on to another round
+            (FATE_MULTICAST, 0, _, KIND_DATA, _, _) : pass_again();
+            (FATE_MULTICAST, 0, _, KIND_EMPTY, 1, _) : pass_again();
+            (FATE_MULTICAST, 0, _, _, _, _) : multicast();  // no words, or zeros
+            (FATE_RESEND, 0, _, KIND_DATA, _, _) : pass_again();
+            (FATE_RESEND, 0, _, KIND_EMPTY, 1, _) : pass_again();
+            (FATE_RESEND, 0, _, _, _, _) : resend();
+            (FATE_ANSWER, _, _, _, _, _) : answer();
+            (FATE_PASS, _, _, _, _, 1) : flood();
+            (FATE_PASS, _, _, _, _, 0) : forward();
+        }
+    }
+
+    apply {
+        leave.apply();
+    }
+}
+
+// Two tables of one stage cannot write into one container. So that the compiler need not find out late, what the tables
+// of the first stages write has containers of its own.
+@pa_solitary("ingress", "meta.shared.fate")
+@pa_solitary("ingress", "meta.shared.admitted")
+@pa_solitary("ingress", "meta.shared.fits")
+@pa_solitary("ingress", "meta.shared.in_lease")
+@pa_solitary("ingress", "meta.shared.relation")
+@pa_solitary("ingress", "meta.shared.seen_data")
+@pa_solitary("ingress", "meta.shared.diverged")
+@pa_solitary("ingress", "meta.pass.second")
+@pa_solitary("ingress", "meta.pass.compared")
+control Ingress(inout headers_t hdr, inout ingress_metadata_t meta, in ingress_intrinsic_metadata_t intrinsic,
+                in ingress_intrinsic_metadata_from_parser_t from_parser,
+                inout ingress_intrinsic_metadata_for_deparser_t for_deparser,
+                inout ingress_intrinsic_metadata_for_tm_t for_tm) {
+    Own() own;
+    Form() form;
+    Admit() admit;
+    Cells() cells;
+    Lanes() lanes;
+    Verdict() verdict;
+    Answer() answer;
+    Count() count;
+    Forward() forward;
+    Leave() leave;
+
+    action resume() {
+        meta.pass.second = 1;
+        meta.shared.fate = hdr.carry.fate;
+        meta.shared.diverged = hdr.carry.diverged;
+        meta.shared.ingress_port = hdr.carry.ingress_port;
+        meta.shared.cell_index = hdr.carry.cell_index;
+        meta.shared.group = hdr.carry.group;
+    }
+
+    apply {
+        if (hdr.carry.isValid()) {
+            resume();
+        } else {
+            own.apply(hdr, meta.shared);
+            if (hdr.wiresum.isValid()) {
+                if (from_parser.parser_err == PARSER_ERROR_OK) {
+                    form.apply(hdr, meta.shared);
+                }
+                admit.apply(hdr, meta.shared);
+                meta.pass.opposite_round = hdr.wiresum.round ^ HALF_CIRCLE;
+            }
+        }
+
+        cells.apply(hdr, meta.shared, meta.pass);
+        lanes.apply(hdr, meta.shared, meta.pass);
+
+        if (meta.pass.second == 0) {
+            if (meta.shared.fate == FATE_PASS) {
+                forward.apply(hdr, meta.shared);
+            } else {
+                if (meta.shared.to_switch_port == 1) {
+                    verdict.apply(meta.shared);
+                } else {
+                    answer.apply(hdr, meta.shared);
+                }
+            }
+        }
+        count.apply(hdr, meta.shared, meta.pass);
+        leave.apply(hdr, meta.shared, meta.pass, intrinsic, for_deparser, for_tm);
+    }
+}
+
+control Egress(inout headers_t hdr, inout metadata_t meta, in egress_intrinsic_metadata_t intrinsic,
+               in egress_intrinsic_metadata_from_parser_t from_parser,
+               inout egress_intrinsic_metadata_for_deparser_t for_deparser,
+               inout egress_intrinsic_metadata_for_output_port_t for_output_port) {
+    Result() result;
+    Lose() lose;
+    Deliver() deliver;
+    Random<bit<16>>() dice;
+
+    apply {
+        meta.diverged = hdr.carry.diverged;
+        if (hdr.carry.fate == FATE_MULTICAST || hdr.carry.fate == FATE_RESEND) {
+            if (hdr.carry.fate == FATE_MULTICAST) {
+                meta.receiver = (worker_t)intrinsic.egress_rid;
+            } else {
+                meta.receiver = hdr.wiresum.worker;
+            }
+            meta.dice = dice.get();
+            lose.apply(hdr, intrinsic.egress_port, meta);
+            result.apply(hdr, meta);
+            deliver.apply(hdr, meta);
+        } else if (intrinsic.egress_port == hdr.carry.ingress_port) {
+            meta.lost = 1;  // a flood does not return to where it came from
+        }
+        if (meta.lost == 1) {
+            for_deparser.drop_ctl = 1;
+        }
+    }
+}
+
+Pipeline(IngressParser(), Ingress(), IngressDeparser(), EgressParser(), Egress(), EgressDeparser()) pipe;
+Switch(pipe) main;
