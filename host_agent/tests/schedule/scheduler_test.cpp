@@ -15,7 +15,8 @@ using worker::Status;
 constexpr std::size_t kLanes = 4;
 
 SchedulerConfig small_config(unsigned threads = 1) {
-  return {.threads = threads, .lanes = kLanes, .chunks_per_thread_min = 2, .sparse_chunks_min = 4, .vote_lag_chunks = 40};
+  return {
+      .threads = threads, .lanes = kLanes, .chunks_per_thread_min = 2, .sparse_chunks_min = 4, .vote_lag_chunks = 40};
 }
 
 /// An fp32 tensor of `blocks` blocks, and the request to sum it in place.
