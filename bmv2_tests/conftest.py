@@ -39,9 +39,9 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     return report
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def bench(bmv2: None) -> Iterator[Bench]:
-    """One switch for all tests of this folder, gone before those of others; each has jobs and slots of its own."""
+    """One switch for all tests of a file; each has jobs and slots of its own."""
     from bench import Bench
 
     bench = Bench()
