@@ -3,8 +3,10 @@
 // Every row streams one large tensor through a ring of frames as the engine does: chunk c goes into (or comes from)
 // frame c mod 128, whose payload begins behind a header. memcpy of the same bytes into the same frames is the yardstick
 // ("memcpy to frames", "memcpy from frames"), as the work nobody can avoid; a plain memcpy of the whole tensor is shown
-// beside it. Rates are bytes of tensor a second. Time is this thread's CPU time. Repetitions of all rows are
-// interleaved, so that what disturbs the machine disturbs all alike, and the median is reported.
+// beside it. Compressed gradients (stochastic.hpp) do not go to frames but to an array of words, which whoever sums
+// int32 carries: there a plain memcpy is the yardstick. Rates are bytes of tensor a second. Time is this thread's CPU
+// time. Repetitions of all rows are interleaved, so that what disturbs the machine disturbs all alike, and the median
+// is reported.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -18,6 +20,7 @@
 
 #include "numeric/codec.hpp"
 #include "numeric/kernels.hpp"
+#include "numeric/stochastic.hpp"
 
 namespace {
 
@@ -42,9 +45,17 @@ struct Bench {
   std::vector<std::byte> tensor;       // fp32
   std::vector<std::byte> half_tensor;  // normal numbers as fp16 and as bf16
   std::vector<std::byte> result;
+  std::vector<std::int32_t> integers;  // an element each
+  std::vector<std::uint32_t> words;
   Ring ring;
 
-  explicit Bench(std::size_t bytes) : tensor_bytes(bytes), tensor(bytes), half_tensor(bytes), result(bytes) {
+  explicit Bench(std::size_t bytes)
+      : tensor_bytes(bytes),
+        tensor(bytes),
+        half_tensor(bytes),
+        result(bytes),
+        integers(bytes / 4),
+        words(bytes / 4 + 1) {
     std::mt19937 random(1);
     std::normal_distribution<float> gradient(0.0F, 0.01F);
     for (std::size_t at = 0; at + 4 <= bytes; at += 4) {
@@ -142,38 +153,34 @@ void add_codec_rows(Bench& bench, const Kernels& kernels, Format format, std::ve
        kToFrames,
        [&bench, chunk_bytes, quantise_chunk] { for_chunks(bench.tensor_bytes, chunk_bytes, quantise_chunk); },
        {}});
-  rows.push_back({"look ahead + quantise + pack",
-                  kernels.name,
-                  format,
-                  kToFrames,
-                  [&bench, &kernels, format, element, chunk_bytes, quantise_chunk] {
-                    // The chunk that this slot carries next is scanned as this one leaves.
-                    const std::size_t ahead = kFrames * chunk_bytes;
-                    unsigned largest = 0;
-                    for_chunks(bench.tensor_bytes, chunk_bytes, [&](std::size_t chunk, std::size_t at, std::size_t n) {
-                      if (at + ahead < bench.tensor_bytes) {
-                        const std::size_t next = std::min(chunk_bytes, bench.tensor_bytes - at - ahead);
-                        largest |= max_exponent(kernels, format.dtype, bench.source(format.dtype) + at + ahead,
-                                                next / element);
-                      }
-                      quantise_chunk(chunk, at, n);
-                    });
-                    keep(&largest);
-                  },
-                  {}});
+  const auto look_ahead_and_quantise = [&bench, &kernels, format, element, chunk_bytes, quantise_chunk] {
+    // The chunk that this slot carries next is scanned as this one leaves.
+    const std::size_t ahead = kFrames * chunk_bytes;
+    unsigned largest = 0;
+    for_chunks(bench.tensor_bytes, chunk_bytes, [&](std::size_t chunk, std::size_t at, std::size_t n) {
+      if (at + ahead < bench.tensor_bytes) {
+        const std::size_t next = std::min(chunk_bytes, bench.tensor_bytes - at - ahead);
+        largest |= max_exponent(kernels, format.dtype, bench.source(format.dtype) + at + ahead, next / element);
+      }
+      quantise_chunk(chunk, at, n);
+    });
+    keep(&largest);
+  };
+  rows.push_back({"look ahead + quantise + pack", kernels.name, format, kToFrames, look_ahead_and_quantise, {}});
   rows.push_back({"scan + quantise + pack",
                   kernels.name,
                   format,
                   kToFrames,
-                  [&bench, &kernels, format, element, chunk_bytes, quantise_chunk] {
+                  [&bench, &kernels, format, element, chunk_bytes, look_ahead_and_quantise] {
                     // As a sparse all-reduce does: the whole tensor is scanned before its first block leaves.
-                    unsigned largest = 0;
+                    std::size_t present = 0;
                     for_chunks(bench.tensor_bytes, chunk_bytes, [&](std::size_t, std::size_t at, std::size_t n) {
-                      largest |=
-                          scan_block(kernels, format.dtype, bench.source(format.dtype) + at, n / element).exponent;
+                      present += scan_block(kernels, format.dtype, bench.source(format.dtype) + at, n / element).present
+                                     ? 1
+                                     : 0;
                     });
-                    keep(&largest);
-                    for_chunks(bench.tensor_bytes, chunk_bytes, quantise_chunk);
+                    keep(&present);
+                    look_ahead_and_quantise();
                   },
                   {}});
   rows.push_back({"unpack + dequantise",
@@ -202,6 +209,43 @@ void add_accumulate_row(Bench& bench, const Kernels& kernels, std::vector<Row>& 
                                  kernels.accumulate(bench.ring.payload(chunk), bench.tensor.data() + at, n / 4);
                                  keep(bench.ring.payload(chunk));
                                });
+                  },
+                  {}});
+}
+
+/// What a compressor of the dense-int family does with a tensor (wiresum.compress): rounds it stochastically, packs the
+/// integers in lanes; and back, the sum of the lanes.
+void add_compression_rows(Bench& bench, const Kernels& kernels, std::uint8_t lane_bits, std::vector<Row>& rows) {
+  const std::size_t count = bench.tensor_bytes / 4;
+  const std::size_t words = count * lane_bits / 32 + 1;
+  const Format format = {Dtype::kF32, Scaling::kFixed, lane_bits};
+  const auto limit = static_cast<std::int32_t>((0x7FFFFFFFU >> (32 - lane_bits)) / kWorkers);
+  const double inverse = limit / 0.05;  // five deviations of these elements
+  rows.push_back({"compress + pack",
+                  kernels.name,
+                  format,
+                  kPlain,
+                  [&bench, &kernels, lane_bits, count, words, limit, inverse] {
+                    const auto* source = reinterpret_cast<const float*>(bench.tensor.data());
+                    kernels.round_32({{1, 2}, 3, 4, 0}, 0, source, count, inverse, limit, bench.integers.data());
+                    if (lane_bits != 32) {
+                      pack_lanes(kernels, lane_bits, bench.integers.data(), count, bench.words.data(), words);
+                    }
+                    keep(bench.integers.data());
+                    keep(bench.words.data());
+                  },
+                  {}});
+  rows.push_back({"unpack + decompress",
+                  kernels.name,
+                  format,
+                  kPlain,
+                  [&bench, &kernels, lane_bits, count, words, inverse] {
+                    if (lane_bits != 32) {
+                      unpack_lanes(kernels, lane_bits, bench.words.data(), words, bench.integers.data(), count);
+                    }
+                    auto* result = reinterpret_cast<float*>(bench.result.data());
+                    kernels.scale_32(bench.integers.data(), count, 1 / (inverse * kWorkers), result);
+                    keep(result);
                   },
                   {}});
 }
@@ -309,6 +353,7 @@ int main(int argc, char** argv) {
       add_codec_rows(bench, *tables[i], {dtype, Scaling::kBlockExponent, 16}, rows);
     }
     add_accumulate_row(bench, *tables[i], rows);
+    for (const std::uint8_t bits : kLaneWidths) add_compression_rows(bench, *tables[i], bits, rows);
   }
   run(rows, static_cast<int>(repetitions));
   std::printf("%ld MB, %zu-byte payloads in %zu frames, in use: %s\n", megabytes, kPayloadBytes, kFrames,

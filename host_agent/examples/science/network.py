@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,8 +10,9 @@ import torch
 from sklearn.datasets import load_digits
 from torch import nn
 
-from wiresum.compress import Compressor, Engine, InProcess, Piece, Segment
+from wiresum.compress import Compressor, Engine, InProcess, Motion, MotionTracker, Piece, Segment
 from wiresum.compress.arrays import Vector
+from wiresum.compress.native import square_distance
 
 TEST_IMAGES = 360
 HIDDEN = 64
@@ -21,6 +22,23 @@ def network(seed: int) -> nn.Module:
     """Two hidden layers: 8,970 parameters in six tensors."""
     torch.manual_seed(seed)
     return nn.Sequential(nn.Linear(64, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, 10))
+
+
+def convolutional_network(seed: int) -> nn.Module:
+    """Two convolutions and two linear layers: 38,282 parameters in eight tensors."""
+    torch.manual_seed(seed)
+    return nn.Sequential(
+        nn.Unflatten(1, (1, 8, 8)),
+        nn.Conv2d(1, 16, 3, padding=1),
+        nn.ReLU(),
+        nn.Conv2d(16, 32, 3, padding=1),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(512, HIDDEN),
+        nn.ReLU(),
+        nn.Linear(HIDDEN, 10),
+    )
 
 
 @dataclass(frozen=True)
@@ -86,28 +104,67 @@ def train(
     granularity: str = "model",
     aggregator: InProcess | None = None,
     seed: int = 1,
+    make: Callable[[int], nn.Module] = network,
+    observe: Callable[[int, nn.Module, Engine], None] = lambda step, model, engine: None,
 ) -> Training:
-    """SGD with a rate that falls to zero, over simulated workers, `batch` images each."""
-    digits, model = Digits.load(seed), network(seed)
+    """SGD with a rate that falls to zero, over simulated workers, `batch` images each.
+
+    `observe` sees the network after each step; steps are counted from 1.
+    """
+    digits, model = Digits.load(seed), make(seed)
     engine = Engine(method, aggregator or InProcess(workers), seed=seed)
     segments = segments_of(model, granularity)
     optimizer = torch.optim.SGD(model.parameters(), lr=rate)
     steps = len(digits.images) // (batch * workers)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, epochs * steps)
     losses: list[float] = []
+    motion = _Motion(model, segments) if method.uses_motion else None
     for epoch in range(epochs):
         order = torch.randperm(len(digits.images), generator=torch.Generator().manual_seed(1000 * seed + epoch))
         for step in range(steps):
             shares = order[step * batch * workers :][: batch * workers].reshape(workers, batch)
             results = [gradient(model, digits.images[share], digits.labels[share]) for share in shares]
             losses.append(float(np.mean([loss for loss, _ in results])))
-            means = engine.average(segments, [arranged(one, granularity) for _, one in results])
+            gradients = [arranged(one, granularity) for _, one in results]
+            means = engine.average(segments, gradients, motion.at(float(schedule.get_last_lr()[0])) if motion else {})
             engine.advance()
             _set_gradient(model, np.concatenate(means))
             optimizer.step()
+            if motion:
+                motion.record()
             schedule.step()
+            observe(len(losses), model, engine)
     dense_bytes = 4.0 * sum(segment.size for segment in segments) * len(losses)
     return Training(digits.accuracy(model), losses, engine.aggregator.traffic.sent_bytes, dense_bytes, engine)
+
+
+class _Motion:
+    """How fast a model moves, which IntSGD derives its scale from."""
+
+    def __init__(self, model: nn.Module, segments: Sequence[Segment]) -> None:
+        self._model = model
+        self._segments = segments
+        self._size = sum(segment.size for segment in segments)
+        self._tracker = MotionTracker()
+        self._before = self._values()
+
+    def at(self, rate: float) -> dict[str, Motion]:
+        motions = {}
+        for segment in self._segments:
+            names = [piece.name for piece in segment.pieces]
+            motion = self._tracker.motion(names, dict.fromkeys(names, rate), segment.size / self._size)
+            if motion is not None:
+                motions[segment.name] = motion
+        return motions
+
+    def record(self) -> None:
+        """The model has made a step."""
+        values = self._values()
+        self._tracker.record({name: square_distance(value, self._before[name]) for name, value in values.items()})
+        self._before = values
+
+    def _values(self) -> dict[str, Vector]:
+        return {name: p.detach().numpy().reshape(-1).copy() for name, p in self._model.named_parameters()}
 
 
 def _gradient_of(parameter: nn.Parameter) -> Vector:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import torch
 
+import compressed_training
 import figures
 import global_top_k
 import granularity
@@ -29,6 +30,7 @@ EXPERIMENTS: dict[str, Callable[[], Report]] = {
     "growing-integers": growing_integers.run,
     "global-top-k": global_top_k.run,
     "granularity": granularity.run,
+    "compressed-training": compressed_training.run,
 }
 
 

@@ -15,14 +15,15 @@ inline constexpr std::uint8_t kExponentNotFinite = 255;  // an Inf or a NaN some
 /// 0 for an empty chunk and for the integer dtypes.
 [[nodiscard]] std::uint8_t max_exponent(Dtype dtype, const std::byte* source, std::size_t count) noexcept;
 
-/// What one look at a block of a tensor tells: all that its sender needs to know before quantising it.
+/// Whether there is anything in a block of a tensor.
 struct BlockScan {
-  std::uint8_t exponent = kExponentZero;  // as max_exponent
-  bool present = false;                   // not every element is zero; -0.0 counts as zero, since it adds nothing
-  bool negative_zero = false;             // not present, but some element is -0.0
+  bool present = false;        // not every element is zero; -0.0 counts as zero, since it adds nothing
+  bool negative_zero = false;  // not present, but some element is -0.0
 };
 
-/// Reads `count` elements of a dtype that is summed (not kRaw) once.
+/// Of `count` elements of a dtype that is summed (not kRaw). A block that does not begin with zeros is not read on: its
+/// exponent is looked up later, right before it is quantised, so that a dense tensor is read from memory once. Blocks
+/// are expected to be looked at in order.
 [[nodiscard]] BlockScan scan_block(Dtype dtype, const std::byte* source, std::size_t count) noexcept;
 
 /// What a chunk is multiplied by on the way out, and how its sum comes back.

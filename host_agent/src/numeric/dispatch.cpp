@@ -87,6 +87,46 @@ void accumulate(std::byte* cell, const std::byte* payload, std::size_t words) no
   active().accumulate(cell, payload, words);
 }
 
+void random_words(const Draw& draw, std::uint64_t first, std::size_t count, std::uint32_t* words) noexcept {
+  active().random_words(draw, first, count, words);
+}
+
+void round_stochastically(const Draw& draw, std::uint64_t first, const float* source, std::size_t count, double inverse,
+                          std::int32_t limit, std::int32_t* integers) noexcept {
+  active().round_32(draw, first, source, count, inverse, limit, integers);
+}
+
+void round_stochastically(const Draw& draw, std::uint64_t first, const double* source, std::size_t count,
+                          double inverse, std::int32_t limit, std::int32_t* integers) noexcept {
+  active().round_64(draw, first, source, count, inverse, limit, integers);
+}
+
+void scale_integers(const std::int32_t* integers, std::size_t count, double factor, float* values) noexcept {
+  active().scale_32(integers, count, factor, values);
+}
+
+void scale_integers(const std::int32_t* integers, std::size_t count, double factor, double* values) noexcept {
+  active().scale_64(integers, count, factor, values);
+}
+
+double square_distance(const float* a, const float* b, std::size_t count) noexcept {
+  return active().square_distance_32(a, b, count);
+}
+
+double square_distance(const double* a, const double* b, std::size_t count) noexcept {
+  return active().square_distance_64(a, b, count);
+}
+
+void pack_lanes(unsigned lane_bits, const std::int32_t* integers, std::size_t count, std::uint32_t* packed,
+                std::size_t words) noexcept {
+  pack_lanes(active(), lane_bits, integers, count, packed, words);
+}
+
+void unpack_lanes(unsigned lane_bits, const std::uint32_t* packed, std::size_t words, std::int32_t* integers,
+                  std::size_t count) noexcept {
+  unpack_lanes(active(), lane_bits, packed, words, integers, count);
+}
+
 const char* instruction_set() noexcept { return active().name; }
 
 }  // namespace wiresum::numeric

@@ -127,6 +127,39 @@ struct One {
   static Int shift_right_arithmetic(Int value) noexcept {
     return static_cast<Int>(static_cast<std::int32_t>(value) >> kBits);
   }
+
+  // Lanes of 64 bits: doubles, and integers of which random numbers use the low 32 bits. See stochastic_templates.hpp.
+  static constexpr std::size_t kDoubles = 1;
+  using Double = double;
+  using Long = std::uint64_t;
+
+  static Long count_from(std::uint32_t first) noexcept { return first; }
+  static Long broadcast_long(std::uint32_t value) noexcept { return value; }
+  static Long multiply_low(Long a, Long b) noexcept { return (a & 0xFFFFFFFFU) * (b & 0xFFFFFFFFU); }
+  static Long high(Long value) noexcept { return value >> 32; }
+  static Long xor_three(Long a, Long b, Long c) noexcept { return a ^ b ^ c; }
+  static void store_low(std::uint32_t* to, Long value) noexcept { *to = static_cast<std::uint32_t>(value); }
+  /// The low 32 bits times 2^-32: exact.
+  static Double fraction(Long value) noexcept { return static_cast<double>(value & 0xFFFFFFFFU) * 0x1p-32; }
+
+  static Double load_double(const float* from) noexcept { return static_cast<double>(*from); }
+  static Double load_double(const double* from) noexcept { return *from; }
+  static Double load_double(const std::int32_t* from) noexcept { return static_cast<double>(*from); }
+  static void store_double(float* to, Double value) noexcept { *to = static_cast<float>(value); }
+  static void store_double(double* to, Double value) noexcept { *to = value; }
+  static Double broadcast(double value) noexcept { return value; }
+  static Double multiply(Double a, Double b) noexcept { return a * b; }
+  static Double add(Double a, Double b) noexcept { return a + b; }
+  static Double subtract(Double a, Double b) noexcept { return a - b; }
+  static Double clamp(Double value, Double limit) noexcept {
+    const double below = value < limit ? value : limit;
+    return below > -limit ? below : -limit;
+  }
+  /// Of values within 32 bits.
+  static void store_floor(std::int32_t* to, Double value) noexcept {
+    const auto cut = static_cast<std::int32_t>(value);
+    *to = cut - (value < static_cast<double>(cut) ? 1 : 0);
+  }
 };
 
 template <class V, Dtype kDtype>
@@ -208,26 +241,33 @@ template <class V, Dtype kDtype, bool kDivide>
 inline constexpr std::size_t kPrefetchBytes = 4096;
 inline constexpr std::size_t kCacheLine = 64;
 
-/// kWidth words from `word` on. `stride` is the distance in bytes between the elements of adjacent lanes.
-template <class V, Dtype kDtype, unsigned kBits, unsigned kLanes>
+/// kWidth words from `word` on. `stride` is the distance in bytes between the elements of adjacent lanes. Integers for
+/// the wire are cut to their lanes; those for the host's words are not, so that what exceeds a lane at one worker is
+/// made up for by the others, if only the sum fits.
+template <class V, Dtype kDtype, unsigned kBits, unsigned kLanes, bool kHostOrder>
 [[gnu::always_inline]] inline void pack(const WideQuantise<V>& factors, const std::byte* source, std::size_t stride,
                                         std::byte* payload) noexcept {
+  constexpr unsigned kCut = kHostOrder ? 32 : kBits;
   if constexpr (V::kWidth > 1 && kLanes > 1) {  // a single stream the processor follows well enough by itself
     for (unsigned lane = 0; lane < kLanes; ++lane) __builtin_prefetch(source + lane * stride + kPrefetchBytes);
   }
-  auto packed = element_to_lane<V, kDtype, kBits>(factors, source);
+  auto packed = element_to_lane<V, kDtype, kCut>(factors, source);
   if constexpr (kLanes > 1) {
-    packed = V::add(packed, V::template shift_left<kBits>(element_to_lane<V, kDtype, kBits>(factors, source + stride)));
+    packed = V::add(packed, V::template shift_left<kBits>(element_to_lane<V, kDtype, kCut>(factors, source + stride)));
   }
   if constexpr (kLanes > 2) {
     packed = V::add(packed,
-                    V::template shift_left<2 * kBits>(element_to_lane<V, kDtype, kBits>(factors, source + 2 * stride)));
+                    V::template shift_left<2 * kBits>(element_to_lane<V, kDtype, kCut>(factors, source + 2 * stride)));
   }
   if constexpr (kLanes > 3) {
     packed = V::add(packed,
-                    V::template shift_left<3 * kBits>(element_to_lane<V, kDtype, kBits>(factors, source + 3 * stride)));
+                    V::template shift_left<3 * kBits>(element_to_lane<V, kDtype, kCut>(factors, source + 3 * stride)));
   }
-  V::store_big_endian(payload, packed);
+  if constexpr (kHostOrder) {
+    V::store_i32(payload, packed);
+  } else {
+    V::store_big_endian(payload, packed);
+  }
 }
 
 /// The inverse, from the low lane up: taking a lane's value off the word also gives back what it borrowed.
@@ -255,40 +295,51 @@ template <class V, class At>
   if (word < end) at(V{}, end - V::kWidth);
 }
 
-template <class V, Dtype kDtype, unsigned kBits, unsigned kLanes>
+template <class V, Dtype kDtype, unsigned kBits, bool kHostOrder, unsigned kLanes>
 void pack_run(const QuantiseFactors& factors, const std::byte* source, std::size_t words, unsigned lanes,
               std::size_t begin, std::size_t end, std::byte* payload) noexcept {
   if constexpr (kLanes == 0) {
     __builtin_memset(payload + 4 * begin, 0, 4 * (end - begin));
   } else if (lanes != kLanes) {
-    pack_run<V, kDtype, kBits, kLanes - 1>(factors, source, words, lanes, begin, end, payload);
+    pack_run<V, kDtype, kBits, kHostOrder, kLanes - 1>(factors, source, words, lanes, begin, end, payload);
   } else {
     constexpr std::size_t kBytes = element_bytes(kDtype);
     const WideQuantise<V> wide(factors);
     const WideQuantise<One> narrow(factors);
     cover<V>(begin, end, [&]<class W>(W, std::size_t word) __attribute__((always_inline)) {
       if constexpr (W::kWidth == V::kWidth) {
-        pack<V, kDtype, kBits, kLanes>(wide, source + kBytes * word, kBytes * words, payload + 4 * word);
+        pack<V, kDtype, kBits, kLanes, kHostOrder>(wide, source + kBytes * word, kBytes * words, payload + 4 * word);
       } else {
-        pack<One, kDtype, kBits, kLanes>(narrow, source + kBytes * word, kBytes * words, payload + 4 * word);
+        pack<One, kDtype, kBits, kLanes, kHostOrder>(narrow, source + kBytes * word, kBytes * words,
+                                                     payload + 4 * word);
       }
     });
   }
 }
 
-template <class V, Dtype kDtype, unsigned kBits, unsigned kLanes, bool kDivide>
+template <class V, bool kHostOrder>
+[[gnu::always_inline]] inline typename V::Int load_word(const std::byte* from) noexcept {
+  if constexpr (kHostOrder) {
+    return V::load_i32(from);
+  } else {
+    return V::load_big_endian(from);
+  }
+}
+
+template <class V, Dtype kDtype, unsigned kBits, bool kHostOrder, unsigned kLanes, bool kDivide>
 void unpack_run(const DequantiseFactors& factors, const std::byte* payload, std::size_t words, unsigned lanes,
                 std::size_t begin, std::size_t end, std::byte* destination) noexcept {
   if constexpr (kLanes > 0) {
     if (lanes != kLanes) {
-      unpack_run<V, kDtype, kBits, kLanes - 1, kDivide>(factors, payload, words, lanes, begin, end, destination);
+      unpack_run<V, kDtype, kBits, kHostOrder, kLanes - 1, kDivide>(factors, payload, words, lanes, begin, end,
+                                                                    destination);
       return;
     }
     constexpr std::size_t kBytes = element_bytes(kDtype);
     const WideDequantise<V> wide(factors);
     const WideDequantise<One> narrow(factors);
     cover<V>(begin, end, [&]<class W>(W, std::size_t word) __attribute__((always_inline)) {
-      const auto packed = W::load_big_endian(payload + 4 * word);
+      const auto packed = load_word<W, kHostOrder>(payload + 4 * word);
       if constexpr (W::kWidth == V::kWidth) {
         unpack<V, kDtype, kBits, kLanes, kDivide>(wide, packed, destination + kBytes * word, kBytes * words);
       } else {
@@ -310,37 +361,40 @@ struct Fill {
   }
 };
 
-template <class V, Dtype kDtype, unsigned kBits>
+template <class V, Dtype kDtype, unsigned kBits, bool kHostOrder = false>
 void quantise_chunk(const QuantiseFactors& factors, const std::byte* source, std::size_t count, std::byte* payload,
                     std::size_t words) noexcept {
   constexpr unsigned kLanes = 32 / kBits;
   const Fill fill(count, words);
-  if (fill.rest > 0) pack_run<V, kDtype, kBits, kLanes>(factors, source, words, fill.full + 1, 0, fill.rest, payload);
+  if (fill.rest > 0)
+    pack_run<V, kDtype, kBits, kHostOrder, kLanes>(factors, source, words, fill.full + 1, 0, fill.rest, payload);
   if (fill.rest < words) {
-    pack_run<V, kDtype, kBits, kLanes>(factors, source, words, fill.full, fill.rest, words, payload);
+    pack_run<V, kDtype, kBits, kHostOrder, kLanes>(factors, source, words, fill.full, fill.rest, words, payload);
   }
 }
 
-template <class V, Dtype kDtype, unsigned kBits, bool kDivide>
+template <class V, Dtype kDtype, unsigned kBits, bool kHostOrder, bool kDivide>
 void dequantise_runs(const DequantiseFactors& factors, const std::byte* payload, std::size_t words,
                      std::byte* destination, std::size_t count) noexcept {
   constexpr unsigned kLanes = 32 / kBits;
   const Fill fill(count, words);
   if (fill.rest > 0) {
-    unpack_run<V, kDtype, kBits, kLanes, kDivide>(factors, payload, words, fill.full + 1, 0, fill.rest, destination);
+    unpack_run<V, kDtype, kBits, kHostOrder, kLanes, kDivide>(factors, payload, words, fill.full + 1, 0, fill.rest,
+                                                              destination);
   }
   if (fill.full > 0) {
-    unpack_run<V, kDtype, kBits, kLanes, kDivide>(factors, payload, words, fill.full, fill.rest, words, destination);
+    unpack_run<V, kDtype, kBits, kHostOrder, kLanes, kDivide>(factors, payload, words, fill.full, fill.rest, words,
+                                                              destination);
   }
 }
 
-template <class V, Dtype kDtype, unsigned kBits>
+template <class V, Dtype kDtype, unsigned kBits, bool kHostOrder = false>
 void dequantise_chunk(const DequantiseFactors& factors, const std::byte* payload, std::size_t words,
                       std::byte* destination, std::size_t count) noexcept {
   if (kDtype == Dtype::kI32 || factors.divisor == 1.0F) {
-    dequantise_runs<V, kDtype, kBits, false>(factors, payload, words, destination, count);
+    dequantise_runs<V, kDtype, kBits, kHostOrder, false>(factors, payload, words, destination, count);
   } else {
-    dequantise_runs<V, kDtype, kBits, true>(factors, payload, words, destination, count);
+    dequantise_runs<V, kDtype, kBits, kHostOrder, true>(factors, payload, words, destination, count);
   }
 }
 
@@ -394,87 +448,34 @@ std::uint32_t max_magnitude(const std::byte* source, std::size_t count) noexcept
   return max_magnitude_scalar<Element, kMask>(lanes, kBytes / sizeof(Element));
 }
 
-template <class Element, Element kMask>
-ScanBits scan_scalar(const std::byte* source, std::size_t count) noexcept {
-  ScanBits bits;
-  for (std::size_t i = 0; i < count; ++i) {
-    const std::uint32_t element = load_as<Element>(source + i * sizeof(Element));
-    const std::uint32_t magnitude = element & kMask;
-    bits.largest = magnitude > bits.largest ? magnitude : bits.largest;
-    bits.any |= element;
-  }
-  return bits;
+inline std::uint32_t any_bits_scalar(const std::byte* source, std::size_t bytes) noexcept {
+  std::uint32_t any = 0;
+  std::size_t at = 0;
+  for (; at + 4 <= bytes; at += 4) any |= load_as<std::uint32_t>(source + at);
+  return at < bytes ? any | load_as<std::uint16_t>(source + at) : any;
 }
 
-/// max_magnitude with one more operation for each vector. What it costs, the memory hides.
-template <class V, class Element, Element kMask>
-ScanBits scan(const std::byte* source, std::size_t count) noexcept {
+/// By vectors, the last one moved back to end with the data: seeing a bit twice does no harm, but it must be seen in
+/// its half of a word.
+template <class V>
+std::uint32_t any_bits(const std::byte* source, std::size_t bytes) noexcept {
   constexpr std::size_t kBytes = 4 * V::kWidth;
-  const std::size_t bytes = count * sizeof(Element);
-  if (bytes < kBytes) return scan_scalar<Element, kMask>(source, count);
-  const auto mask = V::broadcast_int(sizeof(Element) == 4 ? kMask : kMask | static_cast<std::uint32_t>(kMask) << 16);
-  auto any = V::load_i32(source + bytes - kBytes);
-  auto first = V::mask_bits(any, mask);
-  auto second = first;
-  std::size_t at = 0;
-  for (; at + 2 * kBytes <= bytes; at += 2 * kBytes) {
-    for (std::size_t line = 0; line < 2 * kBytes; line += kCacheLine) {
-      __builtin_prefetch(source + at + line + kPrefetchBytes);
-    }
-    const auto here = V::load_i32(source + at);
-    const auto there = V::load_i32(source + at + kBytes);
-    first = V::max_16(first, V::mask_bits(here, mask));
-    second = V::max_16(second, V::mask_bits(there, mask));
-    any = V::or_bits(any, V::or_bits(here, there));
+  const std::size_t whole = bytes / 4 * 4;
+  const std::uint32_t last = any_bits_scalar(source + whole, bytes - whole);
+  if (whole < kBytes) return last | any_bits_scalar(source, whole);
+  auto any = V::load_i32(source + whole - kBytes);
+  for (std::size_t at = 0; at + kBytes <= whole; at += kBytes) {
+    if (at % kCacheLine == 0) __builtin_prefetch(source + at + kPrefetchBytes);
+    any = V::or_bits(any, V::load_i32(source + at));
   }
-  if (at + kBytes <= bytes) {
-    const auto here = V::load_i32(source + at);
-    first = V::max_16(first, V::mask_bits(here, mask));
-    any = V::or_bits(any, here);
-  }
-  std::byte lanes[2][kBytes];
-  V::store_i32(lanes[0], V::max_16(first, second));
-  V::store_i32(lanes[1], any);
-  return {max_magnitude_scalar<Element, kMask>(lanes[0], kBytes / sizeof(Element)),
-          scan_scalar<Element, kMask>(lanes[1], kBytes / sizeof(Element)).any};
+  std::byte lanes[kBytes];
+  V::store_i32(lanes, any);
+  return last | any_bits_scalar(lanes, kBytes);
 }
 
 /// For fp32 the exponent field alone, so that every path returns the same bits.
 inline constexpr std::uint32_t kMask32 = 0x7F800000U;
 inline constexpr std::uint16_t kMask16 = 0x7FFFU;
-
-/// `Half` is the vector for fp16: One where the set has no conversion.
-template <class V, class Half>
-constexpr Kernels make_kernels(const char* name) noexcept {
-  Kernels kernels = {};
-  kernels.name = name;
-  if constexpr (V::kWidth == 1) {
-    kernels.max_magnitude_32 = max_magnitude_scalar<std::uint32_t, kMask32>;
-    kernels.max_magnitude_16 = max_magnitude_scalar<std::uint16_t, kMask16>;
-    kernels.scan_32 = scan_scalar<std::uint32_t, kMask32>;
-    kernels.scan_16 = scan_scalar<std::uint16_t, kMask16>;
-  } else {
-    kernels.max_magnitude_32 = max_magnitude<V, std::uint32_t, kMask32>;
-    kernels.max_magnitude_16 = max_magnitude<V, std::uint16_t, kMask16>;
-    kernels.scan_32 = scan<V, std::uint32_t, kMask32>;
-    kernels.scan_16 = scan<V, std::uint16_t, kMask16>;
-  }
-  const auto fill = [&kernels]<class W, Dtype kDtype>() {
-    constexpr auto kRow = static_cast<std::size_t>(kDtype);
-    kernels.quantise[kRow][0] = quantise_chunk<W, kDtype, 32>;
-    kernels.quantise[kRow][1] = quantise_chunk<W, kDtype, 16>;
-    kernels.quantise[kRow][2] = quantise_chunk<W, kDtype, 8>;
-    kernels.dequantise[kRow][0] = dequantise_chunk<W, kDtype, 32>;
-    kernels.dequantise[kRow][1] = dequantise_chunk<W, kDtype, 16>;
-    kernels.dequantise[kRow][2] = dequantise_chunk<W, kDtype, 8>;
-  };
-  fill.template operator()<V, Dtype::kF32>();
-  fill.template operator()<Half, Dtype::kF16>();
-  fill.template operator()<V, Dtype::kBF16>();
-  fill.template operator()<V, Dtype::kI32>();
-  kernels.accumulate = accumulate_words<V>;
-  return kernels;
-}
 
 }  // namespace
 }  // namespace wiresum::numeric

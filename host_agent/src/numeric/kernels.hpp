@@ -14,6 +14,7 @@
 
 #include "numeric/codec.hpp"
 #include "numeric/format.hpp"
+#include "numeric/stochastic.hpp"
 
 namespace wiresum::numeric {
 
@@ -27,12 +28,6 @@ struct DequantiseFactors {
   float divisor;
 };
 
-/// What a scan of a block gathers.
-struct ScanBits {
-  std::uint32_t largest = 0;  // as from max_magnitude
-  std::uint32_t any = 0;      // the bits that are set in any element
-};
-
 struct Kernels {
   using Quantise = void (*)(const QuantiseFactors&, const std::byte* source, std::size_t count, std::byte* payload,
                             std::size_t words) noexcept;
@@ -43,12 +38,27 @@ struct Kernels {
   /// Largest magnitude of `count` elements as bits without the sign. The fp32 form may drop mantissa bits.
   std::uint32_t (*max_magnitude_32)(const std::byte* source, std::size_t count) noexcept;
   std::uint32_t (*max_magnitude_16)(const std::byte* source, std::size_t count) noexcept;
-  ScanBits (*scan_32)(const std::byte* source, std::size_t count) noexcept;
-  ScanBits (*scan_16)(const std::byte* source, std::size_t count) noexcept;
+  /// The bits that are set in any of the 32-bit words; of an odd number of 16-bit elements the last counts as a low
+  /// half.
+  std::uint32_t (*any_bits)(const std::byte* source, std::size_t bytes) noexcept;
   /// By dtype (kF32, kF16, kBF16, kI32) and lane width (32, 16, 8).
   Quantise quantise[4][3];
   Dequantise dequantise[4][3];
   void (*accumulate)(std::byte* cell, const std::byte* payload, std::size_t words) noexcept;
+
+  // Compressed gradients (stochastic.hpp).
+  void (*random_words)(const Draw&, std::uint64_t first, std::size_t count, std::uint32_t* words) noexcept;
+  void (*round_32)(const Draw&, std::uint64_t first, const float* source, std::size_t count, double inverse,
+                   std::int32_t limit, std::int32_t* integers) noexcept;
+  void (*round_64)(const Draw&, std::uint64_t first, const double* source, std::size_t count, double inverse,
+                   std::int32_t limit, std::int32_t* integers) noexcept;
+  void (*scale_32)(const std::int32_t* integers, std::size_t count, double factor, float* values) noexcept;
+  void (*scale_64)(const std::int32_t* integers, std::size_t count, double factor, double* values) noexcept;
+  double (*square_distance_32)(const float* a, const float* b, std::size_t count) noexcept;
+  double (*square_distance_64)(const double* a, const double* b, std::size_t count) noexcept;
+  /// The codec's quantise and dequantise for int32, but for the order of bytes in a word. By lane width (32, 16, 8).
+  Quantise pack[3];
+  Dequantise unpack[3];
 };
 
 extern const Kernels kKernelsScalar;  // the reference; all there is where the processor is not x86-64
@@ -75,5 +85,9 @@ void quantise(const Kernels& kernels, Format format, const Scale& scale, const s
               std::byte* payload, std::size_t words) noexcept;
 void dequantise(const Kernels& kernels, Format format, const Scale& scale, const std::byte* payload, std::size_t words,
                 std::byte* destination, std::size_t count) noexcept;
+void pack_lanes(const Kernels& kernels, unsigned lane_bits, const std::int32_t* integers, std::size_t count,
+                std::uint32_t* packed, std::size_t words) noexcept;
+void unpack_lanes(const Kernels& kernels, unsigned lane_bits, const std::uint32_t* packed, std::size_t words,
+                  std::int32_t* integers, std::size_t count) noexcept;
 
 }  // namespace wiresum::numeric

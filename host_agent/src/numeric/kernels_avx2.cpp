@@ -1,5 +1,5 @@
 // The kernels for AVX2 with F16C: eight lanes.
-#include "numeric/kernel_templates.hpp"
+#include "numeric/kernel_table.hpp"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -76,6 +76,47 @@ struct Avx2 {
   static Int mask_bits(Int value, Int mask) noexcept { return _mm256_and_si256(value, mask); }
   static Int or_bits(Int a, Int b) noexcept { return _mm256_or_si256(a, b); }
   static Int max_16(Int a, Int b) noexcept { return _mm256_max_epi16(a, b); }
+
+  static constexpr std::size_t kDoubles = 4;
+  using Double = __m256d;
+  using Long = __m256i;
+
+  static Long count_from(std::uint32_t first) noexcept {
+    return _mm256_add_epi32(_mm256_set1_epi64x(first), _mm256_setr_epi32(0, 0, 1, 0, 2, 0, 3, 0));
+  }
+  static Long broadcast_long(std::uint32_t value) noexcept { return _mm256_set1_epi64x(value); }
+  static Long multiply_low(Long a, Long b) noexcept { return _mm256_mul_epu32(a, b); }
+  static Long high(Long value) noexcept { return _mm256_srli_epi64(value, 32); }
+  static Long xor_three(Long a, Long b, Long c) noexcept { return _mm256_xor_si256(_mm256_xor_si256(a, b), c); }
+  static void store_low(std::uint32_t* to, Long value) noexcept {
+    const Long order = _mm256_setr_epi32(0, 2, 4, 6, 0, 2, 4, 6);
+    const Long packed = _mm256_permutevar8x32_epi32(value, order);
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm256_castsi256_si128(packed));
+  }
+  /// As the mantissa of a number from 2^20 on, whose last bit is worth 2^-32.
+  static Double fraction(Long value) noexcept {
+    const Long base = _mm256_castpd_si256(_mm256_set1_pd(0x1p20));
+    const Double shifted = _mm256_castsi256_pd(_mm256_blend_epi32(value, base, 0xAA));
+    return _mm256_sub_pd(shifted, _mm256_set1_pd(0x1p20));
+  }
+
+  static Double load_double(const float* from) noexcept { return _mm256_cvtps_pd(_mm_loadu_ps(from)); }
+  static Double load_double(const double* from) noexcept { return _mm256_loadu_pd(from); }
+  static Double load_double(const std::int32_t* from) noexcept {
+    return _mm256_cvtepi32_pd(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
+  }
+  static void store_double(float* to, Double value) noexcept { _mm_storeu_ps(to, _mm256_cvtpd_ps(value)); }
+  static void store_double(double* to, Double value) noexcept { _mm256_storeu_pd(to, value); }
+  static Double broadcast(double value) noexcept { return _mm256_set1_pd(value); }
+  static Double multiply(Double a, Double b) noexcept { return _mm256_mul_pd(a, b); }
+  static Double add(Double a, Double b) noexcept { return _mm256_add_pd(a, b); }
+  static Double subtract(Double a, Double b) noexcept { return _mm256_sub_pd(a, b); }
+  static Double clamp(Double value, Double limit) noexcept {
+    return _mm256_max_pd(_mm256_min_pd(value, limit), _mm256_xor_pd(limit, _mm256_set1_pd(-0.0)));
+  }
+  static void store_floor(std::int32_t* to, Double value) noexcept {
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm256_cvttpd_epi32(_mm256_floor_pd(value)));
+  }
 };
 
 }  // namespace

@@ -1,5 +1,5 @@
 // The kernels for AVX-512 (F, BW, VL, DQ): sixteen lanes.
-#include "numeric/kernel_templates.hpp"
+#include "numeric/kernel_table.hpp"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -68,6 +68,47 @@ struct Avx512 {
   static Int mask_bits(Int value, Int mask) noexcept { return _mm512_and_si512(value, mask); }
   static Int or_bits(Int a, Int b) noexcept { return _mm512_or_si512(a, b); }
   static Int max_16(Int a, Int b) noexcept { return _mm512_max_epi16(a, b); }
+
+  static constexpr std::size_t kDoubles = 8;
+  using Double = __m512d;
+  using Long = __m512i;
+
+  static Long count_from(std::uint32_t first) noexcept {
+    const Long steps = _mm512_setr_epi32(0, 0, 1, 0, 2, 0, 3, 0, 4, 0, 5, 0, 6, 0, 7, 0);
+    return _mm512_add_epi32(_mm512_set1_epi64(first), steps);
+  }
+  static Long broadcast_long(std::uint32_t value) noexcept { return _mm512_set1_epi64(value); }
+  static Long multiply_low(Long a, Long b) noexcept { return _mm512_mul_epu32(a, b); }
+  static Long high(Long value) noexcept { return _mm512_srli_epi64(value, 32); }
+  static Long xor_three(Long a, Long b, Long c) noexcept { return _mm512_ternarylogic_epi64(a, b, c, 0x96); }
+  static void store_low(std::uint32_t* to, Long value) noexcept {
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm512_cvtepi64_epi32(value));
+  }
+  /// As the mantissa of a number from 2^20 on, whose last bit is worth 2^-32.
+  static Double fraction(Long value) noexcept {
+    const Long base = _mm512_castpd_si512(_mm512_set1_pd(0x1p20));
+    const Long shifted = _mm512_ternarylogic_epi64(value, _mm512_set1_epi64(0xFFFFFFFF), base, 0xEA);  // (a & b) | c
+    return _mm512_sub_pd(_mm512_castsi512_pd(shifted), _mm512_set1_pd(0x1p20));
+  }
+
+  static Double load_double(const float* from) noexcept { return _mm512_cvtps_pd(_mm256_loadu_ps(from)); }
+  static Double load_double(const double* from) noexcept { return _mm512_loadu_pd(from); }
+  static Double load_double(const std::int32_t* from) noexcept {
+    return _mm512_cvtepi32_pd(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
+  }
+  static void store_double(float* to, Double value) noexcept { _mm256_storeu_ps(to, _mm512_cvtpd_ps(value)); }
+  static void store_double(double* to, Double value) noexcept { _mm512_storeu_pd(to, value); }
+  static Double broadcast(double value) noexcept { return _mm512_set1_pd(value); }
+  static Double multiply(Double a, Double b) noexcept { return _mm512_mul_pd(a, b); }
+  static Double add(Double a, Double b) noexcept { return _mm512_add_pd(a, b); }
+  static Double subtract(Double a, Double b) noexcept { return _mm512_sub_pd(a, b); }
+  static Double clamp(Double value, Double limit) noexcept {
+    return _mm512_max_pd(_mm512_min_pd(value, limit), _mm512_xor_pd(limit, _mm512_set1_pd(-0.0)));
+  }
+  static void store_floor(std::int32_t* to, Double value) noexcept {
+    const __m256i floored = _mm512_cvt_roundpd_epi32(value, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), floored);
+  }
 };
 
 }  // namespace

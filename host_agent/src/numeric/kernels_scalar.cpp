@@ -1,5 +1,5 @@
 // The kernels in portable C++: the reference that every instruction set is tested against.
-#include "numeric/kernel_templates.hpp"
+#include "numeric/kernel_table.hpp"
 
 namespace wiresum::numeric {
 

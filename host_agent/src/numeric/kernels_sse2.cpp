@@ -1,5 +1,5 @@
 // The kernels for baseline x86-64: SSE2, four lanes. No fp16 conversion: that goes one by one.
-#include "numeric/kernel_templates.hpp"
+#include "numeric/kernel_table.hpp"
 
 #if defined(__x86_64__)
 #include <emmintrin.h>
@@ -65,6 +65,52 @@ struct Sse2 {
   static Int mask_bits(Int value, Int mask) noexcept { return _mm_and_si128(value, mask); }
   static Int or_bits(Int a, Int b) noexcept { return _mm_or_si128(a, b); }
   static Int max_16(Int a, Int b) noexcept { return _mm_max_epi16(a, b); }
+
+  static constexpr std::size_t kDoubles = 2;
+  using Double = __m128d;
+  using Long = __m128i;
+
+  static Long count_from(std::uint32_t first) noexcept {
+    return _mm_set_epi32(0, static_cast<int>(first + 1), 0, static_cast<int>(first));
+  }
+  static Long broadcast_long(std::uint32_t value) noexcept { return _mm_set1_epi64x(value); }
+  static Long multiply_low(Long a, Long b) noexcept { return _mm_mul_epu32(a, b); }
+  static Long high(Long value) noexcept { return _mm_srli_epi64(value, 32); }
+  static Long xor_three(Long a, Long b, Long c) noexcept { return _mm_xor_si128(_mm_xor_si128(a, b), c); }
+  static void store_low(std::uint32_t* to, Long value) noexcept {
+    _mm_storel_epi64(reinterpret_cast<__m128i*>(to), _mm_shuffle_epi32(value, 0x08));
+  }
+  /// As the mantissa of a number from 2^20 on, whose last bit is worth 2^-32.
+  static Double fraction(Long value) noexcept {
+    const Long low = _mm_and_si128(value, _mm_set1_epi64x(0xFFFFFFFF));
+    const Double shifted = _mm_castsi128_pd(_mm_or_si128(low, _mm_castpd_si128(_mm_set1_pd(0x1p20))));
+    return _mm_sub_pd(shifted, _mm_set1_pd(0x1p20));
+  }
+
+  static Double load_double(const float* from) noexcept {
+    return _mm_cvtps_pd(_mm_castsi128_ps(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from))));
+  }
+  static Double load_double(const double* from) noexcept { return _mm_loadu_pd(from); }
+  static Double load_double(const std::int32_t* from) noexcept {
+    return _mm_cvtepi32_pd(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from)));
+  }
+  static void store_double(float* to, Double value) noexcept {
+    _mm_storel_epi64(reinterpret_cast<__m128i*>(to), _mm_castps_si128(_mm_cvtpd_ps(value)));
+  }
+  static void store_double(double* to, Double value) noexcept { _mm_storeu_pd(to, value); }
+  static Double broadcast(double value) noexcept { return _mm_set1_pd(value); }
+  static Double multiply(Double a, Double b) noexcept { return _mm_mul_pd(a, b); }
+  static Double add(Double a, Double b) noexcept { return _mm_add_pd(a, b); }
+  static Double subtract(Double a, Double b) noexcept { return _mm_sub_pd(a, b); }
+  static Double clamp(Double value, Double limit) noexcept {
+    return _mm_max_pd(_mm_min_pd(value, limit), _mm_xor_pd(limit, _mm_set1_pd(-0.0)));
+  }
+  static void store_floor(std::int32_t* to, Double value) noexcept {
+    const __m128i cut = _mm_cvttpd_epi32(value);
+    const Double above = _mm_cmplt_pd(value, _mm_cvtepi32_pd(cut));  // all ones, which as an integer is -1
+    const __m128i correction = _mm_shuffle_epi32(_mm_castpd_si128(above), 0x08);
+    _mm_storel_epi64(reinterpret_cast<__m128i*>(to), _mm_add_epi32(cut, correction));
+  }
 };
 
 }  // namespace

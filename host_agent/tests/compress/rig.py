@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from wiresum.compress import Aggregator, Batch, Compressor, InProcess, Motion, Outcome, Turn
+from wiresum.compress import Aggregator, Batch, Compressor, InProcess, Motion, Outcome, Sparse, Turn
 
 SIGMAS = 6.0
 """Deviations of a normal value: beyond six with probability 2e-9, so that thousands of them stay within at 99.999%."""
@@ -52,7 +52,11 @@ def exchange(
         ]
         for worker, vector in zip(aggregator.local, values, strict=True)
     ]
-    return compressor.exchange(Batch(turns, [[vector] for vector in values], [state or {}]), aggregator)
+    outcome = compressor.exchange(Batch(turns, [[vector] for vector in values], [state or {}]), aggregator)
+    own: list[list[Any]] = [
+        [one.dense(len(outcome.means[0])) if isinstance(one, Sparse) else one for one in row] for row in outcome.own
+    ]
+    return Outcome(outcome.means, own, outcome.states)
 
 
 def assert_unbiased(compressor: Compressor, values: Sequence[Array], *, steps: int = 300) -> None:

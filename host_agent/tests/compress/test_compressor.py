@@ -9,7 +9,7 @@ import pytest
 from rig import Unpacked, assert_unbiased, assert_variance_within_omega, exchange, vectors
 
 from wiresum.compress import GatherCompressor, InProcess, IntegerCompressor, Sparse, SparseCompressor, Trait, Turn
-from wiresum.compress.compressor import index_bytes
+from wiresum.compress.compressor import require_indexable
 
 
 @dataclass(frozen=True)
@@ -35,9 +35,6 @@ class FirstK(SparseCompressor):
     """The first k values, for the test of a compressor whose indices need not travel."""
 
     k: int
-
-    def count(self, turn: Turn) -> int:
-        return self.k
 
     def indices(self, turn: Turn) -> np.ndarray:
         return np.arange(self.k)
@@ -71,7 +68,7 @@ def test_a_new_sparse_compressor_is_one_class() -> None:
     mean = exchange(FirstK(5), values, aggregator=aggregator).means[0]
     assert mean[:5] == pytest.approx(np.mean(values, axis=0)[:5])
     assert (mean[5:] == 0).all()
-    assert aggregator.traffic.sent_bytes == 5 * 8 + 1
+    assert aggregator.traffic.sent_bytes == 2 + 5 * 4, "an exponent, and the sum of five values"
 
 
 def test_a_new_compressor_of_bytes_is_one_class() -> None:
@@ -80,19 +77,34 @@ def test_a_new_compressor_of_bytes_is_one_class() -> None:
 
 
 def test_integers_too_large_for_their_lane_are_an_error_and_not_a_wrong_sum() -> None:
-    with pytest.raises(OverflowError, match="Coin made an integer beyond 715827882 for 'x'"):
-        exchange(Coin(1.0, 2.0**-30), [np.full(4, 1.5)] * 3)
+    reason = (
+        r"Coin made integers beyond 715827882 \(worker 1: 1610612736 for 'x'\): .* 3 workers may not fit in 32 bits"
+    )
+    with pytest.raises(OverflowError, match=reason):
+        exchange(Coin(1.0, 2.0**-30), [np.zeros(4), np.full(4, 1.5), np.zeros(4)])
 
 
 def test_a_tensor_beyond_the_reach_of_an_index_is_refused() -> None:
     turn = Turn(0, 0, 0, 1, "huge", (2**16, 2**15), np.dtype(np.float32))
     with pytest.raises(ValueError, match=r"'huge' has 2147483648 values.* compress by layer"):
-        index_bytes(np.array([5]), turn)
+        require_indexable(turn)
+
+
+class Travelling(FirstK):
+    """Its indices travel, although they could be known."""
+
+    indices = SparseCompressor.indices
 
 
 def test_a_sparse_compressor_that_does_not_say_its_count_is_told_to() -> None:
-    class Forgetful(FirstK):
-        count = SparseCompressor.count
+    with pytest.raises(NotImplementedError, match=r"Travelling .* count\(\)"):
+        exchange(Travelling(2), vectors(2))
 
-    with pytest.raises(NotImplementedError, match=r"Forgetful .* count\(\)"):
-        exchange(Forgetful(2), vectors(2))
+
+def test_a_sparse_compressor_that_sends_another_number_than_it_says_is_an_error() -> None:
+    class Wrong(Travelling):
+        def count(self, turn: Turn) -> int:
+            return 3
+
+    with pytest.raises(ValueError, match=r"Wrong chose 2 values of 'x', and its count\(\) says 3"):
+        exchange(Wrong(2), vectors(2))

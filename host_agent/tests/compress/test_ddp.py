@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import io
+import threading
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
@@ -95,7 +98,7 @@ def test_every_method_trains_with_the_same_bits_at_all_workers_and_reports_what_
         assert mine["identity"] == pytest.approx(1, rel=0.01)
         assert mine["IntDIANA"] > 2  # the first step has 32 bits
         assert mine["QSGD"] == pytest.approx(4 / (1 + 8 / 64), rel=0.1)
-        assert mine["TopK"] == pytest.approx(5, rel=0.1)
+        assert mine["TopK"] > 3  # at worst the sum of three workers' tenths
         assert mine["RandK, partition"] > 2.5
 
 
@@ -253,6 +256,65 @@ def test_what_cannot_work_is_refused_with_the_reason(switched: Cluster) -> None:
     for texts in switched.run(refused):
         assert "layer, bucket or model, not 'tensor'" in texts[0]
         assert "declares neither omega nor a contraction" in texts[1]
+
+
+def overlapping(rank: int, size: int) -> tuple[int, bool, bool]:
+    """Each exchange is held up until the first layer's gradient is there, which is the last that is computed."""
+    run = Run(METHODS["IntDIANA"])
+    run.train(rank, range(2))
+    computed, average, in_time = threading.Event(), run.attachment.engine.average, []
+
+    def average_after(*arguments: Any) -> Any:
+        in_time.append(computed.wait(10))
+        return average(*arguments)
+
+    run.attachment.engine.average = average_after  # type: ignore[method-assign]
+    run.model.module.convolution.bias.register_hook(lambda gradient: computed.set())
+    run.train(rank, range(2, 3))
+    return len(in_time), all(in_time), same_everywhere(run.bits())
+
+
+def test_buckets_are_exchanged_while_the_gradients_of_other_layers_are_computed(trio: Cluster) -> None:
+    for exchanges, in_time, same in trio.run(overlapping):
+        assert exchanges >= 2
+        assert in_time, "the backward pass waited for an exchange"
+        assert same
+
+
+@dataclass(frozen=True)
+class Loud(wc.IntegerCompressor):
+    """One worker's integers do not fit, in one bucket of the second step."""
+
+    def lane_bits(self, turn: wc.Turn) -> int:
+        return 8
+
+    def compress(self, vector: Any, turn: wc.Turn) -> Any:
+        is_loud = turn.step == 1 and turn.worker == 1 and turn.tensor == "detour.bias"
+        return np.full(turn.size, 100 if is_loud else 1, np.int32)
+
+    def decompress(self, integers: Any, turn: wc.Turn, contributors: int) -> Any:
+        return (integers / contributors).astype(turn.dtype)
+
+
+def excess(rank: int, size: int) -> tuple[str, bool]:
+    run = Run(Loud())
+    run.train(rank, range(1))
+    try:
+        run.train(rank, range(1, 2))
+    except OverflowError as error:
+        text = str(error)
+    following = Run(METHODS["IntDIANA"])
+    following.train(rank, range(2))
+    return text, same_everywhere(following.bits())
+
+
+def test_all_workers_raise_why_one_workers_integers_do_not_fit_and_the_group_lives_on(trio: Cluster) -> None:
+    text = (
+        "Loud made integers beyond 42 (worker 1: 100 for 'detour.bias'): the sum over 3 workers may not fit in 8 bits"
+    )
+    for mine, same in trio.run(excess, timeout_s=20):
+        assert mine == f"{text}. Use wider lanes"
+        assert same
 
 
 def test_a_report_reads_well() -> None:

@@ -34,9 +34,9 @@ def test_no_maximum_is_taken_once_the_model_moves() -> None:
     assert aggregator.traffic.rounds == 3
 
 
-@pytest.mark.parametrize(("lanes", "words"), [(8, 16), (16, 31), (32, 61)])
+@pytest.mark.parametrize(("lanes", "words"), [(8, 16), (16, 31), (32, 62)])
 def test_narrow_lanes_send_a_fraction_of_the_bytes(lanes: int, words: int) -> None:
-    """60 values and a flag."""
+    """60 values and two flags."""
     aggregator = InProcess(4)
     exchange(IntSGD(lanes), vectors(4), step=1, motion=MOVING, aggregator=aggregator)
     assert aggregator.traffic.sent_bytes == 4 * words

@@ -42,7 +42,7 @@ def test_what_workers_take_for_sent_adds_up_to_the_mean_and_is_a_projection() ->
 def test_it_sends_the_two_factors_as_integers_of_32_bits() -> None:
     aggregator = InProcess(3)
     exchange(PowerSGD(2), vectors(3, (12, 20)), shape=(12, 20), aggregator=aggregator)
-    flags_and_maxima = 2 * 4 + 2 * 8
+    flags_and_maxima = 4 * 4 + 2 * 8
     assert aggregator.traffic.sent_bytes == 2 * (12 + 20) * 4 + flags_and_maxima
 
 

@@ -10,6 +10,7 @@ import pytest
 import torch
 from matplotlib.figure import Figure
 
+import compressed_training
 import global_top_k
 import granularity
 import growing_integers
@@ -28,6 +29,7 @@ SMALL: dict[str, tuple[Callable[[], Report], int]] = {
     "growing-integers": (lambda: growing_integers.run(workers=5, steps=500), 7),
     "global-top-k": (lambda: global_top_k.run(workers=4, epochs=30), 5),
     "granularity": (lambda: granularity.run(points=3, draws=5), 7),
+    "compressed-training": (lambda: compressed_training.run(epochs=6, names=["IntDIANA, 8 bits", "Top-k 1%"]), 3),
 }
 
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from wiresum.compress.aggregator import Aggregator, InProcess, Traffic
+from wiresum.compress.arrays import Sparse
 from wiresum.compress.compressor import (
     Batch,
     Compressor,
     GatherCompressor,
     IntegerCompressor,
     Outcome,
-    Sparse,
     SparseCompressor,
     Trait,
 )

@@ -62,6 +62,13 @@ class Aggregator(ABC):
         padded = [np.concatenate([mine, np.zeros(longest - len(mine), np.uint8)]) for mine in contributions]
         return [parcel[:length] for parcel, length in zip(self._gather_counted(padded), lengths, strict=True)]
 
+    def prefers_sum(self, words_sum: int, words_each: int) -> bool:
+        """Is one sum of so many words sooner there than so many words of each worker are at all workers?
+
+        The same answer at all workers. Here for a network that adds: what counts is what comes down each link.
+        """
+        return words_sum < self.workers * words_each
+
     def deliver(self, routes: Sequence[tuple[int, int]], parcels: Mapping[int, Bytes], nbytes: int) -> dict[int, Bytes]:
         """Takes each local source's parcel of `nbytes` to its destination. Returns the local destinations' parcels."""
         delivered = self._deliver(routes, parcels, nbytes)

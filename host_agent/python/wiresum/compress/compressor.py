@@ -13,7 +13,7 @@ that of a whole bucket. It changes nothing but the traffic's counters: memories 
 the outcome (engine.py).
 
 An Inf or NaN must reach all workers, or a loss scaler would skip the step at some of them only. Integers cannot
-carry it, so each exchange has one flag beside the values; where it is set, everybody's mean is NaN.
+carry it, so each exchange has a flag beside the values; where it is set, everybody's mean is NaN.
 """
 
 from __future__ import annotations
@@ -29,8 +29,17 @@ import numpy.typing as npt
 
 from wiresum.compress import lanes
 from wiresum.compress.aggregator import Aggregator
-from wiresum.compress.arrays import Bytes, Indices, Int32Array, Vector, is_finite
+from wiresum.compress.arrays import Bytes, Indices, Int32Array, Sparse, Vector, is_finite
 from wiresum.compress.turn import Turn
+from wiresum.compress.union import (
+    INDEX_MAX,
+    Places,
+    exponent_of,
+    index_code,
+    index_code_bytes,
+    indices_of,
+    sum_over_union,
+)
 
 if TYPE_CHECKING:
     from wiresum.compress.memory import Memory
@@ -39,7 +48,6 @@ State: TypeAlias = dict[str, Vector]
 """What a compressor carries from step to step for one segment; the same at all workers."""
 
 FLAG_BYTES = 1
-INDEX_MAX = 2**31 - 1
 
 
 class Trait(Enum):
@@ -71,7 +79,7 @@ class Batch:
 class Outcome:
     means: list[Vector]
     """By segment: the mean over workers, as all of them decode it."""
-    own: list[list[Vector]]
+    own: Sequence[Sequence[Vector | Sparse]]
     """By local worker and segment: what of `vectors` has gone into the mean. What is left stays for a memory."""
     states: list[State]
     """By segment: the compressor's state for the next step."""
@@ -165,35 +173,44 @@ class IntegerCompressor(Compressor):
     def _sum(
         self, integers: list[list[Int32Array]], turns: list[Turn], finite: list[list[bool]], aggregator: Aggregator
     ) -> list[Int32Array | None]:
-        """The sums of all segments in one aggregation, each with its flag; None where the flag is set."""
+        """The sums of all segments in one aggregation, each with its flag; None where the flag is set.
+
+        One more flag says that a worker's integers do not fit. Then its place is taken by zeros, since the others wait
+        for it, and all workers raise the same error.
+        """
         bits = self.lane_bits(turns[0])
         bound = lanes.limit(bits, aggregator.workers)
-        for mine in integers:
-            for values, turn in zip(mine, turns, strict=True):
-                if len(values) and max(int(values.max()), -int(values.min())) > bound:
-                    raise OverflowError(
-                        f"{type(self).__name__} made an integer beyond {bound} for '{turn.tensor}': the sum over "
-                        f"{aggregator.workers} workers may not fit in {bits} bits. Use wider lanes"
-                    )
+        excesses = [_excess(mine, turns, bound) for mine in integers]
         lengths = [len(values) for values in integers[0]]
-        flags = [np.array([not fine for fine in row], np.int32) for row in finite]
-        total = aggregator.sum(
-            [np.concatenate([*mine, flag]) for mine, flag in zip(integers, flags, strict=True)], bits
+        contributions = []
+        for mine, fines, excess in zip(integers, finite, excesses, strict=True):
+            flags = np.array([*(not fine for fine in fines), bool(excess)], np.int32)
+            values = [np.zeros(sum(lengths), np.int32)] if excess else mine
+            contributions.append(np.concatenate([*values, flags]).astype(np.int32, copy=False))
+        *sums, raised = np.split(aggregator.sum(contributions, bits), np.cumsum(lengths))
+        if raised[-1]:
+            self._raise_everywhere(excesses, bound, bits, aggregator)
+        return [None if flag else values for values, flag in zip(sums, raised[:-1], strict=True)]
+
+    def _raise_everywhere(self, excesses: list[str], bound: int, bits: int, aggregator: Aggregator) -> None:
+        parcels = aggregator.gather([np.frombuffer(text.encode(), np.uint8) for text in excesses], sizes_equal=False)
+        texts = [
+            f"worker {worker}: {parcel.tobytes().decode()}" for worker, parcel in enumerate(parcels) if len(parcel)
+        ]
+        raise OverflowError(
+            f"{type(self).__name__} made integers beyond {bound} ({'; '.join(texts)}): the sum over "
+            f"{aggregator.workers} workers may not fit in {bits} bits. Use wider lanes"
         )
-        *sums, raised = np.split(total, np.cumsum(lengths))
-        return [None if flag else values for values, flag in zip(sums, raised, strict=True)]
 
 
-@dataclass(frozen=True)
-class Sparse:
-    """Values and where they belong: `indices` ascending or not, each at most once."""
-
-    indices: Indices
-    values: Vector
+def _excess(integers: list[Int32Array], turns: list[Turn], bound: int) -> str:
+    """Which integers exceed the bound; nothing if none does."""
+    sizes = [max(int(values.max(initial=0)), -int(values.min(initial=0))) for values in integers]
+    return ", ".join(f"{size} for '{turn.tensor}'" for size, turn in zip(sizes, turns, strict=True) if size > bound)
 
 
 class SparseCompressor(Compressor):
-    """The sum travels as an all-gather of values, with their indices unless these follow from the turn."""
+    """Everybody's indices travel (unless they follow from the turn), and then the values: see union.py."""
 
     trait = Trait.SPARSE
     counts_equal: ClassVar[bool] = True
@@ -206,61 +223,68 @@ class SparseCompressor(Compressor):
         """Where the values of a turn belong, if that can be known without the vector: then no index travels."""
         return None
 
+    def count(self, turn: Turn) -> int:
+        """How many values each worker sends for a turn whose indices travel; only where `counts_equal`."""
+        raise NotImplementedError(f"{type(self).__name__} sets counts_equal and so must implement count()")
+
+    def kept(self, totals: Int32Array, turn: Turn) -> Indices | None:
+        """Which of the summed values the mean has, by their place among them, ascending; None: all of them.
+
+        `totals` are on a common scale. What is not kept was not sent: it is a memory's.
+        """
+        return None
+
     def exchange(self, batch: Batch, aggregator: Aggregator) -> Outcome:
         finite = batch.finite()
         messages = [
-            [self.compress(v, turn) for v, turn in zip(*row, strict=True)]
+            [self.compress(v, turn).ascending() for v, turn in zip(*row, strict=True)]
             for row in zip(batch.cleaned(finite), batch.turns, strict=True)
         ]
         parcels = aggregator.gather(
             [self._write(*row) for row in zip(messages, batch.turns, finite, strict=True)],
             sizes_equal=self.counts_equal,
         )
-        totals = self._sums(parcels, batch.turns[0])
-        means = [
-            total / turn.dtype.type(aggregator.workers) if is_finite(total) else nowhere_finite(turn)
-            for total, turn in zip(totals, batch.turns[0], strict=True)
-        ]
-        own = [
-            [scatter(message, turn) for message, turn in zip(*row, strict=True)]
-            for row in zip(messages, batch.turns, strict=True)
-        ]
+        means, own = sum_over_union(self._read(parcels, batch.turns[0]), messages, aggregator, self.kept)
         return Outcome(means, own, batch.states)
 
     def _write(self, messages: Sequence[Sparse], turns: Sequence[Turn], finite: Sequence[bool]) -> Bytes:
-        parts: list[Bytes] = [np.array([not fine for fine in finite], np.uint8)]
+        exponents = [exponent_of(message, fine) for message, fine in zip(messages, finite, strict=True)]
+        parts: list[Bytes] = [np.array(exponents, "<i2").view(np.uint8)]
+        if not self.counts_equal:
+            parts.append(np.array([len(message.values) for message in messages], "<i4").view(np.uint8))
         for message, turn in zip(messages, turns, strict=True):
-            if not self.counts_equal:
-                parts.append(np.array([len(message.values)], "<i4").view(np.uint8))
-            if self.indices(turn) is None:
-                parts.append(index_bytes(message.indices, turn))
-            parts.append(message.values.astype(turn.dtype, copy=False).view(np.uint8))
-            missing = self.count(turn) - len(message.values) if self.counts_equal else 0
-            if missing:
-                parts.append(np.zeros(missing * turn.dtype.itemsize, np.uint8))
+            if self.indices(turn) is not None:
+                continue
+            require_indexable(turn)
+            if self.counts_equal and len(message.indices) != self.count(turn):
+                raise ValueError(
+                    f"{type(self).__name__} chose {len(message.indices)} values of '{turn.tensor}', and its count() "
+                    f"says {self.count(turn)}: set counts_equal to False if the number varies"
+                )
+            parts.append(index_code(message.indices, turn.size))
         return np.concatenate(parts)
 
-    def _sums(self, parcels: Sequence[Bytes], turns: Sequence[Turn]) -> list[Vector]:
-        """By segment, all workers' values added in the workers' order; NaN where a worker has raised its flag."""
-        readers = [_Reader(parcel) for parcel in parcels]
-        flags = [reader.take(len(turns), "u1") for reader in readers]
-        totals: list[Vector] = [np.zeros(turn.size, turn.dtype) for turn in turns]
-        for s, (turn, total) in enumerate(zip(turns, totals, strict=True)):
+    def _read(self, parcels: Sequence[Bytes], turns: Sequence[Turn]) -> list[Places]:
+        readers = [Reader(parcel) for parcel in parcels]
+        exponents = np.array([reader.take(len(turns), "<i2") for reader in readers])
+        counts = [None if self.counts_equal else reader.take(len(turns), "<i4") for reader in readers]
+        places = []
+        for s, turn in enumerate(turns):
+            by_worker = []
             for worker, reader in enumerate(readers):
-                count = self.count(turn) if self.counts_equal else int(reader.take(1, "<i4")[0])
+                of_worker = counts[worker]
                 known = self.indices(turn.of(worker))
-                where = reader.take(count, "<i4") if known is None else known
-                total[where] += reader.take(count, turn.dtype.str)[: len(where)]
-            if any(flag[s] for flag in flags):
-                total[...] = np.nan
-        return totals
+                if known is None:
+                    count = self.count(turn) if of_worker is None else int(of_worker[s])
+                    code = reader.take(index_code_bytes(count, turn.size), "u1")
+                    by_worker.append(indices_of(code, count, turn.size))
+                else:
+                    by_worker.append(np.sort(known))
+            places.append(Places(turn, by_worker, int(exponents[:, s].max())))
+        return places
 
-    def count(self, turn: Turn) -> int:
-        """How many values each worker sends for a turn, filled up with zeros; only where `counts_equal`."""
-        raise NotImplementedError(f"{type(self).__name__} sets counts_equal and so must implement count()")
 
-
-class _Reader:
+class Reader:
     """Takes arrays from a parcel, one after the other."""
 
     def __init__(self, parcel: Bytes) -> None:
@@ -274,20 +298,12 @@ class _Reader:
         return part
 
 
-def index_bytes(indices: Indices, turn: Turn) -> Bytes:
-    """Indices as they travel: four bytes each."""
+def require_indexable(turn: Turn) -> None:
     if turn.size > INDEX_MAX:
         raise ValueError(
             f"'{turn.tensor}' has {turn.size} values, and an index on the wire counts to {INDEX_MAX}: "
             "compress by layer or by bucket"
         )
-    return indices.astype("<i4").view(np.uint8)
-
-
-def scatter(message: Sparse, turn: Turn) -> Vector:
-    dense: Vector = np.zeros(turn.size, turn.dtype)
-    dense[message.indices] = message.values
-    return dense
 
 
 def nowhere_finite(turn: Turn) -> Vector:

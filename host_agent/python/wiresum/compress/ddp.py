@@ -1,9 +1,13 @@
 """Compressed gradients in DistributedDataParallel: `attach(model, optimizer, method)`.
 
 DDP calls a communication hook with each bucket of gradients, in the same order at all workers, while the backward pass
-goes on. The hook averages the bucket's segments through an engine and hands DDP the estimate. By "model", buckets are
-held back until the last one is there, so that the entire model is one vector; DDP waits for all of them at the end of
-the backward pass anyway.
+goes on. The hook hands the bucket to a thread, which averages its segments through an engine while the gradients of the
+layers before are computed. By "model", buckets are held back until the last one is there, so that the entire model is
+one vector, and nothing overlaps.
+
+One thread, so that all workers exchange buckets in the same order. The hook waits for it in the last bucket, when
+nothing is left to compute: then no collective of the compression is under way when DDP issues one of its own (it does
+so for parameters that were not used), and an error comes out of `backward()` as itself.
 
 Memories are keyed by the parameter's name, since DDP rebuilds its buckets after the first step. A step ends with its
 last bucket. Gradients that are accumulated under `no_sync` are compressed once, when they are synchronised.
@@ -13,6 +17,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -21,11 +26,12 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
-from wiresum.compress.arrays import Vector, square_norm
+from wiresum.compress.arrays import Vector
 from wiresum.compress.compressor import Compressor
 from wiresum.compress.engine import Engine, Piece, Segment
 from wiresum.compress.groups import aggregator_of
 from wiresum.compress.integer import MotionTracker
+from wiresum.compress.native import square_distance
 from wiresum.compress.turn import Motion
 
 Granularity = Literal["layer", "bucket", "model"]
@@ -99,6 +105,9 @@ class Attachment:
         self._tracker = MotionTracker()
         self._before: dict[str, Vector] = {}
         self._held: list[_Held] = []
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="wiresum-compress")
+        self._exchanges: list[Future[None]] = []
+        self._error: BaseException | None = None
         self._dense_bytes = 0
         self.engine = Engine(method, aggregator_of(model.process_group), seed=seed)
         model.register_comm_hook(self, _hook)
@@ -133,24 +142,46 @@ class Attachment:
     def arrived(self, bucket: Bucket) -> torch.futures.Future[torch.Tensor]:
         """The hook: DDP has this bucket of gradients, and wants its average."""
         if bucket.index() == 0:
-            self._held.clear()  # of a backward pass that failed
+            self._forget_failed_pass()
         buffer = bucket.buffer()
         pieces = [self._pieces[self._names[id(parameter)]] for parameter in bucket.parameters()]
         held = _Held(buffer, pieces, torch.futures.Future())
         self._dense_bytes += buffer.nbytes
         self._held.append(held)
         if self._granularity != "model" or bucket.is_last():
-            self._average_held()
+            self._exchanges.append(self._thread.submit(self._exchange, self._held))
+            self._held = []
+        if bucket.is_last():
+            wait(self._exchanges)
+            self._exchanges.clear()
+        if self._error is not None:
+            raise self._error
         if bucket.is_last():
             self.engine.advance()
         return held.future
 
-    def _average_held(self) -> None:
-        """Compresses what is held back, and hands each bucket its part."""
+    def _forget_failed_pass(self) -> None:
+        """A backward pass that failed may have left buckets behind."""
+        wait(self._exchanges)
+        self._exchanges.clear()
+        self._held = []
+        self._error = None
+
+    def _exchange(self, held: list[_Held]) -> None:
+        """In the thread. After an error nothing more is exchanged in this pass, at no worker that has the error."""
+        if self._error is not None:
+            return
+        try:
+            self._average(held)
+        except BaseException as error:
+            self._error = error
+
+    def _average(self, held_together: list[_Held]) -> None:
+        """Compresses what is held back together, and hands each bucket its part."""
         gradients: dict[str, Vector] = {}
-        for held in self._held:
+        for held in held_together:
             gradients.update(held.split())
-        segments = self._segments([piece for held in self._held for piece in held.pieces])
+        segments = self._segments([piece for held in held_together for piece in held.pieces])
         vectors = [_joined([gradients[piece.name] for piece in segment.pieces]) for segment in segments]
         motions = self._motions(segments) if self.engine.method.uses_motion else {}
         estimates = self.engine.average(segments, [vectors], motions)
@@ -159,9 +190,8 @@ class Attachment:
             ends = np.cumsum([piece.size for piece in segment.pieces])
             parts = np.split(estimate, ends[:-1])
             averaged.update(zip((piece.name for piece in segment.pieces), parts, strict=True))
-        for held in self._held:
+        for held in held_together:
             held.finish(averaged)
-        self._held.clear()
 
     def _segments(self, pieces: list[Piece]) -> list[Segment]:
         """Pieces are put together in the model's order, which does not depend on DDP's buckets."""
@@ -188,16 +218,18 @@ class Attachment:
         return motions
 
     def _remember(self) -> None:
-        self._before = {name: _values_of(parameter.detach()).copy() for name, parameter in self._parameters.items()}
+        if not self._before:
+            self._before = {name: _values_of(p.detach()).copy() for name, p in self._parameters.items()}
+        for name, parameter in self._parameters.items():
+            np.copyto(self._before[name], _values_of(parameter.detach()))
 
     def _record_motion(self) -> None:
         self._tracker.record(
             {
-                name: square_norm(_values_of(parameter.detach()) - self._before[name])
+                name: square_distance(_values_of(parameter.detach()), self._before[name])
                 for name, parameter in self._parameters.items()
             }
         )
-        self._before.clear()
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from wiresum.compress.aggregator import Aggregator, InProcess
-from wiresum.compress.arrays import Vector, is_finite
+from wiresum.compress.arrays import Sparse, Vector, is_finite
 from wiresum.compress.compressor import Batch, Compressor, Outcome, State
 from wiresum.compress.memory import Memory, memory_of
 from wiresum.compress.turn import Motion, Turn
@@ -95,7 +95,7 @@ class Engine:
         ]
         outcome = self.method.exchange(self._batch(segments, vectors, motions or {}), self.aggregator)
         estimates = [
-            self._commit(s, segment, memories[s], outcome, [row[s] for row in gradients], [row[s] for row in own])
+            self._commit(s, segment, memories[s], outcome, [row[s] for row in vectors], [row[s] for row in own])
             for s, segment in enumerate(segments)
         ]
         if self._down is None:
@@ -108,7 +108,7 @@ class Engine:
         segment: Segment,
         memory: Memory,
         outcome: Outcome,
-        gradients: Sequence[Vector],
+        outgoing: Sequence[Vector],
         own: Sequence[Vector],
     ) -> Vector:
         """The aggregate of segment s is here: memories change, and the estimate comes out."""
@@ -117,7 +117,11 @@ class Engine:
             return mean
         self._states[segment.name] = outcome.states[s]
         for i, mine in enumerate(self._own):
-            settled = memory.settle(gradients[i], outcome.own[i][s], own[i])
+            sent = outcome.own[i][s]
+            if isinstance(sent, Sparse):
+                settled = memory.settle_sparse(outgoing[i], sent, own[i])
+            else:
+                settled = memory.settle(outgoing[i], sent, own[i])
             if memory.has_own:
                 _store(mine, segment, settled)
         common = _load(self._common, segment, mean.dtype) if memory.has_common else mean[:0]

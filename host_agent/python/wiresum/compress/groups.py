@@ -21,6 +21,10 @@ class GroupAggregator(Aggregator):
             raise RuntimeError("there is no process group: call torch.distributed.init_process_group first")
         super().__init__(dist.get_world_size(self._group), [dist.get_rank(self._group)])
 
+    def prefers_sum(self, words_sum: int, words_each: int) -> bool:
+        """In a ring, an all-reduce takes (N - 1)/N of a vector twice over each link, an all-gather N - 1 parts once."""
+        return 2 * words_sum < self.workers * words_each
+
     def _sum_words(self, contributions: Sequence[Int32Array]) -> Int32Array:
         words = torch.from_numpy(contributions[0].copy())
         dist.all_reduce(words, group=self._group)
@@ -63,6 +67,9 @@ class SwitchAggregator(GroupAggregator):
     A switch does not compare, and the backend would take a maximum to Gloo. Maxima here are of few values, so each
     worker gets all of them through the switch, in one round trip, and compares them itself.
     """
+
+    def prefers_sum(self, words_sum: int, words_each: int) -> bool:
+        return words_sum < self.workers * words_each
 
     def _maximum(self, contributions: Sequence[Vector]) -> tuple[Vector, int]:
         parcels = self._gather([contributions[0].view(np.uint8)])

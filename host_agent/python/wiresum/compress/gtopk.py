@@ -12,16 +12,16 @@ memory takes it for sent. That is how it was published, and why `exact` is the d
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
 
 from wiresum.compress.aggregator import Aggregator
-from wiresum.compress.arrays import Bytes, Indices, Vector, is_finite, largest
-from wiresum.compress.compressor import Batch, Compressor, Outcome, Sparse, Trait, index_bytes, nowhere_finite, scatter
+from wiresum.compress.arrays import Bytes, Indices, Int32Array, Sparse, Vector, is_finite
+from wiresum.compress.compressor import Batch, Outcome, SparseCompressor, nowhere_finite, require_indexable
 from wiresum.compress.memory import Memory
+from wiresum.compress.native import largest
 from wiresum.compress.sparse import TopK
 from wiresum.compress.turn import Turn
 
@@ -29,33 +29,27 @@ INDEX_BYTES = 4
 
 
 @dataclass(frozen=True)
-class GTopK(Compressor):
-    trait = Trait.SPARSE
-
+class GTopK(SparseCompressor):
     ratio: float
     mode: Literal["exact", "tree"] = field(default="exact", kw_only=True)
     memory: str | Memory = field(default="error-feedback", kw_only=True)
 
-    def exchange(self, batch: Batch, aggregator: Aggregator) -> Outcome:
-        return self._exact(batch, aggregator) if self.mode == "exact" else self._tree(batch, aggregator)
+    def count(self, turn: Turn) -> int:
+        return TopK(self.ratio).count(turn)
 
-    def _exact(self, batch: Batch, aggregator: Aggregator) -> Outcome:
-        local = TopK(self.ratio)
-        outcome = local.exchange(batch, aggregator)
-        for s, turn in enumerate(batch.turns[0]):
-            if not is_finite(outcome.means[s]):
-                continue
-            chosen = largest(np.abs(outcome.means[s]), local.count(turn))
-            outcome.means[s] = _only(chosen, outcome.means[s])
-            for own in outcome.own:
-                own[s] = _only(chosen, own[s])
-        return outcome
+    def compress(self, vector: Vector, turn: Turn) -> Sparse:
+        return TopK(self.ratio).compress(vector, turn)
+
+    def kept(self, totals: Int32Array, turn: Turn) -> Indices:
+        return largest(totals.astype(np.float64), self.count(turn))
+
+    def exchange(self, batch: Batch, aggregator: Aggregator) -> Outcome:
+        return super().exchange(batch, aggregator) if self.mode == "exact" else self._tree(batch, aggregator)
 
     def _tree(self, batch: Batch, aggregator: Aggregator) -> Outcome:
-        local = TopK(self.ratio)
         finite = batch.finite()
         mine = [
-            [local.compress(vector, turn) for vector, turn in zip(*row, strict=True)]
+            [self.compress(vector, turn) for vector, turn in zip(*row, strict=True)]
             for row in zip(batch.cleaned(finite), batch.turns, strict=True)
         ]
         for row, fines in zip(mine, finite, strict=True):
@@ -67,14 +61,14 @@ class GTopK(Compressor):
         turns = batch.turns[0]
         messages = held[aggregator.local[0]]
         means = [
-            scatter(dataclasses.replace(message, values=message.values / turn.dtype.type(turn.workers)), turn)
+            Sparse(message.indices, message.values / turn.dtype.type(turn.workers)).dense(turn.size)
             if is_finite(message.values)
             else nowhere_finite(turn)
             for message, turn in zip(messages, turns, strict=True)
         ]
         own = [
             [
-                _only(message.indices, scatter(one, turn))
+                _only(message.indices, one.dense(turn.size))
                 for message, one, turn in zip(messages, row, turns, strict=True)
             ]
             for row in mine
@@ -109,7 +103,7 @@ class GTopK(Compressor):
         parcels = {worker: _write(messages, turns) for worker, messages in held.items()}
         nbytes = len(next(iter(parcels.values())))
         arrived = aggregator.deliver(routes, parcels, nbytes)
-        counts = [TopK(self.ratio).count(turn) for turn in turns]
+        counts = [self.count(turn) for turn in turns]
         return {worker: _read(parcel, turns, counts) for worker, parcel in arrived.items()}
 
 
@@ -127,7 +121,7 @@ def _merge(one: Sparse, other: Sparse, turn: Turn) -> Sparse:
     indices, where = np.unique(np.concatenate([one.indices, other.indices]), return_inverse=True)
     values: Vector = np.zeros(len(indices), turn.dtype)
     np.add.at(values, where, np.concatenate([one.values, other.values]))
-    chosen = largest(np.nan_to_num(np.abs(values), nan=np.inf), len(one.values))
+    chosen = largest(values, len(one.values))
     return Sparse(indices[chosen], values[chosen])
 
 
@@ -140,7 +134,8 @@ def _only(chosen: Indices, vector: Vector) -> Vector:
 def _write(messages: list[Sparse], turns: list[Turn]) -> Bytes:
     parts = []
     for message, turn in zip(messages, turns, strict=True):
-        parts += [index_bytes(message.indices, turn), message.values.astype(turn.dtype).view(np.uint8)]
+        require_indexable(turn)
+        parts += [message.indices.astype("<i4").view(np.uint8), message.values.astype(turn.dtype).view(np.uint8)]
     return np.concatenate(parts)
 
 

@@ -19,7 +19,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from wiresum.compress import lanes
+import numpy as np
+
+from wiresum.compress import lanes, native
 from wiresum.compress.arrays import Int32Array, Vector
 from wiresum.compress.compressor import IntegerCompressor
 from wiresum.compress.memory import Memory, Shift
@@ -50,10 +52,11 @@ class IntSGD(IntegerCompressor):
         return None if self.uses_motion and turn.motion is not None else Quantiser().statistic(vector, turn)
 
     def compress(self, vector: Vector, turn: Turn) -> Int32Array:
-        return round_stochastically(vector, self._quantum(turn), lanes.limit(self.lane_bits(turn), turn.workers), turn)
+        bound = lanes.limit(self.lane_bits(turn), turn.workers)
+        return round_stochastically(vector, np.array([self._quantum(turn)]), max(1, turn.size), bound, turn)
 
     def decompress(self, integers: Int32Array, turn: Turn, contributors: int) -> Vector:
-        return (integers * (self._quantum(turn) / contributors)).astype(turn.dtype)
+        return native.scaled(integers, np.array([self._quantum(turn) / contributors]), max(1, turn.size), turn.dtype)
 
     def _quantum(self, turn: Turn) -> float:
         """1/a_k."""

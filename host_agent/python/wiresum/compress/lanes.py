@@ -11,14 +11,13 @@ Nothing is asked of partial sums, nor of single contributions: they may wrap aro
 their way. Where a bound on the sum is not known, `limit` bounds each contribution: N values of at most
 floor((2^(b-1) - 1) / N) have a sum that fits.
 
-Lanes are stored by planes: word j holds the values j, j + m, j + 2m, ... of m words. So all operations here are on
-contiguous memory.
+Lanes are stored by planes: word j holds the values j, j + m, j + 2m, ... of m words. So packing is a shift and an add
+of whole vectors, as on the wire (host_agent/src/numeric/format.hpp), and the same code does both.
 """
 
 from __future__ import annotations
 
-import numpy as np
-
+from wiresum.compress import native
 from wiresum.compress.arrays import Int32Array
 
 WORD_BITS = 32
@@ -50,29 +49,9 @@ def words_of(count: int, bits: int) -> int:
 
 
 def pack(values: Int32Array, bits: int) -> Int32Array:
-    if bits == WORD_BITS:
-        return values
-    planes, words = WORD_BITS // bits, words_of(len(values), bits)
-    padded = np.zeros(planes * words, np.int32)
-    padded[: len(values)] = values
-    lanes = padded.view(np.uint32).reshape(planes, words)
-    total = lanes[0].copy()
-    for plane in range(1, planes):
-        total += lanes[plane] << np.uint32(bits * plane)
-    packed: Int32Array = total.view(np.int32)
-    return packed
+    return values if bits == WORD_BITS else native.pack(values, bits, words_of(len(values), bits))
 
 
 def unpack(words: Int32Array, bits: int, count: int) -> Int32Array:
     """The lanes' sums as signed integers: exact if each fits in `bits`."""
-    if bits == WORD_BITS:
-        return words
-    planes = WORD_BITS // bits
-    lanes = np.empty((planes, len(words)), np.int32)
-    half, mask = np.uint32(1 << (bits - 1)), np.uint32((1 << bits) - 1)
-    rest = words.view(np.uint32)
-    for plane in range(planes):
-        digit = ((rest + half) & mask) - half
-        lanes[plane] = digit.view(np.int32)
-        rest = (rest - digit) >> np.uint32(bits)
-    return lanes.reshape(-1)[:count]
+    return words if bits == WORD_BITS else native.unpack(words, bits, count)

@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
-from wiresum.compress.arrays import Vector
+from wiresum.compress.arrays import Sparse, Vector
 
 if TYPE_CHECKING:
     from wiresum.compress.compressor import Compressor
@@ -31,8 +31,12 @@ class Memory(ABC):
         """What is compressed."""
 
     @abstractmethod
-    def settle(self, gradient: Vector, sent: Vector, own: Vector) -> Vector:
-        """A worker's own vector after the aggregate has arrived; `sent` is what of its own went into it."""
+    def settle(self, outgoing: Vector, sent: Vector, own: Vector) -> Vector:
+        """A worker's own vector after the aggregate has arrived; `sent` is what of `outgoing` went into it."""
+
+    def settle_sparse(self, outgoing: Vector, sent: Sparse, own: Vector) -> Vector:
+        """The same where little was sent. May change `outgoing`, if that is not the gradient itself."""
+        return self.settle(outgoing, sent.dense(len(outgoing)), own)
 
     @abstractmethod
     def estimate(self, mean: Vector, common: Vector) -> tuple[Vector, Vector]:
@@ -43,7 +47,7 @@ class NoMemory(Memory):
     def outgoing(self, gradient: Vector, own: Vector) -> Vector:
         return gradient
 
-    def settle(self, gradient: Vector, sent: Vector, own: Vector) -> Vector:
+    def settle(self, outgoing: Vector, sent: Vector, own: Vector) -> Vector:
         return own
 
     def estimate(self, mean: Vector, common: Vector) -> tuple[Vector, Vector]:
@@ -58,8 +62,12 @@ class ErrorFeedback(Memory):
     def outgoing(self, gradient: Vector, own: Vector) -> Vector:
         return gradient + own
 
-    def settle(self, gradient: Vector, sent: Vector, own: Vector) -> Vector:
-        return gradient + own - sent
+    def settle(self, outgoing: Vector, sent: Vector, own: Vector) -> Vector:
+        return outgoing - sent
+
+    def settle_sparse(self, outgoing: Vector, sent: Sparse, own: Vector) -> Vector:
+        outgoing[sent.indices] -= sent.values
+        return outgoing
 
     def estimate(self, mean: Vector, common: Vector) -> tuple[Vector, Vector]:
         return mean, common
@@ -95,13 +103,23 @@ class Shift(Memory):
     def outgoing(self, gradient: Vector, own: Vector) -> Vector:
         return gradient - own
 
-    def settle(self, gradient: Vector, sent: Vector, own: Vector) -> Vector:
+    def settle(self, outgoing: Vector, sent: Vector, own: Vector) -> Vector:
         assert self.alpha is not None, "fitted() was called"
-        return own + self.alpha * sent
+        moved: Vector = sent * self.alpha
+        moved += own
+        return moved
+
+    def settle_sparse(self, outgoing: Vector, sent: Sparse, own: Vector) -> Vector:
+        assert self.alpha is not None, "fitted() was called"
+        moved: Vector = own.copy()
+        moved[sent.indices] += self.alpha * sent.values
+        return moved
 
     def estimate(self, mean: Vector, common: Vector) -> tuple[Vector, Vector]:
         assert self.alpha is not None, "fitted() was called"
-        return common + mean, common + self.alpha * mean
+        moved: Vector = mean * self.alpha
+        moved += common
+        return common + mean, moved
 
 
 class EF21(Shift):

@@ -48,14 +48,17 @@ class PowerSGD(Compressor):
             bases = [orthonormal(first.means[s].reshape(-1, self.rank)) for s in thin]
             factors = [[matrix.T @ p for matrix, p in zip(row, bases, strict=True)] for row in matrices]
             second = self._mean_of_factors(batch, thin, factors, aggregator, alone=True) if thin else None
-        outcome = Outcome(list(first.means), [list(row) for row in first.own], list(batch.states))
+        own = [list(row) for row in first.own]
+        outcome = Outcome(list(first.means), own, list(batch.states))
         for at, s in enumerate(thin):
             assert second is not None
             p, mean = bases[at], second.means[at].reshape(-1, self.rank)
             outcome.means[s] = (p @ mean.T).reshape(-1)
             outcome.states[s] = {"q": mean} if is_finite(mean.reshape(-1)) else batch.states[s]
-            for row, contribution in zip(outcome.own, second.own, strict=True):
-                row[s] = (p @ contribution[at].reshape(-1, self.rank).T).reshape(-1)
+            for row, contribution in zip(own, second.own, strict=True):
+                factor = contribution[at]
+                assert isinstance(factor, np.ndarray), "a quantiser's"
+                row[s] = (p @ factor.reshape(-1, self.rank).T).reshape(-1)
         return outcome
 
     def _mean_of_factors(

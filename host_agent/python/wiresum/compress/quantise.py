@@ -23,7 +23,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from wiresum.compress import lanes
+from wiresum.compress import lanes, native
 from wiresum.compress.arrays import Int32Array, Vector, blocks
 from wiresum.compress.compressor import IntegerCompressor
 from wiresum.compress.memory import Memory
@@ -32,14 +32,13 @@ from wiresum.compress.turn import Turn
 Norm = Literal["2", "inf"]
 
 
-def round_stochastically(vector: Vector, quantum: npt.ArrayLike, limit: int, turn: Turn) -> Int32Array:
-    """floor(v/q + u), clamped to the limit; zero where the quantum is zero. Rows may have a quantum each."""
+def round_stochastically(
+    vector: Vector, quanta: npt.NDArray[np.float64], block: int, limit: int, turn: Turn
+) -> Int32Array:
+    """floor(v/q + u), clamped to the limit; zero where the quantum is zero. Each block has a quantum."""
     with np.errstate(divide="ignore", over="ignore"):
-        inverse = np.where(np.greater(quantum, 0), 1.0 / np.asarray(quantum, np.float64), 0.0)
-    scaled = np.multiply(vector, inverse, dtype=np.float64)
-    scaled += turn.uniform(scaled.size).reshape(scaled.shape)
-    np.floor(scaled, out=scaled)
-    return np.clip(scaled, -limit, limit, out=scaled).astype(np.int32)
+        inverses = np.where(quanta > 0, 1.0 / quanta, 0.0)
+    return native.rounded(turn.draw(), vector, inverses, block, limit)
 
 
 @dataclass(frozen=True)
@@ -64,6 +63,8 @@ class Quantiser(IntegerCompressor):
 
     def statistic(self, vector: Vector, turn: Turn) -> Vector:
         """The block's norms, rounded up, so that no value exceeds its norm by an error of rounding."""
+        if self.norm == "inf" and self.block is None:
+            return np.array([max(vector.max(initial=0), -vector.min(initial=0))], np.float64)
         rows = blocks(np.abs(vector), self.block or max(1, len(vector)))
         if self.norm == "inf":
             return np.asarray(rows.max(axis=1), np.float64)
@@ -73,13 +74,11 @@ class Quantiser(IntegerCompressor):
 
     def compress(self, vector: Vector, turn: Turn) -> Int32Array:
         quanta, levels = self._quanta(turn)
-        rows = blocks(vector, self.block or max(1, len(vector)))
-        return round_stochastically(rows, quanta[:, None], levels, turn).reshape(-1)[: len(vector)]
+        return round_stochastically(vector, quanta, self.block or max(1, len(vector)), levels, turn)
 
     def decompress(self, integers: Int32Array, turn: Turn, contributors: int) -> Vector:
         quanta, _ = self._quanta(turn)
-        scales = np.repeat(quanta, self.block or max(1, turn.size))[: turn.size]
-        return (integers * scales / contributors).astype(turn.dtype)
+        return native.scaled(integers, quanta / contributors, self.block or max(1, turn.size), turn.dtype)
 
     def _quanta(self, turn: Turn) -> tuple[npt.NDArray[np.float64], int]:
         assert turn.shared is not None, "the maximum of statistic() was taken"

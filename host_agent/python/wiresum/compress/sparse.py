@@ -18,9 +18,10 @@ from typing import ClassVar
 
 import numpy as np
 
-from wiresum.compress.arrays import Bytes, Indices, Int32Array, Vector, largest
-from wiresum.compress.compressor import GatherCompressor, IntegerCompressor, Sparse, SparseCompressor
+from wiresum.compress.arrays import Bytes, Indices, Int32Array, Sparse, Vector
+from wiresum.compress.compressor import GatherCompressor, IntegerCompressor, SparseCompressor
 from wiresum.compress.memory import Memory
+from wiresum.compress.native import largest
 from wiresum.compress.quantise import Quantiser
 from wiresum.compress.turn import Turn
 
@@ -125,7 +126,7 @@ class TopK(SparseCompressor):
         return count_of(self.ratio, turn.size)
 
     def compress(self, vector: Vector, turn: Turn) -> Sparse:
-        chosen = largest(np.abs(vector), self.count(turn))
+        chosen = largest(vector, self.count(turn))
         return Sparse(chosen, vector[chosen])
 
 

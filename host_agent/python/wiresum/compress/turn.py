@@ -3,9 +3,7 @@
 Randomness is a function, not a stream: the generator is Philox, whose output is a hash of a key and a counter. The key
 comes from the seed and the tensor's name, the counter from index, worker, step and stream. So a step that is repeated
 repeats its randomness, a worker can compute what another one draws, and any part of a draw can be computed alone, by
-any number of threads. Only Philox's raw words are used: they are defined by Salmon et al. ("Parallel random numbers:
-as easy as 1, 2, 3", SC 2011), while numpy's distributions may change between its versions, and workers may have
-different ones.
+any number of threads. The native core has the one definition of it (host_agent/src/numeric/stochastic.hpp).
 """
 
 from __future__ import annotations
@@ -13,22 +11,17 @@ from __future__ import annotations
 import functools
 import hashlib
 import math
-import threading
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from wiresum.compress import native
 from wiresum.compress.arrays import Indices, Vector
 
-COMMON = (1 << 64) - 1
+COMMON = (1 << 32) - 1
 """The worker whose randomness everybody draws."""
-HALF_WORDS_PER_BLOCK = 8
-"""A block of Philox 4x64 is 256 bits: eight numbers of 32 bits."""
-
-_generators = threading.local()
-_EMPTY = np.zeros(4, np.uint64)
 
 
 @dataclass(frozen=True)
@@ -70,7 +63,7 @@ class Turn:
         return replace(self, worker=worker)
 
     def uniform(self, count: int, *, stream: int = 0, first: int = 0) -> npt.NDArray[np.float64]:
-        """Numbers `first` to `first + count` of a sequence in [0, 1), multiples of 2^-32. `first`: a multiple of 8."""
+        """Numbers `first` to `first + count` of a sequence in [0, 1), multiples of 2^-32."""
         return np.multiply(self._words(count, stream, first), 2.0**-32, dtype=np.float64)
 
     def signs(self, count: int, *, stream: int = 0) -> npt.NDArray[np.float64]:
@@ -87,30 +80,15 @@ class Turn:
             return _common_permutation(self.seed, self.step, self.tensor, size, stream)
         return self._permutation(size, stream)
 
+    def draw(self, stream: int = 0) -> native.Draw:
+        """What native functions derive this turn's randomness from."""
+        return (*_key(self.seed, self.tensor), self.worker, self.step, stream)
+
     def _permutation(self, size: int, stream: int) -> Indices:
-        return np.argsort(self._philox(stream, 0).random_raw(size), kind="stable")
+        return np.argsort(self._words(2 * size, stream, 0).view(np.uint64), kind="stable")
 
     def _words(self, count: int, stream: int, first: int) -> npt.NDArray[np.uint32]:
-        if first % HALF_WORDS_PER_BLOCK:
-            raise ValueError(f"a draw can begin at a multiple of {HALF_WORDS_PER_BLOCK}, not at {first}")
-        raw = self._philox(stream, first // HALF_WORDS_PER_BLOCK).random_raw((count + 1) // 2)
-        return raw.astype("<u8", copy=False).view("<u4")[:count]
-
-    def _philox(self, stream: int, block: int) -> np.random.Philox:
-        """A generator at the counter's place. Each thread has one, since making one asks the kernel for entropy."""
-        generator: np.random.Philox | None = getattr(_generators, "philox", None)
-        if generator is None:
-            generator = _generators.philox = np.random.Philox()
-        counter = np.array([block, self.worker, self.step, stream], np.uint64)
-        generator.state = {
-            "bit_generator": "Philox",
-            "state": {"counter": counter, "key": _key(self.seed, self.tensor)},
-            "buffer": _EMPTY,
-            "buffer_pos": len(_EMPTY),
-            "has_uint32": 0,
-            "uinteger": 0,
-        }
-        return generator
+        return native.random_words(self.draw(stream), first, count)
 
 
 @functools.lru_cache(maxsize=2)
@@ -123,5 +101,6 @@ def _common_permutation(seed: int, step: int, tensor: str, size: int, stream: in
 
 
 @functools.lru_cache(maxsize=65536)
-def _key(seed: int, tensor: str) -> npt.NDArray[np.uint64]:
-    return np.frombuffer(hashlib.blake2b(f"{seed}\0{tensor}".encode(), digest_size=16).digest(), "<u8")
+def _key(seed: int, tensor: str) -> tuple[int, int]:
+    digest = hashlib.blake2b(f"{seed}\0{tensor}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest[:4], "little"), int.from_bytes(digest[4:], "little")

@@ -23,7 +23,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from wiresum.compress import Aggregator, Compressor, Engine, InProcess, Motion, MotionTracker, Piece, Segment, Turn
-from wiresum.compress.arrays import Vector, square_norm
+from wiresum.compress.arrays import Vector
+from wiresum.compress.native import square_distance
 from wiresum.optim.estimators import Estimator, Plain
 from wiresum.optim.problem import Problem
 from wiresum.optim.prox import Proximal
@@ -95,7 +96,7 @@ def distributed_minimize(
         following: Vector = x - step_size * velocity
         if proximal is not None:
             following = proximal(following, step_size)
-        tracker.record({NAME: square_norm(following - x)})
+        tracker.record({NAME: square_distance(following, x)})
         x = following
         engine.advance()
     if observe is not None:

@@ -1,0 +1,203 @@
+"""Experiment 7: a convolutional network trained with each method: accuracy over bytes, and over time on slow links.
+
+Everything is trained by layer, with the same images in the same order. Bytes are what the engine hands to the network
+and gets back. Time is what links of LINK_MBIT take for the direction that has more of them, and LATENCY_S for each
+round; nothing is added for computing. Uncompressed training is shown twice: through the switch, and over a ring of
+workers, whose links carry 2 (N - 1)/N of a tensor. (mininet/compress_bench.py measures two of the methods, and both of
+these, on links that are really shaped.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import matplotlib as mpl
+from matplotlib.figure import Figure
+from torch import nn
+
+import figures
+from experiment import Claim, Report
+from network import Digits, convolutional_network, train
+from wiresum.compress import (
+    DIANA,
+    QSGD,
+    THC,
+    Compressor,
+    Engine,
+    GTopK,
+    Identity,
+    IntDIANA,
+    IntSGD,
+    Natural,
+    PowerSGD,
+    QuantisedRandK,
+    Quantiser,
+    RandK,
+    RandKPartition,
+    SignMajority,
+    TernGrad,
+    Threshold,
+    TopK,
+    Trait,
+)
+
+LINK_MBIT = 100.0
+LATENCY_S = 1e-4
+POINTS = 4.0
+"""How far a method's accuracy may be from uncompressed training's."""
+DENSE, RING = "fp32, switch", "fp32, ring"
+RATE = 0.3
+EVERY_STEPS = 20
+MEGABYTE = 1e6
+COLOURS = mpl.colormaps["tab20"]
+
+
+@dataclass(frozen=True)
+class Method:
+    compressor: Compressor
+    rate: float = RATE
+    """Methods of large variance, and signs, need a smaller step."""
+
+
+METHODS: dict[str, Method] = {
+    "IntDIANA, 8 bits": Method(IntDIANA(8)),
+    "IntSGD, 8 bits": Method(IntSGD(8)),
+    "DIANA, blocks": Method(DIANA(block=64), 0.15),
+    "QSGD": Method(QSGD(block=64)),
+    "TernGrad": Method(TernGrad(), 0.15),
+    "THC": Method(THC()),
+    "natural": Method(Natural()),
+    "sign majority": Method(SignMajority(), 0.003),
+    "PowerSGD": Method(PowerSGD(2)),
+    "RandK 20%, DIANA": Method(RandK(0.2, memory="diana"), 0.15),
+    "PermK": Method(RandKPartition(memory="diana")),
+    "quantised RandK": Method(QuantisedRandK(0.3, Quantiser(7, block=64)), 0.15),
+    "Top-k 1%": Method(TopK(0.01)),
+    "Top-k 1%, EF21": Method(TopK(0.01, memory="ef21"), 0.2),
+    "threshold": Method(Threshold(0.02)),
+    "gTop-k 1%": Method(GTopK(0.01)),
+    "gTop-k 1%, tree": Method(GTopK(0.01, mode="tree")),
+}
+
+
+@dataclass
+class Run:
+    """Accuracy after so many steps, and what a step has taken on average until then."""
+
+    steps: list[int] = field(default_factory=list)
+    accuracy: list[float] = field(default_factory=list)
+    """In percent of the test images."""
+    megabytes: list[float] = field(default_factory=list)
+    """The larger of sent and received by a worker, so far."""
+    seconds: list[float] = field(default_factory=list)
+    """On the links, so far."""
+
+    def add(self, step: int, accuracy: float, transferred_bytes: float, rounds: int) -> None:
+        self.steps.append(step)
+        self.accuracy.append(accuracy)
+        self.megabytes.append(transferred_bytes / MEGABYTE)
+        self.seconds.append(transferred_bytes * 8 / (LINK_MBIT * 1e6) + rounds * LATENCY_S)
+
+    def seconds_to(self, accuracy: float) -> float:
+        """Until the accuracy is reached for the first time; infinite if it is not."""
+        reached = [time for time, one in zip(self.seconds, self.accuracy, strict=True) if one >= accuracy]
+        return min(reached, default=float("inf"))
+
+
+def run(*, workers: int = 4, epochs: int = 16, names: Sequence[str] = tuple(METHODS)) -> Report:
+    dense = trained(Method(Identity()), workers=workers, epochs=epochs)
+    size = sum(parameter.numel() for parameter in convolutional_network(1).parameters())
+    runs = {
+        DENSE: uncompressed(dense, 4 * size, rounds=1),
+        RING: uncompressed(dense, 8 * size * (workers - 1) / workers, rounds=2 * (workers - 1)),
+        **{name: trained(METHODS[name], workers=workers, epochs=epochs) for name in names},
+    }
+    last = dense.accuracy[-1]
+    level = last - POINTS
+    summed = [name for name in names if adds(METHODS[name].compressor)]
+    worst = min(names, key=lambda name: runs[name].accuracy[-1])
+    claims = [
+        Claim(f"every method's accuracy is within {POINTS:g} points of fp32's", runs[worst].accuracy[-1] >= level),
+        Claim(
+            "what the network sums takes fewer bytes than fp32 through the switch",
+            all(runs[name].megabytes[-1] < runs[DENSE].megabytes[-1] for name in summed),
+        ),
+        Claim(
+            f"integers of 8 bits reach {level:.0f}% in half of fp32's time through the switch, and a third of a ring's",
+            all(
+                runs[name].seconds_to(level) < min(runs[DENSE].seconds_to(level) / 2, runs[RING].seconds_to(level) / 3)
+                for name in names
+                if "8 bits" in name
+            ),
+        ),
+    ]
+
+    def draw(figure: Figure) -> None:
+        by_bytes, by_time = figure.subplots(1, 2)
+        for at, (name, one) in enumerate(runs.items()):
+            style = {
+                "color": COLOURS(at % COLOURS.N),
+                "linestyle": "--" if name in (DENSE, RING) else "-",
+                "label": name,
+            }
+            by_bytes.plot(one.megabytes, one.accuracy, linewidth=1.2, **style)
+            by_time.plot(one.seconds, one.accuracy, linewidth=1.2, **style)
+        for axes, unit in ((by_bytes, "MB over a worker's link"), (by_time, f"s on links of {LINK_MBIT:g} Mbit/s")):
+            axes.set_xscale("log")
+            axes.set_ylim(bottom=50)
+            figures.label(axes, title="test accuracy", unit="%", over=unit)
+        by_bytes.get_legend().remove()
+        by_time.legend(frameon=False, fontsize=7, loc="center left", bbox_to_anchor=(1, 0.5))
+
+    return Report(
+        f"A convolutional network with each method: {workers} workers, {size:,} parameters, {dense.steps[-1]} steps",
+        ["method", "test accuracy, %", "MB over a worker's link", "s on the links", f"s to {level:.0f}%"],
+        [
+            [
+                name,
+                f"{one.accuracy[-1]:.1f}",
+                f"{one.megabytes[-1]:.1f}",
+                f"{one.seconds[-1]:.2f}",
+                f"{one.seconds_to(level):.2f}",
+            ]
+            for name, one in runs.items()
+        ],
+        claims,
+        draw,
+    )
+
+
+def adds(compressor: Compressor) -> bool:
+    """Does the network add? In a partition, and where bytes are gathered, everybody's values come down each link."""
+    return compressor.trait is not Trait.GATHER and not isinstance(compressor, RandKPartition)
+
+
+def uncompressed(run: Run, step_bytes: float, *, rounds: int) -> Run:
+    """The same training with so many bytes and rounds in each step."""
+    result = Run()
+    for step, accuracy in zip(run.steps, run.accuracy, strict=True):
+        result.add(step, accuracy, step * step_bytes, step * rounds)
+    return result
+
+
+def trained(method: Method, *, workers: int, epochs: int, batch: int = 8) -> Run:
+    digits, result = Digits.load(1), Run()
+
+    def observe(step: int, model: nn.Module, engine: Engine) -> None:
+        if step % EVERY_STEPS == 0:
+            traffic = engine.aggregator.traffic
+            transferred_bytes = max(traffic.sent_bytes, traffic.received_bytes)
+            result.add(step, digits.accuracy(model), transferred_bytes, traffic.rounds)
+
+    train(
+        method.compressor,
+        workers=workers,
+        epochs=epochs,
+        rate=method.rate,
+        batch=batch,
+        granularity="layer",
+        make=convolutional_network,
+        observe=observe,
+    )
+    return result

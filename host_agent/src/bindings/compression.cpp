@@ -1,0 +1,129 @@
+#include "compression.hpp"
+
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/tuple.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <stdexcept>
+#include <tuple>
+
+#include "numeric/stochastic.hpp"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace {
+
+using namespace wiresum;
+
+template <class Element>
+using Vector = nb::ndarray<Element, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using DrawTuple = std::tuple<std::uint32_t, std::uint32_t, std::uint32_t, std::uint32_t, std::uint32_t>;
+
+numeric::Draw make_draw(const DrawTuple& draw) {
+  const auto& [key0, key1, worker, step, stream] = draw;
+  return {{key0, key1}, worker, step, stream};
+}
+
+void require_words(std::uint64_t first, std::size_t count) {
+  if (first > numeric::kDrawWordsMax || count > numeric::kDrawWordsMax - first) {
+    throw std::invalid_argument("a draw has 2^34 words: compress a tensor of more in several segments");
+  }
+}
+
+void require_same_size(std::size_t one, std::size_t other) {
+  if (one != other) throw std::invalid_argument("source and destination differ in size");
+}
+
+void random_words(const DrawTuple& draw, std::uint64_t first, const Vector<std::uint32_t>& words) {
+  require_words(first, words.size());
+  const nb::gil_scoped_release unlocked;
+  numeric::random_words(make_draw(draw), first, words.size(), words.data());
+}
+
+/// Blocks of `block` elements, the last one shorter, have an inverse quantum each.
+template <class Element>
+void round_stochastically(const DrawTuple& draw, const Vector<const Element>& source,
+                          const Vector<const double>& inverses, std::size_t block, std::int32_t limit,
+                          const Vector<std::int32_t>& integers) {
+  require_words(0, source.size());
+  require_same_size(source.size(), integers.size());
+  if (block == 0 || inverses.size() < (source.size() + block - 1) / block) {
+    throw std::invalid_argument("there must be an inverse quantum for each block");
+  }
+  const nb::gil_scoped_release unlocked;
+  for (std::size_t at = 0, b = 0; at < source.size(); at += block, ++b) {
+    const std::size_t count = std::min(block, source.size() - at);
+    numeric::round_stochastically(make_draw(draw), at, source.data() + at, count, inverses.data()[b], limit,
+                                  integers.data() + at);
+  }
+}
+
+template <class Element>
+void scale_integers(const Vector<const std::int32_t>& integers, const Vector<const double>& factors, std::size_t block,
+                    const Vector<Element>& values) {
+  require_same_size(integers.size(), values.size());
+  if (block == 0 || factors.size() < (integers.size() + block - 1) / block) {
+    throw std::invalid_argument("there must be a factor for each block");
+  }
+  const nb::gil_scoped_release unlocked;
+  for (std::size_t at = 0, b = 0; at < integers.size(); at += block, ++b) {
+    const std::size_t count = std::min(block, integers.size() - at);
+    numeric::scale_integers(integers.data() + at, count, factors.data()[b], values.data() + at);
+  }
+}
+
+void require_lanes(unsigned lane_bits, std::size_t integers, std::size_t words) {
+  if (lane_bits != 8 && lane_bits != 16 && lane_bits != 32) {
+    throw std::invalid_argument("lanes have 8, 16 or 32 bits");
+  }
+  if (integers > words * (32 / lane_bits)) throw std::invalid_argument("the words have no room for the integers");
+}
+
+void pack_lanes(unsigned lane_bits, const Vector<const std::int32_t>& integers, const Vector<std::uint32_t>& words) {
+  require_lanes(lane_bits, integers.size(), words.size());
+  const nb::gil_scoped_release unlocked;
+  numeric::pack_lanes(lane_bits, integers.data(), integers.size(), words.data(), words.size());
+}
+
+void unpack_lanes(unsigned lane_bits, const Vector<const std::uint32_t>& words, const Vector<std::int32_t>& integers) {
+  require_lanes(lane_bits, integers.size(), words.size());
+  const nb::gil_scoped_release unlocked;
+  numeric::unpack_lanes(lane_bits, words.data(), words.size(), integers.data(), integers.size());
+}
+
+template <class Element>
+double square_distance(const Vector<const Element>& a, const Vector<const Element>& b) {
+  require_same_size(a.size(), b.size());
+  const nb::gil_scoped_release unlocked;
+  return numeric::square_distance(a.data(), b.data(), a.size());
+}
+
+template <class Element>
+void largest(const Vector<const Element>& source, const Vector<std::int64_t>& indices) {
+  if (indices.size() > source.size()) throw std::invalid_argument("more are wanted than there are");
+  const nb::gil_scoped_release unlocked;
+  numeric::largest(source.data(), source.size(), indices.size(), indices.data());
+}
+
+}  // namespace
+
+// Arrays of another type are refused rather than converted: results would go to the copy.
+void bind_compression(nb::module_& module) {
+  const auto array = [](const char* name) { return nb::arg(name).noconvert(); };
+  module.def("random_words", &random_words, "draw"_a, "first"_a, array("words"));
+  module.def("round_stochastically", &round_stochastically<float>, "draw"_a, array("source"), array("inverses"),
+             "block"_a, "limit"_a, array("integers"));
+  module.def("round_stochastically", &round_stochastically<double>, "draw"_a, array("source"), array("inverses"),
+             "block"_a, "limit"_a, array("integers"));
+  module.def("scale_integers", &scale_integers<float>, array("integers"), array("factors"), "block"_a, array("values"));
+  module.def("scale_integers", &scale_integers<double>, array("integers"), array("factors"), "block"_a,
+             array("values"));
+  module.def("pack_lanes", &pack_lanes, "lane_bits"_a, array("integers"), array("words"));
+  module.def("unpack_lanes", &unpack_lanes, "lane_bits"_a, array("words"), array("integers"));
+  module.def("square_distance", &square_distance<float>, array("a"), array("b"));
+  module.def("square_distance", &square_distance<double>, array("a"), array("b"));
+  module.def("largest", &largest<float>, array("source"), array("indices"));
+  module.def("largest", &largest<double>, array("source"), array("indices"));
+}

@@ -1,0 +1,55 @@
+// One table of kernels for a vector type: what each kernels_<set>.cpp exports. Internal, like kernel_templates.hpp.
+#pragma once
+
+#include "numeric/kernel_templates.hpp"
+#include "numeric/stochastic_templates.hpp"
+
+namespace wiresum::numeric {
+namespace {
+
+/// `Half` is the vector for fp16: One where the set has no conversion.
+template <class V, class Half>
+constexpr Kernels make_kernels(const char* name) noexcept {
+  Kernels kernels = {};
+  kernels.name = name;
+  if constexpr (V::kWidth == 1) {
+    kernels.max_magnitude_32 = max_magnitude_scalar<std::uint32_t, kMask32>;
+    kernels.max_magnitude_16 = max_magnitude_scalar<std::uint16_t, kMask16>;
+    kernels.any_bits = any_bits_scalar;
+  } else {
+    kernels.max_magnitude_32 = max_magnitude<V, std::uint32_t, kMask32>;
+    kernels.max_magnitude_16 = max_magnitude<V, std::uint16_t, kMask16>;
+    kernels.any_bits = any_bits<V>;
+  }
+  const auto fill = [&kernels]<class W, Dtype kDtype>() {
+    constexpr auto kRow = static_cast<std::size_t>(kDtype);
+    kernels.quantise[kRow][0] = quantise_chunk<W, kDtype, 32>;
+    kernels.quantise[kRow][1] = quantise_chunk<W, kDtype, 16>;
+    kernels.quantise[kRow][2] = quantise_chunk<W, kDtype, 8>;
+    kernels.dequantise[kRow][0] = dequantise_chunk<W, kDtype, 32>;
+    kernels.dequantise[kRow][1] = dequantise_chunk<W, kDtype, 16>;
+    kernels.dequantise[kRow][2] = dequantise_chunk<W, kDtype, 8>;
+  };
+  fill.template operator()<V, Dtype::kF32>();
+  fill.template operator()<Half, Dtype::kF16>();
+  fill.template operator()<V, Dtype::kBF16>();
+  fill.template operator()<V, Dtype::kI32>();
+  kernels.accumulate = accumulate_words<V>;
+  kernels.random_words = draw_words<V>;
+  kernels.round_32 = round_elements<V, float>;
+  kernels.round_64 = round_elements<V, double>;
+  kernels.scale_32 = scale_elements<V, float>;
+  kernels.scale_64 = scale_elements<V, double>;
+  kernels.square_distance_32 = square_distance_of<V, float>;
+  kernels.square_distance_64 = square_distance_of<V, double>;
+  kernels.pack[0] = quantise_chunk<V, Dtype::kI32, 32, true>;
+  kernels.pack[1] = quantise_chunk<V, Dtype::kI32, 16, true>;
+  kernels.pack[2] = quantise_chunk<V, Dtype::kI32, 8, true>;
+  kernels.unpack[0] = dequantise_chunk<V, Dtype::kI32, 32, true>;
+  kernels.unpack[1] = dequantise_chunk<V, Dtype::kI32, 16, true>;
+  kernels.unpack[2] = dequantise_chunk<V, Dtype::kI32, 8, true>;
+  return kernels;
+}
+
+}  // namespace
+}  // namespace wiresum::numeric

@@ -1,0 +1,224 @@
+"""Compressed training beside fp32 on shaped links: python mininet/compress_bench.py --help. Needs root.
+
+Theory of operation. On a star of namespaces (`star.py`) every worker is one process that trains the same network in
+four ways (`compress_rank.py`): fp32 over Gloo, fp32 through the switch, IntDIANA in lanes of 8 bits, gTop-k of 1%. All
+start from the same parameters and see the same images.
+
+*Time and bytes* are measured on the shaped links, in training steps, forward and backward pass included: the ways take
+turns, step by step, and the clock runs from the first rank's start to the last rank's end. Bytes are those that the
+workers' interfaces on the star counted, headers, acknowledgements and all.
+
+*Accuracy* does not depend on how fast a link is. So before and after the timed steps the shaping is off, and every way
+trains for as many steps. Accuracy over time is then accuracy over steps, each of which takes what it took on the
+shaped links.
+
+Few cores hide much: with eight workers and a switch on two, what a step computes counts four times.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+from sklearn.datasets import load_digits
+
+import compress_chart
+from compress_rank import G_TOP_K, GLOO, INT_DIANA, RATIO, WAYS, WIRESUM
+from links import Link
+from sparse_bench import REPORT_COLUMNS, Ranks
+from star import Star, StarError, check_prerequisites, termination_as_exit
+
+TITLES = {
+    GLOO: "fp32, Gloo",
+    WIRESUM: "fp32, wiresum",
+    INT_DIANA: "IntDIANA, 8-bit lanes",
+    G_TOP_K: f"gTop-k, {RATIO:.0%}",
+}
+TEST_IMAGES = 800
+WARM_UP_STEPS = 5
+"""IntDIANA's first step has 32 bits, DDP rebuilds its buckets after it, and residuals have to fill."""
+MEGABYTE = 1e6
+
+
+@dataclass
+class Way:
+    """What one way took, and what it led to."""
+
+    name: str
+    seconds: list[float] = field(default_factory=list)
+    """Of each timed step."""
+    cpu_seconds: list[float] = field(default_factory=list)
+    """In each timed step, of a worker's process: the mean over workers."""
+    bytes_sent: list[float] = field(default_factory=list)
+    """Likewise."""
+    bytes_received: list[float] = field(default_factory=list)
+    steps: list[int] = field(default_factory=list)
+    accuracy: list[float] = field(default_factory=list)
+    """In percent, after so many steps."""
+
+    @property
+    def step_seconds(self) -> float:
+        return statistics.median(self.seconds)
+
+    @property
+    def step_megabytes(self) -> tuple[float, float]:
+        """Sent and received by a worker."""
+        return statistics.mean(self.bytes_sent) / MEGABYTE, statistics.mean(self.bytes_received) / MEGABYTE
+
+
+class TrainingRanks(Ranks):
+    script: ClassVar[str] = "compress_rank.py"
+
+    def prepare_training(self, data: Path, hidden: int, steps: int) -> None:
+        self._tell(f"prepare {data} {hidden} {steps}")
+        self._expect("ready")
+
+    def train(self, way: str, steps: int) -> list[dict[str, Any]]:
+        self._tell(f"train {way} {steps}")
+        return [json.loads(line) for line in self._answers()]
+
+    def accuracy(self, way: str) -> float:
+        self._tell(f"accuracy {way}")
+        return float(json.loads(self._answers()[0])["accuracy"])
+
+
+def write_digits(path: Path) -> None:
+    """The digits of scikit-learn, so that each rank need not import that."""
+    pixels, labels = load_digits(return_X_y=True)
+    order = np.random.default_rng(0).permutation(len(pixels))
+    images, labels = (pixels[order] / 16).astype(np.float32), labels[order].astype(np.int64)
+    np.savez(
+        path,
+        images=images[TEST_IMAGES:],
+        labels=labels[TEST_IMAGES:],
+        test_images=images[:TEST_IMAGES],
+        test_labels=labels[:TEST_IMAGES],
+    )
+
+
+def measure(options: argparse.Namespace, console: Console) -> list[Way]:
+    data = options.json.parent / "digits.npz"
+    write_digits(data)
+    ways = [Way(name) for name in WAYS]
+    with Star(options.workers, Link()) as star:
+        ranks = TrainingRanks(star, options.logs)
+        try:
+            ranks.prepare_training(data.resolve(), options.hidden, options.steps)
+            for way in ways:
+                ranks.train(way.name, WARM_UP_STEPS)
+            star.reshape(Link(options.link_mbit))
+            for _ in range(options.timed):
+                for way in ways:
+                    record(way, ranks.train(way.name, 1))
+            star.reshape(Link())
+            for way in ways:
+                console.print(f"{TITLES[way.name]}: {way.step_seconds * 1e3:.0f} ms a step")
+                finish(way, ranks, WARM_UP_STEPS + options.timed, options)
+            ranks.close()
+        except BaseException:
+            ranks.abandon()
+            raise
+    return ways
+
+
+def record(way: Way, answers: Sequence[dict[str, Any]]) -> None:
+    start_ns, end_ns = min(answer["start_ns"] for answer in answers), max(answer["end_ns"] for answer in answers)
+    way.seconds.append((end_ns - start_ns) / 1e9)
+    for name in ("cpu_seconds", "bytes_sent", "bytes_received"):
+        getattr(way, name).append(statistics.mean(answer[name] for answer in answers))
+
+
+def finish(way: Way, ranks: TrainingRanks, step: int, options: argparse.Namespace) -> None:
+    """Trains to the end, and looks at the accuracy now and then."""
+    while True:
+        way.steps.append(step)
+        way.accuracy.append(ranks.accuracy(way.name))
+        if step >= options.steps:
+            return
+        some = min(options.every, options.steps - step)
+        ranks.train(way.name, some)
+        step += some
+
+
+def parameters(hidden: int) -> int:
+    return 64 * hidden + 2 * hidden * hidden + 10 * hidden + 3 * hidden + 10
+
+
+def table_of(ways: Sequence[Way], options: argparse.Namespace) -> Table:
+    title = (
+        f"{options.workers} workers, {options.link_mbit:g} Mbit/s, {parameters(options.hidden) / 1e6:.1f} million "
+        f"parameters; median of {options.timed} steps"
+    )
+    table = Table(title=title)
+    columns = (
+        "",
+        "step",
+        "faster than Gloo",
+        "CPU of a worker",
+        "sent, MB",
+        "received, MB",
+        f"accuracy after {options.steps} steps",
+    )
+    for column in columns:
+        table.add_column(column, justify="left" if not column else "right")
+    gloo_s = ways[0].step_seconds
+    for way in ways:
+        sent, received = way.step_megabytes
+        table.add_row(
+            TITLES[way.name],
+            f"{way.step_seconds * 1e3:.0f} ms",
+            f"{gloo_s / way.step_seconds:.1f}",
+            f"{statistics.mean(way.cpu_seconds) * 1e3:.0f} ms",
+            f"{sent:.2f}",
+            f"{received:.2f}",
+            f"{way.accuracy[-1]:.1f}%",
+        )
+    return table
+
+
+def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
+    parser.add_argument("--workers", type=int, default=8, help="workers (default: %(default)s)")
+    parser.add_argument("--link-mbit", type=float, default=100.0, help="rate of every link (default: %(default)s)")
+    parser.add_argument("--hidden", type=int, default=1024, help="units of a hidden layer (default: %(default)s)")
+    parser.add_argument("--timed", type=int, default=9, help="steps on shaped links (default: %(default)s)")
+    parser.add_argument("--steps", type=int, default=200, help="steps of each training (default: %(default)s)")
+    parser.add_argument("--every", type=int, default=20, help="steps between accuracies (default: %(default)s)")
+    parser.add_argument("--json", type=Path, default=Path("build/bench/compress.json"), help="where the records go")
+    options = parser.parse_args(arguments)
+    options.logs = options.json.parent / "log"
+    return options
+
+
+def main(arguments: Sequence[str]) -> int:
+    options = parse_options(arguments)
+    console = Console(highlight=False, soft_wrap=True, width=REPORT_COLUMNS)
+    try:
+        check_prerequisites()
+    except StarError as error:
+        console.print(str(error), style="red", markup=False)
+        return 2
+    options.logs.mkdir(parents=True, exist_ok=True)
+    with termination_as_exit():
+        ways = measure(options, console)
+    options.json.write_text(json.dumps([vars(way) for way in ways], indent=1) + "\n")
+    compress_chart.draw(
+        [vars(way) | {"title": TITLES[way.name], "step_seconds": way.step_seconds} for way in ways],
+        options.json.with_suffix(".png"),
+        title=f"{options.workers} workers on links of {options.link_mbit:g} Mbit/s",
+    )
+    console.print(table_of(ways, options))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
