@@ -1,6 +1,6 @@
-"""The messages that workers and the controller exchange; `join.proto` beside this file defines them.
+"""The messages that workers, operators and the controller exchange; `join.proto` and `operator.proto` define them.
 
-Importing this module loads protobuf but not gRPC: the service's stubs are in `wiresum.join.join_pb2_grpc`.
+Importing this module loads protobuf but not gRPC: the stubs are in `join_pb2_grpc` and `operator_pb2_grpc`.
 """
 
 from __future__ import annotations
@@ -13,17 +13,32 @@ from wiresum.join.join_pb2 import (
     Heartbeat,
     JobEnded,
     JobEvent,
+    JoinEvent,
     JoinReply,
     JoinRequest,
     LeaveReply,
-    ListJobsReply,
-    ListJobsRequest,
+    LeaveRequest,
     Member,
     Peer,
     Pulse,
+    Waiting,
+)
+from wiresum.join.operator_pb2 import (
+    CreateJobReply,
+    CreateJobRequest,
+    DrainReply,
+    DrainRequest,
+    EndJobReply,
+    EndJobRequest,
+    GetReportRequest,
+    JobReport,
+    Report,
+    ServiceReport,
+    SwitchReport,
+    WorkerReport,
 )
 
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
 """Changes when a worker and a service of different versions would misunderstand each other."""
 
 DEFAULT_CONTROL_PORT = 43487
@@ -39,10 +54,10 @@ JOB_NAME_BYTES_MAX = 128
 """Longest name of a job, in UTF-8."""
 
 MESSAGE_BYTES_MAX = 16_384
-"""No message but ListJobsReply comes near; a larger one is refused before it is parsed."""
+"""No message but Report comes near; a larger one is refused before it is parsed."""
 
-LIST_BYTES_MAX = 64 * 1024 * 1024
-"""A ListJobsReply of a full switch is large: over a thousand jobs, with their counters."""
+REPORT_BYTES_MAX = 64 * 1024 * 1024
+"""A Report of a full switch is large: over a thousand jobs, with their counters."""
 
 REFUSED_KEY = "wiresum-refused"
 """Trailing metadata of every refusal, so that it is not taken for a failure of gRPC with the same status code."""
@@ -50,25 +65,38 @@ REFUSED_KEY = "wiresum-refused"
 __all__ = [
     "DEFAULT_CONTROL_PORT",
     "JOB_NAME_BYTES_MAX",
-    "LIST_BYTES_MAX",
     "MESSAGE_BYTES_MAX",
     "PROTOCOL_VERSION",
     "REFUSED_KEY",
+    "REPORT_BYTES_MAX",
     "THREADS_MAX",
     "WORKERS_MAX",
     "AbortReply",
     "AbortRequest",
+    "CreateJobReply",
+    "CreateJobRequest",
     "Diagnosis",
+    "DrainReply",
+    "DrainRequest",
+    "EndJobReply",
+    "EndJobRequest",
     "Endpoint",
+    "GetReportRequest",
     "Heartbeat",
     "JobEnded",
     "JobEvent",
+    "JobReport",
+    "JoinEvent",
     "JoinReply",
     "JoinRequest",
     "LeaveReply",
-    "ListJobsReply",
-    "ListJobsRequest",
+    "LeaveRequest",
     "Member",
     "Peer",
     "Pulse",
+    "Report",
+    "ServiceReport",
+    "SwitchReport",
+    "Waiting",
+    "WorkerReport",
 ]

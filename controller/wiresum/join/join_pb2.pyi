@@ -19,7 +19,7 @@ class Endpoint(_message.Message):
     def __init__(self, address: _Optional[str] = ..., port: _Optional[int] = ...) -> None: ...
 
 class JoinRequest(_message.Message):
-    __slots__ = ("protocol_version", "job_name", "rank", "world_size", "endpoint", "threads_max", "lanes_max", "slots", "host_name", "process_id", "software_version", "timeout_ms", "key")
+    __slots__ = ("protocol_version", "job_name", "rank", "world_size", "endpoint", "threads_max", "lanes_max", "slots", "host_name", "process_id", "software_version", "timeout_ms", "key", "attempt", "tenant", "priority", "job_token", "no_queue")
     PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
     JOB_NAME_FIELD_NUMBER: _ClassVar[int]
     RANK_FIELD_NUMBER: _ClassVar[int]
@@ -33,6 +33,11 @@ class JoinRequest(_message.Message):
     SOFTWARE_VERSION_FIELD_NUMBER: _ClassVar[int]
     TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
     KEY_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    TENANT_FIELD_NUMBER: _ClassVar[int]
+    PRIORITY_FIELD_NUMBER: _ClassVar[int]
+    JOB_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    NO_QUEUE_FIELD_NUMBER: _ClassVar[int]
     protocol_version: int
     job_name: str
     rank: int
@@ -46,10 +51,31 @@ class JoinRequest(_message.Message):
     software_version: str
     timeout_ms: int
     key: int
-    def __init__(self, protocol_version: _Optional[int] = ..., job_name: _Optional[str] = ..., rank: _Optional[int] = ..., world_size: _Optional[int] = ..., endpoint: _Optional[_Union[Endpoint, _Mapping]] = ..., threads_max: _Optional[int] = ..., lanes_max: _Optional[int] = ..., slots: _Optional[int] = ..., host_name: _Optional[str] = ..., process_id: _Optional[int] = ..., software_version: _Optional[str] = ..., timeout_ms: _Optional[int] = ..., key: _Optional[int] = ...) -> None: ...
+    attempt: str
+    tenant: str
+    priority: int
+    job_token: str
+    no_queue: bool
+    def __init__(self, protocol_version: _Optional[int] = ..., job_name: _Optional[str] = ..., rank: _Optional[int] = ..., world_size: _Optional[int] = ..., endpoint: _Optional[_Union[Endpoint, _Mapping]] = ..., threads_max: _Optional[int] = ..., lanes_max: _Optional[int] = ..., slots: _Optional[int] = ..., host_name: _Optional[str] = ..., process_id: _Optional[int] = ..., software_version: _Optional[str] = ..., timeout_ms: _Optional[int] = ..., key: _Optional[int] = ..., attempt: _Optional[str] = ..., tenant: _Optional[str] = ..., priority: _Optional[int] = ..., job_token: _Optional[str] = ..., no_queue: _Optional[bool] = ...) -> None: ...
+
+class JoinEvent(_message.Message):
+    __slots__ = ("waiting", "granted")
+    WAITING_FIELD_NUMBER: _ClassVar[int]
+    GRANTED_FIELD_NUMBER: _ClassVar[int]
+    waiting: Waiting
+    granted: JoinReply
+    def __init__(self, waiting: _Optional[_Union[Waiting, _Mapping]] = ..., granted: _Optional[_Union[JoinReply, _Mapping]] = ...) -> None: ...
+
+class Waiting(_message.Message):
+    __slots__ = ("reason", "queue_position")
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_POSITION_FIELD_NUMBER: _ClassVar[int]
+    reason: str
+    queue_position: int
+    def __init__(self, reason: _Optional[str] = ..., queue_position: _Optional[int] = ...) -> None: ...
 
 class JoinReply(_message.Message):
-    __slots__ = ("job", "key", "worker", "workers", "lanes", "threads", "slots", "round_first", "switch_endpoint", "peers", "token", "heartbeat_interval_ms", "heartbeat_lost_ms")
+    __slots__ = ("job", "key", "worker", "workers", "lanes", "threads", "slots", "round_first", "switch_endpoint", "peers", "token", "heartbeat_interval_ms", "heartbeat_lost_ms", "reattach_ms", "switch_name", "results_group")
     JOB_FIELD_NUMBER: _ClassVar[int]
     KEY_FIELD_NUMBER: _ClassVar[int]
     WORKER_FIELD_NUMBER: _ClassVar[int]
@@ -63,6 +89,9 @@ class JoinReply(_message.Message):
     TOKEN_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_INTERVAL_MS_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_LOST_MS_FIELD_NUMBER: _ClassVar[int]
+    REATTACH_MS_FIELD_NUMBER: _ClassVar[int]
+    SWITCH_NAME_FIELD_NUMBER: _ClassVar[int]
+    RESULTS_GROUP_FIELD_NUMBER: _ClassVar[int]
     job: int
     key: int
     worker: int
@@ -76,7 +105,10 @@ class JoinReply(_message.Message):
     token: str
     heartbeat_interval_ms: int
     heartbeat_lost_ms: int
-    def __init__(self, job: _Optional[int] = ..., key: _Optional[int] = ..., worker: _Optional[int] = ..., workers: _Optional[int] = ..., lanes: _Optional[int] = ..., threads: _Optional[int] = ..., slots: _Optional[int] = ..., round_first: _Optional[int] = ..., switch_endpoint: _Optional[_Union[Endpoint, _Mapping]] = ..., peers: _Optional[_Iterable[_Union[Peer, _Mapping]]] = ..., token: _Optional[str] = ..., heartbeat_interval_ms: _Optional[int] = ..., heartbeat_lost_ms: _Optional[int] = ...) -> None: ...
+    reattach_ms: int
+    switch_name: str
+    results_group: Endpoint
+    def __init__(self, job: _Optional[int] = ..., key: _Optional[int] = ..., worker: _Optional[int] = ..., workers: _Optional[int] = ..., lanes: _Optional[int] = ..., threads: _Optional[int] = ..., slots: _Optional[int] = ..., round_first: _Optional[int] = ..., switch_endpoint: _Optional[_Union[Endpoint, _Mapping]] = ..., peers: _Optional[_Iterable[_Union[Peer, _Mapping]]] = ..., token: _Optional[str] = ..., heartbeat_interval_ms: _Optional[int] = ..., heartbeat_lost_ms: _Optional[int] = ..., reattach_ms: _Optional[int] = ..., switch_name: _Optional[str] = ..., results_group: _Optional[_Union[Endpoint, _Mapping]] = ...) -> None: ...
 
 class Peer(_message.Message):
     __slots__ = ("rank", "host_name", "process_id")
@@ -89,14 +121,16 @@ class Peer(_message.Message):
     def __init__(self, rank: _Optional[int] = ..., host_name: _Optional[str] = ..., process_id: _Optional[int] = ...) -> None: ...
 
 class Member(_message.Message):
-    __slots__ = ("job", "worker", "token")
+    __slots__ = ("job", "worker", "token", "switch_name")
     JOB_FIELD_NUMBER: _ClassVar[int]
     WORKER_FIELD_NUMBER: _ClassVar[int]
     TOKEN_FIELD_NUMBER: _ClassVar[int]
+    SWITCH_NAME_FIELD_NUMBER: _ClassVar[int]
     job: int
     worker: int
     token: str
-    def __init__(self, job: _Optional[int] = ..., worker: _Optional[int] = ..., token: _Optional[str] = ...) -> None: ...
+    switch_name: str
+    def __init__(self, job: _Optional[int] = ..., worker: _Optional[int] = ..., token: _Optional[str] = ..., switch_name: _Optional[str] = ...) -> None: ...
 
 class Heartbeat(_message.Message):
     __slots__ = ("member", "round_newest")
@@ -142,17 +176,27 @@ class JobEnded(_message.Message):
     reason: str
     def __init__(self, cause: _Optional[_Union[JobEnded.Cause, str]] = ..., worker: _Optional[_Union[Peer, _Mapping]] = ..., reason: _Optional[str] = ...) -> None: ...
 
+class LeaveRequest(_message.Message):
+    __slots__ = ("member", "round_newest")
+    MEMBER_FIELD_NUMBER: _ClassVar[int]
+    ROUND_NEWEST_FIELD_NUMBER: _ClassVar[int]
+    member: Member
+    round_newest: int
+    def __init__(self, member: _Optional[_Union[Member, _Mapping]] = ..., round_newest: _Optional[int] = ...) -> None: ...
+
 class LeaveReply(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
 class AbortRequest(_message.Message):
-    __slots__ = ("member", "reason")
+    __slots__ = ("member", "reason", "round_newest")
     MEMBER_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
+    ROUND_NEWEST_FIELD_NUMBER: _ClassVar[int]
     member: Member
     reason: str
-    def __init__(self, member: _Optional[_Union[Member, _Mapping]] = ..., reason: _Optional[str] = ...) -> None: ...
+    round_newest: int
+    def __init__(self, member: _Optional[_Union[Member, _Mapping]] = ..., reason: _Optional[str] = ..., round_newest: _Optional[int] = ...) -> None: ...
 
 class AbortReply(_message.Message):
     __slots__ = ()
@@ -176,47 +220,3 @@ class Diagnosis(_message.Message):
     WORKERS_FIELD_NUMBER: _ClassVar[int]
     workers: _containers.RepeatedCompositeFieldContainer[Diagnosis.Worker]
     def __init__(self, workers: _Optional[_Iterable[_Union[Diagnosis.Worker, _Mapping]]] = ...) -> None: ...
-
-class ListJobsRequest(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
-
-class ListJobsReply(_message.Message):
-    __slots__ = ("jobs", "slots_total", "slots_free")
-    class Job(_message.Message):
-        __slots__ = ("job", "name", "world_size", "joined", "slot_base", "slots", "state", "packets", "results", "age_seconds")
-        class PacketsEntry(_message.Message):
-            __slots__ = ("key", "value")
-            KEY_FIELD_NUMBER: _ClassVar[int]
-            VALUE_FIELD_NUMBER: _ClassVar[int]
-            key: str
-            value: int
-            def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
-        JOB_FIELD_NUMBER: _ClassVar[int]
-        NAME_FIELD_NUMBER: _ClassVar[int]
-        WORLD_SIZE_FIELD_NUMBER: _ClassVar[int]
-        JOINED_FIELD_NUMBER: _ClassVar[int]
-        SLOT_BASE_FIELD_NUMBER: _ClassVar[int]
-        SLOTS_FIELD_NUMBER: _ClassVar[int]
-        STATE_FIELD_NUMBER: _ClassVar[int]
-        PACKETS_FIELD_NUMBER: _ClassVar[int]
-        RESULTS_FIELD_NUMBER: _ClassVar[int]
-        AGE_SECONDS_FIELD_NUMBER: _ClassVar[int]
-        job: int
-        name: str
-        world_size: int
-        joined: int
-        slot_base: int
-        slots: int
-        state: str
-        packets: _containers.ScalarMap[str, int]
-        results: int
-        age_seconds: float
-        def __init__(self, job: _Optional[int] = ..., name: _Optional[str] = ..., world_size: _Optional[int] = ..., joined: _Optional[int] = ..., slot_base: _Optional[int] = ..., slots: _Optional[int] = ..., state: _Optional[str] = ..., packets: _Optional[_Mapping[str, int]] = ..., results: _Optional[int] = ..., age_seconds: _Optional[float] = ...) -> None: ...
-    JOBS_FIELD_NUMBER: _ClassVar[int]
-    SLOTS_TOTAL_FIELD_NUMBER: _ClassVar[int]
-    SLOTS_FREE_FIELD_NUMBER: _ClassVar[int]
-    jobs: _containers.RepeatedCompositeFieldContainer[ListJobsReply.Job]
-    slots_total: int
-    slots_free: int
-    def __init__(self, jobs: _Optional[_Iterable[_Union[ListJobsReply.Job, _Mapping]]] = ..., slots_total: _Optional[int] = ..., slots_free: _Optional[int] = ...) -> None: ...

@@ -15,10 +15,10 @@ class JoinServiceStub:
         Args:
             channel: A grpc.Channel.
         """
-        self.Join = channel.unary_unary(
+        self.Join = channel.unary_stream(
                 '/wiresum.join.v1.JoinService/Join',
                 request_serializer=wiresum_dot_join_dot_join__pb2.JoinRequest.SerializeToString,
-                response_deserializer=wiresum_dot_join_dot_join__pb2.JoinReply.FromString,
+                response_deserializer=wiresum_dot_join_dot_join__pb2.JoinEvent.FromString,
                 _registered_method=True)
         self.Attend = channel.stream_stream(
                 '/wiresum.join.v1.JoinService/Attend',
@@ -27,7 +27,7 @@ class JoinServiceStub:
                 _registered_method=True)
         self.Leave = channel.unary_unary(
                 '/wiresum.join.v1.JoinService/Leave',
-                request_serializer=wiresum_dot_join_dot_join__pb2.Member.SerializeToString,
+                request_serializer=wiresum_dot_join_dot_join__pb2.LeaveRequest.SerializeToString,
                 response_deserializer=wiresum_dot_join_dot_join__pb2.LeaveReply.FromString,
                 _registered_method=True)
         self.Abort = channel.unary_unary(
@@ -40,22 +40,22 @@ class JoinServiceStub:
                 request_serializer=wiresum_dot_join_dot_join__pb2.Member.SerializeToString,
                 response_deserializer=wiresum_dot_join_dot_join__pb2.Diagnosis.FromString,
                 _registered_method=True)
-        self.ListJobs = channel.unary_unary(
-                '/wiresum.join.v1.JoinService/ListJobs',
-                request_serializer=wiresum_dot_join_dot_join__pb2.ListJobsRequest.SerializeToString,
-                response_deserializer=wiresum_dot_join_dot_join__pb2.ListJobsReply.FromString,
-                _registered_method=True)
 
 
 class JoinServiceServicer:
     """Missing associated documentation comment in .proto file."""
 
     def Join(self, request, context):
-        """Asks for a place in a named job. Answers when all `world_size` workers have asked, or fails:
-        FAILED_PRECONDITION  another protocol version, or another N than the workers who asked before
-        PERMISSION_DENIED    another key than the job's
+        """Asks for a place in a named job. Says what it waits for whenever that changes, grants when all `world_size` workers
+        have asked and the switch has room, and ends; or fails. To ask again with the same `attempt`, because the connection
+        broke, gets the same place.
+        FAILED_PRECONDITION  another protocol version, another N than the workers who asked before, or no switch that
+        all workers of the job are at
+        UNAUTHENTICATED      no certificate, where one is needed
+        PERMISSION_DENIED    another key or job token than the job's, or a certificate that is not for this job or address
         ALREADY_EXISTS       the job is complete, or this rank is taken by somebody alive
-        RESOURCE_EXHAUSTED   no slots, or no job number, free at the switch
+        RESOURCE_EXHAUSTED   the job could never have what it asks for, or cannot have it now and must not wait, or too
+        many requests come from there
         DEADLINE_EXCEEDED    not everybody came in time; the text names the ranks that are missing
         ABORTED              somebody who had asked went away before the job was complete
         UNAVAILABLE          a job of this name is just ending, or the service is: ask again in a moment
@@ -96,20 +96,13 @@ class JoinServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def ListJobs(self, request, context):
-        """All jobs, for operators.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
 
 def add_JoinServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
-            'Join': grpc.unary_unary_rpc_method_handler(
+            'Join': grpc.unary_stream_rpc_method_handler(
                     servicer.Join,
                     request_deserializer=wiresum_dot_join_dot_join__pb2.JoinRequest.FromString,
-                    response_serializer=wiresum_dot_join_dot_join__pb2.JoinReply.SerializeToString,
+                    response_serializer=wiresum_dot_join_dot_join__pb2.JoinEvent.SerializeToString,
             ),
             'Attend': grpc.stream_stream_rpc_method_handler(
                     servicer.Attend,
@@ -118,7 +111,7 @@ def add_JoinServiceServicer_to_server(servicer, server):
             ),
             'Leave': grpc.unary_unary_rpc_method_handler(
                     servicer.Leave,
-                    request_deserializer=wiresum_dot_join_dot_join__pb2.Member.FromString,
+                    request_deserializer=wiresum_dot_join_dot_join__pb2.LeaveRequest.FromString,
                     response_serializer=wiresum_dot_join_dot_join__pb2.LeaveReply.SerializeToString,
             ),
             'Abort': grpc.unary_unary_rpc_method_handler(
@@ -130,11 +123,6 @@ def add_JoinServiceServicer_to_server(servicer, server):
                     servicer.Diagnose,
                     request_deserializer=wiresum_dot_join_dot_join__pb2.Member.FromString,
                     response_serializer=wiresum_dot_join_dot_join__pb2.Diagnosis.SerializeToString,
-            ),
-            'ListJobs': grpc.unary_unary_rpc_method_handler(
-                    servicer.ListJobs,
-                    request_deserializer=wiresum_dot_join_dot_join__pb2.ListJobsRequest.FromString,
-                    response_serializer=wiresum_dot_join_dot_join__pb2.ListJobsReply.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -158,12 +146,12 @@ class JoinService:
             wait_for_ready=None,
             timeout=None,
             metadata=None):
-        return grpc.experimental.unary_unary(
+        return grpc.experimental.unary_stream(
             request,
             target,
             '/wiresum.join.v1.JoinService/Join',
             wiresum_dot_join_dot_join__pb2.JoinRequest.SerializeToString,
-            wiresum_dot_join_dot_join__pb2.JoinReply.FromString,
+            wiresum_dot_join_dot_join__pb2.JoinEvent.FromString,
             options,
             channel_credentials,
             insecure,
@@ -216,7 +204,7 @@ class JoinService:
             request,
             target,
             '/wiresum.join.v1.JoinService/Leave',
-            wiresum_dot_join_dot_join__pb2.Member.SerializeToString,
+            wiresum_dot_join_dot_join__pb2.LeaveRequest.SerializeToString,
             wiresum_dot_join_dot_join__pb2.LeaveReply.FromString,
             options,
             channel_credentials,
@@ -272,33 +260,6 @@ class JoinService:
             '/wiresum.join.v1.JoinService/Diagnose',
             wiresum_dot_join_dot_join__pb2.Member.SerializeToString,
             wiresum_dot_join_dot_join__pb2.Diagnosis.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def ListJobs(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/wiresum.join.v1.JoinService/ListJobs',
-            wiresum_dot_join_dot_join__pb2.ListJobsRequest.SerializeToString,
-            wiresum_dot_join_dot_join__pb2.ListJobsReply.FromString,
             options,
             channel_credentials,
             insecure,

@@ -19,6 +19,11 @@ VARIABLES = {
     "WIRESUM_OFFLOAD": ("off", "offload", False),
     "WIRESUM_SPARSE": ("no", "sparse", False),
     "WIRESUM_KEY": ("0xdeadbeef", "key", 0xDEADBEEF),
+    "WIRESUM_TLS": ("/etc/wiresum/tls", "tls", "/etc/wiresum/tls"),
+    "WIRESUM_INSECURE": ("1", "insecure", True),
+    "WIRESUM_TENANT": ("vision", "tenant", "vision"),
+    "WIRESUM_PRIORITY": ("-3", "priority", -3),
+    "WIRESUM_JOB_TOKEN": ("an operator's word", "job_token", "an operator's word"),
 }
 
 
@@ -57,6 +62,9 @@ def test_an_override_that_does_not_exist_is_a_type_error() -> None:
         ("WIRESUM_SWITCH", "host:http"),
         ("WIRESUM_SWITCH", "fe80::1:4000"),
         ("WIRESUM_SWITCH", "two hosts:4000"),
+        ("WIRESUM_SWITCH", "a:4000,"),
+        ("WIRESUM_SWITCH", "a:4000,b:0"),
+        ("WIRESUM_SWITCH", ",".join(["a:4000"] * 9)),
         ("WIRESUM_JOB", "x" * 129),
         ("WIRESUM_JOB", "a\tb"),
         ("WIRESUM_ADDRESS", "10.0.0"),
@@ -75,7 +83,10 @@ def test_an_override_that_does_not_exist_is_a_type_error() -> None:
         ("WIRESUM_JOIN_TIMEOUT", "inf"),
         ("WIRESUM_JOIN_TIMEOUT", "soon"),
         ("WIRESUM_OFFLOAD", "maybe"),
-        ("WIRESUM_KEY", "4294967296"),
+        ("WIRESUM_INSECURE", "perhaps"),
+        ("WIRESUM_TENANT", "x" * 65),
+        ("WIRESUM_PRIORITY", "1000001"),
+        ("WIRESUM_PRIORITY", "high"),
     ],
 )
 def test_a_bad_value_is_refused_by_the_name_of_its_variable(variable: str, text: str) -> None:
@@ -84,9 +95,31 @@ def test_a_bad_value_is_refused_by_the_name_of_its_variable(variable: str, text:
     assert repr(text)[1:-1] in str(caught.value) or text in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("variable", "text"), [("WIRESUM_KEY", "4294967296"), ("WIRESUM_KEY", "secret!"), ("WIRESUM_JOB_TOKEN", "a\tb")]
+)
+def test_a_bad_secret_is_refused_without_being_repeated(variable: str, text: str) -> None:
+    with pytest.raises(ValueError, match=f"^{variable}.*not shown") as caught:
+        AgentConfig.from_environment({variable: text})
+    assert text not in str(caught.value)
+
+
+def test_secrets_are_not_shown() -> None:
+    shown = repr(AgentConfig(key=123456789, job_token="a token"))
+    assert "123456789" not in shown
+    assert "a token" not in shown
+
+
 def test_values_from_code_are_checked_too() -> None:
     with pytest.raises(ValueError, match=r"WIRESUM_LANE_BITS \(lane_bits\) is 7: it must be 32, 16 or 8"):
         AgentConfig(lane_bits=7)
+
+
+def test_the_switch_may_have_several_endpoints() -> None:
+    config = AgentConfig(switch="a:4000, b ,10.0.0.1:5")
+    assert config.control_endpoints == ("a:4000", "b:43487", "10.0.0.1:5")
+    assert (config.switch_host, config.switch_port) == ("a", 4000)
+    assert AgentConfig(switch=config.switch) == config
 
 
 @pytest.mark.parametrize(

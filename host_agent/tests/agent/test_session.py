@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import array
+import json
+import shutil
 import socket
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -97,6 +100,30 @@ def test_settings_reach_the_data_path(job: Callable[..., list[Session]], setting
     for operation in [s.submit([whole(values)], dtype=Dtype.I32) for s, values in zip(sessions, data, strict=True)]:
         operation.wait(PATIENCE_S)
     assert set(data[0]) == set(data[1]) == {3}
+
+
+def test_results_come_by_multicast_where_the_switch_sends_them_so() -> None:
+    elements, rounds = 100_000, 3
+    switch = SoftwareSwitch(bind=HOST, port=0, threads=1, slots=512, multicast="239.192.7.0")
+    server = JoinServer(switch)
+    try:
+        sessions = join_all(f"{HOST}:{server.start(HOST, 0)}", 3, threads=2)
+        for _ in range(rounds):
+            data = [array.array("i", [rank + 1] * elements) for rank in range(3)]
+            submitted = [s.submit([whole(v)], dtype=Dtype.I32) for s, v in zip(sessions, data, strict=True)]
+            for operation in submitted:
+                operation.wait(PATIENCE_S)
+            assert all(set(values) == {6} for values in data)
+        results = sum(session.stats().results for session in sessions)
+        for session in sessions:
+            session.close()
+        stats = switch.stats()
+        assert stats.results >= rounds * elements / 360
+        assert results == 3 * stats.results  # each worker has had each result ...
+        assert stats.datagrams_sent == stats.results + stats.packets["resent"]  # ... that was sent once
+    finally:
+        server.stop(1.0)
+        switch.close()
 
 
 def sparse_sums(sessions: list[Session], **options: object) -> list[array.array[float]]:
@@ -255,6 +282,16 @@ def test_an_address_that_does_not_resolve_is_named() -> None:
     config = AgentConfig(switch="no-such-host.invalid:1234", join_timeout_s=1.0)
     with pytest.raises(SwitchUnreachableError, match="no-such-host"):
         Session.join(config, job_name="test", rank=0, world_size=1)
+
+
+@pytest.mark.skipif(shutil.which("ip") is None, reason="needs `ip` of iproute2")
+def test_packets_are_as_large_as_the_interface_that_they_leave_by_lets_them() -> None:
+    shown = subprocess.run(["ip", "-json", "-4", "address"], capture_output=True, text=True, check=True).stdout
+    for device in json.loads(shown):
+        for info in device["addr_info"]:
+            config = AgentConfig(switch=f"{HOST}:1", address=info["local"])
+            assert session_module._way_out(config) == (info["local"], device["mtu"])
+    assert session_module._way_out(AgentConfig(switch=f"no-such-host.invalid:1,{HOST}:1"))[0] == HOST
 
 
 @pytest.mark.parametrize(

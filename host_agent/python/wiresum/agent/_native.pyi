@@ -1,6 +1,9 @@
 import enum
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
 
 LANES_MAX: int
 WORKERS_MAX: int
@@ -26,6 +29,21 @@ class Status(enum.Enum):
     DIVERGED = 2
     ABORTED = 3
 
+# Compressed gradients (host_agent/src/numeric/stochastic.hpp). Arrays are contiguous; the last one is written to.
+Draw: TypeAlias = tuple[int, int, int, int, int]  # the key's two words, worker, step, stream
+_Floats: TypeAlias = npt.NDArray[np.floating[Any]]
+_Int32s: TypeAlias = npt.NDArray[np.int32]
+_Words: TypeAlias = npt.NDArray[np.uint32]
+
+def random_words(draw: Draw, first: int, words: _Words) -> None: ...
+def round_stochastically(
+    draw: Draw, source: _Floats, inverses: npt.NDArray[np.float64], block: int, limit: int, integers: _Int32s
+) -> None: ...
+def scale_integers(integers: _Int32s, factors: npt.NDArray[np.float64], block: int, values: _Floats) -> None: ...
+def pack_lanes(lane_bits: int, integers: _Int32s, words: _Words) -> None: ...
+def unpack_lanes(lane_bits: int, words: _Words, integers: _Int32s) -> None: ...
+def square_distance(a: _Floats, b: _Floats) -> float: ...
+def largest(source: _Floats, indices: npt.NDArray[np.int64]) -> None: ...
 def instruction_set() -> str: ...
 def path_mtu(local: str, remote: str) -> int: ...
 def source_address(remote: str) -> str: ...
@@ -61,6 +79,8 @@ class Session:
         threads: int,
         switch_address: str,
         switch_port: int,
+        group_address: str,
+        group_port: int,
         spin_s: float,
         offload: bool,
     ) -> None: ...

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 CONTROL_PORT = 43487
@@ -19,6 +19,10 @@ SLOTS_MAX = 32768
 SPIN_US_MAX = 1_000_000
 JOIN_TIMEOUT_S_MAX = 86_400.0
 JOB_NAME_BYTES_MAX = 128
+CONTROL_ENDPOINTS_MAX = 8
+TENANT_BYTES_MAX = 64
+JOB_TOKEN_BYTES_MAX = 256
+PRIORITY_MAX = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -26,7 +30,8 @@ class AgentConfig:
     """Every value is checked, wherever it comes from: a `ValueError` names the field and its variable."""
 
     switch: str = f"127.0.0.1:{CONTROL_PORT}"
-    """WIRESUM_SWITCH: the control endpoint, host:port; a host alone gets the usual port."""
+    """WIRESUM_SWITCH: the control endpoint, host:port; a host alone gets the usual port. Several, with commas between
+    them, if a standby may take over from the first."""
     job: str = ""
     """WIRESUM_JOB: "" lets the backend choose a name."""
     address: str = ""
@@ -47,8 +52,18 @@ class AgentConfig:
     """WIRESUM_OFFLOAD: UDP GSO and GRO, where the kernel has them."""
     sparse: bool = True
     """WIRESUM_SPARSE: leave out blocks that are zero at all workers, where that pays. The same at all workers."""
-    key: int = 0
+    key: int = field(default=0, repr=False)
     """WIRESUM_KEY: a key that all workers of the job must share; 0 lets the service draw one."""
+    tls: str = ""
+    """WIRESUM_TLS: a directory with ca.crt, tls.crt and tls.key, for mutual TLS with the service."""
+    insecure: bool = False
+    """WIRESUM_INSECURE: join without TLS over a network, where everybody can read and end every job."""
+    tenant: str = ""
+    """WIRESUM_TENANT: on whose account; a certificate that names a tenant decides instead."""
+    priority: int = 0
+    """WIRESUM_PRIORITY: the larger gets slots first when they are short. The same at all workers."""
+    job_token: str = field(default="", repr=False)
+    """WIRESUM_JOB_TOKEN: what an operator got who created the job, if one did."""
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str] = os.environ, **overrides: Any) -> AgentConfig:
@@ -65,24 +80,37 @@ class AgentConfig:
                 try:
                     values[name] = parse(text)
                 except ValueError as error:
-                    raise ValueError(f"{variable}={text!r}: {error}") from None
+                    raise ValueError(f"{variable}={_shown(name, text)}: {error}") from None
         return cls(**values)
 
     def __post_init__(self) -> None:
         for name, check in _CHECKS.items():
             problem = check(getattr(self, name))
             if problem:
-                raise ValueError(f"{_VARIABLES[name][0]} ({name}) is {getattr(self, name)!r}: {problem}")
-        if ":" not in self.switch:
-            object.__setattr__(self, "switch", f"{self.switch}:{CONTROL_PORT}")
+                shown = _shown(name, getattr(self, name))
+                raise ValueError(f"{_VARIABLES[name][0]} ({name}) is {shown}: {problem}")
+        endpoints = (part.strip() for part in self.switch.split(","))
+        complete = (part if ":" in part else f"{part}:{CONTROL_PORT}" for part in endpoints)
+        object.__setattr__(self, "switch", ",".join(complete))
+
+    @property
+    def control_endpoints(self) -> tuple[str, ...]:
+        """Each as host:port, in the order in which they are tried."""
+        return tuple(self.switch.split(","))
 
     @property
     def switch_host(self) -> str:
-        return self.switch.rpartition(":")[0]
+        """Of the first endpoint."""
+        return self.control_endpoints[0].rpartition(":")[0]
 
     @property
     def switch_port(self) -> int:
-        return int(self.switch.rpartition(":")[2])
+        """Of the first endpoint."""
+        return int(self.control_endpoints[0].rpartition(":")[2])
+
+
+def _shown(name: str, value: object) -> str:
+    return "(not shown)" if name in _SECRET else repr(value)
 
 
 def _integer(text: str) -> int:
@@ -119,7 +147,14 @@ _VARIABLES: Mapping[str, tuple[str, Callable[[str], Any]]] = {
     "offload": ("WIRESUM_OFFLOAD", _boolean),
     "sparse": ("WIRESUM_SPARSE", _boolean),
     "key": ("WIRESUM_KEY", _integer),
+    "tls": ("WIRESUM_TLS", str),
+    "insecure": ("WIRESUM_INSECURE", _boolean),
+    "tenant": ("WIRESUM_TENANT", str),
+    "priority": ("WIRESUM_PRIORITY", _integer),
+    "job_token": ("WIRESUM_JOB_TOKEN", str),
 }
+_SECRET = frozenset({"key", "job_token"})
+"""Their values are not repeated in errors, which end up in logs."""
 
 
 def _within(least: int, most: int) -> Callable[[int], str]:
@@ -127,20 +162,30 @@ def _within(least: int, most: int) -> Callable[[int], str]:
 
 
 def _switch_problem(switch: str) -> str:
-    host, colon, port = switch.rpartition(":")
+    endpoints = [part.strip() for part in switch.split(",")]
+    if len(endpoints) > CONTROL_ENDPOINTS_MAX:
+        return f"there can be {CONTROL_ENDPOINTS_MAX} endpoints at most"
+    return next((problem for problem in map(_endpoint_problem, endpoints) if problem), "")
+
+
+def _endpoint_problem(endpoint: str) -> str:
+    host, colon, port = endpoint.rpartition(":")
     if not colon:
-        host, port = switch, str(CONTROL_PORT)
-    if not host or ":" in host or any(c.isspace() for c in switch):
+        host, port = endpoint, str(CONTROL_PORT)
+    if not host or ":" in host or any(c.isspace() for c in endpoint):
         return "it must be host:port, with a name or an IPv4 address, like 10.0.0.1:43487"
     if not (port.isascii() and port.isdigit() and 1 <= int(port) <= 65535):
         return "its port must be 1 to 65535"
     return ""
 
 
-def _job_problem(job: str) -> str:
-    if not job.isprintable() or len(job.encode()) > JOB_NAME_BYTES_MAX:
-        return f"it must be printable, and at most {JOB_NAME_BYTES_MAX} bytes long"
-    return ""
+def _printable(bytes_max: int) -> Callable[[str], str]:
+    def problem(text: str) -> str:
+        if not text.isprintable() or len(text.encode()) > bytes_max:
+            return f"it must be printable, and at most {bytes_max} bytes long"
+        return ""
+
+    return problem
 
 
 def _address_problem(address: str) -> str:
@@ -157,7 +202,7 @@ def _address_problem(address: str) -> str:
 
 _CHECKS: Mapping[str, Callable[[Any], str]] = {
     "switch": _switch_problem,
-    "job": _job_problem,
+    "job": _printable(JOB_NAME_BYTES_MAX),
     "address": _address_problem,
     "threads": _within(0, THREADS_MAX),
     "lanes": _within(0, LANES_MAX),
@@ -166,4 +211,7 @@ _CHECKS: Mapping[str, Callable[[Any], str]] = {
     "spin_us": _within(-1, SPIN_US_MAX),
     "join_timeout_s": lambda s: "" if 0 < s <= JOIN_TIMEOUT_S_MAX else f"it must be over 0, to {JOIN_TIMEOUT_S_MAX}",
     "key": _within(0, 2**32 - 1),
+    "tenant": _printable(TENANT_BYTES_MAX),
+    "priority": _within(-PRIORITY_MAX, PRIORITY_MAX),
+    "job_token": _printable(JOB_TOKEN_BYTES_MAX),
 }

@@ -21,6 +21,7 @@ from wiresum.agent.errors import (
     SwitchUnreachableError,
     WiresumError,
 )
+from wiresum.agent.interfaces import mtu_of
 from wiresum.agent.membership import Membership
 
 Dtype = _native.Dtype
@@ -130,13 +131,13 @@ class Session:
         self._failure_lock = threading.Lock()
 
     @classmethod
-    def join(cls, config: AgentConfig, *, job_name: str, rank: int, world_size: int) -> Session:
-        """Joins the job, opens the data path, and proves that full-size packets pass it both ways.
+    def join(cls, config: AgentConfig, *, job_name: str, rank: int, world_size: int, queue: bool = True) -> Session:
+        """Joins the job, opens the data path, and proves that full-size packets pass it both ways. Without `queue` the
+        job does not wait for slots that other jobs have: a JoinError with the code RESOURCE_EXHAUSTED.
 
         Raises JoinError if the job will not have us, SwitchUnreachableError if control or data do not get through.
         """
-        control_address = _resolve(config.switch)
-        address = config.address or _native.source_address(control_address)
+        address, mtu_bytes = _way_out(config)
         threads = config.threads or _default_threads()
         ports = _native.Ports(address, threads)
         membership = Membership.join(
@@ -147,7 +148,8 @@ class Session:
             address=address,
             port=ports.base_port,
             threads_max=threads,
-            lanes_max=config.lanes or lanes_of_mtu(_native.path_mtu(address, control_address)),
+            lanes_max=config.lanes or lanes_of_mtu(mtu_bytes),
+            queue=queue,
         )
         try:
             data_path = _open_data_path(config, membership, ports)
@@ -250,9 +252,18 @@ class Session:
             return (
                 f"the control connection works, but nothing came back from {where} in {HELLO_TIMEOUT_S:.0f} s. "
                 f"Does a firewall block UDP, or does a link on the way not pass IP packets of {packet_bytes} bytes "
-                "(WIRESUM_LANES makes them smaller)?"
+                "(WIRESUM_LANES makes them smaller)?" + self._doubt_about_multicast()
             )
         return f"only part of what was sent to {where} came back: do all workers reach it?"
+
+    def _doubt_about_multicast(self) -> str:
+        group = self._membership.grant.results_group
+        if group is None:
+            return ""
+        return (
+            f" The switch sends results to the multicast group {group.address}: does the network carry that from it to "
+            "this worker (IGMP snooping needs a querier)? A switch without --multicast sends to each worker"
+        )
 
     def _round_newest(self) -> int:
         return self.stats().round_newest
@@ -302,14 +313,27 @@ def lanes_of_mtu(mtu_bytes: int) -> int:
     return max(8, min(words, _native.LANES_MAX) // 8 * 8)
 
 
-def _resolve(endpoint: str) -> str:
-    host, _, port = endpoint.rpartition(":")
-    try:
-        return str(socket.getaddrinfo(host, int(port), socket.AF_INET, socket.SOCK_STREAM)[0][4][0])
-    except OSError as error:
-        raise SwitchUnreachableError(
-            f"cannot resolve the switch's address '{endpoint}' (WIRESUM_SWITCH): {error.strerror}"
-        ) from error
+def _way_out(config: AgentConfig) -> tuple[str, int]:
+    """The local address that data packets leave from, and how large they may be. Where the switch is, only the grant
+    will tell. So without WIRESUM_ADDRESS it is taken to be where the join service is, or its standby."""
+    if config.address:
+        mtu_bytes = mtu_of(config.address)
+        if mtu_bytes is not None:
+            return config.address, mtu_bytes
+    control_address = _resolve(config.control_endpoints)
+    address = config.address or _native.source_address(control_address)
+    return address, _native.path_mtu(address, control_address)
+
+
+def _resolve(endpoints: Sequence[str]) -> str:
+    """The IPv4 address of the first endpoint that has one."""
+    for endpoint in endpoints:
+        host, _, port = endpoint.rpartition(":")
+        try:
+            return str(socket.getaddrinfo(host, int(port), socket.AF_INET, socket.SOCK_STREAM)[0][4][0])
+        except OSError as error:
+            problem = f"cannot resolve the switch's address '{endpoint}' (WIRESUM_SWITCH): {error.strerror}"
+    raise SwitchUnreachableError(problem)
 
 
 def _local_world_size() -> int:
@@ -335,6 +359,7 @@ def _default_spin_us(threads: int) -> int:
 
 def _open_data_path(config: AgentConfig, membership: Membership, ports: _native.Ports) -> _native.Session:
     grant = membership.grant
+    group = grant.results_group
     spin_us = config.spin_us if config.spin_us >= 0 else _default_spin_us(grant.threads)
     return _native.Session(
         ports=ports,
@@ -348,6 +373,8 @@ def _open_data_path(config: AgentConfig, membership: Membership, ports: _native.
         threads=grant.threads,
         switch_address=grant.switch_endpoint.address,
         switch_port=grant.switch_endpoint.port,
+        group_address=group.address if group else "",
+        group_port=group.port if group else 0,
         spin_s=spin_us * 1e-6,
         offload=config.offload,
     )

@@ -1,0 +1,37 @@
+from __future__ import annotations
+
+from wiresum.controller.security.rates import TokenBuckets
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_a_burst_passes_and_then_as_many_as_come_back() -> None:
+    clock = Clock()
+    buckets = TokenBuckets(10.0, 3, clock=clock)
+    assert [buckets.take("a") for _ in range(5)] == [0, 0, 0, 0.1, 0.1]
+    clock.now += 0.25
+    assert [buckets.take("a") == 0 for _ in range(3)] == [True, True, False]
+    clock.now += 1000
+    assert [buckets.take("a") == 0 for _ in range(4)] == [True, True, True, False]
+
+
+def test_one_key_does_not_take_from_another() -> None:
+    buckets = TokenBuckets(1.0, 1, clock=Clock())
+    assert buckets.take("a") == 0
+    assert buckets.take("a") > 0
+    assert buckets.take("b") == 0
+
+
+def test_only_so_many_are_kept_and_the_one_unused_for_longest_goes_first() -> None:
+    buckets = TokenBuckets(1.0, 1, keys_max=2, clock=Clock())
+    for key in ("a", "b", "a", "c"):
+        buckets.take(key)
+    assert len(buckets) == 2
+    assert buckets.take("a") > 0
+    assert buckets.take("b") == 0, "it was forgotten"

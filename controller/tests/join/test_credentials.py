@@ -1,0 +1,259 @@
+"""TLS directories, and the rule for going without; certificates of a real authority, connections over loopback."""
+
+from __future__ import annotations
+
+import logging
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from concurrent import futures
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+
+import grpc
+import pytest
+
+from wiresum.controller.security import authority as authority_module
+from wiresum.controller.security.authority import Authority, Holder
+from wiresum.controller.security.names import Claims
+from wiresum.join.credentials import CredentialsError, add_port, is_loopback, load, open_channel
+
+Issue = Callable[..., Path]
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    return Authority.create(tmp_path / "authority", "test")
+
+
+@pytest.fixture
+def issue(authority: Authority, tmp_path: Path) -> Issue:
+    def issue_one(role: str, days: int = 10) -> Path:
+        holder = Holder(role, Claims(roles=frozenset({role})), addresses=("127.0.0.1",))
+        return authority.issue(holder, tmp_path / role, days).path.parent
+
+    return issue_one
+
+
+@pytest.fixture
+def days_ago(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """Lets the authority believe that it is so many days earlier."""
+
+    def turn_back(days: int) -> None:
+        class Earlier(datetime):
+            @classmethod
+            def now(cls, tz: object = None) -> datetime:  # type: ignore[override]
+                return datetime.now(timezone.utc) - timedelta(days=days)
+
+        monkeypatch.setattr(authority_module, "datetime", Earlier)
+
+    return turn_back
+
+
+class Echo(grpc.GenericRpcHandler):  # type: ignore[misc]
+    def service(self, _details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler:
+        return grpc.unary_unary_rpc_method_handler(lambda request, _context: request)
+
+
+@pytest.fixture
+def serve() -> Iterator[Callable[[Path], str]]:
+    servers: list[grpc.Server] = []
+
+    def serve_one(tls: Path) -> str:
+        server = grpc.server(futures.ThreadPoolExecutor(2), handlers=[Echo()])
+        port = add_port(server, "127.0.0.1:0", tls=tls)
+        server.start()
+        servers.append(server)
+        return f"127.0.0.1:{port}"
+
+    yield serve_one
+    for server in servers:
+        server.stop(0).wait()
+
+
+def ask(channel: grpc.Channel) -> bytes:
+    with channel:
+        return bytes(channel.unary_unary("/any/Method")(b"question", timeout=10))
+
+
+# Directories.
+
+
+def test_what_a_directory_holds_is_read_and_its_names_too(issue: Issue) -> None:
+    directory = issue("worker")
+    loaded = load(directory)
+    assert loaded.names == ("wiresum:role/worker",)
+    assert loaded.certificate == (directory / "tls.crt").read_bytes()
+    assert timedelta(days=9) < loaded.expires_at - datetime.now(timezone.utc) < timedelta(days=11)
+    assert "PRIVATE KEY" not in repr(loaded)
+
+
+def test_no_directory_is_an_error_that_says_who_makes_one(tmp_path: Path) -> None:
+    with pytest.raises(CredentialsError, match=r"nowhere is no directory: `wiresum ca init`"):
+        load(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize("name", ["ca.crt", "tls.crt", "tls.key"])
+def test_a_file_that_is_missing_or_nonsense_is_named(issue: Issue, name: str) -> None:
+    directory = issue("worker")
+    mode = (directory / name).stat().st_mode
+    (directory / name).unlink()
+    with pytest.raises(CredentialsError, match=f"cannot read .*worker/{name}"):
+        load(directory)
+    (directory / name).write_text("nonsense")
+    (directory / name).chmod(mode)
+    with pytest.raises(CredentialsError, match=f"worker/{name} is not in PEM"):
+        load(directory)
+    (directory / name).write_text("-----BEGIN CERTIFICATE-----\nnonsense\n-----END CERTIFICATE-----\n")
+    with pytest.raises(CredentialsError, match=f"worker/{name}"):
+        load(directory)
+
+
+@pytest.mark.parametrize(("mode", "refused"), [(0o600, False), (0o640, False), (0o644, True), (0o660, True)])
+def test_a_key_that_others_may_read_or_change_is_refused(issue: Issue, mode: int, refused: bool) -> None:
+    directory = issue("worker")
+    (directory / "tls.key").chmod(mode)
+    if refused:
+        with pytest.raises(CredentialsError, match=rf"tls.key can be read or changed by others \(mode {mode:04o}\)"):
+            load(directory)
+    else:
+        load(directory)
+
+
+def test_a_key_of_another_certificate_is_refused(issue: Issue) -> None:
+    directory = issue("worker")
+    shutil.copy(issue("operator") / "tls.key", directory / "tls.key")
+    with pytest.raises(CredentialsError, match="do not fit each other"):
+        load(directory)
+
+
+def test_a_certificate_of_another_authority_is_refused(issue: Issue, tmp_path: Path) -> None:
+    directory = issue("worker")
+    Authority.create(tmp_path / "another", "test")
+    shutil.copy(tmp_path / "another" / "ca.crt", directory / "ca.crt")
+    with pytest.raises(CredentialsError, match=r"worker/tls.crt does not hold before the authority in .*worker/ca.crt"):
+        load(directory)
+
+
+def test_an_expired_certificate_is_refused(issue: Issue, days_ago: Callable[[int], None]) -> None:
+    days_ago(11)
+    with pytest.raises(CredentialsError, match=r"certificate has expired.*wiresum ca renew"):
+        load(issue("worker"))
+
+
+def test_who_loads_a_certificate_that_is_soon_to_expire_is_warned(
+    issue: Issue, days_ago: Callable[[int], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    load(issue("worker"))
+    assert caplog.text == ""
+    days_ago(95)
+    load(issue("operator", days=100))
+    assert "operator/tls.crt expires in 4 days: renew it" in caplog.text
+
+
+def test_only_a_servers_certificate_serves(issue: Issue) -> None:
+    for role in ("controller", "switch"):
+        load(issue(role), serving=True)
+    for role in ("worker", "operator"):
+        with pytest.raises(CredentialsError, match="unsuitable certificate purpose"):
+            load(issue(role), serving=True)
+
+
+# Connections.
+
+
+def test_both_ends_prove_who_they_are(issue: Issue, serve: Callable[[Path], str]) -> None:
+    target = serve(issue("controller"))
+    assert ask(open_channel(target, tls=issue("worker"))) == b"question"
+
+
+def test_without_a_certificate_or_with_one_of_another_authority_there_is_no_connection(
+    issue: Issue, serve: Callable[[Path], str], tmp_path: Path
+) -> None:
+    target = serve(issue("controller"))
+    stranger = Authority.create(tmp_path / "another", "test")
+    foreign = Holder("worker", Claims(roles=frozenset({"worker"})))
+    strange = stranger.issue(foreign, tmp_path / "strange", 1).path.parent
+    own = load(issue("worker"))
+    loaded = load(strange)
+    for channel in (
+        open_channel(target),
+        open_channel(target, tls=strange),
+        grpc.secure_channel(target, grpc.ssl_channel_credentials(own.authority)),
+        grpc.secure_channel(target, grpc.ssl_channel_credentials(own.authority, loaded.key, loaded.certificate)),
+    ):
+        with pytest.raises(grpc.RpcError) as caught:
+            ask(channel)
+        assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+
+
+def test_a_certificate_that_is_renewed_in_its_place_is_used_from_the_next_connection_on(
+    authority: Authority, issue: Issue, serve: Callable[[Path], str], caplog: pytest.LogCaptureFixture
+) -> None:
+    directory = issue("controller")
+    target = serve(directory)
+    caplog.set_level(logging.INFO)
+    assert ask(open_channel(target, tls=issue("worker"))) == b"question"
+    assert "renewed" not in caplog.text
+    authority.renew(directory)
+    assert ask(open_channel(target, tls=directory)) == b"question"
+    assert f"{directory} was renewed" in caplog.text
+
+
+def test_files_that_are_wrong_leave_the_old_certificate_in_force(
+    issue: Issue, serve: Callable[[Path], str], caplog: pytest.LogCaptureFixture
+) -> None:
+    directory = issue("controller")
+    target = serve(directory)
+    (directory / "tls.key").write_text("half a")
+    assert ask(open_channel(target, tls=issue("worker"))) == b"question"
+    assert "the certificate in use stays: " in caplog.text
+
+
+def test_a_server_without_a_usable_directory_does_not_listen(issue: Issue) -> None:
+    with pytest.raises(CredentialsError, match="unsuitable certificate purpose"):
+        add_port(grpc.server(futures.ThreadPoolExecutor(1)), "127.0.0.1:0", tls=issue("worker"))
+
+
+def test_a_port_that_is_taken_is_an_error_that_says_so(issue: Issue, serve: Callable[[Path], str]) -> None:
+    target = serve(issue("controller"))
+    options = [("grpc.so_reuseport", 0)]
+    with pytest.raises(OSError, match=f"cannot listen at {target}: does another one run there"):
+        add_port(grpc.server(futures.ThreadPoolExecutor(1), options=options), target)
+
+
+# Plaintext.
+
+
+@pytest.mark.parametrize(
+    ("target", "local"),
+    [
+        ("127.0.0.1:43487", True),
+        ("127.8.0.1:1", True),
+        ("localhost:43487", True),
+        ("[::1]:43487", True),
+        ("unix:/run/wiresum", True),
+        ("0.0.0.0:43487", False),
+        ("[::]:43487", False),
+        ("10.0.0.1:43487", False),
+        ("switch.example:43487", False),
+        ("localhost.example:43487", False),
+        ("127.0.0.1.example:43487", False),
+    ],
+)
+def test_plaintext_is_for_loopback_unless_it_is_asked_for_by_name(target: str, local: bool) -> None:
+    assert is_loopback(target) == local
+    server = grpc.server(futures.ThreadPoolExecutor(1))
+    if not local:
+        with pytest.raises(CredentialsError, match=r"WIRESUM_TLS.*WIRESUM_INSECURE=1"):
+            open_channel(target)
+        with pytest.raises(CredentialsError, match=f"{re.escape(target)} can be reached from other hosts.*--insecure"):
+            add_port(server, target)
+    open_channel(target, insecure=True).close()
+
+
+def test_the_messages_do_without_grpc() -> None:
+    code = "import sys, wiresum.join, wiresum.join.credentials; sys.exit('grpc' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,0 +1,22 @@
+"""Who may ask the controller for what.
+
+`Security` is what a server is given, `caller()` what a service asks about the call that it is serving. The authority
+that issues certificates is in `authority`, and `wiresum ca` in `command`; both need the library `cryptography`.
+"""
+
+from wiresum.controller.security.caller import Caller, caller, identify
+from wiresum.controller.security.names import CONTROLLER, OPERATOR, ROLES, SWITCH, WORKER
+from wiresum.controller.security.security import OPTIONS, Security
+
+__all__ = [
+    "CONTROLLER",
+    "OPERATOR",
+    "OPTIONS",
+    "ROLES",
+    "SWITCH",
+    "WORKER",
+    "Caller",
+    "Security",
+    "caller",
+    "identify",
+]

@@ -1,0 +1,319 @@
+"""A cluster's own certificate authority: it signs the certificates by which the parties to a job know each other.
+
+ECDSA on P-256 throughout, as every TLS library has it. A certificate says in its alternative names what its holder may
+do (`names`) and where it may be (IP addresses, DNS names). Only controllers and switches get certificates that a server
+may show. There is no list of revoked certificates, since gRPC for Python reads none: instead they live shortly, and are
+renewed in their place, which keeps the key's place, the names and the addresses, but makes a new key.
+
+Keys are written to files that only their owner can read, beside their place and then moved into it, so that nobody
+ever sees half a file; and nothing here writes over a key of something else.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from wiresum.controller.security.names import ROLES, SCHEME, SERVING_ROLES, Claims, parse
+from wiresum.join.credentials import AUTHORITY_FILE, CERTIFICATE_FILE, KEY_FILE
+
+AUTHORITY_KEY_FILE = "ca.key"
+ISSUED_FILE = "issued.jsonl"
+"""Beside the authority's key: a line for each certificate that it signed."""
+
+AUTHORITY_DAYS = 3650
+DAYS_DEFAULT = {"controller": 365, "switch": 365, "operator": 365, "worker": 90}
+DAYS_MAX = 825
+"""What TLS libraries accept at most of a certificate that is no authority's."""
+CLOCK_SKEW = timedelta(minutes=5)
+"""Between the clocks of the cluster's machines: certificates begin to hold that much earlier."""
+COMMON_NAME_CHARACTERS_MAX = 64
+
+
+class AuthorityError(ValueError):
+    """The text names the file, and says what to do."""
+
+
+@dataclass(frozen=True)
+class Holder:
+    """What a certificate says."""
+
+    name: str
+    claims: Claims
+    addresses: tuple[str, ...] = ()
+    """IP addresses: of a server, where it is reached; of a worker, where its data sockets may be besides where its
+    connection comes from."""
+    dns_names: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What there is to say of a certificate on disk."""
+
+    holder: Holder
+    serial: str
+    begins_at: datetime
+    expires_at: datetime
+    signed_by: str
+    path: Path = field(default_factory=Path)
+
+
+class Authority:
+    """Made by `create` or `open`."""
+
+    def __init__(self, directory: Path, certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> None:
+        self.directory = directory
+        self._certificate = certificate
+        self._key = key
+
+    @classmethod
+    def create(cls, directory: Path, name: str) -> Authority:
+        """Raises `AuthorityError` if there is one already."""
+        key = ec.generate_private_key(ec.SECP256R1())
+        subject = _subject(name)
+        certificate = (
+            _builder(subject, subject, key.public_key(), AUTHORITY_DAYS)
+            .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+            .add_extension(_key_usage(signs=True), critical=True)
+            .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+            .sign(key, hashes.SHA256())
+        )
+        _make_private_directory(directory)
+        _write_new(directory / AUTHORITY_KEY_FILE, _key_pem(key), 0o600)
+        _write_new(directory / AUTHORITY_FILE, _pem(certificate), 0o644)
+        return cls(directory, certificate, key)
+
+    @classmethod
+    def open(cls, directory: Path) -> Authority:
+        key_path = directory / AUTHORITY_KEY_FILE
+        certificate = _read_certificate(directory / AUTHORITY_FILE)
+        try:
+            key = serialization.load_pem_private_key(_read(key_path), password=None)
+        except (ValueError, TypeError) as error:
+            raise AuthorityError(f"{key_path} is no private key without a password: {error}") from None
+        if not isinstance(key, ec.EllipticCurvePrivateKey) or key.public_key() != certificate.public_key():
+            raise AuthorityError(f"{key_path} is not the key of {directory / AUTHORITY_FILE}")
+        if certificate.not_valid_after_utc <= datetime.now(timezone.utc):
+            raise AuthorityError(f"{directory / AUTHORITY_FILE} has expired: make another with `wiresum ca init`")
+        return cls(directory, certificate, key)
+
+    def issue(self, holder: Holder, directory: Path, days: int) -> Shown:
+        """Makes a TLS directory, with a new key. Raises `AuthorityError`, also if there is a key already."""
+        if (directory / KEY_FILE).exists():
+            raise AuthorityError(
+                f"{directory / KEY_FILE} exists, and is not written over: name another directory, or renew what is "
+                f"there with `wiresum ca renew {directory}`"
+            )
+        return self._write(holder, directory, days)
+
+    def renew(self, directory: Path, days: int | None = None) -> Shown:
+        """A new key and certificate of the same holder, in their place. Without `days`, for as long as before."""
+        before = show(directory / CERTIFICATE_FILE)
+        try:
+            _read_certificate(directory / CERTIFICATE_FILE).verify_directly_issued_by(self._certificate)
+        except (ValueError, TypeError, InvalidSignature):
+            raise AuthorityError(
+                f"{directory / CERTIFICATE_FILE} was signed by {before.signed_by!r}, and not by the authority in "
+                f"{self.directory}: name the right one with --ca, or issue another certificate"
+            ) from None
+        return self._write(before.holder, directory, days or max(1, (before.expires_at - before.begins_at).days))
+
+    def _write(self, holder: Holder, directory: Path, days: int) -> Shown:
+        key = ec.generate_private_key(ec.SECP256R1())
+        certificate = self._sign(holder, key, days)
+        _make_private_directory(directory)
+        # The key last: until it is there, the certificate does not fit, and whoever loads the two keeps the old ones.
+        _replace(directory / AUTHORITY_FILE, _pem(self._certificate), 0o644)
+        _replace(directory / CERTIFICATE_FILE, _pem(certificate), 0o644)
+        _replace(directory / KEY_FILE, _key_pem(key), 0o600)
+        shown = show(directory / CERTIFICATE_FILE)
+        self._record(shown)
+        return shown
+
+    def _sign(self, holder: Holder, key: ec.EllipticCurvePrivateKey, days: int) -> x509.Certificate:
+        if not 1 <= days <= DAYS_MAX:
+            raise AuthorityError(f"a certificate can hold for 1 to {DAYS_MAX} days, not {days}")
+        _check(holder)
+        usages = [ExtendedKeyUsageOID.CLIENT_AUTH]
+        if holder.claims.roles & SERVING_ROLES:
+            usages.append(ExtendedKeyUsageOID.SERVER_AUTH)
+        own = x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key())
+        return (
+            _builder(_subject(holder.name), self._certificate.subject, key.public_key(), days)
+            .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+            .add_extension(_key_usage(signs=False), critical=True)
+            .add_extension(x509.ExtendedKeyUsage(usages), critical=False)
+            .add_extension(x509.SubjectAlternativeName(_alternative_names(holder)), critical=False)
+            .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+            .add_extension(own, critical=False)
+            .sign(self._key, hashes.SHA256())
+        )
+
+    def _record(self, shown: Shown) -> None:
+        line = {
+            "time": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+            "serial": shown.serial,
+            "name": shown.holder.name,
+            "names": [*shown.holder.claims.uris(), *shown.holder.addresses, *shown.holder.dns_names],
+            "expires": shown.expires_at.isoformat(timespec="seconds"),
+            "directory": str(shown.path.parent),
+        }
+        descriptor = os.open(self.directory / ISSUED_FILE, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        with os.fdopen(descriptor, "a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
+
+
+def show(path: Path) -> Shown:
+    """What a certificate says. It is not verified: `wiresum.join.credentials.load` does that."""
+    certificate = _read_certificate(path)
+    try:
+        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except x509.ExtensionNotFound:
+        names = x509.SubjectAlternativeName([])
+    return Shown(
+        holder=Holder(
+            name=_common_name(certificate.subject),
+            claims=parse(names.get_values_for_type(x509.UniformResourceIdentifier)),
+            addresses=tuple(str(address) for address in names.get_values_for_type(x509.IPAddress)),
+            dns_names=tuple(names.get_values_for_type(x509.DNSName)),
+        ),
+        serial=f"{certificate.serial_number:x}",
+        begins_at=certificate.not_valid_before_utc,
+        expires_at=certificate.not_valid_after_utc,
+        signed_by=_common_name(certificate.issuer),
+        path=path,
+    )
+
+
+def _check(holder: Holder) -> None:
+    if not holder.claims.roles <= frozenset(ROLES) or not holder.claims.roles:
+        raise AuthorityError(f"a certificate needs a role: one of {', '.join(ROLES)}")
+    for address in holder.addresses:
+        with contextlib.suppress(ValueError):
+            ipaddress.ip_address(address)
+            continue
+        raise AuthorityError(f"{address!r} is no IP address: names of hosts go into --dns")
+    for name in holder.dns_names:
+        if not name.isascii() or not name or any(character.isspace() or character == ":" for character in name):
+            raise AuthorityError(f"{name!r} is no name of a host")
+
+
+def _alternative_names(holder: Holder) -> Sequence[x509.GeneralName]:
+    return [
+        *(x509.UniformResourceIdentifier(uri) for uri in holder.claims.uris()),
+        *(x509.IPAddress(ipaddress.ip_address(address)) for address in holder.addresses),
+        *(x509.DNSName(name) for name in holder.dns_names),
+    ]
+
+
+def _builder(
+    subject: x509.Name, issuer: x509.Name, public_key: ec.EllipticCurvePublicKey, days: int
+) -> x509.CertificateBuilder:
+    now = datetime.now(timezone.utc)
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(public_key)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - CLOCK_SKEW)
+        .not_valid_after(now + timedelta(days=days))
+    )
+
+
+def _subject(name: str) -> x509.Name:
+    if not name or not name.isprintable() or len(name) > COMMON_NAME_CHARACTERS_MAX:
+        raise AuthorityError(f"the name must be printable, of 1 to {COMMON_NAME_CHARACTERS_MAX} characters")
+    return x509.Name(
+        [
+            x509.NameAttribute(NameOID.ORGANIZATION_NAME, SCHEME.rstrip(":")),
+            x509.NameAttribute(NameOID.COMMON_NAME, name),
+        ]
+    )
+
+
+def _common_name(name: x509.Name) -> str:
+    return str(next((part.value for part in name.get_attributes_for_oid(NameOID.COMMON_NAME)), ""))
+
+
+def _key_usage(*, signs: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=not signs,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        key_cert_sign=signs,
+        crl_sign=signs,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _pem(certificate: x509.Certificate) -> bytes:
+    return certificate.public_bytes(serialization.Encoding.PEM)
+
+
+def _key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+    return key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+
+
+# Files.
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise AuthorityError(f"cannot read {path}: {error.strerror}. `wiresum ca init` makes an authority") from None
+
+
+def _read_certificate(path: Path) -> x509.Certificate:
+    try:
+        return x509.load_pem_x509_certificate(_read(path))
+    except ValueError as error:
+        raise AuthorityError(f"{path} is no certificate in PEM: {error}") from None
+
+
+def _make_private_directory(path: Path) -> None:
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise AuthorityError(f"cannot make the directory {path}: {error.strerror}") from None
+
+
+def _write_new(path: Path, content: bytes, mode: int) -> None:
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    except FileExistsError:
+        raise AuthorityError(f"{path} exists, and is not written over: name another directory") from None
+    except OSError as error:
+        raise AuthorityError(f"cannot write {path}: {error.strerror}") from None
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _replace(path: Path, content: bytes, mode: int) -> None:
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    beside.unlink(missing_ok=True)
+    try:
+        _write_new(beside, content, mode)
+        beside.replace(path)
+    finally:
+        beside.unlink(missing_ok=True)

@@ -1,0 +1,131 @@
+"""Who is calling: what the service may know of the other end of a call, and what that one may ask for.
+
+`caller()` is the caller of the call that the current task serves. A service that was started without the interceptor
+of this package, as in a test, has a caller who may do everything.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fnmatch
+import ipaddress
+import socket
+from collections.abc import Iterable, Mapping
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from urllib.parse import unquote
+
+from wiresum.controller.refusal import Refusal
+from wiresum.controller.security.names import Claims, parse
+
+
+@dataclass(frozen=True)
+class Caller:
+    peer: str = ""
+    """As gRPC has it: ipv4:10.0.0.7:50123."""
+    address: str = ""
+    """The IP address that the connection comes from; empty for a Unix socket."""
+    name: str = ""
+    """The common name of its certificate."""
+    authenticated: bool = False
+    """It has a certificate of our authority. If not, whoever started the service has asked for that."""
+    claims: Claims = field(default_factory=Claims)
+    addresses: frozenset[str] = frozenset()
+    """IP addresses that the certificate names: where its holder may have data sockets."""
+
+    def __str__(self) -> str:
+        return f"{self.name} at {self.address or 'this host'}" if self.authenticated else self.address or "this host"
+
+    def has_role(self, role: str) -> bool:
+        return not self.authenticated or role in self.claims.roles
+
+    def tenant(self, asked: str) -> str:
+        """On whose account: of a certificate's tenants the one that was asked for, or the only one. Raises a
+        `Refusal`."""
+        tenants = self.claims.tenants
+        if not tenants or asked in tenants:
+            return asked
+        if not asked and len(tenants) == 1:
+            return tenants[0]
+        listed = ", ".join(map(repr, tenants))
+        raise self._refusal(f"is for {listed}, and tenant {asked!r} was asked for: set WIRESUM_TENANT to one of them")
+
+    def check_may_join(self, job_name: str, tenant: str, endpoint_address: str) -> None:
+        """Raises a `Refusal` that says which right is missing. `endpoint_address` is where its data sockets are."""
+        self.tenant(tenant)
+        patterns = self.claims.jobs
+        if patterns and not any(fnmatch.fnmatchcase(job_name, pattern) for pattern in patterns):
+            listed = ", ".join(map(repr, patterns))
+            raise self._refusal(f"is for jobs {listed}, and not for {job_name!r}: choose such a name (WIRESUM_JOB)")
+        if self.authenticated and not self._owns(endpoint_address):
+            raise self._refusal(
+                f"names no address {endpoint_address}, nor does the connection come from there ({self.address}): set "
+                f"WIRESUM_ADDRESS to an address that it names, or issue it again with --address {endpoint_address}"
+            )
+
+    def _owns(self, address: str) -> bool:
+        if address == self.address or address in self.addresses:
+            return True
+        return _is_loopback(self.address) and _is_of_this_host(address)
+
+    def _refusal(self, text: str) -> Refusal:
+        return Refusal("PERMISSION_DENIED", f"the certificate of {self} {text}")
+
+
+_caller: ContextVar[Caller] = ContextVar("wiresum_caller", default=Caller())  # noqa: B039 - it is immutable
+
+
+def caller() -> Caller:
+    return _caller.get()
+
+
+def set_caller(of_this_call: Caller) -> None:
+    """For the rest of the current task, which serves one call."""
+    _caller.set(of_this_call)
+
+
+def identify(peer: str, auth_context: Mapping[str, Iterable[bytes]]) -> Caller:
+    """From what gRPC knows of a connection. The certificate has been verified, where there is one."""
+
+    def texts(key: str) -> list[str]:
+        return [value.decode(errors="replace") for value in auth_context.get(key) or ()]
+
+    authenticated = texts("transport_security_type") == ["ssl"]
+    names = texts("x509_subject_alternative_name") if authenticated else []
+    return Caller(
+        peer=peer,
+        address=_address_of(peer),
+        name=next(iter(texts("x509_common_name")), "") if authenticated else "",
+        authenticated=authenticated,
+        claims=parse(names),
+        addresses=frozenset(filter(None, map(_canonical, names))),
+    )
+
+
+def _address_of(peer: str) -> str:
+    """ipv4:10.0.0.7:50123, ipv6:%5B::1%5D:50123, unix:"""
+    kind, _, rest = unquote(peer).partition(":")
+    return _canonical(rest.rpartition(":")[0].strip("[]")) if kind in ("ipv4", "ipv6") else ""
+
+
+def _canonical(text: str) -> str:
+    """Empty if it is no IP address. An IPv4 address that a socket of IPv6 sees is still that."""
+    with contextlib.suppress(ValueError):
+        address = ipaddress.ip_address(text)
+        mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+        return str(mapped or address)
+    return ""
+
+
+def _is_loopback(address: str) -> bool:
+    return not address or ipaddress.ip_address(address).is_loopback
+
+
+def _is_of_this_host(address: str) -> bool:
+    """Who connects over loopback is a process of this host, and so may use any of its addresses."""
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            probe.bind((address, 0))
+    except OSError:
+        return False
+    return True

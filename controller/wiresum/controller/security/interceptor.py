@@ -1,0 +1,247 @@
+"""What stands between gRPC and a service: who calls, may they, how much, and is what they say a message at all.
+
+Theory of operation
+
+gRPC tells an interceptor only which method was called; peer and certificate are known once the call is being served.
+So the interceptor replaces every method by one of its own, which takes the call as a stream of bytes, whatever kind of
+method the service has (on the wire they are the same): it looks at the caller before it reads anything, waits for the
+first message for a bounded time, checks its size before it is parsed, and parses it where a failure is an answer to the
+caller rather than an exception in gRPC. Only then is the service's method called, with messages and a context as
+gRPC would have given them.
+
+Every refusal, ours or the service's, is counted by its reason and written to the audit log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from typing import Any, NoReturn
+
+import grpc
+import grpc.aio
+
+from wiresum import join
+from wiresum.controller.security.audit import AuditLog
+from wiresum.controller.security.caller import Caller, identify, set_caller
+from wiresum.controller.security.rates import TokenBuckets
+
+log = logging.getLogger(__name__)
+
+FIRST_MESSAGE_S_MAX = 10.0
+CALLS_AT_ONCE_MAX = 2048
+"""Of one address: a quarter of what the service holds in all. A worker has one or two calls in progress."""
+STREAM_MESSAGES_PER_SECOND = 50.0
+STREAM_MESSAGES_BURST = 100
+"""Of one stream. Heartbeats come twice a second; whoever sends more is read more slowly."""
+
+Reader = Callable[[], Awaitable[Any]]
+
+
+class Interceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
+    """All state belongs to the event loop of the server."""
+
+    def __init__(
+        self,
+        roles: Mapping[str, str],
+        audit: AuditLog,
+        *,
+        requests_per_second: float,
+        requests_burst: int,
+        message_bytes_max: int = join.MESSAGE_BYTES_MAX,
+    ) -> None:
+        """`roles`: which role a caller needs, by the full name of the service. Methods of others do not exist."""
+        self._roles = roles
+        self._audit = audit
+        self._buckets = TokenBuckets(requests_per_second, requests_burst)
+        self._message_bytes_max = message_bytes_max
+        self._in_progress: Counter[str] = Counter()
+        self.refusals: Counter[str] = Counter()
+        """By reason: role, rate, calls, malformed, oversized, unimplemented; silent, if no message came, or one that
+        is too large for gRPC itself; or the service's own reason, a status code in lower case."""
+
+    async def intercept_service(self, continuation: Callable[[Any], Awaitable[Any]], handler_call_details: Any) -> Any:
+        handler = await continuation(handler_call_details)
+        service, _, method = handler_call_details.method.strip("/").rpartition("/")
+        if handler is None or service not in self._roles:
+            self.refusals["unimplemented"] += 1
+            return None
+        call = _Method(method, self._roles[service], handler)
+
+        async def serve(_requests: object, context: Any) -> None:
+            await self._serve(call, context)
+
+        return grpc.stream_stream_rpc_method_handler(
+            serve, request_deserializer=None, response_serializer=handler.response_serializer
+        )
+
+    async def _serve(self, method: _Method, context: Any) -> None:
+        caller = identify(context.peer(), context.auth_context())
+        set_caller(caller)
+        self._in_progress[caller.address] += 1
+        guarded = _Context(self, method, caller, context)
+        try:
+            await self._admit(guarded)
+            await method.call(guarded)
+        except Exception as error:
+            if guarded.outcome == "OK":
+                guarded.outcome = _code_name(context) if isinstance(error, grpc.aio.AbortError) else "exception"
+                self.refusals[guarded.outcome.lower()] += 1
+            raise
+        except asyncio.CancelledError:
+            guarded.outcome = "CANCELLED"  # the caller hung up, as a worker does at the end of an Attend
+            raise
+        finally:
+            self._in_progress[caller.address] -= 1
+            if not self._in_progress[caller.address]:
+                del self._in_progress[caller.address]
+            self._audit.write(
+                caller, method.name, guarded.request, guarded.outcome, guarded.text or context.details() or "",
+                time.monotonic() - guarded.began_at,
+            )  # fmt: skip
+
+    async def _admit(self, context: _Context) -> None:
+        caller = context.caller
+        if self._in_progress[caller.address] > CALLS_AT_ONCE_MAX:
+            await context.refuse(
+                "calls",
+                grpc.StatusCode.RESOURCE_EXHAUSTED,
+                f"{caller} has {CALLS_AT_ONCE_MAX} calls in progress, which is as many as one address may have",
+                retry_s=1.0,
+            )
+        if not caller.has_role(context.method.role):
+            await context.refuse(
+                "role",
+                grpc.StatusCode.PERMISSION_DENIED,
+                f"the certificate of {caller} has not the role {context.method.role}, as this method needs: "
+                f"`wiresum ca issue {context.method.role}` makes one that has",
+            )
+        lacking_s = max(self._buckets.take(f"address {caller.address}"), self._take_by_name(caller))
+        if lacking_s:
+            await context.refuse(
+                "rate",
+                grpc.StatusCode.RESOURCE_EXHAUSTED,
+                f"{caller} asks too often: again in {lacking_s:.1f} s",
+                retry_s=lacking_s,
+            )
+        await context.take_first()
+
+    def _take_by_name(self, caller: Caller) -> float:
+        return self._buckets.take(f"name {caller.name}") if caller.authenticated else 0.0
+
+    async def parse(self, context: _Context, raw: bytes) -> Any:
+        if len(raw) > self._message_bytes_max:
+            await context.refuse(
+                "oversized",
+                grpc.StatusCode.RESOURCE_EXHAUSTED,
+                f"the message has {len(raw)} bytes, and no message of this service has over {self._message_bytes_max}",
+            )
+        try:
+            return context.method.handler.request_deserializer(raw)
+        except Exception:  # protobuf's DecodeError, and whatever else malformed bytes cause
+            await context.refuse("malformed", grpc.StatusCode.INVALID_ARGUMENT, "this is no message of this method")
+
+
+class _Method:
+    """A method of the service, called as its kind wants."""
+
+    def __init__(self, name: str, role: str, handler: Any) -> None:
+        self.name = name
+        self.role = role
+        self.handler = handler
+        self._behaviour = next(
+            behaviour
+            for behaviour in (handler.unary_unary, handler.unary_stream, handler.stream_unary, handler.stream_stream)
+            if behaviour is not None
+        )
+
+    async def call(self, context: _Context) -> None:
+        if self.handler.request_streaming:
+            requests: Any = context.messages()
+        else:
+            requests = await context.first()
+        answer = self._behaviour(requests, context)
+        if inspect.isasyncgen(answer):
+            async for message in answer:
+                await context.write(message)
+            return
+        message = await answer
+        if not self.handler.response_streaming:
+            await context.write(message)
+
+
+class _Context:
+    """gRPC's context of a call as the service sees it: messages come parsed, within their limits."""
+
+    def __init__(self, interceptor: Interceptor, method: _Method, caller: Caller, context: Any) -> None:
+        self.method = method
+        self.caller = caller
+        self.began_at = time.monotonic()
+        self.outcome = "OK"
+        self.text = ""
+        self.request: Any = None
+        """The first message."""
+        self._interceptor = interceptor
+        self._context = context
+        self._first: Any = grpc.aio.EOF
+        """Bytes that were taken, and not yet given to the service."""
+        self._pace = TokenBuckets(STREAM_MESSAGES_PER_SECOND, STREAM_MESSAGES_BURST, keys_max=1)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._context, name)
+
+    async def first(self) -> Any:
+        """The message of a method that takes one."""
+        message = await self.read()
+        if message is grpc.aio.EOF:
+            await self.refuse("silent", grpc.StatusCode.INVALID_ARGUMENT, "the call came without a message")
+        return message
+
+    async def take_first(self) -> None:
+        try:
+            self._first = await asyncio.wait_for(self._context.read(), FIRST_MESSAGE_S_MAX)
+        except asyncio.TimeoutError:
+            await self.refuse(
+                "silent",
+                grpc.StatusCode.DEADLINE_EXCEEDED,
+                f"no message came within {FIRST_MESSAGE_S_MAX:.0f} s of the call",
+            )
+
+    async def read(self) -> Any:
+        """As gRPC's own."""
+        raw, self._first = self._first, grpc.aio.EOF
+        if self.request is not None:
+            raw = await self._context.read()
+            while raw is not grpc.aio.EOF and (lacking_s := self._pace.take("")):
+                await asyncio.sleep(lacking_s)
+        if raw is grpc.aio.EOF:
+            return raw
+        message = await self._interceptor.parse(self, raw)
+        if self.request is None:
+            self.request = message
+        return message
+
+    async def messages(self) -> AsyncIterator[Any]:
+        while (message := await self.read()) is not grpc.aio.EOF:
+            yield message
+
+    async def refuse(self, reason: str, code: grpc.StatusCode, text: str, *, retry_s: float | None = None) -> NoReturn:
+        self.outcome, self.text = reason, text
+        self._interceptor.refusals[reason] += 1
+        trailers = [(join.REFUSED_KEY, "1")]
+        if retry_s is not None:
+            trailers.append(("grpc-retry-pushback-ms", str(max(1, int(1000 * retry_s)))))
+        await self._context.abort(code, text, tuple(trailers))
+        raise AssertionError("abort raises")
+
+
+def _code_name(context: Any) -> str:
+    code = context.code()
+    return str(getattr(code, "name", None) or _CODE_NAMES.get(code, "UNKNOWN"))
+
+
+_CODE_NAMES = {code.value[0]: code.name for code in grpc.StatusCode}

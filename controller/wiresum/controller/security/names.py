@@ -1,0 +1,47 @@
+"""What a certificate says of its holder, as URIs among its alternative names.
+
+    wiresum:role/worker        what it may do; a certificate without a role may do nothing
+    wiresum:job/night-*        a worker's: names of jobs that it may join, as a shell's pattern; none: any
+    wiresum:tenant/vision      a worker's: on whose account it may join; none: anybody's
+
+What stands behind the slash is percent-encoded, since a name may hold what a URI may not (RFC 3986, section 2.1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from urllib.parse import quote, unquote
+
+SCHEME = "wiresum:"
+
+CONTROLLER, SWITCH, OPERATOR, WORKER = "controller", "switch", "operator", "worker"
+ROLES = (CONTROLLER, SWITCH, OPERATOR, WORKER)
+SERVING_ROLES = frozenset({CONTROLLER, SWITCH})
+"""Only these have certificates that a server may show, so that a worker cannot pass for a controller."""
+
+_PATTERN_CHARACTERS = "*?[]!"
+
+
+@dataclass(frozen=True)
+class Claims:
+    roles: frozenset[str] = frozenset()
+    jobs: tuple[str, ...] = ()
+    tenants: tuple[str, ...] = ()
+
+    def uris(self) -> list[str]:
+        return [
+            *(f"{SCHEME}role/{role}" for role in sorted(self.roles)),
+            *(f"{SCHEME}job/{quote(pattern, safe=_PATTERN_CHARACTERS)}" for pattern in self.jobs),
+            *(f"{SCHEME}tenant/{quote(tenant, safe='')}" for tenant in self.tenants),
+        ]
+
+
+def parse(uris: Iterable[str]) -> Claims:
+    """URIs of others are not looked at; nor are roles that are not ours, as they allow nothing."""
+    found: dict[str, list[str]] = {"role": [], "job": [], "tenant": []}
+    for uri in uris:
+        kind, slash, value = uri.removeprefix(SCHEME).partition("/")
+        if uri.startswith(SCHEME) and slash and kind in found:
+            found[kind].append(unquote(value))
+    return Claims(frozenset(found["role"]) & frozenset(ROLES), tuple(found["job"]), tuple(found["tenant"]))

@@ -1,0 +1,44 @@
+"""How much one peer may ask of a service: token buckets, of which only so many are kept."""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+
+KEYS_MAX = 4096
+"""Buckets kept. The one unused for longest goes first; it is full again by then, unless thousands of peers flood at
+once, and then the limit on calls in progress holds."""
+
+
+class TokenBuckets:
+    """One bucket for each key: it holds `burst` tokens, and gets `per_second` back."""
+
+    def __init__(
+        self,
+        per_second: float,
+        burst: float,
+        *,
+        keys_max: int = KEYS_MAX,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._per_second = per_second
+        self._burst = burst
+        self._keys_max = keys_max
+        self._clock = clock
+        self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
+        """Tokens, and when there were as many."""
+
+    def __len__(self) -> int:
+        return len(self._buckets)
+
+    def take(self, key: str) -> float:
+        """Takes a token; 0 if there was one, otherwise the seconds until there will be."""
+        now = self._clock()
+        tokens, at = self._buckets.pop(key, (self._burst, now))
+        tokens = min(self._burst, tokens + (now - at) * self._per_second)
+        lacking = max(0.0, 1.0 - tokens)
+        self._buckets[key] = (tokens if lacking else tokens - 1.0, now)
+        if len(self._buckets) > self._keys_max:
+            self._buckets.popitem(last=False)
+        return lacking / self._per_second

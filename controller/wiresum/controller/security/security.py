@@ -1,0 +1,55 @@
+"""The security of a service: how it listens, who may call what, and what it writes down about that."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from wiresum.controller.config import SecurityConfig
+from wiresum.controller.security.audit import AuditLog
+from wiresum.controller.security.interceptor import Interceptor
+from wiresum.controller.security.names import OPERATOR, WORKER
+from wiresum.join import MESSAGE_BYTES_MAX, credentials
+
+ROLES = {"wiresum.join.v1.JoinService": WORKER, "wiresum.join.v1.OperatorService": OPERATOR}
+
+RECEIVE_BYTES_MAX = 4 * MESSAGE_BYTES_MAX
+"""gRPC cuts off what is larger. What is between this and MESSAGE_BYTES_MAX is answered with a reason, and counted."""
+
+OPTIONS = (
+    ("grpc.max_receive_message_length", RECEIVE_BYTES_MAX),
+    ("grpc.max_metadata_size", 16 * 1024),
+    # Workers that wait ask whether the connection still is, every ten seconds; more often counts as abuse.
+    ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
+    # How long the server's own question may go unanswered; gRPC's keepalive waits for this, a minute unless it is said.
+    ("grpc.http2.ping_timeout_ms", 10_000),
+)
+"""For the gRPC server."""
+
+
+class Security:
+    """Of one service. Plaintext, unless the configuration names a TLS directory, and then only on loopback unless
+    it is asked for by name."""
+
+    def __init__(self, config: SecurityConfig | None = None) -> None:
+        """Raises `OSError` if the audit log cannot be opened."""
+        self._config = config or SecurityConfig()
+        self._audit = AuditLog(self._config.audit)
+        self.interceptor = Interceptor(
+            ROLES,
+            self._audit,
+            requests_per_second=self._config.requests_per_second,
+            requests_burst=self._config.requests_burst,
+        )
+
+    @property
+    def refusals(self) -> Counter[str]:
+        """Calls that were refused, by reason."""
+        return self.interceptor.refusals
+
+    def listen(self, server: Any, address: str) -> int:
+        """Makes the server listen at host:port, and returns the TCP port. Raises `CredentialsError` or `OSError`."""
+        return credentials.add_port(server, address, tls=self._config.tls, insecure=self._config.insecure)
+
+    def close(self) -> None:
+        self._audit.close()

@@ -1,0 +1,259 @@
+"""How the parties to a job prove who they are: TLS directories, and the rule for going without.
+
+A TLS directory holds what one party needs for mutual TLS, in PEM: `ca.crt` (whom it trusts), `tls.crt` (who it is) and
+`tls.key`. `wiresum ca` makes such directories, and the names are those of a Kubernetes TLS secret, which can be mounted
+as it is. Without a directory, messages travel in the clear, which is allowed on loopback, where only this host's own
+processes listen, and elsewhere only when it is asked for by name.
+
+What is in a directory is proven before it is used: both sides of a TLS handshake are run in memory, one of them with
+this certificate, the other with this authority. So a certificate of another authority, one that has expired and one
+that does not fit its key are errors that name the file, here, rather than a connection that breaks at the other end.
+
+gRPC is imported where it is needed, since the messages beside this module are used without it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import logging
+import ssl
+import stat
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import grpc
+
+log = logging.getLogger(__name__)
+
+AUTHORITY_FILE, CERTIFICATE_FILE, KEY_FILE = "ca.crt", "tls.crt", "tls.key"
+FILE_BYTES_MAX = 1 << 20
+HANDSHAKE_TURNS_MAX = 10
+EXPIRY_WARNED_PART = 0.1
+"""Of a certificate's life: when no more is left, whoever loads it is warned."""
+
+Options = Sequence[tuple[str, Any]]
+
+
+class CredentialsError(ValueError):
+    """The text names the file, and says what to do."""
+
+
+@dataclass(frozen=True)
+class Credentials:
+    """What a TLS directory holds, proven."""
+
+    directory: Path
+    authority: bytes
+    certificate: bytes
+    key: bytes = field(repr=False)
+    expires_at: datetime = field(compare=False)
+    names: tuple[str, ...] = field(compare=False)
+    """The certificate's URIs: `wiresum:role/...` and its kind."""
+
+    def of_channel(self) -> grpc.ChannelCredentials:
+        import grpc
+
+        return grpc.ssl_channel_credentials(self.authority, self.key, self.certificate)
+
+
+def load(directory: str | Path, *, serving: bool = False) -> Credentials:
+    """Reads a TLS directory and proves that it can be used, by one who is connected to (`serving`) or who connects.
+
+    Raises `CredentialsError`. Logs a warning if the certificate is soon to expire.
+    """
+    directory = Path(directory).expanduser()
+    if not directory.is_dir():
+        raise CredentialsError(f"{directory} is no directory: `wiresum ca init` makes TLS directories")
+    authority, certificate, key = (_read(directory / name) for name in (AUTHORITY_FILE, CERTIFICATE_FILE, KEY_FILE))
+    _check_key_is_private(directory / KEY_FILE)
+    shown = _prove(directory, serving=serving)
+    begins_at, expires_at = (_moment(shown[end]) for end in ("notBefore", "notAfter"))
+    left = expires_at - datetime.now(timezone.utc)
+    if left < EXPIRY_WARNED_PART * (expires_at - begins_at):
+        log.warning("%s expires in %s: renew it with `wiresum ca renew`", directory / CERTIFICATE_FILE, _in_words(left))
+    names = tuple(value for kind, value in shown.get("subjectAltName", ()) if kind == "URI")
+    return Credentials(directory, authority, certificate, key, expires_at, names)
+
+
+def open_channel(
+    target: str, *, tls: str | Path | None = None, insecure: bool = False, options: Options = ()
+) -> grpc.Channel:
+    """A channel to host:port, with mutual TLS if `tls` names a directory. Raises `CredentialsError`."""
+    import grpc
+
+    if tls:
+        return grpc.secure_channel(target, load(tls).of_channel(), options=options)
+    if not (insecure or is_loopback(target)):
+        raise CredentialsError(
+            f"{target} is not on this host, and no TLS directory was given: set WIRESUM_TLS to one (`wiresum ca issue` "
+            f"makes it), or set WIRESUM_INSECURE=1 if everybody in that network may read and end every job"
+        )
+    return grpc.insecure_channel(target, options=options)
+
+
+def add_port(server: Any, address: str, *, tls: str | Path | None = None, insecure: bool = False) -> int:
+    """Makes a gRPC server, of either kind, listen at host:port, with mutual TLS if `tls` names a directory; returns
+    the TCP port. Certificates that are renewed in their place are used from the next connection on.
+
+    Raises `CredentialsError`, and `OSError` if it cannot listen there.
+    """
+    if not (tls or insecure or is_loopback(address)):
+        raise CredentialsError(
+            f"{address} can be reached from other hosts, and no TLS directory was given: name one (`wiresum ca init` "
+            f"makes it), listen at 127.0.0.1, or ask for --insecure if everybody there may join and end every job"
+        )
+    try:
+        port = server.add_secure_port(address, _server_credentials(tls)) if tls else server.add_insecure_port(address)
+    except RuntimeError:
+        port = 0
+    if not port:
+        raise OSError(f"cannot listen at {address}: does another one run there? Stop it, or choose another port")
+    return int(port)
+
+
+def is_loopback(target: str) -> bool:
+    """Do only processes of this host listen and connect there? A name other than localhost is not looked up."""
+    if target.startswith(("unix:", "unix-abstract:")):
+        return True
+    host = target.rpartition(":")[0].strip("[]") or target
+    if host == "localhost":
+        return True
+    with contextlib.suppress(ValueError):
+        return ipaddress.ip_address(host).is_loopback
+    return False
+
+
+# Servers.
+
+
+class _Renewed:
+    """Gives gRPC the newest certificate for each handshake. gRPC calls it from its own threads."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._lock = threading.Lock()
+        self._signature = self._sign()
+        self._loaded = load(directory, serving=True)
+
+    def configuration(self) -> Any:
+        import grpc
+
+        loaded = self._loaded
+        return grpc.ssl_server_certificate_configuration([(loaded.key, loaded.certificate)], loaded.authority)
+
+    def fetch(self) -> Any:
+        """None: nothing has changed. Files that are being replaced, or are wrong, leave the old ones in force."""
+        with self._lock:
+            try:
+                signature = self._sign()
+                if signature == self._signature:
+                    return None
+                self._loaded = load(self._directory, serving=True)
+            except (CredentialsError, OSError) as error:
+                log.warning("the certificate in use stays: %s", error)
+                return None
+            self._signature = signature
+            log.info("%s was renewed, and is valid until %s", self._directory, self._loaded.expires_at)
+            return self.configuration()
+
+    def _sign(self) -> list[tuple[int, int]]:
+        """Changes when a file is replaced."""
+        paths = [self._directory / name for name in (AUTHORITY_FILE, CERTIFICATE_FILE, KEY_FILE)]
+        return [(status.st_mtime_ns, status.st_ino) for status in (path.stat() for path in paths if path.exists())]
+
+
+def _server_credentials(tls: str | Path) -> grpc.ServerCredentials:
+    import grpc
+
+    renewed = _Renewed(Path(tls).expanduser())
+    return grpc.dynamic_ssl_server_credentials(
+        renewed.configuration(), renewed.fetch, require_client_authentication=True
+    )
+
+
+# Proof.
+
+
+def _read(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            content = file.read(FILE_BYTES_MAX)
+    except OSError as error:
+        raise CredentialsError(
+            f"cannot read {path}: {error.strerror}. A TLS directory holds {AUTHORITY_FILE}, {CERTIFICATE_FILE} and "
+            f"{KEY_FILE}; `wiresum ca` makes one"
+        ) from None
+    if b"-----BEGIN " not in content:
+        raise CredentialsError(f"{path} is not in PEM: `wiresum ca issue` makes such files")
+    return content
+
+
+def _check_key_is_private(path: Path) -> None:
+    """Its group may read it, since services run in groups; nobody else may, and only its owner may write."""
+    mode = path.stat().st_mode
+    if mode & (stat.S_IRWXO | stat.S_IWGRP):
+        raise CredentialsError(
+            f"{path} can be read or changed by others (mode {stat.S_IMODE(mode):04o}): run `chmod 600 {path}`, and "
+            f"issue another key if somebody may have read it"
+        )
+
+
+def _prove(directory: Path, *, serving: bool) -> dict[str, Any]:
+    """What the other side of a connection sees in the certificate."""
+    certificate, authority = directory / CERTIFICATE_FILE, directory / AUTHORITY_FILE
+    server, client = (ssl.SSLContext(protocol) for protocol in (ssl.PROTOCOL_TLS_SERVER, ssl.PROTOCOL_TLS_CLIENT))
+    client.check_hostname = False
+    client.verify_mode = ssl.CERT_NONE
+    other = client if serving else server
+    try:
+        for context in (server,) if serving else (server, client):  # a server cannot be without one
+            context.load_cert_chain(certificate, directory / KEY_FILE, password=lambda: "")
+    except ssl.SSLError as error:
+        raise CredentialsError(
+            f"{certificate} and {directory / KEY_FILE} do not fit each other, or are no certificate and key without "
+            f"a password ({error.reason or error}): issue both again with `wiresum ca issue`"
+        ) from None
+    try:
+        other.load_verify_locations(authority)
+        other.verify_mode = ssl.CERT_REQUIRED
+        ends = _shake_hands(server, client)
+    except ssl.SSLCertVerificationError as error:
+        raise CredentialsError(
+            f"{certificate} does not hold before the authority in {authority}: {error.verify_message}. Renew it with "
+            f"`wiresum ca renew`, or issue another for this purpose with `wiresum ca issue`"
+        ) from None
+    except ssl.SSLError as error:
+        raise CredentialsError(f"{authority} and {certificate} cannot be used: {error.reason or error}") from None
+    return ends[1 if serving else 0].getpeercert() or {}
+
+
+def _shake_hands(server: ssl.SSLContext, client: ssl.SSLContext) -> tuple[ssl.SSLObject, ssl.SSLObject]:
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    ends = (
+        server.wrap_bio(to_server, to_client, server_side=True),
+        client.wrap_bio(to_client, to_server, server_side=False),
+    )
+    for _ in range(HANDSHAKE_TURNS_MAX):
+        done = 0
+        for end in reversed(ends):  # the client speaks first
+            with contextlib.suppress(ssl.SSLWantReadError):
+                end.do_handshake()
+                done += 1
+        if done == len(ends):
+            return ends
+    raise ssl.SSLError("the handshake does not come to an end")
+
+
+def _moment(text: str) -> datetime:
+    return datetime.fromtimestamp(ssl.cert_time_to_seconds(text), timezone.utc)
+
+
+def _in_words(left: timedelta) -> str:
+    hours = max(0, int(left.total_seconds() // 3600))
+    return f"{hours} hours" if hours < 48 else f"{hours // 24} days"

@@ -1,0 +1,136 @@
+"""The way to the join service: gRPC, without its fork handlers, and a channel to one control endpoint at a time.
+
+gRPC and fork(): gRPC's own handlers, where they run, stop all gRPC threads before each fork, which takes up to a second
+while a stream is open, and does not bring the stream to the child anyway. What a training process forks is a
+DataLoader's worker, which needs no gRPC. So the handlers are turned off, unless the user has set
+GRPC_ENABLE_FORK_SUPPORT, and in a child a membership is inert. A child may keep the connection open when its parent
+is killed; then the heartbeats stop, and the service notices by that.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import Any
+
+from wiresum import join as messages
+from wiresum.agent.config import AgentConfig
+from wiresum.join import credentials
+
+
+def _import_grpc_without_fork_handlers() -> Any:
+    """gRPC reads the variable when it starts; it is taken back for the sake of processes that this one starts."""
+    unset = "GRPC_ENABLE_FORK_SUPPORT" not in os.environ
+    if unset:
+        os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
+    try:
+        import grpc
+    finally:
+        if unset:
+            del os.environ["GRPC_ENABLE_FORK_SUPPORT"]
+    return grpc
+
+
+grpc = _import_grpc_without_fork_handlers()
+
+from wiresum.join import join_pb2_grpc  # noqa: E402 - it imports gRPC
+
+CONNECT_S_MAX = 3.0
+RETRY_PAUSE_S = 0.2
+
+_CHANNEL_OPTIONS = (
+    ("grpc.max_receive_message_length", messages.MESSAGE_BYTES_MAX),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 1000),
+    # gRPC's name for how long one attempt to connect may take.
+    ("grpc.min_reconnect_backoff_ms", int(1000 * CONNECT_S_MAX)),
+    # A worker that waits in Join for hours should notice when the service's host vanishes, and ask at a standby. (gRPC
+    # waits for the answer to a ping for the longer of the two times, of which the second would be a minute.)
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 5_000),
+    ("grpc.http2.ping_timeout_ms", 5_000),
+    ("grpc.http2.max_pings_without_data", 0),
+    # Data goes to the switch directly, and a proxy for the web is not the way to it.
+    ("grpc.enable_http_proxy", 0),
+    # Each channel gets a connection of its own, so that a fresh channel means a fresh connection.
+    ("grpc.use_local_subchannel_pool", 1),
+)
+
+
+class Control:
+    """The endpoints of the configuration, of which one is talked to. Any thread may call any method."""
+
+    def __init__(self, config: AgentConfig) -> None:
+        """Raises `CredentialsError`."""
+        self._config = config
+        self._lock = threading.Lock()
+        self._turns = 0
+        self._closed = False
+        self._channel = self._open(config.control_endpoints[0])
+
+    @property
+    def turns(self) -> int:
+        """How often it has moved on: to be given back to `move_on`."""
+        return self._turns
+
+    @property
+    def endpoint(self) -> str:
+        """The one in use, host:port."""
+        return self._config.control_endpoints[self._turns % len(self._config.control_endpoints)]
+
+    def stub(self) -> join_pb2_grpc.JoinServiceStub:
+        with self._lock:
+            return join_pb2_grpc.JoinServiceStub(self._channel)
+
+    def move_on(self, turns: int) -> None:
+        """A fresh connection, to the next endpoint: a standby may have taken over. Nothing if another thread has moved
+        on from where the caller was. Raises `CredentialsError`, as the files may have changed since."""
+        with self._lock:
+            if self._closed or turns != self._turns:
+                return
+            endpoints = self._config.control_endpoints
+            fresh = self._open(endpoints[(turns + 1) % len(endpoints)])
+            used, self._channel = self._channel, fresh
+            self._turns += 1
+        used.close()
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+        self._channel.close()
+
+    def _open(self, endpoint: str) -> Any:
+        return credentials.open_channel(
+            endpoint, tls=self._config.tls, insecure=self._config.insecure, options=_CHANNEL_OPTIONS
+        )
+
+
+def code_of(error: Any) -> str:
+    """The name of gRPC's status code. CANCELLED too for a call on a channel that was closed, which gRPC answers with a
+    plain ValueError."""
+    return str(error.code().name) if isinstance(error, grpc.RpcError) else "CANCELLED"
+
+
+def details(error: Any) -> str:
+    said = getattr(error, "details", None)
+    return str(said() if said else error) or type(error).__name__
+
+
+def is_from_service(error: Any) -> bool:
+    """Did the service say so, or did gRPC fail to reach it? The status code is the same for both."""
+    return any(key == messages.REFUSED_KEY for key, _ in _trailers(error))
+
+
+def ask_again_after_s(error: Any) -> float | None:
+    """None if asking again gives nothing else. The connection failed or broke, the service is just ending something, or
+    it has too much to do now, and says when it will have less."""
+    for key, value in _trailers(error):
+        if key == "grpc-retry-pushback-ms":
+            return max(RETRY_PAUSE_S, int(value) / 1000)
+    broken = not is_from_service(error) and code_of(error) in ("CANCELLED", "INTERNAL")
+    return RETRY_PAUSE_S if broken or code_of(error) == "UNAVAILABLE" else None
+
+
+def _trailers(error: Any) -> Any:
+    trailing = getattr(error, "trailing_metadata", None)
+    return (trailing() if trailing else None) or ()

@@ -1,0 +1,73 @@
+"""What a worker was given when it joined."""
+
+from __future__ import annotations
+
+import socket
+from dataclasses import dataclass, field
+
+from wiresum import join as messages
+
+
+@dataclass(frozen=True)
+class Peer:
+    rank: int
+    host_name: str
+    process_id: int
+
+    def __str__(self) -> str:
+        return f"rank {self.rank} ({self.host_name}, process {self.process_id})"
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    address: str
+    """IPv4, dotted."""
+    port: int
+
+
+@dataclass(frozen=True)
+class Grant:
+    """The fields of `JoinReply`."""
+
+    job: int
+    key: int = field(repr=False)
+    worker: int
+    workers: int
+    lanes: int
+    threads: int
+    slots: int
+    round_first: int
+    switch_endpoint: Endpoint
+    switch_name: str
+    results_group: Endpoint | None
+    peers: tuple[Peer, ...]
+    token: str = field(repr=False)
+    heartbeat_interval_ms: int
+    heartbeat_lost_ms: int
+    reattach_ms: int
+
+
+def grant_of(reply: messages.JoinReply, control_endpoint: str) -> Grant:
+    """`control_endpoint` is the one that gave the reply: a switch at every address of its host is there."""
+    address = reply.switch_endpoint.address
+    if address in ("", "0.0.0.0"):
+        address = socket.gethostbyname(control_endpoint.rpartition(":")[0])  # worked a moment ago, when we connected
+    group = reply.results_group
+    return Grant(
+        job=reply.job,
+        key=reply.key,
+        worker=reply.worker,
+        workers=reply.workers,
+        lanes=reply.lanes,
+        threads=reply.threads,
+        slots=reply.slots,
+        round_first=reply.round_first,
+        switch_endpoint=Endpoint(address, reply.switch_endpoint.port),
+        switch_name=reply.switch_name,
+        results_group=Endpoint(group.address, group.port) if reply.HasField("results_group") else None,
+        peers=tuple(Peer(peer.rank, peer.host_name, peer.process_id) for peer in reply.peers),
+        token=reply.token,
+        heartbeat_interval_ms=reply.heartbeat_interval_ms,
+        heartbeat_lost_ms=reply.heartbeat_lost_ms,
+        reattach_ms=reply.reattach_ms,
+    )

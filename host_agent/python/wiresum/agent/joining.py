@@ -1,0 +1,154 @@
+"""Asking for a place in a job until there is one.
+
+Launchers start workers, switch and controller at the same time, so a service that is not there yet is waited for; and
+so is a job of the same name that is just ending. A connection that breaks while the worker waits is made again, at the
+next endpoint if there are several: the worker's `attempt` tells the service that it is the same one.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from typing import Any
+
+from wiresum import join as messages
+from wiresum.agent.config import AgentConfig
+from wiresum.agent.control import Control, ask_again_after_s, code_of, details, grpc, is_from_service
+from wiresum.agent.errors import JoinError
+from wiresum.join.credentials import CredentialsError
+
+log = logging.getLogger(__name__)
+
+WAITING_SAID_AFTER_S = 2.0
+JOIN_MARGIN_S = 3.0
+"""How much longer than the service we wait for the answer, so that the service's text arrives."""
+
+
+def ask_until_granted(control: Control, config: AgentConfig, request: messages.JoinRequest) -> messages.JoinReply:
+    """Raises a `JoinError`."""
+    give_up_at = time.monotonic() + config.join_timeout_s
+    waiting = _Waiting(give_up_at)
+    try:
+        while True:
+            turns = control.turns
+            try:
+                return _ask(control, request, give_up_at, waiting)
+            except grpc.RpcError as error:
+                pause_s = ask_again_after_s(error)
+                if pause_s is None or give_up_at - time.monotonic() <= pause_s:
+                    raise _join_error(error, control, config, request.job_name) from None
+                from_service = is_from_service(error)
+                waiting.hear(details(error) if from_service else _unreached(error, config))
+            time.sleep(pause_s)
+            if not from_service and len(config.control_endpoints) > 1:
+                control.move_on(turns)
+    except CredentialsError as error:
+        raise JoinError(f"cannot join job '{request.job_name}': {error}", code="UNAUTHENTICATED") from None
+    finally:
+        waiting.end()
+
+
+def _ask(control: Control, request: messages.JoinRequest, give_up_at: float, waiting: _Waiting) -> messages.JoinReply:
+    """Raises a `grpc.RpcError`, also if the stream ends without a grant."""
+    left_s = max(0.001, give_up_at - time.monotonic())
+    request.timeout_ms = max(1, int(1000 * left_s))
+    call = control.stub().Join(request, timeout=left_s + JOIN_MARGIN_S)
+    granted: messages.JoinReply | None = None
+    try:
+        # To its end, which follows the grant: gRPC logs a stack at the service for a call that is cut off there.
+        for event in call:
+            if event.HasField("granted"):
+                granted = event.granted
+            elif event.HasField("waiting"):
+                waiting.hear(event.waiting.reason)
+    except grpc.RpcError:
+        if granted is None:
+            raise
+    finally:
+        call.cancel()
+    if granted is None:
+        raise _NoGrantError
+    return granted
+
+
+class _NoGrantError(grpc.RpcError):  # type: ignore[misc]
+    """The service ended the stream without a word. It counts as broken."""
+
+    def code(self) -> Any:
+        return grpc.StatusCode.UNAVAILABLE
+
+    def details(self) -> str:
+        return "it ended the call without an answer"
+
+
+class _Waiting:
+    """Tells the user what is waited for, once that takes long, and again whenever it changes."""
+
+    def __init__(self, give_up_at: float) -> None:
+        self._give_up_at = give_up_at
+        self._lock = threading.Lock()
+        self._heard = ""
+        self._said = ""
+        self._due = False
+        self._timer = threading.Timer(WAITING_SAID_AFTER_S, self._fall_due)
+        self._timer.daemon = True
+        self._timer.start()
+
+    def hear(self, text: str) -> None:
+        with self._lock:
+            self._heard = text
+            self._say()
+
+    def end(self) -> None:
+        self._timer.cancel()
+
+    def _fall_due(self) -> None:
+        with self._lock:
+            self._due = True
+            self._say()
+
+    def _say(self) -> None:
+        if self._due and self._heard != self._said:
+            self._said = self._heard
+            left_s = max(0.0, self._give_up_at - time.monotonic())
+            log.warning("%s (for up to %.0f s more)", self._heard, left_s)
+
+
+def _unreached(error: Any, config: AgentConfig) -> str:
+    text = f"waiting for switch at {config.switch}"
+    return f"{text}: {details(error)}" if _is_about_tls(error) else text
+
+
+def _is_about_tls(error: Any) -> bool:
+    said = details(error).lower()
+    return "ssl" in said or "handshake" in said or "certificate" in said
+
+
+def _join_error(error: Any, control: Control, config: AgentConfig, job_name: str) -> JoinError:
+    code = code_of(error)
+    where = f"the switch at {control.endpoint}"
+    if is_from_service(error):
+        text = f"cannot join job '{job_name}' at {where}: {details(error)}"
+    elif code == "UNAVAILABLE":
+        text = (
+            f"cannot reach the switch at {config.switch} after {config.join_timeout_s:g} s ({details(error)}): "
+            f"{_advice(error, config)}"
+        )
+    elif code == "DEADLINE_EXCEEDED":
+        text = f"{where} was reached, but did not answer in {config.join_timeout_s:g} s: look at its log"
+    elif code == "UNIMPLEMENTED":
+        text = f"what listens at {control.endpoint} is no Wiresum switch: set WIRESUM_SWITCH to the host:port of one"
+    else:
+        text = f"cannot join job '{job_name}': talking to {where} failed: {details(error)}"
+    return JoinError(text, code=code)
+
+
+def _advice(error: Any, config: AgentConfig) -> str:
+    if _is_about_tls(error):
+        return (
+            f"its certificate must be of the authority in {config.tls}/ca.crt and be made for the name by which "
+            f"WIRESUM_SWITCH calls it, and it must know the authority of {config.tls}/tls.crt"
+        )
+    start = "start one there with `wiresum switch`, or set WIRESUM_SWITCH to the host:port of one that runs"
+    return start if config.tls else f"{start}. One that asks for certificates hangs up without WIRESUM_TLS"
