@@ -1,55 +1,125 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 
-import pytest
+import grpc
 from click.testing import CliRunner
 
+from wiresum import join
 from wiresum.cli.jobs import jobs
-from wiresum.controller import JoinServer
+from wiresum.cli.testing import WrittenService, example_report
+from wiresum.controller import JoinServer, Limits
 from wiresum.controller.testing import Client, RecordingDriver, wait_until
 
 
-@pytest.fixture
-def client() -> Iterator[Client]:
-    server = JoinServer(RecordingDriver())
-    client = Client(server.start("127.0.0.1", 0))
-    yield client
-    client.close()
-    server.stop(0.2)
-
-
-def test_a_switch_without_jobs_says_so(client: Client) -> None:
-    result = CliRunner().invoke(jobs, ["--switch", client.target])
-    assert (result.exit_code, result.output) == (0, "no jobs\n4096 of 4096 slots are free\n")
-
-
-def test_jobs_are_listed_in_a_table(client: Client) -> None:
-    client.join(job_name="night run")
-    waiting = client.join_soon(job_name="forming", rank=2, world_size=8)
-    wait_until(lambda: len(client.jobs()) == 2, "both are there")
-    result = CliRunner().invoke(jobs, [], env={"WIRESUM_SWITCH": client.target})
+def test_jobs_are_listed_in_a_table(service: WrittenService) -> None:
+    service.reports = [example_report()]
+    result = CliRunner().invoke(jobs, [], env={"WIRESUM_SWITCH": service.target})
     assert result.exit_code == 0, result.output
-    header, *rows, free = result.output.splitlines()
-    assert header.split() == ["JOB", "NAME", "STATE", "WORKERS", "SLOTS", "RESULTS", "RESENT", "DROPPED", "AGE"]
-    assert [row.split() for row in rows] == [
-        ["1", "night", "run", "running", "1/1", "0+256", "1", "0", "0", rows[0].split()[-1]],
-        ["-", "forming", "forming", "1/8", "-", "0", "0", "0", rows[1].split()[-1]],
+    header, *rows = (line.split() for line in result.output.splitlines()[:3])
+    assert header == ["JOB", "NAME", "STATE", "WORKERS", "SWITCH", "SLOTS", "RESULTS", "RESENT", "DROPPED", "AGE"]
+    assert rows == [
+        ["1", "night", "run", "running", "2/2", "rack1", "0+256", "500", "2", "9", "3m05s"],
+        ["-", "next", "queued", "4/4", "-", "-", "0", "0", "0", "0s"],
     ]
-    assert free == "3840 of 4096 slots are free"
-    waiting.cancel()
+    assert result.output.splitlines()[3:] == [
+        "next: number 1 in the queue, it waits for 512 slots",
+        "rack1, software, ready: 256 of 512 slots are free",
+    ]
 
 
-def test_jobs_are_given_as_json_with_every_counter(client: Client) -> None:
-    client.join(job_name="night run")
-    listed = json.loads(CliRunner().invoke(jobs, ["--switch", client.target, "--json"]).output)
-    assert (listed["slots_total"], listed["slots_free"]) == (4096, 3840)
-    (job,) = listed["jobs"]
-    assert (job["name"], job["state"], job["packets"]) == ("night run", "running", {"admitted": 10})
+def test_no_jobs_are_said_and_a_switch_in_trouble_says_why(service: WrittenService) -> None:
+    switch = join.SwitchReport(name="rack2", kind="bmv2", state="unreachable", trouble="connection refused")
+    service.reports = [join.Report(switches=[switch], service=join.ServiceReport(role="standby"))]
+    result = CliRunner().invoke(jobs, ["--switch", service.target])
+    assert result.output.splitlines() == [
+        "no jobs",
+        "rack2, bmv2, unreachable (connection refused): 0 of 0 slots are free",
+        "this is a standby: it serves when the active controller is gone",
+    ]
+
+
+def test_jobs_are_given_as_json_with_every_counter(service: WrittenService) -> None:
+    service.reports = [example_report()]
+    listed = json.loads(CliRunner().invoke(jobs, ["--switch", service.target, "--json"]).output)
+    assert listed["jobs"][0]["packets"] == {
+        "admitted": 1000,
+        "resent": 2,
+        "duplicate": 3,
+        "stale": 4,
+        "out_of_lease": 5,
+    }
+    assert listed["switches"][0]["slots_free"] == 256
+    assert listed["jobs"][0]["workers"][1]["peer"] == {"rank": 1, "host_name": "host1", "process_id": 101}
+
+
+def test_creating_a_job_prints_its_token_alone(service: WrittenService) -> None:
+    arguments = ["create", "night", "--switch", service.target, "--workers", "8", "--slots", "512", "--priority", "-1"]
+    result = CliRunner().invoke(jobs, [*arguments, "--tenant", "vision", "--on", "rack1", "--keep", "60"])
+    assert (result.exit_code, result.output) == (0, "t0ken\n")
+    (request,) = service.asked
+    assert (request.job_name, request.world_size, request.slots, request.priority) == ("night", 8, 512, -1)
+    assert (request.tenant, request.switch_name, request.keep_seconds) == ("vision", "rack1", 60)
+    result = CliRunner().invoke(jobs, [*arguments, "--json"])
+    assert json.loads(result.output) == {"job_token": "t0ken"}
+
+
+def test_ending_a_job_passes_the_reason_on(service: WrittenService) -> None:
+    result = CliRunner().invoke(jobs, ["end", "night", "--switch", service.target, "--reason", "because"])
+    assert (result.exit_code, result.output) == (0, "job 'night' ends\n")
+    assert [(request.job_name, request.reason) for request in service.asked] == [("night", "because")]
+
+
+def test_draining_says_how_many_jobs_are_left(service: WrittenService) -> None:
+    drained = CliRunner().invoke(jobs, ["drain", "rack1", "--switch", service.target])
+    assert drained.output == "it takes no new jobs; 3 still run there\n"
+    resumed = CliRunner().invoke(jobs, ["resume", "--switch", service.target])
+    assert resumed.output == "it takes new jobs\n"
+    assert [(request.switch_name, request.resume) for request in service.asked] == [("rack1", False), ("", True)]
+    listed = CliRunner().invoke(jobs, ["drain", "--json", "--switch", service.target])
+    assert json.loads(listed.output) == {"jobs": 3}
+
+
+def test_what_the_group_was_given_counts_for_its_commands(service: WrittenService) -> None:
+    elsewhere = {"WIRESUM_SWITCH": "127.0.0.1:1"}
+    result = CliRunner().invoke(jobs, ["--switch", service.target, "end", "night"], env=elsewhere)
+    assert (result.exit_code, len(service.asked)) == (0, 1), result.output
+    result = CliRunner().invoke(jobs, ["--switch", "127.0.0.1:1", "end", "night", "--switch", service.target])
+    assert (result.exit_code, len(service.asked)) == (0, 2), result.output
+
+
+def test_a_refusal_is_shown_as_the_service_says_it(service: WrittenService) -> None:
+    service.refusal = (grpc.StatusCode.NOT_FOUND, "there is no job 'nobody'")
+    result = CliRunner().invoke(jobs, ["end", "nobody", "--switch", service.target])
+    assert result.exit_code == 1
+    assert result.output == f"Error: the service at {service.target} refuses: there is no job 'nobody'\n"
 
 
 def test_no_switch_is_an_error_that_says_what_to_do() -> None:
     result = CliRunner().invoke(jobs, ["--switch", "127.0.0.1:1"])
     assert result.exit_code == 1
-    assert "start one with `wiresum switch`" in result.output
+    assert "start a switch with `wiresum switch`" in result.output
+
+
+def test_the_real_service_keeps_a_name_for_those_who_show_its_token() -> None:
+    server = JoinServer(RecordingDriver(), Limits(drain_ms_max=100))
+    client = Client(server.start("127.0.0.1", 0))
+
+    def run(*arguments: str) -> str:
+        result = CliRunner().invoke(jobs, [*arguments, "--switch", client.target])
+        assert result.exit_code == 0, result.output
+        return result.output
+
+    token = run("create", "night", "--workers", "1", "--slots", "64").strip()
+    assert "created" in run()
+    code, text = client.refusal(job_name="night")
+    assert (code, "token" in text) == ("PERMISSION_DENIED", True)
+    assert client.join(job_name="night", job_token=token).slots == 64
+    assert "running" in run()
+    assert run("drain") == "it takes no new jobs; 1 still run there\n"
+    assert "draining" in run()
+    assert run("resume") == "it takes new jobs\n"
+    assert run("end", "night", "--reason", "because") == "job 'night' ends\n"
+    wait_until(lambda: run().startswith("no jobs"), "the job is gone")
+    client.close()
+    server.stop(0.2)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from importlib.metadata import EntryPoint, EntryPoints
@@ -42,7 +43,7 @@ def test_help_lists_every_command_and_imports_none(installed: list[EntryPoint]) 
     installed.append(EntryPoint("train", "a_module_that_is_not_there:train", GROUP))
     result = CliRunner().invoke(main, ["--help"])
     assert result.exit_code == 0
-    for name in (*BUILT_IN, "train", "Examples:", "_WIRESUM_COMPLETE"):
+    for name in (*BUILT_IN, "train", "Examples:", "wiresum completion bash"):
         assert name in result.output
 
 
@@ -111,3 +112,15 @@ def test_the_shell_completes_the_names_of_commands() -> None:
     environment = {"_WIRESUM_COMPLETE": "bash_complete", "COMP_WORDS": "wiresum v", "COMP_CWORD": "1"}
     output = CliRunner().invoke(main, [], prog_name="wiresum", env=environment).output
     assert output == "plain,version\n"
+
+
+def test_grpc_writes_no_lines_of_its_own_unless_asked() -> None:
+    code = (
+        "import os; from click.testing import CliRunner; from wiresum.cli.main import main;"
+        "CliRunner().invoke(main, ['version']); print(os.environ['GRPC_VERBOSITY'])"
+    )
+    for given, kept in (({}, "ERROR"), ({"GRPC_VERBOSITY": "DEBUG"}, "DEBUG")):
+        environment = {name: value for name, value in os.environ.items() if name != "GRPC_VERBOSITY"} | given
+        run = [sys.executable, "-c", code]
+        output = subprocess.run(run, check=True, capture_output=True, text=True, timeout=60, env=environment).stdout
+        assert output == f"{kept}\n"

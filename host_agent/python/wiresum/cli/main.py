@@ -6,6 +6,7 @@ itself are also listed here, for their one-line help, and for a source tree that
 
 from __future__ import annotations
 
+import os
 from importlib.metadata import EntryPoint, entry_points
 
 import click
@@ -13,20 +14,26 @@ import click
 GROUP = "wiresum.commands"
 
 BUILT_IN = {
+    "ca": ("wiresum.controller.security.command:ca", "Make the certificates of a cluster."),
+    "completion": ("wiresum.cli.completion:completion", "Print what makes a shell complete this command."),
     "controller": (
         "wiresum.controller.command:controller",
-        "Run the controller of a P4 switch, with its join service.",
+        "Run the controller of one switch or several, with its join service.",
     ),
-    "jobs": ("wiresum.cli.jobs:jobs", "List the jobs of a switch."),
+    "doctor": ("wiresum.cli.doctor:doctor", "Find out what is wrong with this host, a switch, a job."),
+    "jobs": ("wiresum.cli.jobs:jobs", "List the jobs of a switch or controller; create, end, drain."),
     "switch": ("wiresum.switch.command:switch", "Run a software switch, with its join service."),
+    "top": ("wiresum.cli.top:top", "Show live what runs at a switch or controller."),
     "version": ("wiresum.cli.version:version", "Say which versions are installed."),
 }
 
 EXTRA_OF = {
+    "cryptography": "controller",
     "finsy": "controller",
     "matplotlib": "demo",
     "numpy": "torch",
-    "rich": "demo",
+    "prometheus_client": "controller",
+    "rich": "controller",
     "sklearn": "demo",
     "tomli": "controller",
     "torch": "torch",
@@ -44,6 +51,9 @@ class LazyGroup(click.Group):
         entry = _commands().get(cmd_name)
         if entry is None:
             return None
+        # gRPC reads it when it is imported. Its own lines about each failed handshake belong in no log of ours: anybody
+        # can cause them, and they are no JSON.
+        os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
         try:
             command = entry.load()
         except ImportError as error:
@@ -85,11 +95,12 @@ Examples:
   wiresum switch                            a switch at the usual ports
   WIRESUM_SWITCH=10.0.0.1:43487 torchrun --nproc-per-node 4 train.py
                                             workers of a job on that switch
-  wiresum jobs --switch 10.0.0.1:43487      what goes on there
+  wiresum top --switch 10.0.0.1:43487       what goes on there
+  wiresum doctor --switch 10.0.0.1:43487    what is wrong, here and there
 
 \b
 Completion, in bash (zsh and fish likewise):
-  eval "$(_WIRESUM_COMPLETE=bash_source wiresum)"
+  eval "$(wiresum completion bash)"
 """
 
 

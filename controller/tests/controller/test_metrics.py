@@ -1,0 +1,136 @@
+from __future__ import annotations
+
+import socket
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from wiresum import join
+from wiresum.controller import metrics
+from wiresum.controller.metrics import MetricsServer
+
+Labels = dict[str, str]
+
+
+def example_report() -> join.Report:
+    workers = [
+        join.WorkerReport(state="attending", heartbeat_age_ms=100 + 900 * rank, contributions=50 - rank)
+        for rank in range(2)
+    ]
+    running = join.JobReport(
+        name="night",
+        switch_name="rack1",
+        state="running",
+        world_size=2,
+        joined=2,
+        slots=256,
+        lanes=360,
+        packets={"admitted": 100, "stale": 2, "invented": 9},
+        results=50,
+        age_seconds=12.5,
+        workers=workers,
+    )
+    queued = join.JobReport(name="next", state="queued", world_size=4, joined=4, queue_position=1)
+    switch = join.SwitchReport(
+        name="rack1",
+        kind="software",
+        state="draining",
+        slots_total=512,
+        slots_free=256,
+        jobs=1,
+        jobs_max=64,
+        stray_packets={"unknown": 3},
+    )
+    service = join.ServiceReport(
+        role="active", software_version="0.0.test", age_seconds=60, refusals={"permission_denied": 4}
+    )
+    return join.Report(jobs=[running, queued], switches=[switch], service=service)
+
+
+@pytest.fixture
+def serving() -> Iterator[Callable[[Callable[[], join.Report]], MetricsServer]]:
+    servers: list[MetricsServer] = []
+
+    def serve(report: Callable[[], join.Report]) -> MetricsServer:
+        servers.append(metrics.serve(report, "127.0.0.1", 0))
+        return servers[-1]
+
+    yield serve
+    for server in servers:
+        server.close()
+
+
+def scraped(server: MetricsServer) -> dict[str, list[tuple[Labels, float]]]:
+    """Samples by name, as Prometheus' own parser reads them."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{server.port}/metrics", timeout=20) as answer:
+        text = answer.read().decode()
+    found: dict[str, list[tuple[Labels, float]]] = {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            found.setdefault(sample.name, []).append((sample.labels, sample.value))
+    return found
+
+
+def test_a_report_becomes_series(serving: Callable[[Callable[[], join.Report]], MetricsServer]) -> None:
+    found = scraped(serving(example_report))
+    night = {"job_name": "night", "switch": "rack1"}
+    assert found["wiresum_up"] == [({}, 1.0)]
+    assert found["wiresum_job_packets_total"] == [
+        (night | {"reason": "admitted"}, 100.0),
+        (night | {"reason": "stale"}, 2.0),
+    ]
+    assert (night, 50.0) in found["wiresum_job_results_total"]
+    assert (night, 50.0 * 360 * 4) in found["wiresum_job_summed_bytes_total"]
+    assert (night, 1.0) in found["wiresum_job_heartbeat_age_seconds"]
+    assert (night, 1.0) in found["wiresum_job_contributions_behind"]
+    assert ({"job_name": "next", "switch": ""}, 1.0) in found["wiresum_job_queue_position"]
+    assert found["wiresum_jobs"] == [({"state": "queued"}, 1.0), ({"state": "running"}, 1.0)]
+    assert found["wiresum_switch_up"] == [({"switch": "rack1"}, 1.0)]
+    assert found["wiresum_switch_draining"] == [({"switch": "rack1"}, 1.0)]
+    assert found["wiresum_switch_slots_free"] == [({"switch": "rack1"}, 256.0)]
+    assert found["wiresum_switch_stray_packets_total"] == [({"switch": "rack1", "reason": "unknown"}, 3.0)]
+    assert found["wiresum_refusals_total"] == [({"reason": "permission_denied"}, 4.0)]
+    assert found["wiresum_service_info"] == [({"role": "active", "version": "0.0.test"}, 1.0)]
+    assert found["process_open_fds"][0][1] > 0
+
+
+def test_the_jobs_with_series_are_bounded(serving: Callable[[Callable[[], join.Report]], MetricsServer]) -> None:
+    jobs = [join.JobReport(name=f"job {number}", results=number) for number in range(metrics.JOBS_MAX + 10)]
+    jobs.append(join.JobReport(name="job 300"))  # a name that is there already
+    found = scraped(serving(lambda: join.Report(jobs=jobs)))
+    names = {labels["job_name"] for labels, _ in found["wiresum_job_results_total"]}
+    assert len(names) == metrics.JOBS_MAX
+    assert f"job {metrics.JOBS_MAX + 9}" in names
+    assert "job 0" not in names
+    assert found["wiresum_jobs_unlisted"] == [({}, 11.0)]
+
+
+def test_a_service_that_cannot_report_is_still_scraped(
+    serving: Callable[[Callable[[], join.Report]], MetricsServer],
+) -> None:
+    def fail() -> join.Report:
+        raise RuntimeError("the loop is closed")
+
+    found = scraped(serving(fail))
+    assert found["wiresum_up"] == [({}, 0.0)]
+    assert "process_open_fds" in found
+    assert not any(name.startswith("wiresum_job") for name in found)
+
+
+def test_a_port_in_use_is_an_error_that_says_what_to_do() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        with pytest.raises(OSError, match=r"cannot serve metrics at 127\.0\.0\.1:.* Choose another"):
+            metrics.serve(example_report, "127.0.0.1", taken.getsockname()[1])
+
+
+def test_a_closed_server_answers_no_more(serving: Callable[[Callable[[], join.Report]], MetricsServer]) -> None:
+    server = serving(example_report)
+    server.close()
+    server.close()
+    with pytest.raises(urllib.error.URLError):
+        scraped(server)

@@ -1,0 +1,167 @@
+"""What is in controller/deploy holds: units, the container file, the dashboard and the examples go with the code."""
+
+from __future__ import annotations
+
+import configparser
+import json
+import re
+import shlex
+import shutil
+import subprocess
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+
+from wiresum import join
+from wiresum.controller import config
+from wiresum.controller.metrics import ReportCollector
+
+DEPLOY = Path(__file__).parents[2] / "deploy"
+REPOSITORY = DEPLOY.parents[1]
+UNITS = sorted(DEPLOY.glob("*.service"))
+EXAMPLES = {"cluster-software.toml": "software", "cluster-bmv2.toml": "bmv2", "cluster-tofino.toml": "tofino"}
+
+
+def command_of(name: str) -> click.Command:
+    from wiresum.cli.main import BUILT_IN
+
+    module, _, attribute = BUILT_IN[name][0].partition(":")
+    command = getattr(import_module(module), attribute)
+    assert isinstance(command, click.Command)
+    return command
+
+
+def check_arguments(words: list[str]) -> None:
+    """Is this a command line of ours?"""
+    command = command_of(words[0])
+    if isinstance(command, click.Group) and "run" in command.commands:  # what it does without a subcommand
+        command = command.commands["run"]
+    known = {option for parameter in command.params for option in parameter.opts}
+    for word in words[1:]:
+        if word.startswith("--"):
+            assert word in known, f"wiresum {words[0]} has no {word}"
+
+
+def read_unit(path: Path) -> configparser.ConfigParser:
+    class Multi(dict[str, Any]):
+        """A key that comes again is another line of it, and not another value."""
+
+        def __setitem__(self, key: str, value: Any) -> None:
+            if isinstance(value, list) and key in self:
+                self[key].extend(value)
+            else:
+                super().__setitem__(key, value)
+
+    unit = configparser.ConfigParser(strict=False, interpolation=None, dict_type=Multi, delimiters=["="])
+    unit.optionxform = str  # type: ignore[assignment,method-assign]
+    unit.read_string(path.read_text())
+    return unit
+
+
+def metrics_that_exist() -> set[str]:
+    from prometheus_client import ProcessCollector
+
+    names = set()
+    job = join.JobReport(packets={"stale": 1}, workers=[join.WorkerReport()])
+    switch = join.SwitchReport(stray_packets={"unknown": 1})
+    service = join.ServiceReport(refusals={"not_found": 1})
+    report = join.Report(jobs=[job], switches=[switch], service=service)
+    for family in (*ReportCollector(lambda: report).collect(), *ProcessCollector(registry=None).collect()):
+        names |= {sample.name for sample in family.samples}
+    return names
+
+
+def expressions(dashboard: dict[str, Any]) -> list[str]:
+    return [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_each_example_is_a_configuration_of_its_kind(example: str) -> None:
+    loaded = config.load(DEPLOY / example)
+    assert [switch.kind for switch in loaded.switches] == [EXAMPLES[example]]
+
+
+def test_every_example_is_tested() -> None:
+    assert {path.name for path in DEPLOY.glob("*.toml")} == set(EXAMPLES)
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=lambda path: path.name)
+def test_a_unit_starts_a_command_that_exists_and_starts_it_again(unit: Path) -> None:
+    service = read_unit(unit)["Service"]
+    program, *words = shlex.split(service["ExecStart"])
+    assert Path(program).name == "wiresum"
+    check_arguments(words)
+    assert service["Restart"] == "on-failure"
+    assert (service["CapabilityBoundingSet"], service["NoNewPrivileges"]) == ("", "yes")
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd-analyze")
+@pytest.mark.parametrize("unit", UNITS, ids=lambda path: path.name)
+def test_systemd_understands_a_unit_and_finds_it_locked_up(unit: Path) -> None:
+    verified = subprocess.run(
+        ["systemd-analyze", "verify", str(unit)], check=False, capture_output=True, text=True, timeout=60
+    )
+    complaints = [line for line in verified.stderr.splitlines() if "/opt/wiresum/bin/wiresum is not exec" not in line]
+    assert complaints == []
+    judged = subprocess.run(
+        ["systemd-analyze", "security", "--offline=true", "--no-pager", str(unit)],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    exposure = re.search(r"exposure level for \S+: ([\d.]+)", judged.stdout)
+    assert exposure is not None, judged.stderr
+    assert float(exposure[1]) < 2.0
+
+
+def test_the_dashboard_asks_for_metrics_that_exist() -> None:
+    dashboard = json.loads((DEPLOY / "grafana-dashboard.json").read_text())
+    there = metrics_that_exist()
+    variables = [variable["definition"] for variable in dashboard["templating"]["list"] if "definition" in variable]
+    asked = re.findall(r"\b(?:wiresum|process)_\w+", " ".join([*expressions(dashboard), *variables]))
+    assert len(asked) > 15
+    assert set(asked) <= there, f"no such metrics: {set(asked) - there}"
+
+
+def test_the_dashboard_shows_every_metric_of_a_job_that_means_trouble() -> None:
+    text = " ".join(expressions(json.loads((DEPLOY / "grafana-dashboard.json").read_text())))
+    for name in ("resent", "stale", "out_of_lease", "contributions_behind", "heartbeat_age", "queue_position"):
+        assert name in text
+
+
+def test_the_panels_of_the_dashboard_do_not_overlap() -> None:
+    panels = json.loads((DEPLOY / "grafana-dashboard.json").read_text())["panels"]
+    assert len({panel["id"] for panel in panels}) == len(panels)
+    cells = [
+        (x, y)
+        for place in (panel["gridPos"] for panel in panels)
+        for x in range(place["x"], place["x"] + place["w"])
+        for y in range(place["y"], place["y"] + place["h"])
+    ]
+    assert len(set(cells)) == len(cells)
+    assert max(x for x, _ in cells) < 24
+
+
+def test_the_container_file_copies_and_installs_what_is_there() -> None:
+    text = (DEPLOY / "Containerfile").read_text()
+    copied = [name for line in re.findall(r"^COPY (.+) \S+$", text, re.MULTILINE) for name in line.split()]
+    assert {"pyproject.toml", "CMakeLists.txt", "host_agent", "soft_switch", "controller", "p4src"} <= set(copied)
+    assert all((REPOSITORY / name).exists() for name in copied)
+    project = (REPOSITORY / "pyproject.toml").read_text()
+    extras = set(re.findall(r"\[(\w+)\]'", text))
+    assert extras
+    assert all(re.search(rf"^{extra} = \[", project, re.MULTILINE) for extra in extras)
+    assert re.search(r"^ENTRYPOINT \[\"wiresum\"\]$", text, re.MULTILINE)
+
+
+def test_the_commands_in_the_container_file_and_the_units_can_be_given() -> None:
+    lines = [*DEPLOY.glob("*.service"), *DEPLOY.glob("*.toml"), DEPLOY / "Containerfile"]
+    text = "\n".join(path.read_text() for path in lines).replace("\\\n#", " ")
+    given = re.findall(r"^#.*? wiresum +((?:switch|controller) --.+)$", text, re.MULTILINE)
+    assert len(given) >= 4
+    for line in given:
+        check_arguments(line.split())

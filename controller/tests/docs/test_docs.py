@@ -1,0 +1,107 @@
+"""The operators' pages go with the code: tables with P4Info, metrics with the collector, commands with options."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from importlib import import_module, resources
+from pathlib import Path
+
+import click
+import pytest
+from finsy.proto import p4i
+from google.protobuf import text_format
+
+from wiresum import join
+from wiresum.cli.main import BUILT_IN
+from wiresum.controller.driver import REASONS
+from wiresum.controller.metrics import ReportCollector
+
+DOCS = Path(__file__).parents[3] / "docs"
+PAGES = ("cluster.md", "operations.md", "security.md", "tables.md")
+
+
+def program() -> p4i.P4Info:
+    return text_format.Parse(
+        resources.files("wiresum.compiled").joinpath("v1model.p4info.txtpb").read_text(), p4i.P4Info()
+    )
+
+
+def row_of(page: str, name: str) -> str:
+    (row,) = re.findall(rf"^\| `{name}` \|.*$", page, re.MULTILINE)
+    return str(row)
+
+
+def test_every_table_stands_in_the_docs_with_its_size_key_and_actions() -> None:
+    page = (DOCS / "tables.md").read_text()
+    info = program()
+    actions = {action.preamble.id: action for action in info.actions}
+    for table in info.tables:
+        row = row_of(page, table.preamble.name)
+        assert f"| {table.size} |" in row
+        for field in table.match_fields:
+            assert f"`{field.name}`" in row, f"{table.preamble.name}.{field.name}"
+        for reference in table.action_refs:
+            action = actions[reference.id]
+            if action.preamble.name != "NoAction":
+                parameters = ", ".join(parameter.name for parameter in action.params)
+                assert f"`{action.preamble.name}{f'({parameters})' if parameters else ''}`" in row
+
+
+def test_every_counter_and_register_stands_in_the_docs_with_its_size() -> None:
+    page = (DOCS / "tables.md").read_text()
+    info = program()
+    for counter in info.counters:
+        assert f"| {counter.size} |" in row_of(page, counter.preamble.name)
+    registers = page.partition("## Registers")[2]
+    for register in info.registers:
+        assert f"`{register.preamble.name}`" in registers
+        assert f"{register.size} entries" in registers
+
+
+def test_the_reasons_stand_in_their_order() -> None:
+    page = (DOCS / "tables.md").read_text()
+    listed = re.findall(r"^\| (\d) \| ([\w ]+) \|", page, re.MULTILINE)
+    assert listed == [(str(index), reason.replace("_", " ")) for index, reason in enumerate((*REASONS, "other"))]
+
+
+def test_every_metric_stands_in_the_docs() -> None:
+    page = (DOCS / "operations.md").read_text()
+    job = join.JobReport(packets={"stale": 1})
+    switch = join.SwitchReport(stray_packets={"unknown": 1})
+    report = join.Report(jobs=[job], switches=[switch], service=join.ServiceReport(refusals={"not_found": 1}))
+    names = {sample.name for family in ReportCollector(lambda: report).collect() for sample in family.samples}
+    assert len(names) > 20
+    assert {name for name in names if f"`{name}" not in page} == set()
+
+
+def commands(page: str) -> list[str]:
+    """Lines of code blocks that begin with wiresum, perhaps after an assignment or a prompt."""
+    blocks = re.findall(r"^```(?:sh|bash)?\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    lines = "\n".join(blocks).replace("\\\n", " ").splitlines()
+    found = [re.match(r"(?:\w+=\S+ )*(?:sudo )?(wiresum .+)", line) for line in lines]
+    return [match[1] for match in found if match]
+
+
+def test_every_command_in_the_docs_can_be_given() -> None:
+    pages = [(name, command) for name in PAGES for command in commands((DOCS / name).read_text())]
+    assert len(pages) > 15
+    for name, line in pages:
+        words = shlex.split(re.split(r" [|>#;&]|\$\(", line)[0])[1:]
+        command, rest = _loaded(words[0], where=f"{name}: {line}"), words[1:]
+        while isinstance(command, click.Group) and rest and rest[0] in command.commands:
+            command, rest = command.commands[rest[0]], rest[1:]
+        if isinstance(command, click.Group) and "run" in command.commands:  # what it does without a subcommand
+            command = command.commands["run"]
+        known = {option for parameter in command.params for option in parameter.opts} | {"--help"}
+        for word in rest:
+            assert not word.startswith("-") or word.partition("=")[0] in known, f"{name}: {line}: no option {word}"
+
+
+def _loaded(name: str, *, where: str) -> click.Command:
+    if name not in BUILT_IN:
+        pytest.fail(f"{where}: there is no command {name}")
+    module, _, attribute = BUILT_IN[name][0].partition(":")
+    command = getattr(import_module(module), attribute)
+    assert isinstance(command, click.Command)
+    return command

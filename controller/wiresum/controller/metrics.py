@@ -1,0 +1,188 @@
+"""What a service is doing, for Prometheus, over HTTP at /metrics.
+
+A scrape asks for one report and turns it into series, so nothing is kept here and a job that has ended is gone from
+the next scrape. Label values are bounded: switches, reasons and states by their own sets, and jobs, whose names
+users choose, to JOBS_MAX of them. Figures of single workers are not among the series (1024 jobs of 32 would be too
+many); how far the slowest is behind is, and `wiresum top` has the rest.
+
+There is nothing secret in the figures but the names of jobs and tenants; still, listen where only Prometheus comes.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from wsgiref.simple_server import WSGIServer
+
+from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector, start_http_server
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from wiresum import join
+from wiresum.controller.driver import REASONS
+
+log = logging.getLogger(__name__)
+
+JOBS_MAX = 256
+"""Jobs that have series of their own, those with the most results; `wiresum_jobs_unlisted` counts the others."""
+CLOSE_S_MAX = 2.0
+
+JOB_LABELS = ("job_name", "switch")
+"""Not `job`, which Prometheus sets itself, to the name of what it scrapes."""
+
+
+def serve(report: Callable[[], join.Report], host: str, port: int) -> MetricsServer:
+    """Serves in threads of its own until `close`. `report` is called from them. Raises `OSError` if it cannot listen.
+
+    Port 0 takes a free one.
+    """
+    registry = CollectorRegistry()
+    registry.register(ReportCollector(report))
+    for collector in (ProcessCollector, PlatformCollector, GCCollector):
+        collector(registry=registry)
+    try:
+        server, thread = start_http_server(port, host, registry)
+    except OSError as error:
+        raise OSError(
+            error.errno, f"cannot serve metrics at {host}:{port}: {error.strerror}. Choose another address or port"
+        ) from error
+    return MetricsServer(server, thread)
+
+
+class MetricsServer:
+    def __init__(self, server: WSGIServer, thread: threading.Thread) -> None:
+        self._server, self._thread = server, thread
+        self.port = int(server.server_port)
+
+    def close(self) -> None:
+        """Idempotent."""
+        if self._thread.is_alive():
+            self._server.shutdown()
+            self._thread.join(CLOSE_S_MAX)
+        self._server.server_close()
+
+
+class ReportCollector(Collector):
+    """A report as metric families."""
+
+    def __init__(self, report: Callable[[], join.Report]) -> None:
+        self._report = report
+
+    def describe(self) -> Iterable[Metric]:
+        """Nothing: to ask for a report at the registration would be too early."""
+        return ()
+
+    def collect(self) -> Iterator[Metric]:
+        try:
+            report = self._report()
+        except Exception:  # a scrape that fails as a whole would hide the process's own metrics
+            log.exception("there is no report for the metrics")
+            yield GaugeMetricFamily("wiresum_up", "Whether the service could report.", 0)
+            return
+        yield GaugeMetricFamily("wiresum_up", "Whether the service could report.", 1)
+        yield from _service(report)
+        yield from _switches(report.switches)
+        yield from _jobs(report)
+
+
+def _service(report: join.Report) -> Iterator[Metric]:
+    service = report.service
+    about = {"role": service.role, "version": service.software_version}
+    yield InfoMetricFamily("wiresum_service", "The role and the version of the service.", about)
+    yield GaugeMetricFamily("wiresum_service_uptime_seconds", "Since the service began.", service.age_seconds)
+    refusals = CounterMetricFamily("wiresum_refusals", "Requests that were refused, by reason.", labels=["reason"])
+    for reason, count in sorted(service.refusals.items()):
+        refusals.add_metric([reason], count)
+    yield refusals
+
+
+def _switches(switches: Iterable[join.SwitchReport]) -> Iterator[Metric]:
+    def gauge(name: str, text: str) -> GaugeMetricFamily:
+        return GaugeMetricFamily(f"wiresum_switch_{name}", text, labels=["switch"])
+
+    about = InfoMetricFamily("wiresum_switch", "The kind of a switch.", labels=["switch"])
+    usable = gauge("up", "Whether the service can use the switch.")
+    draining = gauge("draining", "Whether the switch takes no new jobs since an operator said so.")
+    total, free = gauge("slots", "Slots for all jobs."), gauge("slots_free", "Slots that no job has.")
+    running, most = gauge("jobs", "Jobs on the switch."), gauge("jobs_max", "Jobs that the switch has room for.")
+    strays = CounterMetricFamily(
+        "wiresum_switch_stray_packets", "Packets of no job, by reason.", labels=["switch", "reason"]
+    )
+    for switch in switches:
+        about.add_metric([switch.name], {"kind": switch.kind})
+        usable.add_metric([switch.name], switch.state in ("ready", "draining"))
+        draining.add_metric([switch.name], switch.state == "draining")
+        total.add_metric([switch.name], switch.slots_total)
+        free.add_metric([switch.name], switch.slots_free)
+        running.add_metric([switch.name], switch.jobs)
+        most.add_metric([switch.name], switch.jobs_max)
+        for reason in REASONS:
+            if reason in switch.stray_packets:
+                strays.add_metric([switch.name, reason], switch.stray_packets[reason])
+    yield from (about, usable, draining, total, free, running, most, strays)
+
+
+def _jobs(report: join.Report) -> Iterator[Metric]:
+    states = GaugeMetricFamily("wiresum_jobs", "Jobs, by state.", labels=["state"])
+    counts: dict[str, int] = {}
+    for job in report.jobs:
+        counts[job.state] = counts.get(job.state, 0) + 1
+    for state, count in sorted(counts.items()):
+        states.add_metric([state], count)
+    yield states
+    # Two of one name would be a series twice, for which Prometheus refuses the whole scrape.
+    distinct = {(job.name, job.switch_name): job for job in report.jobs}
+    listed = sorted(distinct.values(), key=lambda job: (-job.results, job.name))[:JOBS_MAX]
+    yield GaugeMetricFamily(
+        "wiresum_jobs_unlisted", "Jobs without series of their own.", len(report.jobs) - len(listed)
+    )
+    yield from _job_counters(listed)
+    yield from _job_gauges(listed)
+
+
+def _job_counters(jobs: Iterable[join.JobReport]) -> Iterator[Metric]:
+    packets = CounterMetricFamily(
+        "wiresum_job_packets", "Packets that the switch took for the job, by reason.", labels=[*JOB_LABELS, "reason"]
+    )
+    results = CounterMetricFamily("wiresum_job_results", "Packets with a sum that went out.", labels=JOB_LABELS)
+    summed = CounterMetricFamily(
+        "wiresum_job_summed_bytes", "Bytes of sums that each worker got, full packets assumed.", labels=JOB_LABELS
+    )
+    for job in jobs:
+        labels = [job.name, job.switch_name]
+        for reason in REASONS:
+            if reason in job.packets:
+                packets.add_metric([*labels, reason], job.packets[reason])
+        results.add_metric(labels, job.results)
+        summed.add_metric(labels, 4 * job.lanes * job.results)
+    yield from (packets, results, summed)
+
+
+GAUGES: dict[str, tuple[str, Callable[[join.JobReport], float]]] = {
+    "workers": ("Workers that the job has when it is complete.", lambda job: job.world_size),
+    "workers_joined": ("Workers that have asked to join.", lambda job: job.joined),
+    "slots": ("Slots of the job's lease.", lambda job: job.slots),
+    "queue_position": ("Place in the queue for slots; 1 is the next, 0 not in it.", lambda job: job.queue_position),
+    "age_seconds": ("Since the first worker asked.", lambda job: job.age_seconds),
+    "heartbeat_age_seconds": (
+        "Since the last heartbeat of the attending worker that is silent for longest.",
+        lambda job: max((w.heartbeat_age_ms for w in job.workers if w.state == "attending"), default=0) / 1000,
+    ),
+    "contributions_behind": (
+        "Packets by which the worker with the fewest is behind the one with the most.",
+        lambda job: (
+            max((w.contributions for w in job.workers), default=0)
+            - min((w.contributions for w in job.workers), default=0)
+        ),
+    ),
+}
+
+
+def _job_gauges(jobs: Iterable[join.JobReport]) -> Iterator[Metric]:
+    jobs = list(jobs)
+    for name, (text, value) in GAUGES.items():
+        gauge = GaugeMetricFamily(f"wiresum_job_{name}", text, labels=JOB_LABELS)
+        for job in jobs:
+            gauge.add_metric([job.name, job.switch_name], value(job))
+        yield gauge

@@ -1,0 +1,185 @@
+"""`wiresum doctor`: what is wrong with this host, a switch, a job, and what to do."""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import socket
+import time
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+import click
+
+from wiresum.cli.doctor.finding import COLOURS, Finding, Level, passed
+from wiresum.cli.jobs import complete_job
+from wiresum.cli.rates import Sample
+from wiresum.cli.service import Service, ServiceError, service_options
+
+if TYPE_CHECKING:
+    from wiresum.agent import AgentConfig
+
+SUBJECTS = ("host", "switch", "path", "job")
+WATCHED_S = 1.5
+"""Between the two reports from which it can be told who moves: three heartbeats."""
+
+EPILOG = """\b
+Examples:
+  wiresum doctor
+  wiresum doctor --switch 10.0.0.1:43487 --job night
+  wiresum doctor --check host --check path
+  wiresum doctor --json | jq '.findings[] | select(.level != "ok")'
+
+\b
+Exit status: 0, it works (warnings may say why it is slow); 1, something does not work.
+"""
+
+
+def _check_address(_context: click.Context, _parameter: click.Parameter, address: str) -> str:
+    try:
+        return address and str(ipaddress.IPv4Address(address))
+    except ValueError:
+        raise click.BadParameter(f"'{address}' is not an IPv4 address like 10.0.0.2") from None
+
+
+@click.command(epilog=EPILOG)
+@click.option(
+    "--check",
+    "subjects",
+    multiple=True,
+    type=click.Choice(SUBJECTS),
+    help="Look at this only; may be given several times.  [default: all]",
+)
+@click.option("--job", default="", metavar="NAME", help="Look at this job only.", shell_complete=complete_job)
+@click.option(
+    "--address",
+    default="",
+    envvar="WIRESUM_ADDRESS",
+    show_envvar=True,
+    callback=_check_address,
+    help="This host's IPv4 address for data.  [default: the one that routes to the switch]",
+)
+@click.option(
+    "--size",
+    "mebibytes",
+    metavar="MIB",
+    type=click.IntRange(1, 1024),
+    default=8,
+    show_default=True,
+    help="How much is summed through the switch.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON object.")
+@service_options
+@click.pass_context
+def doctor(
+    context: click.Context,
+    service: Service,
+    subjects: tuple[str, ...],
+    job: str,
+    address: str,
+    mebibytes: int,
+    as_json: bool,
+) -> None:
+    """Find out what is wrong with this host, a switch, a job.
+
+    Run it where a worker runs, with the settings that the worker has. HOST: processor, buffers, MTU. SWITCH: can it be
+    reached, do certificates hold, has it room. PATH: joins a job of its own and sums a tensor through the switch.
+    JOB: who is missing, who lags, who is silent. It changes nothing, but the tensor takes its share of the network.
+    """
+    found: list[Finding] = []
+    for subject in subjects or SUBJECTS:
+        for finding in _examine(subject, service, job, address, mebibytes):
+            if not as_json:
+                _show(finding, heading=not found or found[-1].subject != finding.subject)
+            found.append(finding)
+    if as_json:
+        click.echo(
+            json.dumps({"passed": passed(found), "findings": [finding.as_dict() for finding in found]}, indent=2)
+        )
+    else:
+        click.echo(_summary(found))
+    context.exit(0 if passed(found) else 1)
+
+
+def _examine(subject: str, service: Service, job: str, address: str, mebibytes: int) -> Iterator[Finding]:
+    # Imported here, since the shell asks this module for names and should not wait for the native agent.
+    from wiresum.cli.doctor import host, path, switch
+
+    if subject == "switch":
+        yield from switch.findings(service)
+    elif subject == "job":
+        yield from _examine_jobs(service, job)
+    elif subject == "host":
+        try:
+            yield from host.findings(host.gather(_control_address(service), address))
+        except OSError as error:
+            yield _no_way(service, error)
+    else:
+        try:
+            facts = host.gather(_control_address(service), address)
+        except OSError as error:
+            yield _no_way(service, error)
+        else:
+            yield from path.findings(_agent_config(service, address), facts.interface, mebibytes)
+
+
+def _examine_jobs(service: Service, name: str) -> Iterator[Finding]:
+    from wiresum.cli.doctor import job
+
+    try:
+        before = Sample(service.report(), time.monotonic())
+        time.sleep(WATCHED_S)
+        yield from job.findings(before, Sample(service.report(), time.monotonic()), name)
+    except ServiceError as error:
+        level = Level.NOTE if error.code == "PERMISSION_DENIED" else Level.PROBLEM
+        yield Finding("job", "report", level, f"nothing can be said about jobs: {error.message}")
+
+
+def _control_address(service: Service) -> str:
+    """IPv4 of the first endpoint. Raises `OSError`."""
+    host, _, port = service.targets[0].rpartition(":")
+    return str(socket.getaddrinfo(host, int(port), socket.AF_INET, socket.SOCK_STREAM)[0][4][0])
+
+
+def _agent_config(service: Service, address: str) -> AgentConfig:
+    """As a worker would have it here, but for the name of the job and what goes with it."""
+    from wiresum.agent import AgentConfig
+
+    return AgentConfig.from_environment(
+        switch=",".join(service.targets),
+        tls=service.tls,
+        insecure=service.insecure,
+        address=address,
+        key=0,
+        job_token="",
+    )
+
+
+def _no_way(service: Service, error: OSError) -> Finding:
+    return Finding(
+        "host",
+        "route",
+        Level.PROBLEM,
+        f"there is no way from here to {service.targets[0]}: {error.strerror or error}",
+        "neither control nor data would get through",
+        "does the name resolve (getent hosts), is the network up (ip route get)? --switch names another endpoint",
+    )
+
+
+def _show(finding: Finding, *, heading: bool) -> None:
+    if heading:
+        click.secho(finding.subject, bold=True)
+    word = f"  {finding.level.value}"
+    click.echo(click.style(word, fg=COLOURS[finding.level]) + finding.text()[len(word) :])
+
+
+def _summary(found: Iterable[Finding]) -> str:
+    levels = [finding.level for finding in found]
+    problems, warnings = (_several(levels.count(level), level) for level in (Level.PROBLEM, Level.WARNING))
+    if Level.PROBLEM in levels:
+        return f"\n{problems}, {warnings}: begin with the first problem"
+    return f"\nit works, with {warnings}" if Level.WARNING in levels else "\nit works, and nothing is amiss"
+
+
+def _several(count: int, level: Level) -> str:
+    return f"{count} {level.value}{'s' * (count != 1)}"

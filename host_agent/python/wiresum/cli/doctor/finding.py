@@ -1,0 +1,67 @@
+"""What a check found, and how people and scripts get to see it. Pure."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import textwrap
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from wiresum.cli.text import visible
+
+LINE_CHARACTERS = 110
+INDENT = " " * 11
+
+
+class Level(enum.Enum):
+    OK = "ok"
+    NOTE = "note"
+    """Nothing is wrong, but who looks for a reason should know."""
+    WARNING = "warning"
+    """It works, but slowly, or not for long."""
+    PROBLEM = "problem"
+    """It does not work."""
+
+
+COLOURS = {Level.OK: "green", Level.NOTE: "cyan", Level.WARNING: "yellow", Level.PROBLEM: "red"}
+
+
+@dataclass(frozen=True)
+class Finding:
+    subject: str
+    """What was looked at: host, switch, path, job."""
+    check: str
+    """A short name that stays the same from version to version, for scripts."""
+    level: Level
+    what: str
+    why: str = ""
+    """Why it matters."""
+    advice: str = ""
+    """What to do."""
+
+    def as_dict(self) -> dict[str, Any]:
+        return dataclasses.asdict(self) | {"level": self.level.value}
+
+    def text(self) -> str:
+        lines = _wrapped(f"  {self.level.value:<8} ", self.what)
+        lines += _wrapped(f"{INDENT}why: ", self.why) if self.why else []
+        lines += _wrapped(f"{INDENT}do:  ", self.advice) if self.advice else []
+        return "\n".join(lines)
+
+
+def passed(findings: Iterable[Finding]) -> bool:
+    """Does it work?"""
+    return all(finding.level is not Level.PROBLEM for finding in findings)
+
+
+def _wrapped(head: str, text: str) -> list[str]:
+    return textwrap.wrap(
+        visible(text),
+        LINE_CHARACTERS,
+        initial_indent=head,
+        subsequent_indent=" " * len(head),
+        break_long_words=False,
+        break_on_hyphens=False,
+    )

@@ -1,0 +1,146 @@
+"""What is wrong with a job, from two reports a moment apart. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from wiresum.cli.doctor.finding import Finding, Level
+from wiresum.cli.rates import Sample, key_of, rates_of
+
+if TYPE_CHECKING:
+    from wiresum import join
+
+HEARTBEAT_LATE_MS = 2000
+"""Four heartbeats."""
+RESENT_MANY = 0.01
+"""Results that were asked for again, of all; below that nothing is to be gained."""
+REFUSED = ("out_of_lease", "unknown", "malformed")
+
+
+def findings(before: Sample, now: Sample, name: str = "") -> Iterator[Finding]:
+    """Of one job, or of all."""
+    found = [job for job in now.report.jobs if name in ("", job.name)]
+    if not found:
+        yield _not_there(name, now.report) if name else Finding("job", "jobs", Level.OK, "there are no jobs")
+    for job in found:
+        problems = list(_findings(job, before, now))
+        yield from problems
+        if all(problem.level is Level.NOTE for problem in problems):
+            yield _healthy(job, before, now)
+
+
+def _not_there(name: str, report: join.Report) -> Finding:
+    others = ", ".join(f"'{job.name}'" for job in report.jobs) or "none"
+    return Finding(
+        "job",
+        "there",
+        Level.PROBLEM,
+        f"there is no job '{name}'; the jobs that there are: {others}",
+        "no worker of it has asked to join, or it has ended",
+        "look at what its workers printed; WIRESUM_SWITCH must name this service, and WIRESUM_JOB this job",
+    )
+
+
+def _healthy(job: join.JobReport, before: Sample, now: Sample) -> Finding:
+    rates = rates_of(before, now).get(key_of(job))
+    pace = f", {rates.results:,.0f} results/s" if rates else ""
+    return Finding("job", "health", Level.OK, f"'{job.name}' is {job.state}, {job.joined} workers{pace}")
+
+
+def _findings(job: join.JobReport, before: Sample, now: Sample) -> Iterator[Finding]:
+    if job.joined < job.world_size and job.state in ("created", "forming"):
+        yield _missing(job)
+    if job.state == "queued":
+        yield Finding(
+            "job",
+            "queued",
+            Level.WARNING,
+            f"'{job.name}' is number {job.queue_position} in the queue: {job.waiting}",
+            "its workers have all asked and wait for slots",
+            "wait, end another job (wiresum jobs end), give it a priority, or ask for fewer slots (WIRESUM_SLOTS)",
+        )
+    if job.state == "running":
+        yield from _heartbeats(job)
+        yield from _laggards(job, before, now)
+        yield from _packets(job)
+
+
+def _missing(job: join.JobReport) -> Finding:
+    there = {worker.peer.rank for worker in job.workers}
+    ranks = ", ".join(str(rank) for rank in range(job.world_size) if rank not in there)
+    return Finding(
+        "job",
+        "missing",
+        Level.WARNING,
+        f"'{job.name}' waits for {job.world_size - job.joined} of {job.world_size} workers: rank {ranks}",
+        "nobody begins before all are there",
+        "look at what those ranks print; each needs the same WIRESUM_SWITCH, the same job name and the same world size",
+    )
+
+
+def _heartbeats(job: join.JobReport) -> Iterator[Finding]:
+    for worker in job.workers:
+        if worker.state == "attending" and worker.heartbeat_age_ms > HEARTBEAT_LATE_MS:
+            yield Finding(
+                "job",
+                "heartbeat",
+                Level.WARNING,
+                f"'{job.name}': the last heartbeat of {_who(worker)} came {worker.heartbeat_age_ms / 1000:.1f} s ago",
+                "a worker that is silent for too long is taken for lost, and the job ends",
+                "is that host overloaded, swapping, or cut off? A debugger or a stopped process looks the same",
+            )
+
+
+def _laggards(job: join.JobReport, before: Sample, now: Sample) -> Iterator[Finding]:
+    """Who keeps the others waiting: the same worker is behind in both reports, and no result came in between."""
+    earlier = {key_of(old): old for old in before.report.jobs}.get(key_of(job))
+    if earlier is None or earlier.results != job.results:
+        return
+    behind = _behind(earlier) & _behind(job)
+    if not behind or len(behind) == len(job.workers):
+        return
+    watched_s = now.taken_at - before.taken_at
+    for worker in job.workers:
+        if worker.peer.rank in behind:
+            yield Finding(
+                "job",
+                "lags",
+                Level.WARNING,
+                f"'{job.name}': no result in {watched_s:.1f} s; the others wait for {_who(worker)}",
+                "a sum needs every worker",
+                "that rank is in its computation, or loads data, or hangs: look at its process (py-spy dump)",
+            )
+
+
+def _behind(job: join.JobReport) -> set[int]:
+    newest = max((worker.contributions for worker in job.workers), default=0)
+    return {worker.peer.rank for worker in job.workers if worker.contributions < newest}
+
+
+def _packets(job: join.JobReport) -> Iterator[Finding]:
+    resent = job.packets.get("resent", 0)
+    if job.results and resent > RESENT_MANY * job.results:
+        yield Finding(
+            "job",
+            "resent",
+            Level.WARNING,
+            f"'{job.name}': {resent} results were asked for again, {100 * resent / job.results:.1f}% of all",
+            "each is a packet that was lost, or a worker that was late to take it",
+            "wiresum top --job shows whose packets; look at drops at its interface and at wiresum doctor there",
+        )
+    refused = {reason: job.packets.get(reason, 0) for reason in REFUSED if job.packets.get(reason, 0)}
+    if refused:
+        said = ", ".join(f"{count} {reason.replace('_', ' ')}" for reason, count in refused.items())
+        yield Finding(
+            "job",
+            "refused",
+            Level.WARNING,
+            f"'{job.name}': the switch refused packets that bore its number: {said}",
+            "they changed no sum; a worker of the job sends no such packets, so somebody else does",
+            "look for who else sends to the switch's data ports, for example a process of a job that has ended",
+        )
+
+
+def _who(worker: join.WorkerReport) -> str:
+    return f"rank {worker.peer.rank} ({worker.peer.host_name}, process {worker.peer.process_id})"

@@ -1,0 +1,174 @@
+"""Do packets pass to the switch and back, whole, in time, and does it add right? Joins a job of its own and tries.
+
+Two workers, both in this process: a switch that adds wrongly would still give a single one its own numbers back.
+"""
+
+from __future__ import annotations
+
+import array
+import os
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from wiresum.agent import AgentConfig, Dtype, JobAbortedError, Region, Session, SessionStats, WiresumError
+from wiresum.cli.doctor.finding import Finding, Level
+from wiresum.cli.doctor.host import Drops, drops
+
+WORKERS = 2
+JOIN_S_MAX = 15.0
+SUM_S_MAX = 30.0
+LOSS_MUCH = 0.001
+"""Of all packets: more than a healthy network loses."""
+SLOTS = 64
+"""Asked for: enough to measure, and no burden for the jobs that run."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What one worker saw."""
+
+    wrong: int
+    """Sums that were not what they must be, of `numbers`."""
+    numbers: int
+    seconds: float
+    lanes: int
+    stats: SessionStats
+
+
+def findings(config: AgentConfig, interface: str, mebibytes: int) -> Iterator[Finding]:
+    """`interface`: where data goes out, for the counters of what was dropped there."""
+    name = f"doctor-{socket.gethostname()}-{os.getpid()}"
+    config = replace(config, join_timeout_s=min(config.join_timeout_s, JOIN_S_MAX), slots=config.slots or SLOTS)
+    before = drops(interface)
+    try:
+        trials = _try(config, name, numbers=mebibytes << 18)
+    except (RuntimeError, OSError) as error:  # the native agent raises RuntimeError
+        yield _failed(error)
+        return
+    lost = drops(interface)
+    yield _sums(trials)
+    yield from _losses(trials, Drops(lost.no_buffer - before.no_buffer, lost.at_interface - before.at_interface))
+
+
+def _try(config: AgentConfig, name: str, *, numbers: int) -> list[Trial]:
+    """Both workers sum random numbers. Raises the first error."""
+    values = [array.array("I", secrets.token_bytes(4 * numbers)) for _ in range(WORKERS)]
+    expected = array.array("I", (sum(column) & 0xFFFFFFFF for column in zip(*values, strict=True)))
+    results: list[Trial | BaseException | None] = [None] * WORKERS
+
+    def work(rank: int) -> None:
+        try:
+            results[rank] = _sum(config, name, rank, values[rank], expected)
+        except BaseException as error:
+            results[rank] = error
+
+    threads = [threading.Thread(target=work, args=(rank,), daemon=True) for rank in range(WORKERS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(JOIN_S_MAX + 2 * SUM_S_MAX)
+    errors = [result for result in results if isinstance(result, BaseException)]
+    if errors:
+        # The one that failed first ends the job, which is the other one's error.
+        raise min(errors, key=lambda error: isinstance(error, JobAbortedError))
+    trials = [result for result in results if isinstance(result, Trial)]
+    if len(trials) < WORKERS:
+        raise WiresumError(f"the trial did not end in {JOIN_S_MAX + 2 * SUM_S_MAX:.0f} s")
+    return trials
+
+
+def _sum(config: AgentConfig, name: str, rank: int, values: array.array[int], expected: array.array[int]) -> Trial:
+    session = Session.join(config, job_name=name, rank=rank, world_size=WORKERS)
+    try:
+        sums = array.array("I", bytes(4 * len(values)))
+        region = Region(values.buffer_info()[0], sums.buffer_info()[0], len(values))
+        started_at = time.monotonic()
+        session.submit([region], dtype=Dtype.I32, timeout_s=SUM_S_MAX, notify=False).wait()
+        seconds = time.monotonic() - started_at
+        wrong = 0 if sums == expected else sum(a != b for a, b in zip(sums, expected, strict=True))
+        return Trial(wrong, len(values), seconds, session.lanes, session.stats())
+    finally:
+        session.close()
+
+
+def _failed(error: BaseException) -> Finding:
+    code = getattr(error, "code", "")
+    if code == "PERMISSION_DENIED":
+        return Finding(
+            "path",
+            "join",
+            Level.NOTE,
+            f"the path for data was not tried: {error}",
+            "only workers may join",
+            "run it with the certificate of a worker that may join jobs named doctor-*",
+        )
+    return Finding(
+        "path",
+        "join" if code else "data",
+        Level.PROBLEM,
+        str(error),
+        "training would fail in the same way",
+        "" if code else "a firewall here or there must let UDP pass between the switch's 16 data ports and this host",
+    )
+
+
+def _sums(trials: list[Trial]) -> Finding:
+    first = trials[0]
+    wrong = sum(trial.wrong for trial in trials)
+    if wrong:
+        return Finding(
+            "path",
+            "sums",
+            Level.PROBLEM,
+            f"{wrong} of {WORKERS * first.numbers} sums came back wrong",
+            "a model that trains with them is worthless",
+            "stop all jobs on this switch, and report this: neither worker nor switch may ever do that",
+        )
+    rtt_us = min(trial.stats.rtt_s for trial in trials) * 1e6
+    gbit = 32 * first.numbers / max(trial.seconds for trial in trials) / 1e9
+    return Finding(
+        "path",
+        "sums",
+        Level.OK,
+        f"{WORKERS} workers summed {first.numbers << 2 >> 20} MiB through the switch, every bit right: round trip "
+        f"{rtt_us:,.0f} us, {gbit:.2f} Gbit/s to each of both, packets of {first.lanes} numbers",
+    )
+
+
+def _losses(trials: list[Trial], lost: Drops) -> Iterator[Finding]:
+    sent = sum(trial.stats.packets_sent for trial in trials)
+    again = sum(trial.stats.retransmissions for trial in trials)
+    said = f"{again} of {sent} packets were sent again ({100 * again / max(1, sent):.2f}%)"
+    if lost.no_buffer:
+        yield Finding(
+            "path",
+            "buffer_drops",
+            Level.WARNING,
+            f"this host dropped {lost.no_buffer} datagrams meanwhile since a socket's buffer was full",
+            "each has to be sent again",
+            "raise net.core.rmem_max (see host), and give the process another core",
+        )
+    if lost.at_interface:
+        yield Finding(
+            "path",
+            "interface_drops",
+            Level.WARNING,
+            f"the interface dropped {lost.at_interface} packets meanwhile",
+            "each has to be sent again",
+            "larger receive rings: ethtool -G, and see ethtool -S for the reason",
+        )
+    if again <= LOSS_MUCH * sent:
+        yield Finding("path", "loss", Level.OK, said)
+        return
+    yield Finding(
+        "path",
+        "loss",
+        Level.WARNING,
+        said,
+        "packets were lost on the way, or a core was busy for longer than the time-out; either costs time, never a sum",
+        "nothing if the host is just busy; else look at drops of the ports between here and the switch (ethtool -S)",
+    )

@@ -1,0 +1,258 @@
+"""Is the service there, does it know us, and are its switches fit? Asks, and changes nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import ssl
+from collections.abc import Iterator
+from datetime import datetime, timedelta, timezone
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from wiresum.cli.doctor.finding import Finding, Level
+from wiresum.cli.service import Service, ServiceError
+from wiresum.cli.text import duration
+from wiresum.join import credentials
+
+if TYPE_CHECKING:
+    from wiresum import join
+
+CONNECT_S_MAX = 3.0
+EXPIRY_NEAR = timedelta(days=30)
+SLOTS_FEW = 0.1
+"""Of all: below that the next job may have to wait."""
+TOLD_APART = {
+    "came without a certificate that the service knows": ("unauthenticated",),
+    "had a certificate of another role": ("role",),
+    "had the wrong key, token or certificate for the job": ("permission_denied",),
+    "came too often, or too many at once, from one address": ("rate", "calls"),
+    "were no messages of this service": ("malformed", "oversized", "silent", "unimplemented", "invalid_argument"),
+}
+"""Refused requests that an operator may want to look into, by reason; others are part of everyday life."""
+
+
+def findings(service: Service) -> Iterator[Finding]:
+    """Of all endpoints, and of the switches behind the one that is active."""
+    reached = []
+    for target in service.targets:
+        error = _cannot_connect(target)
+        reached.append(error is None)
+        if error is not None:
+            yield _unreachable(target, error, others=len(service.targets) > 1)
+    if service.tls:
+        yield from _certificates(
+            service, [target for target, there in zip(service.targets, reached, strict=True) if there]
+        )
+    if not any(reached):
+        return
+    try:
+        report = service.report()
+    except ServiceError as error:
+        yield _no_report(error)
+        return
+    yield _answered(report)
+    yield from _versions(report.service.software_version)
+    for switch in report.switches:
+        yield _switch(switch)
+        yield from _strays(switch)
+    yield from _refusals(report)
+
+
+def _cannot_connect(target: str) -> OSError | None:
+    host, _, port = target.rpartition(":")
+    try:
+        with socket.create_connection((host, int(port)), CONNECT_S_MAX):
+            return None
+    except OSError as error:
+        return error
+
+
+def _unreachable(target: str, error: OSError, *, others: bool) -> Finding:
+    return Finding(
+        "switch",
+        "reachable",
+        Level.WARNING if others else Level.PROBLEM,
+        f"nobody answers at {target}: {error.strerror or error}",
+        "workers join there" + (", and look at the other endpoints while nobody does" if others else ""),
+        "is `wiresum switch` or `wiresum controller` running there (systemctl status), does it listen at that address, "
+        "and does a firewall let TCP pass? --switch or WIRESUM_SWITCH names another endpoint",
+    )
+
+
+def _no_report(error: ServiceError) -> Finding:
+    if error.code == "PERMISSION_DENIED":
+        return Finding(
+            "switch",
+            "report",
+            Level.NOTE,
+            "this certificate may not ask for the report, so nothing is said about switches and jobs",
+            "workers may join; only operators may see everything",
+            "run it with the certificate of an operator (wiresum ca issue) to see more",
+        )
+    return Finding(
+        "switch",
+        "report",
+        Level.PROBLEM,
+        error.message,
+        "without an answer nobody joins",
+        "its own log says why (journalctl -u wiresum-switch or -u wiresum-controller)",
+    )
+
+
+def _answered(report: join.Report) -> Finding:
+    service = report.service
+    what = f"{service.role or 'the service'} answers, up {duration(service.age_seconds)}, {len(report.jobs)} jobs"
+    if service.role != "standby":
+        return Finding("switch", "service", Level.OK, what)
+    return Finding(
+        "switch",
+        "service",
+        Level.PROBLEM,
+        f"only a standby answers, up {duration(service.age_seconds)}",
+        "a standby serves no joins as long as the switch says that another controller is primary",
+        "name the active controller too (--switch A,B); if it is gone, the log of the standby says what it waits for",
+    )
+
+
+def _versions(theirs: str) -> Iterator[Finding]:
+    try:
+        ours = metadata.version("wiresum")
+    except metadata.PackageNotFoundError:
+        return
+    if theirs and ours != theirs:
+        yield Finding(
+            "switch",
+            "versions",
+            Level.WARNING,
+            f"the service is wiresum {theirs}, this host has {ours}",
+            "versions with different join protocols refuse each other, and others are not tested together",
+            f"pip install wiresum=={theirs} here, or upgrade the service",
+        )
+
+
+def _switch(switch: join.SwitchReport) -> Finding:
+    what = (
+        f"'{switch.name}' ({switch.kind}) is {switch.state}: {switch.slots_free} of {switch.slots_total} slots and "
+        f"{switch.jobs_max - switch.jobs} of {switch.jobs_max} jobs are free, {switch.lanes_max} lanes"
+    )
+    if switch.trouble:
+        return Finding(
+            "switch",
+            "trouble",
+            Level.PROBLEM,
+            f"'{switch.name}' ({switch.kind}) is {switch.state}: {switch.trouble}",
+            "its jobs go on while the switch forwards, but no job begins or ends there",
+            "look at the switch itself and at the way to its P4Runtime port; the controller tries again by itself",
+        )
+    if switch.state == "draining":
+        advice = "wiresum jobs resume, when it may take jobs again"
+        return Finding("switch", "draining", Level.WARNING, what, "it takes no new jobs", advice)
+    if switch.slots_free < SLOTS_FEW * switch.slots_total or switch.jobs >= switch.jobs_max:
+        return Finding(
+            "switch",
+            "full",
+            Level.WARNING,
+            what,
+            "the next job may have to wait in the queue",
+            "start the switch with more --slots, ask for fewer for each job, or end jobs (wiresum jobs)",
+        )
+    return Finding("switch", "state", Level.OK, what)
+
+
+def _strays(switch: join.SwitchReport) -> Iterator[Finding]:
+    strays = {reason: count for reason, count in sorted(switch.stray_packets.items()) if count}
+    if strays:
+        said = ", ".join(f"{count} {reason.replace('_', ' ')}" for reason, count in strays.items())
+        yield Finding(
+            "switch",
+            "strays",
+            Level.NOTE,
+            f"'{switch.name}' dropped packets of no job: {said}",
+            "some are the last packets of jobs that have ended; a steady stream is somebody who should not send there",
+            "wiresum top shows the rate; if it goes on, look for the sender at the switch (tcpdump on its data ports)",
+        )
+
+
+def _refusals(report: join.Report) -> Iterator[Finding]:
+    for what, reasons in TOLD_APART.items():
+        if count := sum(report.service.refusals.get(reason, 0) for reason in reasons):
+            yield Finding(
+                "switch",
+                "refusals",
+                Level.NOTE,
+                f"{count} requests were refused because they {what}",
+                "a misconfigured worker, or somebody who tries",
+                "the service's audit log has a line for each, with the peer's address and name",
+            )
+
+
+# Certificates.
+
+
+def _certificates(service: Service, targets: list[str]) -> Iterator[Finding]:
+    try:
+        ours = credentials.load(service.tls)
+    except credentials.CredentialsError as error:
+        yield Finding("switch", "certificate", Level.PROBLEM, str(error), "without it nobody lets us in")
+        return
+    yield _expiry("our certificate", str(ours.directory / credentials.CERTIFICATE_FILE), ours.expires_at)
+    for target in targets:
+        try:
+            expires_at = _expiry_of_server(target, ours.directory)
+        except OSError as error:  # of TLS, too
+            yield Finding(
+                "switch",
+                "tls",
+                Level.PROBLEM,
+                f"TLS with {target} fails: {_reason(error)}",
+                "workers cannot join",
+                "both need certificates of one authority (ca.crt), and the service's must name the address in "
+                "--switch: wiresum ca issue. If the service runs without TLS, leave --tls out",
+            )
+        else:
+            yield _expiry(f"the certificate of {target}", f"that of {target}", expires_at)
+
+
+def _expiry(whose: str, which: str, expires_at: datetime) -> Finding:
+    what = f"{whose} is valid until {expires_at:%Y-%m-%d %H:%M} UTC"
+    if expires_at - datetime.now(timezone.utc) > EXPIRY_NEAR:
+        return Finding("switch", "certificate", Level.OK, what)
+    return Finding(
+        "switch",
+        "certificate",
+        Level.WARNING,
+        what,
+        "from then on connections fail; jobs that run end at their next reconnection",
+        f"renew {which}: wiresum ca renew; services take a new file without a restart",
+    )
+
+
+def _expiry_of_server(target: str, directory: Path) -> datetime:
+    host, _, port = target.rpartition(":")
+    context = ssl.create_default_context(cafile=str(directory / credentials.AUTHORITY_FILE))
+    context.load_cert_chain(directory / credentials.CERTIFICATE_FILE, directory / credentials.KEY_FILE)
+    context.set_alpn_protocols(["h2"])
+    with (
+        socket.create_connection((host, int(port)), CONNECT_S_MAX) as plain,
+        context.wrap_socket(plain, server_hostname=host) as secured,
+    ):
+        certificate: Any = secured.getpeercert()
+        _wait_for_refusal(secured)
+    return datetime.fromtimestamp(ssl.cert_time_to_seconds(certificate["notAfter"]), timezone.utc)
+
+
+def _wait_for_refusal(secured: ssl.SSLSocket) -> None:
+    """In TLS 1.3 a server says after the handshake that it does not like our certificate. Raises `ssl.SSLError`."""
+    secured.settimeout(CONNECT_S_MAX)
+    with contextlib.suppress(TimeoutError):
+        secured.recv(1)  # gRPC speaks first: its settings
+
+
+def _reason(error: OSError) -> str:
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return error.verify_message
+    if isinstance(error, ssl.SSLError):
+        return error.reason or str(error)
+    return error.strerror or str(error)

@@ -1,0 +1,103 @@
+"""What happens in a second, from two reports of a service. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from wiresum import join
+
+REFUSED = ("out_of_lease", "unknown", "malformed")
+"""Reasons for which the switch takes no notice of a packet: nobody of the job sends such."""
+LATE = ("duplicate", "stale")
+BITS_PER_LANE = 32
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A report, and when it came (seconds, monotonic)."""
+
+    report: join.Report
+    taken_at: float
+
+
+@dataclass(frozen=True)
+class JobRates:
+    """Per second."""
+
+    packets: float
+    results: float
+    gbit: float
+    """Of sums that came back to each worker, 10^9 bits: results times the payload of a full packet. At most, since the
+    results of packets that carried no words have none."""
+    resent: float
+    late: float
+    refused: float
+    contributions: tuple[float, ...]
+    """Of each worker, in the order of the report; empty if they are not known."""
+
+
+def key_of(job: join.JobReport) -> tuple[str, str, int]:
+    """Names may come again after a job has ended, numbers too, but not both while a counter goes on."""
+    return job.switch_name, job.name, job.job
+
+
+def rates_of(before: Sample | None, now: Sample) -> dict[tuple[str, str, int], JobRates]:
+    """By `key_of`. A job that was not in the report before, or whose counters went back, has none yet."""
+    if before is None or now.taken_at <= before.taken_at:
+        return {}
+    seconds = now.taken_at - before.taken_at
+    earlier = {key_of(job): job for job in before.report.jobs}
+    found = {}
+    for job in now.report.jobs:
+        old = earlier.get(key_of(job))
+        if old is not None and (rates := _rates(old, job, seconds)) is not None:
+            found[key_of(job)] = rates
+    return found
+
+
+def stray_rate(before: Sample | None, now: Sample, switch_name: str) -> float | None:
+    """Packets of no job that came to a switch in a second; None if that cannot be said yet."""
+    if before is None or now.taken_at <= before.taken_at:
+        return None
+    counts: list[int] = [
+        sum(switch.stray_packets.values())
+        for sample in (before, now)
+        for switch in sample.report.switches
+        if switch.name == switch_name
+    ]
+    if len(counts) != 2 or counts[1] < counts[0]:
+        return None
+    strays = counts[1] - counts[0]
+    return strays / (now.taken_at - before.taken_at)
+
+
+def _rates(old: join.JobReport, job: join.JobReport, seconds: float) -> JobRates | None:
+    steps: dict[str, int] = {reason: count - old.packets.get(reason, 0) for reason, count in job.packets.items()}
+    results: int = job.results - old.results
+    if results < 0 or any(step < 0 for step in steps.values()):
+        return None
+
+    def of(*reasons: str) -> float:
+        count: int = sum(steps.get(reason, 0) for reason in reasons)
+        return count / seconds
+
+    return JobRates(
+        packets=sum(steps.values()) / seconds,
+        results=results / seconds,
+        gbit=results * job.lanes * BITS_PER_LANE / seconds / 1e9,
+        resent=of("resent"),
+        late=of(*LATE),
+        refused=of(*REFUSED),
+        contributions=_contributions(old, job, seconds),
+    )
+
+
+def _contributions(old: join.JobReport, job: join.JobReport, seconds: float) -> tuple[float, ...]:
+    if len(old.workers) != len(job.workers):
+        return ()
+    return tuple(
+        max(0.0, (worker.contributions - before.contributions) / seconds)
+        for before, worker in zip(old.workers, job.workers, strict=True)
+    )

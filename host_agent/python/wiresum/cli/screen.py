@@ -1,0 +1,177 @@
+"""What `wiresum top` shows, made of `rich`. Pure: from samples to something that a console can print."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from wiresum.cli.rates import JobRates, Sample, key_of, rates_of, stray_rate
+from wiresum.cli.text import duration, visible
+
+if TYPE_CHECKING:
+    from wiresum import join
+
+UNKNOWN = "-"
+GOOD, WARN, BAD, DIM = "green", "yellow", "red", "dim"
+STATE_STYLE = {"running": GOOD, "ready": GOOD, "attending": GOOD, "ending": DIM, "left": DIM, "lost": BAD}
+STATE_STYLE |= {"unreachable": BAD, "draining": WARN, "queued": WARN, "standby": DIM}
+HEARTBEAT_LATE_MS = 1500
+"""Three heartbeats: one late answer is a busy host, three are a reason to look."""
+
+SORTS: dict[str, Callable[[join.JobReport, JobRates | None], tuple[object, ...]]] = {
+    "results": lambda job, rates: (-(rates.results if rates else 0.0), job.name),
+    "packets": lambda job, rates: (-(rates.packets if rates else 0.0), job.name),
+    "resent": lambda job, rates: (-(rates.resent if rates else 0.0), job.name),
+    "slots": lambda job, rates: (-job.slots, job.name),
+    "age": lambda job, rates: (-job.age_seconds, job.name),
+    "name": lambda job, rates: (job.name,),
+}
+
+
+@dataclass(frozen=True)
+class View:
+    sort: str = "results"
+    job: str = ""
+    """The one whose workers are shown; "": none."""
+    trouble: str = ""
+    """Why there is nothing newer, if there is not."""
+    trouble_s: float = 0.0
+
+
+def screen(before: Sample | None, now: Sample | None, view: View) -> RenderableType:
+    """All of it, from the newest sample and the one before."""
+    parts: list[RenderableType] = []
+    if view.trouble:
+        parts.append(Text(f"no answer for {duration(view.trouble_s)}, asking again: {visible(view.trouble)}", BAD))
+    if now is None:
+        return Group(*parts)
+    parts += [_service(now.report), _switches(before, now), Text(), _jobs(before, now, view)]
+    parts += [Text(visible(f"{job.name}: {job.waiting}"), WARN) for job in now.report.jobs if job.waiting]
+    if view.job:
+        parts += [Text(), *_workers(before, now, view.job)]
+    return Group(*parts)
+
+
+def _service(report: join.Report) -> Text:
+    service = report.service
+    states = _counted(job.state for job in report.jobs)
+    version = f"wiresum {service.software_version}, " if service.software_version else ""
+    text = Text(f"{service.role or 'service'}, {version}up {duration(service.age_seconds)}")
+    text.append(f"   jobs: {states or 'none'}")
+    if service.refusals:
+        refused = ", ".join(f"{count} {reason.replace('_', ' ')}" for reason, count in sorted(service.refusals.items()))
+        text.append(f"   refused requests: {refused}", WARN)
+    return text
+
+
+def _counted(states: Iterable[str]) -> str:
+    counts: dict[str, int] = {}
+    for state in states:
+        counts[state] = counts.get(state, 0) + 1
+    return ", ".join(f"{count} {state}" for state, count in sorted(counts.items()))
+
+
+def _switches(before: Sample | None, now: Sample) -> Table:
+    table = _table("SWITCH", "KIND", "STATE", ">JOBS", ">SLOTS FREE", ">STRAY/s", "TROUBLE")
+    for switch in now.report.switches:
+        stray = stray_rate(before, now, switch.name)
+        table.add_row(
+            visible(switch.name),
+            switch.kind,
+            _state(switch.state),
+            f"{switch.jobs}/{switch.jobs_max}",
+            f"{switch.slots_free}/{switch.slots_total}",
+            _alarming(stray),
+            Text(visible(switch.trouble), BAD),
+        )
+    return table
+
+
+def _jobs(before: Sample | None, now: Sample, view: View) -> Table:
+    table = _table(
+        *(
+            "JOB",
+            "STATE",
+            ">WORKERS",
+            "SWITCH",
+            ">SLOTS",
+            ">PACKETS/s",
+            ">RESULTS/s",
+            ">GBIT/s",
+            ">RESENT/s",
+            ">LATE/s",
+        ),
+        *(">REFUSED/s", ">AGE"),
+    )
+    rates = rates_of(before, now)
+    for job in sorted(now.report.jobs, key=lambda job: SORTS[view.sort](job, rates.get(key_of(job)))):
+        found = rates.get(key_of(job))
+        table.add_row(
+            visible(job.name),
+            _state(job.state),
+            f"{job.joined}/{job.world_size}",
+            visible(job.switch_name) or UNKNOWN,
+            str(job.slots) if job.slots else UNKNOWN,
+            *_figures(found),
+            duration(job.age_seconds),
+        )
+    return table
+
+
+def _figures(rates: JobRates | None) -> list[RenderableType]:
+    if rates is None:
+        return [UNKNOWN] * 6
+    return [
+        f"{rates.packets:,.0f}",
+        f"{rates.results:,.0f}",
+        f"{rates.gbit:.3f}",
+        f"{rates.resent:,.0f}",
+        f"{rates.late:,.0f}",
+        _alarming(rates.refused),
+    ]
+
+
+def _workers(before: Sample | None, now: Sample, name: str) -> list[RenderableType]:
+    found = [job for job in now.report.jobs if job.name == name]
+    if not found:
+        return [Text(f"there is no job '{name}'", WARN)]
+    (job,) = found[:1]
+    rates = rates_of(before, now).get(key_of(job))
+    table = _table(">RANK", "HOST", ">PROCESS", "ADDRESS", "STATE", ">HEARTBEAT", ">CONTRIBUTIONS", ">PER s", ">BEHIND")
+    newest = max((worker.contributions for worker in job.workers), default=0)
+    for index, worker in enumerate(job.workers):
+        late = worker.heartbeat_age_ms > HEARTBEAT_LATE_MS and worker.state == "attending"
+        table.add_row(
+            str(worker.peer.rank),
+            visible(worker.peer.host_name),
+            str(worker.peer.process_id),
+            f"{worker.endpoint.address}:{worker.endpoint.port}",
+            _state(worker.state),
+            Text(f"{worker.heartbeat_age_ms} ms", WARN if late else ""),
+            str(worker.contributions),
+            f"{rates.contributions[index]:,.0f}" if rates and rates.contributions else UNKNOWN,
+            str(newest - worker.contributions),
+        )
+    return [Text(f"workers of '{name}'", "bold"), table]
+
+
+def _table(*headings: str) -> Table:
+    """A heading that begins with > is of a column of numbers."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for heading in headings:
+        table.add_column(heading.lstrip(">"), justify="right" if heading[0] == ">" else "left", no_wrap=True)
+    return table
+
+
+def _state(state: str) -> Text:
+    return Text(state, STATE_STYLE.get(state, ""))
+
+
+def _alarming(rate: float | None) -> RenderableType:
+    """A figure that is to be zero."""
+    return UNKNOWN if rate is None else Text(f"{rate:,.0f}", WARN if rate else "")

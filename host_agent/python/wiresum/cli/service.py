@@ -1,0 +1,202 @@
+"""What all commands that ask a service have in common: their options, how they ask, and what they say if that fails.
+
+A service is what workers join: a controller, or `wiresum switch` with its own. Where there are several (an active
+controller and a standby), the one that is active answers, whichever is named first.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+from click.core import ParameterSource
+
+if TYPE_CHECKING:
+    import grpc
+
+    from wiresum import join
+    from wiresum.join import operator_pb2_grpc
+
+TIMEOUT_S = 5.0
+"""A service that has not answered by then is taken for one that does not."""
+RECONNECT_MS_MAX = 1000
+"""Longest pause between two attempts of one channel: `wiresum top` is to see at once that a service is back."""
+OPTIONS = ("switch", "tls", "insecure")
+
+T = TypeVar("T")
+
+
+class ServiceError(click.ClickException):
+    """Nobody answered, or what answered refused. The text says what to do."""
+
+    def __init__(self, text: str, *, code: str) -> None:
+        super().__init__(text)
+        self.code = code
+        """The name of a `grpc.StatusCode`."""
+
+
+class Service:
+    """The service at one of `targets`, each host:port; a host alone gets the usual port. Use it in a `with`.
+
+    `tls` is a directory with ca.crt, tls.crt and tls.key, or "" for none; without one, `insecure` is needed for a
+    service that is not on this host.
+    """
+
+    def __init__(self, targets: str, *, tls: str = "", insecure: bool = False) -> None:
+        from wiresum.join import DEFAULT_CONTROL_PORT
+
+        named = [target.strip() for target in targets.split(",") if target.strip()]
+        if not named:
+            raise click.BadParameter("at least one HOST:PORT is needed", param_hint="--switch")
+        self.targets: Sequence[str] = tuple(
+            target if ":" in target else f"{target}:{DEFAULT_CONTROL_PORT}" for target in named
+        )
+        self.tls, self.insecure = tls, insecure
+        self._channels: dict[str, grpc.Channel] = {}
+
+    def __enter__(self) -> Service:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for channel in self._channels.values():
+            channel.close()
+        self._channels.clear()
+
+    def report(self, timeout_s: float = TIMEOUT_S) -> join.Report:
+        """All jobs and switches as they are now; a standby's view only if nobody is active. Raises a `ServiceError`."""
+        from wiresum import join
+
+        standby: join.Report | None = None
+        error: ServiceError | None = None
+        for target in self.targets:
+            try:
+                report = self.stub(target).GetReport(join.GetReportRequest(), timeout=timeout_s)
+            except Exception as caught:
+                error = error or self._explain(target, caught)
+                continue
+            if report.service.role != "standby":
+                return report
+            standby = standby or report
+        if standby is not None:
+            return standby
+        assert error is not None, "there is at least one target, and it either answered or failed"
+        raise error
+
+    def tell(self, call: Callable[[operator_pb2_grpc.OperatorServiceStub], T]) -> T:
+        """Makes a call that changes something, at the first service that takes it; raises a `ServiceError`.
+
+        One that cannot be reached has changed nothing, and a standby refuses as one that cannot be reached.
+        """
+        error: ServiceError | None = None
+        for target in self.targets:
+            try:
+                return call(self.stub(target))
+            except Exception as caught:
+                explained = self._explain(target, caught)
+                if explained.code != "UNAVAILABLE":
+                    raise explained from None
+                error = error or explained
+        assert error is not None, "there is at least one target, and it either answered or failed"
+        raise error
+
+    def stub(self, target: str) -> operator_pb2_grpc.OperatorServiceStub:
+        from wiresum.join import operator_pb2_grpc
+
+        if target not in self._channels:
+            self._channels[target] = self._open(target)
+        return operator_pb2_grpc.OperatorServiceStub(self._channels[target])
+
+    def _open(self, target: str) -> grpc.Channel:
+        from wiresum import join
+        from wiresum.join import credentials
+
+        return credentials.open_channel(
+            target,
+            tls=self.tls,
+            insecure=self.insecure,
+            options=[
+                ("grpc.max_receive_message_length", join.REPORT_BYTES_MAX),
+                ("grpc.enable_http_proxy", 0),
+                ("grpc.initial_reconnect_backoff_ms", 100),
+                ("grpc.max_reconnect_backoff_ms", RECONNECT_MS_MAX),
+                ("grpc.use_local_subchannel_pool", 1),
+            ],
+        )
+
+    def _explain(self, target: str, error: Exception) -> ServiceError:
+        import grpc
+
+        from wiresum.join import REFUSED_KEY
+        from wiresum.join.credentials import CredentialsError
+
+        if isinstance(error, CredentialsError):
+            return ServiceError(str(error), code="UNAUTHENTICATED")
+        if not isinstance(error, grpc.RpcError) or not isinstance(error, grpc.Call):
+            raise error
+        code, details = error.code(), error.details() or ""
+        if any(key == REFUSED_KEY for key, _ in error.trailing_metadata() or ()):
+            text = f"the service at {target} refuses: {details}"
+        elif code is grpc.StatusCode.UNIMPLEMENTED:
+            text = f"what listens at {target} is no Wiresum service of this version: is that the right --switch?"
+        elif code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
+            code = grpc.StatusCode.UNAVAILABLE
+            text = (
+                f"cannot ask the service at {target} ({details}): start a switch with `wiresum switch`, or name "
+                f"another service with --switch or WIRESUM_SWITCH"
+            )
+            if not self.tls:
+                text += "; if it wants certificates, --tls or WIRESUM_TLS names the directory with yours"
+        else:
+            text = f"asking the service at {target} failed: {details} ({code.name})"
+        return ServiceError(text, code=code.name)
+
+
+def service_options(command: Callable[..., T]) -> Callable[..., T]:
+    """Gives a command the options that say which service, and its first argument: that `Service`, open.
+
+    What was given to a group counts for its subcommands too, so that `wiresum jobs --switch A end B` asks A.
+    """
+
+    @click.option(
+        "--switch",
+        envvar="WIRESUM_SWITCH",
+        default="127.0.0.1:43487",
+        show_default=True,
+        show_envvar=True,
+        metavar="HOST:PORT[,...]",
+        help="Control endpoint of the switch or controller. Several, of an active one and its standbys, with commas.",
+    )
+    @click.option(
+        "--tls",
+        envvar="WIRESUM_TLS",
+        default="",
+        show_envvar=True,
+        metavar="DIRECTORY",
+        help="Where your ca.crt, tls.crt and tls.key are (wiresum ca init).",
+    )
+    @click.option(
+        "--insecure",
+        is_flag=True,
+        envvar="WIRESUM_INSECURE",
+        show_envvar=True,
+        help="Ask without encryption, also a service on another host.",
+    )
+    @click.pass_context
+    @functools.wraps(command)
+    def with_service(context: click.Context, *arguments: Any, **options: Any) -> T:
+        switch, tls, insecure = (_inherited(context, name, options.pop(name)) for name in OPTIONS)
+        with Service(switch, tls=tls, insecure=insecure) as service:
+            return context.invoke(command, service, *arguments, **options)
+
+    return with_service
+
+
+def _inherited(context: click.Context, name: str, value: Any) -> Any:
+    """The group's value, if only the group was given one on the command line."""
+    parent = context.parent
+    given = context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+    if given or parent is None or parent.get_parameter_source(name) is not ParameterSource.COMMANDLINE:
+        return value
+    return parent.params[name]

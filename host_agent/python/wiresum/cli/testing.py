@@ -1,0 +1,111 @@
+"""For tests of commands: a service that reports what a test has written down, over real gRPC.
+
+What a controller reports is the matter of its own tests; here it matters what the commands make of a report, of changes
+in it, and of a service that is gone.
+"""
+
+from __future__ import annotations
+
+import copy
+from concurrent import futures
+from typing import Any
+
+import grpc
+
+from wiresum import join
+from wiresum.join import operator_pb2_grpc
+
+
+class WrittenService(operator_pb2_grpc.OperatorServiceServicer):
+    """Answers with `reports` one after the other, and then with the last one for ever."""
+
+    def __init__(self) -> None:
+        self.reports: list[join.Report] = [join.Report()]
+        self.asked: list[Any] = []
+        self.refusal: tuple[grpc.StatusCode, str] | None = None
+        self._server: grpc.Server | None = None
+        self.port = 0
+
+    @property
+    def target(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    def start(self) -> None:
+        """At the port it had, if it had one."""
+        self._server = grpc.server(futures.ThreadPoolExecutor(2), options=[("grpc.so_reuseport", 0)])
+        operator_pb2_grpc.add_OperatorServiceServicer_to_server(self, self._server)
+        self.port = self._server.add_insecure_port(self.target)
+        self._server.start()
+
+    def stop(self) -> None:
+        if self._server is not None:
+            self._server.stop(0).wait()
+            self._server = None
+
+    def GetReport(self, request: join.GetReportRequest, context: grpc.ServicerContext) -> join.Report:  # noqa: N802
+        reply = self.reports.pop(0) if len(self.reports) > 1 else self.reports[0]
+        self._answer(request, context, reply)
+        return reply
+
+    def CreateJob(self, request: join.CreateJobRequest, context: grpc.ServicerContext) -> Any:  # noqa: N802
+        return self._answer(request, context, join.CreateJobReply(job_token="t0ken"))
+
+    def EndJob(self, request: join.EndJobRequest, context: grpc.ServicerContext) -> Any:  # noqa: N802
+        return self._answer(request, context, join.EndJobReply())
+
+    def Drain(self, request: join.DrainRequest, context: grpc.ServicerContext) -> Any:  # noqa: N802
+        return self._answer(request, context, join.DrainReply(jobs=3))
+
+    def _answer(self, request: Any, context: grpc.ServicerContext, reply: Any) -> Any:
+        self.asked.append(request)
+        if self.refusal is not None:
+            context.set_trailing_metadata([(join.REFUSED_KEY, "1")])
+            context.abort(*self.refusal)
+        return reply
+
+
+def example_report() -> join.Report:
+    """A job that runs, one that waits in the queue, and one switch."""
+    running = join.JobReport(
+        job=1,
+        name="night run",
+        world_size=2,
+        joined=2,
+        slots=256,
+        state="running",
+        packets={"admitted": 1000, "resent": 2, "duplicate": 3, "stale": 4, "out_of_lease": 5},
+        results=500,
+        age_seconds=185,
+        switch_name="rack1",
+        lanes=360,
+        threads=1,
+        workers=[
+            join.WorkerReport(
+                peer=join.Peer(rank=rank, host_name=f"host{rank}", process_id=100 + rank),
+                endpoint=join.Endpoint(address="10.0.0.1", port=4000 + rank),
+                state="attending",
+                heartbeat_age_ms=40 + 3000 * rank,
+                contributions=500 - 40 * rank,
+                tensor_last=7,
+            )
+            for rank in range(2)
+        ],
+    )
+    queued = join.JobReport(
+        name="next", world_size=4, joined=4, state="queued", queue_position=1, waiting="it waits for 512 slots"
+    )
+    switch = join.SwitchReport(
+        name="rack1", kind="software", state="ready", slots_total=512, slots_free=256, jobs=1, jobs_max=64
+    )
+    service = join.ServiceReport(role="active", software_version="0.0.test", age_seconds=7500)
+    return join.Report(jobs=[running, queued], switches=[switch], service=service)
+
+
+def later(earlier: join.Report, packets: int, results: int) -> join.Report:
+    """The same report, after so many more packets and results of its first job."""
+    now = copy.deepcopy(earlier)
+    now.jobs[0].packets["admitted"] += packets
+    now.jobs[0].results += results
+    for worker in now.jobs[0].workers:
+        worker.contributions += results
+    return now

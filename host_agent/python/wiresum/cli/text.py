@@ -1,0 +1,55 @@
+"""How commands write: tables for people, objects for scripts. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, MutableMapping, MutableSequence, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from google.protobuf.message import Message
+
+
+def table(rows: Iterable[Sequence[str]]) -> str:
+    """Lines with their columns under each other; the first row is the heading."""
+    lines = [[visible(cell) for cell in row] for row in rows]
+    widths = [max(len(row[column]) for row in lines) for column in range(len(lines[0]))]
+    return "\n".join(
+        "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in lines
+    )
+
+
+def visible(text: str) -> str:
+    """What another machine sent, without what would move the cursor or colour the terminal."""
+    return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text)
+
+
+def duration(seconds: float) -> str:
+    """9s, 3m05s, 2h07m, 3d04h."""
+    minutes, whole = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    if days:
+        return f"{days}d{hours:02}h"
+    if hours:
+        return f"{hours}h{minutes:02}m"
+    return f"{minutes}m{whole:02}s" if minutes else f"{whole}s"
+
+
+def as_dict(message: Message) -> dict[str, Any]:
+    """Every field of a message under its own name, absent ones as None.
+
+    Not protobuf's JSON mapping, which makes texts of 64-bit integers and leaves zeros out: scripts want to add them.
+    """
+    return {field.name: _value(message, field) for field in message.DESCRIPTOR.fields}
+
+
+def _value(message: Message, field: Any) -> Any:
+    value = getattr(message, field.name)
+    if isinstance(value, MutableMapping):
+        return dict(value)
+    is_message = field.message_type is not None
+    if isinstance(value, MutableSequence):
+        return [as_dict(item) if is_message else item for item in value]
+    if field.has_presence and not message.HasField(field.name):
+        return None
+    return as_dict(value) if is_message else value

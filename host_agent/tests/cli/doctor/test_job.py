@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+import copy
+
+from wiresum import join
+from wiresum.cli.doctor import job
+from wiresum.cli.doctor.finding import Finding, Level
+from wiresum.cli.rates import Sample
+from wiresum.cli.testing import example_report, later
+
+
+def healthy() -> join.Report:
+    report = example_report()
+    del report.jobs[1]
+    report.jobs[0].packets.clear()
+    report.jobs[0].packets["admitted"] = 1000
+    for worker in report.jobs[0].workers:
+        worker.heartbeat_age_ms, worker.contributions = 100, 500
+    return report
+
+
+def findings(report: join.Report, before: join.Report | None = None, name: str = "") -> list[Finding]:
+    return list(job.findings(Sample(before or report, 0.0), Sample(report, 1.5), name))
+
+
+def test_a_healthy_job_is_one_line_with_its_pace() -> None:
+    (finding,) = findings(later(healthy(), packets=600, results=300), before=healthy())
+    assert (finding.level, finding.check) == (Level.OK, "health")
+    assert "'night run' is running, 2 workers, 200 results/s" in finding.what
+
+
+def test_missing_workers_are_named_by_rank() -> None:
+    forming = join.JobReport(name="new", state="forming", world_size=4, joined=2)
+    for rank in (0, 2):
+        forming.workers.add(peer=join.Peer(rank=rank))
+    (finding,) = findings(join.Report(jobs=[forming]))
+    assert (finding.check, finding.level) == ("missing", Level.WARNING)
+    assert "waits for 2 of 4 workers: rank 1, 3" in finding.what
+
+
+def test_a_job_in_the_queue_says_what_it_waits_for() -> None:
+    (finding,) = findings(example_report(), name="next")
+    assert finding.check == "queued"
+    assert "number 1 in the queue: it waits for 512 slots" in finding.what
+
+
+def test_a_late_heartbeat_names_its_worker() -> None:
+    report = healthy()
+    report.jobs[0].workers[1].heartbeat_age_ms = 3400
+    late = [finding for finding in findings(report) if finding.check == "heartbeat"]
+    assert len(late) == 1
+    assert "rank 1 (host1, process 101) came 3.4 s ago" in late[0].what
+
+
+def test_who_keeps_the_others_waiting_is_named() -> None:
+    report = healthy()
+    report.jobs[0].workers[1].contributions -= 1
+    (finding,) = findings(report)
+    assert finding.check == "lags"
+    assert "the others wait for rank 1 (host1, process 101)" in finding.what
+
+
+def test_nobody_lags_while_results_come_or_the_laggard_changes() -> None:
+    report = healthy()
+    report.jobs[0].workers[1].contributions -= 1
+    assert [finding.check for finding in findings(later(report, 10, 5), before=report)] == ["health"]
+    other = copy.deepcopy(report)
+    other.jobs[0].workers[0].contributions -= 1
+    other.jobs[0].workers[1].contributions += 1
+    assert [finding.check for finding in findings(other, before=report)] == ["health"]
+
+
+def test_many_results_asked_for_again_and_refused_packets_are_told() -> None:
+    report = healthy()
+    report.jobs[0].packets["resent"] = 4
+    assert [finding.check for finding in findings(report)] == ["health"]
+    report.jobs[0].packets["resent"] = 50
+    report.jobs[0].packets["unknown"] = 7
+    found = {finding.check: finding.what for finding in findings(report)}
+    assert "50 results were asked for again, 10.0% of all" in found["resent"]
+    assert "7 unknown" in found["refused"]
+    assert "health" not in found
+
+
+def test_a_job_that_is_not_there_is_a_problem_that_names_the_others() -> None:
+    (finding,) = findings(healthy(), name="nobody")
+    assert (finding.level, finding.check) == (Level.PROBLEM, "there")
+    assert "'night run'" in finding.what
+    (none,) = findings(join.Report())
+    assert none.level is Level.OK

@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+import grpc
+import pytest
+
+from wiresum import join
+from wiresum.cli.service import Service, ServiceError
+from wiresum.cli.testing import WrittenService
+
+
+def test_a_host_alone_gets_the_usual_port() -> None:
+    assert Service("10.0.0.1, b:1").targets == ("10.0.0.1:43487", "b:1")
+
+
+def test_the_active_one_answers_whichever_is_named_first(service: WrittenService) -> None:
+    standby = WrittenService()
+    standby.start()
+    standby.reports = [join.Report(service=join.ServiceReport(role="standby"))]
+    service.reports = [join.Report(service=join.ServiceReport(role="active"))]
+    with Service(f"127.0.0.1:1,{standby.target},{service.target}") as both:
+        assert both.report().service.role == "active"
+        service.stop()
+        assert both.report().service.role == "standby"
+    standby.stop()
+
+
+def test_a_change_goes_to_the_first_that_takes_it(service: WrittenService) -> None:
+    standby = WrittenService()
+    standby.start()
+    standby.refusal = (grpc.StatusCode.UNAVAILABLE, "this is a standby")
+    with Service(f"{standby.target},{service.target}") as both:
+        both.tell(lambda stub: stub.EndJob(join.EndJobRequest(job_name="x")))
+    standby.stop()
+    assert [request.job_name for request in service.asked] == ["x"]
+
+
+def test_a_refusal_is_not_taken_to_another_service(service: WrittenService) -> None:
+    other = WrittenService()
+    other.start()
+    service.refusal = (grpc.StatusCode.NOT_FOUND, "there is no job 'x'")
+    with (
+        Service(f"{service.target},{other.target}") as both,
+        pytest.raises(ServiceError, match=r"refuses: there is no job 'x'") as caught,
+    ):
+        both.tell(lambda stub: stub.EndJob(join.EndJobRequest(job_name="x")))
+    other.stop()
+    assert (caught.value.code, other.asked) == ("NOT_FOUND", [])
+
+
+def test_what_is_no_service_of_ours_is_told_apart_from_nobody() -> None:
+    stranger = grpc.server(None, handlers=[])
+    port = stranger.add_insecure_port("127.0.0.1:0")
+    stranger.start()
+    with Service(f"127.0.0.1:{port}") as service, pytest.raises(ServiceError, match="no Wiresum service"):
+        service.report()
+    stranger.stop(None)
+    with Service("127.0.0.1:1") as service, pytest.raises(ServiceError, match="start a switch with") as caught:
+        service.report()
+    assert caught.value.code == "UNAVAILABLE"
