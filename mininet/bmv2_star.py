@@ -31,11 +31,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from links import coin_program
 from star import STAR_DEVICE, Host, Star, StarError
+from wiresum.controller.p4runtime import CPU_PORT, Target, device_config
 from wiresum.controller.p4runtime import Host as SwitchHost
 
 SWITCH_PROGRAM = "simple_switch_grpc"
@@ -108,6 +109,19 @@ class Bmv2Star:
             found.append(SwitchHost(name, host.address, self._device(host, STAR_DEVICE)["address"], port))
         return found
 
+    def target(self, hosts: Sequence[SwitchHost] | None = None) -> Target:
+        """As the controller knows the switch, with its own hosts or others."""
+        return Target(
+            name="bmv2 in the star",
+            kind="bmv2",
+            p4runtime=self.p4runtime,
+            device=self.device,
+            pipeline=device_config.bmv2(),
+            address=self.address,
+            mac=self.mac,
+            hosts=tuple(self.hosts if hosts is None else hosts),
+        )
+
     def cpu_s(self) -> float:
         """What bmv2 has used of the processors so far."""
         assert self._bmv2 is not None
@@ -151,16 +165,20 @@ class Bmv2Star:
 
     def _config(self) -> str:
         lines = [
-            "[switch]",
+            "[controller]",
+            f'listen = "{self.control_host.address}:{JOIN_PORT}"',
+            "[security]",
+            "insecure = true",
+            "[[switch]]",
+            'name = "bmv2"',
+            'kind = "bmv2"',
             f'p4runtime = "{self.p4runtime}"',
             f"device = {self.device}",
             f'address = "{self.address}"',
             f'mac = "{self.mac}"',
-            "[join]",
-            f'listen = "{self.control_host.address}:{JOIN_PORT}"',
         ]
         for host in self.hosts:
-            lines += ["[[host]]", f'name = "{host.name}"', f'address = "{host.address}"', f'mac = "{host.mac}"']
+            lines += ["[[switch.host]]", f'name = "{host.name}"', f'address = "{host.address}"', f'mac = "{host.mac}"']
             lines.append(f"port = {host.port}")
         return "\n".join(lines) + "\n"
 
@@ -173,7 +191,7 @@ class Bmv2Star:
         ports = [word for port in range(len(self._star.workers)) for word in ("-i", f"{port}@port{port}")]
         command = [SWITCH_PROGRAM, "--no-p4", "--device-id", str(self.device)]
         command += [*ports, "--log-file", str(self._folder / "packets"), "-L", "warn"]
-        command += ["--", "--grpc-server-addr", self.p4runtime]
+        command += ["--", "--grpc-server-addr", self.p4runtime, "--cpu-port", str(CPU_PORT)]
         with log.open("w") as output:
             self._bmv2 = self._star.switch.popen(command, stdout=output, stderr=subprocess.STDOUT)
         _await(self._bmv2, log, SWITCH_PROGRAM, self._socket.exists)

@@ -6,7 +6,7 @@ those of `soft_switch/src/dataplane.hpp`: what goes into the admission and multi
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol, runtime_checkable
 
@@ -15,6 +15,9 @@ WORKERS_MAX = 32
 
 THREADS_MAX = 16
 """Data ports of a switch, and of a worker: the port numbers are the base port + 0..15."""
+
+KINDS = ("software", "bmv2", "tofino")
+"""Of switch, by what runs the data plane."""
 
 REASONS = ("admitted", "resent", "duplicate", "stale", "out_of_lease", "unknown", "malformed")
 """The keys of `JobCounters.packets`, in the order of `dataplane::Reason`."""
@@ -74,14 +77,38 @@ class DriverError(RuntimeError):
     """The switch refused, or could not be told: the text says what and why."""
 
 
+@dataclass(frozen=True)
+class Reconciled:
+    """What `SwitchDriver.reconcile` found, and did."""
+
+    reloaded: bool = False
+    """The switch has lost its cells since a controller last reconciled it (it was restarted, or ran another program):
+    every cell's round is 0 now, and whatever job was believed to run there is dead."""
+    changes: tuple[str, ...] = ()
+    """What was changed so that the switch holds what it should, a line for each entry, for people."""
+
+
 @runtime_checkable
 class SwitchDriver(Protocol):
     """A switch. Calls may block for as long as a round trip to the switch takes; the service makes them one at
-    a time, from one thread that does nothing else, so an implementation needs no lock against itself."""
+    a time, from one thread that does nothing else, so an implementation needs no lock against itself. Attributes
+    may be read from any thread at any time, and never block.
+
+    Some methods have a body: it is what a switch in this process needs, and a class that derives from this one has
+    it. Which then needs an `on_change` of its own: `self.on_change = lambda: None`.
+    """
+
+    on_change: Callable[[], None]
+    """Set by whoever uses the driver, before its first call: called, from any thread, whenever `trouble` has changed.
+    It must return at once, and call nothing of the driver."""
 
     @property
     def name(self) -> str:
         """For people: "soft switch", "Tofino at 10.0.0.2"."""
+
+    @property
+    def kind(self) -> str:
+        """One of `KINDS`."""
 
     @property
     def sizes(self) -> Sizes: ...
@@ -91,8 +118,33 @@ class SwitchDriver(Protocol):
         """Where workers send their packets. An address of "0.0.0.0" stands for "the one that the worker
         reached the join service at", for a software switch that listens on every interface."""
 
-    def admit(self, entry: JobEntry) -> None:
-        """Installs a job. Raises `DriverError`, and changes nothing, if the switch refuses."""
+    @property
+    def trouble(self) -> str:
+        """Why the switch cannot be used now, a sentence that says since when; empty while it can. After it has been
+        in trouble the switch must be reconciled: until then it refuses every other call."""
+        return ""
+
+    def reaches(self, address: str) -> bool:
+        """Can a worker with this IPv4 address use the switch?"""
+        return True
+
+    def results_group(self, job: int) -> Endpoint | None:
+        """The multicast group, and base port, that the RESULTs of this job number go to. None: each worker is sent a
+        copy of its own."""
+        return None
+
+    def reconcile(self, entries: Sequence[JobEntry]) -> Reconciled:
+        """Makes the switch hold what the configuration says and exactly these jobs, whatever it held before; to be
+        called once at the start, and after every trouble. Those jobs that it holds already go on undisturbed.
+
+        If the switch has lost its cells while jobs were believed to run there, that is `Reconciled.reloaded`, and
+        nothing is installed: end those jobs, and call again without them. Raises `DriverError`; may be repeated.
+        """
+
+    def admit(self, entry: JobEntry, *, wash: bool = False) -> None:
+        """Installs a job. `wash`: its cells may hold any round, also one that serial numbers take for newer than
+        the first; the switch makes them older. A switch that does so at every admission need not look at this.
+        Raises `DriverError`, and changes nothing, if the switch refuses."""
 
     def evict(self, job: int) -> None:
         """Removes a job; when this returns, its packets are unknown. No error if there is none such."""
@@ -100,5 +152,8 @@ class SwitchDriver(Protocol):
     def counters(self, job: int) -> JobCounters:
         """Zeros for a job that was never admitted; the last values for one that was evicted."""
 
+    def stray(self) -> JobCounters:
+        """Packets to the switch that belong to no job, by reason."""
+
     def close(self) -> None:
-        """Idempotent. No call follows."""
+        """Idempotent. No call follows. Jobs stay in a switch that lives on."""

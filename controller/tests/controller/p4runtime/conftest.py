@@ -1,20 +1,32 @@
-"""The compiled program, as text and as finsy reads it, and a switch that keeps entries."""
+"""The compiled program as finsy reads it, and a real P4Runtime server behind a proxy: the software switch's, or bmv2's
+where that is installed. Neither has interfaces: what packets do is the matter of bmv2_tests and soft_switch/tests."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import contextlib
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import finsy as fy
 import pytest
-from finsy import pbutil
 from finsy.proto import p4i
 
 from wiresum import compiled
 from wiresum.controller import Endpoint, JobEntry
-from wiresum.controller.p4runtime import Client, Host, P4RuntimeSwitch
-from wiresum.controller.p4runtime.testing import FakeSwitch
+from wiresum.controller.p4runtime import CPU_PORT, Client, Host, P4RuntimeSwitch, Pipeline, Target, device_config
+from wiresum.controller.p4runtime.testing import Proxy
+from wiresum.controller.testing import wait_until
+from wiresum.switch.p4runtime import P4RuntimeServer
+from wiresum.switch.software_switch import SoftwareSwitch
 
 HOSTS = tuple(Host(f"host{i}", f"10.0.0.{10 + i}", f"02:00:0a:00:00:{10 + i:02x}", i % 4) for i in range(32))
+DEVICE = 64 * os.getpid() + 62
+"""bmv2 may name a file in /tmp after it, and two switches must not share that."""
+BMV2 = "simple_switch_grpc"
+STOP_S_MAX = 10.0
 
 
 @pytest.fixture(scope="session")
@@ -23,8 +35,14 @@ def program() -> compiled.Program:
 
 
 @pytest.fixture(scope="session")
-def p4info(program: compiled.Program) -> p4i.P4Info:
-    return pbutil.from_text(program.p4info, p4i.P4Info)
+def pipelines() -> dict[str, Pipeline]:
+    """By kind of switch."""
+    return {"software": device_config.software(), "bmv2": device_config.bmv2()}
+
+
+@pytest.fixture(scope="session")
+def p4info(pipelines: dict[str, Pipeline]) -> p4i.P4Info:
+    return pipelines["bmv2"].p4info
 
 
 @pytest.fixture(scope="session")
@@ -54,19 +72,101 @@ def job(program: compiled.Program) -> JobEntry:
 
 
 @pytest.fixture
-def fake() -> Iterator[FakeSwitch]:
-    fake = FakeSwitch()
-    yield fake
-    fake.stop()
+def kind(request: pytest.FixtureRequest) -> str:
+    """Whose P4Runtime server it is; a test may ask for others than this one."""
+    return str(getattr(request, "param", "software"))
 
 
 @pytest.fixture
-def client(fake: FakeSwitch, program: compiled.Program) -> Iterator[Client]:
-    client = Client(fake.address, 0, program)
-    yield client
-    client.close()
+def pipeline(kind: str, pipelines: dict[str, Pipeline]) -> Pipeline:
+    return pipelines[kind]
+
+
+Serve = Callable[[], contextlib.AbstractContextManager[str]]
 
 
 @pytest.fixture
-def switch(client: Client, program: compiled.Program) -> P4RuntimeSwitch:
-    return P4RuntimeSwitch(client, program, address="10.0.0.1", mac="02:00:0a:00:00:01", hosts=HOSTS)
+def serve(kind: str, pipeline: Pipeline, tmp_path: Path) -> Serve:
+    """Starts a switch without a program, which is gone afterwards; gives where its P4Runtime server listens."""
+    return lambda: _bmv2(tmp_path) if kind == "bmv2" else _software(pipeline)
+
+
+@pytest.fixture
+def server(serve: Serve) -> Iterator[str]:
+    """Where the P4Runtime server of a switch without a program listens."""
+    with serve() as address:
+        yield address
+
+
+@contextlib.contextmanager
+def _software(pipeline: Pipeline) -> Iterator[str]:
+    switch = SoftwareSwitch(port=0, threads=1, slots=pipeline.slots, lanes_max=pipeline.lanes)
+    with contextlib.closing(switch):
+        server = P4RuntimeServer(switch, DEVICE)
+        yield f"127.0.0.1:{server.start('127.0.0.1:0')}"
+        server.stop()
+
+
+@contextlib.contextmanager
+def _bmv2(folder: Path) -> Iterator[str]:
+    if shutil.which(BMV2) is None:
+        pytest.skip(f"not tested on bmv2: {BMV2} is not on PATH; it comes with p4lang's packages (p4lang-bmv2)")
+    socket = folder / "p4runtime.socket"
+    command = [BMV2, "--no-p4", "--device-id", str(DEVICE), "--", "--grpc-server-addr", f"unix:{socket}"]
+    command += ["--cpu-port", str(CPU_PORT)]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        try:
+            wait_until(socket.exists, "bmv2 was ready")
+            yield f"unix:{socket}"
+        finally:
+            process.terminate()
+            process.wait(STOP_S_MAX)
+            socket.unlink(missing_ok=True)
+
+
+@pytest.fixture
+def proxy(server: str) -> Iterator[Proxy]:
+    proxy = Proxy(server)
+    yield proxy
+    proxy.stop()
+
+
+@pytest.fixture
+def client(proxy: Proxy, pipeline: Pipeline) -> Iterator[Client]:
+    """The primary one, of a switch that runs our program."""
+    with contextlib.closing(Client(proxy.address, DEVICE, election_id=10)) as client:
+        client.wait_ready()
+        client.load(pipeline)
+        yield client
+
+
+@pytest.fixture
+def target_at(pipeline: Pipeline) -> Callable[[str], Target]:
+    """A switch with ports, so that everything is written that there is; its P4Runtime server listens there."""
+    at = {"name": "leaf", "kind": "bmv2", "device": DEVICE, "address": "10.0.0.1", "mac": "02:00:0a:00:00:01"}
+    return lambda p4runtime: Target(p4runtime=p4runtime, pipeline=pipeline, hosts=HOSTS, **at)
+
+
+@pytest.fixture
+def target(proxy: Proxy, target_at: Callable[[str], Target]) -> Target:
+    return target_at(proxy.address)
+
+
+@pytest.fixture
+def controllers() -> Iterator[Callable[[Target, int], P4RuntimeSwitch]]:
+    """Makes one more controller of a switch, with an election id."""
+    with contextlib.ExitStack() as cleanup:
+
+        def make(target: Target, election_id: int) -> P4RuntimeSwitch:
+            return cleanup.enter_context(contextlib.closing(P4RuntimeSwitch(target, election_id=election_id)))
+
+        yield make
+
+
+@pytest.fixture
+def switch(target: Target, controllers: Callable[[Target, int], P4RuntimeSwitch]) -> P4RuntimeSwitch:
+    """Reconciled, without jobs."""
+    switch = controllers(target, 10)
+    switch.wait_ready()
+    switch.reconcile([])
+    return switch

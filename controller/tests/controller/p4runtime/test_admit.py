@@ -15,8 +15,9 @@ def test_each_worker_and_thread_has_an_entry_that_only_its_own_packets_match(
     entries = [_through_the_wire(entry, schema) for entry in admit.entries(job, 5, [9, 8, 7])]
     matches = [dict(entry.match or {}) for entry in entries]
     assert matches == [
-        {"ingress_port": 9 - w, "source": 0x0A00000A + w, "thread": t, "job": 7, "key": 0xFEED0007, "worker": w}
-        for w in range(3)
+        {"ingress_port": 9 - w, "source": 0x0A00000A + w, "source_port": endpoint.port + t, "thread": t}
+        | {"job": 7, "key": 0xFEED0007, "worker": w}
+        for w, endpoint in enumerate(job.endpoints)
         for t in range(2)
     ]
 

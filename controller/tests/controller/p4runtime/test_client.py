@@ -1,124 +1,261 @@
 from __future__ import annotations
 
+import contextlib
+import os
+import re
 import socket
 import threading
 import time
+from pathlib import Path
+from typing import NamedTuple
 
 import finsy as fy
 import pytest
+from finsy.proto import p4r
 
-from wiresum.compiled import Program
 from wiresum.controller import DriverError
-from wiresum.controller.p4runtime import Client, Host, forward, own
+from wiresum.controller.p4runtime import STANDBY_ID, Client, Pipeline, deliver, own
 from wiresum.controller.p4runtime import client as client_module
-from wiresum.controller.p4runtime.testing import FakeSwitch
+from wiresum.controller.p4runtime.connection import Runs
+from wiresum.controller.p4runtime.testing import Proxy
+from wiresum.controller.security.authority import Authority, Holder
+from wiresum.controller.security.names import CONTROLLER, SWITCH, Claims
 from wiresum.controller.testing import wait_until
+from wiresum.switch.p4runtime import P4RuntimeServer
+from wiresum.switch.software_switch import SoftwareSwitch
+
+DEVICE = 64 * os.getpid() + 62
 
 
-def test_the_switch_gets_the_program(fake: FakeSwitch, client: Client, program: Program) -> None:
-    assert fake.config is not None
-    assert fake.config.p4_device_config == program.device_config
-    assert [table.preamble.alias for table in fake.config.p4info.tables if table.preamble.alias == "admit"]
+class Changes(NamedTuple):
+    """What a client with this election id said of its trouble, each time that it changed."""
+
+    client: Client
+    troubles: list[str]
 
 
-def test_the_program_is_loaded_anew_at_each_start(fake: FakeSwitch, program: Program) -> None:
-    for _ in range(2):
-        Client(fake.address, 0, program).close()
-        wait_until(lambda: not fake._streams, "the stream was closed")
-    assert fake.configs == 2
+def follow(address: str, election_id: int) -> Changes:
+    heard = threading.Semaphore(0)
+    client = Client(address, DEVICE, election_id=election_id, on_change=heard.release)
+    troubles: list[str] = []
+
+    def listen() -> None:
+        while True:
+            heard.acquire()
+            troubles.append(client.trouble)
+
+    threading.Thread(target=listen, daemon=True).start()
+    return Changes(client, troubles)
 
 
-def test_copies_of_a_program_before_are_not_made_again(
-    fake: FakeSwitch, hosts: tuple[Host, ...], program: Program
-) -> None:
-    """bmv2 would keep them, and send each flooded frame twice."""
-    for _ in range(2):
-        client = Client(fake.address, 0, program)
-        client.insert("a group", [forward.flood_group(hosts)])
-        client.close()
-    assert fake.groups == {forward.FLOOD_GROUP: [(0, 0), (1, 0), (2, 0), (3, 0)]}
+@pytest.fixture
+def own_entry(schema: fy.P4Schema) -> p4r.Entity:
+    return own.entry("10.0.0.1", "02:00:00:00:00:01").encode(schema)
 
 
-def test_a_switch_that_is_not_there_is_named(program: Program) -> None:
+@pytest.fixture
+def unused_port() -> int:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{unused.getsockname()[1]}"
-        with pytest.raises(DriverError, match=rf"cannot reach the P4 switch at {address}.*simple_switch_grpc"):
-            Client(address, 0, program, connect_s_max=0.0)
+        return int(unused.getsockname()[1])
 
 
-def test_what_accepts_connections_and_says_nothing_is_not_waited_for_for_ever(
-    program: Program, monkeypatch: pytest.MonkeyPatch
+def test_a_switch_without_a_program_gets_ours_once(proxy: Proxy, pipeline: Pipeline) -> None:
+    for expected, loads in ((Runs.NOTHING, 1), (Runs.OURS, 2)):
+        with contextlib.closing(Client(proxy.address, DEVICE, election_id=loads + 1)) as client:
+            client.wait_ready()
+            assert client.runs(pipeline) is expected
+            client.load(pipeline)
+            assert client.runs(pipeline) is Runs.OURS
+            assert proxy.loads == loads
+
+
+def test_what_a_program_before_had_is_gone_after_a_load(
+    client: Client, pipeline: Pipeline, schema: fy.P4Schema
 ) -> None:
-    monkeypatch.setattr(client_module, "ATTEMPT_S_MAX", 0.5)
-    with (
-        socket.create_server(("127.0.0.1", 0)) as silent,
-        pytest.raises(DriverError, match=r"did not get ready within .* is that a P4Runtime server"),
-    ):
-        Client(f"127.0.0.1:{silent.getsockname()[1]}", 0, program)
+    """bmv2 would keep the groups, and send each flooded frame twice."""
+    groups = [fy.P4MulticastGroupEntry().encode(schema)]
+    client.write("a group", "INSERT", [deliver.group(3, [1, 2]).encode(schema)])
+    assert len(client.read("groups", groups)) == 1
+    client.load(pipeline)
+    assert not client.read("groups", groups)
+    client.write("a group", "INSERT", [deliver.group(3, [1, 2]).encode(schema)])
 
 
-def test_a_switch_may_come_a_little_later(program: Program) -> None:
-    started: list[FakeSwitch] = []
-    with socket.socket() as reserved:
-        reserved.bind(("127.0.0.1", 0))
-        port = reserved.getsockname()[1]
-
-    def start_late() -> None:
-        time.sleep(0.5)
-        started.append(FakeSwitch(port))
-
-    starter = threading.Thread(target=start_late)
-    starter.start()
-    try:
-        Client(f"127.0.0.1:{port}", 0, program).close()
-    finally:
-        starter.join()
-        started[0].stop()
+def test_a_switch_that_is_not_there_is_named(unused_port: int) -> None:
+    address = f"127.0.0.1:{unused_port}"
+    with contextlib.closing(Client(address, DEVICE, election_id=2)) as client:
+        wait_until(lambda: "has been out of reach since" in client.trouble, "the client tried once")
+        with pytest.raises(DriverError, match=rf"the P4 switch at {address} .*simple_switch_grpc"):
+            client.wait_ready(0.0)
 
 
-def test_a_second_controller_is_turned_away(fake: FakeSwitch, client: Client, program: Program) -> None:
-    with pytest.raises(DriverError, match=r"another controller programs the P4 switch at .* stop that one first"):
-        Client(fake.address, 0, program)
-    client.insert("an address", [own.entry("10.0.0.1", "02:00:00:00:00:01")])  # the first one is undisturbed
-    assert fake.configs == 1
+def test_what_accepts_connections_and_says_nothing_is_said_to_do_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client_module, "HANDSHAKE_S_MAX", 0.3)
+    silent = socket.create_server(("127.0.0.1", 0))
+    client = Client(f"127.0.0.1:{silent.getsockname()[1]}", DEVICE, election_id=2)
+    with silent, contextlib.closing(client):
+        wait_until(lambda: "is that a P4Runtime server?" in client.trouble, "its silence was noticed")
 
 
-def test_a_refused_entry_is_told_with_the_switchs_words(client: Client) -> None:
-    client.insert("an address", [own.entry("10.0.0.1", "02:00:00:00:00:01")])
-    twice = [own.entry(address, "02:00:00:00:00:01") for address in ("10.0.0.1", "10.0.0.2", "10.0.0.1")]
-    expected = r"could not add addresses: Match entry exists \(ALREADY_EXISTS\), and 1 more failed"
-    with pytest.raises(DriverError, match=expected):
-        client.insert("addresses", twice)
+def test_a_switch_may_come_later(server: str, unused_port: int, pipeline: Pipeline) -> None:
+    with contextlib.closing(Client(f"127.0.0.1:{unused_port}", DEVICE, election_id=2)) as client:
+        wait_until(lambda: "out of reach" in client.trouble, "the client tried once")
+        proxy = Proxy(server, unused_port)
+        try:
+            client.wait_ready()
+            assert client.runs(pipeline) is Runs.NOTHING
+        finally:
+            proxy.stop()
 
 
-def test_what_is_not_there_may_be_removed(client: Client, fake: FakeSwitch) -> None:
-    entries = [own.entry("10.0.0.1", "02:00:00:00:00:01"), own.entry("10.0.0.2", "02:00:00:00:00:01")]
-    client.insert("an address", entries[:1])
-    client.delete("addresses", entries)
-    assert not fake.entries("own")
+def test_a_lost_connection_comes_back_by_itself_and_the_switch_has_what_it_had(
+    server: str, unused_port: int, pipeline: Pipeline, own_entry: p4r.Entity
+) -> None:
+    proxy = Proxy(server, unused_port)
+    client, troubles = follow(proxy.address, 7)
+    with contextlib.closing(client):
+        client.wait_ready()
+        client.load(pipeline)
+        client.write("an address", "INSERT", [own_entry])
+        assert client.term == 1
+        proxy.stop()
+        wait_until(lambda: client.trouble != "", "the loss was noticed")
+        with pytest.raises(DriverError, match=r"has been out of reach since .* UTC"):
+            client.read("entries", [own_entry])
+        proxy = Proxy(server, unused_port)
+        try:
+            client.wait_ready()
+            assert client.term == 2
+            assert client.runs(pipeline) is Runs.OURS
+            assert len(client.read("entries", [own_entry])) == 1
+        finally:
+            proxy.stop()
+    wait_until(lambda: len(troubles) >= 3, "every change was told")
+    assert troubles[0] == ""
+    assert "out of reach" in troubles[1]
+    assert "" in troubles[2:]
+
+
+def test_a_host_that_vanished_without_a_word_is_noticed(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client_module, "PROBE_S", 0.05)
+    monkeypatch.setattr(client_module, "PROBE_ANSWER_S_MAX", 0.2)
+    monkeypatch.setattr(client_module, "HANDSHAKE_S_MAX", 0.2)
+    with contextlib.closing(Client(proxy.address, DEVICE, election_id=2)) as client:
+        client.wait_ready()
+        proxy.answering.clear()
+        wait_until(lambda: "out of reach" in client.trouble, "the silence was noticed")
+        proxy.answering.set()
+        client.wait_ready()
+
+
+def test_of_two_controllers_the_newer_one_has_the_switch(
+    proxy: Proxy, pipeline: Pipeline, own_entry: p4r.Entity
+) -> None:
+    older, newer = (Client(proxy.address, DEVICE, election_id=number) for number in (5, 6))
+    with contextlib.closing(older), contextlib.closing(newer):
+        newer.wait_ready()
+        wait_until(lambda: "stop that one" in older.trouble, "the older one noticed")
+        assert "election id 6, and ours is 5" in older.trouble
+        with pytest.raises(DriverError, match="another controller programs"):
+            older.load(pipeline)
+        newer.load(pipeline)
+        newer.write("an address", "INSERT", [own_entry])
+
+
+def test_a_standby_takes_the_switch_when_it_is_left(proxy: Proxy) -> None:
+    first, standby = (Client(proxy.address, DEVICE, election_id=number) for number in (5, STANDBY_ID))
+    with contextlib.closing(first), contextlib.closing(standby):
+        first.wait_ready()
+        wait_until(lambda: "stands by" in standby.trouble, "the standby met the first one")
+        assert first.trouble == ""
+        first.close()
+        standby.wait_ready()
+    with contextlib.closing(Client(proxy.address, DEVICE, election_id=6)) as next_one:
+        next_one.wait_ready()
+        assert next_one.election_id == 6
+
+
+def test_a_controller_that_knows_less_than_the_switch_bids_more_when_nobody_else_does(proxy: Proxy) -> None:
+    """Its state was lost, and it begins with low election ids."""
+    with contextlib.closing(Client(proxy.address, DEVICE, election_id=1000)) as before:
+        before.wait_ready()
+    with contextlib.closing(Client(proxy.address, DEVICE, election_id=2)) as client:
+        client.wait_ready()
+        assert client.election_id > 1000
+
+
+def test_a_refused_entry_is_told_with_the_switchs_words(client: Client, own_entry: p4r.Entity) -> None:
+    client.write("an address", "INSERT", [own_entry])
+    with pytest.raises(DriverError, match=r"could not add addresses: .+ \(ALREADY_EXISTS\), and 1 more failed"):
+        client.write("addresses", "INSERT", [own_entry, own_entry])
+
+
+def test_what_is_not_there_counts_as_removed(client: Client, own_entry: p4r.Entity) -> None:
+    client.write("an address", "DELETE", [own_entry])
+
+
+def test_more_entries_than_one_request_holds_are_written_in_several(
+    client: Client, schema: fy.P4Schema, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client_module, "UPDATES_MAX", 3)
+    entities = [own.entry(f"10.0.0.{i}", "02:00:00:00:00:01").encode(schema) for i in range(8)]
+    client.write("addresses", "INSERT", entities)
+    assert len(client.read("addresses", [fy.P4TableEntry("own").encode(schema)])) == 8
 
 
 def test_a_switch_that_does_not_answer_is_not_waited_for_for_ever(
-    client: Client, fake: FakeSwitch, monkeypatch: pytest.MonkeyPatch
+    client: Client, proxy: Proxy, own_entry: p4r.Entity, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(client_module, "CALL_S_MAX", 0.2)
-    fake.answering.clear()
+    proxy.answering.clear()
     with pytest.raises(DriverError, match="could not add an address: it did not answer within"):
-        client.insert("an address", [own.entry("10.0.0.1", "02:00:00:00:00:01")])
+        client.write("an address", "INSERT", [own_entry])
 
 
-def test_a_lost_switch_is_noticed_and_every_call_says_so(client: Client, fake: FakeSwitch) -> None:
-    assert client.lost == ""
-    fake.stop()
-    wait_until(lambda: client.lost != "", "the loss was noticed")
-    with pytest.raises(DriverError, match=r"the connection to the P4 switch at .* broke.*start the switch"):
-        client.delete("a group", [fy.P4MulticastGroupEntry(1)])
+def test_a_call_in_flight_ends_with_the_connection(client: Client, proxy: Proxy, own_entry: p4r.Entity) -> None:
+    proxy.answering.clear()
+    breaking = threading.Timer(0.2, proxy.stop)
+    breaking.start()
+    started = time.monotonic()
+    with pytest.raises(DriverError, match="could not add an address"):
+        client.write("an address", "INSERT", [own_entry])
+    assert time.monotonic() - started < client_module.CALL_S_MAX
+    breaking.join()
 
 
-def test_closing_is_idempotent_and_leaves_the_entries(client: Client, fake: FakeSwitch) -> None:
-    client.insert("a group", [forward.flood_group([])])
+def test_closing_is_idempotent_and_the_switch_keeps_what_it_has(
+    client: Client, proxy: Proxy, own_entry: p4r.Entity
+) -> None:
+    client.write("an address", "INSERT", [own_entry])
     client.close()
     client.close()
-    assert client.lost == ""
-    assert list(fake.groups) == [forward.FLOOD_GROUP]
+    with pytest.raises(DriverError):
+        client.read("entries", [own_entry])
+    with contextlib.closing(Client(proxy.address, DEVICE, election_id=11)) as another:
+        another.wait_ready()
+        assert len(another.read("entries", [own_entry])) == 1
+
+
+def test_with_tls_both_sides_prove_who_they_are(pipeline: Pipeline, tmp_path: Path) -> None:
+    authority = Authority.create(tmp_path / "ca", "test")
+    for role in (SWITCH, CONTROLLER):
+        authority.issue(Holder(role, Claims(frozenset({role})), ("127.0.0.1",)), tmp_path / role, days=1)
+    stranger = Authority.create(tmp_path / "other", "other")
+    stranger.issue(Holder("x", Claims(frozenset({CONTROLLER})), ("127.0.0.1",)), tmp_path / "stranger", days=1)
+    with contextlib.closing(SoftwareSwitch(port=0, threads=1, slots=64, lanes_max=64)) as switch:
+        server = P4RuntimeServer(switch, DEVICE)
+        address = f"127.0.0.1:{server.start('127.0.0.1:0', tls=tmp_path / SWITCH)}"
+        try:
+            for tls, trouble in (
+                (None, "out of reach"),
+                (tmp_path / "stranger", "out of reach"),
+                (tmp_path / "nowhere", "out of reach since .*nowhere is no directory"),
+                (tmp_path / CONTROLLER, ""),
+            ):
+                with contextlib.closing(Client(address, DEVICE, election_id=2, tls=tls)) as client:
+                    wait_until(lambda client=client: "not answered" not in client.trouble, "it tried once")
+                    assert re.search(trouble, client.trouble)
+                    assert bool(client.trouble) == bool(trouble)
+        finally:
+            server.stop()

@@ -15,6 +15,7 @@ TABLES = {
         {
             "ingress_port": ("EXACT", 9),
             "source": ("EXACT", 32),
+            "source_port": ("EXACT", 16),
             "thread": ("EXACT", 4),
             "job": ("EXACT", 16),
             "key": ("EXACT", 32),

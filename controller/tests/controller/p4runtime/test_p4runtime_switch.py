@@ -1,171 +1,355 @@
 from __future__ import annotations
 
 import dataclasses
+import threading
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 
+import finsy as fy
 import pytest
 
-from wiresum import join
-from wiresum.compiled import Program
-from wiresum.controller import DriverError, Endpoint, JobCounters, JobEntry, JoinServer, SwitchDriver
-from wiresum.controller.p4runtime import Client, Host, P4RuntimeSwitch
+from wiresum.controller import DriverError, Endpoint, JobCounters, JobEntry, SwitchDriver
+from wiresum.controller.p4runtime import (
+    STANDBY_ID,
+    Host,
+    P4RuntimeSwitch,
+    Target,
+    admit,
+    count,
+    deliver,
+    own,
+    p4runtime_switch,
+)
 from wiresum.controller.p4runtime.forward import FLOOD_GROUP
-from wiresum.controller.p4runtime.testing import FakeSwitch
-from wiresum.controller.testing import Attendance
-from wiresum.controller.testing import Client as Worker
+from wiresum.controller.p4runtime.testing import Proxy
+from wiresum.controller.testing import wait_until
 
-STAGES = ["counter", "deliver", "group", "admit"]
+Controllers = Callable[[Target, int], P4RuntimeSwitch]
+
+pytestmark = pytest.mark.parametrize("kind", ["software", "bmv2"], indirect=True)
+"""The controller cannot tell one from the other."""
 
 
-def test_it_is_a_driver_with_the_programs_sizes(switch: P4RuntimeSwitch, program: Program) -> None:
+def table(switch: P4RuntimeSwitch, name: str) -> list[fy.P4TableEntry]:
+    return switch.tables.read("entries", [fy.P4TableEntry(name)])
+
+
+def groups(switch: P4RuntimeSwitch) -> dict[int, int]:
+    """How many copies each makes."""
+    found = switch.tables.read("groups", [fy.P4MulticastGroupEntry()])
+    return {group.multicast_group_id: len(group.replicas) for group in found}
+
+
+def set_counter(switch: P4RuntimeSwitch, row: int, column: int, packets: int) -> None:
+    entry = count.reads(row)[column]
+    entry.data = fy.P4CounterData(packet_count=packets)
+    switch.tables.modify("a counter", [entry])
+
+
+def test_it_is_a_driver_with_the_programs_sizes(switch: P4RuntimeSwitch, target: Target) -> None:
     assert isinstance(switch, SwitchDriver)
-    assert switch.sizes.lanes_max == program.lanes
-    assert switch.sizes.slots == program.slots
-    assert switch.sizes.jobs_max == program.job_rows - 1
+    assert (switch.name, switch.kind, switch.trouble) == ("leaf", "bmv2", "")
+    assert switch.sizes.lanes_max == target.pipeline.lanes
+    assert switch.sizes.slots == target.pipeline.slots
+    assert switch.sizes.jobs_max == target.pipeline.job_rows - 1
     assert switch.endpoint == Endpoint("10.0.0.1", 0xA9E0)
 
 
-def test_at_the_start_it_knows_itself_and_the_hosts(switch: P4RuntimeSwitch, fake: FakeSwitch) -> None:
-    assert len(fake.entries("own")) == 1
-    assert len(fake.entries("forward")) == 32
-    assert fake.groups == {FLOOD_GROUP: [(0, 0), (1, 0), (2, 0), (3, 0)]}
-    assert not fake.entries("admit")
+def test_at_the_start_it_knows_itself_and_the_hosts(switch: P4RuntimeSwitch, proxy: Proxy) -> None:
+    assert len(table(switch, "own")) == 1
+    assert len(table(switch, "forward")) == 32
+    assert groups(switch) == {FLOOD_GROUP: 4}
+    assert not table(switch, "admit")
+    assert proxy.loads == 1
 
 
-def test_admission_is_written_last_and_removed_first(switch: P4RuntimeSwitch, fake: FakeSwitch, job: JobEntry) -> None:
-    fake.log.clear()
+def test_admission_is_written_last_and_removed_first(switch: P4RuntimeSwitch, proxy: Proxy, job: JobEntry) -> None:
+    proxy.log.clear()
     switch.admit(job)
-    assert list(dict.fromkeys(place for _, place in fake.log)) == STAGES
-    assert len(fake.entries("admit")) == 6
-    assert fake.groups[1] == [(0, 0), (1, 1), (2, 2)]
-    fake.log.clear()
+    assert list(dict.fromkeys(place for _, place in proxy.log)) == ["counter", "deliver", "group", "admit"]
+    assert len(table(switch, "admit")) == 6
+    assert groups(switch) == {8: 3, FLOOD_GROUP: 4}
+    proxy.log.clear()
     switch.evict(job.job)
-    assert list(dict.fromkeys(fake.log)) == [("DELETE", "admit"), ("DELETE", "group"), ("DELETE", "deliver")]
-    assert not fake.entries("admit")
-    assert not fake.entries("deliver")
-    assert list(fake.groups) == [FLOOD_GROUP]
+    assert list(dict.fromkeys(proxy.log)) == [("DELETE", "admit"), ("DELETE", "group"), ("DELETE", "deliver")]
+    assert not table(switch, "admit")
+    assert not table(switch, "deliver")
+    assert groups(switch) == {FLOOD_GROUP: 4}
 
 
-@pytest.mark.parametrize("table", ["deliver", "admit"])
-def test_a_job_that_does_not_fit_leaves_nothing(
-    switch: P4RuntimeSwitch, fake: FakeSwitch, job: JobEntry, table: str
+def test_a_controller_that_starts_again_finds_the_jobs_and_changes_nothing(
+    switch: P4RuntimeSwitch, proxy: Proxy, target: Target, job: JobEntry, controllers: Controllers
 ) -> None:
-    fake.capacities[table] = 2
-    with pytest.raises(DriverError, match=r"Table is full \(RESOURCE_EXHAUSTED\)"):
+    switch.admit(job)
+    set_counter(switch, 8, 0, 5)
+    proxy.log.clear()
+    again = controllers(target, 11)
+    again.wait_ready()
+    assert again.reconcile([job]) == again.reconcile([job])
+    assert not again.reconcile([job]).reloaded
+    assert not proxy.log
+    assert proxy.loads == 1
+    assert again.counters(job.job).packets["admitted"] == 5
+    again.evict(job.job)
+    assert not table(again, "admit")
+
+
+def test_jobs_that_nobody_knows_go_and_those_that_are_missing_come(
+    switch: P4RuntimeSwitch, proxy: Proxy, job: JobEntry
+) -> None:
+    switch.admit(job)
+    other = dataclasses.replace(job, job=9, key=1)
+    proxy.log.clear()
+    changes = switch.reconcile([other]).changes
+    assert list(dict.fromkeys(proxy.log)) == [
+        ("DELETE", "admit"),
+        ("DELETE", "group"),
+        ("DELETE", "deliver"),
+        ("INSERT", "deliver"),
+        ("INSERT", "group"),
+        ("INSERT", "admit"),
+    ]
+    assert len(changes) == len(proxy.log) == 20
+    assert changes[0].startswith("- admit ingress_port 0, source 10.0.0.10, source_port 5000, thread 0, job 7,")
+    assert not switch.reconcile([other]).changes
+    with pytest.raises(AssertionError, match="admitted already"):
+        switch.admit(other)
+    switch.admit(job)
+
+
+def test_a_host_that_moved_is_modified_in_place(
+    switch: P4RuntimeSwitch, proxy: Proxy, target: Target, hosts: tuple[Host, ...], controllers: Controllers
+) -> None:
+    moved = dataclasses.replace(hosts[0], port=9)
+    proxy.log.clear()
+    again = controllers(dataclasses.replace(target, hosts=(moved, *hosts[1:])), 11)
+    again.wait_ready()
+    assert again.reconcile([]).changes == (
+        "~ forward mac 02:00:0a:00:00:0a: forward_to(port 9)",
+        "~ group 256: port 0 (receiver 0), port 1 (receiver 0), port 2 (receiver 0), port 3 (receiver 0), "
+        "port 9 (receiver 0)",
+    )
+    assert proxy.log == [("MODIFY", "forward"), ("MODIFY", "group")]
+
+
+def test_entries_that_differ_are_put_right(switch: P4RuntimeSwitch, job: JobEntry) -> None:
+    switch.admit(job)
+    switch.tables.modify("an address", [own.entry("10.0.0.1", "02:00:00:00:00:99")])
+    switch.tables.modify("a delivery", deliver.entries(job, [Host("x", "10.0.0.9", "02:00:00:00:00:98", 9)] * 3)[:1])
+    switch.tables.modify("the group", [deliver.group(8, [1])])
+    switch.tables.delete("an admission", admit.entries(job, 8, [0, 1, 2])[:1])
+    signs = [line.split()[:2] for line in switch.reconcile([job]).changes]
+    assert signs == [["~", "deliver"], ["~", "group"], ["+", "admit"], ["~", "own"]]
+    assert not switch.reconcile([job]).changes
+
+
+def test_a_switch_that_was_started_again_gets_the_program_and_the_jobs_are_dead(
+    target: Target, job: JobEntry, proxy: Proxy, controllers: Controllers
+) -> None:
+    switch = controllers(target, 10)
+    switch.wait_ready()
+    for _ in range(2):  # nothing is installed, however often it is asked, until the jobs are ended
+        found = switch.reconcile([job])
+        assert found.reloaded
+        assert not found.changes
+        assert not switch.tables.held()
+        with pytest.raises(DriverError, match="has not been reconciled"):
+            switch.admit(job)
+    assert switch.reconcile([]).reloaded
+    assert not switch.reconcile([]).reloaded
+    assert proxy.loads == 1
+    switch.admit(job)
+
+
+def test_a_switch_that_is_restarted_under_a_job_is_found_empty(
+    serve: Callable[[], AbstractContextManager[str]],
+    target_at: Callable[[str], Target],
+    job: JobEntry,
+    controllers: Controllers,
+) -> None:
+    with serve() as first:
+        proxy = Proxy(first)
+        switch = controllers(target_at(proxy.address), 10)
+        switch.wait_ready()
+        switch.reconcile([])
         switch.admit(job)
-    assert not fake.entries("admit")
-    assert not fake.entries("deliver")
-    assert list(fake.groups) == [FLOOD_GROUP]
-    fake.capacities.clear()
-    switch.admit(job)
-    assert len(fake.entries("admit")) == 6
+        proxy.stop()
+    wait_until(lambda: "out of reach" in switch.trouble, "the loss was noticed")
+    with serve() as second:
+        proxy = Proxy(second, int(proxy.address.rpartition(":")[2]))
+        switch.wait_ready()
+        found = switch.reconcile([job])
+        assert found.reloaded
+        assert not found.changes
+        assert switch.reconcile([]).reloaded
+        switch.admit(job)
+        assert len(table(switch, "admit")) == 6
+        proxy.stop()
 
 
-def test_an_eviction_that_failed_may_be_asked_again(switch: P4RuntimeSwitch, fake: FakeSwitch, job: JobEntry) -> None:
+def test_after_a_lost_connection_it_is_reconciled_before_anything_else(
+    target: Target, server: str, job: JobEntry, controllers: Controllers
+) -> None:
+    proxy = Proxy(server)
+    port = int(proxy.address.rpartition(":")[2])
+    switch = controllers(dataclasses.replace(target, p4runtime=proxy.address), 10)
+    changed = threading.Event()
+    switch.on_change = changed.set
+    switch.wait_ready()
+    switch.reconcile([])
     switch.admit(job)
-    fake.refuses_deletions = True
-    with pytest.raises(DriverError, match="could not remove admission of job 7: Out of order"):
+    changed.clear()
+    proxy.stop()
+    assert changed.wait(10)
+    with pytest.raises(DriverError, match="has been out of reach since"):
         switch.evict(job.job)
-    fake.refuses_deletions = False
+    proxy = Proxy(server, port)
+    try:
+        switch.wait_ready()
+        with pytest.raises(DriverError, match="has not been reconciled since it came back"):
+            switch.evict(job.job)
+        assert not switch.reconcile([job]).changes
+        switch.evict(job.job)
+    finally:
+        proxy.stop()
+
+
+def test_another_controller_that_takes_over_is_told_of(
+    switch: P4RuntimeSwitch, target: Target, job: JobEntry, controllers: Controllers
+) -> None:
+    with pytest.raises(DriverError, match="stands by"):
+        controllers(target, STANDBY_ID).wait_ready(0.2)
+    other = controllers(target, 11)
+    wait_until(lambda: "another controller programs" in switch.trouble, "the first one noticed")
+    with pytest.raises(DriverError, match="another controller programs"):
+        switch.admit(job)
+    other.reconcile([])
+    other.admit(job)
+
+
+@pytest.mark.parametrize("place", ["deliver", "group", "admit"])
+def test_a_job_that_the_switch_refuses_leaves_nothing(
+    switch: P4RuntimeSwitch, proxy: Proxy, job: JobEntry, place: str
+) -> None:
+    proxy.refuses = lambda kind, where: (kind, where) == ("INSERT", place)
+    with pytest.raises(DriverError, match=r"could not add .* for job 7: Out of order \(INTERNAL\)"):
+        switch.admit(job)
+    assert not table(switch, "admit")
+    assert not table(switch, "deliver")
+    assert groups(switch) == {FLOOD_GROUP: 4}
+    proxy.refuses = lambda _kind, _place: False
+    switch.admit(job)
+    assert len(table(switch, "admit")) == 6
+
+
+def test_an_eviction_that_failed_may_be_asked_again(switch: P4RuntimeSwitch, proxy: Proxy, job: JobEntry) -> None:
+    switch.admit(job)
+    proxy.refuses = lambda kind, _place: kind == "DELETE"
+    with pytest.raises(DriverError, match="could not remove entries of table admit of job 7: Out of order"):
+        switch.evict(job.job)
+    proxy.refuses = lambda _kind, _place: False
     switch.evict(job.job)
-    assert not fake.entries("admit")
+    assert not table(switch, "admit")
     switch.evict(job.job)  # there is none such any more, and that is no error
 
 
-def test_jobs_have_rows_of_their_own_and_a_row_comes_back_late(
-    switch: P4RuntimeSwitch, fake: FakeSwitch, job: JobEntry
-) -> None:
-    for number in range(3):
-        switch.admit(dataclasses.replace(job, job=number))
-    switch.evict(1)
-    switch.admit(dataclasses.replace(job, job=9))
-    assert sorted(fake.groups) == [1, 3, 4, FLOOD_GROUP]
-
-
-def test_counters_begin_at_zero_and_outlive_the_job(switch: P4RuntimeSwitch, fake: FakeSwitch, job: JobEntry) -> None:
-    fake.counters[0x12000001, 8] = 99  # an earlier job's, in the row that this one gets
+def test_counters_begin_at_zero_and_outlive_the_job(switch: P4RuntimeSwitch, job: JobEntry) -> None:
+    set_counter(switch, 8, 0, 99)  # an earlier job's, in the row that this one gets
     assert switch.counters(job.job) == JobCounters()
     switch.admit(job)
     assert switch.counters(job.job).packets["admitted"] == 0
-    fake.counters[0x12000001, 8] = 5
-    fake.counters[0x12000001, 10] = 2
-    fake.counters[0x12000002, 34] = 3
-    fake.counters[0x12000003, 1] = 1
+    for column, packets in ((0, 5), (2, 2), (10, 3), (40, 1)):
+        set_counter(switch, 8, column, packets)
     live = switch.counters(job.job)
     assert (live.packets["admitted"], live.packets["duplicate"], live.results) == (5, 2, 1)
     assert live.contributions == (0, 0, 3)
     switch.evict(job.job)
-    fake.counters.clear()
+    set_counter(switch, 8, 0, 0)
     assert switch.counters(job.job) == live
     switch.admit(job)
     assert switch.counters(job.job).results == 0
 
 
-def test_packets_of_no_job_are_told_apart(switch: P4RuntimeSwitch, fake: FakeSwitch) -> None:
-    fake.counters[0x12000001, 5] = 4
+def test_packets_of_no_job_are_told_apart(switch: P4RuntimeSwitch) -> None:
+    set_counter(switch, 0, 5, 4)
     assert switch.stray().packets["unknown"] == 4
 
 
-def test_a_worker_on_an_unknown_host_is_named(switch: P4RuntimeSwitch, fake: FakeSwitch, job: JobEntry) -> None:
+def test_a_worker_on_an_unknown_host_is_named(switch: P4RuntimeSwitch, job: JobEntry) -> None:
+    assert switch.reaches("10.0.0.10")
+    assert not switch.reaches("10.9.9.9")
     stranger = dataclasses.replace(job, endpoints=(*job.endpoints[:2], Endpoint("10.9.9.9", 5000)))
-    with pytest.raises(DriverError, match=r"no host with the address 10\.9\.9\.9: add it to the controller's"):
-        switch.admit(stranger)
-    assert not fake.entries("deliver")
+    for call in (switch.admit, lambda entry: switch.reconcile([entry])):
+        with pytest.raises(DriverError, match=r"no host with the address 10\.9\.9\.9: add it to the controller's"):
+            call(stranger)
+    assert not table(switch, "deliver")
+
+
+def test_a_switch_without_ports_takes_workers_of_any_address(
+    target: Target, job: JobEntry, controllers: Controllers
+) -> None:
+    switch = controllers(dataclasses.replace(target, kind="software", hosts=()), 10)
+    switch.wait_ready()
+    switch.reconcile([])
+    assert switch.reaches("10.9.9.9")
+    switch.admit(dataclasses.replace(job, endpoints=tuple(Endpoint(f"10.9.9.{i}", 5000) for i in range(3))))
+    assert not table(switch, "forward")
+    assert groups(switch) == {8: 3}
 
 
 def test_packets_of_another_length_are_refused(switch: P4RuntimeSwitch, job: JobEntry) -> None:
     with pytest.raises(DriverError, match="WIRESUM_LANES"):
-        switch.admit(dataclasses.replace(job, lanes=32))
+        switch.admit(dataclasses.replace(job, lanes=job.lanes // 2))
 
 
-def test_rounds_that_a_fresh_cell_would_take_for_old_are_refused_from_then_on(
-    switch: P4RuntimeSwitch, job: JobEntry
+def test_on_a_tofino_a_job_stays_in_one_pipe(
+    target: Target, proxy: Proxy, hosts: tuple[Host, ...], job: JobEntry, controllers: Controllers
 ) -> None:
-    switch.admit(dataclasses.replace(job, round_first=(1 << 31) - 1))
-    switch.evict(job.job)
-    for round_first in (1 << 31, 1):
-        with pytest.raises(DriverError, match="start the controller anew"):
-            switch.admit(dataclasses.replace(job, round_first=round_first))
+    ports = (128, 255, 256)  # device ports are numbered pipe first
+    placed = tuple(dataclasses.replace(host, port=port) for host, port in zip(hosts, ports, strict=False))
+    switch = controllers(dataclasses.replace(target, kind="tofino", hosts=placed, cpu_port=64), 10)
+    switch.wait_ready()
+    switch.reconcile([])
+    with pytest.raises(DriverError, match=r"at ports of the pipes 1, 2 of leaf.*must be at ports of one pipe"):
+        switch.admit(job)
+    of_one_pipe = dataclasses.replace(job, workers=2, endpoints=job.endpoints[:2])
+    proxy.log.clear()
+    with pytest.raises(DriverError, match=r"cells of pipe 1, and packets of the controller come in at pipe 0"):
+        switch.admit(of_one_pipe, wash=True)
+    assert not proxy.log
+    switch.admit(of_one_pipe)
 
 
-def test_closing_clears_the_switch(switch: P4RuntimeSwitch, fake: FakeSwitch, job: JobEntry) -> None:
-    switch.admit(job)
-    switch.close()
-    switch.close()
-    assert not fake.entries("admit")
+def test_a_washed_lease_leaves_no_way_in(switch: P4RuntimeSwitch, proxy: Proxy, job: JobEntry) -> None:
+    proxy.log.clear()
+    switch.admit(job, wash=True)
+    assert [update for update in proxy.log if update[1] == "admit"][:2] == [("INSERT", "admit"), ("DELETE", "admit")]
+    assert len(table(switch, "admit")) == 6
+    assert switch.counters(job.job).packets["admitted"] == 0
 
 
-def test_the_join_service_runs_over_it(switch: P4RuntimeSwitch, fake: FakeSwitch) -> None:
-    server = JoinServer(switch)
-    port = server.start("127.0.0.1", 0)
-    worker = Worker(port)
-    try:
-        endpoint = join.Endpoint(address="10.0.0.10", port=5000)
-        reply = worker.join(endpoint=endpoint, lanes_max=360)
-        attendance = Attendance(worker, reply)
-        assert reply.lanes == switch.sizes.lanes_max
-        assert (reply.switch_endpoint.address, reply.switch_endpoint.port) == ("10.0.0.1", 0xA9E0)
-        assert len(fake.entries("admit")) == reply.threads
-        diagnosis = worker.stub.Diagnose(attendance.member, timeout=5)
-        assert not diagnosis.workers[0].HasField("tensor_last")
-        attendance.hang_up()
-        code, text = worker.refusal(job_name="another", endpoint=join.Endpoint(address="10.0.0.99", port=5000))
-        assert code == "INTERNAL"
-        assert "10.0.0.99" in text
-    finally:
-        worker.close()
-        server.stop()
+def test_a_switch_that_takes_no_packets_of_the_controller_is_told_what_it_lacks(
+    target: Target, job: JobEntry, controllers: Controllers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(p4runtime_switch, "WASH_BATCH_S_MAX", 0.05)
+    switch = controllers(dataclasses.replace(target, cpu_port=254), 10)  # they come in elsewhere
+    switch.wait_ready()
+    switch.reconcile([])
+    with pytest.raises(DriverError, match=r"slots 32 to 39, .*--cpu-port 254"):
+        switch.admit(job, wash=True)
+    assert not table(switch, "admit")
 
 
+@pytest.mark.parametrize(("table_name", "entries"), [("admit", 6), ("deliver", 3)])
 def test_a_job_for_which_a_table_has_no_room_is_told_so(
-    switch: P4RuntimeSwitch, client: Client, hosts: tuple[Host, ...], job: JobEntry
+    switch: P4RuntimeSwitch, job: JobEntry, monkeypatch: pytest.MonkeyPatch, table_name: str, entries: int
 ) -> None:
-    many = dataclasses.replace(
-        job, workers=32, threads=16, slots=16, endpoints=tuple(Endpoint(host.address, 5000) for host in hosts)
-    )
-    fitting = client.room("admit") // 512
-    for number in range(fitting):
-        switch.admit(dataclasses.replace(many, job=number))
-    with pytest.raises(DriverError, match=r"table admit .* this job needs 512: .*WIRESUM_THREADS"):
-        switch.admit(dataclasses.replace(many, job=fitting))
-    switch.evict(0)
-    switch.admit(dataclasses.replace(many, job=fitting))
+    real = switch.tables.room
+    monkeypatch.setattr(switch.tables, "room", lambda name: 2 * entries if name == table_name else real(name))
+    for number in (1, 2):
+        switch.admit(dataclasses.replace(job, job=number, slot_base=8 * number))
+    third = dataclasses.replace(job, job=3)
+    with pytest.raises(DriverError, match=rf"table {table_name} .* this job needs {entries}: .*WIRESUM_THREADS"):
+        switch.admit(third)
+    switch.evict(1)
+    switch.admit(third)

@@ -2,8 +2,22 @@
 
 from __future__ import annotations
 
-from wiresum.controller.p4runtime.client import Client
-from wiresum.controller.p4runtime.host import PORT_MAX, Host
+from wiresum.controller.config import Host
+from wiresum.controller.p4runtime import device_config
+from wiresum.controller.p4runtime.client import STANDBY_ID, Client
+from wiresum.controller.p4runtime.device_config import Pipeline, PipelineError
 from wiresum.controller.p4runtime.p4runtime_switch import P4RuntimeSwitch
+from wiresum.controller.p4runtime.target import CPU_PORT, Target, target_of
 
-__all__ = ["PORT_MAX", "Client", "Host", "P4RuntimeSwitch"]
+__all__ = [
+    "CPU_PORT",
+    "STANDBY_ID",
+    "Client",
+    "Host",
+    "P4RuntimeSwitch",
+    "Pipeline",
+    "PipelineError",
+    "Target",
+    "device_config",
+    "target_of",
+]

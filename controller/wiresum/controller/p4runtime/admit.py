@@ -13,7 +13,9 @@ CELL_MASK = 0xFFFF
 
 
 def entries(job: JobEntry, row: int, ports: Sequence[int]) -> list[fy.P4TableEntry]:
-    """One for each worker and thread of a job whose counters are in `row`; `ports` are the workers' at the switch.
+    """One for each worker and thread of a job whose counters are in `row`; `ports` are the workers' at the switch. A
+    thread sends from the UDP port that it listens at, the worker's base port plus its number: another process of that
+    host does not have that port.
 
     A thread owns a run of 2 * slots / threads cells, a power of two: the bits above say whether a cell is in it.
     """
@@ -25,6 +27,7 @@ def entries(job: JobEntry, row: int, ports: Sequence[int]) -> list[fy.P4TableEnt
             match=fy.Match(
                 ingress_port=ports[worker],
                 source=job.endpoints[worker].address,
+                source_port=job.endpoints[worker].port + thread,
                 thread=thread,
                 job=job.job,
                 key=job.key,

@@ -1,8 +1,15 @@
-"""A P4Runtime connection for callers that block: finsy's asyncio client in a thread of its own.
+"""A P4Runtime client for callers that block, which stays connected for ever; asyncio in a thread of its own.
 
-Being connected means three things here: the switch speaks P4Runtime, this controller is the primary one (P4Runtime's
-arbitration: the highest election id may write), and the switch runs our program, which was loaded anew, so that its
-tables are empty and its registers zero. Every call has a bound and raises a `DriverError` that says what to do.
+Theory of operation. One task in that thread connects, bids, follows what the switch says of who is primary, asks it
+every PROBE_S whether it is still there (a host that vanished closes no connection), and when any of that fails begins
+again, after a pause that doubles up to RETRY_S_MAX. What comes of it is one sentence, `trouble`, empty while this
+controller is the switch's primary one; whoever set `on_change` hears of every change. Each time that trouble goes,
+`term` grows by one: what the switch holds may be anything then, so whoever wrote in an earlier term reads it first.
+
+A client with the election id STANDBY_ID is a standby: it never takes the switch from another, and has no trouble when
+nobody else wants it. Whoever takes over then connects anew, with an id that counts.
+
+Every call has a bound and raises a `DriverError` that says what to do.
 """
 
 from __future__ import annotations
@@ -10,169 +17,262 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
+import datetime
 import logging
 import threading
-import time
-from collections.abc import Coroutine, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
 
 import finsy as fy
-from finsy.proto import p4i, p4r
-from google.protobuf import text_format
+from finsy.proto import p4r
 
 from wiresum.controller.driver import DriverError
-
-if TYPE_CHECKING:
-    from wiresum.compiled import Program
+from wiresum.controller.p4runtime.connection import LOAD_S_MAX, Connection, Runs, Standing
+from wiresum.controller.p4runtime.device_config import Pipeline
+from wiresum.join.credentials import CredentialsError
 
 log = logging.getLogger(__name__)
 
-CONNECT_S_MAX = 10.0
+STANDBY_ID = 1
+"""An election id below everybody's."""
+READY_S_MAX = 10.0
 """For a switch that is just being started."""
-ATTEMPT_S_MAX = 30.0
-"""For one attempt: handshake, and loading the program."""
-RETRY_PAUSE_S = 0.2
+HANDSHAKE_S_MAX = 10.0
+"""From connecting to knowing who is primary."""
+RETRY_S_MIN, RETRY_S_MAX = 0.1, 5.0
+PROBE_S = 2.0
+PROBE_ANSWER_S_MAX = 6.0
+"""Longer than a busy bmv2 takes, and much shorter than TCP takes to give up."""
 CALL_S_MAX = 15.0
 """finsy gives each request 10 s; this is for whatever hangs around it."""
 CLOSE_S_MAX = 3.0
+UPDATES_MAX = 128
+"""Of one Write: a refusal says of each what became of it, in gRPC metadata, for which there are 8 KiB."""
 
-Entity = fy.P4TableEntry | fy.P4MulticastGroupEntry | fy.P4CounterEntry
-Read = TypeVar("Read", bound=Entity)
 T = TypeVar("T")
 
 
-class Client:
-    """The connection to one switch, from construction to `close`. Raises `DriverError` if it cannot be had."""
+class _SilentError(Exception):
+    """The switch does not answer."""
 
-    def __init__(self, address: str, device: int, program: Program, *, connect_s_max: float = CONNECT_S_MAX) -> None:
+
+class Client:
+    """The connection to one switch, from construction to `close`. Construction does not wait for it."""
+
+    def __init__(
+        self,
+        address: str,
+        device: int,
+        *,
+        election_id: int,
+        tls: Path | None = None,
+        on_change: Callable[[], None] = lambda: None,
+    ) -> None:
         self.address = address
-        self._lost = ""
+        self.on_change = on_change
+        self._device, self._tls = device, tls
+        self._election_id = election_id
+        self._connection: Connection | None = None
         self._closing = False
+        self._changed = threading.Condition()
+        self._since = _now()
+        self._reachable = False
+        self._outranked = False
+        self._trouble = f"{self} has not answered yet"
+        self._term = 0
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run_loop, name="wiresum-p4runtime", daemon=True)
         self._thread.start()
-        try:
-            self._switch = self._connect(device, program, connect_s_max)
-        except BaseException:
-            self._stop_loop()
-            raise
+        self._keeper = asyncio.run_coroutine_threadsafe(self._start(), self._loop).result()
 
     def __str__(self) -> str:
         return f"the P4 switch at {self.address}"
 
     @property
-    def lost(self) -> str:
-        """Why there is no connection any more; empty while there is one."""
-        return self._lost
+    def trouble(self) -> str:
+        """Why this controller cannot write to the switch; empty while it can."""
+        return self._trouble
 
-    def room(self, table: str) -> int:
-        """How many entries the program's table has room for."""
-        return self._switch.p4info.tables[table].size
+    @property
+    def outranked(self) -> bool:
+        """Does another controller program the switch, as far as is known?"""
+        return self._outranked
 
-    def insert(self, what: str, entities: Sequence[Entity]) -> None:
-        """`what` is for the error's text. The switch may apply the entries in any order."""
-        self._call(self._switch.insert(entities), f"could not add {what}")
+    @property
+    def term(self) -> int:
+        """How often trouble has gone."""
+        return self._term
 
-    def delete(self, what: str, entities: Sequence[Entity]) -> None:
-        """No error for those that the switch does not have."""
-        self._call(self._switch.delete(entities, strict=False), f"could not remove {what}")
+    @property
+    def election_id(self) -> int:
+        """What this controller bids. More than it was told to, if the switch knew a higher one of a controller that
+        is gone."""
+        return self._election_id
 
-    def modify(self, what: str, entities: Sequence[Entity]) -> None:
-        self._call(self._switch.modify(entities), f"could not set {what}")
+    def wait_ready(self, s_max: float = READY_S_MAX) -> None:
+        """Until there is no trouble. Raises `DriverError`, which says what it is, if that takes too long."""
+        with self._changed:
+            if not self._changed.wait_for(lambda: not self._trouble, s_max):
+                raise DriverError(self._trouble)
 
-    def read(self, what: str, entities: Iterable[Read]) -> list[Read]:
-        return self._call(_collect(self._switch, entities), f"could not say {what}")
+    # Calls. `what` is for the error's text.
+
+    def runs(self, pipeline: Pipeline) -> Runs:
+        return self._ask(lambda connection: connection.runs(pipeline), "could not say which program it runs")
+
+    def load(self, pipeline: Pipeline) -> None:
+        """Loads the program: tables are empty then, and registers zero."""
+        self._ask(lambda connection: _load(connection, pipeline), "did not take the program", LOAD_S_MAX + CALL_S_MAX)
+
+    def write(self, what: str, kind: str, entities: Sequence[p4r.Entity]) -> None:
+        """`kind`: "INSERT", "MODIFY" or "DELETE"; what is not there counts as deleted. In any order."""
+        verb = {"INSERT": "add", "MODIFY": "set", "DELETE": "remove"}[kind]
+        for first in range(0, len(entities), UPDATES_MAX):
+            part = entities[first : first + UPDATES_MAX]
+            self._ask(lambda connection, part=part: connection.write(kind, part), f"could not {verb} {what}")  # type: ignore[misc]
+
+    def read(self, what: str, entities: Sequence[p4r.Entity]) -> list[p4r.Entity]:
+        return self._ask(lambda connection: connection.read(entities), f"could not say {what}")
+
+    def send_packets(self, frames: Iterable[bytes]) -> None:
+        """Into the switch, by its CPU port."""
+        self._ask(lambda connection: connection.send_packets(frames), "took no packets")
 
     def close(self) -> None:
         """Idempotent. The switch goes on with what it has."""
         if self._closing:
             return
         self._closing = True
-        future = asyncio.run_coroutine_threadsafe(self._switch.__aexit__(None, None, None), self._loop)
-        try:
-            future.result(CLOSE_S_MAX)
-        except Exception as error:
-            log.debug("%s: closing the connection failed: %r", self, error)
-        self._stop_loop()
+        with contextlib.suppress(concurrent.futures.TimeoutError):
+            asyncio.run_coroutine_threadsafe(_cancel([self._keeper]), self._loop).result(CLOSE_S_MAX)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(CLOSE_S_MAX)
 
-    # Connecting.
+    # Staying connected: in the loop's thread.
 
-    def _connect(self, device: int, program: Program, connect_s_max: float) -> fy.Switch:
-        give_up_at = time.monotonic() + connect_s_max
+    async def _start(self) -> asyncio.Task[None]:
+        return asyncio.create_task(self._stay_connected())
+
+    async def _stay_connected(self) -> None:
+        pause_s = RETRY_S_MIN
         while True:
-            future = asyncio.run_coroutine_threadsafe(self._open(device, program), self._loop)
+            term = self._term
             try:
-                return future.result(ATTEMPT_S_MAX)
-            except fy.P4ClientError as error:
-                if error.code != fy.GRPCStatusCode.UNAVAILABLE or time.monotonic() >= give_up_at:
-                    raise DriverError(self._explain_connecting(error)) from error
-            except (concurrent.futures.TimeoutError, concurrent.futures.CancelledError):
-                future.cancel()
-                raise DriverError(
-                    f"{self} accepted a connection but did not get ready within {ATTEMPT_S_MAX:.0f} s: is that a "
-                    f"P4Runtime server? Look at its log"
-                ) from None
-            time.sleep(RETRY_PAUSE_S)
+                async with Connection(self.address, self._device, self._tls) as connection:
+                    await self._use(connection)
+            except (fy.P4ClientError, _SilentError, CredentialsError) as error:
+                self._lose(reason_of(error))
+            except Exception as error:  # whatever it is, it ends this connection and not the client
+                log.debug("%s: the connection ended with %r", self, error, exc_info=True)
+                self._lose(f"the connection broke ({error})")
+            pause_s = RETRY_S_MIN if self._term > term else min(2 * pause_s, RETRY_S_MAX)
+            await asyncio.sleep(pause_s)
 
-    async def _open(self, device: int, program: Program) -> fy.Switch:
-        switch = fy.Switch("switch", self.address, fy.SwitchOptions(device_id=device))
-        await switch.__aenter__()
+    async def _use(self, connection: Connection) -> None:
+        """Returns only by an exception."""
         try:
-            if not switch.is_primary:
-                raise DriverError(
-                    f"another controller programs {self} already (election id {switch.primary_id}): stop that one first"
-                )
-            if switch.p4info.exists:
-                # bmv2 keeps its multicast groups when a program is loaded, but its P4Runtime server forgets them.
-                await switch.delete(await _collect(switch, [fy.P4MulticastGroupEntry()]))
-            await self._load(switch, program)
-        except BaseException:
-            await switch.__aexit__(None, None, None)
-            raise
-        switch.ee.once(fy.SwitchEvent.CHANNEL_DOWN, self._note_loss)
-        return switch
+            standing = await asyncio.wait_for(self._shake_hands(connection), HANDSHAKE_S_MAX)
+        except asyncio.TimeoutError:
+            raise _SilentError(
+                f"it accepted a connection, but did not say within {HANDSHAKE_S_MAX:.0f} s who is primary: is that a "
+                f"P4Runtime server?"
+            ) from None
+        tasks = [asyncio.create_task(self._follow(connection)), asyncio.create_task(self._probe(connection))]
+        self._connection, self._reachable = connection, True
+        self._stand(standing)
+        try:
+            await asyncio.gather(*tasks)
+        finally:
+            self._connection = None
+            await _cancel(tasks)
 
-    async def _load(self, switch: fy.Switch, program: Program) -> None:
-        """By a request of our own, and not with finsy's options: those load a program only if the switch has another
-        one, or tell nobody but the log why it was refused."""
-        p4info = text_format.Parse(program.p4info, p4i.P4Info())
-        request = p4r.SetForwardingPipelineConfigRequest(
-            device_id=switch.device_id,
-            action=p4r.SetForwardingPipelineConfigRequest.VERIFY_AND_COMMIT,
-            config=fy.P4Schema(p4info, program.device_config).get_pipeline_config(),
-        )
-        request.election_id.low = switch.election_id
-        async with fy.P4Client(self.address) as client:
-            await client.request(request)
-        switch.p4info.set_p4info(p4info)
+    async def _shake_hands(self, connection: Connection) -> Standing:
+        await connection.bid(self._election_id)
+        standing = await connection.standing()
+        if standing.vacant and self._election_id != STANDBY_ID:
+            # The last primary, which is gone, had a higher id than our state knows of: it began anew since.
+            self._election_id = max(self._election_id, standing.election_id + 1)
+            await connection.bid(self._election_id)
+            standing = await connection.standing()
+        return standing
 
-    def _explain_connecting(self, error: fy.P4ClientError) -> str:
-        if error.code == fy.GRPCStatusCode.UNAVAILABLE:
-            return (
-                f"cannot reach {self}: {error.message}. Is the switch running (for bmv2: simple_switch_grpc), and is "
-                f"this its P4Runtime address?"
+    async def _follow(self, connection: Connection) -> None:
+        while True:
+            self._stand(await connection.standing())
+
+    async def _probe(self, connection: Connection) -> None:
+        while True:
+            await asyncio.sleep(PROBE_S)
+            try:
+                await asyncio.wait_for(connection.check_alive(), PROBE_ANSWER_S_MAX)
+            except asyncio.TimeoutError:
+                raise _SilentError(f"it did not answer for {PROBE_ANSWER_S_MAX:.0f} s") from None
+
+    def _stand(self, standing: Standing) -> None:
+        standby = self._election_id == STANDBY_ID
+        self._outranked = not standing.primary and not standing.vacant
+        ids = f"election id {standing.election_id}, and ours is {self._election_id}"
+        if standing.primary or (standing.vacant and standby):
+            self._set_trouble("")
+        elif standby:
+            self._set_trouble(f"this controller stands by: another one programs {self} ({ids})")
+        elif standing.vacant:
+            self._set_trouble(f"since {_now()} no controller programs {self} ({ids}): start this one again")
+        else:
+            self._set_trouble(
+                f"since {_now()} another controller programs {self} ({ids}): stop that one, and start this one again"
             )
-        return f"{self} did not take the program: {_reason(error)}"
 
-    def _note_loss(self, _switch: fy.Switch) -> None:
-        if not self._closing:
-            self._lost = f"the connection to {self} broke, so what it holds is unknown"
-            log.error("%s", self._lost)
+    def _lose(self, reason: str) -> None:
+        if self._reachable:
+            self._since = _now()
+        self._reachable = self._outranked = False
+        self._set_trouble(
+            f"{self} has been out of reach since {self._since}: {reason}. Is the switch running (for bmv2: "
+            f"simple_switch_grpc), and is this its P4Runtime address?"
+        )
 
-    # Calling.
+    def _set_trouble(self, trouble: str) -> None:
+        if trouble == self._trouble:
+            return
+        log.log(logging.WARNING if trouble else logging.INFO, "%s", trouble or f"{self} is ready")
+        with self._changed:
+            self._trouble = trouble
+            self._term += not trouble
+            self._changed.notify_all()
+        self.on_change()
 
-    def _call(self, coroutine: Coroutine[Any, Any, T], failure: str) -> T:
-        if self._lost or not self._switch.is_up:
-            coroutine.close()
-            raise DriverError(f"{self._lost or f'{self} is not connected'}: start the switch and this controller anew")
+    # Calling: from any thread.
+
+    def _ask(self, question: Callable[[Connection], Coroutine[Any, Any, T]], failure: str, s_max: float = 0) -> T:
+        if self._trouble or self._closing:
+            raise DriverError(self._trouble or f"{self} was left")
+        return self._call(self._answer(question), failure, s_max)
+
+    async def _answer(self, question: Callable[[Connection], Coroutine[Any, Any, T]]) -> T:
+        connection = self._connection
+        if connection is None:
+            raise _SilentError("the connection broke")
+        try:
+            return await question(connection)
+        except AssertionError:  # finsy's, for a request on a connection that was closed meanwhile
+            if connection is self._connection:
+                raise
+            raise _SilentError("the connection broke") from None
+
+    def _call(self, coroutine: Coroutine[Any, Any, T], failure: str, s_max: float = 0) -> T:
+        s_max = s_max or CALL_S_MAX
         future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
         try:
-            return future.result(CALL_S_MAX)
-        except fy.P4ClientError as error:
-            raise DriverError(f"{self} {failure}: {_reason(error)}") from error
-        except (concurrent.futures.TimeoutError, concurrent.futures.CancelledError):
+            return future.result(s_max)
+        except (fy.P4ClientError, _SilentError) as error:
+            raise DriverError(f"{self} {failure}: {reason_of(error)}") from error
+        except concurrent.futures.CancelledError:
+            raise DriverError(f"{self} {failure}: the connection broke") from None
+        except concurrent.futures.TimeoutError:
             future.cancel()
-            raise DriverError(f"{self} {failure}: it did not answer within {CALL_S_MAX:.0f} s") from None
+            raise DriverError(f"{self} {failure}: it did not answer within {s_max:.0f} s") from None
 
     def _run_loop(self) -> None:
         asyncio.set_event_loop(self._loop)
@@ -183,20 +283,32 @@ class Client:
             self._loop.run_until_complete(self._loop.shutdown_asyncgens())
         self._loop.close()
 
-    def _stop_loop(self) -> None:
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(CLOSE_S_MAX)
 
-
-async def _collect(switch: fy.Switch, entities: Iterable[Read]) -> list[Read]:
-    answers: Any = switch.read(entities)  # mypy takes finsy's stub of an async generator for a coroutine
-    return [entity async for entity in answers]
-
-
-def _reason(error: fy.P4ClientError) -> str:
+def reason_of(error: BaseException) -> str:
     """What the switch said: of a batch, the first update that failed, and how many more did."""
+    if not isinstance(error, fy.P4ClientError):
+        return str(error)
     if not error.details:
         return f"{error.message or 'no reason given'} ({error.code.name})"
     first = next(iter(error.details.values()))
     more = f", and {len(error.details) - 1} more failed" if len(error.details) > 1 else ""
     return f"{first.message or 'no reason given'} ({first.canonical_code.name}){more}"
+
+
+async def _cancel(tasks: Sequence[asyncio.Task[None]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _load(connection: Connection, pipeline: Pipeline) -> None:
+    if await connection.runs(pipeline) is not Runs.NOTHING:
+        # bmv2 keeps its multicast groups when a program is loaded, but its P4Runtime server forgets them.
+        all_groups = p4r.Entity()
+        all_groups.packet_replication_engine_entry.multicast_group_entry.multicast_group_id = 0
+        await connection.write("DELETE", await connection.read([all_groups]))
+    await connection.load(pipeline)
+
+
+def _now() -> str:
+    return datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import finsy as fy
 
+from wiresum.controller.config import Host
 from wiresum.controller.driver import JobEntry
-from wiresum.controller.p4runtime.host import Host
 
 
 def entries(job: JobEntry, hosts: Sequence[Host]) -> list[fy.P4TableEntry]:

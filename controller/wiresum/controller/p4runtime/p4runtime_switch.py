@@ -1,165 +1,261 @@
-"""A switch that runs our P4 program, as the controller's `SwitchDriver`.
+"""A switch that runs our P4 program, as the controller's `SwitchDriver`: bmv2, a Tofino, or the software switch with
+its P4Runtime server.
 
-What a job needs is written stage by stage, each in the module of its name. A job comes into effect with its entries in
-`admit`, which are written last and removed first: while they are there, everything behind them is.
-
-Registers cannot be written over P4Runtime, so a cell is not made older than a job's first round, as the protocol wants
-of an admission. It is older all the same: registers are zeros when the program is loaded, which `Client` does at its
-start, and from then on leases of a slot have ever newer rounds, beginning with 1. What serial numbers cannot tell is a
-round that is half the circle newer than a cell which nobody ever used, so beyond that no job is admitted any more.
+What it should hold is a function of configuration and jobs (`desired`); what to change for that, of what it holds
+(`difference`). Admission and eviction of one job are the difference between nothing and that job's entries.
 """
 
 from __future__ import annotations
 
 import contextlib
-import logging
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+import secrets
+import time
+from collections.abc import Callable, Iterable, Sequence
 
-from wiresum.controller.driver import DriverError, Endpoint, JobCounters, JobEntry, Sizes
-from wiresum.controller.p4runtime import admit, count, deliver, forward, own
-from wiresum.controller.p4runtime.client import Client
-from wiresum.controller.p4runtime.host import Host
+from wiresum.controller.driver import DriverError, Endpoint, JobCounters, JobEntry, Reconciled, Sizes
+from wiresum.controller.p4runtime import count, desired, wash
+from wiresum.controller.p4runtime.client import READY_S_MAX, Client
+from wiresum.controller.p4runtime.connection import Runs
+from wiresum.controller.p4runtime.difference import GROUP, Batch, Entry, difference
+from wiresum.controller.p4runtime.tables import Tables
+from wiresum.controller.p4runtime.target import PIPE_PORTS, Target
 
-if TYPE_CHECKING:
-    from wiresum.compiled import Program
-
-log = logging.getLogger(__name__)
-
-ROUND_FIRST_MAX = (1 << 31) - 1
-"""The newest round that is newer than 0, the round of a cell that was never used: RFC 1982."""
+WASH_ATTEMPTS = 3
+WASH_BATCH_S_MAX = 5.0
+"""For 256 packets to be counted."""
+WASH_POLL_S = 0.005
 
 
 class P4RuntimeSwitch:
-    """A switch, its own address in the workers' network, and the hosts at its ports.
+    """From construction, which does not wait for the switch, to `close`. Workers can only be on the target's hosts, if
+    it has ports: such a switch admits a packet by its port, and addresses a RESULT to a MAC."""
 
-    Workers can only be on these hosts: the switch admits a packet by its port, and addresses a RESULT to a MAC. The
-    client stays the caller's: close it after `close`.
-    """
-
-    def __init__(self, client: Client, program: Program, *, address: str, mac: str, hosts: Sequence[Host]) -> None:
-        self._client = client
-        self._program = program
-        self._address = address
-        self._hosts = {host.address: host for host in hosts}
-        self._rows_free = list(range(1, program.job_rows))
-        self._jobs: dict[int, tuple[JobEntry, int]] = {}
-        """Those that are admitted, by number, with their rows."""
+    def __init__(self, target: Target, *, election_id: int, on_change: Callable[[], None] = lambda: None) -> None:
+        self._target = target
+        self._addresses = {host.address for host in target.hosts}
+        self._jobs: dict[int, JobEntry] = {}
+        """Those that are admitted, by number."""
         self._ended: dict[int, JobCounters] = {}
         """The last counters of those that were evicted."""
-        self._rounds_used_up = False
-        client.insert("its own address", [own.entry(address, mac)])
-        client.insert("the group of ports for floods", [forward.flood_group(hosts)])
-        client.insert("the hosts' MAC addresses", forward.entries(hosts))
+        self._term_reconciled = -1
+        self._client = Client(
+            target.p4runtime, target.device, election_id=election_id, tls=target.tls, on_change=on_change
+        )
+        self.tables = Tables(self._client, target.pipeline)
+        """What the switch holds, for whoever looks after it."""
 
     @property
     def name(self) -> str:
-        return f"P4 switch at {self._client.address}"
+        return self._target.name
 
     @property
-    def lost(self) -> str:
-        """Why the switch cannot be reached any more; empty while it can."""
-        return self._client.lost
+    def kind(self) -> str:
+        return self._target.kind
 
     @property
     def sizes(self) -> Sizes:
-        rows = self._program.job_rows - 1
-        return Sizes(slots=self._program.slots, lanes_max=self._program.lanes, jobs_max=rows)
+        pipeline = self._target.pipeline
+        return Sizes(slots=pipeline.slots, lanes_max=pipeline.lanes, jobs_max=pipeline.job_rows - 1)
 
     @property
     def endpoint(self) -> Endpoint:
-        return Endpoint(self._address, own.DATA_PORT)
+        return Endpoint(self._target.address, self._target.port)
 
-    def admit(self, entry: JobEntry) -> None:
-        hosts = self._check(entry)
-        ports = [host.port for host in hosts]
-        row = self._rows_free[0]
-        what = f"for job {entry.job}"
+    @property
+    def trouble(self) -> str:
+        return self._client.trouble
+
+    @property
+    def on_change(self) -> Callable[[], None]:
+        return self._client.on_change
+
+    @on_change.setter
+    def on_change(self, on_change: Callable[[], None]) -> None:
+        self._client.on_change = on_change
+
+    @property
+    def outranked(self) -> bool:
+        """Does another controller program the switch, as far as is known?"""
+        return self._client.outranked
+
+    @property
+    def election_id(self) -> int:
+        return self._client.election_id
+
+    def wait_ready(self, s_max: float = READY_S_MAX) -> None:
+        """Until there is no trouble; a `DriverError` says what it is if that takes too long."""
+        self._client.wait_ready(s_max)
+
+    def reaches(self, address: str) -> bool:
+        return not self._target.has_ports or address in self._addresses
+
+    def results_group(self, job: int) -> Endpoint | None:
+        """The program addresses each RESULT to its worker."""
+        return None
+
+    def reconcile(self, entries: Sequence[JobEntry]) -> Reconciled:
+        for entry in entries:
+            self._check(entry)
+        term = self._client.term
+        if self._client.runs(self._target.pipeline) is not Runs.OURS:
+            self._client.load(self._target.pipeline)
+        held = self.tables.held()
+        # Who has never been reconciled since its program was loaded has no address, which comes last.
+        reloaded = not any(entry.stage == "own" for entry in held)
+        if reloaded and entries:
+            return Reconciled(reloaded=True)
+        batches = difference(held, self.tables.normal(desired.everything(self._target, entries)))
+        for batch in batches:
+            self._apply(batch)
+        self._jobs = {entry.job: entry for entry in entries}
+        self._term_reconciled = term
+        return Reconciled(reloaded, tuple(line for batch in batches for line in batch.lines()))
+
+    def admit(self, entry: JobEntry, *, wash: bool = False) -> None:
+        self._check_reconciled()
+        assert entry.job < self.sizes.jobs_max, f"there is no job {entry.job}"
+        assert entry.job not in self._jobs, f"job {entry.job} is admitted already"
+        self._check(entry)
+        self._check_room("admit", entry, lambda job: job.workers * job.threads)
+        self._check_room("deliver", entry, lambda job: job.workers)
+        if wash:
+            self._wash(entry)
+        wanted = self.tables.normal(desired.of_job(self._target, entry))
+        self._reset_counters(entry.job)
         try:
-            self._client.modify(f"counters {what}", count.resets(row))
-            self._client.insert(f"delivery {what}", deliver.entries(entry, hosts))
-            self._client.insert(f"the multicast group {what}", [deliver.group(row, ports)])
-            self._client.insert(f"admission {what}", admit.entries(entry, row, ports))
+            for batch in difference([], wanted):
+                self._apply(batch, f"for job {entry.job}")
         except DriverError:
             with contextlib.suppress(DriverError):  # the first error is the one to tell
-                self._remove(entry, row)
+                self._remove(wanted, entry)
             raise
-        self._rows_free.pop(0)
-        self._jobs[entry.job] = entry, row
+        self._jobs[entry.job] = entry
         self._ended.pop(entry.job, None)
 
     def evict(self, job: int) -> None:
+        self._check_reconciled()
         if job not in self._jobs:
             return
-        entry, row = self._jobs[job]
-        counters = self._remove(entry, row)
+        entry = self._jobs[job]
+        counters = self._remove(self.tables.normal(desired.of_job(self._target, entry)), entry)
         del self._jobs[job]
-        self._rows_free.append(row)  # the last in turn, so that a row comes back late
         self._ended[job] = counters
 
     def counters(self, job: int) -> JobCounters:
         if job in self._jobs:
-            entry, row = self._jobs[job]
-            return self._read(row, entry.workers)
+            return self._count(desired.row(job), self._jobs[job].workers)
         return self._ended.get(job, JobCounters())
 
     def stray(self) -> JobCounters:
-        """Packets that belong to no job, by reason."""
-        return self._read(count.ROW_STRAY, 0)
+        return self._count(count.ROW_STRAY, 0)
 
     def close(self) -> None:
-        """The switch forgets the jobs that it still has, if it can be reached."""
-        for job in list(self._jobs):
-            try:
-                self.evict(job)
-            except DriverError as error:
-                log.warning("job %d stays in the switch: %s", job, error)
+        self._client.close()
 
-    def _check(self, entry: JobEntry) -> list[Host]:
-        """The hosts of the job's workers, in order of rank. A `DriverError` if the switch cannot take the job."""
-        if entry.lanes != self._program.lanes:
+    # Whether it can.
+
+    def _check_reconciled(self) -> None:
+        if self._client.trouble:
+            raise DriverError(self._client.trouble)
+        if self._client.term != self._term_reconciled:
+            raise DriverError(f"{self.name} has not been reconciled since it came back: it will be, in a moment")
+
+    def _check(self, entry: JobEntry) -> None:
+        lanes = self._target.pipeline.lanes
+        if entry.lanes != lanes:
             raise DriverError(
-                f"{self.name} sums packets of {self._program.lanes} words and no others, but the job's workers agreed "
+                f"{self.name} sums packets of {lanes} words and no others, but the job's workers agreed "
                 f"on {entry.lanes}: leave WIRESUM_LANES unset, and give the network an MTU that holds such packets"
             )
-        unknown = sorted({endpoint.address for endpoint in entry.endpoints} - self._hosts.keys())
-        if unknown:
+        try:
+            pipes = {self._target.pipe(host.port) for host in desired.hosts(self._target, entry)}
+        except ValueError as error:
+            raise DriverError(str(error)) from None
+        if len(pipes) > 1:
             raise DriverError(
-                f"{self.name} knows no host with the address {', '.join(unknown)}: add it to the controller's "
-                f"configuration, or set WIRESUM_ADDRESS at the worker to one that is there"
+                f"the job's workers are at ports of the pipes {', '.join(map(str, sorted(pipes)))} of {self.name}, and "
+                f"each pipe sums for itself: all workers of a job must be at ports of one pipe (port // {PIPE_PORTS})"
             )
-        self._check_room("admit", entry, lambda job: job.workers * job.threads)
-        self._check_room("deliver", entry, lambda job: job.workers)
-        self._rounds_used_up |= entry.round_first > ROUND_FIRST_MAX
-        if self._rounds_used_up:
-            raise DriverError(
-                f"these slots of {self.name} have had so many jobs that no round number is left that is newer than "
-                f"all before: start the controller anew when no job runs, which loads the switch's program again"
-            )
-        assert self._rows_free, "there are as many rows as `sizes` says jobs"
-        assert entry.job not in self._jobs, f"job {entry.job} is admitted already"
-        return [self._hosts[endpoint.address] for endpoint in entry.endpoints]
 
     def _check_room(self, table: str, entry: JobEntry, entries_of: Callable[[JobEntry], int]) -> None:
         """The switch would refuse too, but bmv2 does not say why."""
-        used, wanted = sum(entries_of(job) for job, _ in self._jobs.values()), entries_of(entry)
-        if used + wanted > self._client.room(table):
+        room = self.tables.room(table)
+        used, wanted = sum(entries_of(job) for job in self._jobs.values()), entries_of(entry)
+        if used + wanted > room:
             raise DriverError(
-                f"table {table} of {self.name} has room for {self._client.room(table)} entries; {used} are taken and "
+                f"table {table} of {self.name} has room for {room} entries; {used} are taken and "
                 f"this job needs {wanted}: give the workers fewer threads (WIRESUM_THREADS), or wait until another "
                 f"job ends"
             )
 
-    def _remove(self, entry: JobEntry, row: int) -> JobCounters:
+    # What it does.
+
+    def _apply(self, batch: Batch, of: str = "") -> None:
+        write = {"INSERT": self.tables.insert, "MODIFY": self.tables.modify, "DELETE": self.tables.delete}[batch.kind]
+        what = f"the multicast group {of}" if batch.stage == GROUP else f"entries of table {batch.stage} {of}"
+        write(what.rstrip(), [entry.entity for entry in batch.entries])
+
+    def _remove(self, entries: Iterable[Entry], job: JobEntry) -> JobCounters:
         """Whatever the switch has of a job; may be repeated. Returns its last counters."""
-        hosts = [self._hosts[endpoint.address] for endpoint in entry.endpoints]
-        ports = [host.port for host in hosts]
-        what = f"of job {entry.job}"
-        self._client.delete(f"admission {what}", admit.entries(entry, row, ports))
-        counters = self._read(row, entry.workers)
-        self._client.delete(f"the multicast group {what}", [deliver.group(row, ports)])
-        self._client.delete(f"delivery {what}", deliver.entries(entry, hosts))
+        counters = JobCounters()
+        for batch in difference(entries, []):
+            self._apply(batch, f"of job {job.job}")
+            if batch.stage == "admit":  # what comes now is not counted for this job any more
+                counters = self._count(desired.row(job.job), job.workers)
         return counters
 
-    def _read(self, row: int, workers: int) -> JobCounters:
-        return count.decode(self._client.read("what it counted", count.reads(row)), workers)
+    def _wash(self, entry: JobEntry) -> None:
+        """`wash` has the theory."""
+        pipe, reached = (
+            self._target.pipe(desired.hosts(self._target, entry)[0].port),
+            self._target.pipe(self._target.cpu_port),
+        )
+        if pipe != reached:
+            raise DriverError(
+                f"{self.name} may hold anything in the cells of pipe {pipe}, and packets of the controller come in at "
+                f"pipe {reached}: restart the switch, which ends its jobs"
+            )
+        for _ in range(WASH_ATTEMPTS):
+            self._reset_counters(entry.job)
+            key = secrets.randbits(32)
+            door = [wash.entry(entry, desired.row(entry.job), key, self._target.address, self._target.cpu_port)]
+            self.tables.insert("the entry for washing cells", door)
+            try:
+                if self._wash_once(entry, key):
+                    return
+            finally:
+                self.tables.delete("the entry for washing cells", door)
+        raise DriverError(
+            f"{self.name} may hold anything in the cells of slots {entry.slot_base} to "
+            f"{entry.slot_base + entry.slots - 1}, and does not take in the packets that would make them older than "
+            f"this job: it must take in what a controller sends (PacketOut) at port {self._target.cpu_port} (for bmv2: "
+            f"simple_switch_grpc ... -- --cpu-port {self._target.cpu_port}); or restart the switch, which ends its jobs"
+        )
+
+    def _wash_once(self, entry: JobEntry, key: int) -> bool:
+        row, sent, stale = desired.row(entry.job), 0, 0
+        for step, frames in wash.batches(entry, key, self._target.address):
+            self._client.send_packets(frames)
+            sent += len(frames)
+            counters = self._await_counted(row, sent)
+            if wash.counted(counters) != sent:
+                return False
+            if step < len(wash.STEPS) - 1:
+                stale = counters.packets["stale"]
+            elif counters.packets["stale"] != stale:
+                return False
+        return True
+
+    def _await_counted(self, row: int, packets: int) -> JobCounters:
+        give_up_at = time.monotonic() + WASH_BATCH_S_MAX
+        while True:
+            counters = self._count(row, 0)
+            if wash.counted(counters) >= packets or time.monotonic() > give_up_at:
+                return counters
+            time.sleep(WASH_POLL_S)
+
+    def _reset_counters(self, job: int) -> None:
+        self.tables.modify(f"the counters of job {job}", count.resets(desired.row(job)))
+
+    def _count(self, row: int, workers: int) -> JobCounters:
+        return count.decode(self.tables.read("what it counted", count.reads(row)), workers)

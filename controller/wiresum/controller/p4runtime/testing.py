@@ -1,180 +1,106 @@
-"""For tests of whatever drives a switch over P4Runtime: a switch that keeps entries and forwards nothing.
-
-What a real switch makes of the entries is the matter of bmv2_tests; here it matters which requests come, in what
-order, and what becomes of errors.
-"""
+"""For tests of whatever drives a switch over P4Runtime: a proxy before a real P4Runtime server, which writes down what
+it is asked, and has the faults that a real one has only by accident."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent import futures
 from typing import Any
 
 import grpc
-from finsy.proto import p4r, p4r_grpc, rpc_code, rpc_status
+from finsy.proto import p4r
 
-THREADS = 8
+from wiresum.controller.p4runtime import device_config
+
+THREADS = 32
 STOP_S_MAX = 1.0
+_SERVICE = "/p4.v1.P4Runtime/"
+_STREAMING = {"Read": (False, True), "StreamChannel": (True, True)}
+"""Do requests, and answers, come in streams? Else neither."""
 
 
-class FakeSwitch(p4r_grpc.P4RuntimeServicer):
-    """Serves at a port of 127.0.0.1, a free one unless given, from construction to `stop`."""
+class Proxy:
+    """Serves at a port of 127.0.0.1, a free one unless given, from construction to `stop`; the server behind it is at
+    `target`, and lives on."""
 
-    def __init__(self, port: int = 0) -> None:
-        self.config: p4r.ForwardingPipelineConfig | None = None
-        self.configs = 0
-        """How often a program was loaded."""
-        self.entities: dict[bytes, p4r.Entity] = {}
-        """Table entries and multicast groups, by `_key`."""
-        self.groups: dict[int, list[tuple[int, int]]] = {}
-        """What the replication engine copies to: ports and instances. Loading a program leaves it, as in bmv2."""
-        self.counters: dict[tuple[int, int], int] = {}
-        """Packets, by counter and index."""
+    def __init__(self, target: str, port: int = 0) -> None:
         self.log: list[tuple[str, str]] = []
-        """Every update that was made: what was done, and to which table, "group" or "counter"."""
-        self.capacities: dict[str, int] = {}
-        """Entries that a table has room for, if that is tested."""
-        self.refuses_deletions = False
+        """Every update that was asked for: what was to be done, and to which table, "group" or "counter"."""
+        self.loads = 0
+        """How often a program was to be loaded."""
+        self.refuses: Callable[[str, str], bool] = lambda _kind, _place: False
+        """A Write with such an update is answered with INTERNAL, and changes nothing."""
         self.answering = threading.Event()
-        """Cleared: no Write is answered until it is set."""
+        """Cleared: nothing is answered any more until it is set."""
         self.answering.set()
-        self._tables: dict[int, str] = {}
-        self._primary = 0
-        self._streams: dict[int, int] = {}
-        self._streams_opened = 0
-        self._server: Any = grpc.server(futures.ThreadPoolExecutor(THREADS))
-        p4r_grpc.add_P4RuntimeServicer_to_server(self, self._server)
+        self._stopped = False
+        self._tables = {table.preamble.id: table.preamble.alias for table in device_config.bmv2().p4info.tables}
+        self._channel = grpc.insecure_channel(target, options=[("grpc.use_local_subchannel_pool", 1)])
+        self._server: Any = grpc.server(futures.ThreadPoolExecutor(THREADS), handlers=[self])
         self.address = f"127.0.0.1:{self._server.add_insecure_port(f'127.0.0.1:{port}')}"
         self._server.start()
 
     def stop(self) -> None:
+        """Idempotent. All connections break, and what was not answered is not passed on."""
+        self._stopped = True
+        stopped = self._server.stop(0)
         self.answering.set()
-        self._server.stop(STOP_S_MAX / 2).wait(STOP_S_MAX)
+        stopped.wait(STOP_S_MAX)
+        self._channel.close()
 
-    def entries(self, table: str) -> list[p4r.TableEntry]:
-        assert self.config is not None
-        found = [entity.table_entry for entity in self.entities.values() if self._place(entity) == table]
-        return sorted(found, key=lambda entry: entry.SerializeToString(deterministic=True))
+    def service(self, handler_call_details: Any) -> Any:
+        method = handler_call_details.method
+        if not method.startswith(_SERVICE):
+            return None
+        streams = _STREAMING.get(method.removeprefix(_SERVICE), (False, False))
+        if streams == (False, False):
+            return grpc.unary_unary_rpc_method_handler(lambda request, context: self._pass(method, request, context))
+        call = self._channel.unary_stream(method) if streams == (False, True) else self._channel.stream_stream(method)
+        made = (
+            grpc.unary_stream_rpc_method_handler if streams == (False, True) else grpc.stream_stream_rpc_method_handler
+        )
+        return made(lambda request, context: self._stream(call, request, context))
 
-    # The service.
-
-    def Capabilities(self, request: object, context: object) -> p4r.CapabilitiesResponse:  # noqa: N802
-        return p4r.CapabilitiesResponse(p4runtime_api_version="1.3.0")
-
-    def StreamChannel(  # noqa: N802
-        self, requests: Iterator[p4r.StreamMessageRequest], context: Any
-    ) -> Iterator[p4r.StreamMessageResponse]:
-        self._streams_opened += 1
-        stream = self._streams_opened
+    def _pass(self, method: str, request: bytes, context: Any) -> bytes:
+        self._wait(context)
+        if method.endswith("/Write"):
+            self._note(p4r.WriteRequest.FromString(request), context)
+        self.loads += method.endswith("/SetForwardingPipelineConfig")
         try:
-            for request in requests:
-                election_id = request.arbitration.election_id.low
-                if any(taken == election_id for other, taken in self._streams.items() if other != stream):
-                    context.abort(grpc.StatusCode.INVALID_ARGUMENT, "Election id already exists")
-                self._streams[stream] = election_id
-                self._primary = max(self._streams.values())
-                code = rpc_code.OK if election_id == self._primary else rpc_code.ALREADY_EXISTS
-                response = p4r.StreamMessageResponse()
-                response.arbitration.device_id = request.arbitration.device_id
-                response.arbitration.election_id.low = self._primary
-                response.arbitration.status.code = code
-                yield response
-        finally:
-            self._streams.pop(stream, None)
-            self._primary = max(self._streams.values(), default=0)
+            answer: bytes = self._channel.unary_unary(method)(request)
+            return answer
+        except grpc.RpcError as error:
+            _abort(error, context)
+            raise
 
-    def SetForwardingPipelineConfig(  # noqa: N802
-        self, request: p4r.SetForwardingPipelineConfigRequest, context: Any
-    ) -> p4r.SetForwardingPipelineConfigResponse:
-        self._check_primary(request.election_id.low, context)
-        self.config = request.config
-        self._tables = {table.preamble.id: table.preamble.alias for table in request.config.p4info.tables}
-        self.configs += 1
-        self.entities.clear()
-        self.counters.clear()
-        self.log.clear()
-        return p4r.SetForwardingPipelineConfigResponse()
+    def _stream(self, call: Any, request: object, context: Any) -> Iterator[bytes]:
+        self._wait(context)
+        answers = call(request)
+        context.add_callback(answers.cancel)
+        try:
+            yield from answers
+        except grpc.RpcError as error:
+            if context.is_active():
+                _abort(error, context)
 
-    def GetForwardingPipelineConfig(  # noqa: N802
-        self, request: object, context: object
-    ) -> p4r.GetForwardingPipelineConfigResponse:
-        return p4r.GetForwardingPipelineConfigResponse(config=self.config)
-
-    def Write(self, request: p4r.WriteRequest, context: Any) -> p4r.WriteResponse:  # noqa: N802
-        self._check_primary(request.election_id.low, context)
+    def _wait(self, context: Any) -> None:
         self.answering.wait()
-        errors = [self._update(update) for update in request.updates]
-        if any(error.canonical_code != rpc_code.OK for error in errors):
-            status = rpc_status.Status(code=rpc_code.UNKNOWN)
-            for error in errors:
-                status.details.add().Pack(error)
-            context.set_trailing_metadata((("grpc-status-details-bin", status.SerializeToString()),))
-            context.abort(grpc.StatusCode.UNKNOWN, "")
-        return p4r.WriteResponse()
+        if self._stopped or not context.is_active():
+            raise ConnectionAbortedError("who asked is gone")
 
-    def Read(self, request: p4r.ReadRequest, context: object) -> Iterator[p4r.ReadResponse]:  # noqa: N802
-        response = p4r.ReadResponse()
-        for asked in request.entities:
-            if asked.HasField("packet_replication_engine_entry"):  # all of them
-                response.entities.extend(entity for entity in self.entities.values() if self._place(entity) == "group")
-            else:
-                counter = response.entities.add().counter_entry
-                counter.CopyFrom(asked.counter_entry)
-                counter.data.packet_count = self.counters.get((counter.counter_id, counter.index.index), 0)
-        yield response
-
-    # What it keeps.
-
-    def _check_primary(self, election_id: int, context: Any) -> None:
-        if election_id != self._primary:
-            context.abort(grpc.StatusCode.PERMISSION_DENIED, "Not primary")
-
-    def _update(self, update: p4r.Update) -> p4r.Error:
-        kind, place = p4r.Update.Type.Name(update.type), self._place(update.entity)
-        key = self._key(update.entity)
-        if place == "counter":
-            entry = update.entity.counter_entry
-            self.counters[entry.counter_id, entry.index.index] = entry.data.packet_count
-        elif kind == "INSERT":
-            if key in self.entities:
-                return p4r.Error(canonical_code=rpc_code.ALREADY_EXISTS, message="Match entry exists")
-            if place in self.capacities and len(self.entries(place)) >= self.capacities[place]:
-                return p4r.Error(canonical_code=rpc_code.RESOURCE_EXHAUSTED, message="Table is full")
-            self.entities[key] = update.entity
-            self._replicate(update.entity)
-        elif key not in self.entities:
-            return p4r.Error(canonical_code=rpc_code.NOT_FOUND, message="Cannot find match entry")
-        elif kind == "DELETE" and self.refuses_deletions:
-            return p4r.Error(canonical_code=rpc_code.INTERNAL, message="Out of order")
-        elif kind == "DELETE":
-            del self.entities[key]
-            self.groups.pop(
-                update.entity.packet_replication_engine_entry.multicast_group_entry.multicast_group_id, None
-            )
-        else:
-            self.entities[key] = update.entity
-        self.log.append((kind, place))
-        return p4r.Error(canonical_code=rpc_code.OK)
-
-    def _replicate(self, entity: p4r.Entity) -> None:
-        group = entity.packet_replication_engine_entry.multicast_group_entry
-        if group.multicast_group_id:
-            copies = self.groups.setdefault(group.multicast_group_id, [])
-            copies += [(replica.egress_port, replica.instance) for replica in group.replicas]
+    def _note(self, request: p4r.WriteRequest, context: Any) -> None:
+        updates = [(p4r.Update.Type.Name(update.type), self._place(update.entity)) for update in request.updates]
+        if any(self.refuses(*update) for update in updates):
+            context.abort(grpc.StatusCode.INTERNAL, "Out of order")
+        self.log += updates
 
     def _place(self, entity: p4r.Entity) -> str:
         if entity.HasField("table_entry"):
-            return self._tables[entity.table_entry.table_id]
+            return str(self._tables[entity.table_entry.table_id])
         return "group" if entity.HasField("packet_replication_engine_entry") else "counter"
 
-    def _key(self, entity: p4r.Entity) -> bytes:
-        """What makes two entities the same entry: all but action and replicas."""
-        key = p4r.Entity()
-        key.CopyFrom(entity)
-        if key.HasField("table_entry"):
-            key.table_entry.ClearField("action")
-        elif key.HasField("packet_replication_engine_entry"):
-            key.packet_replication_engine_entry.multicast_group_entry.ClearField("replicas")
-        serialised: bytes = key.SerializeToString(deterministic=True)
-        return serialised
+
+def _abort(error: Any, context: Any) -> None:
+    context.set_trailing_metadata(tuple(error.trailing_metadata() or ()))
+    context.abort(error.code(), error.details())

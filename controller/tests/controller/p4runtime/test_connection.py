@@ -1,0 +1,92 @@
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import os
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+import finsy as fy
+import pytest
+from finsy.proto import p4r
+
+from wiresum.controller.p4runtime import Pipeline, own
+from wiresum.controller.p4runtime.connection import Connection, Runs, Standing
+
+DEVICE = 64 * os.getpid() + 62
+T = TypeVar("T")
+
+
+def with_connection(address: str, use: Callable[[Connection], Awaitable[T]]) -> T:
+    async def run() -> T:
+        async with Connection(address, DEVICE, None) as connection:
+            return await use(connection)
+
+    return asyncio.run(run())
+
+
+def test_what_runs_is_told_by_the_cookie(server: str, pipeline: Pipeline) -> None:
+    async def use(connection: Connection) -> None:
+        assert await connection.runs(pipeline) is Runs.NOTHING
+        await connection.bid(2)
+        assert (await connection.standing()).primary
+        await connection.load(pipeline)
+        assert await connection.runs(pipeline) is Runs.OURS
+        other = dataclasses.replace(pipeline, device_config=pipeline.device_config + b" ")
+        assert await connection.runs(other) is Runs.ANOTHER
+
+    with_connection(server, use)
+
+
+def test_a_switch_that_keeps_no_cookie_is_known_by_its_p4info(server: str, pipeline: Pipeline) -> None:
+    async def use(connection: Connection) -> None:
+        await connection.bid(2)
+        await connection.standing()
+        config = p4r.ForwardingPipelineConfig(p4info=pipeline.p4info, p4_device_config=pipeline.device_config)
+        request = p4r.SetForwardingPipelineConfigRequest(
+            device_id=DEVICE, action=p4r.SetForwardingPipelineConfigRequest.VERIFY_AND_COMMIT, config=config
+        )
+        request.election_id.low = 2
+        await connection._client.request(request)
+        assert await connection.runs(pipeline) is Runs.OURS
+        info = type(pipeline.p4info)()
+        info.CopyFrom(pipeline.p4info)
+        info.tables[0].size += 1
+        assert await connection.runs(dataclasses.replace(pipeline, p4info=info)) is Runs.ANOTHER
+
+    with_connection(server, use)
+
+
+def test_who_is_primary_is_told_to_all(server: str) -> None:
+    async def use(first: Connection) -> None:
+        await first.bid(5)
+        assert await first.standing() == Standing(5, primary=True, vacant=False)
+        async with Connection(server, DEVICE, None) as second:
+            await second.bid(4)
+            assert await second.standing() == Standing(5, primary=False, vacant=False)
+            await second.bid((1 << 64) + 1)
+            assert await second.standing() == Standing((1 << 64) + 1, primary=True, vacant=False)
+            assert await first.standing() == Standing((1 << 64) + 1, primary=False, vacant=False)
+        assert await first.standing() == Standing((1 << 64) + 1, primary=False, vacant=True)
+
+    with_connection(server, use)
+
+
+def test_reading_needs_no_arbitration_and_writing_does(server: str, pipeline: Pipeline, schema: fy.P4Schema) -> None:
+    entity = own.entry("10.0.0.1", "02:00:00:00:00:01").encode(schema)
+
+    async def load(connection: Connection) -> None:
+        await connection.bid(2)
+        await connection.standing()
+        await connection.load(pipeline)
+        await connection.write("INSERT", [entity])
+
+    async def use(connection: Connection) -> None:
+        await connection.check_alive()
+        assert len(await connection.read([fy.P4TableEntry("own").encode(schema)])) == 1
+        with pytest.raises(fy.P4ClientError) as refused:
+            await connection.write("DELETE", [entity])
+        assert refused.value.code == fy.GRPCStatusCode.PERMISSION_DENIED
+
+    with_connection(server, load)
+    with_connection(server, use)

@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+import dataclasses
+
+import finsy as fy
+import pytest
+
+from wiresum.controller import Endpoint, JobEntry
+from wiresum.controller.p4runtime import Host, Pipeline, Target, desired
+from wiresum.controller.p4runtime.forward import FLOOD_GROUP
+
+
+@pytest.fixture
+def target(hosts: tuple[Host, ...], pipeline: Pipeline) -> Target:
+    return Target("leaf", "bmv2", "unused", 0, pipeline, "10.0.0.1", "02:00:0a:00:00:01", hosts)
+
+
+def places(entities: list[desired.Entity]) -> dict[str, int]:
+    names = [entity.table_id if isinstance(entity, fy.P4TableEntry) else "group" for entity in entities]
+    return {name: names.count(name) for name in names}
+
+
+def test_a_configuration_is_the_switchs_address_and_its_hosts(target: Target) -> None:
+    assert places(desired.of_configuration(target)) == {"own": 1, "group": 1, "forward": 32}
+
+
+def test_a_job_has_an_entry_for_each_worker_and_thread_in_the_row_of_its_number(target: Target, job: JobEntry) -> None:
+    entities = desired.of_job(target, job)
+    assert places(entities) == {"deliver": 3, "group": 1, "admit": 6}
+    for entity in entities:
+        if isinstance(entity, fy.P4MulticastGroupEntry):
+            assert entity.multicast_group_id == 8
+            assert list(entity.replicas) == [(0, 0), (1, 1), (2, 2)]
+        elif entity.table_id == "admit":
+            assert isinstance(entity.action, fy.P4TableAction)
+            assert (entity.action.args["row"], entity.action.args["group"]) == (8, 8)
+
+
+def test_rows_and_groups_of_all_jobs_are_apart_from_strays_and_floods(target: Target) -> None:
+    rows = [desired.row(job) for job in range(target.pipeline.job_rows - 1)]
+    assert min(rows) == 1
+    assert max(rows) == target.pipeline.job_rows - 1 < FLOOD_GROUP
+    assert len(set(rows)) == len(rows)
+
+
+def test_the_same_jobs_in_any_order_want_the_same(target: Target, job: JobEntry) -> None:
+    other = dataclasses.replace(job, job=3)
+    one, two = desired.everything(target, [job, other]), desired.everything(target, [other, job])
+    assert sorted(map(repr, one)) == sorted(map(repr, two))
+
+
+def test_addresses_that_are_no_hosts_are_named(target: Target, job: JobEntry) -> None:
+    strangers = (job.endpoints[0], Endpoint("10.9.9.9", 1), Endpoint("10.8.8.8", 1))
+    with pytest.raises(ValueError, match=r"leaf knows no host with the address 10\.8\.8\.8, 10\.9\.9\.9: add it"):
+        desired.of_job(target, dataclasses.replace(job, endpoints=strangers))
+
+
+def test_a_switch_without_ports_needs_no_hosts(target: Target, job: JobEntry) -> None:
+    software = dataclasses.replace(target, kind="software", hosts=())
+    assert places(desired.of_configuration(software)) == {"own": 1}
+    assert places(desired.of_job(software, job)) == {"deliver": 3, "group": 1, "admit": 6}

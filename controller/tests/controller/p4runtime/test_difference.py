@@ -1,0 +1,123 @@
+from __future__ import annotations
+
+import random
+
+import finsy as fy
+import pytest
+from finsy.proto import p4r
+
+from wiresum.controller import JobEntry
+from wiresum.controller.p4runtime import Host, Target, deliver, desired, forward, own
+from wiresum.controller.p4runtime.difference import STAGES, Entry, difference, normal
+
+
+def normals(entities: list[desired.Entity], schema: fy.P4Schema) -> list[Entry]:
+    return [normal(entity, schema) for entity in entities]
+
+
+@pytest.fixture
+def target(hosts: tuple[Host, ...], pipeline: object) -> Target:
+    return Target("leaf", "bmv2", "unused", 0, pipeline, "10.0.0.1", "02:00:0a:00:00:01", hosts)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def configured(target: Target, schema: fy.P4Schema) -> list[Entry]:
+    return normals(desired.of_configuration(target), schema)
+
+
+@pytest.fixture
+def of_job(target: Target, job: JobEntry, schema: fy.P4Schema) -> list[Entry]:
+    return normals(desired.of_job(target, job), schema)
+
+
+def test_what_is_as_it_should_be_is_left_alone(configured: list[Entry], of_job: list[Entry]) -> None:
+    held = [*configured, *of_job]
+    random.Random(1).shuffle(held)
+    assert not difference(held, [*configured, *of_job])
+
+
+def test_stages_come_in_order_and_go_in_the_opposite_one(configured: list[Entry], of_job: list[Entry]) -> None:
+    everything = [*of_job, *configured]
+    assert [(batch.kind, batch.stage) for batch in difference([], everything)] == [
+        ("INSERT", stage) for stage in STAGES
+    ]
+    gone = [(batch.kind, batch.stage) for batch in difference(everything, [])]
+    assert gone == [("DELETE", stage) for stage in reversed(STAGES)]
+    assert STAGES[-2:] == ("admit", "own")
+
+
+def test_all_that_goes_goes_before_anything_comes(configured: list[Entry], of_job: list[Entry]) -> None:
+    kinds = [batch.kind for batch in difference(of_job, configured)]
+    assert kinds == sorted(kinds)
+    assert set(kinds) == {"DELETE", "INSERT"}
+
+
+def test_an_entry_that_does_something_else_is_modified_but_admission_is_renewed(
+    target: Target, job: JobEntry, of_job: list[Entry], schema: fy.P4Schema
+) -> None:
+    other = desired.of_job(target, job)
+    for entity in other:
+        if isinstance(entity, fy.P4MulticastGroupEntry):
+            entity.replicas = [(3, 3)]
+        elif entity.table_id == "deliver":
+            entity.action = fy.Action("deliver_to", mac="02:00:00:00:00:77", address="10.0.0.77", port=7)
+        else:
+            assert isinstance(entity.action, fy.P4TableAction)
+            entity.action.args["cell_base"] = 0
+    batches = difference(normals(other, schema), of_job)
+    assert [(batch.kind, batch.stage, len(batch.entries)) for batch in batches] == [
+        ("DELETE", "admit", 6),
+        ("MODIFY", "deliver", 3),
+        ("MODIFY", "group", 1),
+        ("INSERT", "admit", 6),
+    ]
+
+
+def test_what_is_written_is_what_is_wanted_and_not_what_was_there(of_job: list[Entry], schema: fy.P4Schema) -> None:
+    (batch,) = difference([normal(deliver.group(8, [9]), schema)], [e for e in of_job if e.stage == "group"])
+    (entry,) = batch.entries
+    assert isinstance(entry.entity, fy.P4MulticastGroupEntry)
+    assert list(entry.entity.replicas) == [(0, 0), (1, 1), (2, 2)]
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_however_a_switch_writes_an_entry_it_is_the_same(
+    configured: list[Entry], of_job: list[Entry], schema: fy.P4Schema, stage: str
+) -> None:
+    """Fields in another order, numbers with zeros in front, fields that are none of ours."""
+    entry = next(entry for entry in [*configured, *of_job] if entry.stage == stage)
+    message = entry.entity.encode(schema)
+    if stage == "group":
+        replicas = message.packet_replication_engine_entry.multicast_group_entry.replicas
+        replicas.sort(key=lambda replica: -replica.egress_port)
+        again: desired.Entity = fy.P4MulticastGroupEntry.decode(message, schema)
+    else:
+        table = message.table_entry
+        table.match.sort(key=lambda field: -field.field_id)
+        for field in table.match:
+            field.exact.value = bytes(2) + field.exact.value
+        table.action.action.params.sort(key=lambda param: -param.param_id)
+        table.controller_metadata = 17
+        table.idle_timeout_ns = 5
+        again = fy.P4TableEntry.decode(message, schema)
+    assert normal(again, schema) == entry
+    assert normal(again, schema).text == entry.text
+
+
+def test_a_jobs_key_is_in_no_line(of_job: list[Entry], job: JobEntry) -> None:
+    lines = [line for batch in difference([], of_job) for line in batch.lines()]
+    assert any("key (secret)" in line for line in lines)
+    assert not any(str(job.key) in line or f"{job.key:x}" in line for line in lines)
+
+
+def test_lines_are_for_people(schema: fy.P4Schema) -> None:
+    host = Host("h", "10.0.0.9", "02:00:00:00:00:09", 4)
+    read = p4r.Entity()
+    read.CopyFrom(own.entry("10.0.0.1", "02:00:00:00:00:01").encode(schema))
+    held = normals([fy.P4TableEntry.decode(read, schema), forward.flood_group([host])], schema)
+    wanted = normals([own.entry("10.0.0.1", "02:00:00:00:00:02"), *forward.entries([host])], schema)
+    assert [line for batch in difference(held, wanted) for line in batch.lines()] == [
+        "- group 256: port 4 (receiver 0)",
+        "+ forward mac 02:00:00:00:00:09: forward_to(port 4)",
+        "~ own address 10.0.0.1: own_address(mac 02:00:00:00:00:02)",
+    ]

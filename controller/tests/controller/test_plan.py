@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Iterator
+
+import pytest
+
+from wiresum.controller import DriverError, Endpoint, JobEntry
+from wiresum.controller.p4runtime import Host, P4RuntimeSwitch, Target, device_config
+from wiresum.controller.p4runtime.testing import Proxy
+from wiresum.controller.plan import plan
+from wiresum.switch.p4runtime import P4RuntimeServer
+from wiresum.switch.software_switch import SoftwareSwitch
+
+HOST = Host("host", "10.0.0.10", "02:00:0a:00:00:0a", 1)
+JOB = JobEntry(
+    job=0,
+    key=5,
+    workers=1,
+    threads=1,
+    lanes=64,
+    slot_base=0,
+    slots=8,
+    round_first=1,
+    endpoints=(Endpoint(HOST.address, 5000),),
+)
+CONFIGURED = [
+    "+ forward mac 02:00:0a:00:00:0a: forward_to(port 1)",
+    "+ group 256: port 1 (receiver 0)",
+    "+ own address 10.0.0.1: own_address(mac 02:00:0a:00:00:01)",
+]
+
+
+@pytest.fixture
+def proxy() -> Iterator[Proxy]:
+    with contextlib.closing(SoftwareSwitch(port=0, threads=1, slots=64, lanes_max=64)) as switch:
+        server = P4RuntimeServer(switch, 0)
+        proxy = Proxy(f"127.0.0.1:{server.start('127.0.0.1:0')}")
+        yield proxy
+        proxy.stop()
+        server.stop()
+
+
+@pytest.fixture
+def target(proxy: Proxy) -> Target:
+    pipeline = device_config.software(lanes=64, slots=64)
+    return Target("leaf", "bmv2", proxy.address, 0, pipeline, "10.0.0.1", "02:00:0a:00:00:01", (HOST,))
+
+
+def test_a_switch_without_our_program_would_get_it_and_no_job_would_go_on(target: Target, proxy: Proxy) -> None:
+    lines = plan(target, [JOB])
+    assert lines[0].startswith("~ program: no program runs")
+    assert lines[1:] == CONFIGURED
+    assert not proxy.loads
+
+
+def test_the_difference_is_told_and_nothing_is_changed_while_a_controller_runs(target: Target, proxy: Proxy) -> None:
+    with contextlib.closing(P4RuntimeSwitch(target, election_id=2)) as switch:
+        switch.wait_ready()
+        switch.reconcile([])
+        switch.admit(JOB)
+        proxy.log.clear()
+        assert not plan(target, [JOB])
+        assert [line[:7] for line in plan(target, [])] == ["- admit", "- group", "- deliv"]
+        moved = dataclasses.replace(target, address="10.0.0.2")
+        assert [line.split(":")[0] for line in plan(moved, [JOB])] == [
+            "- own address 10.0.0.1",
+            "+ own address 10.0.0.2",
+        ]
+        assert not proxy.log
+        switch.evict(JOB.job)
+
+
+def test_jobs_that_were_on_a_switch_which_was_loaded_anew_would_end(target: Target) -> None:
+    with contextlib.closing(P4RuntimeSwitch(target, election_id=2)) as switch:
+        switch.wait_ready()
+        assert switch.reconcile([JOB]).reloaded
+    lines = plan(target, [JOB])
+    assert lines[0].startswith("~ jobs: the program was loaded anew")
+    assert lines[1:] == CONFIGURED
+
+
+def test_a_switch_that_is_not_there_is_named(target: Target, proxy: Proxy) -> None:
+    proxy.stop()
+    with pytest.raises(DriverError, match=rf"leaf at {proxy.address} cannot be read: "):
+        plan(target, [])
+
+
+def test_a_job_on_an_unknown_host_is_told(target: Target) -> None:
+    with contextlib.closing(P4RuntimeSwitch(target, election_id=2)) as switch:
+        switch.wait_ready()
+        switch.reconcile([])
+    with pytest.raises(DriverError, match=r"leaf knows no host with the address 10\.0\.0\.10"):
+        plan(dataclasses.replace(target, hosts=()), [JOB])

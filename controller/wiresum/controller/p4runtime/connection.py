@@ -1,0 +1,145 @@
+"""One P4Runtime connection: its channel, its stream, and the requests that go beside it. For one event loop.
+
+Arbitration. Several controllers may be connected to a switch. Each bids an election id; the one with the highest may
+write, and each is told who that is, again whenever that changes. When the primary goes, servers differ: bmv2 makes the
+next highest bidder primary and says so; a server that keeps to the specification says that there is none, and takes no
+bid below the highest that it ever heard. `Standing` is what both come to.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import AsyncIterator, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import finsy as fy
+import grpc
+from finsy.proto import U128, p4r, p4r_grpc, rpc_code
+
+from wiresum.controller.p4runtime.device_config import Pipeline
+from wiresum.join import credentials
+
+LOAD_S_MAX = 120.0
+"""For a switch to take a program: a chip is reset for that."""
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Who may write to the switch."""
+
+    election_id: int
+    """Of the primary, or of the last one if there is none."""
+    primary: bool
+    """Is it we?"""
+    vacant: bool
+    """Is there none?"""
+
+
+class Runs(enum.Enum):
+    """Which program a switch runs."""
+
+    NOTHING = enum.auto()
+    ANOTHER = enum.auto()
+    OURS = enum.auto()
+
+
+class Connection:
+    """Errors of all methods: `fy.P4ClientError`. Of construction: `credentials.CredentialsError`."""
+
+    def __init__(self, address: str, device: int, tls: Path | None) -> None:
+        self._device = device
+        self._client = fy.P4Client(address, _credentials(tls) if tls else None, wait_for_ready=False)
+        self.election_id = 0
+        """What was bid last."""
+
+    async def __aenter__(self) -> Connection:
+        await self._client.open()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._client.close()
+
+    async def bid(self, election_id: int) -> None:
+        """Says who we are. The answer comes as the next `standing`, or one soon after."""
+        self.election_id = election_id
+        request = p4r.StreamMessageRequest()
+        request.arbitration.device_id = self._device
+        request.arbitration.election_id.CopyFrom(U128.encode(election_id))
+        await self._client.send(request)
+
+    async def standing(self) -> Standing:
+        """Waits for the next news of who is primary."""
+        while True:
+            message = await self._client.receive()
+            if message.HasField("arbitration"):
+                highest, code = U128.decode(message.arbitration.election_id), message.arbitration.status.code
+                primary = code == rpc_code.OK and highest == self.election_id
+                return Standing(highest, primary, vacant=code == rpc_code.NOT_FOUND)
+
+    async def check_alive(self) -> None:
+        """Returns if the switch answers at all."""
+        try:
+            await self._client.request(p4r.CapabilitiesRequest())
+        except fy.P4ClientError as error:
+            if error.code != fy.GRPCStatusCode.UNIMPLEMENTED:
+                raise
+
+    async def runs(self, pipeline: Pipeline) -> Runs:
+        """By the cookie; by P4Info, if the switch keeps no cookies."""
+        request = p4r.GetForwardingPipelineConfigRequest(
+            device_id=self._device, response_type=p4r.GetForwardingPipelineConfigRequest.P4INFO_AND_COOKIE
+        )
+        try:
+            config = (await self._client.request(request)).config
+        except fy.P4ClientError as error:
+            if error.is_pipeline_missing:
+                return Runs.NOTHING
+            raise
+        if config.HasField("cookie"):
+            return Runs.OURS if config.cookie.cookie == pipeline.cookie else Runs.ANOTHER
+        if not config.HasField("p4info"):
+            return Runs.NOTHING
+        return Runs.OURS if config.p4info == pipeline.p4info else Runs.ANOTHER
+
+    async def load(self, pipeline: Pipeline) -> None:
+        config = p4r.ForwardingPipelineConfig(p4info=pipeline.p4info, p4_device_config=pipeline.device_config)
+        config.cookie.cookie = pipeline.cookie
+        request = p4r.SetForwardingPipelineConfigRequest(
+            device_id=self._device, action=p4r.SetForwardingPipelineConfigRequest.VERIFY_AND_COMMIT, config=config
+        )
+        request.election_id.CopyFrom(U128.encode(self.election_id))
+        stub: Any = p4r_grpc.P4RuntimeStub(self._client.channel)
+        try:  # not by finsy, which gives every request 10 s
+            await stub.SetForwardingPipelineConfig(request, timeout=LOAD_S_MAX)
+        except grpc.RpcError as error:
+            raise fy.P4ClientError(error, "SetForwardingPipelineConfig") from None
+
+    async def write(self, kind: str, entities: Iterable[p4r.Entity]) -> None:
+        """`kind`: "INSERT", "MODIFY" or "DELETE". It is no error to delete what is not there."""
+        request = p4r.WriteRequest(device_id=self._device)
+        request.election_id.CopyFrom(U128.encode(self.election_id))
+        request.updates.extend(p4r.Update(type=p4r.Update.Type.Value(kind), entity=entity) for entity in entities)
+        try:
+            await self._client.request(request)
+        except fy.P4ClientError as error:
+            if kind != "DELETE" or not error.is_not_found_only:
+                raise
+
+    async def read(self, entities: Sequence[p4r.Entity]) -> list[p4r.Entity]:
+        """Needs no arbitration."""
+        request = p4r.ReadRequest(device_id=self._device, entities=entities)
+        answers: AsyncIterator[p4r.ReadResponse] = self._client.request_iter(request)
+        return [entity async for answer in answers for entity in answer.entities]
+
+    async def send_packets(self, frames: Iterable[bytes]) -> None:
+        """Lets the switch take in frames as if they came by its CPU port."""
+        for frame in frames:
+            await self._client.send(p4r.StreamMessageRequest(packet=p4r.PacketOut(payload=frame)))
+
+
+def _credentials(tls: Path) -> fy.GRPCCredentialsTLS:
+    """Read anew for each connection, so that a renewed certificate counts from the next one on."""
+    read = credentials.load(tls)
+    return fy.GRPCCredentialsTLS(cacert=read.authority, cert=read.certificate, private_key=read.key)

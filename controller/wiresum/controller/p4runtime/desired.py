@@ -1,0 +1,60 @@
+"""What a switch should hold: a pure function of its configuration and the jobs, and nothing else.
+
+A job's counters are in the row of its number + 1 (row 0 is for packets of no job), and its multicast group has the same
+number: so two controllers that know the same jobs want the same entries, and nobody keeps books of rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TypeAlias
+
+import finsy as fy
+
+from wiresum.controller.config import Host
+from wiresum.controller.driver import JobEntry
+from wiresum.controller.p4runtime import admit, deliver, forward, own
+from wiresum.controller.p4runtime.target import Target
+
+Entity: TypeAlias = fy.P4TableEntry | fy.P4MulticastGroupEntry
+
+_ELSEWHERE = Host(name="", address="", mac="00:00:00:00:00:00", port=0)
+"""A worker of a switch that has no ports: it finds its workers by their IP addresses alone."""
+
+
+def row(job: int) -> int:
+    return job + 1
+
+
+def of_configuration(target: Target) -> list[Entity]:
+    """What is there with and without jobs."""
+    entities: list[Entity] = [own.entry(target.address, target.mac)]
+    if target.has_ports:
+        entities += [forward.flood_group(target.hosts), *forward.entries(target.hosts)]
+    return entities
+
+
+def of_job(target: Target, job: JobEntry) -> list[Entity]:
+    """`ValueError` names an address that is no host's."""
+    on = hosts(target, job)
+    ports = [host.port for host in on]
+    number = row(job.job)
+    return [*deliver.entries(job, on), deliver.group(number, ports), *admit.entries(job, number, ports)]
+
+
+def everything(target: Target, jobs: Iterable[JobEntry]) -> list[Entity]:
+    return [*of_configuration(target), *(entity for job in jobs for entity in of_job(target, job))]
+
+
+def hosts(target: Target, job: JobEntry) -> list[Host]:
+    """Of the job's workers, in order of rank. `ValueError` names the addresses that are no host's."""
+    if not target.has_ports:
+        return [_ELSEWHERE] * job.workers
+    known = {host.address: host for host in target.hosts}
+    unknown = sorted({endpoint.address for endpoint in job.endpoints} - known.keys())
+    if unknown:
+        raise ValueError(
+            f"{target.name} knows no host with the address {', '.join(unknown)}: add it to the controller's "
+            f"configuration, or set WIRESUM_ADDRESS at the worker to one that is there"
+        )
+    return [known[endpoint.address] for endpoint in job.endpoints]

@@ -1,0 +1,212 @@
+"""What a P4Runtime server is given as the pipeline of its switch: P4Info, which is alike for all kinds, and the device
+configuration (`p4_device_config`), whose form the kind decides.
+
+- bmv2: the JSON that p4c wrote.
+- The software switch: `{"lanes": 360, "slots": 4096}`, in JSON. Its program is built in; these are its only choices,
+  and they must be those that the process was started with.
+- Tofino: the compiler writes a `.conf` file that names the others: what the chip loads (`tofino.bin`), what the driver
+  needs to write tables (`context.json`), and `bfrt.json`. How they are packed into one field the server decides:
+  `stratum` takes a message, `BfPipelineConfig` (stratum/hal/lib/barefoot/bf.proto); servers made of p4lang's PI take
+  program name, `tofino.bin` and `context.json`, each behind its length, 4 bytes, little-endian.
+
+Pure but for reading the files that it is given.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from finsy.proto import p4i
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, text_format
+
+from wiresum import compiled
+from wiresum.controller.p4runtime import count
+
+TOFINO_FORMS = ("stratum", "pi")
+"""How a server for Tofino wants its device configuration."""
+
+
+class PipelineError(ValueError):
+    """The compiled program cannot be used: the text says which file, and why."""
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """A program for one switch, and the sizes that it has."""
+
+    p4info: p4i.P4Info
+    device_config: bytes
+    lanes: int
+    """32-bit words of every packet's payload."""
+    slots: int
+    job_rows: int
+    """Rows of the counters; row 0 is for packets of no job."""
+
+    @property
+    def cookie(self) -> int:
+        """64 bits that tell this pipeline from every other. The switch keeps it beside the program, so that nobody
+        needs to load a program that runs already."""
+        digest = hashlib.sha256(self.p4info.SerializeToString(deterministic=True))
+        digest.update(self.device_config)
+        return int.from_bytes(digest.digest()[:8], "big")
+
+
+def bmv2() -> Pipeline:
+    program = compiled.load("v1model")
+    return Pipeline(_parse(program.p4info), program.device_config, program.lanes, program.slots, program.job_rows)
+
+
+def software(*, lanes: int = 0, slots: int = 0) -> Pipeline:
+    """0: what the program is compiled for elsewhere."""
+    program = compiled.load("v1model")
+    lanes, slots = lanes or program.lanes, slots or program.slots
+    config = json.dumps({"lanes": lanes, "slots": slots}, sort_keys=True).encode()
+    return Pipeline(_parse(program.p4info), config, lanes, slots, program.job_rows)
+
+
+def tofino(folder: Path, p4info: Path, *, form: str = "stratum") -> Pipeline:
+    """`folder` and `p4info`: what the compiler wrote (docs/tofino.md). The `.conf` file there names the others: they
+    are looked for where it says, seen from the folder, and then beside it. `form`: one of `TOFINO_FORMS`. Raises
+    `PipelineError`."""
+    if form not in TOFINO_FORMS:
+        raise PipelineError(
+            f"there is no form {form!r} of device configurations for Tofino: {' and '.join(TOFINO_FORMS)} are"
+        )
+    conf = _conf(folder)
+    described = _describe(conf)
+    info = _parse_file(p4info)
+    pack = _pack_for_stratum if form == "stratum" else _pack_for_pi
+    program = compiled.load("v1model")  # the sizes are the same: both programs have them from one file
+    _check_rows(p4info, info, program.job_rows)
+    return Pipeline(info, pack(conf, described), program.lanes, program.slots, program.job_rows)
+
+
+def _parse(text: str) -> p4i.P4Info:
+    info = p4i.P4Info()
+    text_format.Parse(text, info)
+    return info
+
+
+def _parse_file(path: Path) -> p4i.P4Info:
+    try:
+        return _parse(_read(path).decode())
+    except (text_format.ParseError, UnicodeDecodeError) as error:
+        raise PipelineError(f"{path}: this is not P4Info in protobuf's text form: {error}") from error
+
+
+def _check_rows(path: Path, info: p4i.P4Info, job_rows: int) -> None:
+    rows = {counter.preamble.alias: counter.size for counter in info.counters}.get("packets", 0) // len(count.COLUMNS)
+    if rows != job_rows:
+        raise PipelineError(
+            f"{path}: its counter 'packets' has {rows} rows, not {job_rows}: this is not our program, or it was "
+            f"compiled with other sizes; compile p4src/tna of this version"
+        )
+
+
+# Tofino.
+
+
+@dataclass(frozen=True)
+class _Profile:
+    """What one set of pipes runs."""
+
+    name: str
+    context: bytes
+    binary: bytes
+    pipes: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class _Described:
+    """What the compiler's `.conf` file describes."""
+
+    name: str
+    bfrt: bytes
+    profiles: tuple[_Profile, ...]
+
+
+def _conf(folder: Path) -> Path:
+    found = sorted(folder.glob("*.conf"))
+    if len(found) != 1:
+        raise PipelineError(f"{folder}: the compiler writes one .conf file into its folder, and here are {len(found)}")
+    return found[0]
+
+
+def _describe(conf: Path) -> _Described:
+    try:
+        (device,) = json.loads(_read(conf))["p4_devices"]
+        (program,) = device["p4_programs"]
+        name, bfrt = str(program["program-name"]), _read(_find(conf, program["bfrt-config"]))
+        profiles = tuple(_profile(conf, pipeline) for pipeline in program["p4_pipelines"])
+    except (KeyError, TypeError, ValueError) as error:
+        if isinstance(error, PipelineError):
+            raise
+        raise PipelineError(
+            f"{conf}: this is not what the compiler writes for one program on one device ({error!r})"
+        ) from error
+    return _Described(name, bfrt, profiles)
+
+
+def _profile(conf: Path, pipeline: Mapping[str, Any]) -> _Profile:
+    name = str(pipeline["p4_pipeline_name"])
+    context, binary = (_read(_find(conf, pipeline[key], name)) for key in ("context", "config"))
+    return _Profile(name, context, binary, tuple(int(pipe) for pipe in pipeline["pipe_scope"]))
+
+
+def _find(conf: Path, named: str, folder: str = "") -> Path:
+    """The compiler names files as seen from where it was started, and folders are moved."""
+    places = [conf.parent / named, conf.parent / folder / Path(named).name]
+    return next((place for place in places if place.exists()), places[0])
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise PipelineError(f"{path}: cannot read it: {error.strerror}") from error
+
+
+def _pack_for_pi(conf: Path, described: _Described) -> bytes:
+    if len(described.profiles) != 1:
+        raise PipelineError(f"{conf}: form 'pi' holds one pipeline, and this program has {len(described.profiles)}")
+    (profile,) = described.profiles
+    parts = (described.name.encode(), profile.binary, profile.context)
+    return b"".join(struct.pack("<I", len(part)) + part for part in parts)
+
+
+def _pack_for_stratum(_conf: Path, described: _Described) -> bytes:
+    message = _bf_pipeline_config()()
+    message.p4_name, message.bfruntime_info = described.name, described.bfrt
+    for profile in described.profiles:
+        message.profiles.add(
+            profile_name=profile.name, context=profile.context, binary=profile.binary, pipe_scope=profile.pipes
+        )
+    return cast(bytes, message.SerializeToString(deterministic=True))
+
+
+def _bf_pipeline_config() -> Any:
+    """The class of messages `stratum.hal.barefoot.BfPipelineConfig`, by its fields' published numbers."""
+    field = descriptor_pb2.FieldDescriptorProto
+    file = descriptor_pb2.FileDescriptorProto(
+        name="stratum/hal/lib/barefoot/bf.proto", package="stratum.hal.barefoot", syntax="proto3"
+    )
+    config = file.message_type.add(name="BfPipelineConfig")
+    profile = config.nested_type.add(name="Profile")
+    one, many = field.LABEL_OPTIONAL, field.LABEL_REPEATED
+    profile.field.add(name="profile_name", number=1, type=field.TYPE_STRING, label=one)
+    profile.field.add(name="context", number=2, type=field.TYPE_BYTES, label=one)
+    profile.field.add(name="binary", number=3, type=field.TYPE_BYTES, label=one)
+    profile.field.add(name="pipe_scope", number=4, type=field.TYPE_UINT32, label=many)
+    config.field.add(name="p4_name", number=1, type=field.TYPE_STRING, label=one)
+    config.field.add(name="bfruntime_info", number=2, type=field.TYPE_BYTES, label=one)
+    nested = f".{file.package}.{config.name}.{profile.name}"
+    config.field.add(name="profiles", number=3, type=field.TYPE_MESSAGE, type_name=nested, label=many)
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{file.package}.{config.name}"))

@@ -1,0 +1,113 @@
+"""What to change so that a switch holds what it should: pure, of what it holds and what it should.
+
+The order is what matters. A job is in effect as long as its entries in `admit` are there; whatever they rely on must be
+there before them and after them. So entries go in the order own, admit, group, deliver, forward, and come in the
+opposite one. `own` is the last to come for another reason: a switch without it has never been reconciled, since its
+program was loaded.
+
+An entry whose action alone differs is modified in its turn, so that there is no moment without it; but one of `admit`
+is removed and inserted anew, since the old one may give cells to a worker that a new one gives to another.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import finsy as fy
+from finsy.proto import p4r
+
+from wiresum.controller.p4runtime.desired import Entity
+
+GROUP = "group"
+STAGES = ("forward", "deliver", GROUP, "admit", "own")
+"""In order of insertion: the tables that are the controller's, and the multicast groups. Table `lose` is not its: it
+injects faults, and whoever tests writes it."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """An entry in a form that can be compared, however a switch writes numbers and in whatever order."""
+
+    stage: str
+    key: bytes
+    """What makes two entries the same entry."""
+    value: bytes
+    """What it does: action and parameters, or replicas."""
+    entity: Entity = field(compare=False)
+    text: str = field(compare=False)
+    """For people."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Updates that may be made in any order among themselves."""
+
+    kind: str
+    """Of P4Runtime's: "DELETE", "INSERT" or "MODIFY"."""
+    stage: str
+    entries: tuple[Entry, ...]
+
+    def lines(self) -> list[str]:
+        sign = {"DELETE": "-", "INSERT": "+", "MODIFY": "~"}[self.kind]
+        return [f"{sign} {entry.text}" for entry in self.entries]
+
+
+def normal(entity: Entity, schema: fy.P4Schema) -> Entry:
+    if isinstance(entity, fy.P4MulticastGroupEntry):
+        copies = sorted(
+            entity.encode(schema).packet_replication_engine_entry.multicast_group_entry.replicas, key=_bytes
+        )
+        key, value = entity.multicast_group_id.to_bytes(4, "big"), b"".join(map(_bytes, copies))
+        shown = ", ".join(f"port {copy.egress_port} (receiver {copy.instance})" for copy in copies)
+        return Entry(GROUP, key, value, entity, f"{GROUP} {entity.multicast_group_id}: {shown or 'no copies'}")
+    entry = entity.encode_entry(schema)
+    entry.match.sort(key=lambda field: field.field_id)
+    entry.action.action.params.sort(key=lambda parameter: parameter.param_id)
+    place = p4r.TableEntry(table_id=entry.table_id, match=entry.match, priority=entry.priority)
+    text = _text(fy.P4TableEntry.decode_entry(entry, schema))
+    return Entry(entity.table_id, _bytes(place), _bytes(entry.action), entity, text)
+
+
+def difference(held: Iterable[Entry], wanted: Iterable[Entry]) -> list[Batch]:
+    """In the order in which the batches must be applied."""
+    have = {(entry.stage, entry.key): entry for entry in held}
+    want = {(entry.stage, entry.key): entry for entry in wanted}
+    stay = {place for place, entry in have.items() if place in want and want[place].value == entry.value}
+    modify = {place for place in have.keys() & want.keys() - stay if place[0] != "admit"}
+    go = [entry for place, entry in have.items() if place not in stay | modify]
+    come = [entry for place, entry in want.items() if place not in stay | modify]
+    batches = [_batch("DELETE", stage, go) for stage in reversed(STAGES)]
+    for stage in STAGES:
+        batches += [_batch("MODIFY", stage, [want[place] for place in modify]), _batch("INSERT", stage, come)]
+    return [batch for batch in batches if batch.entries]
+
+
+def _batch(kind: str, stage: str, entries: Sequence[Entry]) -> Batch:
+    return Batch(kind, stage, tuple(sorted((e for e in entries if e.stage == stage), key=lambda entry: entry.key)))
+
+
+def _bytes(message: p4r.TableEntry | p4r.TableAction | p4r.Replica) -> bytes:
+    serialised: bytes = message.SerializeToString(deterministic=True)
+    return serialised
+
+
+def _text(entry: fy.P4TableEntry) -> str:
+    action = entry.action
+    does = f"{action.name}({_values(action.args)})" if isinstance(action, fy.P4TableAction) else "nothing"
+    return f"{entry.table_id} {_values(entry.match or {})}: {does}"
+
+
+def _values(values: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} {_value(name, value)}" for name, value in values.items())
+
+
+def _value(name: str, value: Any) -> str:
+    """As people write it; and what must not be in a log is not."""
+    if name == "key":
+        return "(secret)"
+    if name in ("address", "source"):
+        return str(ipaddress.IPv4Address(value))
+    return str(fy.MACAddress(value)) if name == "mac" else str(value)

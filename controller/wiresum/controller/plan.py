@@ -1,0 +1,51 @@
+"""What a controller would change at a switch: the difference between what it holds and what it should, without touching
+it. Reading needs no arbitration, so this may be asked while a controller runs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import finsy as fy
+
+from wiresum.controller.driver import DriverError, JobEntry
+from wiresum.controller.p4runtime import Target, desired
+from wiresum.controller.p4runtime.client import CALL_S_MAX, reason_of
+from wiresum.controller.p4runtime.connection import Connection, Runs
+from wiresum.controller.p4runtime.difference import Entry, difference, normal
+from wiresum.controller.p4runtime.tables import decode_held, encode_held
+from wiresum.join.credentials import CredentialsError
+
+
+def plan(target: Target, jobs: Sequence[JobEntry]) -> list[str]:
+    """A line for each change, in the order in which they would be made: "+ " what would come, "- " what would go, "~ "
+    what would change. Empty if the switch holds what the configuration and these jobs say. Raises `DriverError`."""
+    try:
+        runs, held = asyncio.run(asyncio.wait_for(_look(target), CALL_S_MAX))
+    except (fy.P4ClientError, CredentialsError) as error:
+        raise DriverError(f"{target.name} at {target.p4runtime} cannot be read: {reason_of(error)}") from error
+    except asyncio.TimeoutError:
+        raise DriverError(f"{target.name} at {target.p4runtime} did not answer within {CALL_S_MAX:.0f} s") from None
+    lines = []
+    if runs is not Runs.OURS:
+        now = "no program runs" if runs is Runs.NOTHING else "another program runs"
+        lines.append(f"~ program: {now}, and ours would be loaded, which sets all registers to zero")
+        jobs = []  # they cannot go on
+    elif jobs and not any(entry.stage == "own" for entry in held):
+        lines.append("~ jobs: the program was loaded anew, so none that ran before can go on, and all would end")
+        jobs = []
+    schema = fy.P4Schema(target.pipeline.p4info)
+    try:
+        wanted = [normal(entity, schema) for entity in desired.everything(target, jobs)]
+    except ValueError as error:
+        raise DriverError(str(error)) from None
+    return lines + [line for batch in difference(held, wanted) for line in batch.lines()]
+
+
+async def _look(target: Target) -> tuple[Runs, list[Entry]]:
+    async with Connection(target.p4runtime, target.device, target.tls) as connection:
+        runs = await connection.runs(target.pipeline)
+        if runs is not Runs.OURS:
+            return runs, []
+        schema = fy.P4Schema(target.pipeline.p4info)
+        return runs, decode_held(await connection.read(encode_held(schema)), schema)
