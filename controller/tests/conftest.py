@@ -6,13 +6,19 @@ from collections.abc import Iterator
 
 import pytest
 
-from wiresum.controller import JoinServer, Limits
+from wiresum.controller import JoinServer, Limits, Sizes
 from wiresum.controller.testing import Client, RecordingDriver
 
 
 @pytest.fixture
-def driver() -> Iterator[RecordingDriver]:
-    driver = RecordingDriver()
+def sizes() -> Sizes | None:
+    """Tests may say otherwise."""
+    return None
+
+
+@pytest.fixture
+def driver(sizes: Sizes | None) -> Iterator[RecordingDriver]:
+    driver = RecordingDriver(sizes)
     yield driver
     driver.released.set()
 

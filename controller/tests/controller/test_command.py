@@ -1,84 +1,163 @@
-"""`wiresum controller` as a process, over a switch that keeps entries."""
+"""`wiresum controller` as a process, over a software switch's P4Runtime server."""
 
 from __future__ import annotations
 
+import contextlib
 import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
-from wiresum import join
 from wiresum.controller import config
-from wiresum.controller.command import controller
-from wiresum.controller.p4runtime.testing import FakeSwitch
+from wiresum.controller.command import EXIT_DEMOTED, controller
 from wiresum.controller.testing import PATIENCE_S, Attendance, Client, wait_until
+from wiresum.switch.p4runtime import P4RuntimeServer
+from wiresum.switch.software_switch import SoftwareSwitch
 
 START = "from wiresum.controller.command import controller; controller()"
+CONFIG = """\
+[controller]
+listen = "127.0.0.1:0"
+
+[[switch]]
+name = "leaf"
+kind = "software"
+p4runtime = "{p4runtime}"
+address = "127.0.0.1"
+lanes = 64
+slots = 256
+"""
+
+Start = Callable[..., subprocess.Popen[str]]
 
 
 @pytest.fixture
-def fake() -> Iterator[FakeSwitch]:
-    fake = FakeSwitch()
-    yield fake
-    fake.stop()
+def switch() -> Iterator[SoftwareSwitch]:
+    with contextlib.closing(SoftwareSwitch(port=0, threads=1, slots=256, lanes_max=64)) as switch:
+        yield switch
 
 
 @pytest.fixture
-def config_path(tmp_path: Path, fake: FakeSwitch) -> Path:
-    text = config.EXAMPLE.replace("127.0.0.1:9559", fake.address).replace("0.0.0.0:43487", "127.0.0.1:0")
+def p4runtime(switch: SoftwareSwitch) -> Iterator[str]:
+    """Where the switch's P4Runtime server listens."""
+    server = P4RuntimeServer(switch, 0)
+    yield f"127.0.0.1:{server.start('127.0.0.1:0')}"
+    server.stop()
+
+
+@pytest.fixture
+def config_path(tmp_path: Path, p4runtime: str) -> Path:
     path = tmp_path / "cluster.toml"
-    path.write_text(text)
+    path.write_text(CONFIG.format(p4runtime=p4runtime))
     return path
 
 
 @pytest.fixture
-def process(config_path: Path) -> Iterator[subprocess.Popen[str]]:
-    command = [sys.executable, "-c", START, "--config", str(config_path)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    yield process
-    process.kill()
-    process.communicate()
+def state(config_path: Path) -> Path:
+    """The configuration with a folder for state, which is returned."""
+    folder = config_path.parent / "state"
+    config_path.write_text(config_path.read_text().replace("[controller]\n", f'[controller]\nstate = "{folder}"\n'))
+    return folder
 
 
-def test_it_serves_joins_until_it_is_told_to_stop(process: subprocess.Popen[str], fake: FakeSwitch) -> None:
+@pytest.fixture
+def start(config_path: Path) -> Iterator[Start]:
+    """Starts controllers, and kills after the test those that still run."""
+    processes: list[subprocess.Popen[str]] = []
+
+    def start_one(*arguments: str) -> subprocess.Popen[str]:
+        command = [sys.executable, "-c", START, *arguments, "--config", str(config_path)]
+        processes.append(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
+        return processes[-1]
+
+    yield start_one
+    for process in processes:
+        process.kill()
+        process.communicate()
+
+
+def test_it_serves_joins_until_it_is_told_to_stop(start: Start, switch: SoftwareSwitch) -> None:
+    process = start()
     client = Client(_control_port(process))
-    reply = client.join(endpoint=join.Endpoint(address="10.0.0.10", port=5000))
-    attendance = Attendance(client, reply)
-    assert len(fake.entries("admit")) == reply.threads
+    attendance = Attendance(client, client.join())
+    assert switch.stats().jobs_now == 1
     process.send_signal(signal.SIGTERM)
     assert "the switch was stopped" in attendance.wait_ended().reason
     attendance.hang_up()
     client.close()
     assert process.wait(PATIENCE_S) == 0
-    assert not fake.entries("admit")
+    assert switch.stats().jobs_now == 0
 
 
-def test_when_the_switch_is_lost_the_workers_are_told_and_it_says_why(
-    process: subprocess.Popen[str], fake: FakeSwitch
-) -> None:
-    client = Client(_control_port(process))
-    attendance = Attendance(client, client.join(endpoint=join.Endpoint(address="10.0.0.10", port=5000)))
-    fake.stop()
-    attendance.wait_ended()
-    attendance.hang_up()
+def test_the_newer_controller_takes_over_and_the_older_says_so(start: Start, state: Path) -> None:
+    first = start()
+    client = Client(_control_port(first))
+    reply = client.join()
     client.close()
-    _, errors = process.communicate(timeout=PATIENCE_S)
-    assert process.returncode == 1
-    assert re.search("Error: the connection to the P4 switch at .* broke.*Start the switch again", errors)
+    client = Client(_control_port(start()))
+    _, errors = first.communicate(timeout=PATIENCE_S)
+    assert first.returncode == EXIT_DEMOTED
+    assert "another controller has taken over" in errors
     assert "Traceback" not in errors
+    assert [(job.name, job.state, job.job) for job in client.jobs()] == [("a job", "running", reply.job)]
+    client.close()
 
 
-def test_a_bad_configuration_is_told_before_anything_is_started(config_path: Path, fake: FakeSwitch) -> None:
-    config_path.write_text(config_path.read_text().replace("port = 0", "port = 1000"))
-    result = CliRunner().invoke(controller, ["--config", str(config_path)])
+def test_a_standby_needs_state_to_take_over(config_path: Path) -> None:
+    result = CliRunner().invoke(controller, ["run", "--standby", "--config", str(config_path)])
     assert result.exit_code == 1
-    assert re.search(r"cluster\.toml:14: host: port must be a whole number from 0 to 510, not 1000", result.output)
-    assert fake.configs == 0
+    assert "--standby needs `state`" in result.output
+
+
+def test_plan_says_what_run_would_change_and_changes_nothing(start: Start, config_path: Path) -> None:
+    result = CliRunner().invoke(controller, ["plan", "--config", str(config_path)])
+    assert result.exit_code == 0, result.output
+    assert "program" in result.output
+    assert re.search(r"leaf: \d+ changes", result.output)
+    _control_port(start())
+    result = CliRunner().invoke(controller, ["plan", "--config", str(config_path)])
+    assert result.output == "leaf: no changes\n"
+
+
+def test_check_says_whether_a_configuration_is_in_order(config_path: Path) -> None:
+    result = CliRunner().invoke(controller, ["check", "--config", str(config_path)])
+    assert (result.exit_code, result.output) == (
+        0,
+        f"{config_path} is in order: leaf (software); 0 hosts; 0 running jobs on disk\n",
+    )
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "complaint"),
+    [
+        ("lanes = 64", "lanes = 0", r"cluster\.toml:9: switch: lanes must be a whole number from 1 to 16370, not 0"),
+        ("127.0.0.1:0", "0.0.0.0:0", r"workers of other hosts can reach 0\.0\.0\.0:0.*ask for --insecure"),
+        ('address = "', 'tls = "nowhere"\naddress = "', r"nowhere is no directory: `wiresum ca init` makes"),
+        ("[[switch]]", '[security]\ntls = "nowhere"\n[[switch]]', r"nowhere is no directory: `wiresum ca init` makes"),
+    ],
+)
+@pytest.mark.parametrize("command", [[], ["check"]])
+def test_what_is_wrong_is_told_before_anything_is_started(
+    config_path: Path, command: list[str], old: str, new: str, complaint: str
+) -> None:
+    config_path.write_text(config_path.read_text().replace(old, new, 1))
+    result = CliRunner().invoke(controller, [*command, "--config", str(config_path)])
+    assert result.exit_code == 1
+    assert re.search(complaint, " ".join(result.output.split()))
+
+
+def test_p4runtime_over_a_network_needs_tls_or_a_word(config_path: Path) -> None:
+    config_path.write_text(re.sub('p4runtime = ".*"', 'p4runtime = "192.0.2.1:9559"', config_path.read_text()))
+    result = CliRunner().invoke(controller, ["check", "--config", str(config_path)])
+    assert result.exit_code == 1
+    assert "no TLS directory for it: say `tls` in its [[switch]]" in result.output
+    result = CliRunner().invoke(controller, ["check", "--insecure", "--config", str(config_path)])
+    assert result.exit_code == 0
 
 
 def test_the_help_shows_a_configuration_that_works(tmp_path: Path) -> None:
@@ -87,13 +166,16 @@ def test_the_help_shows_a_configuration_that_works(tmp_path: Path) -> None:
     shown = result.output.partition("(TOML):\n")[2].partition("Examples:")[0]
     path = tmp_path / "shown.toml"
     path.write_text(shown)
-    assert config.load(path).switch.p4runtime == "127.0.0.1:9559"
+    assert config.load(path).switches[0].p4runtime == "127.0.0.1:9559"
 
 
 def _control_port(process: subprocess.Popen[str]) -> int:
     assert process.stdout is not None
     line = process.stdout.readline()
-    ready = re.match(r"ready: control 127\.0\.0\.1:(\d+), data 10\.0\.0\.1:43488-43503 \(P4 switch at .*2 hosts", line)
+    ready = re.match(
+        r"ready: control 127\.0\.0\.1:(\d+), data 127\.0\.0\.1:43488-43503 \(leaf, software, 256 slots, 64 lanes\)",
+        line,
+    )
     if ready is None:
         wait_until(lambda: process.poll() is not None, "the controller said why it does not start")
         raise AssertionError(f"{line!r}: {process.communicate()[1]}")

@@ -5,67 +5,126 @@ from pathlib import Path
 import pytest
 
 from wiresum.controller import config
+from wiresum.controller.jobs.limits import Limits, Quota
 from wiresum.controller.p4runtime import Host
+
+HOSTS = (
+    Host("worker0", "10.0.0.10", "02:00:0a:00:00:0a", 0),
+    Host("worker1", "10.0.0.11", "02:00:0a:00:00:0b", 1),
+)
+LEAST = """\
+[[switch]]
+name = "only"
+kind = "software"
+p4runtime = "127.0.0.1:9559"
+address = "127.0.0.1"
+"""
 
 
 def test_the_example_is_a_configuration(tmp_path: Path) -> None:
     found = _load(tmp_path, config.EXAMPLE)
-    assert found.switch == config.SwitchConfig("127.0.0.1:9559", 0, "10.0.0.1", "02:00:0a:00:00:01")
-    assert found.hosts == (
-        Host("worker0", "10.0.0.10", "02:00:0a:00:00:0a", 0),
-        Host("worker1", "10.0.0.11", "02:00:0a:00:00:0b", 1),
+    tls = Path("/etc/wiresum/tls")
+    assert (found.name, found.listen, found.metrics) == ("cluster", ("0.0.0.0", 43487), ("127.0.0.1", 9487))
+    assert found.state == Path("/var/lib/wiresum")
+    assert found.security == config.SecurityConfig(tls, False, Path("/var/log/wiresum/audit.log"), 500, 2000)
+    assert found.limits == Limits(slots_default=256, slots_least=16)
+    assert found.quotas == (Quota("vision", slots=1024, jobs=8, priority_max=10),)
+    leaf, spare = found.switches
+    mac = "02:00:0a:00:00:01"
+    assert leaf == config.SwitchConfig("leaf1", "bmv2", "127.0.0.1:9559", 0, "10.0.0.1", 43488, mac, hosts=HOSTS)
+    assert spare == config.SwitchConfig(
+        "spare", "software", "10.0.0.2:9560", 0, "10.0.0.2", 43488, lanes=360, slots=4096, tls=tls
     )
-    assert found.listen == ("0.0.0.0", 43487)
 
 
 def test_what_has_a_usual_value_may_be_left_out(tmp_path: Path) -> None:
-    text = config.EXAMPLE.replace("[join]\n", "").replace('listen = "0.0.0.0:43487"', "").replace("device = 0", "")
+    found = _load(tmp_path, LEAST)
+    assert (found.name, found.listen, found.metrics, found.state) == ("wiresum", ("0.0.0.0", 43487), None, None)
+    assert found.security == config.SecurityConfig()
+    assert (found.limits, found.quotas) == (Limits(), ())
+    assert (found.switches[0].device, found.switches[0].port, found.switches[0].tls) == (0, 43488, None)
+
+
+def test_a_tofino_says_where_its_program_is(tmp_path: Path) -> None:
+    text = config.EXAMPLE.replace('kind = "bmv2"', 'kind = "tofino"\nprogram = "tofino"\np4info = "/p4/tofino.txtpb"')
     found = _load(tmp_path, text)
-    assert found.listen == ("0.0.0.0", 43487)
-    assert found.switch.device == 0
+    assert found.switches[0].program == tmp_path / "tofino", "relative to the file"
+    assert found.switches[0].p4info == Path("/p4/tofino.txtpb")
+    with pytest.raises(config.ConfigError, match="switch: program is missing"):
+        _load(tmp_path, config.EXAMPLE.replace('"bmv2"', '"tofino"'))
 
 
 def test_macs_are_told_apart_however_they_are_written(tmp_path: Path) -> None:
     found = _load(tmp_path, config.EXAMPLE.replace("02:00:0a:00:00:0a", "02-00-0A-00-00-0A"))
-    assert found.hosts[0].mac == "02:00:0a:00:00:0a"
+    assert found.switches[0].hosts[0].mac == "02:00:0a:00:00:0a"
 
 
 @pytest.mark.parametrize(
     ("old", "new", "complaint"),
     [
-        ('p4runtime = "127.0.0.1:9559"', "", "x.toml:1: switch: p4runtime is missing"),
-        ('"127.0.0.1:9559"', '"127.0.0.1"', "x.toml:2: switch: p4runtime must be host:port"),
-        ('"127.0.0.1:9559"', '"127.0.0.1:99999"', "x.toml:2: switch: p4runtime must be host:port"),
-        ("device = 0", "device = -1", "x.toml:3: switch: device must be a whole number"),
-        ("device = 0", "device = true", "x.toml:3: switch: device must be a whole number"),
-        ("device = 0", "devise = 0", "x.toml:3: switch: nothing here is called devise"),
-        ('"10.0.0.1"', '"10.0.0"', "x.toml:4: switch: address must be an IPv4 address"),
-        ('"10.0.0.1"', '"224.0.0.1"', "x.toml:4: switch: address must be the address of one machine"),
-        ('"02:00:0a:00:00:01"', '"02:00:0a:00:00"', "x.toml:5: switch: mac must be a MAC address"),
-        ('"02:00:0a:00:00:01"', '"03:00:0a:00:00:01"', "x.toml:5: switch: mac must be the address of one machine"),
-        ('"0.0.0.0:43487"', '"43487"', "x.toml:8: join: listen must be host:port"),
-        ("[join]", "[joint]", "x.toml:7: joint: there is no such table"),
-        ("port = 1", "port = 511", "x.toml:20: host: port must be a whole number from 0 to 510"),
-        ("port = 1", 'port = "1"', "x.toml:20: host: port must be a whole number"),
-        ("port = 1", "port 1", "x.toml: this is not TOML: .*line 20"),
-        ('"10.0.0.11"', '"10.0.0.10"', "x.toml:18: host: address 10.0.0.10 is worker0's already"),
-        ('"10.0.0.11"', '"10.0.0.1"', "x.toml:18: host: address 10.0.0.1 is the switch's already"),
-        ('"02:00:0a:00:00:0b"', '"02:00:0A:00:00:0A"', "x.toml:19: host: mac 02:00:0a:00:00:0a is worker0's already"),
-        ('"worker1"', '"worker0"', "x.toml:17: host: name worker0 is worker0's already"),
-        ("[switch]", "[[switch]]", r"x.toml:1: switch: must be a table, \[switch\]"),
+        ('"0.0.0.0:43487"', '"43487"', "controller: listen must be host:port"),
+        ('state = "/var/lib/wiresum"', "state = 1", "controller: state must be a text in quotes"),
+        ("[controller]", "[contoller]", "contoller: there is no such table"),
+        ("[security]", "[security]\ninsecure = true", "security: insecure = true means without TLS, but tls is given"),
+        ('tls = "/etc/wiresum/tls"       # what', "insecure = 1 # what", "security: insecure must be true or false"),
+        ("requests_burst = 2000", "requests_burst = 0", "security: requests_burst must be a whole number from 1"),
+        ("slots_least = 16 ", "slots_least = 15 ", "jobs: slots_least must be a power of two"),
+        ("slots_least = 16 ", "slots_least = 512 ", "jobs: slots_least must be at most slots_default, 256"),
+        ("jobs = 8", "jobs = -1", "tenant: jobs must be a whole number from 0"),
+        ("priority_max = 10", 'priority_max = 10\n[[tenant]]\nname = "vision"', "tenant: there is a .* vision already"),
+        ('p4runtime = "127.0.0.1:9559"', "", "switch: p4runtime is missing"),
+        ('"127.0.0.1:9559"', '"127.0.0.1"', "switch: p4runtime must be host:port"),
+        ('"127.0.0.1:9559"', '"127.0.0.1:99999"', "switch: p4runtime must be host:port"),
+        ('kind = "bmv2"', 'kind = "p4"', "switch: kind must be one of software, bmv2, tofino, not 'p4'"),
+        ("device = 0", "device = -1", "switch: device must be a whole number"),
+        ("device = 0", "device = true", "switch: device must be a whole number"),
+        ("device = 0", "devise = 0", "switch: nothing here is called devise"),
+        ("device = 0", "lanes = 360", "switch: nothing here is called lanes"),
+        ('"10.0.0.1"', '"10.0.0"', "switch: address must be an IPv4 address"),
+        ('"10.0.0.1"', '"224.0.0.1"', "switch: address must be the address of one machine"),
+        ('mac = "02:00:0a:00:00:01"', 'mac = "02:00:0a:00:00"', "switch: mac must be a MAC address"),
+        ('mac = "02:00:0a:00:00:01"', 'mac = "03:00:0a:00:00:01"', "switch: mac must be the address of one machine"),
+        ("port = 1\n", "port = 511\n", "switch.host: port must be a whole number from 0 to 510"),
+        ("port = 1\n", 'port = "1"\n', "switch.host: port must be a whole number"),
+        ('"10.0.0.11"', '"10.0.0.10"', "switch.host: address 10.0.0.10 is worker0's already"),
+        ('"10.0.0.11"', '"10.0.0.1"', "switch.host: address 10.0.0.1 is the switch's already"),
+        ('"02:00:0a:00:00:0b"', '"02:00:0A:00:00:0A"', "switch.host: mac 02:00:0a:00:00:0a is worker0's already"),
+        ('"worker1"', '"worker0"', "switch.host: name worker0 is worker0's already"),
+        ('"spare"', '"leaf1"', "switch: name leaf1 is leaf1's already"),
+        ('"10.0.0.2"', '"10.0.0.1"', "switch: address 10.0.0.1:43488 is leaf1's already"),
+        ('"10.0.0.2:9560"', '"127.0.0.1:9559"', "switch: p4runtime 127.0.0.1:9559, device 0, is leaf1's already"),
+        ("slots = 4096", "slots = 0", "switch: slots must be a whole number from 1"),
     ],
 )
 def test_a_mistake_is_told_with_its_line_and_key(tmp_path: Path, old: str, new: str, complaint: str) -> None:
     assert old in config.EXAMPLE
-    before, _, after = config.EXAMPLE.rpartition(old) if "worker1" in new or "port = 1" in old else ("", "", "")
-    text = before + new + after if before else config.EXAMPLE.replace(old, new, 1)
+    text = config.EXAMPLE.replace(old, new, 1)
+    with pytest.raises(config.ConfigError, match=complaint) as caught:
+        _load(tmp_path, text)
+    place = str(caught.value).removeprefix(f"{tmp_path / 'x.toml'}:").partition(":")[0]
+    line = text.splitlines()[int(place) - 1]
+    wrong_line = any(part in line for part in new.splitlines())
+    assert wrong_line or line.startswith("["), f"line {place} is {line!r}, neither what is wrong nor its table"
+
+
+def test_what_is_not_toml_is_told_with_its_line(tmp_path: Path) -> None:
+    with pytest.raises(config.ConfigError, match=r"x\.toml: this is not TOML: .*line 2"):
+        _load(tmp_path, "[controller]\nname cluster\n")
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("", "no switch: say with"),
+        (config.EXAMPLE.partition("[[switch.host]]")[0], "switch: no host: say with"),
+        (LEAST.replace("[[switch]]", "[switch]"), r"x\.toml:1: switch: each is a table of its own, \[\[switch\]\]"),
+        (LEAST + '[[switch.host]]\nname = "h"\n', r"x\.toml:6: switch\.host: a software switch needs no hosts"),
+        ("[[jobs]]\n" + LEAST, r"x\.toml:1: jobs: must be a table, \[jobs\]"),
+    ],
+)
+def test_what_is_missing_or_of_another_shape_is_told(tmp_path: Path, text: str, complaint: str) -> None:
     with pytest.raises(config.ConfigError, match=complaint):
         _load(tmp_path, text)
-
-
-def test_without_hosts_there_is_nothing_to_serve(tmp_path: Path) -> None:
-    with pytest.raises(config.ConfigError, match="no host"):
-        _load(tmp_path, config.EXAMPLE.partition("[[host]]")[0])
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 """Admits jobs to a switch, leases its slots, and watches over the workers.
 
-`JoinServer` is the whole of it, for one `SwitchDriver`.
+`JoinServer` is the whole of it, for one `SwitchDriver` or several.
 """
 
 from __future__ import annotations
@@ -11,11 +11,12 @@ from wiresum.controller.driver import (
     Endpoint,
     JobCounters,
     JobEntry,
+    Reconciled,
     Sizes,
     SwitchDriver,
 )
-from wiresum.controller.jobs import Limits
-from wiresum.controller.service import JoinServer
+from wiresum.controller.jobs.limits import Limits, Quota
+from wiresum.controller.service.join_server import JoinServer
 
 __all__ = [
     "REASONS",
@@ -25,6 +26,8 @@ __all__ = [
     "JobEntry",
     "JoinServer",
     "Limits",
+    "Quota",
+    "Reconciled",
     "Sizes",
     "SwitchDriver",
 ]

@@ -1,24 +1,22 @@
-"""`wiresum controller`: the join service of a P4 switch."""
+"""`wiresum controller`: the join service of P4 switches."""
 
 from __future__ import annotations
 
 import contextlib
-import logging
-from collections.abc import Iterator
+import dataclasses
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any, NoReturn, TypeVar
 
 import click
 
-from wiresum import compiled
 from wiresum.controller import config as configuration
 from wiresum.controller.config import Config
-from wiresum.controller.driver import DriverError
-from wiresum.controller.p4runtime import Client, P4RuntimeSwitch
-from wiresum.controller.service import JoinServer
+from wiresum.controller.logs import log_options, set_up
 from wiresum.controller.serving import stop_on_signals
 
-WAIT_S_MAX = 0.5
-"""Longest sleep of the main thread between two looks at whether the switch is still there."""
+EXIT_DEMOTED = 3
+"""Another controller has taken over: a supervisor should not start this one again as it was."""
 
 PARAGRAPH = "\n\n\b\n"
 """Click leaves what follows as it is written, up to the next empty line."""
@@ -27,73 +25,157 @@ EPILOG = PARAGRAPH.join(
         "The configuration, all of it (TOML):",
         *configuration.EXAMPLE.split("\n\n"),
         "Examples:\n"
-        "  simple_switch_grpc --no-p4 -i 0@veth0 -i 1@veth1 -- --grpc-server-addr 127.0.0.1:9559\n"
+        "  simple_switch_grpc --no-p4 -i 0@veth0 -i 1@veth1 -- --grpc-server-addr 127.0.0.1:9559 --cpu-port 255\n"
+        "  wiresum controller check --config cluster.toml\n"
         "  wiresum controller --config cluster.toml\n"
         "  wiresum jobs --switch 10.0.0.2:43487\n",
     ]
 )
 
+Command = TypeVar("Command", bound=Callable[..., Any])
 
-@click.command(epilog=EPILOG)
-@click.option(
-    "--config",
-    "config_path",
-    required=True,
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="Which switch, which hosts, and where workers join.",
-)
-@click.option("--verbose", "-v", is_flag=True, help="Log what the join service and the P4Runtime client do.")
-def controller(config_path: Path, verbose: bool) -> None:
-    """Run the controller of a switch that runs the P4 program.
 
-    It loads the program into the switch, over P4Runtime, and serves the join requests of workers: their jobs become
-    entries of the switch's tables. It serves until SIGINT or SIGTERM, and then tells the workers of every job that it
-    ends. If the switch is lost it tells them too, and exits with status 1: let a supervisor start it again.
+class _RunByDefault(click.Group):
+    """Without the name of a subcommand it is `run`."""
+
+    def parse_args(self, context: click.Context, arguments: list[str]) -> list[str]:
+        if arguments and arguments[0] not in self.commands and arguments[0] not in context.help_option_names:
+            arguments = ["run", *arguments]
+        return super().parse_args(context, arguments)
+
+
+@click.group(cls=_RunByDefault, epilog=EPILOG)
+def controller() -> None:
+    """Run the controller of switches that run the P4 program: bmv2, a Tofino, or `wiresum switch --p4runtime`.
+
+    `wiresum controller --config FILE` is `wiresum controller run --config FILE`: it loads the program into switches
+    that do not run it, over P4Runtime, and serves the join requests of workers, whose jobs become entries of the
+    switches' tables.
     """
-    _set_up_logging(verbose=verbose)
+
+
+def _config_option(command: Command) -> Command:
+    return click.option(
+        "--config",
+        "config_path",
+        required=True,
+        type=click.Path(dir_okay=False, path_type=Path),
+        help="Which switches, which hosts, and where workers join.",
+    )(command)
+
+
+def _insecure_option(command: Command) -> Command:
+    return click.option(
+        "--insecure",
+        is_flag=True,
+        help="Do without TLS, also where others than this host can come: whoever reaches it may join and end jobs.",
+    )(command)
+
+
+@controller.command()
+@_config_option
+@click.option("--standby", is_flag=True, help="Wait until no other controller programs the switches, then take over.")
+@_insecure_option
+@log_options
+def run(config_path: Path, standby: bool, insecure: bool, log_format: str, verbose: bool) -> None:
+    """Serve until SIGINT or SIGTERM.
+
+    With `state` in the configuration jobs go on while no controller runs, whether it was stopped or killed: the next
+    one reads the switches, puts right what differs, and the workers find it again. Without, the workers of every job
+    are told that it ends.
+
+    A controller that is started with the same state takes over from one that runs, which then ends with status 3. One
+    that is started with --standby waits, for as long as another is there.
+    """
+    from wiresum.controller import controlling
+    from wiresum.controller.controlling import DemotedError
+    from wiresum.controller.store import Store
+
+    set_up(log_format, verbose=verbose)
+    config = _load(config_path, insecure=insecure)
+    if standby and config.state is None:
+        raise click.ClickException(f"--standby needs `state` under [controller] in {config_path}: it takes that over")
+    with contextlib.ExitStack() as cleanup, _explained():
+        stop = cleanup.enter_context(stop_on_signals())
+        controlling.check_listening(config)
+        targets = controlling.targets(config)
+        store = cleanup.enter_context(contextlib.closing(Store(config.state))) if config.state else None
+        while not stop.is_set():
+            if standby:
+                click.echo(f"standing by: {', '.join(target.name for target in targets)}")
+                if not controlling.stand_by(targets, stop):
+                    return
+            try:
+                controlling.serve(config, targets, store, stop, click.echo)
+            except DemotedError as error:
+                click.echo(f"Error: {error}", err=True)
+                if not standby:
+                    raise click.exceptions.Exit(EXIT_DEMOTED) from error
+
+
+@controller.command()
+@_config_option
+@_insecure_option
+def check(config_path: Path, insecure: bool) -> None:
+    """Say whether a configuration is in order, with its certificates and programs, and change nothing."""
+    from wiresum.controller import controlling
+
+    config = _load(config_path, insecure=insecure)
+    with _explained():
+        controlling.check_listening(config)
+        targets = controlling.targets(config)
+        jobs = sum(map(len, controlling.jobs_on_disk(config).values()))
+    hosts = sum(len(target.hosts) for target in targets)
+    names = ", ".join(f"{target.name} ({target.kind})" for target in targets)
+    click.echo(f"{config_path} is in order: {names}; {hosts} hosts; {jobs} running jobs on disk")
+
+
+@controller.command()
+@_config_option
+@_insecure_option
+def plan(config_path: Path, insecure: bool) -> None:
+    """Print what `run` would change at the switches, and change nothing.
+
+    A line for each entry: + would come, - would go, ~ would change. Exits with status 0 also if there are some.
+    """
+    from wiresum.controller import controlling
+    from wiresum.controller.plan import plan as plan_switch
+
+    config = _load(config_path, insecure=insecure)
+    with _explained():
+        jobs = controlling.jobs_on_disk(config)
+        for target in controlling.targets(config):
+            lines = plan_switch(target, jobs[target.name])
+            click.echo(f"{target.name}: {len(lines) or 'no'} change{'s' * (len(lines) != 1)}")
+            for line in lines:
+                click.echo(f"  {line}")
+
+
+def _load(path: Path, *, insecure: bool) -> Config:
     try:
-        config = configuration.load(config_path)
+        config = configuration.load(path)
     except configuration.ConfigError as error:
         raise click.ClickException(str(error)) from error
-    with contextlib.ExitStack() as cleanup:
-        stop = cleanup.enter_context(stop_on_signals())
-        device = cleanup.enter_context(_connected(config))
-        service = JoinServer(device)
-        host, port = config.listen
-        try:
-            port = service.start(host, port)
-        except OSError as error:
-            raise click.ClickException(str(error)) from error
-        cleanup.callback(service.stop)
-        sizes, data = device.sizes, device.endpoint
-        click.echo(
-            f"ready: control {host}:{port}, data {data.address}:{data.port}-{data.port + sizes.threads_max - 1} "
-            f"({device.name}, {len(config.hosts)} hosts, {sizes.slots} slots, {sizes.lanes_max} lanes)"
-        )
-        while not stop.wait(WAIT_S_MAX):
-            if device.lost:
-                raise click.ClickException(f"{device.lost}. Start the switch again, and then this controller")
+    if insecure and config.security.tls is not None:
+        raise click.ClickException(f"--insecure means without TLS, but {path} names a TLS directory: choose one")
+    security = dataclasses.replace(config.security, insecure=config.security.insecure or insecure)
+    return dataclasses.replace(config, security=security)
 
 
 @contextlib.contextmanager
-def _connected(config: Config) -> Iterator[P4RuntimeSwitch]:
-    """The switch, with our program and the hosts of the configuration, and without jobs."""
-    program = compiled.load("v1model")
+def _explained() -> Any:
+    """What is wrong with the host, the switches or the state, as an error without a stack."""
+    from wiresum.controller.controlling import SetupError
+    from wiresum.controller.driver import DriverError
+    from wiresum.controller.jobs.records import RecordError
+    from wiresum.controller.store import StoreError
+    from wiresum.join.credentials import CredentialsError
+
     try:
-        client = Client(config.switch.p4runtime, config.switch.device, program)
-        with contextlib.closing(client):
-            device = P4RuntimeSwitch(
-                client, program, address=config.switch.address, mac=config.switch.mac, hosts=config.hosts
-            )
-            with contextlib.closing(device):
-                yield device
-    except DriverError as error:
-        raise click.ClickException(str(error)) from error
+        yield
+    except (SetupError, DriverError, StoreError, RecordError, CredentialsError, OSError) as error:
+        _fail(error)
 
 
-def _set_up_logging(*, verbose: bool) -> None:
-    logging.basicConfig(
-        level=logging.INFO if verbose else logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
-    )
-    # finsy warns of what every bmv2 lacks, and shows a stack for what `Client` says in a sentence.
-    logging.getLogger("finsy").setLevel(logging.INFO if verbose else logging.CRITICAL + 1)
+def _fail(error: Exception) -> NoReturn:
+    raise click.ClickException(str(error)) from error

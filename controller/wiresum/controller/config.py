@@ -1,6 +1,6 @@
 """The configuration file of `wiresum controller`, in TOML. `EXAMPLE` shows all of it.
 
-Whatever is wrong is a `ConfigError` that names file, line and key.
+Whatever is wrong is a `ConfigError` that names file, line and key. Pure, but for reading the file.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ import ipaddress
 import re
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from wiresum.controller.p4runtime.host import PORT_MAX, Host
+from wiresum.controller.jobs.limits import Limits, Quota
 from wiresum.join import DEFAULT_CONTROL_PORT
 
 if sys.version_info >= (3, 11):
@@ -22,34 +22,75 @@ else:
     import tomli as tomllib
 
 EXAMPLE = """\
-[switch]
+[controller]
+name = "cluster"               # for people ("wiresum" unless given)
+listen = "0.0.0.0:43487"       # where workers join (TCP; this unless given)
+state = "/var/lib/wiresum"     # the folder of its state; without it a restart forgets the jobs
+metrics = "127.0.0.1:9487"     # where Prometheus reads; without it nowhere
+
+[security]
+tls = "/etc/wiresum/tls"       # what `wiresum ca` made: ca.crt, tls.crt, tls.key (instead: insecure = true)
+audit = "/var/log/wiresum/audit.log"   # who asked for what; without it in the log
+requests_per_second = 500      # of one peer (this unless given) ...
+requests_burst = 2000          # ... and at once
+
+[jobs]
+slots_default = 256            # what a job gets that does not say (this unless given)
+slots_least = 16               # what it takes at least when slots are short (this unless given)
+
+[[tenant]]                     # what one may have at a time; each key may be left out
+name = "vision"                # without a name: each tenant that is not named
+slots = 1024
+jobs = 8
+priority_max = 10
+
+[[switch]]
+name = "leaf1"
+kind = "bmv2"                  # or "tofino", or "software"
 p4runtime = "127.0.0.1:9559"   # where its P4Runtime server listens
 device = 0                     # its device id (0 unless given)
 address = "10.0.0.1"           # the switch's own IPv4 address in the workers' network ...
 mac = "02:00:0a:00:00:01"      # ... and the MAC it answers ARP requests with
 
-[join]
-listen = "0.0.0.0:43487"       # where workers join (TCP; this unless given)
-
-[[host]]                       # one for each machine at the switch
+[[switch.host]]                # one for each machine at the switch
 name = "worker0"
 address = "10.0.0.10"
 mac = "02:00:0a:00:00:0a"
 port = 0                       # of the switch
 
-[[host]]
+[[switch.host]]
 name = "worker1"
 address = "10.0.0.11"
 mac = "02:00:0a:00:00:0b"
 port = 1
+
+[[switch]]
+name = "spare"
+kind = "software"              # wiresum switch --p4runtime 10.0.0.2:9560
+p4runtime = "10.0.0.2:9560"
+tls = "/etc/wiresum/tls"       # for P4Runtime; needed unless it is on this machine (instead: insecure = true)
+address = "10.0.0.2"           # where workers send ...
+port = 43488                   # ... the first of 16 UDP ports (this unless given)
+lanes = 360                    # 32-bit words of a packet (this unless given)
+slots = 4096                   # (this unless given)
 """
+"""A Tofino has, besides what a bmv2 has, `program`, the folder that the compiler filled, and `p4info`, its P4Info."""
+
+KINDS = ("software", "bmv2", "tofino")
+DATA_PORT = 43488
+PRIORITY_MAX = 1_000_000
+NAME_CHARACTERS_MAX = 64
 
 _MAC = re.compile(r"(?:[0-9a-f]{2}:){5}[0-9a-f]{2}")
 _ENDPOINT = re.compile(r"(?P<host>[^\s:]+):(?P<port>\d{1,5})|unix:.+")
-_TABLE = re.compile(r"\s*\[\[?\s*(\w+)\s*\]\]?\s*(?:#.*)?")
+_TABLE = re.compile(r"\s*\[\[?\s*(\w+(?:\.\w+)?)\s*\]\]?\s*(?:#.*)?")
 _KEY = re.compile(r"\s*\"?([\w-]+)\"?\s*=")
 
 T = TypeVar("T")
+
+
+PORT_MAX = 510
+"""Largest port of a switch: ports have 9 bits, and 511 is where v1model sends what it drops."""
 
 
 class ConfigError(ValueError):
@@ -57,24 +98,74 @@ class ConfigError(ValueError):
 
 
 @dataclass(frozen=True)
+class SecurityConfig:
+    tls: Path | None = None
+    """A folder with ca.crt, tls.crt and tls.key. None: plaintext."""
+    insecure: bool = False
+    """Plaintext is wanted, also where others than this machine can come."""
+    audit: Path | None = None
+    requests_per_second: int = 500
+    """Of one peer, on the average."""
+    requests_burst: int = 2000
+
+
+@dataclass(frozen=True)
+class Host:
+    """A machine behind a port of a switch: what the controller must know of it, and cannot ask the switch for."""
+
+    name: str
+    address: str
+    """IPv4, dotted."""
+    mac: str
+    port: int
+    """Of the switch. Several hosts may be behind one."""
+
+
+@dataclass(frozen=True)
 class SwitchConfig:
+    name: str
+    kind: str
+    """One of `KINDS`."""
     p4runtime: str
     """A gRPC target: host:port, or unix:PATH."""
     device: int
     address: str
-    mac: str
+    """Where workers send their packets: IPv4, dotted."""
+    port: int
+    """UDP port of thread 0."""
+    mac: str = ""
+    """Empty for a software switch, whose host answers ARP requests."""
+    program: Path | None = None
+    """Tofino: the folder that the compiler filled (`bfrt.json`, `pipe/tofino.bin`, `pipe/context.json`)."""
+    p4info: Path | None = None
+    """Tofino: the file of its P4Info, as text."""
+    lanes: int = 0
+    """Software: of all jobs. 0: what the program was compiled for."""
+    slots: int = 0
+    """Software. 0: what the program was compiled for."""
+    tls: Path | None = None
+    """For P4Runtime: a folder as in `SecurityConfig`. None: plaintext."""
+    insecure: bool = False
+    """Plaintext P4Runtime is wanted, also over a network."""
+    hosts: tuple[Host, ...] = ()
 
 
 @dataclass(frozen=True)
 class Config:
-    switch: SwitchConfig
-    hosts: tuple[Host, ...]
+    name: str
     listen: tuple[str, int]
     """Host and TCP port of the join service."""
+    state: Path | None
+    """A folder, made when it is needed."""
+    metrics: tuple[str, int] | None
+    security: SecurityConfig
+    limits: Limits
+    quotas: tuple[Quota, ...]
+    switches: tuple[SwitchConfig, ...]
 
 
 def load(path: Path) -> Config:
-    """Raises `ConfigError`, also if the file cannot be read."""
+    """Raises `ConfigError`, also if the file cannot be read. Relative paths in it begin at its own folder."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -98,6 +189,12 @@ class _Section:
             if default is None:
                 raise self.error(None, f"{key} is missing")
             return default
+        return self._checked(key, check)
+
+    def take_if_there(self, key: str, check: Callable[[Any], T]) -> T | None:
+        return self._checked(key, check) if key in self._values else None
+
+    def _checked(self, key: str, check: Callable[[Any], T]) -> T:
         try:
             return check(self._values.pop(key))
         except ValueError as error:
@@ -115,55 +212,169 @@ class _Reader:
     def __init__(self, path: Path, text: str, document: Mapping[str, Any]) -> None:
         self._path, self._document = path, document
         self._lines = _line_numbers(text)
+        self._hosts_read = 0
 
     def config(self) -> Config:
         for name in self._document:
-            if name not in ("switch", "join", "host"):
-                raise self.error(name, 0, None, "there is no such table: [switch], [join] and [[host]] are")
-        switch = self._switch()
-        return Config(switch, self._hosts(switch), self._listen())
+            if name not in ("controller", "security", "jobs", "tenant", "switch"):
+                text = "there is no such table: [controller], [security], [jobs], [[tenant]] and [[switch]] are"
+                raise self.error(name, 0, None, text)
+        security = self._security()
+        section = self._section("controller")
+        config = Config(
+            name=section.take("name", _name, "wiresum"),
+            listen=section.take("listen", _listener, ("0.0.0.0", DEFAULT_CONTROL_PORT)),
+            state=section.take_if_there("state", self._path_of),
+            metrics=section.take_if_there("metrics", _listener),
+            security=security,
+            limits=self._limits(),
+            quotas=self._quotas(),
+            switches=self._switches(),
+        )
+        section.end()
+        return config
 
     def error(self, table: str, index: int, key: str | None, text: str) -> ConfigError:
         line = self._lines.get((table, index, key)) or self._lines.get((table, index, None))
         place = f"{self._path}:{line}" if line else f"{self._path}"
         return ConfigError(f"{place}: {table}: {text}")
 
-    def _switch(self) -> SwitchConfig:
-        section = self._section("switch", required=True)
-        config = SwitchConfig(
-            p4runtime=section.take("p4runtime", _target),
-            device=section.take("device", _whole(0, (1 << 64) - 1), 0),
-            address=section.take("address", _address),
-            mac=section.take("mac", _mac),
+    def _path_of(self, value: object) -> Path:
+        return self._path.parent / Path(_text(value)).expanduser()
+
+    def _security(self) -> SecurityConfig:
+        section = self._section("security")
+        usual = SecurityConfig()
+        tls, insecure = self._tls(section)
+        config = SecurityConfig(
+            tls=tls,
+            insecure=insecure,
+            audit=section.take_if_there("audit", self._path_of),
+            requests_per_second=section.take("requests_per_second", _whole(1, 1_000_000), usual.requests_per_second),
+            requests_burst=section.take("requests_burst", _whole(1, 1_000_000), usual.requests_burst),
         )
         section.end()
         return config
 
-    def _listen(self) -> tuple[str, int]:
-        section = self._section("join", required=False)
-        listen = section.take("listen", _listener, ("0.0.0.0", DEFAULT_CONTROL_PORT))
+    def _tls(self, section: _Section) -> tuple[Path | None, bool]:
+        tls = section.take_if_there("tls", self._path_of)
+        insecure = section.take("insecure", _yes_or_no, False)
+        if tls and insecure:
+            raise section.error("insecure", "insecure = true means without TLS, but tls is given too: choose one")
+        return tls, insecure
+
+    def _limits(self) -> Limits:
+        section = self._section("jobs")
+        usual = Limits()
+        limits = replace(
+            usual,
+            slots_default=section.take("slots_default", _power_of_two, usual.slots_default),
+            slots_least=section.take("slots_least", _power_of_two, usual.slots_least),
+        )
+        if limits.slots_least > limits.slots_default:
+            raise section.error("slots_least", f"slots_least must be at most slots_default, {limits.slots_default}")
         section.end()
-        return listen
+        return limits
 
-    def _section(self, name: str, *, required: bool) -> _Section:
-        values = self._document.get(name)
-        if values is None and required:
-            raise ConfigError(f"{self._path}: the table [{name}] is missing")
-        if not isinstance(values or {}, dict):
-            raise self.error(name, 0, None, f"must be a table, [{name}]")
-        return _Section(self, name, 0, values or {})
+    def _quotas(self) -> tuple[Quota, ...]:
+        quotas: dict[str, Quota] = {}
+        for index, table in enumerate(self._tables("tenant")):
+            section = _Section(self, "tenant", index, table)
+            quota = Quota(
+                name=section.take("name", _name, ""),
+                slots=section.take_if_there("slots", _whole(0, 1 << 20)),
+                jobs=section.take_if_there("jobs", _whole(0, 1 << 16)),
+                priority_max=section.take_if_there("priority_max", _whole(-PRIORITY_MAX, PRIORITY_MAX)),
+            )
+            section.end()
+            if quota.name in quotas:
+                raise section.error("name", f"there is a [[tenant]] {quota.name or 'without a name'} already")
+            quotas[quota.name] = quota
+        return tuple(quotas.values())
 
-    def _hosts(self, switch: SwitchConfig) -> tuple[Host, ...]:
-        tables = self._document.get("host", [])
-        if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
-            raise self.error("host", 0, None, "each host is a table of its own, [[host]]")
+    def _switches(self) -> tuple[SwitchConfig, ...]:
+        tables = self._tables("switch")
         if not tables:
-            raise ConfigError(f"{self._path}: no host: say with [[host]] which machines are at which port")
-        seen = {"address": {switch.address: "the switch"}, "mac": {switch.mac: "the switch"}, "name": {}}
-        return tuple(self._host(index, table, seen) for index, table in enumerate(tables))
+            raise ConfigError(f"{self._path}: no switch: say with [[switch]] which ones to drive")
+        seen: dict[str, dict[str, str]] = {"name": {}, "address": {}, "p4runtime": {}}
+        return tuple(self._switch(index, table, seen) for index, table in enumerate(tables))
 
-    def _host(self, index: int, table: Mapping[str, Any], seen: dict[str, dict[str, str]]) -> Host:
-        section = _Section(self, "host", index, table)
+    def _switch(self, index: int, table: Mapping[str, Any], seen: dict[str, dict[str, str]]) -> SwitchConfig:
+        hosts = table.get("host", [])
+        section = _Section(self, "switch", index, {key: value for key, value in table.items() if key != "host"})
+        name = section.take("name", _name)
+        kind = section.take("kind", _one_of(KINDS))
+        tls, insecure = self._tls(section)
+        switch = SwitchConfig(
+            name=name,
+            kind=kind,
+            p4runtime=section.take("p4runtime", _target),
+            device=section.take("device", _whole(0, (1 << 64) - 1), 0),
+            address=section.take("address", _address),
+            port=section.take("port", _whole(1, 65536 - 16), DATA_PORT) if kind == "software" else DATA_PORT,
+            tls=tls,
+            insecure=insecure,
+        )
+        switch = self._of_kind(section, switch)
+        section.end()
+        _check_unique(section, switch.name, seen, name=switch.name)
+        _check_unique(section, switch.name, seen, p4runtime=f"{switch.p4runtime}, device {switch.device},")
+        _check_unique(section, switch.name, seen, address=f"{switch.address}:{switch.port}")
+        if kind == "software":
+            if hosts:
+                raise self.error(
+                    "switch.host", self._hosts_read, None, "a software switch needs no hosts: leave it out"
+                )
+            return switch
+        return replace(switch, hosts=self._hosts(section, switch, hosts))
+
+    def _of_kind(self, section: _Section, switch: SwitchConfig) -> SwitchConfig:
+        """With what only switches of its kind have."""
+        match switch.kind:
+            case "software":
+                return replace(
+                    switch,
+                    lanes=section.take("lanes", _whole(1, 16370), 360),
+                    slots=section.take("slots", _whole(1, 1 << 20), 4096),
+                )
+            case "tofino":
+                return replace(
+                    switch,
+                    mac=section.take("mac", _mac),
+                    program=section.take("program", self._path_of),
+                    p4info=section.take("p4info", self._path_of),
+                )
+            case _:
+                return replace(switch, mac=section.take("mac", _mac))
+
+    def _section(self, name: str) -> _Section:
+        values = self._document.get(name, {})
+        if not isinstance(values, dict):
+            raise self.error(name, 0, None, f"must be a table, [{name}]")
+        return _Section(self, name, 0, values)
+
+    def _tables(self, name: str) -> list[dict[str, Any]]:
+        tables = self._document.get(name, [])
+        if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
+            raise self.error(name, 0, None, f"each is a table of its own, [[{name}]]")
+        return tables
+
+    def _hosts(self, section: _Section, switch: SwitchConfig, tables: object) -> tuple[Host, ...]:
+        if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
+            raise section.error(None, "each host is a table of its own, [[switch.host]]")
+        if not tables:
+            raise section.error(None, "no host: say with [[switch.host]] which machines are at which port")
+        seen: dict[str, dict[str, str]] = {
+            "name": {},
+            "address": {switch.address: "the switch"},
+            "mac": {switch.mac: "the switch"},
+        }
+        return tuple(self._host(table, seen) for table in tables)
+
+    def _host(self, table: Mapping[str, Any], seen: dict[str, dict[str, str]]) -> Host:
+        # TOML reads [[switch.host]] in the order of the file, so a running count finds its line.
+        section = _Section(self, "switch.host", self._hosts_read, table)
+        self._hosts_read += 1
         host = Host(
             name=section.take("name", _name),
             address=section.take("address", _address),
@@ -171,12 +382,15 @@ class _Reader:
             port=section.take("port", _whole(0, PORT_MAX)),
         )
         section.end()
-        for key, owners in seen.items():
-            value = getattr(host, key)
-            if value in owners:
-                raise section.error(key, f"{key} {value} is {owners[value]}'s already")
-            owners[value] = host.name
+        _check_unique(section, host.name, seen, name=host.name, address=host.address, mac=host.mac)
         return host
+
+
+def _check_unique(section: _Section, owner: str, seen: dict[str, dict[str, str]], **values: str) -> None:
+    for key, value in values.items():
+        if value in seen[key]:
+            raise section.error(key, f"{key} {value} is {seen[key][value]}'s already")
+        seen[key][value] = owner
 
 
 def _line_numbers(text: str) -> dict[tuple[str, int, str | None], int]:
@@ -203,9 +417,24 @@ def _text(value: object) -> str:
 
 def _name(value: object) -> str:
     text = _text(value)
-    if not text.isprintable():
-        raise ValueError(f"must be printable, not {text!r}")
+    if not text.isprintable() or len(text) > NAME_CHARACTERS_MAX:
+        raise ValueError(f"must be printable, and at most {NAME_CHARACTERS_MAX} characters long, not {text!r}")
     return text
+
+
+def _one_of(choices: tuple[str, ...]) -> Callable[[object], str]:
+    def check(value: object) -> str:
+        if value not in choices:
+            raise ValueError(f"must be one of {', '.join(choices)}, not {value!r}")
+        return str(value)
+
+    return check
+
+
+def _yes_or_no(value: object) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError(f"must be true or false, not {value!r}")
+    return value
 
 
 def _whole(least: int, most: int) -> Callable[[object], int]:
@@ -215,6 +444,13 @@ def _whole(least: int, most: int) -> Callable[[object], int]:
         return value
 
     return check
+
+
+def _power_of_two(value: object) -> int:
+    count = _whole(1, 32768)(value)
+    if count & (count - 1):
+        raise ValueError(f"must be a power of two, not {count}")
+    return count
 
 
 def _address(value: object) -> str:

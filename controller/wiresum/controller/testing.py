@@ -1,42 +1,217 @@
-"""For tests of whatever talks to a join service: a switch that writes down what it is told, and a client.
-
-The service between the two is the real one, over loopback.
+"""For tests of jobs: a bench that turns the clock of their state machine by hand; and of whatever talks to a service: a
+switch that writes down what it is told, and a client. The service between the two is the real one, over loopback.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, TypeVar
 
 import grpc
 
 from wiresum import join as messages
-from wiresum.controller.driver import DriverError, Endpoint, JobCounters, JobEntry, Sizes
-from wiresum.join import join_pb2_grpc
+from wiresum.controller.driver import DriverError, Endpoint, JobCounters, JobEntry, Reconciled, Sizes
+from wiresum.controller.jobs.cluster import Switch
+from wiresum.controller.jobs.job import Worker
+from wiresum.controller.jobs.jobs import Jobs
+from wiresum.controller.jobs.limits import Limits, Quota
+from wiresum.controller.jobs.outputs import Admit, Evict, Grant, Output, Reconcile, Refuse, Wait, Write
+from wiresum.controller.jobs.refusal import Refusal
+from wiresum.controller.store import Store
+from wiresum.join import join_pb2_grpc, operator_pb2_grpc
 
 PATIENCE_S = 20.0
 """For what must happen, however busy the machine is. Nothing takes nearly as long."""
 
 
+T = TypeVar("T")
+
+
+def switch(name: str = "leaf", sizes: Sizes | None = None, addresses: Sequence[str] = ()) -> Switch:
+    """`addresses`: of the workers that it reaches; all unless given."""
+    sizes = sizes or Sizes(4096, 360, 64)
+    endpoint = Endpoint("10.0.0.1", 43488)
+    return Switch(name, "software", sizes, endpoint, lambda address: not addresses or address in addresses)
+
+
+def member(worker: Worker) -> messages.Member:
+    return messages.Member(
+        job=worker.job.number, worker=worker.rank, token=worker.token, switch_name=worker.job.switch_name
+    )
+
+
+class JobsBench:
+    """`Jobs`, a clock to turn, and switches that say yes unless told to wait."""
+
+    def __init__(
+        self,
+        sizes: Sizes | None = None,
+        limits: Limits | None = None,
+        *,
+        switches: Sequence[Switch] = (),
+        quotas: Iterable[Quota] = (),
+        store: Store | None = None,
+        now: float = 100.0,
+    ) -> None:
+        """`store`: what is in it is restored first."""
+        self.now = now
+        self.switches = list(switches) or [switch(sizes=sizes)]
+        self.jobs = Jobs(self.switches, limits, quotas)
+        self.store = store
+        self.switch_answers = True
+        self.reloaded = False
+        """Whether the switches say, when they are reconciled next, that they have lost their cells."""
+        self.done: list[Output] = []
+        if store is not None:
+            self.jobs.restore(store.load(), self.now)
+        for each in self.switches:
+            self.jobs.switch_changed(each.name, "", self.now)
+        self.settle()
+
+    @property
+    def slots_free(self) -> int:
+        return sum(each.leases.slots_free for each in self.switches)
+
+    def settle(self) -> None:
+        """Carries out what is wanted, as a switch would that answers at once."""
+        outputs = deque(self.jobs.take_outputs())
+        while outputs:
+            if self.store is not None:
+                self.store.write(output for output in outputs if isinstance(output, Write))
+            for _ in range(len(outputs)):
+                output = outputs.popleft()
+                self.done.append(output)
+                if self.switch_answers:
+                    self.answer(output)
+            outputs.extend(self.jobs.take_outputs())
+
+    def answer(self, output: Output) -> None:
+        match output:
+            case Admit(name, entry):
+                self.jobs.admitted(name, entry.job, self.now)
+            case Evict(name, number):
+                self.jobs.evicted(name, number, self.now)
+            case Reconcile():
+                reloaded, self.reloaded = self.reloaded, False
+                self.jobs.reconciled(output, reloaded, self.now)
+
+    def ask(self, **fields: object) -> Worker:
+        worker = self.jobs.ask(join_request(**fields), self.now)
+        self.settle()
+        return worker
+
+    def ask_all(self, world_size: int, **fields: object) -> list[Worker]:
+        return [self.ask(rank=rank, world_size=world_size, **fields) for rank in range(world_size)]
+
+    def running(self, world_size: int = 3, **fields: object) -> list[Worker]:
+        workers = self.ask_all(world_size, **fields)
+        for worker in workers:
+            self.jobs.attend(member(worker), self.now)
+        self.settle()
+        self.done.clear()
+        return workers
+
+    def leave(self, worker: Worker, round_newest: int = 0) -> None:
+        self.jobs.leave(messages.LeaveRequest(member=member(worker), round_newest=round_newest), self.now)
+        self.settle()
+
+    def abort(self, worker: Worker, reason: str) -> None:
+        self.jobs.abort(messages.AbortRequest(member=member(worker), reason=reason), self.now)
+        self.settle()
+
+    def change(self, switch_name: str, trouble: str) -> None:
+        self.jobs.switch_changed(switch_name, trouble, self.now)
+        self.settle()
+
+    def create(self, **fields: Any) -> str:
+        """Returns the token."""
+        request = messages.CreateJobRequest(job_name="a job", world_size=1)
+        request.MergeFrom(messages.CreateJobRequest(**fields))
+        token = self.jobs.create(request, self.now)
+        self.settle()
+        return token
+
+    def wait(self, seconds: float, *, beating: Sequence[Worker] = (), round_newest: int = 1) -> None:
+        for _ in range(round(10 * seconds)):
+            self.now += 0.1
+            for worker in beating:
+                self.jobs.beat(worker, round_newest, self.now)
+            self.jobs.tick(self.now)
+            self.settle()
+
+    def outputs(self, kind: type[T]) -> list[T]:
+        return [output for output in self.done if isinstance(output, kind)]
+
+    def granted(self) -> list[str]:
+        """The names of jobs, in the order in which their first workers got their grants."""
+        return list(dict.fromkeys(grant.worker.job.name for grant in self.outputs(Grant)))
+
+    def said(self, worker: Worker) -> str:
+        """What a worker last heard that it waits for."""
+        return [wait.waiting.reason for wait in self.outputs(Wait) if wait.worker is worker][-1]
+
+    def refused(self, worker: Worker) -> tuple[str, str]:
+        """Code and text."""
+        (found,) = (refuse.refusal for refuse in self.outputs(Refuse) if refuse.worker is worker)
+        return found.code, found.text
+
+    def refusal_of(self, action: Callable[[], object]) -> tuple[str, str]:
+        """Code and text of what must be refused at once."""
+        try:
+            action()
+        except Refusal as refusal:
+            return refusal.code, refusal.text
+        raise AssertionError("this was to be refused")
+
+
 class RecordingDriver:
     """What a switch does with the calls is its own tests' matter; here it matters which calls come, and when."""
 
-    def __init__(self, sizes: Sizes | None = None) -> None:
-        self.name = "recording switch"
+    def __init__(
+        self, sizes: Sizes | None = None, name: str = "recording switch", addresses: Sequence[str] = ()
+    ) -> None:
+        """`addresses`: of the workers that it reaches; all unless given."""
+        self.name = name
+        self.kind = "software"
         self.sizes = sizes or Sizes(slots=4096, lanes_max=360, jobs_max=64, threads_max=16)
         self.endpoint = Endpoint("127.0.0.1", 43488)
+        self.on_change: Callable[[], None] = lambda: None
+        self.trouble = ""
         self.calls: list[tuple[str, int]] = []
         self.admitted: dict[int, JobEntry] = {}
         self.entries: list[JobEntry] = []
+        self.washed: list[int] = []
         self.refuse_with = ""
         self.evictions_to_fail = 0
         self.released = threading.Event()
         """Cleared: every call blocks until it is set."""
         self.released.set()
+        self._addresses = addresses
 
-    def admit(self, entry: JobEntry) -> None:
+    def reaches(self, address: str) -> bool:
+        return not self._addresses or address in self._addresses
+
+    def results_group(self, job: int) -> Endpoint | None:
+        return None
+
+    def change(self, trouble: str, *, forgetting: bool = False) -> None:
+        """`forgetting`: it was started anew, and holds nothing any more."""
+        self.trouble = trouble
+        if forgetting:
+            self.admitted.clear()
+        self.on_change()
+
+    def reconcile(self, entries: Sequence[JobEntry]) -> Reconciled:
+        self._record("reconcile", len(entries))
+        if any(entry.job not in self.admitted for entry in entries):
+            return Reconciled(reloaded=True)
+        self.admitted = {entry.job: entry for entry in entries}
+        return Reconciled()
+
+    def admit(self, entry: JobEntry, *, wash: bool = False) -> None:
         self._record("admit", entry.job)
         if self.refuse_with:
             raise DriverError(self.refuse_with)
@@ -47,6 +222,8 @@ class RecordingDriver:
         assert entry.slots % entry.threads == 0
         self.admitted[entry.job] = entry
         self.entries.append(entry)
+        if wash:
+            self.washed.append(entry.job)
 
     def evict(self, job: int) -> None:
         self._record("evict", job)
@@ -62,12 +239,17 @@ class RecordingDriver:
             packets={"admitted": 10 * job}, results=job, tensor_last=range(workers), contributions=[5] * workers
         )
 
+    def stray(self) -> JobCounters:
+        return JobCounters(packets={"unknown": 3})
+
     def close(self) -> None:
         self._record("close", 0)
 
     def _record(self, call: str, job: int) -> None:
         self.calls.append((call, job))
         assert self.released.wait(PATIENCE_S)
+        if self.trouble:
+            raise DriverError(self.trouble)
 
 
 def wait_until(condition: Callable[[], bool], what: str) -> None:
@@ -102,38 +284,77 @@ def join_request(**fields: object) -> messages.JoinRequest:
     return request
 
 
+class JoinCall:
+    """A Join that may wait. Like a future, but it is read by whoever asks for its result."""
+
+    def __init__(self, call: Any) -> None:
+        self._call = call
+        self.waiting: list[messages.Waiting] = []
+
+    def next_waiting(self) -> messages.Waiting:
+        """What it waits for, as it is told next."""
+        event: messages.JoinEvent = next(self._call)
+        assert event.HasField("waiting"), event
+        self.waiting.append(event.waiting)
+        return event.waiting
+
+    def result(self) -> messages.JoinReply:
+        """Raises a `grpc.RpcError` if it is refused."""
+        granted: messages.JoinReply | None = None
+        for event in self._call:
+            if event.HasField("granted"):
+                granted = event.granted
+            else:
+                self.waiting.append(event.waiting)
+        assert granted is not None, "the stream ended without an answer"
+        return granted
+
+    def refusal(self) -> tuple[str, str]:
+        """Code and text of a Join that must fail."""
+        try:
+            reply = self.result()
+        except grpc.RpcError as error:
+            return refusal_of(error)
+        raise AssertionError(f"this Join was to be refused, but got {reply}")
+
+    def cancel(self) -> None:
+        self._call.cancel()
+
+
 class Client:
-    """The service's stub, and threads for the calls that wait."""
+    """The service's stubs, for workers and for operators."""
 
     def __init__(self, port: int) -> None:
         self.target = f"127.0.0.1:{port}"
         self.channel = grpc.insecure_channel(self.target, options=[("grpc.use_local_subchannel_pool", 1)])
         self.stub = join_pb2_grpc.JoinServiceStub(self.channel)
+        self.operator = operator_pb2_grpc.OperatorServiceStub(self.channel)
+
+    def join_soon(self, **fields: object) -> JoinCall:
+        return JoinCall(self.stub.Join(join_request(**fields), timeout=PATIENCE_S))
 
     def join(self, **fields: object) -> messages.JoinReply:
-        return self.stub.Join(join_request(**fields), timeout=PATIENCE_S)
-
-    def join_soon(self, **fields: object) -> Any:
-        call: Any = self.stub.Join  # its type says nothing of gRPC's other ways to call
-        return call.future(join_request(**fields), timeout=PATIENCE_S)
+        return self.join_soon(**fields).result()
 
     def join_all(self, world_size: int, **fields: object) -> list[messages.JoinReply]:
         asked = [self.join_soon(rank=rank, world_size=world_size, **fields) for rank in range(world_size)]
-        return [answer.result() for answer in asked]
+        return [call.result() for call in asked]
 
     def refusal(self, **fields: object) -> tuple[str, str]:
-        """Code and text of a Join that must fail."""
-        try:
-            reply = self.join(**fields)
-        except grpc.RpcError as error:
-            return refusal_of(error)
-        raise AssertionError(f"this Join was to be refused, but got {reply}")
+        return self.join_soon(**fields).refusal()
 
-    def jobs(self) -> list[messages.ListJobsReply.Job]:
-        return list(self.stub.ListJobs(messages.ListJobsRequest(), timeout=PATIENCE_S).jobs)
+    def leave(self, reply: messages.JoinReply, round_newest: int = 1) -> None:
+        request = messages.LeaveRequest(member=member_of(reply), round_newest=round_newest)
+        self.stub.Leave(request, timeout=PATIENCE_S)
+
+    def report(self) -> messages.Report:
+        return self.operator.GetReport(messages.GetReportRequest(), timeout=PATIENCE_S)
+
+    def jobs(self) -> list[messages.JobReport]:
+        return list(self.report().jobs)
 
     def slots_free(self) -> int:
-        return self.stub.ListJobs(messages.ListJobsRequest(), timeout=PATIENCE_S).slots_free
+        return sum(switch.slots_free for switch in self.report().switches)
 
     def close(self) -> None:
         self.channel.close()
@@ -144,7 +365,7 @@ def refusal_of(error: Any) -> tuple[str, str]:
 
 
 def member_of(reply: messages.JoinReply) -> messages.Member:
-    return messages.Member(job=reply.job, worker=reply.worker, token=reply.token)
+    return messages.Member(job=reply.job, worker=reply.worker, token=reply.token, switch_name=reply.switch_name)
 
 
 class Attendance:

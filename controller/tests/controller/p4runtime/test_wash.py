@@ -10,7 +10,7 @@ from scapy.layers.inet import IP, UDP
 from scapy.layers.l2 import Ether
 
 from wiresum.controller import JobEntry
-from wiresum.controller.leases import round_is_newer
+from wiresum.controller.jobs.leases import round_is_newer
 from wiresum.controller.p4runtime import wash
 from wiresum.controller.p4runtime.own import DATA_PORT
 from wiresum.switch.testing import META, Packet

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from wiresum.controller.refusal import Refusal
+from wiresum.controller.jobs.refusal import Refusal
 from wiresum.controller.security.caller import Caller, caller, identify, set_caller
 
 PEER = "ipv4:10.0.0.7:50123"

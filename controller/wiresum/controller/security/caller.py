@@ -15,7 +15,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from urllib.parse import unquote
 
-from wiresum.controller.refusal import Refusal
+from wiresum.controller.jobs.refusal import Refusal
 from wiresum.controller.security.names import Claims, parse
 
 

@@ -1,4 +1,4 @@
-"""Calls to the switch, made one at a time, in order, by a thread that does nothing else.
+"""Calls that block, to a switch or to the disk, made one at a time and in order, by a thread that does nothing else.
 
 Not an executor of the standard library, which waits for its calls when the interpreter ends: one that hangs, in a
 switch that does not answer, must not keep the process from ending.
@@ -15,15 +15,16 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 
-class SwitchCalls:
+class SerialCalls:
     """Used from one event loop."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, name: str) -> None:
+        """`name`: of the thread."""
         self._loop = loop
-        # Bounded by its callers: each job has at most one admission and one eviction in it, and each call of a
-        # client, of which gRPC admits a limited number, at most one question.
+        # Bounded by its callers: each job has at most one admission and one eviction in it, each switch one
+        # reconciliation, and each call of a client, of which gRPC admits a limited number, at most one question.
         self._calls: queue.SimpleQueue[tuple[Callable[[], Any], asyncio.Future[Any]] | None] = queue.SimpleQueue()
-        threading.Thread(target=self._work, name="wiresum-switch-calls", daemon=True).start()
+        threading.Thread(target=self._work, name=name, daemon=True).start()
 
     def submit(self, function: Callable[[], T]) -> asyncio.Future[T]:
         result: asyncio.Future[T] = self._loop.create_future()

@@ -1,11 +1,21 @@
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
-from wiresum.controller.leases import ROUND_MARGIN, Lease, LeasePool, round_is_newer
+from wiresum.controller.jobs.leases import (
+    AHEAD_MAX,
+    ROUND_MARGIN,
+    ROUND_MARGIN_LEFT,
+    Lease,
+    LeasePool,
+    Seen,
+    round_is_newer,
+)
 
 
 class PoolMachine(RuleBasedStateMachine):
@@ -68,6 +78,41 @@ def take(pool: LeasePool, count: int) -> Lease:
     lease = pool.take(count)
     assert lease is not None
     return lease
+
+
+class WashMachine(RuleBasedStateMachine):
+    """Uses some cells of leases and not others, for as many rounds as jobs could; after every lease that is taken, each
+    of its cells is older than the first round, in the eyes of RFC 1982, or is washed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pool = LeasePool(16)
+        self.pool.cells_are_zero()
+        self.cells = [0] * 16  # what each slot's cells hold, unwrapped: the older of the two
+
+    @rule(
+        count=st.sampled_from([4, 8, 16]),
+        ahead=st.integers(0, 2**31 - 1),
+        used=st.integers(0, 15),
+        left=st.booleans(),
+    )
+    def run_a_job(self, count: int, ahead: int, used: int, left: bool) -> None:
+        lease = take(self.pool, count)
+        slots = range(lease.base, lease.base + lease.count)
+        if lease.wash:
+            for slot in slots:
+                self.cells[slot] = lease.first_unwrapped - 2
+            self.pool.washed(lease)
+        for slot in slots:
+            assert round_is_newer(lease.round_first, self.cells[slot] % 2**32)
+            assert lease.first_unwrapped - self.cells[slot] <= AHEAD_MAX
+        lease.saw((lease.first_unwrapped + ahead) % 2**32)
+        self.cells[lease.base + used % count] = lease.newest_unwrapped
+        self.pool.give_back(lease, ROUND_MARGIN_LEFT if left else None)
+
+
+WashMachine.TestCase.settings = settings(max_examples=20, stateful_step_count=20, deadline=None)
+TestWash = WashMachine.TestCase
 
 
 def test_neighbours_that_come_back_in_any_order_merge() -> None:
@@ -139,3 +184,67 @@ def test_a_lease_is_a_power_of_two(count: int) -> None:
 def test_a_switch_without_slots_is_refused() -> None:
     with pytest.raises(ValueError, match="nothing to lease"):
         LeasePool(0)
+
+
+def test_leases_are_taken_again_as_they_were_and_the_rest_is_free() -> None:
+    before, after = LeasePool(96), LeasePool(96)
+    leases = [take(before, count) for count in (16, 4, 32, 8)]
+    for lease in reversed(leases):
+        after.take_again(dataclasses.replace(lease))
+    assert after.slots_free == before.slots_free
+    assert after.run_max == before.run_max
+    assert take(after, 4).base == take(before, 4).base
+
+
+@pytest.mark.parametrize(("base", "count"), [(0, 16), (8, 4), (96, 16), (64, 64), (4, 8)])
+def test_what_cannot_be_a_lease_is_not_taken_again(base: int, count: int) -> None:
+    pool = LeasePool(96)
+    pool.take_again(Lease(0, 16, 1, 1))
+    with pytest.raises(ValueError, match="no free run"):
+        pool.take_again(Lease(base, count, 1, 1))
+    assert pool.slots_free == 80
+
+
+def test_of_what_was_written_down_the_newest_counts() -> None:
+    pool = LeasePool(32)
+    for seen in (
+        Seen(0, 32, 1000, 10, "a"),
+        Seen(0, 16, 5000, 20, ""),
+        Seen(8, 8, 700, None, "b"),
+        Seen(16, 32, 2000, 5, "c"),
+    ):
+        pool.recall(seen)
+    low, high = take(pool, 16), take(pool, 16)
+    assert (low.round_first, high.round_first) == (5000, 2000)
+    assert not low.wash
+    assert high.wash, "another tenant used them last"
+    assert pool.give_back(low).oldest == 20
+    assert pool.give_back(high).oldest == 10
+
+
+def test_slots_of_which_nothing_is_known_are_washed() -> None:
+    pool = LeasePool(32)
+    lease = take(pool, 16)
+    assert lease.wash
+    pool.washed(lease)
+    pool.give_back(lease)
+    assert not take(pool, 16).wash
+    assert take(pool, 16).wash
+
+
+def test_slots_that_another_tenant_has_used_are_washed() -> None:
+    pool = LeasePool(32)
+    pool.cells_are_zero()
+    first = pool.take(32, "vision")
+    assert first is not None
+    assert not first.wash
+    pool.give_back(first)
+    again, other = pool.take(16, "vision"), pool.take(16, "sound")
+    assert again is not None
+    assert other is not None
+    assert (again.wash, other.wash) == (False, True)
+    pool.washed(other)
+    pool.give_back(other)
+    again = pool.take(16, "sound")
+    assert again is not None
+    assert not again.wash

@@ -2,88 +2,15 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable
-from typing import TypeVar
-
 import pytest
 
 from wiresum import join
 from wiresum.controller.driver import Endpoint, Sizes
-from wiresum.controller.jobs import (
-    TRANSITIONS,
-    Admit,
-    Close,
-    Evict,
-    Grant,
-    Jobs,
-    Limits,
-    Output,
-    Presence,
-    Refuse,
-    State,
-    Tell,
-    Worker,
-)
-from wiresum.controller.refusal import Refusal
-from wiresum.controller.testing import join_request
-
-T = TypeVar("T")
-
-
-class Bench:
-    """`Jobs`, a clock to turn, and a switch that says yes unless told to wait."""
-
-    def __init__(self, sizes: Sizes | None = None, limits: Limits | None = None) -> None:
-        self.now = 100.0
-        self.jobs = Jobs(sizes or Sizes(4096, 360, 64), Endpoint("10.0.0.1", 43488), limits)
-        self.switch_answers = True
-        self.done: list[Output] = []
-
-    def settle(self) -> None:
-        """Carries out what is wanted, as a switch would that answers at once."""
-        outputs = deque(self.jobs.take_outputs())
-        while outputs:
-            output = outputs.popleft()
-            self.done.append(output)
-            if self.switch_answers and isinstance(output, Admit):
-                self.jobs.admitted(output.entry.job, self.now)
-            if self.switch_answers and isinstance(output, Evict):
-                self.jobs.evicted(output.number, self.now)
-            outputs.extend(self.jobs.take_outputs())
-
-    def ask(self, **fields: object) -> Worker:
-        worker = self.jobs.ask(join_request(**fields), self.now)
-        self.settle()
-        return worker
-
-    def running(self, world_size: int = 3, **fields: object) -> list[Worker]:
-        workers = [self.ask(rank=rank, world_size=world_size, **fields) for rank in range(world_size)]
-        for worker in workers:
-            self.jobs.attend(member(worker), self.now)
-        self.settle()
-        self.done.clear()
-        return workers
-
-    def wait(self, seconds: float, *, beating: list[Worker] | None = None) -> None:
-        for _ in range(round(10 * seconds)):
-            self.now += 0.1
-            for worker in beating or []:
-                self.jobs.beat(worker, 1, self.now)
-            self.jobs.tick(self.now)
-            self.settle()
-
-    def outputs(self, kind: type[T]) -> list[T]:
-        return [output for output in self.done if isinstance(output, kind)]
-
-    def refusal_of(self, action: Callable[[], object]) -> tuple[str, str]:
-        with pytest.raises(Refusal) as caught:
-            action()
-        return caught.value.code, caught.value.text
-
-
-def member(worker: Worker) -> join.Member:
-    return join.Member(job=worker.job.number, worker=worker.rank, token=worker.token)
+from wiresum.controller.jobs.job import TRANSITIONS, Presence, State
+from wiresum.controller.jobs.leases import ROUND_MARGIN, ROUND_MARGIN_LEFT
+from wiresum.controller.jobs.outputs import Admit, Close, Evict, Grant, Refuse, Tell
+from wiresum.controller.testing import JobsBench as Bench
+from wiresum.controller.testing import member
 
 
 def test_every_state_but_gone_can_be_left_and_every_state_is_reached() -> None:
@@ -130,27 +57,24 @@ def test_threads_never_outnumber_slots_or_the_ports_of_the_switch() -> None:
     assert [grant.reply.threads for grant in bench.outputs(Grant)] == [2, 4]
 
 
-def test_a_crowded_switch_gives_fewer_slots_and_a_full_one_says_so() -> None:
+def test_a_crowded_switch_gives_fewer_slots_and_a_full_one_lets_wait() -> None:
     bench = Bench(Sizes(slots=256 + 64 + 8, lanes_max=360, jobs_max=8))
-    for name in ("first", "second"):
-        bench.ask(job_name=name)
+    first, _ = bench.ask(job_name="first"), bench.ask(job_name="second")
     assert [grant.reply.slots for grant in bench.outputs(Grant)] == [256, 64]
-    bench.ask(job_name="third")
-    (refused,) = bench.outputs(Refuse)
-    assert refused.refusal.code == "RESOURCE_EXHAUSTED"
-    assert "no 16 slots" in refused.refusal.text
-    assert "8 of 328" in refused.refusal.text
-    assert "Wait until another job ends" in refused.refusal.text
-    assert len(bench.jobs) == 2
+    third = bench.ask(job_name="third")
+    assert third.job.state is State.QUEUED
+    assert bench.outputs(Refuse) == []
+    bench.leave(first)
+    assert bench.outputs(Grant)[-1].worker is third
+    assert bench.outputs(Grant)[-1].reply.slots == 256
 
 
-def test_a_switch_full_of_jobs_says_so() -> None:
+def test_a_switch_full_of_jobs_lets_wait() -> None:
     bench = Bench(Sizes(slots=4096, lanes_max=360, jobs_max=2))
-    bench.ask(job_name="first")
-    bench.ask(job_name="second", world_size=2)
-    code, text = bench.refusal_of(lambda: bench.ask(job_name="third"))
-    assert code == "RESOURCE_EXHAUSTED"
-    assert "all the jobs that it can hold, 2" in text
+    first, _, third = (bench.ask(job_name=name) for name in ("first", "second", "third"))
+    assert third.job.state is State.QUEUED
+    bench.leave(first)
+    assert third.job.state is State.RUNNING
 
 
 def test_a_number_is_not_used_again_before_all_others_were() -> None:
@@ -159,8 +83,7 @@ def test_a_number_is_not_used_again_before_all_others_were() -> None:
     for _ in range(8):
         (worker,) = bench.running(world_size=1)
         numbers.append(worker.job.number)
-        bench.jobs.leave(member(worker), bench.now)
-        bench.settle()
+        bench.leave(worker)
     assert numbers == [1, 2, 3, 0, 1, 2, 3, 0]
 
 
@@ -215,9 +138,11 @@ def test_when_a_waiting_worker_goes_away_the_others_hear_who_is_missing() -> Non
     bench = Bench()
     bench.ask(rank=0, world_size=4)
     gone = bench.ask(rank=2, world_size=4)
-    bench.jobs.withdraw(gone, bench.now)
-    bench.settle()
-    (refused,) = bench.outputs(Refuse)
+    bench.jobs.hung_up(gone, gone.call, bench.now)
+    bench.wait(2.8)
+    assert bench.outputs(Refuse) == [], "its connection may have broken, and it asks again"
+    bench.wait(0.4)
+    refused = bench.outputs(Refuse)[0]
     assert refused.worker.rank == 0
     assert refused.refusal.code == "ABORTED"
     assert "rank 2 (host-2, process 1002) went away" in refused.refusal.text
@@ -252,13 +177,12 @@ def test_a_lost_worker_ends_the_job_for_all_others_and_the_lease_comes_back_when
         assert tell.ended.worker == workers[1].peer()
         assert "rank 1 (host-1, process 1001) was lost" in tell.ended.reason
     assert len(bench.outputs(Evict)) == 1
-    assert bench.jobs.leases.slots_free == 4096 - 256, "not before the others know"
+    assert bench.slots_free == 4096 - 256, "not before the others know"
     bench.jobs.told(workers[0], bench.now)
     assert len(bench.jobs) == 1
-    bench.jobs.leave(member(workers[2]), bench.now)
-    bench.settle()
+    bench.leave(workers[2])
     assert len(bench.jobs) == 0
-    assert bench.jobs.leases.slots_free == 4096
+    assert bench.slots_free == 4096
 
 
 def test_the_lease_stays_taken_until_the_switch_has_forgotten_the_job() -> None:
@@ -266,26 +190,25 @@ def test_the_lease_stays_taken_until_the_switch_has_forgotten_the_job() -> None:
     workers = bench.running(world_size=1)
     bench.switch_answers = False
     number = workers[0].job.number
-    bench.jobs.leave(member(workers[0]), bench.now)
+    bench.leave(workers[0])
     bench.wait(20)
-    assert bench.jobs.leases.slots_free == 4096 - 256
-    bench.jobs.evicted(number, bench.now)
-    assert bench.jobs.leases.slots_free == 4096
+    assert bench.slots_free == 4096 - 256
+    bench.jobs.evicted("leaf", number, bench.now)
+    assert bench.slots_free == 4096
 
 
 def test_a_failed_eviction_is_tried_again_a_second_later() -> None:
     bench = Bench()
     workers = bench.running(world_size=1)
     bench.switch_answers = False
-    bench.jobs.leave(member(workers[0]), bench.now)
-    bench.settle()
-    bench.jobs.evict_failed(workers[0].job.number, bench.now)
+    bench.leave(workers[0])
+    bench.jobs.evict_failed("leaf", workers[0].job.number, bench.now)
     bench.wait(0.8)
     assert len(bench.outputs(Evict)) == 1
     bench.switch_answers = True
     bench.wait(0.4)
     assert len(bench.outputs(Evict)) == 2
-    assert bench.jobs.leases.slots_free == 4096
+    assert bench.slots_free == 4096
 
 
 def test_a_worker_that_does_not_listen_holds_the_lease_for_a_bounded_time() -> None:
@@ -296,7 +219,7 @@ def test_a_worker_that_does_not_listen_holds_the_lease_for_a_bounded_time() -> N
     assert len(bench.jobs) == 1
     bench.wait(0.4)
     assert len(bench.jobs) == 0
-    assert bench.jobs.leases.slots_free == 4096
+    assert bench.slots_free == 4096
 
 
 def test_while_a_job_is_ending_its_name_is_refused_as_something_that_passes() -> None:
@@ -311,14 +234,14 @@ def test_while_a_job_is_ending_its_name_is_refused_as_something_that_passes() ->
 def test_while_workers_are_leaving_the_name_is_refused_as_something_that_passes() -> None:
     bench = Bench()
     workers = bench.running()
-    bench.jobs.leave(member(workers[0]), bench.now)
+    bench.leave(workers[0])
     assert bench.refusal_of(lambda: bench.ask(rank=0, world_size=3))[0] == "UNAVAILABLE"
 
 
 def test_whoever_stays_when_another_has_left_is_told_after_a_moment() -> None:
     bench = Bench()
     workers = bench.running()
-    bench.jobs.leave(member(workers[1]), bench.now)
+    bench.leave(workers[1])
     bench.wait(2.8, beating=[workers[0], workers[2]])
     assert bench.outputs(Tell) == []
     bench.wait(0.4, beating=[workers[0], workers[2]])
@@ -395,16 +318,14 @@ def test_the_stream_that_a_newer_one_replaced_may_break() -> None:
 def test_an_abort_names_the_worker_and_its_reason() -> None:
     bench = Bench()
     workers = bench.running()
-    bench.jobs.abort(member(workers[2]), "out of memory" + 10_000 * "!", bench.now)
-    bench.settle()
+    bench.abort(workers[2], "out of memory" + 10_000 * "!")
     told = bench.outputs(Tell)
     assert {tell.worker.rank for tell in told} == {0, 1, 2}
     assert told[0].ended.cause == join.JobEnded.ABORTED_BY_WORKER
     assert told[0].ended.worker.rank == 2
     assert "rank 2 (host-2, process 1002) ended the job: out of memory" in told[0].ended.reason
     assert len(told[0].ended.reason) < 2000
-    bench.jobs.abort(member(workers[1]), "second", bench.now)
-    bench.settle()
+    bench.abort(workers[1], "second")
     assert len(bench.outputs(Tell)) == 3, "the first cause stands"
 
 
@@ -413,36 +334,46 @@ def test_when_all_have_left_the_lease_is_free_at_once() -> None:
     workers = bench.running()
     for worker in workers:
         assert len(bench.jobs) == 1
-        bench.jobs.leave(member(worker), bench.now)
-        bench.settle()
+        bench.leave(worker)
     assert len(bench.jobs) == 0
-    assert bench.jobs.leases.slots_free == 4096
+    assert bench.slots_free == 4096
     assert bench.outputs(Tell) == []
     assert {close.worker.rank for close in bench.outputs(Close)} == {0, 1, 2}
 
 
-def test_the_next_lease_starts_with_newer_rounds_than_the_newest_heartbeat() -> None:
+def test_after_all_have_left_the_next_lease_goes_on_a_little_after_the_newest_round() -> None:
     bench = Bench()
     workers = bench.running()
     bench.jobs.beat(workers[0], 5_000_000, bench.now)
     bench.jobs.beat(workers[1], 4_000_000, bench.now)
     for worker in workers:
-        bench.jobs.leave(member(worker), bench.now)
+        bench.leave(worker)
+    bench.ask(world_size=1)
+    (grant,) = bench.outputs(Grant)
+    assert grant.reply.round_first == 5_000_000 + ROUND_MARGIN_LEFT
+
+
+def test_after_a_loss_the_next_lease_starts_much_newer_than_the_newest_heartbeat() -> None:
+    bench = Bench()
+    (worker,) = bench.running(world_size=1)
+    bench.jobs.beat(worker, 5_000_000, bench.now)
+    bench.jobs.broken(worker, worker.stream, bench.now)
     bench.settle()
     bench.ask(world_size=1)
     (grant,) = bench.outputs(Grant)
-    assert grant.reply.round_first == 5_000_000 + (1 << 22)
+    assert grant.reply.round_first == 5_000_000 + ROUND_MARGIN
 
 
 def test_a_refusal_of_the_switch_reaches_all_and_frees_everything() -> None:
     bench = Bench()
     bench.switch_answers = False
     workers = [bench.ask(rank=rank, world_size=2) for rank in range(2)]
-    bench.jobs.refused(workers[0].job.number, "table full")
+    bench.jobs.refused("leaf", workers[0].job.number, "table full", bench.now)
+    bench.switch_answers = True
     bench.settle()
     assert [(r.refusal.code, "table full" in r.refusal.text) for r in bench.outputs(Refuse)] == [("INTERNAL", True)] * 2
     assert len(bench.jobs) == 0
-    assert bench.jobs.leases.slots_free == 4096
+    assert bench.slots_free == 4096
 
 
 def test_a_worker_that_goes_away_during_admission_ends_the_job_before_it_began() -> None:
@@ -450,16 +381,21 @@ def test_a_worker_that_goes_away_during_admission_ends_the_job_before_it_began()
     bench.switch_answers = False
     workers = [bench.ask(rank=rank, world_size=2) for rank in range(2)]
     number = workers[0].job.number
-    bench.jobs.withdraw(workers[0], bench.now)
-    bench.jobs.admitted(number, bench.now)
+    bench.jobs.hung_up(workers[0], workers[0].call, bench.now)
+    bench.wait(3.2)
+    bench.jobs.admitted("leaf", number, bench.now)
     bench.settle()
     (refused,) = bench.outputs(Refuse)
     assert refused.worker is workers[1]
     assert refused.refusal.code == "ABORTED"
     assert bench.outputs(Grant) == []
-    assert [type(output) for output in bench.done] == [Admit, Refuse, Evict]
-    bench.jobs.evicted(number, bench.now)
-    assert bench.jobs.leases.slots_free == 4096
+    assert [type(output) for output in bench.done if isinstance(output, Admit | Refuse | Evict)] == [
+        Admit,
+        Refuse,
+        Evict,
+    ]
+    bench.jobs.evicted("leaf", number, bench.now)
+    assert bench.slots_free == 4096
 
 
 def test_a_switch_that_does_not_answer_an_admission_fails_the_joins_in_time() -> None:
@@ -469,30 +405,35 @@ def test_a_switch_that_does_not_answer_an_admission_fails_the_joins_in_time() ->
     bench.wait(2.5)
     (refused,) = bench.outputs(Refuse)
     assert refused.refusal.code == "DEADLINE_EXCEEDED"
-    assert bench.jobs.leases.slots_free == 4096 - 256, "it may still have admitted the job"
+    assert bench.slots_free == 4096 - 256, "it may still have admitted the job"
 
 
 def test_only_the_token_makes_a_member() -> None:
     bench = Bench()
     workers = bench.running()
-    forged = member(workers[0])
-    forged.token = workers[1].token
-    for action in (
-        lambda: bench.jobs.attend(forged, bench.now),
-        lambda: bench.jobs.leave(forged, bench.now),
-        lambda: bench.jobs.abort(forged, "", bench.now),
-        lambda: bench.jobs.job_of(forged),
-        lambda: bench.jobs.leave(join.Member(job=63, worker=0, token=workers[0].token), bench.now),
-        lambda: bench.jobs.leave(join.Member(job=workers[0].job.number, worker=3), bench.now),
+    token = workers[0].token
+    for forged in (
+        join.Member(job=1, worker=0, token=workers[1].token, switch_name="leaf"),
+        join.Member(job=1, worker=0, switch_name="leaf"),
+        join.Member(job=63, worker=0, token=token, switch_name="leaf"),
+        join.Member(job=1, worker=3, token=token, switch_name="leaf"),
+        join.Member(job=1, worker=0, token=token, switch_name="another switch"),
+        join.Member(job=1, worker=0, token=token),
     ):
-        assert bench.refusal_of(action)[0] == "NOT_FOUND"
+        for action in (
+            lambda forged=forged: bench.jobs.attend(forged, bench.now),
+            lambda forged=forged: bench.jobs.leave(join.LeaveRequest(member=forged), bench.now),
+            lambda forged=forged: bench.jobs.abort(join.AbortRequest(member=forged), bench.now),
+            lambda forged=forged: bench.jobs.job_of(forged),
+        ):
+            assert bench.refusal_of(action)[0] == "NOT_FOUND"
     assert [worker.presence for worker in workers] == [Presence.ATTENDING] * 3
 
 
 def test_who_has_left_cannot_come_back() -> None:
     bench = Bench()
     workers = bench.running()
-    bench.jobs.leave(member(workers[0]), bench.now)
+    bench.leave(workers[0])
     assert bench.refusal_of(lambda: bench.jobs.attend(member(workers[0]), bench.now))[0] == "NOT_FOUND"
 
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wiresum import join
-from wiresum.controller.refusal import Refusal, check_join
+from wiresum.controller.jobs.refusal import Refusal, check_join
 from wiresum.controller.testing import join_request
 
 
@@ -23,6 +23,12 @@ def endpoint(address: str = "10.0.0.1", port: int = 5000) -> join.Endpoint:
         ({"host_name": "x" * 256}, "host_name"),
         ({"host_name": "\x1b[2J"}, "host_name"),
         ({"software_version": "1" * 65}, "software_version"),
+        ({"attempt": "a" * 65}, "attempt"),
+        ({"tenant": "t" * 65}, "tenant"),
+        ({"tenant": "a\tb"}, "tenant"),
+        ({"job_token": "j" * 257}, "job_token"),
+        ({"priority": 1_000_001}, "priority"),
+        ({"priority": -1_000_001}, "priority"),
         ({"world_size": 0}, "world_size"),
         ({"world_size": 33}, "world_size"),
         ({"world_size": 4, "rank": 4}, "rank"),
@@ -61,13 +67,14 @@ def test_what_makes_no_sense_is_refused_by_the_name_of_its_field(fields: dict[st
         {"threads_max": 16, "lanes_max": 16370, "slots": 32768},
         {"endpoint": endpoint(port=65532), "threads_max": 4},
         {"host_name": "", "software_version": ""},
+        {"attempt": "a" * 64, "tenant": "t" * 64, "job_token": "j" * 256, "priority": -1_000_000},
     ],
 )
 def test_the_extremes_that_make_sense_pass(fields: dict[str, object]) -> None:
     check_join(join_request(**fields))
 
 
-@pytest.mark.parametrize("version", [0, 2, 2**32 - 1])
+@pytest.mark.parametrize("version", [0, 1, 3, 2**32 - 1])
 def test_another_protocol_version_is_refused_with_both_versions(version: int) -> None:
     with pytest.raises(Refusal) as caught:
         check_join(join_request(protocol_version=version, software_version="9.9"))

@@ -8,6 +8,10 @@ from wiresum import join
 
 HOST_NAME_BYTES_MAX = 255
 SOFTWARE_VERSION_BYTES_MAX = 64
+ATTEMPT_BYTES_MAX = 64
+TENANT_BYTES_MAX = 64
+JOB_TOKEN_BYTES_MAX = 256
+PRIORITY_MAX = 1_000_000
 REASON_CHARACTERS_MAX = 1000
 LANES_MAX = 16370
 """Words of the largest UDP datagram over IPv4, after the header."""
@@ -33,30 +37,54 @@ def check_join(request: join.JoinRequest) -> None:
             f"the worker (wiresum {theirs or '?'}) speaks version {request.protocol_version} of the join protocol, and "
             f"this switch version {join.PROTOCOL_VERSION}: install the same release of wiresum at both",
         )
-    for name, text, bytes_max, required in (
-        ("job_name", request.job_name, join.JOB_NAME_BYTES_MAX, True),
-        ("host_name", request.host_name, HOST_NAME_BYTES_MAX, False),
-        ("software_version", request.software_version, SOFTWARE_VERSION_BYTES_MAX, False),
-    ):
-        if required and not text:
-            raise _invalid(name, "is empty: give the job a name (WIRESUM_JOB)")
-        if not _is_text(text, bytes_max):
-            raise _invalid(name, f"must be printable, and at most {bytes_max} bytes long")
-    if not 1 <= request.world_size <= join.WORKERS_MAX:
-        raise _invalid(
-            "world_size", f"is {request.world_size}: one switch aggregates for 1 to {join.WORKERS_MAX} workers"
-        )
+    _check_texts(
+        job_name=(request.job_name, join.JOB_NAME_BYTES_MAX),
+        host_name=(request.host_name, HOST_NAME_BYTES_MAX),
+        software_version=(request.software_version, SOFTWARE_VERSION_BYTES_MAX),
+        attempt=(request.attempt, ATTEMPT_BYTES_MAX),
+        tenant=(request.tenant, TENANT_BYTES_MAX),
+        job_token=(request.job_token, JOB_TOKEN_BYTES_MAX),
+    )
+    _check_job(request.job_name, request.world_size, request.priority)
     if request.rank >= request.world_size:
         raise _invalid("rank", f"is {request.rank}: a job of {request.world_size} has 0 to {request.world_size - 1}")
     if not 1 <= request.threads_max <= join.THREADS_MAX:
         raise _invalid("threads_max", f"is {request.threads_max}: it must be 1 to {join.THREADS_MAX}")
     if not 1 <= request.lanes_max <= LANES_MAX:
         raise _invalid("lanes_max", f"is {request.lanes_max}: it must be 1 to {LANES_MAX}")
-    if request.slots > LEASE_SLOTS_MAX:
-        raise _invalid(
-            "slots", f"is {request.slots}: a packet can name {LEASE_SLOTS_MAX} at most; 0 asks for the usual"
-        )
+    _check_slots(request.slots)
     _check_endpoint(request.endpoint, request.threads_max)
+
+
+def check_create(request: join.CreateJobRequest) -> None:
+    """Raises a `Refusal` that names the field, if the request makes no sense whatever the jobs there are."""
+    _check_texts(
+        job_name=(request.job_name, join.JOB_NAME_BYTES_MAX),
+        tenant=(request.tenant, TENANT_BYTES_MAX),
+    )
+    _check_job(request.job_name, request.world_size, request.priority)
+    _check_slots(request.slots)
+
+
+def _check_texts(**texts: tuple[str, int]) -> None:
+    """By field: what it holds, and how many bytes it may have."""
+    for name, (text, bytes_max) in texts.items():
+        if not _is_text(text, bytes_max):
+            raise _invalid(name, f"must be printable, and at most {bytes_max} bytes long")
+
+
+def _check_job(name: str, world_size: int, priority: int) -> None:
+    if not name:
+        raise _invalid("job_name", "is empty: give the job a name (WIRESUM_JOB)")
+    if not 1 <= world_size <= join.WORKERS_MAX:
+        raise _invalid("world_size", f"is {world_size}: one switch aggregates for 1 to {join.WORKERS_MAX} workers")
+    if abs(priority) > PRIORITY_MAX:
+        raise _invalid("priority", f"is {priority}: it must be {-PRIORITY_MAX} to {PRIORITY_MAX}")
+
+
+def _check_slots(slots: int) -> None:
+    if slots > LEASE_SLOTS_MAX:
+        raise _invalid("slots", f"is {slots}: a packet can name {LEASE_SLOTS_MAX} at most; 0 asks for the usual")
 
 
 def _check_endpoint(endpoint: join.Endpoint, threads: int) -> None:

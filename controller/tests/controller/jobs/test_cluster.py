@@ -1,0 +1,109 @@
+"""Switches that are out of reach, come back, or were started anew."""
+
+from __future__ import annotations
+
+from wiresum import join
+from wiresum.controller.driver import Sizes
+from wiresum.controller.jobs.job import State
+from wiresum.controller.jobs.outputs import Admit, Reconcile, Tell
+from wiresum.controller.testing import JobsBench as Bench
+from wiresum.controller.testing import switch
+
+
+def test_a_job_whose_rounds_move_goes_on_while_its_switch_is_out_of_reach() -> None:
+    bench = Bench()
+    workers = bench.running()
+    bench.change("leaf", "no answer")
+    for rounds in range(2, 8):
+        bench.wait(10, beating=workers, round_newest=rounds)
+    assert bench.outputs(Tell) == []
+    bench.wait(19, beating=workers, round_newest=7)
+    assert bench.outputs(Tell) == []
+    bench.wait(2, beating=workers, round_newest=7)
+    told = bench.outputs(Tell)
+    assert {tell.ended.cause for tell in told} == {join.JobEnded.SWITCH_LOST}
+    assert "leaf is lost: no answer, and for 30 s the job has made no progress" in told[0].ended.reason
+
+
+def test_a_switch_that_comes_back_is_made_to_hold_the_jobs_that_run() -> None:
+    bench = Bench()
+    running, ended = bench.running(job_name="running"), bench.running(job_name="ended")
+    bench.switch_answers = False
+    bench.change("leaf", "no answer")
+    bench.abort(ended[0], "done")
+    for worker in ended:
+        bench.jobs.told(worker, bench.now)
+    bench.jobs.evict_failed("leaf", ended[0].job.number, bench.now)
+    bench.switch_answers = True
+    bench.change("leaf", "")
+    (reconcile,) = bench.outputs(Reconcile)
+    assert reconcile.entries == (running[0].job.entry,)
+    assert [job.name for job in bench.jobs.all()] == ["running"], "the other is not there any more, so it is cleared"
+
+
+def test_a_switch_that_was_started_anew_has_lost_its_jobs() -> None:
+    bench = Bench()
+    workers = bench.running()
+    bench.change("leaf", "no answer")
+    bench.reloaded = True
+    bench.change("leaf", "")
+    told = bench.outputs(Tell)
+    assert {tell.ended.cause for tell in told} == {join.JobEnded.SWITCH_LOST}
+    assert told[0].ended.reason == "leaf was started anew, and what it had summed is lost"
+    assert [reconcile.entries for reconcile in bench.outputs(Reconcile)] == [(workers[0].job.entry,), ()]
+    for worker in workers:
+        bench.jobs.told(worker, bench.now)
+    assert bench.slots_free == 4096
+    bench.ask()
+    assert [admit.wash for admit in bench.outputs(Admit)] == [False], "its cells are zeros, which are old enough"
+
+
+def test_what_is_not_known_of_cells_is_washed_once() -> None:
+    bench = Bench()
+    for _ in range(3):
+        bench.leave(bench.ask(slots=64))
+    assert [admit.wash for admit in bench.outputs(Admit)] == [True, False, False]
+
+
+def test_a_failed_reconciliation_is_tried_again() -> None:
+    bench = Bench()
+    bench.switch_answers = False
+    bench.change("leaf", "")
+    bench.jobs.reconcile_failed("leaf", bench.now)
+    waiting = bench.ask()
+    bench.wait(0.8)
+    assert len(bench.outputs(Reconcile)) == 1 + 1
+    bench.switch_answers = True
+    bench.wait(0.4)
+    assert waiting.job.state is State.RUNNING
+
+
+def test_an_admission_that_a_lost_switch_did_not_take_is_to_be_asked_for_again() -> None:
+    bench = Bench()
+    bench.switch_answers = False
+    worker = bench.ask()
+    bench.change("leaf", "no answer")
+    bench.jobs.refused("leaf", worker.job.number, "broken pipe", bench.now)
+    bench.settle()
+    code, text = bench.refused(worker)
+    assert code == "UNAVAILABLE"
+    assert "leaf was lost when it was given job 'a job': no answer" in text
+
+
+def test_the_name_of_a_job_at_a_lost_switch_is_free_when_its_workers_know() -> None:
+    bench = Bench(switches=[switch("left", Sizes(64, 360, 8)), switch("right", Sizes(64, 360, 8))])
+    workers = bench.running(slots=64)
+    assert workers[0].job.switch_name == "left"
+    bench.change("left", "no answer")
+    bench.switch_answers = False
+    bench.wait(31, beating=workers)
+    for worker in workers:
+        bench.jobs.told(worker, bench.now)
+    bench.jobs.evict_failed("left", workers[0].job.number, bench.now)
+    bench.switch_answers = True
+    again = bench.ask(world_size=1, slots=64)
+    assert (again.job.state, again.job.switch_name) == (State.RUNNING, "right")
+    assert bench.slots_free == 0, "who knows what the lost one still does"
+    bench.change("left", "")
+    assert [job.switch_name for job in bench.jobs.all()] == ["right"]
+    assert bench.slots_free == 64

@@ -1,0 +1,167 @@
+"""What a service that is started again makes of what one before has written down."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from wiresum import join
+from wiresum.controller.jobs.job import State
+from wiresum.controller.jobs.leases import ROUND_MARGIN, ROUND_MARGIN_LEFT, ROUNDS_PER_SECOND_MAX
+from wiresum.controller.jobs.outputs import Admit, Evict, Grant, Reconcile, Tell
+from wiresum.controller.store import Store
+from wiresum.controller.testing import JobsBench as Bench
+from wiresum.controller.testing import member, switch
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with contextlib.closing(Store(tmp_path)) as store:
+        store.begin()
+        yield store
+
+
+def test_a_running_job_goes_on_after_a_restart_and_its_workers_come_back(store: Store) -> None:
+    before = Bench(store=store)
+    workers = before.running(attempt="mine")
+    before.wait(6, beating=workers, round_newest=1000)
+    after = Bench(store=store, now=7.0)
+    (reconcile,) = after.outputs(Reconcile)
+    assert reconcile.entries == (workers[0].job.entry,)
+    again = after.jobs.attend(member(workers[0]), after.now)
+    assert again.token == workers[0].token
+    assert after.ask(rank=1, world_size=3, attempt="mine").token == workers[1].token, "its grant may have been lost"
+    (grant,) = after.outputs(Grant)
+    assert grant.reply.key == workers[0].job.key
+    after.jobs.attend(member(workers[2]), after.now)
+    after.jobs.attend(member(workers[1]), after.now)
+    restored = [after.jobs.job_of(member(worker)).workers[worker.rank] for worker in workers]
+    after.wait(40, beating=restored, round_newest=1001)
+    assert [job.state for job in after.jobs.all()] == [State.RUNNING]
+    for worker in restored:
+        after.leave(worker, round_newest=2000)
+    after.ask()
+    assert after.outputs(Grant)[-1].reply.round_first == 2000 + ROUND_MARGIN_LEFT
+
+
+def test_whoever_does_not_come_back_after_a_restart_is_lost(store: Store) -> None:
+    workers = Bench(store=store).running()
+    after = Bench(store=store)
+    for worker in workers[:2]:
+        after.jobs.attend(member(worker), after.now)
+    beating = [after.jobs.job_of(member(workers[0])).workers[rank] for rank in (0, 1)]
+    after.wait(29, beating=beating)
+    assert after.outputs(Tell) == []
+    after.wait(2, beating=beating)
+    told = after.outputs(Tell)
+    assert "rank 2 (host-2, process 1002) was lost: the service was started again 30 s ago" in told[0].ended.reason
+
+
+def test_a_switch_is_made_to_forget_a_job_that_was_being_admitted(store: Store) -> None:
+    before = Bench(store=store)
+    before.switch_answers = False
+    before.ask(attempt="mine")
+    assert store.load().jobs == [], "nobody knows of it but the switch"
+    after = Bench(store=store)
+    assert after.outputs(Reconcile) == [Reconcile("leaf", ())]
+    assert after.slots_free == 4096
+    assert after.ask(attempt="mine").job.state is State.RUNNING
+
+
+def test_a_job_that_was_ending_is_evicted_again_after_a_restart(store: Store) -> None:
+    before = Bench(store=store)
+    workers = before.running()
+    before.switch_answers = False
+    before.abort(workers[0], "the loss is NaN")
+    after = Bench(store=store)
+    assert len(after.outputs(Evict)) == 1
+    after.jobs.attend(member(workers[1]), after.now)
+    after.settle()
+    (tell,) = after.outputs(Tell)
+    assert "the loss is NaN" in tell.ended.reason, "who comes back hears why it ended"
+    after.wait(6)
+    assert len(after.jobs) == 0
+    assert after.slots_free == 4096
+    assert store.load().jobs == []
+
+
+def test_who_had_left_before_a_restart_has_left(store: Store) -> None:
+    before = Bench(store=store)
+    workers = before.running()
+    before.leave(workers[0])
+    before.wait(0.1)
+    after = Bench(store=store)
+    for worker in workers[1:]:
+        after.jobs.attend(member(worker), after.now)
+    assert after.refusal_of(lambda: after.jobs.attend(member(workers[0]), after.now))[0] == "NOT_FOUND"
+    after.wait(3.5)
+    assert {tell.ended.cause for tell in after.outputs(Tell)} == {join.JobEnded.WORKER_LEFT}
+
+
+def test_leases_after_a_restart_begin_with_rounds_newer_than_all_before(store: Store) -> None:
+    before = Bench(store=store)
+    (worker,) = before.running(world_size=1)
+    before.jobs.beat(worker, 5_000_000, before.now)
+    before.jobs.broken(worker, worker.stream, before.now)
+    before.settle()
+    after = Bench(store=store)
+    after.ask()
+    assert after.outputs(Grant)[-1].reply.round_first == 5_000_000 + ROUND_MARGIN
+
+
+def test_a_job_lost_while_no_controller_ran_may_have_used_many_rounds(store: Store) -> None:
+    Bench(store=store).running(world_size=1)
+    state = dataclasses.replace(store.load(), silent_s=60.0)
+    after = Bench()
+    after.jobs.restore(state, after.now)
+    after.change("leaf", "")
+    after.wait(31)
+    assert len(after.jobs) == 0
+    after.ask()
+    reply = after.outputs(Grant)[-1].reply
+    assert reply.round_first == 1 + ROUND_MARGIN + 60 * ROUNDS_PER_SECOND_MAX
+
+
+def test_created_jobs_and_drained_switches_are_remembered(store: Store) -> None:
+    before = Bench(store=store)
+    token = before.create()
+    before.jobs.drain("leaf", resume=False)
+    before.settle()
+    after = Bench(store=store)
+    worker = after.ask(job_token=token)
+    assert worker.job.state is State.QUEUED
+    after.jobs.drain("leaf", resume=True)
+    after.settle()
+    assert worker.job.state is State.RUNNING
+    assert store.load().reservations == []
+
+
+def test_a_job_at_a_switch_that_is_not_there_any_more_is_left_on_disk(store: Store) -> None:
+    Bench(store=store).running()
+    after = Bench(store=store, switches=[switch("another")])
+    assert len(after.jobs) == 0
+    assert [record.name for record in store.load().jobs] == ["a job"]
+
+
+def test_a_service_that_is_restarted_keeps_its_jobs_and_sends_the_waiting_away() -> None:
+    bench = Bench()
+    bench.running(job_name="running")
+    forming = bench.ask(job_name="forming", world_size=2)
+    bench.jobs.close("the controller is being restarted", bench.now, keep_jobs=True)
+    bench.settle()
+    assert bench.refused(forming)[0] == "UNAVAILABLE"
+    assert bench.outputs(Tell) == []
+    assert [job.name for job in bench.jobs.all()] == ["running"]
+
+
+def test_that_a_switch_was_loaded_is_remembered(store: Store) -> None:
+    before = Bench(store=store)
+    before.reloaded = True
+    before.change("leaf", "")
+    after = Bench(store=store)
+    after.ask()
+    assert [admit.wash for admit in after.outputs(Admit)] == [False]

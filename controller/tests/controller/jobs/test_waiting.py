@@ -1,0 +1,253 @@
+"""Jobs that wait for slots: in which order they get them, and what they hear meanwhile."""
+
+from __future__ import annotations
+
+import pytest
+
+from wiresum import join
+from wiresum.controller.driver import Sizes
+from wiresum.controller.jobs.job import State, Wants
+from wiresum.controller.jobs.limits import Limits, Quota
+from wiresum.controller.jobs.outputs import Admit, Grant, Refuse, Wait
+from wiresum.controller.testing import JobsBench as Bench
+from wiresum.controller.testing import switch
+
+SIXTY_FOUR = Sizes(slots=64, lanes_max=360, jobs_max=8)
+PATIENT = Limits(slots_least=64, join_timeout_ms_default=3_600_000)
+"""A job takes what it asks for, or waits."""
+
+
+def test_the_larger_priority_is_first_and_then_whoever_has_waited_longer() -> None:
+    bench = Bench(SIXTY_FOUR)
+    running = bench.ask(job_name="running", slots=64)
+    for name, priority in (("a", 0), ("b", 5), ("c", -3), ("d", 5), ("e", 0)):
+        bench.ask(job_name=name, slots=64, priority=priority)
+    for _ in range(5):
+        bench.leave(running)
+        running = bench.outputs(Grant)[-1].worker
+    assert bench.granted() == ["running", "b", "d", "a", "e", "c"]
+
+
+def test_a_smaller_job_takes_what_a_larger_one_cannot_use() -> None:
+    bench = Bench(Sizes(slots=64 + 16, lanes_max=360, jobs_max=8), PATIENT)
+    bench.ask(job_name="running", slots=64)
+    large, small = bench.ask(job_name="large", slots=64), bench.ask(job_name="small", slots=16)
+    assert (large.job.state, small.job.state) == (State.QUEUED, State.RUNNING)
+    assert large.job.overtaken == 1
+
+
+def test_a_large_job_is_overtaken_a_bounded_number_of_times() -> None:
+    bench = Bench(SIXTY_FOUR, Limits(slots_least=64, overtaken_max=4))
+    small = [bench.ask(job_name=f"before {n}", slots=16) for n in range(4)]
+    large = bench.ask(job_name="large", slots=64)
+    for n in range(20):  # a small job ends and another one comes, for ever
+        if large.job.state is not State.QUEUED:
+            break
+        bench.leave(small.pop(0))
+        newcomer = bench.ask(job_name=f"after {n}", slots=16)
+        small += [newcomer] if newcomer.job.state is State.RUNNING else []
+    assert large.job.state is State.RUNNING
+    assert n == 4 + 4, "four overtook it, and then the four that ran had to end"
+    assert bench.switches[0].leases.slots_free == 0
+
+
+def test_what_is_kept_for_a_job_is_free_again_when_it_gives_up() -> None:
+    bench = Bench(SIXTY_FOUR, Limits(slots_least=64, overtaken_max=0))
+    bench.ask(job_name="running", slots=16)
+    bench.ask(job_name="large", slots=64, timeout_ms=2000)
+    small = bench.ask(job_name="small", slots=16)
+    assert small.job.wants is Wants.TURN
+    bench.wait(1.5)
+    assert "slots are kept for jobs before it" in bench.said(small)
+    bench.wait(1)
+    assert small.job.state is State.RUNNING
+
+
+def test_a_job_that_only_its_quota_holds_back_stops_nobody() -> None:
+    quotas = [Quota("vision", jobs=1)]
+    bench = Bench(SIXTY_FOUR, Limits(overtaken_max=0), quotas=quotas)
+    first = bench.ask(job_name="first", slots=16, tenant="vision")
+    second = bench.ask(job_name="second", slots=16, tenant="vision", priority=9)
+    others = [bench.ask(job_name=f"other {n}", slots=16) for n in range(3)]
+    assert second.job.wants is Wants.QUOTA
+    assert {other.job.state for other in others} == {State.RUNNING}
+    bench.leave(first)
+    assert second.job.state is State.RUNNING
+
+
+def test_a_quota_of_slots_gives_less_or_lets_wait() -> None:
+    bench = Bench(quotas=[Quota("vision", slots=100)])
+    first = bench.ask(job_name="first", tenant="vision", slots=256)
+    second = bench.ask(job_name="second", tenant="vision", slots=256)
+    third = bench.ask(job_name="third", tenant="vision", slots=256)
+    assert [grant.reply.slots for grant in bench.outputs(Grant)] == [64, 32]
+    bench.wait(2)
+    assert "the quota of tenant 'vision' is used up (any number of jobs and 100 slots)" in bench.said(third)
+    bench.leave(second)
+    assert third.job.state is State.RUNNING
+    assert first.job.lease is not None
+
+
+@pytest.mark.parametrize(
+    ("quota", "fields", "advice"),
+    [
+        (Quota("vision", jobs=0), {"tenant": "vision"}, "does not allow any job: it is 0 jobs and any number of slots"),
+        (Quota("vision", slots=0), {"tenant": "vision"}, "it is any number of jobs and 0 slots"),
+        (
+            Quota("vision", priority_max=3),
+            {"tenant": "vision", "priority": 4},
+            "priority 4 is more than tenant 'vision'",
+        ),
+        (Quota("", jobs=0), {"tenant": "unnamed"}, "under [[tenant]]"),
+        (Quota("", jobs=0), {}, "jobs without a tenant (WIRESUM_TENANT)"),
+    ],
+)
+def test_a_job_that_could_never_run_is_refused_at_once(quota: Quota, fields: dict[str, object], advice: str) -> None:
+    bench = Bench(quotas=[quota])
+    code, text = bench.refusal_of(lambda: bench.ask(**fields))
+    assert code == "RESOURCE_EXHAUSTED"
+    assert advice in text
+    assert len(bench.jobs) == 0
+
+
+def test_a_tenant_without_a_quota_may_have_what_there_is() -> None:
+    bench = Bench(quotas=[Quota("vision", jobs=0)])
+    assert bench.ask(tenant="sound", slots=4096, priority=1_000_000).job.state is State.RUNNING
+
+
+def test_whoever_waits_hears_the_position_the_reason_and_who_has_the_slots() -> None:
+    bench = Bench(Sizes(slots=64, lanes_max=360, jobs_max=3), PATIENT)
+    bench.ask_all(2, job_name="holder", slots=64)
+    first = bench.ask(job_name="first", slots=64)
+    second = bench.ask(job_name="second", slots=64)
+    bench.wait(1.5)
+    text = "no 64 slots in a row are free at leaf, where 0 of 64 are: job 'holder' has 64"
+    assert bench.said(first) == f"job 'first' is number 1 of 2 in the queue for slots: {text}"
+    assert bench.said(second) == f"job 'second' is number 2 of 2 in the queue for slots: {text}"
+
+
+def test_a_switch_without_a_free_job_number_says_so() -> None:
+    bench = Bench(Sizes(slots=4096, lanes_max=360, jobs_max=1))
+    bench.ask(job_name="holder")
+    waiting = bench.ask(job_name="waits")
+    bench.wait(1.5)
+    assert bench.said(waiting).endswith("leaf has all the jobs that it can hold, 1")
+
+
+def test_what_is_waited_for_is_said_once_and_again_when_it_changes() -> None:
+    bench = Bench()
+    first = bench.ask(rank=0, world_size=3)
+    bench.wait(0.8)
+    assert bench.outputs(Wait) == [], "nothing is said of what is over in a moment"
+    bench.wait(5)
+    assert bench.said(first) == "job 'a job' is not complete: waiting for ranks 1, 2 of 3"
+    second = bench.ask(rank=1, world_size=3)
+    bench.wait(2)
+    assert bench.said(first) == bench.said(second) == "job 'a job' is not complete: waiting for rank 2 of 3"
+    assert len(bench.outputs(Wait)) == 3
+
+
+def test_a_job_whose_workers_would_rather_do_without_is_refused_at_once() -> None:
+    bench = Bench(SIXTY_FOUR, PATIENT)
+    bench.ask(job_name="holder", slots=64)
+    workers = [bench.ask(job_name="other", rank=rank, world_size=2, slots=64, no_queue=rank == 1) for rank in range(2)]
+    refused = bench.outputs(Refuse)
+    assert [output.worker for output in refused] == workers
+    assert {output.refusal.code for output in refused} == {"RESOURCE_EXHAUSTED"}
+    assert "job 'holder' has 64" in refused[0].refusal.text
+    assert bench.ask(job_name="next", slots=64).job.state is State.QUEUED, "its place in the queue is free"
+
+
+def test_a_queued_job_that_waits_too_long_is_told_so() -> None:
+    bench = Bench(SIXTY_FOUR)
+    bench.ask(job_name="holder", slots=64)
+    waiting = bench.ask(job_name="waits", timeout_ms=2000)
+    bench.wait(2.5)
+    code, text = bench.refused(waiting)
+    assert code == "DEADLINE_EXCEEDED"
+    assert "got no slots in time" in text
+    assert len(bench.jobs) == 1
+
+
+def test_no_more_jobs_wait_than_there_is_room_for() -> None:
+    bench = Bench(limits=Limits(waiting_max=2))
+    for name in ("a", "b"):
+        bench.ask(job_name=name, world_size=2)
+    code, text = bench.refusal_of(lambda: bench.ask(job_name="c", world_size=2))
+    assert code == "RESOURCE_EXHAUSTED"
+    assert "2 jobs form or wait for slots, and no more can" in text
+
+
+# Several switches.
+
+
+def test_a_job_goes_where_all_its_workers_are_and_most_slots_are_free() -> None:
+    left, right = (
+        switch("left", addresses=("10.0.0.1", "10.0.0.2")),
+        switch("right", addresses=("10.0.0.2", "10.0.0.3")),
+    )
+    bench = Bench(switches=[left, right])
+
+    def place(name: str, *addresses: str) -> str:
+        for rank, address in enumerate(addresses):
+            worker = bench.ask(job_name=name, rank=rank, world_size=len(addresses), endpoint=_endpoint(address))
+        return worker.job.switch_name
+
+    assert place("only left", "10.0.0.1", "10.0.0.2") == "left"
+    assert place("either, and right is empty", "10.0.0.2") == "right"
+    assert place("either, and both have as many", "10.0.0.2") == "left"
+    assert place("only right", "10.0.0.3", "10.0.0.2") == "right"
+    assert [output.switch_name for output in bench.outputs(Admit)] == ["left", "right", "left", "right"]
+    assert {grant.reply.switch_name for grant in bench.outputs(Grant)} == {"left", "right"}
+
+
+def test_workers_that_no_switch_has_in_common_are_told_where_they_are() -> None:
+    bench = Bench(switches=[switch("left", addresses=("10.0.0.1",)), switch("right", addresses=("10.0.0.3",))])
+    bench.ask(rank=0, world_size=2, endpoint=_endpoint("10.0.0.1"))
+    code, text = bench.refusal_of(lambda: bench.ask(rank=1, world_size=2, endpoint=_endpoint("10.0.0.3")))
+    assert code == "FAILED_PRECONDITION"
+    assert "10.0.0.3, is at right, and the job can only be at left" in text
+    code, text = bench.refusal_of(lambda: bench.ask(job_name="new", endpoint=_endpoint("10.0.0.9")))
+    assert code == "FAILED_PRECONDITION"
+    assert "no switch here knows a host with the address 10.0.0.9" in text
+    assert len(bench.jobs) == 1
+
+
+def test_job_numbers_are_each_switchs_own() -> None:
+    bench = Bench(switches=[switch("left", addresses=("10.0.0.1",)), switch("right", addresses=("10.0.0.3",))])
+    workers = [bench.ask(job_name=address, endpoint=_endpoint(address)) for address in ("10.0.0.1", "10.0.0.3")]
+    assert [(worker.job.switch_name, worker.job.number) for worker in workers] == [("left", 1), ("right", 1)]
+    bench.leave(workers[1])
+    assert [job.name for job in bench.jobs.all()] == ["10.0.0.1"]
+
+
+def test_a_drained_switch_takes_no_new_jobs_and_those_go_elsewhere() -> None:
+    bench = Bench(switches=[switch("left", SIXTY_FOUR), switch("right", SIXTY_FOUR)], limits=PATIENT)
+    assert bench.ask(job_name="runs on left", slots=64).job.switch_name == "left"
+    assert bench.jobs.drain("left", resume=False) == 1
+    first, second = bench.ask(job_name="first", slots=64), bench.ask(job_name="second", slots=64)
+    assert first.job.switch_name == "right"
+    bench.wait(1.5)
+    assert "left takes no new jobs, since an operator drains it; no 64 slots" in bench.said(second)
+    bench.jobs.drain("right", resume=False)
+    bench.leave(first)
+    assert second.job.state is State.QUEUED
+    bench.jobs.drain("right", resume=True)
+    bench.settle()
+    assert second.job.switch_name == "right"
+    assert bench.refusal_of(lambda: bench.jobs.drain("middle", resume=False))[0] == "NOT_FOUND"
+    assert bench.refusal_of(lambda: bench.jobs.drain("", resume=False))[0] == "NOT_FOUND"
+
+
+def test_a_switch_in_trouble_takes_no_jobs_until_it_is_back() -> None:
+    bench = Bench()
+    bench.change("leaf", "no answer since noon")
+    waiting = bench.ask()
+    bench.wait(1.5)
+    assert bench.said(waiting).endswith("leaf cannot be used now (no answer since noon)")
+    bench.change("leaf", "")
+    assert waiting.job.state is State.RUNNING
+
+
+def _endpoint(address: str) -> join.Endpoint:
+    return join.Endpoint(address=address, port=5000)

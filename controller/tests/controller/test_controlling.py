@@ -1,0 +1,374 @@
+"""Controllers that are stopped, replaced, or killed at every point where it matters: no job is lost, and nothing leaks.
+
+The controllers are processes over a software switch's P4Runtime server, with their state on disk. They are forked from
+one process that has everything imported, since each starts in a fraction of a second then.
+"""
+
+from __future__ import annotations
+
+import array
+import contextlib
+import json
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import grpc
+import pytest
+
+from wiresum import join
+from wiresum.agent import AgentConfig, Dtype, Region, Session
+from wiresum.controller.jobs.limits import Limits
+from wiresum.controller.testing import PATIENCE_S, Attendance, Client, JoinCall, wait_until
+from wiresum.switch.p4runtime import P4RuntimeServer
+from wiresum.switch.software_switch import SoftwareSwitch
+
+SLOTS, LANES = 64, 16
+CONFIG = """\
+[controller]
+listen = "127.0.0.1:{port}"
+state = "{state}"
+
+[[switch]]
+name = "leaf"
+kind = "software"
+p4runtime = "{p4runtime}"
+address = "127.0.0.1"
+port = {data_port}
+lanes = 16
+slots = 64
+"""
+
+NURSERY = '''
+"""Each line of standard input is an order: a configuration, and where to die."""
+import dataclasses, json, os, signal, sys
+from pathlib import Path
+from wiresum.controller import config, controlling
+from wiresum.controller.service.effects import Effects
+from wiresum.controller.jobs.outputs import Forget, Grant, Save
+from wiresum.controller.p4runtime import P4RuntimeSwitch
+from wiresum.controller.serving import stop_on_signals
+from wiresum.controller.store import Store
+
+def die_at(place, when):
+    """`place` is the name of a method, or what it is called with: `when` it is called, before or after."""
+    owner, method, match = PLACES[place]
+    original = getattr(owner, method)
+
+    def fatal(self, *arguments, **options):
+        if not match(*arguments):
+            return original(self, *arguments, **options)
+        if when == "after":
+            original(self, *arguments, **options)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    setattr(owner, method, fatal)
+
+def writes(kind, state=None):
+    def match(outputs):
+        return any(isinstance(o, kind) and (state is None or o.record.state == state) for o in outputs)
+    return Store, "write", match
+
+PLACES = {
+    "write running": writes(Save, "running"),
+    "write ending": writes(Save, "ending"),
+    "write forget": writes(Forget),
+    "reconcile": (P4RuntimeSwitch, "reconcile", lambda entries: True),
+    "admit": (P4RuntimeSwitch, "admit", lambda entry: True),
+    "evict": (P4RuntimeSwitch, "evict", lambda job: True),
+    "grant": (Effects, "_carry_out_one", lambda output: isinstance(output, Grant)),
+}
+
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+for line in sys.stdin:
+    order = json.loads(line)
+    child = os.fork()
+    if child == 0:
+        if order["place"]:
+            die_at(order["place"], order["when"])
+        wanted = config.load(Path(order["config"]))
+        limits = dataclasses.replace(wanted.limits, reattend_ms_max=order["reattend_ms_max"])
+        wanted = dataclasses.replace(wanted, limits=limits)
+        store = Store(wanted.state)
+        try:
+            with stop_on_signals() as stop:
+                targets = controlling.targets(wanted)
+                if not order["standby"] or controlling.stand_by(targets, stop):
+                    controlling.serve(wanted, targets, store, stop, lambda text: None)
+        finally:
+            os._exit(1)
+    print(child, flush=True)
+'''
+
+
+class Nursery:
+    """Where controllers are born."""
+
+    def __init__(self, config_path: Path) -> None:
+        self._config_path = config_path
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", NURSERY], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        self.controller = 0
+        self.reattend_ms_max = Limits().reattend_ms_max
+        """How long workers that had left, for all that is on disk, hold up the end of their job."""
+
+    def start(self, place: str = "", when: str = "", *, standby: bool = False) -> int:
+        """Returns the process's id. `place` and `when`: where it is to die."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        order = {
+            "config": str(self._config_path),
+            "place": place,
+            "when": when,
+            "standby": standby,
+            "reattend_ms_max": self.reattend_ms_max,
+        }
+        self._process.stdin.write(json.dumps(order) + "\n")
+        self._process.stdin.flush()
+        self.controller = int(self._process.stdout.readline())
+        return self.controller
+
+    def is_alive(self) -> bool:
+        return _is_alive(self.controller)
+
+    def kill(self, sent: signal.Signals = signal.SIGKILL) -> None:
+        victim = self.controller
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(victim, sent)
+        wait_until(lambda: not _is_alive(victim), "it is dead")
+
+    def close(self) -> None:
+        self.kill()
+        self._process.kill()
+        self._process.communicate()
+
+
+def _is_alive(process_id: int) -> bool:
+    try:
+        os.kill(process_id, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+@pytest.fixture(scope="module")
+def switch() -> Iterator[SoftwareSwitch]:
+    with contextlib.closing(SoftwareSwitch(port=0, threads=1, slots=SLOTS, lanes_max=LANES)) as switch:
+        yield switch
+
+
+@pytest.fixture(scope="module")
+def port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return int(probe.getsockname()[1])
+
+
+class Front:
+    """The switch's P4Runtime server, which can be stopped and started again."""
+
+    def __init__(self, switch: SoftwareSwitch) -> None:
+        self._switch = switch
+        self._server = P4RuntimeServer(switch, 0)
+        self.address = f"127.0.0.1:{self._server.start('127.0.0.1:0')}"
+
+    def restart(self, while_down: Callable[[], None]) -> None:
+        """As if the switch had been restarted: it holds nothing any more."""
+        self._server.stop()
+        self._switch.reset()
+        while_down()
+        self._server = P4RuntimeServer(self._switch, 0)
+        self._server.start(self.address)
+
+    def close(self) -> None:
+        self._server.stop()
+
+
+@pytest.fixture(scope="module")
+def front(switch: SoftwareSwitch) -> Iterator[Front]:
+    with contextlib.closing(Front(switch)) as front:
+        yield front
+
+
+@pytest.fixture(scope="module")
+def nursery(
+    switch: SoftwareSwitch, front: Front, port: int, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Nursery]:
+    folder = tmp_path_factory.mktemp("crash")
+    path = folder / "cluster.toml"
+    path.write_text(
+        CONFIG.format(port=port, state=folder / "state", p4runtime=front.address, data_port=switch.endpoint.port)
+    )
+    with contextlib.closing(Nursery(path)) as nursery:
+        yield nursery
+
+
+class Cluster:
+    """One switch, one controller at a time, and sessions of the real host agent."""
+
+    def __init__(self, switch: SoftwareSwitch, nursery: Nursery, port: int) -> None:
+        self.switch, self.nursery = switch, nursery
+        self.control = f"127.0.0.1:{port}"
+        self.deaths = 0
+        self.client = Client(port)
+        self._over = threading.Event()
+        self._watcher = threading.Thread(target=self._restart)
+
+    @contextlib.contextmanager
+    def watched(self) -> Iterator[None]:
+        """A controller that dies meanwhile is started again, and does not die any more."""
+        self._over.clear()
+        self._watcher = threading.Thread(target=self._restart)
+        self._watcher.start()
+        try:
+            yield
+        finally:
+            self._over.set()
+            self._watcher.join()
+
+    def run_a_job(self, name: str) -> None:
+        """Two workers join, sum until told to stop, and leave."""
+        with ThreadPoolExecutor(2) as pool:
+            sessions = list(pool.map(lambda rank: self.join(name, rank), range(2)))
+            check_sums(sessions)
+            for done in [pool.submit(session.close) for session in sessions]:
+                done.result()
+
+    def check_nothing_is_left(self) -> None:
+        wait_until(lambda: self.jobs() == 0, "the last job is gone")
+        report = self.client.report()
+        assert report.switches[0].slots_free == SLOTS
+        assert self.switch.stats().jobs_now == 0
+
+    def join(self, name: str, rank: int) -> Session:
+        config = AgentConfig(switch=self.control, join_timeout_s=PATIENCE_S, slots=SLOTS)
+        return Session.join(config, job_name=name, rank=rank, world_size=2)
+
+    def jobs(self) -> int:
+        """How many there are; -1 while nobody says."""
+        with contextlib.suppress(grpc.RpcError):
+            return len(self.client.jobs())
+        return -1
+
+    def _restart(self) -> None:
+        while not self._over.wait(0.01):
+            if not self.nursery.is_alive():
+                self.deaths += 1
+                self.nursery.start()
+
+    def close(self) -> None:
+        self.client.close()
+
+
+def check_sums(sessions: Sequence[Session]) -> None:
+    for n in range(3):
+        data = [array.array("i", range(rank + n, 2000 + rank + n)) for rank in range(2)]
+        regions = [Region(address, address, elements) for address, elements in map(array.array.buffer_info, data)]
+        operations = [
+            session.submit([region], dtype=Dtype.I32) for session, region in zip(sessions, regions, strict=True)
+        ]
+        for operation in operations:
+            operation.wait(PATIENCE_S)
+        assert all(list(values) == [2 * (i + n) + 1 for i in range(2000)] for values in data)
+
+
+@pytest.fixture(scope="module")
+def cluster(switch: SoftwareSwitch, nursery: Nursery, port: int) -> Iterator[Cluster]:
+    cluster = Cluster(switch, nursery, port)
+    yield cluster
+    cluster.close()
+
+
+@pytest.mark.parametrize(
+    ("place", "when"),
+    [
+        ("reconcile", "before"),
+        ("reconcile", "after"),
+        ("admit", "before"),
+        ("admit", "after"),
+        ("write running", "before"),
+        ("grant", "before"),
+        ("grant", "after"),
+        ("write ending", "before"),
+        ("evict", "before"),
+        ("write forget", "before"),
+        ("write forget", "after"),
+    ],
+)
+def test_a_controller_that_dies_there_loses_no_job_and_no_slot(cluster: Cluster, place: str, when: str) -> None:
+    cluster.nursery.reattend_ms_max = 3000
+    cluster.nursery.start(place, when)
+    deaths = cluster.deaths
+    with cluster.watched():
+        cluster.run_a_job(f"{place} {when}")
+        wait_until(lambda: cluster.deaths == deaths + 1, "it has died")
+        cluster.check_nothing_is_left()
+    cluster.nursery.kill()
+
+
+def test_a_controller_that_is_killed_or_stopped_at_any_time_leaves_running_sessions_alone(cluster: Cluster) -> None:
+    cluster.nursery.reattend_ms_max = Limits().reattend_ms_max
+    cluster.nursery.start()
+    deaths, moments = cluster.deaths, random.Random(1)
+    with ThreadPoolExecutor(2) as pool, cluster.watched():
+        sessions = list(pool.map(lambda rank: cluster.join("killed", rank), range(2)))
+        for sent in (signal.SIGKILL, signal.SIGTERM, signal.SIGKILL, signal.SIGTERM):
+            check_sums(sessions)
+            threading.Event().wait(moments.random() / 2)
+            cluster.nursery.kill(sent)
+            check_sums(sessions)
+        check_sums(sessions)
+        assert [session.failure for session in sessions] == [None, None]
+        wait_until(lambda: cluster.jobs() == 1, "there is somebody to say good-bye to")
+        for done in [pool.submit(session.close) for session in sessions]:
+            done.result()
+        cluster.check_nothing_is_left()
+    assert cluster.deaths >= deaths + 4
+    cluster.nursery.kill()
+
+
+def test_a_standby_takes_over_when_the_other_is_killed(cluster: Cluster) -> None:
+    first = cluster.nursery.start()
+    with ThreadPoolExecutor(2) as pool:
+        sessions = list(pool.map(lambda rank: cluster.join("a job", rank), range(2)))
+        standby = cluster.nursery.start(standby=True)
+        check_sums(sessions)
+        assert _is_alive(first), "a standby disturbs nobody"
+        os.kill(first, signal.SIGKILL)
+        wait_until(lambda: cluster.jobs() == 1, "the standby serves the job")
+        check_sums(sessions)
+        for done in [pool.submit(session.close) for session in sessions]:
+            done.result()
+    cluster.check_nothing_is_left()
+    assert _is_alive(standby)
+    cluster.nursery.kill()
+
+
+def test_a_switch_that_was_restarted_ends_its_jobs_and_is_used_again(cluster: Cluster, front: Front) -> None:
+    cluster.nursery.start()
+    client = cluster.client
+    wait_until(lambda: cluster.jobs() == 0, "it serves")
+    attendance = Attendance(client, client.join(lanes_max=LANES))
+    waiting: list[JoinCall] = []
+
+    def while_down() -> None:
+        wait_until(lambda: client.report().switches[0].state == "unreachable", "it has noticed")
+        assert attendance.ended is None, "the data plane does not need the controller, for all that it knows"
+        waiting.append(client.join_soon(job_name="another", lanes_max=LANES))
+        assert "leaf cannot be used now" in waiting[0].next_waiting().reason
+
+    front.restart(while_down)
+    ended = attendance.wait_ended()
+    attendance.hang_up()
+    assert ended.cause == join.JobEnded.SWITCH_LOST
+    assert ended.reason == "leaf was started anew, and what it had summed is lost"
+    client.leave(waiting[0].result())
+    cluster.check_nothing_is_left()
+    cluster.nursery.kill()

@@ -1,0 +1,205 @@
+"""What `wiresum controller` does: connects to the switches of a configuration, serves, stands by."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+from wiresum.controller.config import Config, SwitchConfig
+from wiresum.controller.driver import JobEntry
+from wiresum.controller.jobs.job import State
+from wiresum.controller.jobs.records import job_of
+from wiresum.controller.p4runtime import STANDBY_ID, P4RuntimeSwitch, PipelineError, Target, target_of
+from wiresum.controller.security import Security
+from wiresum.controller.service.join_server import JoinServer
+from wiresum.controller.store import FILE_NAME, Store
+from wiresum.join import credentials
+from wiresum.join.credentials import CredentialsError
+
+log = logging.getLogger(__name__)
+
+ELECTION_ID_WITHOUT_STATE = STANDBY_ID + 1
+READY_S_MAX = 10.0
+"""How long to wait for switches that are just being started, before it serves without them."""
+LOOK_S = 0.5
+"""Between two looks at who programs the switches."""
+READY_LOOK_S = 0.02
+LISTEN_S_MAX = 10.0
+"""For the controller before, which may still be letting go of the port."""
+
+
+class SetupError(RuntimeError):
+    """The text says what is wrong with the configuration, or with this host, and what to do."""
+
+
+class DemotedError(RuntimeError):
+    """Another controller programs the switches now."""
+
+
+def targets(config: Config) -> list[Target]:
+    """The switches, with the programs that they are to run. Raises `SetupError`, also if it would have to talk to one
+    in the clear and nobody has asked for that."""
+    try:
+        for switch in config.switches:
+            _check_secure(switch, config)
+        return [target_of(switch) for switch in config.switches]
+    except (PipelineError, CredentialsError) as error:
+        raise SetupError(str(error)) from error
+
+
+def check_listening(config: Config) -> None:
+    """Raises `SetupError` if it may not listen where it should, or cannot prove who it is."""
+    host, port = config.listen
+    try:
+        if config.security.tls:
+            credentials.load(config.security.tls, serving=True)
+        elif not (config.security.insecure or credentials.is_loopback(f"{host}:{port}")):
+            raise SetupError(
+                f"workers of other hosts can reach {host}:{port}, and there is no TLS directory: say `tls` under "
+                f"[security] (`wiresum ca init` makes one), listen at 127.0.0.1, or ask for --insecure"
+            )
+    except CredentialsError as error:
+        raise SetupError(str(error)) from error
+
+
+def jobs_on_disk(config: Config) -> dict[str, list[JobEntry]]:
+    """By switch: the jobs that run, as they were written down. Raises `StoreError` or `RecordError`."""
+    found: dict[str, list[JobEntry]] = {switch.name: [] for switch in config.switches}
+    if config.state is None or not (config.state / FILE_NAME).exists():
+        return found
+    with contextlib.closing(Store(config.state)) as store:
+        for record in store.load().jobs:
+            job = job_of(record, now=0.0, unix_offset=0.0)
+            if job.state is State.RUNNING and job.entry is not None and job.switch_name in found:
+                found[job.switch_name].append(job.entry)
+    return found
+
+
+def stand_by(wanted: Sequence[Target], stop: threading.Event) -> bool:
+    """Until no other controller programs the switches: true. False if it is to stop first."""
+    with _connected(wanted, STANDBY_ID) as switches:
+        while not stop.wait(LOOK_S):
+            vacant = [switch for switch in switches if not switch.trouble]
+            if vacant and not any(switch.outranked for switch in switches):
+                log.warning("no controller programs %s: this one takes over", ", ".join(s.name for s in vacant))
+                return True
+    return False
+
+
+def serve(
+    config: Config, wanted: Sequence[Target], store: Store | None, stop: threading.Event, say: Callable[[str], None]
+) -> None:
+    """Until it is told to stop. With a store the jobs go on meanwhile; else they end. Raises `DemotedError`,
+    `SetupError`, `OSError`, `StoreError` or `RecordError`."""
+    election_id = store.begin() if store else ELECTION_ID_WITHOUT_STATE
+    with contextlib.ExitStack() as cleanup:
+        switches = cleanup.enter_context(_connected(wanted, election_id))
+        _wait_ready(switches, stop)
+        security = Security(config.security)
+        cleanup.callback(security.close)
+
+        def make() -> JoinServer:
+            return JoinServer(switches, config.limits, quotas=config.quotas, store=store, security=security)
+
+        server = _start(make, config, stop, patient=store is not None)
+        cleanup.callback(lambda: server.stop(keep_jobs=store is not None or _demoted(server, switches)))
+        if config.metrics is not None:
+            cleanup.callback(_serve_metrics(server, config.metrics))
+        _wait_reconciled(server, stop)
+        say(_ready(config, server, switches))
+        while not stop.wait(LOOK_S):
+            if _demoted(server, switches):
+                said = server.deposed or next(switch.trouble for switch in switches if switch.outranked)
+                raise DemotedError(f"another controller has taken over: {said}")
+
+
+def _demoted(server: JoinServer, switches: Sequence[P4RuntimeSwitch]) -> bool:
+    return bool(server.deposed) or any(switch.outranked for switch in switches)
+
+
+@contextlib.contextmanager
+def _connected(wanted: Sequence[Target], election_id: int) -> Iterator[list[P4RuntimeSwitch]]:
+    with contextlib.ExitStack() as cleanup:
+        switches = []
+        for target in wanted:
+            switches.append(P4RuntimeSwitch(target, election_id=election_id))
+            cleanup.callback(switches[-1].close)
+        yield switches
+
+
+def _wait_ready(switches: Sequence[P4RuntimeSwitch], stop: threading.Event) -> None:
+    """Those that are not there yet are used when they come."""
+    give_up_at = time.monotonic() + READY_S_MAX
+    while any(switch.trouble for switch in switches) and time.monotonic() < give_up_at:
+        for switch in switches:
+            if switch.outranked:
+                raise DemotedError(switch.trouble)
+        if stop.wait(READY_LOOK_S):
+            return
+    for switch in switches:
+        if switch.trouble:
+            log.warning("it begins without %s, and uses it when it is there: %s", switch.name, switch.trouble)
+
+
+def _wait_reconciled(server: JoinServer, stop: threading.Event) -> None:
+    """So that who waits for our word finds switches that hold what they should. One that takes long is no reason to
+    say nothing."""
+    give_up_at = time.monotonic() + READY_S_MAX
+    while any(switch.state == "unreachable" and not switch.trouble for switch in server.report().switches):
+        if stop.wait(READY_LOOK_S) or time.monotonic() >= give_up_at:
+            return
+
+
+def _start(make: Callable[[], JoinServer], config: Config, stop: threading.Event, *, patient: bool) -> JoinServer:
+    """`patient`: the controller before may still be letting go of the port."""
+    give_up_at = time.monotonic() + LISTEN_S_MAX * patient
+    while True:
+        server = make()
+        try:
+            server.start(*config.listen)
+        except OSError:
+            if time.monotonic() >= give_up_at or stop.wait(LOOK_S):
+                raise
+        else:
+            return server
+
+
+def _serve_metrics(server: JoinServer, at: tuple[str, int]) -> Callable[[], None]:
+    """What ends it."""
+    try:
+        from wiresum.controller import metrics
+    except ImportError as error:
+        raise SetupError(
+            f"metrics need the library prometheus-client: pip install wiresum[controller] ({error})"
+        ) from error
+    return metrics.serve(server.report, *at).close
+
+
+def _ready(config: Config, server: JoinServer, switches: Sequence[P4RuntimeSwitch]) -> str:
+    return f"ready: control {config.listen[0]}:{server.port}, " + ", ".join(
+        _switch(switch, found) for switch, found in zip(switches, config.switches, strict=True)
+    )
+
+
+def _switch(switch: P4RuntimeSwitch, config: SwitchConfig) -> str:
+    sizes, data = switch.sizes, switch.endpoint
+    hosts = f"{len(config.hosts)} host{'s' * (len(config.hosts) != 1)}, " if config.hosts else ""
+    absent = ", not there yet" if switch.trouble else ""
+    return (
+        f"data {data.address}:{data.port}-{data.port + sizes.threads_max - 1} "
+        f"({switch.name}, {switch.kind}, {hosts}{sizes.slots} slots, {sizes.lanes_max} lanes{absent})"
+    )
+
+
+def _check_secure(switch: SwitchConfig, config: Config) -> None:
+    if switch.tls:
+        credentials.load(switch.tls)
+    elif not (switch.insecure or config.security.insecure or credentials.is_loopback(switch.p4runtime)):
+        raise SetupError(
+            f"the P4Runtime server of {switch.name}, {switch.p4runtime}, is not on this host, and there is no TLS "
+            f"directory for it: say `tls` in its [[switch]] (`wiresum ca issue` makes one), or insecure = true if "
+            f"everybody in that network may program the switch"
+        )

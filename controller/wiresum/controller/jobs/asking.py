@@ -1,0 +1,153 @@
+"""Whether a worker that asks can be a member of the job that it names. Pure; all here raise a `Refusal`, or pass."""
+
+from __future__ import annotations
+
+from wiresum import join
+from wiresum.controller.driver import Endpoint
+from wiresum.controller.jobs.job import Job, Presence, State, Worker, same_secret
+from wiresum.controller.jobs.records import Reservation
+from wiresum.controller.jobs.refusal import Refusal
+
+
+def new_job(request: join.JoinRequest, reservation: Reservation | None, now: float) -> Job:
+    """The job that its first worker asks for, as an operator has reserved it, if one has."""
+    if reservation is None:
+        return Job(
+            request.job_name,
+            request.key,
+            request.world_size,
+            created_at=now,
+            tenant=request.tenant,
+            priority=request.priority,
+            job_token=request.job_token,
+        )
+    job = Job(
+        request.job_name,
+        request.key,
+        reservation.world_size,
+        created_at=now,
+        tenant=reservation.tenant,
+        priority=reservation.priority,
+        reserved=True,
+        slots_reserved=reservation.slots,
+        job_token=reservation.job_token,
+        candidates=frozenset({reservation.switch_name} if reservation.switch_name else ()),
+    )
+    _check_token(job, request)
+    _check_account(job, request, "its operator")
+    if request.world_size != job.world_size:
+        raise Refusal(
+            "FAILED_PRECONDITION",
+            f"{job} was created for {job.world_size} workers, but this worker says {request.world_size}: start as "
+            f"many as it was created for, or choose another name (WIRESUM_JOB)",
+        )
+    return job
+
+
+def new_worker(job: Job, request: join.JoinRequest, now: float, deadline: float) -> Worker:
+    return Worker(
+        job=job,
+        rank=request.rank,
+        endpoint=_endpoint(request),
+        threads_max=request.threads_max,
+        lanes_max=request.lanes_max,
+        slots_wanted=request.slots,
+        no_queue=request.no_queue,
+        host_name=request.host_name,
+        process_id=request.process_id,
+        attempt=request.attempt,
+        asked_at=now,
+        deadline=deadline,
+    )
+
+
+def holder_asking_again(job: Job, request: join.JoinRequest) -> Worker | None:
+    """The worker that has this rank already, if it is the one that asks."""
+    check_secrets(job, request)
+    holder = job.workers.get(request.rank)
+    if holder is None or not holder.is_attempt(request.attempt) or holder.endpoint != _endpoint(request):
+        return None
+    return holder
+
+
+def check_not_ending(job: Job) -> None:
+    left = [worker for worker in job.workers.values() if worker.presence is Presence.LEFT]
+    if job.state is State.ENDING or left:
+        why = job.ended.reason if job.ended else f"{left[0]} has left already"
+        raise Refusal("UNAVAILABLE", f"the job before, also named {job.name!r}, is just ending ({why}): wait a moment")
+
+
+def check_secrets(job: Job, request: join.JoinRequest) -> None:
+    began = job.state in (State.ADMITTING, State.RUNNING)
+    if request.key != job.key and (request.key or not began):
+        raise Refusal(
+            "PERMISSION_DENIED",
+            f"the key is not that of {job}: set WIRESUM_KEY to the same value at all workers, or at none",
+        )
+    _check_token(job, request)
+
+
+def check_fits(job: Job, request: join.JoinRequest) -> None:
+    """Can this worker be the next one of a job that exists?"""
+    if job.state in (State.ADMITTING, State.RUNNING):
+        raise Refusal(
+            "ALREADY_EXISTS",
+            f"{job} is complete, all {job.world_size} workers have joined: choose another name (WIRESUM_JOB), or wait "
+            f"until it ends",
+        )
+    first = next(iter(job.workers.values()))
+    if request.world_size != job.world_size:
+        raise Refusal(
+            "FAILED_PRECONDITION",
+            f"{job} is one of {job.world_size} workers, says {first}, but this worker says {request.world_size}: start "
+            f"all with the same world size, or choose another name (WIRESUM_JOB)",
+        )
+    _check_account(job, request, str(first))
+    holder = job.workers.get(request.rank)
+    if holder is not None and holder.away_since is None:
+        raise Refusal(
+            "ALREADY_EXISTS",
+            f"{holder} has that place in {job} already: give each worker a rank of its own, or choose another name "
+            f"(WIRESUM_JOB)",
+        )
+    _check_ports_apart(job, request)
+
+
+def _check_token(job: Job, request: join.JoinRequest) -> None:
+    if not same_secret(job.job_token, request.job_token):
+        raise Refusal(
+            "PERMISSION_DENIED",
+            f"{job} can be joined with its token alone: set WIRESUM_JOB_TOKEN to what the operator was given who "
+            f"created it, at all workers"
+            if job.job_token
+            else f"{job} has no token, but this worker shows one: set WIRESUM_JOB_TOKEN at all workers, or at none",
+        )
+
+
+def _check_account(job: Job, request: join.JoinRequest, sayer: str) -> None:
+    """An operator's word on it is enough: then workers need not say it too."""
+    tenant = request.tenant or (job.tenant if job.reserved else "")
+    priority = job.priority if job.reserved else request.priority
+    if (tenant, priority) != (job.tenant, job.priority):
+        raise Refusal(
+            "FAILED_PRECONDITION",
+            f"{job} is tenant {job.tenant!r}'s with priority {job.priority}, says {sayer}, but this worker says "
+            f"{tenant!r} and {priority}: start all with the same (WIRESUM_TENANT, WIRESUM_PRIORITY)",
+        )
+
+
+def _check_ports_apart(job: Job, request: join.JoinRequest) -> None:
+    first, last = request.endpoint.port, request.endpoint.port + request.threads_max - 1
+    for other in job.workers.values():
+        other_last = other.endpoint.port + other.threads_max - 1
+        overlap = request.endpoint.address == other.endpoint.address and first <= other_last
+        if overlap and other.endpoint.port <= last and other.rank != request.rank:
+            raise Refusal(
+                "INVALID_ARGUMENT",
+                f"endpoint: ports {first}..{last} at {request.endpoint.address} overlap those of {other}, "
+                f"{other.endpoint.port}..{other_last}: each worker needs ports of its own",
+            )
+
+
+def _endpoint(request: join.JoinRequest) -> Endpoint:
+    return Endpoint(request.endpoint.address, request.endpoint.port)

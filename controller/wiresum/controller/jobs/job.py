@@ -1,0 +1,195 @@
+"""A job and its workers, as data, and the states that it may go through. Pure.
+
+    forming    workers are asking; no switch knows of it yet
+    queued     all have asked; it waits for slots
+    admitting  slots are leased, and their switch is being told
+    running    all have their grants
+    ending     nobody can use the job any more: the switch is told to forget it, and the workers are told why
+    gone       the name, the number and the lease are free
+
+`TRANSITIONS` is the whole of it: nothing else moves a job.
+"""
+
+from __future__ import annotations
+
+import enum
+import hmac
+import logging
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from wiresum import join
+from wiresum.controller.driver import Endpoint, JobEntry
+from wiresum.controller.jobs.leases import Lease
+
+log = logging.getLogger(__name__)
+
+
+class State(enum.Enum):
+    FORMING = "forming"
+    QUEUED = "queued"
+    ADMITTING = "admitting"
+    RUNNING = "running"
+    ENDING = "ending"
+    GONE = "gone"
+
+
+class Event(enum.Enum):
+    COMPLETED = "the last worker has asked"
+    GIVEN_UP = "a worker went away before the job began, or the time was up, or an operator ended it"
+    LEASED = "it has its slots"
+    ADMITTED = "the switch has the job"
+    ENDED = "a worker was lost or ended the job, or all have left, or the switch does not take it, or was lost"
+    CLEARED = "the switch has forgotten the job, and the workers know"
+
+
+TRANSITIONS: Mapping[tuple[State, Event], State] = {
+    (State.FORMING, Event.COMPLETED): State.QUEUED,
+    (State.FORMING, Event.GIVEN_UP): State.GONE,
+    (State.QUEUED, Event.LEASED): State.ADMITTING,
+    (State.QUEUED, Event.GIVEN_UP): State.GONE,
+    (State.ADMITTING, Event.ADMITTED): State.RUNNING,
+    (State.ADMITTING, Event.ENDED): State.ENDING,
+    (State.RUNNING, Event.ENDED): State.ENDING,
+    (State.ENDING, Event.CLEARED): State.GONE,
+}
+
+
+class Presence(enum.Enum):
+    WAITING = "waiting"
+    """It has asked."""
+    GRANTED = "granted"
+    """It has its grant, but no heartbeat came yet."""
+    ATTENDING = "attending"
+    LEFT = "left"
+    LOST = "lost"
+
+
+class Wants(enum.Enum):
+    """What a job in the queue waits for."""
+
+    ROOM = "slots, or a job number, at one of its switches"
+    TURN = "a job that has waited longer"
+    WORKER = "one of its workers, whose connection broke, to ask again"
+    SWITCH = "a switch that takes jobs"
+    QUOTA = "other jobs of its tenant to end"
+
+
+@dataclass(eq=False)
+class Worker:
+    """One member of one job. Compared by identity."""
+
+    job: Job = field(repr=False)
+    rank: int
+    endpoint: Endpoint
+    threads_max: int
+    lanes_max: int
+    slots_wanted: int
+    host_name: str
+    process_id: int
+    attempt: str = field(repr=False)
+    asked_at: float
+    deadline: float
+    """Until when it waits for its grant."""
+    token: str = field(default_factory=lambda: secrets.token_hex(16), repr=False)
+    presence: Presence = Presence.WAITING
+    no_queue: bool = False
+    """It can do without the job, and would rather than wait for slots."""
+    call: int = 0
+    """Which of its Join calls counts: the newest."""
+    away_since: float | None = None
+    """Its Join call broke off, and it may ask again."""
+    heard_waiting: str = ""
+    """What it was last told that it waits for."""
+    stream: int = 0
+    """Which of its Attend streams counts: the newest."""
+    heard_at: float = 0.0
+    told: bool = False
+
+    def __str__(self) -> str:
+        return f"rank {self.rank} ({self.host_name or self.endpoint.address}, process {self.process_id})"
+
+    def peer(self) -> join.Peer:
+        return join.Peer(rank=self.rank, host_name=self.host_name, process_id=self.process_id)
+
+    def is_attempt(self, attempt: str) -> bool:
+        """Is it this very worker that asks again?"""
+        return bool(self.attempt) and same_secret(self.attempt, attempt)
+
+
+@dataclass(eq=False)
+class Job:
+    name: str
+    key: int
+    """0: to be drawn when the job gets its slots."""
+    world_size: int
+    created_at: float
+    tenant: str = ""
+    priority: int = 0
+    reserved: bool = False
+    """An operator created it, and so said what is its own."""
+    slots_reserved: int = 0
+    """0: the operator did not say."""
+    job_token: str = field(default="", repr=False)
+    """Who joins must show it; empty: nobody need."""
+    candidates: frozenset[str] = frozenset()
+    """The switches that all its workers can use, by name."""
+    state: State = State.FORMING
+    workers: dict[int, Worker] = field(default_factory=dict)
+    ticket: int = 0
+    """Its place in the queue, among jobs of the same priority."""
+    overtaken: int = 0
+    """How many jobs behind it in the queue got slots that it might have used."""
+    wants: Wants = Wants.ROOM
+    """Why it has no slots yet."""
+    waiting_said_at: float | None = None
+    switch_name: str = ""
+    number: int = 0
+    lease: Lease | None = None
+    entry: JobEntry | None = None
+    progress_at: float = 0.0
+    """When its newest round was last seen to move."""
+    restored: bool = False
+    """It ran before the service was started."""
+    attend_s_max: float = 0.0
+    """How long a granted worker may take to its first heartbeat."""
+    round_saved: int = 0
+    unsaved: bool = False
+    """A worker has left, which is not written down yet: that can wait for a moment."""
+    ended: join.JobEnded | None = None
+    evicted: bool = False
+    evict_again_at: float | None = None
+    drained_at: float = 0.0
+    left_first: Worker | None = None
+    left_at: float = 0.0
+
+    def __str__(self) -> str:
+        return f"job {self.name!r}"
+
+    def missing(self, *, without: Worker | None = None) -> str:
+        """Which ranks have not asked, one that did not counted."""
+        there = {rank for rank, worker in self.workers.items() if worker is not without}
+        ranks = [str(rank) for rank in range(self.world_size) if rank not in there]
+        return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(ranks)} of {self.world_size}"
+
+    def is_complete(self) -> bool:
+        """All have asked."""
+        return len(self.workers) == self.world_size
+
+    def is_whole(self) -> bool:
+        """All have asked, and wait."""
+        return self.is_complete() and all(worker.away_since is None for worker in self.workers.values())
+
+    def all_left(self) -> bool:
+        return all(worker.presence is Presence.LEFT for worker in self.workers.values())
+
+    def move(self, event: Event, why: str = "") -> None:
+        assert (self.state, event) in TRANSITIONS, f"{self} is {self.state.value}: {event.value}"
+        self.state = TRANSITIONS[self.state, event]
+        log.info("%s is %s: %s", self, self.state.value, why or event.value)
+
+
+def same_secret(a: str, b: str) -> bool:
+    """In a time that does not tell how much of it is right."""
+    return hmac.compare_digest(a.encode(), b.encode())

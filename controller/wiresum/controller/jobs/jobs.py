@@ -1,0 +1,556 @@
+"""The life of jobs, as a state machine: no socket, no clock, no thread, no file.
+
+Whoever owns a `Jobs` tells it what happened (a request came, a stream broke, a switch answered, time passed), with the
+time, in seconds of any clock that does not go back; and then carries out what `take_outputs` gives, in order.
+What a job may go through is in job.py, who gets slots next in job_queue.py, and where in cluster.py.
+
+The rule behind it all: a lease goes back to its pool only when the switch has forgotten the job, and when every
+worker has left, was lost, or has been told; the last for a bounded time, since a worker may not be listening.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+
+from wiresum import join
+from wiresum.controller.jobs import asking, watch
+from wiresum.controller.jobs.cluster import Cluster, Switch
+from wiresum.controller.jobs.granting import reply_of, settle
+from wiresum.controller.jobs.job import Event, Job, Presence, State, Worker, same_secret
+from wiresum.controller.jobs.leases import ROUND_MARGIN, ROUND_MARGIN_LEFT, ROUNDS_PER_SECOND_MAX, Lease
+from wiresum.controller.jobs.limits import Limits, Quota
+from wiresum.controller.jobs.outputs import (
+    Admit,
+    Close,
+    Evict,
+    Forget,
+    Grant,
+    Output,
+    Reconcile,
+    Refuse,
+    Save,
+    SaveDraining,
+    SaveRounds,
+    SaveZeroCells,
+    Tell,
+    Wait,
+)
+from wiresum.controller.jobs.quota import Quotas
+from wiresum.controller.jobs.records import StoredState, job_of, record_of
+from wiresum.controller.jobs.refusal import REASON_CHARACTERS_MAX, Refusal, check_join
+from wiresum.controller.jobs.reservations import Reservations
+from wiresum.controller.jobs.waiting import WaitingRoom
+
+log = logging.getLogger(__name__)
+
+
+class Jobs:
+    """All jobs of one service."""
+
+    def __init__(
+        self,
+        switches: Iterable[Switch],
+        limits: Limits | None = None,
+        quotas: Iterable[Quota] = (),
+        *,
+        unix_offset: float = 0.0,
+    ) -> None:
+        """`unix_offset`: what must be added to a time to have it in Unix time."""
+        self.limits = limits or Limits()
+        self.cluster = Cluster(switches)
+        self._quotas = Quotas(quotas)
+        self.waiting = WaitingRoom(self.cluster, self._quotas, self.limits, self._give)
+        self._outputs: list[Output] = []
+        self.reservations = Reservations(self.limits, self._outputs.append, unix_offset)
+        self._jobs: dict[Job, None] = {}
+        """In order of their age."""
+        self._named: dict[str, Job] = {}
+        """Those whose name nobody else can have."""
+        self._unix_offset = unix_offset
+        self._ticked_at: float | None = None
+        self._rounds_saved_at: float | None = None
+        self._closing = ""
+
+    def __len__(self) -> int:
+        return len(self._jobs)
+
+    def take_outputs(self) -> list[Output]:
+        outputs = list(self._outputs)
+        self._outputs.clear()
+        return outputs
+
+    # What workers do.
+
+    def ask(self, request: join.JoinRequest, now: float) -> Worker:
+        """A worker asks for a place; its Join is then number `call` of the worker. Its `Grant` or `Refuse` comes as an
+        output; a `Refusal` is raised at once if it cannot be a member, and then nothing has changed."""
+        check_join(request)
+        if self._closing:
+            raise Refusal("UNAVAILABLE", f"{self._closing}: start it again, and the worker will find it")
+        timeout_ms = min(request.timeout_ms or self.limits.join_timeout_ms_default, self.limits.join_timeout_ms_max)
+        deadline = now + timeout_ms / 1000
+        job = self._named.get(request.job_name)
+        if job is not None:
+            asking.check_not_ending(job)
+            holder = asking.holder_asking_again(job, request)
+            if holder is not None:
+                self._ask_again(holder, now, deadline)
+                return holder
+        job = self._enter(job, request, now)
+        worker = asking.new_worker(job, request, now, deadline)
+        replaced = job.workers.get(worker.rank)
+        if replaced is not None:
+            replaced.presence = Presence.LOST
+        job.workers[worker.rank] = worker
+        self._queue_if_whole(job)
+        return worker
+
+    def hung_up(self, worker: Worker, call: int, now: float) -> None:
+        """A Join of the worker broke off before it was answered."""
+        if call == worker.call and worker.presence in (Presence.WAITING, Presence.GRANTED):
+            worker.away_since = now
+
+    def attend(self, member: join.Member, now: float) -> Worker:
+        """A worker opens an Attend stream, whose number is then the worker's `stream`. Raises a `Refusal`."""
+        worker = self._find(member)
+        if worker.presence in (Presence.LEFT, Presence.LOST) and worker.job.ended is None:
+            raise _not_a_member()
+        worker.stream += 1
+        worker.heard_at = now
+        worker.away_since = None
+        if worker.job.state is State.RUNNING:
+            worker.presence = Presence.ATTENDING
+        elif worker.job.ended is not None:
+            self._outputs.append(Tell(worker, worker.job.ended))
+        return worker
+
+    def beat(self, worker: Worker, round_newest: int, now: float) -> None:
+        worker.heard_at = now
+        self._saw(worker.job, round_newest, now)
+
+    def broken(self, worker: Worker, stream: int, now: float) -> None:
+        """An Attend stream ended, however it did."""
+        if stream != worker.stream or worker.presence is not Presence.ATTENDING:
+            return
+        if worker.job.state is State.RUNNING:
+            self._lose(worker, "was lost: its connection to the switch broke, so its process has probably died", now)
+        else:  # it hung up on an ended job, as it should
+            worker.presence = Presence.LOST
+            self._clear_if_done(worker.job, now)
+
+    def told(self, worker: Worker, now: float) -> None:
+        """The worker has been sent its `Tell`."""
+        worker.told = True
+        self._clear_if_done(worker.job, now)
+
+    def leave(self, request: join.LeaveRequest, now: float) -> None:
+        worker = self._find(request.member)
+        job = worker.job
+        worker.presence = Presence.LEFT
+        self._saw(job, request.round_newest, now)
+        self._outputs.append(Close(worker))
+        if job.left_first is None:
+            job.left_first, job.left_at = worker, now
+        if job.state is State.RUNNING and job.all_left():
+            self._end(job, join.JobEnded(reason="all workers have left"), now)
+        else:
+            job.unsaved = True
+        self._clear_if_done(job, now)
+
+    def abort(self, request: join.AbortRequest, now: float) -> None:
+        worker = self._find(request.member)
+        self._saw(worker.job, request.round_newest, now)
+        if worker.job.state is State.RUNNING:
+            said = request.reason[:REASON_CHARACTERS_MAX] or "it gave no reason"
+            ended = join.JobEnded(
+                cause=join.JobEnded.ABORTED_BY_WORKER, worker=worker.peer(), reason=f"{worker} ended the job: {said}"
+            )
+            self._end(worker.job, ended, now)
+
+    # What operators do.
+
+    def create(self, request: join.CreateJobRequest, now: float) -> str:
+        """Returns the token; raises a `Refusal`."""
+        if request.job_name in self._named:
+            raise Refusal(
+                "ALREADY_EXISTS", f"there is a job {request.job_name!r}: choose another name, or end that one"
+            )
+        return self.reservations.create(request, self.cluster, self._quotas, now)
+
+    def end(self, job_name: str, reason: str, now: float) -> None:
+        """Raises a `Refusal` if there is no such job."""
+        reserved = self.reservations.forget(job_name)
+        job = self._named.get(job_name)
+        if job is None and not reserved:
+            raise Refusal("NOT_FOUND", f"there is no job {job_name!r}; `wiresum jobs` lists those that there are")
+        text = f"an operator ended it: {reason[:REASON_CHARACTERS_MAX] or 'no reason given'}"
+        if job is not None and job.state in (State.FORMING, State.QUEUED):
+            self._give_up(job, "ABORTED", f"{job} did not begin, since {text}")
+        elif job is not None and job.state is not State.ENDING:
+            self._end(job, join.JobEnded(cause=join.JobEnded.ENDED_BY_OPERATOR, reason=text), now)
+
+    def drain(self, switch_name: str, *, resume: bool) -> int:
+        """Returns how many jobs the switch has. Raises a `Refusal` if there is no such switch."""
+        switches = self.cluster.switches
+        if not switch_name and len(switches) == 1:
+            switch_name = next(iter(switches))
+        if switch_name not in switches:
+            raise Refusal("NOT_FOUND", f"there is no switch {switch_name!r} here; there are: {', '.join(switches)}")
+        switch = switches[switch_name]
+        switch.draining = not resume
+        self._outputs.append(SaveDraining(switch_name, switch.draining))
+        self.waiting.serve()
+        return len(switch.numbered)
+
+    # What the switches answer, and what becomes of them.
+
+    def switch_changed(self, switch_name: str, trouble: str, now: float) -> None:
+        """Whether the switch can be reached has changed, or is known for the first time."""
+        switch = self.cluster.switches[switch_name]
+        if trouble and not switch.trouble:
+            switch.trouble_since = now
+        switch.trouble = trouble
+        switch.reconciled = False
+        if not trouble:
+            self._reconcile(switch)
+
+    def reconciled(self, asked: Reconcile, reloaded: bool, now: float) -> None:
+        """`reloaded`: the switch has lost its cells, and so the jobs that it was asked to hold, if there were any."""
+        switch = self.cluster.switches[asked.switch_name]
+        if reloaded:
+            switch.leases.cells_are_zero()
+            self._outputs.append(SaveZeroCells(switch.name, switch.sizes.slots))
+        if reloaded and asked.entries:
+            reason = f"{switch.name} was started anew, and what it had summed is lost"
+            for job in switch.held():
+                self._end(job, join.JobEnded(cause=join.JobEnded.SWITCH_LOST, reason=reason), now)
+            self._reconcile(switch)
+            return
+        switch.reconciled = not switch.trouble
+        kept = {entry.job for entry in asked.entries}
+        for job in list(switch.numbered.values()):
+            if job.state is State.ENDING and job.number not in kept:
+                job.evicted = True
+                self._clear_if_done(job, now)
+        self.waiting.serve()
+
+    def reconcile_failed(self, switch_name: str, now: float) -> None:
+        """It is tried again, unless the switch is known to be in trouble: then when that is over."""
+        self.cluster.switches[switch_name].reconcile_again_at = now + self.limits.evict_retry_ms / 1000
+
+    def admitted(self, switch_name: str, number: int, now: float) -> None:
+        job = self._numbered(switch_name, number)
+        if job is None or job.state is not State.ADMITTING or job.lease is None:
+            return  # it ended meanwhile, and the eviction is on its way
+        if job.lease.wash:
+            self.cluster.switches[switch_name].leases.washed(job.lease)
+        job.move(Event.ADMITTED)
+        job.attend_s_max = self.limits.attend_ms_max / 1000
+        job.progress_at = now
+        for worker in job.workers.values():
+            worker.presence = Presence.GRANTED
+            worker.heard_at = now
+        self._save(job)
+        self.reservations.forget(job.name)
+        for worker in job.workers.values():
+            self._grant(worker)
+
+    def refused(self, switch_name: str, number: int, text: str, now: float) -> None:
+        """The switch did not take the job, or could not be asked; it may have some of it."""
+        job = self._numbered(switch_name, number)
+        if job is None or job.state is not State.ADMITTING:
+            return
+        trouble = self.cluster.switches[switch_name].trouble
+        if trouble:
+            refusal = Refusal("UNAVAILABLE", f"{switch_name} was lost when it was given {job}: {trouble}")
+        else:
+            refusal = Refusal("INTERNAL", f"the switch did not take {job}: {text}. Its log says more")
+        self._refuse_waiting(job, refusal)
+        self._end(job, join.JobEnded(cause=join.JobEnded.SWITCH_LOST, reason=text), now)
+
+    def evicted(self, switch_name: str, number: int, now: float) -> None:
+        job = self._numbered(switch_name, number)
+        if job is not None and job.state is State.ENDING:
+            job.evicted = True
+            self._clear_if_done(job, now)
+
+    def evict_failed(self, switch_name: str, number: int, now: float) -> None:
+        """The lease stays taken, since the switch may still write to its slots; it is tried again."""
+        job = self._numbered(switch_name, number)
+        if job is not None and job.state is State.ENDING:
+            job.evict_again_at = now + self.limits.evict_retry_ms / 1000
+
+    # What time does.
+
+    def tick(self, now: float) -> None:
+        """To be called several times a second."""
+        stalled = now - self._ticked_at if self._ticked_at is not None else 0.0
+        self._ticked_at = now
+        if stalled > self.limits.stall_ms_max / 1000:
+            self._forgive(stalled)
+        for job in list(self._jobs):
+            self._tick_job(job, now)
+        for switch in self.cluster.switches.values():
+            again_at = switch.reconcile_again_at
+            if again_at is not None and now >= again_at and not switch.trouble and not switch.reconciled:
+                self._reconcile(switch)
+        self.reservations.tick(now, self._named)
+        if self._rounds_saved_at is None or now >= self._rounds_saved_at + self.limits.rounds_saved_ms / 1000:
+            self._rounds_saved_at = now
+            self._save_rounds()
+
+    def close(self, reason: str, now: float, *, keep_jobs: bool = False) -> None:
+        """No job can form any more. Those that run end, unless they are kept for the next who serves them."""
+        self._closing = reason
+        for job in list(self._jobs):
+            if job.state in (State.FORMING, State.QUEUED):
+                self._give_up(job, "UNAVAILABLE", f"{reason}: start it again, and the worker will find it")
+            elif job.state in (State.ADMITTING, State.RUNNING) and not keep_jobs:
+                self._end(job, join.JobEnded(cause=join.JobEnded.SWITCH_LOST, reason=reason), now)
+        if keep_jobs:
+            self._save_rounds()
+
+    # What was before.
+
+    def restore(self, state: StoredState, now: float) -> None:
+        """Goes on where a service before ended, however it did. Raises a `RecordError`.
+
+        Those that ran go on, and their workers have a while to come back. Those that were being admitted are not
+        written down, since no worker knew of them yet: switches are made to forget them, and the workers ask again.
+        """
+        for switch_name, seen in state.seen:
+            if switch_name in self.cluster.switches:
+                self.cluster.switches[switch_name].leases.recall(seen)
+        for switch in self.cluster.switches.values():
+            switch.draining = switch.name in state.draining
+        self.reservations.restore(state.reservations)
+        for record in state.jobs:
+            self._restore_job(job_of(record, now, self._unix_offset), state.silent_s, now)
+
+    def _restore_job(self, job: Job, silent_s: float, now: float) -> None:
+        switch = self.cluster.switches.get(job.switch_name)
+        assert job.lease is not None
+        try:
+            if switch is None:
+                raise ValueError("there is no such switch any more")
+            switch.leases.take_again(job.lease)
+        except ValueError as error:
+            log.error("%s at %s cannot go on, and is forgotten: %s", job, job.switch_name, error)
+            return
+        job.lease.margin = ROUND_MARGIN + int(silent_s * ROUNDS_PER_SECOND_MAX)
+        job.attend_s_max = self.limits.reattend_ms_max / 1000
+        switch.numbered[job.number], self._jobs[job] = job, None
+        if job.state is not State.ENDING or job.name not in self._named:
+            self._named[job.name] = job
+        if job.state is State.ENDING:
+            job.drained_at = now + self.limits.drain_ms_max / 1000
+            self._outputs.append(Evict(job.switch_name, job.number))
+
+    # What people ask.
+
+    def job_of(self, member: join.Member) -> Job:
+        """Raises a `Refusal` if it is not a member."""
+        return self._find(member).job
+
+    def all(self) -> list[Job]:
+        return list(self._jobs)
+
+    # Forming.
+
+    def _enter(self, job: Job | None, request: join.JoinRequest, now: float) -> Job:
+        """The job that this worker is to be in; a new one if there is none."""
+        if job is None:
+            reservation = self.reservations.get(request.job_name)
+            job = asking.new_job(request, reservation, now)
+            waiting = sum(other.state in (State.FORMING, State.QUEUED) for other in self._jobs)
+            self.waiting.check_can_form(job, waiting)
+            job.candidates = self.waiting.candidates(job, request.endpoint.address)
+            self._jobs[job], self._named[job.name] = None, job
+            log.info("%s forms: %d workers", job, job.world_size)
+        else:
+            asking.check_fits(job, request)
+            job.candidates = self.waiting.candidates(job, request.endpoint.address)
+        return job
+
+    def _ask_again(self, worker: Worker, now: float, deadline: float) -> None:
+        """A worker that is a member already, but whose connection broke."""
+        worker.call += 1
+        worker.away_since = None
+        worker.deadline = deadline
+        worker.heard_waiting = ""
+        if worker.presence is Presence.GRANTED:
+            worker.heard_at = now
+        if worker.job.state is State.RUNNING:
+            self._grant(worker)
+        self._queue_if_whole(worker.job)
+
+    def _queue_if_whole(self, job: Job) -> None:
+        if not job.is_whole():
+            return
+        if job.state is State.FORMING:
+            job.move(Event.COMPLETED)
+            self.waiting.add(job)
+        if job.state is State.QUEUED:
+            self.waiting.serve()
+        if job.state is State.QUEUED and any(worker.no_queue for worker in job.workers.values()):
+            self._give_up(job, "RESOURCE_EXHAUSTED", f"{self.waiting.what(job).reason}; its workers do without it")
+
+    # Slots.
+
+    def _give(self, job: Job, switch: Switch, lease: Lease) -> None:
+        entry = settle(job, switch, lease)
+        job.move(Event.LEASED)
+        self._outputs.append(Admit(switch.name, entry, lease.wash))
+
+    def _grant(self, worker: Worker) -> None:
+        switch = self.cluster.switches[worker.job.switch_name]
+        self._outputs.append(Grant(worker, reply_of(worker, switch, self.limits)))
+
+    # Running.
+
+    def _saw(self, job: Job, round_newest: int, now: float) -> None:
+        lease = job.lease
+        if lease is None:
+            return
+        before = lease.newest_unwrapped
+        lease.saw(round_newest)
+        lease.margin = ROUND_MARGIN
+        if lease.newest_unwrapped != before:
+            job.progress_at = now
+
+    def _reconcile(self, switch: Switch) -> None:
+        switch.reconcile_again_at = None
+        entries = tuple(job.entry for job in switch.held() if job.entry is not None)
+        self._outputs.append(Reconcile(switch.name, entries))
+
+    def _save(self, job: Job) -> None:
+        record = record_of(job, self._unix_offset)
+        job.unsaved = False
+        job.round_saved = record.round_newest
+        self._outputs.append(Save(record))
+
+    def _save_rounds(self) -> None:
+        rounds = {}
+        for job in self.cluster.holders():
+            if job.lease is not None and job.lease.newest_unwrapped != job.round_saved:
+                job.round_saved = job.lease.newest_unwrapped
+                rounds[job.switch_name, job.number] = job.round_saved
+        self._outputs.append(SaveRounds(rounds))
+
+    # Ending.
+
+    def _give_up(self, job: Job, code: str, text: str) -> None:
+        self.waiting.remove(job)
+        job.move(Event.GIVEN_UP, text)
+        self._refuse_waiting(job, Refusal(code, text))
+        self._forget(job)
+        self.waiting.serve()  # what was kept for it is free
+
+    def _refuse_waiting(self, job: Job, refusal: Refusal) -> None:
+        for worker in job.workers.values():
+            if worker.presence is Presence.WAITING:
+                worker.presence = Presence.LOST
+                self._outputs.append(Refuse(worker, refusal))
+
+    # Watching.
+
+    def _forgive(self, stalled: float) -> None:
+        """The service itself was stopped for so long: nobody was silent."""
+        for switch in self.cluster.switches.values():
+            switch.trouble_since += stalled
+        for job in self._jobs:
+            job.progress_at += stalled
+            for worker in job.workers.values():
+                worker.heard_at += stalled
+                if worker.away_since is not None:
+                    worker.away_since += stalled
+
+    def _tick_job(self, job: Job, now: float) -> None:
+        match watch.look(job, self.cluster.switches.get(job.switch_name), self.limits, now):
+            case watch.GiveUp(code, text):
+                self._give_up(job, code, text)
+            case watch.Lose(worker, how):
+                self._lose(worker, how, now)
+            case watch.End(ended, refusal):
+                self._refuse_waiting(job, refusal)
+                self._end(job, ended, now)
+        if job.unsaved and job.state is State.RUNNING:
+            self._save(job)
+        if job.state in (State.FORMING, State.QUEUED, State.ADMITTING):
+            self._say_what_it_waits_for(job, now)
+        elif job.state is State.ENDING:
+            if job.evict_again_at is not None and now >= job.evict_again_at:
+                job.evict_again_at = None
+                self._outputs.append(Evict(job.switch_name, job.number))
+            self._clear_if_done(job, now)
+
+    def _say_what_it_waits_for(self, job: Job, now: float) -> None:
+        """To each worker that does not know it yet, but not too often, and not at all where nothing takes long."""
+        if job.waiting_said_at is None:
+            job.waiting_said_at = now
+        if now < job.waiting_said_at + self.limits.waiting_said_ms / 1000:
+            return
+        job.waiting_said_at = now
+        waiting = self.waiting.what(job)
+        for worker in job.workers.values():
+            if worker.presence is Presence.WAITING and worker.heard_waiting != waiting.reason:
+                worker.heard_waiting = waiting.reason
+                self._outputs.append(Wait(worker, waiting))
+
+    def _lose(self, worker: Worker, how: str, now: float) -> None:
+        worker.presence = Presence.LOST
+        text = f"{worker} {how}"
+        log.warning("%s: %s", worker.job, text)
+        self._end(worker.job, join.JobEnded(cause=join.JobEnded.WORKER_LOST, worker=worker.peer(), reason=text), now)
+
+    def _end(self, job: Job, ended: join.JobEnded, now: float) -> None:
+        job.move(Event.ENDED, ended.reason)
+        job.ended = ended
+        job.drained_at = now + self.limits.drain_ms_max / 1000
+        self._save(job)
+        code = "UNAVAILABLE" if ended.cause == join.JobEnded.SWITCH_LOST else "ABORTED"  # the first: ask again
+        self._refuse_waiting(job, Refusal(code, f"{job} ended before it began: {ended.reason}"))
+        self._outputs.extend(Tell(w, ended) for w in job.workers.values() if w.presence is Presence.ATTENDING)
+        self._outputs.append(Evict(job.switch_name, job.number))
+
+    def _clear_if_done(self, job: Job, now: float) -> None:
+        settled = all(w.told or w.presence in (Presence.LEFT, Presence.LOST) for w in job.workers.values())
+        if job.state is not State.ENDING or not (settled or now >= job.drained_at):
+            return
+        switch = self.cluster.switches[job.switch_name]
+        if switch.trouble:
+            self._release_name(job)  # who knows for how long: the job may begin anew elsewhere, or wait in the queue
+        if not job.evicted:
+            return
+        assert job.lease is not None
+        job.move(Event.CLEARED)
+        self._outputs.extend(Close(worker) for worker in job.workers.values())
+        seen = switch.leases.give_back(job.lease, ROUND_MARGIN_LEFT if job.all_left() else None)
+        del switch.numbered[job.number]
+        self._forget(job)
+        self._outputs.append(Forget(switch.name, job.number, seen))
+        self.waiting.serve()
+
+    def _release_name(self, job: Job) -> None:
+        if self._named.get(job.name) is job:
+            del self._named[job.name]
+
+    def _forget(self, job: Job) -> None:
+        self._release_name(job)
+        del self._jobs[job]
+
+    def _numbered(self, switch_name: str, number: int) -> Job | None:
+        return self.cluster.switches[switch_name].numbered.get(number)
+
+    def _find(self, member: join.Member) -> Worker:
+        switch = self.cluster.switches.get(member.switch_name)
+        job = switch.numbered.get(member.job) if switch else None
+        worker = job.workers.get(member.worker) if job else None
+        if worker is None or not same_secret(worker.token, member.token):
+            raise _not_a_member()
+        return worker
+
+
+def _not_a_member() -> Refusal:
+    return Refusal("NOT_FOUND", "this service knows no such member: the job has ended, or the switch was started anew")

@@ -1,0 +1,69 @@
+"""How generous the service is, to everybody and to each tenant."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Limits:
+    """For all jobs alike."""
+
+    slots_default: int = 256
+    """The lease of a job whose workers did not say how many slots they want."""
+    slots_least: int = 16
+    """A job gets fewer slots than it wants when the switch is crowded, but not fewer than these."""
+    heartbeat_interval_ms: int = 500
+    heartbeat_lost_ms: int = 6000
+    """For hosts and networks that vanish: a process that dies breaks its stream, which shows at once. Less than this
+    would end healthy jobs, since a heartbeat waits while a worker's interpreter is busy (importing, say)."""
+    ask_again_ms_max: int = 3000
+    """Between the end of a worker's connection, while it waits for its grant, and its asking again."""
+    leave_grace_ms: int = 3000
+    """Between the first good-bye and the end of the job for whoever stays. Workers leave at about the same time."""
+    attend_ms_max: int = 10_000
+    """From the grant to the first heartbeat: the worker starts its threads in between."""
+    reattend_ms_max: int = 30_000
+    """The same, after the service was started again: its workers look for it now and then."""
+    reattach_ms: int = 10_000
+    """How long workers look for the service when the connection to it broke."""
+    drain_ms_max: int = 5000
+    """How long an ended job waits for its workers to be told."""
+    evict_retry_ms: int = 1000
+    """When the switch could not be told to forget a job, or to hold what it should."""
+    switch_lost_ms_max: int = 30_000
+    """How long the rounds of a job may stand still while its switch cannot be reached, before it is taken for lost."""
+    stall_ms_max: int = 1000
+    """A longer gap between two ticks means that the service itself was stopped, and nobody else is to blame."""
+    join_timeout_ms_default: int = 300_000
+    join_timeout_ms_max: int = 86_400_000
+    waiting_said_ms: int = 1000
+    """How often a worker that waits hears what it waits for, if that has changed."""
+    waiting_max: int = 1024
+    """Jobs that form or wait in the queue; more are refused."""
+    overtaken_max: int = 16
+    """How many jobs that came later may get slots before one that waits for them: see job_queue.py."""
+    rounds_saved_ms: int = 5000
+    """How often the newest rounds of running jobs are written down."""
+    keep_s_default: int = 3600
+    """How long a name is kept for a job that an operator created."""
+    keep_s_max: int = 7 * 86_400
+    reservations_max: int = 1024
+
+
+@dataclass(frozen=True)
+class Quota:
+    """What a tenant may have at the same time, at all switches together."""
+
+    name: str
+    """Of the tenant; empty: of each tenant that no other quota names."""
+    slots: int | None = None
+    """None: as many as there are."""
+    jobs: int | None = None
+    priority_max: int | None = None
+
+    def describe(self) -> str:
+        """In words, without the priority."""
+        jobs = "any number of jobs" if self.jobs is None else f"{self.jobs} job{'s' * (self.jobs != 1)}"
+        slots = "any number of slots" if self.slots is None else f"{self.slots} slot{'s' * (self.slots != 1)}"
+        return f"{jobs} and {slots}"

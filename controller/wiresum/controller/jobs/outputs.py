@@ -1,0 +1,136 @@
+"""What `Jobs` wants done, for whoever owns it to carry out in order.
+
+What is to be written down (`Save` and its kind) must be on disk before any output that follows it takes effect.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from wiresum import join
+from wiresum.controller.driver import JobEntry
+from wiresum.controller.jobs.job import Worker
+from wiresum.controller.jobs.leases import Seen
+from wiresum.controller.jobs.records import JobRecord, Reservation
+from wiresum.controller.jobs.refusal import Refusal
+
+# For workers.
+
+
+@dataclass(frozen=True)
+class Wait:
+    """Tell this worker's Join what it waits for."""
+
+    worker: Worker
+    waiting: join.Waiting
+
+
+@dataclass(frozen=True)
+class Grant:
+    """Answer this worker's Join."""
+
+    worker: Worker
+    reply: join.JoinReply
+
+
+@dataclass(frozen=True)
+class Refuse:
+    """Answer this worker's Join."""
+
+    worker: Worker
+    refusal: Refusal
+
+
+@dataclass(frozen=True)
+class Tell:
+    """Send this on the worker's Attend stream, then call `told`, and close the stream."""
+
+    worker: Worker
+    ended: join.JobEnded
+
+
+@dataclass(frozen=True)
+class Close:
+    """Close the worker's Attend stream: there will be nothing more to say."""
+
+    worker: Worker
+
+
+# For switches.
+
+
+@dataclass(frozen=True)
+class Admit:
+    """Tell the switch, then call `admitted` or `refused`."""
+
+    switch_name: str
+    entry: JobEntry
+    wash: bool
+
+
+@dataclass(frozen=True)
+class Evict:
+    """Tell the switch, then call `evicted` or `evict_failed`."""
+
+    switch_name: str
+    number: int
+
+
+@dataclass(frozen=True)
+class Reconcile:
+    """Make the switch hold exactly these, then call `reconciled` or `reconcile_failed`."""
+
+    switch_name: str
+    entries: tuple[JobEntry, ...]
+
+
+# For the state on disk.
+
+
+@dataclass(frozen=True)
+class Save:
+    record: JobRecord
+
+
+@dataclass(frozen=True)
+class Forget:
+    """The job is gone; of its slots this is known."""
+
+    switch_name: str
+    number: int
+    seen: Seen
+
+
+@dataclass(frozen=True)
+class SaveRounds:
+    """The newest rounds of jobs, by switch and number. Also a sign of life, if there are none."""
+
+    rounds: dict[tuple[str, int], int]
+
+
+@dataclass(frozen=True)
+class SaveZeroCells:
+    """The switch was loaded: all cells of its slots hold round 0."""
+
+    switch_name: str
+    slots: int
+
+
+@dataclass(frozen=True)
+class SaveDraining:
+    switch_name: str
+    draining: bool
+
+
+@dataclass(frozen=True)
+class SaveReservation:
+    reservation: Reservation
+
+
+@dataclass(frozen=True)
+class ForgetReservation:
+    job_name: str
+
+
+Write = Save | Forget | SaveRounds | SaveZeroCells | SaveDraining | SaveReservation | ForgetReservation
+Output = Wait | Grant | Refuse | Tell | Close | Admit | Evict | Reconcile | Write

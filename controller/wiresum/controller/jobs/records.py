@@ -1,0 +1,167 @@
+"""What is written down of jobs, and read again when the service starts. Pure.
+
+A record is a snapshot: JSON, so that a person can read it with any SQLite client. Times in it are Unix time, since the
+clock of the state machine means nothing to the next process: `unix_offset` is what must be added to that one's.
+"""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+from wiresum import join
+from wiresum.controller.driver import Endpoint, JobEntry
+from wiresum.controller.jobs.job import Job, Presence, State, Worker
+from wiresum.controller.jobs.leases import Lease, Seen
+
+
+@dataclass(frozen=True)
+class JobRecord:
+    """A job that runs, or is ending."""
+
+    switch_name: str
+    number: int
+    name: str
+    state: str
+    round_newest: int
+    """Unwrapped."""
+    body: str
+    """JSON, and secret: tokens and key are in it."""
+
+
+@dataclass(frozen=True)
+class Reservation:
+    """A name that an operator keeps for a job, until somebody has joined it, or the time is up."""
+
+    job_name: str
+    world_size: int
+    slots: int
+    """0: the usual."""
+    tenant: str
+    priority: int
+    switch_name: str
+    """Empty: any."""
+    job_token: str = field(repr=False)
+    created_at: float
+    """Seconds of Unix time."""
+    keep_until: float
+
+
+@dataclass(frozen=True)
+class StoredState:
+    """All that was written down."""
+
+    jobs: list[JobRecord] = field(default_factory=list)
+    reservations: list[Reservation] = field(default_factory=list)
+    seen: list[tuple[str, Seen]] = field(default_factory=list)
+    """With the switch's name; slots may be in several."""
+    draining: frozenset[str] = frozenset()
+    silent_s: float = 0.0
+    """How long ago the newest rounds were written down."""
+
+
+class RecordError(ValueError):
+    """What is written down makes no sense: the text says where."""
+
+
+def record_of(job: Job, unix_offset: float) -> JobRecord:
+    """Of a job that has slots."""
+    assert job.lease is not None
+    assert job.entry is not None
+    body: dict[str, Any] = {
+        "created_at": job.created_at + unix_offset,
+        "key": job.key,
+        "world_size": job.world_size,
+        "tenant": job.tenant,
+        "priority": job.priority,
+        "job_token": job.job_token,
+        "lease": dataclasses.asdict(job.lease),
+        "threads": job.entry.threads,
+        "lanes": job.entry.lanes,
+        "ended": base64.b64encode(job.ended.SerializeToString()).decode() if job.ended else None,
+        "workers": [_of_worker(job.workers[rank]) for rank in range(job.world_size)],
+    }
+    return JobRecord(
+        job.switch_name, job.number, job.name, job.state.value, job.lease.newest_unwrapped, json.dumps(body)
+    )
+
+
+def job_of(record: JobRecord, now: float, unix_offset: float) -> Job:
+    """The job as it was; all its workers have yet to be heard of. Raises `RecordError`."""
+    try:
+        body = json.loads(record.body)
+        job = Job(
+            record.name,
+            body["key"],
+            body["world_size"],
+            created_at=body["created_at"] - unix_offset,
+            tenant=body["tenant"],
+            priority=body["priority"],
+            job_token=body["job_token"],
+            candidates=frozenset({record.switch_name}),
+            state=State(record.state),
+            switch_name=record.switch_name,
+            number=record.number,
+            lease=Lease(**body["lease"]),
+            progress_at=now,
+            restored=True,
+            ended=join.JobEnded.FromString(base64.b64decode(body["ended"])) if body["ended"] else None,
+        )
+        job.workers = {rank: _worker_of(job, rank, fields, now) for rank, fields in enumerate(body["workers"])}
+        job.left_first = next((w for w in job.workers.values() if w.presence is Presence.LEFT), None)
+        job.left_at = now
+        assert job.lease is not None
+        job.lease.newest_unwrapped = max(job.lease.newest_unwrapped, record.round_newest)
+        job.round_saved = job.lease.newest_unwrapped
+        job.entry = entry_of(job, job.lease, threads=body["threads"], lanes=body["lanes"])
+    except (ValueError, KeyError, TypeError) as error:
+        where = f"job {record.name!r}, number {record.number} at {record.switch_name}"
+        raise RecordError(f"what is written down of {where} makes no sense ({error!r})") from error
+    return job
+
+
+def entry_of(job: Job, lease: Lease, *, threads: int, lanes: int) -> JobEntry:
+    """What a switch must know of a job that has all its workers."""
+    return JobEntry(
+        job=job.number,
+        key=job.key,
+        workers=job.world_size,
+        threads=threads,
+        lanes=lanes,
+        slot_base=lease.base,
+        slots=lease.count,
+        round_first=lease.round_first,
+        endpoints=tuple(job.workers[rank].endpoint for rank in range(job.world_size)),
+    )
+
+
+def _of_worker(worker: Worker) -> dict[str, Any]:
+    return {
+        "endpoint": list(worker.endpoint),
+        "threads_max": worker.threads_max,
+        "lanes_max": worker.lanes_max,
+        "slots_wanted": worker.slots_wanted,
+        "host_name": worker.host_name,
+        "process_id": worker.process_id,
+        "attempt": worker.attempt,
+        "token": worker.token,
+        "presence": worker.presence.value,
+    }
+
+
+def _worker_of(job: Job, rank: int, fields: dict[str, Any], now: float) -> Worker:
+    presence = Presence(fields.pop("presence"))
+    gone = presence in (Presence.LEFT, Presence.LOST)
+    return Worker(
+        job,
+        rank,
+        Endpoint(*fields.pop("endpoint")),
+        **fields,
+        asked_at=now,
+        deadline=now,
+        presence=presence if gone else Presence.GRANTED,
+        heard_at=now,
+    )

@@ -1,0 +1,92 @@
+"""Names that operators keep for jobs, each with a token that its workers must show. Pure."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections.abc import Callable, Container, Iterable
+
+from wiresum import join
+from wiresum.controller.jobs.cluster import Cluster
+from wiresum.controller.jobs.limits import Limits
+from wiresum.controller.jobs.outputs import ForgetReservation, Output, SaveReservation
+from wiresum.controller.jobs.quota import Quotas
+from wiresum.controller.jobs.records import Reservation
+from wiresum.controller.jobs.refusal import Refusal, check_create
+
+log = logging.getLogger(__name__)
+
+
+class Reservations:
+    """A name is kept until its job runs, or the time is up and nobody has asked for it."""
+
+    def __init__(self, limits: Limits, emit: Callable[[Output], None], unix_offset: float) -> None:
+        """`unix_offset`: what must be added to a time to have it in Unix time."""
+        self._limits, self._emit, self._unix_offset = limits, emit, unix_offset
+        self._kept: dict[str, Reservation] = {}
+
+    def get(self, job_name: str) -> Reservation | None:
+        return self._kept.get(job_name)
+
+    def all(self) -> list[Reservation]:
+        return list(self._kept.values())
+
+    def age_s(self, reservation: Reservation, now: float) -> float:
+        return max(0.0, now + self._unix_offset - reservation.created_at)
+
+    def create(self, request: join.CreateJobRequest, cluster: Cluster, quotas: Quotas, now: float) -> str:
+        """Returns the token; raises a `Refusal`."""
+        check_create(request)
+        if request.job_name in self._kept:
+            raise Refusal("ALREADY_EXISTS", f"a job {request.job_name!r} was created already: choose another name")
+        if len(self._kept) >= self._limits.reservations_max:
+            raise Refusal("RESOURCE_EXHAUSTED", f"{len(self._kept)} created jobs wait for workers, and no more can")
+        quotas.check_possible(request.tenant, request.priority, max(1, request.slots))
+        self._check_switch(request, cluster)
+        keep_s = min(request.keep_seconds or self._limits.keep_s_default, self._limits.keep_s_max)
+        unix_now = now + self._unix_offset
+        reservation = Reservation(
+            job_name=request.job_name,
+            world_size=request.world_size,
+            slots=request.slots,
+            tenant=request.tenant,
+            priority=request.priority,
+            switch_name=request.switch_name,
+            job_token=secrets.token_urlsafe(24),
+            created_at=unix_now,
+            keep_until=unix_now + keep_s,
+        )
+        self._kept[reservation.job_name] = reservation
+        self._emit(SaveReservation(reservation))
+        log.info("job %r was created, and its name is kept for %d s", reservation.job_name, keep_s)
+        return reservation.job_token
+
+    def forget(self, job_name: str) -> bool:
+        """Whether there was one."""
+        if self._kept.pop(job_name, None) is None:
+            return False
+        self._emit(ForgetReservation(job_name))
+        return True
+
+    def restore(self, reservations: Iterable[Reservation]) -> None:
+        self._kept.update((reservation.job_name, reservation) for reservation in reservations)
+
+    def tick(self, now: float, named: Container[str]) -> None:
+        """`named`: the jobs that there are."""
+        late = [r.job_name for r in self._kept.values() if now + self._unix_offset >= r.keep_until]
+        for job_name in late:
+            if job_name not in named:
+                log.info("nobody has joined job %r, and its name is free again", job_name)
+                self.forget(job_name)
+
+    def _check_switch(self, request: join.CreateJobRequest, cluster: Cluster) -> None:
+        switches = cluster.switches
+        if request.switch_name and request.switch_name not in switches:
+            raise Refusal(
+                "RESOURCE_EXHAUSTED",
+                f"there is no switch {request.switch_name!r} here; there are: {', '.join(switches)}",
+            )
+        usable = [switches[request.switch_name]] if request.switch_name else list(switches.values())
+        most = max(switch.sizes.slots for switch in usable)
+        if request.slots > most:
+            raise Refusal("RESOURCE_EXHAUSTED", f"{request.slots} slots are more than a switch here has, {most}")

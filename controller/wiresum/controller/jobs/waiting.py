@@ -1,0 +1,128 @@
+"""The jobs that have no slots yet: who may form, which switches they can be at, who gets slots, and what those hear
+who wait. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Set
+
+from wiresum import join
+from wiresum.controller.jobs.cluster import Cluster, Switch, Wish, wish_of
+from wiresum.controller.jobs.job import Job, State, Wants
+from wiresum.controller.jobs.job_queue import JobQueue
+from wiresum.controller.jobs.leases import Lease
+from wiresum.controller.jobs.limits import Limits
+from wiresum.controller.jobs.quota import Quotas
+from wiresum.controller.jobs.refusal import Refusal
+
+
+class WaitingRoom:
+    def __init__(
+        self,
+        cluster: Cluster,
+        quotas: Quotas,
+        limits: Limits,
+        give: Callable[[Job, Switch, Lease], None],
+    ) -> None:
+        """`give`: called when a job has its slots."""
+        self._cluster, self._quotas, self._limits, self._give = cluster, quotas, limits, give
+        self._queue = JobQueue(limits.overtaken_max)
+
+    def check_can_form(self, job: Job, waiting: int) -> None:
+        """Raises a `Refusal` if it could never run, or if too many jobs form or wait."""
+        self._quotas.check_possible(job.tenant, job.priority)
+        if waiting >= self._limits.waiting_max:
+            raise Refusal(
+                "RESOURCE_EXHAUSTED",
+                f"{waiting} jobs form or wait for slots, and no more can: start {job} again when some of them have "
+                f"begun (`wiresum jobs` lists them)",
+            )
+
+    def candidates(self, job: Job, address: str) -> frozenset[str]:
+        """The switches that the workers which there are, and one at this address, can use. Raises a `Refusal`."""
+        reaching = self._cluster.reaching(address)
+        if not reaching:
+            raise Refusal(
+                "FAILED_PRECONDITION",
+                f"no switch here knows a host with the address {address}: add it to the controller's configuration, or "
+                f"set WIRESUM_ADDRESS to one that is there",
+            )
+        shared = reaching & job.candidates if job.candidates else reaching
+        if not shared:
+            raise Refusal(
+                "FAILED_PRECONDITION",
+                f"the workers of {job} must all be at one switch: this one, with the address {address}, is at "
+                f"{', '.join(sorted(reaching))}, and the job can only be at {', '.join(sorted(job.candidates))}",
+            )
+        return shared
+
+    def add(self, job: Job) -> None:
+        self._queue.add(job)
+
+    def remove(self, job: Job) -> None:
+        """Whether it stands in the queue or not."""
+        if self._queue.position(job):
+            self._queue.remove(job)
+
+    def serve(self) -> None:
+        """To be called whenever a job may get what it did not get before."""
+        self._queue.serve(self._place)
+
+    def position(self, job: Job) -> int:
+        """In the queue, from 1; 0: it does not stand there."""
+        return self._queue.position(job)
+
+    def what(self, job: Job) -> join.Waiting:
+        """What a job waits for, for people."""
+        if job.state is State.FORMING:
+            away = [str(worker) for worker in job.workers.values() if worker.away_since is not None]
+            if job.is_complete():
+                return join.Waiting(reason=f"{job} waits for {', '.join(away)} to ask again, whose connection broke")
+            return join.Waiting(reason=f"{job} is not complete: waiting for {job.missing()}")
+        position = self._queue.position(job)
+        if job.state is not State.QUEUED or not position:
+            return join.Waiting(reason=f"{job} has its slots at {job.switch_name}, which is being told")
+        place = f"{job} is number {position} of {len(self._queue)} in the queue for slots"
+        return join.Waiting(reason=f"{place}: {self._why(job)}", queue_position=position)
+
+    def _why(self, job: Job) -> str:
+        quota = self._quotas.of(job.tenant)
+        match job.wants:
+            case Wants.WORKER:
+                return "one of its workers has lost its connection, and may ask again"
+            case Wants.QUOTA:
+                whose = f"tenant {job.tenant!r}" if job.tenant else "jobs without a tenant (WIRESUM_TENANT)"
+                return f"the quota of {whose} is used up ({quota.describe()})"
+            case Wants.TURN:
+                return "slots are kept for jobs before it, which have been overtaken often enough"
+            case _:
+                wish = self._wish(job)
+                obstacles = [switch.obstacle(wish.within(switch.sizes.slots).least) for switch in self._cluster.of(job)]
+                return "; ".join(filter(None, obstacles)) or "it is its turn"
+
+    def _place(self, job: Job, kept: Set[str]) -> bool:
+        found = self._find_place(job, kept)
+        if isinstance(found, Wants):
+            job.wants = found
+            return False
+        self._give(job, *found)
+        return True
+
+    def _find_place(self, job: Job, kept: Set[str]) -> tuple[Switch, Lease] | Wants:
+        if not job.is_whole():
+            return Wants.WORKER
+        wish = self._wish(job)
+        allowance = self._quotas.allowance(job.tenant, self._cluster.holders)
+        if allowance.jobs is not None and allowance.jobs < 1:
+            return Wants.QUOTA
+        if allowance.slots is not None:
+            if allowance.slots < wish.least:
+                return Wants.QUOTA
+            wish = wish.within(allowance.slots)
+        return self._cluster.place(job, wish, kept)
+
+    def _wish(self, job: Job) -> Wish:
+        wanted = min((w.slots_wanted for w in job.workers.values() if w.slots_wanted), default=job.slots_reserved)
+        wish = wish_of(wanted or self._limits.slots_default, self._limits.slots_least)
+        quota = self._quotas.of(job.tenant).slots
+        return wish if quota is None else wish.within(quota)

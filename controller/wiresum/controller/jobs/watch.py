@@ -1,0 +1,126 @@
+"""What has gone on for too long with a job: who is silent, away or late, and which switch is lost. Pure: it only looks.
+
+Each state has its own bounds, and no state is without one, so no worker waits for ever.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from wiresum import join
+from wiresum.controller.jobs.cluster import Switch
+from wiresum.controller.jobs.job import Job, Presence, State, Worker
+from wiresum.controller.jobs.limits import Limits
+from wiresum.controller.jobs.refusal import Refusal
+
+
+@dataclass(frozen=True)
+class GiveUp:
+    """The job did not begin."""
+
+    code: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Lose:
+    """The job ends, since this worker was lost."""
+
+    worker: Worker
+    how: str
+
+
+@dataclass(frozen=True)
+class End:
+    """The job ends; whoever still waits for a grant is refused."""
+
+    ended: join.JobEnded
+    refusal: Refusal
+
+
+Verdict = GiveUp | Lose | End
+
+
+def look(job: Job, switch: Switch | None, limits: Limits, now: float) -> Verdict | None:
+    """`switch`: where the job is, if it has slots."""
+    match job.state:
+        case State.FORMING | State.QUEUED:
+            return _late(job, limits, now)
+        case State.ADMITTING:
+            return _slow_switch(job, now) or _away(job, limits, now)
+        case State.RUNNING:
+            assert switch is not None
+            return (
+                _silent(job, limits, now)
+                or _away(job, limits, now)
+                or _left(job, limits, now)
+                or _lost_switch(job, switch, limits, now)
+            )
+        case _:
+            return None
+
+
+def _late(job: Job, limits: Limits, now: float) -> GiveUp | None:
+    away = _away(job, limits, now)
+    if away is not None:
+        missing = job.missing(without=away.worker)
+        text = f"{away.worker} went away before {job} began; missing now: {missing}"
+        return GiveUp("ABORTED", f"{text}. Look at why it stopped, and start all workers again")
+    if now < min(worker.deadline for worker in job.workers.values()):
+        return None
+    longer = "wait longer (WIRESUM_JOIN_TIMEOUT)"
+    if job.state is State.QUEUED:
+        text = f"{job} got no slots in time; `wiresum jobs` shows who has them"
+        return GiveUp("DEADLINE_EXCEEDED", f"{text}. Try again when another job has ended, or {longer}")
+    text = f"{job} was not complete in time: {job.missing()} did not come"
+    return GiveUp("DEADLINE_EXCEEDED", f"{text}. Look at why, or {longer}")
+
+
+def _away(job: Job, limits: Limits, now: float) -> Lose | None:
+    for worker in job.workers.values():
+        since = worker.away_since
+        if since is not None and now >= since + limits.ask_again_ms_max / 1000:
+            return Lose(worker, "went away while it was being admitted")
+    return None
+
+
+def _slow_switch(job: Job, now: float) -> End | None:
+    if now < min(worker.deadline for worker in job.workers.values()):
+        return None
+    text = f"{job.switch_name} did not answer in time when it was given {job}"
+    ended = join.JobEnded(cause=join.JobEnded.SWITCH_LOST, reason=text)
+    return End(ended, Refusal("DEADLINE_EXCEEDED", f"{text}. Look at its log"))
+
+
+def _silent(job: Job, limits: Limits, now: float) -> Lose | None:
+    for worker in job.workers.values():
+        silent_s = now - worker.heard_at
+        if worker.presence is Presence.ATTENDING and silent_s > limits.heartbeat_lost_ms / 1000:
+            return Lose(worker, f"was lost: no heartbeat of it came for {silent_s:.1f} s")
+        if worker.presence is Presence.GRANTED and silent_s > job.attend_s_max:
+            what = "the service was started again" if job.restored else "it was admitted"
+            return Lose(worker, f"was lost: {what} {silent_s:.0f} s ago, but it sent no heartbeat")
+    return None
+
+
+def _left(job: Job, limits: Limits, now: float) -> End | None:
+    """No collective can complete without the one that left, so whoever stays must not wait for it."""
+    gone = job.left_first
+    if gone is None or now < job.left_at + limits.leave_grace_ms / 1000:
+        return None
+    reason = f"{gone} has left the job, and no collective can complete without it"
+    return _ended(join.JobEnded.WORKER_LEFT, reason, gone)
+
+
+def _lost_switch(job: Job, switch: Switch, limits: Limits, now: float) -> End | None:
+    """The data plane does not need us, so a job whose rounds move goes on, whatever we can reach."""
+    still_s = now - max(switch.trouble_since, job.progress_at)
+    if not switch.trouble or still_s <= limits.switch_lost_ms_max / 1000:
+        return None
+    reason = f"{switch.name} is lost: {switch.trouble}, and for {still_s:.0f} s the job has made no progress"
+    return _ended(join.JobEnded.SWITCH_LOST, reason)
+
+
+def _ended(cause: join.JobEnded.Cause, reason: str, worker: Worker | None = None) -> End:
+    ended = join.JobEnded(cause=cause, worker=worker.peer() if worker else None, reason=reason)
+    return End(ended, Refusal("ABORTED", reason))

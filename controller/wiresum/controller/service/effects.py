@@ -1,0 +1,273 @@
+"""Does what `Jobs` wants done: writes it down, tells the switches, answers the workers. Runs in one event loop.
+
+Calls to a switch or to the disk may block, so each has a thread of its own, where they are made one at a time and in
+the order in which `Jobs` asked for them; heartbeats are answered meanwhile.
+
+What `Jobs` gives out at one time is a batch. If there is something to write down in it, the whole batch waits until
+that is on disk, and so do all batches behind it: no worker hears of what a crash could undo. Batches that come up while
+the disk is busy are written together. A switch may hear of a job before the disk does; after a crash it is made to
+forget what is not written down.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import functools
+import logging
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from typing import Any, TypeVar
+
+from wiresum.controller.driver import DriverError, JobCounters, SwitchDriver
+from wiresum.controller.jobs.job import Worker
+from wiresum.controller.jobs.jobs import Jobs
+from wiresum.controller.jobs.outputs import (
+    Admit,
+    Close,
+    Evict,
+    Grant,
+    Output,
+    Reconcile,
+    Refuse,
+    SaveRounds,
+    Tell,
+    Wait,
+    Write,
+)
+from wiresum.controller.jobs.refusal import Refusal
+from wiresum.controller.service.mailbox import AttendMailbox, JoinMailbox
+from wiresum.controller.service.serial_calls import SerialCalls
+from wiresum.controller.store import DeposedError, Store, StoreError
+
+log = logging.getLogger(__name__)
+
+WRITE_RETRY_S = 1.0
+"""When the disk does not take what is to be written, say since it is full."""
+
+T = TypeVar("T")
+
+
+class Effects:
+    def __init__(
+        self, jobs: Jobs, drivers: Mapping[str, SwitchDriver], store: Store | None, clock: Callable[[], float]
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._jobs, self._drivers, self._store, self._clock = jobs, drivers, store, clock
+        self._joins: dict[Worker, JoinMailbox] = {}
+        self._streams: dict[Worker, AttendMailbox] = {}
+        self._switch_calls = {name: SerialCalls(self._loop, f"wiresum-switch-{name}") for name in drivers}
+        self._store_calls = SerialCalls(self._loop, "wiresum-store") if store else None
+        self._batches: collections.deque[list[Output]] = collections.deque()
+        self._writing = False
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.halted = False
+        """The service ends."""
+        self.deposed = ""
+        """Why this service must not go on, a sentence; empty if it may."""
+
+    def start(self) -> None:
+        """The switches are made to hold what they should."""
+        for name, driver in self._drivers.items():
+            driver.on_change = functools.partial(self._note_change_from_any_thread, name)
+            self._note_change(name)
+
+    def halt(self) -> None:
+        """From now on nothing is carried out. The service ends and closes the streams, so what happens to them is no
+        news of their workers."""
+        self.halted = True
+        for mailbox in self._streams.values():
+            mailbox.close()
+        for waiting in self._joins.values():
+            waiting.answer(Refusal("UNAVAILABLE", "the service has ended: start it again, and the worker will find it"))
+
+    def close(self) -> None:
+        """The calls that are under way may end, or hang, without us."""
+        self.halt()
+        for driver in self._drivers.values():
+            driver.on_change = lambda: None
+        for calls in self._switch_calls.values():
+            calls.close()
+        if self._store_calls is not None:
+            self._store_calls.close()
+        for task in self._tasks:
+            task.cancel()
+
+    @property
+    def idle(self) -> bool:
+        """Is everything on disk that was to be written?"""
+        return not self._batches and not self._writing
+
+    # The worker's streams.
+
+    def open_join(self, worker: Worker) -> JoinMailbox:
+        mailbox = self._joins[worker] = JoinMailbox()
+        return mailbox
+
+    def close_join(self, worker: Worker, mailbox: JoinMailbox) -> None:
+        if self._joins.get(worker) is mailbox:
+            del self._joins[worker]
+
+    def open_stream(self, worker: Worker) -> AttendMailbox:
+        if worker in self._streams:
+            self._streams[worker].close()
+        mailbox = self._streams[worker] = AttendMailbox()
+        return mailbox
+
+    def close_stream(self, worker: Worker, mailbox: AttendMailbox) -> None:
+        if self._streams.get(worker) is mailbox:
+            del self._streams[worker]
+
+    # What Jobs wants done.
+
+    def carry_out(self) -> None:
+        """To be called whenever `Jobs` was told something."""
+        outputs = self._jobs.take_outputs()
+        if self.halted:
+            return
+        if outputs:
+            self._batches.append(outputs)
+        if not self._writing:
+            self._carry_out_batches()
+
+    def _carry_out_batches(self) -> None:
+        """Up to the first that must be written down."""
+        while self._batches:
+            if self._store is not None and any(isinstance(output, Write) for output in self._batches[0]):
+                self._writing = True
+                self._spawn(self._write_batches(self._store))
+                return
+            for output in self._batches.popleft():
+                self._carry_out_one(output)
+
+    async def _write_batches(self, store: Store) -> None:
+        assert self._store_calls is not None
+        while self._batches:
+            outputs = [output for batch in self._batches for output in batch]
+            self._batches.clear()
+            writes = [output for output in outputs if isinstance(output, Write)]
+            await self._write(store, writes)
+            if self.halted:
+                return
+            for output in outputs:
+                self._carry_out_one(output)
+        self._writing = False
+
+    async def _write(self, store: Store, writes: list[Write]) -> None:
+        assert self._store_calls is not None
+        while True:
+            try:
+                return await self._store_calls.submit(functools.partial(store.write, writes))
+            except DeposedError as error:
+                self.deposed = str(error)
+                return self.halt()
+            except StoreError as error:
+                log.error("%s. It is tried again, and until then no job begins or ends", error)
+            except Exception:
+                log.exception("the state could not be written; it is tried again, and until then no job begins or ends")
+            await asyncio.sleep(WRITE_RETRY_S)
+
+    def _carry_out_one(self, output: Output) -> None:
+        match output:
+            case Wait(worker, waiting):
+                if worker in self._joins:
+                    self._joins[worker].wait_for(waiting)
+            case Grant(worker, answer) | Refuse(worker, answer):
+                if worker in self._joins:
+                    self._joins[worker].answer(answer)
+            case Tell(worker, ended):
+                if worker in self._streams:
+                    self._streams[worker].end(ended)
+            case Close(worker):
+                if worker in self._streams:
+                    self._streams[worker].close()
+            case Admit(name, entry, wash):
+                call = self.call(name, lambda driver: driver.admit(entry, wash=wash))
+                self._spawn(self._await_admission(name, entry.job, call))
+            case Evict(name, number):
+                call = self.call(name, lambda driver: driver.evict(number))
+                self._spawn(self._await_eviction(name, number, call))
+            case Reconcile(name, entries):
+                self._spawn(
+                    self._await_reconciliation(output, self.call(name, lambda driver: driver.reconcile(entries)))
+                )
+            case _:
+                pass  # it is on disk, or there is none
+
+    # Switches.
+
+    def call(self, switch_name: str, function: Callable[[SwitchDriver], T]) -> asyncio.Future[T]:
+        """In the switch's own thread, after all calls before."""
+        return self._switch_calls[switch_name].submit(functools.partial(function, self._drivers[switch_name]))
+
+    async def counters(self, switch_name: str, numbers: list[int]) -> tuple[JobCounters, dict[int, JobCounters]]:
+        """Of packets of no job, and of these jobs. Zeros if the switch cannot say: a report without counters is better
+        than none."""
+        if self._drivers[switch_name].trouble:
+            return JobCounters(), {}
+
+        def read(driver: SwitchDriver) -> tuple[JobCounters, dict[int, JobCounters]]:
+            return driver.stray(), {number: driver.counters(number) for number in numbers}
+
+        try:
+            return await self.call(switch_name, read)
+        except Exception as error:
+            log.warning("%s does not say what it counted: %s", switch_name, error)
+            return JobCounters(), {}
+
+    def _note_change_from_any_thread(self, name: str) -> None:
+        try:
+            self._loop.call_soon_threadsafe(self._note_change, name)
+        except RuntimeError:
+            log.debug("%s has changed, but the service has ended", name)
+
+    def _note_change(self, name: str) -> None:
+        trouble = self._drivers[name].trouble
+        self._jobs.switch_changed(name, trouble, self._clock())
+        if trouble and self._store is not None:  # it may be a newer controller, which the state knows of
+            self._batches.append([SaveRounds({})])
+        self.carry_out()
+
+    async def _await_admission(self, name: str, number: int, call: Awaitable[None]) -> None:
+        try:
+            await call
+            self._jobs.admitted(name, number, self._clock())
+        except DriverError as error:
+            if self._drivers[name].trouble:  # which is another answer to the workers than that it refuses
+                self._note_change(name)
+            self._jobs.refused(name, number, str(error), self._clock())
+        except Exception:
+            log.exception("%s failed to admit job %d", name, number)
+            self._jobs.refused(name, number, "an unexpected error", self._clock())
+        self.carry_out()
+
+    async def _await_eviction(self, name: str, number: int, call: Awaitable[None]) -> None:
+        try:
+            await call
+            self._jobs.evicted(name, number, self._clock())
+        except DriverError as error:
+            log.warning("job %d stays in %s for now, which will be asked again: %s", number, name, error)
+            self._jobs.evict_failed(name, number, self._clock())
+        except Exception:
+            log.exception("%s failed to evict job %d; it will be asked again", name, number)
+            self._jobs.evict_failed(name, number, self._clock())
+        self.carry_out()
+
+    async def _await_reconciliation(self, asked: Reconcile, call: Awaitable[Any]) -> None:
+        name = asked.switch_name
+        try:
+            result = await call
+            for change in result.changes:
+                log.info("%s: %s", name, change)
+            self._jobs.reconciled(asked, result.reloaded, self._clock())
+        except DriverError as error:
+            log.warning("%s could not be made to hold what it should, and will be asked again: %s", name, error)
+            self._jobs.reconcile_failed(name, self._clock())
+        except Exception:
+            log.exception("%s could not be made to hold what it should; it will be asked again", name)
+            self._jobs.reconcile_failed(name, self._clock())
+        self.carry_out()
+
+    def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)

@@ -1,0 +1,189 @@
+"""The service of one or several switches: workers join at it, operators ask it. `JoinServer` is the whole of it."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import contextlib
+import dataclasses
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+
+import grpc.aio
+
+from wiresum import join
+from wiresum.controller.driver import SwitchDriver
+from wiresum.controller.jobs.cluster import Switch
+from wiresum.controller.jobs.job import State as JobState
+from wiresum.controller.jobs.jobs import Jobs
+from wiresum.controller.jobs.limits import Limits, Quota
+from wiresum.controller.security import OPTIONS as SECURITY_OPTIONS
+from wiresum.controller.security import Security
+from wiresum.controller.service.effects import Effects
+from wiresum.controller.service.join_service import JoinService
+from wiresum.controller.service.operator_service import OperatorService
+from wiresum.controller.store import Store
+from wiresum.join import join_pb2_grpc, operator_pb2_grpc
+
+log = logging.getLogger(__name__)
+
+TICK_S = 0.1
+CALLS_MAX = 8192
+"""Calls in progress, waiting Joins and Attend streams among them; gRPC refuses more with RESOURCE_EXHAUSTED."""
+STOP_MARGIN_S = 5.0
+REPORT_S_MAX = 10.0
+REATTACH_WITH_STATE_MS = 600_000
+"""How long workers look for a service that keeps its state on disk: an operator may want to look why it stopped."""
+
+_OPTIONS = (
+    *SECURITY_OPTIONS,
+    ("grpc.max_send_message_length", join.REPORT_BYTES_MAX),
+    # A second switch at the same port must fail, not share the port's connections with the first.
+    ("grpc.so_reuseport", 0),
+    # Notices within half a minute when the host of a worker that waits in Join has vanished without a word. (For one
+    # that attends, heartbeats do that sooner.)
+    ("grpc.keepalive_time_ms", 15_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+)
+
+
+class JoinServer:
+    """The service, in a thread of its own. The drivers and the store stay the caller's: close them after `stop`."""
+
+    def __init__(
+        self,
+        switches: SwitchDriver | Sequence[SwitchDriver],
+        limits: Limits | None = None,
+        *,
+        quotas: Iterable[Quota] = (),
+        store: Store | None = None,
+        security: Security | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`store`: one that has begun; without it the jobs end with the service. Without `security` it listens on
+        loopback only."""
+        drivers = list(switches) if isinstance(switches, Sequence) else [switches]
+        self._drivers = {driver.name: driver for driver in drivers}
+        if len(self._drivers) != len(drivers) or not drivers:
+            raise ValueError(f"each switch needs a name of its own, and there must be one: {[d.name for d in drivers]}")
+        self._limits = limits or Limits()
+        if store is not None:
+            self._limits = dataclasses.replace(self._limits, reattach_ms=REATTACH_WITH_STATE_MS)
+        self._quotas = tuple(quotas)
+        self._store = store
+        self._security = security or Security()
+        self._clock = clock
+        self.port = 0
+        """The TCP port that it listens at, once started."""
+        self._thread: threading.Thread | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stop: asyncio.Event | None = None
+        self._effects: Effects | None = None
+        self._operators: OperatorService | None = None
+        self._grace_s = 0.0
+        self._keep_jobs = False
+
+    @property
+    def deposed(self) -> str:
+        """Why it must not go on, since another controller serves from the same state; empty if it may."""
+        return self._effects.deposed if self._effects else ""
+
+    def start(self, host: str = "127.0.0.1", port: int = join.DEFAULT_CONTROL_PORT) -> int:
+        """Returns the TCP port, which is a free one for port 0. Raises `OSError` if it cannot listen there,
+        `CredentialsError` if it must not, `StoreError` or `RecordError` if its state makes no sense."""
+        if self._thread is not None:
+            raise RuntimeError("this server was started before: make a new one")
+        bound: concurrent.futures.Future[int] = concurrent.futures.Future()
+        self._thread = threading.Thread(
+            target=lambda: asyncio.run(self._run(f"{host}:{port}", bound)), name="wiresum-join-service", daemon=True
+        )
+        self._thread.start()
+        self.port = bound.result()
+        return self.port
+
+    def report(self) -> join.Report:
+        """All jobs and switches, as they are now; from any thread. Raises `RuntimeError` if it does not serve."""
+        if self._loop is None or self._operators is None or self._thread is None or not self._thread.is_alive():
+            raise RuntimeError("this server does not serve")
+        answer = asyncio.run_coroutine_threadsafe(self._operators.report(), self._loop)
+        return answer.result(REPORT_S_MAX)
+
+    def stop(self, grace_s: float = 2.0, *, keep_jobs: bool = False) -> None:
+        """Tells all workers that the switch is being stopped, and ends. Idempotent; returns after `grace_s` and a
+        little, whatever the workers do. `keep_jobs`: the jobs go on without the service, for the next one."""
+        if self._thread is None or self._loop is None or self._stop is None:
+            return
+        self._grace_s = grace_s
+        self._keep_jobs = keep_jobs
+        if self._thread.is_alive():
+            with contextlib.suppress(RuntimeError):  # the loop has ended by itself
+                self._loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join(grace_s + STOP_MARGIN_S)
+        if self._thread.is_alive():
+            log.error("the service did not end in %.0f s; the process will end without it", grace_s + STOP_MARGIN_S)
+
+    async def _run(self, listen: str, bound: concurrent.futures.Future[int]) -> None:
+        effects: Effects | None = None
+        try:
+            jobs = self._jobs()
+            effects = Effects(jobs, self._drivers, self._store, self._clock)
+            operators = OperatorService(jobs, effects, self._security.refusals, self._clock)
+            server = grpc.aio.server(
+                options=_OPTIONS, maximum_concurrent_rpcs=CALLS_MAX, interceptors=[self._security.interceptor]
+            )
+            join_pb2_grpc.add_JoinServiceServicer_to_server(JoinService(jobs, effects, self._clock), server)
+            operator_pb2_grpc.add_OperatorServiceServicer_to_server(operators, server)
+            port = self._security.listen(server, listen)
+            await server.start()
+        except Exception as error:
+            if effects is not None:
+                effects.close()
+            bound.set_exception(error)
+            return
+        self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
+        self._effects, self._operators = effects, operators
+        log.info("the service of %s listens at %s", ", ".join(self._drivers), listen)
+        effects.start()
+        ticking = asyncio.create_task(self._tick_for_ever(jobs, effects))
+        bound.set_result(port)
+        await self._stop.wait()
+        await self._close(jobs, effects)
+        effects.halt()
+        await server.stop(0.1)
+        ticking.cancel()
+        effects.close()
+
+    def _jobs(self) -> Jobs:
+        """With what was written down before."""
+        switches = [
+            Switch(driver.name, driver.kind, driver.sizes, driver.endpoint, driver.reaches, driver.results_group)
+            for driver in self._drivers.values()
+        ]
+        jobs = Jobs(switches, self._limits, self._quotas, unix_offset=time.time() - self._clock())
+        if self._store is not None:
+            jobs.restore(self._store.load(), self._clock())
+        return jobs
+
+    async def _tick_for_ever(self, jobs: Jobs, effects: Effects) -> None:
+        while True:
+            await asyncio.sleep(TICK_S)
+            try:
+                jobs.tick(self._clock())
+                effects.carry_out()
+            except Exception:  # without ticks no silence would ever be noticed
+                log.exception("a tick of the service failed; it goes on")
+
+    async def _close(self, jobs: Jobs, effects: Effects) -> None:
+        """Waits until the workers have been told and the switches have forgotten them, or all is on disk."""
+        keep = self._keep_jobs
+        jobs.close(
+            "the controller is being restarted" if keep else "the switch was stopped", self._clock(), keep_jobs=keep
+        )
+        effects.carry_out()
+        give_up_at = time.monotonic() + self._grace_s
+        while time.monotonic() < give_up_at and not effects.deposed:
+            if effects.idle and (len(jobs) == 0 or (keep and all(job.state is JobState.RUNNING for job in jobs.all()))):
+                return
+            await asyncio.sleep(0.01)

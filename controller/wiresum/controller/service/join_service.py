@@ -1,0 +1,131 @@
+"""What workers call, as join.proto describes it: `Jobs` and gRPC around it. Runs in one event loop.
+
+gRPC's asyncio server, because nearly every call here is one that waits: each worker holds an Attend stream for as
+long as it is a member, and a Join until the last worker has come. A threaded server would need a thread for each of
+them; here they are coroutines of one loop, which is also what makes `Jobs` safe without a lock: only the loop's
+thread touches it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import grpc
+import grpc.aio
+
+from wiresum import join
+from wiresum.controller.jobs import report
+from wiresum.controller.jobs.job import Worker
+from wiresum.controller.jobs.jobs import Jobs
+from wiresum.controller.jobs.refusal import Refusal
+from wiresum.controller.security import caller
+from wiresum.controller.service.answering import refuse
+from wiresum.controller.service.effects import Effects
+from wiresum.controller.service.mailbox import AttendMailbox
+from wiresum.join import join_pb2_grpc
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+class JoinService(join_pb2_grpc.JoinServiceServicer):
+    def __init__(self, jobs: Jobs, effects: Effects, clock: Callable[[], float]) -> None:
+        self._jobs, self._effects, self._clock = jobs, effects, clock
+
+    async def Join(self, request: join.JoinRequest, context: Any) -> None:  # noqa: N802
+        try:
+            caller().check_may_join(request.job_name, request.tenant, request.endpoint.address)
+            request.tenant = caller().tenant(request.tenant)
+            worker = self._jobs.ask(request, self._clock())
+        except Refusal as refusal:
+            await refuse(context, refusal)
+        call, mailbox = worker.call, self._effects.open_join(worker)
+        self._effects.carry_out()
+        answered = False
+        try:
+            while not answered:
+                event = await mailbox.next_event()
+                await context.write(event)
+                answered = event.HasField("granted")
+        except Refusal as refusal:
+            answered = True
+            await refuse(context, refusal)
+        finally:
+            self._effects.close_join(worker, mailbox)
+            if not answered and not self._effects.halted:
+                self._jobs.hung_up(worker, call, self._clock())
+                self._effects.carry_out()
+
+    async def Attend(self, requests: object, context: Any) -> None:  # noqa: N802
+        try:
+            first = await context.read()  # the interceptor waits for that no longer than it should
+            if first is grpc.aio.EOF:
+                raise Refusal("INVALID_ARGUMENT", "an Attend stream must begin with a heartbeat")
+            worker = self._jobs.attend(first.member, self._clock())
+        except Refusal as refusal:
+            await refuse(context, refusal)
+        mailbox = self._effects.open_stream(worker)
+        stream = worker.stream
+        self._hear(worker, mailbox, first)
+        self._effects.carry_out()
+        reader = asyncio.create_task(self._read(worker, mailbox, context))
+        try:
+            await self._write(worker, mailbox, context)
+        finally:
+            reader.cancel()
+            self._effects.close_stream(worker, mailbox)
+            if not self._effects.halted:
+                self._jobs.broken(worker, stream, self._clock())
+                self._effects.carry_out()
+
+    async def Leave(self, request: join.LeaveRequest, context: Any) -> join.LeaveReply:  # noqa: N802
+        await self._granted(context, lambda: self._jobs.leave(request, self._clock()))
+        return join.LeaveReply()
+
+    async def Abort(self, request: join.AbortRequest, context: Any) -> join.AbortReply:  # noqa: N802
+        await self._granted(context, lambda: self._jobs.abort(request, self._clock()))
+        return join.AbortReply()
+
+    async def Diagnose(self, request: join.Member, context: Any) -> join.Diagnosis:  # noqa: N802
+        job = await self._granted(context, lambda: self._jobs.job_of(request))
+        _, counters = await self._effects.counters(job.switch_name, [job.number])
+        return report.diagnosis(job, counters.get(job.number), self._clock())
+
+    # Streams.
+
+    def _hear(self, worker: Worker, mailbox: AttendMailbox, heartbeat: join.Heartbeat) -> None:
+        self._jobs.beat(worker, heartbeat.round_newest, self._clock())
+        mailbox.pulse()
+
+    async def _read(self, worker: Worker, mailbox: AttendMailbox, context: Any) -> None:
+        """Until the worker closes its side, or is gone: then the stream is over."""
+        try:
+            while (heartbeat := await context.read()) is not grpc.aio.EOF:
+                self._hear(worker, mailbox, heartbeat)
+        except Exception as error:
+            log.debug("the stream of %s broke: %s", worker, error)
+        finally:
+            mailbox.close()
+
+    async def _write(self, worker: Worker, mailbox: AttendMailbox, context: Any) -> None:
+        """Sends what comes into the mailbox. A worker that does not read for too long has broken its stream."""
+        try:
+            while (event := await mailbox.next_event()) is not None:
+                await asyncio.wait_for(context.write(event), self._jobs.limits.heartbeat_lost_ms / 1000)
+                if event.HasField("ended"):
+                    self._jobs.told(worker, self._clock())
+                    return
+        except asyncio.TimeoutError:
+            log.info("%s does not read its stream", worker)
+
+    async def _granted(self, context: Any, action: Callable[[], T]) -> T:
+        try:
+            result = action()
+        except Refusal as refusal:
+            await refuse(context, refusal)
+        self._effects.carry_out()
+        return result

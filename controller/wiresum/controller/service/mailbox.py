@@ -1,0 +1,68 @@
+"""What is to be sent to a worker on one of its two streams, between the one who says it and the one who sends it.
+
+A mailbox holds only the newest of each kind, so it cannot grow, however slowly the worker reads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from wiresum import join
+from wiresum.controller.jobs.refusal import Refusal
+
+
+class JoinMailbox:
+    """Of a Join: what the worker waits for, and then its grant or a refusal."""
+
+    def __init__(self) -> None:
+        self._waiting: join.Waiting | None = None
+        self._answer: join.JoinReply | Refusal | None = None
+        self._filled = asyncio.Event()
+
+    def wait_for(self, waiting: join.Waiting) -> None:
+        self._waiting = waiting
+        self._filled.set()
+
+    def answer(self, answer: join.JoinReply | Refusal) -> None:
+        """The first one counts."""
+        self._answer = self._answer or answer
+        self._filled.set()
+
+    async def next_event(self) -> join.JoinEvent:
+        """Nothing follows a grant. Raises the `Refusal`."""
+        await self._filled.wait()
+        self._filled.clear()
+        if isinstance(self._answer, Refusal):
+            raise self._answer
+        if self._answer is not None:
+            return join.JoinEvent(granted=self._answer)
+        return join.JoinEvent(waiting=self._waiting)
+
+
+class AttendMailbox:
+    """Of an Attend stream: the end, or else a pulse. Pulses that pile up count as one."""
+
+    def __init__(self) -> None:
+        self._ended: join.JobEnded | None = None
+        self._closed = False
+        self._filled = asyncio.Event()
+
+    def pulse(self) -> None:
+        self._filled.set()
+
+    def end(self, ended: join.JobEnded) -> None:
+        """The first one counts."""
+        self._ended = self._ended or ended
+        self._filled.set()
+
+    def close(self) -> None:
+        self._closed = True
+        self._filled.set()
+
+    async def next_event(self) -> join.JobEvent | None:
+        """None: the stream is to be closed."""
+        await self._filled.wait()
+        self._filled.clear()
+        if self._ended is not None:
+            return join.JobEvent(ended=self._ended)
+        return None if self._closed else join.JobEvent(pulse=join.Pulse())

@@ -1,0 +1,230 @@
+"""The controller's state on disk: one SQLite file, in WAL mode.
+
+What is in it: the jobs that workers have grants of, with their tokens; the names that operators have reserved; what is
+known of the rounds in each switch's slots; which switches are being drained; and the epoch. All of it is what `Jobs`
+gave out as `Write`s, and each batch of those is one transaction, so that the file always holds a moment of the past.
+
+synchronous = FULL: a commit is on the disk before it returns. NORMAL would survive a killed process just as well, but
+after a power cut the last commits could be missing, and with them jobs whose workers have their grants, and rounds that
+slots have seen: the next lease of those slots might begin with rounds that they take for old. One commit holds all that
+has come up while the one before was being written, so a crowd of workers that joins shares a few of them.
+
+The epoch counts the controllers that have served from this file; each draws the next one when it begins. It is the
+P4Runtime election id, so the newest controller is the one that switches obey, and it fences the file: a controller
+whose epoch is not the newest can write nothing any more.
+
+The file is for its owner's eyes alone, since tokens and keys are in it. It must be on a disk of this machine: SQLite's
+WAL shares memory between the processes that have the file open.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sqlite3
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, astuple
+from pathlib import Path
+
+from wiresum.controller.jobs.leases import ROUND_FIRST_EVER, Seen
+from wiresum.controller.jobs.outputs import (
+    Forget,
+    ForgetReservation,
+    Save,
+    SaveDraining,
+    SaveReservation,
+    SaveRounds,
+    SaveZeroCells,
+    Write,
+)
+from wiresum.controller.jobs.records import JobRecord, Reservation, StoredState
+
+FILE_NAME = "controller.sqlite3"
+APPLICATION_ID = 0x77697273
+"""Marks the file as ours: "wirs"."""
+SCHEMA_VERSION = 1
+BUSY_S_MAX = 5.0
+"""How long another process may keep the file locked: a transaction takes milliseconds."""
+
+_SCHEMA = """
+CREATE TABLE meta (key TEXT PRIMARY KEY, value REAL NOT NULL) WITHOUT ROWID;
+CREATE TABLE jobs (
+    switch_name TEXT NOT NULL,
+    number INTEGER NOT NULL,
+    name TEXT NOT NULL,
+    state TEXT NOT NULL,
+    round_newest INTEGER NOT NULL,
+    body TEXT NOT NULL,
+    PRIMARY KEY (switch_name, number)
+) WITHOUT ROWID;
+CREATE TABLE slots (
+    switch_name TEXT NOT NULL,
+    base INTEGER NOT NULL,
+    count INTEGER NOT NULL,
+    first_next INTEGER NOT NULL,
+    oldest INTEGER,
+    tenant TEXT,
+    PRIMARY KEY (switch_name, base, count)
+) WITHOUT ROWID;
+CREATE TABLE reservations (job_name TEXT PRIMARY KEY, body TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE draining (switch_name TEXT PRIMARY KEY) WITHOUT ROWID;
+INSERT INTO meta VALUES ('epoch', 1), ('alive_at', 0);
+"""
+
+
+class StoreError(RuntimeError):
+    """The state cannot be read or written: the text says which file, why, and what to do."""
+
+
+class DeposedError(StoreError):
+    """Another controller has begun to serve from the same file."""
+
+
+class Store:
+    """Used by one thread at a time."""
+
+    def __init__(self, directory: Path) -> None:
+        """Makes folder and file if there are none. Raises `StoreError`, and then has changed nothing."""
+        self.path = directory / FILE_NAME
+        self.epoch = 0
+        """Of this controller; 0: it has not begun."""
+        try:
+            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self.path.touch(mode=0o600)
+            self._database = sqlite3.connect(
+                self.path, timeout=BUSY_S_MAX, isolation_level=None, check_same_thread=False
+            )
+        except (OSError, sqlite3.Error) as error:
+            raise StoreError(f"cannot open the state in {self.path}: {error}") from error
+        try:
+            with self._explained():
+                self._check()
+                self._database.execute("PRAGMA journal_mode = WAL")
+                self._database.execute("PRAGMA synchronous = FULL")
+                self._make_tables()
+        except BaseException:
+            self._database.close()
+            raise
+
+    def begin(self) -> int:
+        """From now on this is the controller that serves. Returns its epoch, larger than that of all before."""
+        with self._transaction() as database:
+            database.execute("UPDATE meta SET value = value + 1 WHERE key = 'epoch'")
+            self.epoch = self._epoch_on_disk()
+        return self.epoch
+
+    def load(self) -> StoredState:
+        with self._explained():
+            read = self._database.execute
+            jobs = read("SELECT switch_name, number, name, state, round_newest, body FROM jobs").fetchall()
+            slots = read("SELECT switch_name, base, count, first_next, oldest, tenant FROM slots").fetchall()
+            reservations = read("SELECT body FROM reservations").fetchall()
+            draining = read("SELECT switch_name FROM draining").fetchall()
+            (alive_at,) = read("SELECT value FROM meta WHERE key = 'alive_at'").fetchone()
+            return StoredState(
+                jobs=[JobRecord(*row) for row in jobs],
+                reservations=[Reservation(**json.loads(body)) for (body,) in reservations],
+                seen=[(switch_name, Seen(*row)) for switch_name, *row in slots],
+                draining=frozenset(switch_name for (switch_name,) in draining),
+                silent_s=max(0.0, time.time() - alive_at),
+            )
+
+    def write(self, writes: Iterable[Write]) -> None:
+        """All or nothing, and on the disk when this returns. Raises `DeposedError`, or another `StoreError`."""
+        with self._transaction() as database:
+            if self._epoch_on_disk() != self.epoch:
+                raise DeposedError(f"another controller has begun to serve from {self.path}, so this one must not")
+            for write in writes:
+                _apply(database, write)
+
+    def close(self) -> None:
+        """Idempotent."""
+        self._database.close()
+
+    def _check(self) -> None:
+        """Is this ours, of a version that we know, and undamaged? Changes nothing."""
+        (objects,) = self._database.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        (application,) = self._database.execute("PRAGMA application_id").fetchone()
+        (version,) = self._database.execute("PRAGMA user_version").fetchone()
+        if not objects:
+            return
+        if application != APPLICATION_ID:
+            raise StoreError(f"{self.path} is another program's file: choose another folder for the state")
+        if version != SCHEMA_VERSION:
+            raise StoreError(
+                f"{self.path} was written by another release of wiresum (schema {version}; this one knows "
+                f"{SCHEMA_VERSION}): run that release, or move the file away when no job runs"
+            )
+        (found,) = self._database.execute("PRAGMA quick_check(1)").fetchone()
+        if found != "ok":
+            raise sqlite3.DatabaseError(found)
+
+    def _make_tables(self) -> None:
+        with self._transaction() as database:
+            (objects,) = database.execute("SELECT count(*) FROM sqlite_master").fetchone()
+            if not objects:
+                for statement in _SCHEMA.split(";"):
+                    database.execute(statement)
+                database.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+                database.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+
+    def _epoch_on_disk(self) -> int:
+        (epoch,) = self._database.execute("SELECT value FROM meta WHERE key = 'epoch'").fetchone()
+        return int(epoch)
+
+    @contextlib.contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        with self._explained():
+            self._database.execute("BEGIN IMMEDIATE")
+            try:
+                yield self._database
+                self._database.execute("COMMIT")
+            except BaseException:
+                if self._database.in_transaction:
+                    self._database.execute("ROLLBACK")
+                raise
+
+    @contextlib.contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.OperationalError as error:
+            raise StoreError(f"cannot use the state in {self.path}: {error}. Look at its disk") from error
+        except (sqlite3.DatabaseError, ValueError, TypeError) as error:
+            said = " ".join(str(error).split())
+            raise StoreError(
+                f"the state in {self.path} is damaged ({said}): put a copy of it in its place that is not, or move it "
+                f"away, and the jobs that run are not known any more"
+            ) from error
+
+
+def _apply(database: sqlite3.Connection, write: Write) -> None:
+    match write:
+        case Save(record):
+            database.execute("INSERT OR REPLACE INTO jobs VALUES (?, ?, ?, ?, ?, ?)", astuple(record))
+            _note_alive(database)
+        case Forget(switch_name, number, seen):
+            database.execute("DELETE FROM jobs WHERE switch_name = ? AND number = ?", (switch_name, number))
+            database.execute("INSERT OR REPLACE INTO slots VALUES (?, ?, ?, ?, ?, ?)", (switch_name, *astuple(seen)))
+        case SaveRounds(rounds):
+            rows = [(newest, *place) for place, newest in rounds.items()]
+            database.executemany("UPDATE jobs SET round_newest = ? WHERE switch_name = ? AND number = ?", rows)
+            _note_alive(database)
+        case SaveZeroCells(switch_name, slots):
+            database.execute("UPDATE slots SET oldest = 0, tenant = NULL WHERE switch_name = ?", (switch_name,))
+            # Of slots that no job has used yet there is no row; in one that is there, `first_next` is newer.
+            unused = (switch_name, 0, slots, ROUND_FIRST_EVER, 0, None)
+            database.execute("INSERT OR IGNORE INTO slots VALUES (?, ?, ?, ?, ?, ?)", unused)
+        case SaveDraining(switch_name, draining):
+            database.execute("DELETE FROM draining WHERE switch_name = ?", (switch_name,))
+            database.executemany("INSERT INTO draining VALUES (?)", [(switch_name,)] * draining)
+        case SaveReservation(reservation):
+            body = json.dumps(asdict(reservation))
+            database.execute("INSERT OR REPLACE INTO reservations VALUES (?, ?)", (reservation.job_name, body))
+        case ForgetReservation(job_name):
+            database.execute("DELETE FROM reservations WHERE job_name = ?", (job_name,))
+
+
+def _note_alive(database: sqlite3.Connection) -> None:
+    database.execute("UPDATE meta SET value = ? WHERE key = 'alive_at'", (time.time(),))
