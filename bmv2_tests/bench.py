@@ -29,10 +29,9 @@ from scapy.layers.l2 import Ether
 from bmv2_star import Bmv2Star
 from star import STAR_DEVICE
 from star import Host as StarHost
-from wiresum import compiled
 from wiresum.controller import REASONS, Endpoint, JobCounters, JobEntry
-from wiresum.controller.leases import LeasePool
-from wiresum.controller.p4runtime import Client, Host, P4RuntimeSwitch
+from wiresum.controller.jobs.leases import LeasePool
+from wiresum.controller.p4runtime import STANDBY_ID, Client, Host, P4RuntimeSwitch, device_config
 from wiresum.controller.p4runtime.own import DATA_PORT
 from wiresum.switch.testing import DATA, Packet
 
@@ -95,39 +94,62 @@ class Bench:
     """The switch and its cables, for all tests of a session."""
 
     def __init__(self) -> None:
-        self.program = compiled.load("v1model")
+        self.program = device_config.bmv2()
         self.hosts = [_imagined_host(number) for number in range(HOSTS)]
         self._cleanup = contextlib.ExitStack()
-        self._pings = self._jobs = 0
+        self._pings = self._jobs = self._elections = 0
         with contextlib.ExitStack() as attempt:
             self.star = attempt.enter_context(Bmv2Star(PORTS - 1))
             ends = [*self.star.workers, self.star.control_host]
             self._sockets = [attempt.enter_context(_cable(host)) for host in ends]
-            self.client, self.switch, self.leases = self._loaded()
+            self.switch, self.leases = self._loaded()
             self._cleanup = attempt.pop_all()
 
     def close(self) -> None:
-        self.client.close()
+        self.switch.close()
         self._cleanup.close()
 
     # The controller's side.
 
     def load(self) -> None:
         """Loads the program anew: no job, no entries but those of the hosts, all registers zero."""
-        self.client.close()
-        self.client, self.switch, self.leases = self._loaded()
+        self.switch.close()
+        self.switch, self.leases = self._loaded()
 
-    def _loaded(self) -> tuple[Client, P4RuntimeSwitch, LeasePool]:
-        client = Client(self.star.p4runtime, self.star.device, self.program)
-        switch = P4RuntimeSwitch(client, self.program, address=self.star.address, mac=self.star.mac, hosts=self.hosts)
-        return client, switch, LeasePool(self.program.slots)
+    def restart_controller(self, jobs: Sequence[JobEntry], hosts: Sequence[Host] | None = None) -> tuple[str, ...]:
+        """A controller takes over that knows these jobs, and maybe other hosts. Gives what it changed."""
+        self.switch.close()
+        self.switch = self.controller(self.next_election_id(), hosts)
+        self.switch.wait_ready()
+        return self.switch.reconcile(jobs).changes
+
+    def next_election_id(self) -> int:
+        """For a controller that takes the switch from the one before."""
+        self._elections += 1
+        return STANDBY_ID + self._elections
+
+    def controller(self, election_id: int, hosts: Sequence[Host] | None = None) -> P4RuntimeSwitch:
+        """One more controller of this switch: close it."""
+        return P4RuntimeSwitch(self.star.target(hosts or self.hosts), election_id=election_id)
+
+    def _loaded(self) -> tuple[P4RuntimeSwitch, LeasePool]:
+        with contextlib.closing(
+            Client(self.star.p4runtime, self.star.device, election_id=self.next_election_id())
+        ) as client:
+            client.wait_ready()
+            client.load(self.program)
+        switch = self.controller(self.next_election_id())
+        switch.wait_ready()
+        assert switch.reconcile([]).reloaded
+        return switch, LeasePool(self.program.slots)
 
     @contextlib.contextmanager
     def job(
         self, workers: int = 3, *, threads: int = 1, slots: int = 8, hosts: Sequence[Host] | None = None
     ) -> Iterator[Job]:
         """A job on fresh slots, as the join service would admit it; worker i is on host i."""
-        lease = self.leases.take(slots)
+        leases = self.leases
+        lease = leases.take(slots)
         assert lease is not None, "the switch has slots"
         self._jobs += 1
         on = list(hosts or self.hosts)[:workers]
@@ -147,7 +169,7 @@ class Bench:
             yield Job(self, entry, on)
         finally:
             self.switch.evict(entry.job)
-            self.leases.give_back(lease)
+            leases.give_back(lease)
 
     # The cables' side.
 
@@ -162,10 +184,12 @@ class Bench:
         """Those RESULTs that came of frames sent; and nothing else must have come."""
         return tuple(self._as_copy(port, frame) for port, frame in self.exchange(frames))
 
-    def own_frame(self, host: Host, *, dst_port: int | None = None, payload: bytes = b"") -> Ether:
+    def own_frame(
+        self, host: Host, *, src_port: int = WORKER_PORT, dst_port: int = DATA_PORT, payload: bytes = b""
+    ) -> Ether:
         """A UDP packet of a host to the switch, for scapy to change."""
         ethernet, ip = Ether(src=host.mac, dst=self.star.mac), IP(src=host.address, dst=self.star.address)
-        return ethernet / ip / UDP(sport=WORKER_PORT, dport=DATA_PORT if dst_port is None else dst_port) / payload
+        return ethernet / ip / UDP(sport=src_port, dport=dst_port) / payload
 
     def _as_copy(self, port: int, frame: bytes) -> Copy:
         assert (frame[12:15], frame[23:24]) == (b"\x08\x00\x45", b"\x11"), f"port {port}: {Ether(frame).summary()}"
@@ -225,7 +249,8 @@ class Job:
     def frame(self, packet: Packet, *, worker: int | None = None, thread: int = 0) -> Ether:
         """From the worker that the packet names, or another, for scapy to change."""
         host = self.hosts[packet.worker if worker is None else worker]
-        return self.bench.own_frame(host, dst_port=DATA_PORT + thread, payload=packet.to_bytes())
+        ports = {"src_port": WORKER_PORT + thread, "dst_port": DATA_PORT + thread}
+        return self.bench.own_frame(host, **ports, payload=packet.to_bytes())
 
     def send(self, packet: Packet, *, worker: int | None = None, thread: int = 0) -> Outcome:
         sender = packet.worker if worker is None else worker

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import finsy as fy
 import pytest
-from scapy.layers.inet import IP
+from scapy.layers.inet import IP, UDP
 
-from bench import Bench
+from bench import WORKER_PORT, Bench
 from wiresum.controller.p4runtime import admit
 
 
@@ -37,6 +37,16 @@ def test_the_right_address_at_the_wrong_port_is_unknown(bench: Bench) -> None:
         frame = job.frame(job.packet(0))
         assert job.send_frame(job.hosts[1].port, frame).reason == "unknown"
         assert job.send_frame(job.hosts[0].port, frame).reason == "admitted"
+
+
+def test_a_packet_from_another_port_of_the_workers_host_is_unknown(bench: Bench) -> None:
+    with bench.job(1, threads=2) as job:
+        right = job.frame(job.packet())
+        for port in (0, WORKER_PORT - 1, WORKER_PORT + 1, WORKER_PORT + 256, 65535):
+            wrong = right.copy()
+            wrong[UDP].sport = port
+            assert job.send_frame(job.hosts[0].port, wrong).reason == "unknown", port
+        assert job.send_frame(job.hosts[0].port, right).reason == "admitted"
 
 
 @pytest.mark.parametrize("thread", [2, 15])
@@ -87,7 +97,7 @@ def test_two_workers_of_one_host_are_told_apart(bench: Bench) -> None:
 def test_every_entry_of_the_largest_job_is_there(bench: Bench) -> None:
     """32 workers of 16 threads: 512 entries."""
     with bench.job(32, threads=16, slots=16) as job:
-        read = bench.client.read("admission", [fy.P4TableEntry("admit")])
+        read = bench.switch.tables.read("admission", [fy.P4TableEntry("admit")])
         ports = [host.port for host in job.hosts]
         written = admit.entries(job.entry, 1, ports)
         assert len(read) == len(written) == 512

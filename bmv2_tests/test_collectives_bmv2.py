@@ -14,25 +14,29 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from bench import inside
 from bmv2_star import JOIN_PORT, Bmv2Star
 from star import STAR_DEVICE
-from wiresum import compiled
 from wiresum.controller import JobCounters, JoinServer
-from wiresum.controller.p4runtime import Client, P4RuntimeSwitch, lose
+from wiresum.controller.config import SecurityConfig
+from wiresum.controller.p4runtime import STANDBY_ID, P4RuntimeSwitch, lose
+from wiresum.controller.security import Security
 
 FOLDER = Path(__file__).resolve().parent
-COLLECTIVES = str(FOLDER.parent / "host_agent/tests/torch/test_collectives.py")
+TORCH_TESTS = FOLDER.parent / "host_agent/tests/torch"
+FILES = {"block_sparse_sums": "test_blocks.py", "sums": "test_rows.py"}
+"""Where a function of the plan is, if not in test_collectives.py."""
 STORE_PORT = 29_500
 WORKERS = 3
 RUN_S_MAX = 240.0
 JOB = "collectives"
 LOSS = 0.01
 
-PLAN = [
+PLAN: list[tuple[Any, ...]] = [
     ("barriers",),
     ("all_reduces", "int32"),
     ("all_reduces", "float32"),
@@ -48,7 +52,13 @@ PLAN = [
     ("all_gathers_coalesced",),
     ("reduce_scatters_coalesced",),
     ("all_reduces_coalesced",),
+    ("block_sparse_sums",),
+    ("sums", "float32", 50, False),
 ]
+
+
+def file_of(name: str) -> str:
+    return str(TORCH_TESTS / FILES.get(name, "test_collectives.py"))
 
 
 class Site:
@@ -58,23 +68,23 @@ class Site:
         self._folder = folder
         self._jobs = 0
         self.star = cleanup.enter_context(Bmv2Star(WORKERS))
-        program = compiled.load("v1model")
-        self.client = cleanup.enter_context(contextlib.closing(Client(self.star.p4runtime, self.star.device, program)))
-        self.switch = P4RuntimeSwitch(
-            self.client, program, address=self.star.address, mac=self.star.mac, hosts=self.star.hosts
-        )
-        service = JoinServer(self.switch)
+        switch = P4RuntimeSwitch(self.star.target(), election_id=STANDBY_ID + 1)
+        self.switch = cleanup.enter_context(contextlib.closing(switch))
+        self.switch.wait_ready()
+        self.switch.reconcile([])
+        service = JoinServer(self.switch, security=Security(SecurityConfig(insecure=True)))
         with inside(self.star.control_host.namespace):
             service.start(self.star.control_host.address, JOIN_PORT)
         cleanup.callback(service.stop)
 
-    def run(self, plan: list[tuple[str, ...]]) -> list[str]:
+    def run(self, plan: list[tuple[Any, ...]]) -> list[str]:
         """What each rank printed; fails if one failed."""
         self._jobs += 1
         path = self._folder / "plan.json"
-        path.write_text(json.dumps([[COLLECTIVES, name, arguments] for name, *arguments in plan]))
+        path.write_text(json.dumps([[file_of(name), name, arguments] for name, *arguments in plan]))
         environment = os.environ | {
             "WIRESUM_SWITCH": f"{self.star.control_host.address}:{JOIN_PORT}",
+            "WIRESUM_INSECURE": "1",
             "WIRESUM_JOB": JOB,
             "WIRESUM_THREADS": "2",
             "GLOO_SOCKET_IFNAME": STAR_DEVICE,
@@ -124,11 +134,11 @@ def test_every_collective_is_exact(site: Site) -> None:
 def test_every_collective_is_exact_when_packets_are_lost_both_ways(site: Site) -> None:
     faults = [lose.entry(LOSS)]
     site.star.lose_upstream(LOSS)
-    site.client.insert("a fault", faults)
+    site.switch.tables.insert("a fault", faults)
     try:
         said = site.run(PLAN)
     finally:
-        site.client.delete("a fault", faults)
+        site.switch.tables.delete("a fault", faults)
         site.star.lose_upstream(0)
     for text in said:
         assert text.count("done ") == len(PLAN)

@@ -24,18 +24,20 @@ def test_a_receiver_without_an_entry_gets_nothing_and_the_others_theirs(bench: B
         for worker in range(2):
             job.send(job.packet(worker))
         entries = deliver.entries(job.entry, job.hosts)
-        bench.client.delete("one delivery", entries[1:2])
+        bench.switch.tables.delete("one delivery", entries[1:2])
         outcome = job.send(job.packet(2))
         assert sorted(copy.address for copy in outcome.copies) == sorted(job.hosts[w].address for w in (0, 2))
         assert job.send(job.packet(1)).copies == ()
-        bench.client.insert("one delivery", entries[1:2])
+        bench.switch.tables.insert("one delivery", entries[1:2])
         assert [copy.address for copy in job.send(job.packet(1)).copies] == [job.hosts[1].address]
 
 
 def test_without_its_group_a_job_hears_nothing(bench: Bench) -> None:
     with bench.job(1) as job:
-        groups = bench.client.read("its groups", [fy.P4MulticastGroupEntry()])
-        bench.client.delete("the job's group", [group for group in groups if group.multicast_group_id != FLOOD_GROUP])
+        groups = bench.switch.tables.read("its groups", [fy.P4MulticastGroupEntry()])
+        bench.switch.tables.delete(
+            "the job's group", [group for group in groups if group.multicast_group_id != FLOOD_GROUP]
+        )
         outcome = job.send(job.packet())
         assert (outcome.reason, outcome.copies) == ("admitted", ())
         assert len(job.send(job.packet()).copies) == 1  # one to the sender alone needs no group

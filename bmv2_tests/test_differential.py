@@ -59,7 +59,7 @@ class Bmv2:
     def __init__(self, bench: Bench, jobs: Sequence[Job]) -> None:
         self._bench, self._jobs = bench, jobs
         self._who = {host.address: (j, w) for j, job in enumerate(jobs) for w, host in enumerate(job.hosts)}
-        self._heads: dict[tuple[int, int, int, int], bytes] = {}
+        self._heads: dict[tuple[int, ...], bytes] = {}
 
     def play(self, batch: Sequence[Sending]) -> Answers:
         answers: Answers = defaultdict(list)
@@ -69,11 +69,12 @@ class Bmv2:
         return answers
 
     def _frame(self, sending: Sending) -> bytes:
-        """Headers of one sender, thread and length are all alike, and scapy takes its time."""
-        key = (sending.job, sending.source, sending.thread, len(sending.datagram))
+        """Headers of one sender, port, thread and length are all alike, and scapy takes its time."""
+        key = (sending.job, sending.source, sending.port, sending.thread, len(sending.datagram))
         if key not in self._heads:
             host = self._jobs[sending.job].hosts[sending.source]
-            frame = self._bench.own_frame(host, dst_port=DATA_PORT + sending.thread, payload=sending.datagram)
+            ports = {"src_port": sending.thread + WORKER_PORT + sending.port, "dst_port": DATA_PORT + sending.thread}
+            frame = self._bench.own_frame(host, **ports, payload=sending.datagram)
             frame["UDP"].chksum = 0
             self._heads[key] = bytes(frame)[:42]
         return self._heads[key] + sending.datagram
@@ -83,13 +84,15 @@ class Software:
     def __init__(self, jobs: Sequence[JobEntry], cleanup: ExitStack) -> None:
         self._device = SoftwareSwitch(port=0, threads=1, lanes_max=jobs[0].lanes, slots=4096)
         cleanup.callback(self._device.close)
+        self._cleanup = cleanup
         self._sockets: dict[tuple[int, int, int], socket.socket] = {}
+        """By job, worker, and how far the port is from the worker's base port."""
         self._poll = select.poll()
         self._by_descriptor: dict[int, tuple[int, int, int]] = {}
         for index, entry in enumerate(jobs):
             for worker in range(entry.workers):
                 for thread in range(entry.threads):
-                    self._open(index, worker, thread, cleanup)
+                    self._listen(index, worker, thread, cleanup)
             endpoints = tuple(Endpoint(self._address(index, worker), WORKER_PORT) for worker in range(entry.workers))
             self._device.admit(replace(entry, endpoints=endpoints))
 
@@ -97,7 +100,7 @@ class Software:
         before = self._device.stats()
         for sending in batch:
             destination = (self._device.endpoint.address, self._device.endpoint.port + sending.thread)
-            self._sockets[sending.job, sending.source, 0].sendto(sending.datagram, destination)
+            self._sender(sending).sendto(sending.datagram, destination)
         give_up_at = time.monotonic() + PATIENCE_S
         while sum(self._device.stats().packets.values()) < sum(before.packets.values()) + len(batch):
             assert time.monotonic() < give_up_at, "the software switch has not counted all packets"
@@ -120,13 +123,22 @@ class Software:
     def totals(self) -> dict[str, int]:
         return self._device.stats().packets
 
-    def _open(self, index: int, worker: int, thread: int, cleanup: ExitStack) -> None:
-        made = cleanup.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
-        made.bind((self._address(index, worker), WORKER_PORT + thread))
+    def _listen(self, index: int, worker: int, thread: int, cleanup: ExitStack) -> None:
+        made = self._open(index, worker, thread, cleanup)
         made.settimeout(PATIENCE_S)
-        self._sockets[index, worker, thread] = made
         self._by_descriptor[made.fileno()] = (index, worker, thread)
         self._poll.register(made, select.POLLIN)
+
+    def _sender(self, sending: Sending) -> socket.socket:
+        """A port that no thread of the worker has is opened when a packet comes from it."""
+        key = (sending.job, sending.source, sending.thread + sending.port)
+        return self._sockets.get(key) or self._open(*key, self._cleanup)
+
+    def _open(self, index: int, worker: int, offset: int, cleanup: ExitStack) -> socket.socket:
+        made = cleanup.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+        made.bind((self._address(index, worker), WORKER_PORT + offset))
+        self._sockets[index, worker, offset] = made
+        return made
 
     @staticmethod
     def _address(index: int, worker: int) -> str:

@@ -48,7 +48,9 @@ class Tofino:
         """The reason that was counted, and what came out."""
         sender = Member(self._entries[sending.job].job, sending.source)
         before = self._network.packets()
-        frame = self._network.frame(self._network.host(sender), sending.datagram, thread=sending.thread)
+        source_port = self._network.base_port(sender) + sending.thread + sending.port
+        host = self._network.host(sender)
+        frame = self._network.frame(host, source_port, sending.datagram, thread=sending.thread)
         copies = self._network.send(self._network.port(sender), frame.pack())
         ((reason, count),) = (self._network.packets() - before).items()
         assert count == 1

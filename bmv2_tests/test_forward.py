@@ -64,10 +64,11 @@ def test_other_traffic_is_not_counted(bench: Bench) -> None:
         assert (bench.switch.stray(), job.counters()) == before
 
 
-def test_all_hosts_of_a_port_are_reached_through_it(bench: Bench) -> None:
+def test_all_hosts_of_a_port_are_reached_through_it_but_not_back(bench: Bench) -> None:
+    """A host behind the port that the frame came by has had it already, from whatever joins the two."""
     for host in bench.hosts[1:]:
         frame = _frame(bench.hosts[0].mac, host.mac, "udp")
-        assert bench.exchange([(0, frame)]) == [(host.port, frame)], host
+        assert bench.exchange([(0, frame)]) == ([(host.port, frame)] if host.port else []), host
 
 
 def _frame(source: str, destination: str, name: str) -> bytes:

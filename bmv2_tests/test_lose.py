@@ -17,11 +17,11 @@ ROUNDS = 400
 @contextlib.contextmanager
 def losing(bench: Bench, share: float, **match: int) -> Iterator[None]:
     entry = lose.entry(share, **match)
-    bench.client.insert("a fault", [entry])
+    bench.switch.tables.insert("a fault", [entry])
     try:
         yield
     finally:
-        bench.client.delete("a fault", [entry])
+        bench.switch.tables.delete("a fault", [entry])
 
 
 def test_one_receiver_loses_and_the_others_do_not(bench: Bench) -> None:

@@ -1,7 +1,8 @@
-"""The controller's driver and a real switch: what the fake one of the controller's tests may not have right."""
+"""The controller's driver and a real switch: what it holds after restarts, takeovers and manual changes."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 
 import finsy as fy
@@ -10,44 +11,171 @@ from scapy.layers.l2 import Ether
 
 from bench import PORTS, Bench
 from wiresum.controller import DriverError
-from wiresum.controller.p4runtime import Client
+from wiresum.controller.p4runtime import STANDBY_ID, Client, admit, deliver
 from wiresum.controller.p4runtime.own import DATA_PORT
+from wiresum.controller.testing import wait_until
+
+HALF_CIRCLE = 1 << 31
 
 
-def test_a_controller_that_starts_anew_finds_nothing_of_the_one_before(bench: Bench) -> None:
+def test_a_program_that_is_loaded_anew_finds_nothing_of_the_one_before(bench: Bench) -> None:
     with bench.job(2) as job:
-        pass
-    bench.switch.admit(job.entry)
-    job.send(job.packet(0))
-    bench.load()
-    assert not bench.client.read("admission", [fy.P4TableEntry("admit")])
-    (group,) = bench.client.read("groups", [fy.P4MulticastGroupEntry()])
-    assert len(group.replicas) == PORTS
-    frame = bytes(Ether(src=bench.hosts[0].mac, dst="ff:ff:ff:ff:ff:ff", type=0x88B5) / bytes(46))
-    assert sorted(bench.exchange([(0, frame)])) == [(port, frame) for port in range(1, PORTS)]
-    bench.switch.admit(job.entry)
-    for worker, copies in ((0, 0), (1, 2)):
-        assert len(job.send(job.packet(worker)).copies) == copies
-    bench.switch.evict(job.entry.job)
-    assert job.counters().results == 1
+        job.send(job.packet(0))
+        bench.load()
+        assert not bench.switch.tables.read("admission", [fy.P4TableEntry("admit")])
+        (group,) = bench.switch.tables.read("groups", [fy.P4MulticastGroupEntry()])
+        assert len(group.replicas) == PORTS
+        frame = bytes(Ether(src=bench.hosts[0].mac, dst="ff:ff:ff:ff:ff:ff", type=0x88B5) / bytes(46))
+        assert sorted(bench.exchange([(0, frame)])) == [(port, frame) for port in range(1, PORTS)]
+        bench.switch.admit(job.entry)
+        for worker, copies in ((0, 0), (1, 2)):
+            assert len(job.send(job.packet(worker)).copies) == copies
+        bench.switch.evict(job.entry.job)
+        assert job.counters().results == 1
     bench.load()  # these cells are not what the bench's leases say
 
 
-def test_a_second_controller_is_turned_away_and_jobs_go_on(bench: Bench) -> None:
-    with bench.job(1) as job:
-        with pytest.raises(DriverError, match="another controller programs"):
-            Client(bench.star.p4runtime, bench.star.device, bench.program)
+def test_a_controller_that_starts_again_leaves_a_job_as_it_is(bench: Bench) -> None:
+    """Half a cell is summed before, and the other half after."""
+    with bench.job(2) as job:
+        assert job.send(job.packet(0, words=job.words(5))).reason == "admitted"
+        bench.restart_controller([job.entry])
+        assert job.send(job.packet(1, words=job.words(7))).result.words == job.words(12)
+        assert job.counters().packets["admitted"] == 2
+
+
+def test_what_is_missing_comes_back_and_what_does_not_belong_goes(bench: Bench) -> None:
+    tables = bench.switch.tables
+    with bench.job(2) as job:
+        ports = [host.port for host in job.hosts]
+        stranger = dataclasses.replace(job.entry, job=99, key=1)
+        tables.insert("a stranger's admission", admit.entries(stranger, 100, ports))
+        tables.insert("a stranger's group", [deliver.group(100, ports)])
+        tables.modify("the job's group", [deliver.group(job.entry.job + 1, [ports[0]])])
+        tables.delete("a worker's admission", admit.entries(job.entry, job.entry.job + 1, ports)[1:])
+        tables.delete("a worker's delivery", deliver.entries(job.entry, job.hosts)[:1])
+        changes = bench.switch.reconcile([job.entry]).changes
+        assert [line.split()[:2] for line in changes] == [
+            ["-", "admit"],
+            ["-", "admit"],
+            ["-", "group"],
+            ["+", "deliver"],
+            ["~", "group"],
+            ["+", "admit"],
+        ]
+        assert not bench.switch.reconcile([job.entry]).changes
+        assert job.send(job.packet(0)).reason == "admitted"
+        assert sorted(copy.port for copy in job.send(job.packet(1)).copies) == sorted(ports)
+
+
+def test_hosts_that_moved_are_found_at_their_new_ports(bench: Bench) -> None:
+    """Of a configuration that was changed: tables are modified, and groups."""
+    moved = [dataclasses.replace(host, port=(host.port + 1) % (PORTS - 1)) for host in bench.hosts]
+    bench.restart_controller([], moved)
+    try:
+        flood = bytes(Ether(src="02:00:00:00:99:99", dst="ff:ff:ff:ff:ff:ff", type=0x88B5) / bytes(46))
+        assert sorted(bench.exchange([(0, flood)])) == [(port, flood) for port in range(1, PORTS - 1)]
+        frame = bytes(Ether(src="02:00:00:00:99:99", dst=moved[0].mac, type=0x88B5) / bytes(46))
+        assert bench.exchange([(0, frame)]) == [(moved[0].port, frame)]
+    finally:
+        assert any("~ group 256" in line for line in bench.restart_controller([]))
+
+
+def test_another_controller_stands_by_and_takes_over_when_the_first_one_goes(bench: Bench) -> None:
+    with bench.job(1) as job, contextlib.closing(bench.controller(STANDBY_ID)) as standby:
+        with pytest.raises(DriverError, match="stands by: another one programs"):
+            standby.wait_ready(0.2)
         assert job.send(job.packet()).reason == "admitted"
+        bench.switch.close()
+        standby.wait_ready()
+        older = bench.switch = bench.controller(bench.next_election_id())
+        older.wait_ready()
+        assert not older.reconcile([job.entry]).changes
+        assert job.send(job.packet(0, 1)).reason == "admitted"
+        with contextlib.closing(older):
+            bench.switch = bench.controller(bench.next_election_id())
+            bench.switch.wait_ready()
+            assert not bench.switch.reconcile([job.entry]).changes
+            wait_until(lambda: "another controller programs" in older.trouble, "the older one noticed")
+            with pytest.raises(DriverError, match="another controller programs"):
+                older.evict(job.entry.job)
+        assert job.send(job.packet(0, 2)).reason == "admitted"
 
 
 def test_another_device_is_not_taken_for_this_one(bench: Bench) -> None:
-    with pytest.raises(DriverError, match="did not take the program"):
-        Client(bench.star.p4runtime, bench.star.device + 1, bench.program, connect_s_max=0)
+    with contextlib.closing(Client(bench.star.p4runtime, bench.star.device + 1, election_id=2)) as client:
+        client.wait_ready()
+        with pytest.raises(DriverError, match="did not take the program"):
+            client.load(bench.program)
+
+
+def test_a_switch_with_another_program_gets_ours_and_its_jobs_are_dead(bench: Bench) -> None:
+    other = dataclasses.replace(bench.program, device_config=bench.program.device_config + b"\n")
+    with bench.job(1) as job:
+        bench.switch.close()
+        with contextlib.closing(
+            Client(bench.star.p4runtime, bench.star.device, election_id=bench.next_election_id())
+        ) as client:
+            client.wait_ready()
+            client.load(other)
+            assert client.runs(other) is not client.runs(bench.program)
+        switch = bench.switch = bench.controller(bench.next_election_id())
+        switch.wait_ready()
+        with pytest.raises(DriverError, match="has not been reconciled"):
+            switch.evict(job.entry.job)
+        assert switch.reconcile([job.entry]) == switch.reconcile([job.entry])
+        assert switch.reconcile([job.entry]).reloaded
+        assert not bench.switch.tables.held()
+        assert switch.reconcile([]).reloaded
+        assert not switch.reconcile([]).reloaded
+        assert not bench.copies([(job.hosts[0].port, bytes(job.frame(job.packet())))])
+        assert switch.stray().packets["unknown"] == 1
+    bench.load()
+
+
+@pytest.mark.parametrize("ahead", [-HALF_CIRCLE, 0, 1, (1 << 30) + 1, HALF_CIRCLE - 1])
+def test_washed_cells_serve_a_job_whatever_round_they_held(bench: Bench, ahead: int) -> None:
+    """The cells hold words of a round that lies `ahead` of the job's first, half of them full and half not."""
+    with bench.job(2, slots=2) as job:
+        for slot in range(2):
+            for worker in range(1 + slot % 2):
+                packet = job.packet(worker, slot=slot, words=job.words(0xBAD))
+                assert job.send(packet).reason == "admitted"
+                assert (
+                    job.send(packet._replace(round=(packet.round + 1) % (1 << 32), cell=packet.cell ^ 1)).reason
+                    == "admitted"
+                )
+        bench.switch.evict(job.entry.job)
+        entry = dataclasses.replace(job.entry, key=7, round_first=(job.first - ahead) % (1 << 32))
+        bench.switch.admit(entry, wash=True)
+        washed = dataclasses.replace(job, entry=entry)
+        for slot in range(2):
+            for after in range(3):
+                assert washed.send(washed.packet(0, after, slot=slot, words=job.words(3, 4))).reason == "admitted"
+                outcome = washed.send(washed.packet(1, after, slot=slot, words=job.words(5, 6)))
+                assert outcome.result.words == job.words(8, 10)
+        assert washed.counters().results == 6
+        assert len(bench.switch.tables.read("admission", [fy.P4TableEntry("admit")])) == 2
+    bench.load()  # these cells are not what the bench's leases say
+
+
+def test_washing_touches_no_cell_of_a_neighbour(bench: Bench) -> None:
+    with bench.job(2, slots=2) as left, bench.job(2, slots=2) as middle, bench.job(2, slots=2) as right:
+        assert left.entry.slot_base + 2 == middle.entry.slot_base == right.entry.slot_base - 2
+        for job in (left, right):
+            for slot in range(2):
+                job.send(job.packet(0, slot=slot, words=job.words(1)))
+        bench.switch.evict(middle.entry.job)
+        bench.switch.admit(middle.entry, wash=True)
+        for job in (left, right):
+            for slot in range(2):
+                assert job.send(job.packet(1, slot=slot, words=job.words(2))).result.words == job.words(3)
 
 
 def test_a_full_table_is_told_and_the_job_leaves_nothing(bench: Bench) -> None:
     """admit has room for 4096 entries: eight jobs of 32 workers and 16 threads."""
     hosts = [bench.hosts[i % len(bench.hosts)] for i in range(32)]
+    read = bench.switch.tables.read
     with bench.job(32, threads=16, slots=16, hosts=hosts) as job:
         numbers = range(100, 107)
         try:
@@ -57,8 +185,8 @@ def test_a_full_table_is_told_and_the_job_leaves_nothing(bench: Bench) -> None:
                 DriverError, match=r"table admit of .* room for 4096 entries; 4096 are taken and this job needs 512"
             ):
                 bench.switch.admit(dataclasses.replace(job.entry, job=107))
-            assert len(bench.client.read("admission", [fy.P4TableEntry("admit")])) == 4096
-            assert len(bench.client.read("delivery", [fy.P4TableEntry("deliver")])) == 8 * 32
+            assert len(read("admission", [fy.P4TableEntry("admit")])) == 4096
+            assert len(read("delivery", [fy.P4TableEntry("deliver")])) == 8 * 32
         finally:
             for number in numbers:
                 bench.switch.evict(number)

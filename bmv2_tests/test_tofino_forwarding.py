@@ -38,7 +38,7 @@ def contribution(member: Member, kind: int = DATA, word: int = 1, round_number: 
 
 
 def contribute(network: TofinoNetwork, member: Member, kind: int = DATA, *, ecn: int = 0, word: int = 1) -> list[Copy]:
-    frame = network.frame(network.host(member), contribution(member, kind, word), ecn=ecn)
+    frame = network.own_frame(member, contribution(member, kind, word), ecn=ecn)
     return network.send(network.port(member), frame.pack())
 
 
@@ -63,6 +63,7 @@ def test_known_host_gets_its_frames_at_its_port_alone(network: TofinoNetwork) ->
     network.switch.program.tables["forward"].insert(match, "forward_to", {"port": 3})
     frame = UdpFrame(STRANGER, ELSEWHERE, 5000, 80, b"hello").pack()
     assert [(copy.port, copy.frame) for copy in network.send(1, frame)] == [(3, frame)]
+    assert network.send(3, frame) == [], "whoever is behind port 3 has had it already"
 
 
 @pytest.mark.parametrize("length", [14, 20, 33, 34, 41, 42, 65, 66, 100, 321])
@@ -74,13 +75,13 @@ def test_cut_frames_of_others_pass_untouched(network: TofinoNetwork, length: int
 
 @pytest.mark.parametrize("length", [42, 65, 66, 321])
 def test_cut_contribution_is_refused_as_malformed(network: TofinoNetwork, length: int) -> None:
-    frame = network.frame(network.host(MEMBERS[0]), contribution(MEMBERS[0])).pack()
+    frame = network.own_frame(MEMBERS[0], contribution(MEMBERS[0])).pack()
     assert network.send(network.port(MEMBERS[0]), frame[:length]) == []
     assert network.packets() == {"malformed": 1}
 
 
 def test_contribution_with_a_wrong_ipv4_checksum_is_refused(network: TofinoNetwork) -> None:
-    frame = bytearray(network.frame(network.host(MEMBERS[0]), contribution(MEMBERS[0])).pack())
+    frame = bytearray(network.own_frame(MEMBERS[0], contribution(MEMBERS[0])).pack())
     frame[14 + 8] ^= 1  # the TTL
     assert network.send(network.port(MEMBERS[0]), bytes(frame)) == []
     assert network.packets() == {"malformed": 1}
@@ -173,8 +174,8 @@ def test_sum_whose_cell_goes_on_between_the_passes_is_not_sent(network: TofinoNe
     for member in MEMBERS[:-1]:
         contribute(network, member)
     last = MEMBERS[-1]
-    completing = network.frame(network.host(last), contribution(last)).pack()
+    completing = network.own_frame(last, contribution(last)).pack()
     (looping,) = pass_once(network.port(last), completing)
-    newer = network.frame(network.host(last), contribution(last, word=99, round_number=3)).pack()
+    newer = network.own_frame(last, contribution(last, word=99, round_number=3)).pack()
     assert list(pass_once(network.port(last), newer)) == []
     assert list(pass_once(looping.port, looping.frame)) == []

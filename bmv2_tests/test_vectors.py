@@ -39,7 +39,7 @@ def test_packet_is_made_of_the_defaults_of_the_format(write: Write) -> None:
     header = bytes.fromhex("10 00 0001 A0B0C0D0 01 00 0005 00000005 01020304 05060708")
     assert step.datagram == header + struct.pack("!4I", 0xFFFFFFFF, 1, 3, 5)
     assert (step.sender, step.source, step.port) == (Member(1, 1), Member(1, 1), Member(1, 1))
-    assert step.thread == 1, "slots 2 and 3 are the second thread's"
+    assert step.thread == step.source_thread == 1, "slots 2 and 3 are the second thread's"
     assert (step.line, step.text) == (4, "1.1 DATA round=5 slot=2 words=ramp:0xFFFFFFFF:2 -> hold")
     assert not step.hardware_only
 
@@ -48,10 +48,10 @@ def test_every_field_can_be_said(write: Write) -> None:
     step = step_of(
         write,
         "1.0 META round=0xFFFFFFFF cell=0x1234 exponent=200 flags=3 tensor=1 chunk=2 version=15 job=9 key=8 worker=7"
-        " thread=11 source=2.0 -> drop unknown",
+        " thread=11 source=2.0 source_thread=7 -> drop unknown",
     )
     assert step.datagram == bytes.fromhex("F3 03 0009 00000008 07 C8 1234 FFFFFFFF 00000001 00000002")
-    assert (step.source, step.thread) == (Member(2, 0), 11)
+    assert (step.source, step.thread, step.source_thread) == (Member(2, 0), 11, 7)
     assert (step.expectation.verdict, step.expectation.reason) == (Verdict.DROP, "unknown")
 
 
@@ -129,6 +129,7 @@ def test_scenario_knows_its_jobs_members_and_needs(write: Write) -> None:
         ("1.0 DATA round=0x100000000 words=fill:1 -> hold", "larger than 4294967295"),
         ("1.0 META round=1 exponent=256 -> hold", "larger than 255"),
         ("1.0 META round=1 thread=16 -> hold", "larger than 15"),
+        ("1.0 META round=1 source_thread=16 -> hold", "larger than 15"),
         ("1.0 META round=1 bytes=1473 -> drop malformed", "larger than 1472"),
         ("1.0 META round=1 slot=1 cell=3 -> hold", "either slot= or cell="),
         ("1.0 DATA round=1 words=fill:1:2 -> hold", "fill has 1 numbers, not 2"),

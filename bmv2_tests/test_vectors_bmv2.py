@@ -5,14 +5,14 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 
 import pytest
 
 from bench import WORKER_PORT, Bench
 from vectors import Member, Scenario, Step, load_all
 from wiresum.controller import Endpoint, JobEntry
-from wiresum.controller.p4runtime import Host
+from wiresum.controller.p4runtime import Host, admit, count, deliver, desired
 from wiresum.controller.p4runtime.own import DATA_PORT
 
 STRANGER = "10.111.8.8"
@@ -45,6 +45,7 @@ def test_bmv2_answers_as_the_protocol_says(scenario: Scenario, bench: Bench, fre
     hosts = dict(zip(scenario.members, bench.hosts, strict=False))
     with ExitStack() as cleanup:
         for job in scenario.jobs:
+            row = desired.row(scenario.jobs.index(job))
             entry = JobEntry(
                 job=job.number,
                 key=job.key,
@@ -56,25 +57,41 @@ def test_bmv2_answers_as_the_protocol_says(scenario: Scenario, bench: Bench, fre
                 round_first=job.round_first,
                 endpoints=tuple(Endpoint(hosts[member].address, WORKER_PORT) for member in job.members),
             )
-            bench.switch.admit(entry)
-            cleanup.callback(bench.switch.evict, job.number)
+            cleanup.enter_context(admitted(bench, entry, row, [hosts[member] for member in job.members]))
         for step in scenario.steps:
-            play(step, bench, hosts, [job.number for job in scenario.jobs], scenario.where(step))
+            play(step, bench, hosts, [desired.row(index) for index in range(len(scenario.jobs))], scenario.where(step))
 
 
-def play(step: Step, bench: Bench, hosts: dict[Member, Host], jobs: list[int], where: str) -> None:
+@contextmanager
+def admitted(bench: Bench, entry: JobEntry, row: int, hosts: list[Host]) -> Iterator[None]:
+    """As the driver does it, but for its choice of the row, which goes by the job's number: those of the vectors are
+    any of the wire's."""
+    ports = [host.port for host in hosts]
+    entities = [*deliver.entries(entry, hosts), deliver.group(row, ports), *admit.entries(entry, row, ports)]
+    bench.switch.tables.modify("the counters of a job", count.resets(row))
+    bench.switch.tables.insert("a job", entities)
+    try:
+        yield
+    finally:
+        bench.switch.tables.delete("a job", entities)
+
+
+def play(step: Step, bench: Bench, hosts: dict[Member, Host], rows: list[int], where: str) -> None:
     sender = hosts[step.sender]
     source = dataclasses.replace(sender, address=hosts[step.source].address if step.source else STRANGER)
-    frame = bytes(bench.own_frame(source, dst_port=DATA_PORT + step.thread, payload=step.datagram))
-    before = counted(bench, jobs)
+    ports = {"src_port": WORKER_PORT + step.source_thread, "dst_port": DATA_PORT + step.thread}
+    frame = bytes(bench.own_frame(source, **ports, payload=step.datagram))
+    before = counted(bench, rows)
     copies = bench.copies([(hosts[step.port].port, frame)])
-    assert counted(bench, jobs) - before == {step.expectation.reason: 1}, where
+    assert counted(bench, rows) - before == {step.expectation.reason: 1}, where
     got = sorted((copy.port, copy.address, copy.thread, copy.datagram.hex(" ", 4)) for copy in copies)
     receivers = [hosts[member] for member in step.expectation.receivers]
     datagram = step.expectation.datagram.hex(" ", 4)
     assert got == sorted((host.port, host.address, step.thread, datagram) for host in receivers), where
 
 
-def counted(bench: Bench, jobs: list[int]) -> Counter[str]:
-    counters = [bench.switch.stray(), *(bench.switch.counters(job) for job in jobs)]
+def counted(bench: Bench, rows: list[int]) -> Counter[str]:
+    counters = [
+        count.decode(bench.switch.tables.read("counters", count.reads(row))) for row in (count.ROW_STRAY, *rows)
+    ]
     return sum((Counter(one.packets) for one in counters), Counter())

@@ -1,4 +1,5 @@
-"""The test vectors against the real software switch, over loopback UDP.
+"""The test vectors against the real software switch, over loopback UDP: once with its jobs installed as the join
+service does it, and once over P4Runtime.
 
 Each worker has an address and sockets of its own. After each packet the switch's own counters say that it has dealt
 with it and how many datagrams it sent for it, so that "nothing comes out" needs no waiting.
@@ -6,18 +7,23 @@ with it and how many datagrams it sent for it, so that "nothing comes out" needs
 
 from __future__ import annotations
 
+import dataclasses
 import socket
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing, contextmanager
 
 import pytest
 
 from vectors import Job, Member, Scenario, Step, load_all
 from wiresum.controller import Endpoint, JobEntry
+from wiresum.controller.p4runtime import Host, P4RuntimeSwitch, Target, admit, count, deliver, desired, device_config
+from wiresum.switch.p4runtime import P4RuntimeServer
 from wiresum.switch.software_switch import SoftwareSwitch, SwitchStats
 
 STRANGER = "127.0.1.1"
+SLOTS = 4096
 PATIENCE_S = 10.0
 """How long a step waits before it fails; none passes by waiting so long."""
 BIND_TRIES_MAX = 50
@@ -32,7 +38,8 @@ def switch() -> Iterator[SoftwareSwitch]:
 
 
 class Workers:
-    """The sockets of a scenario's workers, one for each thread, and one of a stranger."""
+    """The sockets of a scenario's workers, one for each thread and more where steps send from more ports, and one of a
+    stranger."""
 
     def __init__(self, scenario: Scenario, cleanup: ExitStack) -> None:
         self._cleanup = cleanup
@@ -41,7 +48,8 @@ class Workers:
         addresses = {member: f"127.0.2.{index + 1}" for index, member in enumerate(scenario.members)}
         for job in scenario.jobs:
             for member in job.members:
-                self._sockets[member] = self._bind_block(addresses[member], job.threads)
+                used = [step.source_thread + 1 for step in scenario.steps if step.source == member]
+                self._sockets[member] = self._bind_block(addresses[member], max(job.threads, *used, 1))
 
     def _bind_block(self, address: str, count: int) -> list[socket.socket]:
         """Sockets on `count` consecutive ports."""
@@ -72,8 +80,7 @@ class Workers:
         return Endpoint(*self._sockets[member][0].getsockname())
 
     def send(self, step: Step, switch: Endpoint) -> None:
-        sockets = [self._stranger] if step.source is None else self._sockets[step.source]
-        sender = sockets[step.thread] if step.thread < len(sockets) else sockets[0]
+        sender = self._stranger if step.source is None else self._sockets[step.source][step.source_thread]
         sender.sendto(step.datagram, (switch.address, switch.port + step.thread))
 
     def receive(self, member: Member, thread: int) -> tuple[bytes, tuple[str, int]]:
@@ -117,6 +124,76 @@ def play(step: Step, switch: SoftwareSwitch, workers: Workers, where: str) -> No
         datagram, source = workers.receive(receiver, step.thread)
         assert datagram.hex(" ", 4) == expected.datagram.hex(" ", 4), f"{where}: to {receiver}"
         assert source == (switch.endpoint.address, switch.endpoint.port + step.thread), f"{where}: to {receiver}"
+
+
+class Programmed:
+    """A software switch with a P4Runtime server, and the controller's side of that. Cells keep what they hold, as in
+    hardware, so each scenario gets slots that nobody has used since the program was loaded."""
+
+    DEVICE = 3
+
+    def __init__(self, cleanup: ExitStack) -> None:
+        self.switch = cleanup.enter_context(closing(SoftwareSwitch(port=0, threads=2, slots=SLOTS, lanes_max=64)))
+        server = P4RuntimeServer(self.switch, self.DEVICE)
+        cleanup.callback(server.stop)
+        target = Target(
+            name="soft",
+            kind="software",
+            p4runtime=f"127.0.0.1:{server.start('127.0.0.1:0')}",
+            device=self.DEVICE,
+            pipeline=device_config.software(lanes=64, slots=SLOTS),
+            address="127.0.0.1",
+            port=self.switch.endpoint.port,
+        )
+        self.driver = cleanup.enter_context(closing(P4RuntimeSwitch(target, election_id=2)))
+        self.driver.wait_ready()
+        self.driver.reconcile([])
+        self._slots_used = 0
+
+    @contextmanager
+    def installed(self, entries: list[JobEntry]) -> Iterator[None]:
+        """As the driver does it, but for its choice of the row, which goes by the job's number: those of the vectors
+        are any of the wire's."""
+        offset = self._slots_used
+        self._slots_used += max(entry.slot_base + entry.slots for entry in entries)
+        assert self._slots_used <= SLOTS, "the vectors have grown: give the switch more slots"
+        entities = []
+        for index, entry in enumerate(entries):
+            row = desired.row(index)
+            hosts = [Host("", endpoint.address, "00:00:00:00:00:00", 1) for endpoint in entry.endpoints]
+            ports = [host.port for host in hosts]
+            moved = dataclasses.replace(entry, slot_base=offset + entry.slot_base)
+            entities += [*deliver.entries(entry, hosts), deliver.group(row, ports), *admit.entries(moved, row, ports)]
+        self.driver.tables.insert("jobs", entities)
+        try:
+            yield
+        finally:
+            self.driver.tables.delete("jobs", entities)
+
+    def counted(self, jobs: int) -> Counter[str]:
+        """By reason, over the rows of so many jobs and of none, which start again at zero."""
+        rows = [count.ROW_STRAY, *(desired.row(index) for index in range(jobs))]
+        read = [count.decode(self.driver.tables.read("counters", count.reads(row))) for row in rows]
+        for row in rows:
+            self.driver.tables.modify("counters", count.resets(row))
+        return +sum((Counter(dict(counters.packets)) for counters in read), Counter())
+
+
+@pytest.fixture(scope="module")
+def programmed() -> Iterator[Programmed]:
+    with ExitStack() as cleanup:
+        yield Programmed(cleanup)
+
+
+@pytest.mark.parametrize("scenario", load_all(), ids=lambda scenario: str(scenario.name))
+def test_over_p4runtime_it_answers_the_same(scenario: Scenario, programmed: Programmed) -> None:
+    with ExitStack() as cleanup:
+        workers = Workers(scenario, cleanup)
+        cleanup.enter_context(programmed.installed([entry_of(job, workers) for job in scenario.jobs]))
+        played = [step for step in scenario.steps if not step.hardware_only]
+        for step in played:
+            play(step, programmed.switch, workers, scenario.where(step))
+        assert programmed.counted(len(scenario.jobs)) == Counter(step.expectation.reason for step in played)
 
 
 @pytest.mark.parametrize("scenario", load_all(), ids=lambda scenario: str(scenario.name))

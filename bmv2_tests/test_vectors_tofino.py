@@ -19,7 +19,9 @@ def play(step: Step, network: TofinoNetwork, where: str) -> None:
     expected = step.expectation
     before = network.packets()
     sender = STRANGER if step.source is None else network.host(step.source)
-    copies = network.send(network.port(step.port), network.frame(sender, step.datagram, thread=step.thread).pack())
+    source_port = network.base_port(step.source or step.sender) + step.source_thread
+    frame = network.frame(sender, source_port, step.datagram, thread=step.thread)
+    copies = network.send(network.port(step.port), frame.pack())
     assert network.packets() - before == {expected.reason: 1}, where
     received: dict[Member, bytes] = {}
     for copy in copies:

@@ -43,7 +43,7 @@ class TofinoNetwork:
         return Host(bytes.fromhex("02000000") + number.to_bytes(2, "big"), IPv4Address("10.1.0.0") + number)
 
     def base_port(self, member: Member) -> int:
-        """Of a worker's UDP ports, one for each thread."""
+        """Of a worker's UDP ports, one for each thread, which it sends from and listens at."""
         return 20000 + 16 * self._members[member]
 
     def admit(self, job: Job) -> None:
@@ -58,6 +58,7 @@ class TofinoNetwork:
                 match = {
                     "ingress_port": self.port(member),
                     "source": int(self.host(member).address),
+                    "source_port": self.base_port(member) + thread,
                     "thread": thread,
                     "job": job.number,
                     "key": job.key,
@@ -84,11 +85,13 @@ class TofinoNetwork:
                 port=self.base_port(member),
             )
 
-    def frame(
-        self, sender: Host, datagram: bytes, *, thread: int = 0, source_port: int = 4000, ecn: int = 0
-    ) -> UdpFrame:
+    def frame(self, sender: Host, source_port: int, datagram: bytes, *, thread: int = 0, ecn: int = 0) -> UdpFrame:
         """A datagram to the switch."""
         return UdpFrame(sender, SWITCH, source_port, SWITCH_PORT + thread, datagram, ecn=ecn)
+
+    def own_frame(self, member: Member, datagram: bytes, *, ecn: int = 0) -> UdpFrame:
+        """As the first thread of this worker sends it."""
+        return self.frame(self.host(member), self.base_port(member), datagram, ecn=ecn)
 
     def send(self, port: int, frame: bytes) -> list[Copy]:
         return self.switch.receive(port, frame)

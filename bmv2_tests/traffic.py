@@ -21,6 +21,8 @@ LATE_MAX = 24
 HISTORY = 64
 """How long ago a duplicate's first copy may have been sent."""
 ROUND_JUMP_MAX = 1 << 20
+WRONG_PORTS = (-1, 1, 2, 8)
+"""Of a worker with threads the ports of others among them, too."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,8 @@ class Sending:
     """Index of the worker whose address it carries."""
     thread: int
     datagram: bytes
+    port: int = 0
+    """How far the port that it carries is from the one that this worker sends from to this thread."""
 
 
 @dataclass
@@ -128,8 +132,8 @@ class Traffic:
         entry, state = self._jobs[index], self._slots[index][slot]
         worker = self._random.randrange(entry.workers)
         packet = self._packet(index, worker, slot, state.round, DATA, state.tensor)
-        source, thread = worker, self._owner(index, slot)
-        match self._random.randrange(6):
+        source, thread, port = worker, self._owner(index, slot), 0
+        match self._random.randrange(7):
             case 0:
                 packet = packet._replace(job=self._random.choice((0, packet.job ^ 1, 0xFFFF)))
             case 1:
@@ -140,9 +144,11 @@ class Traffic:
                 source = self._random.randrange(entry.workers)
             case 4:
                 thread = self._random.randrange(16)
+            case 5:
+                port = self._random.choice(WRONG_PORTS)
             case _:
                 packet = packet._replace(cell=self._random.choice((2 * entry.slots, 0xFFFF, packet.cell ^ 1)))
-        return Sending(index, source, thread, packet.to_bytes())
+        return Sending(index, source, thread, packet.to_bytes(), port)
 
     def _contribution_like(self) -> Sending:
         index, slot = self._place()

@@ -114,6 +114,8 @@ class Step:
     """Behind whose ingress port it arrives."""
     thread: int
     """It goes to the switch's base port plus this."""
+    source_thread: int
+    """It carries the source's base port plus this; a stranger has its sender's."""
     datagram: bytes
     """The UDP payload."""
     expectation: Expectation
@@ -366,9 +368,12 @@ class _StepParser:
             thread = _owner(job, header.cell // 2)
         source, port = self._origin(sender, fields)
         thread = fields.number("thread", 4, thread)
+        source_thread = fields.number("source_thread", 4, thread)
         fields.end()
         expectation = self._expectation(outcome, sender, header)
-        return Step(self._line.number, self._line.text, sender, source, port, thread, datagram, expectation)
+        return Step(
+            self._line.number, self._line.text, sender, source, port, thread, source_thread, datagram, expectation
+        )
 
     def _member(self, text: str, what: str) -> Member:
         match = _MEMBER.fullmatch(text)

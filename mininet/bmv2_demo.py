@@ -97,6 +97,7 @@ def over_bmv2(options: argparse.Namespace, cleanup: ExitStack) -> tuple[Run, dic
     star.lose_downstream(options.loss)
     variables = {
         "WIRESUM_SWITCH": control,
+        "WIRESUM_INSECURE": "1",
         "MASTER_ADDR": star.workers[0].address,
         "MASTER_PORT": str(STORE_PORT),
         "GLOO_SOCKET_IFNAME": STAR_DEVICE,

@@ -117,7 +117,8 @@ class Wiresum(System):
     def _start_all(self, cohort: Cohort, site: Site) -> None:
         control = f"{site.switch.management_address}:{CONTROL_PORT}"
         command = [sys.executable, "-m", "wiresum.cli", "switch", "--bind", site.switch.address, "--control", control]
-        command += ["--mtu", str(site.mtu)]
+        # The bridge copies what is for everybody, as an Ethernet switch does.
+        command += ["--insecure", "--mtu", str(site.mtu), "--multicast", "239.192.0.0"]
         switch = _logged(site.switch, command, {}, cohort.log("switch"))
         cohort.adopt(switch)
         cohort.switch_pid = switch.pid
@@ -127,6 +128,7 @@ class Wiresum(System):
             WIRESUM_PORT,
             lambda worker: {
                 "WIRESUM_SWITCH": control,
+                "WIRESUM_INSECURE": "1",
                 "WIRESUM_ADDRESS": worker.address,
                 "GLOO_SOCKET_IFNAME": site.management_device,
             },

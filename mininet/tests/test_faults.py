@@ -32,12 +32,14 @@ LINKS = {
 def test_every_element_is_right_over_bad_links(link: Link) -> None:
     with Star(WORKERS, link) as star:
         control = f"{star.switch.management_address}:{CONTROL_PORT}"
-        switch = [sys.executable, "-m", "wiresum.cli", "switch", "--bind", star.switch.address, "--control", control]
+        switch = [sys.executable, "-m", "wiresum.cli", "switch", "--bind", star.switch.address]
+        switch += ["--control", control, "--insecure"]
+        environment = {**os.environ, "WIRESUM_SWITCH": control, "WIRESUM_INSECURE": "1"}
         star.switch.popen(switch, stdout=subprocess.DEVNULL)
         workers = [
             host.popen(
                 [sys.executable, str(PROGRAM), str(rank), str(WORKERS)],
-                environment={**os.environ, "WIRESUM_SWITCH": control, "WIRESUM_ADDRESS": host.address},
+                environment={**environment, "WIRESUM_ADDRESS": host.address},
                 stdout=subprocess.PIPE,
             )
             for rank, host in enumerate(star.workers)

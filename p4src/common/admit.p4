@@ -22,6 +22,7 @@ control Admit(in headers_t hdr, inout metadata_t meta) {
         key = {
             meta.ingress_port : exact @name("ingress_port");
             hdr.ipv4.src : exact @name("source");
+            hdr.udp.src_port : exact @name("source_port");
             hdr.udp.dst_port[3:0] : exact @name("thread");
             hdr.wiresum.job : exact @name("job");
             hdr.wiresum.key : exact @name("key");

@@ -32,7 +32,7 @@ header carry_h {
     group_t group;
 }
 
-// How a flooded frame begins. The egress parser must take 65 bytes of each packet, the architecture's own included, and
+// How a frame of others begins. The egress parser must take 65 bytes of each packet, the architecture's own included, and
 // no Ethernet frame is shorter than this and `carry` together.
 header leading_h {
     bit<240> bytes;

@@ -104,8 +104,8 @@ control Leave(inout headers_t hdr, in metadata_t meta, in pass_t pass, in ingres
     }
 
     action forward() {
+        carry();
         for_tm.ucast_egress_port = meta.forward_port;
-        for_tm.bypass_egress = 1;
     }
 
     @hidden
@@ -231,7 +231,7 @@ control Egress(inout headers_t hdr, inout metadata_t meta, in egress_intrinsic_m
             result.apply(hdr, meta);
             deliver.apply(hdr, meta);
         } else if (intrinsic.egress_port == hdr.carry.ingress_port) {
-            meta.lost = 1;  // a flood does not return to where it came from
+            meta.lost = 1;  // whoever is behind this port has had it already
         }
         if (meta.lost == 1) {
             for_deparser.drop_ctl = 1;

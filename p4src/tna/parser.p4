@@ -109,7 +109,7 @@ control IngressDeparser(packet_out packet, inout headers_t hdr, in ingress_metad
     }
 }
 
-// What comes here is a flooded packet, which passes untouched, or a RESULT, whose words pass untouched.
+// What comes here is a packet of others, which passes untouched, or a RESULT, whose words pass untouched.
 parser EgressParser(packet_in packet, out headers_t hdr, out metadata_t meta,
                     out egress_intrinsic_metadata_t intrinsic) {
     state start {
@@ -117,12 +117,12 @@ parser EgressParser(packet_in packet, out headers_t hdr, out metadata_t meta,
         packet.extract(intrinsic);
         packet.extract(hdr.carry);
         transition select(hdr.carry.fate) {
-            FATE_PASS : flooded;
+            FATE_PASS : of_others;
             default : result;
         }
     }
 
-    state flooded {
+    state of_others {
         packet.extract(hdr.leading);
         transition accept;
     }

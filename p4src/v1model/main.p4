@@ -95,8 +95,8 @@ control SwitchEgress(inout headers_t hdr, inout metadata_t meta, inout standard_
             random(meta.dice, 0, 0xFFFF);
             lose.apply(hdr, standard.egress_port, meta);
             deliver.apply(hdr, meta);
-        } else if (meta.flooded == 1 && standard.egress_port == standard.ingress_port) {
-            meta.lost = 1;  // a flood does not return to where it came from
+        } else if (meta.fate == FATE_PASS && standard.egress_port == standard.ingress_port) {
+            meta.lost = 1;  // whoever is behind this port has had it already
         }
         if (meta.lost == 1) {
             mark_to_drop(standard);

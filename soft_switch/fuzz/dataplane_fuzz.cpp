@@ -35,7 +35,9 @@ void require(bool holds) {
   if (!holds) std::abort();
 }
 
-std::uint32_t address_of(std::uint32_t worker) { return 0x0A000001 + worker; }
+// Two workers share a host: only their ports tell them apart.
+std::uint32_t address_of(std::uint32_t worker) { return 0x0A000001 + worker / 2; }
+std::uint16_t base_port_of(std::uint32_t worker) { return static_cast<std::uint16_t>(9000 + 2 * worker); }
 
 Fate fate_of(const Outcome& outcome) {
   switch (outcome.reason) {
@@ -62,13 +64,17 @@ bool should_send(Fate fate) { return fate == Fate::kMulticast || fate == Fate::k
 
 class Bench {
  public:
-  explicit Bench(FuzzedDataProvider& script) : script_(script), plane_(kSizes, frames_.data(), kStride) {}
+  explicit Bench(FuzzedDataProvider& script)
+      : script_(script), plane_(kSizes, frames_.data(), kStride), entry_by_entry_(script.ConsumeBool()) {}
 
   void play() {
     for (int step = 0; step < kStepsMax && script_.remaining_bytes() > 0; ++step) {
       const int choice = script_.ConsumeIntegralInRange(0, 31);
       if (choice == 0) {
-        admit();
+        entry_by_entry_ ? configure() : admit();
+      } else if (choice == 2 && script_.ConsumeIntegralInRange(0, 15) == 0) {
+        plane_.reset();
+        model_.reset();
       } else if (choice == 1) {
         evict();
       } else {
@@ -89,26 +95,71 @@ class Bench {
     entry.slot_base = script_.ConsumeIntegralInRange<std::uint32_t>(0, kSizes.slots);
     entry.slots = script_.ConsumeIntegralInRange<std::uint32_t>(0, kSizes.slots + 1);
     entry.round_first = script_.PickValueInArray<std::uint32_t>({0, 1, 2, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFE});
-    std::vector<std::uint32_t> addresses;
+    std::vector<std::pair<std::uint32_t, std::uint32_t>> sources;
     for (std::uint32_t worker = 0; worker < entry.workers && worker < wire::kWorkersMax; ++worker) {
-      entry.endpoints[worker] = {address_of(worker), 9000};
-      addresses.push_back(address_of(worker));
+      entry.endpoints[worker] = {address_of(worker), base_port_of(worker)};
+      sources.emplace_back(address_of(worker), base_port_of(worker));
     }
     const bool admitted = plane_.admit(entry);
     require(admitted == makes_sense(entry));
     if (!admitted) return;
     counted_[entry.job] = 0;
-    model_.admit(entry.job, {entry.key, entry.workers, entry.threads, entry.lanes, entry.slot_base, entry.slots,
-                             entry.round_first, addresses});
+    dataplane::model::Job job{entry.key,       entry.workers, entry.threads,     entry.lanes,
+                              entry.slot_base, entry.slots,   entry.round_first, sources};
+    for (std::uint32_t thread = 0; thread < entry.threads; ++thread) {
+      for (std::uint32_t worker = 0; worker < entry.workers; ++worker) job.contributors.insert({thread, worker});
+    }
+    model_.admit(entry.job, job);
   }
 
-  bool makes_sense(const JobEntry& entry) const {
+  /// As the tables of a P4 switch would: all jobs of one length, and entries that come one by one.
+  void configure() {
+    JobEntry entry;
+    entry.job = script_.ConsumeIntegralInRange<std::uint16_t>(0, kSizes.jobs_max);
+    entry.key = script_.ConsumeIntegralInRange<std::uint32_t>(0, 3);
+    entry.workers = script_.ConsumeIntegralInRange<std::uint8_t>(0, 4);
+    entry.threads = script_.ConsumeIntegralInRange<std::uint8_t>(0, 2);
+    entry.lanes = kSizes.lanes_max;
+    entry.slot_base = script_.ConsumeIntegralInRange<std::uint32_t>(0, kSizes.slots);
+    entry.slots = script_.ConsumeIntegralInRange<std::uint32_t>(0, kSizes.slots);
+    dataplane::Admission admission;
+    std::vector<std::pair<std::uint32_t, std::uint32_t>> sources;
+    for (std::uint32_t worker = 0; worker < entry.workers; ++worker) {
+      const auto port = script_.PickValueInArray<std::uint16_t>({base_port_of(worker), base_port_of(worker), 0, 65535});
+      entry.endpoints[worker] = {address_of(worker), base_port_of(worker)};
+      admission.sources[worker] = {address_of(worker), port};
+      sources.emplace_back(address_of(worker), port);
+    }
+    dataplane::model::Job job{entry.key, entry.workers, entry.threads, entry.lanes, entry.slot_base, entry.slots,
+                              1,         sources};
+    for (std::uint32_t thread = 0; thread < entry.threads; ++thread) {
+      for (std::uint32_t worker = 0; worker < entry.workers; ++worker) {
+        if (script_.ConsumeIntegralInRange(0, 7) == 0) continue;
+        admission.contributors[thread] |= 1u << worker;
+        job.contributors.insert({thread, worker});
+      }
+    }
+    const auto before = model_.jobs.find(entry.job);
+    const bool keeps_lease =
+        before == model_.jobs.end() || (before->second.slot_base == entry.slot_base &&
+                                        before->second.slots == entry.slots && before->second.threads == entry.threads);
+    const bool configured = plane_.configure(entry, admission);
+    require(configured == (keeps_lease && is_possible(entry)));
+    if (!configured) return;
+    if (before == model_.jobs.end()) counted_[entry.job] = 0;
+    model_.configure(entry.job, job);
+  }
+
+  bool makes_sense(const JobEntry& entry) const { return is_possible(entry) && !model_.jobs.contains(entry.job); }
+
+  bool is_possible(const JobEntry& entry) const {
     const auto power_of_two = [](std::uint32_t n) { return n == 1 || n == 2 || n == 4 || n == 8; };
-    if (entry.job >= kSizes.jobs_max || model_.jobs.contains(entry.job)) return false;
+    if (entry.job >= kSizes.jobs_max) return false;
     if (entry.workers < 1 || entry.workers > 32 || entry.lanes < 1 || entry.lanes > kSizes.lanes_max) return false;
     if (!power_of_two(entry.threads) || !power_of_two(entry.slots) || entry.threads > entry.slots) return false;
     if (entry.slot_base + entry.slots > kSizes.slots) return false;
     for (const auto& [number, job] : model_.jobs) {
+      if (number == entry.job) continue;
       for (std::uint32_t slot = 0; slot < job.slots; ++slot) {
         const std::uint32_t taken = job.slot_base + slot;
         if (taken >= entry.slot_base && taken < entry.slot_base + entry.slots) return false;
@@ -137,7 +188,7 @@ class Bench {
       lanes = job->second.lanes;
       thread_ = static_cast<std::uint8_t>(slot / (job->second.slots / job->second.threads));
     }
-    source_ = address_of(header.worker);
+    source_ = {address_of(header.worker), static_cast<std::uint16_t>(base_port_of(header.worker) + thread_)};
     header.kind =
         script_.PickValueInArray({wire::Kind::kData, wire::Kind::kData, wire::Kind::kEmpty, wire::Kind::kMeta});
     header.exponent = script_.ConsumeIntegral<std::uint8_t>();
@@ -163,12 +214,16 @@ class Bench {
         bytes.resize(script_.ConsumeIntegralInRange<std::size_t>(0, 64));
         break;
       case 2:
-        source_ = script_.ConsumeIntegral<std::uint32_t>();
+        source_.address = script_.ConsumeIntegral<std::uint32_t>();
         break;
       case 3:
         thread_ = script_.ConsumeIntegral<std::uint8_t>();
         break;
       case 4:
+        source_.port = script_.PickValueInArray<std::uint16_t>(
+            {0, 1, static_cast<std::uint16_t>(source_.port - 1), static_cast<std::uint16_t>(source_.port + 1), 65535});
+        break;
+      case 5:
         bytes = script_.ConsumeBytes<std::uint8_t>(64);
         break;
       default:
@@ -180,8 +235,8 @@ class Bench {
     const std::span<const std::byte> datagram = std::as_bytes(std::span(bytes));
     const std::uint32_t touched = plane_.frame_touched(datagram);
     const auto frames_before = frames_;
-    const Outcome outcome = plane_.handle({source_, 1234}, thread_, datagram);
-    const Answer answer = model_.handle(source_, thread_, bytes);
+    const Outcome outcome = plane_.handle(source_, thread_, datagram);
+    const Answer answer = model_.handle(source_.address, source_.port, thread_, bytes);
     require(fate_of(outcome) == answer.fate);
     require((outcome.verdict == Verdict::kMulticast) == (answer.fate == Fate::kMulticast));
     require((outcome.verdict == Verdict::kResend) == (answer.fate == Fate::kResent));
@@ -221,7 +276,8 @@ class Bench {
   std::array<std::byte, kFrames * kStride> frames_{};
   Dataplane plane_;
   dataplane::model::Switch model_;
-  std::uint32_t source_ = 0;
+  const bool entry_by_entry_;
+  wire::Endpoint source_;
   std::uint8_t thread_ = 0;
   std::uint64_t sent_ = 0;
   std::array<std::uint64_t, kSizes.jobs_max> counted_{};

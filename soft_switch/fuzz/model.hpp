@@ -16,15 +16,19 @@ using Bytes = std::vector<std::uint8_t>;
 
 struct Job {
   std::uint32_t key, workers, threads, lanes, slot_base, slots, round_first;
-  std::vector<std::uint32_t> addresses;
+  std::vector<std::pair<std::uint32_t, std::uint32_t>> sources;  // address and base port, by worker
+  // Who may contribute, by thread and worker; for a job that is admitted as a whole, everybody.
+  std::set<std::pair<std::uint32_t, std::uint32_t>> contributors = {};
 };
 
+// Tensor 0 at first: as if somebody had been there, since packets of round 0, or of the round before a job's first,
+// which no worker sends, count as well.
 struct Cell {
   std::uint32_t round = 0;
   std::set<std::uint32_t> workers;  // whose contribution is in
   std::vector<Bytes> payloads;      // that make up the sum
   std::uint32_t exponent = 0;
-  std::vector<std::uint32_t> tensors;  // named by packets of this round, admitted or duplicate
+  std::vector<std::uint32_t> tensors{0};  // named by packets of this round, admitted or duplicate
 };
 
 /// What became of a packet, in words that both sides can be compared in.
@@ -39,18 +43,25 @@ class Switch {
  public:
   std::map<std::uint32_t, Job> jobs;
 
+  /// Cells stay as they are.
+  void configure(std::uint32_t number, const Job& job) { jobs[number] = job; }
+
+  void reset() {
+    jobs.clear();
+    cells_.clear();
+  }
+
   void admit(std::uint32_t number, const Job& job) {
     jobs[number] = job;
     for (std::uint32_t slot = job.slot_base; slot < job.slot_base + job.slots; ++slot) {
       for (std::uint32_t parity = 0; parity < 2; ++parity) {
         const std::uint32_t first = job.round_first % 2 == parity ? job.round_first : job.round_first + 1;
-        // Tensor 0: as if somebody had been there, since packets of this round, which no worker sends, count as well.
-        cells_[{slot, parity}] = Cell{.round = first - 2, .workers = {}, .payloads = {}, .tensors = {0}};
+        cells_[{slot, parity}] = Cell{.round = first - 2, .workers = {}, .payloads = {}};
       }
     }
   }
 
-  Answer handle(std::uint32_t source, std::uint32_t thread, const Bytes& packet) {
+  Answer handle(std::uint32_t source, std::uint32_t port, std::uint32_t thread, const Bytes& packet) {
     constexpr std::size_t kHeader = 24;
     if (packet.size() < kHeader || packet[0] / 16 != 1) return {Fate::kMalformed, {}};
     const std::uint32_t kind = packet[0] % 16;
@@ -62,10 +73,10 @@ class Switch {
     const auto found = jobs.find(number(packet, 2, 2));
     if (found == jobs.end()) return {Fate::kUnknown, {}};
     const Job& job = found->second;
-    if (number(packet, 4, 4) != job.key || worker >= job.workers || job.addresses[worker] != source) {
-      return {Fate::kUnknown, {}};
-    }
-    if (thread >= job.threads) return {Fate::kUnknown, {}};
+    if (number(packet, 4, 4) != job.key || worker >= job.workers) return {Fate::kUnknown, {}};
+    const auto [address, base_port] = job.sources[worker];
+    if (source != address || port != base_port + thread) return {Fate::kUnknown, {}};
+    if (!job.contributors.contains({thread, worker})) return {Fate::kUnknown, {}};
     const std::uint32_t round = number(packet, 12, 4);
     const std::uint32_t local_cell = number(packet, 10, 2);
     if (kind == 0 && payload.size() != 4 * job.lanes) return {Fate::kMalformed, {}};
@@ -83,7 +94,8 @@ class Switch {
     const bool first_data = kind == 0 && cell.payloads.empty();
     if (first_data || (kind == 0 && !again)) cell.payloads.push_back(payload);
     cell.workers.insert(worker);
-    if (cell.workers.size() < job.workers) return {again ? Fate::kDuplicate : Fate::kHeld, {}};
+    const auto ours = std::count_if(cell.workers.begin(), cell.workers.end(), [&](auto w) { return w < job.workers; });
+    if (ours < static_cast<std::ptrdiff_t>(job.workers)) return {again ? Fate::kDuplicate : Fate::kHeld, {}};
     return {again ? Fate::kResent : Fate::kMulticast, result(job, cell, packet)};
   }
 

@@ -9,8 +9,8 @@
 // gets its own tags into the header, a newer round overwrites the lanes. So the data plane is asked first which frame a
 // datagram may touch; if it is in the batch, the batch leaves at once.
 //
-// Control requests (admit, evict, counters) are run by this thread itself, between bursts. That keeps locks away from
-// the data path: all it looks at is one atomic flag.
+// Control requests (admit, evict, counters, packets of the controller) are run by this thread itself, between bursts.
+// That keeps locks away from the data path: all it looks at is one atomic flag.
 //
 // With nothing to do the thread polls for the spin budget and then sleeps in the transport, or, under a steady stream
 // of single datagrams, for a fixed moment (transport/moderation.hpp). The flag is looked at after the last receive()
@@ -18,6 +18,7 @@
 // sleep to end.
 #include "data_thread.hpp"
 
+#include <algorithm>
 #include <array>
 #include <ctime>
 #include <span>
@@ -144,6 +145,14 @@ void DataThread::serve_burst(std::size_t count) noexcept {
   flush();
 }
 
+void DataThread::inject(const InjectedPacket& packet) noexcept {
+  const auto port = std::find(job_threads_.begin(), job_threads_.end(), packet.thread) - job_threads_.begin();
+  const dataplane::Outcome outcome =
+      plane_.handle(packet.source, packet.thread, packet.datagram, dataplane::Origin::kController);
+  if (outcome.verdict == dataplane::Verdict::kMulticast) queue(outcome, static_cast<std::uint8_t>(port));
+  flush();
+}
+
 void DataThread::queue(const dataplane::Outcome& outcome, std::uint8_t port) noexcept {
   const std::uint8_t receiver = outcome.verdict == dataplane::Verdict::kMulticast ? kEveryone : outcome.worker;
   const bool fits = batch_.job == outcome.job && batch_.port == port && batch_.receiver == receiver;
@@ -162,14 +171,22 @@ void DataThread::queue(const dataplane::Outcome& outcome, std::uint8_t port) noe
 void DataThread::flush() noexcept {
   if (batch_.frames.empty()) return;
   const dataplane::JobEntry& job = *plane_.find(batch_.job);  // jobs go between bursts, when no batch is open
+  const std::uint32_t everyone = plane_.receivers(batch_.job);
   std::array<wire::Endpoint, wire::kWorkersMax> receivers{};
   std::size_t count = 0;
-  for (std::uint8_t worker = 0; worker < job.workers; ++worker) {
-    if (batch_.receiver != kEveryone && batch_.receiver != worker) continue;
-    const wire::Endpoint base = job.endpoints[worker];
+  const auto add = [&](wire::Endpoint base) {
     receivers[count++] = {base.address, static_cast<std::uint16_t>(base.port + job_threads_[batch_.port])};
+  };
+  if (batch_.receiver == kEveryone && job.results_group.port != 0) {
+    add(job.results_group);
+  } else {
+    for (std::uint8_t worker = 0; worker < job.workers; ++worker) {
+      const wire::Endpoint base = job.endpoints[worker];
+      const bool wanted = batch_.receiver == kEveryone ? (everyone >> worker & 1u) != 0 : batch_.receiver == worker;
+      if (wanted && base.port != 0) add(base);
+    }
   }
-  transport_.send(batch_.frames, std::span(receivers).first(count), batch_.port);
+  if (count != 0) transport_.send(batch_.frames, std::span(receivers).first(count), batch_.port);
   batch_.frames.clear();
   ++batch_number_;
 }

@@ -27,11 +27,16 @@
 // trigger's kind decides about the payload too: META gets none, every other kind the words, which are zeros while the
 // round has seen no DATA. So the words of an earlier round never leave.
 //
+// Two ways in. admit() installs a job as a whole, and makes its cells older than anything that it will send: so does
+// the join service of the same process. configure() takes what the tables of a P4 switch say, who may contribute
+// through which thread and who is told, and leaves the cells alone, as hardware leaves its registers: the controller
+// sees to it that a job's first round is newer than all that its cells have seen.
+//
 // Refusals, in the order of the tests:
 //   kMalformed   not this protocol, or a kind that no worker may send; after admission also a length that is not the
 //                job's, or a cell whose parity is not its round's
-//   kUnknown     job, key, worker index, thread and source address do not belong together: a stranger, or a job that
-//                has ended
+//   kUnknown     job, key, worker index, thread, source address and source port do not belong together: a stranger, a
+//                process beside the worker, which does not have its sockets, or a job that has ended
 //   kOutOfLease  a slot beyond the lease, or one of another of the job's threads (two would then race for a cell)
 //   kStale       an older round: its result is out, and everybody has it
 //   kDuplicate   this worker is counted already and the sum is not complete: the RESULT will come by itself
@@ -61,6 +66,25 @@ std::uint32_t bit_of(std::uint8_t worker) noexcept { return std::uint32_t{1} << 
 
 std::size_t payload_bytes(wire::Kind kind, std::uint16_t lanes) noexcept {
   return kind == wire::Kind::kData ? lanes * wire::kWordBytes : 0;
+}
+
+std::uint32_t full_bitmap(std::uint8_t workers) noexcept {
+  return workers == wire::kWorkersMax ? UINT32_MAX : bit_of(workers) - 1;
+}
+
+/// Of a job that is admitted as a whole: all its workers, through all its threads, from where their RESULTs go.
+Admission admission_of(const JobEntry& entry) noexcept {
+  Admission admission;
+  admission.receivers = full_bitmap(entry.workers);
+  std::fill_n(admission.contributors.begin(), entry.threads, admission.receivers);
+  for (std::uint8_t worker = 0; worker < entry.workers; ++worker) {
+    admission.sources[worker] = entry.endpoints[worker];
+  }
+  return admission;
+}
+
+bool has_ports(wire::Endpoint endpoint, std::uint8_t threads) noexcept {
+  return endpoint.address != 0 && endpoint.port != 0 && endpoint.port + threads - 1u <= UINT16_MAX;
 }
 
 /// `thread` is one of the job's, so a slot of it lies within the lease.
@@ -93,12 +117,8 @@ Dataplane::Dataplane(const Sizes& sizes, std::byte* frames, std::size_t frame_st
 
 bool Dataplane::admit(const JobEntry& entry) noexcept {
   if (objection(entry) != nullptr) return false;
-  Job& job = jobs_[entry.job];
-  job.entry = entry;
-  job.counters = JobCounters{};
-  job.full = entry.workers == wire::kWorkersMax ? UINT32_MAX : bit_of(entry.workers) - 1;
-  job.thread_shift = static_cast<std::uint32_t>(std::countr_zero(entry.slots / entry.threads));
-  job.admitted = true;
+  jobs_[entry.job].counters = JobCounters{};
+  install(entry, admission_of(entry));
   // Each cell gets the round of its parity that the job will never send, so that the first one it does send is newer:
   // whatever a previous job left here cannot make it look stale.
   for (std::uint32_t local = 0; local < 2 * entry.slots; ++local) {
@@ -108,9 +128,58 @@ bool Dataplane::admit(const JobEntry& entry) noexcept {
   return true;
 }
 
+bool Dataplane::configure(const JobEntry& entry, const Admission& admission) noexcept {
+  if (objection(entry, admission) != nullptr) return false;
+  if (!jobs_[entry.job].admitted) jobs_[entry.job].counters = JobCounters{};
+  install(entry, admission);
+  return true;
+}
+
+void Dataplane::install(const JobEntry& entry, const Admission& admission) noexcept {
+  Job& job = jobs_[entry.job];
+  job.entry = entry;
+  job.admission = admission;
+  job.full = full_bitmap(entry.workers);
+  job.thread_shift = static_cast<std::uint32_t>(std::countr_zero(entry.slots / entry.threads));
+  job.admitted = true;
+}
+
 const char* Dataplane::objection(const JobEntry& entry) const noexcept {
-  if (entry.job >= sizes_.jobs_max) return "the job number is beyond the switch's table";
+  if (const char* sizes = size_objection(entry)) return sizes;
   if (jobs_[entry.job].admitted) return "the job number is taken";
+  const std::span<const wire::Endpoint> endpoints(entry.endpoints.data(), entry.workers);
+  const bool reachable = std::all_of(endpoints.begin(), endpoints.end(),
+                                     [&](wire::Endpoint endpoint) { return has_ports(endpoint, entry.threads); });
+  if (!reachable) return "a worker's address is zero, or its ports are out of range";
+  return overlaps(entry) ? "the lease overlaps another job's" : nullptr;
+}
+
+const char* Dataplane::objection(const JobEntry& entry, const Admission& admission) const noexcept {
+  if (const char* sizes = size_objection(entry)) return sizes;
+  const Job& before = jobs_[entry.job];
+  if (before.admitted && (before.entry.slot_base != entry.slot_base || before.entry.slots != entry.slots ||
+                          before.entry.threads != entry.threads)) {
+    return "the job is installed with another lease";
+  }
+  const std::uint32_t strangers = ~full_bitmap(entry.workers);
+  for (std::uint8_t thread = 0; thread < wire::kThreadsMax; ++thread) {
+    const std::uint32_t contributors = admission.contributors[thread];
+    if ((contributors & strangers) != 0 || (contributors != 0 && thread >= entry.threads)) {
+      return "a worker or a thread that contributes is not the job's";
+    }
+  }
+  for (std::uint8_t worker = 0; worker < wire::kWorkersMax; ++worker) {
+    const bool receives = (admission.receivers & bit_of(worker)) != 0;
+    if ((receives || entry.endpoints[worker].port != 0) && !has_ports(entry.endpoints[worker], entry.threads)) {
+      return "a receiver's address is zero, or its ports are out of range";
+    }
+  }
+  if ((admission.receivers & strangers) != 0) return "a receiver is not one of the job's workers";
+  return overlaps(entry) ? "the lease overlaps another job's" : nullptr;
+}
+
+const char* Dataplane::size_objection(const JobEntry& entry) const noexcept {
+  if (entry.job >= sizes_.jobs_max) return "the job number is beyond the switch's table";
   if (entry.workers == 0 || entry.workers > wire::kWorkersMax) return "a job has 1 to 32 workers";
   if (!std::has_single_bit(entry.threads) || entry.threads > wire::kThreadsMax) {
     return "the number of threads must be a power of two up to 16";
@@ -122,17 +191,12 @@ const char* Dataplane::objection(const JobEntry& entry) const noexcept {
     return "the lease reaches beyond the switch's slots";
   }
   if (entry.lanes == 0 || entry.lanes > sizes_.lanes_max) return "the lanes do not fit the switch's frames";
-  const std::span<const wire::Endpoint> endpoints(entry.endpoints.data(), entry.workers);
-  const bool reachable = std::all_of(endpoints.begin(), endpoints.end(), [&](wire::Endpoint endpoint) {
-    return endpoint.address != 0 && endpoint.port != 0 && endpoint.port + entry.threads - 1u <= UINT16_MAX;
-  });
-  if (!reachable) return "a worker's address is zero, or its ports are out of range";
-  return overlaps(entry) ? "the lease overlaps another job's" : nullptr;
+  return nullptr;
 }
 
 bool Dataplane::overlaps(const JobEntry& entry) const noexcept {
   return std::any_of(jobs_.begin(), jobs_.end(), [&](const Job& job) {
-    return job.admitted && entry.slot_base < job.entry.slot_base + job.entry.slots &&
+    return job.admitted && job.entry.job != entry.job && entry.slot_base < job.entry.slot_base + job.entry.slots &&
            job.entry.slot_base < entry.slot_base + entry.slots;
   });
 }
@@ -143,13 +207,28 @@ bool Dataplane::evict(std::uint16_t job) noexcept {
   return true;
 }
 
-Outcome Dataplane::handle(wire::Endpoint source, std::uint8_t thread, std::span<const std::byte> datagram) noexcept {
+void Dataplane::reset() noexcept {
+  for (Job& job : jobs_) job.admitted = false;
+  std::fill(cells_.begin(), cells_.end(), Cell{});
+}
+
+void Dataplane::take_cells(const Dataplane& from, std::uint32_t slot_base, std::uint32_t slots) noexcept {
+  for (const std::uint32_t first : {slot_base, sizes_.slots + slot_base}) {  // even rounds' and odd ones'
+    for (std::uint32_t frame = first; frame < first + slots; ++frame) {
+      cells_[frame] = from.cells_[frame];
+      if (cells_[frame].has_data) std::memcpy(frame_at(frame), from.frame_at(frame), frame_stride_);
+    }
+  }
+}
+
+Outcome Dataplane::handle(wire::Endpoint source, std::uint8_t thread, std::span<const std::byte> datagram,
+                          Origin origin) noexcept {
   wire::Header header;
   if (wire::decode(datagram, header) != wire::ParseError::kNone || header.kind == wire::Kind::kResult) {
     count(stray_, Reason::kMalformed);
     return {.reason = Reason::kMalformed};
   }
-  Job* const job = admission(source, thread, header);
+  Job* const job = admission(source, thread, origin, header);
   if (job == nullptr) {
     count(stray_, Reason::kUnknown);
     return {.reason = Reason::kUnknown};
@@ -169,11 +248,16 @@ Outcome Dataplane::handle(wire::Endpoint source, std::uint8_t thread, std::span<
   return outcome;
 }
 
-Dataplane::Job* Dataplane::admission(wire::Endpoint source, std::uint8_t thread, const wire::Header& header) noexcept {
-  if (header.job >= sizes_.jobs_max) return nullptr;
+Dataplane::Job* Dataplane::admission(wire::Endpoint source, std::uint8_t thread, Origin origin,
+                                     const wire::Header& header) noexcept {
+  if (header.job >= sizes_.jobs_max || header.worker >= wire::kWorkersMax || thread >= wire::kThreadsMax)
+    return nullptr;
   Job& job = jobs_[header.job];
-  const bool hit = job.admitted && header.key == job.entry.key && header.worker < job.entry.workers &&
-                   thread < job.entry.threads && source.address == job.entry.endpoints[header.worker].address;
+  const Admission& admission = job.admission;
+  const wire::Endpoint base = admission.sources[header.worker];
+  const bool hit = job.admitted && header.key == job.entry.key &&
+                   (admission.contributors[thread] & bit_of(header.worker)) != 0 && source.address == base.address &&
+                   source.port == base.port + thread && admission.from_controller == (origin == Origin::kController);
   return hit ? &job : nullptr;
 }
 
@@ -189,8 +273,10 @@ Outcome Dataplane::aggregate(Job& job, const wire::Header& header, std::span<con
   const std::uint32_t bit = bit_of(header.worker);
   const bool duplicate = (cell.bitmap & bit) != 0;
   if (header.kind == wire::Kind::kData) merge(cell, frame, payload, duplicate);
+  // A cell that was configured may have been another job's, with more workers.
+  const bool complete = ((cell.bitmap | bit) & job.full) == job.full;
   if (duplicate) {
-    if (cell.bitmap != job.full) return {.reason = Reason::kDuplicate};
+    if (!complete) return {.reason = Reason::kDuplicate};
     return {.verdict = Verdict::kResend,
             .reason = Reason::kResent,
             .frame = frame,
@@ -200,7 +286,7 @@ Outcome Dataplane::aggregate(Job& job, const wire::Header& header, std::span<con
   cell.bitmap |= bit;
   ++job.counters.contributions[header.worker];
   job.counters.tensor_last[header.worker] = header.tensor;
-  if (cell.bitmap != job.full) return {.verdict = Verdict::kHold, .reason = Reason::kAdmitted};
+  if (!complete) return {.verdict = Verdict::kHold, .reason = Reason::kAdmitted};
 
   ++job.counters.results;
   return {.verdict = Verdict::kMulticast,
@@ -247,6 +333,10 @@ std::uint32_t Dataplane::frame_touched(std::span<const std::byte> datagram) cons
 
 const JobEntry* Dataplane::find(std::uint16_t job) const noexcept {
   return job < sizes_.jobs_max && jobs_[job].admitted ? &jobs_[job].entry : nullptr;
+}
+
+std::uint32_t Dataplane::receivers(std::uint16_t job) const noexcept {
+  return job < sizes_.jobs_max && jobs_[job].admitted ? jobs_[job].admission.receivers : 0;
 }
 
 const JobCounters& Dataplane::counters(std::uint16_t job) const noexcept {

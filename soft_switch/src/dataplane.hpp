@@ -31,9 +31,24 @@ struct JobEntry {
   std::uint32_t slot_base = 0;
   std::uint32_t slots = 0;  // a power of two
   std::uint32_t round_first = 1;
-  /// Address and base port of each worker; thread t of the worker listens on port + t.
+  /// Address and base port of each worker; thread t of the worker sends from port + t, and listens there.
   std::array<wire::Endpoint, wire::kWorkersMax> endpoints{};
+  /// A multicast group, and base port, that all workers hear: a completed cell's RESULT is sent once, and the network
+  /// copies it. Port 0: each worker is sent a copy of its own.
+  wire::Endpoint results_group{};
 };
+
+/// Who may contribute to a job and who is told, as the entries of a P4 switch's tables say it one by one. Bitmaps are
+/// of workers.
+struct Admission {
+  std::array<std::uint32_t, wire::kThreadsMax> contributors{};  // by thread
+  std::array<wire::Endpoint, wire::kWorkersMax> sources{};      // each worker's thread t sends from port + t
+  std::uint32_t receivers = 0;                                  // of a completed cell's RESULT
+  bool from_controller = false;                                 // only what the controller injects is admitted
+};
+
+/// Where a packet comes from: a port, or the controller.
+enum class Origin : std::uint8_t { kNetwork, kController };
 
 enum class Verdict : std::uint8_t { kDrop, kHold, kMulticast, kResend };
 
@@ -44,7 +59,7 @@ enum class Reason : std::uint8_t {
   kDuplicate,   // a duplicate of an incomplete cell
   kStale,       // an older round
   kOutOfLease,  // cell outside the lease, or another's of the job's threads
-  kUnknown,     // no such job, key, worker, thread or source address
+  kUnknown,     // no such job, key, worker, thread, source address or port
   kMalformed,   // does not parse, wrong length, or a kind no worker may send
   kCount,
 };
@@ -78,18 +93,30 @@ class Dataplane {
   [[nodiscard]] const char* objection(const JobEntry& entry) const noexcept;
   /// Installs a job and makes its cells older than round_first. False, and nothing changes, if there is an objection.
   [[nodiscard]] bool admit(const JobEntry& entry) noexcept;
+  /// The same for configure().
+  [[nodiscard]] const char* objection(const JobEntry& entry, const Admission& admission) const noexcept;
+  /// Installs a job as the tables of a P4 switch would: its cells keep what they hold, whatever round_first says. Or
+  /// changes who may contribute to one that is installed and who is told; lease and threads stay. A worker whose port
+  /// is 0 is sent nothing. False, and nothing changes, if there is an objection.
+  [[nodiscard]] bool configure(const JobEntry& entry, const Admission& admission) noexcept;
+  /// Takes over what another data plane of the same sizes holds in the cells of these slots.
+  void take_cells(const Dataplane& from, std::uint32_t slot_base, std::uint32_t slots) noexcept;
+  /// Removes all jobs, and makes all cells as they were at the start. Counters stay.
+  void reset() noexcept;
   /// Removes a job; its packets are unknown from now on. False if there is none.
   bool evict(std::uint16_t job) noexcept;
 
   /// `thread`: the port it came in on, minus wire::kSwitchPort.
-  [[nodiscard]] Outcome handle(wire::Endpoint source, std::uint8_t thread,
-                               std::span<const std::byte> datagram) noexcept;
+  [[nodiscard]] Outcome handle(wire::Endpoint source, std::uint8_t thread, std::span<const std::byte> datagram,
+                               Origin origin = Origin::kNetwork) noexcept;
 
   /// The frame that handle() may write to if it is given this datagram; kNoFrame if none. Whoever has queued a frame
   /// for sending asks first, and sends it before the cell moves on.
   [[nodiscard]] std::uint32_t frame_touched(std::span<const std::byte> datagram) const noexcept;
 
   [[nodiscard]] const JobEntry* find(std::uint16_t job) const noexcept;
+  /// To whom the completed cells of an admitted job go: a bitmap.
+  [[nodiscard]] std::uint32_t receivers(std::uint16_t job) const noexcept;
   /// Zeros for a job that was never admitted; kept after evict until the number is admitted again.
   [[nodiscard]] const JobCounters& counters(std::uint16_t job) const noexcept;
   /// Packets that belong to no job, by reason.
@@ -106,6 +133,7 @@ class Dataplane {
   };
   struct Job {
     JobEntry entry;
+    Admission admission;
     JobCounters counters;
     std::uint32_t full = 0;          // the bitmap of a complete cell
     std::uint32_t thread_shift = 0;  // slot >> thread_shift is the thread that a slot belongs to
@@ -115,8 +143,11 @@ class Dataplane {
   /// Where a cell and its frame are: all even rounds' first, then all odd ones', so that the RESULTs of neighbouring
   /// slots, which mostly leave together, lie together.
   [[nodiscard]] std::uint32_t frame_of(const JobEntry& entry, std::uint16_t cell) const noexcept;
+  [[nodiscard]] const char* size_objection(const JobEntry& entry) const noexcept;
   [[nodiscard]] bool overlaps(const JobEntry& entry) const noexcept;
-  [[nodiscard]] Job* admission(wire::Endpoint source, std::uint8_t thread, const wire::Header& header) noexcept;
+  void install(const JobEntry& entry, const Admission& admission) noexcept;
+  [[nodiscard]] Job* admission(wire::Endpoint source, std::uint8_t thread, Origin origin,
+                               const wire::Header& header) noexcept;
   [[nodiscard]] Outcome aggregate(Job& job, const wire::Header& header, std::span<const std::byte> payload) noexcept;
   void merge(Cell& cell, std::uint32_t frame, std::span<const std::byte> payload, bool duplicate) noexcept;
   [[nodiscard]] std::uint32_t write_result(const Job& job, const Cell& cell, std::uint32_t frame,

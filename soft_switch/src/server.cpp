@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <exception>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -32,6 +33,10 @@ std::chrono::microseconds spin_for(const ServerConfig& config, unsigned threads)
   return cores() > 2 * threads ? kDefaultSpin : std::chrono::microseconds(0);
 }
 
+[[noreturn]] void refuse(std::uint16_t job, const char* objection) {
+  throw std::invalid_argument("cannot admit job " + std::to_string(job) + ": " + objection);
+}
+
 void add(JobCounters& sum, const JobCounters& counters) {
   for (std::size_t i = 0; i < sum.packets.size(); ++i) sum.packets[i] += counters.packets[i];
   sum.results += counters.results;
@@ -47,7 +52,8 @@ void add(JobCounters& sum, const JobCounters& counters) {
 
 }  // namespace
 
-SwitchServer::SwitchServer(const ServerConfig& config) : ports_(config.ports), sizes_(config.sizes) {
+SwitchServer::SwitchServer(const ServerConfig& config)
+    : ports_(config.ports), sizes_(config.sizes), cell_holders_(config.sizes.slots) {
   if (config.ports == 0 || config.ports > wire::kThreadsMax) {
     throw std::invalid_argument("a switch listens on 1 to 16 ports, not " + std::to_string(config.ports));
   }
@@ -60,6 +66,9 @@ SwitchServer::SwitchServer(const ServerConfig& config) : ports_(config.ports), s
   };
   std::vector<transport::UdpSocket> sockets = transport::bind_consecutive(config.local, ports_);
   local_ = sockets.front().local();
+  if (local_.address != 0) {  // else the routes say which interface leads to a group
+    for (transport::UdpSocket& socket : sockets) socket.send_groups_by(local_.address);
+  }
   std::vector<std::vector<SwitchPort>> dealt(count);
   for (unsigned port = 0; port < ports_; ++port) {
     dealt[port % count].push_back({std::move(sockets[port]), static_cast<std::uint8_t>(port)});
@@ -75,30 +84,108 @@ void SwitchServer::require_running() const {
   if (stopped_) throw std::runtime_error("the switch was stopped");
 }
 
+void SwitchServer::require_ports(unsigned threads) const {
+  if (threads <= ports_) return;
+  throw std::invalid_argument("the switch listens on " + std::to_string(ports_) + " ports, too few for a job of " +
+                              std::to_string(threads) + " threads");
+}
+
 void SwitchServer::admit(const dataplane::JobEntry& entry) {
   const std::lock_guard lock(control_);
   require_running();
-  if (entry.threads > ports_) {
-    throw std::invalid_argument("the switch listens on " + std::to_string(ports_) + " ports, too few for a job of " +
-                                std::to_string(entry.threads) + " threads");
-  }
+  require_ports(entry.threads);
+  tell_all(entry.job, [&](dataplane::Dataplane& plane) {
+    const char* objection = plane.objection(entry);
+    if (objection == nullptr && !plane.admit(entry)) objection = "the data plane refused it";
+    return objection;
+  });
+  // They are new in all planes alike; from now on each is used in one.
+  for (const Run& run : runs_of(entry)) std::fill_n(cell_holders_.begin() + run.slot_base, run.slots, run.holder);
+}
+
+void SwitchServer::configure(const dataplane::JobEntry& entry, const dataplane::Admission& admission) {
+  const std::lock_guard lock(control_);
+  require_running();
+  require_ports(entry.threads);
+  // All planes know the same jobs, so the first one's objection is everybody's.
+  const char* objection = nullptr;
+  threads_.front()->run([&] { objection = threads_.front()->plane().objection(entry, admission); });
+  if (objection != nullptr) refuse(entry.job, objection);
+  gather_cells(entry);
+  tell_all(entry.job, [&](dataplane::Dataplane& plane) {
+    return plane.configure(entry, admission) ? nullptr : "the data plane refused it";
+  });
+}
+
+/// Tells every thread's plane of a job. If one objects or does not answer, those that were told forget the job again: a
+/// job that not all threads know would hang.
+void SwitchServer::tell_all(std::uint16_t job, const std::function<const char*(dataplane::Dataplane&)>& tell) {
   std::size_t told = 0;
   try {
     for (; told < threads_.size(); ++told) {
-      DataThread& thread = *threads_[told];
       const char* objection = nullptr;
-      thread.run([&] {
-        objection = thread.plane().objection(entry);
-        if (objection == nullptr && !thread.plane().admit(entry)) objection = "the data plane refused it";
-      });
-      if (objection != nullptr) {
-        throw std::invalid_argument("cannot admit job " + std::to_string(entry.job) + ": " + objection);
-      }
+      threads_[told]->run([&] { objection = tell(threads_[told]->plane()); });
+      if (objection != nullptr) refuse(job, objection);
     }
   } catch (...) {
-    // A job that not all threads know would hang: take it back from those that do.
-    while (told-- > 0) threads_[told]->run([&] { threads_[told]->plane().evict(entry.job); });
+    while (told-- > 0) threads_[told]->run([&] { threads_[told]->plane().evict(job); });
     throw;
+  }
+}
+
+std::vector<SwitchServer::Run> SwitchServer::runs_of(const dataplane::JobEntry& entry) const {
+  const std::uint32_t slots = entry.slots / entry.threads;
+  std::vector<Run> runs;
+  for (std::uint32_t thread = 0; thread < entry.threads; ++thread) {
+    runs.push_back({entry.slot_base + thread * slots, slots, static_cast<std::uint8_t>(thread % threads_.size())});
+  }
+  return runs;
+}
+
+/// Brings the cells of a job that is not installed yet to the planes that will use them. Each plane has cells for all
+/// slots, but those of a slot live in one plane at a time: that of the job's thread which owns the slot, and a next job
+/// may deal its slots differently.
+void SwitchServer::gather_cells(const dataplane::JobEntry& entry) {
+  for (const Run& run : runs_of(entry)) {
+    const std::uint32_t end = run.slot_base + run.slots;
+    for (std::uint32_t slot = run.slot_base, next = slot; slot < end; slot = next) {
+      const std::uint8_t holder = cell_holders_[slot];
+      while (next < end && cell_holders_[next] == holder) ++next;
+      if (holder == run.holder) continue;
+      // The one is held between two bursts until the other one has copied. What it runs must not throw.
+      std::exception_ptr failure;
+      const auto copy = [&] { threads_[run.holder]->plane().take_cells(threads_[holder]->plane(), slot, next - slot); };
+      threads_[holder]->run([&] {
+        try {
+          threads_[run.holder]->run(copy);
+        } catch (...) {
+          failure = std::current_exception();
+        }
+      });
+      if (failure) std::rethrow_exception(failure);
+      std::fill(cell_holders_.begin() + slot, cell_holders_.begin() + next, run.holder);
+    }
+  }
+}
+
+void SwitchServer::reset() {
+  const std::lock_guard lock(control_);
+  require_running();
+  for (const auto& thread : threads_) thread->run([&] { thread->plane().reset(); });
+}
+
+void SwitchServer::inject(std::span<const InjectedPacket> packets) {
+  const std::lock_guard lock(control_);
+  require_running();
+  for (const InjectedPacket& packet : packets) require_ports(packet.thread + 1u);
+  for (std::size_t number = 0; number < threads_.size(); ++number) {
+    const auto is_its = [&](const InjectedPacket& packet) { return packet.thread % threads_.size() == number; };
+    if (std::none_of(packets.begin(), packets.end(), is_its)) continue;
+    threads_[number]->run([&] {
+      for (const InjectedPacket& packet : packets) {
+        if (is_its(packet)) threads_[number]->inject(packet);
+      }
+    });
   }
 }
 

@@ -3,8 +3,10 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <vector>
 
 #include "dataplane.hpp"
@@ -34,6 +36,7 @@ struct ServerStats {
 };
 
 class DataThread;
+struct InjectedPacket;
 
 /// Every method may be called from any thread, except that nothing may be called once the destructor runs.
 class SwitchServer {
@@ -54,6 +57,13 @@ class SwitchServer {
   /// refuses the entry. This and the calls below throw std::runtime_error if a data thread does not answer in time or,
   /// for the two that change something, the server was stopped.
   void admit(const dataplane::JobEntry& entry);
+  /// The same for a job that is installed or changed entry by entry, as in a P4 switch: Dataplane::configure.
+  void configure(const dataplane::JobEntry& entry, const dataplane::Admission& admission);
+  /// When it returns, no thread knows any job, and all cells are as at the start. Counters stay.
+  void reset();
+  /// Sends packets of the controller through the switch, in this order but for those of different threads; when it
+  /// returns they are through. Throws std::invalid_argument for a thread that the switch has no port for.
+  void inject(std::span<const InjectedPacket> packets);
   /// When it returns, no thread knows the job any more. False if none did.
   bool evict(std::uint16_t job);
   [[nodiscard]] dataplane::JobCounters counters(std::uint16_t job);
@@ -64,6 +74,16 @@ class SwitchServer {
 
  private:
   void require_running() const;
+  void require_ports(unsigned threads) const;
+  void tell_all(std::uint16_t job, const std::function<const char*(dataplane::Dataplane&)>& tell);
+  /// Slots that one data thread serves for a job.
+  struct Run {
+    std::uint32_t slot_base;
+    std::uint32_t slots;
+    std::uint8_t holder;
+  };
+  [[nodiscard]] std::vector<Run> runs_of(const dataplane::JobEntry& entry) const;
+  void gather_cells(const dataplane::JobEntry& entry);
 
   // One control call at a time, so that all threads see the same jobs in the same order.
   std::mutex control_;
@@ -72,6 +92,7 @@ class SwitchServer {
   dataplane::Sizes sizes_;
   bool stopped_ = false;
   std::vector<std::unique_ptr<DataThread>> threads_;
+  std::vector<std::uint8_t> cell_holders_;  // by slot: the data thread whose plane has its cells
 };
 
 }  // namespace wiresum::soft_switch

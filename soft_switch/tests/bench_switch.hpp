@@ -37,6 +37,13 @@ inline std::vector<std::byte> datagram_of(const wire::Header& header, const Word
 /// Worker w of any job on the bench lives at 10.0.0.(w + 1), port 9000.
 inline wire::Endpoint endpoint_of(std::uint8_t worker) { return {.address = 0x0A000001u + worker, .port = 9000}; }
 
+/// Where its thread sends from.
+inline wire::Endpoint source_of(std::uint8_t worker, std::uint8_t thread) {
+  wire::Endpoint source = endpoint_of(worker);
+  source.port = static_cast<std::uint16_t>(source.port + thread);
+  return source;
+}
+
 inline JobEntry job_entry(std::uint16_t job, std::uint8_t workers, std::uint16_t lanes, std::uint32_t slot_base,
                           std::uint32_t slots) {
   JobEntry entry{.job = job,
@@ -60,7 +67,7 @@ class BenchSwitch {
         plane(sizes, frames_.data(), stride_) {}
 
   [[nodiscard]] Outcome send(const wire::Header& header, const Words& payload = {}, std::uint8_t thread = 0) {
-    return plane.handle(endpoint_of(header.worker), thread, datagram_of(header, payload));
+    return plane.handle(source_of(header.worker, thread), thread, datagram_of(header, payload));
   }
 
   [[nodiscard]] std::span<const std::byte> frame(const Outcome& outcome) const {

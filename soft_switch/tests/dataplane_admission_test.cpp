@@ -68,11 +68,30 @@ TEST_F(AdmissionTest, WrongKeyWorkerOrSourceIsUnknown) {
   EXPECT_EQ(bench_.send(packet(0, 1), kOnes).verdict, Verdict::kHold);
 }
 
-TEST_F(AdmissionTest, SourcePortDoesNotMatter) {
-  ASSERT_TRUE(bench_.plane.admit(entry()));
-  wire::Endpoint source = endpoint_of(0);
-  source.port = 1;
-  EXPECT_EQ(bench_.plane.handle(source, 0, datagram_of(packet(0, 1), kOnes)).verdict, Verdict::kHold);
+TEST_F(AdmissionTest, EachThreadIsHeardFromItsOwnPortAlone) {
+  JobEntry threaded = entry();
+  threaded.threads = 2;  // four slots each
+  ASSERT_TRUE(bench_.plane.admit(threaded));
+  const auto from = [&](std::uint16_t port, std::uint8_t thread) {
+    const wire::Endpoint source{.address = endpoint_of(0).address, .port = port};
+    return bench_.plane.handle(source, thread, datagram_of(packet(0, 1, 4u * thread), kOnes));
+  };
+  const std::uint16_t base = endpoint_of(0).port;
+  std::uint64_t strays = 0;
+  for (std::uint8_t thread = 0; thread < 2; ++thread) {
+    for (const int port : {0, 1, base - 1, base + 1 - thread, base + 2, base + 256, 65535}) {
+      expect_stray(from(static_cast<std::uint16_t>(port), thread), Reason::kUnknown, ++strays);
+    }
+    EXPECT_EQ(from(static_cast<std::uint16_t>(base + thread), thread).verdict, Verdict::kHold);
+  }
+}
+
+TEST_F(AdmissionTest, ThreadBeyondTheLastPortIsNotHeardFromTheFirstPorts) {
+  JobEntry job = entry();
+  job.endpoints[0].port = 65535;
+  ASSERT_TRUE(bench_.plane.admit(job));
+  const wire::Endpoint wrapped{.address = endpoint_of(0).address, .port = 0};
+  expect_stray(bench_.plane.handle(wrapped, 1, datagram_of(packet(0, 1), kOnes)), Reason::kUnknown, 1);
 }
 
 TEST_F(AdmissionTest, LeaseEdgeIsExact) {

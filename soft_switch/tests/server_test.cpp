@@ -11,6 +11,7 @@
 #include <system_error>
 #include <thread>
 
+#include "data_thread.hpp"
 #include "udp_worker.hpp"
 
 namespace wiresum::soft_switch {
@@ -146,6 +147,35 @@ TEST(SwitchServer, DuplicatesOfACompleteCellAreAnsweredToTheirSenderAlone) {
 }
 
 // The newer round comes in the same burst as the completion of the older one, on the frame that is queued for sending.
+TEST(SwitchServer, AGroupIsSentACompletedCellOnceAndADuplicatesSenderAlone) {
+  constexpr int kSilenceMs = 100;
+  SwitchServer server(small_config());
+  Job job(1, 3, 2, 0, 8);
+  job.entry.results_group = {.address = 0xEFC00106, .port = 47'121};  // 239.192.1.6
+  std::vector<transport::UdpSocket> hearers;
+  for (std::uint16_t thread = 0; thread < 2; ++thread) {
+    const auto port = static_cast<std::uint16_t>(job.entry.results_group.port + thread);
+    hearers.push_back(transport::UdpSocket::in_group({job.entry.results_group.address, port}, UdpWorker::kLoopback));
+  }
+  server.admit(job.entry);
+  const std::uint32_t slot = 5;  // thread 1's
+  for (std::size_t worker = 0; worker < 3; ++worker) {
+    job.send(server, job.header(Kind::kData, worker, 1, slot), Words(kLanes, 2));
+  }
+  const std::optional<Received> result = UdpWorker::receive_from(hearers[1], kPatienceMs);
+  ASSERT_TRUE(result.has_value());
+  EXPECT_EQ(result->words, Words(kLanes, 6));
+  EXPECT_EQ(result->source.port, server.local().port + 1);
+  job.send(server, job.header(Kind::kData, 2, 1, slot), Words(kLanes, 2));
+  const std::optional<Received> again = job.members[2].receive(kPatienceMs, 1);
+  ASSERT_TRUE(again.has_value());
+  EXPECT_EQ(again->words, Words(kLanes, 6));
+  EXPECT_FALSE(job.members[0].receive(kSilenceMs, 1).has_value());
+  EXPECT_FALSE(UdpWorker::receive_from(hearers[0], 0).has_value());
+  EXPECT_FALSE(UdpWorker::receive_from(hearers[1], 0).has_value());
+  EXPECT_EQ(server.stats().datagrams_sent, 2U);
+}
+
 TEST(SwitchServer, QueuedResultIsSentBeforeItsFrameIsReused) {
   SwitchServer server(small_config(1));
   const Job job(1, 1, 1, 0, 1);
@@ -325,6 +355,107 @@ TEST(SwitchServer, JobsComeAndGoWhileAnotherRuns) {
   controller.join();
   observer.join();
   EXPECT_EQ(server.counters(1).results, 100u * 32u);
+}
+
+dataplane::Admission admission_of(const Job& job, std::uint32_t contributors) {
+  dataplane::Admission admission;
+  for (std::size_t thread = 0; thread < job.entry.threads; ++thread) admission.contributors[thread] = contributors;
+  for (std::size_t worker = 0; worker < job.entry.workers; ++worker) {
+    admission.sources[worker] = job.entry.endpoints[worker];
+  }
+  admission.receivers = contributors;
+  return admission;
+}
+
+TEST(SwitchServer, CellsFollowTheirSlotsToAnotherThread) {
+  SwitchServer server(small_config(2));
+  const Job one_thread(1, 2, 1, 32, 8);
+  server.configure(one_thread.entry, admission_of(one_thread, 0b11));
+  one_thread.expect_round(server, 1);
+  one_thread.expect_round(server, 2);
+  EXPECT_TRUE(server.evict(1));
+  const Job four_threads(2, 2, 4, 32, 8);
+  server.configure(four_threads.entry, admission_of(four_threads, 0b11));
+  for (std::uint32_t slot = 0; slot < 8; ++slot) {  // what was summed before is still there, and is not summed again
+    for (const std::uint32_t round : {1u, 2u}) {
+      four_threads.send(server, four_threads.header(Kind::kData, 0, round, slot), Words(kLanes, 100));
+      const std::optional<Received> result = four_threads.members[0].receive(kPatienceMs, slot / 2);
+      ASSERT_TRUE(result.has_value()) << "slot " << slot << " round " << round;
+      EXPECT_EQ(result->words, Words(kLanes, 3));
+    }
+  }
+  four_threads.expect_round(server, 3);
+  EXPECT_EQ(server.counters(2).results, 8u);
+}
+
+TEST(SwitchServer, CellsOfAnAdmittedJobAreTakenFromWhereItUsedThem) {
+  SwitchServer server(small_config(2));
+  const Job admitted(1, 2, 2, 0, 4);
+  server.admit(admitted.entry);
+  admitted.expect_round(server, 1);
+  EXPECT_TRUE(server.evict(1));
+  const Job configured(2, 2, 1, 0, 4);
+  server.configure(configured.entry, admission_of(configured, 0b11));
+  for (std::uint32_t slot = 0; slot < 4; ++slot) {
+    configured.send(server, configured.header(Kind::kData, 0, 1, slot), Words(kLanes, 100));
+    const std::optional<Received> result = configured.members[0].receive(kPatienceMs);
+    ASSERT_TRUE(result.has_value()) << "slot " << slot;
+    EXPECT_EQ(result->words, Words(kLanes, 3));
+  }
+}
+
+TEST(SwitchServer, JobThatIsRefusedLeavesTheOthersAlone) {
+  SwitchServer server(small_config());
+  const Job job(1, 2, 2, 0, 64);
+  server.configure(job.entry, admission_of(job, 0b11));
+  const Job overlapping(2, 2, 2, 32, 64);
+  EXPECT_THROW(server.configure(overlapping.entry, admission_of(overlapping, 0b11)), std::invalid_argument);
+  job.expect_round(server, 1);
+  EXPECT_FALSE(server.evict(2));
+}
+
+TEST(SwitchServer, ControllersPacketsGoThroughInTheirThreads) {
+  SwitchServer server(small_config(2));
+  const Job job(1, 2, 4, 0, 8);
+  dataplane::Admission admission = admission_of(job, 0b11);
+  admission.from_controller = true;
+  server.configure(job.entry, admission);
+  std::vector<std::vector<std::byte>> datagrams;
+  std::vector<InjectedPacket> packets;
+  for (std::uint32_t slot = 0; slot < 8; ++slot) {
+    for (std::size_t worker = 0; worker < 2; ++worker) {
+      datagrams.push_back(dataplane::datagram_of(job.header(Kind::kData, worker, 1, slot), Words(kLanes, 1)));
+    }
+  }
+  for (std::uint32_t number = 0; number < 16; ++number) {
+    const auto thread = static_cast<std::uint8_t>(number / 4);
+    wire::Endpoint source = job.entry.endpoints[number % 2];
+    source.port = static_cast<std::uint16_t>(source.port + thread);
+    packets.push_back({source, thread, datagrams[number]});
+  }
+  server.inject(packets);
+  EXPECT_EQ(server.counters(1).results, 8u);
+  server.inject({packets.data(), 2});
+  EXPECT_EQ(server.counters(1).packets[static_cast<std::size_t>(Reason::kResent)], 2u);
+  for (const UdpWorker& member : job.members) {
+    for (std::size_t thread = 0; thread < 4; ++thread) {
+      for (int result = 0; result < 2; ++result) ASSERT_TRUE(member.receive(kPatienceMs, thread).has_value());
+    }
+  }
+  EXPECT_FALSE(job.members[0].receive(0).has_value()) << "the answer to a duplicate would be the controller's";
+  packets.front().thread = 16;
+  EXPECT_THROW(server.inject(packets), std::invalid_argument);
+}
+
+TEST(SwitchServer, ResetEndsAllJobs) {
+  SwitchServer server(small_config());
+  const Job job(1, 2, 2, 0, 8);
+  server.configure(job.entry, admission_of(job, 0b11));
+  job.expect_round(server, 5);
+  server.reset();
+  EXPECT_FALSE(server.evict(1));
+  server.configure(job.entry, admission_of(job, 0b11));
+  job.expect_round(server, 1);
 }
 
 }  // namespace

@@ -10,27 +10,34 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+import urllib.request
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
+import grpc
 import pytest
 from click.testing import CliRunner
 
 from wiresum import join
 from wiresum.controller.testing import Client
 from wiresum.switch.command import switch
+from wiresum.switch.p4runtime.testing import Controller
 from wiresum.switch.testing import RESULT, Bench, Packet
 
 PATIENCE_S = 30.0
-READY = re.compile(r"ready: control 127\.0\.0\.1:(\d+), data 127\.0\.0\.1:(\d+)-(\d+) \((\d+) threads, 256 slots")
+READY = re.compile(
+    r"ready: (?:control|P4Runtime) 127\.0\.0\.1:(\d+)(?: \(device (\d+)\))?(?:, metrics 127\.0\.0\.1:(\d+))?"
+    r", data 127\.0\.0\.1:(\d+)-(\d+) \((\d+) threads, 256 slots"
+)
 
 
 class SwitchProcess:
-    def __init__(self, *arguments: str) -> None:
-        program = "from wiresum.switch.command import switch; switch()"
+    def __init__(self, *arguments: str, serves: str, without: Sequence[str]) -> None:
+        missing = "".join(f"sys.modules[{module!r}] = None; " for module in without)
+        program = f"import sys; {missing}from wiresum.switch.command import switch; switch()"
         self.process = subprocess.Popen(
-            [sys.executable, "-c", program, "--control", "127.0.0.1:0", "--port", "0", "--slots", "256", *arguments],
+            [sys.executable, "-c", program, serves, "127.0.0.1:0", "--port", "0", "--slots", "256", *arguments],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -38,7 +45,8 @@ class SwitchProcess:
         )
         ready = READY.match(self.line())
         assert ready, self.process.communicate(timeout=PATIENCE_S)
-        self.control_port, self.data_port = int(ready[1]), int(ready[2])
+        self.control_port, self.data_port = int(ready[1]), int(ready[4])
+        self.device, self.metrics_port = int(ready[2] or 0), int(ready[3] or 0)
 
     def line(self) -> str:
         assert self.process.stdout is not None
@@ -59,8 +67,9 @@ def cleanup() -> Iterator[ExitStack]:
         yield stack
 
 
-def start(cleanup: ExitStack, *arguments: str) -> SwitchProcess:
-    running = SwitchProcess(*arguments)
+def start(cleanup: ExitStack, *arguments: str, serves: str = "--control", without: Sequence[str] = ()) -> SwitchProcess:
+    """`without`: modules that cannot be imported."""
+    running = SwitchProcess(*arguments, serves=serves, without=without)
     cleanup.callback(running.process.wait, PATIENCE_S)
     cleanup.callback(running.process.kill)
     return running
@@ -124,6 +133,55 @@ def test_statistics_line_shows_what_comes_in(cleanup: ExitStack, bench: Bench) -
         assert line
         refused = int(line[1])
     assert refused
+
+
+def test_with_p4runtime_it_is_programmed_and_ends_cleanly(cleanup: ExitStack) -> None:
+    running = start(cleanup, "--device-id", "5", "--lanes", "8", serves="--p4runtime")
+    assert running.device == 5
+    controller = Controller(f"127.0.0.1:{running.control_port}", running.device)
+    cleanup.callback(controller.close)
+    assert controller.bid(1) == "OK"
+    controller.load(b'{"lanes": 8, "slots": 256}')
+    assert running.end(signal.SIGTERM) == (0, "")
+    with pytest.raises(grpc.RpcError):
+        controller.hear()
+
+
+def test_metrics_are_served_beside_the_joins(cleanup: ExitStack) -> None:
+    running = start(cleanup, "--metrics", "127.0.0.1:0")
+    with urllib.request.urlopen(f"http://127.0.0.1:{running.metrics_port}/metrics", timeout=PATIENCE_S) as answer:
+        assert "wiresum_switch_slots" in answer.read().decode()
+    assert running.end(signal.SIGTERM) == (0, "")
+
+
+def test_without_the_extra_it_serves_joins_and_says_what_p4runtime_needs(cleanup: ExitStack) -> None:
+    missing = ["finsy", "prometheus_client", "cryptography", "rich"]
+    assert start(cleanup, without=missing).end(signal.SIGTERM) == (0, "")
+    with pytest.MonkeyPatch.context() as patch:
+        for module in [*missing, *(name for name in sys.modules if name.startswith("wiresum.switch.p4runtime"))]:
+            patch.setitem(sys.modules, module, None)
+        for option in ("--p4runtime", "--metrics"):
+            refused = CliRunner().invoke(switch, [option, "127.0.0.1:0", "--port", "0"])
+            assert refused.exit_code == 1
+            assert "pip install 'wiresum[controller]'" in refused.output
+
+
+@pytest.mark.parametrize("serves", ["--control", "--p4runtime"])
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [(["0.0.0.0:0"], "--insecure"), (["127.0.0.1:0", "--tls", "no/such/folder"], "no/such/folder is no directory")],
+)
+def test_what_is_not_safe_is_refused(serves: str, arguments: list[str], complaint: str) -> None:
+    refused = CliRunner().invoke(switch, [serves, *arguments, "--port", "0"])
+    assert refused.exit_code == 1
+    assert complaint in refused.output
+
+
+@pytest.mark.parametrize("other", ["--control", "--metrics"])
+def test_modes_that_exclude_each_other_are_a_usage_error(other: str) -> None:
+    refused = CliRunner().invoke(switch, ["--p4runtime", "127.0.0.1:0", other, "127.0.0.1:0", "--port", "0"])
+    assert refused.exit_code == 2
+    assert other in refused.output
 
 
 def test_data_port_in_use_is_a_clear_error(cleanup: ExitStack) -> None:

@@ -18,6 +18,7 @@ ONES = (1, 1, 1, 1)
 def test_is_a_driver_for_the_controller(bench: Bench) -> None:
     device = bench.switch()
     assert isinstance(device, SwitchDriver)
+    assert (device.kind, device.trouble, device.reaches("192.0.2.1")) == ("software", "", True)
     assert device.endpoint.address == "127.0.0.1"
     assert device.endpoint.port > 0
     assert (device.sizes.slots, device.sizes.lanes_max, device.sizes.jobs_max) == (64, 16, 8)
@@ -191,6 +192,34 @@ def test_job_number_in_use_is_refused(bench: Bench) -> None:
         bench.job(device, 1, slot_base=16)
 
 
+def test_reconciling_ends_what_is_not_wanted_and_tells_of_what_is_lost(bench: Bench) -> None:
+    device = bench.switch()
+    kept, unwanted = bench.job(device, 1), bench.job(device, 1, number=2, slot_base=8)
+    reconciled = device.reconcile([kept.entry])
+    assert (reconciled.reloaded, reconciled.changes) == (False, ("- job 2",))
+    kept.send(kept.packet(0, 1, ONES))
+    assert kept.receive(0).words == ONES
+    unwanted.send(unwanted.packet(0, 1, ONES))
+    assert unwanted.hears_nothing(0)
+    assert device.stray().packets["unknown"] == 1
+    assert bench.switch().reconcile([kept.entry]).reloaded, "it never ran there"
+    assert not device.reconcile([]).reloaded
+    assert device.stats().jobs_now == 0
+
+
+def test_begins_anew_without_jobs_and_keeps_its_figures(bench: Bench) -> None:
+    job = bench.job(bench.switch(), 1)
+    job.send(job.packet(0, 1, ONES))
+    assert job.receive(0).words == ONES
+    job.device.reset()
+    assert (job.device.stats().jobs_now, job.device.stats().results) == (0, 1)
+    with pytest.raises(DriverError, match="ports"):
+        job.device.inject([((0x7F000001, 5000), 16, b"")])
+    job.device.close()
+    with pytest.raises(DriverError, match="stopped"):
+        job.device.reset()
+
+
 def test_closed_switch_keeps_its_figures(bench: Bench) -> None:
     job = bench.job(bench.switch(), 1)
     job.send(job.packet(0, 1, ONES))
@@ -207,6 +236,20 @@ def test_port_in_use_is_an_os_error_that_names_the_address(bench: Bench) -> None
     device = bench.switch()
     with pytest.raises(OSError, match=rf"127\.0\.0\.1:{device.endpoint.port}"):
         SoftwareSwitch(port=device.endpoint.port)
+
+
+@pytest.mark.parametrize(
+    ("multicast", "bind", "complaint"),
+    [
+        ("239.192", "127.0.0.1", "is no multicast group"),
+        ("10.0.0.1", "127.0.0.1", "cannot be the first of 1024 multicast groups"),
+        ("239.255.255.255", "127.0.0.1", "cannot be the first of 1024 multicast groups"),
+        ("239.192.0.0", "0.0.0.0", "the address of one interface"),
+    ],
+)
+def test_groups_that_cannot_be_are_a_value_error(multicast: str, bind: str, complaint: str) -> None:
+    with pytest.raises(ValueError, match=complaint):
+        SoftwareSwitch(port=0, bind=bind, multicast=multicast)
 
 
 def test_sizes_that_make_no_sense_are_a_value_error() -> None:

@@ -39,7 +39,11 @@ class UdpWorker {
 
   /// The next datagram, or nothing if none comes within `timeout_ms`.
   [[nodiscard]] std::optional<Received> receive(int timeout_ms, std::size_t thread = 0) const {
-    pollfd readable{.fd = sockets_[thread].descriptor(), .events = POLLIN, .revents = 0};
+    return receive_from(sockets_[thread], timeout_ms);
+  }
+
+  [[nodiscard]] static std::optional<Received> receive_from(const transport::UdpSocket& socket, int timeout_ms) {
+    pollfd readable{.fd = socket.descriptor(), .events = POLLIN, .revents = 0};
     if (poll(&readable, 1, timeout_ms) <= 0) return std::nullopt;
     std::vector<std::byte> bytes(64u << 10);
     sockaddr_in from{};

@@ -222,6 +222,7 @@ class Reader {
           std::min(header.cell / 2 / (entry.slots / entry.threads), std::uint32_t{entry.threads} - 1));
     }
     step.thread = static_cast<std::uint8_t>(fields.number("thread", 4, step.thread));
+    step.source_thread = static_cast<std::uint8_t>(fields.number("source_thread", 4, step.thread));
     const std::string source = fields.text("source").value_or(tokens[0]);
     if (source != "stranger") step.source = member(source);
     step.hardware_only = fields.text("port").has_value();

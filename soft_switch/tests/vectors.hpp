@@ -37,6 +37,7 @@ struct Step {
   std::optional<Member> source;  // whose address it carries; none: nobody's
   bool hardware_only = false;    // differs only in its ingress port, of which this switch has one
   std::uint8_t thread = 0;
+  std::uint8_t source_thread = 0;  // it carries the source's base port plus this
   Datagram datagram;
   Expectation expectation;
 };

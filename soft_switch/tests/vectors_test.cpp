@@ -63,10 +63,13 @@ std::string dump(const Datagram& datagram) {
 }
 
 wire::Endpoint source_of(const Scenario& scenario, const Step& step) {
-  if (!step.source) return {.address = kAddressOfNobody, .port = 9000};
+  const Member whose = step.source.value_or(step.sender);
   const auto job = std::find_if(scenario.jobs.begin(), scenario.jobs.end(),
-                                [&](const JobEntry& entry) { return entry.job == step.source->job; });
-  return job->endpoints[step.source->worker];
+                                [&](const JobEntry& entry) { return entry.job == whose.job; });
+  wire::Endpoint source = job->endpoints[whose.worker];
+  source.port = static_cast<std::uint16_t>(source.port + step.source_thread);
+  if (!step.source) source.address = kAddressOfNobody;
+  return source;
 }
 
 class VectorsTest : public testing::TestWithParam<Scenario> {

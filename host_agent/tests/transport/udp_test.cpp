@@ -163,6 +163,60 @@ TEST_P(UdpOffload, TellsWhichPortADatagramCameInOnAndAnswersFromIt) {
   }
 }
 
+TEST_P(UdpOffload, OneDatagramReachesEveryMemberOfAGroupThatItsSenderIsHeardBy) {
+  constexpr wire::Endpoint kGroup{.address = 0xEFC00105, .port = 47'111};  // 239.192.1.5
+  std::vector<UdpSocket> senders = bind_consecutive(kAnyPort, 2);
+  const wire::Endpoint heard = senders.front().local();
+  for (UdpSocket& sender : senders) sender.send_groups_by(heard.address);
+  UdpTransport sender(config(), std::move(senders));
+  const auto member = [&] {
+    std::vector<UdpSocket> sockets = one(UdpSocket(kAnyPort));
+    sockets.front().connect(heard);
+    sockets.push_back(UdpSocket::in_group(kGroup, heard.address));
+    sockets.back().connect(heard);
+    return sockets;
+  };
+  UdpTransport first(config(), member());
+  UdpTransport second(config(), member());
+  std::vector<TxFrame> frames;
+  for (std::uint32_t i = 0; i < 20; ++i) {
+    write_frame(sender, i, numbered(i, 100));
+    frames.push_back({.frame = i, .bytes = 100});
+  }
+  sender.send({&frames[7], 1}, {&kGroup, 1}, 1);  // from a port that the members do not listen to
+  sender.send(frames, {&kGroup, 1}, 0);
+  for (UdpTransport* transport : {&first, &second}) {
+    const std::vector<Datagram> taken = take(*transport, frames.size());
+    ASSERT_EQ(taken.size(), frames.size());
+    for (std::size_t i = 0; i < taken.size(); ++i) {
+      EXPECT_EQ(taken[i].text, numbered(i, 100));
+      EXPECT_EQ(taken[i].source.port, heard.port);
+      EXPECT_EQ(taken[i].port, 1);
+    }
+  }
+}
+
+TEST_P(UdpOffload, ABusyPortDoesNotKeepTheOthersWaiting) {
+  std::vector<UdpSocket> sockets = bind_consecutive(kAnyPort, 2);
+  const wire::Endpoint base = sockets.front().local();
+  UdpTransport server(config(), std::move(sockets));
+  UdpTransport client(config(), one(UdpSocket(kAnyPort)));
+  const TxFrame frame{.frame = 0, .bytes = 50};
+  const auto send = [&](unsigned port) {
+    const wire::Endpoint to{.address = base.address, .port = static_cast<std::uint16_t>(base.port + port)};
+    client.send({&frame, 1}, {&to, 1}, 0);
+  };
+  send(0);
+  ASSERT_EQ(take(server, 1).size(), 1U);
+  send(1);
+  bool other = false;
+  for (int turn = 0; turn < 20 && !other; ++turn) {
+    send(0);  // there is always more for the port that was busy
+    for (const Datagram& datagram : take(server, 1, 1)) other |= datagram.port == 1;
+  }
+  EXPECT_TRUE(other);
+}
+
 INSTANTIATE_TEST_SUITE_P(Udp, UdpOffload, testing::Bool(),
                          [](const auto& parameter) { return parameter.param ? "WithOffload" : "WithoutOffload"; });
 
@@ -246,6 +300,16 @@ TEST(UdpSocket, NamesTheAddressItCannotBind) {
   } catch (const std::system_error& error) {
     EXPECT_EQ(error.code().value(), EADDRINUSE);
     EXPECT_NE(std::string(error.what()).find(to_string(taken.local())), std::string::npos) << error.what();
+  }
+}
+
+TEST(UdpSocket, NamesTheGroupItCannotJoin) {
+  constexpr wire::Endpoint kNoGroup{.address = 0x7F000001, .port = 47'112};
+  try {
+    static_cast<void>(UdpSocket::in_group(kNoGroup, 0x7F000001));
+    FAIL() << "127.0.0.1 is no multicast group";
+  } catch (const std::system_error& error) {
+    EXPECT_NE(std::string(error.what()).find("127.0.0.1:47112"), std::string::npos) << error.what();
   }
 }
 

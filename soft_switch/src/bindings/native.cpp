@@ -2,16 +2,22 @@
 //
 // Addresses are 32-bit integers in host byte order: wiresum.switch turns them into text.
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/array.h>
 #include <nanobind/stl/pair.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <array>
 #include <cstdint>
+#include <span>
 #include <stdexcept>
 #include <string>
 #include <system_error>
+#include <tuple>
 #include <utility>
 #include <vector>
 
+#include "data_thread.hpp"
 #include "server.hpp"
 
 namespace nb = nanobind;
@@ -21,13 +27,13 @@ namespace {
 
 using wiresum::dataplane::JobCounters;
 using wiresum::dataplane::JobEntry;
+using wiresum::soft_switch::InjectedPacket;
 using wiresum::soft_switch::ServerStats;
 using wiresum::soft_switch::SwitchServer;
 using Address = std::pair<std::uint32_t, std::uint16_t>;
 
-void admit(SwitchServer& server, std::uint16_t job, std::uint32_t key, std::uint8_t threads, std::uint16_t lanes,
-           std::uint32_t slot_base, std::uint32_t slots, std::uint32_t round_first,
-           const std::vector<Address>& endpoints) {
+JobEntry entry_of(std::uint16_t job, std::uint32_t key, std::uint8_t threads, std::uint16_t lanes,
+                  std::uint32_t slot_base, std::uint32_t slots, const std::vector<Address>& endpoints) {
   JobEntry entry;
   if (endpoints.size() > entry.endpoints.size()) {
     throw std::invalid_argument("a job has at most 32 workers, not " + std::to_string(endpoints.size()));
@@ -39,9 +45,39 @@ void admit(SwitchServer& server, std::uint16_t job, std::uint32_t key, std::uint
   entry.lanes = lanes;
   entry.slot_base = slot_base;
   entry.slots = slots;
-  entry.round_first = round_first;
   for (std::size_t i = 0; i < endpoints.size(); ++i) entry.endpoints[i] = {endpoints[i].first, endpoints[i].second};
+  return entry;
+}
+
+void admit(SwitchServer& server, std::uint16_t job, std::uint32_t key, std::uint8_t threads, std::uint16_t lanes,
+           std::uint32_t slot_base, std::uint32_t slots, std::uint32_t round_first,
+           const std::vector<Address>& endpoints, const Address& results_group) {
+  JobEntry entry = entry_of(job, key, threads, lanes, slot_base, slots, endpoints);
+  entry.round_first = round_first;
+  entry.results_group = {results_group.first, results_group.second};
   server.admit(entry);
+}
+
+void configure(SwitchServer& server, std::uint16_t job, std::uint32_t key, std::uint8_t threads, std::uint16_t lanes,
+               std::uint32_t slot_base, std::uint32_t slots, const std::vector<Address>& endpoints,
+               const std::array<std::uint32_t, wiresum::wire::kThreadsMax>& contributors,
+               const std::array<Address, wiresum::wire::kWorkersMax>& sources, std::uint32_t receivers,
+               bool from_controller) {
+  wiresum::dataplane::Admission admission{
+      .contributors = contributors, .receivers = receivers, .from_controller = from_controller};
+  for (std::size_t i = 0; i < sources.size(); ++i) admission.sources[i] = {sources[i].first, sources[i].second};
+  server.configure(entry_of(job, key, threads, lanes, slot_base, slots, endpoints), admission);
+}
+
+void inject(SwitchServer& server, const std::vector<std::tuple<Address, std::uint8_t, nb::bytes>>& packets) {
+  std::vector<InjectedPacket> injected;
+  for (const auto& [source, thread, datagram] : packets) {
+    injected.push_back({.source = {source.first, source.second},
+                        .thread = thread,
+                        .datagram = std::as_bytes(std::span(datagram.c_str(), datagram.size()))});
+  }
+  const nb::gil_scoped_release released;
+  server.inject(injected);
 }
 
 }  // namespace
@@ -96,7 +132,12 @@ NB_MODULE(_native, module) {  // NOLINT(performance-unnecessary-value-param)
           "receive_buffer_bytes"_a, "spin_us"_a, "offload"_a)
       .def_prop_ro("local", [](const SwitchServer& s) { return Address(s.local().address, s.local().port); })
       .def("admit", &admit, nb::kw_only(), "job"_a, "key"_a, "threads"_a, "lanes"_a, "slot_base"_a, "slots"_a,
-           "round_first"_a, "endpoints"_a, nb::call_guard<nb::gil_scoped_release>())
+           "round_first"_a, "endpoints"_a, "results_group"_a, nb::call_guard<nb::gil_scoped_release>())
+      .def("configure", &configure, nb::kw_only(), "job"_a, "key"_a, "threads"_a, "lanes"_a, "slot_base"_a, "slots"_a,
+           "endpoints"_a, "contributors"_a, "sources"_a, "receivers"_a, "from_controller"_a,
+           nb::call_guard<nb::gil_scoped_release>())
+      .def("reset", &SwitchServer::reset, nb::call_guard<nb::gil_scoped_release>())
+      .def("inject", &inject, "packets"_a)
       .def("evict", &SwitchServer::evict, "job"_a, nb::call_guard<nb::gil_scoped_release>())
       .def("counters", &SwitchServer::counters, "job"_a, nb::call_guard<nb::gil_scoped_release>())
       .def("stats", &SwitchServer::stats, nb::call_guard<nb::gil_scoped_release>())

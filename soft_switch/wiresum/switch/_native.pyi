@@ -56,7 +56,25 @@ class SwitchServer:
         slots: int,
         round_first: int,
         endpoints: list[tuple[int, int]],
+        results_group: tuple[int, int],
     ) -> None: ...
+    def configure(
+        self,
+        *,
+        job: int,
+        key: int,
+        threads: int,
+        lanes: int,
+        slot_base: int,
+        slots: int,
+        endpoints: list[tuple[int, int]],
+        contributors: list[int],
+        sources: list[tuple[int, int]],
+        receivers: int,
+        from_controller: bool,
+    ) -> None: ...
+    def reset(self) -> None: ...
+    def inject(self, packets: list[tuple[tuple[int, int], int, bytes]]) -> None: ...
     def evict(self, job: int) -> bool: ...
     def counters(self, job: int) -> JobCounters: ...
     def stats(self) -> ServerStats: ...

@@ -1,40 +1,61 @@
-"""`wiresum switch`: a software switch and its join service in one process."""
+"""`wiresum switch`: a software switch, with the service at which workers join it or with a P4Runtime server."""
 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import errno
-import json
-import logging
-import os
 import socket
-import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import click
 
-from wiresum.controller import JoinServer
+from wiresum.controller.logs import log_options, set_up
 from wiresum.controller.serving import stop_on_signals
 from wiresum.join import DEFAULT_CONTROL_PORT
-from wiresum.switch.software_switch import DATA_PORT, LANES_MAX, PORTS, SoftwareSwitch, SwitchStats, lanes_for_mtu
+from wiresum.switch.software_switch import DATA_PORT, LANES_MAX, PORTS, SoftwareSwitch, lanes_for_mtu
+from wiresum.switch.statistics import Reporter
 
-log = logging.getLogger(__name__)
-
-JSON_INTERVAL_S = 1.0
+DEFAULT_CONTROL = f"127.0.0.1:{DEFAULT_CONTROL_PORT}"
 WAIT_S_MAX = 0.5
 """Longest sleep of the main thread between two looks at what is due."""
 
+EPILOG = """\
+\b
+Examples:
+  wiresum switch --control 10.0.0.1:43487 --tls /etc/wiresum/controller
+      one switch for the workers of a network, at its UDP ports 43488-43503
+  wiresum switch --control 10.0.0.1:43487 --insecure --metrics 127.0.0.1:9464
+      the same without certificates, in a network that is trusted; with figures for Prometheus
+  wiresum switch --p4runtime 10.0.0.1:9559 --tls /etc/wiresum/switch
+      a switch without a service: `wiresum controller` programs it, beside others
+"""
 
-@click.command()
+
+@click.command(epilog=EPILOG)
 @click.option(
     "--control",
     metavar="HOST:PORT",
-    default=f"127.0.0.1:{DEFAULT_CONTROL_PORT}",
-    show_default=True,
-    help="Where workers join (TCP). Port 0 takes a free one.",
+    help=f"Where workers join (TCP). Port 0 takes a free one.  [default: {DEFAULT_CONTROL}]",
 )
+@click.option(
+    "--p4runtime",
+    metavar="HOST:PORT",
+    help="Serve P4Runtime here (TCP) instead, and no joins: this switch is one of a controller's.",
+)
+@click.option(
+    "--device-id",
+    type=click.IntRange(0, (1 << 64) - 1),
+    default=0,
+    show_default=True,
+    help="With --p4runtime: which device it is; the controller's configuration says the same.",
+)
+@click.option(
+    "--tls",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Folder with ca.crt, tls.crt and tls.key, made by `wiresum ca`: only who has a certificate may connect.",
+)
+@click.option("--insecure", is_flag=True, help="Go without certificates, although other machines can connect.")
+@click.option("--metrics", metavar="HOST:PORT", help="Serve figures for Prometheus here, over HTTP at /metrics.")
 @click.option("--bind", metavar="IPV4", help="Address of the data ports.  [default: the host of --control]")
 @click.option(
     "--port",
@@ -66,6 +87,12 @@ WAIT_S_MAX = 0.5
     default=-1,
     help="Poll this long before sleeping.  [default: by the number of cores]",
 )
+@click.option(
+    "--multicast",
+    metavar="IPV4",
+    help="Send what is for all workers of a job once, to a multicast group, which the network copies: job j's is j "
+    "addresses after this one, like 239.192.0.0.  [default: a copy to each worker]",
+)
 @click.option("--offload/--no-offload", default=True, show_default=True, help="Use UDP GSO and GRO.")
 @click.option(
     "--stats-interval",
@@ -79,9 +106,14 @@ WAIT_S_MAX = 0.5
     type=click.Path(dir_okay=False, path_type=Path),
     help="Keep statistics in this file: rewritten every second and at the end.",
 )
-@click.option("--verbose", "-v", is_flag=True, help="Log what the join service does.")
+@log_options
 def switch(
-    control: str,
+    control: str | None,
+    p4runtime: str | None,
+    device_id: int,
+    tls: Path | None,
+    insecure: bool,
+    metrics: str | None,
     bind: str | None,
     port: int,
     threads: int,
@@ -89,62 +121,146 @@ def switch(
     mtu: int,
     lanes: int | None,
     spin_us: int,
+    multicast: str | None,
     offload: bool,
     stats_interval_s: float | None,
     json_stats: Path | None,
+    log_format: str,
     verbose: bool,
 ) -> None:
-    """Run a software switch, with the service at which workers join it.
+    """Run a software switch: sums the packets of workers.
 
-    It serves until SIGINT or SIGTERM, and then tells the workers of every job that it ends.
+    By itself it serves the workers' joins too: start it, and then the workers, with WIRESUM_SWITCH naming --control.
+    With --p4runtime it is a plain P4 switch instead, which does what a controller writes into its tables, as bmv2
+    and a Tofino do: `wiresum controller` then serves the joins, for any number of switches.
+
+    It serves until SIGINT or SIGTERM. With the join service, the workers of every job are then told that it ends; with
+    P4Runtime, the controller finds out that the switch is gone.
     """
-    logging.basicConfig(
-        level=logging.INFO if verbose else logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
-    )
-    control_host, control_port = _parse_control(control)
+    set_up(log_format, verbose=verbose)
+    _check_modes(control, p4runtime, metrics, multicast)
+    if p4runtime is not None:
+        serves = _endpoint("--p4runtime", p4runtime)
+    else:
+        serves = _endpoint("--control", DEFAULT_CONTROL if control is None else control)
+    metrics_at = None if metrics is None else _endpoint("--metrics", metrics)
     lanes_max = lanes or min(lanes_for_mtu(mtu), LANES_MAX)
     with contextlib.ExitStack() as cleanup:
         stop = cleanup.enter_context(stop_on_signals())
         device = _start_switch(
-            bind=bind or control_host,
+            bind=bind or serves[0],
             port=port,
             threads=threads,
             slots=slots,
             lanes_max=lanes_max,
             spin_us=spin_us,
+            multicast=multicast,
             offload=offload,
         )
         cleanup.callback(device.close)
-        reporter = _Reporter(device, stats_interval_s, json_stats)
+        reporter = Reporter(device, stats_interval_s, json_stats)
         cleanup.callback(reporter.finish)
-        service = JoinServer(device)
         try:
-            control_port = service.start(control_host, control_port)
-        except OSError as error:
+            if p4runtime is not None:
+                where = _serve_p4runtime(cleanup, device, serves, device_id, tls, insecure=insecure)
+            else:
+                where = _serve_joins(cleanup, device, serves, metrics_at, tls, insecure=insecure)
+        # ValueError: certificates that are missing, or cannot be used.
+        except (OSError, ValueError) as error:
             raise click.ClickException(str(error)) from error
-        cleanup.callback(service.stop)
         first = device.endpoint.port
         click.echo(
-            f"ready: control {control_host}:{control_port}, data {device.endpoint.address}:{first}-{first + PORTS - 1} "
+            f"ready: {where}, data {device.endpoint.address}:{first}-{first + PORTS - 1} "
             f"({device.stats().threads} threads, {slots} slots, {lanes_max} lanes)"
         )
         while not stop.wait(WAIT_S_MAX if reporter.idle else min(WAIT_S_MAX, reporter.due_in_s())):
             reporter.report_if_due()
 
 
-def _parse_control(control: str) -> tuple[str, int]:
+def _serve_joins(
+    cleanup: contextlib.ExitStack,
+    device: SoftwareSwitch,
+    at: tuple[str, int],
+    metrics_at: tuple[str, int] | None,
+    tls: Path | None,
+    *,
+    insecure: bool,
+) -> str:
+    """The join service, and its metrics; where they are. `OSError` or `ValueError` if they cannot be had."""
+    from wiresum.controller import JoinServer
+    from wiresum.controller.config import SecurityConfig
+    from wiresum.controller.security import Security
+
+    security = Security(SecurityConfig(tls=tls, insecure=insecure))
+    cleanup.callback(security.close)
+    service = JoinServer(device, security=security)
+    host, port = at
+    port = service.start(host, port)
+    cleanup.callback(service.stop)
+    where = f"control {host}:{port}"
+    if metrics_at is not None:
+        try:
+            from wiresum.controller import metrics
+        except ImportError as error:
+            raise ValueError(f"--metrics needs {error.name}: pip install 'wiresum[controller]'") from error
+        server = metrics.serve(service.report, *metrics_at)
+        cleanup.callback(server.close)
+        where += f", metrics {metrics_at[0]}:{server.port}"
+    return where
+
+
+def _serve_p4runtime(
+    cleanup: contextlib.ExitStack,
+    device: SoftwareSwitch,
+    at: tuple[str, int],
+    device_id: int,
+    tls: Path | None,
+    *,
+    insecure: bool,
+) -> str:
+    """The P4Runtime server; where it is. `OSError` or `ValueError` if it cannot be had."""
+    try:
+        from wiresum.switch.p4runtime import P4RuntimeServer
+    except ImportError as error:
+        raise ValueError(f"--p4runtime needs {error.name}: pip install 'wiresum[controller]'") from error
+    server = P4RuntimeServer(device, device_id)
+    cleanup.callback(server.stop)
+    port = server.start(f"{at[0]}:{at[1]}", tls=tls, insecure=insecure)
+    return f"P4Runtime {at[0]}:{port} (device {device_id})"
+
+
+def _check_modes(control: str | None, p4runtime: str | None, metrics: str | None, multicast: str | None) -> None:
+    if p4runtime is not None and control is not None:
+        raise click.UsageError(
+            "--control and --p4runtime exclude each other: with P4Runtime the controller serves joins"
+        )
+    if p4runtime is not None and metrics is not None:
+        raise click.UsageError("--metrics is the join service's: with --p4runtime, `wiresum controller` has it")
+    if p4runtime is not None and multicast is not None:
+        raise click.UsageError("--multicast needs the join service, which tells workers: leave out --p4runtime")
+
+
+def _endpoint(option: str, text: str) -> tuple[str, int]:
     """Host as a dotted IPv4 address, and port."""
-    host, colon, port_text = control.rpartition(":")
+    host, colon, port_text = text.rpartition(":")
     if not colon or not port_text.isascii() or not port_text.isdigit() or int(port_text) > 65535:
-        raise click.BadParameter(f"'{control}' is not HOST:PORT", param_hint="--control")
+        raise click.BadParameter(f"'{text}' is not HOST:PORT", param_hint=option)
     try:
         return socket.gethostbyname(host), int(port_text)
     except OSError as error:
-        raise click.BadParameter(f"cannot find an IPv4 address of '{host}': {error}", param_hint="--control") from error
+        raise click.BadParameter(f"cannot find an IPv4 address of '{host}': {error}", param_hint=option) from error
 
 
 def _start_switch(
-    *, bind: str, port: int, threads: int, slots: int, lanes_max: int, spin_us: int, offload: bool
+    *,
+    bind: str,
+    port: int,
+    threads: int,
+    slots: int,
+    lanes_max: int,
+    spin_us: int,
+    multicast: str | None,
+    offload: bool,
 ) -> SoftwareSwitch:
     try:
         return SoftwareSwitch(
@@ -154,6 +270,7 @@ def _start_switch(
             slots=slots,
             lanes_max=lanes_max,
             spin_us=spin_us,
+            multicast=multicast,
             offload=offload,
         )
     except ValueError as error:
@@ -165,81 +282,3 @@ def _start_switch(
         }
         hint = hints.get(error.errno or 0, "")
         raise click.ClickException(f"{error.strerror or error}. {hint}".rstrip()) from error
-
-
-class _Reporter:
-    """Writes statistics as lines and as a file, each when its time has come."""
-
-    def __init__(self, device: SoftwareSwitch, line_interval_s: float | None, json_path: Path | None) -> None:
-        self._device = device
-        self._json_path = json_path
-        self._line_interval_s = line_interval_s
-        self._started = time.monotonic()
-        self._line_last_at = self._json_last_at = self._started
-        self._before = device.stats()
-        if json_path is not None:
-            try:
-                self._write_json(json_path)
-            except OSError as error:
-                raise click.ClickException(f"cannot write the statistics to {json_path}: {error.strerror}") from error
-
-    @property
-    def idle(self) -> bool:
-        return self._json_path is None and self._line_interval_s is None
-
-    def due_in_s(self) -> float:
-        return max(0.0, min(self._due_at()) - time.monotonic())
-
-    def report_if_due(self) -> None:
-        now = time.monotonic()
-        if self._line_interval_s is not None and now >= self._line_last_at + self._line_interval_s:
-            stats = self._device.stats()
-            click.echo(_line(stats, self._before, now - self._line_last_at))
-            self._before, self._line_last_at = stats, now
-        if self._json_path is not None and now >= self._json_last_at + JSON_INTERVAL_S:
-            self._update_json(self._json_path)
-            self._json_last_at = now
-
-    def finish(self) -> None:
-        if self._json_path is not None:
-            self._update_json(self._json_path)
-
-    def _due_at(self) -> Iterator[float]:
-        if self._line_interval_s is not None:
-            yield self._line_last_at + self._line_interval_s
-        if self._json_path is not None:
-            yield self._json_last_at + JSON_INTERVAL_S
-
-    def _update_json(self, path: Path) -> None:
-        """Jobs run on the switch: a full disk is no reason to end them."""
-        try:
-            self._write_json(path)
-        except OSError as error:
-            log.warning("cannot write the statistics to %s: %s", path, error.strerror)
-
-    def _write_json(self, path: Path) -> None:
-        report = {"uptime_s": time.monotonic() - self._started, **dataclasses.asdict(self._device.stats())}
-        # Readers never see half a file: it is written beside and moved into place.
-        beside = path.with_name(f".{path.name}.{os.getpid()}")
-        try:
-            beside.write_text(json.dumps(report, indent=2) + "\n")
-            beside.replace(path)
-        finally:
-            beside.unlink(missing_ok=True)
-
-
-def _line(now: SwitchStats, before: SwitchStats, seconds: float) -> str:
-    def rate(after: float, earlier: float) -> float:
-        return (after - earlier) / seconds
-
-    dropped = sum(now.packets[reason] - before.packets[reason] for reason in ("unknown", "malformed", "out_of_lease"))
-    late = sum(now.packets[reason] - before.packets[reason] for reason in ("duplicate", "stale"))
-    return (
-        f"{time.strftime('%H:%M:%S')}  jobs {now.jobs_now}"
-        f"  results/s {rate(now.results, before.results):,.0f}"
-        f"  in/s {rate(now.datagrams_received, before.datagrams_received):,.0f}"
-        f"  out/s {rate(now.datagrams_sent, before.datagrams_sent):,.0f}"
-        f"  resent {now.packets['resent'] - before.packets['resent']:,}"
-        f"  late {late:,}  refused {dropped:,}  unsent {now.send_failures - before.send_failures:,}"
-        f"  cpu {100 * rate(now.cpu_seconds, before.cpu_seconds):.0f}%"
-    )

@@ -12,7 +12,8 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from wiresum.controller import REASONS, DriverError, Endpoint, JobCounters, JobEntry, Sizes
+from wiresum.controller import REASONS, DriverError, Endpoint, JobCounters, JobEntry, Sizes, SwitchDriver
+from wiresum.controller.driver import Reconciled
 from wiresum.switch import _native
 
 DATA_PORT = 0xA9E0
@@ -61,10 +62,37 @@ class SwitchStats:
     """By reason: the keys are `REASONS`."""
 
 
-class SoftwareSwitch:
+@dataclass(frozen=True)
+class Admission:
+    """A job as the tables of a P4 switch say it, entry by entry. Addresses are integers in host byte order, bitmaps are
+    of workers."""
+
+    job: int
+    key: int
+    threads: int
+    lanes: int
+    slot_base: int
+    slots: int
+    endpoints: tuple[tuple[int, int], ...]
+    """Address and base port of each worker; port 0: nothing is sent to it."""
+    contributors: tuple[int, ...]
+    """For each of `PORTS` threads, a bitmap."""
+    sources: tuple[tuple[int, int], ...]
+    """Address and base port that packets of each of `WORKERS_MAX` workers come from: thread t's from port + t."""
+    receivers: int
+    """Of a completed cell's RESULT: a bitmap."""
+    from_controller: bool
+    """Only packets that the controller sends through the switch are admitted."""
+
+
+class SoftwareSwitch(SwitchDriver):
     """A running switch. Its methods may be called from any thread.
 
-    `port` 0 takes some free block of ports; `threads` 0 and `spin_us` -1 choose by the number of cores. Raises
+    Jobs are installed by `admit`, which makes their cells new; or, where a P4Runtime server stands in front, by
+    `configure`, which leaves them as they are, as a hardware switch does.
+
+    `port` 0 takes some free block of ports; `threads` 0 and `spin_us` -1 choose by the number of cores. `multicast` is
+    the group of job 0; job j's is j addresses further, and the network copies what is for all its workers. Raises
     `OSError` if the ports cannot be had at that address, `ValueError` for sizes that make no sense.
     """
 
@@ -80,7 +108,9 @@ class SoftwareSwitch:
         receive_buffer_bytes: int = 8 << 20,
         spin_us: int = -1,
         offload: bool = True,
+        multicast: str | None = None,
     ) -> None:
+        self._groups = None if multicast is None else _groups(multicast, jobs_max, bind)
         self._server = _native.SwitchServer(
             address=int(ipaddress.IPv4Address(bind)),
             port=port,
@@ -96,6 +126,7 @@ class SoftwareSwitch:
         self._sizes = Sizes(slots=slots, lanes_max=lanes_max, jobs_max=jobs_max, threads_max=PORTS)
         address, base_port = self._server.local
         self._endpoint = Endpoint(str(ipaddress.IPv4Address(address)), base_port)
+        self.on_change = lambda: None
         self._books = threading.Lock()
         self._jobs: set[int] = set()
         self._jobs_ended = 0
@@ -106,6 +137,10 @@ class SoftwareSwitch:
         return f"software switch at {self._endpoint.address}"
 
     @property
+    def kind(self) -> str:
+        return "software"
+
+    @property
     def sizes(self) -> Sizes:
         return self._sizes
 
@@ -113,7 +148,21 @@ class SoftwareSwitch:
     def endpoint(self) -> Endpoint:
         return self._endpoint
 
-    def admit(self, entry: JobEntry) -> None:
+    def results_group(self, job: int) -> Endpoint | None:
+        return None if self._groups is None else Endpoint(str(self._groups + job), DATA_PORT)
+
+    def reconcile(self, entries: Sequence[JobEntry]) -> Reconciled:
+        """A switch of this process begins without jobs, and nobody else programs it: so there may be too many, and if
+        there are too few it is not the switch that they ran at."""
+        wanted = {entry.job for entry in entries}
+        with self._books:
+            held = set(self._jobs)
+        for job in sorted(held - wanted):
+            self.evict(job)
+        return Reconciled(reloaded=not wanted <= held, changes=tuple(f"- job {job}" for job in sorted(held - wanted)))
+
+    def admit(self, entry: JobEntry, *, wash: bool = False) -> None:
+        """Every admission makes the cells older than the first round, so `wash` says nothing new."""
         try:
             if len(entry.endpoints) != entry.workers:
                 raise ValueError(f"{entry.workers} workers, but {len(entry.endpoints)} addresses")
@@ -126,12 +175,43 @@ class SoftwareSwitch:
                     slot_base=entry.slot_base,
                     slots=entry.slots,
                     round_first=entry.round_first,
+                    results_group=self._native_group(entry.job),
                     endpoints=[(int(ipaddress.IPv4Address(e.address)), e.port) for e in entry.endpoints],
                 )
                 self._jobs.add(entry.job)
         # TypeError: a number that does not fit the field it is for.
         except (ValueError, TypeError, RuntimeError) as error:
             raise DriverError(f"{self.name} refuses job {entry.job}: {error}") from error
+
+    def _native_group(self, job: int) -> tuple[int, int]:
+        group = self.results_group(job)
+        return (0, 0) if group is None else (int(ipaddress.IPv4Address(group.address)), group.port)
+
+    def configure(self, admission: Admission) -> None:
+        """Installs a job with its cells as they are; or changes one that is installed, but for its lease."""
+        try:
+            with self._books:
+                self._server.configure(**dataclasses.asdict(admission))
+                self._jobs.add(admission.job)
+        except (ValueError, TypeError, RuntimeError) as error:
+            raise DriverError(f"{self.name} refuses job {admission.job}: {error}") from error
+
+    def reset(self) -> None:
+        """No job is installed any more, and no cell was ever used."""
+        for job in sorted(self._jobs):
+            self.evict(job)
+        try:
+            self._server.reset()
+        except RuntimeError as error:
+            raise DriverError(f"{self.name} cannot begin anew: {error}") from error
+
+    def inject(self, packets: list[tuple[tuple[int, int], int, bytes]]) -> None:
+        """Sends packets of the controller through the switch: source address and port, thread, and UDP payload of
+        each."""
+        try:
+            self._server.inject(packets)
+        except (ValueError, TypeError, RuntimeError) as error:
+            raise DriverError(f"{self.name} cannot take a packet of the controller: {error}") from error
 
     def evict(self, job: int) -> None:
         try:
@@ -149,12 +229,13 @@ class SoftwareSwitch:
             counters = self._server.counters(job)
         except (TypeError, RuntimeError) as error:
             raise DriverError(f"{self.name} cannot say what it counted for job {job}: {error}") from error
-        return JobCounters(
-            packets=_by_reason(counters.packets),
-            results=counters.results,
-            tensor_last=tuple(counters.tensor_last),
-            contributions=tuple(counters.contributions),
-        )
+        return _job_counters(counters)
+
+    def stray(self) -> JobCounters:
+        try:
+            return _job_counters(self._server.stats().stray)
+        except RuntimeError as error:
+            raise DriverError(f"{self.name} cannot say what it counted: {error}") from error
 
     def stats(self) -> SwitchStats:
         with self._books:
@@ -182,6 +263,19 @@ class SoftwareSwitch:
         self._server.stop()
 
 
+def _groups(first: str, jobs_max: int, bind: str) -> ipaddress.IPv4Address:
+    """Job 0's. `ValueError` if they are not all multicast groups, or nobody says at which interface they are."""
+    try:
+        address = ipaddress.IPv4Address(first)
+    except ipaddress.AddressValueError:
+        raise ValueError(f"{first!r} is no multicast group: it must be an IPv4 address like 239.192.0.0") from None
+    if not address.is_multicast or not (address + (jobs_max - 1)).is_multicast:
+        raise ValueError(f"{first} cannot be the first of {jobs_max} multicast groups: take one like 239.192.0.0")
+    if ipaddress.IPv4Address(bind).is_unspecified:
+        raise ValueError("multicast needs the address of one interface to bind to, not 0.0.0.0")
+    return address
+
+
 @dataclass
 class _Totals:
     packets: list[int] = field(default_factory=lambda: [0] * len(REASONS))
@@ -190,6 +284,15 @@ class _Totals:
     def add(self, counters: _native.JobCounters) -> None:
         self.packets = [total + count for total, count in zip(self.packets, counters.packets, strict=True)]
         self.results += counters.results
+
+
+def _job_counters(counters: _native.JobCounters) -> JobCounters:
+    return JobCounters(
+        packets=_by_reason(counters.packets),
+        results=counters.results,
+        tensor_last=tuple(counters.tensor_last),
+        contributions=tuple(counters.contributions),
+    )
 
 
 def _by_reason(packets: Sequence[int]) -> dict[str, int]:

@@ -10,8 +10,8 @@
 // longest run is a *train*, 64 kB; a message costs much the same whatever its length, so callers make bursts of whole
 // trains: 44 packets of an MTU of 1500 rather than 64, which would leave as 44 and 20.
 //
-// Several ports. A switch's thread serves many ports, most of them idle: epoll tells which have something, one of
-// them is drained in each call, in turn.
+// Several ports. A switch's thread serves many ports, most of them idle, and a worker's hears a multicast group beside
+// its own: epoll tells which have something, one of them is drained in each call, in turn.
 #include "transport/udp/udp.hpp"
 
 #include <netinet/udp.h>
@@ -46,6 +46,8 @@ constexpr std::size_t kFrameAlignmentBytes = 8;
 /// How often a full socket buffer is waited for, and how long each time, before datagrams are given up as lost.
 constexpr int kSendRetriesMax = 8;
 constexpr int kSendRetryMs = 2;
+/// How often in turn a busy socket is asked before the others are looked at.
+constexpr int kRecentMax = 4;
 constexpr std::uint64_t kWakeToken = UINT64_MAX;
 
 const std::byte* end_of(const iovec& vector) noexcept {
@@ -219,6 +221,14 @@ struct UdpTransport::Impl {
     if (sockets.size() == 1) {
       return fill_from(0);
     }
+    // One socket is busy for a while, mostly. To ask it costs less than to ask which, but nobody is to wait for long.
+    if (recent_asked != kRecentMax) {
+      ++recent_asked;
+      if (fill_from(recent)) {
+        return true;
+      }
+      recent_asked = kRecentMax;
+    }
     if (ready_next == ready_count) {
       const int count = epoll_wait(epoll, ready.data(), static_cast<int>(ready.size()), 0);
       ready_next = 0;
@@ -229,6 +239,8 @@ struct UdpTransport::Impl {
       if (token == kWakeToken) {
         clear_wake();
       } else if (fill_from(token)) {
+        recent = token;
+        recent_asked = 0;
         return true;
       }
     }
@@ -388,6 +400,8 @@ struct UdpTransport::Impl {
   std::array<epoll_event, wire::kThreadsMax + 1> ready{};
   std::size_t ready_next = 0;
   std::size_t ready_count = 0;
+  std::size_t recent = 0;  // the socket that had something last
+  int recent_asked = kRecentMax;
 
   std::array<mmsghdr, kSendBatch> messages{};
   std::array<sockaddr_in, kSendBatch> addresses{};

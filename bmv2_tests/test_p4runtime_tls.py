@@ -1,0 +1,69 @@
+"""P4Runtime to bmv2 over mutual TLS, with certificates as `wiresum ca` makes them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from bmv2_star import SWITCH_PROGRAM
+from wiresum.controller import DriverError
+from wiresum.controller.p4runtime import Client, device_config
+from wiresum.controller.p4runtime.connection import Runs
+from wiresum.controller.security.authority import Authority, Holder
+from wiresum.controller.security.names import CONTROLLER, SWITCH, Claims
+
+DEVICE = 64 * os.getpid() + 63
+STOP_S_MAX = 10.0
+
+
+@pytest.fixture
+def folders(tmp_path: Path) -> Path:
+    """Of the switch, of a controller, and of a controller of another cluster."""
+    for authority, roles in (("ours", (SWITCH, CONTROLLER)), ("theirs", (CONTROLLER,))):
+        made = Authority.create(tmp_path / authority, authority)
+        for role in roles:
+            holder = Holder(role, Claims(frozenset({role})), ("127.0.0.1",))
+            made.issue(holder, tmp_path / f"{authority}-{role}", days=1)
+    return tmp_path
+
+
+@pytest.fixture
+def address(bmv2: None, folders: Path) -> Iterator[str]:
+    """A bmv2 without interfaces, which takes no connection without a certificate."""
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{unused.getsockname()[1]}"
+    tls = folders / f"ours-{SWITCH}"
+    command = [
+        SWITCH_PROGRAM,
+        "--no-p4",
+        "--device-id",
+        str(DEVICE),
+        "--",
+        "--grpc-server-addr",
+        address,
+    ]
+    command += ["--grpc-server-ssl", "--grpc-server-with-client-auth", "--grpc-server-cacert", str(tls / "ca.crt")]
+    command += ["--grpc-server-cert", str(tls / "tls.crt"), "--grpc-server-key", str(tls / "tls.key")]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        yield address
+        process.terminate()
+        process.wait(STOP_S_MAX)
+
+
+def test_only_a_controller_of_the_same_cluster_is_let_in(address: str, folders: Path) -> None:
+    pipeline = device_config.bmv2()
+    with contextlib.closing(Client(address, DEVICE, election_id=2, tls=folders / f"ours-{CONTROLLER}")) as client:
+        client.wait_ready()
+        client.load(pipeline)
+        assert client.runs(pipeline) is Runs.OURS
+    for tls in (None, folders / f"theirs-{CONTROLLER}"):
+        client = Client(address, DEVICE, election_id=3, tls=tls)
+        with contextlib.closing(client), pytest.raises(DriverError, match="has been out of reach since"):
+            client.wait_ready(0.5)

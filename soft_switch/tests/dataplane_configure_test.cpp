@@ -1,0 +1,176 @@
+// Jobs that are installed entry by entry, as the tables of a P4 switch say it: cells stay as they are.
+#include <gtest/gtest.h>
+
+#include "bench_switch.hpp"
+#include "dataplane.hpp"
+
+namespace wiresum::dataplane {
+namespace {
+
+using wire::Header;
+using wire::Kind;
+
+constexpr Sizes kSizes{.slots = 16, .lanes_max = 8, .jobs_max = 8};
+constexpr std::uint16_t kJob = 3;
+constexpr std::uint16_t kLanes = 4;
+const Words kOnes{1, 1, 1, 1};
+
+JobEntry entry() { return job_entry(kJob, 2, kLanes, 4, 8); }
+
+Admission everybody() {
+  Admission admission;
+  admission.contributors[0] = 0b11;
+  admission.sources[0] = endpoint_of(0);
+  admission.sources[1] = endpoint_of(1);
+  admission.receivers = 0b11;
+  return admission;
+}
+
+Header packet(std::uint8_t worker, std::uint32_t round, std::uint32_t slot = 0) {
+  return {.kind = Kind::kData,
+          .job = kJob,
+          .key = entry().key,
+          .worker = worker,
+          .cell = wire::cell_of(slot, round),
+          .round = round};
+}
+
+std::uint64_t admitted(const Dataplane& plane) {
+  return plane.counters(kJob).packets[static_cast<std::size_t>(Reason::kAdmitted)];
+}
+
+class ConfigureTest : public testing::Test {
+ protected:
+  ConfigureTest() : bench_(kSizes) {}
+  BenchSwitch bench_;
+};
+
+TEST_F(ConfigureTest, JobFindsTheRoundsThatItsCellsHold) {
+  ASSERT_TRUE(bench_.plane.configure(entry(), everybody()));
+  EXPECT_EQ(bench_.send(packet(0, 7), kOnes).verdict, Verdict::kHold);
+  EXPECT_EQ(bench_.send(packet(1, 7), kOnes).verdict, Verdict::kMulticast);
+  ASSERT_TRUE(bench_.plane.evict(kJob));
+  ASSERT_TRUE(bench_.plane.configure(entry(), everybody()));
+  EXPECT_EQ(bench_.send(packet(0, 5), kOnes).reason, Reason::kStale);
+  const Outcome again = bench_.send(packet(0, 7), kOnes);
+  ASSERT_EQ(again.verdict, Verdict::kResend);
+  EXPECT_EQ(bench_.result_words(again), (Words{2, 2, 2, 2}));
+  EXPECT_EQ(bench_.send(packet(0, 9), kOnes).verdict, Verdict::kHold);
+}
+
+TEST_F(ConfigureTest, CellThatWasNeverUsedTakesAnyRoundThatIsNewerThanZero) {
+  ASSERT_TRUE(bench_.plane.configure(entry(), everybody()));
+  EXPECT_EQ(bench_.send(packet(0, 0x80000000u), kOnes).reason, Reason::kStale);
+  EXPECT_EQ(bench_.send(packet(0, 0x7FFFFFFFu), kOnes).verdict, Verdict::kHold);
+}
+
+TEST_F(ConfigureTest, EachWorkerIsAdmittedThroughEachThreadByItself) {
+  JobEntry two_threads = entry();
+  two_threads.threads = 2;
+  Admission some = everybody();
+  some.contributors = {0b01, 0b10};
+  ASSERT_TRUE(bench_.plane.configure(two_threads, some));
+  EXPECT_EQ(bench_.send(packet(0, 1)).reason, Reason::kMalformed) << "admitted, with another length";
+  EXPECT_EQ(bench_.send(packet(1, 1), kOnes).reason, Reason::kUnknown);
+  const auto of_second_thread = [&](std::uint8_t worker) {
+    return bench_.plane.handle(source_of(worker, 1), 1, datagram_of(packet(worker, 1, 4), kOnes)).reason;
+  };
+  EXPECT_EQ(of_second_thread(0), Reason::kUnknown);
+  EXPECT_EQ(of_second_thread(1), Reason::kAdmitted);
+}
+
+TEST_F(ConfigureTest, WhoIsAdmittedMayChangeWhileTheJobRuns) {
+  Admission one = everybody();
+  one.contributors[0] = 0b01;
+  ASSERT_TRUE(bench_.plane.configure(entry(), one));
+  EXPECT_EQ(bench_.send(packet(0, 1), kOnes).verdict, Verdict::kHold);
+  EXPECT_EQ(bench_.send(packet(1, 1), kOnes).reason, Reason::kUnknown);
+  ASSERT_TRUE(bench_.plane.configure(entry(), everybody()));
+  EXPECT_EQ(bench_.send(packet(1, 1), kOnes).verdict, Verdict::kMulticast);
+  EXPECT_EQ(admitted(bench_.plane), 2u) << "the same job: it goes on counting";
+  ASSERT_TRUE(bench_.plane.evict(kJob));
+  ASSERT_TRUE(bench_.plane.configure(entry(), everybody()));
+  EXPECT_EQ(admitted(bench_.plane), 0u) << "a new one";
+}
+
+TEST_F(ConfigureTest, SourceNeedNotBeWhereTheResultGoes) {
+  Admission admission = everybody();
+  admission.sources[0] = endpoint_of(5);
+  admission.sources[1].port = 1;
+  ASSERT_TRUE(bench_.plane.configure(entry(), admission));
+  const auto from = [&](std::uint8_t worker, wire::Endpoint source) {
+    return bench_.plane.handle(source, 0, datagram_of(packet(worker, 1), kOnes)).reason;
+  };
+  EXPECT_EQ(from(0, endpoint_of(0)), Reason::kUnknown);
+  EXPECT_EQ(from(0, endpoint_of(5)), Reason::kAdmitted);
+  EXPECT_EQ(from(1, endpoint_of(1)), Reason::kUnknown);
+  EXPECT_EQ(from(1, {.address = endpoint_of(1).address, .port = 1}), Reason::kAdmitted);
+}
+
+TEST_F(ConfigureTest, ControllersPacketsAndTheNetworksAreToldApart) {
+  const std::vector<std::byte> datagram = datagram_of(packet(0, 1), kOnes);
+  ASSERT_TRUE(bench_.plane.configure(entry(), everybody()));
+  EXPECT_EQ(bench_.plane.handle(endpoint_of(0), 0, datagram, Origin::kController).reason, Reason::kUnknown);
+  Admission injected = everybody();
+  injected.from_controller = true;
+  ASSERT_TRUE(bench_.plane.configure(entry(), injected));
+  EXPECT_EQ(bench_.plane.handle(endpoint_of(0), 0, datagram).reason, Reason::kUnknown);
+  EXPECT_EQ(bench_.plane.handle(endpoint_of(0), 0, datagram, Origin::kController).reason, Reason::kAdmitted);
+}
+
+TEST_F(ConfigureTest, WhatMakesNoSenseIsRefusedAndChangesNothing) {
+  const auto refused = [&](auto&& change) {
+    JobEntry job = entry();
+    Admission admission = everybody();
+    change(job, admission);
+    return bench_.plane.objection(job, admission) != nullptr && !bench_.plane.configure(job, admission);
+  };
+  EXPECT_TRUE(refused([](JobEntry&, Admission& a) { a.contributors[0] = 0b100; }));
+  EXPECT_TRUE(refused([](JobEntry&, Admission& a) { a.contributors[1] = 0b1; }));
+  EXPECT_TRUE(refused([](JobEntry&, Admission& a) { a.receivers = 0b100; }));
+  EXPECT_TRUE(refused([](JobEntry& e, Admission&) { e.endpoints[1].port = 0; })) << "a receiver without a port";
+  EXPECT_TRUE(refused([](JobEntry& e, Admission&) { e.endpoints[1].address = 0; }));
+  EXPECT_TRUE(refused([](JobEntry& e, Admission&) { e.threads = 2, e.endpoints[1].port = 65535; }));
+  EXPECT_TRUE(refused([](JobEntry& e, Admission&) { e.slots = 3; }));
+  EXPECT_EQ(bench_.plane.find(kJob), nullptr);
+  ASSERT_TRUE(bench_.plane.configure(entry(), everybody()));
+  EXPECT_TRUE(refused([](JobEntry& e, Admission&) { e.slot_base = 8; })) << "an installed job keeps its lease";
+  EXPECT_TRUE(refused([](JobEntry& e, Admission&) { e.threads = 2; }));
+  EXPECT_TRUE(refused([](JobEntry& e, Admission&) { e.job = 4; })) << "the lease is another's";
+  EXPECT_EQ(bench_.plane.find(kJob)->slot_base, entry().slot_base);
+}
+
+TEST_F(ConfigureTest, WorkerWithoutAPortIsNoReceiver) {
+  JobEntry job = entry();
+  job.endpoints[1] = {};
+  Admission admission = everybody();
+  admission.receivers = 0b01;
+  ASSERT_TRUE(bench_.plane.configure(job, admission));
+  EXPECT_EQ(bench_.plane.receivers(kJob), 0b01u);
+  EXPECT_EQ(bench_.plane.receivers(kJob + 1), 0u);
+}
+
+TEST_F(ConfigureTest, ResetForgetsJobsAndRounds) {
+  ASSERT_TRUE(bench_.plane.configure(entry(), everybody()));
+  EXPECT_EQ(bench_.send(packet(0, 9), kOnes).verdict, Verdict::kHold);
+  bench_.plane.reset();
+  EXPECT_EQ(bench_.send(packet(0, 9), kOnes).reason, Reason::kUnknown);
+  ASSERT_TRUE(bench_.plane.configure(entry(), everybody()));
+  EXPECT_EQ(bench_.send(packet(0, 1), kOnes).verdict, Verdict::kHold);
+}
+
+TEST_F(ConfigureTest, AnotherPlaneGoesOnWithTheCellsThatItTakes) {
+  ASSERT_TRUE(bench_.plane.configure(entry(), everybody()));
+  EXPECT_EQ(bench_.send(packet(0, 7), kOnes).verdict, Verdict::kHold);
+  EXPECT_EQ(bench_.send(packet(0, 8, 1), kOnes).verdict, Verdict::kHold);
+  BenchSwitch other(kSizes);
+  other.plane.take_cells(bench_.plane, entry().slot_base, 1);
+  ASSERT_TRUE(other.plane.configure(entry(), everybody()));
+  const Outcome complete = other.send(packet(1, 7), kOnes);
+  ASSERT_EQ(complete.verdict, Verdict::kMulticast);
+  EXPECT_EQ(other.result_words(complete), (Words{2, 2, 2, 2}));
+  EXPECT_EQ(other.send(packet(1, 8, 1), kOnes).verdict, Verdict::kHold) << "not of the slots that it took";
+}
+
+}  // namespace
+}  // namespace wiresum::dataplane

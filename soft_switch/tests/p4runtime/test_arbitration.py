@@ -1,0 +1,132 @@
+"""Who is primary, and who is told: what the specification says, where the conformance tests do not look."""
+
+from __future__ import annotations
+
+import pytest
+from finsy.proto import p4r, rpc_code
+
+from wiresum.switch.p4runtime.arbitration import STREAMS_MAX, Arbitration, Stream
+from wiresum.switch.p4runtime.refusal import Refusal
+
+DEVICE = 7
+
+
+class Controller:
+    def __init__(self, arbitration: Arbitration) -> None:
+        self.told: list[p4r.MasterArbitrationUpdate] = []
+        self.stream = Stream(self.told.append)
+        self.arbitration = arbitration
+        arbitration.open(self.stream)
+
+    def bid(self, low: int | None, high: int = 0, **fields: object) -> None:
+        message = p4r.MasterArbitrationUpdate(**{"device_id": DEVICE, **fields})  # type: ignore[arg-type]
+        if low is not None:
+            message.election_id.CopyFrom(p4r.Uint128(high=high, low=low))
+        self.arbitration.update(self.stream, message)
+
+    def hears(self) -> list[str]:
+        codes = [rpc_code.Code.Name(message.status.code) for message in self.told]
+        self.told.clear()
+        return codes
+
+
+@pytest.fixture
+def arbitration() -> Arbitration:
+    return Arbitration(DEVICE)
+
+
+def may_write(arbitration: Arbitration, low: int, high: int = 0) -> bool:
+    return arbitration.may_write(p4r.Uint128(high=high, low=low))
+
+
+def test_nobody_may_write_at_first(arbitration: Arbitration) -> None:
+    Controller(arbitration)
+    assert not may_write(arbitration, 0)
+
+
+def test_the_upper_half_of_an_election_id_counts_more(arbitration: Arbitration) -> None:
+    first, second = Controller(arbitration), Controller(arbitration)
+    first.bid(99)
+    second.bid(0, high=1)
+    assert first.hears() == ["OK", "ALREADY_EXISTS"]
+    assert second.hears() == ["OK"]
+    assert may_write(arbitration, 0, high=1)
+    assert not may_write(arbitration, 99)
+
+
+def test_an_election_id_of_zero_may_be_primary_and_an_unset_one_never(arbitration: Arbitration) -> None:
+    unset, zero = Controller(arbitration), Controller(arbitration)
+    unset.bid(None)
+    assert unset.told[0].HasField("election_id") is False, "there has not been any"
+    assert unset.hears() == ["NOT_FOUND"]
+    zero.bid(0)
+    assert (unset.hears(), zero.hears()) == (["ALREADY_EXISTS"], ["OK"])
+
+
+def test_without_the_primary_there_is_none_until_somebody_bids_as_high(arbitration: Arbitration) -> None:
+    primary, backup = Controller(arbitration), Controller(arbitration)
+    primary.bid(9)
+    backup.bid(5)
+    arbitration.close(primary.stream)
+    arbitration.close(primary.stream)
+    assert backup.told[-1].election_id.low == 9
+    assert backup.hears() == ["ALREADY_EXISTS", "NOT_FOUND"]
+    assert not may_write(arbitration, 9)
+    backup.bid(8)
+    assert backup.hears() == ["NOT_FOUND"]
+    backup.bid(9)
+    assert backup.hears() == ["OK"]
+
+
+def test_a_primary_may_step_down_and_all_are_told(arbitration: Arbitration) -> None:
+    primary, backup = Controller(arbitration), Controller(arbitration)
+    primary.bid(9)
+    backup.bid(5)
+    primary.bid(4)
+    assert primary.hears() == ["OK", "NOT_FOUND"]
+    assert backup.hears() == ["ALREADY_EXISTS", "NOT_FOUND"]
+
+
+def test_a_backup_that_goes_disturbs_nobody(arbitration: Arbitration) -> None:
+    primary, backup = Controller(arbitration), Controller(arbitration)
+    primary.bid(9)
+    backup.bid(5)
+    arbitration.close(backup.stream)
+    assert primary.hears() == ["OK"]
+
+
+def test_a_stream_that_never_bid_is_told_nothing(arbitration: Arbitration) -> None:
+    silent, primary = Controller(arbitration), Controller(arbitration)
+    primary.bid(9)
+    arbitration.close(primary.stream)
+    assert silent.told == []
+
+
+@pytest.mark.parametrize(
+    ("fields", "code"),
+    [
+        ({"device_id": 8}, "NOT_FOUND"),
+        ({"role": p4r.Role(name="reader")}, "UNIMPLEMENTED"),
+        ({"role": p4r.Role(id=3)}, "UNIMPLEMENTED"),
+    ],
+)
+def test_what_is_not_offered_ends_the_stream(arbitration: Arbitration, fields: dict[str, object], code: str) -> None:
+    with pytest.raises(Refusal) as refusal:
+        Controller(arbitration).bid(1, **fields)
+    assert refusal.value.code.name == code
+
+
+def test_a_stream_stays_with_its_device(arbitration: Arbitration) -> None:
+    controller = Controller(arbitration)
+    controller.bid(1)
+    with pytest.raises(Refusal) as refusal:
+        controller.bid(2, device_id=8)
+    assert refusal.value.code.name == "FAILED_PRECONDITION"
+
+
+def test_streams_have_a_bound_and_make_room_when_they_go(arbitration: Arbitration) -> None:
+    controllers = [Controller(arbitration) for _ in range(STREAMS_MAX)]
+    with pytest.raises(Refusal, match="close one first"):
+        Controller(arbitration)
+    arbitration.close(controllers[0].stream)
+    Controller(arbitration)

@@ -1,0 +1,179 @@
+"""What entries make the data plane do, held against the entries that the controller writes."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from ipaddress import IPv4Address
+
+import pytest
+from finsy import P4Schema
+
+from wiresum.controller import Endpoint, JobEntry
+from wiresum.controller.p4runtime import admit
+from wiresum.switch.p4runtime import jobs
+from wiresum.switch.p4runtime.refusal import Refusal
+from wiresum.switch.p4runtime.schema import Entry
+from wiresum.switch.p4runtime.testing import PROGRAM
+
+SCHEMA = P4Schema(PROGRAM.p4info)
+ADMIT = PROGRAM.schema.named("admit")
+ROW, LANES, SLOTS, JOBS_MAX = 8, 64, 4096, 1024
+JOB = JobEntry(
+    job=7,
+    key=0xFEED0007,
+    workers=3,
+    threads=4,
+    lanes=LANES,
+    slot_base=32,
+    slots=8,
+    round_first=1,
+    endpoints=tuple(Endpoint(f"10.0.0.{number + 1}", 5000 + 16 * number) for number in range(3)),
+)
+DELIVER = {worker: (int(IPv4Address(at.address)), at.port) for worker, at in enumerate(JOB.endpoints)}
+COPIES = {ROW: frozenset(range(3))}
+
+
+def entries(job: JobEntry = JOB, port: int = 1) -> list[Entry]:
+    made = admit.entries(job, ROW, [port] * job.workers)
+    messages = [entry.encode(SCHEMA).table_entry for entry in made]
+    return [ADMIT.entry(message, ADMIT.key(message)) for message in messages]
+
+
+def changed(entry: Entry, **params: int) -> Entry:
+    return dataclasses.replace(entry, params={**entry.params, **params})
+
+
+def plan(admitted: Sequence[Entry]) -> jobs.Plan:
+    return jobs.plan(admitted, DELIVER, COPIES, LANES)
+
+
+def test_a_whole_job_is_as_the_join_service_would_admit_it() -> None:
+    made = plan(entries())
+    job = made.admission
+    assert made.row == ROW
+    assert (job.job, job.key, job.threads, job.lanes) == (JOB.job, JOB.key, JOB.threads, JOB.lanes)
+    assert (job.slot_base, job.slots) == (JOB.slot_base, JOB.slots)
+    assert job.endpoints == tuple(DELIVER.values())
+    assert job.contributors == (0b111,) * 4 + (0,) * 12
+    assert job.sources == (*DELIVER.values(), *[jobs.NOWHERE] * 29)
+    assert job.receivers == 0b111
+    assert not job.from_controller
+
+
+@pytest.mark.parametrize("threads", [1, 2, 16])
+@pytest.mark.parametrize("slots", [16, 4096])
+def test_lease_and_threads_are_found_again(threads: int, slots: int) -> None:
+    job = dataclasses.replace(JOB, threads=threads, slots=slots, slot_base=0, workers=1, endpoints=JOB.endpoints[:1])
+    made = plan(entries(job)).admission
+    assert (made.threads, made.slots, len(made.endpoints)) == (threads, slots, 1)
+
+
+def test_the_largest_job_fits() -> None:
+    job = dataclasses.replace(JOB, workers=32, endpoints=JOB.endpoints[:1] * 32)
+    assert plan(entries(job)).admission.contributors[0] == 0xFFFFFFFF
+
+
+def test_the_order_of_entries_does_not_matter() -> None:
+    assert plan(entries()) == plan(entries()[::-1])
+
+
+def test_who_has_no_entry_yet_is_not_admitted() -> None:
+    some = [entry for entry in entries() if (entry.match["worker"], entry.match["thread"]) != (1, 2)]
+    job = plan(some).admission
+    assert job.contributors[:4] == (0b111, 0b111, 0b101, 0b111)
+    assert (job.threads, job.slots) == (4, 8)
+
+
+def test_a_job_whose_last_threads_are_missing_has_the_slots_of_the_others() -> None:
+    some = [entry for entry in entries() if entry.match["thread"] == 0]
+    job = plan(some).admission
+    assert (job.threads, job.slot_base, job.slots) == (1, 32, 2)
+
+
+def test_copies_go_to_whom_group_and_delivery_both_name() -> None:
+    without_group = jobs.plan(entries(), DELIVER, {}, LANES).admission
+    assert (without_group.receivers, without_group.endpoints[2]) == (0, DELIVER[2])
+    some = jobs.plan(entries(), {0: DELIVER[0], 1: DELIVER[1]}, {ROW: frozenset({1, 2, 77})}, LANES).admission
+    assert some.receivers == 0b010
+    assert some.endpoints[2] == (0, 0)
+
+
+def test_the_cpu_port_stands_for_the_controller() -> None:
+    assert plan(entries(port=jobs.CPU_PORT)).admission.from_controller
+
+
+@pytest.mark.parametrize(
+    "params",
+    [{"row": 9}, {"group": 9}, {"bit_others": 0b10}, {"cell_base": 0}, {"lease_mask": 0xFFF0}],
+    ids=lambda params: next(iter(params)),
+)
+def test_entries_that_contradict_each_other_make_no_job(params: dict[str, int]) -> None:
+    first, *others = entries()
+    with pytest.raises(jobs.ContradictionError):
+        plan([changed(first, **params), *others])
+
+
+def test_a_worker_in_two_places_makes_no_job() -> None:
+    first, *others = entries()
+    for field in ("source", "source_port"):
+        moved = dataclasses.replace(first, match={**first.match, field: 99})
+        with pytest.raises(jobs.ContradictionError, match="two addresses, or base ports"):
+            plan([moved, *others])
+    with pytest.raises(jobs.ContradictionError):
+        plan([*entries(port=1), *entries(port=jobs.CPU_PORT)])
+
+
+def test_every_entry_of_a_job_passes_the_check() -> None:
+    for entry in entries():
+        jobs.check(entry, SLOTS, JOBS_MAX)
+
+
+@pytest.mark.parametrize(
+    ("params", "code"),
+    [
+        ({"lease_mask": 0xFFFD}, "UNIMPLEMENTED"),
+        ({"lease_mask": 0xFFFF}, "UNIMPLEMENTED"),
+        ({"lease_prefix": 4}, "UNIMPLEMENTED"),
+        ({"cell_base": 65}, "UNIMPLEMENTED"),
+        ({"bit_own": 0b010}, "UNIMPLEMENTED"),
+        ({"bit_others": 0b111}, "UNIMPLEMENTED"),
+        ({"bit_others": 0b1010}, "UNIMPLEMENTED"),
+        ({"cell_base": 8190}, "OUT_OF_RANGE"),
+    ],
+)
+def test_what_no_worker_could_have_is_refused(params: dict[str, int], code: str) -> None:
+    first = entries()[0]
+    with pytest.raises(Refusal) as refusal:
+        jobs.check(changed(first, **params), SLOTS, JOBS_MAX)
+    assert refusal.value.code.name == code
+
+
+def test_a_source_port_that_no_base_port_leads_to_is_refused() -> None:
+    third = entries()[2]
+    jobs.check(dataclasses.replace(third, match={**third.match, "source_port": 2}), SLOTS, JOBS_MAX)
+    with pytest.raises(Refusal, match="base port plus the thread's number"):
+        jobs.check(dataclasses.replace(third, match={**third.match, "source_port": 1}), SLOTS, JOBS_MAX)
+
+
+def test_a_worker_may_send_from_elsewhere_than_it_is_sent_to() -> None:
+    moved = [
+        dataclasses.replace(e, match={**e.match, "source": 99, "source_port": 700 + e.match["thread"]})
+        for e in entries()
+    ]
+    made = plan(moved).admission
+    assert made.sources[:3] == ((99, 700),) * 3
+    assert made.endpoints == tuple(DELIVER.values())
+
+
+def test_a_job_number_beyond_the_switchs_table_is_refused() -> None:
+    (entry, *_) = entries(dataclasses.replace(JOB, job=JOBS_MAX))
+    with pytest.raises(Refusal, match="job numbers up to 1023"):
+        jobs.check(entry, SLOTS, JOBS_MAX)
+
+
+def test_only_the_lease_must_stay_while_a_job_is_installed() -> None:
+    whole = plan(entries())
+    assert plan(entries()[1:]).keeps_lease_of(whole)
+    assert not plan([changed(entry, row=9) for entry in entries()]).keeps_lease_of(whole)
+    assert not plan(entries(dataclasses.replace(JOB, slot_base=64))).keeps_lease_of(whole)

@@ -1,0 +1,54 @@
+from __future__ import annotations
+
+import pytest
+from finsy.proto import p4r
+
+from wiresum.switch.p4runtime.pipeline import Sizes
+from wiresum.switch.p4runtime.refusal import Refusal
+from wiresum.switch.p4runtime.testing import PROGRAM
+
+MOST = Sizes(lanes=360, slots=4096)
+
+
+def config(device_config: bytes) -> p4r.ForwardingPipelineConfig:
+    return p4r.ForwardingPipelineConfig(p4info=PROGRAM.p4info, p4_device_config=device_config)
+
+
+@pytest.mark.parametrize("sizes", [MOST, Sizes(1, 1), Sizes(64, 1024)])
+def test_sizes_up_to_the_processs_are_taken(sizes: Sizes) -> None:
+    assert PROGRAM.check(config(b'{"slots": %d, "lanes": %d}' % (sizes.slots, sizes.lanes)), MOST) == sizes
+
+
+@pytest.mark.parametrize(
+    ("device_config", "complaint"),
+    [
+        (b"", "not JSON"),
+        (b"\xff\xfe", "not JSON"),
+        (b"[" * 4000, "not JSON"),
+        (b" " * 5000, "5000 bytes: is that another target's"),
+        (b"[360, 4096]", "exactly these two"),
+        (b'{"lanes": 360}', "exactly these two"),
+        (b'{"lanes": 360, "slots": 4096, "ports": 4}', "exactly these two"),
+        (b'{"lanes": "360", "slots": 4096}', "whole numbers"),
+        (b'{"lanes": true, "slots": 4096}', "whole numbers"),
+        (b'{"lanes": 361, "slots": 4096}', "lanes must be 1 to 360, not 361"),
+        (b'{"lanes": 0, "slots": 4096}', "lanes must be"),
+        (b'{"lanes": 360, "slots": 4097}', "slots must be 1 to 4096, not 4097"),
+    ],
+)
+def test_other_configurations_are_refused(device_config: bytes, complaint: str) -> None:
+    with pytest.raises(Refusal, match=complaint) as refusal:
+        PROGRAM.check(config(device_config), MOST)
+    assert refusal.value.code.name == "INVALID_ARGUMENT"
+
+
+def test_a_larger_process_still_has_no_more_cells_than_entries_can_name() -> None:
+    with pytest.raises(Refusal, match="slots must be 1 to 32768"):
+        PROGRAM.check(config(b'{"lanes": 4, "slots": 40000}'), Sizes(lanes=4, slots=65536))
+
+
+def test_another_programs_p4info_is_refused() -> None:
+    other = config(b'{"lanes": 360, "slots": 4096}')
+    other.p4info.tables[0].size += 1
+    with pytest.raises(Refusal, match="P4Info"):
+        PROGRAM.check(other, MOST)

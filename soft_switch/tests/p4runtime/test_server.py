@@ -1,0 +1,342 @@
+"""The server around the switch: its bounds, who may do what, and what hostile requests do to it."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+from pathlib import Path
+
+import grpc
+import pytest
+from finsy.proto import p4r, p4r_grpc
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from wiresum.controller.security import ROLES
+from wiresum.controller.security.authority import Authority, Holder
+from wiresum.controller.security.names import Claims
+from wiresum.join.credentials import CredentialsError, open_channel
+from wiresum.switch import SoftwareSwitch
+from wiresum.switch.p4runtime import P4RuntimeServer
+from wiresum.switch.p4runtime import server as server_module
+from wiresum.switch.p4runtime.arbitration import STREAMS_MAX
+from wiresum.switch.p4runtime.testing import (
+    DELETE,
+    INSERT,
+    MODIFY,
+    PROGRAM,
+    Controller,
+    SetConfig,
+    counter,
+    group,
+    refused,
+    table_entry,
+)
+
+DEVICE = 3
+CONFIG = b'{"lanes": 4, "slots": 64}'
+OWN = table_entry("own", {"address": b"\x0a\x00\x00\x01"}, "own_address", {"mac": b"\x01"})
+
+
+class Served:
+    """A switch with a server, and controllers of it."""
+
+    def __init__(self, cleanup: ExitStack) -> None:
+        self._cleanup = cleanup
+        self.switch = cleanup.enter_context(closing(SoftwareSwitch(port=0, threads=1, slots=64, lanes_max=4)))
+        self.server = P4RuntimeServer(self.switch, DEVICE)
+        cleanup.callback(self.server.stop)
+        self.address = f"127.0.0.1:{self.server.start('127.0.0.1:0')}"
+
+    def connect(self, channel: grpc.Channel | None = None) -> Controller:
+        return self._cleanup.enter_context(closing(Controller(self.address, DEVICE, channel=channel)))
+
+    def programmed(self) -> Controller:
+        controller = self.connect()
+        assert controller.bid(1) == "OK"
+        controller.load(CONFIG)
+        return controller
+
+
+@pytest.fixture
+def served() -> Iterator[Served]:
+    with ExitStack() as cleanup:
+        yield Served(cleanup)
+
+
+@pytest.fixture(scope="module")
+def programmed() -> Iterator[Controller]:
+    with ExitStack() as cleanup:
+        yield Served(cleanup).programmed()
+
+
+# Without a pipeline, and before a controller.
+
+
+def test_before_a_pipeline_is_loaded_there_is_nothing_to_read_or_write(served: Served) -> None:
+    controller = served.connect()
+    assert not controller.stub.GetForwardingPipelineConfig(
+        p4r.GetForwardingPipelineConfigRequest(device_id=DEVICE)
+    ).HasField("config")
+    with refused("PERMISSION_DENIED"):
+        controller.write(INSERT, OWN)
+    assert controller.bid(1) == "OK"
+    with refused("FAILED_PRECONDITION"):
+        controller.write(INSERT, OWN)
+    with refused("FAILED_PRECONDITION"):
+        controller.read(OWN)
+    with refused("NOT_FOUND"):
+        request = SetConfig(device_id=DEVICE, action=SetConfig.COMMIT)
+        request.election_id.low = 1
+        controller.stub.SetForwardingPipelineConfig(request)
+    with refused("INVALID_ARGUMENT"):
+        controller.load(b"another target's")
+
+
+def test_a_pipeline_that_is_refused_leaves_the_one_before(served: Served) -> None:
+    controller = served.programmed()
+    assert controller.write(INSERT, OWN) == ["OK"]
+    with refused("INVALID_ARGUMENT"):
+        controller.load(b'{"lanes": 5, "slots": 64}')
+    with refused("UNIMPLEMENTED"):
+        controller.load(CONFIG, SetConfig.RECONCILE_AND_COMMIT)
+    assert controller.read(table_entry("own")) == [OWN]
+
+
+@pytest.mark.parametrize("field", ["role", "device_id"])
+def test_other_roles_and_devices_are_not_found(served: Served, field: str) -> None:
+    controller = served.programmed()
+    other = {"role": "reader"} if field == "role" else {"device_id": DEVICE + 1}
+    with refused("NOT_FOUND"):
+        controller.stub.Read(p4r.ReadRequest(**{"device_id": DEVICE, **other})).next()
+    request = p4r.WriteRequest(**{"device_id": DEVICE, **other})
+    request.election_id.low = 1
+    with refused("NOT_FOUND"):
+        controller.stub.Write(request)
+
+
+# Streams.
+
+
+def test_only_the_primary_controllers_packets_are_taken(served: Served) -> None:
+    controller, other = served.programmed(), served.connect()
+    other.bid(0)
+    other.send_packet(b"frame")
+    assert other.hear().error.canonical_code == grpc.StatusCode.PERMISSION_DENIED.value[0]
+    message = p4r.StreamMessageRequest(packet=p4r.PacketOut(payload=b"frame"))
+    message.packet.metadata.add(metadata_id=1, value=b"\x01")
+    controller.say(message)
+    error = controller.hear().error
+    assert error.canonical_code == grpc.StatusCode.INVALID_ARGUMENT.value[0]
+    assert error.WhichOneof("details") == "packet_out"
+
+
+@pytest.mark.parametrize(
+    ("message", "details"),
+    [
+        (p4r.StreamMessageRequest(), "other"),
+        (p4r.StreamMessageRequest(digest_ack=p4r.DigestListAck(digest_id=1)), "digest_list_ack"),
+    ],
+)
+def test_stream_messages_that_make_no_sense_are_answered(
+    served: Served, message: p4r.StreamMessageRequest, details: str
+) -> None:
+    controller = served.connect()
+    controller.say(message)
+    assert controller.hear().error.WhichOneof("details") == details
+    assert controller.bid(1) == "OK", "and the stream goes on"
+
+
+def test_streams_have_a_bound_and_one_that_ends_makes_room(served: Served) -> None:
+    controllers = [served.connect() for _ in range(STREAMS_MAX)]
+    for number, controller in reversed(list(enumerate(controllers))):
+        controller.bid(number)
+    with refused("RESOURCE_EXHAUSTED"):
+        served.connect().hear()
+    controllers[-1].close()
+    assert controllers[0].standing() == "NOT_FOUND", "the primary one is gone"
+    assert served.connect().bid(99) == "OK"
+
+
+def test_stopping_ends_streams_and_frees_the_port(served: Served) -> None:
+    controller = served.programmed()
+    served.server.stop()
+    served.server.stop()
+    with pytest.raises(grpc.RpcError):
+        controller.hear()
+    with socket.create_server(("127.0.0.1", int(served.address.rpartition(":")[2]))):
+        pass
+
+
+# Bounds of requests.
+
+
+def test_a_request_larger_than_the_bound_is_refused(served: Served) -> None:
+    controller = served.programmed()
+    big = table_entry("own", {"address": bytes(server_module.REQUEST_BYTES_MAX)}, "own_address", {"mac": b"\x01"})
+    with refused("RESOURCE_EXHAUSTED"):
+        controller.write(INSERT, big)
+    with refused("RESOURCE_EXHAUSTED"):
+        controller.write(INSERT, *[p4r.Entity()] * (server_module.UPDATES_MAX + 1))
+    assert controller.write(INSERT, OWN) == ["OK"]
+
+
+def test_a_read_has_a_bound(programmed: Controller) -> None:
+    everything = p4r.Entity(counter_entry=p4r.CounterEntry())
+    assert len(programmed.read(everything)) == 2048 + 8192 + 256
+    with refused("RESOURCE_EXHAUSTED"):
+        programmed.read(*[everything] * 7)
+
+
+def test_what_became_of_each_update_is_told_as_far_as_there_is_room(programmed: Controller) -> None:
+    assert programmed.write(DELETE, *(group(number) for number in range(1, 301))) == ["NOT_FOUND"] * 300
+    with refused("UNKNOWN"):
+        programmed.write(DELETE, *(group(number) for number in range(1, 1001)))
+
+
+def test_groups_and_metadata_have_a_bound(programmed: Controller) -> None:
+    assert set(programmed.write(INSERT, *(group(number) for number in range(1, 1025)))) == {"OK"}
+    assert programmed.write(INSERT, group(1025)) == ["RESOURCE_EXHAUSTED"]
+    programmed.clear()
+    assert programmed.write(INSERT, group(1, *((1, instance) for instance in range(513)))) == ["RESOURCE_EXHAUSTED"]
+    noted = table_entry("own", {"address": b"\x01"}, "own_address", {"mac": b"\x01"}, metadata=bytes(1025))
+    assert programmed.write(INSERT, noted) == ["INVALID_ARGUMENT"]
+
+
+def test_a_port_that_is_taken_is_an_error_that_says_so(served: Served) -> None:
+    other = P4RuntimeServer(served.switch, DEVICE)
+    with pytest.raises(OSError, match=f"cannot listen at {served.address}"):
+        other.start(served.address)
+    other.stop()
+
+
+# Who may do what.
+
+
+def test_plaintext_beyond_loopback_must_be_asked_for(served: Served) -> None:
+    with pytest.raises(CredentialsError, match="insecure"):
+        P4RuntimeServer(served.switch, DEVICE).start("0.0.0.0:0")
+    asked_for = P4RuntimeServer(served.switch, DEVICE)
+    assert asked_for.start("0.0.0.0:0", insecure=True)
+    asked_for.stop()
+
+
+def test_only_controllers_write_and_operators_read(served: Served, tmp_path: Path) -> None:
+    authority = Authority.create(tmp_path / "ca", "test")
+    for role in ROLES:
+        holder = Holder(role, Claims(frozenset({role})), addresses=("127.0.0.1",))
+        authority.issue(holder, tmp_path / role, days=1)
+    secured = P4RuntimeServer(served.switch, DEVICE)
+    served.address = f"127.0.0.1:{secured.start('127.0.0.1:0', tls=tmp_path / 'switch')}"
+    try:
+        connected = {role: served.connect(open_channel(served.address, tls=tmp_path / role)) for role in ROLES}
+        for role in set(ROLES) - {"controller"}:
+            with refused("PERMISSION_DENIED"):
+                connected[role].hear()
+            with refused("PERMISSION_DENIED"):
+                connected[role].load(CONFIG)
+        assert connected["controller"].bid(1) == "OK"
+        connected["controller"].load(CONFIG)
+        assert connected["controller"].write(INSERT, OWN) == ["OK"]
+        assert connected["operator"].read(table_entry("own")) == [OWN]
+        for role in ("worker", "switch"):
+            with refused("PERMISSION_DENIED"):
+                connected[role].read(table_entry("own"))
+        with grpc.insecure_channel(served.address) as plain, refused("UNAVAILABLE"):
+            p4r_grpc.P4RuntimeStub(plain).Capabilities(p4r.CapabilitiesRequest())
+    finally:
+        secured.stop()
+
+
+# Hostile requests.
+
+TABLE_IDS = [table.preamble.id for table in PROGRAM.p4info.tables]
+ACTION_IDS = [action.preamble.id for action in PROGRAM.p4info.actions]
+COUNTER_IDS = [counter.preamble.id for counter in PROGRAM.p4info.counters]
+
+small = st.integers(0, 9)
+value = st.binary(max_size=9) | st.sampled_from([b"\0", b"\1", b"\xff\xf0", b"\xff" * 4])
+any_number = st.integers(-(1 << 31), (1 << 31) - 1)
+unsigned = small | st.integers(0, (1 << 32) - 1)
+
+
+def one_of(*known: int) -> st.SearchStrategy[int]:
+    return st.sampled_from(known) | unsigned
+
+
+matches = st.builds(p4r.FieldMatch, field_id=small, exact=st.builds(p4r.FieldMatch.Exact, value=value)) | st.builds(
+    p4r.FieldMatch, field_id=small, ternary=st.builds(p4r.FieldMatch.Ternary, value=value, mask=value)
+)
+params = st.builds(p4r.Action.Param, param_id=small, value=value)
+actions = st.builds(
+    p4r.TableAction,
+    action=st.builds(p4r.Action, action_id=one_of(*ACTION_IDS), params=st.lists(params, max_size=8)),
+) | st.builds(p4r.TableAction, action_profile_member_id=unsigned)
+table_entries = st.builds(
+    p4r.TableEntry,
+    table_id=one_of(*TABLE_IDS),
+    match=st.lists(matches, max_size=7),
+    action=st.none() | actions,
+    priority=st.just(0) | any_number,
+    is_default_action=st.booleans(),
+    metadata=value,
+)
+counter_entries = st.builds(
+    p4r.CounterEntry,
+    counter_id=one_of(*COUNTER_IDS),
+    index=st.none() | st.builds(p4r.Index, index=st.integers(-(1 << 63), (1 << 63) - 1) | small),
+    data=st.none() | st.builds(p4r.CounterData, packet_count=st.integers(-(1 << 63), (1 << 63) - 1)),
+)
+groups = st.builds(
+    p4r.MulticastGroupEntry,
+    multicast_group_id=unsigned,
+    replicas=st.lists(st.builds(p4r.Replica, egress_port=unsigned, instance=unsigned), max_size=4),
+)
+entities = (
+    st.builds(p4r.Entity, table_entry=table_entries)
+    | st.builds(p4r.Entity, counter_entry=counter_entries)
+    | st.builds(
+        p4r.Entity,
+        packet_replication_engine_entry=st.builds(p4r.PacketReplicationEngineEntry, multicast_group_entry=groups),
+    )
+    | st.builds(p4r.Entity, register_entry=st.builds(p4r.RegisterEntry, register_id=unsigned))
+    | st.just(p4r.Entity())
+)
+CODES = {"OK", "INVALID_ARGUMENT", "NOT_FOUND", "ALREADY_EXISTS", "PERMISSION_DENIED", "UNIMPLEMENTED"}
+CODES |= {"OUT_OF_RANGE", "RESOURCE_EXHAUSTED"}
+FUZZ = settings(max_examples=100, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+
+
+@FUZZ
+@given(st.lists(st.tuples(st.sampled_from([INSERT, MODIFY, DELETE]), entities), min_size=1, max_size=6))
+def test_whatever_is_written_is_answered_update_by_update(
+    programmed: Controller, updates: list[tuple[int, p4r.Entity]]
+) -> None:
+    for kind in (INSERT, MODIFY, DELETE):
+        batch = [entity for of, entity in updates if of == kind]
+        assert len(programmed.write(kind, *batch)) == len(batch)
+        assert set(programmed.write(kind, *batch)) <= CODES
+
+
+@settings(FUZZ, max_examples=40)
+@given(entities)
+def test_whatever_is_read_is_answered_or_refused(programmed: Controller, entity: p4r.Entity) -> None:
+    try:
+        programmed.read(entity)
+    except grpc.RpcError as error:
+        assert error.code().name in CODES
+
+
+@settings(FUZZ, max_examples=40)
+@given(st.binary(max_size=60))
+def test_bytes_that_are_no_message_disturb_nobody(programmed: Controller, noise: bytes) -> None:
+    channel = programmed._channel
+    for method in ("Write", "Read", "SetForwardingPipelineConfig", "StreamChannel"):
+        call = channel.stream_stream(f"/p4.v1.P4Runtime/{method}")
+        try:
+            for _ in call(iter([noise]), timeout=5):
+                pass
+        except grpc.RpcError as error:
+            assert error.code().name in CODES
+    assert programmed.read(counter("results", 0))

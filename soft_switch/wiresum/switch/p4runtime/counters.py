@@ -1,0 +1,113 @@
+"""The program's counters, by row, from what the data plane counts by job.
+
+The data plane counts a job's packets from zero when the job is installed, and keeps the figures until its number is
+used again. A row's counters go on from what they were, whoever uses the row, until a controller sets them. So a row has
+a base, to which the figures of the jobs that now use it are added; when a job ends, its last figures go into the base.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple, Protocol
+
+from wiresum.controller.driver import REASONS, WORKERS_MAX, JobCounters
+
+COLUMNS = {"packets": 8, "contributions": WORKERS_MAX, "results": 1}
+"""Of a row of each counter: p4src/v1model/count.p4. The last reason of `packets` is for what is not of this protocol,
+which never reaches the data plane."""
+ROW_STRAY = 0
+
+
+class Counted(Protocol):
+    """What of a switch is read here."""
+
+    def counters(self, job: int) -> JobCounters: ...
+    def stray(self) -> JobCounters: ...
+
+
+Row = dict[str, list[int]]
+
+
+class Value(NamedTuple):
+    at: int
+    """Index of the counter."""
+    packets: int
+
+
+class View:
+    """The counters at one moment: a row that is asked for several times is read once, since the data threads must be
+    waited for."""
+
+    def __init__(self, row: Callable[[int], Row], sizes: Mapping[str, int]) -> None:
+        self._row = functools.lru_cache(maxsize=None)(row)
+        self._sizes = sizes
+
+    def read(self, counter: str, index: int | None) -> Iterator[Value]:
+        """One, or all."""
+        columns = COLUMNS[counter]
+        for at in range(self._sizes[counter]) if index is None else [index]:
+            yield Value(at, self._row(at // columns)[counter][at % columns])
+
+
+class Counters:
+    """All zero at first."""
+
+    def __init__(self, switch: Counted, sizes: Mapping[str, int]) -> None:
+        """`sizes` are those of the counters, by name."""
+        self._switch = switch
+        self._sizes = sizes
+        self._bases: dict[int, Row] = {ROW_STRAY: _negated(_row_of(switch.stray()))}
+        self._rows: dict[int, int] = {}
+        """Of the jobs that are installed."""
+
+    def began(self, job: int, row: int) -> None:
+        self._rows[job] = row
+
+    def ended(self, job: int) -> None:
+        """When the data plane has forgotten it, so that its figures are the last."""
+        row = self._rows.pop(job)
+        self._bases[row] = _sum(self._base(row), _row_of(self._switch.counters(job)))
+
+    def view(self) -> View:
+        return View(self._row, self._sizes)
+
+    def write(self, counter: str, index: int | None, packets: int) -> None:
+        columns = COLUMNS[counter]
+        for value in list(self.view().read(counter, index)):
+            row, column = divmod(value.at, columns)
+            self._bases[row] = self._base(row)
+            self._bases[row][counter][column] += packets - value.packets
+
+    def _row(self, row: int) -> Row:
+        total = self._base(row)
+        if row == ROW_STRAY:
+            total = _sum(total, _row_of(self._switch.stray()))
+        for job in (job for job, used in self._rows.items() if used == row):
+            total = _sum(total, _row_of(self._switch.counters(job)))
+        return total
+
+    def _base(self, row: int) -> Row:
+        return self._bases.get(row) or _zeros()
+
+
+def _zeros() -> Row:
+    return {counter: [0] * columns for counter, columns in COLUMNS.items()}
+
+
+def _row_of(counters: JobCounters) -> Row:
+    row = _zeros()
+    for column, reason in enumerate(REASONS):
+        row["packets"][column] = counters.packets.get(reason, 0)
+    for worker, packets in enumerate(counters.contributions):
+        row["contributions"][worker] = packets
+    row["results"][0] = counters.results
+    return row
+
+
+def _sum(one: Row, other: Row) -> Row:
+    return {counter: [a + b for a, b in zip(one[counter], other[counter], strict=True)] for counter in COLUMNS}
+
+
+def _negated(row: Row) -> Row:
+    return {counter: [-packets for packets in values] for counter, values in row.items()}

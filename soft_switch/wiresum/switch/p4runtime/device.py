@@ -1,0 +1,346 @@
+"""What the switch holds, and what follows from it: entries and counters as P4Runtime sees them, jobs in the data plane.
+
+A batch of updates changes the entries one by one; `commit`, at its end, brings the data plane to what they now say,
+before the controller hears of it. First go the jobs that end or change their lease, then come the others, so that a
+lease may pass from one to another in one batch.
+
+One thread calls all of this.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+
+import grpc
+from finsy.proto import p4r
+
+from wiresum.controller import DriverError
+from wiresum.switch.p4runtime import jobs, packet_out
+from wiresum.switch.p4runtime.counters import Counters, View
+from wiresum.switch.p4runtime.pipeline import Program, Sizes
+from wiresum.switch.p4runtime.refusal import Refusal, invalid, out_of_range, too_early, unimplemented
+from wiresum.switch.p4runtime.schema import Entry, Key
+from wiresum.switch.p4runtime.store import DELETE, INSERT, MODIFY, Store
+from wiresum.switch.software_switch import SoftwareSwitch
+
+log = logging.getLogger(__name__)
+
+GetConfig = p4r.GetForwardingPipelineConfigRequest
+SetConfig = p4r.SetForwardingPipelineConfigRequest
+
+
+class Device:
+    """A switch without a pipeline, until `set_config`."""
+
+    def __init__(self, switch: SoftwareSwitch) -> None:
+        self._switch = switch
+        self._program = Program()
+        self._most = Sizes(lanes=switch.sizes.lanes_max, slots=switch.sizes.slots)
+        self._config: p4r.ForwardingPipelineConfig | None = None
+        self._saved: p4r.ForwardingPipelineConfig | None = None
+        """Verified, and to be realised by COMMIT."""
+        self._loaded: _Loaded | None = None
+
+    # The pipeline.
+
+    def set_config(self, action: int, config: p4r.ForwardingPipelineConfig | None) -> None:
+        if action == SetConfig.COMMIT:
+            self._commit_saved(config)
+            return
+        if action == SetConfig.RECONCILE_AND_COMMIT:
+            raise unimplemented("this switch loads a pipeline anew or not at all: use VERIFY_AND_COMMIT")
+        if action not in (SetConfig.VERIFY, SetConfig.VERIFY_AND_SAVE, SetConfig.VERIFY_AND_COMMIT):
+            raise invalid(f"there is no action {action}")
+        if config is None:
+            raise invalid("a configuration is missing")
+        self._program.check(config, self._most)
+        if action == SetConfig.VERIFY_AND_SAVE:
+            self._saved = config
+        elif action == SetConfig.VERIFY_AND_COMMIT:
+            self._realise(config)
+
+    def get_config(self, response_type: int) -> p4r.GetForwardingPipelineConfigResponse:
+        response = p4r.GetForwardingPipelineConfigResponse()
+        if response_type not in GetConfig.ResponseType.values():
+            raise invalid(f"there is no response type {response_type}")
+        if self._config is None:
+            return response
+        response.config.SetInParent()
+        if self._config.HasField("cookie"):
+            response.config.cookie.CopyFrom(self._config.cookie)
+        if response_type in (GetConfig.ALL, GetConfig.P4INFO_AND_COOKIE):
+            response.config.p4info.CopyFrom(self._config.p4info)
+        if response_type in (GetConfig.ALL, GetConfig.DEVICE_CONFIG_AND_COOKIE):
+            response.config.p4_device_config = self._config.p4_device_config
+        return response
+
+    def _commit_saved(self, config: p4r.ForwardingPipelineConfig | None) -> None:
+        if config is not None:
+            raise invalid("COMMIT takes the configuration that was saved, and none in the request")
+        if self._saved is None:
+            raise Refusal(grpc.StatusCode.NOT_FOUND, "no configuration was saved: use VERIFY_AND_SAVE before")
+        self._realise(self._saved)
+
+    def _realise(self, config: p4r.ForwardingPipelineConfig) -> None:
+        sizes = self._program.check(config, self._most)
+        self._loaded = self._config = None
+        self._switch.reset()
+        self._loaded = _Loaded(self._switch, self._program, sizes)
+        self._config, self._saved = config, None
+        log.info("a pipeline was loaded: %d lanes, %d slots", sizes.lanes, sizes.slots)
+
+    # What stands in it.
+
+    def write(self, updates: Sequence[p4r.Update]) -> list[Refusal | None]:
+        """What became of each."""
+        loaded = self._require_loaded()
+        results: list[Refusal | None] = []
+        for update in updates:
+            try:
+                loaded.update(update.type, update.entity)
+                results.append(None)
+            except Refusal as refused:
+                results.append(refused)
+        loaded.commit()
+        return results
+
+    def read(self, wanted: Sequence[p4r.Entity]) -> Iterator[p4r.Entity]:
+        loaded = self._require_loaded()
+        counters = loaded.counters()
+        for entity in wanted:
+            yield from loaded.read(entity, counters)
+
+    def packet_out(self, message: p4r.PacketOut) -> None:
+        if message.metadata:
+            raise invalid("the program has no metadata for packets of the controller")
+        self._require_loaded().packet_out(message.payload)
+
+    def _require_loaded(self) -> _Loaded:
+        if self._loaded is None:
+            raise too_early("no pipeline is loaded: use SetForwardingPipelineConfig first")
+        return self._loaded
+
+
+class _Loaded:
+    """A switch with the pipeline."""
+
+    def __init__(self, switch: SoftwareSwitch, program: Program, sizes: Sizes) -> None:
+        self._switch, self._sizes = switch, sizes
+        self._schema = program.schema
+        self._store = Store(program)
+        self._counters = Counters(switch, dict(program.schema.counters.values()))
+        self._jobs = _Jobs(switch, self._counters, sizes, self._instances)
+        self._own_addresses: set[int] = set()
+
+    def update(self, kind: int, entity: p4r.Entity) -> None:
+        if kind not in (INSERT, MODIFY, DELETE):
+            raise invalid("an update is INSERT, MODIFY or DELETE")
+        place = entity.WhichOneof("entity")
+        if place == "table_entry":
+            self._update_table(kind, entity.table_entry)
+        elif place == "counter_entry":
+            self._update_counter(kind, entity.counter_entry)
+        elif place == "packet_replication_engine_entry":
+            self._update_group(kind, entity.packet_replication_engine_entry)
+        else:
+            raise _no_such_place(place)
+
+    def commit(self) -> None:
+        self._jobs.commit()
+
+    def counters(self) -> View:
+        return self._counters.view()
+
+    def read(self, wanted: p4r.Entity, counters: View) -> Iterator[p4r.Entity]:
+        place = wanted.WhichOneof("entity")
+        if place == "table_entry":
+            for entry in self._store.read_tables(wanted.table_entry):
+                yield p4r.Entity(table_entry=entry)
+        elif place == "counter_entry":
+            yield from self._read_counters(wanted.counter_entry, counters)
+        elif place == "packet_replication_engine_entry":
+            group = _group(wanted.packet_replication_engine_entry)
+            for found in self._store.read_groups(group.multicast_group_id):
+                engine = p4r.PacketReplicationEngineEntry(multicast_group_entry=found)
+                yield p4r.Entity(packet_replication_engine_entry=engine)
+        elif place in ("action_profile_member", "action_profile_group", "meter_entry") and _names_none(wanted, place):
+            return  # all that the program has of these
+        else:
+            raise _no_such_place(place)
+
+    def packet_out(self, frame: bytes) -> None:
+        packet = packet_out.parse(frame, self._own_addresses)
+        if packet is not None:
+            self._switch.inject([packet])
+
+    def _update_table(self, kind: int, message: p4r.TableEntry) -> None:
+        entry = self._store.check_entry(kind, message)
+        if entry is None:
+            return
+        if entry.table == "lose" and kind != DELETE:
+            raise unimplemented("this switch loses nothing on purpose: lose packets on the way instead (tc, netem)")
+        if entry.table == "admit" and kind != DELETE:
+            jobs.check(entry, self._sizes.slots, self._switch.sizes.jobs_max)
+        self._store.put_entry(kind, entry)
+        if entry.table == "own":
+            change = self._own_addresses.discard if kind == DELETE else self._own_addresses.add
+            change(entry.match["address"])
+        elif entry.table in ("admit", "deliver"):
+            self._jobs.note(entry, present=kind != DELETE)
+
+    def _update_counter(self, kind: int, message: p4r.CounterEntry) -> None:
+        name, size = self._schema.counter(message.counter_id)
+        if kind != MODIFY:
+            raise invalid("counters are always there: use MODIFY")
+        index = _index(message, name, size)
+        if message.HasField("data"):
+            self._counters.write(name, index, message.data.packet_count)
+
+    def _update_group(self, kind: int, message: p4r.PacketReplicationEngineEntry) -> None:
+        group = _group(message)
+        self._store.write_group(kind, group)
+        self._jobs.note_group(group.multicast_group_id)
+
+    def _read_counters(self, wanted: p4r.CounterEntry, counters: View) -> Iterator[p4r.Entity]:
+        if wanted.counter_id == 0:
+            asked: list[tuple[int, str, int | None]] = [
+                (i, name, None) for i, (name, _) in self._schema.counters.items()
+            ]
+        else:
+            name, size = self._schema.counter(wanted.counter_id)
+            asked = [(wanted.counter_id, name, _index(wanted, name, size))]
+        for number, name, index in asked:
+            for value in counters.read(name, index):
+                entity = p4r.Entity()
+                entity.counter_entry.counter_id = number
+                entity.counter_entry.index.index = value.at
+                entity.counter_entry.data.packet_count = value.packets
+                yield entity
+
+    def _instances(self, number: int) -> frozenset[int]:
+        group = self._store.group(number)
+        return frozenset(replica.instance for replica in group.replicas) if group is not None else frozenset()
+
+
+class _Jobs:
+    """The jobs that the entries make, and which of them the data plane has."""
+
+    def __init__(
+        self, switch: SoftwareSwitch, counters: Counters, sizes: Sizes, instances: Callable[[int], frozenset[int]]
+    ) -> None:
+        self._switch, self._counters, self._sizes, self._instances = switch, counters, sizes, instances
+        self._admit: dict[int, dict[Key, Entry]] = {}
+        """By job, of those that have any."""
+        self._deliver: dict[int, dict[int, jobs.Address]] = {}
+        """By job and worker."""
+        self._installed: dict[int, jobs.Plan] = {}
+        self._changed: dict[int, None] = {}
+        """Jobs, in the order in which something about them changed; those too that could not be installed."""
+
+    def note(self, entry: Entry, *, present: bool) -> None:
+        job = entry.match["job"]
+        if entry.table == "admit":
+            _put(self._admit, job, entry.key, entry if present else None)
+        else:
+            address = (entry.params["address"], entry.params["port"])
+            _put(self._deliver, job, entry.match["receiver"], address if present else None)
+        self._changed[job] = None
+
+    def note_group(self, number: int) -> None:
+        for job, entries in self._admit.items():
+            if next(iter(entries.values())).params["group"] == number:
+                self._changed[job] = None
+
+    def commit(self) -> None:
+        changed, self._changed = list(self._changed), {}
+        plans = {job: self._plan(job) for job in changed}
+        for job, plan in plans.items():
+            before = self._installed.get(job)
+            if before is not None and (plan is None or not plan.keeps_lease_of(before)):
+                self._remove(job)
+        for job, plan in plans.items():
+            if plan is not None and plan != self._installed.get(job):
+                self._install(plan)
+
+    def _plan(self, job: int) -> jobs.Plan | None:
+        if job not in self._admit:
+            return None
+        entries = list(self._admit[job].values())
+        instances = {group: self._instances(group) for group in {entry.params["group"] for entry in entries}}
+        try:
+            return jobs.plan(entries, self._deliver.get(job, {}), instances, self._sizes.lanes)
+        except jobs.ContradictionError as contradiction:
+            log.warning("job %d is not in effect: %s", job, contradiction)
+            return None
+
+    def _install(self, plan: jobs.Plan) -> None:
+        job = plan.admission.job
+        try:
+            self._switch.configure(plan.admission)
+        except DriverError as error:
+            log.warning("job %d is not in effect, and is tried again with the next update: %s", job, error)
+            self._changed[job] = None
+            if job in self._installed:
+                self._remove(job)
+            return
+        if job not in self._installed:
+            self._counters.began(job, plan.row)
+        self._installed[job] = plan
+
+    def _remove(self, job: int) -> None:
+        self._switch.evict(job)
+        del self._installed[job]
+        self._counters.ended(job)
+
+
+def _put(index: dict, job: int, key: object, value: object) -> None:  # type: ignore[type-arg]
+    """Sets or, for None, removes; jobs without anything are not kept."""
+    of_job = index.setdefault(job, {})
+    of_job.pop(key, None)
+    if value is not None:
+        of_job[key] = value
+    if not of_job:
+        del index[job]
+
+
+def _group(message: p4r.PacketReplicationEngineEntry) -> p4r.MulticastGroupEntry:
+    kind = message.WhichOneof("type")
+    if kind == "clone_session_entry":
+        raise unimplemented("this switch clones no packets")
+    if kind is None:
+        raise invalid("a packet replication engine entry must be a multicast group")
+    return message.multicast_group_entry
+
+
+def _index(message: p4r.CounterEntry, name: str, size: int) -> int | None:
+    """None: all of the counter."""
+    if not message.HasField("index"):
+        return None
+    if message.index.index < 0:
+        raise invalid(f"an index is not negative, as {message.index.index} is")
+    if message.index.index >= size:
+        raise out_of_range(f"counter {name} has the indices 0 to {size - 1}, not {message.index.index}")
+    return message.index.index
+
+
+_OF_OTHER_PROGRAMS = {
+    "action_profile_member": "action profile",
+    "action_profile_group": "action profile",
+    "meter_entry": "meter",
+    "direct_meter_entry": "direct meter",
+    "direct_counter_entry": "direct counter",
+}
+
+
+def _names_none(wanted: p4r.Entity, place: str) -> bool:
+    message = getattr(wanted, place)
+    return not (message.meter_id if place == "meter_entry" else message.action_profile_id)
+
+
+def _no_such_place(place: str | None) -> Refusal:
+    if place is None:
+        return invalid("an entity is missing")
+    if place in _OF_OTHER_PROGRAMS:
+        return invalid(f"the program has no {_OF_OTHER_PROGRAMS[place]}")
+    return unimplemented(f"this switch has nothing for a {place}")

@@ -1,0 +1,133 @@
+"""What the entries of `admit` and `deliver` and the multicast groups make the data plane do: a pure function of them.
+
+On a hardware switch each entry of `admit` stands alone. The software switch's data plane thinks in jobs: it has one
+entry for each, with its lease, and bitmaps of who may contribute through which thread and who is told. So the entries
+of a job are gathered, in whatever state they are: while some are missing, exactly those packets are refused, and those
+copies are not sent, that a hardware switch would refuse and not send.
+
+Two things this data plane cannot do, and no controller of ours asks for: entries that no worker of a job could have
+(`check` refuses them, with UNIMPLEMENTED), and entries of one job that contradict each other (`ContradictionError`: the
+job is not in effect until they agree). Which port of the switch a packet came in at it cannot see; it only tells the
+controller's own packets, at port `CPU_PORT`, from all others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from wiresum.controller.driver import THREADS_MAX, WORKERS_MAX
+from wiresum.switch.p4runtime.refusal import out_of_range, unimplemented
+from wiresum.switch.p4runtime.schema import Entry
+from wiresum.switch.software_switch import Admission
+
+CPU_PORT = 255
+"""Where packets of the controller come in: bmv2's is set to the same when it is started."""
+
+_CELL_MASK = 0xFFFF
+Address = tuple[int, int]
+"""IPv4 as an integer in host byte order, and UDP port; of a worker, its base port."""
+NOWHERE: Address = (0, 0)
+
+
+class ContradictionError(ValueError):
+    """A sentence that says what of a job's entries does not agree."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What the data plane is to be told, and the row of counters that the job's packets go into."""
+
+    admission: Admission
+    row: int
+
+    def keeps_lease_of(self, other: Plan) -> bool:
+        """The one can become the other while it is installed."""
+        return self._lease() == other._lease()
+
+    def _lease(self) -> tuple[int, ...]:
+        job = self.admission
+        return self.row, job.key, job.threads, job.slot_base, job.slots, len(job.endpoints)
+
+
+def check(entry: Entry, slots: int, jobs_max: int) -> None:
+    """`Refusal` for an entry of `admit` that this switch cannot have."""
+    match, params = entry.match, entry.params
+    cells = _cells_of_thread(params["lease_mask"])
+    full = params["bit_own"] | params["bit_others"]
+    if match["job"] >= jobs_max:
+        raise out_of_range(f"this switch has room for job numbers up to {jobs_max - 1}, not {match['job']}")
+    if not cells:
+        raise unimplemented("lease_mask must be ones above a run of cells, a power of two and at least 2")
+    if match["source_port"] < match["thread"]:
+        raise unimplemented("source_port must be a worker's base port plus the thread's number")
+    if params["cell_base"] % 2 or params["lease_prefix"] != match["thread"] * cells:
+        raise unimplemented("cell_base must be even, and lease_prefix the thread's number times its run of cells")
+    if params["bit_own"] != 1 << match["worker"] or params["bit_own"] & params["bit_others"] or full & (full + 1):
+        raise unimplemented("bit_own must be the worker's, and with bit_others the bits of workers 0 to N-1")
+    if params["cell_base"] + (match["thread"] + 1) * cells > 2 * slots:
+        raise out_of_range(f"the lease reaches beyond the switch's {2 * slots} cells")
+
+
+def plan(
+    admit: Iterable[Entry], deliver: Mapping[int, Address], instances: Mapping[int, frozenset[int]], lanes: int
+) -> Plan:
+    """Of one job: its entries of `admit`, at least one; where each worker is to be found, as `deliver` says; and the
+    copies that each multicast group makes. `ContradictionError` if there can be no such job."""
+    entries = list(admit)
+    first = entries[0]
+    shape = _shape(first)
+    sources: list[Address] = [NOWHERE] * WORKERS_MAX
+    contributors = [0] * THREADS_MAX
+    for entry in entries:
+        if _shape(entry) != shape:
+            raise ContradictionError("its entries do not agree on key, row, group, workers or lease")
+        worker, thread = entry.match["worker"], entry.match["thread"]
+        source = (entry.match["source"], entry.match["source_port"] - thread)
+        if sources[worker] not in (NOWHERE, source):
+            raise ContradictionError(f"worker {worker} is admitted from two addresses, or base ports")
+        sources[worker] = source
+        contributors[thread] |= 1 << worker
+    params = first.params
+    workers = (params["bit_own"] | params["bit_others"]).bit_length()
+    threads = _power_of_two_from(max(entry.match["thread"] for entry in entries) + 1)
+    endpoints = tuple(deliver.get(worker, NOWHERE) for worker in range(workers))
+    copies = instances.get(params["group"], frozenset())
+    admission = Admission(
+        job=first.match["job"],
+        key=first.match["key"],
+        threads=threads,
+        lanes=lanes,
+        slot_base=params["cell_base"] // 2,
+        slots=_cells_of_thread(params["lease_mask"]) // 2 * threads,
+        endpoints=endpoints,
+        contributors=tuple(contributors),
+        sources=tuple(sources),
+        receivers=sum(1 << worker for worker in range(workers) if worker in copies and endpoints[worker][1]),
+        from_controller=first.match["ingress_port"] == CPU_PORT,
+    )
+    return Plan(admission, params["row"])
+
+
+def _shape(entry: Entry) -> tuple[object, ...]:
+    """In what all entries of a job are alike."""
+    params = entry.params
+    return (
+        entry.match["key"],
+        entry.match["ingress_port"] == CPU_PORT,
+        params["row"],
+        params["group"],
+        params["bit_own"] | params["bit_others"],
+        params["cell_base"],
+        params["lease_mask"],
+    )
+
+
+def _cells_of_thread(lease_mask: int) -> int:
+    """The run of cells below the mask's ones; 0 if that is not what it is."""
+    cells = (_CELL_MASK & ~lease_mask) + 1
+    return cells if cells & (cells - 1) == 0 and cells >= 2 else 0
+
+
+def _power_of_two_from(number: int) -> int:
+    return 1 << (number - 1).bit_length()

@@ -1,0 +1,374 @@
+"""The P4Runtime service: gRPC around `Arbitration` and `Device`.
+
+Theory of operation. gRPC's asyncio server runs in a thread of its own: a controller's stream waits most of the time,
+and as a coroutine it costs next to nothing. Whatever the switch holds is touched in one more thread alone, one request
+after the other, since it may have to wait for the data threads: that makes requests strictly serial, as the
+specification wants (section 12.1). Arbitration is decided in that same thread, so that no update of a controller which
+was deposed comes after its successor was told that it is the primary one.
+
+What one connection can make the switch keep or do is bounded: the size of a request, the streams, the calls at a time,
+the notifications that wait for a controller which does not read (whose stream is then closed), and the entries.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import functools
+import itertools
+import logging
+import threading
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NoReturn, TypeVar
+
+import grpc
+import grpc.aio
+from finsy.proto import p4r, rpc_code, rpc_status
+from google.protobuf.message import DecodeError
+
+from wiresum.controller import DriverError
+from wiresum.controller.security import CONTROLLER, OPERATOR, identify
+from wiresum.join import credentials
+from wiresum.switch.p4runtime.arbitration import Arbitration, Stream
+from wiresum.switch.p4runtime.device import Device
+from wiresum.switch.p4runtime.mailbox import Mailbox
+from wiresum.switch.p4runtime.refusal import Refusal, denied, exhausted, invalid, not_found, unimplemented
+from wiresum.switch.software_switch import SoftwareSwitch
+
+log = logging.getLogger(__name__)
+
+API_VERSION = "1.4.1"
+REQUEST_BYTES_MAX = 4 << 20
+"""All entries that the tables have room for take less than a megabyte."""
+UPDATES_MAX = 16_384
+"""Of one Write."""
+CALLS_MAX = 64
+"""At a time, streams among them; gRPC refuses more with RESOURCE_EXHAUSTED."""
+NOTIFICATIONS_MAX = 256
+ENTITIES_MAX = 65_536
+"""That one Read gives: more than there are, if each is asked for once."""
+ENTITIES_A_RESPONSE = 1000
+DETAILS_BYTES_MAX = 7000
+"""What is told of each update goes into the metadata of the answer, of which gRPC takes in 8 KiB."""
+START_S_MAX = 10.0
+STOP_S_MAX = 15.0
+"""Longer than a data thread may take to answer."""
+
+_OPTIONS = (
+    ("grpc.max_receive_message_length", REQUEST_BYTES_MAX),
+    # A second switch at the same port must fail, not share the port's connections with the first.
+    ("grpc.so_reuseport", 0),
+    ("grpc.keepalive_time_ms", 15_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    # Controllers ask too whether the switch is there, and more often than gRPC allows unasked.
+    ("grpc.http2.min_ping_interval_without_data_ms", 1_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+)
+
+WRITERS, READERS = (CONTROLLER,), (CONTROLLER, OPERATOR)
+"""Roles of certificates."""
+
+T = TypeVar("T")
+
+
+class P4RuntimeServer:
+    """Serves a switch from `start` to `stop`."""
+
+    def __init__(self, switch: SoftwareSwitch, device_id: int) -> None:
+        self._switch, self._device_id = switch, device_id
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="wiresum-p4runtime", daemon=True)
+        self._server: Any = None
+        self._service: P4RuntimeService | None = None
+
+    def start(self, address: str, *, tls: Path | None = None, insecure: bool = False) -> int:
+        """`address` is host:port; port 0 takes a free one. Returns the port.
+
+        With `tls`, a folder, only who has a certificate of its authority may connect, and only controllers may write.
+        Without it, messages travel in the clear, which is allowed on loopback and if `insecure` asks for it.
+        Raises `OSError` if the port cannot be had, and `CredentialsError`.
+        """
+        self._thread.start()
+        try:
+            return int(self._run(self._start(address, tls, insecure=insecure), START_S_MAX))
+        except BaseException:
+            self.stop()
+            raise
+
+    def stop(self) -> None:
+        """Idempotent. The switch goes on with what it has."""
+        if self._loop.is_closed():
+            return
+        if self._thread.is_alive():
+            self._run(self._stop(), STOP_S_MAX)
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join(STOP_S_MAX)
+        self._loop.close()
+
+    async def _start(self, address: str, tls: Path | None, *, insecure: bool) -> int:
+        self._server = grpc.aio.server(options=_OPTIONS, maximum_concurrent_rpcs=CALLS_MAX)
+        self._service = P4RuntimeService(self._switch, self._device_id)
+        self._server.add_generic_rpc_handlers((self._service.handlers(),))
+        port = credentials.add_port(self._server, address, tls=tls, insecure=insecure)
+        await self._server.start()
+        return port
+
+    async def _stop(self) -> None:
+        if self._server is not None:
+            await self._server.stop(0)
+        # Streams that were cut off take leave of the arbitration, which needs the service's thread.
+        rest = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in rest:
+            task.cancel()
+        await asyncio.gather(*rest, return_exceptions=True)
+        if self._service is not None:
+            self._service.close()
+
+    def _run(self, coroutine: Any, seconds: float) -> Any:
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(seconds)
+
+
+class P4RuntimeService:
+    """Its methods are those of p4runtime.proto, and run in one event loop."""
+
+    def __init__(self, switch: SoftwareSwitch, device_id: int) -> None:
+        self._device_id = device_id
+        self._loop = asyncio.get_running_loop()
+        self._worker = concurrent.futures.ThreadPoolExecutor(1, "wiresum-p4runtime-device")
+        # Only in the worker's thread:
+        self._device = Device(switch)
+        self._arbitration = Arbitration(device_id)
+
+    def close(self) -> None:
+        self._worker.shutdown(wait=True, cancel_futures=True)
+
+    def handlers(self) -> grpc.GenericRpcHandler:
+        """As protoc's would be, but that bytes which are no message are answered."""
+        unary, stream = grpc.unary_unary_rpc_method_handler, grpc.stream_stream_rpc_method_handler
+        methods = {
+            "Capabilities": unary(_answered(self.Capabilities), _parse(p4r.CapabilitiesRequest), _serialise),
+            "SetForwardingPipelineConfig": unary(
+                _answered(self.SetForwardingPipelineConfig), _parse(p4r.SetForwardingPipelineConfigRequest), _serialise
+            ),
+            "GetForwardingPipelineConfig": unary(
+                _answered(self.GetForwardingPipelineConfig), _parse(p4r.GetForwardingPipelineConfigRequest), _serialise
+            ),
+            "Write": unary(_answered(self.Write), _parse(p4r.WriteRequest), _serialise),
+            "Read": grpc.unary_stream_rpc_method_handler(_answered(self.Read), _parse(p4r.ReadRequest), _serialise),
+            "StreamChannel": stream(self.StreamChannel, _parse(p4r.StreamMessageRequest), _serialise),
+        }
+        return grpc.method_handlers_generic_handler("p4.v1.P4Runtime", methods)
+
+    async def Capabilities(self, request: p4r.CapabilitiesRequest, context: Any) -> p4r.CapabilitiesResponse:  # noqa: N802
+        if request.device_id:
+            await self._answer(context, READERS, lambda: self._check_device(request.device_id))
+        return p4r.CapabilitiesResponse(p4runtime_api_version=API_VERSION)
+
+    async def SetForwardingPipelineConfig(  # noqa: N802
+        self, request: p4r.SetForwardingPipelineConfigRequest, context: Any
+    ) -> p4r.SetForwardingPipelineConfigResponse:
+        def load() -> None:
+            self._check_writer(request)
+            self._device.set_config(request.action, request.config if request.HasField("config") else None)
+
+        await self._answer(context, WRITERS, load)
+        return p4r.SetForwardingPipelineConfigResponse()
+
+    async def GetForwardingPipelineConfig(  # noqa: N802
+        self, request: p4r.GetForwardingPipelineConfigRequest, context: Any
+    ) -> p4r.GetForwardingPipelineConfigResponse:
+        def get() -> p4r.GetForwardingPipelineConfigResponse:
+            self._check_device(request.device_id)
+            return self._device.get_config(request.response_type)
+
+        return await self._answer(context, READERS, get)
+
+    async def Write(self, request: p4r.WriteRequest, context: Any) -> p4r.WriteResponse:  # noqa: N802
+        def write() -> list[Refusal | None]:
+            self._check_writer(request)
+            if request.atomicity != p4r.WriteRequest.CONTINUE_ON_ERROR:
+                raise unimplemented("this switch makes each update by itself: CONTINUE_ON_ERROR")
+            if len(request.updates) > UPDATES_MAX:
+                raise exhausted(f"a Write has at most {UPDATES_MAX} updates: send them in several")
+            return self._device.write(request.updates)
+
+        results = await self._answer(context, WRITERS, write)
+        if any(results):
+            await _refuse_batch(context, results)
+        return p4r.WriteResponse()
+
+    async def Read(self, request: p4r.ReadRequest, context: Any) -> None:  # noqa: N802
+        def read() -> list[p4r.Entity]:
+            self._check_device(request.device_id)
+            if request.role:
+                raise not_found("this switch has the default role only: leave the role unset")
+            found = list(itertools.islice(self._device.read(request.entities), ENTITIES_MAX + 1))
+            if len(found) > ENTITIES_MAX:
+                raise exhausted(f"a Read gives at most {ENTITIES_MAX} entities: ask for less at a time")
+            return found
+
+        entities: Iterator[p4r.Entity] = iter(await self._answer(context, READERS, read))
+        while some := list(itertools.islice(entities, ENTITIES_A_RESPONSE)):
+            await context.write(p4r.ReadResponse(entities=some))
+
+    async def StreamChannel(self, requests: object, context: Any) -> None:  # noqa: N802
+        mailbox = Mailbox(NOTIFICATIONS_MAX)
+        stream = Stream(lambda update: self._post(mailbox, update))
+        await self._answer(context, WRITERS, lambda: self._arbitration.open(stream))
+        reader = asyncio.create_task(self._read_stream(stream, mailbox, context))
+        try:
+            while (message := await mailbox.get()) is not None:
+                await context.write(message)
+        except Refusal as refusal:
+            await _refuse(context, refusal)
+        finally:
+            reader.cancel()
+            # Also if this is being cancelled: the others must hear of it.
+            await asyncio.shield(self._do(lambda: self._arbitration.close(stream)))
+
+    # Streams.
+
+    async def _read_stream(self, stream: Stream, mailbox: Mailbox, context: Any) -> None:
+        """Until the controller closes its side, or is gone: then the stream is over."""
+        try:
+            while (message := await context.read()) is not grpc.aio.EOF:
+                if error := await self._do(functools.partial(self._hear, stream, message)):
+                    mailbox.put(error)
+        except Refusal as refusal:
+            mailbox.close(refusal)
+        except Exception as error:
+            log.debug("a controller's stream broke: %r", error)
+        finally:
+            mailbox.close()
+
+    def _hear(self, stream: Stream, message: p4r.StreamMessageRequest | None) -> p4r.StreamMessageResponse | None:
+        """In the worker's thread. An error to be told on the stream, or a `Refusal` that ends it."""
+        if message is None:
+            raise _NO_MESSAGE
+        kind = message.WhichOneof("update")
+        if kind == "arbitration":
+            self._arbitration.update(stream, message.arbitration)
+            return None
+        try:
+            if kind == "packet":
+                if not self._arbitration.is_primary(stream):
+                    raise denied("only the primary controller sends packets")
+                self._device.packet_out(message.packet)
+                return None
+            raise invalid("a stream message is missing") if kind is None else unimplemented(f"no {kind} was asked for")
+        except Refusal as refused:
+            return _stream_error(kind, refused)
+        except DriverError as error:
+            return _stream_error(kind, Refusal(grpc.StatusCode.INTERNAL, str(error)))
+
+    def _post(self, mailbox: Mailbox, update: p4r.MasterArbitrationUpdate) -> None:
+        """From the worker's thread."""
+        self._loop.call_soon_threadsafe(mailbox.put, p4r.StreamMessageResponse(arbitration=update))
+
+    # Calls.
+
+    async def _do(self, action: Callable[[], T]) -> T:
+        return await self._loop.run_in_executor(self._worker, action)
+
+    async def _answer(self, context: Any, roles: Sequence[str], action: Callable[[], T]) -> T:
+        """What `action` gives, in the worker's thread, if the caller has one of these roles."""
+        try:
+            _check_role(context, roles)
+            return await self._do(action)
+        except Refusal as refused:
+            await _refuse(context, refused)
+        except DriverError as error:
+            log.error("%s", error)
+            await context.abort(grpc.StatusCode.INTERNAL, str(error))
+            raise
+
+    def _check_device(self, number: int) -> None:
+        if number != self._device_id:
+            raise not_found(f"this switch is device {self._device_id}, not {number}")
+
+    def _check_writer(self, request: Any) -> None:
+        self._check_device(request.device_id)
+        if request.role or request.role_id:
+            raise not_found("this switch has the default role only: leave the role unset")
+        if not self._arbitration.may_write(request.election_id):
+            raise denied("only the primary controller may write: open a stream, and tell a higher election id")
+
+
+_NO_MESSAGE = invalid("these bytes are no message of P4Runtime")
+
+
+def _parse(kind: Any) -> Callable[[bytes], Any]:
+    """None for bytes that are no such message: gRPC would log a traceback, and answer nothing that helps."""
+
+    def parse(content: bytes) -> Any:
+        try:
+            return kind.FromString(content)
+        except DecodeError:
+            return None
+
+    return parse
+
+
+def _serialise(message: Any) -> bytes:
+    content: bytes = message.SerializeToString()
+    return content
+
+
+def _answered(method: Callable[[Any, Any], Awaitable[T]]) -> Callable[[Any, Any], Awaitable[T]]:
+    async def serve(request: Any, context: Any) -> T:
+        if request is None:
+            await _refuse(context, _NO_MESSAGE)
+        return await method(request, context)
+
+    return serve
+
+
+def _check_role(context: Any, roles: Sequence[str]) -> None:
+    """Entries hold the jobs' keys, so not everybody with a certificate may even read."""
+    who = identify(context.peer(), context.auth_context())
+    if not any(who.has_role(role) for role in roles):
+        raise denied(
+            f"the certificate of {who} has none of the roles {', '.join(roles)}: `wiresum ca issue` gives them"
+        )
+
+
+async def _refuse(context: Any, refused: Refusal) -> NoReturn:
+    await context.abort(refused.code, str(refused))
+    raise AssertionError("abort raises")
+
+
+async def _refuse_batch(context: Any, results: list[Refusal | None]) -> NoReturn:
+    """Says of each update what became of it; in codes alone if there is no room for words, and if there is none for
+    codes either, which of a thousand updates is so, of the first alone."""
+    failed = [result for result in results if result is not None]
+    text = f"{len(failed)} of {len(results)} updates failed, first: {failed[0]}"
+    for wordy in (True, False):
+        status = _status(text, results, wordy=wordy).SerializeToString()
+        if len(status) <= DETAILS_BYTES_MAX:
+            context.set_trailing_metadata((("grpc-status-details-bin", status),))
+            break
+    await context.abort(grpc.StatusCode.UNKNOWN, text)
+    raise AssertionError("abort raises")
+
+
+def _status(text: str, results: list[Refusal | None], *, wordy: bool) -> rpc_status.Status:
+    status = rpc_status.Status(code=rpc_code.UNKNOWN, message=text)
+    for result in results:
+        error = p4r.Error(canonical_code=rpc_code.OK)
+        if result is not None:
+            error = p4r.Error(canonical_code=result.number, message=str(result) if wordy else "")
+        status.details.add().Pack(error, type_url_prefix="")
+    return status
+
+
+def _stream_error(kind: str | None, refused: Refusal) -> p4r.StreamMessageResponse:
+    response = p4r.StreamMessageResponse()
+    response.error.canonical_code, response.error.message = refused.number, str(refused)
+    if kind == "packet":
+        response.error.packet_out.SetInParent()
+    elif kind == "digest_ack":
+        response.error.digest_list_ack.SetInParent()
+    else:
+        response.error.other.SetInParent()
+    return response
