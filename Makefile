@@ -31,7 +31,7 @@ installed := pyproject.toml CMakeLists.txt $(shell find host_agent/src host_agen
 
 .PHONY: help
 help:  ##! say what can be made
-	@awk -F ':.*##! ' '/^[a-z-]+:.*##! / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*##! ' '/^[a-z-]+:.*##! / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 # ---- a ready machine -----------------------------------------------------------------------------------------------
 
@@ -51,7 +51,7 @@ $(ready)-bench: .ci/setup .ci/probes.sh $(installed)
 
 # ---- using it ------------------------------------------------------------------------------------------------------
 
-.PHONY: demo demo-bmv2 science bench
+.PHONY: demo demo-bmv2 demo-clicks science shell bench bench-dense bench-sparse bench-compress bench-cluster
 demo: $(ready)-demo  ##! train on four workers through a software switch, and over Gloo; picture and JSON in build/demo
 	$(py) host_agent/examples/digits/demo.py $(ARGS)
 
@@ -61,8 +61,26 @@ demo-bmv2: $(ready)-dev  ##! train through bmv2 running the P4 program, and thro
 science: $(ready)-demo  ##! run the compression experiments; tables, and pictures in build/science
 	$(py) host_agent/examples/science/science.py $(ARGS)
 
-bench: $(ready)-bench  ##! compare wiresum, Gloo and Open MPI on shaped links (root); results in build/bench
+demo-clicks: $(ready)-dev  ##! train a recommendation model with sparse embeddings over wiresum and over Gloo (root)
+	$(py) mininet/clicks_demo.py $(ARGS)
+
+shell: $(ready)-dev  ##! open p4runtime-shell on a running switch: make shell ARGS='--p4runtime 127.0.0.1:9559'
+	$(py) controller/shell.py $(ARGS)
+
+bench: bench-dense bench-sparse bench-compress  ##! compare with others on shaped links (root); results in build/bench
+
+bench-dense: $(ready)-bench  ##! of these: dense all-reduce over wiresum, Gloo and Open MPI
 	$(py) mininet/allreduce_bench.py $(ARGS)
+
+bench-sparse: $(ready)-bench  ##! of these: tensors with blocks of zeros
+	$(py) mininet/sparse_bench.py $(ARGS)
+
+bench-compress: $(ready)-bench  ##! of these: training steps with compressed gradients
+	$(py) mininet/compress_bench.py $(ARGS)
+
+bench-cluster: $(ready)-dev  ##! admit and tear down jobs for ten minutes; kill and restart a controller during a training
+	$(py) controller/bench/admission_bench.py --seconds 600
+	$(py) controller/bench/restart_bench.py --kills 50 --folder build/restart
 
 # ---- tests ---------------------------------------------------------------------------------------------------------
 

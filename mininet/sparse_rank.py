@@ -4,7 +4,11 @@
 
     hello                                                            all groups are there
     prepare ELEMENTS BLOCK PLACEMENT SPARSITY DRAW        -> ready   the tensor's blocks are chosen
-    go GROUP                                              -> {JSON}  times (CLOCK_MONOTONIC), wrong elements, bytes
+    load                                                  -> ready   the tensor holds this rank's values again
+    go GROUP AT_NS                                        -> {JSON}  times, wrong elements, bytes
+
+Times are CLOCK_MONOTONIC in nanoseconds. Loading is a step of its own, and all ranks begin at the same moment AT_NS:
+ranks share cores, and one that still copied its tensor while others began would be measured as a slow network.
 
 Values are small integers, so that every sum is exact in whatever order it is made.
 """
@@ -57,6 +61,7 @@ class Rank:
             "gloo": dist.new_group(backend="gloo", timeout=TIMEOUT),
         }
         self.own = torch.empty(0)
+        self.tensor = torch.empty(0)
         self.expected = torch.empty(0)
         self.bytes_needed = 0
 
@@ -73,19 +78,23 @@ class Rank:
             if rank == self.rank:
                 self.own = values
                 mine = int(present.sum())
+        self.tensor = torch.empty(elements)
         self.bytes_needed = bytes_needed(count, int(union.sum()), mine, block)
 
-    def go(self, name: str) -> dict[str, Any]:
+    def load(self) -> None:
+        self.tensor.copy_(self.own)
+
+    def go(self, name: str, at_ns: int) -> dict[str, Any]:
         group = self.groups[name]
-        tensor = self.own.clone()
         bytes_before = self._bytes_sent(name)
+        time.sleep(max(0, at_ns - time.monotonic_ns()) / 1e9)
         start_ns = time.monotonic_ns()
-        dist.all_reduce(tensor, group=group)
+        dist.all_reduce(self.tensor, group=group)
         end_ns = time.monotonic_ns()
         return {
             "start_ns": start_ns,
             "end_ns": end_ns,
-            "wrong_elements": int((tensor != self.expected).sum()),
+            "wrong_elements": int((self.tensor != self.expected).sum()),
             "bytes_sent": self._bytes_sent(name) - bytes_before,
             "bytes_needed": self.bytes_needed if name == "sparse" else 0,
         }
@@ -110,7 +119,8 @@ def serve(rank: Rank) -> None:
         "prepare": lambda elements, block, placement, sparsity, draw: rank.prepare(
             int(elements), int(block), placement, float(sparsity), int(draw)
         ),
-        "go": rank.go,
+        "load": rank.load,
+        "go": lambda name, at_ns: rank.go(name, int(at_ns)),
     }
     print("hello", flush=True)
     for line in sys.stdin:

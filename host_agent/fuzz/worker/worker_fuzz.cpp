@@ -23,6 +23,7 @@ namespace {
 constexpr std::size_t kLanes = 4;
 constexpr std::size_t kStride = wire::kHeaderBytes + kLanes * wire::kWordBytes;
 constexpr std::uint32_t kSlots = 4;
+constexpr std::uint32_t kFrames = kSlots + worker::Worker::kSpareFrames;
 constexpr std::size_t kRegionBytes = 256;
 constexpr std::size_t kGuardBytes = 64;
 constexpr std::size_t kJobsMax = 64;
@@ -83,7 +84,8 @@ constexpr std::array<numeric::Format, 8> kFormats{{
 
 class Program {
  public:
-  explicit Program(Input input) : input_(input), frames_(kSlots * kStride), worker_(config(), frames_.data(), kStride) {
+  explicit Program(Input input)
+      : input_(input), frames_(kFrames * kStride), worker_(config(), frames_.data(), kStride) {
     jobs_.reserve(kJobsMax);
   }
 
@@ -122,7 +124,7 @@ class Program {
       case 3:
         return deliver_garbage();
       case 4:
-        return deliver(answer(input_.byte() % kSlots));
+        return deliver(answer(input_.byte() % kFrames));
       case 5:
         return deliver_mutated();
       case 6:
@@ -174,7 +176,7 @@ class Program {
     for (std::uint32_t number = 0; number < chunks; ++number) {
       const std::uint8_t what = input_.byte();
       if ((what & 1) != 0) job.chunks.push_back(number);
-      job.scans.push_back({.exponent = what, .present = (what & 2) != 0, .negative_zero = false});
+      job.scans.push_back({.present = (what & 2) != 0});
     }
     // An empty list would mean all of them.
     if (!job.chunks.empty()) {
@@ -188,7 +190,9 @@ class Program {
     std::array<Transmit, 3> burst{};
     const std::size_t count = worker_.poll_transmit(now_, std::span(burst).first(1 + input_.byte() % 3));
     for (std::size_t i = 0; i < count; ++i) {
-      require(burst[i].frame < kSlots && burst[i].bytes >= wire::kHeaderBytes && burst[i].bytes <= kStride);
+      const bool is_question = burst[i].frame >= kSlots;
+      require(burst[i].frame < kFrames && burst[i].bytes >= wire::kHeaderBytes &&
+              burst[i].bytes <= (is_question ? wire::kHeaderBytes : kStride));
       sent_[burst[i].frame] = true;
     }
     (void)worker_.next_timeout();
@@ -196,9 +200,9 @@ class Program {
   }
 
   /// What an honest switch says to the packet in this frame; the peers have sent zeros.
-  std::vector<std::byte> answer(std::uint32_t slot) {
-    if (!sent_[slot]) return {};
-    const std::byte* frame = frames_.data() + slot * kStride;
+  std::vector<std::byte> answer(std::uint32_t number) {
+    if (!sent_[number]) return {};
+    const std::byte* frame = frames_.data() + number * kStride;
     wire::Header header;
     require(wire::decode(std::span(frame, kStride), header) == wire::ParseError::kNone ||
             wire::decode(std::span(frame, wire::kHeaderBytes), header) == wire::ParseError::kNone);
@@ -222,7 +226,7 @@ class Program {
   }
 
   void deliver_mutated() {
-    std::vector<std::byte> datagram = answer(input_.byte() % kSlots);
+    std::vector<std::byte> datagram = answer(input_.byte() % kFrames);
     if (datagram.empty()) return;
     for (int changes = input_.byte() % 4; changes > 0; --changes) {
       datagram[input_.byte() % datagram.size()] ^= std::byte{input_.byte()};
@@ -258,7 +262,7 @@ class Program {
   std::vector<std::byte> frames_;
   Worker worker_;
   std::vector<Job> jobs_;
-  std::array<bool, kSlots> sent_{};
+  std::array<bool, kFrames> sent_{};
   std::vector<std::byte> old_;
   std::size_t submitted_ = 0;
   std::size_t completed_ = 0;

@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "compression.hpp"
 #include "engine/session.hpp"
 #include "numeric/codec.hpp"
 #include "transport/udp/socket.hpp"
@@ -136,6 +137,7 @@ NB_MODULE(_native, module) {
   // An exception that is alive when the interpreter ends holds objects of ours; that is no leak worth a user's time.
   nb::set_leak_warnings(false);
   bind_enums(module);
+  bind_compression(module);
   module.def("instruction_set", &numeric::instruction_set);
   module.def("path_mtu", &path_mtu, "local"_a, "remote"_a);
   module.def("source_address", &source_address, "remote"_a);
@@ -164,8 +166,8 @@ NB_MODULE(_native, module) {
           "__init__",
           [](engine::Session* self, Ports& ports, std::uint16_t job, std::uint32_t key, std::uint8_t worker,
              std::uint8_t workers, std::uint16_t lanes, std::uint32_t slots, std::uint32_t round_first,
-             unsigned threads, const std::string& switch_address, std::uint16_t switch_port, double spin_s,
-             bool offload) {
+             unsigned threads, const std::string& switch_address, std::uint16_t switch_port,
+             const std::string& group_address, std::uint16_t group_port, double spin_s, bool offload) {
             engine::SessionConfig config;
             config.worker.job = job;
             config.worker.key = key;
@@ -176,12 +178,15 @@ NB_MODULE(_native, module) {
             config.worker.round_first = round_first;
             config.threads = threads;
             config.switch_endpoint = {.address = transport::parse_ipv4(switch_address), .port = switch_port};
+            if (group_port != 0) {
+              config.results_group = {.address = transport::parse_ipv4(group_address), .port = group_port};
+            }
             config.spin_ns = static_cast<std::int64_t>(spin_s * 1e9);
             config.offload = offload;
             new (self) engine::Session(config, ports.release());
           },
           nb::kw_only(), "ports"_a, "job"_a, "key"_a, "worker"_a, "workers"_a, "lanes"_a, "slots"_a, "round_first"_a,
-          "threads"_a, "switch_address"_a, "switch_port"_a, "spin_s"_a, "offload"_a)
+          "threads"_a, "switch_address"_a, "switch_port"_a, "group_address"_a, "group_port"_a, "spin_s"_a, "offload"_a)
       .def(
           "submit",
           [](engine::Session& session, const std::vector<std::tuple<Address, Address, std::uint64_t>>& regions,

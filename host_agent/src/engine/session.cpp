@@ -43,7 +43,7 @@ TimeNs now_ns() noexcept {
 
 transport::UdpConfig udp_config(const SessionConfig& config) {
   return {.datagram_bytes_max = wire::kHeaderBytes + std::size_t{config.worker.lanes} * wire::kWordBytes,
-          .frames = config.worker.slots / config.threads,
+          .frames = config.worker.slots / config.threads + worker::Worker::kSpareFrames,
           .offload = config.offload};
 }
 
@@ -59,6 +59,7 @@ void add(worker::WorkerStats& sum, const worker::WorkerStats& more) noexcept {
   sum.packets_sent += more.packets_sent;
   sum.bytes_sent += more.bytes_sent;
   sum.retransmissions += more.retransmissions;
+  sum.questions += more.questions;
   sum.results += more.results;
   sum.bytes_received += more.bytes_received;
   sum.duplicates += more.duplicates;
@@ -81,9 +82,9 @@ class Session::Thread {
   Thread(Session& session, unsigned index, transport::UdpSocket socket)
       : session_(session),
         index_(index),
-        switch_endpoint_{.address = session.config_.switch_endpoint.address,
-                         .port = static_cast<std::uint16_t>(session.config_.switch_endpoint.port + index)},
-        transport_(udp_config(session.config_), connected(std::move(socket), switch_endpoint_)),
+        switch_endpoint_(thread_port(session.config_.switch_endpoint, index)),
+        transport_(udp_config(session.config_),
+                   sockets_of(std::move(socket), switch_endpoint_, thread_port(session.config_.results_group, index))),
         machine_(share_of(session.config_, index), transport_.frame_memory(), transport_.frame_stride()) {}
 
   void start() {
@@ -124,10 +125,23 @@ class Session::Thread {
   }
 
  private:
-  static std::vector<transport::UdpSocket> connected(transport::UdpSocket socket, wire::Endpoint peer) {
-    socket.connect(peer);
+  /// Of thread `index`; port 0 stands for no endpoint.
+  static wire::Endpoint thread_port(wire::Endpoint base, unsigned index) {
+    return {.address = base.address, .port = static_cast<std::uint16_t>(base.port == 0 ? 0 : base.port + index)};
+  }
+
+  /// The thread's own socket, which all packets leave by, and one in the group if there is one. They hear the switch
+  /// alone.
+  static std::vector<transport::UdpSocket> sockets_of(transport::UdpSocket own, wire::Endpoint peer,
+                                                      wire::Endpoint group) {
+    own.connect(peer);
+    const std::uint32_t interface = own.local().address;
     std::vector<transport::UdpSocket> sockets;
-    sockets.push_back(std::move(socket));
+    sockets.push_back(std::move(own));
+    if (group.port != 0) {
+      sockets.push_back(transport::UdpSocket::in_group(group, interface));
+      sockets.back().connect(peer);
+    }
     return sockets;
   }
 

@@ -46,7 +46,8 @@ struct Collective {
   std::span<const Region> regions;
   /// The numbers of the chunks to send, ascending. Empty: all of them.
   std::span<const std::uint32_t> chunks;
-  /// By number of the chunk, what the tensor holds there. Empty: unknown; each chunk is looked at when its turn comes.
+  /// By number of the chunk, whether the tensor holds anything there. Empty: unknown; that is found out when the
+  /// chunk's turn comes.
   std::span<const numeric::BlockScan> scans;
   /// This worker thread's share of the chunks: a run of `chunks`, or of all numbers. A barrier is the one chunk [0, 1)
   /// with no region.

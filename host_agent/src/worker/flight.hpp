@@ -1,4 +1,4 @@
-// The slots in flight, by how often their packet has been retransmitted, each list in order of sending.
+// The slots in flight, in lists by what their timers wait for, each in the order in which the timers were started.
 //
 // Within a list all timers run equally long, so the head's is the first to expire: finding the next timer is a
 // look at one head for each list in use, and no timer is ever stored, so a new RTO holds for all at once.
@@ -15,28 +15,36 @@ class Flight {
  public:
   /// The last list takes all packets that were retransmitted this often or more; the RTO has reached its cap by then.
   static constexpr std::uint8_t kExpiriesMax = 15;
+  static constexpr std::uint8_t kTurns = 8;
+  // The lists. timers.cpp says what they are for.
+  static constexpr std::uint8_t kFresh = 0;                           // sent once
+  static constexpr std::uint8_t kAsked = 1;                           // ... and asked about
+  static constexpr std::uint8_t kTurn = 2;                            // ... and waiting for its turn, 0..kTurns-1
+  static constexpr std::uint8_t kRetransmitted = kTurn + kTurns - 1;  // plus how often, 1..kExpiriesMax
+  static constexpr std::uint8_t kLists = kRetransmitted + kExpiriesMax + 1;
 
   /// `slots`: all of the worker's, which this one links.
   explicit Flight(Slot* slots) noexcept : slots_(slots) { clear(); }
 
   [[nodiscard]] std::uint32_t size() const noexcept { return size_; }
-  /// The slot that was sent first among those retransmitted `expiries` times.
-  [[nodiscard]] std::uint32_t head(std::uint8_t expiries) const noexcept { return heads_[expiries]; }
+  /// The slot of a list whose timer was started first.
+  [[nodiscard]] std::uint32_t head(std::uint8_t list) const noexcept { return heads_[list]; }
 
-  /// `slot` was sent just now; goes to the end of the list that its `expiries` say.
-  void append(std::uint32_t slot) noexcept {
+  /// The timer of `slot` starts now; it goes to the end of `list`.
+  void append(std::uint32_t slot, std::uint8_t list) noexcept {
     Slot& entry = slots_[slot];
-    entry.older = tails_[entry.expiries];
+    entry.list = list;
+    entry.older = tails_[list];
     entry.newer = kNoSlot;
-    (entry.older == kNoSlot ? heads_[entry.expiries] : slots_[entry.older].newer) = slot;
-    tails_[entry.expiries] = slot;
+    (entry.older == kNoSlot ? heads_[list] : slots_[entry.older].newer) = slot;
+    tails_[list] = slot;
     ++size_;
   }
 
   void remove(std::uint32_t slot) noexcept {
     const Slot& entry = slots_[slot];
-    (entry.older == kNoSlot ? heads_[entry.expiries] : slots_[entry.older].newer) = entry.newer;
-    (entry.newer == kNoSlot ? tails_[entry.expiries] : slots_[entry.newer].older) = entry.older;
+    (entry.older == kNoSlot ? heads_[entry.list] : slots_[entry.older].newer) = entry.newer;
+    (entry.newer == kNoSlot ? tails_[entry.list] : slots_[entry.newer].older) = entry.older;
     --size_;
   }
 
@@ -48,8 +56,8 @@ class Flight {
 
  private:
   Slot* slots_;
-  std::array<std::uint32_t, kExpiriesMax + 1> heads_{};
-  std::array<std::uint32_t, kExpiriesMax + 1> tails_{};
+  std::array<std::uint32_t, kLists> heads_{};
+  std::array<std::uint32_t, kLists> tails_{};
   std::uint32_t size_ = 0;
 };
 

@@ -20,12 +20,11 @@ ChunkView Pending::view(std::uint32_t chunk) const noexcept {
           .elements = static_cast<std::uint32_t>(std::min<std::uint64_t>(chunk_elements, region.elements - element))};
 }
 
-std::uint8_t Pending::exponent(std::uint32_t chunk, ChunkView& view) const noexcept {
+std::uint8_t Pending::exponent(ChunkView& view) const noexcept {
   if (view.source == nullptr) return numeric::kExponentZero;
-  if (!work.scans.empty()) return work.scans[number(chunk)].exponent;
   const std::uint8_t exponent = numeric::max_exponent(work.format.dtype, view.source, view.elements);
   // The exponent alone does not tell zeros from subnormal numbers. Either is rare, and in the cache by now.
-  if (exponent == numeric::kExponentZero &&
+  if (exponent == numeric::kExponentZero && work.scans.empty() &&
       !numeric::scan_block(work.format.dtype, view.source, view.elements).present) {
     view.source = nullptr;
   }

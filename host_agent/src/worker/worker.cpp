@@ -155,9 +155,12 @@ std::size_t Worker::poll_transmit(TimeNs now, std::span<Transmit> out) noexcept 
   check_deadlines();
   if (failure_.has_value()) return 0;
   std::size_t count = 0;
-  // A retransmission moves the slot's timer ahead of now_, and there are `slots` of them.
+  spare_used_ = 0;
+  // A question and a retransmission move the slot's timer ahead of now_, and there are `slots` of them.
   for (Timer timer = first_timer(); timer.at <= now_ && count < out.size(); timer = first_timer()) {
-    out[count++] = retransmit(timer.slot);
+    const bool asks = may_ask(slots_[timer.slot]);
+    if (asks && spare_used_ == kSpareFrames) break;
+    out[count++] = asks ? ask(timer.slot) : retransmit(timer.slot);
   }
   while (count < out.size() && may_send()) out[count++] = transmit(ready_.first());
   if (count > 0) publish_estimates();
@@ -183,7 +186,7 @@ Transmit Worker::transmit(std::uint32_t index) noexcept {
   slot.first_sent_at = slot.sent_at = now_;
   slot.send_number = ++send_number_;
   ready_.remove(index);
-  flight_.append(index);
+  flight_.append(index, Flight::kFresh);
   if (pending.sent_at == kNever) pending.sent_at = now_;
   if (wire::newer(slot.round, stats_.round_newest)) stats_.round_newest = slot.round;
   count_sent(slot);
@@ -205,7 +208,7 @@ wire::Header Worker::contribution(std::uint32_t index) noexcept {
   // before it is quantised.
   const std::uint32_t ahead = slot.meta ? slot.chunk : slot.chunk + pending.stride;
   slot.ahead = ahead < pending.chunks ? pending.view(ahead) : ChunkView{};
-  if (pending.exponent_round) header.exponent = pending.exponent(ahead, slot.ahead);
+  if (pending.exponent_round) header.exponent = pending.exponent(slot.ahead);
   if (slot.meta) slot.view = slot.ahead;
   if (!slot.meta && carries_vote(pending, slot)) header.exponent = pending.work.vote;
   return header;
@@ -219,8 +222,7 @@ void Worker::write_lanes(Slot& slot, wire::Header& header, std::byte* payload) n
   } else {
     slot.scale = pending.fixed;
   }
-  if (format.scaling == numeric::Scaling::kFixed &&
-      pending.exponent(slot.chunk, slot.view) == numeric::kExponentNotFinite) {
+  if (format.scaling == numeric::Scaling::kFixed && pending.exponent(slot.view) == numeric::kExponentNotFinite) {
     header.exponent = numeric::kExponentNotFinite;
     return;
   }
@@ -251,7 +253,7 @@ void Worker::handle_datagram(TimeNs now, std::span<const std::byte> datagram) no
       accept(header.cell / 2 - config_.slot_first, header, payload);
       return;
     case Match::kDuplicate:
-      ++stats_.duplicates;
+      hear_duplicate(header, payload.size());
       return;
     case Match::kForeign:
       ++stats_.rejected;
@@ -291,7 +293,7 @@ void Worker::measure(const Slot& slot) noexcept {
   // Only what measures the path is a sample. A slot's first packet waits for workers that are late; one that was
   // overtaken waits for a peer's timer, and were that a sample, timeouts would push each other up.
   if (!slot.first_of_collective && !known_lost(slot) &&
-      ((slot.expiries == 0 && now_ < expiry(slot)) || spurious(slot))) {
+      ((slot.list == Flight::kFresh && now_ < expiry(slot)) || spurious(slot))) {
     rtt_.sample(now_ - slot.first_sent_at);
   }
   if (now_ - result_at_ > rtt_.rto()) resumed_at_ = now_;
@@ -310,6 +312,10 @@ void Worker::accept(std::uint32_t index, const wire::Header& header, std::span<c
   ++slot.round;
   slot.first_of_collective = false;
   Pending& pending = pending_[slot.collective];
+  slot.previous = {.valid = true,
+                   .exponent = slot.exponent_sent,
+                   .tensor = pending.work.tensor,
+                   .chunk = pending.number(slot.chunk)};
   slot.exponent_agreed = header.exponent;
   if (slot.meta && !pending.barrier) {
     slot.meta = false;

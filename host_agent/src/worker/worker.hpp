@@ -19,12 +19,13 @@
 // Timers. A packet without a RESULT has met one of two fates: something was lost, or a peer is late - by
 // microseconds or by minutes. Retransmitting helps the first and floods the second. So a timer that expires
 // retransmits when a packet that was first sent later has had its RESULT (then the peers have been here); otherwise
-// only the first packet in the agreed order is retransmitted, as a probe, and the others wait. When no RESULT has come
-// for some timeouts all is silent, and then again there is only the probe: what was sent last filled a queue, or
-// waits for a peer, and the same burst again would meet the same end. A RESULT that ends a silence gives all timers
-// one more timeout, since the late peer's other packets are on their way. Probes without any RESULT between them come
-// at a timeout that doubles, less a random part: otherwise, once all timeouts are at their cap, senders that share a
-// queue could go on colliding in it for ever.
+// only the first packet in the agreed order is retransmitted, as a probe, and the others wait. Where a retransmission
+// would carry payload, a question and a turn come before the first one (timers.cpp): they put it off by some round
+// trips at most. When no RESULT has come for some timeouts all is silent, and then again there is only the probe: what
+// was sent last filled a queue, or waits for a peer, and the same burst again would meet the same end. A RESULT that
+// ends a silence gives all timers one more timeout, since the late peer's other packets are on their way. Probes
+// without any RESULT between them come at a timeout that doubles, less a random part: otherwise, once all timeouts are
+// at their cap, senders that share a queue could go on colliding in it for ever.
 //
 // Why every loss is repaired (worker and switch alive, some packets get through). Let T be the first packet, in
 // the agreed order, whose cell is not complete at the switch, and w a worker whose contribution the switch lacks.
@@ -72,7 +73,7 @@ struct WorkerConfig {
   std::uint32_t collectives_max = 256;  // submitted, and completion not yet taken
 };
 
-/// A packet to send: frame `slot` (0..slots-1), its first `bytes` bytes.
+/// A packet to send: a frame, its first `bytes` bytes.
 struct Transmit {
   std::uint32_t frame = 0;
   std::uint32_t bytes = 0;
@@ -82,6 +83,7 @@ struct WorkerStats {
   std::uint64_t packets_sent = 0;
   std::uint64_t bytes_sent = 0;  // UDP payload, retransmissions included
   std::uint64_t retransmissions = 0;
+  std::uint64_t questions = 0;  // asked before a packet is retransmitted: headers
   std::uint64_t results = 0;
   std::uint64_t bytes_received = 0;
   std::uint64_t duplicates = 0;  // RESULTs for a round that is over
@@ -94,8 +96,12 @@ struct WorkerStats {
 
 class Worker {
  public:
-  /// `frames` holds config.slots frames, `frame_stride` bytes apart, each with room for a header and
-  /// config.lanes words. A frame holds the slot's current packet until its RESULT has come, so that a
+  /// Frames besides those of the slots, for questions (timers.cpp). What is in them is sent before the next
+  /// poll_transmit().
+  static constexpr std::uint32_t kSpareFrames = 16;
+
+  /// `frames` holds config.slots + kSpareFrames frames, `frame_stride` bytes apart, each with room for a header and
+  /// config.lanes words. A slot's frame holds its current packet until the RESULT has come, so that a
   /// retransmission sends the same bytes. Throws std::invalid_argument on a configuration that makes no sense.
   Worker(const WorkerConfig& config, std::byte* frames, std::size_t frame_stride);
 
@@ -148,6 +154,13 @@ class Worker {
   [[nodiscard]] TimeNs silent_from() const noexcept;
   [[nodiscard]] bool known_lost(const Slot& slot) const noexcept;
   [[nodiscard]] std::uint32_t probe() const noexcept;
+  /// May there be something to learn from a question about this packet before it is retransmitted?
+  [[nodiscard]] bool may_ask(const Slot& slot) const noexcept;
+  [[nodiscard]] Transmit ask(std::uint32_t index) noexcept;
+  /// 0..kTurns-1: with more workers than turns, some have the same.
+  [[nodiscard]] std::uint32_t turn_of(const Slot& slot) const noexcept;
+  /// A RESULT for a round that is over: it may be the answer to a question.
+  void hear_duplicate(const wire::Header& header, std::size_t payload_bytes) noexcept;
   [[nodiscard]] Transmit retransmit(std::uint32_t index) noexcept;
   void check_deadlines() noexcept;
 
@@ -200,6 +213,7 @@ class Worker {
   TimeNs now_ = 0;                          // the latest time seen; never goes back
   TimeNs result_at_ = 0;                    // the last new RESULT
   TimeNs resumed_at_ = 0;                   // the last new RESULT that ended a silence of more than an RTO
+  std::uint32_t spare_used_ = 0;            // spare frames, in this poll_transmit()
   unsigned probes_ = 0;                     // since the last new RESULT
   std::uint32_t probe_random_ = 0;          // how much earlier than its timeout the next probe goes
   TimeNs deadline_ = kNever;                // not later than the first deadline of a pending collective

@@ -169,7 +169,8 @@ def test_no_file_names_a_folder_of_one_machine() -> None:
 
 
 def test_the_wiresum_command_lists_its_subcommands() -> None:
-    assert [entry.name for entry in commands()] == ["controller", "jobs", "switch", "version"]
+    names = ["ca", "completion", "controller", "doctor", "jobs", "switch", "top", "version"]
+    assert [entry.name for entry in commands()] == names
     overview = run_wiresum("--help")
     for entry in commands():
         assert re.search(rf"^ +{entry.name} +\S", overview, re.MULTILINE), f"{entry.name} has no line in wiresum --help"

@@ -54,11 +54,7 @@ TEST(Survey, ScanSaysWhatEachBlockHolds) {
   const auto scans = scan_blocks(tensors.request, kLanes, tensors.chunks);
   ASSERT_EQ(scans.size(), 6u);
   const std::vector<bool> present = {false, true, false, true, false, true};
-  const std::vector<int> exponents = {0, 0, 0, 128, 0, 255};
-  for (std::size_t i = 0; i < scans.size(); ++i) {
-    EXPECT_EQ(scans[i].present, present[i]) << i;
-    EXPECT_EQ(scans[i].exponent, exponents[i]) << i;
-  }
+  for (std::size_t i = 0; i < scans.size(); ++i) EXPECT_EQ(scans[i].present, present[i]) << i;
 }
 
 TEST(Survey, ScanMakesNegativeZerosPositiveInPlaceAndOnlyThere) {

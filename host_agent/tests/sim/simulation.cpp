@@ -82,7 +82,7 @@ void Simulation::build_shards() {
       Shard& shard = shards_.emplace_back();
       shard.worker = worker;
       shard.thread = thread;
-      shard.frames.resize(slots * frame_stride_);
+      shard.frames.resize((slots + worker::Worker::kSpareFrames) * frame_stride_);
       shard.machine = std::make_unique<worker::Worker>(config, shard.frames.data(), frame_stride_);
     }
   }
@@ -182,8 +182,9 @@ void Simulation::send(Shard& shard, const worker::Transmit& transmit) {
 
 void Simulation::arrive_at_switch(std::uint32_t worker, std::uint32_t thread, const std::vector<std::byte>& datagram) {
   Port& port = ports_[thread];
-  const dataplane::Outcome outcome =
-      port.machine->handle(endpoint_of(worker), static_cast<std::uint8_t>(thread), datagram);
+  wire::Endpoint source = endpoint_of(worker);
+  source.port = static_cast<std::uint16_t>(source.port + thread);
+  const dataplane::Outcome outcome = port.machine->handle(source, static_cast<std::uint8_t>(thread), datagram);
   const std::byte* frame = port.frames.data() + outcome.frame * frame_stride_;
   switch (outcome.verdict) {
     case dataplane::Verdict::kMulticast:

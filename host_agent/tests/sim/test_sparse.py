@@ -73,8 +73,10 @@ def test_a_worker_sends_its_blocks_the_headers_and_the_prologue_and_no_more(
     report = scenario.job().run()
     assert report.finished, report.failure
     assert [stats.blocks_skipped for stats in report.sparse] == [1500 - union] * 4
-    # What is lost, on its way up or down, has to be sent again, and so has what waited for a peer that lost something.
-    assert needed <= report.bytes_sent <= (1.0 if loss == 0 else 1.08) * needed
+    # What is lost, on its way up or down, has to be sent again: 2%. Where all have the block, nobody knows whose packet
+    # it was, and they send it again in turns: (N - 1) / 2 % more.
+    more = 0.0 if loss == 0 else 0.055 if placement == "aligned" else 0.05
+    assert needed <= report.bytes_sent <= (1 + more) * needed
 
 
 def test_a_dense_tensor_asks_once_and_is_sent_whole_from_then_on() -> None:

@@ -35,6 +35,7 @@ class Scenario:
     round_first: int
     window_min: int
     window_initial: int
+    rto_min: int  # nanoseconds
     sparse_chunks_min: int
     vote_lag_chunks: int
     time_max: int

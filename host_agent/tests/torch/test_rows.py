@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import block_floating_point
 import pytest
 import torch
@@ -153,6 +155,44 @@ def asynchronous(rank: int, size: int) -> None:
 
 def test_sparse_and_dense_sums_in_flight_together(trio: Cluster) -> None:
     trio.run(asynchronous)
+
+
+def returns_at_once(rank: int, size: int) -> None:
+    tensor, plain = sparse_tensor(rank, nnz=50), torch.ones(5000)
+    expected = sum(sparse_tensor(other, nnz=50).to_dense() for other in range(size))
+    token = torch.zeros(1)
+    if rank == 0:  # comes when all others have gone on, which they could not if their calls waited for it
+        for other in range(1, size):
+            dist.recv(token, other)
+    works = [dist.all_reduce(tensor, async_op=True), dist.all_reduce(plain, async_op=True)]
+    if rank != 0:
+        assert not any(work.is_completed() for work in works if work is not None)
+        dist.send(token, 0)
+    futures = [work.get_future() for work in works if work is not None]
+    torch.futures.wait_all(futures)
+    assert isinstance(expected, torch.Tensor)
+    torch.testing.assert_close(tensor.to_dense(), expected, rtol=1e-5, atol=1e-4)
+    assert (plain == size).all()
+
+
+def test_an_asynchronous_sparse_sum_does_not_wait_for_the_others(trio: Cluster) -> None:
+    trio.run(returns_at_once)
+
+
+def fails_everywhere(rank: int, size: int) -> None:
+    if rank == 0:
+        time.sleep(0.5)
+        dist.group.WORLD.abort()
+        return
+    works = [dist.all_reduce(sparse_tensor(rank, nnz=5), async_op=True), dist.all_reduce(torch.ones(9), async_op=True)]
+    for work in works:
+        assert work is not None
+        with pytest.raises(RuntimeError, match="called abort"):
+            work.wait()
+
+
+def test_an_asynchronous_sparse_sum_fails_with_the_job_and_so_does_what_waits_behind_it(make_cluster: object) -> None:
+    make_cluster(3).run(fails_everywhere)  # type: ignore[operator]
 
 
 def different_shapes(rank: int, size: int) -> str:

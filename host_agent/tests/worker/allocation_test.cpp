@@ -26,7 +26,7 @@ namespace {
 TEST(WorkerAllocation, TheDatapathAllocatesNothing) {
   const WorkerConfig config = small_config();
   constexpr std::size_t kStride = 40;
-  std::vector<std::byte> frames(kStride * config.slots);
+  std::vector<std::byte> frames(kStride * (config.slots + Worker::kSpareFrames));
   std::vector<float> values(1000, 1.5F);
   auto* bytes = reinterpret_cast<std::byte*>(values.data());
   const Region region{.source = bytes, .destination = bytes, .elements = values.size()};

@@ -50,7 +50,7 @@ class Rig {
   explicit Rig(WorkerConfig config = small_config())
       : config_(config),
         stride_(wire::kHeaderBytes + config.lanes * wire::kWordBytes),
-        frames_(stride_ * config.slots),
+        frames_(stride_ * (config.slots + Worker::kSpareFrames)),
         worker_(config, frames_.data(), stride_) {}
 
   Worker& worker() { return worker_; }

@@ -1,6 +1,9 @@
 #include <gtest/gtest.h>
 
+#include <numeric>
 #include <set>
+#include <utility>
+#include <vector>
 
 #include "rig.hpp"
 
@@ -179,6 +182,117 @@ TEST_F(Timers, LaterPacketsGiveSamplesUnlessRetransmitted) {
   single.now += 3 * kMillisecond;
   single.echo(sent.at(0));
   EXPECT_EQ(single.worker().stats().rtt_smoothed_ns, 3'000'000u);
+}
+
+/// A worker with a stream of all chunks, whose first slot is in its second round, has been overtaken there by the other
+/// slots, and whose round trip is 4 ms.
+struct Overtaken {
+  static constexpr std::uint32_t kChunks = 16;
+  static constexpr TimeNs kSentAt = 4 * kMillisecond;
+  static constexpr TimeNs kRoundTrip = 4 * kMillisecond;
+
+  explicit Overtaken(std::uint8_t index = 1, std::vector<std::uint32_t> numbers = all_chunks())
+      : rig(for_worker(index)),
+        job(std::vector<std::int32_t>(4 * kChunks, 1), for_worker(index)),
+        chunks(std::move(numbers)) {
+    job.work.chunks = chunks;
+    EXPECT_TRUE(rig.worker().submit(job.work));
+    first = rig.poll_at(0);
+    rig.now = kSentAt;
+    for (const Sent& packet : first) rig.echo(packet);
+    second = rig.poll();
+    rig.now = kSentAt + kRoundTrip;
+    for (std::size_t i = 1; i < second.size(); ++i) rig.echo(second[i]);
+    rig.poll();
+  }
+  static WorkerConfig for_worker(std::uint8_t index) {
+    WorkerConfig config = small_config();
+    config.rto_min = config.rto_initial = 20 * kMillisecond;
+    config.workers = 8;
+    config.worker = index;
+    return config;
+  }
+  /// The next packet for the first slot, and when it goes out.
+  Sent next() {
+    for (int i = 0; i < 100; ++i) {
+      for (Sent& packet : rig.poll_at(rig.worker().next_timeout())) {
+        if (packet.header.cell / 2 == 0) return packet;
+      }
+    }
+    ADD_FAILURE() << "nothing goes out for the first slot";
+    return {};
+  }
+
+  static std::vector<std::uint32_t> all_chunks() {
+    std::vector<std::uint32_t> numbers(kChunks);
+    std::iota(numbers.begin(), numbers.end(), 0U);
+    return numbers;
+  }
+
+  Rig rig;
+  Integers job;
+  std::vector<std::uint32_t> chunks;
+  std::vector<Sent> first, second;
+};
+
+TEST(TimersOfThePacketThatOthersHaveOvertaken, AQuestionAboutTheRoundBeforeGoesOutFirstAndChangesNothingAtTheSwitch) {
+  Overtaken worker;
+  const Sent question = worker.next();
+  EXPECT_EQ(question.header.kind, wire::Kind::kMeta);
+  EXPECT_EQ(question.bytes.size(), wire::kHeaderBytes);
+  EXPECT_EQ(question.header.round, worker.first[0].header.round) << "whose RESULT is here, so that it is a duplicate";
+  EXPECT_EQ(question.header.cell, worker.first[0].header.cell);
+  EXPECT_EQ(question.header.tensor, worker.first[0].header.tensor);
+  EXPECT_EQ(question.header.chunk, worker.first[0].header.chunk);
+  EXPECT_EQ(question.header.exponent, worker.first[0].header.exponent);
+  EXPECT_EQ(worker.rig.worker().stats().questions, 1u);
+}
+
+TEST(TimersOfThePacketThatOthersHaveOvertaken, WithoutAnAnswerThePacketIsSentAgainAtOnce) {
+  Overtaken worker;
+  worker.next();
+  const TimeNs asked = worker.rig.now;
+  const Sent again = worker.next();
+  EXPECT_EQ(again.header.round, worker.second[0].header.round);
+  EXPECT_EQ(again.header.flags, wire::kFlagRetransmission);
+  EXPECT_EQ(worker.rig.now - asked, 2 * Overtaken::kRoundTrip);
+}
+
+TEST(TimersOfThePacketThatOthersHaveOvertaken, AfterAnAnswerTheWorkersSendAgainOneAfterTheOther) {
+  std::set<TimeNs> waits;
+  for (std::uint8_t index = 0; index < 8; ++index) {
+    Overtaken worker(index);
+    const Sent question = worker.next();
+    const TimeNs answered = worker.rig.now;
+    worker.rig.answer(question, {});
+    EXPECT_EQ(worker.next().header.round, worker.second[0].header.round);
+    waits.insert(worker.rig.now - answered);
+  }
+  EXPECT_EQ(waits.size(), 8u);
+  EXPECT_GT(*waits.begin(), Overtaken::kRoundTrip) << "a peer that is a round behind has caught up";
+  EXPECT_EQ(*waits.rbegin() - *waits.begin(), 7 * Overtaken::kRoundTrip / 2);
+}
+
+TEST(TimersOfThePacketThatOthersHaveOvertaken, TheResultOfThePacketItselfEndsTheWait) {
+  Overtaken worker;
+  worker.rig.answer(worker.next(), {});
+  worker.rig.echo(worker.second[0]);
+  EXPECT_EQ(worker.next().header.round, worker.second[0].header.round + 1) << "no retransmission any more";
+}
+
+TEST(TimersOfThePacketThatOthersHaveOvertaken, InACollectiveThatIsSentWholeItIsSentAgainAtOnce) {
+  Overtaken worker(1, {});
+  EXPECT_EQ(worker.next().header.round, worker.second[0].header.round);
+  EXPECT_EQ(worker.rig.worker().stats().questions, 0u);
+}
+
+TEST(TimersOfThePacketThatOthersHaveOvertaken, ALateCopyOfAResultThatCarriesASumIsNoAnswer) {
+  Overtaken worker;
+  worker.next();
+  const TimeNs asked = worker.rig.now;
+  worker.rig.echo(worker.first[0]);
+  worker.next();
+  EXPECT_EQ(worker.rig.now - asked, 2 * Overtaken::kRoundTrip);
 }
 
 TEST_F(Timers, TimeThatGoesBackIsTakenAsStandingStill) {

@@ -135,7 +135,7 @@ def _join(config: AgentConfig, store: Store, job: str, rank: int, size: int, *, 
     session: Session | None = None
     cause: Exception | None = None
     try:
-        session = Session.join(config, job_name=job, rank=rank, world_size=size)
+        session = Session.join(config, job_name=job, rank=rank, world_size=size, queue=not may_refuse)
     except Exception as error:
         cause = error
     if not may_refuse:

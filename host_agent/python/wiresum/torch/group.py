@@ -49,6 +49,7 @@ from wiresum.torch import rows
 from wiresum.torch.attendant import Attendant
 from wiresum.torch.errors import WiresumTimeoutError, as_torch_error
 from wiresum.torch.gloo import break_connections, connections_are_broken, divide, staged_for_gloo, without_average
+from wiresum.torch.order import SubmissionOrder
 from wiresum.torch.plan import Plan
 from wiresum.torch.statistics import GroupStats
 from wiresum.torch.work import CompletedWork, GlooWork, GroupedWork, NetworkWork
@@ -104,6 +105,7 @@ class WiresumProcessGroup(dist.ProcessGroup):
         self._attendant = (
             Attendant(session, name=f"wiresum-{session.job_name}", on_failure=self._break_gloo) if session else None
         )
+        self._order = SubmissionOrder(f"wiresum-order-{session.job_name}" if session else "")
         _live.add(self)
 
     def getBackendName(self) -> str:  # noqa: N802
@@ -126,13 +128,33 @@ class WiresumProcessGroup(dist.ProcessGroup):
         if self._sums(tensors, opts):
             return self._run(name, plans.all_reduce(tensors), opts, tensors, summed=tensors)
         if self._adds(opts) and all(rows.is_row_sparse(tensor) for tensor in tensors):
-            todo = [self._aligned(tensor, opts) for tensor in tensors]
-            return self._run(name, todo, opts, tensors, summed=[])
+            return self._run_rows(name, tensors, opts)
         return self._delegate_sum(name, gloo, (tensors,), opts, summed=tensors)
 
-    def _aligned(self, tensor: torch.Tensor, opts: Any) -> Plan:
+    def _run_rows(self, name: str, tensors: list[torch.Tensor], opts: Any) -> dist.Work:
+        """A sum of sparse tensors: begins with what is exchanged in order to agree on their keys, in a thread."""
+        self._collectives_network[name] += 1
+        work = NetworkWork(tensors, [], rank=self._rank, forget=self._pending.discard)
+        self._pending.add(work)
+        contributions = [(tensor, *rows.rows_of(tensor)) for tensor in tensors]
+
+        def align_and_submit() -> None:
+            todo = [plan for part in contributions if not (plan := self._aligned(*part, opts)).empty]
+            work.finish_with([plan.finish for plan in todo])
+            self._begin(work, todo, opts, sums=True)
+
+        self._order.append(partial(self._take, align_and_submit, work))
+        return self._started(work)
+
+    def _take(self, step: Callable[[], None], work: NetworkWork) -> None:
+        """A step that nobody waits for: its error is the work's."""
+        try:
+            step()
+        except Exception as error:
+            work.fail(error)
+
+    def _aligned(self, tensor: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, opts: Any) -> Plan:
         """What is left to do for a sparse tensor once the workers have agreed on its keys, which this waits for."""
-        keys, values = rows.rows_of(tensor)
         possible = rows.keys_possible(tensor)
         plan, numbers = rows.sizes_plan(tensor, keys, rank=self._rank, size=self._size)
         self._exchange(plan, opts, signature=rows.call_of(tensor))
@@ -148,7 +170,7 @@ class WiresumProcessGroup(dist.ProcessGroup):
         return rows.sum_plan(tensor, keys, values, union, integer_divisor=self._size if average else 1)
 
     def _exchange(self, plan: Plan, opts: Any, *, signature: int, lane_bits: int = 32) -> None:
-        """A collective that the caller waits for."""
+        """A collective that is waited for here."""
         assert self._session is not None
         work = NetworkWork([], [plan.finish], rank=self._rank, forget=self._pending.discard)
         try:
@@ -165,6 +187,7 @@ class WiresumProcessGroup(dist.ProcessGroup):
             )
         except WiresumError as error:
             raise as_torch_error(error) from error
+        work.all_added()
         self._pending.add(work)  # should the wait be interrupted, the network still has the plan's memory
         work.wait()
 
@@ -339,6 +362,7 @@ class WiresumProcessGroup(dist.ProcessGroup):
     def shutdown(self) -> None:
         """Leaves the job; what is pending gets a moment to end. By destroy_process_group."""
         if self._attendant is not None and not self._closed and not self._forked:
+            self._order.drain(DRAIN_TIMEOUT_S)
             self._attendant.drain(DRAIN_TIMEOUT_S)
         self._close()
 
@@ -356,6 +380,7 @@ class WiresumProcessGroup(dist.ProcessGroup):
         _live.discard(self)
         if self._session is not None and self._attendant is not None:
             self._session.close()
+            self._order.close()
             self._attendant.close()
             for work in list(self._pending):
                 work.settle()
@@ -418,7 +443,6 @@ class WiresumProcessGroup(dist.ProcessGroup):
         summed: list[torch.Tensor] | None = None,
     ) -> dist.Work:
         """Starts a collective in the network. `summed` are the tensors that will hold a sum (or a mean)."""
-        assert self._attendant is not None
         self._collectives_network[name] += 1
         todo = [plan for plan in todo if not plan.empty]
         if not todo:
@@ -427,9 +451,20 @@ class WiresumProcessGroup(dist.ProcessGroup):
         finish: list[Callable[[], None]] = [plan.finish for plan in todo]
         if average and summed and not all(tensor.is_floating_point() for tensor in summed):
             finish.append(lambda: divide([t for t in summed if not t.is_floating_point()], self._size))
-        timeout_s = self._timeout_s(opts)
         work = NetworkWork(result, finish, rank=self._rank, forget=self._pending.discard)
         self._pending.add(work)
+        begin = partial(self._begin, work, todo, opts, sums=summed is not None)
+        if self._order.is_free():
+            begin()
+        else:
+            self._order.append(partial(self._take, begin, work))
+        return self._started(work)
+
+    def _begin(self, work: NetworkWork, todo: Sequence[Plan], opts: Any, *, sums: bool) -> None:
+        """Submits a work's operations."""
+        assert self._attendant is not None
+        average = sums and opts.reduceOp == dist.ReduceOp.AVG
+        timeout_s = self._timeout_s(opts)
         with self._attendant.changed:
             try:
                 for plan in todo:
@@ -440,10 +475,12 @@ class WiresumProcessGroup(dist.ProcessGroup):
                 if isinstance(error, WiresumError):
                     raise as_torch_error(error) from error
                 raise
-            if opts.asyncOp:
+            work.all_added()
+            if opts.asyncOp and todo:
                 self._attendant.watch_network(work)
-        self._bytes[summed is not None] += sum(plan.bytes for plan in todo)
-        return self._started(work)
+        if not todo:
+            work.settle()
+        self._bytes[sums] += sum(plan.bytes for plan in todo)
 
     def _timeout_s(self, opts: Any) -> float:
         timeout: timedelta = opts.timeout if opts.timeout > _UNSET else self._timeout

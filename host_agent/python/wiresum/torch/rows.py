@@ -27,6 +27,7 @@ from wiresum.agent.session import Dtype, Region
 from wiresum.torch.plan import SUMMED, Kind, Plan, call_signature
 
 KEY_BYTES = 8
+KEYS_MAX = 2**31 - 1
 COUNT_LANE_BITS = 8
 
 
@@ -91,13 +92,16 @@ def write_rows(tensor: torch.Tensor, keys: torch.Tensor, rows: torch.Tensor) -> 
 
 
 def sizes_plan(tensor: torch.Tensor, keys: torch.Tensor, *, rank: int, size: int) -> tuple[Plan, torch.Tensor]:
-    """The first exchange: how many keys each worker has. Also returns the tensor that will hold the answer."""
-    counts = torch.zeros(size, dtype=torch.int64)
+    """The first exchange: how many keys each worker has. Also returns the tensor that will hold the answer.
+
+    A sum of numbers that are zero but for one's own: all of them fit one packet.
+    """
+    if len(keys) > KEYS_MAX:
+        raise ValueError(f"a sparse tensor of {len(keys)} rows at one worker, and {KEYS_MAX} is the most; split it")
+    counts = torch.zeros(size, dtype=torch.int32)
     counts[rank] = len(keys)
-    plan = Plan(Kind.SPARSE_ALL_REDUCE, Dtype.RAW, kept=[counts])
-    for owner in range(size):
-        address = counts[owner:].data_ptr()
-        plan.regions.append(Region(address if owner == rank else 0, address if owner != rank else 0, KEY_BYTES))
+    plan = Plan(Kind.SPARSE_ALL_REDUCE, Dtype.I32, kept=[counts])
+    plan.regions.append(Region(counts.data_ptr(), counts.data_ptr(), size))
     return plan, counts
 
 

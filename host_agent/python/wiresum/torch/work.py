@@ -43,6 +43,7 @@ class NetworkWork(dist.Work):
         """Steps of `finish` own the memory that the operations use. `forget` is called when they have ended."""
         super().__init__()
         self._operations: list[Operation] = []
+        self._submitted = threading.Event()
         self._result = result
         self._finish = finish
         self._rank = rank
@@ -54,6 +55,24 @@ class NetworkWork(dist.Work):
 
     def add(self, operation: Operation) -> None:
         self._operations.append(operation)
+
+    def all_added(self) -> None:
+        self._submitted.set()
+
+    def finish_with(self, steps: Sequence[Callable[[], None]]) -> None:
+        """More steps, to be taken before the others. For a work whose plans come to be known after it began."""
+        self._finish = [*steps, *self._finish]
+
+    def fail(self, error: Exception) -> None:
+        """Ends a work whose operations could not all be submitted."""
+        with self._lock:
+            self._error, self._settled = error, True
+            future = self._future
+        self._submitted.set()
+        if not self._operations:  # else the network has memory of it, and it stays until the group is closed
+            self._forget(self)
+        if future is not None:
+            future.resolve(self._result, error)
 
     def tokens(self) -> list[int]:
         return [operation.token for operation in self._operations]
@@ -80,7 +99,9 @@ class NetworkWork(dist.Work):
 
     def done(self) -> bool:
         """Have all operations ended? The results may not be home yet."""
-        return self._settled or all(operation.done() for operation in self._operations)
+        if self._settled:
+            return True
+        return self._submitted.is_set() and all(operation.done() for operation in self._operations)
 
     def is_completed(self) -> bool:
         if not self._settled and self.done():
@@ -113,6 +134,8 @@ class NetworkWork(dist.Work):
     def _await(self, timeout: timedelta) -> None:
         timeout_s = None if timeout <= NO_TIMEOUT else timeout.total_seconds()
         try:
+            if not self._submitted.wait(timeout_s):
+                raise TimeoutError
             for operation in self._operations:
                 operation.wait(timeout_s)
         except WiresumError:
@@ -144,6 +167,7 @@ class CompletedWork(NetworkWork):
 
     def __init__(self, result: list[torch.Tensor], *, rank: int) -> None:
         super().__init__(result, (), rank=rank)
+        self.all_added()
         self.settle()
 
 

@@ -1,0 +1,130 @@
+"""One rank of the embedding experiment: trains the same recommendation model over wiresum and over Gloo.
+
+`clicks_demo.py` starts it in a worker's namespace and talks to it over its standard streams, one line a message:
+
+    hello                                   both groups are there
+    train GROUP STEPS FOLDER    -> {JSON}   times (CLOCK_MONOTONIC), losses, bytes on the link
+
+Bytes are those of the star's interface, headers included, so that both systems are counted alike. Parameters go into
+files, lest a collective of the system under test be its own judge.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+import wiresum.torch  # noqa: F401 - makes the backend known, also where wiresum is not installed
+
+TIMEOUT = timedelta(seconds=300)
+SEED = 7
+FIELDS = 4  # what is known of an impression: user, item, page, query
+ENTRIES = 50_000  # of each
+WIDTH = 16
+BATCH = 128  # impressions a step and worker
+ZIPF = 1.1
+RATE = 1.0
+
+
+class ClickModel(nn.Module):
+    """The probability of a click from sparse features: an embedding for each field and two dense layers on top.
+    3.2 million parameters, of which a step touches those of the entries that its impressions name. No ReLU, since the
+    last bit of a rounding decides on which side of its kink an activation lies, and a whole row's gradient with it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embeddings = nn.ModuleList(nn.Embedding(ENTRIES, WIDTH, sparse=True) for _ in range(FIELDS))
+        self.top = nn.Sequential(nn.Linear(FIELDS * WIDTH, 64), nn.Tanh(), nn.Linear(64, 1))
+
+    def forward(self, entries: torch.Tensor) -> torch.Tensor:
+        vectors = [embedding(entries[:, field]) for field, embedding in enumerate(self.embeddings)]
+        logits: torch.Tensor = self.top(torch.cat(vectors, 1)).squeeze(1)
+        return logits
+
+
+class Clicks:
+    """Impressions whose entries are as unevenly popular as words are (Zipf), and clicks that follow the entries'
+    hidden qualities."""
+
+    def __init__(self, rank: int) -> None:
+        generator = torch.Generator().manual_seed(SEED)
+        self._quality = torch.randn(FIELDS, ENTRIES, generator=generator)
+        popularity = torch.arange(1, ENTRIES + 1, dtype=torch.float64) ** -ZIPF
+        self._cumulative = (popularity / popularity.sum()).cumsum(0)
+        self._names = torch.stack([torch.randperm(ENTRIES, generator=generator) for _ in range(FIELDS)], 1)
+        self._rank = rank
+
+    def steps(self, count: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        generator = torch.Generator().manual_seed(SEED + 1 + self._rank)
+        for _ in range(count):
+            drawn = torch.rand(BATCH, FIELDS, dtype=torch.float64, generator=generator)
+            places = torch.searchsorted(self._cumulative, drawn).clamp_(max=ENTRIES - 1)
+            entries = self._names.gather(0, places)
+            taste = self._quality.t().gather(0, entries).sum(1)
+            clicked = torch.rand(BATCH, generator=generator) < torch.sigmoid(2 * taste)
+            yield entries, clicked.float()
+
+
+class Rank:
+    def __init__(self, star_device: str) -> None:
+        torch.set_num_threads(1)
+        torch.use_deterministic_algorithms(True)
+        dist.init_process_group("wiresum", timeout=TIMEOUT)
+        self._counters = Path("/sys/class/net") / star_device / "statistics"
+        # Wiresum's own Gloo stays on the management network; the one that is measured runs over the star.
+        os.environ["GLOO_SOCKET_IFNAME"] = star_device
+        gloo = dist.new_group(backend="gloo", timeout=TIMEOUT)
+        self._groups = {"wiresum": dist.group.WORLD, "gloo": gloo}
+
+    def train(self, name: str, steps: int, folder: Path) -> dict[str, Any]:
+        torch.manual_seed(SEED)
+        network = ClickModel()
+        model = DistributedDataParallel(network, process_group=self._groups[name])
+        optimiser = torch.optim.SGD(network.parameters(), lr=RATE)
+        losses, times_ns = [], [time.monotonic_ns()]
+        before = self._bytes()
+        for entries, clicked in Clicks(dist.get_rank()).steps(steps):
+            optimiser.zero_grad()
+            loss = nn.functional.binary_cross_entropy_with_logits(model(entries), clicked)
+            loss.backward()
+            optimiser.step()
+            losses.append(float(loss.detach()))
+            times_ns.append(time.monotonic_ns())
+        after = self._bytes()
+        torch.save([p.detach() for p in network.parameters()], folder / f"{name}-{dist.get_rank()}.pt")
+        return {
+            "times_ns": times_ns,
+            "losses": losses,
+            "bytes_sent": after[0] - before[0],
+            "bytes_received": after[1] - before[1],
+        }
+
+    def _bytes(self) -> tuple[int, int]:
+        sent, received = (int((self._counters / f"{way}_bytes").read_text()) for way in ("tx", "rx"))
+        return sent, received
+
+
+def main(arguments: list[str]) -> None:
+    if len(arguments) != 1:
+        sys.exit("usage: clicks_rank.py STAR_DEVICE (clicks_demo.py starts it)")
+    rank = Rank(arguments[0])
+    print("hello", flush=True)
+    for line in sys.stdin:
+        _, name, steps, folder = line.split(maxsplit=3)
+        print(json.dumps(rank.train(name, int(steps), Path(folder.strip()))), flush=True)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
