@@ -27,7 +27,8 @@ struct SessionConfig {
   worker::WorkerConfig worker;
   unsigned threads = 1;  // divides worker.slots
   wire::Endpoint switch_endpoint;
-  /// The multicast group that RESULTs for all come to, and its base port. Port 0: they come to the threads' own sockets.
+  /// The multicast group that RESULTs for all come to, and its base port. Port 0: they come to the threads' own
+  /// sockets.
   wire::Endpoint results_group;
   std::int64_t spin_ns = 0;  // busy polling before a thread goes to sleep
   bool offload = true;       // UDP GSO and GRO
