@@ -220,6 +220,7 @@ def test_a_standby_takes_over_when_the_primary_controller_is_gone(bench: Bench, 
     assert standby.trouble
     site.driver.close()
     standby.wait_ready()
-    standby.claim(STANDBY_ID + 9)
-    assert standby.reconcile([made.entry]).changes == ()
+    active = site.controller(STANDBY_ID + 9)
+    active.wait_ready()
+    assert active.reconcile([made.entry]).changes == ()
     sum_a_round(made, 1)

@@ -25,8 +25,9 @@ class Limits:
     """From the grant to the first heartbeat: the worker starts its threads in between."""
     reattend_ms_max: int = 30_000
     """The same, after the service was started again: its workers look for it now and then."""
-    reattach_ms: int = 10_000
-    """How long workers look for the service when the connection to it broke."""
+    reattach_ms: int = 3_000
+    """How long workers look for the service when the connection to it broke. Short, since a service without state on
+    disk does not come back with their job; one with state says more."""
     drain_ms_max: int = 5000
     """How long an ended job waits for its workers to be told."""
     evict_retry_ms: int = 1000
