@@ -26,7 +26,7 @@ from matplotlib.figure import Figure
 from rich.console import Console
 
 from links import Link
-from sparse_bench import Ranks
+from ranks import Ranks
 from star import Star, StarError, check_prerequisites, termination_as_exit
 
 SYSTEMS = ("wiresum", "gloo")

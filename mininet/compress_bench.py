@@ -34,7 +34,7 @@ from sklearn.datasets import load_digits
 import compress_chart
 from compress_rank import G_TOP_K, GLOO, INT_DIANA, RATIO, WAYS, WIRESUM
 from links import Link
-from sparse_bench import REPORT_COLUMNS, Ranks
+from ranks import Ranks
 from star import Star, StarError, check_prerequisites, termination_as_exit
 
 TITLES = {
@@ -43,6 +43,7 @@ TITLES = {
     INT_DIANA: "IntDIANA, 8-bit lanes",
     G_TOP_K: f"gTop-k, {RATIO:.0%}",
 }
+REPORT_COLUMNS = 120
 TEST_IMAGES = 800
 WARM_UP_STEPS = 5
 """IntDIANA's first step has 32 bits, DDP rebuilds its buckets after it, and residuals have to fill."""

@@ -14,35 +14,28 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from rich.console import Console
 from rich.table import Table
 
 from links import Link
+from ranks import BenchError, Ranks
 from sparse_rank import chosen_blocks
-from star import STAR_DEVICE, Host, Star, StarError, check_prerequisites, termination_as_exit
-from systems import CONTROL_PORT, WIRESUM_PORT
+from star import Star, StarError, check_prerequisites, termination_as_exit
 
-FOLDER = Path(__file__).resolve().parent
 GROUPS = ("sparse", "dense", "gloo")
 BLOCK = 360  # floats in a packet at an MTU of 1500
 REPORT_COLUMNS = 120
 WARM_UPS = 4
 START_DELAY_NS = 20_000_000  # until all ranks have been told when to begin
-
-
-class BenchError(RuntimeError):
-    """A rank ended, or said something else than it was asked for; the text says where its log is."""
 
 
 @dataclass
@@ -68,41 +61,8 @@ class Case:
         return float(statistics.median(ratios))
 
 
-class Ranks:
-    """The processes, and a switch for them."""
-
-    script: ClassVar[str] = "sparse_rank.py"
-
-    def __init__(self, star: Star, logs: Path) -> None:
-        self._logs = logs
-        self._name = self.script.partition("_")[0]
-        self._processes: list[subprocess.Popen[str]] = []
-        control = f"{star.switch.management_address}:{CONTROL_PORT}"
-        command = [sys.executable, "-m", "wiresum.cli", "switch", "--bind", star.switch.address]
-        command += ["--control", control, "--insecure"]
-        with (logs / f"{self._name}-switch.log").open("w") as log:
-            self._switch = star.switch.popen(command, environment=os.environ, stdout=log, stderr=subprocess.STDOUT)
-        for rank, worker in enumerate(star.workers):
-            self._processes.append(self._start(rank, worker, star, control))
-        self._expect("hello")
-
-    def _start(self, rank: int, worker: Host, star: Star, control: str) -> subprocess.Popen[str]:
-        variables = {
-            "RANK": str(rank),
-            "LOCAL_RANK": "0",
-            "WORLD_SIZE": str(len(star.workers)),
-            "MASTER_ADDR": star.workers[0].management_address,
-            "MASTER_PORT": str(WIRESUM_PORT),
-            "OMP_NUM_THREADS": "1",
-            "WIRESUM_SWITCH": control,
-            "WIRESUM_INSECURE": "1",
-            "WIRESUM_ADDRESS": worker.address,
-            "GLOO_SOCKET_IFNAME": "manage0",
-        }
-        command = [sys.executable, str(FOLDER / self.script), STAR_DEVICE]
-        with (self._logs / f"{self._name}-rank{rank}.log").open("w") as log:
-            pipe = subprocess.PIPE
-            return worker.popen(command, environment=os.environ | variables, stdin=pipe, stdout=pipe, stderr=log)
+class SparseRanks(Ranks):
+    script = "sparse_rank.py"
 
     def prepare(self, elements: int, case: Case, draw: int) -> None:
         self._tell(f"prepare {elements} {BLOCK} {case.placement} {case.sparsity} {draw}")
@@ -123,37 +83,6 @@ class Ranks:
             "bytes_needed": [answer["bytes_needed"] for answer in answers],
         }
 
-    def close(self) -> None:
-        for process in self._processes:
-            process.communicate(timeout=60)  # closes its standard input, which ends it
-        self.abandon()
-
-    def abandon(self) -> None:
-        for process in [*self._processes, self._switch]:
-            process.kill()
-            process.wait()
-
-    def _tell(self, line: str) -> None:
-        for process in self._processes:
-            assert process.stdin is not None
-            process.stdin.write(line + "\n")
-            process.stdin.flush()
-
-    def _answers(self) -> list[str]:
-        lines = []
-        for rank, process in enumerate(self._processes):
-            assert process.stdout is not None
-            line = process.stdout.readline()
-            if not line:
-                raise BenchError(f"rank {rank} has ended: see {self._logs / f'{self._name}-rank{rank}.log'}")
-            lines.append(line.strip())
-        return lines
-
-    def _expect(self, word: str) -> None:
-        for rank, line in enumerate(self._answers()):
-            if line != word:
-                raise BenchError(f"rank {rank} says {line!r} and not {word!r}")
-
 
 def union_share(workers: int, blocks: int, placement: str, sparsity: float) -> float:
     union = np.zeros(blocks, np.bool_)
@@ -167,7 +96,7 @@ def measure(options: argparse.Namespace, console: Console) -> list[Case]:
     blocks = -(-elements // BLOCK)
     cases = []
     with Star(options.workers, Link(options.link_mbit)) as star:
-        ranks = Ranks(star, options.logs)
+        ranks = SparseRanks(star, options.logs)
         try:
             for loss in options.losses:
                 star.reshape(Link(options.link_mbit, loss=loss))
@@ -187,7 +116,7 @@ def measure(options: argparse.Namespace, console: Console) -> list[Case]:
     return cases
 
 
-def repeat(ranks: Ranks, case: Case, elements: int, repetitions: int) -> None:
+def repeat(ranks: SparseRanks, case: Case, elements: int, repetitions: int) -> None:
     for repetition in range(WARM_UPS + repetitions):
         ranks.prepare(elements, case, draw=repetition)
         for group in GROUPS:
