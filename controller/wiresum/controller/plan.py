@@ -34,11 +34,16 @@ def plan(target: Target, jobs: Sequence[JobEntry]) -> list[str]:
     elif jobs and not any(entry.stage == "own" for entry in held):
         lines.append("~ jobs: the program was loaded anew, so none that ran before can go on, and all would end")
         jobs = []
+    going_on = []
+    for job in jobs:
+        try:
+            desired.hosts(target, job)
+        except ValueError as error:
+            lines.append(f"~ jobs: number {job.job} cannot go on, and would be forgotten: {error}")
+        else:
+            going_on.append(job)
     schema = fy.P4Schema(target.pipeline.p4info)
-    try:
-        wanted = [normal(entity, schema) for entity in desired.everything(target, jobs)]
-    except ValueError as error:
-        raise DriverError(str(error)) from None
+    wanted = [normal(entity, schema) for entity in desired.everything(target, going_on)]
     return lines + [line for batch in difference(held, wanted) for line in batch.lines()]
 
 

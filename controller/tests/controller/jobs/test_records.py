@@ -147,6 +147,19 @@ def test_a_job_at_a_switch_that_is_not_there_any_more_is_left_on_disk(store: Sto
     assert [record.name for record in store.load().jobs] == ["a job"]
 
 
+def test_a_job_of_a_host_that_was_taken_out_of_the_configuration_is_left_on_disk_and_disturbs_no_other(
+    store: Store,
+) -> None:
+    before = Bench(store=store)
+    before.running(job_name="gone", endpoint=join.Endpoint(address="10.0.0.9", port=5000), world_size=1)
+    (worker,) = before.running(job_name="stays", endpoint=join.Endpoint(address="10.0.0.8", port=5000), world_size=1)
+    after = Bench(store=store, switches=[switch(addresses=["10.0.0.8"])])
+    assert [job.name for job in after.jobs.all()] == ["stays"]
+    (reconcile,) = after.outputs(Reconcile)
+    assert reconcile.entries == (worker.job.entry,)
+    assert {record.name for record in store.load().jobs} == {"gone", "stays"}
+
+
 def test_a_service_that_is_restarted_keeps_its_jobs_and_sends_the_waiting_away() -> None:
     bench = Bench()
     bench.running(job_name="running")

@@ -334,6 +334,10 @@ class Jobs:
         try:
             if switch is None:
                 raise ValueError("there is no such switch any more")
+            endpoints = job.entry.endpoints if job.entry else ()
+            strangers = sorted({endpoint.address for endpoint in endpoints if not switch.reaches(endpoint.address)})
+            if strangers:
+                raise ValueError(f"the configuration has no host with the address {', '.join(strangers)} any more")
             switch.leases.take_again(job.lease)
         except ValueError as error:
             log.error("%s at %s cannot go on, and is forgotten: %s", job, job.switch_name, error)
