@@ -122,7 +122,7 @@ void DataThread::serve() noexcept {
     if (count != 0) {
       serve_burst(count);
       busy_last = steady_clock::now();
-      moderator_.on_datagrams(nanoseconds_of(busy_last), count);
+      moderator_.on_datagrams(nanoseconds_of(busy_last), count, transport_.stats().messages_received);
     }
     if (attention_.load(std::memory_order_acquire)) {
       if (!attend()) break;

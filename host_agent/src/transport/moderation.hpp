@@ -9,6 +9,9 @@
 // one that disappoints forbids further naps for a while, twice as long each time, so that a latency-bound exchange
 // pays for less than one nap in a hundred milliseconds.
 //
+// Where the kernel hands over trains of datagrams (GRO), there is nothing to moderate: a wake-up brings many as it is.
+// Such streams are as fast as the machine, and what a nap saves is less than what the cores lose while all nap at once.
+//
 // Pure: the caller gives the time and does the sleeping.
 #pragma once
 
@@ -22,15 +25,17 @@ class WakeModerator {
  public:
   explicit WakeModerator(std::int64_t nap_ns_max) noexcept : nap_ns_max_(nap_ns_max) {}
 
-  /// Datagrams were taken in.
-  void on_datagrams(std::int64_t now_ns, std::size_t count) noexcept {
+  /// Datagrams were taken in; `messages`: in how many messages all datagrams so far have come.
+  void on_datagrams(std::int64_t now_ns, std::size_t count, std::uint64_t messages) noexcept {
     since_nap_ += count;
     counted_ += count;
     const std::int64_t elapsed_ns = now_ns - counted_since_ns_;
     if (elapsed_ns >= kRatePeriodNs) {
       gap_ns_ = std::max<std::int64_t>(1, elapsed_ns / static_cast<std::int64_t>(counted_));
+      in_trains_ = counted_ > kTrainMax * (messages - messages_);
       counted_since_ns_ = now_ns;
       counted_ = 0;
+      messages_ = messages;
     }
   }
 
@@ -39,7 +44,7 @@ class WakeModerator {
   [[nodiscard]] std::int64_t nap_ns(std::int64_t now_ns, std::size_t worth) noexcept {
     judge(now_ns);
     const bool steady = gap_ns_ <= nap_ns_max_ / static_cast<std::int64_t>(kWorthMin);
-    if (!steady || worth < kWorthMin || now_ns < forbidden_until_ns_) {
+    if (!steady || in_trains_ || worth < kWorthMin || now_ns < forbidden_until_ns_) {
       return 0;
     }
     const std::int64_t nap_ns = std::min(nap_ns_max_, gap_ns_ * static_cast<std::int64_t>(worth));
@@ -51,6 +56,7 @@ class WakeModerator {
  private:
   static constexpr std::int64_t kRatePeriodNs = 1'000'000;
   static constexpr std::size_t kWorthMin = 4;  // fewer are not worth a nap
+  static constexpr std::size_t kTrainMax = 4;  // datagrams of a message, on average, that are not called a train
   static constexpr std::int64_t kForbidNsMin = 2'000'000;
   static constexpr std::int64_t kForbidNsMax = 128'000'000;
 
@@ -72,6 +78,8 @@ class WakeModerator {
   std::int64_t gap_ns_ = INT64_MAX;  // mean time between datagrams, over the last period
   std::int64_t counted_since_ns_ = 0;
   std::size_t counted_ = 0;
+  std::uint64_t messages_ = 0;  // at counted_since_ns_
+  bool in_trains_ = false;
   std::size_t expected_ = 0;  // of the nap that is to be judged; 0: there is none
   std::size_t since_nap_ = 0;
   std::int64_t forbidden_until_ns_ = 0;

@@ -28,6 +28,7 @@ struct TxFrame {
 
 struct TransportStats {
   std::uint64_t datagrams_received = 0;
+  std::uint64_t messages_received = 0;  // what they came in: trains of datagrams, where the system keeps them together
   std::uint64_t datagrams_sent = 0;
   std::uint64_t receive_calls = 0;
   std::uint64_t send_calls = 0;

@@ -18,14 +18,22 @@ class Stream {
   void run(std::int64_t for_ns) {
     for (const std::int64_t end_ns = now_ns + for_ns; now_ns < end_ns;) {
       now_ns += gap_ns_;
-      moderator_.on_datagrams(now_ns, 1);
+      moderator_.on_datagrams(now_ns, 1, ++messages_);
+    }
+  }
+  /// Trains of so many datagrams, at the same rate.
+  void run_trains(std::int64_t for_ns, std::size_t train) {
+    for (const std::int64_t end_ns = now_ns + for_ns; now_ns < end_ns;) {
+      now_ns += gap_ns_ * static_cast<std::int64_t>(train);
+      moderator_.on_datagrams(now_ns, train, ++messages_);
     }
   }
   [[nodiscard]] std::int64_t nap() { return moderator_.nap_ns(now_ns, kWorth); }
   /// Sleeps through a nap, in which `count` datagrams come.
   void sleep(std::int64_t nap_ns, std::size_t count) {
     now_ns += nap_ns;
-    moderator_.on_datagrams(now_ns, count);
+    messages_ += count;
+    moderator_.on_datagrams(now_ns, count, messages_);
   }
 
   std::int64_t now_ns = kMillisecond;
@@ -33,6 +41,7 @@ class Stream {
  private:
   WakeModerator& moderator_;
   std::int64_t gap_ns_;
+  std::uint64_t messages_ = 0;
 };
 
 TEST(WakeModerator, AThreadThatHasSeenNothingWakesForTheFirstDatagram) {
@@ -52,6 +61,15 @@ TEST(WakeModerator, ANapIsNeverLongerThanItsBound) {
   Stream stream(moderator, 120 * kMicrosecond);  // 100 Mbit/s
   stream.run(5 * kMillisecond);
   EXPECT_EQ(stream.nap(), kMillisecond);
+}
+
+TEST(WakeModerator, TrainsGetNoNapSinceAWakeUpBringsManyAsItIs) {
+  WakeModerator moderator(kMillisecond);
+  Stream stream(moderator, 3 * kMicrosecond);
+  stream.run_trains(3 * kMillisecond, 40);
+  EXPECT_EQ(stream.nap(), 0);
+  stream.run(3 * kMillisecond);
+  EXPECT_GT(stream.nap(), 0) << "single datagrams again";
 }
 
 TEST(WakeModerator, AThinStreamGetsNoNap) {
@@ -100,7 +118,7 @@ TEST(WakeModerator, AfterAPauseTheOldRateIsForgotten) {
   Stream stream(moderator, 10 * kMicrosecond);
   stream.run(3 * kMillisecond);
   stream.now_ns += 100 * kMillisecond;
-  moderator.on_datagrams(stream.now_ns, 1);
+  moderator.on_datagrams(stream.now_ns, 1, 1000);
   EXPECT_EQ(stream.nap(), 0);
 }
 
