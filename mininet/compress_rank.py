@@ -3,10 +3,10 @@
 `compress_bench.py` starts it in a worker's namespace and talks to it over its standard streams, one line a message:
 
     hello                                                  all groups are there
-    prepare FILE HIDDEN STEPS                  -> ready    the data is read, and every way has its network
+    prepare FILE HIDDEN STEPS RATE MOMENTUM    -> ready    the data is read, and every way has its network
     train WAY STEPS                            -> {JSON}   times (CLOCK_MONOTONIC), processor time, bytes over
                                                            the star's device
-    accuracy WAY                               -> {JSON}   percent of the test images, at rank 0
+    accuracy WAY                               -> {JSON}   percent of the test and of the validation images, at rank 0
 
 All ways start from the same parameters, see the same images in the same order, and step with the same rates.
 """
@@ -36,14 +36,13 @@ import wiresum.torch
 TIMEOUT = timedelta(seconds=300)
 IMAGES = 16
 """In a worker's batch."""
-RATE, MOMENTUM, WARM_UP_STEPS = 0.2, 0.8, 10
-"""For all ways those that served gTop-k best, of eight that were tried on the same test images."""
+WARM_UP_STEPS = 10
 RATIO = 0.01
 
 GLOO, WIRESUM, INT_DIANA, G_TOP_K = WAYS = ("gloo", "wiresum", "int-diana", "gtopk")
 METHODS: dict[str, tuple[wc.Compressor, str]] = {
     INT_DIANA: (wc.IntDIANA(lanes=8), "layer"),
-    G_TOP_K: (wc.GTopK(RATIO), "model"),
+    G_TOP_K: (wc.GTopK(RATIO, lanes=16), "model"),
 }
 
 
@@ -51,6 +50,8 @@ METHODS: dict[str, tuple[wc.Compressor, str]] = {
 class Images:
     images: torch.Tensor
     labels: torch.Tensor
+    validation_images: torch.Tensor
+    validation_labels: torch.Tensor
     test_images: torch.Tensor
     test_labels: torch.Tensor
 
@@ -74,18 +75,30 @@ def network(pixels: int, hidden: int) -> nn.Module:
     return nn.Sequential(*layers, nn.Linear(hidden, 10))
 
 
+@dataclass(frozen=True)
+class Settings:
+    """The same for all ways."""
+
+    hidden: int
+    steps: int
+    rate: float
+    momentum: float
+
+
 class Training:
     """A network, its optimizer and, where it has one, its compression."""
 
-    def __init__(self, way: str, group: dist.ProcessGroup, images: Images, hidden: int, steps: int) -> None:
+    def __init__(self, way: str, group: dist.ProcessGroup, images: Images, settings: Settings) -> None:
         self._images = images
         self._model = DistributedDataParallel(
-            network(images.images.shape[1], hidden), process_group=group, gradient_as_bucket_view=True
+            network(images.images.shape[1], settings.hidden), process_group=group, gradient_as_bucket_view=True
         )
-        self._optimizer = torch.optim.SGD(self._model.parameters(), lr=RATE, momentum=MOMENTUM)
+        self._optimizer = torch.optim.SGD(
+            self._model.parameters(), lr=settings.rate, momentum=settings.momentum, fused=True
+        )
         self._schedule = torch.optim.lr_scheduler.LambdaLR(
             self._optimizer,
-            lambda step: min(1, (step + 1) / WARM_UP_STEPS) * 0.5 * (1 + math.cos(math.pi * step / steps)),
+            lambda step: min(1, (step + 1) / WARM_UP_STEPS) * 0.5 * (1 + math.cos(math.pi * step / settings.steps)),
         )
         self._step = 0
         if way in METHODS:
@@ -101,10 +114,17 @@ class Training:
             self._schedule.step()
             self._step += 1
 
-    def accuracy(self) -> float:
+    def accuracy(self) -> dict[str, float]:
+        return {
+            "test": self._accuracy(self._images.test_images, self._images.test_labels),
+            "validation": self._accuracy(self._images.validation_images, self._images.validation_labels),
+        }
+
+    def _accuracy(self, images: torch.Tensor, labels: torch.Tensor) -> float:
+        """In percent."""
         with torch.no_grad():
-            chosen = self._model.module(self._images.test_images).argmax(1)
-        return float((chosen == self._images.test_labels).float().mean()) * 100
+            chosen = self._model.module(images).argmax(1)
+        return float((chosen == labels).float().mean()) * 100
 
 
 class Rank:
@@ -120,12 +140,12 @@ class Rank:
         self._gloo = dist.new_group(backend="gloo", timeout=TIMEOUT)
         self._trainings: dict[str, Training] = {}
 
-    def prepare(self, path: str, hidden: int, steps: int) -> None:
+    def prepare(self, path: str, settings: Settings) -> None:
         world = dist.group.WORLD
         assert world is not None
         images = Images.read(path)
         for way in WAYS:
-            self._trainings[way] = Training(way, self._gloo if way == GLOO else world, images, hidden, steps)
+            self._trainings[way] = Training(way, self._gloo if way == GLOO else world, images, settings)
 
     def train(self, way: str, steps: int) -> dict[str, Any]:
         before, cpu_s = self._bytes(), time.process_time()
@@ -142,7 +162,7 @@ class Rank:
         }
 
     def accuracy(self, way: str) -> dict[str, Any]:
-        return {"accuracy": self._trainings[way].accuracy() if dist.get_rank() == 0 else None}
+        return self._trainings[way].accuracy() if dist.get_rank() == 0 else {}
 
     def _bytes(self) -> tuple[int, int]:
         sent, received = (int((self._device / f"{way}_bytes").read_text()) for way in ("tx", "rx"))
@@ -151,7 +171,9 @@ class Rank:
 
 def serve(rank: Rank) -> None:
     commands: dict[str, Callable[..., dict[str, Any] | None]] = {
-        "prepare": lambda path, hidden, steps: rank.prepare(path, int(hidden), int(steps)),
+        "prepare": lambda path, hidden, steps, rate, momentum: rank.prepare(
+            path, Settings(int(hidden), int(steps), float(rate), float(momentum))
+        ),
         "train": lambda way, steps: rank.train(way, int(steps)),
         "accuracy": rank.accuracy,
     }

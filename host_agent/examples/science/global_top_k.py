@@ -7,7 +7,7 @@ what the memories hold.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
 import numpy as np
@@ -52,7 +52,8 @@ class Root(InProcess):
         return super().deliver(routes, parcels, nbytes)
 
 
-def run(*, workers: int = 4, epochs: int = 30) -> Report:
+def run(*, workers: int = 4, epochs: int = 60, seeds: int = 3) -> Report:
+    """Accuracies are means over so many seeds, each with other test images; the rest is of the first."""
     root, unions = Root(workers), Unions(workers)
     methods: dict[str, Compressor] = {
         "dense": Identity(),
@@ -65,7 +66,12 @@ def run(*, workers: int = 4, epochs: int = 30) -> Report:
         )
         for name, method in methods.items()
     }
+    accuracy = {
+        name: float(np.mean([runs[name].accuracy, *_accuracies(method, workers, epochs, range(2, seeds + 1))]))
+        for name, method in methods.items()
+    }
     dense, exact, _ = runs.values()
+    accuracy_dense, accuracy_exact, _ = accuracy.values()
     size = int(dense.dense_bytes / 4 / len(dense.losses))
     k, steps = count_of(RATIO, size), len(dense.losses)
     modes: list[Literal["exact", "tree"]] = ["exact", "tree"]
@@ -73,7 +79,7 @@ def run(*, workers: int = 4, epochs: int = 30) -> Report:
     numbers_expected = int(4 * k * np.log2(workers)) * steps
     bytes_expected = (EXPONENT_BYTES + index_code_bytes(k, size)) * steps + NUMBER_BYTES * unions.words
     claims = [
-        Claim(f"exact: accuracy within {POINTS:g} point of dense", exact.accuracy >= dense.accuracy - POINTS),
+        Claim(f"exact: accuracy within {POINTS:g} point of dense", accuracy_exact >= accuracy_dense - POINTS),
         Claim("exact: each worker sends k indices as a code, and a number for each of the union, less than N k",
               exact.sent_bytes == bytes_expected and unions.words < workers * k * steps),
         Claim(f"tree: through its root pass {numbers_expected // steps} numbers (4k log2 N) a step",
@@ -92,7 +98,7 @@ def run(*, workers: int = 4, epochs: int = 30) -> Report:
         [
             [
                 name,
-                f"{training.accuracy:.1f}",
+                f"{accuracy[name]:.1f}",
                 f"{training.sent_bytes / 1e6:.2f}",
                 f"{training.sent_bytes / training.dense_bytes:.1%}",
                 "-" if name == "dense" else f"{lost[name.split()[-1]]:.1e}",
@@ -102,6 +108,10 @@ def run(*, workers: int = 4, epochs: int = 30) -> Report:
         claims,
         draw,
     )
+
+
+def _accuracies(method: Compressor, workers: int, epochs: int, seeds: Iterable[int]) -> list[float]:
+    return [train(method, workers=workers, epochs=epochs, seed=seed).accuracy for seed in seeds]
 
 
 def lost_mass(method: GTopK, workers: int, *, steps: int = 20, batch: int = 16) -> float:

@@ -45,20 +45,33 @@ def convolutional_network(seed: int) -> nn.Module:
 class Digits:
     images: torch.Tensor
     labels: torch.Tensor
+    validation_images: torch.Tensor
+    """For choosing rates and the like: neither trained on nor tested."""
+    validation_labels: torch.Tensor
     test_images: torch.Tensor
     test_labels: torch.Tensor
 
     @classmethod
-    def load(cls, seed: int) -> Digits:
+    def load(cls, seed: int, *, validation: int = 0) -> Digits:
+        """`validation` images are taken from those for training."""
         pixels, labels = load_digits(return_X_y=True)
         order = torch.randperm(len(pixels), generator=torch.Generator().manual_seed(seed))
         images, targets = torch.tensor(pixels, dtype=torch.float32)[order] / 16, torch.tensor(labels)[order]
-        return cls(images[TEST_IMAGES:], targets[TEST_IMAGES:], images[:TEST_IMAGES], targets[:TEST_IMAGES])
+        sizes = [TEST_IMAGES, validation, len(images) - TEST_IMAGES - validation]
+        tests, validations, others = zip(images.split(sizes), targets.split(sizes), strict=True)
+        return cls(*others, *validations, *tests)
 
     def accuracy(self, model: nn.Module) -> float:
-        """In percent."""
-        with torch.no_grad():
-            return float((model(self.test_images).argmax(1) == self.test_labels).float().mean()) * 100
+        """In percent of the test images."""
+        return _percentage(model, self.test_images, self.test_labels)
+
+    def validation_accuracy(self, model: nn.Module) -> float:
+        return _percentage(model, self.validation_images, self.validation_labels)
+
+
+def _percentage(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> float:
+    with torch.no_grad():
+        return float((model(images).argmax(1) == labels).float().mean()) * 100
 
 
 @dataclass
@@ -66,6 +79,9 @@ class Training:
     """What was trained, and what it took."""
 
     accuracy: float
+    """In percent of the test images."""
+    validation_accuracy: float
+    """NaN if there are no validation images."""
     losses: list[float]
     sent_bytes: float
     dense_bytes: float
@@ -105,13 +121,14 @@ def train(
     aggregator: InProcess | None = None,
     seed: int = 1,
     make: Callable[[int], nn.Module] = network,
+    validation: int = 0,
     observe: Callable[[int, nn.Module, Engine], None] = lambda step, model, engine: None,
 ) -> Training:
     """SGD with a rate that falls to zero, over simulated workers, `batch` images each.
 
     `observe` sees the network after each step; steps are counted from 1.
     """
-    digits, model = Digits.load(seed), make(seed)
+    digits, model = Digits.load(seed, validation=validation), make(seed)
     engine = Engine(method, aggregator or InProcess(workers), seed=seed)
     segments = segments_of(model, granularity)
     optimizer = torch.optim.SGD(model.parameters(), lr=rate)
@@ -135,7 +152,14 @@ def train(
             schedule.step()
             observe(len(losses), model, engine)
     dense_bytes = 4.0 * sum(segment.size for segment in segments) * len(losses)
-    return Training(digits.accuracy(model), losses, engine.aggregator.traffic.sent_bytes, dense_bytes, engine)
+    return Training(
+        digits.accuracy(model),
+        digits.validation_accuracy(model),
+        losses,
+        engine.aggregator.traffic.sent_bytes,
+        dense_bytes,
+        engine,
+    )
 
 
 class _Motion:

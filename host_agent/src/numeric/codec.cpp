@@ -58,9 +58,9 @@ namespace wiresum::numeric {
 namespace {
 
 constexpr int kExponentBias = 127;
-constexpr std::size_t kScanLineBytes = 64;
-/// How far ahead a scan fetches the beginnings of blocks.
-constexpr std::size_t kScanBlocksAhead = 8;
+/// How far ahead a scan fetches the first lines of blocks. Of dense blocks no other is read, and behind so few bytes of
+/// each no processor prefetches.
+constexpr std::size_t kScanBlocksAhead = 64;
 
 int ceil_log2(unsigned workers) noexcept { return workers <= 1 ? 0 : static_cast<int>(std::bit_width(workers - 1)); }
 
@@ -179,15 +179,9 @@ std::uint8_t max_exponent(const Kernels& kernels, Dtype dtype, const std::byte* 
 BlockScan scan_block(const Kernels& kernels, Dtype dtype, const std::byte* source, std::size_t count) noexcept {
   assert(dtype != Dtype::kRaw);
   const std::size_t bytes = count * element_bytes(dtype);
-  // Of a dense block this line is all that is read. Behind so few bytes of each block no processor prefetches.
   __builtin_prefetch(source + kScanBlocksAhead * bytes);
   const std::uint32_t sign = !is_float(dtype) ? 0 : dtype == Dtype::kF32 ? 0x80000000U : 0x80008000U;
-  std::uint64_t line[kScanLineBytes / sizeof(std::uint64_t)] = {};
-  if (count > 0) std::memcpy(line, source, std::min(bytes, sizeof line));
-  std::uint64_t any = 0;
-  for (const std::uint64_t word : line) any |= word;
-  if ((any & ~(std::uint64_t{sign} << 32 | sign)) != 0) return {.present = true};
-  const std::uint32_t bits = kernels.any_bits(source, bytes);
+  const std::uint32_t bits = kernels.scan(source, bytes, ~sign);
   const bool present = (bits & ~sign) != 0;
   return {.present = present, .negative_zero = !present && bits != 0};
 }

@@ -15,11 +15,11 @@ constexpr Kernels make_kernels(const char* name) noexcept {
   if constexpr (V::kWidth == 1) {
     kernels.max_magnitude_32 = max_magnitude_scalar<std::uint32_t, kMask32>;
     kernels.max_magnitude_16 = max_magnitude_scalar<std::uint16_t, kMask16>;
-    kernels.any_bits = any_bits_scalar;
+    kernels.scan = scan_scalar;
   } else {
     kernels.max_magnitude_32 = max_magnitude<V, std::uint32_t, kMask32>;
     kernels.max_magnitude_16 = max_magnitude<V, std::uint16_t, kMask16>;
-    kernels.any_bits = any_bits<V>;
+    kernels.scan = scan<V>;
   }
   const auto fill = [&kernels]<class W, Dtype kDtype>() {
     constexpr auto kRow = static_cast<std::size_t>(kDtype);

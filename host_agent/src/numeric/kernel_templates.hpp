@@ -455,22 +455,40 @@ inline std::uint32_t any_bits_scalar(const std::byte* source, std::size_t bytes)
   return at < bytes ? any | load_as<std::uint16_t>(source + at) : any;
 }
 
-/// By vectors, the last one moved back to end with the data: seeing a bit twice does no harm, but it must be seen in
-/// its half of a word.
+inline std::uint32_t scan_scalar(const std::byte* source, std::size_t bytes, std::uint32_t enough) noexcept {
+  const std::size_t line = bytes < kCacheLine ? bytes : kCacheLine;
+  const std::uint32_t first = any_bits_scalar(source, line);
+  return (first & enough) != 0 ? enough : first | any_bits_scalar(source + line, bytes - line);
+}
+
+/// By vectors. The last one is moved back to end with the whole words: seeing a bit twice does no harm, but it must be
+/// seen in its half of a word. Between the first line, which is all that is read of a dense block, and the end the
+/// processor's own prefetching does best.
 template <class V>
-std::uint32_t any_bits(const std::byte* source, std::size_t bytes) noexcept {
+std::uint32_t scan(const std::byte* source, std::size_t bytes, std::uint32_t enough) noexcept {
   constexpr std::size_t kBytes = 4 * V::kWidth;
+  constexpr std::size_t kUnrolled = 8 * kBytes;
   const std::size_t whole = bytes / 4 * 4;
-  const std::uint32_t last = any_bits_scalar(source + whole, bytes - whole);
-  if (whole < kBytes) return last | any_bits_scalar(source, whole);
-  auto any = V::load_i32(source + whole - kBytes);
-  for (std::size_t at = 0; at + kBytes <= whole; at += kBytes) {
-    if (at % kCacheLine == 0) __builtin_prefetch(source + at + kPrefetchBytes);
-    any = V::or_bits(any, V::load_i32(source + at));
+  if (whole < kCacheLine) return scan_scalar(source, bytes, enough);
+  const auto mask = V::broadcast_int(enough);
+  auto any = V::load_i32(source);
+  for (std::size_t at = kBytes; at < kCacheLine; at += kBytes) any = V::or_bits(any, V::load_i32(source + at));
+  if (V::has_bits(any, mask)) return enough;
+  auto other = any;
+  std::size_t at = kCacheLine;
+  for (; at + kUnrolled <= whole; at += kUnrolled) {
+#pragma GCC unroll 4
+    for (std::size_t i = 0; i < kUnrolled; i += 2 * kBytes) {
+      any = V::or_bits(any, V::load_i32(source + at + i));
+      other = V::or_bits(other, V::load_i32(source + at + i + kBytes));
+    }
+    if (V::has_bits(V::or_bits(any, other), mask)) return enough;
   }
+  for (; at + kBytes <= whole; at += kBytes) any = V::or_bits(any, V::load_i32(source + at));
+  any = V::or_bits(any, V::load_i32(source + whole - kBytes));
   std::byte lanes[kBytes];
-  V::store_i32(lanes, any);
-  return last | any_bits_scalar(lanes, kBytes);
+  V::store_i32(lanes, V::or_bits(any, other));
+  return any_bits_scalar(lanes, kBytes) | any_bits_scalar(source + whole, bytes - whole);
 }
 
 /// For fp32 the exponent field alone, so that every path returns the same bits.

@@ -39,8 +39,9 @@ struct Kernels {
   std::uint32_t (*max_magnitude_32)(const std::byte* source, std::size_t count) noexcept;
   std::uint32_t (*max_magnitude_16)(const std::byte* source, std::size_t count) noexcept;
   /// The bits that are set in any of the 32-bit words; of an odd number of 16-bit elements the last counts as a low
-  /// half.
-  std::uint32_t (*any_bits)(const std::byte* source, std::size_t bytes) noexcept;
+  /// half. Looks at the first cache line before the rest, and stops where it finds a bit of `enough`: then the result
+  /// has one, and says no more.
+  std::uint32_t (*scan)(const std::byte* source, std::size_t bytes, std::uint32_t enough) noexcept;
   /// By dtype (kF32, kF16, kBF16, kI32) and lane width (32, 16, 8).
   Quantise quantise[4][3];
   Dequantise dequantise[4][3];

@@ -75,6 +75,7 @@ struct Avx2 {
   static Int broadcast_int(std::uint32_t value) noexcept { return _mm256_set1_epi32(static_cast<int>(value)); }
   static Int mask_bits(Int value, Int mask) noexcept { return _mm256_and_si256(value, mask); }
   static Int or_bits(Int a, Int b) noexcept { return _mm256_or_si256(a, b); }
+  static bool has_bits(Int value, Int mask) noexcept { return _mm256_testz_si256(value, mask) == 0; }
   static Int max_16(Int a, Int b) noexcept { return _mm256_max_epi16(a, b); }
 
   static constexpr std::size_t kDoubles = 4;

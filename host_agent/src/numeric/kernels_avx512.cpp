@@ -67,6 +67,7 @@ struct Avx512 {
   static Int broadcast_int(std::uint32_t value) noexcept { return _mm512_set1_epi32(static_cast<int>(value)); }
   static Int mask_bits(Int value, Int mask) noexcept { return _mm512_and_si512(value, mask); }
   static Int or_bits(Int a, Int b) noexcept { return _mm512_or_si512(a, b); }
+  static bool has_bits(Int value, Int mask) noexcept { return _mm512_test_epi32_mask(value, mask) != 0; }
   static Int max_16(Int a, Int b) noexcept { return _mm512_max_epi16(a, b); }
 
   static constexpr std::size_t kDoubles = 8;

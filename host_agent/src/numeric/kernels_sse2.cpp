@@ -64,6 +64,9 @@ struct Sse2 {
   static Int broadcast_int(std::uint32_t value) noexcept { return _mm_set1_epi32(static_cast<int>(value)); }
   static Int mask_bits(Int value, Int mask) noexcept { return _mm_and_si128(value, mask); }
   static Int or_bits(Int a, Int b) noexcept { return _mm_or_si128(a, b); }
+  static bool has_bits(Int value, Int mask) noexcept {
+    return _mm_movemask_epi8(_mm_cmpeq_epi8(_mm_and_si128(value, mask), _mm_setzero_si128())) != 0xFFFF;
+  }
   static Int max_16(Int a, Int b) noexcept { return _mm_max_epi16(a, b); }
 
   static constexpr std::size_t kDoubles = 2;

@@ -1,5 +1,5 @@
-// Compressed gradients: stochastic rounding, lanes in words of the host's byte order, the choice of the largest values.
-// Pure; SIMD behind the same dispatch as the codec (kernels.hpp). What every instruction set gives has the same bits.
+// Compressed gradients: stochastic rounding, lanes in words of the host's byte order. Pure; SIMD behind the same
+// dispatch as the codec (kernels.hpp). What every instruction set gives has the same bits.
 //
 // Randomness is a function, not a stream: word i of a draw is a hash of the draw and i. So a step that is repeated
 // repeats its randomness, a worker can compute what another one draws, and any part of a draw can be computed alone, by
@@ -53,10 +53,5 @@ void unpack_lanes(unsigned lane_bits, const std::uint32_t* packed, std::size_t w
 /// b null, of a[i]^2.
 [[nodiscard]] double square_distance(const float* a, const float* b, std::size_t count) noexcept;
 [[nodiscard]] double square_distance(const double* a, const double* b, std::size_t count) noexcept;
-
-/// Writes where the `wanted` largest magnitudes are, ascending; among equals the lower index wins. A NaN counts as
-/// larger than all numbers. wanted <= count < 2^31.
-void largest(const float* source, std::size_t count, std::size_t wanted, std::int64_t* indices) noexcept;
-void largest(const double* source, std::size_t count, std::size_t wanted, std::int64_t* indices) noexcept;
 
 }  // namespace wiresum::numeric

@@ -53,10 +53,13 @@ def exchange(
         for worker, vector in zip(aggregator.local, values, strict=True)
     ]
     outcome = compressor.exchange(Batch(turns, [[vector] for vector in values], [state or {}]), aggregator)
-    own: list[list[Any]] = [
-        [one.dense(len(outcome.means[0])) if isinstance(one, Sparse) else one for one in row] for row in outcome.own
-    ]
-    return Outcome(outcome.means, own, outcome.states)
+    size = len(values[0])
+    means = [_dense(mean, size) for mean in outcome.means]
+    return Outcome(means, [[_dense(one, size) for one in row] for row in outcome.own], outcome.states)
+
+
+def _dense(vector: Array | Sparse, size: int) -> Array:
+    return vector.dense(size) if isinstance(vector, Sparse) else vector
 
 
 def assert_unbiased(compressor: Compressor, values: Sequence[Array], *, steps: int = 300) -> None:

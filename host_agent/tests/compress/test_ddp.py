@@ -262,13 +262,13 @@ def overlapping(rank: int, size: int) -> tuple[int, bool, bool]:
     """Each exchange is held up until the first layer's gradient is there, which is the last that is computed."""
     run = Run(METHODS["IntDIANA"])
     run.train(rank, range(2))
-    computed, average, in_time = threading.Event(), run.attachment.engine.average, []
+    computed, estimates, in_time = threading.Event(), run.attachment.engine.estimates, []
 
-    def average_after(*arguments: Any) -> Any:
+    def estimates_after(*arguments: Any) -> Any:
         in_time.append(computed.wait(10))
-        return average(*arguments)
+        return estimates(*arguments)
 
-    run.attachment.engine.average = average_after  # type: ignore[method-assign]
+    run.attachment.engine.estimates = estimates_after  # type: ignore[method-assign]
     run.model.module.convolution.bias.register_hook(lambda gradient: computed.set())
     run.train(rank, range(2, 3))
     return len(in_time), all(in_time), same_everywhere(run.bits())

@@ -195,3 +195,41 @@ def test_a_state_of_another_kind_is_refused() -> None:
         Engine(DIANA(down=QSGD()), InProcess(3)).load_state_dict(state)
     with pytest.raises(ValueError, match="version 0"):
         Engine(DIANA(), InProcess(3)).load_state_dict({**state, "version": 0})
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_gradient_may_come_in_parts(name: str) -> None:
+    """As DDP has them: one part for each parameter."""
+    flat, parted = (Engine(METHODS[name], InProcess(3), seed=4) for _ in range(2))
+    ends = np.cumsum([piece.size for piece in PIECES])[:-1]
+    for step in range(4):
+        values = gradients(step, WHOLE)
+        before = [row[0].copy() for row in values]
+        parts = [[[part.copy() for part in np.split(row[0], ends)]] for row in values]
+        assert same_bits(parted.average(WHOLE, parts), flat.average(WHOLE, values))
+        assert same_bits([row[0] for row in values], before), "a gradient is the caller's"
+        flat.advance()
+        parted.advance()
+    assert same_bits(parted.state_dict(), flat.state_dict())
+
+
+class FailingGather(InProcess):
+    """The indices do not arrive."""
+
+    def _gather(self, contributions: Any) -> Any:
+        raise RuntimeError("the switch died")
+
+
+def test_a_residual_survives_a_step_that_failed() -> None:
+    """Vectors take turns as the residual and as what is compressed: a failed step must not mix them up."""
+    engine, straight = (Engine(TopK(0.2), InProcess(3)) for _ in range(2))
+    run(engine, range(3), WHOLE)
+    run(straight, range(3), WHOLE)
+    before, working = engine.state_dict(), engine.aggregator
+    for _ in range(3):
+        engine.aggregator = FailingGather(3)
+        with pytest.raises(RuntimeError, match="the switch died"):
+            engine.average(WHOLE, gradients(3, WHOLE))
+        assert same_bits(engine.state_dict(), before)
+    engine.aggregator = working
+    assert same_bits(run(engine, range(3, 6), WHOLE), run(straight, range(3, 6), WHOLE))

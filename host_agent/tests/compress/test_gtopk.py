@@ -10,6 +10,7 @@ from rig import exchange, vectors
 
 from wiresum.compress import GTopK, InProcess
 from wiresum.compress.gtopk import rounds_up
+from wiresum.compress.union import index_code_bytes
 
 
 def integral(workers: int, size: int = 60) -> list[np.ndarray]:
@@ -85,3 +86,25 @@ def test_one_workers_nan_is_everybodys_nan(mode: Any) -> None:
         values = vectors(4)
         values[poisoned][0] = np.nan
         assert np.isnan(exchange(GTopK(0.1, mode=mode), values).means[0]).all()
+
+
+def test_in_lanes_of_16_bits_half_travels_and_what_is_rounded_off_stays() -> None:
+    values = integral(4)
+    outcomes, sent = [], []
+    for lanes in (32, 16):
+        aggregator = InProcess(4)
+        outcomes.append(exchange(GTopK(0.2, lanes=lanes), values, aggregator=aggregator))
+        sent.append(aggregator.traffic.sent_bytes)
+    exact, rounded = (outcome.means[0] for outcome in outcomes)
+    largest = np.abs(values).max()
+    assert np.abs(rounded - exact).max() <= largest / 2**10, "with 4 workers 12 bits of the largest are kept"
+    assert (outcomes[1].means[0] * 4 == np.sum([row[0] for row in outcomes[1].own], axis=0)).all()
+    indices_bytes = 2 + index_code_bytes(12, 60)
+    assert sent[1] - indices_bytes == pytest.approx((sent[0] - indices_bytes) / 2, abs=4)
+
+
+def test_lanes_that_make_no_sense_are_refused() -> None:
+    with pytest.raises(ValueError, match="16 or 32 bits, not 8"):
+        GTopK(0.1, lanes=8)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="sends values as they are"):
+        GTopK(0.1, mode="tree", lanes=16)

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from rig import exchange, vectors
 
 from wiresum.compress import Compressor, GTopK, InProcess, RandK, RandKPartition, Threshold, TopK
-from wiresum.compress.union import index_code, index_code_bytes, indices_of
+from wiresum.compress.native import indices_of, places_among, union_of
+from wiresum.compress.union import index_code, index_code_bytes
 
 
 class Forced(InProcess):
@@ -90,3 +91,28 @@ def test_nothing_but_zeros_takes_no_second_round() -> None:
 def test_largest_sums_do_not_overflow() -> None:
     values = [np.full(4, np.finfo(np.float32).max)] * 7
     assert exchange(TopK(1.0), values).means[0] == pytest.approx(values[0], rel=1e-7)
+
+
+def test_a_parcel_that_is_no_code_is_an_error() -> None:
+    code = index_code(np.array([3, 5, 900]), 1000)
+    code[0] ^= 0xFF
+    with pytest.raises(ValueError, match="no code of so many indices"):
+        indices_of(code, 3, 1000)
+    with pytest.raises(ValueError, match="must ascend"):
+        index_code(np.array([5, 3]), 1000)
+
+
+@given(st.lists(st.sets(st.integers(0, 299)), max_size=5), st.sets(st.integers(0, 299)))
+def test_unions_and_places_are_those_of_sets(parts: list[set[int]], others: set[int]) -> None:
+    ascending = [np.array(sorted(part), np.int64) for part in parts]
+    united = union_of(ascending, 300)
+    assert united.tolist() == sorted(set().union(*parts))
+    among = np.array(sorted(others), np.int64)
+    expected = [sorted(others).index(index) if index in others else -1 for index in united.tolist()]
+    assert places_among(united, among).tolist() == expected
+
+
+def test_an_index_beyond_the_tensor_is_refused() -> None:
+    for index in (-1, 300):
+        with pytest.raises(ValueError, match="not below the size"):
+            union_of([np.array([index])], 300)

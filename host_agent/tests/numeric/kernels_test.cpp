@@ -152,7 +152,7 @@ TEST_P(VectorKernels, ScanABlockAsScalarDoes) {
 
 TEST_P(VectorKernels, ScanFindsTheOneElementThatIsNotZeroWhereverItIs) {
   const auto [kernels, format] = GetParam();
-  for (const std::size_t count : {1, 7, 16, 33, 64, 100, 129}) {
+  for (const std::size_t count : {1, 7, 16, 33, 64, 100, 129, 400}) {
     for (std::size_t at = 0; at < count; ++at) {
       Buffer source(count * element_bytes(format.dtype), 0, std::byte{0});
       put_bits(format.dtype, source, at, 1);  // the smallest: no exponent tells of it

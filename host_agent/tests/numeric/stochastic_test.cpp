@@ -1,5 +1,5 @@
 // Compressed gradients' kernels: the generator against its published vectors, every instruction set against a reference
-// that is written from stochastic.hpp's text, and the choice of the largest against a sort.
+// that is written from stochastic.hpp's text.
 #include "numeric/stochastic.hpp"
 
 #include <gtest/gtest.h>
@@ -188,45 +188,6 @@ std::vector<const Kernels*> all_tables() {
 std::string table_name(const ::testing::TestParamInfo<const Kernels*>& info) { return info.param->name; }
 
 INSTANTIATE_TEST_SUITE_P(InstructionSets, StochasticKernels, ::testing::ValuesIn(all_tables()), table_name);
-
-template <class Element>
-void finds_what_a_sort_finds(std::mt19937_64& random, const std::vector<Element>& choices) {
-  for (const std::size_t count : {1, 2, 3, 50, 1001}) {
-    std::vector<Element> values(count);
-    for (Element& value : values) value = choices[random() % choices.size()];
-    for (const std::size_t wanted : {std::size_t{0}, std::size_t{1}, count / 3, count - 1, count}) {
-      std::vector<std::int64_t> expected(count);
-      std::iota(expected.begin(), expected.end(), 0);
-      std::stable_sort(expected.begin(), expected.end(), [&](std::int64_t a, std::int64_t b) {
-        const auto key = [&](std::int64_t i) {
-          const Element value = values[static_cast<std::size_t>(i)];
-          return std::isnan(value) ? std::pair{1, Element{0}} : std::pair{0, std::fabs(value)};
-        };
-        return key(a) > key(b);
-      });
-      expected.resize(wanted);
-      std::sort(expected.begin(), expected.end());
-      std::vector<std::int64_t> actual(wanted);
-      largest(values.data(), count, wanted, actual.data());
-      ASSERT_EQ(actual, expected) << wanted << " of " << count;
-    }
-  }
-}
-
-TEST(Largest, FindsWhatAStableSortFinds) {
-  std::mt19937_64 random(3);
-  std::vector<float> floats = {0.0F, -0.0F, 1.0F, -1.0F, 1e-42F, INFINITY, -INFINITY, NAN};
-  std::vector<double> doubles = {0.0, -0.0, 1.0, -1.0, 1e-310, INFINITY, -INFINITY, NAN};
-  finds_what_a_sort_finds(random, floats);
-  finds_what_a_sort_finds(random, doubles);
-  std::normal_distribution<double> normal;
-  for (int i = 0; i < 2000; ++i) {
-    floats.push_back(static_cast<float>(normal(random)));
-    doubles.push_back(normal(random));
-  }
-  finds_what_a_sort_finds(random, floats);
-  finds_what_a_sort_finds(random, doubles);
-}
 
 }  // namespace
 }  // namespace wiresum::numeric::testing

@@ -27,7 +27,7 @@ SMALL: dict[str, tuple[Callable[[], Report], int]] = {
     "variance-reduction": (lambda: variance_reduction.run(workers=5, steps=2000), 4),
     "independent-blocks": (lambda: independent_blocks.run(workers=20, steps=800), 4),
     "growing-integers": (lambda: growing_integers.run(workers=5, steps=500), 7),
-    "global-top-k": (lambda: global_top_k.run(workers=4, epochs=30), 5),
+    "global-top-k": (lambda: global_top_k.run(workers=4, epochs=30, seeds=1), 5),
     "granularity": (lambda: granularity.run(points=3, draws=5), 7),
     "compressed-training": (lambda: compressed_training.run(epochs=6, names=["IntDIANA, 8 bits", "Top-k 1%"]), 3),
 }

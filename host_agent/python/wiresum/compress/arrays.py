@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -32,6 +33,28 @@ class Sparse:
         result: Vector = np.zeros(size, self.values.dtype)
         result[self.indices] = self.values
         return result
+
+
+def joined(parts: Sequence[Vector]) -> Vector:
+    """The parts one after the other: a view where they lie like that in one array, as parts that it was split into."""
+    base = parts[0].base
+    if len(parts) == 1:
+        return parts[0]
+    if isinstance(base, np.ndarray) and base.ndim == 1 and base.flags.c_contiguous:
+        begin = end = (_address(parts[0]) - _address(base)) // base.itemsize
+        for part in parts:
+            follows = part.base is base and _address(part) == _address(base) + end * base.itemsize
+            if not (follows and part.dtype == base.dtype and part.flags.c_contiguous):
+                break
+            end += len(part)
+        else:
+            return base[begin:end]
+    return np.concatenate(parts)
+
+
+def _address(array: npt.NDArray[Any]) -> int:
+    address: int = array.__array_interface__["data"][0]
+    return address
 
 
 def is_finite(vector: Vector) -> bool:

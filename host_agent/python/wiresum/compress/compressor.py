@@ -27,17 +27,17 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from wiresum.compress import lanes
+from wiresum.compress import lanes, native
 from wiresum.compress.aggregator import Aggregator
 from wiresum.compress.arrays import Bytes, Indices, Int32Array, Sparse, Vector, is_finite
 from wiresum.compress.turn import Turn
 from wiresum.compress.union import (
     INDEX_MAX,
+    VALUE_BITS_MAX,
     Places,
     exponent_of,
     index_code,
     index_code_bytes,
-    indices_of,
     sum_over_union,
 )
 
@@ -77,8 +77,8 @@ class Batch:
 
 @dataclass(frozen=True)
 class Outcome:
-    means: list[Vector]
-    """By segment: the mean over workers, as all of them decode it."""
+    means: Sequence[Vector | Sparse]
+    """By segment: the mean over workers, as all of them decode it; sparse ones by ascending index."""
     own: Sequence[Sequence[Vector | Sparse]]
     """By local worker and segment: what of `vectors` has gone into the mean. What is left stays for a memory."""
     states: list[State]
@@ -219,6 +219,11 @@ class SparseCompressor(Compressor):
     @abstractmethod
     def compress(self, vector: Vector, turn: Turn) -> Sparse: ...
 
+    @property
+    def value_bits(self) -> int:
+        """Bits of a value on the wire: 8, 16 or 32. What is rounded off was not sent, and stays in the memory."""
+        return VALUE_BITS_MAX
+
     def indices(self, turn: Turn) -> Indices | None:
         """Where the values of a turn belong, if that can be known without the vector: then no index travels."""
         return None
@@ -277,10 +282,10 @@ class SparseCompressor(Compressor):
                 if known is None:
                     count = self.count(turn) if of_worker is None else int(of_worker[s])
                     code = reader.take(index_code_bytes(count, turn.size), "u1")
-                    by_worker.append(indices_of(code, count, turn.size))
+                    by_worker.append(native.indices_of(code, count, turn.size))
                 else:
                     by_worker.append(np.sort(known))
-            places.append(Places(turn, by_worker, int(exponents[:, s].max())))
+            places.append(Places(turn, by_worker, int(exponents[:, s].max()), self.value_bits))
         return places
 
 

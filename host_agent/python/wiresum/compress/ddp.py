@@ -16,7 +16,7 @@ last bucket. Gradients that are accumulated under `no_sync` are compressed once,
 from __future__ import annotations
 
 import weakref
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -26,7 +26,7 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
-from wiresum.compress.arrays import Vector
+from wiresum.compress.arrays import Sparse, Vector
 from wiresum.compress.compressor import Compressor
 from wiresum.compress.engine import Engine, Piece, Segment
 from wiresum.compress.groups import aggregator_of
@@ -145,7 +145,7 @@ class Attachment:
             self._forget_failed_pass()
         buffer = bucket.buffer()
         pieces = [self._pieces[self._names[id(parameter)]] for parameter in bucket.parameters()]
-        held = _Held(buffer, pieces, torch.futures.Future())
+        held = _Held(buffer, pieces)
         self._dense_bytes += buffer.nbytes
         self._held.append(held)
         if self._granularity != "model" or bucket.is_last():
@@ -178,20 +178,15 @@ class Attachment:
 
     def _average(self, held_together: list[_Held]) -> None:
         """Compresses what is held back together, and hands each bucket its part."""
-        gradients: dict[str, Vector] = {}
-        for held in held_together:
-            gradients.update(held.split())
+        parts = {name: part for held in held_together for name, part in held.parts.items()}
         segments = self._segments([piece for held in held_together for piece in held.pieces])
-        vectors = [_joined([gradients[piece.name] for piece in segment.pieces]) for segment in segments]
+        gradients = [[parts[piece.name] for piece in segment.pieces] for segment in segments]
         motions = self._motions(segments) if self.engine.method.uses_motion else {}
-        estimates = self.engine.average(segments, [vectors], motions)
-        averaged: dict[str, Vector] = {}
-        for segment, estimate in zip(segments, estimates, strict=True):
-            ends = np.cumsum([piece.size for piece in segment.pieces])
-            parts = np.split(estimate, ends[:-1])
-            averaged.update(zip((piece.name for piece in segment.pieces), parts, strict=True))
+        estimates = self.engine.estimates(segments, [gradients], motions)
+        for estimate, gradient in zip(estimates, gradients, strict=True):
+            _overwrite(gradient, estimate)
         for held in held_together:
-            held.finish(averaged)
+            held.finish()
 
     def _segments(self, pieces: list[Piece]) -> list[Segment]:
         """Pieces are put together in the model's order, which does not depend on DDP's buckets."""
@@ -232,22 +227,36 @@ class Attachment:
         )
 
 
-@dataclass(frozen=True)
 class _Held:
-    """A bucket that DDP waits for."""
+    """A bucket that DDP waits for. Its gradients are overwritten with their average."""
 
-    buffer: torch.Tensor
-    pieces: list[Piece]
-    future: torch.futures.Future[torch.Tensor]
+    def __init__(self, buffer: torch.Tensor, pieces: list[Piece]) -> None:
+        self.pieces = pieces
+        self.future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+        self._buffer = buffer
+        self._values = _values_of(buffer)
+        ends = np.cumsum([piece.size for piece in pieces])
+        parts = np.split(self._values, ends[:-1])
+        self.parts = {piece.name: part for piece, part in zip(pieces, parts, strict=True)}
 
-    def split(self) -> dict[str, Vector]:
-        ends = np.cumsum([piece.size for piece in self.pieces])
-        parts = np.split(_values_of(self.buffer), ends[:-1])
-        return {piece.name: part for piece, part in zip(self.pieces, parts, strict=True)}
+    def finish(self) -> None:
+        """The parts are the average now."""
+        if self._buffer.dtype not in (torch.float32, torch.float64):
+            self._buffer.copy_(torch.from_numpy(self._values))
+        self.future.set_result(self._buffer)
 
-    def finish(self, averaged: Mapping[str, Vector]) -> None:
-        result = torch.from_numpy(_joined([averaged[piece.name] for piece in self.pieces]))
-        self.future.set_result(result.to(self.buffer.dtype))
+
+def _overwrite(parts: Sequence[Vector], estimate: Vector | Sparse) -> None:
+    """With an estimate of all of them, one after the other."""
+    ends = np.cumsum([len(part) for part in parts])
+    if not isinstance(estimate, Sparse):
+        for part, values in zip(parts, np.split(estimate, ends[:-1]), strict=True):
+            np.copyto(part, values)
+        return
+    bounds = [0, *np.searchsorted(estimate.indices, ends)]
+    for part, end, first, last in zip(parts, ends, bounds, bounds[1:], strict=False):
+        part.fill(0)
+        part[estimate.indices[first:last] - (end - len(part))] = estimate.values[first:last]
 
 
 def _hook(attachment: Attachment, bucket: Bucket) -> torch.futures.Future[torch.Tensor]:
@@ -267,10 +276,6 @@ def _values_of(tensor: torch.Tensor) -> Vector:
     wide = tensor if tensor.dtype in (torch.float32, torch.float64) else tensor.float()
     values: Vector = wide.reshape(-1).numpy()
     return values
-
-
-def _joined(parts: list[Vector]) -> Vector:
-    return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
 def _converted(value: Any, kind: type, convert: Any) -> Any:

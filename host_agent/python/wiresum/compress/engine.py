@@ -15,17 +15,20 @@ import math
 import pickle
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from wiresum.compress.aggregator import Aggregator, InProcess
-from wiresum.compress.arrays import Sparse, Vector, is_finite
+from wiresum.compress.arrays import Sparse, Vector, is_finite, joined
 from wiresum.compress.compressor import Batch, Compressor, Outcome, State
 from wiresum.compress.memory import Memory, memory_of
 from wiresum.compress.turn import Motion, Turn
 
 STATE_VERSION = 1
+
+Gradient: TypeAlias = Vector | Sequence[Vector]
+"""A segment's: flat, or in parts that belong one after the other."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +69,7 @@ class Engine:
         self._memory = memory_of(method.memory)
         self._fitted: dict[int, Memory] = {}
         self._own: list[dict[str, Vector]] = [{} for _ in aggregator.local]
+        self._spare: list[dict[str, Vector]] = [{} for _ in aggregator.local]
         self._common: dict[str, Vector] = {}
         self._states: dict[str, State] = {}
         self._down = Engine(method.down, InProcess(1), seed=seed) if method.down is not None else None
@@ -73,34 +77,62 @@ class Engine:
     def average(
         self,
         segments: Sequence[Segment],
-        gradients: Sequence[Sequence[Vector]],
+        gradients: Sequence[Sequence[Gradient]],
         motions: Mapping[str, Motion] | None = None,
     ) -> list[Vector]:
         """The estimates of the mean gradient, by segment, with the same bits at every worker.
 
-        `gradients[i][s]` is what the i-th local worker has for segment s: flat, float32 or float64. `motions`, by
+        `gradients[i][s]` is what the i-th local worker has for segment s: float32 or float64. `motions`, by
         segment's name, is for compressors that derive a scale from the model's motion; the same at all workers.
         """
+        estimates = self.estimates(segments, gradients, motions)
+        return [_dense(estimate, segment) for estimate, segment in zip(estimates, segments, strict=True)]
+
+    def estimates(
+        self,
+        segments: Sequence[Segment],
+        gradients: Sequence[Sequence[Gradient]],
+        motions: Mapping[str, Motion] | None = None,
+    ) -> list[Vector | Sparse]:
+        """The same, sparse (by ascending index) where the method and its memory leave it so."""
         memories = [self._memory_for(segment.size) for segment in segments]
         own = [
             [
-                _load(mine, segment, gradient.dtype) if memory.has_own else gradient[:0]
+                _load(mine, segment, _dtype_of(gradient)) if memory.has_own else np.zeros(0)
                 for segment, memory, gradient in zip(segments, memories, gradients[i], strict=True)
             ]
             for i, mine in enumerate(self._own)
         ]
         vectors = [
-            [memory.outgoing(gradient, kept) for memory, gradient, kept in zip(memories, *row, strict=True)]
-            for row in zip(gradients, own, strict=True)
+            [self._outgoing(i, *one) for one in zip(segments, memories, row, own[i], strict=True)]
+            for i, row in enumerate(gradients)
         ]
         outcome = self.method.exchange(self._batch(segments, vectors, motions or {}), self.aggregator)
-        estimates = [
+        estimates: list[Vector | Sparse] = [
             self._commit(s, segment, memories[s], outcome, [row[s] for row in vectors], [row[s] for row in own])
             for s, segment in enumerate(segments)
         ]
         if self._down is None:
             return estimates
-        return self._down.average(segments, [estimates])
+        down: list[Gradient] = [
+            _dense(estimate, segment) for estimate, segment in zip(estimates, segments, strict=True)
+        ]
+        return self._down.estimates(segments, [down])
+
+    def _outgoing(self, i: int, segment: Segment, memory: Memory, gradient: Gradient, own: Vector) -> Vector:
+        """What the i-th local worker compresses. Parts are not joined before, which would take a pass over memory."""
+        out = self._spare[i].pop(segment.name, None)
+        parts = [gradient] if isinstance(gradient, np.ndarray) else gradient
+        if out is None and len(parts) == 1:
+            return memory.outgoing(parts[0], own)
+        if out is None or out.dtype != parts[0].dtype:
+            out = np.empty(segment.size, parts[0].dtype)
+        at = 0
+        for part in parts:
+            end = at + len(part)
+            memory.outgoing(part, own[at:end], out[at:end])
+            at = end
+        return out
 
     def _commit(
         self,
@@ -110,10 +142,11 @@ class Engine:
         outcome: Outcome,
         outgoing: Sequence[Vector],
         own: Sequence[Vector],
-    ) -> Vector:
+    ) -> Vector | Sparse:
         """The aggregate of segment s is here: memories change, and the estimate comes out."""
         mean = outcome.means[s]
-        if not is_finite(mean):
+        values = mean.values if isinstance(mean, Sparse) else mean
+        if not is_finite(values):
             return mean
         self._states[segment.name] = outcome.states[s]
         for i, mine in enumerate(self._own):
@@ -122,10 +155,18 @@ class Engine:
                 settled = memory.settle_sparse(outgoing[i], sent, own[i])
             else:
                 settled = memory.settle(outgoing[i], sent, own[i])
-            if memory.has_own:
-                _store(mine, segment, settled)
-        common = _load(self._common, segment, mean.dtype) if memory.has_common else mean[:0]
-        estimate, common = memory.estimate(mean, common)
+            if not memory.has_own:
+                continue
+            _store(mine, segment, settled)
+            if settled is outgoing[i]:
+                # The memory has this step's vector now, and the next step's can have the place of the one that it had:
+                # large vectors are expensive to take from the system and to give back.
+                self._spare[i][segment.name] = own[i]
+        common = _load(self._common, segment, values.dtype) if memory.has_common else values[:0]
+        if isinstance(mean, Sparse):
+            estimate, common = memory.estimate_sparse(mean, segment.size, common)
+        else:
+            estimate, common = memory.estimate(mean, common)
         if memory.has_common:
             _store(self._common, segment, common)
         return estimate
@@ -214,13 +255,21 @@ class Engine:
         return Batch(turns, vectors, [self._states.get(segment.name, {}) for segment in segments])
 
 
+def _dense(estimate: Vector | Sparse, segment: Segment) -> Vector:
+    return estimate.dense(segment.size) if isinstance(estimate, Sparse) else estimate
+
+
+def _dtype_of(gradient: Gradient) -> np.dtype[Any]:
+    return gradient.dtype if isinstance(gradient, np.ndarray) else gradient[0].dtype
+
+
 def _load(store: Mapping[str, Vector], segment: Segment, dtype: np.dtype[Any]) -> Vector:
     """The segment's vector in a store; zeros for pieces that are not there yet."""
     parts = [store.get(piece.name) for piece in segment.pieces]
     known = [
         np.zeros(piece.size, dtype) if part is None else part for piece, part in zip(segment.pieces, parts, strict=True)
     ]
-    return known[0] if len(known) == 1 else np.concatenate(known)
+    return joined(known)
 
 
 def _store(store: dict[str, Vector], segment: Segment, vector: Vector) -> None:

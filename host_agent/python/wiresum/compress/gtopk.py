@@ -21,7 +21,7 @@ from wiresum.compress.aggregator import Aggregator
 from wiresum.compress.arrays import Bytes, Indices, Int32Array, Sparse, Vector, is_finite
 from wiresum.compress.compressor import Batch, Outcome, SparseCompressor, nowhere_finite, require_indexable
 from wiresum.compress.memory import Memory
-from wiresum.compress.native import largest
+from wiresum.compress.native import largest, places_among
 from wiresum.compress.sparse import TopK
 from wiresum.compress.turn import Turn
 
@@ -30,9 +30,22 @@ INDEX_BYTES = 4
 
 @dataclass(frozen=True)
 class GTopK(SparseCompressor):
+    """`lanes`: bits of a value of the sum in `exact`, 16 or 32; what is rounded off stays in the memory."""
+
     ratio: float
     mode: Literal["exact", "tree"] = field(default="exact", kw_only=True)
+    lanes: Literal[16, 32] = field(default=32, kw_only=True)
     memory: str | Memory = field(default="error-feedback", kw_only=True)
+
+    def __post_init__(self) -> None:
+        if self.lanes not in (16, 32):
+            raise ValueError(f"a value of the sum has 16 or 32 bits, not {self.lanes}")
+        if self.mode == "tree" and self.lanes != 32:
+            raise ValueError('mode="tree" sends values as they are: lanes are for mode="exact"')
+
+    @property
+    def value_bits(self) -> int:
+        return self.lanes
 
     def count(self, turn: Turn) -> int:
         return TopK(self.ratio).count(turn)
@@ -41,7 +54,7 @@ class GTopK(SparseCompressor):
         return TopK(self.ratio).compress(vector, turn)
 
     def kept(self, totals: Int32Array, turn: Turn) -> Indices:
-        return largest(totals.astype(np.float64), self.count(turn))
+        return largest(totals, self.count(turn))
 
     def exchange(self, batch: Batch, aggregator: Aggregator) -> Outcome:
         return super().exchange(batch, aggregator) if self.mode == "exact" else self._tree(batch, aggregator)
@@ -60,19 +73,13 @@ class GTopK(SparseCompressor):
         held = self._down_the_tree(held, batch, aggregator)
         turns = batch.turns[0]
         messages = held[aggregator.local[0]]
-        means = [
-            Sparse(message.indices, message.values / turn.dtype.type(turn.workers)).dense(turn.size)
+        means: list[Vector | Sparse] = [
+            Sparse(message.indices, message.values / turn.dtype.type(turn.workers))
             if is_finite(message.values)
             else nowhere_finite(turn)
             for message, turn in zip(messages, turns, strict=True)
         ]
-        own = [
-            [
-                _only(message.indices, one.dense(turn.size))
-                for message, one, turn in zip(messages, row, turns, strict=True)
-            ]
-            for row in mine
-        ]
+        own = [[_only(message.indices, one) for message, one in zip(messages, row, strict=True)] for row in mine]
         return Outcome(means, own, batch.states)
 
     def _up_the_tree(
@@ -125,10 +132,9 @@ def _merge(one: Sparse, other: Sparse, turn: Turn) -> Sparse:
     return Sparse(indices[chosen], values[chosen])
 
 
-def _only(chosen: Indices, vector: Vector) -> Vector:
-    kept: Vector = np.zeros_like(vector)
-    kept[chosen] = vector[chosen]
-    return kept
+def _only(chosen: Indices, message: Sparse) -> Sparse:
+    kept = places_among(message.indices, chosen) >= 0
+    return Sparse(message.indices[kept], message.values[kept])
 
 
 def _write(messages: list[Sparse], turns: list[Turn]) -> Bytes:

@@ -11,6 +11,8 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
+import numpy as np
+
 from wiresum.compress.arrays import Sparse, Vector
 
 if TYPE_CHECKING:
@@ -27,8 +29,8 @@ class Memory(ABC):
         return self
 
     @abstractmethod
-    def outgoing(self, gradient: Vector, own: Vector) -> Vector:
-        """What is compressed."""
+    def outgoing(self, gradient: Vector, own: Vector, out: Vector | None = None) -> Vector:
+        """What is compressed, element by element; in `out` if that is given. It may be the gradient itself if not."""
 
     @abstractmethod
     def settle(self, outgoing: Vector, sent: Vector, own: Vector) -> Vector:
@@ -42,15 +44,25 @@ class Memory(ABC):
     def estimate(self, mean: Vector, common: Vector) -> tuple[Vector, Vector]:
         """The estimate of the mean gradient, and the common vector after it."""
 
+    def estimate_sparse(self, mean: Sparse, size: int, common: Vector) -> tuple[Vector | Sparse, Vector]:
+        """The same where the mean has few values."""
+        return self.estimate(mean.dense(size), common)
+
 
 class NoMemory(Memory):
-    def outgoing(self, gradient: Vector, own: Vector) -> Vector:
-        return gradient
+    def outgoing(self, gradient: Vector, own: Vector, out: Vector | None = None) -> Vector:
+        if out is None:
+            return gradient
+        np.copyto(out, gradient)
+        return out
 
     def settle(self, outgoing: Vector, sent: Vector, own: Vector) -> Vector:
         return own
 
     def estimate(self, mean: Vector, common: Vector) -> tuple[Vector, Vector]:
+        return mean, common
+
+    def estimate_sparse(self, mean: Sparse, size: int, common: Vector) -> tuple[Vector | Sparse, Vector]:
         return mean, common
 
 
@@ -59,8 +71,9 @@ class ErrorFeedback(Memory):
 
     has_own = True
 
-    def outgoing(self, gradient: Vector, own: Vector) -> Vector:
-        return gradient + own
+    def outgoing(self, gradient: Vector, own: Vector, out: Vector | None = None) -> Vector:
+        result: Vector = np.add(gradient, own, out=out)
+        return result
 
     def settle(self, outgoing: Vector, sent: Vector, own: Vector) -> Vector:
         return outgoing - sent
@@ -70,6 +83,9 @@ class ErrorFeedback(Memory):
         return outgoing
 
     def estimate(self, mean: Vector, common: Vector) -> tuple[Vector, Vector]:
+        return mean, common
+
+    def estimate_sparse(self, mean: Sparse, size: int, common: Vector) -> tuple[Vector | Sparse, Vector]:
         return mean, common
 
 
@@ -100,8 +116,9 @@ class Shift(Memory):
             "unknown: use memory=Shift(alpha=...)"
         )
 
-    def outgoing(self, gradient: Vector, own: Vector) -> Vector:
-        return gradient - own
+    def outgoing(self, gradient: Vector, own: Vector, out: Vector | None = None) -> Vector:
+        result: Vector = np.subtract(gradient, own, out=out)
+        return result
 
     def settle(self, outgoing: Vector, sent: Vector, own: Vector) -> Vector:
         assert self.alpha is not None, "fitted() was called"

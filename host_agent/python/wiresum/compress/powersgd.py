@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from wiresum.compress.aggregator import Aggregator
-from wiresum.compress.arrays import Vector, is_finite
+from wiresum.compress.arrays import Sparse, Vector, is_finite
 from wiresum.compress.compressor import Batch, Compressor, Outcome, State, Trait
 from wiresum.compress.memory import Memory
 from wiresum.compress.quantise import Quantiser
@@ -45,21 +45,21 @@ class PowerSGD(Compressor):
                 [matrix @ q for matrix, q in zip(row, starts, strict=True)] for row in matrices
             ]
             first = self._mean_of_factors(batch, thin, factors, aggregator)
-            bases = [orthonormal(first.means[s].reshape(-1, self.rank)) for s in thin]
+            bases = [orthonormal(_quantised(first.means[s]).reshape(-1, self.rank)) for s in thin]
             factors = [[matrix.T @ p for matrix, p in zip(row, bases, strict=True)] for row in matrices]
             second = self._mean_of_factors(batch, thin, factors, aggregator, alone=True) if thin else None
         own = [list(row) for row in first.own]
-        outcome = Outcome(list(first.means), own, list(batch.states))
+        means, states = list(first.means), list(batch.states)
         for at, s in enumerate(thin):
             assert second is not None
-            p, mean = bases[at], second.means[at].reshape(-1, self.rank)
-            outcome.means[s] = (p @ mean.T).reshape(-1)
-            outcome.states[s] = {"q": mean} if is_finite(mean.reshape(-1)) else batch.states[s]
+            p, mean = bases[at], _quantised(second.means[at]).reshape(-1, self.rank)
+            means[s] = (p @ mean.T).reshape(-1)
+            states[s] = {"q": mean} if is_finite(mean.reshape(-1)) else batch.states[s]
             for row, contribution in zip(own, second.own, strict=True):
                 factor = contribution[at]
                 assert isinstance(factor, np.ndarray), "a quantiser's"
                 row[s] = (p @ factor.reshape(-1, self.rank).T).reshape(-1)
-        return outcome
+        return Outcome(means, own, states)
 
     def _mean_of_factors(
         self, batch: Batch, thin: list[int], factors: list[list[Vector]], aggregator: Aggregator, alone: bool = False
@@ -99,6 +99,11 @@ def matrix_sides(shape: tuple[int, ...]) -> tuple[int, int]:
         return shape[0] if shape else 1, size // (shape[0] if shape else 1)
     rows = next(rows for rows in range(math.isqrt(size), 0, -1) if size % rows == 0)
     return rows, size // rows
+
+
+def _quantised(mean: Vector | Sparse) -> Vector:
+    assert isinstance(mean, np.ndarray), "a quantiser's is dense"
+    return mean
 
 
 def orthonormal(columns: Vector) -> Vector:

@@ -85,7 +85,14 @@ class Turn:
         return (*_key(self.seed, self.tensor), self.worker, self.step, stream)
 
     def _permutation(self, size: int, stream: int) -> Indices:
-        return np.argsort(self._words(2 * size, stream, 0).view(np.uint64), kind="stable")
+        """The order of random keys of 64 bits. In place of its lowest bits each key has its number: so no two are
+        alike, and keys can be sorted as they are, which takes half the time that sorting numbers by key does."""
+        number_mask = np.uint64((1 << size.bit_length()) - 1)
+        keys = self._words(2 * size, stream, 0).view(np.uint64)
+        keys = keys & ~number_mask | np.arange(size, dtype=np.uint64)
+        keys.sort()
+        order: Indices = (keys & number_mask).astype(np.int64)
+        return order
 
     def _words(self, count: int, stream: int, first: int) -> npt.NDArray[np.uint32]:
         return native.random_words(self.draw(stream), first, count)

@@ -27,9 +27,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-from wiresum.compress import lanes
+from wiresum.compress import lanes, native
 from wiresum.compress.aggregator import Aggregator
 from wiresum.compress.arrays import Bytes, Indices, Int32Array, Sparse, Vector, is_finite
 from wiresum.compress.turn import Turn
@@ -38,7 +37,7 @@ NOTHING = -(2**15)
 """The exponent of no value but zeros."""
 NOT_FINITE = 2**15 - 1
 INDEX_MAX = 2**31 - 1
-VALUE_BITS = 32
+VALUE_BITS_MAX = 32
 
 
 def exponent_of(message: Sparse, finite: bool) -> int:
@@ -57,21 +56,26 @@ class Places:
     by_worker: list[Indices]
     exponent: int
     """The largest of all workers'."""
+    bits: int = VALUE_BITS_MAX
+    """Of a value on the wire: 8, 16 or 32; the same for all segments."""
 
     @property
     def travels(self) -> bool:
         """Are there values worth a second round?"""
         return self.exponent not in (NOTHING, NOT_FINITE)
 
+    def without_values(self) -> Vector | Sparse:
+        """The mean where no values travel."""
+        if self.exponent == NOT_FINITE:
+            return np.full(self.turn.size, np.nan, self.turn.dtype)
+        return _nothing(self.turn)
+
     def union(self) -> Indices:
-        present = np.zeros(self.turn.size, np.bool_)
-        for indices in self.by_worker:
-            present[indices] = True
-        return np.flatnonzero(present)
+        return native.union_of(self.by_worker, self.turn.size)
 
     def shift(self) -> int:
         """What a value is multiplied by is two to this power."""
-        return lanes.limit(VALUE_BITS, self.turn.workers).bit_length() - 1 - self.exponent
+        return lanes.limit(self.bits, self.turn.workers).bit_length() - 1 - self.exponent
 
     def integers(self, values: Vector) -> Int32Array:
         return np.rint(np.ldexp(values.astype(np.float64), self.shift())).astype(np.int32)
@@ -86,7 +90,7 @@ def sum_over_union(
     messages: Sequence[Sequence[Sparse]],
     aggregator: Aggregator,
     kept: Callable[[Int32Array, Turn], Indices | None],
-) -> tuple[list[Vector], list[list[Vector | Sparse]]]:
+) -> tuple[list[Vector | Sparse], list[list[Vector | Sparse]]]:
     """By segment the mean over workers, and by local worker and segment what of its own went into it.
 
     `messages` are the local workers'; `kept` chooses among the summed values. The mean is NaN where some worker's
@@ -94,55 +98,59 @@ def sum_over_union(
     """
     travelling = [s for s, place in enumerate(places) if place.travels]
     integers = [[places[s].integers(mine[s].values) for s in travelling] for mine in messages]
-    unions = [places[s].union() for s in travelling]
-    counts = [sum(len(places[s].by_worker[worker]) for s in travelling) for worker in range(aggregator.workers)]
-    if not any(counts):
-        totals = []
-    elif sum(map(len, unions)) < sum(counts) and aggregator.prefers_sum(sum(map(len, unions)), max(counts)):
-        totals = _summed([places[s] for s in travelling], unions, messages, travelling, integers, aggregator)
-    else:
-        totals = _gathered([places[s] for s in travelling], unions, integers, max(counts), aggregator)
-    means = [np.full(p.turn.size, np.nan if p.exponent == NOT_FINITE else 0, p.turn.dtype) for p in places]
-    nothing = np.zeros(0, np.int64)
-    own: list[list[Vector | Sparse]] = [
-        [Sparse(nothing, np.zeros(0, place.turn.dtype)) for place in places] for _ in messages
-    ]
+    indices = [[mine[s].indices for s in travelling] for mine in messages]
+    totals = _totals([places[s] for s in travelling], indices, integers, aggregator)
+    means = [place.without_values() for place in places]
+    own: list[list[Vector | Sparse]] = [[_nothing(place.turn) for place in places] for _ in messages]
     for at, s in enumerate(travelling):
-        place, union, total = places[s], unions[at], totals[at]
+        place, (union, total) = places[s], totals[at]
         chosen = kept(total, place.turn)
         if chosen is not None:
             union, total = union[chosen], total[chosen]
-        means[s] = Sparse(union, place.values(total, aggregator.workers)).dense(place.turn.size)
-        for mine, message, values in zip(own, messages, integers, strict=True):
-            indices = message[s].indices
-            sent = slice(None) if chosen is None else _among(indices, union, place.turn.size)
-            mine[s] = Sparse(indices[sent], place.values(values[at][sent]))
+        means[s] = Sparse(union, place.values(total, aggregator.workers))
+        for mine, of_worker, values in zip(own, indices, integers, strict=True):
+            sent = slice(None) if chosen is None else native.places_among(of_worker[at], union) >= 0
+            mine[s] = Sparse(of_worker[at][sent], place.values(values[at][sent]))
     return means, own
 
 
-def _among(indices: Indices, chosen: Indices, size: int) -> npt.NDArray[np.bool_]:
-    is_chosen = np.zeros(size, np.bool_)
-    is_chosen[chosen] = True
-    return is_chosen[indices]
+def _nothing(turn: Turn) -> Sparse:
+    return Sparse(np.zeros(0, np.int64), np.zeros(0, turn.dtype))
+
+
+def _totals(
+    places: Sequence[Places],
+    indices: Sequence[Sequence[Indices]],
+    integers: Sequence[Sequence[Int32Array]],
+    aggregator: Aggregator,
+) -> list[tuple[Indices, Int32Array]]:
+    """By segment the union, and the sums in its order. Indices and integers are the local workers', by segment."""
+    counts = [sum(len(place.by_worker[worker]) for place in places) for worker in range(aggregator.workers)]
+    if not any(counts):
+        return [(np.zeros(0, np.int64), np.zeros(0, np.int32)) for _ in places]
+    unions = [place.union() for place in places]
+    length, per_word = sum(map(len, unions)), VALUE_BITS_MAX // places[0].bits
+    if length < sum(counts) and aggregator.prefers_sum(-(-length // per_word), -(-max(counts) // per_word)):
+        totals = _summed(places, unions, indices, integers, aggregator)
+    else:
+        totals = _gathered(places, unions, integers, max(counts), aggregator)
+    return list(zip(unions, totals, strict=True))
 
 
 def _summed(
     places: Sequence[Places],
     unions: Sequence[Indices],
-    messages: Sequence[Sequence[Sparse]],
-    travelling: Sequence[int],
+    indices: Sequence[Sequence[Indices]],
     integers: Sequence[Sequence[Int32Array]],
     aggregator: Aggregator,
 ) -> list[Int32Array]:
     contributions = []
-    for message, values in zip(messages, integers, strict=True):
-        parts = []
-        for at, s in enumerate(travelling):
-            dense = np.zeros(places[at].turn.size, np.int32)
-            dense[message[s].indices] = values[at]
-            parts.append(dense[unions[at]])
+    for where, values in zip(indices, integers, strict=True):
+        parts = [np.zeros(len(union), np.int32) for union in unions]
+        for part, union, mine, own in zip(parts, unions, where, values, strict=True):
+            part[native.places_among(mine, union)] = own
         contributions.append(np.concatenate(parts))
-    total = aggregator.sum(contributions, VALUE_BITS)
+    total = aggregator.sum(contributions, places[0].bits)
     return np.split(total, np.cumsum([len(union) for union in unions])[:-1])
 
 
@@ -153,41 +161,28 @@ def _gathered(
     longest: int,
     aggregator: Aggregator,
 ) -> list[Int32Array]:
+    kind = f"<i{places[0].bits // 8}"
     parcels = []
     for values in integers:
-        parcel = np.zeros(longest, "<i4")
+        parcel = np.zeros(longest, kind)
         joined = np.concatenate(values)
         parcel[: len(joined)] = joined
         parcels.append(parcel.view(np.uint8))
-    gathered = [parcel.copy().view("<i4") for parcel in aggregator.gather(parcels)]
+    gathered = [parcel.copy().view(kind) for parcel in aggregator.gather(parcels)]
     totals = []
     first = [0] * aggregator.workers
     for place, union in zip(places, unions, strict=True):
-        dense = np.zeros(place.turn.size, np.int32)
+        total = np.zeros(len(union), np.int32)
         for worker, indices in enumerate(place.by_worker):
-            dense[indices] += gathered[worker][first[worker] : first[worker] + len(indices)]
+            total[native.places_among(indices, union)] += gathered[worker][first[worker] : first[worker] + len(indices)]
             first[worker] += len(indices)
-        totals.append(dense[union])
+        totals.append(total)
     return totals
 
 
 def index_code(indices: Indices, size: int) -> Bytes:
-    """Ascending indices below `size`; `index_code_bytes` says how long it is, `indices_of` is the inverse."""
-    low_bits = _low_bits(len(indices), size)
-    bits = np.zeros(_bitmap_bits(len(indices), size), np.uint8)
-    bits[(indices >> low_bits) + np.arange(len(indices))] = 1
-    low = (indices[:, None] >> np.arange(low_bits)) & 1
-    return np.concatenate([np.packbits(bits), np.packbits(low.astype(np.uint8))])
-
-
-def indices_of(code: Bytes, count: int, size: int) -> Indices:
-    low_bits = _low_bits(count, size)
-    bitmap_bytes = -(-_bitmap_bits(count, size) // 8)
-    high = np.flatnonzero(np.unpackbits(code[:bitmap_bytes]).view(np.bool_))[:count] - np.arange(count)
-    low = np.zeros((count, 32), np.uint8)
-    low[:, :low_bits] = np.unpackbits(code[bitmap_bytes:], count=count * low_bits).reshape(count, low_bits)
-    indices: Indices = (high << low_bits) + np.packbits(low, axis=1, bitorder="little").view("<u4").reshape(count)
-    return indices
+    """Ascending indices below `size`; `index_code_bytes` says how long it is, `native.indices_of` is the inverse."""
+    return native.index_code(indices, size, index_code_bytes(len(indices), size))
 
 
 def index_code_bytes(count: int, size: int) -> int:

@@ -1,0 +1,24 @@
+// The choice of the largest values of a tensor. Pure.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+namespace wiresum::numeric {
+
+/// Bytes of scratch memory for choosing among elements of so many bytes.
+[[nodiscard]] std::size_t largest_scratch_bytes(std::size_t count, std::size_t wanted,
+                                                std::size_t element_bytes) noexcept;
+
+/// Writes where the `wanted` largest magnitudes are, ascending; among equals the lower index wins. A NaN counts as
+/// larger than all numbers. wanted <= count < 2^31; no integer is -2^31. `scratch` is aligned like a double and has
+/// largest_scratch_bytes; with less the choice is the same, and slower.
+void largest(const float* source, std::size_t count, std::size_t wanted, std::int64_t* indices,
+             std::span<std::byte> scratch) noexcept;
+void largest(const double* source, std::size_t count, std::size_t wanted, std::int64_t* indices,
+             std::span<std::byte> scratch) noexcept;
+void largest(const std::int32_t* source, std::size_t count, std::size_t wanted, std::int64_t* indices,
+             std::span<std::byte> scratch) noexcept;
+
+}  // namespace wiresum::numeric
