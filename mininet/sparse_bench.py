@@ -46,6 +46,8 @@ class Case:
     sparsity: float
     loss: float
     union_share: float
+    block: int = BLOCK
+    """Elements of a block: what a packet carries, or 1 where elements are scattered."""
     records: dict[str, list[dict[str, Any]]] = field(default_factory=lambda: {group: [] for group in GROUPS})
 
     def seconds(self, group: str) -> float:
@@ -65,13 +67,15 @@ class SparseRanks(Ranks):
     script = "sparse_rank.py"
 
     def prepare(self, elements: int, case: Case, draw: int) -> None:
-        self._tell(f"prepare {elements} {BLOCK} {case.placement} {case.sparsity} {draw}")
+        self._tell(f"prepare {elements} {case.block} {case.placement} {case.sparsity} {draw}")
         self._expect("ready")
 
     def go(self, group: str) -> dict[str, Any]:
         self._tell("load")
         self._expect("ready")
         self._tell(f"go {group} {time.monotonic_ns() + START_DELAY_NS}")
+        self._expect("ready")
+        self._tell("report")
         answers = [json.loads(line) for line in self._answers()]
         end_ns = max(answer["end_ns"] for answer in answers)
         wrong = sum(answer["wrong_elements"] for answer in answers)
@@ -91,24 +95,29 @@ def union_share(workers: int, blocks: int, placement: str, sparsity: float) -> f
     return float(union.mean())
 
 
-def measure(options: argparse.Namespace, console: Console) -> list[Case]:
+def cases_of(options: argparse.Namespace) -> list[Case]:
     elements = options.bytes // 4
-    blocks = -(-elements // BLOCK)
     cases = []
+    for loss in options.losses:
+        for block, sparsities in ((BLOCK, options.sparsities), (1, options.scattered)):
+            for placement in ("aligned", "independent"):
+                for sparsity in sparsities:
+                    if sparsity == 0 and placement == "independent":
+                        continue  # aligned, too
+                    share = union_share(options.workers, -(-elements // block), placement, sparsity)
+                    cases.append(Case(placement, sparsity, loss, share, block))
+    return cases
+
+
+def measure(options: argparse.Namespace, console: Console) -> list[Case]:
+    cases = cases_of(options)
     with Star(options.workers, Link(options.link_mbit)) as star:
         ranks = SparseRanks(star, options.logs)
         try:
-            for loss in options.losses:
-                star.reshape(Link(options.link_mbit, loss=loss))
-                for placement in ("aligned", "independent"):
-                    for sparsity in options.sparsities:
-                        if sparsity == 0 and placement == "independent":
-                            continue  # aligned, too
-                        share = union_share(options.workers, blocks, placement, sparsity)
-                        case = Case(placement, sparsity, loss, share)
-                        repeat(ranks, case, elements, options.repetitions)
-                        console.print(line_of(case))
-                        cases.append(case)
+            for case in cases:
+                star.reshape(Link(options.link_mbit, loss=case.loss))
+                repeat(ranks, case, options.bytes // 4, options.repetitions)
+                console.print(line_of(case))
             ranks.close()
         except BaseException:
             ranks.abandon()
@@ -130,8 +139,12 @@ def repeat(ranks: SparseRanks, case: Case, elements: int, repetitions: int) -> N
                 case.records[group].append(record)
 
 
+def name_of(case: Case) -> str:
+    return case.placement if case.block == BLOCK else f"scattered, {case.placement}"
+
+
 def line_of(case: Case) -> str:
-    return f"{case.placement}, {case.sparsity:.0%} sparse, {case.loss:.0%} loss: {case.seconds('sparse') * 1e3:.1f} ms"
+    return f"{name_of(case)}, {case.sparsity:.1%} sparse, {case.loss:.0%} loss: {case.seconds('sparse') * 1e3:.1f} ms"
 
 
 def table_of(cases: Sequence[Case], options: argparse.Namespace) -> Table:
@@ -145,8 +158,8 @@ def table_of(cases: Sequence[Case], options: argparse.Namespace) -> Table:
         sparse_s, dense_s = case.seconds("sparse"), case.seconds("dense")
         gloo = f"{case.seconds('gloo') * 1e3:.1f} ms" if case.records["gloo"] else "-"
         table.add_row(
-            case.placement,
-            f"{case.sparsity:.0%}",
+            name_of(case),
+            f"{case.sparsity:.1%}",
             f"{case.loss:.0%}",
             f"{case.union_share:.1%}",
             f"{sparse_s * 1e3:.1f} ms",
@@ -166,6 +179,7 @@ def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--bytes", type=int, default=8_000_000, help="bytes of the tensor (default: %(default)s)")
     parser.add_argument("--repetitions", type=int, default=3, help="of each case (default: %(default)s)")
     parser.add_argument("--sparsities", type=float, nargs="+", default=[0.99, 0.9, 0.0], help="shares of zero blocks")
+    parser.add_argument("--scattered", type=float, nargs="*", default=[0.99, 0.999], help="shares of zero elements")
     parser.add_argument("--losses", type=float, nargs="+", default=[0.0, 0.01], help="in each direction of every link")
     parser.add_argument("--json", type=Path, default=Path("build/bench/sparse.json"), help="where the records go")
     options = parser.parse_args(arguments)

@@ -5,10 +5,12 @@
     hello                                                            all groups are there
     prepare ELEMENTS BLOCK PLACEMENT SPARSITY DRAW        -> ready   the tensor's blocks are chosen
     load                                                  -> ready   the tensor holds this rank's values again
-    go GROUP AT_NS                                        -> {JSON}  times, wrong elements, bytes
+    go GROUP AT_NS                                        -> ready   the tensor is summed
+    report                                                -> {JSON}  times, wrong elements, bytes
 
-Times are CLOCK_MONOTONIC in nanoseconds. Loading is a step of its own, and all ranks begin at the same moment AT_NS:
-ranks share cores, and one that still copied its tensor while others began would be measured as a slow network.
+Times are CLOCK_MONOTONIC in nanoseconds. Loading and reporting are steps of their own, and all ranks begin at the same
+moment AT_NS: ranks share cores, and one that still copied its tensor while others began, or already checked its sum
+while others waited for theirs, would be measured as a slow network.
 
 Values are small integers, so that every sum is exact in whatever order it is made.
 """
@@ -21,7 +23,7 @@ import sys
 import time
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -32,6 +34,8 @@ import wiresum.torch
 
 TIMEOUT = timedelta(seconds=300)
 HEADER_BYTES = 24
+LANES = 360  # 32-bit words in a packet at an MTU of 1500
+SAMPLED = 32 * 33  # elements and their blocks, that a prologue counts besides
 
 Blocks = npt.NDArray[np.bool_]
 
@@ -42,6 +46,14 @@ def chosen_blocks(count: int, placement: str, sparsity: float, draw: int, rank: 
     present = np.zeros(count, np.bool_)
     present[np.random.default_rng(seed).permutation(count)[: round((1 - sparsity) * count)]] = True
     return present
+
+
+class Summed(NamedTuple):
+    """The last sum, and when this rank made it."""
+
+    group: str
+    start_ns: int
+    end_ns: int
 
 
 class Rank:
@@ -64,6 +76,8 @@ class Rank:
         self.tensor = torch.empty(0)
         self.expected = torch.empty(0)
         self.bytes_needed = 0
+        self.bytes_before = 0
+        self.summed = Summed("", 0, 0)
 
     def prepare(self, elements: int, block: int, placement: str, sparsity: float, draw: int) -> None:
         count = -(-elements // block)
@@ -79,23 +93,26 @@ class Rank:
                 self.own = values
                 mine = int(present.sum())
         self.tensor = torch.empty(elements)
-        self.bytes_needed = bytes_needed(count, int(union.sum()), mine, block)
+        self.bytes_needed = bytes_needed(count, int(union.sum()), mine, block, self.size)
 
     def load(self) -> None:
         self.tensor.copy_(self.own)
 
-    def go(self, name: str, at_ns: int) -> dict[str, Any]:
+    def go(self, name: str, at_ns: int) -> None:
         group = self.groups[name]
-        bytes_before = self._bytes_sent(name)
+        self.bytes_before = self._bytes_sent(name)
         time.sleep(max(0, at_ns - time.monotonic_ns()) / 1e9)
         start_ns = time.monotonic_ns()
         dist.all_reduce(self.tensor, group=group)
-        end_ns = time.monotonic_ns()
+        self.summed = Summed(name, start_ns, time.monotonic_ns())
+
+    def report(self) -> dict[str, Any]:
+        name = self.summed.group
         return {
-            "start_ns": start_ns,
-            "end_ns": end_ns,
+            "start_ns": self.summed.start_ns,
+            "end_ns": self.summed.end_ns,
             "wrong_elements": int((self.tensor != self.expected).sum()),
-            "bytes_sent": self._bytes_sent(name) - bytes_before,
+            "bytes_sent": self._bytes_sent(name) - self.bytes_before,
             "bytes_needed": self.bytes_needed if name == "sparse" else 0,
         }
 
@@ -107,10 +124,16 @@ class Rank:
         return network.bytes_sent
 
 
-def bytes_needed(blocks: int, union: int, mine: int, block: int) -> int:
-    """UDP payload of the blocks that a worker has, the headers of the others, and the prologue (docs/sparse.md)."""
-    packet = HEADER_BYTES + 4 * block
-    prologue = -(-blocks // (4 * block)) * packet
+def bytes_needed(blocks: int, union: int, mine: int, block: int, workers: int) -> int:
+    """UDP payload of the blocks that a worker has, the headers of the others, and the prologue (docs/sparse.md). Of
+    blocks that are smaller than a packet, those of the union, packed together; what finding them out takes is extra."""
+    packet = HEADER_BYTES + 4 * LANES
+    counts_per_word = 32 // workers.bit_length()
+    chunks = -(-blocks * block // LANES)
+    counts = chunks + SAMPLED
+    prologue = -(-counts // (counts_per_word * LANES)) * packet
+    if block < LANES:
+        return -(-union * block // LANES) * packet + prologue
     return mine * packet + (union - mine) * HEADER_BYTES + prologue
 
 
@@ -121,6 +144,7 @@ def serve(rank: Rank) -> None:
         ),
         "load": rank.load,
         "go": lambda name, at_ns: rank.go(name, int(at_ns)),
+        "report": rank.report,
     }
     print("hello", flush=True)
     for line in sys.stdin:

@@ -36,11 +36,29 @@ bool Choice::asks(std::uint16_t signature, std::uint32_t chunks) const {
 
 void Choice::on_counts(std::uint16_t signature, std::uint32_t chunks, std::uint32_t present, std::uint8_t cost) {
   cost_ = decode_cost(cost);
-  if (records_.size() >= kRecordsMax) records_.clear();
-  Record& record = records_[key(signature, chunks)];
+  Record& record = record_of(signature, chunks);
   record.dense = !pays(chunks, present);
   record.votes_missing = record.patience;
   record.patience = record.dense ? std::min(2 * record.patience, kPatienceMax) : 1;
+}
+
+bool Choice::refines(std::uint16_t signature, std::uint32_t chunks) {
+  Record& record = record_of(signature, chunks);
+  if (record.refinements_to_skip == 0) return true;
+  --record.refinements_to_skip;
+  return false;
+}
+
+void Choice::on_refinement(std::uint16_t signature, std::uint32_t chunks, bool saved) {
+  Record& record = record_of(signature, chunks);
+  record.refinements_to_skip = saved ? 0 : record.refinement_patience;
+  record.refinement_patience = saved ? 1 : std::min(2 * record.refinement_patience, kPatienceMax);
+}
+
+Choice::Record& Choice::record_of(std::uint16_t signature, std::uint32_t chunks) {
+  const std::uint64_t of = key(signature, chunks);
+  if (records_.size() >= kRecordsMax && !records_.contains(of)) records_.clear();
+  return records_[of];
 }
 
 void Choice::on_vote(std::uint16_t signature, std::uint32_t chunks, std::uint8_t density) {

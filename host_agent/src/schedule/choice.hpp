@@ -12,6 +12,11 @@
 //   union's density from below. When votes say that asking would pay, the signature asks again; each time that was in
 //   vain, it takes twice as many such votes.
 //
+// What a worker votes is the share that it would have to send if the tensor were asked about: of its blocks, or of what
+// finer blocks would leave, whichever is less. The counts come with a sample of the union that says the same of all
+// workers together, so finer blocks need no votes of their own. But a sample may be wrong: each time that finer blocks
+// were counted in vain, twice as many collectives pass before that is tried again.
+//
 // So a dense tensor pays one round trip when it is new and a vote that costs nothing from then on; a sparse one pays a
 // round trip each time; and a change is noticed either way.
 //
@@ -34,9 +39,19 @@ class Choice {
   /// Shall a collective of `chunks` chunks ask?
   [[nodiscard]] bool asks(std::uint16_t signature, std::uint32_t chunks) const;
 
-  /// One that asked has learned that the workers have `present` of its chunks between them, and that a round trip is
-  /// worth `cost` (see encode_cost).
+  /// One that asked has learned that the workers have to send `present` of its chunks between them, or what costs as
+  /// much, and that a round trip is worth `cost` (see encode_cost).
   void on_counts(std::uint16_t signature, std::uint32_t chunks, std::uint32_t present, std::uint8_t cost);
+
+  /// Shall a collective that has asked, and whose blocks could be narrowed down with profit (granularity.hpp), try?
+  /// Call it once for each such collective.
+  [[nodiscard]] bool refines(std::uint16_t signature, std::uint32_t chunks);
+
+  /// One that has tried has learned whether that saved anything.
+  void on_refinement(std::uint16_t signature, std::uint32_t chunks, bool saved);
+
+  /// What a round trip is worth, in chunks.
+  [[nodiscard]] std::uint64_t round_trip_chunks() const noexcept { return cost_; }
 
   /// One that was sent whole has brought back the largest vote. kExponentNotFinite counts as dense.
   void on_vote(std::uint16_t signature, std::uint32_t chunks, std::uint8_t density);
@@ -46,6 +61,8 @@ class Choice {
     bool dense = false;
     std::uint32_t patience = 1;  // votes that it takes to ask again
     std::uint32_t votes_missing = 0;
+    std::uint32_t refinement_patience = 1;  // collectives to let pass after a refinement in vain
+    std::uint32_t refinements_to_skip = 0;
   };
   /// More signatures than a training has. Beyond, all are forgotten, at every worker at the same collective.
   static constexpr std::size_t kRecordsMax = 4096;
@@ -54,6 +71,7 @@ class Choice {
   static std::uint64_t key(std::uint16_t signature, std::uint32_t chunks) noexcept {
     return std::uint64_t{signature} << 32 | chunks;
   }
+  Record& record_of(std::uint16_t signature, std::uint32_t chunks);
   [[nodiscard]] bool pays(std::uint32_t chunks, std::uint64_t present) const noexcept;
 
   std::unordered_map<std::uint64_t, Record> records_;

@@ -1,23 +1,14 @@
 #include "schedule/scheduler.hpp"
 
 #include <algorithm>
-#include <numeric>
 #include <stdexcept>
 #include <utility>
 
-#include "wire/packet.hpp"
 #include "worker/worker.hpp"
 
 namespace wiresum::schedule {
-namespace {
 
 using worker::Status;
-
-constexpr numeric::Format kCounts{.dtype = numeric::Dtype::kI32, .scaling = numeric::Scaling::kNone, .lane_bits = 8};
-/// A prologue's signature is its request's with these bits turned over, lest one be taken for the other.
-constexpr std::uint32_t kPrologueTag = 0x5A5A0000;
-
-}  // namespace
 
 // ---- Submission ----
 
@@ -36,7 +27,7 @@ Survey Scheduler::survey(Request& request, std::uint64_t salt) const {
         throw std::invalid_argument("a collective that may be sparse needs a contribution to every region");
       }
     }
-    survey.density = sample_density(request, config_.lanes, survey.chunks, salt);
+    survey.sample = take_sample(request, config_.lanes, survey.chunks, salt);
   }
   return survey;
 }
@@ -46,7 +37,8 @@ bool Scheduler::is_candidate(const Request& request, std::uint64_t chunks) const
 }
 
 bool Scheduler::expects_scan(const Request& request, const Survey& survey) const {
-  return survey.density < kDensityFull && choice_.asks(request.signature, static_cast<std::uint32_t>(survey.chunks));
+  return survey.sample.density < kDensityFull &&
+         choice_.asks(request.signature, static_cast<std::uint32_t>(survey.chunks));
 }
 
 Ticket Scheduler::submit(Request request, Survey survey) {
@@ -96,7 +88,9 @@ void Scheduler::deal(Entry& entry) {
     }
     ++stats_.whole;
   }
-  deal_whole(entry);
+  worker::Collective work = collective_of(entry);
+  work.vote = entry.candidate ? vote_of(entry) : 0;
+  deal_shares(entry, work, entry.survey.chunks);
 }
 
 bool Scheduler::count_votes() {
@@ -124,50 +118,6 @@ worker::Collective Scheduler::collective_of(const Entry& entry) const {
           .token = entry.ticket.token};
 }
 
-void Scheduler::deal_whole(Entry& entry) {
-  worker::Collective work = collective_of(entry);
-  work.vote = entry.candidate ? entry.survey.density : 0;
-  deal_shares(entry, work, entry.survey.chunks);
-}
-
-void Scheduler::deal_prologue(Entry& entry) {
-  ++stats_.prologues;
-  asking_ = &entry;
-  Survey& survey = entry.survey;
-  // A tensor of which every sampled block was present is not worth the look.
-  if (survey.scans.empty() && survey.density < kDensityFull) {
-    survey.scans = scan_blocks(entry.request, config_.lanes, survey.chunks);
-  }
-  entry.counts.assign(survey.chunks, 1);
-  for (std::size_t i = 0; i < survey.scans.size(); ++i) entry.counts[i] = survey.scans[i].present ? 1 : 0;
-  auto* const bytes = reinterpret_cast<std::byte*>(entry.counts.data());
-  entry.counts_region = {.source = bytes, .destination = bytes, .elements = survey.chunks};
-  const std::uint64_t round_trip =
-      std::accumulate(round_trip_chunks_.begin(), round_trip_chunks_.end(), std::uint64_t{0});
-  worker::Collective work;
-  work.tensor = entry.ticket.tensor ^ kPrologueTag;
-  work.format = kCounts;
-  work.regions = {&entry.counts_region, 1};
-  work.deadline = entry.request.deadline;
-  work.token = entry.ticket.token;
-  work.vote = encode_cost(round_trip);
-  deal_shares(entry, work, worker::chunks_of(survey.chunks, kCounts, config_.lanes));
-}
-
-void Scheduler::deal_stream(Entry& entry) {
-  asking_ = nullptr;
-  const auto chunks = static_cast<std::uint32_t>(entry.survey.chunks);
-  for (std::uint32_t i = 0; i < chunks; ++i) {
-    if (entry.counts[i] != 0) entry.chunks.push_back(i);
-  }
-  const auto present = static_cast<std::uint32_t>(entry.chunks.size());
-  choice_.on_counts(entry.request.signature, chunks, present, entry.vote);
-  clear_absent(entry.request, config_.lanes, [&entry](std::uint32_t number) { return entry.counts[number] != 0; });
-  count_stream(entry, present);
-  if (present == chunks) entry.chunks.clear();
-  deal_shares(entry, collective_of(entry), present);
-}
-
 void Scheduler::deal_shares(Entry& entry, const worker::Collective& work, std::uint64_t chunks) {
   const std::uint64_t share_chunks =
       std::max(config_.chunks_per_thread_min, (chunks + config_.threads - 1) / config_.threads);
@@ -182,22 +132,7 @@ void Scheduler::deal_shares(Entry& entry, const worker::Collective& work, std::u
     share.work.chunk_begin = static_cast<std::uint32_t>(i * share_chunks);
     share.work.chunk_end = static_cast<std::uint32_t>(std::min(chunks, (i + 1) * share_chunks));
   }
-  if (entry.shares_left == 0) finish(entry);
-}
-
-void Scheduler::count_stream(const Entry& entry, std::uint64_t present) {
-  const std::uint64_t skipped = entry.survey.chunks - present;
-  std::uint64_t mine = 0;
-  for (const numeric::BlockScan& scan : entry.survey.scans) mine += scan.present ? 1 : 0;
-  const std::uint64_t empty = entry.survey.scans.empty() ? 0 : present - mine;
-  const std::uint64_t payload_bytes = config_.lanes * wire::kWordBytes;
-  const std::uint64_t asked = worker::chunks_of(entry.survey.chunks, kCounts, config_.lanes);
-  stats_.streams += skipped > 0 ? 1 : 0;
-  stats_.blocks_skipped += skipped;
-  stats_.blocks_empty += empty;
-  stats_.bytes_saved +=
-      static_cast<std::int64_t>(skipped * (payload_bytes + wire::kHeaderBytes) + empty * payload_bytes) -
-      static_cast<std::int64_t>(asked * (payload_bytes + wire::kHeaderBytes));
+  if (entry.shares_left == 0) advance(entry);
 }
 
 // ---- Completion ----
@@ -212,13 +147,56 @@ void Scheduler::complete(unsigned thread, const worker::Completion& completion) 
     entry.status = entry.status == Status::kOk ? completion.status : entry.status;
   }
   if (--entry.shares_left != 0) return;
-  if (&entry == asking_ && entry.status == Status::kOk) {
-    deal_stream(entry);
+  advance(entry);
+  deal_waiting();
+}
+
+void Scheduler::complete(const Chore& chore) {
+  Entry& entry = entries_.at(chore.token_);
+  // After a failure the threads take no more collectives.
+  if (failure_.has_value() && entry.stage != Stage::kPacked) entry.status = *failure_;
+  if (entry.status == Status::kOk) {
+    (this->*chore.then_)(entry);
   } else {
-    if (entry.candidate && entry.counts.empty()) votes_[entry.candidate_number - votes_first_].density = entry.vote;
     finish(entry);
   }
   deal_waiting();
+}
+
+void Scheduler::start_chore(Entry& entry, std::function<void()> work, void (Scheduler::*then)(Entry&)) {
+  Chore& chore = chores_.emplace_back();
+  chore.token_ = entry.ticket.token;
+  chore.work_ = std::move(work);
+  chore.then_ = then;
+}
+
+void Scheduler::advance(Entry& entry) {
+  if (entry.status != Status::kOk) {
+    finish(entry);
+    return;
+  }
+  switch (entry.stage) {
+    case Stage::kWhole:
+      end_whole(entry);
+      return;
+    case Stage::kPrologue:
+      learn_union(entry);
+      return;
+    case Stage::kRefinement:
+      start_chore(entry, [&entry] { entry.refinement->narrow(); }, &Scheduler::refine_or_stream);
+      return;
+    case Stage::kPacked:
+      start_chore(entry, [&entry] { entry.refinement->scatter(); }, &Scheduler::finish);
+      return;
+    case Stage::kStream:
+      finish(entry);
+      return;
+  }
+}
+
+void Scheduler::end_whole(Entry& entry) {
+  if (entry.candidate) votes_[entry.candidate_number - votes_first_].density = entry.vote;
+  finish(entry);
 }
 
 void Scheduler::finish(Entry& entry) {
@@ -248,6 +226,13 @@ std::optional<Share> Scheduler::poll_share() {
   const Share share = shares_.front();
   shares_.pop_front();
   return share;
+}
+
+std::optional<Scheduler::Chore> Scheduler::poll_chore() {
+  if (chores_.empty()) return std::nullopt;
+  Chore chore = std::move(chores_.front());
+  chores_.pop_front();
+  return chore;
 }
 
 std::optional<Finished> Scheduler::poll_finished() {

@@ -11,11 +11,13 @@
 // stands on.
 //
 // Sparse collectives. A block is a chunk. Where zeros are worth leaving out, a request is dealt as two collectives:
-//   the prologue, an all-reduce of one 8-bit count for each block: 1 from each worker that has it. Its sum tells all
-//     workers which blocks any of them has, the *union*;
+//   the prologue, an all-reduce of a count for each block (presence.hpp): 1 from each worker that has it. Its sum tells
+//     all workers which blocks any of them has, the *union*;
 //   the stream, the request itself, cut down to the union. A worker without a block of the union sends EMPTY.
-// What is in neither is zero. Later requests wait until the stream has been dealt: whether it is there when they come
-// depends on this worker's speed, but its place before them does not. Nothing waits for ever: the prologue is a
+// Where finer blocks are worth it (granularity.hpp), more prologues come between the two, each about smaller blocks of
+// the union (refinement.hpp), and the stream is what is left, packed together.
+// What is in none is zero. Later requests wait until the stream has been dealt: whether it is there when they come
+// depends on this worker's speed, but its place before them does not. Nothing waits for ever: a prologue is a
 // collective like any other, and the requests that wait are not yet in anybody's order.
 //
 // Who asks. choice.hpp decides whether a request gets a prologue, from common knowledge. The counts are common as soon
@@ -24,27 +26,39 @@
 // comes vote_lag_chunks or more of such collectives later; that one is not dealt before the vote is in. Since so many
 // chunks are more than the slots hold, the slots are full all the while, and nobody waits for that.
 //
+// Chores. Cutting a tensor into fine blocks, and gathering and scattering what is left, takes as long as reading it.
+// That is not done here, under the lock that protects the scheduler, but handed out (poll_chore).
+//
 // Tags. A request has one sequence number; a prologue has its request's, under a signature of its own.
 #pragma once
 
 #include <cstdint>
 #include <deque>
+#include <functional>
+#include <memory>
 #include <optional>
 #include <unordered_map>
 #include <vector>
 
 #include "schedule/choice.hpp"
+#include "schedule/granularity.hpp"
+#include "schedule/presence.hpp"
+#include "schedule/refinement.hpp"
 #include "schedule/request.hpp"
 #include "schedule/survey.hpp"
+#include "wire/packet.hpp"
 
 namespace wiresum::schedule {
 
 struct SchedulerConfig {
   unsigned threads = 1;
+  unsigned worker = 0;  // this one, of so many
+  unsigned workers = wire::kWorkersMax;
   std::size_t lanes = 360;
   /// Below this, another thread costs more to wake than it saves.
   std::uint64_t chunks_per_thread_min = 16;
-  /// What is smaller is always sent whole: it takes hardly longer than a round trip.
+  /// What is smaller is always sent whole, and a union that is smaller in chunks: it takes hardly longer than a round
+  /// trip.
   std::uint64_t sparse_chunks_min = 64;
   /// At least twice the slots of the lease; the same at all workers.
   std::uint64_t vote_lag_chunks = 1024;
@@ -59,7 +73,7 @@ struct Ticket {
 /// What was found out about a request before it was submitted.
 struct Survey {
   std::uint64_t chunks = 0;
-  std::uint8_t density = kDensityFull;    // estimated; of a request that may not be sparse, full
+  Sample sample;                          // of a request that may not be sparse, nothing
   std::vector<numeric::BlockScan> scans;  // by chunk; empty if nobody has looked
 };
 
@@ -78,13 +92,29 @@ struct SparseStats {
   std::uint64_t prologues = 0;       // collectives that asked which blocks there are
   std::uint64_t streams = 0;         // ... and then left blocks out
   std::uint64_t whole = 0;           // collectives that might have been sparse, and were sent whole without asking
+  std::uint64_t refined = 0;         // ... and then sent only finer blocks, packed together
+  std::uint64_t refinements = 0;     // prologues about finer blocks
   std::uint64_t blocks_skipped = 0;  // that no worker had, and nobody sent
   std::uint64_t blocks_empty = 0;    // that others had, and this worker sent without payload
   std::int64_t bytes_saved = 0;      // of UDP payload sent, first transmissions, less the prologues'
 };
 
 class Scheduler {
+  struct Entry;
+
  public:
+  /// Work on a request's memory.
+  class Chore {
+   public:
+    void run() const { work_(); }
+
+   private:
+    friend class Scheduler;
+    std::uint64_t token_ = 0;
+    std::function<void()> work_;
+    void (Scheduler::*then_)(Entry&) = nullptr;
+  };
+
   explicit Scheduler(const SchedulerConfig& config) : config_(config) {}
 
   /// Numbers the request's chunks, and samples its blocks if it may be sparse. Touches nothing else, so that it may be
@@ -104,6 +134,11 @@ class Scheduler {
   /// the share is complete.
   [[nodiscard]] std::optional<Share> poll_share();
 
+  /// Something to run, without the lock that protects the scheduler, and then to complete. For a thread that has the
+  /// default floating-point environment.
+  [[nodiscard]] std::optional<Chore> poll_chore();
+  void complete(const Chore& chore);
+
   [[nodiscard]] std::optional<Finished> poll_finished();
 
   /// What is not dealt yet, and whatever comes later, ends with `status`. The first failure stays.
@@ -115,15 +150,25 @@ class Scheduler {
   [[nodiscard]] const SparseStats& stats() const noexcept { return stats_; }
 
  private:
+  /// What is under way for a request that has been dealt.
+  enum class Stage : std::uint8_t { kWhole, kPrologue, kRefinement, kStream, kPacked };
   struct Entry {
     Request request;
     Survey survey;
     Ticket ticket;
+    Stage stage = Stage::kWhole;
     bool candidate = false;              // might be sparse
     std::uint64_t candidate_number = 0;  // counts those
-    std::vector<std::int32_t> counts;    // prologue: my presence, then everybody's
-    worker::Region counts_region;
-    std::vector<std::uint32_t> chunks;  // stream: the union
+    PresenceCounts counts;               // prologue
+    worker::Region counts_region;        // of the prologue, or of a refinement's counts
+    std::vector<std::uint32_t> chunks;   // the union; empty: all
+    std::uint64_t present = 0;           // chunks in the union
+    std::uint8_t round_trip_cost = 0;    // as agreed in the prologue
+    std::uint64_t counts_packets = 0;    // sent for all the counts
+    std::unique_ptr<Refinement> refinement;
+    Hits hits;                         // of the union's sample
+    std::uint64_t refining_words = 0;  // spent on finer counts, round trips included
+    unsigned levels = 0;               // of refinement
     unsigned shares_left = 0;
     worker::Status status = worker::Status::kOk;
     std::uint8_t vote = 0;
@@ -135,27 +180,43 @@ class Scheduler {
     bool complete = false;
   };
 
+  // scheduler.cpp
   [[nodiscard]] bool is_candidate(const Request& request, std::uint64_t chunks) const noexcept;
   [[nodiscard]] bool may_deal(const Entry& entry);
   void deal_waiting();
   void deal(Entry& entry);
-  void deal_prologue(Entry& entry);
-  void deal_stream(Entry& entry);
-  void deal_whole(Entry& entry);
   void deal_shares(Entry& entry, const worker::Collective& work, std::uint64_t chunks);
   [[nodiscard]] worker::Collective collective_of(const Entry& entry) const;
-  void count_stream(const Entry& entry, std::uint64_t present);
+  void start_chore(Entry& entry, std::function<void()> work, void (Scheduler::*then)(Entry&));
+  /// The network, or a chore, has done the entry's stage.
+  void advance(Entry& entry);
+  void end_whole(Entry& entry);
+  void finish(Entry& entry);
+
+  // sparse.cpp
+  [[nodiscard]] Prices prices_of(const Entry& entry, std::uint64_t chunks,
+                                 std::uint64_t round_trip_chunks) const noexcept;
+  [[nodiscard]] std::uint8_t vote_of(const Entry& entry) const;
+  void deal_counts(Entry& entry, PresenceCounts& counts, worker::Collective& work);
+  void deal_prologue(Entry& entry);
+  void learn_union(Entry& entry);
+  void refine_or_stream(Entry& entry);
+  void start_refinement(Entry& entry, unsigned size);
+  void deal_refinement(Entry& entry);
+  void deal_packed(Entry& entry);
+  void deal_stream(Entry& entry);
+  void count_stream(const Entry& entry, std::uint64_t sent, std::span<const numeric::BlockScan> scans);
   /// Counts the votes that the next candidate goes by. False if not all of them are in.
   [[nodiscard]] bool count_votes();
-  void finish(Entry& entry);
 
   SchedulerConfig config_;
   Choice choice_;
   std::unordered_map<std::uint64_t, Entry> entries_;  // by token
   std::deque<std::uint64_t> waiting_;                 // tokens, in order of submission
   std::deque<Share> shares_;
+  std::deque<Chore> chores_;
   std::deque<Finished> finished_;
-  Entry* asking_ = nullptr;  // its prologue is under way
+  Entry* asking_ = nullptr;  // its stream is not dealt yet
   std::deque<Vote> votes_;   // of candidates, from number votes_first_ on
   std::uint64_t votes_first_ = 0;
   std::uint64_t votes_chunks_ = 0;  // of those candidates

@@ -1,15 +1,33 @@
 #include "schedule/survey.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
+#include <utility>
 
+#include "schedule/elements.hpp"
+#include "schedule/granularity.hpp"
 #include "worker/worker.hpp"
 
 namespace wiresum::schedule {
 namespace {
 
 /// Sampled blocks of a tensor: a plainly dense one is known for it with few.
-constexpr std::uint64_t kSamples = 32;
+constexpr std::uint64_t kSamples = 32;  // a bit each in Sample::chunks_present
+
+/// Chunks of fewer elements are not cut into blocks: a block would be hardly smaller.
+constexpr std::size_t kRefinableElementsMin = std::size_t{2} * kRunElements;
+
+/// Which elements of an aligned run of the block are present; `number` says which run.
+std::uint32_t look_at_run(numeric::Dtype dtype, const Block& block, std::uint64_t number) {
+  const std::size_t runs = (block.elements + kRunElements - 1) / kRunElements;
+  const std::size_t first = number % runs * kRunElements;
+  const std::size_t count = std::min<std::size_t>(kRunElements, block.elements - first);
+  return static_cast<std::uint32_t>(
+      present_elements(dtype, block.source + first * numeric::element_bytes(dtype), count));
+}
+
+}  // namespace
 
 std::size_t chunk_elements(numeric::Format format, std::size_t lanes) {
   return lanes * numeric::elements_per_word(format);
@@ -22,8 +40,6 @@ Block block_of(const Request& request, const worker::Region& region, std::uint64
           .destination = region.destination == nullptr ? nullptr : region.destination + offset,
           .elements = static_cast<std::size_t>(std::min<std::uint64_t>(step, region.elements - first))};
 }
-
-}  // namespace
 
 std::uint64_t number_chunks(std::vector<worker::Region>& regions, numeric::Format format, std::size_t lanes) {
   std::uint64_t chunks = regions.empty() ? 1 : 0;
@@ -44,21 +60,32 @@ void for_each_block(const Request& request, std::size_t lanes,
   }
 }
 
-std::uint8_t sample_density(const Request& request, std::size_t lanes, std::uint64_t chunks, std::uint64_t salt) {
-  if (chunks == 0) return 0;
+std::uint64_t sampled_runs(numeric::Format format, std::size_t lanes, std::uint64_t chunks) {
+  return chunk_elements(format, lanes) < kRefinableElementsMin ? 0 : std::min(kSamples, chunks);
+}
+
+Sample take_sample(const Request& request, std::size_t lanes, std::uint64_t chunks, std::uint64_t salt) {
+  if (chunks == 0) return {.density = 0, .runs = {}, .chunks_present = 0};
   const std::uint64_t samples = std::min(kSamples, chunks);
   const std::uint64_t stride = chunks / samples;
   const std::size_t step = chunk_elements(request.format, lanes);
-  std::uint64_t present = 0;
+  std::vector<std::uint32_t> runs(samples);
+  std::uint32_t present = 0;
   auto region = request.regions.begin();
   for (std::uint64_t i = 0; i < samples; ++i) {
     const std::uint64_t number = i * stride + salt % stride;
     // Of regions that begin at the same chunk all but the last are empty.
     while (region + 1 != request.regions.end() && (region + 1)->chunk_first <= number) ++region;
     const Block block = block_of(request, *region, number - region->chunk_first, step);
-    present += numeric::scan_block(request.format.dtype, block.source, block.elements).present ? 1 : 0;
+    runs[i] = look_at_run(request.format.dtype, block, salt / stride + i);
+    const bool found = runs[i] != 0 || numeric::scan_block(request.format.dtype, block.source, block.elements).present;
+    present |= std::uint32_t{found} << i;
   }
-  return static_cast<std::uint8_t>((present * kDensityFull + samples - 1) / samples);
+  const auto count = static_cast<std::uint64_t>(std::popcount(present));
+  runs.resize(sampled_runs(request.format, lanes, chunks));
+  return {.density = static_cast<std::uint8_t>((count * kDensityFull + samples - 1) / samples),
+          .runs = std::move(runs),
+          .chunks_present = present};
 }
 
 std::vector<numeric::BlockScan> scan_blocks(const Request& request, std::size_t lanes, std::uint64_t chunks) {

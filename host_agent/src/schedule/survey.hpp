@@ -21,6 +21,13 @@ struct Block {
   std::size_t elements = 0;
 };
 
+/// Elements of a full chunk.
+[[nodiscard]] std::size_t chunk_elements(numeric::Format format, std::size_t lanes);
+
+/// Chunk `index` of a region; `step` elements make one.
+[[nodiscard]] Block block_of(const Request& request, const worker::Region& region, std::uint64_t index,
+                             std::size_t step);
+
 /// Numbers the chunks of all regions in order; returns how many there are: 1 of a barrier.
 std::uint64_t number_chunks(std::vector<worker::Region>& regions, numeric::Format format, std::size_t lanes);
 
@@ -28,10 +35,19 @@ std::uint64_t number_chunks(std::vector<worker::Region>& regions, numeric::Forma
 void for_each_block(const Request& request, std::size_t lanes,
                     const std::function<void(std::uint32_t, const Block&)>& visit);
 
-/// An estimate of how many of the request's chunks are present at this worker. Looks at a few, spread evenly; `salt`
-/// says where to begin.
-[[nodiscard]] std::uint8_t sample_density(const Request& request, std::size_t lanes, std::uint64_t chunks,
-                                          std::uint64_t salt);
+/// A look at a few chunks, spread evenly.
+struct Sample {
+  std::uint8_t density = kDensityFull;  // estimated: how many of the request's chunks are present at this worker
+  /// Of each, which of 32 elements are not zero. None where chunks are too small to be cut into blocks.
+  std::vector<std::uint32_t> runs;
+  std::uint32_t chunks_present = 0;  // bit i: the chunk of run i holds anything
+};
+
+/// `salt` says where to begin. Workers that give the same one look at the same places.
+[[nodiscard]] Sample take_sample(const Request& request, std::size_t lanes, std::uint64_t chunks, std::uint64_t salt);
+
+/// How many runs take_sample returns of a tensor of so many chunks.
+[[nodiscard]] std::uint64_t sampled_runs(numeric::Format format, std::size_t lanes, std::uint64_t chunks);
 
 /// Looks at every chunk. In a region that is summed in place, a chunk of nothing but zeros becomes one of +0.0: that
 /// is its sum, should no worker have it.

@@ -34,6 +34,9 @@ struct Region {
   std::uint32_t chunk_first = 0;  // number of the region's first chunk in the collective
 };
 
+/// What fills the fastest paths, where nothing else is known that all workers know.
+inline constexpr std::uint32_t kSlotsSpreadMax = 64;
+
 struct Collective {
   /// Goes into every packet's `tensor` field and is checked in every RESULT: the sequence number of the
   /// collective in its low 16 bits, a signature of what is being done in the high 16, so that workers which
@@ -53,6 +56,9 @@ struct Collective {
   /// with no region.
   std::uint32_t chunk_begin = 0;
   std::uint32_t chunk_end = 0;
+  /// A collective of few chunks takes a slot for each, up to this number; the same at all workers. More than fill the
+  /// path cost a packet each for the first exponents, and save nothing.
+  std::uint32_t slots_spread_max = kSlotsSpreadMax;
   TimeNs deadline = kNever;
   std::uint64_t token = 0;  // handed back in the completion
   std::uint8_t vote = 0;    // 0..254: the completion tells the largest of all workers'

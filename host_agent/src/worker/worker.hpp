@@ -190,7 +190,7 @@ class Worker {
   void start(std::uint32_t index, std::uint32_t collective) noexcept;
   void start_next_collective(std::uint32_t index) noexcept;
   /// How many slots a collective of so many chunks uses; the same at all workers.
-  [[nodiscard]] std::uint32_t slots_for(std::uint32_t chunks) const noexcept;
+  [[nodiscard]] std::uint32_t slots_for(std::uint32_t chunks, std::uint32_t spread_max) const noexcept;
   [[nodiscard]] bool uses(const Pending& pending, std::uint32_t index) const noexcept;
   void publish_estimates() noexcept;
 

@@ -97,6 +97,22 @@ TEST(Choice, AVoteThatSaysNotFiniteCountsAsDense) {
   EXPECT_FALSE(choice.asks(kSignature, kChunks));
 }
 
+TEST(Choice, LetsTwiceAsManyCollectivesPassEachTimeThatFinerBlocksWereCountedInVain) {
+  Choice choice;
+  for (int skipped = 1; skipped <= 64; skipped *= 2) {
+    EXPECT_TRUE(choice.refines(kSignature, kChunks));
+    choice.on_refinement(kSignature, kChunks, false);
+    for (int i = 0; i < skipped; ++i) EXPECT_FALSE(choice.refines(kSignature, kChunks)) << i << " of " << skipped;
+  }
+  EXPECT_TRUE(choice.refines(kSignature, kChunks));
+  EXPECT_TRUE(choice.refines(kSignature, kChunks + 1)) << "each kind for itself";
+  choice.on_refinement(kSignature, kChunks, true);
+  EXPECT_TRUE(choice.refines(kSignature, kChunks)) << "a success restores trust";
+  choice.on_refinement(kSignature, kChunks, false);
+  EXPECT_FALSE(choice.refines(kSignature, kChunks));
+  EXPECT_TRUE(choice.refines(kSignature, kChunks));
+}
+
 TEST(Choice, ForgetsRatherThanGrowWithoutBound) {
   Choice choice;
   for (std::uint32_t i = 0; i < 5000; ++i) choice.on_counts(kSignature, kChunks + i, kChunks + i, kCheap);

@@ -13,10 +13,15 @@ namespace {
 using worker::Status;
 
 constexpr std::size_t kLanes = 4;
+constexpr unsigned kWorkers = 32;  // 5 counts to a word
 
 SchedulerConfig small_config(unsigned threads = 1) {
-  return {
-      .threads = threads, .lanes = kLanes, .chunks_per_thread_min = 2, .sparse_chunks_min = 4, .vote_lag_chunks = 40};
+  return {.threads = threads,
+          .workers = kWorkers,
+          .lanes = kLanes,
+          .chunks_per_thread_min = 2,
+          .sparse_chunks_min = 4,
+          .vote_lag_chunks = 40};
 }
 
 /// An fp32 tensor of `blocks` blocks, and the request to sum it in place.
@@ -49,10 +54,29 @@ void complete(Scheduler& scheduler, const Share& share, std::uint8_t vote = 0, S
   scheduler.complete(share.thread, {.token = share.work.token, .status = status, .vote = vote, .round_trip_chunks = 0});
 }
 
-/// What the network does to a prologue: adds what the other workers have.
+std::uint32_t* words_of(const Share& share) {
+  return reinterpret_cast<std::uint32_t*>(share.work.regions[0].destination);
+}
+
+/// What the network does to a prologue: adds what another worker has.
 void add_counts(const Share& share, const std::vector<std::size_t>& blocks) {
-  auto* const counts = reinterpret_cast<std::int32_t*>(share.work.regions[0].destination);
-  for (const std::size_t block : blocks) ++counts[block];
+  PresenceCounts others;
+  others.reset(share.work.regions[0].elements * counts_per_word(kWorkers), kWorkers);
+  for (const std::size_t block : blocks) others.add(block);
+  for (std::size_t i = 0; i < others.words().size(); ++i) words_of(share)[i] += others.words()[i];
+}
+
+/// Which of `blocks` blocks a prologue says are there.
+std::vector<std::size_t> counted(const Share& share, std::size_t blocks) {
+  PresenceCounts counts;
+  counts.reset(blocks, kWorkers);
+  std::copy_n(words_of(share), counts.words().size(), counts.words().begin());
+  counts.collect();
+  std::vector<std::size_t> found;
+  for (std::size_t i = 0; i < blocks; ++i) {
+    if (counts.present(i, 1) != 0) found.push_back(i);
+  }
+  return found;
 }
 
 bool is_prologue(const Share& share) { return share.work.format.dtype == numeric::Dtype::kI32; }
@@ -127,18 +151,17 @@ TEST(Scheduler, ATagIsASignatureAndTheNumberOfTheRequest) {
 
 TEST(Scheduler, AsksWithCountsOfPresenceThenStreamsTheUnion) {
   Scheduler scheduler(small_config(2));
-  Tensor tensor(40, false);
+  Tensor tensor(60, false);
   tensor.put(3);
   tensor.put(20);
   const Ticket ticket = submit(scheduler, tensor.request());
   auto shares = shares_of(scheduler);
-  ASSERT_EQ(shares.size(), 2u) << "40 counts of 8 bits, 16 to a packet of 4 words, in shares of at least 2";
+  ASSERT_EQ(shares.size(), 2u) << "60 counts, 20 to a packet of 4 words, in shares of at least 2";
   EXPECT_TRUE(is_prologue(shares[0]));
-  EXPECT_EQ(shares[0].work.format.lane_bits, 8);
+  EXPECT_EQ(shares[0].work.format.lane_bits, 32);
   EXPECT_EQ(shares[0].work.tensor & 0xFFFFu, ticket.tensor & 0xFFFFu);
   EXPECT_NE(shares[0].work.tensor >> 16, ticket.tensor >> 16);
-  const auto* const counts = reinterpret_cast<const std::int32_t*>(shares[0].work.regions[0].source);
-  for (std::size_t i = 0; i < 40; ++i) EXPECT_EQ(counts[i], i == 3 || i == 20 ? 1 : 0) << i;
+  EXPECT_EQ(counted(shares[0], 60), (std::vector<std::size_t>{3, 20}));
 
   add_counts(shares[0], {20, 33});
   complete(scheduler, shares[0]);
@@ -156,9 +179,9 @@ TEST(Scheduler, AsksWithCountsOfPresenceThenStreamsTheUnion) {
   for (const Share& share : shares) complete(scheduler, share);
   EXPECT_TRUE(scheduler.poll_finished().has_value());
   EXPECT_EQ(scheduler.stats().streams, 1u);
-  EXPECT_EQ(scheduler.stats().blocks_skipped, 37u);
+  EXPECT_EQ(scheduler.stats().blocks_skipped, 57u);
   EXPECT_EQ(scheduler.stats().blocks_empty, 1u);
-  EXPECT_EQ(scheduler.stats().bytes_saved, 37 * (24 + 16) + 1 * 16 - 3 * (24 + 16));
+  EXPECT_EQ(scheduler.stats().bytes_saved, 57 * (24 + 16) + 1 * 16 - 3 * (24 + 16));
 }
 
 TEST(Scheduler, WhatNobodyHasIsFinishedWithThePrologue) {
@@ -176,8 +199,7 @@ TEST(Scheduler, APlainlyDenseTensorIsNotScannedAndCountsAsPresent) {
   tensor.values[kLanes * 5] = 0.0F;
   submit(scheduler, tensor.request());
   auto shares = shares_of(scheduler);
-  const auto* const counts = reinterpret_cast<const std::int32_t*>(shares[0].work.regions[0].source);
-  for (std::size_t i = 0; i < 64; ++i) EXPECT_EQ(counts[i], 1) << i;
+  EXPECT_EQ(counted(shares[0], 64).size(), 64u);
   for (const Share& share : shares) complete(scheduler, share);
   shares = shares_of(scheduler);
   ASSERT_FALSE(shares.empty());
@@ -280,6 +302,19 @@ TEST(Scheduler, TellsTheOthersWhatARoundTripIsWorth) {
 }
 
 // ---- Failure ----
+
+TEST(Scheduler, AStreamTakesAsManySlotsAsTwoRoundTripsHold) {
+  for (const auto& [round_trip, slots] : {std::pair{0U, 32U}, {20U, 40U}, {1000U, 64U}}) {
+    Scheduler scheduler(small_config());
+    Tensor tensor(2000, false);
+    tensor.put(8);
+    submit(scheduler, tensor.request());
+    const Share prologue = shares_of(scheduler).at(0);
+    EXPECT_EQ(prologue.work.slots_spread_max, worker::kSlotsSpreadMax);
+    complete(scheduler, prologue, encode_cost(round_trip));
+    EXPECT_EQ(shares_of(scheduler).at(0).work.slots_spread_max, slots) << round_trip;
+  }
+}
 
 TEST(Scheduler, AFailureEndsWhatIsWaitingAndWhateverComesLater) {
   Scheduler scheduler(small_config());

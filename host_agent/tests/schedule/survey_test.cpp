@@ -84,9 +84,9 @@ TEST(Survey, ClearsDestinationsOfAbsentBlocksThatAreNotSources) {
 
 TEST(Survey, SampleIsFullForADenseTensorAndNothingForAnEmptyOne) {
   Tensors tensors({4 * 1000, 4 * 500});
-  EXPECT_EQ(sample_density(tensors.request, kLanes, tensors.chunks, 7), 0);
+  EXPECT_EQ(take_sample(tensors.request, kLanes, tensors.chunks, 7).density, 0);
   for (std::vector<float>& tensor : tensors.values) std::fill(tensor.begin(), tensor.end(), 1.0F);
-  EXPECT_EQ(sample_density(tensors.request, kLanes, tensors.chunks, 7), kDensityFull);
+  EXPECT_EQ(take_sample(tensors.request, kLanes, tensors.chunks, 7).density, kDensityFull);
 }
 
 TEST(Survey, SamplesLookEverywhereInTheCourseOfTime) {
@@ -95,7 +95,7 @@ TEST(Survey, SamplesLookEverywhereInTheCourseOfTime) {
   tensors.values[0][4 * 77] = 1.0F;
   std::set<std::uint8_t> seen;
   for (std::uint64_t salt = 0; salt < 3; ++salt) {
-    seen.insert(sample_density(tensors.request, kLanes, tensors.chunks, salt));
+    seen.insert(take_sample(tensors.request, kLanes, tensors.chunks, salt).density);
   }
   EXPECT_EQ(seen, (std::set<std::uint8_t>{0, 8}));
 }
@@ -103,7 +103,39 @@ TEST(Survey, SamplesLookEverywhereInTheCourseOfTime) {
 TEST(Survey, SampleOfFewChunksLooksAtAll) {
   Tensors tensors({4 * 3});
   tensors.values[0][4] = 1.0F;
-  EXPECT_EQ(sample_density(tensors.request, kLanes, tensors.chunks, 12345), 85);
+  EXPECT_EQ(take_sample(tensors.request, kLanes, tensors.chunks, 12345).density, 85);
+}
+
+TEST(Survey, SamplesRunsAtPlacesThatTheSaltNamesAndNotTheData) {
+  constexpr std::size_t kWide = 100;
+  std::vector<float> mine(kWide * 1000);
+  std::vector<float> others(mine.size());
+  std::set<std::vector<std::uint32_t>> seen;
+  for (std::size_t i = 0; i < mine.size(); ++i) (i % 3 == 0 ? mine : others)[i] = 1.0F;
+  for (std::uint64_t salt = 0; salt < 100; ++salt) {
+    std::vector<std::vector<std::uint32_t>> runs;
+    for (std::vector<float>* const tensor : {&mine, &others}) {
+      Request request;
+      auto* const bytes = reinterpret_cast<std::byte*>(tensor->data());
+      request.regions = {{.source = bytes, .destination = bytes, .elements = tensor->size()}};
+      const std::uint64_t chunks = number_chunks(request.regions, request.format, kWide);
+      runs.push_back(take_sample(request, kWide, chunks, salt).runs);
+      EXPECT_EQ(runs.back().size(), sampled_runs(request.format, kWide, chunks));
+    }
+    for (std::size_t i = 0; i < runs[0].size(); ++i) {
+      const std::uint32_t all = runs[0][i] | runs[1][i];
+      EXPECT_TRUE(all == UINT32_MAX || all == 0xF) << "a whole run, or the rest of a chunk";
+      EXPECT_EQ(runs[0][i] & runs[1][i], 0u);
+    }
+    seen.insert(runs[0]);
+  }
+  EXPECT_GT(seen.size(), 3u);
+}
+
+TEST(Survey, SmallChunksAreNotCutIntoBlocks) {
+  Tensors tensors({4 * 1000});
+  EXPECT_TRUE(take_sample(tensors.request, kLanes, tensors.chunks, 7).runs.empty());
+  EXPECT_EQ(sampled_runs(tensors.request.format, kLanes, tensors.chunks), 0u);
 }
 
 }  // namespace

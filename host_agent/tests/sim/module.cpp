@@ -96,6 +96,8 @@ NB_MODULE(wiresum_sim, module) {
       .def_ro("prologues", &schedule::SparseStats::prologues)
       .def_ro("streams", &schedule::SparseStats::streams)
       .def_ro("whole", &schedule::SparseStats::whole)
+      .def_ro("refined", &schedule::SparseStats::refined)
+      .def_ro("refinements", &schedule::SparseStats::refinements)
       .def_ro("blocks_skipped", &schedule::SparseStats::blocks_skipped)
       .def_ro("blocks_empty", &schedule::SparseStats::blocks_empty)
       .def_ro("bytes_saved", &schedule::SparseStats::bytes_saved);

@@ -59,6 +59,8 @@ void Simulation::build_shards() {
   for (std::uint32_t worker = 0; worker < scenario_.workers; ++worker) {
     hosts_.push_back({.scheduler = std::make_unique<schedule::Scheduler>(
                           schedule::SchedulerConfig{.threads = scenario_.threads,
+                                                    .worker = worker,
+                                                    .workers = scenario_.workers,
                                                     .lanes = scenario_.lanes,
                                                     .chunks_per_thread_min = 1,
                                                     .sparse_chunks_min = scenario_.sparse_chunks_min,
@@ -135,6 +137,10 @@ void Simulation::submit(std::uint32_t worker, std::size_t task) {
 
 void Simulation::dispatch(std::uint32_t worker) {
   schedule::Scheduler& scheduler = *hosts_[worker].scheduler;
+  while (const auto chore = scheduler.poll_chore()) {
+    chore->run();
+    scheduler.complete(*chore);
+  }
   while (const auto share = scheduler.poll_share()) {
     Shard& target = shard(worker, share->thread);
     if (!target.machine->submit(share->work)) failure_ = "a worker refused a collective";

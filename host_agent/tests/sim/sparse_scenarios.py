@@ -47,8 +47,10 @@ def make_sparse_call(
     placement: str,
     density: float,
     submit_at: list[int],
+    grain: int | None = None,
 ) -> Call:
-    """A sum of one region for each of `chunks`, which says how large it is."""
+    """A sum of one region for each of `chunks`, which says how large it is. What is there comes in blocks of `grain`
+    elements: by default chunks."""
     average = format_.scaling != "none" and rng.random() < 0.3
     call = Call(f"sparse {placement}", format_, average, [], submit_at, may_be_sparse=True)
     everyone = set(range(config.workers))
@@ -57,15 +59,16 @@ def make_sparse_call(
     numbers = np.random.default_rng(rng.randrange(1 << 62))
     scale = rng.choice(["normal", "normal", "wide", "tiny", "not_finite"])
     step = format_.chunk_elements(config.lanes)
+    grain = grain or step
     for count in chunks:
         elements = count * step - rng.randrange(step)
-        present = place_blocks(numbers, placement, density, config.workers, count)
+        present = place_blocks(numbers, placement, density, config.workers, -(-elements // grain))
         buffers = Buffers(elements, [], [], np.empty(0))
         contributions = []
         for worker in range(config.workers):
             source = Guarded(format_.storage, elements)
             source.array[:] = make_values(numbers, format_, elements, config.workers, scale)
-            empty_blocks(numbers, source, format_, step, present[worker])
+            empty_blocks(numbers, source, format_, grain, present[worker])
             contributions.append(source.array.copy())
             keeps = worker in keepers
             destination = source if keeps and in_place else Guarded(format_.storage, elements) if keeps else None
@@ -98,9 +101,38 @@ def place_blocks(
 
 def empty_blocks(numbers: np.random.Generator, source: Guarded, format_: Format, step: int, present: Blocks) -> None:
     """Makes the blocks that are not present zero: of either sign, where there are two."""
-    for block in np.flatnonzero(~present):
-        values = source.array[block * step : (block + 1) * step]
-        values[:] = 0
-        if format_.dtype != "i32" and numbers.random() < 0.3:
-            bits = values.view("u4" if values.itemsize == 4 else "u2")
-            bits[numbers.random(len(bits)) < 0.5] = 1 << (8 * values.itemsize - 1)
+    absent = np.repeat(~present, step)[: len(source.array)]
+    source.array[absent] = 0
+    if format_.dtype != "i32":
+        bits = source.array.view("u4" if source.array.itemsize == 4 else "u2")
+        negative = np.repeat(numbers.random(len(present)) < 0.3, step)[: len(bits)] & (numbers.random(len(bits)) < 0.5)
+        bits[absent & negative] = 1 << (8 * bits.itemsize - 1)
+
+
+SCATTERED_FORMATS = tuple(format_ for format_ in FORMATS if format_.scaling != "fixed" or format_.lane_bits == 32)
+
+
+def make_scattered_scenario(seed: int) -> Scenario:
+    """Tensors whose elements are there one by one, or few at a time, so that most chunks hold something."""
+    rng = random.Random(f"scattered {seed}")
+    config = make_config(rng, seed)
+    config.lanes = rng.choice([64, 90, 360])
+    config.vote_lag_chunks = rng.choice([1, 20, 1000])
+    # What a round trip is worth is a part of the window, and tensors are small here.
+    config.slots = config.threads * rng.choice([1, 2, 8])
+    config.window_initial = config.window_min = rng.choice([1, 2, 8])
+    start = [0] * config.workers
+    chunks_max = max(24, rng.choice([100, 400]) // config.workers)
+    shapes = [
+        (rng.choice(SCATTERED_FORMATS), [rng.randrange(12, chunks_max) for _ in range(rng.choice([1, 1, 3]))])
+        for _ in range(2)
+    ]
+    calls = []
+    for _ in range(rng.choice([1, 3, 6])):
+        start = [at + rng.choice([0, 0, rng.randrange(20 * MS)]) for at in start]
+        format_, chunks = rng.choice(shapes)
+        placement = rng.choice(PLACEMENTS)
+        density = rng.choice([0.0005, 0.005, 0.02, 0.1])
+        grain = rng.choice([1, 1, 1, 4, 27, 64])
+        calls.append(make_sparse_call(rng, config, format_, chunks, placement, density, list(start), grain))
+    return Scenario(config, calls)

@@ -47,6 +47,8 @@ class SparseStats:
     prologues: int
     streams: int
     whole: int
+    refined: int
+    refinements: int
     blocks_skipped: int
     blocks_empty: int
     bytes_saved: int

@@ -1,8 +1,9 @@
-"""Dense tensors that are zero in blocks: exact sums, and only what is there is sent. Over loopback; bmv2_tests runs the
-same functions on bmv2."""
+"""Dense tensors that are zero in blocks, or but for scattered elements: exact sums, and only what is there is sent.
+Over loopback; bmv2_tests runs the same functions on bmv2."""
 
 from __future__ import annotations
 
+import pytest
 import torch
 import torch.distributed as dist
 from cluster import Cluster
@@ -10,6 +11,7 @@ from cluster import Cluster
 import wiresum.torch
 
 BLOCKS = 80  # enough that a tensor may be sparse
+SCATTERED_BLOCKS = 1500  # enough that finer blocks pay for their round trips, whatever these take
 HEADER_BYTES = 24
 
 
@@ -45,3 +47,66 @@ def block_sparse_sums(rank: int, size: int) -> None:
 
 def test_block_sparse_sums_are_exact_and_leave_out_what_nobody_has(trio: Cluster) -> None:
     trio.run(block_sparse_sums)
+
+
+def scattered(draw: int, *, rank: int, elements: int, density: float, dtype: torch.dtype) -> torch.Tensor:
+    """Small whole numbers, whose sums every element type holds exactly."""
+    generator = torch.Generator().manual_seed(1000 * draw + rank)
+    values = torch.randint(-20, 21, (elements,), generator=generator).to(dtype)
+    return values * (torch.rand(elements, generator=generator) < density)
+
+
+def scattered_sums(rank: int, size: int, dtype: torch.dtype) -> None:
+    """Sparse and dense tensors in turns, all of them in flight at once."""
+    block = dist.group.WORLD.block_elements
+    elements = SCATTERED_BLOCKS * block - 7
+    densities = [0.002, 1.0, 0.002, 0.0002, 1.0, 0.002]
+    inputs = [
+        [scattered(draw, rank=other, elements=elements + draw, density=density, dtype=dtype) for other in range(size)]
+        for draw, density in enumerate(densities)
+    ]
+    before = wiresum.torch.stats().network
+    tensors = [contributions[rank].clone() for contributions in inputs]
+    works = [dist.all_reduce(tensor, async_op=True) for tensor in tensors]
+    for work in works:
+        work.wait()
+    after = wiresum.torch.stats().network
+    for tensor, contributions in zip(tensors, inputs, strict=True):
+        assert torch.equal(tensor, torch.stack(contributions).sum(0, dtype=dtype))
+        assert not torch.signbit(tensor[tensor == 0]).any()
+    assert after.sparse.refined - before.sparse.refined == 4
+    assert after.sparse.refinements - before.sparse.refinements >= 4
+    resent = (after.retransmissions - before.retransmissions) * (4 * block + HEADER_BYTES)
+    dense = 2 * SCATTERED_BLOCKS * (4 * block + HEADER_BYTES)
+    assert after.bytes_sent - before.bytes_sent - resent < 1.3 * dense
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.int32])
+def test_scattered_sums_are_exact_and_leave_out_what_nobody_has(trio: Cluster, dtype: torch.dtype) -> None:
+    trio.run(scattered_sums, dtype)
+
+
+def rounded_sums(rank: int, size: int) -> list[float]:
+    """Of numbers that no sum holds exactly: close to the true mean, and the same bits everywhere."""
+    elements = SCATTERED_BLOCKS * 360
+    generator = torch.Generator().manual_seed(7)
+    there = torch.rand(size, elements, generator=generator) < 0.01
+    inputs = torch.randn(size, elements, generator=generator) * there
+    sums = []
+    for _ in range(3):
+        tensor = inputs[rank].clone()
+        dist.all_reduce(tensor, op=dist.ReduceOp.AVG)
+        everybody = [torch.zeros_like(tensor) for _ in range(size)]
+        dist.all_gather(everybody, tensor)
+        assert all(torch.equal(other, tensor) for other in everybody)
+        assert torch.equal(tensor != 0, there.any(0))
+        torch.testing.assert_close(
+            tensor, inputs.double().mean(0).float(), rtol=0, atol=1e-7 * float(inputs.abs().max())
+        )
+        sums.append(float(tensor.double().sum()))
+    return sums
+
+
+def test_what_is_rounded_is_rounded_alike_at_all_workers(trio: Cluster) -> None:
+    results = trio.run(rounded_sums)
+    assert all(sums == results[0] for sums in results)

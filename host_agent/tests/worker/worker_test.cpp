@@ -63,9 +63,10 @@ TEST(WorkerDealing, ACollectiveUsesAsManySlotsAsItsRoundsPayFor) {
   WorkerConfig config = small_config();
   config.slots = 256;
   config.window_initial = config.slots;
-  const auto slots_of = [&](std::size_t chunks) {
+  const auto slots_of = [&](std::size_t chunks, std::uint32_t spread_max = kSlotsSpreadMax) {
     Rig rig(config);
     Integers job(iota(chunks * config.lanes), config);
+    job.work.slots_spread_max = spread_max;
     EXPECT_TRUE(rig.worker().submit(job.work));
     return frames(rig.poll()).size();
   };
@@ -74,6 +75,8 @@ TEST(WorkerDealing, ACollectiveUsesAsManySlotsAsItsRoundsPayFor) {
   EXPECT_EQ(slots_of(1000), 64u);
   EXPECT_EQ(slots_of(1600), 100u);
   EXPECT_EQ(slots_of(10'000), 256u);
+  EXPECT_EQ(slots_of(64, 32), 32u);
+  EXPECT_EQ(slots_of(1600, 32), 100u);
 }
 
 TEST(WorkerDealing, SendsTheHeaderThatTheProtocolAsksFor) {

@@ -1,0 +1,71 @@
+// How fine the blocks of a sparse collective shall be. Pure; whole numbers throughout, so that all workers that know
+// the same choose alike.
+//
+// Theory of operation
+//
+// A tensor whose few elements lie scattered has something in nearly every chunk. Its union can be narrowed down: the
+// elements of the union so far are cut into blocks of a *size* (32, 16, ... 1 elements), the workers count who has
+// which, and only the blocks that somebody has remain. That may be repeated with smaller blocks. What remains is sent
+// packed together. Each such step costs a round trip and the packets of its counts, and leaves fewer elements to send.
+//
+// Which steps are cheapest follows from how many blocks of each size there are in the union. A *sample* tells: runs of
+// 32 elements, in chunks of the union, at places that are the same at all workers. Of a single worker's it says what
+// the cost is at least (for a vote); summed over the workers, presence by presence, it estimates the union itself.
+// After each step one of these numbers is known exactly, and the rest of the sample says how the next sizes relate to
+// it.
+//
+// Costs are counted in words of 32 bits on the wire; the round trip comes as the number that choice.hpp agrees on.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+namespace wiresum::schedule {
+
+/// Of a run that is sampled, and the largest block. A run is the bits of a 32-bit number.
+inline constexpr unsigned kRunElements = 32;
+inline constexpr std::size_t kSizes = 6;  // 1, 2, ... 32 elements: 2^i for i < kSizes
+
+/// In a sample of `elements` elements, how many of the aligned blocks of 2^i elements hold anything.
+struct Hits {
+  std::uint64_t elements = 0;
+  std::array<std::uint64_t, kSizes> blocks{};
+};
+
+/// One more element than was found counts as present, alone in its block: where nothing was found, there may still be
+/// what the sample has just missed.
+[[nodiscard]] Hits count_hits(std::span<const std::uint32_t> runs) noexcept;
+
+struct Prices {
+  std::uint64_t words_per_chunk = 1;
+  std::uint64_t elements_per_word = 1;
+  std::uint64_t counts_per_word = 1;
+  std::uint64_t round_trip_words = 0;
+  std::uint64_t first_step_words = 0;  // what goes with the first step alone
+};
+
+/// What is known of the union: it is made of `blocks` blocks of `size` elements, in all `elements` elements at most.
+/// Size 0: of chunks, as many as hold so many elements.
+struct Known {
+  unsigned size = 0;
+  std::uint64_t blocks = 0;
+  std::uint64_t elements = 0;
+};
+
+/// What to do next, and what everything from now on costs.
+struct Step {
+  unsigned size = 0;  // count blocks of that many elements; 0: send what there is
+  std::uint64_t words = 0;
+};
+
+[[nodiscard]] Step cheapest_step(const Prices& prices, const Hits& hits, const Known& known) noexcept;
+
+/// Gathering, scattering and counting costs time, too: so much of what would be sent without it must be saved at least.
+[[nodiscard]] constexpr bool worth_refining(std::uint64_t words, std::uint64_t words_without) noexcept {
+  constexpr std::uint64_t kShareMin = 8;
+  return words + words_without / kShareMin < words_without;
+}
+
+}  // namespace wiresum::schedule

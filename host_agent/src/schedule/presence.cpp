@@ -1,0 +1,47 @@
+#include "schedule/presence.hpp"
+
+#include <bit>
+
+namespace wiresum::schedule {
+namespace {
+
+constexpr unsigned kBits = 32;
+
+unsigned count_bits(unsigned workers) noexcept { return static_cast<unsigned>(std::bit_width(workers)); }
+
+}  // namespace
+
+unsigned counts_per_word(unsigned workers) noexcept { return kBits / count_bits(workers); }
+
+void PresenceCounts::reset(std::uint64_t blocks, unsigned workers, std::uint64_t more_words) {
+  blocks_ = blocks;
+  bits_ = count_bits(workers);
+  per_word_ = counts_per_word(workers);
+  count_words_ = (blocks + per_word_ - 1) / per_word_;
+  words_.assign(count_words_ + more_words, 0);
+  present_.clear();
+}
+
+void PresenceCounts::collect() {
+  present_.assign(blocks_ / 64 + 1, 0);
+  const std::uint32_t field = (std::uint32_t{1} << bits_) - 1;
+  for (std::uint64_t i = 0; i < count_words_; ++i) {
+    const std::uint64_t first = i * per_word_;
+    for (std::uint32_t rest = words_[i]; rest != 0;) {
+      const unsigned place = static_cast<unsigned>(std::countr_zero(rest)) / bits_;
+      present_[(first + place) / 64] |= std::uint64_t{1} << (first + place) % 64;
+      rest &= ~(field << place * bits_);
+    }
+  }
+}
+
+std::uint64_t PresenceCounts::present(std::uint64_t first, unsigned count) const noexcept {
+  if (count == 0) return 0;
+  const std::uint64_t word = first / 64;
+  const unsigned shift = first % 64;
+  std::uint64_t bits = present_[word] >> shift;
+  if (shift != 0 && word + 1 < present_.size()) bits |= present_[word + 1] << (64 - shift);
+  return count == 64 ? bits : bits & ((std::uint64_t{1} << count) - 1);
+}
+
+}  // namespace wiresum::schedule

@@ -1,0 +1,46 @@
+// Who has what, counted for many blocks at once: the numbers that a prologue adds up over the workers.
+//
+// Each count has a field of its own in a 32-bit word, as wide as N workers need: ceil(log2(N + 1)) bits. Each of at
+// most N workers adds 1 or nothing, so a sum is at most N, which fits: no carry ever leaves a field. The word's sum
+// is therefore that of its fields, below 2^32, and the switch's addition modulo 2^32 (as of any int32 on a 32-bit lane)
+// gives it exactly. What does not fill a word's last bits stays zero.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace wiresum::schedule {
+
+/// Counts in a word: 16 for 2 or 3 workers, 8 for 8, 5 for 32.
+[[nodiscard]] unsigned counts_per_word(unsigned workers) noexcept;
+
+class PresenceCounts {
+ public:
+  /// `blocks` counts, all of them 0, and after them `more_words` words for something else.
+  void reset(std::uint64_t blocks, unsigned workers, std::uint64_t more_words = 0);
+
+  [[nodiscard]] std::uint64_t size() const noexcept { return blocks_; }
+  /// What goes through the network, and comes back summed.
+  [[nodiscard]] std::span<std::uint32_t> words() noexcept { return words_; }
+  [[nodiscard]] std::span<std::uint32_t> more_words() noexcept { return words().subspan(count_words_); }
+
+  /// This worker has block `index`.
+  void add(std::uint64_t index) noexcept { words_[index / per_word_] |= 1U << index % per_word_ * bits_; }
+
+  /// After the sum: finds the counts that are not 0.
+  void collect();
+  /// Of up to 64 blocks from `first` on, those that somebody has: bit i is block first + i. After collect().
+  [[nodiscard]] std::uint64_t present(std::uint64_t first, unsigned count) const noexcept;
+
+ private:
+  std::uint64_t blocks_ = 0;
+  unsigned bits_ = 1;
+  unsigned per_word_ = 32;
+  std::uint64_t count_words_ = 0;
+  std::vector<std::uint32_t> words_;
+  std::vector<std::uint64_t> present_;  // a bit for each block
+};
+
+}  // namespace wiresum::schedule

@@ -1,0 +1,220 @@
+#include "schedule/refinement.hpp"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+
+#include "schedule/elements.hpp"
+#include "worker/worker.hpp"
+
+namespace wiresum::schedule {
+namespace {
+
+constexpr unsigned kBytesPerWord = 4;
+constexpr unsigned kBitsPerByte = 8;
+
+std::uint32_t swap_bytes(std::uint32_t word) noexcept { return __builtin_bswap32(word); }
+
+/// Lanes as the wire has them are big-endian.
+std::uint32_t from_wire(std::uint32_t word) noexcept {
+  return std::endian::native == std::endian::little ? swap_bytes(word) : word;
+}
+
+/// The lanes of the request's floats before they are packed into words: one to a word, whatever their width.
+numeric::Format unpacked(numeric::Format format) noexcept {
+  format.lane_bits = 32;
+  return format;
+}
+
+}  // namespace
+
+std::uint64_t exponent_words(numeric::Format format, unsigned workers) noexcept {
+  return format.scaling == numeric::Scaling::kNone ? 0 : (workers + kBytesPerWord - 1) / kBytesPerWord;
+}
+
+Refinement::Refinement(const Request& request, std::size_t lanes, Place place, std::span<const std::uint32_t> chunks)
+    : request_(request),
+      lanes_(lanes),
+      place_(place),
+      element_bytes_(numeric::element_bytes(request.format.dtype)),
+      rows_of_chunk_((chunk_elements(request.format, lanes) + kRowElements - 1) / kRowElements),
+      chunks_(chunks) {
+  known_ = {.size = 0, .blocks = 0, .elements = chunks.size() * chunk_elements(request.format, lanes)};
+}
+
+// ---- What is there ----
+
+void Refinement::find_blocks() {
+  const std::size_t step = chunk_elements(request_.format, lanes_);
+  blocks_.reserve(chunks_.size());
+  for (const worker::Region& region : request_.regions) {
+    const std::uint64_t end = region.chunk_first + worker::chunks_of(region.elements, request_.format, lanes_);
+    while (blocks_.size() < chunks_.size() && chunks_[blocks_.size()] < end) {
+      blocks_.push_back(block_of(request_, region, chunks_[blocks_.size()] - region.chunk_first, step));
+    }
+    region_ends_.push_back(blocks_.size());
+  }
+}
+
+void Refinement::look(std::span<const numeric::BlockScan> scans) {
+  find_blocks();
+  mine_.assign(blocks_.size() * rows_of_chunk_, 0);
+  union_.assign(mine_.size(), 0);
+  exponents_.assign(blocks_.size(), numeric::kExponentZero);
+  const numeric::Dtype dtype = request_.format.dtype;
+  for (std::size_t i = 0; i < blocks_.size(); ++i) {
+    const Block& block = blocks_[i];
+    const bool holds_anything = scans.empty() || scans[chunks_[i]].present;
+    if (holds_anything && is_float()) exponents_[i] = numeric::max_exponent(dtype, block.source, block.elements);
+    for (std::size_t first = 0; first < block.elements; first += kRowElements) {
+      const std::size_t count = std::min<std::size_t>(kRowElements, block.elements - first);
+      const std::size_t row = i * rows_of_chunk_ + first / kRowElements;
+      union_[row] = low_bits(static_cast<unsigned>(count));
+      if (holds_anything) mine_[row] = present_elements(dtype, block.source + first * element_bytes_, count);
+    }
+  }
+}
+
+void Refinement::count(unsigned size) {
+  const bool first = known_.size == 0;
+  size_ = size;
+  std::uint64_t blocks = 0;
+  for (const std::uint64_t row : union_) blocks += static_cast<unsigned>(std::popcount(row & block_starts(size)));
+  const std::uint64_t words_of_exponents = exponent_words(request_.format, place_.workers) * blocks_.size();
+  counts_.reset(blocks, place_.workers, first ? words_of_exponents : 0);
+  if (first) write_exponents();
+  std::uint64_t before = 0;
+  for (std::size_t i = 0; i < union_.size(); ++i) {
+    const std::uint64_t starts = union_[i] & block_starts(size);
+    for (std::uint64_t mine = present_blocks(mine_[i], size) & starts; mine != 0; mine &= mine - 1) {
+      const std::uint64_t below = (mine & -mine) - 1;
+      counts_.add(before + static_cast<unsigned>(std::popcount(starts & below)));
+    }
+    before += static_cast<unsigned>(std::popcount(starts));
+  }
+}
+
+void Refinement::narrow() {
+  if (known_.size == 0) agree_on_exponents();
+  counts_.collect();
+  known_ = {.size = size_, .blocks = 0, .elements = 0};
+  std::uint64_t before = 0;
+  for (std::uint64_t& row : union_) {
+    const std::uint64_t starts = row & block_starts(size_);
+    const auto count = static_cast<unsigned>(std::popcount(starts));
+    const std::uint64_t kept = choose_bits(starts, counts_.present(before, count));
+    before += count;
+    row &= whole_blocks(kept, size_);
+    known_.blocks += static_cast<unsigned>(std::popcount(kept));
+    known_.elements += static_cast<unsigned>(std::popcount(row));
+  }
+}
+
+// ---- Exponents ----
+
+void Refinement::write_exponents() {
+  const std::uint64_t words = exponent_words(request_.format, place_.workers);
+  if (words == 0) return;
+  const std::span<std::uint32_t> fields = counts_.more_words();
+  const unsigned shift = place_.worker % kBytesPerWord * kBitsPerByte;
+  for (std::size_t i = 0; i < exponents_.size(); ++i) {
+    fields[i * words + place_.worker / kBytesPerWord] = std::uint32_t{exponents_[i]} << shift;
+  }
+}
+
+void Refinement::agree_on_exponents() {
+  const std::uint64_t words = exponent_words(request_.format, place_.workers);
+  if (words == 0) return;
+  const std::span<std::uint32_t> fields = counts_.more_words();
+  for (std::size_t i = 0; i < exponents_.size(); ++i) {
+    for (std::uint32_t word : fields.subspan(i * words, words)) {
+      for (; word != 0; word >>= kBitsPerByte) exponents_[i] = std::max(exponents_[i], static_cast<std::uint8_t>(word));
+    }
+  }
+}
+
+numeric::Scale Refinement::scale_of(std::size_t chunk) const noexcept {
+  const numeric::Format format = request_.format;
+  if (format.scaling == numeric::Scaling::kBlockExponent) {
+    return numeric::block_scale(place_.workers, exponents_[chunk], format.lane_bits, request_.divisor);
+  }
+  numeric::Scale scale = numeric::fixed_scale(place_.workers, request_.fixed_scale, format.lane_bits, request_.divisor);
+  scale.not_finite |= exponents_[chunk] == numeric::kExponentNotFinite;
+  return scale;
+}
+
+// ---- What is left ----
+
+std::span<const std::uint64_t> Refinement::rows_of(const std::vector<std::uint64_t>& rows, std::size_t chunk) const {
+  return std::span(rows).subspan(chunk * rows_of_chunk_, rows_of_chunk_);
+}
+
+std::size_t Refinement::pack(std::size_t chunk, std::int32_t* integers) {
+  std::size_t count = 0;
+  std::uint64_t mine = 0;
+  for (const std::uint64_t row : rows_of(mine_, chunk)) mine |= row;
+  const std::byte* source = blocks_[chunk].source;
+  for (const std::uint64_t row : rows_of(union_, chunk)) {
+    count += gather_elements(element_bytes_, source, row, elements_.data() + count * element_bytes_);
+    source += kRowElements * element_bytes_;
+  }
+  if (mine == 0 || count == 0) return count;  // zeros, as the memory is
+  if (!is_float()) {
+    std::memcpy(integers, elements_.data(), count * sizeof *integers);
+    return count;
+  }
+  numeric::quantise(unpacked(request_.format), scale_of(chunk), elements_.data(), count,
+                    reinterpret_cast<std::byte*>(lanes_of_chunk_.data()), count);
+  for (std::size_t i = 0; i < count; ++i) integers[i] = static_cast<std::int32_t>(from_wire(lanes_of_chunk_[i]));
+  return count;
+}
+
+void Refinement::gather() {
+  elements_.resize(rows_of_chunk_ * kRowElements * element_bytes_);
+  lanes_of_chunk_.resize(rows_of_chunk_ * kRowElements);
+  memory_.assign(known_.elements, 0);
+  packed_.format = {
+      .dtype = numeric::Dtype::kI32, .scaling = numeric::Scaling::kNone, .lane_bits = request_.format.lane_bits};
+  std::int32_t* packed = memory_.data();
+  std::size_t chunk = 0;
+  for (const std::size_t region_end : region_ends_) {
+    std::int32_t* const begin = packed;
+    for (; chunk < region_end; ++chunk) packed += pack(chunk, packed);
+    auto* const bytes = reinterpret_cast<std::byte*>(begin);
+    packed_.regions.push_back(
+        {.source = bytes, .destination = bytes, .elements = static_cast<std::uint64_t>(packed - begin)});
+  }
+  packed_chunks_ = number_chunks(packed_.regions, packed_.format, lanes_);
+  packed_scans_ = scan_blocks(packed_, lanes_, packed_chunks_);
+}
+
+std::size_t Refinement::unpack(std::size_t chunk, const std::int32_t* integers) {
+  const Block& block = blocks_[chunk];
+  std::size_t count = 0;
+  for (const std::uint64_t row : rows_of(union_, chunk)) count += static_cast<unsigned>(std::popcount(row));
+  if (block.destination == nullptr) return count;
+  auto* const lanes = reinterpret_cast<std::byte*>(lanes_of_chunk_.data());
+  const numeric::Format format = unpacked(request_.format);
+  const numeric::Scale scale = is_float() ? scale_of(chunk) : numeric::Scale{};
+  if (scale.not_finite) {
+    numeric::dequantise(format, scale, lanes, block.elements, block.destination, block.elements);
+    return count;
+  }
+  for (std::size_t i = 0; i < count; ++i) lanes_of_chunk_[i] = from_wire(static_cast<std::uint32_t>(integers[i]));
+  numeric::dequantise(format, scale, lanes, count, elements_.data(), count);
+  std::memset(block.destination, 0, block.elements * element_bytes_);
+  const std::byte* packed = elements_.data();
+  std::byte* destination = block.destination;
+  for (const std::uint64_t row : rows_of(union_, chunk)) {
+    packed += scatter_elements(element_bytes_, packed, row, destination) * element_bytes_;
+    destination += kRowElements * element_bytes_;
+  }
+  return count;
+}
+
+void Refinement::scatter() {
+  const std::int32_t* packed = memory_.data();
+  for (std::size_t chunk = 0; chunk < blocks_.size(); ++chunk) packed += unpack(chunk, packed);
+}
+
+}  // namespace wiresum::schedule

@@ -1,0 +1,101 @@
+// The union of a sparse collective at a finer granularity than chunks, and the elements that are left, packed together.
+//
+// Theory of operation. A *row* is 64 elements of a chunk of the union, as a 64-bit number; the last row of a chunk may
+// be shorter. `mine_` has a bit for each element that is not zero here, `union_` for each that may not be zero at some
+// worker: at first all. A step (granularity.hpp) cuts the union into aligned blocks; each has a count, in the order of
+// the tensor. Blocks of a step lie within those of the one before, since sizes are powers of two that become smaller,
+// so the blocks of the union are those whose first element is in it. What is in the union at the end is gathered, in
+// the order of the tensor, into memory of its own; this is summed as any tensor, and scattered. All else is +0.0.
+//
+// Every worker computes the same union from the same counts, so the same element has the same place in the packed
+// tensor everywhere. At the granularity of single elements these places are what others would send as keys.
+//
+// The sums have the same bits as if all had been sent. For that a float must be rounded as its chunk would have been,
+// with the exponent that all workers agree on for the chunk, though elements of many chunks share a packet. So each
+// worker adds its exponent of each chunk to the first counts, in a byte that is its own (a sum of bytes of which one is
+// not 0 has no carry); all take the largest, and what is packed are the integers that the chunk's lanes would have
+// held.
+//
+// Memory: 1/16 of the union's chunks for the rows (1/8 at 16 bits per element), the counts, and 4 bytes for each
+// element that is left.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "numeric/codec.hpp"
+#include "schedule/granularity.hpp"
+#include "schedule/presence.hpp"
+#include "schedule/request.hpp"
+#include "schedule/survey.hpp"
+
+namespace wiresum::schedule {
+
+/// Words that a chunk's exponents take in the first counts: a byte for each of `workers`. Integers have none.
+[[nodiscard]] std::uint64_t exponent_words(numeric::Format format, unsigned workers) noexcept;
+
+/// Who this worker is among how many.
+struct Place {
+  unsigned worker = 0;
+  unsigned workers = 1;
+};
+
+class Refinement {
+ public:
+  /// `chunks`: the union so far. The request's memory must stay.
+  Refinement(const Request& request, std::size_t lanes, Place place, std::span<const std::uint32_t> chunks);
+
+  /// Reads the chunks that `scans` says hold anything (all, if there are none).
+  void look(std::span<const numeric::BlockScan> scans);
+
+  /// Counts my blocks of `size` elements.
+  void count(unsigned size);
+  [[nodiscard]] PresenceCounts& counts() noexcept { return counts_; }
+  /// The counts have been summed: only what they say is there remains.
+  void narrow();
+  [[nodiscard]] const Known& known() const noexcept { return known_; }
+
+  /// Makes the packed tensor of integers, of as many regions as the request. Needs the thread's floating-point
+  /// environment to be the default one, and so does scatter().
+  void gather();
+  [[nodiscard]] const Request& packed() const noexcept { return packed_; }
+  [[nodiscard]] std::uint64_t packed_chunks() const noexcept { return packed_chunks_; }
+  [[nodiscard]] std::span<const numeric::BlockScan> packed_scans() const noexcept { return packed_scans_; }
+  /// Brings its sum to the destinations.
+  void scatter();
+
+ private:
+  void find_blocks();
+  [[nodiscard]] bool is_float() const noexcept { return request_.format.scaling != numeric::Scaling::kNone; }
+  void write_exponents();
+  void agree_on_exponents();
+  [[nodiscard]] numeric::Scale scale_of(std::size_t chunk) const noexcept;
+  [[nodiscard]] std::span<const std::uint64_t> rows_of(const std::vector<std::uint64_t>& rows, std::size_t chunk) const;
+  /// Of a chunk of the union, by place. Both return how many elements are left of it.
+  std::size_t pack(std::size_t chunk, std::int32_t* integers);
+  std::size_t unpack(std::size_t chunk, const std::int32_t* integers);
+
+  const Request& request_;
+  std::size_t lanes_;
+  Place place_;
+  std::size_t element_bytes_;
+  std::size_t rows_of_chunk_;
+  std::span<const std::uint32_t> chunks_;
+  std::vector<Block> blocks_;             // by place in the union
+  std::vector<std::size_t> region_ends_;  // by region: the place after its last chunk
+  std::vector<std::uint64_t> mine_;       // rows, chunk by chunk
+  std::vector<std::uint64_t> union_;
+  std::vector<std::uint8_t> exponents_;  // by place in the union: mine, and then all workers' largest
+  Known known_;
+  unsigned size_ = 0;  // of the blocks that are being counted
+  PresenceCounts counts_;
+  std::vector<std::int32_t> memory_;
+  std::vector<std::byte> elements_;  // of a chunk, those that are left
+  std::vector<std::uint32_t> lanes_of_chunk_;
+  Request packed_;
+  std::uint64_t packed_chunks_ = 0;
+  std::vector<numeric::BlockScan> packed_scans_;
+};
+
+}  // namespace wiresum::schedule

@@ -1,0 +1,239 @@
+// What the scheduler does for a collective that may be sparse, from its prologue to its stream.
+#include <algorithm>
+#include <bit>
+#include <numeric>
+
+#include "schedule/scheduler.hpp"
+#include "worker/worker.hpp"
+
+namespace wiresum::schedule {
+namespace {
+
+constexpr numeric::Format kCounts{.dtype = numeric::Dtype::kI32, .scaling = numeric::Scaling::kNone, .lane_bits = 32};
+/// A prologue's signature is its request's with these bits turned over, lest one be taken for the other; those of finer
+/// blocks differ by their level, of which there are no more than sizes.
+constexpr std::uint32_t kPrologueTag = 0x5A5A0000;
+constexpr unsigned kLevelShift = 16;
+
+/// A stream needs a slot for each packet that is in flight; each more costs a packet without payload, for its first
+/// exponent. A round trip holds what the prologue has told everybody, which queues and processors stretch: at least so
+/// many (the congestion window's floor), and twice what it holds.
+constexpr std::uint64_t kStreamSlotsMin = 32;
+
+std::uint32_t stream_slots(std::uint8_t round_trip_cost) {
+  return static_cast<std::uint32_t>(
+      std::clamp<std::uint64_t>(2 * decode_cost(round_trip_cost), kStreamSlotsMin, worker::kSlotsSpreadMax));
+}
+
+std::uint64_t quotient_up(std::uint64_t dividend, std::uint64_t divisor) noexcept {
+  return (dividend + divisor - 1) / divisor;
+}
+
+/// The runs of the sample whose chunk somebody has.
+std::vector<std::uint32_t> present_runs(std::span<const std::uint32_t> runs, std::uint64_t chunks_present) {
+  std::vector<std::uint32_t> present;
+  for (std::size_t i = 0; i < runs.size(); ++i) {
+    if ((chunks_present >> i & 1) != 0) present.push_back(runs[i]);
+  }
+  return present;
+}
+
+/// After the counts of the chunks come those of the sample: of each run's chunk, then of each run's elements. Whether a
+/// sampled chunk is in the union is counted again, so that what is chosen depends on nothing but the counts, wherever
+/// each worker has looked.
+void count_sample(const Sample& sample, std::uint64_t first, PresenceCounts& counts) {
+  for (std::size_t i = 0; i < sample.runs.size(); ++i) {
+    if ((sample.chunks_present >> i & 1) != 0) counts.add(first + i);
+    const std::uint64_t elements = first + sample.runs.size() + i * kRunElements;
+    for (std::uint32_t rest = sample.runs[i]; rest != 0; rest &= rest - 1) {
+      counts.add(elements + static_cast<unsigned>(std::countr_zero(rest)));
+    }
+  }
+}
+
+Hits sampled_hits(const PresenceCounts& counts, std::uint64_t first) {
+  std::vector<std::uint32_t> runs((counts.size() - first) / (1 + kRunElements));
+  for (std::size_t i = 0; i < runs.size(); ++i) {
+    runs[i] = static_cast<std::uint32_t>(counts.present(first + runs.size() + i * kRunElements, kRunElements));
+  }
+  return count_hits(present_runs(runs, counts.present(first, static_cast<unsigned>(runs.size()))));
+}
+
+}  // namespace
+
+// ---- Choices ----
+
+Prices Scheduler::prices_of(const Entry& entry, std::uint64_t chunks, std::uint64_t round_trip_chunks) const noexcept {
+  return {.words_per_chunk = config_.lanes,
+          .elements_per_word = numeric::elements_per_word(entry.request.format),
+          .counts_per_word = counts_per_word(config_.workers),
+          .round_trip_words = round_trip_chunks * config_.lanes,
+          .first_step_words = chunks * exponent_words(entry.request.format, config_.workers)};
+}
+
+std::uint8_t Scheduler::vote_of(const Entry& entry) const {
+  const Sample& sample = entry.survey.sample;
+  if (sample.runs.empty()) return sample.density;
+  const std::uint64_t elements = entry.survey.chunks * chunk_elements(entry.request.format, config_.lanes);
+  const Known known{.size = 0, .blocks = 0, .elements = elements * sample.density / kDensityFull};
+  const std::uint64_t present = entry.survey.chunks * sample.density / kDensityFull;
+  const Prices prices = prices_of(entry, present, choice_.round_trip_chunks());
+  const Step step = cheapest_step(prices, count_hits(present_runs(sample.runs, sample.chunks_present)), known);
+  if (!worth_refining(step.words, known.elements / prices.elements_per_word)) return sample.density;
+  return static_cast<std::uint8_t>(quotient_up(step.words * kDensityFull, elements / prices.elements_per_word));
+}
+
+// ---- Prologue ----
+
+void Scheduler::deal_counts(Entry& entry, PresenceCounts& counts, worker::Collective& work) {
+  auto* const bytes = reinterpret_cast<std::byte*>(counts.words().data());
+  entry.counts_region = {.source = bytes, .destination = bytes, .elements = counts.words().size()};
+  work.format = kCounts;
+  work.regions = {&entry.counts_region, 1};
+  work.deadline = entry.request.deadline;
+  work.token = entry.ticket.token;
+  const std::uint64_t packets = worker::chunks_of(entry.counts_region.elements, kCounts, config_.lanes);
+  entry.counts_packets += packets;
+  deal_shares(entry, work, packets);
+}
+
+void Scheduler::deal_prologue(Entry& entry) {
+  ++stats_.prologues;
+  asking_ = &entry;
+  entry.stage = Stage::kPrologue;
+  Survey& survey = entry.survey;
+  // A tensor of which every sampled block was present is not worth the look.
+  if (survey.scans.empty() && survey.sample.density < kDensityFull) {
+    survey.scans = scan_blocks(entry.request, config_.lanes, survey.chunks);
+  }
+  entry.counts.reset(survey.chunks + survey.sample.runs.size() * (1 + kRunElements), config_.workers);
+  for (std::uint64_t i = 0; i < survey.chunks; ++i) {
+    if (survey.scans.empty() || survey.scans[i].present) entry.counts.add(i);
+  }
+  count_sample(survey.sample, survey.chunks, entry.counts);
+  const std::uint64_t round_trip =
+      std::accumulate(round_trip_chunks_.begin(), round_trip_chunks_.end(), std::uint64_t{0});
+  worker::Collective work;
+  work.tensor = entry.ticket.tensor ^ kPrologueTag;
+  work.vote = encode_cost(round_trip);
+  deal_counts(entry, entry.counts, work);
+}
+
+void Scheduler::learn_union(Entry& entry) {
+  entry.round_trip_cost = entry.vote;
+  entry.counts.collect();
+  const auto chunks = static_cast<std::uint32_t>(entry.survey.chunks);
+  const auto is_present = [&entry](std::uint32_t number) { return entry.counts.present(number, 1) != 0; };
+  for (std::uint32_t i = 0; i < chunks; ++i) {
+    if (is_present(i)) entry.chunks.push_back(i);
+  }
+  entry.present = entry.chunks.size();
+  clear_absent(entry.request, config_.lanes, is_present);
+  entry.hits = sampled_hits(entry.counts, chunks);
+  // Few chunks take hardly longer than another round trip.
+  if (entry.hits.elements == 0 || entry.present < config_.sparse_chunks_min) {
+    deal_stream(entry);
+    return;
+  }
+  entry.refinement = std::make_unique<Refinement>(
+      entry.request, config_.lanes, Place{.worker = config_.worker, .workers = config_.workers}, entry.chunks);
+  refine_or_stream(entry);
+}
+
+// ---- Finer blocks ----
+
+/// After any counts: what is cheapest now?
+void Scheduler::refine_or_stream(Entry& entry) {
+  const Prices prices = prices_of(entry, entry.present, decode_cost(entry.round_trip_cost));
+  const Known& known = entry.refinement->known();
+  const std::uint64_t unrefined = entry.present * prices.words_per_chunk;
+  const bool packed_pays = worth_refining(quotient_up(known.elements, prices.elements_per_word), unrefined);
+  // Where the first counts leave out nothing, the sample was wrong, and is not to be trusted any more.
+  const bool may_refine =
+      entry.levels > 0 ? packed_pays
+                       : choice_.refines(entry.request.signature, static_cast<std::uint32_t>(entry.survey.chunks));
+  const Step step = cheapest_step(prices, entry.hits, known);
+  if (may_refine && step.size != 0 && worth_refining(step.words, unrefined)) {
+    start_refinement(entry, step.size);
+  } else if (entry.levels > 0 && packed_pays) {
+    start_chore(entry, [&entry] { entry.refinement->gather(); }, &Scheduler::deal_packed);
+  } else {
+    deal_stream(entry);
+  }
+}
+
+void Scheduler::start_refinement(Entry& entry, unsigned size) {
+  const bool first = entry.levels++ == 0;
+  const auto work = [&entry, first, size] {
+    if (first) entry.refinement->look(entry.survey.scans);
+    entry.refinement->count(size);
+  };
+  start_chore(entry, work, &Scheduler::deal_refinement);
+}
+
+void Scheduler::deal_refinement(Entry& entry) {
+  ++stats_.refinements;
+  entry.stage = Stage::kRefinement;
+  worker::Collective work;
+  work.tensor = entry.ticket.tensor ^ kPrologueTag ^ entry.levels << kLevelShift;
+  PresenceCounts& counts = entry.refinement->counts();
+  entry.refining_words +=
+      prices_of(entry, entry.present, decode_cost(entry.round_trip_cost)).round_trip_words + counts.words().size();
+  deal_counts(entry, counts, work);
+}
+
+void Scheduler::deal_packed(Entry& entry) {
+  asking_ = nullptr;
+  entry.stage = Stage::kPacked;
+  ++stats_.refined;
+  const Refinement& refinement = *entry.refinement;
+  const auto chunks = static_cast<std::uint32_t>(entry.survey.chunks);
+  const std::uint64_t packets = refinement.packed_chunks();
+  const std::uint64_t spent = packets + quotient_up(entry.refining_words, config_.lanes);
+  choice_.on_refinement(entry.request.signature, chunks,
+                        worth_refining(spent * config_.lanes, entry.present * config_.lanes));
+  choice_.on_counts(entry.request.signature, chunks, static_cast<std::uint32_t>(std::min<std::uint64_t>(spent, chunks)),
+                    entry.round_trip_cost);
+  count_stream(entry, packets, refinement.packed_scans());
+  worker::Collective work;
+  work.tensor = entry.ticket.tensor;
+  work.format = refinement.packed().format;
+  work.regions = refinement.packed().regions;
+  work.scans = refinement.packed_scans();
+  work.deadline = entry.request.deadline;
+  work.token = entry.ticket.token;
+  deal_shares(entry, work, packets);
+}
+
+// ---- Stream ----
+
+void Scheduler::deal_stream(Entry& entry) {
+  asking_ = nullptr;
+  entry.stage = Stage::kStream;
+  const auto chunks = static_cast<std::uint32_t>(entry.survey.chunks);
+  const std::uint64_t spent = entry.present + quotient_up(entry.refining_words, config_.lanes);
+  if (entry.levels > 0) choice_.on_refinement(entry.request.signature, chunks, false);
+  choice_.on_counts(entry.request.signature, chunks, static_cast<std::uint32_t>(std::min<std::uint64_t>(spent, chunks)),
+                    entry.round_trip_cost);
+  entry.refinement.reset();
+  if (entry.present == chunks) entry.chunks.clear();
+  count_stream(entry, entry.present, entry.survey.scans);
+  worker::Collective work = collective_of(entry);
+  work.slots_spread_max = stream_slots(entry.round_trip_cost);
+  deal_shares(entry, work, entry.present);
+}
+
+void Scheduler::count_stream(const Entry& entry, std::uint64_t sent, std::span<const numeric::BlockScan> scans) {
+  std::uint64_t mine = 0;
+  for (const numeric::BlockScan& scan : scans) mine += scan.present ? 1 : 0;
+  const std::uint64_t empty = scans.empty() ? 0 : sent - mine;
+  const std::uint64_t payload_bytes = config_.lanes * wire::kWordBytes;
+  const std::uint64_t packet_bytes = payload_bytes + wire::kHeaderBytes;
+  stats_.streams += entry.present < entry.survey.chunks ? 1 : 0;
+  stats_.blocks_skipped += entry.survey.chunks - entry.present;
+  stats_.blocks_empty += empty;
+  stats_.bytes_saved += static_cast<std::int64_t>((entry.survey.chunks - sent) * packet_bytes + empty * payload_bytes) -
+                        static_cast<std::int64_t>(entry.counts_packets * packet_bytes);
+}
+
+}  // namespace wiresum::schedule

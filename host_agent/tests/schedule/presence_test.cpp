@@ -1,0 +1,72 @@
+#include "schedule/presence.hpp"
+
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "wire/packet.hpp"
+
+namespace wiresum::schedule {
+namespace {
+
+TEST(PresenceCounts, AsManyFitAWordAsItsWidthAllows) {
+  EXPECT_EQ(counts_per_word(1), 32u);
+  EXPECT_EQ(counts_per_word(2), 16u);
+  EXPECT_EQ(counts_per_word(3), 16u);
+  EXPECT_EQ(counts_per_word(8), 8u);
+  EXPECT_EQ(counts_per_word(15), 8u);
+  EXPECT_EQ(counts_per_word(16), 6u);
+  EXPECT_EQ(counts_per_word(32), 5u);
+}
+
+TEST(PresenceCounts, WhereAllWorkersHaveEverythingNoCarryLeavesAField) {
+  for (unsigned workers = 1; workers <= wire::kWorkersMax; ++workers) {
+    PresenceCounts counts;
+    counts.reset(100, workers);
+    PresenceCounts one = counts;
+    for (std::uint64_t i = 0; i < 100; i += 2) one.add(i);
+    for (unsigned worker = 0; worker < workers; ++worker) {
+      for (std::size_t i = 0; i < counts.words().size(); ++i) counts.words()[i] += one.words()[i];
+    }
+    counts.collect();
+    for (std::uint64_t i = 0; i < 100; ++i) EXPECT_EQ(counts.present(i, 1), i % 2 == 0) << workers << " workers, " << i;
+  }
+}
+
+TEST(PresenceCounts, TheSumIsTheUnionWhateverEachWorkerHas) {
+  std::mt19937 random(7);
+  for (unsigned workers = 1; workers <= wire::kWorkersMax; ++workers) {
+    constexpr std::uint64_t kBlocks = 1000;
+    PresenceCounts sum;
+    sum.reset(kBlocks, workers);
+    std::vector<bool> expected(kBlocks);
+    for (unsigned worker = 0; worker < workers; ++worker) {
+      PresenceCounts mine;
+      mine.reset(kBlocks, workers);
+      for (std::uint64_t i = 0; i < kBlocks; ++i) {
+        if (random() % (3 * workers) != 0) continue;
+        mine.add(i);
+        expected[i] = true;
+      }
+      for (std::size_t i = 0; i < sum.words().size(); ++i) sum.words()[i] += mine.words()[i];
+    }
+    sum.collect();
+    for (std::uint64_t first = 0; first < kBlocks; first += 61) {
+      const auto count = static_cast<unsigned>(std::min<std::uint64_t>(64, kBlocks - first));
+      std::uint64_t bits = 0;
+      for (unsigned i = 0; i < count; ++i) bits |= std::uint64_t{expected[first + i]} << i;
+      EXPECT_EQ(sum.present(first, count), bits) << workers << " workers, from " << first;
+    }
+  }
+}
+
+TEST(PresenceCounts, NoneAreNoWords) {
+  PresenceCounts counts;
+  counts.reset(0, 8);
+  EXPECT_TRUE(counts.words().empty());
+  counts.collect();
+  EXPECT_EQ(counts.present(0, 0), 0u);
+}
+
+}  // namespace
+}  // namespace wiresum::schedule

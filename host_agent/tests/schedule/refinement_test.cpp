@@ -1,0 +1,235 @@
+#include "schedule/refinement.hpp"
+
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <deque>
+#include <memory>
+#include <random>
+
+namespace wiresum::schedule {
+namespace {
+
+using numeric::Scaling;
+
+constexpr std::size_t kLanes = 90;  // no multiple of a row
+constexpr unsigned kWorkers = 3;
+constexpr float kUntouched = 99.0F;
+
+/// A way to go: how tensors become integers, whether in place, and the sizes of the steps.
+struct Way {
+  Scaling scaling = Scaling::kBlockExponent;
+  std::uint8_t lane_bits = 32;
+  bool in_place = true;
+  std::vector<unsigned> steps;
+};
+
+std::vector<std::size_t> region_sizes(numeric::Format format) {
+  const std::size_t chunk = chunk_elements(format, kLanes);
+  return {chunk * 6 + 31, 0, 5, chunk * 4};
+}
+
+/// All chunks of these regions but two of the first one's.
+const std::vector<std::uint32_t> kChunks = {0, 2, 3, 4, 6, 7, 8, 9, 10, 11};
+constexpr std::uint64_t kChunksOfTensor = 12;
+bool is_left_out(std::size_t region, std::size_t chunk) { return region == 0 && (chunk == 1 || chunk == 5); }
+
+/// One worker's fp32 tensors. Few elements are there; one chunk has an Inf at one worker.
+struct Side {
+  Side(unsigned worker, const Way& way) {
+    request.format = {.dtype = numeric::Dtype::kF32, .scaling = way.scaling, .lane_bits = way.lane_bits};
+    request.fixed_scale = 4.0F;
+    request.divisor = kWorkers;
+    std::mt19937 random(worker);
+    for (const std::size_t size : region_sizes(request.format)) {
+      std::vector<float>& source = sources.emplace_back(size);
+      for (float& value : source) {
+        const auto draw = random() % 40;
+        value = draw == 0   ? std::ldexp(static_cast<float>(random() % 1000), static_cast<int>(random() % 12) - 9)
+                : draw == 1 ? -0.0F
+                            : 0.0F;
+      }
+      destinations.emplace_back(way.in_place ? 0 : size, kUntouched);
+    }
+    if (worker == 1) sources[3][2] = INFINITY;
+    for (std::size_t i = 0; i < sources.size(); ++i) {
+      auto* const source = reinterpret_cast<std::byte*>(sources[i].data());
+      auto* const destination = way.in_place ? source : reinterpret_cast<std::byte*>(destinations[i].data());
+      request.regions.push_back({.source = source, .destination = destination, .elements = sources[i].size()});
+    }
+    EXPECT_EQ(number_chunks(request.regions, request.format, kLanes), kChunksOfTensor);
+    originals = sources;
+    refinement = std::make_unique<Refinement>(request, kLanes, Place{.worker = worker, .workers = kWorkers}, kChunks);
+    refinement->look({});
+  }
+  std::vector<std::vector<float>> sources;
+  std::vector<std::vector<float>> originals;
+  std::vector<std::vector<float>> destinations;
+  Request request;
+  std::unique_ptr<Refinement> refinement;
+};
+
+template <class Words>
+void sum_words(std::deque<Side>& sides, const Words& words_of) {
+  std::vector<std::uint32_t> sum(words_of(sides[0]).size());
+  for (Side& side : sides) {
+    ASSERT_EQ(words_of(side).size(), sum.size());
+    for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += words_of(side)[i];
+  }
+  for (Side& side : sides) std::copy(sum.begin(), sum.end(), words_of(side).begin());
+}
+
+/// What the workers and the network between them do.
+std::deque<Side> run(const Way& way) {
+  std::deque<Side> sides;
+  for (unsigned worker = 0; worker < kWorkers; ++worker) sides.emplace_back(worker, way);
+  for (const unsigned size : way.steps) {
+    for (Side& side : sides) side.refinement->count(size);
+    sum_words(sides, [](Side& side) { return side.refinement->counts().words(); });
+    for (Side& side : sides) side.refinement->narrow();
+  }
+  for (Side& side : sides) side.refinement->gather();
+  sum_words(sides, [](Side& side) {
+    const std::vector<worker::Region>& regions = side.refinement->packed().regions;
+    // The regions lie one after the other. Lanes that are narrower hold the sums all the same.
+    return std::span(reinterpret_cast<std::uint32_t*>(regions[0].destination), side.refinement->known().elements);
+  });
+  for (Side& side : sides) side.refinement->scatter();
+  return sides;
+}
+
+/// What the dense path gives for one chunk.
+std::vector<float> dense_sum(const std::deque<Side>& sides, std::size_t region, std::size_t first, std::size_t count) {
+  const Request& request = sides[0].request;
+  std::uint8_t exponent = 0;
+  const auto source_of = [&](const Side& side) {
+    return reinterpret_cast<const std::byte*>(side.originals[region].data() + first);
+  };
+  for (const Side& side : sides) {
+    exponent = std::max(exponent, numeric::max_exponent(numeric::Dtype::kF32, source_of(side), count));
+  }
+  numeric::Scale scale =
+      request.format.scaling == Scaling::kFixed
+          ? numeric::fixed_scale(kWorkers, request.fixed_scale, request.format.lane_bits, request.divisor)
+          : numeric::block_scale(kWorkers, exponent, request.format.lane_bits, request.divisor);
+  scale.not_finite |= exponent == numeric::kExponentNotFinite;
+  std::vector<std::byte> cell(4 * kLanes);
+  std::vector<std::byte> payload(4 * kLanes);
+  for (const Side& side : sides) {
+    numeric::quantise(request.format, scale, source_of(side), count, payload.data(), kLanes);
+    numeric::accumulate(cell.data(), payload.data(), kLanes);
+  }
+  std::vector<float> sum(count);
+  numeric::dequantise(request.format, scale, cell.data(), kLanes, reinterpret_cast<std::byte*>(sum.data()), count);
+  return sum;
+}
+
+class Ways : public testing::TestWithParam<Way> {};
+
+TEST_P(Ways, GiveTheBitsOfTheDensePathAtEveryWorker) {
+  const std::deque<Side> sides = run(GetParam());
+  const std::size_t step = chunk_elements(sides[0].request.format, kLanes);
+  for (const Side& side : sides) {
+    for (std::size_t region = 0; region < side.sources.size(); ++region) {
+      const std::vector<float>& result = GetParam().in_place ? side.sources[region] : side.destinations[region];
+      for (std::size_t first = 0; first < result.size(); first += step) {
+        const std::size_t count = std::min(step, result.size() - first);
+        if (is_left_out(region, first / step)) continue;
+        const std::vector<float> expected = dense_sum(sides, region, first, count);
+        EXPECT_EQ(std::memcmp(&result[first], expected.data(), 4 * count), 0) << region << ", from " << first;
+      }
+    }
+  }
+}
+
+TEST_P(Ways, LeaveSourcesAndChunksOutsideTheUnionAlone) {
+  const std::deque<Side> sides = run(GetParam());
+  const std::size_t step = chunk_elements(sides[0].request.format, kLanes);
+  for (const Side& side : sides) {
+    for (std::size_t i = 0; i < side.sources.size() && !GetParam().in_place; ++i) {
+      for (std::size_t j = 0; j < side.sources[i].size(); ++j) {
+        EXPECT_EQ(std::bit_cast<std::uint32_t>(side.sources[i][j]), std::bit_cast<std::uint32_t>(side.originals[i][j]));
+      }
+    }
+    for (std::size_t i = step; i < 2 * step; ++i) {
+      EXPECT_EQ(GetParam().in_place ? side.sources[0][i] : side.destinations[0][i],
+                GetParam().in_place ? side.originals[0][i] : kUntouched);
+    }
+  }
+}
+
+TEST_P(Ways, LeaveOnlyBlocksOfTheLastSizeThatSomebodyHas) {
+  const std::deque<Side> sides = run(GetParam());
+  const std::size_t step = chunk_elements(sides[0].request.format, kLanes);
+  const unsigned size = GetParam().steps.back();
+  std::size_t expected = 0;
+  for (std::size_t region = 0; region < sides[0].originals.size(); ++region) {
+    const std::size_t elements = sides[0].originals[region].size();
+    for (std::size_t chunk = 0; chunk * step < elements; ++chunk) {
+      const std::size_t end = std::min((chunk + 1) * step, elements);
+      for (std::size_t first = chunk * step; first < end; first += size) {
+        const std::size_t count = std::min<std::size_t>(size, end - first);
+        bool found = false;
+        for (const Side& side : sides) {
+          for (std::size_t i = 0; i < count; ++i) found |= side.originals[region][first + i] != 0;
+        }
+        if (found && !is_left_out(region, chunk)) expected += count;
+      }
+    }
+  }
+  for (const Side& side : sides) {
+    EXPECT_EQ(side.refinement->known().elements, expected);
+    EXPECT_EQ(side.refinement->known().size, size);
+    EXPECT_EQ(side.refinement->packed_scans().size(), side.refinement->packed_chunks());
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Refinement, Ways,
+    testing::Values(Way{.steps = {32}}, Way{.in_place = false, .steps = {1}}, Way{.lane_bits = 16, .steps = {16, 2}},
+                    Way{.lane_bits = 8, .in_place = false, .steps = {8, 1}},
+                    Way{.scaling = Scaling::kFixed, .in_place = false, .steps = {4}},
+                    Way{.scaling = Scaling::kFixed, .lane_bits = 16, .steps = {32, 16, 8, 4, 2, 1}}));
+
+TEST(Refinement, ChunksThatTheScanHasNotFoundAreNotRead) {
+  const Way way;
+  Side side(1, way);
+  const std::vector<std::uint32_t> chunks = {0, 1};
+  std::vector<numeric::BlockScan> scans(kChunksOfTensor);
+  scans[1].present = true;
+  Refinement refinement(side.request, kLanes, {.worker = 0, .workers = 1}, chunks);
+  std::fill(side.sources[0].begin(), side.sources[0].end(), 0.0F);
+  side.sources[0][3] = side.sources[0][kLanes] = 1.0F;
+  refinement.look(scans);
+  refinement.count(32);
+  refinement.counts().collect();
+  EXPECT_EQ(refinement.counts().size(), 6u);
+  EXPECT_EQ(refinement.counts().present(0, 6), 0b1000u);
+}
+
+TEST(Refinement, WhatNobodyHasLeavesNothingToSend) {
+  Side side(1, Way{});
+  const std::vector<std::uint32_t> chunks = {7};
+  std::fill(side.sources[2].begin(), side.sources[2].end(), -0.0F);
+  Refinement refinement(side.request, kLanes, {.worker = 0, .workers = 1}, chunks);
+  refinement.look({});
+  refinement.count(8);
+  refinement.narrow();
+  refinement.gather();
+  EXPECT_EQ(refinement.packed_chunks(), 0u);
+  refinement.scatter();
+  for (const float value : side.sources[2]) EXPECT_FALSE(std::signbit(value));
+}
+
+TEST(Refinement, AnExponentHasAByteOfItsOwnForEachWorker) {
+  EXPECT_EQ(exponent_words({}, 1), 1u);
+  EXPECT_EQ(exponent_words({}, 4), 1u);
+  EXPECT_EQ(exponent_words({}, 5), 2u);
+  EXPECT_EQ(exponent_words({}, 32), 8u);
+  EXPECT_EQ(exponent_words({numeric::Dtype::kI32, Scaling::kNone, 32}, 8), 0u);
+}
+
+}  // namespace
+}  // namespace wiresum::schedule

@@ -1,0 +1,161 @@
+// The scheduler's way through a collective whose blocks are narrowed down.
+#include <gtest/gtest.h>
+
+#include <set>
+#include <utility>
+
+#include "schedule/scheduler.hpp"
+#include "worker/worker.hpp"
+
+namespace wiresum::schedule {
+namespace {
+
+using worker::Status;
+
+constexpr std::size_t kLanes = 64;
+constexpr std::size_t kChunks = 400;
+
+SchedulerConfig config() {
+  return {.threads = 1, .workers = 2, .lanes = kLanes, .sparse_chunks_min = 4, .vote_lag_chunks = 2 * kChunks};
+}
+
+/// An fp32 tensor that has an element in half of its chunks.
+struct Tensor {
+  Tensor() : values(kLanes * kChunks) {
+    for (std::size_t i = 0; i < kChunks; ++i) {
+      if (7 * i % 10 < 5) values[i * kLanes + i % kLanes] = 1.0F;
+    }
+  }
+  Request request() {
+    auto* const bytes = reinterpret_cast<std::byte*>(values.data());
+    Request made;
+    made.regions = {{.source = bytes, .destination = bytes, .elements = values.size()}};
+    made.signature = 7;
+    made.may_be_sparse = true;
+    return made;
+  }
+  std::vector<float> values;
+};
+
+Ticket submit(Scheduler& scheduler, Request request) {
+  Survey survey = scheduler.survey(request, 0);
+  return scheduler.submit(std::move(request), std::move(survey));
+}
+
+void run_chores(Scheduler& scheduler) {
+  while (const auto chore = scheduler.poll_chore()) {
+    chore->run();
+    scheduler.complete(*chore);
+  }
+}
+
+/// The next share, of which there is one, as if no other worker had anything.
+std::optional<Share> step(Scheduler& scheduler, std::uint32_t round_trip_chunks = 0) {
+  std::optional<Share> share = scheduler.poll_share();
+  if (!share.has_value()) return share;
+  EXPECT_FALSE(scheduler.poll_share().has_value());
+  scheduler.complete(share->thread, {.token = share->work.token,
+                                     .status = Status::kOk,
+                                     .vote = share->work.vote,
+                                     .round_trip_chunks = round_trip_chunks});
+  run_chores(scheduler);
+  return share;
+}
+
+TEST(RefinedCollective, AsksAgainAboutFinerBlocksAndSendsWhatIsLeftPacked) {
+  Scheduler scheduler(config());
+  Tensor tensor;
+  const std::vector<float> original = tensor.values;
+  const Ticket ticket = submit(scheduler, tensor.request());
+  std::vector<Share> shares;
+  while (auto share = step(scheduler)) shares.push_back(*share);
+  ASSERT_GE(shares.size(), 3u) << "a prologue, finer ones, the packed stream";
+  EXPECT_EQ(scheduler.stats().refinements, shares.size() - 2);
+  std::set<std::uint32_t> tags;
+  for (const Share& share : shares) {
+    EXPECT_EQ(share.work.tensor & 0xFFFFu, ticket.tensor & 0xFFFFu);
+    tags.insert(share.work.tensor);
+  }
+  EXPECT_EQ(tags.size(), shares.size()) << "none can be taken for another";
+  EXPECT_EQ(shares.back().work.tensor, ticket.tensor);
+  EXPECT_EQ(shares.back().work.format.dtype, numeric::Dtype::kI32) << "the lanes, as they would have been";
+  EXPECT_TRUE(shares.back().work.chunks.empty());
+  EXPECT_EQ(shares.back().work.chunk_end, (kChunks / 2 + kLanes - 1) / kLanes);
+  const auto finished = scheduler.poll_finished();
+  ASSERT_TRUE(finished.has_value());
+  EXPECT_EQ(finished->status, Status::kOk);
+  EXPECT_EQ(tensor.values, original) << "the sum of what one worker has";
+  EXPECT_EQ(scheduler.stats().refined, 1u);
+  EXPECT_EQ(scheduler.stats().blocks_skipped, kChunks / 2);
+}
+
+TEST(RefinedCollective, LaterOnesWaitUntilThePackedStreamIsDealtAndNoLonger) {
+  Scheduler scheduler(config());
+  Tensor tensor;
+  Tensor other;
+  submit(scheduler, tensor.request());
+  Request plain = other.request();
+  plain.may_be_sparse = false;
+  const Ticket later = submit(scheduler, plain);
+  std::optional<Share> share;
+  while ((share = scheduler.poll_share()).has_value() && share->work.token != later.token) {
+    if (scheduler.stats().refined != 0) continue;  // the packed stream: under way
+    scheduler.complete(share->thread, {.token = share->work.token, .status = Status::kOk, .vote = 0});
+    run_chores(scheduler);
+  }
+  ASSERT_TRUE(share.has_value());
+  EXPECT_EQ(scheduler.stats().refined, 1u);
+  EXPECT_FALSE(scheduler.poll_finished().has_value());
+}
+
+TEST(RefinedCollective, WhereRoundTripsAreDearThereAreNone) {
+  constexpr std::uint32_t kDear = 180;  // chunks: nearly all that finer blocks could save
+  Scheduler scheduler(config());
+  Tensor tensor;
+  Request plain = tensor.request();
+  plain.may_be_sparse = false;
+  submit(scheduler, plain);
+  step(scheduler, kDear);
+  static_cast<void>(scheduler.poll_finished());
+  submit(scheduler, tensor.request());
+  while (step(scheduler, kDear).has_value()) continue;
+  EXPECT_EQ(scheduler.stats().prologues, 1u);
+  EXPECT_EQ(scheduler.stats().refinements, 0u);
+  EXPECT_EQ(scheduler.stats().streams, 1u);
+}
+
+TEST(RefinedCollective, AFailureDuringAChoreEndsIt) {
+  Scheduler scheduler(config());
+  Tensor tensor;
+  const Ticket ticket = submit(scheduler, tensor.request());
+  const auto prologue = scheduler.poll_share();
+  ASSERT_TRUE(prologue.has_value());
+  scheduler.complete(0, {.token = ticket.token, .status = Status::kOk, .vote = 0});
+  const auto chore = scheduler.poll_chore();
+  ASSERT_TRUE(chore.has_value());
+  scheduler.fail(Status::kAborted);
+  EXPECT_FALSE(scheduler.poll_finished().has_value()) << "its memory is in use";
+  chore->run();
+  scheduler.complete(*chore);
+  EXPECT_FALSE(scheduler.poll_share().has_value());
+  const auto finished = scheduler.poll_finished();
+  ASSERT_TRUE(finished.has_value());
+  EXPECT_EQ(finished->status, Status::kAborted);
+}
+
+TEST(RefinedCollective, AFailureOfFinerCountsEndsItAndWhatWaits) {
+  Scheduler scheduler(config());
+  Tensor tensor;
+  submit(scheduler, tensor.request());
+  submit(scheduler, tensor.request());
+  static_cast<void>(step(scheduler));
+  const auto finer = scheduler.poll_share();
+  ASSERT_TRUE(finer.has_value());
+  scheduler.complete(0, {.token = finer->work.token, .status = Status::kTimedOut, .vote = 0});
+  run_chores(scheduler);
+  for (int i = 0; i < 2; ++i) EXPECT_EQ(scheduler.poll_finished()->status, Status::kTimedOut);
+  EXPECT_FALSE(scheduler.poll_share().has_value());
+}
+
+}  // namespace
+}  // namespace wiresum::schedule

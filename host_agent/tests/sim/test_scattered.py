@@ -1,0 +1,90 @@
+"""Tensors whose elements lie scattered: all workers narrow the union down to the same fine blocks, and the sums equal
+the dense integer reference bit for bit.
+
+pytest host_agent/tests/sim/test_scattered.py --seed 1234         one seed again
+"""
+
+from __future__ import annotations
+
+import pytest
+import wiresum_sim as sim
+from reference import sum_region
+from scenarios import Scenario
+from sparse_scenarios import make_scattered_scenario
+from test_simulation import check_outputs
+from test_sparse import HEADER_BYTES, choices, large_scenario
+
+
+def replay(seed: int) -> str:
+    return f"replay: pytest host_agent/tests/sim/test_scattered.py --seed {seed}"
+
+
+def run_and_check(scenario: Scenario, seed: int) -> sim.Report:
+    report = scenario.job().run()
+    assert report.finished, f"{report.failure}; {replay(seed)}\n{scenario}"
+    assert report.rejected == 0, f"an honest RESULT was rejected; {replay(seed)}\n{scenario}"
+    assert len({choices(stats) for stats in report.sparse}) == 1, f"workers chose differently; {replay(seed)}"
+    check_outputs(scenario, seed)
+    return report
+
+
+def test_every_scattered_collective_equals_the_dense_reference(scattered_seed: int) -> None:
+    run_and_check(make_scattered_scenario(scattered_seed), scattered_seed)
+
+
+@pytest.mark.parametrize("loss", [0.0, 0.01])
+@pytest.mark.parametrize(
+    ("placement", "density", "share_max"),
+    # Counts of 3 bits, of a few levels; the union of independent elements is four times as large.
+    [("aligned", 0.001, 0.02), ("aligned", 0.01, 0.06), ("independent", 0.001, 0.04), ("independent", 0.01, 0.16)],
+)
+def test_scattered_elements_cost_little_more_than_their_counts_and_values(
+    placement: str, density: float, share_max: float, loss: float
+) -> None:
+    report = run_and_check(large_scenario(placement, density, grain=1, loss=loss), 0)
+    whole = 4 * 1500 * (HEADER_BYTES + 4 * 64)
+    assert {stats.refined for stats in report.sparse} == {1}
+    assert report.bytes_sent < share_max * whole * (1.1 if loss else 1.0)
+
+
+def test_the_bytes_that_statistics_say_are_saved_are_those_that_were_not_sent() -> None:
+    report = run_and_check(large_scenario("independent", 0.01, grain=1), 0)
+    whole = 4 * 1500 * (HEADER_BYTES + 4 * 64)
+    exponents = 4 * 64 * HEADER_BYTES  # a round of headers for each slot in use
+    assert 0 <= report.bytes_sent - (whole - sum(stats.bytes_saved for stats in report.sparse)) <= exponents
+
+
+def test_a_dense_tensor_is_not_looked_at_more_closely() -> None:
+    report = run_and_check(large_scenario("all_dense", 1.0, calls=4), 0)
+    assert {(stats.prologues, stats.refinements) for stats in report.sparse} == {(1, 0)}
+
+
+def test_a_dense_tensor_whose_elements_become_few_is_noticed_by_its_votes() -> None:
+    scenario = large_scenario("all_dense", 1.0, calls=3)
+    scattered = large_scenario("aligned", 0.01, calls=8, grain=1)
+    for call in scattered.calls:
+        call.submit_at = [at + 30_000_000_000 for at in call.submit_at]
+    scenario.config.vote_lag_chunks = 1500
+    scenario.calls += scattered.calls
+    report = run_and_check(scenario, 0)
+    # One asked in vain; then two dense ones, and two scattered ones whose votes had to count first.
+    assert {(stats.prologues, stats.refined, stats.whole) for stats in report.sparse} == {(7, 6, 4)}
+
+
+def test_a_sample_that_misleads_costs_one_round_trip_and_no_wrong_sum() -> None:
+    """Elements are few where the first collective's sample looks, and nowhere else."""
+    scenario = large_scenario("all_dense", 1.0, calls=6)
+    stride = 1500 // 32
+    for call in scenario.calls:
+        buffers = call.regions[0]
+        contributions = []
+        for source in buffers.sources:
+            assert source is not None
+            for chunk in range(0, 1500, stride):
+                source.array[chunk * 64 + 1 : (chunk + 1) * 64] = 0
+            contributions.append(source.array.copy())
+        call.originals = [(source, source.array.copy()) for source, _ in call.originals]
+        divisor = 4.0 if call.average else 1.0
+        buffers.expected = sum_region(call.format, contributions, buffers.elements, 64, 4, divisor)
+    report = run_and_check(scenario, 0)
+    assert {(stats.prologues, stats.refinements, stats.refined) for stats in report.sparse} == {(1, 1, 0)}
