@@ -1,4 +1,5 @@
-"""Ranks of a benchmark or an experiment, one for each worker of a star, and the software switch that they use.
+"""Ranks of a benchmark or an experiment, one for each worker of a star, and the software switches that they use: one in
+the star's middle, or one at each of its aggregators.
 
 A rank is a process that is told what to do over its standard streams, a line for each message, and answers likewise;
 when its standard input ends, so does it. It can use both backends: `wiresum` over the switch, and Gloo.
@@ -23,23 +24,28 @@ class BenchError(RuntimeError):
 
 
 class Ranks:
-    """The processes, and a switch for them. Each kind of benchmark says what its ranks can be told."""
+    """The processes, and switches for them. Each kind of benchmark says what its ranks can be told."""
 
     script: ClassVar[str]
     """What a rank runs; it says "hello" when it has joined."""
+    arguments: tuple[str, ...] = ()
+    """What it is told besides the star's device."""
 
     def __init__(self, star: Star, logs: Path) -> None:
         self._logs = logs
         self._name = self.script.partition("_")[0]
         self._processes: list[subprocess.Popen[str]] = []
-        control = f"{star.switch.management_address}:{CONTROL_PORT}"
-        command = [sys.executable, "-m", "wiresum.cli", "switch", "--bind", star.switch.address]
-        command += ["--control", control, "--insecure"]
-        with (logs / f"{self._name}-switch.log").open("w") as log:
-            self._switch = star.switch.popen(command, environment=os.environ, stdout=log, stderr=subprocess.STDOUT)
+        hosts = star.aggregators or [star.switch]
+        self._switches = [self._start_switch(index, host) for index, host in enumerate(hosts)]
         for rank, worker in enumerate(star.workers):
-            self._processes.append(self._start(rank, worker, star, control))
+            self._processes.append(self._start(rank, worker, star, "+".join(map(_control_endpoint, hosts))))
         self._expect("hello")
+
+    def _start_switch(self, index: int, host: Host) -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", "wiresum.cli", "switch", "--bind", host.address]
+        command += ["--control", _control_endpoint(host), "--insecure"]
+        with (self._logs / f"{self._name}-switch{index}.log").open("w") as log:
+            return host.popen(command, environment=os.environ, stdout=log, stderr=subprocess.STDOUT)
 
     def _start(self, rank: int, worker: Host, star: Star, control: str) -> subprocess.Popen[str]:
         variables = {
@@ -54,7 +60,7 @@ class Ranks:
             "WIRESUM_ADDRESS": worker.address,
             "GLOO_SOCKET_IFNAME": MANAGEMENT_DEVICE,
         }
-        command = [sys.executable, str(FOLDER / self.script), STAR_DEVICE]
+        command = [sys.executable, str(FOLDER / self.script), STAR_DEVICE, *self.arguments]
         with (self._logs / f"{self._name}-rank{rank}.log").open("w") as log:
             pipe = subprocess.PIPE
             return worker.popen(command, environment=os.environ | variables, stdin=pipe, stdout=pipe, stderr=log)
@@ -65,7 +71,7 @@ class Ranks:
         self.abandon()
 
     def abandon(self) -> None:
-        for process in [*self._processes, self._switch]:
+        for process in [*self._processes, *self._switches]:
             process.kill()
             process.wait()
 
@@ -89,3 +95,7 @@ class Ranks:
         for rank, line in enumerate(self._answers()):
             if line != word:
                 raise BenchError(f"rank {rank} says {line!r} and not {word!r}")
+
+
+def _control_endpoint(host: Host) -> str:
+    return f"{host.management_address}:{CONTROL_PORT}"

@@ -13,9 +13,10 @@ Theory of operation. Each worker, the switch and a manager is a network namespac
 
 The star (10.111.0.0/24) is what is measured; `links.py` says how its links are shaped, and how large packets may be.
 The bridge lets workers talk to each other, as ring all-reduce needs, and a software switch listens on the bridge's own
-address. The management network (10.112.0.0/24) is never shaped: rendezvous, control and launchers use it and take
-nothing from the star. Its packets are as large as the star's, since a worker of Wiresum goes by the MTU of its route to
-the join service.
+address. Software switches that are hosts like the workers, on links like theirs, run in the star's `aggregators`:
+namespaces that are joined as the workers' are. The management network (10.112.0.0/24) is never shaped: rendezvous,
+control and launchers use it and take nothing from the star. Its packets are as large as the star's, since a worker of
+Wiresum goes by the MTU of its route to the join service.
 
 Addresses and neighbours are fixed, IPv6 is off and the bridges learn nothing by flooding: nothing but the experiment
 sends on the star. Interfaces are created right inside the namespaces, so the host's own network is never touched.
@@ -43,6 +44,7 @@ from typing import IO, Any
 from links import DETOUR_DEVICE, MTU_BYTES, Link, detour_commands, tc_commands, train_packets
 
 WORKERS_MAX = 32
+AGGREGATORS_MAX = 8
 STAR_DEVICE = "star0"
 STAR_NETWORK = "10.111.0.0/24"
 MANAGEMENT_DEVICE = "manage0"
@@ -101,15 +103,20 @@ class Host:
 class Star:
     """The namespaces and links of a star, from construction to `close`."""
 
-    def __init__(self, workers: int, link: Link | None = None) -> None:
+    def __init__(self, workers: int, link: Link | None = None, *, aggregators: int = 0) -> None:
         if not 1 <= workers <= WORKERS_MAX:
             raise ValueError(f"a star has 1 to {WORKERS_MAX} workers, not {workers}")
+        if not 0 <= aggregators <= AGGREGATORS_MAX:
+            raise ValueError(f"a star has 0 to {AGGREGATORS_MAX} aggregators, not {aggregators}")
         check_prerequisites()
         sweep_stale_stars()
         prefix = f"wiresum-{os.getpid()}-{_start_time(os.getpid())}-{next(_stars_built)}"
         self.manager = Host(f"{prefix}-manager", "", "10.112.0.1")
         self.switch = Host(f"{prefix}-switch", "10.111.0.1", "10.112.0.2")
         self.workers = [Host(f"{prefix}-worker{i}", f"10.111.0.{10 + i}", f"10.112.0.{10 + i}") for i in range(workers)]
+        self.aggregators = [
+            Host(f"{prefix}-aggregator{i}", f"10.111.0.{50 + i}", f"10.112.0.{50 + i}") for i in range(aggregators)
+        ]
         # Until it is reshaped, as wide as asked and unshaped.
         self.link = Link(mtu=link.mtu if link else MTU_BYTES)
         self._closed = False
@@ -130,12 +137,17 @@ class Star:
 
     @property
     def hosts(self) -> list[Host]:
-        return [self.manager, self.switch, *self.workers]
+        return [self.manager, self.switch, *self.leaves]
+
+    @property
+    def leaves(self) -> list[Host]:
+        """What is at the end of a link."""
+        return [*self.workers, *self.aggregators]
 
     def ports(self) -> list[tuple[Host, str]]:
         """Both ends of every link: (namespace, device)."""
-        ends = [(worker, STAR_DEVICE) for worker in self.workers]
-        return ends + [(self.switch, f"port{i}") for i in range(len(self.workers))]
+        ends = [(leaf, STAR_DEVICE) for leaf in self.leaves]
+        return ends + [(self.switch, f"port{i}") for i in range(len(self.leaves))]
 
     def reshape(self, link: Link) -> None:
         """Makes every link like `link`, from the next packet on. Connections that live on keep their segment sizes.
@@ -171,9 +183,9 @@ class Star:
 
     def _build(self) -> None:
         lines = [f"netns add {host.namespace}" for host in self.hosts]
-        for i, worker in enumerate(self.workers):
-            lines.append(_veth(worker, STAR_DEVICE, self.switch, f"port{i}", self.link.mtu))
-            lines.append(_veth(worker, MANAGEMENT_DEVICE, self.manager, f"port{i}", self.link.mtu))
+        for i, leaf in enumerate(self.leaves):
+            lines.append(_veth(leaf, STAR_DEVICE, self.switch, f"port{i}", self.link.mtu))
+            lines.append(_veth(leaf, MANAGEMENT_DEVICE, self.manager, f"port{i}", self.link.mtu))
         lines.append(_veth(self.switch, MANAGEMENT_DEVICE, self.manager, "port-switch", self.link.mtu))
         _run(["ip", "-batch", "-"], stdin="\n".join(lines))
         self.netem = _has_netem(self.switch)
@@ -184,11 +196,11 @@ class Star:
             hook = "/proc/sys/net/bridge/bridge-nf-call-iptables"
             host.run(["sh", "-c", f"! test -e {hook} || echo 0 > {hook}"])
         if not self.netem:
-            for host in (self.switch, *self.workers):
+            for host in (self.switch, *self.leaves):
                 _run(["tc", "-n", host.namespace, "-batch", "-"], stdin="\n".join(detour_commands(self.link)))
 
     def _host_lines(self, host: Host) -> list[str]:
-        count = len(self.workers)
+        count = len(self.leaves)
         lines = ["link set lo up"]
         if host.address and not self.netem:
             lines.append(f"link add name {DETOUR_DEVICE} mtu {self.link.mtu} type ifb")

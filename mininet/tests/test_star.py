@@ -49,8 +49,8 @@ def test_the_star_carries_nothing_to_the_outside(star: Star) -> None:
 
 
 def test_nothing_is_left_after_a_star() -> None:
-    with Star(3, Link(rate_mbit=100, loss=0.1)) as star:
-        assert len(_namespaces_of(os.getpid())) == 5
+    with Star(3, Link(rate_mbit=100, loss=0.1), aggregators=2) as star:
+        assert len(_namespaces_of(os.getpid())) == 7
         star.close()
         star.close()
     assert _namespaces_of(os.getpid()) == []
@@ -231,6 +231,16 @@ def test_segmentation_offload_is_off_on_shaped_links_and_on_otherwise(star: Star
 def test_a_star_with_too_few_or_too_many_workers_is_refused(workers: int) -> None:
     with pytest.raises(ValueError, match="1 to 32"):
         Star(workers)
+    with pytest.raises(ValueError, match="0 to 8 aggregators"):
+        Star(1, aggregators=9)
+
+
+def test_an_aggregator_is_reached_over_a_link_like_the_workers() -> None:
+    with Star(1, Link(rate_mbit=200), aggregators=1) as star:
+        (worker,), (aggregator,) = star.workers, star.aggregators
+        for sender, receiver in ((worker, aggregator), (aggregator, worker)):
+            assert probe.measure(sender, receiver, count=50).lost == 0
+            assert "rate 200Mbit" in sender.run(["tc", "qdisc", "show", "dev", "star0"])
 
 
 def test_a_command_that_fails_in_a_namespace_is_an_error_with_its_text(star: Star) -> None:

@@ -2,12 +2,19 @@
 
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
+#include <memory>
+#include <span>
 #include <stdexcept>
 #include <tuple>
+#include <vector>
 
+#include "numeric/indices.hpp"
+#include "numeric/selection.hpp"
 #include "numeric/stochastic.hpp"
 
 namespace nb = nanobind;
@@ -104,7 +111,58 @@ template <class Element>
 void largest(const Vector<const Element>& source, const Vector<std::int64_t>& indices) {
   if (indices.size() > source.size()) throw std::invalid_argument("more are wanted than there are");
   const nb::gil_scoped_release unlocked;
-  numeric::largest(source.data(), source.size(), indices.size(), indices.data());
+  const std::size_t scratch_bytes = numeric::largest_scratch_bytes(source.size(), indices.size(), sizeof(Element));
+  const auto scratch = std::make_unique_for_overwrite<std::byte[]>(scratch_bytes);
+  numeric::largest(source.data(), source.size(), indices.size(), indices.data(), {scratch.get(), scratch_bytes});
+}
+
+template <class Element>
+std::span<Element> span_of(const Vector<Element>& vector) {
+  return {vector.data(), vector.size()};
+}
+
+void encode_indices(const Vector<const std::int64_t>& indices, std::size_t size, const Vector<std::uint8_t>& code) {
+  bool ascend = false;
+  {
+    const nb::gil_scoped_release unlocked;
+    ascend = numeric::encode_indices(span_of(indices), size, span_of(code));
+  }
+  if (!ascend)
+    throw std::invalid_argument("indices to encode must ascend below the size, and the code have their size");
+}
+
+void decode_indices(const Vector<const std::uint8_t>& code, std::size_t size, const Vector<std::int64_t>& indices) {
+  bool is_code = false;
+  {
+    const nb::gil_scoped_release unlocked;
+    is_code = numeric::decode_indices(span_of(code), size, span_of(indices));
+  }
+  if (!is_code) throw std::invalid_argument("this is no code of so many indices: do all workers run the same version?");
+}
+
+/// Returns how many of `indices` were written.
+std::size_t unite_indices(const std::vector<Vector<const std::int64_t>>& parts, std::size_t size,
+                          const Vector<std::int64_t>& indices) {
+  std::size_t total = 0;
+  for (const auto& part : parts) {
+    total += part.size();
+    const auto in_range = [size](std::int64_t index) { return index >= 0 && index < static_cast<std::int64_t>(size); };
+    if (!std::all_of(part.data(), part.data() + part.size(), in_range)) {
+      throw std::invalid_argument("an index is not below the size");
+    }
+  }
+  if (indices.size() < std::min(total, size)) throw std::invalid_argument("there is no room for the union");
+  const nb::gil_scoped_release unlocked;
+  std::vector<std::uint64_t> bitmap(size / 64 + 1);
+  for (const auto& part : parts) numeric::mark_indices(span_of(part), bitmap);
+  return numeric::marked_indices(bitmap, indices.data());
+}
+
+void find_places(const Vector<const std::int64_t>& indices, const Vector<const std::int64_t>& others,
+                 const Vector<std::int64_t>& places) {
+  require_same_size(indices.size(), places.size());
+  const nb::gil_scoped_release unlocked;
+  numeric::find_places(span_of(indices), span_of(others), places.data());
 }
 
 }  // namespace
@@ -126,4 +184,9 @@ void bind_compression(nb::module_& module) {
   module.def("square_distance", &square_distance<double>, array("a"), array("b"));
   module.def("largest", &largest<float>, array("source"), array("indices"));
   module.def("largest", &largest<double>, array("source"), array("indices"));
+  module.def("largest", &largest<std::int32_t>, array("source"), array("indices"));
+  module.def("encode_indices", &encode_indices, array("indices"), "size"_a, array("code"));
+  module.def("decode_indices", &decode_indices, array("code"), "size"_a, array("indices"));
+  module.def("unite_indices", &unite_indices, "parts"_a, "size"_a, array("indices"));
+  module.def("find_places", &find_places, array("indices"), array("others"), array("places"));
 }

@@ -3,12 +3,14 @@
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
+#include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <tuple>
 #include <utility>
@@ -48,6 +50,53 @@ class Ports {
  private:
   std::vector<transport::UdpSocket> sockets_;
 };
+
+/// One of a session's aggregators, and the sockets for it, until the session takes them.
+class Aggregator {
+ public:
+  Aggregator(const engine::AggregatorConfig& config, Ports& ports) : config_(config), sockets_(ports.release()) {}
+  Aggregator(const Aggregator&) = delete;
+  Aggregator& operator=(const Aggregator&) = delete;
+  [[nodiscard]] const engine::AggregatorConfig& config() const { return config_; }
+  std::vector<transport::UdpSocket> release() { return std::exchange(sockets_, {}); }
+
+ private:
+  engine::AggregatorConfig config_;
+  std::vector<transport::UdpSocket> sockets_;
+};
+
+std::unique_ptr<Aggregator> make_aggregator(Ports& ports, std::uint16_t job, std::uint32_t key, std::uint8_t worker,
+                                            std::uint8_t workers, std::uint16_t lanes, std::uint32_t slots,
+                                            std::uint32_t round_first, unsigned threads,
+                                            const std::string& switch_address, std::uint16_t switch_port,
+                                            const std::string& group_address, std::uint16_t group_port) {
+  engine::AggregatorConfig config;
+  config.worker.job = job;
+  config.worker.key = key;
+  config.worker.worker = worker;
+  config.worker.workers = workers;
+  config.worker.lanes = lanes;
+  config.worker.slots = slots;
+  config.worker.round_first = round_first;
+  config.threads = threads;
+  config.switch_endpoint = {.address = transport::parse_ipv4(switch_address), .port = switch_port};
+  if (group_port != 0) {
+    config.results_group = {.address = transport::parse_ipv4(group_address), .port = group_port};
+  }
+  return std::make_unique<Aggregator>(config, ports);
+}
+
+std::unique_ptr<engine::Session> make_session(const std::vector<Aggregator*>& aggregators, double spin_s,
+                                              bool offload) {
+  engine::SessionConfig config{
+      .aggregators = {}, .spin_ns = static_cast<std::int64_t>(spin_s * 1e9), .offload = offload};
+  std::vector<std::vector<transport::UdpSocket>> sockets;
+  for (Aggregator* const aggregator : aggregators) {
+    config.aggregators.push_back(aggregator->config());
+    sockets.push_back(aggregator->release());
+  }
+  return std::make_unique<engine::Session>(config, std::move(sockets));
+}
 
 std::size_t path_mtu(const std::string& local, const std::string& remote) {
   transport::UdpSocket socket({.address = transport::parse_ipv4(local), .port = 0});
@@ -102,8 +151,7 @@ void bind_enums(nb::module_& module) {
       .value("ABORTED", worker::Status::kAborted);
 }
 
-nb::dict stats_of(const engine::Session& session) {
-  const engine::SessionStats stats = session.stats();
+nb::dict dict_of(const engine::TrafficStats& stats) {
   nb::dict out;
   out["packets_sent"] = stats.worker.packets_sent;
   out["bytes_sent"] = stats.worker.bytes_sent;
@@ -120,10 +168,23 @@ nb::dict stats_of(const engine::Session& session) {
   out["receive_calls"] = stats.receive_calls;
   out["send_failures"] = stats.send_failures;
   out["transport_error"] = stats.transport_error;
+  return out;
+}
+
+nb::dict stats_of(const engine::Session& session) {
+  const engine::SessionStats stats = session.stats();
+  nb::dict out = dict_of(stats);
+  nb::list aggregators;
+  for (const engine::TrafficStats& aggregator : stats.aggregators) {
+    aggregators.append(dict_of(aggregator));
+  }
+  out["aggregators"] = aggregators;
   nb::dict sparse;
   sparse["prologues"] = stats.sparse.prologues;
   sparse["streams"] = stats.sparse.streams;
   sparse["whole"] = stats.sparse.whole;
+  sparse["refined"] = stats.sparse.refined;
+  sparse["refinements"] = stats.sparse.refinements;
   sparse["blocks_skipped"] = stats.sparse.blocks_skipped;
   sparse["blocks_empty"] = stats.sparse.blocks_empty;
   sparse["bytes_saved"] = stats.sparse.bytes_saved;
@@ -144,6 +205,7 @@ NB_MODULE(_native, module) {
   module.attr("LANES_MAX") = wire::kLanesMax;
   module.attr("WORKERS_MAX") = wire::kWorkersMax;
   module.attr("THREADS_MAX") = wire::kThreadsMax;
+  module.attr("AGGREGATORS_MAX") = engine::kAggregatorsMax;
   module.attr("HEADER_BYTES") = wire::kHeaderBytes;
   module.attr("WIRE_VERSION") = wire::kVersion;
 
@@ -161,32 +223,13 @@ NB_MODULE(_native, module) {
           [](const engine::Operation& operation, double timeout_s) { return operation.wait(bounded_wait(timeout_s)); },
           "timeout_s"_a, nb::call_guard<nb::gil_scoped_release>());
 
+  nb::class_<Aggregator>(module, "Aggregator")
+      .def(nb::new_(&make_aggregator), nb::kw_only(), "ports"_a, "job"_a, "key"_a, "worker"_a, "workers"_a, "lanes"_a,
+           "slots"_a, "round_first"_a, "threads"_a, "switch_address"_a, "switch_port"_a, "group_address"_a,
+           "group_port"_a);
+
   nb::class_<engine::Session>(module, "Session")
-      .def(
-          "__init__",
-          [](engine::Session* self, Ports& ports, std::uint16_t job, std::uint32_t key, std::uint8_t worker,
-             std::uint8_t workers, std::uint16_t lanes, std::uint32_t slots, std::uint32_t round_first,
-             unsigned threads, const std::string& switch_address, std::uint16_t switch_port,
-             const std::string& group_address, std::uint16_t group_port, double spin_s, bool offload) {
-            engine::SessionConfig config;
-            config.worker.job = job;
-            config.worker.key = key;
-            config.worker.worker = worker;
-            config.worker.workers = workers;
-            config.worker.lanes = lanes;
-            config.worker.slots = slots;
-            config.worker.round_first = round_first;
-            config.threads = threads;
-            config.switch_endpoint = {.address = transport::parse_ipv4(switch_address), .port = switch_port};
-            if (group_port != 0) {
-              config.results_group = {.address = transport::parse_ipv4(group_address), .port = group_port};
-            }
-            config.spin_ns = static_cast<std::int64_t>(spin_s * 1e9);
-            config.offload = offload;
-            new (self) engine::Session(config, ports.release());
-          },
-          nb::kw_only(), "ports"_a, "job"_a, "key"_a, "worker"_a, "workers"_a, "lanes"_a, "slots"_a, "round_first"_a,
-          "threads"_a, "switch_address"_a, "switch_port"_a, "group_address"_a, "group_port"_a, "spin_s"_a, "offload"_a)
+      .def(nb::new_(&make_session), "aggregators"_a, nb::kw_only(), "spin_s"_a, "offload"_a)
       .def(
           "submit",
           [](engine::Session& session, const std::vector<std::tuple<Address, Address, std::uint64_t>>& regions,

@@ -41,18 +41,51 @@ TimeNs now_ns() noexcept {
       .count();
 }
 
-transport::UdpConfig udp_config(const SessionConfig& config) {
-  return {.datagram_bytes_max = wire::kHeaderBytes + std::size_t{config.worker.lanes} * wire::kWordBytes,
-          .frames = config.worker.slots / config.threads + worker::Worker::kSpareFrames,
-          .offload = config.offload};
+transport::UdpConfig udp_config(const AggregatorConfig& aggregator, bool offload) {
+  return {.datagram_bytes_max = wire::kHeaderBytes + std::size_t{aggregator.worker.lanes} * wire::kWordBytes,
+          .frames = aggregator.worker.slots / aggregator.threads + worker::Worker::kSpareFrames,
+          .offload = offload};
 }
 
-worker::WorkerConfig share_of(const SessionConfig& config, unsigned thread) {
-  worker::WorkerConfig share = config.worker;
+worker::WorkerConfig share_of(const AggregatorConfig& aggregator, unsigned thread) {
+  worker::WorkerConfig share = aggregator.worker;
   share.rto_min = kRtoMinNs;
-  share.slots = config.worker.slots / config.threads;
-  share.slot_first = config.worker.slot_first + thread * share.slots;
+  share.slots = aggregator.worker.slots / aggregator.threads;
+  share.slot_first = aggregator.worker.slot_first + thread * share.slots;
   return share;
+}
+
+/// The configuration, if it makes sense. Throws std::invalid_argument.
+SessionConfig checked(SessionConfig config, const std::vector<std::vector<transport::UdpSocket>>& sockets) {
+  const std::vector<AggregatorConfig>& aggregators = config.aggregators;
+  if (aggregators.empty() || aggregators.size() > kAggregatorsMax || sockets.size() != aggregators.size()) {
+    throw std::invalid_argument("a session needs 1..8 aggregators, and sockets for each");
+  }
+  for (std::size_t i = 0; i < aggregators.size(); ++i) {
+    const AggregatorConfig& aggregator = aggregators[i];
+    if (aggregator.threads == 0 || aggregator.threads > wire::kThreadsMax ||
+        aggregator.worker.slots % aggregator.threads != 0) {
+      throw std::invalid_argument("threads must be 1..16 and divide the slots of the lease");
+    }
+    if (sockets[i].size() < aggregator.threads) {
+      throw std::invalid_argument("a session needs a socket for each thread");
+    }
+    if (aggregator.worker.lanes != aggregators.front().worker.lanes) {
+      throw std::invalid_argument("the packets of all aggregators must have the same number of lanes");
+    }
+  }
+  return config;
+}
+
+schedule::SchedulerConfig scheduler_config(const SessionConfig& config) {
+  const worker::WorkerConfig& first = config.aggregators.front().worker;
+  schedule::SchedulerConfig scheduler{
+      .threads = 0, .worker = first.worker, .workers = first.workers, .lanes = first.lanes, .vote_lag_chunks = 0};
+  for (const AggregatorConfig& aggregator : config.aggregators) {
+    scheduler.threads += aggregator.threads;
+    scheduler.vote_lag_chunks += std::uint64_t{2} * aggregator.worker.slots;
+  }
+  return scheduler;
 }
 
 void add(worker::WorkerStats& sum, const worker::WorkerStats& more) noexcept {
@@ -69,6 +102,16 @@ void add(worker::WorkerStats& sum, const worker::WorkerStats& more) noexcept {
   }
 }
 
+void add(TrafficStats& sum, const TrafficStats& more) noexcept {
+  add(sum.worker, more.worker);
+  sum.datagrams_sent += more.datagrams_sent;
+  sum.datagrams_received += more.datagrams_received;
+  sum.send_calls += more.send_calls;
+  sum.receive_calls += more.receive_calls;
+  sum.send_failures += more.send_failures;
+  sum.transport_error = sum.transport_error != 0 ? sum.transport_error : more.transport_error;
+}
+
 }  // namespace
 
 bool Operation::wait(std::chrono::nanoseconds timeout) const {
@@ -76,16 +119,20 @@ bool Operation::wait(std::chrono::nanoseconds timeout) const {
   return done_changed_.wait_for(lock, timeout, [this] { return done(); });
 }
 
+/// Which of a session's threads one is.
+struct Session::Place {
+  unsigned index = 0;          // among all, in the order in which they are dealt to
+  std::size_t aggregator = 0;  // that it talks to
+  unsigned thread = 0;         // of that aggregator's
+};
+
 /// One engine thread: its state machine, its transport, its mailbox.
 class Session::Thread {
  public:
-  Thread(Session& session, unsigned index, transport::UdpSocket socket)
-      : session_(session),
-        index_(index),
-        switch_endpoint_(thread_port(session.config_.switch_endpoint, index)),
-        transport_(udp_config(session.config_),
-                   sockets_of(std::move(socket), switch_endpoint_, thread_port(session.config_.results_group, index))),
-        machine_(share_of(session.config_, index), transport_.frame_memory(), transport_.frame_stride()) {}
+  Thread(Session& session, const Place& place, transport::UdpSocket socket)
+      : Thread(session, place, session.config_.aggregators[place.aggregator], std::move(socket)) {}
+
+  [[nodiscard]] std::size_t aggregator() const noexcept { return place_.aggregator; }
 
   void start() {
     thread_ = std::thread([this] { run(); });
@@ -119,12 +166,21 @@ class Session::Thread {
     notify();
   }
 
-  [[nodiscard]] SessionStats stats() const {
+  [[nodiscard]] TrafficStats stats() const {
     const std::lock_guard lock(stats_mutex_);
     return stats_;
   }
 
  private:
+  Thread(Session& session, const Place& place, const AggregatorConfig& aggregator, transport::UdpSocket socket)
+      : session_(session),
+        place_(place),
+        switch_endpoint_(thread_port(aggregator.switch_endpoint, place.thread)),
+        transport_(
+            udp_config(aggregator, session.config_.offload),
+            sockets_of(std::move(socket), switch_endpoint_, thread_port(aggregator.results_group, place.thread))),
+        machine_(share_of(aggregator, place.thread), transport_.frame_memory(), transport_.frame_stride()) {}
+
   /// Of thread `index`; port 0 stands for no endpoint.
   static wire::Endpoint thread_port(wire::Endpoint base, unsigned index) {
     return {.address = base.address, .port = static_cast<std::uint16_t>(base.port == 0 ? 0 : base.port + index)};
@@ -159,7 +215,7 @@ class Session::Thread {
     for (unsigned round = 0; !stopping_.load(std::memory_order_relaxed); ++round) {
       const bool worked = step();
       const TimeNs now = now_ns();
-      if (index_ == 0 && now >= waiting_checked_at_ + kWaitingPeriodNs) {
+      if (place_.index == 0 && now >= waiting_checked_at_ + kWaitingPeriodNs) {
         waiting_checked_at_ = now;
         session_.check_waiting(now);
       }
@@ -215,7 +271,7 @@ class Session::Thread {
       }
       received = true;
       const TimeNs now = now_ns();
-      moderator_.on_datagrams(now, count);
+      moderator_.on_datagrams(now, count, transport_.stats().messages_received);
       for (const transport::RxDatagram& datagram : std::span(datagrams_).first(count)) {
         machine_.handle_datagram(now, datagram.bytes);
       }
@@ -247,7 +303,7 @@ class Session::Thread {
         publish_stats();  // first, so that whoever waits for the operation finds it counted
         published = true;
       }
-      session_.complete_share(index_, *completion);
+      session_.complete_share(place_.index, *completion);
       submit_backlog();
     }
   }
@@ -285,7 +341,7 @@ class Session::Thread {
   }
 
   Session& session_;
-  unsigned index_;
+  Place place_;
   TimeNs waiting_checked_at_ = 0;
   wire::Endpoint switch_endpoint_;
   transport::UdpTransport transport_;
@@ -304,24 +360,21 @@ class Session::Thread {
   std::atomic<Status> failure_{Status::kOk};
 
   mutable std::mutex stats_mutex_;
-  SessionStats stats_;
+  TrafficStats stats_;
   const pid_t owner_ = getpid();
   std::thread thread_;
 };
 
-Session::Session(const SessionConfig& config, std::vector<transport::UdpSocket> sockets)
-    : config_(config),
-      scheduler_({.threads = config.threads,
-                  .lanes = config.worker.lanes,
-                  .vote_lag_chunks = std::uint64_t{2} * config.worker.slots}) {
-  if (config.threads == 0 || config.threads > wire::kThreadsMax || config.worker.slots % config.threads != 0) {
-    throw std::invalid_argument("threads must be 1..16 and divide the slots of the lease");
-  }
-  if (sockets.size() < config.threads) {
-    throw std::invalid_argument("a session needs a socket for each thread");
-  }
-  for (unsigned i = 0; i < config.threads; ++i) {
-    threads_.push_back(std::make_unique<Thread>(*this, i, std::move(sockets[i])));
+Session::Session(const SessionConfig& config, std::vector<std::vector<transport::UdpSocket>> sockets)
+    : config_(checked(config, sockets)), scheduler_(scheduler_config(config_)) {
+  // A collective of few chunks is dealt to few threads, so neighbours are at different aggregators.
+  for (unsigned thread = 0; thread < wire::kThreadsMax; ++thread) {
+    for (std::size_t i = 0; i < config.aggregators.size(); ++i) {
+      if (thread < config.aggregators[i].threads) {
+        const Place place{.index = static_cast<unsigned>(threads_.size()), .aggregator = i, .thread = thread};
+        threads_.push_back(std::make_unique<Thread>(*this, place, std::move(sockets[i][thread])));
+      }
+    }
   }
   for (const auto& thread : threads_) {
     thread->start();
@@ -343,7 +396,7 @@ std::shared_ptr<Operation> Session::submit(Request request) {
   if (scheduler_.expects_scan(work, survey)) {
     // Reading a whole tensor takes a while: not under the lock.
     lock.unlock();
-    survey.scans = schedule::scan_blocks(work, config_.worker.lanes, survey.chunks);
+    survey.scans = schedule::scan_blocks(work, config_.aggregators.front().worker.lanes, survey.chunks);
     lock.lock();
   }
   auto operation = std::make_shared<Operation>();
@@ -369,9 +422,17 @@ void Session::complete_share(unsigned thread, const worker::Completion& completi
   if (completion.status != Status::kOk) {
     fail_threads(completion.status);
   }
-  const std::lock_guard lock(mutex_);
+  std::unique_lock lock(mutex_);
   scheduler_.complete(thread, completion);
   dispatch();
+  // Each chore may lead to one more, and a collective has a bounded number of them.
+  while (const std::optional<schedule::Scheduler::Chore> chore = scheduler_.poll_chore()) {
+    lock.unlock();
+    chore->run();
+    lock.lock();
+    scheduler_.complete(*chore);
+    dispatch();
+  }
 }
 
 void Session::check_waiting(TimeNs now) {
@@ -432,16 +493,18 @@ void Session::close() noexcept {
 }
 
 SessionStats Session::stats() const {
-  SessionStats sum = threads_.front()->stats();
-  for (std::size_t i = 1; i < threads_.size(); ++i) {
-    const SessionStats more = threads_[i]->stats();
-    add(sum.worker, more.worker);
-    sum.datagrams_sent += more.datagrams_sent;
-    sum.datagrams_received += more.datagrams_received;
-    sum.send_calls += more.send_calls;
-    sum.receive_calls += more.receive_calls;
-    sum.send_failures += more.send_failures;
-    sum.transport_error = sum.transport_error != 0 ? sum.transport_error : more.transport_error;
+  SessionStats sum;
+  for (std::size_t i = 0; i < threads_.size(); ++i) {
+    const TrafficStats more = threads_[i]->stats();
+    if (i < config_.aggregators.size()) {
+      sum.aggregators.push_back(more);  // the first threads are the first ones of each aggregator
+    } else {
+      add(sum.aggregators[threads_[i]->aggregator()], more);
+    }
+  }
+  static_cast<TrafficStats&>(sum) = sum.aggregators.front();
+  for (std::size_t i = 1; i < sum.aggregators.size(); ++i) {
+    add(sum, sum.aggregators[i]);
   }
   const std::lock_guard lock(mutex_);
   sum.sparse = scheduler_.stats();

@@ -2,6 +2,10 @@
 //
 // Any thread may call a Session. Work goes to the engine threads through mailboxes and comes back as completed
 // operations; nothing else is shared with the datapath.
+//
+// A job may be at several aggregators, each a switch with a lease, rounds and a job number of its own. An engine thread
+// talks to one of them, and nothing is shared between threads at one aggregator that is not shared between threads at
+// two: collectives are dealt over all threads of all aggregators, alike at all workers.
 #pragma once
 
 #include <atomic>
@@ -22,7 +26,11 @@
 
 namespace wiresum::engine {
 
-struct SessionConfig {
+/// More would have each engine thread wait for packets that hardly ever come.
+inline constexpr std::size_t kAggregatorsMax = 8;
+
+/// One of the switches that a job is at, and what it has there.
+struct AggregatorConfig {
   /// slot_first and slots stand for the whole lease here; each thread gets its share.
   worker::WorkerConfig worker;
   unsigned threads = 1;  // divides worker.slots
@@ -30,6 +38,12 @@ struct SessionConfig {
   /// The multicast group that RESULTs for all come to, and its base port. Port 0: they come to the threads' own
   /// sockets.
   wire::Endpoint results_group;
+};
+
+struct SessionConfig {
+  /// The same ones in the same order at all workers, since chunks are dealt over them. Lanes are the same at all of
+  /// them; slots and threads may differ.
+  std::vector<AggregatorConfig> aggregators;
   std::int64_t spin_ns = 0;  // busy polling before a thread goes to sleep
   bool offload = true;       // UDP GSO and GRO
 };
@@ -62,9 +76,9 @@ class Operation {
   mutable std::condition_variable done_changed_;
 };
 
-struct SessionStats {
-  worker::WorkerStats worker;  // summed over threads; times and window of thread 0
-  schedule::SparseStats sparse;
+/// Of one thread, or summed over several; then times and window are those of the first.
+struct TrafficStats {
+  worker::WorkerStats worker;
   std::uint64_t datagrams_sent = 0;
   std::uint64_t datagrams_received = 0;
   std::uint64_t send_calls = 0;
@@ -73,11 +87,17 @@ struct SessionStats {
   int transport_error = 0;  // the newest errno that the system reported for a datagram, 0 if none
 };
 
+/// Rounds are each aggregator's own, so worker.round_newest of the sum means nothing if there are several.
+struct SessionStats : TrafficStats {
+  std::vector<TrafficStats> aggregators;  // in the order of the configuration
+  schedule::SparseStats sparse;
+};
+
 class Session {
  public:
-  /// Takes over `sockets` (one for each thread, in order; more are closed) and starts the threads.
+  /// Takes over `sockets` (by aggregator one for each thread, in order; more are closed) and starts the threads.
   /// Throws std::invalid_argument or std::system_error.
-  Session(const SessionConfig& config, std::vector<transport::UdpSocket> sockets);
+  Session(const SessionConfig& config, std::vector<std::vector<transport::UdpSocket>> sockets);
   ~Session();
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
@@ -99,6 +119,7 @@ class Session {
   [[nodiscard]] SessionStats stats() const;
 
  private:
+  struct Place;
   class Thread;
 
   void complete_share(unsigned thread, const worker::Completion& completion);

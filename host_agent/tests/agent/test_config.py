@@ -4,6 +4,7 @@ import dataclasses
 
 import pytest
 
+from wiresum.agent import _native
 from wiresum.agent.config import AgentConfig
 
 VARIABLES = {
@@ -65,6 +66,9 @@ def test_an_override_that_does_not_exist_is_a_type_error() -> None:
         ("WIRESUM_SWITCH", "a:4000,"),
         ("WIRESUM_SWITCH", "a:4000,b:0"),
         ("WIRESUM_SWITCH", ",".join(["a:4000"] * 9)),
+        ("WIRESUM_SWITCH", "a:4000+"),
+        ("WIRESUM_SWITCH", "a:4000+b:0"),
+        ("WIRESUM_SWITCH", "+".join(f"a:{port}" for port in range(1, 10))),
         ("WIRESUM_JOB", "x" * 129),
         ("WIRESUM_JOB", "a\tb"),
         ("WIRESUM_ADDRESS", "10.0.0"),
@@ -120,6 +124,30 @@ def test_the_switch_may_have_several_endpoints() -> None:
     assert config.control_endpoints == ("a:4000", "b:43487", "10.0.0.1:5")
     assert (config.switch_host, config.switch_port) == ("a", 4000)
     assert AgentConfig(switch=config.switch) == config
+
+
+def test_each_of_several_aggregators_has_endpoints_of_its_own() -> None:
+    config = AgentConfig(switch="b, c:4000 + a:1", threads=2)
+    assert config.switch == "b:43487,c:4000+a:1"
+    assert [part.switch for part in config.aggregators] == ["a:1", "b:43487,c:4000"]
+    assert [part.control_endpoints for part in config.aggregators] == [("a:1",), ("b:43487", "c:4000")]
+    assert {part.threads for part in config.aggregators} == {2}
+    assert AgentConfig(switch="a:1+b,c:4000").aggregators == tuple(
+        dataclasses.replace(part, threads=0) for part in config.aggregators
+    ), "the order does not matter"
+    assert AgentConfig(switch="a:1").aggregators == (AgentConfig(switch="a:1"),)
+
+
+def test_there_can_be_as_many_aggregators_as_the_native_core_takes() -> None:
+    most = "+".join(f"a:{port}" for port in range(1, _native.AGGREGATORS_MAX + 1))
+    assert len(AgentConfig(switch=most).aggregators) == _native.AGGREGATORS_MAX
+    with pytest.raises(ValueError, match="aggregators at most"):
+        AgentConfig(switch=f"{most}+b")
+
+
+def test_two_aggregators_cannot_be_one() -> None:
+    with pytest.raises(ValueError, match="names a:43487 for two aggregators"):
+        AgentConfig(switch="a+b,a:43487")
 
 
 @pytest.mark.parametrize(

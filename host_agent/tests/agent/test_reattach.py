@@ -14,6 +14,7 @@ import pytest
 
 from wiresum.agent import joining
 from wiresum.agent import membership as membership_module
+from wiresum.agent.aggregators import Aggregators
 from wiresum.agent.config import AgentConfig
 from wiresum.agent.errors import JoinError, SwitchUnreachableError, WiresumError
 from wiresum.agent.membership import Membership
@@ -56,12 +57,12 @@ class Controller:
 
 
 @pytest.fixture
-def start_controller(tmp_path: Path) -> Iterator[Callable[[int], Controller]]:
-    """All of them have the same state."""
+def start_controller(tmp_path: Path) -> Iterator[Callable[..., Controller]]:
+    """All of them have the same state, unless they are another cluster's."""
     controllers: list[Controller] = []
 
-    def start(port: int) -> Controller:
-        controllers.append(Controller(tmp_path / "state", port))
+    def start(port: int, cluster: str = "state") -> Controller:
+        controllers.append(Controller(tmp_path / cluster, port))
         return controllers[-1]
 
     yield start
@@ -126,7 +127,7 @@ def attend_all() -> Iterator[Callable[[AgentConfig, int], list[Member]]]:
         member.membership.leave()
 
 
-Start = Callable[[int], Controller]
+Start = Callable[..., Controller]
 AttendAll = Callable[[AgentConfig, int], list[Member]]
 
 
@@ -139,7 +140,26 @@ def test_a_controller_that_is_killed_and_started_again_is_not_noticed(
     start_controller(ports[0])
     for member in members:
         member.is_heard()
-    assert "rank 1" in members[0].membership.diagnose(0), "it answers"
+    assert [worker.peer.rank for worker in members[0].membership.diagnose().workers] == [0, 1], "it answers"
+
+
+def test_of_several_aggregators_each_is_found_again_by_itself(start_controller: Start, ports: tuple[int, int]) -> None:
+    _, second = (start_controller(port, f"cluster{port}") for port in sorted(ports))
+    config = AgentConfig(switch="+".join(f"127.0.0.1:{port}" for port in ports), join_timeout_s=PATIENCE_S)
+    aggregators = Aggregators.join(config, job_name="a job", rank=0, world_size=1)
+    errors: list[WiresumError] = []
+    aggregators.attend(on_ended=errors.append, progress=lambda _: 1)
+    members = [aggregator.membership for aggregator in aggregators]
+    try:
+        wait_until(lambda: all(member._events > 0 for member in members), "it attends")
+        second.kill()
+        start_controller(max(ports), f"cluster{max(ports)}")
+        before = members[1]._events
+        wait_until(lambda: bool(members[1]._events > before or errors), "it is heard again")
+        assert errors == []
+        assert [member.diagnose().workers[0].peer.rank for member in members] == [0, 0]
+    finally:
+        aggregators.leave()
 
 
 def test_a_standby_that_takes_over_at_another_endpoint_is_found(

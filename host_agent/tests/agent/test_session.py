@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import array
-import json
-import shutil
 import socket
-import subprocess
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 
 import pytest
 
@@ -26,7 +24,7 @@ from wiresum.agent import (
     WiresumError,
 )
 from wiresum.agent import session as session_module
-from wiresum.agent.session import lanes_of_mtu
+from wiresum.agent.aggregators import Aggregator, Aggregators
 from wiresum.controller import Endpoint, JoinServer
 from wiresum.controller.testing import RecordingDriver
 from wiresum.switch import SoftwareSwitch
@@ -36,15 +34,24 @@ HOST = "127.0.0.1"
 
 
 @pytest.fixture
-def control() -> Iterator[str]:
+def start_switch() -> Iterator[Callable[..., str]]:
+    """Starts a switch, and gives its control endpoint."""
+    with ExitStack() as stack:
+
+        def start(**settings: object) -> str:
+            switch = SoftwareSwitch(**({"bind": HOST, "port": 0, "threads": 1, "slots": 512} | settings))  # type: ignore[arg-type]
+            stack.callback(switch.close)
+            server = JoinServer(switch)
+            stack.callback(server.stop, 1.0)
+            return f"{HOST}:{server.start(HOST, 0)}"
+
+        yield start
+
+
+@pytest.fixture
+def control(start_switch: Callable[..., str]) -> str:
     """The control endpoint of a switch."""
-    switch = SoftwareSwitch(bind=HOST, port=0, threads=1, slots=512)
-    server = JoinServer(switch)
-    try:
-        yield f"{HOST}:{server.start(HOST, 0)}"
-    finally:
-        server.stop(1.0)
-        switch.close()
+    return start_switch()
 
 
 def join_all(control: str, size: int, **settings: object) -> list[Session]:
@@ -100,6 +107,52 @@ def test_settings_reach_the_data_path(job: Callable[..., list[Session]], setting
     for operation in [s.submit([whole(values)], dtype=Dtype.I32) for s, values in zip(sessions, data, strict=True)]:
         operation.wait(PATIENCE_S)
     assert set(data[0]) == set(data[1]) == {3}
+
+
+def test_a_job_is_spread_over_several_switches_and_each_is_counted_alone(start_switch: Callable[..., str]) -> None:
+    endpoints = [start_switch(), start_switch(slots=64), start_switch(slots=128, multicast="239.192.8.0")]
+    sessions = join_all("+".join(endpoints), 3, threads=1)
+    try:
+        before = [session.stats() for session in sessions]
+        data = [array.array("i", range(rank, 300 * 360 + rank)) for rank in range(3)]
+        for operation in [s.submit([whole(v)], dtype=Dtype.I32) for s, v in zip(sessions, data, strict=True)]:
+            operation.wait(PATIENCE_S)
+        assert all(list(values) == [3 * i + 3 for i in range(300 * 360)] for values in data)
+        for session, earlier in zip(sessions, before, strict=True):
+            stats = session.stats()
+            assert (session.threads, session.world_size) == (3, 3)
+            assert [part.switch for part in stats.aggregators] == sorted(endpoints)
+            parts = zip(stats.aggregators, earlier.aggregators, strict=True)
+            assert [now.results - then.results for now, then in parts] == [100, 100, 100]
+            assert stats.results == sum(part.results for part in stats.aggregators)
+            assert stats.bytes_sent == sum(part.bytes_sent for part in stats.aggregators)
+        sparse = sparse_sums(sessions)
+        assert sparse[0] == sparse[1] == sparse[2]
+        assert sessions[0].stats().sparse.streams == 1
+    finally:
+        for session in sessions:
+            session.close()
+
+
+def test_chunks_that_meet_at_different_switches_are_found_by_the_first_sum(
+    start_switch: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Joined in one order, as one must, but dealt over in another."""
+    config = AgentConfig(switch="+".join(start_switch() for _ in range(2)), threads=1, join_timeout_s=PATIENCE_S)
+    dealt = Aggregators.__iter__
+
+    def join(rank: int) -> Session:
+        return Session.join(config, job_name="test", rank=rank, world_size=2)
+
+    def deal_in_turn(aggregators: Aggregators) -> Iterator[Aggregator]:
+        found = list(dealt(aggregators))
+        return iter(found if found[0].membership.grant.worker == 0 else found[::-1])
+
+    monkeypatch.setattr(Aggregators, "__iter__", deal_in_turn)
+    with ThreadPoolExecutor(2) as pool:
+        errors = [one.exception(PATIENCE_S) for one in [pool.submit(join, rank) for rank in range(2)]]
+    assert all(isinstance(error, WiresumError) for error in errors)
+    assert any("call the aggregators by the same names" in str(error) for error in errors)
 
 
 def test_results_come_by_multicast_where_the_switch_sends_them_so() -> None:
@@ -282,20 +335,3 @@ def test_an_address_that_does_not_resolve_is_named() -> None:
     config = AgentConfig(switch="no-such-host.invalid:1234", join_timeout_s=1.0)
     with pytest.raises(SwitchUnreachableError, match="no-such-host"):
         Session.join(config, job_name="test", rank=0, world_size=1)
-
-
-@pytest.mark.skipif(shutil.which("ip") is None, reason="needs `ip` of iproute2")
-def test_packets_are_as_large_as_the_interface_that_they_leave_by_lets_them() -> None:
-    shown = subprocess.run(["ip", "-json", "-4", "address"], capture_output=True, text=True, check=True).stdout
-    for device in json.loads(shown):
-        for info in device["addr_info"]:
-            config = AgentConfig(switch=f"{HOST}:1", address=info["local"])
-            assert session_module._way_out(config) == (info["local"], device["mtu"])
-    assert session_module._way_out(AgentConfig(switch=f"no-such-host.invalid:1,{HOST}:1"))[0] == HOST
-
-
-@pytest.mark.parametrize(
-    ("mtu", "lanes"), [(1500, 360), (9000, 2232), (1280, 304), (65536, 16368), (576, 128), (60, 8)]
-)
-def test_lanes_fill_the_mtu_in_whole_vectors(mtu: int, lanes: int) -> None:
-    assert lanes_of_mtu(mtu) == lanes

@@ -1,15 +1,50 @@
 from __future__ import annotations
 
+import click
 import grpc
 import pytest
 
 from wiresum import join
 from wiresum.cli.service import Service, ServiceError
-from wiresum.cli.testing import WrittenService
+from wiresum.cli.testing import WrittenService, example_report
 
 
 def test_a_host_alone_gets_the_usual_port() -> None:
     assert Service("10.0.0.1, b:1").targets == ("10.0.0.1:43487", "b:1")
+
+
+def test_each_aggregator_is_a_service_of_its_own() -> None:
+    service = Service("10.0.0.1, b:1 + c")
+    assert service.switch == "10.0.0.1:43487,b:1+c:43487"
+    assert [part.targets for part in service.aggregators()] == [("10.0.0.1:43487", "b:1"), ("c:43487",)]
+    with pytest.raises(click.BadParameter, match="HOST:PORT"):
+        Service("a+")
+
+
+def test_reports_of_several_aggregators_are_one_in_which_switches_have_their_names(service: WrittenService) -> None:
+    other = WrittenService()
+    other.start()
+    for written in (service, other):
+        written.reports = [example_report()]
+        written.reports[0].service.refusals["rate"] = 2
+    with Service(f"{service.target}+{other.target}") as both:
+        report = both.report()
+        rack1 = [f"rack1 ({written.target})" for written in (service, other)]
+        assert [switch.name for switch in report.switches] == rack1
+        assert [job.switch_name for job in report.jobs if job.name == "night run"] == rack1
+        assert (report.service.role, report.service.refusals["rate"]) == ("active", 4)
+        other.stop()
+        with pytest.raises(ServiceError, match=other.target):
+            both.report()
+
+
+def test_a_change_is_for_one_aggregator(service: WrittenService) -> None:
+    with (
+        Service(f"{service.target}+127.0.0.1:1") as both,
+        pytest.raises(ServiceError, match="2 aggregators are named") as caught,
+    ):
+        both.tell(lambda stub: stub.EndJob(join.EndJobRequest(job_name="x")))
+    assert (caught.value.code, service.asked) == ("INVALID_ARGUMENT", [])
 
 
 def test_the_active_one_answers_whichever_is_named_first(service: WrittenService) -> None:

@@ -49,6 +49,21 @@ def lines_until(process: subprocess.Popen[str], found: Callable[[str], bool]) ->
     raise AssertionError(f"it did not print that: {seen}")
 
 
+def test_a_job_at_several_aggregators_has_a_line_and_its_workers_at_each(service: WrittenService) -> None:
+    other = WrittenService()
+    other.start()
+    for written in (service, other):
+        written.reports = [example_report(), later(example_report(), packets=100, results=50)]
+    arguments = ["--switch", f"{service.target}+{other.target}", "--once", "--interval", "0.1", "--job", "night run"]
+    output = CliRunner().invoke(top, arguments).output
+    other.stop()
+    for written in (service, other):
+        assert output.count(f"workers of 'night run' at rack1 ({written.target})") == 1
+        (line,) = [line for line in output.splitlines() if line.startswith("night run") and written.target in line]
+        assert "running" in line
+    assert output.count("host0") == 2
+
+
 def test_once_shows_the_rates_of_one_interval(service: WrittenService) -> None:
     service.reports = [example_report(), later(example_report(), packets=100, results=50)]
     output = CliRunner().invoke(top, ["--switch", service.target, "--once", "--interval", "0.1"]).output

@@ -8,6 +8,7 @@
 #include <memory>
 #include <numeric>
 #include <stdexcept>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -44,65 +45,86 @@ Request request(numeric::Format format, std::vector<Region> regions) {
   return made;
 }
 
-/// N sessions of one job at one switch, all in this process.
+struct At {
+  unsigned threads = 1;
+  std::uint32_t slots = kSlots;
+};
+
+/// N sessions of one job at one switch or several, all in this process.
 class Job {
  public:
-  Job(unsigned workers, unsigned threads, bool offload = true)
-      : server_({.local = {.address = kLoopback, .port = 0},
-                 .ports = threads,
-                 .threads = std::min(threads, 2U),
-                 .sizes = {.slots = kSlots, .lanes_max = kLanes, .jobs_max = 8},
-                 .offload = offload}) {
-    std::vector<std::vector<transport::UdpSocket>> sockets;
-    dataplane::JobEntry entry{.job = kJob,
-                              .key = kKey,
-                              .workers = static_cast<std::uint8_t>(workers),
-                              .threads = static_cast<std::uint8_t>(threads),
-                              .lanes = kLanes,
-                              .slot_base = 0,
-                              .slots = kSlots,
-                              .round_first = 0xFFFFFFF0,  // rounds wrap around during every test
-                              .endpoints = {}};
-    for (unsigned i = 0; i < workers; ++i) {
-      sockets.push_back(transport::bind_consecutive({.address = kLoopback, .port = 0}, threads));
-      entry.endpoints[i] = sockets.back().front().local();
+  Job(unsigned workers, unsigned threads, bool offload = true) : Job(workers, {At{.threads = threads}}, offload) {}
+
+  Job(unsigned workers, const std::vector<At>& aggregators, bool offload = true) {
+    std::vector<SessionConfig> configs(workers);
+    std::vector<std::vector<std::vector<transport::UdpSocket>>> sockets(workers);
+    for (const At& at : aggregators) {
+      add_aggregator(at, offload, configs, sockets);
     }
-    server_.admit(entry);
     for (unsigned i = 0; i < workers; ++i) {
-      SessionConfig config;
-      config.worker.job = kJob;
-      config.worker.key = kKey;
-      config.worker.worker = static_cast<std::uint8_t>(i);
-      config.worker.workers = static_cast<std::uint8_t>(workers);
-      config.worker.lanes = kLanes;
-      config.worker.slots = kSlots;
-      config.worker.round_first = entry.round_first;
-      config.threads = threads;
-      config.switch_endpoint = server_.local();
-      config.offload = offload;
-      sessions_.push_back(std::make_unique<Session>(config, std::move(sockets[i])));
+      configs[i].offload = offload;
+      sessions_.push_back(std::make_unique<Session>(configs[i], std::move(sockets[i])));
     }
   }
 
   Session& operator[](std::size_t worker) { return *sessions_[worker]; }
-  soft_switch::SwitchServer& server() { return server_; }
+  [[nodiscard]] std::size_t workers() const { return sessions_.size(); }
+  /// As if it had been killed.
+  void kill(std::size_t aggregator) { servers_[aggregator].reset(); }
 
  private:
-  soft_switch::SwitchServer server_;
+  /// Each has a job number, a key and rounds of its own.
+  void add_aggregator(const At& at, bool offload, std::vector<SessionConfig>& configs,
+                      std::vector<std::vector<std::vector<transport::UdpSocket>>>& sockets) {
+    const auto number = static_cast<std::uint16_t>(servers_.size());
+    servers_.push_back(std::make_unique<soft_switch::SwitchServer>(
+        soft_switch::ServerConfig{.local = {.address = kLoopback, .port = 0},
+                                  .ports = at.threads,
+                                  .threads = std::min(at.threads, 2U),
+                                  .sizes = {.slots = at.slots, .lanes_max = kLanes, .jobs_max = 8},
+                                  .offload = offload}));
+    dataplane::JobEntry entry{.job = static_cast<std::uint16_t>(kJob + number),
+                              .key = kKey + number,
+                              .workers = static_cast<std::uint8_t>(configs.size()),
+                              .threads = static_cast<std::uint8_t>(at.threads),
+                              .lanes = kLanes,
+                              .slot_base = 0,
+                              .slots = at.slots,
+                              .round_first = 0xFFFFFFF0 - number,  // rounds wrap around during every test
+                              .endpoints = {}};
+    for (std::size_t i = 0; i < configs.size(); ++i) {
+      sockets[i].push_back(transport::bind_consecutive({.address = kLoopback, .port = 0}, at.threads));
+      entry.endpoints[i] = sockets[i].back().front().local();
+      AggregatorConfig& config = configs[i].aggregators.emplace_back();
+      config.worker.job = entry.job;
+      config.worker.key = entry.key;
+      config.worker.worker = static_cast<std::uint8_t>(i);
+      config.worker.workers = entry.workers;
+      config.worker.lanes = kLanes;
+      config.worker.slots = at.slots;
+      config.worker.round_first = entry.round_first;
+      config.threads = at.threads;
+      config.switch_endpoint = servers_.back()->local();
+    }
+    servers_.back()->admit(entry);
+  }
+
+  std::vector<std::unique_ptr<soft_switch::SwitchServer>> servers_;
   std::vector<std::unique_ptr<Session>> sessions_;
 };
 
 struct Shape {
+  const char* name;
   unsigned workers;
-  unsigned threads;
-  bool offload;
+  std::vector<At> aggregators;
+  bool offload = true;
 };
 
 class SessionShapes : public testing::TestWithParam<Shape> {};
 
 TEST_P(SessionShapes, SumsInt32ExactlyWithManyCollectivesInFlight) {
-  const auto [workers, threads, offload] = GetParam();
-  Job job(workers, threads, offload);
+  const auto& [name, workers, aggregators, offload] = GetParam();
+  Job job(workers, aggregators, offload);
   // Sizes around the packet's, and one that takes every thread and slot several rounds.
   const std::vector<std::size_t> sizes = {1, kLanes - 1, kLanes, kLanes + 1, 5000, 300'000, 7};
   std::vector<std::vector<std::vector<std::int32_t>>> data(workers);
@@ -129,13 +151,14 @@ TEST_P(SessionShapes, SumsInt32ExactlyWithManyCollectivesInFlight) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Session, SessionShapes,
-                         testing::Values(Shape{1, 1, true}, Shape{2, 1, true}, Shape{3, 2, true}, Shape{4, 4, true},
-                                         Shape{2, 1, false}),
-                         [](const auto& shape) {
-                           return std::to_string(shape.param.workers) + "Workers" +
-                                  std::to_string(shape.param.threads) + "Threads" +
-                                  (shape.param.offload ? "" : "NoOffload");
-                         });
+                         testing::Values(Shape{"OneWorker", 1, {At{}}}, Shape{"TwoWorkers", 2, {At{}}},
+                                         Shape{"TwoThreads", 3, {At{.threads = 2}}},
+                                         Shape{"FourThreads", 4, {At{.threads = 4}}},
+                                         Shape{"NoOffload", 2, {At{}}, false}, Shape{"TwoAggregators", 3, {At{}, At{}}},
+                                         Shape{"ThreeUnequalAggregators",
+                                               2,
+                                               {At{.threads = 2, .slots = 32}, At{}, At{.threads = 1, .slots = 128}}}),
+                         [](const auto& shape) { return std::string(shape.param.name); });
 
 TEST(Session, SumsFloatsAlikeAtEveryWorker) {
   Job job(3, 1);
@@ -175,8 +198,8 @@ Request sparse_request(std::vector<float>& values, std::uint16_t signature) {
 }
 
 TEST_P(SessionShapes, SumsSparseTensorsAmongDenseOnesWithManyInFlight) {
-  const auto [workers, threads, offload] = GetParam();
-  Job job(workers, threads, offload);
+  const auto& [name, workers, aggregators, offload] = GetParam();
+  Job job(workers, aggregators, offload);
   constexpr std::size_t kBlocks = 600;
   constexpr std::size_t kEvery = 50;
   constexpr int kRounds = 3;
@@ -296,6 +319,58 @@ TEST(Session, AMissingWorkerEndsInATimeOutAndThatIsFinal) {
   EXPECT_EQ(next->status(), Status::kTimedOut);
 }
 
+std::shared_ptr<Operation> submit_sum(Session& session, std::vector<std::int32_t>& values) {
+  return session.submit(request(kInt32, {region(values.data(), values.data(), values.size())}));
+}
+
+TEST(Session, DealsLargeCollectivesOverAllAggregatorsAndSmallOnesInTurn) {
+  Job job(1, {At{}, At{.threads = 2}});
+  std::vector<std::int32_t> large(3 * 40 * kLanes, 1);
+  ASSERT_TRUE(submit_sum(job[0], large)->wait(kPatience));
+  const SessionStats before = job[0].stats();
+  ASSERT_EQ(before.aggregators.size(), 2U);
+  EXPECT_EQ(before.aggregators[0].worker.results, 40U);
+  EXPECT_EQ(before.aggregators[1].worker.results, 80U) << "both of its threads have a share";
+  EXPECT_EQ(before.worker.results, 120U);
+  EXPECT_GT(before.datagrams_sent, before.aggregators[1].datagrams_sent);
+
+  std::vector<std::int32_t> small(1, 1);
+  for (int i = 0; i < 6; ++i) ASSERT_TRUE(submit_sum(job[0], small)->wait(kPatience));
+  const SessionStats after = job[0].stats();
+  EXPECT_EQ(after.aggregators[0].worker.results, 40U + 2);
+  EXPECT_EQ(after.aggregators[1].worker.results, 80U + 4);
+}
+
+TEST(Session, RoundsAreEachAggregatorsOwn) {
+  Job job(1, {At{.threads = 1, .slots = 8}, At{}});
+  std::vector<std::int32_t> values(2 * 64 * kLanes, 1);
+  ASSERT_TRUE(submit_sum(job[0], values)->wait(kPatience));
+  const SessionStats stats = job[0].stats();
+  EXPECT_EQ(stats.aggregators[0].worker.round_newest, 0xFFFFFFF0 + 64 / 8 - 1);
+  EXPECT_EQ(stats.aggregators[1].worker.round_newest, 0xFFFFFFEF) << "each of 64 slots was used once";
+}
+
+TEST(Session, ADeadAggregatorEndsWhatIsPendingAtAllOfThem) {
+  Job job(2, {At{}, At{}, At{}});
+  job.kill(1);
+  std::vector<std::vector<std::int32_t>> data(2, std::vector<std::int32_t>(100'000, 1));
+  std::vector<std::shared_ptr<Operation>> operations;
+  for (std::size_t i = 0; i < 2; ++i) {
+    Request sum = request(kInt32, {region(data[i].data(), data[i].data(), data[i].size())});
+    sum.timeout_ns = 300'000'000;
+    operations.push_back(job[i].submit(sum));
+    operations.push_back(job[i].submit(request(kFloat32, {})));
+  }
+  for (const auto& operation : operations) {
+    ASSERT_TRUE(operation->wait(kPatience));
+  }
+  EXPECT_EQ(operations[0]->status(), Status::kTimedOut);
+  EXPECT_EQ(operations[2]->status(), Status::kTimedOut);
+  EXPECT_EQ(submit_sum(job[0], data[0])->status(), Status::kTimedOut);
+  EXPECT_NE(job[0].stats().aggregators[1].transport_error, 0);
+  EXPECT_EQ(job[0].stats().aggregators[2].transport_error, 0);
+}
+
 TEST(Session, WorkersThatCallDifferentCollectivesFindOut) {
   Job job(2, 1);
   std::vector<std::int32_t> values(100, 1);
@@ -339,13 +414,30 @@ TEST(Session, CloseEndsMoreThanTheStateMachineHoldsAndLaterSubmitsFail) {
   EXPECT_EQ(late->status(), Status::kAborted);
 }
 
+std::vector<std::vector<transport::UdpSocket>> sockets_for(const SessionConfig& config) {
+  std::vector<std::vector<transport::UdpSocket>> sockets;
+  for (const AggregatorConfig& aggregator : config.aggregators) {
+    sockets.push_back(transport::bind_consecutive({.address = kLoopback, .port = 0}, aggregator.threads));
+  }
+  return sockets;
+}
+
 TEST(Session, RefusesWhatMakesNoSense) {
   Job job(1, 1);
   EXPECT_THROW(job[0].submit(request({.dtype = numeric::Dtype::kRaw, .lane_bits = 32}, {})), std::invalid_argument);
+  EXPECT_THROW(Session(SessionConfig{}, {}), std::invalid_argument) << "no aggregator";
   SessionConfig config;
-  config.threads = 3;
-  config.worker.slots = 64;
-  EXPECT_THROW(Session(config, {}), std::invalid_argument);
+  config.aggregators.resize(1);
+  config.aggregators[0].threads = 3;
+  config.aggregators[0].worker.slots = 64;
+  EXPECT_THROW(Session(config, sockets_for(config)), std::invalid_argument);
+  config.aggregators[0].threads = 2;
+  EXPECT_THROW(Session(config, {}), std::invalid_argument) << "no sockets";
+  config.aggregators.push_back(config.aggregators[0]);
+  config.aggregators[1].worker.lanes = 256;
+  EXPECT_THROW(Session(config, sockets_for(config)), std::invalid_argument) << "packets of different sizes";
+  config.aggregators.resize(kAggregatorsMax + 1, config.aggregators[0]);
+  EXPECT_THROW(Session(config, sockets_for(config)), std::invalid_argument) << "too many aggregators";
 }
 
 TEST(Session, ManyThreadsMaySubmitAndAskForStatisticsAtOnce) {

@@ -39,7 +39,8 @@ class Training:
     def __init__(self, server: JoinServer, sessions: list[Session]) -> None:
         (job,) = server.report().jobs
         self.ports = [(worker.endpoint.address, worker.endpoint.port) for worker in job.workers]
-        self.grant = sessions[0]._membership.grant
+        (aggregator,) = sessions[0]._aggregators
+        self.grant = aggregator.membership.grant
         self.sums = 0
         self.failure: BaseException | None = None
         self.sessions = sessions

@@ -11,10 +11,12 @@ from wiresum.agent.errors import (
     WiresumError,
     WorkerLostError,
 )
-from wiresum.agent.session import Dtype, Operation, Region, Scaling, Session, SessionStats, SparseStats
+from wiresum.agent.session import Dtype, Operation, Region, Scaling, Session
+from wiresum.agent.statistics import AggregatorStats, SessionStats, SparseStats, TrafficStats
 
 __all__ = [
     "AgentConfig",
+    "AggregatorStats",
     "CollectiveTimeoutError",
     "DivergedError",
     "Dtype",
@@ -28,6 +30,7 @@ __all__ = [
     "SessionStats",
     "SparseStats",
     "SwitchUnreachableError",
+    "TrafficStats",
     "WiresumError",
     "WorkerLostError",
 ]

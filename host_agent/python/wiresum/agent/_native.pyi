@@ -8,6 +8,7 @@ import numpy.typing as npt
 LANES_MAX: int
 WORKERS_MAX: int
 THREADS_MAX: int
+AGGREGATORS_MAX: int
 HEADER_BYTES: int
 WIRE_VERSION: int
 
@@ -29,10 +30,12 @@ class Status(enum.Enum):
     DIVERGED = 2
     ABORTED = 3
 
-# Compressed gradients (host_agent/src/numeric/stochastic.hpp). Arrays are contiguous; the last one is written to.
+# Compressed gradients (stochastic.hpp, selection.hpp and indices.hpp in host_agent/src/numeric). Arrays are contiguous;
+# the last one is written to.
 Draw: TypeAlias = tuple[int, int, int, int, int]  # the key's two words, worker, step, stream
 _Floats: TypeAlias = npt.NDArray[np.floating[Any]]
 _Int32s: TypeAlias = npt.NDArray[np.int32]
+_Indices: TypeAlias = npt.NDArray[np.int64]
 _Words: TypeAlias = npt.NDArray[np.uint32]
 
 def random_words(draw: Draw, first: int, words: _Words) -> None: ...
@@ -43,7 +46,11 @@ def scale_integers(integers: _Int32s, factors: npt.NDArray[np.float64], block: i
 def pack_lanes(lane_bits: int, integers: _Int32s, words: _Words) -> None: ...
 def unpack_lanes(lane_bits: int, words: _Words, integers: _Int32s) -> None: ...
 def square_distance(a: _Floats, b: _Floats) -> float: ...
-def largest(source: _Floats, indices: npt.NDArray[np.int64]) -> None: ...
+def largest(source: _Floats | _Int32s, indices: _Indices) -> None: ...
+def encode_indices(indices: _Indices, size: int, code: npt.NDArray[np.uint8]) -> None: ...
+def decode_indices(code: npt.NDArray[np.uint8], size: int, indices: _Indices) -> None: ...
+def unite_indices(parts: Sequence[_Indices], size: int, indices: _Indices) -> int: ...
+def find_places(indices: _Indices, others: _Indices, places: _Indices) -> None: ...
 def instruction_set() -> str: ...
 def path_mtu(local: str, remote: str) -> int: ...
 def source_address(remote: str) -> str: ...
@@ -64,7 +71,7 @@ class Operation:
     def status(self) -> Status: ...
     def wait(self, timeout_s: float) -> bool: ...
 
-class Session:
+class Aggregator:
     def __init__(
         self,
         *,
@@ -81,9 +88,10 @@ class Session:
         switch_port: int,
         group_address: str,
         group_port: int,
-        spin_s: float,
-        offload: bool,
     ) -> None: ...
+
+class Session:
+    def __init__(self, aggregators: Sequence[Aggregator], *, spin_s: float, offload: bool) -> None: ...
     def submit(
         self,
         regions: Sequence[tuple[int, int, int]],

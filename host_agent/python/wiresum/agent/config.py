@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 CONTROL_PORT = 43487
@@ -20,6 +20,9 @@ SPIN_US_MAX = 1_000_000
 JOIN_TIMEOUT_S_MAX = 86_400.0
 JOB_NAME_BYTES_MAX = 128
 CONTROL_ENDPOINTS_MAX = 8
+"""For each aggregator."""
+AGGREGATORS_MAX = 8
+"""As in the native core (engine/session.hpp)."""
 TENANT_BYTES_MAX = 64
 JOB_TOKEN_BYTES_MAX = 256
 PRIORITY_MAX = 1_000_000
@@ -31,13 +34,14 @@ class AgentConfig:
 
     switch: str = f"127.0.0.1:{CONTROL_PORT}"
     """WIRESUM_SWITCH: the control endpoint, host:port; a host alone gets the usual port. Several, with commas between
-    them, if a standby may take over from the first."""
+    them, if a standby may take over from the first. With + between them: several aggregators, over which the job is
+    spread. The same ones at all workers; their order does not matter."""
     job: str = ""
     """WIRESUM_JOB: "" lets the backend choose a name."""
     address: str = ""
     """WIRESUM_ADDRESS: the local IPv4 address for data; "" takes the one that routes to the switch."""
     threads: int = 0
-    """WIRESUM_THREADS: 0 goes by the number of cores."""
+    """WIRESUM_THREADS: for each aggregator; 0 goes by the number of cores."""
     lanes: int = 0
     """WIRESUM_LANES: words in a packet; 0 goes by the MTU of the interface."""
     slots: int = 0
@@ -89,14 +93,17 @@ class AgentConfig:
             if problem:
                 shown = _shown(name, getattr(self, name))
                 raise ValueError(f"{_VARIABLES[name][0]} ({name}) is {shown}: {problem}")
-        endpoints = (part.strip() for part in self.switch.split(","))
-        complete = (part if ":" in part else f"{part}:{CONTROL_PORT}" for part in endpoints)
-        object.__setattr__(self, "switch", ",".join(complete))
+        object.__setattr__(self, "switch", "+".join(map(",".join, _endpoints_of(self.switch))))
+
+    @property
+    def aggregators(self) -> tuple[AgentConfig, ...]:
+        """The same for each aggregator alone, in an order that does not depend on how they were written down."""
+        return tuple(replace(self, switch=part) for part in sorted(self.switch.split("+")))
 
     @property
     def control_endpoints(self) -> tuple[str, ...]:
-        """Each as host:port, in the order in which they are tried."""
-        return tuple(self.switch.split(","))
+        """Of the first aggregator, each as host:port, in the order in which they are tried."""
+        return tuple(_endpoints_of(self.switch)[0])
 
     @property
     def switch_host(self) -> str:
@@ -161,11 +168,28 @@ def _within(least: int, most: int) -> Callable[[int], str]:
     return lambda value: "" if least <= value <= most else f"it must be {least} to {most}"
 
 
+def _endpoints_of(switch: str) -> list[list[str]]:
+    """Of each aggregator those of the active service and its standbys, with their ports."""
+    parts = [[endpoint.strip() for endpoint in part.split(",")] for part in switch.split("+")]
+    return [[endpoint if ":" in endpoint else f"{endpoint}:{CONTROL_PORT}" for endpoint in part] for part in parts]
+
+
 def _switch_problem(switch: str) -> str:
-    endpoints = [part.strip() for part in switch.split(",")]
-    if len(endpoints) > CONTROL_ENDPOINTS_MAX:
-        return f"there can be {CONTROL_ENDPOINTS_MAX} endpoints at most"
-    return next((problem for problem in map(_endpoint_problem, endpoints) if problem), "")
+    aggregators = switch.split("+")
+    if len(aggregators) > AGGREGATORS_MAX:
+        return f"there can be {AGGREGATORS_MAX} aggregators at most"
+    for aggregator in aggregators:
+        endpoints = [endpoint.strip() for endpoint in aggregator.split(",")]
+        if len(endpoints) > CONTROL_ENDPOINTS_MAX:
+            return f"there can be {CONTROL_ENDPOINTS_MAX} endpoints at most for an aggregator"
+        if problem := next((problem for problem in map(_endpoint_problem, endpoints) if problem), ""):
+            return problem
+    seen: set[str] = set()
+    for part in _endpoints_of(switch):
+        if twice := seen.intersection(part):
+            return f"it names {min(twice)} for two aggregators; each needs a join service of its own"
+        seen.update(part)
+    return ""
 
 
 def _endpoint_problem(endpoint: str) -> str:

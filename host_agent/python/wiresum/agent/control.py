@@ -62,6 +62,7 @@ class Control:
 
     def __init__(self, config: AgentConfig) -> None:
         """Raises `CredentialsError`."""
+        assert "+" not in config.switch, "a control channel is one aggregator's"
         self._config = config
         self._lock = threading.Lock()
         self._turns = 0

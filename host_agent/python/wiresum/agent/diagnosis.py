@@ -1,26 +1,77 @@
-"""What the service says of a job, in the words of this package."""
+"""What the services say of a job, in the words of this package."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
 
 from wiresum import join as messages
 from wiresum.agent.errors import JobAbortedError, SwitchUnreachableError, WiresumError, WorkerLostError
 from wiresum.agent.grant import Peer
 
+_SERIALS = 1 << 16
 
-def error_of(ended: messages.JobEnded, job_name: str) -> WiresumError:
+
+def error_of(ended: messages.JobEnded, job_name: str, where: str) -> WiresumError:
     text = f"job '{job_name}' has ended: {ended.reason}"
     if ended.cause == messages.JobEnded.WORKER_LOST:
         return WorkerLostError(text, rank=ended.worker.rank, host_name=ended.worker.host_name)
     if ended.cause == messages.JobEnded.SWITCH_LOST:
-        return SwitchUnreachableError(text)
+        return SwitchUnreachableError(f"job '{job_name}' has ended at {where}: {ended.reason}")
     return JobAbortedError(text, reason=ended.reason)
 
 
-def describe(diagnosis: messages.Diagnosis, tensor: int) -> str:
-    """A sentence on who lags in a collective. Its tag has its number in the low 16 bits, a serial number."""
+def describe(diagnoses: Mapping[str, messages.Diagnosis], tensor: int) -> str:
+    """A sentence on who lags in a collective. Its tag has its number in the low 16 bits, a serial number.
+
+    `diagnoses` are the aggregators', by what people call them. A small collective goes through one of them only, so who
+    has come how far can be told from all of them together. Who has come as far as the others everywhere, and
+    is missing at one aggregator, has lost the way to that one.
+    """
+    findings = _laggards(_together(diagnoses.values()), tensor)
+    if not findings:
+        findings = [
+            f"at {where}, {finding}"
+            for where, diagnosis in diagnoses.items()
+            if (newest := _newest(diagnosis.workers)) is not None
+            for finding in _laggards(diagnosis.workers, newest)
+        ]
+    if findings:
+        return "; ".join(findings)
+    return (
+        f"all workers have begun collective number {tensor % _SERIALS}, so none lags: packets between them and "
+        f"{' and '.join(diagnoses)} are lost, or come very slowly"
+    )
+
+
+def _together(diagnoses: Iterable[messages.Diagnosis]) -> list[messages.Diagnosis.Worker]:
+    """What all aggregators together have seen of each worker."""
+    together = []
+    for parts in zip(*(diagnosis.workers for diagnosis in diagnoses), strict=True):
+        worker = messages.Diagnosis.Worker(
+            peer=parts[0].peer,
+            contributions=sum(part.contributions for part in parts),
+            heartbeat_age_ms=min(part.heartbeat_age_ms for part in parts),
+            left=any(part.left for part in parts),
+        )
+        if (newest := _newest(parts)) is not None:
+            worker.tensor_last = newest
+        together.append(worker)
+    return together
+
+
+def _newest(workers: Iterable[messages.Diagnosis.Worker]) -> int | None:
+    """Of the collectives that they have begun."""
+    newest: int | None = None
+    for worker in workers:
+        if worker.HasField("tensor_last") and (newest is None or _behind(newest, worker.tensor_last) > 0):
+            newest = worker.tensor_last
+    return newest
+
+
+def _laggards(workers: Sequence[messages.Diagnosis.Worker], tensor: int) -> list[str]:
     findings = []
-    contributions_most = max((worker.contributions for worker in diagnosis.workers), default=0)
-    for worker in diagnosis.workers:
+    contributions_most = max((worker.contributions for worker in workers), default=0)
+    for worker in workers:
         peer = Peer(worker.peer.rank, worker.peer.host_name, worker.peer.process_id)
         if worker.left:
             findings.append(f"{peer} has left the job")
@@ -28,12 +79,13 @@ def describe(diagnosis: messages.Diagnosis, tensor: int) -> str:
             findings.append(f"nothing of {peer} has reached the switch: is its UDP traffic let through?")
         elif lag := _lag(worker, tensor, contributions_most):
             findings.append(f"{peer} is {lag} behind; it was alive {worker.heartbeat_age_ms / 1000:.1f} s ago")
-    if findings:
-        return "; ".join(findings)
-    return (
-        f"all workers have begun collective number {tensor & 0xFFFF}, so none lags: packets between them and the "
-        f"switch are lost, or come very slowly"
-    )
+    return findings
+
+
+def _behind(tensor_last: int, tensor: int) -> int:
+    """How many collectives lie between; negative if `tensor` is the older one."""
+    behind = (tensor - tensor_last) % _SERIALS
+    return behind if behind < _SERIALS // 2 else behind - _SERIALS
 
 
 def _lag(worker: messages.Diagnosis.Worker, tensor: int, contributions_most: int) -> str:
@@ -42,7 +94,7 @@ def _lag(worker: messages.Diagnosis.Worker, tensor: int, contributions_most: int
     if not worker.HasField("tensor_last"):
         packets = contributions_most - worker.contributions
         return f"{packets} packet{'s' * (packets > 1)}" if packets else ""
-    behind = (tensor - worker.tensor_last) % (1 << 16)
-    if not 0 < behind < 1 << 15:
+    behind = _behind(worker.tensor_last, tensor)
+    if behind <= 0:
         return ""
     return "one collective" if behind == 1 else f"{behind} collectives"

@@ -15,7 +15,7 @@ from typing import Any
 from wiresum import join as messages
 from wiresum.agent.config import AgentConfig
 from wiresum.agent.control import Control, ask_again_after_s, code_of, details, grpc, is_from_service
-from wiresum.agent.errors import JoinError
+from wiresum.agent.errors import JoinError, WiresumError
 from wiresum.join.credentials import CredentialsError
 
 log = logging.getLogger(__name__)
@@ -25,22 +25,60 @@ JOIN_MARGIN_S = 3.0
 """How much longer than the service we wait for the answer, so that the service's text arrives."""
 
 
-def ask_until_granted(control: Control, config: AgentConfig, request: messages.JoinRequest) -> messages.JoinReply:
-    """Raises a `JoinError`."""
+class Interruption:
+    """By which another thread ends the wait for a place, since the job is over before it has begun."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._interrupted = threading.Event()
+        self._error: WiresumError | None = None
+        self._call: Any = None
+
+    def interrupt(self, error: WiresumError) -> None:
+        """What waits, and what comes to wait, raises `error`: the first one, if there are several."""
+        with self._lock:
+            self._error = self._error or error
+            call = self._call
+        self._interrupted.set()
+        if call is not None:
+            call.cancel()
+
+    def watch(self, call: Any) -> None:
+        """`call` will be cancelled."""
+        with self._lock:
+            self._call = call
+        if self._interrupted.is_set():
+            call.cancel()
+
+    def check(self) -> None:
+        """Raises what it was interrupted with."""
+        if self._error is not None:
+            raise self._error
+
+    def sleep(self, seconds: float) -> None:
+        self._interrupted.wait(seconds)
+        self.check()
+
+
+def ask_until_granted(
+    control: Control, config: AgentConfig, request: messages.JoinRequest, interruption: Interruption
+) -> messages.JoinReply:
+    """Raises a `JoinError`, or what it is interrupted with."""
     give_up_at = time.monotonic() + config.join_timeout_s
     waiting = _Waiting(give_up_at)
     try:
         while True:
             turns = control.turns
             try:
-                return _ask(control, request, give_up_at, waiting)
+                return _ask(control, request, give_up_at, waiting, interruption)
             except grpc.RpcError as error:
+                interruption.check()
                 pause_s = ask_again_after_s(error)
                 if pause_s is None or give_up_at - time.monotonic() <= pause_s:
                     raise _join_error(error, control, config, request.job_name) from None
                 from_service = is_from_service(error)
                 waiting.hear(details(error) if from_service else _unreached(error, config))
-            time.sleep(pause_s)
+            interruption.sleep(pause_s)
             if not from_service and len(config.control_endpoints) > 1:
                 control.move_on(turns)
     except CredentialsError as error:
@@ -49,11 +87,18 @@ def ask_until_granted(control: Control, config: AgentConfig, request: messages.J
         waiting.end()
 
 
-def _ask(control: Control, request: messages.JoinRequest, give_up_at: float, waiting: _Waiting) -> messages.JoinReply:
+def _ask(
+    control: Control,
+    request: messages.JoinRequest,
+    give_up_at: float,
+    waiting: _Waiting,
+    interruption: Interruption,
+) -> messages.JoinReply:
     """Raises a `grpc.RpcError`, also if the stream ends without a grant."""
     left_s = max(0.001, give_up_at - time.monotonic())
     request.timeout_ms = max(1, int(1000 * left_s))
     call = control.stub().Join(request, timeout=left_s + JOIN_MARGIN_S)
+    interruption.watch(call)
     granted: messages.JoinReply | None = None
     try:
         # To its end, which follows the grant: gRPC logs a stack at the service for a call that is cut off there.

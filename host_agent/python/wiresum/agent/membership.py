@@ -29,10 +29,10 @@ from typing import Any
 from wiresum import join as messages
 from wiresum.agent.config import AgentConfig
 from wiresum.agent.control import RETRY_PAUSE_S, Control, ask_again_after_s, code_of, details, grpc
-from wiresum.agent.diagnosis import describe, error_of
+from wiresum.agent.diagnosis import error_of
 from wiresum.agent.errors import JoinError, SwitchUnreachableError, WiresumError
 from wiresum.agent.grant import grant_of
-from wiresum.agent.joining import ask_until_granted
+from wiresum.agent.joining import Interruption, ask_until_granted
 from wiresum.join.credentials import CredentialsError
 
 log = logging.getLogger(__name__)
@@ -50,7 +50,8 @@ class Membership:
 
     def __init__(self, config: AgentConfig, job_name: str, control: Control, reply: messages.JoinReply) -> None:
         self.grant = grant_of(reply, control.endpoint)
-        self._where = f"the switch at {config.switch}"
+        self.where = f"the switch at {config.switch}"
+        """For people."""
         self._job_name = job_name
         self._control = control
         self._member = messages.Member(
@@ -82,9 +83,11 @@ class Membership:
         threads_max: int,
         lanes_max: int,
         queue: bool = True,
+        interruption: Interruption | None = None,
     ) -> Membership:
         """Returns when all workers of the job have asked, and there is room for it; without `queue` there must be room
-        at once. `address` and `port` are those of this worker's data sockets. Raises a `JoinError`."""
+        at once. `config` names one aggregator, and `address` and `port` are those of this worker's data sockets for
+        it. Raises a `JoinError`, or what `interruption` says."""
         request = messages.JoinRequest(
             protocol_version=messages.PROTOCOL_VERSION,
             job_name=job_name,
@@ -109,7 +112,8 @@ class Membership:
         except CredentialsError as error:
             raise JoinError(f"cannot join job '{job_name}': {error}", code="UNAUTHENTICATED") from None
         try:
-            return cls(config, job_name, control, ask_until_granted(control, config, request))
+            reply = ask_until_granted(control, config, request, interruption or Interruption())
+            return cls(config, job_name, control, reply)
         except BaseException:
             control.close()
             raise
@@ -128,15 +132,16 @@ class Membership:
             )
             self._thread.start()
 
-    def diagnose(self, tensor: int) -> str:
-        """Who lags in the collective with this tag, in a sentence. Does not raise."""
+    def diagnose(self) -> messages.Diagnosis:
+        """What the switch has seen of each worker. Raises a `SwitchUnreachableError`."""
         if self._inert:
-            return "this process is a child of the worker, and no member of the job"
+            raise SwitchUnreachableError("this process is a child of the worker, and no member of the job")
         try:
-            diagnosis = self._control.stub().Diagnose(self._member, timeout=DIAGNOSE_S_MAX)
+            return self._control.stub().Diagnose(self._member, timeout=DIAGNOSE_S_MAX)
         except (grpc.RpcError, ValueError) as error:  # ValueError: the channel is closed
-            return f"{self._where} does not answer the question who lags ({details(error)})"
-        return describe(diagnosis, tensor)
+            raise SwitchUnreachableError(
+                f"{self.where} does not answer the question who lags ({details(error)})"
+            ) from None
 
     def abort(self, reason: str) -> None:
         """Ends the job for everybody. Does not raise: if the service is gone, the others will notice by themselves."""
@@ -179,7 +184,7 @@ class Membership:
                 getattr(self._control.stub(), what)(request, timeout=left_s)
                 return
             except (grpc.RpcError, ValueError) as error:
-                log.debug("%s was not told of a %s: %s", self._where, what, details(error))
+                log.debug("%s was not told of a %s: %s", self.where, what, details(error))
                 pause_s = ask_again_after_s(error)
             if pause_s is None or self._ended or not self._move_on(turns):
                 return
@@ -188,7 +193,7 @@ class Membership:
     # Attending.
 
     def _attend(self, on_ended: Callable[[WiresumError], None]) -> None:
-        absence = _Absence(self._where, self.grant.reattach_ms / 1000)
+        absence = _Absence(self.where, self.grant.reattach_ms / 1000)
         ended: WiresumError | None = None
         while ended is None and not self._leaving.is_set():
             turns, events = self._control.turns, self._events
@@ -217,11 +222,11 @@ class Membership:
                 self._events += 1
                 absence.end(self._control.endpoint)
                 if event.HasField("ended"):
-                    return error_of(event.ended, self._job_name)
+                    return error_of(event.ended, self._job_name, self.where)
         except grpc.RpcError as error:
             if code_of(error) == "NOT_FOUND":
                 return SwitchUnreachableError(
-                    f"{self._where} does not know job '{self._job_name}' any more: it was started anew, or it took "
+                    f"{self.where} does not know job '{self._job_name}' any more: it was started anew, or it took "
                     f"this worker for lost while the connection was broken. Start the job again"
                 )
             absence.cause = details(error)
@@ -238,7 +243,7 @@ class Membership:
             yield messages.Heartbeat(member=self._member, round_newest=self._round_newest())
             hung_up.wait(self.grant.heartbeat_interval_ms / 1000)
             if time.monotonic() - self._heard_at > silence_s_max:
-                log.warning("%s has been silent for %.1f s", self._where, silence_s_max)
+                log.warning("%s has been silent for %.1f s", self.where, silence_s_max)
                 self._hang_up()
                 return
         # To end here would tell the service that we close our side, and it would take that for a loss before it has
@@ -253,7 +258,7 @@ class Membership:
         try:
             self._control.move_on(turns)
         except CredentialsError as error:
-            log.warning("cannot connect to %s again: %s", self._where, error)
+            log.warning("cannot connect to %s again: %s", self.where, error)
             return False
         return True
 

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import array
-import logging
 import os
-import socket
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
 from typing import NamedTuple
 
 from wiresum.agent import _native
+from wiresum.agent.aggregators import Aggregator, Aggregators
 from wiresum.agent.config import AgentConfig
 from wiresum.agent.errors import (
     CollectiveTimeoutError,
@@ -21,19 +19,14 @@ from wiresum.agent.errors import (
     SwitchUnreachableError,
     WiresumError,
 )
-from wiresum.agent.interfaces import mtu_of
-from wiresum.agent.membership import Membership
+from wiresum.agent.statistics import SessionStats, session_stats_of
+from wiresum.agent.way_out import IPV4_UDP_HEADER_BYTES, default_spin_us
 
 Dtype = _native.Dtype
 Scaling = _native.Scaling
 
-log = logging.getLogger("wiresum")
-
-IPV4_UDP_HEADER_BYTES = 28
-THREADS_DEFAULT_MAX = 4
-SPIN_US_DEFAULT = 50
 HELLO_TIMEOUT_S = 10.0
-# Enough chunks that each engine thread sends at least one full packet (engine/session.cpp, kChunksPerThreadMin).
+# Enough chunks that each engine thread sends full packets (SchedulerConfig::chunks_per_thread_min).
 HELLO_CHUNKS_PER_THREAD = 16
 
 
@@ -45,46 +38,6 @@ class Region(NamedTuple):
     source: int
     destination: int
     elements: int
-
-
-@dataclass(frozen=True)
-class SparseStats:
-    """What was chosen for the collectives that may be sparse, and what it saved. A block is what a packet carries."""
-
-    prologues: int
-    """Collectives that asked which blocks there are, in a round trip of their own ..."""
-    streams: int
-    """... and those of them that then left blocks out."""
-    whole: int
-    """Collectives that were sent whole without asking, since the ones before them were dense."""
-    blocks_skipped: int
-    """Blocks that no worker had, and nobody sent."""
-    blocks_empty: int
-    """Blocks that others had, and this worker sent as a header alone."""
-    bytes_saved: int
-    """UDP payload that this worker did not send for all that, less what the prologues took."""
-
-
-@dataclass(frozen=True)
-class SessionStats:
-    """Counters since the session began. Bytes are UDP payload, headers of lower layers not counted."""
-
-    packets_sent: int
-    bytes_sent: int
-    bytes_received: int
-    results: int
-    retransmissions: int
-    duplicates: int
-    rejected: int
-    rtt_s: float
-    rto_s: float
-    window: int
-    round_newest: int
-    send_calls: int
-    receive_calls: int
-    send_failures: int
-    transport_error: int
-    sparse: SparseStats
 
 
 class Operation:
@@ -117,48 +70,37 @@ class Operation:
 class Session:
     """One process's membership in one job. Make it with `Session.join`; any thread may use it."""
 
-    def __init__(self, membership: Membership, native: _native.Session, *, job_name: str, sparse: bool) -> None:
-        grant = membership.grant
+    def __init__(self, aggregators: Aggregators, native: _native.Session, *, job_name: str, sparse: bool) -> None:
+        grants = [aggregator.membership.grant for aggregator in aggregators]
         self.job_name = job_name
-        self.rank: int = grant.worker
-        self.world_size: int = grant.workers
-        self.lanes: int = grant.lanes
-        self.threads: int = grant.threads
+        self.rank: int = grants[0].worker
+        self.world_size: int = grants[0].workers
+        self.lanes: int = grants[0].lanes
+        self.threads: int = sum(grant.threads for grant in grants)
         self.failure: WiresumError | None = None
-        self._membership = membership
+        self._aggregators = aggregators
         self._native = native
         self._sparse = sparse
         self._failure_lock = threading.Lock()
+        self._greeted = False
 
     @classmethod
     def join(cls, config: AgentConfig, *, job_name: str, rank: int, world_size: int, queue: bool = True) -> Session:
-        """Joins the job, opens the data path, and proves that full-size packets pass it both ways. Without `queue` the
-        job does not wait for slots that other jobs have: a JoinError with the code RESOURCE_EXHAUSTED.
+        """Joins the job at all aggregators that the configuration names, opens the data path, and proves that full-size
+        packets pass it both ways. Without `queue` the job does not wait for slots that other jobs have: a JoinError
+        with the code RESOURCE_EXHAUSTED.
 
         Raises JoinError if the job will not have us, SwitchUnreachableError if control or data do not get through.
         """
-        address, mtu_bytes = _way_out(config)
-        threads = config.threads or _default_threads()
-        ports = _native.Ports(address, threads)
-        membership = Membership.join(
-            config,
-            job_name=job_name,
-            rank=rank,
-            world_size=world_size,
-            address=address,
-            port=ports.base_port,
-            threads_max=threads,
-            lanes_max=config.lanes or lanes_of_mtu(mtu_bytes),
-            queue=queue,
-        )
+        aggregators = Aggregators.join(config, job_name=job_name, rank=rank, world_size=world_size, queue=queue)
         try:
-            data_path = _open_data_path(config, membership, ports)
-            session = cls(membership, data_path, job_name=job_name, sparse=config.sparse)
-            membership.attend(on_ended=session._on_ended, progress=session._round_newest)
+            data_path = _open_data_path(config, aggregators)
+            session = cls(aggregators, data_path, job_name=job_name, sparse=config.sparse)
         except BaseException:
-            membership.leave()
+            aggregators.leave()
             raise
         try:
+            aggregators.attend(on_ended=session._on_ended, progress=session._round_newest)
             session._greet()
         except BaseException:
             session.close()
@@ -209,64 +151,69 @@ class Session:
         return [Operation(self, native) for native in self._native.take_completed(timeout_s)]
 
     def stats(self) -> SessionStats:
-        raw = self._native.stats()
-        raw["sparse"] = SparseStats(**raw["sparse"])
-        return SessionStats(**{field.name: raw[field.name] for field in fields(SessionStats)})
+        return session_stats_of(self._native.stats(), [aggregator.switch for aggregator in self._aggregators])
 
     def abort(self, reason: str) -> None:
         """Ends the job for everybody, with `reason`. Pending and later operations here fail with it, too."""
         if self._fail(WiresumError(reason)):
-            self._membership.abort(reason)
+            self._aggregators.abort(reason)
 
     def close(self) -> None:
         """Leaves the job. What is still pending fails with SessionClosedError. Idempotent."""
         self._fail(SessionClosedError(f"the session of job '{self.job_name}' was closed"))
         self._native.close()
-        self._membership.leave()
+        self._aggregators.leave()
 
     def _greet(self) -> None:
-        """A first all-reduce of full packets through every thread: finds a blocked port or a small MTU at once."""
-        words = self.lanes * HELLO_CHUNKS_PER_THREAD * self.threads
-        values = array.array("i", [self.rank + 1]) * words
-        address, _ = values.buffer_info()
+        """A first all-reduce of full packets through every thread: finds a blocked port or a small MTU at once, and
+        workers whose chunks do not meet at the same aggregators, as each chunk's numbers are its own."""
+        chunks = range(1, HELLO_CHUNKS_PER_THREAD * self.threads + 1)
+        values = _in_chunks([chunk * (self.rank + 1) for chunk in chunks], self.lanes)
+        address, words = values.buffer_info()
         hello = self.submit([Region(address, address, words)], dtype=Dtype.I32, timeout_s=HELLO_TIMEOUT_S, notify=False)
         try:
             hello.wait()
+            self._greeted = True
         except CollectiveTimeoutError as error:
             raise SwitchUnreachableError(self._why_data_does_not_pass()) from error
-        expected = self.world_size * (self.world_size + 1) // 2
-        if values[0] != expected or values[-1] != expected:
+        everybody = self.world_size * (self.world_size + 1) // 2
+        expected = _in_chunks([chunk * everybody for chunk in chunks], self.lanes)
+        if values != expected:
+            wrong = next(index for index, pair in enumerate(zip(values, expected, strict=True)) if pair[0] != pair[1])
             raise WiresumError(
-                f"the first sum came back wrong ({values[0]}, expected {expected}): something between worker and "
-                "switch alters packets"
+                f"the first sum came back wrong ({values[wrong]}, expected {expected[wrong]}): {self._why_wrong()}"
             )
 
-    def _why_data_does_not_pass(self) -> str:
-        endpoint = self._membership.grant.switch_endpoint
-        where = f"the switch's data ports (UDP {endpoint.address}:{endpoint.port}..{endpoint.port + self.threads - 1})"
-        stats = self.stats()
-        if stats.transport_error:
-            return f"{where} cannot be used: {os.strerror(stats.transport_error)}"
-        if stats.results == 0:
-            packet_bytes = 4 * self.lanes + _native.HEADER_BYTES + IPV4_UDP_HEADER_BYTES
-            return (
-                f"the control connection works, but nothing came back from {where} in {HELLO_TIMEOUT_S:.0f} s. "
-                f"Does a firewall block UDP, or does a link on the way not pass IP packets of {packet_bytes} bytes "
-                "(WIRESUM_LANES makes them smaller)?" + self._doubt_about_multicast()
-            )
-        return f"only part of what was sent to {where} came back: do all workers reach it?"
-
-    def _doubt_about_multicast(self) -> str:
-        group = self._membership.grant.results_group
-        if group is None:
-            return ""
+    def _why_wrong(self) -> str:
+        altered = "something between worker and switch alters packets"
+        if len(self._aggregators) == 1:
+            return altered
         return (
-            f" The switch sends results to the multicast group {group.address}: does the network carry that from it to "
-            "this worker (IGMP snooping needs a querier)? A switch without --multicast sends to each worker"
+            "all workers must call the aggregators by the same names in WIRESUM_SWITCH, and not one by an address and "
+            f"another by a host name. If they do, {altered}"
         )
 
-    def _round_newest(self) -> int:
-        return self.stats().round_newest
+    def _why_data_does_not_pass(self) -> str:
+        parts = list(zip(self._aggregators, self.stats().aggregators, strict=True))
+        for aggregator, stats in parts:
+            if stats.transport_error:
+                return f"{_data_ports(aggregator)} cannot be used: {os.strerror(stats.transport_error)}"
+        for aggregator, stats in parts:
+            if stats.results == 0:
+                return self._why_nothing_comes(aggregator)
+        where = " and ".join(_data_ports(aggregator) for aggregator, _ in parts)
+        return f"only part of what was sent to {where} came back: do all workers reach it?"
+
+    def _why_nothing_comes(self, aggregator: Aggregator) -> str:
+        packet_bytes = 4 * self.lanes + _native.HEADER_BYTES + IPV4_UDP_HEADER_BYTES
+        return (
+            f"the control connection works, but nothing came back from {_data_ports(aggregator)} in "
+            f"{HELLO_TIMEOUT_S:.0f} s. Does a firewall block UDP, or does a link on the way not pass IP packets of "
+            f"{packet_bytes} bytes (WIRESUM_LANES makes them smaller)?" + _doubt_about_multicast(aggregator)
+        )
+
+    def _round_newest(self, aggregator: int) -> int:
+        return self.stats().aggregators[aggregator].round_newest
 
     def _on_ended(self, error: WiresumError) -> None:
         self._fail(error)
@@ -292,77 +239,61 @@ class Session:
         sequence = operation.tensor & 0xFFFF
         if operation.status == _native.Status.DIVERGED:
             error: WiresumError = DivergedError(
-                f"rank {self.rank} of job '{self.job_name}': the workers call different collectives at number "
-                f"{sequence}. All ranks must call the same collectives, with the same sizes and types, in the same "
-                "order"
+                f"rank {self.rank} of job '{self.job_name}': "
+                + (
+                    f"the workers call different collectives at number {sequence}. All ranks must call the same "
+                    "collectives, with the same sizes and types, in the same order"
+                    if self._greeted
+                    else f"the first sum is of chunks that do not belong together: {self._why_wrong()}"
+                )
             )
         elif operation.status == _native.Status.TIMED_OUT:
             error = CollectiveTimeoutError(
                 f"rank {self.rank} of job '{self.job_name}': collective number {sequence} ran out of time. "
-                + self._membership.diagnose(operation.tensor)
+                + self._aggregators.diagnose(operation.tensor)
             )
         else:
             error = WiresumError(f"rank {self.rank} of job '{self.job_name}': the collective was aborted")
         if self._fail(error):
-            self._membership.abort(str(error))
+            self._aggregators.abort(str(error))
 
 
-def lanes_of_mtu(mtu_bytes: int) -> int:
-    """Words in the payload of an IP packet of this size; a multiple of 8, so that vectors divide it evenly."""
-    words = (mtu_bytes - IPV4_UDP_HEADER_BYTES - _native.HEADER_BYTES) // 4
-    return max(8, min(words, _native.LANES_MAX) // 8 * 8)
+def _in_chunks(numbers: Sequence[int], lanes: int) -> array.array[int]:
+    """Full packets, each with a number of its own in all lanes."""
+    values = array.array("i")
+    for number in numbers:
+        values.extend([number] * lanes)
+    return values
 
 
-def _way_out(config: AgentConfig) -> tuple[str, int]:
-    """The local address that data packets leave from, and how large they may be. Where the switch is, only the grant
-    will tell. So without WIRESUM_ADDRESS it is taken to be where the join service is, or its standby."""
-    if config.address:
-        mtu_bytes = mtu_of(config.address)
-        if mtu_bytes is not None:
-            return config.address, mtu_bytes
-    control_address = _resolve(config.control_endpoints)
-    address = config.address or _native.source_address(control_address)
-    return address, _native.path_mtu(address, control_address)
+def _doubt_about_multicast(aggregator: Aggregator) -> str:
+    group = aggregator.membership.grant.results_group
+    if group is None:
+        return ""
+    return (
+        f" The switch sends results to the multicast group {group.address}: does the network carry that from it to "
+        "this worker (IGMP snooping needs a querier)? A switch without --multicast sends to each worker"
+    )
 
 
-def _resolve(endpoints: Sequence[str]) -> str:
-    """The IPv4 address of the first endpoint that has one."""
-    for endpoint in endpoints:
-        host, _, port = endpoint.rpartition(":")
-        try:
-            return str(socket.getaddrinfo(host, int(port), socket.AF_INET, socket.SOCK_STREAM)[0][4][0])
-        except OSError as error:
-            problem = f"cannot resolve the switch's address '{endpoint}' (WIRESUM_SWITCH): {error.strerror}"
-    raise SwitchUnreachableError(problem)
+def _data_ports(aggregator: Aggregator) -> str:
+    grant = aggregator.membership.grant
+    first = grant.switch_endpoint.port
+    return f"the switch's data ports (UDP {grant.switch_endpoint.address}:{first}..{first + grant.threads - 1})"
 
 
-def _local_world_size() -> int:
-    """Workers on this host, as torchrun tells."""
-    text = os.environ.get("LOCAL_WORLD_SIZE", "1")
-    return max(1, int(text)) if text.isdigit() else 1
+def _open_data_path(config: AgentConfig, aggregators: Aggregators) -> _native.Session:
+    parts = [_native_aggregator(aggregator) for aggregator in aggregators]
+    threads = sum(aggregator.membership.grant.threads for aggregator in aggregators)
+    spin_us = config.spin_us if config.spin_us >= 0 else default_spin_us(threads)
+    return _native.Session(parts, spin_s=spin_us * 1e-6, offload=config.offload)
 
 
-def _default_threads() -> int:
-    """A power of two: leaves at least half of the cores to the computation."""
-    share = (os.cpu_count() or 1) // (2 * _local_world_size())
-    threads = 1
-    while threads * 2 <= min(share, THREADS_DEFAULT_MAX):
-        threads *= 2
-    return threads
-
-
-def _default_spin_us(threads: int) -> int:
-    """Busy polling pays only where every engine thread has a core besides the computation's."""
-    needed = _local_world_size() * (threads + 1)
-    return SPIN_US_DEFAULT if (os.cpu_count() or 1) > needed else 0
-
-
-def _open_data_path(config: AgentConfig, membership: Membership, ports: _native.Ports) -> _native.Session:
-    grant = membership.grant
+def _native_aggregator(aggregator: Aggregator) -> _native.Aggregator:
+    grant = aggregator.membership.grant
     group = grant.results_group
-    spin_us = config.spin_us if config.spin_us >= 0 else _default_spin_us(grant.threads)
-    return _native.Session(
-        ports=ports,
+    return _native.Aggregator(
+        ports=aggregator.ports,
         job=grant.job,
         key=grant.key,
         worker=grant.worker,
@@ -375,6 +306,4 @@ def _open_data_path(config: AgentConfig, membership: Membership, ports: _native.
         switch_port=grant.switch_endpoint.port,
         group_address=group.address if group else "",
         group_port=group.port if group else 0,
-        spin_s=spin_us * 1e-6,
-        offload=config.offload,
     )

@@ -84,11 +84,8 @@ def _row(job: join.JobReport) -> tuple[str, ...]:
 
 def complete_job(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Names of the jobs there are, for a shell: none, if nobody answers."""
-    return [
-        CompletionItem(job.name, help=job.state)
-        for job in _report_for_shell(context).jobs
-        if job.name.startswith(incomplete)
-    ]
+    states = {job.name: job.state for job in _report_for_shell(context).jobs}  # once, though at several aggregators
+    return [CompletionItem(name, help=state) for name, state in states.items() if name.startswith(incomplete)]
 
 
 def complete_switch(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:

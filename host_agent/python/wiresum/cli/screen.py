@@ -140,8 +140,10 @@ def _workers(before: Sample | None, now: Sample, name: str) -> list[RenderableTy
     found = [job for job in now.report.jobs if job.name == name]
     if not found:
         return [Text(f"there is no job '{name}'", WARN)]
-    (job,) = found[:1]
-    rates = rates_of(before, now).get(key_of(job))
+    return [part for job in found for part in _workers_of(job, rates_of(before, now).get(key_of(job)))]
+
+
+def _workers_of(job: join.JobReport, rates: JobRates | None) -> list[RenderableType]:
     table = _table(">RANK", "HOST", ">PROCESS", "ADDRESS", "STATE", ">HEARTBEAT", ">CONTRIBUTIONS", ">PER s", ">BEHIND")
     newest = max((worker.contributions for worker in job.workers), default=0)
     for index, worker in enumerate(job.workers):
@@ -157,7 +159,8 @@ def _workers(before: Sample | None, now: Sample, name: str) -> list[RenderableTy
             f"{rates.contributions[index]:,.0f}" if rates and rates.contributions else UNKNOWN,
             str(newest - worker.contributions),
         )
-    return [Text(f"workers of '{name}'", "bold"), table]
+    where = f" at {visible(job.switch_name)}" if job.switch_name else ""
+    return [Text(f"workers of '{visible(job.name)}'{where}", "bold"), table]
 
 
 def _table(*headings: str) -> Table:

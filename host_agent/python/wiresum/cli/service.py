@@ -1,7 +1,8 @@
 """What all commands that ask a service have in common: their options, how they ask, and what they say if that fails.
 
 A service is what workers join: a controller, or `wiresum switch` with its own. Where there are several (an active
-controller and a standby), the one that is active answers, whichever is named first.
+controller and a standby), the one that is active answers, whichever is named first. Where a job is at several
+aggregators, each has a service of its own, and a command is for all of them.
 """
 
 from __future__ import annotations
@@ -45,13 +46,14 @@ class Service:
     """
 
     def __init__(self, targets: str, *, tls: str = "", insecure: bool = False) -> None:
+        """`targets` as in WIRESUM_SWITCH: commas between a service and its standbys, + between aggregators."""
         from wiresum.join import DEFAULT_CONTROL_PORT
 
-        named = [target.strip() for target in targets.split(",") if target.strip()]
-        if not named:
+        named = [[target.strip() for target in part.split(",") if target.strip()] for part in targets.split("+")]
+        if not all(named):
             raise click.BadParameter("at least one HOST:PORT is needed", param_hint="--switch")
-        self.targets: Sequence[str] = tuple(
-            target if ":" in target else f"{target}:{DEFAULT_CONTROL_PORT}" for target in named
+        self._groups: Sequence[Sequence[str]] = tuple(
+            tuple(target if ":" in target else f"{target}:{DEFAULT_CONTROL_PORT}" for target in part) for part in named
         )
         self.tls, self.insecure = tls, insecure
         self._channels: dict[str, grpc.Channel] = {}
@@ -64,13 +66,48 @@ class Service:
             channel.close()
         self._channels.clear()
 
+    @property
+    def targets(self) -> Sequence[str]:
+        """All of them."""
+        return tuple(target for group in self._groups for target in group)
+
+    @property
+    def switch(self) -> str:
+        """As in WIRESUM_SWITCH."""
+        return "+".join(map(",".join, self._groups))
+
+    def aggregators(self) -> list[Service]:
+        """The service of each aggregator alone. They live as long as this one."""
+        parts = [Service(",".join(group), tls=self.tls, insecure=self.insecure) for group in self._groups]
+        for part in parts:
+            part._channels = self._channels
+        return parts
+
     def report(self, timeout_s: float = TIMEOUT_S) -> join.Report:
-        """All jobs and switches as they are now; a standby's view only if nobody is active. Raises a `ServiceError`."""
+        """All jobs and switches as they are now; a standby's view only if nobody is active. Raises a `ServiceError`.
+
+        Of several aggregators it is one report, in which each switch's name says at which of them it is.
+        """
+        from wiresum import join
+
+        if len(self._groups) == 1:
+            return self._report_of(self._groups[0], timeout_s)
+        merged = join.Report()
+        for group in self._groups:
+            report = self._report_of(group, timeout_s)
+            for switch in report.switches:
+                switch.name = f"{switch.name} ({group[0]})"
+            for job in report.jobs:
+                job.switch_name = f"{job.switch_name} ({group[0]})"
+            _add(merged, report)
+        return merged
+
+    def _report_of(self, group: Sequence[str], timeout_s: float) -> join.Report:
         from wiresum import join
 
         standby: join.Report | None = None
         error: ServiceError | None = None
-        for target in self.targets:
+        for target in group:
             try:
                 report = self.stub(target).GetReport(join.GetReportRequest(), timeout=timeout_s)
             except Exception as caught:
@@ -87,8 +124,15 @@ class Service:
     def tell(self, call: Callable[[operator_pb2_grpc.OperatorServiceStub], T]) -> T:
         """Makes a call that changes something, at the first service that takes it; raises a `ServiceError`.
 
-        One that cannot be reached has changed nothing, and a standby refuses as one that cannot be reached.
+        One that cannot be reached has changed nothing, and a standby refuses as one that cannot be reached. What
+        changes is one aggregator's, so only one may be named.
         """
+        if len(self._groups) > 1:
+            raise ServiceError(
+                f"{len(self._groups)} aggregators are named ({self.switch}), and this changes one: name it with "
+                "--switch. A job that ends at one of its aggregators ends at all of them",
+                code="INVALID_ARGUMENT",
+            )
         error: ServiceError | None = None
         for target in self.targets:
             try:
@@ -153,6 +197,17 @@ class Service:
         return ServiceError(text, code=code.name)
 
 
+def _add(merged: join.Report, report: join.Report) -> None:
+    """One more aggregator's. What is said of the service itself is the first one's, but for what was refused."""
+    merged.jobs.extend(report.jobs)
+    merged.switches.extend(report.switches)
+    if not merged.HasField("service"):
+        merged.service.CopyFrom(report.service)
+        return
+    for reason, count in report.service.refusals.items():
+        merged.service.refusals[reason] += count
+
+
 def service_options(command: Callable[..., T]) -> Callable[..., T]:
     """Gives a command the options that say which service, and its first argument: that `Service`, open.
 
@@ -165,8 +220,9 @@ def service_options(command: Callable[..., T]) -> Callable[..., T]:
         default="127.0.0.1:43487",
         show_default=True,
         show_envvar=True,
-        metavar="HOST:PORT[,...]",
-        help="Control endpoint of the switch or controller. Several, of an active one and its standbys, with commas.",
+        metavar="HOST:PORT[,...][+...]",
+        help="Control endpoint of the switch or controller. Several, of an active one and its standbys, with commas; "
+        "of several aggregators, with + between them.",
     )
     @click.option(
         "--tls",

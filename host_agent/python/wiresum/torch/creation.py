@@ -51,7 +51,7 @@ def create_group(backend_options: Any, pg_options: Any) -> dist.ProcessGroup:
 
     _generations[group_id] += 1
     name = _job_name(config, group_id if is_subgroup else "", _generations[group_id])
-    store, job = _meet(dist_store, rank, size, name, timeout)
+    store, job = _meet(dist_store, rank, size, name, len(config.aggregators), timeout)
     _job_names[group_id if is_subgroup else ""] = job
     session = _join(config, store, job, rank, size, may_refuse=is_subgroup) if size > 1 else None
     try:
@@ -73,8 +73,9 @@ def create_group(backend_options: Any, pg_options: Any) -> dist.ProcessGroup:
         raise
 
 
-def _meet(store: Store, rank: int, size: int, name: str, timeout: timedelta) -> tuple[Store, str]:
-    """Finds the other members. Returns a part of the store that only they use, and rank 0's name for the job.
+def _meet(store: Store, rank: int, size: int, name: str, aggregators: int, timeout: timedelta) -> tuple[Store, str]:
+    """Finds the other members. Returns a part of the store that only they use, and rank 0's name for the job. Raises
+    a `ValueError` if rank 0 has another number of aggregators: each would wait for the other elsewhere.
 
     A store may hold what earlier groups of the same name left there: torchrun's lives on when it restarts the
     workers. So rank 0 answers each member's fresh question, over and over until the member has the answer, and
@@ -82,12 +83,17 @@ def _meet(store: Store, rank: int, size: int, name: str, timeout: timedelta) -> 
     """
     if rank == 0:
         meeting = secrets.token_hex(8)
-        _answer_members(store, size, f"{meeting} {name}", f"heard/{meeting}", timeout)
+        _answer_members(store, size, f"{meeting} {aggregators} {name}", f"heard/{meeting}", timeout)
     else:
         question = secrets.token_hex(8)
         store.set(f"question/{rank}", question)
-        meeting, name = store.get(f"answer/{question}").decode().split(" ", 1)
+        meeting, expected, name = store.get(f"answer/{question}").decode().split(" ", 2)
         store.set(f"heard/{meeting}/{rank}", "")
+        if int(expected) != aggregators:
+            raise ValueError(
+                f"WIRESUM_SWITCH names {aggregators} aggregators at rank {rank} and {expected} at rank 0: it must name "
+                "the same ones at all workers"
+            )
     return PrefixStore(f"meeting/{meeting}", store), name
 
 

@@ -22,7 +22,7 @@ class Options:
     sparse: bool | None = None
     """Leave out blocks that are zero at all workers, where that pays (docs/sparse.md)? The same at all workers."""
     switch: str | None = None
-    """The control endpoint, host:port."""
+    """The control endpoint, host:port, or several of them as in WIRESUM_SWITCH."""
     job: str | None = None
     """The job's name at the switch; rank 0's counts."""
 

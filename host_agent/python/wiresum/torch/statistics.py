@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from wiresum.agent.session import SessionStats
+from wiresum.agent.statistics import SessionStats
 
 
 @dataclass(frozen=True)

@@ -47,6 +47,21 @@ def test_a_real_sum_goes_through_the_switch_and_nothing_stays_behind(target: str
     assert (len(report.jobs), report.switches[0].slots_free) == (0, 256)
 
 
+def test_several_aggregators_are_looked_at_each_and_summed_through_together(target: str) -> None:
+    device = SoftwareSwitch(port=0, slots=128)
+    server = JoinServer(device)
+    other = f"127.0.0.1:{server.start('127.0.0.1', 0)}"
+    result = examine(f"{target}+{other}")
+    server.stop(0.2)
+    device.close()
+    assert result.exit_code == 0, result.output
+    said = " ".join(result.output.split())
+    assert "2 workers summed 1 MiB through 2 aggregators, every bit right" in said
+    assert f"to {target}" in said and f"to {other}" in said
+    assert "256 of 256 slots" in said and "128 of 128 slots" in said
+    assert said.count("SIMD") == 1, "what is true of the host alone is said once"
+
+
 def test_scripts_get_every_finding(target: str) -> None:
     found = json.loads(examine(target, "--json", "--check", "path", "--check", "switch").output)
     assert found["passed"] is True

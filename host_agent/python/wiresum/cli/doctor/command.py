@@ -82,9 +82,10 @@ def doctor(
 ) -> None:
     """Find out what is wrong with this host, a switch, a job.
 
-    Run it where a worker runs, with the settings that the worker has. HOST: processor, buffers, MTU. SWITCH: can it be
-    reached, do certificates hold, has it room. PATH: joins a job of its own and sums a tensor through the switch.
-    JOB: who is missing, who lags, who is silent. It changes nothing, but the tensor takes its share of the network.
+    Run it where a worker runs, with the settings that the worker has; of several aggregators it looks at each. HOST:
+    processor, buffers, MTU. SWITCH: can it be reached, do certificates hold, has it room. PATH: joins a job of its own
+    and sums a tensor through the switch. JOB: who is missing, who lags, who is silent. It changes nothing, but the
+    tensor takes its share of the network.
     """
     found: list[Finding] = []
     for subject in subjects or SUBJECTS:
@@ -106,21 +107,31 @@ def _examine(subject: str, service: Service, job: str, address: str, mebibytes: 
     from wiresum.cli.doctor import host, path, switch
 
     if subject == "switch":
-        yield from switch.findings(service)
+        for aggregator in service.aggregators():
+            yield from switch.findings(aggregator)
     elif subject == "job":
         yield from _examine_jobs(service, job)
     elif subject == "host":
-        try:
-            yield from host.findings(host.gather(_control_address(service), address))
-        except OSError as error:
-            yield _no_way(service, error)
+        found: list[Finding] = []
+        for aggregator in service.aggregators():
+            found += [finding for finding in _examine_host(aggregator, address) if finding not in found]
+        yield from found
     else:
         try:
-            facts = host.gather(_control_address(service), address)
+            facts = [host.gather(_control_address(part), address) for part in service.aggregators()]
         except OSError as error:
             yield _no_way(service, error)
         else:
-            yield from path.findings(_agent_config(service, address), facts.interface, mebibytes)
+            yield from path.findings(_agent_config(service, address), {each.interface for each in facts}, mebibytes)
+
+
+def _examine_host(aggregator: Service, address: str) -> Iterator[Finding]:
+    from wiresum.cli.doctor import host
+
+    try:
+        yield from host.findings(host.gather(_control_address(aggregator), address))
+    except OSError as error:
+        yield _no_way(aggregator, error)
 
 
 def _examine_jobs(service: Service, name: str) -> Iterator[Finding]:
@@ -146,7 +157,7 @@ def _agent_config(service: Service, address: str) -> AgentConfig:
     from wiresum.agent import AgentConfig
 
     return AgentConfig.from_environment(
-        switch=",".join(service.targets),
+        switch=service.switch,
         tls=service.tls,
         insecure=service.insecure,
         address=address,
@@ -160,7 +171,7 @@ def _no_way(service: Service, error: OSError) -> Finding:
         "host",
         "route",
         Level.PROBLEM,
-        f"there is no way from here to {service.targets[0]}: {error.strerror or error}",
+        f"there is no way from here to {service.switch}: {error.strerror or error}",
         "neither control nor data would get through",
         "does the name resolve (getent hosts), is the network up (ip route get)? --switch names another endpoint",
     )

@@ -11,7 +11,7 @@ import secrets
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 
 from wiresum.agent import AgentConfig, Dtype, JobAbortedError, Region, Session, SessionStats, WiresumError
@@ -39,19 +39,24 @@ class Trial:
     stats: SessionStats
 
 
-def findings(config: AgentConfig, interface: str, mebibytes: int) -> Iterator[Finding]:
-    """`interface`: where data goes out, for the counters of what was dropped there."""
+def findings(config: AgentConfig, interfaces: Collection[str], mebibytes: int) -> Iterator[Finding]:
+    """`interfaces`: where data goes out, for the counters of what was dropped there."""
     name = f"doctor-{socket.gethostname()}-{os.getpid()}"
     config = replace(config, join_timeout_s=min(config.join_timeout_s, JOIN_S_MAX), slots=config.slots or SLOTS)
-    before = drops(interface)
+    before = _drops_at(interfaces)
     try:
         trials = _try(config, name, numbers=mebibytes << 18)
     except (RuntimeError, OSError) as error:  # the native agent raises RuntimeError
         yield _failed(error)
         return
-    lost = drops(interface)
+    lost = _drops_at(interfaces)
     yield _sums(trials)
     yield from _losses(trials, Drops(lost.no_buffer - before.no_buffer, lost.at_interface - before.at_interface))
+
+
+def _drops_at(interfaces: Collection[str]) -> Drops:
+    each = [drops(interface) for interface in interfaces]
+    return Drops(each[0].no_buffer, sum(one.at_interface for one in each))  # buffers are the host's
 
 
 def _try(config: AgentConfig, name: str, *, numbers: int) -> list[Trial]:
@@ -128,21 +133,26 @@ def _sums(trials: list[Trial]) -> Finding:
             "a model that trains with them is worthless",
             "stop all jobs on this switch, and report this: neither worker nor switch may ever do that",
         )
-    rtt_us = min(trial.stats.rtt_s for trial in trials) * 1e6
+    rtt_us = min(part.rtt_s for trial in trials for part in trial.stats.aggregators) * 1e6
     gbit = 32 * first.numbers / max(trial.seconds for trial in trials) / 1e9
     return Finding(
         "path",
         "sums",
         Level.OK,
-        f"{WORKERS} workers summed {first.numbers << 2 >> 20} MiB through the switch, every bit right: round trip "
-        f"{rtt_us:,.0f} us, {gbit:.2f} Gbit/s to each of both, packets of {first.lanes} numbers",
+        f"{WORKERS} workers summed {first.numbers << 2 >> 20} MiB through {_switches(len(first.stats.aggregators))}, "
+        f"every bit right: round trip {rtt_us:,.0f} us, {gbit:.2f} Gbit/s to each of both, packets of {first.lanes} "
+        "numbers",
     )
+
+
+def _switches(count: int) -> str:
+    return "the switch" if count == 1 else f"{count} aggregators"
 
 
 def _losses(trials: list[Trial], lost: Drops) -> Iterator[Finding]:
     sent = sum(trial.stats.packets_sent for trial in trials)
     again = sum(trial.stats.retransmissions for trial in trials)
-    said = f"{again} of {sent} packets were sent again ({100 * again / max(1, sent):.2f}%)"
+    said = f"{again} of {sent} packets were sent again ({100 * again / max(1, sent):.2f}%)" + _where_lost(trials)
     if lost.no_buffer:
         yield Finding(
             "path",
@@ -172,3 +182,12 @@ def _losses(trials: list[Trial], lost: Drops) -> Iterator[Finding]:
         "packets were lost on the way, or a core was busy for longer than the time-out; either costs time, never a sum",
         "nothing if the host is just busy; else look at drops of the ports between here and the switch (ethtool -S)",
     )
+
+
+def _where_lost(trials: list[Trial]) -> str:
+    """Which of several aggregators the packets were for."""
+    parts = list(zip(*(trial.stats.aggregators for trial in trials), strict=True))
+    if len(parts) == 1:
+        return ""
+    counts = [(sum(one.retransmissions for one in part), part[0].switch) for part in parts]
+    return ": " + ", ".join(f"{count} to {switch}" for count, switch in counts)

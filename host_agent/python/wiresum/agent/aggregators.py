@@ -1,0 +1,154 @@
+"""A worker's memberships at all aggregators of its job: one, or several.
+
+An aggregator is a switch with a join service of its own, and none knows of the others: the job has a number, a key, a
+lease and rounds at each. That all of them serve one job is the workers' business alone. It rests on three rules:
+
+- Every worker is at the same aggregators, in the same order: collectives are dealt over them without talking. The
+  order is that of their names. Workers that call them differently find out in their first sum (session.py).
+- Joining goes from one to the next in that order, for all jobs, so that two jobs which want the same aggregators do not
+  each hold one and wait for the other.
+- A worker attends wherever it has joined, from that moment on. So whatever ends the job at one aggregator is known to
+  all workers, also to those that still wait for a place at the next, and each then leaves them all.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+from wiresum.agent import _native
+from wiresum.agent.config import AgentConfig
+from wiresum.agent.diagnosis import describe
+from wiresum.agent.errors import JoinError, SwitchUnreachableError, WiresumError
+from wiresum.agent.joining import Interruption
+from wiresum.agent.membership import Membership
+from wiresum.agent.way_out import default_threads, lanes_of_mtu, way_out
+
+
+@dataclass(frozen=True)
+class Aggregator:
+    """One that was joined, and the sockets that it knows this worker by."""
+
+    switch: str
+    """Its control endpoint, and those of its standbys."""
+    membership: Membership
+    ports: _native.Ports
+
+
+class Aggregators:
+    """Made by `join`. Any thread may call any method."""
+
+    def __init__(self) -> None:
+        self._joined: list[Aggregator] = []
+        self._interruption = Interruption()
+        self._lock = threading.Lock()
+        self._ended: WiresumError | None = None
+        self._on_ended: Callable[[WiresumError], None] | None = None
+        self._progress: Callable[[int], int] | None = None
+
+    @classmethod
+    def join(cls, config: AgentConfig, *, job_name: str, rank: int, world_size: int, queue: bool = True) -> Aggregators:
+        """Returns when the job has been granted by all aggregators of the configuration. If one of them will not have
+        it, those before it have been left. Raises a `JoinError`, or why the job ended meanwhile."""
+        give_up_at = time.monotonic() + config.join_timeout_s
+        parts = config.aggregators
+        threads = config.threads or default_threads(len(parts))
+        ways = [way_out(part) for part in parts]
+        joined = cls()
+        try:
+            for part, (address, _) in zip(parts, ways, strict=True):
+                ports = _native.Ports(address, threads)
+                membership = Membership.join(
+                    replace(part, join_timeout_s=_seconds_until(give_up_at)),
+                    job_name=job_name,
+                    rank=rank,
+                    world_size=world_size,
+                    address=address,
+                    port=ports.base_port,
+                    threads_max=threads,
+                    lanes_max=config.lanes or min(lanes_of_mtu(mtu_bytes) for _, mtu_bytes in ways),
+                    queue=queue,
+                    interruption=joined._interruption,
+                )
+                joined._add(Aggregator(part.switch, membership, ports))
+            joined._check(job_name)
+        except BaseException:
+            joined.leave()
+            raise
+        return joined
+
+    def __len__(self) -> int:
+        return len(self._joined)
+
+    def __iter__(self) -> Iterator[Aggregator]:
+        """In the order in which collectives are dealt over them."""
+        return iter(self._joined)
+
+    def attend(self, *, on_ended: Callable[[WiresumError], None], progress: Callable[[int], int]) -> None:
+        """`progress` gives this worker's newest round at the aggregator of that index; `on_ended` is called at most
+        once, in another thread or at once, when the job has ended at any of them for a reason that is not ours."""
+        with self._lock:
+            self._progress = progress
+            self._on_ended = on_ended
+            ended = self._ended
+        if ended is not None:
+            on_ended(ended)
+
+    def diagnose(self, tensor: int) -> str:
+        """Who lags in the collective with this tag, in a sentence. Does not raise."""
+        diagnoses, silent = {}, []
+        for aggregator in self._joined:
+            try:
+                diagnoses[aggregator.membership.where] = aggregator.membership.diagnose()
+            except SwitchUnreachableError as error:
+                silent.append(str(error))
+        return "; ".join(silent) if silent else describe(diagnoses, tensor)
+
+    def abort(self, reason: str) -> None:
+        """Ends the job for everybody. Does not raise."""
+        for aggregator in self._joined:
+            aggregator.membership.abort(reason)
+
+    def leave(self) -> None:
+        """Leaves all. Idempotent, bounded, does not raise."""
+        for aggregator in self._joined:
+            aggregator.membership.leave()
+
+    def _add(self, aggregator: Aggregator) -> None:
+        index = len(self._joined)
+        round_before = aggregator.membership.grant.round_first - 1
+        self._joined.append(aggregator)
+        aggregator.membership.attend(
+            on_ended=self._hear, progress=lambda: self._progress(index) if self._progress else round_before
+        )
+
+    def _hear(self, error: WiresumError) -> None:
+        """The first end is the cause; what the others say follows from it."""
+        with self._lock:
+            if self._ended is not None:
+                return
+            self._ended = error
+            on_ended = self._on_ended
+        self._interruption.interrupt(error)
+        if on_ended is not None:
+            on_ended(error)
+
+    def _check(self, job_name: str) -> None:
+        """Raises a `JoinError` if what was granted does not go together."""
+        self._interruption.check()
+        lanes = {aggregator.membership.grant.lanes for aggregator in self._joined}
+        if len(lanes) > 1:
+            said = ", ".join(f"{a.membership.grant.lanes} at {a.membership.where}" for a in self._joined)
+            raise JoinError(
+                f"cannot join job '{job_name}': its packets would not be of one size ({said} words). Set "
+                f"WIRESUM_LANES={min(lanes)} at all workers",
+                code="FAILED_PRECONDITION",
+            )
+
+
+def _seconds_until(moment: float) -> float:
+    """Rounded up to tenths, for people."""
+    return max(0.1, math.ceil(10 * (moment - time.monotonic())) / 10)

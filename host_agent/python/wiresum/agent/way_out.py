@@ -1,0 +1,68 @@
+"""How data packets leave this host: from which address, how large, by how many threads."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Sequence
+
+from wiresum.agent import _native
+from wiresum.agent.config import AgentConfig
+from wiresum.agent.errors import SwitchUnreachableError
+from wiresum.agent.interfaces import mtu_of
+
+IPV4_UDP_HEADER_BYTES = 28
+THREADS_DEFAULT_MAX = 4
+SPIN_US_DEFAULT = 50
+
+
+def way_out(config: AgentConfig) -> tuple[str, int]:
+    """The local address that data packets to one aggregator leave from, and how large they may be. Where the switch
+    is, only the grant will tell. So without WIRESUM_ADDRESS it is taken to be where the join service is, or its
+    standby."""
+    if config.address:
+        mtu_bytes = mtu_of(config.address)
+        if mtu_bytes is not None:
+            return config.address, mtu_bytes
+    control_address = _resolve(config.control_endpoints)
+    address = config.address or _native.source_address(control_address)
+    return address, _native.path_mtu(address, control_address)
+
+
+def lanes_of_mtu(mtu_bytes: int) -> int:
+    """Words in the payload of an IP packet of this size; a multiple of 8, so that vectors divide it evenly."""
+    words = (mtu_bytes - IPV4_UDP_HEADER_BYTES - _native.HEADER_BYTES) // 4
+    return max(8, min(words, _native.LANES_MAX) // 8 * 8)
+
+
+def default_threads(aggregators: int) -> int:
+    """For each aggregator. A power of two: together they leave at least half of the cores to the computation, unless
+    there are more aggregators than that."""
+    share = min((os.cpu_count() or 1) // (2 * _local_world_size()), THREADS_DEFAULT_MAX) // aggregators
+    threads = 1
+    while threads * 2 <= share:
+        threads *= 2
+    return threads
+
+
+def default_spin_us(threads: int) -> int:
+    """Busy polling pays only where every engine thread has a core besides the computation's."""
+    needed = _local_world_size() * (threads + 1)
+    return SPIN_US_DEFAULT if (os.cpu_count() or 1) > needed else 0
+
+
+def _resolve(endpoints: Sequence[str]) -> str:
+    """The IPv4 address of the first endpoint that has one."""
+    for endpoint in endpoints:
+        host, _, port = endpoint.rpartition(":")
+        try:
+            return str(socket.getaddrinfo(host, int(port), socket.AF_INET, socket.SOCK_STREAM)[0][4][0])
+        except OSError as error:
+            problem = f"cannot resolve the switch's address '{endpoint}' (WIRESUM_SWITCH): {error.strerror}"
+    raise SwitchUnreachableError(problem)
+
+
+def _local_world_size() -> int:
+    """Workers on this host, as torchrun tells."""
+    text = os.environ.get("LOCAL_WORLD_SIZE", "1")
+    return max(1, int(text)) if text.isdigit() else 1

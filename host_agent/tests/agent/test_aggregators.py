@@ -1,0 +1,196 @@
+"""A worker's memberships at several aggregators, each the real service with a switch that only writes down what it is
+told."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from concurrent import futures
+
+import pytest
+
+from wiresum.agent.aggregators import Aggregators
+from wiresum.agent.config import AgentConfig
+from wiresum.agent.errors import (
+    JobAbortedError,
+    JoinError,
+    SwitchUnreachableError,
+    WiresumError,
+    WorkerLostError,
+)
+from wiresum.controller import JoinServer, Limits
+from wiresum.controller.driver import Sizes
+from wiresum.controller.testing import PATIENCE_S, Client, RecordingDriver, wait_until
+
+LIMITS = Limits(slots_default=64, leave_grace_ms=200, ask_again_ms_max=200)
+LANES = 360
+
+
+@pytest.fixture
+def start() -> Iterator[Callable[..., JoinServer]]:
+    servers: list[JoinServer] = []
+
+    def start_one(lanes: int = LANES, jobs_max: int = 8) -> JoinServer:
+        server = JoinServer(RecordingDriver(Sizes(slots=256, lanes_max=lanes, jobs_max=jobs_max)), LIMITS)
+        server.start("127.0.0.1", 0)
+        servers.append(server)
+        return server
+
+    yield start_one
+    for server in servers:
+        server.stop(0.5)
+
+
+Start = Callable[..., JoinServer]
+
+
+@pytest.fixture
+def two(start: Start) -> list[JoinServer]:
+    """In the order in which they are joined."""
+    return sorted((start(), start()), key=lambda server: f"127.0.0.1:{server.port}")
+
+
+def config_of(*servers: JoinServer, **settings: object) -> AgentConfig:
+    switch = "+".join(f"127.0.0.1:{server.port}" for server in servers)
+    return AgentConfig(switch=switch, **({"join_timeout_s": PATIENCE_S, "threads": 1} | settings))  # type: ignore[arg-type]
+
+
+def join(config: AgentConfig, rank: int = 0, world_size: int = 1, *, queue: bool = True) -> Aggregators:
+    return Aggregators.join(config, job_name="a job", rank=rank, world_size=world_size, queue=queue)
+
+
+def join_all(config: AgentConfig, world_size: int) -> list[Aggregators]:
+    with futures.ThreadPoolExecutor(world_size) as pool:
+        return list(pool.map(lambda rank: join(config, rank, world_size), range(world_size)))
+
+
+def attend(aggregators: Aggregators) -> list[WiresumError]:
+    """What it hears from now on."""
+    errors: list[WiresumError] = []
+    aggregators.attend(on_ended=errors.append, progress=lambda index: index)
+    return errors
+
+
+def states_at(server: JoinServer) -> list[str]:
+    client = Client(server.port)
+    states = [job.state for job in client.jobs()]
+    client.close()
+    return states
+
+
+def test_a_job_is_joined_at_each_and_left_at_each(two: list[JoinServer]) -> None:
+    workers = join_all(config_of(*reversed(two)), 2)
+    for worker in workers:
+        assert [one.switch for one in worker] == [f"127.0.0.1:{server.port}" for server in two]
+        ports = {peer.ports.base_port for peer in worker}
+        assert len(ports) == len(worker) == 2
+    keys = [[one.membership.grant.key for one in worker] for worker in workers]
+    assert keys[0] == keys[1]
+    assert keys[0][0] != keys[0][1], "each service draws its own"
+    assert [states_at(server) for server in two] == [["running"], ["running"]]
+    for worker in workers:
+        worker.leave()
+        worker.leave()
+    assert [states_at(server) for server in two] == [[], []]
+
+
+def test_if_one_has_no_room_those_before_it_are_left(two: list[JoinServer], start: Start) -> None:
+    in_the_way = Aggregators.join(
+        config_of(two[1], slots=256), job_name="in the way", rank=0, world_size=1, queue=False
+    )
+    with pytest.raises(JoinError, match=f"127.0.0.1:{two[1].port}") as caught:
+        join(config_of(*two), queue=False)
+    assert caught.value.code == "RESOURCE_EXHAUSTED"
+    assert states_at(two[0]) == []
+    in_the_way.leave()
+    join(config_of(*two), queue=False).leave()
+
+
+def test_if_one_is_not_there_it_is_named_and_the_time_to_join_is_that_for_all(two: list[JoinServer]) -> None:
+    two[1].stop()
+    began_at = time.monotonic()
+    with pytest.raises(JoinError, match=f"cannot reach the switch at 127.0.0.1:{two[1].port} ") as caught:
+        join(config_of(*two, join_timeout_s=1.0))
+    assert caught.value.code == "UNAVAILABLE"
+    assert time.monotonic() - began_at < PATIENCE_S
+    assert states_at(two[0]) == []
+
+
+def test_packets_of_different_sizes_are_an_error_that_says_what_to_set(start: Start) -> None:
+    servers = [start(), start(lanes=128)]
+    with pytest.raises(JoinError, match="WIRESUM_LANES=128") as caught:
+        join(config_of(*servers))
+    assert all(f"{lanes} at the switch at 127.0.0.1:" in str(caught.value) for lanes in (LANES, 128))
+    assert [states_at(server) for server in servers] == [[], []]
+    join(config_of(*servers, lanes=128)).leave()
+
+
+def test_who_waits_at_the_second_hears_that_the_job_has_ended_at_the_first(two: list[JoinServer]) -> None:
+    with futures.ThreadPoolExecutor() as pool:
+        waiting = pool.submit(join, config_of(*two), 0, 2)
+        elsewhere = join(config_of(two[0]), 1, 2)  # it does not know of the second
+        wait_until(lambda: states_at(two[1]) == ["forming"], "the first worker waits at the second aggregator")
+        elsewhere.abort("the wrong configuration")
+        with pytest.raises(JobAbortedError, match="the wrong configuration"):
+            waiting.result(PATIENCE_S)
+    elsewhere.leave()
+    wait_until(lambda: [states_at(server) for server in two] == [[], []], "nothing is left of the job")
+
+
+def test_a_worker_that_is_lost_while_others_wait_at_the_second_is_named(two: list[JoinServer]) -> None:
+    with futures.ThreadPoolExecutor() as pool:
+        waiting = pool.submit(join, config_of(*two), 0, 2)
+        elsewhere = join(config_of(two[0]), 1, 2)
+        wait_until(lambda: states_at(two[1]) == ["forming"], "the first worker waits at the second aggregator")
+        (member,) = [one.membership for one in elsewhere]
+        wait_until(lambda: member._events > 0, "it attends")
+        member._control.close()  # as if the process had died
+        member._leaving.set()
+        with pytest.raises(WorkerLostError, match="rank 1"):
+            waiting.result(PATIENCE_S)
+
+
+@pytest.mark.parametrize("stopped", [0, 1])
+def test_one_that_stops_ends_the_job_and_is_named(two: list[JoinServer], stopped: int) -> None:
+    workers = join_all(config_of(*two), 2)
+    heard = [attend(worker) for worker in workers]
+    wait_until(lambda: all(one.membership._events > 0 for worker in workers for one in worker), "all attend")
+    two[stopped].stop()
+    for errors in heard:
+        wait_until(lambda errors=errors: bool(errors), "it hears that the job has ended")
+        assert isinstance(errors[0], SwitchUnreachableError)
+        assert f"127.0.0.1:{two[stopped].port}" in str(errors[0])
+    for worker in workers:
+        worker.leave()
+    assert [len(errors) for errors in heard] == [1, 1]
+    assert states_at(two[1 - stopped]) == []
+
+
+def test_an_end_that_came_before_anybody_listened_is_told_when_somebody_does(two: list[JoinServer]) -> None:
+    workers = join_all(config_of(*two), 2)
+    workers[0].abort("too soon")
+    wait_until(lambda: workers[1]._ended is not None, "the other has heard")
+    (error,) = attend(workers[1])
+    assert isinstance(error, JobAbortedError)
+    for worker in workers:
+        worker.leave()
+
+
+def test_rounds_are_told_to_the_aggregator_that_counts_them(two: list[JoinServer]) -> None:
+    aggregators = join(config_of(*two))
+    aggregators.attend(on_ended=lambda _: None, progress=lambda index: 3_000_000 * (index + 1))
+    aggregators.leave()
+    after = join(config_of(*two))
+    first, second = (one.membership.grant.round_first for one in after)
+    assert 3_000_000 < first < 4_000_000
+    assert 6_000_000 < second < 7_000_000
+    after.leave()
+
+
+def test_a_diagnosis_asks_all_and_says_who_does_not_answer(two: list[JoinServer]) -> None:
+    aggregators = join(config_of(*two))
+    assert aggregators.diagnose(0).startswith("all workers have begun")
+    assert "one collective behind" in aggregators.diagnose(1)
+    two[1].stop()
+    assert f"127.0.0.1:{two[1].port} does not answer" in aggregators.diagnose(1)
+    aggregators.leave()

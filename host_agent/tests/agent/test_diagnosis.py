@@ -1,0 +1,78 @@
+"""What a time-out error says of who lags."""
+
+from __future__ import annotations
+
+import pytest
+
+from wiresum import join as messages
+from wiresum.agent.diagnosis import describe, error_of
+from wiresum.agent.errors import SwitchUnreachableError
+
+
+def worker(rank: int, **fields: int | None) -> messages.Diagnosis.Worker:
+    peer = messages.Peer(rank=rank, host_name="host", process_id=9)
+    values = {"tensor_last": 7, "contributions": 5, "heartbeat_age_ms": 300} | fields
+    return messages.Diagnosis.Worker(peer=peer, **values)  # type: ignore[arg-type]
+
+
+SIGNED = 0xABCD0000
+"""The signature of a collective, which stands above its number."""
+
+
+@pytest.mark.parametrize(
+    ("workers", "said"),
+    [
+        ([worker(0), worker(1)], "all workers have begun collective number 7"),
+        (
+            [worker(0), worker(1, tensor_last=SIGNED + 5)],
+            "rank 1 (host, process 9) is 2 collectives behind; it was alive 0.3 s ago",
+        ),
+        ([worker(0), worker(1, contributions=0)], "nothing of rank 1 (host, process 9) has reached the switch"),
+        ([worker(0), worker(1, left=1)], "rank 1 (host, process 9) has left the job"),
+        ([worker(0, tensor_last=9)], "all workers have begun"),
+        (
+            [worker(0, tensor_last=None), worker(1, tensor_last=None, contributions=2)],
+            "rank 1 (host, process 9) is 3 packets behind; it was alive 0.3 s ago",
+        ),
+        ([worker(0, tensor_last=None), worker(1, tensor_last=None)], "all workers have begun collective number 7"),
+    ],
+)
+def test_a_diagnosis_says_who_lags_and_why(workers: list[messages.Diagnosis.Worker], said: str) -> None:
+    assert said in describe({"the switch": messages.Diagnosis(workers=workers)}, SIGNED + 7)
+
+
+def test_numbers_of_collectives_wrap() -> None:
+    said = describe({"the switch": messages.Diagnosis(workers=[worker(0, tensor_last=0xFFFF)])}, 2)
+    assert "3 collectives behind" in said
+
+
+def at_two(first: list[messages.Diagnosis.Worker], second: list[messages.Diagnosis.Worker]) -> str:
+    diagnoses = {"switch A": messages.Diagnosis(workers=first), "switch B": messages.Diagnosis(workers=second)}
+    return describe(diagnoses, SIGNED + 7)
+
+
+def test_of_several_aggregators_each_has_seen_a_part_of_what_a_worker_does() -> None:
+    everybody_is_at_7 = at_two([worker(0), worker(1)], [worker(0, tensor_last=6), worker(1, tensor_last=5)])
+    assert "rank 1 (host, process 9) is one collective behind" in everybody_is_at_7
+    assert everybody_is_at_7.startswith("at switch B, ")
+    assert "rank 0" not in everybody_is_at_7
+    none_lags = at_two([worker(0), worker(1)], [worker(0, tensor_last=6), worker(1, tensor_last=6)])
+    assert none_lags.startswith("all workers have begun collective number 7")
+    assert "between them and switch A and switch B" in none_lags
+
+
+def test_who_lags_at_all_aggregators_is_told_once() -> None:
+    said = at_two([worker(0), worker(1, tensor_last=4)], [worker(0, tensor_last=6), worker(1, tensor_last=5)])
+    assert said == "rank 1 (host, process 9) is 2 collectives behind; it was alive 0.3 s ago"
+
+
+def test_who_never_reached_one_aggregator_is_told_with_its_name() -> None:
+    said = at_two([worker(0), worker(1)], [worker(0), worker(1, contributions=0, tensor_last=None)])
+    assert said.startswith("at switch B, nothing of rank 1")
+
+
+def test_a_switch_that_was_lost_is_named() -> None:
+    ended = messages.JobEnded(cause=messages.JobEnded.SWITCH_LOST, reason="it was stopped")
+    error = error_of(ended, "night", "the switch at b:1")
+    assert isinstance(error, SwitchUnreachableError)
+    assert str(error) == "job 'night' has ended at the switch at b:1: it was stopped"
