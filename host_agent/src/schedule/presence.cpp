@@ -1,5 +1,6 @@
 #include "schedule/presence.hpp"
 
+#include <algorithm>
 #include <bit>
 
 namespace wiresum::schedule {
@@ -7,7 +8,7 @@ namespace {
 
 constexpr unsigned kBits = 32;
 
-unsigned count_bits(unsigned workers) noexcept { return static_cast<unsigned>(std::bit_width(workers)); }
+unsigned count_bits(unsigned workers) noexcept { return static_cast<unsigned>(std::bit_width(std::max(workers, 1U))); }
 
 }  // namespace
 
