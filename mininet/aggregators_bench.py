@@ -32,8 +32,8 @@ from aggregators_rank import GLOO
 from allreduce_record import Case as DenseCase
 from allreduce_record import physical_bound_mbit, ring_bound_mbit
 from links import Link
-from ranks import BenchError, Ranks
-from star import AGGREGATORS_MAX, Star, StarError, check_prerequisites, termination_as_exit
+from ranks import BenchError, Ranks, prerequisites_met
+from star import AGGREGATORS_MAX, Star, termination_as_exit
 
 BLOCK = 360  # floats in a packet at an MTU of 1500
 REPORT_COLUMNS = 120
@@ -190,10 +190,7 @@ def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
 def main(arguments: Sequence[str]) -> int:
     options = parse_options(arguments)
     console = Console(highlight=False, soft_wrap=True, width=REPORT_COLUMNS)
-    try:
-        check_prerequisites()
-    except StarError as error:
-        console.print(str(error), style="red", markup=False)
+    if not prerequisites_met(console):
         return 2
     options.logs.mkdir(parents=True, exist_ok=True)
     with termination_as_exit():

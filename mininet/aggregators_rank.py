@@ -15,11 +15,9 @@ share cores. Values are small integers, so that every sum is exact in whatever o
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import time
-from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -28,6 +26,7 @@ import torch
 import torch.distributed as dist
 
 import wiresum.torch
+from rank_commands import serve
 from sparse_rank import chosen_blocks
 
 TIMEOUT = timedelta(seconds=300)
@@ -82,26 +81,23 @@ class Rank:
         return network.retransmissions
 
 
-def serve(rank: Rank) -> None:
-    commands: dict[str, Callable[..., Any]] = {
-        "prepare": lambda elements, block, sparsity, draw: rank.prepare(
-            int(elements), int(block), float(sparsity), int(draw)
-        ),
-        "load": rank.load,
-        "go": lambda name, at_ns: rank.go(name, int(at_ns)),
-        "report": rank.report,
-    }
-    print("hello", flush=True)
-    for line in sys.stdin:
-        name, *arguments = line.split()
-        answer = commands[name](*arguments)
-        print("ready" if answer is None else json.dumps(answer), flush=True)
+def obey(rank: Rank) -> None:
+    serve(
+        {
+            "prepare": lambda elements, block, sparsity, draw: rank.prepare(
+                int(elements), int(block), float(sparsity), int(draw)
+            ),
+            "load": rank.load,
+            "go": lambda name, at_ns: rank.go(name, int(at_ns)),
+            "report": rank.report,
+        }
+    )
 
 
 def main(arguments: list[str]) -> None:
     if len(arguments) < 2:
         sys.exit("usage: aggregators_rank.py STAR_DEVICE COUNT... (aggregators_bench.py starts it)")
-    serve(Rank(arguments[0], arguments[1:]))
+    obey(Rank(arguments[0], arguments[1:]))
     dist.destroy_process_group()
 
 

@@ -26,8 +26,8 @@ from matplotlib.figure import Figure
 from rich.console import Console
 
 from links import Link
-from ranks import Ranks
-from star import Star, StarError, check_prerequisites, termination_as_exit
+from ranks import Ranks, prerequisites_met
+from star import Star, termination_as_exit
 
 SYSTEMS = ("wiresum", "gloo")
 COLOURS = {"wiresum": "#0b6e99", "gloo": "#d9730d"}
@@ -136,10 +136,7 @@ def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
 def main(arguments: Sequence[str]) -> int:
     options = parse_options(arguments)
     console = Console(highlight=False, soft_wrap=True)
-    try:
-        check_prerequisites()
-    except StarError as error:
-        console.print(str(error), style="red", markup=False)
+    if not prerequisites_met(console):
         return 2
     options.output.mkdir(parents=True, exist_ok=True)
     with termination_as_exit():

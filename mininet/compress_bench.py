@@ -35,8 +35,8 @@ from sklearn.datasets import load_digits
 import compress_chart
 from compress_rank import G_TOP_K, GLOO, INT_DIANA, RATIO, WAYS, WIRESUM
 from links import Link
-from ranks import Ranks
-from star import Star, StarError, check_prerequisites, termination_as_exit
+from ranks import Ranks, prerequisites_met
+from star import Star, termination_as_exit
 
 TITLES = {
     GLOO: "fp32, Gloo",
@@ -219,10 +219,7 @@ def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
 def main(arguments: Sequence[str]) -> int:
     options = parse_options(arguments)
     console = Console(highlight=False, soft_wrap=True, width=REPORT_COLUMNS)
-    try:
-        check_prerequisites()
-    except StarError as error:
-        console.print(str(error), style="red", markup=False)
+    if not prerequisites_met(console):
         return 2
     options.logs.mkdir(parents=True, exist_ok=True)
     with termination_as_exit():

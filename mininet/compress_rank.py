@@ -13,12 +13,10 @@ All ways start from the same parameters, see the same images in the same order, 
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -32,6 +30,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import wiresum.compress as wc
 import wiresum.torch
+from rank_commands import serve
 
 TIMEOUT = timedelta(seconds=300)
 IMAGES = 16
@@ -169,25 +168,22 @@ class Rank:
         return sent, received
 
 
-def serve(rank: Rank) -> None:
-    commands: dict[str, Callable[..., dict[str, Any] | None]] = {
-        "prepare": lambda path, hidden, steps, rate, momentum: rank.prepare(
-            path, Settings(int(hidden), int(steps), float(rate), float(momentum))
-        ),
-        "train": lambda way, steps: rank.train(way, int(steps)),
-        "accuracy": rank.accuracy,
-    }
-    print("hello", flush=True)
-    for line in sys.stdin:
-        name, *arguments = line.split()
-        answer = commands[name](*arguments)
-        print("ready" if answer is None else json.dumps(answer), flush=True)
+def obey(rank: Rank) -> None:
+    serve(
+        {
+            "prepare": lambda path, hidden, steps, rate, momentum: rank.prepare(
+                path, Settings(int(hidden), int(steps), float(rate), float(momentum))
+            ),
+            "train": lambda way, steps: rank.train(way, int(steps)),
+            "accuracy": rank.accuracy,
+        }
+    )
 
 
 def main(arguments: list[str]) -> None:
     if len(arguments) != 1:
         sys.exit("usage: compress_rank.py STAR_DEVICE (compress_bench.py starts it)")
-    serve(Rank(arguments[0]))
+    obey(Rank(arguments[0]))
     dist.destroy_process_group()
 
 

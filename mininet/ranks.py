@@ -13,7 +13,9 @@ import sys
 from pathlib import Path
 from typing import ClassVar
 
-from star import MANAGEMENT_DEVICE, STAR_DEVICE, Host, Star
+from rich.console import Console
+
+from star import MANAGEMENT_DEVICE, STAR_DEVICE, Host, Star, StarError, check_prerequisites
 from systems import CONTROL_PORT, WIRESUM_PORT
 
 FOLDER = Path(__file__).resolve().parent
@@ -21,6 +23,16 @@ FOLDER = Path(__file__).resolve().parent
 
 class BenchError(RuntimeError):
     """A rank ended, or said something else than it was asked for; the text says where its log is."""
+
+
+def prerequisites_met(console: Console) -> bool:
+    """Can stars be built here? If not, says what is missing."""
+    try:
+        check_prerequisites()
+    except StarError as error:
+        console.print(str(error), style="red", markup=False)
+        return False
+    return True
 
 
 class Ranks:

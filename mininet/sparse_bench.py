@@ -27,9 +27,9 @@ from rich.console import Console
 from rich.table import Table
 
 from links import Link
-from ranks import BenchError, Ranks
+from ranks import BenchError, Ranks, prerequisites_met
 from sparse_rank import chosen_blocks
-from star import Star, StarError, check_prerequisites, termination_as_exit
+from star import Star, termination_as_exit
 
 GROUPS = ("sparse", "dense", "gloo")
 BLOCK = 360  # floats in a packet at an MTU of 1500
@@ -190,10 +190,7 @@ def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
 def main(arguments: Sequence[str]) -> int:
     options = parse_options(arguments)
     console = Console(highlight=False, soft_wrap=True, width=REPORT_COLUMNS)
-    try:
-        check_prerequisites()
-    except StarError as error:
-        console.print(str(error), style="red", markup=False)
+    if not prerequisites_met(console):
         return 2
     options.logs.mkdir(parents=True, exist_ok=True)
     with termination_as_exit():

@@ -17,11 +17,9 @@ Values are small integers, so that every sum is exact in whatever order it is ma
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import time
-from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, NamedTuple
 
@@ -31,6 +29,7 @@ import torch
 import torch.distributed as dist
 
 import wiresum.torch
+from rank_commands import serve
 
 TIMEOUT = timedelta(seconds=300)
 HEADER_BYTES = 24
@@ -137,26 +136,23 @@ def bytes_needed(blocks: int, union: int, mine: int, block: int, workers: int) -
     return mine * packet + (union - mine) * HEADER_BYTES + prologue
 
 
-def serve(rank: Rank) -> None:
-    commands: dict[str, Callable[..., Any]] = {
-        "prepare": lambda elements, block, placement, sparsity, draw: rank.prepare(
-            int(elements), int(block), placement, float(sparsity), int(draw)
-        ),
-        "load": rank.load,
-        "go": lambda name, at_ns: rank.go(name, int(at_ns)),
-        "report": rank.report,
-    }
-    print("hello", flush=True)
-    for line in sys.stdin:
-        name, *arguments = line.split()
-        answer = commands[name](*arguments)
-        print("ready" if answer is None else json.dumps(answer), flush=True)
+def obey(rank: Rank) -> None:
+    serve(
+        {
+            "prepare": lambda elements, block, placement, sparsity, draw: rank.prepare(
+                int(elements), int(block), placement, float(sparsity), int(draw)
+            ),
+            "load": rank.load,
+            "go": lambda name, at_ns: rank.go(name, int(at_ns)),
+            "report": rank.report,
+        }
+    )
 
 
 def main(arguments: list[str]) -> None:
     if len(arguments) != 1:
         sys.exit("usage: sparse_rank.py STAR_DEVICE (sparse_bench.py starts it)")
-    serve(Rank(arguments[0]))
+    obey(Rank(arguments[0]))
     dist.destroy_process_group()
 
 
