@@ -19,7 +19,6 @@ import argparse
 import json
 import statistics
 import sys
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,14 +31,13 @@ from aggregators_rank import GLOO
 from allreduce_record import Case as DenseCase
 from allreduce_record import physical_bound_mbit, ring_bound_mbit
 from links import Link
-from ranks import BenchError, Ranks, prerequisites_met
+from ranks import SummingRanks, prerequisites_met
 from star import AGGREGATORS_MAX, Star, termination_as_exit
 
 BLOCK = 360  # floats in a packet at an MTU of 1500
 REPORT_COLUMNS = 120
 # In the first sums of sparse tensors the workers find out that it pays to ask which blocks there are.
 WARM_UPS = 3
-START_DELAY_NS = 20_000_000  # until all ranks have been told when to begin
 
 
 @dataclass
@@ -77,7 +75,7 @@ class Case:
         return vars(self) | figures | {"bound_ratio": round(self.goodput_mbit / self.bound_mbit, 4)}
 
 
-class AggregatorsRanks(Ranks):
+class AggregatorsRanks(SummingRanks):
     script = "aggregators_rank.py"
 
     def __init__(self, star: Star, logs: Path, counts: Sequence[int]) -> None:
@@ -89,19 +87,8 @@ class AggregatorsRanks(Ranks):
         self._expect("ready")
 
     def go(self, group: str) -> dict[str, Any]:
-        self._tell("load")
-        self._expect("ready")
-        self._tell(f"go {group} {time.monotonic_ns() + START_DELAY_NS}")
-        self._expect("ready")
-        self._tell("report")
-        answers = [json.loads(line) for line in self._answers()]
-        if wrong := sum(answer["wrong_elements"] for answer in answers):
-            raise BenchError(f"{wrong} elements of a sum over '{group}' are wrong")
-        end_ns = max(answer["end_ns"] for answer in answers)
-        return {
-            "seconds": (end_ns - min(answer["start_ns"] for answer in answers)) / 1e9,
-            "retransmissions": sum(answer["retransmissions"] for answer in answers),
-        }
+        seconds, reports = self.sum(group)
+        return {"seconds": seconds, "retransmissions": sum(report["retransmissions"] for report in reports)}
 
 
 def measure(options: argparse.Namespace, console: Console) -> list[Case]:

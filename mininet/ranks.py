@@ -7,11 +7,13 @@ when its standard input ends, so does it. It can use both backends: `wiresum` ov
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from rich.console import Console
 
@@ -19,6 +21,7 @@ from star import MANAGEMENT_DEVICE, STAR_DEVICE, Host, Star, StarError, check_pr
 from systems import CONTROL_PORT, WIRESUM_PORT
 
 FOLDER = Path(__file__).resolve().parent
+START_DELAY_NS = 20_000_000  # until all ranks have been told when to begin
 
 
 class BenchError(RuntimeError):
@@ -107,6 +110,23 @@ class Ranks:
         for rank, line in enumerate(self._answers()):
             if line != word:
                 raise BenchError(f"rank {rank} says {line!r} and not {word!r}")
+
+
+class SummingRanks(Ranks):
+    """Ranks that all begin the same sum at the same moment, and look at it when the last one has ended."""
+
+    def sum(self, group: str) -> tuple[float, list[dict[str, Any]]]:
+        """The time from the first rank's start to the last one's end, in seconds, and what each rank reports of it."""
+        self._tell("load")
+        self._expect("ready")
+        self._tell(f"go {group} {time.monotonic_ns() + START_DELAY_NS}")
+        self._expect("ready")
+        self._tell("report")
+        reports = [json.loads(line) for line in self._answers()]
+        if wrong := sum(report["wrong_elements"] for report in reports):
+            raise BenchError(f"{wrong} elements of a sum by '{group}' are wrong")
+        duration_ns = max(report["end_ns"] for report in reports) - min(report["start_ns"] for report in reports)
+        return duration_ns / 1e9, reports
 
 
 def _control_endpoint(host: Host) -> str:

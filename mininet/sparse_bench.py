@@ -16,7 +16,6 @@ import argparse
 import json
 import statistics
 import sys
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,7 +26,7 @@ from rich.console import Console
 from rich.table import Table
 
 from links import Link
-from ranks import BenchError, Ranks, prerequisites_met
+from ranks import SummingRanks, prerequisites_met
 from sparse_rank import chosen_blocks
 from star import Star, termination_as_exit
 
@@ -35,7 +34,7 @@ GROUPS = ("sparse", "dense", "gloo")
 BLOCK = 360  # floats in a packet at an MTU of 1500
 REPORT_COLUMNS = 120
 WARM_UPS = 4
-START_DELAY_NS = 20_000_000  # until all ranks have been told when to begin
+BYTES = ("bytes_sent", "bytes_needed")
 
 
 @dataclass
@@ -63,7 +62,7 @@ class Case:
         return float(statistics.median(ratios))
 
 
-class SparseRanks(Ranks):
+class SparseRanks(SummingRanks):
     script = "sparse_rank.py"
 
     def prepare(self, elements: int, case: Case, draw: int) -> None:
@@ -71,21 +70,8 @@ class SparseRanks(Ranks):
         self._expect("ready")
 
     def go(self, group: str) -> dict[str, Any]:
-        self._tell("load")
-        self._expect("ready")
-        self._tell(f"go {group} {time.monotonic_ns() + START_DELAY_NS}")
-        self._expect("ready")
-        self._tell("report")
-        answers = [json.loads(line) for line in self._answers()]
-        end_ns = max(answer["end_ns"] for answer in answers)
-        wrong = sum(answer["wrong_elements"] for answer in answers)
-        if wrong:
-            raise BenchError(f"{wrong} elements of a sum by '{group}' are wrong")
-        return {
-            "seconds": (end_ns - min(answer["start_ns"] for answer in answers)) / 1e9,
-            "bytes_sent": [answer["bytes_sent"] for answer in answers],
-            "bytes_needed": [answer["bytes_needed"] for answer in answers],
-        }
+        seconds, reports = self.sum(group)
+        return {"seconds": seconds} | {name: [report[name] for report in reports] for name in BYTES}
 
 
 def union_share(workers: int, blocks: int, placement: str, sparsity: float) -> float:

@@ -5,6 +5,7 @@
 #include <stdexcept>
 #include <utility>
 
+#include "rig.hpp"
 #include "worker/worker.hpp"
 
 namespace wiresum::schedule {
@@ -24,25 +25,11 @@ SchedulerConfig small_config(unsigned threads = 1) {
           .vote_lag_chunks = 40};
 }
 
-/// An fp32 tensor of `blocks` blocks, and the request to sum it in place.
-struct Tensor {
-  Tensor(std::size_t blocks, bool present) : values(kLanes * blocks, present ? 1.0F : 0.0F) {}
+/// A tensor of `blocks` blocks.
+struct Tensor : Fp32Tensor {
+  Tensor(std::size_t blocks, bool present) : Fp32Tensor(kLanes * blocks, present ? 1.0F : 0.0F) {}
   void put(std::size_t block) { values[kLanes * block] = 1.0F; }
-  Request request(std::uint16_t signature = 7) {
-    auto* const bytes = reinterpret_cast<std::byte*>(values.data());
-    Request made;
-    made.regions = {{.source = bytes, .destination = bytes, .elements = values.size()}};
-    made.signature = signature;
-    made.may_be_sparse = true;
-    return made;
-  }
-  std::vector<float> values;
 };
-
-Ticket submit(Scheduler& scheduler, Request request) {
-  Survey survey = scheduler.survey(request, 0);
-  return scheduler.submit(std::move(request), std::move(survey));
-}
 
 std::vector<Share> shares_of(Scheduler& scheduler) {
   std::vector<Share> shares;

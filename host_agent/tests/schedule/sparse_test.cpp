@@ -4,6 +4,7 @@
 #include <set>
 #include <utility>
 
+#include "rig.hpp"
 #include "schedule/scheduler.hpp"
 #include "worker/worker.hpp"
 
@@ -19,28 +20,14 @@ SchedulerConfig config() {
   return {.threads = 1, .workers = 2, .lanes = kLanes, .sparse_chunks_min = 4, .vote_lag_chunks = 2 * kChunks};
 }
 
-/// An fp32 tensor that has an element in half of its chunks.
-struct Tensor {
-  Tensor() : values(kLanes * kChunks) {
+/// A tensor that has an element in half of its chunks.
+struct Tensor : Fp32Tensor {
+  Tensor() : Fp32Tensor(kLanes * kChunks) {
     for (std::size_t i = 0; i < kChunks; ++i) {
       if (7 * i % 10 < 5) values[i * kLanes + i % kLanes] = 1.0F;
     }
   }
-  Request request() {
-    auto* const bytes = reinterpret_cast<std::byte*>(values.data());
-    Request made;
-    made.regions = {{.source = bytes, .destination = bytes, .elements = values.size()}};
-    made.signature = 7;
-    made.may_be_sparse = true;
-    return made;
-  }
-  std::vector<float> values;
 };
-
-Ticket submit(Scheduler& scheduler, Request request) {
-  Survey survey = scheduler.survey(request, 0);
-  return scheduler.submit(std::move(request), std::move(survey));
-}
 
 void run_chores(Scheduler& scheduler) {
   while (const auto chore = scheduler.poll_chore()) {
