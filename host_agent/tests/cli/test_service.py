@@ -92,3 +92,15 @@ def test_what_is_no_service_of_ours_is_told_apart_from_nobody() -> None:
     with Service("127.0.0.1:1") as service, pytest.raises(ServiceError, match="start a switch with") as caught:
         service.report()
     assert caught.value.code == "UNAVAILABLE"
+
+
+def test_a_service_that_goes_away_while_it_is_asked_is_named_and_no_other_is_asked(service: WrittenService) -> None:
+    def stopped(_request: join.EndJobRequest, context: grpc.ServicerContext) -> join.EndJobReply:
+        context.abort(grpc.StatusCode.CANCELLED, "CANCELLED")  # as gRPC does with calls that come as it shuts down
+
+    service.EndJob = stopped  # type: ignore[method-assign]
+    service.stop()
+    service.start()
+    with Service(f"{service.target},127.0.0.1:1") as both, pytest.raises(ServiceError, match="it went away") as caught:
+        both.tell(lambda stub: stub.EndJob(join.EndJobRequest(job_name="x")))
+    assert service.target in str(caught.value)

@@ -192,6 +192,9 @@ class Service:
             )
             if not self.tls:
                 text += "; if it wants certificates, --tls or WIRESUM_TLS names the directory with yours"
+        elif code is grpc.StatusCode.CANCELLED:
+            # We never cancel. It is not UNAVAILABLE, which `tell` takes to the next service: this one may have done it.
+            text = f"cannot ask the service at {target}: it went away while it was asked ({details})"
         else:
             text = f"asking the service at {target} failed: {details} ({code.name})"
         return ServiceError(text, code=code.name)
