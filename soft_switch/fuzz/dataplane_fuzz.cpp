@@ -189,8 +189,8 @@ class Bench {
       thread_ = static_cast<std::uint8_t>(slot / (job->second.slots / job->second.threads));
     }
     source_ = {address_of(header.worker), static_cast<std::uint16_t>(base_port_of(header.worker) + thread_)};
-    header.kind =
-        script_.PickValueInArray({wire::Kind::kData, wire::Kind::kData, wire::Kind::kEmpty, wire::Kind::kMeta});
+    header.kind = script_.PickValueInArray(
+        {wire::Kind::kData, wire::Kind::kData, wire::Kind::kEmpty, wire::Kind::kMeta, wire::Kind::kQuestion});
     header.exponent = script_.ConsumeIntegral<std::uint8_t>();
     header.tensor = script_.ConsumeIntegralInRange<std::uint32_t>(0, 3);
     Bytes bytes(wire::kHeaderBytes);

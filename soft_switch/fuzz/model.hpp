@@ -65,7 +65,7 @@ class Switch {
     constexpr std::size_t kHeader = 24;
     if (packet.size() < kHeader || packet[0] / 16 != 1) return {Fate::kMalformed, {}};
     const std::uint32_t kind = packet[0] % 16;
-    if (kind != 0 && kind != 1 && kind != 3) return {Fate::kMalformed, {}};
+    if (kind != 0 && kind != 1 && kind != 3 && kind != 4) return {Fate::kMalformed, {}};
     const Bytes payload(packet.begin() + kHeader, packet.end());
     if (kind == 0 ? payload.size() % 4 != 0 : !payload.empty()) return {Fate::kMalformed, {}};
 
@@ -87,6 +87,9 @@ class Switch {
     Cell& cell = cells_[{job.slot_base + slot, round % 2}];
     const std::uint64_t ahead = (std::uint64_t{round} + (1ull << 32) - cell.round) % (1ull << 32);
     if (ahead >= 1ull << 31) return {Fate::kStale, {}};
+    if (kind == 4 && (ahead > 0 || !cell.workers.contains(worker))) return {Fate::kResent, missing(packet)};
+    if (kind == 4)
+      return complete(job, cell) ? Answer{Fate::kResent, result(job, cell, packet)} : Answer{Fate::kDuplicate, {}};
     if (ahead > 0) cell = Cell{.round = round, .workers = {}, .payloads = {}, .tensors = {}};
     cell.exponent = std::max<std::uint32_t>(cell.exponent, packet[9]);
     cell.tensors.push_back(number(packet, 16, 4));
@@ -94,8 +97,7 @@ class Switch {
     const bool first_data = kind == 0 && cell.payloads.empty();
     if (first_data || (kind == 0 && !again)) cell.payloads.push_back(payload);
     cell.workers.insert(worker);
-    const auto ours = std::count_if(cell.workers.begin(), cell.workers.end(), [&](auto w) { return w < job.workers; });
-    if (ours < static_cast<std::ptrdiff_t>(job.workers)) return {again ? Fate::kDuplicate : Fate::kHeld, {}};
+    if (!complete(job, cell)) return {again ? Fate::kDuplicate : Fate::kHeld, {}};
     return {again ? Fate::kResent : Fate::kMulticast, result(job, cell, packet)};
   }
 
@@ -106,6 +108,18 @@ class Switch {
     std::uint32_t value = 0;
     for (std::size_t i = 0; i < size; ++i) value = value * 256 + bytes[at + i];
     return value;
+  }
+
+  static bool complete(const Job& job, const Cell& cell) {
+    const auto ours = std::count_if(cell.workers.begin(), cell.workers.end(), [&](auto w) { return w < job.workers; });
+    return ours == static_cast<std::ptrdiff_t>(job.workers);
+  }
+
+  static Bytes missing(const Bytes& question) {
+    Bytes out(question.begin(), question.begin() + 24);
+    out[0] = 0x15;
+    out[1] = out[9] = 0;
+    return out;
   }
 
   static Bytes result(const Job& job, const Cell& cell, const Bytes& packet) {

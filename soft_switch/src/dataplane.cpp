@@ -22,6 +22,10 @@
 // it: a worker whose EMPTY or META is in and which now sends DATA contradicts itself, so there is no sum left to
 // protect.
 //
+// A question changes nothing. Nor does its answer cost state: the bitmap says whose contribution is in, and a round
+// that the cell has not begun lacks everybody's. So of the workers that wait for a cell only the one whose packet was
+// lost sends its payload again.
+//
 // What a RESULT echoes. tensor and chunk are those of the packet that triggered it (the completing one, or the
 // duplicate): the switch stores no tags. A worker which sees another's tags knows that the workers have diverged. The
 // trigger's kind decides about the payload too: META gets none, every other kind the words, which are zeros while the
@@ -63,6 +67,8 @@ const JobCounters kNoCounters{};
 void count(JobCounters& counters, Reason reason) noexcept { ++counters.packets[static_cast<std::size_t>(reason)]; }
 
 std::uint32_t bit_of(std::uint8_t worker) noexcept { return std::uint32_t{1} << worker; }
+
+bool is_from_switch(wire::Kind kind) noexcept { return kind == wire::Kind::kResult || kind == wire::Kind::kMissing; }
 
 std::size_t payload_bytes(wire::Kind kind, std::uint16_t lanes) noexcept {
   return kind == wire::Kind::kData ? lanes * wire::kWordBytes : 0;
@@ -224,7 +230,7 @@ void Dataplane::take_cells(const Dataplane& from, std::uint32_t slot_base, std::
 Outcome Dataplane::handle(wire::Endpoint source, std::uint8_t thread, std::span<const std::byte> datagram,
                           Origin origin) noexcept {
   wire::Header header;
-  if (wire::decode(datagram, header) != wire::ParseError::kNone || header.kind == wire::Kind::kResult) {
+  if (wire::decode(datagram, header) != wire::ParseError::kNone || is_from_switch(header.kind)) {
     count(stray_, Reason::kMalformed);
     return {.reason = Reason::kMalformed};
   }
@@ -240,7 +246,7 @@ Outcome Dataplane::handle(wire::Endpoint source, std::uint8_t thread, std::span<
   } else if (!owns(thread, job->thread_shift, header.cell)) {
     outcome.reason = Reason::kOutOfLease;
   } else {
-    outcome = aggregate(*job, header, payload);
+    outcome = header.kind == wire::Kind::kQuestion ? answer(*job, header) : aggregate(*job, header, payload);
   }
   outcome.job = header.job;
   outcome.worker = header.worker;
@@ -275,13 +281,7 @@ Outcome Dataplane::aggregate(Job& job, const wire::Header& header, std::span<con
   if (header.kind == wire::Kind::kData) merge(cell, frame, payload, duplicate);
   // A cell that was configured may have been another job's, with more workers.
   const bool complete = ((cell.bitmap | bit) & job.full) == job.full;
-  if (duplicate) {
-    if (!complete) return {.reason = Reason::kDuplicate};
-    return {.verdict = Verdict::kResend,
-            .reason = Reason::kResent,
-            .frame = frame,
-            .bytes = write_result(job, cell, frame, header)};
-  }
+  if (duplicate) return complete ? resend(job, cell, frame, header) : Outcome{.reason = Reason::kDuplicate};
 
   cell.bitmap |= bit;
   ++job.counters.contributions[header.worker];
@@ -293,6 +293,30 @@ Outcome Dataplane::aggregate(Job& job, const wire::Header& header, std::span<con
           .reason = Reason::kAdmitted,
           .frame = frame,
           .bytes = write_result(job, cell, frame, header)};
+}
+
+Outcome Dataplane::answer(const Job& job, const wire::Header& question) noexcept {
+  const std::uint32_t frame = frame_of(job.entry, question.cell);
+  const Cell& cell = cells_[frame];
+  const bool same = question.round == cell.round;
+  if (!same && !wire::newer(question.round, cell.round)) return {.reason = Reason::kStale};
+  if (same && (cell.bitmap & bit_of(question.worker)) != 0) {
+    const bool complete = (cell.bitmap & job.full) == job.full;
+    return complete ? resend(job, cell, frame, question) : Outcome{.reason = Reason::kDuplicate};
+  }
+  wire::Header missing = question;
+  missing.kind = wire::Kind::kMissing;
+  missing.flags = missing.exponent = 0;
+  // In front of the cell's lanes stands nothing that anybody needs.
+  wire::encode(missing, std::span<std::byte, wire::kHeaderBytes>(frame_at(frame), wire::kHeaderBytes));
+  return {.verdict = Verdict::kResend, .reason = Reason::kResent, .frame = frame, .bytes = wire::kHeaderBytes};
+}
+
+Outcome Dataplane::resend(const Job& job, const Cell& cell, std::uint32_t frame, const wire::Header& trigger) noexcept {
+  return {.verdict = Verdict::kResend,
+          .reason = Reason::kResent,
+          .frame = frame,
+          .bytes = write_result(job, cell, frame, trigger)};
 }
 
 void Dataplane::merge(Cell& cell, std::uint32_t frame, std::span<const std::byte> payload, bool duplicate) noexcept {

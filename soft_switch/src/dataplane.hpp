@@ -55,8 +55,8 @@ enum class Verdict : std::uint8_t { kDrop, kHold, kMulticast, kResend };
 /// Why a packet ended as it did; each has a counter.
 enum class Reason : std::uint8_t {
   kAdmitted,    // counted into its cell (kHold or kMulticast)
-  kResent,      // a duplicate of a complete cell: the RESULT goes to its sender again
-  kDuplicate,   // a duplicate of an incomplete cell
+  kResent,      // answered to its sender alone: the RESULT of a cell that is complete already, or MISSING
+  kDuplicate,   // a duplicate in an incomplete cell, or a question about a contribution that is in
   kStale,       // an older round
   kOutOfLease,  // cell outside the lease, or another's of the job's threads
   kUnknown,     // no such job, key, worker, thread, source address or port
@@ -149,6 +149,10 @@ class Dataplane {
   [[nodiscard]] Job* admission(wire::Endpoint source, std::uint8_t thread, Origin origin,
                                const wire::Header& header) noexcept;
   [[nodiscard]] Outcome aggregate(Job& job, const wire::Header& header, std::span<const std::byte> payload) noexcept;
+  [[nodiscard]] Outcome answer(const Job& job, const wire::Header& question) noexcept;
+  /// The RESULT of a complete cell, for the sender of `trigger` alone.
+  [[nodiscard]] Outcome resend(const Job& job, const Cell& cell, std::uint32_t frame,
+                               const wire::Header& trigger) noexcept;
   void merge(Cell& cell, std::uint32_t frame, std::span<const std::byte> payload, bool duplicate) noexcept;
   [[nodiscard]] std::uint32_t write_result(const Job& job, const Cell& cell, std::uint32_t frame,
                                            const wire::Header& header) noexcept;

@@ -412,5 +412,72 @@ TEST_F(DataplaneTest, RandomDuplicatesAndReorderingNeverChangeASum) {
   }
 }
 
+TEST_F(DataplaneTest, AQuestionAboutWhatIsNotInIsAnsweredToItsSenderWithAHeader) {
+  admit(2);
+  ASSERT_EQ(data(1, 1, {1, 1, 1, 1}).verdict, Verdict::kHold);
+  Header question = header(Kind::kQuestion, 0, 1);
+  question.flags = wire::kFlagRetransmission;
+  question.exponent = 130;
+  const Outcome outcome = bench_.send(question);
+  expect(outcome, Verdict::kResend, Reason::kResent);
+  EXPECT_EQ(outcome.bytes, wire::kHeaderBytes);
+  EXPECT_EQ(outcome.worker, 0);
+  Header missing = question;
+  missing.kind = Kind::kMissing;
+  missing.flags = missing.exponent = 0;
+  EXPECT_EQ(bench_.result_header(outcome), missing);
+}
+
+TEST_F(DataplaneTest, AQuestionChangesNothing) {
+  admit(2);
+  Header question = header(Kind::kQuestion, 0, 1);
+  question.exponent = 200;
+  question.tensor = 71;
+  expect(bench_.send(question), Verdict::kResend, Reason::kResent);  // the round has not begun, and does not now
+  ASSERT_EQ(data(0, 1, {1, 2, 3, 4}).verdict, Verdict::kHold);
+  expect(bench_.send(question), Verdict::kDrop, Reason::kDuplicate);  // it is in, and somebody else's is not
+  question.worker = 1;
+  expect(bench_.send(question), Verdict::kResend, Reason::kResent);
+  expect_result(data(1, 1, {10, 20, 30, 40}), {11, 22, 33, 44});
+  const Outcome again = data(1, 1, {10, 20, 30, 40});
+  EXPECT_EQ(bench_.result_header(again).exponent, 0);
+  EXPECT_EQ(bench_.result_header(again).flags, 0);
+  EXPECT_EQ(bench_.plane.counters(kJob).contributions[0], 1u);
+  EXPECT_EQ(bench_.plane.counters(kJob).tensor_last[1], 70u);
+}
+
+TEST_F(DataplaneTest, AQuestionAboutACompleteCellGetsItsResult) {
+  admit(2);
+  Header first = header(Kind::kData, 0, 1);
+  first.exponent = 140;
+  ASSERT_EQ(bench_.send(first, {1, 2, 3, 4}).verdict, Verdict::kHold);
+  ASSERT_EQ(data(1, 1, {10, 20, 30, 40}).verdict, Verdict::kMulticast);
+  const Outcome outcome = bench_.send(header(Kind::kQuestion, 1, 1));
+  expect_resent(outcome, {11, 22, 33, 44});
+  EXPECT_EQ(bench_.result_header(outcome).exponent, 140);
+  EXPECT_EQ(bench_.result_header(outcome).kind, Kind::kResult);
+}
+
+TEST_F(DataplaneTest, AQuestionAboutARoundOfZerosGetsZeros) {
+  admit(1);
+  ASSERT_EQ(data(0, 1, {9, 9, 9, 9}).verdict, Verdict::kMulticast);
+  ASSERT_EQ(empty(0, 3).verdict, Verdict::kMulticast);
+  expect_resent(bench_.send(header(Kind::kQuestion, 0, 3)), {0, 0, 0, 0});
+  expect(bench_.send(header(Kind::kQuestion, 0, 1)), Verdict::kDrop, Reason::kStale);
+}
+
+TEST_F(DataplaneTest, AQuestionAboutANewRoundLeavesTheOldResultToWhoeverLostIt) {
+  admit(2);
+  ASSERT_EQ(data(0, 1, {1, 2, 3, 4}).verdict, Verdict::kHold);
+  ASSERT_EQ(data(1, 1, {10, 20, 30, 40}).verdict, Verdict::kMulticast);
+  expect(bench_.send(header(Kind::kQuestion, 0, 3)), Verdict::kResend, Reason::kResent);
+  expect_resent(data(1, 1, {10, 20, 30, 40}), {11, 22, 33, 44});
+}
+
+TEST_F(DataplaneTest, OnlyTheSwitchSaysMissing) {
+  admit(1);
+  expect(bench_.send(header(Kind::kMissing, 0, 1)), Verdict::kDrop, Reason::kMalformed);
+}
+
 }  // namespace
 }  // namespace wiresum::dataplane

@@ -39,7 +39,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       require(data[0] >> 4 != kVersion);
       break;
     case ParseError::kUnknownKind:
-      require((data[0] & 0x0F) > static_cast<unsigned>(Kind::kMeta));
+      require((data[0] & 0x0F) > static_cast<unsigned>(Kind::kMissing));
       break;
     case ParseError::kPayload:
       require(size > kHeaderBytes);

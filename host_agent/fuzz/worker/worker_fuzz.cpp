@@ -23,7 +23,6 @@ namespace {
 constexpr std::size_t kLanes = 4;
 constexpr std::size_t kStride = wire::kHeaderBytes + kLanes * wire::kWordBytes;
 constexpr std::uint32_t kSlots = 4;
-constexpr std::uint32_t kFrames = kSlots + worker::Worker::kSpareFrames;
 constexpr std::size_t kRegionBytes = 256;
 constexpr std::size_t kGuardBytes = 64;
 constexpr std::size_t kJobsMax = 64;
@@ -84,8 +83,7 @@ constexpr std::array<numeric::Format, 8> kFormats{{
 
 class Program {
  public:
-  explicit Program(Input input)
-      : input_(input), frames_(kFrames * kStride), worker_(config(), frames_.data(), kStride) {
+  explicit Program(Input input) : input_(input), frames_(kSlots * kStride), worker_(config(), frames_.data(), kStride) {
     jobs_.reserve(kJobsMax);
   }
 
@@ -124,7 +122,7 @@ class Program {
       case 3:
         return deliver_garbage();
       case 4:
-        return deliver(answer(input_.byte() % kFrames));
+        return deliver(answer(input_.byte() % kSlots));
       case 5:
         return deliver_mutated();
       case 6:
@@ -190,26 +188,29 @@ class Program {
     std::array<Transmit, 3> burst{};
     const std::size_t count = worker_.poll_transmit(now_, std::span(burst).first(1 + input_.byte() % 3));
     for (std::size_t i = 0; i < count; ++i) {
-      const bool is_question = burst[i].frame >= kSlots;
-      require(burst[i].frame < kFrames && burst[i].bytes >= wire::kHeaderBytes &&
-              burst[i].bytes <= (is_question ? wire::kHeaderBytes : kStride));
+      require(burst[i].frame < kSlots && burst[i].bytes >= wire::kHeaderBytes && burst[i].bytes <= kStride);
       sent_[burst[i].frame] = true;
     }
     (void)worker_.next_timeout();
     (void)worker_.progress_at();
   }
 
-  /// What an honest switch says to the packet in this frame; the peers have sent zeros.
+  /// What an honest switch says to the packet in this frame; the peers have sent zeros. What is asked about is missing
+  /// every other time.
   std::vector<std::byte> answer(std::uint32_t number) {
     if (!sent_[number]) return {};
     const std::byte* frame = frames_.data() + number * kStride;
     wire::Header header;
     require(wire::decode(std::span(frame, kStride), header) == wire::ParseError::kNone ||
             wire::decode(std::span(frame, wire::kHeaderBytes), header) == wire::ParseError::kNone);
-    std::vector<std::byte> datagram(header.kind == wire::Kind::kMeta ? wire::kHeaderBytes : kStride);
-    if (header.kind == wire::Kind::kData) std::memcpy(datagram.data(), frame, kStride);
-    header.kind = wire::Kind::kResult;
+    const bool asked = header.kind == wire::Kind::kQuestion;
+    missing_ ^= asked;
+    const bool missing = asked && missing_;
+    std::vector<std::byte> datagram(missing || header.kind == wire::Kind::kMeta ? wire::kHeaderBytes : kStride);
+    if (header.kind == wire::Kind::kData || (asked && !missing)) std::memcpy(datagram.data(), frame, kStride);
+    header.kind = missing ? wire::Kind::kMissing : wire::Kind::kResult;
     header.flags = 0;
+    if (missing) header.exponent = 0;
     wire::encode(header, std::span<std::byte, wire::kHeaderBytes>(datagram.data(), wire::kHeaderBytes));
     return datagram;
   }
@@ -226,7 +227,7 @@ class Program {
   }
 
   void deliver_mutated() {
-    std::vector<std::byte> datagram = answer(input_.byte() % kFrames);
+    std::vector<std::byte> datagram = answer(input_.byte() % kSlots);
     if (datagram.empty()) return;
     for (int changes = input_.byte() % 4; changes > 0; --changes) {
       datagram[input_.byte() % datagram.size()] ^= std::byte{input_.byte()};
@@ -258,11 +259,12 @@ class Program {
   }
 
   Input input_;
+  bool missing_ = false;
   TimeNs now_ = 0;
   std::vector<std::byte> frames_;
   Worker worker_;
   std::vector<Job> jobs_;
-  std::array<bool, kFrames> sent_{};
+  std::array<bool, kSlots> sent_{};
   std::vector<std::byte> old_;
   std::size_t submitted_ = 0;
   std::size_t completed_ = 0;

@@ -158,6 +158,7 @@ nb::dict dict_of(const engine::TrafficStats& stats) {
   out["bytes_received"] = stats.worker.bytes_received;
   out["results"] = stats.worker.results;
   out["retransmissions"] = stats.worker.retransmissions;
+  out["questions"] = stats.worker.questions;
   out["duplicates"] = stats.worker.duplicates;
   out["rejected"] = stats.worker.rejected;
   out["rtt_s"] = static_cast<double>(stats.worker.rtt_smoothed_ns) * 1e-9;

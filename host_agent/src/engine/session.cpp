@@ -43,7 +43,7 @@ TimeNs now_ns() noexcept {
 
 transport::UdpConfig udp_config(const AggregatorConfig& aggregator, bool offload) {
   return {.datagram_bytes_max = wire::kHeaderBytes + std::size_t{aggregator.worker.lanes} * wire::kWordBytes,
-          .frames = aggregator.worker.slots / aggregator.threads + worker::Worker::kSpareFrames,
+          .frames = aggregator.worker.slots / aggregator.threads,
           .offload = offload};
 }
 

@@ -51,7 +51,7 @@ bool carries_payload(Kind kind) noexcept { return kind == Kind::kData || kind ==
 }  // namespace
 
 void encode(const Header& header, std::span<std::byte, kHeaderBytes> out) noexcept {
-  store8(out, kVersionKindAt, static_cast<std::uint8_t>(kVersion << 4 | static_cast<std::uint8_t>(header.kind)));
+  set_kind(header.kind, out);
   store8(out, kFlagsAt, header.flags);
   store16(out, kJobAt, header.job);
   store32(out, kKeyAt, header.key);
@@ -63,12 +63,16 @@ void encode(const Header& header, std::span<std::byte, kHeaderBytes> out) noexce
   store32(out, kChunkAt, header.chunk);
 }
 
+void set_kind(Kind kind, std::span<std::byte, kHeaderBytes> out) noexcept {
+  store8(out, kVersionKindAt, static_cast<std::uint8_t>(kVersion << 4 | static_cast<std::uint8_t>(kind)));
+}
+
 ParseError decode(std::span<const std::byte> datagram, Header& header) noexcept {
   if (datagram.size() < kHeaderBytes) return ParseError::kTruncated;
   const std::uint8_t version_kind = load8(datagram, kVersionKindAt);
   if (version_kind >> 4 != kVersion) return ParseError::kUnknownVersion;
   const std::uint8_t kind_bits = version_kind & 0x0F;
-  if (kind_bits > static_cast<std::uint8_t>(Kind::kMeta)) return ParseError::kUnknownKind;
+  if (kind_bits > static_cast<std::uint8_t>(Kind::kMissing)) return ParseError::kUnknownKind;
   const Kind kind = static_cast<Kind>(kind_bits);
   const std::size_t payload_bytes = datagram.size() - kHeaderBytes;
   if (carries_payload(kind) ? payload_bytes % kWordBytes != 0 : payload_bytes != 0) return ParseError::kPayload;

@@ -20,10 +20,12 @@ inline constexpr std::size_t kWordBytes = 4;
 inline constexpr std::size_t kLanesMax = (65507 - kHeaderBytes) / kWordBytes;
 
 enum class Kind : std::uint8_t {
-  kData = 0,    // a contribution with payload
-  kEmpty = 1,   // a contribution whose lanes are all zero; no payload
-  kResult = 2,  // the sum
-  kMeta = 3,    // a contribution of header fields alone (exponents, barrier); no payload
+  kData = 0,      // a contribution with payload
+  kEmpty = 1,     // a contribution whose lanes are all zero; no payload
+  kResult = 2,    // from the switch: the sum
+  kMeta = 3,      // a contribution of header fields alone (exponents, barrier); no payload
+  kQuestion = 4,  // has my contribution to this cell come? Changes nothing; no payload
+  kMissing = 5,   // from the switch: it has not; no payload
 };
 
 inline constexpr std::uint8_t kFlagRetransmission = 1u << 0;  // statistics only
@@ -54,6 +56,9 @@ enum class ParseError : std::uint8_t {
 
 /// Writes `header` in network byte order.
 void encode(const Header& header, std::span<std::byte, kHeaderBytes> out) noexcept;
+
+/// Makes an encoded header one of another kind.
+void set_kind(Kind kind, std::span<std::byte, kHeaderBytes> out) noexcept;
 
 /// Reads the header of one UDP payload. On any error `header` is left as it was.
 /// Says only that the datagram is well formed: whether its length fits the job is the caller's to check.

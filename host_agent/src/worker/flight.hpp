@@ -13,15 +13,14 @@ namespace wiresum::worker {
 
 class Flight {
  public:
-  /// The last list takes all packets that were retransmitted this often or more; the RTO has reached its cap by then.
+  /// The last list takes all packets that were whose timer has expired this often or more; the RTO has reached its cap
+  /// by then.
   static constexpr std::uint8_t kExpiriesMax = 15;
-  static constexpr std::uint8_t kTurns = 8;
   // The lists. timers.cpp says what they are for.
-  static constexpr std::uint8_t kFresh = 0;                           // sent once
-  static constexpr std::uint8_t kAsked = 1;                           // ... and asked about
-  static constexpr std::uint8_t kTurn = 2;                            // ... and waiting for its turn, 0..kTurns-1
-  static constexpr std::uint8_t kRetransmitted = kTurn + kTurns - 1;  // plus how often, 1..kExpiriesMax
-  static constexpr std::uint8_t kLists = kRetransmitted + kExpiriesMax + 1;
+  static constexpr std::uint8_t kFresh = 0;    // sent once
+  static constexpr std::uint8_t kExpired = 0;  // plus how often the timer has expired, 1..kExpiriesMax
+  static constexpr std::uint8_t kMissing = kExpired + kExpiriesMax + 1;  // the switch has asked for it
+  static constexpr std::uint8_t kLists = kMissing + 1;
 
   /// `slots`: all of the worker's, which this one links.
   explicit Flight(Slot* slots) noexcept : slots_(slots) { clear(); }

@@ -23,19 +23,12 @@ enum class SlotState : std::uint8_t {
   kInFlight,  // its frame holds a packet whose RESULT has not come
 };
 
-/// What a slot's last packet that has its RESULT said.
-struct Answered {
-  bool valid = false;
-  std::uint8_t exponent = 0;
-  std::uint32_t tensor = 0;
-  std::uint32_t chunk = 0;
-};
-
 struct Slot {
   SlotState state = SlotState::kIdle;
   bool meta = false;                 // this round carries header fields alone
   bool first_of_collective = false;  // measures how far apart the workers are, not the path
-  std::uint8_t expiries = 0;         // retransmissions of the packet in flight
+  bool asked = false;                // the last that went out for the packet in flight was a question
+  std::uint8_t expiries = 0;         // how often its timer has expired
   std::uint8_t list = 0;             // of flight.hpp's, while in flight
   std::uint8_t exponent_agreed = 0;  // block floating point: of the chunk at hand
   std::uint8_t exponent_sent = 0;    // what the packet in flight says; its RESULT cannot say less
@@ -47,9 +40,8 @@ struct Slot {
   ChunkView ahead;                   // the chunk after it in this slot, once the packet is made
   numeric::Scale scale;              // of the chunk at hand, once the packet is made
   TimeNs first_sent_at = 0;          // when the packet in flight was first sent
-  TimeNs sent_at = 0;                // ... and last sent, or asked about, or the question answered
+  TimeNs sent_at = 0;                // ... and last sent, or asked about, or called missing
   std::uint64_t send_number = 0;     // counts first transmissions: who was sent before whom
-  Answered previous;                 // the packet of the round before
   std::uint32_t older = kNoSlot;     // neighbours in flight.hpp's list
   std::uint32_t newer = kNoSlot;
 };

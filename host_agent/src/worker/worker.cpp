@@ -162,12 +162,9 @@ std::size_t Worker::poll_transmit(TimeNs now, std::span<Transmit> out) noexcept 
   check_deadlines();
   if (failure_.has_value()) return 0;
   std::size_t count = 0;
-  spare_used_ = 0;
-  // A question and a retransmission move the slot's timer ahead of now_, and there are `slots` of them.
+  // Whatever goes out moves the slot's timer ahead of now_, and there are `slots` of them.
   for (Timer timer = first_timer(); timer.at <= now_ && count < out.size(); timer = first_timer()) {
-    const bool asks = may_ask(slots_[timer.slot]);
-    if (asks && spare_used_ == kSpareFrames) break;
-    out[count++] = asks ? ask(timer.slot) : retransmit(timer.slot);
+    out[count++] = expire(timer.slot);
   }
   while (count < out.size() && may_send()) out[count++] = transmit(ready_.first());
   if (count > 0) publish_estimates();
@@ -189,6 +186,7 @@ Transmit Worker::transmit(std::uint32_t index) noexcept {
   slot.bytes = static_cast<std::uint32_t>(wire::kHeaderBytes + lanes * wire::kWordBytes);
   slot.exponent_sent = header.exponent;
   slot.state = SlotState::kInFlight;
+  slot.asked = false;
   slot.expiries = 0;
   slot.first_sent_at = slot.sent_at = now_;
   slot.send_number = ++send_number_;
@@ -256,12 +254,16 @@ void Worker::handle_datagram(TimeNs now, std::span<const std::byte> datagram) no
     return;
   }
   const std::span<const std::byte> payload = datagram.subspan(wire::kHeaderBytes);
-  switch (match(header, payload.size())) {
+  const std::uint32_t index = header.cell / 2U - config_.slot_first;  // wraps to a huge number when below
+  switch (match(index, header, payload.size())) {
     case Match::kMine:
-      accept(header.cell / 2 - config_.slot_first, header, payload);
+      accept(index, header, payload);
+      return;
+    case Match::kMissing:
+      hear_missing(index);
       return;
     case Match::kDuplicate:
-      hear_duplicate(header, payload.size());
+      ++stats_.duplicates;
       return;
     case Match::kForeign:
       ++stats_.rejected;
@@ -272,12 +274,12 @@ void Worker::handle_datagram(TimeNs now, std::span<const std::byte> datagram) no
   }
 }
 
-Worker::Match Worker::match(const wire::Header& header, std::size_t payload_bytes) const noexcept {
-  if (header.kind != wire::Kind::kResult || header.job != config_.job || header.key != config_.key ||
-      header.worker >= config_.workers) {
+Worker::Match Worker::match(std::uint32_t index, const wire::Header& header, std::size_t payload_bytes) const noexcept {
+  const bool missing = header.kind == wire::Kind::kMissing;
+  if ((header.kind != wire::Kind::kResult && !missing) || header.job != config_.job || header.key != config_.key ||
+      header.worker >= config_.workers || (missing && header.worker != config_.worker)) {
     return Match::kForeign;
   }
-  const std::uint32_t index = header.cell / 2u - config_.slot_first;  // wraps to a huge number when below
   if (index >= config_.slots || header.cell != wire::cell_of(header.cell / 2u, header.round)) return Match::kForeign;
   const Slot& slot = slots_[index];
   if (wire::newer(slot.round, header.round)) return Match::kDuplicate;
@@ -285,8 +287,10 @@ Worker::Match Worker::match(const wire::Header& header, std::size_t payload_byte
   const Pending& pending = pending_[slot.collective];
   if ((header.flags & wire::kFlagDiverged) != 0 || header.tensor != pending.work.tensor ||
       header.chunk != pending.number(slot.chunk)) {
-    return Match::kDiverged;
+    return missing ? Match::kForeign : Match::kDiverged;
   }
+  // What answers a question that something else has followed is late.
+  if (missing) return slot.asked ? Match::kMissing : Match::kDuplicate;
   // The agreed exponent is a maximum over workers, and this one is among them.
   const std::size_t lanes = slot.meta ? 0 : config_.lanes;
   const bool possible = payload_bytes == lanes * wire::kWordBytes && header.exponent >= slot.exponent_sent;
@@ -301,7 +305,7 @@ void Worker::measure(const Slot& slot) noexcept {
   // Only what measures the path is a sample. A slot's first packet waits for workers that are late; one that was
   // overtaken waits for a peer's timer, and were that a sample, timeouts would push each other up.
   if (!slot.first_of_collective && !known_lost(slot) &&
-      ((slot.list == Flight::kFresh && now_ < expiry(slot)) || spurious(slot))) {
+      ((slot.list == Flight::kFresh && now_ < not_before(slot, rtt_.rto())) || spurious(slot))) {
     rtt_.sample(now_ - slot.first_sent_at);
   }
   if (now_ - result_at_ > rtt_.rto()) resumed_at_ = now_;
@@ -320,10 +324,6 @@ void Worker::accept(std::uint32_t index, const wire::Header& header, std::span<c
   ++slot.round;
   slot.first_of_collective = false;
   Pending& pending = pending_[slot.collective];
-  slot.previous = {.valid = true,
-                   .exponent = slot.exponent_sent,
-                   .tensor = pending.work.tensor,
-                   .chunk = pending.number(slot.chunk)};
   slot.exponent_agreed = header.exponent;
   if (slot.meta && !pending.barrier) {
     slot.meta = false;

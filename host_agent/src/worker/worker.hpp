@@ -20,8 +20,8 @@
 // microseconds or by minutes. Retransmitting helps the first and floods the second. So a timer that expires
 // retransmits when a packet that was first sent later has had its RESULT (then the peers have been here); otherwise
 // only the first packet in the agreed order is retransmitted, as a probe, and the others wait. Where a retransmission
-// would carry payload, a question and a turn come before the first one (timers.cpp): they put it off by some round
-// trips at most. When no RESULT has come for some timeouts all is silent, and then again there is only the probe: what
+// would carry payload, a question goes out in its place, and the payload if the switch answers that it is missing
+// (timers.cpp). When no RESULT has come for some timeouts all is silent, and then again there is only the probe: what
 // was sent last filled a queue, or waits for a peer, and the same burst again would meet the same end. A RESULT that
 // ends a silence gives all timers one more timeout, since the late peer's other packets are on their way. Probes
 // without any RESULT between them come at a timeout that doubles, less a random part: otherwise, once all timeouts are
@@ -30,10 +30,12 @@
 // Why every loss is repaired (worker and switch alive, some packets get through). Let T be the first packet, in
 // the agreed order, whose cell is not complete at the switch, and w a worker whose contribution the switch lacks.
 //   1. Packets before T are complete at the switch. As long as w has one in flight, w's first packet in flight is
-//      one of these; it is retransmitted again and again (rule of the probe), and each copy that reaches the
-//      switch makes it send the RESULT to w. So w's packets before T finish, T's predecessor in its slot too.
+//      one of these; it is retransmitted or asked about again and again (rule of the probe), and each
+//      copy that reaches the switch makes it send the RESULT to w. So w's packets before T finish, T's predecessor in
+//      its slot too.
 //   2. Then T is ready at w and comes before everything in flight: it is sent, whatever the window says.
-//   3. From then on T is w's first packet in flight and is retransmitted until its RESULT comes.
+//   3. From then on T is w's first packet in flight: it is retransmitted, or asked about and then, since the switch
+//      says that it is missing, retransmitted, until its RESULT comes.
 // The probe's timer is put off only by a RESULT, and there are finitely many of those before T completes; after the
 // last one each worker sends its probe and nothing else, so that congestion is no reason not to get through.
 // Therefore T completes, and by induction everything does.
@@ -83,7 +85,7 @@ struct WorkerStats {
   std::uint64_t packets_sent = 0;
   std::uint64_t bytes_sent = 0;  // UDP payload, retransmissions included
   std::uint64_t retransmissions = 0;
-  std::uint64_t questions = 0;  // asked before a packet is retransmitted: headers
+  std::uint64_t questions = 0;  // to the switch, whether a packet has come: headers
   std::uint64_t results = 0;
   std::uint64_t bytes_received = 0;
   std::uint64_t duplicates = 0;  // RESULTs for a round that is over
@@ -96,13 +98,10 @@ struct WorkerStats {
 
 class Worker {
  public:
-  /// Frames besides those of the slots, for questions (timers.cpp). What is in them is sent before the next
-  /// poll_transmit().
-  static constexpr std::uint32_t kSpareFrames = 16;
-
-  /// `frames` holds config.slots + kSpareFrames frames, `frame_stride` bytes apart, each with room for a header and
-  /// config.lanes words. A slot's frame holds its current packet until the RESULT has come, so that a
-  /// retransmission sends the same bytes. Throws std::invalid_argument on a configuration that makes no sense.
+  /// `frames` holds config.slots frames, `frame_stride` bytes apart, each with room for a header and config.lanes
+  /// words. A slot's frame holds its current packet until the RESULT has come, so that a retransmission sends the same
+  /// bytes; what poll_transmit() hands out is sent before the next call. Throws std::invalid_argument on a
+  /// configuration that makes no sense.
   Worker(const WorkerConfig& config, std::byte* frames, std::size_t frame_stride);
 
   Worker(Worker&&) = default;
@@ -150,18 +149,18 @@ class Worker {
   /// The next retransmission that is due if nothing comes.
   [[nodiscard]] Timer first_timer() const noexcept;
   [[nodiscard]] TimeNs expiry(const Slot& slot) const noexcept;
+  /// `timeout` after the slot's packet went out, but after a silence not before all have had one more RTO.
+  [[nodiscard]] TimeNs not_before(const Slot& slot, TimeNs timeout) const noexcept;
+  [[nodiscard]] TimeNs overtaken_after() const noexcept;
   [[nodiscard]] TimeNs probe_expiry(const Slot& slot) const noexcept;
   [[nodiscard]] TimeNs silent_from() const noexcept;
   [[nodiscard]] bool known_lost(const Slot& slot) const noexcept;
   [[nodiscard]] std::uint32_t probe() const noexcept;
-  /// May there be something to learn from a question about this packet before it is retransmitted?
-  [[nodiscard]] bool may_ask(const Slot& slot) const noexcept;
+  /// What goes out for a slot whose timer has expired.
+  [[nodiscard]] Transmit expire(std::uint32_t index) noexcept;
   [[nodiscard]] Transmit ask(std::uint32_t index) noexcept;
-  /// 0..kTurns-1: with more workers than turns, some have the same.
-  [[nodiscard]] std::uint32_t turn_of(const Slot& slot) const noexcept;
-  /// A RESULT for a round that is over: it may be the answer to a question.
-  void hear_duplicate(const wire::Header& header, std::size_t payload_bytes) noexcept;
   [[nodiscard]] Transmit retransmit(std::uint32_t index) noexcept;
+  void hear_missing(std::uint32_t index) noexcept;
   void check_deadlines() noexcept;
 
   // Sending
@@ -173,8 +172,8 @@ class Worker {
   void count_sent(const Slot& slot) noexcept;
 
   // Receiving
-  enum class Match : std::uint8_t { kMine, kDuplicate, kForeign, kDiverged };
-  [[nodiscard]] Match match(const wire::Header& header, std::size_t payload_bytes) const noexcept;
+  enum class Match : std::uint8_t { kMine, kMissing, kDuplicate, kForeign, kDiverged };
+  [[nodiscard]] Match match(std::uint32_t index, const wire::Header& header, std::size_t payload_bytes) const noexcept;
   /// Was the one retransmission of a packet that nothing has overtaken for nothing? Then its RESULT answers the first
   /// copy, and is a sample. Without these (Karn's rule alone) a round trip that has grown beyond the timeout would
   /// never be measured.
@@ -213,7 +212,6 @@ class Worker {
   TimeNs now_ = 0;                          // the latest time seen; never goes back
   TimeNs result_at_ = 0;                    // the last new RESULT
   TimeNs resumed_at_ = 0;                   // the last new RESULT that ended a silence of more than an RTO
-  std::uint32_t spare_used_ = 0;            // spare frames, in this poll_transmit()
   unsigned probes_ = 0;                     // since the last new RESULT
   std::uint32_t probe_random_ = 0;          // how much earlier than its timeout the next probe goes
   TimeNs deadline_ = kNever;                // not later than the first deadline of a pending collective

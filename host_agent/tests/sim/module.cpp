@@ -108,6 +108,7 @@ NB_MODULE(wiresum_sim, module) {
       .def_ro("packets_sent", &sim::Report::packets_sent)
       .def_ro("bytes_sent", &sim::Report::bytes_sent)
       .def_ro("retransmissions", &sim::Report::retransmissions)
+      .def_ro("questions", &sim::Report::questions)
       .def_ro("results", &sim::Report::results)
       .def_ro("duplicates", &sim::Report::duplicates)
       .def_ro("rejected", &sim::Report::rejected)

@@ -84,7 +84,7 @@ void Simulation::build_shards() {
       Shard& shard = shards_.emplace_back();
       shard.worker = worker;
       shard.thread = thread;
-      shard.frames.resize((slots + worker::Worker::kSpareFrames) * frame_stride_);
+      shard.frames.resize(slots * frame_stride_);
       shard.machine = std::make_unique<worker::Worker>(config, shard.frames.data(), frame_stride_);
     }
   }
@@ -231,6 +231,7 @@ Report Simulation::report() const {
     report.packets_sent += stats.packets_sent;
     report.bytes_sent += stats.bytes_sent;
     report.retransmissions += stats.retransmissions;
+    report.questions += stats.questions;
     report.results += stats.results;
     report.duplicates += stats.duplicates;
     report.rejected += stats.rejected;

@@ -59,6 +59,7 @@ struct Report {
   std::uint64_t packets_sent = 0;
   std::uint64_t bytes_sent = 0;  // by workers: UDP payload
   std::uint64_t retransmissions = 0;
+  std::uint64_t questions = 0;
   std::uint64_t results = 0;
   std::uint64_t duplicates = 0;
   std::uint64_t rejected = 0;

@@ -60,6 +60,7 @@ class Report:
     packets_sent: int
     bytes_sent: int
     retransmissions: int
+    questions: int
     results: int
     duplicates: int
     rejected: int

@@ -26,7 +26,7 @@ namespace {
 TEST(WorkerAllocation, TheDatapathAllocatesNothing) {
   const WorkerConfig config = small_config();
   constexpr std::size_t kStride = 40;
-  std::vector<std::byte> frames(kStride * (config.slots + Worker::kSpareFrames));
+  std::vector<std::byte> frames(kStride * config.slots);
   std::vector<float> values(1000, 1.5F);
   auto* bytes = reinterpret_cast<std::byte*>(values.data());
   const Region region{.source = bytes, .destination = bytes, .elements = values.size()};
@@ -46,10 +46,10 @@ TEST(WorkerAllocation, TheDatapathAllocatesNothing) {
     now = count == 0 ? worker.next_timeout() : now + 1;
     for (std::size_t i = 0; i < count; ++i) {
       if ((step + i) % 7 == 0) continue;  // lost
-      // A sum with nothing added by the peer: the packet itself, as a RESULT.
+      // A sum with nothing added by the peer: the packet itself, as a RESULT. A question learns that it is missing.
       const std::byte* frame = frames.data() + burst[i].frame * kStride;
       std::copy(frame, frame + burst[i].bytes, datagram.data());
-      datagram[0] = std::byte{0x12};
+      datagram[0] = std::byte{frame[0] == std::byte{0x14} ? std::uint8_t{0x15} : std::uint8_t{0x12}};
       worker.handle_datagram(now, std::span<const std::byte>(datagram.data(), burst[i].bytes));
     }
     while (worker.poll_completion().has_value()) ++completed;

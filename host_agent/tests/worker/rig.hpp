@@ -50,7 +50,7 @@ class Rig {
   explicit Rig(WorkerConfig config = small_config())
       : config_(config),
         stride_(wire::kHeaderBytes + config.lanes * wire::kWordBytes),
-        frames_(stride_ * (config.slots + Worker::kSpareFrames)),
+        frames_(stride_ * config.slots),
         worker_(config, frames_.data(), stride_) {}
 
   Worker& worker() { return worker_; }
@@ -101,6 +101,13 @@ class Rig {
   void deliver(const std::vector<std::byte>& bytes) { worker_.handle_datagram(now, bytes); }
   void answer(const Sent& sent, const std::vector<std::int32_t>& lanes, int exponent = -1) {
     deliver(result(sent, lanes, exponent));
+  }
+  /// The switch's answer to a question, if what was asked about has not come.
+  void miss(const Sent& question) {
+    wire::Header header = question.header;
+    header.kind = wire::Kind::kMissing;
+    header.flags = header.exponent = 0;
+    deliver(datagram(header, {}));
   }
   /// Answers as if all peers had sent nothing but zeros (or META).
   void echo(const Sent& sent) {

@@ -1,8 +1,6 @@
 #include <gtest/gtest.h>
 
-#include <numeric>
 #include <set>
-#include <utility>
 #include <vector>
 
 #include "rig.hpp"
@@ -44,7 +42,8 @@ TEST_F(Timers, ARetransmissionIsTheSameBytesWithItsFlag) {
   auto first = rig.poll_at(0).at(0);
   // What the caller does to its memory meanwhile must not change what goes out.
   job->values[0] = 12345;
-  auto again = rig.poll_at(20 * kMillisecond).at(0);
+  rig.miss(rig.poll_at(20 * kMillisecond).at(0));
+  auto again = rig.poll().at(0);
   EXPECT_EQ(again.header.flags, wire::kFlagRetransmission);
   again.bytes[1] = first.bytes[1];
   EXPECT_EQ(again.bytes, first.bytes);
@@ -184,115 +183,98 @@ TEST_F(Timers, LaterPacketsGiveSamplesUnlessRetransmitted) {
   EXPECT_EQ(single.worker().stats().rtt_smoothed_ns, 3'000'000u);
 }
 
-/// A worker with a stream of all chunks, whose first slot is in its second round, has been overtaken there by the other
-/// slots, and whose round trip is 4 ms.
-struct Overtaken {
-  static constexpr std::uint32_t kChunks = 16;
-  static constexpr TimeNs kSentAt = 4 * kMillisecond;
-  static constexpr TimeNs kRoundTrip = 4 * kMillisecond;
-
-  explicit Overtaken(std::uint8_t index = 1, std::vector<std::uint32_t> numbers = all_chunks())
-      : rig(for_worker(index)),
-        job(std::vector<std::int32_t>(4 * kChunks, 1), for_worker(index)),
-        chunks(std::move(numbers)) {
-    job.work.chunks = chunks;
-    EXPECT_TRUE(rig.worker().submit(job.work));
-    first = rig.poll_at(0);
-    rig.now = kSentAt;
-    for (const Sent& packet : first) rig.echo(packet);
-    second = rig.poll();
-    rig.now = kSentAt + kRoundTrip;
-    for (std::size_t i = 1; i < second.size(); ++i) rig.echo(second[i]);
-    rig.poll();
-  }
-  static WorkerConfig for_worker(std::uint8_t index) {
-    WorkerConfig config = small_config();
-    config.rto_min = config.rto_initial = 20 * kMillisecond;
-    config.workers = 8;
-    config.worker = index;
-    return config;
-  }
-  /// The next packet for the first slot, and when it goes out.
-  Sent next() {
-    for (int i = 0; i < 100; ++i) {
-      for (Sent& packet : rig.poll_at(rig.worker().next_timeout())) {
-        if (packet.header.cell / 2 == 0) return packet;
-      }
-    }
-    ADD_FAILURE() << "nothing goes out for the first slot";
-    return {};
-  }
-
-  static std::vector<std::uint32_t> all_chunks() {
-    std::vector<std::uint32_t> numbers(kChunks);
-    std::iota(numbers.begin(), numbers.end(), 0U);
-    return numbers;
-  }
-
-  Rig rig;
-  Integers job;
-  std::vector<std::uint32_t> chunks;
-  std::vector<Sent> first, second;
-};
-
-TEST(TimersOfThePacketThatOthersHaveOvertaken, AQuestionAboutTheRoundBeforeGoesOutFirstAndChangesNothingAtTheSwitch) {
-  Overtaken worker;
-  const Sent question = worker.next();
-  EXPECT_EQ(question.header.kind, wire::Kind::kMeta);
+TEST_F(Timers, WhatCarriesPayloadIsAskedAboutBeforeItIsSentAgain) {
+  submit(1);
+  const auto sent = rig.poll_at(0).at(0);
+  const auto question = rig.poll_at(20 * kMillisecond).at(0);
+  wire::Header expected = sent.header;
+  expected.kind = wire::Kind::kQuestion;
+  expected.flags = wire::kFlagRetransmission;
+  EXPECT_EQ(question.header, expected);
   EXPECT_EQ(question.bytes.size(), wire::kHeaderBytes);
-  EXPECT_EQ(question.header.round, worker.first[0].header.round) << "whose RESULT is here, so that it is a duplicate";
-  EXPECT_EQ(question.header.cell, worker.first[0].header.cell);
-  EXPECT_EQ(question.header.tensor, worker.first[0].header.tensor);
-  EXPECT_EQ(question.header.chunk, worker.first[0].header.chunk);
-  EXPECT_EQ(question.header.exponent, worker.first[0].header.exponent);
-  EXPECT_EQ(worker.rig.worker().stats().questions, 1u);
+  EXPECT_EQ(rig.worker().stats().questions, 1u);
+  EXPECT_EQ(rig.worker().stats().retransmissions, 0u);
 }
 
-TEST(TimersOfThePacketThatOthersHaveOvertaken, WithoutAnAnswerThePacketIsSentAgainAtOnce) {
-  Overtaken worker;
-  worker.next();
-  const TimeNs asked = worker.rig.now;
-  const Sent again = worker.next();
-  EXPECT_EQ(again.header.round, worker.second[0].header.round);
-  EXPECT_EQ(again.header.flags, wire::kFlagRetransmission);
-  EXPECT_EQ(worker.rig.now - asked, 2 * Overtaken::kRoundTrip);
+TEST_F(Timers, WhatIsMissingIsSentAtOnceAndAskedAboutAgainAfterTwiceTheTimeout) {
+  submit(1);
+  rig.poll_at(0);
+  const auto question = rig.poll_at(20 * kMillisecond).at(0);
+  rig.now = 25 * kMillisecond;
+  rig.miss(question);
+  EXPECT_LE(rig.worker().next_timeout(), rig.now);
+  EXPECT_EQ(rig.poll().at(0).header.kind, wire::Kind::kData);
+  EXPECT_TRUE(rig.poll_at(rig.worker().next_timeout() - 1).empty());
+  EXPECT_EQ(rig.poll_at(rig.worker().next_timeout()).at(0).header.kind, wire::Kind::kQuestion);
+  EXPECT_GT(rig.now, (25 + 30) * kMillisecond) << "at most a quarter earlier";
+  EXPECT_EQ(rig.worker().stats().retransmissions, 1u);
+  EXPECT_EQ(rig.worker().stats().questions, 2u);
 }
 
-TEST(TimersOfThePacketThatOthersHaveOvertaken, AfterAnAnswerTheWorkersSendAgainOneAfterTheOther) {
-  std::set<TimeNs> waits;
-  for (std::uint8_t index = 0; index < 8; ++index) {
-    Overtaken worker(index);
-    const Sent question = worker.next();
-    const TimeNs answered = worker.rig.now;
-    worker.rig.answer(question, {});
-    EXPECT_EQ(worker.next().header.round, worker.second[0].header.round);
-    waits.insert(worker.rig.now - answered);
-  }
-  EXPECT_EQ(waits.size(), 8u);
-  EXPECT_GT(*waits.begin(), Overtaken::kRoundTrip) << "a peer that is a round behind has caught up";
-  EXPECT_EQ(*waits.rbegin() - *waits.begin(), 7 * Overtaken::kRoundTrip / 2);
+TEST_F(Timers, TheResultThatAnswersAQuestionIsTheSum) {
+  submit(1);
+  rig.poll_at(0);
+  rig.answer(rig.poll_at(20 * kMillisecond).at(0), {5, 6, 7, 8});
+  EXPECT_EQ(job->values, (std::vector<std::int32_t>{5, 6, 7, 8}));
+  EXPECT_TRUE(rig.worker().poll_completion().has_value());
 }
 
-TEST(TimersOfThePacketThatOthersHaveOvertaken, TheResultOfThePacketItselfEndsTheWait) {
-  Overtaken worker;
-  worker.rig.answer(worker.next(), {});
-  worker.rig.echo(worker.second[0]);
-  EXPECT_EQ(worker.next().header.round, worker.second[0].header.round + 1) << "no retransmission any more";
+TEST_F(Timers, AnAnswerThatComesLateOrTwiceIsNoReasonToSendAgain) {
+  submit(1);
+  const auto sent = rig.poll_at(0).at(0);
+  rig.miss(sent);
+  EXPECT_TRUE(rig.poll().empty()) << "nobody has asked";
+  const auto question = rig.poll_at(20 * kMillisecond).at(0);
+  rig.miss(question);
+  rig.miss(question);
+  EXPECT_EQ(rig.poll().size(), 1u);
+  rig.miss(question);
+  EXPECT_TRUE(rig.poll().empty());
+  rig.echo(sent);
+  rig.miss(question);
+  EXPECT_TRUE(rig.poll().empty());
+  EXPECT_EQ(rig.worker().stats().duplicates, 3u);
 }
 
-TEST(TimersOfThePacketThatOthersHaveOvertaken, InACollectiveThatIsSentWholeItIsSentAgainAtOnce) {
-  Overtaken worker(1, {});
-  EXPECT_EQ(worker.next().header.round, worker.second[0].header.round);
-  EXPECT_EQ(worker.rig.worker().stats().questions, 0u);
+TEST_F(Timers, AnAnswerToAnotherWorkerOrAboutAnotherTensorIsForeign) {
+  submit(1);
+  rig.poll_at(0);
+  const auto question = rig.poll_at(20 * kMillisecond).at(0);
+  auto other = question;
+  other.header.worker = 0;
+  rig.miss(other);
+  other = question;
+  other.header.tensor = 2;
+  rig.miss(other);
+  EXPECT_TRUE(rig.poll().empty());
+  EXPECT_EQ(rig.worker().stats().rejected, 2u);
+  EXPECT_FALSE(rig.worker().poll_completion().has_value());
 }
 
-TEST(TimersOfThePacketThatOthersHaveOvertaken, ALateCopyOfAResultThatCarriesASumIsNoAnswer) {
-  Overtaken worker;
-  worker.next();
-  const TimeNs asked = worker.rig.now;
-  worker.rig.echo(worker.first[0]);
-  worker.next();
-  EXPECT_EQ(worker.rig.now - asked, 2 * Overtaken::kRoundTrip);
+TEST_F(Timers, WhatIsAHeaderAnywayIsSentAgainInPlaceOfAQuestion) {
+  Integers barrier({}, config());
+  barrier.work.regions = {};
+  barrier.work.chunk_end = 1;
+  ASSERT_TRUE(rig.worker().submit(barrier.work));
+  ASSERT_EQ(rig.poll_at(0).at(0).header.kind, wire::Kind::kMeta);
+  EXPECT_EQ(rig.poll_at(20 * kMillisecond).at(0).header.kind, wire::Kind::kMeta);
+  EXPECT_EQ(rig.worker().stats().questions, 0u);
+}
+
+TEST_F(Timers, InASilenceWhatIsMissingWaitsForTheProbe) {
+  submit(8);
+  const auto sent = rig.poll_at(0);
+  rig.now = 1 * kMillisecond;
+  rig.echo(sent[7]);
+  const auto questions = rig.poll_at(20 * kMillisecond);
+  ASSERT_EQ(questions.size(), 7u);
+  rig.now = 200 * kMillisecond;
+  for (const Sent& question : questions) rig.miss(question);
+  const auto again = rig.poll();
+  ASSERT_EQ(again.size(), 1u);
+  EXPECT_EQ(again[0].header.chunk, 0u);
+  rig.echo(again[0]);
+  EXPECT_EQ(rig.poll().size(), 6u);
 }
 
 TEST_F(Timers, TimeThatGoesBackIsTakenAsStandingStill) {

@@ -16,6 +16,8 @@ class TrafficStats:
     bytes_received: int
     results: int
     retransmissions: int
+    questions: int
+    """To the switch, whether a packet without a sum has come: headers. Who has sent what is missing sends it again."""
     duplicates: int
     rejected: int
     rtt_s: float

@@ -14,7 +14,7 @@ import time
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 
-from wiresum.agent import AgentConfig, Dtype, JobAbortedError, Region, Session, SessionStats, WiresumError
+from wiresum.agent import AgentConfig, Dtype, JobAbortedError, Region, Session, SessionStats, TrafficStats, WiresumError
 from wiresum.cli.doctor.finding import Finding, Level
 from wiresum.cli.doctor.host import Drops, drops
 
@@ -151,8 +151,9 @@ def _switches(count: int) -> str:
 
 def _losses(trials: list[Trial], lost: Drops) -> Iterator[Finding]:
     sent = sum(trial.stats.packets_sent for trial in trials)
-    again = sum(trial.stats.retransmissions for trial in trials)
-    said = f"{again} of {sent} packets were sent again ({100 * again / max(1, sent):.2f}%)" + _where_lost(trials)
+    again = sum(_again(trial.stats) for trial in trials)
+    said = f"{again} of {sent} packets were sent again or asked about ({100 * again / max(1, sent):.2f}%)"
+    said += _where_lost(trials)
     if lost.no_buffer:
         yield Finding(
             "path",
@@ -184,10 +185,14 @@ def _losses(trials: list[Trial], lost: Drops) -> Iterator[Finding]:
     )
 
 
+def _again(stats: TrafficStats) -> int:
+    return stats.retransmissions + stats.questions
+
+
 def _where_lost(trials: list[Trial]) -> str:
     """Which of several aggregators the packets were for."""
     parts = list(zip(*(trial.stats.aggregators for trial in trials), strict=True))
     if len(parts) == 1:
         return ""
-    counts = [(sum(one.retransmissions for one in part), part[0].switch) for part in parts]
+    counts = [(sum(map(_again, part)), part[0].switch) for part in parts]
     return ": " + ", ".join(f"{count} to {switch}" for count, switch in counts)
