@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
-from cluster import Cluster, SwitchProcess, environment
+from cluster import Cluster, SwitchProcess, await_marks, environment
 from torch.nn.parallel import DistributedDataParallel
 
 import wiresum.torch
@@ -86,11 +86,12 @@ def receives_from_a_neighbour(rank: int, size: int, marks: str) -> float:
 
 def waits_for_a_future(rank: int, size: int, marks: str) -> float:
     dist.barrier()
-    Path(marks, str(rank)).touch()
     if rank == 2:
+        Path(marks, str(rank)).touch()
         time.sleep(60)
     work = dist.all_reduce(torch.ones(1000), async_op=True)
     assert work is not None
+    Path(marks, str(rank)).touch()  # now: a call that came after the death would raise it itself
     chained = work.get_future().then(lambda done: done.value()[0] + 1)
     error, at = until_it_fails(lambda: work.get_future().wait())
     assert isinstance(error, dist.DistBackendError) and "rank 2" in str(error)
@@ -116,11 +117,9 @@ def trains_for_ever(rank: int, size: int, marks: str) -> float:
     return at
 
 
-def await_marks(folder: Path, ranks: int) -> None:
-    deadline = time.monotonic() + 60
-    while len(list(folder.iterdir())) < ranks:
-        assert time.monotonic() < deadline, "the workers did not get to where they are to be killed"
-        time.sleep(0.01)
+def await_the_midst(marks: Path, ranks: int) -> None:
+    """All have left their marks, and have had the time to get into what comes next."""
+    await_marks(marks, ranks)
     time.sleep(0.2)
 
 
@@ -141,7 +140,7 @@ def test_a_killed_worker_is_named_at_every_other(
     marks.mkdir()
     cluster = make_cluster(4 if function is reduces_for_ever else 3)
     cluster.start(function, str(marks))
-    await_marks(marks, cluster.size)
+    await_the_midst(marks, cluster.size)
     killed_at = time.monotonic()
     cluster.kill(2)
     for failed_at in cluster.collect(ranks=[rank for rank in range(cluster.size) if rank != 2], timeout_s=40):
@@ -162,7 +161,7 @@ def test_the_next_job_at_the_same_switch_works(
     marks.mkdir()
     first = make_cluster(3, at=switch, variables={"WIRESUM_JOB": "same name"})
     first.start(reduces_for_ever, str(marks))
-    await_marks(marks, 3)
+    await_the_midst(marks, 3)
     first.kill(2)
     first.collect(ranks=[0, 1])
     second = make_cluster(2, at=switch, variables={"WIRESUM_JOB": "same name"})
@@ -187,30 +186,34 @@ def test_a_killed_switch_is_an_error_at_every_worker(
     switch = own_switch()
     cluster = make_cluster(2, at=switch)
     cluster.start(loses_the_switch, str(marks))
-    await_marks(marks, 2)
+    await_the_midst(marks, 2)
     killed_at = time.monotonic()
     switch.kill()
     for failed_at in cluster.collect(timeout_s=40):
         assert failed_at - killed_at < SWITCH_LOST_S_MAX
 
 
-def runs_out_of_time(rank: int, size: int, dtype: torch.dtype) -> None:
+def runs_out_of_time(rank: int, size: int, dtype: torch.dtype, marks: str) -> None:
     if rank == 0:
         with pytest.raises(wiresum.torch.WiresumTimeoutError) as caught:
             dist.all_reduce(torch.ones(10, dtype=dtype))
         assert isinstance(caught.value, TimeoutError) and isinstance(caught.value, dist.DistBackendError)
         dist.destroy_process_group()
+        Path(marks, str(rank)).touch()
         return
-    time.sleep(4)  # what it should have been summing meanwhile
+    await_marks(Path(marks), 1)  # what it should have been summing meanwhile
     error, _ = until_it_fails(lambda: dist.all_reduce(torch.ones(10)))
     assert "rank 0" in str(error) and "time" in str(error).lower(), str(error)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 def test_a_collective_that_somebody_does_not_call_runs_out_of_time(
-    make_cluster: MakeCluster, dtype: torch.dtype
+    make_cluster: MakeCluster, tmp_path: Path, dtype: torch.dtype
 ) -> None:
-    make_cluster(2, timeout_s=2.0).run(runs_out_of_time, dtype)
+    marks = tmp_path / "marks"
+    marks.mkdir()
+    # The workers also have that long to find each other.
+    make_cluster(2, timeout_s=4.0).run(runs_out_of_time, dtype, str(marks))
 
 
 def changes_the_timeout(rank: int, size: int) -> None:
@@ -247,10 +250,11 @@ def test_workers_that_call_different_collectives_find_out(make_cluster: MakeClus
     assert DivergedError.__name__ in causes, causes
 
 
-def aborts(rank: int, size: int) -> None:
+def aborts(rank: int, size: int, marks: str) -> None:
     dist.barrier()
+    Path(marks, str(rank)).touch()
     if rank == 0:
-        time.sleep(0.5)
+        await_the_midst(Path(marks), size)
         dist.distributed_c10d._abort_process_group()
         assert not dist.is_initialized()
         return
@@ -259,8 +263,10 @@ def aborts(rank: int, size: int) -> None:
     dist.destroy_process_group()
 
 
-def test_abort_ends_the_job_for_everybody(make_cluster: MakeCluster) -> None:
-    make_cluster(2).run(aborts)
+def test_abort_ends_the_job_for_everybody(make_cluster: MakeCluster, tmp_path: Path) -> None:
+    marks = tmp_path / "marks"
+    marks.mkdir()
+    make_cluster(2).run(aborts, str(marks))
 
 
 def joins(rank: int, size: int, folder: str) -> str:
@@ -302,13 +308,15 @@ def test_a_rank_that_does_not_come_is_named(make_cluster: MakeCluster, tmp_path:
 
 
 RESTARTS = """
-import os, torch, torch.distributed as dist, wiresum.torch
+import os, signal, torch, torch.distributed as dist, wiresum.torch
 dist.init_process_group("wiresum")
 tensor = torch.ones(1000)
 dist.all_reduce(tensor)
 if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
     if dist.get_rank() == 1:
         os._exit(3)
+    # torchrun ends the others as soon as it sees that one is gone, maybe before this one has said why it failed.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     dist.all_reduce(tensor)
 # In one piece: both ranks write to one pipe.
 os.write(1, f"sum {tensor[0].item()} {wiresum.torch.stats().job}\\n".encode())
