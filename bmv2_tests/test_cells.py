@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from bench import Bench, Job
-from wiresum.switch.testing import DATA, EMPTY, META
+from wiresum.switch.testing import DATA, EMPTY, META, MISSING, QUESTION
 
 HALF = 1 << 31
 
@@ -122,6 +122,46 @@ def test_fields_that_are_echoed_are_those_of_the_trigger(job: Job) -> None:
     result = job.send(job.packet(1, flags=1, tensor=1, chunk=200)).result
     assert (result.worker, result.chunk, result.tensor, result.flags) == (1, 200, 1, 0)
     assert (result.job, result.key) == (job.entry.job, job.entry.key)
+
+
+def test_a_question_is_no_contribution(job: Job) -> None:
+    for worker in range(2):
+        assert job.send(job.packet(worker, kind=QUESTION)).result.kind == MISSING
+    assert job.send(job.packet(0, words=job.words(1))).reason == "admitted"
+    assert job.send(job.packet(1, kind=QUESTION)).result.kind == MISSING
+    assert job.send(job.packet(1, words=job.words(2))).result.words == job.words(3)
+
+
+def test_a_question_about_a_newer_round_leaves_the_cell_where_it_is(job: Job) -> None:
+    job.send(job.packet(0, words=job.words(1)))
+    assert job.send(job.packet(0, 2, kind=QUESTION)).result.kind == MISSING
+    assert job.send(job.packet(0, kind=QUESTION)).reason == "duplicate"
+    assert job.send(job.packet(1, words=job.words(2))).result.words == job.words(3)
+
+
+@pytest.mark.parametrize("sender", [0, 1])
+def test_an_exponent_in_a_question_is_not_merged(job: Job, sender: int) -> None:
+    job.send(job.packet(0, exponent=3))
+    job.send(job.packet(sender, kind=QUESTION, exponent=255))
+    assert job.send(job.packet(1, exponent=4)).result.exponent == 4
+    for exponent in (0, 255):
+        assert job.send(job.packet(sender, kind=QUESTION, exponent=exponent)).result.exponent == 4
+
+
+@pytest.mark.parametrize("sender", [0, 1])
+def test_a_tensor_in_a_question_is_not_compared(job: Job, sender: int) -> None:
+    job.send(job.packet(0, tensor=1))
+    job.send(job.packet(sender, kind=QUESTION, tensor=2))
+    assert job.send(job.packet(1, tensor=1)).result.flags == 0
+    result = job.send(job.packet(sender, kind=QUESTION, tensor=2)).result
+    assert (result.tensor, result.flags) == (2, 0)
+    assert job.send(job.packet(1, tensor=1)).result.flags == 0
+
+
+def test_a_question_is_told_that_its_cell_has_diverged(job: Job) -> None:
+    job.send(job.packet(0, tensor=1))
+    job.send(job.packet(1, tensor=2))
+    assert job.send(job.packet(0, kind=QUESTION, tensor=1)).result.flags == 2
 
 
 def test_cells_of_a_program_loaded_anew_are_older_than_the_first_round(bench: Bench) -> None:

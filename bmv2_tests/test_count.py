@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bench import Bench
+from wiresum.switch.testing import QUESTION
 
 
 def test_contributions_are_counted_by_worker(bench: Bench) -> None:
@@ -25,6 +26,18 @@ def test_duplicates_are_no_contributions(bench: Bench) -> None:
         counters = job.counters()
         assert counters.contributions == (1, 1)
         assert (counters.packets["duplicate"], counters.packets["resent"], counters.results) == (2, 1, 1)
+
+
+def test_questions_are_no_contributions(bench: Bench) -> None:
+    with bench.job(2) as job:
+        job.send(job.packet(0, kind=QUESTION))
+        job.send(job.packet(0))
+        job.send(job.packet(0, kind=QUESTION))
+        job.send(job.packet(1))
+        job.send(job.packet(0, kind=QUESTION))
+        counters = job.counters()
+        assert counters.contributions == (1, 1)
+        assert (counters.packets["duplicate"], counters.packets["resent"], counters.results) == (1, 2, 1)
 
 
 def test_a_jobs_row_begins_at_zero(bench: Bench) -> None:

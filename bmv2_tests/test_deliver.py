@@ -7,6 +7,7 @@ import finsy as fy
 from bench import Bench
 from wiresum.controller.p4runtime import deliver
 from wiresum.controller.p4runtime.forward import FLOOD_GROUP
+from wiresum.switch.testing import QUESTION
 
 
 def test_each_worker_has_one_copy_also_where_several_share_a_port(bench: Bench) -> None:
@@ -28,8 +29,10 @@ def test_a_receiver_without_an_entry_gets_nothing_and_the_others_theirs(bench: B
         outcome = job.send(job.packet(2))
         assert sorted(copy.address for copy in outcome.copies) == sorted(job.hosts[w].address for w in (0, 2))
         assert job.send(job.packet(1)).copies == ()
+        assert job.send(job.packet(1, 2, kind=QUESTION)).copies == ()
         bench.switch.tables.insert("one delivery", entries[1:2])
-        assert [copy.address for copy in job.send(job.packet(1)).copies] == [job.hosts[1].address]
+        for packet in (job.packet(1), job.packet(1, 2, kind=QUESTION)):
+            assert [copy.address for copy in job.send(packet).copies] == [job.hosts[1].address]
 
 
 def test_without_its_group_a_job_hears_nothing(bench: Bench) -> None:

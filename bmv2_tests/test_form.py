@@ -7,7 +7,7 @@ from scapy.layers.inet import IP, UDP, IPOption_NOP
 from scapy.packet import Padding
 
 from bench import Bench
-from wiresum.switch.testing import DATA, EMPTY, META, RESULT
+from wiresum.switch.testing import DATA, EMPTY, META, MISSING, QUESTION, RESULT
 
 FULL = 24 + 4 * 64
 
@@ -18,11 +18,17 @@ def test_each_kind_of_contribution_is_understood(bench: Bench, kind: int) -> Non
         assert job.send(job.packet(kind=kind)).reason == "admitted"
 
 
-@pytest.mark.parametrize("kind", [RESULT, *range(4, 16)])
+def test_a_question_is_understood(bench: Bench) -> None:
+    with bench.job(2) as job:
+        assert job.send(job.packet(kind=QUESTION)).reason == "resent"
+        assert job.send(job.packet(kind=QUESTION)._replace(words=job.words(1))).reason == "malformed"
+
+
+@pytest.mark.parametrize("kind", [RESULT, *range(MISSING, 16)])
 def test_a_kind_that_no_worker_sends_is_malformed(bench: Bench, kind: int) -> None:
     with bench.job(2) as job:
         assert job.send(job.packet(kind=kind)).reason == "malformed"
-        assert job.send(job.packet(kind=kind, words=job.words(1))).reason == "malformed"
+        assert job.send(job.packet(kind=kind)._replace(words=job.words(1))).reason == "malformed"
 
 
 @pytest.mark.parametrize("version", [0, 2, 15])
@@ -34,14 +40,15 @@ def test_another_version_is_malformed(bench: Bench, version: int) -> None:
         assert job.send_frame(0, frame / (bytes([version << 4]) + payload[1:])).reason == "malformed"
 
 
-@pytest.mark.parametrize("kind", [DATA, EMPTY, META])
+@pytest.mark.parametrize("kind", [DATA, EMPTY, META, QUESTION])
 @pytest.mark.parametrize("length", [0, 1, 23, 24, 25, 26, 28, 276, 278, FULL - 1, FULL, FULL + 1, FULL + 4])
 def test_only_the_length_of_its_kind_fits(bench: Bench, kind: int, length: int) -> None:
     right = FULL if kind == DATA else 24
     with bench.job(2) as job:
         datagram = job.packet(kind=kind).to_bytes().ljust(length, b"\1")[:length]
         frame = bench.own_frame(job.hosts[0], payload=datagram)
-        assert job.send_frame(0, frame).reason == ("admitted" if length == right else "malformed")
+        accepted = "resent" if kind == QUESTION else "admitted"
+        assert job.send_frame(0, frame).reason == (accepted if length == right else "malformed")
 
 
 @pytest.mark.parametrize("missing", [1, 4, 100, 255, 256, 257, 280, 287])
@@ -59,6 +66,7 @@ def test_a_cell_of_the_other_parity_is_malformed(bench: Bench) -> None:
     with bench.job(2) as job:
         right = job.packet()
         assert job.send(right._replace(cell=right.cell ^ 1)).reason == "malformed"
+        assert job.send(job.packet(kind=QUESTION)._replace(cell=right.cell ^ 1)).reason == "malformed"
         assert job.send(right).reason == "admitted"
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from bench import Bench, Job
-from wiresum.switch.testing import DATA, EMPTY, META, Packet
+from wiresum.switch.testing import DATA, EMPTY, META, QUESTION, Packet
 
 SEED = 20_26
 
@@ -84,6 +84,28 @@ def test_words_of_the_round_before_do_not_stay(bench: Bench) -> None:
     with bench.job(2) as job:
         job.send(job.packet(0, 0, words=job.words(1000)))
         assert _play(job, [job.packet(w, 2, words=job.words(w + 1)) for w in range(2)]).words == job.words(3)
+
+
+@pytest.mark.parametrize("kind", [EMPTY, META])
+def test_a_question_about_a_round_without_data_gets_zeros(bench: Bench, kind: int) -> None:
+    with bench.job(2) as job:
+        _play(job, [job.packet(worker, 0, words=job.words(0xDEADBEEF)) for worker in range(2)])
+        job.send(job.packet(0, 2, kind=QUESTION))
+        _play(job, [job.packet(worker, 2, kind=kind) for worker in range(2)])
+        assert job.send(job.packet(0, 2, kind=QUESTION)).result.words == job.words(0)
+
+
+def test_a_question_reads_words_and_writes_none(bench: Bench) -> None:
+    generator = random.Random(SEED)
+    with bench.job(2) as job:
+        rows = [_random_words(generator, job.entry.lanes) for _ in range(2)]
+        job.send(job.packet(0, words=rows[0]))
+        assert job.send(job.packet(1, kind=QUESTION)).result.words == ()
+        assert not job.send(job.packet(0, kind=QUESTION)).copies
+        total = job.send(job.packet(1, words=rows[1])).result.words
+        assert total == tuple(sum(column) % (1 << 32) for column in zip(*rows, strict=True))
+        for worker in (0, 1, 0):
+            assert job.send(job.packet(worker, kind=QUESTION)).result.words == total
 
 
 def _random_words(generator: random.Random, count: int) -> tuple[int, ...]:

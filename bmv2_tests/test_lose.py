@@ -9,7 +9,7 @@ import pytest
 
 from bench import Bench, Job
 from wiresum.controller.p4runtime import lose
-from wiresum.switch.testing import META
+from wiresum.switch.testing import META, QUESTION
 
 ROUNDS = 400
 
@@ -50,6 +50,13 @@ def test_a_lost_copy_can_be_had_again(bench: Bench) -> None:
         with losing(bench, 1.0, job=job.entry.job):
             assert not _receivers(job, 0)
         assert len(job.send(job.packet(1)).copies) == 1
+
+
+def test_missing_can_be_lost_as_results_can(bench: Bench) -> None:
+    with bench.job(2) as job:
+        with losing(bench, 1.0, job=job.entry.job, receiver=1):
+            assert [len(job.send(job.packet(worker, kind=QUESTION)).copies) for worker in range(2)] == [1, 0]
+        assert len(job.send(job.packet(1, kind=QUESTION)).copies) == 1
 
 
 @pytest.mark.parametrize("share", [0.1, 0.5])

@@ -9,10 +9,10 @@ from scapy.utils import checksum
 
 from bench import WORKER_PORT, Bench
 from wiresum.controller.p4runtime.own import DATA_PORT
-from wiresum.switch.testing import DATA, EMPTY, META
+from wiresum.switch.testing import DATA, EMPTY, META, MISSING, QUESTION
 
 
-@pytest.mark.parametrize(("kind", "payload_bytes"), [(DATA, 280), (EMPTY, 280), (META, 24)])
+@pytest.mark.parametrize(("kind", "payload_bytes"), [(DATA, 280), (EMPTY, 280), (META, 24), (QUESTION, 24)])
 def test_lengths_and_checksums_are_those_of_what_it_carries(bench: Bench, kind: int, payload_bytes: int) -> None:
     with bench.job(1) as job:
         (copy,) = job.send(job.packet(kind=kind)).copies
@@ -64,6 +64,30 @@ def test_what_the_sender_chose_for_itself_does_not_travel_on(bench: Bench) -> No
         result = Ether(copy.frame)
         assert (result[IP].ttl, result[IP].id, str(result[IP].flags)) == (64, 0, "DF")
         assert (result[UDP].sport, result[UDP].chksum) == (DATA_PORT, 0)
+
+
+def test_missing_is_its_question_without_flags_and_exponent(bench: Bench) -> None:
+    with bench.job(2) as job:
+        question = job.packet(1, kind=QUESTION, flags=0xFF, exponent=0xFF)
+        assert job.send(question).result == question._replace(kind=MISSING, flags=0, exponent=0)
+
+
+def test_missing_is_not_flagged_though_its_cell_has_diverged(bench: Bench) -> None:
+    with bench.job(3) as job:
+        job.send(job.packet(0, tensor=1))
+        job.send(job.packet(1, tensor=2))
+        missing = job.send(job.packet(2, kind=QUESTION)).result
+        assert (missing.kind, missing.flags) == (MISSING, 0)
+
+
+@pytest.mark.parametrize("kind", [DATA, EMPTY])
+def test_a_question_gets_the_frame_that_its_contribution_would(bench: Bench, kind: int) -> None:
+    with bench.job(2) as job:
+        job.send(job.packet(0, kind=kind))
+        job.send(job.packet(1, kind=kind))
+        (again,) = job.send(job.packet(0, kind=kind)).copies
+        (answer,) = job.send(job.packet(0, kind=QUESTION)).copies
+        assert answer.frame == again.frame
 
 
 def test_a_resent_result_is_the_multicast_one(bench: Bench) -> None:

@@ -17,7 +17,7 @@ JOB = Job(number=7, key=0xC0FFEE01, workers=3, threads=1, lanes=64, slot_base=0,
 MEMBERS = JOB.members
 ELSEWHERE = Host(bytes.fromhex("02000000aaaa"), IPv4Address("10.2.0.1"))
 HEADER = struct.Struct("!BBHIBBHIII")
-DATA, EMPTY, META = 0, 1, 3
+DATA, EMPTY, META, QUESTION = 0, 1, 3, 4
 
 
 @pytest.fixture(scope="module")
@@ -128,6 +128,26 @@ def test_congestion_mark_reaches_the_workers(network: TofinoNetwork, kind: int, 
     assert [frame.ecn for frame in frames] == [ecn] * JOB.workers
 
 
+@pytest.mark.parametrize("ecn", [0, 1, 3])
+def test_congestion_mark_of_a_question_comes_back(network: TofinoNetwork, ecn: int) -> None:
+    (missing,) = contribute(network, MEMBERS[0], QUESTION, ecn=ecn)
+    complete(network)
+    (result,) = contribute(network, MEMBERS[0], QUESTION, ecn=ecn)
+    assert [UdpFrame.unpack(copy.frame).ecn for copy in (missing, result)] == [ecn, ecn]
+
+
+def test_only_questions_whose_sum_has_two_halves_pass_again(network: TofinoNetwork) -> None:
+    for kind, passes in ((META, 0), (EMPTY, 0), (DATA, 1)):
+        network.switch.restart()
+        made = TofinoNetwork(network.switch)
+        made.admit(JOB)
+        assert len(contribute(made, MEMBERS[0], QUESTION)) == 1
+        complete(made, kind)
+        before = network.switch.recirculated
+        assert len(contribute(made, MEMBERS[0], QUESTION)) == 1
+        assert network.switch.recirculated - before == passes
+
+
 def test_only_packets_whose_sum_has_two_halves_pass_again(network: TofinoNetwork) -> None:
     for kind, passes in ((META, 0), (EMPTY, 0), (DATA, 1)):
         network.switch.restart()
@@ -149,6 +169,7 @@ def test_fault_injector_loses_the_copies_it_names(network: TofinoNetwork) -> Non
     assert survivors == {network.port(member) for member in MEMBERS if member.worker != 1}
     assert [copy.port for copy in contribute(network, MEMBERS[0])] == [network.port(MEMBERS[0])]
     assert contribute(network, MEMBERS[1]) == []
+    assert contribute(network, MEMBERS[1], QUESTION) == []
 
 
 def test_fault_injector_loses_about_the_share_it_is_told(network: TofinoNetwork) -> None:
@@ -163,19 +184,22 @@ def test_counters_say_who_contributed(network: TofinoNetwork) -> None:
     contribute(network, MEMBERS[0])
     contribute(network, MEMBERS[0])
     contribute(network, MEMBERS[2])
+    contribute(network, MEMBERS[1], QUESTION)
     assert [network.contributions(member) for member in MEMBERS] == [1, 0, 1]
     assert network.packets_of(JOB.number, "duplicate") == 1
+    assert network.packets_of(JOB.number, "resent") == 1
     assert network.results(JOB.number) == 0
 
 
-def test_sum_whose_cell_goes_on_between_the_passes_is_not_sent(network: TofinoNetwork) -> None:
-    """Another packet, of a newer round, writes the cell while the completing packet loops back."""
+@pytest.mark.parametrize("kind", [DATA, QUESTION])
+def test_sum_whose_cell_goes_on_between_the_passes_is_not_sent(network: TofinoNetwork, kind: int) -> None:
+    """Another packet, of a newer round, writes the cell while the one that is to become the RESULT loops back."""
     pass_once = network.switch.one_pass
-    for member in MEMBERS[:-1]:
+    for member in MEMBERS[:-1] if kind == DATA else MEMBERS:
         contribute(network, member)
     last = MEMBERS[-1]
-    completing = network.own_frame(last, contribution(last)).pack()
-    (looping,) = pass_once(network.port(last), completing)
+    triggering = network.own_frame(last, contribution(last, kind)).pack()
+    (looping,) = pass_once(network.port(last), triggering)
     newer = network.own_frame(last, contribution(last, word=99, round_number=3)).pack()
     assert list(pass_once(network.port(last), newer)) == []
     assert list(pass_once(looping.port, looping.frame)) == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bench import Bench
+from wiresum.switch.testing import MISSING, QUESTION, RESULT
 
 
 def test_a_contribution_to_an_incomplete_cell_is_held(bench: Bench) -> None:
@@ -32,6 +33,40 @@ def test_a_duplicate_of_a_complete_cell_goes_to_its_sender_alone(bench: Bench) -
             ]
 
 
+def test_a_question_before_its_contribution_is_answered_missing(bench: Bench) -> None:
+    """Of the cell's round, even where all others are in, and of one that it has not begun."""
+    with bench.job(2) as job:
+        job.send(job.packet(0))
+        for after in (0, 2):
+            outcome = job.send(job.packet(1, after, kind=QUESTION))
+            assert outcome.reason == "resent"
+            assert [(copy.address, copy.port) for copy in outcome.copies] == [(job.hosts[1].address, job.hosts[1].port)]
+            assert outcome.result.kind == MISSING
+
+
+def test_a_question_of_a_job_of_one_is_answered_missing_too(bench: Bench) -> None:
+    with bench.job(1) as job:
+        assert job.send(job.packet(kind=QUESTION)).result.kind == MISSING
+        assert job.send(job.packet()).result.kind == RESULT
+
+
+def test_a_question_after_its_contribution_waits_with_it(bench: Bench) -> None:
+    with bench.job(2) as job:
+        job.send(job.packet(0))
+        outcome = job.send(job.packet(0, kind=QUESTION))
+        assert (outcome.reason, outcome.copies) == ("duplicate", ())
+
+
+def test_a_question_about_a_complete_cell_gets_the_result_alone(bench: Bench) -> None:
+    with bench.job(2) as job:
+        job.send(job.packet(0))
+        first = job.send(job.packet(1)).result
+        outcome = job.send(job.packet(0, kind=QUESTION))
+        assert outcome.reason == "resent"
+        assert [copy.address for copy in outcome.copies] == [job.hosts[0].address]
+        assert outcome.result == first._replace(worker=0)
+
+
 def test_what_is_dropped_is_counted_by_its_reason(bench: Bench) -> None:
     with bench.job(2, slots=4) as job:
         job.send(job.packet(0, 2))
@@ -41,7 +76,10 @@ def test_what_is_dropped_is_counted_by_its_reason(bench: Bench) -> None:
             (job.packet(0, 0), "stale"),
             (job.packet(0, 2, slot=4), "out_of_lease"),
             (right._replace(key=right.key ^ 1), "unknown"),
-            (right._replace(kind=5), "malformed"),
+            (right._replace(kind=MISSING), "malformed"),
+            (job.packet(0, 0, kind=QUESTION), "stale"),
+            (job.packet(0, 2, slot=4, kind=QUESTION), "out_of_lease"),
+            (job.packet(0, 2, kind=QUESTION, key=right.key ^ 1), "unknown"),
         ):
             outcome = job.send(packet)
             assert (outcome.reason, outcome.copies) == (reason, ())

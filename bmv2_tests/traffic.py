@@ -1,10 +1,10 @@
 """Random packets to a switch, valid and not: what workers, networks and strangers may send, and worse.
 
 A `Traffic` is decided by its seed alone. It follows each slot's rounds loosely, so that most packets mean something to
-the cells they name: contributions, completing ones, duplicates, packets that overtake one another or come a round
-late, other kinds in the middle of a round; and now and then bytes that are wrong in one place or altogether.
+the cells they name: contributions, completing ones, duplicates, questions, packets that overtake one another or come a
+round late, other kinds in the middle of a round; and now and then bytes that are wrong in one place or altogether.
 
-Each packet has its own number in `chunk`, which a RESULT echoes: so what comes out of a switch says what caused it.
+Each packet has its own number in `chunk`, which every answer echoes: so what comes out of a switch says what caused it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from wiresum.controller import JobEntry
-from wiresum.switch.testing import DATA, EMPTY, META, RESULT, Packet
+from wiresum.switch.testing import DATA, EMPTY, META, MISSING, QUESTION, RESULT, Packet
 
 LATE_MAX = 24
 """Packets that may overtake one that is late."""
@@ -84,8 +84,10 @@ class Traffic:
         dice = self._random.random()
         if dice < 0.10 and self._history:
             return self._random.choice(self._history)
-        if dice < 0.82:
+        if dice < 0.70:
             return self._contribution()
+        if dice < 0.82:
+            return self._question()
         if dice < 0.90:
             return self._off_round()
         return self._malformed() if dice < 0.95 else self._not_admitted()
@@ -102,13 +104,22 @@ class Traffic:
             self._slots[index][slot] = _Slot((state.round + 1 + jump) % (1 << 32), state.tensor + 1)
         return sending
 
+    def _question(self) -> Sending:
+        """About the slot's round or, most often complete, the one before, by anybody."""
+        index, slot = self._place()
+        state = self._slots[index][slot]
+        worker = self._random.randrange(self._jobs[index].workers)
+        number = (state.round - self._random.randrange(2)) % (1 << 32)
+        return self._sending(index, worker, slot, number, state.tensor, QUESTION)
+
     def _off_round(self) -> Sending:
         """Of a round before or after the slot's, by anybody."""
         index, slot = self._place()
         state = self._slots[index][slot]
         step = self._random.choice((-3, -2, -1, 1, 2, -1000, 1 << 31, (1 << 31) + 2))
         worker = self._random.randrange(self._jobs[index].workers)
-        return self._sending(index, worker, slot, (state.round + step) % (1 << 32), state.tensor)
+        kind = self._random.choice((None, None, QUESTION))
+        return self._sending(index, worker, slot, (state.round + step) % (1 << 32), state.tensor, kind)
 
     def _malformed(self) -> Sending:
         sending = self._contribution_like()
@@ -163,8 +174,12 @@ class Traffic:
         entry = self._jobs[index]
         return slot // (entry.slots // entry.threads)
 
-    def _sending(self, index: int, worker: int, slot: int, number: int, tensor: int) -> Sending:
-        kind = self._random.choices((DATA, EMPTY, META, RESULT), (70, 15, 14, 1))[0]
+    def _sending(
+        self, index: int, worker: int, slot: int, number: int, tensor: int, kind: int | None = None
+    ) -> Sending:
+        """Of this kind, or of any that contributes; now and then of one that no worker may send."""
+        if kind is None:
+            (kind,) = self._random.choices((DATA, EMPTY, META, RESULT, MISSING), (140, 30, 28, 1, 1))
         tensor += self._random.random() < 0.03
         packet = self._packet(index, worker, slot, number, kind, tensor)
         return Sending(index, worker, self._owner(index, slot), packet.to_bytes())

@@ -33,9 +33,9 @@ DATAGRAM_BYTES_MAX = 1472
 """The UDP payload of an IPv4 packet of 1500 bytes."""
 
 _HEADER = struct.Struct("!BBHIBBHIII")
-_RESULT = 2
-_DATA = 0
-_KINDS = {"DATA": _DATA, "EMPTY": 1, "RESULT": _RESULT, "META": 3} | {str(kind): kind for kind in range(4, 16)}
+_DATA, _EMPTY, _RESULT, _META, _QUESTION, _MISSING = range(6)
+_KINDS = {"DATA": _DATA, "EMPTY": _EMPTY, "RESULT": _RESULT, "META": _META, "QUESTION": _QUESTION, "MISSING": _MISSING}
+_KINDS |= {str(kind): kind for kind in range(_MISSING + 1, 16)}
 _TENSOR = 0x01020304  # bytes that differ show a field that was moved or turned round
 _CHUNK = 0x05060708
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
@@ -50,12 +50,13 @@ class VectorError(ValueError):
 
 
 class Verdict(Enum):
-    """What comes out: nothing (hold, drop), a RESULT to all workers of the job, or one to the sender alone."""
+    """What comes out: nothing (hold, drop), a RESULT to all workers of the job, or one or MISSING to the sender."""
 
     HOLD = "hold"
     DROP = "drop"
     MULTICAST = "multicast"
     RESEND = "resend"
+    MISSING = "missing"
 
 
 @dataclass(frozen=True, order=True)
@@ -97,7 +98,7 @@ class Expectation:
     receivers: tuple[Member, ...]
     """Who gets `datagram`, once each, at the step's thread port; nobody for HOLD and DROP."""
     datagram: bytes
-    """The RESULT, as UDP payload; empty for HOLD and DROP."""
+    """The RESULT or MISSING, as UDP payload; empty for HOLD and DROP."""
 
 
 @dataclass(frozen=True)
@@ -401,7 +402,7 @@ class _StepParser:
 
     def _header(self, kind: str, sender: Member, job: Job, fields: _Fields) -> _Header:
         if kind not in _KINDS:
-            raise self._line.error(f"'{kind}' is no kind: DATA, EMPTY, META, RESULT, a number from 4 to 15, or RAW")
+            raise self._line.error(f"'{kind}' is no kind: {', '.join(_KINDS)}, or RAW")
         round_number = fields.number("round", 32)
         if fields.has("slot") and fields.has("cell"):
             raise self._line.error("a packet has either slot= or cell=")
@@ -456,6 +457,12 @@ class _StepParser:
                 raise self._line.error("nothing stands behind 'hold'")
             return Expectation(verdict, "admitted", (), b"")
         assert header is not None
+        if verdict is Verdict.MISSING:
+            if len(outcome) != 1 or header.kind != _QUESTION:
+                raise self._line.error("'missing' answers a QUESTION, and nothing stands behind it")
+            return Expectation(
+                verdict, "resent", (sender,), replace(header, kind=_MISSING, flags=0, exponent=0).pack(b"")
+            )
         datagram = self._result(header, self._jobs[sender.job], outcome[1:])
         if verdict is Verdict.MULTICAST:
             return Expectation(verdict, "admitted", self._jobs[sender.job].members, datagram)

@@ -1,4 +1,4 @@
-// Addresses a copy of a RESULT to its receiver. Runs once for each copy.
+// Addresses a copy of a RESULT, or a MISSING, to its receiver. Runs once for each copy.
 
 control Deliver(inout headers_t hdr, inout metadata_t meta) {
     // port: of the receiver's thread 0.

@@ -32,6 +32,9 @@ control Form(in headers_t hdr, inout metadata_t meta) {
             (WIRE_VERSION, KIND_META, LENGTH_BARE, 0, 0) : fits();
             (WIRE_VERSION, KIND_META, LENGTH_BARE, 1, 1) : fits();
             (WIRE_VERSION, KIND_META, LENGTH_BARE, _, _) : well_formed();
+            (WIRE_VERSION, KIND_QUESTION, LENGTH_BARE, 0, 0) : fits();
+            (WIRE_VERSION, KIND_QUESTION, LENGTH_BARE, 1, 1) : fits();
+            (WIRE_VERSION, KIND_QUESTION, LENGTH_BARE, _, _) : well_formed();
         }
     }
 

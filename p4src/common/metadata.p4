@@ -11,6 +11,7 @@
 #define FATE_MULTICAST 2  // the RESULT, to every worker of the job
 #define FATE_RESEND 3     // the RESULT, to its sender
 #define FATE_ANSWER 4     // ARP, ping: back to where it came from
+#define FATE_MISSING 5    // to its sender: its contribution has not come
 
 // Why a packet to the switch ended as it did: the columns of counter `packets`. Rows are jobs.
 #define REASON_ADMITTED 0

@@ -1,18 +1,24 @@
-// Turns the packet that triggered it into a RESULT, as far as that is the same for every receiver.
+// Turns the packet that triggered it into a RESULT, or a question into a MISSING, as far as that is the same for every
+// receiver.
 
 control Result(inout headers_t hdr, inout metadata_t meta) {
     apply {
-        if (hdr.wiresum.kind == KIND_META) {
+        if (hdr.wiresum.kind == KIND_META || meta.fate == FATE_MISSING) {
             hdr.ipv4.length = IPV4_BYTES + LENGTH_BARE;
             hdr.udp.length = LENGTH_BARE;
         } else {
             hdr.ipv4.length = IPV4_BYTES + LENGTH_FULL;
             hdr.udp.length = LENGTH_FULL;
         }
-        hdr.wiresum.kind = KIND_RESULT;
         hdr.wiresum.flags = 0;
-        if (meta.diverged == 1) {
-            hdr.wiresum.flags = FLAG_DIVERGED;
+        if (meta.fate == FATE_MISSING) {
+            hdr.wiresum.kind = KIND_MISSING;
+            hdr.wiresum.exponent = 0;
+        } else {
+            hdr.wiresum.kind = KIND_RESULT;
+            if (meta.diverged == 1) {
+                hdr.wiresum.flags = FLAG_DIVERGED;
+            }
         }
         // From where it was sent to; ECN and DSCP stay as they came, so that a congestion mark reaches the workers.
         hdr.ethernet.src = hdr.ethernet.dst;

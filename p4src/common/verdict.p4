@@ -1,6 +1,6 @@
 // What becomes of a packet to the switch, and the reason it is counted under: docs/protocol.md, section 3, row by row.
 
-control Verdict(inout metadata_t meta) {
+control Verdict(in headers_t hdr, inout metadata_t meta) {
     // Of no job: counted in row 0.
     @id(ACTION_REFUSE_STRAY) @name(".refuse_stray")
     action refuse_stray(bit<3> reason) {
@@ -33,6 +33,12 @@ control Verdict(inout metadata_t meta) {
         meta.reason = REASON_RESENT;
     }
 
+    @id(ACTION_REPORT_MISSING) @name(".report_missing")
+    action report_missing() {
+        meta.fate = FATE_MISSING;
+        meta.reason = REASON_RESENT;
+    }
+
     @id(TABLE_VERDICT) @name(".verdict")
     table verdict {
         key = {
@@ -43,22 +49,24 @@ control Verdict(inout metadata_t meta) {
             meta.relation : ternary @name("relation");
             meta.duplicate : ternary @name("duplicate");
             meta.others_in : ternary @name("others_in");
+            hdr.wiresum.kind : ternary @name("kind");
         }
-        actions = { refuse_stray; refuse; hold; complete; resend; }
+        actions = { refuse_stray; refuse; hold; complete; resend; report_missing; }
         const default_action = hold();
 #ifdef SIZES_OF_CONSTANT_TABLES
-        size = 9;
+        size = 10;
 #endif
         const entries = {
-            (0, _, _, _, _, _, _) : refuse_stray(REASON_MALFORMED);
-            (1, 0, _, _, _, _, _) : refuse_stray(REASON_UNKNOWN);
-            (1, 1, 0, _, _, _, _) : refuse(REASON_MALFORMED);
-            (1, 1, 1, 0, _, _, _) : refuse(REASON_OUT_OF_LEASE);
-            (1, 1, 1, 1, ROUND_OLDER, _, _) : refuse(REASON_STALE);
-            (1, 1, 1, 1, _, 1, 0) : refuse(REASON_DUPLICATE);
-            (1, 1, 1, 1, _, 1, 1) : resend();
-            (1, 1, 1, 1, _, 0, 1) : complete();
-            (1, 1, 1, 1, _, 0, 0) : hold();
+            (0, _, _, _, _, _, _, _) : refuse_stray(REASON_MALFORMED);
+            (1, 0, _, _, _, _, _, _) : refuse_stray(REASON_UNKNOWN);
+            (1, 1, 0, _, _, _, _, _) : refuse(REASON_MALFORMED);
+            (1, 1, 1, 0, _, _, _, _) : refuse(REASON_OUT_OF_LEASE);
+            (1, 1, 1, 1, ROUND_OLDER, _, _, _) : refuse(REASON_STALE);
+            (1, 1, 1, 1, _, 1, 0, _) : refuse(REASON_DUPLICATE);
+            (1, 1, 1, 1, _, 1, 1, _) : resend();
+            (1, 1, 1, 1, _, 0, _, KIND_QUESTION) : report_missing();
+            (1, 1, 1, 1, _, 0, 1, _) : complete();
+            (1, 1, 1, 1, _, 0, 0, _) : hold();
         }
     }
 

@@ -19,6 +19,8 @@
 #define KIND_EMPTY 1
 #define KIND_RESULT 2
 #define KIND_META 3
+#define KIND_QUESTION 4
+#define KIND_MISSING 5
 #define FLAG_DIVERGED 2
 
 #define IPV4_BYTES 20

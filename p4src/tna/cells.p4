@@ -4,7 +4,8 @@
 //
 // Theory of operation. A register is touched once in a pass, and what it gives is known one stage later. So the stages
 // are: compare the round and take it over (1); start or continue the other registers, side by side (2); from the bitmap
-// as it was, say who is still missing (3). A second pass only looks whether the cell still has its round.
+// as it was, say who is still missing (3). A second pass only looks whether the cell still has its round. A question
+// takes the same way, but only looks at what it comes by; where its round is newer it leaves the registers alone.
 //
 // Rounds are serial numbers (RFC 1982): newer by less than half the circle; exactly half is neither, and counts as
 // older. A stateful ALU compares plain numbers, two at a time, and no differences modulo 2^32. So the question is put
@@ -62,7 +63,7 @@ control Cells(inout headers_t hdr, inout metadata_t meta, inout pass_t pass) {
         pass.compared = 1;
     }
 
-    action look_again() {
+    action look() {
         ahead = look_at_round.execute(meta.cell_index);
         pass.compared = 1;
     }
@@ -74,14 +75,16 @@ control Cells(inout headers_t hdr, inout metadata_t meta, inout pass_t pass) {
             meta.fate : ternary;
             meta.admitted : ternary;
             meta.fits : ternary;
+            hdr.wiresum.kind : ternary;
             hdr.wiresum.round[31:31] : ternary @name("round_upper_half");
         }
-        actions = { advance_upper; advance_lower; look_again; @defaultonly NoAction; }
+        actions = { advance_upper; advance_lower; look; @defaultonly NoAction; }
         const default_action = NoAction();
         const entries = {
-            (1, _, _, _, _) : look_again();
-            (0, FATE_DROP, 1, 1, 1) : advance_upper();
-            (0, FATE_DROP, 1, 1, 0) : advance_lower();
+            (1, _, _, _, _, _) : look();
+            (0, FATE_DROP, 1, 1, KIND_QUESTION, _) : look();
+            (0, FATE_DROP, 1, 1, _, 1) : advance_upper();
+            (0, FATE_DROP, 1, 1, _, 0) : advance_lower();
         }
     }
 
@@ -113,6 +116,12 @@ control Cells(inout headers_t hdr, inout metadata_t meta, inout pass_t pass) {
         }
     };
 
+    RegisterAction<bitmap_t, cell_t, bitmap_t>(bitmaps) look_at_bitmap_action = {
+        void apply(inout bitmap_t bitmap, out bitmap_t bitmap_before) {
+            bitmap_before = bitmap;
+        }
+    };
+
     action begin_bitmap() {
         begin_bitmap_action.execute(meta.cell_index);
     }
@@ -121,14 +130,23 @@ control Cells(inout headers_t hdr, inout metadata_t meta, inout pass_t pass) {
         before = continue_bitmap_action.execute(meta.cell_index);
     }
 
+    action look_at_bitmap() {
+        before = look_at_bitmap_action.execute(meta.cell_index);
+    }
+
     @hidden
     table bitmap_step {
-        key = { ahead : ternary; }
-        actions = { begin_bitmap; continue_bitmap; @defaultonly NoAction; }
+        key = {
+            ahead : ternary;
+            hdr.wiresum.kind : ternary;
+        }
+        actions = { begin_bitmap; continue_bitmap; look_at_bitmap; NoAction; }
         const default_action = NoAction();
         const entries = {
-            0 : continue_bitmap();
-            0 &&& HALF_CIRCLE : begin_bitmap();
+            (0, KIND_QUESTION) : look_at_bitmap();
+            (_, KIND_QUESTION) : NoAction();
+            (0, _) : continue_bitmap();
+            (0 &&& HALF_CIRCLE, _) : begin_bitmap();
         }
     }
 
@@ -146,6 +164,12 @@ control Cells(inout headers_t hdr, inout metadata_t meta, inout pass_t pass) {
         }
     };
 
+    RegisterAction<bit<8>, cell_t, bit<8>>(exponents) look_at_exponent_action = {
+        void apply(inout bit<8> exponent, out bit<8> exponent_max) {
+            exponent_max = exponent;
+        }
+    };
+
     action begin_exponent() {
         begin_exponent_action.execute(meta.cell_index);
     }
@@ -154,14 +178,23 @@ control Cells(inout headers_t hdr, inout metadata_t meta, inout pass_t pass) {
         hdr.wiresum.exponent = continue_exponent_action.execute(meta.cell_index);
     }
 
+    action look_at_exponent() {
+        hdr.wiresum.exponent = look_at_exponent_action.execute(meta.cell_index);
+    }
+
     @hidden
     table exponent_step {
-        key = { ahead : ternary; }
-        actions = { begin_exponent; continue_exponent; @defaultonly NoAction; }
+        key = {
+            ahead : ternary;
+            hdr.wiresum.kind : ternary;
+        }
+        actions = { begin_exponent; continue_exponent; look_at_exponent; NoAction; }
         const default_action = NoAction();
         const entries = {
-            0 : continue_exponent();
-            0 &&& HALF_CIRCLE : begin_exponent();
+            (0, KIND_QUESTION) : look_at_exponent();
+            (_, KIND_QUESTION) : NoAction();
+            (0, _) : continue_exponent();
+            (0 &&& HALF_CIRCLE, _) : begin_exponent();
         }
     }
 
@@ -213,10 +246,12 @@ control Cells(inout headers_t hdr, inout metadata_t meta, inout pass_t pass) {
             hdr.wiresum.kind : ternary;
         }
         actions = {
-            begin_with_data; begin_without_data; continue_with_data; continue_without_data; @defaultonly NoAction;
+            begin_with_data; begin_without_data; continue_with_data; continue_without_data; NoAction;
         }
         const default_action = NoAction();
         const entries = {
+            (0, KIND_QUESTION) : continue_without_data();
+            (_, KIND_QUESTION) : NoAction();
             (0, KIND_DATA) : continue_with_data();
             (0, _) : continue_without_data();
             (0 &&& HALF_CIRCLE, KIND_DATA) : begin_with_data();
@@ -240,6 +275,12 @@ control Cells(inout headers_t hdr, inout metadata_t meta, inout pass_t pass) {
         }
     };
 
+    RegisterAction<tensor_cell_t, cell_t, bit<1>>(tensors) look_at_tensor_action = {
+        void apply(inout tensor_cell_t cell, out bit<1> diverged) {
+            diverged = (bit<1>)cell.diverged;
+        }
+    };
+
     action begin_tensor() {
         begin_tensor_action.execute(meta.cell_index);
     }
@@ -248,14 +289,23 @@ control Cells(inout headers_t hdr, inout metadata_t meta, inout pass_t pass) {
         meta.diverged = continue_tensor_action.execute(meta.cell_index);
     }
 
+    action look_at_tensor() {
+        meta.diverged = look_at_tensor_action.execute(meta.cell_index);
+    }
+
     @hidden
     table tensor_step {
-        key = { ahead : ternary; }
-        actions = { begin_tensor; continue_tensor; @defaultonly NoAction; }
+        key = {
+            ahead : ternary;
+            hdr.wiresum.kind : ternary;
+        }
+        actions = { begin_tensor; continue_tensor; look_at_tensor; NoAction; }
         const default_action = NoAction();
         const entries = {
-            0 : continue_tensor();
-            0 &&& HALF_CIRCLE : begin_tensor();
+            (0, KIND_QUESTION) : look_at_tensor();
+            (_, KIND_QUESTION) : NoAction();
+            (0, _) : continue_tensor();
+            (0 &&& HALF_CIRCLE, _) : begin_tensor();
         }
     }
 

@@ -38,6 +38,7 @@ control Count(in headers_t hdr, in metadata_t meta, in pass_t pass) {
             (0, FATE_MULTICAST) : count_packet();
             (0, FATE_RESEND) : count_packet();
             (0, FATE_ANSWER) : count_packet();
+            (0, FATE_MISSING) : count_packet();
         }
     }
 

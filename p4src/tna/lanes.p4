@@ -1,5 +1,5 @@
 // The words of a cell, two in a register. The round's first DATA writes them, later ones add to them (each word modulo
-// 2^32), EMPTY and duplicates leave them. A round without DATA gives zeros.
+// 2^32), EMPTY, duplicates and questions leave them. A round without DATA gives zeros.
 //
 // A stateful ALU gives one word for each access: the first of the two as the contribution goes in, the second when the
 // packet that is to become the RESULT comes by again.
@@ -70,7 +70,7 @@ control Pair(in metadata_t meta, in pass_t pass, in bit<4> kind, inout bit<32> f
             meta.seen_data : ternary;
             pass.own_before : ternary;
         }
-        actions = { write; add; give_first; give_second; give_zeros; @defaultonly NoAction; }
+        actions = { write; add; give_first; give_second; give_zeros; NoAction; }
         const default_action = NoAction();
         const entries = {
             (ROUND_SAME, 1, _, _, _) : give_second();
@@ -80,6 +80,9 @@ control Pair(in metadata_t meta, in pass_t pass, in bit<4> kind, inout bit<32> f
             (ROUND_SAME, 0, KIND_DATA, 1, _) : give_first();
             (ROUND_SAME, 0, KIND_EMPTY, 1, _) : give_first();
             (ROUND_SAME, 0, KIND_EMPTY, 0, _) : give_zeros();
+            (ROUND_SAME, 0, KIND_QUESTION, _, 0) : NoAction();  // MISSING has none
+            (ROUND_SAME, 0, KIND_QUESTION, 1, _) : give_first();
+            (ROUND_SAME, 0, KIND_QUESTION, 0, _) : give_zeros();
             (ROUND_NEWER, 0, KIND_EMPTY, _, _) : give_zeros();
         }
     }
@@ -102,6 +105,8 @@ control Lanes(inout headers_t hdr, in metadata_t meta, in pass_t pass) {
 
     apply {
         if (meta.relation != ROUND_OLDER && hdr.wiresum.kind == KIND_EMPTY) {
+            hdr.lanes.setValid();
+        } else if (meta.duplicate == 1 && hdr.wiresum.kind == KIND_QUESTION) {
             hdr.lanes.setValid();
         }
         PAIRS(APPLY_PAIR)

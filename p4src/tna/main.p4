@@ -129,7 +129,9 @@ control Leave(inout headers_t hdr, in metadata_t meta, in pass_t pass, in ingres
             (FATE_MULTICAST, 0, _, _, _, _) : multicast();  // no words, or zeros
             (FATE_RESEND, 0, _, KIND_DATA, _, _) : pass_again();
             (FATE_RESEND, 0, _, KIND_EMPTY, 1, _) : pass_again();
+            (FATE_RESEND, 0, _, KIND_QUESTION, 1, _) : pass_again();
             (FATE_RESEND, 0, _, _, _, _) : resend();
+            (FATE_MISSING, 0, _, _, _, _) : resend();
             (FATE_ANSWER, _, _, _, _, _) : answer();
             (FATE_PASS, _, _, _, _, 1) : flood();
             (FATE_PASS, _, _, _, _, 0) : forward();
@@ -198,7 +200,7 @@ control Ingress(inout headers_t hdr, inout ingress_metadata_t meta, in ingress_i
                 forward.apply(hdr, meta.shared);
             } else {
                 if (meta.shared.to_switch_port == 1) {
-                    verdict.apply(meta.shared);
+                    verdict.apply(hdr, meta.shared);
                 } else {
                     answer.apply(hdr, meta.shared);
                 }
@@ -219,8 +221,9 @@ control Egress(inout headers_t hdr, inout metadata_t meta, in egress_intrinsic_m
     Random<bit<16>>() dice;
 
     apply {
+        meta.fate = hdr.carry.fate;
         meta.diverged = hdr.carry.diverged;
-        if (hdr.carry.fate == FATE_MULTICAST || hdr.carry.fate == FATE_RESEND) {
+        if (hdr.carry.fate != FATE_PASS) {
             if (hdr.carry.fate == FATE_MULTICAST) {
                 meta.receiver = (worker_t)intrinsic.egress_rid;
             } else {

@@ -109,7 +109,7 @@ control IngressDeparser(packet_out packet, inout headers_t hdr, in ingress_metad
     }
 }
 
-// What comes here is a packet of others, which passes untouched, or a RESULT, whose words pass untouched.
+// What comes here is a packet of others, which passes untouched, or a RESULT, whose words pass untouched, or a MISSING.
 parser EgressParser(packet_in packet, out headers_t hdr, out metadata_t meta,
                     out egress_intrinsic_metadata_t intrinsic) {
     state start {

@@ -50,9 +50,20 @@ control Cells(inout headers_t hdr, inout metadata_t meta) {
         diverged.write(cell, meta.diverged);
     }
 
+    // For a question, which merges nothing.
+    @hidden action look_at_round() {
+        bitmaps.read(bitmap, cell);
+        seen_data.read(meta.seen_data, cell);
+        exponents.read(hdr.wiresum.exponent, cell);
+        diverged.read(meta.diverged, cell);
+    }
+
     @hidden action contribute() {
         bitmaps.write(cell, bitmap | meta.bit_own);
         seen_data.write(cell, (hdr.wiresum.kind == KIND_DATA) ? 1w1 : meta.seen_data);
+    }
+
+    @hidden action compare_bitmaps() {
         meta.duplicate = (bitmap & meta.bit_own != 0) ? 1w1 : 0;
         meta.others_in = (meta.bit_others & ~bitmap == 0) ? 1w1 : 0;
     }
@@ -61,13 +72,18 @@ control Cells(inout headers_t hdr, inout metadata_t meta) {
         cell = (bit<32>)meta.cell_index;
         bitmap = 0;
         compare_rounds();
-        if (meta.relation == ROUND_NEWER) {
-            begin_round();
-        } else if (meta.relation == ROUND_SAME) {
-            continue_round();
-        }
-        if (meta.relation != ROUND_OLDER) {
+        if (hdr.wiresum.kind == KIND_QUESTION) {
+            if (meta.relation == ROUND_SAME) {
+                look_at_round();
+            }
+        } else if (meta.relation != ROUND_OLDER) {
+            if (meta.relation == ROUND_NEWER) {
+                begin_round();
+            } else {
+                continue_round();
+            }
             contribute();
         }
+        compare_bitmaps();
     }
 }

@@ -1,5 +1,5 @@
-// The words of a cell. The round's first DATA writes them, later ones add to them (each word modulo 2^32), EMPTY and
-// duplicates leave them. A round without DATA gives zeros.
+// The words of a cell. The round's first DATA writes them, later ones add to them (each word modulo 2^32), EMPTY,
+// duplicates and questions leave them. A round without DATA gives zeros.
 
 // The top bit of each word: all words of the form 0x80000000, by doubling.
 const bit<64> TOPS_2 = 0x8000000080000000;
@@ -48,7 +48,8 @@ control Lanes(inout headers_t hdr, inout metadata_t meta) {
                     add();
                 }
             }
-            if (meta.others_in == 1) {
+            // A question of who is not in gets no words, though all others are.
+            if (meta.others_in == 1 && (meta.duplicate == 1 || hdr.wiresum.kind != KIND_QUESTION)) {
                 give_result();
             }
         }

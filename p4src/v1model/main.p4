@@ -42,7 +42,7 @@ control Aggregate(inout headers_t hdr, inout metadata_t meta) {
             cells.apply(hdr, meta);
             lanes.apply(hdr, meta);
         }
-        verdict.apply(meta);
+        verdict.apply(hdr, meta);
         if (meta.fate != FATE_DROP) {
             result.apply(hdr, meta);
         }
@@ -73,7 +73,7 @@ control SwitchIngress(inout headers_t hdr, inout metadata_t meta, inout standard
 
         if (meta.fate == FATE_MULTICAST) {
             standard.mcast_grp = meta.group;
-        } else if (meta.fate == FATE_RESEND || meta.fate == FATE_ANSWER) {
+        } else if (meta.fate == FATE_RESEND || meta.fate == FATE_MISSING || meta.fate == FATE_ANSWER) {
             standard.egress_spec = standard.ingress_port;
         } else if (meta.fate == FATE_DROP) {
             mark_to_drop(standard);
@@ -90,7 +90,7 @@ control SwitchEgress(inout headers_t hdr, inout metadata_t meta, inout standard_
     Deliver() deliver;
 
     apply {
-        if (meta.fate == FATE_MULTICAST || meta.fate == FATE_RESEND) {
+        if (meta.fate == FATE_MULTICAST || meta.fate == FATE_RESEND || meta.fate == FATE_MISSING) {
             meta.receiver = meta.fate == FATE_MULTICAST ? (worker_t)standard.egress_rid : hdr.wiresum.worker;
             random(meta.dice, 0, 0xFFFF);
             lose.apply(hdr, standard.egress_port, meta);

@@ -16,6 +16,7 @@ constexpr std::uint32_t kTensor = 0x01020304;
 constexpr std::uint32_t kChunk = 0x05060708;
 constexpr std::uint32_t kKindData = 0;
 constexpr std::uint32_t kKindResult = 2;
+constexpr std::uint32_t kKindMissing = 5;
 
 using Tokens = std::vector<std::string>;
 
@@ -134,8 +135,9 @@ Datagram bytes_of(const std::string& hex) {
 }
 
 std::uint32_t kind_of(const std::string& text) {
-  static const std::map<std::string, std::uint32_t> kKinds{
-      {"DATA", kKindData}, {"EMPTY", 1}, {"RESULT", kKindResult}, {"META", 3}};
+  static const std::map<std::string, std::uint32_t> kKinds{{"DATA", kKindData},     {"EMPTY", 1},
+                                                           {"RESULT", kKindResult}, {"META", 3},
+                                                           {"QUESTION", 4},         {"MISSING", kKindMissing}};
   const auto found = kKinds.find(text);
   return found != kKinds.end() ? found->second : number(text, 15);
 }
@@ -253,6 +255,12 @@ class Reader {
     }
     if (tokens[0] == "hold" && tokens.size() == 1) {
       return {.verdict = Verdict::kHold, .reason = Reason::kAdmitted, .datagram = {}};
+    }
+    if (tokens[0] == "missing" && tokens.size() == 1) {
+      RawHeader missing = header;
+      missing.kind = kKindMissing;
+      missing.flags = missing.exponent = 0;
+      return {.verdict = Verdict::kResend, .reason = Reason::kResent, .datagram = datagram_of(missing, {})};
     }
     const bool multicast = tokens[0] == "multicast";
     if (!multicast && tokens[0] != "resend") throw std::runtime_error("'" + tokens[0] + "' is no verdict");

@@ -28,7 +28,7 @@ struct Member {
 struct Expectation {
   Verdict verdict = Verdict::kDrop;
   Reason reason = Reason::kMalformed;
-  Datagram datagram;  // the RESULT, for kMulticast and kResend
+  Datagram datagram;  // the RESULT or MISSING, for kMulticast and kResend
 };
 
 struct Step {

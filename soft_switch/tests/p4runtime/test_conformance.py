@@ -30,6 +30,8 @@ from wiresum.switch.p4runtime.testing import (
 
 MAC = b"\x02\x00\x00\x00\x00\x01"
 WILD = {"match": {}}
+VERDICTS = 10
+"""Constant entries of `verdict`."""
 GetConfig = p4r.GetForwardingPipelineConfigRequest
 
 
@@ -297,14 +299,14 @@ def test_constant_entries_and_defaults_are_read_alike(
     for controller in (primary(software_server), primary(bmv2_server)):
         controller.write(MODIFY, forward_default())
     ours, theirs = (primary(server).read(table_entry("verdict"), defaults) for server in (software_server, bmv2_server))
-    assert len(ours) == 9 + 6
+    assert len(ours) == VERDICTS + 6
     assert ours == theirs
 
 
 def test_reads_select_by_what_they_name(server: Server, controller: Controller) -> None:
     controller.write(INSERT, own(b"\x0b", controller_metadata=6))
     everything = controller.read(p4r.Entity(table_entry=p4r.TableEntry()))
-    assert len(everything) == 3 + 9
+    assert len(everything) == 3 + VERDICTS
     assert len(controller.read(table_entry("own"))) == 2
     assert controller.read(table_entry("own", {"address": b"\x0c"})) == []
     assert len(controller.read(table_entry("own", controller_metadata=6))) == server.expects(1, 2)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from wiresum.controller import Endpoint, JobEntry
 from wiresum.switch.software_switch import SoftwareSwitch
 
-DATA, EMPTY, RESULT, META = range(4)
+DATA, EMPTY, RESULT, META, QUESTION, MISSING = range(6)
 HEADER = struct.Struct("!BBHIBBHIII")
 PATIENCE_S = 10.0
 """How long a test waits before it fails; none passes by waiting so long."""

@@ -23,7 +23,7 @@ from wiresum.controller.security import Security
 from wiresum.controller.testing import PATIENCE_S, join_request, wait_until
 from wiresum.join.credentials import open_channel
 from wiresum.switch import SoftwareSwitch
-from wiresum.switch.testing import DATA, EMPTY, META, RESULT, Packet
+from wiresum.switch.testing import DATA, EMPTY, META, MISSING, QUESTION, RESULT, Packet
 
 HOST, ELSEWHERE = "127.0.0.1", "127.0.0.2"
 PACKETS = 1000
@@ -146,8 +146,13 @@ STRAY: dict[str, tuple[str, Make]] = {
     "noise": ("malformed", lambda f: f.noise()),
     "less than a header": ("malformed", lambda f: f.packet()[: f.random.randrange(24)]),
     "half a word": ("malformed", lambda f: f.packet() + b"\0" * f.random.randrange(1, 4)),
-    "a kind that there is not": ("malformed", lambda f: f.packet(kind=f.random.randrange(4, 16))),
+    "a kind that there is not": ("malformed", lambda f: f.packet(kind=f.random.randrange(6, 16))),
     "a result": ("malformed", lambda f: f.packet(kind=RESULT)),
+    "word that a packet is missing": ("malformed", lambda f: f.packet(kind=MISSING)),
+    "a question with another key": (
+        "unknown",
+        lambda f: f.packet(kind=QUESTION, key=f.bits(32, f.grant.key)),
+    ),
     "an empty packet with a payload": ("malformed", lambda f: f.packet(kind=EMPTY, words=(1,))),
     "a header packet with a payload": ("malformed", lambda f: f.packet(kind=META, words=(1,))),
 }
@@ -156,6 +161,7 @@ STRAY: dict[str, tuple[str, Make]] = {
 WITH_THE_KEY: dict[str, tuple[str, Make]] = {
     "a round that is over": ("stale", lambda f: f.packet()),
     "an empty one of a round that is over": ("stale", lambda f: f.packet(kind=EMPTY)),
+    "a question about a round that is over": ("stale", lambda f: f.packet(kind=QUESTION)),
     "a cell beyond the lease": ("out_of_lease", lambda f: f.packet(cell=2 * f.grant.slots + f.grant.round_first % 2)),
     "a cell of another thread": ("out_of_lease", lambda f: f.packet(cell=f.grant.slots + f.grant.round_first % 2)),
     "a cell of the other parity": ("malformed", lambda f: f.packet(cell=(f.grant.round_first + 1) % 2)),
