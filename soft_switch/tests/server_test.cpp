@@ -183,12 +183,19 @@ TEST(SwitchServer, QueuedResultIsSentBeforeItsFrameIsReused) {
   constexpr std::uint32_t kRounds = 400;
   for (std::uint32_t round = 1; round <= kRounds; ++round) {
     job.send(server, job.header(Kind::kData, 0, round), Words(kLanes, round));
+    job.send(server, job.header(Kind::kQuestion, 0, round + 2));  // its answer is written where the RESULT stands
   }
   for (std::uint32_t round = 1; round <= kRounds; ++round) {
     const std::optional<Received> result = job.members[0].receive(kPatienceMs);
     ASSERT_TRUE(result.has_value()) << "round " << round;
+    ASSERT_EQ(result->header.kind, Kind::kResult);
     ASSERT_EQ(result->header.round, round);
     ASSERT_EQ(result->words, Words(kLanes, round));
+    const std::optional<Received> missing = job.members[0].receive(kPatienceMs);
+    ASSERT_TRUE(missing.has_value()) << "round " << round;
+    ASSERT_EQ(missing->header.kind, Kind::kMissing);
+    ASSERT_EQ(missing->header.round, round + 2);
+    ASSERT_TRUE(missing->words.empty());
   }
 }
 
