@@ -6,7 +6,7 @@
     prepare ELEMENTS BLOCK PLACEMENT SPARSITY DRAW        -> ready   the tensor's blocks are chosen
     load                                                  -> ready   the tensor holds this rank's values again
     go GROUP AT_NS                                        -> ready   the tensor is summed
-    report                                                -> {JSON}  times, wrong elements, bytes
+    report                                                -> {JSON}  times, wrong elements, bytes, the union's share
 
 Times are CLOCK_MONOTONIC in nanoseconds. Loading and reporting are steps of their own, and all ranks begin at the same
 moment AT_NS: ranks share cores, and one that still copied its tensor while others began, or already checked its sum
@@ -74,6 +74,7 @@ class Rank:
         self.own = torch.empty(0)
         self.tensor = torch.empty(0)
         self.expected = torch.empty(0)
+        self.union_share = 0.0
         self.bytes_needed = 0
         self.bytes_before = 0
         self.summed = Summed("", 0, 0)
@@ -92,6 +93,7 @@ class Rank:
                 self.own = values
                 mine = int(present.sum())
         self.tensor = torch.empty(elements)
+        self.union_share = float(union.mean())
         self.bytes_needed = bytes_needed(count, int(union.sum()), mine, block, self.size)
 
     def load(self) -> None:
@@ -111,6 +113,7 @@ class Rank:
             "start_ns": self.summed.start_ns,
             "end_ns": self.summed.end_ns,
             "wrong_elements": int((self.tensor != self.expected).sum()),
+            "union_share": self.union_share,
             "bytes_sent": self._bytes_sent(name) - self.bytes_before,
             "bytes_needed": self.bytes_needed if name == "sparse" else 0,
         }

@@ -14,6 +14,8 @@ constexpr numeric::Format kCounts{.dtype = numeric::Dtype::kI32, .scaling = nume
 /// blocks differ by their level, of which there are no more than sizes.
 constexpr std::uint32_t kPrologueTag = 0x5A5A0000;
 constexpr unsigned kLevelShift = 16;
+/// What PresenceCounts tells at once.
+constexpr std::uint64_t kPresenceBits = 64;
 
 /// A stream needs a slot for each packet that is in flight; each more costs a packet without payload, for its first
 /// exponent. A round trip holds what the prologue has told everybody, which queues and processors stretch: at least so
@@ -122,13 +124,16 @@ void Scheduler::deal_prologue(Entry& entry) {
 void Scheduler::learn_union(Entry& entry) {
   entry.round_trip_cost = entry.vote;
   entry.counts.collect();
-  const auto chunks = static_cast<std::uint32_t>(entry.survey.chunks);
-  const auto is_present = [&entry](std::uint32_t number) { return entry.counts.present(number, 1) != 0; };
-  for (std::uint32_t i = 0; i < chunks; ++i) {
-    if (is_present(i)) entry.chunks.push_back(i);
+  const std::uint64_t chunks = entry.survey.chunks;
+  for (std::uint64_t first = 0; first < chunks; first += kPresenceBits) {
+    std::uint64_t rest = entry.counts.present(first, static_cast<unsigned>(std::min(kPresenceBits, chunks - first)));
+    for (; rest != 0; rest &= rest - 1) {
+      entry.chunks.push_back(static_cast<std::uint32_t>(first + static_cast<unsigned>(std::countr_zero(rest))));
+    }
   }
   entry.present = entry.chunks.size();
-  clear_absent(entry.request, config_.lanes, is_present);
+  clear_absent(entry.request, config_.lanes,
+               [&entry](std::uint32_t number) { return entry.counts.present(number, 1) != 0; });
   entry.hits = sampled_hits(entry.counts, chunks);
   // Few chunks take hardly longer than another round trip.
   if (entry.hits.elements == 0 || entry.present < config_.sparse_chunks_min) {

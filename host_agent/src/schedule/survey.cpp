@@ -18,9 +18,10 @@ constexpr std::uint64_t kSamples = 32;  // a bit each in Sample::chunks_present
 /// Chunks of fewer elements are not cut into blocks: a block would be hardly smaller.
 constexpr std::size_t kRefinableElementsMin = std::size_t{2} * kRunElements;
 
-/// Which elements of an aligned run of the block are present; `number` says which run.
+/// Which elements of an aligned run of the block are present; `number` says which run. Of the whole ones: what is left
+/// behind the last of them is too short to be full, and would make a full block look as if it were not.
 std::uint32_t look_at_run(numeric::Dtype dtype, const Block& block, std::uint64_t number) {
-  const std::size_t runs = (block.elements + kRunElements - 1) / kRunElements;
+  const std::size_t runs = std::max<std::size_t>(1, block.elements / kRunElements);
   const std::size_t first = number % runs * kRunElements;
   const std::size_t count = std::min<std::size_t>(kRunElements, block.elements - first);
   return static_cast<std::uint32_t>(
@@ -101,11 +102,16 @@ std::vector<numeric::BlockScan> scan_blocks(const Request& request, std::size_t 
 }
 
 void clear_absent(const Request& request, std::size_t lanes, const std::function<bool(std::uint32_t)>& present) {
+  const std::size_t step = chunk_elements(request.format, lanes);
   const std::size_t bytes = numeric::element_bytes(request.format.dtype);
-  for_each_block(request, lanes, [&](std::uint32_t number, const Block& block) {
-    if (block.destination == nullptr || block.destination == block.source || present(number)) return;
-    std::memset(block.destination, 0, block.elements * bytes);
-  });
+  for (const worker::Region& region : request.regions) {
+    if (region.destination == nullptr || region.destination == region.source) continue;
+    for (std::uint64_t i = 0; i * step < region.elements; ++i) {
+      if (present(region.chunk_first + static_cast<std::uint32_t>(i))) continue;
+      const Block block = block_of(request, region, i, step);
+      std::memset(block.destination, 0, block.elements * bytes);
+    }
+  }
 }
 
 }  // namespace wiresum::schedule

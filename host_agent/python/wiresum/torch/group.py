@@ -62,6 +62,7 @@ EXIT_LINGER_S = 1.0
 """A process that exits without destroy_process_group stays for so long: others may still ask for a lost packet."""
 
 _UNSET = timedelta(0)
+_OPERATORS = (dist.ReduceOp, dist.ReduceOp.RedOpType)
 
 _live: weakref.WeakSet[WiresumProcessGroup] = weakref.WeakSet()
 _kept_after_fork: list[WiresumProcessGroup] = []
@@ -90,6 +91,7 @@ class WiresumProcessGroup(dist.ProcessGroup):
         self._rank = rank
         self._size = size
         self._gloo_backend = gloo
+        self._gloo_options = gloo.options
         self._gloo_group = whole_gloo
         self._session = session
         self._lane_bits = lane_bits
@@ -135,13 +137,14 @@ class WiresumProcessGroup(dist.ProcessGroup):
         """A sum of sparse tensors: begins with what is exchanged in order to agree on their keys, in a thread."""
         self._collectives_network[name] += 1
         work = NetworkWork(tensors, [], rank=self._rank, forget=self._pending.discard)
+        work.begins_later()
         self._pending.add(work)
         contributions = [(tensor, *rows.rows_of(tensor)) for tensor in tensors]
 
         def align_and_submit() -> None:
             todo = [plan for part in contributions if not (plan := self._aligned(*part, opts)).empty]
             work.finish_with([plan.finish for plan in todo])
-            self._begin(work, todo, opts, sums=True)
+            self._begin(work, todo, opts, sums=True, average=self._averages(opts))
 
         self._order.append(partial(self._take, align_and_submit, work))
         return self._started(work)
@@ -166,8 +169,8 @@ class WiresumProcessGroup(dist.ProcessGroup):
             plan, everybody = rows.keys_plan(keys, numbers, rank=self._rank)
             self._exchange(plan, opts, signature=rows.call_of(tensor))
             union = everybody.unique()
-        average = opts.reduceOp == dist.ReduceOp.AVG
-        return rows.sum_plan(tensor, keys, values, union, integer_divisor=self._size if average else 1)
+        divisor = self._size if self._averages(opts) else 1
+        return rows.sum_plan(tensor, keys, values, union, integer_divisor=divisor)
 
     def _exchange(self, plan: Plan, opts: Any, *, signature: int, lane_bits: int = 32) -> None:
         """A collective that is waited for here."""
@@ -404,7 +407,7 @@ class WiresumProcessGroup(dist.ProcessGroup):
     @property
     def _timeout(self) -> timedelta:
         """Gloo's, so that what PyTorch sets there (set_timeout and the like) counts for all collectives."""
-        timeout: timedelta = self._gloo_backend.options._timeout
+        timeout: timedelta = self._gloo_options._timeout
         return timeout
 
     def _require_usable(self) -> None:
@@ -425,8 +428,12 @@ class WiresumProcessGroup(dist.ProcessGroup):
     def _adds(self, opts: Any) -> bool:
         self._require_usable()
         op = opts.reduceOp
-        known = op == dist.ReduceOp.SUM or op == dist.ReduceOp.AVG  # `in` would compare the other way round
-        return self._session is not None and known
+        # `in` would compare the other way round.
+        return self._session is not None and (op == dist.ReduceOp.SUM or op == dist.ReduceOp.AVG)
+
+    def _averages(self, opts: Any) -> bool:
+        """Of an operator that the network knows."""
+        return bool(opts.reduceOp == dist.ReduceOp.AVG)
 
     def _copies(self, tensors: Sequence[torch.Tensor]) -> bool:
         """Does the network carry these bytes?"""
@@ -447,23 +454,23 @@ class WiresumProcessGroup(dist.ProcessGroup):
         todo = [plan for plan in todo if not plan.empty]
         if not todo:
             return self._started(CompletedWork(result, rank=self._rank))
-        average = summed is not None and opts.reduceOp == dist.ReduceOp.AVG
+        average = summed is not None and self._averages(opts)
         finish: list[Callable[[], None]] = [plan.finish for plan in todo]
         if average and summed and not all(tensor.is_floating_point() for tensor in summed):
             finish.append(lambda: divide([t for t in summed if not t.is_floating_point()], self._size))
         work = NetworkWork(result, finish, rank=self._rank, forget=self._pending.discard)
         self._pending.add(work)
-        begin = partial(self._begin, work, todo, opts, sums=summed is not None)
+        begin = partial(self._begin, work, todo, opts, sums=summed is not None, average=average)
         if self._order.is_free():
             begin()
         else:
+            work.begins_later()
             self._order.append(partial(self._take, begin, work))
         return self._started(work)
 
-    def _begin(self, work: NetworkWork, todo: Sequence[Plan], opts: Any, *, sums: bool) -> None:
+    def _begin(self, work: NetworkWork, todo: Sequence[Plan], opts: Any, *, sums: bool, average: bool) -> None:
         """Submits a work's operations."""
         assert self._attendant is not None
-        average = sums and opts.reduceOp == dist.ReduceOp.AVG
         timeout_s = self._timeout_s(opts)
         with self._attendant.changed:
             try:
@@ -582,7 +589,7 @@ def _flat(lists: Sequence[Sequence[torch.Tensor]]) -> list[torch.Tensor]:
 
 def _options(kind: Any, given: Any, timeout: timedelta | None = None, **fields: Any) -> Any:
     """ProcessGroup's methods take an options object, or a bare operator, or nothing."""
-    if given is not None and hasattr(given, "timeout"):
+    if given is not None and not isinstance(given, _OPERATORS):
         return given
     options = kind()
     if given is not None:

@@ -30,8 +30,7 @@ class SubmissionOrder:
 
     def is_free(self) -> bool:
         """May the caller submit at once?"""
-        with self._changed:
-            return not self._steps
+        return not self._steps
 
     def append(self, step: Callable[[], None]) -> None:
         """Takes the step after all that were appended before. It must not raise."""

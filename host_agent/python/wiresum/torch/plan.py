@@ -37,7 +37,7 @@ class Kind(IntEnum):
     SPARSE_ALL_REDUCE = 7
 
 
-SUMMING = frozenset({Kind.ALL_REDUCE, Kind.REDUCE, Kind.REDUCE_SCATTER})
+SUMMING = (Kind.ALL_REDUCE, Kind.REDUCE, Kind.REDUCE_SCATTER)
 
 SUMMED: dict[torch.dtype, Dtype] = {
     torch.float32: Dtype.F32,
@@ -116,8 +116,10 @@ def in_place(tensor: torch.Tensor) -> bool:
     return tensor.is_contiguous() and tensor.is_cpu and not tensor.is_neg() and not tensor.is_conj()
 
 
-def bring_home(staged: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> None:
+def bring_home(staged: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> None:
     """Copies results from staging memory into the tensors that they are for."""
+    if not staged:
+        return
     with torch.no_grad():
         for tensor, memory in staged:
             tensor.detach().copy_(memory)
@@ -136,7 +138,8 @@ def all_reduce(tensors: Sequence[torch.Tensor]) -> list[Plan]:
     """One plan for each dtype, in the order in which dtypes first appear."""
     plans: dict[torch.dtype, Plan] = {}
     for tensor in tensors:
-        plan = plans.setdefault(tensor.dtype, Plan(Kind.ALL_REDUCE, SUMMED[tensor.dtype]))
+        if (plan := plans.get(tensor.dtype)) is None:
+            plan = plans[tensor.dtype] = Plan(Kind.ALL_REDUCE, SUMMED[tensor.dtype])
         address = plan.both(tensor)
         plan.regions.append(Region(address, address, tensor.numel()))
     return list(plans.values())

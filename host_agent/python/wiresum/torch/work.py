@@ -43,7 +43,7 @@ class NetworkWork(dist.Work):
         """Steps of `finish` own the memory that the operations use. `forget` is called when they have ended."""
         super().__init__()
         self._operations: list[Operation] = []
-        self._submitted = threading.Event()
+        self._submitted: threading.Event | None = None
         self._result = result
         self._finish = finish
         self._rank = rank
@@ -53,11 +53,16 @@ class NetworkWork(dist.Work):
         self._error: Exception | None = None
         self._future: WorkFuture | None = None
 
+    def begins_later(self) -> None:
+        """Another thread will submit the operations. To be said before that thread knows the work."""
+        self._submitted = threading.Event()
+
     def add(self, operation: Operation) -> None:
         self._operations.append(operation)
 
     def all_added(self) -> None:
-        self._submitted.set()
+        if self._submitted is not None:
+            self._submitted.set()
 
     def finish_with(self, steps: Sequence[Callable[[], None]]) -> None:
         """More steps, to be taken before the others. For a work whose plans come to be known after it began."""
@@ -68,7 +73,7 @@ class NetworkWork(dist.Work):
         with self._lock:
             self._error, self._settled = error, True
             future = self._future
-        self._submitted.set()
+        self.all_added()
         if not self._operations:  # else the network has memory of it, and it stays until the group is closed
             self._forget(self)
         if future is not None:
@@ -101,7 +106,8 @@ class NetworkWork(dist.Work):
         """Have all operations ended? The results may not be home yet."""
         if self._settled:
             return True
-        return self._submitted.is_set() and all(operation.done() for operation in self._operations)
+        submitted = self._submitted is None or self._submitted.is_set()
+        return submitted and all(operation.done() for operation in self._operations)
 
     def is_completed(self) -> bool:
         if not self._settled and self.done():
@@ -134,7 +140,7 @@ class NetworkWork(dist.Work):
     def _await(self, timeout: timedelta) -> None:
         timeout_s = None if timeout <= NO_TIMEOUT else timeout.total_seconds()
         try:
-            if not self._submitted.wait(timeout_s):
+            if self._submitted is not None and not self._submitted.wait(timeout_s):
                 raise TimeoutError
             for operation in self._operations:
                 operation.wait(timeout_s)
