@@ -6,16 +6,19 @@
 // beside it. Compressed gradients (stochastic.hpp) do not go to frames but to an array of words, which whoever sums
 // int32 carries: there a plain memcpy is the yardstick. Rates are bytes of tensor a second. Time is this thread's CPU
 // time. Repetitions of all rows are interleaved, so that what disturbs the machine disturbs all alike, and the median
-// is reported.
+// is reported. The scan's rate is also given against the same row without the scan ("of dense"), as the median of the
+// ratios of neighbouring runs, which differ in little else.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <ctime>
 #include <functional>
+#include <optional>
 #include <random>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "numeric/codec.hpp"
@@ -47,6 +50,7 @@ struct Bench {
   std::vector<std::byte> result;
   std::vector<std::int32_t> integers;  // an element each
   std::vector<std::uint32_t> words;
+  std::vector<BlockScan> scans;  // as many as the smallest blocks need
   Ring ring;
 
   explicit Bench(std::size_t bytes)
@@ -55,7 +59,8 @@ struct Bench {
         half_tensor(bytes),
         result(bytes),
         integers(bytes / 4),
-        words(bytes / 4 + 1) {
+        words(bytes / 4 + 1),
+        scans(bytes / kPayloadBytes + 1) {
     std::mt19937 random(1);
     std::normal_distribution<float> gradient(0.0F, 0.01F);
     for (std::size_t at = 0; at + 4 <= bytes; at += 4) {
@@ -68,6 +73,11 @@ struct Bench {
   const std::byte* source(Dtype dtype) const { return element_bytes(dtype) == 4 ? tensor.data() : half_tensor.data(); }
 };
 
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
 /// One thing to time: streams the tensor once.
 struct Row {
   std::string operation;
@@ -77,16 +87,14 @@ struct Row {
   std::function<void()> stream;
   std::vector<double> seconds;
 
-  double median_seconds() const {
-    std::vector<double> sorted = seconds;
-    std::sort(sorted.begin(), sorted.end());
-    return sorted[sorted.size() / 2];
-  }
+  double median_seconds() const { return median(seconds); }
 };
 
 constexpr const char* kToFrames = "memcpy to frames";
 constexpr const char* kFromFrames = "memcpy from frames";
 constexpr const char* kPlain = "memcpy";
+constexpr const char* kDense = "look ahead + quantise + pack";
+constexpr const char* kScan = "scan + quantise + pack";
 constexpr const char* kDtypeNames[] = {"f32", "f16", "bf16", "i32", "raw"};
 
 /// A compiler may drop stores that nobody reads.
@@ -137,13 +145,15 @@ void add_memcpy_rows(Bench& bench, std::vector<Row>& rows) {
                   {}});
 }
 
+/// Without a division, which every chunk would pay for.
+std::size_t elements_in(std::size_t bytes, Dtype dtype) { return element_bytes(dtype) == 4 ? bytes / 4 : bytes / 2; }
+
 void add_codec_rows(Bench& bench, const Kernels& kernels, Format format, std::vector<Row>& rows) {
-  const std::size_t element = element_bytes(format.dtype);
-  const std::size_t chunk_bytes = kWords * elements_per_word(format) * element;
+  const std::size_t chunk_bytes = kWords * elements_per_word(format) * element_bytes(format.dtype);
   const Scale scale = block_scale(kWorkers, 122, format.lane_bits, 1.0F);
-  const auto quantise_chunk = [&bench, &kernels, format, scale, element](std::size_t chunk, std::size_t at,
-                                                                         std::size_t n) {
-    quantise(kernels, format, scale, bench.source(format.dtype) + at, n / element, bench.ring.payload(chunk), kWords);
+  const auto quantise_chunk = [&bench, &kernels, format, scale](std::size_t chunk, std::size_t at, std::size_t n) {
+    quantise(kernels, format, scale, bench.source(format.dtype) + at, elements_in(n, format.dtype),
+             bench.ring.payload(chunk), kWords);
     keep(bench.ring.payload(chunk));
   };
   rows.push_back(
@@ -153,33 +163,31 @@ void add_codec_rows(Bench& bench, const Kernels& kernels, Format format, std::ve
        kToFrames,
        [&bench, chunk_bytes, quantise_chunk] { for_chunks(bench.tensor_bytes, chunk_bytes, quantise_chunk); },
        {}});
-  const auto look_ahead_and_quantise = [&bench, &kernels, format, element, chunk_bytes, quantise_chunk] {
+  const auto look_ahead_and_quantise = [&bench, &kernels, format, chunk_bytes, quantise_chunk] {
     // The chunk that this slot carries next is scanned as this one leaves.
     const std::size_t ahead = kFrames * chunk_bytes;
     unsigned largest = 0;
     for_chunks(bench.tensor_bytes, chunk_bytes, [&](std::size_t chunk, std::size_t at, std::size_t n) {
       if (at + ahead < bench.tensor_bytes) {
         const std::size_t next = std::min(chunk_bytes, bench.tensor_bytes - at - ahead);
-        largest |= max_exponent(kernels, format.dtype, bench.source(format.dtype) + at + ahead, next / element);
+        largest |= max_exponent(kernels, format.dtype, bench.source(format.dtype) + at + ahead,
+                                elements_in(next, format.dtype));
       }
       quantise_chunk(chunk, at, n);
     });
     keep(&largest);
   };
-  rows.push_back({"look ahead + quantise + pack", kernels.name, format, kToFrames, look_ahead_and_quantise, {}});
-  rows.push_back({"scan + quantise + pack",
+  rows.push_back({kDense, kernels.name, format, kToFrames, look_ahead_and_quantise, {}});
+  rows.push_back({kScan,
                   kernels.name,
                   format,
                   kToFrames,
-                  [&bench, &kernels, format, element, chunk_bytes, look_ahead_and_quantise] {
+                  [&bench, &kernels, format, look_ahead_and_quantise] {
                     // As a sparse all-reduce does: the whole tensor is scanned before its first block leaves.
-                    std::size_t present = 0;
-                    for_chunks(bench.tensor_bytes, chunk_bytes, [&](std::size_t, std::size_t at, std::size_t n) {
-                      present += scan_block(kernels, format.dtype, bench.source(format.dtype) + at, n / element).present
-                                     ? 1
-                                     : 0;
-                    });
-                    keep(&present);
+                    scan_blocks(kernels, format.dtype, bench.source(format.dtype),
+                                elements_in(bench.tensor_bytes, format.dtype), kWords * elements_per_word(format),
+                                bench.scans.data());
+                    keep(bench.scans.data());
                     look_ahead_and_quantise();
                   },
                   {}});
@@ -187,10 +195,10 @@ void add_codec_rows(Bench& bench, const Kernels& kernels, Format format, std::ve
                   kernels.name,
                   format,
                   kFromFrames,
-                  [&bench, &kernels, format, scale, element, chunk_bytes] {
+                  [&bench, &kernels, format, scale, chunk_bytes] {
                     for_chunks(bench.tensor_bytes, chunk_bytes, [&](std::size_t chunk, std::size_t at, std::size_t n) {
                       dequantise(kernels, format, scale, bench.ring.payload(chunk), kWords, bench.result.data() + at,
-                                 n / element);
+                                 elements_in(n, format.dtype));
                       keep(bench.result.data() + at);
                     });
                   },
@@ -280,15 +288,31 @@ std::string format_name(const Row& row) {
          std::to_string(row.format.lane_bits);
 }
 
+/// A scan's row against the dense one of the same format and instruction set; nothing for other rows.
+std::optional<double> ratio_to_dense(const std::vector<Row>& rows, const Row& row) {
+  if (row.operation != kScan) return std::nullopt;
+  const Row& dense = *std::find_if(rows.begin(), rows.end(), [&](const Row& other) {
+    return other.operation == kDense && other.instruction_set == row.instruction_set &&
+           format_name(other) == format_name(row);
+  });
+  std::vector<double> ratios(row.seconds.size());
+  std::transform(dense.seconds.begin(), dense.seconds.end(), row.seconds.begin(), ratios.begin(), std::divides<>());
+  return median(std::move(ratios));
+}
+
 void print_table(const std::vector<Row>& rows, std::size_t tensor_bytes) {
-  std::printf("%-30s %-8s %-8s %9s %16s %14s\n", "operation", "set", "format", "GB/s", "of frame memcpy", "of memcpy");
+  std::printf("%-30s %-8s %-8s %9s %16s %14s %9s\n", "operation", "set", "format", "GB/s", "of frame memcpy",
+              "of memcpy", "of dense");
   const double plain = row_named(rows, kPlain).median_seconds();
   for (const Row& row : rows) {
     const double seconds = row.median_seconds();
     const double yardstick = row_named(rows, row.yardstick).median_seconds();
-    std::printf("%-30s %-8s %-8s %9.2f %16.2f %14.2f\n", row.operation.c_str(), row.instruction_set.c_str(),
+    std::printf("%-30s %-8s %-8s %9.2f %16.2f %14.2f", row.operation.c_str(), row.instruction_set.c_str(),
                 format_name(row).c_str(), static_cast<double>(tensor_bytes) / seconds / 1e9, yardstick / seconds,
                 plain / seconds);
+    const std::optional<double> dense = ratio_to_dense(rows, row);
+    if (dense) std::printf(" %9.3f", *dense);
+    std::printf("\n");
   }
 }
 
@@ -301,9 +325,12 @@ bool write_json(const std::vector<Row>& rows, std::size_t tensor_bytes, const ch
     const double seconds = row.median_seconds();
     std::fprintf(file,
                  "  {\"operation\": \"%s\", \"instruction_set\": \"%s\", \"format\": \"%s\", \"bytes\": %zu, "
-                 "\"seconds_median\": %.9f, \"ratio_to_frame_memcpy\": %.4f, \"ratio_to_memcpy\": %.4f, \"seconds\": [",
+                 "\"seconds_median\": %.9f, \"ratio_to_frame_memcpy\": %.4f, \"ratio_to_memcpy\": %.4f, ",
                  row.operation.c_str(), row.instruction_set.c_str(), format_name(row).c_str(), tensor_bytes, seconds,
                  row_named(rows, row.yardstick).median_seconds() / seconds, plain / seconds);
+    const std::optional<double> dense = ratio_to_dense(rows, row);
+    if (dense) std::fprintf(file, "\"ratio_to_dense\": %.4f, ", *dense);
+    std::fprintf(file, "\"seconds\": [");
     for (std::size_t i = 0; i < row.seconds.size(); ++i) {
       std::fprintf(file, "%s%.9f", i == 0 ? "" : ", ", row.seconds[i]);
     }

@@ -59,11 +59,14 @@ def test_nothing_is_left_after_a_star() -> None:
 def test_nothing_is_left_after_an_exception_and_its_processes_are_ended() -> None:
     process = None
     with pytest.raises(RuntimeError, match="on purpose"), Star(1) as star:
-        process = star.workers[0].popen(["sleep", "600"])
+        process = star.workers[0].popen(["sh", "-c", "echo ready; exec sleep 600"], stdout=subprocess.PIPE)
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"  # it is in its namespace, where a star looks for what to end
         raise RuntimeError("on purpose")
     assert _namespaces_of(os.getpid()) == []
-    assert process is not None
-    assert process.wait(5) == -signal.SIGTERM
+    assert process is not None and process.stdout is not None
+    assert process.wait(30) == -signal.SIGTERM
+    process.stdout.close()
 
 
 def test_a_process_that_ignores_sigterm_does_not_outlive_its_star(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,7 +76,7 @@ def test_a_process_that_ignores_sigterm_does_not_outlive_its_star(monkeypatch: p
         process = star.workers[0].popen(["sh", "-c", script], stdout=subprocess.PIPE)
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
-    assert process.wait(5) == -signal.SIGKILL
+    assert process.wait(30) == -signal.SIGKILL
     process.stdout.close()
     assert _namespaces_of(os.getpid()) == []
 
@@ -104,7 +107,7 @@ def _owner_process() -> tuple[subprocess.Popen[str], int]:
 
 
 def _await_end(pid: int) -> bool:
-    for _ in range(200):
+    for _ in range(600):
         try:
             if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX":
                 return True

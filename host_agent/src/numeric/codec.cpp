@@ -58,9 +58,11 @@ namespace wiresum::numeric {
 namespace {
 
 constexpr int kExponentBias = 127;
-/// How far ahead a scan fetches the first lines of blocks. Of dense blocks no other is read, and behind so few bytes of
-/// each no processor prefetches.
-constexpr std::size_t kScanBlocksAhead = 64;
+/// What a scan glances at before anything else: four floats, so that they lie in one cache line wherever the block
+/// begins, if only the tensor is aligned as all memory from the heap is.
+constexpr std::size_t kGlanceBytes = 16;
+/// How far ahead the glances of a tensor's next blocks are fetched.
+constexpr std::size_t kGlanceBlocksAhead = 64;
 
 int ceil_log2(unsigned workers) noexcept { return workers <= 1 ? 0 : static_cast<int>(std::bit_width(workers - 1)); }
 
@@ -126,6 +128,37 @@ void fill_nan(Dtype dtype, std::byte* destination, std::size_t count) noexcept {
 
 bool is_float(Dtype dtype) noexcept { return dtype != Dtype::kI32 && dtype != Dtype::kRaw; }
 
+/// The bits of a 32-bit word in which elements that are not zero differ from zeros: all but the signs of floats.
+std::uint32_t magnitude_bits(Dtype dtype) noexcept {
+  return !is_float(dtype) ? 0xFFFFFFFFU : dtype == Dtype::kF32 ? 0x7FFFFFFFU : 0x7FFF7FFFU;
+}
+
+bool has_bits(const std::byte* glance, std::uint32_t wanted) noexcept {
+  std::uint64_t halves[kGlanceBytes / 8];
+  std::memcpy(halves, glance, kGlanceBytes);
+  return ((halves[0] | halves[1]) & (std::uint64_t{wanted} << 32 | wanted)) != 0;
+}
+
+/// A glance is all that a dense block takes. In a large tensor it waits for a page table and for a line of memory, and
+/// how many of these a processor has under way at a time depends on how few instructions lie between two glances.
+///
+/// No processor prefetches behind so few bytes of each block, so this does, and expects the next blocks to be like this
+/// one. Glances alone go to the second-level cache, which can wait for more lines at a time than the first. Where
+/// blocks are read to their ends, hardware prefetches, and does so best if their first lines come to the first-level
+/// cache.
+[[gnu::always_inline]] inline BlockScan scan_bytes(const Kernels& kernels, const std::byte* source, std::size_t bytes,
+                                                   std::uint32_t magnitude) noexcept {
+  const std::byte* const ahead = source + kGlanceBlocksAhead * bytes;
+  if (bytes >= kGlanceBytes && has_bits(source, magnitude)) {
+    __builtin_prefetch(ahead, 0, 2);
+    return {.present = true};
+  }
+  __builtin_prefetch(ahead, 0, 3);
+  const std::uint32_t bits = kernels.scan(source, bytes, magnitude);
+  const bool present = (bits & magnitude) != 0;
+  return {.present = present, .negative_zero = !present && bits != 0};
+}
+
 }  // namespace
 
 Scale block_scale(unsigned workers, std::uint8_t exponent, unsigned lane_bits, float divisor) noexcept {
@@ -178,12 +211,19 @@ std::uint8_t max_exponent(const Kernels& kernels, Dtype dtype, const std::byte* 
 
 BlockScan scan_block(const Kernels& kernels, Dtype dtype, const std::byte* source, std::size_t count) noexcept {
   assert(dtype != Dtype::kRaw);
-  const std::size_t bytes = count * element_bytes(dtype);
-  __builtin_prefetch(source + kScanBlocksAhead * bytes);
-  const std::uint32_t sign = !is_float(dtype) ? 0 : dtype == Dtype::kF32 ? 0x80000000U : 0x80008000U;
-  const std::uint32_t bits = kernels.scan(source, bytes, ~sign);
-  const bool present = (bits & ~sign) != 0;
-  return {.present = present, .negative_zero = !present && bits != 0};
+  return scan_bytes(kernels, source, count * element_bytes(dtype), magnitude_bits(dtype));
+}
+
+void scan_blocks(const Kernels& kernels, Dtype dtype, const std::byte* source, std::size_t count, std::size_t step,
+                 BlockScan* scans) noexcept {
+  assert(dtype != Dtype::kRaw && step > 0);
+  const std::uint32_t magnitude = magnitude_bits(dtype);
+  const std::size_t block_bytes = step * element_bytes(dtype);
+  std::size_t left = count * element_bytes(dtype);
+  for (; left >= block_bytes; left -= block_bytes, source += block_bytes) {
+    *scans++ = scan_bytes(kernels, source, block_bytes, magnitude);
+  }
+  if (left > 0) *scans = scan_bytes(kernels, source, left, magnitude);
 }
 
 void quantise(const Kernels& kernels, Format format, const Scale& scale, const std::byte* source, std::size_t count,

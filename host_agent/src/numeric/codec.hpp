@@ -26,6 +26,9 @@ struct BlockScan {
 /// are expected to be looked at in order.
 [[nodiscard]] BlockScan scan_block(Dtype dtype, const std::byte* source, std::size_t count) noexcept;
 
+/// The same of all blocks of `step` elements, the last of them maybe shorter, that `count` elements consist of.
+void scan_blocks(Dtype dtype, const std::byte* source, std::size_t count, std::size_t step, BlockScan* scans) noexcept;
+
 /// What a chunk is multiplied by on the way out, and how its sum comes back.
 ///
 /// Block floating point, N workers, agreed exponent m (1..254; 0 counts as 1, for subnormals have

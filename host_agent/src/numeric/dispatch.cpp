@@ -73,6 +73,10 @@ BlockScan scan_block(Dtype dtype, const std::byte* source, std::size_t count) no
   return scan_block(active(), dtype, source, count);
 }
 
+void scan_blocks(Dtype dtype, const std::byte* source, std::size_t count, std::size_t step, BlockScan* scans) noexcept {
+  scan_blocks(active(), dtype, source, count, step, scans);
+}
+
 void quantise(Format format, const Scale& scale, const std::byte* source, std::size_t count, std::byte* payload,
               std::size_t words) noexcept {
   quantise(active(), format, scale, source, count, payload, words);

@@ -462,8 +462,8 @@ inline std::uint32_t scan_scalar(const std::byte* source, std::size_t bytes, std
 }
 
 /// By vectors. The last one is moved back to end with the whole words: seeing a bit twice does no harm, but it must be
-/// seen in its half of a word. Between the first line, which is all that is read of a dense block, and the end the
-/// processor's own prefetching does best.
+/// seen in its half of a word. Between the first line, which is all that is read of most blocks with elements here and
+/// there, and the end the processor's own prefetching does best.
 template <class V>
 std::uint32_t scan(const std::byte* source, std::size_t bytes, std::uint32_t enough) noexcept {
   constexpr std::size_t kBytes = 4 * V::kWidth;

@@ -82,6 +82,8 @@ std::size_t supported_kernels(const Kernels* (&tables)[kKernelTablesMax]) noexce
                                         std::size_t count) noexcept;
 [[nodiscard]] BlockScan scan_block(const Kernels& kernels, Dtype dtype, const std::byte* source,
                                    std::size_t count) noexcept;
+void scan_blocks(const Kernels& kernels, Dtype dtype, const std::byte* source, std::size_t count, std::size_t step,
+                 BlockScan* scans) noexcept;
 void quantise(const Kernels& kernels, Format format, const Scale& scale, const std::byte* source, std::size_t count,
               std::byte* payload, std::size_t words) noexcept;
 void dequantise(const Kernels& kernels, Format format, const Scale& scale, const std::byte* payload, std::size_t words,

@@ -51,16 +51,6 @@ std::uint64_t number_chunks(std::vector<worker::Region>& regions, numeric::Forma
   return chunks;
 }
 
-void for_each_block(const Request& request, std::size_t lanes,
-                    const std::function<void(std::uint32_t, const Block&)>& visit) {
-  const std::size_t step = chunk_elements(request.format, lanes);
-  for (const worker::Region& region : request.regions) {
-    for (std::uint64_t i = 0; i * step < region.elements; ++i) {
-      visit(region.chunk_first + static_cast<std::uint32_t>(i), block_of(request, region, i, step));
-    }
-  }
-}
-
 std::uint64_t sampled_runs(numeric::Format format, std::size_t lanes, std::uint64_t chunks) {
   return chunk_elements(format, lanes) < kRefinableElementsMin ? 0 : std::min(kSamples, chunks);
 }
@@ -91,13 +81,17 @@ Sample take_sample(const Request& request, std::size_t lanes, std::uint64_t chun
 
 std::vector<numeric::BlockScan> scan_blocks(const Request& request, std::size_t lanes, std::uint64_t chunks) {
   std::vector<numeric::BlockScan> scans(chunks);
+  const std::size_t step = chunk_elements(request.format, lanes);
   const std::size_t bytes = numeric::element_bytes(request.format.dtype);
-  for_each_block(request, lanes, [&](std::uint32_t number, const Block& block) {
-    scans[number] = numeric::scan_block(request.format.dtype, block.source, block.elements);
-    if (scans[number].negative_zero && block.destination == block.source) {
-      std::memset(block.destination, 0, block.elements * bytes);
+  for (const worker::Region& region : request.regions) {
+    numeric::BlockScan* const first = scans.data() + region.chunk_first;
+    numeric::scan_blocks(request.format.dtype, region.source, region.elements, step, first);
+    if (region.destination != region.source) continue;
+    for (std::uint64_t i = 0; i * step < region.elements; ++i) {
+      const Block block = block_of(request, region, i, step);
+      if (first[i].negative_zero) std::memset(block.destination, 0, block.elements * bytes);
     }
-  });
+  }
   return scans;
 }
 

@@ -31,10 +31,6 @@ struct Block {
 /// Numbers the chunks of all regions in order; returns how many there are: 1 of a barrier.
 std::uint64_t number_chunks(std::vector<worker::Region>& regions, numeric::Format format, std::size_t lanes);
 
-/// Calls `visit(number, block)` for each chunk, in order. The chunks must have been numbered.
-void for_each_block(const Request& request, std::size_t lanes,
-                    const std::function<void(std::uint32_t, const Block&)>& visit);
-
 /// A look at a few chunks, spread evenly.
 struct Sample {
   std::uint8_t density = kDensityFull;  // estimated: how many of the request's chunks are present at this worker

@@ -265,7 +265,7 @@ def overlapping(rank: int, size: int) -> tuple[int, bool, bool]:
     computed, estimates, in_time = threading.Event(), run.attachment.engine.estimates, []
 
     def estimates_after(*arguments: Any) -> Any:
-        in_time.append(computed.wait(10))
+        in_time.append(computed.wait(30))
         return estimates(*arguments)
 
     run.attachment.engine.estimates = estimates_after  # type: ignore[method-assign]

@@ -166,6 +166,29 @@ TEST_P(VectorKernels, ScanFindsTheOneElementThatIsNotZeroWhereverItIs) {
   }
 }
 
+TEST_P(VectorKernels, ScanOfATensorIsThatOfItsBlocks) {
+  const auto [kernels, format] = GetParam();
+  const std::size_t bytes = element_bytes(format.dtype);
+  for (const std::size_t step : {1, 3, 8, 33, 360}) {
+    for (const std::size_t count : {std::size_t{0}, step - 1, step, 7 * step, 7 * step + step / 2}) {
+      Buffer source(count * bytes, 0, std::byte{0});
+      for (std::size_t at = 0; at < count; at += 1 + random_() % (2 * step)) {
+        put_bits(format.dtype, source, at, (random_() & 1U) != 0 ? 1 : sign_bit(format.dtype));
+      }
+      std::vector<BlockScan> scans((count + step - 1) / step + 1);
+      scans.back() = {.present = true, .negative_zero = true};  // must stay so
+      scan_blocks(*kernels, format.dtype, source.data(), count, step, scans.data());
+      for (std::size_t i = 0; i * step < count; ++i) {
+        const std::size_t elements = std::min(step, count - i * step);
+        const BlockScan expected = scan_block(kKernelsScalar, format.dtype, source.data() + i * step * bytes, elements);
+        ASSERT_EQ(scans[i].present, expected.present) << "block " << i << " of " << step << ", count " << count;
+        ASSERT_EQ(scans[i].negative_zero, expected.negative_zero) << "block " << i << " of " << step;
+      }
+      ASSERT_TRUE(scans.back().present && scans.back().negative_zero) << count << " by " << step;
+    }
+  }
+}
+
 TEST_P(VectorKernels, AccumulateAsScalarDoes) {
   const Kernels* const kernels = GetParam().kernels;
   for (std::size_t words = 0; words < 130; ++words) {

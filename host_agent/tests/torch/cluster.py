@@ -31,6 +31,7 @@ STRAGGLER_TIMEOUT_S = 15.0
 """How long the others may take after one worker's function has failed."""
 STOP_TIMEOUT_S = 10.0
 GROUP_TIMEOUT_S = 60.0
+MARKS_TIMEOUT_S = 50.0
 LOG_CHARACTERS_MAX = 6000
 
 
@@ -219,6 +220,14 @@ class Cluster:
             process.kill()
         self.stop()
         return "\n".join(text)
+
+
+def await_marks(folder: Path, count: int) -> None:
+    """Waits for that many files in a folder, which workers make to tell each other and the test how far they are."""
+    deadline = time.monotonic() + MARKS_TIMEOUT_S
+    while len(list(folder.iterdir())) < count:
+        assert time.monotonic() < deadline, f"the workers did not get to where {count} of them were awaited"
+        time.sleep(0.01)
 
 
 def environment(variables: Mapping[str, str] | None = None) -> dict[str, str]:

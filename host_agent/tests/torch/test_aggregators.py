@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
-from cluster import Cluster, SwitchProcess
+from cluster import Cluster, SwitchProcess, await_marks
 
 import wiresum.torch
 
@@ -98,10 +98,7 @@ def test_a_group_and_its_subgroups_sum_over_both_and_one_that_is_killed_is_named
     marks = tmp_path / "marks"
     marks.mkdir()
     cluster.start(loses_a_switch, str(marks), switches[1].endpoint)
-    deadline = time.monotonic() + 60
-    while len(list(marks.iterdir())) < cluster.size:
-        assert time.monotonic() < deadline, "the workers did not get to where they are to lose a switch"
-        time.sleep(0.01)
+    await_marks(marks, cluster.size)
     killed_at = time.monotonic()
     switches[1].kill()
     for failed_at in cluster.collect(timeout_s=40):

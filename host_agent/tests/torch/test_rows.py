@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import time
+from pathlib import Path
 
 import block_floating_point
 import pytest
 import torch
 import torch.distributed as dist
-from cluster import Cluster
+from cluster import Cluster, await_marks
 from cluster_worker import world
 from torch.nn.parallel import DistributedDataParallel
 
@@ -179,20 +179,25 @@ def test_an_asynchronous_sparse_sum_does_not_wait_for_the_others(trio: Cluster) 
     trio.run(returns_at_once)
 
 
-def fails_everywhere(rank: int, size: int) -> None:
+def fails_everywhere(rank: int, size: int, marks: str) -> None:
     if rank == 0:
-        time.sleep(0.5)
+        await_marks(Path(marks), size - 1)  # a call that comes after the abort would raise it itself
         dist.group.WORLD.abort()
         return
     works = [dist.all_reduce(sparse_tensor(rank, nnz=5), async_op=True), dist.all_reduce(torch.ones(9), async_op=True)]
+    Path(marks, str(rank)).touch()
     for work in works:
         assert work is not None
         with pytest.raises(RuntimeError, match="called abort"):
             work.wait()
 
 
-def test_an_asynchronous_sparse_sum_fails_with_the_job_and_so_does_what_waits_behind_it(make_cluster: object) -> None:
-    make_cluster(3).run(fails_everywhere)  # type: ignore[operator]
+def test_an_asynchronous_sparse_sum_fails_with_the_job_and_so_does_what_waits_behind_it(
+    make_cluster: object, tmp_path: Path
+) -> None:
+    marks = tmp_path / "marks"
+    marks.mkdir()
+    make_cluster(3).run(fails_everywhere, str(marks))  # type: ignore[operator]
 
 
 def different_shapes(rank: int, size: int) -> str:

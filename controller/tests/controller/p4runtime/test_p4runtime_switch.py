@@ -22,7 +22,7 @@ from wiresum.controller.p4runtime import (
 )
 from wiresum.controller.p4runtime.forward import FLOOD_GROUP
 from wiresum.controller.p4runtime.testing import Proxy
-from wiresum.controller.testing import wait_until
+from wiresum.controller.testing import PATIENCE_S, wait_until
 
 Controllers = Callable[[Target, int], P4RuntimeSwitch]
 
@@ -200,7 +200,7 @@ def test_after_a_lost_connection_it_is_reconciled_before_anything_else(
     switch.admit(job)
     changed.clear()
     proxy.stop()
-    assert changed.wait(10)
+    assert changed.wait(PATIENCE_S)
     with pytest.raises(DriverError, match="has been out of reach since"):
         switch.evict(job.job)
     proxy = Proxy(server, port)
@@ -217,12 +217,15 @@ def test_after_a_lost_connection_it_is_reconciled_before_anything_else(
 def test_another_controller_that_takes_over_is_told_of(
     switch: P4RuntimeSwitch, target: Target, job: JobEntry, controllers: Controllers
 ) -> None:
+    standby = controllers(target, STANDBY_ID)
+    wait_until(lambda: "stands by" in standby.trouble, "the switch has answered the standby")
     with pytest.raises(DriverError, match="stands by"):
-        controllers(target, STANDBY_ID).wait_ready(0.2)
+        standby.wait_ready(0.2)
     other = controllers(target, 11)
     wait_until(lambda: "another controller programs" in switch.trouble, "the first one noticed")
     with pytest.raises(DriverError, match="another controller programs"):
         switch.admit(job)
+    other.wait_ready()
     other.reconcile([])
     other.admit(job)
 
