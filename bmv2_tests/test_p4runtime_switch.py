@@ -83,6 +83,7 @@ def test_hosts_that_moved_are_found_at_their_new_ports(bench: Bench) -> None:
 
 def test_another_controller_stands_by_and_takes_over_when_the_first_one_goes(bench: Bench) -> None:
     with bench.job(1) as job, contextlib.closing(bench.controller(STANDBY_ID)) as standby:
+        wait_until(lambda: "stands by" in standby.trouble, "the switch has answered the standby")
         with pytest.raises(DriverError, match="stands by: another one programs"):
             standby.wait_ready(0.2)
         assert job.send(job.packet()).reason == "admitted"

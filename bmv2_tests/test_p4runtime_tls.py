@@ -17,6 +17,7 @@ from wiresum.controller.p4runtime import Client, device_config
 from wiresum.controller.p4runtime.connection import Runs
 from wiresum.controller.security.authority import Authority, Holder
 from wiresum.controller.security.names import CONTROLLER, SWITCH, Claims
+from wiresum.controller.testing import wait_until
 
 DEVICE = 64 * os.getpid() + 63
 STOP_S_MAX = 10.0
@@ -64,6 +65,7 @@ def test_only_a_controller_of_the_same_cluster_is_let_in(address: str, folders: 
         client.load(pipeline)
         assert client.runs(pipeline) is Runs.OURS
     for tls in (None, folders / f"theirs-{CONTROLLER}"):
-        client = Client(address, DEVICE, election_id=3, tls=tls)
-        with contextlib.closing(client), pytest.raises(DriverError, match="has been out of reach since"):
-            client.wait_ready(0.5)
+        with contextlib.closing(Client(address, DEVICE, election_id=3, tls=tls)) as client:
+            wait_until(lambda: "has been out of reach since" in client.trouble, "the switch has turned it away")
+            with pytest.raises(DriverError, match="has been out of reach since"):
+                client.wait_ready(0.5)
