@@ -69,7 +69,7 @@ struct Outcome {
   Reason reason = Reason::kMalformed;
   std::uint16_t job = 0;    // valid unless kUnknown or kMalformed
   std::uint8_t worker = 0;  // likewise: the sender
-  std::uint32_t frame = 0;  // kMulticast, kResend: the RESULT stands in this frame ...
+  std::uint32_t frame = 0;  // kMulticast, kResend: the RESULT, or MISSING, stands in this frame ...
   std::uint32_t bytes = 0;  // ... and is this long
 };
 

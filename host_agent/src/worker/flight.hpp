@@ -13,13 +13,12 @@ namespace wiresum::worker {
 
 class Flight {
  public:
-  /// The last list takes all packets that were whose timer has expired this often or more; the RTO has reached its cap
-  /// by then.
+  // The lists: a packet's is the one with the number of how often its timer has expired, or the last one. timers.cpp
+  // says what they are for.
+  static constexpr std::uint8_t kFresh = 0;
+  /// So often or more; the RTO has reached its cap by then.
   static constexpr std::uint8_t kExpiriesMax = 15;
-  // The lists. timers.cpp says what they are for.
-  static constexpr std::uint8_t kFresh = 0;    // sent once
-  static constexpr std::uint8_t kExpired = 0;  // plus how often the timer has expired, 1..kExpiriesMax
-  static constexpr std::uint8_t kMissing = kExpired + kExpiriesMax + 1;  // the switch has asked for it
+  static constexpr std::uint8_t kMissing = kExpiriesMax + 1;  // the switch has asked for it
   static constexpr std::uint8_t kLists = kMissing + 1;
 
   /// `slots`: all of the worker's, which this one links.

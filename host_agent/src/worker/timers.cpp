@@ -59,8 +59,8 @@ Worker::Timer Worker::first_timer() const noexcept {
   for (std::uint8_t list = 0; list < Flight::kLists; ++list) {
     const std::uint32_t head = flight_.head(list);
     if (head == kNoSlot) continue;
-    // Without a retransmission the order of sending is the order of send_number: the head is known lost, or nobody
-    // is. What was retransmitted was known lost, or the probe, and goes on.
+    // Of fresh packets the order of sending is the order of send_number: the head is known lost, or nobody is. Those
+    // whose timer has expired before were known lost, or the probe, and go on.
     if (list == Flight::kFresh && !known_lost(slots_[head])) continue;
     if (const TimeNs at = expiry(slots_[head]); at <= silent_from()) consider(head, at);
   }
@@ -88,30 +88,31 @@ Transmit Worker::expire(std::uint32_t index) noexcept {
   const bool payload = slot.bytes > wire::kHeaderBytes;
   flight_.remove(index);
   slot.sent_at = now_;
-  flight_.append(index, static_cast<std::uint8_t>(Flight::kExpired + slot.expiries));
+  flight_.append(index, slot.expiries);
   return payload && !missing ? ask(index) : retransmit(index);
 }
 
 Transmit Worker::ask(std::uint32_t index) noexcept {
   slots_[index].asked = true;
-  wire::set_kind(wire::Kind::kQuestion, std::span<std::byte, wire::kHeaderBytes>(frame(index), wire::kHeaderBytes));
-  frame(index)[1] |= std::byte{wire::kFlagRetransmission};
+  wire::set_kind(wire::Kind::kQuestion, header_bytes(index));
   ++stats_.questions;
-  ++stats_.packets_sent;
-  stats_.bytes_sent += wire::kHeaderBytes;
-  return {.frame = index, .bytes = wire::kHeaderBytes};
+  return again(index, wire::kHeaderBytes);
 }
 
 Transmit Worker::retransmit(std::uint32_t index) noexcept {
   Slot& slot = slots_[index];
   if (slot.asked) {  // only DATA is asked about
     slot.asked = false;
-    wire::set_kind(wire::Kind::kData, std::span<std::byte, wire::kHeaderBytes>(frame(index), wire::kHeaderBytes));
+    wire::set_kind(wire::Kind::kData, header_bytes(index));
   }
-  frame(index)[1] |= std::byte{wire::kFlagRetransmission};
   ++stats_.retransmissions;
-  count_sent(slot);
-  return {.frame = index, .bytes = slot.bytes};
+  return again(index, slot.bytes);
+}
+
+Transmit Worker::again(std::uint32_t index, std::uint32_t bytes) noexcept {
+  frame(index)[1] |= std::byte{wire::kFlagRetransmission};
+  count_sent(bytes);
+  return {.frame = index, .bytes = bytes};
 }
 
 void Worker::hear_missing(std::uint32_t index) noexcept {

@@ -181,7 +181,7 @@ Transmit Worker::transmit(std::uint32_t index) noexcept {
   } else {
     write_lanes(slot, header, packet + wire::kHeaderBytes);
   }
-  wire::encode(header, std::span<std::byte, wire::kHeaderBytes>(packet, wire::kHeaderBytes));
+  wire::encode(header, header_bytes(index));
   const std::size_t lanes = header.kind == wire::Kind::kData ? config_.lanes : 0;
   slot.bytes = static_cast<std::uint32_t>(wire::kHeaderBytes + lanes * wire::kWordBytes);
   slot.exponent_sent = header.exponent;
@@ -194,7 +194,7 @@ Transmit Worker::transmit(std::uint32_t index) noexcept {
   flight_.append(index, Flight::kFresh);
   if (pending.sent_at == kNever) pending.sent_at = now_;
   if (wire::newer(slot.round, stats_.round_newest)) stats_.round_newest = slot.round;
-  count_sent(slot);
+  count_sent(slot.bytes);
   return {.frame = index, .bytes = slot.bytes};
 }
 
@@ -237,9 +237,13 @@ void Worker::write_lanes(Slot& slot, wire::Header& header, std::byte* payload) n
   numeric::quantise(format, slot.scale, slot.view.source, slot.view.elements, payload, config_.lanes);
 }
 
-void Worker::count_sent(const Slot& slot) noexcept {
+std::span<std::byte, wire::kHeaderBytes> Worker::header_bytes(std::uint32_t index) const noexcept {
+  return std::span<std::byte, wire::kHeaderBytes>(frame(index), wire::kHeaderBytes);
+}
+
+void Worker::count_sent(std::uint32_t bytes) noexcept {
   ++stats_.packets_sent;
-  stats_.bytes_sent += slot.bytes;
+  stats_.bytes_sent += bytes;
 }
 
 // ---- Receiving ----

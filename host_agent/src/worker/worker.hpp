@@ -30,9 +30,9 @@
 // Why every loss is repaired (worker and switch alive, some packets get through). Let T be the first packet, in
 // the agreed order, whose cell is not complete at the switch, and w a worker whose contribution the switch lacks.
 //   1. Packets before T are complete at the switch. As long as w has one in flight, w's first packet in flight is
-//      one of these; it is retransmitted or asked about again and again (rule of the probe), and each
-//      copy that reaches the switch makes it send the RESULT to w. So w's packets before T finish, T's predecessor in
-//      its slot too.
+//      one of these; it is retransmitted or asked about again and again (rule of the probe), and each copy or question
+//      that reaches the switch makes it send the RESULT to w. So w's packets before T finish, T's predecessor in its
+//      slot too.
 //   2. Then T is ready at w and comes before everything in flight: it is sent, whatever the window says.
 //   3. From then on T is w's first packet in flight: it is retransmitted, or asked about and then, since the switch
 //      says that it is missing, retransmitted, until its RESULT comes.
@@ -151,6 +151,7 @@ class Worker {
   [[nodiscard]] TimeNs expiry(const Slot& slot) const noexcept;
   /// `timeout` after the slot's packet went out, but after a silence not before all have had one more RTO.
   [[nodiscard]] TimeNs not_before(const Slot& slot, TimeNs timeout) const noexcept;
+  /// How long after it went out a packet is asked about, if a later one has had its RESULT.
   [[nodiscard]] TimeNs overtaken_after() const noexcept;
   [[nodiscard]] TimeNs probe_expiry(const Slot& slot) const noexcept;
   [[nodiscard]] TimeNs silent_from() const noexcept;
@@ -160,6 +161,7 @@ class Worker {
   [[nodiscard]] Transmit expire(std::uint32_t index) noexcept;
   [[nodiscard]] Transmit ask(std::uint32_t index) noexcept;
   [[nodiscard]] Transmit retransmit(std::uint32_t index) noexcept;
+  [[nodiscard]] Transmit again(std::uint32_t index, std::uint32_t bytes) noexcept;
   void hear_missing(std::uint32_t index) noexcept;
   void check_deadlines() noexcept;
 
@@ -169,7 +171,8 @@ class Worker {
   [[nodiscard]] wire::Header contribution(std::uint32_t index) noexcept;
   void write_lanes(Slot& slot, wire::Header& header, std::byte* payload) noexcept;
   [[nodiscard]] std::byte* frame(std::uint32_t index) const noexcept { return frames_ + index * frame_stride_; }
-  void count_sent(const Slot& slot) noexcept;
+  [[nodiscard]] std::span<std::byte, wire::kHeaderBytes> header_bytes(std::uint32_t index) const noexcept;
+  void count_sent(std::uint32_t bytes) noexcept;
 
   // Receiving
   enum class Match : std::uint8_t { kMine, kMissing, kDuplicate, kForeign, kDiverged };

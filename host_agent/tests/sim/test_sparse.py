@@ -89,6 +89,7 @@ def test_a_worker_sends_its_blocks_the_headers_and_the_prologue_and_no_more(
     assert [stats.blocks_skipped for stats in report.sparse] == [1500 - union] * 4
     # What is lost on its way up has to be sent again: 1%. All workers ask whose packet it was: headers.
     more = 0.0 if loss == 0 else 0.03
+    assert (report.questions > 0) == (loss > 0)
     assert needed <= report.bytes_sent <= (1 + more) * needed
 
 
