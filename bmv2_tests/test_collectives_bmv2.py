@@ -142,7 +142,9 @@ def test_every_collective_is_exact_when_packets_are_lost_both_ways(site: Site) -
         site.star.lose_upstream(0)
     for text in said:
         assert text.count("done ") == len(PLAN)
-        assert int(text.rpartition("retransmissions ")[2]) > 100
+        # Since only a worker whose packet was lost sends it again, these are
+        # hardly more than 1% of the 7,008 that it sends.
+        assert int(text.rpartition("retransmissions ")[2]) > 30
     counters = site.counted()
     assert counters.packets["resent"] > 100, "copies of results were lost"
     assert counters.packets["duplicate"] > 0
