@@ -113,24 +113,30 @@ worker::Collective Scheduler::collective_of(const Entry& entry) const {
           .divisor = request.divisor,
           .regions = request.regions,
           .chunks = entry.chunks,
+          .exponents = entry.exponents,
           .scans = entry.survey.scans,
           .deadline = request.deadline,
           .token = entry.ticket.token};
 }
 
+std::uint64_t Scheduler::share_chunks(std::uint64_t chunks) const noexcept {
+  return std::max(config_.chunks_per_thread_min, (chunks + config_.threads - 1) / config_.threads);
+}
+
 void Scheduler::deal_shares(Entry& entry, const worker::Collective& work, std::uint64_t chunks) {
-  const std::uint64_t share_chunks =
-      std::max(config_.chunks_per_thread_min, (chunks + config_.threads - 1) / config_.threads);
-  entry.shares_left = static_cast<unsigned>((chunks + share_chunks - 1) / share_chunks);
+  const std::uint64_t most = share_chunks(chunks);
+  entry.shares_left = static_cast<unsigned>((chunks + most - 1) / most);
   entry.vote = 0;
+  const std::size_t exponents = entry.shares_left == 0 ? 0 : work.exponents.size() / entry.shares_left;
   // Small collectives take turns over the threads; all workers deal in the same way.
   const std::uint64_t turn = collectives_dealt_++;
   for (std::uint64_t i = 0; i < entry.shares_left; ++i) {
     Share& share = shares_.emplace_back();
     share.thread = static_cast<unsigned>((turn + i) % config_.threads);
     share.work = work;
-    share.work.chunk_begin = static_cast<std::uint32_t>(i * share_chunks);
-    share.work.chunk_end = static_cast<std::uint32_t>(std::min(chunks, (i + 1) * share_chunks));
+    share.work.chunk_begin = static_cast<std::uint32_t>(i * most);
+    share.work.chunk_end = static_cast<std::uint32_t>(std::min(chunks, (i + 1) * most));
+    share.work.exponents = work.exponents.subspan(i * exponents, exponents);
   }
   if (entry.shares_left == 0) advance(entry);
 }

@@ -42,6 +42,7 @@
 
 #include "schedule/choice.hpp"
 #include "schedule/granularity.hpp"
+#include "schedule/opening.hpp"
 #include "schedule/presence.hpp"
 #include "schedule/refinement.hpp"
 #include "schedule/request.hpp"
@@ -157,14 +158,16 @@ class Scheduler {
     Survey survey;
     Ticket ticket;
     Stage stage = Stage::kWhole;
-    bool candidate = false;              // might be sparse
-    std::uint64_t candidate_number = 0;  // counts those
-    PresenceCounts counts;               // prologue
-    worker::Region counts_region;        // of the prologue, or of a refinement's counts
-    std::vector<std::uint32_t> chunks;   // the union; empty: all
-    std::uint64_t present = 0;           // chunks in the union
-    std::uint8_t round_trip_cost = 0;    // as agreed in the prologue
-    std::uint64_t counts_packets = 0;    // sent for all the counts
+    bool candidate = false;               // might be sparse
+    std::uint64_t candidate_number = 0;   // counts those
+    PresenceCounts counts;                // prologue
+    Opening opening;                      // ... of which it is a part
+    worker::Region counts_region;         // of the prologue, or of a refinement's counts
+    std::vector<std::uint32_t> chunks;    // the union; empty: all
+    std::vector<std::uint8_t> exponents;  // of its first chunks
+    std::uint64_t present = 0;            // chunks in the union
+    std::uint8_t round_trip_cost = 0;     // as agreed in the prologue
+    std::uint64_t counts_packets = 0;     // sent for all the counts
     std::unique_ptr<Refinement> refinement;
     Hits hits;                         // of the union's sample
     std::uint64_t refining_words = 0;  // spent on finer counts, round trips included
@@ -185,6 +188,7 @@ class Scheduler {
   [[nodiscard]] bool may_deal(const Entry& entry);
   void deal_waiting();
   void deal(Entry& entry);
+  [[nodiscard]] std::uint64_t share_chunks(std::uint64_t chunks) const noexcept;
   void deal_shares(Entry& entry, const worker::Collective& work, std::uint64_t chunks);
   [[nodiscard]] worker::Collective collective_of(const Entry& entry) const;
   void start_chore(Entry& entry, std::function<void()> work, void (Scheduler::*then)(Entry&));
@@ -205,6 +209,7 @@ class Scheduler {
   void deal_refinement(Entry& entry);
   void deal_packed(Entry& entry);
   void deal_stream(Entry& entry);
+  void deal_openings(Entry& entry);
   void count_stream(const Entry& entry, std::uint64_t sent, std::span<const numeric::BlockScan> scans);
   /// Counts the votes that the next candidate goes by. False if not all of them are in.
   [[nodiscard]] bool count_votes();

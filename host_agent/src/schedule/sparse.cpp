@@ -22,9 +22,9 @@ constexpr std::uint64_t kPresenceBits = 64;
 /// many (the congestion window's floor), and twice what it holds.
 constexpr std::uint64_t kStreamSlotsMin = 32;
 
-std::uint32_t stream_slots(std::uint8_t round_trip_cost) {
+std::uint32_t stream_slots(std::uint64_t round_trip_chunks) {
   return static_cast<std::uint32_t>(
-      std::clamp<std::uint64_t>(2 * decode_cost(round_trip_cost), kStreamSlotsMin, worker::kSlotsSpreadMax));
+      std::clamp<std::uint64_t>(2 * round_trip_chunks, kStreamSlotsMin, worker::kSlotsSpreadMax));
 }
 
 std::uint64_t quotient_up(std::uint64_t dividend, std::uint64_t divisor) noexcept {
@@ -108,11 +108,19 @@ void Scheduler::deal_prologue(Entry& entry) {
   if (survey.scans.empty() && survey.sample.density < kDensityFull) {
     survey.scans = scan_blocks(entry.request, config_.lanes, survey.chunks);
   }
-  entry.counts.reset(survey.chunks + survey.sample.runs.size() * (1 + kRunElements), config_.workers);
+  const std::uint64_t counts = survey.chunks + survey.sample.runs.size() * (1 + kRunElements);
+  if (entry.request.format.scaling == numeric::Scaling::kBlockExponent) {
+    const std::uint64_t words = quotient_up(counts, counts_per_word(config_.workers));
+    // Round trips are not told before the prologue: as many slots as the last one's need.
+    entry.opening =
+        Opening(stream_slots(choice_.round_trip_chunks()), survey.chunks, config_.workers, words, config_.lanes);
+  }
+  entry.counts.reset(counts, config_.workers, entry.opening.words());
   for (std::uint64_t i = 0; i < survey.chunks; ++i) {
     if (survey.scans.empty() || survey.scans[i].present) entry.counts.add(i);
   }
   count_sample(survey.sample, survey.chunks, entry.counts);
+  entry.opening.write(entry.request, config_.lanes, survey.scans, config_.worker, entry.counts.more_words());
   const std::uint64_t round_trip =
       std::accumulate(round_trip_chunks_.begin(), round_trip_chunks_.end(), std::uint64_t{0});
   worker::Collective work;
@@ -221,11 +229,33 @@ void Scheduler::deal_stream(Entry& entry) {
   choice_.on_counts(entry.request.signature, chunks, static_cast<std::uint32_t>(std::min<std::uint64_t>(spent, chunks)),
                     entry.round_trip_cost);
   entry.refinement.reset();
-  if (entry.present == chunks) entry.chunks.clear();
+  if (entry.present == chunks) {
+    entry.chunks.clear();
+  } else {
+    entry.exponents = entry.opening.read(entry.counts.more_words(), entry.chunks);
+    deal_openings(entry);
+  }
   count_stream(entry, entry.present, entry.survey.scans);
   worker::Collective work = collective_of(entry);
-  work.slots_spread_max = stream_slots(entry.round_trip_cost);
+  work.slots_spread_max = stream_slots(decode_cost(entry.round_trip_cost));
   deal_shares(entry, work, entry.present);
+}
+
+/// Every share begins with as many of the chunks whose exponents are known.
+void Scheduler::deal_openings(Entry& entry) {
+  const std::uint64_t share = share_chunks(entry.present);
+  const std::uint64_t shares = (entry.present + share - 1) / share;
+  if (shares == 0) return;
+  const std::uint64_t least = entry.present - (shares - 1) * share;
+  const auto part = static_cast<std::ptrdiff_t>(std::min(entry.exponents.size() / shares, least));
+  entry.exponents.resize(static_cast<std::size_t>(part) * shares);
+  auto first = entry.chunks.begin();
+  for (auto others = static_cast<std::ptrdiff_t>(shares) - 1; others > 0; --others) {
+    const auto rest = first + (1 + others) * part;
+    const auto filled = rest + (static_cast<std::ptrdiff_t>(share) - part);
+    std::rotate(first + part, rest, filled);
+    first += static_cast<std::ptrdiff_t>(share);
+  }
 }
 
 void Scheduler::count_stream(const Entry& entry, std::uint64_t sent, std::span<const numeric::BlockScan> scans) {

@@ -47,8 +47,10 @@ struct Collective {
   float divisor = 1.0F;      // AVG: N
   /// Regions in order of chunk_first; owned by the submitter until the collective is complete.
   std::span<const Region> regions;
-  /// The numbers of the chunks to send, ascending. Empty: all of them.
+  /// The numbers of the chunks to send. Empty: all of them.
   std::span<const std::uint32_t> chunks;
+  /// What the workers have agreed on already: the exponents of this share's first chunks.
+  std::span<const std::uint8_t> exponents;
   /// By number of the chunk, whether the tensor holds anything there. Empty: unknown; that is found out when the
   /// chunk's turn comes.
   std::span<const numeric::BlockScan> scans;

@@ -35,7 +35,8 @@ std::uint64_t Pending::key(const Slot& slot) const noexcept {
   // 2^32 chunks and a META round of at most 2^15 slots fit 33 bits. What remains for `order` may wrap, since keys
   // are compared as serial numbers and only collectives_max orders are alive at one time.
   constexpr unsigned kPositionBits = 33;
-  const std::uint64_t position = slot.meta || !exponent_round ? slot.chunk : std::uint64_t{slot.chunk} + stride;
+  const bool opens = slot.meta || slot.chunk < work.exponents.size();
+  const std::uint64_t position = opens ? slot.chunk : std::uint64_t{slot.chunk} + stride;
   return (order << kPositionBits) + position;
 }
 

@@ -123,9 +123,9 @@ void Worker::start(std::uint32_t index, std::uint32_t collective) noexcept {
   Slot& slot = slots_[index];
   slot.collective = collective;
   slot.chunk = (index + config_.slots - pending.slot_start) % config_.slots;
-  slot.meta = pending.exponent_round || pending.barrier;
+  slot.meta = pending.asks_exponent(slot.chunk) || pending.barrier;
   slot.first_of_collective = true;
-  slot.exponent_agreed = 0;
+  slot.exponent_agreed = slot.chunk < pending.work.exponents.size() ? pending.work.exponents[slot.chunk] : 0;
   slot.view = pending.view(slot.chunk);
   make_ready(index);
 }

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
 #include <stdexcept>
 #include <utility>
 
@@ -169,6 +171,41 @@ TEST(Scheduler, AsksWithCountsOfPresenceThenStreamsTheUnion) {
   EXPECT_EQ(scheduler.stats().blocks_skipped, 57u);
   EXPECT_EQ(scheduler.stats().blocks_empty, 1u);
   EXPECT_EQ(scheduler.stats().bytes_saved, 57 * (24 + 16) + 1 * 16 - 3 * (24 + 16));
+}
+
+TEST(Scheduler, EveryShareOfAStreamBeginsWithChunksWhoseExponentsAreKnown) {
+  constexpr std::size_t kRoom = 64;  // lanes: enough for all numbers and exponents in one packet
+  SchedulerConfig config = small_config(3);
+  config.workers = 2;
+  config.lanes = kRoom;
+  config.chunks_per_thread_min = 16;
+  Scheduler scheduler(config);
+  Fp32Tensor tensor(400 * kRoom);
+  std::vector<std::uint32_t> present;
+  for (std::uint32_t chunk = 1; chunk < 400; chunk += 5) {
+    std::fill_n(tensor.values.begin() + chunk * kRoom, kRoom, std::ldexp(1.0F, static_cast<int>(chunk % 100)));
+    present.push_back(chunk);
+  }
+  submit(scheduler, tensor.request());
+  const auto prologue = shares_of(scheduler);
+  ASSERT_EQ(prologue.size(), 1u);
+  complete(scheduler, prologue[0]);
+  const auto shares = shares_of(scheduler);
+  ASSERT_EQ(shares.size(), 3u);
+  std::vector<std::uint32_t> dealt;
+  for (const Share& share : shares) {
+    const worker::Collective& work = share.work;
+    ASSERT_EQ(work.exponents.size(), 32u / 3);
+    const auto mine = work.chunks.subspan(work.chunk_begin, work.chunk_end - work.chunk_begin);
+    EXPECT_TRUE(std::ranges::is_sorted(mine));
+    for (std::size_t i = 0; i < work.exponents.size(); ++i) {
+      EXPECT_EQ(work.exponents[i], 127 + mine[i] % 100);
+      EXPECT_LT(mine[i], present[32]) << "one of the union's first";
+    }
+    dealt.insert(dealt.end(), mine.begin(), mine.end());
+  }
+  std::ranges::sort(dealt);
+  EXPECT_EQ(dealt, present);
 }
 
 TEST(Scheduler, WhatNobodyHasIsFinishedWithThePrologue) {

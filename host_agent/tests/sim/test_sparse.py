@@ -79,11 +79,15 @@ def test_a_worker_sends_its_blocks_the_headers_and_the_prologue_and_no_more(
         if source is not None
     ]
     union = len(set().union(*present))
-    rounds_for_exponents = min(32, union)  # a round trip holds fewer than 16 packets here
     counts = 1500 + 32 * 33  # and a sample of elements
     prologue = math.ceil(math.ceil(counts / 10) / scenario.config.lanes)  # of 4 workers' counts 10 fit a word
+    # These fill the packets of the prologue. The numbers and exponents of each worker's first chunks fill one more.
+    assert math.ceil(counts / 10) % scenario.config.lanes == 0
+    prologue += 1
+    exponents_known = 32 * scenario.config.lanes // (4 * (8 + 11))
+    exponents_asked = min(32, union) - exponents_known  # a round trip holds fewer than 16 packets here
     for mine in present:
-        needed += len(mine) * packet + (union - len(mine) + rounds_for_exponents) * HEADER_BYTES + prologue * packet
+        needed += len(mine) * packet + (union - len(mine) + exponents_asked) * HEADER_BYTES + prologue * packet
     report = scenario.job().run()
     assert report.finished, report.failure
     assert [stats.blocks_skipped for stats in report.sparse] == [1500 - union] * 4

@@ -81,6 +81,34 @@ TEST(SparseCollective, DoesNotReadAChunkThatTheScanHasNotFound) {
   EXPECT_EQ(rig.poll()[0].header.exponent, 0);
 }
 
+TEST(SparseCollective, WhoseFirstExponentsAreKnownSendsThesePacketsAtOnce) {
+  Rig rig;
+  Listed job(100, {2, 3, 50, 51, 98, 99});
+  for (const std::uint32_t chunk : job.listed) job.put(chunk, 1.5F);
+  const std::vector<std::uint8_t> agreed = {127, 130};
+  job.work.exponents = agreed;
+  ASSERT_TRUE(rig.worker().submit(job.work));
+  const auto first = rig.poll();
+  EXPECT_EQ(chunk_numbers(first), (std::vector<std::uint32_t>{2, 3, 50, 51}));
+  for (std::size_t i = 0; i < first.size(); ++i) {
+    EXPECT_EQ(first[i].header.kind, i < agreed.size() ? wire::Kind::kData : wire::Kind::kMeta);
+    EXPECT_EQ(first[i].header.exponent, 127) << "of the slot's next chunk, or of what is asked about";
+  }
+  EXPECT_EQ(first[0].lane(0), 3 << 28) << "1.5 with the exponent of 1";
+  EXPECT_EQ(first[1].lane(0), 3 << 25) << "with that of 8, a peer's";
+  rig.answer(first[0], {3 << 29, 0, 0, 0}, 127);
+  EXPECT_EQ(job.values[4 * 2], 3.0F);
+  for (std::size_t i = 1; i < first.size(); ++i) {
+    i < agreed.size() ? rig.answer(first[i], {3 << 26, 0, 0, 0}, 127) : rig.answer(first[i], {}, 127);
+  }
+  EXPECT_EQ(job.values[4 * 3], 3.0F);
+  const auto second = rig.poll();
+  EXPECT_EQ(chunk_numbers(second), (std::vector<std::uint32_t>{50, 51, 98, 99})) << "the order of all workers";
+  for (const Sent& packet : second) rig.answer(packet, {3 << 29, 0, 0, 0});
+  for (const std::uint32_t chunk : job.listed) EXPECT_EQ(job.values[4 * std::size_t{chunk}], 3.0F);
+  EXPECT_TRUE(rig.worker().poll_completion().has_value());
+}
+
 TEST(SparseCollective, AChunkThatTurnsOutToBeZeroIsSentEmptyWithoutAnyScan) {
   for (const numeric::Scaling scaling : {numeric::Scaling::kBlockExponent, numeric::Scaling::kFixed}) {
     Rig rig;
