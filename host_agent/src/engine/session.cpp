@@ -128,6 +128,8 @@ struct Session::Place {
 
 /// One engine thread: its state machine, its transport, its mailbox.
 class Session::Thread {
+  using Chore = schedule::Scheduler::Chore;
+
  public:
   Thread(Session& session, const Place& place, transport::UdpSocket socket)
       : Thread(session, place, session.config_.aggregators[place.aggregator], std::move(socket)) {}
@@ -231,14 +233,19 @@ class Session::Thread {
     machine_.fail(Status::kAborted);
     take_mail();
     report_completions();
+    while (!chores_.empty()) do_piece_of_chore();  // somebody waits for what they are a part of
   }
 
-  /// One turn: mail, packets in, packets out, completions. False if there was nothing to do.
+  /// One turn: mail, packets in, packets out, completions, a piece of a chore. False if there was nothing to do.
   bool step() {
     bool worked = has_mail_.load(std::memory_order_relaxed) && take_mail();
     worked |= receive();
     worked |= transmit();
     report_completions();
+    if (may_do_chore()) {
+      do_piece_of_chore();
+      worked = true;
+    }
     return worked;
   }
 
@@ -304,8 +311,30 @@ class Session::Thread {
         published = true;
       }
       session_.complete_share(place_.index, *completion);
+      take_chores();
       submit_backlog();
     }
+  }
+
+  void take_chores() {
+    while (std::optional<Chore> chore = session_.take_chore()) chores_.push_back(std::move(*chore));
+    results_before_chore_ = machine_.stats().results;
+  }
+
+  /// Is there a chore, and the time for it? What has just been dealt goes out first.
+  [[nodiscard]] bool may_do_chore() const noexcept {
+    if (chores_.empty() || has_mail_.load(std::memory_order_relaxed)) return false;
+    return !chores_.front().can_wait() || machine_.in_flight() == 0 || machine_.stats().results > results_before_chore_;
+  }
+
+  void do_piece_of_chore() {
+    if (chores_.front().run()) {
+      session_.complete_chore(chores_.front());
+      chores_.pop_front();
+      take_chores();  // one may lead to another; a collective has a bounded number of them
+    }
+    // Where workers share cores, another may have packets to send.
+    std::this_thread::yield();
   }
 
   void sleep(TimeNs now) {
@@ -347,6 +376,8 @@ class Session::Thread {
   transport::UdpTransport transport_;
   worker::Worker machine_;
   transport::WakeModerator moderator_{kNapNsMax};
+  std::deque<Chore> chores_;
+  std::uint64_t results_before_chore_ = 0;
   std::deque<worker::Collective> backlog_;  // taken from the mailbox, not yet taken by the state machine
   std::array<transport::RxDatagram, kReceiveBurst> datagrams_{};
   std::array<worker::Transmit, kSendBurstMax> transmits_{};
@@ -393,10 +424,10 @@ std::shared_ptr<Operation> Session::submit(Request request) {
   lock.unlock();
   schedule::Survey survey = scheduler_.survey(work, salt);
   lock.lock();
-  if (scheduler_.expects_scan(work, survey)) {
-    // Reading a whole tensor takes a while: not under the lock.
+  if (const std::uint64_t chunks = scheduler_.expects_look(work, survey); chunks != 0) {
+    // Reading a tensor takes a while: not under the lock.
     lock.unlock();
-    survey.scans = schedule::scan_blocks(work, config_.aggregators.front().worker.lanes, survey.chunks);
+    schedule::look(survey, work, config_.aggregators.front().worker.lanes, chunks);
     lock.lock();
   }
   auto operation = std::make_shared<Operation>();
@@ -422,17 +453,20 @@ void Session::complete_share(unsigned thread, const worker::Completion& completi
   if (completion.status != Status::kOk) {
     fail_threads(completion.status);
   }
-  std::unique_lock lock(mutex_);
+  const std::lock_guard lock(mutex_);
   scheduler_.complete(thread, completion);
   dispatch();
-  // Each chore may lead to one more, and a collective has a bounded number of them.
-  while (const std::optional<schedule::Scheduler::Chore> chore = scheduler_.poll_chore()) {
-    lock.unlock();
-    chore->run();
-    lock.lock();
-    scheduler_.complete(*chore);
-    dispatch();
-  }
+}
+
+void Session::complete_chore(const schedule::Scheduler::Chore& chore) {
+  const std::lock_guard lock(mutex_);
+  scheduler_.complete(chore);
+  dispatch();
+}
+
+std::optional<schedule::Scheduler::Chore> Session::take_chore() {
+  const std::lock_guard lock(mutex_);
+  return scheduler_.poll_chore();
 }
 
 void Session::check_waiting(TimeNs now) {

@@ -123,6 +123,8 @@ class Session {
   class Thread;
 
   void complete_share(unsigned thread, const worker::Completion& completion);
+  [[nodiscard]] std::optional<schedule::Scheduler::Chore> take_chore();
+  void complete_chore(const schedule::Scheduler::Chore& chore);
   /// Fails the session if a request that is not dealt yet is past its deadline.
   void check_waiting(worker::TimeNs now);
   /// Hands out what the scheduler has for threads and callers. Needs mutex_.

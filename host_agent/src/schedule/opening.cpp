@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <bit>
 
-#include "worker/worker.hpp"
-
 namespace wiresum::schedule {
 namespace {
 
@@ -34,7 +32,9 @@ std::uint64_t get(std::span<const std::uint32_t> words, std::uint64_t at, unsign
 Opening::Opening(std::uint32_t slots, std::uint64_t chunks, unsigned workers, std::uint64_t counts,
                  std::size_t lanes) noexcept
     : workers_(workers), field_bits_(kExponentBits + static_cast<unsigned>(std::bit_width(chunks - 1))) {
-  const auto fitting = [this](std::uint64_t words) { return words * kWordBits / (workers_ * field_bits_); };
+  const auto fitting = [this](std::uint64_t words) {
+    return words * kWordBits / (std::uint64_t{workers_} * field_bits_);
+  };
   const std::uint64_t wanted = std::min<std::uint64_t>(slots, chunks);
   const std::uint64_t room = (lanes - counts % lanes) % lanes;
   size_ = fitting(room);
@@ -44,19 +44,18 @@ Opening::Opening(std::uint32_t slots, std::uint64_t chunks, unsigned workers, st
 
 std::uint64_t Opening::words() const noexcept { return (size_ * workers_ * field_bits_ + kWordBits - 1) / kWordBits; }
 
-void Opening::write(const Request& request, std::size_t lanes, std::span<const numeric::BlockScan> scans,
+void Opening::write(const Request& request, std::size_t lanes, ChunkRun run, std::span<const numeric::BlockScan> scans,
                     unsigned worker, std::span<std::uint32_t> words) const {
-  const numeric::Dtype dtype = request.format.dtype;
   const std::size_t step = chunk_elements(request.format, lanes);
   std::uint64_t at = worker * size_ * field_bits_;
   const std::uint64_t end = at + size_ * field_bits_;
   for (const worker::Region& region : request.regions) {
-    const std::uint64_t chunks = worker::chunks_of(region.elements, request.format, lanes);
-    for (std::uint64_t i = 0; i < chunks && at < end; ++i) {
+    const ChunkRun part = part_of_region(request, region, lanes, run);
+    for (std::uint64_t i = part.begin; i < part.end && at < end; ++i) {
       const std::uint64_t number = region.chunk_first + i;
       if (!scans.empty() && !scans[number].present) continue;
       const Block block = block_of(request, region, i, step);
-      const std::uint8_t exponent = numeric::max_exponent(dtype, block.source, block.elements);
+      const std::uint8_t exponent = numeric::max_exponent(request.format.dtype, block.source, block.elements);
       put(words, at, field_bits_, number << kExponentBits | exponent);
       at += field_bits_;
     }

@@ -32,9 +32,10 @@ class Opening {
   [[nodiscard]] std::uint64_t size() const noexcept { return size_; }
   [[nodiscard]] std::uint64_t words() const noexcept;
 
-  /// Writes this worker's. `scans` as in Survey: empty if every chunk holds something. The words are zero before.
-  void write(const Request& request, std::size_t lanes, std::span<const numeric::BlockScan> scans, unsigned worker,
-             std::span<std::uint32_t> words) const;
+  /// Writes this worker's, of its first chunks in `run`. `scans` as in Survey: empty if every chunk holds something.
+  /// The words are zero before.
+  void write(const Request& request, std::size_t lanes, ChunkRun run, std::span<const numeric::BlockScan> scans,
+             unsigned worker, std::span<std::uint32_t> words) const;
 
   /// After the sum, of the union's first chunks, in its order: `size` of them, or all.
   [[nodiscard]] std::vector<std::uint8_t> read(std::span<const std::uint32_t> words,

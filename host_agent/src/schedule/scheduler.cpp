@@ -36,9 +36,11 @@ bool Scheduler::is_candidate(const Request& request, std::uint64_t chunks) const
   return request.may_be_sparse && request.format.dtype != numeric::Dtype::kRaw && chunks >= config_.sparse_chunks_min;
 }
 
-bool Scheduler::expects_scan(const Request& request, const Survey& survey) const {
-  return survey.sample.density < kDensityFull &&
-         choice_.asks(request.signature, static_cast<std::uint32_t>(survey.chunks));
+std::uint64_t Scheduler::expects_look(const Request& request, const Survey& survey) const {
+  if (survey.sample.density == kDensityFull) return 0;
+  if (!choice_.asks(request.signature, static_cast<std::uint32_t>(survey.chunks))) return 0;
+  const std::uint64_t lead = lead_of(request, survey.chunks);
+  return lead == 0 ? survey.chunks : lead;
 }
 
 Ticket Scheduler::submit(Request request, Survey survey) {
@@ -90,7 +92,7 @@ void Scheduler::deal(Entry& entry) {
   }
   worker::Collective work = collective_of(entry);
   work.vote = entry.candidate ? vote_of(entry) : 0;
-  deal_shares(entry, work, entry.survey.chunks);
+  deal_stage(entry, work, entry.survey.chunks);
 }
 
 bool Scheduler::count_votes() {
@@ -112,8 +114,8 @@ worker::Collective Scheduler::collective_of(const Entry& entry) const {
           .fixed_scale = request.fixed_scale,
           .divisor = request.divisor,
           .regions = request.regions,
-          .chunks = entry.chunks,
-          .exponents = entry.exponents,
+          .chunks = entry.rest.chunks,
+          .exponents = entry.rest.exponents,
           .scans = entry.survey.scans,
           .deadline = request.deadline,
           .token = entry.ticket.token};
@@ -123,14 +125,13 @@ std::uint64_t Scheduler::share_chunks(std::uint64_t chunks) const noexcept {
   return std::max(config_.chunks_per_thread_min, (chunks + config_.threads - 1) / config_.threads);
 }
 
-void Scheduler::deal_shares(Entry& entry, const worker::Collective& work, std::uint64_t chunks) {
+unsigned Scheduler::deal_shares(const worker::Collective& work, std::uint64_t chunks) {
   const std::uint64_t most = share_chunks(chunks);
-  entry.shares_left = static_cast<unsigned>((chunks + most - 1) / most);
-  entry.vote = 0;
-  const std::size_t exponents = entry.shares_left == 0 ? 0 : work.exponents.size() / entry.shares_left;
+  const auto shares = static_cast<unsigned>((chunks + most - 1) / most);
+  const std::size_t exponents = shares == 0 ? 0 : work.exponents.size() / shares;
   // Small collectives take turns over the threads; all workers deal in the same way.
   const std::uint64_t turn = collectives_dealt_++;
-  for (std::uint64_t i = 0; i < entry.shares_left; ++i) {
+  for (std::uint64_t i = 0; i < shares; ++i) {
     Share& share = shares_.emplace_back();
     share.thread = static_cast<unsigned>((turn + i) % config_.threads);
     share.work = work;
@@ -138,22 +139,33 @@ void Scheduler::deal_shares(Entry& entry, const worker::Collective& work, std::u
     share.work.chunk_end = static_cast<std::uint32_t>(std::min(chunks, (i + 1) * most));
     share.work.exponents = work.exponents.subspan(i * exponents, exponents);
   }
+  return shares;
+}
+
+void Scheduler::deal_stage(Entry& entry, const worker::Collective& work, std::uint64_t chunks) {
+  entry.vote = 0;
+  entry.shares_left = deal_shares(work, chunks);
   if (entry.shares_left == 0) advance(entry);
 }
 
 // ---- Completion ----
 
 void Scheduler::complete(unsigned thread, const worker::Completion& completion) {
-  Entry& entry = entries_.at(completion.token);
+  const bool ahead = (completion.token & kLeadToken) != 0;
+  Entry& entry = entries_.at(completion.token & ~kLeadToken);
   if (completion.status == Status::kOk) {
     round_trip_chunks_[thread] = completion.round_trip_chunks;
-    entry.vote = std::max(entry.vote, completion.vote);
+    if (!ahead) entry.vote = std::max(entry.vote, completion.vote);
   } else {
     fail(completion.status);
     entry.status = entry.status == Status::kOk ? completion.status : entry.status;
   }
-  if (--entry.shares_left != 0) return;
-  advance(entry);
+  if (--(ahead ? entry.lead_shares_left : entry.shares_left) != 0) return;
+  if (!ahead) {
+    advance(entry);
+  } else if (entry.stage == Stage::kEnded) {
+    finish(entry);
+  }
   deal_waiting();
 }
 
@@ -169,11 +181,12 @@ void Scheduler::complete(const Chore& chore) {
   deal_waiting();
 }
 
-void Scheduler::start_chore(Entry& entry, std::function<void()> work, void (Scheduler::*then)(Entry&)) {
+Scheduler::Chore& Scheduler::start_chore(Entry& entry, std::function<bool()> work, void (Scheduler::*then)(Entry&)) {
   Chore& chore = chores_.emplace_back();
   chore.token_ = entry.ticket.token;
   chore.work_ = std::move(work);
   chore.then_ = then;
+  return chore;
 }
 
 void Scheduler::advance(Entry& entry) {
@@ -189,12 +202,13 @@ void Scheduler::advance(Entry& entry) {
       learn_union(entry);
       return;
     case Stage::kRefinement:
-      start_chore(entry, [&entry] { entry.refinement->narrow(); }, &Scheduler::refine_or_stream);
+      start_chore(entry, in_one_piece([&entry] { entry.refinement->narrow(); }), &Scheduler::refine_or_stream);
       return;
     case Stage::kPacked:
-      start_chore(entry, [&entry] { entry.refinement->scatter(); }, &Scheduler::finish);
+      start_chore(entry, in_one_piece([&entry] { entry.refinement->scatter(); }), &Scheduler::finish);
       return;
     case Stage::kStream:
+    case Stage::kEnded:
       finish(entry);
       return;
   }
@@ -206,6 +220,8 @@ void Scheduler::end_whole(Entry& entry) {
 }
 
 void Scheduler::finish(Entry& entry) {
+  entry.stage = Stage::kEnded;
+  if (entry.lead_shares_left != 0) return;  // the last of them comes here again
   if (&entry == asking_) asking_ = nullptr;
   if (entry.candidate && entry.candidate_number >= votes_first_ &&
       entry.candidate_number - votes_first_ < votes_.size()) {

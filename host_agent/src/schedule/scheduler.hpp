@@ -16,6 +16,9 @@
 //   the stream, the request itself, cut down to the union. A worker without a block of the union sends EMPTY.
 // Where finer blocks are worth it (granularity.hpp), more prologues come between the two, each about smaller blocks of
 // the union (refinement.hpp), and the stream is what is left, packed together.
+// The prologue also tells the exponents of the stream's first chunks (opening.hpp). Where a request is likely to have
+// its union streamed as it is, it is asked about in two parts, and the first part's stream, the *lead*, is under way
+// while the rest is looked at, asked about and streamed in its turn.
 // What is in none is zero. Later requests wait until the stream has been dealt: whether it is there when they come
 // depends on this worker's speed, but its place before them does not. Nothing waits for ever: a prologue is a
 // collective like any other, and the requests that wait are not yet in anybody's order.
@@ -26,7 +29,7 @@
 // comes vote_lag_chunks or more of such collectives later; that one is not dealt before the vote is in. Since so many
 // chunks are more than the slots hold, the slots are full all the while, and nobody waits for that.
 //
-// Chores. Cutting a tensor into fine blocks, and gathering and scattering what is left, takes as long as reading it.
+// Chores. Looking at a tensor, cutting it into fine blocks, and gathering and scattering what is left, takes a while.
 // That is not done here, under the lock that protects the scheduler, but handed out (poll_chore).
 //
 // Tags. A request has one sequence number; a prologue has its request's, under a signature of its own.
@@ -61,6 +64,9 @@ struct SchedulerConfig {
   /// What is smaller is always sent whole, and a union that is smaller in chunks: it takes hardly longer than a round
   /// trip.
   std::uint64_t sparse_chunks_min = 64;
+  /// So much of a union is streamed ahead, if anything is, that it lasts while all workers look at the rest, and while
+  /// the counts of that wait behind all that is in flight: three times the slots that a stream takes.
+  std::uint64_t lead_chunks_min = 96;
   /// At least twice the slots of the lease; the same at all workers.
   std::uint64_t vote_lag_chunks = 1024;
 };
@@ -69,13 +75,6 @@ struct SchedulerConfig {
 struct Ticket {
   std::uint64_t token = 0;   // 1, 2, ... in order
   std::uint32_t tensor = 0;  // as on the wire
-};
-
-/// What was found out about a request before it was submitted.
-struct Survey {
-  std::uint64_t chunks = 0;
-  Sample sample;                          // of a request that may not be sparse, nothing
-  std::vector<numeric::BlockScan> scans;  // by chunk; empty if nobody has looked
 };
 
 /// A collective, or part of one, for a thread.
@@ -92,6 +91,7 @@ struct Finished {
 struct SparseStats {
   std::uint64_t prologues = 0;       // collectives that asked which blocks there are
   std::uint64_t streams = 0;         // ... and then left blocks out
+  std::uint64_t ahead = 0;           // ... and asked in two parts, the first of which was streamed ahead
   std::uint64_t whole = 0;           // collectives that might have been sparse, and were sent whole without asking
   std::uint64_t refined = 0;         // ... and then sent only finer blocks, packed together
   std::uint64_t refinements = 0;     // prologues about finer blocks
@@ -100,6 +100,15 @@ struct SparseStats {
   std::int64_t bytes_saved = 0;      // of UDP payload sent, first transmissions, less the prologues'
 };
 
+/// A chore (below) that is done at one go.
+template <typename Work>
+auto in_one_piece(Work work) {
+  return [work] {
+    work();
+    return true;
+  };
+}
+
 class Scheduler {
   struct Entry;
 
@@ -107,12 +116,17 @@ class Scheduler {
   /// Work on a request's memory.
   class Chore {
    public:
-    void run() const { work_(); }
+    /// Does a piece of it; true if it was the last.
+    bool run() const { return work_(); }
+    /// What is in flight is in more of a hurry: it had better be begun when a RESULT has come, for then no worker waits
+    /// for a processor to send its part.
+    [[nodiscard]] bool can_wait() const { return can_wait_; }
 
    private:
     friend class Scheduler;
     std::uint64_t token_ = 0;
-    std::function<void()> work_;
+    bool can_wait_ = false;
+    std::function<bool()> work_;
     void (Scheduler::*then_)(Entry&) = nullptr;
   };
 
@@ -122,8 +136,8 @@ class Scheduler {
   /// called without the lock that protects the scheduler. Throws std::invalid_argument if the request makes no sense.
   [[nodiscard]] Survey survey(Request& request, std::uint64_t salt) const;
 
-  /// Would a scan of all blocks, made now, probably be used?
-  [[nodiscard]] bool expects_scan(const Request& request, const Survey& survey) const;
+  /// Up to which chunk will what look() finds, called now, probably be used at once?
+  [[nodiscard]] std::uint64_t expects_look(const Request& request, const Survey& survey) const;
 
   /// Appends a request. Its memory, and the memory of its regions, belong to the scheduler until it is finished.
   Ticket submit(Request request, Survey survey);
@@ -151,23 +165,32 @@ class Scheduler {
   [[nodiscard]] const SparseStats& stats() const noexcept { return stats_; }
 
  private:
+  /// Set in the token of a share that is streamed ahead of its request's others.
+  static constexpr std::uint64_t kLeadToken = std::uint64_t{1} << 63;
   /// What is under way for a request that has been dealt.
-  enum class Stage : std::uint8_t { kWhole, kPrologue, kRefinement, kStream, kPacked };
+  enum class Stage : std::uint8_t { kWhole, kPrologue, kRefinement, kStream, kPacked, kEnded };
+  /// Chunks to be streamed, by number.
+  struct Listed {
+    std::vector<std::uint32_t> chunks;    // empty: all
+    std::vector<std::uint8_t> exponents;  // of the first
+  };
   struct Entry {
     Request request;
     Survey survey;
     Ticket ticket;
     Stage stage = Stage::kWhole;
-    bool candidate = false;               // might be sparse
-    std::uint64_t candidate_number = 0;   // counts those
-    PresenceCounts counts;                // prologue
-    Opening opening;                      // ... of which it is a part
-    worker::Region counts_region;         // of the prologue, or of a refinement's counts
-    std::vector<std::uint32_t> chunks;    // the union; empty: all
-    std::vector<std::uint8_t> exponents;  // of its first chunks
-    std::uint64_t present = 0;            // chunks in the union
-    std::uint8_t round_trip_cost = 0;     // as agreed in the prologue
-    std::uint64_t counts_packets = 0;     // sent for all the counts
+    bool candidate = false;              // might be sparse
+    std::uint64_t candidate_number = 0;  // counts those
+    ChunkRun asked;                      // what the prologue is about
+    PresenceCounts counts;               // prologue
+    Opening opening;                     // ... of which it is a part
+    worker::Region counts_region;        // of the prologue, or of a refinement's counts
+    Listed lead;                         // the part of the union that is streamed ahead
+    Listed rest;                         // all of it, if none is
+    unsigned lead_shares_left = 0;
+    std::uint64_t present = 0;         // chunks in the union
+    std::uint8_t round_trip_cost = 0;  // as agreed in the prologue
+    std::uint64_t counts_packets = 0;  // sent for all the counts
     std::unique_ptr<Refinement> refinement;
     Hits hits;                         // of the union's sample
     std::uint64_t refining_words = 0;  // spent on finer counts, round trips included
@@ -189,9 +212,10 @@ class Scheduler {
   void deal_waiting();
   void deal(Entry& entry);
   [[nodiscard]] std::uint64_t share_chunks(std::uint64_t chunks) const noexcept;
-  void deal_shares(Entry& entry, const worker::Collective& work, std::uint64_t chunks);
+  unsigned deal_shares(const worker::Collective& work, std::uint64_t chunks);
+  void deal_stage(Entry& entry, const worker::Collective& work, std::uint64_t chunks);
   [[nodiscard]] worker::Collective collective_of(const Entry& entry) const;
-  void start_chore(Entry& entry, std::function<void()> work, void (Scheduler::*then)(Entry&));
+  Chore& start_chore(Entry& entry, std::function<bool()> work, void (Scheduler::*then)(Entry&));
   /// The network, or a chore, has done the entry's stage.
   void advance(Entry& entry);
   void end_whole(Entry& entry);
@@ -203,13 +227,18 @@ class Scheduler {
   [[nodiscard]] std::uint8_t vote_of(const Entry& entry) const;
   void deal_counts(Entry& entry, PresenceCounts& counts, worker::Collective& work);
   void deal_prologue(Entry& entry);
+  [[nodiscard]] std::uint64_t lead_of(const Request& request, std::uint64_t chunks) const;
+  void ask(Entry& entry, ChunkRun run);
+  void ask_rest(Entry& entry);
   void learn_union(Entry& entry);
+  void deal_lead(Entry& entry);
   void refine_or_stream(Entry& entry);
   void start_refinement(Entry& entry, unsigned size);
   void deal_refinement(Entry& entry);
   void deal_packed(Entry& entry);
   void deal_stream(Entry& entry);
-  void deal_openings(Entry& entry);
+  [[nodiscard]] std::uint32_t streamed(const Entry& entry) const;
+  void deal_openings(Listed& listed) const;
   void count_stream(const Entry& entry, std::uint64_t sent, std::span<const numeric::BlockScan> scans);
   /// Counts the votes that the next candidate goes by. False if not all of them are in.
   [[nodiscard]] bool count_votes();

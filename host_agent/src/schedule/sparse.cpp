@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <bit>
 #include <numeric>
+#include <utility>
 
 #include "schedule/scheduler.hpp"
 #include "worker/worker.hpp"
@@ -14,6 +15,8 @@ constexpr numeric::Format kCounts{.dtype = numeric::Dtype::kI32, .scaling = nume
 /// blocks differ by their level, of which there are no more than sizes.
 constexpr std::uint32_t kPrologueTag = 0x5A5A0000;
 constexpr unsigned kLevelShift = 16;
+/// The same of what is asked about, and streamed, ahead of a request's other chunks.
+constexpr std::uint32_t kLeadTag = 0x800000;
 /// What PresenceCounts tells at once.
 constexpr std::uint64_t kPresenceBits = 64;
 
@@ -21,6 +24,11 @@ constexpr std::uint64_t kPresenceBits = 64;
 /// exponent. A round trip holds what the prologue has told everybody, which queues and processors stretch: at least so
 /// many (the congestion window's floor), and twice what it holds.
 constexpr std::uint64_t kStreamSlotsMin = 32;
+
+/// What is streamed ahead lasts so many round trips at least.
+constexpr std::uint64_t kLeadRoundTrips = 4;
+/// The rest is looked at in pieces of about so much. Between them packets are seen to.
+constexpr std::uint64_t kLookBytes = 1U << 18;
 
 std::uint32_t stream_slots(std::uint64_t round_trip_chunks) {
   return static_cast<std::uint32_t>(
@@ -96,19 +104,36 @@ void Scheduler::deal_counts(Entry& entry, PresenceCounts& counts, worker::Collec
   work.token = entry.ticket.token;
   const std::uint64_t packets = worker::chunks_of(entry.counts_region.elements, kCounts, config_.lanes);
   entry.counts_packets += packets;
-  deal_shares(entry, work, packets);
+  deal_stage(entry, work, packets);
 }
 
 void Scheduler::deal_prologue(Entry& entry) {
   ++stats_.prologues;
   asking_ = &entry;
   entry.stage = Stage::kPrologue;
+  const std::uint64_t lead = lead_of(entry.request, entry.survey.chunks);
+  ask(entry, {.begin = 0, .end = lead == 0 ? entry.survey.chunks : lead});
+}
+
+/// How many chunks to ask about ahead of the others: those whose counts leave room for an opening in one packet, if
+/// that is likely to be enough. 0: all are asked about at once.
+std::uint64_t Scheduler::lead_of(const Request& request, std::uint64_t chunks) const {
+  const std::uint64_t present = choice_.streamed(request.signature, static_cast<std::uint32_t>(chunks));
+  if (present == 0) return 0;
+  const std::uint64_t wanted = std::max(config_.lead_chunks_min, kLeadRoundTrips * choice_.round_trip_chunks());
+  const std::uint64_t lead = quotient_up(wanted * chunks, present);
+  const std::uint64_t fitting = config_.lanes / 2 * counts_per_word(config_.workers);
+  return lead <= std::min(fitting, chunks / 2) ? lead : 0;
+}
+
+void Scheduler::ask(Entry& entry, ChunkRun run) {
   Survey& survey = entry.survey;
+  entry.asked = run;
   // A tensor of which every sampled block was present is not worth the look.
-  if (survey.scans.empty() && survey.sample.density < kDensityFull) {
-    survey.scans = scan_blocks(entry.request, config_.lanes, survey.chunks);
-  }
-  const std::uint64_t counts = survey.chunks + survey.sample.runs.size() * (1 + kRunElements);
+  if (survey.sample.density < kDensityFull) look(survey, entry.request, config_.lanes, run.end);
+  const bool is_last = run.end == survey.chunks;
+  const std::uint64_t blocks = run.end - run.begin;
+  const std::uint64_t counts = blocks + (is_last ? survey.sample.runs.size() * (1 + kRunElements) : 0);
   if (entry.request.format.scaling == numeric::Scaling::kBlockExponent) {
     const std::uint64_t words = quotient_up(counts, counts_per_word(config_.workers));
     // Round trips are not told before the prologue: as many slots as the last one's need.
@@ -116,41 +141,71 @@ void Scheduler::deal_prologue(Entry& entry) {
         Opening(stream_slots(choice_.round_trip_chunks()), survey.chunks, config_.workers, words, config_.lanes);
   }
   entry.counts.reset(counts, config_.workers, entry.opening.words());
-  for (std::uint64_t i = 0; i < survey.chunks; ++i) {
-    if (survey.scans.empty() || survey.scans[i].present) entry.counts.add(i);
+  for (std::uint64_t i = 0; i < blocks; ++i) {
+    if (survey.scans.empty() || survey.scans[run.begin + i].present) entry.counts.add(i);
   }
-  count_sample(survey.sample, survey.chunks, entry.counts);
-  entry.opening.write(entry.request, config_.lanes, survey.scans, config_.worker, entry.counts.more_words());
+  if (is_last) count_sample(survey.sample, blocks, entry.counts);
+  entry.opening.write(entry.request, config_.lanes, run, survey.scans, config_.worker, entry.counts.more_words());
   const std::uint64_t round_trip =
       std::accumulate(round_trip_chunks_.begin(), round_trip_chunks_.end(), std::uint64_t{0});
   worker::Collective work;
-  work.tensor = entry.ticket.tensor ^ kPrologueTag;
+  work.tensor = entry.ticket.tensor ^ kPrologueTag ^ (is_last ? 0 : kLeadTag);
   work.vote = encode_cost(round_trip);
   deal_counts(entry, entry.counts, work);
 }
 
+void Scheduler::ask_rest(Entry& entry) { ask(entry, {.begin = entry.asked.end, .end = entry.survey.chunks}); }
+
 void Scheduler::learn_union(Entry& entry) {
   entry.round_trip_cost = entry.vote;
   entry.counts.collect();
-  const std::uint64_t chunks = entry.survey.chunks;
-  for (std::uint64_t first = 0; first < chunks; first += kPresenceBits) {
-    std::uint64_t rest = entry.counts.present(first, static_cast<unsigned>(std::min(kPresenceBits, chunks - first)));
+  const auto [begin, end] = entry.asked;
+  for (std::uint64_t first = begin; first < end; first += kPresenceBits) {
+    std::uint64_t rest =
+        entry.counts.present(first - begin, static_cast<unsigned>(std::min(kPresenceBits, end - first)));
     for (; rest != 0; rest &= rest - 1) {
-      entry.chunks.push_back(static_cast<std::uint32_t>(first + static_cast<unsigned>(std::countr_zero(rest))));
+      entry.rest.chunks.push_back(static_cast<std::uint32_t>(first + static_cast<unsigned>(std::countr_zero(rest))));
     }
   }
-  entry.present = entry.chunks.size();
-  clear_absent(entry.request, config_.lanes,
-               [&entry](std::uint32_t number) { return entry.counts.present(number, 1) != 0; });
-  entry.hits = sampled_hits(entry.counts, chunks);
-  // Few chunks take hardly longer than another round trip.
-  if (entry.hits.elements == 0 || entry.present < config_.sparse_chunks_min) {
+  entry.present += entry.rest.chunks.size();
+  clear_absent(entry.request, config_.lanes, entry.asked,
+               [&entry, begin](std::uint32_t number) { return entry.counts.present(number - begin, 1) != 0; });
+  entry.rest.exponents = entry.opening.read(entry.counts.more_words(), entry.rest.chunks);
+  if (end < entry.survey.chunks) {
+    deal_lead(entry);
+    return;
+  }
+  entry.hits = sampled_hits(entry.counts, end - begin);
+  // Few chunks take hardly longer than another round trip, and of what is on its way nothing can be left out.
+  if (entry.hits.elements == 0 || entry.present < config_.sparse_chunks_min || begin != 0) {
     deal_stream(entry);
     return;
   }
   entry.refinement = std::make_unique<Refinement>(
-      entry.request, config_.lanes, Place{.worker = config_.worker, .workers = config_.workers}, entry.chunks);
+      entry.request, config_.lanes, Place{.worker = config_.worker, .workers = config_.workers}, entry.rest.chunks);
   refine_or_stream(entry);
+}
+
+/// Streams the part of the union that is known, and has the rest of the tensor looked at.
+void Scheduler::deal_lead(Entry& entry) {
+  ++stats_.ahead;
+  entry.lead = std::exchange(entry.rest, {});
+  deal_openings(entry.lead);
+  worker::Collective work = collective_of(entry);
+  work.tensor ^= kLeadTag;
+  work.token |= kLeadToken;
+  work.chunks = entry.lead.chunks;
+  work.exponents = entry.lead.exponents;
+  work.slots_spread_max = stream_slots(decode_cost(entry.round_trip_cost));
+  entry.lead_shares_left = deal_shares(work, entry.lead.chunks.size());
+  const std::uint64_t chunk_bytes = config_.lanes * wire::kWordBytes;
+  const auto look_on = [&entry, lanes = config_.lanes, piece = std::max(kLookBytes / chunk_bytes, std::uint64_t{1})] {
+    Survey& survey = entry.survey;
+    if (survey.scans.empty()) return true;  // all count as present
+    look(survey, entry.request, lanes, std::min(survey.scanned + piece, survey.chunks));
+    return survey.scanned == survey.chunks;
+  };
+  start_chore(entry, look_on, &Scheduler::ask_rest).can_wait_ = true;
 }
 
 // ---- Finer blocks ----
@@ -169,7 +224,7 @@ void Scheduler::refine_or_stream(Entry& entry) {
   if (may_refine && step.size != 0 && worth_refining(step.words, unrefined)) {
     start_refinement(entry, step.size);
   } else if (entry.levels > 0 && packed_pays) {
-    start_chore(entry, [&entry] { entry.refinement->gather(); }, &Scheduler::deal_packed);
+    start_chore(entry, in_one_piece([&entry] { entry.refinement->gather(); }), &Scheduler::deal_packed);
   } else {
     deal_stream(entry);
   }
@@ -181,7 +236,7 @@ void Scheduler::start_refinement(Entry& entry, unsigned size) {
     if (first) entry.refinement->look(entry.survey.scans);
     entry.refinement->count(size);
   };
-  start_chore(entry, work, &Scheduler::deal_refinement);
+  start_chore(entry, in_one_piece(work), &Scheduler::deal_refinement);
 }
 
 void Scheduler::deal_refinement(Entry& entry) {
@@ -207,6 +262,7 @@ void Scheduler::deal_packed(Entry& entry) {
                         worth_refining(spent * config_.lanes, entry.present * config_.lanes));
   choice_.on_counts(entry.request.signature, chunks, static_cast<std::uint32_t>(std::min<std::uint64_t>(spent, chunks)),
                     entry.round_trip_cost);
+  choice_.on_stream(entry.request.signature, chunks, 0);
   count_stream(entry, packets, refinement.packed_scans());
   worker::Collective work;
   work.tensor = entry.ticket.tensor;
@@ -215,7 +271,7 @@ void Scheduler::deal_packed(Entry& entry) {
   work.scans = refinement.packed_scans();
   work.deadline = entry.request.deadline;
   work.token = entry.ticket.token;
-  deal_shares(entry, work, packets);
+  deal_stage(entry, work, packets);
 }
 
 // ---- Stream ----
@@ -228,32 +284,43 @@ void Scheduler::deal_stream(Entry& entry) {
   if (entry.levels > 0) choice_.on_refinement(entry.request.signature, chunks, false);
   choice_.on_counts(entry.request.signature, chunks, static_cast<std::uint32_t>(std::min<std::uint64_t>(spent, chunks)),
                     entry.round_trip_cost);
+  choice_.on_stream(entry.request.signature, chunks, streamed(entry));
   entry.refinement.reset();
-  if (entry.present == chunks) {
-    entry.chunks.clear();
+  if (entry.rest.chunks.size() == chunks) {
+    entry.rest = {};
   } else {
-    entry.exponents = entry.opening.read(entry.counts.more_words(), entry.chunks);
-    deal_openings(entry);
+    deal_openings(entry.rest);
   }
   count_stream(entry, entry.present, entry.survey.scans);
   worker::Collective work = collective_of(entry);
   work.slots_spread_max = stream_slots(decode_cost(entry.round_trip_cost));
-  deal_shares(entry, work, entry.present);
+  deal_stage(entry, work, entry.present - entry.lead.chunks.size());
+}
+
+/// Of a union that is streamed as it is, its size: the next one like it can go in two parts. 0 if finer blocks seem
+/// cheaper.
+std::uint32_t Scheduler::streamed(const Entry& entry) const {
+  const std::uint64_t elements = entry.present * chunk_elements(entry.request.format, config_.lanes);
+  const Prices prices = prices_of(entry, entry.present, decode_cost(entry.round_trip_cost));
+  const Step step = cheapest_step(prices, entry.hits, {.size = 0, .blocks = 0, .elements = elements});
+  const bool refinable = entry.hits.elements != 0 && entry.present >= config_.sparse_chunks_min && step.size != 0 &&
+                         worth_refining(step.words, entry.present * prices.words_per_chunk);
+  return refinable ? 0 : static_cast<std::uint32_t>(entry.present);
 }
 
 /// Every share begins with as many of the chunks whose exponents are known.
-void Scheduler::deal_openings(Entry& entry) {
-  const std::uint64_t share = share_chunks(entry.present);
-  const std::uint64_t shares = (entry.present + share - 1) / share;
+void Scheduler::deal_openings(Listed& listed) const {
+  const std::uint64_t chunks = listed.chunks.size();
+  const std::uint64_t share = share_chunks(chunks);
+  const std::uint64_t shares = (chunks + share - 1) / share;
   if (shares == 0) return;
-  const std::uint64_t least = entry.present - (shares - 1) * share;
-  const auto part = static_cast<std::ptrdiff_t>(std::min(entry.exponents.size() / shares, least));
-  entry.exponents.resize(static_cast<std::size_t>(part) * shares);
-  auto first = entry.chunks.begin();
+  const std::uint64_t least = chunks - (shares - 1) * share;
+  const auto part = static_cast<std::ptrdiff_t>(std::min(listed.exponents.size() / shares, least));
+  listed.exponents.resize(static_cast<std::size_t>(part) * shares);
+  auto first = listed.chunks.begin();
   for (auto others = static_cast<std::ptrdiff_t>(shares) - 1; others > 0; --others) {
     const auto rest = first + (1 + others) * part;
-    const auto filled = rest + (static_cast<std::ptrdiff_t>(share) - part);
-    std::rotate(first + part, rest, filled);
+    std::rotate(first + part, rest, rest + (static_cast<std::ptrdiff_t>(share) - part));
     first += static_cast<std::ptrdiff_t>(share);
   }
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <span>
 #include <utility>
 
 #include "schedule/elements.hpp"
@@ -79,28 +80,55 @@ Sample take_sample(const Request& request, std::size_t lanes, std::uint64_t chun
           .chunks_present = present};
 }
 
-std::vector<numeric::BlockScan> scan_blocks(const Request& request, std::size_t lanes, std::uint64_t chunks) {
-  std::vector<numeric::BlockScan> scans(chunks);
+ChunkRun part_of_region(const Request& request, const worker::Region& region, std::size_t lanes, ChunkRun run) {
+  const std::uint64_t end = region.chunk_first + worker::chunks_of(region.elements, request.format, lanes);
+  const std::uint64_t first = std::max<std::uint64_t>(run.begin, region.chunk_first);
+  return {.begin = first - region.chunk_first, .end = std::max(first, std::min(run.end, end)) - region.chunk_first};
+}
+
+namespace {
+
+void scan_run(const Request& request, std::size_t lanes, ChunkRun run, std::span<numeric::BlockScan> scans) {
   const std::size_t step = chunk_elements(request.format, lanes);
   const std::size_t bytes = numeric::element_bytes(request.format.dtype);
   for (const worker::Region& region : request.regions) {
+    const ChunkRun part = part_of_region(request, region, lanes, run);
+    if (part.begin >= part.end) continue;
     numeric::BlockScan* const first = scans.data() + region.chunk_first;
-    numeric::scan_blocks(request.format.dtype, region.source, region.elements, step, first);
+    const Block head = block_of(request, region, part.begin, step);
+    const std::uint64_t elements = std::min<std::uint64_t>(region.elements, part.end * step) - part.begin * step;
+    numeric::scan_blocks(request.format.dtype, head.source, elements, step, first + part.begin);
     if (region.destination != region.source) continue;
-    for (std::uint64_t i = 0; i * step < region.elements; ++i) {
+    for (std::uint64_t i = part.begin; i < part.end; ++i) {
       const Block block = block_of(request, region, i, step);
       if (first[i].negative_zero) std::memset(block.destination, 0, block.elements * bytes);
     }
   }
+}
+
+}  // namespace
+
+std::vector<numeric::BlockScan> scan_blocks(const Request& request, std::size_t lanes, std::uint64_t chunks) {
+  std::vector<numeric::BlockScan> scans(chunks);
+  scan_run(request, lanes, {.begin = 0, .end = chunks}, scans);
   return scans;
 }
 
-void clear_absent(const Request& request, std::size_t lanes, const std::function<bool(std::uint32_t)>& present) {
+void look(Survey& survey, const Request& request, std::size_t lanes, std::uint64_t end) {
+  if (end <= survey.scanned) return;
+  survey.scans.resize(survey.chunks);
+  scan_run(request, lanes, {.begin = survey.scanned, .end = end}, survey.scans);
+  survey.scanned = end;
+}
+
+void clear_absent(const Request& request, std::size_t lanes, ChunkRun run,
+                  const std::function<bool(std::uint32_t)>& present) {
   const std::size_t step = chunk_elements(request.format, lanes);
   const std::size_t bytes = numeric::element_bytes(request.format.dtype);
   for (const worker::Region& region : request.regions) {
     if (region.destination == nullptr || region.destination == region.source) continue;
-    for (std::uint64_t i = 0; i * step < region.elements; ++i) {
+    const ChunkRun part = part_of_region(request, region, lanes, run);
+    for (std::uint64_t i = part.begin; i < part.end; ++i) {
       if (present(region.chunk_first + static_cast<std::uint32_t>(i))) continue;
       const Block block = block_of(request, region, i, step);
       std::memset(block.destination, 0, block.elements * bytes);

@@ -45,12 +45,34 @@ struct Sample {
 /// How many runs take_sample returns of a tensor of so many chunks.
 [[nodiscard]] std::uint64_t sampled_runs(numeric::Format format, std::size_t lanes, std::uint64_t chunks);
 
+/// What was found out about a request before it was submitted, and since.
+struct Survey {
+  std::uint64_t chunks = 0;
+  Sample sample;                          // of a request that may not be sparse, nothing
+  std::vector<numeric::BlockScan> scans;  // by chunk; empty if nobody has looked at any
+  std::uint64_t scanned = 0;              // so many from the first on have been looked at
+};
+
+/// A run of chunks, by number.
+struct ChunkRun {
+  std::uint64_t begin = 0;
+  std::uint64_t end = 0;
+};
+
+/// What of a run lies in a region, numbered from the region's first chunk on.
+[[nodiscard]] ChunkRun part_of_region(const Request& request, const worker::Region& region, std::size_t lanes,
+                                      ChunkRun run);
+
+/// Looks at the chunks up to number `end` that have not been looked at.
+void look(Survey& survey, const Request& request, std::size_t lanes, std::uint64_t end);
+
 /// Looks at every chunk. In a region that is summed in place, a chunk of nothing but zeros becomes one of +0.0: that
 /// is its sum, should no worker have it.
 [[nodiscard]] std::vector<numeric::BlockScan> scan_blocks(const Request& request, std::size_t lanes,
                                                           std::uint64_t chunks);
 
 /// Writes zeros to the destinations of chunks that `present` says no worker has, where scan_blocks has not.
-void clear_absent(const Request& request, std::size_t lanes, const std::function<bool(std::uint32_t)>& present);
+void clear_absent(const Request& request, std::size_t lanes, ChunkRun run,
+                  const std::function<bool(std::uint32_t)>& present);
 
 }  // namespace wiresum::schedule

@@ -235,6 +235,61 @@ TEST_P(SessionShapes, SumsSparseTensorsAmongDenseOnesWithManyInFlight) {
   }
 }
 
+/// Of these, what is asked about first and streamed ahead is a part, once the first of them has been summed.
+constexpr std::size_t kManyBlocks = 3000;
+constexpr std::size_t kEveryEighth = 8;
+
+TEST_P(SessionShapes, StreamsAPartOfALargeTensorAheadOfTheRest) {
+  const auto& [name, workers, aggregators, offload] = GetParam();
+  Job job(workers, aggregators, offload);
+  constexpr int kRounds = 4;
+  std::vector<float> sum(kManyBlocks * kLanes);
+  for (unsigned i = 0; i < workers; ++i) {
+    const std::vector<float> mine = sparse_tensor(i, kManyBlocks, kEveryEighth);
+    for (std::size_t k = 0; k < sum.size(); ++k) sum[k] += mine[k];
+  }
+  for (int round = 0; round < kRounds; ++round) {
+    std::vector<std::vector<float>> data;
+    std::vector<std::shared_ptr<Operation>> operations;
+    for (unsigned i = 0; i < workers; ++i) data.push_back(sparse_tensor(i, kManyBlocks, kEveryEighth));
+    for (unsigned i = 0; i < workers; ++i) operations.push_back(job[i].submit(sparse_request(data[i], 1)));
+    for (unsigned i = 0; i < workers; ++i) {
+      ASSERT_TRUE(operations[i]->wait(kPatience));
+      ASSERT_EQ(operations[i]->status(), Status::kOk);
+      ASSERT_EQ(data[i], sum);
+    }
+  }
+  for (unsigned i = 0; i < workers; ++i) {
+    const schedule::SparseStats stats = job[i].stats().sparse;
+    EXPECT_EQ(stats.streams, static_cast<std::uint64_t>(kRounds));
+    EXPECT_EQ(stats.ahead, static_cast<std::uint64_t>(kRounds - 1));
+  }
+}
+
+TEST(Session, CloseEndsWhatIsStreamedAheadWhereverItIs) {
+  for (int delay_us = 0; delay_us <= 4000; delay_us += 200) {
+    Job job(2, 2);
+    std::vector<std::vector<float>> data;
+    std::vector<std::shared_ptr<Operation>> operations;
+    for (unsigned round = 0; round < 3; ++round) {
+      for (unsigned i = 0; i < 2; ++i) data.push_back(sparse_tensor(i, kManyBlocks, kEveryEighth));
+    }
+    for (unsigned round = 0; round < 3; ++round) {
+      for (unsigned i = 0; i < 2; ++i) operations.push_back(job[i].submit(sparse_request(data[2 * round + i], 1)));
+      if (round == 0) {
+        ASSERT_TRUE(operations.back()->wait(kPatience));
+      }
+    }
+    std::this_thread::sleep_for(std::chrono::microseconds(delay_us));
+    job[0].close();
+    job[1].close();
+    for (const auto& operation : operations) {
+      ASSERT_TRUE(operation->done());
+      EXPECT_TRUE(operation->status() == Status::kOk || operation->status() == Status::kAborted);
+    }
+  }
+}
+
 TEST(Session, ARequestThatWaitsForAPrologueHasItsDeadlineToo) {
   Job job(2, 1);
   std::vector<float> asking = sparse_tensor(0, 600, 50);

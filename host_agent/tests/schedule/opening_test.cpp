@@ -35,7 +35,7 @@ std::vector<std::uint8_t> agree(const Opening& opening, std::vector<Part>& parts
     Request request = parts[worker].request();
     const std::uint64_t chunks = number_chunks(request.regions, request.format, kLanes);
     std::vector<std::uint32_t> words(opening.words());
-    opening.write(request, kLanes, scan_blocks(request, kLanes, chunks), worker, words);
+    opening.write(request, kLanes, {.begin = 0, .end = chunks}, scan_blocks(request, kLanes, chunks), worker, words);
     for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += words[i];
   }
   return opening.read(sum, union_chunks);
@@ -87,7 +87,7 @@ TEST(Opening, WithoutAScanEveryChunkCounts) {
   number_chunks(request.regions, request.format, kLanes);
   const Opening opening(8, 12, 2, 1, kRoomy);
   std::vector<std::uint32_t> words(opening.words());
-  opening.write(request, kLanes, {}, 1, words);
+  opening.write(request, kLanes, {.begin = 0, .end = 12}, {}, 1, words);
   EXPECT_EQ(opening.read(words, std::vector<std::uint32_t>{0, 5, 6, 7, 8}),
             (std::vector<std::uint8_t>{128, 128, 128, 128, 0}));
 }

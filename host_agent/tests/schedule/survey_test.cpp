@@ -45,6 +45,23 @@ TEST(Survey, ScanSaysWhatEachBlockHolds) {
   for (std::size_t i = 0; i < scans.size(); ++i) EXPECT_EQ(scans[i].present, present[i]) << i;
 }
 
+TEST(Survey, LookingPieceByPieceFindsTheSameAsAScan) {
+  Tensors tensors({21, 0, 3, 40});
+  for (std::size_t i = 0; i < 40; i += 9) tensors.values[3][i] = 1.0F;
+  tensors.values[0][20] = 1.0F;
+  const auto scans = scan_blocks(tensors.request, kLanes, tensors.chunks);
+  for (std::uint64_t piece = 1; piece <= tensors.chunks; ++piece) {
+    Survey survey;
+    survey.chunks = tensors.chunks;
+    for (std::uint64_t end = 0; end <= tensors.chunks; end += piece) {
+      look(survey, tensors.request, kLanes, end);
+      EXPECT_EQ(survey.scanned, end);
+    }
+    look(survey, tensors.request, kLanes, tensors.chunks);
+    for (std::size_t i = 0; i < scans.size(); ++i) EXPECT_EQ(survey.scans[i].present, scans[i].present) << piece;
+  }
+}
+
 TEST(Survey, ScanMakesNegativeZerosPositiveInPlaceAndOnlyThere) {
   Tensors tensors({12});
   std::vector<float>& values = tensors.values[0];
@@ -65,7 +82,8 @@ TEST(Survey, ClearsDestinationsOfAbsentBlocksThatAreNotSources) {
   std::vector<float> destination(12, 7.0F);
   tensors.request.regions[0].destination = reinterpret_cast<std::byte*>(destination.data());
   std::iota(tensors.values[1].begin(), tensors.values[1].end(), 1.0F);
-  clear_absent(tensors.request, kLanes, [](std::uint32_t number) { return number == 1; });
+  clear_absent(tensors.request, kLanes, {.begin = 0, .end = tensors.chunks},
+               [](std::uint32_t number) { return number == 1; });
   EXPECT_EQ(destination, (std::vector<float>{0, 0, 0, 0, 7, 7, 7, 7, 0, 0, 0, 0}));
   EXPECT_EQ(tensors.values[1][0], 1.0F) << "in place, the scan has done it";
 }

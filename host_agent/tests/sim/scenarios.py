@@ -136,7 +136,7 @@ def make_config(rng: random.Random, seed: int) -> sim.Scenario:
     config.window_initial = rng.choice([1, 4, 32])
     near_wrap = (1 << 32) - rng.randrange(8)
     config.round_first = rng.choice([1, 1, near_wrap % (1 << 32), (1 << 31) - 2, rng.randrange(1 << 32)])
-    config.time_max = 600_000 * MS  # of virtual time: what takes longer hangs
+    config.time_max = 3_000_000 * MS  # of virtual time: what takes longer hangs (one slot and 30% loss: 700 s)
     config.up, config.down = make_link(rng), make_link(rng)
     config.stalls = [
         sim.Stall(rng.randrange(config.workers), begin, begin + rng.randrange(1, 3000 * MS))

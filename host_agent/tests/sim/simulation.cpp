@@ -64,6 +64,7 @@ void Simulation::build_shards() {
                                                     .lanes = scenario_.lanes,
                                                     .chunks_per_thread_min = 1,
                                                     .sparse_chunks_min = scenario_.sparse_chunks_min,
+                                                    .lead_chunks_min = scenario_.lead_chunks_min,
                                                     .vote_lag_chunks = scenario_.vote_lag_chunks})});
     for (std::uint32_t thread = 0; thread < scenario_.threads; ++thread) {
       worker::WorkerConfig config;
@@ -138,8 +139,7 @@ void Simulation::submit(std::uint32_t worker, std::size_t task) {
 void Simulation::dispatch(std::uint32_t worker) {
   schedule::Scheduler& scheduler = *hosts_[worker].scheduler;
   while (const auto chore = scheduler.poll_chore()) {
-    chore->run();
-    scheduler.complete(*chore);
+    agenda_.at(now_ + random_.below(scenario_.chore_max), [this, worker, chore = *chore] { do_chore(worker, chore); });
   }
   while (const auto share = scheduler.poll_share()) {
     Shard& target = shard(worker, share->thread);
@@ -150,6 +150,14 @@ void Simulation::dispatch(std::uint32_t worker) {
     if (finished->status != worker::Status::kOk) failure_ = "a collective ended with an error";
     --completions_left_;
   }
+}
+
+void Simulation::do_chore(std::uint32_t worker, const schedule::Scheduler::Chore& chore) {
+  when_awake(worker, [this, worker, chore] {
+    while (!chore.run()) continue;
+    hosts_[worker].scheduler->complete(chore);
+    dispatch(worker);
+  });
 }
 
 void Simulation::activate(Shard& shard) {

@@ -36,7 +36,9 @@ struct Scenario {
   std::uint32_t window_initial = 32;
   std::uint32_t collectives_max = 256;
   std::uint64_t sparse_chunks_min = 4;  // small, as tensors are
+  std::uint64_t lead_chunks_min = 4;
   std::uint64_t vote_lag_chunks = 20;
+  TimeNs chore_max = 0;  // a chore takes up to so long, each time another time
   TimeNs rto_initial = 20'000'000;
   TimeNs rto_min = 1'000'000;
   TimeNs rto_max = 200'000'000;
@@ -102,6 +104,7 @@ class Simulation {
   void submit(std::uint32_t worker, std::size_t task);
   /// Hands out what a worker's scheduler has for its threads, and counts what it has finished.
   void dispatch(std::uint32_t worker);
+  void do_chore(std::uint32_t worker, const schedule::Scheduler::Chore& chore);
   void activate(Shard& shard);
   void send(Shard& shard, const worker::Transmit& transmit);
   void arrive_at_switch(std::uint32_t worker, std::uint32_t thread, const std::vector<std::byte>& datagram);

@@ -97,6 +97,33 @@ def test_a_worker_sends_its_blocks_the_headers_and_the_prologue_and_no_more(
     assert needed <= report.bytes_sent <= (1 + more) * needed
 
 
+@pytest.mark.parametrize("loss", [0.0, 0.01])
+def test_a_stream_begins_before_the_whole_tensor_has_been_looked_at(loss: float) -> None:
+    """The second of two: the first tells how much to expect."""
+    calls = 4
+    scenario = large_scenario("independent", 0.1, calls=calls, loss=loss)
+    scenario.config.lead_chunks_min = 64
+    scenario.config.chore_max = 5_000_000
+    report = scenario.job().run()
+    assert report.finished, report.failure
+    assert [stats.ahead for stats in report.sparse] == [calls - 1] * 4
+    assert [stats.streams for stats in report.sparse] == [calls] * 4
+    check_outputs(scenario, 0)
+
+
+def test_what_others_look_at_for_long_does_not_hold_up_what_is_streamed_ahead() -> None:
+    scenario = large_scenario("independent", 0.1, calls=3)
+    scenario.config.lead_chunks_min = 64
+    at_once = scenario.job().run()
+    scenario = large_scenario("independent", 0.1, calls=3)
+    scenario.config.lead_chunks_min = 64
+    scenario.config.chore_max = 1_000_000  # less than what the lead takes
+    late = scenario.job().run()
+    assert at_once.finished and late.finished
+    calls_ns = at_once.time_ns % 10_000_000_000
+    assert late.time_ns - at_once.time_ns < 0.05 * calls_ns
+
+
 def test_a_dense_tensor_asks_once_and_is_sent_whole_from_then_on() -> None:
     scenario = large_scenario("all_dense", 1.0, calls=8)
     report = scenario.job().run()

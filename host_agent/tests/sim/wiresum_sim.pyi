@@ -37,6 +37,8 @@ class Scenario:
     window_initial: int
     rto_min: int  # nanoseconds
     sparse_chunks_min: int
+    lead_chunks_min: int
+    chore_max: int
     vote_lag_chunks: int
     time_max: int
     up: Link
@@ -46,6 +48,7 @@ class Scenario:
 class SparseStats:
     prologues: int
     streams: int
+    ahead: int
     whole: int
     refined: int
     refinements: int
