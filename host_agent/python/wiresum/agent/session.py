@@ -24,7 +24,14 @@ from wiresum.agent.way_out import IPV4_UDP_HEADER_BYTES, default_spin_us
 
 Dtype = _native.Dtype
 Scaling = _native.Scaling
+Status = _native.Status
 
+FLOATING = (Dtype.F32, Dtype.F16, Dtype.BF16)
+# For what every operation passes through: looking a member up through its class takes EnumType several steps.
+_RAW, _UNSCALED, _BLOCK_EXPONENT, _OK = Dtype.RAW, Scaling.NONE, Scaling.BLOCK_EXPONENT, Status.OK
+
+NATIVE_WAIT_S = 1.0
+"""How long a wait without a deadline asks for at once; native code bounds it, so that Python sees its signals."""
 HELLO_TIMEOUT_S = 10.0
 # Enough chunks that each engine thread sends full packets (SchedulerConfig::chunks_per_thread_min).
 HELLO_CHUNKS_PER_THREAD = 16
@@ -43,10 +50,16 @@ class Region(NamedTuple):
 class Operation:
     """A collective that was submitted. The memory of its regions must stay valid until it is done."""
 
+    __slots__ = ("_native", "_session")
+
     def __init__(self, session: Session, native: _native.Operation) -> None:
         self._session = session
         self._native = native
-        self.token: int = native.token
+
+    @property
+    def token(self) -> int:
+        """Its own among the session's operations."""
+        return self._native.token
 
     def done(self) -> bool:
         return self._native.done
@@ -59,9 +72,8 @@ class Operation:
     def wait(self, timeout_s: float | None = None) -> None:
         """Waits until it is done. Raises the WiresumError that ended it; TimeoutError if only this wait ran out."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        while not self._native.done:
-            remaining = 1.0 if deadline is None else deadline - time.monotonic()
-            if not self._native.wait(remaining) and deadline is not None and time.monotonic() >= deadline:
+        while not self._native.wait(NATIVE_WAIT_S if deadline is None else deadline - time.monotonic()):
+            if deadline is not None and time.monotonic() >= deadline:
                 raise TimeoutError(f"the collective was not complete after {timeout_s} s")
         if (error := self.error) is not None:
             raise error
@@ -131,12 +143,13 @@ class Session:
         """
         if (failure := self.failure) is not None:
             raise failure
-        floating = dtype in (Dtype.F32, Dtype.F16, Dtype.BF16)
+        if scaling is None:
+            scaling = _BLOCK_EXPONENT if dtype in FLOATING else _UNSCALED
         native = self._native.submit(
-            list(regions),
+            regions,
             dtype=dtype,
-            lane_bits=8 if dtype == Dtype.RAW else lane_bits,
-            scaling=scaling or (Scaling.BLOCK_EXPONENT if floating else Scaling.NONE),
+            lane_bits=8 if dtype is _RAW else lane_bits,
+            scaling=scaling,
             fixed_scale=fixed_scale,
             divisor=float(self.world_size) if average else 1.0,
             signature=signature & 0xFFFF,
@@ -228,7 +241,7 @@ class Session:
         return True
 
     def _error_of(self, operation: _native.Operation) -> WiresumError | None:
-        if not operation.done or operation.status == _native.Status.OK:
+        if not operation.done or operation.status is _OK:
             return None
         if self.failure is None:
             self._fail_with_status(operation)
@@ -237,7 +250,7 @@ class Session:
     def _fail_with_status(self, operation: _native.Operation) -> None:
         """The data path itself gave up: say why, here and to the others."""
         sequence = operation.tensor & 0xFFFF
-        if operation.status == _native.Status.DIVERGED:
+        if operation.status is Status.DIVERGED:
             error: WiresumError = DivergedError(
                 f"rank {self.rank} of job '{self.job_name}': "
                 + (
@@ -247,7 +260,7 @@ class Session:
                     else f"the first sum is of chunks that do not belong together: {self._why_wrong()}"
                 )
             )
-        elif operation.status == _native.Status.TIMED_OUT:
+        elif operation.status is Status.TIMED_OUT:
             error = CollectiveTimeoutError(
                 f"rank {self.rank} of job '{self.job_name}': collective number {sequence} ran out of time. "
                 + self._aggregators.diagnose(operation.tensor)

@@ -23,7 +23,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 import torch.distributed as dist
@@ -43,7 +43,7 @@ from torch._C._distributed_c10d import (
 )
 
 from wiresum.agent.errors import SessionClosedError, WiresumError
-from wiresum.agent.session import Dtype, Operation, Scaling, Session
+from wiresum.agent.session import FLOATING, Dtype, Operation, Scaling, Session
 from wiresum.torch import plan as plans
 from wiresum.torch import rows
 from wiresum.torch.attendant import Attendant
@@ -62,7 +62,10 @@ EXIT_LINGER_S = 1.0
 """A process that exits without destroy_process_group stays for so long: others may still ask for a lost packet."""
 
 _UNSET = timedelta(0)
+_SUM, _AVERAGE = dist.ReduceOp.SUM, dist.ReduceOp.AVG
 _OPERATORS = (dist.ReduceOp, dist.ReduceOp.RedOpType)
+
+_Tensors: TypeAlias = list[torch.Tensor]
 
 _live: weakref.WeakSet[WiresumProcessGroup] = weakref.WeakSet()
 _kept_after_fork: list[WiresumProcessGroup] = []
@@ -119,21 +122,22 @@ class WiresumProcessGroup(dist.ProcessGroup):
     # Collectives that the network does.
 
     def allreduce(self, tensors: Any, opts: Any = None, timeout: timedelta | None = None) -> dist.Work:
-        tensors, opts = _listed(tensors), _options(AllreduceOptions, opts, timeout)
-        return self._all_reduce("all_reduce", self._gloo_group.allreduce, tensors, opts)
+        opts = _options(AllreduceOptions, opts, timeout)
+        return self._all_reduce("all_reduce", "allreduce", _listed(tensors), opts)
 
     def allreduce_coalesced(self, tensors: Any, opts: Any = None) -> dist.Work:
-        tensors, opts = _listed(tensors), _options(AllreduceCoalescedOptions, opts)
-        return self._all_reduce("all_reduce_coalesced", self._gloo_group.allreduce_coalesced, tensors, opts)
+        opts = _options(AllreduceCoalescedOptions, opts)
+        return self._all_reduce("all_reduce_coalesced", "allreduce_coalesced", _listed(tensors), opts)
 
-    def _all_reduce(self, name: str, gloo: Any, tensors: list[torch.Tensor], opts: Any) -> dist.Work:
-        if self._sums(tensors, opts):
-            return self._run(name, plans.all_reduce(tensors), opts, tensors, summed=tensors)
-        if self._adds(opts) and all(rows.is_row_sparse(tensor) for tensor in tensors):
-            return self._run_rows(name, tensors, opts)
-        return self._delegate_sum(name, gloo, (tensors,), opts, summed=tensors)
+    def _all_reduce(self, name: str, gloo_name: str, tensors: _Tensors, opts: Any) -> dist.Work:
+        if self._adds(opts):
+            if plans.carries(tensors, summed=True):
+                return self._run(name, plans.all_reduce(tensors), opts, tensors, summed=tensors)
+            if all(rows.is_row_sparse(tensor) for tensor in tensors):
+                return self._run_rows(name, tensors, opts)
+        return self._delegate_sum(name, getattr(self._gloo_group, gloo_name), (tensors,), opts, summed=tensors)
 
-    def _run_rows(self, name: str, tensors: list[torch.Tensor], opts: Any) -> dist.Work:
+    def _run_rows(self, name: str, tensors: _Tensors, opts: Any) -> dist.Work:
         """A sum of sparse tensors: begins with what is exchanged in order to agree on their keys, in a thread."""
         self._collectives_network[name] += 1
         work = NetworkWork(tensors, [], rank=self._rank, forget=self._pending.discard)
@@ -144,7 +148,7 @@ class WiresumProcessGroup(dist.ProcessGroup):
         def align_and_submit() -> None:
             todo = [plan for part in contributions if not (plan := self._aligned(*part, opts)).empty]
             work.finish_with([plan.finish for plan in todo])
-            self._begin(work, todo, opts, sums=True, average=self._averages(opts))
+            self._begin(work, todo, opts, average=self._averages(opts))
 
         self._order.append(partial(self._take, align_and_submit, work))
         return self._started(work)
@@ -223,9 +227,7 @@ class WiresumProcessGroup(dist.ProcessGroup):
     def reduce_scatter_single(self, output: torch.Tensor, contribution: torch.Tensor, opts: Any = None) -> dist.Work:
         return self.reduce_scatter_single_coalesced([output], [contribution], opts)
 
-    def reduce_scatter_single_coalesced(
-        self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: Any = None
-    ) -> dist.Work:
+    def reduce_scatter_single_coalesced(self, outputs: _Tensors, inputs: _Tensors, opts: Any = None) -> dist.Work:
         opts = _options(ReduceScatterOptions, opts)
         if self._sums([*outputs, *inputs], opts):
             pairs = list(zip(outputs, inputs, strict=True))
@@ -256,9 +258,7 @@ class WiresumProcessGroup(dist.ProcessGroup):
             return self._run("all_gather", [plan], opts, written)
         return self._delegate("all_gather", self._gloo_group.allgather, outputs, inputs, opts, written=written)
 
-    def allgather_coalesced(
-        self, output_lists: list[list[torch.Tensor]], inputs: list[torch.Tensor], opts: Any = None
-    ) -> dist.Work:
+    def allgather_coalesced(self, output_lists: list[_Tensors], inputs: _Tensors, opts: Any = None) -> dist.Work:
         """`output_lists[k]` receives what worker k put in: the other way round than in `allgather`."""
         by_tensor = [list(outputs) for outputs in zip(*output_lists, strict=True)]
         return self.allgather(by_tensor, inputs, opts)
@@ -266,9 +266,7 @@ class WiresumProcessGroup(dist.ProcessGroup):
     def all_gather_single(self, output: torch.Tensor, contribution: torch.Tensor, opts: Any = None) -> dist.Work:
         return self.all_gather_single_coalesced([output], [contribution], opts)
 
-    def all_gather_single_coalesced(
-        self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: Any = None
-    ) -> dist.Work:
+    def all_gather_single_coalesced(self, outputs: _Tensors, inputs: _Tensors, opts: Any = None) -> dist.Work:
         opts = _options(AllgatherOptions, opts)
         if self._copies([*outputs, *inputs]):
             pairs = list(zip(outputs, inputs, strict=True))
@@ -301,7 +299,7 @@ class WiresumProcessGroup(dist.ProcessGroup):
         opts = _options(ScatterOptions, opts)
         return self._delegate("scatter", self._gloo_group.scatter, outputs, inputs, opts, written=outputs)
 
-    def alltoall(self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: Any = None) -> dist.Work:
+    def alltoall(self, outputs: _Tensors, inputs: _Tensors, opts: Any = None) -> dist.Work:
         opts = _options(AllToAllOptions, opts)
         return self._delegate("all_to_all", self._gloo_group.alltoall, outputs, inputs, opts, written=outputs)
 
@@ -320,13 +318,13 @@ class WiresumProcessGroup(dist.ProcessGroup):
 
     alltoall_base = all_to_all_single  # type: ignore[assignment]
 
-    def send(self, tensors: list[torch.Tensor], dst: int, tag: int = 0) -> dist.Work:
+    def send(self, tensors: _Tensors, dst: int, tag: int = 0) -> dist.Work:
         return self._delegate("send", self._gloo_group.send, tensors, dst, tag, written=[])
 
-    def recv(self, tensors: list[torch.Tensor], src: int, tag: int = 0) -> dist.Work:
+    def recv(self, tensors: _Tensors, src: int, tag: int = 0) -> dist.Work:
         return self._delegate("recv", self._gloo_group.recv, tensors, src, tag, written=tensors)
 
-    def recv_anysource(self, tensors: list[torch.Tensor], tag: int = 0) -> dist.Work:
+    def recv_anysource(self, tensors: _Tensors, tag: int = 0) -> dist.Work:
         return self._delegate("recv", self._gloo_group.recv_anysource, tensors, tag, written=tensors)
 
     def monitored_barrier(self, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
@@ -427,13 +425,11 @@ class WiresumProcessGroup(dist.ProcessGroup):
 
     def _adds(self, opts: Any) -> bool:
         self._require_usable()
-        op = opts.reduceOp
-        # `in` would compare the other way round.
-        return self._session is not None and (op == dist.ReduceOp.SUM or op == dist.ReduceOp.AVG)
+        return self._session is not None and (opts.reduceOp == _SUM or self._averages(opts))
 
     def _averages(self, opts: Any) -> bool:
         """Of an operator that the network knows."""
-        return bool(opts.reduceOp == dist.ReduceOp.AVG)
+        return bool(opts.reduceOp == _AVERAGE)
 
     def _copies(self, tensors: Sequence[torch.Tensor]) -> bool:
         """Does the network carry these bytes?"""
@@ -441,13 +437,7 @@ class WiresumProcessGroup(dist.ProcessGroup):
         return self._session is not None and plans.carries(tensors, summed=False)
 
     def _run(
-        self,
-        name: str,
-        todo: Sequence[Plan],
-        opts: Any,
-        result: list[torch.Tensor],
-        *,
-        summed: list[torch.Tensor] | None = None,
+        self, name: str, todo: Sequence[Plan], opts: Any, result: _Tensors, *, summed: _Tensors | None = None
     ) -> dist.Work:
         """Starts a collective in the network. `summed` are the tensors that will hold a sum (or a mean)."""
         self._collectives_network[name] += 1
@@ -456,46 +446,54 @@ class WiresumProcessGroup(dist.ProcessGroup):
             return self._started(CompletedWork(result, rank=self._rank))
         average = summed is not None and self._averages(opts)
         finish: list[Callable[[], None]] = [plan.finish for plan in todo]
-        if average and summed and not all(tensor.is_floating_point() for tensor in summed):
-            finish.append(lambda: divide([t for t in summed if not t.is_floating_point()], self._size))
+        if average and (integers := [tensor for tensor in summed or () if not tensor.is_floating_point()]):
+            finish.append(partial(divide, integers, self._size))
         work = NetworkWork(result, finish, rank=self._rank, forget=self._pending.discard)
         self._pending.add(work)
-        begin = partial(self._begin, work, todo, opts, sums=summed is not None, average=average)
         if self._order.is_free():
-            begin()
+            self._begin(work, todo, opts, average=average)
         else:
             work.begins_later()
-            self._order.append(partial(self._take, begin, work))
+            self._order.append(partial(self._take, partial(self._begin, work, todo, opts, average=average), work))
         return self._started(work)
 
-    def _begin(self, work: NetworkWork, todo: Sequence[Plan], opts: Any, *, sums: bool, average: bool) -> None:
+    def _begin(self, work: NetworkWork, todo: Sequence[Plan], opts: Any, *, average: bool) -> None:
         """Submits a work's operations."""
         assert self._attendant is not None
         timeout_s = self._timeout_s(opts)
-        with self._attendant.changed:
-            try:
-                for plan in todo:
-                    work.add(self._submit(plan, average=average, timeout_s=timeout_s, notify=opts.asyncOp))
-            except Exception as error:
-                if not work.tokens():  # else the network has memory of it, and it stays until the group is closed
-                    self._pending.discard(work)
-                if isinstance(error, WiresumError):
-                    raise as_torch_error(error) from error
-                raise
-            work.all_added()
-            if opts.asyncOp and todo:
+        if opts.asyncOp:
+            with self._attendant.changed:
+                self._submit_all(work, todo, average=average, timeout_s=timeout_s, notify=True)
                 self._attendant.watch_network(work)
+        else:
+            self._submit_all(work, todo, average=average, timeout_s=timeout_s, notify=False)
         if not todo:
             work.settle()
-        self._bytes[sums] += sum(plan.bytes for plan in todo)
+        for plan in todo:
+            self._bytes[plan.sums] += plan.bytes
+
+    def _submit_all(
+        self, work: NetworkWork, todo: Sequence[Plan], *, average: bool, timeout_s: float, notify: bool
+    ) -> None:
+        """With `notify`, hold the attendant's `changed`."""
+        try:
+            for plan in todo:
+                work.add(self._submit(plan, average=average, timeout_s=timeout_s, notify=notify))
+        except Exception as error:
+            if not work.tokens():  # else the network has memory of it, and it stays until the group is closed
+                self._pending.discard(work)
+            if isinstance(error, WiresumError):
+                raise as_torch_error(error) from error
+            raise
+        work.all_added()
 
     def _timeout_s(self, opts: Any) -> float:
-        timeout: timedelta = opts.timeout if opts.timeout > _UNSET else self._timeout
-        return timeout.total_seconds()
+        timeout: timedelta = opts.timeout
+        return (timeout if timeout > _UNSET else self._timeout).total_seconds()
 
     def _submit(self, plan: Plan, *, average: bool, timeout_s: float, notify: bool) -> Operation:
         assert self._session is not None
-        floating = plan.kind in plans.SUMMING and plan.dtype is not Dtype.I32
+        floating = plan.sums and plan.dtype in FLOATING
         lane_bits = self._lane_bits if floating else 32
         fixed_scale = self._fixed_scale if floating else None
         return self._session.submit(
@@ -518,8 +516,8 @@ class WiresumProcessGroup(dist.ProcessGroup):
         tensors: tuple[Any, ...],
         opts: Any,
         *,
-        summed: list[torch.Tensor],
-        written: list[torch.Tensor] | None = None,
+        summed: _Tensors,
+        written: _Tensors | None = None,
     ) -> dist.Work:
         """`summed` will hold the sum (or mean); `written` is what Gloo writes, which at some workers is more."""
         opts, divide_after = without_average(opts, summed, self._size)
@@ -531,7 +529,7 @@ class WiresumProcessGroup(dist.ProcessGroup):
         name: str,
         method: Any,
         *arguments: Any,
-        written: list[torch.Tensor],
+        written: _Tensors,
         finish: Callable[[], None] | None = None,
     ) -> dist.Work:
         self._require_usable()
@@ -579,17 +577,17 @@ def stats_of(group: dist.ProcessGroup | None) -> GroupStats:
     return group.stats()
 
 
-def _listed(tensors: Any) -> list[torch.Tensor]:
+def _listed(tensors: Any) -> _Tensors:
     return [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
 
 
-def _flat(lists: Sequence[Sequence[torch.Tensor]]) -> list[torch.Tensor]:
+def _flat(lists: Sequence[Sequence[torch.Tensor]]) -> _Tensors:
     return [tensor for tensors in lists for tensor in tensors]
 
 
 def _options(kind: Any, given: Any, timeout: timedelta | None = None, **fields: Any) -> Any:
     """ProcessGroup's methods take an options object, or a bare operator, or nothing."""
-    if given is not None and not isinstance(given, _OPERATORS):
+    if given is not None and type(given) not in _OPERATORS:
         return given
     options = kind()
     if given is not None:

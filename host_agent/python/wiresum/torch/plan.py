@@ -16,9 +16,10 @@ from __future__ import annotations
 
 import functools
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
+from operator import attrgetter
 
 import torch
 
@@ -47,11 +48,11 @@ SUMMED: dict[torch.dtype, Dtype] = {
 }
 """The types that the network adds."""
 
-
 _ELEMENT_BYTES = {Dtype.F32: 4, Dtype.F16: 2, Dtype.BF16: 2, Dtype.I32: 4, Dtype.RAW: 1}
+_elements: Callable[[Region], int] = attrgetter("elements")
 
 
-@dataclass
+@dataclass(slots=True)
 class Plan:
     """One operation of a session."""
 
@@ -67,39 +68,43 @@ class Plan:
     @property
     def empty(self) -> bool:
         """Is there nothing to carry? A barrier carries nothing by nature, and is not empty."""
-        return self.kind is not Kind.BARRIER and not any(region.elements for region in self.regions)
+        return not any(map(_elements, self.regions)) and self.kind is not Kind.BARRIER
+
+    @property
+    def sums(self) -> bool:
+        """Is it a reduction? Else it copies."""
+        return self.kind in SUMMING
 
     @property
     def may_be_sparse(self) -> bool:
         """May blocks that are zero at all workers be left out?"""
-        return self.kind in SUMMING
+        return self.sums
 
     @property
     def bytes(self) -> int:
         """Bytes of the tensors, as the caller sees them."""
-        return sum(region.elements for region in self.regions) * _ELEMENT_BYTES[self.dtype]
+        return sum(map(_elements, self.regions)) * _ELEMENT_BYTES[self.dtype]
 
     def signature(self, *, lane_bits: int, average: bool, fixed_scale: float | None = None) -> int:
         """16 bits that differ, very likely, between two calls that do not belong together."""
-        sizes = tuple(region.elements for region in self.regions)
+        sizes = tuple(map(_elements, self.regions))
         return call_signature((int(self.kind), self.dtype.value, self.root, lane_bits, average, fixed_scale, sizes))
 
     def finish(self) -> None:
         """Brings results home from staging memory."""
-        bring_home(self.staged)
+        if self.staged:
+            bring_home(self.staged)
 
     def source(self, tensor: torch.Tensor) -> int:
         """The address of memory that holds the tensor's values."""
-        return self._memory(tensor, copied_in=True, copied_out=False)
+        return self.address(tensor, copied_out=False)
 
     def destination(self, tensor: torch.Tensor) -> int:
         """The address of memory whose content the tensor gets."""
-        return self._memory(tensor, copied_in=False, copied_out=True)
+        return self.address(tensor, copied_in=False)
 
-    def both(self, tensor: torch.Tensor) -> int:
-        return self._memory(tensor, copied_in=True, copied_out=True)
-
-    def _memory(self, tensor: torch.Tensor, *, copied_in: bool, copied_out: bool) -> int:
+    def address(self, tensor: torch.Tensor, *, copied_in: bool = True, copied_out: bool = True) -> int:
+        """The address of memory that holds the tensor's values and whose content the tensor gets."""
         memory = tensor
         if not in_place(tensor):
             memory = torch.empty(tensor.shape, dtype=tensor.dtype)
@@ -118,8 +123,6 @@ def in_place(tensor: torch.Tensor) -> bool:
 
 def bring_home(staged: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> None:
     """Copies results from staging memory into the tensors that they are for."""
-    if not staged:
-        return
     with torch.no_grad():
         for tensor, memory in staged:
             tensor.detach().copy_(memory)
@@ -128,19 +131,21 @@ def bring_home(staged: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> None:
 def carries(tensors: Iterable[torch.Tensor], *, summed: bool) -> bool:
     """Can the network carry these tensors as they are? (Sparse ones: see rows.py. Quantised ones and sums of other
     types: Gloo's.)"""
-    return all(
-        tensor.layout is torch.strided and not tensor.is_quantized and (not summed or tensor.dtype in SUMMED)
-        for tensor in tensors
-    )
+    for tensor in tensors:
+        carried = tensor.dtype in SUMMED if summed else not tensor.is_quantized
+        if not carried or tensor.layout is not torch.strided:
+            return False
+    return True
 
 
 def all_reduce(tensors: Sequence[torch.Tensor]) -> list[Plan]:
     """One plan for each dtype, in the order in which dtypes first appear."""
     plans: dict[torch.dtype, Plan] = {}
     for tensor in tensors:
-        if (plan := plans.get(tensor.dtype)) is None:
-            plan = plans[tensor.dtype] = Plan(Kind.ALL_REDUCE, SUMMED[tensor.dtype])
-        address = plan.both(tensor)
+        dtype = tensor.dtype
+        if (plan := plans.get(dtype)) is None:
+            plan = plans[dtype] = Plan(Kind.ALL_REDUCE, SUMMED[dtype])
+        address = plan.address(tensor)
         plan.regions.append(Region(address, address, tensor.numel()))
     return list(plans.values())
 
@@ -148,7 +153,7 @@ def all_reduce(tensors: Sequence[torch.Tensor]) -> list[Plan]:
 def reduce(tensor: torch.Tensor, *, root: int, rank: int) -> Plan:
     plan = Plan(Kind.REDUCE, SUMMED[tensor.dtype], root=root)
     if rank == root:
-        address = plan.both(tensor)
+        address = plan.address(tensor)
         plan.regions.append(Region(address, address, tensor.numel()))
     else:
         plan.regions.append(Region(plan.source(tensor), 0, tensor.numel()))

@@ -32,6 +32,11 @@ NO_TIMEOUT = timedelta(0)
 class NetworkWork(dist.Work):
     """A collective in the network: one or several operations that complete as one."""
 
+    _submitted: threading.Event | None = None
+    _settled = False
+    _error: Exception | None = None
+    _future: WorkFuture | None = None
+
     def __init__(
         self,
         result: list[torch.Tensor],
@@ -43,15 +48,11 @@ class NetworkWork(dist.Work):
         """Steps of `finish` own the memory that the operations use. `forget` is called when they have ended."""
         super().__init__()
         self._operations: list[Operation] = []
-        self._submitted: threading.Event | None = None
         self._result = result
         self._finish = finish
         self._rank = rank
         self._forget = forget
         self._lock = threading.Lock()
-        self._settled = False
-        self._error: Exception | None = None
-        self._future: WorkFuture | None = None
 
     def begins_later(self) -> None:
         """Another thread will submit the operations. To be said before that thread knows the work."""
@@ -87,7 +88,8 @@ class NetworkWork(dist.Work):
         if not self._settled:
             self._await(timeout)
             self.settle()
-        self._raise_if_failed()
+        if self._error is not None:
+            raise again(self._error)
         return True
 
     def settle(self) -> None:
@@ -162,10 +164,6 @@ class NetworkWork(dist.Work):
         except Exception as error:  # what copying into the caller's tensor raises is the caller's to know
             return error
         return None
-
-    def _raise_if_failed(self) -> None:
-        if self._error is not None:
-            raise again(self._error)
 
 
 class CompletedWork(NetworkWork):
