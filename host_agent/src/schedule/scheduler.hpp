@@ -65,8 +65,8 @@ struct SchedulerConfig {
   /// trip.
   std::uint64_t sparse_chunks_min = 64;
   /// So much of a union is streamed ahead, if anything is, that it lasts while all workers look at the rest, and while
-  /// the counts of that wait behind all that is in flight: three times the slots that a stream takes.
-  std::uint64_t lead_chunks_min = 96;
+  /// the counts of that wait behind all that is in flight: four times the slots that a stream takes.
+  std::uint64_t lead_chunks = 128;
   /// At least twice the slots of the lease; the same at all workers.
   std::uint64_t vote_lag_chunks = 1024;
 };

@@ -28,7 +28,7 @@ constexpr std::uint64_t kStreamSlotsMin = 32;
 /// What is streamed ahead lasts so many round trips at least.
 constexpr std::uint64_t kLeadRoundTrips = 4;
 /// The rest is looked at in pieces of about so much. Between them packets are seen to.
-constexpr std::uint64_t kLookBytes = 1U << 18;
+constexpr std::uint64_t kLookBytes = 1U << 20;
 
 std::uint32_t stream_slots(std::uint64_t round_trip_chunks) {
   return static_cast<std::uint32_t>(
@@ -115,15 +115,17 @@ void Scheduler::deal_prologue(Entry& entry) {
   ask(entry, {.begin = 0, .end = lead == 0 ? entry.survey.chunks : lead});
 }
 
-/// How many chunks to ask about ahead of the others: those whose counts leave room for an opening in one packet, if
-/// that is likely to be enough. 0: all are asked about at once.
+/// How many chunks to ask about ahead of the others: those that are likely to bring as much of the union as is wanted,
+/// or half of it. 0: all are asked about at once.
 std::uint64_t Scheduler::lead_of(const Request& request, std::uint64_t chunks) const {
   const std::uint64_t present = choice_.streamed(request.signature, static_cast<std::uint32_t>(chunks));
   if (present == 0) return 0;
-  const std::uint64_t wanted = std::max(config_.lead_chunks_min, kLeadRoundTrips * choice_.round_trip_chunks());
-  const std::uint64_t lead = quotient_up(wanted * chunks, present);
-  const std::uint64_t fitting = config_.lanes / 2 * counts_per_word(config_.workers);
-  return lead <= std::min(fitting, chunks / 2) ? lead : 0;
+  const std::uint64_t wanted = std::max(config_.lead_chunks, kLeadRoundTrips * choice_.round_trip_chunks());
+  // Counts of one packet, which leave room for an opening.
+  const std::uint64_t fitting = config_.lanes * 3 / 5 * counts_per_word(config_.workers);
+  const std::uint64_t lead = std::min(quotient_up(wanted * chunks, present), fitting);
+  const bool is_enough = 2 * lead * present >= wanted * chunks;
+  return is_enough && lead <= chunks / 2 ? lead : 0;
 }
 
 void Scheduler::ask(Entry& entry, ChunkRun run) {
@@ -196,7 +198,9 @@ void Scheduler::deal_lead(Entry& entry) {
   work.token |= kLeadToken;
   work.chunks = entry.lead.chunks;
   work.exponents = entry.lead.exponents;
-  work.slots_spread_max = stream_slots(decode_cost(entry.round_trip_cost));
+  // The counts of the rest come after it in the order of packets. They shall find room even in the smallest window.
+  const std::uint32_t slots = stream_slots(decode_cost(entry.round_trip_cost));
+  work.slots_spread_max = slots - slots / 4;
   entry.lead_shares_left = deal_shares(work, entry.lead.chunks.size());
   const std::uint64_t chunk_bytes = config_.lanes * wire::kWordBytes;
   const auto look_on = [&entry, lanes = config_.lanes, piece = std::max(kLookBytes / chunk_bytes, std::uint64_t{1})] {

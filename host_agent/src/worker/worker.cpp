@@ -361,11 +361,15 @@ void Worker::store(const Slot& slot, const wire::Header& header, std::span<const
 std::optional<Completion> Worker::poll_completion() noexcept {
   const std::uint32_t index = pending_.take_complete();
   if (index == kNoCollective) return std::nullopt;
+  const Pending& pending = pending_[index];
+  // What was in flight at once is what round trips were measured with: the window, or the slots if these were fewer. A
+  // collective of a few packets fills no path, and says nothing.
+  const std::uint32_t in_flight = std::min(window_.size(), std::max(pending.stride, config_.window_min));
   const TimeNs smoothed = std::max<TimeNs>(rtt_.smoothed(), 1);
-  return Completion{.token = pending_[index].work.token,
-                    .status = pending_[index].status,
-                    .vote = pending_[index].vote,
-                    .round_trip_chunks = static_cast<std::uint32_t>(window_.size() * rtt_.least() / smoothed)};
+  return Completion{.token = pending.work.token,
+                    .status = pending.status,
+                    .vote = pending.vote,
+                    .round_trip_chunks = static_cast<std::uint32_t>(in_flight * rtt_.least() / smoothed)};
 }
 
 void Worker::fail(Status status) noexcept {

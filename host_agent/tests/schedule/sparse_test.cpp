@@ -161,7 +161,7 @@ struct AheadTest : testing::Test {
   }
   static SchedulerConfig with_lead() {
     SchedulerConfig with = config();
-    with.lead_chunks_min = 10;
+    with.lead_chunks = 10;
     return with;
   }
   Share poll() {

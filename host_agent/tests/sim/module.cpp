@@ -87,7 +87,7 @@ NB_MODULE(wiresum_sim, module) {
       .def_rw("window_initial", &sim::Scenario::window_initial)
       .def_rw("rto_min", &sim::Scenario::rto_min)
       .def_rw("sparse_chunks_min", &sim::Scenario::sparse_chunks_min)
-      .def_rw("lead_chunks_min", &sim::Scenario::lead_chunks_min)
+      .def_rw("lead_chunks", &sim::Scenario::lead_chunks)
       .def_rw("chore_max", &sim::Scenario::chore_max)
       .def_rw("vote_lag_chunks", &sim::Scenario::vote_lag_chunks)
       .def_rw("time_max", &sim::Scenario::time_max)

@@ -64,7 +64,7 @@ void Simulation::build_shards() {
                                                     .lanes = scenario_.lanes,
                                                     .chunks_per_thread_min = 1,
                                                     .sparse_chunks_min = scenario_.sparse_chunks_min,
-                                                    .lead_chunks_min = scenario_.lead_chunks_min,
+                                                    .lead_chunks = scenario_.lead_chunks,
                                                     .vote_lag_chunks = scenario_.vote_lag_chunks})});
     for (std::uint32_t thread = 0; thread < scenario_.threads; ++thread) {
       worker::WorkerConfig config;

@@ -36,7 +36,7 @@ struct Scenario {
   std::uint32_t window_initial = 32;
   std::uint32_t collectives_max = 256;
   std::uint64_t sparse_chunks_min = 4;  // small, as tensors are
-  std::uint64_t lead_chunks_min = 4;
+  std::uint64_t lead_chunks = 4;
   std::uint64_t vote_lag_chunks = 20;
   TimeNs chore_max = 0;  // a chore takes up to so long, each time another time
   TimeNs rto_initial = 20'000'000;

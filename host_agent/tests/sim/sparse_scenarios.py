@@ -23,7 +23,7 @@ def make_sparse_scenario(seed: int) -> Scenario:
     # What a round trip is worth is a part of the window, and tensors are small here.
     if rng.random() < 0.5:
         config.window_initial = config.window_min = rng.choice([1, 2, 4])
-        config.lead_chunks_min = rng.choice([1, 4])
+        config.lead_chunks = rng.choice([1, 4])
         config.chore_max = rng.choice([0, MS, 20 * MS])
     start = [0] * config.workers
     chunks_max = max(8, rng.choice([20, 150, 400]) // config.workers)

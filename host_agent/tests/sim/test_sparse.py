@@ -102,7 +102,7 @@ def test_a_stream_begins_before_the_whole_tensor_has_been_looked_at(loss: float)
     """The second of two: the first tells how much to expect."""
     calls = 4
     scenario = large_scenario("independent", 0.1, calls=calls, loss=loss)
-    scenario.config.lead_chunks_min = 64
+    scenario.config.lead_chunks = 64
     scenario.config.chore_max = 5_000_000
     report = scenario.job().run()
     assert report.finished, report.failure
@@ -113,10 +113,10 @@ def test_a_stream_begins_before_the_whole_tensor_has_been_looked_at(loss: float)
 
 def test_what_others_look_at_for_long_does_not_hold_up_what_is_streamed_ahead() -> None:
     scenario = large_scenario("independent", 0.1, calls=3)
-    scenario.config.lead_chunks_min = 64
+    scenario.config.lead_chunks = 64
     at_once = scenario.job().run()
     scenario = large_scenario("independent", 0.1, calls=3)
-    scenario.config.lead_chunks_min = 64
+    scenario.config.lead_chunks = 64
     scenario.config.chore_max = 1_000_000  # less than what the lead takes
     late = scenario.job().run()
     assert at_once.finished and late.finished

@@ -37,7 +37,7 @@ class Scenario:
     window_initial: int
     rto_min: int  # nanoseconds
     sparse_chunks_min: int
-    lead_chunks_min: int
+    lead_chunks: int
     chore_max: int
     vote_lag_chunks: int
     time_max: int

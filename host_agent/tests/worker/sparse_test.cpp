@@ -199,13 +199,14 @@ TEST(Vote, NotFiniteUnderAFixedScaleOverridesIt) {
   EXPECT_EQ(sent[0].header.exponent, numeric::kExponentNotFinite);
 }
 
-TEST(RoundTripChunks, IsTheWindowScaledToAnEmptyPath) {
+TEST(RoundTripChunks, IsWhatWasInFlightScaledToAnEmptyPath) {
   WorkerConfig config = small_config();
   config.slots = 64;
   config.window_initial = 32;
+  config.window_min = 8;
   Rig rig(config);
-  const auto one_collective = [&rig](TimeNs round_trip) {
-    Integers job(std::vector<std::int32_t>(4 * 128, 1));
+  const auto one_collective = [&rig](std::size_t chunks, TimeNs round_trip) {
+    Integers job(std::vector<std::int32_t>(4 * chunks, 1));
     EXPECT_TRUE(rig.worker().submit(job.work));
     for (auto sent = rig.poll(); !sent.empty(); sent = rig.poll()) {
       rig.now += round_trip;
@@ -213,10 +214,13 @@ TEST(RoundTripChunks, IsTheWindowScaledToAnEmptyPath) {
     }
     return rig.worker().poll_completion()->round_trip_chunks;
   };
-  one_collective(kMillisecond / 10);
+  one_collective(128, kMillisecond / 10);
   std::uint32_t chunks = 0;
-  for (int i = 0; i < 4; ++i) chunks = one_collective(kMillisecond);
+  for (int i = 0; i < 4; ++i) chunks = one_collective(128, kMillisecond);
   EXPECT_NEAR(chunks, static_cast<double>(rig.worker().stats().window) / 10, 1.5);
+  EXPECT_GE(rig.worker().stats().window, 40u);
+  EXPECT_NEAR(one_collective(20, kMillisecond), 20.0 / 10, 1) << "a packet for each chunk";
+  EXPECT_NEAR(one_collective(1, kMillisecond), 8.0 / 10, 1) << "one packet says nothing of what the path holds";
 }
 
 }  // namespace
