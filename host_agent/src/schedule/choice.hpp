@@ -21,7 +21,7 @@
 // round trip each time; and a change is noticed either way.
 //
 // Costs are counted in chunks, the only unit that is common: a worker knows about how many chunks it could have sent
-// in the round trip that asking takes (the congestion window, scaled down by how much of the round trip is queueing).
+// in the round trip that asking takes (what was in flight, scaled down by how much of the round trip was queueing).
 // The largest such figure of all workers comes back with the counts.
 #pragma once
 
