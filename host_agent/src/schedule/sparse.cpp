@@ -161,7 +161,8 @@ void Scheduler::ask_rest(Entry& entry) { ask(entry, {.begin = entry.asked.end, .
 void Scheduler::learn_union(Entry& entry) {
   entry.round_trip_cost = entry.vote;
   entry.counts.collect();
-  const auto [begin, end] = entry.asked;
+  const std::uint64_t begin = entry.asked.begin;
+  const std::uint64_t end = entry.asked.end;
   for (std::uint64_t first = begin; first < end; first += kPresenceBits) {
     std::uint64_t rest =
         entry.counts.present(first - begin, static_cast<unsigned>(std::min(kPresenceBits, end - first)));
