@@ -160,7 +160,7 @@ def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--workers", type=int, default=8, help="workers (default: %(default)s)")
     parser.add_argument("--link-mbit", type=float, default=100.0, help="rate of every link (default: %(default)s)")
     parser.add_argument("--bytes", type=int, default=8_000_000, help="bytes of the tensor (default: %(default)s)")
-    parser.add_argument("--repetitions", type=int, default=3, help="of each case (default: %(default)s)")
+    parser.add_argument("--repetitions", type=int, default=5, help="of each case (default: %(default)s)")
     parser.add_argument("--sparsities", type=float, nargs="+", default=[0.99, 0.9, 0.0], help="shares of zero blocks")
     parser.add_argument("--scattered", type=float, nargs="*", default=[0.99, 0.999], help="shares of zero elements")
     parser.add_argument("--losses", type=float, nargs="+", default=[0.0, 0.01], help="in each direction of every link")
