@@ -32,7 +32,7 @@
 // Chores. Looking at a tensor, cutting it into fine blocks, and gathering and scattering what is left, takes a while.
 // That is not done here, under the lock that protects the scheduler, but handed out (poll_chore).
 //
-// Tags. A request has one sequence number; a prologue has its request's, under a signature of its own.
+// Tags. A request has one sequence number; a prologue and a lead have their request's, under signatures of their own.
 #pragma once
 
 #include <cstdint>
