@@ -43,9 +43,12 @@ constexpr std::size_t kSendBatch = 64;       // messages in one sendmmsg
 constexpr std::size_t kSegmentsMax = 64;     // UDP_MAX_SEGMENTS of every kernel that has GSO
 constexpr std::size_t kRunBytesMax = 65507;  // the largest UDP payload over IPv4
 constexpr std::size_t kFrameAlignmentBytes = 8;
-/// How often a full socket buffer is waited for, and how long each time, before datagrams are given up as lost.
+/// How often in one send() a full socket buffer is waited for, and how long each time, before what is left of the burst
+/// is given up as lost: together less than the least timeout of a packet, since all jobs of the thread wait meanwhile.
+constexpr int kSendWaitsMax = 2;
+constexpr int kSendWaitMs = 2;
+/// How often a message is tried again that an answer to an earlier one was reported in place of.
 constexpr int kSendRetriesMax = 8;
-constexpr int kSendRetryMs = 2;
 /// How often in turn a busy socket is asked before the others are looked at.
 constexpr int kRecentMax = 4;
 constexpr std::uint64_t kWakeToken = UINT64_MAX;
@@ -353,13 +356,17 @@ struct UdpTransport::Impl {
       return false;
     }
     if (error == EAGAIN || error == ENOBUFS) {
+      if (waits_left == 0) {
+        return false;
+      }
+      --waits_left;
       pollfd writable{.fd = descriptor, .events = POLLOUT, .revents = 0};
-      static_cast<void>(poll(&writable, 1, kSendRetryMs));
+      static_cast<void>(poll(&writable, 1, kSendWaitMs));
       return true;
     }
     note_error(error);
-    if (error == EIO && datagrams[index] > 1) {
-      // The device cannot checksum what the kernel would cut (no offload at all): do without GSO from now on.
+    if ((error == EIO || error == EINVAL) && datagrams[index] > 1) {
+      // The device cannot checksum what the kernel would cut, or does not cut at all: do without GSO from now on.
       gso = false;
       send_singly(descriptor, index);
       return false;
@@ -412,6 +419,7 @@ struct UdpTransport::Impl {
   std::array<iovec, kSendBatch * kSegmentsMax> vectors{};
   std::size_t messages_used = 0;
   std::size_t vectors_used = 0;
+  int waits_left = 0;  // of one send()
 };
 
 UdpTransport::UdpTransport(const UdpConfig& config, std::vector<UdpSocket> sockets)
@@ -442,6 +450,7 @@ std::size_t UdpTransport::receive(std::span<RxDatagram> out) noexcept {
 void UdpTransport::send(std::span<const TxFrame> frames, std::span<const wire::Endpoint> to,
                         std::uint8_t port) noexcept {
   const int descriptor = impl_->sockets[port].descriptor();
+  impl_->waits_left = kSendWaitsMax;
   while (!frames.empty()) {
     const std::size_t length = impl_->run_length(frames);
     impl_->queue_run(frames.first(length), to, descriptor);
