@@ -60,7 +60,7 @@ struct Job {
   std::array<std::byte, kRegionBytes + 2 * kGuardBytes> destination;
   std::array<Region, 2> regions;
   std::vector<std::uint32_t> chunks;
-  std::vector<numeric::BlockScan> scans;
+  ChunkPresence presence;
 
   [[nodiscard]] bool intact() const {
     const auto guard = [](std::byte b) { return b == kGuard; };
@@ -171,17 +171,18 @@ class Program {
   }
 
   void make_sparse(Job& job, Collective& work, std::uint32_t chunks) {
+    job.presence = ChunkPresence(chunks);
     for (std::uint32_t number = 0; number < chunks; ++number) {
       const std::uint8_t what = input_.byte();
       if ((what & 1) != 0) job.chunks.push_back(number);
-      job.scans.push_back({.present = (what & 2) != 0});
+      if ((what & 4) == 0) job.presence.set(number, (what & 2) != 0);
     }
     // An empty list would mean all of them.
     if (!job.chunks.empty()) {
       work.chunks = job.chunks;
       work.chunk_end = static_cast<std::uint32_t>(job.chunks.size());
     }
-    work.scans = job.scans;
+    work.presence = &job.presence;
   }
 
   void poll() {

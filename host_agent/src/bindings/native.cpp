@@ -183,7 +183,6 @@ nb::dict stats_of(const engine::Session& session) {
   nb::dict sparse;
   sparse["prologues"] = stats.sparse.prologues;
   sparse["streams"] = stats.sparse.streams;
-  sparse["ahead"] = stats.sparse.ahead;
   sparse["whole"] = stats.sparse.whole;
   sparse["refined"] = stats.sparse.refined;
   sparse["refinements"] = stats.sparse.refinements;

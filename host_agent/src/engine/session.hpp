@@ -1,25 +1,26 @@
-// A worker's membership in one job, as threads: each joins a state machine (worker/) and a transport.
+// A worker's membership in one job, as threads. What they do is elsewhere: dispatcher.hpp has what lies between callers
+// and shards, shard.hpp what one engine thread does. Here are the threads, their sleep, the clock, the sockets.
 //
 // Any thread may call a Session. Work goes to the engine threads through mailboxes and comes back as completed
-// operations; nothing else is shared with the datapath.
+// operations; nothing else is shared with the datapath. One more thread does the chores (scheduler.hpp), since what
+// reads or writes a whole tensor would keep packets waiting for longer than their timers run.
+//
+// A forked child has the object, but not the threads: there a session refuses what it is asked, and closes at once.
 //
 // A job may be at several aggregators, each a switch with a lease, rounds and a job number of its own. An engine thread
 // talks to one of them, and nothing is shared between threads at one aggregator that is not shared between threads at
 // two: collectives are dealt over all threads of all aggregators, alike at all workers.
 #pragma once
 
-#include <atomic>
 #include <chrono>
-#include <condition_variable>
 #include <cstdint>
-#include <deque>
 #include <memory>
 #include <mutex>
-#include <optional>
-#include <span>
-#include <unordered_map>
 #include <vector>
 
+#include "engine/dispatcher.hpp"
+#include "engine/operation.hpp"
+#include "engine/shard.hpp"
 #include "schedule/scheduler.hpp"
 #include "transport/udp/socket.hpp"
 #include "worker/worker.hpp"
@@ -55,38 +56,6 @@ struct Request {
   bool notify = true;            // shall take_completed() tell?
 };
 
-class Operation {
- public:
-  [[nodiscard]] std::uint64_t token() const noexcept { return token_; }
-  [[nodiscard]] std::uint32_t tensor() const noexcept { return tensor_; }
-  [[nodiscard]] bool done() const noexcept { return done_.load(std::memory_order_acquire); }
-  /// Valid once done.
-  [[nodiscard]] worker::Status status() const noexcept { return status_; }
-  /// False if `timeout` passed first.
-  [[nodiscard]] bool wait(std::chrono::nanoseconds timeout) const;
-
- private:
-  friend class Session;
-  std::uint64_t token_ = 0;
-  std::uint32_t tensor_ = 0;
-  bool notify_ = true;
-  worker::Status status_ = worker::Status::kOk;
-  std::atomic<bool> done_{false};
-  mutable std::mutex mutex_;
-  mutable std::condition_variable done_changed_;
-};
-
-/// Of one thread, or summed over several; then times and window are those of the first.
-struct TrafficStats {
-  worker::WorkerStats worker;
-  std::uint64_t datagrams_sent = 0;
-  std::uint64_t datagrams_received = 0;
-  std::uint64_t send_calls = 0;
-  std::uint64_t receive_calls = 0;
-  std::uint64_t send_failures = 0;
-  int transport_error = 0;  // the newest errno that the system reported for a datagram, 0 if none
-};
-
 /// Rounds are each aggregator's own, so worker.round_newest of the sum means nothing if there are several.
 struct SessionStats : TrafficStats {
   std::vector<TrafficStats> aggregators;  // in the order of the configuration
@@ -103,7 +72,8 @@ class Session {
   Session& operator=(const Session&) = delete;
 
   /// Starts a collective. All workers must submit the same collectives in the same order.
-  /// The memory of the regions belongs to the operation until it is done. Throws std::invalid_argument.
+  /// The memory of the regions belongs to the operation until it is done. Throws std::invalid_argument if the request
+  /// makes no sense, std::runtime_error if kOperationsMax are in flight, or in a forked child.
   std::shared_ptr<Operation> submit(Request request);
 
   /// Takes completed operations that asked for it, each once; sleeps up to `timeout` for the first.
@@ -120,30 +90,20 @@ class Session {
 
  private:
   struct Place;
-  class Thread;
+  class EngineThread;
+  class ChoreThread;
 
-  void complete_share(unsigned thread, const worker::Completion& completion);
-  [[nodiscard]] std::optional<schedule::Scheduler::Chore> take_chore();
-  void complete_chore(const schedule::Scheduler::Chore& chore);
-  /// Fails the session if a request that is not dealt yet is past its deadline.
-  void check_waiting(worker::TimeNs now);
-  /// Hands out what the scheduler has for threads and callers. Needs mutex_.
-  void dispatch();
-  void retire(const schedule::Finished& finished);
-  void fail_threads(worker::Status status) noexcept;
+  void check_process() const;
+  [[nodiscard]] bool is_forked() const noexcept;
 
+  const int owner_;  // the process that the threads are in
   SessionConfig config_;
-  std::vector<std::unique_ptr<Thread>> threads_;
-
-  mutable std::mutex mutex_;  // of all that follows, and of the order in the mailboxes
-  std::condition_variable completed_changed_;
-  schedule::Scheduler scheduler_;
-  std::unordered_map<std::uint64_t, std::shared_ptr<Operation>> pending_;
-  std::deque<std::shared_ptr<Operation>> completed_;
-  std::uint64_t submissions_ = 0;
-  bool closed_ = false;
+  std::unique_ptr<ChoreThread> chores_;
+  std::vector<std::unique_ptr<EngineThread>> threads_;
+  std::unique_ptr<Dispatcher> dispatcher_;
 
   std::mutex close_mutex_;
+  bool closed_ = false;
 };
 
 }  // namespace wiresum::engine

@@ -226,6 +226,18 @@ void scan_blocks(const Kernels& kernels, Dtype dtype, const std::byte* source, s
   if (left > 0) *scans = scan_bytes(kernels, source, left, magnitude);
 }
 
+namespace {
+
+QuantiseFactors quantise_factors(const Scale& scale) noexcept {
+  return {{scale.up[0], scale.up[1]}, static_cast<float>(cut_to_float(scale.limit))};
+}
+
+DequantiseFactors dequantise_factors(const Scale& scale) noexcept {
+  return {{scale.down[0], scale.down[1]}, scale.divisor};
+}
+
+}  // namespace
+
 void quantise(const Kernels& kernels, Format format, const Scale& scale, const std::byte* source, std::size_t count,
               std::byte* payload, std::size_t words) noexcept {
   assert(valid(format) && count <= words * elements_per_word(format));
@@ -238,9 +250,8 @@ void quantise(const Kernels& kernels, Format format, const Scale& scale, const s
     if (words > 0) std::memset(payload, 0, 4 * words);
     return;
   }
-  const QuantiseFactors factors = {{scale.up[0], scale.up[1]}, static_cast<float>(cut_to_float(scale.limit))};
-  kernels.quantise[static_cast<std::size_t>(format.dtype)][lane_index(format.lane_bits)](factors, source, count,
-                                                                                         payload, words);
+  kernels.quantise[static_cast<std::size_t>(format.dtype)][lane_index(format.lane_bits)](
+      quantise_factors(scale), source, count, payload, words);
 }
 
 void dequantise(const Kernels& kernels, Format format, const Scale& scale, const std::byte* payload, std::size_t words,
@@ -251,9 +262,27 @@ void dequantise(const Kernels& kernels, Format format, const Scale& scale, const
     return;
   }
   if (is_float(format.dtype) && scale.not_finite) return fill_nan(format.dtype, destination, count);
-  const DequantiseFactors factors = {{scale.down[0], scale.down[1]}, scale.divisor};
-  kernels.dequantise[static_cast<std::size_t>(format.dtype)][lane_index(format.lane_bits)](factors, payload, words,
-                                                                                           destination, count);
+  kernels.dequantise[static_cast<std::size_t>(format.dtype)][lane_index(format.lane_bits)](
+      dequantise_factors(scale), payload, words, destination, count);
+}
+
+void to_integers(const Kernels& kernels, Dtype dtype, const Scale& scale, const std::byte* source, std::size_t count,
+                 std::int32_t* integers) noexcept {
+  assert(dtype != Dtype::kRaw);
+  if (is_float(dtype) && scale.not_finite) {
+    std::fill_n(integers, count, 0);
+    return;
+  }
+  kernels.to_integers[static_cast<std::size_t>(dtype)](quantise_factors(scale), source, count,
+                                                       reinterpret_cast<std::byte*>(integers), count);
+}
+
+void from_integers(const Kernels& kernels, Dtype dtype, const Scale& scale, const std::int32_t* integers,
+                   std::byte* destination, std::size_t count) noexcept {
+  assert(dtype != Dtype::kRaw);
+  if (is_float(dtype) && scale.not_finite) return fill_nan(dtype, destination, count);
+  kernels.from_integers[static_cast<std::size_t>(dtype)](
+      dequantise_factors(scale), reinterpret_cast<const std::byte*>(integers), count, destination, count);
 }
 
 void pack_lanes(const Kernels& kernels, unsigned lane_bits, const std::int32_t* integers, std::size_t count,

@@ -57,6 +57,14 @@ void quantise(Format format, const Scale& scale, const std::byte* source, std::s
 void dequantise(Format format, const Scale& scale, const std::byte* payload, std::size_t words, std::byte* destination,
                 std::size_t count) noexcept;
 
+/// What quantise() would put into lanes of 32 bits, as integers of the host's byte order: one for each element of a dtype
+/// that is summed. The scale may be one of narrower lanes.
+void to_integers(Dtype dtype, const Scale& scale, const std::byte* source, std::size_t count,
+                 std::int32_t* integers) noexcept;
+/// The inverse.
+void from_integers(Dtype dtype, const Scale& scale, const std::int32_t* integers, std::byte* destination,
+                   std::size_t count) noexcept;
+
 /// cell[i] += payload[i] for big-endian words, modulo 2^32: the switch's adder.
 void accumulate(std::byte* cell, const std::byte* payload, std::size_t words) noexcept;
 

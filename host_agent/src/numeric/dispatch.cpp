@@ -87,6 +87,16 @@ void dequantise(Format format, const Scale& scale, const std::byte* payload, std
   dequantise(active(), format, scale, payload, words, destination, count);
 }
 
+void to_integers(Dtype dtype, const Scale& scale, const std::byte* source, std::size_t count,
+                 std::int32_t* integers) noexcept {
+  to_integers(active(), dtype, scale, source, count, integers);
+}
+
+void from_integers(Dtype dtype, const Scale& scale, const std::int32_t* integers, std::byte* destination,
+                   std::size_t count) noexcept {
+  from_integers(active(), dtype, scale, integers, destination, count);
+}
+
 void accumulate(std::byte* cell, const std::byte* payload, std::size_t words) noexcept {
   active().accumulate(cell, payload, words);
 }

@@ -29,6 +29,8 @@ constexpr Kernels make_kernels(const char* name) noexcept {
     kernels.dequantise[kRow][0] = dequantise_chunk<W, kDtype, 32>;
     kernels.dequantise[kRow][1] = dequantise_chunk<W, kDtype, 16>;
     kernels.dequantise[kRow][2] = dequantise_chunk<W, kDtype, 8>;
+    kernels.to_integers[kRow] = quantise_chunk<W, kDtype, 32, true>;
+    kernels.from_integers[kRow] = dequantise_chunk<W, kDtype, 32, true>;
   };
   fill.template operator()<V, Dtype::kF32>();
   fill.template operator()<Half, Dtype::kF16>();
@@ -42,10 +44,10 @@ constexpr Kernels make_kernels(const char* name) noexcept {
   kernels.scale_64 = scale_elements<V, double>;
   kernels.square_distance_32 = square_distance_of<V, float>;
   kernels.square_distance_64 = square_distance_of<V, double>;
-  kernels.pack[0] = quantise_chunk<V, Dtype::kI32, 32, true>;
+  kernels.pack[0] = kernels.to_integers[static_cast<std::size_t>(Dtype::kI32)];
   kernels.pack[1] = quantise_chunk<V, Dtype::kI32, 16, true>;
   kernels.pack[2] = quantise_chunk<V, Dtype::kI32, 8, true>;
-  kernels.unpack[0] = dequantise_chunk<V, Dtype::kI32, 32, true>;
+  kernels.unpack[0] = kernels.from_integers[static_cast<std::size_t>(Dtype::kI32)];
   kernels.unpack[1] = dequantise_chunk<V, Dtype::kI32, 16, true>;
   kernels.unpack[2] = dequantise_chunk<V, Dtype::kI32, 8, true>;
   return kernels;

@@ -57,7 +57,10 @@ struct Kernels {
   void (*scale_64)(const std::int32_t* integers, std::size_t count, double factor, double* values) noexcept;
   double (*square_distance_32)(const float* a, const float* b, std::size_t count) noexcept;
   double (*square_distance_64)(const double* a, const double* b, std::size_t count) noexcept;
-  /// The codec's quantise and dequantise for int32, but for the order of bytes in a word. By lane width (32, 16, 8).
+  /// The codec's quantise and dequantise with lanes of 32 bits, in words of the host's byte order. By dtype.
+  Quantise to_integers[4];
+  Dequantise from_integers[4];
+  /// The same for int32 in words of the host's byte order, by lane width (32, 16, 8).
   Quantise pack[3];
   Dequantise unpack[3];
 };
@@ -88,6 +91,10 @@ void quantise(const Kernels& kernels, Format format, const Scale& scale, const s
               std::byte* payload, std::size_t words) noexcept;
 void dequantise(const Kernels& kernels, Format format, const Scale& scale, const std::byte* payload, std::size_t words,
                 std::byte* destination, std::size_t count) noexcept;
+void to_integers(const Kernels& kernels, Dtype dtype, const Scale& scale, const std::byte* source, std::size_t count,
+                 std::int32_t* integers) noexcept;
+void from_integers(const Kernels& kernels, Dtype dtype, const Scale& scale, const std::int32_t* integers,
+                   std::byte* destination, std::size_t count) noexcept;
 void pack_lanes(const Kernels& kernels, unsigned lane_bits, const std::int32_t* integers, std::size_t count,
                 std::uint32_t* packed, std::size_t words) noexcept;
 void unpack_lanes(const Kernels& kernels, unsigned lane_bits, const std::uint32_t* packed, std::size_t words,

@@ -55,16 +55,6 @@ void Choice::on_refinement(std::uint16_t signature, std::uint32_t chunks, bool s
   record.refinement_patience = saved ? 1 : std::min(2 * record.refinement_patience, kPatienceMax);
 }
 
-void Choice::on_stream(std::uint16_t signature, std::uint32_t chunks, std::uint32_t present) {
-  Record& record = record_of(signature, chunks);
-  record.streamed = record.dense ? 0 : present;
-}
-
-std::uint32_t Choice::streamed(std::uint16_t signature, std::uint32_t chunks) const {
-  const auto found = records_.find(key(signature, chunks));
-  return found == records_.end() ? 0 : found->second.streamed;
-}
-
 Choice::Record& Choice::record_of(std::uint16_t signature, std::uint32_t chunks) {
   const std::uint64_t of = key(signature, chunks);
   if (records_.size() >= kRecordsMax && !records_.contains(of)) records_.clear();

@@ -50,13 +50,6 @@ class Choice {
   /// One that has tried has learned whether that saved anything.
   void on_refinement(std::uint16_t signature, std::uint32_t chunks, bool saved);
 
-  /// One that has asked streams its union as it is: `present` chunks. 0: it is narrowed down, or had better been. After
-  /// on_counts.
-  void on_stream(std::uint16_t signature, std::uint32_t chunks, std::uint32_t present);
-
-  /// What on_stream was told of the last one; 0 if there was none, and if asking was not worth it.
-  [[nodiscard]] std::uint32_t streamed(std::uint16_t signature, std::uint32_t chunks) const;
-
   /// What a round trip is worth, in chunks.
   [[nodiscard]] std::uint64_t round_trip_chunks() const noexcept { return cost_; }
 
@@ -70,7 +63,6 @@ class Choice {
     std::uint32_t votes_missing = 0;
     std::uint32_t refinement_patience = 1;  // collectives to let pass after a refinement in vain
     std::uint32_t refinements_to_skip = 0;
-    std::uint32_t streamed = 0;
   };
   /// More signatures than a training has. Beyond, all are forgotten, at every worker at the same collective.
   static constexpr std::size_t kRecordsMax = 4096;

@@ -4,13 +4,13 @@
 #include <bit>
 
 #include "schedule/elements.hpp"
+#include "worker/chunks.hpp"
 
 namespace wiresum::schedule {
-namespace {
 
-std::uint64_t quotient_up(std::uint64_t dividend, std::uint64_t divisor) noexcept {
-  return (dividend + divisor - 1) / divisor;
-}
+using worker::quotient_up;
+
+namespace {
 
 /// The least that it takes to send `elements` elements of which the `sizes` smallest sizes have an estimate: at once,
 /// or after another step.

@@ -5,26 +5,16 @@
 #include <cstring>
 
 #include "schedule/elements.hpp"
-#include "worker/worker.hpp"
+#include "worker/chunks.hpp"
 
 namespace wiresum::schedule {
+
+using worker::chunk_elements;
+
 namespace {
 
 constexpr unsigned kBytesPerWord = 4;
 constexpr unsigned kBitsPerByte = 8;
-
-std::uint32_t swap_bytes(std::uint32_t word) noexcept { return __builtin_bswap32(word); }
-
-/// Lanes as the wire has them are big-endian.
-std::uint32_t from_wire(std::uint32_t word) noexcept {
-  return std::endian::native == std::endian::little ? swap_bytes(word) : word;
-}
-
-/// The lanes of the request's floats before they are packed into words: one to a word, whatever their width.
-numeric::Format unpacked(numeric::Format format) noexcept {
-  format.lane_bits = 32;
-  return format;
-}
 
 }  // namespace
 
@@ -50,21 +40,21 @@ void Refinement::find_blocks() {
   for (const worker::Region& region : request_.regions) {
     const std::uint64_t end = region.chunk_first + worker::chunks_of(region.elements, request_.format, lanes_);
     while (blocks_.size() < chunks_.size() && chunks_[blocks_.size()] < end) {
-      blocks_.push_back(block_of(request_, region, chunks_[blocks_.size()] - region.chunk_first, step));
+      blocks_.push_back(chunk_in_region(region, chunks_[blocks_.size()] - region.chunk_first, step, request_.format.dtype));
     }
     region_ends_.push_back(blocks_.size());
   }
 }
 
-void Refinement::look(std::span<const numeric::BlockScan> scans) {
+void Refinement::look(const worker::ChunkPresence& presence) {
   find_blocks();
   mine_.assign(blocks_.size() * rows_of_chunk_, 0);
   union_.assign(mine_.size(), 0);
   exponents_.assign(blocks_.size(), numeric::kExponentZero);
   const numeric::Dtype dtype = request_.format.dtype;
   for (std::size_t i = 0; i < blocks_.size(); ++i) {
-    const Block& block = blocks_[i];
-    const bool holds_anything = scans.empty() || scans[chunks_[i]].present;
+    const worker::ChunkView& block = blocks_[i];
+    const bool holds_anything = presence.may_hold(chunks_[i]);
     if (holds_anything && is_float()) exponents_[i] = numeric::max_exponent(dtype, block.source, block.elements);
     for (std::size_t first = 0; first < block.elements; first += kRowElements) {
       const std::size_t count = std::min<std::size_t>(kRowElements, block.elements - first);
@@ -135,6 +125,7 @@ void Refinement::agree_on_exponents() {
 
 numeric::Scale Refinement::scale_of(std::size_t chunk) const noexcept {
   const numeric::Format format = request_.format;
+  if (!is_float()) return {};
   if (format.scaling == numeric::Scaling::kBlockExponent) {
     return numeric::block_scale(place_.workers, exponents_[chunk], format.lane_bits, request_.divisor);
   }
@@ -159,19 +150,12 @@ std::size_t Refinement::pack(std::size_t chunk, std::int32_t* integers) {
     source += kRowElements * element_bytes_;
   }
   if (mine == 0 || count == 0) return count;  // zeros, as the memory is
-  if (!is_float()) {
-    std::memcpy(integers, elements_.data(), count * sizeof *integers);
-    return count;
-  }
-  numeric::quantise(unpacked(request_.format), scale_of(chunk), elements_.data(), count,
-                    reinterpret_cast<std::byte*>(lanes_of_chunk_.data()), count);
-  for (std::size_t i = 0; i < count; ++i) integers[i] = static_cast<std::int32_t>(from_wire(lanes_of_chunk_[i]));
+  numeric::to_integers(request_.format.dtype, scale_of(chunk), elements_.data(), count, integers);
   return count;
 }
 
 void Refinement::gather() {
   elements_.resize(rows_of_chunk_ * kRowElements * element_bytes_);
-  lanes_of_chunk_.resize(rows_of_chunk_ * kRowElements);
   memory_.assign(known_.elements, 0);
   packed_.format = {
       .dtype = numeric::Dtype::kI32, .scaling = numeric::Scaling::kNone, .lane_bits = request_.format.lane_bits};
@@ -185,23 +169,21 @@ void Refinement::gather() {
         {.source = bytes, .destination = bytes, .elements = static_cast<std::uint64_t>(packed - begin)});
   }
   packed_chunks_ = number_chunks(packed_.regions, packed_.format, lanes_);
-  packed_scans_ = scan_blocks(packed_, lanes_, packed_chunks_);
+  packed_presence_ = schedule::look(packed_, lanes_, packed_chunks_);
 }
 
 std::size_t Refinement::unpack(std::size_t chunk, const std::int32_t* integers) {
-  const Block& block = blocks_[chunk];
+  const worker::ChunkView& block = blocks_[chunk];
   std::size_t count = 0;
   for (const std::uint64_t row : rows_of(union_, chunk)) count += static_cast<unsigned>(std::popcount(row));
   if (block.destination == nullptr) return count;
-  auto* const lanes = reinterpret_cast<std::byte*>(lanes_of_chunk_.data());
-  const numeric::Format format = unpacked(request_.format);
-  const numeric::Scale scale = is_float() ? scale_of(chunk) : numeric::Scale{};
+  const numeric::Dtype dtype = request_.format.dtype;
+  const numeric::Scale scale = scale_of(chunk);
   if (scale.not_finite) {
-    numeric::dequantise(format, scale, lanes, block.elements, block.destination, block.elements);
+    numeric::from_integers(dtype, scale, nullptr, block.destination, block.elements);
     return count;
   }
-  for (std::size_t i = 0; i < count; ++i) lanes_of_chunk_[i] = from_wire(static_cast<std::uint32_t>(integers[i]));
-  numeric::dequantise(format, scale, lanes, count, elements_.data(), count);
+  numeric::from_integers(dtype, scale, integers, elements_.data(), count);
   std::memset(block.destination, 0, block.elements * element_bytes_);
   const std::byte* packed = elements_.data();
   std::byte* destination = block.destination;

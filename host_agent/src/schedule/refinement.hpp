@@ -29,6 +29,7 @@
 #include "schedule/presence.hpp"
 #include "schedule/request.hpp"
 #include "schedule/survey.hpp"
+#include "worker/chunks.hpp"
 
 namespace wiresum::schedule {
 
@@ -46,8 +47,8 @@ class Refinement {
   /// `chunks`: the union so far. The request's memory must stay.
   Refinement(const Request& request, std::size_t lanes, Place place, std::span<const std::uint32_t> chunks);
 
-  /// Reads the chunks that `scans` says hold anything (all, if there are none).
-  void look(std::span<const numeric::BlockScan> scans);
+  /// Reads the chunks that may hold anything.
+  void look(const worker::ChunkPresence& presence);
 
   /// Counts my blocks of `size` elements.
   void count(unsigned size);
@@ -61,7 +62,7 @@ class Refinement {
   void gather();
   [[nodiscard]] const Request& packed() const noexcept { return packed_; }
   [[nodiscard]] std::uint64_t packed_chunks() const noexcept { return packed_chunks_; }
-  [[nodiscard]] std::span<const numeric::BlockScan> packed_scans() const noexcept { return packed_scans_; }
+  [[nodiscard]] const worker::ChunkPresence& packed_presence() const noexcept { return packed_presence_; }
   /// Brings its sum to the destinations.
   void scatter();
 
@@ -82,7 +83,7 @@ class Refinement {
   std::size_t element_bytes_;
   std::size_t rows_of_chunk_;
   std::span<const std::uint32_t> chunks_;
-  std::vector<Block> blocks_;             // by place in the union
+  std::vector<worker::ChunkView> blocks_;  // by place in the union
   std::vector<std::size_t> region_ends_;  // by region: the place after its last chunk
   std::vector<std::uint64_t> mine_;       // rows, chunk by chunk
   std::vector<std::uint64_t> union_;
@@ -92,10 +93,9 @@ class Refinement {
   PresenceCounts counts_;
   std::vector<std::int32_t> memory_;
   std::vector<std::byte> elements_;  // of a chunk, those that are left
-  std::vector<std::uint32_t> lanes_of_chunk_;
   Request packed_;
   std::uint64_t packed_chunks_ = 0;
-  std::vector<numeric::BlockScan> packed_scans_;
+  worker::ChunkPresence packed_presence_;
 };
 
 }  // namespace wiresum::schedule

@@ -1,14 +1,62 @@
 #include "schedule/scheduler.hpp"
 
 #include <algorithm>
+#include <array>
+#include <cassert>
 #include <stdexcept>
 #include <utility>
 
-#include "worker/worker.hpp"
+#include "worker/chunks.hpp"
 
 namespace wiresum::schedule {
 
+using worker::quotient_up;
 using worker::Status;
+
+// ---- Stages ----
+
+bool Scheduler::may_follow(Stage before, Stage after) noexcept {
+  using enum Stage;
+  const auto any_of = [after](auto... stages) { return ((after == stages) || ...); };
+  if (after == kEnded) return before != kEnded;
+  switch (before) {
+    case kWaiting:
+      return any_of(kLooking, kPrologue, kWhole);
+    case kLooking:
+      return any_of(kPrologue);
+    case kPrologue:
+      return any_of(kClearing, kCutting, kStream);
+    case kClearing:
+      return any_of(kCutting, kStream);
+    case kCutting:
+      return any_of(kRefinement);
+    case kRefinement:
+      return any_of(kNarrowing);
+    case kNarrowing:
+      return any_of(kCutting, kGathering, kStream);
+    case kGathering:
+      return any_of(kPacked);
+    case kPacked:
+      return any_of(kScattering);
+    case kScattering:
+    case kStream:
+    case kWhole:
+    case kEnded:
+      return false;
+  }
+  return false;
+}
+
+bool Scheduler::is_with_threads(Stage stage) noexcept {
+  using enum Stage;
+  return stage == kPrologue || stage == kRefinement || stage == kPacked || stage == kStream || stage == kWhole;
+}
+
+void Scheduler::enter(Entry& entry, Stage stage) noexcept {
+  assert(may_follow(entry.stage, stage));
+  assert(entry.shares_left == 0);
+  entry.stage = stage;
+}
 
 // ---- Submission ----
 
@@ -36,11 +84,9 @@ bool Scheduler::is_candidate(const Request& request, std::uint64_t chunks) const
   return request.may_be_sparse && request.format.dtype != numeric::Dtype::kRaw && chunks >= config_.sparse_chunks_min;
 }
 
-std::uint64_t Scheduler::expects_look(const Request& request, const Survey& survey) const {
-  if (survey.sample.density == kDensityFull) return 0;
-  if (!choice_.asks(request.signature, static_cast<std::uint32_t>(survey.chunks))) return 0;
-  const std::uint64_t lead = lead_of(request, survey.chunks);
-  return lead == 0 ? survey.chunks : lead;
+bool Scheduler::expects_look(const Request& request, const Survey& survey) const {
+  return is_candidate(request, survey.chunks) && is_worth_a_look(survey) &&
+         choice_.asks(request.signature, static_cast<std::uint32_t>(survey.chunks));
 }
 
 Ticket Scheduler::submit(Request request, Survey survey) {
@@ -80,19 +126,20 @@ void Scheduler::deal_waiting() {
 
 void Scheduler::deal(Entry& entry) {
   if (entry.candidate) {
+    assert(entry.candidate_number == votes_first_ + votes_.size());
     votes_.push_back({.signature = entry.request.signature,
                       .chunks = static_cast<std::uint32_t>(entry.survey.chunks),
                       .density = std::nullopt});
     votes_chunks_ += entry.survey.chunks;
     if (choice_.asks(votes_.back().signature, votes_.back().chunks)) {
-      deal_prologue(entry);
+      ask(entry);
       return;
     }
     ++stats_.whole;
   }
   worker::Collective work = collective_of(entry);
   work.vote = entry.candidate ? vote_of(entry) : 0;
-  deal_stage(entry, work, entry.survey.chunks);
+  deal_shares(entry, Stage::kWhole, work, entry.survey.chunks);
 }
 
 bool Scheduler::count_votes() {
@@ -114,114 +161,116 @@ worker::Collective Scheduler::collective_of(const Entry& entry) const {
           .fixed_scale = request.fixed_scale,
           .divisor = request.divisor,
           .regions = request.regions,
-          .chunks = entry.rest.chunks,
-          .exponents = entry.rest.exponents,
-          .scans = entry.survey.scans,
+          .chunks = entry.union_chunks,
+          .presence = &entry.survey.presence,
           .deadline = request.deadline,
           .token = entry.ticket.token};
 }
 
-std::uint64_t Scheduler::share_chunks(std::uint64_t chunks) const noexcept {
-  return std::max(config_.chunks_per_thread_min, (chunks + config_.threads - 1) / config_.threads);
-}
-
-unsigned Scheduler::deal_shares(const worker::Collective& work, std::uint64_t chunks) {
-  const std::uint64_t most = share_chunks(chunks);
-  const auto shares = static_cast<unsigned>((chunks + most - 1) / most);
-  const std::size_t exponents = shares == 0 ? 0 : work.exponents.size() / shares;
+void Scheduler::deal_shares(Entry& entry, Stage stage, const worker::Collective& work, std::uint64_t chunks) {
+  assert(!failure_.has_value());  // the threads may be gone
+  assert(is_with_threads(stage));
+  assert(work.chunks.empty() || work.chunks.size() == chunks);
+  enter(entry, stage);
+  entry.vote = 0;
+  const std::uint64_t most = std::max(config_.chunks_per_thread_min, quotient_up(chunks, config_.threads));
+  entry.shares_left = static_cast<unsigned>(quotient_up(chunks, most));
+  assert(entry.shares_left <= config_.threads);
   // Small collectives take turns over the threads; all workers deal in the same way.
   const std::uint64_t turn = collectives_dealt_++;
-  for (std::uint64_t i = 0; i < shares; ++i) {
+  for (std::uint64_t i = 0; i < entry.shares_left; ++i) {
     Share& share = shares_.emplace_back();
     share.thread = static_cast<unsigned>((turn + i) % config_.threads);
     share.work = work;
     share.work.chunk_begin = static_cast<std::uint32_t>(i * most);
     share.work.chunk_end = static_cast<std::uint32_t>(std::min(chunks, (i + 1) * most));
-    share.work.exponents = work.exponents.subspan(i * exponents, exponents);
   }
-  return shares;
-}
-
-void Scheduler::deal_stage(Entry& entry, const worker::Collective& work, std::uint64_t chunks) {
-  entry.vote = 0;
-  entry.shares_left = deal_shares(work, chunks);
-  if (entry.shares_left == 0) advance(entry);
+  if (entry.shares_left == 0) end_shares(entry);
 }
 
 // ---- Completion ----
 
 void Scheduler::complete(unsigned thread, const worker::Completion& completion) {
-  const bool ahead = (completion.token & kLeadToken) != 0;
-  Entry& entry = entries_.at(completion.token & ~kLeadToken);
+  assert(thread < config_.threads);
+  Entry& entry = entries_.at(completion.token);
+  assert(is_with_threads(entry.stage) && entry.shares_left > 0);
   if (completion.status == Status::kOk) {
     round_trip_chunks_[thread] = completion.round_trip_chunks;
-    if (!ahead) entry.vote = std::max(entry.vote, completion.vote);
+    entry.vote = std::max(entry.vote, completion.vote);
   } else {
     fail(completion.status);
     entry.status = entry.status == Status::kOk ? completion.status : entry.status;
   }
-  if (--(ahead ? entry.lead_shares_left : entry.shares_left) != 0) return;
-  if (!ahead) {
-    advance(entry);
-  } else if (entry.stage == Stage::kEnded) {
-    finish(entry);
+  if (--entry.shares_left == 0) {
+    end_shares(entry);
+    deal_waiting();
   }
-  deal_waiting();
 }
 
-void Scheduler::complete(const Chore& chore) {
-  Entry& entry = entries_.at(chore.token_);
-  // After a failure the threads take no more collectives.
-  if (failure_.has_value() && entry.stage != Stage::kPacked) entry.status = *failure_;
-  if (entry.status == Status::kOk) {
-    (this->*chore.then_)(entry);
-  } else {
-    finish(entry);
-  }
-  deal_waiting();
-}
-
-Scheduler::Chore& Scheduler::start_chore(Entry& entry, std::function<bool()> work, void (Scheduler::*then)(Entry&)) {
-  Chore& chore = chores_.emplace_back();
-  chore.token_ = entry.ticket.token;
-  chore.work_ = std::move(work);
-  chore.then_ = then;
-  return chore;
-}
-
-void Scheduler::advance(Entry& entry) {
-  if (entry.status != Status::kOk) {
+void Scheduler::end_shares(Entry& entry) {
+  const bool is_last = entry.stage == Stage::kWhole || entry.stage == Stage::kStream;
+  const bool is_summed = is_last || entry.stage == Stage::kPacked;
+  if (failure_.has_value() && !is_summed) entry.status = *failure_;
+  if (entry.status != Status::kOk || is_last) {
+    if (entry.stage == Stage::kWhole && entry.candidate) {
+      votes_[entry.candidate_number - votes_first_].density = entry.vote;
+    }
     finish(entry);
     return;
   }
   switch (entry.stage) {
-    case Stage::kWhole:
-      end_whole(entry);
-      return;
     case Stage::kPrologue:
       learn_union(entry);
       return;
     case Stage::kRefinement:
-      start_chore(entry, in_one_piece([&entry] { entry.refinement->narrow(); }), &Scheduler::refine_or_stream);
+      start_chore(entry, Stage::kNarrowing, [&entry] { entry.refinement->narrow(); });
       return;
     case Stage::kPacked:
-      start_chore(entry, in_one_piece([&entry] { entry.refinement->scatter(); }), &Scheduler::finish);
+      start_chore(entry, Stage::kScattering, [&entry] { entry.refinement->scatter(); });
       return;
-    case Stage::kStream:
-    case Stage::kEnded:
-      finish(entry);
-      return;
+    default:
+      assert(false);
   }
 }
 
-void Scheduler::end_whole(Entry& entry) {
-  if (entry.candidate) votes_[entry.candidate_number - votes_first_].density = entry.vote;
-  finish(entry);
+void Scheduler::start_chore(Entry& entry, Stage stage, std::function<void()> work) {
+  enter(entry, stage);
+  chores_.push_back({.token = entry.ticket.token, .run = std::move(work)});
+}
+
+void Scheduler::complete(const Chore& chore) {
+  Entry& entry = entries_.at(chore.token);
+  assert(!is_with_threads(entry.stage) && entry.stage != Stage::kWaiting);
+  if (failure_.has_value() && entry.stage != Stage::kScattering) entry.status = *failure_;
+  if (entry.status != Status::kOk || entry.stage == Stage::kScattering) {
+    finish(entry);
+    deal_waiting();
+    return;
+  }
+  switch (entry.stage) {
+    case Stage::kLooking:
+      deal_prologue(entry);
+      break;
+    case Stage::kClearing:
+      use_union(entry);
+      break;
+    case Stage::kCutting:
+      deal_refinement(entry);
+      break;
+    case Stage::kNarrowing:
+      refine_or_stream(entry);
+      break;
+    case Stage::kGathering:
+      deal_packed(entry);
+      break;
+    default:
+      assert(false);
+  }
+  deal_waiting();
 }
 
 void Scheduler::finish(Entry& entry) {
-  entry.stage = Stage::kEnded;
-  if (entry.lead_shares_left != 0) return;  // the last of them comes here again
+  enter(entry, Stage::kEnded);
   if (&entry == asking_) asking_ = nullptr;
   if (entry.candidate && entry.candidate_number >= votes_first_ &&
       entry.candidate_number - votes_first_ < votes_.size()) {
@@ -232,6 +281,7 @@ void Scheduler::finish(Entry& entry) {
 }
 
 void Scheduler::fail(Status status) {
+  assert(status != Status::kOk);
   if (failure_.has_value()) return;
   failure_ = status;
   for (; !waiting_.empty(); waiting_.pop_front()) {
@@ -250,7 +300,7 @@ std::optional<Share> Scheduler::poll_share() {
   return share;
 }
 
-std::optional<Scheduler::Chore> Scheduler::poll_chore() {
+std::optional<Chore> Scheduler::poll_chore() {
   if (chores_.empty()) return std::nullopt;
   Chore chore = std::move(chores_.front());
   chores_.pop_front();
@@ -266,6 +316,7 @@ std::optional<Finished> Scheduler::poll_finished() {
 
 worker::TimeNs Scheduler::waiting_deadline() const noexcept {
   worker::TimeNs deadline = worker::kNever;
+  if (asking_ != nullptr && !is_with_threads(asking_->stage)) deadline = asking_->request.deadline;
   for (const std::uint64_t token : waiting_) deadline = std::min(deadline, entries_.at(token).request.deadline);
   return deadline;
 }

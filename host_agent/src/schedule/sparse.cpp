@@ -1,13 +1,17 @@
 // What the scheduler does for a collective that may be sparse, from its prologue to its stream.
 #include <algorithm>
 #include <bit>
+#include <cassert>
 #include <numeric>
-#include <utility>
 
 #include "schedule/scheduler.hpp"
-#include "worker/worker.hpp"
+#include "worker/chunks.hpp"
 
 namespace wiresum::schedule {
+
+using worker::chunk_elements;
+using worker::quotient_up;
+
 namespace {
 
 constexpr numeric::Format kCounts{.dtype = numeric::Dtype::kI32, .scaling = numeric::Scaling::kNone, .lane_bits = 32};
@@ -15,8 +19,6 @@ constexpr numeric::Format kCounts{.dtype = numeric::Dtype::kI32, .scaling = nume
 /// blocks differ by their level, of which there are no more than sizes.
 constexpr std::uint32_t kPrologueTag = 0x5A5A0000;
 constexpr unsigned kLevelShift = 16;
-/// The same of what is asked about, and streamed, ahead of a request's other chunks.
-constexpr std::uint32_t kLeadTag = 0x800000;
 /// What PresenceCounts tells at once.
 constexpr std::uint64_t kPresenceBits = 64;
 
@@ -25,18 +27,9 @@ constexpr std::uint64_t kPresenceBits = 64;
 /// many (the congestion window's floor), and twice what it holds.
 constexpr std::uint64_t kStreamSlotsMin = 32;
 
-/// What is streamed ahead lasts so many round trips at least.
-constexpr std::uint64_t kLeadRoundTrips = 4;
-/// The rest is looked at in pieces of about so much. Between them packets are seen to.
-constexpr std::uint64_t kLookBytes = 1U << 20;
-
 std::uint32_t stream_slots(std::uint64_t round_trip_chunks) {
   return static_cast<std::uint32_t>(
       std::clamp<std::uint64_t>(2 * round_trip_chunks, kStreamSlotsMin, worker::kSlotsSpreadMax));
-}
-
-std::uint64_t quotient_up(std::uint64_t dividend, std::uint64_t divisor) noexcept {
-  return (dividend + divisor - 1) / divisor;
 }
 
 /// The runs of the sample whose chunk somebody has.
@@ -95,7 +88,7 @@ std::uint8_t Scheduler::vote_of(const Entry& entry) const {
 
 // ---- Prologue ----
 
-void Scheduler::deal_counts(Entry& entry, PresenceCounts& counts, worker::Collective& work) {
+void Scheduler::deal_counts(Entry& entry, Stage stage, PresenceCounts& counts, worker::Collective& work) {
   auto* const bytes = reinterpret_cast<std::byte*>(counts.words().data());
   entry.counts_region = {.source = bytes, .destination = bytes, .elements = counts.words().size()};
   work.format = kCounts;
@@ -104,113 +97,71 @@ void Scheduler::deal_counts(Entry& entry, PresenceCounts& counts, worker::Collec
   work.token = entry.ticket.token;
   const std::uint64_t packets = worker::chunks_of(entry.counts_region.elements, kCounts, config_.lanes);
   entry.counts_packets += packets;
-  deal_stage(entry, work, packets);
+  deal_shares(entry, stage, work, packets);
+}
+
+/// A tensor of which every sampled block was present is not worth the look: all its blocks count as present.
+bool Scheduler::is_worth_a_look(const Survey& survey) noexcept { return survey.sample.density < kDensityFull; }
+
+void Scheduler::ask(Entry& entry) {
+  assert(asking_ == nullptr);
+  ++stats_.prologues;
+  asking_ = &entry;
+  if (entry.survey.presence.looked() || !is_worth_a_look(entry.survey)) {
+    deal_prologue(entry);
+    return;
+  }
+  start_chore(entry, Stage::kLooking, [&entry, lanes = config_.lanes] {
+    entry.survey.presence = look(entry.request, lanes, entry.survey.chunks);
+  });
 }
 
 void Scheduler::deal_prologue(Entry& entry) {
-  ++stats_.prologues;
-  asking_ = &entry;
-  entry.stage = Stage::kPrologue;
-  const std::uint64_t lead = lead_of(entry.request, entry.survey.chunks);
-  ask(entry, {.begin = 0, .end = lead == 0 ? entry.survey.chunks : lead});
-}
-
-/// How many chunks to ask about ahead of the others: those that are likely to bring as much of the union as is wanted,
-/// or half of it. 0: all are asked about at once.
-std::uint64_t Scheduler::lead_of(const Request& request, std::uint64_t chunks) const {
-  const std::uint64_t present = choice_.streamed(request.signature, static_cast<std::uint32_t>(chunks));
-  if (present == 0) return 0;
-  const std::uint64_t wanted = std::max(config_.lead_chunks, kLeadRoundTrips * choice_.round_trip_chunks());
-  // Counts of one packet, which leave room for an opening.
-  const std::uint64_t fitting = config_.lanes * 3 / 5 * counts_per_word(config_.workers);
-  const std::uint64_t lead = std::min(quotient_up(wanted * chunks, present), fitting);
-  const bool is_enough = 2 * lead * present >= wanted * chunks;
-  return is_enough && lead <= chunks / 2 ? lead : 0;
-}
-
-void Scheduler::ask(Entry& entry, ChunkRun run) {
-  Survey& survey = entry.survey;
-  entry.asked = run;
-  // A tensor of which every sampled block was present is not worth the look.
-  if (survey.sample.density < kDensityFull) look(survey, entry.request, config_.lanes, run.end);
-  const bool is_last = run.end == survey.chunks;
-  const std::uint64_t blocks = run.end - run.begin;
-  const std::uint64_t counts = blocks + (is_last ? survey.sample.runs.size() * (1 + kRunElements) : 0);
-  if (entry.request.format.scaling == numeric::Scaling::kBlockExponent) {
-    const std::uint64_t words = quotient_up(counts, counts_per_word(config_.workers));
-    // Round trips are not told before the prologue: as many slots as the last one's need.
-    entry.opening =
-        Opening(stream_slots(choice_.round_trip_chunks()), survey.chunks, config_.workers, words, config_.lanes);
+  const Survey& survey = entry.survey;
+  entry.counts.reset(survey.chunks + survey.sample.runs.size() * (1 + kRunElements), config_.workers);
+  for (std::uint64_t chunk = 0; chunk < survey.chunks; ++chunk) {
+    if (survey.presence.may_hold(chunk)) entry.counts.add(chunk);
   }
-  entry.counts.reset(counts, config_.workers, entry.opening.words());
-  for (std::uint64_t i = 0; i < blocks; ++i) {
-    if (survey.scans.empty() || survey.scans[run.begin + i].present) entry.counts.add(i);
-  }
-  if (is_last) count_sample(survey.sample, blocks, entry.counts);
-  entry.opening.write(entry.request, config_.lanes, run, survey.scans, config_.worker, entry.counts.more_words());
+  count_sample(survey.sample, survey.chunks, entry.counts);
   const std::uint64_t round_trip =
       std::accumulate(round_trip_chunks_.begin(), round_trip_chunks_.end(), std::uint64_t{0});
   worker::Collective work;
-  work.tensor = entry.ticket.tensor ^ kPrologueTag ^ (is_last ? 0 : kLeadTag);
+  work.tensor = entry.ticket.tensor ^ kPrologueTag;
   work.vote = encode_cost(round_trip);
-  deal_counts(entry, entry.counts, work);
+  deal_counts(entry, Stage::kPrologue, entry.counts, work);
 }
-
-void Scheduler::ask_rest(Entry& entry) { ask(entry, {.begin = entry.asked.end, .end = entry.survey.chunks}); }
 
 void Scheduler::learn_union(Entry& entry) {
   entry.round_trip_cost = entry.vote;
   entry.counts.collect();
-  const std::uint64_t begin = entry.asked.begin;
-  const std::uint64_t end = entry.asked.end;
-  for (std::uint64_t first = begin; first < end; first += kPresenceBits) {
-    std::uint64_t rest =
-        entry.counts.present(first - begin, static_cast<unsigned>(std::min(kPresenceBits, end - first)));
-    for (; rest != 0; rest &= rest - 1) {
-      entry.rest.chunks.push_back(static_cast<std::uint32_t>(first + static_cast<unsigned>(std::countr_zero(rest))));
+  const std::uint64_t chunks = entry.survey.chunks;
+  for (std::uint64_t first = 0; first < chunks; first += kPresenceBits) {
+    const auto count = static_cast<unsigned>(std::min(kPresenceBits, chunks - first));
+    for (std::uint64_t rest = entry.counts.present(first, count); rest != 0; rest &= rest - 1) {
+      entry.union_chunks.push_back(static_cast<std::uint32_t>(first + static_cast<unsigned>(std::countr_zero(rest))));
     }
   }
-  entry.present += entry.rest.chunks.size();
-  clear_absent(entry.request, config_.lanes, entry.asked,
-               [&entry, begin](std::uint32_t number) { return entry.counts.present(number - begin, 1) != 0; });
-  entry.rest.exponents = entry.opening.read(entry.counts.more_words(), entry.rest.chunks);
-  if (end < entry.survey.chunks) {
-    deal_lead(entry);
+  entry.present = entry.union_chunks.size();
+  entry.hits = sampled_hits(entry.counts, chunks);
+  if (entry.present == chunks || !needs_clearing(entry.request)) {
+    use_union(entry);
     return;
   }
-  entry.hits = sampled_hits(entry.counts, end - begin);
-  // Few chunks take hardly longer than another round trip, and of what is on its way nothing can be left out.
-  if (entry.hits.elements == 0 || entry.present < config_.sparse_chunks_min || begin != 0) {
+  start_chore(entry, Stage::kClearing, [&entry, lanes = config_.lanes] {
+    clear_absent(entry.request, lanes,
+                 [&entry](std::uint64_t chunk) { return entry.counts.present(chunk, 1) != 0; });
+  });
+}
+
+void Scheduler::use_union(Entry& entry) {
+  // Few chunks take hardly longer than another round trip.
+  if (entry.hits.elements == 0 || entry.present < config_.sparse_chunks_min) {
     deal_stream(entry);
     return;
   }
   entry.refinement = std::make_unique<Refinement>(
-      entry.request, config_.lanes, Place{.worker = config_.worker, .workers = config_.workers}, entry.rest.chunks);
+      entry.request, config_.lanes, Place{.worker = config_.worker, .workers = config_.workers}, entry.union_chunks);
   refine_or_stream(entry);
-}
-
-/// Streams the part of the union that is known, and has the rest of the tensor looked at.
-void Scheduler::deal_lead(Entry& entry) {
-  ++stats_.ahead;
-  entry.lead = std::exchange(entry.rest, {});
-  deal_openings(entry.lead);
-  worker::Collective work = collective_of(entry);
-  work.tensor ^= kLeadTag;
-  work.token |= kLeadToken;
-  work.chunks = entry.lead.chunks;
-  work.exponents = entry.lead.exponents;
-  // The counts of the rest come after it in the order of packets. They shall find room even in the smallest window.
-  const std::uint32_t slots = stream_slots(decode_cost(entry.round_trip_cost));
-  work.slots_spread_max = slots - slots / 4;
-  entry.lead_shares_left = deal_shares(work, entry.lead.chunks.size());
-  const std::uint64_t chunk_bytes = config_.lanes * wire::kWordBytes;
-  const auto look_on = [&entry, lanes = config_.lanes, piece = std::max(kLookBytes / chunk_bytes, std::uint64_t{1})] {
-    Survey& survey = entry.survey;
-    if (survey.scans.empty()) return true;  // all count as present
-    look(survey, entry.request, lanes, std::min(survey.scanned + piece, survey.chunks));
-    return survey.scanned == survey.chunks;
-  };
-  start_chore(entry, look_on, &Scheduler::ask_rest).can_wait_ = true;
 }
 
 // ---- Finer blocks ----
@@ -227,37 +178,36 @@ void Scheduler::refine_or_stream(Entry& entry) {
                        : choice_.refines(entry.request.signature, static_cast<std::uint32_t>(entry.survey.chunks));
   const Step step = cheapest_step(prices, entry.hits, known);
   if (may_refine && step.size != 0 && worth_refining(step.words, unrefined)) {
-    start_refinement(entry, step.size);
+    cut(entry, step.size);
   } else if (entry.levels > 0 && packed_pays) {
-    start_chore(entry, in_one_piece([&entry] { entry.refinement->gather(); }), &Scheduler::deal_packed);
+    start_chore(entry, Stage::kGathering, [&entry] { entry.refinement->gather(); });
   } else {
     deal_stream(entry);
   }
 }
 
-void Scheduler::start_refinement(Entry& entry, unsigned size) {
+void Scheduler::cut(Entry& entry, unsigned size) {
   const bool first = entry.levels++ == 0;
-  const auto work = [&entry, first, size] {
-    if (first) entry.refinement->look(entry.survey.scans);
+  start_chore(entry, Stage::kCutting, [&entry, first, size] {
+    if (first) entry.refinement->look(entry.survey.presence);
     entry.refinement->count(size);
-  };
-  start_chore(entry, in_one_piece(work), &Scheduler::deal_refinement);
+  });
 }
 
 void Scheduler::deal_refinement(Entry& entry) {
   ++stats_.refinements;
-  entry.stage = Stage::kRefinement;
+  assert(entry.levels > 0 && entry.levels <= kSizes);
   worker::Collective work;
   work.tensor = entry.ticket.tensor ^ kPrologueTag ^ entry.levels << kLevelShift;
   PresenceCounts& counts = entry.refinement->counts();
   entry.refining_words +=
       prices_of(entry, entry.present, decode_cost(entry.round_trip_cost)).round_trip_words + counts.words().size();
-  deal_counts(entry, counts, work);
+  deal_counts(entry, Stage::kRefinement, counts, work);
 }
 
 void Scheduler::deal_packed(Entry& entry) {
+  assert(&entry == asking_);
   asking_ = nullptr;
-  entry.stage = Stage::kPacked;
   ++stats_.refined;
   const Refinement& refinement = *entry.refinement;
   const auto chunks = static_cast<std::uint32_t>(entry.survey.chunks);
@@ -267,73 +217,43 @@ void Scheduler::deal_packed(Entry& entry) {
                         worth_refining(spent * config_.lanes, entry.present * config_.lanes));
   choice_.on_counts(entry.request.signature, chunks, static_cast<std::uint32_t>(std::min<std::uint64_t>(spent, chunks)),
                     entry.round_trip_cost);
-  choice_.on_stream(entry.request.signature, chunks, 0);
-  count_stream(entry, packets, refinement.packed_scans());
+  count_stream(entry, packets, refinement.packed_presence(), packets);
   worker::Collective work;
   work.tensor = entry.ticket.tensor;
   work.format = refinement.packed().format;
   work.regions = refinement.packed().regions;
-  work.scans = refinement.packed_scans();
+  work.presence = &refinement.packed_presence();
   work.deadline = entry.request.deadline;
   work.token = entry.ticket.token;
-  deal_stage(entry, work, packets);
+  deal_shares(entry, Stage::kPacked, work, packets);
 }
 
 // ---- Stream ----
 
 void Scheduler::deal_stream(Entry& entry) {
+  assert(&entry == asking_);
   asking_ = nullptr;
-  entry.stage = Stage::kStream;
   const auto chunks = static_cast<std::uint32_t>(entry.survey.chunks);
   const std::uint64_t spent = entry.present + quotient_up(entry.refining_words, config_.lanes);
   if (entry.levels > 0) choice_.on_refinement(entry.request.signature, chunks, false);
   choice_.on_counts(entry.request.signature, chunks, static_cast<std::uint32_t>(std::min<std::uint64_t>(spent, chunks)),
                     entry.round_trip_cost);
-  choice_.on_stream(entry.request.signature, chunks, streamed(entry));
   entry.refinement.reset();
-  if (entry.rest.chunks.size() == chunks) {
-    entry.rest = {};
-  } else {
-    deal_openings(entry.rest);
-  }
-  count_stream(entry, entry.present, entry.survey.scans);
+  assert(entry.union_chunks.size() == entry.present);
+  if (entry.present == chunks) entry.union_chunks.clear();
+  count_stream(entry, entry.present, entry.survey.presence, entry.survey.chunks);
   worker::Collective work = collective_of(entry);
   work.slots_spread_max = stream_slots(decode_cost(entry.round_trip_cost));
-  deal_stage(entry, work, entry.present - entry.lead.chunks.size());
+  deal_shares(entry, Stage::kStream, work, entry.present);
 }
 
-/// Of a union that is streamed as it is, its size: the next one like it can go in two parts. 0 if finer blocks seem
-/// cheaper.
-std::uint32_t Scheduler::streamed(const Entry& entry) const {
-  const std::uint64_t elements = entry.present * chunk_elements(entry.request.format, config_.lanes);
-  const Prices prices = prices_of(entry, entry.present, decode_cost(entry.round_trip_cost));
-  const Step step = cheapest_step(prices, entry.hits, {.size = 0, .blocks = 0, .elements = elements});
-  const bool refinable = entry.hits.elements != 0 && entry.present >= config_.sparse_chunks_min && step.size != 0 &&
-                         worth_refining(step.words, entry.present * prices.words_per_chunk);
-  return refinable ? 0 : static_cast<std::uint32_t>(entry.present);
-}
-
-/// Every share begins with as many of the chunks whose exponents are known.
-void Scheduler::deal_openings(Listed& listed) const {
-  const std::uint64_t chunks = listed.chunks.size();
-  const std::uint64_t share = share_chunks(chunks);
-  const std::uint64_t shares = (chunks + share - 1) / share;
-  if (shares == 0) return;
-  const std::uint64_t least = chunks - (shares - 1) * share;
-  const auto part = static_cast<std::ptrdiff_t>(std::min(listed.exponents.size() / shares, least));
-  listed.exponents.resize(static_cast<std::size_t>(part) * shares);
-  auto first = listed.chunks.begin();
-  for (auto others = static_cast<std::ptrdiff_t>(shares) - 1; others > 0; --others) {
-    const auto rest = first + (1 + others) * part;
-    std::rotate(first + part, rest, rest + (static_cast<std::ptrdiff_t>(share) - part));
-    first += static_cast<std::ptrdiff_t>(share);
-  }
-}
-
-void Scheduler::count_stream(const Entry& entry, std::uint64_t sent, std::span<const numeric::BlockScan> scans) {
-  std::uint64_t mine = 0;
-  for (const numeric::BlockScan& scan : scans) mine += scan.present ? 1 : 0;
-  const std::uint64_t empty = scans.empty() ? 0 : sent - mine;
+/// Of `sent` chunks that all workers send; `presence` is of `chunks`, which may be more.
+void Scheduler::count_stream(const Entry& entry, std::uint64_t sent, const worker::ChunkPresence& presence,
+                             std::uint64_t chunks) {
+  std::uint64_t absent = 0;
+  for (std::uint64_t chunk = 0; chunk < chunks; ++chunk) absent += presence.may_hold(chunk) ? 0 : 1;
+  const std::uint64_t mine = chunks - absent;
+  const std::uint64_t empty = sent - std::min(sent, mine);
   const std::uint64_t payload_bytes = config_.lanes * wire::kWordBytes;
   const std::uint64_t packet_bytes = payload_bytes + wire::kHeaderBytes;
   stats_.streams += entry.present < entry.survey.chunks ? 1 : 0;

@@ -70,6 +70,10 @@ class Transport {
   virtual void wake() noexcept = 0;
 
   [[nodiscard]] virtual const TransportStats& stats() const noexcept = 0;
+
+  /// The last error that the system reported for a datagram, an errno (ECONNREFUSED: nobody listens at the peer's port;
+  /// EMSGSIZE: larger than the path's MTU), 0 if none; reading clears it. Any thread may ask.
+  [[nodiscard]] virtual int take_error() noexcept = 0;
 };
 
 }  // namespace wiresum::transport

@@ -11,7 +11,7 @@
 //   barrier          no region: a single META chunk
 //
 // A sparse collective sends only the chunks that some worker has: `chunks` lists them, the same at all workers, and
-// `scans` says which of them this worker has; for the others it sends EMPTY. schedule/ makes both.
+// `presence` says which of them this worker has; for those that are absent it sends EMPTY. schedule/ makes both.
 #pragma once
 
 #include <cstddef>
@@ -20,6 +20,7 @@
 
 #include "numeric/codec.hpp"
 #include "numeric/format.hpp"
+#include "worker/chunk_presence.hpp"
 
 namespace wiresum::worker {
 
@@ -49,11 +50,9 @@ struct Collective {
   std::span<const Region> regions;
   /// The numbers of the chunks to send. Empty: all of them.
   std::span<const std::uint32_t> chunks;
-  /// What the workers have agreed on already: the exponents of this share's first chunks.
-  std::span<const std::uint8_t> exponents;
-  /// By number of the chunk, whether the tensor holds anything there. Empty: unknown; that is found out when the
-  /// chunk's turn comes.
-  std::span<const numeric::BlockScan> scans;
+  /// What is known of this worker's tensor, by number of the chunk; it stays until the collective is complete. What is
+  /// unknown is found out when the chunk's turn comes.
+  const ChunkPresence* presence = &kNothingKnown;
   /// This worker thread's share of the chunks: a run of `chunks`, or of all numbers. A barrier is the one chunk [0, 1)
   /// with no region.
   std::uint32_t chunk_begin = 0;

@@ -1,30 +1,21 @@
 #include "worker/pending.hpp"
 
-#include <algorithm>
+#include "worker/chunks.hpp"
 
 namespace wiresum::worker {
 
 ChunkView Pending::view(std::uint32_t chunk) const noexcept {
-  const std::uint32_t number = this->number(chunk);
-  // Of regions that begin at the same chunk all but the last are empty.
-  const auto after = std::upper_bound(work.regions.begin(), work.regions.end(), number,
-                                      [](std::uint32_t n, const Region& region) { return n < region.chunk_first; });
-  if (after == work.regions.begin()) return {};
-  const Region& region = *(after - 1);
-  const std::uint64_t element = std::uint64_t{number - region.chunk_first} * chunk_elements;
-  if (element >= region.elements) return {};
-  const std::size_t offset = element * numeric::element_bytes(work.format.dtype);
-  const bool absent = region.source == nullptr || (!work.scans.empty() && !work.scans[number].present);
-  return {.source = absent ? nullptr : region.source + offset,
-          .destination = region.destination == nullptr ? nullptr : region.destination + offset,
-          .elements = static_cast<std::uint32_t>(std::min<std::uint64_t>(chunk_elements, region.elements - element))};
+  const std::uint32_t at = number(chunk);
+  ChunkView view = chunk_at(work.regions, at, chunk_elements, work.format.dtype);
+  if (!work.presence->may_hold(at)) view.source = nullptr;
+  return view;
 }
 
-std::uint8_t Pending::exponent(ChunkView& view) const noexcept {
+std::uint8_t Pending::exponent(std::uint32_t chunk, ChunkView& view) const noexcept {
   if (view.source == nullptr) return numeric::kExponentZero;
   const std::uint8_t exponent = numeric::max_exponent(work.format.dtype, view.source, view.elements);
   // The exponent alone does not tell zeros from subnormal numbers. Either is rare, and in the cache by now.
-  if (exponent == numeric::kExponentZero && work.scans.empty() &&
+  if (exponent == numeric::kExponentZero && work.presence->of(number(chunk)) == Presence::kUnknown &&
       !numeric::scan_block(work.format.dtype, view.source, view.elements).present) {
     view.source = nullptr;
   }
@@ -35,8 +26,7 @@ std::uint64_t Pending::key(const Slot& slot) const noexcept {
   // 2^32 chunks and a META round of at most 2^15 slots fit 33 bits. What remains for `order` may wrap, since keys
   // are compared as serial numbers and only collectives_max orders are alive at one time.
   constexpr unsigned kPositionBits = 33;
-  const bool opens = slot.meta || slot.chunk < work.exponents.size();
-  const std::uint64_t position = opens ? slot.chunk : std::uint64_t{slot.chunk} + stride;
+  const std::uint64_t position = slot.meta ? slot.chunk : std::uint64_t{slot.chunk} + stride;
   return (order << kPositionBits) + position;
 }
 

@@ -21,7 +21,7 @@ struct Pending {
   std::uint32_t slot_start = 0;  // local chunk i goes through slot (slot_start + i % stride) % slots
   std::uint32_t stride = 0;
   std::uint32_t chunk_elements = 0;  // of a full chunk
-  bool exponent_round = false;       // a META round comes before the first chunks, but for those of work.exponents
+  bool exponent_round = false;       // a META round comes before each slot's first chunk
   bool barrier = false;              // no regions: every chunk is a META round
   TimeNs sent_at = kNever;           // its first packet
   std::uint8_t vote = 0;             // the workers' largest, once the last chunk has come back
@@ -34,18 +34,12 @@ struct Pending {
     const std::uint32_t at = work.chunk_begin + chunk;
     return work.chunks.empty() ? at : work.chunks[at];
   }
-  /// Does a META round come before local chunk `chunk`, the first of its slot?
-  [[nodiscard]] bool asks_exponent(std::uint32_t chunk) const noexcept {
-    return exponent_round && chunk >= work.exponents.size();
-  }
-  /// Where local chunk `chunk` lies; no source if this worker has nothing there. Regions are few next to chunks; a
-  /// binary search finds it.
+  /// Where local chunk `chunk` lies; no source if this worker is known to have nothing there.
   [[nodiscard]] ChunkView view(std::uint32_t chunk) const noexcept;
-  /// The exponent of the chunk that lies at `view`: reads its elements. If all are zero, the view has no source any
-  /// more: the chunk is sent EMPTY.
-  [[nodiscard]] std::uint8_t exponent(ChunkView& view) const noexcept;
-  /// The place of a slot's packet in the order that all workers share: submission, then round, then slot. What asks for
-  /// exponents and the chunks whose exponents are known make up the first round.
+  /// The exponent of local chunk `chunk`, which lies at `view`: reads its elements. If all are zero, the view has no
+  /// source any more: the chunk is sent EMPTY.
+  [[nodiscard]] std::uint8_t exponent(std::uint32_t chunk, ChunkView& view) const noexcept;
+  /// The place of a slot's packet in the order that all workers share: submission, then round, then slot.
   [[nodiscard]] std::uint64_t key(const Slot& slot) const noexcept;
 };
 

@@ -5,17 +5,11 @@
 #include <cstdint>
 
 #include "numeric/codec.hpp"
+#include "worker/chunks.hpp"
 #include "worker/collective.hpp"
 #include "worker/slot_order.hpp"
 
 namespace wiresum::worker {
-
-/// Where one chunk lies in memory.
-struct ChunkView {
-  const std::byte* source = nullptr;
-  std::byte* destination = nullptr;
-  std::uint32_t elements = 0;
-};
 
 enum class SlotState : std::uint8_t {
   kIdle,      // no pending collective has anything left for it

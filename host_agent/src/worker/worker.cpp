@@ -41,16 +41,7 @@ void prefetch_after(const ChunkView& view, numeric::Dtype dtype) noexcept {
   for (std::size_t at = 0; at < bytes; at += kCacheLineBytes) __builtin_prefetch(view.source + bytes + at);
 }
 
-std::uint32_t chunk_elements_of(numeric::Format format, std::size_t lanes) noexcept {
-  return static_cast<std::uint32_t>(lanes * numeric::elements_per_word(format));
-}
-
 }  // namespace
-
-std::uint64_t chunks_of(std::uint64_t elements, numeric::Format format, std::size_t lanes) noexcept {
-  const std::uint64_t per_chunk = chunk_elements_of(format, lanes);
-  return elements / per_chunk + (elements % per_chunk != 0 ? 1 : 0);
-}
 
 Worker::Worker(const WorkerConfig& config, std::byte* frames, std::size_t frame_stride)
     : config_(checked(config, frames, frame_stride)),
@@ -84,7 +75,7 @@ bool Worker::submit(const Collective& collective) noexcept {
   pending.chunks_left = pending.chunks;
   pending.slot_start = slot_start_;
   pending.stride = slots_for(pending.chunks, collective.slots_spread_max);
-  pending.chunk_elements = chunk_elements_of(collective.format, config_.lanes);
+  pending.chunk_elements = static_cast<std::uint32_t>(chunk_elements(collective.format, config_.lanes));
   pending.barrier = collective.regions.empty();
   pending.exponent_round = !pending.barrier && collective.format.scaling == numeric::Scaling::kBlockExponent;
   if (!pending.barrier && collective.format.scaling == numeric::Scaling::kFixed) {
@@ -123,9 +114,9 @@ void Worker::start(std::uint32_t index, std::uint32_t collective) noexcept {
   Slot& slot = slots_[index];
   slot.collective = collective;
   slot.chunk = (index + config_.slots - pending.slot_start) % config_.slots;
-  slot.meta = pending.asks_exponent(slot.chunk) || pending.barrier;
+  slot.meta = pending.exponent_round || pending.barrier;
   slot.first_of_collective = true;
-  slot.exponent_agreed = slot.chunk < pending.work.exponents.size() ? pending.work.exponents[slot.chunk] : 0;
+  slot.exponent_agreed = 0;
   slot.view = pending.view(slot.chunk);
   make_ready(index);
 }
@@ -214,7 +205,7 @@ wire::Header Worker::contribution(std::uint32_t index) noexcept {
   const std::uint32_t ahead = slot.meta ? slot.chunk : slot.chunk + pending.stride;
   slot.ahead = ahead < pending.chunks ? pending.view(ahead) : ChunkView{};
   if (slot.ahead.source != nullptr) prefetch_after(slot.ahead, pending.work.format.dtype);
-  if (pending.exponent_round) header.exponent = pending.exponent(slot.ahead);
+  if (pending.exponent_round) header.exponent = pending.exponent(ahead, slot.ahead);
   if (slot.meta) slot.view = slot.ahead;
   if (!slot.meta && carries_vote(pending, slot)) header.exponent = pending.work.vote;
   return header;
@@ -228,7 +219,7 @@ void Worker::write_lanes(Slot& slot, wire::Header& header, std::byte* payload) n
   } else {
     slot.scale = pending.fixed;
   }
-  if (format.scaling == numeric::Scaling::kFixed && pending.exponent(slot.view) == numeric::kExponentNotFinite) {
+  if (format.scaling == numeric::Scaling::kFixed && pending.exponent(slot.chunk, slot.view) == numeric::kExponentNotFinite) {
     header.exponent = numeric::kExponentNotFinite;
     return;
   }

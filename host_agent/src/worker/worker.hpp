@@ -220,7 +220,4 @@ class Worker {
   TimeNs deadline_ = kNever;                // not later than the first deadline of a pending collective
 };
 
-/// Chunks that `elements` elements take at `lanes` words a packet.
-[[nodiscard]] std::uint64_t chunks_of(std::uint64_t elements, numeric::Format format, std::size_t lanes) noexcept;
-
 }  // namespace wiresum::worker

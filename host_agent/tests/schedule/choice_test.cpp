@@ -113,18 +113,6 @@ TEST(Choice, LetsTwiceAsManyCollectivesPassEachTimeThatFinerBlocksWereCountedInV
   EXPECT_TRUE(choice.refines(kSignature, kChunks));
 }
 
-TEST(Choice, RemembersHowMuchWasStreamedWhereAskingPays) {
-  Choice choice;
-  EXPECT_EQ(choice.streamed(7, 1000), 0u);
-  choice.on_counts(7, 1000, 400, encode_cost(10));
-  choice.on_stream(7, 1000, 400);
-  EXPECT_EQ(choice.streamed(7, 1000), 400u);
-  EXPECT_EQ(choice.streamed(7, 999), 0u) << "another size";
-  choice.on_counts(7, 1000, 1000, encode_cost(10));
-  choice.on_stream(7, 1000, 1000);
-  EXPECT_EQ(choice.streamed(7, 1000), 0u) << "a dense one";
-}
-
 TEST(Choice, ForgetsRatherThanGrowWithoutBound) {
   Choice choice;
   for (std::uint32_t i = 0; i < 5000; ++i) choice.on_counts(kSignature, kChunks + i, kChunks + i, kCheap);

@@ -27,7 +27,7 @@ struct Way {
 };
 
 std::vector<std::size_t> region_sizes(numeric::Format format) {
-  const std::size_t chunk = chunk_elements(format, kLanes);
+  const std::size_t chunk = worker::chunk_elements(format, kLanes);
   return {chunk * 6 + 31, 0, 5, chunk * 4};
 }
 
@@ -62,7 +62,7 @@ struct Side {
     EXPECT_EQ(number_chunks(request.regions, request.format, kLanes), kChunksOfTensor);
     originals = sources;
     refinement = std::make_unique<Refinement>(request, kLanes, Place{.worker = worker, .workers = kWorkers}, kChunks);
-    refinement->look({});
+    refinement->look(worker::kNothingKnown);
   }
   std::vector<std::vector<float>> sources;
   std::vector<std::vector<float>> originals;
@@ -130,7 +130,7 @@ class Ways : public testing::TestWithParam<Way> {};
 
 TEST_P(Ways, GiveTheBitsOfTheDensePathAtEveryWorker) {
   const std::deque<Side> sides = run(GetParam());
-  const std::size_t step = chunk_elements(sides[0].request.format, kLanes);
+  const std::size_t step = worker::chunk_elements(sides[0].request.format, kLanes);
   for (const Side& side : sides) {
     for (std::size_t region = 0; region < side.sources.size(); ++region) {
       const std::vector<float>& result = GetParam().in_place ? side.sources[region] : side.destinations[region];
@@ -146,7 +146,7 @@ TEST_P(Ways, GiveTheBitsOfTheDensePathAtEveryWorker) {
 
 TEST_P(Ways, LeaveSourcesAndChunksOutsideTheUnionAlone) {
   const std::deque<Side> sides = run(GetParam());
-  const std::size_t step = chunk_elements(sides[0].request.format, kLanes);
+  const std::size_t step = worker::chunk_elements(sides[0].request.format, kLanes);
   for (const Side& side : sides) {
     for (std::size_t i = 0; i < side.sources.size() && !GetParam().in_place; ++i) {
       for (std::size_t j = 0; j < side.sources[i].size(); ++j) {
@@ -162,7 +162,7 @@ TEST_P(Ways, LeaveSourcesAndChunksOutsideTheUnionAlone) {
 
 TEST_P(Ways, LeaveOnlyBlocksOfTheLastSizeThatSomebodyHas) {
   const std::deque<Side> sides = run(GetParam());
-  const std::size_t step = chunk_elements(sides[0].request.format, kLanes);
+  const std::size_t step = worker::chunk_elements(sides[0].request.format, kLanes);
   const unsigned size = GetParam().steps.back();
   std::size_t expected = 0;
   for (std::size_t region = 0; region < sides[0].originals.size(); ++region) {
@@ -182,7 +182,7 @@ TEST_P(Ways, LeaveOnlyBlocksOfTheLastSizeThatSomebodyHas) {
   for (const Side& side : sides) {
     EXPECT_EQ(side.refinement->known().elements, expected);
     EXPECT_EQ(side.refinement->known().size, size);
-    EXPECT_EQ(side.refinement->packed_scans().size(), side.refinement->packed_chunks());
+    EXPECT_EQ(side.refinement->packed_presence().looked(), side.refinement->packed_chunks() > 0);
   }
 }
 
@@ -193,16 +193,17 @@ INSTANTIATE_TEST_SUITE_P(
                     Way{.scaling = Scaling::kFixed, .in_place = false, .steps = {4}},
                     Way{.scaling = Scaling::kFixed, .lane_bits = 16, .steps = {32, 16, 8, 4, 2, 1}}));
 
-TEST(Refinement, ChunksThatTheScanHasNotFoundAreNotRead) {
+TEST(Refinement, ChunksThatAreKnownToBeAbsentAreNotRead) {
   const Way way;
   Side side(1, way);
   const std::vector<std::uint32_t> chunks = {0, 1};
-  std::vector<numeric::BlockScan> scans(kChunksOfTensor);
-  scans[1].present = true;
+  worker::ChunkPresence presence(kChunksOfTensor);
+  presence.set(0, false);
+  presence.set(1, true);
   Refinement refinement(side.request, kLanes, {.worker = 0, .workers = 1}, chunks);
   std::fill(side.sources[0].begin(), side.sources[0].end(), 0.0F);
   side.sources[0][3] = side.sources[0][kLanes] = 1.0F;
-  refinement.look(scans);
+  refinement.look(presence);
   refinement.count(32);
   refinement.counts().collect();
   EXPECT_EQ(refinement.counts().size(), 6u);
@@ -214,7 +215,7 @@ TEST(Refinement, WhatNobodyHasLeavesNothingToSend) {
   const std::vector<std::uint32_t> chunks = {7};
   std::fill(side.sources[2].begin(), side.sources[2].end(), -0.0F);
   Refinement refinement(side.request, kLanes, {.worker = 0, .workers = 1}, chunks);
-  refinement.look({});
+  refinement.look(worker::kNothingKnown);
   refinement.count(8);
   refinement.narrow();
   refinement.gather();

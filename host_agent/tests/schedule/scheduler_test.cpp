@@ -77,11 +77,11 @@ TEST(Scheduler, DealsARequestInSharesOfEqualRunsThatTakeTurns) {
   Tensor tensor(10, true);
   Request request = tensor.request();
   request.may_be_sparse = false;
-  submit(scheduler, request);
+  submit(scheduler, request, kLanes);
   Tensor small(3, true);
   Request other = small.request();
   other.may_be_sparse = false;
-  submit(scheduler, other);
+  submit(scheduler, other, kLanes);
   const auto shares = shares_of(scheduler);
   ASSERT_EQ(shares.size(), 6u);
   const std::vector<std::array<std::uint32_t, 3>> expected = {{0, 0, 3},  {1, 3, 6}, {2, 6, 9},
@@ -98,7 +98,7 @@ TEST(Scheduler, FinishesARequestWithItsLastShare) {
   Tensor tensor(4, true);
   Request request = tensor.request();
   request.may_be_sparse = false;
-  const Ticket ticket = submit(scheduler, request);
+  const Ticket ticket = submit(scheduler, request, kLanes);
   const auto shares = shares_of(scheduler);
   ASSERT_EQ(shares.size(), 2u);
   complete(scheduler, shares[1]);
@@ -113,7 +113,7 @@ TEST(Scheduler, FinishesARequestWithItsLastShare) {
 TEST(Scheduler, AnEmptyRequestIsFinishedAtOnce) {
   Scheduler scheduler(small_config());
   Tensor tensor(0, true);
-  submit(scheduler, tensor.request());
+  submit(scheduler, tensor.request(), kLanes);
   EXPECT_TRUE(scheduler.poll_finished().has_value());
   EXPECT_FALSE(scheduler.poll_share().has_value());
 }
@@ -123,17 +123,17 @@ TEST(Scheduler, RefusesAFormatThatDoesNotExistAndASparseRequestWithoutASource) {
   Tensor tensor(8, true);
   Request wrong = tensor.request();
   wrong.format.lane_bits = 7;
-  EXPECT_THROW(submit(scheduler, wrong), std::invalid_argument);
+  EXPECT_THROW(submit(scheduler, wrong, kLanes), std::invalid_argument);
   Request sourceless = tensor.request();
   sourceless.regions[0].source = nullptr;
-  EXPECT_THROW(submit(scheduler, sourceless), std::invalid_argument);
+  EXPECT_THROW(submit(scheduler, sourceless, kLanes), std::invalid_argument);
 }
 
 TEST(Scheduler, ATagIsASignatureAndTheNumberOfTheRequest) {
   Scheduler scheduler(small_config());
   Tensor tensor(2, true);
-  EXPECT_EQ(submit(scheduler, tensor.request(0xABCD)).tensor, 0xABCD0001u);
-  EXPECT_EQ(submit(scheduler, tensor.request(0x1234)).tensor, 0x12340002u);
+  EXPECT_EQ(submit(scheduler, tensor.request(0xABCD), kLanes).tensor, 0xABCD0001u);
+  EXPECT_EQ(submit(scheduler, tensor.request(0x1234), kLanes).tensor, 0x12340002u);
 }
 
 // ---- Sparse ----
@@ -143,7 +143,7 @@ TEST(Scheduler, AsksWithCountsOfPresenceThenStreamsTheUnion) {
   Tensor tensor(60, false);
   tensor.put(3);
   tensor.put(20);
-  const Ticket ticket = submit(scheduler, tensor.request());
+  const Ticket ticket = submit(scheduler, tensor.request(), kLanes);
   auto shares = shares_of(scheduler);
   ASSERT_EQ(shares.size(), 2u) << "60 counts, 20 to a packet of 4 words, in shares of at least 2";
   EXPECT_TRUE(is_prologue(shares[0]));
@@ -161,8 +161,8 @@ TEST(Scheduler, AsksWithCountsOfPresenceThenStreamsTheUnion) {
   const worker::Collective& stream = shares[0].work;
   EXPECT_EQ(std::vector<std::uint32_t>(stream.chunks.begin(), stream.chunks.end()),
             (std::vector<std::uint32_t>{3, 20, 33}));
-  EXPECT_TRUE(stream.scans[3].present);
-  EXPECT_FALSE(stream.scans[33].present);
+  EXPECT_EQ(stream.presence->of(3), worker::Presence::kPresent);
+  EXPECT_EQ(stream.presence->of(33), worker::Presence::kAbsent);
   EXPECT_EQ(stream.tensor, ticket.tensor);
   EXPECT_FALSE(scheduler.poll_finished().has_value());
   for (const Share& share : shares) complete(scheduler, share);
@@ -173,45 +173,10 @@ TEST(Scheduler, AsksWithCountsOfPresenceThenStreamsTheUnion) {
   EXPECT_EQ(scheduler.stats().bytes_saved, 57 * (24 + 16) + 1 * 16 - 3 * (24 + 16));
 }
 
-TEST(Scheduler, EveryShareOfAStreamBeginsWithChunksWhoseExponentsAreKnown) {
-  constexpr std::size_t kRoom = 64;  // lanes: enough for all numbers and exponents in one packet
-  SchedulerConfig config = small_config(3);
-  config.workers = 2;
-  config.lanes = kRoom;
-  config.chunks_per_thread_min = 16;
-  Scheduler scheduler(config);
-  Fp32Tensor tensor(400 * kRoom);
-  std::vector<std::uint32_t> present;
-  for (std::uint32_t chunk = 1; chunk < 400; chunk += 5) {
-    std::fill_n(tensor.values.begin() + chunk * kRoom, kRoom, std::ldexp(1.0F, static_cast<int>(chunk % 100)));
-    present.push_back(chunk);
-  }
-  submit(scheduler, tensor.request());
-  const auto prologue = shares_of(scheduler);
-  ASSERT_EQ(prologue.size(), 1u);
-  complete(scheduler, prologue[0]);
-  const auto shares = shares_of(scheduler);
-  ASSERT_EQ(shares.size(), 3u);
-  std::vector<std::uint32_t> dealt;
-  for (const Share& share : shares) {
-    const worker::Collective& work = share.work;
-    ASSERT_EQ(work.exponents.size(), 32u / 3);
-    const auto mine = work.chunks.subspan(work.chunk_begin, work.chunk_end - work.chunk_begin);
-    EXPECT_TRUE(std::ranges::is_sorted(mine));
-    for (std::size_t i = 0; i < work.exponents.size(); ++i) {
-      EXPECT_EQ(work.exponents[i], 127 + mine[i] % 100);
-      EXPECT_LT(mine[i], present[32]) << "one of the union's first";
-    }
-    dealt.insert(dealt.end(), mine.begin(), mine.end());
-  }
-  std::ranges::sort(dealt);
-  EXPECT_EQ(dealt, present);
-}
-
 TEST(Scheduler, WhatNobodyHasIsFinishedWithThePrologue) {
   Scheduler scheduler(small_config());
   Tensor tensor(16, false);
-  submit(scheduler, tensor.request());
+  submit(scheduler, tensor.request(), kLanes);
   for (const Share& share : shares_of(scheduler)) complete(scheduler, share);
   EXPECT_TRUE(scheduler.poll_finished().has_value());
   EXPECT_FALSE(scheduler.poll_share().has_value());
@@ -221,14 +186,14 @@ TEST(Scheduler, APlainlyDenseTensorIsNotScannedAndCountsAsPresent) {
   Scheduler scheduler(small_config());
   Tensor tensor(64, true);
   tensor.values[kLanes * 5] = 0.0F;
-  submit(scheduler, tensor.request());
+  submit(scheduler, tensor.request(), kLanes);
   auto shares = shares_of(scheduler);
   EXPECT_EQ(counted(shares[0], 64).size(), 64u);
   for (const Share& share : shares) complete(scheduler, share);
   shares = shares_of(scheduler);
   ASSERT_FALSE(shares.empty());
   EXPECT_TRUE(shares[0].work.chunks.empty()) << "all of them";
-  EXPECT_TRUE(shares[0].work.scans.empty()) << "each is looked at when its turn comes";
+  EXPECT_FALSE(shares[0].work.presence->looked()) << "each is looked at when its turn comes";
 }
 
 TEST(Scheduler, LaterRequestsWaitUntilTheStreamHasItsPlace) {
@@ -238,10 +203,10 @@ TEST(Scheduler, LaterRequestsWaitUntilTheStreamHasItsPlace) {
   Tensor next(4, true);
   Request plain = next.request();
   plain.may_be_sparse = false;
-  const Ticket first = submit(scheduler, sparse.request());
+  const Ticket first = submit(scheduler, sparse.request(), kLanes);
   const auto prologue = shares_of(scheduler);
   plain.deadline = 1234;
-  const Ticket second = submit(scheduler, plain);
+  const Ticket second = submit(scheduler, plain, kLanes);
   EXPECT_FALSE(scheduler.poll_share().has_value());
   EXPECT_EQ(scheduler.waiting_deadline(), 1234);
   for (const Share& share : prologue) complete(scheduler, share);
@@ -256,7 +221,7 @@ TEST(Scheduler, ADenseTensorAsksOnceAndThenVotes) {
   Scheduler scheduler(small_config());
   Tensor tensor(40, true);
   for (int i = 0; i < 5; ++i) {
-    submit(scheduler, tensor.request());
+    submit(scheduler, tensor.request(), kLanes);
     for (auto shares = shares_of(scheduler); !shares.empty(); shares = shares_of(scheduler)) {
       for (const Share& share : shares) {
         EXPECT_TRUE(!is_prologue(share) || i == 0);
@@ -273,18 +238,20 @@ TEST(Scheduler, AVoteCountsFromTheSameCollectiveOnWheneverItCame) {
   Scheduler scheduler(small_config());
   Tensor dense(40, true);
   Tensor sparse(40, false);
-  submit(scheduler, dense.request());  // number 0: asks in vain
+  submit(scheduler, dense.request(), kLanes);  // number 0: asks in vain
   for (auto shares = shares_of(scheduler); !shares.empty(); shares = shares_of(scheduler)) {
     for (const Share& share : shares) complete(scheduler, share);
   }
-  submit(scheduler, sparse.request());  // 1: votes, and the vote of 1 counts from 3 on
+  submit(scheduler, sparse.request(), kLanes);  // 1: votes, and the vote of 1 counts from 3 on
   const auto first = shares_of(scheduler);
   for (const Share& share : first) complete(scheduler, share, share.work.vote);
-  submit(scheduler, sparse.request());  // 2
+  submit(scheduler, sparse.request(), kLanes);  // 2
   const auto second = shares_of(scheduler);
   ASSERT_FALSE(second.empty());
   EXPECT_FALSE(is_prologue(second[0])) << "the vote is in, but another worker may not have it yet";
-  submit(scheduler, sparse.request());  // 3
+  submit(scheduler, sparse.request(), kLanes);  // 3
+  EXPECT_FALSE(scheduler.poll_share().has_value()) << "nobody has looked at it, since when it came it was not to ask";
+  run_chores(scheduler);
   const auto third = shares_of(scheduler);
   ASSERT_FALSE(third.empty());
   EXPECT_TRUE(is_prologue(third[0]));
@@ -293,15 +260,15 @@ TEST(Scheduler, AVoteCountsFromTheSameCollectiveOnWheneverItCame) {
 TEST(Scheduler, ACollectiveWaitsForTheVoteThatItDependsOn) {
   Scheduler scheduler(small_config());
   Tensor dense(40, true);
-  submit(scheduler, dense.request());
+  submit(scheduler, dense.request(), kLanes);
   for (auto shares = shares_of(scheduler); !shares.empty(); shares = shares_of(scheduler)) {
     for (const Share& share : shares) complete(scheduler, share);
   }
-  submit(scheduler, dense.request());
-  submit(scheduler, dense.request());
+  submit(scheduler, dense.request(), kLanes);
+  submit(scheduler, dense.request(), kLanes);
   const auto in_flight = shares_of(scheduler);
   ASSERT_EQ(in_flight.size(), 2u);
-  submit(scheduler, dense.request());
+  submit(scheduler, dense.request(), kLanes);
   EXPECT_FALSE(scheduler.poll_share().has_value());
   complete(scheduler, in_flight[0], kDensityFull);
   EXPECT_TRUE(scheduler.poll_share().has_value());
@@ -312,14 +279,14 @@ TEST(Scheduler, TellsTheOthersWhatARoundTripIsWorth) {
   Tensor plain(8, true);
   Request request = plain.request();
   request.may_be_sparse = false;
-  submit(scheduler, request);
+  submit(scheduler, request, kLanes);
   for (const Share& share : shares_of(scheduler)) {
     scheduler.complete(
         share.thread,
         {.token = share.work.token, .status = Status::kOk, .vote = 0, .round_trip_chunks = 10 + share.thread});
   }
   Tensor sparse(40, false);
-  submit(scheduler, sparse.request());
+  submit(scheduler, sparse.request(), kLanes);
   const auto shares = shares_of(scheduler);
   ASSERT_FALSE(shares.empty());
   EXPECT_EQ(decode_cost(shares[0].work.vote), decode_cost(encode_cost(21)));
@@ -332,7 +299,7 @@ TEST(Scheduler, AStreamTakesAsManySlotsAsTwoRoundTripsHold) {
     Scheduler scheduler(small_config());
     Tensor tensor(2000, false);
     tensor.put(8);
-    submit(scheduler, tensor.request());
+    submit(scheduler, tensor.request(), kLanes);
     const Share prologue = shares_of(scheduler).at(0);
     EXPECT_EQ(prologue.work.slots_spread_max, worker::kSlotsSpreadMax);
     complete(scheduler, prologue, encode_cost(round_trip));
@@ -343,12 +310,12 @@ TEST(Scheduler, AStreamTakesAsManySlotsAsTwoRoundTripsHold) {
 TEST(Scheduler, AFailureEndsWhatIsWaitingAndWhateverComesLater) {
   Scheduler scheduler(small_config());
   Tensor sparse(16, false);
-  const Ticket asking = submit(scheduler, sparse.request());
+  const Ticket asking = submit(scheduler, sparse.request(), kLanes);
   const auto prologue = shares_of(scheduler);
-  const Ticket waiting = submit(scheduler, sparse.request());
+  const Ticket waiting = submit(scheduler, sparse.request(), kLanes);
   complete(scheduler, prologue[0], 0, Status::kTimedOut);
   for (std::size_t i = 1; i < prologue.size(); ++i) complete(scheduler, prologue[i], 0, Status::kAborted);
-  const Ticket late = submit(scheduler, sparse.request());
+  const Ticket late = submit(scheduler, sparse.request(), kLanes);
   EXPECT_FALSE(scheduler.poll_share().has_value());
   std::vector<std::uint64_t> tokens;
   while (const auto finished = scheduler.poll_finished()) {

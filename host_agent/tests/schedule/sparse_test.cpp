@@ -30,13 +30,6 @@ struct Tensor : Fp32Tensor {
   }
 };
 
-void run_chores(Scheduler& scheduler) {
-  while (const auto chore = scheduler.poll_chore()) {
-    while (!chore->run()) continue;
-    scheduler.complete(*chore);
-  }
-}
-
 /// The next share, of which there is one, as if no other worker had anything.
 std::optional<Share> step(Scheduler& scheduler, std::uint32_t round_trip_chunks = 0) {
   std::optional<Share> share = scheduler.poll_share();
@@ -54,7 +47,7 @@ TEST(RefinedCollective, AsksAgainAboutFinerBlocksAndSendsWhatIsLeftPacked) {
   Scheduler scheduler(config());
   Tensor tensor;
   const std::vector<float> original = tensor.values;
-  const Ticket ticket = submit(scheduler, tensor.request());
+  const Ticket ticket = submit(scheduler, tensor.request(), kLanes);
   std::vector<Share> shares;
   while (auto share = step(scheduler)) shares.push_back(*share);
   ASSERT_GE(shares.size(), 3u) << "a prologue, finer ones, the packed stream";
@@ -81,10 +74,10 @@ TEST(RefinedCollective, LaterOnesWaitUntilThePackedStreamIsDealtAndNoLonger) {
   Scheduler scheduler(config());
   Tensor tensor;
   Tensor other;
-  submit(scheduler, tensor.request());
+  submit(scheduler, tensor.request(), kLanes);
   Request plain = other.request();
   plain.may_be_sparse = false;
-  const Ticket later = submit(scheduler, plain);
+  const Ticket later = submit(scheduler, plain, kLanes);
   std::optional<Share> share;
   while ((share = scheduler.poll_share()).has_value() && share->work.token != later.token) {
     if (scheduler.stats().refined != 0) continue;  // the packed stream: under way
@@ -102,10 +95,10 @@ TEST(RefinedCollective, WhereRoundTripsAreDearThereAreNone) {
   Tensor tensor;
   Request plain = tensor.request();
   plain.may_be_sparse = false;
-  submit(scheduler, plain);
+  submit(scheduler, plain, kLanes);
   step(scheduler, kDear);
   static_cast<void>(scheduler.poll_finished());
-  submit(scheduler, tensor.request());
+  submit(scheduler, tensor.request(), kLanes);
   while (step(scheduler, kDear).has_value()) continue;
   EXPECT_EQ(scheduler.stats().prologues, 1u);
   EXPECT_EQ(scheduler.stats().refinements, 0u);
@@ -115,7 +108,7 @@ TEST(RefinedCollective, WhereRoundTripsAreDearThereAreNone) {
 TEST(RefinedCollective, AFailureDuringAChoreEndsIt) {
   Scheduler scheduler(config());
   Tensor tensor;
-  const Ticket ticket = submit(scheduler, tensor.request());
+  const Ticket ticket = submit(scheduler, tensor.request(), kLanes);
   const auto prologue = scheduler.poll_share();
   ASSERT_TRUE(prologue.has_value());
   scheduler.complete(0, {.token = ticket.token, .status = Status::kOk, .vote = 0});
@@ -123,7 +116,7 @@ TEST(RefinedCollective, AFailureDuringAChoreEndsIt) {
   ASSERT_TRUE(chore.has_value());
   scheduler.fail(Status::kAborted);
   EXPECT_FALSE(scheduler.poll_finished().has_value()) << "its memory is in use";
-  while (!chore->run()) continue;
+  chore->run();
   scheduler.complete(*chore);
   EXPECT_FALSE(scheduler.poll_share().has_value());
   const auto finished = scheduler.poll_finished();
@@ -134,8 +127,8 @@ TEST(RefinedCollective, AFailureDuringAChoreEndsIt) {
 TEST(RefinedCollective, AFailureOfFinerCountsEndsItAndWhatWaits) {
   Scheduler scheduler(config());
   Tensor tensor;
-  submit(scheduler, tensor.request());
-  submit(scheduler, tensor.request());
+  submit(scheduler, tensor.request(), kLanes);
+  submit(scheduler, tensor.request(), kLanes);
   static_cast<void>(step(scheduler));
   const auto finer = scheduler.poll_share();
   ASSERT_TRUE(finer.has_value());
@@ -143,124 +136,6 @@ TEST(RefinedCollective, AFailureOfFinerCountsEndsItAndWhatWaits) {
   run_chores(scheduler);
   for (int i = 0; i < 2; ++i) EXPECT_EQ(scheduler.poll_finished()->status, Status::kTimedOut);
   EXPECT_FALSE(scheduler.poll_share().has_value());
-}
-
-// ---- In two parts ----
-
-/// A tensor that has every fifth chunk, and a scheduler that has summed one like it.
-struct AheadTest : testing::Test {
-  AheadTest() {
-    for (std::size_t i = 0; i < kLanes * kChunks; ++i) {
-      if (i / kLanes % 5 == 0) tensor.values[i] = 2.0F;
-    }
-    submit(scheduler, tensor.request());
-    while (step(scheduler).has_value()) continue;
-    EXPECT_EQ(scheduler.poll_finished()->status, Status::kOk);
-    EXPECT_EQ(scheduler.stats().ahead, 0u) << "the first tells how much to expect";
-    token = submit(scheduler, tensor.request()).token;
-  }
-  static SchedulerConfig with_lead() {
-    SchedulerConfig with = config();
-    with.lead_chunks = 10;
-    return with;
-  }
-  Share poll() {
-    const std::optional<Share> share = scheduler.poll_share();
-    EXPECT_TRUE(share.has_value());
-    return share.value_or(Share{});
-  }
-  void complete(const Share& share, Status status = Status::kOk) {
-    scheduler.complete(share.thread, {.token = share.work.token, .status = status, .vote = 0, .round_trip_chunks = 0});
-  }
-  static std::vector<std::uint32_t> chunks_of(const Share& share) {
-    return {share.work.chunks.begin() + share.work.chunk_begin, share.work.chunks.begin() + share.work.chunk_end};
-  }
-
-  Scheduler scheduler{with_lead()};
-  Fp32Tensor tensor{kLanes * kChunks};
-  std::uint64_t token = 0;
-};
-
-TEST_F(AheadTest, TheFirstPartIsStreamedBeforeTheSecondHasBeenLookedAt) {
-  const Share first_counts = poll();
-  EXPECT_EQ(first_counts.work.format.dtype, numeric::Dtype::kI32);
-  complete(first_counts);
-  const Share lead = poll();
-  EXPECT_EQ(chunks_of(lead), (std::vector<std::uint32_t>{0, 5, 10, 15, 20, 25, 30, 35, 40, 45}));
-  EXPECT_FALSE(scheduler.poll_share().has_value());
-
-  const auto chore = scheduler.poll_chore();
-  ASSERT_TRUE(chore.has_value());
-  EXPECT_TRUE(chore->can_wait());
-  while (!chore->run()) continue;
-  scheduler.complete(*chore);
-  const Share second_counts = poll();
-  complete(second_counts);
-  const Share rest = poll();
-  std::vector<std::uint32_t> others;
-  for (std::uint32_t chunk = 50; chunk < kChunks; chunk += 5) others.push_back(chunk);
-  EXPECT_EQ(chunks_of(rest), others);
-  const std::set<std::uint32_t> tags = {first_counts.work.tensor, lead.work.tensor, second_counts.work.tensor,
-                                        rest.work.tensor};
-  EXPECT_EQ(tags.size(), 4u) << "none can be taken for another";
-
-  complete(rest);
-  EXPECT_FALSE(scheduler.poll_finished().has_value()) << "the first part is still under way";
-  complete(lead);
-  EXPECT_EQ(scheduler.poll_finished()->token, token);
-  EXPECT_EQ(scheduler.stats().ahead, 1u);
-  EXPECT_EQ(scheduler.stats().blocks_skipped, 2u * (kChunks - kChunks / 5));
-}
-
-TEST_F(AheadTest, LaterOnesWaitForBothParts) {
-  Request plain = tensor.request();
-  plain.may_be_sparse = false;
-  const std::uint64_t later = submit(scheduler, plain).token;
-  complete(poll());
-  const Share lead = poll();
-  complete(lead);
-  EXPECT_FALSE(scheduler.poll_share().has_value()) << "its place is behind both parts";
-  run_chores(scheduler);
-  complete(poll());
-  EXPECT_NE(poll().work.token, later);
-  EXPECT_EQ(poll().work.token, later);
-}
-
-TEST_F(AheadTest, AFailureOfTheFirstPartEndsItWhenTheLookIsOver) {
-  complete(poll());
-  const Share lead = poll();
-  const auto chore = scheduler.poll_chore();
-  ASSERT_TRUE(chore.has_value());
-  complete(lead, Status::kDiverged);
-  EXPECT_FALSE(scheduler.poll_finished().has_value()) << "its memory is in use";
-  while (!chore->run()) continue;
-  scheduler.complete(*chore);
-  EXPECT_EQ(scheduler.poll_finished()->status, Status::kDiverged);
-  EXPECT_FALSE(scheduler.poll_share().has_value());
-}
-
-TEST_F(AheadTest, AFailureOfTheSecondPartEndsItWithTheFirst) {
-  complete(poll());
-  const Share lead = poll();
-  run_chores(scheduler);
-  complete(poll(), Status::kTimedOut);
-  EXPECT_FALSE(scheduler.poll_finished().has_value());
-  complete(lead, Status::kTimedOut);
-  EXPECT_EQ(scheduler.poll_finished()->status, Status::kTimedOut);
-}
-
-TEST_F(AheadTest, WhereTheSecondPartIsEmptyTheFirstIsAll) {
-  std::fill(tensor.values.begin() + kLanes * kChunks / 2, tensor.values.end(), 0.0F);
-  complete(poll());
-  const Share lead = poll();
-  run_chores(scheduler);
-  const Share counts = poll();
-  auto* const words = reinterpret_cast<std::uint32_t*>(counts.work.regions[0].destination);
-  std::fill_n(words, counts.work.regions[0].elements, 0U);
-  complete(counts);
-  EXPECT_FALSE(scheduler.poll_share().has_value());
-  complete(lead);
-  EXPECT_EQ(scheduler.poll_finished()->status, Status::kOk);
 }
 
 }  // namespace

@@ -34,46 +34,30 @@ TEST(Survey, NumbersTheChunksOfAllRegionsAndABarrierHasOne) {
   EXPECT_EQ(number_chunks(none, {}, kLanes), 1u);
 }
 
-TEST(Survey, ScanSaysWhatEachBlockHolds) {
+TEST(Survey, ALookSaysWhatEachBlockHolds) {
   Tensors tensors({5, 0, 4, 9});
   tensors.values[0][4] = 1e-44F;  // subnormal: present, at exponent 0
   tensors.values[3][3] = -2.0F;
   tensors.values[3][8] = INFINITY;
-  const auto scans = scan_blocks(tensors.request, kLanes, tensors.chunks);
-  ASSERT_EQ(scans.size(), 6u);
+  const worker::ChunkPresence presence = look(tensors.request, kLanes, tensors.chunks);
   const std::vector<bool> present = {false, true, false, true, false, true};
-  for (std::size_t i = 0; i < scans.size(); ++i) EXPECT_EQ(scans[i].present, present[i]) << i;
-}
-
-TEST(Survey, LookingPieceByPieceFindsTheSameAsAScan) {
-  Tensors tensors({21, 0, 3, 40});
-  for (std::size_t i = 0; i < 40; i += 9) tensors.values[3][i] = 1.0F;
-  tensors.values[0][20] = 1.0F;
-  const auto scans = scan_blocks(tensors.request, kLanes, tensors.chunks);
-  for (std::uint64_t piece = 1; piece <= tensors.chunks; ++piece) {
-    Survey survey;
-    survey.chunks = tensors.chunks;
-    for (std::uint64_t end = 0; end <= tensors.chunks; end += piece) {
-      look(survey, tensors.request, kLanes, end);
-      EXPECT_EQ(survey.scanned, end);
-    }
-    look(survey, tensors.request, kLanes, tensors.chunks);
-    for (std::size_t i = 0; i < scans.size(); ++i) EXPECT_EQ(survey.scans[i].present, scans[i].present) << piece;
+  for (std::size_t i = 0; i < present.size(); ++i) {
+    EXPECT_EQ(presence.of(i), present[i] ? worker::Presence::kPresent : worker::Presence::kAbsent) << i;
   }
 }
 
-TEST(Survey, ScanMakesNegativeZerosPositiveInPlaceAndOnlyThere) {
+TEST(Survey, ALookMakesNegativeZerosPositiveInPlaceAndOnlyThere) {
   Tensors tensors({12});
   std::vector<float>& values = tensors.values[0];
   values[1] = values[5] = values[9] = -0.0F;
   values[6] = 1.0F;
-  static_cast<void>(scan_blocks(tensors.request, kLanes, tensors.chunks));
+  static_cast<void>(look(tensors.request, kLanes, tensors.chunks));
   EXPECT_FALSE(std::signbit(values[1])) << "nobody may have this block: then this is its sum";
   EXPECT_TRUE(std::signbit(values[5])) << "the sum will be written here";
   values[9] = -0.0F;
   std::vector<float> elsewhere(12);
   tensors.request.regions[0].destination = reinterpret_cast<std::byte*>(elsewhere.data());
-  static_cast<void>(scan_blocks(tensors.request, kLanes, tensors.chunks));
+  static_cast<void>(look(tensors.request, kLanes, tensors.chunks));
   EXPECT_TRUE(std::signbit(values[9])) << "a source is not changed";
 }
 
@@ -82,10 +66,12 @@ TEST(Survey, ClearsDestinationsOfAbsentBlocksThatAreNotSources) {
   std::vector<float> destination(12, 7.0F);
   tensors.request.regions[0].destination = reinterpret_cast<std::byte*>(destination.data());
   std::iota(tensors.values[1].begin(), tensors.values[1].end(), 1.0F);
-  clear_absent(tensors.request, kLanes, {.begin = 0, .end = tensors.chunks},
-               [](std::uint32_t number) { return number == 1; });
+  EXPECT_TRUE(needs_clearing(tensors.request));
+  clear_absent(tensors.request, kLanes, [](std::uint64_t number) { return number == 1; });
   EXPECT_EQ(destination, (std::vector<float>{0, 0, 0, 0, 7, 7, 7, 7, 0, 0, 0, 0}));
-  EXPECT_EQ(tensors.values[1][0], 1.0F) << "in place, the scan has done it";
+  EXPECT_EQ(tensors.values[1][0], 1.0F) << "in place, the look has done it";
+  tensors.request.regions.erase(tensors.request.regions.begin());
+  EXPECT_FALSE(needs_clearing(tensors.request));
 }
 
 TEST(Survey, SampleIsFullForADenseTensorAndNothingForAnEmptyOne) {

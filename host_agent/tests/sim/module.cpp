@@ -1,9 +1,11 @@
 // wiresum_sim: the simulation, as the tests in Python see it. A test module; it is not installed.
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <optional>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -25,7 +27,8 @@ class Job {
   explicit Job(const sim::Scenario& scenario) : scenario_(scenario) {}
 
   void add(numeric::Dtype dtype, numeric::Scaling scaling, std::uint8_t lane_bits, float fixed_scale, float divisor,
-           bool may_be_sparse, const std::vector<std::vector<Region>>& regions, std::vector<worker::TimeNs> submit_at) {
+           bool may_be_sparse, std::uint16_t signature, const std::vector<std::vector<Region>>& regions,
+           std::vector<worker::TimeNs> submit_at, std::optional<worker::TimeNs> timeout) {
     sim::Task task;
     for (const std::vector<Region>& mine : regions) {
       schedule::Request& request = task.requests.emplace_back();
@@ -33,6 +36,7 @@ class Job {
                  .fixed_scale = fixed_scale,
                  .divisor = divisor,
                  .regions = {},
+                 .signature = signature,
                  .may_be_sparse = may_be_sparse};
       for (const auto& [source, destination, elements] : mine) {
         request.regions.push_back({.source = reinterpret_cast<const std::byte*>(source),
@@ -41,6 +45,7 @@ class Job {
       }
     }
     task.submit_at = std::move(submit_at);
+    task.timeout = timeout;
     tasks_.push_back(std::move(task));
   }
 
@@ -74,6 +79,17 @@ NB_MODULE(wiresum_sim, module) {
       .def_rw("jitter_ns", &sim::LinkConfig::jitter_ns)
       .def_rw("rate_bps", &sim::LinkConfig::rate_bps)
       .def_rw("queue_bytes", &sim::LinkConfig::queue_bytes);
+  nb::enum_<worker::Status>(module, "Status")
+      .value("OK", worker::Status::kOk)
+      .value("TIMED_OUT", worker::Status::kTimedOut)
+      .value("DIVERGED", worker::Status::kDiverged)
+      .value("ABORTED", worker::Status::kAborted);
+  nb::enum_<sim::Fault::Kind>(module, "FaultKind")
+      .value("ABORT", sim::Fault::Kind::kAbort)
+      .value("CLOSE", sim::Fault::Kind::kClose)
+      .value("DEATH", sim::Fault::Kind::kDeath)
+      .value("SWITCH_RESTART", sim::Fault::Kind::kSwitchRestart);
+  nb::class_<sim::Fault>(module, "Fault").def(nb::init<sim::Fault::Kind, std::uint32_t, worker::TimeNs>());
   nb::class_<sim::Stall>(module, "Stall").def(nb::init<std::uint32_t, worker::TimeNs, worker::TimeNs>());
   nb::class_<sim::Scenario>(module, "Scenario")
       .def(nb::init<>())
@@ -87,17 +103,17 @@ NB_MODULE(wiresum_sim, module) {
       .def_rw("window_initial", &sim::Scenario::window_initial)
       .def_rw("rto_min", &sim::Scenario::rto_min)
       .def_rw("sparse_chunks_min", &sim::Scenario::sparse_chunks_min)
-      .def_rw("lead_chunks", &sim::Scenario::lead_chunks)
+      .def_rw("interruption_max", &sim::Scenario::interruption_max)
       .def_rw("chore_max", &sim::Scenario::chore_max)
       .def_rw("vote_lag_chunks", &sim::Scenario::vote_lag_chunks)
       .def_rw("time_max", &sim::Scenario::time_max)
       .def_rw("up", &sim::Scenario::up)
       .def_rw("down", &sim::Scenario::down)
-      .def_rw("stalls", &sim::Scenario::stalls);
+      .def_rw("stalls", &sim::Scenario::stalls)
+      .def_rw("faults", &sim::Scenario::faults);
   nb::class_<schedule::SparseStats>(module, "SparseStats")
       .def_ro("prologues", &schedule::SparseStats::prologues)
       .def_ro("streams", &schedule::SparseStats::streams)
-      .def_ro("ahead", &schedule::SparseStats::ahead)
       .def_ro("whole", &schedule::SparseStats::whole)
       .def_ro("refined", &schedule::SparseStats::refined)
       .def_ro("refinements", &schedule::SparseStats::refinements)
@@ -112,7 +128,7 @@ NB_MODULE(wiresum_sim, module) {
       .def_ro("bytes_sent", &sim::Report::bytes_sent)
       .def_ro("retransmissions", &sim::Report::retransmissions)
       .def_ro("questions", &sim::Report::questions)
-      .def_ro("results", &sim::Report::results)
+      .def_ro("results", &sim::Report::results, "By call and worker; None: of the dead.")
       .def_ro("duplicates", &sim::Report::duplicates)
       .def_ro("rejected", &sim::Report::rejected)
       .def_ro("link_packets", &sim::Report::link_packets)
@@ -122,6 +138,6 @@ NB_MODULE(wiresum_sim, module) {
   nb::class_<Job>(module, "Job")
       .def(nb::init<const sim::Scenario&>())
       .def("add", &Job::add, "dtype"_a, "scaling"_a, "lane_bits"_a, "fixed_scale"_a, "divisor"_a, "may_be_sparse"_a,
-           "regions"_a, "submit_at"_a, "Regions by worker; the memory they point to must live until run() returns.")
+           "signature"_a, "regions"_a, "submit_at"_a, "timeout"_a = nb::none(), "Regions by worker; the memory they point to must live until run() returns.")
       .def("run", &Job::run, nb::call_guard<nb::gil_scoped_release>());
 }

@@ -73,6 +73,8 @@ class Call:
     submit_at: list[int]
     originals: list[tuple[Guarded, Array]] = field(default_factory=list)  # sources that must not change
     may_be_sparse: bool = False
+    signature: int = 0
+    timeout: int | None = None
 
 
 @dataclass
@@ -99,8 +101,10 @@ class Scenario:
                 fixed_scale=call.format.fixed_scale,
                 divisor=float(self.config.workers) if call.average else 1.0,
                 may_be_sparse=call.may_be_sparse,
+                signature=call.signature,
                 regions=[[region_of(buffers, worker) for buffers in call.regions] for worker in workers],
                 submit_at=call.submit_at,
+                timeout=call.timeout,
             )
         return job
 
@@ -136,6 +140,8 @@ def make_config(rng: random.Random, seed: int) -> sim.Scenario:
     config.window_initial = rng.choice([1, 4, 32])
     near_wrap = (1 << 32) - rng.randrange(8)
     config.round_first = rng.choice([1, 1, near_wrap % (1 << 32), (1 << 31) - 2, rng.randrange(1 << 32)])
+    config.interruption_max = rng.choice([0, 0, MS, 20 * MS])
+    config.chore_max = rng.choice([0, MS, 20 * MS])
     config.time_max = 3_000_000 * MS  # of virtual time: what takes longer hangs (one slot and 30% loss: 700 s)
     config.up, config.down = make_link(rng), make_link(rng)
     config.stalls = [
@@ -164,7 +170,7 @@ def make_call(rng: random.Random, config: sim.Scenario, chunks_max: int, submit_
     formats = (*FORMATS, RAW, RAW) if pattern in ("broadcast", "all_gather") else FORMATS
     format_ = rng.choice(formats)
     average = pattern in ("all_reduce", "coalesced") and format_.scaling != "none" and rng.random() < 0.3
-    call = Call(pattern, format_, average, [], submit_at)
+    call = Call(pattern, format_, average, [], submit_at, signature=1 + PATTERNS.index(pattern))
     everyone = set(range(config.workers))
     one = {rng.randrange(config.workers)}
     # Who gives and who keeps, region by region.

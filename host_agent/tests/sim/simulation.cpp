@@ -1,7 +1,6 @@
 #include "simulation.hpp"
 
 #include <algorithm>
-#include <array>
 #include <stdexcept>
 #include <utility>
 
@@ -29,8 +28,8 @@ Simulation::Simulation(const Scenario& scenario, std::vector<Task> tasks)
     }
   }
   build_ports();
-  build_shards();
-  schedule_submissions();
+  build_hosts();
+  schedule_faults();
 }
 
 void Simulation::build_ports() {
@@ -54,147 +53,106 @@ void Simulation::build_ports() {
   }
 }
 
-void Simulation::build_shards() {
+HostConfig Simulation::config_of(std::uint32_t worker) const {
+  HostConfig host;
+  host.scheduler = {.threads = scenario_.threads,
+                    .worker = worker,
+                    .workers = scenario_.workers,
+                    .lanes = scenario_.lanes,
+                    .chunks_per_thread_min = 1,
+                    .sparse_chunks_min = scenario_.sparse_chunks_min,
+                    .vote_lag_chunks = scenario_.vote_lag_chunks};
+  host.interruption_max = scenario_.interruption_max;
+  host.chore_max = scenario_.chore_max;
+  for (const Stall& stall : scenario_.stalls) {
+    if (stall.worker == worker) host.stalls.push_back(stall);
+  }
   const std::uint32_t slots = scenario_.slots / scenario_.threads;
+  for (std::uint32_t thread = 0; thread < scenario_.threads; ++thread) {
+    worker::WorkerConfig& config = host.shards.emplace_back();
+    config.job = kJob;
+    config.key = kKey;
+    config.worker = static_cast<std::uint8_t>(worker);
+    config.workers = static_cast<std::uint8_t>(scenario_.workers);
+    config.lanes = static_cast<std::uint16_t>(scenario_.lanes);
+    config.slot_first = thread * slots;
+    config.slots = slots;
+    config.round_first = scenario_.round_first;
+    config.window_min = scenario_.window_min;
+    config.window_initial = scenario_.window_initial;
+    config.rto_initial = scenario_.rto_initial;
+    config.rto_min = scenario_.rto_min;
+    config.rto_max = scenario_.rto_max;
+    config.collectives_max = scenario_.collectives_max;
+  }
+  return host;
+}
+
+void Simulation::build_hosts() {
   for (std::uint32_t worker = 0; worker < scenario_.workers; ++worker) {
-    hosts_.push_back({.scheduler = std::make_unique<schedule::Scheduler>(
-                          schedule::SchedulerConfig{.threads = scenario_.threads,
-                                                    .worker = worker,
-                                                    .workers = scenario_.workers,
-                                                    .lanes = scenario_.lanes,
-                                                    .chunks_per_thread_min = 1,
-                                                    .sparse_chunks_min = scenario_.sparse_chunks_min,
-                                                    .lead_chunks = scenario_.lead_chunks,
-                                                    .vote_lag_chunks = scenario_.vote_lag_chunks})});
-    for (std::uint32_t thread = 0; thread < scenario_.threads; ++thread) {
-      worker::WorkerConfig config;
-      config.job = kJob;
-      config.key = kKey;
-      config.worker = static_cast<std::uint8_t>(worker);
-      config.workers = static_cast<std::uint8_t>(scenario_.workers);
-      config.lanes = static_cast<std::uint16_t>(scenario_.lanes);
-      config.slot_first = thread * slots;
-      config.slots = slots;
-      config.round_first = scenario_.round_first;
-      config.window_min = scenario_.window_min;
-      config.window_initial = scenario_.window_initial;
-      config.rto_initial = scenario_.rto_initial;
-      config.rto_min = scenario_.rto_min;
-      config.rto_max = scenario_.rto_max;
-      config.collectives_max = scenario_.collectives_max;
-      Shard& shard = shards_.emplace_back();
-      shard.worker = worker;
-      shard.thread = thread;
-      shard.frames.resize(slots * frame_stride_);
-      shard.machine = std::make_unique<worker::Worker>(config, shard.frames.data(), frame_stride_);
+    hosts_.push_back(std::make_unique<Host>(
+        config_of(worker), clock_, agenda_, random_,
+        [this, worker](std::uint32_t thread, Datagram datagram) { send(worker, thread, std::move(datagram)); }));
+    for (const Task& task : tasks_) {
+      hosts_.back()->submit_at(task.submit_at[worker], task.requests[worker], task.timeout);
     }
   }
 }
 
-void Simulation::schedule_submissions() {
-  completions_left_ = tasks_.size() * hosts_.size();
-  for (std::size_t task = 0; task < tasks_.size(); ++task) {
-    for (std::uint32_t worker = 0; worker < scenario_.workers; ++worker) {
-      agenda_.at(tasks_[task].submit_at[worker], [this, worker, task] { submit(worker, task); });
-    }
+// ---- Faults ----
+
+void Simulation::schedule_faults() {
+  for (const Fault& fault : scenario_.faults) {
+    if (fault.worker >= scenario_.workers) throw std::invalid_argument("a fault of a worker that is not there");
+    agenda_.at(fault.at, [this, fault] { happen(fault); });
   }
+}
+
+void Simulation::happen(const Fault& fault) {
+  Host& host = *hosts_[fault.worker];
+  switch (fault.kind) {
+    case Fault::Kind::kAbort:
+      if (!host.dead()) host.abort();
+      return;
+    case Fault::Kind::kClose:
+      host.close();
+      return;
+    case Fault::Kind::kDeath:
+      host.kill();
+      return;
+    case Fault::Kind::kSwitchRestart:
+      for (Port& port : ports_) port.machine->reset();
+      return;
+  }
+}
+
+// ---- Running ----
+
+bool Simulation::is_done() const {
+  return std::ranges::all_of(hosts_, [](const auto& host) { return host->idle(); });
 }
 
 Report Simulation::run() {
-  while (completions_left_ > 0 && failure_.empty()) {
+  while (failure_.empty() && !is_done()) {
     if (agenda_.empty()) {
-      failure_ = "nothing is left to happen, but collectives are not complete";
+      failure_ = "nothing is left to happen, but operations have not ended";
     } else if (agenda_.next() > scenario_.time_max) {
       failure_ = "not finished within the bound of virtual time";
     } else {
-      now_ = agenda_.next();
+      clock_.advance(agenda_.next());
       agenda_.step();
     }
   }
   return report();
 }
 
-void Simulation::when_awake(std::uint32_t worker, Agenda::Action action) {
-  TimeNs awake = now_;
-  for (const Stall& stall : scenario_.stalls) {
-    if (stall.worker == worker && stall.begin <= awake && awake < stall.end) awake = stall.end;
-  }
-  if (awake == now_) {
-    action();
-  } else {
-    agenda_.at(awake, std::move(action));
-  }
-}
-
-void Simulation::submit(std::uint32_t worker, std::size_t task) {
-  when_awake(worker, [this, worker, task] {
-    Host& host = hosts_[worker];
-    schedule::Request& request = tasks_[task].requests[worker];
-    schedule::Survey survey = host.scheduler->survey(request, host.submissions++);
-    host.scheduler->submit(request, std::move(survey));
-    dispatch(worker);
+void Simulation::send(std::uint32_t worker, std::uint32_t thread, Datagram datagram) {
+  up_[worker].carry(clock_.now(), datagram.size(), random_, [&](TimeNs at) {
+    agenda_.at(at, [this, worker, thread, datagram] { arrive_at_switch(worker, thread, datagram); });
   });
 }
 
-void Simulation::dispatch(std::uint32_t worker) {
-  schedule::Scheduler& scheduler = *hosts_[worker].scheduler;
-  while (const auto chore = scheduler.poll_chore()) {
-    agenda_.at(now_ + random_.below(scenario_.chore_max), [this, worker, chore = *chore] { do_chore(worker, chore); });
-  }
-  while (const auto share = scheduler.poll_share()) {
-    Shard& target = shard(worker, share->thread);
-    if (!target.machine->submit(share->work)) failure_ = "a worker refused a collective";
-    activate(target);
-  }
-  while (const auto finished = scheduler.poll_finished()) {
-    if (finished->status != worker::Status::kOk) failure_ = "a collective ended with an error";
-    --completions_left_;
-  }
-}
-
-void Simulation::do_chore(std::uint32_t worker, const schedule::Scheduler::Chore& chore) {
-  when_awake(worker, [this, worker, chore] {
-    while (!chore.run()) continue;
-    hosts_[worker].scheduler->complete(chore);
-    dispatch(worker);
-  });
-}
-
-void Simulation::activate(Shard& shard) {
-  std::array<worker::Transmit, 16> burst{};
-  for (std::size_t count = burst.size(); count == burst.size();) {
-    count = shard.machine->poll_transmit(now_, burst);
-    for (std::size_t i = 0; i < count; ++i) send(shard, burst[i]);
-  }
-  bool completed = false;
-  while (const auto completion = shard.machine->poll_completion()) {
-    hosts_[shard.worker].scheduler->complete(shard.thread, *completion);
-    completed = true;
-  }
-  // What comes next may be for this very shard: it is activated again, one level deeper for each collective.
-  if (completed) dispatch(shard.worker);
-  const TimeNs next = shard.machine->next_timeout();
-  if (next == worker::kNever || next >= shard.wake_at) return;
-  shard.wake_at = next;
-  Shard* const sleeper = &shard;
-  agenda_.at(std::max(next, now_ + 1), [this, sleeper] {
-    if (sleeper->wake_at > now_) return;  // an earlier wake-up has taken its place
-    sleeper->wake_at = worker::kNever;
-    when_awake(sleeper->worker, [this, sleeper] { activate(*sleeper); });
-  });
-}
-
-void Simulation::send(Shard& shard, const worker::Transmit& transmit) {
-  const std::byte* frame = shard.frames.data() + transmit.frame * frame_stride_;
-  std::vector<std::byte> datagram(frame, frame + transmit.bytes);
-  up_[shard.worker].carry(now_, datagram.size(), random_, [&](TimeNs at) {
-    agenda_.at(at, [this, worker = shard.worker, thread = shard.thread, datagram] {
-      arrive_at_switch(worker, thread, datagram);
-    });
-  });
-}
-
-void Simulation::arrive_at_switch(std::uint32_t worker, std::uint32_t thread, const std::vector<std::byte>& datagram) {
+void Simulation::arrive_at_switch(std::uint32_t worker, std::uint32_t thread, const Datagram& datagram) {
   Port& port = ports_[thread];
   wire::Endpoint source = endpoint_of(worker);
   source.port = static_cast<std::uint16_t>(source.port + thread);
@@ -215,37 +173,33 @@ void Simulation::arrive_at_switch(std::uint32_t worker, std::uint32_t thread, co
   }
 }
 
-void Simulation::send_result(std::uint32_t worker, std::uint32_t thread, const std::vector<std::byte>& datagram) {
-  down_[worker].carry(now_, datagram.size(), random_, [&](TimeNs at) {
-    agenda_.at(at, [this, worker, thread, datagram] { arrive_at_worker(worker, thread, datagram); });
-  });
-}
-
-void Simulation::arrive_at_worker(std::uint32_t worker, std::uint32_t thread, std::vector<std::byte> datagram) {
-  when_awake(worker, [this, worker, thread, datagram = std::move(datagram)] {
-    Shard& receiver = shard(worker, thread);
-    receiver.machine->handle_datagram(now_, datagram);
-    activate(receiver);
+void Simulation::send_result(std::uint32_t worker, std::uint32_t thread, const Datagram& datagram) {
+  down_[worker].carry(clock_.now(), datagram.size(), random_, [&](TimeNs at) {
+    agenda_.at(at, [this, worker, thread, datagram] { hosts_[worker]->arrive(thread, datagram); });
   });
 }
 
 Report Simulation::report() const {
   Report report;
-  report.finished = completions_left_ == 0 && failure_.empty();
+  report.finished = failure_.empty();
   report.failure = failure_;
-  report.time_ns = now_;
-  for (const Shard& shard : shards_) {
-    const worker::WorkerStats& stats = shard.machine->stats();
-    report.packets_sent += stats.packets_sent;
-    report.bytes_sent += stats.bytes_sent;
-    report.retransmissions += stats.retransmissions;
-    report.questions += stats.questions;
-    report.results += stats.results;
-    report.duplicates += stats.duplicates;
-    report.rejected += stats.rejected;
-    report.rto_ns = std::max(report.rto_ns, stats.rto_ns);
+  report.time_ns = clock_.now();
+  report.results.assign(tasks_.size(), {});
+  for (const auto& host : hosts_) {
+    const auto results = host->results();
+    for (std::size_t task = 0; task < tasks_.size(); ++task) report.results[task].push_back(results[task]);
+    for (std::uint32_t thread = 0; thread < scenario_.threads; ++thread) {
+      const worker::WorkerStats stats = host->traffic(thread).worker;
+      report.packets_sent += stats.packets_sent;
+      report.bytes_sent += stats.bytes_sent;
+      report.retransmissions += stats.retransmissions;
+      report.questions += stats.questions;
+      report.duplicates += stats.duplicates;
+      report.rejected += stats.rejected;
+      report.rto_ns = std::max(report.rto_ns, stats.rto_ns);
+    }
+    report.sparse.push_back(host->sparse());
   }
-  for (const Host& host : hosts_) report.sparse.push_back(host.scheduler->stats());
   for (const std::vector<Link>* links : {&up_, &down_}) {
     for (const Link& link : *links) {
       report.link_packets += link.counters().packets;

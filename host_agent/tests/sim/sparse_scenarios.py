@@ -23,8 +23,6 @@ def make_sparse_scenario(seed: int) -> Scenario:
     # What a round trip is worth is a part of the window, and tensors are small here.
     if rng.random() < 0.5:
         config.window_initial = config.window_min = rng.choice([1, 2, 4])
-        config.lead_chunks = rng.choice([1, 4])
-        config.chore_max = rng.choice([0, MS, 20 * MS])
     start = [0] * config.workers
     chunks_max = max(8, rng.choice([20, 150, 400]) // config.workers)
     # Few shapes, so that collectives of one kind follow each other and the workers learn from them.
@@ -126,7 +124,6 @@ def make_scattered_scenario(seed: int) -> Scenario:
     # What a round trip is worth is a part of the window, and tensors are small here.
     config.slots = config.threads * rng.choice([1, 2, 8])
     config.window_initial = config.window_min = rng.choice([1, 2, 8])
-    config.chore_max = rng.choice([0, MS, 20 * MS])
     start = [0] * config.workers
     chunks_max = max(24, rng.choice([100, 400]) // config.workers)
     shapes = [

@@ -23,6 +23,21 @@ class Link:
     rate_bps: float
     queue_bytes: int
 
+class Status(Enum):
+    OK = 0
+    TIMED_OUT = 1
+    DIVERGED = 2
+    ABORTED = 3
+
+class FaultKind(Enum):
+    ABORT = 0
+    CLOSE = 1
+    DEATH = 2
+    SWITCH_RESTART = 3
+
+class Fault:
+    def __init__(self, kind: FaultKind, worker: int, at: int, /) -> None: ...
+
 class Stall:
     def __init__(self, worker: int, begin: int, end: int, /) -> None: ...
 
@@ -37,18 +52,18 @@ class Scenario:
     window_initial: int
     rto_min: int  # nanoseconds
     sparse_chunks_min: int
-    lead_chunks: int
+    interruption_max: int
     chore_max: int
     vote_lag_chunks: int
     time_max: int
     up: Link
     down: Link
     stalls: list[Stall]
+    faults: list[Fault]
 
 class SparseStats:
     prologues: int
     streams: int
-    ahead: int
     whole: int
     refined: int
     refinements: int
@@ -64,7 +79,7 @@ class Report:
     bytes_sent: int
     retransmissions: int
     questions: int
-    results: int
+    results: list[list[Status | None]]
     duplicates: int
     rejected: int
     link_packets: int
@@ -82,7 +97,9 @@ class Job:
         fixed_scale: float,
         divisor: float,
         may_be_sparse: bool,
+        signature: int,
         regions: Sequence[Sequence[tuple[int, int, int]]],
         submit_at: Sequence[int],
+        timeout: int | None = None,
     ) -> None: ...
     def run(self) -> Report: ...

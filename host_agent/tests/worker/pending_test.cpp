@@ -56,22 +56,46 @@ TEST(Pending, FindsAListedChunkAndLeavesOutWhatIsNotPresent) {
   const std::vector<Region> regions = {
       {.source = memory.data(), .destination = nullptr, .elements = 8, .chunk_first = 0}};
   const std::vector<std::uint32_t> listed = {1, 3};
-  std::vector<numeric::BlockScan> scans(4);
-  scans[3].present = true;
+  ChunkPresence presence(4);
+  presence.set(1, false);
+  presence.set(3, true);
   Pending pending;
   pending.work.regions = regions;
   pending.work.chunks = listed;
-  pending.work.scans = scans;
+  pending.work.presence = &presence;
   pending.chunk_elements = 2;
   EXPECT_EQ(pending.number(0), 1u);
   EXPECT_EQ(pending.view(0).source, nullptr);
   EXPECT_EQ(pending.view(0).elements, 2u);
   ChunkView view = pending.view(0);
-  EXPECT_EQ(pending.exponent(view), 0);
+  EXPECT_EQ(pending.exponent(0, view), 0);
   view = pending.view(1);
   EXPECT_EQ(view.source, memory.data() + 24);
-  EXPECT_EQ(pending.exponent(view), 0);
-  EXPECT_NE(view.source, nullptr) << "a scan has said so, though memory is zero";
+  EXPECT_EQ(pending.exponent(1, view), 0);
+  EXPECT_NE(view.source, nullptr) << "a look has said so, though memory is zero";
+}
+
+TEST(Pending, WhatNobodyHasLookedAtIsThereUntilItIsRead) {
+  std::array<float, 8> memory = {0, 0, 0, 0, 0, 1.5F, 0, 0};
+  const auto* const bytes = reinterpret_cast<const std::byte*>(memory.data());
+  const std::vector<Region> regions = {{.source = bytes, .destination = nullptr, .elements = 8, .chunk_first = 0}};
+  ChunkPresence looked_at_the_first(2);
+  looked_at_the_first.set(0, false);
+  Pending pending;
+  pending.work.regions = regions;
+  pending.chunk_elements = 4;
+  for (const bool in_part : {false, true}) {
+    pending.work.presence = in_part ? &looked_at_the_first : &kNothingKnown;
+    ChunkView view = pending.view(1);
+    ASSERT_EQ(view.source, bytes + 16);
+    EXPECT_GT(pending.exponent(1, view), 0);
+    EXPECT_NE(view.source, nullptr);
+  }
+  pending.work.presence = &kNothingKnown;
+  ChunkView zeros = pending.view(0);
+  EXPECT_NE(zeros.source, nullptr);
+  EXPECT_EQ(pending.exponent(0, zeros), 0);
+  EXPECT_EQ(zeros.source, nullptr) << "read, and found to be zeros: sent EMPTY";
 }
 
 TEST(PendingPool, HandsBackInOrderOfCompletionAndReusesEntries) {

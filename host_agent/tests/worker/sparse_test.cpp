@@ -1,4 +1,4 @@
-// What the state machine knows of sparse collectives: a list of chunks, what a scan found in them, and a vote.
+// What the state machine knows of sparse collectives: a list of chunks, what a look has found in them, and a vote.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -12,23 +12,23 @@ namespace {
 /// An fp32 all-reduce in place over `chunks` chunks of four elements, of which some are listed.
 struct Listed {
   Listed(std::size_t chunks, std::vector<std::uint32_t> list)
-      : values(4 * chunks), scans(chunks), listed(std::move(list)) {
+      : values(4 * chunks), presence(chunks), listed(std::move(list)) {
     auto* const bytes = reinterpret_cast<std::byte*>(values.data());
     region = {.source = bytes, .destination = bytes, .elements = values.size()};
     work.format = kFloat32;
     work.regions = {&region, 1};
     work.chunks = listed;
-    work.scans = scans;
+    for (std::size_t chunk = 0; chunk < chunks; ++chunk) presence.set(chunk, false);
+    work.presence = &presence;
     work.chunk_end = static_cast<std::uint32_t>(listed.size());
   }
   Listed(const Listed&) = delete;
   void put(std::uint32_t chunk, float value) {
     values[4 * std::size_t{chunk}] = value;
-    scans[chunk] = numeric::scan_block(numeric::Dtype::kF32,
-                                       reinterpret_cast<const std::byte*>(&values[4 * std::size_t{chunk}]), 4);
+    presence.set(chunk, true);
   }
   std::vector<float> values;
-  std::vector<numeric::BlockScan> scans;
+  ChunkPresence presence;
   std::vector<std::uint32_t> listed;
   Region region;
   Collective work;
@@ -72,49 +72,21 @@ TEST(SparseCollective, SendsEmptyForWhatItDoesNotHaveAndKeepsTheSum) {
   EXPECT_TRUE(rig.worker().poll_completion().has_value());
 }
 
-TEST(SparseCollective, DoesNotReadAChunkThatTheScanHasNotFound) {
+TEST(SparseCollective, DoesNotReadAChunkThatIsKnownToBeAbsent) {
   Rig rig;
   Listed job(10, {4});
   job.put(4, 1.0F);
-  job.scans[4].present = false;  // as it would be at a worker that lacks a block of the union
+  job.presence.set(4, false);  // as it would be at a worker that lacks a block of the union
   ASSERT_TRUE(rig.worker().submit(job.work));
   EXPECT_EQ(rig.poll()[0].header.exponent, 0);
 }
 
-TEST(SparseCollective, WhoseFirstExponentsAreKnownSendsThesePacketsAtOnce) {
-  Rig rig;
-  Listed job(100, {2, 3, 50, 51, 98, 99});
-  for (const std::uint32_t chunk : job.listed) job.put(chunk, 1.5F);
-  const std::vector<std::uint8_t> agreed = {127, 130};
-  job.work.exponents = agreed;
-  ASSERT_TRUE(rig.worker().submit(job.work));
-  const auto first = rig.poll();
-  EXPECT_EQ(chunk_numbers(first), (std::vector<std::uint32_t>{2, 3, 50, 51}));
-  for (std::size_t i = 0; i < first.size(); ++i) {
-    EXPECT_EQ(first[i].header.kind, i < agreed.size() ? wire::Kind::kData : wire::Kind::kMeta);
-    EXPECT_EQ(first[i].header.exponent, 127) << "of the slot's next chunk, or of what is asked about";
-  }
-  EXPECT_EQ(first[0].lane(0), 3 << 28) << "1.5 with the exponent of 1";
-  EXPECT_EQ(first[1].lane(0), 3 << 25) << "with that of 8, a peer's";
-  rig.answer(first[0], {3 << 29, 0, 0, 0}, 127);
-  EXPECT_EQ(job.values[4 * 2], 3.0F);
-  for (std::size_t i = 1; i < first.size(); ++i) {
-    i < agreed.size() ? rig.answer(first[i], {3 << 26, 0, 0, 0}, 127) : rig.answer(first[i], {}, 127);
-  }
-  EXPECT_EQ(job.values[4 * 3], 3.0F);
-  const auto second = rig.poll();
-  EXPECT_EQ(chunk_numbers(second), (std::vector<std::uint32_t>{50, 51, 98, 99})) << "the order of all workers";
-  for (const Sent& packet : second) rig.answer(packet, {3 << 29, 0, 0, 0});
-  for (const std::uint32_t chunk : job.listed) EXPECT_EQ(job.values[4 * std::size_t{chunk}], 3.0F);
-  EXPECT_TRUE(rig.worker().poll_completion().has_value());
-}
-
-TEST(SparseCollective, AChunkThatTurnsOutToBeZeroIsSentEmptyWithoutAnyScan) {
+TEST(SparseCollective, AChunkThatTurnsOutToBeZeroIsSentEmptyWithoutAnyLook) {
   for (const numeric::Scaling scaling : {numeric::Scaling::kBlockExponent, numeric::Scaling::kFixed}) {
     Rig rig;
     Listed job(4, {0, 1, 2, 3});
     job.work.chunks = {};
-    job.work.scans = {};
+    job.work.presence = &kNothingKnown;
     job.work.format.scaling = scaling;
     job.work.fixed_scale = 1e30F;
     job.values[5] = 1.0F;

@@ -26,10 +26,6 @@ class UdpTransport final : public Transport {
   UdpTransport(const UdpConfig& config, std::vector<UdpSocket> sockets);
   ~UdpTransport() override;
 
-  /// The last error that the system reported for a datagram (ECONNREFUSED: nobody listens at the peer's port;
-  /// EMSGSIZE: larger than the path's MTU), 0 if none; reading clears it. Any thread may ask.
-  [[nodiscard]] int take_error() noexcept;
-
   std::byte* frame_memory() noexcept override;
   std::size_t frame_stride() const noexcept override;
   std::size_t train_frames(std::size_t frame_bytes) const noexcept override;
@@ -38,6 +34,7 @@ class UdpTransport final : public Transport {
   void wait(std::int64_t timeout_ns) noexcept override;
   void wake() noexcept override;
   const TransportStats& stats() const noexcept override;
+  int take_error() noexcept override;
 
  private:
   struct Impl;

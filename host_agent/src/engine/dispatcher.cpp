@@ -1,0 +1,116 @@
+#include "engine/dispatcher.hpp"
+
+#include <cassert>
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+namespace wiresum::engine {
+
+using worker::Status;
+
+Dispatcher::Dispatcher(const schedule::SchedulerConfig& config, std::vector<Shard*> shards,
+                       std::function<void()> on_chore)
+    : lanes_(config.lanes), shards_(std::move(shards)), on_chore_(std::move(on_chore)), scheduler_(config) {
+  assert(shards_.size() == config.threads);
+}
+
+// ---- Callers ----
+
+Dispatcher::Prepared Dispatcher::prepare(schedule::Request request, bool notify) {
+  std::unique_lock lock(mutex_);
+  const std::uint64_t salt = preparations_++;
+  lock.unlock();
+  Prepared prepared{.request = std::move(request), .survey = {}, .notify = notify};
+  prepared.survey = scheduler_.survey(prepared.request, salt);
+  lock.lock();
+  const bool expects_look = scheduler_.expects_look(prepared.request, prepared.survey);
+  lock.unlock();
+  if (expects_look) prepared.survey.presence = schedule::look(prepared.request, lanes_, prepared.survey.chunks);
+  return prepared;
+}
+
+std::shared_ptr<Operation> Dispatcher::submit(Prepared prepared) {
+  const std::lock_guard lock(mutex_);
+  if (pending_.size() + completed_.size() >= kOperationsMax) {
+    throw std::runtime_error(std::to_string(kOperationsMax) +
+                             " operations are in flight, or complete and not taken: wait for some before more");
+  }
+  const bool notify = prepared.notify;
+  const schedule::Ticket ticket = scheduler_.submit(std::move(prepared.request), std::move(prepared.survey));
+  auto operation = std::make_shared<Operation>(ticket.token, ticket.tensor, notify);
+  pending_.emplace(ticket.token, operation);
+  dispatch();
+  return operation;
+}
+
+void Dispatcher::fail(Status status) {
+  const std::lock_guard lock(mutex_);
+  fail_all(status);
+}
+
+schedule::SparseStats Dispatcher::stats() const {
+  const std::lock_guard lock(mutex_);
+  return scheduler_.stats();
+}
+
+std::size_t Dispatcher::pending() const {
+  const std::lock_guard lock(mutex_);
+  assert(pending_.size() == scheduler_.unfinished());
+  return pending_.size();
+}
+
+// ---- Shards and chores ----
+
+void Dispatcher::complete_share(unsigned shard, const worker::Completion& completion) {
+  const std::lock_guard lock(mutex_);
+  scheduler_.complete(shard, completion);
+  if (completion.status != Status::kOk) {
+    fail_all(completion.status);
+  } else {
+    dispatch();
+  }
+}
+
+std::optional<schedule::Chore> Dispatcher::take_chore() {
+  const std::lock_guard lock(mutex_);
+  return scheduler_.poll_chore();
+}
+
+void Dispatcher::complete_chore(const schedule::Chore& chore) {
+  const std::lock_guard lock(mutex_);
+  scheduler_.complete(chore);
+  dispatch();
+}
+
+void Dispatcher::check_deadlines(TimeNs now) {
+  const std::lock_guard lock(mutex_);
+  if (scheduler_.waiting_deadline() <= now) fail_all(Status::kTimedOut);
+}
+
+// ---- Under the lock ----
+
+void Dispatcher::dispatch() {
+  while (const std::optional<schedule::Share> share = scheduler_.poll_share()) {
+    shards_[share->thread]->post(share->work);
+  }
+  while (const std::optional<schedule::Finished> finished = scheduler_.poll_finished()) retire(*finished);
+  if (scheduler_.has_chore()) on_chore_();
+}
+
+void Dispatcher::retire(const schedule::Finished& finished) {
+  const auto found = pending_.find(finished.token);
+  assert(found != pending_.end());
+  const std::shared_ptr<Operation> operation = std::move(found->second);
+  pending_.erase(found);
+  operation->end(finished.status);
+  if (operation->notify()) completed_.push(operation);
+}
+
+void Dispatcher::fail_all(Status status) {
+  scheduler_.fail(status);
+  dispatch();
+  for (Shard* const shard : shards_) shard->post_failure(status);
+}
+
+}  // namespace wiresum::engine

@@ -1,0 +1,79 @@
+// Between callers and shards: calls go in, shares go to the shards' mailboxes, completions come back, operations end.
+//
+// It is the scheduler (schedule/) under a lock, and the operations that callers hold. No thread and no clock of its
+// own: a session drives it with threads, the simulation in virtual time.
+//
+// What may run at once: any thread submits, takes chores, or fails the session; each shard's driver reports
+// completions. The lock is held for no work on a tensor: that is done in prepare(), before it, or in chores.
+//
+// Ends. fail() is for good: what waits ends at once, what a shard has ends when the shard hears of it, and nothing is
+// dealt any more. So whoever stops the shards after fail() leaves nothing behind.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <unordered_map>
+#include <vector>
+
+#include "engine/operation.hpp"
+#include "engine/shard.hpp"
+#include "schedule/scheduler.hpp"
+
+namespace wiresum::engine {
+
+class Dispatcher {
+ public:
+  /// `shards` in the order in which they are dealt to; `on_chore` is called, from whoever made it, when there is one.
+  Dispatcher(const schedule::SchedulerConfig& config, std::vector<Shard*> shards, std::function<void()> on_chore);
+
+  /// A request that has been looked at.
+  struct Prepared {
+    schedule::Request request;
+    schedule::Survey survey;
+    bool notify = true;
+  };
+  /// Looks at the request's memory, which takes a while; the caller has it to itself until submit(). Throws
+  /// std::invalid_argument if the request makes no sense.
+  [[nodiscard]] Prepared prepare(schedule::Request request, bool notify);
+  /// The order of these calls must be the same at all workers. Throws std::runtime_error if kOperationsMax are pending.
+  std::shared_ptr<Operation> submit(Prepared prepared);
+
+  /// Shard number `shard` has completed its part.
+  void complete_share(unsigned shard, const worker::Completion& completion);
+
+  /// Something to run, by a thread with the default floating-point environment, and then to complete.
+  [[nodiscard]] std::optional<schedule::Chore> take_chore();
+  void complete_chore(const schedule::Chore& chore);
+
+  /// Fails if a request that no shard has a part of is past its deadline. To be called now and then.
+  void check_deadlines(TimeNs now);
+
+  /// Ends all pending and later operations with `status`. The first failure stays.
+  void fail(worker::Status status);
+
+  [[nodiscard]] CompletionQueue& completed() noexcept { return completed_; }
+  [[nodiscard]] schedule::SparseStats stats() const;
+  /// Operations that have not ended.
+  [[nodiscard]] std::size_t pending() const;
+
+ private:
+  /// Hands out what the scheduler has for shards and callers. Needs mutex_.
+  void dispatch();
+  void retire(const schedule::Finished& finished);
+  void fail_all(worker::Status status);
+
+  const std::size_t lanes_;
+  std::vector<Shard*> shards_;
+  std::function<void()> on_chore_;
+  CompletionQueue completed_;
+
+  mutable std::mutex mutex_;  // of all that follows, and of the order in the mailboxes
+  schedule::Scheduler scheduler_;
+  std::unordered_map<std::uint64_t, std::shared_ptr<Operation>> pending_;
+  std::uint64_t preparations_ = 0;
+};
+
+}  // namespace wiresum::engine

@@ -1,0 +1,65 @@
+// What a caller gets for a collective that it has submitted, and the queue of those that are complete.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "worker/collective.hpp"
+
+namespace wiresum::engine {
+
+/// Submitted, and not complete or not yet taken from the queue. It bounds all mailboxes and queues of a session.
+inline constexpr std::size_t kOperationsMax = std::size_t{1} << 16;
+
+class Operation {
+ public:
+  Operation(std::uint64_t token, std::uint32_t tensor, bool notify) noexcept
+      : token_(token), tensor_(tensor), notify_(notify) {}
+
+  [[nodiscard]] std::uint64_t token() const noexcept { return token_; }
+  [[nodiscard]] std::uint32_t tensor() const noexcept { return tensor_; }
+  /// Shall the queue of completed operations tell?
+  [[nodiscard]] bool notify() const noexcept { return notify_; }
+  [[nodiscard]] bool done() const noexcept { return done_.load(std::memory_order_acquire); }
+  /// Valid once done.
+  [[nodiscard]] worker::Status status() const noexcept { return status_; }
+  /// False if `timeout` passed first.
+  [[nodiscard]] bool wait(std::chrono::nanoseconds timeout) const;
+  /// Ends it, once.
+  void end(worker::Status status);
+
+ private:
+  std::uint64_t token_;
+  std::uint32_t tensor_;
+  bool notify_;
+  worker::Status status_ = worker::Status::kOk;
+  std::atomic<bool> done_{false};
+  mutable std::mutex mutex_;
+  mutable std::condition_variable done_changed_;
+};
+
+/// Completed operations that nobody has taken yet. Any thread may call.
+class CompletionQueue {
+ public:
+  void push(std::shared_ptr<Operation> operation);
+  /// Takes all there are; sleeps up to `timeout` for the first.
+  [[nodiscard]] std::vector<std::shared_ptr<Operation>> take(std::chrono::nanoseconds timeout);
+  /// From now on take() does not sleep.
+  void close();
+  [[nodiscard]] std::size_t size() const;
+
+ private:
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<std::shared_ptr<Operation>> operations_;
+  bool closed_ = false;
+};
+
+}  // namespace wiresum::engine

@@ -1,0 +1,143 @@
+#include "engine/shard.hpp"
+
+#include <algorithm>
+#include <cassert>
+#include <optional>
+#include <span>
+#include <utility>
+
+#include "engine/operation.hpp"
+
+namespace wiresum::engine {
+namespace {
+
+using worker::Status;
+
+/// Bursts taken in before it is time to send, so that neither direction starves the other.
+constexpr int kReceiveBurstsMax = 4;
+/// A nap delays what this worker sends, so it may last only as long as a part of what is in flight takes to come back.
+constexpr TimeNs kNapNsMax = 1'000'000;
+constexpr std::size_t kNapFlightShare = 4;
+constexpr std::size_t kNapWorthMax = 64;
+
+}  // namespace
+
+Shard::Shard(const worker::WorkerConfig& config, wire::Endpoint switch_endpoint, const Clock& clock,
+             transport::Transport& transport, Hooks hooks)
+    : clock_(clock),
+      switch_endpoint_(switch_endpoint),
+      transport_(transport),
+      hooks_(std::move(hooks)),
+      machine_(config, transport.frame_memory(), transport.frame_stride()),
+      moderator_(kNapNsMax) {}
+
+// ---- Any thread ----
+
+void Shard::post(const worker::Collective& collective) {
+  {
+    const std::lock_guard lock(mail_mutex_);
+    mail_.push_back(collective);
+    assert(mail_.size() <= kOperationsMax);  // each operation has one share at a time for a thread
+    has_mail_.store(true);
+  }
+  hooks_.on_mail();
+}
+
+void Shard::post_failure(Status status) noexcept {
+  assert(status != Status::kOk);
+  Status none = Status::kOk;
+  failure_.compare_exchange_strong(none, status);
+  has_mail_.store(true);
+  hooks_.on_mail();
+}
+
+TrafficStats Shard::stats() const {
+  const std::lock_guard lock(stats_mutex_);
+  return stats_;
+}
+
+// ---- Steps ----
+
+bool Shard::take_mail() {
+  if (!has_mail_.load(std::memory_order_relaxed)) return false;
+  {
+    const std::lock_guard lock(mail_mutex_);
+    has_mail_.store(false);
+    backlog_.insert(backlog_.end(), mail_.begin(), mail_.end());
+    mail_.clear();
+  }
+  assert(backlog_.size() <= kOperationsMax);
+  if (const Status failure = failure_.load(); failure != Status::kOk) machine_.fail(failure);
+  submit_backlog();
+  return true;
+}
+
+void Shard::submit_backlog() {
+  while (!backlog_.empty() && machine_.submit(backlog_.front())) backlog_.pop_front();
+}
+
+bool Shard::receive() noexcept {
+  bool received = false;
+  for (int burst = 0; burst < kReceiveBurstsMax; ++burst) {
+    const std::size_t count = transport_.receive(datagrams_);
+    if (count == 0) break;
+    received = true;
+    const TimeNs now = clock_.now();
+    moderator_.on_datagrams(now, count, transport_.stats().messages_received);
+    for (const transport::RxDatagram& datagram : std::span(datagrams_).first(count)) {
+      machine_.handle_datagram(now, datagram.bytes);
+    }
+  }
+  return received;
+}
+
+bool Shard::transmit() noexcept {
+  bool sent = false;
+  const std::size_t burst = transport::whole_trains(kSendBurstMax, transport_.train_frames(transport_.frame_stride()));
+  for (std::size_t count = burst; count == burst;) {
+    count = machine_.poll_transmit(clock_.now(), std::span(transmits_).first(burst));
+    for (std::size_t i = 0; i < count; ++i) frames_[i] = {.frame = transmits_[i].frame, .bytes = transmits_[i].bytes};
+    if (count != 0) {
+      transport_.send(std::span(frames_).first(count), {&switch_endpoint_, 1}, 0);
+      sent = true;
+    }
+  }
+  return sent;
+}
+
+bool Shard::report() {
+  bool reported = false;
+  while (const std::optional<worker::Completion> completion = machine_.poll_completion()) {
+    if (!reported) publish_stats();  // first, so that whoever waits for the operation finds it counted
+    reported = true;
+    hooks_.on_completion(*completion);
+    submit_backlog();
+  }
+  return reported;
+}
+
+void Shard::end() {
+  machine_.fail(Status::kAborted);
+  take_mail();
+  report();
+  assert(backlog_.empty());
+}
+
+TimeNs Shard::nap_ns(TimeNs now) noexcept {
+  return moderator_.nap_ns(now, std::min<std::size_t>(machine_.in_flight() / kNapFlightShare, kNapWorthMax));
+}
+
+void Shard::publish_stats() {
+  const transport::TransportStats& datagrams = transport_.stats();
+  const int error = transport_.take_error();
+  const std::lock_guard lock(stats_mutex_);
+  stats_.worker = machine_.stats();
+  stats_.datagrams_sent = datagrams.datagrams_sent;
+  stats_.datagrams_received = datagrams.datagrams_received;
+  stats_.send_calls = datagrams.send_calls;
+  stats_.receive_calls = datagrams.receive_calls;
+  stats_.send_failures = datagrams.send_failures;
+  if (error != 0) stats_.transport_error = error;
+}
+
+}  // namespace wiresum::engine

@@ -1,0 +1,112 @@
+// One thread's part of a session: a mailbox, a state machine (worker/) and a transport, joined in steps.
+//
+// Sans-IO but for the transport: no thread and no clock of its own. Who drives it, an engine thread (session.cpp) or
+// the simulation, calls the steps in any order and as often as it likes, all from one thread; only post(),
+// post_failure() and stats() may be called from others.
+//
+//   take_mail   what the dispatcher has dealt, and a failure
+//   receive     packets in
+//   transmit    packets out
+//   report      what is complete goes to the dispatcher, which may post again
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <mutex>
+#include <vector>
+
+#include "transport/moderation.hpp"
+#include "transport/transport.hpp"
+#include "worker/worker.hpp"
+
+namespace wiresum::engine {
+
+using worker::TimeNs;
+
+/// Nanoseconds that never go back.
+class Clock {
+ public:
+  virtual ~Clock() = default;
+  Clock() = default;
+  Clock(const Clock&) = delete;
+  Clock& operator=(const Clock&) = delete;
+  [[nodiscard]] virtual TimeNs now() const noexcept = 0;
+};
+
+/// Of one shard, or summed over several; then times and window are those of the first.
+struct TrafficStats {
+  worker::WorkerStats worker;
+  std::uint64_t datagrams_sent = 0;
+  std::uint64_t datagrams_received = 0;
+  std::uint64_t send_calls = 0;
+  std::uint64_t receive_calls = 0;
+  std::uint64_t send_failures = 0;
+  int transport_error = 0;  // the newest errno that the system reported for a datagram, 0 if none
+};
+
+class Shard {
+ public:
+  /// `on_mail` is called, from whoever posts, after there is mail; `on_completion` by report().
+  struct Hooks {
+    std::function<void()> on_mail;
+    std::function<void(const worker::Completion&)> on_completion;
+  };
+
+  /// The transport has a frame for each slot. Throws std::invalid_argument on a configuration that makes no sense.
+  Shard(const worker::WorkerConfig& config, wire::Endpoint switch_endpoint, const Clock& clock,
+        transport::Transport& transport, Hooks hooks);
+
+  // Any thread
+  /// Queues a share of a collective. The order of posts must be the same at all workers.
+  void post(const worker::Collective& collective);
+  /// Ends what is pending, and whatever comes later. The first failure stays.
+  void post_failure(worker::Status status) noexcept;
+  [[nodiscard]] bool has_mail() const noexcept { return has_mail_.load(); }
+  /// As of the last publish_stats().
+  [[nodiscard]] TrafficStats stats() const;
+
+  // The driver's thread. Each says whether there was anything to do.
+  bool take_mail();
+  bool receive() noexcept;
+  bool transmit() noexcept;
+  bool report();
+  /// The last step: ends what is pending, or in the mail, and reports it. Nothing may be posted any more.
+  void end();
+
+  /// When transmit() has something to do if no datagram and no mail comes; kNever if never.
+  [[nodiscard]] TimeNs next_timeout() const noexcept { return machine_.next_timeout(); }
+  /// How long to let datagrams come before they are taken in (moderation.hpp); 0: until the first.
+  [[nodiscard]] TimeNs nap_ns(TimeNs now) noexcept;
+  void publish_stats();
+
+ private:
+  static constexpr std::size_t kReceiveBurst = 256;
+  static constexpr std::size_t kSendBurstMax = 64;
+
+  void submit_backlog();
+
+  const Clock& clock_;
+  wire::Endpoint switch_endpoint_;
+  transport::Transport& transport_;
+  Hooks hooks_;
+  worker::Worker machine_;
+  transport::WakeModerator moderator_;
+  std::deque<worker::Collective> backlog_;  // taken from the mailbox, not yet taken by the state machine
+  std::array<transport::RxDatagram, kReceiveBurst> datagrams_{};
+  std::array<worker::Transmit, kSendBurstMax> transmits_{};
+  std::array<transport::TxFrame, kSendBurstMax> frames_{};
+
+  std::mutex mail_mutex_;
+  std::vector<worker::Collective> mail_;
+  std::atomic<bool> has_mail_{false};
+  std::atomic<worker::Status> failure_{worker::Status::kOk};
+
+  mutable std::mutex stats_mutex_;
+  TrafficStats stats_;
+};
+
+}  // namespace wiresum::engine

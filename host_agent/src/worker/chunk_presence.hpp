@@ -1,0 +1,50 @@
+// What a worker knows of its own tensor: for each chunk, whether anything in it is not zero. Pure.
+//
+// A tensor may have been looked at as a whole, in part, or not at all. That nobody has looked is an answer of its own:
+// whoever takes it for "absent" sends zeros in place of numbers, which no other worker can notice.
+#pragma once
+
+#include <cassert>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace wiresum::worker {
+
+enum class Presence : std::uint8_t {
+  kUnknown,  // nobody has looked
+  kPresent,  // an element is not zero
+  kAbsent,   // all are zero, of either sign: it adds nothing
+};
+
+class ChunkPresence {
+ public:
+  /// Nothing is known, of however many chunks.
+  ChunkPresence() = default;
+  /// Nothing is known of `chunks` chunks; set() may be called for these.
+  explicit ChunkPresence(std::uint64_t chunks) : known_(chunks, Presence::kUnknown) {}
+
+  void set(std::uint64_t chunk, bool present) noexcept {
+    assert(chunk < known_.size());
+    known_[chunk] = present ? Presence::kPresent : Presence::kAbsent;
+  }
+
+  [[nodiscard]] Presence of(std::uint64_t chunk) const noexcept {
+    assert(known_.empty() || chunk < known_.size());
+    return known_.empty() ? Presence::kUnknown : known_[chunk];
+  }
+
+  /// Must it be taken to hold something? What is unknown must.
+  [[nodiscard]] bool may_hold(std::uint64_t chunk) const noexcept { return of(chunk) != Presence::kAbsent; }
+
+  /// Has anybody looked at any chunk?
+  [[nodiscard]] bool looked() const noexcept { return !known_.empty(); }
+
+ private:
+  std::vector<Presence> known_;
+};
+
+/// For a collective that nobody has looked at.
+inline const ChunkPresence kNothingKnown;
+
+}  // namespace wiresum::worker

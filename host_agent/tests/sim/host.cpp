@@ -1,0 +1,224 @@
+#include "host.hpp"
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <utility>
+
+namespace wiresum::sim {
+namespace {
+
+constexpr double kInterruptionShare = 0.2;
+/// As in a session.
+constexpr TimeNs kWaitingPeriodNs = 100'000'000;
+
+}  // namespace
+
+Host::Host(const HostConfig& config, const VirtualClock& clock, Agenda& agenda, Random& random,
+           const std::function<void(std::uint32_t, Datagram)>& carry)
+    : config_(config), clock_(clock), agenda_(agenda), random_(random), threads_(config.shards.size()) {
+  std::vector<engine::Shard*> shards;
+  for (std::uint32_t i = 0; i < threads_.size(); ++i) {
+    const worker::WorkerConfig& worker = config.shards[i];
+    threads_[i].transport =
+        std::make_unique<SimTransport>(worker.slots, wire::kHeaderBytes + worker.lanes * wire::kWordBytes,
+                                       [carry, i](Datagram datagram) { carry(i, std::move(datagram)); });
+    threads_[i].shard = std::make_unique<engine::Shard>(
+        worker, wire::Endpoint{}, clock, *threads_[i].transport,
+        engine::Shard::Hooks{.on_mail = [this, i] { rouse(i); },
+                             .on_completion = [this, i](const worker::Completion& completion) {
+                               dispatcher_->complete_share(i, completion);
+                             }});
+    shards.push_back(threads_[i].shard.get());
+  }
+  dispatcher_ = std::make_unique<engine::Dispatcher>(config.scheduler, std::move(shards), [this] { start_chores(); });
+}
+
+void Host::when_awake(TimeNs at, Agenda::Action action) {
+  for (bool moved = true; moved;) {
+    moved = false;
+    for (const Stall& stall : config_.stalls) {
+      if (stall.begin <= at && at < stall.end) {
+        at = stall.end;
+        moved = true;
+      }
+    }
+  }
+  agenda_.at(at, [this, action = std::move(action)] {
+    if (!dead_) action();
+  });
+}
+
+TimeNs Host::interruption() {
+  return random_.happens(config_.interruption_max > 0 ? kInterruptionShare : 0)
+             ? random_.below(config_.interruption_max)
+             : 0;
+}
+
+// ---- Engine threads ----
+
+void Host::arrive(std::uint32_t thread, Datagram datagram) {
+  if (dead_) return;
+  threads_[thread].transport->arrive(std::move(datagram));
+  rouse(thread);
+}
+
+void Host::rouse(std::uint32_t thread) {
+  Thread& mine = threads_[thread];
+  if (mine.ended) return;
+  if (mine.running) {
+    mine.again = true;
+    return;
+  }
+  mine.running = true;
+  when_awake(clock_.now(), [this, thread] { run(thread, Step::kMail); });
+}
+
+void Host::run(std::uint32_t thread, Step step) {
+  Thread& mine = threads_[thread];
+  for (; step != Step::kEnd; step = static_cast<Step>(static_cast<unsigned>(step) + 1)) {
+    if (mine.ended) return;
+    if (const TimeNs held_up = interruption(); held_up > 0) {
+      when_awake(clock_.now() + held_up, [this, thread, step] { run(thread, step); });
+      return;
+    }
+    switch (step) {
+      case Step::kMail:
+        mine.again = false;
+        mine.shard->take_mail();
+        break;
+      case Step::kReceive:
+        mine.shard->receive();
+        break;
+      case Step::kTransmit:
+        mine.shard->transmit();
+        break;
+      case Step::kReport:
+        mine.again |= mine.shard->report();
+        break;
+      case Step::kEnd:
+        break;
+    }
+  }
+  mine.running = false;
+  if (mine.again) {
+    rouse(thread);
+  } else {
+    sleep(thread);
+  }
+}
+
+void Host::sleep(std::uint32_t thread) {
+  Thread& mine = threads_[thread];
+  mine.shard->publish_stats();
+  const TimeNs next = std::max(mine.shard->next_timeout(), clock_.now() + 1);
+  if (next == worker::kNever || next >= mine.wake_at) return;
+  mine.wake_at = next;
+  agenda_.at(next, [this, thread] {
+    Thread& sleeper = threads_[thread];
+    if (dead_ || sleeper.wake_at > clock_.now()) return;  // an earlier wake-up has taken its place
+    sleeper.wake_at = worker::kNever;
+    rouse(thread);
+  });
+}
+
+// ---- Callers ----
+
+void Host::submit_at(TimeNs at, schedule::Request request, std::optional<TimeNs> timeout) {
+  calls_.push_back({.at = at, .request = std::move(request), .timeout = timeout, .operation = nullptr});
+  submit_next();
+}
+
+void Host::submit_next() {
+  if (submitting_ || submitted_ == calls_.size()) return;
+  submitting_ = true;
+  when_awake(std::max(calls_[submitted_].at, clock_.now()), [this] {
+    Call& call = calls_[submitted_];
+    if (call.timeout.has_value()) call.request.deadline = clock_.now() + *call.timeout;
+    auto prepared = std::make_shared<engine::Dispatcher::Prepared>(dispatcher_->prepare(call.request, false));
+    when_awake(clock_.now() + interruption(), [this, prepared] {
+      calls_[submitted_++].operation = dispatcher_->submit(std::move(*prepared));
+      submitting_ = false;
+      watch_deadlines();
+      submit_next();
+    });
+  });
+}
+
+void Host::watch_deadlines() {
+  if (watching_) return;
+  watching_ = true;
+  when_awake(clock_.now() + kWaitingPeriodNs, [this] {
+    watching_ = false;
+    dispatcher_->check_deadlines(clock_.now());
+    if (dispatcher_->pending() != 0) watch_deadlines();
+  });
+}
+
+// ---- Chores ----
+
+void Host::start_chores() {
+  if (choring_) return;
+  choring_ = true;
+  when_awake(clock_.now(), [this] {
+    choring_ = false;
+    if (const std::optional<schedule::Chore> chore = dispatcher_->take_chore()) run_chore(*chore);
+  });
+}
+
+void Host::run_chore(const schedule::Chore& chore) {
+  choring_ = true;
+  when_awake(clock_.now() + random_.below(config_.chore_max), [this, chore] {
+    chore.run();
+    when_awake(clock_.now() + interruption(), [this, chore] {
+      dispatcher_->complete_chore(chore);
+      choring_ = false;
+      start_chores();
+    });
+  });
+}
+
+// ---- Ends ----
+
+void Host::abort() { dispatcher_->fail(worker::Status::kAborted); }
+
+void Host::close() {
+  if (closing_ || dead_) return;
+  closing_ = true;
+  dispatcher_->fail(worker::Status::kAborted);
+  when_awake(clock_.now() + interruption(), [this] { end_threads(0); });
+}
+
+void Host::end_threads(std::uint32_t next) {
+  if (next == threads_.size()) {
+    check_closed();
+    return;
+  }
+  threads_[next].ended = true;
+  threads_[next].shard->end();
+  when_awake(clock_.now() + interruption(), [this, next] { end_threads(next + 1); });
+}
+
+void Host::check_closed() {
+  if (choring_) {
+    when_awake(clock_.now() + 1, [this] { check_closed(); });
+    return;
+  }
+  if (dispatcher_->pending() != 0) {
+    std::fputs("a closed session has operations that will never end\n", stderr);
+    std::abort();
+  }
+}
+
+bool Host::idle() const { return dead_ || (submitted_ == calls_.size() && dispatcher_->pending() == 0); }
+
+std::vector<std::optional<worker::Status>> Host::results() const {
+  std::vector<std::optional<worker::Status>> statuses;
+  for (const Call& call : calls_) {
+    const bool ended = call.operation != nullptr && call.operation->done();
+    statuses.push_back(ended ? std::optional(call.operation->status()) : std::nullopt);
+  }
+  return statuses;
+}
+
+}  // namespace wiresum::sim

@@ -1,0 +1,118 @@
+// One worker of the simulation: what a session is made of, driven in virtual time.
+//
+// The dispatcher and the shards are the session's own. What its threads do is here a chain of events, which may be
+// interrupted wherever a thread may be: between the steps of a shard, between a chore and its completion, between the
+// look at a request and its submission, between the end of one engine thread and that of the next.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "engine/dispatcher.hpp"
+#include "engine/shard.hpp"
+#include "network.hpp"
+#include "sim_transport.hpp"
+
+namespace wiresum::sim {
+
+/// Virtual time: that of the event which is happening.
+class VirtualClock final : public engine::Clock {
+ public:
+  [[nodiscard]] TimeNs now() const noexcept override { return now_; }
+  void advance(TimeNs now) noexcept { now_ = now; }
+
+ private:
+  TimeNs now_ = 0;
+};
+
+/// From `begin` to `end` the worker takes nothing in and sends nothing; what arrives meanwhile waits.
+struct Stall {
+  std::uint32_t worker = 0;
+  TimeNs begin = 0;
+  TimeNs end = 0;
+};
+
+struct HostConfig {
+  schedule::SchedulerConfig scheduler;
+  std::vector<worker::WorkerConfig> shards;  // by thread
+  std::vector<Stall> stalls;                 // this worker's
+  TimeNs interruption_max = 0;  // now and then a thread is held up by up to so long, between any two of its steps
+  TimeNs chore_max = 0;         // a chore takes up to so long, each time another time
+};
+
+class Host {
+ public:
+  /// `carry`: a shard's packet enters the network.
+  Host(const HostConfig& config, const VirtualClock& clock, Agenda& agenda, Random& random,
+       const std::function<void(std::uint32_t thread, Datagram)>& carry);
+
+  /// Submits a request at `at`, or when those before it have been. Its time-out, if it has one, runs from then on.
+  void submit_at(TimeNs at, schedule::Request request, std::optional<TimeNs> timeout);
+  void arrive(std::uint32_t thread, Datagram datagram);
+
+  void abort();
+  /// Ends the session as its close() does: first the dispatcher, then one engine thread after the other, then the
+  /// chores.
+  void close();
+  /// From now on nothing of it happens any more, as if its process had been killed.
+  void kill() noexcept { dead_ = true; }
+
+  [[nodiscard]] bool dead() const noexcept { return dead_; }
+  /// Has every request that was to be submitted ended?
+  [[nodiscard]] bool idle() const;
+  /// Of each request, in order: how it ended, none if it has not been submitted or has not ended.
+  [[nodiscard]] std::vector<std::optional<worker::Status>> results() const;
+  [[nodiscard]] engine::TrafficStats traffic(std::uint32_t thread) const { return threads_[thread].shard->stats(); }
+  [[nodiscard]] schedule::SparseStats sparse() const { return dispatcher_->stats(); }
+
+ private:
+  enum class Step : std::uint8_t { kMail, kReceive, kTransmit, kReport, kEnd };
+  struct Thread {
+    std::unique_ptr<SimTransport> transport;
+    std::unique_ptr<engine::Shard> shard;
+    bool running = false;  // an event of its chain of steps is on the agenda
+    bool again = false;    // something came while it ran
+    bool ended = false;
+    TimeNs wake_at = worker::kNever;
+  };
+
+  void rouse(std::uint32_t thread);
+  void run(std::uint32_t thread, Step step);
+  void sleep(std::uint32_t thread);
+  void submit_next();
+  void start_chores();
+  void run_chore(const schedule::Chore& chore);
+  void watch_deadlines();
+  void end_threads(std::uint32_t next);
+  void check_closed();
+  /// Runs `action` at `at`, or when the worker's stall is over, unless it has been killed.
+  void when_awake(TimeNs at, Agenda::Action action);
+  [[nodiscard]] TimeNs interruption();
+
+  HostConfig config_;
+  const VirtualClock& clock_;
+  Agenda& agenda_;
+  Random& random_;
+  std::vector<Thread> threads_;
+  std::unique_ptr<engine::Dispatcher> dispatcher_;
+
+  struct Call {
+    TimeNs at = 0;
+    schedule::Request request;
+    std::optional<TimeNs> timeout;
+    std::shared_ptr<engine::Operation> operation;
+  };
+  std::vector<Call> calls_;
+  std::size_t submitted_ = 0;
+  bool submitting_ = false;
+  bool choring_ = false;
+  bool watching_ = false;
+  bool closing_ = false;
+  bool dead_ = false;
+};
+
+}  // namespace wiresum::sim

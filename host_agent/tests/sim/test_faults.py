@@ -1,0 +1,100 @@
+"""Whatever goes wrong while collectives overlap (a worker aborts, closes its session or dies, the switch loses its cells,
+nothing comes in time), every operation of the living ends, and what ends well equals the integer reference bit for bit.
+
+pytest host_agent/tests/sim/test_faults.py --seed 1234         one seed again
+"""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import wiresum_sim as sim
+from scenarios import MS, Scenario, make_scenario
+from sparse_scenarios import make_scattered_scenario, make_sparse_scenario
+from test_simulation import check_outputs
+from test_sparse import large_scenario
+
+BLOCKS = 400
+MOMENTS = 12
+KINDS = {
+    "abort": sim.FaultKind.ABORT,
+    "close": sim.FaultKind.CLOSE,
+    "death": sim.FaultKind.DEATH,
+    "switch_restart": sim.FaultKind.SWITCH_RESTART,
+}
+
+
+def replay(seed: int) -> str:
+    return f"replay: pytest host_agent/tests/sim/test_faults.py --seed {seed}"
+
+
+def make_faulty_scenario(seed: int) -> Scenario:
+    rng = random.Random(f"faults {seed}")
+    scenario = rng.choice([make_scenario, make_sparse_scenario, make_sparse_scenario, make_scattered_scenario])(seed)
+    for call in scenario.calls:
+        call.timeout = rng.choice([50 * MS, 2_000 * MS, 20_000 * MS])
+    # Mostly while something is under way: few collectives here take longer than a second.
+    moment = rng.choice([MS, 20 * MS, 200 * MS, 2_000 * MS])
+    scenario.config.faults = [
+        sim.Fault(rng.choice(list(KINDS.values())), rng.randrange(scenario.config.workers), rng.randrange(moment))
+        for _ in range(rng.choice([0, 1, 1, 2]))
+    ]
+    return scenario
+
+
+def run_and_check(scenario: Scenario, seed: int) -> sim.Report:
+    report = scenario.job().run()
+    assert report.finished, f"{report.failure}; {replay(seed)}\n{scenario}"
+    check_outputs(scenario, seed, report)
+    return report
+
+
+def test_every_operation_ends_and_none_ends_well_with_a_wrong_sum(fault_seed: int) -> None:
+    run_and_check(make_faulty_scenario(fault_seed), fault_seed)
+
+
+def overlapping_scenario(seed: int) -> Scenario:
+    """Sparse and dense collectives of one kind, all under way at once, for some tens of milliseconds."""
+    scenario = large_scenario("aligned", 0.2, calls=2, workers=3, blocks=BLOCKS)
+    scenario.calls += large_scenario("all_dense", 1.0, calls=2, workers=3, blocks=BLOCKS).calls
+    scenario.calls += large_scenario("independent", 0.01, calls=2, workers=3, blocks=BLOCKS, grain=1).calls
+    for call in scenario.calls:
+        call.submit_at = [0] * 3
+        call.timeout = 2_000 * MS
+    config = scenario.config
+    config.seed = seed
+    config.threads, config.slots = 2, 64
+    config.interruption_max = config.chore_max = 2 * MS
+    return scenario
+
+
+def test_without_a_fault_all_of_them_end_well() -> None:
+    report = run_and_check(overlapping_scenario(0), 0)
+    assert {status for statuses in report.results for status in statuses} == {sim.Status.OK}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_fault_at_any_moment_ends_what_is_under_way(kind: str) -> None:
+    took = run_and_check(overlapping_scenario(0), 0).time_ns
+    ended_badly = 0
+    for moment in range(MOMENTS):
+        scenario = overlapping_scenario(moment)
+        scenario.config.faults = [sim.Fault(KINDS[kind], moment % 3, took * moment // MOMENTS)]
+        report = run_and_check(scenario, moment)
+        ended_badly += any(status != sim.Status.OK for statuses in report.results for status in statuses)
+        dead = {moment % 3} if kind == "death" else set()
+        assert {
+            worker for statuses in report.results for worker, status in enumerate(statuses) if status is None
+        } <= dead, "an operation of a living worker has not ended"
+    assert ended_badly >= MOMENTS // 2, "the faults came too late to matter"
+
+
+def test_a_deadline_passes_wherever_a_request_is() -> None:
+    """In a queue behind a prologue, in a chore, in a shard."""
+    for timeout in range(MS, 40 * MS, 4 * MS):
+        scenario = overlapping_scenario(timeout)
+        scenario.config.chore_max = 30 * MS
+        for call in scenario.calls:
+            call.timeout = timeout
+        run_and_check(scenario, timeout)
