@@ -46,8 +46,6 @@ class SparseStats:
     """Collectives that asked which blocks there are, in a round trip of their own ..."""
     streams: int
     """... and those of them that then left blocks out."""
-    ahead: int
-    """Collectives that asked in two parts, the first of which was sent while the second was looked at."""
     whole: int
     """Collectives that were sent whole without asking, since the ones before them were dense."""
     refined: int
