@@ -32,7 +32,6 @@ def job_entry(index: int) -> JobEntry:
         lanes=64,
         slot_base=4 * index,
         slots=slots,
-        round_first=1,
         endpoints=(Endpoint("127.0.0.1", 1),) * workers,  # whoever admits it puts the addresses in
     )
 
@@ -42,7 +41,7 @@ class Tofino:
         self._network = TofinoNetwork(switch)
         self._entries = entries
         for e in entries:
-            job = Job(e.job, e.key, e.workers, e.threads, e.lanes, e.slot_base, e.slots, e.round_first)
+            job = Job(e.job, e.key, e.workers, e.threads, e.lanes, e.slot_base, e.slots)
             self._network.admit(job)
 
     def play(self, sending: Sending) -> tuple[str, list[Answer]]:
