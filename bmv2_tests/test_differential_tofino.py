@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from contextlib import ExitStack
-from itertools import chain
 
 import pytest
 
@@ -77,7 +76,7 @@ def test_tofino_program_and_the_software_switch_answer_alike(seed: int, switch: 
     reasons = set()
     with ExitStack() as cleanup:
         tofino, software = Tofino(switch, entries), Software(entries, cleanup)
-        for sending in chain(traffic.opening(), traffic.packets(PACKETS)):
+        for sending in traffic.packets(PACKETS):
             before = software.totals()
             expected = [answer for answers in software.play([sending]).values() for answer in answers]
             after = software.totals()

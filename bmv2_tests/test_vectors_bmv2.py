@@ -19,7 +19,7 @@ STRANGER = "10.111.8.8"
 
 
 class FreshSlots:
-    """Cells that were not used since the program was loaded, which it is again when they run out."""
+    """Cells that no job of these keys has used since the program was loaded, which it is again when they run out."""
 
     def __init__(self, bench: Bench) -> None:
         self._bench = bench
@@ -34,9 +34,8 @@ class FreshSlots:
 
 
 @pytest.fixture(scope="module")
-def fresh_slots(bench: Bench) -> Iterator[FreshSlots]:
-    yield FreshSlots(bench)
-    bench.load()  # leases of other tests must not meet these cells
+def fresh_slots(bench: Bench) -> FreshSlots:
+    return FreshSlots(bench)
 
 
 @pytest.mark.parametrize("scenario", load_all(), ids=lambda scenario: str(scenario.name))
