@@ -1,8 +1,9 @@
 """What a stateful ALU can do: whether the body of a register action is within it.
 
-A register's entry is one word, or two of one width. An access compares twice at most, each time a word of the entry with
-something of the packet or a constant; it sees two values of the packet; it computes each new word by one operation; and
-it hands out one word. With two words in the entry none is left to compute what is handed out: it is a word as it is.
+A register's entry is one word, or two of one width. An access compares twice at most, each time a word of the entry
+with something of the packet or a constant; it sees two values of the packet; it computes each new word by one
+operation; and it hands out one word. With two words in the entry none is left to compute what is handed out: it is a
+word as it is.
 
 The compiler knows more limits (constants, the way of a field to the ALU); these are those that a person plans by.
 """
@@ -51,7 +52,7 @@ class ActionCheck:
 
     def run(self) -> None:
         """`HardwareError` says what is too much."""
-        self._statements(self._block)
+        self._statement(self._block)
         if len(self._comparisons) > COMPARISONS_MAX:
             raise self._error(f"{len(self._comparisons)} comparisons, and a stateful ALU has {COMPARISONS_MAX}")
         if len(self._packet_values) > PACKET_VALUES_MAX:
@@ -62,18 +63,17 @@ class ActionCheck:
     def _error(self, complaint: str) -> HardwareError:
         return HardwareError(f"register action {self._name}: {complaint}")
 
-    def _statements(self, block: Node) -> None:
-        for statement in _trees(block):
-            if statement.data == "block":
-                self._statements(statement)
-            elif statement.data == "if":
-                condition, *branches = _trees(statement)
-                self._condition(condition)
-                self._statements(Tree("block", branches))
-            elif statement.data == "assignment":
-                self._assignment(*_trees(statement))
-            else:
-                raise self._error(f"a {statement.data} in its body")
+    def _statement(self, node: Node) -> None:
+        inner = _trees(node)
+        if node.data == "assignment":
+            self._assignment(*inner)
+            return
+        if node.data == "if":
+            self._condition(inner.pop(0))
+        elif node.data != "block":
+            raise self._error(f"a {node.data} in its body")
+        for statement in inner:
+            self._statement(statement)
 
     def _condition(self, node: Node) -> None:
         if node.data != "comparison":

@@ -54,8 +54,8 @@ void Simulation::build_ports() {
   }
 }
 
-/// Another job of these workers has had the slots before, and left each cell in a round of its own, half summed: many in those
-/// that this job begins with. It must not be noticed.
+/// Another job of these workers has had the slots before, and left each cell in a round of its own, half summed: many
+/// in those that this job begins with. It must not be noticed.
 void Simulation::leave_cells_used(dataplane::Dataplane& machine, dataplane::JobEntry entry) const {
   entry.key = ~kKey;
   entry.threads = 1;
