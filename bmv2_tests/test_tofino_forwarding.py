@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import struct
 from ipaddress import IPv4Address
 
@@ -13,7 +14,8 @@ from tna_interpreter.tables import Match
 from tofino_network import FLOOD_GROUP, MAIN, STRANGER, SWITCH, SWITCH_PORT, TofinoNetwork
 from vectors import Job, Member
 
-JOB = Job(number=7, key=0xC0FFEE01, workers=3, threads=1, lanes=64, slot_base=0, slots=4, round_first=1)
+JOB = Job(number=7, key=0xC0FFEE01, workers=3, threads=1, lanes=64, slot_base=0, slots=4)
+NEXT_KEY = JOB.key + 1
 MEMBERS = JOB.members
 ELSEWHERE = Host(bytes.fromhex("02000000aaaa"), IPv4Address("10.2.0.1"))
 HEADER = struct.Struct("!BBHIBBHIII")
@@ -203,3 +205,25 @@ def test_sum_whose_cell_goes_on_between_the_passes_is_not_sent(network: TofinoNe
     newer = network.own_frame(last, contribution(last, word=99, round_number=3)).pack()
     assert list(pass_once(network.port(last), newer)) == []
     assert list(pass_once(looping.port, looping.frame)) == []
+
+
+@pytest.mark.parametrize("kind", [DATA, QUESTION])
+def test_sum_whose_cell_becomes_another_jobs_between_the_passes_is_not_sent(network: TofinoNetwork, kind: int) -> None:
+    """The next job on the slots begins the same round."""
+    pass_once = network.switch.one_pass
+    for member in MEMBERS[:-1] if kind == DATA else MEMBERS:
+        contribute(network, member)
+    last = MEMBERS[-1]
+    (looping,) = pass_once(network.port(last), network.own_frame(last, contribution(last, kind)).pack())
+    network.evict(JOB)
+    network.admit(dataclasses.replace(JOB, key=NEXT_KEY))
+
+    def of_next_job(member: Member, word: int) -> bytes:
+        old_key, new_key = JOB.key.to_bytes(4, "big"), NEXT_KEY.to_bytes(4, "big")
+        return network.own_frame(member, contribution(member, word=word).replace(old_key, new_key)).pack()
+
+    assert list(pass_once(network.port(last), of_next_job(last, 100))) == []
+    assert list(pass_once(looping.port, looping.frame)) == []
+    for member in MEMBERS[:-1]:  # nor has it touched the cell
+        copies = network.send(network.port(member), of_next_job(member, 1))
+    assert {UdpFrame.unpack(copy.frame).payload[24:] for copy in copies} == {struct.pack("!I", 102) * 64}

@@ -55,7 +55,6 @@ class JobEntry:
     slot_base: int
     slots: int
     """A power of two."""
-    round_first: int
     endpoints: tuple[Endpoint, ...]
     """One for each worker, in order of rank."""
 

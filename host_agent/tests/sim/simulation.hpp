@@ -95,6 +95,7 @@ class Simulation {
   };
 
   void build_ports();
+  void leave_cells_used(dataplane::Dataplane& machine, dataplane::JobEntry entry) const;
   void build_hosts();
   [[nodiscard]] HostConfig config_of(std::uint32_t worker) const;
   void schedule_faults();
