@@ -20,6 +20,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cassert>
 #include <ctime>
 #include <span>
 #include <stdexcept>
@@ -147,6 +148,7 @@ void DataThread::serve_burst(std::size_t count) noexcept {
 
 void DataThread::inject(const InjectedPacket& packet) noexcept {
   const auto port = std::find(job_threads_.begin(), job_threads_.end(), packet.thread) - job_threads_.begin();
+  assert(batch_.frames.empty());
   const dataplane::Outcome outcome =
       plane_.handle(packet.source, packet.thread, packet.datagram, dataplane::Origin::kController);
   if (outcome.verdict == dataplane::Verdict::kMulticast) queue(outcome, static_cast<std::uint8_t>(port));
@@ -155,6 +157,8 @@ void DataThread::inject(const InjectedPacket& packet) noexcept {
 
 void DataThread::queue(const dataplane::Outcome& outcome, std::uint8_t port) noexcept {
   const std::uint8_t receiver = outcome.verdict == dataplane::Verdict::kMulticast ? kEveryone : outcome.worker;
+  assert(outcome.frame < queued_in_.size() && outcome.bytes <= transport_.frame_stride());
+  assert(queued_in_[outcome.frame] != batch_number_);  // serve_burst() has sent what stood there
   const bool fits = batch_.job == outcome.job && batch_.port == port && batch_.receiver == receiver;
   if (!fits || batch_.frames.size() >= batch_.frames_max) flush();
   if (batch_.frames.empty()) {
@@ -170,7 +174,8 @@ void DataThread::queue(const dataplane::Outcome& outcome, std::uint8_t port) noe
 
 void DataThread::flush() noexcept {
   if (batch_.frames.empty()) return;
-  const dataplane::JobEntry& job = *plane_.find(batch_.job);  // jobs go between bursts, when no batch is open
+  assert(plane_.find(batch_.job) != nullptr);  // jobs go between bursts, when no batch is open
+  const dataplane::JobEntry& job = *plane_.find(batch_.job);
   const std::uint32_t everyone = plane_.receivers(batch_.job);
   std::array<wire::Endpoint, wire::kWorkersMax> receivers{};
   std::size_t count = 0;

@@ -169,8 +169,8 @@ const char* Dataplane::objection(const JobEntry& entry, const Admission& admissi
   if (const char* sizes = size_objection(entry)) return sizes;
   const Job& before = jobs_[entry.job];
   if (before.admitted && (before.entry.slot_base != entry.slot_base || before.entry.slots != entry.slots ||
-                          before.entry.threads != entry.threads)) {
-    return "the job is installed with another lease";
+                          before.entry.threads != entry.threads || before.entry.lanes != entry.lanes)) {
+    return "the job is installed with another lease, or with packets of another size";
   }
   const std::uint32_t strangers = ~full_bitmap(entry.workers);
   for (std::uint8_t thread = 0; thread < wire::kThreadsMax; ++thread) {

@@ -147,6 +147,7 @@ TEST_F(ConfigureTest, WhatMakesNoSenseIsRefusedAndChangesNothing) {
   ASSERT_TRUE(bench_.plane.configure(entry(), everybody()));
   EXPECT_TRUE(refused([](JobEntry& e, Admission&) { e.slot_base = 8; })) << "an installed job keeps its lease";
   EXPECT_TRUE(refused([](JobEntry& e, Admission&) { e.threads = 2; }));
+  EXPECT_TRUE(refused([](JobEntry& e, Admission&) { e.lanes = 8; })) << "a cell may hold half a sum of the old size";
   EXPECT_TRUE(refused([](JobEntry& e, Admission&) { e.job = 4; })) << "the lease is another's";
   EXPECT_EQ(bench_.plane.find(kJob)->slot_base, entry().slot_base);
 }

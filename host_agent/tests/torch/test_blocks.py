@@ -52,6 +52,41 @@ def test_block_sparse_sums_are_exact_and_leave_out_what_nobody_has(trio: Cluster
     trio.run(block_sparse_sums)
 
 
+TURNING_BLOCKS = 3000
+
+
+def sums_that_turn_dense(rank: int, size: int) -> None:
+    """Equal calls, as of equal gradient buckets, of which the later ones are dense, with several under way at once."""
+    block = dist.group.WORLD.block_elements
+    inputs = []
+    for call in range(4):
+        blocks = torch.zeros(TURNING_BLOCKS, block)
+        if call == 0:
+            blocks[rank::8] = 1.0 + rank
+        else:
+            blocks[torch.arange(TURNING_BLOCKS) % 20 != rank] = float(call)
+        inputs.append(blocks)
+    tensors = [tensor.clone().reshape(-1) for tensor in inputs]
+    dist.all_reduce(tensors[0])
+    for work in [dist.all_reduce(tensor, async_op=True) for tensor in tensors[1:]]:
+        work.wait()
+    sparse_sum = torch.zeros(TURNING_BLOCKS, block)
+    for other in range(size):
+        sparse_sum[other::8] += 1.0 + other
+    assert torch.equal(tensors[0], sparse_sum.reshape(-1))
+    for call, tensor in enumerate(tensors[1:], start=1):
+        dense_sum = torch.zeros(TURNING_BLOCKS, block)
+        for other in range(size):
+            dense_sum[torch.arange(TURNING_BLOCKS) % 20 != other] += float(call)
+        wrong = int((tensor != dense_sum.reshape(-1)).sum())
+        assert wrong == 0, f"{wrong} elements of call {call} are wrong"
+
+
+def test_sums_that_turn_dense_while_many_are_in_flight_are_exact(trio: Cluster) -> None:
+    for _ in range(3):
+        trio.run(sums_that_turn_dense)
+
+
 def scattered(draw: int, *, rank: int, elements: int, density: float, dtype: torch.dtype) -> torch.Tensor:
     """Small whole numbers, whose sums every element type holds exactly."""
     generator = torch.Generator().manual_seed(1000 * draw + rank)

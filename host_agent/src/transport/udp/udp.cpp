@@ -25,6 +25,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <cassert>
 #include <cerrno>
 #include <climits>
 #include <cstring>
@@ -126,6 +127,7 @@ class ReceiveQueue {
 
   /// Takes messages from the socket. Returns how many there were.
   std::size_t fill(int descriptor, std::uint8_t port) noexcept {
+    assert(empty());  // what is lent to the caller must not change
     for (std::size_t i = 0; i < kReceiveBatch; ++i) {
       msghdr& message = messages_[i].msg_hdr;
       message = {};
@@ -285,6 +287,8 @@ struct UdpTransport::Impl {
 
   /// Makes the iovecs of a run and one message for each endpoint; flushes whenever the batch is full.
   void queue_run(std::span<const TxFrame> run, std::span<const wire::Endpoint> to, int descriptor) noexcept {
+    assert(!run.empty() && run.size() <= kSegmentsMax);
+    assert(!connected || to.size() == 1);
     // Messages in the batch refer to iovecs, so both start afresh together.
     if (vectors_used + run.size() > vectors.size()) {
       flush(descriptor);
@@ -293,6 +297,7 @@ struct UdpTransport::Impl {
     const auto gather = [&] {
       first = vectors_used;
       for (const TxFrame& frame : run) {
+        assert(frame.bytes <= frames.stride());
         std::byte* const base = frames.first() + frame.frame * frames.stride();
         if (vectors_used != first && end_of(vectors[vectors_used - 1]) == base) {
           vectors[vectors_used - 1].iov_len += frame.bytes;
@@ -342,6 +347,7 @@ struct UdpTransport::Impl {
         retries = 0;
       }
     }
+    assert(sent == messages_used);
     messages_used = 0;
     vectors_used = 0;
   }
@@ -449,6 +455,7 @@ std::size_t UdpTransport::receive(std::span<RxDatagram> out) noexcept {
 
 void UdpTransport::send(std::span<const TxFrame> frames, std::span<const wire::Endpoint> to,
                         std::uint8_t port) noexcept {
+  assert(port < impl_->sockets.size());
   const int descriptor = impl_->sockets[port].descriptor();
   impl_->waits_left = kSendWaitsMax;
   while (!frames.empty()) {
