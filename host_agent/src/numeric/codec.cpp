@@ -250,8 +250,8 @@ void quantise(const Kernels& kernels, Format format, const Scale& scale, const s
     if (words > 0) std::memset(payload, 0, 4 * words);
     return;
   }
-  kernels.quantise[static_cast<std::size_t>(format.dtype)][lane_index(format.lane_bits)](
-      quantise_factors(scale), source, count, payload, words);
+  kernels.quantise[static_cast<std::size_t>(format.dtype)][lane_index(format.lane_bits)](quantise_factors(scale),
+                                                                                         source, count, payload, words);
 }
 
 void dequantise(const Kernels& kernels, Format format, const Scale& scale, const std::byte* payload, std::size_t words,

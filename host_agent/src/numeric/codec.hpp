@@ -57,8 +57,8 @@ void quantise(Format format, const Scale& scale, const std::byte* source, std::s
 void dequantise(Format format, const Scale& scale, const std::byte* payload, std::size_t words, std::byte* destination,
                 std::size_t count) noexcept;
 
-/// What quantise() would put into lanes of 32 bits, as integers of the host's byte order: one for each element of a dtype
-/// that is summed. The scale may be one of narrower lanes.
+/// What quantise() would put into lanes of 32 bits, as integers of the host's byte order: one for each element of a
+/// dtype that is summed. The scale may be one of narrower lanes.
 void to_integers(Dtype dtype, const Scale& scale, const std::byte* source, std::size_t count,
                  std::int32_t* integers) noexcept;
 /// The inverse.

@@ -29,16 +29,16 @@ inline constexpr unsigned kRunElements = 32;
 inline constexpr std::size_t kSizes = 6;  // 1, 2, ... 32 elements: 2^i for i < kSizes
 
 /// In a sample of `elements` elements, how many of the aligned blocks of 2^i elements hold anything.
-struct Hits {
+struct SampledBlocks {
   std::uint64_t elements = 0;
   std::array<std::uint64_t, kSizes> blocks{};
 };
 
 /// One more element than was found counts as present, alone in its block: where nothing was found, there may still be
 /// what the sample has just missed.
-[[nodiscard]] Hits count_hits(std::span<const std::uint32_t> runs) noexcept;
+[[nodiscard]] SampledBlocks count_sampled_blocks(std::span<const std::uint32_t> runs) noexcept;
 
-struct Prices {
+struct Costs {
   std::uint64_t words_per_chunk = 1;
   std::uint64_t elements_per_word = 1;
   std::uint64_t counts_per_word = 1;
@@ -48,7 +48,7 @@ struct Prices {
 
 /// What is known of the union: it is made of `blocks` blocks of `size` elements, in all `elements` elements at most.
 /// Size 0: of chunks, as many as hold so many elements.
-struct Known {
+struct UnionSize {
   unsigned size = 0;
   std::uint64_t blocks = 0;
   std::uint64_t elements = 0;
@@ -60,7 +60,7 @@ struct Step {
   std::uint64_t words = 0;
 };
 
-[[nodiscard]] Step cheapest_step(const Prices& prices, const Hits& hits, const Known& known) noexcept;
+[[nodiscard]] Step cheapest_step(const Costs& costs, const SampledBlocks& sample, const UnionSize& union_size) noexcept;
 
 /// Gathering, scattering and counting costs time, too: so much of what would be sent without it must be saved at least.
 [[nodiscard]] constexpr bool worth_refining(std::uint64_t words, std::uint64_t words_without) noexcept {

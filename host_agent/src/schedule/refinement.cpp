@@ -29,7 +29,7 @@ Refinement::Refinement(const Request& request, std::size_t lanes, Place place, s
       element_bytes_(numeric::element_bytes(request.format.dtype)),
       rows_of_chunk_((chunk_elements(request.format, lanes) + kRowElements - 1) / kRowElements),
       chunks_(chunks) {
-  known_ = {.size = 0, .blocks = 0, .elements = chunks.size() * chunk_elements(request.format, lanes)};
+  union_size_ = {.size = 0, .blocks = 0, .elements = chunks.size() * chunk_elements(request.format, lanes)};
 }
 
 // ---- What is there ----
@@ -40,13 +40,14 @@ void Refinement::find_blocks() {
   for (const worker::Region& region : request_.regions) {
     const std::uint64_t end = region.chunk_first + worker::chunks_of(region.elements, request_.format, lanes_);
     while (blocks_.size() < chunks_.size() && chunks_[blocks_.size()] < end) {
-      blocks_.push_back(chunk_in_region(region, chunks_[blocks_.size()] - region.chunk_first, step, request_.format.dtype));
+      blocks_.push_back(
+          chunk_in_region(region, chunks_[blocks_.size()] - region.chunk_first, step, request_.format.dtype));
     }
     region_ends_.push_back(blocks_.size());
   }
 }
 
-void Refinement::look(const worker::ChunkPresence& presence) {
+void Refinement::read(const worker::ChunkPresence& presence) {
   find_blocks();
   mine_.assign(blocks_.size() * rows_of_chunk_, 0);
   union_.assign(mine_.size(), 0);
@@ -66,7 +67,7 @@ void Refinement::look(const worker::ChunkPresence& presence) {
 }
 
 void Refinement::count(unsigned size) {
-  const bool first = known_.size == 0;
+  const bool first = union_size_.size == 0;
   size_ = size;
   std::uint64_t blocks = 0;
   for (const std::uint64_t row : union_) blocks += static_cast<unsigned>(std::popcount(row & block_starts(size)));
@@ -85,9 +86,9 @@ void Refinement::count(unsigned size) {
 }
 
 void Refinement::narrow() {
-  if (known_.size == 0) agree_on_exponents();
+  if (union_size_.size == 0) agree_on_exponents();
   counts_.collect();
-  known_ = {.size = size_, .blocks = 0, .elements = 0};
+  union_size_ = {.size = size_, .blocks = 0, .elements = 0};
   std::uint64_t before = 0;
   for (std::uint64_t& row : union_) {
     const std::uint64_t starts = row & block_starts(size_);
@@ -95,8 +96,8 @@ void Refinement::narrow() {
     const std::uint64_t kept = choose_bits(starts, counts_.present(before, count));
     before += count;
     row &= whole_blocks(kept, size_);
-    known_.blocks += static_cast<unsigned>(std::popcount(kept));
-    known_.elements += static_cast<unsigned>(std::popcount(row));
+    union_size_.blocks += static_cast<unsigned>(std::popcount(kept));
+    union_size_.elements += static_cast<unsigned>(std::popcount(row));
   }
 }
 
@@ -156,7 +157,7 @@ std::size_t Refinement::pack(std::size_t chunk, std::int32_t* integers) {
 
 void Refinement::gather() {
   elements_.resize(rows_of_chunk_ * kRowElements * element_bytes_);
-  memory_.assign(known_.elements, 0);
+  memory_.assign(union_size_.elements, 0);
   packed_.format = {
       .dtype = numeric::Dtype::kI32, .scaling = numeric::Scaling::kNone, .lane_bits = request_.format.lane_bits};
   std::int32_t* packed = memory_.data();

@@ -48,14 +48,14 @@ class Refinement {
   Refinement(const Request& request, std::size_t lanes, Place place, std::span<const std::uint32_t> chunks);
 
   /// Reads the chunks that may hold anything.
-  void look(const worker::ChunkPresence& presence);
+  void read(const worker::ChunkPresence& presence);
 
   /// Counts my blocks of `size` elements.
   void count(unsigned size);
   [[nodiscard]] PresenceCounts& counts() noexcept { return counts_; }
   /// The counts have been summed: only what they say is there remains.
   void narrow();
-  [[nodiscard]] const Known& known() const noexcept { return known_; }
+  [[nodiscard]] const UnionSize& union_size() const noexcept { return union_size_; }
 
   /// Makes the packed tensor of integers, of as many regions as the request. Needs the thread's floating-point
   /// environment to be the default one, and so does scatter().
@@ -84,11 +84,11 @@ class Refinement {
   std::size_t rows_of_chunk_;
   std::span<const std::uint32_t> chunks_;
   std::vector<worker::ChunkView> blocks_;  // by place in the union
-  std::vector<std::size_t> region_ends_;  // by region: the place after its last chunk
-  std::vector<std::uint64_t> mine_;       // rows, chunk by chunk
+  std::vector<std::size_t> region_ends_;   // by region: the place after its last chunk
+  std::vector<std::uint64_t> mine_;        // rows, chunk by chunk
   std::vector<std::uint64_t> union_;
   std::vector<std::uint8_t> exponents_;  // by place in the union: mine, and then all workers' largest
-  Known known_;
+  UnionSize union_size_;
   unsigned size_ = 0;  // of the blocks that are being counted
   PresenceCounts counts_;
   std::vector<std::int32_t> memory_;

@@ -174,7 +174,7 @@ class Scheduler {
     std::uint8_t round_trip_cost = 0;         // as agreed in the prologue
     std::uint64_t counts_packets = 0;         // sent for all the counts
     std::unique_ptr<Refinement> refinement;
-    Hits hits;                         // of the union's sample
+    SampledBlocks sampled;             // of the union's sample
     std::uint64_t refining_words = 0;  // spent on finer counts, round trips included
     unsigned levels = 0;               // of refinement
     unsigned shares_left = 0;          // of what is with the threads
@@ -204,8 +204,8 @@ class Scheduler {
   void finish(Entry& entry);
 
   // sparse.cpp
-  [[nodiscard]] Prices prices_of(const Entry& entry, std::uint64_t chunks,
-                                 std::uint64_t round_trip_chunks) const noexcept;
+  [[nodiscard]] Costs costs_of(const Entry& entry, std::uint64_t chunks,
+                               std::uint64_t round_trip_chunks) const noexcept;
   [[nodiscard]] std::uint8_t vote_of(const Entry& entry) const;
   [[nodiscard]] static bool is_worth_a_look(const Survey& survey) noexcept;
   void deal_counts(Entry& entry, Stage stage, PresenceCounts& counts, worker::Collective& work);

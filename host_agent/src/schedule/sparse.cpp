@@ -54,19 +54,19 @@ void count_sample(const Sample& sample, std::uint64_t first, PresenceCounts& cou
   }
 }
 
-Hits sampled_hits(const PresenceCounts& counts, std::uint64_t first) {
+SampledBlocks sampled_blocks_of(const PresenceCounts& counts, std::uint64_t first) {
   std::vector<std::uint32_t> runs((counts.size() - first) / (1 + kRunElements));
   for (std::size_t i = 0; i < runs.size(); ++i) {
     runs[i] = static_cast<std::uint32_t>(counts.present(first + runs.size() + i * kRunElements, kRunElements));
   }
-  return count_hits(present_runs(runs, counts.present(first, static_cast<unsigned>(runs.size()))));
+  return count_sampled_blocks(present_runs(runs, counts.present(first, static_cast<unsigned>(runs.size()))));
 }
 
 }  // namespace
 
 // ---- Choices ----
 
-Prices Scheduler::prices_of(const Entry& entry, std::uint64_t chunks, std::uint64_t round_trip_chunks) const noexcept {
+Costs Scheduler::costs_of(const Entry& entry, std::uint64_t chunks, std::uint64_t round_trip_chunks) const noexcept {
   return {.words_per_chunk = config_.lanes,
           .elements_per_word = numeric::elements_per_word(entry.request.format),
           .counts_per_word = counts_per_word(config_.workers),
@@ -78,12 +78,13 @@ std::uint8_t Scheduler::vote_of(const Entry& entry) const {
   const Sample& sample = entry.survey.sample;
   if (sample.runs.empty()) return sample.density;
   const std::uint64_t elements = entry.survey.chunks * chunk_elements(entry.request.format, config_.lanes);
-  const Known known{.size = 0, .blocks = 0, .elements = elements * sample.density / kDensityFull};
+  const UnionSize union_size{.size = 0, .blocks = 0, .elements = elements * sample.density / kDensityFull};
   const std::uint64_t present = entry.survey.chunks * sample.density / kDensityFull;
-  const Prices prices = prices_of(entry, present, choice_.round_trip_chunks());
-  const Step step = cheapest_step(prices, count_hits(present_runs(sample.runs, sample.chunks_present)), known);
-  if (!worth_refining(step.words, known.elements / prices.elements_per_word)) return sample.density;
-  return static_cast<std::uint8_t>(quotient_up(step.words * kDensityFull, elements / prices.elements_per_word));
+  const Costs costs = costs_of(entry, present, choice_.round_trip_chunks());
+  const Step step =
+      cheapest_step(costs, count_sampled_blocks(present_runs(sample.runs, sample.chunks_present)), union_size);
+  if (!worth_refining(step.words, union_size.elements / costs.elements_per_word)) return sample.density;
+  return static_cast<std::uint8_t>(quotient_up(step.words * kDensityFull, elements / costs.elements_per_word));
 }
 
 // ---- Prologue ----
@@ -142,20 +143,19 @@ void Scheduler::learn_union(Entry& entry) {
     }
   }
   entry.present = entry.union_chunks.size();
-  entry.hits = sampled_hits(entry.counts, chunks);
+  entry.sampled = sampled_blocks_of(entry.counts, chunks);
   if (entry.present == chunks || !needs_clearing(entry.request)) {
     use_union(entry);
     return;
   }
   start_chore(entry, Stage::kClearing, [&entry, lanes = config_.lanes] {
-    clear_absent(entry.request, lanes,
-                 [&entry](std::uint64_t chunk) { return entry.counts.present(chunk, 1) != 0; });
+    clear_absent(entry.request, lanes, [&entry](std::uint64_t chunk) { return entry.counts.present(chunk, 1) != 0; });
   });
 }
 
 void Scheduler::use_union(Entry& entry) {
   // Few chunks take hardly longer than another round trip.
-  if (entry.hits.elements == 0 || entry.present < config_.sparse_chunks_min) {
+  if (entry.sampled.elements == 0 || entry.present < config_.sparse_chunks_min) {
     deal_stream(entry);
     return;
   }
@@ -168,15 +168,15 @@ void Scheduler::use_union(Entry& entry) {
 
 /// After any counts: what is cheapest now?
 void Scheduler::refine_or_stream(Entry& entry) {
-  const Prices prices = prices_of(entry, entry.present, decode_cost(entry.round_trip_cost));
-  const Known& known = entry.refinement->known();
-  const std::uint64_t unrefined = entry.present * prices.words_per_chunk;
-  const bool packed_pays = worth_refining(quotient_up(known.elements, prices.elements_per_word), unrefined);
+  const Costs costs = costs_of(entry, entry.present, decode_cost(entry.round_trip_cost));
+  const UnionSize& union_size = entry.refinement->union_size();
+  const std::uint64_t unrefined = entry.present * costs.words_per_chunk;
+  const bool packed_pays = worth_refining(quotient_up(union_size.elements, costs.elements_per_word), unrefined);
   // Where the first counts leave out nothing, the sample was wrong, and is not to be trusted any more.
   const bool may_refine =
       entry.levels > 0 ? packed_pays
                        : choice_.refines(entry.request.signature, static_cast<std::uint32_t>(entry.survey.chunks));
-  const Step step = cheapest_step(prices, entry.hits, known);
+  const Step step = cheapest_step(costs, entry.sampled, union_size);
   if (may_refine && step.size != 0 && worth_refining(step.words, unrefined)) {
     cut(entry, step.size);
   } else if (entry.levels > 0 && packed_pays) {
@@ -189,7 +189,7 @@ void Scheduler::refine_or_stream(Entry& entry) {
 void Scheduler::cut(Entry& entry, unsigned size) {
   const bool first = entry.levels++ == 0;
   start_chore(entry, Stage::kCutting, [&entry, first, size] {
-    if (first) entry.refinement->look(entry.survey.presence);
+    if (first) entry.refinement->read(entry.survey.presence);
     entry.refinement->count(size);
   });
 }
@@ -201,7 +201,7 @@ void Scheduler::deal_refinement(Entry& entry) {
   work.tensor = entry.ticket.tensor ^ kPrologueTag ^ entry.levels << kLevelShift;
   PresenceCounts& counts = entry.refinement->counts();
   entry.refining_words +=
-      prices_of(entry, entry.present, decode_cost(entry.round_trip_cost)).round_trip_words + counts.words().size();
+      costs_of(entry, entry.present, decode_cost(entry.round_trip_cost)).round_trip_words + counts.words().size();
   deal_counts(entry, Stage::kRefinement, counts, work);
 }
 

@@ -6,9 +6,9 @@
 #include <span>
 #include <utility>
 
+#include "numeric/codec.hpp"
 #include "schedule/elements.hpp"
 #include "schedule/granularity.hpp"
-#include "numeric/codec.hpp"
 #include "worker/chunks.hpp"
 
 namespace wiresum::schedule {
@@ -96,9 +96,7 @@ bool is_cleared_apart(const worker::Region& region) noexcept {
 
 }  // namespace
 
-bool needs_clearing(const Request& request) noexcept {
-  return std::ranges::any_of(request.regions, is_cleared_apart);
-}
+bool needs_clearing(const Request& request) noexcept { return std::ranges::any_of(request.regions, is_cleared_apart); }
 
 void clear_absent(const Request& request, std::size_t lanes, const std::function<bool(std::uint64_t)>& present) {
   const numeric::Dtype dtype = request.format.dtype;

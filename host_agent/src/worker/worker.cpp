@@ -219,7 +219,8 @@ void Worker::write_lanes(Slot& slot, wire::Header& header, std::byte* payload) n
   } else {
     slot.scale = pending.fixed;
   }
-  if (format.scaling == numeric::Scaling::kFixed && pending.exponent(slot.chunk, slot.view) == numeric::kExponentNotFinite) {
+  if (format.scaling == numeric::Scaling::kFixed &&
+      pending.exponent(slot.chunk, slot.view) == numeric::kExponentNotFinite) {
     header.exponent = numeric::kExponentNotFinite;
     return;
   }

@@ -99,7 +99,7 @@ def build() -> Path:
     return REPOSITORY / "build/dev"
 
 
-def undefined_symbols(archive: Path) -> list[str]:
+def undefined_symbols(archive: Path) -> list[str]:  # or an object file
     listing = subprocess.run(
         ["nm", "--undefined-only", "--demangle", str(archive)], check=True, capture_output=True, text=True
     )
@@ -133,6 +133,15 @@ def test_the_symbol_patterns_find_what_the_impure_libraries_use(build: Path) -> 
     assert any(ALLOCATION.search(name) for name in transport)
     assert any(CLOCKS.search(name) for name in engine)
     assert any(THREADS.search(name) for name in engine)
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("part", ["dispatcher", "shard"])
+def test_what_the_simulation_drives_of_the_engine_has_no_socket_thread_or_clock(build: Path, part: str) -> None:
+    """Locks it has: a session's threads call it."""
+    symbols = undefined_symbols(build / f"host_agent/src/engine/CMakeFiles/wiresum_engine.dir/{part}.cpp.o")
+    made = re.compile(r"std::thread|pthread_create|condition_variable::wait|futex")
+    assert [name for name in symbols if INPUT_OUTPUT.search(name) or CLOCKS.search(name) or made.search(name)] == []
 
 
 def included_rooms(source: Path) -> set[str]:

@@ -10,11 +10,10 @@ namespace {
 
 constexpr std::uint64_t kElements = 2'000'000;
 /// 8 workers, fp32, a packet of 360 words; a round trip is worth ten packets.
-constexpr Prices kPrices{
-    .words_per_chunk = 360, .elements_per_word = 1, .counts_per_word = 8, .round_trip_words = 3600};
+constexpr Costs kCosts{.words_per_chunk = 360, .elements_per_word = 1, .counts_per_word = 8, .round_trip_words = 3600};
 
 /// A sample of which each element is there with this probability, in blocks of `grain`.
-Hits sample_of(double density, unsigned grain = 1) {
+SampledBlocks sample_of(double density, unsigned grain = 1) {
   std::mt19937 random(1);
   std::bernoulli_distribution is_there(density);
   std::vector<std::uint32_t> runs(32);
@@ -23,70 +22,70 @@ Hits sample_of(double density, unsigned grain = 1) {
       if (is_there(random)) run |= (grain == 32 ? ~std::uint32_t{0} : ((std::uint32_t{1} << grain) - 1)) << i;
     }
   }
-  return count_hits(runs);
+  return count_sampled_blocks(runs);
 }
 
-Known chunks(std::uint64_t elements = kElements) { return {.size = 0, .blocks = 0, .elements = elements}; }
+UnionSize chunks(std::uint64_t elements = kElements) { return {.size = 0, .blocks = 0, .elements = elements}; }
 
 TEST(Granularity, HitsAreTheBlocksWithAnythingInThemAndOneMore) {
   const std::vector<std::uint32_t> runs = {0x0000'0003, 0x8001'0000, 0};
-  const Hits hits = count_hits(runs);
-  EXPECT_EQ(hits.elements, 96u);
-  EXPECT_EQ(hits.blocks, (std::array<std::uint64_t, kSizes>{1 + 4, 1 + 3, 1 + 3, 1 + 3, 1 + 2, 1 + 2}));
+  const SampledBlocks sample = count_sampled_blocks(runs);
+  EXPECT_EQ(sample.elements, 96u);
+  EXPECT_EQ(sample.blocks, (std::array<std::uint64_t, kSizes>{1 + 4, 1 + 3, 1 + 3, 1 + 3, 1 + 2, 1 + 2}));
 }
 
 TEST(Granularity, ADenseTensorIsSentAsItIs) {
-  const Step step = cheapest_step(kPrices, sample_of(1.0), chunks());
+  const Step step = cheapest_step(kCosts, sample_of(1.0), chunks());
   EXPECT_EQ(step.size, 0u);
   EXPECT_EQ(step.words, kElements);
 }
 
 TEST(Granularity, ScatteredElementsAreWorthCountingAndFewOnesInSeveralSteps) {
   for (const double density : {0.1, 0.01, 0.001}) {
-    const Step step = cheapest_step(kPrices, sample_of(density), chunks());
+    const Step step = cheapest_step(kCosts, sample_of(density), chunks());
     EXPECT_GT(step.size, 0u) << density;
     EXPECT_LT(step.words, kElements / 8 + static_cast<std::uint64_t>(1.5 * density * kElements)) << density;
     EXPECT_TRUE(worth_refining(step.words, kElements));
   }
-  EXPECT_LT(cheapest_step(kPrices, sample_of(0.1), chunks()).size,
-            cheapest_step(kPrices, sample_of(0.001), chunks()).size)
+  EXPECT_LT(cheapest_step(kCosts, sample_of(0.1), chunks()).size,
+            cheapest_step(kCosts, sample_of(0.001), chunks()).size)
       << "the fewer there are, the larger the first blocks";
 }
 
 TEST(Granularity, WhatComesInBlocksIsCountedInBlocks) {
-  EXPECT_EQ(cheapest_step(kPrices, sample_of(0.2, 32), chunks()).size, 32u);
-  EXPECT_EQ(cheapest_step(kPrices, sample_of(0.5, 8), chunks()).size, 8u);
+  EXPECT_EQ(cheapest_step(kCosts, sample_of(0.2, 32), chunks()).size, 32u);
+  EXPECT_EQ(cheapest_step(kCosts, sample_of(0.5, 8), chunks()).size, 8u);
 }
 
 TEST(Granularity, ARoundTripThatCostsMoreThanItSavesIsNotTaken) {
-  Prices prices = kPrices;
-  prices.round_trip_words = kElements;
-  EXPECT_EQ(cheapest_step(prices, sample_of(0.01), chunks()).size, 0u);
+  Costs costs = kCosts;
+  costs.round_trip_words = kElements;
+  EXPECT_EQ(cheapest_step(costs, sample_of(0.01), chunks()).size, 0u);
 }
 
 TEST(Granularity, AfterAStepTheRestFollowsTheExactCount) {
-  const Hits hits = sample_of(0.01);
+  const SampledBlocks sample = sample_of(0.01);
   // Blocks of 8: as many as expected, of which about one element in eight is there.
   const std::uint64_t blocks = kElements / 8 * 8 / 100;
-  const Step step = cheapest_step(kPrices, hits, {.size = 8, .blocks = blocks, .elements = 8 * blocks});
+  const Step step = cheapest_step(kCosts, sample, {.size = 8, .blocks = blocks, .elements = 8 * blocks});
   EXPECT_GT(step.size, 0u);
   EXPECT_LT(step.size, 8u);
   EXPECT_LT(step.words, 8 * blocks);
-  const Step last = cheapest_step(kPrices, hits, {.size = 1, .blocks = blocks, .elements = blocks});
+  const Step last = cheapest_step(kCosts, sample, {.size = 1, .blocks = blocks, .elements = blocks});
   EXPECT_EQ(last.size, 0u) << "there is nothing finer";
   EXPECT_EQ(last.words, blocks);
 }
 
 TEST(Granularity, ASampleThatFoundNothingDoesNotPromiseThatThereIsNothing) {
   const std::vector<std::uint32_t> nothing(32);
-  const Step step = cheapest_step(kPrices, count_hits(nothing), chunks());
+  const Step step = cheapest_step(kCosts, count_sampled_blocks(nothing), chunks());
   EXPECT_EQ(step.size, 32u);
   EXPECT_GE(step.words, kElements / 1024);
 }
 
 TEST(Granularity, TheLargestTensorDoesNotOverflow) {
   const std::uint64_t most = std::uint64_t{UINT32_MAX} * 1440;
-  const Step step = cheapest_step(kPrices, sample_of(0.01), {.size = 0, .blocks = 0, .elements = most});
+  const Step step = cheapest_step(kCosts, sample_of(0.01), {.size = 0, .blocks = 0, .elements = most});
   EXPECT_GT(step.size, 0u);
   EXPECT_LT(step.words, most / 4);
   EXPECT_GT(step.words, most / 100);

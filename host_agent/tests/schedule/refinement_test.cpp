@@ -62,7 +62,7 @@ struct Side {
     EXPECT_EQ(number_chunks(request.regions, request.format, kLanes), kChunksOfTensor);
     originals = sources;
     refinement = std::make_unique<Refinement>(request, kLanes, Place{.worker = worker, .workers = kWorkers}, kChunks);
-    refinement->look(worker::kNothingKnown);
+    refinement->read(worker::kNothingKnown);
   }
   std::vector<std::vector<float>> sources;
   std::vector<std::vector<float>> originals;
@@ -94,7 +94,7 @@ std::deque<Side> run(const Way& way) {
   sum_words(sides, [](Side& side) {
     const std::vector<worker::Region>& regions = side.refinement->packed().regions;
     // The regions lie one after the other. Lanes that are narrower hold the sums all the same.
-    return std::span(reinterpret_cast<std::uint32_t*>(regions[0].destination), side.refinement->known().elements);
+    return std::span(reinterpret_cast<std::uint32_t*>(regions[0].destination), side.refinement->union_size().elements);
   });
   for (Side& side : sides) side.refinement->scatter();
   return sides;
@@ -180,8 +180,8 @@ TEST_P(Ways, LeaveOnlyBlocksOfTheLastSizeThatSomebodyHas) {
     }
   }
   for (const Side& side : sides) {
-    EXPECT_EQ(side.refinement->known().elements, expected);
-    EXPECT_EQ(side.refinement->known().size, size);
+    EXPECT_EQ(side.refinement->union_size().elements, expected);
+    EXPECT_EQ(side.refinement->union_size().size, size);
     EXPECT_EQ(side.refinement->packed_presence().looked(), side.refinement->packed_chunks() > 0);
   }
 }
@@ -203,7 +203,7 @@ TEST(Refinement, ChunksThatAreKnownToBeAbsentAreNotRead) {
   Refinement refinement(side.request, kLanes, {.worker = 0, .workers = 1}, chunks);
   std::fill(side.sources[0].begin(), side.sources[0].end(), 0.0F);
   side.sources[0][3] = side.sources[0][kLanes] = 1.0F;
-  refinement.look(presence);
+  refinement.read(presence);
   refinement.count(32);
   refinement.counts().collect();
   EXPECT_EQ(refinement.counts().size(), 6u);
@@ -215,7 +215,7 @@ TEST(Refinement, WhatNobodyHasLeavesNothingToSend) {
   const std::vector<std::uint32_t> chunks = {7};
   std::fill(side.sources[2].begin(), side.sources[2].end(), -0.0F);
   Refinement refinement(side.request, kLanes, {.worker = 0, .workers = 1}, chunks);
-  refinement.look(worker::kNothingKnown);
+  refinement.read(worker::kNothingKnown);
   refinement.count(8);
   refinement.narrow();
   refinement.gather();

@@ -25,10 +25,10 @@ Host::Host(const HostConfig& config, const VirtualClock& clock, Agenda& agenda, 
                                        [carry, i](Datagram datagram) { carry(i, std::move(datagram)); });
     threads_[i].shard = std::make_unique<engine::Shard>(
         worker, wire::Endpoint{}, clock, *threads_[i].transport,
-        engine::Shard::Hooks{.on_mail = [this, i] { rouse(i); },
-                             .on_completion = [this, i](const worker::Completion& completion) {
-                               dispatcher_->complete_share(i, completion);
-                             }});
+        engine::Shard::Hooks{
+            .on_mail = [this, i] { rouse(i); },
+            .on_completion =
+                [this, i](const worker::Completion& completion) { dispatcher_->complete_share(i, completion); }});
     shards.push_back(threads_[i].shard.get());
   }
   dispatcher_ = std::make_unique<engine::Dispatcher>(config.scheduler, std::move(shards), [this] { start_chores(); });

@@ -138,6 +138,7 @@ NB_MODULE(wiresum_sim, module) {
   nb::class_<Job>(module, "Job")
       .def(nb::init<const sim::Scenario&>())
       .def("add", &Job::add, "dtype"_a, "scaling"_a, "lane_bits"_a, "fixed_scale"_a, "divisor"_a, "may_be_sparse"_a,
-           "signature"_a, "regions"_a, "submit_at"_a, "timeout"_a = nb::none(), "Regions by worker; the memory they point to must live until run() returns.")
+           "signature"_a, "regions"_a, "submit_at"_a, "timeout"_a = nb::none(),
+           "Regions by worker; the memory they point to must live until run() returns.")
       .def("run", &Job::run, nb::call_guard<nb::gil_scoped_release>());
 }
