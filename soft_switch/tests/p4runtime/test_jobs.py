@@ -27,7 +27,6 @@ JOB = JobEntry(
     lanes=LANES,
     slot_base=32,
     slots=8,
-    round_first=1,
     endpoints=tuple(Endpoint(f"10.0.0.{number + 1}", 5000 + 16 * number) for number in range(3)),
 )
 DELIVER = {worker: (int(IPv4Address(at.address)), at.port) for worker, at in enumerate(JOB.endpoints)}

@@ -161,8 +161,7 @@ class SoftwareSwitch(SwitchDriver):
             self.evict(job)
         return Reconciled(reloaded=not wanted <= held, changes=tuple(f"- job {job}" for job in sorted(held - wanted)))
 
-    def admit(self, entry: JobEntry, *, wash: bool = False) -> None:
-        """Every admission makes the cells older than the first round, so `wash` says nothing new."""
+    def admit(self, entry: JobEntry) -> None:
         try:
             if len(entry.endpoints) != entry.workers:
                 raise ValueError(f"{entry.workers} workers, but {len(entry.endpoints)} addresses")
@@ -174,7 +173,7 @@ class SoftwareSwitch(SwitchDriver):
                     lanes=entry.lanes,
                     slot_base=entry.slot_base,
                     slots=entry.slots,
-                    round_first=entry.round_first,
+                    round_first=1,
                     results_group=self._native_group(entry.job),
                     endpoints=[(int(ipaddress.IPv4Address(e.address)), e.port) for e in entry.endpoints],
                 )

@@ -107,7 +107,6 @@ class Bench:
             lanes=4,
             slot_base=slot_base,
             slots=slots,
-            round_first=1,
             endpoints=tuple(Endpoint(*made.getsockname()) for made in sockets),
         )
 
