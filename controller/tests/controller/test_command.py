@@ -114,6 +114,13 @@ def test_a_standby_needs_state_to_take_over(config_path: Path) -> None:
     assert "--standby needs `state`" in result.output
 
 
+def test_without_state_the_next_controller_would_load_the_program_anew(start: Start, config_path: Path) -> None:
+    _control_port(start())
+    result = CliRunner().invoke(controller, ["plan", "--config", str(config_path)])
+    assert "~ program: another program runs, or ours for another state's jobs" in result.output
+
+
+@pytest.mark.usefixtures("state")
 def test_plan_says_what_run_would_change_and_changes_nothing(start: Start, config_path: Path) -> None:
     result = CliRunner().invoke(controller, ["plan", "--config", str(config_path)])
     assert result.exit_code == 0, result.output
