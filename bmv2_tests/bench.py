@@ -161,7 +161,6 @@ class Bench:
             lanes=self.program.lanes,
             slot_base=lease.base,
             slots=slots,
-            round_first=lease.round_first,
             endpoints=tuple(Endpoint(host.address, WORKER_PORT) for host in on),
         )
         self.switch.admit(entry)
@@ -226,11 +225,8 @@ class Job:
     bench: Bench
     entry: JobEntry
     hosts: Sequence[Host]
-
-    @property
-    def first(self) -> int:
-        """The first round."""
-        return self.entry.round_first
+    first: int = 1
+    """The first round."""
 
     def packet(
         self, worker: int = 0, after: int = 0, *, slot: int = 0, words: tuple[int, ...] = (), **numbers: int

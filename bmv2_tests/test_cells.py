@@ -10,8 +10,6 @@ import pytest
 from bench import Bench, Job
 from wiresum.switch.testing import DATA, EMPTY, META, MISSING, QUESTION
 
-HALF = 1 << 31
-
 
 @pytest.fixture
 def job(bench: Bench) -> Iterator[Job]:
@@ -33,20 +31,21 @@ def test_an_older_round_is_stale_and_changes_nothing(job: Job) -> None:
     assert outcome.result.words == job.words(11)
 
 
-def test_rounds_are_serial_numbers(bench: Bench) -> None:
-    """Newer by less than half the circle, also across its end; exactly half is older."""
-    with bench.job(1) as job:
-        far = HALF - 2
+@pytest.mark.parametrize("first", [1, 0, (1 << 31) - 1, (1 << 32) - 3, (1 << 32) - 2])
+def test_a_cell_goes_on_to_its_next_round_alone(bench: Bench, first: int) -> None:
+    with bench.job(1) as made:
+        job = dataclasses.replace(made, first=first)
         for after, reason in (
             (0, "admitted"),
-            (HALF, "stale"),
-            (far, "admitted"),
-            (far + HALF, "stale"),
-            (far + HALF + 2, "stale"),
-            (far - 2, "stale"),
-            (2 * far, "admitted"),
-            (2 * HALF, "admitted"),  # the first round again, once round the circle
-            (2 * far, "stale"),
+            (4, "stale"),
+            (1 << 31, "stale"),
+            ((1 << 31) + 2, "stale"),
+            (-2, "stale"),
+            (2, "admitted"),
+            (0, "stale"),
+            (6, "stale"),
+            (4, "admitted"),
+            (4, "resent"),
         ):
             assert job.send(job.packet(0, after)).reason == reason, after
 
@@ -164,13 +163,12 @@ def test_a_question_is_told_that_its_cell_has_diverged(job: Job) -> None:
     assert job.send(job.packet(0, kind=QUESTION, tensor=1)).result.flags == 2
 
 
-def test_cells_of_a_program_loaded_anew_are_older_than_the_first_round(bench: Bench) -> None:
-    with bench.job(1) as job:
-        job.send(job.packet(0, HALF - 3 - job.first))
-    bench.load()
-    with bench.job(1) as job:
-        assert job.first == 1
-        entry = dataclasses.replace(job.entry)
-        assert entry.slot_base == 0
-        assert job.send(job.packet(0)).reason == "admitted"
-        assert job.counters().results == 1
+def test_cells_of_a_program_loaded_anew_are_nobodys(bench: Bench) -> None:
+    """Not even those of a job with the same key."""
+    with bench.job(2) as job:
+        job.send(job.packet(0, 8, words=job.words(1)))
+        bench.load()
+        bench.switch.admit(job.entry)
+        assert job.send(job.packet(0, 8, kind=QUESTION)).result.kind == MISSING
+        assert job.send(job.packet(0, words=job.words(2))).reason == "admitted"
+        assert job.send(job.packet(1, words=job.words(3))).result.words == job.words(5)

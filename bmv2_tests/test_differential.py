@@ -154,8 +154,6 @@ class Software:
 def test_bmv2_and_the_software_switch_answer_alike(bench: Bench, seed: int) -> None:
     print(f"seed {seed}")  # noqa: T201 - pytest shows it if the test fails
     with ExitStack() as cleanup:
-        bench.load()  # these packets take rounds far ahead of what leases know: before, and for the tests after
-        cleanup.callback(bench.load)
         free = {port: iter([host for host in bench.hosts if host.port == port]) for port in range(PORTS)}
         jobs = []
         for index, (workers, threads, slots) in enumerate(JOBS):
@@ -192,6 +190,6 @@ def assert_means_something(answered: Counter[int], packets: int) -> None:
 
 
 def _batches(traffic: Traffic) -> Iterator[list[Sending]]:
-    for source in (traffic.opening(), traffic.packets(PACKETS)):
-        while batch := list(islice(source, BATCH)):
-            yield batch
+    packets = traffic.packets(PACKETS)
+    while batch := list(islice(packets, BATCH)):
+        yield batch

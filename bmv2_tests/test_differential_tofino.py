@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from contextlib import ExitStack
-from itertools import chain
 
 import pytest
 
@@ -32,7 +31,6 @@ def job_entry(index: int) -> JobEntry:
         lanes=64,
         slot_base=4 * index,
         slots=slots,
-        round_first=1,
         endpoints=(Endpoint("127.0.0.1", 1),) * workers,  # whoever admits it puts the addresses in
     )
 
@@ -42,7 +40,7 @@ class Tofino:
         self._network = TofinoNetwork(switch)
         self._entries = entries
         for e in entries:
-            job = Job(e.job, e.key, e.workers, e.threads, e.lanes, e.slot_base, e.slots, e.round_first)
+            job = Job(e.job, e.key, e.workers, e.threads, e.lanes, e.slot_base, e.slots)
             self._network.admit(job)
 
     def play(self, sending: Sending) -> tuple[str, list[Answer]]:
@@ -78,7 +76,7 @@ def test_tofino_program_and_the_software_switch_answer_alike(seed: int, switch: 
     reasons = set()
     with ExitStack() as cleanup:
         tofino, software = Tofino(switch, entries), Software(entries, cleanup)
-        for sending in chain(traffic.opening(), traffic.packets(PACKETS)):
+        for sending in traffic.packets(PACKETS):
             before = software.totals()
             expected = [answer for answers in software.play([sending]).values() for answer in answers]
             after = software.totals()

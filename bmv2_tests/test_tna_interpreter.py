@@ -199,6 +199,10 @@ def test_controller_cannot_insert_what_the_table_does_not_take(tmp_path: Path) -
     inserted.insert({"kind": 1}, "mark", {"value": 1})
     with pytest.raises(P4Error, match="full"):
         inserted.insert({"kind": 2}, "mark", {"value": 1})
+    with pytest.raises(P4Error, match="no such entry"):
+        inserted.delete({"kind": 2})
+    inserted.delete({"kind": 1})
+    inserted.insert({"kind": 2}, "mark", {"value": 1})
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from tna_interpreter.tables import Match
 from tofino_network import FLOOD_GROUP, MAIN, STRANGER, SWITCH, SWITCH_PORT, TofinoNetwork
 from vectors import Job, Member
 
-JOB = Job(number=7, key=0xC0FFEE01, workers=3, threads=1, lanes=64, slot_base=0, slots=4, round_first=1)
+JOB = Job(number=7, key=0xC0FFEE01, workers=3, threads=1, lanes=64, slot_base=0, slots=4)
 MEMBERS = JOB.members
 ELSEWHERE = Host(bytes.fromhex("02000000aaaa"), IPv4Address("10.2.0.1"))
 HEADER = struct.Struct("!BBHIBBHIII")

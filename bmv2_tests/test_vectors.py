@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from vectors import DROP_REASONS, Member, Scenario, Step, VectorError, Verdict, load, load_all
+from vectors import DROP_REASONS, End, Job, Member, Scenario, Step, VectorError, Verdict, load, load_all
 
 HEAD = "scenario some_name\n"
-JOB = "job 1 key=0xA0B0C0D0 workers=2 threads=2 lanes=4 slot_base=0 slots=4 round_first=1\n"
-JOB_2 = "job 2 key=7 workers=1 threads=1 lanes=4 slot_base=4 slots=4 round_first=1\n"
+JOB = "job 1 key=0xA0B0C0D0 workers=2 threads=2 lanes=4 slot_base=0 slots=4\n"
+JOB_2 = "job 2 key=7 workers=1 threads=1 lanes=4 slot_base=4 slots=4\n"
 ROUNDS = 1 << 32
 
 Write = Callable[[str], Path]
@@ -125,6 +125,23 @@ def test_scenario_knows_its_jobs_members_and_needs(write: Write) -> None:
     assert scenario.slots == 8
 
 
+def test_job_may_follow_another_on_its_slots_and_under_its_number(write: Write) -> None:
+    next_job = "job 1 key=5 workers=3 threads=1 lanes=4 slot_base=2 slots=2\n"
+    packet = "1.0 META round=1 -> hold\n"
+    (scenario,) = load(write(HEAD + JOB + packet + "end 1\n1.1 META round=1 -> drop unknown\n" + next_job + packet))
+    first, _, end, late, second, step = scenario.events
+    assert isinstance(first, Job)
+    assert isinstance(second, Job)
+    assert isinstance(late, Step)
+    assert isinstance(step, Step)
+    assert end == End(first)
+    assert (first.key, second.key) == (0xA0B0C0D0, 5)
+    assert scenario.jobs == (first, second)
+    assert scenario.members == (Member(1, 0), Member(1, 1), Member(1, 2))
+    assert late.datagram[4:8] == first.key.to_bytes(4, "big"), "it is the ended job's"
+    assert step.datagram[4:8] == second.key.to_bytes(4, "big")
+
+
 @pytest.mark.parametrize(
     ("line", "complaint"),
     [
@@ -153,8 +170,8 @@ def test_scenario_knows_its_jobs_members_and_needs(write: Write) -> None:
         ("3.0 META round=1 -> hold", "'3.0' is no JOB.WORKER"),
         ("1.0 META round=1 source=everybody -> hold", "source: 'everybody' is no JOB.WORKER"),
         ("1.0 META round=1 port=1.0 -> hold", "its sender's own port anyway"),
-        ("1.0 META round=1", "expected 'job', 'needs', 'scenario', or a packet"),
-        ("1.0 META round=1 -> -> hold", "expected 'job', 'needs', 'scenario', or a packet"),
+        ("1.0 META round=1", "expected 'job', 'end', 'needs', 'scenario', or a packet"),
+        ("1.0 META round=1 -> -> hold", "expected 'job', 'end', 'needs', 'scenario', or a packet"),
         ("1.0 META round=1 ->", "a verdict behind it"),
         ("1.0 -> hold", "expected SENDER KIND"),
         ("1.0 META round=1 -> kept", "'kept' is no verdict"),
@@ -166,17 +183,20 @@ def test_scenario_knows_its_jobs_members_and_needs(write: Write) -> None:
         ("1.0 META round=1 -> multicast", "either words=... or is 'bare'"),
         ("1.0 META round=1 -> multicast words=fill:1 bare", "either words=... or is 'bare'"),
         ("1.0 META round=1 -> multicast bare slot=1", "nothing here is called slot"),
-        ("needs wings", "expected 'needs' and one of: diverged_flag"),
         (JOB.strip(), "job 1 is declared twice"),
+        ("job 3 key=0 workers=1 threads=1 lanes=4 slot_base=8 slots=4", "key 0 is nobody's"),
+        ("end", "expected 'end' and the number of a job that runs"),
+        ("end 3", "expected 'end' and the number of a job that runs"),
+        ("end 1 2", "expected 'end' and the number of a job that runs"),
         ("job 3", "key= is missing"),
         ("job", "expected 'job NUMBER"),
-        ("job 3 key=1 workers=33 threads=1 lanes=4 slot_base=8 slots=4 round_first=1", "1 to 32 workers"),
-        ("job 3 key=1 workers=1 threads=3 lanes=4 slot_base=8 slots=4 round_first=1", "powers of two"),
-        ("job 3 key=1 workers=1 threads=8 lanes=4 slot_base=8 slots=4 round_first=1", "powers of two"),
-        ("job 3 key=1 workers=1 threads=1 lanes=4 slot_base=8 slots=6 round_first=1", "powers of two"),
-        ("job 3 key=1 workers=1 threads=1 lanes=0 slot_base=8 slots=4 round_first=1", "1 to 360 lanes"),
-        ("job 3 key=1 workers=1 threads=1 lanes=4 slot_base=61 slots=4 round_first=1", "in the first 64 slots"),
-        ("job 3 key=1 workers=1 threads=1 lanes=4 slot_base=7 slots=1 round_first=1", "overlaps that of job 2"),
+        ("job 3 key=1 workers=33 threads=1 lanes=4 slot_base=8 slots=4", "1 to 32 workers"),
+        ("job 3 key=1 workers=1 threads=3 lanes=4 slot_base=8 slots=4", "powers of two"),
+        ("job 3 key=1 workers=1 threads=8 lanes=4 slot_base=8 slots=4", "powers of two"),
+        ("job 3 key=1 workers=1 threads=1 lanes=4 slot_base=8 slots=6", "powers of two"),
+        ("job 3 key=1 workers=1 threads=1 lanes=0 slot_base=8 slots=4", "1 to 360 lanes"),
+        ("job 3 key=1 workers=1 threads=1 lanes=4 slot_base=61 slots=4", "in the first 64 slots"),
+        ("job 3 key=1 workers=1 threads=1 lanes=4 slot_base=7 slots=1", "overlaps that of job 2"),
     ],
 )
 def test_wrong_line_is_named_with_its_file(write: Write, line: str, complaint: str) -> None:
@@ -196,7 +216,11 @@ def test_wrong_line_is_named_with_its_file(write: Write, line: str, complaint: s
         ("scenario Some-Name\n", 1, "lower case with underscores"),
         ("scenario\n", 1, "lower case with underscores"),
         (HEAD + JOB, 1, "scenario some_name has no packet"),
-        (HEAD + JOB + "1.0 META round=1 -> hold\n" + JOB_2, 4, "'job' must stand before the first packet"),
+        (HEAD + JOB + "end 1\n", 1, "scenario some_name has no packet"),
+        (HEAD + "needs wings\n", 2, "expected 'needs' and one of: diverged_flag"),
+        (HEAD + JOB + "needs diverged_flag\n", 3, "'needs' must stand before the first job"),
+        (HEAD + JOB + "end 1\nend 1\n", 4, "a job that runs"),
+        (HEAD + JOB + "end 1\n" + JOB.replace("job 1", "job 9"), 4, "0xa0b0c0d0 was that of a job in the same slots"),
         (HEAD + "1.0 META round=1 -> hold\n", 2, "'1.0' is no JOB.WORKER"),
     ],
 )
@@ -224,23 +248,28 @@ every_scenario = pytest.mark.parametrize("scenario", load_all(), ids=lambda scen
 
 
 @every_scenario
-def test_scenario_gives_the_same_on_cells_that_are_all_zero(scenario: Scenario) -> None:
-    """On hardware, then: its registers begin so. See vectors/README.md."""
-    assert all((job.lanes, job.round_first) == (64, 1) for job in scenario.jobs)
-    newest: dict[tuple[int, int], int] = {}
-    for step in scenario.steps:
-        if step.expectation.reason in ("out_of_lease", "unknown", "malformed"):
-            continue
-        cell, number = struct.unpack_from("!HI", step.datagram, 10)
-        place = (step.sender.job, cell)
-        if step.expectation.reason == "admitted" or step.expectation.verdict is Verdict.MISSING:
-            ahead = (number - newest.get(place, 0)) % ROUNDS
-            assert place in newest or 0 < ahead < ROUNDS // 2 - 2, scenario.where(step)
-            assert ahead < ROUNDS // 2, scenario.where(step)
-            if step.expectation.reason == "admitted":
-                newest[place] = number
-        else:
-            assert place in newest, f"{scenario.where(step)}: the cell has not been used yet"
+def test_scenario_keeps_to_the_rule_of_rounds(scenario: Scenario) -> None:
+    """As far as packets' relation to their cells goes, what is expected follows from docs/protocol.md, section 3."""
+    cells: dict[int, tuple[int, int]] = {}  # by number in the switch: owner and round
+    running: dict[int, Job] = {}
+    for event in scenario.events:
+        if isinstance(event, Job):
+            assert event.lanes == 64
+            running[event.number] = event
+        elif isinstance(event, End):
+            del running[event.job.number]
+        elif event.expectation.reason not in ("out_of_lease", "unknown", "malformed"):
+            job = running[event.sender.job]
+            cell, number = struct.unpack_from("!HI", event.datagram, 10)
+            cell += 2 * job.slot_base
+            owner, held = cells.get(cell, (0, 0))
+            begins = owner != job.key or number == (held + 2) % ROUNDS
+            older = not begins and number != held
+            assert (event.expectation.reason == "stale") == older, scenario.where(event)
+            if event.expectation.reason == "admitted":
+                cells[cell] = (job.key, number)
+            else:
+                assert not begins or event.expectation.verdict is Verdict.MISSING, scenario.where(event)
 
 
 def test_files_have_every_verdict_and_every_reason() -> None:

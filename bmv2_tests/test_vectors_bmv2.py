@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager
 import pytest
 
 from bench import WORKER_PORT, Bench
-from vectors import Member, Scenario, Step, load_all
+from vectors import End, Job, Member, Scenario, Step, load_all
 from wiresum.controller import Endpoint, JobEntry
 from wiresum.controller.p4runtime import Host, admit, count, deliver, desired
 from wiresum.controller.p4runtime.own import DATA_PORT
@@ -19,7 +19,7 @@ STRANGER = "10.111.8.8"
 
 
 class FreshSlots:
-    """Cells that were not used since the program was loaded, which it is again when they run out."""
+    """Cells that no job of these keys has used since the program was loaded, which it is again when they run out."""
 
     def __init__(self, bench: Bench) -> None:
         self._bench = bench
@@ -34,32 +34,40 @@ class FreshSlots:
 
 
 @pytest.fixture(scope="module")
-def fresh_slots(bench: Bench) -> Iterator[FreshSlots]:
-    yield FreshSlots(bench)
-    bench.load()  # leases of other tests must not meet these cells
+def fresh_slots(bench: Bench) -> FreshSlots:
+    return FreshSlots(bench)
 
 
 @pytest.mark.parametrize("scenario", load_all(), ids=lambda scenario: str(scenario.name))
 def test_bmv2_answers_as_the_protocol_says(scenario: Scenario, bench: Bench, fresh_slots: FreshSlots) -> None:
     slot_offset = fresh_slots.take(scenario.slots)
     hosts = dict(zip(scenario.members, bench.hosts, strict=False))
+    rows = {job: desired.row(index) for index, job in enumerate(scenario.jobs)}
+    running: dict[Job, ExitStack] = {}
     with ExitStack() as cleanup:
-        for job in scenario.jobs:
-            row = desired.row(scenario.jobs.index(job))
-            entry = JobEntry(
-                job=job.number,
-                key=job.key,
-                workers=job.workers,
-                threads=job.threads,
-                lanes=job.lanes,
-                slot_base=slot_offset + job.slot_base,
-                slots=job.slots,
-                round_first=job.round_first,
-                endpoints=tuple(Endpoint(hosts[member].address, WORKER_PORT) for member in job.members),
-            )
-            cleanup.enter_context(admitted(bench, entry, row, [hosts[member] for member in job.members]))
-        for step in scenario.steps:
-            play(step, bench, hosts, [desired.row(index) for index in range(len(scenario.jobs))], scenario.where(step))
+        for event in scenario.events:
+            if isinstance(event, Job):
+                running[event] = cleanup.enter_context(ExitStack())
+                entry = entry_of(event, hosts, slot_offset)
+                receivers = [hosts[member] for member in event.members]
+                running[event].enter_context(admitted(bench, entry, rows[event], receivers))
+            elif isinstance(event, End):
+                running[event.job].close()
+            else:
+                play(event, bench, hosts, list(rows.values()), scenario.where(event))
+
+
+def entry_of(job: Job, hosts: dict[Member, Host], slot_offset: int) -> JobEntry:
+    return JobEntry(
+        job=job.number,
+        key=job.key,
+        workers=job.workers,
+        threads=job.threads,
+        lanes=job.lanes,
+        slot_base=slot_offset + job.slot_base,
+        slots=job.slots,
+        endpoints=tuple(Endpoint(hosts[member].address, WORKER_PORT) for member in job.members),
+    )
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from contextlib import ExitStack, closing, contextmanager
 
 import pytest
 
-from vectors import Job, Member, Scenario, Step, load_all
+from vectors import End, Job, Member, Scenario, Step, load_all
 from wiresum.controller import Endpoint, JobEntry
 from wiresum.controller.p4runtime import Host, P4RuntimeSwitch, Target, admit, count, deliver, desired, device_config
 from wiresum.switch.p4runtime import P4RuntimeServer
@@ -31,7 +31,7 @@ BIND_TRIES_MAX = 50
 
 @pytest.fixture(scope="module")
 def switch() -> Iterator[SoftwareSwitch]:
-    """One switch for all: each scenario's jobs take over cells that those before have used."""
+    """One switch for all. Scenarios have the same keys, so cells begin anew with each."""
     device = SoftwareSwitch(port=0, threads=2, slots=64, lanes_max=64)
     yield device
     device.close()
@@ -46,10 +46,10 @@ class Workers:
         self._sockets: dict[Member, list[socket.socket]] = {}
         self._stranger = self._bind_block(STRANGER, 1)[0]
         addresses = {member: f"127.0.2.{index + 1}" for index, member in enumerate(scenario.members)}
-        for job in scenario.jobs:
-            for member in job.members:
-                used = [step.source_thread + 1 for step in scenario.steps if step.source == member]
-                self._sockets[member] = self._bind_block(addresses[member], max(job.threads, *used, 1))
+        for member in scenario.members:
+            threads = [job.threads for job in scenario.jobs if member in job.members]
+            used = [step.source_thread + 1 for step in scenario.steps if step.source == member]
+            self._sockets[member] = self._bind_block(addresses[member], max(threads + used))
 
     def _bind_block(self, address: str, count: int) -> list[socket.socket]:
         """Sockets on `count` consecutive ports."""
@@ -97,7 +97,6 @@ def entry_of(job: Job, workers: Workers) -> JobEntry:
         lanes=job.lanes,
         slot_base=job.slot_base,
         slots=job.slots,
-        round_first=job.round_first,
         endpoints=tuple(workers.endpoint(member) for member in job.members),
     )
 
@@ -126,9 +125,26 @@ def play(step: Step, switch: SoftwareSwitch, workers: Workers, where: str) -> No
         assert source == (switch.endpoint.address, switch.endpoint.port + step.thread), f"{where}: to {receiver}"
 
 
+def play_all(
+    scenario: Scenario, switch: SoftwareSwitch, workers: Workers, install: Callable[[Job], ExitStack]
+) -> list[Step]:
+    """`install` gives what removes the job when it is closed. Returns the steps that this switch can tell."""
+    running: dict[Job, ExitStack] = {}
+    played = []
+    for event in scenario.events:
+        if isinstance(event, Job):
+            running[event] = install(event)
+        elif isinstance(event, End):
+            running[event.job].close()
+        elif not event.hardware_only:
+            play(event, switch, workers, scenario.where(event))
+            played.append(event)
+    return played
+
+
 class Programmed:
-    """A software switch with a P4Runtime server, and the controller's side of that. Cells keep what they hold, as in
-    hardware, so each scenario gets slots that nobody has used since the program was loaded."""
+    """A software switch with a P4Runtime server, and the controller's side of that. Scenarios have the same keys, so
+    each gets slots that nobody has used since the program was loaded."""
 
     DEVICE = 3
 
@@ -150,25 +166,23 @@ class Programmed:
         self.driver.reconcile([])
         self._slots_used = 0
 
+    def take_slots(self, count: int) -> int:
+        self._slots_used += count
+        assert self._slots_used <= SLOTS, "the vectors have grown: give the switch more slots"
+        return self._slots_used - count
+
     @contextmanager
-    def installed(self, entries: list[JobEntry]) -> Iterator[None]:
+    def installed(self, entry: JobEntry, row: int) -> Iterator[None]:
         """As the driver does it, but for its choice of the row, which goes by the job's number: those of the vectors
         are any of the wire's."""
-        offset = self._slots_used
-        self._slots_used += max(entry.slot_base + entry.slots for entry in entries)
-        assert self._slots_used <= SLOTS, "the vectors have grown: give the switch more slots"
-        entities = []
-        for index, entry in enumerate(entries):
-            row = desired.row(index)
-            hosts = [Host("", endpoint.address, "00:00:00:00:00:00", 1) for endpoint in entry.endpoints]
-            ports = [host.port for host in hosts]
-            moved = dataclasses.replace(entry, slot_base=offset + entry.slot_base)
-            entities += [*deliver.entries(entry, hosts), deliver.group(row, ports), *admit.entries(moved, row, ports)]
-        self.driver.tables.insert("jobs", entities)
+        hosts = [Host("", endpoint.address, "00:00:00:00:00:00", 1) for endpoint in entry.endpoints]
+        ports = [host.port for host in hosts]
+        entities = [*deliver.entries(entry, hosts), deliver.group(row, ports), *admit.entries(entry, row, ports)]
+        self.driver.tables.insert("a job", entities)
         try:
             yield
         finally:
-            self.driver.tables.delete("jobs", entities)
+            self.driver.tables.delete("a job", entities)
 
     def counted(self, jobs: int) -> Counter[str]:
         """By reason, over the rows of so many jobs and of none, which start again at zero."""
@@ -189,10 +203,18 @@ def programmed() -> Iterator[Programmed]:
 def test_over_p4runtime_it_answers_the_same(scenario: Scenario, programmed: Programmed) -> None:
     with ExitStack() as cleanup:
         workers = Workers(scenario, cleanup)
-        cleanup.enter_context(programmed.installed([entry_of(job, workers) for job in scenario.jobs]))
-        played = [step for step in scenario.steps if not step.hardware_only]
-        for step in played:
-            play(step, programmed.switch, workers, scenario.where(step))
+        offset = programmed.take_slots(scenario.slots)
+        rows = {job: desired.row(index) for index, job in enumerate(scenario.jobs)}
+
+        def install(job: Job) -> ExitStack:
+            entry = entry_of(job, workers)
+            made = cleanup.enter_context(ExitStack())
+            made.enter_context(
+                programmed.installed(dataclasses.replace(entry, slot_base=offset + entry.slot_base), rows[job])
+            )
+            return made
+
+        played = play_all(scenario, programmed.switch, workers, install)
         assert programmed.counted(len(scenario.jobs)) == Counter(step.expectation.reason for step in played)
 
 
@@ -201,12 +223,15 @@ def test_software_switch_answers_as_the_protocol_says(
     scenario: Scenario, switch: SoftwareSwitch, record_property: Callable[[str, object], None]
 ) -> None:
     with ExitStack() as cleanup:
+        cleanup.callback(switch.reset)
         workers = Workers(scenario, cleanup)
-        for job in scenario.jobs:
+
+        def install(job: Job) -> ExitStack:
             switch.admit(entry_of(job, workers))
-            cleanup.callback(switch.evict, job.number)
-        played = [step for step in scenario.steps if not step.hardware_only]
+            made = ExitStack()
+            made.callback(switch.evict, job.number)
+            return made
+
+        played = play_all(scenario, switch, workers, install)
         assert played, "no step for a switch with one port"
         record_property("steps_for_hardware_only", len(scenario.steps) - len(played))
-        for step in played:
-            play(step, switch, workers, scenario.where(step))

@@ -7,7 +7,7 @@ import pytest
 from frames import UdpFrame
 from tna_interpreter.switch import Switch
 from tofino_network import MAIN, STRANGER, SWITCH, SWITCH_PORT, TofinoNetwork
-from vectors import Member, Scenario, Step, Verdict, load_all
+from vectors import End, Job, Member, Scenario, Step, Verdict, load_all
 
 
 @pytest.fixture(scope="module", params=[1, 2], ids=["tofino1", "tofino2"])
@@ -18,11 +18,14 @@ def switch(request: pytest.FixtureRequest) -> Switch:
 def play(step: Step, network: TofinoNetwork, where: str) -> None:
     expected = step.expectation
     before = network.packets()
+    results_before = network.results(step.sender.job)
     sender = STRANGER if step.source is None else network.host(step.source)
     source_port = network.base_port(step.source or step.sender) + step.source_thread
     frame = network.frame(sender, source_port, step.datagram, thread=step.thread)
     copies = network.send(network.port(step.port), frame.pack())
     assert network.packets() - before == {expected.reason: 1}, where
+    completed = network.results(step.sender.job) - results_before
+    assert completed == (expected.verdict is Verdict.MULTICAST), where
     received: dict[Member, bytes] = {}
     for copy in copies:
         frame = UdpFrame.unpack(copy.frame)
@@ -41,10 +44,10 @@ def play(step: Step, network: TofinoNetwork, where: str) -> None:
 @pytest.mark.parametrize("scenario", load_all(), ids=lambda scenario: str(scenario.name))
 def test_tofino_program_answers_as_the_protocol_says(scenario: Scenario, switch: Switch) -> None:
     network = TofinoNetwork(switch)
-    for job in scenario.jobs:
-        network.admit(job)
-    for step in scenario.steps:
-        play(step, network, scenario.where(step))
-    for job in scenario.jobs:
-        completed = [step for step in scenario.steps if step.expectation.verdict is Verdict.MULTICAST]
-        assert network.results(job.number) == sum(step.sender.job == job.number for step in completed)
+    for event in scenario.events:
+        if isinstance(event, Job):
+            network.admit(event)
+        elif isinstance(event, End):
+            network.evict(event.job)
+        else:
+            play(event, network, scenario.where(event))

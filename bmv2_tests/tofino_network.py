@@ -23,7 +23,8 @@ _FIRST_PORT, _PORTS = 8, 56
 
 
 class TofinoNetwork:
-    """Workers get their port, address and MAC in the order in which their jobs are admitted."""
+    """Workers get their port, address and MAC in the order in which their jobs are admitted; a job of a number that was
+    had before has its workers where that one's were."""
 
     def __init__(self, switch: Switch) -> None:
         switch.restart()
@@ -34,6 +35,9 @@ class TofinoNetwork:
 
     def _insert(self, table: str, matches: dict[str, int], action: str, **parameters: int) -> None:
         self.switch.program.tables[table].insert(matches, action, parameters)
+
+    def _delete(self, table: str, matches: dict[str, int]) -> None:
+        self.switch.program.tables[table].delete(matches)
 
     def port(self, member: Member) -> int:
         return _FIRST_PORT + self._members[member] % _PORTS
@@ -49,24 +53,15 @@ class TofinoNetwork:
     def admit(self, job: Job) -> None:
         row = self._rows[job.number] = len(self._rows) + 1
         for member in job.members:
-            self._members[member] = len(self._members)
+            self._members.setdefault(member, len(self._members))
         self.switch.groups[row] = [(self.port(member), member.worker) for member in job.members]
         everybody = (1 << job.workers) - 1
         cells_of_thread = 2 * job.slots // job.threads
         for member in job.members:
             for thread in range(job.threads):
-                match = {
-                    "ingress_port": self.port(member),
-                    "source": int(self.host(member).address),
-                    "source_port": self.base_port(member) + thread,
-                    "thread": thread,
-                    "job": job.number,
-                    "key": job.key,
-                    "worker": member.worker,
-                }
                 self._insert(
                     "admit",
-                    match,
+                    self._admit_key(job, member, thread),
                     "admit_worker",
                     row=row,
                     group=row,
@@ -84,6 +79,25 @@ class TofinoNetwork:
                 address=int(self.host(member).address),
                 port=self.base_port(member),
             )
+
+    def evict(self, job: Job) -> None:
+        """Its counters stay."""
+        for member in job.members:
+            for thread in range(job.threads):
+                self._delete("admit", self._admit_key(job, member, thread))
+            self._delete("deliver", {"job": job.number, "receiver": member.worker})
+        del self.switch.groups[self._rows[job.number]]
+
+    def _admit_key(self, job: Job, member: Member, thread: int) -> dict[str, int]:
+        return {
+            "ingress_port": self.port(member),
+            "source": int(self.host(member).address),
+            "source_port": self.base_port(member) + thread,
+            "thread": thread,
+            "job": job.number,
+            "key": job.key,
+            "worker": member.worker,
+        }
 
     def frame(self, sender: Host, source_port: int, datagram: bytes, *, thread: int = 0, ecn: int = 0) -> UdpFrame:
         """A datagram to the switch."""

@@ -2,7 +2,8 @@
 
 A `Traffic` is decided by its seed alone. It follows each slot's rounds loosely, so that most packets mean something to
 the cells they name: contributions, completing ones, duplicates, questions, packets that overtake one another or come a
-round late, other kinds in the middle of a round; and now and then bytes that are wrong in one place or altogether.
+round late, other kinds in the middle of a round; and now and then bytes that are wrong in one place or altogether. The
+packet that begins a round is never late, nor of a kind that is refused: the slot would stay behind for good.
 
 Each packet has its own number in `chunk`, which every answer echoes: so what comes out of a switch says what caused it.
 """
@@ -20,7 +21,8 @@ LATE_MAX = 24
 """Packets that may overtake one that is late."""
 HISTORY = 64
 """How long ago a duplicate's first copy may have been sent."""
-ROUND_JUMP_MAX = 1 << 20
+FIRST_ROUNDS = (1, 2, 0x7FFFFFF0, 0xFFFFFFF0, 0xFFFFFFFF)
+"""Some near the places where they wrap, or pass the sign bit."""
 WRONG_PORTS = (-1, 1, 2, 8)
 """Of a worker with threads the ports of others among them, too."""
 
@@ -52,18 +54,11 @@ class Traffic:
     def __init__(self, seed: int, jobs: Sequence[JobEntry]) -> None:
         self._random = random.Random(seed)
         self._jobs = jobs
-        self._slots = [[_Slot(entry.round_first + 2) for _ in range(entry.slots)] for entry in jobs]
+        self._slots = [[_Slot(self._random.choice(FIRST_ROUNDS)) for _ in range(entry.slots)] for entry in jobs]
         self._number = 0
         self._history: list[Sending] = []
-
-    def opening(self) -> Iterator[Sending]:
-        """A full round in every cell of every job: then switches agree, however their cells began."""
-        for index, entry in enumerate(self._jobs):
-            for slot in range(entry.slots):
-                for number in (entry.round_first, entry.round_first + 1):
-                    for worker in range(entry.workers):
-                        packet = self._packet(index, worker, slot, number, EMPTY)
-                        yield Sending(index, worker, self._owner(index, slot), packet.to_bytes())
+        self._begins = False
+        """The newest packet is to begin its slot's round."""
 
     def packets(self, count: int) -> Iterator[Sending]:
         """The packets, in order of arrival at the switch."""
@@ -71,7 +66,7 @@ class Traffic:
         for number in range(count):
             sending = self._next()
             self._history = [*self._history[-HISTORY + 1 :], sending]
-            if self._random.random() < 0.1:
+            if self._random.random() < 0.1 and not self._begins:
                 late.append((number + self._random.randint(1, LATE_MAX), number, sending))
             else:
                 yield sending
@@ -82,6 +77,7 @@ class Traffic:
 
     def _next(self) -> Sending:
         dice = self._random.random()
+        self._begins = False
         if dice < 0.10 and self._history:
             return self._random.choice(self._history)
         if dice < 0.70:
@@ -97,11 +93,11 @@ class Traffic:
         index, slot = self._place()
         entry, state = self._jobs[index], self._slots[index][slot]
         worker = self._random.choice(sorted(set(range(entry.workers)) - state.contributed))
+        self._begins = not state.contributed
         state.contributed.add(worker)
         sending = self._sending(index, worker, slot, state.round, state.tensor)
         if len(state.contributed) == entry.workers:
-            jump = 2 * self._random.randrange(ROUND_JUMP_MAX // 2) if self._random.random() < 0.02 else 0
-            self._slots[index][slot] = _Slot((state.round + 1 + jump) % (1 << 32), state.tensor + 1)
+            self._slots[index][slot] = _Slot((state.round + 1) % (1 << 32), state.tensor + 1)
         return sending
 
     def _question(self) -> Sending:
@@ -116,7 +112,7 @@ class Traffic:
         """Of a round before or after the slot's, by anybody."""
         index, slot = self._place()
         state = self._slots[index][slot]
-        step = self._random.choice((-3, -2, -1, 1, 2, -1000, 1 << 31, (1 << 31) + 2))
+        step = self._random.choice((-3, -2, -1, 1, 2, 3, 4, -1000, 1 << 31, (1 << 31) + 2))
         worker = self._random.randrange(self._jobs[index].workers)
         kind = self._random.choice((None, None, QUESTION))
         return self._sending(index, worker, slot, (state.round + step) % (1 << 32), state.tensor, kind)
@@ -124,7 +120,7 @@ class Traffic:
     def _malformed(self) -> Sending:
         sending = self._contribution_like()
         datagram = bytearray(sending.datagram)
-        match self._random.randrange(5):
+        match self._random.randrange(6):
             case 0:
                 datagram = datagram[: self._random.randrange(len(datagram) + 1)]
             case 1:
@@ -133,6 +129,8 @@ class Traffic:
                 datagram[0] = self._random.randrange(256)
             case 3:
                 datagram = bytearray(self._random.randbytes(self._random.randrange(600)))
+            case 4:
+                datagram[0] = 1 << 4 | self._random.choice((RESULT, MISSING))
             case _:
                 datagram[self._random.randrange(24)] ^= 1 << self._random.randrange(8)
         return Sending(sending.job, sending.source, sending.thread, bytes(datagram))
@@ -177,9 +175,9 @@ class Traffic:
     def _sending(
         self, index: int, worker: int, slot: int, number: int, tensor: int, kind: int | None = None
     ) -> Sending:
-        """Of this kind, or of any that contributes; now and then of one that no worker may send."""
+        """Of this kind, or of any that contributes."""
         if kind is None:
-            (kind,) = self._random.choices((DATA, EMPTY, META, RESULT, MISSING), (140, 30, 28, 1, 1))
+            (kind,) = self._random.choices((DATA, EMPTY, META), (140, 30, 28))
         tensor += self._random.random() < 0.03
         packet = self._packet(index, worker, slot, number, kind, tensor)
         return Sending(index, worker, self._owner(index, slot), packet.to_bytes())

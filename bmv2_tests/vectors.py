@@ -72,7 +72,7 @@ class Member:
 
 @dataclass(frozen=True)
 class Job:
-    """What the switch is told about a job before the first packet."""
+    """What the switch is told about a job when it is admitted."""
 
     number: int
     key: int
@@ -81,11 +81,21 @@ class Job:
     lanes: int
     slot_base: int
     slots: int
-    round_first: int
 
     @property
     def members(self) -> tuple[Member, ...]:
         return tuple(Member(self.number, worker) for worker in range(self.workers))
+
+    def overlaps(self, other: Job) -> bool:
+        """Do they have a slot in common?"""
+        return self.slot_base < other.slot_base + other.slots and other.slot_base < self.slot_base + self.slots
+
+
+@dataclass(frozen=True)
+class End:
+    """The admission of this job is removed."""
+
+    job: Job
 
 
 @dataclass(frozen=True)
@@ -129,20 +139,29 @@ class Step:
 
 @dataclass(frozen=True)
 class Scenario:
-    """Jobs, all admitted at the start to cells that were never used, and packets in order."""
+    """What happens to a switch whose cells were never used, in order."""
 
     name: str
     path: Path
     line: int
     needs: frozenset[str]
     """`FEATURES` that a switch must have for this scenario."""
-    jobs: tuple[Job, ...]
-    steps: tuple[Step, ...]
+    events: tuple[Job | Step | End, ...]
+    """A `Job` is admitted, a packet comes in, a job ends."""
+
+    @cached_property
+    def jobs(self) -> tuple[Job, ...]:
+        """In the order of admission. A number may come again, when the job that had it has ended."""
+        return tuple(event for event in self.events if isinstance(event, Job))
+
+    @cached_property
+    def steps(self) -> tuple[Step, ...]:
+        return tuple(event for event in self.events if isinstance(event, Step))
 
     @cached_property
     def members(self) -> tuple[Member, ...]:
         """All workers of all jobs, in the order of the declarations: a runner deals out addresses by it."""
-        return tuple(member for job in self.jobs for member in job.members)
+        return tuple(dict.fromkeys(member for job in self.jobs for member in job.members))
 
     @property
     def slots(self) -> int:
@@ -214,22 +233,23 @@ def _scenario(block: Sequence[_Line]) -> Scenario:
     if len(head.tokens) != 2 or not _NAME.fullmatch(head.tokens[1]):
         raise head.error("expected 'scenario NAME', the name in lower case with underscores")
     needs: set[str] = set()
-    jobs: dict[int, Job] = {}
-    steps: list[Step] = []
+    jobs = _Jobs()
+    events: list[Job | Step | End] = []
     for line in body:
         word = line.tokens[0]
-        if word in ("needs", "job") and steps:
-            raise line.error(f"'{word}' must stand before the first packet")
         if word == "needs":
+            if events:
+                raise line.error("'needs' must stand before the first job")
             needs.add(_feature(line))
         elif word == "job":
-            job = _job(line, jobs)
-            jobs[job.number] = job
+            events.append(jobs.admit(line))
+        elif word == "end":
+            events.append(jobs.end(line))
         else:
-            steps.append(_StepParser(line, jobs).step())
-    if not steps:
+            events.append(_StepParser(line, jobs.known).step())
+    if not any(isinstance(event, Step) for event in events):
         raise head.error(f"scenario {head.tokens[1]} has no packet")
-    return Scenario(head.tokens[1], head.path, head.number, frozenset(needs), tuple(jobs.values()), tuple(steps))
+    return Scenario(head.tokens[1], head.path, head.number, frozenset(needs), tuple(events))
 
 
 def _feature(line: _Line) -> str:
@@ -280,7 +300,44 @@ def _number(line: _Line, text: str, largest: int, name: str) -> int:
     return value
 
 
-def _job(line: _Line, jobs: Mapping[int, Job]) -> Job:
+class _Jobs:
+    """The jobs of a scenario, as its lines go by."""
+
+    def __init__(self) -> None:
+        self.known: dict[int, Job] = {}
+        """The newest of each number; packets may come from one that has ended."""
+        self._running: dict[int, Job] = {}
+        self._ended: list[Job] = []
+
+    def admit(self, line: _Line) -> Job:
+        job = _job(line)
+        if objection := _objection(job) or self._conflict(job):
+            raise line.error(objection)
+        self.known[job.number] = self._running[job.number] = job
+        return job
+
+    def end(self, line: _Line) -> End:
+        job = None
+        if len(line.tokens) == 2:
+            job = self._running.pop(_number(line, line.tokens[1], 0xFFFF, "job"), None)
+        if job is None:
+            raise line.error("expected 'end' and the number of a job that runs")
+        self._ended.append(job)
+        return End(job)
+
+    def _conflict(self, job: Job) -> str | None:
+        """What the jobs before it have against a job."""
+        if job.number in self._running:
+            return f"job {job.number} is declared twice"
+        for other in self._running.values():
+            if job.overlaps(other):
+                return f"the lease overlaps that of job {other.number}"
+        if any(job.overlaps(other) and job.key == other.key for other in self._ended):
+            return f"key {job.key:#x} was that of a job in the same slots"
+        return None
+
+
+def _job(line: _Line) -> Job:
     if len(line.tokens) < 2:
         raise line.error("expected 'job NUMBER key=... workers=... threads=... lanes=... slot_base=... slots=...'")
     fields = _Fields(line, line.tokens[2:])
@@ -292,18 +349,15 @@ def _job(line: _Line, jobs: Mapping[int, Job]) -> Job:
         lanes=fields.number("lanes", 16),
         slot_base=fields.number("slot_base", 16),
         slots=fields.number("slots", 16),
-        round_first=fields.number("round_first", 32),
     )
     fields.end()
-    if objection := _objection(job, jobs):
-        raise line.error(objection)
     return job
 
 
-def _objection(job: Job, jobs: Mapping[int, Job]) -> str | None:
-    """What a switch, or this format, would have against a job."""
-    if job.number in jobs:
-        return f"job {job.number} is declared twice"
+def _objection(job: Job) -> str | None:
+    """What a switch, or this format, would have against a job whatever others there are."""
+    if job.key == 0:
+        return "key 0 is nobody's"
     if not 1 <= job.workers <= WORKERS_MAX:
         return f"a job has 1 to {WORKERS_MAX} workers"
     if not 1 <= job.lanes <= LANES_MAX:
@@ -312,9 +366,6 @@ def _objection(job: Job, jobs: Mapping[int, Job]) -> str | None:
         return f"slots and threads are powers of two, at most {THREADS_MAX} threads, and no more than slots"
     if job.slot_base + job.slots > SLOTS_MAX:
         return f"leases lie in the first {SLOTS_MAX} slots"
-    for other in jobs.values():
-        if job.slot_base < other.slot_base + other.slots and other.slot_base < job.slot_base + job.slots:
-            return f"the lease overlaps that of job {other.number}"
     return None
 
 
@@ -353,7 +404,7 @@ class _StepParser:
     def step(self) -> Step:
         tokens = self._line.tokens
         if tokens.count("->") != 1:
-            raise self._line.error("expected 'job', 'needs', 'scenario', or a packet: SENDER KIND FIELDS -> VERDICT")
+            raise self._line.error("expected 'job', 'end', 'needs', 'scenario', or a packet: SENDER KIND FIELDS -> VERDICT")
         arrow = tokens.index("->")
         packet, outcome = tokens[:arrow], tokens[arrow + 1 :]
         if len(packet) < 2 or not outcome:

@@ -106,16 +106,28 @@ class Table:
         """As a controller does. A ternary field that is left out matches anything."""
         if len(self._inserted) >= self.size:
             raise P4Error(f"table {self.name} is full: it has {self.size} entries")
-        unknown = set(matches) - {field.name for field in self.key}
-        if unknown:
-            raise P4Error(f"table {self.name} has no key {', '.join(sorted(unknown))}")
+        key = self._key_of(matches)
         of = self.actions[action]
         if set(parameters) != set(of.parameters):
             raise P4Error(f"action {action} has the parameters {', '.join(of.parameters)}")
         values = tuple(parameters[name] for name in of.parameters)
         if any(value > type_.mask for value, type_ in zip(values, of.parameters.values(), strict=True)):
             raise P4Error(f"action {action}: a parameter is too large: {dict(parameters)}")
-        self._inserted.append(Entry(tuple(_match(field, matches) for field in self.key), of, values))
+        self._inserted.append(Entry(key, of, values))
+
+    def delete(self, matches: Mapping[str, int | Match]) -> None:
+        """Likewise: the entry with just this key."""
+        key = self._key_of(matches)
+        kept = [entry for entry in self._inserted if entry.matches != key]
+        if len(kept) == len(self._inserted):
+            raise P4Error(f"table {self.name} has no such entry: {dict(matches)}")
+        self._inserted = kept
+
+    def _key_of(self, matches: Mapping[str, int | Match]) -> tuple[Match, ...]:
+        unknown = set(matches) - {field.name for field in self.key}
+        if unknown:
+            raise P4Error(f"table {self.name} has no key {', '.join(sorted(unknown))}")
+        return tuple(_match(field, matches) for field in self.key)
 
     def clear(self) -> None:
         """Without what a controller inserted."""

@@ -1,6 +1,7 @@
 // What the stages tell each other. Each stage records what it found; `verdict` decides, and nobody else does.
 
-// Relation of a packet's round to its cell's.
+// Relation of a packet's round to its cell's. Newer: it begins the round, since it is the cell's next one, or the cell is
+// another job's. Older: any other round than that and the cell's.
 #define ROUND_OLDER 0
 #define ROUND_SAME 1
 #define ROUND_NEWER 2

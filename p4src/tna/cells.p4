@@ -1,18 +1,29 @@
-// What a cell knows besides its words: whose contributions, of which round. Registers start as zeros and cannot be
-// written from outside: the controller never uses a round for the first time that is not newer than all before, and
-// never round 0.
+// What a cell knows besides its words: whose contributions, of which round of which job. Registers start as zeros and
+// cannot be written from outside. Nor need they be: a cell belongs to the job whose contribution began its round, and to
+// a job with another key it is as if it had never been used. Key 0 is no job's.
 //
 // Theory of operation. A register is touched once in a pass, and what it gives is known one stage later. So the stages
-// are: compare the round and take it over (1); start or continue the other registers, side by side (2); from the bitmap
-// as it was, say who is still missing (3). A second pass only looks whether the cell still has its round. A question
-// takes the same way, but only looks at what it comes by; where its round is newer it leaves the registers alone.
+// are: compare owner and round and take them over (1); start or continue the other registers, side by side (2); from the
+// bitmap as it was, say who is still missing (3). A second pass only looks whether the cell still has its round. A
+// question takes the same way, but only looks at what it comes by; where it would begin a round it leaves the registers
+// alone.
 //
-// Rounds are serial numbers (RFC 1982): newer by less than half the circle; exactly half is neither, and counts as
-// older. A stateful ALU compares plain numbers, two at a time, and no differences modulo 2^32. So the question is put
-// as: does the cell's round lie between the packet's round and the opposite point of the circle? If the packet's round
-// is in the upper half, both comparisons must hold; in the lower half, where that arc passes through zero, one of them.
+// Three things may be so: the cell is another job's, or waits for the packet's round (newer); it has the packet's round
+// (same); neither (older). A stateful ALU compares twice, and gives one word. So a cell keeps not its round but the one
+// that it goes on to, and the two comparisons are those that decide whether to go on: is the owner another, is the
+// awaited round the packet's? If neither, the ALU gives the awaited round, and that is the packet's next if the cell has
+// the packet's. Rounds stand here as tags, with a one for the lowest bit: a cell and its rounds have one parity, so that
+// bit says nothing. A tag is odd, hence never the zero that the ALU gives where it went on; and what is left after the
+// packet's tag is taken off is odd in that case alone.
 
-const bit<32> HALF_CIRCLE = 0x80000000;
+const bit<32> TAG = 1;
+// From a round to the next of the same cell: a slot's rounds alternate between its two.
+const bit<32> ROUNDS_OF_SLOT = 2;
+
+struct round_cell_t {
+    bit<32> awaited;  // tag of the next round; 0 in a cell that was never used, which nobody owns
+    bit<32> owner;    // key of the job whose contribution began the round
+}
 
 struct tensor_cell_t {
     bit<32> tensor;
@@ -20,51 +31,44 @@ struct tensor_cell_t {
 }
 
 control Cells(inout headers_t hdr, inout metadata_t meta, inout pass_t pass) {
-    Register<bit<32>, cell_t>(CELLS) rounds;
+    Register<round_cell_t, cell_t>(CELLS) rounds;
     Register<bitmap_t, cell_t>(CELLS) bitmaps;
     Register<bit<8>, cell_t>(CELLS) exponents;
     Register<bit<1>, cell_t>(CELLS) seen_data;
     Register<tensor_cell_t, cell_t>(CELLS) tensors;
 
-    bit<32> ahead = 0;
+    bit<32> ahead = 0;  // how far the awaited round is, 2 if the cell has the packet's; odd if the packet begins a round
     bitmap_t before = 0;
 
-    RegisterAction<bit<32>, cell_t, bit<32>>(rounds) advance_in_upper_half = {
-        void apply(inout bit<32> round, out bit<32> ahead_of_cell) {
-            ahead_of_cell = hdr.wiresum.round - round;
-            if (round < hdr.wiresum.round && round > pass.opposite_round) {
-                round = hdr.wiresum.round;
+    // An owner that is the packet's is written again: one comparison less to depend on.
+    RegisterAction<round_cell_t, cell_t, bit<32>>(rounds) advance_round = {
+        void apply(inout round_cell_t cell, out bit<32> awaited) {
+            awaited = 0;
+            if (cell.owner == hdr.wiresum.key && cell.awaited != pass.tag) {
+                awaited = cell.awaited;
+            } else {
+                cell.awaited = pass.tag + ROUNDS_OF_SLOT;
+            }
+            cell.owner = hdr.wiresum.key;
+        }
+    };
+
+    RegisterAction<round_cell_t, cell_t, bit<32>>(rounds) look_at_round = {
+        void apply(inout round_cell_t cell, out bit<32> awaited) {
+            awaited = 0;
+            if (cell.owner == hdr.wiresum.key && cell.awaited != pass.tag) {
+                awaited = cell.awaited;
             }
         }
     };
 
-    RegisterAction<bit<32>, cell_t, bit<32>>(rounds) advance_in_lower_half = {
-        void apply(inout bit<32> round, out bit<32> ahead_of_cell) {
-            ahead_of_cell = hdr.wiresum.round - round;
-            if (round < hdr.wiresum.round || round > pass.opposite_round) {
-                round = hdr.wiresum.round;
-            }
-        }
-    };
-
-    RegisterAction<bit<32>, cell_t, bit<32>>(rounds) look_at_round = {
-        void apply(inout bit<32> round, out bit<32> ahead_of_cell) {
-            ahead_of_cell = hdr.wiresum.round - round;
-        }
-    };
-
-    action advance_upper() {
-        ahead = advance_in_upper_half.execute(meta.cell_index);
-        pass.compared = 1;
-    }
-
-    action advance_lower() {
-        ahead = advance_in_lower_half.execute(meta.cell_index);
+    action advance() {
+        ahead = advance_round.execute(meta.cell_index) - pass.tag;
         pass.compared = 1;
     }
 
     action look() {
-        ahead = look_at_round.execute(meta.cell_index);
+        ahead = look_at_round.execute(meta.cell_index) - pass.tag;
         pass.compared = 1;
     }
 
@@ -76,15 +80,13 @@ control Cells(inout headers_t hdr, inout metadata_t meta, inout pass_t pass) {
             meta.admitted : ternary;
             meta.fits : ternary;
             hdr.wiresum.kind : ternary;
-            hdr.wiresum.round[31:31] : ternary @name("round_upper_half");
         }
-        actions = { advance_upper; advance_lower; look; @defaultonly NoAction; }
+        actions = { advance; look; @defaultonly NoAction; }
         const default_action = NoAction();
         const entries = {
-            (1, _, _, _, _, _) : look();
-            (0, FATE_DROP, 1, 1, KIND_QUESTION, _) : look();
-            (0, FATE_DROP, 1, 1, _, 1) : advance_upper();
-            (0, FATE_DROP, 1, 1, _, 0) : advance_lower();
+            (1, _, _, _, _) : look();
+            (0, FATE_DROP, 1, 1, KIND_QUESTION) : look();
+            (0, FATE_DROP, 1, 1, _) : advance();
         }
     }
 
@@ -98,8 +100,8 @@ control Cells(inout headers_t hdr, inout metadata_t meta, inout pass_t pass) {
         actions = { relate; }
         const default_action = relate(ROUND_OLDER);
         const entries = {
-            0 : relate(ROUND_SAME);
-            0 &&& HALF_CIRCLE : relate(ROUND_NEWER);
+            ROUNDS_OF_SLOT : relate(ROUND_SAME);
+            TAG &&& TAG : relate(ROUND_NEWER);
         }
     }
 
@@ -143,10 +145,10 @@ control Cells(inout headers_t hdr, inout metadata_t meta, inout pass_t pass) {
         actions = { begin_bitmap; continue_bitmap; look_at_bitmap; NoAction; }
         const default_action = NoAction();
         const entries = {
-            (0, KIND_QUESTION) : look_at_bitmap();
+            (ROUNDS_OF_SLOT, KIND_QUESTION) : look_at_bitmap();
             (_, KIND_QUESTION) : NoAction();
-            (0, _) : continue_bitmap();
-            (0 &&& HALF_CIRCLE, _) : begin_bitmap();
+            (ROUNDS_OF_SLOT, _) : continue_bitmap();
+            (TAG &&& TAG, _) : begin_bitmap();
         }
     }
 
@@ -191,10 +193,10 @@ control Cells(inout headers_t hdr, inout metadata_t meta, inout pass_t pass) {
         actions = { begin_exponent; continue_exponent; look_at_exponent; NoAction; }
         const default_action = NoAction();
         const entries = {
-            (0, KIND_QUESTION) : look_at_exponent();
+            (ROUNDS_OF_SLOT, KIND_QUESTION) : look_at_exponent();
             (_, KIND_QUESTION) : NoAction();
-            (0, _) : continue_exponent();
-            (0 &&& HALF_CIRCLE, _) : begin_exponent();
+            (ROUNDS_OF_SLOT, _) : continue_exponent();
+            (TAG &&& TAG, _) : begin_exponent();
         }
     }
 
@@ -250,12 +252,12 @@ control Cells(inout headers_t hdr, inout metadata_t meta, inout pass_t pass) {
         }
         const default_action = NoAction();
         const entries = {
-            (0, KIND_QUESTION) : continue_without_data();
+            (ROUNDS_OF_SLOT, KIND_QUESTION) : continue_without_data();
             (_, KIND_QUESTION) : NoAction();
-            (0, KIND_DATA) : continue_with_data();
-            (0, _) : continue_without_data();
-            (0 &&& HALF_CIRCLE, KIND_DATA) : begin_with_data();
-            (0 &&& HALF_CIRCLE, _) : begin_without_data();
+            (ROUNDS_OF_SLOT, KIND_DATA) : continue_with_data();
+            (ROUNDS_OF_SLOT, _) : continue_without_data();
+            (TAG &&& TAG, KIND_DATA) : begin_with_data();
+            (TAG &&& TAG, _) : begin_without_data();
         }
     }
 
@@ -302,10 +304,10 @@ control Cells(inout headers_t hdr, inout metadata_t meta, inout pass_t pass) {
         actions = { begin_tensor; continue_tensor; look_at_tensor; NoAction; }
         const default_action = NoAction();
         const entries = {
-            (0, KIND_QUESTION) : look_at_tensor();
+            (ROUNDS_OF_SLOT, KIND_QUESTION) : look_at_tensor();
             (_, KIND_QUESTION) : NoAction();
-            (0, _) : continue_tensor();
-            (0 &&& HALF_CIRCLE, _) : begin_tensor();
+            (ROUNDS_OF_SLOT, _) : continue_tensor();
+            (TAG &&& TAG, _) : begin_tensor();
         }
     }
 

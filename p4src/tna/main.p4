@@ -36,10 +36,10 @@
 // Of one pass through the ingress.
 struct pass_t {
     bit<1> second;
-    bit<1> compared;         // with the cell's round
-    bit<32> opposite_round;  // half the circle away from the packet's
-    bitmap_t own_before;     // this worker's bit, if it had contributed before
-    bitmap_t missing;        // who of the others has not
+    bit<1> compared;      // with the cell's owner and round
+    bit<32> tag;          // the packet's round, as cells.p4 has it
+    bitmap_t own_before;  // this worker's bit, if it had contributed before
+    bitmap_t missing;     // who of the others has not
 }
 
 struct ingress_metadata_t {
@@ -176,6 +176,7 @@ control Ingress(inout headers_t hdr, inout ingress_metadata_t meta, in ingress_i
         meta.shared.ingress_port = hdr.carry.ingress_port;
         meta.shared.cell_index = hdr.carry.cell_index;
         meta.shared.group = hdr.carry.group;
+        meta.pass.tag = hdr.wiresum.round | TAG;
     }
 
     apply {
@@ -188,7 +189,7 @@ control Ingress(inout headers_t hdr, inout ingress_metadata_t meta, in ingress_i
                     form.apply(hdr, meta.shared);
                 }
                 admit.apply(hdr, meta.shared);
-                meta.pass.opposite_round = hdr.wiresum.round ^ HALF_CIRCLE;
+                meta.pass.tag = hdr.wiresum.round | TAG;
             }
         }
 

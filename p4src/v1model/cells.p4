@@ -1,8 +1,13 @@
-// What a cell knows besides its words: whose contributions, of which round. Registers start as zeros and cannot be
-// written from outside: the controller never uses a round for the first time that is not newer than all before, and
-// never round 0.
+// What a cell knows besides its words: whose contributions, of which round of which job. Registers start as zeros and
+// cannot be written from outside. Nor need they be: a cell belongs to the job whose contribution began its round, and to
+// a job with another key it is as if it had never been used. Key 0 is no job's.
+
+// From a round to the next of the same cell: a slot's rounds alternate between its two.
+const bit<32> ROUNDS_OF_SLOT = 2;
 
 control Cells(inout headers_t hdr, inout metadata_t meta) {
+    @name(".owners")
+    register<bit<32>>(CELLS) owners;
     @name(".rounds")
     register<bit<32>>(CELLS) rounds;
     @name(".bitmaps")
@@ -19,16 +24,19 @@ control Cells(inout headers_t hdr, inout metadata_t meta) {
     bit<32> cell;
     bitmap_t bitmap;
 
-    // A serial number (RFC 1982): newer by less than half the circle. Exactly half is neither, and counts as older.
+    // Another job's cell begins with whatever round comes; its own goes on to the next round alone.
     @hidden action compare_rounds() {
+        bit<32> owner;
+        owners.read(owner, cell);
         bit<32> round;
         rounds.read(round, cell);
-        bit<32> ahead = hdr.wiresum.round - round;
-        meta.relation = (ahead[31:31] == 0) ? (bit<2>)ROUND_NEWER : ROUND_OLDER;
-        meta.relation = (ahead == 0) ? (bit<2>)ROUND_SAME : meta.relation;
+        meta.relation = (hdr.wiresum.round == round) ? (bit<2>)ROUND_SAME : ROUND_OLDER;
+        meta.relation = (hdr.wiresum.round == round + ROUNDS_OF_SLOT) ? (bit<2>)ROUND_NEWER : meta.relation;
+        meta.relation = (owner != hdr.wiresum.key) ? (bit<2>)ROUND_NEWER : meta.relation;
     }
 
     @hidden action begin_round() {
+        owners.write(cell, hdr.wiresum.key);
         rounds.write(cell, hdr.wiresum.round);
         tensors.write(cell, hdr.wiresum.tensor);
         diverged.write(cell, 0);

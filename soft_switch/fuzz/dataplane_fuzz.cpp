@@ -88,13 +88,12 @@ class Bench {
   void admit() {
     JobEntry entry;
     entry.job = script_.ConsumeIntegralInRange<std::uint16_t>(0, kSizes.jobs_max);
-    entry.key = script_.ConsumeIntegralInRange<std::uint32_t>(0, 3);
+    entry.key = script_.ConsumeIntegralInRange(0, 15) == 0 ? 0 : ++keys_;
     entry.workers = script_.ConsumeIntegralInRange<std::uint8_t>(0, 33);
     entry.threads = script_.ConsumeIntegralInRange<std::uint8_t>(0, 4);
     entry.lanes = script_.ConsumeIntegralInRange<std::uint16_t>(0, kSizes.lanes_max + 1);
     entry.slot_base = script_.ConsumeIntegralInRange<std::uint32_t>(0, kSizes.slots);
     entry.slots = script_.ConsumeIntegralInRange<std::uint32_t>(0, kSizes.slots + 1);
-    entry.round_first = script_.PickValueInArray<std::uint32_t>({0, 1, 2, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFE});
     std::vector<std::pair<std::uint32_t, std::uint32_t>> sources;
     for (std::uint32_t worker = 0; worker < entry.workers && worker < wire::kWorkersMax; ++worker) {
       entry.endpoints[worker] = {address_of(worker), base_port_of(worker)};
@@ -104,15 +103,16 @@ class Bench {
     require(admitted == makes_sense(entry));
     if (!admitted) return;
     counted_[entry.job] = 0;
-    dataplane::model::Job job{entry.key,       entry.workers, entry.threads,     entry.lanes,
-                              entry.slot_base, entry.slots,   entry.round_first, sources};
+    dataplane::model::Job job{entry.key,       entry.workers, entry.threads, entry.lanes,
+                              entry.slot_base, entry.slots,   sources};
     for (std::uint32_t thread = 0; thread < entry.threads; ++thread) {
       for (std::uint32_t worker = 0; worker < entry.workers; ++worker) job.contributors.insert({thread, worker});
     }
-    model_.admit(entry.job, job);
+    model_.jobs[entry.job] = job;
   }
 
-  /// As the tables of a P4 switch would: all jobs of one length, and entries that come one by one.
+  /// As the tables of a P4 switch would: all jobs of one length, and entries that come one by one. Few keys, so that a
+  /// job also finds cells that are its own though it was removed in between.
   void configure() {
     JobEntry entry;
     entry.job = script_.ConsumeIntegralInRange<std::uint16_t>(0, kSizes.jobs_max);
@@ -130,8 +130,8 @@ class Bench {
       admission.sources[worker] = {address_of(worker), port};
       sources.emplace_back(address_of(worker), port);
     }
-    dataplane::model::Job job{entry.key, entry.workers, entry.threads, entry.lanes, entry.slot_base, entry.slots,
-                              1,         sources};
+    dataplane::model::Job job{entry.key,       entry.workers, entry.threads, entry.lanes,
+                              entry.slot_base, entry.slots,   sources};
     for (std::uint32_t thread = 0; thread < entry.threads; ++thread) {
       for (std::uint32_t worker = 0; worker < entry.workers; ++worker) {
         if (script_.ConsumeIntegralInRange(0, 7) == 0) continue;
@@ -147,14 +147,14 @@ class Bench {
     require(configured == (keeps_lease && is_possible(entry)));
     if (!configured) return;
     if (before == model_.jobs.end()) counted_[entry.job] = 0;
-    model_.configure(entry.job, job);
+    model_.jobs[entry.job] = job;
   }
 
   bool makes_sense(const JobEntry& entry) const { return is_possible(entry) && !model_.jobs.contains(entry.job); }
 
   bool is_possible(const JobEntry& entry) const {
     const auto power_of_two = [](std::uint32_t n) { return n == 1 || n == 2 || n == 4 || n == 8; };
-    if (entry.job >= kSizes.jobs_max) return false;
+    if (entry.job >= kSizes.jobs_max || entry.key == 0) return false;
     if (entry.workers < 1 || entry.workers > 32 || entry.lanes < 1 || entry.lanes > kSizes.lanes_max) return false;
     if (!power_of_two(entry.threads) || !power_of_two(entry.slots) || entry.threads > entry.slots) return false;
     if (entry.slot_base + entry.slots > kSizes.slots) return false;
@@ -182,7 +182,9 @@ class Bench {
     if (job != model_.jobs.end()) {
       header.key = job->second.key;
       header.worker = script_.ConsumeIntegralInRange<std::uint8_t>(0, static_cast<std::uint8_t>(job->second.workers));
-      header.round = job->second.round_first + script_.ConsumeIntegralInRange<std::uint32_t>(0, 5);
+      // Not far from where rounds wrap, or where serial numbers would; and some steps that are too long.
+      header.round = script_.PickValueInArray<std::uint32_t>({0, 0, 0xFFFFFFFD, 0xFFFFFFFD, 0x7FFFFFFD}) +
+                     script_.ConsumeIntegralInRange<std::uint32_t>(0, 7);
       const auto slot = script_.ConsumeIntegralInRange<std::uint32_t>(0, job->second.slots);
       header.cell = wire::cell_of(slot, header.round);
       lanes = job->second.lanes;
@@ -280,6 +282,7 @@ class Bench {
   wire::Endpoint source_;
   std::uint8_t thread_ = 0;
   std::uint64_t sent_ = 0;
+  std::uint32_t keys_ = 0;  // each is a job's once
   std::array<std::uint64_t, kSizes.jobs_max> counted_{};
 };
 

@@ -15,20 +15,19 @@ namespace wiresum::dataplane::model {
 using Bytes = std::vector<std::uint8_t>;
 
 struct Job {
-  std::uint32_t key, workers, threads, lanes, slot_base, slots, round_first;
+  std::uint32_t key, workers, threads, lanes, slot_base, slots;
   std::vector<std::pair<std::uint32_t, std::uint32_t>> sources;  // address and base port, by worker
   // Who may contribute, by thread and worker; for a job that is admitted as a whole, everybody.
   std::set<std::pair<std::uint32_t, std::uint32_t>> contributors = {};
 };
 
-// Tensor 0 at first: as if somebody had been there, since packets of round 0, or of the round before a job's first,
-// which no worker sends, count as well.
 struct Cell {
+  std::uint32_t owner = 0;  // the key of the job that began the round
   std::uint32_t round = 0;
   std::set<std::uint32_t> workers;  // whose contribution is in
   std::vector<Bytes> payloads;      // that make up the sum
   std::uint32_t exponent = 0;
-  std::vector<std::uint32_t> tensors{0};  // named by packets of this round, admitted or duplicate
+  std::vector<std::uint32_t> tensors;  // named by packets of this round, admitted or duplicate
 };
 
 /// What became of a packet, in words that both sides can be compared in.
@@ -43,22 +42,9 @@ class Switch {
  public:
   std::map<std::uint32_t, Job> jobs;
 
-  /// Cells stay as they are.
-  void configure(std::uint32_t number, const Job& job) { jobs[number] = job; }
-
   void reset() {
     jobs.clear();
     cells_.clear();
-  }
-
-  void admit(std::uint32_t number, const Job& job) {
-    jobs[number] = job;
-    for (std::uint32_t slot = job.slot_base; slot < job.slot_base + job.slots; ++slot) {
-      for (std::uint32_t parity = 0; parity < 2; ++parity) {
-        const std::uint32_t first = job.round_first % 2 == parity ? job.round_first : job.round_first + 1;
-        cells_[{slot, parity}] = Cell{.round = first - 2, .workers = {}, .payloads = {}};
-      }
-    }
   }
 
   Answer handle(std::uint32_t source, std::uint32_t port, std::uint32_t thread, const Bytes& packet) {
@@ -85,12 +71,13 @@ class Switch {
     if (slot >= job.slots || slot / (job.slots / job.threads) != thread) return {Fate::kOutOfLease, {}};
 
     Cell& cell = cells_[{job.slot_base + slot, round % 2}];
-    const std::uint64_t ahead = (std::uint64_t{round} + (1ull << 32) - cell.round) % (1ull << 32);
-    if (ahead >= 1ull << 31) return {Fate::kStale, {}};
-    if (kind == 4 && (ahead > 0 || !cell.workers.contains(worker))) return {Fate::kResent, missing(packet)};
+    const bool next = round == (std::uint64_t{cell.round} + 2) % (1ull << 32);
+    const bool begins = cell.owner != job.key || next;
+    if (!begins && round != cell.round) return {Fate::kStale, {}};
+    if (kind == 4 && (begins || !cell.workers.contains(worker))) return {Fate::kResent, missing(packet)};
     if (kind == 4)
       return complete(job, cell) ? Answer{Fate::kResent, result(job, cell, packet)} : Answer{Fate::kDuplicate, {}};
-    if (ahead > 0) cell = Cell{.round = round, .workers = {}, .payloads = {}, .tensors = {}};
+    if (begins) cell = Cell{.owner = job.key, .round = round, .workers = {}, .payloads = {}, .tensors = {}};
     cell.exponent = std::max<std::uint32_t>(cell.exponent, packet[9]);
     cell.tensors.push_back(number(packet, 16, 4));
     const bool again = cell.workers.contains(worker);

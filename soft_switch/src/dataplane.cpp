@@ -1,9 +1,9 @@
 // Theory of operation
 //
-// A slot sums one chunk at a time and has two cells; round r of the slot lives in cell r & 1. A cell is a round number,
-// a bitmap of the workers whose contribution is in, the largest exponent, and lanes. The lanes live in the very frame
-// that the RESULT is sent from, so a sum is never copied: the round's first DATA is written there, later ones are added
-// there, and the completing packet puts a header in front.
+// A slot sums one chunk at a time and has two cells; round r of the slot lives in cell r & 1. A cell is an owner, a
+// round number, a bitmap of the workers whose contribution is in, the largest exponent, and lanes. The lanes live in the
+// very frame that the RESULT is sent from, so a sum is never copied: the round's first DATA is written there, later ones
+// are added there, and the completing packet puts a header in front.
 //
 // Why two cells are enough. A worker sends round r + 1 in a slot only when it has the RESULT of round r. So when
 // anybody's packet of round r + 2 arrives, its sender has the RESULT of r + 1; hence everybody had contributed to
@@ -13,8 +13,14 @@
 //
 // Why the round is compared. The network may hold a packet for longer than a cell's life. Without the comparison a late
 // duplicate of round r would be counted into round r + 2 of the same cell: a wrong sum that nothing would ever notice.
-// Rounds are serial numbers (RFC 1982) and are never reset within a lease, so "older" stays meaningful after 2^32
-// rounds; two rounds exactly half the circle apart have no order, and the packet counts as stale.
+// A slot's rounds are consecutive, so a cell that holds round r can go on to r + 2 alone, modulo 2^32. Every other round
+// is stale, be it behind or ahead: no worker that keeps to the protocol is ahead by more, by the argument above.
+//
+// Why a cell has an owner. Jobs follow each other on the same slots, and what the one leaves in a cell, in whatever
+// round, must mean nothing to the next. So a cell belongs to the key of the job whose contribution began its round, and
+// to a job with another key it is as if it had never been used: its first contribution begins whatever round it is of.
+// No key is used twice for the same slots, and 0 is no job's: so nobody owns what no job has touched. Nothing is
+// cleared when a job comes or goes.
 //
 // Why a contribution is read-only once its bit is set. Adding twice would be a wrong sum. There are two exceptions,
 // both because a hardware pipeline decides them in a stage before it knows the duplicate, and all switches answer
@@ -22,8 +28,8 @@
 // it: a worker whose EMPTY or META is in and which now sends DATA contradicts itself, so there is no sum left to
 // protect.
 //
-// A question changes nothing. Nor does its answer cost state: the bitmap says whose contribution is in, and a round
-// that the cell has not begun lacks everybody's. So of the workers that wait for a cell only the one whose packet was
+// A question changes nothing, not even the owner. Nor does its answer cost state: the bitmap says whose contribution is
+// in, and a round that the cell has not begun lacks everybody's. So of the workers that wait for a cell only the one whose packet was
 // lost sends its payload again.
 //
 // What a RESULT echoes. tensor and chunk are those of the packet that triggered it (the completing one, or the
@@ -31,10 +37,9 @@
 // trigger's kind decides about the payload too: META gets none, every other kind the words, which are zeros while the
 // round has seen no DATA. So the words of an earlier round never leave.
 //
-// Two ways in. admit() installs a job as a whole, and makes its cells older than anything that it will send: so does
-// the join service of the same process. configure() takes what the tables of a P4 switch say, who may contribute
-// through which thread and who is told, and leaves the cells alone, as hardware leaves its registers: the controller
-// sees to it that a job's first round is newer than all that its cells have seen.
+// Two ways in. admit() installs a job as a whole: so does the join service of the same process. configure() takes what
+// the tables of a P4 switch say, who may contribute through which thread and who is told, entry by entry. Neither
+// touches a cell.
 //
 // Refusals, in the order of the tests:
 //   kMalformed   not this protocol, or a kind that no worker may send; after admission also a length that is not the
@@ -42,12 +47,13 @@
 //   kUnknown     job, key, worker index, thread, source address and source port do not belong together: a stranger, a
 //                process beside the worker, which does not have its sockets, or a job that has ended
 //   kOutOfLease  a slot beyond the lease, or one of another of the job's threads (two would then race for a cell)
-//   kStale       an older round: its result is out, and everybody has it
+//   kStale       a round that is neither the cell's nor the next: its result is out, and everybody has it
 //   kDuplicate   this worker is counted already and the sum is not complete: the RESULT will come by itself
 #include "dataplane.hpp"
 
 #include <algorithm>
 #include <bit>
+#include <cassert>
 #include <cstring>
 #include <stdexcept>
 #include <string>
@@ -61,6 +67,11 @@ namespace {
 constexpr std::uint32_t kLeaseSlotsMax = 1u << 15;
 // Frame numbers, one for a cell, are 32 bits; and no one needs a switch with more slots than this.
 constexpr std::uint32_t kSlotsMax = 1u << 24;
+
+// The owner of a cell that no job has used.
+constexpr std::uint32_t kNobody = 0;
+// From a round to the next of the same cell: a slot's rounds alternate between its two.
+constexpr std::uint32_t kRoundsOfSlot = 2;
 
 const JobCounters kNoCounters{};
 
@@ -125,12 +136,6 @@ bool Dataplane::admit(const JobEntry& entry) noexcept {
   if (objection(entry) != nullptr) return false;
   jobs_[entry.job].counters = JobCounters{};
   install(entry, admission_of(entry));
-  // Each cell gets the round of its parity that the job will never send, so that the first one it does send is newer:
-  // whatever a previous job left here cannot make it look stale.
-  for (std::uint32_t local = 0; local < 2 * entry.slots; ++local) {
-    const std::uint32_t round_first = entry.round_first + ((entry.round_first ^ local) & 1);
-    cells_[frame_of(entry, static_cast<std::uint16_t>(local))] = Cell{.round = round_first - 2};
-  }
   return true;
 }
 
@@ -186,6 +191,7 @@ const char* Dataplane::objection(const JobEntry& entry, const Admission& admissi
 
 const char* Dataplane::size_objection(const JobEntry& entry) const noexcept {
   if (entry.job >= sizes_.jobs_max) return "the job number is beyond the switch's table";
+  if (entry.key == kNobody) return "a job's key is not 0, which is nobody's";
   if (entry.workers == 0 || entry.workers > wire::kWorkersMax) return "a job has 1 to 32 workers";
   if (!std::has_single_bit(entry.threads) || entry.threads > wire::kThreadsMax) {
     return "the number of threads must be a power of two up to 16";
@@ -267,19 +273,24 @@ Dataplane::Job* Dataplane::admission(wire::Endpoint source, std::uint8_t thread,
   return hit ? &job : nullptr;
 }
 
+Dataplane::Relation Dataplane::relation(const Cell& cell, const wire::Header& header) noexcept {
+  if (cell.owner != header.key || header.round == cell.round + kRoundsOfSlot) return Relation::kNewer;
+  return header.round == cell.round ? Relation::kSame : Relation::kOlder;
+}
+
 Outcome Dataplane::aggregate(Job& job, const wire::Header& header, std::span<const std::byte> payload) noexcept {
   const std::uint32_t frame = frame_of(job.entry, header.cell);
   Cell& cell = cells_[frame];
-  if (header.round != cell.round) {
-    if (!wire::newer(header.round, cell.round)) return {.reason = Reason::kStale};
-    cell = Cell{.round = header.round, .tensor = header.tensor};
-  }
+  const Relation to_cell = relation(cell, header);
+  if (to_cell == Relation::kOlder) return {.reason = Reason::kStale};
+  if (to_cell == Relation::kNewer) cell = Cell{.owner = header.key, .round = header.round, .tensor = header.tensor};
+  assert(cell.owner == job.entry.key && cell.round == header.round);
   cell.diverged |= header.tensor != cell.tensor;
   cell.exponent = std::max(cell.exponent, header.exponent);
   const std::uint32_t bit = bit_of(header.worker);
   const bool duplicate = (cell.bitmap & bit) != 0;
   if (header.kind == wire::Kind::kData) merge(cell, frame, payload, duplicate);
-  // A cell that was configured may have been another job's, with more workers.
+  // While entries come one by one, a job may have had more workers when it began the round.
   const bool complete = ((cell.bitmap | bit) & job.full) == job.full;
   if (duplicate) return complete ? resend(job, cell, frame, header) : Outcome{.reason = Reason::kDuplicate};
 
@@ -298,9 +309,9 @@ Outcome Dataplane::aggregate(Job& job, const wire::Header& header, std::span<con
 Outcome Dataplane::answer(const Job& job, const wire::Header& question) noexcept {
   const std::uint32_t frame = frame_of(job.entry, question.cell);
   const Cell& cell = cells_[frame];
-  const bool same = question.round == cell.round;
-  if (!same && !wire::newer(question.round, cell.round)) return {.reason = Reason::kStale};
-  if (same && (cell.bitmap & bit_of(question.worker)) != 0) {
+  const Relation to_cell = relation(cell, question);
+  if (to_cell == Relation::kOlder) return {.reason = Reason::kStale};
+  if (to_cell == Relation::kSame && (cell.bitmap & bit_of(question.worker)) != 0) {
     const bool complete = (cell.bitmap & job.full) == job.full;
     return complete ? resend(job, cell, frame, question) : Outcome{.reason = Reason::kDuplicate};
   }

@@ -24,13 +24,12 @@ struct Sizes {
 /// One admitted job: what the controller writes into the admission and multicast tables.
 struct JobEntry {
   std::uint16_t job = 0;
-  std::uint32_t key = 0;
+  std::uint32_t key = 0;  // not 0, and no other job's that ever had these slots
   std::uint8_t workers = 0;  // N, 1..32
   std::uint8_t threads = 1;  // a power of two <= 16, divides slots
   std::uint16_t lanes = 0;
   std::uint32_t slot_base = 0;
   std::uint32_t slots = 0;  // a power of two
-  std::uint32_t round_first = 1;
   /// Address and base port of each worker; thread t of the worker sends from port + t, and listens there.
   std::array<wire::Endpoint, wire::kWorkersMax> endpoints{};
   /// A multicast group, and base port, that all workers hear: a completed cell's RESULT is sent once, and the network
@@ -57,7 +56,7 @@ enum class Reason : std::uint8_t {
   kAdmitted,    // counted into its cell (kHold or kMulticast)
   kResent,      // answered to its sender alone: the RESULT of a cell that is complete already, or MISSING
   kDuplicate,   // a duplicate in an incomplete cell, or a question about a contribution that is in
-  kStale,       // an older round
+  kStale,       // neither the cell's round nor the one that follows it
   kOutOfLease,  // cell outside the lease, or another's of the job's threads
   kUnknown,     // no such job, key, worker, thread, source address or port
   kMalformed,   // does not parse, wrong length, or a kind no worker may send
@@ -91,13 +90,13 @@ class Dataplane {
 
   /// Why admit() would refuse this entry: a part of a sentence. nullptr if it would not.
   [[nodiscard]] const char* objection(const JobEntry& entry) const noexcept;
-  /// Installs a job and makes its cells older than round_first. False, and nothing changes, if there is an objection.
+  /// Installs a job as a whole. False, and nothing changes, if there is an objection.
   [[nodiscard]] bool admit(const JobEntry& entry) noexcept;
   /// The same for configure().
   [[nodiscard]] const char* objection(const JobEntry& entry, const Admission& admission) const noexcept;
-  /// Installs a job as the tables of a P4 switch would: its cells keep what they hold, whatever round_first says. Or
-  /// changes who may contribute to one that is installed and who is told; lease and threads stay. A worker whose port
-  /// is 0 is sent nothing. False, and nothing changes, if there is an objection.
+  /// Installs a job as the tables of a P4 switch would. Or changes who may contribute to one that is installed and who
+  /// is told; lease and threads stay. A worker whose port is 0 is sent nothing. False, and nothing changes, if there is
+  /// an objection.
   [[nodiscard]] bool configure(const JobEntry& entry, const Admission& admission) noexcept;
   /// Takes over what another data plane of the same sizes holds in the cells of these slots.
   void take_cells(const Dataplane& from, std::uint32_t slot_base, std::uint32_t slots) noexcept;
@@ -124,6 +123,7 @@ class Dataplane {
 
  private:
   struct Cell {
+    std::uint32_t owner = 0;  // the key of the job whose contribution began the round; 0: nobody's
     std::uint32_t round = 0;
     std::uint32_t bitmap = 0;   // whose contribution is in
     std::uint32_t tensor = 0;   // of the round's first packet
@@ -146,6 +146,8 @@ class Dataplane {
   [[nodiscard]] const char* size_objection(const JobEntry& entry) const noexcept;
   [[nodiscard]] bool overlaps(const JobEntry& entry) const noexcept;
   void install(const JobEntry& entry, const Admission& admission) noexcept;
+  enum class Relation : std::uint8_t { kOlder, kSame, kNewer };
+  [[nodiscard]] static Relation relation(const Cell& cell, const wire::Header& header) noexcept;
   [[nodiscard]] Job* admission(wire::Endpoint source, std::uint8_t thread, Origin origin,
                                const wire::Header& header) noexcept;
   [[nodiscard]] Outcome aggregate(Job& job, const wire::Header& header, std::span<const std::byte> payload) noexcept;

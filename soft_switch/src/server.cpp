@@ -99,7 +99,7 @@ void SwitchServer::admit(const dataplane::JobEntry& entry) {
     if (objection == nullptr && !plane.admit(entry)) objection = "the data plane refused it";
     return objection;
   });
-  // They are new in all planes alike; from now on each is used in one.
+  // Whatever the planes hold there is other jobs', in all alike; from now on each cell is used in one.
   for (const Run& run : runs_of(entry)) std::fill_n(cell_holders_.begin() + run.slot_base, run.slots, run.holder);
 }
 

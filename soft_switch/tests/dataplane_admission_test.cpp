@@ -189,26 +189,28 @@ TEST_F(AdmissionTest, EvictedJobIsUnknownAndKeepsItsCounters) {
 }
 
 TEST_F(AdmissionTest, NextJobOnTheSameSlotsSeesNothingOfThePreviousOne) {
-  ASSERT_TRUE(bench_.plane.admit(entry()));
-  // A member of the old job leaves rounds as new as there are, and its bit.
-  ASSERT_EQ(bench_.send(packet(0, 0x7FFFFFFE), kOnes).reason, Reason::kAdmitted);
-  ASSERT_EQ(bench_.send(packet(0, 0x7FFFFFFD), kOnes).reason, Reason::kAdmitted);
-  ASSERT_TRUE(bench_.plane.evict(kJob));
-  for (const std::uint32_t round_first : {5u, 6u, 0u, 1u, 0xFFFFFFFFu}) {
-    JobEntry next = entry();
-    next.key ^= 0xFF;
-    next.round_first = round_first;
+  // Whatever rounds a job leaves in its cells, and with them its bits and words, the next one begins with its own.
+  JobEntry next = entry();
+  for (const std::uint32_t first : {1u, 5u, 6u, 0u, 1u, 0x80000001u, 0x7FFFFFFEu, 0xFFFFFFFFu, 1u}) {
+    next.key += 1;
     ASSERT_TRUE(bench_.plane.admit(next));
     EXPECT_EQ(bench_.plane.counters(kJob).contributions[0], 0u);
-    for (const std::uint32_t round : {round_first, round_first + 1}) {
-      Header first = packet(1, round);
-      first.key = next.key;
-      ASSERT_EQ(bench_.send(first, kOnes).reason, Reason::kAdmitted) << "round " << round;
-      Header second = packet(0, round);
-      second.key = next.key;
-      const Outcome outcome = bench_.send(second, kOnes);
-      ASSERT_EQ(outcome.verdict, Verdict::kMulticast);
-      EXPECT_EQ(bench_.result_words(outcome), (Words{2, 2, 2, 2}));
+    for (const std::uint32_t round : {first, first + 1}) {
+      Header asked = packet(1, round);
+      asked.key = next.key;
+      asked.kind = Kind::kQuestion;
+      const Outcome missing = bench_.send(asked);
+      ASSERT_EQ(missing.verdict, Verdict::kResend);
+      EXPECT_EQ(bench_.result_header(missing).kind, Kind::kMissing);
+      for (const std::uint8_t worker : {std::uint8_t{1}, std::uint8_t{0}}) {
+        Header contribution = packet(worker, round);
+        contribution.key = next.key;
+        const Outcome outcome = bench_.send(contribution, kOnes);
+        ASSERT_EQ(outcome.reason, Reason::kAdmitted) << "round " << round;
+        if (worker == 0) {
+          EXPECT_EQ(bench_.result_words(outcome), (Words{2, 2, 2, 2}));
+        }
+      }
     }
     ASSERT_TRUE(bench_.plane.evict(kJob));
   }
@@ -247,6 +249,7 @@ TEST_F(AdmissionTest, EntryThatMakesNoSenseIsRefused) {
     return !bench_.plane.admit(wrong) && bench_.plane.find(kJob) == nullptr;
   };
   EXPECT_TRUE(refused([](JobEntry& e) { e.job = kSizes.jobs_max; }));
+  EXPECT_TRUE(refused([](JobEntry& e) { e.key = 0; }));
   EXPECT_TRUE(refused([](JobEntry& e) { e.workers = 0; }));
   EXPECT_TRUE(refused([](JobEntry& e) { e.workers = 33; }));
   EXPECT_TRUE(refused([](JobEntry& e) { e.threads = 0; }));

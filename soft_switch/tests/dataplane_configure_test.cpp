@@ -1,4 +1,4 @@
-// Jobs that are installed entry by entry, as the tables of a P4 switch say it: cells stay as they are.
+// Jobs that are installed entry by entry, as the tables of a P4 switch say it.
 #include <gtest/gtest.h>
 
 #include "bench_switch.hpp"
@@ -45,7 +45,7 @@ class ConfigureTest : public testing::Test {
   BenchSwitch bench_;
 };
 
-TEST_F(ConfigureTest, JobFindsTheRoundsThatItsCellsHold) {
+TEST_F(ConfigureTest, JobThatIsInstalledAgainFindsItsCellsAsTheyWere) {
   ASSERT_TRUE(bench_.plane.configure(entry(), everybody()));
   EXPECT_EQ(bench_.send(packet(0, 7), kOnes).verdict, Verdict::kHold);
   EXPECT_EQ(bench_.send(packet(1, 7), kOnes).verdict, Verdict::kMulticast);
@@ -58,10 +58,20 @@ TEST_F(ConfigureTest, JobFindsTheRoundsThatItsCellsHold) {
   EXPECT_EQ(bench_.send(packet(0, 9), kOnes).verdict, Verdict::kHold);
 }
 
-TEST_F(ConfigureTest, CellThatWasNeverUsedTakesAnyRoundThatIsNewerThanZero) {
+TEST_F(ConfigureTest, CellsOfAnotherJobTakeAnyRound) {
   ASSERT_TRUE(bench_.plane.configure(entry(), everybody()));
-  EXPECT_EQ(bench_.send(packet(0, 0x80000000u), kOnes).reason, Reason::kStale);
-  EXPECT_EQ(bench_.send(packet(0, 0x7FFFFFFFu), kOnes).verdict, Verdict::kHold);
+  EXPECT_EQ(bench_.send(packet(0, 7), kOnes).verdict, Verdict::kHold);
+  EXPECT_EQ(bench_.send(packet(1, 7), kOnes).verdict, Verdict::kMulticast);
+  EXPECT_EQ(bench_.send(packet(0, 0x80000000u), kOnes).verdict, Verdict::kHold);
+  ASSERT_TRUE(bench_.plane.evict(kJob));
+  JobEntry next = entry();
+  next.key ^= 1;
+  ASSERT_TRUE(bench_.plane.configure(next, everybody()));
+  for (const std::uint32_t round : {7u, 0u}) {
+    Header first = packet(0, round);
+    first.key = next.key;
+    EXPECT_EQ(bench_.send(first, kOnes).verdict, Verdict::kHold) << round;
+  }
 }
 
 TEST_F(ConfigureTest, EachWorkerIsAdmittedThroughEachThreadByItself) {
@@ -132,6 +142,7 @@ TEST_F(ConfigureTest, WhatMakesNoSenseIsRefusedAndChangesNothing) {
   EXPECT_TRUE(refused([](JobEntry& e, Admission&) { e.endpoints[1].address = 0; }));
   EXPECT_TRUE(refused([](JobEntry& e, Admission&) { e.threads = 2, e.endpoints[1].port = 65535; }));
   EXPECT_TRUE(refused([](JobEntry& e, Admission&) { e.slots = 3; }));
+  EXPECT_TRUE(refused([](JobEntry& e, Admission&) { e.key = 0; }));
   EXPECT_EQ(bench_.plane.find(kJob), nullptr);
   ASSERT_TRUE(bench_.plane.configure(entry(), everybody()));
   EXPECT_TRUE(refused([](JobEntry& e, Admission&) { e.slot_base = 8; })) << "an installed job keeps its lease";

@@ -24,10 +24,8 @@ class DataplaneTest : public testing::Test {
  protected:
   DataplaneTest() : bench_({.slots = 16, .lanes_max = 8, .jobs_max = 8}) {}
 
-  void admit(std::uint8_t workers, std::uint32_t round_first = 1) {
-    JobEntry entry = job_entry(kJob, workers, kLanes, kSlotBase, kSlots);
-    entry.round_first = round_first;
-    ASSERT_TRUE(bench_.plane.admit(entry));
+  void admit(std::uint8_t workers) {
+    ASSERT_TRUE(bench_.plane.admit(job_entry(kJob, workers, kLanes, kSlotBase, kSlots)));
   }
 
   static Header header(Kind kind, std::uint8_t worker, std::uint32_t round, std::uint32_t slot = 0) {
@@ -169,10 +167,25 @@ TEST_F(DataplaneTest, NewerRoundReplacesAnUnfinishedOne) {
   expect_result(data(1, 3, {2, 2, 2, 2}), {3, 3, 3, 3});
 }
 
-TEST_F(DataplaneTest, RoundHalfTheCircleAwayIsStale) {
+TEST_F(DataplaneTest, RoundBeyondTheNextIsStale) {
   admit(2);
   ASSERT_EQ(data(0, 1, {1, 1, 1, 1}).verdict, Verdict::kHold);
-  expect(data(1, 0x80000001, {1, 1, 1, 1}), Verdict::kDrop, Reason::kStale);
+  for (const std::uint32_t round : {5u, 7u, 0x101u, 0x7FFFFFFFu, 0x80000001u, 0x80000003u, 0xFFFFFFFFu}) {
+    expect(data(1, round, {9, 9, 9, 9}), Verdict::kDrop, Reason::kStale);
+    expect(bench_.send(header(Kind::kQuestion, 1, round)), Verdict::kDrop, Reason::kStale);
+  }
+  expect_result(data(1, 1, {2, 2, 2, 2}), {3, 3, 3, 3});
+}
+
+TEST_F(DataplaneTest, FirstRoundOfACellMayBeAny) {
+  admit(2);
+  std::uint32_t slot = 0;
+  for (const std::uint32_t round : {0u, 0x80000000u, 0x7FFFFFFFu, 0xFFFFFFFEu}) {
+    ASSERT_EQ(data(0, round, {1, 1, 1, 1}, slot).verdict, Verdict::kHold);
+    expect(data(0, round, {1, 1, 1, 1}, slot), Verdict::kDrop, Reason::kDuplicate);
+    expect_result(data(1, round, {2, 2, 2, 2}, slot), {3, 3, 3, 3});
+    ++slot;
+  }
 }
 
 TEST_F(DataplaneTest, EmptyFirstMiddleOrLastAddsNothing) {
@@ -321,7 +334,7 @@ TEST_F(DataplaneTest, SumsWrap) {
 
 TEST_F(DataplaneTest, RoundNumbersWrapAround) {
   constexpr std::uint32_t kFirst = 0xFFFFFFFD;
-  admit(2, kFirst);
+  admit(2);
   for (std::uint32_t i = 0; i < 8; ++i) {
     const std::uint32_t round = kFirst + i;
     ASSERT_EQ(data(0, round, {i, 0, 0, 0}).verdict, Verdict::kHold);
@@ -383,7 +396,7 @@ TEST_F(DataplaneTest, CountersTellEachReasonAndEachWorker) {
 // Two honest workers over a network that duplicates and delays without limit: no result may ever differ from the sum.
 TEST_F(DataplaneTest, RandomDuplicatesAndReorderingNeverChangeASum) {
   constexpr std::uint8_t kWorkers = 5;
-  admit(kWorkers, 0xFFFFFFF0);
+  admit(kWorkers);
   std::mt19937 random(7);
   std::vector<std::pair<Header, Words>> past;
   for (std::uint32_t i = 0; i < 500; ++i) {

@@ -12,6 +12,7 @@
 namespace wiresum::dataplane::vectors {
 namespace {
 
+constexpr std::uint32_t kAddressOfNobody = 0x0A0000FE;
 constexpr std::uint32_t kTensor = 0x01020304;
 constexpr std::uint32_t kChunk = 0x05060708;
 constexpr std::uint32_t kKindData = 0;
@@ -175,15 +176,21 @@ class Reader {
  private:
   void take(const Tokens& tokens, const std::string& place) {
     if (tokens[0] == "scenario" && tokens.size() == 2) {
-      scenarios.push_back({.name = tokens[1], .jobs = {}, .steps = {}});
-      members_ = 0;
+      scenarios.push_back({.name = tokens[1], .events = {}});
+      members_.clear();
+      jobs_.clear();
     } else if (scenarios.empty()) {
       throw std::runtime_error("a file begins with 'scenario NAME'");
     } else if (tokens[0] == "job" && tokens.size() > 1) {
-      scenarios.back().jobs.push_back(job(tokens));
+      const JobEntry entry = job(tokens);
+      jobs_[entry.job] = entry;
+      scenarios.back().events.emplace_back(entry);
+    } else if (tokens[0] == "end" && tokens.size() == 2) {
+      scenarios.back().events.emplace_back(End{static_cast<std::uint16_t>(number(tokens[1], UINT16_MAX))});
     } else if (tokens[0] != "needs") {  // this switch leaves nothing out
-      scenarios.back().steps.push_back(step(tokens));
-      scenarios.back().steps.back().place = place;
+      Step packet = step(tokens);
+      packet.place = place;
+      scenarios.back().events.emplace_back(std::move(packet));
     }
   }
 
@@ -195,11 +202,13 @@ class Reader {
                    .threads = static_cast<std::uint8_t>(fields.number("threads", 8)),
                    .lanes = static_cast<std::uint16_t>(fields.number("lanes", 16)),
                    .slot_base = fields.number("slot_base", 16),
-                   .slots = fields.number("slots", 16),
-                   .round_first = fields.number("round_first", 32)};
+                   .slots = fields.number("slots", 16)};
     fields.end();
     for (std::size_t worker = 0; worker < std::min<std::size_t>(entry.workers, wire::kWorkersMax); ++worker) {
-      entry.endpoints[worker] = {.address = 0x0A000001u + members_++, .port = 9000};
+      // A job of a number that was had before has its workers where that one's were.
+      const auto next = static_cast<std::uint32_t>(members_.size());
+      const std::uint32_t place = members_.emplace(std::pair(entry.job, worker), next).first->second;
+      entry.endpoints[worker] = {.address = 0x0A000001u + place, .port = 9000};
     }
     return entry;
   }
@@ -224,9 +233,11 @@ class Reader {
           std::min(header.cell / 2 / (entry.slots / entry.threads), std::uint32_t{entry.threads} - 1));
     }
     step.thread = static_cast<std::uint8_t>(fields.number("thread", 4, step.thread));
-    step.source_thread = static_cast<std::uint8_t>(fields.number("source_thread", 4, step.thread));
+    const std::uint32_t source_thread = fields.number("source_thread", 4, step.thread);
     const std::string source = fields.text("source").value_or(tokens[0]);
-    if (source != "stranger") step.source = member(source);
+    step.source = endpoint_of(source == "stranger" ? step.sender : member(source));
+    step.source.port = static_cast<std::uint16_t>(step.source.port + source_thread);
+    if (source == "stranger") step.source.address = kAddressOfNobody;
     step.hardware_only = fields.text("port").has_value();
     fields.end();
     step.expectation = expectation(Tokens(arrow + 1, tokens.end()), header, entry);
@@ -297,17 +308,36 @@ class Reader {
   }
 
   const JobEntry& job_of(Member member) const {
-    const std::vector<JobEntry>& jobs = scenarios.back().jobs;
-    const auto found = std::find_if(jobs.begin(), jobs.end(), [&](const JobEntry& j) { return j.job == member.job; });
-    if (found == jobs.end()) throw std::runtime_error("job " + std::to_string(member.job) + " was not declared");
-    return *found;
+    const auto found = jobs_.find(member.job);
+    if (found == jobs_.end()) throw std::runtime_error("job " + std::to_string(member.job) + " was not declared");
+    return found->second;
   }
 
+  wire::Endpoint endpoint_of(Member member) const { return job_of(member).endpoints[member.worker]; }
+
   std::string file_;
-  std::uint32_t members_ = 0;  // of the current scenario
+  // Of the current scenario: the newest job of each number, and a number for each JOB.WORKER.
+  std::map<std::uint16_t, JobEntry> jobs_;
+  std::map<std::pair<std::uint16_t, std::size_t>, std::uint32_t> members_;
 };
 
 }  // namespace
+
+std::set<std::uint16_t> Scenario::job_numbers() const {
+  std::set<std::uint16_t> numbers;
+  for (const Event& event : events) {
+    if (const auto* job = std::get_if<JobEntry>(&event)) numbers.insert(job->job);
+  }
+  return numbers;
+}
+
+std::vector<Step> Scenario::steps() const {
+  std::vector<Step> packets;
+  for (const Event& event : events) {
+    if (const auto* step = std::get_if<Step>(&event)) packets.push_back(*step);
+  }
+  return packets;
+}
 
 std::vector<Scenario> load_all(const std::filesystem::path& folder) {
   std::vector<std::filesystem::path> paths;

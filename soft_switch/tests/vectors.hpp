@@ -8,7 +8,9 @@
 #include <filesystem>
 #include <optional>
 #include <ostream>
+#include <set>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "dataplane.hpp"
@@ -34,18 +36,28 @@ struct Expectation {
 struct Step {
   std::string place;  // file, line and the line itself, for messages
   Member sender;
-  std::optional<Member> source;  // whose address it carries; none: nobody's
+  wire::Endpoint source;
   bool hardware_only = false;    // differs only in its ingress port, of which this switch has one
   std::uint8_t thread = 0;
-  std::uint8_t source_thread = 0;  // it carries the source's base port plus this
   Datagram datagram;
   Expectation expectation;
 };
 
+/// The admission of the job of this number is removed.
+struct End {
+  std::uint16_t job = 0;
+};
+
+/// A job is admitted, a packet comes in, a job ends.
+using Event = std::variant<JobEntry, Step, End>;
+
 struct Scenario {
   std::string name;
-  std::vector<JobEntry> jobs;  // each worker has an address of its own
-  std::vector<Step> steps;
+  std::vector<Event> events;
+
+  /// Of the jobs, in which each worker has an address of its own.
+  [[nodiscard]] std::set<std::uint16_t> job_numbers() const;
+  [[nodiscard]] std::vector<Step> steps() const;
 
   friend void PrintTo(const Scenario& scenario, std::ostream* stream) { *stream << scenario.name; }  // for GoogleTest
 };

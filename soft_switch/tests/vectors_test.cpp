@@ -17,7 +17,6 @@ namespace {
 
 constexpr Sizes kSizes{.slots = 64, .lanes_max = 360, .jobs_max = 1024};
 constexpr std::size_t kStride = wire::kHeaderBytes + kSizes.lanes_max * wire::kWordBytes;
-constexpr std::uint32_t kAddressOfNobody = 0x0A0000FE;
 // Frames start with garbage, so that a word that was never written shows.
 constexpr std::byte kGarbage{0xA5};
 
@@ -44,8 +43,8 @@ const Loaded& loaded() {
 std::array<std::uint64_t, static_cast<std::size_t>(Reason::kCount)> counted(const Dataplane& plane,
                                                                             const Scenario& scenario) {
   auto totals = plane.stray().packets;
-  for (const JobEntry& job : scenario.jobs) {
-    const auto& packets = plane.counters(job.job).packets;
+  for (const std::uint16_t job : scenario.job_numbers()) {
+    const auto& packets = plane.counters(job).packets;
     std::transform(totals.begin(), totals.end(), packets.begin(), totals.begin(), std::plus<>());
   }
   return totals;
@@ -62,25 +61,18 @@ std::string dump(const Datagram& datagram) {
   return text.str();
 }
 
-wire::Endpoint source_of(const Scenario& scenario, const Step& step) {
-  const Member whose = step.source.value_or(step.sender);
-  const auto job = std::find_if(scenario.jobs.begin(), scenario.jobs.end(),
-                                [&](const JobEntry& entry) { return entry.job == whose.job; });
-  wire::Endpoint source = job->endpoints[whose.worker];
-  source.port = static_cast<std::uint16_t>(source.port + step.source_thread);
-  if (!step.source) source.address = kAddressOfNobody;
-  return source;
-}
-
 class VectorsTest : public testing::TestWithParam<Scenario> {
  protected:
   VectorsTest() : frames_(2 * kSizes.slots * kStride, kGarbage), plane_(kSizes, frames_.data(), kStride) {}
 
+  void play(const JobEntry& job) { ASSERT_TRUE(plane_.admit(job)) << plane_.objection(job); }
+  void play(const End& end) { ASSERT_TRUE(plane_.evict(end.job)); }
   void play(const Step& step) {
+    if (step.hardware_only) return;
     SCOPED_TRACE(step.place);
     const Expectation& expected = step.expectation;
     auto counters = counted(plane_, GetParam());
-    const Outcome outcome = plane_.handle(source_of(GetParam(), step), step.thread, step.datagram);
+    const Outcome outcome = plane_.handle(step.source, step.thread, step.datagram);
     EXPECT_EQ(outcome.verdict, expected.verdict);
     EXPECT_EQ(outcome.reason, expected.reason);
     ++counters[static_cast<std::size_t>(expected.reason)];
@@ -97,16 +89,12 @@ class VectorsTest : public testing::TestWithParam<Scenario> {
 };
 
 TEST_P(VectorsTest, AnswersAsTheProtocolSays) {
-  for (const JobEntry& job : GetParam().jobs) ASSERT_TRUE(plane_.admit(job)) << plane_.objection(job);
-  int skipped = 0;
-  for (const Step& step : GetParam().steps) {
-    if (step.hardware_only) {
-      ++skipped;
-    } else {
-      play(step);
-    }
+  for (const Event& event : GetParam().events) {
+    std::visit([&](const auto& one) { play(one); }, event);
   }
-  RecordProperty("steps_for_hardware_only", skipped);
+  const std::vector<Step> steps = GetParam().steps();
+  const auto skipped = std::count_if(steps.begin(), steps.end(), [](const Step& step) { return step.hardware_only; });
+  RecordProperty("steps_for_hardware_only", static_cast<int>(skipped));
 }
 
 INSTANTIATE_TEST_SUITE_P(Scenarios, VectorsTest, testing::ValuesIn(loaded().scenarios),
@@ -120,8 +108,9 @@ TEST(VectorFiles, AreFoundAndUnderstood) {
 
 TEST(VectorFiles, HaveStepsForThisSwitchInEveryScenario) {
   for (const Scenario& scenario : loaded().scenarios) {
+    const std::vector<Step> steps = scenario.steps();
     const bool playable =
-        std::any_of(scenario.steps.begin(), scenario.steps.end(), [](const Step& step) { return !step.hardware_only; });
+        std::any_of(steps.begin(), steps.end(), [](const Step& step) { return !step.hardware_only; });
     EXPECT_TRUE(playable) << scenario.name;
   }
 }

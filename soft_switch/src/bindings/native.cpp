@@ -50,10 +50,9 @@ JobEntry entry_of(std::uint16_t job, std::uint32_t key, std::uint8_t threads, st
 }
 
 void admit(SwitchServer& server, std::uint16_t job, std::uint32_t key, std::uint8_t threads, std::uint16_t lanes,
-           std::uint32_t slot_base, std::uint32_t slots, std::uint32_t round_first,
-           const std::vector<Address>& endpoints, const Address& results_group) {
+           std::uint32_t slot_base, std::uint32_t slots, const std::vector<Address>& endpoints,
+           const Address& results_group) {
   JobEntry entry = entry_of(job, key, threads, lanes, slot_base, slots, endpoints);
-  entry.round_first = round_first;
   entry.results_group = {results_group.first, results_group.second};
   server.admit(entry);
 }
@@ -132,7 +131,7 @@ NB_MODULE(_native, module) {  // NOLINT(performance-unnecessary-value-param)
           "receive_buffer_bytes"_a, "spin_us"_a, "offload"_a)
       .def_prop_ro("local", [](const SwitchServer& s) { return Address(s.local().address, s.local().port); })
       .def("admit", &admit, nb::kw_only(), "job"_a, "key"_a, "threads"_a, "lanes"_a, "slot_base"_a, "slots"_a,
-           "round_first"_a, "endpoints"_a, "results_group"_a, nb::call_guard<nb::gil_scoped_release>())
+           "endpoints"_a, "results_group"_a, nb::call_guard<nb::gil_scoped_release>())
       .def("configure", &configure, nb::kw_only(), "job"_a, "key"_a, "threads"_a, "lanes"_a, "slot_base"_a, "slots"_a,
            "endpoints"_a, "contributors"_a, "sources"_a, "receivers"_a, "from_controller"_a,
            nb::call_guard<nb::gil_scoped_release>())

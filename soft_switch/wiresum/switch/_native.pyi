@@ -54,7 +54,6 @@ class SwitchServer:
         lanes: int,
         slot_base: int,
         slots: int,
-        round_first: int,
         endpoints: list[tuple[int, int]],
         results_group: tuple[int, int],
     ) -> None: ...

@@ -88,8 +88,8 @@ class Admission:
 class SoftwareSwitch(SwitchDriver):
     """A running switch. Its methods may be called from any thread.
 
-    Jobs are installed by `admit`, which makes their cells new; or, where a P4Runtime server stands in front, by
-    `configure`, which leaves them as they are, as a hardware switch does.
+    Jobs are installed by `admit`, as a whole; or, where a P4Runtime server stands in front, by `configure`, which
+    takes them entry by entry.
 
     `port` 0 takes some free block of ports; `threads` 0 and `spin_us` -1 choose by the number of cores. `multicast` is
     the group of job 0; job j's is j addresses further, and the network copies what is for all its workers. Raises
@@ -173,7 +173,6 @@ class SoftwareSwitch(SwitchDriver):
                     lanes=entry.lanes,
                     slot_base=entry.slot_base,
                     slots=entry.slots,
-                    round_first=1,
                     results_group=self._native_group(entry.job),
                     endpoints=[(int(ipaddress.IPv4Address(e.address)), e.port) for e in entry.endpoints],
                 )
@@ -187,7 +186,7 @@ class SoftwareSwitch(SwitchDriver):
         return (0, 0) if group is None else (int(ipaddress.IPv4Address(group.address)), group.port)
 
     def configure(self, admission: Admission) -> None:
-        """Installs a job with its cells as they are; or changes one that is installed, but for its lease."""
+        """Installs a job; or changes one that is installed, but for its lease."""
         try:
             with self._books:
                 self._server.configure(**dataclasses.asdict(admission))
