@@ -1,7 +1,8 @@
 """A job's worker that misbehaves in any way with its own key changes no bit, reads no bit and blocks nothing of any
 later job: shown with workers that do whatever chance says, alone and together, and with later jobs in the same slots.
 
-The switch is programmed as a P4 switch is, over P4Runtime: what is in its cells stays there from job to job.
+What is in the switch's cells stays there from job to job, whether a controller programs it over P4Runtime, as it does a
+P4 switch, or the service is its own.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import random
 import socket
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple
+from typing import Any
 
 import numpy as np
 import pytest
@@ -24,7 +25,7 @@ from wiresum.controller.p4runtime import P4RuntimeSwitch, Target, device_config
 from wiresum.controller.testing import PATIENCE_S, Attendance, Client, member_of, wait_until
 from wiresum.switch import SoftwareSwitch
 from wiresum.switch.p4runtime import P4RuntimeServer
-from wiresum.switch.testing import DATA, EMPTY, META, MISSING, QUESTION, RESULT, Packet
+from wiresum.switch.testing import CIRCLE, DATA, EMPTY, MISSING, QUESTION, RESULT, Misdeeds, Packet, first_round
 
 HOST = "127.0.0.1"
 SLOTS, LANES = 16, 16
@@ -35,18 +36,25 @@ MISDEEDS = 1500
 BURST = 100
 """Sent without a pause: so many fit the switch's receive buffer."""
 ELEMENTS, ALL_REDUCES = 5000, 3
-CIRCLE = 1 << 32
 WIRESUM_KEY = 42
 SEEDS = range(12)
 
 
 class Site:
-    """A switch of one thread, which takes packets in their order, and the service of a controller that programs it."""
+    """A switch of one thread, which takes packets in their order, and a service."""
 
-    def __init__(self, cleanup: contextlib.ExitStack) -> None:
+    def __init__(self, cleanup: contextlib.ExitStack, *, p4runtime: bool) -> None:
+        """`p4runtime`: the service is that of a controller."""
         self.switch = cleanup.enter_context(
             contextlib.closing(SoftwareSwitch(bind=HOST, port=0, threads=1, slots=SLOTS, lanes_max=LANES))
         )
+        server = self._controller(cleanup) if p4runtime else JoinServer(self.switch)
+        self.control = f"{HOST}:{server.start(HOST, 0)}"
+        cleanup.callback(server.stop)
+        self.client = Client(server.port)
+        cleanup.callback(self.client.close)
+
+    def _controller(self, cleanup: contextlib.ExitStack) -> JoinServer:
         front = P4RuntimeServer(self.switch, 0)
         cleanup.callback(front.stop)
         keys = Keys(KeySequence.draw())
@@ -62,11 +70,7 @@ class Site:
         driver = cleanup.enter_context(
             contextlib.closing(P4RuntimeSwitch(target.with_keys(keys.identity), election_id=2))
         )
-        server = JoinServer(driver, keys=keys)
-        self.control = f"{HOST}:{server.start(HOST, 0)}"
-        cleanup.callback(server.stop)
-        self.client = Client(server.port)
-        cleanup.callback(self.client.close)
+        return JoinServer(driver, keys=keys)
 
     def packets_seen(self) -> int:
         return sum(self.switch.stats().packets.values())
@@ -76,10 +80,10 @@ class Site:
         wait_until(lambda: self.packets_seen() >= packets, f"{packets} packets were taken in")
 
 
-@pytest.fixture
-def site() -> Iterator[Site]:
+@pytest.fixture(params=["controller", "switch with its own service"])
+def site(request: pytest.FixtureRequest) -> Iterator[Site]:
     with contextlib.ExitStack() as cleanup:
-        yield Site(cleanup)
+        yield Site(cleanup, p4runtime=request.param == "controller")
 
 
 class RawWorker:
@@ -96,17 +100,9 @@ class RawWorker:
         address, port = self.socket.getsockname()
         return join.Endpoint(address=address, port=port)
 
-    def send(self, kind: int, cell: int, number: int, **fields: object) -> None:
-        packet = Packet(
-            kind=kind,
-            job=self.reply.job,
-            key=self.reply.key,
-            worker=self.reply.worker,
-            cell=cell,
-            round=number,
-            tensor=1,
-        )
-        self.socket.sendto(packet._replace(**fields).to_bytes(), self._target)  # type: ignore[arg-type]
+    def send(self, packet: Packet) -> None:
+        own = packet._replace(job=self.reply.job, key=self.reply.key, worker=self.reply.worker)
+        self.socket.sendto(own.to_bytes(), self._target)
 
     def receive(self) -> Packet:
         return Packet.from_bytes(self.socket.recv(65536))
@@ -125,7 +121,7 @@ class RawWorker:
 class RawJob:
     """A job of such workers, from its begin to one of its ends."""
 
-    def __init__(self, site: Site, name: str, **fields: object) -> None:
+    def __init__(self, site: Site, name: str, **fields: Any) -> None:
         self._client = site.client
         self.workers = [RawWorker(site) for _ in range(WORKERS)]
         asked = [
@@ -169,88 +165,38 @@ class RawJob:
             worker.socket.close()
 
 
-class Deed(NamedTuple):
-    worker: int
-    kind: int
-    cell: int
-    number: int
-
-
 class Misbehaviour:
-    """Whatever chance says, of all that workers can do with their job's key."""
+    """What the workers of a job do, and what they say of it to the service."""
 
     def __init__(self, site: Site, job: RawJob, chance: random.Random) -> None:
         self._site, self._job, self._chance = site, job, chance
-        self._reached = [first_round(cell) for cell in range(CELLS)]
-        """Of each cell, a round that may have been begun."""
-        self.tried: set[tuple[int, int]] = set()
-        """Cells, with rounds that they may hold."""
+        self.misdeeds = Misdeeds(chance, cells=CELLS, workers=WORKERS, lanes=LANES)
         self._sent = 0
 
     def rage(self, deeds: int) -> None:
         for _ in range(deeds):
-            self._chance.choices((self._send_anything, self._complete_a_round, self._lie), (6, 3, 1))[0]()
-
-    def _send_anything(self) -> None:
-        cell = self._chance.randrange(CELLS)
-        self._send(Deed(self._chance.randrange(WORKERS), self._a_kind(), cell, self._a_round(cell)))
-
-    def _complete_a_round(self) -> None:
-        """Both workers go along, so that the cell takes it for a round like any other."""
-        cell = self._chance.randrange(CELLS)
-        kind = self._chance.choice((DATA, DATA, EMPTY, META))
-        for worker in self._chance.sample(range(WORKERS), WORKERS):
-            self._send(Deed(worker, kind, cell, self._reached[cell]))
-        self._reached[cell] += 2
+            if self._chance.random() < 0.1:
+                self._lie()
+            for packet in self.misdeeds.next():
+                self._job.workers[packet.worker].send(packet)
+                self._sent += 1
+                if self._sent % BURST == 0:
+                    self._site.wait_taken_in(self._sent)
 
     def _lie(self) -> None:
-        """About its rounds, to the service."""
-        self._chance.choice(self._job.attendances).round_newest = self._chance.choice(
-            (0, 1, 2**31 - 1, 2**31, CIRCLE - 1, self._chance.randrange(CIRCLE))
-        )
-
-    def _a_kind(self) -> int:
-        return self._chance.choice((DATA, DATA, EMPTY, META, QUESTION))
-
-    def _a_round(self, cell: int) -> int:
-        base = self._chance.choice(
-            (0, self._reached[cell], self._reached[cell] + 2**31, self._chance.randrange(CIRCLE))
-        )
-        number = base + self._chance.choice((-4, -2, 0, 2, 4))
-        if self._chance.random() < 0.9:
-            number += (number ^ cell) & 1
-        return number % CIRCLE
-
-    def _send(self, deed: Deed) -> None:
-        words = tuple(self._chance.randrange(CIRCLE) for _ in range(LANES)) if deed.kind == DATA else ()
-        self._job.workers[deed.worker].send(
-            deed.kind,
-            deed.cell,
-            deed.number,
-            words=words,
-            tensor=self._chance.choice((1, 1, self._chance.randrange(CIRCLE))),
-            exponent=self._chance.randrange(256),
-            flags=self._chance.randrange(256),
-        )
-        self.tried.add((deed.cell, deed.number))
-        self._sent += 1
-        if self._sent % BURST == 0:
-            self._site.wait_taken_in(self._sent)
+        newest = self._chance.choice((0, 1, CIRCLE // 2 - 1, CIRCLE // 2, CIRCLE - 1, self._chance.randrange(CIRCLE)))
+        self._chance.choice(self._job.attendances).round_newest = newest
 
 
-def first_round(cell: int) -> int:
-    return 1 if cell % 2 else 2
-
-
-def check_by_hand(site: Site, name: str, past: Misbehaviour, chance: random.Random, **fields: object) -> None:
+def check_by_hand(site: Site, name: str, past: Misbehaviour, chance: random.Random, **fields: Any) -> None:
     """A later job that asks for the sums of rounds before its first, and then sums in every cell."""
     job = RawJob(site, name, **fields)
-    asked = sorted(past.tried | {(cell, first_round(cell) + step) for cell in range(CELLS) for step in (0, 2)})
+    asked = sorted(past.misdeeds.tried | {(cell, first_round(cell) + step) for cell in range(CELLS) for step in (0, 2)})
     chance.shuffle(asked)
     for first in range(0, len(asked), BURST):
         before, part = site.packets_seen(), asked[first : first + BURST]
         for cell, number in part:
-            chance.choice(job.workers).send(QUESTION, cell, number)
+            chance.choice(job.workers).send(Packet(QUESTION, cell=cell, round=number))
         site.wait_taken_in(before + len(part))
         past.rage(5)  # what comes late of the job before
         for worker in job.workers:
@@ -271,7 +217,7 @@ def check_a_round(job: RawJob, cell: int, number: int, kind: int, chance: random
         words = [chance.randrange(CIRCLE) for _ in range(LANES)] if kind == DATA else []
         if words:
             expected += np.array(words, np.uint32)
-        worker.send(kind, cell, number, words=tuple(words), exponent=exponent)
+        worker.send(Packet(kind, exponent=exponent, cell=cell, round=number, words=tuple(words)))
     for worker in job.workers:
         while (result := worker.receive()).kind == MISSING:
             pass  # to the last of the questions
@@ -281,15 +227,14 @@ def check_a_round(job: RawJob, cell: int, number: int, kind: int, chance: random
         assert not result.flags & 2, "the workers have not diverged"
 
 
-def check_by_sessions(site: Site, name: str, past: Misbehaviour, chance: random.Random, **fields: object) -> None:
+def check_by_sessions(site: Site, name: str, past: Misbehaviour, chance: random.Random, **fields: Any) -> None:
     """A later job of the real host agent, whose sums are those of the integers, bit for bit."""
     config = AgentConfig(
         switch=site.control,
         slots=SLOTS,
         threads=chance.choice((1, 2)),
         join_timeout_s=PATIENCE_S,
-        key=int(str(fields.get("key", 0))),
-        tenant=str(fields.get("tenant", "")),
+        **fields,
     )
     numbers = np.random.default_rng(chance.randrange(CIRCLE))
     with ThreadPoolExecutor(WORKERS) as pool:
@@ -298,7 +243,7 @@ def check_by_sessions(site: Site, name: str, past: Misbehaviour, chance: random.
     try:
         for _ in range(ALL_REDUCES):
             data = [numbers.integers(-(2**31), 2**31, ELEMENTS, np.int32) for _ in sessions]
-            expected = sum(own.astype(np.int64) for own in data).astype(np.int32)
+            expected = np.sum(data, axis=0, dtype=np.int64).astype(np.int32)
             operations = [
                 session.submit([Region(own.ctypes.data, own.ctypes.data, own.size)], dtype=Dtype.I32)
                 for session, own in zip(sessions, data, strict=True)
@@ -319,7 +264,7 @@ CHECKS: tuple[Check, Check] = (check_by_hand, check_by_sessions)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_worker_that_misbehaves_changes_reads_and_blocks_nothing_of_any_later_job(site: Site, seed: int) -> None:
     chance = random.Random(seed)
-    accounts = [{"key": WIRESUM_KEY}, {"key": WIRESUM_KEY, "tenant": "another"}, {}]
+    accounts: list[dict[str, Any]] = [{"key": WIRESUM_KEY}, {"key": WIRESUM_KEY, "tenant": "another"}, {}]
     culprit = RawJob(site, "culprit", **accounts[0])
     misbehaviour = Misbehaviour(site, culprit, chance)
     misbehaviour.rage(MISDEEDS)
