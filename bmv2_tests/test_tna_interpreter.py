@@ -18,6 +18,9 @@ header second_h {{ bit<16> word; }}
 struct headers_t {{ first_h first; second_h second; }}
 struct metadata_t {{ bit<8> mark; }}
 struct pair_t {{ bit<32> low; bit<32> high; }}
+struct triple_t {{ bit<32> low; bit<32> middle; bit<32> high; }}
+struct uneven_t {{ bit<32> low; bit<16> high; }}
+const bit<32> LIMIT = 7;
 
 parser IngressParser(packet_in packet, out headers_t hdr, out metadata_t meta,
                      out ingress_intrinsic_metadata_t intrinsic) {{
@@ -64,6 +67,15 @@ COUNTING_REGISTER = """
     Register<bit<8>, bit<8>>(4) hits;
     RegisterAction<bit<8>, bit<8>, bit<8>>(hits) hit = {
         void apply(inout bit<8> value, out bit<8> before) { before = value; value = value + 1; }
+    };
+"""
+PAIR_REGISTER = """
+    bit<32> first = 0;
+    bit<32> second = 0;
+    bit<32> third = 0;
+    Register<pair_t, bit<8>>(4) pairs;
+    RegisterAction<pair_t, bit<8>, bit<32>>(pairs) act = {
+        void apply(inout pair_t cell, out bit<32> before) { %s }
     };
 """
 
@@ -126,6 +138,49 @@ def test_fifth_register_action_is_refused(tmp_path: Path) -> None:
     four_more = "\n".join(action.format(number) for number in range(4))
     with pytest.raises(HardwareError, match="hits has more than 4 register actions"):
         switch(tmp_path, "", COUNTING_REGISTER + four_more)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "cell.low = cell.low + 1; before = cell.high;",
+        "if (cell.low == first && cell.high != second) { cell.low = second - cell.low; } before = cell.low;",
+        "if (cell.low == first) { cell.low = 0; } else if (cell.low != first) { cell.high = max(cell.high, second); }",
+        "if (cell.low < first || first <= cell.low) { before = 1; }",
+        "if (second > cell.high && !(cell.low == LIMIT)) { cell.low = (bit<32>)first; cell.high = first; }",
+    ],
+)
+def test_what_a_stateful_alu_can_do_is_taken(tmp_path: Path, body: str) -> None:
+    switch(tmp_path, "", PAIR_REGISTER % body)
+
+
+@pytest.mark.parametrize(
+    ("body", "complaint"),
+    [
+        ("if (cell.low == first || cell.high == 1 || cell.high == 2) { cell.low = 1; }", "3 comparisons"),
+        ("if (cell.low == first) { cell.low = second; } else { cell.low = third; }", "3 values of the packet"),
+        ("if (cell.low == cell.high) { cell.low = 1; }", "a comparison is of a word"),
+        ("if (first == second) { cell.low = 1; }", "a comparison is of a word"),
+        ("if (cell.low + 1 == first) { cell.low = 1; }", "a comparison is of a word"),
+        ("if (cell.low == first + 1) { cell.low = 1; }", "more than one operation"),
+        ("if (true) { cell.low = 1; }", "a condition that is a"),
+        ("cell.low = cell.low + first + 1;", "more than one operation"),
+        ("cell.low = cell.low + 1; cell.high = before;", "more than one operation"),
+        ("cell.low = cell.low + 1; before = cell.low - first;", "what it hands out is computed"),
+        ("first = cell.low;", "neither of the entry nor the result"),
+        ("bit<32> more = 1; cell.low = more;", "a variable in its body"),
+        ("other.apply();", "a perform in its body"),
+    ],
+)
+def test_what_a_stateful_alu_cannot_do_is_refused(tmp_path: Path, body: str, complaint: str) -> None:
+    with pytest.raises(P4Error, match=complaint):
+        switch(tmp_path, "", PAIR_REGISTER % body)
+
+
+@pytest.mark.parametrize("type_", ["bit<64>", "headers_t", "triple_t", "uneven_t"])
+def test_entry_of_more_than_two_words_is_refused(tmp_path: Path, type_: str) -> None:
+    with pytest.raises(HardwareError, match="an entry is one word, or two of one width"):
+        switch(tmp_path, "", f"Register<{type_}, bit<8>>(4) hits;")
 
 
 def test_table_applied_twice_in_a_pass_is_refused(tmp_path: Path) -> None:

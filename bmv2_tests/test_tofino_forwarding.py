@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import struct
 from ipaddress import IPv4Address
 
@@ -14,6 +15,7 @@ from tofino_network import FLOOD_GROUP, MAIN, STRANGER, SWITCH, SWITCH_PORT, Tof
 from vectors import Job, Member
 
 JOB = Job(number=7, key=0xC0FFEE01, workers=3, threads=1, lanes=64, slot_base=0, slots=4)
+NEXT_KEY = JOB.key + 1
 MEMBERS = JOB.members
 ELSEWHERE = Host(bytes.fromhex("02000000aaaa"), IPv4Address("10.2.0.1"))
 HEADER = struct.Struct("!BBHIBBHIII")
@@ -202,4 +204,20 @@ def test_sum_whose_cell_goes_on_between_the_passes_is_not_sent(network: TofinoNe
     (looping,) = pass_once(network.port(last), triggering)
     newer = network.own_frame(last, contribution(last, word=99, round_number=3)).pack()
     assert list(pass_once(network.port(last), newer)) == []
+    assert list(pass_once(looping.port, looping.frame)) == []
+
+
+@pytest.mark.parametrize("kind", [DATA, QUESTION])
+def test_sum_whose_cell_becomes_another_jobs_between_the_passes_is_not_sent(network: TofinoNetwork, kind: int) -> None:
+    """The next job on the slots begins the same round."""
+    pass_once = network.switch.one_pass
+    for member in MEMBERS[:-1] if kind == DATA else MEMBERS:
+        contribute(network, member)
+    last = MEMBERS[-1]
+    (looping,) = pass_once(network.port(last), network.own_frame(last, contribution(last, kind)).pack())
+    network.evict(JOB)
+    network.admit(dataclasses.replace(JOB, key=NEXT_KEY))
+    other = contribution(last, word=99).replace(JOB.key.to_bytes(4, "big"), NEXT_KEY.to_bytes(4, "big"))
+    assert list(pass_once(network.port(last), network.own_frame(last, other).pack())) == []
+    assert network.packets()["unknown"] == 0
     assert list(pass_once(looping.port, looping.frame)) == []

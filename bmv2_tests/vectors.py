@@ -404,7 +404,9 @@ class _StepParser:
     def step(self) -> Step:
         tokens = self._line.tokens
         if tokens.count("->") != 1:
-            raise self._line.error("expected 'job', 'end', 'needs', 'scenario', or a packet: SENDER KIND FIELDS -> VERDICT")
+            raise self._line.error(
+                "expected 'job', 'end', 'needs', 'scenario', or a packet: SENDER KIND FIELDS -> VERDICT"
+            )
         arrow = tokens.index("->")
         packet, outcome = tokens[:arrow], tokens[arrow + 1 :]
         if len(packet) < 2 or not outcome:

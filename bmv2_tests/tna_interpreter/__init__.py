@@ -7,6 +7,7 @@ egress. docs/tofino.md says what that proves and what it does not. Bottom up:
     values.py        types and values, with one for what is undefined
     expressions.py   expressions become closures
     externs.py       registers, counters, checksums, random numbers
+    stateful.py      what a stateful ALU can do
     tables.py        match and action
     program.py       controls, parsers, actions, declarations
     switch.py        two pipelines, the ports and what lies between

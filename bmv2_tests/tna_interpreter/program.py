@@ -11,6 +11,7 @@ from lark import Tree
 
 from tna_interpreter.expressions import Cell, Expression, Expressions, Instance, Scope, adapted, constant, variable
 from tna_interpreter.externs import Checksum, Clock, Counter, PacketTooShortError, Random, Register, RegisterAction
+from tna_interpreter.stateful import ActionCheck, check_entry
 from tna_interpreter.syntax import Node
 from tna_interpreter.tables import Action, Entry, KeyField, Match, Table
 from tna_interpreter.values import VOID, Bits, Other, P4Error, RecordType, Type, fresh
@@ -59,6 +60,7 @@ class Program:
         self._dice = dice
         self._expressions = Expressions()
         self._globals = Scope()
+        self._constants: set[str] = set()
         self._blocks: dict[str, Node] = {}
         self.tables: dict[str, Table] = {}
         self.counters: dict[str, Counter] = {}
@@ -88,6 +90,7 @@ class Program:
             type_, name, value = children
             compiled = adapted(self._compile(value, self._globals), self._expressions.type(type_))
             self._globals.add(str(name), constant(compiled.type, compiled.read()))
+            self._constants.add(str(name))
         elif node.data == "typedef":
             types[str(children[1])] = self._expressions.type(children[0])
         elif node.data == "enum":
@@ -227,8 +230,10 @@ class Program:
         if str(kind) in self._blocks:
             made = self.instantiate(str(kind), f"{full}.")
         elif kind == "Register":
+            check_entry(full, types[0])
             made = self.registers[full] = Register(full, types[0], compiled[0].read(), self._clock)
         elif kind == "RegisterAction":
+            ActionCheck(full, _tree(method), types[0], self._constants).run()
             made = self._register_action(_tree(arguments), types[2], _tree(method), scope)
         elif kind == "Counter":
             made = self.counters[full] = Counter(full, _number(node), compiled[0].read())

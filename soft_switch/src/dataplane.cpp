@@ -1,9 +1,9 @@
 // Theory of operation
 //
 // A slot sums one chunk at a time and has two cells; round r of the slot lives in cell r & 1. A cell is an owner, a
-// round number, a bitmap of the workers whose contribution is in, the largest exponent, and lanes. The lanes live in the
-// very frame that the RESULT is sent from, so a sum is never copied: the round's first DATA is written there, later ones
-// are added there, and the completing packet puts a header in front.
+// round number, a bitmap of the workers whose contribution is in, the largest exponent, and lanes. The lanes live in
+// the very frame that the RESULT is sent from, so a sum is never copied: the round's first DATA is written there, later
+// ones are added there, and the completing packet puts a header in front.
 //
 // Why two cells are enough. A worker sends round r + 1 in a slot only when it has the RESULT of round r. So when
 // anybody's packet of round r + 2 arrives, its sender has the RESULT of r + 1; hence everybody had contributed to
@@ -13,8 +13,8 @@
 //
 // Why the round is compared. The network may hold a packet for longer than a cell's life. Without the comparison a late
 // duplicate of round r would be counted into round r + 2 of the same cell: a wrong sum that nothing would ever notice.
-// A slot's rounds are consecutive, so a cell that holds round r can go on to r + 2 alone, modulo 2^32. Every other round
-// is stale, be it behind or ahead: no worker that keeps to the protocol is ahead by more, by the argument above.
+// A slot's rounds are consecutive, so a cell that holds round r can go on to r + 2 alone, modulo 2^32. Every other
+// round is stale, be it behind or ahead: no worker that keeps to the protocol is ahead by more, by the argument above.
 //
 // Why a cell has an owner. Jobs follow each other on the same slots, and what the one leaves in a cell, in whatever
 // round, must mean nothing to the next. So a cell belongs to the key of the job whose contribution began its round, and
@@ -29,8 +29,8 @@
 // protect.
 //
 // A question changes nothing, not even the owner. Nor does its answer cost state: the bitmap says whose contribution is
-// in, and a round that the cell has not begun lacks everybody's. So of the workers that wait for a cell only the one whose packet was
-// lost sends its payload again.
+// in, and a round that the cell has not begun lacks everybody's. So of the workers that wait for a cell only the one
+// whose packet was lost sends its payload again.
 //
 // What a RESULT echoes. tensor and chunk are those of the packet that triggered it (the completing one, or the
 // duplicate): the switch stores no tags. A worker which sees another's tags knows that the workers have diverged. The

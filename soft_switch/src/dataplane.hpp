@@ -24,7 +24,7 @@ struct Sizes {
 /// One admitted job: what the controller writes into the admission and multicast tables.
 struct JobEntry {
   std::uint16_t job = 0;
-  std::uint32_t key = 0;  // not 0, and no other job's that ever had these slots
+  std::uint32_t key = 0;     // not 0, and no other job's that ever had these slots
   std::uint8_t workers = 0;  // N, 1..32
   std::uint8_t threads = 1;  // a power of two <= 16, divides slots
   std::uint16_t lanes = 0;

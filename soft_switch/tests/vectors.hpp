@@ -37,7 +37,7 @@ struct Step {
   std::string place;  // file, line and the line itself, for messages
   Member sender;
   wire::Endpoint source;
-  bool hardware_only = false;    // differs only in its ingress port, of which this switch has one
+  bool hardware_only = false;  // differs only in its ingress port, of which this switch has one
   std::uint8_t thread = 0;
   Datagram datagram;
   Expectation expectation;

@@ -109,8 +109,7 @@ TEST(VectorFiles, AreFoundAndUnderstood) {
 TEST(VectorFiles, HaveStepsForThisSwitchInEveryScenario) {
   for (const Scenario& scenario : loaded().scenarios) {
     const std::vector<Step> steps = scenario.steps();
-    const bool playable =
-        std::any_of(steps.begin(), steps.end(), [](const Step& step) { return !step.hardware_only; });
+    const bool playable = std::any_of(steps.begin(), steps.end(), [](const Step& step) { return !step.hardware_only; });
     EXPECT_TRUE(playable) << scenario.name;
   }
 }

@@ -90,7 +90,6 @@ class Job {
                               .lanes = kLanes,
                               .slot_base = 0,
                               .slots = at.slots,
-                              .round_first = 0xFFFFFFF0 - number,  // rounds wrap around during every test
                               .endpoints = {}};
     for (std::size_t i = 0; i < configs.size(); ++i) {
       sockets[i].push_back(transport::bind_consecutive({.address = kLoopback, .port = 0}, at.threads));
@@ -102,7 +101,7 @@ class Job {
       config.worker.workers = entry.workers;
       config.worker.lanes = kLanes;
       config.worker.slots = at.slots;
-      config.worker.round_first = entry.round_first;
+      config.worker.round_first = 0xFFFFFFF0 - number;  // rounds wrap around during every test
       config.threads = at.threads;
       config.switch_endpoint = servers_.back()->local();
     }

@@ -43,15 +43,41 @@ void Simulation::build_ports() {
                             .lanes = static_cast<std::uint16_t>(scenario_.lanes),
                             .slot_base = 0,
                             .slots = scenario_.slots,
-                            .round_first = scenario_.round_first,
                             .endpoints = {}};
   for (std::uint32_t worker = 0; worker < scenario_.workers; ++worker) entry.endpoints[worker] = endpoint_of(worker);
   for (std::uint32_t thread = 0; thread < scenario_.threads; ++thread) {
     Port port{.frames = std::vector<std::byte>(2 * scenario_.slots * frame_stride_), .machine = nullptr};
     port.machine = std::make_unique<dataplane::Dataplane>(sizes, port.frames.data(), frame_stride_);
+    leave_cells_used(*port.machine, entry);
     if (!port.machine->admit(entry)) throw std::invalid_argument("the switch does not admit this job");
     ports_.push_back(std::move(port));
   }
+}
+
+/// Another job of these workers has had the slots before, and left each cell in a round of its own, half summed: many
+/// in those that this job begins with. It must not be noticed.
+void Simulation::leave_cells_used(dataplane::Dataplane& machine, dataplane::JobEntry entry) const {
+  entry.key = ~kKey;
+  entry.threads = 1;
+  if (!machine.admit(entry)) throw std::invalid_argument("the switch does not admit the job before this one");
+  std::vector<std::byte> datagram(frame_stride_, std::byte{0xA5});
+  Random random(scenario_.seed);
+  for (std::uint32_t cell = 0; cell < 2 * scenario_.slots; ++cell) {
+    const std::uint32_t first = scenario_.round_first + ((scenario_.round_first ^ cell) & 1);
+    const std::uint64_t ahead = random.below(3) == 0 ? random.below(std::uint64_t{1} << 31) : random.below(3);
+    const std::uint32_t round = first + 2 * static_cast<std::uint32_t>(ahead) - 2;
+    const wire::Header header{.job = kJob,
+                              .key = entry.key,
+                              .worker = static_cast<std::uint8_t>(random.below(scenario_.workers)),
+                              .exponent = 255,
+                              .cell = static_cast<std::uint16_t>(cell),
+                              .round = round};
+    wire::encode(header, std::span<std::byte, wire::kHeaderBytes>(datagram.data(), wire::kHeaderBytes));
+    const std::size_t bytes = wire::kHeaderBytes + scenario_.lanes * wire::kWordBytes;
+    const dataplane::Outcome outcome = machine.handle(endpoint_of(header.worker), 0, std::span(datagram).first(bytes));
+    if (outcome.reason != dataplane::Reason::kAdmitted) throw std::logic_error("the job before this one is refused");
+  }
+  machine.evict(kJob);
 }
 
 void Simulation::build_shards() {

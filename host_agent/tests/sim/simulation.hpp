@@ -99,6 +99,7 @@ class Simulation {
   };
 
   void build_ports();
+  void leave_cells_used(dataplane::Dataplane& machine, dataplane::JobEntry entry) const;
   void build_shards();
   void schedule_submissions();
   void submit(std::uint32_t worker, std::size_t task);

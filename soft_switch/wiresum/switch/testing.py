@@ -3,6 +3,7 @@ want that misbehave."""
 
 from __future__ import annotations
 
+import itertools
 import random
 import socket
 import struct
@@ -142,6 +143,8 @@ class Bench:
 
     def __init__(self, cleanup: ExitStack) -> None:
         self._cleanup = cleanup
+        self._keys = itertools.count(0xFEED0001)
+        """No key comes twice: what a job leaves in its cells would be the next one's."""
 
     def switch(self, *, threads: int = 2, slots: int = 64, lanes_max: int = 16) -> SoftwareSwitch:
         device = SoftwareSwitch(port=0, threads=threads, slots=slots, lanes_max=lanes_max, jobs_max=8)
@@ -157,7 +160,7 @@ class Bench:
     def entry(self, sockets: list[socket.socket], *, job: int = 1, slot_base: int = 0, slots: int = 8) -> JobEntry:
         return JobEntry(
             job=job,
-            key=0xFEED0000 + job,
+            key=next(self._keys),
             workers=len(sockets),
             threads=1,
             lanes=4,
