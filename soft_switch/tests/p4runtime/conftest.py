@@ -20,7 +20,6 @@ from wiresum.switch.p4runtime.testing import PATIENCE_S, Server
 BMV2 = "simple_switch_grpc"
 DEVICE = 7
 LANES, SLOTS = 4, 4096
-CPU_PORT = 255
 
 
 @pytest.fixture(scope="session")
