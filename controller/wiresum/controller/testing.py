@@ -55,12 +55,13 @@ class JobsBench:
         switches: Sequence[Switch] = (),
         quotas: Iterable[Quota] = (),
         store: Store | None = None,
+        keys: Keys | None = None,
         now: float = 100.0,
     ) -> None:
-        """`store`: what is in it is restored first."""
+        """`store`: what is in it is restored first, and the keys are its, unless given."""
         self.now = now
         self.switches = list(switches) or [switch(sizes=sizes)]
-        keys = store.keys() if store is not None else Keys(KeySequence.draw())
+        keys = keys or (store.keys() if store is not None else Keys(KeySequence.draw()))
         self.jobs = Jobs(self.switches, keys, limits, quotas)
         self.store = store
         self.switch_answers = True

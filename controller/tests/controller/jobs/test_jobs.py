@@ -7,6 +7,7 @@ import pytest
 from wiresum import join
 from wiresum.controller.driver import Endpoint, Sizes
 from wiresum.controller.jobs.job import TRANSITIONS, Presence, State
+from wiresum.controller.jobs.keys import Keys, KeySequence
 from wiresum.controller.jobs.outputs import Admit, Close, Evict, Grant, Refuse, Tell
 from wiresum.controller.testing import JobsBench as Bench
 from wiresum.controller.testing import member
@@ -109,6 +110,18 @@ def test_no_two_jobs_have_the_same_key_whatever_their_workers_bring() -> None:
     keys = [admit.entry.key for admit in bench.outputs(Admit)]
     assert len(keys) == 200
     assert len(set(keys) - {0, 77}) == 200
+
+
+def test_when_all_keys_have_been_used_no_job_begins_any_more_and_those_that_wait_have_theirs() -> None:
+    sequence = KeySequence(bytes(16), bits=4)
+    bench = Bench(keys=Keys(sequence, reserved=sequence.length - 3))
+    waiting = [bench.ask(job_name=f"job {number}", rank=0, world_size=2) for number in range(3)]
+    code, text = bench.refusal_of(lambda: bench.ask(job_name="one more"))
+    assert (code, "all keys have been used" in text) == ("RESOURCE_EXHAUSTED", True)
+    for worker in waiting:
+        bench.ask(job_name=worker.job.name, rank=1, world_size=2)
+    assert len({admit.entry.key for admit in bench.outputs(Admit)}) == 3
+    assert bench.refusal_of(lambda: bench.ask(job_name="one more"))[0] == "RESOURCE_EXHAUSTED"
 
 
 def test_a_running_job_refuses_a_wrong_key_before_anything_else() -> None:
