@@ -217,7 +217,13 @@ def test_sum_whose_cell_becomes_another_jobs_between_the_passes_is_not_sent(netw
     (looping,) = pass_once(network.port(last), network.own_frame(last, contribution(last, kind)).pack())
     network.evict(JOB)
     network.admit(dataclasses.replace(JOB, key=NEXT_KEY))
-    other = contribution(last, word=99).replace(JOB.key.to_bytes(4, "big"), NEXT_KEY.to_bytes(4, "big"))
-    assert list(pass_once(network.port(last), network.own_frame(last, other).pack())) == []
-    assert network.packets()["unknown"] == 0
+
+    def of_next_job(member: Member, word: int) -> bytes:
+        old_key, new_key = JOB.key.to_bytes(4, "big"), NEXT_KEY.to_bytes(4, "big")
+        return network.own_frame(member, contribution(member, word=word).replace(old_key, new_key)).pack()
+
+    assert list(pass_once(network.port(last), of_next_job(last, 100))) == []
     assert list(pass_once(looping.port, looping.frame)) == []
+    for member in MEMBERS[:-1]:  # nor has it touched the cell
+        copies = network.send(network.port(member), of_next_job(member, 1))
+    assert {UdpFrame.unpack(copy.frame).payload[24:] for copy in copies} == {struct.pack("!I", 102) * 64}
