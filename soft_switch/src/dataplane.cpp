@@ -47,7 +47,7 @@
 //   kUnknown     job, key, worker index, thread, source address and source port do not belong together: a stranger, a
 //                process beside the worker, which does not have its sockets, or a job that has ended
 //   kOutOfLease  a slot beyond the lease, or one of another of the job's threads (two would then race for a cell)
-//   kStale       a round that is neither the cell's nor the next: its result is out, and everybody has it
+//   kStale       a round that is neither the cell's nor the next; as a rule an older one, whose result everybody has
 //   kDuplicate   this worker is counted already and the sum is not complete: the RESULT will come by itself
 #include "dataplane.hpp"
 
