@@ -36,8 +36,8 @@ from pathlib import Path
 
 from links import coin_program
 from star import STAR_DEVICE, Host, Star, StarError
-from wiresum.controller.p4runtime import CPU_PORT, Target, device_config
 from wiresum.controller.p4runtime import Host as SwitchHost
+from wiresum.controller.p4runtime import Target, device_config
 
 SWITCH_PROGRAM = "simple_switch_grpc"
 INSTALL = "install bmv2: p4lang's own packages (p4lang-bmv2), or the container image p4lang/behavioral-model"
@@ -191,7 +191,7 @@ class Bmv2Star:
         ports = [word for port in range(len(self._star.workers)) for word in ("-i", f"{port}@port{port}")]
         command = [SWITCH_PROGRAM, "--no-p4", "--device-id", str(self.device)]
         command += [*ports, "--log-file", str(self._folder / "packets"), "-L", "warn"]
-        command += ["--", "--grpc-server-addr", self.p4runtime, "--cpu-port", str(CPU_PORT)]
+        command += ["--", "--grpc-server-addr", self.p4runtime]
         with log.open("w") as output:
             self._bmv2 = self._star.switch.popen(command, stdout=output, stderr=subprocess.STDOUT)
         _await(self._bmv2, log, SWITCH_PROGRAM, self._socket.exists)

@@ -180,14 +180,13 @@ class Worker:
     async def attend(self, reply: messages.JoinReply) -> Attendance:
         """When the service has answered the first heartbeat."""
         call = self._stub.Attend()
-        beat = messages.Heartbeat(member=_member(reply), round_newest=reply.round_first)
+        beat = messages.Heartbeat(member=_member(reply), round_newest=1)
         await call.write(beat)
         await call.read()
         return Attendance(call, asyncio.create_task(_go_on_beating(call, beat, reply.heartbeat_lost_ms / 4000)))
 
     async def leave(self, reply: messages.JoinReply, attendance: Attendance) -> None:
-        newest = (reply.round_first + 10) & 0xFFFFFFFF
-        await self._stub.Leave(messages.LeaveRequest(member=_member(reply), round_newest=newest), timeout=STEP_S_MAX)
+        await self._stub.Leave(messages.LeaveRequest(member=_member(reply)), timeout=STEP_S_MAX)
         attendance.beating.cancel()
         attendance.call.cancel()
 

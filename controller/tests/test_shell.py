@@ -48,7 +48,6 @@ JOB = JobEntry(
     lanes=64,
     slot_base=0,
     slots=8,
-    round_first=1,
     endpoints=tuple(Endpoint(host.address, 5000) for host in HOSTS),
 )
 

@@ -114,6 +114,28 @@ def test_a_standby_needs_state_to_take_over(config_path: Path) -> None:
     assert "--standby needs `state`" in result.output
 
 
+def test_without_state_the_next_controller_would_load_the_program_anew(start: Start, config_path: Path) -> None:
+    _control_port(start())
+    result = CliRunner().invoke(controller, ["plan", "--config", str(config_path)])
+    assert "~ program: another program runs, or ours for another state's jobs" in result.output
+
+
+def test_a_controller_whose_state_was_replaced_would_load_the_program_anew(
+    start: Start, state: Path, config_path: Path
+) -> None:
+    first = start()
+    _control_port(first)
+    first.send_signal(signal.SIGTERM)
+    assert first.wait(PATIENCE_S) == 0
+    state.rename(state.with_name("moved away"))
+    result = CliRunner().invoke(controller, ["plan", "--config", str(config_path)])
+    assert "~ program: another program runs, or ours for another state's jobs" in result.output
+    _control_port(start())
+    result = CliRunner().invoke(controller, ["plan", "--config", str(config_path)])
+    assert result.output == "leaf: no changes\n", "it has been loaded for the state that there is now"
+
+
+@pytest.mark.usefixtures("state")
 def test_plan_says_what_run_would_change_and_changes_nothing(start: Start, config_path: Path) -> None:
     result = CliRunner().invoke(controller, ["plan", "--config", str(config_path)])
     assert result.exit_code == 0, result.output

@@ -52,7 +52,7 @@ import dataclasses, json, os, signal, sys
 from pathlib import Path
 from wiresum.controller import config, controlling
 from wiresum.controller.service.effects import Effects
-from wiresum.controller.jobs.outputs import Forget, Grant, Save
+from wiresum.controller.jobs.outputs import Forget, Grant, Save, SaveKeys
 from wiresum.controller.p4runtime import P4RuntimeSwitch
 from wiresum.controller.serving import stop_on_signals
 from wiresum.controller.store import Store
@@ -77,6 +77,7 @@ def writes(kind, state=None):
     return Store, "write", match
 
 PLACES = {
+    "write keys": writes(SaveKeys),
     "write running": writes(Save, "running"),
     "write ending": writes(Save, "ending"),
     "write forget": writes(Forget),
@@ -291,6 +292,8 @@ def cluster(switch: SoftwareSwitch, nursery: Nursery, port: int) -> Iterator[Clu
     [
         ("reconcile", "before"),
         ("reconcile", "after"),
+        ("write keys", "before"),
+        ("write keys", "after"),
         ("admit", "before"),
         ("admit", "after"),
         ("write running", "before"),

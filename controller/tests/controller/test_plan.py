@@ -22,7 +22,6 @@ JOB = JobEntry(
     lanes=64,
     slot_base=0,
     slots=8,
-    round_first=1,
     endpoints=(Endpoint(HOST.address, 5000),),
 )
 CONFIGURED = [
@@ -69,6 +68,18 @@ def test_the_difference_is_told_and_nothing_is_changed_while_a_controller_runs(t
             "+ own address 10.0.0.2",
         ]
         assert not proxy.log
+        switch.evict(JOB.job)
+
+
+def test_a_controller_with_another_state_would_load_the_program_anew(target: Target) -> None:
+    with contextlib.closing(P4RuntimeSwitch(target.with_keys(b"one"), election_id=2)) as switch:
+        switch.wait_ready()
+        switch.reconcile([])
+        switch.admit(JOB)
+        assert not plan(target.with_keys(b"one"), [JOB])
+        lines = plan(target.with_keys(b"other"), [JOB])
+        assert lines[0].startswith("~ program: another program runs, or ours for another state's jobs")
+        assert lines[1:] == CONFIGURED
         switch.evict(JOB.job)
 
 

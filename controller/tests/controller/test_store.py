@@ -10,20 +10,20 @@ from pathlib import Path
 
 import pytest
 
-from wiresum.controller.jobs.leases import Seen
+from wiresum.controller.jobs.keys import Keys
 from wiresum.controller.jobs.outputs import (
+    CheckServing,
     Forget,
     ForgetReservation,
     Save,
     SaveDraining,
+    SaveKeys,
     SaveReservation,
-    SaveRounds,
-    SaveZeroCells,
 )
 from wiresum.controller.jobs.records import JobRecord, RecordError, Reservation, job_of
 from wiresum.controller.store import FILE_NAME, DeposedError, Store, StoreError
 
-JOB = JobRecord("leaf", 3, "a job", "running", 17, "{}")
+JOB = JobRecord("leaf", 3, "a job", "running", "{}")
 RESERVATION = Reservation("created", 4, 64, "vision", 7, "leaf", "a token", 1000.0, 2000.0)
 
 
@@ -41,41 +41,58 @@ def store(folder: Path) -> Iterator[Store]:
 
 def test_what_is_written_is_there_for_the_next(store: Store, folder: Path) -> None:
     store.write([Save(JOB), SaveReservation(RESERVATION), SaveDraining("leaf", True)])
-    store.write([SaveRounds({("leaf", 3): 1 << 40})])
     store.close()
     with contextlib.closing(Store(folder)) as after:
         state = after.load()
-    assert state.jobs == [JobRecord("leaf", 3, "a job", "running", 1 << 40, "{}")]
+    assert state.jobs == [JOB]
     assert state.reservations == [RESERVATION]
     assert state.draining == {"leaf"}
-    assert 0 <= state.silent_s < 60
 
 
-def test_what_is_forgotten_is_gone_but_for_the_rounds_of_its_slots(store: Store) -> None:
+def test_what_is_forgotten_is_gone(store: Store) -> None:
     store.write([Save(JOB), SaveReservation(RESERVATION), SaveDraining("leaf", True)])
-    seen = Seen(64, 16, 1 << 35, None, "vision")
-    store.write([Forget("leaf", 3, seen), ForgetReservation("created"), SaveDraining("leaf", False)])
+    store.write([Forget("leaf", 3), ForgetReservation("created"), SaveDraining("leaf", False)])
     state = store.load()
     assert (state.jobs, state.reservations, state.draining) == ([], [], frozenset())
-    assert state.seen == [("leaf", seen)]
-    store.write([Forget("leaf", 4, Seen(64, 16, 1 << 36, 5, "")), Forget("spine", 4, Seen(64, 16, 2, 2, ""))])
-    store.write([SaveZeroCells("leaf", 256)])
-    assert sorted(store.load().seen, key=str) == [
-        ("leaf", Seen(0, 256, 1, 0, None)),
-        ("leaf", Seen(64, 16, 1 << 36, 0, None)),
-        ("spine", Seen(64, 16, 2, 2, "")),
-    ]
 
 
-def test_the_number_of_rows_is_bounded_by_the_slots(store: Store) -> None:
-    for _ in range(3):
-        store.write([Forget("leaf", n, Seen(16 * (n % 4), 16, n, None, "")) for n in range(1000)])
-    assert len(store.load().seen) == 4
+def drawn(keys: Keys, count: int) -> list[int]:
+    found = []
+    for _ in range(count):
+        if keys.must_reserve:
+            keys.reserve()
+        found.append(keys.draw())
+    return found
+
+
+def test_who_comes_next_draws_from_the_same_keys_behind_those_that_may_have_been_used(
+    store: Store, folder: Path
+) -> None:
+    keys = store.keys()
+    store.write([SaveKeys(keys.reserve())])
+    used = drawn(keys, 3)
+    with contextlib.closing(Store(folder)) as after:
+        after.begin()
+        assert after.keys().identity == keys.identity
+        assert not set(drawn(after.keys(), 1000)) & set(used)
+
+
+def test_keys_that_were_not_written_down_are_drawn_again(store: Store) -> None:
+    assert drawn(store.keys(), 3) == drawn(store.keys(), 3), "nobody may have used them"
+
+
+def test_a_state_that_replaces_one_that_was_lost_has_other_keys(store: Store, folder: Path) -> None:
+    before = store.keys()
+    store.close()
+    store.path.rename(folder / "moved away")
+    with contextlib.closing(Store(folder)) as after:
+        assert after.keys().identity != before.identity
+        assert drawn(after.keys(), 3) != drawn(before, 3)
 
 
 def test_a_batch_is_written_as_a_whole_or_not_at_all(store: Store) -> None:
     with pytest.raises(StoreError):
-        store.write([Save(JOB), Save(JobRecord("leaf", 4, None, "running", 0, "{}"))])  # type: ignore[arg-type]
+        store.write([Save(JOB), Save(JobRecord("leaf", 4, None, "running", "{}"))])  # type: ignore[arg-type]
     assert store.load().jobs == []
     store.write([Save(JOB)])
     assert store.load().jobs == [JOB]
@@ -86,9 +103,11 @@ def test_each_controller_has_a_newer_epoch_and_only_the_newest_may_write(store: 
         store.write([Save(JOB)])
         assert newer.begin() > store.epoch
         with pytest.raises(DeposedError, match="another controller has begun to serve"):
-            store.write([Forget("leaf", 3, Seen(0, 16, 1, None, ""))])
-        newer.write([SaveRounds({("leaf", 3): 99})])
-        assert newer.load().jobs[0].round_newest == 99
+            store.write([Forget("leaf", 3)])
+        with pytest.raises(DeposedError):
+            store.write([CheckServing()])
+        newer.write([CheckServing()])
+        assert newer.load().jobs == [JOB]
 
 
 def test_one_that_has_not_begun_may_only_read(store: Store, folder: Path) -> None:
@@ -106,12 +125,12 @@ def test_nobody_else_may_read_it(store: Store) -> None:
 
 
 def test_a_damaged_file_is_told_and_left_as_it_is(folder: Path, store: Store) -> None:
-    store.write([Save(JobRecord("leaf", n, "a job", "running", 0, "x" * 1000)) for n in range(100)])
+    store.write([Save(JobRecord("leaf", n, "a job", "running", "x" * 1000)) for n in range(100)])
     store.close()
     damaged = bytearray(store.path.read_bytes())
     damaged[4096:20000] = bytes(20000 - 4096)
     store.path.write_bytes(damaged)
-    with pytest.raises(StoreError, match=r"controller\.sqlite3 is damaged [^\n]*put a copy of it in its place"):
+    with pytest.raises(StoreError, match=r"controller\.sqlite3 is damaged [^\n]*move it away"):
         Store(folder)
     assert store.path.read_bytes() == damaged
 
@@ -130,8 +149,9 @@ def test_what_is_no_database_is_told_and_left_as_it_is(folder: Path, contents: b
     [
         (
             "user_version = 99",
-            r"written by another release of wiresum \(schema 99; this one knows 1\): run that release",
+            r"written by another release of wiresum \(schema 99; this one knows 2\): run that release",
         ),
+        ("user_version = 1", r"written by another release of wiresum \(schema 1; this one knows 2\)"),
         ("application_id = 1", "another program's file"),
     ],
 )
@@ -156,4 +176,4 @@ def test_a_folder_that_cannot_be_had_is_told(tmp_path: Path) -> None:
 @pytest.mark.parametrize("body", ["", "{}", "[]", '{"key": 1}'])
 def test_a_record_that_makes_no_sense_is_told(body: str) -> None:
     with pytest.raises(RecordError, match="what is written down of job 'a job', number 3 at leaf makes no sense"):
-        job_of(JobRecord("leaf", 3, "a job", "running", 0, body), now=0.0, unix_offset=0.0)
+        job_of(JobRecord("leaf", 3, "a job", "running", body), now=0.0, unix_offset=0.0)

@@ -25,7 +25,7 @@ EPILOG = PARAGRAPH.join(
         "The configuration, all of it (TOML):",
         *configuration.EXAMPLE.split("\n\n"),
         "Examples:\n"
-        "  simple_switch_grpc --no-p4 -i 0@veth0 -i 1@veth1 -- --grpc-server-addr 127.0.0.1:9559 --cpu-port 255\n"
+        "  simple_switch_grpc --no-p4 -i 0@veth0 -i 1@veth1 -- --grpc-server-addr 127.0.0.1:9559\n"
         "  wiresum controller check --config cluster.toml\n"
         "  wiresum controller --config cluster.toml\n"
         "  wiresum jobs --switch 10.0.0.2:43487\n",
@@ -124,7 +124,8 @@ def check(config_path: Path, insecure: bool) -> None:
     with _explained():
         controlling.check_listening(config)
         targets = controlling.targets(config)
-        jobs = sum(map(len, controlling.jobs_on_disk(config).values()))
+        on_disk, _ = controlling.on_disk(config)
+        jobs = sum(map(len, on_disk.values()))
     hosts = sum(len(target.hosts) for target in targets)
     names = ", ".join(f"{target.name} ({target.kind})" for target in targets)
     click.echo(f"{config_path} is in order: {names}; {hosts} hosts; {jobs} running jobs on disk")
@@ -143,9 +144,9 @@ def plan(config_path: Path, insecure: bool) -> None:
 
     config = _load(config_path, insecure=insecure)
     with _explained():
-        jobs = controlling.jobs_on_disk(config)
+        jobs, keys = controlling.on_disk(config)
         for target in controlling.targets(config):
-            lines = plan_switch(target, jobs[target.name])
+            lines = plan_switch(target.with_keys(keys), jobs[target.name])
             click.echo(f"{target.name}: {len(lines) or 'no'} change{'s' * (len(lines) != 1)}")
             for line in lines:
                 click.echo(f"  {line}")

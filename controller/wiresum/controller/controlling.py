@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from wiresum.controller.config import Config, SwitchConfig
 from wiresum.controller.driver import JobEntry
 from wiresum.controller.jobs.job import State
+from wiresum.controller.jobs.keys import Keys, KeySequence
 from wiresum.controller.jobs.records import job_of
 from wiresum.controller.p4runtime import STANDBY_ID, P4RuntimeSwitch, PipelineError, Target, target_of
 from wiresum.controller.security import Security
@@ -65,17 +66,18 @@ def check_listening(config: Config) -> None:
         raise SetupError(str(error)) from error
 
 
-def jobs_on_disk(config: Config) -> dict[str, list[JobEntry]]:
-    """By switch: the jobs that run, as they were written down. Raises `StoreError` or `RecordError`."""
+def on_disk(config: Config) -> tuple[dict[str, list[JobEntry]], bytes]:
+    """The jobs that run, by switch, as they were written down; and the identity of the keys that they are from. Without
+    a state it is a new one, as it will be when a controller starts. Raises `StoreError` or `RecordError`."""
     found: dict[str, list[JobEntry]] = {switch.name: [] for switch in config.switches}
     if config.state is None or not (config.state / FILE_NAME).exists():
-        return found
+        return found, KeySequence.draw().identity
     with contextlib.closing(Store(config.state)) as store:
         for record in store.load().jobs:
             job = job_of(record, now=0.0, unix_offset=0.0)
             if job.state is State.RUNNING and job.entry is not None and job.switch_name in found:
                 found[job.switch_name].append(job.entry)
-    return found
+        return found, store.keys().identity
 
 
 def stand_by(wanted: Sequence[Target], stop: threading.Event) -> bool:
@@ -92,17 +94,20 @@ def stand_by(wanted: Sequence[Target], stop: threading.Event) -> bool:
 def serve(
     config: Config, wanted: Sequence[Target], store: Store | None, stop: threading.Event, say: Callable[[str], None]
 ) -> None:
-    """Until it is told to stop. With a store the jobs go on meanwhile; else they end. Raises `DemotedError`,
-    `SetupError`, `OSError`, `StoreError` or `RecordError`."""
+    """Until it is told to stop. With a store the jobs go on meanwhile. Without, they end, and the switches begin anew:
+    nobody knows which keys their cells hold. Raises `DemotedError`, `SetupError`, `OSError`, `StoreError` or
+    `RecordError`."""
     election_id = store.begin() if store else ELECTION_ID_WITHOUT_STATE
+    keys = store.keys() if store else Keys(KeySequence.draw())
     with contextlib.ExitStack() as cleanup:
-        switches = cleanup.enter_context(_connected(wanted, election_id))
+        targets_of_keys = [target.with_keys(keys.identity) for target in wanted]
+        switches = cleanup.enter_context(_connected(targets_of_keys, election_id))
         _wait_ready(switches, stop)
         security = Security(config.security)
         cleanup.callback(security.close)
 
         def make() -> JoinServer:
-            return JoinServer(switches, config.limits, quotas=config.quotas, store=store, security=security)
+            return JoinServer(switches, config.limits, quotas=config.quotas, store=store, keys=keys, security=security)
 
         server = _start(make, config, stop, patient=store is not None)
         cleanup.callback(lambda: server.stop(keep_jobs=store is not None or _demoted(server, switches)))

@@ -48,6 +48,7 @@ class JobEntry:
 
     job: int
     key: int
+    """One that the switch's cells do not hold: what they hold of other keys is nothing to this job."""
     workers: int
     threads: int
     """A power of two, at most 16, that divides `slots`."""
@@ -81,8 +82,8 @@ class Reconciled:
     """What `SwitchDriver.reconcile` found, and did."""
 
     reloaded: bool = False
-    """The switch has lost its cells since a controller last reconciled it (it was restarted, or ran another program):
-    every cell's round is 0 now, and whatever job was believed to run there is dead."""
+    """The switch has lost its cells since a controller last reconciled it (it was restarted, or ran another program, or
+    held cells of another sequence of keys): all are new now, and whatever job was believed to run there is dead."""
     changes: tuple[str, ...] = ()
     """What was changed so that the switch holds what it should, a line for each entry, for people."""
 
@@ -140,10 +141,8 @@ class SwitchDriver(Protocol):
         nothing is installed: end those jobs, and call again without them. Raises `DriverError`; may be repeated.
         """
 
-    def admit(self, entry: JobEntry, *, wash: bool = False) -> None:
-        """Installs a job. `wash`: its cells may hold any round, also one that serial numbers take for newer than
-        the first; the switch makes them older. A switch that does so at every admission need not look at this.
-        Raises `DriverError`, and changes nothing, if the switch refuses."""
+    def admit(self, entry: JobEntry) -> None:
+        """Installs a job. Raises `DriverError`, and changes nothing, if the switch refuses."""
 
     def evict(self, job: int) -> None:
         """Removes a job; when this returns, its packets are unknown. No error if there is none such."""

@@ -28,7 +28,7 @@ def plan(target: Target, jobs: Sequence[JobEntry]) -> list[str]:
         raise DriverError(f"{target.name} at {target.p4runtime} did not answer within {CALL_S_MAX:.0f} s") from None
     lines = []
     if runs is not Runs.OURS:
-        now = "no program runs" if runs is Runs.NOTHING else "another program runs"
+        now = "no program runs" if runs is Runs.NOTHING else "another program runs, or ours for another state's jobs"
         lines.append(f"~ program: {now}, and ours would be loaded, which sets all registers to zero")
         jobs = []  # they cannot go on
     elif jobs and not any(entry.stage == "own" for entry in held):

@@ -1,13 +1,16 @@
 """The controller's state on disk: one SQLite file, in WAL mode.
 
-What is in it: the jobs that workers have grants of, with their tokens; the names that operators have reserved; what is
-known of the rounds in each switch's slots; which switches are being drained; and the epoch. All of it is what `Jobs`
-gave out as `Write`s, and each batch of those is one transaction, so that the file always holds a moment of the past.
+What is in it: the jobs that workers have grants of, with their tokens; the names that operators have reserved; the
+sequence of keys, and how many of it may have been used; which switches are being drained; and the epoch. All of it but
+the sequence's secret, which comes with the file, is what `Jobs` gave out as `Write`s, and each batch of those is one
+transaction, so that the file always holds a moment of the past.
 
 synchronous = FULL: a commit is on the disk before it returns. NORMAL would survive a killed process just as well, but
-after a power cut the last commits could be missing, and with them jobs whose workers have their grants, and rounds that
-slots have seen: the next lease of those slots might begin with rounds that they take for old. One commit holds all that
-has come up while the one before was being written, so a crowd of workers that joins shares a few of them.
+after a power cut the last commits could be missing, and with them jobs whose workers have their grants, and keys that
+were used: the next job with one of those would take for its own what the cells hold of the one before. One commit holds
+all that has come up while the one before was being written, so a crowd of workers that joins shares a few of them. For
+the same reason an old copy of the file is no state to begin from: who has lost the file begins without, and with other
+keys (`Keys.identity`).
 
 The epoch counts the controllers that have served from this file; each draws the next one when it begins. It is the
 P4Runtime election id, so the newest controller is the one that switches obey, and it fences the file: a controller
@@ -21,21 +24,21 @@ from __future__ import annotations
 
 import contextlib
 import json
+import secrets
 import sqlite3
-import time
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, astuple
 from pathlib import Path
 
-from wiresum.controller.jobs.leases import ROUND_FIRST_EVER, Seen
+from wiresum.controller.jobs.keys import SECRET_BYTES, Keys, KeySequence
 from wiresum.controller.jobs.outputs import (
+    CheckServing,
     Forget,
     ForgetReservation,
     Save,
     SaveDraining,
+    SaveKeys,
     SaveReservation,
-    SaveRounds,
-    SaveZeroCells,
     Write,
 )
 from wiresum.controller.jobs.records import JobRecord, Reservation, StoredState
@@ -43,33 +46,24 @@ from wiresum.controller.jobs.records import JobRecord, Reservation, StoredState
 FILE_NAME = "controller.sqlite3"
 APPLICATION_ID = 0x77697273
 """Marks the file as ours: "wirs"."""
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 BUSY_S_MAX = 5.0
 """How long another process may keep the file locked: a transaction takes milliseconds."""
 
 _SCHEMA = """
-CREATE TABLE meta (key TEXT PRIMARY KEY, value REAL NOT NULL) WITHOUT ROWID;
+CREATE TABLE epoch (number INTEGER NOT NULL);
+CREATE TABLE keys (secret BLOB NOT NULL, reserved INTEGER NOT NULL);
 CREATE TABLE jobs (
     switch_name TEXT NOT NULL,
     number INTEGER NOT NULL,
     name TEXT NOT NULL,
     state TEXT NOT NULL,
-    round_newest INTEGER NOT NULL,
     body TEXT NOT NULL,
     PRIMARY KEY (switch_name, number)
 ) WITHOUT ROWID;
-CREATE TABLE slots (
-    switch_name TEXT NOT NULL,
-    base INTEGER NOT NULL,
-    count INTEGER NOT NULL,
-    first_next INTEGER NOT NULL,
-    oldest INTEGER,
-    tenant TEXT,
-    PRIMARY KEY (switch_name, base, count)
-) WITHOUT ROWID;
 CREATE TABLE reservations (job_name TEXT PRIMARY KEY, body TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE draining (switch_name TEXT PRIMARY KEY) WITHOUT ROWID;
-INSERT INTO meta VALUES ('epoch', 1), ('alive_at', 0);
+INSERT INTO epoch VALUES (1);
 """
 
 
@@ -110,24 +104,27 @@ class Store:
     def begin(self) -> int:
         """From now on this is the controller that serves. Returns its epoch, larger than that of all before."""
         with self._transaction() as database:
-            database.execute("UPDATE meta SET value = value + 1 WHERE key = 'epoch'")
+            database.execute("UPDATE epoch SET number = number + 1")
             self.epoch = self._epoch_on_disk()
         return self.epoch
+
+    def keys(self) -> Keys:
+        """To be drawn from by who has begun, and from one such object: whoever began before may have used more."""
+        with self._explained():
+            (row,) = self._database.execute("SELECT secret, reserved FROM keys").fetchall()
+            secret, reserved = row
+            return Keys(KeySequence(secret), reserved)
 
     def load(self) -> StoredState:
         with self._explained():
             read = self._database.execute
-            jobs = read("SELECT switch_name, number, name, state, round_newest, body FROM jobs").fetchall()
-            slots = read("SELECT switch_name, base, count, first_next, oldest, tenant FROM slots").fetchall()
+            jobs = read("SELECT switch_name, number, name, state, body FROM jobs").fetchall()
             reservations = read("SELECT body FROM reservations").fetchall()
             draining = read("SELECT switch_name FROM draining").fetchall()
-            (alive_at,) = read("SELECT value FROM meta WHERE key = 'alive_at'").fetchone()
             return StoredState(
                 jobs=[JobRecord(*row) for row in jobs],
                 reservations=[Reservation(**json.loads(body)) for (body,) in reservations],
-                seen=[(switch_name, Seen(*row)) for switch_name, *row in slots],
                 draining=frozenset(switch_name for (switch_name,) in draining),
-                silent_s=max(0.0, time.time() - alive_at),
             )
 
     def write(self, writes: Iterable[Write]) -> None:
@@ -166,11 +163,12 @@ class Store:
             if not objects:
                 for statement in _SCHEMA.split(";"):
                     database.execute(statement)
+                database.execute("INSERT INTO keys VALUES (?, 0)", (secrets.token_bytes(SECRET_BYTES),))
                 database.execute(f"PRAGMA application_id = {APPLICATION_ID}")
                 database.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
 
     def _epoch_on_disk(self) -> int:
-        (epoch,) = self._database.execute("SELECT value FROM meta WHERE key = 'epoch'").fetchone()
+        (epoch,) = self._database.execute("SELECT number FROM epoch").fetchone()
         return int(epoch)
 
     @contextlib.contextmanager
@@ -194,28 +192,21 @@ class Store:
         except (sqlite3.DatabaseError, ValueError, TypeError) as error:
             said = " ".join(str(error).split())
             raise StoreError(
-                f"the state in {self.path} is damaged ({said}): put a copy of it in its place that is not, or move it "
-                f"away, and the jobs that run are not known any more"
+                f"the state in {self.path} is damaged ({said}): move it away. The jobs that run end then, and the "
+                f"switches begin anew. An older copy is no help: keys that were used since would be used again"
             ) from error
 
 
 def _apply(database: sqlite3.Connection, write: Write) -> None:
     match write:
         case Save(record):
-            database.execute("INSERT OR REPLACE INTO jobs VALUES (?, ?, ?, ?, ?, ?)", astuple(record))
-            _note_alive(database)
-        case Forget(switch_name, number, seen):
+            database.execute("INSERT OR REPLACE INTO jobs VALUES (?, ?, ?, ?, ?)", astuple(record))
+        case Forget(switch_name, number):
             database.execute("DELETE FROM jobs WHERE switch_name = ? AND number = ?", (switch_name, number))
-            database.execute("INSERT OR REPLACE INTO slots VALUES (?, ?, ?, ?, ?, ?)", (switch_name, *astuple(seen)))
-        case SaveRounds(rounds):
-            rows = [(newest, *place) for place, newest in rounds.items()]
-            database.executemany("UPDATE jobs SET round_newest = ? WHERE switch_name = ? AND number = ?", rows)
-            _note_alive(database)
-        case SaveZeroCells(switch_name, slots):
-            database.execute("UPDATE slots SET oldest = 0, tenant = NULL WHERE switch_name = ?", (switch_name,))
-            # Of slots that no job has used yet there is no row; in one that is there, `first_next` is newer.
-            unused = (switch_name, 0, slots, ROUND_FIRST_EVER, 0, None)
-            database.execute("INSERT OR IGNORE INTO slots VALUES (?, ?, ?, ?, ?, ?)", unused)
+        case SaveKeys(reserved):
+            database.execute("UPDATE keys SET reserved = ?", (reserved,))
+        case CheckServing():
+            pass  # that the epoch is ours has been seen
         case SaveDraining(switch_name, draining):
             database.execute("DELETE FROM draining WHERE switch_name = ?", (switch_name,))
             database.executemany("INSERT INTO draining VALUES (?)", [(switch_name,)] * draining)
@@ -224,7 +215,3 @@ def _apply(database: sqlite3.Connection, write: Write) -> None:
             database.execute("INSERT OR REPLACE INTO reservations VALUES (?, ?)", (reservation.job_name, body))
         case ForgetReservation(job_name):
             database.execute("DELETE FROM reservations WHERE job_name = ?", (job_name,))
-
-
-def _note_alive(database: sqlite3.Connection) -> None:
-    database.execute("UPDATE meta SET value = ? WHERE key = 'alive_at'", (time.time(),))

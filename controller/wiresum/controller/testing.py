@@ -17,6 +17,7 @@ from wiresum.controller.driver import DriverError, Endpoint, JobCounters, JobEnt
 from wiresum.controller.jobs.cluster import Switch
 from wiresum.controller.jobs.job import Worker
 from wiresum.controller.jobs.jobs import Jobs
+from wiresum.controller.jobs.keys import Keys, KeySequence
 from wiresum.controller.jobs.limits import Limits, Quota
 from wiresum.controller.jobs.outputs import Admit, Evict, Grant, Output, Reconcile, Refuse, Wait, Write
 from wiresum.controller.jobs.refusal import Refusal
@@ -54,12 +55,14 @@ class JobsBench:
         switches: Sequence[Switch] = (),
         quotas: Iterable[Quota] = (),
         store: Store | None = None,
+        keys: Keys | None = None,
         now: float = 100.0,
     ) -> None:
-        """`store`: what is in it is restored first."""
+        """`store`: what is in it is restored first, and the keys are its, unless given."""
         self.now = now
         self.switches = list(switches) or [switch(sizes=sizes)]
-        self.jobs = Jobs(self.switches, limits, quotas)
+        keys = keys or (store.keys() if store is not None else Keys(KeySequence.draw()))
+        self.jobs = Jobs(self.switches, keys, limits, quotas)
         self.store = store
         self.switch_answers = True
         self.reloaded = False
@@ -114,8 +117,8 @@ class JobsBench:
         self.done.clear()
         return workers
 
-    def leave(self, worker: Worker, round_newest: int = 0) -> None:
-        self.jobs.leave(messages.LeaveRequest(member=member(worker), round_newest=round_newest), self.now)
+    def leave(self, worker: Worker) -> None:
+        self.jobs.leave(messages.LeaveRequest(member=member(worker)), self.now)
         self.settle()
 
     def abort(self, worker: Worker, reason: str) -> None:
@@ -183,7 +186,6 @@ class RecordingDriver:
         self.calls: list[tuple[str, int]] = []
         self.admitted: dict[int, JobEntry] = {}
         self.entries: list[JobEntry] = []
-        self.washed: list[int] = []
         self.refuse_with = ""
         self.evictions_to_fail = 0
         self.released = threading.Event()
@@ -211,7 +213,7 @@ class RecordingDriver:
         self.admitted = {entry.job: entry for entry in entries}
         return Reconciled()
 
-    def admit(self, entry: JobEntry, *, wash: bool = False) -> None:
+    def admit(self, entry: JobEntry) -> None:
         self._record("admit", entry.job)
         if self.refuse_with:
             raise DriverError(self.refuse_with)
@@ -222,8 +224,6 @@ class RecordingDriver:
         assert entry.slots % entry.threads == 0
         self.admitted[entry.job] = entry
         self.entries.append(entry)
-        if wash:
-            self.washed.append(entry.job)
 
     def evict(self, job: int) -> None:
         self._record("evict", job)
@@ -343,9 +343,8 @@ class Client:
     def refusal(self, **fields: object) -> tuple[str, str]:
         return self.join_soon(**fields).refusal()
 
-    def leave(self, reply: messages.JoinReply, round_newest: int = 1) -> None:
-        request = messages.LeaveRequest(member=member_of(reply), round_newest=round_newest)
-        self.stub.Leave(request, timeout=PATIENCE_S)
+    def leave(self, reply: messages.JoinReply) -> None:
+        self.stub.Leave(messages.LeaveRequest(member=member_of(reply)), timeout=PATIENCE_S)
 
     def report(self) -> messages.Report:
         return self.operator.GetReport(messages.GetReportRequest(), timeout=PATIENCE_S)

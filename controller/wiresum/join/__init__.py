@@ -38,7 +38,7 @@ from wiresum.join.operator_pb2 import (
     WorkerReport,
 )
 
-PROTOCOL_VERSION = 2
+PROTOCOL_VERSION = 3
 """Changes when a worker and a service of different versions would misunderstand each other."""
 
 DEFAULT_CONTROL_PORT = 43487

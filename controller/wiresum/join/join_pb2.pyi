@@ -75,7 +75,7 @@ class Waiting(_message.Message):
     def __init__(self, reason: _Optional[str] = ..., queue_position: _Optional[int] = ...) -> None: ...
 
 class JoinReply(_message.Message):
-    __slots__ = ("job", "key", "worker", "workers", "lanes", "threads", "slots", "round_first", "switch_endpoint", "peers", "token", "heartbeat_interval_ms", "heartbeat_lost_ms", "reattach_ms", "switch_name", "results_group")
+    __slots__ = ("job", "key", "worker", "workers", "lanes", "threads", "slots", "switch_endpoint", "peers", "token", "heartbeat_interval_ms", "heartbeat_lost_ms", "reattach_ms", "switch_name", "results_group")
     JOB_FIELD_NUMBER: _ClassVar[int]
     KEY_FIELD_NUMBER: _ClassVar[int]
     WORKER_FIELD_NUMBER: _ClassVar[int]
@@ -83,7 +83,6 @@ class JoinReply(_message.Message):
     LANES_FIELD_NUMBER: _ClassVar[int]
     THREADS_FIELD_NUMBER: _ClassVar[int]
     SLOTS_FIELD_NUMBER: _ClassVar[int]
-    ROUND_FIRST_FIELD_NUMBER: _ClassVar[int]
     SWITCH_ENDPOINT_FIELD_NUMBER: _ClassVar[int]
     PEERS_FIELD_NUMBER: _ClassVar[int]
     TOKEN_FIELD_NUMBER: _ClassVar[int]
@@ -99,7 +98,6 @@ class JoinReply(_message.Message):
     lanes: int
     threads: int
     slots: int
-    round_first: int
     switch_endpoint: Endpoint
     peers: _containers.RepeatedCompositeFieldContainer[Peer]
     token: str
@@ -108,7 +106,7 @@ class JoinReply(_message.Message):
     reattach_ms: int
     switch_name: str
     results_group: Endpoint
-    def __init__(self, job: _Optional[int] = ..., key: _Optional[int] = ..., worker: _Optional[int] = ..., workers: _Optional[int] = ..., lanes: _Optional[int] = ..., threads: _Optional[int] = ..., slots: _Optional[int] = ..., round_first: _Optional[int] = ..., switch_endpoint: _Optional[_Union[Endpoint, _Mapping]] = ..., peers: _Optional[_Iterable[_Union[Peer, _Mapping]]] = ..., token: _Optional[str] = ..., heartbeat_interval_ms: _Optional[int] = ..., heartbeat_lost_ms: _Optional[int] = ..., reattach_ms: _Optional[int] = ..., switch_name: _Optional[str] = ..., results_group: _Optional[_Union[Endpoint, _Mapping]] = ...) -> None: ...
+    def __init__(self, job: _Optional[int] = ..., key: _Optional[int] = ..., worker: _Optional[int] = ..., workers: _Optional[int] = ..., lanes: _Optional[int] = ..., threads: _Optional[int] = ..., slots: _Optional[int] = ..., switch_endpoint: _Optional[_Union[Endpoint, _Mapping]] = ..., peers: _Optional[_Iterable[_Union[Peer, _Mapping]]] = ..., token: _Optional[str] = ..., heartbeat_interval_ms: _Optional[int] = ..., heartbeat_lost_ms: _Optional[int] = ..., reattach_ms: _Optional[int] = ..., switch_name: _Optional[str] = ..., results_group: _Optional[_Union[Endpoint, _Mapping]] = ...) -> None: ...
 
 class Peer(_message.Message):
     __slots__ = ("rank", "host_name", "process_id")
@@ -177,26 +175,22 @@ class JobEnded(_message.Message):
     def __init__(self, cause: _Optional[_Union[JobEnded.Cause, str]] = ..., worker: _Optional[_Union[Peer, _Mapping]] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class LeaveRequest(_message.Message):
-    __slots__ = ("member", "round_newest")
+    __slots__ = ("member",)
     MEMBER_FIELD_NUMBER: _ClassVar[int]
-    ROUND_NEWEST_FIELD_NUMBER: _ClassVar[int]
     member: Member
-    round_newest: int
-    def __init__(self, member: _Optional[_Union[Member, _Mapping]] = ..., round_newest: _Optional[int] = ...) -> None: ...
+    def __init__(self, member: _Optional[_Union[Member, _Mapping]] = ...) -> None: ...
 
 class LeaveReply(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
 class AbortRequest(_message.Message):
-    __slots__ = ("member", "reason", "round_newest")
+    __slots__ = ("member", "reason")
     MEMBER_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
-    ROUND_NEWEST_FIELD_NUMBER: _ClassVar[int]
     member: Member
     reason: str
-    round_newest: int
-    def __init__(self, member: _Optional[_Union[Member, _Mapping]] = ..., reason: _Optional[str] = ..., round_newest: _Optional[int] = ...) -> None: ...
+    def __init__(self, member: _Optional[_Union[Member, _Mapping]] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class AbortReply(_message.Message):
     __slots__ = ()

@@ -67,9 +67,9 @@ class Aggregator {
 
 std::unique_ptr<Aggregator> make_aggregator(Ports& ports, std::uint16_t job, std::uint32_t key, std::uint8_t worker,
                                             std::uint8_t workers, std::uint16_t lanes, std::uint32_t slots,
-                                            std::uint32_t round_first, unsigned threads,
-                                            const std::string& switch_address, std::uint16_t switch_port,
-                                            const std::string& group_address, std::uint16_t group_port) {
+                                            unsigned threads, const std::string& switch_address,
+                                            std::uint16_t switch_port, const std::string& group_address,
+                                            std::uint16_t group_port) {
   engine::AggregatorConfig config;
   config.worker.job = job;
   config.worker.key = key;
@@ -77,7 +77,6 @@ std::unique_ptr<Aggregator> make_aggregator(Ports& ports, std::uint16_t job, std
   config.worker.workers = workers;
   config.worker.lanes = lanes;
   config.worker.slots = slots;
-  config.worker.round_first = round_first;
   config.threads = threads;
   config.switch_endpoint = {.address = transport::parse_ipv4(switch_address), .port = switch_port};
   if (group_port != 0) {
@@ -226,8 +225,7 @@ NB_MODULE(_native, module) {
 
   nb::class_<Aggregator>(module, "Aggregator")
       .def(nb::new_(&make_aggregator), nb::kw_only(), "ports"_a, "job"_a, "key"_a, "worker"_a, "workers"_a, "lanes"_a,
-           "slots"_a, "round_first"_a, "threads"_a, "switch_address"_a, "switch_port"_a, "group_address"_a,
-           "group_port"_a);
+           "slots"_a, "threads"_a, "switch_address"_a, "switch_port"_a, "group_address"_a, "group_port"_a);
 
   nb::class_<engine::Session>(module, "Session")
       .def(nb::new_(&make_session), "aggregators"_a, nb::kw_only(), "spin_s"_a, "offload"_a)

@@ -20,7 +20,6 @@ from wiresum.switch.p4runtime.testing import PATIENCE_S, Server
 BMV2 = "simple_switch_grpc"
 DEVICE = 7
 LANES, SLOTS = 4, 4096
-CPU_PORT = 255
 
 
 @pytest.fixture(scope="session")
@@ -43,7 +42,7 @@ def bmv2_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         address = f"127.0.0.1:{free.getsockname()[1]}"
     device = os.getpid()  # bmv2 may name a file in /tmp after it
     command = [BMV2, "--no-p4", "--device-id", str(device), "--log-file", str(tmp_path_factory.mktemp("bmv2") / "log")]
-    command += ["--", "--grpc-server-addr", address, "--cpu-port", str(CPU_PORT)]
+    command += ["--", "--grpc-server-addr", address]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         _await_port(address, process)

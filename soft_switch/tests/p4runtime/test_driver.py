@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 
 import pytest
 
-from wiresum.controller import DriverError, Endpoint, JobEntry
+from wiresum.controller import DriverError
 from wiresum.controller.p4runtime import (
     STANDBY_ID,
     Host,
@@ -21,11 +22,12 @@ from wiresum.controller.p4runtime import (
 )
 from wiresum.switch import SoftwareSwitch
 from wiresum.switch.p4runtime import P4RuntimeServer
-from wiresum.switch.testing import RESULT, Bench, Job
+from wiresum.switch.testing import MISSING, QUESTION, RESULT, Bench, Job
 
 DEVICE = 3
 LANES, SLOTS = 4, 64
-HALF_CIRCLE = 1 << 31
+KEYS = itertools.count(0xFEED0001)
+"""No key comes twice to one switch, unless that begins anew."""
 HOST = Host("", "127.0.0.1", "00:00:00:00:00:00", 0)
 
 
@@ -48,13 +50,14 @@ class Site:
     def _stop(self) -> None:
         self.server.stop()
 
-    def controller(self, election_id: int) -> P4RuntimeSwitch:
+    def controller(self, election_id: int, keys: bytes = b"") -> P4RuntimeSwitch:
+        """`keys`: the identity of the sequence that its jobs' keys are from."""
         target = Target(
             name="soft",
             kind="software",
             p4runtime=f"127.0.0.1:{self.port}",
             device=DEVICE,
-            pipeline=device_config.software(lanes=LANES, slots=SLOTS),
+            pipeline=dataclasses.replace(device_config.software(lanes=LANES, slots=SLOTS), keys=keys),
             address=self.switch.endpoint.address,
             port=self.switch.endpoint.port,
         )
@@ -75,16 +78,10 @@ def site() -> Iterator[Site]:
         yield Site(cleanup)
 
 
-def entry(bench: Bench, workers: int = 2, *, number: int = 1, threads: int = 2, round_first: int = 1) -> JobEntry:
-    sockets = [bench.open_socket() for _ in range(workers)]
-    made = dataclasses.replace(bench.entry(sockets, job=number), threads=threads, round_first=round_first)
-    return dataclasses.replace(made, endpoints=tuple(Endpoint(*s.getsockname()) for s in sockets))
-
-
-def job(bench: Bench, site: Site, workers: int = 2, *, number: int = 1, round_first: int = 1) -> Job:
+def job(bench: Bench, site: Site, workers: int = 2, *, number: int = 1, key: int = 0) -> Job:
     """Installed by the driver; of one thread."""
     sockets = [bench.open_socket() for _ in range(workers)]
-    made = dataclasses.replace(bench.entry(sockets, job=number), round_first=round_first)
+    made = dataclasses.replace(bench.entry(sockets, job=number), key=key or next(KEYS))
     site.driver.admit(made)
     return Job(site.switch, made, sockets)
 
@@ -123,7 +120,7 @@ def test_an_evicted_job_is_unknown_and_its_figures_stay(bench: Bench, site: Site
     assert made.hears_nothing(0)
     assert site.driver.counters(1).results == 1
     assert site.switch.stats().jobs_now == 0
-    sum_a_round(job(bench, site, round_first=2), 2)
+    sum_a_round(job(bench, site), 1)
     assert site.driver.counters(1).results == 1, "of the new job alone"
 
 
@@ -162,25 +159,12 @@ def test_a_job_that_contradicts_itself_or_another_waits_until_it_can_run(bench: 
     assert made.hears_nothing(0)
     site.driver.tables.delete("another key", wrong)
     sum_a_round(made, 1)
-    other = job(bench, site, number=2, round_first=3)  # in the same slots
-    other.send(other.packet(0, 3, (1, 1, 1, 1)))
+    other = job(bench, site, number=2)  # in the same slots
+    other.send(other.packet(0, 1, (1, 1, 1, 1)))
     assert other.hears_nothing(0)
     sum_a_round(made, 2)
     site.driver.evict(1)
-    sum_a_round(other, 3)
-
-
-def test_washed_cells_take_rounds_that_they_would_take_for_old(bench: Bench, site: Site) -> None:
-    sum_a_round(job(bench, site, round_first=5), 5)
-    site.driver.evict(1)
-    later = entry(bench, threads=1, round_first=5 + HALF_CIRCLE)
-    site.driver.admit(later, wash=True)
-    assert site.driver.counters(1).results == 0, "washing is not counted as the job's"
-    sockets = [bench.open_socket() for _ in range(2)]
-    site.driver.evict(1)
-    later = dataclasses.replace(later, endpoints=tuple(Endpoint(*s.getsockname()) for s in sockets))
-    site.driver.admit(later)
-    sum_a_round(Job(site.switch, later, sockets), later.round_first)
+    sum_a_round(other, 1)
 
 
 def test_a_controller_that_comes_back_finds_the_job_running(bench: Bench, site: Site) -> None:
@@ -210,6 +194,26 @@ def test_a_switch_that_was_restarted_has_lost_its_jobs(bench: Bench, site: Site)
     assert site.driver.reconcile([made.entry]).reloaded
     site.driver.reconcile([])
     sum_a_round(job(bench, site), 1)
+
+
+def test_loading_the_program_for_keys_of_another_sequence_makes_all_cells_new(bench: Bench, site: Site) -> None:
+    before = job(bench, site, key=7)
+    for number in range(1, 4):
+        sum_a_round(before, number)
+    before.send(before.packet(0, 4, (9, 9, 9, 9)))
+    before.send(before.packet(0, 4, kind=QUESTION))
+    assert before.hears_nothing(0), "its contribution is in the cell"
+    other = site.driver = site.controller(STANDBY_ID + 2, b"other")
+    other.wait_ready()
+    assert other.reconcile([before.entry]).reloaded
+    other.reconcile([])
+    after = job(bench, site, key=7)  # of all keys the one that the cells held
+    for worker in range(2):
+        for number in range(1, 5):
+            after.send(after.packet(worker, number, kind=QUESTION))
+            assert after.receive(worker).kind == MISSING
+    for number in range(1, 4):
+        sum_a_round(after, number)
 
 
 def test_a_standby_takes_over_when_the_primary_controller_is_gone(bench: Bench, site: Site) -> None:

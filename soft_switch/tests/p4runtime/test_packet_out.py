@@ -5,14 +5,19 @@ import struct
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scapy.all import IP, UDP, Ether
 
-from wiresum.controller.p4runtime import wash
 from wiresum.switch.p4runtime.packet_out import parse
 from wiresum.switch.software_switch import DATA_PORT
 
 OWN = 0x0A000001
-FRAME = wash.frame(job=3, key=5, cell=2, number=9, address="10.0.0.1")
-ETHERNET, IPV4, UDP = 0, 14, 34
+FRAME = bytes(
+    Ether(src="02:00:00:00:00:01", dst="02:00:00:00:00:02")
+    / IP(src="10.0.0.1", dst="10.0.0.1")
+    / UDP(sport=DATA_PORT, dport=DATA_PORT, chksum=0)
+    / bytes(range(24))
+)
+AT_ETHERNET, AT_IPV4, AT_UDP = 0, 14, 34
 
 
 def changed(at: int, value: bytes, *, repair: bool = True) -> bytes:
@@ -20,17 +25,17 @@ def changed(at: int, value: bytes, *, repair: bool = True) -> bytes:
     frame = FRAME[:at] + value + FRAME[at + len(value) :]
     if not repair:
         return frame
-    header = frame[IPV4 : IPV4 + 10] + b"\0\0" + frame[IPV4 + 12 : UDP]
+    header = frame[AT_IPV4 : AT_IPV4 + 10] + b"\0\0" + frame[AT_IPV4 + 12 : AT_UDP]
     total = sum(struct.unpack("!10H", header))
     while total > 0xFFFF:
         total = (total & 0xFFFF) + (total >> 16)
-    return frame[: IPV4 + 10] + struct.pack("!H", ~total & 0xFFFF) + frame[IPV4 + 12 :]
+    return frame[: AT_IPV4 + 10] + struct.pack("!H", ~total & 0xFFFF) + frame[AT_IPV4 + 12 :]
 
 
 def test_what_the_controller_sends_is_understood() -> None:
     assert parse(FRAME, {OWN}) == ((OWN, DATA_PORT), 0, FRAME[42:])
-    assert parse(changed(UDP, b"\x12\x34"), {OWN}) == ((OWN, 0x1234), 0, FRAME[42:])
-    assert parse(changed(UDP + 2, b"\xa9\xe7"), {OWN}) == ((OWN, DATA_PORT), 7, FRAME[42:])
+    assert parse(changed(AT_UDP, b"\x12\x34"), {OWN}) == ((OWN, 0x1234), 0, FRAME[42:])
+    assert parse(changed(AT_UDP + 2, b"\xa9\xe7"), {OWN}) == ((OWN, DATA_PORT), 7, FRAME[42:])
     assert parse(FRAME + b"\0\0", {OWN}) == ((OWN, DATA_PORT), 0, FRAME[42:]), "padded by a network card"
 
 
@@ -40,14 +45,14 @@ def test_what_the_controller_sends_is_understood() -> None:
         b"",
         FRAME[:41],
         FRAME[:-1],
-        changed(ETHERNET + 12, b"\x86\xdd"),
-        changed(IPV4, b"\x46"),
-        changed(IPV4 + 6, b"\x20\0"),
-        changed(IPV4 + 9, b"\x06"),
-        changed(IPV4 + 16, b"\x0a\0\0\x02"),
-        changed(IPV4 + 12, b"\x0b", repair=False),
-        changed(UDP + 2, b"\xa9\xf0"),
-        changed(UDP + 4, b"\0\x07"),
+        changed(AT_ETHERNET + 12, b"\x86\xdd"),
+        changed(AT_IPV4, b"\x46"),
+        changed(AT_IPV4 + 6, b"\x20\0"),
+        changed(AT_IPV4 + 9, b"\x06"),
+        changed(AT_IPV4 + 16, b"\x0a\0\0\x02"),
+        changed(AT_IPV4 + 12, b"\x0b", repair=False),
+        changed(AT_UDP + 2, b"\xa9\xf0"),
+        changed(AT_UDP + 4, b"\0\x07"),
     ],
     ids=[
         "empty",

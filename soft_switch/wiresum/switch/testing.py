@@ -1,8 +1,10 @@
-"""For tests of a switch: workers made of plain sockets, which send whatever a test wants them to."""
+"""For tests of a switch: workers made of plain sockets, which send whatever a test wants them to; and what workers may
+want that misbehave."""
 
 from __future__ import annotations
 
 import itertools
+import random
 import socket
 import struct
 from contextlib import ExitStack
@@ -42,6 +44,60 @@ class Packet(NamedTuple):
         count = (len(datagram) - HEADER.size) // 4
         words = struct.unpack_from(f"!{count}I", datagram, HEADER.size)
         return cls(version_kind & 15, *fields)._replace(words=words)
+
+
+CIRCLE = 1 << 32
+"""Of rounds, and of words."""
+
+
+class Misdeeds:
+    """What the workers of one job may send with their key, of which packets here say nothing, if they care for no rule:
+    any kind, at any round; and rounds that they complete together, so that cells hold what looks like any other's."""
+
+    def __init__(self, chance: random.Random, *, cells: int, workers: int, lanes: int) -> None:
+        self._chance, self._cells, self._workers, self._lanes = chance, cells, workers, lanes
+        self._reached = [first_round(cell) for cell in range(cells)]
+        """Of each cell, a round that it may have come to."""
+        self.tried: set[tuple[int, int]] = set()
+        """Cells, and rounds that they may hold."""
+
+    def next(self) -> list[Packet]:
+        cell = self._chance.randrange(self._cells)
+        if self._chance.random() < 0.6:
+            kind = self._chance.choice((DATA, DATA, EMPTY, META, QUESTION))
+            return [self._packet(self._chance.randrange(self._workers), kind, cell, self._any_round(cell))]
+        kind = self._chance.choice((DATA, DATA, EMPTY, META))
+        reached = self._reached[cell]
+        self._reached[cell] = (reached + 2) % CIRCLE
+        everybody = self._chance.sample(range(self._workers), self._workers)
+        return [self._packet(worker, kind, cell, reached) for worker in everybody]
+
+    def _any_round(self, cell: int) -> int:
+        reached = self._reached[cell]
+        base = self._chance.choice((0, reached, reached, reached + CIRCLE // 2, self._chance.randrange(CIRCLE)))
+        number = base + self._chance.choice((-4, -2, 0, 2, 4))
+        if self._chance.random() < 0.9:
+            number += (number ^ cell) & 1  # of the cell's parity
+        return number % CIRCLE
+
+    def _packet(self, worker: int, kind: int, cell: int, number: int) -> Packet:
+        self.tried.add((cell, number))
+        return Packet(
+            kind=kind,
+            flags=self._chance.randrange(256),
+            worker=worker,
+            exponent=self._chance.randrange(256),
+            cell=cell,
+            round=number,
+            tensor=self._chance.choice((1, 1, self._chance.randrange(CIRCLE))),
+            chunk=self._chance.randrange(CIRCLE),
+            words=tuple(self._chance.randrange(CIRCLE) for _ in range(self._lanes)) if kind == DATA else (),
+        )
+
+
+def first_round(cell: int) -> int:
+    """That a job uses a cell for."""
+    return 1 if cell % 2 else 2
 
 
 @dataclass

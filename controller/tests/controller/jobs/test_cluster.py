@@ -5,7 +5,7 @@ from __future__ import annotations
 from wiresum import join
 from wiresum.controller.driver import Sizes
 from wiresum.controller.jobs.job import State
-from wiresum.controller.jobs.outputs import Admit, Reconcile, Tell
+from wiresum.controller.jobs.outputs import Reconcile, Tell
 from wiresum.controller.testing import JobsBench as Bench
 from wiresum.controller.testing import switch
 
@@ -54,15 +54,6 @@ def test_a_switch_that_was_started_anew_has_lost_its_jobs() -> None:
     for worker in workers:
         bench.jobs.told(worker, bench.now)
     assert bench.slots_free == 4096
-    bench.ask()
-    assert [admit.wash for admit in bench.outputs(Admit)] == [False], "its cells are zeros, which are old enough"
-
-
-def test_what_is_not_known_of_cells_is_washed_once() -> None:
-    bench = Bench()
-    for _ in range(3):
-        bench.leave(bench.ask(slots=64))
-    assert [admit.wash for admit in bench.outputs(Admit)] == [True, False, False]
 
 
 def test_a_failed_reconciliation_is_tried_again() -> None:

@@ -7,7 +7,7 @@ import pytest
 from wiresum import join
 from wiresum.controller.driver import Endpoint, Sizes
 from wiresum.controller.jobs.job import TRANSITIONS, Presence, State
-from wiresum.controller.jobs.leases import ROUND_MARGIN, ROUND_MARGIN_LEFT
+from wiresum.controller.jobs.keys import Keys, KeySequence
 from wiresum.controller.jobs.outputs import Admit, Close, Evict, Grant, Refuse, Tell
 from wiresum.controller.testing import JobsBench as Bench
 from wiresum.controller.testing import member
@@ -29,7 +29,7 @@ def test_all_workers_get_the_same_grant_when_the_last_one_has_asked() -> None:
     for grant in grants:
         reply = grant.reply
         assert (reply.worker, reply.workers) == (grant.worker.rank, 2)
-        assert (reply.threads, reply.lanes, reply.slots, reply.round_first) == (2, 200, 256, 1)
+        assert (reply.threads, reply.lanes, reply.slots) == (2, 200, 256)
         assert [peer.host_name for peer in reply.peers] == ["host-0", "host-1"]
         assert (reply.switch_endpoint.address, reply.switch_endpoint.port) == ("10.0.0.1", 43488)
         assert reply.token == grant.worker.token
@@ -87,7 +87,7 @@ def test_a_number_is_not_used_again_before_all_others_were() -> None:
     assert numbers == [1, 2, 3, 0, 1, 2, 3, 0]
 
 
-def test_a_key_that_the_workers_bring_is_the_jobs() -> None:
+def test_workers_that_bring_a_key_must_all_bring_the_same() -> None:
     bench = Bench()
     bench.ask(rank=0, world_size=2, key=77)
     code, text = bench.refusal_of(lambda: bench.ask(rank=1, world_size=2, key=78))
@@ -95,14 +95,41 @@ def test_a_key_that_the_workers_bring_is_the_jobs() -> None:
     assert "WIRESUM_KEY" in text
     assert bench.refusal_of(lambda: bench.ask(rank=1, world_size=2, key=0))[0] == "PERMISSION_DENIED"
     bench.ask(rank=1, world_size=2, key=77)
-    assert [grant.reply.key for grant in bench.outputs(Grant)] == [77, 77]
+    assert len(bench.outputs(Grant)) == 2
+
+
+def test_no_two_jobs_have_the_same_key_whatever_their_workers_bring() -> None:
+    bench = Bench()
+    for number in range(200):
+        for worker in bench.ask_all(2, slots=64, key=77 * (number % 2)):
+            if number % 3:
+                bench.leave(worker)
+            else:
+                bench.abort(worker, "enough")
+        bench.wait(6)
+    keys = [admit.entry.key for admit in bench.outputs(Admit)]
+    assert len(keys) == 200
+    assert len(set(keys) - {0, 77}) == 200
+
+
+def test_when_all_keys_have_been_used_no_job_begins_any_more_and_those_that_wait_have_theirs() -> None:
+    sequence = KeySequence(bytes(16), bits=4)
+    bench = Bench(keys=Keys(sequence, reserved=sequence.length - 3))
+    waiting = [bench.ask(job_name=f"job {number}", rank=0, world_size=2) for number in range(3)]
+    code, text = bench.refusal_of(lambda: bench.ask(job_name="one more"))
+    assert (code, "all keys have been used" in text) == ("RESOURCE_EXHAUSTED", True)
+    for worker in waiting:
+        bench.ask(job_name=worker.job.name, rank=1, world_size=2)
+    assert len({admit.entry.key for admit in bench.outputs(Admit)}) == 3
+    assert bench.refusal_of(lambda: bench.ask(job_name="one more"))[0] == "RESOURCE_EXHAUSTED"
 
 
 def test_a_running_job_refuses_a_wrong_key_before_anything_else() -> None:
     bench = Bench()
-    bench.running()
+    bench.running(key=7)
     assert bench.refusal_of(lambda: bench.ask(world_size=3, key=5))[0] == "PERMISSION_DENIED"
-    assert bench.refusal_of(lambda: bench.ask(world_size=3, key=0))[0] == "ALREADY_EXISTS"
+    assert bench.refusal_of(lambda: bench.ask(world_size=3, key=0))[0] == "PERMISSION_DENIED"
+    assert bench.refusal_of(lambda: bench.ask(world_size=3, key=7))[0] == "ALREADY_EXISTS"
 
 
 def test_another_n_is_refused_and_the_job_goes_on_forming() -> None:
@@ -339,29 +366,6 @@ def test_when_all_have_left_the_lease_is_free_at_once() -> None:
     assert bench.slots_free == 4096
     assert bench.outputs(Tell) == []
     assert {close.worker.rank for close in bench.outputs(Close)} == {0, 1, 2}
-
-
-def test_after_all_have_left_the_next_lease_goes_on_a_little_after_the_newest_round() -> None:
-    bench = Bench()
-    workers = bench.running()
-    bench.jobs.beat(workers[0], 5_000_000, bench.now)
-    bench.jobs.beat(workers[1], 4_000_000, bench.now)
-    for worker in workers:
-        bench.leave(worker)
-    bench.ask(world_size=1)
-    (grant,) = bench.outputs(Grant)
-    assert grant.reply.round_first == 5_000_000 + ROUND_MARGIN_LEFT
-
-
-def test_after_a_loss_the_next_lease_starts_much_newer_than_the_newest_heartbeat() -> None:
-    bench = Bench()
-    (worker,) = bench.running(world_size=1)
-    bench.jobs.beat(worker, 5_000_000, bench.now)
-    bench.jobs.broken(worker, worker.stream, bench.now)
-    bench.settle()
-    bench.ask(world_size=1)
-    (grant,) = bench.outputs(Grant)
-    assert grant.reply.round_first == 5_000_000 + ROUND_MARGIN
 
 
 def test_a_refusal_of_the_switch_reaches_all_and_frees_everything() -> None:

@@ -36,6 +36,8 @@ class World:
         """How many of the next calls to switches fail, though those can be reached."""
         self.reloaded = False
         """Whether a switch says, when it is reconciled next, that it was started anew."""
+        self.keys: set[int] = set()
+        """All that a switch was ever told."""
         self.now = 0.0
         self.start()
 
@@ -52,6 +54,9 @@ class World:
         jobs, now = self.bench.jobs, self.bench.now
         if not isinstance(output, Admit | Evict | Reconcile):
             return
+        if isinstance(output, Admit):
+            assert output.entry.key not in self.keys, "a key is used once"
+            self.keys.add(output.entry.key)
         fails = output.switch_name in self.trouble or self.failures > 0
         self.failures -= self.failures > 0
         match output:
@@ -114,9 +119,8 @@ class World:
 
     def attend(self) -> None:
         for worker in self.workers(Presence.GRANTED):
-            assert worker.job.lease is not None
             self.bench.jobs.attend(member(worker), self.bench.now)
-            self.bench.jobs.beat(worker, worker.job.lease.round_first + 5, self.bench.now)
+            self.bench.jobs.beat(worker, 5, self.bench.now)
         self.bench.settle()
 
     def go(self) -> None:
@@ -126,7 +130,7 @@ class World:
         worker = self.chance.choice(workers)
         match self.chance.choice(("leave", "leave", "abort", "break")):
             case "leave":
-                self.bench.leave(worker, 100)
+                self.bench.leave(worker)
             case "abort":
                 self.bench.abort(worker, "a reason")
             case _:

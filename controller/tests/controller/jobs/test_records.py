@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,11 +10,11 @@ import pytest
 
 from wiresum import join
 from wiresum.controller.jobs.job import State
-from wiresum.controller.jobs.leases import ROUND_MARGIN, ROUND_MARGIN_LEFT, ROUNDS_PER_SECOND_MAX
-from wiresum.controller.jobs.outputs import Admit, Evict, Grant, Reconcile, Tell
+from wiresum.controller.jobs.keys import BLOCK
+from wiresum.controller.jobs.outputs import Admit, Evict, Grant, Output, Reconcile, Tell, Write
 from wiresum.controller.store import Store
 from wiresum.controller.testing import JobsBench as Bench
-from wiresum.controller.testing import member, switch
+from wiresum.controller.testing import join_request, member, switch
 
 
 @pytest.fixture
@@ -43,9 +42,9 @@ def test_a_running_job_goes_on_after_a_restart_and_its_workers_come_back(store: 
     after.wait(40, beating=restored, round_newest=1001)
     assert [job.state for job in after.jobs.all()] == [State.RUNNING]
     for worker in restored:
-        after.leave(worker, round_newest=2000)
-    after.ask()
-    assert after.outputs(Grant)[-1].reply.round_first == 2000 + ROUND_MARGIN_LEFT
+        after.leave(worker)
+    assert len(after.jobs) == 0
+    assert after.slots_free == 4096
 
 
 def test_whoever_does_not_come_back_after_a_restart_is_lost(store: Store) -> None:
@@ -102,30 +101,6 @@ def test_who_had_left_before_a_restart_has_left(store: Store) -> None:
     assert {tell.ended.cause for tell in after.outputs(Tell)} == {join.JobEnded.WORKER_LEFT}
 
 
-def test_leases_after_a_restart_begin_with_rounds_newer_than_all_before(store: Store) -> None:
-    before = Bench(store=store)
-    (worker,) = before.running(world_size=1)
-    before.jobs.beat(worker, 5_000_000, before.now)
-    before.jobs.broken(worker, worker.stream, before.now)
-    before.settle()
-    after = Bench(store=store)
-    after.ask()
-    assert after.outputs(Grant)[-1].reply.round_first == 5_000_000 + ROUND_MARGIN
-
-
-def test_a_job_lost_while_no_controller_ran_may_have_used_many_rounds(store: Store) -> None:
-    Bench(store=store).running(world_size=1)
-    state = dataclasses.replace(store.load(), silent_s=60.0)
-    after = Bench()
-    after.jobs.restore(state, after.now)
-    after.change("leaf", "")
-    after.wait(31)
-    assert len(after.jobs) == 0
-    after.ask()
-    reply = after.outputs(Grant)[-1].reply
-    assert reply.round_first == 1 + ROUND_MARGIN + 60 * ROUNDS_PER_SECOND_MAX
-
-
 def test_created_jobs_and_drained_switches_are_remembered(store: Store) -> None:
     before = Bench(store=store)
     token = before.create()
@@ -171,10 +146,61 @@ def test_a_service_that_is_restarted_keeps_its_jobs_and_sends_the_waiting_away()
     assert [job.name for job in bench.jobs.all()] == ["running"]
 
 
-def test_that_a_switch_was_loaded_is_remembered(store: Store) -> None:
-    before = Bench(store=store)
-    before.reloaded = True
-    before.change("leaf", "")
+# Keys: none comes twice, however a service ends.
+
+
+def key_of_a_short_job(bench: Bench) -> int:
+    bench.leave(bench.ask())
+    return bench.outputs(Admit)[-1].entry.key
+
+
+def test_keys_never_repeat_over_restarts(store: Store) -> None:
+    keys = []
+    for jobs in (1, 1, 2, BLOCK, BLOCK + 1, 3 * BLOCK, 1):
+        bench = Bench(store=store)
+        keys += [key_of_a_short_job(bench) for _ in range(jobs)]
+    assert len(set(keys)) == len(keys)
+
+
+def test_a_key_of_a_running_job_is_as_it_was_after_a_restart(store: Store) -> None:
+    (worker,) = Bench(store=store).running(world_size=1, key=42)
     after = Bench(store=store)
-    after.ask()
-    assert [admit.wash for admit in after.outputs(Admit)] == [False]
+    (reconcile,) = after.outputs(Reconcile)
+    assert [entry.key for entry in reconcile.entries] == [worker.job.key]
+    assert after.refusal_of(lambda: after.ask(key=43))[0] == "PERMISSION_DENIED", "what they agreed on is known too"
+
+
+@pytest.mark.parametrize("written", [False, True])
+def test_a_crash_between_drawing_a_key_and_its_use_leads_to_no_key_used_twice(store: Store, *, written: bool) -> None:
+    """Whoever carries outputs out has what is to be written on disk before a switch hears of the key. So a crash comes
+    before that write, and the key was not used; or after it, and it may have been."""
+    key_of_a_short_job(Bench(store=store))
+    before = Bench(store=store)
+    worker = before.jobs.ask(join_request(), before.now)
+    outputs = before.jobs.take_outputs()
+    (admit,) = (output for output in outputs if isinstance(output, Admit))
+    assert worker.job.key == admit.entry.key
+    if written:
+        store.write(output for output in outputs if isinstance(output, Write))
+    after = Bench(store=store)
+    keys = {key_of_a_short_job(after) for _ in range(2 * BLOCK)}
+    assert (admit.entry.key in keys) == (not written)
+
+
+def test_the_keys_that_may_be_used_are_written_down_before_the_switch_hears_of_one(store: Store) -> None:
+    bench = Bench(store=store)
+    for _ in range(2 * BLOCK):
+        worker = bench.jobs.ask(join_request(), bench.now)
+        outputs = bench.jobs.take_outputs()
+        store.write(output for output in outputs[: outputs.index(admit_in(outputs))] if isinstance(output, Write))
+        left_to_who_comes_next = store.keys()
+        left_to_who_comes_next.reserve()
+        next_keys = {left_to_who_comes_next.draw() for _ in range(BLOCK)}
+        assert admit_in(outputs).entry.key not in next_keys
+        bench.answer(admit_in(outputs))
+        bench.leave(worker)
+
+
+def admit_in(outputs: list[Output]) -> Admit:
+    (admit,) = (output for output in outputs if isinstance(output, Admit))
+    return admit

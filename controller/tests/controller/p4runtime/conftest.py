@@ -16,7 +16,7 @@ from finsy.proto import p4i
 
 from wiresum import compiled
 from wiresum.controller import Endpoint, JobEntry
-from wiresum.controller.p4runtime import CPU_PORT, Client, Host, P4RuntimeSwitch, Pipeline, Target, device_config
+from wiresum.controller.p4runtime import Client, Host, P4RuntimeSwitch, Pipeline, Target, device_config
 from wiresum.controller.p4runtime.testing import Proxy
 from wiresum.controller.testing import wait_until
 from wiresum.switch.p4runtime import P4RuntimeServer
@@ -66,7 +66,6 @@ def job(program: compiled.Program) -> JobEntry:
         lanes=program.lanes,
         slot_base=32,
         slots=8,
-        round_first=1,
         endpoints=tuple(Endpoint(host.address, 5000 + 16 * i) for i, host in enumerate(HOSTS[:3])),
     )
 
@@ -113,7 +112,6 @@ def _bmv2(folder: Path) -> Iterator[str]:
         pytest.skip(f"not tested on bmv2: {BMV2} is not on PATH; it comes with p4lang's packages (p4lang-bmv2)")
     socket = folder / "p4runtime.socket"
     command = [BMV2, "--no-p4", "--device-id", str(DEVICE), "--", "--grpc-server-addr", f"unix:{socket}"]
-    command += ["--cpu-port", str(CPU_PORT)]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         try:
             wait_until(socket.exists, "bmv2 was ready")

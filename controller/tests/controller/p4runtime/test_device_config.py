@@ -54,6 +54,8 @@ def test_cookies_tell_pipelines_apart() -> None:
     assert device_config.bmv2().cookie == pipelines[0].cookie
     changed = dataclasses.replace(pipelines[0], device_config=pipelines[0].device_config + b" ")
     assert changed.cookie != pipelines[0].cookie
+    keys = [dataclasses.replace(pipelines[0], keys=bytes([number])).cookie for number in range(10)]
+    assert len({*keys, pipelines[0].cookie}) == 11
 
 
 def test_stratum_gets_its_message(built: Path) -> None:

@@ -18,7 +18,6 @@ from wiresum.controller.p4runtime import (
     count,
     deliver,
     own,
-    p4runtime_switch,
 )
 from wiresum.controller.p4runtime.forward import FLOOD_GROUP
 from wiresum.controller.p4runtime.testing import Proxy
@@ -288,6 +287,34 @@ def test_a_worker_on_an_unknown_host_is_named(switch: P4RuntimeSwitch, job: JobE
     assert not table(switch, "deliver")
 
 
+def test_a_switch_whose_cells_hold_keys_of_another_sequence_is_loaded_anew(
+    target: Target, proxy: Proxy, job: JobEntry, controllers: Controllers
+) -> None:
+    for number, (keys, loads) in enumerate([(b"one", 1), (b"one", 1), (b"other", 2), (b"one", 3)]):
+        switch = controllers(target.with_keys(keys), 10 + number)
+        switch.wait_ready()
+        before = proxy.loads
+        assert switch.reconcile([]).reloaded == (loads > before), "whatever ran before is dead if it was loaded"
+        assert proxy.loads == loads
+        switch.admit(job)
+        assert len(table(switch, "admit")) == 6
+        switch.evict(job.job)
+
+
+def test_jobs_on_a_switch_whose_cells_hold_keys_of_another_sequence_are_dead(
+    target: Target, job: JobEntry, controllers: Controllers
+) -> None:
+    before = controllers(target.with_keys(b"one"), 10)
+    before.wait_ready()
+    before.reconcile([])
+    before.admit(job)
+    after = controllers(target.with_keys(b"other"), 11)
+    after.wait_ready()
+    assert after.reconcile([job]).reloaded
+    assert not table(after, "admit")
+    assert not after.reconcile([job]).changes, "it does not run until who believed that it runs has ended it"
+
+
 def test_a_switch_without_ports_takes_workers_of_any_address(
     target: Target, job: JobEntry, controllers: Controllers
 ) -> None:
@@ -306,41 +333,16 @@ def test_packets_of_another_length_are_refused(switch: P4RuntimeSwitch, job: Job
 
 
 def test_on_a_tofino_a_job_stays_in_one_pipe(
-    target: Target, proxy: Proxy, hosts: tuple[Host, ...], job: JobEntry, controllers: Controllers
+    target: Target, hosts: tuple[Host, ...], job: JobEntry, controllers: Controllers
 ) -> None:
     ports = (128, 255, 256)  # device ports are numbered pipe first
     placed = tuple(dataclasses.replace(host, port=port) for host, port in zip(hosts, ports, strict=False))
-    switch = controllers(dataclasses.replace(target, kind="tofino", hosts=placed, cpu_port=64), 10)
+    switch = controllers(dataclasses.replace(target, kind="tofino", hosts=placed), 10)
     switch.wait_ready()
     switch.reconcile([])
     with pytest.raises(DriverError, match=r"at ports of the pipes 1, 2 of leaf.*must be at ports of one pipe"):
         switch.admit(job)
-    of_one_pipe = dataclasses.replace(job, workers=2, endpoints=job.endpoints[:2])
-    proxy.log.clear()
-    with pytest.raises(DriverError, match=r"cells of pipe 1, and packets of the controller come in at pipe 0"):
-        switch.admit(of_one_pipe, wash=True)
-    assert not proxy.log
-    switch.admit(of_one_pipe)
-
-
-def test_a_washed_lease_leaves_no_way_in(switch: P4RuntimeSwitch, proxy: Proxy, job: JobEntry) -> None:
-    proxy.log.clear()
-    switch.admit(job, wash=True)
-    assert [update for update in proxy.log if update[1] == "admit"][:2] == [("INSERT", "admit"), ("DELETE", "admit")]
-    assert len(table(switch, "admit")) == 6
-    assert switch.counters(job.job).packets["admitted"] == 0
-
-
-def test_a_switch_that_takes_no_packets_of_the_controller_is_told_what_it_lacks(
-    target: Target, job: JobEntry, controllers: Controllers, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(p4runtime_switch, "WASH_BATCH_S_MAX", 0.05)
-    switch = controllers(dataclasses.replace(target, cpu_port=254), 10)  # they come in elsewhere
-    switch.wait_ready()
-    switch.reconcile([])
-    with pytest.raises(DriverError, match=r"slots 32 to 39, .*--cpu-port 254"):
-        switch.admit(job, wash=True)
-    assert not table(switch, "admit")
+    switch.admit(dataclasses.replace(job, workers=2, endpoints=job.endpoints[:2]))
 
 
 @pytest.mark.parametrize(("table_name", "entries"), [("admit", 6), ("deliver", 3)])

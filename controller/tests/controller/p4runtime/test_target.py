@@ -6,7 +6,7 @@ import pytest
 
 from wiresum.controller import config
 from wiresum.controller.p4runtime import PipelineError, device_config, target_of
-from wiresum.controller.p4runtime.target import CPU_PORT, NO_MAC
+from wiresum.controller.p4runtime.target import NO_MAC
 
 
 @pytest.fixture
@@ -19,7 +19,7 @@ def example(tmp_path: Path) -> config.Config:
 def test_a_p4_switch_is_as_the_configuration_says(example: config.Config) -> None:
     target = target_of(example.switches[0])
     assert (target.name, target.kind, target.p4runtime, target.device) == ("leaf1", "bmv2", "127.0.0.1:9559", 0)
-    assert (target.address, target.mac, target.cpu_port) == ("10.0.0.1", "02:00:0a:00:00:01", CPU_PORT)
+    assert (target.address, target.mac) == ("10.0.0.1", "02:00:0a:00:00:01")
     assert [host.name for host in target.hosts] == ["worker0", "worker1"]
     assert target.pipeline.cookie == device_config.bmv2().cookie
     assert target.has_ports

@@ -31,6 +31,8 @@ BURST = 100
 """Sent without a pause: so many fit the switch's receive buffer, whatever their size."""
 ELEMENTS = 20_000
 THREADS = 2
+STALE = 1
+"""A round that is over, of cell 1."""
 
 
 class Training:
@@ -120,11 +122,8 @@ class Forger:
 
     def packet(self, **fields: object) -> bytes:
         """As rank 1 might send it, but for what `fields` say."""
-        round_stale = (self.grant.round_first - 2) % 2**32
         words = (1,) * self.grant.lanes if fields.get("kind", DATA) == DATA else ()
-        seen = Packet(
-            job=self.grant.job, key=self.grant.key, worker=1, cell=round_stale % 2, round=round_stale, words=words
-        )
+        seen = Packet(job=self.grant.job, key=self.grant.key, worker=1, cell=STALE % 2, round=STALE, words=words)
         return seen._replace(**fields).to_bytes()  # type: ignore[arg-type]
 
     def bits(self, count: int, but: int) -> int:
@@ -162,9 +161,9 @@ WITH_THE_KEY: dict[str, tuple[str, Make]] = {
     "a round that is over": ("stale", lambda f: f.packet()),
     "an empty one of a round that is over": ("stale", lambda f: f.packet(kind=EMPTY)),
     "a question about a round that is over": ("stale", lambda f: f.packet(kind=QUESTION)),
-    "a cell beyond the lease": ("out_of_lease", lambda f: f.packet(cell=2 * f.grant.slots + f.grant.round_first % 2)),
-    "a cell of another thread": ("out_of_lease", lambda f: f.packet(cell=f.grant.slots + f.grant.round_first % 2)),
-    "a cell of the other parity": ("malformed", lambda f: f.packet(cell=(f.grant.round_first + 1) % 2)),
+    "a cell beyond the lease": ("out_of_lease", lambda f: f.packet(cell=2 * f.grant.slots + STALE % 2)),
+    "a cell of another thread": ("out_of_lease", lambda f: f.packet(cell=f.grant.slots + STALE % 2)),
+    "a cell of the other parity": ("malformed", lambda f: f.packet(cell=(STALE + 1) % 2)),
     "too few words": ("malformed", lambda f: f.packet(words=(1,) * f.random.randrange(f.grant.lanes))),
     "as many words as a datagram holds": ("malformed", lambda f: f.packet(words=(1,) * 16370)),
 }

@@ -78,8 +78,7 @@ def check_not_ending(job: Job) -> None:
 
 
 def check_secrets(job: Job, request: join.JoinRequest) -> None:
-    began = job.state in (State.ADMITTING, State.RUNNING)
-    if request.key != job.key and (request.key or not began):
+    if request.key != job.key_agreed:
         raise Refusal(
             "PERMISSION_DENIED",
             f"the key is not that of {job}: set WIRESUM_KEY to the same value at all workers, or at none",

@@ -123,7 +123,7 @@ class Cluster:
         for switch in sorted(roomy, key=lambda switch: -switch.leases.slots_free):
             if switch.name not in kept:
                 fitting = wish.within(switch.sizes.slots)
-                lease = switch.leases.take_up_to(fitting.most, fitting.least, job.tenant)
+                lease = switch.leases.take_up_to(fitting.most, fitting.least)
                 assert lease is not None, "there is room"
                 return switch, lease
         if roomy:

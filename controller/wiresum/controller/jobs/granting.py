@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
-
 from wiresum import join
 from wiresum.controller.driver import JobEntry
 from wiresum.controller.jobs.cluster import Switch, power_of_two_within
@@ -13,11 +11,10 @@ from wiresum.controller.jobs.limits import Limits
 from wiresum.controller.jobs.records import entry_of
 
 
-def settle(job: Job, switch: Switch, lease: Lease) -> JobEntry:
+def settle(job: Job, switch: Switch, lease: Lease, key: int) -> JobEntry:
     """The job is at this switch from now on, with what all its workers, and the switch, can do."""
     workers = job.workers.values()
-    job.switch_name, job.lease, job.number = switch.name, lease, switch.take_number(job)
-    job.key = job.key or secrets.randbelow(2**32 - 1) + 1
+    job.switch_name, job.lease, job.number, job.key = switch.name, lease, switch.take_number(job), key
     threads = min(switch.sizes.threads_max, lease.count, *(worker.threads_max for worker in workers))
     lanes = min(switch.sizes.lanes_max, *(worker.lanes_max for worker in workers))
     job.entry = entry_of(job, lease, threads=power_of_two_within(threads), lanes=lanes)
@@ -37,7 +34,6 @@ def reply_of(worker: Worker, switch: Switch, limits: Limits) -> join.JoinReply:
         lanes=entry.lanes,
         threads=entry.threads,
         slots=entry.slots,
-        round_first=entry.round_first,
         switch_endpoint=join.Endpoint(address=endpoint.address, port=endpoint.port),
         peers=[job.workers[rank].peer() for rank in range(entry.workers)],
         token=worker.token,

@@ -105,6 +105,8 @@ class Worker:
     stream: int = 0
     """Which of its Attend streams counts: the newest."""
     heard_at: float = 0.0
+    round_newest: int = 0
+    """As it says itself: of use as a sign of life alone."""
     told: bool = False
 
     def __str__(self) -> str:
@@ -121,8 +123,9 @@ class Worker:
 @dataclass(eq=False)
 class Job:
     name: str
-    key: int
-    """0: to be drawn when the job gets its slots."""
+    key_agreed: int = field(repr=False)
+    """What all its workers must say alike (WIRESUM_KEY), and nobody else knows; 0: they say nothing. It never goes over
+    the wire: a user may say the same for every job, and a switch must not see a key twice."""
     world_size: int
     created_at: float
     tenant: str = ""
@@ -146,15 +149,16 @@ class Job:
     waiting_said_at: float | None = None
     switch_name: str = ""
     number: int = 0
+    key: int = field(default=0, repr=False)
+    """Its packets', drawn when it gets its slots."""
     lease: Lease | None = None
     entry: JobEntry | None = None
     progress_at: float = 0.0
-    """When its newest round was last seen to move."""
+    """When a worker's rounds were last seen to move."""
     restored: bool = False
     """It ran before the service was started."""
     attend_s_max: float = 0.0
     """How long a granted worker may take to its first heartbeat."""
-    round_saved: int = 0
     unsaved: bool = False
     """A worker has left, which is not written down yet: that can wait for a moment."""
     ended: join.JobEnded | None = None

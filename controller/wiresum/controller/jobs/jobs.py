@@ -5,7 +5,8 @@ time, in seconds of any clock that does not go back; and then carries out what `
 What a job may go through is in job.py, who gets slots next in job_queue.py, and where in cluster.py.
 
 The rule behind it all: a lease goes back to its pool only when the switch has forgotten the job, and when every
-worker has left, was lost, or has been told; the last for a bounded time, since a worker may not be listening.
+worker has left, was lost, or has been told; the last for a bounded time, since a worker may not be listening. What the
+job leaves in the cells means nothing to the next one, since that has another key: keys.py.
 """
 
 from __future__ import annotations
@@ -18,10 +19,12 @@ from wiresum.controller.jobs import asking, watch
 from wiresum.controller.jobs.cluster import Cluster, Switch
 from wiresum.controller.jobs.granting import reply_of, settle
 from wiresum.controller.jobs.job import Event, Job, Presence, State, Worker, same_secret
-from wiresum.controller.jobs.leases import ROUND_MARGIN, ROUND_MARGIN_LEFT, ROUNDS_PER_SECOND_MAX, Lease
+from wiresum.controller.jobs.keys import Keys
+from wiresum.controller.jobs.leases import Lease
 from wiresum.controller.jobs.limits import Limits, Quota
 from wiresum.controller.jobs.outputs import (
     Admit,
+    CheckServing,
     Close,
     Evict,
     Forget,
@@ -31,8 +34,7 @@ from wiresum.controller.jobs.outputs import (
     Refuse,
     Save,
     SaveDraining,
-    SaveRounds,
-    SaveZeroCells,
+    SaveKeys,
     Tell,
     Wait,
 )
@@ -51,14 +53,17 @@ class Jobs:
     def __init__(
         self,
         switches: Iterable[Switch],
+        keys: Keys,
         limits: Limits | None = None,
         quotas: Iterable[Quota] = (),
         *,
         unix_offset: float = 0.0,
     ) -> None:
-        """`unix_offset`: what must be added to a time to have it in Unix time."""
+        """`keys`: for the jobs' packets; none was used at any of the switches since that was loaded with all cells new.
+        `unix_offset`: what must be added to a time to have it in Unix time."""
         self.limits = limits or Limits()
         self.cluster = Cluster(switches)
+        self._keys = keys
         self._quotas = Quotas(quotas)
         self.waiting = WaitingRoom(self.cluster, self._quotas, self.limits, self._give)
         self._outputs: list[Output] = []
@@ -69,7 +74,7 @@ class Jobs:
         """Those whose name nobody else can have."""
         self._unix_offset = unix_offset
         self._ticked_at: float | None = None
-        self._rounds_saved_at: float | None = None
+        self._serving_checked_at: float | None = None
         self._closing = ""
 
     def __len__(self) -> int:
@@ -127,7 +132,9 @@ class Jobs:
 
     def beat(self, worker: Worker, round_newest: int, now: float) -> None:
         worker.heard_at = now
-        self._saw(worker.job, round_newest, now)
+        if round_newest != worker.round_newest:
+            worker.round_newest = round_newest
+            worker.job.progress_at = now
 
     def broken(self, worker: Worker, stream: int, now: float) -> None:
         """An Attend stream ended, however it did."""
@@ -148,7 +155,6 @@ class Jobs:
         worker = self._find(request.member)
         job = worker.job
         worker.presence = Presence.LEFT
-        self._saw(job, request.round_newest, now)
         self._outputs.append(Close(worker))
         if job.left_first is None:
             job.left_first, job.left_at = worker, now
@@ -160,7 +166,6 @@ class Jobs:
 
     def abort(self, request: join.AbortRequest, now: float) -> None:
         worker = self._find(request.member)
-        self._saw(worker.job, request.round_newest, now)
         if worker.job.state is State.RUNNING:
             said = request.reason[:REASON_CHARACTERS_MAX] or "it gave no reason"
             ended = join.JobEnded(
@@ -218,9 +223,6 @@ class Jobs:
     def reconciled(self, asked: Reconcile, reloaded: bool, now: float) -> None:
         """`reloaded`: the switch has lost its cells, and so the jobs that it was asked to hold, if there were any."""
         switch = self.cluster.switches[asked.switch_name]
-        if reloaded:
-            switch.leases.cells_are_zero()
-            self._outputs.append(SaveZeroCells(switch.name, switch.sizes.slots))
         if reloaded and asked.entries:
             reason = f"{switch.name} was started anew, and what it had summed is lost"
             for job in switch.held():
@@ -241,10 +243,8 @@ class Jobs:
 
     def admitted(self, switch_name: str, number: int, now: float) -> None:
         job = self._numbered(switch_name, number)
-        if job is None or job.state is not State.ADMITTING or job.lease is None:
+        if job is None or job.state is not State.ADMITTING:
             return  # it ended meanwhile, and the eviction is on its way
-        if job.lease.wash:
-            self.cluster.switches[switch_name].leases.washed(job.lease)
         job.move(Event.ADMITTED)
         job.attend_s_max = self.limits.attend_ms_max / 1000
         job.progress_at = now
@@ -296,9 +296,10 @@ class Jobs:
             if again_at is not None and now >= again_at and not switch.trouble and not switch.reconciled:
                 self._reconcile(switch)
         self.reservations.tick(now, self._named)
-        if self._rounds_saved_at is None or now >= self._rounds_saved_at + self.limits.rounds_saved_ms / 1000:
-            self._rounds_saved_at = now
-            self._save_rounds()
+        checked_at = self._serving_checked_at
+        if checked_at is None or now >= checked_at + self.limits.serving_checked_ms / 1000:
+            self._serving_checked_at = now
+            self._outputs.append(CheckServing())
 
     def close(self, reason: str, now: float, *, keep_jobs: bool = False) -> None:
         """No job can form any more. Those that run end, unless they are kept for the next who serves them."""
@@ -308,8 +309,6 @@ class Jobs:
                 self._give_up(job, "UNAVAILABLE", f"{reason}: start it again, and the worker will find it")
             elif job.state in (State.ADMITTING, State.RUNNING) and not keep_jobs:
                 self._end(job, join.JobEnded(cause=join.JobEnded.SWITCH_LOST, reason=reason), now)
-        if keep_jobs:
-            self._save_rounds()
 
     # What was before.
 
@@ -319,16 +318,13 @@ class Jobs:
         Those that ran go on, and their workers have a while to come back. Those that were being admitted are not
         written down, since no worker knew of them yet: switches are made to forget them, and the workers ask again.
         """
-        for switch_name, seen in state.seen:
-            if switch_name in self.cluster.switches:
-                self.cluster.switches[switch_name].leases.recall(seen)
         for switch in self.cluster.switches.values():
             switch.draining = switch.name in state.draining
         self.reservations.restore(state.reservations)
         for record in state.jobs:
-            self._restore_job(job_of(record, now, self._unix_offset), state.silent_s, now)
+            self._restore_job(job_of(record, now, self._unix_offset), now)
 
-    def _restore_job(self, job: Job, silent_s: float, now: float) -> None:
+    def _restore_job(self, job: Job, now: float) -> None:
         switch = self.cluster.switches.get(job.switch_name)
         assert job.lease is not None
         try:
@@ -342,7 +338,6 @@ class Jobs:
         except ValueError as error:
             log.error("%s at %s cannot go on, and is forgotten: %s", job, job.switch_name, error)
             return
-        job.lease.margin = ROUND_MARGIN + int(silent_s * ROUNDS_PER_SECOND_MAX)
         job.attend_s_max = self.limits.reattend_ms_max / 1000
         switch.numbered[job.number], self._jobs[job] = job, None
         if job.state is not State.ENDING or job.name not in self._named:
@@ -369,6 +364,12 @@ class Jobs:
             job = asking.new_job(request, reservation, now)
             waiting = sum(other.state in (State.FORMING, State.QUEUED) for other in self._jobs)
             self.waiting.check_can_form(job, waiting)
+            if self._keys.left <= waiting:
+                raise Refusal(
+                    "RESOURCE_EXHAUSTED",
+                    "all keys have been used: when no job runs, start the controller without its state, or the switch "
+                    "anew",
+                )
             job.candidates = self.waiting.candidates(job, request.endpoint.address)
             self._jobs[job], self._named[job.name] = None, job
             log.info("%s forms: %d workers", job, job.world_size)
@@ -403,25 +404,17 @@ class Jobs:
     # Slots.
 
     def _give(self, job: Job, switch: Switch, lease: Lease) -> None:
-        entry = settle(job, switch, lease)
+        if self._keys.must_reserve:
+            self._outputs.append(SaveKeys(self._keys.reserve()))
+        entry = settle(job, switch, lease, self._keys.draw())
         job.move(Event.LEASED)
-        self._outputs.append(Admit(switch.name, entry, lease.wash))
+        self._outputs.append(Admit(switch.name, entry))
 
     def _grant(self, worker: Worker) -> None:
         switch = self.cluster.switches[worker.job.switch_name]
         self._outputs.append(Grant(worker, reply_of(worker, switch, self.limits)))
 
     # Running.
-
-    def _saw(self, job: Job, round_newest: int, now: float) -> None:
-        lease = job.lease
-        if lease is None:
-            return
-        before = lease.newest_unwrapped
-        lease.saw(round_newest)
-        lease.margin = ROUND_MARGIN
-        if lease.newest_unwrapped != before:
-            job.progress_at = now
 
     def _reconcile(self, switch: Switch) -> None:
         switch.reconcile_again_at = None
@@ -431,16 +424,7 @@ class Jobs:
     def _save(self, job: Job) -> None:
         record = record_of(job, self._unix_offset)
         job.unsaved = False
-        job.round_saved = record.round_newest
         self._outputs.append(Save(record))
-
-    def _save_rounds(self) -> None:
-        rounds = {}
-        for job in self.cluster.holders():
-            if job.lease is not None and job.lease.newest_unwrapped != job.round_saved:
-                job.round_saved = job.lease.newest_unwrapped
-                rounds[job.switch_name, job.number] = job.round_saved
-        self._outputs.append(SaveRounds(rounds))
 
     # Ending.
 
@@ -530,10 +514,10 @@ class Jobs:
         assert job.lease is not None
         job.move(Event.CLEARED)
         self._outputs.extend(Close(worker) for worker in job.workers.values())
-        seen = switch.leases.give_back(job.lease, ROUND_MARGIN_LEFT if job.all_left() else None)
+        switch.leases.give_back(job.lease)
         del switch.numbered[job.number]
         self._forget(job)
-        self._outputs.append(Forget(switch.name, job.number, seen))
+        self._outputs.append(Forget(switch.name, job.number))
         self.waiting.serve()
 
     def _release_name(self, job: Job) -> None:

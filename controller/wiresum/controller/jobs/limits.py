@@ -44,8 +44,8 @@ class Limits:
     """Jobs that form or wait in the queue; more are refused."""
     overtaken_max: int = 16
     """How many jobs that came later may get slots before one that waits for them: see job_queue.py."""
-    rounds_saved_ms: int = 5000
-    """How often the newest rounds of running jobs are written down."""
+    serving_checked_ms: int = 5000
+    """How often it is looked whether another controller serves from the same state."""
     keep_s_default: int = 3600
     """How long a name is kept for a job that an operator created."""
     keep_s_max: int = 7 * 86_400

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from wiresum import join
 from wiresum.controller.driver import JobEntry
 from wiresum.controller.jobs.job import Worker
-from wiresum.controller.jobs.leases import Seen
 from wiresum.controller.jobs.records import JobRecord, Reservation
 from wiresum.controller.jobs.refusal import Refusal
 
@@ -65,7 +64,6 @@ class Admit:
 
     switch_name: str
     entry: JobEntry
-    wash: bool
 
 
 @dataclass(frozen=True)
@@ -94,26 +92,22 @@ class Save:
 
 @dataclass(frozen=True)
 class Forget:
-    """The job is gone; of its slots this is known."""
+    """The job is gone."""
 
     switch_name: str
     number: int
-    seen: Seen
 
 
 @dataclass(frozen=True)
-class SaveRounds:
-    """The newest rounds of jobs, by switch and number. Also a sign of life, if there are none."""
+class SaveKeys:
+    """So many keys, from the first of the sequence, may be used."""
 
-    rounds: dict[tuple[str, int], int]
+    reserved: int
 
 
 @dataclass(frozen=True)
-class SaveZeroCells:
-    """The switch was loaded: all cells of its slots hold round 0."""
-
-    switch_name: str
-    slots: int
+class CheckServing:
+    """Write nothing; but whoever may not write any more, since another one serves from the state, finds out."""
 
 
 @dataclass(frozen=True)
@@ -132,5 +126,5 @@ class ForgetReservation:
     job_name: str
 
 
-Write = Save | Forget | SaveRounds | SaveZeroCells | SaveDraining | SaveReservation | ForgetReservation
+Write = Save | Forget | SaveKeys | CheckServing | SaveDraining | SaveReservation | ForgetReservation
 Output = Wait | Grant | Refuse | Tell | Close | Admit | Evict | Reconcile | Write

@@ -15,7 +15,7 @@ from typing import Any
 from wiresum import join
 from wiresum.controller.driver import Endpoint, JobEntry
 from wiresum.controller.jobs.job import Job, Presence, State, Worker
-from wiresum.controller.jobs.leases import Lease, Seen
+from wiresum.controller.jobs.leases import Lease
 
 
 @dataclass(frozen=True)
@@ -26,10 +26,8 @@ class JobRecord:
     number: int
     name: str
     state: str
-    round_newest: int
-    """Unwrapped."""
     body: str
-    """JSON, and secret: tokens and key are in it."""
+    """JSON, and secret: tokens and keys are in it."""
 
 
 @dataclass(frozen=True)
@@ -56,11 +54,7 @@ class StoredState:
 
     jobs: list[JobRecord] = field(default_factory=list)
     reservations: list[Reservation] = field(default_factory=list)
-    seen: list[tuple[str, Seen]] = field(default_factory=list)
-    """With the switch's name; slots may be in several."""
     draining: frozenset[str] = frozenset()
-    silent_s: float = 0.0
-    """How long ago the newest rounds were written down."""
 
 
 class RecordError(ValueError):
@@ -73,6 +67,7 @@ def record_of(job: Job, unix_offset: float) -> JobRecord:
     assert job.entry is not None
     body: dict[str, Any] = {
         "created_at": job.created_at + unix_offset,
+        "key_agreed": job.key_agreed,
         "key": job.key,
         "world_size": job.world_size,
         "tenant": job.tenant,
@@ -84,9 +79,7 @@ def record_of(job: Job, unix_offset: float) -> JobRecord:
         "ended": base64.b64encode(job.ended.SerializeToString()).decode() if job.ended else None,
         "workers": [_of_worker(job.workers[rank]) for rank in range(job.world_size)],
     }
-    return JobRecord(
-        job.switch_name, job.number, job.name, job.state.value, job.lease.newest_unwrapped, json.dumps(body)
-    )
+    return JobRecord(job.switch_name, job.number, job.name, job.state.value, json.dumps(body))
 
 
 def job_of(record: JobRecord, now: float, unix_offset: float) -> Job:
@@ -95,7 +88,7 @@ def job_of(record: JobRecord, now: float, unix_offset: float) -> Job:
         body = json.loads(record.body)
         job = Job(
             record.name,
-            body["key"],
+            body["key_agreed"],
             body["world_size"],
             created_at=body["created_at"] - unix_offset,
             tenant=body["tenant"],
@@ -105,6 +98,7 @@ def job_of(record: JobRecord, now: float, unix_offset: float) -> Job:
             state=State(record.state),
             switch_name=record.switch_name,
             number=record.number,
+            key=body["key"],
             lease=Lease(**body["lease"]),
             progress_at=now,
             restored=True,
@@ -114,8 +108,6 @@ def job_of(record: JobRecord, now: float, unix_offset: float) -> Job:
         job.left_first = next((w for w in job.workers.values() if w.presence is Presence.LEFT), None)
         job.left_at = now
         assert job.lease is not None
-        job.lease.newest_unwrapped = max(job.lease.newest_unwrapped, record.round_newest)
-        job.round_saved = job.lease.newest_unwrapped
         job.entry = entry_of(job, job.lease, threads=body["threads"], lanes=body["lanes"])
     except (ValueError, KeyError, TypeError) as error:
         where = f"job {record.name!r}, number {record.number} at {record.switch_name}"
@@ -133,7 +125,6 @@ def entry_of(job: Job, lease: Lease, *, threads: int, lanes: int) -> JobEntry:
         lanes=lanes,
         slot_base=lease.base,
         slots=lease.count,
-        round_first=lease.round_first,
         endpoints=tuple(job.workers[rank].endpoint for rank in range(job.world_size)),
     )
 

@@ -7,10 +7,9 @@ from wiresum.controller.p4runtime import device_config
 from wiresum.controller.p4runtime.client import STANDBY_ID, Client
 from wiresum.controller.p4runtime.device_config import Pipeline, PipelineError
 from wiresum.controller.p4runtime.p4runtime_switch import P4RuntimeSwitch
-from wiresum.controller.p4runtime.target import CPU_PORT, Target, target_of
+from wiresum.controller.p4runtime.target import Target, target_of
 
 __all__ = [
-    "CPU_PORT",
     "STANDBY_ID",
     "Client",
     "Host",

@@ -20,7 +20,7 @@ import contextlib
 import datetime
 import logging
 import threading
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -122,7 +122,7 @@ class Client:
         return self._ask(lambda connection: connection.runs(pipeline), "could not say which program it runs")
 
     def load(self, pipeline: Pipeline) -> None:
-        """Loads the program: tables are empty then, and registers zero."""
+        """Loads the program: tables are empty then, and registers zero, so that all cells are new."""
         self._ask(lambda connection: _load(connection, pipeline), "did not take the program", LOAD_S_MAX + CALL_S_MAX)
 
     def write(self, what: str, kind: str, entities: Sequence[p4r.Entity]) -> None:
@@ -134,10 +134,6 @@ class Client:
 
     def read(self, what: str, entities: Sequence[p4r.Entity]) -> list[p4r.Entity]:
         return self._ask(lambda connection: connection.read(entities), f"could not say {what}")
-
-    def send_packets(self, frames: Iterable[bytes]) -> None:
-        """Into the switch, by its CPU port."""
-        self._ask(lambda connection: connection.send_packets(frames), "took no packets")
 
     def close(self) -> None:
         """Idempotent. The switch goes on with what it has."""

@@ -42,6 +42,7 @@ class Runs(enum.Enum):
 
     NOTHING = enum.auto()
     ANOTHER = enum.auto()
+    """Or ours, with cells that hold keys of another sequence than ours."""
     OURS = enum.auto()
 
 
@@ -87,7 +88,7 @@ class Connection:
                 raise
 
     async def runs(self, pipeline: Pipeline) -> Runs:
-        """By the cookie; by P4Info, if the switch keeps no cookies."""
+        """By the cookie: of a switch that keeps none nobody knows whose keys its cells hold."""
         request = p4r.GetForwardingPipelineConfigRequest(
             device_id=self._device, response_type=p4r.GetForwardingPipelineConfigRequest.P4INFO_AND_COOKIE
         )
@@ -97,11 +98,9 @@ class Connection:
             if error.is_pipeline_missing:
                 return Runs.NOTHING
             raise
-        if config.HasField("cookie"):
-            return Runs.OURS if config.cookie.cookie == pipeline.cookie else Runs.ANOTHER
-        if not config.HasField("p4info"):
-            return Runs.NOTHING
-        return Runs.OURS if config.p4info == pipeline.p4info else Runs.ANOTHER
+        if config.HasField("cookie") and config.cookie.cookie == pipeline.cookie:
+            return Runs.OURS
+        return Runs.ANOTHER if config.HasField("cookie") or config.HasField("p4info") else Runs.NOTHING
 
     async def load(self, pipeline: Pipeline) -> None:
         config = p4r.ForwardingPipelineConfig(p4info=pipeline.p4info, p4_device_config=pipeline.device_config)
@@ -132,11 +131,6 @@ class Connection:
         request = p4r.ReadRequest(device_id=self._device, entities=entities)
         answers: AsyncIterator[p4r.ReadResponse] = self._client.request_iter(request)
         return [entity async for answer in answers for entity in answer.entities]
-
-    async def send_packets(self, frames: Iterable[bytes]) -> None:
-        """Lets the switch take in frames as if they came by its CPU port."""
-        for frame in frames:
-            await self._client.send(p4r.StreamMessageRequest(packet=p4r.PacketOut(payload=frame)))
 
 
 def _credentials(tls: Path) -> fy.GRPCCredentialsTLS:

@@ -47,13 +47,18 @@ class Pipeline:
     slots: int
     job_rows: int
     """Rows of the counters; row 0 is for packets of no job."""
+    keys: bytes = b""
+    """Identity of the sequence (jobs/keys.py) that the keys of the switch's jobs come from; its cells may hold none of
+    another sequence."""
 
     @property
     def cookie(self) -> int:
-        """64 bits that tell this pipeline from every other. The switch keeps it beside the program, so that nobody
-        needs to load a program that runs already."""
+        """64 bits that tell this pipeline, with cells of these keys, from every other. The switch keeps it beside the
+        program, so that nobody needs to load a program that runs already; and whoever draws keys from another sequence,
+        which may be those that cells still hold, does load it, which makes all cells new."""
         digest = hashlib.sha256(self.p4info.SerializeToString(deterministic=True))
         digest.update(self.device_config)
+        digest.update(self.keys)
         return int.from_bytes(digest.digest()[:8], "big")
 
 

@@ -8,22 +8,15 @@ What it should hold is a function of configuration and jobs (`desired`); what to
 from __future__ import annotations
 
 import contextlib
-import secrets
-import time
 from collections.abc import Callable, Iterable, Sequence
 
 from wiresum.controller.driver import DriverError, Endpoint, JobCounters, JobEntry, Reconciled, Sizes
-from wiresum.controller.p4runtime import count, desired, wash
+from wiresum.controller.p4runtime import count, desired
 from wiresum.controller.p4runtime.client import READY_S_MAX, Client
 from wiresum.controller.p4runtime.connection import Runs
 from wiresum.controller.p4runtime.difference import GROUP, Batch, Entry, difference
 from wiresum.controller.p4runtime.tables import Tables
 from wiresum.controller.p4runtime.target import PIPE_PORTS, Target
-
-WASH_ATTEMPTS = 3
-WASH_BATCH_S_MAX = 5.0
-"""For 256 packets to be counted."""
-WASH_POLL_S = 0.005
 
 
 class P4RuntimeSwitch:
@@ -111,15 +104,13 @@ class P4RuntimeSwitch:
         self._term_reconciled = term
         return Reconciled(reloaded, tuple(line for batch in batches for line in batch.lines()))
 
-    def admit(self, entry: JobEntry, *, wash: bool = False) -> None:
+    def admit(self, entry: JobEntry) -> None:
         self._check_reconciled()
         assert entry.job < self.sizes.jobs_max, f"there is no job {entry.job}"
         assert entry.job not in self._jobs, f"job {entry.job} is admitted already"
         self._check(entry)
         self._check_room("admit", entry, lambda job: job.workers * job.threads)
         self._check_room("deliver", entry, lambda job: job.workers)
-        if wash:
-            self._wash(entry)
         wanted = self.tables.normal(desired.of_job(self._target, entry))
         self._reset_counters(entry.job)
         try:
@@ -203,56 +194,6 @@ class P4RuntimeSwitch:
             if batch.stage == "admit":  # what comes now is not counted for this job any more
                 counters = self._count(desired.row(job.job), job.workers)
         return counters
-
-    def _wash(self, entry: JobEntry) -> None:
-        """`wash` has the theory."""
-        pipe, reached = (
-            self._target.pipe(desired.hosts(self._target, entry)[0].port),
-            self._target.pipe(self._target.cpu_port),
-        )
-        if pipe != reached:
-            raise DriverError(
-                f"{self.name} may hold anything in the cells of pipe {pipe}, and packets of the controller come in at "
-                f"pipe {reached}: restart the switch, which ends its jobs"
-            )
-        for _ in range(WASH_ATTEMPTS):
-            self._reset_counters(entry.job)
-            key = secrets.randbits(32)
-            door = [wash.entry(entry, desired.row(entry.job), key, self._target.address, self._target.cpu_port)]
-            self.tables.insert("the entry for washing cells", door)
-            try:
-                if self._wash_once(entry, key):
-                    return
-            finally:
-                self.tables.delete("the entry for washing cells", door)
-        raise DriverError(
-            f"{self.name} may hold anything in the cells of slots {entry.slot_base} to "
-            f"{entry.slot_base + entry.slots - 1}, and does not take in the packets that would make them older than "
-            f"this job: it must take in what a controller sends (PacketOut) at port {self._target.cpu_port} (for bmv2: "
-            f"simple_switch_grpc ... -- --cpu-port {self._target.cpu_port}); or restart the switch, which ends its jobs"
-        )
-
-    def _wash_once(self, entry: JobEntry, key: int) -> bool:
-        row, sent, stale = desired.row(entry.job), 0, 0
-        for step, frames in wash.batches(entry, key, self._target.address):
-            self._client.send_packets(frames)
-            sent += len(frames)
-            counters = self._await_counted(row, sent)
-            if wash.counted(counters) != sent:
-                return False
-            if step < len(wash.STEPS) - 1:
-                stale = counters.packets["stale"]
-            elif counters.packets["stale"] != stale:
-                return False
-        return True
-
-    def _await_counted(self, row: int, packets: int) -> JobCounters:
-        give_up_at = time.monotonic() + WASH_BATCH_S_MAX
-        while True:
-            counters = self._count(row, 0)
-            if wash.counted(counters) >= packets or time.monotonic() > give_up_at:
-                return counters
-            time.sleep(WASH_POLL_S)
 
     def _reset_counters(self, job: int) -> None:
         self.tables.modify(f"the counters of job {job}", count.resets(desired.row(job)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from wiresum.controller.config import Host, SwitchConfig
@@ -10,10 +10,6 @@ from wiresum.controller.p4runtime import device_config
 from wiresum.controller.p4runtime.device_config import Pipeline
 from wiresum.controller.p4runtime.own import DATA_PORT
 
-CPU_PORT = 255
-"""Where packets come in that a controller sends (P4Runtime's PacketOut): bmv2's option `--cpu-port`."""
-TOFINO_CPU_PORT = 64
-"""The same of a Tofino: that of its PCIe connection."""
 PIPE_PORTS = 128
 """Of a Tofino, whose ports are numbered pipe first."""
 NO_MAC = "00:00:00:00:00:00"
@@ -37,9 +33,12 @@ class Target:
     """The machines at its ports, unless it is a software switch, which any machine reaches."""
     port: int = DATA_PORT
     """Base UDP port; fixed in the P4 program."""
-    cpu_port: int = CPU_PORT
     tls: Path | None = None
     """A folder with ca.crt, tls.crt and tls.key: mutual TLS. None: plaintext."""
+
+    def with_keys(self, identity: bytes) -> Target:
+        """The same, for a controller that draws its jobs' keys from the sequence of this identity."""
+        return replace(self, pipeline=replace(self.pipeline, keys=identity))
 
     def pipe(self, port: int) -> int:
         """Which of the switch's pipes, each with registers of its own, the port leads to."""
@@ -63,7 +62,6 @@ def target_of(config: SwitchConfig) -> Target:
         mac=config.mac or NO_MAC,
         hosts=config.hosts,
         port=config.port,
-        cpu_port=TOFINO_CPU_PORT if config.kind == "tofino" else CPU_PORT,
         tls=config.tls,
     )
 

@@ -23,13 +23,13 @@ from wiresum.controller.jobs.job import Worker
 from wiresum.controller.jobs.jobs import Jobs
 from wiresum.controller.jobs.outputs import (
     Admit,
+    CheckServing,
     Close,
     Evict,
     Grant,
     Output,
     Reconcile,
     Refuse,
-    SaveRounds,
     Tell,
     Wait,
     Write,
@@ -180,9 +180,8 @@ class Effects:
             case Close(worker):
                 if worker in self._streams:
                     self._streams[worker].close()
-            case Admit(name, entry, wash):
-                call = self.call(name, lambda driver: driver.admit(entry, wash=wash))
-                self._spawn(self._await_admission(name, entry.job, call))
+            case Admit(name, entry):
+                self._spawn(self._await_admission(name, entry.job, self.call(name, lambda driver: driver.admit(entry))))
             case Evict(name, number):
                 call = self.call(name, lambda driver: driver.evict(number))
                 self._spawn(self._await_eviction(name, number, call))
@@ -224,7 +223,7 @@ class Effects:
         trouble = self._drivers[name].trouble
         self._jobs.switch_changed(name, trouble, self._clock())
         if trouble and self._store is not None:  # it may be a newer controller, which the state knows of
-            self._batches.append([SaveRounds({})])
+            self._batches.append([CheckServing()])
         self.carry_out()
 
     async def _await_admission(self, name: str, number: int, call: Awaitable[None]) -> None:

@@ -18,6 +18,7 @@ from wiresum.controller.driver import SwitchDriver
 from wiresum.controller.jobs.cluster import Switch
 from wiresum.controller.jobs.job import State as JobState
 from wiresum.controller.jobs.jobs import Jobs
+from wiresum.controller.jobs.keys import Keys, KeySequence
 from wiresum.controller.jobs.limits import Limits, Quota
 from wiresum.controller.security import OPTIONS as SECURITY_OPTIONS
 from wiresum.controller.security import Security
@@ -59,11 +60,13 @@ class JoinServer:
         *,
         quotas: Iterable[Quota] = (),
         store: Store | None = None,
+        keys: Keys | None = None,
         security: Security | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`store`: one that has begun; without it the jobs end with the service. Without `security` it listens on
-        loopback only."""
+        """`store`: one that has begun; without it the jobs end with the service. `keys`: those of the store, unless
+        given; without a store, of a sequence that begins here, which is right for switches that begin here too.
+        Without `security` it listens on loopback only."""
         drivers = list(switches) if isinstance(switches, Sequence) else [switches]
         self._drivers = {driver.name: driver for driver in drivers}
         if len(self._drivers) != len(drivers) or not drivers:
@@ -73,6 +76,7 @@ class JoinServer:
             self._limits = dataclasses.replace(self._limits, reattach_ms=REATTACH_WITH_STATE_MS)
         self._quotas = tuple(quotas)
         self._store = store
+        self._keys = keys or (store.keys() if store is not None else Keys(KeySequence.draw()))
         self._security = security or Security()
         self._clock = clock
         self.port = 0
@@ -161,7 +165,7 @@ class JoinServer:
             Switch(driver.name, driver.kind, driver.sizes, driver.endpoint, driver.reaches, driver.results_group)
             for driver in self._drivers.values()
         ]
-        jobs = Jobs(switches, self._limits, self._quotas, unix_offset=time.time() - self._clock())
+        jobs = Jobs(switches, self._keys, self._limits, self._quotas, unix_offset=time.time() - self._clock())
         if self._store is not None:
             jobs.restore(self._store.load(), self._clock())
         return jobs

@@ -82,7 +82,6 @@ class Aggregator:
         workers: int,
         lanes: int,
         slots: int,
-        round_first: int,
         threads: int,
         switch_address: str,
         switch_port: int,

@@ -24,7 +24,7 @@ from wiresum.agent.config import AgentConfig
 from wiresum.agent.diagnosis import describe
 from wiresum.agent.errors import JoinError, SwitchUnreachableError, WiresumError
 from wiresum.agent.joining import Interruption
-from wiresum.agent.membership import Membership
+from wiresum.agent.membership import NO_ROUND, Membership
 from wiresum.agent.way_out import default_threads, lanes_of_mtu, way_out
 
 
@@ -119,10 +119,9 @@ class Aggregators:
 
     def _add(self, aggregator: Aggregator) -> None:
         index = len(self._joined)
-        round_before = aggregator.membership.grant.round_first - 1
         self._joined.append(aggregator)
         aggregator.membership.attend(
-            on_ended=self._hear, progress=lambda: self._progress(index) if self._progress else round_before
+            on_ended=self._hear, progress=lambda: self._progress(index) if self._progress else NO_ROUND
         )
 
     def _hear(self, error: WiresumError) -> None:

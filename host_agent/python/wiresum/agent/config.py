@@ -57,7 +57,7 @@ class AgentConfig:
     sparse: bool = True
     """WIRESUM_SPARSE: leave out blocks that are zero at all workers, where that pays. The same at all workers."""
     key: int = field(default=0, repr=False)
-    """WIRESUM_KEY: a key that all workers of the job must share; 0 lets the service draw one."""
+    """WIRESUM_KEY: what all workers of the job must say alike; 0: nothing. Its packets have a key of their own."""
     tls: str = ""
     """WIRESUM_TLS: a directory with ca.crt, tls.crt and tls.key, for mutual TLS with the service."""
     insecure: bool = False

@@ -36,7 +36,6 @@ class Grant:
     lanes: int
     threads: int
     slots: int
-    round_first: int
     switch_endpoint: Endpoint
     switch_name: str
     results_group: Endpoint | None
@@ -61,7 +60,6 @@ def grant_of(reply: messages.JoinReply, control_endpoint: str) -> Grant:
         lanes=reply.lanes,
         threads=reply.threads,
         slots=reply.slots,
-        round_first=reply.round_first,
         switch_endpoint=Endpoint(address, reply.switch_endpoint.port),
         switch_name=reply.switch_name,
         results_group=Endpoint(group.address, group.port) if reply.HasField("results_group") else None,

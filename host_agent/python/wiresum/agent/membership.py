@@ -43,6 +43,8 @@ THREAD_END_S_MAX = 0.5
 DIAGNOSE_S_MAX = 1.0
 REASON_CHARACTERS_MAX = 1000
 ATTEMPT_BYTES = 16
+NO_ROUND = 0
+"""Nothing was sent yet: rounds begin at 1."""
 
 
 class Membership:
@@ -62,7 +64,7 @@ class Membership:
         self._left = threading.Event()
         self._thread: threading.Thread | None = None
         self._call: Any = None
-        self._progress: Callable[[], int] = lambda: self.grant.round_first - 1  # nothing was sent yet
+        self._progress: Callable[[], int] = lambda: NO_ROUND
         self._heard_at = 0.0
         self._events = 0
         self._ended = False
@@ -147,10 +149,7 @@ class Membership:
         """Ends the job for everybody. Does not raise: if the service is gone, the others will notice by themselves."""
         if self._inert or self._leaving.is_set():
             return
-        request = messages.AbortRequest(
-            member=self._member, reason=reason[:REASON_CHARACTERS_MAX], round_newest=self._round_newest()
-        )
-        self._tell("Abort", request)
+        self._tell("Abort", messages.AbortRequest(member=self._member, reason=reason[:REASON_CHARACTERS_MAX]))
 
     def leave(self) -> None:
         """Says good-bye and ends the threads. Idempotent, bounded, does not raise."""
@@ -164,7 +163,7 @@ class Membership:
                 self._left.wait(LEAVE_S_MAX + THREAD_END_S_MAX)
             return
         try:
-            self._tell("Leave", messages.LeaveRequest(member=self._member, round_newest=self._round_newest()))
+            self._tell("Leave", messages.LeaveRequest(member=self._member))
         finally:
             self._hang_up()
             if self._thread is not None and threading.current_thread() is not self._thread:
@@ -240,7 +239,7 @@ class Membership:
         """Runs in gRPC's thread. Also the one who notices that the service has fallen silent."""
         silence_s_max = self.grant.heartbeat_lost_ms / 1000
         while not (hung_up.is_set() or self._leaving.is_set()):
-            yield messages.Heartbeat(member=self._member, round_newest=self._round_newest())
+            yield messages.Heartbeat(member=self._member, round_newest=self._progress() & 0xFFFFFFFF)
             hung_up.wait(self.grant.heartbeat_interval_ms / 1000)
             if time.monotonic() - self._heard_at > silence_s_max:
                 log.warning("%s has been silent for %.1f s", self.where, silence_s_max)
@@ -249,9 +248,6 @@ class Membership:
         # To end here would tell the service that we close our side, and it would take that for a loss before it has
         # our Leave: the stream ends when it is cancelled.
         hung_up.wait(LEAVE_S_MAX + THREAD_END_S_MAX)
-
-    def _round_newest(self) -> int:
-        return self._progress() & 0xFFFFFFFF
 
     def _move_on(self, turns: int) -> bool:
         """To a fresh connection. False: not with what the TLS directory holds now."""

@@ -313,7 +313,6 @@ def _native_aggregator(aggregator: Aggregator) -> _native.Aggregator:
         workers=grant.workers,
         lanes=grant.lanes,
         slots=grant.slots,
-        round_first=grant.round_first,
         threads=grant.threads,
         switch_address=grant.switch_endpoint.address,
         switch_port=grant.switch_endpoint.port,

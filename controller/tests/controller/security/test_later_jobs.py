@@ -1,0 +1,276 @@
+"""A job's worker that misbehaves in any way with its own key changes no bit, reads no bit and blocks nothing of any
+later job: shown with workers that do whatever chance says, alone and together, and with later jobs in the same slots.
+
+What is in the switch's cells stays there from job to job, whether a controller programs it over P4Runtime, as it does a
+P4 switch, or the service is its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import socket
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+
+from wiresum import join
+from wiresum.agent import AgentConfig, Dtype, Region, Session
+from wiresum.controller import JoinServer
+from wiresum.controller.jobs.keys import Keys, KeySequence
+from wiresum.controller.p4runtime import P4RuntimeSwitch, Target, device_config
+from wiresum.controller.testing import PATIENCE_S, Attendance, Client, member_of, wait_until
+from wiresum.switch import SoftwareSwitch
+from wiresum.switch.p4runtime import P4RuntimeServer
+from wiresum.switch.testing import CIRCLE, DATA, EMPTY, MISSING, QUESTION, RESULT, Misdeeds, Packet, first_round
+
+HOST = "127.0.0.1"
+SLOTS, LANES = 16, 16
+"""All of the switch's, so that every job has the same slots; the fewest that a job can have."""
+CELLS = 2 * SLOTS
+WORKERS = 2
+MISDEEDS = 1500
+BURST = 100
+"""Sent without a pause: so many fit the switch's receive buffer."""
+ELEMENTS, ALL_REDUCES = 5000, 3
+WIRESUM_KEY = 42
+SEEDS = range(12)
+
+
+class Site:
+    """A switch of one thread, which takes packets in their order, and a service."""
+
+    def __init__(self, cleanup: contextlib.ExitStack, *, p4runtime: bool) -> None:
+        """`p4runtime`: the service is that of a controller."""
+        self.switch = cleanup.enter_context(
+            contextlib.closing(SoftwareSwitch(bind=HOST, port=0, threads=1, slots=SLOTS, lanes_max=LANES))
+        )
+        server = self._controller(cleanup) if p4runtime else JoinServer(self.switch)
+        self.control = f"{HOST}:{server.start(HOST, 0)}"
+        cleanup.callback(server.stop)
+        self.client = Client(server.port)
+        cleanup.callback(self.client.close)
+
+    def _controller(self, cleanup: contextlib.ExitStack) -> JoinServer:
+        front = P4RuntimeServer(self.switch, 0)
+        cleanup.callback(front.stop)
+        keys = Keys(KeySequence.draw())
+        target = Target(
+            name="leaf",
+            kind="software",
+            p4runtime=f"{HOST}:{front.start(f'{HOST}:0')}",
+            device=0,
+            pipeline=device_config.software(lanes=LANES, slots=SLOTS),
+            address=HOST,
+            port=self.switch.endpoint.port,
+        )
+        driver = cleanup.enter_context(
+            contextlib.closing(P4RuntimeSwitch(target.with_keys(keys.identity), election_id=2))
+        )
+        return JoinServer(driver, keys=keys)
+
+    def packets_seen(self) -> int:
+        return sum(self.switch.stats().packets.values())
+
+    def wait_taken_in(self, packets: int) -> None:
+        """Since the switch began, each has become something, be it a refusal."""
+        wait_until(lambda: self.packets_seen() >= packets, f"{packets} packets were taken in")
+
+
+@pytest.fixture(params=["controller", "switch with its own service"])
+def site(request: pytest.FixtureRequest) -> Iterator[Site]:
+    with contextlib.ExitStack() as cleanup:
+        yield Site(cleanup, p4runtime=request.param == "controller")
+
+
+class RawWorker:
+    """A member of a job that sends what it is told to."""
+
+    def __init__(self, site: Site) -> None:
+        self._target = (site.switch.endpoint.address, site.switch.endpoint.port)
+        self.socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self.socket.bind((HOST, 0))
+        self.socket.settimeout(PATIENCE_S)
+        self.reply = join.JoinReply()
+
+    def endpoint(self) -> join.Endpoint:
+        address, port = self.socket.getsockname()
+        return join.Endpoint(address=address, port=port)
+
+    def send(self, packet: Packet) -> None:
+        own = packet._replace(job=self.reply.job, key=self.reply.key, worker=self.reply.worker)
+        self.socket.sendto(own.to_bytes(), self._target)
+
+    def receive(self) -> Packet:
+        return Packet.from_bytes(self.socket.recv(65536))
+
+    def all_received(self) -> list[Packet]:
+        """What has come until now."""
+        found = []
+        self.socket.setblocking(False)
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                found.append(self.receive())
+        self.socket.settimeout(PATIENCE_S)
+        return found
+
+
+class RawJob:
+    """A job of such workers, from its begin to one of its ends."""
+
+    def __init__(self, site: Site, name: str, **fields: Any) -> None:
+        self._client = site.client
+        self.workers = [RawWorker(site) for _ in range(WORKERS)]
+        asked = [
+            site.client.join_soon(
+                job_name=name,
+                rank=rank,
+                world_size=WORKERS,
+                endpoint=worker.endpoint(),
+                threads_max=1,
+                lanes_max=LANES,
+                slots=SLOTS,
+                **fields,
+            )
+            for rank, worker in enumerate(self.workers)
+        ]
+        for worker, call in zip(self.workers, asked, strict=True):
+            worker.reply = call.result()
+            assert (worker.reply.slots, worker.reply.threads, worker.reply.lanes) == (SLOTS, 1, LANES)
+        self.attendances = [Attendance(site.client, worker.reply, interval_s=0.02) for worker in self.workers]
+
+    def leave(self) -> None:
+        for worker in self.workers:
+            self._client.leave(worker.reply)
+        self._hang_up()
+
+    def abort(self) -> None:
+        request = join.AbortRequest(member=member_of(self.workers[0].reply), reason="it has done enough")
+        self._client.stub.Abort(request, timeout=PATIENCE_S)
+        self._hang_up()
+
+    def die(self) -> None:
+        self._hang_up()
+
+    def _hang_up(self) -> None:
+        for attendance in self.attendances:
+            attendance.hang_up()
+
+    def close(self) -> None:
+        """Until then it can send, also when the job has ended."""
+        for worker in self.workers:
+            worker.socket.close()
+
+
+class Misbehaviour:
+    """What the workers of a job do, and what they say of it to the service."""
+
+    def __init__(self, site: Site, job: RawJob, chance: random.Random) -> None:
+        self._site, self._job, self._chance = site, job, chance
+        self.misdeeds = Misdeeds(chance, cells=CELLS, workers=WORKERS, lanes=LANES)
+        self._sent = 0
+
+    def rage(self, deeds: int) -> None:
+        for _ in range(deeds):
+            if self._chance.random() < 0.1:
+                self._lie()
+            for packet in self.misdeeds.next():
+                self._job.workers[packet.worker].send(packet)
+                self._sent += 1
+                if self._sent % BURST == 0:
+                    self._site.wait_taken_in(self._sent)
+
+    def _lie(self) -> None:
+        newest = self._chance.choice((0, 1, CIRCLE // 2 - 1, CIRCLE // 2, CIRCLE - 1, self._chance.randrange(CIRCLE)))
+        self._chance.choice(self._job.attendances).round_newest = newest
+
+
+def check_by_hand(site: Site, name: str, past: Misbehaviour, chance: random.Random, **fields: Any) -> None:
+    """A later job that asks for the sums of rounds before its first, and then sums in every cell."""
+    job = RawJob(site, name, **fields)
+    asked = sorted(past.misdeeds.tried | {(cell, first_round(cell) + step) for cell in range(CELLS) for step in (0, 2)})
+    chance.shuffle(asked)
+    for first in range(0, len(asked), BURST):
+        before, part = site.packets_seen(), asked[first : first + BURST]
+        for cell, number in part:
+            chance.choice(job.workers).send(Packet(QUESTION, cell=cell, round=number))
+        site.wait_taken_in(before + len(part))
+        past.rage(5)  # what comes late of the job before
+        for worker in job.workers:
+            assert {answer.kind for answer in worker.all_received()} <= {MISSING}, "it has summed nothing yet"
+    for cell in range(CELLS):
+        kinds = [chance.choice((DATA, EMPTY)) for _ in range(3)]
+        for step, kind in enumerate([EMPTY, *kinds]):
+            check_a_round(job, cell, first_round(cell) + 2 * step, kind, chance)
+    job.leave()
+    job.close()
+
+
+def check_a_round(job: RawJob, cell: int, number: int, kind: int, chance: random.Random) -> None:
+    """One chunk of each worker; of EMPTY ones, whatever a cell held before would show."""
+    expected = np.zeros(LANES, np.uint32)
+    exponents = [chance.randrange(256) for _ in job.workers]
+    for worker, exponent in zip(job.workers, exponents, strict=True):
+        words = [chance.randrange(CIRCLE) for _ in range(LANES)] if kind == DATA else []
+        if words:
+            expected += np.array(words, np.uint32)
+        worker.send(Packet(kind, exponent=exponent, cell=cell, round=number, words=tuple(words)))
+    for worker in job.workers:
+        while (result := worker.receive()).kind == MISSING:
+            pass  # to the last of the questions
+        assert (result.kind, result.cell, result.round) == (RESULT, cell, number)
+        assert result.words == tuple(expected.tolist()), "a sum is wrong"
+        assert result.exponent == max(exponents)
+        assert not result.flags & 2, "the workers have not diverged"
+
+
+def check_by_sessions(site: Site, name: str, past: Misbehaviour, chance: random.Random, **fields: Any) -> None:
+    """A later job of the real host agent, whose sums are those of the integers, bit for bit."""
+    config = AgentConfig(
+        switch=site.control,
+        slots=SLOTS,
+        threads=chance.choice((1, 2)),
+        join_timeout_s=PATIENCE_S,
+        **fields,
+    )
+    numbers = np.random.default_rng(chance.randrange(CIRCLE))
+    with ThreadPoolExecutor(WORKERS) as pool:
+        asked = [pool.submit(Session.join, config, job_name=name, rank=r, world_size=WORKERS) for r in range(WORKERS)]
+        sessions = [one.result() for one in asked]
+    try:
+        for _ in range(ALL_REDUCES):
+            data = [numbers.integers(-(2**31), 2**31, ELEMENTS, np.int32) for _ in sessions]
+            expected = np.sum(data, axis=0, dtype=np.int64).astype(np.int32)
+            operations = [
+                session.submit([Region(own.ctypes.data, own.ctypes.data, own.size)], dtype=Dtype.I32)
+                for session, own in zip(sessions, data, strict=True)
+            ]
+            past.rage(20)  # what comes late of the job before
+            for operation, own in zip(operations, data, strict=True):
+                operation.wait(PATIENCE_S)
+                assert np.array_equal(own, expected), "a sum is wrong"
+    finally:
+        for session in sessions:
+            session.close()
+
+
+Check = Callable[..., None]
+CHECKS: tuple[Check, Check] = (check_by_hand, check_by_sessions)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_worker_that_misbehaves_changes_reads_and_blocks_nothing_of_any_later_job(site: Site, seed: int) -> None:
+    chance = random.Random(seed)
+    accounts: list[dict[str, Any]] = [{"key": WIRESUM_KEY}, {"key": WIRESUM_KEY, "tenant": "another"}, {}]
+    culprit = RawJob(site, "culprit", **accounts[0])
+    misbehaviour = Misbehaviour(site, culprit, chance)
+    misbehaviour.rage(MISDEEDS)
+    chance.choice((culprit.leave, culprit.abort, culprit.die))()
+    for number, check in enumerate(chance.sample(CHECKS, len(CHECKS))):
+        check(site, f"later {number}", misbehaviour, chance, **chance.choice(accounts))
+        wait_until(lambda: not site.client.jobs(), "the job has ended")
+    culprit.close()
+    assert site.client.slots_free() == SLOTS
