@@ -1,5 +1,6 @@
-"""Whatever goes wrong while collectives overlap (a worker aborts, closes its session or dies, the switch loses its cells,
-nothing comes in time), every operation of the living ends, and what ends well equals the integer reference bit for bit.
+"""Whatever goes wrong while collectives overlap (a worker aborts, closes its session or dies, the switch loses its
+cells, nothing comes in time), every operation of the living ends, and what ends well equals the integer reference bit
+for bit.
 
 pytest host_agent/tests/sim/test_faults.py --seed 1234         one seed again
 """
