@@ -203,14 +203,6 @@ class SoftwareSwitch(SwitchDriver):
         except RuntimeError as error:
             raise DriverError(f"{self.name} cannot begin anew: {error}") from error
 
-    def inject(self, packets: list[tuple[tuple[int, int], int, bytes]]) -> None:
-        """Sends packets of the controller through the switch: source address and port, thread, and UDP payload of
-        each."""
-        try:
-            self._server.inject(packets)
-        except (ValueError, TypeError, RuntimeError) as error:
-            raise DriverError(f"{self.name} cannot take a packet of the controller: {error}") from error
-
     def evict(self, job: int) -> None:
         try:
             with self._books:
