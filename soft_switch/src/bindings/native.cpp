@@ -55,10 +55,8 @@ void admit(SwitchServer& server, std::uint16_t job, std::uint32_t key, std::uint
 void configure(SwitchServer& server, std::uint16_t job, std::uint32_t key, std::uint8_t threads, std::uint16_t lanes,
                std::uint32_t slot_base, std::uint32_t slots, const std::vector<Address>& endpoints,
                const std::array<std::uint32_t, wiresum::wire::kThreadsMax>& contributors,
-               const std::array<Address, wiresum::wire::kWorkersMax>& sources, std::uint32_t receivers,
-               bool from_controller) {
-  wiresum::dataplane::Admission admission{
-      .contributors = contributors, .receivers = receivers, .from_controller = from_controller};
+               const std::array<Address, wiresum::wire::kWorkersMax>& sources, std::uint32_t receivers) {
+  wiresum::dataplane::Admission admission{.contributors = contributors, .receivers = receivers};
   for (std::size_t i = 0; i < sources.size(); ++i) admission.sources[i] = {sources[i].first, sources[i].second};
   server.configure(entry_of(job, key, threads, lanes, slot_base, slots, endpoints), admission);
 }
@@ -117,8 +115,7 @@ NB_MODULE(_native, module) {  // NOLINT(performance-unnecessary-value-param)
       .def("admit", &admit, nb::kw_only(), "job"_a, "key"_a, "threads"_a, "lanes"_a, "slot_base"_a, "slots"_a,
            "endpoints"_a, "results_group"_a, nb::call_guard<nb::gil_scoped_release>())
       .def("configure", &configure, nb::kw_only(), "job"_a, "key"_a, "threads"_a, "lanes"_a, "slot_base"_a, "slots"_a,
-           "endpoints"_a, "contributors"_a, "sources"_a, "receivers"_a, "from_controller"_a,
-           nb::call_guard<nb::gil_scoped_release>())
+           "endpoints"_a, "contributors"_a, "sources"_a, "receivers"_a, nb::call_guard<nb::gil_scoped_release>())
       .def("reset", &SwitchServer::reset, nb::call_guard<nb::gil_scoped_release>())
       .def("evict", &SwitchServer::evict, "job"_a, nb::call_guard<nb::gil_scoped_release>())
       .def("counters", &SwitchServer::counters, "job"_a, nb::call_guard<nb::gil_scoped_release>())

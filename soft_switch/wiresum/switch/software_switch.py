@@ -81,8 +81,6 @@ class Admission:
     """Address and base port that packets of each of `WORKERS_MAX` workers come from: thread t's from port + t."""
     receivers: int
     """Of a completed cell's RESULT: a bitmap."""
-    from_controller: bool
-    """Only packets that the controller sends through the switch are admitted."""
 
 
 class SoftwareSwitch(SwitchDriver):
