@@ -9,8 +9,8 @@
 // gets its own tags into the header, a newer round overwrites the lanes. So the data plane is asked first which frame a
 // datagram may touch; if it is in the batch, the batch leaves at once.
 //
-// Control requests (admit, evict, counters, packets of the controller) are run by this thread itself, between bursts.
-// That keeps locks away from the data path: all it looks at is one atomic flag.
+// Control requests (admit, evict, counters) are run by this thread itself, between bursts. That keeps locks away from
+// the data path: all it looks at is one atomic flag.
 //
 // With nothing to do the thread polls for the spin budget and then sleeps in the transport, or, under a steady stream
 // of single datagrams, for a fixed moment (transport/moderation.hpp). The flag is looked at after the last receive()
@@ -18,7 +18,6 @@
 // sleep to end.
 #include "data_thread.hpp"
 
-#include <algorithm>
 #include <array>
 #include <cassert>
 #include <ctime>
@@ -143,15 +142,6 @@ void DataThread::serve_burst(std::size_t count) noexcept {
       queue(outcome, datagram.port);
     }
   }
-  flush();
-}
-
-void DataThread::inject(const InjectedPacket& packet) noexcept {
-  const auto port = std::find(job_threads_.begin(), job_threads_.end(), packet.thread) - job_threads_.begin();
-  assert(batch_.frames.empty());
-  const dataplane::Outcome outcome =
-      plane_.handle(packet.source, packet.thread, packet.datagram, dataplane::Origin::kController);
-  if (outcome.verdict == dataplane::Verdict::kMulticast) queue(outcome, static_cast<std::uint8_t>(port));
   flush();
 }
 

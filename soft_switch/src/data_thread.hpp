@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <functional>
 #include <mutex>
-#include <span>
 #include <thread>
 #include <vector>
 
@@ -21,13 +20,6 @@ namespace wiresum::soft_switch {
 struct SwitchPort {
   transport::UdpSocket socket;
   std::uint8_t thread;
-};
-
-/// A packet that the controller sends through the switch, as if it had come in at the port of a job thread.
-struct InjectedPacket {
-  wire::Endpoint source;
-  std::uint8_t thread;
-  std::span<const std::byte> datagram;
 };
 
 class DataThread {
@@ -44,9 +36,6 @@ class DataThread {
   void stop() noexcept;
 
   // Only within run():
-  /// For a thread that this one has the port of. A RESULT that answers the packet alone would go to the controller,
-  /// which is told nothing.
-  void inject(const InjectedPacket& packet) noexcept;
   [[nodiscard]] dataplane::Dataplane& plane() noexcept { return plane_; }
   [[nodiscard]] const transport::TransportStats& transport_stats() const noexcept { return transport_.stats(); }
   [[nodiscard]] double cpu_seconds() const noexcept;

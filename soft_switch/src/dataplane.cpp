@@ -233,14 +233,13 @@ void Dataplane::take_cells(const Dataplane& from, std::uint32_t slot_base, std::
   }
 }
 
-Outcome Dataplane::handle(wire::Endpoint source, std::uint8_t thread, std::span<const std::byte> datagram,
-                          Origin origin) noexcept {
+Outcome Dataplane::handle(wire::Endpoint source, std::uint8_t thread, std::span<const std::byte> datagram) noexcept {
   wire::Header header;
   if (wire::decode(datagram, header) != wire::ParseError::kNone || is_from_switch(header.kind)) {
     count(stray_, Reason::kMalformed);
     return {.reason = Reason::kMalformed};
   }
-  Job* const job = admission(source, thread, origin, header);
+  Job* const job = admission(source, thread, header);
   if (job == nullptr) {
     count(stray_, Reason::kUnknown);
     return {.reason = Reason::kUnknown};
@@ -260,8 +259,7 @@ Outcome Dataplane::handle(wire::Endpoint source, std::uint8_t thread, std::span<
   return outcome;
 }
 
-Dataplane::Job* Dataplane::admission(wire::Endpoint source, std::uint8_t thread, Origin origin,
-                                     const wire::Header& header) noexcept {
+Dataplane::Job* Dataplane::admission(wire::Endpoint source, std::uint8_t thread, const wire::Header& header) noexcept {
   if (header.job >= sizes_.jobs_max || header.worker >= wire::kWorkersMax || thread >= wire::kThreadsMax)
     return nullptr;
   Job& job = jobs_[header.job];
@@ -269,7 +267,7 @@ Dataplane::Job* Dataplane::admission(wire::Endpoint source, std::uint8_t thread,
   const wire::Endpoint base = admission.sources[header.worker];
   const bool hit = job.admitted && header.key == job.entry.key &&
                    (admission.contributors[thread] & bit_of(header.worker)) != 0 && source.address == base.address &&
-                   source.port == base.port + thread && admission.from_controller == (origin == Origin::kController);
+                   source.port == base.port + thread;
   return hit ? &job : nullptr;
 }
 

@@ -43,11 +43,7 @@ struct Admission {
   std::array<std::uint32_t, wire::kThreadsMax> contributors{};  // by thread
   std::array<wire::Endpoint, wire::kWorkersMax> sources{};      // each worker's thread t sends from port + t
   std::uint32_t receivers = 0;                                  // of a completed cell's RESULT
-  bool from_controller = false;                                 // only what the controller injects is admitted
 };
-
-/// Where a packet comes from: a port, or the controller.
-enum class Origin : std::uint8_t { kNetwork, kController };
 
 enum class Verdict : std::uint8_t { kDrop, kHold, kMulticast, kResend };
 
@@ -106,8 +102,8 @@ class Dataplane {
   bool evict(std::uint16_t job) noexcept;
 
   /// `thread`: the port it came in on, minus wire::kSwitchPort.
-  [[nodiscard]] Outcome handle(wire::Endpoint source, std::uint8_t thread, std::span<const std::byte> datagram,
-                               Origin origin = Origin::kNetwork) noexcept;
+  [[nodiscard]] Outcome handle(wire::Endpoint source, std::uint8_t thread,
+                               std::span<const std::byte> datagram) noexcept;
 
   /// The frame that handle() may write to if it is given this datagram; kNoFrame if none. Whoever has queued a frame
   /// for sending asks first, and sends it before the cell moves on.
@@ -148,8 +144,7 @@ class Dataplane {
   void install(const JobEntry& entry, const Admission& admission) noexcept;
   enum class Relation : std::uint8_t { kOlder, kSame, kNewer };
   [[nodiscard]] static Relation relation(const Cell& cell, const wire::Header& header) noexcept;
-  [[nodiscard]] Job* admission(wire::Endpoint source, std::uint8_t thread, Origin origin,
-                               const wire::Header& header) noexcept;
+  [[nodiscard]] Job* admission(wire::Endpoint source, std::uint8_t thread, const wire::Header& header) noexcept;
   [[nodiscard]] Outcome aggregate(Job& job, const wire::Header& header, std::span<const std::byte> payload) noexcept;
   [[nodiscard]] Outcome answer(const Job& job, const wire::Header& question) noexcept;
   /// The RESULT of a complete cell, for the sender of `trigger` alone.

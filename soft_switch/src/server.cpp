@@ -174,21 +174,6 @@ void SwitchServer::reset() {
   for (const auto& thread : threads_) thread->run([&] { thread->plane().reset(); });
 }
 
-void SwitchServer::inject(std::span<const InjectedPacket> packets) {
-  const std::lock_guard lock(control_);
-  require_running();
-  for (const InjectedPacket& packet : packets) require_ports(packet.thread + 1u);
-  for (std::size_t number = 0; number < threads_.size(); ++number) {
-    const auto is_its = [&](const InjectedPacket& packet) { return packet.thread % threads_.size() == number; };
-    if (std::none_of(packets.begin(), packets.end(), is_its)) continue;
-    threads_[number]->run([&] {
-      for (const InjectedPacket& packet : packets) {
-        if (is_its(packet)) threads_[number]->inject(packet);
-      }
-    });
-  }
-}
-
 bool SwitchServer::evict(std::uint16_t job) {
   const std::lock_guard lock(control_);
   require_running();

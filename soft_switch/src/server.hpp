@@ -6,7 +6,6 @@
 #include <functional>
 #include <memory>
 #include <mutex>
-#include <span>
 #include <vector>
 
 #include "dataplane.hpp"
@@ -36,7 +35,6 @@ struct ServerStats {
 };
 
 class DataThread;
-struct InjectedPacket;
 
 /// Every method may be called from any thread, except that nothing may be called once the destructor runs.
 class SwitchServer {
@@ -55,15 +53,12 @@ class SwitchServer {
 
   /// When it returns, every thread knows the job. Throws std::invalid_argument, and nothing changes, if the switch
   /// refuses the entry. This and the calls below throw std::runtime_error if a data thread does not answer in time or,
-  /// for the two that change something, the server was stopped.
+  /// for those that change something, the server was stopped.
   void admit(const dataplane::JobEntry& entry);
   /// The same for a job that is installed or changed entry by entry, as in a P4 switch: Dataplane::configure.
   void configure(const dataplane::JobEntry& entry, const dataplane::Admission& admission);
   /// When it returns, no thread knows any job, and all cells are as at the start. Counters stay.
   void reset();
-  /// Sends packets of the controller through the switch, in this order but for those of different threads; when it
-  /// returns they are through. Throws std::invalid_argument for a thread that the switch has no port for.
-  void inject(std::span<const InjectedPacket> packets);
   /// When it returns, no thread knows the job any more. False if none did.
   bool evict(std::uint16_t job);
   [[nodiscard]] dataplane::JobCounters counters(std::uint16_t job);

@@ -117,17 +117,6 @@ TEST_F(ConfigureTest, SourceNeedNotBeWhereTheResultGoes) {
   EXPECT_EQ(from(1, {.address = endpoint_of(1).address, .port = 1}), Reason::kAdmitted);
 }
 
-TEST_F(ConfigureTest, ControllersPacketsAndTheNetworksAreToldApart) {
-  const std::vector<std::byte> datagram = datagram_of(packet(0, 1), kOnes);
-  ASSERT_TRUE(bench_.plane.configure(entry(), everybody()));
-  EXPECT_EQ(bench_.plane.handle(endpoint_of(0), 0, datagram, Origin::kController).reason, Reason::kUnknown);
-  Admission injected = everybody();
-  injected.from_controller = true;
-  ASSERT_TRUE(bench_.plane.configure(entry(), injected));
-  EXPECT_EQ(bench_.plane.handle(endpoint_of(0), 0, datagram).reason, Reason::kUnknown);
-  EXPECT_EQ(bench_.plane.handle(endpoint_of(0), 0, datagram, Origin::kController).reason, Reason::kAdmitted);
-}
-
 TEST_F(ConfigureTest, WhatMakesNoSenseIsRefusedAndChangesNothing) {
   const auto refused = [&](auto&& change) {
     JobEntry job = entry();

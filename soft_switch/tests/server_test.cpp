@@ -11,7 +11,6 @@
 #include <system_error>
 #include <thread>
 
-#include "data_thread.hpp"
 #include "udp_worker.hpp"
 
 namespace wiresum::soft_switch {
@@ -420,39 +419,6 @@ TEST(SwitchServer, JobThatIsRefusedLeavesTheOthersAlone) {
   EXPECT_THROW(server.configure(overlapping.entry, admission_of(overlapping, 0b11)), std::invalid_argument);
   job.expect_round(server, 1);
   EXPECT_FALSE(server.evict(2));
-}
-
-TEST(SwitchServer, ControllersPacketsGoThroughInTheirThreads) {
-  SwitchServer server(small_config(2));
-  const Job job(1, 2, 4, 0, 8);
-  dataplane::Admission admission = admission_of(job, 0b11);
-  admission.from_controller = true;
-  server.configure(job.entry, admission);
-  std::vector<std::vector<std::byte>> datagrams;
-  std::vector<InjectedPacket> packets;
-  for (std::uint32_t slot = 0; slot < 8; ++slot) {
-    for (std::size_t worker = 0; worker < 2; ++worker) {
-      datagrams.push_back(dataplane::datagram_of(job.header(Kind::kData, worker, 1, slot), Words(kLanes, 1)));
-    }
-  }
-  for (std::uint32_t number = 0; number < 16; ++number) {
-    const auto thread = static_cast<std::uint8_t>(number / 4);
-    wire::Endpoint source = job.entry.endpoints[number % 2];
-    source.port = static_cast<std::uint16_t>(source.port + thread);
-    packets.push_back({source, thread, datagrams[number]});
-  }
-  server.inject(packets);
-  EXPECT_EQ(server.counters(1).results, 8u);
-  server.inject({packets.data(), 2});
-  EXPECT_EQ(server.counters(1).packets[static_cast<std::size_t>(Reason::kResent)], 2u);
-  for (const UdpWorker& member : job.members) {
-    for (std::size_t thread = 0; thread < 4; ++thread) {
-      for (int result = 0; result < 2; ++result) ASSERT_TRUE(member.receive(kPatienceMs, thread).has_value());
-    }
-  }
-  EXPECT_FALSE(job.members[0].receive(0).has_value()) << "the answer to a duplicate would be the controller's";
-  packets.front().thread = 16;
-  EXPECT_THROW(server.inject(packets), std::invalid_argument);
 }
 
 TEST(SwitchServer, ResetEndsAllJobs) {

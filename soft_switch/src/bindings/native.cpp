@@ -4,20 +4,16 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/array.h>
 #include <nanobind/stl/pair.h>
-#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include <array>
 #include <cstdint>
-#include <span>
 #include <stdexcept>
 #include <string>
 #include <system_error>
-#include <tuple>
 #include <utility>
 #include <vector>
 
-#include "data_thread.hpp"
 #include "server.hpp"
 
 namespace nb = nanobind;
@@ -27,7 +23,6 @@ namespace {
 
 using wiresum::dataplane::JobCounters;
 using wiresum::dataplane::JobEntry;
-using wiresum::soft_switch::InjectedPacket;
 using wiresum::soft_switch::ServerStats;
 using wiresum::soft_switch::SwitchServer;
 using Address = std::pair<std::uint32_t, std::uint16_t>;
@@ -60,23 +55,10 @@ void admit(SwitchServer& server, std::uint16_t job, std::uint32_t key, std::uint
 void configure(SwitchServer& server, std::uint16_t job, std::uint32_t key, std::uint8_t threads, std::uint16_t lanes,
                std::uint32_t slot_base, std::uint32_t slots, const std::vector<Address>& endpoints,
                const std::array<std::uint32_t, wiresum::wire::kThreadsMax>& contributors,
-               const std::array<Address, wiresum::wire::kWorkersMax>& sources, std::uint32_t receivers,
-               bool from_controller) {
-  wiresum::dataplane::Admission admission{
-      .contributors = contributors, .receivers = receivers, .from_controller = from_controller};
+               const std::array<Address, wiresum::wire::kWorkersMax>& sources, std::uint32_t receivers) {
+  wiresum::dataplane::Admission admission{.contributors = contributors, .receivers = receivers};
   for (std::size_t i = 0; i < sources.size(); ++i) admission.sources[i] = {sources[i].first, sources[i].second};
   server.configure(entry_of(job, key, threads, lanes, slot_base, slots, endpoints), admission);
-}
-
-void inject(SwitchServer& server, const std::vector<std::tuple<Address, std::uint8_t, nb::bytes>>& packets) {
-  std::vector<InjectedPacket> injected;
-  for (const auto& [source, thread, datagram] : packets) {
-    injected.push_back({.source = {source.first, source.second},
-                        .thread = thread,
-                        .datagram = std::as_bytes(std::span(datagram.c_str(), datagram.size()))});
-  }
-  const nb::gil_scoped_release released;
-  server.inject(injected);
 }
 
 }  // namespace
@@ -133,10 +115,8 @@ NB_MODULE(_native, module) {  // NOLINT(performance-unnecessary-value-param)
       .def("admit", &admit, nb::kw_only(), "job"_a, "key"_a, "threads"_a, "lanes"_a, "slot_base"_a, "slots"_a,
            "endpoints"_a, "results_group"_a, nb::call_guard<nb::gil_scoped_release>())
       .def("configure", &configure, nb::kw_only(), "job"_a, "key"_a, "threads"_a, "lanes"_a, "slot_base"_a, "slots"_a,
-           "endpoints"_a, "contributors"_a, "sources"_a, "receivers"_a, "from_controller"_a,
-           nb::call_guard<nb::gil_scoped_release>())
+           "endpoints"_a, "contributors"_a, "sources"_a, "receivers"_a, nb::call_guard<nb::gil_scoped_release>())
       .def("reset", &SwitchServer::reset, nb::call_guard<nb::gil_scoped_release>())
-      .def("inject", &inject, "packets"_a)
       .def("evict", &SwitchServer::evict, "job"_a, nb::call_guard<nb::gil_scoped_release>())
       .def("counters", &SwitchServer::counters, "job"_a, nb::call_guard<nb::gil_scoped_release>())
       .def("stats", &SwitchServer::stats, nb::call_guard<nb::gil_scoped_release>())

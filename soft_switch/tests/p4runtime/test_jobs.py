@@ -57,7 +57,6 @@ def test_a_whole_job_is_as_the_join_service_would_admit_it() -> None:
     assert job.contributors == (0b111,) * 4 + (0,) * 12
     assert job.sources == (*DELIVER.values(), *[jobs.NOWHERE] * 29)
     assert job.receivers == 0b111
-    assert not job.from_controller
 
 
 @pytest.mark.parametrize("threads", [1, 2, 16])
@@ -98,8 +97,8 @@ def test_copies_go_to_whom_group_and_delivery_both_name() -> None:
     assert some.endpoints[2] == (0, 0)
 
 
-def test_the_cpu_port_stands_for_the_controller() -> None:
-    assert plan(entries(port=jobs.CPU_PORT)).admission.from_controller
+def test_ports_of_the_switch_make_no_difference() -> None:
+    assert plan([*entries(port=1), *entries(port=2)]) == plan(entries())
 
 
 @pytest.mark.parametrize(
@@ -119,8 +118,6 @@ def test_a_worker_in_two_places_makes_no_job() -> None:
         moved = dataclasses.replace(first, match={**first.match, field: 99})
         with pytest.raises(jobs.ContradictionError, match="two addresses, or base ports"):
             plan([moved, *others])
-    with pytest.raises(jobs.ContradictionError):
-        plan([*entries(port=1), *entries(port=jobs.CPU_PORT)])
 
 
 def test_every_entry_of_a_job_passes_the_check() -> None:

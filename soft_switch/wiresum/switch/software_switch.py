@@ -81,8 +81,6 @@ class Admission:
     """Address and base port that packets of each of `WORKERS_MAX` workers come from: thread t's from port + t."""
     receivers: int
     """Of a completed cell's RESULT: a bitmap."""
-    from_controller: bool
-    """Only packets that the controller sends through the switch are admitted."""
 
 
 class SoftwareSwitch(SwitchDriver):
@@ -202,14 +200,6 @@ class SoftwareSwitch(SwitchDriver):
             self._server.reset()
         except RuntimeError as error:
             raise DriverError(f"{self.name} cannot begin anew: {error}") from error
-
-    def inject(self, packets: list[tuple[tuple[int, int], int, bytes]]) -> None:
-        """Sends packets of the controller through the switch: source address and port, thread, and UDP payload of
-        each."""
-        try:
-            self._server.inject(packets)
-        except (ValueError, TypeError, RuntimeError) as error:
-            raise DriverError(f"{self.name} cannot take a packet of the controller: {error}") from error
 
     def evict(self, job: int) -> None:
         try:

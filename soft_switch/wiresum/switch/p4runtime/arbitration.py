@@ -39,9 +39,6 @@ class Arbitration:
         primary = self._primary()
         return primary is not None and primary.election_id == _number(election_id)
 
-    def is_primary(self, stream: Stream) -> bool:
-        return stream is self._primary()
-
     def open(self, stream: Stream) -> None:
         """Counts from now on, so that streams which never say who they are have a bound too."""
         if len(self._streams) >= STREAMS_MAX:
@@ -65,7 +62,7 @@ class Arbitration:
         """Idempotent."""
         if stream not in self._streams:
             return
-        was_primary = self.is_primary(stream)
+        was_primary = stream is self._primary()
         self._streams.remove(stream)
         if was_primary:
             self._notify_all(stream)

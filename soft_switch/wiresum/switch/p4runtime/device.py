@@ -16,7 +16,7 @@ import grpc
 from finsy.proto import p4r
 
 from wiresum.controller import DriverError
-from wiresum.switch.p4runtime import jobs, packet_out
+from wiresum.switch.p4runtime import jobs
 from wiresum.switch.p4runtime.counters import Counters, View
 from wiresum.switch.p4runtime.pipeline import Program, Sizes
 from wiresum.switch.p4runtime.refusal import Refusal, invalid, out_of_range, too_early, unimplemented
@@ -111,11 +111,6 @@ class Device:
         for entity in wanted:
             yield from loaded.read(entity, counters)
 
-    def packet_out(self, message: p4r.PacketOut) -> None:
-        if message.metadata:
-            raise invalid("the program has no metadata for packets of the controller")
-        self._require_loaded().packet_out(message.payload)
-
     def _require_loaded(self) -> _Loaded:
         if self._loaded is None:
             raise too_early("no pipeline is loaded: use SetForwardingPipelineConfig first")
@@ -131,7 +126,6 @@ class _Loaded:
         self._store = Store(program)
         self._counters = Counters(switch, dict(program.schema.counters.values()))
         self._jobs = _Jobs(switch, self._counters, sizes, self._instances)
-        self._own_addresses: set[int] = set()
 
     def update(self, kind: int, entity: p4r.Entity) -> None:
         if kind not in (INSERT, MODIFY, DELETE):
@@ -169,11 +163,6 @@ class _Loaded:
         else:
             raise _no_such_place(place)
 
-    def packet_out(self, frame: bytes) -> None:
-        packet = packet_out.parse(frame, self._own_addresses)
-        if packet is not None:
-            self._switch.inject([packet])
-
     def _update_table(self, kind: int, message: p4r.TableEntry) -> None:
         entry = self._store.check_entry(kind, message)
         if entry is None:
@@ -183,10 +172,7 @@ class _Loaded:
         if entry.table == "admit" and kind != DELETE:
             jobs.check(entry, self._sizes.slots, self._switch.sizes.jobs_max)
         self._store.put_entry(kind, entry)
-        if entry.table == "own":
-            change = self._own_addresses.discard if kind == DELETE else self._own_addresses.add
-            change(entry.match["address"])
-        elif entry.table in ("admit", "deliver"):
+        if entry.table in ("admit", "deliver"):
             self._jobs.note(entry, present=kind != DELETE)
 
     def _update_counter(self, kind: int, message: p4r.CounterEntry) -> None:

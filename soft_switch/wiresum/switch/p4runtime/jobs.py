@@ -7,8 +7,8 @@ copies are not sent, that a hardware switch would refuse and not send.
 
 Two things this data plane cannot do, and no controller of ours asks for: entries that no worker of a job could have
 (`check` refuses them, with UNIMPLEMENTED), and entries of one job that contradict each other (`ContradictionError`: the
-job is not in effect until they agree). Which port of the switch a packet came in at it cannot see; it only tells the
-controller's own packets, at port `CPU_PORT`, from all others.
+job is not in effect until they agree). Which port of the switch a packet came in at it cannot see, so `ingress_port`
+says nothing here.
 """
 
 from __future__ import annotations
@@ -20,9 +20,6 @@ from wiresum.controller.driver import THREADS_MAX, WORKERS_MAX
 from wiresum.switch.p4runtime.refusal import out_of_range, unimplemented
 from wiresum.switch.p4runtime.schema import Entry
 from wiresum.switch.software_switch import Admission
-
-CPU_PORT = 255
-"""Where packets of the controller come in: bmv2's is set to the same when it is started."""
 
 _CELL_MASK = 0xFFFF
 Address = tuple[int, int]
@@ -104,7 +101,6 @@ def plan(
         contributors=tuple(contributors),
         sources=tuple(sources),
         receivers=sum(1 << worker for worker in range(workers) if worker in copies and endpoints[worker][1]),
-        from_controller=first.match["ingress_port"] == CPU_PORT,
     )
     return Plan(admission, params["row"])
 
@@ -114,7 +110,6 @@ def _shape(entry: Entry) -> tuple[object, ...]:
     params = entry.params
     return (
         entry.match["key"],
-        entry.match["ingress_port"] == CPU_PORT,
         params["row"],
         params["group"],
         params["bit_own"] | params["bit_others"],

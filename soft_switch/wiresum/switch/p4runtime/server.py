@@ -250,17 +250,7 @@ class P4RuntimeService:
         if kind == "arbitration":
             self._arbitration.update(stream, message.arbitration)
             return None
-        try:
-            if kind == "packet":
-                if not self._arbitration.is_primary(stream):
-                    raise denied("only the primary controller sends packets")
-                self._device.packet_out(message.packet)
-                return None
-            raise invalid("a stream message is missing") if kind is None else unimplemented(f"no {kind} was asked for")
-        except Refusal as refused:
-            return _stream_error(kind, refused)
-        except DriverError as error:
-            return _stream_error(kind, Refusal(grpc.StatusCode.INTERNAL, str(error)))
+        return _stream_error(kind)
 
     def _post(self, mailbox: Mailbox, update: p4r.MasterArbitrationUpdate) -> None:
         """From the worker's thread."""
@@ -362,13 +352,21 @@ def _status(text: str, results: list[Refusal | None], *, wordy: bool) -> rpc_sta
     return status
 
 
-def _stream_error(kind: str | None, refused: Refusal) -> p4r.StreamMessageResponse:
+def _stream_error(kind: str | None) -> p4r.StreamMessageResponse:
+    """To whoever sent it, the primary controller or not: an answer that depended on that would have a controller bid
+    for what no bid gives."""
     response = p4r.StreamMessageResponse()
-    response.error.canonical_code, response.error.message = refused.number, str(refused)
     if kind == "packet":
+        refused = unimplemented("this switch sends no packets for controllers")
         response.error.packet_out.SetInParent()
     elif kind == "digest_ack":
+        refused = unimplemented("this switch sends no digests that could be acknowledged")
         response.error.digest_list_ack.SetInParent()
-    else:
+    elif kind is None:
+        refused = invalid("a stream message is missing")
         response.error.other.SetInParent()
+    else:
+        refused = unimplemented(f"this switch has nothing for a {kind}")
+        response.error.other.SetInParent()
+    response.error.canonical_code, response.error.message = refused.number, str(refused)
     return response

@@ -91,9 +91,6 @@ class Controller:
     def standing(self) -> str:
         return str(rpc_code.Code.Name(self.hear().arbitration.status.code))
 
-    def send_packet(self, frame: bytes) -> None:
-        self.say(p4r.StreamMessageRequest(packet=p4r.PacketOut(payload=frame)))
-
     def _read(self) -> None:
         try:
             for message in self._stream:
