@@ -1,8 +1,7 @@
 #include "host.hpp"
 
 #include <algorithm>
-#include <cstdio>
-#include <cstdlib>
+#include <stdexcept>
 #include <utility>
 
 namespace wiresum::sim {
@@ -204,10 +203,7 @@ void Host::check_closed() {
     when_awake(clock_.now() + 1, [this] { check_closed(); });
     return;
   }
-  if (dispatcher_->pending() != 0) {
-    std::fputs("a closed session has operations that will never end\n", stderr);
-    std::abort();
-  }
+  if (dispatcher_->pending() != 0) throw std::logic_error("a closed session has operations that will never end");
 }
 
 bool Host::idle() const { return dead_ || (submitted_ == calls_.size() && dispatcher_->pending() == 0); }
