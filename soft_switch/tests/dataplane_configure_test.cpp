@@ -103,6 +103,21 @@ TEST_F(ConfigureTest, WhoIsAdmittedMayChangeWhileTheJobRuns) {
   EXPECT_EQ(admitted(bench_.plane), 0u) << "a new one";
 }
 
+TEST_F(ConfigureTest, RoundThatMoreWorkersBeganIsCompleteWithThoseThatAreLeft) {
+  Admission three_workers = everybody();
+  three_workers.contributors[0] = three_workers.receivers = 0b111;
+  three_workers.sources[2] = endpoint_of(2);
+  ASSERT_TRUE(bench_.plane.configure(job_entry(kJob, 3, kLanes, 4, 8), three_workers));
+  EXPECT_EQ(bench_.send(packet(2, 1), kOnes).verdict, Verdict::kHold);
+  EXPECT_EQ(bench_.send(packet(0, 1), kOnes).verdict, Verdict::kHold);
+  ASSERT_TRUE(bench_.plane.configure(entry(), everybody()));
+  EXPECT_EQ(bench_.send(packet(1, 1), kOnes).verdict, Verdict::kMulticast);
+  EXPECT_EQ(bench_.send(packet(0, 1), kOnes).verdict, Verdict::kResend);
+  Header question = packet(1, 1);
+  question.kind = Kind::kQuestion;
+  EXPECT_EQ(bench_.send(question).verdict, Verdict::kResend);
+}
+
 TEST_F(ConfigureTest, SourceNeedNotBeWhereTheResultGoes) {
   Admission admission = everybody();
   admission.sources[0] = endpoint_of(5);

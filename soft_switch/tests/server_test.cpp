@@ -5,7 +5,9 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
 #include <random>
+#include <set>
 #include <stdexcept>
 #include <string>
 #include <system_error>
@@ -145,7 +147,6 @@ TEST(SwitchServer, DuplicatesOfACompleteCellAreAnsweredToTheirSenderAlone) {
   EXPECT_EQ(packets(server.counters(1), Reason::kResent), static_cast<std::uint64_t>(kDuplicates));
 }
 
-// The newer round comes in the same burst as the completion of the older one, on the frame that is queued for sending.
 TEST(SwitchServer, AGroupIsSentACompletedCellOnceAndADuplicatesSenderAlone) {
   constexpr int kSilenceMs = 100;
   SwitchServer server(small_config());
@@ -175,6 +176,7 @@ TEST(SwitchServer, AGroupIsSentACompletedCellOnceAndADuplicatesSenderAlone) {
   EXPECT_EQ(server.stats().datagrams_sent, 2U);
 }
 
+// The newer round comes in the same burst as the completion of the older one, on the frame that is queued for sending.
 TEST(SwitchServer, QueuedResultIsSentBeforeItsFrameIsReused) {
   SwitchServer server(small_config(1));
   const Job job(1, 1, 1, 0, 1);
@@ -196,6 +198,45 @@ TEST(SwitchServer, QueuedResultIsSentBeforeItsFrameIsReused) {
     ASSERT_EQ(missing->header.round, round + 2);
     ASSERT_TRUE(missing->words.empty());
   }
+}
+
+TEST(DataThread, AResultForAllAndAnAnswerToOneInTheSameBurstGoEachToTheirReceivers) {
+  constexpr int kSilenceMs = 100;
+  const Job job(1, 2, 1, 0, 8);
+  transport::UdpSocket socket({.address = UdpWorker::kLoopback, .port = 0});
+  const wire::Endpoint at = socket.local();
+  std::vector<SwitchPort> ports;
+  ports.push_back({.socket = std::move(socket), .thread = 0});
+  const dataplane::Sizes sizes{.slots = 8, .lanes_max = kLanes, .jobs_max = 2};
+  DataThread thread(sizes, {.frames = std::size_t{2} * sizes.slots}, std::move(ports), std::chrono::microseconds(0));
+  const auto send = [&](std::size_t worker, std::uint32_t slot) {
+    const Header header = job.header(Kind::kData, worker, 1, slot);
+    job.members[worker].send(at, dataplane::datagram_of(header, Words(kLanes, slot + 1)));
+  };
+  const auto slots_heard = [&](std::size_t worker, std::size_t count) {
+    std::multiset<std::uint32_t> slots;
+    for (std::size_t i = 0; i < count; ++i) {
+      const std::optional<Received> result = job.members[worker].receive(kPatienceMs);
+      if (!result.has_value()) break;
+      slots.insert(result->header.cell / 2u);
+      EXPECT_EQ(result->words, Words(kLanes, 2 * (result->header.cell / 2u + 1)));
+    }
+    EXPECT_FALSE(job.members[worker].receive(kSilenceMs).has_value());
+    return slots;
+  };
+  bool admitted = false;
+  thread.run([&] {
+    admitted = thread.plane().admit(job.entry);
+    for (const std::size_t worker : {0U, 1U}) send(worker, 0);
+  });
+  ASSERT_TRUE(admitted);
+  for (const std::size_t worker : {0U, 1U}) EXPECT_EQ(slots_heard(worker, 1), (std::multiset<std::uint32_t>{0}));
+  thread.run([&] {  // between two bursts: what is sent meanwhile comes in one
+    for (const std::size_t worker : {0U, 1U}) send(worker, 1);
+    send(1, 0);
+  });
+  EXPECT_EQ(slots_heard(0, 1), (std::multiset<std::uint32_t>{1}));
+  EXPECT_EQ(slots_heard(1, 2), (std::multiset<std::uint32_t>{0, 1}));
 }
 
 TEST(SwitchServer, MetaAndEmptyRoundsGoThrough) {

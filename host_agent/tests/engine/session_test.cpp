@@ -329,6 +329,36 @@ TEST(Session, RefusesMoreOperationsThanItsQueuesHold) {
   job[0].close();
 }
 
+TEST(Session, WhatIsCompleteAndNotTakenCountsAgainstTheQueuesToo) {
+  Job job(1, 1);
+  const Request nothing = request(kInt32, {region<std::int32_t>(nullptr, nullptr, 0)});
+  for (std::size_t i = 0; i < kOperationsMax; ++i) ASSERT_TRUE(job[0].submit(nothing)->done());
+  EXPECT_THROW(job[0].submit(nothing), std::runtime_error);
+  EXPECT_EQ(job[0].take_completed(kPatience).size(), kOperationsMax);
+  EXPECT_TRUE(job[0].submit(nothing)->done());
+}
+
+TEST(Session, ATimeOutOnOneThreadEndsWhatIsPendingOnTheOthers) {
+  Job job(2, 2);  // nobody else submits
+  const auto patient = job[0].submit(request(kFloat32, {}));
+  Request late = request(kFloat32, {});
+  late.timeout_ns = 100'000'000;
+  const auto hasty = job[0].submit(late);  // the other thread's
+  ASSERT_TRUE(hasty->wait(kPatience));
+  EXPECT_EQ(hasty->status(), Status::kTimedOut);
+  ASSERT_TRUE(patient->wait(kPatience));
+  EXPECT_EQ(patient->status(), Status::kTimedOut);
+}
+
+TEST(Session, ATimeOutOfNothingIsOver) {
+  Job job(2, 1);
+  Request late = request(kFloat32, {});
+  late.timeout_ns = 0;
+  const auto operation = job[0].submit(late);
+  ASSERT_TRUE(operation->wait(kPatience));
+  EXPECT_EQ(operation->status(), Status::kTimedOut);
+}
+
 TEST(Session, ARequestThatWaitsForAPrologueHasItsDeadlineToo) {
   Job job(2, 1);
   std::vector<float> asking = sparse_tensor(0, 600, 50);
@@ -502,6 +532,24 @@ TEST(Session, CloseEndsMoreThanTheStateMachineHoldsAndLaterSubmitsFail) {
   const auto late = job[0].submit(request(kFloat32, {}));
   EXPECT_TRUE(late->done());
   EXPECT_EQ(late->status(), Status::kAborted);
+}
+
+TEST(Session, AfterACloseWithNothingPendingLaterSubmitsFail) {
+  Job job(2, 1);
+  job[0].close();
+  job[0].close();
+  const auto late = job[0].submit(request(kFloat32, {}));
+  EXPECT_TRUE(late->done());
+  EXPECT_EQ(late->status(), Status::kAborted);
+}
+
+TEST(Session, CloseEndsAWaitForCompletedOperations) {
+  Job job(1, 1);
+  const auto begun = std::chrono::steady_clock::now();
+  std::thread closer([&job] { job[0].close(); });
+  EXPECT_TRUE(job[0].take_completed(kPatience).empty());
+  EXPECT_LT(std::chrono::steady_clock::now() - begun, kPatience);
+  closer.join();
 }
 
 std::vector<std::vector<transport::UdpSocket>> sockets_for(const SessionConfig& config) {

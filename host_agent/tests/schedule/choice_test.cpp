@@ -54,6 +54,15 @@ TEST(Choice, WeighsWhatIsSavedAgainstTheRoundTrip) {
   EXPECT_FALSE(choice.asks(kSignature, kChunks));
 }
 
+TEST(Choice, ASavingOfNoMoreThanItCostsIsNone) {
+  constexpr std::uint32_t kCost = 1 + kChunks / 16;  // the round trip, and the overhead
+  Choice choice;
+  choice.on_counts(kSignature, kChunks, kChunks - kCost - 1, encode_cost(1));
+  EXPECT_TRUE(choice.asks(kSignature, kChunks));
+  choice.on_counts(kSignature, kChunks, kChunks - kCost, encode_cost(1));
+  EXPECT_FALSE(choice.asks(kSignature, kChunks));
+}
+
 TEST(Choice, DoesNotAskWhereEvenAnEmptyTensorWouldNotPayForIt) {
   Choice choice;
   choice.on_counts(kSignature, kChunks, 0, encode_cost(300));

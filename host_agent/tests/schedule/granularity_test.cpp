@@ -76,6 +76,17 @@ TEST(Granularity, AfterAStepTheRestFollowsTheExactCount) {
   EXPECT_EQ(last.words, blocks);
 }
 
+TEST(Granularity, WhatGoesWithTheFirstStepIsPaidOnce) {
+  Prices prices = kPrices;
+  prices.first_step_words = kElements;
+  const Hits hits = sample_of(0.01);
+  EXPECT_EQ(cheapest_step(prices, hits, chunks()).size, 0u);
+  const std::uint64_t blocks = kElements / 100;
+  const Known later{.size = 8, .blocks = blocks, .elements = 8 * blocks};
+  EXPECT_EQ(cheapest_step(prices, hits, later).size, cheapest_step(kPrices, hits, later).size);
+  EXPECT_EQ(cheapest_step(prices, hits, later).words, cheapest_step(kPrices, hits, later).words);
+}
+
 TEST(Granularity, ASampleThatFoundNothingDoesNotPromiseThatThereIsNothing) {
   const std::vector<std::uint32_t> nothing(32);
   const Step step = cheapest_step(kCosts, count_sampled_blocks(nothing), chunks());

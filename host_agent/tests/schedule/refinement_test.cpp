@@ -24,6 +24,7 @@ struct Way {
   std::uint8_t lane_bits = 32;
   bool in_place = true;
   std::vector<unsigned> steps;
+  float fixed_scale = 4.0F;
 };
 
 std::vector<std::size_t> region_sizes(numeric::Format format) {
@@ -40,7 +41,7 @@ bool is_left_out(std::size_t region, std::size_t chunk) { return region == 0 && 
 struct Side {
   Side(unsigned worker, const Way& way) {
     request.format = {.dtype = numeric::Dtype::kF32, .scaling = way.scaling, .lane_bits = way.lane_bits};
-    request.fixed_scale = 4.0F;
+    request.fixed_scale = way.fixed_scale;
     request.divisor = kWorkers;
     std::mt19937 random(worker);
     for (const std::size_t size : region_sizes(request.format)) {
@@ -191,7 +192,8 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Values(Way{.steps = {32}}, Way{.in_place = false, .steps = {1}}, Way{.lane_bits = 16, .steps = {16, 2}},
                     Way{.lane_bits = 8, .in_place = false, .steps = {8, 1}},
                     Way{.scaling = Scaling::kFixed, .in_place = false, .steps = {4}},
-                    Way{.scaling = Scaling::kFixed, .lane_bits = 16, .steps = {32, 16, 8, 4, 2, 1}}));
+                    Way{.scaling = Scaling::kFixed, .lane_bits = 16, .steps = {32, 16, 8, 4, 2, 1}},
+                    Way{.scaling = Scaling::kFixed, .steps = {2}, .fixed_scale = 0.0F}));
 
 TEST(Refinement, ChunksThatAreKnownToBeAbsentAreNotRead) {
   const Way way;
@@ -230,6 +232,19 @@ TEST(Refinement, AnExponentHasAByteOfItsOwnForEachWorker) {
   EXPECT_EQ(exponent_words({}, 5), 2u);
   EXPECT_EQ(exponent_words({}, 32), 8u);
   EXPECT_EQ(exponent_words({numeric::Dtype::kI32, Scaling::kNone, 32}, 8), 0u);
+  Side side(0, Way{});
+  std::fill(side.sources[2].begin(), side.sources[2].end(), 1.0F);
+  const std::vector<std::uint32_t> chunks = {7};
+  for (unsigned worker = 0; worker < 6; ++worker) {
+    Refinement refinement(side.request, kLanes, {.worker = worker, .workers = 6}, chunks);
+    refinement.look(worker::kNothingKnown);
+    refinement.count(8);
+    const std::span<const std::uint32_t> words = refinement.counts().more_words();
+    ASSERT_EQ(words.size(), 2u);
+    for (unsigned i = 0; i < 2; ++i) {
+      EXPECT_EQ(words[i], worker / 4 == i ? 127u << worker % 4 * 8 : 0u) << worker;
+    }
+  }
 }
 
 }  // namespace

@@ -292,8 +292,6 @@ TEST(Scheduler, TellsTheOthersWhatARoundTripIsWorth) {
   EXPECT_EQ(decode_cost(shares[0].work.vote), decode_cost(encode_cost(21)));
 }
 
-// ---- Failure ----
-
 TEST(Scheduler, AStreamTakesAsManySlotsAsTwoRoundTripsHold) {
   for (const auto& [round_trip, slots] : {std::pair{0U, 32U}, {20U, 40U}, {1000U, 64U}}) {
     Scheduler scheduler(small_config());
@@ -305,6 +303,88 @@ TEST(Scheduler, AStreamTakesAsManySlotsAsTwoRoundTripsHold) {
     complete(scheduler, prologue, encode_cost(round_trip));
     EXPECT_EQ(shares_of(scheduler).at(0).work.slots_spread_max, slots) << round_trip;
   }
+}
+
+TEST(Scheduler, TheLargestVoteOfAllSharesCountsInWhateverOrderTheyComplete) {
+  for (const std::size_t last : {0U, 1U}) {
+    Scheduler scheduler(small_config(2));
+    Tensor dense(40, true);
+    submit(scheduler, dense.request(), kLanes);  // asks in vain
+    for (auto shares = shares_of(scheduler); !shares.empty(); shares = shares_of(scheduler)) {
+      for (const Share& share : shares) complete(scheduler, share);
+    }
+    for (int i = 0; i < 2; ++i) {  // the vote of the first of these counts for the request after them
+      submit(scheduler, dense.request(), kLanes);
+      const auto shares = shares_of(scheduler);
+      ASSERT_EQ(shares.size(), 2u);
+      complete(scheduler, shares[1 - last], shares[1 - last].thread == 0 ? numeric::kExponentNotFinite : 10);
+      complete(scheduler, shares[last], shares[last].thread == 0 ? numeric::kExponentNotFinite : 10);
+    }
+    submit(scheduler, dense.request(), kLanes);
+    EXPECT_EQ(scheduler.stats().prologues, 1u) << "or workers would choose by the order of their threads";
+  }
+}
+
+// ---- Failure ----
+
+TEST(Scheduler, ARequestEndsWithTheFailureOfAnyOfItsShares) {
+  for (const std::size_t failed : {0U, 1U}) {
+    Scheduler scheduler(small_config(2));
+    Tensor tensor(4, true);
+    Request request = tensor.request();
+    request.may_be_sparse = false;
+    submit(scheduler, request, kLanes);
+    const auto shares = shares_of(scheduler);
+    ASSERT_EQ(shares.size(), 2u);
+    for (std::size_t i = 0; i < 2; ++i) {
+      complete(scheduler, shares[i], 0, i == failed ? Status::kDiverged : Status::kOk);
+    }
+    EXPECT_EQ(scheduler.poll_finished().value().status, Status::kDiverged);
+  }
+}
+
+TEST(Scheduler, WhatTheThreadsHaveSummedEndsWellThoughAnotherFails) {
+  Scheduler scheduler(small_config());
+  Tensor tensor(4, true);
+  Request request = tensor.request();
+  request.may_be_sparse = false;
+  submit(scheduler, request, kLanes);
+  const Share share = shares_of(scheduler).at(0);
+  scheduler.fail(Status::kTimedOut);
+  EXPECT_FALSE(scheduler.poll_finished().has_value()) << "its memory is in use";
+  complete(scheduler, share);
+  EXPECT_EQ(scheduler.poll_finished().value().status, Status::kOk);
+}
+
+TEST(Scheduler, TheFirstFailureStays) {
+  Scheduler scheduler(small_config());
+  Tensor sparse(16, false);
+  submit(scheduler, sparse.request(), kLanes);
+  const Share prologue = shares_of(scheduler).at(0);
+  scheduler.fail(Status::kTimedOut);
+  scheduler.fail(Status::kAborted);
+  complete(scheduler, prologue);
+  EXPECT_EQ(scheduler.poll_finished().value().status, Status::kTimedOut);
+  submit(scheduler, sparse.request(), kLanes);
+  EXPECT_EQ(scheduler.poll_finished().value().status, Status::kTimedOut);
+}
+
+TEST(Scheduler, TheDeadlineOfARequestThatIsLookedAtIsWatchedUntilTheThreadsHaveIt) {
+  Scheduler scheduler(small_config());
+  Tensor sparse(16, false);
+  Request request = sparse.request();
+  request.deadline = 1234;
+  Survey survey = scheduler.survey(request, 0);
+  scheduler.submit(std::move(request), std::move(survey));
+  ASSERT_TRUE(scheduler.has_chore());
+  EXPECT_EQ(scheduler.waiting_deadline(), 1234);
+  run_chores(scheduler);
+  const Share prologue = shares_of(scheduler).at(0);
+  EXPECT_EQ(prologue.work.deadline, 1234);
+  EXPECT_EQ(scheduler.waiting_deadline(), worker::kNever);
+  complete(scheduler, prologue, 0, Status::kTimedOut);
+  EXPECT_EQ(scheduler.poll_finished().value().status, Status::kTimedOut);
+  EXPECT_EQ(scheduler.waiting_deadline(), worker::kNever) << "it is gone";
 }
 
 TEST(Scheduler, AFailureEndsWhatIsWaitingAndWhateverComesLater) {

@@ -47,7 +47,10 @@ TEST(RefinedCollective, AsksAgainAboutFinerBlocksAndSendsWhatIsLeftPacked) {
   Scheduler scheduler(config());
   Tensor tensor;
   const std::vector<float> original = tensor.values;
-  const Ticket ticket = submit(scheduler, tensor.request(), kLanes);
+  constexpr worker::TimeNs kDeadline = 1234;
+  Request request = tensor.request();
+  request.deadline = kDeadline;
+  const Ticket ticket = submit(scheduler, std::move(request), kLanes);
   std::vector<Share> shares;
   while (auto share = step(scheduler)) shares.push_back(*share);
   ASSERT_GE(shares.size(), 3u) << "a prologue, finer ones, the packed stream";
@@ -56,6 +59,7 @@ TEST(RefinedCollective, AsksAgainAboutFinerBlocksAndSendsWhatIsLeftPacked) {
   for (const Share& share : shares) {
     EXPECT_EQ(share.work.tensor & 0xFFFFu, ticket.tensor & 0xFFFFu);
     tags.insert(share.work.tensor);
+    EXPECT_EQ(share.work.deadline, kDeadline) << "the threads' to watch";
   }
   EXPECT_EQ(tags.size(), shares.size()) << "none can be taken for another";
   EXPECT_EQ(shares.back().work.tensor, ticket.tensor);
@@ -122,6 +126,27 @@ TEST(RefinedCollective, AFailureDuringAChoreEndsIt) {
   const auto finished = scheduler.poll_finished();
   ASSERT_TRUE(finished.has_value());
   EXPECT_EQ(finished->status, Status::kAborted);
+}
+
+TEST(RefinedCollective, ASumThatIsBeingScatteredEndsWellThoughAnotherFails) {
+  Scheduler scheduler(config());
+  Tensor tensor;
+  const std::vector<float> original = tensor.values;
+  submit(scheduler, tensor.request(), kLanes);
+  while (scheduler.stats().refined == 0) ASSERT_TRUE(step(scheduler).has_value());
+  const auto packed = scheduler.poll_share();
+  ASSERT_TRUE(packed.has_value());
+  scheduler.complete(0, {.token = packed->work.token, .status = Status::kOk, .vote = 0});
+  const auto scattering = scheduler.poll_chore();
+  ASSERT_TRUE(scattering.has_value());
+  scheduler.fail(Status::kTimedOut);
+  EXPECT_FALSE(scheduler.poll_finished().has_value());
+  scattering->run();
+  scheduler.complete(*scattering);
+  const auto finished = scheduler.poll_finished();
+  ASSERT_TRUE(finished.has_value());
+  EXPECT_EQ(finished->status, Status::kOk);
+  EXPECT_EQ(tensor.values, original);
 }
 
 TEST(RefinedCollective, AFailureOfFinerCountsEndsItAndWhatWaits) {

@@ -55,10 +55,13 @@ TEST(Survey, ALookMakesNegativeZerosPositiveInPlaceAndOnlyThere) {
   EXPECT_FALSE(std::signbit(values[1])) << "nobody may have this block: then this is its sum";
   EXPECT_TRUE(std::signbit(values[5])) << "the sum will be written here";
   values[9] = -0.0F;
-  std::vector<float> elsewhere(12);
+  std::vector<float> elsewhere(12, 7.0F);
   tensors.request.regions[0].destination = reinterpret_cast<std::byte*>(elsewhere.data());
   static_cast<void>(look(tensors.request, kLanes, tensors.chunks));
   EXPECT_TRUE(std::signbit(values[9])) << "a source is not changed";
+  EXPECT_EQ(elsewhere, std::vector<float>(12, 7.0F)) << "nor is a destination, before anything is known of the others";
+  tensors.request.regions[0].destination = nullptr;
+  EXPECT_EQ(look(tensors.request, kLanes, tensors.chunks).of(2), worker::Presence::kAbsent);
 }
 
 TEST(Survey, ClearsDestinationsOfAbsentBlocksThatAreNotSources) {
@@ -70,6 +73,9 @@ TEST(Survey, ClearsDestinationsOfAbsentBlocksThatAreNotSources) {
   clear_absent(tensors.request, kLanes, [](std::uint64_t number) { return number == 1; });
   EXPECT_EQ(destination, (std::vector<float>{0, 0, 0, 0, 7, 7, 7, 7, 0, 0, 0, 0}));
   EXPECT_EQ(tensors.values[1][0], 1.0F) << "in place, the look has done it";
+  tensors.request.regions[0].destination = nullptr;
+  EXPECT_FALSE(needs_clearing(tensors.request)) << "this worker keeps no sum";
+  clear_absent(tensors.request, kLanes, [](std::uint64_t) { return false; });
   tensors.request.regions.erase(tensors.request.regions.begin());
   EXPECT_FALSE(needs_clearing(tensors.request));
 }
@@ -121,6 +127,20 @@ TEST(Survey, SamplesRunsAtPlacesThatTheSaltNamesAndNotTheData) {
     seen.insert(runs[0]);
   }
   EXPECT_GT(seen.size(), 3u);
+}
+
+TEST(Survey, ASampledChunkIsPresentThoughItsRunIsEmpty) {
+  constexpr std::size_t kWide = 100;
+  std::vector<float> values(kWide * 40);
+  for (std::size_t chunk = 0; chunk < 40; ++chunk) values[chunk * kWide + 99] = 1.0F;  // behind the last whole run
+  Request request;
+  auto* const bytes = reinterpret_cast<std::byte*>(values.data());
+  request.regions = {{.source = bytes, .destination = bytes, .elements = values.size()}};
+  const std::uint64_t chunks = number_chunks(request.regions, request.format, kWide);
+  const Sample sample = take_sample(request, kWide, chunks, 7);
+  EXPECT_EQ(sample.runs, std::vector<std::uint32_t>(32));
+  EXPECT_EQ(sample.density, kDensityFull);
+  EXPECT_EQ(sample.chunks_present, UINT32_MAX);
 }
 
 TEST(Survey, SmallChunksAreNotCutIntoBlocks) {

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <numeric>
 #include <optional>
 #include <span>
 #include <vector>
@@ -133,6 +134,13 @@ class Rig {
   std::vector<std::byte> frames_;
   Worker worker_;
 };
+
+/// 1, 2, ...
+inline std::vector<std::int32_t> iota(std::size_t count) {
+  std::vector<std::int32_t> values(count);
+  std::iota(values.begin(), values.end(), 1);
+  return values;
+}
 
 /// An int32 all-reduce in place over `values`, all of it in this thread's share.
 struct Integers {

@@ -142,6 +142,18 @@ TEST(Vote, TheCompletionTellsTheLargest) {
   EXPECT_EQ(completion->vote, 120);
 }
 
+TEST(Vote, IsTheLastChunksThoughOtherResultsComeLater) {
+  Rig rig;
+  Integers job(std::vector<std::int32_t>(4 * 4, 1));
+  job.work.vote = 90;
+  ASSERT_TRUE(rig.worker().submit(job.work));
+  const auto sent = rig.poll();
+  ASSERT_EQ(sent.size(), 4u);
+  rig.answer(sent[3], {1, 1, 1, 1}, 120);
+  for (std::size_t i = 0; i < 3; ++i) rig.answer(sent[i], {1, 1, 1, 1}, 0);
+  EXPECT_EQ(rig.worker().poll_completion().value().vote, 120);
+}
+
 TEST(Vote, DoesNotDisturbTheExponentsOfBlockFloatingPoint) {
   Rig rig;
   Listed job(1, {0});

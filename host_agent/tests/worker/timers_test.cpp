@@ -114,6 +114,47 @@ TEST_F(Timers, APacketOvertakenByALaterOneIsRetransmittedAtItsTimeout) {
   EXPECT_EQ(rig.worker().stats().window, 4u) << "halved once";
 }
 
+TEST_F(Timers, AnOlderResultThatComesLaterTakesNothingBack) {
+  submit(8);
+  const auto sent = rig.poll_at(0);
+  rig.now = 10 * kMillisecond;
+  rig.echo(sent[5]);
+  rig.echo(sent[2]);
+  std::set<std::uint32_t> again;
+  for (const Sent& packet : rig.poll_at(20 * kMillisecond)) again.insert(packet.header.chunk);
+  EXPECT_EQ(again, (std::set<std::uint32_t>{0, 1, 3, 4})) << "slot 5's was sent after these";
+}
+
+TEST_F(Timers, ASlotsNextPacketHasTheTimeoutsOfAFreshOne) {
+  WorkerConfig three = config();
+  three.slots = 3;
+  Rig slots(three);
+  Integers work(std::vector<std::int32_t>(4 * 12, 1), three);
+  ASSERT_TRUE(slots.worker().submit(work.work));
+  const auto sent = slots.poll_at(0);
+  ASSERT_EQ(sent.size(), 3u);
+  slots.now = 1 * kMillisecond;
+  slots.echo(sent[2]);
+  const auto fifth = slots.poll();
+  ASSERT_EQ(slots.poll_at(20 * kMillisecond).size(), 2u) << "slots 0 and 1 are overtaken";
+  slots.echo(sent[1]);
+  ASSERT_EQ(slots.poll().at(0).header.chunk, 4u);
+  slots.now = 21 * kMillisecond;  // late enough to be no sample
+  slots.echo(fifth.at(0));
+  const auto eighth = slots.poll();
+  ASSERT_EQ(eighth.at(0).header.chunk, 8u);
+  slots.poll_at(40 * kMillisecond);
+  slots.now = 41 * kMillisecond;
+  slots.echo(eighth[0]);
+  std::vector<TimeNs> asked;  // about chunk 4, in the slot that has expired before
+  for (TimeNs at = slots.now; at <= 81 * kMillisecond; at = slots.worker().next_timeout()) {
+    for (const Sent& packet : slots.poll_at(at)) {
+      if (packet.header.chunk == 4) asked.push_back(at);
+    }
+  }
+  EXPECT_EQ(asked, (std::vector<TimeNs>{41 * kMillisecond, 81 * kMillisecond})) << "and then after twice the timeout";
+}
+
 TEST_F(Timers, TheResultThatEndsASilenceGivesTheOthersOneMoreTimeout) {
   submit(8);
   const auto sent = rig.poll_at(0);
@@ -155,6 +196,16 @@ TEST_F(Timers, InALongSilenceOnlyTheProbeIsRetransmittedThoughMuchIsKnownLost) {
   rig.echo(sent[0]);
   const TimeNs resumed = rig.now;
   EXPECT_EQ(rig.worker().next_timeout(), resumed + 20 * kMillisecond) << "the next in order becomes the probe";
+}
+
+TEST_F(Timers, AWorkerThatComesTooLateToItsTimersSendsOnlyTheProbe) {
+  submit(8);
+  const auto sent = rig.poll_at(0);
+  rig.now = 1 * kMillisecond;
+  rig.echo(sent[7]);
+  const auto probes = rig.poll_at(200 * kMillisecond);
+  ASSERT_EQ(probes.size(), 1u) << "for all it knows the network has been silent since";
+  EXPECT_EQ(probes[0].header.chunk, 0u);
 }
 
 TEST_F(Timers, TheFirstPacketOfASlotGivesNoSample) {
@@ -259,6 +310,25 @@ TEST_F(Timers, WhatIsAHeaderAnywayIsSentAgainInPlaceOfAQuestion) {
   ASSERT_EQ(rig.poll_at(0).at(0).header.kind, wire::Kind::kMeta);
   EXPECT_EQ(rig.poll_at(20 * kMillisecond).at(0).header.kind, wire::Kind::kMeta);
   EXPECT_EQ(rig.worker().stats().questions, 0u);
+}
+
+TEST_F(Timers, WhatFollowsAQuestionInItsSlotIsSentAgainAsWhatItIs) {
+  WorkerConfig one = config();
+  one.slots = 1;
+  Rig single(one);
+  Integers data(std::vector<std::int32_t>(4, 1), one);
+  Collective barrier;
+  barrier.chunk_end = 1;
+  ASSERT_TRUE(single.worker().submit(data.work));
+  ASSERT_TRUE(single.worker().submit(barrier));
+  const auto sent = single.poll_at(0).at(0);
+  ASSERT_EQ(single.poll_at(20 * kMillisecond).at(0).header.kind, wire::Kind::kQuestion);
+  single.echo(sent);
+  const auto meta = single.poll();
+  ASSERT_EQ(meta.at(0).header.kind, wire::Kind::kMeta);
+  single.miss(meta[0]);
+  EXPECT_TRUE(single.poll().empty()) << "nobody has asked about this one";
+  EXPECT_EQ(single.poll_at(single.worker().next_timeout()).at(0).header.kind, wire::Kind::kMeta);
 }
 
 TEST_F(Timers, InASilenceWhatIsMissingWaitsForTheProbe) {

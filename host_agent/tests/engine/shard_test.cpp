@@ -1,0 +1,110 @@
+// A shard by itself: its mailbox, what the state machine has no room for yet, and its end.
+#include "engine/shard.hpp"
+
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "sim_transport.hpp"
+
+namespace wiresum::engine {
+namespace {
+
+using worker::Collective;
+using worker::Status;
+
+class StandingClock final : public Clock {
+ public:
+  [[nodiscard]] TimeNs now() const noexcept override { return 0; }
+};
+
+worker::WorkerConfig small_config() {
+  worker::WorkerConfig config;
+  config.lanes = 4;
+  config.slots = 4;
+  config.collectives_max = 1;
+  return config;
+}
+
+Collective barrier(std::uint64_t token) {
+  Collective work;
+  work.chunk_end = 1;
+  work.token = token;
+  return work;
+}
+
+class ShardTest : public testing::Test {
+ protected:
+  /// Answers all that has been sent.
+  void answer() {
+    for (sim::Datagram& datagram : sent) {
+      wire::set_kind(wire::Kind::kResult,
+                     std::span<std::byte, wire::kHeaderBytes>(datagram.data(), wire::kHeaderBytes));
+      transport.arrive(std::move(datagram));
+    }
+    sent.clear();
+  }
+
+  StandingClock clock;
+  std::vector<sim::Datagram> sent;
+  std::vector<worker::Completion> completions;
+  int mails = 0;
+  sim::SimTransport transport{4, wire::kHeaderBytes + 4 * wire::kWordBytes,
+                              [this](sim::Datagram datagram) { sent.push_back(std::move(datagram)); }};
+  Shard shard{small_config(), wire::Endpoint{}, clock, transport,
+              Shard::Hooks{.on_mail = [this] { ++mails; },
+                           .on_completion =
+                               [this](const worker::Completion& completion) { completions.push_back(completion); }}};
+};
+
+TEST_F(ShardTest, WhatTheStateMachineHasNoRoomForFollowsWhenACompletionIsTaken) {
+  for (std::uint64_t token = 1; token <= 3; ++token) shard.post(barrier(token));
+  EXPECT_EQ(mails, 3);
+  EXPECT_TRUE(shard.take_mail());
+  EXPECT_FALSE(shard.take_mail());
+  for (std::uint64_t token = 1; token <= 3; ++token) {
+    ASSERT_TRUE(shard.transmit());
+    ASSERT_EQ(sent.size(), 1U);
+    answer();
+    ASSERT_TRUE(shard.receive());
+    ASSERT_TRUE(shard.report());
+    ASSERT_EQ(completions.size(), token);
+    EXPECT_EQ(completions.back().token, token);
+    EXPECT_EQ(completions.back().status, Status::kOk);
+  }
+  EXPECT_FALSE(shard.transmit());
+  EXPECT_FALSE(shard.report());
+}
+
+TEST_F(ShardTest, ItsEndEndsWhatIsPendingAndWhatIsInTheMail) {
+  shard.post(barrier(1));
+  shard.take_mail();
+  ASSERT_TRUE(shard.transmit());
+  shard.post(barrier(2));
+  shard.post(barrier(3));
+  shard.end();
+  ASSERT_EQ(completions.size(), 3U);
+  for (std::uint64_t token = 1; token <= 3; ++token) {
+    EXPECT_EQ(completions[token - 1].token, token);
+    EXPECT_EQ(completions[token - 1].status, Status::kAborted);
+  }
+}
+
+TEST_F(ShardTest, TheFirstFailureStaysAndIsOfWhateverComesLater) {
+  shard.post(barrier(1));
+  shard.post_failure(Status::kTimedOut);
+  shard.post_failure(Status::kAborted);
+  EXPECT_TRUE(shard.has_mail());
+  shard.take_mail();
+  shard.report();
+  shard.post(barrier(2));
+  shard.take_mail();
+  shard.report();
+  ASSERT_EQ(completions.size(), 2U);
+  for (const worker::Completion& completion : completions) EXPECT_EQ(completion.status, Status::kTimedOut);
+  EXPECT_FALSE(shard.transmit());
+  EXPECT_EQ(shard.next_timeout(), worker::kNever);
+}
+
+}  // namespace
+}  // namespace wiresum::engine
