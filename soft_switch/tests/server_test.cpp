@@ -1,6 +1,7 @@
 // The switch with its threads and sockets, over loopback. Nothing here asserts a time; a wait's length is only how long
 // a failing test takes.
 #include "server.hpp"
+#include "data_thread.hpp"
 
 #include <gtest/gtest.h>
 

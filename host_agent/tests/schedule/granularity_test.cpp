@@ -77,14 +77,14 @@ TEST(Granularity, AfterAStepTheRestFollowsTheExactCount) {
 }
 
 TEST(Granularity, WhatGoesWithTheFirstStepIsPaidOnce) {
-  Prices prices = kPrices;
-  prices.first_step_words = kElements;
-  const Hits hits = sample_of(0.01);
-  EXPECT_EQ(cheapest_step(prices, hits, chunks()).size, 0u);
+  Costs costs = kCosts;
+  costs.first_step_words = kElements;
+  const SampledBlocks sample = sample_of(0.01);
+  EXPECT_EQ(cheapest_step(costs, sample, chunks()).size, 0u);
   const std::uint64_t blocks = kElements / 100;
-  const Known later{.size = 8, .blocks = blocks, .elements = 8 * blocks};
-  EXPECT_EQ(cheapest_step(prices, hits, later).size, cheapest_step(kPrices, hits, later).size);
-  EXPECT_EQ(cheapest_step(prices, hits, later).words, cheapest_step(kPrices, hits, later).words);
+  const UnionSize later{.size = 8, .blocks = blocks, .elements = 8 * blocks};
+  EXPECT_EQ(cheapest_step(costs, sample, later).size, cheapest_step(kCosts, sample, later).size);
+  EXPECT_EQ(cheapest_step(costs, sample, later).words, cheapest_step(kCosts, sample, later).words);
 }
 
 TEST(Granularity, ASampleThatFoundNothingDoesNotPromiseThatThereIsNothing) {

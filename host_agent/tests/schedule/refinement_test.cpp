@@ -237,7 +237,7 @@ TEST(Refinement, AnExponentHasAByteOfItsOwnForEachWorker) {
   const std::vector<std::uint32_t> chunks = {7};
   for (unsigned worker = 0; worker < 6; ++worker) {
     Refinement refinement(side.request, kLanes, {.worker = worker, .workers = 6}, chunks);
-    refinement.look(worker::kNothingKnown);
+    refinement.read(worker::kNothingKnown);
     refinement.count(8);
     const std::span<const std::uint32_t> words = refinement.counts().more_words();
     ASSERT_EQ(words.size(), 2u);
