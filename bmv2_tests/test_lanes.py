@@ -35,10 +35,9 @@ def test_every_word_is_summed_by_itself(bench: Bench) -> None:
 )
 def test_no_carry_crosses_into_the_next_word(bench: Bench, a: int, b: int) -> None:
     with bench.job(2) as job:
-        for position in (0, 1, 31, 62, 63):
+        for after, position in enumerate((0, 1, 31, 62, 63)):
             rows = [[0] * job.entry.lanes for _ in range(2)]
             rows[0][position], rows[1][position] = a, b
-            after = 2 * position
             result = _play(job, [job.packet(w, after, words=tuple(row)) for w, row in enumerate(rows)])
             expected = [0] * job.entry.lanes
             expected[position] = (a + b) % (1 << 32)
