@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import socket
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +16,7 @@ from wiresum.controller.p4runtime import Client, device_config
 from wiresum.controller.p4runtime.connection import Runs
 from wiresum.controller.security.authority import Authority, Holder
 from wiresum.controller.security.names import CONTROLLER, SWITCH, Claims
-from wiresum.controller.testing import wait_until
+from wiresum.controller.testing import unused_port, wait_until
 
 DEVICE = 64 * os.getpid() + 63
 STOP_S_MAX = 10.0
@@ -37,15 +36,15 @@ def folders(tmp_path: Path) -> Path:
 @pytest.fixture
 def address(bmv2: None, folders: Path) -> Iterator[str]:
     """A bmv2 without interfaces, which takes no connection without a certificate."""
-    with socket.socket() as unused:
-        unused.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{unused.getsockname()[1]}"
+    address = f"127.0.0.1:{unused_port()}"
     tls = folders / f"ours-{SWITCH}"
     command = [
         SWITCH_PROGRAM,
         "--no-p4",
         "--device-id",
         str(DEVICE),
+        "--thrift-port",  # bmv2 ends if somebody else has its default one
+        str(unused_port()),
         "--",
         "--grpc-server-addr",
         address,

@@ -4,6 +4,7 @@ switch that writes down what it is told, and a client. The service between the t
 
 from __future__ import annotations
 
+import socket
 import threading
 import time
 from collections import deque
@@ -250,6 +251,13 @@ class RecordingDriver:
         assert self.released.wait(PATIENCE_S)
         if self.trouble:
             raise DriverError(self.trouble)
+
+
+def unused_port() -> int:
+    """Of TCP on loopback; free a moment ago."""
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        return int(unused.getsockname()[1])
 
 
 def wait_until(condition: Callable[[], bool], what: str) -> None:

@@ -18,7 +18,7 @@ from wiresum import compiled
 from wiresum.controller import Endpoint, JobEntry
 from wiresum.controller.p4runtime import Client, Host, P4RuntimeSwitch, Pipeline, Target, device_config
 from wiresum.controller.p4runtime.testing import Proxy
-from wiresum.controller.testing import wait_until
+from wiresum.controller.testing import unused_port, wait_until
 from wiresum.switch.p4runtime import P4RuntimeServer
 from wiresum.switch.software_switch import SoftwareSwitch
 
@@ -111,7 +111,9 @@ def _bmv2(folder: Path) -> Iterator[str]:
     if shutil.which(BMV2) is None:
         pytest.skip(f"not tested on bmv2: {BMV2} is not on PATH; it comes with p4lang's packages (p4lang-bmv2)")
     socket = folder / "p4runtime.socket"
-    command = [BMV2, "--no-p4", "--device-id", str(DEVICE), "--", "--grpc-server-addr", f"unix:{socket}"]
+    # Its Thrift server takes port 9090 unless told otherwise, and bmv2 ends if somebody else has that.
+    command = [BMV2, "--no-p4", "--device-id", str(DEVICE), "--thrift-port", str(unused_port())]
+    command += ["--", "--grpc-server-addr", f"unix:{socket}"]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         try:
             wait_until(socket.exists, "bmv2 was ready")

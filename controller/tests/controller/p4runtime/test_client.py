@@ -13,7 +13,7 @@ import finsy as fy
 import pytest
 from finsy.proto import p4r
 
-from wiresum.controller import DriverError
+from wiresum.controller import DriverError, testing
 from wiresum.controller.p4runtime import STANDBY_ID, Client, Pipeline, deliver, own
 from wiresum.controller.p4runtime import client as client_module
 from wiresum.controller.p4runtime.connection import Runs
@@ -55,9 +55,7 @@ def own_entry(schema: fy.P4Schema) -> p4r.Entity:
 
 @pytest.fixture
 def unused_port() -> int:
-    with socket.socket() as unused:
-        unused.bind(("127.0.0.1", 0))
-        return int(unused.getsockname()[1])
+    return testing.unused_port()
 
 
 def test_a_switch_without_a_program_gets_ours_once(proxy: Proxy, pipeline: Pipeline) -> None:
