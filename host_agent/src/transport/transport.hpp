@@ -1,10 +1,19 @@
 // The burst interface between a state machine and the wire.
 //
-// A transport owns *frame memory*: `frames` fixed-size frames that it can send from without a copy (plain
-// memory for UDP, UMEM for AF_XDP, mbuf data rooms for DPDK). The protocol core writes its packets right into
-// them and keeps owning them: sending does not give a frame away, since a worker retransmits from it and a
-// switch sends one frame to all workers of a job. Received datagrams are lent until the next receive().
-// Setup (constructors) is apart from the datapath (receive, send, wait).
+// Who owns a packet's memory, at each moment. Packets are written right into memory that the device sends from (plain
+// memory for UDP, UMEM for AF_XDP, mbuf data rooms for DPDK), so nothing is copied on the way:
+//
+//   the transport's   until room() offers it
+//   the caller's      from room() to the next call of send() or room()
+//   the device's      from send() until the device has read it, early or late, in whatever order; then the transport's
+//
+// The caller never sees memory again that it has sent. What it may want to send once more it writes once more: a worker
+// from its tensor, a switch from the cell. So a packet that a device still reads is never written to, and no
+// transport needs to tell when it is through.
+//
+// Received datagrams are lent until the next receive(). Setup (constructors) is apart from the datapath (receive, room,
+// send, wait). Of one transport only wake(), take_error() and a copy of stats() that somebody else made may be used by
+// other threads than the one that drives it.
 #pragma once
 
 #include <cstddef>
@@ -21,11 +30,6 @@ struct RxDatagram {
   std::uint8_t port = 0;  // which of the transport's ports it came in on: 0, 1, ... in the order they were given
 };
 
-struct TxFrame {
-  std::uint32_t frame = 0;  // index into frame memory
-  std::uint32_t bytes = 0;
-};
-
 struct TransportStats {
   std::uint64_t datagrams_received = 0;
   std::uint64_t messages_received = 0;  // what they came in: trains of datagrams, where the system keeps them together
@@ -35,9 +39,9 @@ struct TransportStats {
   std::uint64_t send_failures = 0;  // datagrams that the system would not take: lost, repaired by timers
 };
 
-/// The most frames, up to `frames_max`, that are whole trains; `frames_max` if that is less than one.
-inline std::size_t whole_trains(std::size_t frames_max, std::size_t train_frames) noexcept {
-  return train_frames < frames_max ? frames_max - frames_max % train_frames : frames_max;
+/// The most packets, up to `packets_max`, that are whole trains; `packets_max` if that is less than one.
+inline std::size_t whole_trains(std::size_t packets_max, std::size_t train_packets) noexcept {
+  return train_packets < packets_max ? packets_max - packets_max % train_packets : packets_max;
 }
 
 class Transport {
@@ -47,21 +51,25 @@ class Transport {
   Transport(const Transport&) = delete;
   Transport& operator=(const Transport&) = delete;
 
-  /// Frame i is frame_memory() + i * frame_stride().
-  [[nodiscard]] virtual std::byte* frame_memory() noexcept = 0;
-  [[nodiscard]] virtual std::size_t frame_stride() const noexcept = 0;
-
-  /// How many frames of this length go out as one: a burst of whole trains costs least for each frame.
-  [[nodiscard]] virtual std::size_t train_frames(std::size_t frame_bytes) const noexcept = 0;
+  /// What it is, as statistics tell people: "udp", "xdp (native, zero copy)".
+  [[nodiscard]] virtual const char* name() const noexcept = 0;
 
   /// Takes what has arrived, at most out.size() datagrams, without blocking. Returns how many.
   [[nodiscard]] virtual std::size_t receive(std::span<RxDatagram> out) noexcept = 0;
 
-  /// Sends each frame to each endpoint (a connected transport has but one), from the transport's port number `port`;
-  /// the frames of one endpoint stay in order. The frames may change once this returns. Never blocks for long: what the
-  /// system refuses is lost and counted.
-  virtual void send(std::span<const TxFrame> frames, std::span<const wire::Endpoint> to,
-                    std::uint8_t port) noexcept = 0;
+  /// Room for the next packets, at most `wanted`: fewer, or none, while the device still reads the others, so nobody
+  /// may wait for a certain number. Each has place for the transport's longest datagram, aligned to 8 bytes. What was
+  /// offered before and not sent is offered again.
+  [[nodiscard]] virtual std::span<wire::Packet> room(std::size_t wanted) noexcept = 0;
+
+  /// How many of room()'s packets are best sent together, all of them this long: bursts of whole trains cost least for
+  /// each packet. 1 where each is sent on its own.
+  [[nodiscard]] virtual std::size_t train_packets(std::size_t packet_bytes) const noexcept = 0;
+
+  /// Sends the first `count` packets that room() offered, each to each endpoint (a connected transport has but one),
+  /// from the transport's port number `port`; the packets of one endpoint stay in order. Gives them all away: none of
+  /// room()'s packets may be looked at any more. Never blocks for long: what the system refuses is lost and counted.
+  virtual void send(std::size_t count, std::span<const wire::Endpoint> to, std::uint8_t port) noexcept = 0;
 
   /// Sleeps until a datagram is there, wake() was called, or `timeout_ns` has passed (negative: no timeout).
   virtual void wait(std::int64_t timeout_ns) noexcept = 0;

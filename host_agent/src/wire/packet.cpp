@@ -51,7 +51,7 @@ bool carries_payload(Kind kind) noexcept { return kind == Kind::kData || kind ==
 }  // namespace
 
 void encode(const Header& header, std::span<std::byte, kHeaderBytes> out) noexcept {
-  set_kind(header.kind, out);
+  store8(out, kVersionKindAt, static_cast<std::uint8_t>(kVersion << 4 | static_cast<std::uint8_t>(header.kind)));
   store8(out, kFlagsAt, header.flags);
   store16(out, kJobAt, header.job);
   store32(out, kKeyAt, header.key);
@@ -61,10 +61,6 @@ void encode(const Header& header, std::span<std::byte, kHeaderBytes> out) noexce
   store32(out, kRoundAt, header.round);
   store32(out, kTensorAt, header.tensor);
   store32(out, kChunkAt, header.chunk);
-}
-
-void set_kind(Kind kind, std::span<std::byte, kHeaderBytes> out) noexcept {
-  store8(out, kVersionKindAt, static_cast<std::uint8_t>(kVersion << 4 | static_cast<std::uint8_t>(kind)));
 }
 
 ParseError decode(std::span<const std::byte> datagram, Header& header) noexcept {

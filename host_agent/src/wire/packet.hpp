@@ -57,9 +57,6 @@ enum class ParseError : std::uint8_t {
 /// Writes `header` in network byte order.
 void encode(const Header& header, std::span<std::byte, kHeaderBytes> out) noexcept;
 
-/// Makes an encoded header one of another kind.
-void set_kind(Kind kind, std::span<std::byte, kHeaderBytes> out) noexcept;
-
 /// Reads the header of one UDP payload. On any error `header` is left as it was.
 /// Says only that the datagram is well formed: whether its length fits the job is the caller's to check.
 [[nodiscard]] ParseError decode(std::span<const std::byte> datagram, Header& header) noexcept;
@@ -72,6 +69,12 @@ void set_kind(Kind kind, std::span<std::byte, kHeaderBytes> out) noexcept;
 [[nodiscard]] constexpr std::uint16_t cell_of(std::uint32_t slot, std::uint32_t round) noexcept {
   return static_cast<std::uint16_t>(2 * slot + (round & 1));
 }
+
+/// A packet that is being made: room for it, of somebody else's, and how much of that it takes.
+struct Packet {
+  std::byte* data = nullptr;
+  std::uint32_t bytes = 0;
+};
 
 /// An IPv4 address and a UDP port, both in host byte order.
 struct Endpoint {
