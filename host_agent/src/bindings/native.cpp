@@ -19,6 +19,7 @@
 #include "compression.hpp"
 #include "engine/session.hpp"
 #include "numeric/codec.hpp"
+#include "transport/open.hpp"
 #include "transport/udp/socket.hpp"
 
 namespace nb = nanobind;
@@ -85,10 +86,11 @@ std::unique_ptr<Aggregator> make_aggregator(Ports& ports, std::uint16_t job, std
   return std::make_unique<Aggregator>(config, ports);
 }
 
-std::unique_ptr<engine::Session> make_session(const std::vector<Aggregator*>& aggregators, double spin_s,
-                                              bool offload) {
-  engine::SessionConfig config{
-      .aggregators = {}, .spin_ns = static_cast<std::int64_t>(spin_s * 1e9), .offload = offload};
+std::unique_ptr<engine::Session> make_session(const std::vector<Aggregator*>& aggregators, double spin_s, bool offload,
+                                              transport::Kind transport, const std::string& device) {
+  engine::SessionConfig config{.aggregators = {},
+                               .spin_ns = static_cast<std::int64_t>(spin_s * 1e9),
+                               .transport = {.kind = transport, .device = device, .offload = offload}};
   std::vector<std::vector<transport::UdpSocket>> sockets;
   for (Aggregator* const aggregator : aggregators) {
     config.aggregators.push_back(aggregator->config());
@@ -143,6 +145,10 @@ void bind_enums(nb::module_& module) {
       .value("NONE", numeric::Scaling::kNone)
       .value("BLOCK_EXPONENT", numeric::Scaling::kBlockExponent)
       .value("FIXED", numeric::Scaling::kFixed);
+  nb::enum_<transport::Kind>(module, "Transport")
+      .value("UDP", transport::Kind::kUdp)
+      .value("XDP", transport::Kind::kXdp)
+      .value("DPDK", transport::Kind::kDpdk);
   nb::enum_<worker::Status>(module, "Status")
       .value("OK", worker::Status::kOk)
       .value("TIMED_OUT", worker::Status::kTimedOut)
@@ -179,6 +185,7 @@ nb::dict stats_of(const engine::Session& session) {
     aggregators.append(dict_of(aggregator));
   }
   out["aggregators"] = aggregators;
+  out["transport"] = stats.transport;
   nb::dict sparse;
   sparse["prologues"] = stats.sparse.prologues;
   sparse["streams"] = stats.sparse.streams;
@@ -228,7 +235,8 @@ NB_MODULE(_native, module) {
            "slots"_a, "threads"_a, "switch_address"_a, "switch_port"_a, "group_address"_a, "group_port"_a);
 
   nb::class_<engine::Session>(module, "Session")
-      .def(nb::new_(&make_session), "aggregators"_a, nb::kw_only(), "spin_s"_a, "offload"_a)
+      .def(nb::new_(&make_session), "aggregators"_a, nb::kw_only(), "spin_s"_a, "offload"_a, "transport"_a,
+           "device"_a, nb::call_guard<nb::gil_scoped_release>())
       .def(
           "submit",
           [](engine::Session& session, const std::vector<std::tuple<Address, Address, std::uint64_t>>& regions,
