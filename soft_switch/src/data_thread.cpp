@@ -3,11 +3,11 @@
 // The thread takes a burst of datagrams, gives each to the data plane, and sends what comes out. RESULTs of one job
 // that were completed through one port, one after the other, leave in a single call, so that the kernel can cut them
 // from one buffer (GSO) and a multicast costs a message for each receiver, not one for each packet. A batch never waits
-// for more: it leaves at the end of the burst at the latest.
+// for more: it leaves at the end of the burst at the latest. Each is copied into the transport's room as it comes out,
+// since the next datagram may change its cell. A device that is behind for longer than it is waited for loses RESULTs,
+// as a network does.
 //
-// A frame that is queued must not change before it is sent. A datagram of the same burst can change it: a duplicate
-// gets its own tags into the header, a newer round overwrites the lanes. So the data plane is asked first which frame a
-// datagram may touch; if it is in the batch, the batch leaves at once.
+// The cells of a large lease are in no near cache, so each datagram's are asked for while those before it are handled.
 //
 // Control requests (admit, evict, counters) are run by this thread itself, between bursts. That keeps locks away from
 // the data path: all it looks at is one atomic flag.
@@ -33,24 +33,16 @@ using std::chrono::steady_clock;
 
 constexpr std::size_t kBurst = 512;
 constexpr std::size_t kBatchMax = 64;
+/// So many packets ahead their cells are asked for: as long as the memory takes.
+constexpr std::size_t kPrefetchAhead = 4;
+/// How often a device that is behind is asked for room again.
+constexpr int kRoomTries = 1000;
 constexpr std::uint8_t kEveryone = 0xFF;
 /// A nap delays every job, so it is short.
 constexpr std::int64_t kNapNsMax = 300'000;
 constexpr std::size_t kNapWorth = 256;
 constexpr std::int64_t kSleepNsMax = 1'000'000'000;
 constexpr std::chrono::seconds kAnswerMax{10};
-
-std::vector<std::uint8_t> job_threads_of(const std::vector<SwitchPort>& ports) {
-  std::vector<std::uint8_t> threads;
-  for (const SwitchPort& port : ports) threads.push_back(port.thread);
-  return threads;
-}
-
-std::vector<transport::UdpSocket> sockets_of(std::vector<SwitchPort> ports) {
-  std::vector<transport::UdpSocket> sockets;
-  for (SwitchPort& port : ports) sockets.push_back(std::move(port.socket));
-  return sockets;
-}
 
 double thread_cpu_seconds() noexcept {
   timespec used{};
@@ -70,16 +62,15 @@ void relax() noexcept {
 
 }  // namespace
 
-DataThread::DataThread(const dataplane::Sizes& sizes, const transport::UdpConfig& udp, std::vector<SwitchPort> ports,
-                       std::chrono::microseconds spin)
-    : job_threads_(job_threads_of(ports)),
-      transport_(udp, sockets_of(std::move(ports))),
-      plane_(sizes, transport_.frame_memory(), transport_.frame_stride()),
+DataThread::DataThread(const dataplane::Sizes& sizes, std::unique_ptr<transport::Transport> transport,
+                       std::vector<std::uint8_t> job_threads, std::chrono::microseconds spin)
+    : job_threads_(std::move(job_threads)),
+      transport_(std::move(transport)),
+      plane_(sizes),
       spin_(spin),
       burst_(kBurst),
-      moderator_(kNapNsMax),
-      queued_in_(udp.frames) {
-  batch_.frames.reserve(kBatchMax);
+      arrivals_(kBurst),
+      moderator_(kNapNsMax) {
   thread_ = std::thread(&DataThread::serve, this);
 }
 
@@ -93,7 +84,7 @@ void DataThread::run(const std::function<void()>& action) {
   }
   action_ = &action;
   attention_.store(true, std::memory_order_release);
-  transport_.wake();
+  transport_->wake();
   // The action runs with the mutex held, so after the wait it has run or has not begun.
   if (answered_.wait_for(lock, kAnswerMax, [this] { return action_ == nullptr; })) return;
   action_ = nullptr;
@@ -107,7 +98,7 @@ void DataThread::stop() noexcept {
     stopping_ = true;
     attention_.store(true, std::memory_order_release);
   }
-  transport_.wake();
+  transport_->wake();
   if (thread_.joinable()) thread_.join();
 }
 
@@ -118,11 +109,11 @@ double DataThread::cpu_seconds() const noexcept {
 void DataThread::serve() noexcept {
   auto busy_last = steady_clock::now();
   for (;;) {
-    const std::size_t count = transport_.receive(burst_);
+    const std::size_t count = transport_->receive(burst_);
     if (count != 0) {
       serve_burst(count);
       busy_last = steady_clock::now();
-      moderator_.on_datagrams(nanoseconds_of(busy_last), count, transport_.stats().messages_received);
+      moderator_.on_datagrams(nanoseconds_of(busy_last), count, transport_->stats().messages_received);
     }
     if (attention_.load(std::memory_order_acquire)) {
       if (!attend()) break;
@@ -134,12 +125,14 @@ void DataThread::serve() noexcept {
 }
 
 void DataThread::serve_burst(std::size_t count) noexcept {
-  for (const transport::RxDatagram& datagram : std::span(burst_).first(count)) {
-    const std::uint32_t touched = plane_.frame_touched(datagram.bytes);
-    if (touched != dataplane::kNoFrame && queued_in_[touched] == batch_number_) flush();
-    const dataplane::Outcome outcome = plane_.handle(datagram.source, job_threads_[datagram.port], datagram.bytes);
+  for (std::size_t i = 0; i < count; ++i) {
+    arrivals_[i] = dataplane::read(burst_[i].source, job_threads_[burst_[i].port], burst_[i].bytes);
+  }
+  for (std::size_t i = 0; i < count; ++i) {
+    if (i + kPrefetchAhead < count) plane_.prefetch(arrivals_[i + kPrefetchAhead]);
+    const dataplane::Outcome outcome = plane_.handle(arrivals_[i]);
     if (outcome.verdict == dataplane::Verdict::kMulticast || outcome.verdict == dataplane::Verdict::kResend) {
-      queue(outcome, datagram.port);
+      queue(outcome, burst_[i].port);
     }
   }
   flush();
@@ -147,23 +140,34 @@ void DataThread::serve_burst(std::size_t count) noexcept {
 
 void DataThread::queue(const dataplane::Outcome& outcome, std::uint8_t port) noexcept {
   const std::uint8_t receiver = outcome.verdict == dataplane::Verdict::kMulticast ? kEveryone : outcome.worker;
-  assert(outcome.frame < queued_in_.size() && outcome.bytes <= transport_.frame_stride());
-  assert(queued_in_[outcome.frame] != batch_number_);  // serve_burst() has sent what stood there
   const bool fits = batch_.job == outcome.job && batch_.port == port && batch_.receiver == receiver;
-  if (!fits || batch_.frames.size() >= batch_.frames_max) flush();
-  if (batch_.frames.empty()) {
+  if (!fits || batch_.count == batch_.room.size()) flush();
+  if (batch_.count == 0) {
     // The rest of a train would leave as a message of its own.
-    batch_.frames_max = transport::whole_trains(kBatchMax, transport_.train_frames(outcome.bytes));
+    const std::size_t train = transport_->train_packets(wire::kHeaderBytes + outcome.payload.size());
+    batch_.room = find_room(transport::whole_trains(kBatchMax, train));
+    batch_.job = outcome.job;
+    batch_.port = port;
+    batch_.receiver = receiver;
   }
-  batch_.job = outcome.job;
-  batch_.port = port;
-  batch_.receiver = receiver;
-  batch_.frames.push_back({.frame = outcome.frame, .bytes = outcome.bytes});
-  queued_in_[outcome.frame] = batch_number_;
+  if (batch_.room.empty()) {
+    ++results_lost_;
+  } else {
+    outcome.write(batch_.room[batch_.count++]);
+  }
+}
+
+std::span<wire::Packet> DataThread::find_room(std::size_t wanted) noexcept {
+  for (int tries = 0; tries < kRoomTries; ++tries) {
+    const std::span<wire::Packet> room = transport_->room(wanted);
+    if (!room.empty()) return room;
+    relax();
+  }
+  return {};
 }
 
 void DataThread::flush() noexcept {
-  if (batch_.frames.empty()) return;
+  if (batch_.count == 0) return;
   assert(plane_.find(batch_.job) != nullptr);  // jobs go between bursts, when no batch is open
   const dataplane::JobEntry& job = *plane_.find(batch_.job);
   const std::uint32_t everyone = plane_.receivers(batch_.job);
@@ -181,9 +185,8 @@ void DataThread::flush() noexcept {
       if (wanted && base.port != 0) add(base);
     }
   }
-  if (count != 0) transport_.send(batch_.frames, std::span(receivers).first(count), batch_.port);
-  batch_.frames.clear();
-  ++batch_number_;
+  if (count != 0) transport_->send(batch_.count, std::span(receivers).first(count), batch_.port);
+  batch_.count = 0;
 }
 
 void DataThread::idle(steady_clock::time_point busy_last) noexcept {
@@ -193,7 +196,7 @@ void DataThread::idle(steady_clock::time_point busy_last) noexcept {
   } else if (const std::int64_t nap_ns = moderator_.nap_ns(nanoseconds_of(now), kNapWorth); nap_ns > 0) {
     std::this_thread::sleep_for(std::chrono::nanoseconds(nap_ns));
   } else {
-    transport_.wait(kSleepNsMax);
+    transport_->wait(kSleepNsMax);
   }
 }
 

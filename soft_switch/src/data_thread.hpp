@@ -6,26 +6,23 @@
 #include <condition_variable>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <mutex>
+#include <span>
 #include <thread>
 #include <vector>
 
 #include "dataplane.hpp"
 #include "transport/moderation.hpp"
-#include "transport/udp/udp.hpp"
+#include "transport/transport.hpp"
 
 namespace wiresum::soft_switch {
 
-/// A port of the switch, and the job thread t that talks to it.
-struct SwitchPort {
-  transport::UdpSocket socket;
-  std::uint8_t thread;
-};
-
 class DataThread {
  public:
-  DataThread(const dataplane::Sizes& sizes, const transport::UdpConfig& udp, std::vector<SwitchPort> ports,
-             std::chrono::microseconds spin);
+  /// `job_threads`: by the transport's port number, the thread of a job that talks to that port.
+  DataThread(const dataplane::Sizes& sizes, std::unique_ptr<transport::Transport> transport,
+             std::vector<std::uint8_t> job_threads, std::chrono::microseconds spin);
   ~DataThread();
   DataThread(const DataThread&) = delete;
   DataThread& operator=(const DataThread&) = delete;
@@ -37,7 +34,9 @@ class DataThread {
 
   // Only within run():
   [[nodiscard]] dataplane::Dataplane& plane() noexcept { return plane_; }
-  [[nodiscard]] const transport::TransportStats& transport_stats() const noexcept { return transport_.stats(); }
+  [[nodiscard]] const transport::TransportStats& transport_stats() const noexcept { return transport_->stats(); }
+  /// RESULTs that the transport had no room for.
+  [[nodiscard]] std::uint64_t results_lost() const noexcept { return results_lost_; }
   [[nodiscard]] double cpu_seconds() const noexcept;
 
  private:
@@ -46,27 +45,28 @@ class DataThread {
     std::uint16_t job = 0;
     std::uint8_t port = 0;
     std::uint8_t receiver = 0;  // a worker's index, or kEveryone
-    std::size_t frames_max = 0;
-    std::vector<transport::TxFrame> frames;
+    std::size_t count = 0;
+    std::span<wire::Packet> room;  // the transport's, of which the first `count` are written
   };
 
   void serve() noexcept;
   void serve_burst(std::size_t count) noexcept;
   void queue(const dataplane::Outcome& outcome, std::uint8_t port) noexcept;
+  [[nodiscard]] std::span<wire::Packet> find_room(std::size_t wanted) noexcept;
   void flush() noexcept;
   void idle(std::chrono::steady_clock::time_point busy_last) noexcept;
   [[nodiscard]] bool attend() noexcept;
 
-  std::vector<std::uint8_t> job_threads_;  // by the transport's port number
-  transport::UdpTransport transport_;
+  const std::vector<std::uint8_t> job_threads_;
+  const std::unique_ptr<transport::Transport> transport_;
   dataplane::Dataplane plane_;
   const std::chrono::microseconds spin_;
 
   std::vector<transport::RxDatagram> burst_;
+  std::vector<dataplane::Arrival> arrivals_;  // of burst_
   transport::WakeModerator moderator_;
   Batch batch_;
-  std::uint32_t batch_number_ = 1;
-  std::vector<std::uint32_t> queued_in_;  // by frame: the number of the last batch that it was queued in
+  std::uint64_t results_lost_ = 0;  // the device had no room
 
   std::atomic<bool> attention_{false};  // a request was posted, or stop() was called
   std::mutex mutex_;

@@ -1,9 +1,9 @@
 // Theory of operation
 //
 // A slot sums one chunk at a time and has two cells; round r of the slot lives in cell r & 1. A cell is an owner, a
-// round number, a bitmap of the workers whose contribution is in, the largest exponent, and lanes. The lanes live in
-// the very frame that the RESULT is sent from, so a sum is never copied: the round's first DATA is written there, later
-// ones are added there, and the completing packet puts a header in front.
+// round number, a bitmap of the workers whose contribution is in, the largest exponent, and lanes: the round's first
+// DATA is written there, later ones are added there. A complete sum stays there for whoever loses it, so its RESULT is a
+// copy, with a header of its own: what a device still sends from never changes, and is never waited for.
 //
 // Why two cells are enough. A worker sends round r + 1 in a slot only when it has the RESULT of round r. So when
 // anybody's packet of round r + 2 arrives, its sender has the RESULT of r + 1; hence everybody had contributed to
@@ -65,13 +65,14 @@ namespace {
 
 // Cell numbers are 16 bits on the wire, two for a slot.
 constexpr std::uint32_t kLeaseSlotsMax = 1u << 15;
-// Frame numbers, one for a cell, are 32 bits; and no one needs a switch with more slots than this.
+// No one needs a switch with more slots than this.
 constexpr std::uint32_t kSlotsMax = 1u << 24;
+constexpr std::size_t kCacheLineBytes = 64;
 
 // The owner of a cell that no job has used.
 constexpr std::uint32_t kNobody = 0;
-// From a round to the next of the same cell: a slot's rounds alternate between its two.
-constexpr std::uint32_t kRoundsOfSlot = 2;
+// A slot's rounds alternate between its cells.
+constexpr std::uint32_t kCellsOfSlot = 2;
 
 const JobCounters kNoCounters{};
 
@@ -106,14 +107,16 @@ bool has_ports(wire::Endpoint endpoint, std::uint8_t threads) noexcept {
 
 /// `thread` is one of the job's, so a slot of it lies within the lease.
 bool owns(std::uint8_t thread, std::uint32_t thread_shift, std::uint16_t cell) noexcept {
-  const std::uint32_t slot = cell / 2u;
+  const std::uint32_t slot = cell / kCellsOfSlot;
   return slot >> thread_shift == thread;
 }
 
+std::size_t round_up(std::size_t value, std::size_t unit) noexcept { return (value + unit - 1) / unit * unit; }
+
 }  // namespace
 
-Dataplane::Dataplane(const Sizes& sizes, std::byte* frames, std::size_t frame_stride)
-    : sizes_(sizes), frames_(frames), frame_stride_(frame_stride) {
+Dataplane::Dataplane(const Sizes& sizes)
+    : sizes_(sizes), lanes_stride_(round_up(sizes.lanes_max * wire::kWordBytes, kCacheLineBytes)) {
   if (sizes.slots == 0 || sizes.slots > kSlotsMax) {
     throw std::invalid_argument("slots must be 1.." + std::to_string(kSlotsMax) + ", not " +
                                 std::to_string(sizes.slots));
@@ -123,12 +126,9 @@ Dataplane::Dataplane(const Sizes& sizes, std::byte* frames, std::size_t frame_st
                                 std::to_string(sizes.lanes_max));
   }
   if (sizes.jobs_max == 0) throw std::invalid_argument("jobs_max must be at least 1");
-  const std::size_t frame_bytes = wire::kHeaderBytes + sizes.lanes_max * wire::kWordBytes;
-  if (frames == nullptr || frame_stride < frame_bytes) {
-    throw std::invalid_argument("a frame of " + std::to_string(frame_stride) + " bytes does not hold a header and " +
-                                std::to_string(sizes.lanes_max) + " lanes");
-  }
-  cells_.resize(std::size_t{2} * sizes.slots);
+  cells_.resize(std::size_t{kCellsOfSlot} * sizes.slots);
+  lanes_.reset(static_cast<std::byte*>(std::aligned_alloc(kCacheLineBytes, cells_.size() * lanes_stride_)));
+  if (lanes_ == nullptr) throw std::bad_alloc();
   jobs_.resize(sizes.jobs_max);
 }
 
@@ -202,7 +202,7 @@ const char* Dataplane::size_objection(const JobEntry& entry) const noexcept {
   if (entry.slots > sizes_.slots || entry.slot_base > sizes_.slots - entry.slots) {
     return "the lease reaches beyond the switch's slots";
   }
-  if (entry.lanes == 0 || entry.lanes > sizes_.lanes_max) return "the lanes do not fit the switch's frames";
+  if (entry.lanes == 0 || entry.lanes > sizes_.lanes_max) return "the lanes do not fit the switch's cells";
   return nullptr;
 }
 
@@ -225,33 +225,52 @@ void Dataplane::reset() noexcept {
 }
 
 void Dataplane::take_cells(const Dataplane& from, std::uint32_t slot_base, std::uint32_t slots) noexcept {
-  for (const std::uint32_t first : {slot_base, sizes_.slots + slot_base}) {  // even rounds' and odd ones'
-    for (std::uint32_t frame = first; frame < first + slots; ++frame) {
-      cells_[frame] = from.cells_[frame];
-      if (cells_[frame].has_data) std::memcpy(frame_at(frame), from.frame_at(frame), frame_stride_);
-    }
+  const std::size_t end = kCellsOfSlot * (std::size_t{slot_base} + slots);
+  for (std::size_t index = std::size_t{kCellsOfSlot} * slot_base; index < end; ++index) {
+    cells_[index] = from.cells_[index];
+    if (cells_[index].has_data) std::memcpy(lanes_at(index), from.lanes_at(index), lanes_stride_);
   }
 }
 
-Outcome Dataplane::handle(wire::Endpoint source, std::uint8_t thread, std::span<const std::byte> datagram) noexcept {
-  wire::Header header;
-  if (wire::decode(datagram, header) != wire::ParseError::kNone || is_from_switch(header.kind)) {
+Arrival read(wire::Endpoint source, std::uint8_t thread, std::span<const std::byte> datagram) noexcept {
+  Arrival arrival{.source = source, .thread = thread, .well_formed = false, .header = {}, .payload = {}};
+  if (wire::decode(datagram, arrival.header) == wire::ParseError::kNone && !is_from_switch(arrival.header.kind)) {
+    arrival.well_formed = true;
+    arrival.payload = datagram.subspan(wire::kHeaderBytes);
+  }
+  return arrival;
+}
+
+void Dataplane::prefetch(const Arrival& arrival) const noexcept {
+  if (arrival.payload.empty() || arrival.header.job >= sizes_.jobs_max) return;
+  const JobEntry& entry = jobs_[arrival.header.job].entry;
+  if (arrival.header.cell / kCellsOfSlot >= entry.slots) return;
+  const std::size_t index = index_of(entry, arrival.header.cell);
+  __builtin_prefetch(&cells_[index], 1);
+  const std::byte* const lanes = lanes_at(index);
+  const std::size_t bytes = std::min(arrival.payload.size(), lanes_stride_);
+  for (std::size_t at = 0; at < bytes; at += kCacheLineBytes) __builtin_prefetch(lanes + at, 1);
+}
+
+Outcome Dataplane::handle(const Arrival& arrival) noexcept {
+  const wire::Header& header = arrival.header;
+  if (!arrival.well_formed) {
     count(stray_, Reason::kMalformed);
     return {.reason = Reason::kMalformed};
   }
-  Job* const job = admission(source, thread, header);
+  Job* const job = admission(arrival);
   if (job == nullptr) {
     count(stray_, Reason::kUnknown);
     return {.reason = Reason::kUnknown};
   }
-  const std::span<const std::byte> payload = datagram.subspan(wire::kHeaderBytes);
   Outcome outcome;
-  if (payload.size() != payload_bytes(header.kind, job->entry.lanes) || ((header.cell ^ header.round) & 1) != 0) {
+  if (arrival.payload.size() != payload_bytes(header.kind, job->entry.lanes) ||
+      ((header.cell ^ header.round) & 1) != 0) {
     outcome.reason = Reason::kMalformed;
-  } else if (!owns(thread, job->thread_shift, header.cell)) {
+  } else if (!owns(arrival.thread, job->thread_shift, header.cell)) {
     outcome.reason = Reason::kOutOfLease;
   } else {
-    outcome = header.kind == wire::Kind::kQuestion ? answer(*job, header) : aggregate(*job, header, payload);
+    outcome = header.kind == wire::Kind::kQuestion ? answer(*job, header) : aggregate(*job, header, arrival.payload);
   }
   outcome.job = header.job;
   outcome.worker = header.worker;
@@ -259,9 +278,11 @@ Outcome Dataplane::handle(wire::Endpoint source, std::uint8_t thread, std::span<
   return outcome;
 }
 
-Dataplane::Job* Dataplane::admission(wire::Endpoint source, std::uint8_t thread, const wire::Header& header) noexcept {
-  if (header.job >= sizes_.jobs_max || header.worker >= wire::kWorkersMax || thread >= wire::kThreadsMax)
-    return nullptr;
+Dataplane::Job* Dataplane::admission(const Arrival& arrival) noexcept {
+  const wire::Header& header = arrival.header;
+  const wire::Endpoint source = arrival.source;
+  const std::uint8_t thread = arrival.thread;
+  if (header.job >= sizes_.jobs_max || header.worker >= wire::kWorkersMax || thread >= wire::kThreadsMax) return nullptr;
   Job& job = jobs_[header.job];
   const Admission& admission = job.admission;
   const wire::Endpoint base = admission.sources[header.worker];
@@ -272,13 +293,13 @@ Dataplane::Job* Dataplane::admission(wire::Endpoint source, std::uint8_t thread,
 }
 
 Dataplane::Relation Dataplane::relation(const Cell& cell, const wire::Header& header) noexcept {
-  if (cell.owner != header.key || header.round == cell.round + kRoundsOfSlot) return Relation::kNewer;
+  if (cell.owner != header.key || header.round == cell.round + kCellsOfSlot) return Relation::kNewer;
   return header.round == cell.round ? Relation::kSame : Relation::kOlder;
 }
 
 Outcome Dataplane::aggregate(Job& job, const wire::Header& header, std::span<const std::byte> payload) noexcept {
-  const std::uint32_t frame = frame_of(job.entry, header.cell);
-  Cell& cell = cells_[frame];
+  const std::size_t index = index_of(job.entry, header.cell);
+  Cell& cell = cells_[index];
   const Relation to_cell = relation(cell, header);
   if (to_cell == Relation::kOlder) return {.reason = Reason::kStale};
   if (to_cell == Relation::kNewer) cell = Cell{.owner = header.key, .round = header.round, .tensor = header.tensor};
@@ -287,10 +308,10 @@ Outcome Dataplane::aggregate(Job& job, const wire::Header& header, std::span<con
   cell.exponent = std::max(cell.exponent, header.exponent);
   const std::uint32_t bit = bit_of(header.worker);
   const bool duplicate = (cell.bitmap & bit) != 0;
-  if (header.kind == wire::Kind::kData) merge(cell, frame, payload, duplicate);
+  if (header.kind == wire::Kind::kData) merge(index, payload, duplicate);
   // While entries come one by one, a job may have had more workers when it began the round.
   const bool complete = ((cell.bitmap | bit) & job.full) == job.full;
-  if (duplicate) return complete ? resend(job, cell, frame, header) : Outcome{.reason = Reason::kDuplicate};
+  if (duplicate) return complete ? resend(job, index, header) : Outcome{.reason = Reason::kDuplicate};
 
   cell.bitmap |= bit;
   ++job.counters.contributions[header.worker];
@@ -298,70 +319,64 @@ Outcome Dataplane::aggregate(Job& job, const wire::Header& header, std::span<con
   if (!complete) return {.verdict = Verdict::kHold, .reason = Reason::kAdmitted};
 
   ++job.counters.results;
-  return {.verdict = Verdict::kMulticast,
-          .reason = Reason::kAdmitted,
-          .frame = frame,
-          .bytes = write_result(job, cell, frame, header)};
+  Outcome outcome{.verdict = Verdict::kMulticast, .reason = Reason::kAdmitted};
+  make_result(job, index, header, outcome);
+  return outcome;
 }
 
 Outcome Dataplane::answer(const Job& job, const wire::Header& question) noexcept {
-  const std::uint32_t frame = frame_of(job.entry, question.cell);
-  const Cell& cell = cells_[frame];
+  const std::size_t index = index_of(job.entry, question.cell);
+  const Cell& cell = cells_[index];
   const Relation to_cell = relation(cell, question);
   if (to_cell == Relation::kOlder) return {.reason = Reason::kStale};
   if (to_cell == Relation::kSame && (cell.bitmap & bit_of(question.worker)) != 0) {
     const bool complete = (cell.bitmap & job.full) == job.full;
-    return complete ? resend(job, cell, frame, question) : Outcome{.reason = Reason::kDuplicate};
+    return complete ? resend(job, index, question) : Outcome{.reason = Reason::kDuplicate};
   }
-  wire::Header missing = question;
-  missing.kind = wire::Kind::kMissing;
-  missing.flags = missing.exponent = 0;
-  // In front of the cell's lanes stands nothing that anybody needs.
-  wire::encode(missing, std::span<std::byte, wire::kHeaderBytes>(frame_at(frame), wire::kHeaderBytes));
-  return {.verdict = Verdict::kResend, .reason = Reason::kResent, .frame = frame, .bytes = wire::kHeaderBytes};
+  Outcome missing{.verdict = Verdict::kResend, .reason = Reason::kResent};
+  missing.answer = question;
+  missing.answer.kind = wire::Kind::kMissing;
+  missing.answer.flags = missing.answer.exponent = 0;
+  return missing;
 }
 
-Outcome Dataplane::resend(const Job& job, const Cell& cell, std::uint32_t frame, const wire::Header& trigger) noexcept {
-  return {.verdict = Verdict::kResend,
-          .reason = Reason::kResent,
-          .frame = frame,
-          .bytes = write_result(job, cell, frame, trigger)};
+Outcome Dataplane::resend(const Job& job, std::size_t index, const wire::Header& trigger) noexcept {
+  Outcome outcome{.verdict = Verdict::kResend, .reason = Reason::kResent};
+  make_result(job, index, trigger, outcome);
+  return outcome;
 }
 
-void Dataplane::merge(Cell& cell, std::uint32_t frame, std::span<const std::byte> payload, bool duplicate) noexcept {
-  std::byte* const lanes = frame_at(frame) + wire::kHeaderBytes;
+void Dataplane::merge(std::size_t index, std::span<const std::byte> payload, bool duplicate) noexcept {
+  Cell& cell = cells_[index];
   if (!cell.has_data) {
-    std::memcpy(lanes, payload.data(), payload.size());
+    std::memcpy(lanes_at(index), payload.data(), payload.size());
     cell.has_data = true;
   } else if (!duplicate) {
-    numeric::accumulate(lanes, payload.data(), payload.size() / wire::kWordBytes);
+    numeric::accumulate(lanes_at(index), payload.data(), payload.size() / wire::kWordBytes);
   }
 }
 
-std::uint32_t Dataplane::write_result(const Job& job, const Cell& cell, std::uint32_t frame,
-                                      const wire::Header& header) noexcept {
-  wire::Header result = header;
-  result.kind = wire::Kind::kResult;
-  result.flags = cell.diverged ? wire::kFlagDiverged : std::uint8_t{0};
-  result.exponent = cell.exponent;
-  wire::encode(result, std::span<std::byte, wire::kHeaderBytes>(frame_at(frame), wire::kHeaderBytes));
-  if (header.kind == wire::Kind::kMeta) return static_cast<std::uint32_t>(wire::kHeaderBytes);
+void Dataplane::make_result(const Job& job, std::size_t index, const wire::Header& trigger, Outcome& outcome) noexcept {
+  const Cell& cell = cells_[index];
+  outcome.answer = trigger;
+  outcome.answer.kind = wire::Kind::kResult;
+  outcome.answer.flags = cell.diverged ? wire::kFlagDiverged : std::uint8_t{0};
+  outcome.answer.exponent = cell.exponent;
+  if (trigger.kind == wire::Kind::kMeta) return;
   const std::size_t lane_bytes = job.entry.lanes * wire::kWordBytes;
-  // Without DATA the frame still holds another round's lanes, or another job's.
-  if (!cell.has_data) std::memset(frame_at(frame) + wire::kHeaderBytes, 0, lane_bytes);
-  return static_cast<std::uint32_t>(wire::kHeaderBytes + lane_bytes);
+  // Without DATA they are still another round's lanes, or another job's.
+  if (!cell.has_data) std::memset(lanes_at(index), 0, lane_bytes);
+  outcome.payload = {lanes_at(index), lane_bytes};
 }
 
-std::uint32_t Dataplane::frame_of(const JobEntry& entry, std::uint16_t cell) const noexcept {
-  return (cell & 1u) * sizes_.slots + entry.slot_base + cell / 2u;
+void Outcome::write(wire::Packet& packet) const noexcept {
+  wire::encode(answer, std::span<std::byte, wire::kHeaderBytes>(packet.data, wire::kHeaderBytes));
+  if (!payload.empty()) std::memcpy(packet.data + wire::kHeaderBytes, payload.data(), payload.size());
+  packet.bytes = static_cast<std::uint32_t>(wire::kHeaderBytes + payload.size());
 }
 
-std::uint32_t Dataplane::frame_touched(std::span<const std::byte> datagram) const noexcept {
-  wire::Header header;
-  if (wire::decode(datagram, header) != wire::ParseError::kNone || header.job >= sizes_.jobs_max) return kNoFrame;
-  const Job& job = jobs_[header.job];
-  if (!job.admitted || header.cell / 2u >= job.entry.slots) return kNoFrame;
-  return frame_of(job.entry, header.cell);
+std::size_t Dataplane::index_of(const JobEntry& entry, std::uint16_t cell) noexcept {
+  return std::size_t{kCellsOfSlot} * entry.slot_base + cell;
 }
 
 const JobEntry* Dataplane::find(std::uint16_t job) const noexcept {

@@ -7,6 +7,8 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -64,9 +66,24 @@ struct Outcome {
   Reason reason = Reason::kMalformed;
   std::uint16_t job = 0;    // valid unless kUnknown or kMalformed
   std::uint8_t worker = 0;  // likewise: the sender
-  std::uint32_t frame = 0;  // kMulticast, kResend: the RESULT, or MISSING, stands in this frame ...
-  std::uint32_t bytes = 0;  // ... and is this long
+  // kMulticast, kResend: the RESULT, or MISSING. Its payload is the cell's, which the next packet may change.
+  wire::Header answer{};
+  std::span<const std::byte> payload{};
+
+  /// Copies the answer to where there is room for it.
+  void write(wire::Packet& packet) const noexcept;
 };
+
+/// A datagram, as the data plane takes it.
+struct Arrival {
+  wire::Endpoint source;
+  std::uint8_t thread = 0;   // the port it came in on, minus wire::kSwitchPort
+  bool well_formed = false;  // else there is nothing below
+  wire::Header header;
+  std::span<const std::byte> payload;
+};
+
+[[nodiscard]] Arrival read(wire::Endpoint source, std::uint8_t thread, std::span<const std::byte> datagram) noexcept;
 
 struct JobCounters {
   std::array<std::uint64_t, static_cast<std::size_t>(Reason::kCount)> packets{};
@@ -75,14 +92,10 @@ struct JobCounters {
   std::array<std::uint64_t, wire::kWorkersMax> contributions{};
 };
 
-inline constexpr std::uint32_t kNoFrame = UINT32_MAX;
-
 class Dataplane {
  public:
-  /// `frames` holds 2 * sizes.slots frames (one for each cell), `frame_stride` bytes apart, each with room for a header
-  /// and lanes_max words: a cell's lanes are kept in network byte order right where its RESULT is sent from. What the
-  /// frames hold at the start does not matter. Throws std::invalid_argument if the sizes make no sense.
-  Dataplane(const Sizes& sizes, std::byte* frames, std::size_t frame_stride);
+  /// Throws std::invalid_argument if the sizes make no sense.
+  explicit Dataplane(const Sizes& sizes);
 
   /// Why admit() would refuse this entry: a part of a sentence. nullptr if it would not.
   [[nodiscard]] const char* objection(const JobEntry& entry) const noexcept;
@@ -101,13 +114,10 @@ class Dataplane {
   /// Removes a job; its packets are unknown from now on. False if there is none.
   bool evict(std::uint16_t job) noexcept;
 
-  /// `thread`: the port it came in on, minus wire::kSwitchPort.
-  [[nodiscard]] Outcome handle(wire::Endpoint source, std::uint8_t thread,
-                               std::span<const std::byte> datagram) noexcept;
-
-  /// The frame that handle() may write to if it is given this datagram; kNoFrame if none. Whoever has queued a frame
-  /// for sending asks first, and sends it before the cell moves on.
-  [[nodiscard]] std::uint32_t frame_touched(std::span<const std::byte> datagram) const noexcept;
+  /// Asks for the memory that handle() will want for this packet: worth it some packets ahead, since the cells of a
+  /// large lease are in no near cache.
+  void prefetch(const Arrival& arrival) const noexcept;
+  [[nodiscard]] Outcome handle(const Arrival& arrival) noexcept;
 
   [[nodiscard]] const JobEntry* find(std::uint16_t job) const noexcept;
   /// To whom the completed cells of an admitted job go: a bitmap.
@@ -124,7 +134,7 @@ class Dataplane {
     std::uint32_t bitmap = 0;   // whose contribution is in
     std::uint32_t tensor = 0;   // of the round's first packet
     std::uint8_t exponent = 0;  // the maximum so far
-    bool has_data = false;      // this round has seen DATA, so the frame holds lanes of this round
+    bool has_data = false;      // this round has seen DATA, so the lanes are this round's
     bool diverged = false;      // a packet of this round named another tensor than the first one
   };
   struct Job {
@@ -136,29 +146,29 @@ class Dataplane {
     bool admitted = false;
   };
 
-  /// Where a cell and its frame are: all even rounds' first, then all odd ones', so that the RESULTs of neighbouring
-  /// slots, which mostly leave together, lie together.
-  [[nodiscard]] std::uint32_t frame_of(const JobEntry& entry, std::uint16_t cell) const noexcept;
+  [[nodiscard]] static std::size_t index_of(const JobEntry& entry, std::uint16_t cell) noexcept;
   [[nodiscard]] const char* size_objection(const JobEntry& entry) const noexcept;
   [[nodiscard]] bool overlaps(const JobEntry& entry) const noexcept;
   void install(const JobEntry& entry, const Admission& admission) noexcept;
   enum class Relation : std::uint8_t { kOlder, kSame, kNewer };
   [[nodiscard]] static Relation relation(const Cell& cell, const wire::Header& header) noexcept;
-  [[nodiscard]] Job* admission(wire::Endpoint source, std::uint8_t thread, const wire::Header& header) noexcept;
+  [[nodiscard]] Job* admission(const Arrival& arrival) noexcept;
   [[nodiscard]] Outcome aggregate(Job& job, const wire::Header& header, std::span<const std::byte> payload) noexcept;
   [[nodiscard]] Outcome answer(const Job& job, const wire::Header& question) noexcept;
   /// The RESULT of a complete cell, for the sender of `trigger` alone.
-  [[nodiscard]] Outcome resend(const Job& job, const Cell& cell, std::uint32_t frame,
-                               const wire::Header& trigger) noexcept;
-  void merge(Cell& cell, std::uint32_t frame, std::span<const std::byte> payload, bool duplicate) noexcept;
-  [[nodiscard]] std::uint32_t write_result(const Job& job, const Cell& cell, std::uint32_t frame,
-                                           const wire::Header& header) noexcept;
-  [[nodiscard]] std::byte* frame_at(std::uint32_t frame) const noexcept { return frames_ + frame * frame_stride_; }
+  [[nodiscard]] Outcome resend(const Job& job, std::size_t index, const wire::Header& trigger) noexcept;
+  void merge(std::size_t index, std::span<const std::byte> payload, bool duplicate) noexcept;
+  void make_result(const Job& job, std::size_t index, const wire::Header& trigger, Outcome& outcome) noexcept;
+  [[nodiscard]] std::byte* lanes_at(std::size_t index) const noexcept { return lanes_.get() + index * lanes_stride_; }
+
+  struct Free {
+    void operator()(std::byte* memory) const noexcept { std::free(memory); }
+  };
 
   Sizes sizes_;
-  std::byte* frames_;
-  std::size_t frame_stride_;
-  std::vector<Cell> cells_;
+  std::size_t lanes_stride_;                // bytes from a cell's lanes to the next one's
+  std::vector<Cell> cells_;                 // two for each slot: its even rounds', its odd ones'
+  std::unique_ptr<std::byte[], Free> lanes_;  // of each cell, in network byte order; pages never touched cost nothing
   std::vector<Job> jobs_;  // by job number
   JobCounters stray_;
 };

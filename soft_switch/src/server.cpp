@@ -60,7 +60,6 @@ SwitchServer::SwitchServer(const ServerConfig& config)
   const unsigned count = threads_for(config);
   const transport::UdpConfig udp{
       .datagram_bytes_max = wire::kHeaderBytes + sizes_.lanes_max * wire::kWordBytes,
-      .frames = std::size_t{2} * sizes_.slots,
       .receive_buffer_bytes = config.receive_buffer_bytes,
       .offload = config.offload,
   };
@@ -69,12 +68,15 @@ SwitchServer::SwitchServer(const ServerConfig& config)
   if (local_.address != 0) {  // else the routes say which interface leads to a group
     for (transport::UdpSocket& socket : sockets) socket.send_groups_by(local_.address);
   }
-  std::vector<std::vector<SwitchPort>> dealt(count);
-  for (unsigned port = 0; port < ports_; ++port) {
-    dealt[port % count].push_back({std::move(sockets[port]), static_cast<std::uint8_t>(port)});
-  }
-  for (std::vector<SwitchPort>& share : dealt) {
-    threads_.push_back(std::make_unique<DataThread>(sizes_, udp, std::move(share), spin_for(config, count)));
+  for (unsigned thread = 0; thread < count; ++thread) {
+    std::vector<transport::UdpSocket> share;
+    std::vector<std::uint8_t> job_threads;
+    for (unsigned port = thread; port < ports_; port += count) {
+      share.push_back(std::move(sockets[port]));
+      job_threads.push_back(static_cast<std::uint8_t>(port));
+    }
+    threads_.push_back(std::make_unique<DataThread>(sizes_, std::make_unique<transport::UdpTransport>(udp, std::move(share)),
+                                                    std::move(job_threads), spin_for(config, count)));
   }
 }
 
@@ -201,7 +203,7 @@ ServerStats SwitchServer::stats() {
       sum.datagrams_sent += transport.datagrams_sent;
       sum.receive_calls += transport.receive_calls;
       sum.send_calls += transport.send_calls;
-      sum.send_failures += transport.send_failures;
+      sum.send_failures += transport.send_failures + thread->results_lost();
       add(sum.stray, thread->plane().stray());
     });
   }

@@ -59,38 +59,54 @@ inline JobEntry job_entry(std::uint16_t job, std::uint8_t workers, std::uint16_t
   return entry;
 }
 
+/// Leaves garbage in all cells, as an earlier job does, so that a lane that was never written shows.
+inline void litter(Dataplane& plane, const Sizes& sizes) {
+  constexpr std::uint32_t kGarbage = 0xA5A5A5A5;
+  for (std::uint32_t slot = 0; slot < sizes.slots; ++slot) {
+    JobEntry entry = job_entry(0, 2, sizes.lanes_max, slot, 1);
+    entry.key = kGarbage;
+    ASSERT_TRUE(plane.admit(entry));
+    for (const std::uint32_t round : {0U, 1U}) {
+      const wire::Header header{.job = 0, .key = kGarbage, .cell = wire::cell_of(0, round), .round = round};
+      const auto datagram = datagram_of(header, Words(sizes.lanes_max, kGarbage));
+      ASSERT_EQ(plane.handle(read(endpoint_of(0), 0, datagram)).verdict, Verdict::kHold);
+    }
+    ASSERT_TRUE(plane.evict(0));
+  }
+}
+
+/// The answer's bytes, as they leave.
+inline std::vector<std::byte> written(const Outcome& outcome) {
+  std::vector<std::byte> bytes(wire::kHeaderBytes + outcome.payload.size());
+  wire::Packet packet{.data = bytes.data(), .bytes = 0};
+  outcome.write(packet);
+  EXPECT_EQ(packet.bytes, bytes.size());
+  return bytes;
+}
+
 class BenchSwitch {
  public:
-  explicit BenchSwitch(const Sizes& sizes)
-      : stride_(wire::kHeaderBytes + sizes.lanes_max * wire::kWordBytes),
-        frames_(2 * sizes.slots * stride_, kGarbage),
-        plane(sizes, frames_.data(), stride_) {}
+  explicit BenchSwitch(const Sizes& sizes) : plane(sizes) { litter(plane, sizes); }
+
+  [[nodiscard]] Outcome handle(wire::Endpoint source, std::uint8_t thread, std::span<const std::byte> datagram) {
+    return plane.handle(read(source, thread, datagram));
+  }
 
   [[nodiscard]] Outcome send(const wire::Header& header, const Words& payload = {}, std::uint8_t thread = 0) {
-    return plane.handle(source_of(header.worker, thread), thread, datagram_of(header, payload));
+    return handle(source_of(header.worker, thread), thread, datagram_of(header, payload));
   }
 
-  [[nodiscard]] std::span<const std::byte> frame(const Outcome& outcome) const {
-    return std::span(frames_).subspan(outcome.frame * stride_, outcome.bytes);
-  }
-
-  [[nodiscard]] wire::Header result_header(const Outcome& outcome) const {
+  [[nodiscard]] static wire::Header result_header(const Outcome& outcome) {
     wire::Header header{.kind = wire::Kind::kData};
-    if (wire::decode(frame(outcome), header) != wire::ParseError::kNone) header.kind = wire::Kind::kData;
+    if (wire::decode(written(outcome), header) != wire::ParseError::kNone) header.kind = wire::Kind::kData;
     return header;
   }
 
-  [[nodiscard]] Words result_words(const Outcome& outcome) const {
-    return load_words(frame(outcome).subspan(wire::kHeaderBytes));
+  [[nodiscard]] static Words result_words(const Outcome& outcome) {
+    const std::vector<std::byte> bytes = written(outcome);
+    return load_words(std::span(bytes).subspan(wire::kHeaderBytes));
   }
 
- private:
-  // Frames start with garbage, so that a lane that was never written shows.
-  static constexpr std::byte kGarbage{0xA5};
-  std::size_t stride_;
-  std::vector<std::byte> frames_;
-
- public:
   Dataplane plane;
 };
 

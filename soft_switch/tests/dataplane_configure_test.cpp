@@ -83,7 +83,7 @@ TEST_F(ConfigureTest, EachWorkerIsAdmittedThroughEachThreadByItself) {
   EXPECT_EQ(bench_.send(packet(0, 1)).reason, Reason::kMalformed) << "admitted, with another length";
   EXPECT_EQ(bench_.send(packet(1, 1), kOnes).reason, Reason::kUnknown);
   const auto of_second_thread = [&](std::uint8_t worker) {
-    return bench_.plane.handle(source_of(worker, 1), 1, datagram_of(packet(worker, 1, 4), kOnes)).reason;
+    return bench_.handle(source_of(worker, 1), 1, datagram_of(packet(worker, 1, 4), kOnes)).reason;
   };
   EXPECT_EQ(of_second_thread(0), Reason::kUnknown);
   EXPECT_EQ(of_second_thread(1), Reason::kAdmitted);
@@ -124,7 +124,7 @@ TEST_F(ConfigureTest, SourceNeedNotBeWhereTheResultGoes) {
   admission.sources[1].port = 1;
   ASSERT_TRUE(bench_.plane.configure(entry(), admission));
   const auto from = [&](std::uint8_t worker, wire::Endpoint source) {
-    return bench_.plane.handle(source, 0, datagram_of(packet(worker, 1), kOnes)).reason;
+    return bench_.handle(source, 0, datagram_of(packet(worker, 1), kOnes)).reason;
   };
   EXPECT_EQ(from(0, endpoint_of(0)), Reason::kUnknown);
   EXPECT_EQ(from(0, endpoint_of(5)), Reason::kAdmitted);

@@ -14,6 +14,7 @@
 #include <system_error>
 #include <thread>
 
+#include "transport/udp/udp.hpp"
 #include "udp_worker.hpp"
 
 namespace wiresum::soft_switch {
@@ -206,10 +207,11 @@ TEST(DataThread, AResultForAllAndAnAnswerToOneInTheSameBurstGoEachToTheirReceive
   const Job job(1, 2, 1, 0, 8);
   transport::UdpSocket socket({.address = UdpWorker::kLoopback, .port = 0});
   const wire::Endpoint at = socket.local();
-  std::vector<SwitchPort> ports;
-  ports.push_back({.socket = std::move(socket), .thread = 0});
+  std::vector<transport::UdpSocket> sockets;
+  sockets.push_back(std::move(socket));
   const dataplane::Sizes sizes{.slots = 8, .lanes_max = kLanes, .jobs_max = 2};
-  DataThread thread(sizes, {.frames = std::size_t{2} * sizes.slots}, std::move(ports), std::chrono::microseconds(0));
+  DataThread thread(sizes, std::make_unique<transport::UdpTransport>(transport::UdpConfig{}, std::move(sockets)), {0},
+                    std::chrono::microseconds(0));
   const auto send = [&](std::size_t worker, std::uint32_t slot) {
     const Header header = job.header(Kind::kData, worker, 1, slot);
     job.members[worker].send(at, dataplane::datagram_of(header, Words(kLanes, slot + 1)));

@@ -9,6 +9,7 @@
 #include <sstream>
 #include <string>
 
+#include "bench_switch.hpp"
 #include "dataplane.hpp"
 #include "vectors.hpp"
 
@@ -16,9 +17,6 @@ namespace wiresum::dataplane::vectors {
 namespace {
 
 constexpr Sizes kSizes{.slots = 64, .lanes_max = 360, .jobs_max = 1024};
-constexpr std::size_t kStride = wire::kHeaderBytes + kSizes.lanes_max * wire::kWordBytes;
-// Frames start with garbage, so that a word that was never written shows.
-constexpr std::byte kGarbage{0xA5};
 
 struct Loaded {
   std::vector<Scenario> scenarios;
@@ -63,7 +61,7 @@ std::string dump(const Datagram& datagram) {
 
 class VectorsTest : public testing::TestWithParam<Scenario> {
  protected:
-  VectorsTest() : frames_(2 * kSizes.slots * kStride, kGarbage), plane_(kSizes, frames_.data(), kStride) {}
+  VectorsTest() : plane_(kSizes) { litter(plane_, kSizes); }
 
   void play(const JobEntry& job) { ASSERT_TRUE(plane_.admit(job)) << plane_.objection(job); }
   void play(const End& end) { ASSERT_TRUE(plane_.evict(end.job)); }
@@ -72,7 +70,7 @@ class VectorsTest : public testing::TestWithParam<Scenario> {
     SCOPED_TRACE(step.place);
     const Expectation& expected = step.expectation;
     auto counters = counted(plane_, GetParam());
-    const Outcome outcome = plane_.handle(step.source, step.thread, step.datagram);
+    const Outcome outcome = plane_.handle(read(step.source, step.thread, step.datagram));
     EXPECT_EQ(outcome.verdict, expected.verdict);
     EXPECT_EQ(outcome.reason, expected.reason);
     ++counters[static_cast<std::size_t>(expected.reason)];
@@ -80,11 +78,9 @@ class VectorsTest : public testing::TestWithParam<Scenario> {
     if (outcome.verdict != Verdict::kMulticast && outcome.verdict != Verdict::kResend) return;
     EXPECT_EQ(outcome.job, step.sender.job);
     EXPECT_EQ(outcome.worker, step.sender.worker);
-    const auto begin = frames_.begin() + static_cast<std::ptrdiff_t>(outcome.frame * kStride);
-    EXPECT_EQ(dump(Datagram(begin, begin + outcome.bytes)), dump(expected.datagram));
+    EXPECT_EQ(dump(written(outcome)), dump(expected.datagram));
   }
 
-  std::vector<std::byte> frames_;
   Dataplane plane_;
 };
 

@@ -83,7 +83,7 @@ constexpr std::array<numeric::Format, 8> kFormats{{
 
 class Program {
  public:
-  explicit Program(Input input) : input_(input), frames_(kSlots * kStride), worker_(config(), frames_.data(), kStride) {
+  explicit Program(Input input) : input_(input), worker_(config()) {
     jobs_.reserve(kJobsMax);
   }
 
@@ -186,29 +186,33 @@ class Program {
   }
 
   void poll() {
-    std::array<Transmit, 3> burst{};
-    const std::size_t count = worker_.poll_transmit(now_, std::span(burst).first(1 + input_.byte() % 3));
-    for (std::size_t i = 0; i < count; ++i) {
-      require(burst[i].frame < kSlots && burst[i].bytes >= wire::kHeaderBytes && burst[i].bytes <= kStride);
-      sent_[burst[i].frame] = true;
+    std::array<std::array<std::byte, kStride>, 3> room{};
+    std::array<wire::Packet, room.size()> burst{};
+    for (std::size_t i = 0; i < burst.size(); ++i) burst[i].data = room[i].data();
+    const std::size_t count = worker_.poll_transmit(now_, std::span(burst).first(input_.byte() % (burst.size() + 1)));
+    for (const wire::Packet& packet : std::span(burst).first(count)) {
+      wire::Header header;
+      require(packet.bytes <= kStride);
+      require(wire::decode(std::span(packet.data, packet.bytes), header) == wire::ParseError::kNone);
+      const std::uint32_t slot = header.cell / 2U - kSlots;
+      require(slot < kSlots);
+      sent_[slot].assign(packet.data, packet.data + packet.bytes);
     }
     (void)worker_.next_timeout();
     (void)worker_.progress_at();
   }
 
-  /// What an honest switch says to the packet in this frame; the peers have sent zeros. What is asked about is missing
-  /// every other time.
-  std::vector<std::byte> answer(std::uint32_t number) {
-    if (!sent_[number]) return {};
-    const std::byte* frame = frames_.data() + number * kStride;
+  /// What an honest switch says to the slot's last packet; the peers have sent zeros, and so has this worker if it asks.
+  /// What is asked about is missing every other time.
+  std::vector<std::byte> answer(std::uint32_t slot) {
+    if (sent_[slot].empty()) return {};
     wire::Header header;
-    require(wire::decode(std::span(frame, kStride), header) == wire::ParseError::kNone ||
-            wire::decode(std::span(frame, wire::kHeaderBytes), header) == wire::ParseError::kNone);
+    require(wire::decode(sent_[slot], header) == wire::ParseError::kNone);
     const bool asked = header.kind == wire::Kind::kQuestion;
     missing_ ^= asked;
     const bool missing = asked && missing_;
-    std::vector<std::byte> datagram(missing || header.kind == wire::Kind::kMeta ? wire::kHeaderBytes : kStride);
-    if (header.kind == wire::Kind::kData || (asked && !missing)) std::memcpy(datagram.data(), frame, kStride);
+    std::vector<std::byte> datagram = sent_[slot];
+    datagram.resize(missing || header.kind == wire::Kind::kMeta ? wire::kHeaderBytes : kStride);
     header.kind = missing ? wire::Kind::kMissing : wire::Kind::kResult;
     header.flags = 0;
     if (missing) header.exponent = 0;
@@ -251,7 +255,7 @@ class Program {
       now_ = std::max(now_, worker_.next_timeout() == kNever ? now_ : worker_.next_timeout());
       poll();
       for (std::uint32_t slot = 0; slot < kSlots; ++slot) {
-        if (sent_[slot]) deliver(answer(slot));
+        if (!sent_[slot].empty()) deliver(answer(slot));
       }
       take_completions();
     }
@@ -262,10 +266,9 @@ class Program {
   Input input_;
   bool missing_ = false;
   TimeNs now_ = 0;
-  std::vector<std::byte> frames_;
   Worker worker_;
   std::vector<Job> jobs_;
-  std::array<bool, kSlots> sent_{};
+  std::array<std::vector<std::byte>, kSlots> sent_;  // by slot: the last packet
   std::vector<std::byte> old_;
   std::size_t submitted_ = 0;
   std::size_t completed_ = 0;

@@ -40,7 +40,6 @@ const SteadyClock kSteadyClock;
 
 transport::UdpConfig udp_config(const AggregatorConfig& aggregator, bool offload) {
   return {.datagram_bytes_max = wire::kHeaderBytes + std::size_t{aggregator.worker.lanes} * wire::kWordBytes,
-          .frames = aggregator.worker.slots / aggregator.threads,
           .offload = offload};
 }
 

@@ -28,7 +28,8 @@ Shard::Shard(const worker::WorkerConfig& config, wire::Endpoint switch_endpoint,
       switch_endpoint_(switch_endpoint),
       transport_(transport),
       hooks_(std::move(hooks)),
-      machine_(config, transport.frame_memory(), transport.frame_stride()),
+      packet_bytes_max_(wire::kHeaderBytes + config.lanes * wire::kWordBytes),
+      machine_(config),
       moderator_(kNapNsMax) {}
 
 // ---- Any thread ----
@@ -93,12 +94,12 @@ bool Shard::receive() noexcept {
 
 bool Shard::transmit() noexcept {
   bool sent = false;
-  const std::size_t burst = transport::whole_trains(kSendBurstMax, transport_.train_frames(transport_.frame_stride()));
+  const std::size_t burst = transport::whole_trains(kSendBurstMax, transport_.train_packets(packet_bytes_max_));
   for (std::size_t count = burst; count == burst;) {
-    count = machine_.poll_transmit(clock_.now(), std::span(transmits_).first(burst));
-    for (std::size_t i = 0; i < count; ++i) frames_[i] = {.frame = transmits_[i].frame, .bytes = transmits_[i].bytes};
+    // Where the device is behind, there is less room, or none: what does not go now goes at the next step.
+    count = machine_.poll_transmit(clock_.now(), transport_.room(burst));
     if (count != 0) {
-      transport_.send(std::span(frames_).first(count), {&switch_endpoint_, 1}, 0);
+      transport_.send(count, {&switch_endpoint_, 1}, 0);
       sent = true;
     }
   }

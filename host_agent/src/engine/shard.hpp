@@ -56,7 +56,8 @@ class Shard {
     std::function<void(const worker::Completion&)> on_completion;
   };
 
-  /// The transport has a frame for each slot. Throws std::invalid_argument on a configuration that makes no sense.
+  /// The transport has room for a header and config.lanes words. Throws std::invalid_argument on a configuration that
+  /// makes no sense.
   Shard(const worker::WorkerConfig& config, wire::Endpoint switch_endpoint, const Clock& clock,
         transport::Transport& transport, Hooks hooks);
 
@@ -93,12 +94,11 @@ class Shard {
   wire::Endpoint switch_endpoint_;
   transport::Transport& transport_;
   Hooks hooks_;
+  const std::size_t packet_bytes_max_;
   worker::Worker machine_;
   transport::WakeModerator moderator_;
   std::deque<worker::Collective> backlog_;  // taken from the mailbox, not yet taken by the state machine
   std::array<transport::RxDatagram, kReceiveBurst> datagrams_{};
-  std::array<worker::Transmit, kSendBurstMax> transmits_{};
-  std::array<transport::TxFrame, kSendBurstMax> frames_{};
 
   std::mutex mail_mutex_;
   std::vector<worker::Collective> mail_;

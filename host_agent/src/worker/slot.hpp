@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "numeric/codec.hpp"
+#include "wire/packet.hpp"
 #include "worker/chunks.hpp"
 #include "worker/collective.hpp"
 #include "worker/slot_order.hpp"
@@ -14,7 +15,7 @@ namespace wiresum::worker {
 enum class SlotState : std::uint8_t {
   kIdle,      // no pending collective has anything left for it
   kReady,     // its next packet may go as soon as the window lets it
-  kInFlight,  // its frame holds a packet whose RESULT has not come
+  kInFlight,  // a packet was sent whose RESULT has not come
 };
 
 struct Slot {
@@ -29,7 +30,7 @@ struct Slot {
   std::uint32_t round = 0;           // of the packet in flight, or of the next one
   std::uint32_t collective = 0;      // the pending collective it works on
   std::uint32_t chunk = 0;           // within this thread's share
-  std::uint32_t bytes = 0;           // of the packet in flight
+  wire::Kind kind = wire::Kind::kEmpty;  // of the packet in flight: DATA, EMPTY or META
   ChunkView view;                    // the chunk at hand
   ChunkView ahead;                   // the chunk after it in this slot, once the packet is made
   numeric::Scale scale;              // of the chunk at hand, once the packet is made

@@ -73,7 +73,7 @@ TimeNs Worker::next_timeout() const noexcept {
   return std::min(deadline_, first_timer().at);
 }
 
-Transmit Worker::expire(std::uint32_t index) noexcept {
+void Worker::expire(std::uint32_t index, wire::Packet& packet) noexcept {
   Slot& slot = slots_[index];
   const bool missing = slot.list == Flight::kMissing;
   if (!missing) {
@@ -85,34 +85,26 @@ Transmit Worker::expire(std::uint32_t index) noexcept {
     if (known_lost(slot)) window_.on_loss(now_, rtt_.smoothed());
     slot.expiries = std::min<std::uint8_t>(slot.expiries + 1, Flight::kExpiriesMax);
   }
-  const bool payload = slot.bytes > wire::kHeaderBytes;
   flight_.remove(index);
   slot.sent_at = now_;
   flight_.append(index, slot.expiries);
-  return payload && !missing ? ask(index) : retransmit(index);
-}
-
-Transmit Worker::ask(std::uint32_t index) noexcept {
-  slots_[index].asked = true;
-  wire::set_kind(wire::Kind::kQuestion, header_bytes(index));
-  ++stats_.questions;
-  return again(index, wire::kHeaderBytes);
-}
-
-Transmit Worker::retransmit(std::uint32_t index) noexcept {
-  Slot& slot = slots_[index];
-  if (slot.asked) {  // only DATA is asked about
-    slot.asked = false;
-    wire::set_kind(wire::Kind::kData, header_bytes(index));
+  if (slot.kind == wire::Kind::kData && !missing) {
+    ask(slot, packet);
+  } else {
+    retransmit(slot, packet);
   }
-  ++stats_.retransmissions;
-  return again(index, slot.bytes);
 }
 
-Transmit Worker::again(std::uint32_t index, std::uint32_t bytes) noexcept {
-  frame(index)[1] |= std::byte{wire::kFlagRetransmission};
-  count_sent(bytes);
-  return {.frame = index, .bytes = bytes};
+void Worker::ask(Slot& slot, wire::Packet& packet) noexcept {
+  slot.asked = true;
+  ++stats_.questions;
+  write(slot, wire::Kind::kQuestion, wire::kFlagRetransmission, packet);
+}
+
+void Worker::retransmit(Slot& slot, wire::Packet& packet) noexcept {
+  slot.asked = false;
+  ++stats_.retransmissions;
+  write(slot, slot.kind, wire::kFlagRetransmission, packet);
 }
 
 void Worker::hear_missing(std::uint32_t index) noexcept {

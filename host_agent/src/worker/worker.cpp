@@ -18,7 +18,7 @@ void require(bool condition, const char* what) {
   if (!condition) throw std::invalid_argument(std::string("worker configuration: ") + what);
 }
 
-WorkerConfig checked(const WorkerConfig& config, const std::byte* frames, std::size_t frame_stride) {
+WorkerConfig checked(const WorkerConfig& config) {
   require(config.workers >= 1 && config.workers <= wire::kWorkersMax, "workers must be 1..32");
   require(config.worker < config.workers, "the worker's index must be less than the number of workers");
   require(config.lanes >= 1 && config.lanes <= wire::kLanesMax, "lanes must be 1 to what a UDP datagram holds");
@@ -28,8 +28,6 @@ WorkerConfig checked(const WorkerConfig& config, const std::byte* frames, std::s
   require(config.rto_min > 0 && config.rto_min <= config.rto_initial && config.rto_initial <= config.rto_max,
           "timeouts must be 0 < rto_min <= rto_initial <= rto_max");
   require(config.collectives_max >= 1, "collectives_max must be at least one");
-  require(frames != nullptr, "frames are missing");
-  require(frame_stride >= wire::kHeaderBytes + config.lanes * wire::kWordBytes, "a frame cannot hold a packet");
   return config;
 }
 
@@ -43,10 +41,8 @@ void prefetch_after(const ChunkView& view, numeric::Dtype dtype) noexcept {
 
 }  // namespace
 
-Worker::Worker(const WorkerConfig& config, std::byte* frames, std::size_t frame_stride)
-    : config_(checked(config, frames, frame_stride)),
-      frames_(frames),
-      frame_stride_(frame_stride),
+Worker::Worker(const WorkerConfig& config)
+    : config_(checked(config)),
       slots_(config.slots),
       pending_(config.collectives_max),
       ready_(config.slots),
@@ -148,34 +144,25 @@ bool Worker::may_send() const noexcept {
   return flight_.size() < window_.size() || ready_.first() == current_.first();
 }
 
-std::size_t Worker::poll_transmit(TimeNs now, std::span<Transmit> out) noexcept {
+std::size_t Worker::poll_transmit(TimeNs now, std::span<wire::Packet> out) noexcept {
   now_ = std::max(now_, now);
   check_deadlines();
   if (failure_.has_value()) return 0;
   std::size_t count = 0;
   // Whatever goes out moves the slot's timer ahead of now_, and there are `slots` of them.
   for (Timer timer = first_timer(); timer.at <= now_ && count < out.size(); timer = first_timer()) {
-    out[count++] = expire(timer.slot);
+    expire(timer.slot, out[count++]);
   }
-  while (count < out.size() && may_send()) out[count++] = transmit(ready_.first());
+  while (count < out.size() && may_send()) transmit(ready_.first(), out[count++]);
   if (count > 0) publish_estimates();
   return count;
 }
 
-Transmit Worker::transmit(std::uint32_t index) noexcept {
+void Worker::transmit(std::uint32_t index, wire::Packet& packet) noexcept {
   Slot& slot = slots_[index];
   Pending& pending = pending_[slot.collective];
-  wire::Header header = contribution(index);
-  std::byte* packet = frame(index);
-  if (slot.meta) {
-    header.kind = wire::Kind::kMeta;
-  } else {
-    write_lanes(slot, header, packet + wire::kHeaderBytes);
-  }
-  wire::encode(header, header_bytes(index));
-  const std::size_t lanes = header.kind == wire::Kind::kData ? config_.lanes : 0;
-  slot.bytes = static_cast<std::uint32_t>(wire::kHeaderBytes + lanes * wire::kWordBytes);
-  slot.exponent_sent = header.exponent;
+  contribute(slot);
+  write(slot, slot.kind, 0, packet);
   slot.state = SlotState::kInFlight;
   slot.asked = false;
   slot.expiries = 0;
@@ -185,35 +172,30 @@ Transmit Worker::transmit(std::uint32_t index) noexcept {
   flight_.append(index, Flight::kFresh);
   if (pending.sent_at == kNever) pending.sent_at = now_;
   if (wire::newer(slot.round, stats_.round_newest)) stats_.round_newest = slot.round;
-  count_sent(slot.bytes);
-  return {.frame = index, .bytes = slot.bytes};
 }
 
-wire::Header Worker::contribution(std::uint32_t index) noexcept {
-  Slot& slot = slots_[index];
+void Worker::contribute(Slot& slot) noexcept {
   const Pending& pending = pending_[slot.collective];
-  wire::Header header{.kind = wire::Kind::kEmpty,
-                      .job = config_.job,
-                      .key = config_.key,
-                      .worker = config_.worker,
-                      .cell = wire::cell_of(config_.slot_first + index, slot.round),
-                      .round = slot.round,
-                      .tensor = pending.work.tensor,
-                      .chunk = pending.number(slot.chunk)};
+  slot.exponent_sent = 0;
   // The chunk whose exponent this packet carries is read here, so that its memory is on its way to the cache long
   // before it is quantised.
   const std::uint32_t ahead = slot.meta ? slot.chunk : slot.chunk + pending.stride;
   slot.ahead = ahead < pending.chunks ? pending.view(ahead) : ChunkView{};
   if (slot.ahead.source != nullptr) prefetch_after(slot.ahead, pending.work.format.dtype);
-  if (pending.exponent_round) header.exponent = pending.exponent(ahead, slot.ahead);
-  if (slot.meta) slot.view = slot.ahead;
-  if (!slot.meta && carries_vote(pending, slot)) header.exponent = pending.work.vote;
-  return header;
+  if (pending.exponent_round) slot.exponent_sent = pending.exponent(ahead, slot.ahead);
+  if (slot.meta) {
+    slot.view = slot.ahead;
+    slot.kind = wire::Kind::kMeta;
+    return;
+  }
+  if (carries_vote(pending, slot)) slot.exponent_sent = pending.work.vote;
+  choose_scale(slot);
 }
 
-void Worker::write_lanes(Slot& slot, wire::Header& header, std::byte* payload) noexcept {
+void Worker::choose_scale(Slot& slot) noexcept {
   const Pending& pending = pending_[slot.collective];
   const numeric::Format format = pending.work.format;
+  slot.kind = wire::Kind::kEmpty;
   if (format.scaling == numeric::Scaling::kBlockExponent) {
     slot.scale = numeric::block_scale(config_.workers, slot.exponent_agreed, format.lane_bits, pending.work.divisor);
   } else {
@@ -221,21 +203,35 @@ void Worker::write_lanes(Slot& slot, wire::Header& header, std::byte* payload) n
   }
   if (format.scaling == numeric::Scaling::kFixed &&
       pending.exponent(slot.chunk, slot.view) == numeric::kExponentNotFinite) {
-    header.exponent = numeric::kExponentNotFinite;
+    slot.exponent_sent = numeric::kExponentNotFinite;
     return;
   }
-  if (slot.view.source == nullptr || slot.scale.not_finite) return;  // EMPTY: zeros, or no lane will be looked at
-  header.kind = wire::Kind::kData;
-  numeric::quantise(format, slot.scale, slot.view.source, slot.view.elements, payload, config_.lanes);
+  if (slot.view.source == nullptr || slot.scale.not_finite) return;  // zeros, or no lane will be looked at
+  slot.kind = wire::Kind::kData;
 }
 
-std::span<std::byte, wire::kHeaderBytes> Worker::header_bytes(std::uint32_t index) const noexcept {
-  return std::span<std::byte, wire::kHeaderBytes>(frame(index), wire::kHeaderBytes);
-}
-
-void Worker::count_sent(std::uint32_t bytes) noexcept {
+void Worker::write(const Slot& slot, wire::Kind kind, std::uint8_t flags, wire::Packet& packet) noexcept {
+  const Pending& pending = pending_[slot.collective];
+  const auto index = static_cast<std::uint32_t>(&slot - slots_.data());
+  const wire::Header header{.kind = kind,
+                            .flags = flags,
+                            .job = config_.job,
+                            .key = config_.key,
+                            .worker = config_.worker,
+                            .exponent = slot.exponent_sent,
+                            .cell = wire::cell_of(config_.slot_first + index, slot.round),
+                            .round = slot.round,
+                            .tensor = pending.work.tensor,
+                            .chunk = pending.number(slot.chunk)};
+  wire::encode(header, std::span<std::byte, wire::kHeaderBytes>(packet.data, wire::kHeaderBytes));
+  packet.bytes = wire::kHeaderBytes;
+  if (kind == wire::Kind::kData) {
+    numeric::quantise(pending.work.format, slot.scale, slot.view.source, slot.view.elements,
+                      packet.data + wire::kHeaderBytes, config_.lanes);
+    packet.bytes += config_.lanes * static_cast<std::uint32_t>(wire::kWordBytes);
+  }
   ++stats_.packets_sent;
-  stats_.bytes_sent += bytes;
+  stats_.bytes_sent += packet.bytes;
 }
 
 // ---- Receiving ----

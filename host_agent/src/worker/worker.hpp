@@ -75,12 +75,6 @@ struct WorkerConfig {
   std::uint32_t collectives_max = 256;  // submitted, and completion not yet taken
 };
 
-/// A packet to send: a frame, its first `bytes` bytes.
-struct Transmit {
-  std::uint32_t frame = 0;
-  std::uint32_t bytes = 0;
-};
-
 struct WorkerStats {
   std::uint64_t packets_sent = 0;
   std::uint64_t bytes_sent = 0;  // UDP payload, retransmissions included
@@ -98,11 +92,8 @@ struct WorkerStats {
 
 class Worker {
  public:
-  /// `frames` holds config.slots frames, `frame_stride` bytes apart, each with room for a header and config.lanes
-  /// words. A slot's frame holds its current packet until the RESULT has come, so that a retransmission sends the same
-  /// bytes; what poll_transmit() hands out is sent before the next call. Throws std::invalid_argument on a
-  /// configuration that makes no sense.
-  Worker(const WorkerConfig& config, std::byte* frames, std::size_t frame_stride);
+  /// Throws std::invalid_argument on a configuration that makes no sense.
+  explicit Worker(const WorkerConfig& config);
 
   Worker(Worker&&) = default;
   Worker(const Worker&) = delete;
@@ -117,9 +108,12 @@ class Worker {
   /// A datagram from the switch. Every byte is validated.
   void handle_datagram(TimeNs now, std::span<const std::byte> datagram) noexcept;
 
-  /// Fires timers and deadlines that are due, then fills `out` with packets to send. Returns how many.
-  /// Call again while it fills `out` whole.
-  [[nodiscard]] std::size_t poll_transmit(TimeNs now, std::span<Transmit> out) noexcept;
+  /// Fires timers and deadlines that are due, then writes packets to send into `out`, each of which has room for a header
+  /// and config.lanes words. Returns how many it wrote. Call again while it fills `out` whole.
+  ///
+  /// Nothing is kept of a packet: one that is sent again is made again, from the tensor, which does not change before the
+  /// chunk's RESULT has come.
+  [[nodiscard]] std::size_t poll_transmit(TimeNs now, std::span<wire::Packet> out) noexcept;
 
   /// When to call poll_transmit next if no datagram comes: in the past when there is something to send right now,
   /// kNever when nothing is in flight.
@@ -158,21 +152,20 @@ class Worker {
   [[nodiscard]] bool known_lost(const Slot& slot) const noexcept;
   [[nodiscard]] std::uint32_t probe() const noexcept;
   /// What goes out for a slot whose timer has expired.
-  [[nodiscard]] Transmit expire(std::uint32_t index) noexcept;
-  [[nodiscard]] Transmit ask(std::uint32_t index) noexcept;
-  [[nodiscard]] Transmit retransmit(std::uint32_t index) noexcept;
-  [[nodiscard]] Transmit again(std::uint32_t index, std::uint32_t bytes) noexcept;
+  void expire(std::uint32_t index, wire::Packet& packet) noexcept;
+  void ask(Slot& slot, wire::Packet& packet) noexcept;
+  void retransmit(Slot& slot, wire::Packet& packet) noexcept;
   void hear_missing(std::uint32_t index) noexcept;
   void check_deadlines() noexcept;
 
   // Sending
   [[nodiscard]] bool may_send() const noexcept;
-  [[nodiscard]] Transmit transmit(std::uint32_t index) noexcept;
-  [[nodiscard]] wire::Header contribution(std::uint32_t index) noexcept;
-  void write_lanes(Slot& slot, wire::Header& header, std::byte* payload) noexcept;
-  [[nodiscard]] std::byte* frame(std::uint32_t index) const noexcept { return frames_ + index * frame_stride_; }
-  [[nodiscard]] std::span<std::byte, wire::kHeaderBytes> header_bytes(std::uint32_t index) const noexcept;
-  void count_sent(std::uint32_t bytes) noexcept;
+  void transmit(std::uint32_t index, wire::Packet& packet) noexcept;
+  /// Decides what the slot's next packet says: its kind, exponent and scale.
+  void contribute(Slot& slot) noexcept;
+  void choose_scale(Slot& slot) noexcept;
+  /// Writes the packet that the slot has in flight, as one of this kind.
+  void write(const Slot& slot, wire::Kind kind, std::uint8_t flags, wire::Packet& packet) noexcept;
 
   // Receiving
   enum class Match : std::uint8_t { kMine, kMissing, kDuplicate, kForeign, kDiverged };
@@ -197,8 +190,6 @@ class Worker {
   void publish_estimates() noexcept;
 
   WorkerConfig config_;
-  std::byte* frames_;
-  std::size_t frame_stride_;
   std::vector<Slot> slots_;
   PendingPool pending_;
   SlotOrder ready_;    // slots in SlotState::kReady

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <vector>
 
 #include "sim_transport.hpp"
@@ -38,8 +39,10 @@ class ShardTest : public testing::Test {
   /// Answers all that has been sent.
   void answer() {
     for (sim::Datagram& datagram : sent) {
-      wire::set_kind(wire::Kind::kResult,
-                     std::span<std::byte, wire::kHeaderBytes>(datagram.data(), wire::kHeaderBytes));
+      wire::Header header;
+      ASSERT_EQ(wire::decode(datagram, header), wire::ParseError::kNone);
+      header.kind = wire::Kind::kResult;
+      wire::encode(header, std::span<std::byte, wire::kHeaderBytes>(datagram.data(), wire::kHeaderBytes));
       transport.arrive(std::move(datagram));
     }
     sent.clear();
@@ -49,7 +52,16 @@ class ShardTest : public testing::Test {
   std::vector<sim::Datagram> sent;
   std::vector<worker::Completion> completions;
   int mails = 0;
+  std::vector<std::function<void()>> unread;  // by the device
+  bool device_is_late = false;
   sim::SimTransport transport{4, wire::kHeaderBytes + 4 * wire::kWordBytes,
+                              [this](std::function<void()> read) {
+                                if (device_is_late) {
+                                  unread.push_back(std::move(read));
+                                } else {
+                                  read();
+                                }
+                              },
                               [this](sim::Datagram datagram) { sent.push_back(std::move(datagram)); }};
   Shard shard{small_config(), wire::Endpoint{}, clock, transport,
               Shard::Hooks{.on_mail = [this] { ++mails; },
@@ -88,6 +100,34 @@ TEST_F(ShardTest, ItsEndEndsWhatIsPendingAndWhatIsInTheMail) {
     EXPECT_EQ(completions[token - 1].token, token);
     EXPECT_EQ(completions[token - 1].status, Status::kAborted);
   }
+}
+
+TEST_F(ShardTest, WhatADeviceHasNoRoomForGoesWhenItHas) {
+  device_is_late = true;
+  std::vector<std::int32_t> values(4 * 16, 7);
+  auto* bytes = reinterpret_cast<std::byte*>(values.data());
+  const worker::Region region{.source = bytes, .destination = bytes, .elements = values.size()};
+  Collective work;
+  work.format = {numeric::Dtype::kI32, numeric::Scaling::kNone, 32};
+  work.regions = {&region, 1};
+  work.chunk_end = 16;
+  shard.post(work);
+  shard.take_mail();
+  std::size_t steps = 0;
+  for (; completions.empty() && steps < 100; ++steps) {
+    shard.transmit();
+    EXPECT_LE(unread.size(), 4U);  // all that it has room for
+    if (!unread.empty()) {
+      unread.back()();  // in no order
+      unread.pop_back();
+    }
+    answer();
+    shard.receive();
+    shard.report();
+  }
+  ASSERT_EQ(completions.size(), 1U);
+  EXPECT_EQ(completions.front().status, Status::kOk);
+  EXPECT_EQ(values, std::vector<std::int32_t>(4 * 16, 7));
 }
 
 TEST_F(ShardTest, TheFirstFailureStaysAndIsOfWhateverComesLater) {

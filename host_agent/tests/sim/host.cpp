@@ -20,7 +20,8 @@ Host::Host(const HostConfig& config, const VirtualClock& clock, Agenda& agenda, 
   for (std::uint32_t i = 0; i < threads_.size(); ++i) {
     const worker::WorkerConfig& worker = config.shards[i];
     threads_[i].transport =
-        std::make_unique<SimTransport>(worker.slots, wire::kHeaderBytes + worker.lanes * wire::kWordBytes,
+        std::make_unique<SimTransport>(config.device_packets, wire::kHeaderBytes + worker.lanes * wire::kWordBytes,
+                                       [this, i](std::function<void()> read) { run_device(i, std::move(read)); },
                                        [carry, i](Datagram datagram) { carry(i, std::move(datagram)); });
     threads_[i].shard = std::make_unique<engine::Shard>(
         worker, wire::Endpoint{}, clock, *threads_[i].transport,
@@ -60,6 +61,19 @@ void Host::arrive(std::uint32_t thread, Datagram datagram) {
   if (dead_) return;
   threads_[thread].transport->arrive(std::move(datagram));
   rouse(thread);
+}
+
+void Host::run_device(std::uint32_t thread, std::function<void()> read) {
+  if (config_.device_delay_max == 0) {
+    read();
+    return;
+  }
+  // A device goes on while its process is held up, or dies.
+  agenda_.at(clock_.now() + random_.below(config_.device_delay_max), [this, thread, read = std::move(read)] {
+    const bool was_full = !threads_[thread].transport->has_room();
+    read();
+    if (was_full && !dead_) rouse(thread);
+  });
 }
 
 void Host::rouse(std::uint32_t thread) {
@@ -110,6 +124,7 @@ void Host::run(std::uint32_t thread, Step step) {
 void Host::sleep(std::uint32_t thread) {
   Thread& mine = threads_[thread];
   mine.shard->publish_stats();
+  if (!mine.transport->has_room()) return;  // the device will rouse it
   const TimeNs next = std::max(mine.shard->next_timeout(), clock_.now() + 1);
   if (next == worker::kNever || next >= mine.wake_at) return;
   mine.wake_at = next;

@@ -42,6 +42,8 @@ struct HostConfig {
   std::vector<Stall> stalls;                 // this worker's
   TimeNs interruption_max = 0;  // now and then a thread is held up by up to so long, between any two of its steps
   TimeNs chore_max = 0;         // a chore takes up to so long, each time another time
+  TimeNs device_delay_max = 0;  // its network device reads a packet up to so long after it was given to it
+  std::uint32_t device_packets = 64;  // ... and has room for so many
 };
 
 class Host {
@@ -80,6 +82,8 @@ class Host {
     TimeNs wake_at = worker::kNever;
   };
 
+  /// The thread's network device has been given a packet, which it reads now or later.
+  void run_device(std::uint32_t thread, std::function<void()> read);
   void rouse(std::uint32_t thread);
   void run(std::uint32_t thread, Step step);
   void sleep(std::uint32_t thread);

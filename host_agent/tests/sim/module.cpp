@@ -105,6 +105,8 @@ NB_MODULE(wiresum_sim, module) {
       .def_rw("sparse_chunks_min", &sim::Scenario::sparse_chunks_min)
       .def_rw("interruption_max", &sim::Scenario::interruption_max)
       .def_rw("chore_max", &sim::Scenario::chore_max)
+      .def_rw("device_delay_max", &sim::Scenario::device_delay_max)
+      .def_rw("device_packets", &sim::Scenario::device_packets)
       .def_rw("vote_lag_chunks", &sim::Scenario::vote_lag_chunks)
       .def_rw("time_max", &sim::Scenario::time_max)
       .def_rw("up", &sim::Scenario::up)

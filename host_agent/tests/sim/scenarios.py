@@ -142,6 +142,8 @@ def make_config(rng: random.Random, seed: int) -> sim.Scenario:
     config.round_first = rng.choice([1, 1, near_wrap % (1 << 32), (1 << 31) - 2, rng.randrange(1 << 32)])
     config.interruption_max = rng.choice([0, 0, MS, 20 * MS])
     config.chore_max = rng.choice([0, MS, 20 * MS])
+    config.device_delay_max = rng.choice([0, 0, 20_000, 2 * MS])
+    config.device_packets = rng.choice([1, 7, 64])
     config.time_max = 3_000_000 * MS  # of virtual time: what takes longer hangs (one slot and 30% loss: 700 s)
     config.up, config.down = make_link(rng), make_link(rng)
     config.stalls = [

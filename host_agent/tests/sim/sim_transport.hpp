@@ -1,4 +1,5 @@
-// A transport into the simulated network: what is sent is carried off at once, what arrives waits to be received.
+// A transport into the simulated network, over a device that reads late: what is sent stays in the device's memory until
+// the device comes to it, in whatever order, and must not have changed by then. What arrives waits to be received.
 #pragma once
 
 #include <algorithm>
@@ -7,6 +8,7 @@
 #include <deque>
 #include <functional>
 #include <span>
+#include <stdexcept>
 #include <utility>
 #include <vector>
 
@@ -18,14 +20,19 @@ using Datagram = std::vector<std::byte>;
 
 class SimTransport final : public transport::Transport {
  public:
-  SimTransport(std::size_t frames, std::size_t frame_bytes, std::function<void(Datagram)> carry)
-      : frame_bytes_(frame_bytes), memory_(frames * frame_bytes), carry_(std::move(carry)) {}
+  /// When the device reads a packet: whoever drives the simulation calls `read`, at once or later, once for each packet.
+  using Device = std::function<void(std::function<void()> read)>;
+
+  SimTransport(std::size_t packets, std::size_t packet_bytes, Device device, std::function<void(Datagram)> carry)
+      : memory_(packets, Datagram(packet_bytes)), device_(std::move(device)), carry_(std::move(carry)) {
+    for (Datagram& place : memory_) free_.push_back(place);
+  }
 
   void arrive(Datagram datagram) { arrived_.push_back(std::move(datagram)); }
+  [[nodiscard]] bool has_room() const noexcept { return !free_.empty(); }
 
-  std::byte* frame_memory() noexcept override { return memory_.data(); }
-  [[nodiscard]] std::size_t frame_stride() const noexcept override { return frame_bytes_; }
-  [[nodiscard]] std::size_t train_frames(std::size_t /*frame_bytes*/) const noexcept override { return 1; }
+  [[nodiscard]] const char* name() const noexcept override { return "simulated"; }
+  [[nodiscard]] std::size_t train_packets(std::size_t /*packet_bytes*/) const noexcept override { return 1; }
 
   std::size_t receive(std::span<transport::RxDatagram> out) noexcept override {
     lent_.clear();  // what was lent may not be looked at any more
@@ -38,13 +45,20 @@ class SimTransport final : public transport::Transport {
     return lent_.size();
   }
 
-  void send(std::span<const transport::TxFrame> frames, std::span<const wire::Endpoint> /*to*/,
-            std::uint8_t /*port*/) noexcept override {
-    for (const transport::TxFrame& frame : frames) {
-      const std::byte* const bytes = memory_.data() + frame.frame * frame_bytes_;
-      carry_(Datagram(bytes, bytes + frame.bytes));
+  std::span<wire::Packet> room(std::size_t wanted) noexcept override {
+    offered_.clear();
+    for (std::size_t i = 0; i < std::min(wanted, free_.size()); ++i) offered_.push_back({free_[i].data(), 0});
+    return offered_;
+  }
+
+  void send(std::size_t count, std::span<const wire::Endpoint> /*to*/, std::uint8_t /*port*/) noexcept override {
+    for (const wire::Packet& packet : std::span(offered_).first(count)) {
+      const std::span<std::byte> place = free_.front();
+      free_.pop_front();
       ++stats_.datagrams_sent;
+      device_([this, place, sent = Datagram(packet.data, packet.data + packet.bytes)] { read(place, sent); });
     }
+    offered_.clear();
   }
 
   void wait(std::int64_t /*timeout_ns*/) noexcept override {}
@@ -53,8 +67,21 @@ class SimTransport final : public transport::Transport {
   int take_error() noexcept override { return 0; }
 
  private:
-  std::size_t frame_bytes_;
-  std::vector<std::byte> memory_;
+  static constexpr std::byte kPoison{0xDD};
+
+  void read(std::span<std::byte> place, const Datagram& sent) {
+    if (!std::equal(sent.begin(), sent.end(), place.begin())) {
+      throw std::logic_error("a packet was written to while the device still had to read it");
+    }
+    carry_(sent);
+    std::ranges::fill(place, kPoison);
+    free_.push_back(place);
+  }
+
+  std::vector<Datagram> memory_;
+  std::deque<std::span<std::byte>> free_;
+  std::vector<wire::Packet> offered_;
+  Device device_;
   std::function<void(Datagram)> carry_;
   std::deque<Datagram> arrived_;
   std::deque<Datagram> lent_;

@@ -18,7 +18,7 @@ wire::Endpoint endpoint_of(std::uint32_t worker) { return {.address = 0x0A000001
 Simulation::Simulation(const Scenario& scenario, std::vector<Task> tasks)
     : scenario_(scenario),
       tasks_(std::move(tasks)),
-      frame_stride_(wire::kHeaderBytes + scenario.lanes * wire::kWordBytes),
+      packet_bytes_(wire::kHeaderBytes + scenario.lanes * wire::kWordBytes),
       random_(scenario.seed),
       up_(scenario.workers, Link(scenario.up)),
       down_(scenario.workers, Link(scenario.down)) {
@@ -45,11 +45,9 @@ void Simulation::build_ports() {
                             .endpoints = {}};
   for (std::uint32_t worker = 0; worker < scenario_.workers; ++worker) entry.endpoints[worker] = endpoint_of(worker);
   for (std::uint32_t thread = 0; thread < scenario_.threads; ++thread) {
-    Port port{.frames = std::vector<std::byte>(2 * scenario_.slots * frame_stride_), .machine = nullptr};
-    port.machine = std::make_unique<dataplane::Dataplane>(sizes, port.frames.data(), frame_stride_);
-    leave_cells_used(*port.machine, entry);
-    if (!port.machine->admit(entry)) throw std::invalid_argument("the switch does not admit this job");
-    ports_.push_back(std::move(port));
+    ports_.push_back(std::make_unique<dataplane::Dataplane>(sizes));
+    leave_cells_used(*ports_.back(), entry);
+    if (!ports_.back()->admit(entry)) throw std::invalid_argument("the switch does not admit this job");
   }
 }
 
@@ -59,7 +57,7 @@ void Simulation::leave_cells_used(dataplane::Dataplane& machine, dataplane::JobE
   entry.key = ~kKey;
   entry.threads = 1;
   if (!machine.admit(entry)) throw std::invalid_argument("the switch does not admit the job before this one");
-  std::vector<std::byte> datagram(frame_stride_, std::byte{0xA5});
+  std::vector<std::byte> datagram(packet_bytes_, std::byte{0xA5});
   Random random(scenario_.seed);
   for (std::uint32_t cell = 0; cell < 2 * scenario_.slots; ++cell) {
     const std::uint32_t first = scenario_.round_first + ((scenario_.round_first ^ cell) & 1);
@@ -72,8 +70,7 @@ void Simulation::leave_cells_used(dataplane::Dataplane& machine, dataplane::JobE
                               .cell = static_cast<std::uint16_t>(cell),
                               .round = round};
     wire::encode(header, std::span<std::byte, wire::kHeaderBytes>(datagram.data(), wire::kHeaderBytes));
-    const std::size_t bytes = wire::kHeaderBytes + scenario_.lanes * wire::kWordBytes;
-    const dataplane::Outcome outcome = machine.handle(endpoint_of(header.worker), 0, std::span(datagram).first(bytes));
+    const dataplane::Outcome outcome = machine.handle(dataplane::read(endpoint_of(header.worker), 0, datagram));
     if (outcome.reason != dataplane::Reason::kAdmitted) throw std::logic_error("the job before this one is refused");
   }
   machine.evict(kJob);
@@ -90,6 +87,8 @@ HostConfig Simulation::config_of(std::uint32_t worker) const {
                     .vote_lag_chunks = scenario_.vote_lag_chunks};
   host.interruption_max = scenario_.interruption_max;
   host.chore_max = scenario_.chore_max;
+  host.device_delay_max = scenario_.device_delay_max;
+  host.device_packets = scenario_.device_packets;
   for (const Stall& stall : scenario_.stalls) {
     if (stall.worker == worker) host.stalls.push_back(stall);
   }
@@ -147,7 +146,7 @@ void Simulation::happen(const Fault& fault) {
       host.kill();
       return;
     case Fault::Kind::kSwitchRestart:
-      for (Port& port : ports_) port.machine->reset();
+      for (const auto& port : ports_) port->reset();
       return;
   }
 }
@@ -179,19 +178,25 @@ void Simulation::send(std::uint32_t worker, std::uint32_t thread, Datagram datag
 }
 
 void Simulation::arrive_at_switch(std::uint32_t worker, std::uint32_t thread, const Datagram& datagram) {
-  Port& port = ports_[thread];
   wire::Endpoint source = endpoint_of(worker);
   source.port = static_cast<std::uint16_t>(source.port + thread);
-  const dataplane::Outcome outcome = port.machine->handle(source, static_cast<std::uint8_t>(thread), datagram);
-  const std::byte* frame = port.frames.data() + outcome.frame * frame_stride_;
+  const dataplane::Outcome outcome =
+      ports_[thread]->handle(dataplane::read(source, static_cast<std::uint8_t>(thread), datagram));
+  const auto answer = [&] {
+    Datagram bytes(packet_bytes_);
+    wire::Packet packet{.data = bytes.data(), .bytes = 0};
+    outcome.write(packet);
+    bytes.resize(packet.bytes);
+    return bytes;
+  };
   switch (outcome.verdict) {
     case dataplane::Verdict::kMulticast:
       for (std::uint32_t receiver = 0; receiver < scenario_.workers; ++receiver) {
-        send_result(receiver, thread, {frame, frame + outcome.bytes});
+        send_result(receiver, thread, answer());
       }
       return;
     case dataplane::Verdict::kResend:
-      send_result(worker, thread, {frame, frame + outcome.bytes});
+      send_result(worker, thread, answer());
       return;
     case dataplane::Verdict::kHold:
     case dataplane::Verdict::kDrop:

@@ -46,6 +46,8 @@ struct Scenario {
   std::uint64_t vote_lag_chunks = 20;
   TimeNs interruption_max = 0;  // see HostConfig
   TimeNs chore_max = 0;
+  TimeNs device_delay_max = 0;
+  std::uint32_t device_packets = 64;
   TimeNs rto_initial = 20'000'000;
   TimeNs rto_min = 1'000'000;
   TimeNs rto_max = 200'000'000;
@@ -88,12 +90,6 @@ class Simulation {
   Report run();
 
  private:
-  /// The switch's share of one thread.
-  struct Port {
-    std::vector<std::byte> frames;
-    std::unique_ptr<dataplane::Dataplane> machine;
-  };
-
   void build_ports();
   void leave_cells_used(dataplane::Dataplane& machine, dataplane::JobEntry entry) const;
   void build_hosts();
@@ -108,13 +104,13 @@ class Simulation {
 
   Scenario scenario_;
   std::vector<Task> tasks_;
-  std::size_t frame_stride_;
+  std::size_t packet_bytes_;
   Random random_;
   Agenda agenda_;
   VirtualClock clock_;
   std::vector<Link> up_;
   std::vector<Link> down_;
-  std::vector<Port> ports_;
+  std::vector<std::unique_ptr<dataplane::Dataplane>> ports_;  // the switch's share of each thread
   std::vector<std::unique_ptr<Host>> hosts_;
   std::string failure_;
 };

@@ -54,6 +54,8 @@ class Scenario:
     sparse_chunks_min: int
     interruption_max: int
     chore_max: int
+    device_delay_max: int
+    device_packets: int
     vote_lag_chunks: int
     time_max: int
     up: Link

@@ -29,8 +29,19 @@ std::vector<UdpSocket> one(UdpSocket socket) {
   return sockets;
 }
 
-void write_frame(Transport& transport, std::uint32_t frame, const std::string& text) {
-  std::memcpy(transport.frame_memory() + frame * transport.frame_stride(), text.data(), text.size());
+/// Sends a datagram for each of `texts`, in bursts as large as there is room.
+void send_all(Transport& transport, const std::vector<std::string>& texts, std::span<const wire::Endpoint> to,
+              std::uint8_t port = 0) {
+  for (std::size_t sent = 0; sent != texts.size();) {
+    const std::span<wire::Packet> room = transport.room(texts.size() - sent);
+    for (std::size_t i = 0; i < room.size(); ++i) {
+      const std::string& text = texts[sent + i];
+      std::memcpy(room[i].data, text.data(), text.size());
+      room[i].bytes = static_cast<std::uint32_t>(text.size());
+    }
+    transport.send(room.size(), to, port);
+    sent += room.size();
+  }
 }
 
 /// Takes datagrams until `count` are there or nothing comes for a while; `burst` at a time.
@@ -63,7 +74,7 @@ std::string numbered(std::size_t number, std::size_t bytes) {
 
 class UdpOffload : public testing::TestWithParam<bool> {
  protected:
-  [[nodiscard]] UdpConfig config(std::size_t frames = 128) const { return {.frames = frames, .offload = GetParam()}; }
+  [[nodiscard]] static UdpConfig config() { return {.offload = GetParam()}; }
 };
 
 TEST_P(UdpOffload, DeliversABurstInOrderByteForByte) {
@@ -75,24 +86,20 @@ TEST_P(UdpOffload, DeliversABurstInOrderByteForByte) {
   const wire::Endpoint to = target.local();
   UdpTransport sink(config(), one(std::move(target)));
 
-  std::vector<TxFrame> frames;
   std::vector<std::string> expected;
   for (std::uint32_t i = 0; i < 100; ++i) {
     // Lengths change now and then, and 100 is more than one GSO run holds.
-    const std::size_t bytes = i % 7 == 3 ? 24 : 1464;
-    expected.push_back(numbered(i, bytes));
-    write_frame(sender, i, expected.back());
-    frames.push_back({.frame = i, .bytes = static_cast<std::uint32_t>(bytes)});
+    expected.push_back(numbered(i, i % 7 == 3 ? 24 : 1464));
   }
-  sender.send(frames, {&to, 1}, 0);
+  send_all(sender, expected, {&to, 1});
 
-  const std::vector<Datagram> taken = take(sink, frames.size());
+  const std::vector<Datagram> taken = take(sink, expected.size());
   ASSERT_EQ(taken.size(), expected.size());
   for (std::size_t i = 0; i < taken.size(); ++i) {
     EXPECT_EQ(taken[i].text, expected[i]) << i;
     EXPECT_EQ(taken[i].source, source);
   }
-  EXPECT_EQ(sender.stats().datagrams_sent, frames.size());
+  EXPECT_EQ(sender.stats().datagrams_sent, expected.size());
   EXPECT_EQ(sender.stats().send_failures, 0U);
 }
 
@@ -101,20 +108,17 @@ TEST_P(UdpOffload, HandsOutARunInPiecesWhenTheCallersBurstIsSmall) {
   const wire::Endpoint to = target.local();
   UdpTransport sink(config(), one(std::move(target)));
   UdpTransport sender(config(), one(UdpSocket(kAnyPort)));
-  std::vector<TxFrame> frames;
-  for (std::uint32_t i = 0; i < 40; ++i) {
-    write_frame(sender, i, numbered(i, 1000));
-    frames.push_back({.frame = i, .bytes = 1000});
-  }
-  sender.send(frames, {&to, 1}, 0);
-  const std::vector<Datagram> taken = take(sink, frames.size(), 3);
-  ASSERT_EQ(taken.size(), frames.size());
+  std::vector<std::string> texts;
+  for (std::uint32_t i = 0; i < 40; ++i) texts.push_back(numbered(i, 1000));
+  send_all(sender, texts, {&to, 1});
+  const std::vector<Datagram> taken = take(sink, texts.size(), 3);
+  ASSERT_EQ(taken.size(), texts.size());
   for (std::size_t i = 0; i < taken.size(); ++i) {
     EXPECT_EQ(taken[i].text, numbered(i, 1000));
   }
 }
 
-TEST_P(UdpOffload, SendsOneFrameToManyEndpoints) {
+TEST_P(UdpOffload, SendsAPacketToManyEndpoints) {
   constexpr std::size_t kReceivers = 32;
   std::vector<std::unique_ptr<UdpTransport>> receivers;
   std::vector<wire::Endpoint> to;
@@ -124,20 +128,17 @@ TEST_P(UdpOffload, SendsOneFrameToManyEndpoints) {
     receivers.push_back(std::make_unique<UdpTransport>(config(), one(std::move(socket))));
   }
   UdpTransport sender(config(), one(UdpSocket(kAnyPort)));
-  std::vector<TxFrame> frames;
-  for (std::uint32_t i = 0; i < 128; ++i) {
-    write_frame(sender, i, numbered(i, 200));
-    frames.push_back({.frame = i, .bytes = 200});
-  }
-  sender.send(frames, to, 0);
+  std::vector<std::string> texts;
+  for (std::uint32_t i = 0; i < 128; ++i) texts.push_back(numbered(i, 200));
+  send_all(sender, texts, to);
   for (auto& receiver : receivers) {
-    const std::vector<Datagram> taken = take(*receiver, frames.size());
-    ASSERT_EQ(taken.size(), frames.size());
+    const std::vector<Datagram> taken = take(*receiver, texts.size());
+    ASSERT_EQ(taken.size(), texts.size());
     for (std::size_t i = 0; i < taken.size(); ++i) {
       EXPECT_EQ(taken[i].text, numbered(i, 200));
     }
   }
-  EXPECT_EQ(sender.stats().datagrams_sent, frames.size() * kReceivers);
+  EXPECT_EQ(sender.stats().datagrams_sent, texts.size() * kReceivers);
 }
 
 TEST_P(UdpOffload, TellsWhichPortADatagramCameInOnAndAnswersFromIt) {
@@ -146,17 +147,14 @@ TEST_P(UdpOffload, TellsWhichPortADatagramCameInOnAndAnswersFromIt) {
   UdpTransport server(config(), std::move(sockets));
   UdpTransport client(config(), one(UdpSocket(kAnyPort)));
   for (std::uint8_t port = 0; port < 4; ++port) {
-    write_frame(client, 0, numbered(port, 50));
-    const TxFrame frame{.frame = 0, .bytes = 50};
     const wire::Endpoint to{.address = base.address, .port = static_cast<std::uint16_t>(base.port + port)};
-    client.send({&frame, 1}, {&to, 1}, 0);
+    send_all(client, {numbered(port, 50)}, {&to, 1});
   }
   const std::vector<Datagram> taken = take(server, 4);
   ASSERT_EQ(taken.size(), 4U);
   for (const Datagram& datagram : taken) {
     EXPECT_EQ(datagram.text, numbered(datagram.port, 50));
-    const TxFrame frame{.frame = 1, .bytes = 30};
-    server.send({&frame, 1}, {&datagram.source, 1}, datagram.port);
+    send_all(server, {numbered(1, 30)}, {&datagram.source, 1}, datagram.port);
     const std::vector<Datagram> answer = take(client, 1);
     ASSERT_EQ(answer.size(), 1U);
     EXPECT_EQ(answer.front().source.port, base.port + datagram.port);
@@ -178,16 +176,13 @@ TEST_P(UdpOffload, OneDatagramReachesEveryMemberOfAGroupThatItsSenderIsHeardBy) 
   };
   UdpTransport first(config(), member());
   UdpTransport second(config(), member());
-  std::vector<TxFrame> frames;
-  for (std::uint32_t i = 0; i < 20; ++i) {
-    write_frame(sender, i, numbered(i, 100));
-    frames.push_back({.frame = i, .bytes = 100});
-  }
-  sender.send({&frames[7], 1}, {&kGroup, 1}, 1);  // from a port that the members do not listen to
-  sender.send(frames, {&kGroup, 1}, 0);
+  std::vector<std::string> texts;
+  for (std::uint32_t i = 0; i < 20; ++i) texts.push_back(numbered(i, 100));
+  send_all(sender, {texts[7]}, {&kGroup, 1}, 1);  // from a port that the members do not listen to
+  send_all(sender, texts, {&kGroup, 1});
   for (UdpTransport* transport : {&first, &second}) {
-    const std::vector<Datagram> taken = take(*transport, frames.size());
-    ASSERT_EQ(taken.size(), frames.size());
+    const std::vector<Datagram> taken = take(*transport, texts.size());
+    ASSERT_EQ(taken.size(), texts.size());
     for (std::size_t i = 0; i < taken.size(); ++i) {
       EXPECT_EQ(taken[i].text, numbered(i, 100));
       EXPECT_EQ(taken[i].source.port, heard.port);
@@ -201,10 +196,9 @@ TEST_P(UdpOffload, ABusyPortDoesNotKeepTheOthersWaiting) {
   const wire::Endpoint base = sockets.front().local();
   UdpTransport server(config(), std::move(sockets));
   UdpTransport client(config(), one(UdpSocket(kAnyPort)));
-  const TxFrame frame{.frame = 0, .bytes = 50};
   const auto send = [&](unsigned port) {
     const wire::Endpoint to{.address = base.address, .port = static_cast<std::uint16_t>(base.port + port)};
-    client.send({&frame, 1}, {&to, 1}, 0);
+    send_all(client, {numbered(port, 50)}, {&to, 1});
   };
   send(0);
   ASSERT_EQ(take(server, 1).size(), 1U);
@@ -229,10 +223,9 @@ TEST(Udp, ReportsThatNobodyListensAtThePeer) {
   UdpSocket socket(kAnyPort);
   socket.connect(gone);
   UdpTransport transport({}, one(std::move(socket)));
-  const TxFrame frame{.frame = 0, .bytes = 24};
   int error = 0;
   for (int i = 0; i < 100 && error == 0; ++i) {
-    transport.send({&frame, 1}, {&gone, 1}, 0);
+    send_all(transport, {numbered(0, 24)}, {&gone, 1});
     std::vector<RxDatagram> none(1);
     static_cast<void>(transport.receive(none));
     error = transport.take_error();
@@ -244,9 +237,8 @@ TEST(Udp, CountsWhatTheSystemRefusesAsLost) {
   UdpSocket target(kAnyPort);
   const wire::Endpoint to = target.local();
   // More than a datagram over IPv4 can hold.
-  UdpTransport sender({.datagram_bytes_max = 70'000, .frames = 1}, one(UdpSocket(kAnyPort)));
-  const TxFrame frame{.frame = 0, .bytes = 70'000};
-  sender.send({&frame, 1}, {&to, 1}, 0);
+  UdpTransport sender({.datagram_bytes_max = 70'000}, one(UdpSocket(kAnyPort)));
+  send_all(sender, {numbered(0, 70'000)}, {&to, 1});
   EXPECT_EQ(sender.stats().send_failures, 1U);
   EXPECT_EQ(sender.stats().datagrams_sent, 0U);
   EXPECT_EQ(sender.take_error(), EMSGSIZE);
@@ -261,19 +253,22 @@ TEST(Udp, WakeEndsAWaitWithoutATimeout) {
   EXPECT_EQ(transport.receive(none), 0U);
 }
 
-TEST(Udp, FramesThatPacketsFillLieSideBySide) {
-  UdpTransport transport({.datagram_bytes_max = 1464, .frames = 4}, one(UdpSocket(kAnyPort)));
-  EXPECT_EQ(transport.frame_stride(), 1464U);
+TEST(Udp, PacketsThatFillTheirPlacesLieSideBySide) {
+  UdpTransport transport({.datagram_bytes_max = 1464}, one(UdpSocket(kAnyPort)));
+  const std::span<const wire::Packet> room = transport.room(1000);
+  ASSERT_EQ(room.size(), 64U);
+  for (std::size_t i = 1; i < room.size(); ++i) EXPECT_EQ(room[i].data, room[i - 1].data + 1464);
+  EXPECT_EQ(transport.room(3).size(), 3U);
 }
 
 TEST(Udp, ATrainIsWhatOneMessageCarries) {
   const UdpTransport with(UdpConfig{.offload = true}, one(UdpSocket(kAnyPort)));
-  EXPECT_EQ(with.train_frames(1464), 44U);  // 64 kB
-  EXPECT_EQ(with.train_frames(8952), 7U);
-  EXPECT_EQ(with.train_frames(24), 64U);
-  EXPECT_EQ(with.train_frames(65504), 1U);
+  EXPECT_EQ(with.train_packets(1464), 44U);  // 64 kB
+  EXPECT_EQ(with.train_packets(8952), 7U);
+  EXPECT_EQ(with.train_packets(24), 64U);
+  EXPECT_EQ(with.train_packets(65504), 1U);
   const UdpTransport without(UdpConfig{.offload = false}, one(UdpSocket(kAnyPort)));
-  EXPECT_EQ(without.train_frames(1464), 1U);
+  EXPECT_EQ(without.train_packets(1464), 1U);
 }
 
 TEST(Udp, ABurstIsCutIntoWholeTrains) {

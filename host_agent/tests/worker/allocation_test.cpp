@@ -26,20 +26,21 @@ namespace {
 TEST(WorkerAllocation, TheDatapathAllocatesNothing) {
   const WorkerConfig config = small_config();
   constexpr std::size_t kStride = 40;
-  std::vector<std::byte> frames(kStride * config.slots);
+  std::array<std::array<std::byte, kStride>, 8> room{};
   std::vector<float> values(1000, 1.5F);
   auto* bytes = reinterpret_cast<std::byte*>(values.data());
   const Region region{.source = bytes, .destination = bytes, .elements = values.size()};
   Collective work;
   work.regions = {&region, 1};
   work.chunk_end = 250;
-  Worker worker(config, frames.data(), kStride);
+  Worker worker(config);
 
   const std::size_t before = allocations;
   TimeNs now = 0;
   std::uint32_t completed = 0;
   for (int i = 0; i < 20; ++i) ASSERT_TRUE(worker.submit(work));
-  std::array<Transmit, 8> burst{};
+  std::array<wire::Packet, room.size()> burst{};
+  for (std::size_t i = 0; i < burst.size(); ++i) burst[i].data = room[i].data();
   std::array<std::byte, kStride> datagram{};
   for (std::uint64_t step = 0; completed < 20 && step < 100'000; ++step) {
     const std::size_t count = worker.poll_transmit(now, burst);
@@ -47,9 +48,8 @@ TEST(WorkerAllocation, TheDatapathAllocatesNothing) {
     for (std::size_t i = 0; i < count; ++i) {
       if ((step + i) % 7 == 0) continue;  // lost
       // A sum with nothing added by the peer: the packet itself, as a RESULT. A question learns that it is missing.
-      const std::byte* frame = frames.data() + burst[i].frame * kStride;
-      std::copy(frame, frame + burst[i].bytes, datagram.data());
-      datagram[0] = std::byte{frame[0] == std::byte{0x14} ? std::uint8_t{0x15} : std::uint8_t{0x12}};
+      std::copy_n(burst[i].data, burst[i].bytes, datagram.data());
+      datagram[0] = std::byte{datagram[0] == std::byte{0x14} ? std::uint8_t{0x15} : std::uint8_t{0x12}};
       worker.handle_datagram(now, std::span<const std::byte>(datagram.data(), burst[i].bytes));
     }
     while (worker.poll_completion().has_value()) ++completed;

@@ -1,8 +1,10 @@
-// One Worker with its frames, and hand-made RESULT datagrams for it.
+// One Worker with room for its packets, and hand-made RESULT datagrams for it.
 #pragma once
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -34,7 +36,7 @@ inline WorkerConfig small_config() {
 
 /// A packet that the worker sent.
 struct Sent {
-  std::uint32_t frame = 0;
+  std::uint32_t slot = 0;
   wire::Header header;
   std::vector<std::byte> bytes;
 
@@ -51,8 +53,8 @@ class Rig {
   explicit Rig(WorkerConfig config = small_config())
       : config_(config),
         stride_(wire::kHeaderBytes + config.lanes * wire::kWordBytes),
-        frames_(stride_ * config.slots),
-        worker_(config, frames_.data(), stride_) {}
+        room_(stride_ * kBurst),
+        worker_(config) {}
 
   Worker& worker() { return worker_; }
   TimeNs now = 0;
@@ -60,14 +62,16 @@ class Rig {
   /// Everything that the worker wants to send now.
   std::vector<Sent> poll() {
     std::vector<Sent> sent;
-    std::array<Transmit, 3> burst{};  // smaller than what there is to send, so that bursts are cut
-    for (std::size_t n = burst.size(); n == burst.size();) {
+    for (std::size_t n = kBurst; n == kBurst;) {
+      std::array<wire::Packet, kBurst> burst{};
+      for (std::size_t i = 0; i < kBurst; ++i) burst[i].data = room_.data() + i * stride_;
+      std::ranges::fill(room_, std::byte{0xDD});  // nothing of an earlier packet is there any more
       n = worker_.poll_transmit(now, burst);
       for (std::size_t i = 0; i < n; ++i) {
-        Sent packet{.frame = burst[i].frame, .header = {}, .bytes = {}};
-        const std::byte* frame = frames_.data() + burst[i].frame * stride_;
-        packet.bytes.assign(frame, frame + burst[i].bytes);
+        Sent packet;
+        packet.bytes.assign(burst[i].data, burst[i].data + burst[i].bytes);
         EXPECT_EQ(wire::decode(packet.bytes, packet.header), wire::ParseError::kNone);
+        packet.slot = packet.header.cell / 2U - config_.slot_first;
         sent.push_back(std::move(packet));
       }
     }
@@ -129,9 +133,11 @@ class Rig {
   }
 
  private:
+  static constexpr std::size_t kBurst = 3;  // smaller than what there is to send, so that bursts are cut
+
   WorkerConfig config_;
   std::size_t stride_;
-  std::vector<std::byte> frames_;
+  std::vector<std::byte> room_;
   Worker worker_;
 };
 

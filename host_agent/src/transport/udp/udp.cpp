@@ -4,11 +4,12 @@
 // equally long datagrams of one sender, and a control message gives their length; receive() cuts the runs apart. If
 // the caller's burst is full, the rest of a run waits in its buffer for the next call, so nothing is copied.
 //
-// Sending. A burst is cut into *runs*: consecutive frames of one length, since GSO cuts a buffer into equal pieces.
-// A run is gathered by an iovec for each stretch of memory that its frames make, which serve every endpoint: a
-// multicast to N workers costs N messages in one sendmmsg, and no copy of ours. Without GSO a run is one frame. The
-// longest run is a *train*, 64 kB; a message costs much the same whatever its length, so callers make bursts of whole
-// trains: 44 packets of an MTU of 1500 rather than 64, which would leave as 44 and 20.
+// Sending. The kernel has copied a packet when sendmmsg() returns, so the room is always all there, and in the cache. A
+// burst is cut into *runs*: consecutive packets of one length, since GSO cuts a buffer into equal pieces. A run is
+// gathered by an iovec for each stretch of memory that its packets make, which serve every endpoint: a multicast to N
+// workers costs N messages in one sendmmsg, and no copy of ours. Without GSO a run is one packet. The longest run is a
+// *train*, 64 kB; a message costs much the same whatever its length, so callers make bursts of whole trains: 44 packets
+// of an MTU of 1500 rather than 64, which would leave as 44 and 20.
 //
 // Several ports. A switch's thread serves many ports, most of them idle, and a worker's hears a multicast group beside
 // its own: epoll tells which have something, one of them is drained in each call, in turn.
@@ -18,7 +19,6 @@
 #include <poll.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
-#include <sys/mman.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -42,8 +42,9 @@ constexpr std::size_t kReceiveBatch = 4;  // of 64 KiB each: more would not stay
 constexpr std::size_t kReceiveBufferBytes = 64u << 10;
 constexpr std::size_t kSendBatch = 64;       // messages in one sendmmsg
 constexpr std::size_t kSegmentsMax = 64;     // UDP_MAX_SEGMENTS of every kernel that has GSO
+constexpr std::size_t kRoomPackets = kSegmentsMax;
 constexpr std::size_t kRunBytesMax = 65507;  // the largest UDP payload over IPv4
-constexpr std::size_t kFrameAlignmentBytes = 8;
+constexpr std::size_t kPacketAlignmentBytes = 8;
 /// How often in one send() a full socket buffer is waited for, and how long each time, before what is left of the burst
 /// is given up as lost: together less than the least timeout of a packet, since all jobs of the thread wait meanwhile.
 constexpr int kSendWaitsMax = 2;
@@ -66,29 +67,22 @@ std::size_t round_up(std::size_t value, std::size_t unit) noexcept { return (val
 
 [[noreturn]] void fail(const char* what) { throw std::system_error(errno, std::generic_category(), what); }
 
-/// Frame memory. Frames lie as close as they can: where packets fill them, neighbours make one run of memory, which
-/// the kernel copies 20% faster than one piece for each packet. Pages that are never touched cost nothing.
-class FrameMemory {
+/// The packets that are being made. They lie as close as they can: where they fill their places, neighbours make one run
+/// of memory, which the kernel copies 20% faster than one piece for each packet.
+class Room {
  public:
-  FrameMemory(std::size_t frames, std::size_t frame_bytes)
-      : stride_(round_up(frame_bytes, kFrameAlignmentBytes)), bytes_(stride_ * std::max<std::size_t>(frames, 1)) {
-    void* memory = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (memory == MAP_FAILED) {
-      fail("cannot allocate frame memory");
-    }
-    memory_ = static_cast<std::byte*>(memory);
+  explicit Room(std::size_t packet_bytes)
+      : stride_(round_up(packet_bytes, kPacketAlignmentBytes)), memory_(kRoomPackets * stride_), packets_(kRoomPackets) {
+    for (std::size_t i = 0; i < kRoomPackets; ++i) packets_[i].data = memory_.data() + i * stride_;
   }
-  ~FrameMemory() { munmap(memory_, bytes_); }
-  FrameMemory(const FrameMemory&) = delete;
-  FrameMemory& operator=(const FrameMemory&) = delete;
 
-  [[nodiscard]] std::byte* first() const noexcept { return memory_; }
-  [[nodiscard]] std::size_t stride() const noexcept { return stride_; }
+  [[nodiscard]] std::span<wire::Packet> packets() noexcept { return packets_; }
+  [[nodiscard]] std::size_t packet_bytes_max() const noexcept { return stride_; }
 
  private:
   std::size_t stride_;
-  std::size_t bytes_;
-  std::byte* memory_ = nullptr;
+  std::vector<std::byte> memory_;
+  std::vector<wire::Packet> packets_;
 };
 
 /// Length of the datagrams that GRO put together, or `whole` where it did not.
@@ -184,7 +178,7 @@ class ReceiveQueue {
 
 struct UdpTransport::Impl {
   Impl(const UdpConfig& settings, std::vector<UdpSocket> given)
-      : sockets(std::move(given)), frames(settings.frames, settings.datagram_bytes_max) {
+      : sockets(std::move(given)), room(settings.datagram_bytes_max) {
     if (sockets.empty() || sockets.size() > wire::kThreadsMax) {
       throw std::invalid_argument("a UDP transport serves 1 to 16 sockets");
     }
@@ -270,14 +264,14 @@ struct UdpTransport::Impl {
     static_cast<void>(!read(wake_event, &count, sizeof count));
   }
 
-  /// How many frames of this length one message can carry.
-  [[nodiscard]] std::size_t train_frames(std::size_t frame_bytes) const noexcept {
-    return gso ? std::clamp<std::size_t>(kRunBytesMax / std::max<std::size_t>(frame_bytes, 1), 1, kSegmentsMax) : 1;
+  /// How many packets of this length one message can carry.
+  [[nodiscard]] std::size_t train_packets(std::size_t packet_bytes) const noexcept {
+    return gso ? std::clamp<std::size_t>(kRunBytesMax / std::max<std::size_t>(packet_bytes, 1), 1, kSegmentsMax) : 1;
   }
 
-  /// How many frames from the front of `burst` one message can carry.
-  [[nodiscard]] std::size_t run_length(std::span<const TxFrame> burst) const noexcept {
-    const std::size_t limit = std::min(burst.size(), train_frames(burst.front().bytes));
+  /// How many packets from the front of `burst` one message can carry.
+  [[nodiscard]] std::size_t run_length(std::span<const wire::Packet> burst) const noexcept {
+    const std::size_t limit = std::min(burst.size(), train_packets(burst.front().bytes));
     std::size_t length = 1;
     while (length < limit && burst[length].bytes == burst.front().bytes) {
       ++length;
@@ -286,7 +280,7 @@ struct UdpTransport::Impl {
   }
 
   /// Makes the iovecs of a run and one message for each endpoint; flushes whenever the batch is full.
-  void queue_run(std::span<const TxFrame> run, std::span<const wire::Endpoint> to, int descriptor) noexcept {
+  void queue_run(std::span<const wire::Packet> run, std::span<const wire::Endpoint> to, int descriptor) noexcept {
     assert(!run.empty() && run.size() <= kSegmentsMax);
     assert(!connected || to.size() == 1);
     // Messages in the batch refer to iovecs, so both start afresh together.
@@ -296,13 +290,12 @@ struct UdpTransport::Impl {
     std::size_t first = vectors_used;
     const auto gather = [&] {
       first = vectors_used;
-      for (const TxFrame& frame : run) {
-        assert(frame.bytes <= frames.stride());
-        std::byte* const base = frames.first() + frame.frame * frames.stride();
-        if (vectors_used != first && end_of(vectors[vectors_used - 1]) == base) {
-          vectors[vectors_used - 1].iov_len += frame.bytes;
+      for (const wire::Packet& packet : run) {
+        assert(packet.bytes <= room.packet_bytes_max());
+        if (vectors_used != first && end_of(vectors[vectors_used - 1]) == packet.data) {
+          vectors[vectors_used - 1].iov_len += packet.bytes;
         } else {
-          vectors[vectors_used++] = {.iov_base = base, .iov_len = frame.bytes};
+          vectors[vectors_used++] = {.iov_base = packet.data, .iov_len = packet.bytes};
         }
       }
     };
@@ -381,7 +374,7 @@ struct UdpTransport::Impl {
     return error == ECONNREFUSED || error == EHOSTUNREACH || error == ENETUNREACH;
   }
 
-  /// Sends the datagrams of a message one by one. Each lies in one vector, since vectors are made of whole frames.
+  /// Sends the datagrams of a message one by one. Each lies in one vector, since vectors are made of whole packets.
   void send_singly(int descriptor, std::size_t index) noexcept {
     msghdr single = messages[index].msg_hdr;
     const std::span<const iovec> stretches(single.msg_iov, single.msg_iovlen);
@@ -403,7 +396,7 @@ struct UdpTransport::Impl {
   }
 
   std::vector<UdpSocket> sockets;
-  FrameMemory frames;
+  Room room;
   ReceiveQueue queue;
   TransportStats statistics;
   std::atomic<int> last_error{0};
@@ -435,12 +428,14 @@ UdpTransport::~UdpTransport() = default;
 
 int UdpTransport::take_error() noexcept { return impl_->last_error.exchange(0, std::memory_order_relaxed); }
 
-std::byte* UdpTransport::frame_memory() noexcept { return impl_->frames.first(); }
+const char* UdpTransport::name() const noexcept { return "udp"; }
 
-std::size_t UdpTransport::frame_stride() const noexcept { return impl_->frames.stride(); }
+std::span<wire::Packet> UdpTransport::room(std::size_t wanted) noexcept {
+  return impl_->room.packets().first(std::min(wanted, kRoomPackets));
+}
 
-std::size_t UdpTransport::train_frames(std::size_t frame_bytes) const noexcept {
-  return impl_->train_frames(frame_bytes);
+std::size_t UdpTransport::train_packets(std::size_t packet_bytes) const noexcept {
+  return impl_->train_packets(packet_bytes);
 }
 
 std::size_t UdpTransport::receive(std::span<RxDatagram> out) noexcept {
@@ -453,15 +448,14 @@ std::size_t UdpTransport::receive(std::span<RxDatagram> out) noexcept {
   return count;
 }
 
-void UdpTransport::send(std::span<const TxFrame> frames, std::span<const wire::Endpoint> to,
-                        std::uint8_t port) noexcept {
-  assert(port < impl_->sockets.size());
+void UdpTransport::send(std::size_t count, std::span<const wire::Endpoint> to, std::uint8_t port) noexcept {
+  assert(port < impl_->sockets.size() && count <= kRoomPackets);
   const int descriptor = impl_->sockets[port].descriptor();
   impl_->waits_left = kSendWaitsMax;
-  while (!frames.empty()) {
-    const std::size_t length = impl_->run_length(frames);
-    impl_->queue_run(frames.first(length), to, descriptor);
-    frames = frames.subspan(length);
+  for (std::span<const wire::Packet> packets = impl_->room.packets().first(count); !packets.empty();) {
+    const std::size_t length = impl_->run_length(packets);
+    impl_->queue_run(packets.first(length), to, descriptor);
+    packets = packets.subspan(length);
   }
   impl_->flush(descriptor);
 }

@@ -13,7 +13,6 @@ namespace wiresum::transport {
 
 struct UdpConfig {
   std::size_t datagram_bytes_max = 1464;
-  std::size_t frames = 128;  // of datagram_bytes_max each
   std::size_t receive_buffer_bytes = 8u << 20;
   std::size_t send_buffer_bytes = 8u << 20;
   bool offload = true;  // use GSO and GRO if the kernel has them
@@ -26,11 +25,11 @@ class UdpTransport final : public Transport {
   UdpTransport(const UdpConfig& config, std::vector<UdpSocket> sockets);
   ~UdpTransport() override;
 
-  std::byte* frame_memory() noexcept override;
-  std::size_t frame_stride() const noexcept override;
-  std::size_t train_frames(std::size_t frame_bytes) const noexcept override;
+  const char* name() const noexcept override;
   std::size_t receive(std::span<RxDatagram> out) noexcept override;
-  void send(std::span<const TxFrame> frames, std::span<const wire::Endpoint> to, std::uint8_t port) noexcept override;
+  std::span<wire::Packet> room(std::size_t wanted) noexcept override;
+  std::size_t train_packets(std::size_t packet_bytes) const noexcept override;
+  void send(std::size_t count, std::span<const wire::Endpoint> to, std::uint8_t port) noexcept override;
   void wait(std::int64_t timeout_ns) noexcept override;
   void wake() noexcept override;
   const TransportStats& stats() const noexcept override;
