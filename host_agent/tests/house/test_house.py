@@ -31,11 +31,12 @@ PURE_LIBRARIES = {
     "wiresum_numeric": "host_agent/src/numeric",
     "wiresum_worker": "host_agent/src/worker",
     "wiresum_schedule": "host_agent/src/schedule",
+    "wiresum_ethernet": "host_agent/src/transport/ethernet",
     "wiresum_dataplane": "soft_switch/src",
 }
 IMPURE_LIBRARIES = {"wiresum_transport": "host_agent/src/transport", "wiresum_engine": "host_agent/src/engine"}
 # The state machines allocate when they are made; a codec never does.
-NEVER_ALLOCATE = ("wiresum_wire", "wiresum_numeric")
+NEVER_ALLOCATE = ("wiresum_wire", "wiresum_numeric", "wiresum_ethernet")
 INPUT_OUTPUT = re.compile(
     r"\b(socket|bind|connect|send|sendto|sendmsg|sendmmsg|recv|recvfrom|recvmsg|recvmmsg|poll|ppoll|select|epoll_\w+|"
     r"read|write|open|openat|fopen|fwrite|printf|fprintf|puts)(@|$)|std::(cout|cerr|basic_[io]?fstream)"

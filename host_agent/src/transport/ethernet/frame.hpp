@@ -1,0 +1,104 @@
+// Ethernet II, IPv4 (RFC 791) and UDP (RFC 768) around a payload: what a transport writes and reads that drives a
+// network device itself.
+//
+// Pure: no socket, no clock, no allocation.
+//
+//     0            14                 34          42
+//     | Ethernet   | IPv4, no options | UDP       | payload ...                     | padding of short frames |
+//
+// Who computes the UDP checksum. Nothing above it would notice a flipped bit: the sum would be wrong, silently. And
+// Ethernet's own check does not help against what goes wrong inside of a NIC, a switch or a bus. So a transport writes
+// it, here or in the device, whenever a frame leaves this machine's memory. UDP over IPv4 lets a sender do without;
+// that is for frames which never do.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "transport/ethernet/checksum.hpp"
+#include "wire/packet.hpp"
+
+namespace wiresum::transport::ethernet {
+
+inline constexpr std::size_t kEthernetBytes = 14;
+inline constexpr std::size_t kIpv4Bytes = 20;  // of a header without options; one with options is refused
+inline constexpr std::size_t kUdpBytes = 8;
+inline constexpr std::size_t kHeadersBytes = kEthernetBytes + kIpv4Bytes + kUdpBytes;
+/// What IPv4's length field has room for beside the headers.
+inline constexpr std::size_t kPayloadBytesMax = UINT16_MAX - kIpv4Bytes - kUdpBytes;
+/// A shorter frame is padded on the wire (without Ethernet's own check of 4 bytes).
+inline constexpr std::size_t kFrameBytesMin = 60;
+
+struct MacAddress {
+  std::array<std::uint8_t, 6> bytes{};
+
+  friend bool operator==(const MacAddress&, const MacAddress&) = default;
+};
+inline constexpr MacAddress kBroadcast{{0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF}};
+
+/// Between whom frames go.
+struct Path {
+  MacAddress source_mac;
+  MacAddress destination_mac;  // the next hop's
+  wire::Endpoint source;
+  wire::Endpoint destination;
+};
+
+enum class UdpChecksum : std::uint8_t {
+  kWhole,   // computed here
+  kPseudo,  // of the pseudo-header alone: the device adds the rest, as NICs want it
+  kNone,    // 0: there is none
+};
+
+/// The headers of one path: what all its frames share is computed once, so that a frame costs a copy and two folds.
+class Headers {
+ public:
+  explicit Headers(const Path& path) noexcept;
+
+  /// Writes the headers of a frame with `payload_bytes` bytes, at most kPayloadBytesMax, whose sum is `payload`: the
+  /// same payload may go to several endpoints, but is to be summed once. `payload` is read for kWhole alone.
+  void write(std::span<std::byte, kHeadersBytes> out, std::size_t payload_bytes, UdpChecksum kind,
+             PartialSum payload) const noexcept;
+
+ private:
+  std::array<std::byte, kHeadersBytes> bytes_{};
+  PartialSum ipv4_;    // of the IPv4 header without its length
+  PartialSum pseudo_;  // of the pseudo-header without its length
+  PartialSum ports_;
+};
+
+/// Why a frame is not a datagram of ours to read. All but kChecksum and kIpv4Checksum may be well-formed frames that
+/// are simply somebody else's.
+enum class FrameError : std::uint8_t {
+  kNone,
+  kTruncated,     // shorter than its headers, or than they say
+  kNotIpv4,       // another EtherType (a VLAN tag is one), or another version in the header
+  kIpv4Options,   // a header of another length than 20 bytes
+  kIpv4Checksum,  // its header's checksum is wrong
+  kFragment,      // part of a datagram
+  kNotUdp,        // another protocol
+  kUdpLength,     // UDP's length is not what IPv4's leaves for it
+  kUdpChecksum,   // wrong
+};
+
+/// What is made of a UDP checksum. One of 0, "none", is good in each case.
+enum class ChecksumPolicy : std::uint8_t {
+  kWhole,          // has to be right
+  kWholeOrPseudo,  // or that of the pseudo-header alone: frames of a sender on this machine, who left it to a device
+  kTrusted,        // not looked at: the device has
+};
+
+struct UdpFrame {
+  MacAddress source_mac;
+  MacAddress destination_mac;
+  wire::Endpoint source;
+  wire::Endpoint destination;
+  std::span<const std::byte> payload;  // within the frame, without its padding
+};
+
+/// Reads a received frame, whatever its bytes. On any error `out` is left as it was.
+[[nodiscard]] FrameError parse(std::span<const std::byte> frame, ChecksumPolicy policy, UdpFrame& out) noexcept;
+
+}  // namespace wiresum::transport::ethernet

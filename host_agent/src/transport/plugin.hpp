@@ -1,0 +1,38 @@
+// Transports over a device live in shared objects of their own, loaded when somebody asks for one: so nobody else needs
+// the libraries that they are made with.
+//
+// A plugin exports one PluginEntry by the name kPluginSymbol:
+//
+//   extern "C" [[gnu::visibility("default")]] const PluginEntry wiresum_transport_plugin{kTransportAbi, &make};
+//
+// It shares this program's C++ runtime, so exceptions and virtual calls cross the border, and nothing else does: it is
+// never unloaded, and refused if it was built against another version of the interface.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "transport/device_config.hpp"
+#include "transport/transport.hpp"
+
+namespace wiresum::transport {
+
+enum class PluginKind : std::uint8_t { kXdp, kDpdk };
+
+/// What interface this was compiled against: a digest of its headers, made by the build.
+inline constexpr const char* kTransportAbi = WIRESUM_TRANSPORT_ABI;
+inline constexpr const char* kPluginSymbol = "wiresum_transport_plugin";
+
+struct PluginEntry {
+  const char* abi;  // kTransportAbi of the plugin's build; first, so that it can be read from any version
+  Transport* (*make)(const DeviceConfig& config);  // the caller owns what it returns; throws what the transport throws
+};
+
+/// Loads the plugin and makes a transport. `path`: the shared object; empty: the one beside the code that asks, which
+/// is where an installation has it. Throws std::runtime_error that says what to install or to build if there is none
+/// that fits, and what the transport's constructor throws.
+[[nodiscard]] std::unique_ptr<Transport> make_device_transport(PluginKind kind, const DeviceConfig& config,
+                                                               const std::string& path = {});
+
+}  // namespace wiresum::transport

@@ -1,0 +1,15 @@
+// A plugin that makes nothing, and says what it was asked for.
+#include <stdexcept>
+
+#include "transport/plugin.hpp"
+
+namespace {
+
+wiresum::transport::Transport* make(const wiresum::transport::DeviceConfig& config) {
+  throw std::invalid_argument("asked for " + config.device);
+}
+
+}  // namespace
+
+extern "C" [[gnu::visibility("default")]] const wiresum::transport::PluginEntry wiresum_transport_plugin{
+    wiresum::transport::kTransportAbi, &make};

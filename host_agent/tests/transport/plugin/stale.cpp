@@ -1,0 +1,13 @@
+// A plugin of another version of the interface: its factory must not be called.
+#include <cstdlib>
+
+#include "transport/plugin.hpp"
+
+namespace {
+
+wiresum::transport::Transport* make(const wiresum::transport::DeviceConfig&) { std::abort(); }
+
+}  // namespace
+
+extern "C" [[gnu::visibility("default")]] const wiresum::transport::PluginEntry wiresum_transport_plugin{
+    "0123456789abcdef", &make};
