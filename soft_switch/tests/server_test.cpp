@@ -123,7 +123,7 @@ TEST(SwitchServer, SumsOnEveryPortAndAnswersFromTheSamePort) {
 
 TEST(SwitchServer, WorksWithoutOffloadAndWithBusyPolling) {
   ServerConfig config = small_config();
-  config.offload = false;
+  config.transport.offload = false;
   config.spin_us = 1000;
   SwitchServer server(config);
   const Job job(1, 2, 2, 0, 64);

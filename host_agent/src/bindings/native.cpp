@@ -68,7 +68,8 @@ class Aggregator {
 
 std::unique_ptr<Aggregator> make_aggregator(Ports& ports, std::uint16_t job, std::uint32_t key, std::uint8_t worker,
                                             std::uint8_t workers, std::uint16_t lanes, std::uint32_t slots,
-                                            unsigned threads, const std::string& switch_address,
+                                            unsigned threads, const std::string& own_address,
+                                            const std::string& switch_address,
                                             std::uint16_t switch_port, const std::string& group_address,
                                             std::uint16_t group_port) {
   engine::AggregatorConfig config;
@@ -79,6 +80,7 @@ std::unique_ptr<Aggregator> make_aggregator(Ports& ports, std::uint16_t job, std
   config.worker.lanes = lanes;
   config.worker.slots = slots;
   config.threads = threads;
+  config.own_address = transport::parse_ipv4(own_address);
   config.switch_endpoint = {.address = transport::parse_ipv4(switch_address), .port = switch_port};
   if (group_port != 0) {
     config.results_group = {.address = transport::parse_ipv4(group_address), .port = group_port};
@@ -232,7 +234,7 @@ NB_MODULE(_native, module) {
 
   nb::class_<Aggregator>(module, "Aggregator")
       .def(nb::new_(&make_aggregator), nb::kw_only(), "ports"_a, "job"_a, "key"_a, "worker"_a, "workers"_a, "lanes"_a,
-           "slots"_a, "threads"_a, "switch_address"_a, "switch_port"_a, "group_address"_a, "group_port"_a);
+           "slots"_a, "threads"_a, "own_address"_a, "switch_address"_a, "switch_port"_a, "group_address"_a, "group_port"_a);
 
   nb::class_<engine::Session>(module, "Session")
       .def(nb::new_(&make_session), "aggregators"_a, nb::kw_only(), "spin_s"_a, "offload"_a, "transport"_a,

@@ -167,7 +167,7 @@ class Session::EngineThread {
                                   transport::UdpSocket socket) {
     const wire::Endpoint peer = thread_port(aggregator.switch_endpoint, thread);
     const transport::Place place{
-        .address = socket.local().address,
+        .address = aggregator.own_address,
         .peer = peer,
         .datagram_bytes_max = wire::kHeaderBytes + std::size_t{aggregator.worker.lanes} * wire::kWordBytes};
     std::vector<transport::UdpSocket> sockets;

@@ -36,7 +36,8 @@ inline constexpr std::size_t kAggregatorsMax = 8;
 struct AggregatorConfig {
   /// slot_first and slots stand for the whole lease here; each thread gets its share.
   worker::WorkerConfig worker;
-  unsigned threads = 1;  // divides worker.slots
+  unsigned threads = 1;           // divides worker.slots
+  std::uint32_t own_address = 0;  // that the switch knows this worker by; UDP sockets are bound to theirs already
   wire::Endpoint switch_endpoint;
   /// The multicast group that RESULTs for all come to, and its base port. Port 0: they come to the threads' own
   /// sockets.

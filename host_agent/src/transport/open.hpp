@@ -16,7 +16,7 @@ enum class Kind : std::uint8_t { kUdp, kXdp, kDpdk };
 
 struct Spec {
   Kind kind = Kind::kUdp;
-  std::string device;   // AF_XDP: the interface's name. DPDK: the EAL's arguments
+  std::string device;   // AF_XDP: the interface's name, "" for the one with the address. DPDK: the EAL's arguments
   bool offload = true;  // UDP: use GSO and GRO if the kernel has them
 };
 

@@ -1,5 +1,12 @@
 """The software switch in C++: see soft_switch/src/server.hpp. Addresses are integers in host byte order."""
 
+import enum
+
+class Transport(enum.Enum):
+    UDP = 0
+    XDP = 1
+    DPDK = 2
+
 class JobCounters:
     @property
     def packets(self) -> list[int]: ...
@@ -13,6 +20,8 @@ class JobCounters:
 class ServerStats:
     @property
     def threads(self) -> int: ...
+    @property
+    def transport(self) -> str: ...
     @property
     def cpu_seconds(self) -> float: ...
     @property
@@ -42,6 +51,8 @@ class SwitchServer:
         receive_buffer_bytes: int,
         spin_us: int,
         offload: bool,
+        transport: Transport,
+        device: str,
     ) -> None: ...
     @property
     def local(self) -> tuple[int, int]: ...

@@ -24,6 +24,11 @@ class Scaling(enum.Enum):
     BLOCK_EXPONENT = 1
     FIXED = 2
 
+class Transport(enum.Enum):
+    UDP = 0
+    XDP = 1
+    DPDK = 2
+
 class Status(enum.Enum):
     OK = 0
     TIMED_OUT = 1
@@ -83,6 +88,7 @@ class Aggregator:
         lanes: int,
         slots: int,
         threads: int,
+        own_address: str,
         switch_address: str,
         switch_port: int,
         group_address: str,
@@ -90,7 +96,9 @@ class Aggregator:
     ) -> None: ...
 
 class Session:
-    def __init__(self, aggregators: Sequence[Aggregator], *, spin_s: float, offload: bool) -> None: ...
+    def __init__(
+        self, aggregators: Sequence[Aggregator], *, spin_s: float, offload: bool, transport: Transport, device: str
+    ) -> None: ...
     def submit(
         self,
         regions: Sequence[tuple[int, int, int]],
