@@ -22,10 +22,9 @@ from pathlib import Path
 
 from rich.console import Console
 
-HERE = Path(__file__).resolve().parent
-REPOSITORY = HERE.parent
+REPOSITORY = Path(__file__).resolve().parents[2]
 DIGITS = REPOSITORY / "host_agent/examples/digits"
-sys.path.insert(0, str(DIGITS))
+sys.path[:0] = [str(DIGITS), str(REPOSITORY / "mininet/namespaces")]
 
 from bmv2_star import Bmv2Star  # noqa: E402 - with those below, found by the path above
 from progress import RunProgress  # noqa: E402
