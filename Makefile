@@ -2,7 +2,7 @@
 #
 #   VENV=.venv       the virtual environment to use
 #   PYTHON=python3   the interpreter it is made from
-#   ARGS=...         arguments for demo and bench
+#   ARGS=...         arguments for demo, mininet and bench
 #   JOBS=...         how many compilers and tests run at once
 
 VENV ?= .venv
@@ -51,9 +51,12 @@ $(ready)-bench: .ci/setup .ci/probes.sh $(installed)
 
 # ---- using it ------------------------------------------------------------------------------------------------------
 
-.PHONY: demo demo-bmv2 demo-clicks science shell bench bench-dense bench-sparse bench-compress bench-aggregators bench-cluster
+.PHONY: demo mininet demo-bmv2 demo-clicks science shell bench bench-dense bench-sparse bench-compress bench-aggregators bench-cluster
 demo: $(ready)-demo  ##! train on four workers through a software switch, and over Gloo; picture and JSON in build/demo
 	$(py) host_agent/examples/digits/demo.py $(ARGS)
+
+mininet: $(ready)-dev  ##! open Mininet on workers and switches: a prompt, or ARGS='train --topology leaf-spine' (root)
+	$(py) mininet/network/run.py $(ARGS)
 
 demo-bmv2: $(ready)-dev  ##! train through bmv2 running the P4 program, and through the software switch (root; needs simple_switch_grpc)
 	$(py) mininet/demos/bmv2_demo.py $(ARGS)
