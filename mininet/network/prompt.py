@@ -15,8 +15,8 @@ from programs import Program
 from wiresum_net import BMV2, WiresumNet
 
 FOLDER = Path(__file__).resolve().parent
-LOG_LINES_SHOWN = 12
-ROUND_MAX = (1 << 32) - 1
+LOG_LINES_SHOWN = 20
+NUMBER_MAX = (1 << 16) - 1
 
 
 class Prompt(CLI):  # type: ignore[misc]
@@ -65,20 +65,21 @@ class Prompt(CLI):  # type: ignore[misc]
         self.do_workers(f"{sys.executable} {FOLDER / 'sum.py'} {line}")
 
     def do_lose(self, line: str) -> None:
-        """Lose what a worker sends first in a round: lose HOST ROUND, and lose HOST nothing to end that
+        """Lose what a worker sends of a collective: lose HOST NUMBER, and lose HOST nothing to end that
 
-        Only DATA, and only the first time: what the worker sends again goes through.
+        Collectives are numbered from 1 in each job. Only DATA is lost, and only the first time: what the worker sends
+        again goes through.
         """
         words = line.split()
         names = [host.name for host in self._net.workers]
         if len(words) != 2 or words[0] not in names or not (words[1].isdecimal() or words[1] == "nothing"):
-            error(f"*** lose HOST ROUND, or lose HOST nothing; a host is one of {', '.join(names)}\n")
+            error(f"*** lose HOST NUMBER, or lose HOST nothing; a host is one of {', '.join(names)}\n")
             return
         port = self._net[words[0]].defaultIntf()
         if words[1] == "nothing":
             port.unfilter(PREFERENCE)
-        elif int(words[1]) > ROUND_MAX:
-            error(f"*** A round is a number from 0 to {ROUND_MAX}\n")
+        elif int(words[1]) > NUMBER_MAX:
+            error(f"*** Collectives are numbered to {NUMBER_MAX}\n")
         else:
             port.filter(PREFERENCE, first_data_of(int(words[1])))
 
@@ -109,10 +110,11 @@ class Prompt(CLI):  # type: ignore[misc]
         if not self._programs:
             error("*** Nothing was started yet: workers COMMAND\n")
             return
+        first = self._programs[0]
+        lines = first.log.read_text(errors="replace").splitlines()
+        output("".join(f"{line}\n" for line in lines[-LOG_LINES_SHOWN:]))
         if self._running():
             output("*** It runs\n")
-        else:
-            output(self._programs[0].log.read_text(errors="replace"))
-        for program in self._programs[1:]:
+        for program in self._programs:
             if program.exit_code:
                 output(f"{program.host} ended with exit code {program.exit_code}: {program.log}\n")

@@ -36,7 +36,12 @@ def read(name: str, cell: int | None) -> dict[int, int]:
     interface = load_fp(io.StringIO(INTERFACE), "bmv2_thrift")
     protocol = TMultiplexedProtocolFactory(TBinaryProtocolFactory(), "standard")
     with client_context(
-        interface.Standard, "127.0.0.1", THRIFT_PORT, proto_factory=protocol, timeout=TIMEOUT_MS
+        interface.Standard,
+        "127.0.0.1",
+        THRIFT_PORT,
+        proto_factory=protocol,
+        socket_timeout=TIMEOUT_MS,
+        connect_timeout=TIMEOUT_MS,
     ) as client:
         if cell is not None:
             return {cell: client.bm_register_read(CONTEXT, name, cell)}

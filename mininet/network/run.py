@@ -137,7 +137,7 @@ def inside(options: argparse.Namespace, console: Console) -> int:
 def name_hosts(plan: Topology, folder: Path) -> None:
     """Gives the world, and nobody else, names for the addresses: PyTorch looks them up."""
     nodes: list[HostPlan | SwitchPlan] = [*plan.hosts, *plan.switches]
-    names = [f"{node.address} {node.name}\n" for node in nodes if node.address]
+    names = [f"{form}{node.address} {node.name}\n" for form in ("", "::ffff:") for node in nodes if node.address]
     (folder / "hosts").write_text("127.0.0.1 localhost\n" + "".join(names))
     subprocess.run(["mount", "--bind", str(folder / "hosts"), "/etc/hosts"], check=True)
 

@@ -26,18 +26,24 @@ def main() -> None:
     options = parser.parse_args()
     dist.init_process_group("wiresum", timeout=TIMEOUT)
     rank, workers = dist.get_rank(), dist.get_world_size()
+    if options.times > 1:
+        print(f"{workers} workers have joined", flush=True)
     expected, wrong = workers * (workers + 1) // 2, 0
     for _ in range(options.times):
         tensor = torch.full((options.elements,), rank + 1, dtype=torch.int32)
-        dist.all_reduce(tensor)
+        try:
+            dist.all_reduce(tensor)
+        except dist.DistError as error:
+            raise SystemExit(f"rank {rank}: {error}") from None
         wrong += int((tensor != expected).sum())
         time.sleep(options.pause)
     network = wiresum.torch.stats().network
-    again = network.retransmissions if network else 0
+    again = torch.tensor([network.retransmissions if network else 0], dtype=torch.int32)
+    dist.all_reduce(again)
     terms = " + ".join(str(term) for term in range(1, workers + 1))
     verdict = f"{wrong} elements are wrong" if wrong else "right everywhere"
     many = "once" if options.times == 1 else f"{options.times} times"
-    print(f"{terms} = {expected} in {options.elements} elements, {many}: {verdict}; {again} packets sent again")
+    print(f"{terms} = {expected} in {options.elements} elements, {many}: {verdict}; {int(again)} packets sent again")
     dist.destroy_process_group()
     raise SystemExit(bool(wrong))
 
