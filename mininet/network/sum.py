@@ -15,7 +15,7 @@ import torch.distributed as dist
 
 import wiresum.torch
 
-TIMEOUT = timedelta(seconds=20)
+TIMEOUT = timedelta(seconds=10)
 
 
 def main() -> None:
