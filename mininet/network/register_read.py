@@ -35,8 +35,14 @@ def read(name: str, cell: int | None) -> dict[int, int]:
     """Values by cell: of one, or of all that are not zero. Raises `TException`, also if nobody answers."""
     interface = load_fp(io.StringIO(INTERFACE), "bmv2_thrift")
     protocol = TMultiplexedProtocolFactory(TBinaryProtocolFactory(), "standard")
-    patience = {"socket_timeout": TIMEOUT_MS, "connect_timeout": TIMEOUT_MS}
-    with client_context(interface.Standard, "127.0.0.1", THRIFT_PORT, proto_factory=protocol, **patience) as client:
+    with client_context(
+        interface.Standard,
+        "127.0.0.1",
+        THRIFT_PORT,
+        proto_factory=protocol,
+        connect_timeout=TIMEOUT_MS,
+        socket_timeout=TIMEOUT_MS,
+    ) as client:
         if cell is not None:
             return {cell: client.bm_register_read(CONTEXT, name, cell)}
         values = client.bm_register_read_all(CONTEXT, name)
