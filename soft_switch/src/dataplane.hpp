@@ -166,10 +166,10 @@ class Dataplane {
   };
 
   Sizes sizes_;
-  std::size_t lanes_stride_;                // bytes from a cell's lanes to the next one's
-  std::vector<Cell> cells_;                 // two for each slot: its even rounds', its odd ones'
+  std::size_t lanes_stride_;                  // bytes from a cell's lanes to the next one's
+  std::vector<Cell> cells_;                   // two for each slot: its even rounds', its odd ones'
   std::unique_ptr<std::byte[], Free> lanes_;  // of each cell, in network byte order; pages never touched cost nothing
-  std::vector<Job> jobs_;  // by job number
+  std::vector<Job> jobs_;                     // by job number
   JobCounters stray_;
 };
 
