@@ -68,7 +68,7 @@ struct Outcome {
   std::uint8_t worker = 0;  // likewise: the sender
   // kMulticast, kResend: the RESULT, or MISSING. Its payload is the cell's, which the next packet may change.
   wire::Header answer{};
-  std::span<const std::byte> payload{};
+  std::span<const std::byte> payload{};  // NOLINT(readability-redundant-member-init): else g++ misses it in lists
 
   /// Copies the answer to where there is room for it.
   void write(wire::Packet& packet) const noexcept;
