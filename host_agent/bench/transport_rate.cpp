@@ -9,6 +9,7 @@
 // been answered, then one at a time.
 #include <sched.h>
 #include <signal.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -141,6 +142,7 @@ int run(int count, char** words) {
   }
   const pid_t other = fork();
   if (other == 0) {
+    static_cast<void>(prctl(PR_SET_PDEATHSIG, SIGKILL));
     pin(1);
     answer(open_end(kind, count == 4 ? words[2] : "", true));
   }

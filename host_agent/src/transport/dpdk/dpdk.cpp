@@ -168,6 +168,7 @@ std::size_t DpdkTransport::receive(std::span<RxDatagram> out) noexcept {
 /// Takes datagrams from all ports, and does what else has come in or is due.
 std::size_t DpdkTransport::poll(std::span<RxDatagram> out, std::span<rte_mbuf*> buffers) noexcept {
   now_ = clock_now();
+  for (const std::unique_ptr<Port>& port : ports_) port->revive(now_);
   std::size_t count = 0;
   std::size_t idle = 0;
   // Who was first is last next time, so that no port starves the others.

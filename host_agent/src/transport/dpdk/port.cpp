@@ -20,6 +20,7 @@ namespace {
 
 /// How long a full ring is waited for: a peer that polls empties it in less.
 constexpr std::uint64_t kSendWaitUsMax = 100;
+constexpr std::int64_t kTryNs = 200'000'000;
 constexpr std::uint64_t kRxChecksums = RTE_ETH_RX_OFFLOAD_IPV4_CKSUM | RTE_ETH_RX_OFFLOAD_UDP_CKSUM;
 
 template <std::size_t kCount>
@@ -50,10 +51,14 @@ std::size_t kernel_mtu(unsigned index) {
 
 Port::Port(const Devices::Port& port, const PortConfig& config) : id_(port.id) {
   configure(config, port.device);
-  check(rte_eth_dev_start(id_), "cannot start the DPDK port " + driver_);
+  const int result = rte_eth_dev_start(id_);
+  started_ = result == 0;
+  if (!connects_) check(result, "cannot start the DPDK port " + driver_);
 }
 
-Port::~Port() { static_cast<void>(rte_eth_dev_stop(id_)); }
+Port::~Port() {
+  if (started_) static_cast<void>(rte_eth_dev_stop(id_));
+}
 
 void Port::configure(const PortConfig& config, const std::string& device) {
   rte_eth_dev_info info{};
@@ -64,6 +69,8 @@ void Port::configure(const PortConfig& config, const std::string& device) {
   sends_segments_ = (info.tx_offload_capa & RTE_ETH_TX_OFFLOAD_MULTI_SEGS) != 0;
   sends_checksums_ = (info.tx_offload_capa & RTE_ETH_TX_OFFLOAD_UDP_CKSUM) != 0;
   checks_ = (info.rx_offload_capa & kRxChecksums) == kRxChecksums;
+  connects_ = driver_ == "net_memif" && device.find("role=server") == std::string::npos &&
+              device.find("role=master") == std::string::npos;
   kernel_sends_ = is_one_of(driver_, kKernelInterfaces);
   if (sends_segments_) wanted.txmode.offloads |= RTE_ETH_TX_OFFLOAD_MULTI_SEGS;
   if (sends_checksums_) wanted.txmode.offloads |= RTE_ETH_TX_OFFLOAD_UDP_CKSUM;
@@ -109,6 +116,15 @@ void Port::allow_size(std::size_t ip_bytes_max, const std::string& device) {
                            (kernels != 0 ? ", or set the interface's MTU" : ""));
 }
 
+void Port::revive(std::int64_t now_ns) noexcept {
+  if (!connects_ || now_ns < next_try_ns_) return;
+  next_try_ns_ = now_ns + kTryNs;
+  rte_eth_link link{};
+  if (rte_eth_link_get_nowait(id_, &link) == 0 && link.link_status == RTE_ETH_LINK_UP) return;
+  if (started_) static_cast<void>(rte_eth_dev_stop(id_));
+  started_ = rte_eth_dev_start(id_) == 0;
+}
+
 ethernet::ChecksumPolicy Port::policy(const rte_mbuf& packet) const noexcept {
   if (checks_ && (packet.ol_flags & RTE_MBUF_F_RX_L4_CKSUM_MASK) == RTE_MBUF_F_RX_L4_CKSUM_GOOD) {
     return ethernet::ChecksumPolicy::kTrusted;
@@ -123,13 +139,14 @@ bool Port::found_wrong(const rte_mbuf& packet) const noexcept {
 }
 
 std::size_t Port::receive(std::span<rte_mbuf*> out) noexcept {
+  if (!started_) return 0;
   return rte_eth_rx_burst(id_, 0, out.data(), static_cast<std::uint16_t>(out.size()));
 }
 
 std::size_t Port::send(std::span<rte_mbuf*> packets) noexcept {
   const auto all = static_cast<std::uint16_t>(packets.size());
   // Drivers differ in what they want to find in the headers where they are to put a checksum.
-  const std::size_t good = sends_checksums_ ? rte_eth_tx_prepare(id_, 0, packets.data(), all) : all;
+  const std::size_t good = !started_ ? 0 : sends_checksums_ ? rte_eth_tx_prepare(id_, 0, packets.data(), all) : all;
   std::size_t sent = 0;
   std::uint64_t give_up = 0;
   while (sent != good) {
