@@ -51,7 +51,7 @@ $(ready)-bench: .ci/setup .ci/probes.sh $(installed)
 
 # ---- using it ------------------------------------------------------------------------------------------------------
 
-.PHONY: demo demo-bmv2 demo-clicks science shell bench bench-dense bench-sparse bench-compress bench-aggregators bench-cluster
+.PHONY: demo demo-bmv2 demo-clicks science shell bench bench-dense bench-sparse bench-compress bench-aggregators bench-packets bench-cluster
 demo: $(ready)-demo  ##! train on four workers through a software switch, and over Gloo; picture and JSON in build/demo
 	$(py) host_agent/examples/digits/demo.py $(ARGS)
 
@@ -67,7 +67,7 @@ demo-clicks: $(ready)-dev  ##! train a recommendation model with sparse embeddin
 shell: $(ready)-dev  ##! open p4runtime-shell on a running switch: make shell ARGS='--p4runtime 127.0.0.1:9559'
 	$(py) controller/shell.py $(ARGS)
 
-bench: bench-dense bench-sparse bench-compress bench-aggregators  ##! compare with others on shaped links (root); results in build/bench
+bench: bench-dense bench-sparse bench-compress bench-aggregators bench-packets  ##! compare with others on shaped links (root); results in build/bench
 
 bench-dense: $(ready)-bench  ##! of these: dense all-reduce over wiresum, Gloo and Open MPI
 	$(py) mininet/allreduce_bench.py $(ARGS)
@@ -80,6 +80,11 @@ bench-compress: $(ready)-bench  ##! of these: training steps with compressed gra
 
 bench-aggregators: $(ready)-bench  ##! of these: a job on one, two and four software switches on links of their own
 	$(py) mininet/aggregators_bench.py $(ARGS)
+
+bench-packets: $(ready)-bench  ##! of these: what a packet costs, by layer and by transport (two cores to itself)
+	cmake --preset bench >/dev/null
+	cmake --build --preset bench --target packet_bench
+	$(py) host_agent/bench/packets.py $(ARGS)
 
 bench-cluster: $(ready)-dev  ##! admit and tear down jobs for ten minutes; kill and restart a controller during a training
 	$(py) controller/bench/admission_bench.py --seconds 600

@@ -89,10 +89,10 @@ std::unique_ptr<Aggregator> make_aggregator(Ports& ports, std::uint16_t job, std
 }
 
 std::unique_ptr<engine::Session> make_session(const std::vector<Aggregator*>& aggregators, double spin_s, bool offload,
-                                              transport::Kind transport, const std::string& device) {
+                                              const std::string& transport, const std::string& device) {
   engine::SessionConfig config{.aggregators = {},
                                .spin_ns = static_cast<std::int64_t>(spin_s * 1e9),
-                               .transport = {.kind = transport, .device = device, .offload = offload}};
+                               .transport = {.kind = transport::kind_of(transport), .device = device, .offload = offload}};
   std::vector<std::vector<transport::UdpSocket>> sockets;
   for (Aggregator* const aggregator : aggregators) {
     config.aggregators.push_back(aggregator->config());
@@ -147,10 +147,6 @@ void bind_enums(nb::module_& module) {
       .value("NONE", numeric::Scaling::kNone)
       .value("BLOCK_EXPONENT", numeric::Scaling::kBlockExponent)
       .value("FIXED", numeric::Scaling::kFixed);
-  nb::enum_<transport::Kind>(module, "Transport")
-      .value("UDP", transport::Kind::kUdp)
-      .value("XDP", transport::Kind::kXdp)
-      .value("DPDK", transport::Kind::kDpdk);
   nb::enum_<worker::Status>(module, "Status")
       .value("OK", worker::Status::kOk)
       .value("TIMED_OUT", worker::Status::kTimedOut)
@@ -238,7 +234,7 @@ NB_MODULE(_native, module) {
 
   nb::class_<engine::Session>(module, "Session")
       .def(nb::new_(&make_session), "aggregators"_a, nb::kw_only(), "spin_s"_a, "offload"_a, "transport"_a,
-           "device"_a, nb::call_guard<nb::gil_scoped_release>())
+           "device"_a)
       .def(
           "submit",
           [](engine::Session& session, const std::vector<std::tuple<Address, Address, std::uint64_t>>& regions,

@@ -45,6 +45,13 @@ DeviceConfig device_config(const Spec& spec, const Place& place, const std::vect
 
 }  // namespace
 
+Kind kind_of(const std::string& name) {
+  if (name == "udp") return Kind::kUdp;
+  if (name == "xdp") return Kind::kXdp;
+  if (name == "dpdk") return Kind::kDpdk;
+  throw std::invalid_argument("no such transport: '" + name + "'; there are udp, xdp and dpdk");
+}
+
 DataPath open(const Spec& spec, const Place& place, std::vector<UdpSocket> sockets) {
   DataPath path;
   if (spec.kind == Kind::kUdp) {

@@ -13,6 +13,8 @@
 namespace wiresum::transport {
 
 enum class Kind : std::uint8_t { kUdp, kXdp, kDpdk };
+/// Of "udp", "xdp", "dpdk". Throws std::invalid_argument for anything else.
+[[nodiscard]] Kind kind_of(const std::string& name);
 
 struct Spec {
   Kind kind = Kind::kUdp;

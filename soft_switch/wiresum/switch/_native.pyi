@@ -1,12 +1,5 @@
 """The software switch in C++: see soft_switch/src/server.hpp. Addresses are integers in host byte order."""
 
-import enum
-
-class Transport(enum.Enum):
-    UDP = 0
-    XDP = 1
-    DPDK = 2
-
 class JobCounters:
     @property
     def packets(self) -> list[int]: ...
@@ -51,7 +44,7 @@ class SwitchServer:
         receive_buffer_bytes: int,
         spin_us: int,
         offload: bool,
-        transport: Transport,
+        transport: str,
         device: str,
     ) -> None: ...
     @property

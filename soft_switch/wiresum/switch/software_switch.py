@@ -128,7 +128,7 @@ class SoftwareSwitch(SwitchDriver):
             receive_buffer_bytes=receive_buffer_bytes,
             spin_us=spin_us,
             offload=offload,
-            transport=_native.Transport[transport.upper()],
+            transport=transport,
             device=device,
         )
         self._sizes = Sizes(slots=slots, lanes_max=lanes_max, jobs_max=jobs_max, threads_max=PORTS)

@@ -24,11 +24,6 @@ class Scaling(enum.Enum):
     BLOCK_EXPONENT = 1
     FIXED = 2
 
-class Transport(enum.Enum):
-    UDP = 0
-    XDP = 1
-    DPDK = 2
-
 class Status(enum.Enum):
     OK = 0
     TIMED_OUT = 1
@@ -97,7 +92,7 @@ class Aggregator:
 
 class Session:
     def __init__(
-        self, aggregators: Sequence[Aggregator], *, spin_s: float, offload: bool, transport: Transport, device: str
+        self, aggregators: Sequence[Aggregator], *, spin_s: float, offload: bool, transport: str, device: str
     ) -> None: ...
     def submit(
         self,

@@ -303,7 +303,7 @@ def _open_data_path(config: AgentConfig, aggregators: Aggregators) -> _native.Se
         parts,
         spin_s=spin_us * 1e-6,
         offload=config.offload,
-        transport=_native.Transport[config.transport.upper()],
+        transport=config.transport,
         device=config.device,
     )
 

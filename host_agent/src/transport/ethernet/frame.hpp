@@ -55,6 +55,7 @@ enum class UdpChecksum : std::uint8_t {
 /// The headers of one path: what all its frames share is computed once, so that a frame costs a copy and two folds.
 class Headers {
  public:
+  Headers() = default;  // of no path: not to be written
   explicit Headers(const Path& path) noexcept;
 
   /// Writes the headers of a frame with `payload_bytes` bytes, at most kPayloadBytesMax, whose sum is `payload`: the

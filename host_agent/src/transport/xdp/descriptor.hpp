@@ -1,0 +1,30 @@
+// A file descriptor that is closed by its owner.
+#pragma once
+
+#include <unistd.h>
+
+#include <utility>
+
+namespace wiresum::transport::xdp {
+
+class Descriptor {
+ public:
+  Descriptor() = default;
+  explicit Descriptor(int number) noexcept : number_(number) {}
+  ~Descriptor() {
+    if (number_ >= 0) close(number_);
+  }
+  Descriptor(Descriptor&& other) noexcept : number_(std::exchange(other.number_, -1)) {}
+  Descriptor& operator=(Descriptor&& other) noexcept {
+    std::swap(number_, other.number_);
+    return *this;
+  }
+
+  [[nodiscard]] int get() const noexcept { return number_; }
+  [[nodiscard]] bool valid() const noexcept { return number_ >= 0; }
+
+ private:
+  int number_ = -1;
+};
+
+}  // namespace wiresum::transport::xdp

@@ -1,0 +1,26 @@
+// What the kernel says of a network interface. Setup only.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "transport/ethernet/frame.hpp"
+
+namespace wiresum::transport::xdp {
+
+struct Device {
+  std::string name;
+  int index = 0;
+  ethernet::MacAddress mac;
+  std::size_t mtu = 0;       // in bytes of IP packet
+  std::uint32_t queues = 1;  // that it receives by
+  std::string driver;        // "veth", "ice"; empty if it does not say
+};
+
+/// Looks at the interface `name`, which is to have the IPv4 address `address` (host byte order). Throws
+/// std::system_error, or std::runtime_error that says why AF_XDP does not go there: no such interface, no Ethernet
+/// (lo), not up, not its address.
+[[nodiscard]] Device look_at_device(const std::string& name, std::uint32_t address);
+
+}  // namespace wiresum::transport::xdp

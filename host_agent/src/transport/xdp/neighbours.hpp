@@ -1,0 +1,65 @@
+// Where the next hops are: their MAC addresses, as the kernel knows them.
+//
+// Theory of operation. The thread that sends asks find(), which reads one word for an address that is known and never
+// waits. A thread of our own keeps the words right: it asks the kernel for the route and then for the neighbour
+// (rtnetlink), whose answers may wait for locks of the kernel; hears of changes; and where the kernel has no answer, or
+// an old one, it provokes one by an empty UDP datagram from an ordinary socket to the discard port, since only packets
+// of the kernel's own make it ask. So ARP, its time-outs and its limits stay the kernel's.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <thread>
+
+#include "transport/ethernet/frame.hpp"
+#include "transport/xdp/descriptor.hpp"
+
+namespace wiresum::transport::xdp {
+
+/// How many addresses may be asked for in a transport's life: 32 workers of many jobs.
+inline constexpr std::size_t kNeighboursMax = 4096;
+
+class Neighbours {
+ public:
+  /// For packets that leave by the interface `name`, number `index`. Throws std::system_error.
+  Neighbours(const std::string& name, int index);
+  ~Neighbours();
+  Neighbours(const Neighbours&) = delete;
+  Neighbours& operator=(const Neighbours&) = delete;
+
+  /// The MAC address that packets to `address` go to. False while it is not known: it is being asked for. One thread
+  /// may ask.
+  [[nodiscard]] bool find(std::uint32_t address, ethernet::MacAddress& mac) noexcept;
+
+  /// Why find() knows nothing, an errno: ENETUNREACH (no route, or not by this interface), EHOSTUNREACH (nobody
+  /// answers); 0: not known yet. Reading clears it. Any thread may ask.
+  [[nodiscard]] int take_error() noexcept { return error_.exchange(0, std::memory_order_relaxed); }
+
+ private:
+  struct Entry {
+    std::atomic<std::uint32_t> address{0};  // 0: not used; written by the one who asks
+    std::atomic<std::uint64_t> mac{0};      // kKnown and six bytes, or 0; written by our thread
+  };
+
+  class Netlink;
+
+  [[nodiscard]] Entry* entry_for(std::uint32_t address) noexcept;
+  void keep();
+  /// True if the kernel's answer is new enough to leave it for a while.
+  [[nodiscard]] bool refresh(Netlink& netlink, Entry& entry);
+  void provoke(std::uint32_t address) const noexcept;
+
+  int index_;
+  Descriptor provoker_;
+  Descriptor changes_;  // rtnetlink's news
+  Descriptor asked_;    // an eventfd: find() has a new address, or it is time to stop
+  std::array<Entry, kNeighboursMax> entries_;
+  std::atomic<int> error_{0};
+  std::atomic<bool> stopping_{false};
+  std::thread keeper_;
+};
+
+}  // namespace wiresum::transport::xdp

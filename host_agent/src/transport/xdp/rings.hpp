@@ -1,0 +1,88 @@
+// The memory that packets lie in (UMEM), and the AF_XDP sockets with their rings. Setup; the datapath is in xdp.cpp.
+//
+//        chunk     chunk     chunk     chunk
+//     +---------+---------+---------+---------+---
+//     |    places to send from      |  to receive into, of queue 0       | of queue 1 ...
+//     +---------+---------+---------+---------+---
+//     one place: 1 chunk, or as many as a jumbo frame takes
+//
+// Each chunk is owned by us or by the kernel:
+//
+//     sending     free -> transmit ring -> (the device reads) -> completion ring -> free
+//     receiving   fill ring -> (the device writes) -> receive ring -> lent to the caller -> fill ring
+//
+// One socket for each queue that the interface receives by, since it is the device that decides by which a packet
+// comes; all share the memory. Packets leave by the first.
+#pragma once
+
+#include <xdp/xsk.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "transport/xdp/device.hpp"
+
+namespace wiresum::transport::xdp {
+
+/// One queue's socket. The rings are libxdp's views of memory that is shared with the kernel.
+struct Queue {
+  struct Delete {
+    void operator()(xsk_socket* socket) const noexcept { xsk_socket__delete(socket); }
+  };
+
+  xsk_ring_prod fill{};
+  xsk_ring_cons received{};
+  xsk_ring_prod transmit{};  // of the first queue alone, as its completions
+  xsk_ring_cons completed{};
+  std::unique_ptr<xsk_socket, Delete> socket;
+  int descriptor = -1;
+};
+
+struct Layout {
+  std::size_t chunk_bytes = 0;
+  std::size_t place_chunks = 0;  // of one packet to send
+  std::size_t places = 0;
+  std::size_t chunks_received = 0;  // of each queue
+
+  [[nodiscard]] std::size_t place_bytes() const noexcept { return place_chunks * chunk_bytes; }
+  [[nodiscard]] bool several_chunks() const noexcept { return place_chunks != 1; }
+};
+
+/// Where in its place the first byte of a packet's payload lies: room for the headers, and a cache line's start.
+inline constexpr std::size_t kPayloadAt = 64;
+
+/// The layout for payloads of up to this many bytes.
+[[nodiscard]] Layout layout_for(std::size_t datagram_bytes_max) noexcept;
+
+class Rings {
+ public:
+  /// Takes the memory and opens a socket at each queue of `device`. `native`: the XDP program is in the driver. Throws
+  /// std::system_error that says what is missing: privileges, locked memory, a kernel that knows jumbo frames, a queue
+  /// that nobody else has.
+  Rings(const Device& device, const Layout& layout, bool native);
+
+  [[nodiscard]] std::vector<Queue>& queues() noexcept { return queues_; }
+  [[nodiscard]] std::byte* memory() const noexcept { return memory_.get(); }
+  /// Does the driver read and write our memory itself?
+  [[nodiscard]] bool zero_copy() const noexcept { return zero_copy_; }
+
+ private:
+  struct Unmap {
+    std::size_t bytes;
+    void operator()(std::byte* memory) const noexcept;
+  };
+  struct Delete {
+    void operator()(xsk_umem* umem) const noexcept { static_cast<void>(xsk_umem__delete(umem)); }
+  };
+
+  void open_queue(const Device& device, std::uint32_t number, const xsk_socket_config& config);
+
+  std::unique_ptr<std::byte, Unmap> memory_{nullptr, Unmap{0}};
+  std::unique_ptr<xsk_umem, Delete> umem_;
+  std::vector<Queue> queues_;
+  bool zero_copy_ = false;
+};
+
+}  // namespace wiresum::transport::xdp

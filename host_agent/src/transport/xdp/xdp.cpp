@@ -1,0 +1,519 @@
+// Theory of operation
+//
+// Receiving. The XDP program has put whole datagrams for our ports into chunks of our memory (rings.hpp shows whose a
+// chunk is when). receive() checks each from its first byte to its last and lends what is good where it lies; the next
+// receive() gives all those chunks back to the kernel. A jumbo frame lies in several chunks, and is copied together.
+//
+// Sending. room() offers places of our memory that no device reads. send() writes headers in front of each payload and
+// puts the place into the transmit ring; for several endpoints, a copy for each but the last. The kernel says in the
+// completion ring when a place has been read, in whatever order; then it is free. A burst costs one system call where
+// the kernel wants to be told (need_wakeup), and in copy mode another for each 32 packets: it is the call that sends.
+// The ring has room for all places, so a packet that the kernel would not take at once is not lost, and leaves with the
+// next burst, or while we sleep. Only where no copy can be made any more, or nobody knows the way to an endpoint, is
+// one lost and counted.
+//
+// Checksums. Devices do not compute UDP's for AF_XDP, so we do, and look at what comes in. On a veth pair packets of a
+// peer's ordinary sockets carry the pseudo-header's sum alone, for the kernel leaves the rest to a device, and there is
+// none: so there that is taken for good too, as the kernel itself does. It never left this machine's memory.
+#include "transport/xdp/xdp.hpp"
+
+#include <linux/if_xdp.h>
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cassert>
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <stdexcept>
+#include <string>
+#include <system_error>
+#include <thread>
+#include <vector>
+
+#include "transport/ethernet/frame.hpp"
+#include "transport/xdp/device.hpp"
+#include "transport/xdp/filter.hpp"
+#include "transport/xdp/filter_config.h"
+#include "transport/xdp/neighbours.hpp"
+#include "transport/xdp/rings.hpp"
+
+namespace wiresum::transport {
+namespace {
+
+using xdp::Queue;
+
+constexpr std::size_t kRoomMax = 256;
+/// At most this many datagrams are lent, so that the kernel always has chunks to receive into.
+constexpr std::size_t kReceiveMax = 256;
+/// Endpoints whose headers are made at a time.
+constexpr std::size_t kEndpointsAtOnce = wire::kWorkersMax;
+/// How many packets the kernel sends in one system call, in copy mode.
+constexpr std::size_t kPacketsEachCall = 32;
+/// How often a refusal is answered by trying again at once.
+constexpr int kRefusalsMax = 8;
+constexpr std::chrono::milliseconds kPatience{1000};
+constexpr std::chrono::milliseconds kPatienceStep{5};
+/// A descriptor's flag: the packet goes on in the next one. Since Linux 6.6; older headers do not have it.
+constexpr std::uint32_t kContinued = 1u << 0;
+constexpr std::size_t kIpv4AndUdpBytes = ethernet::kIpv4Bytes + ethernet::kUdpBytes;
+
+void check(const DeviceConfig& config, const xdp::Device& device) {
+  if (config.ports.empty() || config.ports.size() > WIRESUM_FILTER_PORTS) {
+    throw std::invalid_argument("an AF_XDP transport serves 1 to 16 ports");
+  }
+  if (config.datagram_bytes_max + kIpv4AndUdpBytes > device.mtu) {
+    throw std::runtime_error("datagrams of " + std::to_string(config.datagram_bytes_max) + " bytes need an MTU of " +
+                             std::to_string(config.datagram_bytes_max + kIpv4AndUdpBytes) + ", and that of " +
+                             device.name + " is " + std::to_string(device.mtu) + ": fewer lanes, or ip link set " +
+                             device.name + " mtu ...");
+  }
+}
+
+ethernet::ChecksumPolicy policy_for(const xdp::Device& device) noexcept {
+  return device.driver == "veth" ? ethernet::ChecksumPolicy::kWholeOrPseudo : ethernet::ChecksumPolicy::kWhole;
+}
+
+}  // namespace
+
+struct XdpTransport::Impl {
+  explicit Impl(const DeviceConfig& settings)
+      : config(settings),
+        device(xdp::look_at_device(settings.device, settings.address)),
+        layout(checked_layout()),
+        policy(policy_for(device)),
+        filter(device, config.address, config.ports, ethernet::kHeadersBytes + config.datagram_bytes_max),
+        rings(device, layout, filter.native()),
+        neighbours(device.name, device.index),
+        wake_event(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
+    if (!wake_event.valid()) {
+      throw std::system_error(errno, std::generic_category(), "cannot create an event");
+    }
+    label = std::string("xdp (") + (filter.native() ? "native" : "generic") +
+            (rings.zero_copy() ? ", zero copy)" : ", copy)");
+    free.reserve(layout.places);
+    for (std::size_t i = layout.places; i != 0; --i) {
+      free.push_back(rings.memory() + (i - 1) * layout.place_bytes());
+    }
+    unread.resize(layout.places);
+    lent.resize(rings.queues().size());
+    for (std::vector<std::uint64_t>& chunks : lent) {
+      chunks.reserve(layout.chunks_received);
+    }
+    if (layout.several_chunks()) {
+      gathered.resize(kReceiveMax * layout.place_bytes());
+    }
+    events.push_back({.fd = wake_event.get(), .events = POLLIN, .revents = 0});
+    for (std::uint32_t number = 0; number != device.queues; ++number) {
+      const Queue& queue = rings.queues()[number];
+      events.push_back({.fd = queue.descriptor, .events = POLLIN, .revents = 0});
+      if (const int error = xsk_socket__update_xskmap(queue.socket.get(), filter.sockets_map()); error != 0) {
+        throw std::system_error(-error, std::generic_category(), "cannot give an AF_XDP socket to the XDP program");
+      }
+    }
+    if (config.peer.port != 0) {
+      find_peer();
+    }
+  }
+
+  [[nodiscard]] xdp::Layout checked_layout() const {
+    check(config, device);
+    return xdp::layout_for(config.datagram_bytes_max);
+  }
+
+  /// A worker's first packets are not to be lost only because nobody has asked for its switch yet.
+  void find_peer() {
+    ethernet::MacAddress mac;
+    const auto deadline = std::chrono::steady_clock::now() + kPatience;
+    while (!neighbours.find(config.peer.address, mac) && std::chrono::steady_clock::now() < deadline) {
+      std::this_thread::sleep_for(kPatienceStep);
+    }
+  }
+
+  // ---- receiving ---------------------------------------------------------------------------------------------------
+
+  std::size_t receive(std::span<RxDatagram> out) noexcept {
+    ++statistics.receive_calls;
+    if (left_behind) {
+      kick();
+    }
+    std::vector<Queue>& queues = rings.queues();
+    std::size_t count = 0;
+    for (std::size_t i = 0; i != queues.size(); ++i) {
+      const std::size_t number = (first_queue + i) % queues.size();
+      give_back(number);
+      count += take(number, out.subspan(count, std::min(out.size(), kReceiveMax) - count), count);
+    }
+    first_queue = (first_queue + 1) % queues.size();
+    statistics.datagrams_received += count;
+    statistics.messages_received += count;
+    return count;
+  }
+
+  /// Returns to the kernel what was lent of a queue.
+  void give_back(std::size_t number) noexcept {
+    Queue& queue = rings.queues()[number];
+    std::vector<std::uint64_t>& chunks = lent[number];
+    if (!chunks.empty()) {
+      std::uint32_t at = 0;
+      const auto count = static_cast<std::uint32_t>(chunks.size());
+      // The ring has room for all of its queue's chunks.
+      static_cast<void>(xsk_ring_prod__reserve(&queue.fill, count, &at));
+      for (std::uint32_t i = 0; i != count; ++i) {
+        *xsk_ring_prod__fill_addr(&queue.fill, at + i) = chunks[i];
+      }
+      xsk_ring_prod__submit(&queue.fill, count);
+      chunks.clear();
+    }
+    if (xsk_ring_prod__needs_wakeup(&queue.fill) != 0) {
+      static_cast<void>(recvfrom(queue.descriptor, nullptr, 0, MSG_DONTWAIT, nullptr, nullptr));
+    }
+  }
+
+  /// Reads a queue's receive ring until `out` is full; `taken` datagrams are in it already, of other queues.
+  std::size_t take(std::size_t number, std::span<RxDatagram> out, std::size_t taken) noexcept {
+    Queue& queue = rings.queues()[number];
+    std::uint32_t at = 0;
+    const std::uint32_t available =
+        xsk_ring_cons__peek(&queue.received, static_cast<std::uint32_t>(layout.chunks_received), &at);
+    std::uint32_t used = 0;
+    std::size_t count = 0;
+    while (used != available && count != out.size()) {
+      const std::uint32_t pieces = pieces_of_frame(queue, at + used, available - used);
+      const std::span<const std::byte> frame = join(queue, at + used, pieces, taken + count);
+      for (std::uint32_t i = 0; i != pieces; ++i) {
+        const std::uint64_t address = xsk_ring_cons__rx_desc(&queue.received, at + used + i)->addr;
+        lent[number].push_back(address - address % layout.chunk_bytes);
+      }
+      used += pieces;
+      if (accept(frame, out[count])) {
+        ++count;
+      }
+    }
+    xsk_ring_cons__cancel(&queue.received, available - used);
+    xsk_ring_cons__release(&queue.received, used);
+    return count;
+  }
+
+  /// How many of the `available` descriptors the first frame takes. The kernel shows whole frames alone; what has no
+  /// end is refused as any broken frame is.
+  [[nodiscard]] static std::uint32_t pieces_of_frame(const Queue& queue, std::uint32_t at,
+                                                     std::uint32_t available) noexcept {
+    std::uint32_t pieces = 1;
+    while (pieces != available &&
+           (xsk_ring_cons__rx_desc(&queue.received, at + pieces - 1)->options & kContinued) != 0) {
+      ++pieces;
+    }
+    return pieces;
+  }
+
+  /// The frame of `pieces` descriptors as one stretch of memory: where it lies, or put together at place `index`.
+  /// Empty if it is longer than any of ours.
+  [[nodiscard]] std::span<const std::byte> join(const Queue& queue, std::uint32_t at, std::uint32_t pieces,
+                                                std::size_t index) noexcept {
+    if (pieces == 1) {
+      return piece(queue, at);
+    }
+    if (gathered.empty()) {
+      return {};
+    }
+    std::byte* const to = gathered.data() + index * layout.place_bytes();
+    std::size_t bytes = 0;
+    for (std::uint32_t i = 0; i != pieces; ++i) {
+      const std::span<const std::byte> part = piece(queue, at + i);
+      if (bytes + part.size() > layout.place_bytes()) {
+        return {};
+      }
+      std::memcpy(to + bytes, part.data(), part.size());
+      bytes += part.size();
+    }
+    return {to, bytes};
+  }
+
+  [[nodiscard]] std::span<const std::byte> piece(const Queue& queue, std::uint32_t at) const noexcept {
+    const xdp_desc* const descriptor = xsk_ring_cons__rx_desc(&queue.received, at);
+    return {rings.memory() + descriptor->addr, descriptor->len};
+  }
+
+  /// Is it a datagram for us, from somebody we hear?
+  [[nodiscard]] bool accept(std::span<const std::byte> frame, RxDatagram& out) const noexcept {
+    ethernet::UdpFrame datagram;
+    if (ethernet::parse(frame, policy, datagram) != ethernet::FrameError::kNone ||
+        datagram.destination.address != config.address || (config.peer.port != 0 && datagram.source != config.peer)) {
+      return false;
+    }
+    const auto port = std::find(config.ports.begin(), config.ports.end(), datagram.destination.port);
+    if (port == config.ports.end()) {
+      return false;
+    }
+    out = {.bytes = datagram.payload,
+           .source = datagram.source,
+           .port = static_cast<std::uint8_t>(port - config.ports.begin())};
+    return true;
+  }
+
+  // ---- sending -----------------------------------------------------------------------------------------------------
+
+  [[nodiscard]] Queue& sender() noexcept { return rings.queues().front(); }
+
+  std::span<wire::Packet> room(std::size_t wanted) noexcept {
+    wanted = std::min(wanted, kRoomMax);
+    if (offered < wanted && free.size() < wanted - offered) {
+      reap();
+      if (free.size() < wanted - offered && left_behind) {
+        kick();
+        reap();
+      }
+    }
+    while (offered < wanted && !free.empty()) {
+      packets[offered++] = {.data = free.back() + xdp::kPayloadAt, .bytes = 0};
+      free.pop_back();
+    }
+    return std::span(packets).first(std::min(wanted, offered));
+  }
+
+  void send(std::size_t count, std::span<const wire::Endpoint> to, std::uint8_t port) noexcept {
+    assert(count <= offered && port < config.ports.size() && !to.empty());
+    while (to.size() > kEndpointsAtOnce) {
+      send_to(count, to.first(kEndpointsAtOnce), port, false);
+      to = to.subspan(kEndpointsAtOnce);
+    }
+    send_to(count, to, port, true);
+    std::copy(packets.begin() + static_cast<std::ptrdiff_t>(count),
+              packets.begin() + static_cast<std::ptrdiff_t>(offered), packets.begin());
+    offered -= count;
+    flush();
+  }
+
+  /// Queues the first `count` packets for each endpoint. `last`: no more endpoints come, so the places go, too.
+  void send_to(std::size_t count, std::span<const wire::Endpoint> to, std::uint8_t port, bool last) noexcept {
+    std::size_t ways = 0;
+    for (const wire::Endpoint& endpoint : to) {
+      ethernet::Path path{.source_mac = device.mac,
+                          .destination_mac = {},
+                          .source = {.address = config.address, .port = config.ports[port]},
+                          .destination = endpoint};
+      if (neighbours.find(endpoint.address, path.destination_mac)) {
+        headers[ways++] = ethernet::Headers(path);
+      } else {
+        statistics.send_failures += count;
+      }
+    }
+    for (const wire::Packet& packet : std::span(packets).first(count)) {
+      assert(packet.bytes <= config.datagram_bytes_max);
+      std::byte* const place = packet.data - xdp::kPayloadAt;
+      const ethernet::PartialSum sum = ethernet::sum({packet.data, packet.bytes});
+      const std::size_t copies = last && ways != 0 ? ways - 1 : ways;
+      for (std::size_t i = 0; i != copies; ++i) {
+        if (std::byte* const copy = take_place(); copy != nullptr) {
+          std::memcpy(copy + xdp::kPayloadAt, packet.data, packet.bytes);
+          queue_frame(copy, packet.bytes, headers[i], sum);
+        } else {
+          ++statistics.send_failures;
+        }
+      }
+      if (!last) {
+        continue;
+      }
+      if (ways != 0) {
+        queue_frame(place, packet.bytes, headers[ways - 1], sum);
+      } else {
+        free.push_back(place);
+      }
+    }
+  }
+
+  /// A free place; null if the device reads them all.
+  [[nodiscard]] std::byte* take_place() noexcept {
+    if (free.empty()) {
+      flush();
+      reap();
+    }
+    if (free.empty()) {
+      return nullptr;
+    }
+    std::byte* const place = free.back();
+    free.pop_back();
+    return place;
+  }
+
+  /// Puts a packet into the transmit ring, which has room for all places; flush() tells the kernel.
+  void queue_frame(std::byte* place, std::uint32_t payload_bytes, const ethernet::Headers& with,
+                   ethernet::PartialSum sum) noexcept {
+    std::byte* const start = place + xdp::kPayloadAt - ethernet::kHeadersBytes;
+    with.write(std::span<std::byte, ethernet::kHeadersBytes>(start, ethernet::kHeadersBytes), payload_bytes,
+               ethernet::UdpChecksum::kWhole, sum);
+    auto address = static_cast<std::uint64_t>(start - rings.memory());
+    auto left = static_cast<std::uint32_t>(ethernet::kHeadersBytes + payload_bytes);
+    while (left != 0) {
+      const auto in_chunk = static_cast<std::uint32_t>(layout.chunk_bytes - address % layout.chunk_bytes);
+      const std::uint32_t bytes = std::min(left, in_chunk);
+      std::uint32_t at = 0;
+      const std::uint32_t reserved = xsk_ring_prod__reserve(&sender().transmit, 1, &at);
+      assert(reserved == 1);
+      static_cast<void>(reserved);
+      left -= bytes;
+      *xsk_ring_prod__tx_desc(&sender().transmit, at) = {
+          .addr = address, .len = bytes, .options = left != 0 ? kContinued : 0};
+      address += bytes;
+      ++queued;
+      ++unread[place_number(place)];
+    }
+    ++statistics.datagrams_sent;
+  }
+
+  void flush() noexcept {
+    if (queued != 0) {
+      xsk_ring_prod__submit(&sender().transmit, queued);
+      queued = 0;
+      kick();
+    }
+  }
+
+  /// Has the kernel left something in the transmit ring?
+  [[nodiscard]] bool unsent() noexcept {
+    const xsk_ring_prod& ring = sender().transmit;
+    return __atomic_load_n(ring.consumer, __ATOMIC_ACQUIRE) != __atomic_load_n(ring.producer, __ATOMIC_RELAXED);
+  }
+
+  /// Makes the kernel send what is in the transmit ring, as far as it takes it without our waiting.
+  void kick() noexcept {
+    Queue& queue = sender();
+    int refusals = 0;
+    left_behind = false;
+    for (std::size_t call = 0; call != kCallsMax && xsk_ring_prod__needs_wakeup(&queue.transmit) != 0; ++call) {
+      const std::uint32_t before = __atomic_load_n(queue.transmit.consumer, __ATOMIC_ACQUIRE);
+      ++statistics.send_calls;
+      if (sendto(queue.descriptor, nullptr, 0, MSG_DONTWAIT, nullptr, 0) >= 0) {
+        return;
+      }
+      const int error = errno;
+      if (error != EAGAIN && error != EBUSY && error != ENOBUFS && error != EINTR) {
+        note_error(error);
+        return;
+      }
+      // In copy mode a call sends so many packets, and says EAGAIN if there are more.
+      const bool moved = __atomic_load_n(queue.transmit.consumer, __ATOMIC_ACQUIRE) != before;
+      left_behind = unsent();
+      if (!left_behind || (!moved && ++refusals > kRefusalsMax)) {
+        return;
+      }
+    }
+  }
+
+  /// Takes back the places that have been read.
+  void reap() noexcept {
+    Queue& queue = sender();
+    std::uint32_t at = 0;
+    const std::uint32_t count = xsk_ring_cons__peek(&queue.completed, queue.completed.size, &at);
+    for (std::uint32_t i = 0; i != count; ++i) {
+      const std::uint64_t address = *xsk_ring_cons__comp_addr(&queue.completed, at + i);
+      // Each chunk of a jumbo frame comes back by itself.
+      std::byte* const place = rings.memory() + address - address % layout.place_bytes();
+      assert(unread[place_number(place)] != 0);
+      if (--unread[place_number(place)] == 0) {
+        free.push_back(place);
+      }
+    }
+    xsk_ring_cons__release(&queue.completed, count);
+  }
+
+  [[nodiscard]] std::size_t place_number(const std::byte* place) const noexcept {
+    return static_cast<std::size_t>(place - rings.memory()) / layout.place_bytes();
+  }
+
+  // ---- sleeping ----------------------------------------------------------------------------------------------------
+
+  void wait(std::int64_t timeout_ns) noexcept {
+    timespec timeout{.tv_sec = timeout_ns / 1'000'000'000, .tv_nsec = timeout_ns % 1'000'000'000};
+    // In copy mode this also sends what was left in the transmit ring.
+    const int count = ppoll(events.data(), events.size(), timeout_ns < 0 ? nullptr : &timeout, nullptr);
+    if (count <= 0) {
+      return;
+    }
+    if (events.front().revents != 0) {
+      std::uint64_t wakes = 0;
+      static_cast<void>(!read(wake_event.get(), &wakes, sizeof wakes));
+    }
+    for (pollfd& event : std::span(events).subspan(1)) {
+      if ((event.revents & (POLLERR | POLLHUP | POLLNVAL)) != 0) {
+        give_up(event);
+      }
+    }
+  }
+
+  /// The interface is gone or down for good: its socket would end each wait at once.
+  void give_up(pollfd& event) noexcept {
+    int error = 0;
+    socklen_t length = sizeof error;
+    static_cast<void>(getsockopt(event.fd, SOL_SOCKET, SO_ERROR, &error, &length));
+    note_error(error != 0 ? error : ENETDOWN);
+    event.fd = -1;
+  }
+
+  void note_error(int error) noexcept { last_error.store(error, std::memory_order_relaxed); }
+
+  static constexpr std::size_t kCallsMax = 2048 / kPacketsEachCall + kRefusalsMax;
+
+  DeviceConfig config;
+  xdp::Device device;
+  xdp::Layout layout;
+  ethernet::ChecksumPolicy policy;
+  xdp::Filter filter;
+  xdp::Rings rings;
+  xdp::Neighbours neighbours;
+  xdp::Descriptor wake_event;
+  std::string label;
+  TransportStats statistics;
+  std::atomic<int> last_error{0};
+
+  std::vector<std::vector<std::uint64_t>> lent;  // chunks, of each queue
+  std::vector<std::byte> gathered;               // jumbo frames that were put together
+  std::size_t first_queue = 0;                   // whose turn it is
+
+  std::vector<std::byte*> free;      // places that are ours
+  std::vector<std::uint8_t> unread;  // chunks of each place that the device has not read yet
+  std::array<wire::Packet, kRoomMax> packets{};
+  std::size_t offered = 0;  // of `packets`
+  std::array<ethernet::Headers, kEndpointsAtOnce> headers{};
+  std::uint32_t queued = 0;  // descriptors that the kernel has not been told of
+  bool left_behind = false;  // it was told, and did not take them all
+
+  std::vector<pollfd> events;
+};
+
+XdpTransport::XdpTransport(const DeviceConfig& config) : impl_(std::make_unique<Impl>(config)) {}
+
+XdpTransport::~XdpTransport() = default;
+
+const char* XdpTransport::name() const noexcept { return impl_->label.c_str(); }
+
+std::size_t XdpTransport::receive(std::span<RxDatagram> out) noexcept { return impl_->receive(out); }
+
+std::span<wire::Packet> XdpTransport::room(std::size_t wanted) noexcept { return impl_->room(wanted); }
+
+std::size_t XdpTransport::train_packets(std::size_t) const noexcept { return 1; }
+
+void XdpTransport::send(std::size_t count, std::span<const wire::Endpoint> to, std::uint8_t port) noexcept {
+  impl_->send(count, to, port);
+}
+
+void XdpTransport::wait(std::int64_t timeout_ns) noexcept { impl_->wait(timeout_ns); }
+
+void XdpTransport::wake() noexcept {
+  const std::uint64_t one = 1;
+  static_cast<void>(!write(impl_->wake_event.get(), &one, sizeof one));
+}
+
+const TransportStats& XdpTransport::stats() const noexcept { return impl_->statistics; }
+
+int XdpTransport::take_error() noexcept {
+  const int error = impl_->last_error.exchange(0, std::memory_order_relaxed);
+  return error != 0 ? error : impl_->neighbours.take_error();
+}
+
+}  // namespace wiresum::transport
