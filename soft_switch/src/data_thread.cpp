@@ -62,10 +62,11 @@ void relax() noexcept {
 
 }  // namespace
 
-DataThread::DataThread(const dataplane::Sizes& sizes, std::unique_ptr<transport::Transport> transport,
+DataThread::DataThread(const dataplane::Sizes& sizes, transport::DataPath path,
                        std::vector<std::uint8_t> job_threads, std::chrono::microseconds spin)
     : job_threads_(std::move(job_threads)),
-      transport_(std::move(transport)),
+      path_(std::move(path)),
+      transport_(*path_.transport),
       plane_(sizes),
       spin_(spin),
       burst_(kBurst),
@@ -84,7 +85,7 @@ void DataThread::run(const std::function<void()>& action) {
   }
   action_ = &action;
   attention_.store(true, std::memory_order_release);
-  transport_->wake();
+  transport_.wake();
   // The action runs with the mutex held, so after the wait it has run or has not begun.
   if (answered_.wait_for(lock, kAnswerMax, [this] { return action_ == nullptr; })) return;
   action_ = nullptr;
@@ -98,7 +99,7 @@ void DataThread::stop() noexcept {
     stopping_ = true;
     attention_.store(true, std::memory_order_release);
   }
-  transport_->wake();
+  transport_.wake();
   if (thread_.joinable()) thread_.join();
 }
 
@@ -109,11 +110,11 @@ double DataThread::cpu_seconds() const noexcept {
 void DataThread::serve() noexcept {
   auto busy_last = steady_clock::now();
   for (;;) {
-    const std::size_t count = transport_->receive(burst_);
+    const std::size_t count = transport_.receive(burst_);
     if (count != 0) {
       serve_burst(count);
       busy_last = steady_clock::now();
-      moderator_.on_datagrams(nanoseconds_of(busy_last), count, transport_->stats().messages_received);
+      moderator_.on_datagrams(nanoseconds_of(busy_last), count, transport_.stats().messages_received);
     }
     if (attention_.load(std::memory_order_acquire)) {
       if (!attend()) break;
@@ -144,7 +145,7 @@ void DataThread::queue(const dataplane::Outcome& outcome, std::uint8_t port) noe
   if (!fits || batch_.count == batch_.room.size()) flush();
   if (batch_.count == 0) {
     // The rest of a train would leave as a message of its own.
-    const std::size_t train = transport_->train_packets(wire::kHeaderBytes + outcome.payload.size());
+    const std::size_t train = transport_.train_packets(wire::kHeaderBytes + outcome.payload.size());
     batch_.room = find_room(transport::whole_trains(kBatchMax, train));
     batch_.job = outcome.job;
     batch_.port = port;
@@ -159,7 +160,7 @@ void DataThread::queue(const dataplane::Outcome& outcome, std::uint8_t port) noe
 
 std::span<wire::Packet> DataThread::find_room(std::size_t wanted) noexcept {
   for (int tries = 0; tries < kRoomTries; ++tries) {
-    const std::span<wire::Packet> room = transport_->room(wanted);
+    const std::span<wire::Packet> room = transport_.room(wanted);
     if (!room.empty()) return room;
     relax();
   }
@@ -185,7 +186,7 @@ void DataThread::flush() noexcept {
       if (wanted && base.port != 0) add(base);
     }
   }
-  if (count != 0) transport_->send(batch_.count, std::span(receivers).first(count), batch_.port);
+  if (count != 0) transport_.send(batch_.count, std::span(receivers).first(count), batch_.port);
   batch_.count = 0;
 }
 
@@ -196,7 +197,7 @@ void DataThread::idle(steady_clock::time_point busy_last) noexcept {
   } else if (const std::int64_t nap_ns = moderator_.nap_ns(nanoseconds_of(now), kNapWorth); nap_ns > 0) {
     std::this_thread::sleep_for(std::chrono::nanoseconds(nap_ns));
   } else {
-    transport_->wait(kSleepNsMax);
+    transport_.wait(kSleepNsMax);
   }
 }
 

@@ -14,6 +14,7 @@
 
 #include "dataplane.hpp"
 #include "transport/moderation.hpp"
+#include "transport/open.hpp"
 #include "transport/transport.hpp"
 
 namespace wiresum::soft_switch {
@@ -21,7 +22,7 @@ namespace wiresum::soft_switch {
 class DataThread {
  public:
   /// `job_threads`: by the transport's port number, the thread of a job that talks to that port.
-  DataThread(const dataplane::Sizes& sizes, std::unique_ptr<transport::Transport> transport,
+  DataThread(const dataplane::Sizes& sizes, transport::DataPath path,
              std::vector<std::uint8_t> job_threads, std::chrono::microseconds spin);
   ~DataThread();
   DataThread(const DataThread&) = delete;
@@ -31,10 +32,11 @@ class DataThread {
   /// time. Throws std::runtime_error if the thread does not come to it in time; then `action` will not run.
   void run(const std::function<void()>& action);
   void stop() noexcept;
+  [[nodiscard]] const char* transport_name() const noexcept { return transport_.name(); }
 
   // Only within run():
   [[nodiscard]] dataplane::Dataplane& plane() noexcept { return plane_; }
-  [[nodiscard]] const transport::TransportStats& transport_stats() const noexcept { return transport_->stats(); }
+  [[nodiscard]] const transport::TransportStats& transport_stats() const noexcept { return transport_.stats(); }
   /// RESULTs that the transport had no room for.
   [[nodiscard]] std::uint64_t results_lost() const noexcept { return results_lost_; }
   [[nodiscard]] double cpu_seconds() const noexcept;
@@ -58,7 +60,8 @@ class DataThread {
   [[nodiscard]] bool attend() noexcept;
 
   const std::vector<std::uint8_t> job_threads_;
-  const std::unique_ptr<transport::Transport> transport_;
+  transport::DataPath path_;
+  transport::Transport& transport_;  // path_'s
   dataplane::Dataplane plane_;
   const std::chrono::microseconds spin_;
 

@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "data_thread.hpp"
-#include "transport/udp/udp.hpp"
+#include "transport/udp/socket.hpp"
 
 namespace wiresum::soft_switch {
 namespace {
@@ -21,8 +21,13 @@ constexpr std::chrono::microseconds kDefaultSpin{50};
 
 unsigned cores() { return std::max(1u, std::thread::hardware_concurrency()); }
 
-/// Half of the cores: the other half is for workers on the same machine, or for the network stack.
+/// Half of the cores: the other half is for workers on the same machine, or for the network stack. A device is driven by
+/// one thread.
 unsigned threads_for(const ServerConfig& config) {
+  if (config.transport.kind != transport::Kind::kUdp) {
+    if (config.threads > 1) throw std::invalid_argument("a transport over a device serves all ports in one thread");
+    return 1;
+  }
   const unsigned wanted = config.threads != 0 ? config.threads : std::clamp(cores() / 2, 1u, kDefaultThreadsMax);
   return std::min(wanted, config.ports);
 }
@@ -58,14 +63,16 @@ SwitchServer::SwitchServer(const ServerConfig& config)
     throw std::invalid_argument("a switch listens on 1 to 16 ports, not " + std::to_string(config.ports));
   }
   const unsigned count = threads_for(config);
-  const transport::UdpConfig udp{
-      .datagram_bytes_max = wire::kHeaderBytes + sizes_.lanes_max * wire::kWordBytes,
-      .receive_buffer_bytes = config.receive_buffer_bytes,
-      .offload = config.offload,
-  };
-  std::vector<transport::UdpSocket> sockets = transport::bind_consecutive(config.local, ports_);
-  local_ = sockets.front().local();
-  if (local_.address != 0) {  // else the routes say which interface leads to a group
+  const transport::Place place{.address = config.local.address,
+                               .peer = {},
+                               .datagram_bytes_max = wire::kHeaderBytes + sizes_.lanes_max * wire::kWordBytes,
+                               .receive_buffer_bytes = config.receive_buffer_bytes};
+  // DPDK's addresses are none of the kernel's.
+  const bool is_kernels = config.transport.kind != transport::Kind::kDpdk;
+  std::vector<transport::UdpSocket> sockets =
+      transport::bind_consecutive({is_kernels ? config.local.address : 0, config.local.port}, ports_);
+  local_ = {config.local.address, sockets.front().local().port};
+  if (config.transport.kind == transport::Kind::kUdp && local_.address != 0) {  // else the routes say which interface leads to a group
     for (transport::UdpSocket& socket : sockets) socket.send_groups_by(local_.address);
   }
   for (unsigned thread = 0; thread < count; ++thread) {
@@ -75,7 +82,8 @@ SwitchServer::SwitchServer(const ServerConfig& config)
       share.push_back(std::move(sockets[port]));
       job_threads.push_back(static_cast<std::uint8_t>(port));
     }
-    threads_.push_back(std::make_unique<DataThread>(sizes_, std::make_unique<transport::UdpTransport>(udp, std::move(share)),
+    threads_.push_back(std::make_unique<DataThread>(sizes_,
+                                                    transport::open(config.transport, place, std::move(share)),
                                                     std::move(job_threads), spin_for(config, count)));
   }
 }
@@ -195,6 +203,7 @@ ServerStats SwitchServer::stats() {
   const std::lock_guard lock(control_);
   ServerStats sum;
   sum.threads = static_cast<unsigned>(threads_.size());
+  sum.transport = threads_.front()->transport_name();
   for (const auto& thread : threads_) {
     thread->run([&] {
       const transport::TransportStats& transport = thread->transport_stats();

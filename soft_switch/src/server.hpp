@@ -6,9 +6,11 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <vector>
 
 #include "dataplane.hpp"
+#include "transport/open.hpp"
 #include "wire/packet.hpp"
 
 namespace wiresum::soft_switch {
@@ -20,11 +22,12 @@ struct ServerConfig {
   dataplane::Sizes sizes;
   std::size_t receive_buffer_bytes = 8u << 20;  // for each port
   int spin_us = -1;                             // busy-poll for so long before sleeping; -1: by the number of cores
-  bool offload = true;                          // use UDP GSO and GRO if the kernel has them
+  transport::Spec transport;
 };
 
 struct ServerStats {
   unsigned threads = 0;
+  std::string transport;  // what packets go by, as Transport::name() says it
   double cpu_seconds = 0;  // of all data threads
   std::uint64_t datagrams_received = 0;
   std::uint64_t datagrams_sent = 0;
@@ -39,8 +42,9 @@ class DataThread;
 /// Every method may be called from any thread, except that nothing may be called once the destructor runs.
 class SwitchServer {
  public:
-  /// Binds the ports and starts the threads. Throws std::invalid_argument for sizes that make no sense and
-  /// std::system_error, its text naming the address, if a port cannot be had.
+  /// Binds the ports and starts the threads; a transport over a device serves all ports in one. Throws
+  /// std::invalid_argument for sizes that make no sense, std::system_error, its text naming the address, if a port cannot
+  /// be had, and what transport::open() throws.
   explicit SwitchServer(const ServerConfig& config);
   ~SwitchServer();
   SwitchServer(const SwitchServer&) = delete;

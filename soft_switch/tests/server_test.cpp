@@ -123,7 +123,7 @@ TEST(SwitchServer, SumsOnEveryPortAndAnswersFromTheSamePort) {
 
 TEST(SwitchServer, WorksWithoutOffloadAndWithBusyPolling) {
   ServerConfig config = small_config();
-  config.offload = false;
+  config.transport.offload = false;
   config.spin_us = 1000;
   SwitchServer server(config);
   const Job job(1, 2, 2, 0, 64);
@@ -210,8 +210,7 @@ TEST(DataThread, AResultForAllAndAnAnswerToOneInTheSameBurstGoEachToTheirReceive
   std::vector<transport::UdpSocket> sockets;
   sockets.push_back(std::move(socket));
   const dataplane::Sizes sizes{.slots = 8, .lanes_max = kLanes, .jobs_max = 2};
-  DataThread thread(sizes, std::make_unique<transport::UdpTransport>(transport::UdpConfig{}, std::move(sockets)), {0},
-                    std::chrono::microseconds(0));
+  DataThread thread(sizes, transport::open({}, {}, std::move(sockets)), {0}, std::chrono::microseconds(0));
   const auto send = [&](std::size_t worker, std::uint32_t slot) {
     const Header header = job.header(Kind::kData, worker, 1, slot);
     job.members[worker].send(at, dataplane::datagram_of(header, Words(kLanes, slot + 1)));

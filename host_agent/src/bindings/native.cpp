@@ -19,6 +19,7 @@
 #include "compression.hpp"
 #include "engine/session.hpp"
 #include "numeric/codec.hpp"
+#include "transport/open.hpp"
 #include "transport/udp/socket.hpp"
 
 namespace nb = nanobind;
@@ -67,7 +68,8 @@ class Aggregator {
 
 std::unique_ptr<Aggregator> make_aggregator(Ports& ports, std::uint16_t job, std::uint32_t key, std::uint8_t worker,
                                             std::uint8_t workers, std::uint16_t lanes, std::uint32_t slots,
-                                            unsigned threads, const std::string& switch_address,
+                                            unsigned threads, const std::string& own_address,
+                                            const std::string& switch_address,
                                             std::uint16_t switch_port, const std::string& group_address,
                                             std::uint16_t group_port) {
   engine::AggregatorConfig config;
@@ -78,6 +80,7 @@ std::unique_ptr<Aggregator> make_aggregator(Ports& ports, std::uint16_t job, std
   config.worker.lanes = lanes;
   config.worker.slots = slots;
   config.threads = threads;
+  config.own_address = transport::parse_ipv4(own_address);
   config.switch_endpoint = {.address = transport::parse_ipv4(switch_address), .port = switch_port};
   if (group_port != 0) {
     config.results_group = {.address = transport::parse_ipv4(group_address), .port = group_port};
@@ -85,10 +88,11 @@ std::unique_ptr<Aggregator> make_aggregator(Ports& ports, std::uint16_t job, std
   return std::make_unique<Aggregator>(config, ports);
 }
 
-std::unique_ptr<engine::Session> make_session(const std::vector<Aggregator*>& aggregators, double spin_s,
-                                              bool offload) {
-  engine::SessionConfig config{
-      .aggregators = {}, .spin_ns = static_cast<std::int64_t>(spin_s * 1e9), .offload = offload};
+std::unique_ptr<engine::Session> make_session(const std::vector<Aggregator*>& aggregators, double spin_s, bool offload,
+                                              const std::string& transport, const std::string& device) {
+  engine::SessionConfig config{.aggregators = {},
+                               .spin_ns = static_cast<std::int64_t>(spin_s * 1e9),
+                               .transport = {.kind = transport::kind_of(transport), .device = device, .offload = offload}};
   std::vector<std::vector<transport::UdpSocket>> sockets;
   for (Aggregator* const aggregator : aggregators) {
     config.aggregators.push_back(aggregator->config());
@@ -108,6 +112,15 @@ std::string source_address(const std::string& remote) {
       transport::source_address_towards({.address = transport::parse_ipv4(remote), .port = wire::kSwitchPort});
   const std::string text = transport::to_string({.address = address, .port = 0});
   return text.substr(0, text.find(':'));
+}
+
+/// Opens a transport at some free port of `address`, and closes it. What was obtained, as Transport::name() says it.
+std::string try_transport(const std::string& transport, const std::string& device, const std::string& address) {
+  const transport::Spec spec{.kind = transport::kind_of(transport), .device = device};
+  const std::uint32_t own = transport::parse_ipv4(address);
+  const bool is_kernels = spec.kind != transport::Kind::kDpdk;
+  std::vector<transport::UdpSocket> sockets = transport::bind_consecutive({is_kernels ? own : 0, 0}, 1);
+  return transport::open(spec, {.address = own, .peer = {}}, std::move(sockets)).transport->name();
 }
 
 engine::Request make_request(const std::vector<std::tuple<Address, Address, std::uint64_t>>& regions,
@@ -179,6 +192,7 @@ nb::dict stats_of(const engine::Session& session) {
     aggregators.append(dict_of(aggregator));
   }
   out["aggregators"] = aggregators;
+  out["transport"] = stats.transport;
   nb::dict sparse;
   sparse["prologues"] = stats.sparse.prologues;
   sparse["streams"] = stats.sparse.streams;
@@ -202,6 +216,8 @@ NB_MODULE(_native, module) {
   module.def("instruction_set", &numeric::instruction_set);
   module.def("path_mtu", &path_mtu, "local"_a, "remote"_a);
   module.def("source_address", &source_address, "remote"_a);
+  module.def("try_transport", &try_transport, "transport"_a, "device"_a, "address"_a,
+             nb::call_guard<nb::gil_scoped_release>());
   module.attr("LANES_MAX") = wire::kLanesMax;
   module.attr("WORKERS_MAX") = wire::kWorkersMax;
   module.attr("THREADS_MAX") = wire::kThreadsMax;
@@ -225,10 +241,11 @@ NB_MODULE(_native, module) {
 
   nb::class_<Aggregator>(module, "Aggregator")
       .def(nb::new_(&make_aggregator), nb::kw_only(), "ports"_a, "job"_a, "key"_a, "worker"_a, "workers"_a, "lanes"_a,
-           "slots"_a, "threads"_a, "switch_address"_a, "switch_port"_a, "group_address"_a, "group_port"_a);
+           "slots"_a, "threads"_a, "own_address"_a, "switch_address"_a, "switch_port"_a, "group_address"_a, "group_port"_a);
 
   nb::class_<engine::Session>(module, "Session")
-      .def(nb::new_(&make_session), "aggregators"_a, nb::kw_only(), "spin_s"_a, "offload"_a)
+      .def(nb::new_(&make_session), "aggregators"_a, nb::kw_only(), "spin_s"_a, "offload"_a, "transport"_a,
+           "device"_a)
       .def(
           "submit",
           [](engine::Session& session, const std::vector<std::tuple<Address, Address, std::uint64_t>>& regions,

@@ -11,7 +11,6 @@
 #include <utility>
 
 #include "numeric/codec.hpp"
-#include "transport/udp/udp.hpp"
 
 namespace wiresum::engine {
 namespace {
@@ -38,11 +37,6 @@ class SteadyClock final : public Clock {
 
 const SteadyClock kSteadyClock;
 
-transport::UdpConfig udp_config(const AggregatorConfig& aggregator, bool offload) {
-  return {.datagram_bytes_max = wire::kHeaderBytes + std::size_t{aggregator.worker.lanes} * wire::kWordBytes,
-          .offload = offload};
-}
-
 worker::WorkerConfig share_of(const AggregatorConfig& aggregator, unsigned thread) {
   worker::WorkerConfig share = aggregator.worker;
   share.rto_min = kRtoMinNs;
@@ -54,6 +48,7 @@ worker::WorkerConfig share_of(const AggregatorConfig& aggregator, unsigned threa
 /// The configuration, if it makes sense. Throws std::invalid_argument.
 SessionConfig checked(SessionConfig config, const std::vector<std::vector<transport::UdpSocket>>& sockets) {
   const std::vector<AggregatorConfig>& aggregators = config.aggregators;
+  const bool over_a_device = config.transport.kind != transport::Kind::kUdp;
   if (aggregators.empty() || aggregators.size() > kAggregatorsMax || sockets.size() != aggregators.size()) {
     throw std::invalid_argument("a session needs 1..8 aggregators, and sockets for each");
   }
@@ -65,6 +60,14 @@ SessionConfig checked(SessionConfig config, const std::vector<std::vector<transp
     }
     if (sockets[i].size() < aggregator.threads) {
       throw std::invalid_argument("a session needs a socket for each thread");
+    }
+    if (over_a_device && (aggregators.size() != 1 || aggregator.threads != 1)) {
+      throw std::invalid_argument("a transport over a device serves one thread at one aggregator (WIRESUM_THREADS=1)");
+    }
+    if (over_a_device && aggregator.results_group.port != 0) {
+      throw std::invalid_argument(
+          "the switch sends results to a multicast group, which only UDP sockets hear: a switch without --multicast "
+          "sends to each worker");
     }
     if (aggregator.worker.lanes != aggregators.front().worker.lanes) {
       throw std::invalid_argument("the packets of all aggregators must have the same number of lanes");
@@ -126,6 +129,7 @@ class Session::EngineThread {
   [[nodiscard]] std::size_t aggregator() const noexcept { return place_.aggregator; }
   [[nodiscard]] Shard& shard() noexcept { return shard_; }
   [[nodiscard]] TrafficStats stats() const { return shard_.stats(); }
+  [[nodiscard]] transport::Transport& transport() const noexcept { return *path_.transport; }
 
   void start() {
     thread_ = std::thread([this] { run(); });
@@ -133,7 +137,7 @@ class Session::EngineThread {
 
   void stop() noexcept {
     stopping_.store(true);
-    transport_.wake();
+    transport().wake();
     if (thread_.joinable()) thread_.join();
   }
 
@@ -145,11 +149,9 @@ class Session::EngineThread {
   EngineThread(Session& session, const Place& place, const AggregatorConfig& aggregator, transport::UdpSocket socket)
       : session_(session),
         place_(place),
-        transport_(udp_config(aggregator, session.config_.offload),
-                   sockets_of(std::move(socket), thread_port(aggregator.switch_endpoint, place.thread),
-                              thread_port(aggregator.results_group, place.thread))),
+        path_(open(session.config_.transport, aggregator, place.thread, std::move(socket))),
         shard_(share_of(aggregator, place.thread), thread_port(aggregator.switch_endpoint, place.thread), kSteadyClock,
-               transport_,
+               *path_.transport,
                {.on_mail = [this] { rouse(); },
                 .on_completion =
                     [this](const worker::Completion& completion) {
@@ -161,10 +163,26 @@ class Session::EngineThread {
     return {.address = base.address, .port = static_cast<std::uint16_t>(base.port == 0 ? 0 : base.port + index)};
   }
 
+  static transport::DataPath open(const transport::Spec& spec, const AggregatorConfig& aggregator, unsigned thread,
+                                  transport::UdpSocket socket) {
+    const wire::Endpoint peer = thread_port(aggregator.switch_endpoint, thread);
+    const transport::Place place{
+        .address = aggregator.own_address,
+        .peer = peer,
+        .datagram_bytes_max = wire::kHeaderBytes + std::size_t{aggregator.worker.lanes} * wire::kWordBytes};
+    std::vector<transport::UdpSocket> sockets;
+    if (spec.kind == transport::Kind::kUdp) {
+      sockets = connected(std::move(socket), peer, thread_port(aggregator.results_group, thread));
+    } else {
+      sockets.push_back(std::move(socket));
+    }
+    return transport::open(spec, place, std::move(sockets));
+  }
+
   /// The thread's own socket, which all packets leave by, and one in the group if there is one. They hear the switch
   /// alone.
-  static std::vector<transport::UdpSocket> sockets_of(transport::UdpSocket own, wire::Endpoint peer,
-                                                      wire::Endpoint group) {
+  static std::vector<transport::UdpSocket> connected(transport::UdpSocket own, wire::Endpoint peer,
+                                                     wire::Endpoint group) {
     own.connect(peer);
     const std::uint32_t interface = own.local().address;
     std::vector<transport::UdpSocket> sockets;
@@ -178,7 +196,7 @@ class Session::EngineThread {
 
   /// Pairs with sleep(): either the sleeper sees the mail, or we see that it sleeps.
   void rouse() noexcept {
-    if (sleeping_.load()) transport_.wake();
+    if (sleeping_.load()) transport().wake();
   }
 
   void run() {
@@ -214,7 +232,7 @@ class Session::EngineThread {
       if (nap > 0) {
         std::this_thread::sleep_for(std::chrono::nanoseconds(nap));
       } else {
-        transport_.wait(limit);
+        transport().wait(limit);
       }
     }
     sleeping_.store(false);
@@ -223,7 +241,7 @@ class Session::EngineThread {
   Session& session_;
   Place place_;
   TimeNs waiting_checked_at_ = 0;
-  transport::UdpTransport transport_;
+  transport::DataPath path_;
   std::atomic<bool> sleeping_{false};
   std::atomic<bool> stopping_{false};
   Shard shard_;
@@ -365,6 +383,7 @@ SessionStats Session::stats() const {
   for (std::size_t i = 1; i < sum.aggregators.size(); ++i) {
     add(sum, sum.aggregators[i]);
   }
+  sum.transport = threads_.front()->transport().name();
   sum.sparse = dispatcher_->stats();
   return sum;
 }

@@ -16,12 +16,14 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <vector>
 
 #include "engine/dispatcher.hpp"
 #include "engine/operation.hpp"
 #include "engine/shard.hpp"
 #include "schedule/scheduler.hpp"
+#include "transport/open.hpp"
 #include "transport/udp/socket.hpp"
 #include "worker/worker.hpp"
 
@@ -34,7 +36,8 @@ inline constexpr std::size_t kAggregatorsMax = 8;
 struct AggregatorConfig {
   /// slot_first and slots stand for the whole lease here; each thread gets its share.
   worker::WorkerConfig worker;
-  unsigned threads = 1;  // divides worker.slots
+  unsigned threads = 1;           // divides worker.slots
+  std::uint32_t own_address = 0;  // that the switch knows this worker by; UDP sockets are bound to theirs already
   wire::Endpoint switch_endpoint;
   /// The multicast group that RESULTs for all come to, and its base port. Port 0: they come to the threads' own
   /// sockets.
@@ -46,7 +49,7 @@ struct SessionConfig {
   /// them; slots and threads may differ.
   std::vector<AggregatorConfig> aggregators;
   std::int64_t spin_ns = 0;  // busy polling before a thread goes to sleep
-  bool offload = true;       // UDP GSO and GRO
+  transport::Spec transport;  // of every engine thread
 };
 
 /// What a caller asks for.
@@ -59,13 +62,15 @@ struct Request {
 /// Rounds are each aggregator's own, so worker.round_newest of the sum means nothing if there are several.
 struct SessionStats : TrafficStats {
   std::vector<TrafficStats> aggregators;  // in the order of the configuration
+  std::string transport;                  // what packets go by, as Transport::name() says it
   schedule::SparseStats sparse;
 };
 
 class Session {
  public:
-  /// Takes over `sockets` (by aggregator one for each thread, in order; more are closed) and starts the threads.
-  /// Throws std::invalid_argument or std::system_error.
+  /// Takes over `sockets` (by aggregator one for each thread, in order; more are closed) and starts the threads. A
+  /// transport over a device drives all of the device, so it serves one thread at one aggregator. Throws
+  /// std::invalid_argument, std::system_error or std::runtime_error, whose text says what is missing.
   Session(const SessionConfig& config, std::vector<std::vector<transport::UdpSocket>> sockets);
   ~Session();
   Session(const Session&) = delete;

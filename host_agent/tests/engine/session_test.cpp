@@ -64,7 +64,7 @@ class Job {
       add_aggregator(at, offload, configs, sockets);
     }
     for (unsigned i = 0; i < workers; ++i) {
-      configs[i].offload = offload;
+      configs[i].transport.offload = offload;
       sessions_.push_back(std::make_unique<Session>(configs[i], std::move(sockets[i])));
     }
   }
@@ -79,12 +79,14 @@ class Job {
   void add_aggregator(const At& at, bool offload, std::vector<SessionConfig>& configs,
                       std::vector<std::vector<std::vector<transport::UdpSocket>>>& sockets) {
     const auto number = static_cast<std::uint16_t>(servers_.size());
+    transport::Spec transport;
+    transport.offload = offload;
     servers_.push_back(std::make_unique<soft_switch::SwitchServer>(
         soft_switch::ServerConfig{.local = {.address = kLoopback, .port = 0},
                                   .ports = at.threads,
                                   .threads = std::min(at.threads, 2U),
                                   .sizes = {.slots = at.slots, .lanes_max = kLanes, .jobs_max = 8},
-                                  .offload = offload}));
+                                  .transport = transport}));
     dataplane::JobEntry entry{.job = static_cast<std::uint16_t>(kJob + number),
                               .key = kKey + number,
                               .workers = static_cast<std::uint8_t>(configs.size()),

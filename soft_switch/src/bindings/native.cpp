@@ -4,6 +4,7 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/array.h>
 #include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
 #include <array>
@@ -89,6 +90,7 @@ NB_MODULE(_native, module) {  // NOLINT(performance-unnecessary-value-param)
 
   nb::class_<ServerStats>(module, "ServerStats")
       .def_ro("threads", &ServerStats::threads)
+      .def_ro("transport", &ServerStats::transport)
       .def_ro("cpu_seconds", &ServerStats::cpu_seconds)
       .def_ro("datagrams_received", &ServerStats::datagrams_received)
       .def_ro("datagrams_sent", &ServerStats::datagrams_sent)
@@ -102,17 +104,17 @@ NB_MODULE(_native, module) {  // NOLINT(performance-unnecessary-value-param)
           "__init__",
           [](SwitchServer* self, std::uint32_t address, std::uint16_t port, unsigned ports, unsigned threads,
              std::uint32_t slots, std::uint16_t lanes_max, std::uint16_t jobs_max, std::size_t receive_buffer_bytes,
-             int spin_us, bool offload) {
+             int spin_us, bool offload, const std::string& transport, const std::string& device) {
             new (self) SwitchServer({.local = {address, port},
                                      .ports = ports,
                                      .threads = threads,
                                      .sizes = {.slots = slots, .lanes_max = lanes_max, .jobs_max = jobs_max},
                                      .receive_buffer_bytes = receive_buffer_bytes,
                                      .spin_us = spin_us,
-                                     .offload = offload});
+                                     .transport = {.kind = wiresum::transport::kind_of(transport), .device = device, .offload = offload}});
           },
           nb::kw_only(), "address"_a, "port"_a, "ports"_a, "threads"_a, "slots"_a, "lanes_max"_a, "jobs_max"_a,
-          "receive_buffer_bytes"_a, "spin_us"_a, "offload"_a)
+          "receive_buffer_bytes"_a, "spin_us"_a, "offload"_a, "transport"_a, "device"_a)
       .def_prop_ro("local", [](const SwitchServer& s) { return Address(s.local().address, s.local().port); })
       .def("admit", &admit, nb::kw_only(), "job"_a, "key"_a, "threads"_a, "lanes"_a, "slot_base"_a, "slots"_a,
            "endpoints"_a, "results_group"_a, nb::call_guard<nb::gil_scoped_release>())

@@ -93,6 +93,20 @@ Examples:
     help="Send what is for all workers of a job once, to a multicast group, which the network copies: job j's is j "
     "addresses after this one, like 239.192.0.0.  [default: a copy to each worker]",
 )
+@click.option(
+    "--transport",
+    type=click.Choice(["udp", "xdp", "dpdk"]),
+    default="udp",
+    show_default=True,
+    help="How packets reach the network: the kernel's sockets, AF_XDP, or DPDK (docs/transports.md).",
+)
+@click.option(
+    "--device",
+    default="",
+    metavar="DEVICE",
+    help="With --transport xdp the interface; with dpdk the EAL's arguments, like '-a 0000:01:00.0'.  [default for xdp: "
+    "the interface that has the address --bind]",
+)
 @click.option("--offload/--no-offload", default=True, show_default=True, help="Use UDP GSO and GRO.")
 @click.option(
     "--stats-interval",
@@ -122,6 +136,8 @@ def switch(
     lanes: int | None,
     spin_us: int,
     multicast: str | None,
+    transport: str,
+    device: str,
     offload: bool,
     stats_interval_s: float | None,
     json_stats: Path | None,
@@ -139,6 +155,7 @@ def switch(
     """
     set_up(log_format, verbose=verbose)
     _check_modes(control, p4runtime, metrics, multicast)
+    _check_transport(transport, device, bind, multicast)
     if p4runtime is not None:
         serves = _endpoint("--p4runtime", p4runtime)
     else:
@@ -147,7 +164,7 @@ def switch(
     lanes_max = lanes or min(lanes_for_mtu(mtu), LANES_MAX)
     with contextlib.ExitStack() as cleanup:
         stop = cleanup.enter_context(stop_on_signals())
-        device = _start_switch(
+        running = _start_switch(
             bind=bind or serves[0],
             port=port,
             threads=threads,
@@ -155,26 +172,39 @@ def switch(
             lanes_max=lanes_max,
             spin_us=spin_us,
             multicast=multicast,
+            transport=transport,
+            device=device,
             offload=offload,
         )
-        cleanup.callback(device.close)
-        reporter = Reporter(device, stats_interval_s, json_stats)
+        cleanup.callback(running.close)
+        reporter = Reporter(running, stats_interval_s, json_stats)
         cleanup.callback(reporter.finish)
         try:
             if p4runtime is not None:
-                where = _serve_p4runtime(cleanup, device, serves, device_id, tls, insecure=insecure)
+                where = _serve_p4runtime(cleanup, running, serves, device_id, tls, insecure=insecure)
             else:
-                where = _serve_joins(cleanup, device, serves, metrics_at, tls, insecure=insecure)
+                where = _serve_joins(cleanup, running, serves, metrics_at, tls, insecure=insecure)
         # ValueError: certificates that are missing, or cannot be used.
         except (OSError, ValueError) as error:
             raise click.ClickException(str(error)) from error
-        first = device.endpoint.port
+        first = running.endpoint.port
         click.echo(
-            f"ready: {where}, data {device.endpoint.address}:{first}-{first + PORTS - 1} "
-            f"({device.stats().threads} threads, {slots} slots, {lanes_max} lanes)"
+            f"ready: {where}, data {running.endpoint.address}:{first}-{first + PORTS - 1} "
+            f"({running.stats().threads} threads, {slots} slots, {lanes_max} lanes, {running.stats().transport})"
         )
         while not stop.wait(WAIT_S_MAX if reporter.idle else min(WAIT_S_MAX, reporter.due_in_s())):
             reporter.report_if_due()
+
+
+def _check_transport(transport: str, device: str, bind: str | None, multicast: str | None) -> None:
+    if transport == "udp" and device:
+        raise click.UsageError("--device is for --transport xdp and dpdk")
+    if transport != "udp" and multicast is not None:
+        raise click.UsageError(f"--multicast needs the kernel's sockets, and --transport {transport} goes around them")
+    if transport == "dpdk" and not device:
+        raise click.UsageError("--transport dpdk needs the EAL's arguments: --device '-a 0000:01:00.0'")
+    if transport == "dpdk" and bind is None:
+        raise click.UsageError("--transport dpdk needs --bind, the IPv4 address that the switch is to have there")
 
 
 def _serve_joins(
@@ -260,6 +290,8 @@ def _start_switch(
     lanes_max: int,
     spin_us: int,
     multicast: str | None,
+    transport: str,
+    device: str,
     offload: bool,
 ) -> SoftwareSwitch:
     try:
@@ -271,9 +303,11 @@ def _start_switch(
             lanes_max=lanes_max,
             spin_us=spin_us,
             multicast=multicast,
+            transport=transport,
+            device=device,
             offload=offload,
         )
-    except ValueError as error:
+    except (ValueError, RuntimeError) as error:
         raise click.ClickException(f"cannot start the switch: {error}") from error
     except OSError as error:
         hints = {

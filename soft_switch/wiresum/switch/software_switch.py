@@ -47,6 +47,8 @@ class SwitchStats:
     """Totals since the start, over all threads and all jobs, those that have ended too."""
 
     threads: int
+    transport: str
+    """What packets go by, as it was obtained."""
     cpu_seconds: float
     """Of the data threads."""
     datagrams_received: int
@@ -89,9 +91,13 @@ class SoftwareSwitch(SwitchDriver):
     Jobs are installed by `admit`, as a whole; or, where a P4Runtime server stands in front, by `configure`, which
     takes them entry by entry.
 
+    `transport` is udp, xdp or dpdk; `device` for xdp the interface, by itself the one that has the address `bind`, and for
+    dpdk the EAL's arguments.
+
     `port` 0 takes some free block of ports; `threads` 0 and `spin_us` -1 choose by the number of cores. `multicast` is
     the group of job 0; job j's is j addresses further, and the network copies what is for all its workers. Raises
-    `OSError` if the ports cannot be had at that address, `ValueError` for sizes that make no sense.
+    `OSError` if the ports cannot be had at that address, `ValueError` for sizes that make no sense, `RuntimeError` if the
+    transport cannot be had.
     """
 
     def __init__(
@@ -106,6 +112,8 @@ class SoftwareSwitch(SwitchDriver):
         receive_buffer_bytes: int = 8 << 20,
         spin_us: int = -1,
         offload: bool = True,
+        transport: str = "udp",
+        device: str = "",
         multicast: str | None = None,
     ) -> None:
         self._groups = None if multicast is None else _groups(multicast, jobs_max, bind)
@@ -120,6 +128,8 @@ class SoftwareSwitch(SwitchDriver):
             receive_buffer_bytes=receive_buffer_bytes,
             spin_us=spin_us,
             offload=offload,
+            transport=transport,
+            device=device,
         )
         self._sizes = Sizes(slots=slots, lanes_max=lanes_max, jobs_max=jobs_max, threads_max=PORTS)
         address, base_port = self._server.local
@@ -234,6 +244,7 @@ class SoftwareSwitch(SwitchDriver):
                 totals.add(self._server.counters(job))
             return SwitchStats(
                 threads=native.threads,
+                transport=native.transport,
                 cpu_seconds=native.cpu_seconds,
                 datagrams_received=native.datagrams_received,
                 datagrams_sent=native.datagrams_sent,

@@ -54,6 +54,7 @@ def find_places(indices: _Indices, others: _Indices, places: _Indices) -> None: 
 def instruction_set() -> str: ...
 def path_mtu(local: str, remote: str) -> int: ...
 def source_address(remote: str) -> str: ...
+def try_transport(transport: str, device: str, address: str) -> str: ...
 
 class Ports:
     def __init__(self, address: str, count: int) -> None: ...
@@ -83,6 +84,7 @@ class Aggregator:
         lanes: int,
         slots: int,
         threads: int,
+        own_address: str,
         switch_address: str,
         switch_port: int,
         group_address: str,
@@ -90,7 +92,9 @@ class Aggregator:
     ) -> None: ...
 
 class Session:
-    def __init__(self, aggregators: Sequence[Aggregator], *, spin_s: float, offload: bool) -> None: ...
+    def __init__(
+        self, aggregators: Sequence[Aggregator], *, spin_s: float, offload: bool, transport: str, device: str
+    ) -> None: ...
     def submit(
         self,
         regions: Sequence[tuple[int, int, int]],

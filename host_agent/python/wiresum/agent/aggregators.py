@@ -25,7 +25,7 @@ from wiresum.agent.diagnosis import describe
 from wiresum.agent.errors import JoinError, SwitchUnreachableError, WiresumError
 from wiresum.agent.joining import Interruption
 from wiresum.agent.membership import NO_ROUND, Membership
-from wiresum.agent.way_out import default_threads, lanes_of_mtu, way_out
+from wiresum.agent.way_out import default_threads, lanes_of_mtu, ports_address, way_out
 
 
 @dataclass(frozen=True)
@@ -34,6 +34,8 @@ class Aggregator:
 
     switch: str
     """Its control endpoint, and those of its standbys."""
+    address: str
+    """This worker's own, towards it."""
     membership: Membership
     ports: _native.Ports
 
@@ -55,12 +57,12 @@ class Aggregators:
         it, those before it have been left. Raises a `JoinError`, or why the job ended meanwhile."""
         give_up_at = time.monotonic() + config.join_timeout_s
         parts = config.aggregators
-        threads = config.threads or default_threads(len(parts))
+        threads = config.threads or (default_threads(len(parts)) if config.transport == "udp" else 1)
         ways = [way_out(part) for part in parts]
         joined = cls()
         try:
             for part, (address, _) in zip(parts, ways, strict=True):
-                ports = _native.Ports(address, threads)
+                ports = _native.Ports(ports_address(part, address), threads)
                 membership = Membership.join(
                     replace(part, join_timeout_s=_seconds_until(give_up_at)),
                     job_name=job_name,
@@ -73,7 +75,7 @@ class Aggregators:
                     queue=queue,
                     interruption=joined._interruption,
                 )
-                joined._add(Aggregator(part.switch, membership, ports))
+                joined._add(Aggregator(part.switch, address, membership, ports))
             joined._check(job_name)
         except BaseException:
             joined.leave()

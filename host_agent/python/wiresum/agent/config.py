@@ -21,6 +21,8 @@ JOIN_TIMEOUT_S_MAX = 86_400.0
 JOB_NAME_BYTES_MAX = 128
 CONTROL_ENDPOINTS_MAX = 8
 """For each aggregator."""
+TRANSPORTS = ("udp", "xdp", "dpdk")
+DEVICE_BYTES_MAX = 4096
 AGGREGATORS_MAX = 8
 """As in the native core (engine/session.hpp)."""
 TENANT_BYTES_MAX = 64
@@ -52,6 +54,11 @@ class AgentConfig:
     """WIRESUM_SPIN_US: how long to poll before blocking; -1 goes by the number of cores."""
     join_timeout_s: float = 300.0
     """WIRESUM_JOIN_TIMEOUT: how long to wait for the switch and for the other workers."""
+    transport: str = "udp"
+    """WIRESUM_TRANSPORT: how packets reach the network: udp, the kernel's sockets; xdp, AF_XDP; dpdk (docs/transports.md).
+    Each worker chooses for itself."""
+    device: str = ""
+    """WIRESUM_DEVICE: for xdp the interface, "" for the one with the local address; for dpdk the EAL's arguments."""
     offload: bool = True
     """WIRESUM_OFFLOAD: UDP GSO and GRO, where the kernel has them."""
     sparse: bool = True
@@ -93,7 +100,23 @@ class AgentConfig:
             if problem:
                 shown = _shown(name, getattr(self, name))
                 raise ValueError(f"{_VARIABLES[name][0]} ({name}) is {shown}: {problem}")
+        if problem := self._device_problem():
+            raise ValueError(f"WIRESUM_TRANSPORT (transport) is '{self.transport}': {problem}")
         object.__setattr__(self, "switch", "+".join(map(",".join, _endpoints_of(self.switch))))
+
+    def _device_problem(self) -> str:
+        """What is asked of a transport over a device that it cannot do, or "" if nothing."""
+        if self.transport == "udp":
+            return f"WIRESUM_DEVICE ({self.device!r}) is for xdp and dpdk" if self.device else ""
+        if self.threads > 1:
+            return "it drives the device with one thread, so WIRESUM_THREADS must be 1, or unset"
+        if "+" in self.switch:
+            return "it serves one aggregator, and WIRESUM_SWITCH names several"
+        if self.transport == "dpdk" and not self.device:
+            return "WIRESUM_DEVICE must have the EAL's arguments, like '-a 0000:01:00.0' or '--vdev=net_af_packet0,iface=eth1'"
+        if self.transport == "dpdk" and not self.address:
+            return "WIRESUM_ADDRESS must be the IPv4 address that this worker is to have there; the kernel knows of none"
+        return ""
 
     @property
     def aggregators(self) -> tuple[AgentConfig, ...]:
@@ -151,6 +174,8 @@ _VARIABLES: Mapping[str, tuple[str, Callable[[str], Any]]] = {
     "lane_bits": ("WIRESUM_LANE_BITS", _integer),
     "spin_us": ("WIRESUM_SPIN_US", _integer),
     "join_timeout_s": ("WIRESUM_JOIN_TIMEOUT", _number),
+    "transport": ("WIRESUM_TRANSPORT", str.lower),
+    "device": ("WIRESUM_DEVICE", str),
     "offload": ("WIRESUM_OFFLOAD", _boolean),
     "sparse": ("WIRESUM_SPARSE", _boolean),
     "key": ("WIRESUM_KEY", _integer),
@@ -234,6 +259,8 @@ _CHECKS: Mapping[str, Callable[[Any], str]] = {
     "lane_bits": lambda bits: "" if bits in (32, 16, 8) else "it must be 32, 16 or 8",
     "spin_us": _within(-1, SPIN_US_MAX),
     "join_timeout_s": lambda s: "" if 0 < s <= JOIN_TIMEOUT_S_MAX else f"it must be over 0, to {JOIN_TIMEOUT_S_MAX}",
+    "transport": lambda name: "" if name in TRANSPORTS else f"it must be one of {', '.join(TRANSPORTS)}",
+    "device": _printable(DEVICE_BYTES_MAX),
     "key": _within(0, 2**32 - 1),
     "tenant": _printable(TENANT_BYTES_MAX),
     "priority": _within(-PRIORITY_MAX, PRIORITY_MAX),

@@ -299,7 +299,13 @@ def _open_data_path(config: AgentConfig, aggregators: Aggregators) -> _native.Se
     parts = [_native_aggregator(aggregator) for aggregator in aggregators]
     threads = sum(aggregator.membership.grant.threads for aggregator in aggregators)
     spin_us = config.spin_us if config.spin_us >= 0 else default_spin_us(threads)
-    return _native.Session(parts, spin_s=spin_us * 1e-6, offload=config.offload)
+    return _native.Session(
+        parts,
+        spin_s=spin_us * 1e-6,
+        offload=config.offload,
+        transport=config.transport,
+        device=config.device,
+    )
 
 
 def _native_aggregator(aggregator: Aggregator) -> _native.Aggregator:
@@ -314,6 +320,7 @@ def _native_aggregator(aggregator: Aggregator) -> _native.Aggregator:
         lanes=grant.lanes,
         slots=grant.slots,
         threads=grant.threads,
+        own_address=aggregator.address,
         switch_address=grant.switch_endpoint.address,
         switch_port=grant.switch_endpoint.port,
         group_address=group.address if group else "",

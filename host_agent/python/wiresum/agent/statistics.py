@@ -66,6 +66,8 @@ class SessionStats(TrafficStats):
     newest one of all means something only where there is one aggregator."""
 
     aggregators: tuple[AggregatorStats, ...]
+    transport: str
+    """What packets go by, as it was obtained: "udp", or "xdp (native, zero copy)"."""
     sparse: SparseStats
 
 
@@ -77,6 +79,7 @@ def session_stats_of(raw: Mapping[str, Any], switches: Sequence[str]) -> Session
             AggregatorStats(**_traffic_of(part), switch=switch)
             for part, switch in zip(raw["aggregators"], switches, strict=True)
         ),
+        transport=raw["transport"],
         sparse=SparseStats(**raw["sparse"]),
     )
 

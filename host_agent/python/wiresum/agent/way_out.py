@@ -13,6 +13,8 @@ from wiresum.agent.interfaces import mtu_of
 
 IPV4_UDP_HEADER_BYTES = 28
 THREADS_DEFAULT_MAX = 4
+DPDK_MTU_BYTES = 1500
+"""What WIRESUM_LANES changes; DPDK sets the port's MTU by it."""
 SPIN_US_DEFAULT = 50
 
 
@@ -20,6 +22,8 @@ def way_out(config: AgentConfig) -> tuple[str, int]:
     """The local address that data packets to one aggregator leave from, and how large they may be. Where the switch
     is, only the grant will tell. So without WIRESUM_ADDRESS it is taken to be where the join service is, or its
     standby."""
+    if config.transport == "dpdk":
+        return config.address, DPDK_MTU_BYTES  # an address that the kernel does not have
     if config.address:
         mtu_bytes = mtu_of(config.address)
         if mtu_bytes is not None:
@@ -27,6 +31,11 @@ def way_out(config: AgentConfig) -> tuple[str, int]:
     control_address = _resolve(config.control_endpoints)
     address = config.address or _native.source_address(control_address)
     return address, _native.path_mtu(address, control_address)
+
+
+def ports_address(config: AgentConfig, address: str) -> str:
+    """Where the UDP ports are reserved: at the local address, unless that is none of the kernel's."""
+    return "0.0.0.0" if config.transport == "dpdk" else address
 
 
 def lanes_of_mtu(mtu_bytes: int) -> int:

@@ -1,0 +1,415 @@
+#include "transport/dpdk/dpdk.hpp"
+
+#include <rte_ethdev.h>
+#include <rte_ether.h>
+#include <rte_ip.h>
+#include <rte_mbuf.h>
+#include <rte_mempool.h>
+#include <rte_pause.h>
+#include <rte_prefetch.h>
+#include <time.h>
+
+#include <algorithm>
+#include <cassert>
+#include <cerrno>
+#include <cstring>
+#include <stdexcept>
+
+#include "transport/dpdk/arguments.hpp"
+#include "transport/ethernet/checksum.hpp"
+
+namespace wiresum::transport::dpdk {
+namespace {
+
+constexpr std::size_t kPrefetch = 4;  // packets ahead of the one that is read
+
+using ethernet::kEthernetBytes;
+using ethernet::kHeadersBytes;
+
+/// Where a payload starts in a buffer that is sent: aligned to a cache line, with place in front for the headers and
+/// for what a driver may put before them.
+constexpr std::size_t kPayloadAt = RTE_PKTMBUF_HEADROOM;
+static_assert(kPayloadAt >= kHeadersBytes + 64);
+
+constexpr unsigned kCachePackets = 128;        // in a thread's cache of a pool
+constexpr std::size_t kRoundMax = 1024;        // frames that one receive() looks at, ours or not
+constexpr std::size_t kBufferBytesMin = 2048;  // what drivers like to find
+constexpr std::size_t kBufferBytesMax = UINT16_MAX - RTE_PKTMBUF_HEADROOM;
+constexpr std::size_t kHeaderRoomBytes = RTE_PKTMBUF_HEADROOM + 64;
+
+// How long wait() polls before it sleeps, and how long at most it then sleeps at once. A worker that waits for a chunk
+// to come back should not sleep, one that idles should not burn a core. See wait().
+constexpr TimeNs kSpinNs = 50'000;
+constexpr TimeNs kSleepNsMin = 1'000;
+constexpr TimeNs kSleepNsMax = 50'000;
+
+TimeNs clock_now() noexcept {
+  timespec now{};
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return now.tv_sec * 1'000'000'000 + now.tv_nsec;
+}
+
+std::size_t frame_bytes(const DeviceConfig& config) { return config.datagram_bytes_max + kHeadersBytes; }
+
+/// How much of everything a transport has.
+struct Sizes {
+  Sizes(const DeviceConfig& config, std::size_t ports)
+      : buffer(
+            std::min((frame_bytes(config) + kBufferBytesMin - 1) / kBufferBytesMin * kBufferBytesMin, kBufferBytesMax)),
+        spare(std::clamp(kPoolBytesMax / buffer, kSpareMin, kSpareMax)),
+        descriptors(std::clamp(2 * spare / ports, kDescriptorsMin, kDescriptorsMax)),
+        packets(descriptors * ports + spare) {}
+
+  /// What a --no-huge memory has to hold.
+  [[nodiscard]] std::size_t memory_bytes() const { return packets * (2 * buffer + kHeaderRoomBytes + kOverhead); }
+
+  std::size_t buffer;       // of a packet, in bytes
+  std::size_t spare;        // packets each way that may be lent, offered, or in a thread's cache
+  std::size_t descriptors;  // of a port's ring
+  std::size_t packets;      // each way
+
+ private:
+  static constexpr std::size_t kPoolBytesMax = 8u << 20;
+  static constexpr std::size_t kSpareMin = 512;
+  static constexpr std::size_t kSpareMax = 2048;
+  static constexpr std::size_t kDescriptorsMax = 1024;
+  static constexpr std::size_t kDescriptorsMin = 64;
+  static constexpr std::size_t kOverhead = 1024;  // of three buffers' own structures
+};
+
+DeviceConfig checked(const DeviceConfig& config) {
+  if (config.ports.empty() || config.ports.size() > wire::kThreadsMax) {
+    throw std::invalid_argument("a DPDK transport serves 1 to 16 UDP ports");
+  }
+  if (frame_bytes(config) > kBufferBytesMax) {
+    throw std::invalid_argument("datagrams of " + std::to_string(config.datagram_bytes_max) +
+                                " bytes do not fit a buffer of DPDK's: at most " +
+                                std::to_string(kBufferBytesMax - kHeadersBytes));
+  }
+  return config;
+}
+
+std::span<std::byte> data_of(rte_mbuf& packet) noexcept {
+  return {rte_pktmbuf_mtod(&packet, std::byte*), rte_pktmbuf_data_len(&packet)};
+}
+
+void set_length(rte_mbuf& packet, std::size_t bytes) noexcept {
+  packet.data_len = static_cast<std::uint16_t>(bytes);
+  packet.pkt_len = static_cast<std::uint32_t>(bytes);
+}
+
+/// A pool with a name that no other has.
+rte_mempool* new_pool(std::size_t packets, std::size_t room_bytes) {
+  static std::atomic<unsigned> made{0};
+  const std::string name = "wiresum_" + std::to_string(made.fetch_add(1));
+  rte_mempool* const pool = rte_pktmbuf_pool_create(name.c_str(), static_cast<unsigned>(packets), kCachePackets, 0,
+                                                    static_cast<std::uint16_t>(room_bytes), SOCKET_ID_ANY);
+  if (pool == nullptr) {
+    throw std::runtime_error("no memory for " + std::to_string(packets) + " packets of " + std::to_string(room_bytes) +
+                             " bytes in DPDK: " + last_error() +
+                             "; give it more (hugepages, or -m MEGABYTES with --no-huge)");
+  }
+  return pool;
+}
+
+}  // namespace
+
+void DpdkTransport::FreePool::operator()(rte_mempool* pool) const noexcept { rte_mempool_free(pool); }
+
+DpdkTransport::DpdkTransport(const DeviceConfig& config)
+    : DpdkTransport(checked(config), parse_arguments(config.device)) {}
+
+DpdkTransport::DpdkTransport(const DeviceConfig& config, const Arguments& arguments)
+    : config_(config),
+      devices_(arguments, Sizes(config, std::max<std::size_t>(arguments.devices.size(), 1)).memory_bytes()) {
+  const Sizes sizes(config, devices_.ports().size());
+  lent_max_ = std::min(kLentMax, sizes.spare / 2);
+  receive_pool_.reset(new_pool(sizes.packets, RTE_PKTMBUF_HEADROOM + sizes.buffer));
+  send_pool_.reset(new_pool(sizes.packets, kPayloadAt + sizes.buffer));
+  header_pool_.reset(new_pool(sizes.packets, kHeaderRoomBytes));
+  for (const Devices::Port& port : devices_.ports()) {
+    ports_.push_back(
+        std::make_unique<Port>(port, PortConfig{.ip_bytes_max = frame_bytes(config) - kEthernetBytes,
+                                                .descriptors = static_cast<std::uint16_t>(sizes.descriptors),
+                                                .receive_pool = receive_pool_.get()}));
+    const std::string& driver = ports_.back()->driver();
+    if (name_.find(driver) == std::string::npos) name_ += (name_.empty() ? "" : ", ") + driver;
+  }
+  name_ = "dpdk (" + name_ + ")";
+  now_ = clock_now();
+}
+
+DpdkTransport::~DpdkTransport() {
+  rte_pktmbuf_free_bulk(lent_.data(), static_cast<unsigned>(lent_count_));
+  rte_pktmbuf_free_bulk(&ready_buffers_[ready_next_], static_cast<unsigned>(ready_count_ - ready_next_));
+  rte_pktmbuf_free_bulk(room_.data(), static_cast<unsigned>(offered_));
+}
+
+// ---- Receiving ----
+
+std::size_t DpdkTransport::receive(std::span<RxDatagram> out) noexcept {
+  adopt_thread();
+  ++stats_.receive_calls;
+  rte_pktmbuf_free_bulk(lent_.data(), static_cast<unsigned>(lent_count_));
+  lent_count_ = 0;
+  out = out.first(std::min(out.size(), lent_max_));
+  std::size_t count = 0;
+  for (; ready_next_ != ready_count_ && count != out.size(); ++ready_next_, ++count) {
+    out[count] = ready_[ready_next_];
+    lent_[count] = ready_buffers_[ready_next_];
+  }
+  if (count == 0) count = poll(out, lent_);
+  lent_count_ = count;
+  stats_.datagrams_received += count;
+  if (count != 0) ++stats_.messages_received;  // a burst is what a message is elsewhere: what comes at once
+  return count;
+}
+
+/// Takes datagrams from all ports, and does what else has come in or is due.
+std::size_t DpdkTransport::poll(std::span<RxDatagram> out, std::span<rte_mbuf*> buffers) noexcept {
+  now_ = clock_now();
+  std::size_t count = 0;
+  std::size_t idle = 0;
+  // Who was first is last next time, so that no port starves the others.
+  for (std::size_t looked = 0; looked < kRoundMax && idle != ports_.size() && count != out.size();) {
+    const std::size_t port = next_port_;
+    next_port_ = (next_port_ + 1) % ports_.size();
+    std::array<rte_mbuf*, kBurst> burst{};
+    const std::size_t taken = ports_[port]->receive(std::span(burst).first(std::min(kBurst, out.size() - count)));
+    idle = taken == 0 ? idle + 1 : 0;
+    looked += taken;
+    for (std::size_t i = 0; i != std::min(kPrefetch, taken); ++i) rte_prefetch0(rte_pktmbuf_mtod(burst[i], void*));
+    for (std::size_t i = 0; i != taken; ++i) {
+      if (i + kPrefetch < taken) rte_prefetch0(rte_pktmbuf_mtod(burst[i + kPrefetch], void*));
+      if (accept(*burst[i], port, out[count])) {
+        buffers[count++] = burst[i];
+      } else {
+        rte_pktmbuf_free(burst[i]);
+      }
+    }
+  }
+  ask();
+  return count;
+}
+
+/// Reads one frame. False if it is nothing for the caller.
+bool DpdkTransport::accept(rte_mbuf& packet, std::size_t port, RxDatagram& out) noexcept {
+  // Devices that hand over memory in pieces make chains of large frames.
+  if (packet.nb_segs > 1 && rte_pktmbuf_linearize(&packet) != 0) return false;
+  const std::span<const std::byte> frame = data_of(packet);
+  ethernet::UdpFrame udp;
+  const ethernet::FrameError error = ethernet::parse(frame, ports_[port]->policy(packet), udp);
+  if (error == ethernet::FrameError::kNotIpv4) answer(frame, port);
+  if (error != ethernet::FrameError::kNone || ports_[port]->found_wrong(packet)) return false;
+  if (udp.destination_mac != ports_[port]->mac() || udp.destination.address != config_.address) return false;
+  if (config_.peer.port != 0 && udp.source != config_.peer) return false;
+  const auto ours = std::find(config_.ports.begin(), config_.ports.end(), udp.destination.port);
+  if (ours == config_.ports.end()) return false;
+  neighbours_.heard(udp.source.address, {.mac = udp.source_mac, .port = static_cast<std::uint8_t>(port)}, now_);
+  out = {.bytes = udp.payload, .source = udp.source, .port = static_cast<std::uint8_t>(ours - config_.ports.begin())};
+  return true;
+}
+
+// ---- Neighbours ----
+
+/// What may be an ARP packet.
+void DpdkTransport::answer(std::span<const std::byte> frame, std::size_t port) noexcept {
+  ethernet::ArpPacket packet;
+  if (!ethernet::parse_arp(frame, packet)) return;
+  // Who sends for somebody else is not believed, nor who says that he is us.
+  ethernet::MacAddress sender;
+  std::memcpy(sender.bytes.data(), &frame[sender.bytes.size()], sender.bytes.size());
+  if (sender != packet.sender_mac || packet.sender_address == config_.address) return;
+  const bool to_us = packet.target_address == config_.address;
+  const bool reply = packet.operation == ethernet::ArpOperation::kReply;
+  neighbours_.claimed(packet.sender_address, {.mac = packet.sender_mac, .port = static_cast<std::uint8_t>(port)},
+                      reply && to_us && packet.target_mac == ports_[port]->mac(), now_);
+  if (to_us && !reply) send_arp(ethernet::reply_to(packet, ports_[port]->mac()), packet.sender_mac, port);
+}
+
+/// Puts the questions that are due.
+void DpdkTransport::ask() noexcept {
+  // The peer is asked for before anybody wants to send to it.
+  if (config_.peer.port != 0) static_cast<void>(neighbours_.find(config_.peer.address, now_));
+  for (Neighbours::Question question; neighbours_.poll_question(now_, question);) {
+    for (std::size_t port = 0; port != ports_.size(); ++port) {
+      if (!question.everybody && port != question.to.port) continue;
+      const ethernet::ArpPacket request{.operation = ethernet::ArpOperation::kRequest,
+                                        .sender_mac = ports_[port]->mac(),
+                                        .sender_address = config_.address,
+                                        .target_mac = {},
+                                        .target_address = question.address};
+      send_arp(request, question.everybody ? ethernet::kBroadcast : question.to.mac, port);
+    }
+  }
+}
+
+void DpdkTransport::send_arp(const ethernet::ArpPacket& packet, const ethernet::MacAddress& to,
+                             std::size_t port) noexcept {
+  rte_mbuf* buffer = rte_pktmbuf_alloc(header_pool_.get());
+  if (buffer == nullptr) return;
+  set_length(*buffer, ethernet::kFrameBytesMin);
+  const std::span<std::byte> frame = data_of(*buffer);
+  ethernet::write_arp(packet, frame.first<ethernet::kFrameBytesMin>());
+  std::memcpy(frame.data(), to.bytes.data(), to.bytes.size());
+  static_cast<void>(ports_[port]->send({&buffer, 1}));
+}
+
+// ---- Sending ----
+
+std::span<wire::Packet> DpdkTransport::room(std::size_t wanted) noexcept {
+  adopt_thread();
+  wanted = std::min(wanted, kRoomMax);
+  if (offered_ < wanted &&
+      rte_pktmbuf_alloc_bulk(send_pool_.get(), &room_[offered_], static_cast<unsigned>(wanted - offered_)) == 0) {
+    for (; offered_ != wanted; ++offered_) {
+      packets_[offered_] = {.data = rte_pktmbuf_mtod(room_[offered_], std::byte*), .bytes = 0};
+    }
+  }
+  return std::span(packets_).first(std::min(offered_, wanted));
+}
+
+void DpdkTransport::send(std::size_t count, std::span<const wire::Endpoint> to, std::uint8_t port) noexcept {
+  assert(count <= offered_ && port < config_.ports.size());
+  for (std::size_t i = 0; i != count; ++i) {
+    assert(packets_[i].bytes <= config_.datagram_bytes_max);
+    set_length(*room_[i], packets_[i].bytes);
+  }
+  for (std::size_t first = 0; first < count; first += kBurst) {
+    const std::span<rte_mbuf*> burst = std::span(room_).subspan(first, std::min(kBurst, count - first));
+    if (to.size() == 1) {
+      send_to(burst, to.front(), port);
+    } else {
+      send_copies(burst, to, port);
+    }
+  }
+  // What was offered beyond, and not sent, is offered again.
+  std::move(&room_[count], &room_[offered_], room_.begin());
+  std::move(&packets_[count], &packets_[offered_], packets_.begin());
+  offered_ -= count;
+}
+
+/// Gives payloads away to one endpoint, each with its headers in front.
+void DpdkTransport::send_to(std::span<rte_mbuf*> payloads, const wire::Endpoint& to, std::uint8_t port) noexcept {
+  const NextHop* const hop = next_hop(to.address);
+  if (hop == nullptr) {
+    stats_.send_failures += payloads.size();
+    rte_pktmbuf_free_bulk(payloads.data(), static_cast<unsigned>(payloads.size()));
+    return;
+  }
+  const Port& by = *ports_[hop->port];
+  const ethernet::Headers headers = headers_to(*hop, to, port);
+  for (rte_mbuf* const packet : payloads) {
+    const std::span<const std::byte> payload = data_of(*packet);
+    const ethernet::PartialSum sum = by.sends_checksums() ? ethernet::PartialSum{} : ethernet::sum(payload);
+    static_cast<void>(rte_pktmbuf_prepend(packet, kHeadersBytes));
+    write_headers(headers, *packet, payload.size(), sum, by);
+  }
+  give(payloads, hop->port);
+}
+
+/// Gives payloads away to any number of endpoints: the same payload to all, behind headers for each.
+void DpdkTransport::send_copies(std::span<rte_mbuf*> payloads, std::span<const wire::Endpoint> to,
+                                std::uint8_t port) noexcept {
+  std::array<ethernet::PartialSum, kBurst> sums{};
+  for (std::size_t i = 0; i != payloads.size(); ++i) sums[i] = ethernet::sum(data_of(*payloads[i]));
+  for (const wire::Endpoint& endpoint : to) {
+    const NextHop* const hop = next_hop(endpoint.address);
+    if (hop == nullptr) {
+      stats_.send_failures += payloads.size();
+      continue;
+    }
+    const Port& by = *ports_[hop->port];
+    rte_mempool* const pool = by.sends_segments() ? header_pool_.get() : send_pool_.get();
+    std::array<rte_mbuf*, kBurst> packets{};
+    const std::span<rte_mbuf*> burst = std::span(packets).first(payloads.size());
+    if (rte_pktmbuf_alloc_bulk(pool, burst.data(), static_cast<unsigned>(burst.size())) != 0) {
+      stats_.send_failures += payloads.size();
+      continue;
+    }
+    const ethernet::Headers headers = headers_to(*hop, endpoint, port);
+    for (std::size_t i = 0; i != burst.size(); ++i) {
+      const std::span<const std::byte> payload = data_of(*payloads[i]);
+      set_length(*packets[i], kHeadersBytes);
+      write_headers(headers, *packets[i], payload.size(), sums[i], by);
+      if (by.sends_segments()) {
+        rte_mbuf_refcnt_update(payloads[i], 1);
+        static_cast<void>(rte_pktmbuf_chain(packets[i], payloads[i]));
+      } else {
+        set_length(*packets[i], kHeadersBytes + payload.size());
+        std::memcpy(&data_of(*packets[i])[kHeadersBytes], payload.data(), payload.size());
+      }
+    }
+    give(burst, hop->port);
+  }
+  rte_pktmbuf_free_bulk(payloads.data(), static_cast<unsigned>(payloads.size()));
+}
+
+/// Where packets to `address` go. Null if nobody has said yet; then everybody is asked.
+const NextHop* DpdkTransport::next_hop(std::uint32_t address) noexcept {
+  const NextHop* const hop = neighbours_.find(address, now_);
+  if (hop != nullptr) return hop;
+  now_ = clock_now();
+  ask();
+  if (neighbours_.silent(address)) error_.store(EHOSTUNREACH, std::memory_order_relaxed);
+  return nullptr;
+}
+
+ethernet::Headers DpdkTransport::headers_to(const NextHop& hop, const wire::Endpoint& to,
+                                            std::uint8_t port) const noexcept {
+  return ethernet::Headers({.source_mac = ports_[hop.port]->mac(),
+                            .destination_mac = hop.mac,
+                            .source = {.address = config_.address, .port = config_.ports[port]},
+                            .destination = to});
+}
+
+/// Writes the headers at the start of a packet's data.
+void DpdkTransport::write_headers(const ethernet::Headers& headers, rte_mbuf& packet, std::size_t payload_bytes,
+                                  ethernet::PartialSum payload, const Port& by) noexcept {
+  const std::span<std::byte> data = data_of(packet);
+  const bool offload = by.sends_checksums();
+  headers.write(data.first<kHeadersBytes>(), payload_bytes,
+                offload ? ethernet::UdpChecksum::kPseudo : ethernet::UdpChecksum::kWhole, payload);
+  if (offload) {
+    packet.ol_flags |= RTE_MBUF_F_TX_IPV4 | RTE_MBUF_F_TX_UDP_CKSUM;
+    packet.l2_len = kEthernetBytes;
+    packet.l3_len = ethernet::kIpv4Bytes;
+    packet.l4_len = ethernet::kUdpBytes;
+  }
+}
+
+void DpdkTransport::give(std::span<rte_mbuf*> packets, std::size_t port) noexcept {
+  const std::size_t sent = ports_[port]->send(packets);
+  ++stats_.send_calls;
+  stats_.datagrams_sent += sent;
+  stats_.send_failures += packets.size() - sent;
+}
+
+// ---- Waiting ----
+
+// Nobody tells a polling thread that a packet has come, so it looks. For a while after the last packet it looks as fast
+// as it can, because an answer is a few microseconds away; then it sleeps between looks, longer each time, up to
+// kSleepNsMax: an idle thread takes some percent of a core instead of all of it, and the first packet after a pause is
+// seen at most that much later. A wake-up from another thread is noticed as late.
+void DpdkTransport::wait(std::int64_t timeout_ns) noexcept {
+  if (ready_next_ != ready_count_) return;
+  adopt_thread();
+  const TimeNs start = clock_now();
+  for (TimeNs sleep_ns = kSleepNsMin;;) {
+    if (woken_.exchange(false)) return;
+    ready_next_ = 0;
+    ready_count_ = poll(ready_, ready_buffers_);
+    const TimeNs waited_ns = now_ - start;
+    if (ready_count_ != 0 || (timeout_ns >= 0 && waited_ns >= timeout_ns)) return;
+    if (waited_ns < kSpinNs) {
+      rte_pause();
+      continue;
+    }
+    const TimeNs left_ns = timeout_ns < 0 ? sleep_ns : timeout_ns - waited_ns;
+    const timespec nap{.tv_sec = 0, .tv_nsec = std::min(sleep_ns, left_ns)};
+    clock_nanosleep(CLOCK_MONOTONIC, 0, &nap, nullptr);
+    sleep_ns = std::min(2 * sleep_ns, kSleepNsMax);
+  }
+}
+
+}  // namespace wiresum::transport::dpdk

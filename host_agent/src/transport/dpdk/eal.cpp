@@ -1,0 +1,205 @@
+#include "transport/dpdk/eal.hpp"
+
+#include <rte_dev.h>
+#include <rte_eal.h>
+#include <rte_errno.h>
+#include <rte_ethdev.h>
+#include <rte_lcore.h>
+#include <sched.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <fstream>
+#include <iterator>
+#include <mutex>
+#include <stdexcept>
+
+namespace wiresum::transport::dpdk {
+namespace {
+
+/// What the process has of DPDK. Ends with the process.
+struct Environment {
+  std::mutex mutex;
+  bool started = false;
+  std::vector<std::string> given;    // the first transport's arguments, without its devices
+  std::vector<std::string> found;    // devices that EAL found by itself, if the first transport named none
+  std::vector<std::uint16_t> taken;  // ports of transports that are open
+
+  ~Environment() {
+    // With a transport still open its thread may be using DPDK's memory; then the kernel takes everything back.
+    if (started && taken.empty()) static_cast<void>(rte_eal_cleanup());
+  }
+};
+
+Environment& environment() {
+  static Environment the_only;
+  return the_only;
+}
+
+std::string joined(const std::vector<std::string>& words) {
+  std::string text;
+  for (const std::string& word : words) text += (text.empty() ? "" : " ") + word;
+  return text;
+}
+
+/// Of /proc/meminfo, as the kernel counts them; 0 if it has none.
+long free_hugepages() {
+  std::ifstream meminfo("/proc/meminfo");
+  for (std::string word; meminfo >> word;) {
+    long pages = 0;
+    if (word == "HugePages_Free:" && meminfo >> pages) return pages;
+  }
+  return 0;
+}
+
+int allowed_core(const cpu_set_t& cores) {
+  const int here = sched_getcpu();
+  if (here >= 0 && CPU_ISSET(here, &cores)) return here;
+  for (int core = 0; core < CPU_SETSIZE; ++core) {
+    if (CPU_ISSET(core, &cores)) return core;
+  }
+  return 0;
+}
+
+/// Calls `visit` with each port that there is, and its device.
+template <class Visit>
+void for_each_port(Visit visit) {
+  for (std::uint16_t port = 0; port < RTE_MAX_ETHPORTS; ++port) {
+    rte_eth_dev_info info{};
+    if (rte_eth_dev_is_valid_port(port) != 0 && rte_eth_dev_info_get(port, &info) == 0) visit(port, *info.device);
+  }
+}
+
+std::vector<std::uint16_t> ports_of(const std::string& device) {
+  std::vector<std::uint16_t> found;
+  const std::string name = device_name(device);
+  for_each_port([&](std::uint16_t port, const rte_device& of) {
+    if (name == rte_dev_name(&of)) found.push_back(port);
+  });
+  return found;
+}
+
+void start(Environment& all, const Arguments& arguments, std::size_t memory_bytes) {
+  cpu_set_t cores;
+  CPU_ZERO(&cores);
+  static_cast<void>(sched_getaffinity(0, sizeof cores, &cores));
+  std::vector<std::string> words = with_defaults(arguments, memory_bytes, allowed_core(cores), getpid());
+  words.insert(words.begin(), "wiresum");
+  std::vector<char*> argv;
+  argv.reserve(words.size() + 1);
+  for (std::string& word : words) argv.push_back(word.data());
+  argv.push_back(nullptr);
+  const int result = rte_eal_init(static_cast<int>(words.size()), argv.data());
+  // EAL pins the calling thread, which may be an interpreter's: all threads that it starts later would share one core.
+  static_cast<void>(sched_setaffinity(0, sizeof cores, &cores));
+  if (result < 0) {
+    std::string what = "cannot start DPDK (EAL) with '" + joined({words.begin() + 1, words.end()}) +
+                       "': " + last_error() + "; its own messages are on standard error";
+    if (arguments.huge && free_hugepages() == 0) {
+      what += ". No hugepages are free: reserve some (sysctl vm.nr_hugepages=256), or do without (--no-huge)";
+    }
+    throw std::runtime_error(what);
+  }
+  all.started = true;
+  all.given = arguments.eal;
+  for_each_port([&](std::uint16_t, const rte_device& of) {
+    const std::string name = rte_dev_name(&of);
+    if (std::find(all.found.begin(), all.found.end(), name) == all.found.end()) all.found.push_back(name);
+  });
+  if (!arguments.huge) {
+    std::fputs("wiresum: DPDK runs without hugepages (--no-huge): more TLB misses, and no hardware device\n", stderr);
+  }
+}
+
+constexpr unsigned long kTimerSlackNs = 1'000;
+
+/// Gives the thread's number back when the thread ends.
+struct Adoption {
+  bool tried = false;
+  bool adopted = false;
+  ~Adoption() {
+    if (adopted) rte_thread_unregister();
+  }
+};
+
+}  // namespace
+
+Devices::Devices(const Arguments& arguments, std::size_t memory_bytes) {
+  Environment& all = environment();
+  const std::lock_guard lock(all.mutex);
+  if (!all.started) {
+    start(all, arguments, memory_bytes);
+  } else if (!arguments.eal.empty() && arguments.eal != all.given) {
+    throw std::runtime_error("a process starts DPDK only once: this one has with '" + joined(all.given) +
+                             "', so it cannot with '" + joined(arguments.eal) +
+                             "'; give the same arguments, each transport with devices (--vdev, -a) of its own");
+  }
+  try {
+    for (const std::string& device : arguments.devices.empty() ? all.found : arguments.devices) plug_in(device);
+    if (ports_.empty()) {
+      throw std::runtime_error(
+          "DPDK has found no port. Name a device (--vdev=..., -a PCI-ADDRESS) among the EAL arguments; a network card "
+          "must be bound to a driver that DPDK can use (dpdk-devbind.py --status)");
+    }
+  } catch (...) {
+    release();
+    throw;
+  }
+}
+
+Devices::~Devices() {
+  const std::lock_guard lock(environment().mutex);
+  release();
+}
+
+void Devices::plug_in(const std::string& device) {
+  std::vector<std::uint16_t> found = ports_of(device);
+  if (found.empty()) {
+    const int result = rte_dev_probe(device.c_str());
+    if (result != 0 && result != -EEXIST) {
+      throw std::runtime_error("DPDK cannot use the device '" + device + "': " + rte_strerror(-result) +
+                               "; its own messages are on standard error");
+    }
+    found = ports_of(device);
+  }
+  if (found.empty()) throw std::runtime_error("DPDK made no port of the device '" + device + "'");
+  for (const std::uint16_t port : found) take(port, device);
+}
+
+void Devices::take(std::uint16_t port, const std::string& device) {
+  std::vector<std::uint16_t>& taken = environment().taken;
+  if (std::find(taken.begin(), taken.end(), port) != taken.end()) {
+    throw std::runtime_error("the DPDK device '" + device +
+                             "' is in use by another transport of this process: a port has one queue, so each "
+                             "session needs a device of its own, and has one thread");
+  }
+  taken.push_back(port);
+  ports_.push_back({.id = port, .device = device});
+}
+
+void Devices::release() noexcept {
+  std::vector<std::uint16_t>& taken = environment().taken;
+  for (const Port& port : ports_) {
+    taken.erase(std::find(taken.begin(), taken.end(), port.id));
+    rte_eth_dev_info info{};
+    // A device with two ports goes with the first.
+    if (rte_eth_dev_is_valid_port(port.id) == 0 || rte_eth_dev_info_get(port.id, &info) != 0) continue;
+    static_cast<void>(rte_eth_dev_close(port.id));
+    static_cast<void>(rte_dev_remove(const_cast<rte_device*>(info.device)));
+  }
+  ports_.clear();
+}
+
+void adopt_thread() noexcept {
+  thread_local Adoption adoption;
+  if (adoption.tried) return;
+  adoption.tried = true;
+  adoption.adopted = rte_lcore_id() == LCORE_ID_ANY && rte_thread_register() == 0;
+  static_cast<void>(prctl(PR_SET_TIMERSLACK, kTimerSlackNs));
+}
+
+std::string last_error() { return rte_strerror(rte_errno); }
+
+}  // namespace wiresum::transport::dpdk

@@ -1,0 +1,50 @@
+// DPDK's environment (EAL), which a process can start only once and, once it has ended it, never again.
+//
+// So it is started with the first transport, shared by all that come later, whichever session they are of, and ended
+// when the process exits. What begins and ends with a transport are its devices: they are plugged in when it is made
+// and removed with it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "transport/dpdk/arguments.hpp"
+
+namespace wiresum::transport::dpdk {
+
+/// The devices of one transport, and their ports.
+class Devices {
+ public:
+  /// Starts EAL if this process has not, and plugs in the devices that `arguments` name, or all that EAL has found at
+  /// its start if they name none. Throws std::runtime_error, with what to do, if EAL or a device does not start, if
+  /// this process' EAL has been started with other arguments, or if a device is another transport's.
+  Devices(const Arguments& arguments, std::size_t memory_bytes);
+  ~Devices();
+  Devices(const Devices&) = delete;
+  Devices& operator=(const Devices&) = delete;
+
+  struct Port {
+    std::uint16_t id = 0;
+    std::string device;  // as it was given, with its arguments
+  };
+  [[nodiscard]] const std::vector<Port>& ports() const noexcept { return ports_; }
+
+ private:
+  void plug_in(const std::string& device);
+  void take(std::uint16_t port, const std::string& device);
+  void release() noexcept;
+
+  std::vector<Port> ports_;
+};
+
+/// Gives the calling thread, if it is not DPDK's own, what DPDK keeps for each of its own: caches of buffers, without
+/// which taking one from a pool is an atomic operation; and short sleeps that are as short as they say (the kernel's
+/// usual slack is 50 us). Cheap when it is done already.
+void adopt_thread() noexcept;
+
+/// What DPDK's last failure was, in words.
+[[nodiscard]] std::string last_error();
+
+}  // namespace wiresum::transport::dpdk

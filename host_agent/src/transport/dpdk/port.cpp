@@ -1,0 +1,155 @@
+#include "transport/dpdk/port.hpp"
+
+#include <net/if.h>
+#include <rte_cycles.h>
+#include <rte_errno.h>
+#include <rte_ethdev.h>
+#include <rte_mbuf.h>
+#include <rte_pause.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <stdexcept>
+
+namespace wiresum::transport::dpdk {
+namespace {
+
+/// How long a full ring is waited for: a peer that polls empties it in less.
+constexpr std::uint64_t kSendWaitUsMax = 100;
+constexpr std::uint64_t kRxChecksums = RTE_ETH_RX_OFFLOAD_IPV4_CKSUM | RTE_ETH_RX_OFFLOAD_UDP_CKSUM;
+
+template <std::size_t kCount>
+bool is_one_of(std::string_view driver, const std::array<std::string_view, kCount>& drivers) {
+  return std::find(drivers.begin(), drivers.end(), driver) != drivers.end();
+}
+
+/// Memory that is handed over, in as many pieces as it takes: these have no limit, whatever MTU they report.
+constexpr std::array<std::string_view, 2> kWithoutMtu{"net_memif", "net_ring"};
+/// Over an interface of the kernel's, whose MTU they do not report.
+constexpr std::array<std::string_view, 3> kKernelInterfaces{"net_af_packet", "net_af_xdp", "net_tap"};
+
+void check(int result, const std::string& what) {
+  if (result < 0) throw std::runtime_error(what + ": " + rte_strerror(-result));
+}
+
+/// The kernel's MTU of an interface; 0 if there is none.
+std::size_t kernel_mtu(unsigned index) {
+  ifreq request{};
+  const int any = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+  const bool known = any >= 0 && if_indextoname(index, static_cast<char*>(request.ifr_name)) != nullptr &&
+                     ioctl(any, SIOCGIFMTU, &request) == 0;
+  if (any >= 0) close(any);
+  return known ? static_cast<std::size_t>(request.ifr_mtu) : 0;
+}
+
+}  // namespace
+
+Port::Port(const Devices::Port& port, const PortConfig& config) : id_(port.id) {
+  configure(config, port.device);
+  check(rte_eth_dev_start(id_), "cannot start the DPDK port " + driver_);
+}
+
+Port::~Port() { static_cast<void>(rte_eth_dev_stop(id_)); }
+
+void Port::configure(const PortConfig& config, const std::string& device) {
+  rte_eth_dev_info info{};
+  check(rte_eth_dev_info_get(id_, &info), "cannot ask a DPDK port what it is");
+  driver_ = info.driver_name;
+  const std::string who = "the DPDK port " + driver_;
+  rte_eth_conf wanted{};
+  sends_segments_ = (info.tx_offload_capa & RTE_ETH_TX_OFFLOAD_MULTI_SEGS) != 0;
+  sends_checksums_ = (info.tx_offload_capa & RTE_ETH_TX_OFFLOAD_UDP_CKSUM) != 0;
+  checks_ = (info.rx_offload_capa & kRxChecksums) == kRxChecksums;
+  kernel_sends_ = is_one_of(driver_, kKernelInterfaces);
+  if (sends_segments_) wanted.txmode.offloads |= RTE_ETH_TX_OFFLOAD_MULTI_SEGS;
+  if (sends_checksums_) wanted.txmode.offloads |= RTE_ETH_TX_OFFLOAD_UDP_CKSUM;
+  if (checks_) wanted.rxmode.offloads |= kRxChecksums;
+  check(rte_eth_dev_configure(id_, 1, 1, &wanted), "cannot configure " + who);
+  allow_size(config.ip_bytes_max, device);
+  std::uint16_t receive_descriptors = config.descriptors;
+  std::uint16_t send_descriptors = config.descriptors;
+  check(rte_eth_dev_adjust_nb_rx_tx_desc(id_, &receive_descriptors, &send_descriptors), "no ring sizes for " + who);
+  const auto socket = static_cast<unsigned>(rte_eth_dev_socket_id(id_));
+  check(rte_eth_rx_queue_setup(id_, 0, receive_descriptors, socket, nullptr, config.receive_pool),
+        "no receive queue at " + who);
+  check(rte_eth_tx_queue_setup(id_, 0, send_descriptors, socket, nullptr), "no send queue at " + who);
+  rte_ether_addr mac{};
+  check(rte_eth_macaddr_get(id_, &mac), "no Ethernet address at " + who);
+  std::memcpy(mac_.bytes.data(), static_cast<const std::uint8_t*>(mac.addr_bytes), mac_.bytes.size());
+}
+
+/// A datagram that is too large would only be lost, without a word.
+void Port::allow_size(std::size_t ip_bytes_max, const std::string& device) {
+  const std::string what = "the DPDK port " + driver_ + " cannot carry packets of " + std::to_string(ip_bytes_max) +
+                           " bytes (IPv4 and UDP headers included): ";
+  if (driver_ == "net_af_packet") {
+    // What the driver keeps of a frame's room for the kernel's header.
+    constexpr std::size_t kReserved = 64;
+    const std::size_t room = device_number(device, "framesz", 2048);
+    if (ip_bytes_max + ethernet::kEthernetBytes + kReserved > room) {
+      throw std::runtime_error(what + "give its device framesz=" + std::to_string(16384) +
+                               ",blocksz=" + std::to_string(16384) + ", or fewer lanes");
+    }
+  }
+  std::uint16_t mtu = 0;
+  check(rte_eth_dev_get_mtu(id_, &mtu), "no MTU at the DPDK port " + driver_);
+  if (ip_bytes_max <= mtu || is_one_of(driver_, kWithoutMtu)) return;
+  const int result = rte_eth_dev_set_mtu(id_, static_cast<std::uint16_t>(ip_bytes_max));
+  if (result == 0) return;
+  rte_eth_dev_info info{};
+  check(rte_eth_dev_info_get(id_, &info), "cannot ask a DPDK port what it is");
+  const std::size_t kernels = info.if_index != 0 ? kernel_mtu(info.if_index) : 0;
+  if (ip_bytes_max <= kernels) return;
+  throw std::runtime_error(what + "its MTU is " + std::to_string(kernels != 0 ? kernels : mtu) +
+                           ", and it takes no larger one (" + rte_strerror(-result) + "); use fewer lanes" +
+                           (kernels != 0 ? ", or set the interface's MTU" : ""));
+}
+
+ethernet::ChecksumPolicy Port::policy(const rte_mbuf& packet) const noexcept {
+  if (checks_ && (packet.ol_flags & RTE_MBUF_F_RX_L4_CKSUM_MASK) == RTE_MBUF_F_RX_L4_CKSUM_GOOD) {
+    return ethernet::ChecksumPolicy::kTrusted;
+  }
+  // A sender on this machine leaves the checksum to an interface that, being none of hardware, leaves it out.
+  return kernel_sends_ ? ethernet::ChecksumPolicy::kWholeOrPseudo : ethernet::ChecksumPolicy::kWhole;
+}
+
+bool Port::found_wrong(const rte_mbuf& packet) const noexcept {
+  return checks_ && ((packet.ol_flags & RTE_MBUF_F_RX_L4_CKSUM_MASK) == RTE_MBUF_F_RX_L4_CKSUM_BAD ||
+                     (packet.ol_flags & RTE_MBUF_F_RX_IP_CKSUM_MASK) == RTE_MBUF_F_RX_IP_CKSUM_BAD);
+}
+
+std::size_t Port::receive(std::span<rte_mbuf*> out) noexcept {
+  return rte_eth_rx_burst(id_, 0, out.data(), static_cast<std::uint16_t>(out.size()));
+}
+
+std::size_t Port::send(std::span<rte_mbuf*> packets) noexcept {
+  const auto all = static_cast<std::uint16_t>(packets.size());
+  // Drivers differ in what they want to find in the headers where they are to put a checksum.
+  const std::size_t good = sends_checksums_ ? rte_eth_tx_prepare(id_, 0, packets.data(), all) : all;
+  std::size_t sent = 0;
+  std::uint64_t give_up = 0;
+  while (sent != good) {
+    const auto left = static_cast<std::uint16_t>(good - sent);
+    const std::uint16_t taken = rte_eth_tx_burst(id_, 0, &packets[sent], left);
+    sent += taken;
+    if (taken == left) break;
+    if (taken != 0) continue;
+    const std::uint64_t now = rte_get_timer_cycles();
+    if (give_up == 0) {
+      rte_eth_link link{};
+      if (rte_eth_link_get_nowait(id_, &link) == 0 && link.link_status == RTE_ETH_LINK_DOWN) break;
+      give_up = now + rte_get_timer_hz() / 1'000'000 * kSendWaitUsMax;
+    } else if (now > give_up) {
+      break;
+    }
+    rte_pause();
+  }
+  rte_pktmbuf_free_bulk(&packets[sent], static_cast<unsigned>(packets.size() - sent));
+  return sent;
+}
+
+}  // namespace wiresum::transport::dpdk

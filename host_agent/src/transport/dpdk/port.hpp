@@ -1,0 +1,63 @@
+// One port of DPDK, with one queue each way.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "transport/dpdk/eal.hpp"
+#include "transport/ethernet/frame.hpp"
+
+struct rte_mbuf;
+struct rte_mempool;
+
+namespace wiresum::transport::dpdk {
+
+struct PortConfig {
+  std::size_t ip_bytes_max = 0;  // of a datagram with its IPv4 and UDP headers
+  std::uint16_t descriptors = 1024;
+  rte_mempool* receive_pool = nullptr;
+};
+
+class Port {
+ public:
+  /// Configures and starts a port. Throws std::runtime_error if it refuses, or cannot carry packets of that size.
+  Port(const Devices::Port& port, const PortConfig& config);
+  ~Port();
+  Port(const Port&) = delete;
+  Port& operator=(const Port&) = delete;
+
+  [[nodiscard]] std::uint16_t id() const noexcept { return id_; }
+  [[nodiscard]] const std::string& driver() const noexcept { return driver_; }
+  [[nodiscard]] const ethernet::MacAddress& mac() const noexcept { return mac_; }
+  /// It takes packets that lie in several buffers.
+  [[nodiscard]] bool sends_segments() const noexcept { return sends_segments_; }
+  /// It computes the checksum of UDP, if the packet says so.
+  [[nodiscard]] bool sends_checksums() const noexcept { return sends_checksums_; }
+
+  /// How the checksum of a received packet is to be looked at, and whether the device has found it wrong.
+  [[nodiscard]] ethernet::ChecksumPolicy policy(const rte_mbuf& packet) const noexcept;
+  [[nodiscard]] bool found_wrong(const rte_mbuf& packet) const noexcept;
+
+  /// Takes at most out.size() packets from the device. Returns how many.
+  [[nodiscard]] std::size_t receive(std::span<rte_mbuf*> out) noexcept;
+
+  /// Gives packets to the device, all of them if it takes them within a bounded time; the rest is freed. Returns how
+  /// many it took.
+  [[nodiscard]] std::size_t send(std::span<rte_mbuf*> packets) noexcept;
+
+ private:
+  void configure(const PortConfig& config, const std::string& device);
+  void allow_size(std::size_t ip_bytes_max, const std::string& device);
+
+  std::uint16_t id_;
+  std::string driver_;
+  ethernet::MacAddress mac_;
+  bool sends_segments_ = false;
+  bool sends_checksums_ = false;
+  bool checks_ = false;  // the checksums of received packets
+  bool kernel_sends_ = false;
+};
+
+}  // namespace wiresum::transport::dpdk

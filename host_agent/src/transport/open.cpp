@@ -1,0 +1,70 @@
+#include "transport/open.hpp"
+
+#include <ifaddrs.h>
+
+#include <cerrno>
+#include <cstring>
+#include <stdexcept>
+#include <string>
+#include <system_error>
+#include <utility>
+
+#include "transport/device_config.hpp"
+#include "transport/plugin.hpp"
+#include "transport/udp/address.hpp"
+#include "transport/udp/udp.hpp"
+
+namespace wiresum::transport {
+namespace {
+
+/// The name of the interface that has this address. Throws std::runtime_error if there is none.
+std::string interface_with(std::uint32_t address) {
+  ifaddrs* all = nullptr;
+  if (getifaddrs(&all) != 0) throw std::system_error(errno, std::generic_category(), "cannot list network interfaces");
+  const std::unique_ptr<ifaddrs, decltype(&freeifaddrs)> list(all, &freeifaddrs);
+  for (const ifaddrs* entry = all; entry != nullptr; entry = entry->ifa_next) {
+    if (entry->ifa_addr == nullptr || entry->ifa_addr->sa_family != AF_INET) continue;
+    sockaddr_in ipv4{};
+    std::memcpy(&ipv4, entry->ifa_addr, sizeof ipv4);
+    if (from_sockaddr(ipv4).address == address) return entry->ifa_name;
+  }
+  throw std::runtime_error("no network interface has the address " + to_string({.address = address, .port = 0}) +
+                           ": name the interface, or choose an address that one has");
+}
+
+DeviceConfig device_config(const Spec& spec, const Place& place, const std::vector<UdpSocket>& sockets) {
+  DeviceConfig config{.device = spec.device,
+                      .address = place.address,
+                      .ports = {},
+                      .peer = place.peer,
+                      .datagram_bytes_max = place.datagram_bytes_max};
+  if (spec.kind == Kind::kXdp && spec.device.empty()) config.device = interface_with(place.address);
+  for (const UdpSocket& socket : sockets) config.ports.push_back(socket.local().port);
+  return config;
+}
+
+}  // namespace
+
+Kind kind_of(const std::string& name) {
+  if (name == "udp") return Kind::kUdp;
+  if (name == "xdp") return Kind::kXdp;
+  if (name == "dpdk") return Kind::kDpdk;
+  throw std::invalid_argument("no such transport: '" + name + "'; there are udp, xdp and dpdk");
+}
+
+DataPath open(const Spec& spec, const Place& place, std::vector<UdpSocket> sockets) {
+  DataPath path;
+  if (spec.kind == Kind::kUdp) {
+    const UdpConfig config{.datagram_bytes_max = place.datagram_bytes_max,
+                           .receive_buffer_bytes = place.receive_buffer_bytes,
+                           .offload = spec.offload};
+    path.transport = std::make_unique<UdpTransport>(config, std::move(sockets));
+    return path;
+  }
+  const PluginKind plugin = spec.kind == Kind::kXdp ? PluginKind::kXdp : PluginKind::kDpdk;
+  path.transport = make_device_transport(plugin, device_config(spec, place, sockets));
+  path.reserved = std::move(sockets);
+  return path;
+}
+
+}  // namespace wiresum::transport
