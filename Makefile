@@ -2,7 +2,7 @@
 #
 #   VENV=.venv       the virtual environment to use
 #   PYTHON=python3   the interpreter it is made from
-#   ARGS=...         arguments for demo and bench
+#   ARGS=...         arguments for demo, mininet and bench
 #   JOBS=...         how many compilers and tests run at once
 
 VENV ?= .venv
@@ -51,37 +51,41 @@ $(ready)-bench: .ci/setup .ci/probes.sh $(installed)
 
 # ---- using it ------------------------------------------------------------------------------------------------------
 
-.PHONY: demo demo-bmv2 demo-clicks science shell bench bench-dense bench-sparse bench-compress bench-aggregators bench-packets bench-cluster
+.PHONY: demo mininet demo-bmv2 demo-clicks science shell bench bench-dense bench-sparse bench-compress bench-aggregators bench-packets \
+  bench-cluster
 demo: $(ready)-demo  ##! train on four workers through a software switch, and over Gloo; picture and JSON in build/demo
 	$(py) host_agent/examples/digits/demo.py $(ARGS)
 
+mininet: $(ready)-dev  ##! open Mininet on workers and switches: a prompt, or ARGS='train --topology leaf-spine' (root)
+	$(py) mininet/network/run.py $(ARGS)
+
 demo-bmv2: $(ready)-dev  ##! train through bmv2 running the P4 program, and through the software switch (root; needs simple_switch_grpc)
-	$(py) mininet/bmv2_demo.py $(ARGS)
+	$(py) mininet/demos/bmv2_demo.py $(ARGS)
 
 science: $(ready)-demo  ##! run the compression experiments; tables, and pictures in build/science
 	$(py) host_agent/examples/science/science.py $(ARGS)
 
 demo-clicks: $(ready)-dev  ##! train a recommendation model with sparse embeddings over wiresum and over Gloo (root)
-	$(py) mininet/clicks_demo.py $(ARGS)
+	$(py) mininet/demos/clicks_demo.py $(ARGS)
 
 shell: $(ready)-dev  ##! open p4runtime-shell on a running switch: make shell ARGS='--p4runtime 127.0.0.1:9559'
 	$(py) controller/shell.py $(ARGS)
 
-bench: bench-dense bench-sparse bench-compress bench-aggregators bench-packets  ##! compare with others on shaped links (root); results in build/bench
+bench: bench-dense bench-sparse bench-compress bench-aggregators  ##! compare with others on shaped links (root); results in build/bench
 
 bench-dense: $(ready)-bench  ##! of these: dense all-reduce over wiresum, Gloo and Open MPI
-	$(py) mininet/allreduce_bench.py $(ARGS)
+	$(py) mininet/benchmarks/allreduce_bench.py $(ARGS)
 
 bench-sparse: $(ready)-bench  ##! of these: tensors with blocks of zeros
-	$(py) mininet/sparse_bench.py $(ARGS)
+	$(py) mininet/benchmarks/sparse_bench.py $(ARGS)
 
 bench-compress: $(ready)-bench  ##! of these: training steps with compressed gradients
-	$(py) mininet/compress_bench.py $(ARGS)
+	$(py) mininet/benchmarks/compress_bench.py $(ARGS)
 
 bench-aggregators: $(ready)-bench  ##! of these: a job on one, two and four software switches on links of their own
-	$(py) mininet/aggregators_bench.py $(ARGS)
+	$(py) mininet/benchmarks/aggregators_bench.py $(ARGS)
 
-bench-packets: $(ready)-bench  ##! of these: what a packet costs, by layer and by transport (two cores to itself)
+bench-packets: $(ready)-bench  ##! measure what a packet costs, by layer and by transport (root; two cores to itself)
 	cmake --preset bench >/dev/null
 	cmake --build --preset bench --target packet_bench
 	$(py) host_agent/bench/packets.py $(ARGS)

@@ -11,6 +11,8 @@ has_ninja() { have ninja; }
 has_gtest() { [[ -e /usr/include/gtest/gtest.h || -e /usr/local/include/gtest/gtest.h ]]; }
 has_ip() { have ip && have tc; }
 has_ethtool() { have ethtool; }
+has_mininet() { have mnexec && have brctl && have tcpdump && have ping && [[ -e /usr/lib/python3/dist-packages/mininet/__init__.py ]]; }
+has_tshark() { have tshark; }
 has_shellcheck() { have shellcheck; }
 has_openmpi() { have mpirun && have mpicc; }
 has_libfuzzer() {

@@ -31,7 +31,7 @@ from star import STAR_DEVICE
 from star import Host as StarHost
 from wiresum.controller import REASONS, Endpoint, JobCounters, JobEntry
 from wiresum.controller.jobs.leases import LeasePool
-from wiresum.controller.p4runtime import STANDBY_ID, Client, Host, P4RuntimeSwitch, device_config
+from wiresum.controller.p4runtime import STANDBY_ID, Client, Host, P4RuntimeSwitch, Pipeline, device_config
 from wiresum.controller.p4runtime.own import DATA_PORT
 from wiresum.switch.testing import DATA, Packet
 
@@ -93,13 +93,13 @@ class Outcome:
 class Bench:
     """The switch and its cables, for all tests of a session."""
 
-    def __init__(self) -> None:
-        self.program = device_config.bmv2()
+    def __init__(self, program: Pipeline | None = None) -> None:
+        self.program = program or device_config.bmv2()
         self.hosts = [_imagined_host(number) for number in range(HOSTS)]
         self._cleanup = contextlib.ExitStack()
         self._pings = self._jobs = self._elections = 0
         with contextlib.ExitStack() as attempt:
-            self.star = attempt.enter_context(Bmv2Star(PORTS - 1))
+            self.star = attempt.enter_context(Bmv2Star(PORTS - 1, pipeline=self.program))
             ends = [*self.star.workers, self.star.control_host]
             self._sockets = [attempt.enter_context(_cable(host)) for host in ends]
             self.switch, self.leases = self._loaded()

@@ -1,4 +1,4 @@
-"""Makes the modules of this folder and of mininet/ importable; sets up the bench with bmv2 where it is installed."""
+"""Makes the modules of this folder and of the stars importable; sets up the bench with bmv2 where it is installed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 FOLDER = Path(__file__).resolve().parent
-sys.path[:0] = [str(FOLDER), str(FOLDER.parent / "mininet")]
+sys.path[:0] = [str(FOLDER), str(FOLDER.parent / "mininet/namespaces")]
 
 if TYPE_CHECKING:
     from bench import Bench

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-DEMO = Path(__file__).resolve().parents[1] / "mininet/bmv2_demo.py"
+DEMO = Path(__file__).resolve().parents[1] / "mininet/demos/bmv2_demo.py"
 DEMO_S_MAX = 280.0
 WORKERS = 3
 

@@ -2,35 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections import Counter
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-
 import pytest
 
-from bench import WORKER_PORT, Bench
-from vectors import End, Job, Member, Scenario, Step, load_all
-from wiresum.controller import Endpoint, JobEntry
-from wiresum.controller.p4runtime import Host, admit, count, deliver, desired
-from wiresum.controller.p4runtime.own import DATA_PORT
-
-STRANGER = "10.111.8.8"
-
-
-class FreshSlots:
-    """Cells that no job of these keys has used since the program was loaded, which it is again when they run out."""
-
-    def __init__(self, bench: Bench) -> None:
-        self._bench = bench
-        self._next = bench.program.slots
-
-    def take(self, count: int) -> int:
-        if self._next + count > self._bench.program.slots:
-            self._bench.load()
-            self._next = 0
-        self._next += count
-        return self._next - count
+from bench import Bench
+from vectors import Scenario, load_all
+from vectors_on_bmv2 import FreshSlots, complaints
 
 
 @pytest.fixture(scope="module")
@@ -40,66 +16,4 @@ def fresh_slots(bench: Bench) -> FreshSlots:
 
 @pytest.mark.parametrize("scenario", load_all(), ids=lambda scenario: str(scenario.name))
 def test_bmv2_answers_as_the_protocol_says(scenario: Scenario, bench: Bench, fresh_slots: FreshSlots) -> None:
-    slot_offset = fresh_slots.take(scenario.slots)
-    hosts = dict(zip(scenario.members, bench.hosts, strict=False))
-    rows = {job: desired.row(index) for index, job in enumerate(scenario.jobs)}
-    running: dict[Job, ExitStack] = {}
-    with ExitStack() as cleanup:
-        for event in scenario.events:
-            if isinstance(event, Job):
-                running[event] = cleanup.enter_context(ExitStack())
-                entry = entry_of(event, hosts, slot_offset)
-                receivers = [hosts[member] for member in event.members]
-                running[event].enter_context(admitted(bench, entry, rows[event], receivers))
-            elif isinstance(event, End):
-                running[event.job].close()
-            else:
-                play(event, bench, hosts, list(rows.values()), scenario.where(event))
-
-
-def entry_of(job: Job, hosts: dict[Member, Host], slot_offset: int) -> JobEntry:
-    return JobEntry(
-        job=job.number,
-        key=job.key,
-        workers=job.workers,
-        threads=job.threads,
-        lanes=job.lanes,
-        slot_base=slot_offset + job.slot_base,
-        slots=job.slots,
-        endpoints=tuple(Endpoint(hosts[member].address, WORKER_PORT) for member in job.members),
-    )
-
-
-@contextmanager
-def admitted(bench: Bench, entry: JobEntry, row: int, hosts: list[Host]) -> Iterator[None]:
-    """As the driver does it, but for its choice of the row, which goes by the job's number: those of the vectors are
-    any of the wire's."""
-    ports = [host.port for host in hosts]
-    entities = [*deliver.entries(entry, hosts), deliver.group(row, ports), *admit.entries(entry, row, ports)]
-    bench.switch.tables.modify("the counters of a job", count.resets(row))
-    bench.switch.tables.insert("a job", entities)
-    try:
-        yield
-    finally:
-        bench.switch.tables.delete("a job", entities)
-
-
-def play(step: Step, bench: Bench, hosts: dict[Member, Host], rows: list[int], where: str) -> None:
-    sender = hosts[step.sender]
-    source = dataclasses.replace(sender, address=hosts[step.source].address if step.source else STRANGER)
-    ports = {"src_port": WORKER_PORT + step.source_thread, "dst_port": DATA_PORT + step.thread}
-    frame = bytes(bench.own_frame(source, **ports, payload=step.datagram))
-    before = counted(bench, rows)
-    copies = bench.copies([(hosts[step.port].port, frame)])
-    assert counted(bench, rows) - before == {step.expectation.reason: 1}, where
-    got = sorted((copy.port, copy.address, copy.thread, copy.datagram.hex(" ", 4)) for copy in copies)
-    receivers = [hosts[member] for member in step.expectation.receivers]
-    datagram = step.expectation.datagram.hex(" ", 4)
-    assert got == sorted((host.port, host.address, step.thread, datagram) for host in receivers), where
-
-
-def counted(bench: Bench, rows: list[int]) -> Counter[str]:
-    counters = [
-        count.decode(bench.switch.tables.read("counters", count.reads(row))) for row in (count.ROW_STRAY, *rows)
-    ]
-    return sum((Counter(one.packets) for one in counters), Counter())
+    assert list(complaints(scenario, bench, fresh_slots)) == []

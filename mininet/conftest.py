@@ -1,6 +1,7 @@
-"""Makes the modules of this folder importable for its tests, as they are for its programs."""
+"""Makes the modules of the rooms importable for their tests, as they are for their programs."""
 
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
+FOLDER = Path(__file__).resolve().parent
+sys.path[:0] = [str(FOLDER / room) for room in ("namespaces", "benchmarks", "demos", "network")]

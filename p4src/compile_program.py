@@ -64,9 +64,9 @@ def run_compiler(command: list[str]) -> None:
         raise CompileError(f"{' '.join(command)} ended with {done.returncode} and said:\n{output}")
 
 
-def compile_v1model(scratch: Path) -> dict[str, str]:
+def compile_v1model(scratch: Path, sources: Path = FOLDER) -> dict[str, str]:
     program, p4info = scratch / "v1model.json", scratch / "v1model.p4info.txtpb"
-    main = FOLDER / "v1model" / "main.p4"
+    main = sources / "v1model" / "main.p4"
     run_compiler(["p4c-bm2-ss", "--std", "p4-16", "--p4runtime-files", str(p4info), "-o", str(program), str(main)])
     return {program.name: normalised(json.loads(program.read_text())), p4info.name: p4info.read_text()}
 

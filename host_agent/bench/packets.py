@@ -172,7 +172,7 @@ def _run(
 ) -> dict[str, Any]:
     job = ["--workers", str(workers)]
     switch = [*prefixes[0], "taskset", "-c", str(cores[0]), str(bench), "switch", *way.options(is_switch=True), *job]
-    switch += ["--address", SWITCH_ADDRESS, "--workers-at", WORKER_ADDRESS, "--spin-us", str(POLL_US)]
+    switch += ["--address", SWITCH_ADDRESS, "--workers-at", WORKER_ADDRESS, "--spin-us", "0" if way.transport == "udp" else str(POLL_US)]
     with running_switch(switch) as port:
         command = [*prefixes[1], "taskset", "-c", str(cores[1]), str(bench), "workers", *way.options(is_switch=False)]
         command += [*job, "--address", WORKER_ADDRESS, "--switch-at", SWITCH_ADDRESS, "--switch-port", str(port)]

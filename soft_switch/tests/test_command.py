@@ -227,3 +227,27 @@ def test_statistics_file_that_cannot_be_written_is_an_error_at_the_start(tmp_pat
     refused = CliRunner().invoke(switch, ["--control", "127.0.0.1:0", "--port", "0", "--json-stats", str(missing)])
     assert refused.exit_code == 1
     assert f"cannot write the statistics to {missing}" in refused.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--device", "eth1"], "--device is for --transport xdp and dpdk"),
+        (["--transport", "xdp", "--multicast", "239.192.0.0"], "--multicast needs the kernel's sockets"),
+        (["--transport", "dpdk", "--bind", "10.0.0.1"], "--device"),
+        (["--transport", "dpdk", "--device", "--no-pci"], "--bind"),
+        (["--transport", "rdma"], "rdma"),
+    ],
+)
+def test_what_a_transport_cannot_do_is_a_usage_error(arguments: list[str], says: str) -> None:
+    result = CliRunner().invoke(switch, ["--control", "127.0.0.1:0", *arguments])
+    assert result.exit_code == 2
+    assert says in result.output
+
+
+@pytest.mark.parametrize("arguments", [[], ["--threads", "2"]])
+def test_a_transport_that_cannot_be_had_is_a_clear_error(arguments: list[str]) -> None:
+    """No AF_XDP at the loopback interface, if it is there at all; and one thread drives a device."""
+    result = CliRunner().invoke(switch, ["--control", "127.0.0.1:0", "--port", "0", "--transport", "xdp", *arguments])
+    assert result.exit_code == 1
+    assert "one thread" in result.output if arguments else "AF_XDP" in result.output or "wiresum_xdp" in result.output

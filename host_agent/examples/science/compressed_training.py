@@ -3,7 +3,7 @@
 Everything is trained by layer, with the same images in the same order. Bytes are what the engine hands to the network
 and gets back. Time is what links of LINK_MBIT take for the direction that has more of them, and LATENCY_S for each
 round; nothing is added for computing. Uncompressed training is shown twice: through the switch, and over a ring of
-workers, whose links carry 2 (N - 1)/N of a tensor. (mininet/compress_bench.py measures two of the methods, and both of
+workers, whose links carry 2 (N - 1)/N of a tensor. (`make bench-compress` measures two of the methods, and both of
 these, on links that are really shaped.)
 """
 

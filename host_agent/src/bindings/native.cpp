@@ -114,6 +114,15 @@ std::string source_address(const std::string& remote) {
   return text.substr(0, text.find(':'));
 }
 
+/// Opens a transport at some free port of `address`, and closes it. What was obtained, as Transport::name() says it.
+std::string try_transport(const std::string& transport, const std::string& device, const std::string& address) {
+  const transport::Spec spec{.kind = transport::kind_of(transport), .device = device};
+  const std::uint32_t own = transport::parse_ipv4(address);
+  const bool is_kernels = spec.kind != transport::Kind::kDpdk;
+  std::vector<transport::UdpSocket> sockets = transport::bind_consecutive({is_kernels ? own : 0, 0}, 1);
+  return transport::open(spec, {.address = own, .peer = {}}, std::move(sockets)).transport->name();
+}
+
 engine::Request make_request(const std::vector<std::tuple<Address, Address, std::uint64_t>>& regions,
                              numeric::Dtype dtype, unsigned lane_bits, numeric::Scaling scaling, float fixed_scale,
                              float divisor, std::uint16_t signature, bool may_be_sparse, double timeout_s,
@@ -207,6 +216,8 @@ NB_MODULE(_native, module) {
   module.def("instruction_set", &numeric::instruction_set);
   module.def("path_mtu", &path_mtu, "local"_a, "remote"_a);
   module.def("source_address", &source_address, "remote"_a);
+  module.def("try_transport", &try_transport, "transport"_a, "device"_a, "address"_a,
+             nb::call_guard<nb::gil_scoped_release>());
   module.attr("LANES_MAX") = wire::kLanesMax;
   module.attr("WORKERS_MAX") = wire::kWorkersMax;
   module.attr("THREADS_MAX") = wire::kThreadsMax;

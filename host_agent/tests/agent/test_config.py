@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import pytest
 
@@ -88,6 +89,8 @@ def test_an_override_that_does_not_exist_is_a_type_error() -> None:
         ("WIRESUM_JOIN_TIMEOUT", "nan"),
         ("WIRESUM_JOIN_TIMEOUT", "inf"),
         ("WIRESUM_JOIN_TIMEOUT", "soon"),
+        ("WIRESUM_TRANSPORT", "rdma"),
+        ("WIRESUM_DEVICE", "eth\t1"),
         ("WIRESUM_OFFLOAD", "maybe"),
         ("WIRESUM_INSECURE", "perhaps"),
         ("WIRESUM_TENANT", "x" * 65),
@@ -99,6 +102,21 @@ def test_a_bad_value_is_refused_by_the_name_of_its_variable(variable: str, text:
     with pytest.raises(ValueError, match=f"^{variable}") as caught:
         AgentConfig.from_environment({variable: text})
     assert repr(text)[1:-1] in str(caught.value) or text in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"device": "eth1"}, "WIRESUM_DEVICE"),
+        ({"transport": "xdp", "threads": 2}, "WIRESUM_THREADS must be 1"),
+        ({"transport": "xdp", "switch": "a+b"}, "one aggregator"),
+        ({"transport": "dpdk", "address": "10.0.0.2"}, "WIRESUM_DEVICE must have the EAL's arguments"),
+        ({"transport": "dpdk", "device": "-a 0000:01:00.0"}, "WIRESUM_ADDRESS must be"),
+    ],
+)
+def test_what_a_transport_over_a_device_cannot_do_is_refused(settings: dict[str, Any], says: str) -> None:
+    with pytest.raises(ValueError, match=f"^WIRESUM_TRANSPORT.*{says}"):
+        AgentConfig(**settings)
 
 
 @pytest.mark.parametrize(

@@ -204,7 +204,7 @@ def test_every_subcommand_explains_itself_and_each_option(entry: EntryPoint) -> 
         "host_agent/examples/digits/demo.py",
         "host_agent/examples/digits/train.py",
         "host_agent/examples/science/science.py",
-        "mininet/bmv2_demo.py",
+        "mininet/demos/bmv2_demo.py",
         "p4src/compile_program.py",
     ],
 )

@@ -143,9 +143,15 @@ Rings::Rings(const Device& device, const Layout& layout, bool native) : queues_(
 void Rings::open_queue(const Device& device, std::uint32_t number, const xsk_socket_config& config) {
   Queue& queue = queues_[number];
   xsk_socket* socket = nullptr;
-  const int error =
-      -xsk_socket__create_shared(&socket, device.name.c_str(), number, umem_.get(), &queue.received,
-                                 number == 0 ? &queue.transmit : nullptr, &queue.fill, &queue.completed, &config);
+  int error = EBUSY;
+  // The kernel takes a while to free the queue of a socket that was closed, or whose process has ended.
+  for (int attempt = 0; attempt != kBusyAttemptsMax && error == EBUSY; ++attempt) {
+    if (attempt != 0) {
+      std::this_thread::sleep_for(kBusyPause);
+    }
+    error = -xsk_socket__create_shared(&socket, device.name.c_str(), number, umem_.get(), &queue.received,
+                                       number == 0 ? &queue.transmit : nullptr, &queue.fill, &queue.completed, &config);
+  }
   const std::string where = device.name + ", queue " + std::to_string(number);
   if (error == EBUSY) {
     fail(error, "somebody else has an AF_XDP socket at " + where +

@@ -86,7 +86,7 @@ struct XdpTransport::Impl {
         device(xdp::look_at_device(settings.device, settings.address)),
         layout(checked_layout()),
         policy(policy_for(device)),
-        filter(device, config.address, config.ports, ethernet::kHeadersBytes + config.datagram_bytes_max),
+        filter(device, config.address, config.ports, kIpv4AndUdpBytes + config.datagram_bytes_max),
         rings(device, layout, filter.native()),
         neighbours(device.name, device.index),
         wake_event(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
@@ -439,20 +439,6 @@ struct XdpTransport::Impl {
       std::uint64_t wakes = 0;
       static_cast<void>(!read(wake_event.get(), &wakes, sizeof wakes));
     }
-    for (pollfd& event : std::span(events).subspan(1)) {
-      if ((event.revents & (POLLERR | POLLHUP | POLLNVAL)) != 0) {
-        give_up(event);
-      }
-    }
-  }
-
-  /// The interface is gone or down for good: its socket would end each wait at once.
-  void give_up(pollfd& event) noexcept {
-    int error = 0;
-    socklen_t length = sizeof error;
-    static_cast<void>(getsockopt(event.fd, SOL_SOCKET, SO_ERROR, &error, &length));
-    note_error(error != 0 ? error : ENETDOWN);
-    event.fd = -1;
   }
 
   void note_error(int error) noexcept { last_error.store(error, std::memory_order_relaxed); }

@@ -54,9 +54,12 @@ MacvlanRig::MacvlanRig(const RigOptions& options, OpenEnd left, OpenEnd right)
     const std::string queues = " numrxqueues " + std::to_string(options.queues) + " numtxqueues " +
                                std::to_string(options.queues) + " mtu " + std::to_string(options.mtu);
     const std::string last = side == Side::kLeft ? "1" : "2";
-    space(side).command("ip address flush dev " + under + " && ip link add link " + under + " name " + interface_ +
-                        queues + " type macvlan mode bridge && ip address add 10.77.0." + last + "/24 dev " +
-                        interface_ + " && ip link set " + interface_ + " up");
+    // The interface below is to answer nobody's ARP: Linux would let it answer for the one above, by its own MAC
+    // address.
+    space(side).command("ip address flush dev " + under + " && ip link set " + under + " arp off && ip link add link " +
+                        under + " name " + interface_ + queues +
+                        " type macvlan mode bridge && ip address add 10.77.0." + last + "/24 dev " + interface_ +
+                        " && ip link set " + interface_ + " up");
   }
 }
 

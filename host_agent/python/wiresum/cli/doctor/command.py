@@ -7,6 +7,7 @@ import json
 import socket
 import time
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import click
@@ -116,22 +117,31 @@ def _examine(subject: str, service: Service, job: str, address: str, mebibytes: 
         for aggregator in service.aggregators():
             found += [finding for finding in _examine_host(aggregator, address) if finding not in found]
         yield from found
+    elif (config := _agent_config(service, address)).transport == "dpdk":
+        yield Finding("path", "sum", Level.NOTE, "no sum was tried: DPDK drives a port for one worker, and a sum takes two")
     else:
+        # AF_XDP goes the same way, for one worker at a time; the sum takes two.
+        config = replace(config, transport="udp", device="")
         try:
             facts = [host.gather(_control_address(part), address) for part in service.aggregators()]
         except OSError as error:
             yield _no_way(service, error)
         else:
-            yield from path.findings(_agent_config(service, address), {each.interface for each in facts}, mebibytes)
+            yield from path.findings(config, {each.interface for each in facts}, mebibytes)
 
 
 def _examine_host(aggregator: Service, address: str) -> Iterator[Finding]:
-    from wiresum.cli.doctor import host
+    from wiresum.cli.doctor import host, transport
 
+    config = _agent_config(aggregator, address)
     try:
-        yield from host.findings(host.gather(_control_address(aggregator), address))
+        # An address that DPDK gives to a port is none of the kernel's.
+        facts = host.gather(_control_address(aggregator), "" if config.transport == "dpdk" else address)
     except OSError as error:
         yield _no_way(aggregator, error)
+        return
+    yield from host.findings(facts, config.transport)
+    yield from transport.findings(config, config.address or facts.address)
 
 
 def _examine_jobs(service: Service, name: str) -> Iterator[Finding]:

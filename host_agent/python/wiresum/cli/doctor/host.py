@@ -89,13 +89,16 @@ def drops(interface: str, root: Path = Path("/")) -> Drops:
     )
 
 
-def findings(facts: HostFacts) -> Iterator[Finding]:
+def findings(facts: HostFacts, transport: str = "udp") -> Iterator[Finding]:
+    """What is of the kernel's sockets packets go through them, and of its routes if it has the address."""
     yield _cores(facts)
     if facts.governors and set(facts.governors) != {"performance"}:
         yield _governor(facts.governors)
-    yield _buffers(facts)
-    yield _offload(facts)
-    yield _mtu(facts)
+    if transport == "udp":
+        yield _buffers(facts)
+        yield _offload(facts)
+    if transport != "dpdk":
+        yield _mtu(facts)
 
 
 def _cores(facts: HostFacts) -> Finding:

@@ -25,6 +25,9 @@ import torch
 from matplotlib.figure import Figure
 from rich.console import Console
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "namespaces"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "benchmarks"))
+
 from links import Link
 from ranks import Ranks, prerequisites_met
 from star import Star, termination_as_exit

@@ -1,4 +1,4 @@
-"""Compressed training beside fp32 on shaped links: python mininet/compress_bench.py --help. Needs root.
+"""Compressed training beside fp32 on shaped links: `make bench-compress ARGS=--help`. Needs root.
 
 Theory of operation. On a star of namespaces (`star.py`) every worker is one process that trains the same network in
 four ways (`compress_rank.py`): fp32 over Gloo, fp32 through the switch, IntDIANA in lanes of 8 bits, gTop-k of 1%. All
@@ -31,6 +31,8 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 from sklearn.datasets import load_digits
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "namespaces"))
 
 import compress_chart
 from compress_rank import G_TOP_K, GLOO, INT_DIANA, RATIO, WAYS, WIRESUM

@@ -1,4 +1,4 @@
-"""Wiresum, Gloo and Open MPI, side by side: `make bench`, or python mininet/allreduce_bench.py --help.
+"""Wiresum, Gloo and Open MPI, side by side: `make bench-dense ARGS=--help`.
 
 Theory of operation. For each number of workers a star of namespaces is built (`star.py`), and on it every system is
 started once (`systems.py`). Repetitions are interleaved, A B C A B C, so that whatever else the machine does hits all
@@ -22,6 +22,8 @@ from pathlib import Path
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "namespaces"))
 
 import allreduce_chart as chart
 import allreduce_numeric as numeric

@@ -18,7 +18,7 @@ import star as star_module
 from links import Link
 from star import Star, StarError, sweep_stale_stars
 
-FOLDER = Path(__file__).resolve().parent.parent
+FOLDER = Path(star_module.__file__).parent
 DATAGRAMS = 4000
 
 

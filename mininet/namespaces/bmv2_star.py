@@ -37,7 +37,7 @@ from pathlib import Path
 from links import coin_program
 from star import STAR_DEVICE, Host, Star, StarError
 from wiresum.controller.p4runtime import Host as SwitchHost
-from wiresum.controller.p4runtime import Target, device_config
+from wiresum.controller.p4runtime import Pipeline, Target, device_config
 
 SWITCH_PROGRAM = "simple_switch_grpc"
 INSTALL = "install bmv2: p4lang's own packages (p4lang-bmv2), or the container image p4lang/behavioral-model"
@@ -56,11 +56,12 @@ def bmv2_missing() -> str:
 
 
 class Bmv2Star:
-    """The star, from construction to `close`. `StarError` says what is missing."""
+    """The star, from construction to `close`. `StarError` says what is missing. `pipeline`: ours unless given."""
 
-    def __init__(self, workers: int) -> None:
+    def __init__(self, workers: int, *, pipeline: Pipeline | None = None) -> None:
         if missing := bmv2_missing():
             raise StarError(missing)
+        self._pipeline = pipeline or device_config.bmv2()
         self._star = Star(workers + 1)
         # bmv2 may name a file in /tmp after it, and two switches must not share that.
         self.device = DEVICES_A_PROCESS * os.getpid() + next(_stars_built) % DEVICES_A_PROCESS
@@ -116,7 +117,7 @@ class Bmv2Star:
             kind="bmv2",
             p4runtime=self.p4runtime,
             device=self.device,
-            pipeline=device_config.bmv2(),
+            pipeline=self._pipeline,
             address=self.address,
             mac=self.mac,
             hosts=tuple(self.hosts if hosts is None else hosts),

@@ -67,7 +67,8 @@ def main() -> None:
         worker.settle()
     session.submit([], dtype=Dtype.I32, notify=False).wait(PATIENCE_S)
     stats = session.stats()
-    print(json.dumps({"wrong": worker.wrong, "retransmissions": stats.retransmissions, "results": stats.results}))
+    report = {"wrong": worker.wrong, "retransmissions": stats.retransmissions, "results": stats.results}
+    print(json.dumps(report | {"transport": stats.transport}))
     session.close()
 
 

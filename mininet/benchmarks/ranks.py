@@ -7,6 +7,7 @@ when its standard input ends, so does it. It can use both backends: `wiresum` ov
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import subprocess
@@ -20,7 +21,6 @@ from rich.console import Console
 from star import MANAGEMENT_DEVICE, STAR_DEVICE, Host, Star, StarError, check_prerequisites
 from systems import CONTROL_PORT, WIRESUM_PORT
 
-FOLDER = Path(__file__).resolve().parent
 START_DELAY_NS = 20_000_000  # until all ranks have been told when to begin
 
 
@@ -42,7 +42,7 @@ class Ranks:
     """The processes, and switches for them. Each kind of benchmark says what its ranks can be told."""
 
     script: ClassVar[str]
-    """What a rank runs; it says "hello" when it has joined."""
+    """What a rank runs, beside the module of the class; it says "hello" when it has joined."""
     arguments: tuple[str, ...] = ()
     """What it is told besides the star's device."""
 
@@ -75,7 +75,8 @@ class Ranks:
             "WIRESUM_ADDRESS": worker.address,
             "GLOO_SOCKET_IFNAME": MANAGEMENT_DEVICE,
         }
-        command = [sys.executable, str(FOLDER / self.script), STAR_DEVICE, *self.arguments]
+        program = Path(inspect.getfile(type(self))).resolve().with_name(self.script)
+        command = [sys.executable, str(program), STAR_DEVICE, *self.arguments]
         with (self._logs / f"{self._name}-rank{rank}.log").open("w") as log:
             pipe = subprocess.PIPE
             return worker.popen(command, environment=os.environ | variables, stdin=pipe, stdout=pipe, stderr=log)

@@ -1,4 +1,4 @@
-"""Sparse all-reduce, dense all-reduce and Gloo on shaped links: python mininet/sparse_bench.py --help. Needs root.
+"""Sparse all-reduce, dense all-reduce and Gloo on shaped links: `make bench-sparse ARGS=--help`. Needs root.
 
 Theory of operation. On a star of namespaces (`star.py`) every worker is one process with three groups
 (`sparse_rank.py`), so that all three ways sum the very same tensors, in turns. A repetition draws new blocks; all ranks
@@ -23,6 +23,8 @@ from typing import Any
 
 from rich.console import Console
 from rich.table import Table
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "namespaces"))
 
 from links import Link
 from ranks import SummingRanks, prerequisites_met

@@ -9,7 +9,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 BUILD_FOLDER = ROOT / "build" / "numeric-bench"
 BUILD_TIMEOUT_S = 300
 RUN_TIMEOUT_S = 120

@@ -1,0 +1,38 @@
+"""Can the transport that this worker is to use be had here? Opens it for a moment, which is the only sure answer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from wiresum.agent import AgentConfig, _native
+from wiresum.cli.doctor.finding import Finding, Level
+
+ADVICE = "docs/transports.md says what each transport needs; WIRESUM_TRANSPORT=udp needs nothing"
+
+
+def findings(config: AgentConfig, address: str, root: Path = Path("/")) -> Iterator[Finding]:
+    """`address`: this host's, for data."""
+    try:
+        obtained = _native.try_transport(config.transport, config.device, address)
+    except (RuntimeError, OSError, ValueError) as error:
+        yield Finding(
+            "host",
+            "transport",
+            Level.PROBLEM,
+            f"WIRESUM_TRANSPORT={config.transport} cannot be had: {error}",
+            "this worker would not join its job",
+            ADVICE,
+        )
+        return
+    pages = _free_huge_pages(root)
+    huge = f"; {pages} huge pages are free" if config.transport == "dpdk" and pages is not None else ""
+    yield Finding("host", "transport", Level.OK, f"packets go by {obtained}{huge}")
+
+
+def _free_huge_pages(root: Path) -> int | None:
+    try:
+        lines = (root / "proc/meminfo").read_text().splitlines()
+    except OSError:
+        return None
+    return next((int(line.split()[1]) for line in lines if line.startswith("HugePages_Free:")), None)

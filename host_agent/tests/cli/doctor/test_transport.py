@@ -1,0 +1,36 @@
+"""What doctor says of the transport that a worker is to use, which it opens for a moment."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from wiresum.agent import AgentConfig
+from wiresum.cli.doctor import transport
+from wiresum.cli.doctor.finding import Finding, Level
+
+
+def finding(config: AgentConfig, address: str = "127.0.0.1", root: Path = Path("/")) -> Finding:
+    (only,) = transport.findings(config, address, root)
+    assert (only.subject, only.check) == ("host", "transport")
+    return only
+
+
+def test_sockets_can_be_had_everywhere() -> None:
+    assert finding(AgentConfig()) == Finding("host", "transport", Level.OK, "packets go by udp")
+
+
+def test_an_address_that_is_not_here_is_a_problem() -> None:
+    found = finding(AgentConfig(), "203.0.113.1")
+    assert found.level is Level.PROBLEM
+    assert "203.0.113.1" in found.what
+
+
+@pytest.mark.parametrize("device", ["", "lo"])
+def test_what_cannot_be_had_is_said_with_its_reason_and_what_to_do(device: str) -> None:
+    """Not on this interface, if AF_XDP is there at all."""
+    found = finding(AgentConfig(transport="xdp", device=device))
+    assert found.level is Level.PROBLEM
+    assert "AF_XDP" in found.what or "wiresum_xdp" in found.what
+    assert "WIRESUM_TRANSPORT=udp" in found.advice

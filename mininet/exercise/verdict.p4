@@ -1,0 +1,72 @@
+// What becomes of a packet to the switch, and the reason it is counted under: docs/protocol.md, section 3, row by row.
+
+control Verdict(in headers_t hdr, inout metadata_t meta) {
+    // Of no job: counted in row 0.
+    @id(ACTION_REFUSE_STRAY) @name(".refuse_stray")
+    action refuse_stray(bit<3> reason) {
+        meta.fate = FATE_DROP;
+        meta.reason = reason;
+        meta.row = 0;
+    }
+
+    @id(ACTION_REFUSE) @name(".refuse")
+    action refuse(bit<3> reason) {
+        meta.fate = FATE_DROP;
+        meta.reason = reason;
+    }
+
+    @id(ACTION_HOLD) @name(".hold")
+    action hold() {
+        meta.fate = FATE_DROP;
+        meta.reason = REASON_ADMITTED;
+    }
+
+    @id(ACTION_COMPLETE) @name(".complete")
+    action complete() {
+        meta.fate = FATE_MULTICAST;
+        meta.reason = REASON_ADMITTED;
+    }
+
+    @id(ACTION_RESEND) @name(".resend")
+    action resend() {
+        meta.fate = FATE_RESEND;
+        meta.reason = REASON_RESENT;
+    }
+
+    @id(ACTION_REPORT_MISSING) @name(".report_missing")
+    action report_missing() {
+        meta.fate = FATE_MISSING;
+        meta.reason = REASON_RESENT;
+    }
+
+    @id(TABLE_VERDICT) @name(".verdict")
+    table verdict {
+        key = {
+            meta.well_formed : ternary @name("well_formed");
+            meta.admitted : ternary @name("admitted");
+            meta.fits : ternary @name("fits");
+            meta.in_lease : ternary @name("in_lease");
+            meta.relation : ternary @name("relation");
+            meta.duplicate : ternary @name("duplicate");
+            meta.others_in : ternary @name("others_in");
+            hdr.wiresum.kind : ternary @name("kind");
+        }
+        actions = { refuse_stray; refuse; hold; complete; resend; report_missing; }
+        const default_action = hold();
+#ifdef SIZES_OF_CONSTANT_TABLES
+        size = 10;
+#endif
+        const entries = {
+            (0, _, _, _, _, _, _, _) : refuse_stray(REASON_MALFORMED);
+            (1, 0, _, _, _, _, _, _) : refuse_stray(REASON_UNKNOWN);
+            (1, 1, 0, _, _, _, _, _) : refuse(REASON_MALFORMED);
+            (1, 1, 1, 0, _, _, _, _) : refuse(REASON_OUT_OF_LEASE);
+            (1, 1, 1, 1, ROUND_OLDER, _, _, _) : refuse(REASON_STALE);
+            // TODO: what becomes of a packet that is in order. Five rows; the first that matches counts.
+        }
+    }
+
+    apply {
+        verdict.apply();
+    }
+}

@@ -1,0 +1,308 @@
+"""Topologies as data: what a `topology.json` says, and what follows from it. Pure, but for reading the file.
+
+    {
+      "about": "a line for `make mininet ARGS=list`",
+      "hosts":    {"h1": {"ip": "10.0.0.1/24", "mac": "02:00:0a:00:00:01"},
+                   "c0": {..., "role": "controller"}},
+      "switches": {"s1": {"ip": "10.0.0.101/24", "mac": "02:00:0a:00:00:65", "role": "aggregate"}},
+      "links":    [["h1", "s1-p1"], ["s1-p2", "s2-p1", {"rate_mbit": 10, "delay": "2ms", "loss": 0.01}]]
+    }
+
+The form is that of p4lang's tutorials. A link's end is a host, or a switch and the number of its port. A switch's role:
+
+    aggregate   sums what workers send to its address, and forwards everything else. There is one.
+    forward     runs the same program, and forwards alone. Has an address too, at which it answers pings.
+    ethernet    an ordinary switch, which knows nothing of us
+
+Switches and links form a tree: a frame that is flooded would go round a loop for ever.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+FOLDER = Path(__file__).resolve().parents[1] / "topologies"
+AGGREGATE, FORWARD, ETHERNET = ROLES = ("aggregate", "forward", "ethernet")
+PORTS_MAX = 64
+LINKS_MAX = 256
+
+_NAME = re.compile(r"[a-z]{1,3}[0-9]{1,3}")  # Mininet wants a number in a switch's, and Linux short names of interfaces
+_END = re.compile(r"(?P<node>[a-z]+[0-9]+)(?:-p(?P<port>[0-9]+))?")
+_MAC = re.compile(r"0[26ae](?::[0-9a-f]{2}){5}")
+_DELAY = re.compile(r"[0-9]+(?:\.[0-9]+)?(?:us|ms|s)")
+
+
+class TopologyError(ValueError):
+    """The text says which file, what is wrong in it, and what belongs there."""
+
+
+@dataclass(frozen=True)
+class HostPlan:
+    """A machine with one interface."""
+
+    name: str
+    interface: ipaddress.IPv4Interface
+    mac: str
+    runs_controller: bool
+
+    @property
+    def address(self) -> str:
+        return str(self.interface.ip)
+
+
+@dataclass(frozen=True)
+class SwitchPlan:
+    """A switch; an Ethernet switch has no address."""
+
+    name: str
+    role: str
+    interface: ipaddress.IPv4Interface | None
+    mac: str
+
+    @property
+    def address(self) -> str:
+        return "" if self.interface is None else str(self.interface.ip)
+
+
+@dataclass(frozen=True)
+class End:
+    """One end of a link: a host, whose port is 0, or a port of a switch."""
+
+    node: str
+    port: int
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What a link does to packets, in each direction. None: nothing."""
+
+    rate_mbit: float | None = None
+    delay: str | None = None
+    loss: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.rate_mbit is not None and not 0 < self.rate_mbit <= 1000:
+            raise ValueError(f"rate_mbit must be above 0 and at most 1000, not {self.rate_mbit}")
+        if self.delay is not None and not _DELAY.fullmatch(self.delay):
+            raise ValueError(f'delay must be like "2ms" or "500us", not {self.delay!r}')
+        if not 0.0 <= self.loss < 1.0:
+            raise ValueError(f"loss is a share of packets, 0 <= loss < 1, not {self.loss}")
+
+
+@dataclass(frozen=True)
+class LinkPlan:
+    """A cable."""
+
+    ends: tuple[End, End]
+    shape: Mapping[str, Any]
+    """What the file says of it; the rest is chosen for all links alike."""
+
+
+@dataclass(frozen=True)
+class Topology:
+    """A network, checked."""
+
+    name: str
+    about: str
+    hosts: tuple[HostPlan, ...]
+    switches: tuple[SwitchPlan, ...]
+    links: tuple[LinkPlan, ...]
+
+    @property
+    def workers(self) -> tuple[HostPlan, ...]:
+        """In order of rank."""
+        return tuple(host for host in self.hosts if not host.runs_controller)
+
+    @property
+    def controller(self) -> HostPlan:
+        return next(host for host in self.hosts if host.runs_controller)
+
+    @property
+    def aggregator(self) -> SwitchPlan:
+        return next(switch for switch in self.switches if switch.role == AGGREGATE)
+
+    def neighbours(self, node: str) -> Iterator[tuple[int, str]]:
+        """Of each of its ports the number, and the node at the other end."""
+        for link in self.links:
+            for near, far in (link.ends, link.ends[::-1]):
+                if near.node == node:
+                    yield near.port, far.node
+
+    def ports(self, switch: str) -> list[int]:
+        return sorted(port for port, _ in self.neighbours(switch))
+
+    def port_towards(self, switch: str, target: str) -> int:
+        """The port of a switch that a frame for a node leaves by. In a tree there is one."""
+        for port, neighbour in self.neighbours(switch):
+            if self._is_behind(target, neighbour, before=switch):
+                return port
+        raise ValueError(f"nothing called {target} is behind {switch}")
+
+    def _is_behind(self, target: str, node: str, *, before: str) -> bool:
+        if node == target:
+            return True
+        onwards = (neighbour for _, neighbour in self.neighbours(node) if neighbour != before)
+        return any(self._is_behind(target, neighbour, before=node) for neighbour in onwards)
+
+
+def names() -> list[str]:
+    """Of the topologies that come with this folder."""
+    return sorted(path.parent.name for path in FOLDER.glob("*/topology.json"))
+
+
+def find(wanted: str) -> Topology:
+    """By name, or by the path of a file. Raises `TopologyError`."""
+    if wanted in names():
+        return load(FOLDER / wanted / "topology.json")
+    if not wanted.endswith(".json"):
+        raise TopologyError(f"no topology is called {wanted}: choose one of {', '.join(names())}, or name a .json file")
+    return load(Path(wanted))
+
+
+def load(path: Path) -> Topology:
+    """Raises `TopologyError`, also if the file cannot be read."""
+    name = path.parent.name if path.name == "topology.json" else path.stem
+    try:
+        return _checked(_parsed(name, json.loads(path.read_text())))
+    except OSError as error:
+        raise TopologyError(f"{path}: cannot read it: {error.strerror}") from error
+    except json.JSONDecodeError as error:
+        raise TopologyError(f"{path}: this is not JSON: {error}") from error
+    except ValueError as error:
+        raise TopologyError(f"{path}: {error}") from error
+
+
+def _parsed(name: str, document: Any) -> Topology:
+    fields = _fields(document, "the file", ("hosts", "switches", "links"), ("about",))
+    hosts = [_host(name, values) for name, values in _fields(fields["hosts"], "hosts").items()]
+    switches = [_switch(name, values) for name, values in _fields(fields["switches"], "switches").items()]
+    links = fields["links"]
+    if not isinstance(links, list) or len(links) > LINKS_MAX:
+        raise ValueError(f"links must be a list of at most {LINKS_MAX}")
+    host_names = {host.name for host in hosts}
+    return Topology(
+        name,
+        str(fields.get("about", "")),
+        tuple(hosts),
+        tuple(switches),
+        tuple(_link(row, host_names) for row in links),
+    )
+
+
+def _fields(value: Any, what: str, needed: tuple[str, ...] = (), possible: tuple[str, ...] | None = None) -> Any:
+    if not isinstance(value, dict):
+        raise ValueError(f"{what} must be an object, not {value!r}")
+    for key in needed:
+        if key not in value:
+            raise ValueError(f"{what}: {key} is missing")
+    if needed or possible is not None:
+        for key in value.keys() - {*needed, *(possible or ())}:
+            raise ValueError(f"{what}: nothing here is called {key}")
+    return value
+
+
+def _host(name: str, value: Any) -> HostPlan:
+    fields = _fields(value, name, ("ip", "mac"), ("role",))
+    if fields.get("role", "worker") not in ("worker", "controller"):
+        raise ValueError(f'{name}: the role of a host is "worker" or "controller", not {fields["role"]!r}')
+    return HostPlan(
+        _name(name), _interface(name, fields["ip"]), _mac(name, fields["mac"]), fields.get("role") == "controller"
+    )
+
+
+def _switch(name: str, value: Any) -> SwitchPlan:
+    role = _fields(value, name).get("role")
+    if role not in ROLES:
+        raise ValueError(f"{name}: the role of a switch is one of {', '.join(ROLES)}, not {role!r}")
+    if role == ETHERNET:
+        _fields(value, name, ("role",), ())
+        return SwitchPlan(_name(name), role, None, "")
+    fields = _fields(value, name, ("role", "ip", "mac"), ())
+    return SwitchPlan(_name(name), role, _interface(name, fields["ip"]), _mac(name, fields["mac"]))
+
+
+def _link(row: Any, hosts: set[str]) -> LinkPlan:
+    if not isinstance(row, list) or len(row) not in (2, 3):
+        raise ValueError(f'a link is ["h1", "s1-p1"], or has {{"rate_mbit": ...}} behind that, not {row!r}')
+    shape = _fields(row[2], f"link {row[:2]}", (), ("rate_mbit", "delay", "loss")) if len(row) == 3 else {}
+    Shape(**shape)
+    return LinkPlan((_end(row[0], hosts), _end(row[1], hosts)), shape)
+
+
+def _end(text: Any, hosts: set[str]) -> End:
+    match = _END.fullmatch(text) if isinstance(text, str) else None
+    if match is None:
+        raise ValueError(f"a link's end is a host or a switch's port, like h1 or s1-p1, not {text!r}")
+    if match["node"] in hosts:
+        if match["port"]:
+            raise ValueError(f"{text}: a host has one interface: write {match['node']}")
+        return End(match["node"], 0)
+    if not match["port"] or not 1 <= int(match["port"]) <= PORTS_MAX:
+        raise ValueError(f"{text}: write a switch's port like {match['node']}-p1, from 1 to {PORTS_MAX}")
+    return End(match["node"], int(match["port"]))
+
+
+def _name(text: str) -> str:
+    if not _NAME.fullmatch(text):
+        raise ValueError(f"{text!r} is no name: letters and then a number, like h1")
+    return text
+
+
+def _interface(name: str, text: Any) -> ipaddress.IPv4Interface:
+    try:
+        return ipaddress.IPv4Interface(text)
+    except ValueError:
+        raise ValueError(f'{name}: ip must be like "10.0.0.1/24", not {text!r}') from None
+
+
+def _mac(name: str, text: Any) -> str:
+    if not isinstance(text, str) or not _MAC.fullmatch(text):
+        raise ValueError(f'{name}: mac must be a local address like "02:00:0a:00:00:01", not {text!r}')
+    return text
+
+
+def _checked(topology: Topology) -> Topology:
+    """Raises `ValueError`."""
+    nodes: list[HostPlan | SwitchPlan] = [*topology.hosts, *topology.switches]
+    for what, values in (
+        ("name", [node.name for node in nodes]),
+        ("ip", [node.address for node in nodes if node.address]),
+        ("mac", [node.mac for node in nodes if node.mac]),
+        ("end", [f"{end.node}-p{end.port}" for link in topology.links for end in link.ends]),
+    ):
+        for value in values:
+            if values.count(value) > 1:
+                raise ValueError(f"the {what} {value} is there twice")
+    if len({node.interface.network for node in nodes if node.interface}) > 1:
+        raise ValueError("all addresses must be in one network: nothing routes here")
+    if sum(host.runs_controller for host in topology.hosts) != 1:
+        raise ValueError('one host must have "role": "controller"')
+    if sum(switch.role == AGGREGATE for switch in topology.switches) != 1:
+        raise ValueError('one switch must have "role": "aggregate"')
+    if len(topology.workers) < 2:
+        raise ValueError("at least two hosts must be workers")
+    _check_tree(topology, {node.name for node in nodes})
+    return topology
+
+
+def _check_tree(topology: Topology, nodes: set[str]) -> None:
+    for link in topology.links:
+        for end in link.ends:
+            if end.node not in nodes:
+                raise ValueError(f"a link ends at {end.node}, which is neither a host nor a switch")
+    reached, waiting = set[str](), [topology.aggregator.name]
+    while waiting:
+        node = waiting.pop()
+        if node in reached:
+            raise ValueError(f"there is a loop through {node}: leave a link out, since floods would go round it")
+        reached.add(node)
+        behind = [neighbour for _, neighbour in topology.neighbours(node)]
+        waiting += [neighbour for neighbour in behind if neighbour not in reached]
+    if lonely := sorted(nodes - reached):
+        raise ValueError(f"no link joins {', '.join(lonely)} to {topology.aggregator.name}")

@@ -1,0 +1,212 @@
+-- Wireshark shows Wiresum's packets: every field of the header (docs/protocol.md, section 2), the words, and what
+-- follows from them: the slot and the thread, whether round and cell agree, and whose contributions to a slot's round
+-- have been seen so far.
+--
+--     tshark -X lua_script:mininet/wireshark/wiresum.lua -r build/mininet/pcaps/s1-eth1.pcap
+--     wireshark -X lua_script:mininet/wireshark/wiresum.lua build/mininet/pcaps/s1-eth1.pcap
+--
+-- Or copy it to the folder of your own Lua plugins (Help, About Wireshark, Folders). A switch with other ports than the
+-- usual ones: Preferences, Protocols, WIRESUM, or -o wiresum.port:40000.
+
+local HEADER_BYTES, WORD_BYTES, THREADS = 24, 4, 16
+local VERSION = 1
+local DATA, EMPTY, RESULT, META, QUESTION, MISSING = 0, 1, 2, 3, 4, 5
+local KINDS = {
+  [DATA] = "DATA", [EMPTY] = "EMPTY", [RESULT] = "RESULT", [META] = "META", [QUESTION] = "QUESTION", [MISSING] = "MISSING"
+}
+local CONTRIBUTES = { [DATA] = true, [EMPTY] = true, [META] = true }
+local HAS_WORDS = { [DATA] = true, [RESULT] = true }
+local PARITIES = { [0] = "even", [1] = "odd" }
+
+local wiresum = Proto("wiresum", "Wiresum, in-network aggregation")
+wiresum.prefs.port = Pref.uint("Base port", 43488, "First of the switch's 16 UDP ports, one for each thread")
+
+local f = {
+  version = ProtoField.uint8("wiresum.version", "Version", base.DEC, nil, 0xF0),
+  kind = ProtoField.uint8("wiresum.kind", "Kind", base.DEC, KINDS, 0x0F),
+  flags = ProtoField.uint8("wiresum.flags", "Flags", base.HEX),
+  retransmission = ProtoField.bool("wiresum.flags.retransmission", "Sent again", 8, nil, 0x01),
+  diverged = ProtoField.bool("wiresum.flags.diverged", "Its contributions name different tensors", 8, nil, 0x02),
+  job = ProtoField.uint16("wiresum.job", "Job", base.DEC),
+  key = ProtoField.uint32("wiresum.key", "Key", base.HEX),
+  worker = ProtoField.uint8("wiresum.worker", "Worker", base.DEC),
+  exponent = ProtoField.int8("wiresum.exponent", "Exponent", base.DEC),
+  cell = ProtoField.uint16("wiresum.cell", "Cell", base.DEC),
+  slot = ProtoField.uint16("wiresum.slot", "Slot", base.DEC),
+  round = ProtoField.uint32("wiresum.round", "Round", base.DEC),
+  parity = ProtoField.uint8("wiresum.parity", "Parity of the round", base.DEC, PARITIES),
+  tensor = ProtoField.uint32("wiresum.tensor", "Tensor", base.HEX),
+  signature = ProtoField.uint16("wiresum.tensor.signature", "Signature of the call", base.HEX),
+  sequence = ProtoField.uint16("wiresum.tensor.sequence", "Number of the collective", base.DEC),
+  chunk = ProtoField.uint32("wiresum.chunk", "Chunk", base.DEC),
+  thread = ProtoField.uint8("wiresum.thread", "Thread", base.DEC),
+  words = ProtoField.uint32("wiresum.words", "Words", base.DEC),
+  word = ProtoField.int32("wiresum.word", "Word", base.DEC),
+  seen = ProtoField.string("wiresum.seen", "Workers seen in this slot's round"),
+}
+wiresum.fields = f
+
+local ERROR, NOTE = expert.severity.ERROR, expert.severity.NOTE
+local MALFORMED, SEQUENCE = expert.group.MALFORMED, expert.group.SEQUENCE
+local e = {
+  truncated = ProtoExpert.new("wiresum.truncated", "Shorter than a header, 24 bytes", MALFORMED, ERROR),
+  version = ProtoExpert.new("wiresum.bad_version", "A version other than 1", MALFORMED, ERROR),
+  kind = ProtoExpert.new("wiresum.bad_kind", "A kind that version 1 does not have", MALFORMED, ERROR),
+  ragged = ProtoExpert.new("wiresum.ragged", "The payload is no whole number of words", MALFORMED, ERROR),
+  surplus = ProtoExpert.new("wiresum.surplus", "A payload on a kind that has none", MALFORMED, ERROR),
+  empty = ProtoExpert.new("wiresum.no_words", "DATA without words", MALFORMED, ERROR),
+  parity = ProtoExpert.new("wiresum.bad_parity", "The cell is not one of the round's parity", MALFORMED, ERROR),
+  diverged = ProtoExpert.new("wiresum.diverged", "The workers call different collectives", SEQUENCE, ERROR),
+  again = ProtoExpert.new("wiresum.again", "Sent again", SEQUENCE, NOTE),
+  missing = ProtoExpert.new("wiresum.missing", "The switch has not got this contribution", SEQUENCE, NOTE),
+}
+wiresum.experts = e
+
+-- What has been seen before a frame is found out once, in the order of the capture, and kept for when it is shown.
+local workers_of_round, seen_at_frame
+
+function wiresum.init()
+  workers_of_round, seen_at_frame = {}, {}
+end
+
+local function workers_seen(tvb, frame)
+  if seen_at_frame[frame] == nil then
+    local name = table.concat({ tvb(2, 2):uint(), tvb(4, 4):uint(), tvb(10, 2):uint(), tvb(12, 4):uint() }, " ")
+    local workers = workers_of_round[name] or {}
+    workers_of_round[name] = workers
+    if CONTRIBUTES[tvb(0, 1):bitfield(4, 4)] then
+      workers[tvb(8, 1):uint()] = true
+    end
+    local numbers = {}
+    for worker in pairs(workers) do
+      table.insert(numbers, worker)
+    end
+    table.sort(numbers)
+    seen_at_frame[frame] = table.concat(numbers, ", ")
+  end
+  return seen_at_frame[frame]
+end
+
+-- RESULT and MISSING come from the switch's port; all else goes to it.
+local function thread(pinfo, kind)
+  local port = (kind == RESULT or kind == MISSING) and pinfo.src_port or pinfo.dst_port
+  return port - wiresum.prefs.port
+end
+
+local function add_words(tvb, tree, kind)
+  local bytes = tvb:len() - HEADER_BYTES
+  local count = math.floor(bytes / WORD_BYTES)
+  if bytes == 0 then
+    if kind == DATA then
+      tree:add_proto_expert_info(e.empty)
+    end
+    tree:add(f.words, 0):set_generated()
+    return 0
+  end
+  local payload = tvb(HEADER_BYTES, bytes)
+  local words = tree:add(f.words, payload, count)
+  if not HAS_WORDS[kind] then
+    words:add_proto_expert_info(e.surplus)
+  elseif bytes % WORD_BYTES ~= 0 then
+    words:add_proto_expert_info(e.ragged)
+  end
+  for index = 0, count - 1 do
+    local at = tvb(HEADER_BYTES + WORD_BYTES * index, WORD_BYTES)
+    words:add(f.word, at):set_text(string.format("Word %d: %d", index, at:int()))
+  end
+  return count
+end
+
+local function add_header(tvb, pinfo, tree, kind)
+  local cell, round = tvb(10, 2):uint(), tvb(12, 4):uint()
+  if tree:add(f.version, tvb(0, 1)) and tvb(0, 1):bitfield(0, 4) ~= VERSION then
+    tree:add_proto_expert_info(e.version)
+  end
+  local kind_item = tree:add(f.kind, tvb(0, 1))
+  if not KINDS[kind] then
+    kind_item:add_proto_expert_info(e.kind)
+  end
+  local flags = tree:add(f.flags, tvb(1, 1))
+  flags:add(f.retransmission, tvb(1, 1))
+  flags:add(f.diverged, tvb(1, 1))
+  tree:add(f.job, tvb(2, 2))
+  tree:add(f.key, tvb(4, 4))
+  tree:add(f.worker, tvb(8, 1))
+  tree:add(f.exponent, tvb(9, 1))
+  local cell_item = tree:add(f.cell, tvb(10, 2))
+  tree:add(f.slot, tvb(10, 2), math.floor(cell / 2)):set_generated()
+  tree:add(f.round, tvb(12, 4))
+  tree:add(f.parity, tvb(12, 4), round % 2):set_generated()
+  if cell % 2 ~= round % 2 then
+    cell_item:add_proto_expert_info(e.parity)
+  end
+  local tensor = tree:add(f.tensor, tvb(16, 4))
+  tensor:add(f.signature, tvb(16, 2))
+  tensor:add(f.sequence, tvb(18, 2))
+  tree:add(f.chunk, tvb(20, 4))
+  tree:add(f.thread, thread(pinfo, kind)):set_generated()
+  tree:add(f.seen, workers_seen(tvb, pinfo.number)):set_generated()
+end
+
+local function add_remarks(tvb, tree, kind)
+  if tvb(1, 1):bitfield(7, 1) == 1 and CONTRIBUTES[kind] then
+    tree:add_proto_expert_info(e.again)
+  end
+  if tvb(1, 1):bitfield(6, 1) == 1 and kind == RESULT then
+    tree:add_proto_expert_info(e.diverged)
+  end
+  if kind == MISSING then
+    tree:add_proto_expert_info(e.missing)
+  end
+end
+
+local function summary(tvb, kind, words)
+  local cell, round = tvb(10, 2):uint(), tvb(12, 4):uint()
+  local text = string.format(
+    "%s round %u (%s) slot %d, job %d", KINDS[kind] or "kind " .. kind, round, PARITIES[round % 2], math.floor(cell / 2),
+    tvb(2, 2):uint())
+  -- A RESULT names whoever completed it, which says nothing of whom it is for.
+  if kind ~= RESULT then
+    text = text .. ", worker " .. tvb(8, 1):uint()
+  end
+  if words > 0 then
+    text = text .. ", " .. words .. " words"
+  end
+  if tvb(1, 1):bitfield(7, 1) == 1 and CONTRIBUTES[kind] then
+    text = text .. ", sent again"
+  end
+  return text
+end
+
+function wiresum.dissector(tvb, pinfo, root)
+  pinfo.cols.protocol = "WIRESUM"
+  local tree = root:add(wiresum, tvb())
+  if tvb:len() < HEADER_BYTES then
+    tree:add_proto_expert_info(e.truncated)
+    pinfo.cols.info = "Truncated: " .. tvb:len() .. " bytes"
+    return
+  end
+  local kind = tvb(0, 1):bitfield(4, 4)
+  add_header(tvb, pinfo, tree, kind)
+  add_remarks(tvb, tree, kind)
+  local text = summary(tvb, kind, add_words(tvb, tree, kind))
+  pinfo.cols.info = text
+  tree:append_text(": " .. text)
+end
+
+local ports
+
+local function listen()
+  local wanted = wiresum.prefs.port .. "-" .. wiresum.prefs.port + THREADS - 1
+  if wanted ~= ports then
+    local udp = DissectorTable.get("udp.port")
+    if ports then
+      udp:remove(ports, wiresum)
+    end
+    udp:add(wanted, wiresum)
+    ports = wanted
+  end
+end
+
+listen()
+wiresum.prefs_changed = listen
