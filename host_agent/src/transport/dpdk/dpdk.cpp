@@ -168,7 +168,9 @@ std::size_t DpdkTransport::receive(std::span<RxDatagram> out) noexcept {
 /// Takes datagrams from all ports, and does what else has come in or is due.
 std::size_t DpdkTransport::poll(std::span<RxDatagram> out, std::span<rte_mbuf*> buffers) noexcept {
   now_ = clock_now();
-  for (const std::unique_ptr<Port>& port : ports_) port->revive(now_);
+  for (std::size_t port = 0; port != ports_.size(); ++port) {
+    if (ports_[port]->look_after_link(now_)) announce(port);
+  }
   std::size_t count = 0;
   std::size_t idle = 0;
   // Who was first is last next time, so that no port starves the others.
@@ -243,6 +245,16 @@ void DpdkTransport::ask() noexcept {
       send_arp(request, question.everybody ? ethernet::kBroadcast : question.to.mac, port);
     }
   }
+}
+
+/// Tells a port's neighbours where we are: who has known us by another Ethernet address would go on sending there.
+void DpdkTransport::announce(std::size_t port) noexcept {
+  send_arp({.operation = ethernet::ArpOperation::kRequest,
+            .sender_mac = ports_[port]->mac(),
+            .sender_address = config_.address,
+            .target_mac = {},
+            .target_address = config_.address},
+           ethernet::kBroadcast, port);
 }
 
 void DpdkTransport::send_arp(const ethernet::ArpPacket& packet, const ethernet::MacAddress& to,
@@ -348,12 +360,20 @@ void DpdkTransport::send_copies(std::span<rte_mbuf*> payloads, std::span<const w
 
 /// Where packets to `address` go. Null if nobody has said yet; then everybody is asked.
 const NextHop* DpdkTransport::next_hop(std::uint32_t address) noexcept {
-  const NextHop* const hop = neighbours_.find(address, now_);
+  const NextHop* hop = neighbours_.find(address, now_);
   if (hop != nullptr) return hop;
-  now_ = clock_now();
-  ask();
-  if (neighbours_.silent(address)) error_.store(EHOSTUNREACH, std::memory_order_relaxed);
-  return nullptr;
+  // The answer may be there already, and who only sends would never see it.
+  look();
+  hop = neighbours_.find(address, now_);
+  if (hop == nullptr && neighbours_.silent(address)) error_.store(EHOSTUNREACH, std::memory_order_relaxed);
+  return hop;
+}
+
+/// Takes in what has come, for the next receive(), unless there is something for it already.
+void DpdkTransport::look() noexcept {
+  if (ready_next_ != ready_count_) return;
+  ready_next_ = 0;
+  ready_count_ = poll(ready_, ready_buffers_);
 }
 
 ethernet::Headers DpdkTransport::headers_to(const NextHop& hop, const wire::Endpoint& to,
@@ -398,8 +418,7 @@ void DpdkTransport::wait(std::int64_t timeout_ns) noexcept {
   const TimeNs start = clock_now();
   for (TimeNs sleep_ns = kSleepNsMin;;) {
     if (woken_.exchange(false)) return;
-    ready_next_ = 0;
-    ready_count_ = poll(ready_, ready_buffers_);
+    look();
     const TimeNs waited_ns = now_ - start;
     if (ready_count_ != 0 || (timeout_ns >= 0 && waited_ns >= timeout_ns)) return;
     if (waited_ns < kSpinNs) {

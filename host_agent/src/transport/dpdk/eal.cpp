@@ -1,5 +1,6 @@
 #include "transport/dpdk/eal.hpp"
 
+#include <rte_alarm.h>
 #include <rte_dev.h>
 #include <rte_eal.h>
 #include <rte_errno.h>
@@ -14,6 +15,7 @@
 #include <fstream>
 #include <iterator>
 #include <mutex>
+#include <semaphore>
 #include <stdexcept>
 
 namespace wiresum::transport::dpdk {
@@ -157,7 +159,9 @@ Devices::~Devices() {
 void Devices::plug_in(const std::string& device) {
   std::vector<std::uint16_t> found = ports_of(device);
   if (found.empty()) {
-    const int result = rte_dev_probe(device.c_str());
+    int result = 0;
+    const auto probe = [&] { result = rte_dev_probe(device.c_str()); };
+    is_memif(device) ? on_interrupt_thread(probe) : probe();
     if (result != 0 && result != -EEXIST) {
       throw std::runtime_error("DPDK cannot use the device '" + device + "': " + rte_strerror(-result) +
                                "; its own messages are on standard error");
@@ -186,11 +190,31 @@ void Devices::release() noexcept {
     rte_eth_dev_info info{};
     // A device with two ports goes with the first.
     if (rte_eth_dev_is_valid_port(port.id) == 0 || rte_eth_dev_info_get(port.id, &info) != 0) continue;
-    static_cast<void>(rte_eth_dev_close(port.id));
-    static_cast<void>(rte_dev_remove(const_cast<rte_device*>(info.device)));
+    const auto remove = [&] {
+      static_cast<void>(rte_eth_dev_close(port.id));
+      static_cast<void>(rte_dev_remove(const_cast<rte_device*>(info.device)));
+    };
+    is_memif(port.device) ? on_interrupt_thread(remove) : remove();
   }
   ports_.clear();
 }
+
+void on_interrupt_thread(const std::function<void()>& what) {
+  struct Call {
+    const std::function<void()>& what;
+    std::binary_semaphore done{0};
+  };
+  Call call{what};
+  const auto run = [](void* given) {
+    auto* const the_call = static_cast<Call*>(given);
+    the_call->what();
+    the_call->done.release();
+  };
+  if (rte_eal_alarm_set(1, run, &call) != 0) throw std::runtime_error("DPDK sets no alarm: " + last_error());
+  call.done.acquire();
+}
+
+bool is_memif(std::string_view device) { return device_name(device).starts_with("net_memif"); }
 
 void adopt_thread() noexcept {
   thread_local Adoption adoption;

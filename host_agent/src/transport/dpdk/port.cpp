@@ -12,6 +12,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cstring>
 #include <stdexcept>
 
@@ -20,7 +21,7 @@ namespace {
 
 /// How long a full ring is waited for: a peer that polls empties it in less.
 constexpr std::uint64_t kSendWaitUsMax = 100;
-constexpr std::int64_t kTryNs = 200'000'000;
+constexpr std::int64_t kLookNs = 200'000'000;
 constexpr std::uint64_t kRxChecksums = RTE_ETH_RX_OFFLOAD_IPV4_CKSUM | RTE_ETH_RX_OFFLOAD_UDP_CKSUM;
 
 template <std::size_t kCount>
@@ -51,13 +52,26 @@ std::size_t kernel_mtu(unsigned index) {
 
 Port::Port(const Devices::Port& port, const PortConfig& config) : id_(port.id) {
   configure(config, port.device);
-  const int result = rte_eth_dev_start(id_);
-  started_ = result == 0;
+  const int result = start();
   if (!connects_) check(result, "cannot start the DPDK port " + driver_);
 }
 
 Port::~Port() {
-  if (started_) static_cast<void>(rte_eth_dev_stop(id_));
+  if (started_) stop();
+}
+
+int Port::start() {
+  int result = 0;
+  const auto call = [&] { result = rte_eth_dev_start(id_); };
+  is_memif_ ? on_interrupt_thread(call) : call();
+  started_ = result == 0;
+  return result;
+}
+
+void Port::stop() {
+  const auto call = [this] { static_cast<void>(rte_eth_dev_stop(id_)); };
+  is_memif_ ? on_interrupt_thread(call) : call();
+  started_ = false;
 }
 
 void Port::configure(const PortConfig& config, const std::string& device) {
@@ -69,7 +83,8 @@ void Port::configure(const PortConfig& config, const std::string& device) {
   sends_segments_ = (info.tx_offload_capa & RTE_ETH_TX_OFFLOAD_MULTI_SEGS) != 0;
   sends_checksums_ = (info.tx_offload_capa & RTE_ETH_TX_OFFLOAD_UDP_CKSUM) != 0;
   checks_ = (info.rx_offload_capa & kRxChecksums) == kRxChecksums;
-  connects_ = driver_ == "net_memif" && device.find("role=server") == std::string::npos &&
+  is_memif_ = is_memif(device);
+  connects_ = is_memif_ && device.find("role=server") == std::string::npos &&
               device.find("role=master") == std::string::npos;
   kernel_sends_ = is_one_of(driver_, kKernelInterfaces);
   if (sends_segments_) wanted.txmode.offloads |= RTE_ETH_TX_OFFLOAD_MULTI_SEGS;
@@ -93,14 +108,16 @@ void Port::configure(const PortConfig& config, const std::string& device) {
 void Port::allow_size(std::size_t ip_bytes_max, const std::string& device) {
   const std::string what = "the DPDK port " + driver_ + " cannot carry packets of " + std::to_string(ip_bytes_max) +
                            " bytes (IPv4 and UDP headers included): ";
-  if (driver_ == "net_af_packet") {
-    // What the driver keeps of a frame's room for the kernel's header.
-    constexpr std::size_t kReserved = 64;
-    const std::size_t room = device_number(device, "framesz", 2048);
-    if (ip_bytes_max + ethernet::kEthernetBytes + kReserved > room) {
-      throw std::runtime_error(what + "give its device framesz=" + std::to_string(16384) +
-                               ",blocksz=" + std::to_string(16384) + ", or fewer lanes");
-    }
+  const std::size_t frame_bytes = ip_bytes_max + ethernet::kEthernetBytes;
+  // What the driver keeps of a frame's room for the kernel's header.
+  constexpr std::size_t kReserved = 64;
+  if (driver_ == "net_af_packet" && frame_bytes + kReserved > device_number(device, "framesz", 2048)) {
+    throw std::runtime_error(what + "give its device framesz=16384,blocksz=16384,framecnt=512, or use fewer lanes");
+  }
+  // It would cut larger ones up, but version 22.11 joins them wrongly as soon as its ring has gone around once.
+  if (is_memif_ && frame_bytes > device_number(device, "bsize", 2048)) {
+    throw std::runtime_error(what + "give the devices of both ends bsize=" +
+                             std::to_string(std::bit_ceil(frame_bytes)) + ", or use fewer lanes");
   }
   std::uint16_t mtu = 0;
   check(rte_eth_dev_get_mtu(id_, &mtu), "no MTU at the DPDK port " + driver_);
@@ -116,13 +133,17 @@ void Port::allow_size(std::size_t ip_bytes_max, const std::string& device) {
                            (kernels != 0 ? ", or set the interface's MTU" : ""));
 }
 
-void Port::revive(std::int64_t now_ns) noexcept {
-  if (!connects_ || now_ns < next_try_ns_) return;
-  next_try_ns_ = now_ns + kTryNs;
+bool Port::look_after_link(std::int64_t now_ns) noexcept {
+  if (now_ns < next_look_ns_) return false;
+  next_look_ns_ = now_ns + kLookNs;
+  const bool was_up = link_up_;
   rte_eth_link link{};
-  if (rte_eth_link_get_nowait(id_, &link) == 0 && link.link_status == RTE_ETH_LINK_UP) return;
-  if (started_) static_cast<void>(rte_eth_dev_stop(id_));
-  started_ = rte_eth_dev_start(id_) == 0;
+  link_up_ = started_ && rte_eth_link_get_nowait(id_, &link) == 0 && link.link_status == RTE_ETH_LINK_UP;
+  if (!link_up_ && connects_) {
+    if (started_) stop();
+    static_cast<void>(start());
+  }
+  return link_up_ && !was_up;
 }
 
 ethernet::ChecksumPolicy Port::policy(const rte_mbuf& packet) const noexcept {

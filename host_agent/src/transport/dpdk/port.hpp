@@ -36,8 +36,9 @@ class Port {
   /// It computes the checksum of UDP, if the packet says so.
   [[nodiscard]] bool sends_checksums() const noexcept { return sends_checksums_; }
 
-  /// Tries again to connect, now and then, where the driver tries only once (net_memif as a client).
-  void revive(std::int64_t now_ns) noexcept;
+  /// Looks after the link, now and then: connects again where the driver tries only once (net_memif as a client).
+  /// Returns whether it has come up since.
+  [[nodiscard]] bool look_after_link(std::int64_t now_ns) noexcept;
 
   /// How the checksum of a received packet is to be looked at, and whether the device has found it wrong.
   [[nodiscard]] ethernet::ChecksumPolicy policy(const rte_mbuf& packet) const noexcept;
@@ -51,6 +52,8 @@ class Port {
   [[nodiscard]] std::size_t send(std::span<rte_mbuf*> packets) noexcept;
 
  private:
+  int start();
+  void stop();
   void configure(const PortConfig& config, const std::string& device);
   void allow_size(std::size_t ip_bytes_max, const std::string& device);
 
@@ -61,9 +64,11 @@ class Port {
   bool sends_checksums_ = false;
   bool checks_ = false;  // the checksums of received packets
   bool kernel_sends_ = false;
+  bool is_memif_ = false;
   bool connects_ = false;  // to a peer that may come later, or go and come again
   bool started_ = false;
-  std::int64_t next_try_ns_ = 0;
+  bool link_up_ = false;
+  std::int64_t next_look_ns_ = 0;
 };
 
 }  // namespace wiresum::transport::dpdk
