@@ -12,8 +12,10 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <exception>
 #include <fstream>
 #include <iterator>
+#include <map>
 #include <mutex>
 #include <semaphore>
 #include <stdexcept>
@@ -28,6 +30,7 @@ struct Environment {
   std::vector<std::string> given;    // the first transport's arguments, without its devices
   std::vector<std::string> found;    // devices that EAL found by itself, if the first transport named none
   std::vector<std::uint16_t> taken;  // ports of transports that are open
+  std::map<std::string, std::string> plugged;  // devices that are there, by name, as they were given
 
   ~Environment() {
     // With a transport still open its thread may be using DPDK's memory; then the kernel takes everything back.
@@ -157,19 +160,23 @@ Devices::~Devices() {
 }
 
 void Devices::plug_in(const std::string& device) {
-  std::vector<std::uint16_t> found = ports_of(device);
-  if (found.empty()) {
-    int result = 0;
-    const auto probe = [&] { result = rte_dev_probe(device.c_str()); };
-    is_memif(device) ? on_interrupt_thread(probe) : probe();
-    if (result != 0 && result != -EEXIST) {
-      throw std::runtime_error("DPDK cannot use the device '" + device + "': " + rte_strerror(-result) +
-                               "; its own messages are on standard error");
-    }
-    found = ports_of(device);
+  std::map<std::string, std::string>& plugged = environment().plugged;
+  const std::string name = device_name(device);
+  if (const auto there = plugged.find(name); there != plugged.end() && there->second != device) {
+    throw std::runtime_error("this process has a DPDK device '" + there->second + "' already, so none '" + device +
+                             "': give it another name");
   }
-  if (found.empty()) throw std::runtime_error("DPDK made no port of the device '" + device + "'");
+  int result = 0;
+  const auto probe = [&] { result = rte_dev_probe(device.c_str()); };
+  if (ports_of(device).empty()) is_memif(device) ? on_interrupt_thread(probe) : probe();
+  const std::vector<std::uint16_t> found = ports_of(device);
+  if (found.empty()) {
+    throw std::runtime_error("DPDK cannot use the device '" + device + "': " +
+                             (result != 0 ? rte_strerror(-result) : "it has no port") +
+                             "; its own messages are on standard error");
+  }
   for (const std::uint16_t port : found) take(port, device);
+  plugged[name] = device;
 }
 
 void Devices::take(std::uint16_t port, const std::string& device) {
@@ -190,6 +197,10 @@ void Devices::release() noexcept {
     rte_eth_dev_info info{};
     // A device with two ports goes with the first.
     if (rte_eth_dev_is_valid_port(port.id) == 0 || rte_eth_dev_info_get(port.id, &info) != 0) continue;
+    // What listens for others stays until the process ends: net_memif frees a listening socket without telling EAL's
+    // interrupt thread, which would use it when the next client comes.
+    if (is_memif(port.device) && !is_memif_client(port.device)) continue;
+    environment().plugged.erase(device_name(port.device));
     const auto remove = [&] {
       static_cast<void>(rte_eth_dev_close(port.id));
       static_cast<void>(rte_dev_remove(const_cast<rte_device*>(info.device)));
@@ -202,16 +213,27 @@ void Devices::release() noexcept {
 void on_interrupt_thread(const std::function<void()>& what) {
   struct Call {
     const std::function<void()>& what;
+    std::exception_ptr thrown;
     std::binary_semaphore done{0};
   };
-  Call call{what};
+  Call call{.what = what, .thrown = nullptr};
   const auto run = [](void* given) {
     auto* const the_call = static_cast<Call*>(given);
-    the_call->what();
+    try {
+      the_call->what();
+    } catch (...) {
+      the_call->thrown = std::current_exception();
+    }
     the_call->done.release();
   };
   if (rte_eal_alarm_set(1, run, &call) != 0) throw std::runtime_error("DPDK sets no alarm: " + last_error());
   call.done.acquire();
+  if (call.thrown) std::rethrow_exception(call.thrown);
+}
+
+bool is_memif_client(std::string_view device) {
+  return is_memif(device) && device.find("role=server") == std::string_view::npos &&
+         device.find("role=master") == std::string_view::npos;
 }
 
 bool is_memif(std::string_view device) { return device_name(device).starts_with("net_memif"); }

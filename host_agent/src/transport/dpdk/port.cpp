@@ -50,8 +50,10 @@ std::size_t kernel_mtu(unsigned index) {
 
 }  // namespace
 
-Port::Port(const Devices::Port& port, const PortConfig& config) : id_(port.id) {
-  configure(config, port.device);
+Port::Port(const Devices::Port& port, const PortConfig& config)
+    : id_(port.id), is_memif_(is_memif(port.device)), connects_(is_memif_client(port.device)) {
+  const auto set_up = [&] { configure(config, port.device); };
+  is_memif_ ? on_interrupt_thread(set_up) : set_up();
   const int result = start();
   if (!connects_) check(result, "cannot start the DPDK port " + driver_);
 }
@@ -65,6 +67,12 @@ int Port::start() {
   const auto call = [&] { result = rte_eth_dev_start(id_); };
   is_memif_ ? on_interrupt_thread(call) : call();
   started_ = result == 0;
+  if (started_ && is_memif_ && !connects_) {
+    // A server takes clients even while it is stopped, with queues that are no more: they are to come again.
+    stop();
+    on_interrupt_thread(call);
+    started_ = result == 0;
+  }
   return result;
 }
 
@@ -83,15 +91,12 @@ void Port::configure(const PortConfig& config, const std::string& device) {
   sends_segments_ = (info.tx_offload_capa & RTE_ETH_TX_OFFLOAD_MULTI_SEGS) != 0;
   sends_checksums_ = (info.tx_offload_capa & RTE_ETH_TX_OFFLOAD_UDP_CKSUM) != 0;
   checks_ = (info.rx_offload_capa & kRxChecksums) == kRxChecksums;
-  is_memif_ = is_memif(device);
-  connects_ = is_memif_ && device.find("role=server") == std::string::npos &&
-              device.find("role=master") == std::string::npos;
   kernel_sends_ = is_one_of(driver_, kKernelInterfaces);
   if (sends_segments_) wanted.txmode.offloads |= RTE_ETH_TX_OFFLOAD_MULTI_SEGS;
   if (sends_checksums_) wanted.txmode.offloads |= RTE_ETH_TX_OFFLOAD_UDP_CKSUM;
   if (checks_) wanted.rxmode.offloads |= kRxChecksums;
   check(rte_eth_dev_configure(id_, 1, 1, &wanted), "cannot configure " + who);
-  allow_size(config.ip_bytes_max, device);
+  allow_size(config, device);
   std::uint16_t receive_descriptors = config.descriptors;
   std::uint16_t send_descriptors = config.descriptors;
   check(rte_eth_dev_adjust_nb_rx_tx_desc(id_, &receive_descriptors, &send_descriptors), "no ring sizes for " + who);
@@ -105,14 +110,19 @@ void Port::configure(const PortConfig& config, const std::string& device) {
 }
 
 /// A datagram that is too large would only be lost, without a word.
-void Port::allow_size(std::size_t ip_bytes_max, const std::string& device) {
+void Port::allow_size(const PortConfig& config, const std::string& device) {
+  const std::size_t ip_bytes_max = config.ip_bytes_max;
   const std::string what = "the DPDK port " + driver_ + " cannot carry packets of " + std::to_string(ip_bytes_max) +
                            " bytes (IPv4 and UDP headers included): ";
   const std::size_t frame_bytes = ip_bytes_max + ethernet::kEthernetBytes;
-  // What the driver keeps of a frame's room for the kernel's header.
-  constexpr std::size_t kReserved = 64;
-  if (driver_ == "net_af_packet" && frame_bytes + kReserved > device_number(device, "framesz", 2048)) {
-    throw std::runtime_error(what + "give its device framesz=16384,blocksz=16384,framecnt=512, or use fewer lanes");
+  // A frame of its ring holds the kernel's header too, and one of our buffers what the rest has room for.
+  constexpr std::size_t kOfKernelsMax = 64;
+  constexpr std::size_t kOfKernelsMin = 32;
+  const std::size_t ring_frame = device_number(device, "framesz", 2048);
+  if (driver_ == "net_af_packet" &&
+      (frame_bytes + kOfKernelsMax > ring_frame || ring_frame > config.buffer_bytes + kOfKernelsMin)) {
+    throw std::runtime_error(what + "give its device framesz=" + std::to_string(config.buffer_bytes) + ",blocksz=" +
+                             std::to_string(2 * config.buffer_bytes) + ", or use other lanes");
   }
   // It would cut larger ones up, but version 22.11 joins them wrongly as soon as its ring has gone around once.
   if (is_memif_ && frame_bytes > device_number(device, "bsize", 2048)) {
@@ -121,13 +131,12 @@ void Port::allow_size(std::size_t ip_bytes_max, const std::string& device) {
   }
   std::uint16_t mtu = 0;
   check(rte_eth_dev_get_mtu(id_, &mtu), "no MTU at the DPDK port " + driver_);
-  if (ip_bytes_max <= mtu || is_one_of(driver_, kWithoutMtu)) return;
-  const int result = rte_eth_dev_set_mtu(id_, static_cast<std::uint16_t>(ip_bytes_max));
-  if (result == 0) return;
   rte_eth_dev_info info{};
   check(rte_eth_dev_info_get(id_, &info), "cannot ask a DPDK port what it is");
   const std::size_t kernels = info.if_index != 0 ? kernel_mtu(info.if_index) : 0;
-  if (ip_bytes_max <= kernels) return;
+  if (ip_bytes_max <= (kernels != 0 ? kernels : mtu) || is_one_of(driver_, kWithoutMtu)) return;
+  const int result = rte_eth_dev_set_mtu(id_, static_cast<std::uint16_t>(ip_bytes_max));
+  if (result == 0) return;
   throw std::runtime_error(what + "its MTU is " + std::to_string(kernels != 0 ? kernels : mtu) +
                            ", and it takes no larger one (" + rte_strerror(-result) + "); use fewer lanes" +
                            (kernels != 0 ? ", or set the interface's MTU" : ""));

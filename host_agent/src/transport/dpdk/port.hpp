@@ -16,6 +16,7 @@ namespace wiresum::transport::dpdk {
 
 struct PortConfig {
   std::size_t ip_bytes_max = 0;  // of a datagram with its IPv4 and UDP headers
+  std::size_t buffer_bytes = 0;  // of the pool's, without their headroom
   std::uint16_t descriptors = 1024;
   rte_mempool* receive_pool = nullptr;
 };
@@ -55,17 +56,17 @@ class Port {
   int start();
   void stop();
   void configure(const PortConfig& config, const std::string& device);
-  void allow_size(std::size_t ip_bytes_max, const std::string& device);
+  void allow_size(const PortConfig& config, const std::string& device);
 
   std::uint16_t id_;
+  bool is_memif_;
+  bool connects_;  // to a peer that may come later, or go and come again
   std::string driver_;
   ethernet::MacAddress mac_;
   bool sends_segments_ = false;
   bool sends_checksums_ = false;
   bool checks_ = false;  // the checksums of received packets
   bool kernel_sends_ = false;
-  bool is_memif_ = false;
-  bool connects_ = false;  // to a peer that may come later, or go and come again
   bool started_ = false;
   bool link_up_ = false;
   std::int64_t next_look_ns_ = 0;
