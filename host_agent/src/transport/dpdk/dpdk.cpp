@@ -34,7 +34,7 @@ static_assert(kPayloadAt >= kHeadersBytes + 64);
 constexpr unsigned kCachePackets = 128;        // in a thread's cache of a pool
 constexpr std::size_t kRoundMax = 1024;        // frames that one receive() looks at, ours or not
 constexpr std::size_t kBufferBytesMin = 2048;  // what drivers like to find
-constexpr std::size_t kSlackBytes = 64;            // net_af_packet wants some
+constexpr std::size_t kSlackBytes = 64;        // net_af_packet wants some
 constexpr std::size_t kBufferBytesMax = UINT16_MAX - RTE_PKTMBUF_HEADROOM;
 constexpr std::size_t kHeaderRoomBytes = RTE_PKTMBUF_HEADROOM + 64;
 
@@ -55,8 +55,8 @@ std::size_t frame_bytes(const DeviceConfig& config) { return config.datagram_byt
 /// How much of everything a transport has.
 struct Sizes {
   Sizes(const DeviceConfig& config, std::size_t ports)
-      : buffer(
-            std::min((frame_bytes(config) + kSlackBytes + kBufferBytesMin - 1) / kBufferBytesMin * kBufferBytesMin, kBufferBytesMax)),
+      : buffer(std::min((frame_bytes(config) + kSlackBytes + kBufferBytesMin - 1) / kBufferBytesMin * kBufferBytesMin,
+                        kBufferBytesMax)),
         spare(std::clamp(kPoolBytesMax / buffer, kSpareMin, kSpareMax)),
         descriptors(std::clamp(2 * spare / ports, kDescriptorsMin, kDescriptorsMax)),
         packets(descriptors * ports + spare) {}
@@ -132,7 +132,7 @@ DpdkTransport::DpdkTransport(const DeviceConfig& config, const Arguments& argume
     ports_.push_back(
         std::make_unique<Port>(port, PortConfig{.ip_bytes_max = frame_bytes(config) - kEthernetBytes,
                                                 .buffer_bytes = sizes.buffer,
-                         .descriptors = static_cast<std::uint16_t>(sizes.descriptors),
+                                                .descriptors = static_cast<std::uint16_t>(sizes.descriptors),
                                                 .receive_pool = receive_pool_.get()}));
     const std::string& driver = ports_.back()->driver();
     if (name_.find(driver) == std::string::npos) name_ += (name_.empty() ? "" : ", ") + driver;

@@ -12,7 +12,6 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <exception>
 #include <fstream>
 #include <iterator>
 #include <map>
@@ -27,9 +26,9 @@ namespace {
 struct Environment {
   std::mutex mutex;
   bool started = false;
-  std::vector<std::string> given;    // the first transport's arguments, without its devices
-  std::vector<std::string> found;    // devices that EAL found by itself, if the first transport named none
-  std::vector<std::uint16_t> taken;  // ports of transports that are open
+  std::vector<std::string> given;              // the first transport's arguments, without its devices
+  std::vector<std::string> found;              // devices that EAL found by itself, if the first transport named none
+  std::vector<std::uint16_t> taken;            // ports of transports that are open
   std::map<std::string, std::string> plugged;  // devices that are there, by name, as they were given
 
   ~Environment() {
@@ -107,6 +106,8 @@ void start(Environment& all, const Arguments& arguments, std::size_t memory_byte
     }
     throw std::runtime_error(what);
   }
+  // It makes a folder even if it is to put nothing there. This fails, as it should, if there is something in it.
+  static_cast<void>(rmdir(rte_eal_get_runtime_dir()));
   all.started = true;
   all.given = arguments.eal;
   for_each_port([&](std::uint16_t, const rte_device& of) {
@@ -171,8 +172,8 @@ void Devices::plug_in(const std::string& device) {
   if (ports_of(device).empty()) is_memif(device) ? on_interrupt_thread(probe) : probe();
   const std::vector<std::uint16_t> found = ports_of(device);
   if (found.empty()) {
-    throw std::runtime_error("DPDK cannot use the device '" + device + "': " +
-                             (result != 0 ? rte_strerror(-result) : "it has no port") +
+    throw std::runtime_error("DPDK cannot use the device '" + device +
+                             "': " + (result != 0 ? rte_strerror(-result) : "it has no port") +
                              "; its own messages are on standard error");
   }
   for (const std::uint16_t port : found) take(port, device);
@@ -210,25 +211,22 @@ void Devices::release() noexcept {
   ports_.clear();
 }
 
-void on_interrupt_thread(const std::function<void()>& what) {
+void on_interrupt_thread(const std::function<void()>& what) noexcept {
   struct Call {
     const std::function<void()>& what;
-    std::exception_ptr thrown;
     std::binary_semaphore done{0};
   };
-  Call call{.what = what, .thrown = nullptr};
+  Call call{.what = what};
   const auto run = [](void* given) {
     auto* const the_call = static_cast<Call*>(given);
-    try {
-      the_call->what();
-    } catch (...) {
-      the_call->thrown = std::current_exception();
-    }
+    the_call->what();
     the_call->done.release();
   };
-  if (rte_eal_alarm_set(1, run, &call) != 0) throw std::runtime_error("DPDK sets no alarm: " + last_error());
-  call.done.acquire();
-  if (call.thrown) std::rethrow_exception(call.thrown);
+  if (rte_eal_alarm_set(1, run, &call) == 0) {
+    call.done.acquire();
+  } else {
+    what();
+  }
 }
 
 bool is_memif_client(std::string_view device) {

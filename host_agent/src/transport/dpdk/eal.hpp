@@ -41,9 +41,9 @@ class Devices {
   std::vector<Port> ports_;
 };
 
-/// Calls `what` on EAL's interrupt thread, waits, and throws what it throws. net_memif's connections come and go on that thread, without a lock
-/// towards whoever starts, stops or removes a port: two at once, and EAL panics.
-void on_interrupt_thread(const std::function<void()>& what);
+/// Calls `what`, which throws nothing, on EAL's interrupt thread, and waits. net_memif's connections come and go on
+/// that thread, without a lock towards whoever starts, stops or removes a port: two at once, and EAL panics.
+void on_interrupt_thread(const std::function<void()>& what) noexcept;
 
 /// Whether a device's control calls must be made by on_interrupt_thread().
 [[nodiscard]] bool is_memif(std::string_view device);

@@ -14,6 +14,7 @@
 #include <array>
 #include <bit>
 #include <cstring>
+#include <exception>
 #include <stdexcept>
 
 namespace wiresum::transport::dpdk {
@@ -52,8 +53,16 @@ std::size_t kernel_mtu(unsigned index) {
 
 Port::Port(const Devices::Port& port, const PortConfig& config)
     : id_(port.id), is_memif_(is_memif(port.device)), connects_(is_memif_client(port.device)) {
-  const auto set_up = [&] { configure(config, port.device); };
+  std::exception_ptr thrown;
+  const auto set_up = [&] {
+    try {
+      configure(config, port.device);
+    } catch (...) {
+      thrown = std::current_exception();
+    }
+  };
   is_memif_ ? on_interrupt_thread(set_up) : set_up();
+  if (thrown) std::rethrow_exception(thrown);
   const int result = start();
   if (!connects_) check(result, "cannot start the DPDK port " + driver_);
 }
@@ -87,7 +96,8 @@ void Port::configure(const PortConfig& config, const std::string& device) {
   check(rte_eth_dev_info_get(id_, &info), "cannot ask a DPDK port what it is");
   driver_ = info.driver_name;
   const std::string who = "the DPDK port " + driver_;
-  rte_eth_conf wanted{};
+  rte_eth_conf wanted;
+  std::memset(&wanted, 0, sizeof wanted);
   sends_segments_ = (info.tx_offload_capa & RTE_ETH_TX_OFFLOAD_MULTI_SEGS) != 0;
   sends_checksums_ = (info.tx_offload_capa & RTE_ETH_TX_OFFLOAD_UDP_CKSUM) != 0;
   checks_ = (info.rx_offload_capa & kRxChecksums) == kRxChecksums;
@@ -121,8 +131,8 @@ void Port::allow_size(const PortConfig& config, const std::string& device) {
   const std::size_t ring_frame = device_number(device, "framesz", 2048);
   if (driver_ == "net_af_packet" &&
       (frame_bytes + kOfKernelsMax > ring_frame || ring_frame > config.buffer_bytes + kOfKernelsMin)) {
-    throw std::runtime_error(what + "give its device framesz=" + std::to_string(config.buffer_bytes) + ",blocksz=" +
-                             std::to_string(2 * config.buffer_bytes) + ", or use other lanes");
+    throw std::runtime_error(what + "give its device framesz=" + std::to_string(config.buffer_bytes) +
+                             ",blocksz=" + std::to_string(2 * config.buffer_bytes) + ", or use other lanes");
   }
   // It would cut larger ones up, but version 22.11 joins them wrongly as soon as its ring has gone around once.
   if (is_memif_ && frame_bytes > device_number(device, "bsize", 2048)) {
@@ -144,11 +154,13 @@ void Port::allow_size(const PortConfig& config, const std::string& device) {
 
 bool Port::look_after_link(std::int64_t now_ns) noexcept {
   if (now_ns < next_look_ns_) return false;
+  const bool first = next_look_ns_ == 0;
   next_look_ns_ = now_ns + kLookNs;
   const bool was_up = link_up_;
   rte_eth_link link{};
   link_up_ = started_ && rte_eth_link_get_nowait(id_, &link) == 0 && link.link_status == RTE_ETH_LINK_UP;
-  if (!link_up_ && connects_) {
+  // Not at once after it has started: it is still shaking hands.
+  if (!link_up_ && connects_ && !first) {
     if (started_) stop();
     static_cast<void>(start());
   }

@@ -24,8 +24,9 @@ TEST(Arguments, AreCutAsAShellDoes) {
 }
 
 TEST(Arguments, DevicesGoApart) {
-  const Arguments given = parse_arguments("--vdev=net_memif0,id=1 -m 9 --vdev net_ring0 -a 0000:01:00.0 -a0000:02:00.0 "
-                                          "--allow=0000:03:00.0");
+  const Arguments given = parse_arguments(
+      "--vdev=net_memif0,id=1 -m 9 --vdev net_ring0 -a 0000:01:00.0 -a0000:02:00.0 "
+      "--allow=0000:03:00.0");
   EXPECT_EQ(given.devices, (Words{"net_memif0,id=1", "net_ring0", "0000:01:00.0", "0000:02:00.0", "0000:03:00.0"}));
   EXPECT_EQ(given.eal, (Words{"-m", "9"}));
   EXPECT_THROW(static_cast<void>(parse_arguments("--vdev")), std::invalid_argument);
@@ -40,16 +41,17 @@ TEST(Arguments, NothingIsLeftBehindByDefault) {
   EXPECT_TRUE(has(started_with("--no-huge"), "--no-shconf"));
   EXPECT_FALSE(has(started_with("--no-huge"), "--in-memory"));
   EXPECT_FALSE(has(started_with("--huge-dir=/mnt"), "--in-memory"));
+  EXPECT_TRUE(has(started_with("--huge-dir=/mnt"), "--file-prefix=wiresum-77"));
   for (const char* text : {"", "--no-huge"}) {
     EXPECT_TRUE(has(started_with(text), "--no-telemetry"));
-    EXPECT_TRUE(has(started_with(text), "--file-prefix=wiresum-77"));
+    EXPECT_TRUE(has(started_with(text), "--file-prefix=wiresum"));
   }
 }
 
 TEST(Arguments, WhatIsGivenIsNotGivenTwice) {
   const Words words = started_with("--no-huge -m 100 --no-telemetry --file-prefix mine -l1 --log-level 8 --no-shconf");
-  EXPECT_EQ(words, (Words{"--no-huge", "-m", "100", "--no-telemetry", "--file-prefix", "mine", "-l1", "--log-level", "8",
-                          "--no-shconf"}));
+  EXPECT_EQ(words, (Words{"--no-huge", "-m", "100", "--no-telemetry", "--file-prefix", "mine", "-l1", "--log-level",
+                          "8", "--no-shconf"}));
 }
 
 TEST(Arguments, OneCoreAndAsMuchMemoryAsItTakes) {

@@ -49,8 +49,8 @@ std::unique_ptr<Transport> open_dpdk(const std::string& interface, std::uint32_t
 std::unique_ptr<Transport> open_udp_singly(const std::string&, std::uint32_t address, const EndOptions& options) {
   std::vector<UdpSocket> sockets = bind_consecutive({.address = address, .port = kFirstPort}, options.ports);
   if (options.peer.port != 0) sockets.front().connect(options.peer);
-  return std::make_unique<UdpTransport>(
-      UdpConfig{.datagram_bytes_max = options.datagram_bytes_max, .offload = false}, std::move(sockets));
+  return std::make_unique<UdpTransport>(UdpConfig{.datagram_bytes_max = options.datagram_bytes_max, .offload = false},
+                                        std::move(sockets));
 }
 
 MemifRig::MemifRig() : server_(unique_name("net_memif")), client_(unique_name("net_memif")) {
@@ -66,7 +66,8 @@ std::unique_ptr<Transport> MemifRig::open(Side side, const EndOptions& options) 
   // By one name, a process has a socket but once.
   const std::string socket = folder_ + (server ? "/" : "/./") + "socket";
   return open_dpdk_device("--vdev=" + (server ? server_ : client_) + ",role=" + (server ? "server" : "client") +
-                              ",socket-abstract=no,socket=" + socket + (options.datagram_bytes_max > 1464 ? ",bsize=16384" : ""),
+                              ",socket-abstract=no,socket=" + socket +
+                              (options.datagram_bytes_max > 1464 ? ",bsize=16384" : ""),
                           address(side), options);
 }
 
