@@ -114,7 +114,8 @@ class Tensor {
 
 // ---- Layers ----
 
-/// One worker, whose packets come back as its RESULTs. Nanoseconds for each packet of `kLanes` words, sent and received.
+/// One worker, whose packets come back as its RESULTs. Nanoseconds for each packet of `kLanes` words, sent and
+/// received.
 std::pair<double, double> worker_costs() {
   worker::Worker machine(worker_config(0, 1, kSlots));
   Tensor tensor(kTensorFloats);
@@ -205,8 +206,7 @@ void layers() {
     costs["worker receive"].push_back(receive);
     costs["data plane, 128 slots"].push_back(dataplane_cost(128));
     costs["data plane, 512 slots"].push_back(dataplane_cost(512));
-    costs["add of a payload"].push_back(
-        cost_of([&] { numeric::accumulate(lanes.data(), payload.data(), kLanes); }));
+    costs["add of a payload"].push_back(cost_of([&] { numeric::accumulate(lanes.data(), payload.data(), kLanes); }));
     costs["memcpy of a payload"].push_back(cost_of([&] {
       std::memcpy(lanes.data(), payload.data(), payload.size());
       asm volatile("" : : "r"(lanes.data()) : "memory");
@@ -223,9 +223,7 @@ void layers() {
 
 using Options = std::map<std::string, std::string>;
 
-std::uint8_t workers_of(const Options& options) {
-  return static_cast<std::uint8_t>(std::stoi(options.at("workers")));
-}
+std::uint8_t workers_of(const Options& options) { return static_cast<std::uint8_t>(std::stoi(options.at("workers"))); }
 
 transport::Spec spec_of(const Options& options) {
   return {.kind = transport::kind_of(options.at("transport")),
@@ -393,9 +391,10 @@ void work(const Options& options) {
   const std::int64_t begin = now_ns();
   workers.stream(std::stod(options.at("seconds")));
   const double seconds = static_cast<double>(now_ns() - begin) * 1e-9;
-  std::printf("{\"transport\": \"%s\", \"seconds\": %.6f, \"core_seconds\": %.2f, ", workers.transport().name(), seconds,
-              busy_seconds(options.at("cores")) - busy);
-  std::printf("\"datagrams\": %llu, \"repeats\": %llu, ", static_cast<unsigned long long>(workers.datagrams() - datagrams),
+  std::printf("{\"transport\": \"%s\", \"seconds\": %.6f, \"core_seconds\": %.2f, ", workers.transport().name(),
+              seconds, busy_seconds(options.at("cores")) - busy);
+  std::printf("\"datagrams\": %llu, \"repeats\": %llu, ",
+              static_cast<unsigned long long>(workers.datagrams() - datagrams),
               static_cast<unsigned long long>(workers.repeats() - repeats));
   std::printf("\"round_trip_ns\": %.0f}\n", workers.round_trip_ns());
 }

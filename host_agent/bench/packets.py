@@ -1,9 +1,10 @@
 """What a packet costs, by layer and by transport: python host_agent/bench/packets.py --help. Needs root and two cores.
 
 A switch of one job is pinned to one core, and eight workers' state machines, in one thread, to another
-(`packet_bench.cpp`). Over each transport they all-reduce for a while, and one worker's round trips are timed. Both ends
-poll. The kernel's share is part of the price, so what counts is how busy the two cores were, whoever kept them busy:
-nothing else should run on the machine.
+(`packet_bench.cpp`). Over each transport they all-reduce for a while; then one worker's round trips are timed, where
+both ends poll. While they stream, a switch over sockets sleeps when it has nothing to do: a core that polls sockets
+keeps the kernel from bringing it packets. The kernel's share is part of the price, so what counts is how busy the two
+cores were, whoever kept them busy: nothing else should run on the machine.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ PLAIN = "UDP, without offloads"
 REPORT_COLUMNS = 110
 
 
-class Unavailable(Exception):
+class UnavailableError(Exception):
     """A transport cannot be had on this machine: the text says why."""
 
 
@@ -137,7 +138,7 @@ def running_switch(command: Sequence[str]) -> Iterator[int]:
         try:
             said = process.stdout.readline().split()
             if said[:1] != ["ready"]:
-                raise Unavailable(process.stderr.read().strip())
+                raise UnavailableError(process.stderr.read().strip())
             yield int(said[1])
         finally:
             process.stdin.close()
@@ -148,7 +149,7 @@ def running_switch(command: Sequence[str]) -> Iterator[int]:
 
 
 def measure(bench: Path, way: Way, seconds: float, cores: Sequence[int]) -> Result:
-    """Raises `Unavailable` if the transport cannot be had."""
+    """Raises `UnavailableError` if the transport cannot be had."""
     with contextlib.ExitStack() as cleanup:
         prefixes: tuple[list[str], list[str]] = ([], [])
         if way.on_veth:
@@ -171,8 +172,10 @@ def _run(
     bench: Path, way: Way, prefixes: tuple[list[str], list[str]], workers: int, seconds: float, cores: Sequence[int]
 ) -> dict[str, Any]:
     job = ["--workers", str(workers)]
-    switch = [*prefixes[0], "taskset", "-c", str(cores[0]), str(bench), "switch", *way.options(is_switch=True), *job]
-    switch += ["--address", SWITCH_ADDRESS, "--workers-at", WORKER_ADDRESS, "--spin-us", "0" if way.transport == "udp" else str(POLL_US)]
+    switch = [*prefixes[0], "taskset", "-c", str(cores[0]), str(bench), "switch", *way.options(is_switch=True)]
+    switch += job
+    spin_us = 0 if way.transport == "udp" and workers > 1 else POLL_US
+    switch += ["--address", SWITCH_ADDRESS, "--workers-at", WORKER_ADDRESS, "--spin-us", str(spin_us)]
     with running_switch(switch) as port:
         command = [*prefixes[1], "taskset", "-c", str(cores[1]), str(bench), "workers", *way.options(is_switch=False)]
         command += [*job, "--address", WORKER_ADDRESS, "--switch-at", SWITCH_ADDRESS, "--switch-port", str(port)]
@@ -180,9 +183,9 @@ def _run(
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=RUN_TIMEOUT_S, check=False)
         except subprocess.TimeoutExpired:
-            raise Unavailable("the workers did not come to an end") from None
+            raise UnavailableError("the workers did not come to an end") from None
     if done.returncode != 0:
-        raise Unavailable(done.stderr.strip())
+        raise UnavailableError(done.stderr.strip())
     measured: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return measured
 
@@ -272,8 +275,9 @@ def main(arguments: Sequence[str]) -> int:
                 if repetition != 0 and way.name not in measured:
                     continue
                 try:
-                    measured.setdefault(way.name, []).append(measure(options.bench, way, options.seconds, options.cores))
-                except Unavailable as error:
+                    result = measure(options.bench, way, options.seconds, options.cores)
+                    measured.setdefault(way.name, []).append(result)
+                except UnavailableError as error:
                     measured.pop(way.name, None)
                     console.print(f"left out: {way.name}: {error}", markup=False)
     # The one in the middle by its rate: its other figures belong to it.

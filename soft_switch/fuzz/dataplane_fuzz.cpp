@@ -63,8 +63,7 @@ bool should_send(Fate fate) { return fate == Fate::kMulticast || fate == Fate::k
 
 class Bench {
  public:
-  explicit Bench(FuzzedDataProvider& script)
-      : script_(script), plane_(kSizes), entry_by_entry_(script.ConsumeBool()) {}
+  explicit Bench(FuzzedDataProvider& script) : script_(script), plane_(kSizes), entry_by_entry_(script.ConsumeBool()) {}
 
   void play() {
     for (int step = 0; step < kStepsMax && script_.remaining_bytes() > 0; ++step) {

@@ -62,8 +62,8 @@ void relax() noexcept {
 
 }  // namespace
 
-DataThread::DataThread(const dataplane::Sizes& sizes, transport::DataPath path,
-                       std::vector<std::uint8_t> job_threads, std::chrono::microseconds spin)
+DataThread::DataThread(const dataplane::Sizes& sizes, transport::DataPath path, std::vector<std::uint8_t> job_threads,
+                       std::chrono::microseconds spin)
     : job_threads_(std::move(job_threads)),
       path_(std::move(path)),
       transport_(*path_.transport),

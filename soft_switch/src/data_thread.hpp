@@ -22,8 +22,8 @@ namespace wiresum::soft_switch {
 class DataThread {
  public:
   /// `job_threads`: by the transport's port number, the thread of a job that talks to that port.
-  DataThread(const dataplane::Sizes& sizes, transport::DataPath path,
-             std::vector<std::uint8_t> job_threads, std::chrono::microseconds spin);
+  DataThread(const dataplane::Sizes& sizes, transport::DataPath path, std::vector<std::uint8_t> job_threads,
+             std::chrono::microseconds spin);
   ~DataThread();
   DataThread(const DataThread&) = delete;
   DataThread& operator=(const DataThread&) = delete;

@@ -2,8 +2,8 @@
 //
 // A slot sums one chunk at a time and has two cells; round r of the slot lives in cell r & 1. A cell is an owner, a
 // round number, a bitmap of the workers whose contribution is in, the largest exponent, and lanes: the round's first
-// DATA is written there, later ones are added there. A complete sum stays there for whoever loses it, so its RESULT is a
-// copy, with a header of its own: what a device still sends from never changes, and is never waited for.
+// DATA is written there, later ones are added there. A complete sum stays there for whoever loses it, so its RESULT is
+// a copy, with a header of its own: what a device still sends from never changes, and is never waited for.
 //
 // Why two cells are enough. A worker sends round r + 1 in a slot only when it has the RESULT of round r. So when
 // anybody's packet of round r + 2 arrives, its sender has the RESULT of r + 1; hence everybody had contributed to
@@ -282,7 +282,8 @@ Dataplane::Job* Dataplane::admission(const Arrival& arrival) noexcept {
   const wire::Header& header = arrival.header;
   const wire::Endpoint source = arrival.source;
   const std::uint8_t thread = arrival.thread;
-  if (header.job >= sizes_.jobs_max || header.worker >= wire::kWorkersMax || thread >= wire::kThreadsMax) return nullptr;
+  if (header.job >= sizes_.jobs_max || header.worker >= wire::kWorkersMax || thread >= wire::kThreadsMax)
+    return nullptr;
   Job& job = jobs_[header.job];
   const Admission& admission = job.admission;
   const wire::Endpoint base = admission.sources[header.worker];

@@ -68,7 +68,7 @@ struct Outcome {
   std::uint8_t worker = 0;  // likewise: the sender
   // kMulticast, kResend: the RESULT, or MISSING. Its payload is the cell's, which the next packet may change.
   wire::Header answer{};
-  std::span<const std::byte> payload{};
+  std::span<const std::byte> payload{};  // NOLINT(readability-redundant-member-init): else g++ misses it in lists
 
   /// Copies the answer to where there is room for it.
   void write(wire::Packet& packet) const noexcept;
@@ -166,10 +166,10 @@ class Dataplane {
   };
 
   Sizes sizes_;
-  std::size_t lanes_stride_;                // bytes from a cell's lanes to the next one's
-  std::vector<Cell> cells_;                 // two for each slot: its even rounds', its odd ones'
+  std::size_t lanes_stride_;                  // bytes from a cell's lanes to the next one's
+  std::vector<Cell> cells_;                   // two for each slot: its even rounds', its odd ones'
   std::unique_ptr<std::byte[], Free> lanes_;  // of each cell, in network byte order; pages never touched cost nothing
-  std::vector<Job> jobs_;  // by job number
+  std::vector<Job> jobs_;                     // by job number
   JobCounters stray_;
 };
 

@@ -21,8 +21,8 @@ constexpr std::chrono::microseconds kDefaultSpin{50};
 
 unsigned cores() { return std::max(1u, std::thread::hardware_concurrency()); }
 
-/// Half of the cores: the other half is for workers on the same machine, or for the network stack. A device is driven by
-/// one thread.
+/// Half of the cores: the other half is for workers on the same machine, or for the network stack. A device is driven
+/// by one thread.
 unsigned threads_for(const ServerConfig& config) {
   if (config.transport.kind != transport::Kind::kUdp) {
     if (config.threads > 1) throw std::invalid_argument("a transport over a device serves all ports in one thread");
@@ -72,7 +72,8 @@ SwitchServer::SwitchServer(const ServerConfig& config)
   std::vector<transport::UdpSocket> sockets =
       transport::bind_consecutive({is_kernels ? config.local.address : 0, config.local.port}, ports_);
   local_ = {config.local.address, sockets.front().local().port};
-  if (config.transport.kind == transport::Kind::kUdp && local_.address != 0) {  // else the routes say which interface leads to a group
+  if (config.transport.kind == transport::Kind::kUdp &&
+      local_.address != 0) {  // else the routes say which interface leads to a group
     for (transport::UdpSocket& socket : sockets) socket.send_groups_by(local_.address);
   }
   for (unsigned thread = 0; thread < count; ++thread) {
@@ -82,8 +83,7 @@ SwitchServer::SwitchServer(const ServerConfig& config)
       share.push_back(std::move(sockets[port]));
       job_threads.push_back(static_cast<std::uint8_t>(port));
     }
-    threads_.push_back(std::make_unique<DataThread>(sizes_,
-                                                    transport::open(config.transport, place, std::move(share)),
+    threads_.push_back(std::make_unique<DataThread>(sizes_, transport::open(config.transport, place, std::move(share)),
                                                     std::move(job_threads), spin_for(config, count)));
   }
 }

@@ -27,7 +27,7 @@ struct ServerConfig {
 
 struct ServerStats {
   unsigned threads = 0;
-  std::string transport;  // what packets go by, as Transport::name() says it
+  std::string transport;   // what packets go by, as Transport::name() says it
   double cpu_seconds = 0;  // of all data threads
   std::uint64_t datagrams_received = 0;
   std::uint64_t datagrams_sent = 0;
@@ -43,8 +43,8 @@ class DataThread;
 class SwitchServer {
  public:
   /// Binds the ports and starts the threads; a transport over a device serves all ports in one. Throws
-  /// std::invalid_argument for sizes that make no sense, std::system_error, its text naming the address, if a port cannot
-  /// be had, and what transport::open() throws.
+  /// std::invalid_argument for sizes that make no sense, std::system_error, its text naming the address, if a port
+  /// cannot be had, and what transport::open() throws.
   explicit SwitchServer(const ServerConfig& config);
   ~SwitchServer();
   SwitchServer(const SwitchServer&) = delete;

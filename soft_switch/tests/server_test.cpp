@@ -14,7 +14,7 @@
 #include <system_error>
 #include <thread>
 
-#include "transport/udp/udp.hpp"
+#include "late_device.hpp"
 #include "udp_worker.hpp"
 
 namespace wiresum::soft_switch {
@@ -199,6 +199,89 @@ TEST(SwitchServer, QueuedResultIsSentBeforeItsFrameIsReused) {
     ASSERT_EQ(missing->header.kind, Kind::kMissing);
     ASSERT_EQ(missing->header.round, round + 2);
     ASSERT_TRUE(missing->words.empty());
+  }
+}
+
+// A job of two workers at a switch whose device has room for so many packets.
+class LateDataThread : public testing::Test {
+ protected:
+  static constexpr std::size_t kRoom = 3;
+  static constexpr std::uint32_t kSlots = 8;
+
+  LateDataThread() : entry_(dataplane::job_entry(1, 2, kLanes, 0, kSlots)) {
+    auto device = std::make_unique<LateDevice>(kRoom, wire::kHeaderBytes + kLanes * wire::kWordBytes);
+    device_ = device.get();
+    transport::DataPath path;
+    path.transport = std::move(device);
+    const dataplane::Sizes sizes{.slots = kSlots, .lanes_max = kLanes, .jobs_max = 2};
+    thread_ = std::make_unique<DataThread>(sizes, std::move(path), std::vector<std::uint8_t>{0},
+                                           std::chrono::microseconds(0));
+    bool admitted = false;
+    thread_->run([&] { admitted = thread_->plane().admit(entry_); });
+    EXPECT_TRUE(admitted);
+  }
+
+  void contribute(std::uint32_t slot, std::uint32_t round, std::uint32_t value) {
+    for (const std::uint8_t worker : {std::uint8_t{0}, std::uint8_t{1}}) {
+      const Header header{.kind = Kind::kData,
+                          .job = entry_.job,
+                          .key = entry_.key,
+                          .worker = worker,
+                          .cell = wire::cell_of(slot, round),
+                          .round = round};
+      device_->arrive(entry_.endpoints[worker], dataplane::datagram_of(header, Words(kLanes, value)));
+    }
+  }
+  JobEntry entry_;
+  LateDevice* device_ = nullptr;
+  std::unique_ptr<DataThread> thread_;
+};
+
+TEST_F(LateDataThread, AResultThatTheDeviceHasNotReadStaysAsItWasWhenItsCellMovesOn) {
+  for (std::uint32_t round = 1; round <= 5; round += 2) {  // one cell, three rounds
+    contribute(2, round, round);
+    while (device_->unread() != (round + 1) / 2) std::this_thread::yield();
+  }
+  for (const std::uint32_t round : {5U, 3U, 1U}) {
+    const std::optional<LateDevice::Sent> sent = device_->read();
+    ASSERT_TRUE(sent.has_value());
+    EXPECT_FALSE(sent->was_changed);
+    Header header;
+    ASSERT_EQ(wire::decode(sent->bytes, header), wire::ParseError::kNone);
+    EXPECT_EQ(header.round, round);
+    EXPECT_EQ(dataplane::load_words(std::span<const std::byte>(sent->bytes).subspan(wire::kHeaderBytes)),
+              Words(kLanes, 2 * round));
+    EXPECT_EQ(sent->to.size(), 2U);
+  }
+}
+
+TEST_F(LateDataThread, WhatTheDeviceHasNoRoomForIsLostAndCountedAndComesWhenItIsAskedFor) {
+  for (std::uint32_t slot = 0; slot < kSlots; ++slot) contribute(slot, 1, slot + 1);
+  std::uint64_t lost = 0;
+  while (lost != kSlots - kRoom) {
+    thread_->run([&] { lost = thread_->results_lost(); });
+  }
+  std::set<std::uint32_t> read;
+  while (const std::optional<LateDevice::Sent> sent = device_->read()) {
+    Header header;
+    ASSERT_EQ(wire::decode(sent->bytes, header), wire::ParseError::kNone);
+    read.insert(header.cell / 2U);
+  }
+  EXPECT_EQ(read.size(), kRoom);
+  for (std::uint32_t slot = 0; slot < kSlots; ++slot) {
+    if (read.contains(slot)) continue;
+    const Header question{.kind = Kind::kQuestion,
+                          .job = entry_.job,
+                          .key = entry_.key,
+                          .worker = 1,
+                          .cell = wire::cell_of(slot, 1),
+                          .round = 1};
+    device_->arrive(entry_.endpoints[1], dataplane::datagram_of(question));
+    std::optional<LateDevice::Sent> sent;
+    while (!(sent = device_->read()).has_value()) std::this_thread::yield();
+    EXPECT_EQ(dataplane::load_words(std::span<const std::byte>(sent->bytes).subspan(wire::kHeaderBytes)),
+              Words(kLanes, 2 * (slot + 1)));
+    EXPECT_EQ(sent->to, std::vector<wire::Endpoint>{entry_.endpoints[1]});
   }
 }
 

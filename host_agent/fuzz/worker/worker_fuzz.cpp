@@ -83,9 +83,7 @@ constexpr std::array<numeric::Format, 8> kFormats{{
 
 class Program {
  public:
-  explicit Program(Input input) : input_(input), worker_(config()) {
-    jobs_.reserve(kJobsMax);
-  }
+  explicit Program(Input input) : input_(input), worker_(config()) { jobs_.reserve(kJobsMax); }
 
   void run() {
     while (!input_.empty()) step();
@@ -202,8 +200,8 @@ class Program {
     (void)worker_.progress_at();
   }
 
-  /// What an honest switch says to the slot's last packet; the peers have sent zeros, and so has this worker if it asks.
-  /// What is asked about is missing every other time.
+  /// What an honest switch says to the slot's last packet; the peers have sent zeros, and so has this worker if it
+  /// asks. What is asked about is missing every other time.
   std::vector<std::byte> answer(std::uint32_t slot) {
     if (sent_[slot].empty()) return {};
     wire::Header header;

@@ -69,9 +69,8 @@ class Aggregator {
 std::unique_ptr<Aggregator> make_aggregator(Ports& ports, std::uint16_t job, std::uint32_t key, std::uint8_t worker,
                                             std::uint8_t workers, std::uint16_t lanes, std::uint32_t slots,
                                             unsigned threads, const std::string& own_address,
-                                            const std::string& switch_address,
-                                            std::uint16_t switch_port, const std::string& group_address,
-                                            std::uint16_t group_port) {
+                                            const std::string& switch_address, std::uint16_t switch_port,
+                                            const std::string& group_address, std::uint16_t group_port) {
   engine::AggregatorConfig config;
   config.worker.job = job;
   config.worker.key = key;
@@ -90,9 +89,10 @@ std::unique_ptr<Aggregator> make_aggregator(Ports& ports, std::uint16_t job, std
 
 std::unique_ptr<engine::Session> make_session(const std::vector<Aggregator*>& aggregators, double spin_s, bool offload,
                                               const std::string& transport, const std::string& device) {
-  engine::SessionConfig config{.aggregators = {},
-                               .spin_ns = static_cast<std::int64_t>(spin_s * 1e9),
-                               .transport = {.kind = transport::kind_of(transport), .device = device, .offload = offload}};
+  engine::SessionConfig config{
+      .aggregators = {},
+      .spin_ns = static_cast<std::int64_t>(spin_s * 1e9),
+      .transport = {.kind = transport::kind_of(transport), .device = device, .offload = offload}};
   std::vector<std::vector<transport::UdpSocket>> sockets;
   for (Aggregator* const aggregator : aggregators) {
     config.aggregators.push_back(aggregator->config());
@@ -241,11 +241,11 @@ NB_MODULE(_native, module) {
 
   nb::class_<Aggregator>(module, "Aggregator")
       .def(nb::new_(&make_aggregator), nb::kw_only(), "ports"_a, "job"_a, "key"_a, "worker"_a, "workers"_a, "lanes"_a,
-           "slots"_a, "threads"_a, "own_address"_a, "switch_address"_a, "switch_port"_a, "group_address"_a, "group_port"_a);
+           "slots"_a, "threads"_a, "own_address"_a, "switch_address"_a, "switch_port"_a, "group_address"_a,
+           "group_port"_a);
 
   nb::class_<engine::Session>(module, "Session")
-      .def(nb::new_(&make_session), "aggregators"_a, nb::kw_only(), "spin_s"_a, "offload"_a, "transport"_a,
-           "device"_a)
+      .def(nb::new_(&make_session), "aggregators"_a, nb::kw_only(), "spin_s"_a, "offload"_a, "transport"_a, "device"_a)
       .def(
           "submit",
           [](engine::Session& session, const std::vector<std::tuple<Address, Address, std::uint64_t>>& regions,

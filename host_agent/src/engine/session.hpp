@@ -48,7 +48,7 @@ struct SessionConfig {
   /// The same ones in the same order at all workers, since chunks are dealt over them. Lanes are the same at all of
   /// them; slots and threads may differ.
   std::vector<AggregatorConfig> aggregators;
-  std::int64_t spin_ns = 0;  // busy polling before a thread goes to sleep
+  std::int64_t spin_ns = 0;   // busy polling before a thread goes to sleep
   transport::Spec transport;  // of every engine thread
 };
 

@@ -108,11 +108,11 @@ class Worker {
   /// A datagram from the switch. Every byte is validated.
   void handle_datagram(TimeNs now, std::span<const std::byte> datagram) noexcept;
 
-  /// Fires timers and deadlines that are due, then writes packets to send into `out`, each of which has room for a header
-  /// and config.lanes words. Returns how many it wrote. Call again while it fills `out` whole.
+  /// Fires timers and deadlines that are due, then writes packets to send into `out`, each of which has room for a
+  /// header and config.lanes words. Returns how many it wrote. Call again while it fills `out` whole.
   ///
-  /// Nothing is kept of a packet: one that is sent again is made again, from the tensor, which does not change before the
-  /// chunk's RESULT has come.
+  /// Nothing is kept of a packet: one that is sent again is made again, from the tensor, which does not change before
+  /// the chunk's RESULT has come.
   [[nodiscard]] std::size_t poll_transmit(TimeNs now, std::span<wire::Packet> out) noexcept;
 
   /// When to call poll_transmit next if no datagram comes: in the past when there is something to send right now,

@@ -19,10 +19,10 @@ Host::Host(const HostConfig& config, const VirtualClock& clock, Agenda& agenda, 
   std::vector<engine::Shard*> shards;
   for (std::uint32_t i = 0; i < threads_.size(); ++i) {
     const worker::WorkerConfig& worker = config.shards[i];
-    threads_[i].transport =
-        std::make_unique<SimTransport>(config.device_packets, wire::kHeaderBytes + worker.lanes * wire::kWordBytes,
-                                       [this, i](std::function<void()> read) { run_device(i, std::move(read)); },
-                                       [carry, i](Datagram datagram) { carry(i, std::move(datagram)); });
+    threads_[i].transport = std::make_unique<SimTransport>(
+        config.device_packets, wire::kHeaderBytes + worker.lanes * wire::kWordBytes,
+        [this, i](std::function<void()> read) { run_device(i, std::move(read)); },
+        [carry, i](Datagram datagram) { carry(i, std::move(datagram)); });
     threads_[i].shard = std::make_unique<engine::Shard>(
         worker, wire::Endpoint{}, clock, *threads_[i].transport,
         engine::Shard::Hooks{

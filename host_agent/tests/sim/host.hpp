@@ -40,9 +40,9 @@ struct HostConfig {
   schedule::SchedulerConfig scheduler;
   std::vector<worker::WorkerConfig> shards;  // by thread
   std::vector<Stall> stalls;                 // this worker's
-  TimeNs interruption_max = 0;  // now and then a thread is held up by up to so long, between any two of its steps
-  TimeNs chore_max = 0;         // a chore takes up to so long, each time another time
-  TimeNs device_delay_max = 0;  // its network device reads a packet up to so long after it was given to it
+  TimeNs interruption_max = 0;        // now and then a thread is held up by up to so long, between any two of its steps
+  TimeNs chore_max = 0;               // a chore takes up to so long, each time another time
+  TimeNs device_delay_max = 0;        // its network device reads a packet up to so long after it was given to it
   std::uint32_t device_packets = 64;  // ... and has room for so many
 };
 

@@ -1,5 +1,6 @@
-// A transport into the simulated network, over a device that reads late: what is sent stays in the device's memory until
-// the device comes to it, in whatever order, and must not have changed by then. What arrives waits to be received.
+// A transport into the simulated network, over a device that reads late: what is sent stays in the device's memory
+// until the device comes to it, in whatever order, and must not have changed by then. What arrives waits to be
+// received.
 #pragma once
 
 #include <algorithm>
@@ -20,7 +21,8 @@ using Datagram = std::vector<std::byte>;
 
 class SimTransport final : public transport::Transport {
  public:
-  /// When the device reads a packet: whoever drives the simulation calls `read`, at once or later, once for each packet.
+  /// When the device reads a packet: whoever drives the simulation calls `read`, at once or later, once for each
+  /// packet.
   using Device = std::function<void(std::function<void()> read)>;
 
   SimTransport(std::size_t packets, std::size_t packet_bytes, Device device, std::function<void(Datagram)> carry)

@@ -105,13 +105,14 @@ NB_MODULE(_native, module) {  // NOLINT(performance-unnecessary-value-param)
           [](SwitchServer* self, std::uint32_t address, std::uint16_t port, unsigned ports, unsigned threads,
              std::uint32_t slots, std::uint16_t lanes_max, std::uint16_t jobs_max, std::size_t receive_buffer_bytes,
              int spin_us, bool offload, const std::string& transport, const std::string& device) {
-            new (self) SwitchServer({.local = {address, port},
-                                     .ports = ports,
-                                     .threads = threads,
-                                     .sizes = {.slots = slots, .lanes_max = lanes_max, .jobs_max = jobs_max},
-                                     .receive_buffer_bytes = receive_buffer_bytes,
-                                     .spin_us = spin_us,
-                                     .transport = {.kind = wiresum::transport::kind_of(transport), .device = device, .offload = offload}});
+            new (self) SwitchServer(
+                {.local = {address, port},
+                 .ports = ports,
+                 .threads = threads,
+                 .sizes = {.slots = slots, .lanes_max = lanes_max, .jobs_max = jobs_max},
+                 .receive_buffer_bytes = receive_buffer_bytes,
+                 .spin_us = spin_us,
+                 .transport = {.kind = wiresum::transport::kind_of(transport), .device = device, .offload = offload}});
           },
           nb::kw_only(), "address"_a, "port"_a, "ports"_a, "threads"_a, "slots"_a, "lanes_max"_a, "jobs_max"_a,
           "receive_buffer_bytes"_a, "spin_us"_a, "offload"_a, "transport"_a, "device"_a)

@@ -104,8 +104,8 @@ Examples:
     "--device",
     default="",
     metavar="DEVICE",
-    help="With --transport xdp the interface; with dpdk the EAL's arguments, like '-a 0000:01:00.0'.  [default for xdp: "
-    "the interface that has the address --bind]",
+    help="With --transport xdp the interface; with dpdk the EAL's arguments, like '-a 0000:01:00.0'.  "
+    "[default for xdp: the interface that has the address --bind]",
 )
 @click.option("--offload/--no-offload", default=True, show_default=True, help="Use UDP GSO and GRO.")
 @click.option(

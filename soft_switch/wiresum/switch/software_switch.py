@@ -91,13 +91,13 @@ class SoftwareSwitch(SwitchDriver):
     Jobs are installed by `admit`, as a whole; or, where a P4Runtime server stands in front, by `configure`, which
     takes them entry by entry.
 
-    `transport` is udp, xdp or dpdk; `device` for xdp the interface, by itself the one that has the address `bind`, and for
-    dpdk the EAL's arguments.
+    `transport` is udp, xdp or dpdk; `device` for xdp the interface, by itself the one that has the address `bind`, and
+    for dpdk the EAL's arguments.
 
     `port` 0 takes some free block of ports; `threads` 0 and `spin_us` -1 choose by the number of cores. `multicast` is
     the group of job 0; job j's is j addresses further, and the network copies what is for all its workers. Raises
-    `OSError` if the ports cannot be had at that address, `ValueError` for sizes that make no sense, `RuntimeError` if the
-    transport cannot be had.
+    `OSError` if the ports cannot be had at that address, `ValueError` for sizes that make no sense, `RuntimeError` if
+    the transport cannot be had.
     """
 
     def __init__(
@@ -131,6 +131,8 @@ class SoftwareSwitch(SwitchDriver):
             transport=transport,
             device=device,
         )
+        by = self._server.stats().transport
+        self._kind = "software" if by == "udp" else f"software, {by}"
         self._sizes = Sizes(slots=slots, lanes_max=lanes_max, jobs_max=jobs_max, threads_max=PORTS)
         address, base_port = self._server.local
         self._endpoint = Endpoint(str(ipaddress.IPv4Address(address)), base_port)
@@ -146,7 +148,7 @@ class SoftwareSwitch(SwitchDriver):
 
     @property
     def kind(self) -> str:
-        return "software"
+        return self._kind
 
     @property
     def sizes(self) -> Sizes:

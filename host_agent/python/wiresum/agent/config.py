@@ -55,8 +55,8 @@ class AgentConfig:
     join_timeout_s: float = 300.0
     """WIRESUM_JOIN_TIMEOUT: how long to wait for the switch and for the other workers."""
     transport: str = "udp"
-    """WIRESUM_TRANSPORT: how packets reach the network: udp, the kernel's sockets; xdp, AF_XDP; dpdk (docs/transports.md).
-    Each worker chooses for itself."""
+    """WIRESUM_TRANSPORT: how packets reach the network: udp, the kernel's sockets; xdp, AF_XDP; dpdk. Each worker
+    chooses for itself."""
     device: str = ""
     """WIRESUM_DEVICE: for xdp the interface, "" for the one with the local address; for dpdk the EAL's arguments."""
     offload: bool = True
@@ -113,9 +113,9 @@ class AgentConfig:
         if "+" in self.switch:
             return "it serves one aggregator, and WIRESUM_SWITCH names several"
         if self.transport == "dpdk" and not self.device:
-            return "WIRESUM_DEVICE must have the EAL's arguments, like '-a 0000:01:00.0' or '--vdev=net_af_packet0,iface=eth1'"
+            return "WIRESUM_DEVICE must have the EAL's arguments, like '-a 0000:01:00.0'"
         if self.transport == "dpdk" and not self.address:
-            return "WIRESUM_ADDRESS must be the IPv4 address that this worker is to have there; the kernel knows of none"
+            return "WIRESUM_ADDRESS must be the IPv4 address that this worker is to have; the kernel knows of none"
         return ""
 
     @property

@@ -40,8 +40,8 @@ namespace {
 
 constexpr std::size_t kReceiveBatch = 4;  // of 64 KiB each: more would not stay in the cache
 constexpr std::size_t kReceiveBufferBytes = 64u << 10;
-constexpr std::size_t kSendBatch = 64;       // messages in one sendmmsg
-constexpr std::size_t kSegmentsMax = 64;     // UDP_MAX_SEGMENTS of every kernel that has GSO
+constexpr std::size_t kSendBatch = 64;    // messages in one sendmmsg
+constexpr std::size_t kSegmentsMax = 64;  // UDP_MAX_SEGMENTS of every kernel that has GSO
 constexpr std::size_t kRoomPackets = kSegmentsMax;
 constexpr std::size_t kRunBytesMax = 65507;  // the largest UDP payload over IPv4
 constexpr std::size_t kPacketAlignmentBytes = 8;
@@ -67,12 +67,14 @@ std::size_t round_up(std::size_t value, std::size_t unit) noexcept { return (val
 
 [[noreturn]] void fail(const char* what) { throw std::system_error(errno, std::generic_category(), what); }
 
-/// The packets that are being made. They lie as close as they can: where they fill their places, neighbours make one run
-/// of memory, which the kernel copies 20% faster than one piece for each packet.
+/// The packets that are being made. They lie as close as they can: where they fill their places, neighbours make one
+/// run of memory, which the kernel copies 20% faster than one piece for each packet.
 class Room {
  public:
   explicit Room(std::size_t packet_bytes)
-      : stride_(round_up(packet_bytes, kPacketAlignmentBytes)), memory_(kRoomPackets * stride_), packets_(kRoomPackets) {
+      : stride_(round_up(packet_bytes, kPacketAlignmentBytes)),
+        memory_(kRoomPackets * stride_),
+        packets_(kRoomPackets) {
     for (std::size_t i = 0; i < kRoomPackets; ++i) packets_[i].data = memory_.data() + i * stride_;
   }
 

@@ -118,7 +118,8 @@ def _examine(subject: str, service: Service, job: str, address: str, mebibytes: 
             found += [finding for finding in _examine_host(aggregator, address) if finding not in found]
         yield from found
     elif (config := _agent_config(service, address)).transport == "dpdk":
-        yield Finding("path", "sum", Level.NOTE, "no sum was tried: DPDK drives a port for one worker, and a sum takes two")
+        alone = "no sum was tried: DPDK drives its ports for one worker, and a sum takes two"
+        yield Finding("path", "sum", Level.NOTE, alone)
     else:
         # AF_XDP goes the same way, for one worker at a time; the sum takes two.
         config = replace(config, transport="udp", device="")

@@ -1,0 +1,118 @@
+// A transport over a device that reads late, in no order, and has little room; its datagrams are made by the test. For
+// a data thread: the test may be another thread.
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "transport/transport.hpp"
+
+namespace wiresum::soft_switch {
+
+class LateDevice final : public transport::Transport {
+ public:
+  struct Sent {
+    std::vector<std::byte> bytes;  // as they were when the device read them
+    std::vector<wire::Endpoint> to;
+    bool was_changed = false;  // between send() and then
+  };
+
+  LateDevice(std::size_t packets, std::size_t packet_bytes) : memory_(packets, std::vector<std::byte>(packet_bytes)) {
+    for (std::vector<std::byte>& place : memory_) free_.push_back(place);
+  }
+
+  // The test's side
+  void arrive(wire::Endpoint source, std::vector<std::byte> datagram) {
+    const std::lock_guard lock(mutex_);
+    arrived_.push_back({source, std::move(datagram)});
+    event_.notify_all();
+  }
+  [[nodiscard]] std::size_t unread() {
+    const std::lock_guard lock(mutex_);
+    return unread_.size();
+  }
+  /// The device reads the packet that was given to it last.
+  std::optional<Sent> read() {
+    const std::lock_guard lock(mutex_);
+    if (unread_.empty()) return std::nullopt;
+    auto [place, as_sent, to] = std::move(unread_.back());
+    unread_.pop_back();
+    Sent sent{.bytes = {place.begin(), place.begin() + static_cast<std::ptrdiff_t>(as_sent.size())},
+              .to = std::move(to)};
+    sent.was_changed = sent.bytes != as_sent;
+    std::ranges::fill(place, kPoison);
+    free_.push_back(place);
+    return sent;
+  }
+
+  // The data thread's side
+  [[nodiscard]] const char* name() const noexcept override { return "late"; }
+  [[nodiscard]] std::size_t train_packets(std::size_t /*packet_bytes*/) const noexcept override { return 1; }
+
+  std::size_t receive(std::span<transport::RxDatagram> out) noexcept override {
+    const std::lock_guard lock(mutex_);
+    lent_ = std::exchange(arrived_, {});
+    const std::size_t count = std::min(lent_.size(), out.size());
+    for (std::size_t i = 0; i < count; ++i) out[i] = {.bytes = lent_[i].second, .source = lent_[i].first, .port = 0};
+    return count;
+  }
+
+  std::span<wire::Packet> room(std::size_t wanted) noexcept override {
+    const std::lock_guard lock(mutex_);
+    offered_.clear();
+    for (std::size_t i = 0; i < std::min(wanted, free_.size()); ++i) offered_.push_back({free_[i].data(), 0});
+    return offered_;
+  }
+
+  void send(std::size_t count, std::span<const wire::Endpoint> to, std::uint8_t /*port*/) noexcept override {
+    const std::lock_guard lock(mutex_);
+    for (std::size_t i = 0; i < count; ++i) {
+      const std::span<std::byte> place = free_[i];
+      unread_.push_back({place, {place.begin(), place.begin() + offered_[i].bytes}, {to.begin(), to.end()}});
+    }
+    free_.erase(free_.begin(), free_.begin() + static_cast<std::ptrdiff_t>(count));
+    offered_.clear();
+  }
+
+  void wait(std::int64_t timeout_ns) noexcept override {
+    std::unique_lock lock(mutex_);
+    event_.wait_for(lock, std::chrono::nanoseconds(timeout_ns), [this] { return woken_ || !arrived_.empty(); });
+    woken_ = false;
+  }
+  void wake() noexcept override {
+    const std::lock_guard lock(mutex_);
+    woken_ = true;
+    event_.notify_all();
+  }
+  [[nodiscard]] const transport::TransportStats& stats() const noexcept override { return stats_; }
+  int take_error() noexcept override { return 0; }
+
+ private:
+  static constexpr std::byte kPoison{0xDD};
+  struct Unread {
+    std::span<std::byte> place;
+    std::vector<std::byte> as_sent;
+    std::vector<wire::Endpoint> to;
+  };
+
+  std::mutex mutex_;
+  std::condition_variable event_;
+  bool woken_ = false;
+  std::vector<std::vector<std::byte>> memory_;
+  std::vector<std::span<std::byte>> free_;
+  std::vector<wire::Packet> offered_;
+  std::vector<Unread> unread_;
+  std::vector<std::pair<wire::Endpoint, std::vector<std::byte>>> arrived_;
+  std::vector<std::pair<wire::Endpoint, std::vector<std::byte>>> lent_;
+  transport::TransportStats stats_;
+};
+
+}  // namespace wiresum::soft_switch
