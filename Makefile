@@ -27,7 +27,8 @@ scripts := $(wildcard .ci/*)
 # What an installation is made from; tests, examples and benchmarks are not part of it.
 installed := pyproject.toml CMakeLists.txt $(shell find host_agent/src host_agent/python soft_switch/src soft_switch/wiresum \
   controller/wiresum p4src/wiresum/compiled host_agent/CMakeLists.txt soft_switch/CMakeLists.txt -type f \
-  \( -name '*.cpp' -o -name '*.hpp' -o -name '*.py' -o -name '*.pyi' -o -name 'py.typed' -o -name CMakeLists.txt \))
+  \( -name '*.[ch]' -o -name '*.[ch]pp' -o -name CMakeLists.txt -o -name '*.cmake' -o -name '*.py' -o -name '*.pyi' \
+  -o -name 'py.typed' \))
 
 .PHONY: help
 help:  ##! say what can be made
@@ -123,6 +124,7 @@ asan: $(ready)-dev
 	$(call run_ctest,build/asan)
 
 threaded_tests := host_agent/tests/transport/transport_test host_agent/tests/engine/engine_test soft_switch/tests/server_test
+threaded_tests += $(if $(wildcard /usr/include/xdp/xsk.h),host_agent/tests/transport/xdp/xdp_test)
 tsan: $(ready)-dev
 	cmake --preset tsan >/dev/null
 	cmake --build --preset tsan --target $(notdir $(threaded_tests))

@@ -15,6 +15,8 @@ has_mininet() { have mnexec && have brctl && have tcpdump && have ping && [[ -e 
 has_tshark() { have tshark; }
 has_shellcheck() { have shellcheck; }
 has_openmpi() { have mpirun && have mpicc; }
+has_libxdp() { have pkg-config && pkg-config --exists libxdp libbpf; }
+has_clang() { have clang; }
 has_libfuzzer() {
   have clang++ && echo 'extern "C" int LLVMFuzzerTestOneInput(const unsigned char*, unsigned long) { return 0; }' |
     clang++ -std=c++20 -fsanitize=fuzzer,address,undefined -x c++ - -o /dev/null 2>/dev/null

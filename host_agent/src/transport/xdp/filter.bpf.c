@@ -39,30 +39,30 @@ static __always_inline int is_our_port(__be16 port) {
   return 0;
 }
 
-static __always_inline int steer(struct xdp_md* context, __u64 frame_bytes) {
+static __always_inline int steer(struct xdp_md* context) {
   const void* const end = (const void*)(long)context->data_end;
   const struct ethhdr* const ethernet = (const void*)(long)context->data;
   const struct iphdr* const ipv4 = (const void*)(ethernet + 1);
   const struct udphdr* const udp = (const void*)(ipv4 + 1);
-  if ((const void*)(udp + 1) > end || frame_bytes > config.frame_bytes_max) {
+  if ((const void*)(udp + 1) > end) {
     return XDP_PASS;
   }
   if (ethernet->h_proto != bpf_htons(ETH_P_IP) || ipv4->version != 4 || ipv4->ihl != IPV4_HEADER_WORDS ||
       ipv4->protocol != IPPROTO_UDP || (ipv4->frag_off & bpf_htons(FRAGMENT_MASK)) != 0) {
     return XDP_PASS;
   }
-  if (ipv4->daddr != config.address || !is_our_port(udp->dest)) {
+  if (ipv4->daddr != config.address || !is_our_port(udp->dest) || bpf_ntohs(ipv4->tot_len) > config.ipv4_bytes_max) {
     return XDP_PASS;
   }
   return (int)bpf_redirect_map(&sockets, context->rx_queue_index, XDP_PASS);
 }
 
 SEC("xdp")
-int wiresum_filter(struct xdp_md* context) { return steer(context, context->data_end - context->data); }
+int wiresum_filter(struct xdp_md* context) { return steer(context); }
 
-// The same for frames that lie in several buffers (jumbo frames): their length is the kernel's to tell.
+// The same, and the kernel may show it frames that lie in several buffers: it sees the first, where the headers are.
 SEC("xdp.frags")
-int wiresum_filter_jumbo(struct xdp_md* context) { return steer(context, bpf_xdp_get_buff_len(context)); }
+int wiresum_filter_jumbo(struct xdp_md* context) { return steer(context); }
 
 // The helpers used here are not among those that the kernel keeps for programs under the GPL.
 char filter_license[] SEC("license") = "Apache-2.0";

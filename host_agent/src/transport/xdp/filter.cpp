@@ -19,7 +19,7 @@ namespace wiresum::transport::xdp {
 namespace {
 
 [[noreturn]] void fail(int error, const std::string& what) {
-  if (error == EPERM || error == EACCES) {
+  if (error == EPERM) {
     throw std::system_error(error, std::generic_category(), what + ": " + kPrivileges);
   }
   throw std::system_error(error, std::generic_category(), what);
@@ -29,13 +29,13 @@ namespace {
 constexpr std::size_t kPlainMtuMax = 1500;
 
 wiresum_filter_config config_of(std::uint32_t address, std::span<const std::uint16_t> ports,
-                                std::size_t frame_bytes_max) {
+                                std::size_t ipv4_bytes_max) {
   wiresum_filter_config config{};
   config.address = htonl(address);
   for (std::size_t i = 0; i < WIRESUM_FILTER_PORTS; ++i) {
     config.ports[i] = htons(i < ports.size() ? ports[i] : ports.front());
   }
-  config.frame_bytes_max = static_cast<__u32>(frame_bytes_max);
+  config.ipv4_bytes_max = static_cast<__u32>(ipv4_bytes_max);
   return config;
 }
 
@@ -52,7 +52,7 @@ bpf_map* map_named(bpf_object* object, const char* name) {
 void Filter::Close::operator()(bpf_object* object) const noexcept { bpf_object__close(object); }
 
 Filter::Filter(const Device& device, std::uint32_t address, std::span<const std::uint16_t> ports,
-               std::size_t frame_bytes_max) {
+               std::size_t ipv4_bytes_max) {
   // Its complaints are about things that it then does in another way; what matters comes back as an error.
   libbpf_set_print(nullptr);
   const std::span<const std::byte> bytes = program_object();
@@ -60,7 +60,7 @@ Filter::Filter(const Device& device, std::uint32_t address, std::span<const std:
   if (object_ == nullptr) {
     fail(errno, "cannot read the XDP program");
   }
-  const wiresum_filter_config config = config_of(address, ports, frame_bytes_max);
+  const wiresum_filter_config config = config_of(address, ports, ipv4_bytes_max);
   bpf_map* const sockets = map_named(object_.get(), "sockets");
   if (const int error = bpf_map__set_initial_value(map_named(object_.get(), ".rodata"), &config, sizeof config);
       error != 0) {
@@ -74,7 +74,9 @@ Filter::Filter(const Device& device, std::uint32_t address, std::span<const std:
   const bool wants_jumbo = device.mtu > kPlainMtuMax;
   bpf_program__set_autoload(jumbo, wants_jumbo);
   if (const int error = bpf_object__load(object_.get()); error != 0) {
-    fail(-error, "the kernel does not take the XDP program");
+    // EACCES, unlike EPERM, is the verifier's: some kernels want CAP_PERFMON, too, for what others let pass.
+    fail(-error, error == -EACCES ? "the kernel's verifier does not take the XDP program; root's it may"
+                                  : "the kernel does not take the XDP program");
   }
   map_ = bpf_map__fd(sockets);
 

@@ -10,7 +10,7 @@ struct wiresum_filter_config {
   __be32 address;                      // ours
   __be16 ports[WIRESUM_FILTER_PORTS];  // ours; unused places repeat the first
   __u16 reserved;
-  __u32 frame_bytes_max;  // longer frames are not from a peer of ours
+  __u32 ipv4_bytes_max;  // longer packets are not from a peer of ours
 };
 
 #endif

@@ -18,11 +18,23 @@
 
 namespace wiresum::transport::testing {
 
-std::unique_ptr<Transport> open_udp(const std::string&, std::uint32_t address, const EndOptions& options) {
+namespace {
+
+std::unique_ptr<Transport> open_sockets(std::uint32_t address, const EndOptions& options, bool offload) {
   std::vector<UdpSocket> sockets = bind_consecutive({.address = address, .port = kFirstPort}, options.ports);
   if (options.peer.port != 0) sockets.front().connect(options.peer);
-  return std::make_unique<UdpTransport>(UdpConfig{.datagram_bytes_max = options.datagram_bytes_max},
-                                        std::move(sockets));
+  const UdpConfig config{.datagram_bytes_max = options.datagram_bytes_max, .offload = offload};
+  return std::make_unique<UdpTransport>(config, std::move(sockets));
+}
+
+}  // namespace
+
+std::unique_ptr<Transport> open_udp(const std::string&, std::uint32_t address, const EndOptions& options) {
+  return open_sockets(address, options, true);
+}
+
+std::unique_ptr<Transport> open_plain_udp(const std::string&, std::uint32_t address, const EndOptions& options) {
+  return open_sockets(address, options, false);
 }
 
 VethRig::VethRig(const RigOptions& options, OpenEnd left, OpenEnd right)

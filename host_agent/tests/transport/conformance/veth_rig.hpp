@@ -18,6 +18,10 @@ using OpenEnd = std::function<std::unique_ptr<Transport>(const std::string& inte
 [[nodiscard]] std::unique_ptr<Transport> open_udp(const std::string& interface, std::uint32_t address,
                                                   const EndOptions& options);
 
+/// The same, each datagram in a packet of its own from the start (no GSO).
+[[nodiscard]] std::unique_ptr<Transport> open_plain_udp(const std::string& interface, std::uint32_t address,
+                                                        const EndOptions& options);
+
 class VethRig : public Rig {
  public:
   VethRig(const RigOptions& options, OpenEnd left, OpenEnd right);

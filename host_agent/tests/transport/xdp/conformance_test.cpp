@@ -16,6 +16,7 @@ RigKind kind(const char* name, OpenEnd left, OpenEnd right) {
 INSTANTIATE_TEST_SUITE_P(Xdp, Conformance,
                          ::testing::Values(kind<VethRig>("native", &open_xdp, &open_xdp),
                                            kind<MacvlanRig>("generic", &open_xdp, &open_xdp),
+                                           kind<MacvlanRig>("generic_from_udp", &open_plain_udp, &open_xdp),
                                            kind<VethRig>("from_udp", &open_udp, &open_xdp),
                                            kind<VethRig>("to_udp", &open_xdp, &open_udp)),
                          rig_name);
