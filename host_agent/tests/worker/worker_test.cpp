@@ -332,7 +332,9 @@ TEST(WorkerNumbers, AgreedExponent255MakesTheChunkNaN) {
   work.chunk_end = 1;
   ASSERT_TRUE(rig.worker().submit(work));
   rig.answer(rig.poll().at(0), {}, 255);
-  rig.answer(rig.poll().at(0), {0, 0, 0, 0}, 0);
+  const Sent nothing = rig.poll().at(0);
+  EXPECT_EQ(nothing.header.kind, wire::Kind::kEmpty) << "nobody will look at its words";
+  rig.answer(nothing, {0, 0, 0, 0}, 0);
   EXPECT_TRUE(rig.worker().poll_completion().has_value());
   for (float value : values) EXPECT_TRUE(std::isnan(value));
 }
@@ -379,6 +381,29 @@ TEST(WorkerNumbers, FixedScaleHasNoMetaRoundAndReportsWhatIsNotFinite) {
   rig.answer(sent[1], {32, 32, 32, 32}, 255);
   EXPECT_EQ(values[0], 2.0F);
   for (std::size_t i = 4; i < 8; ++i) EXPECT_TRUE(std::isnan(values[i]));
+}
+
+TEST(WorkerNumbers, WhatWasSaidOfAChunkIsNotSaidOfTheNextInItsSlot) {
+  WorkerConfig config = small_config();
+  config.slots = 1;
+  Rig rig(config);
+  std::vector<float> values(12, 1.0F);
+  values[0] = std::numeric_limits<float>::infinity();
+  auto* bytes = reinterpret_cast<std::byte*>(values.data());
+  const Region region{.source = bytes, .destination = bytes, .elements = 12};
+  Collective work;
+  work.format = {numeric::Dtype::kF32, numeric::Scaling::kFixed, 32};
+  work.regions = {&region, 1};
+  work.chunk_end = 3;
+  ASSERT_TRUE(rig.worker().submit(work));
+  const Sent infinite = rig.poll().at(0);
+  EXPECT_EQ(infinite.header.exponent, 255);
+  rig.answer(infinite, {0, 0, 0, 0}, 255);
+  const Sent finite = rig.poll().at(0);
+  EXPECT_EQ(finite.header.exponent, 0);
+  EXPECT_EQ(finite.header.kind, wire::Kind::kData);
+  rig.echo(finite);
+  for (std::size_t i = 4; i < 8; ++i) EXPECT_EQ(values[i], 1.0F);
 }
 
 TEST(WorkerNumbers, WithoutASourceItSendsEmptyAndWithoutADestinationItKeepsNothing) {
