@@ -89,8 +89,8 @@ Filter::Filter(const Device& device, std::uint32_t address, std::span<const std:
   if (error == EBUSY || error == EEXIST) {
     throw std::system_error(error, std::generic_category(),
                             "the network interface " + device.name +
-                                " has an XDP program already (bpftool net shows it): one process of wiresum, or "
-                                "another program, has the interface for itself. Use UDP, or another interface");
+                                " has an XDP program already (bpftool net shows it). A transport has its interface "
+                                "for itself: use one thread and one process for each interface, or UDP");
   }
   fail(error, "cannot attach the XDP program to " + device.name);
 }

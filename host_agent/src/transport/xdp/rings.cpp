@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cassert>
 #include <cerrno>
 #include <chrono>
 #include <string>
@@ -128,8 +129,9 @@ Rings::Rings(const Device& device, const Layout& layout, bool native) : queues_(
     Queue& queue = queues_[number];
     std::uint32_t at = 0;
     const auto count = static_cast<std::uint32_t>(layout.chunks_received);
-    // An empty ring of at least this size.
-    static_cast<void>(xsk_ring_prod__reserve(&queue.fill, count, &at));
+    const std::uint32_t reserved = xsk_ring_prod__reserve(&queue.fill, count, &at);
+    assert(reserved == count);  // an empty ring of at least this size
+    static_cast<void>(reserved);
     const std::size_t first = layout.places * layout.place_chunks + number * layout.chunks_received;
     for (std::uint32_t i = 0; i != count; ++i) {
       *xsk_ring_prod__fill_addr(&queue.fill, at + i) = (first + i) * layout.chunk_bytes;

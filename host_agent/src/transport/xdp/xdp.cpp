@@ -168,8 +168,9 @@ struct XdpTransport::Impl {
     if (!chunks.empty()) {
       std::uint32_t at = 0;
       const auto count = static_cast<std::uint32_t>(chunks.size());
-      // The ring has room for all of its queue's chunks.
-      static_cast<void>(xsk_ring_prod__reserve(&queue.fill, count, &at));
+      const std::uint32_t reserved = xsk_ring_prod__reserve(&queue.fill, count, &at);
+      assert(reserved == count);  // the ring has room for all of its queue's chunks
+      static_cast<void>(reserved);
       for (std::uint32_t i = 0; i != count; ++i) {
         *xsk_ring_prod__fill_addr(&queue.fill, at + i) = chunks[i];
       }
@@ -399,13 +400,13 @@ struct XdpTransport::Impl {
         return;
       }
       const int error = errno;
+      left_behind = unsent();
       if (error != EAGAIN && error != EBUSY && error != ENOBUFS && error != EINTR) {
         note_error(error);
         return;
       }
       // In copy mode a call sends so many packets, and says EAGAIN if there are more.
       const bool moved = __atomic_load_n(queue.transmit.consumer, __ATOMIC_ACQUIRE) != before;
-      left_behind = unsent();
       if (!left_behind || (!moved && ++refusals > kRefusalsMax)) {
         return;
       }

@@ -146,7 +146,9 @@ TEST_F(Xdp, AnInterfaceHasOneTransport) {
       second = error.what();
     }
   });
-  EXPECT_TRUE(says(second, "wire0 has an XDP program already") && says(second, "Use UDP")) << second;
+  EXPECT_TRUE(says(second, "wire0 has an XDP program already") &&
+              says(second, "one process for each interface, or UDP"))
+      << second;
   EXPECT_TRUE(has_program(rig.space(Side::kLeft), "wire0"));
 }
 
@@ -252,6 +254,24 @@ TEST_F(Xdp, CountsAndReportsWhatGoesNowhere) {
 }
 
 // ---- the end -------------------------------------------------------------------------------------------------------
+
+TEST_F(Xdp, AnInterfaceThatWasDownGoesOnWhenItIsUpAgain) {
+  VethRig rig({}, &open_xdp, &open_xdp);
+  const auto left = rig.open(Side::kLeft, {});
+  const auto right = rig.open(Side::kRight, {});
+  std::array<RxDatagram, 64> out{};
+  const auto heard = [&] { return right->receive(out) != 0; };
+  ASSERT_TRUE(send_until(*left, rig.endpoint(Side::kRight), heard));
+  rig.space(Side::kLeft).command("ip link set wire0 down");
+  int sent = 0;
+  EXPECT_TRUE(send_until(*left, rig.endpoint(Side::kRight), [&] { return ++sent == 300; }));
+  EXPECT_NE(left->take_error(), 0);
+  rig.space(Side::kLeft).command("ip link set wire0 up");
+  while (right->receive(out) != 0) {
+  }
+  EXPECT_TRUE(send_until(*left, rig.endpoint(Side::kRight), heard));
+  EXPECT_EQ(left->room(256).size(), 256);
+}
 
 TEST_F(Xdp, AnInterfaceThatGoesAwayIsAnErrorAndNoEndlessLoop) {
   auto rig = std::make_unique<VethRig>(RigOptions{}, &open_xdp, &open_xdp);
