@@ -619,7 +619,8 @@ void expect_refused(const std::vector<AggregatorConfig>& aggregators, const std:
 }
 
 TEST(SessionOverADevice, IsOfOneThreadAtOneAggregatorWithoutMulticast) {
-  const AggregatorConfig one{.worker = {}, .threads = 1, .switch_endpoint = {kLoopback, 1}};
+  AggregatorConfig one;
+  one.switch_endpoint = {.address = kLoopback, .port = 1};
   AggregatorConfig two_threads = one;
   two_threads.threads = 2;
   AggregatorConfig multicast = one;
