@@ -121,6 +121,12 @@ TEST(SwitchServer, SumsOnEveryPortAndAnswersFromTheSamePort) {
   }
 }
 
+TEST(SwitchServer, DrivesADeviceWithOneThread) {
+  ServerConfig config = small_config(2);
+  config.transport.kind = transport::Kind::kXdp;
+  EXPECT_THROW(SwitchServer{config}, std::invalid_argument);
+}
+
 TEST(SwitchServer, WorksWithoutOffloadAndWithBusyPolling) {
   ServerConfig config = small_config();
   config.transport.offload = false;

@@ -601,5 +601,34 @@ TEST(Session, ManyThreadsMaySubmitAndAskForStatisticsAtOnce) {
   EXPECT_GE(job[0].stats().worker.results, 4U * 50U * 3U);
 }
 
+// One that never begins: over a device there is one thread, at one aggregator, which sends to each worker.
+void expect_refused(const std::vector<AggregatorConfig>& aggregators, const std::string& reason) {
+  std::vector<std::vector<transport::UdpSocket>> sockets;
+  for (const AggregatorConfig& aggregator : aggregators) {
+    sockets.push_back(transport::bind_consecutive({.address = kLoopback, .port = 0}, aggregator.threads));
+  }
+  SessionConfig config;
+  config.aggregators = aggregators;
+  config.transport.kind = transport::Kind::kXdp;
+  try {
+    const Session session(config, std::move(sockets));
+    ADD_FAILURE() << "it began";
+  } catch (const std::invalid_argument& error) {
+    EXPECT_NE(std::string(error.what()).find(reason), std::string::npos) << error.what();
+  }
+}
+
+TEST(SessionOverADevice, IsOfOneThreadAtOneAggregatorWithoutMulticast) {
+  AggregatorConfig one;
+  one.switch_endpoint = {.address = kLoopback, .port = 1};
+  AggregatorConfig two_threads = one;
+  two_threads.threads = 2;
+  AggregatorConfig multicast = one;
+  multicast.results_group = {.address = 0xEFC00001, .port = 1};
+  expect_refused({two_threads}, "one thread at one aggregator");
+  expect_refused({one, one}, "one thread at one aggregator");
+  expect_refused({multicast}, "multicast");
+}
+
 }  // namespace
 }  // namespace wiresum::engine

@@ -91,8 +91,10 @@ std::vector<std::string> with_defaults(const Arguments& given, std::size_t memor
   std::vector<std::string> words = given.eal;
   // No files, no sockets, no lock in a runtime directory: nothing is left when the process is killed, and nobody needs
   // the right to write there. --in-memory cannot be had without hugepages, but what matters of it can.
+  bool shares = false;
   if (given.huge) {
-    if (!given.has({"--in-memory", "--no-shconf", "--legacy-mem", "--huge-dir"})) words.emplace_back("--in-memory");
+    shares = given.has({"--no-shconf", "--legacy-mem", "--huge-dir"});
+    if (!shares && !given.has({"--in-memory"})) words.emplace_back("--in-memory");
   } else if (!given.has({"--no-shconf"})) {
     words.emplace_back("--no-shconf");
   }
@@ -101,7 +103,10 @@ std::vector<std::string> with_defaults(const Arguments& given, std::size_t memor
     words.push_back(std::to_string(memory_bytes / kMegabyte + 1 + kOwnMegabytes));
   }
   if (!given.has({"--no-telemetry", "--telemetry"})) words.emplace_back("--no-telemetry");
-  if (!given.has({"--file-prefix"})) words.push_back("--file-prefix=wiresum-" + std::to_string(process));
+  if (!given.has({"--file-prefix"})) {
+    // EAL makes a folder of this name even if it puts nothing there: then one for all of us, which eal.cpp removes.
+    words.push_back(shares ? "--file-prefix=wiresum-" + std::to_string(process) : "--file-prefix=wiresum");
+  }
   if (!given.has({"-l", "-c", "--lcores"})) words.push_back("--lcores=0@" + std::to_string(core));
   if (!given.has({"--log-level"})) words.emplace_back("--log-level=warning");
   // Named devices are all that is wanted: EAL is not to take every network card that DPDK could drive. Virtual ones are

@@ -34,6 +34,7 @@ static_assert(kPayloadAt >= kHeadersBytes + 64);
 constexpr unsigned kCachePackets = 128;        // in a thread's cache of a pool
 constexpr std::size_t kRoundMax = 1024;        // frames that one receive() looks at, ours or not
 constexpr std::size_t kBufferBytesMin = 2048;  // what drivers like to find
+constexpr std::size_t kSlackBytes = 64;        // net_af_packet wants some
 constexpr std::size_t kBufferBytesMax = UINT16_MAX - RTE_PKTMBUF_HEADROOM;
 constexpr std::size_t kHeaderRoomBytes = RTE_PKTMBUF_HEADROOM + 64;
 
@@ -54,8 +55,8 @@ std::size_t frame_bytes(const DeviceConfig& config) { return config.datagram_byt
 /// How much of everything a transport has.
 struct Sizes {
   Sizes(const DeviceConfig& config, std::size_t ports)
-      : buffer(
-            std::min((frame_bytes(config) + kBufferBytesMin - 1) / kBufferBytesMin * kBufferBytesMin, kBufferBytesMax)),
+      : buffer(std::min((frame_bytes(config) + kSlackBytes + kBufferBytesMin - 1) / kBufferBytesMin * kBufferBytesMin,
+                        kBufferBytesMax)),
         spare(std::clamp(kPoolBytesMax / buffer, kSpareMin, kSpareMax)),
         descriptors(std::clamp(2 * spare / ports, kDescriptorsMin, kDescriptorsMax)),
         packets(descriptors * ports + spare) {}
@@ -130,6 +131,7 @@ DpdkTransport::DpdkTransport(const DeviceConfig& config, const Arguments& argume
   for (const Devices::Port& port : devices_.ports()) {
     ports_.push_back(
         std::make_unique<Port>(port, PortConfig{.ip_bytes_max = frame_bytes(config) - kEthernetBytes,
+                                                .buffer_bytes = sizes.buffer,
                                                 .descriptors = static_cast<std::uint16_t>(sizes.descriptors),
                                                 .receive_pool = receive_pool_.get()}));
     const std::string& driver = ports_.back()->driver();
@@ -168,6 +170,9 @@ std::size_t DpdkTransport::receive(std::span<RxDatagram> out) noexcept {
 /// Takes datagrams from all ports, and does what else has come in or is due.
 std::size_t DpdkTransport::poll(std::span<RxDatagram> out, std::span<rte_mbuf*> buffers) noexcept {
   now_ = clock_now();
+  for (std::size_t port = 0; port != ports_.size(); ++port) {
+    if (ports_[port]->look_after_link(now_)) announce(port);
+  }
   std::size_t count = 0;
   std::size_t idle = 0;
   // Who was first is last next time, so that no port starves the others.
@@ -242,6 +247,16 @@ void DpdkTransport::ask() noexcept {
       send_arp(request, question.everybody ? ethernet::kBroadcast : question.to.mac, port);
     }
   }
+}
+
+/// Tells a port's neighbours where we are: who has known us by another Ethernet address would go on sending there.
+void DpdkTransport::announce(std::size_t port) noexcept {
+  send_arp({.operation = ethernet::ArpOperation::kRequest,
+            .sender_mac = ports_[port]->mac(),
+            .sender_address = config_.address,
+            .target_mac = {},
+            .target_address = config_.address},
+           ethernet::kBroadcast, port);
 }
 
 void DpdkTransport::send_arp(const ethernet::ArpPacket& packet, const ethernet::MacAddress& to,
@@ -347,12 +362,20 @@ void DpdkTransport::send_copies(std::span<rte_mbuf*> payloads, std::span<const w
 
 /// Where packets to `address` go. Null if nobody has said yet; then everybody is asked.
 const NextHop* DpdkTransport::next_hop(std::uint32_t address) noexcept {
-  const NextHop* const hop = neighbours_.find(address, now_);
+  const NextHop* hop = neighbours_.find(address, now_);
   if (hop != nullptr) return hop;
-  now_ = clock_now();
-  ask();
-  if (neighbours_.silent(address)) error_.store(EHOSTUNREACH, std::memory_order_relaxed);
-  return nullptr;
+  // The answer may be there already, and who only sends would never see it.
+  look();
+  hop = neighbours_.find(address, now_);
+  if (hop == nullptr && neighbours_.silent(address)) error_.store(EHOSTUNREACH, std::memory_order_relaxed);
+  return hop;
+}
+
+/// Takes in what has come, for the next receive(), unless there is something for it already.
+void DpdkTransport::look() noexcept {
+  if (ready_next_ != ready_count_) return;
+  ready_next_ = 0;
+  ready_count_ = poll(ready_, ready_buffers_);
 }
 
 ethernet::Headers DpdkTransport::headers_to(const NextHop& hop, const wire::Endpoint& to,
@@ -397,8 +420,7 @@ void DpdkTransport::wait(std::int64_t timeout_ns) noexcept {
   const TimeNs start = clock_now();
   for (TimeNs sleep_ns = kSleepNsMin;;) {
     if (woken_.exchange(false)) return;
-    ready_next_ = 0;
-    ready_count_ = poll(ready_, ready_buffers_);
+    look();
     const TimeNs waited_ns = now_ - start;
     if (ready_count_ != 0 || (timeout_ns >= 0 && waited_ns >= timeout_ns)) return;
     if (waited_ns < kSpinNs) {

@@ -56,9 +56,11 @@ class DpdkTransport final : public Transport {
   DpdkTransport(const DeviceConfig& config, const Arguments& arguments);
 
   std::size_t poll(std::span<RxDatagram> out, std::span<rte_mbuf*> buffers) noexcept;
+  void look() noexcept;
   bool accept(rte_mbuf& packet, std::size_t port, RxDatagram& out) noexcept;
   void answer(std::span<const std::byte> frame, std::size_t port) noexcept;
   void ask() noexcept;
+  void announce(std::size_t port) noexcept;
   void send_arp(const ethernet::ArpPacket& packet, const ethernet::MacAddress& to, std::size_t port) noexcept;
   void send_to(std::span<rte_mbuf*> payloads, const wire::Endpoint& to, std::uint8_t port) noexcept;
   void send_copies(std::span<rte_mbuf*> payloads, std::span<const wire::Endpoint> to, std::uint8_t port) noexcept;

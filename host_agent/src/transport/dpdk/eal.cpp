@@ -1,5 +1,6 @@
 #include "transport/dpdk/eal.hpp"
 
+#include <rte_alarm.h>
 #include <rte_dev.h>
 #include <rte_eal.h>
 #include <rte_errno.h>
@@ -13,7 +14,9 @@
 #include <cstdio>
 #include <fstream>
 #include <iterator>
+#include <map>
 #include <mutex>
+#include <semaphore>
 #include <stdexcept>
 
 namespace wiresum::transport::dpdk {
@@ -23,9 +26,10 @@ namespace {
 struct Environment {
   std::mutex mutex;
   bool started = false;
-  std::vector<std::string> given;    // the first transport's arguments, without its devices
-  std::vector<std::string> found;    // devices that EAL found by itself, if the first transport named none
-  std::vector<std::uint16_t> taken;  // ports of transports that are open
+  std::vector<std::string> given;              // the first transport's arguments, without its devices
+  std::vector<std::string> found;              // devices that EAL found by itself, if the first transport named none
+  std::vector<std::uint16_t> taken;            // ports of transports that are open
+  std::map<std::string, std::string> plugged;  // devices that are there, by name, as they were given
 
   ~Environment() {
     // With a transport still open its thread may be using DPDK's memory; then the kernel takes everything back.
@@ -102,6 +106,8 @@ void start(Environment& all, const Arguments& arguments, std::size_t memory_byte
     }
     throw std::runtime_error(what);
   }
+  // It makes a folder even if it is to put nothing there. This fails, as it should, if there is something in it.
+  static_cast<void>(rmdir(rte_eal_get_runtime_dir()));
   all.started = true;
   all.given = arguments.eal;
   for_each_port([&](std::uint16_t, const rte_device& of) {
@@ -155,17 +161,23 @@ Devices::~Devices() {
 }
 
 void Devices::plug_in(const std::string& device) {
-  std::vector<std::uint16_t> found = ports_of(device);
-  if (found.empty()) {
-    const int result = rte_dev_probe(device.c_str());
-    if (result != 0 && result != -EEXIST) {
-      throw std::runtime_error("DPDK cannot use the device '" + device + "': " + rte_strerror(-result) +
-                               "; its own messages are on standard error");
-    }
-    found = ports_of(device);
+  std::map<std::string, std::string>& plugged = environment().plugged;
+  const std::string name = device_name(device);
+  if (const auto there = plugged.find(name); there != plugged.end() && there->second != device) {
+    throw std::runtime_error("this process has a DPDK device '" + there->second + "' already, so none '" + device +
+                             "': give it another name");
   }
-  if (found.empty()) throw std::runtime_error("DPDK made no port of the device '" + device + "'");
+  int result = 0;
+  const auto probe = [&] { result = rte_dev_probe(device.c_str()); };
+  if (ports_of(device).empty()) is_memif(device) ? on_interrupt_thread(probe) : probe();
+  const std::vector<std::uint16_t> found = ports_of(device);
+  if (found.empty()) {
+    throw std::runtime_error("DPDK cannot use the device '" + device +
+                             "': " + (result != 0 ? rte_strerror(-result) : "it has no port") +
+                             "; its own messages are on standard error");
+  }
   for (const std::uint16_t port : found) take(port, device);
+  plugged[name] = device;
 }
 
 void Devices::take(std::uint16_t port, const std::string& device) {
@@ -186,11 +198,43 @@ void Devices::release() noexcept {
     rte_eth_dev_info info{};
     // A device with two ports goes with the first.
     if (rte_eth_dev_is_valid_port(port.id) == 0 || rte_eth_dev_info_get(port.id, &info) != 0) continue;
-    static_cast<void>(rte_eth_dev_close(port.id));
-    static_cast<void>(rte_dev_remove(const_cast<rte_device*>(info.device)));
+    // What listens for others stays until the process ends: net_memif frees a listening socket without telling EAL's
+    // interrupt thread, which would use it when the next client comes.
+    if (is_memif(port.device) && !is_memif_client(port.device)) continue;
+    environment().plugged.erase(device_name(port.device));
+    const auto remove = [&] {
+      static_cast<void>(rte_eth_dev_close(port.id));
+      static_cast<void>(rte_dev_remove(const_cast<rte_device*>(info.device)));
+    };
+    is_memif(port.device) ? on_interrupt_thread(remove) : remove();
   }
   ports_.clear();
 }
+
+void on_interrupt_thread(const std::function<void()>& what) noexcept {
+  struct Call {
+    const std::function<void()>& what;
+    std::binary_semaphore done{0};
+  };
+  Call call{.what = what};
+  const auto run = [](void* given) {
+    auto* const the_call = static_cast<Call*>(given);
+    the_call->what();
+    the_call->done.release();
+  };
+  if (rte_eal_alarm_set(1, run, &call) == 0) {
+    call.done.acquire();
+  } else {
+    what();
+  }
+}
+
+bool is_memif_client(std::string_view device) {
+  return is_memif(device) && device.find("role=server") == std::string_view::npos &&
+         device.find("role=master") == std::string_view::npos;
+}
+
+bool is_memif(std::string_view device) { return device_name(device).starts_with("net_memif"); }
 
 void adopt_thread() noexcept {
   thread_local Adoption adoption;

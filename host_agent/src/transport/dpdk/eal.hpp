@@ -7,7 +7,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "transport/dpdk/arguments.hpp"
@@ -38,6 +40,15 @@ class Devices {
 
   std::vector<Port> ports_;
 };
+
+/// Calls `what`, which throws nothing, on EAL's interrupt thread, and waits. net_memif's connections come and go on
+/// that thread, without a lock towards whoever starts, stops or removes a port: two at once, and EAL panics.
+void on_interrupt_thread(const std::function<void()>& what) noexcept;
+
+/// Whether a device's control calls must be made by on_interrupt_thread().
+[[nodiscard]] bool is_memif(std::string_view device);
+/// A client connects, once, to a server that has to be there.
+[[nodiscard]] bool is_memif_client(std::string_view device);
 
 /// Gives the calling thread, if it is not DPDK's own, what DPDK keeps for each of its own: caches of buffers, without
 /// which taking one from a pool is an atomic operation; and short sleeps that are as short as they say (the kernel's

@@ -12,7 +12,9 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cstring>
+#include <exception>
 #include <stdexcept>
 
 namespace wiresum::transport::dpdk {
@@ -20,6 +22,7 @@ namespace {
 
 /// How long a full ring is waited for: a peer that polls empties it in less.
 constexpr std::uint64_t kSendWaitUsMax = 100;
+constexpr std::int64_t kLookNs = 200'000'000;
 constexpr std::uint64_t kRxChecksums = RTE_ETH_RX_OFFLOAD_IPV4_CKSUM | RTE_ETH_RX_OFFLOAD_UDP_CKSUM;
 
 template <std::size_t kCount>
@@ -48,19 +51,53 @@ std::size_t kernel_mtu(unsigned index) {
 
 }  // namespace
 
-Port::Port(const Devices::Port& port, const PortConfig& config) : id_(port.id) {
-  configure(config, port.device);
-  check(rte_eth_dev_start(id_), "cannot start the DPDK port " + driver_);
+Port::Port(const Devices::Port& port, const PortConfig& config)
+    : id_(port.id), is_memif_(is_memif(port.device)), connects_(is_memif_client(port.device)) {
+  std::exception_ptr thrown;
+  const auto set_up = [&] {
+    try {
+      configure(config, port.device);
+    } catch (...) {
+      thrown = std::current_exception();
+    }
+  };
+  is_memif_ ? on_interrupt_thread(set_up) : set_up();
+  if (thrown) std::rethrow_exception(thrown);
+  const int result = start();
+  if (!connects_) check(result, "cannot start the DPDK port " + driver_);
 }
 
-Port::~Port() { static_cast<void>(rte_eth_dev_stop(id_)); }
+Port::~Port() {
+  if (started_) stop();
+}
+
+int Port::start() {
+  int result = 0;
+  const auto call = [&] { result = rte_eth_dev_start(id_); };
+  is_memif_ ? on_interrupt_thread(call) : call();
+  started_ = result == 0;
+  if (started_ && is_memif_ && !connects_) {
+    // A server takes clients even while it is stopped, with queues that are no more: they are to come again.
+    stop();
+    on_interrupt_thread(call);
+    started_ = result == 0;
+  }
+  return result;
+}
+
+void Port::stop() {
+  const auto call = [this] { static_cast<void>(rte_eth_dev_stop(id_)); };
+  is_memif_ ? on_interrupt_thread(call) : call();
+  started_ = false;
+}
 
 void Port::configure(const PortConfig& config, const std::string& device) {
   rte_eth_dev_info info{};
   check(rte_eth_dev_info_get(id_, &info), "cannot ask a DPDK port what it is");
   driver_ = info.driver_name;
   const std::string who = "the DPDK port " + driver_;
-  rte_eth_conf wanted{};
+  rte_eth_conf wanted;
+  std::memset(&wanted, 0, sizeof wanted);
   sends_segments_ = (info.tx_offload_capa & RTE_ETH_TX_OFFLOAD_MULTI_SEGS) != 0;
   sends_checksums_ = (info.tx_offload_capa & RTE_ETH_TX_OFFLOAD_UDP_CKSUM) != 0;
   checks_ = (info.rx_offload_capa & kRxChecksums) == kRxChecksums;
@@ -69,7 +106,7 @@ void Port::configure(const PortConfig& config, const std::string& device) {
   if (sends_checksums_) wanted.txmode.offloads |= RTE_ETH_TX_OFFLOAD_UDP_CKSUM;
   if (checks_) wanted.rxmode.offloads |= kRxChecksums;
   check(rte_eth_dev_configure(id_, 1, 1, &wanted), "cannot configure " + who);
-  allow_size(config.ip_bytes_max, device);
+  allow_size(config, device);
   std::uint16_t receive_descriptors = config.descriptors;
   std::uint16_t send_descriptors = config.descriptors;
   check(rte_eth_dev_adjust_nb_rx_tx_desc(id_, &receive_descriptors, &send_descriptors), "no ring sizes for " + who);
@@ -83,30 +120,51 @@ void Port::configure(const PortConfig& config, const std::string& device) {
 }
 
 /// A datagram that is too large would only be lost, without a word.
-void Port::allow_size(std::size_t ip_bytes_max, const std::string& device) {
+void Port::allow_size(const PortConfig& config, const std::string& device) {
+  const std::size_t ip_bytes_max = config.ip_bytes_max;
   const std::string what = "the DPDK port " + driver_ + " cannot carry packets of " + std::to_string(ip_bytes_max) +
                            " bytes (IPv4 and UDP headers included): ";
-  if (driver_ == "net_af_packet") {
-    // What the driver keeps of a frame's room for the kernel's header.
-    constexpr std::size_t kReserved = 64;
-    const std::size_t room = device_number(device, "framesz", 2048);
-    if (ip_bytes_max + ethernet::kEthernetBytes + kReserved > room) {
-      throw std::runtime_error(what + "give its device framesz=" + std::to_string(16384) +
-                               ",blocksz=" + std::to_string(16384) + ", or fewer lanes");
-    }
+  const std::size_t frame_bytes = ip_bytes_max + ethernet::kEthernetBytes;
+  // A frame of its ring holds the kernel's header too, and one of our buffers what the rest has room for.
+  constexpr std::size_t kOfKernelsMax = 64;
+  constexpr std::size_t kOfKernelsMin = 32;
+  const std::size_t ring_frame = device_number(device, "framesz", 2048);
+  if (driver_ == "net_af_packet" &&
+      (frame_bytes + kOfKernelsMax > ring_frame || ring_frame > config.buffer_bytes + kOfKernelsMin)) {
+    throw std::runtime_error(what + "give its device framesz=" + std::to_string(config.buffer_bytes) +
+                             ",blocksz=" + std::to_string(2 * config.buffer_bytes) + ", or use other lanes");
+  }
+  // It would cut larger ones up, but version 22.11 joins them wrongly as soon as its ring has gone around once.
+  if (is_memif_ && frame_bytes > device_number(device, "bsize", 2048)) {
+    throw std::runtime_error(what + "give the devices of both ends bsize=" +
+                             std::to_string(std::bit_ceil(frame_bytes)) + ", or use fewer lanes");
   }
   std::uint16_t mtu = 0;
   check(rte_eth_dev_get_mtu(id_, &mtu), "no MTU at the DPDK port " + driver_);
-  if (ip_bytes_max <= mtu || is_one_of(driver_, kWithoutMtu)) return;
-  const int result = rte_eth_dev_set_mtu(id_, static_cast<std::uint16_t>(ip_bytes_max));
-  if (result == 0) return;
   rte_eth_dev_info info{};
   check(rte_eth_dev_info_get(id_, &info), "cannot ask a DPDK port what it is");
   const std::size_t kernels = info.if_index != 0 ? kernel_mtu(info.if_index) : 0;
-  if (ip_bytes_max <= kernels) return;
+  if (ip_bytes_max <= (kernels != 0 ? kernels : mtu) || is_one_of(driver_, kWithoutMtu)) return;
+  const int result = rte_eth_dev_set_mtu(id_, static_cast<std::uint16_t>(ip_bytes_max));
+  if (result == 0) return;
   throw std::runtime_error(what + "its MTU is " + std::to_string(kernels != 0 ? kernels : mtu) +
                            ", and it takes no larger one (" + rte_strerror(-result) + "); use fewer lanes" +
                            (kernels != 0 ? ", or set the interface's MTU" : ""));
+}
+
+bool Port::look_after_link(std::int64_t now_ns) noexcept {
+  if (now_ns < next_look_ns_) return false;
+  const bool first = next_look_ns_ == 0;
+  next_look_ns_ = now_ns + kLookNs;
+  const bool was_up = link_up_;
+  rte_eth_link link{};
+  link_up_ = started_ && rte_eth_link_get_nowait(id_, &link) == 0 && link.link_status == RTE_ETH_LINK_UP;
+  // Not at once after it has started: it is still shaking hands.
+  if (!link_up_ && connects_ && !first) {
+    if (started_) stop();
+    static_cast<void>(start());
+  }
+  return link_up_ && !was_up;
 }
 
 ethernet::ChecksumPolicy Port::policy(const rte_mbuf& packet) const noexcept {
@@ -123,13 +181,14 @@ bool Port::found_wrong(const rte_mbuf& packet) const noexcept {
 }
 
 std::size_t Port::receive(std::span<rte_mbuf*> out) noexcept {
+  if (!started_) return 0;
   return rte_eth_rx_burst(id_, 0, out.data(), static_cast<std::uint16_t>(out.size()));
 }
 
 std::size_t Port::send(std::span<rte_mbuf*> packets) noexcept {
   const auto all = static_cast<std::uint16_t>(packets.size());
   // Drivers differ in what they want to find in the headers where they are to put a checksum.
-  const std::size_t good = sends_checksums_ ? rte_eth_tx_prepare(id_, 0, packets.data(), all) : all;
+  const std::size_t good = !started_ ? 0 : sends_checksums_ ? rte_eth_tx_prepare(id_, 0, packets.data(), all) : all;
   std::size_t sent = 0;
   std::uint64_t give_up = 0;
   while (sent != good) {

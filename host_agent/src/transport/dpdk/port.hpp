@@ -16,6 +16,7 @@ namespace wiresum::transport::dpdk {
 
 struct PortConfig {
   std::size_t ip_bytes_max = 0;  // of a datagram with its IPv4 and UDP headers
+  std::size_t buffer_bytes = 0;  // of the pool's, without their headroom
   std::uint16_t descriptors = 1024;
   rte_mempool* receive_pool = nullptr;
 };
@@ -36,6 +37,10 @@ class Port {
   /// It computes the checksum of UDP, if the packet says so.
   [[nodiscard]] bool sends_checksums() const noexcept { return sends_checksums_; }
 
+  /// Looks after the link, now and then: connects again where the driver tries only once (net_memif as a client).
+  /// Returns whether it has come up since.
+  [[nodiscard]] bool look_after_link(std::int64_t now_ns) noexcept;
+
   /// How the checksum of a received packet is to be looked at, and whether the device has found it wrong.
   [[nodiscard]] ethernet::ChecksumPolicy policy(const rte_mbuf& packet) const noexcept;
   [[nodiscard]] bool found_wrong(const rte_mbuf& packet) const noexcept;
@@ -48,16 +53,23 @@ class Port {
   [[nodiscard]] std::size_t send(std::span<rte_mbuf*> packets) noexcept;
 
  private:
+  int start();
+  void stop();
   void configure(const PortConfig& config, const std::string& device);
-  void allow_size(std::size_t ip_bytes_max, const std::string& device);
+  void allow_size(const PortConfig& config, const std::string& device);
 
   std::uint16_t id_;
+  bool is_memif_;
+  bool connects_;  // to a peer that may come later, or go and come again
   std::string driver_;
   ethernet::MacAddress mac_;
   bool sends_segments_ = false;
   bool sends_checksums_ = false;
   bool checks_ = false;  // the checksums of received packets
   bool kernel_sends_ = false;
+  bool started_ = false;
+  bool link_up_ = false;
+  std::int64_t next_look_ns_ = 0;
 };
 
 }  // namespace wiresum::transport::dpdk

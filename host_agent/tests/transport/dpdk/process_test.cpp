@@ -1,0 +1,294 @@
+// What needs processes of their own, since EAL starts once in each: two over net_memif, ones that are killed, ones
+// without rights, and arguments that EAL refuses. The test's own process never starts EAL.
+#include <gtest/gtest.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <iostream>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "dpdk_rig.hpp"
+#include "transport/plugin.hpp"
+
+namespace wiresum::transport::testing {
+
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(Conformance);  // it is dpdk_test that has the rigs
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr std::uint32_t kServer = 0x0A4D0001;
+constexpr std::uint32_t kClient = 0x0A4D0002;
+constexpr std::size_t kBytes = 1464;
+constexpr uid_t kNobody = 65534;
+constexpr std::chrono::seconds kPatience{10};
+
+/// A child that is killed with the test.
+class Process {
+ public:
+  explicit Process(const std::function<int()>& what) : id_(fork()) {
+    if (id_ != 0) return;
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    int status = 99;
+    try {
+      status = what();
+    } catch (const std::exception& error) {
+      std::cerr << "in a child: " << error.what() << '\n';
+    }
+    std::cerr.flush();
+    _exit(status);
+  }
+  ~Process() {
+    if (id_ > 0) static_cast<void>(kill_it());
+  }
+  Process(const Process&) = delete;
+  Process& operator=(const Process&) = delete;
+
+  /// Its exit status; negative: the signal that it died of.
+  int wait() {
+    int status = 0;
+    waitpid(std::exchange(id_, -1), &status, 0);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+  }
+  int kill_it() {
+    kill(id_, SIGKILL);
+    return wait();
+  }
+
+ private:
+  pid_t id_;
+};
+
+std::unique_ptr<Transport> open(const std::string& device, std::uint32_t address, wire::Endpoint peer = {}) {
+  DeviceConfig config;
+  config.device = device;
+  config.address = address;
+  config.ports = {kFirstPort};
+  config.peer = peer;
+  return make_device_transport(PluginKind::kDpdk, config, WIRESUM_DPDK_PLUGIN);
+}
+
+/// An abstract socket of the test's own: nothing in the file system.
+std::string memif(const char* role) {
+  return std::string("--no-huge --log-level=1 --vdev=net_memif0,socket=wiresum-test-") + std::to_string(getppid()) +
+         ",role=" + role;
+}
+
+/// Sends everything back, until it is killed.
+int echo(const std::string& device) {
+  const std::unique_ptr<Transport> transport = open(device, kServer);
+  std::array<RxDatagram, 64> got;
+  for (;;) {
+    const std::size_t count = transport->receive(got);
+    if (count == 0) transport->wait(-1);
+    for (const RxDatagram& one : std::span(got).first(count)) {
+      const std::span<wire::Packet> room = transport->room(1);
+      if (room.empty()) break;
+      std::memcpy(room[0].data, one.bytes.data(), one.bytes.size());
+      room[0].bytes = static_cast<std::uint32_t>(one.bytes.size());
+      transport->send(1, {&one.source, 1}, 0);
+    }
+  }
+}
+
+/// Sends without a pause, until `wanted` packets have come back. 0 if they did.
+int ask(const std::string& device, std::size_t wanted) {
+  const wire::Endpoint server{.address = kServer, .port = kFirstPort};
+  const std::unique_ptr<Transport> transport = open(device, kClient, server);
+  std::array<RxDatagram, 64> got;
+  const auto deadline = Clock::now() + kPatience;
+  for (std::size_t answers = 0; answers < wanted;) {
+    if (Clock::now() > deadline) return 1;
+    const std::span<wire::Packet> room = transport->room(16);
+    for (wire::Packet& packet : room) {
+      std::memset(packet.data, 0x3C, kBytes);
+      packet.bytes = kBytes;
+    }
+    transport->send(room.size(), {&server, 1}, 0);
+    transport->wait(1'000'000);
+    const std::size_t count = transport->receive(got);
+    for (const RxDatagram& one : std::span(got).first(count)) {
+      if (one.bytes.size() != kBytes || one.bytes[kBytes - 1] != std::byte{0x3C}) return 2;
+    }
+    answers += count;
+  }
+  return 0;
+}
+
+/// What EAL could leave behind of a process that has been killed.
+std::vector<std::string> left_behind() {
+  std::vector<std::string> found;
+  for (const char* folder : {"/var/run/dpdk", "/tmp/dpdk", "/dev/hugepages"}) {
+    std::error_code none;
+    for (const auto& entry : std::filesystem::directory_iterator(folder, none)) {
+      if (entry.path().filename().string().find("wiresum") != std::string::npos) found.push_back(entry.path());
+    }
+  }
+  return found;
+}
+
+long free_hugepages() {
+  std::ifstream meminfo("/proc/meminfo");
+  for (std::string word; meminfo >> word;) {
+    long pages = 0;
+    if (word == "HugePages_Free:" && meminfo >> pages) return pages;
+  }
+  return 0;
+}
+
+void become_nobody() {
+  if (getuid() == 0 && (setresgid(kNobody, kNobody, kNobody) != 0 || setresuid(kNobody, kNobody, kNobody) != 0)) {
+    throw std::runtime_error("cannot give up root");
+  }
+  prctl(PR_SET_PDEATHSIG, SIGKILL);  // another user's process forgets it
+}
+
+/// What opening a transport says in a fresh process.
+std::string refusal(const std::function<void()>& what) {
+  std::array<int, 2> channel{};
+  EXPECT_EQ(pipe(channel.data()), 0);
+  Process process([&] {
+    try {
+      what();
+      return 0;
+    } catch (const std::exception& error) {
+      const std::string text = error.what();
+      return write(channel[1], text.data(), text.size()) < 0 ? 2 : 1;
+    }
+  });
+  close(channel[1]);
+  std::string text;
+  std::array<char, 512> part{};
+  for (ssize_t count = 0; (count = read(channel[0], part.data(), part.size())) > 0;) {
+    text.append(part.data(), static_cast<std::size_t>(count));
+  }
+  close(channel[0]);
+  EXPECT_EQ(process.wait(), text.empty() ? 0 : 1);
+  return text;
+}
+
+bool says(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+TEST(DpdkProcesses, TalkOverSharedMemory) {
+  const Process server([] { return echo(memif("server")); });
+  Process client([] { return ask(memif("client"), 20'000); });
+  EXPECT_EQ(client.wait(), 0);
+}
+
+TEST(DpdkProcesses, NeedNoRoot) {
+  const Process server([] {
+    become_nobody();
+    return echo(memif("server"));
+  });
+  Process client([] {
+    become_nobody();
+    return ask(memif("client"), 1'000);
+  });
+  EXPECT_EQ(client.wait(), 0);
+}
+
+TEST(DpdkProcesses, NeedNoRootForHugepagesThatAreReserved) {
+  if (free_hugepages() < 128) GTEST_SKIP() << "hugepages are not tested: fewer than 128 are free";
+  const auto with_huge = [](const char* role) {
+    become_nobody();
+    std::string device = memif(role);
+    return device.replace(0, std::string("--no-huge").size(), "-m 64");
+  };
+  Process server([&] { return echo(with_huge("server")); });
+  Process client([&] { return ask(with_huge("client"), 1'000); });
+  EXPECT_EQ(client.wait(), 0);
+  server.kill_it();
+  EXPECT_EQ(left_behind(), std::vector<std::string>());
+}
+
+TEST(DpdkProcesses, AKilledPeerMayComeAgain) {
+  Process server([] { return echo(memif("server")); });
+  for (int i = 0; i < 10; ++i) {
+    Process killed([] { return ask(memif("client"), SIZE_MAX); });
+    usleep(400'000);
+    EXPECT_EQ(killed.kill_it(), -SIGKILL);
+  }
+  Process client([] { return ask(memif("client"), 1'000); });
+  EXPECT_EQ(client.wait(), 0);
+  EXPECT_EQ(server.kill_it(), -SIGKILL);
+  EXPECT_EQ(left_behind(), std::vector<std::string>());
+}
+
+TEST(DpdkProcesses, AKilledServerIsFoundAgain) {
+  auto server = std::make_unique<Process>([] { return echo(memif("server")); });
+  Process client([] { return ask(memif("client"), 200'000); });
+  for (int i = 0; i < 3; ++i) {
+    usleep(500'000);
+    server = nullptr;
+    server = std::make_unique<Process>([] { return echo(memif("server")); });
+  }
+  EXPECT_EQ(client.wait(), 0);
+}
+
+TEST(DpdkProcesses, AClientMayBeThereFirst) {
+  Process client([] { return ask(memif("client"), 1'000); });
+  usleep(700'000);
+  const Process server([] { return echo(memif("server")); });
+  EXPECT_EQ(client.wait(), 0);
+}
+
+TEST(DpdkProcesses, ATransportMayBeOpenedAgainAndAnotherBesideIt) {
+  EXPECT_EQ(refusal([] {
+              for (int i = 0; i < 3; ++i) {
+                const auto first = open("--no-huge -m 256 --log-level=1 --vdev=net_ring0", kServer);
+                const auto second = open("--no-huge -m 256 --log-level=1 --vdev=net_ring1", kServer);
+                const auto third = open("--vdev=net_ring2", kServer);
+                if (std::string(first->name()) != "dpdk (net_ring)") throw std::runtime_error(first->name());
+              }
+            }),
+            "");
+}
+
+TEST(DpdkProcesses, SayWhatIsWrong) {
+  const auto opens = [](const std::string& device) { return [device] { static_cast<void>(open(device, kServer)); }; };
+  EXPECT_TRUE(says(refusal(opens("--no-huge --in-memory --vdev=net_ring0")), "exclude each other"));
+  EXPECT_TRUE(says(refusal(opens("--no-huge --no-pci --log-level=1")), "found no port"));
+  EXPECT_TRUE(says(refusal(opens("--no-huge --log-level=1 --vdev=net_nonsense0")), "cannot use the device"));
+  EXPECT_TRUE(says(refusal(opens("--no-huge --log-level=1 -m 4 --vdev=net_ring0")), "-m MEGABYTES"));
+  if (free_hugepages() == 0) {
+    EXPECT_TRUE(says(refusal(opens("--log-level=1 --vdev=net_ring0")), "vm.nr_hugepages"));
+  }
+  EXPECT_TRUE(says(refusal([&] {
+                     const auto first = open("--no-huge --log-level=1 --vdev=net_ring0", kServer);
+                     static_cast<void>(open("--no-huge -m 99 --vdev=net_ring1", kServer));
+                   }),
+                   "only once"));
+  EXPECT_TRUE(says(refusal([&] {
+                     const auto first = open("--no-huge --log-level=1 --vdev=net_ring0", kServer);
+                     static_cast<void>(open("--vdev=net_ring0", kServer));
+                   }),
+                   "in use by another transport"));
+}
+
+TEST(DpdkProcesses, LeaveTheirThreadsWhereTheyWere) {
+  EXPECT_EQ(refusal([] {
+              cpu_set_t before;
+              cpu_set_t after;
+              sched_getaffinity(0, sizeof before, &before);
+              const auto transport = open("--no-huge --log-level=1 --vdev=net_ring0", kServer);
+              sched_getaffinity(0, sizeof after, &after);
+              if (CPU_EQUAL(&before, &after) == 0) throw std::runtime_error("pinned");
+            }),
+            "");
+}
+
+}  // namespace
+}  // namespace wiresum::transport::testing
