@@ -98,7 +98,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         with termination_as_exit():
             for name, count, complaint in play(program):
                 failed += bool(complaint)
-                console.print(f"{name:20} {f'FAILS {complaint}' if complaint else f'all {count} scenarios right'}")
+                verdict = f"FAILS\n    {complaint}" if complaint else f"all {count} scenarios right"
+                console.print(f"{name:18} {verdict}", markup=False)
     except (CheckError, StarError) as error:
         console.print(str(error), markup=False)
         return EXIT_USAGE
