@@ -1,8 +1,8 @@
 """Workers of a training in the namespaces of a network, forked from one process that has loaded PyTorch.
 
 Loading PyTorch four times takes two cores most of the time that such a test takes. A line of JSON comes in for each
-training, {"argv": [...], "workers": [{"pid": a process in the namespace, "environment": {...}}, ...]}, and one with exit
-codes goes out.
+training, {"argv": [...], "workers": [{"pid": a process in the namespace, "environment": {...}}, ...]}, and one with
+exit codes goes out.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "host_agent/examples/digits"))
 
+
+import torch
 
 import train
 
@@ -40,6 +42,7 @@ def work(argv: list[str], worker: dict[str, Any]) -> None:
 
 
 def main() -> None:
+    torch.use_deterministic_algorithms(True)  # loads the half of PyTorch that `import torch` does not
     print("ready", flush=True)
     for line in sys.stdin:
         request = json.loads(line)
