@@ -47,7 +47,8 @@ def complaints(scenario: Scenario, bench: Bench, fresh_slots: FreshSlots) -> Ite
             elif isinstance(event, End):
                 running[event.job].close()
             elif complaint := play(event, bench, hosts, list(rows.values())):
-                yield f"{scenario.where(event)}\n    {complaint}"
+                where = " ".join(scenario.where(event).split())
+                yield f"{where}\n    {complaint}"
 
 
 def entry_of(job: Job, hosts: dict[Member, Host], slot_offset: int) -> JobEntry:

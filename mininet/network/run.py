@@ -105,7 +105,7 @@ def alone_in(folder: Path) -> Iterator[None]:
 
 def inside(options: argparse.Namespace, console: Console) -> int:
     """Builds the network, and does in it what was asked for."""
-    from mininet.log import setLogLevel
+    from mininet.log import output, setLogLevel
 
     from nodes import Workplace
     from prompt import Prompt
@@ -118,10 +118,10 @@ def inside(options: argparse.Namespace, console: Console) -> int:
     workplace = Workplace(options.output.resolve(), options.log_level)
     with WiresumNet(plan, kind=options.switch, workplace=workplace, shape=shape) as net:
         if options.what == PROMPT:
-            console.print(
-                f"{plan.name}: {plan.about}. The switches are of the kind {options.switch}; the controller runs at "
-                f"{net.control}. Logs and captures are in {options.output}.",
-                highlight=False,
+            output(
+                f"{plan.name}: {plan.about}.\n"
+                f"The switches are of the kind {options.switch}; the controller runs at {net.control}.\n"
+                f"Logs and captures are in {options.output}.\n"
             )
             Prompt(net, options.commands)
             return 0
