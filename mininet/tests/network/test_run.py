@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -24,16 +24,20 @@ PATIENCE_S = 90.0
 pytestmark = pytest.mark.timeout(240)
 
 
+def start(output: Path, *arguments: str) -> Started:
+    return Started([sys.executable, str(PROGRAM), "--switch", "software", "--output", str(output), *arguments])
+
+
 class Started:
     """The program, and all processes that come of it: they inherit a word in their environment."""
 
-    def __init__(self, output: Path, *arguments: str) -> None:
+    def __init__(self, command: Sequence[str]) -> None:
         self._word = f"WIRESUM_TEST_WORD={uuid.uuid4()}"
         name, _, value = self._word.partition("=")
         self.process = subprocess.Popen(
-            [sys.executable, str(PROGRAM), "--switch", "software", "--output", str(output), *arguments],
+            command,
             env=os.environ | {name: value},
-            stdin=subprocess.DEVNULL,
+            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -100,7 +104,7 @@ ENDS: dict[str, Callable[[Started], None]] = {
 def test_nothing_is_left_however_it_ends(how: str, mininet_here: None, tmp_path: Path) -> None:
     commands = tmp_path / "commands"
     commands.write_text("h1 sleep 1000 &\nh2 sh -c 'trap : TERM HUP; sleep 1001'\n")
-    started = Started(tmp_path / "net", "--commands", str(commands))
+    started = start(tmp_path / "net", "--commands", str(commands))
     try:
         wait_until(lambda: any("sleep 1001" in one for one in started.processes().values()), "commands ran")
         inside = started.namespaces()
@@ -116,13 +120,45 @@ def test_nothing_is_left_however_it_ends(how: str, mininet_here: None, tmp_path:
         started.process.communicate()
 
 
+SCRIPT = """
+import os, sys
+sys.path[:0] = {folders!r}
+import mininet_package
+mininet_package.import_mininet()
+import topology
+from nodes import Workplace
+from pathlib import Path
+from wiresum_net import WiresumNet
+net = WiresumNet(topology.find("one-switch"), kind="software", workplace=Workplace(Path({output!r})))
+net.start()
+net["h1"].cmd("sleep 1000 &")
+print("ready", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_nothing_is_left_of_a_script_that_uses_the_classes_and_is_killed(mininet_here: None, tmp_path: Path) -> None:
+    folders = [str(PROGRAM.parent), str(PROGRAM.parents[1] / "namespaces")]
+    script = SCRIPT.format(folders=folders, output=str(tmp_path / "net"))
+    started = Started([sys.executable, "-c", script])
+    assert started.process.stdout is not None
+    while started.process.stdout.readline() != "ready\n":
+        assert started.process.poll() is None
+    inside = started.namespaces()
+    assert len(inside) == 6
+    started.process.kill()
+    started.process.communicate()
+    wait_until(lambda: not started.processes(), "all processes had ended")
+    assert not inside & namespaces_in_use()
+
+
 def test_two_at_a_time_need_two_folders(mininet_here: None, tmp_path: Path) -> None:
     commands = tmp_path / "commands"
     commands.write_text("sh sleep 1000\n")
-    first = Started(tmp_path / "net", "--commands", str(commands))
+    first = start(tmp_path / "net", "--commands", str(commands))
     try:
         wait_until((tmp_path / "net/logs").exists, "it had begun")
-        second = Started(tmp_path / "net")
+        second = start(tmp_path / "net")
         output, _ = second.process.communicate(timeout=PATIENCE_S)
         assert second.process.returncode == 2
         assert "choose another --output" in " ".join(output.split())
@@ -165,7 +201,7 @@ def until(terminal: int, text: str) -> str:
 
 
 def test_a_training_ends_with_tables_a_picture_and_the_bits_of_loopback(mininet_here: None, tmp_path: Path) -> None:
-    started = Started(tmp_path, "train", "--epochs", "1", "--width", "2", "--topology", "leaf-spine", "--loss", "0.002")
+    started = start(tmp_path, "train", "--epochs", "1", "--width", "2", "--topology", "leaf-spine", "--loss", "0.002")
     output, _ = started.process.communicate(timeout=200)
     assert started.process.returncode == 0, output
     assert "bit for bit the same" in output
