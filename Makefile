@@ -42,13 +42,17 @@ $(ready)-demo: .ci/setup .ci/probes.sh $(installed)
 	.ci/setup demo
 	@touch $@
 
+$(ready)-mininet: .ci/setup .ci/probes.sh $(installed)
+	.ci/setup mininet
+	@touch $@ $(ready)-demo
+
 $(ready)-dev: .ci/setup .ci/probes.sh $(installed)
 	.ci/setup dev
-	@touch $@ $(ready)-demo
+	@touch $@ $(ready)-mininet $(ready)-demo
 
 $(ready)-bench: .ci/setup .ci/probes.sh $(installed)
 	.ci/setup bench
-	@touch $@ $(ready)-dev $(ready)-demo
+	@touch $@ $(ready)-dev $(ready)-mininet $(ready)-demo
 
 # ---- using it ------------------------------------------------------------------------------------------------------
 
@@ -57,7 +61,7 @@ $(ready)-bench: .ci/setup .ci/probes.sh $(installed)
 demo: $(ready)-demo  ##! train on four workers through a software switch, and over Gloo; picture and JSON in build/demo
 	$(py) host_agent/examples/digits/demo.py $(ARGS)
 
-mininet: $(ready)-dev  ##! open Mininet on workers and switches: a prompt, or ARGS='train --topology leaf-spine' (root)
+mininet: $(ready)-mininet  ##! open Mininet on workers and switches: a prompt, or ARGS='train --topology leaf-spine' (root)
 	$(py) mininet/network/run.py $(ARGS)
 
 demo-bmv2: $(ready)-dev  ##! train through bmv2 running the P4 program, and through the software switch (root; needs simple_switch_grpc)

@@ -47,7 +47,8 @@ def complaints(scenario: Scenario, bench: Bench, fresh_slots: FreshSlots) -> Ite
             elif isinstance(event, End):
                 running[event.job].close()
             elif complaint := play(event, bench, hosts, list(rows.values())):
-                yield f"{scenario.where(event)}: {complaint}"
+                where = " ".join(scenario.where(event).split())
+                yield f"{where}\n    {complaint}"
 
 
 def entry_of(job: Job, hosts: dict[Member, Host], slot_offset: int) -> JobEntry:
@@ -96,7 +97,10 @@ def play(step: Step, bench: Bench, hosts: dict[Member, Host], rows: list[int]) -
     receivers = [hosts[member] for member in step.expectation.receivers]
     datagram = step.expectation.datagram.hex(" ", 4)
     wanted = sorted((host.port, host.address, step.thread, datagram) for host in receivers)
-    return "" if got == wanted else f"sent {got}, and not {wanted}"
+    if len(got) != len(wanted):
+        return f"{len(got)} packets came out, and not {len(wanted)}"
+    wrong = [f"{one} came out, and not {other}" for one, other in zip(got, wanted, strict=True) if one != other]
+    return wrong[0] if wrong else ""
 
 
 def counted(bench: Bench, rows: list[int]) -> Counter[str]:

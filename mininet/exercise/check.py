@@ -68,11 +68,11 @@ def program_with(verdict: Path) -> Pipeline:
     )
 
 
-def play(program: Pipeline) -> Iterator[tuple[str, int, str]]:
+def play(program: Pipeline, chosen: Sequence[Scenario]) -> Iterator[tuple[str, int, str]]:
     """Of each file of vectors its name, how many scenarios it has, and the first complaint; empty if there is none."""
     with closing(Bench(program)) as bench:
         fresh_slots = FreshSlots(bench)
-        for path, group in groupby(load_all(), key=lambda scenario: scenario.path):
+        for path, group in groupby(chosen, key=lambda scenario: scenario.path):
             scenarios = list(group)
             yield path.name, len(scenarios), _first_complaint(scenarios, bench, fresh_slots)
 
@@ -87,8 +87,14 @@ def _first_complaint(scenarios: Sequence[Scenario], bench: Bench, fresh_slots: F
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("verdict", type=Path, help="a file like p4src/common/verdict.p4")
+    parser.add_argument("vectors", nargs="*", help="only these files of bmv2_tests/vectors, like contributions (all)")
     options = parser.parse_args(argv)
     console = Console(soft_wrap=True, highlight=False)
+    scenarios = load_all()
+    names = sorted({scenario.path.stem for scenario in scenarios})
+    if unknown := sorted(set(options.vectors) - set(names)):
+        parser.error(f"no vectors are called {', '.join(unknown)}: there are {', '.join(names)}")
+    chosen = [scenario for scenario in scenarios if scenario.path.stem in (options.vectors or names)]
     try:
         check_prerequisites()
         if missing := bmv2_missing():
@@ -96,13 +102,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         program = program_with(options.verdict)
         failed = 0
         with termination_as_exit():
-            for name, count, complaint in play(program):
+            for name, count, complaint in play(program, chosen):
                 failed += bool(complaint)
-                console.print(f"{name:20} {f'FAILS {complaint}' if complaint else f'all {count} scenarios right'}")
+                verdict = f"FAILS\n    {complaint}" if complaint else f"all {count} scenarios right"
+                console.print(f"{name:18} {verdict}", markup=False)
     except (CheckError, StarError) as error:
         console.print(str(error), markup=False)
         return EXIT_USAGE
-    console.print("Every packet is answered as the protocol says." if not failed else f"{failed} files fail.")
+    console.print(f"{failed} files fail." if failed else "Every packet is answered as the protocol says.")
     return 1 if failed else 0
 
 

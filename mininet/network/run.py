@@ -18,6 +18,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -105,7 +106,7 @@ def alone_in(folder: Path) -> Iterator[None]:
 
 def inside(options: argparse.Namespace, console: Console) -> int:
     """Builds the network, and does in it what was asked for."""
-    from mininet.log import setLogLevel
+    from mininet.log import output, setLogLevel
 
     from nodes import Workplace
     from prompt import Prompt
@@ -118,10 +119,10 @@ def inside(options: argparse.Namespace, console: Console) -> int:
     workplace = Workplace(options.output.resolve(), options.log_level)
     with WiresumNet(plan, kind=options.switch, workplace=workplace, shape=shape) as net:
         if options.what == PROMPT:
-            console.print(
-                f"{plan.name}: {plan.about}. The switches are of the kind {options.switch}; the controller runs at "
-                f"{net.control}. Logs and captures are in {options.output}.",
-                highlight=False,
+            output(
+                f"{plan.name}: {plan.about}.\n"
+                f"The switches are of the kind {options.switch}; the controller runs at {net.control}.\n"
+                f"Logs and captures are in {options.output}.\n"
             )
             Prompt(net, options.commands)
             return 0
@@ -135,10 +136,13 @@ def inside(options: argparse.Namespace, console: Console) -> int:
 
 
 def name_hosts(plan: Topology, folder: Path) -> None:
-    """Gives the world, and nobody else, names for the addresses: PyTorch looks them up."""
+    """Gives the world, and nobody else, names for addresses: PyTorch looks them up. This machine's own name is
+    loopback in every namespace."""
     nodes: list[HostPlan | SwitchPlan] = [*plan.hosts, *plan.switches]
-    names = [f"{form}{node.address} {node.name}\n" for form in ("", "::ffff:") for node in nodes if node.address]
-    (folder / "hosts").write_text("127.0.0.1 localhost\n" + "".join(names))
+    names = {"127.0.0.1": f"localhost {socket.gethostname()}"}
+    names |= {node.address: node.name for node in nodes if node.address}
+    lines = [f"{form}{address} {name}\n" for form in ("", "::ffff:") for address, name in names.items()]
+    (folder / "hosts").write_text("".join(lines))
     subprocess.run(["mount", "--bind", str(folder / "hosts"), "/etc/hosts"], check=True)
 
 

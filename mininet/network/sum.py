@@ -43,7 +43,7 @@ def main() -> None:
     terms = " + ".join(str(term) for term in range(1, workers + 1))
     verdict = f"{wrong} elements are wrong" if wrong else "right everywhere"
     many = "once" if options.times == 1 else f"{options.times} times"
-    print(f"{terms} = {expected} in {options.elements} elements, {many}: {verdict}; {int(again)} packets sent again")
+    print(f"{terms} = {expected} in {options.elements} elements, {many}: {verdict}; packets sent again: {int(again)}")
     dist.destroy_process_group()
     raise SystemExit(bool(wrong))
 

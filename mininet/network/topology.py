@@ -231,6 +231,9 @@ def _link(row: Any, hosts: set[str]) -> LinkPlan:
     if not isinstance(row, list) or len(row) not in (2, 3):
         raise ValueError(f'a link is ["h1", "s1-p1"], or has {{"rate_mbit": ...}} behind that, not {row!r}')
     shape = _fields(row[2], f"link {row[:2]}", (), ("rate_mbit", "delay", "loss")) if len(row) == 3 else {}
+    for key, types in (("rate_mbit", (int, float)), ("loss", (int, float)), ("delay", str)):
+        if key in shape and (not isinstance(shape[key], types) or isinstance(shape[key], bool)):
+            raise ValueError(f"link {row[:2]}: {key} cannot be {shape[key]!r}")
     Shape(**shape)
     return LinkPlan((_end(row[0], hosts), _end(row[1], hosts)), shape)
 
@@ -296,6 +299,8 @@ def _check_tree(topology: Topology, nodes: set[str]) -> None:
         for end in link.ends:
             if end.node not in nodes:
                 raise ValueError(f"a link ends at {end.node}, which is neither a host nor a switch")
+        if link.ends[0].node == link.ends[1].node:
+            raise ValueError(f"there is a loop through {link.ends[0].node}: a link has the same node at both ends")
     reached, waiting = set[str](), [topology.aggregator.name]
     while waiting:
         node = waiting.pop()

@@ -17,6 +17,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from mininet.log import output
 from mininet.net import Mininet
 from mininet.topo import Topo
 
@@ -137,7 +138,7 @@ class WiresumNet(Mininet):  # type: ignore[misc]
         client, server = hosts or (self.workers[0], self.workers[-1])
         udp = ["-u"] if l4Type == "UDP" else []
         seconds, log = options.get("seconds", 5), self.workplace.log(f"iperf-{server.name}")
-        print(f"*** Iperf: testing {l4Type} bandwidth between {client.name} and {server.name}")
+        output(f"*** Iperf: testing {l4Type} bandwidth between {client.name} and {server.name}\n")
         listening = Program(server, ["iperf", "-s", *udp], log)
         try:
             listening.await_text("Server listening")
@@ -146,7 +147,7 @@ class WiresumNet(Mininet):  # type: ignore[misc]
         finally:
             listening.stop()
         result.insert(0, self._parseIperf(log.read_text()))
-        print(f"*** Results: {result}")
+        output(f"*** Results: {result}\n")
         return ([udpBw] if udp else []) + result
 
     def port_bytes(self) -> dict[str, tuple[int, int]]:

@@ -1,0 +1,184 @@
+"""Networks of Mininet's own classes: each topology on each kind of switch trains to the same bits. Needs root."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import topology
+from digits_training import software_switch
+from runs import Run, RunReader
+from topology import Shape
+
+pytestmark = [pytest.mark.usefixtures("mininet_here"), pytest.mark.timeout(180)]
+
+WORKERS = 4
+STORE_PORT = 29_501
+ARGUMENTS = ("--epochs", "1", "--seed", "7", "--width", "4", "--batch", "64")
+
+
+class Trainer:
+    """Trains in any namespaces, see forked_workers.py."""
+
+    def __init__(self) -> None:
+        command = [sys.executable, str(Path(__file__).with_name("forked_workers.py"))]
+        environment = os.environ | {"OMP_NUM_THREADS": "1"}
+        pipe = subprocess.PIPE
+        self._process = subprocess.Popen(command, env=environment, stdin=pipe, stdout=pipe, text=True)
+        assert self._line() == "ready\n"
+
+    def _line(self) -> str:
+        assert self._process.stdout is not None
+        return self._process.stdout.readline()
+
+    def train(self, workers: Sequence[tuple[int, Mapping[str, str]]], output: Path) -> Run:
+        output.mkdir()
+        request = {
+            "argv": ["--output", str(output), *ARGUMENTS],
+            "workers": [{"pid": pid, "environment": dict(environment)} for pid, environment in workers],
+        }
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(request) + "\n")
+        self._process.stdin.flush()
+        assert json.loads(self._line()) == [0] * len(workers)
+        run = Run("mininet")
+        RunReader(run, output, len(workers)).read()
+        return run
+
+    def close(self) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+
+@pytest.fixture(scope="module")
+def trainer(mininet_here: None) -> Iterator[Trainer]:
+    made = Trainer()
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def on_loopback(trainer: Trainer, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """The same training over a software switch on loopback."""
+    folder = tmp_path_factory.mktemp("loopback")
+    with software_switch(folder / "switch.log") as control:
+        common = {
+            "WORLD_SIZE": str(WORKERS),
+            "LOCAL_RANK": "0",
+            "WIRESUM_SWITCH": control,
+            "WIRESUM_ADDRESS": "127.0.0.1",
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(STORE_PORT),
+            "GLOO_SOCKET_IFNAME": "lo",
+        }
+        run = trainer.train([(0, common | {"RANK": str(rank)}) for rank in range(WORKERS)], folder / "run")
+    assert run.parameters_identical(WORKERS)
+    return run
+
+
+def namespaces() -> set[str]:
+    """Those of networks that processes are in, and names of interfaces outside them."""
+    found = set()
+    for path in Path("/proc").glob("[0-9]*/ns/net"):
+        try:
+            found.add(str(path.readlink()))
+        except OSError:
+            continue
+    return found
+
+
+def namespaces_of(net: Any) -> set[str]:
+    return {str(Path(f"/proc/{node.pid}/ns/net").readlink()) for node in (*net.hosts, *net.switches)}
+
+
+@pytest.mark.parametrize("name", topology.names())
+def test_a_training_ends_with_the_bits_of_the_star(
+    name: str, kind: str, trainer: Trainer, on_loopback: Run, tmp_path: Path
+) -> None:
+    from nodes import Workplace
+    from wiresum_net import WiresumNet
+
+    plan = topology.find(name)
+    with WiresumNet(plan, kind=kind, workplace=Workplace(tmp_path / "net"), shape=Shape(loss=0.005)) as net:
+        inside = namespaces_of(net)
+        assert len(inside) == len(plan.hosts) + len(plan.switches)
+        run = trainer.train([(host.pid, host.variables) for host in net.workers], tmp_path / "run")
+    assert run.parameters_identical(4)
+    assert set(run.digests.values()) == set(on_loopback.digests.values())
+    for switch in plan.switches:
+        for port in plan.ports(switch.name):
+            assert (tmp_path / f"net/pcaps/{switch.name}-eth{port}.pcap").stat().st_size > 1000
+    assert not inside & namespaces()
+
+
+@pytest.fixture
+def net(kind: str, tmp_path: Path) -> Iterator[object]:
+    from nodes import Workplace
+    from wiresum_net import WiresumNet
+
+    with WiresumNet(topology.find("one-switch"), kind=kind, workplace=Workplace(tmp_path)) as built:
+        yield built
+
+
+def test_all_hosts_and_the_switch_answer_and_a_link_goes_down_and_up(net) -> None:  # type: ignore[no-untyped-def]
+    assert net.pingAll(timeout="5") == 0
+    address = net.topology.aggregator.address
+    assert " 0% packet loss" in net["h1"].cmd(f"ping -c 1 {address}")
+    net.configLinkStatus("s1", "h1", "down")
+    assert " 0% packet loss" not in net["h1"].cmd("ping -c 1 -W 1 10.0.0.2")
+    net.configLinkStatus("s1", "h1", "up")
+    assert " 0% packet loss" in net["h1"].cmd("ping -c 3 -i 0.2 -W 5 10.0.0.2")
+    assert re.fullmatch(r"[0-9.]+ [KMG]?bits/sec", net.iperf(seconds=1)[1])
+
+
+def test_a_switch_that_was_stopped_sums_again_once_it_is_started(net) -> None:  # type: ignore[no-untyped-def]
+    from prompt import FOLDER
+
+    switch, command = net["s1"], ["python", str(FOLDER / "sum.py"), "1000"]
+    switch.stop(deleteIntfs=False)
+    assert " 0% packet loss" not in net["h1"].cmd("ping -c 1 -W 1 10.0.0.2")
+    switch.start([])
+    programs = net.start_workers(command)
+    assert [program.process.wait(100) for program in programs] == [0] * 4
+    assert "right everywhere" in programs[0].log.read_text()
+
+
+def test_a_switch_that_does_not_start_is_an_error_and_nothing_is_left(
+    mininet_here: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import nodes
+    from programs import NetworkError
+    from wiresum_net import WiresumNet
+
+    monkeypatch.setattr(nodes, "SWITCH_PROGRAM", "false")
+    before = namespaces()
+    net = WiresumNet(topology.find("one-switch"), kind="bmv2", workplace=nodes.Workplace(tmp_path))
+    inside = namespaces_of(net)
+    assert not inside & before
+    with pytest.raises(NetworkError, match="false of s1 ended with exit code 1"), net:
+        pass
+    assert not inside & namespaces()
+
+
+def test_loss_and_rate_are_those_that_were_asked_for(kind: str, tmp_path: Path) -> None:
+    """Bounds that chance leaves once in far more than a million runs: there and back are four crossings of a link, so
+    one in sixteen of 300 packets comes back."""
+    from nodes import Workplace
+    from wiresum_net import WiresumNet
+
+    shape = Shape(rate_mbit=50, loss=0.5)
+    plan = topology.find("one-switch")
+    with WiresumNet(plan, kind=kind, workplace=Workplace(tmp_path), shape=shape) as net:
+        net.staticArp()
+        text = net["h1"].cmd("ping -q -c 300 -l 300 -i 0.002 -W 1 10.0.0.2")
+        received = int(re.search(r"(\d+) received", text)[1])  # type: ignore[index]
+        assert "rate 50Mbit" in net["s1"].cmd("tc class show dev s1-eth1")
+    assert 1 <= received <= 70

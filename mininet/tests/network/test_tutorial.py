@@ -1,0 +1,165 @@
+"""docs/mininet.md, typed from the page: every command, with its output as printed there but for numbers. Needs bmv2."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import select
+import shlex
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parents[3]
+PAGE = REPOSITORY / "docs" / "mininet.md"
+PROMPT = "mininet> "
+PATIENCE_S = 120.0
+
+pytestmark = pytest.mark.timeout(600)
+
+
+class Command(NamedTuple):
+    prompt: str
+    text: str
+    output: list[str]
+    """As the page has it; "..." stands for anything."""
+
+
+def commands() -> list[Command]:
+    found: list[Command] = []
+    for block in re.findall(r"^```console\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL):
+        for line in block.splitlines():
+            if match := re.match(r"(\$ |mininet> )(.*)", line):
+                found.append(Command(match[1], match[2], []))
+            elif line.strip():
+                found[-1].output.append(line)
+    return found
+
+
+def comparable(line: str) -> str:
+    """Without numbers, names that are drawn, and widths."""
+    line = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", line)
+    line = re.sub(r"\bjob-[0-9a-f]{8}\b", "job-N", line)
+    line = re.sub(r"[0-9][0-9.,+:]*", "N", line)
+    return " ".join(re.sub(r"\b[KMG](?=bits/sec)", "", line).split())
+
+
+def assert_shown(command: Command, shown: str) -> None:
+    """All lines of the page come, in their order; where the page has "...", others may."""
+    lines = [comparable(line) for line in shown.replace("\r", "").splitlines()]
+    at = 0
+    for expected in command.output:
+        if expected == "...":
+            continue
+        pattern = ".*".join(re.escape(comparable(part)) for part in expected.split("..."))
+        matching = [index for index in range(at, len(lines)) if re.fullmatch(pattern, lines[index])]
+        assert matching, f"{command.prompt}{command.text}\ndid not print\n{expected}\nbut\n{shown}"
+        at = matching[0] + 1
+
+
+class Terminal:
+    """`make mininet` on a terminal."""
+
+    def __init__(self, arguments: list[str], folder: Path) -> None:
+        self._ours, theirs = pty.openpty()
+        environment = os.environ | {"TERM": "dumb", "COLUMNS": "400"}
+        self._process = subprocess.Popen(
+            arguments, cwd=folder, env=environment, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True
+        )
+        os.close(theirs)
+
+    def until_prompt(self) -> str:
+        shown, give_up_at = "", time.monotonic() + PATIENCE_S
+        while not shown.endswith(PROMPT):
+            assert time.monotonic() < give_up_at, shown
+            if select.select([self._ours], [], [], 1.0)[0]:
+                try:
+                    shown += os.read(self._ours, 65536).decode(errors="replace")
+                except OSError:  # it has ended
+                    break
+        return shown
+
+    def type(self, text: str) -> str:
+        os.write(self._ours, f"{text}\n".encode())
+        return self.until_prompt()
+
+    def close(self) -> None:
+        self._process.terminate()
+        self._process.wait(PATIENCE_S)
+        os.close(self._ours)
+
+
+@pytest.fixture
+def folder(mininet_here: None, tmp_path: Path) -> Path:
+    """The repository, with a `build` and a home of the test's own."""
+    for tool in ("simple_switch_grpc", "p4c-bm2-ss", "tshark", "mergecap"):
+        if shutil.which(tool) is None:
+            pytest.skip(f"the tutorial in docs/mininet.md is not tested: {tool} is not on PATH")
+    for name in ("mininet", "bmv2_tests", "p4src"):
+        (tmp_path / name).symlink_to(REPOSITORY / name)
+    (tmp_path / "home").mkdir()
+    return tmp_path
+
+
+@pytest.fixture
+def terminals() -> Iterator[list[Terminal]]:
+    opened: list[Terminal] = []
+    yield opened
+    for terminal in opened:
+        terminal.close()
+
+
+def made(text: str) -> list[str] | None:
+    """What `make mininet` runs; None for any other command."""
+    match = re.fullmatch(r"(?:sudo )?make mininet(?: ARGS=(.*))?", text)
+    if match is None:
+        return None
+    arguments = shlex.split(shlex.split(match[1] or "''")[0])
+    return [sys.executable, "mininet/network/run.py", *arguments, "--output", "build/mininet"]
+
+
+def in_shell(text: str, folder: Path) -> str:
+    arguments = made(text) or text.removeprefix("sudo ").replace(".venv/bin/python", sys.executable)
+    environment = os.environ | {"HOME": str(folder / "home")}
+    done = subprocess.run(
+        arguments if isinstance(arguments, list) else ["bash", "-c", arguments],
+        cwd=folder,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+    return done.stdout + done.stderr
+
+
+def test_every_command_prints_what_the_page_says(folder: Path, terminals: list[Terminal]) -> None:
+    typed = commands()
+    assert len(typed) > 30
+    for command in typed:
+        if command.prompt == PROMPT:
+            assert_shown(command, terminals[-1].type(command.text))
+        elif command.text in ("sudo make mininet", "make mininet"):
+            arguments = made(command.text)
+            assert arguments is not None
+            terminals.append(Terminal(arguments, folder))
+            assert_shown(command, terminals[-1].until_prompt())
+        elif not command.text.startswith("wireshark "):  # it needs a display
+            assert_shown(command, in_shell(command.text, folder))
+
+
+def test_the_page_names_all_topologies_and_options() -> None:
+    text = PAGE.read_text()
+    help_text = in_shell("make mininet ARGS=--help", REPOSITORY)
+    for option in ("--topology", "--switch", "--rate", "--delay", "--loss", "--output", "--log-level", "--commands"):
+        assert option in text and option in help_text
+    for topology in (REPOSITORY / "mininet" / "topologies").iterdir():
+        assert f"| `{topology.name}` |" in text
