@@ -141,6 +141,11 @@ def test_two_at_a_time_need_two_folders(mininet_here: None, tmp_path: Path) -> N
         output, _ = second.process.communicate(timeout=PATIENCE_S)
         assert second.process.returncode == 2
         assert "choose another --output" in " ".join(output.split())
+        commands.with_name("others").write_text("pingall\n")
+        beside = start(tmp_path / "other", "--commands", str(commands.with_name("others")))
+        output, _ = beside.process.communicate(timeout=PATIENCE_S)
+        assert "0% dropped (20/20 received)" in output
+        assert first.process.poll() is None
     finally:
         first.process.kill()
         first.process.communicate()
