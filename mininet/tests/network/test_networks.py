@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from leftovers import namespaces_of, now, wait_until_empty
 
 import topology
 from digits_training import software_switch
@@ -84,19 +85,8 @@ def on_loopback(trainer: Trainer, tmp_path_factory: pytest.TempPathFactory) -> R
     return run
 
 
-def namespaces() -> set[str]:
-    """Those of networks that processes are in, and names of interfaces outside them."""
-    found = set()
-    for path in Path("/proc").glob("[0-9]*/ns/net"):
-        try:
-            found.add(str(path.readlink()))
-        except OSError:
-            continue
-    return found
-
-
-def namespaces_of(net: Any) -> set[str]:
-    return {str(Path(f"/proc/{node.pid}/ns/net").readlink()) for node in (*net.hosts, *net.switches)}
+def inside_of(net: Any) -> set[str]:
+    return namespaces_of(node.pid for node in (*net.hosts, *net.switches))
 
 
 @pytest.mark.parametrize("name", topology.names())
@@ -108,15 +98,16 @@ def test_a_training_ends_with_the_bits_of_the_star(
 
     plan = topology.find(name)
     with WiresumNet(plan, kind=kind, workplace=Workplace(tmp_path / "net"), shape=Shape(loss=0.005)) as net:
-        inside = namespaces_of(net)
+        inside = inside_of(net)
         assert len(inside) == len(plan.hosts) + len(plan.switches)
+        at = now()
         run = trainer.train([(host.pid, host.variables) for host in net.workers], tmp_path / "run")
     assert run.parameters_identical(4)
     assert set(run.digests.values()) == set(on_loopback.digests.values())
     for switch in plan.switches:
         for port in plan.ports(switch.name):
             assert (tmp_path / f"net/pcaps/{switch.name}-eth{port}.pcap").stat().st_size > 1000
-    assert not inside & namespaces()
+    wait_until_empty(inside, started_before=at)
 
 
 @pytest.fixture
@@ -139,16 +130,12 @@ def test_all_hosts_and_the_switch_answer_and_a_link_goes_down_and_up(net) -> Non
     assert re.fullmatch(r"[0-9.]+ [KMG]?bits/sec", net.iperf(seconds=1)[1])
 
 
-def test_a_switch_that_was_stopped_sums_again_once_it_is_started(net) -> None:  # type: ignore[no-untyped-def]
-    from prompt import FOLDER
-
-    switch, command = net["s1"], ["python", str(FOLDER / "sum.py"), "1000"]
-    switch.stop(deleteIntfs=False)
+def test_a_switch_that_was_stopped_sums_again_once_it_is_started(net, trainer: Trainer, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    net["s1"].stop(deleteIntfs=False)
     assert " 0% packet loss" not in net["h1"].cmd("ping -c 1 -W 1 10.0.0.2")
-    switch.start([])
-    programs = net.start_workers(command)
-    assert [program.process.wait(100) for program in programs] == [0] * 4
-    assert "right everywhere" in programs[0].log.read_text()
+    net["s1"].start([])
+    run = trainer.train([(host.pid, host.variables) for host in net.workers], tmp_path / "run")
+    assert run.parameters_identical(WORKERS)
 
 
 def test_a_switch_that_does_not_start_is_an_error_and_nothing_is_left(
@@ -159,26 +146,30 @@ def test_a_switch_that_does_not_start_is_an_error_and_nothing_is_left(
     from wiresum_net import WiresumNet
 
     monkeypatch.setattr(nodes, "SWITCH_PROGRAM", "false")
-    before = namespaces()
     net = WiresumNet(topology.find("one-switch"), kind="bmv2", workplace=nodes.Workplace(tmp_path))
-    inside = namespaces_of(net)
-    assert not inside & before
+    inside = inside_of(net)
+    at = now()
     with pytest.raises(NetworkError, match="false of s1 ended with exit code 1"), net:
         pass
-    assert not inside & namespaces()
+    wait_until_empty(inside, started_before=at)
 
 
-def test_loss_and_rate_are_those_that_were_asked_for(kind: str, tmp_path: Path) -> None:
+def test_loss_and_rate_are_those_that_the_file_gives_a_link(kind: str, tmp_path: Path) -> None:
     """Bounds that chance leaves once in far more than a million runs: there and back are four crossings of a link, so
     one in sixteen of 300 packets comes back."""
     from nodes import Workplace
     from wiresum_net import WiresumNet
 
-    shape = Shape(rate_mbit=50, loss=0.5)
-    plan = topology.find("one-switch")
-    with WiresumNet(plan, kind=kind, workplace=Workplace(tmp_path), shape=shape) as net:
+    document = json.loads((topology.FOLDER / "one-switch" / "topology.json").read_text())
+    for link in document["links"][:2]:
+        link.append({"rate_mbit": 50, "loss": 0.5})
+    (tmp_path / "lossy.json").write_text(json.dumps(document))
+    plan = topology.find(str(tmp_path / "lossy.json"))
+    with WiresumNet(plan, kind=kind, workplace=Workplace(tmp_path)) as net:
         net.staticArp()
         text = net["h1"].cmd("ping -q -c 300 -l 300 -i 0.002 -W 1 10.0.0.2")
         received = int(re.search(r"(\d+) received", text)[1])  # type: ignore[index]
         assert "rate 50Mbit" in net["s1"].cmd("tc class show dev s1-eth1")
+        assert "rate" not in net["s1"].cmd("tc class show dev s1-eth3")
+        assert " 0% packet loss" in net["h3"].cmd("ping -q -c 20 -i 0.01 10.0.0.4")
     assert 1 <= received <= 70

@@ -15,11 +15,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
+from leftovers import PATIENCE_S, namespaces_of, now, wait_until, wait_until_empty
 
 import run as program
 
 PROGRAM = Path(program.__file__)
-PATIENCE_S = 90.0
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -56,35 +56,12 @@ class Started:
         return found
 
     def namespaces(self) -> set[str]:
-        found = set()
-        for process in self.processes():
-            try:
-                found.add(str(Path(f"/proc/{process}/ns/net").readlink()))
-            except OSError:
-                continue
-        return found - {str(Path("/proc/self/ns/net").readlink())}
+        return namespaces_of(self.processes()) - namespaces_of([os.getpid()])
 
     def first(self) -> int:
         """The first process of the world: the one that unshare(1) has started."""
         (unshare,) = [number for number, command in self.processes().items() if command.startswith("unshare ")]
         return int(Path(f"/proc/{unshare}/task/{unshare}/children").read_text())
-
-
-def wait_until(true: Callable[[], bool], what: str) -> None:
-    give_up_at = time.monotonic() + PATIENCE_S
-    while not true():
-        assert time.monotonic() < give_up_at, f"waited {PATIENCE_S} s until {what}"
-        time.sleep(0.1)
-
-
-def namespaces_in_use() -> set[str]:
-    found = set()
-    for path in Path("/proc").glob("[0-9]*/ns/net"):
-        try:
-            found.add(str(path.readlink()))
-        except OSError:
-            continue
-    return found
 
 
 def signal_to(number: int) -> Callable[[Started], None]:
@@ -109,10 +86,11 @@ def test_nothing_is_left_however_it_ends(how: str, mininet_here: None, tmp_path:
         wait_until(lambda: any("sleep 1001" in one for one in started.processes().values()), "commands ran")
         inside = started.namespaces()
         assert len(inside) == 6  # five hosts and a switch
+        at = now()
         ENDS[how](started)
         started.process.communicate(timeout=PATIENCE_S)
         wait_until(lambda: not started.processes(), "all processes had ended")
-        assert not inside & namespaces_in_use()
+        wait_until_empty(inside, started_before=at)
         interfaces = subprocess.run(["ip", "-br", "link"], check=True, capture_output=True, text=True).stdout
         assert "s1-eth" not in interfaces
     finally:
@@ -146,10 +124,11 @@ def test_nothing_is_left_of_a_script_that_uses_the_classes_and_is_killed(mininet
         assert started.process.poll() is None
     inside = started.namespaces()
     assert len(inside) == 6
+    at = now()
     started.process.kill()
     started.process.communicate()
     wait_until(lambda: not started.processes(), "all processes had ended")
-    assert not inside & namespaces_in_use()
+    wait_until_empty(inside, started_before=at)
 
 
 def test_two_at_a_time_need_two_folders(mininet_here: None, tmp_path: Path) -> None:
@@ -162,6 +141,11 @@ def test_two_at_a_time_need_two_folders(mininet_here: None, tmp_path: Path) -> N
         output, _ = second.process.communicate(timeout=PATIENCE_S)
         assert second.process.returncode == 2
         assert "choose another --output" in " ".join(output.split())
+        commands.with_name("others").write_text("pingall\n")
+        beside = start(tmp_path / "other", "--commands", str(commands.with_name("others")))
+        output, _ = beside.process.communicate(timeout=PATIENCE_S)
+        assert "0% dropped (20/20 received)" in output
+        assert first.process.poll() is None
     finally:
         first.process.kill()
         first.process.communicate()
@@ -181,6 +165,8 @@ def test_the_prompt_opens_on_a_terminal_and_exit_ends_it(mininet_here: None, tmp
         assert "0% dropped (20/20 received)" in until(controlling, "mininet> ")
         os.write(controlling, b"h1 echo $RANK of $WORLD_SIZE at $WIRESUM_SWITCH\n")
         assert "0 of 4 at 10.0.0.100:43487" in until(controlling, "mininet> ")
+        os.write(controlling, b"sum 1000\n")
+        assert "in 1000 elements, once: right everywhere" in until(controlling, "mininet> ")
         os.write(controlling, b"exit\n")
         until(controlling, "*** Done")
         assert process.wait(PATIENCE_S) == 0
@@ -201,7 +187,7 @@ def until(terminal: int, text: str) -> str:
 
 
 def test_a_training_ends_with_tables_a_picture_and_the_bits_of_loopback(mininet_here: None, tmp_path: Path) -> None:
-    started = start(tmp_path, "train", "--epochs", "1", "--width", "2", "--topology", "leaf-spine", "--loss", "0.002")
+    started = start(tmp_path, "train", "--epochs", "1", "--width", "2", "--topology", "leaf-spine")
     output, _ = started.process.communicate(timeout=200)
     assert started.process.returncode == 0, output
     assert "bit for bit the same" in output

@@ -1,0 +1,51 @@
+"""What is left of a network: processes in its namespaces. Others may make and end namespaces at the same time."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+PATIENCE_S = 90.0
+
+
+def now() -> float:
+    """In the kernel's ticks since its start, as it counts the starts of processes."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME) * os.sysconf("SC_CLK_TCK")
+
+
+def namespaces_of(processes: Iterable[int]) -> set[str]:
+    """The namespaces of the network that processes are in."""
+    found = set()
+    for process in processes:
+        try:
+            found.add(str(Path(f"/proc/{process}/ns/net").readlink()))
+        except OSError:  # it has ended
+            continue
+    return found
+
+
+def processes_in(namespaces: set[str], started_before: float) -> list[int]:
+    """Those that are in one of the namespaces, and are older: the kernel gives the number of a namespace that is gone
+    to the next one."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            fields = (path / "stat").read_text().rpartition(")")[2].split()
+            if float(fields[19]) < started_before and str((path / "ns/net").readlink()) in namespaces:
+                found.append(int(path.name))
+        except OSError:
+            continue
+    return found
+
+
+def wait_until(true: Callable[[], bool], what: str) -> None:
+    give_up_at = time.monotonic() + PATIENCE_S
+    while not true():
+        assert time.monotonic() < give_up_at, f"waited {PATIENCE_S} s until {what}"
+        time.sleep(0.1)
+
+
+def wait_until_empty(namespaces: set[str], *, started_before: float) -> None:
+    wait_until(lambda: not processes_in(namespaces, started_before), "all processes of the network had ended")
