@@ -5,12 +5,16 @@
 #include <rte_eal.h>
 #include <rte_errno.h>
 #include <rte_ethdev.h>
+#include <rte_interrupts.h>
 #include <rte_lcore.h>
 #include <sched.h>
+#include <sys/eventfd.h>
 #include <sys/prctl.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdio>
 #include <fstream>
 #include <iterator>
@@ -32,6 +36,7 @@ struct Environment {
   std::map<std::string, std::string> plugged;  // devices that are there, by name, as they were given
 
   ~Environment() {
+    MemifGate::stop();
     // With a transport still open its thread may be using DPDK's memory; then the kernel takes everything back.
     if (started && taken.empty()) static_cast<void>(rte_eal_cleanup());
   }
@@ -167,6 +172,7 @@ void Devices::plug_in(const std::string& device) {
     throw std::runtime_error("this process has a DPDK device '" + there->second + "' already, so none '" + device +
                              "': give it another name");
   }
+  if (is_memif(device)) MemifGate::start();
   int result = 0;
   const auto probe = [&] { result = rte_dev_probe(device.c_str()); };
   if (ports_of(device).empty()) is_memif(device) ? on_interrupt_thread(probe) : probe();
@@ -227,6 +233,57 @@ void on_interrupt_thread(const std::function<void()>& what) noexcept {
   } else {
     what();
   }
+}
+
+namespace {
+
+/// Of the one gate of the process. The interrupt thread is "at work" whenever it is not in let_others_in().
+struct GateState {
+  std::atomic<int> inside{0};
+  std::atomic<bool> at_work{false};
+  std::atomic<bool> ends{false};
+  std::atomic<bool> ended{false};
+  int always_ready = -1;  // so that EAL calls let_others_in() each time around, after or before what else has happened
+} gate;
+
+}  // namespace
+
+bool MemifGate::enter() noexcept {
+  gate.inside.fetch_add(1);
+  if (!gate.at_work.load()) return true;
+  gate.inside.fetch_sub(1);
+  return false;
+}
+
+void MemifGate::leave() noexcept { gate.inside.fetch_sub(1); }
+
+void MemifGate::start() {
+  if (gate.always_ready >= 0) return;
+  gate.always_ready = eventfd(1, EFD_CLOEXEC | EFD_NONBLOCK);
+  rte_intr_handle* const handle = rte_intr_instance_alloc(RTE_INTR_INSTANCE_F_PRIVATE);
+  // EAL keeps a copy of the handle.
+  const bool watched = gate.always_ready >= 0 && handle != nullptr && rte_intr_fd_set(handle, gate.always_ready) == 0 &&
+                       rte_intr_type_set(handle, RTE_INTR_HANDLE_EXT) == 0 &&
+                       rte_intr_callback_register(handle, &let_others_in, nullptr) == 0;
+  rte_intr_instance_free(handle);
+  if (!watched) throw std::runtime_error("cannot watch DPDK's interrupt thread: " + last_error());
+}
+
+void MemifGate::stop() noexcept {
+  if (gate.always_ready < 0) return;
+  gate.ends.store(true);
+  while (!gate.ended.load()) sched_yield();
+}
+
+void MemifGate::let_others_in(void*) noexcept {
+  gate.at_work.store(false);
+  do {
+    const timespec pause{.tv_sec = 0, .tv_nsec = kPauseNs};
+    clock_nanosleep(CLOCK_MONOTONIC, 0, &pause, nullptr);
+    gate.ended.store(gate.ends.load());
+  } while (gate.ended.load());
+  gate.at_work.store(true);
+  while (gate.inside.load() != 0) sched_yield();
 }
 
 bool is_memif_client(std::string_view device) {

@@ -45,6 +45,27 @@ class Devices {
 /// that thread, without a lock towards whoever starts, stops or removes a port: two at once, and EAL panics.
 void on_interrupt_thread(const std::function<void()>& what) noexcept;
 
+/// Keeps EAL's interrupt thread out while net_memif's rings are used. When a peer goes, the driver unmaps the memory
+/// they lie in, on that thread, without asking whether somebody reads it: a worker that is killed would take the switch
+/// with it. So that thread runs for a moment every kPauseNs, and only while nobody is inside; its messages wait that
+/// long.
+class MemifGate {
+ public:
+  /// Goes inside, if the interrupt thread is not at work; if it is, does not wait.
+  [[nodiscard]] static bool enter() noexcept;
+  static void leave() noexcept;
+
+  /// From now on. Called with each net_memif of the process. Throws std::runtime_error.
+  static void start();
+  /// Keeps the interrupt thread out for good: when EAL ends, it takes away memory that this thread looks at.
+  static void stop() noexcept;
+
+ private:
+  static constexpr long kPauseNs = 1'000'000;
+
+  static void let_others_in(void*) noexcept;
+};
+
 /// Whether a device's control calls must be made by on_interrupt_thread().
 [[nodiscard]] bool is_memif(std::string_view device);
 /// A client connects, once, to a server that has to be there.

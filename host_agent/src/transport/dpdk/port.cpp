@@ -6,6 +6,7 @@
 #include <rte_ethdev.h>
 #include <rte_mbuf.h>
 #include <rte_pause.h>
+#include <sched.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -22,6 +23,7 @@ namespace {
 
 /// How long a full ring is waited for: a peer that polls empties it in less.
 constexpr std::uint64_t kSendWaitUsMax = 100;
+constexpr int kRefusalsMax = 10'000;  // of MemifGate, some milliseconds; what it waits for takes microseconds
 constexpr std::int64_t kLookNs = 200'000'000;
 constexpr std::uint64_t kRxChecksums = RTE_ETH_RX_OFFLOAD_IPV4_CKSUM | RTE_ETH_RX_OFFLOAD_UDP_CKSUM;
 
@@ -181,8 +183,10 @@ bool Port::found_wrong(const rte_mbuf& packet) const noexcept {
 }
 
 std::size_t Port::receive(std::span<rte_mbuf*> out) noexcept {
-  if (!started_) return 0;
-  return rte_eth_rx_burst(id_, 0, out.data(), static_cast<std::uint16_t>(out.size()));
+  if (!started_ || (is_memif_ && !MemifGate::enter())) return 0;
+  const std::size_t count = rte_eth_rx_burst(id_, 0, out.data(), static_cast<std::uint16_t>(out.size()));
+  if (is_memif_) MemifGate::leave();
+  return count;
 }
 
 std::size_t Port::send(std::span<rte_mbuf*> packets) noexcept {
@@ -191,9 +195,16 @@ std::size_t Port::send(std::span<rte_mbuf*> packets) noexcept {
   const std::size_t good = !started_ ? 0 : sends_checksums_ ? rte_eth_tx_prepare(id_, 0, packets.data(), all) : all;
   std::size_t sent = 0;
   std::uint64_t give_up = 0;
+  int refusals = 0;
   while (sent != good) {
     const auto left = static_cast<std::uint16_t>(good - sent);
+    if (is_memif_ && !MemifGate::enter()) {
+      if (++refusals == kRefusalsMax) break;
+      sched_yield();  // for the interrupt thread, if it is this core that it works on
+      continue;
+    }
     const std::uint16_t taken = rte_eth_tx_burst(id_, 0, &packets[sent], left);
+    if (is_memif_) MemifGate::leave();
     sent += taken;
     if (taken == left) break;
     if (taken != 0) continue;

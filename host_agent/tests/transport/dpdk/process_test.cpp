@@ -17,6 +17,7 @@
 #include <iostream>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "dpdk_rig.hpp"
@@ -104,8 +105,9 @@ int echo(const std::string& device) {
   }
 }
 
-/// Sends without a pause, until `wanted` packets have come back after `from_then_on`. 0 if they did.
-int ask(const std::string& device, std::size_t wanted, Clock::duration from_then_on = {}) {
+/// Sends without a pause, until `wanted` packets have come back after `from_then_on`. 0 if they did. Closes `told` when
+/// the first is there.
+int ask(const std::string& device, std::size_t wanted, Clock::duration from_then_on = {}, int told = -1) {
   const wire::Endpoint server{.address = kServer, .port = kFirstPort};
   const std::unique_ptr<Transport> transport = open(device, kClient, server);
   std::array<RxDatagram, 64> got;
@@ -125,6 +127,7 @@ int ask(const std::string& device, std::size_t wanted, Clock::duration from_then
       if (one.bytes.size() != kBytes || one.bytes[kBytes - 1] != std::byte{0x3C}) return 2;
     }
     if (now > begin) answers += count;
+    if (count != 0 && told >= 0) close(std::exchange(told, -1));
   }
   return 0;
 }
@@ -218,8 +221,16 @@ TEST(DpdkProcesses, NeedNoRootForHugepagesThatAreReserved) {
 TEST(DpdkProcesses, AKilledPeerMayComeAgain) {
   Process server([] { return echo(memif("server")); });
   for (int i = 0; i < 10; ++i) {
-    Process killed([] { return ask(memif("client"), SIZE_MAX); });
-    usleep(400'000);
+    std::array<int, 2> channel{};
+    ASSERT_EQ(pipe(channel.data()), 0);
+    Process killed([&] { return ask(memif("client"), SIZE_MAX, {}, channel[1]); });
+    close(channel[1]);
+    // Until it talks. One that is killed between connecting and being taken is something else: EAL panics at the
+    // server.
+    std::byte none{};
+    EXPECT_EQ(read(channel[0], &none, 1), 0);
+    close(channel[0]);
+    usleep(20'000);
     EXPECT_EQ(killed.kill_it(), -SIGKILL);
   }
   Process client([] { return ask(memif("client"), 1'000); });
