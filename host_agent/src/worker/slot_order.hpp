@@ -2,9 +2,10 @@
 //
 // Keys are 64-bit serial numbers (RFC 1982 arithmetic), so they may wrap; all keys present at one time lie
 // within half the number circle. What is added nearly always comes last, since RESULTs come in about the order in which
-// packets were sent; what a loss delayed comes soon after the first. So a place is looked for from both ends at once:
-// a step or two, and half of the slots at the worst. (A tournament tree bounds that by its depth, but took three times
-// as long for what nearly always happens.)
+// packets were sent; what a loss delayed comes soon after the first; and where slots go on to the next collective, whose
+// first ones are well ahead, each comes behind the one that was added before it. So a place is looked for from both ends
+// and from there at once: a step or two, and half of the slots at the worst. (A tournament tree bounds that by its
+// depth, but took three times as long for what nearly always happens.)
 #pragma once
 
 #include <cassert>
@@ -34,11 +35,13 @@ class SlotOrder {
     entries_[slot].before = before;
     entries_[slot].after = after;
     entries_[before].after = entries_[after].before = slot;
+    added_ = slot;
   }
 
   /// Nothing happens if it is not there.
   void remove(std::uint32_t slot) noexcept {
     Entry& entry = entries_[slot];
+    if (added_ == slot) added_ = entry.before;
     entries_[entry.before].after = entry.after;
     entries_[entry.after].before = entry.before;
     entry.before = entry.after = slot;
@@ -46,6 +49,7 @@ class SlotOrder {
 
   void clear() noexcept {
     for (std::uint32_t slot = 0; slot <= end(); ++slot) entries_[slot].before = entries_[slot].after = slot;
+    added_ = end();
   }
 
  private:
@@ -66,15 +70,23 @@ class SlotOrder {
   [[nodiscard]] std::uint32_t successor(std::uint64_t key) const noexcept {
     std::uint32_t head = entries_[end()].after;
     std::uint32_t tail = entries_[end()].before;
+    std::uint32_t near = added_;  // walks towards the place; end(): it has nowhere to begin
     while (true) {
       if (tail == end() || precedes(tail, key)) return entries_[tail].after;
       if (!precedes(head, key)) return head;
       tail = entries_[tail].before;
       head = entries_[head].after;
+      if (near == end()) continue;
+      // The first and the last one lie on either side of the place, so neither walk leaves the list.
+      const bool is_before = precedes(near, key);
+      const std::uint32_t next = is_before ? entries_[near].after : entries_[near].before;
+      if (precedes(next, key) != is_before) return is_before ? next : near;
+      near = next;
     }
   }
 
   std::vector<Entry> entries_;  // of each slot, and the end's
+  std::uint32_t added_ = 0;     // the last that was added, or what came before it; end(): none
 };
 
 }  // namespace wiresum::worker
