@@ -2,10 +2,10 @@
 //
 // Keys are 64-bit serial numbers (RFC 1982 arithmetic), so they may wrap; all keys present at one time lie
 // within half the number circle. What is added nearly always comes last, since RESULTs come in about the order in which
-// packets were sent; what a loss delayed comes soon after the first; and where slots go on to the next collective, whose
-// first ones are well ahead, each comes behind the one that was added before it. So a place is looked for from both ends
-// and from there at once: a step or two, and half of the slots at the worst. (A tournament tree bounds that by its
-// depth, but took three times as long for what nearly always happens.)
+// packets were sent; what a loss delayed comes soon after the first; and where slots go on to the next collective,
+// whose first ones are well ahead, each comes behind the one that was added before it. So a place is looked for from
+// both ends and from there at once: a step or two, and half of the slots at the worst. (A tournament tree bounds that
+// by its depth, but took three times as long for what nearly always happens.)
 #pragma once
 
 #include <cassert>
