@@ -172,7 +172,7 @@ lint-cpp: $(ready)-dev
 lint-tidy: $(ready)-dev
 	cmake --preset dev -DPython_EXECUTABLE=$(abspath $(py)) >/dev/null
 	$(py) $(VENV)/bin/run-clang-tidy.py -quiet -j $(JOBS) -p build/dev -clang-tidy-binary $(VENV)/bin/clang-tidy -extra-arg=-Wno-unknown-warning-option \
-	  '(host_agent|soft_switch)/src/(?!bindings)'
+	  '$(CURDIR)/(host_agent|soft_switch)/src/(?!bindings)'
 
 lint-shell:
 	@if command -v shellcheck >/dev/null; then shellcheck $(scripts); else echo "shellcheck is not here: scripts not checked"; fi
