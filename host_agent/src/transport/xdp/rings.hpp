@@ -29,7 +29,7 @@ namespace wiresum::transport::xdp {
 /// One queue's socket. The rings are libxdp's views of memory that is shared with the kernel.
 struct Queue {
   struct Delete {
-    void operator()(xsk_socket* socket) const noexcept { xsk_socket__delete(socket); }
+    void operator()(xsk_socket* handle) const noexcept { xsk_socket__delete(handle); }
   };
 
   xsk_ring_prod fill{};
