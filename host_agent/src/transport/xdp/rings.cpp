@@ -97,7 +97,9 @@ Rings::Rings(const Device& device, const Layout& layout, bool native) : queues_(
 
   const std::uint32_t sent = ring_size(layout.places * layout.place_chunks);
   const std::uint32_t received = ring_size(layout.chunks_received);
-  const xsk_umem_config umem_config{.fill_size = received,
+  // The kernel shows a frame before it says that it has taken the chunk from the fill ring: for a moment that holds
+  // more than there are, so it has room for twice as many.
+  const xsk_umem_config umem_config{.fill_size = 2 * received,
                                     .comp_size = sent,
                                     .frame_size = static_cast<std::uint32_t>(layout.chunk_bytes),
                                     .frame_headroom = 0,

@@ -169,7 +169,7 @@ struct XdpTransport::Impl {
       std::uint32_t at = 0;
       const auto count = static_cast<std::uint32_t>(chunks.size());
       const std::uint32_t reserved = xsk_ring_prod__reserve(&queue.fill, count, &at);
-      assert(reserved == count);  // the ring has room for all of its queue's chunks
+      assert(reserved == count);  // the ring has room for more than its queue's chunks (rings.cpp)
       static_cast<void>(reserved);
       for (std::uint32_t i = 0; i != count; ++i) {
         *xsk_ring_prod__fill_addr(&queue.fill, at + i) = chunks[i];
