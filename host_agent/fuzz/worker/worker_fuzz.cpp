@@ -187,7 +187,7 @@ class Program {
     std::array<std::array<std::byte, kStride>, 3> room{};
     std::array<wire::Packet, room.size()> burst{};
     for (std::size_t i = 0; i < burst.size(); ++i) burst[i].data = room[i].data();
-    const std::size_t count = worker_.poll_transmit(now_, std::span(burst).first(input_.byte() % (burst.size() + 1)));
+    const std::size_t count = worker_.poll_transmit(now_, std::span(burst).first(1 + input_.byte() % burst.size()));
     for (const wire::Packet& packet : std::span(burst).first(count)) {
       wire::Header header;
       require(packet.bytes <= kStride);
