@@ -239,11 +239,12 @@ class SoftwareSwitch(SwitchDriver):
 
     def stats(self) -> SwitchStats:
         with self._books:
-            native = self._server.stats()
             totals = dataclasses.replace(self._ended, packets=list(self._ended.packets))
-            totals.add(native.stray)
             for job in self._jobs:
                 totals.add(self._server.counters(job))
+            # Last, so that whoever finds a packet counted finds what was sent for it counted, too.
+            native = self._server.stats()
+            totals.add(native.stray)
             return SwitchStats(
                 threads=native.threads,
                 transport=native.transport,
