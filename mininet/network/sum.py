@@ -7,6 +7,7 @@ mininet> sum 1000 --times 5   more of them, five times
 from __future__ import annotations
 
 import argparse
+import sys
 import time
 from datetime import timedelta
 
@@ -43,7 +44,9 @@ def main() -> None:
     terms = " + ".join(str(term) for term in range(1, workers + 1))
     verdict = f"{wrong} elements are wrong" if wrong else "right everywhere"
     many = "once" if options.times == 1 else f"{options.times} times"
-    print(f"{terms} = {expected} in {options.elements} elements, {many}: {verdict}; packets sent again: {int(again)}")
+    line = f"{terms} = {expected} in {options.elements} elements, {many}: {verdict}; packets sent again: {int(again)}"
+    # One write: torchrun starts Python unbuffered, where print() writes the end of the line by itself, after another worker's.
+    sys.stdout.write(line + "\n")
     dist.destroy_process_group()
     raise SystemExit(bool(wrong))
 
