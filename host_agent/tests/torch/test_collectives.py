@@ -234,9 +234,7 @@ def reduce_scatters(rank: int, size: int, dtype: torch.dtype, elements: int) -> 
 
 @pytest.mark.parametrize("elements", [1301, 4501])
 @pytest.mark.parametrize("dtype", SUMMED, ids=str)
-def test_reduce_scatter_gives_each_worker_its_part_of_the_sum(
-    trio: Cluster, dtype: torch.dtype, elements: int
-) -> None:
+def test_reduce_scatter_gives_each_worker_its_part_of_the_sum(trio: Cluster, dtype: torch.dtype, elements: int) -> None:
     trio.run(reduce_scatters, dtype, elements)
 
 

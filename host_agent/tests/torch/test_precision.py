@@ -133,9 +133,8 @@ def exact_groups(rank: int, size: int) -> None:
     group = dist.new_group(pg_options=wiresum.torch.Options(precision="exact"))
     for kind in KINDS:
         inputs = inputs_of(kind, size, 9011, torch.float32)
-        works, tensors = [], [inputs[rank].clone() for _ in range(3)]
-        for tensor in tensors:
-            works.append(dist.all_reduce(tensor, group=group, async_op=True))
+        tensors = [inputs[rank].clone() for _ in range(3)]
+        works = [dist.all_reduce(tensor, group=group, async_op=True) for tensor in tensors]
         for work in works:
             work.wait()
         expected = network_sum.exact_sum(inputs)

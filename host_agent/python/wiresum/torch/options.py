@@ -14,8 +14,8 @@ class Options:
     lane_bits: int | None = None
     """Bits on the wire for each float that is summed: 32, 16 or 8. Less is faster and coarser."""
     precision: str | None = None
-    """How sums of floats are rounded: "exact" (once, at the end), "block" (to `lane_bits` below the largest element of a
-    packet, before they are added), or "auto": exact up to 4,096 elements. The same at all workers."""
+    """How sums of floats are rounded: "exact" (once, at the end), "block" (to `lane_bits` below the largest element of
+    a packet, before they are added), or "auto": exact up to 4,096 elements. The same at all workers."""
     fixed_scale: float | None = None
     """Multiplies floats before they are rounded to integers, in place of block floating point's power of two.
 
