@@ -55,8 +55,10 @@ Magnitude magnitude_of(std::span<const std::int64_t> limbs, unsigned bits) noexc
   return magnitude;
 }
 
-/// Divides, with one more digit below the others for the fraction. Is there a remainder?
-bool divide(Magnitude& magnitude, unsigned bits, unsigned divisor) noexcept {
+/// Divides, with one more digit below the others for the fraction. What remains after that makes no difference to any
+/// rounding: the dividend is a whole number, so a fraction that is neither 0 nor 1/2 differs from both by 1 / 2 divisor
+/// at least, and that is in the digit.
+void divide(Magnitude& magnitude, unsigned bits, unsigned divisor) noexcept {
   std::uint64_t remainder = 0;
   for (unsigned i = magnitude.count + 1; i-- > 0;) {
     const std::uint64_t dividend = remainder << bits | (i == 0 ? 0 : magnitude.digits[i - 1]);
@@ -64,7 +66,6 @@ bool divide(Magnitude& magnitude, unsigned bits, unsigned divisor) noexcept {
     remainder = dividend % divisor;
   }
   ++magnitude.count;
-  return remainder != 0;
 }
 
 }  // namespace
@@ -188,7 +189,7 @@ std::uint32_t ExactFormat::rounded(const Parts& sums, Planes planes, unsigned di
   if (end == 0) return 0;
   const unsigned first = divisor == 1 ? static_cast<unsigned>(std::countr_zero(planes)) : 0;
   Magnitude magnitude = magnitude_of(std::span(sums).subspan(first, end - first), limb_bits_);
-  bool inexact = divisor != 1 && divide(magnitude, limb_bits_, divisor);
+  if (divisor != 1) divide(magnitude, limb_bits_, divisor);
   const unsigned unit = divisor != 1 ? limb_bits_ : 0;  // the bit that counts the format's smallest subnormals
 
   // The first digits as one number, whose lowest bit is bit `low`.
@@ -199,6 +200,7 @@ std::uint32_t ExactFormat::rounded(const Parts& sums, Planes planes, unsigned di
     leading = leading << limb_bits_ | magnitude.digits[--digit];
   }
   const unsigned low = (first + digit) * limb_bits_;
+  bool inexact = false;
   while (digit > 0) inexact |= magnitude.digits[--digit] != 0;
   if (leading == 0) return 0;
 

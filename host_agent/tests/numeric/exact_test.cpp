@@ -106,6 +106,12 @@ TEST(ExactSum, AveragesAreRoundedOnceToo) {
   EXPECT_EQ(sum({-0x1p-149F, -0x1p-149F, 0.0F}, 3), -0x1p-149F);
   EXPECT_EQ(sum({0x1p24F, 3.0F}, 2), 0x1p23F + 2.0F);  // 2^23 + 1.5: to even, though 2^24 + 3 is no fp32 number
   EXPECT_EQ(sum({0x1p25F, 1.0F, 0.0F, 0.0F}, 4), 0x1p23F);
+  for (const unsigned workers : {31U, 32U, 127U, 1023U}) {
+    std::vector<float> terms(workers, 0.0F);
+    for (terms[0] = 1.0F; terms[0] < 0x1p30F; terms[0] *= 3.0F) {
+      EXPECT_EQ(sum(terms, workers), terms[0] / static_cast<float>(workers)) << workers;
+    }
+  }
 }
 
 TEST(ExactSum, WhatIsNotFiniteStaysWhereItIs) {
