@@ -20,7 +20,7 @@ from wiresum.controller.jobs.job import Worker
 from wiresum.controller.jobs.jobs import Jobs
 from wiresum.controller.jobs.keys import Keys, KeySequence
 from wiresum.controller.jobs.limits import Limits, Quota
-from wiresum.controller.jobs.outputs import Admit, Evict, Grant, Output, Reconcile, Refuse, Wait, Write
+from wiresum.controller.jobs.outputs import Admit, Count, Evict, Grant, Output, Reconcile, Refuse, Wait, Write
 from wiresum.controller.jobs.refusal import Refusal
 from wiresum.controller.store import Store
 from wiresum.join import join_pb2_grpc, operator_pb2_grpc
@@ -68,6 +68,8 @@ class JobsBench:
         self.switch_answers = True
         self.reloaded = False
         """Whether the switches say, when they are reconciled next, that they have lost their cells."""
+        self.contributions: dict[int, list[int]] = {}
+        """By job number, what its switch counts for each worker."""
         self.done: list[Output] = []
         if store is not None:
             self.jobs.restore(store.load(), self.now)
@@ -98,6 +100,8 @@ class JobsBench:
                 self.jobs.admitted(name, entry.job, self.now)
             case Evict(name, number):
                 self.jobs.evicted(name, number, self.now)
+            case Count(name, number):
+                self.jobs.counted(name, number, self.contributions.get(number, ()), self.now)
             case Reconcile():
                 reloaded, self.reloaded = self.reloaded, False
                 self.jobs.reconciled(output, reloaded, self.now)

@@ -29,6 +29,7 @@ VARIABLES = {
     "WIRESUM_TENANT": ("vision", "tenant", "vision"),
     "WIRESUM_PRIORITY": ("-3", "priority", -3),
     "WIRESUM_JOB_TOKEN": ("an operator's word", "job_token", "an operator's word"),
+    "WIRESUM_LOST_AFTER": ("45.5", "lost_after_s", 45.5),
 }
 
 

@@ -8,7 +8,7 @@ from wiresum import join
 from wiresum.controller.driver import Endpoint, Sizes
 from wiresum.controller.jobs.job import TRANSITIONS, Presence, State
 from wiresum.controller.jobs.keys import Keys, KeySequence
-from wiresum.controller.jobs.outputs import Admit, Close, Evict, Grant, Refuse, Tell
+from wiresum.controller.jobs.outputs import Admit, Close, Count, Evict, Grant, Refuse, Tell
 from wiresum.controller.testing import JobsBench as Bench
 from wiresum.controller.testing import member
 
@@ -196,7 +196,10 @@ def test_a_lost_worker_ends_the_job_for_all_others_and_the_lease_comes_back_when
     bench = Bench()
     workers = bench.running()
     bench.jobs.broken(workers[1], workers[1].stream, bench.now)
-    bench.settle()
+    others = [workers[0], workers[2]]
+    bench.wait(2.8, beating=others)
+    assert bench.outputs(Tell) == [], "it may come back"
+    bench.wait(0.4, beating=others)
     told = bench.outputs(Tell)
     assert {tell.worker.rank for tell in told} == {0, 2}
     for tell in told:
@@ -242,9 +245,9 @@ def test_a_worker_that_does_not_listen_holds_the_lease_for_a_bounded_time() -> N
     bench = Bench()
     workers = bench.running()
     bench.jobs.broken(workers[0], workers[0].stream, bench.now)
-    bench.wait(4.8)
+    bench.wait(3.2 + 4.8, beating=workers[1:])
     assert len(bench.jobs) == 1
-    bench.wait(0.4)
+    bench.wait(0.4, beating=workers[1:])
     assert len(bench.jobs) == 0
     assert bench.slots_free == 4096
 
@@ -253,6 +256,7 @@ def test_while_a_job_is_ending_its_name_is_refused_as_something_that_passes() ->
     bench = Bench()
     workers = bench.running()
     bench.jobs.broken(workers[0], workers[0].stream, bench.now)
+    bench.wait(3.2)
     code, text = bench.refusal_of(lambda: bench.ask(rank=0, world_size=3))
     assert code == "UNAVAILABLE"
     assert "rank 0 (host-0, process 1000) was lost" in text
@@ -284,13 +288,103 @@ def test_silence_is_a_loss_and_heartbeats_prevent_it() -> None:
     workers = bench.running()
     bench.wait(10, beating=workers)
     assert bench.outputs(Tell) == []
-    bench.wait(5.9, beating=workers[:2])
+    bench.wait(29.8, beating=workers[:2])
     assert bench.outputs(Tell) == []
-    bench.wait(0.3, beating=workers[:2])
+    bench.wait(0.4, beating=workers[:2])
     told = bench.outputs(Tell)
     assert {tell.worker.rank for tell in told} == {0, 1}
     assert "rank 2" in told[0].ended.reason
-    assert "no heartbeat" in told[0].ended.reason
+    assert "no heartbeat of it came, and for 30.1 s no packet of it came to leaf either" in told[0].ended.reason
+
+
+def test_a_worker_of_which_the_data_plane_hears_is_not_lost() -> None:
+    bench = Bench()
+    workers = bench.running()
+    counts = bench.contributions[workers[0].job.number] = [0, 0, 0]
+    bench.jobs.broken(workers[0], workers[0].stream, bench.now)
+    for _ in range(600):
+        counts[0] += 3
+        counts[2] += 1
+        bench.wait(0.5, beating=workers[1:2])
+    assert bench.outputs(Tell) == [], "ranks 0 and 2 were silent for five minutes, but their packets came"
+    bench.wait(3.5, beating=workers[1:2])
+    assert [tell.ended.worker.rank for tell in bench.outputs(Tell)][:1] == [0], "now none came any more"
+
+
+def test_the_rounds_of_one_worker_prove_that_the_others_live() -> None:
+    bench = Bench()
+    workers = bench.running()
+    for round_newest in range(2, 200):
+        bench.wait(0.5, beating=workers[:1], round_newest=round_newest)
+    assert bench.outputs(Tell) == []
+    bench.wait(30.5, beating=workers[:1], round_newest=200)
+    assert bench.outputs(Tell) != []
+
+
+def test_a_switch_that_is_not_asked_about_those_who_beat() -> None:
+    bench = Bench()
+    workers = bench.running()
+    bench.wait(60, beating=workers)
+    assert bench.outputs(Count) == []
+    bench.wait(10, beating=workers[1:])
+    assert 7 <= len(bench.outputs(Count)) <= 9, "once a second, after two of silence"
+
+
+def test_a_connection_that_breaks_after_a_silence_is_no_news() -> None:
+    bench = Bench()
+    workers = bench.running()
+    bench.wait(4, beating=workers[1:])
+    bench.jobs.broken(workers[0], workers[0].stream, bench.now)
+    bench.wait(20, beating=workers[1:])
+    assert bench.outputs(Tell) == []
+    bench.jobs.attend(member(workers[0]), bench.now)
+    bench.wait(60, beating=workers)
+    assert bench.outputs(Tell) == []
+
+
+def test_whose_connections_broke_while_the_service_was_stopped_may_come_back() -> None:
+    bench = Bench()
+    workers = bench.running()
+    bench.wait(5, beating=workers)
+    bench.now += 45
+    for worker in workers:
+        bench.jobs.broken(worker, worker.stream, bench.now)
+    bench.wait(5)
+    for worker in workers[:2]:
+        bench.jobs.attend(member(worker), bench.now)
+    bench.wait(15, beating=workers[:2])
+    bench.jobs.attend(member(workers[2]), bench.now)
+    bench.wait(60, beating=workers)
+    assert bench.outputs(Tell) == []
+
+
+def test_a_service_that_is_cut_off_from_switch_and_workers_ends_nothing() -> None:
+    bench = Bench()
+    workers = bench.running()
+    bench.wait(1, beating=workers)
+    bench.change("leaf", "no answer")
+    for worker in workers:
+        bench.jobs.broken(worker, worker.stream, bench.now)
+    bench.wait(300)
+    assert bench.outputs(Tell) == []
+    bench.change("leaf", "")
+    bench.wait(2)
+    assert bench.outputs(Tell) == [], "it listens first"
+    for worker in workers:
+        bench.jobs.attend(member(worker), bench.now)
+    bench.wait(60, beating=workers)
+    assert bench.outputs(Tell) == []
+
+
+def test_a_service_that_stays_cut_off_gives_up_after_ten_minutes() -> None:
+    bench = Bench()
+    workers = bench.running()
+    bench.change("leaf", "no answer")
+    bench.wait(598)
+    assert workers[0].job.state is State.RUNNING
+    bench.wait(4)
+    assert workers[0].job.state is State.ENDING
+    assert "leaf and all workers have been out of reach" in workers[0].job.ended.reason  # type: ignore[union-attr]
 
 
 def test_a_service_that_was_stopped_itself_blames_nobody() -> None:
@@ -320,7 +414,7 @@ def test_a_worker_that_attends_too_late_hears_why_the_job_ended() -> None:
     workers = [bench.ask(rank=rank, world_size=2) for rank in range(2)]
     bench.jobs.attend(member(workers[0]), bench.now)
     bench.jobs.broken(workers[0], workers[0].stream, bench.now)
-    bench.settle()
+    bench.wait(3.2)
     assert bench.outputs(Tell) == []
     bench.jobs.attend(member(workers[1]), bench.now)
     bench.settle()
@@ -335,10 +429,10 @@ def test_the_stream_that_a_newer_one_replaced_may_break() -> None:
     first = workers[0].stream
     bench.jobs.attend(member(workers[0]), bench.now)
     bench.jobs.broken(workers[0], first, bench.now)
-    bench.settle()
+    bench.wait(4, beating=workers)
     assert bench.outputs(Tell) == []
     bench.jobs.broken(workers[0], workers[0].stream, bench.now)
-    bench.settle()
+    bench.wait(4, beating=workers[1:])
     assert len(bench.outputs(Tell)) == 2
 
 

@@ -13,7 +13,7 @@ import pytest
 from wiresum.controller.driver import Sizes
 from wiresum.controller.jobs.job import TRANSITIONS, Event, Job, Presence, State, Worker
 from wiresum.controller.jobs.limits import Limits, Quota
-from wiresum.controller.jobs.outputs import Admit, Evict, Output, Reconcile
+from wiresum.controller.jobs.outputs import Admit, Count, Evict, Output, Reconcile
 from wiresum.controller.jobs.refusal import Refusal
 from wiresum.controller.store import Store
 from wiresum.controller.testing import JobsBench, member, switch
@@ -34,6 +34,8 @@ class World:
         self.trouble: set[str] = set()
         self.failures = 0
         """How many of the next calls to switches fail, though those can be reached."""
+        self.quiet = False
+        """Whether no worker sends packets any more."""
         self.reloaded = False
         """Whether a switch says, when it is reconciled next, that it was started anew."""
         self.keys: set[int] = set()
@@ -52,7 +54,7 @@ class World:
     def answer(self, output: Output) -> None:
         """As switches do, of which some cannot be reached."""
         jobs, now = self.bench.jobs, self.bench.now
-        if not isinstance(output, Admit | Evict | Reconcile):
+        if not isinstance(output, Admit | Count | Evict | Reconcile):
             return
         if isinstance(output, Admit):
             assert output.entry.key not in self.keys, "a key is used once"
@@ -64,9 +66,14 @@ class World:
                 jobs.refused(name, entry.job, "no", now) if fails else jobs.admitted(name, entry.job, now)
             case Evict(name, number):
                 jobs.evict_failed(name, number, now) if fails else jobs.evicted(name, number, now)
+            case Count(name, number):
+                jobs.counted(name, number, () if fails else self.contributions(), now)
             case Reconcile(name):
                 reloaded, self.reloaded = self.reloaded and not fails, self.reloaded and fails
                 jobs.reconcile_failed(name, now) if fails else jobs.reconciled(output, reloaded, now)
+
+    def contributions(self) -> list[int]:
+        return [0, 0] if self.quiet else [self.chance.randrange(2) for _ in range(2)]
 
     def workers(self, *presences: Presence) -> list[Worker]:
         jobs = self.bench.jobs.all()
@@ -186,7 +193,7 @@ class World:
 
     def finish(self) -> None:
         """When nobody beats any more and all switches are there, all is as it was."""
-        self.failures = 0
+        self.failures, self.quiet = 0, True
         for name in sorted(self.trouble):
             self.lose_or_find(name)
         for name in ("left", "right"):

@@ -107,6 +107,12 @@ class Worker:
     heard_at: float = 0.0
     round_newest: int = 0
     """As it says itself: of use as a sign of life alone."""
+    broken_at: float | None = None
+    """Its stream broke while it was well heard of, and it has not attended again."""
+    contributions: int | None = None
+    """As the switch counted them when it was last asked, since its last heartbeat."""
+    counted_at: float = 0.0
+    """When these were last seen to grow."""
     told: bool = False
 
     def __str__(self) -> str:
@@ -154,7 +160,10 @@ class Job:
     lease: Lease | None = None
     entry: JobEntry | None = None
     progress_at: float = 0.0
-    """When a worker's rounds were last seen to move."""
+    """When a worker's rounds were last seen to move: they cannot, without a packet of every worker."""
+    counting: bool = False
+    """Its switch has been asked what it counted, and has not answered yet."""
+    count_asked_at: float = 0.0
     restored: bool = False
     """It ran before the service was started."""
     attend_s_max: float = 0.0

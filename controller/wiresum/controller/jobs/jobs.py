@@ -12,7 +12,7 @@ job leaves in the cells means nothing to the next one, since that has another ke
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from wiresum import join
 from wiresum.controller.jobs import asking, watch
@@ -26,6 +26,7 @@ from wiresum.controller.jobs.outputs import (
     Admit,
     CheckServing,
     Close,
+    Count,
     Evict,
     Forget,
     Grant,
@@ -74,6 +75,8 @@ class Jobs:
         """Those whose name nobody else can have."""
         self._unix_offset = unix_offset
         self._ticked_at: float | None = None
+        self._resumed_at: float | None = None
+        """When the service was last stopped, and went on."""
         self._serving_checked_at: float | None = None
         self._closing = ""
 
@@ -123,7 +126,7 @@ class Jobs:
             raise _not_a_member()
         worker.stream += 1
         worker.heard_at = now
-        worker.away_since = None
+        worker.away_since = worker.broken_at = None
         if worker.job.state is State.RUNNING:
             worker.presence = Presence.ATTENDING
         elif worker.job.ended is not None:
@@ -132,16 +135,20 @@ class Jobs:
 
     def beat(self, worker: Worker, round_newest: int, now: float) -> None:
         worker.heard_at = now
+        worker.contributions = None
         if round_newest != worker.round_newest:
             worker.round_newest = round_newest
             worker.job.progress_at = now
 
     def broken(self, worker: Worker, stream: int, now: float) -> None:
-        """An Attend stream ended, however it did."""
+        """An Attend stream ended, however it did: the process has died, or the way to it was cut. After a silence, or
+        when the service itself was stopped, it is no news."""
         if stream != worker.stream or worker.presence is not Presence.ATTENDING:
             return
         if worker.job.state is State.RUNNING:
-            self._lose(worker, "was lost: its connection to the switch broke, so its process has probably died", now)
+            resumed = self._resumed_at is not None and now - self._resumed_at < self.limits.resumed_ms / 1000
+            if not resumed and now - worker.heard_at <= self.limits.suspect_ms / 1000:
+                worker.broken_at = now
         else:  # it hung up on an ended job, as it should
             worker.presence = Presence.LOST
             self._clear_if_done(worker.job, now)
@@ -218,7 +225,23 @@ class Jobs:
         switch.trouble = trouble
         switch.reconciled = False
         if not trouble:
+            for job in switch.held():  # it was cut off, and must listen before it misses anybody
+                job.progress_at = now
             self._reconcile(switch)
+
+    def counted(self, switch_name: str, number: int, contributions: Sequence[int], now: float) -> None:
+        """What the switch has counted for each worker of a job; empty if it could not say."""
+        job = self._numbered(switch_name, number)
+        if job is None:
+            return
+        job.counting = False
+        for rank, count in enumerate(contributions):
+            worker = job.workers.get(rank)
+            if worker is None or worker.contributions == count:
+                continue
+            if worker.contributions is not None:
+                worker.counted_at = now
+            worker.contributions = count
 
     def reconciled(self, asked: Reconcile, reloaded: bool, now: float) -> None:
         """`reloaded`: the switch has lost its cells, and so the jobs that it was asked to hold, if there were any."""
@@ -288,7 +311,7 @@ class Jobs:
         stalled = now - self._ticked_at if self._ticked_at is not None else 0.0
         self._ticked_at = now
         if stalled > self.limits.stall_ms_max / 1000:
-            self._forgive(stalled)
+            self._forgive(stalled, now)
         for job in list(self._jobs):
             self._tick_job(job, now)
         for switch in self.cluster.switches.values():
@@ -443,14 +466,21 @@ class Jobs:
 
     # Watching.
 
-    def _forgive(self, stalled: float) -> None:
-        """The service itself was stopped for so long: nobody was silent."""
+    def _forgive(self, stalled: float, now: float) -> None:
+        """The service itself was stopped for so long: nobody was silent, and no time was up."""
+        log.warning("this service was stopped for %.1f s; it listens before it misses anybody", stalled)
+        self._resumed_at = now
         for switch in self.cluster.switches.values():
             switch.trouble_since += stalled
         for job in self._jobs:
             job.progress_at += stalled
+            job.left_at += stalled
+            job.drained_at += stalled
             for worker in job.workers.values():
                 worker.heard_at += stalled
+                worker.counted_at += stalled
+                worker.deadline += stalled
+                worker.broken_at = None
                 if worker.away_since is not None:
                     worker.away_since += stalled
 
@@ -465,6 +495,9 @@ class Jobs:
                 self._end(job, ended, now)
         if job.unsaved and job.state is State.RUNNING:
             self._save(job)
+        if watch.must_count(job, self.limits, now):
+            job.counting, job.count_asked_at = True, now
+            self._outputs.append(Count(job.switch_name, job.number))
         if job.state in (State.FORMING, State.QUEUED, State.ADMITTING):
             self._say_what_it_waits_for(job, now)
         elif job.state is State.ENDING:

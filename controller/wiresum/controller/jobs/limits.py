@@ -14,9 +14,23 @@ class Limits:
     slots_least: int = 16
     """A job gets fewer slots than it wants when the switch is crowded, but not fewer than these."""
     heartbeat_interval_ms: int = 500
-    heartbeat_lost_ms: int = 6000
-    """For hosts and networks that vanish: a process that dies breaks its stream, which shows at once. Less than this
-    would end healthy jobs, since a heartbeat waits while a worker's interpreter is busy (importing, say)."""
+    heartbeat_lost_ms: int = 30_000
+    """How long a worker may be unheard of, by its heartbeats, by the switch's counters and by the rounds of the others
+    together, before it is taken for lost: for hosts and networks that vanish. A heartbeat waits too while a worker's
+    interpreter is busy (importing, say)."""
+    connection_lost_ms: int = 3000
+    """The same, once the connection of a worker that was just heard of has broken: most likely its process has died. One
+    that lives attends again within this time."""
+    suspect_ms: int = 2000
+    """From this silence on the switch is asked whether its data plane has heard of the worker; and a connection that
+    breaks after it was silent for so long says nothing new."""
+    counted_ms: int = 1000
+    """How often the switch is asked."""
+    resumed_ms: int = 10_000
+    """After the service itself was stopped: for so long connections break that workers gave up meanwhile."""
+    deaf_ms_max: int = 600_000
+    """How long a job goes on whose switch and whose workers are all out of the service's reach: it is the service that
+    is cut off then, most likely."""
     ask_again_ms_max: int = 3000
     """Between the end of a worker's connection, while it waits for its grant, and its asking again."""
     leave_grace_ms: int = 3000

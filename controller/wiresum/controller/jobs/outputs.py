@@ -75,6 +75,14 @@ class Evict:
 
 
 @dataclass(frozen=True)
+class Count:
+    """Ask the switch what it has counted for this job, then call `counted`."""
+
+    switch_name: str
+    number: int
+
+
+@dataclass(frozen=True)
 class Reconcile:
     """Make the switch hold exactly these, then call `reconciled` or `reconcile_failed`."""
 
@@ -127,4 +135,4 @@ class ForgetReservation:
 
 
 Write = Save | Forget | SaveKeys | CheckServing | SaveDraining | SaveReservation | ForgetReservation
-Output = Wait | Grant | Refuse | Tell | Close | Admit | Evict | Reconcile | Write
+Output = Wait | Grant | Refuse | Tell | Close | Admit | Evict | Count | Reconcile | Write

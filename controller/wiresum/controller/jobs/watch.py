@@ -1,6 +1,11 @@
 """What has gone on for too long with a job: who is silent, away or late, and which switch is lost. Pure: it only looks.
 
 Each state has its own bounds, and no state is without one, so no worker waits for ever.
+
+A job needs its service for nothing but its end, so what the service does not hear is no reason to end a job that goes
+on. A worker is lost when neither plane has heard of it: no heartbeat, no packet that its switch counted, no round of
+the others, which need its packets. And where the switch is out of reach as well as all workers, it is the service
+that is cut off.
 """
 
 from __future__ import annotations
@@ -51,7 +56,7 @@ def look(job: Job, switch: Switch | None, limits: Limits, now: float) -> Verdict
         case State.RUNNING:
             assert switch is not None
             return (
-                _silent(job, limits, now)
+                _silent(job, switch, limits, now)
                 or _away(job, limits, now)
                 or _left(job, limits, now)
                 or _lost_switch(job, switch, limits, now)
@@ -92,14 +97,34 @@ def _slow_switch(job: Job, now: float) -> End | None:
     return End(ended, Refusal("DEADLINE_EXCEEDED", f"{text}. Look at its log"))
 
 
-def _silent(job: Job, limits: Limits, now: float) -> Lose | None:
+def must_count(job: Job, limits: Limits, now: float) -> bool:
+    """Is a worker so silent that the switch should be asked what its data plane has heard?"""
+    if job.state is not State.RUNNING or job.counting or now < job.count_asked_at + limits.counted_ms / 1000:
+        return False
+    return any(
+        worker.presence in (Presence.ATTENDING, Presence.GRANTED)
+        and (worker.broken_at is not None or now - worker.heard_at > limits.suspect_ms / 1000)
+        for worker in job.workers.values()
+    )
+
+
+def _silent(job: Job, switch: Switch, limits: Limits, now: float) -> Lose | None:
+    """A switch that cannot be asked is no witness that nothing comes: then `_lost_switch` decides."""
+    if switch.trouble or job.counting:
+        return None
     for worker in job.workers.values():
-        silent_s = now - worker.heard_at
-        if worker.presence is Presence.ATTENDING and silent_s > limits.heartbeat_lost_ms / 1000:
-            return Lose(worker, f"was lost: no heartbeat of it came for {silent_s:.1f} s")
+        silent_s = now - max(worker.heard_at, worker.counted_at, job.progress_at)
+        nowhere = f"and for {silent_s:.1f} s no packet of it came to {job.switch_name} either"
+        if worker.presence is Presence.ATTENDING:
+            broken_s = now - worker.broken_at if worker.broken_at is not None else 0.0
+            if min(broken_s, silent_s) > limits.connection_lost_ms / 1000:
+                how = "its connection to the service broke, so its process has probably died"
+                return Lose(worker, f"was lost: {how}; it did not come back, {nowhere}")
+            if silent_s > limits.heartbeat_lost_ms / 1000:
+                return Lose(worker, f"was lost: no heartbeat of it came, {nowhere}")
         if worker.presence is Presence.GRANTED and silent_s > job.attend_s_max:
             what = "the service was started again" if job.restored else "it was admitted"
-            return Lose(worker, f"was lost: {what} {silent_s:.0f} s ago, but it sent no heartbeat")
+            return Lose(worker, f"was lost: {what}, but it sent no heartbeat, {nowhere}")
     return None
 
 
@@ -113,9 +138,18 @@ def _left(job: Job, limits: Limits, now: float) -> End | None:
 
 
 def _lost_switch(job: Job, switch: Switch, limits: Limits, now: float) -> End | None:
-    """The data plane does not need us, so a job whose rounds move goes on, whatever we can reach."""
+    """The data plane does not need us, so a job whose rounds move goes on, whatever we can reach. That they stand
+    still is known from its workers alone."""
+    if not switch.trouble:
+        return None
     still_s = now - max(switch.trouble_since, job.progress_at)
-    if not switch.trouble or still_s <= limits.switch_lost_ms_max / 1000:
+    unheard_s = now - max(worker.heard_at for worker in job.workers.values())
+    if unheard_s > limits.suspect_ms / 1000:
+        if min(still_s, unheard_s) <= limits.deaf_ms_max / 1000:
+            return None
+        reason = f"{switch.name} and all workers have been out of reach for {unheard_s:.0f} s: {switch.trouble}"
+        return _ended(join.JobEnded.SWITCH_LOST, reason)
+    if still_s <= limits.switch_lost_ms_max / 1000:
         return None
     reason = f"{switch.name} is lost: {switch.trouble}, and for {still_s:.0f} s the job has made no progress"
     return _ended(join.JobEnded.SWITCH_LOST, reason)

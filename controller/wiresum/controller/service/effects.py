@@ -15,7 +15,7 @@ import asyncio
 import collections
 import functools
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import Any, TypeVar
 
 from wiresum.controller.driver import DriverError, JobCounters, SwitchDriver
@@ -25,6 +25,7 @@ from wiresum.controller.jobs.outputs import (
     Admit,
     CheckServing,
     Close,
+    Count,
     Evict,
     Grant,
     Output,
@@ -185,6 +186,8 @@ class Effects:
             case Evict(name, number):
                 call = self.call(name, lambda driver: driver.evict(number))
                 self._spawn(self._await_eviction(name, number, call))
+            case Count(name, number):
+                self._spawn(self._await_count(name, number, self.call(name, lambda driver: driver.counters(number))))
             case Reconcile(name, entries):
                 self._spawn(
                     self._await_reconciliation(output, self.call(name, lambda driver: driver.reconcile(entries)))
@@ -249,6 +252,17 @@ class Effects:
         except Exception:
             log.exception("%s failed to evict job %d; it will be asked again", name, number)
             self._jobs.evict_failed(name, number, self._clock())
+        self.carry_out()
+
+    async def _await_count(self, name: str, number: int, call: Awaitable[JobCounters]) -> None:
+        contributions: Sequence[int] = ()
+        try:
+            contributions = (await call).contributions
+        except DriverError as error:
+            log.debug("%s does not say what it counted for job %d: %s", name, number, error)
+        except Exception:
+            log.exception("%s failed to say what it counted for job %d", name, number)
+        self._jobs.counted(name, number, contributions, self._clock())
         self.carry_out()
 
     async def _await_reconciliation(self, asked: Reconcile, call: Awaitable[Any]) -> None:

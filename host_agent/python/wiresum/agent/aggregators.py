@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from wiresum.agent import _native
+from wiresum.agent.absence import NO_TRAFFIC, Traffic
 from wiresum.agent.config import AgentConfig
 from wiresum.agent.diagnosis import describe
 from wiresum.agent.errors import JoinError, SwitchUnreachableError, WiresumError
@@ -49,7 +50,8 @@ class Aggregators:
         self._lock = threading.Lock()
         self._ended: WiresumError | None = None
         self._on_ended: Callable[[WiresumError], None] | None = None
-        self._progress: Callable[[int], int] | None = None
+        self._progress: Callable[[int], int] = lambda _: NO_ROUND
+        self._traffic: Callable[[int], Traffic] = lambda _: NO_TRAFFIC
 
     @classmethod
     def join(cls, config: AgentConfig, *, job_name: str, rank: int, world_size: int, queue: bool = True) -> Aggregators:
@@ -89,11 +91,18 @@ class Aggregators:
         """In the order in which collectives are dealt over them."""
         return iter(self._joined)
 
-    def attend(self, *, on_ended: Callable[[WiresumError], None], progress: Callable[[int], int]) -> None:
-        """`progress` gives this worker's newest round at the aggregator of that index; `on_ended` is called at most
-        once, in another thread or at once, when the job has ended at any of them for a reason that is not ours."""
+    def attend(
+        self,
+        *,
+        on_ended: Callable[[WiresumError], None],
+        progress: Callable[[int], int],
+        traffic: Callable[[int], Traffic] = lambda _: NO_TRAFFIC,
+    ) -> None:
+        """`progress` gives this worker's newest round at the aggregator of that index, and `traffic` what went to and
+        came from it; `on_ended` is called at most once, in another thread or at once, when the job has ended at any of
+        them for a reason that is not ours."""
         with self._lock:
-            self._progress = progress
+            self._progress, self._traffic = progress, traffic
             self._on_ended = on_ended
             ended = self._ended
         if ended is not None:
@@ -123,7 +132,9 @@ class Aggregators:
         index = len(self._joined)
         self._joined.append(aggregator)
         aggregator.membership.attend(
-            on_ended=self._hear, progress=lambda: self._progress(index) if self._progress else NO_ROUND
+            on_ended=self._hear,
+            progress=lambda: self._progress(index),
+            traffic=lambda: self._traffic(index),
         )
 
     def _hear(self, error: WiresumError) -> None:

@@ -18,6 +18,7 @@ SLOTS_MAX = 32768
 """A packet names its cell with 16 bits, and a slot has two cells."""
 SPIN_US_MAX = 1_000_000
 JOIN_TIMEOUT_S_MAX = 86_400.0
+LOST_AFTER_S_MAX = 86_400
 JOB_NAME_BYTES_MAX = 128
 CONTROL_ENDPOINTS_MAX = 8
 """For each aggregator."""
@@ -80,6 +81,8 @@ class AgentConfig:
     """WIRESUM_PRIORITY: the larger gets slots first when they are short. The same at all workers."""
     job_token: str = field(default="", repr=False)
     """WIRESUM_JOB_TOKEN: what an operator got who created the job, if one did."""
+    lost_after_s: float = 120.0
+    """WIRESUM_LOST_AFTER: how long neither service nor switch may answer what this worker sends, before it gives up."""
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str] = os.environ, **overrides: Any) -> AgentConfig:
@@ -190,6 +193,7 @@ _VARIABLES: Mapping[str, tuple[str, Callable[[str], Any]]] = {
     "tenant": ("WIRESUM_TENANT", str),
     "priority": ("WIRESUM_PRIORITY", _integer),
     "job_token": ("WIRESUM_JOB_TOKEN", str),
+    "lost_after_s": ("WIRESUM_LOST_AFTER", _number),
 }
 _SECRET = frozenset({"key", "job_token"})
 """Their values are not repeated in errors, which end up in logs."""
@@ -272,4 +276,5 @@ _CHECKS: Mapping[str, Callable[[Any], str]] = {
     "tenant": _printable(TENANT_BYTES_MAX),
     "priority": _within(-PRIORITY_MAX, PRIORITY_MAX),
     "job_token": _printable(JOB_TOKEN_BYTES_MAX),
+    "lost_after_s": lambda s: "" if 1 <= s <= LOST_AFTER_S_MAX else f"it must be 1 to {LOST_AFTER_S_MAX}",
 }

@@ -6,6 +6,7 @@ import array
 import fcntl
 import socket
 import struct
+from pathlib import Path
 
 _SIOCGIFCONF = 0x8912
 _SIOCGIFMTU = 0x8921
@@ -34,6 +35,14 @@ def name_of(address: str) -> str | None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
         name = _interface_names(any_socket).get(socket.inet_aton(address))
     return None if name is None else name.rstrip(b"\0").decode()
+
+
+def has_carrier(name: str) -> bool:
+    """Has the interface a link, as far as the kernel knows?"""
+    try:
+        return Path("/sys/class/net", name, "carrier").read_text().strip() != "0"
+    except OSError:  # EINVAL of one that is down
+        return False
 
 
 def _interface_names(any_socket: socket.socket) -> dict[bytes, bytes]:

@@ -5,10 +5,9 @@ takes our heartbeats and sends them. Both are daemons and both end in `leave`. N
 ends without it says good-bye on its way out, or, if an exception ended it, tells the others so.
 
 The service is not needed while a job runs: the packets go to the switch. So a connection to it that breaks, because a
-controller is restarted or a standby takes over, is made again without anybody noticing. Waiting is bounded everywhere:
-a service that was killed refuses connections at once, and one whose host has vanished is noticed by the silence after
-our heartbeats. Either way the grant says for how long the worker looks for it, at all its endpoints in turn, until the
-job is over for this worker. Where service and switch are one process that is short, since the switch is gone too.
+controller is restarted or a standby takes over, is made again without anybody noticing: a service that was killed
+refuses connections at once, and one whose host has vanished is noticed by the silence after our heartbeats. How long
+that goes on is absence.py's matter.
 """
 
 from __future__ import annotations
@@ -27,17 +26,20 @@ from importlib import metadata
 from typing import Any
 
 from wiresum import join as messages
+from wiresum.agent.absence import NO_TRAFFIC, Absence, Patience, Traffic
 from wiresum.agent.config import AgentConfig
 from wiresum.agent.control import RETRY_PAUSE_S, Control, ask_again_after_s, code_of, details, grpc
 from wiresum.agent.diagnosis import error_of
 from wiresum.agent.errors import JoinError, SwitchUnreachableError, WiresumError
 from wiresum.agent.grant import grant_of
 from wiresum.agent.joining import Interruption, ask_until_granted
+from wiresum.agent.way_out import why_cut_off
 from wiresum.join.credentials import CredentialsError
 
 log = logging.getLogger(__name__)
 
-ABSENCE_SAID_AFTER_S = 2.0
+SILENCE_S_MAX = 6.0
+"""After which the connection is made anew, perhaps to a standby: the service is not given up for that."""
 LEAVE_S_MAX = 1.5
 THREAD_END_S_MAX = 0.5
 DIAGNOSE_S_MAX = 1.0
@@ -50,10 +52,14 @@ NO_ROUND = 0
 class Membership:
     """Made by `join`. Any thread may call any method."""
 
-    def __init__(self, config: AgentConfig, job_name: str, control: Control, reply: messages.JoinReply) -> None:
+    def __init__(
+        self, config: AgentConfig, job_name: str, address: str, control: Control, reply: messages.JoinReply
+    ) -> None:
         self.grant = grant_of(reply, control.endpoint)
         self.where = f"the switch at {config.switch}"
         """For people."""
+        self._config = config
+        self._address = address
         self._job_name = job_name
         self._control = control
         self._member = messages.Member(
@@ -65,6 +71,7 @@ class Membership:
         self._thread: threading.Thread | None = None
         self._call: Any = None
         self._progress: Callable[[], int] = lambda: NO_ROUND
+        self._traffic: Callable[[], Traffic] = lambda: NO_TRAFFIC
         self._heard_at = 0.0
         self._events = 0
         self._ended = False
@@ -115,20 +122,27 @@ class Membership:
             raise JoinError(f"cannot join job '{job_name}': {error}", code="UNAUTHENTICATED") from None
         try:
             reply = ask_until_granted(control, config, request, interruption or Interruption())
-            return cls(config, job_name, control, reply)
+            return cls(config, job_name, address, control, reply)
         except BaseException:
             control.close()
             raise
 
-    def attend(self, *, on_ended: Callable[[WiresumError], None], progress: Callable[[], int]) -> None:
-        """Starts the heartbeats. `progress` gives the newest round of this worker; `on_ended` is called at most once,
-        from another thread, when the job has ended for a reason that is not ours."""
+    def attend(
+        self,
+        *,
+        on_ended: Callable[[WiresumError], None],
+        progress: Callable[[], int],
+        traffic: Callable[[], Traffic] = lambda: NO_TRAFFIC,
+    ) -> None:
+        """Starts the heartbeats. `progress` gives the newest round of this worker, and `traffic` what went to and came
+        from the switch; `on_ended` is called at most once, from another thread, when the job has ended for a reason
+        that is not ours."""
         with self._lock:
             if self._thread is not None:
                 raise RuntimeError("this membership attends already")
             if self._leaving.is_set():
                 return
-            self._progress = progress
+            self._progress, self._traffic = progress, traffic
             self._thread = threading.Thread(
                 target=self._attend, args=(on_ended,), name="wiresum-membership", daemon=True
             )
@@ -192,13 +206,16 @@ class Membership:
     # Attending.
 
     def _attend(self, on_ended: Callable[[WiresumError], None]) -> None:
-        absence = _Absence(self.where, self.grant.reattach_ms / 1000)
+        absence = Absence(
+            self.where,
+            Patience.of(self.grant, self._config.lost_after_s),
+            self._traffic,
+            lambda: why_cut_off(self._config.transport, self._address, self.grant.switch_endpoint.address),
+        )
         ended: WiresumError | None = None
         while ended is None and not self._leaving.is_set():
-            turns, events = self._control.turns, self._events
+            turns = self._control.turns
             ended = self._attend_until_broken(absence)
-            if self._events != events:  # a stream that never worked is no reason to begin the count again
-                absence.begin()
             if ended is None and not self._leaving.wait(RETRY_PAUSE_S):
                 self._move_on(turns)
                 ended = absence.error()
@@ -219,7 +236,7 @@ class Membership:
             for event in call:
                 self._heard_at = time.monotonic()
                 self._events += 1
-                absence.end(self._control.endpoint)
+                absence.hear(self._control.endpoint)
                 if event.HasField("ended"):
                     return error_of(event.ended, self._job_name, self.where)
         except grpc.RpcError as error:
@@ -237,12 +254,12 @@ class Membership:
 
     def _heartbeats(self, hung_up: threading.Event) -> Iterator[messages.Heartbeat]:
         """Runs in gRPC's thread. Also the one who notices that the service has fallen silent."""
-        silence_s_max = self.grant.heartbeat_lost_ms / 1000
+        silence_s_max = min(SILENCE_S_MAX, self.grant.heartbeat_lost_ms / 1000)
         while not (hung_up.is_set() or self._leaving.is_set()):
             yield messages.Heartbeat(member=self._member, round_newest=self._progress() & 0xFFFFFFFF)
             hung_up.wait(self.grant.heartbeat_interval_ms / 1000)
             if time.monotonic() - self._heard_at > silence_s_max:
-                log.warning("%s has been silent for %.1f s", self.where, silence_s_max)
+                log.info("%s has been silent for %.1f s: a fresh connection is made", self.where, silence_s_max)
                 self._hang_up()
                 return
         # To end here would tell the service that we close our side, and it would take that for a loss before it has
@@ -277,41 +294,6 @@ class Membership:
         self._leaving.set()
         self._lock = threading.Lock()
         _inherited.append((self._control, self._call))
-
-
-class _Absence:
-    """How long the service has been away, and what is said about that."""
-
-    def __init__(self, where: str, seconds_max: float) -> None:
-        self.cause = ""
-        self._where = where
-        self._seconds_max = seconds_max
-        self._said = False
-        self.begin()
-
-    def begin(self) -> None:
-        self._began_at = time.monotonic()
-
-    def end(self, endpoint: str) -> None:
-        if self._said:
-            log.warning("the join service answers again, at %s", endpoint)
-        self._said = False
-
-    def error(self) -> WiresumError | None:
-        """None: it may still come back."""
-        seconds = time.monotonic() - self._began_at
-        if seconds >= self._seconds_max:
-            return SwitchUnreachableError(
-                f"{self._where} does not answer, {self._seconds_max:.0f} s after the connection to it broke "
-                f"({self.cause}): it was stopped, or the network to it fails. Look at its log, and start the job again"
-            )
-        if seconds >= ABSENCE_SAID_AFTER_S and not self._said:
-            self._said = True
-            log.warning(
-                "%s has not answered for %.0f s; the job goes on without it, for up to %.0f s",
-                self._where, seconds, self._seconds_max,
-            )  # fmt: skip
-        return None
 
 
 _alive: weakref.WeakSet[Membership] = weakref.WeakSet()

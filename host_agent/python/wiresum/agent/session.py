@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import array
+import errno
 import os
 import threading
 import time
@@ -10,6 +11,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from wiresum.agent import _native
+from wiresum.agent.absence import Traffic
 from wiresum.agent.aggregators import Aggregator, Aggregators
 from wiresum.agent.config import AgentConfig
 from wiresum.agent.errors import (
@@ -20,7 +22,7 @@ from wiresum.agent.errors import (
     WiresumError,
 )
 from wiresum.agent.statistics import SessionStats, session_stats_of
-from wiresum.agent.way_out import IPV4_UDP_HEADER_BYTES, default_spin_us
+from wiresum.agent.way_out import IPV4_UDP_HEADER_BYTES, default_spin_us, lanes_of_mtu, path_mtu
 
 Dtype = _native.Dtype
 Scaling = _native.Scaling
@@ -114,7 +116,9 @@ class Session:
             aggregators.leave()
             raise
         try:
-            aggregators.attend(on_ended=session._on_ended, progress=session._round_newest)
+            aggregators.attend(
+                on_ended=session._on_ended, progress=session._round_newest, traffic=session._traffic
+            )
             session._greet()
         except BaseException:
             session.close()
@@ -221,15 +225,41 @@ class Session:
         return f"only part of what was sent to {where} came back: do all workers reach it?"
 
     def _why_nothing_comes(self, aggregator: Aggregator) -> str:
-        packet_bytes = 4 * self.lanes + _native.HEADER_BYTES + IPV4_UDP_HEADER_BYTES
         return (
             f"the control connection works, but nothing came back from {_data_ports(aggregator)} in "
             f"{HELLO_TIMEOUT_S:.0f} s. Does a firewall block UDP, or does a link on the way not pass IP packets of "
-            f"{packet_bytes} bytes (WIRESUM_LANES makes them smaller)?" + _doubt_about_multicast(aggregator)
+            f"{self._packet_bytes()} bytes (WIRESUM_LANES makes them smaller)?" + _doubt_about_multicast(aggregator)
         )
 
     def _round_newest(self, aggregator: int) -> int:
-        return self.stats().aggregators[aggregator].round_newest
+        """Asked for with each heartbeat, and so it is here that a packet which can never leave is noticed."""
+        stats = self.stats().aggregators[aggregator]
+        if stats.transport_error == errno.EMSGSIZE:
+            self._check_packets_fit(aggregator)
+        return stats.round_newest
+
+    def _check_packets_fit(self, index: int) -> None:
+        """The kernel did not take a packet for its size. If that has passed, the packet was sent again."""
+        aggregator = list(self._aggregators)[index]
+        endpoint = aggregator.membership.grant.switch_endpoint
+        mtu_bytes = path_mtu(aggregator.address, endpoint.address)
+        if mtu_bytes is None or mtu_bytes >= self._packet_bytes():
+            return
+        error = SwitchUnreachableError(
+            f"rank {self.rank} of job '{self.job_name}': IP packets of {self._packet_bytes()} bytes do not fit the way "
+            f"to {_data_ports(aggregator)} any more: the MTU there is {mtu_bytes} now "
+            f"({os.strerror(errno.EMSGSIZE)}). Set it back (ip link set ... mtu), or start the job again with "
+            f"WIRESUM_LANES={lanes_of_mtu(mtu_bytes)} at all workers"
+        )
+        if self._fail(error):
+            self._aggregators.abort(str(error))
+
+    def _packet_bytes(self) -> int:
+        return 4 * self.lanes + _native.HEADER_BYTES + IPV4_UDP_HEADER_BYTES
+
+    def _traffic(self, aggregator: int) -> Traffic:
+        stats = self.stats().aggregators[aggregator]
+        return Traffic(stats.packets_sent, stats.bytes_received)
 
     def _on_ended(self, error: WiresumError) -> None:
         self._fail(error)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 from collections.abc import Sequence
@@ -9,7 +10,7 @@ from collections.abc import Sequence
 from wiresum.agent import _native
 from wiresum.agent.config import AgentConfig
 from wiresum.agent.errors import SwitchUnreachableError
-from wiresum.agent.interfaces import mtu_of
+from wiresum.agent.interfaces import has_carrier, mtu_of, name_of
 
 IPV4_UDP_HEADER_BYTES = 28
 THREADS_DEFAULT_MAX = 4
@@ -36,6 +37,33 @@ def way_out(config: AgentConfig) -> tuple[str, int]:
 def ports_address(config: AgentConfig, address: str) -> str:
     """Where the UDP ports are reserved: at the local address, unless that is none of the kernel's."""
     return "0.0.0.0" if config.transport == "dpdk" else address
+
+
+def path_mtu(address: str, switch_address: str) -> int | None:
+    """Of the way from `address`, in bytes, as the kernel knows it now; None if it knows of none."""
+    try:
+        return _native.path_mtu(address, switch_address)
+    except OSError:
+        return None
+
+
+def why_cut_off(transport: str, address: str, switch_address: str) -> str:
+    """What is wrong with this host's own way from `address` to the switch, in words; empty if the kernel knows of
+    nothing, or if the way is not the kernel's."""
+    if transport == "dpdk":
+        return ""
+    device = name_of(address)
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            probe.bind((address, 0))
+            probe.connect((switch_address, 9))  # looks for a route, and sends nothing
+    except OSError as error:
+        if error.errno == errno.EADDRNOTAVAIL:
+            return f"the address {address} is not this host's any more"
+        return f"there is no way from {address} to {switch_address} ({error.strerror})"
+    if device is not None and not has_carrier(device):
+        return f"the interface {device} of {address} has no link"
+    return ""
 
 
 def lanes_of_mtu(mtu_bytes: int) -> int:

@@ -1,0 +1,126 @@
+"""How long the join service has been away, and when that is the end of the job for this worker.
+
+A job needs its service for nothing but its end. So while the switch sends results, a worker goes on without it for as
+long as that takes. Once nothing comes from the switch either, these are the bounds, of which the grant says the first
+two (docs/operations.md, "Who is lost, and when"):
+
+- where the service was, connections are refused: its process has ended, and it may be started again (`reattach_s`);
+- nothing answers at all: its host may be frozen or cut off (the longer of `reattach_s` and `lost_s`);
+- nothing answers at all, and this host has lost the way (its address, its link, its route): `lost_s`;
+- nothing answers at all, and the switch does not answer what this worker sends: `lost_after_s` (WIRESUM_LOST_AFTER).
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from wiresum.agent.errors import SwitchUnreachableError, WiresumError
+from wiresum.agent.grant import Grant
+
+log = logging.getLogger(__name__)
+
+ABSENCE_SAID_AFTER_S = 2.0
+
+
+class Traffic(NamedTuple):
+    """With the switch, since the session began."""
+
+    packets_sent: int
+    bytes_received: int
+
+
+NO_TRAFFIC = Traffic(0, 0)
+
+
+@dataclass(frozen=True)
+class Patience:
+    """Seconds, as above."""
+
+    reattach_s: float
+    lost_s: float
+    lost_after_s: float
+
+    @classmethod
+    def of(cls, grant: Grant, lost_after_s: float) -> Patience:
+        return cls(grant.reattach_ms / 1000, grant.heartbeat_lost_ms / 1000, lost_after_s)
+
+
+class Absence:
+    """Used by one thread."""
+
+    def __init__(
+        self,
+        where: str,
+        patience: Patience,
+        traffic: Callable[[], Traffic],
+        why_cut_off: Callable[[], str],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`why_cut_off`: what is wrong with this host's own way to the switch, in words; empty if nothing is known."""
+        self.cause = ""
+        """Why there was no connection last, as gRPC says it."""
+        self._where = where
+        self._patience = patience
+        self._read_traffic = traffic
+        self._why_cut_off = why_cut_off
+        self._clock = clock
+        self._said = False
+        self._heard_at = self._quiet_since = clock()
+        self._traffic = traffic()
+        self._sent_unanswered = 0
+
+    def hear(self, endpoint: str) -> None:
+        """From the service, at this endpoint."""
+        if self._said:
+            log.warning("the join service answers again, at %s", endpoint)
+        self._said = False
+        self._heard_at = self._quiet_since = self._clock()
+        self._sent_unanswered = 0
+
+    def error(self) -> WiresumError | None:
+        """None: it may still come back."""
+        self._look()
+        away_s, quiet_s = self._clock() - self._heard_at, self._clock() - self._quiet_since
+        refused = "refused" in self.cause
+        patience = self._patience
+        if quiet_s >= (patience.reattach_s if refused else max(patience.reattach_s, patience.lost_s)):
+            return SwitchUnreachableError(
+                f"{self._where} does not answer, {away_s:.0f} s after it was last heard of ({self.cause}), and nothing "
+                f"comes from the switch: it was stopped, or the network to it fails. Look at its log, and start the "
+                f"job again"
+            )
+        if not refused and quiet_s >= patience.lost_s and (why := self._why_cut_off()):
+            return SwitchUnreachableError(
+                f"this worker is cut off from {self._where}: {why}. For {quiet_s:.0f} s nothing came from the service "
+                f"nor from the switch. Mend this host's network, and start the job again"
+            )
+        if not refused and quiet_s >= patience.lost_after_s and self._sent_unanswered:
+            return SwitchUnreachableError(
+                f"this worker is cut off: for {quiet_s:.0f} s (WIRESUM_LOST_AFTER) neither {self._where} ({self.cause}) "
+                f"nor the switch has answered, though {self._sent_unanswered} packets were sent. Look at the network "
+                f"between them and this host, and start the job again"
+            )
+        self._say(away_s)
+        return None
+
+    def _look(self) -> None:
+        traffic = self._read_traffic()
+        if traffic.bytes_received != self._traffic.bytes_received:
+            self._quiet_since = self._clock()
+            self._sent_unanswered = 0
+        else:
+            self._sent_unanswered += traffic.packets_sent - self._traffic.packets_sent
+        self._traffic = traffic
+
+    def _say(self, away_s: float) -> None:
+        if away_s >= ABSENCE_SAID_AFTER_S and not self._said:
+            self._said = True
+            log.warning(
+                "%s has not answered for %.0f s (%s); the job goes on without it, while the switch sends results and "
+                "for up to %.0f s after",
+                self._where, away_s, self.cause or "silence", self._patience.reattach_s,
+            )  # fmt: skip

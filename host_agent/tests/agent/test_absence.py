@@ -1,0 +1,138 @@
+"""When a worker gives up a service that is away, under a clock that the tests turn."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+
+import pytest
+
+from wiresum.agent.absence import NO_TRAFFIC, Absence, Patience, Traffic
+from wiresum.agent.errors import WiresumError
+from wiresum.agent.way_out import why_cut_off
+
+REFUSED = "Failed to connect to remote host: Connection refused"
+
+
+class Bench:
+    def __init__(self, reattach_s: float = 600.0, lost_s: float = 30.0, lost_after_s: float = 120.0) -> None:
+        self.now = 0.0
+        self.traffic = NO_TRAFFIC
+        self.cut_off = ""
+        patience = Patience(reattach_s, lost_s, lost_after_s)
+        self.absence = Absence(
+            "the switch at x", patience, lambda: self.traffic, lambda: self.cut_off, lambda: self.now
+        )
+
+    def wait(self, seconds: int, *, sent: int = 0, received: int = 0) -> WiresumError | None:
+        """`sent` and `received` in each of them."""
+        for _ in range(seconds):
+            self.now += 1
+            self.traffic = Traffic(self.traffic.packets_sent + sent, self.traffic.bytes_received + received)
+            if (error := self.absence.error()) is not None:
+                return error
+        return None
+
+
+def test_while_the_switch_sends_results_nothing_is_given_up() -> None:
+    bench = Bench(reattach_s=3)
+    bench.absence.cause = REFUSED
+    assert bench.wait(10_000, sent=1, received=100) is None
+
+
+def test_a_service_that_was_stopped_is_given_up_after_what_the_grant_says() -> None:
+    bench = Bench(reattach_s=3)
+    bench.absence.cause = REFUSED
+    assert bench.wait(10, received=1) is None
+    error = bench.wait(10)
+    assert bench.now == 13
+    assert "does not answer, 13 s after it was last heard of" in str(error)
+
+
+def test_a_service_that_is_frozen_is_given_more_time() -> None:
+    bench = Bench(reattach_s=3)
+    assert bench.wait(29) is None
+    assert bench.wait(2) is not None
+
+
+def test_what_is_heard_of_the_service_begins_the_count_again() -> None:
+    bench = Bench(reattach_s=3)
+    assert bench.wait(29) is None
+    bench.absence.hear("x")
+    assert bench.wait(29) is None
+
+
+def test_a_host_that_has_lost_the_way_gives_up_soon_and_says_why() -> None:
+    bench = Bench()
+    assert bench.wait(10) is None
+    bench.cut_off = "the address 10.0.0.7 is not this host's any more"
+    error = bench.wait(100)
+    assert bench.now == 30
+    assert "cut off from the switch at x: the address 10.0.0.7 is not this host's any more" in str(error)
+
+
+def test_who_asks_in_vain_on_both_planes_gives_up_after_its_own_limit() -> None:
+    bench = Bench(lost_after_s=60)
+    error = bench.wait(100, sent=2)
+    assert bench.now == 60
+    assert "neither the switch at x" in str(error)
+    assert "120 packets" in str(error)
+
+
+def test_who_has_nothing_to_ask_waits_as_long_as_the_grant_says() -> None:
+    bench = Bench()
+    assert bench.wait(599) is None
+    assert bench.wait(2) is not None
+
+
+def test_an_unanswered_switch_is_no_matter_where_the_service_was_stopped() -> None:
+    """Another worker is slow, perhaps: the switch does not answer then."""
+    bench = Bench()
+    bench.absence.cause = REFUSED
+    assert bench.wait(599, sent=1) is None
+
+
+WAY = """
+import subprocess
+from wiresum.agent.way_out import why_cut_off
+def ip(arguments):
+    subprocess.run(["ip", *arguments.split()], check=True)
+def why():
+    return why_cut_off("udp", "198.51.100.1", "198.51.100.2")
+ip("link add way type veth peer name other")
+ip("address add 198.51.100.1/30 dev way")
+ip("link set other up")
+ip("link set way up")
+print(why())
+ip("link set other down")
+print(why())
+ip("link set way down")
+print(why())
+ip("address flush dev way")
+print(why())
+print(why_cut_off("dpdk", "198.51.100.1", "198.51.100.2"))
+"""
+
+
+@pytest.fixture
+def namespace() -> Iterator[str]:
+    name = f"wiresum-{uuid.uuid4().hex[:8]}"
+    if shutil.which("ip") is None or subprocess.run(["ip", "netns", "add", name], capture_output=True).returncode:
+        pytest.skip("needs `ip` of iproute2, and root")
+    yield name
+    subprocess.run(["ip", "netns", "delete", name], check=True)
+
+
+def test_what_the_kernel_knows_of_the_way_is_said(namespace: str) -> None:
+    command = ["ip", "netns", "exec", namespace, sys.executable, "-c", WAY]
+    said = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
+    assert said.splitlines() == [
+        "",
+        "the interface way of 198.51.100.1 has no link",
+        "there is no way from 198.51.100.1 to 198.51.100.2 (Network is unreachable)",
+        "the address 198.51.100.1 is not this host's any more",
+        "",
+    ]
