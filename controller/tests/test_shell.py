@@ -25,7 +25,7 @@ SCRIPT = """
 import json, sys
 import p4runtime_sh.shell as sh
 address, device, election_id, stray = sys.argv[1:]
-sh.setup(int(device), address, (0, int(election_id)), verbose=False)
+sh.setup(int(device), address, (int(election_id), 0), verbose=False)
 number = lambda value: int.from_bytes(value, "big")
 if stray:
     entry = sh.TableEntry("own")(action="own_address")

@@ -11,6 +11,7 @@ import contextlib
 import json
 import os
 import random
+import re
 import signal
 import socket
 import subprocess
@@ -26,7 +27,7 @@ import pytest
 from wiresum import join
 from wiresum.agent import AgentConfig, Dtype, Region, Session
 from wiresum.controller.jobs.limits import Limits
-from wiresum.controller.testing import PATIENCE_S, Attendance, Client, JoinCall, wait_until
+from wiresum.controller.testing import PATIENCE_S, Attendance, Client, JoinCall, unused_port, wait_until
 from wiresum.switch.p4runtime import P4RuntimeServer
 from wiresum.switch.software_switch import SoftwareSwitch
 
@@ -101,7 +102,7 @@ for line in sys.stdin:
         try:
             with stop_on_signals() as stop:
                 targets = controlling.targets(wanted)
-                if not order["standby"] or controlling.stand_by(targets, stop):
+                if not order["standby"] or controlling.stand_by(targets, store, stop):
                     controlling.serve(wanted, targets, store, stop, lambda text: None)
         finally:
             os._exit(1)
@@ -121,12 +122,13 @@ class Nursery:
         self.reattend_ms_max = Limits().reattend_ms_max
         """How long workers that had left, for all that is on disk, hold up the end of their job."""
 
-    def start(self, place: str = "", when: str = "", *, standby: bool = False) -> int:
-        """Returns the process's id. `place` and `when`: where it is to die."""
+    def start(self, place: str = "", when: str = "", *, standby: bool = False, port: int = 0) -> int:
+        """Returns the process's id. `place` and `when`: where it is to die. `port`: where it listens, if not where
+        all do."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         order = {
-            "config": str(self._config_path),
+            "config": str(self._config_at(port) if port else self._config_path),
             "place": place,
             "when": when,
             "standby": standby,
@@ -136,6 +138,11 @@ class Nursery:
         self._process.stdin.flush()
         self.controller = int(self._process.stdout.readline())
         return self.controller
+
+    def _config_at(self, port: int) -> Path:
+        path = self._config_path.with_name(f"{port}.toml")
+        path.write_text(re.sub(r"listen = .*", f'listen = "127.0.0.1:{port}"', self._config_path.read_text()))
+        return path
 
     def is_alive(self) -> bool:
         return _is_alive(self.controller)
@@ -248,8 +255,9 @@ class Cluster:
         assert report.switches[0].slots_free == SLOTS
         assert self.switch.stats().jobs_now == 0
 
-    def join(self, name: str, rank: int) -> Session:
-        config = AgentConfig(switch=self.control, join_timeout_s=PATIENCE_S, slots=SLOTS)
+    def join(self, name: str, rank: int, *standbys: int) -> Session:
+        switch = ",".join([self.control, *(f"127.0.0.1:{port}" for port in standbys)])
+        config = AgentConfig(switch=switch, join_timeout_s=PATIENCE_S, slots=SLOTS)
         return Session.join(config, job_name=name, rank=rank, world_size=2)
 
     def jobs(self) -> int:
@@ -350,6 +358,35 @@ def test_a_standby_takes_over_when_the_other_is_killed(cluster: Cluster) -> None
         for done in [pool.submit(session.close) for session in sessions]:
             done.result()
     cluster.check_nothing_is_left()
+    assert _is_alive(standby)
+    cluster.nursery.kill()
+
+
+def test_a_standby_takes_over_from_one_that_is_frozen_and_that_one_ends_nothing(cluster: Cluster) -> None:
+    first, other_port = cluster.nursery.start(), unused_port()
+    other = Client(other_port)
+
+    def standby_serves() -> bool:
+        with contextlib.suppress(grpc.RpcError):
+            return [worker.state for job in other.jobs() for worker in job.workers] == ["attending"] * 2
+        return False
+
+    with ThreadPoolExecutor(2) as pool, contextlib.closing(other):
+        sessions = list(pool.map(lambda rank: cluster.join("a job", rank, other_port), range(2)))
+        standby = cluster.nursery.start(standby=True, port=other_port)
+        check_sums(sessions)
+        os.kill(first, signal.SIGSTOP)
+        try:
+            wait_until(standby_serves, "the standby has the job, and its workers")
+            check_sums(sessions)
+        finally:
+            os.kill(first, signal.SIGCONT)
+        wait_until(lambda: not _is_alive(first), "the one that was frozen sees that its time is over")
+        check_sums(sessions)
+        for done in [pool.submit(session.close) for session in sessions]:
+            done.result()
+        wait_until(lambda: other.jobs() == [], "the job is gone")
+        assert cluster.switch.stats().jobs_now == 0
     assert _is_alive(standby)
     cluster.nursery.kill()
 

@@ -101,9 +101,9 @@ def run(config_path: Path, standby: bool, insecure: bool, log_format: str, verbo
         targets = controlling.targets(config)
         store = cleanup.enter_context(contextlib.closing(Store(config.state))) if config.state else None
         while not stop.is_set():
-            if standby:
+            if standby and store is not None:
                 click.echo(f"standing by: {', '.join(target.name for target in targets)}")
-                if not controlling.stand_by(targets, stop):
+                if not controlling.stand_by(targets, store, stop):
                     return
             try:
                 controlling.serve(config, targets, store, stop, click.echo)

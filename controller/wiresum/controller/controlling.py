@@ -28,6 +28,8 @@ READY_S_MAX = 10.0
 LOOK_S = 0.5
 """Between two looks at who programs the switches."""
 READY_LOOK_S = 0.02
+FROZEN_S = 10.0
+"""How long a controller that serves may show no life before its standby takes over. It shows some every second."""
 LISTEN_S_MAX = 10.0
 """For the controller before, which may still be letting go of the port."""
 
@@ -80,15 +82,37 @@ def on_disk(config: Config) -> tuple[dict[str, list[JobEntry]], bytes]:
         return found, store.keys().identity
 
 
-def stand_by(wanted: Sequence[Target], stop: threading.Event) -> bool:
-    """Until no other controller programs the switches: true. False if it is to stop first."""
+def stand_by(wanted: Sequence[Target], store: Store, stop: threading.Event) -> bool:
+    """Until no other controller programs the switches, or the one that does shows no life: true. False if it is to
+    stop first."""
+    life = _Life(store)
     with _connected(wanted, STANDBY_ID) as switches:
         while not stop.wait(LOOK_S):
             vacant = [switch for switch in switches if not switch.trouble]
             if vacant and not any(switch.outranked for switch in switches):
                 log.warning("no controller programs %s: this one takes over", ", ".join(s.name for s in vacant))
                 return True
+            if life.is_over():
+                log.warning("the controller that serves has shown no life for %.0f s: this one takes over", FROZEN_S)
+                return True
     return False
+
+
+class _Life:
+    """Of the controller that serves, as its standby sees it. A process that is frozen keeps its connections, and a
+    switch may not notice."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._shown = store.life_shown()
+        self._seen_at = self._looked_at = time.monotonic()
+
+    def is_over(self) -> bool:
+        shown, now = self._store.life_shown(), time.monotonic()
+        if shown != self._shown or now - self._looked_at > 4 * LOOK_S:  # or we were frozen ourselves
+            self._seen_at = now
+        self._shown, self._looked_at = shown, now
+        return shown is not None and now - self._seen_at > FROZEN_S
 
 
 def serve(

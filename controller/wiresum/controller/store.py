@@ -44,6 +44,8 @@ from wiresum.controller.jobs.outputs import (
 from wiresum.controller.jobs.records import JobRecord, Reservation, StoredState
 
 FILE_NAME = "controller.sqlite3"
+LIFE_FILE_NAME = "controller.alive"
+"""Empty; who serves touches it, so that a standby sees one that is frozen."""
 APPLICATION_ID = 0x77697273
 """Marks the file as ours: "wirs"."""
 SCHEMA_VERSION = 2
@@ -81,6 +83,7 @@ class Store:
     def __init__(self, directory: Path) -> None:
         """Makes folder and file if there are none. Raises `StoreError`, and then has changed nothing."""
         self.path = directory / FILE_NAME
+        self._life_path = directory / LIFE_FILE_NAME
         self.epoch = 0
         """Of this controller; 0: it has not begun."""
         try:
@@ -134,6 +137,18 @@ class Store:
                 raise DeposedError(f"another controller has begun to serve from {self.path}, so this one must not")
             for write in writes:
                 _apply(database, write)
+
+    def show_life(self) -> None:
+        """That who serves is no ghost: changes nothing but a time. Does not raise."""
+        with contextlib.suppress(OSError):
+            self._life_path.touch(mode=0o600)
+
+    def life_shown(self) -> float | None:
+        """When life was shown last, by the file's clock: only that it changes means something. None: never."""
+        try:
+            return self._life_path.stat().st_mtime
+        except OSError:
+            return None
 
     def close(self) -> None:
         """Idempotent."""

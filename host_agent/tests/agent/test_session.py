@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import array
+import shutil
 import socket
+import subprocess
+import sys
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -335,3 +339,55 @@ def test_an_address_that_does_not_resolve_is_named() -> None:
     config = AgentConfig(switch="no-such-host.invalid:1234", join_timeout_s=1.0)
     with pytest.raises(SwitchUnreachableError, match="no-such-host"):
         Session.join(config, job_name="test", rank=0, world_size=1)
+
+
+SHRINK = """
+import array, contextlib, subprocess, sys, time
+from concurrent.futures import ThreadPoolExecutor
+from wiresum.agent import AgentConfig, Dtype, Region, Session, WiresumError
+from wiresum.controller import JoinServer
+from wiresum.switch import SoftwareSwitch
+
+def mtu(size):
+    subprocess.run(["ip", "link", "set", "lo", "up", "mtu", str(size)], check=True)
+
+def sum_all(sessions):
+    data = [array.array("i", [rank] * 4000) for rank in range(2)]
+    regions = [Region(values.buffer_info()[0], values.buffer_info()[0], 4000) for values in data]
+    operations = [session.submit([region], dtype=Dtype.I32) for session, region in zip(sessions, regions)]
+    for operation in operations:
+        operation.wait(20)
+    assert set(data[0]) == {1}
+
+mtu(1500)
+switch = SoftwareSwitch(bind="127.0.0.1", port=0, threads=1, slots=512)
+server = JoinServer(switch)
+config = AgentConfig(switch=f"127.0.0.1:{server.start('127.0.0.1', 0)}", offload=sys.argv[1] == "offload")
+with ThreadPoolExecutor(2) as pool:
+    sessions = list(pool.map(lambda rank: Session.join(config, job_name="j", rank=rank, world_size=2), range(2)))
+sum_all(sessions)
+mtu(1000)
+try:
+    sum_all(sessions)
+except WiresumError as error:
+    print(error)
+for session in sessions:
+    session.close()
+server.stop()
+switch.close()
+"""
+
+
+@pytest.mark.parametrize("offload", ["offload", "plain"])
+def test_a_path_that_shrinks_under_a_job_is_said_at_once_and_with_what_fits(offload: str) -> None:
+    name = f"wiresum-{uuid.uuid4().hex[:8]}"
+    if shutil.which("ip") is None or subprocess.run(["ip", "netns", "add", name], capture_output=True).returncode:
+        pytest.skip("needs `ip` of iproute2, and root")
+    try:
+        command = ["ip", "netns", "exec", name, sys.executable, "-c", SHRINK, offload]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    finally:
+        subprocess.run(["ip", "netns", "delete", name], check=True)
+    assert "IP packets of 1492 bytes do not fit" in done.stdout, done.stderr
+    assert "the MTU there is 1000 now" in done.stdout
+    assert "WIRESUM_LANES=232" in done.stdout

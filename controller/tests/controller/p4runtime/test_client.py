@@ -174,6 +174,15 @@ def test_a_standby_takes_the_switch_when_it_is_left(proxy: Proxy) -> None:
         assert next_one.election_id == 6
 
 
+def test_a_dead_connection_of_its_own_does_not_keep_a_controller_from_the_switch(proxy: Proxy) -> None:
+    """After a partition the switch may still hold it, with its election id."""
+    dead, alive = (Client(proxy.address, DEVICE, election_id=5) for _ in range(2))
+    with contextlib.closing(dead), contextlib.closing(alive):
+        wait_until(lambda: not dead.trouble or not alive.trouble, "one has the switch")
+        wait_until(lambda: "another controller programs" in dead.trouble + alive.trouble, "the other one took it")
+        assert "" in (dead.trouble, alive.trouble)
+
+
 def test_a_controller_that_knows_less_than_the_switch_bids_more_when_nobody_else_does(proxy: Proxy) -> None:
     """Its state was lost, and it begins with low election ids."""
     with contextlib.closing(Client(proxy.address, DEVICE, election_id=1000)) as before:

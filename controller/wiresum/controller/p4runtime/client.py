@@ -6,8 +6,13 @@ again, after a pause that doubles up to RETRY_S_MAX. What comes of it is one sen
 controller is the switch's primary one; whoever set `on_change` hears of every change. Each time that trouble goes,
 `term` grows by one: what the switch holds may be anything then, so whoever wrote in an earlier term reads it first.
 
+An election id on the wire has 128 bits. The upper half is the one that this controller was given, and the lower half
+counts its connections: a connection that broke without a word may stand in the switch for a minute, and the next one
+outbids it, as nobody else's.
+
 A client with the election id STANDBY_ID is a standby: it never takes the switch from another, and has no trouble when
-nobody else wants it. Whoever takes over then connects anew, with an id that counts.
+nobody else wants it. Whoever takes over then connects anew, with an id that counts. Of a standby's bids the lower half
+is drawn, so that several can wait.
 
 Every call has a bound and raises a `DriverError` that says what to do.
 """
@@ -19,6 +24,7 @@ import concurrent.futures
 import contextlib
 import datetime
 import logging
+import secrets
 import threading
 from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
@@ -34,8 +40,9 @@ from wiresum.join.credentials import CredentialsError
 
 log = logging.getLogger(__name__)
 
-STANDBY_ID = 1
+STANDBY_ID = 0
 """An election id below everybody's."""
+CONNECTION_BITS = 64
 READY_S_MAX = 10.0
 """For a switch that is just being started."""
 HANDSHAKE_S_MAX = 10.0
@@ -73,6 +80,7 @@ class Client:
         self.on_change = on_change
         self._device, self._tls = device, tls
         self._election_id = election_id
+        self._connections = secrets.randbits(CONNECTION_BITS - 2) if election_id == STANDBY_ID else 0
         self._connection: Connection | None = None
         self._closing = False
         self._changed = threading.Condition()
@@ -184,14 +192,18 @@ class Client:
             await _cancel(tasks)
 
     async def _shake_hands(self, connection: Connection) -> Standing:
-        await connection.bid(self._election_id)
+        self._connections += 1
+        await self._bid(connection)
         standing = await connection.standing()
         if standing.vacant and self._election_id != STANDBY_ID:
             # The last primary, which is gone, had a higher id than our state knows of: it began anew since.
-            self._election_id = max(self._election_id, standing.election_id + 1)
-            await connection.bid(self._election_id)
+            self._election_id = max(self._election_id, (standing.election_id >> CONNECTION_BITS) + 1)
+            await self._bid(connection)
             standing = await connection.standing()
         return standing
+
+    async def _bid(self, connection: Connection) -> None:
+        await connection.bid(self._election_id << CONNECTION_BITS | self._connections)
 
     async def _follow(self, connection: Connection) -> None:
         while True:
@@ -208,7 +220,7 @@ class Client:
     def _stand(self, standing: Standing) -> None:
         standby = self._election_id == STANDBY_ID
         self._outranked = not standing.primary and not standing.vacant
-        ids = f"election id {standing.election_id}, and ours is {self._election_id}"
+        ids = f"election id {standing.election_id >> CONNECTION_BITS}, and ours is {self._election_id}"
         if standing.primary or (standing.vacant and standby):
             self._set_trouble("")
         elif standby:

@@ -60,6 +60,7 @@ class Effects:
         self._store_calls = SerialCalls(self._loop, "wiresum-store") if store else None
         self._batches: collections.deque[list[Output]] = collections.deque()
         self._writing = False
+        self._showing_life = False
         self._tasks: set[asyncio.Task[None]] = set()
         self.halted = False
         """The service ends."""
@@ -92,6 +93,16 @@ class Effects:
             self._store_calls.close()
         for task in self._tasks:
             task.cancel()
+
+    def show_life(self) -> None:
+        """By the thread that writes, so that one which hangs at the disk shows none."""
+        if self._store is not None and self._store_calls is not None and not self._showing_life and not self.halted:
+            self._showing_life = True
+            self._spawn(self._show_life(self._store_calls.submit(self._store.show_life)))
+
+    async def _show_life(self, call: Awaitable[None]) -> None:
+        await call
+        self._showing_life = False
 
     @property
     def idle(self) -> bool:

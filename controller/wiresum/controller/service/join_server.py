@@ -31,6 +31,7 @@ from wiresum.join import join_pb2_grpc, operator_pb2_grpc
 log = logging.getLogger(__name__)
 
 TICK_S = 0.1
+LIFE_SHOWN_S = 1.0
 CALLS_MAX = 8192
 """Calls in progress, waiting Joins and Attend streams among them; gRPC refuses more with RESOURCE_EXHAUSTED."""
 STOP_MARGIN_S = 5.0
@@ -171,11 +172,15 @@ class JoinServer:
         return jobs
 
     async def _tick_for_ever(self, jobs: Jobs, effects: Effects) -> None:
+        life_shown_at = -LIFE_SHOWN_S
         while True:
             await asyncio.sleep(TICK_S)
             try:
                 jobs.tick(self._clock())
                 effects.carry_out()
+                if time.monotonic() >= life_shown_at + LIFE_SHOWN_S:
+                    life_shown_at = time.monotonic()
+                    effects.show_life()
             except Exception:  # without ticks no silence would ever be noticed
                 log.exception("a tick of the service failed; it goes on")
 

@@ -37,6 +37,8 @@ EXACT_ELEMENTS_MAX = {"auto": 4096, "exact": 2**64 - 1, "block": 0}
 NATIVE_WAIT_S = 1.0
 """How long a wait without a deadline asks for at once; native code bounds it, so that Python sees its signals."""
 HELLO_TIMEOUT_S = 10.0
+_TOO_LARGE = (errno.EMSGSIZE, errno.EINVAL)
+"""What the kernel says of a packet, or of a train of them, that the MTU does not let through."""
 # Enough chunks that each engine thread sends full packets (SchedulerConfig::chunks_per_thread_min).
 HELLO_CHUNKS_PER_THREAD = 16
 
@@ -234,7 +236,7 @@ class Session:
     def _round_newest(self, aggregator: int) -> int:
         """Asked for with each heartbeat, and so it is here that a packet which can never leave is noticed."""
         stats = self.stats().aggregators[aggregator]
-        if stats.transport_error == errno.EMSGSIZE:
+        if stats.transport_error in _TOO_LARGE:
             self._check_packets_fit(aggregator)
         return stats.round_newest
 

@@ -59,8 +59,9 @@ _OPTIONS = (
     ("grpc.max_receive_message_length", REQUEST_BYTES_MAX),
     # A second switch at the same port must fail, not share the port's connections with the first.
     ("grpc.so_reuseport", 0),
-    ("grpc.keepalive_time_ms", 15_000),
-    ("grpc.keepalive_timeout_ms", 10_000),
+    # A controller that is frozen or cut off holds a connection, and with it the switch, for no longer than that.
+    ("grpc.keepalive_time_ms", 5_000),
+    ("grpc.keepalive_timeout_ms", 5_000),
     # Controllers ask too whether the switch is there, and more often than gRPC allows unasked.
     ("grpc.http2.min_ping_interval_without_data_ms", 1_000),
     ("grpc.keepalive_permit_without_calls", 1),
