@@ -104,7 +104,7 @@ def test_the_newer_controller_takes_over_and_the_older_says_so(start: Start, sta
     assert first.returncode == EXIT_DEMOTED
     assert "another controller has taken over" in errors
     assert "Traceback" not in errors
-    assert [(job.name, job.state, job.job) for job in client.jobs()] == [("a job", "running", reply.job)]
+    assert [(job.name, job.state, job.job) for job in client.jobs()] == [("a-job", "running", reply.job)]
     client.close()
 
 

@@ -37,6 +37,19 @@ def test_the_example_is_a_configuration(tmp_path: Path) -> None:
     )
 
 
+def test_limits_are_seconds_in_the_file(tmp_path: Path) -> None:
+    text = "[jobs]\nheartbeat_lost_s = 90\nconnection_lost_s = 7.5\nswitch_lost_s = 60\nreattach_s = 3600\n" + LEAST
+    expected = Limits(
+        heartbeat_lost_ms=90_000,
+        connection_lost_ms=7500,
+        switch_lost_ms_max=60_000,
+        reattach_with_state_ms=3_600_000,
+    )
+    assert _load(tmp_path, text).limits == expected
+    with pytest.raises(config.ConfigError, match=r"heartbeat_lost_s must be 5 to 3600 seconds, not 1"):
+        _load(tmp_path, text.replace("90", "1"))
+
+
 def test_what_has_a_usual_value_may_be_left_out(tmp_path: Path) -> None:
     found = _load(tmp_path, LEAST)
     assert (found.name, found.listen, found.metrics, found.state) == ("wiresum", ("0.0.0.0", 43487), None, None)

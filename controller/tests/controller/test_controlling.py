@@ -348,7 +348,7 @@ def test_a_controller_that_is_killed_or_stopped_at_any_time_leaves_running_sessi
 def test_a_standby_takes_over_when_the_other_is_killed(cluster: Cluster) -> None:
     first = cluster.nursery.start()
     with ThreadPoolExecutor(2) as pool:
-        sessions = list(pool.map(lambda rank: cluster.join("a job", rank), range(2)))
+        sessions = list(pool.map(lambda rank: cluster.join("a-job", rank), range(2)))
         standby = cluster.nursery.start(standby=True)
         check_sums(sessions)
         assert _is_alive(first), "a standby disturbs nobody"
@@ -372,7 +372,7 @@ def test_a_standby_takes_over_from_one_that_is_frozen_and_that_one_ends_nothing(
         return False
 
     with ThreadPoolExecutor(2) as pool, contextlib.closing(other):
-        sessions = list(pool.map(lambda rank: cluster.join("a job", rank, other_port), range(2)))
+        sessions = list(pool.map(lambda rank: cluster.join("a-job", rank, other_port), range(2)))
         standby = cluster.nursery.start(standby=True, port=other_port)
         check_sums(sessions)
         os.kill(first, signal.SIGSTOP)

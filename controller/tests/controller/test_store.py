@@ -23,7 +23,7 @@ from wiresum.controller.jobs.outputs import (
 from wiresum.controller.jobs.records import JobRecord, RecordError, Reservation, job_of
 from wiresum.controller.store import FILE_NAME, DeposedError, Store, StoreError
 
-JOB = JobRecord("leaf", 3, "a job", "running", "{}")
+JOB = JobRecord("leaf", 3, "a-job", "running", "{}")
 RESERVATION = Reservation("created", 4, 64, "vision", 7, "leaf", "a token", 1000.0, 2000.0)
 
 
@@ -125,7 +125,7 @@ def test_nobody_else_may_read_it(store: Store) -> None:
 
 
 def test_a_damaged_file_is_told_and_left_as_it_is(folder: Path, store: Store) -> None:
-    store.write([Save(JobRecord("leaf", n, "a job", "running", "x" * 1000)) for n in range(100)])
+    store.write([Save(JobRecord("leaf", n, "a-job", "running", "x" * 1000)) for n in range(100)])
     store.close()
     damaged = bytearray(store.path.read_bytes())
     damaged[4096:20000] = bytes(20000 - 4096)
@@ -175,5 +175,5 @@ def test_a_folder_that_cannot_be_had_is_told(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("body", ["", "{}", "[]", '{"key": 1}'])
 def test_a_record_that_makes_no_sense_is_told(body: str) -> None:
-    with pytest.raises(RecordError, match="what is written down of job 'a job', number 3 at leaf makes no sense"):
-        job_of(JobRecord("leaf", 3, "a job", "running", body), now=0.0, unix_offset=0.0)
+    with pytest.raises(RecordError, match="what is written down of job 'a-job', number 3 at leaf makes no sense"):
+        job_of(JobRecord("leaf", 3, "a-job", "running", body), now=0.0, unix_offset=0.0)

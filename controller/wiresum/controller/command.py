@@ -13,7 +13,7 @@ import click
 from wiresum.controller import config as configuration
 from wiresum.controller.config import Config
 from wiresum.controller.logs import log_options, set_up
-from wiresum.controller.serving import stop_on_signals
+from wiresum.controller.serving import raise_file_limit, stop_on_signals
 
 EXIT_DEMOTED = 3
 """Another controller has taken over: a supervisor should not start this one again as it was."""
@@ -96,6 +96,7 @@ def run(config_path: Path, standby: bool, insecure: bool, log_format: str, verbo
     if standby and config.state is None:
         raise click.ClickException(f"--standby needs `state` under [controller] in {config_path}: it takes that over")
     with contextlib.ExitStack() as cleanup, _explained():
+        raise_file_limit()
         stop = cleanup.enter_context(stop_on_signals())
         controlling.check_listening(config)
         targets = controlling.targets(config)

@@ -37,6 +37,12 @@ requests_burst = 2000          # ... and at once
 [jobs]
 slots_default = 256            # what a job gets that does not say (this unless given)
 slots_least = 16               # what it takes at least when slots are short (this unless given)
+waiting_per_host = 64          # jobs that one host's workers may have forming or waiting (this unless given)
+idle_s = 3600                  # a job that sums nothing while others wait ends; 0: never (this unless given)
+heartbeat_lost_s = 30          # a worker of which neither plane has heard for so long is lost (this unless given)
+connection_lost_s = 3          # the same, once its connection broke (this unless given)
+switch_lost_s = 30             # a switch out of reach, and a job that stands still (this unless given)
+reattach_s = 600               # how long workers look for a controller that is away (this unless given)
 
 [[tenant]]                     # what one may have at a time; each key may be left out
 name = "vision"                # without a name: each tenant that is not named
@@ -270,6 +276,12 @@ class _Reader:
             usual,
             slots_default=section.take("slots_default", _power_of_two, usual.slots_default),
             slots_least=section.take("slots_least", _power_of_two, usual.slots_least),
+            waiting_per_host_max=section.take("waiting_per_host", _whole(1, 1024), usual.waiting_per_host_max),
+            idle_ms_max=section.take("idle_s", _ms(0, 7 * 86_400), usual.idle_ms_max),
+            heartbeat_lost_ms=section.take("heartbeat_lost_s", _ms(5, 3600), usual.heartbeat_lost_ms),
+            connection_lost_ms=section.take("connection_lost_s", _ms(1, 3600), usual.connection_lost_ms),
+            switch_lost_ms_max=section.take("switch_lost_s", _ms(5, 86_400), usual.switch_lost_ms_max),
+            reattach_with_state_ms=section.take("reattach_s", _ms(5, 86_400), usual.reattach_with_state_ms),
         )
         if limits.slots_least > limits.slots_default:
             raise section.error("slots_least", f"slots_least must be at most slots_default, {limits.slots_default}")
@@ -442,6 +454,18 @@ def _whole(least: int, most: int) -> Callable[[object], int]:
         if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
             raise ValueError(f"must be a whole number from {least} to {most}, not {value!r}")
         return value
+
+    return check
+
+
+def _ms(seconds_least: float, seconds_most: float) -> Callable[[object], int]:
+    """Milliseconds, of a number of seconds."""
+
+    def check(value: object) -> int:
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not number or not seconds_least <= value <= seconds_most:  # type: ignore[operator]
+            raise ValueError(f"must be {seconds_least} to {seconds_most} seconds, not {value!r}")
+        return round(1000 * value)  # type: ignore[operator]
 
     return check
 

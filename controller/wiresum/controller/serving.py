@@ -3,9 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import resource
 import signal
 import threading
 from collections.abc import Iterator
+
+
+def raise_file_limit() -> None:
+    """To what this process may have: each connection is a file, and the usual limit of 1024 is for programs that call
+    select(), which nothing here does."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 @contextlib.contextmanager

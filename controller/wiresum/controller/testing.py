@@ -69,7 +69,9 @@ class JobsBench:
         self.reloaded = False
         """Whether the switches say, when they are reconciled next, that they have lost their cells."""
         self.contributions: dict[int, list[int]] = {}
-        """By job number, what its switch counts for each worker."""
+        """By job number, what its switch counts for each worker ..."""
+        self.results: dict[int, int] = {}
+        """... and how many sums."""
         self.done: list[Output] = []
         if store is not None:
             self.jobs.restore(store.load(), self.now)
@@ -101,7 +103,8 @@ class JobsBench:
             case Evict(name, number):
                 self.jobs.evicted(name, number, self.now)
             case Count(name, number):
-                self.jobs.counted(name, number, self.contributions.get(number, ()), self.now)
+                counts, results = self.contributions.get(number, ()), self.results.get(number, 0)
+                self.jobs.counted(name, number, counts, self.now, results)
             case Reconcile():
                 reloaded, self.reloaded = self.reloaded, False
                 self.jobs.reconciled(output, reloaded, self.now)
@@ -136,7 +139,7 @@ class JobsBench:
 
     def create(self, **fields: Any) -> str:
         """Returns the token."""
-        request = messages.CreateJobRequest(job_name="a job", world_size=1)
+        request = messages.CreateJobRequest(job_name="a-job", world_size=1)
         request.MergeFrom(messages.CreateJobRequest(**fields))
         token = self.jobs.create(request, self.now)
         self.settle()
@@ -277,7 +280,7 @@ def join_request(**fields: object) -> messages.JoinRequest:
     assert isinstance(rank, int)
     request = messages.JoinRequest(
         protocol_version=messages.PROTOCOL_VERSION,
-        job_name="a job",
+        job_name="a-job",
         rank=0,
         world_size=1,
         endpoint=messages.Endpoint(address="127.0.0.1", port=5000 + 16 * (rank % 1000)),

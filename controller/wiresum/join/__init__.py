@@ -23,6 +23,7 @@ from wiresum.join.join_pb2 import (
     Pulse,
     Waiting,
 )
+from wiresum.join.names import JOB_NAME_BYTES_MAX, name_problem
 from wiresum.join.operator_pb2 import (
     CreateJobReply,
     CreateJobRequest,
@@ -49,9 +50,6 @@ WORKERS_MAX = 32
 
 THREADS_MAX = 16
 """Threads, and so data ports, of a worker."""
-
-JOB_NAME_BYTES_MAX = 128
-"""Longest name of a job, in UTF-8."""
 
 MESSAGE_BYTES_MAX = 16_384
 """No message but Report comes near; a larger one is refused before it is parsed."""
@@ -99,4 +97,5 @@ __all__ = [
     "SwitchReport",
     "Waiting",
     "WorkerReport",
+    "name_problem",
 ]

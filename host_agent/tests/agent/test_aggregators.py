@@ -56,7 +56,7 @@ def config_of(*servers: JoinServer, **settings: object) -> AgentConfig:
 
 
 def join(config: AgentConfig, rank: int = 0, world_size: int = 1, *, queue: bool = True) -> Aggregators:
-    return Aggregators.join(config, job_name="a job", rank=rank, world_size=world_size, queue=queue)
+    return Aggregators.join(config, job_name="a-job", rank=rank, world_size=world_size, queue=queue)
 
 
 def join_all(config: AgentConfig, world_size: int) -> list[Aggregators]:
@@ -96,7 +96,7 @@ def test_a_job_is_joined_at_each_and_left_at_each(two: list[JoinServer]) -> None
 
 def test_if_one_has_no_room_those_before_it_are_left(two: list[JoinServer], start: Start) -> None:
     in_the_way = Aggregators.join(
-        config_of(two[1], slots=256), job_name="in the way", rank=0, world_size=1, queue=False
+        config_of(two[1], slots=256), job_name="in-the-way", rank=0, world_size=1, queue=False
     )
     with pytest.raises(JoinError, match=f"127.0.0.1:{two[1].port}") as caught:
         join(config_of(*two), queue=False)

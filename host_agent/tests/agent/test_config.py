@@ -10,7 +10,7 @@ from wiresum.agent.config import AgentConfig
 
 VARIABLES = {
     "WIRESUM_SWITCH": ("switch-1.example:4000", "switch", "switch-1.example:4000"),
-    "WIRESUM_JOB": ("night run", "job", "night run"),
+    "WIRESUM_JOB": ("night-run", "job", "night-run"),
     "WIRESUM_ADDRESS": ("10.1.2.3", "address", "10.1.2.3"),
     "WIRESUM_THREADS": ("1", "threads", 1),
     "WIRESUM_LANES": ("360", "lanes", 360),

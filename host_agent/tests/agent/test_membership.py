@@ -56,7 +56,7 @@ def config_of(port: int, **fields: object) -> AgentConfig:
     return AgentConfig.from_environment({}, **({"switch": f"127.0.0.1:{port}", "join_timeout_s": PATIENCE_S} | fields))
 
 
-def join(config: AgentConfig, rank: int = 0, world_size: int = 1, job_name: str = "a job") -> Membership:
+def join(config: AgentConfig, rank: int = 0, world_size: int = 1, job_name: str = "a-job") -> Membership:
     return Membership.join(
         config,
         job_name=job_name,
@@ -431,7 +431,7 @@ import os, sys, threading
 from wiresum.agent.config import AgentConfig
 from wiresum.agent.membership import Membership
 membership = Membership.join(
-    AgentConfig(switch=f"127.0.0.1:{sys.argv[1]}"), job_name="a job", rank=1, world_size=2,
+    AgentConfig(switch=f"127.0.0.1:{sys.argv[1]}"), job_name="a-job", rank=1, world_size=2,
     address="127.0.0.1", port=6000, threads_max=4, lanes_max=100)
 membership.attend(on_ended=lambda error: print(type(error).__name__, flush=True), progress=lambda: 1)
 exec(sys.argv[2])

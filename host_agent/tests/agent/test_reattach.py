@@ -86,7 +86,7 @@ def config_at(*ports: int, **fields: object) -> AgentConfig:
 def join(config: AgentConfig, rank: int = 0, world_size: int = 1) -> Membership:
     return Membership.join(
         config,
-        job_name="a job",
+        job_name="a-job",
         rank=rank,
         world_size=world_size,
         address="127.0.0.1",
@@ -145,7 +145,7 @@ def test_a_controller_that_is_killed_and_started_again_is_not_noticed(
 def test_of_several_aggregators_each_is_found_again_by_itself(start_controller: Start, ports: tuple[int, int]) -> None:
     _, second = (start_controller(port, f"cluster{port}") for port in sorted(ports))
     config = AgentConfig(switch="+".join(f"127.0.0.1:{port}" for port in ports), join_timeout_s=PATIENCE_S)
-    aggregators = Aggregators.join(config, job_name="a job", rank=0, world_size=1)
+    aggregators = Aggregators.join(config, job_name="a-job", rank=0, world_size=1)
     errors: list[WiresumError] = []
     aggregators.attend(on_ended=errors.append, progress=lambda _: 1)
     members = [aggregator.membership for aggregator in aggregators]

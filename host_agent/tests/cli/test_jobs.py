@@ -17,10 +17,12 @@ def test_jobs_are_listed_in_a_table(service: WrittenService) -> None:
     result = CliRunner().invoke(jobs, [], env={"WIRESUM_SWITCH": service.target})
     assert result.exit_code == 0, result.output
     header, *rows = (line.split() for line in result.output.splitlines()[:3])
-    assert header == ["JOB", "NAME", "STATE", "WORKERS", "SWITCH", "SLOTS", "RESULTS", "RESENT", "DROPPED", "AGE"]
+    assert header == [
+        "JOB", "NAME", "STATE", "WORKERS", "SWITCH", "SLOTS", "RESULTS", "RESENT", "DROPPED", "AGE", "TENANT", "CALLER",
+    ]  # fmt: skip
     assert rows == [
-        ["1", "night", "run", "running", "2/2", "rack1", "0+256", "500", "2", "9", "3m05s"],
-        ["-", "next", "queued", "4/4", "-", "-", "0", "0", "0", "0s"],
+        ["1", "night-run", "running", "2/2", "rack1", "0+256", "500", "2", "9", "3m05s", "-", "test", "at", "10.0.0.7"],
+        ["-", "next", "queued", "4/4", "-", "-", "0", "0", "0", "0s", "-", "-"],
     ]
     assert result.output.splitlines()[3:] == [
         "next: number 1 in the queue, it waits for 512 slots",

@@ -31,7 +31,7 @@ def test_reports_of_several_aggregators_are_one_in_which_switches_have_their_nam
         report = both.report()
         rack1 = [f"rack1 ({written.target})" for written in (service, other)]
         assert [switch.name for switch in report.switches] == rack1
-        assert [job.switch_name for job in report.jobs if job.name == "night run"] == rack1
+        assert [job.switch_name for job in report.jobs if job.name == "night-run"] == rack1
         assert (report.service.role, report.service.refusals["rate"]) == ("active", 4)
         other.stop()
         with pytest.raises(ServiceError, match=other.target):

@@ -54,12 +54,12 @@ def test_a_job_at_several_aggregators_has_a_line_and_its_workers_at_each(service
     other.start()
     for written in (service, other):
         written.reports = [example_report(), later(example_report(), packets=100, results=50)]
-    arguments = ["--switch", f"{service.target}+{other.target}", "--once", "--interval", "0.1", "--job", "night run"]
+    arguments = ["--switch", f"{service.target}+{other.target}", "--once", "--interval", "0.1", "--job", "night-run"]
     output = CliRunner().invoke(top, arguments).output
     other.stop()
     for written in (service, other):
-        assert output.count(f"workers of 'night run' at rack1 ({written.target})") == 1
-        (line,) = [line for line in output.splitlines() if line.startswith("night run") and written.target in line]
+        assert output.count(f"workers of 'night-run' at rack1 ({written.target})") == 1
+        (line,) = [line for line in output.splitlines() if line.startswith("night-run") and written.target in line]
         assert "running" in line
     assert output.count("host0") == 2
 
@@ -69,9 +69,9 @@ def test_once_shows_the_rates_of_one_interval(service: WrittenService) -> None:
     output = CliRunner().invoke(top, ["--switch", service.target, "--once", "--interval", "0.1"]).output
     assert "active, wiresum 0.0.test, up 2h05m   jobs: 1 queued, 1 running" in output
     lines = [line.split() for line in output.splitlines()]
-    night, following = (line for line in lines if line[:1] in (["night"], ["next"]))
-    assert night[:5] == ["night", "run", "running", "2/2", "rack1"]
-    assert 0 < int(night[6].replace(",", "")) <= 1000
+    night, following = (line for line in lines if line[:1] in (["night-run"], ["next"]))
+    assert night[:4] == ["night-run", "running", "2/2", "rack1"]
+    assert 0 < int(night[5].replace(",", "")) <= 1000
     assert following == ["next", "queued", "4/4", "-", "-", "0", "0", "0.000", "0", "0", "0", "0s"]
     assert "next: it waits for 512 slots" in output
 
@@ -84,12 +84,12 @@ def test_jobs_are_sorted_as_asked(service: WrittenService) -> None:
             CliRunner().invoke(top, ["--switch", service.target, "--once", "--interval", "0.1", "--sort", sort]).output
         )
         names[sort] = [line.split()[0] for line in output.splitlines() if line.startswith(("night", "next "))]
-    assert names == {"slots": ["night", "next"], "name": ["next", "night"]}
+    assert names == {"slots": ["night-run", "next"], "name": ["next", "night-run"]}
 
 
 def test_workers_of_a_job_show_who_lags(service: WrittenService) -> None:
     service.reports = [example_report(), later(example_report(), packets=100, results=50)]
-    result = CliRunner().invoke(top, ["--switch", service.target, "--once", "--interval", "0.1", "--job", "night run"])
+    result = CliRunner().invoke(top, ["--switch", service.target, "--once", "--interval", "0.1", "--job", "night-run"])
     rows = [line.split() for line in result.output.splitlines() if "host" in line]
     assert [(row[1], row[5], row[7], row[9]) for row in rows] == [
         ("host0", "40", "550", "0"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -22,6 +23,7 @@ from wiresum.switch import SoftwareSwitch
 from wiresum.switch.p4runtime import P4RuntimeServer
 from wiresum.switch.p4runtime import server as server_module
 from wiresum.switch.p4runtime.arbitration import STREAMS_MAX
+from wiresum.switch.p4runtime.server import SILENT_MAX
 from wiresum.switch.p4runtime.testing import (
     DELETE,
     INSERT,
@@ -151,8 +153,9 @@ def test_streams_have_a_bound_and_one_that_ends_makes_room(served: Served) -> No
     controllers = [served.connect() for _ in range(STREAMS_MAX)]
     for number, controller in reversed(list(enumerate(controllers))):
         controller.bid(number)
+    one_too_many = served.connect()
     with refused("RESOURCE_EXHAUSTED"):
-        served.connect().hear()
+        one_too_many.bid(77)
     controllers[-1].close()
     assert controllers[0].standing() == "NOT_FOUND", "the primary one is gone"
     assert served.connect().bid(99) == "OK"
@@ -166,6 +169,28 @@ def test_stopping_ends_streams_and_frees_the_port(served: Served) -> None:
         controller.hear()
     with socket.create_server(("127.0.0.1", int(served.address.rpartition(":")[2]))):
         pass
+
+
+def test_calls_that_say_nothing_do_not_keep_a_controller_away(served: Served) -> None:
+    with grpc.insecure_channel(served.address) as channel:
+        hold = threading.Event()
+        open_streams = [
+            p4r_grpc.P4RuntimeStub(channel).StreamChannel(iter(hold.wait, True)) for _ in range(SILENT_MAX + 20)
+        ]
+        controller = served.programmed()
+        assert controller.write(INSERT, OWN) == ["OK"]
+        with refused("RESOURCE_EXHAUSTED"):
+            next(open_streams[0])
+        assert controller.write(MODIFY, OWN) == ["OK"]
+        hold.set()
+        for stream in open_streams:
+            stream.cancel()
+
+
+def test_a_call_that_says_nothing_ends_by_itself(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(served.server._service._silent, "_seconds_max", 0.1)
+    with refused("DEADLINE_EXCEEDED"):
+        served.connect().hear()
 
 
 # Bounds of requests.
@@ -232,7 +257,7 @@ def test_only_controllers_write_and_operators_read(served: Served, tmp_path: Pat
         connected = {role: served.connect(open_channel(served.address, tls=tmp_path / role)) for role in ROLES}
         for role in set(ROLES) - {"controller"}:
             with refused("PERMISSION_DENIED"):
-                connected[role].hear()
+                connected[role].hear()  # before it has said anything
             with refused("PERMISSION_DENIED"):
                 connected[role].load(CONFIG)
         assert connected["controller"].bid(1) == "OK"

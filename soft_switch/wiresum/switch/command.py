@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from wiresum.controller.logs import log_options, set_up
-from wiresum.controller.serving import stop_on_signals
+from wiresum.controller.serving import raise_file_limit, stop_on_signals
 from wiresum.join import DEFAULT_CONTROL_PORT
 from wiresum.switch.software_switch import DATA_PORT, LANES_MAX, PORTS, SoftwareSwitch, lanes_for_mtu
 from wiresum.switch.statistics import Reporter
@@ -163,6 +163,7 @@ def switch(
     metrics_at = None if metrics is None else _endpoint("--metrics", metrics)
     lanes_max = lanes or min(lanes_for_mtu(mtu), LANES_MAX)
     with contextlib.ExitStack() as cleanup:
+        raise_file_limit()
         stop = cleanup.enter_context(stop_on_signals())
         running = _start_switch(
             bind=bind or serves[0],

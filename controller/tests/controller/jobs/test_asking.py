@@ -84,7 +84,7 @@ def test_a_queued_job_whose_worker_goes_away_for_good_is_given_up() -> None:
     bench.wait(3.2)
     code, text = bench.refused(workers[1])
     assert code == "ABORTED"
-    assert "went away before job 'a job' began; missing now: rank 0 of 2" in text
+    assert "went away before job 'a-job' began; missing now: rank 0 of 2" in text
     assert bench.slots_free == 16
 
 

@@ -78,7 +78,7 @@ def test_an_admission_that_a_lost_switch_did_not_take_is_to_be_asked_for_again()
     bench.settle()
     code, text = bench.refused(worker)
     assert code == "UNAVAILABLE"
-    assert "leaf was lost when it was given job 'a job': no answer" in text
+    assert "leaf was lost when it was given job 'a-job': no answer" in text
 
 
 def test_the_name_of_a_job_at_a_lost_switch_is_free_when_its_workers_know() -> None:

@@ -52,8 +52,8 @@ def test_slots_are_the_least_that_anybody_wants_as_a_power_of_two(asked: list[in
 
 def test_threads_never_outnumber_slots_or_the_ports_of_the_switch() -> None:
     bench = Bench(Sizes(slots=4096, lanes_max=360, jobs_max=8, threads_max=4))
-    bench.ask(job_name="few slots", slots=2, threads_max=16)
-    bench.ask(job_name="few ports", threads_max=16, endpoint=join.Endpoint(address="127.0.0.1", port=9000))
+    bench.ask(job_name="few-slots", slots=2, threads_max=16)
+    bench.ask(job_name="few-ports", threads_max=16, endpoint=join.Endpoint(address="127.0.0.1", port=9000))
     assert [grant.reply.threads for grant in bench.outputs(Grant)] == [2, 4]
 
 
@@ -115,13 +115,13 @@ def test_no_two_jobs_have_the_same_key_whatever_their_workers_bring() -> None:
 def test_when_all_keys_have_been_used_no_job_begins_any_more_and_those_that_wait_have_theirs() -> None:
     sequence = KeySequence(bytes(16), bits=4)
     bench = Bench(keys=Keys(sequence, reserved=sequence.length - 3))
-    waiting = [bench.ask(job_name=f"job {number}", rank=0, world_size=2) for number in range(3)]
-    code, text = bench.refusal_of(lambda: bench.ask(job_name="one more"))
+    waiting = [bench.ask(job_name=f"job-{number}", rank=0, world_size=2) for number in range(3)]
+    code, text = bench.refusal_of(lambda: bench.ask(job_name="one-more"))
     assert (code, "all keys have been used" in text) == ("RESOURCE_EXHAUSTED", True)
     for worker in waiting:
         bench.ask(job_name=worker.job.name, rank=1, world_size=2)
     assert len({admit.entry.key for admit in bench.outputs(Admit)}) == 3
-    assert bench.refusal_of(lambda: bench.ask(job_name="one more"))[0] == "RESOURCE_EXHAUSTED"
+    assert bench.refusal_of(lambda: bench.ask(job_name="one-more"))[0] == "RESOURCE_EXHAUSTED"
 
 
 def test_a_running_job_refuses_a_wrong_key_before_anything_else() -> None:

@@ -119,7 +119,7 @@ def test_a_job_at_a_switch_that_is_not_there_any_more_is_left_on_disk(store: Sto
     Bench(store=store).running()
     after = Bench(store=store, switches=[switch("another")])
     assert len(after.jobs) == 0
-    assert [record.name for record in store.load().jobs] == ["a job"]
+    assert [record.name for record in store.load().jobs] == ["a-job"]
 
 
 def test_a_job_of_a_host_that_was_taken_out_of_the_configuration_is_left_on_disk_and_disturbs_no_other(

@@ -18,7 +18,11 @@ def endpoint(address: str = "10.0.0.1", port: int = 5000) -> join.Endpoint:
     [
         ({"job_name": ""}, "job_name"),
         ({"job_name": "x" * 129}, "job_name"),
-        ({"job_name": "ä" * 65}, "job_name"),
+        ({"job_name": "ä"}, "job_name"),
+        ({"job_name": "aa$(touch x)"}, "job_name"),
+        ({"job_name": "-rf"}, "job_name"),
+        ({"job_name": "two words"}, "job_name"),
+        ({"tenant": "a b"}, "tenant"),
         ({"job_name": "two\nlines"}, "job_name"),
         ({"host_name": "x" * 256}, "host_name"),
         ({"host_name": "\x1b[2J"}, "host_name"),

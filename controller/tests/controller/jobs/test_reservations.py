@@ -43,7 +43,7 @@ def test_a_created_job_that_nobody_joins_is_forgotten() -> None:
     bench = Bench()
     bench.create(keep_seconds=5)
     bench.wait(4.5)
-    assert [reservation.job_name for reservation in bench.jobs.reservations.all()] == ["a job"]
+    assert [reservation.job_name for reservation in bench.jobs.reservations.all()] == ["a-job"]
     bench.wait(1)
     assert bench.jobs.reservations.all() == []
     assert bench.ask().job.state is State.RUNNING
@@ -62,7 +62,7 @@ def test_a_created_job_can_be_bound_to_a_switch() -> None:
     [
         ({"job_name": "runs"}, "ALREADY_EXISTS", "there is a job 'runs'"),
         ({"job_name": "created"}, "ALREADY_EXISTS", "was created already"),
-        ({"job_name": "two\nlines"}, "INVALID_ARGUMENT", "job_name must be printable"),
+        ({"job_name": "two\nlines"}, "INVALID_ARGUMENT", "job_name must be letters"),
         ({"world_size": 33}, "INVALID_ARGUMENT", "1 to 32 workers"),
         ({"slots": 8192}, "RESOURCE_EXHAUSTED", "8192 slots are more than a switch here has, 4096"),
         ({"switch_name": "spine"}, "RESOURCE_EXHAUSTED", "there is no switch 'spine' here; there are: leaf"),
@@ -82,13 +82,13 @@ def test_what_cannot_be_created_is_refused(fields: dict[str, object], code: str,
 def test_an_operator_ends_a_running_job_with_a_reason() -> None:
     bench = Bench()
     bench.running()
-    bench.jobs.end("a job", "maintenance", bench.now)
+    bench.jobs.end("a-job", "maintenance", bench.now)
     bench.settle()
     told = bench.outputs(Tell)
     assert {tell.worker.rank for tell in told} == {0, 1, 2}
     assert told[0].ended.cause == join.JobEnded.ENDED_BY_OPERATOR
     assert told[0].ended.reason == "an operator ended it: maintenance"
-    bench.jobs.end("a job", "again", bench.now)
+    bench.jobs.end("a-job", "again", bench.now)
     assert bench.refusal_of(lambda: bench.jobs.end("no job", "", bench.now))[0] == "NOT_FOUND"
 
 
@@ -96,7 +96,7 @@ def test_an_operator_ends_a_job_that_forms_or_is_only_created() -> None:
     bench = Bench()
     token = bench.create(world_size=2)
     worker = bench.ask(world_size=2, job_token=token)
-    bench.jobs.end("a job", "", bench.now)
+    bench.jobs.end("a-job", "", bench.now)
     bench.settle()
     assert bench.refused(worker)[0] == "ABORTED"
     assert bench.jobs.reservations.all() == []

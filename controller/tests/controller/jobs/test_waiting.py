@@ -6,11 +6,12 @@ import pytest
 
 from wiresum import join
 from wiresum.controller.driver import Sizes
-from wiresum.controller.jobs.job import State, Wants
+from wiresum.controller.jobs.job import Asker, State, Wants, Worker
 from wiresum.controller.jobs.limits import Limits, Quota
 from wiresum.controller.jobs.outputs import Admit, Grant, Refuse, Wait
+from wiresum.controller.jobs.report import report
 from wiresum.controller.testing import JobsBench as Bench
-from wiresum.controller.testing import switch
+from wiresum.controller.testing import join_request, member, switch
 
 SIXTY_FOUR = Sizes(slots=64, lanes_max=360, jobs_max=8)
 PATIENT = Limits(slots_least=64, join_timeout_ms_default=3_600_000)
@@ -38,13 +39,13 @@ def test_a_smaller_job_takes_what_a_larger_one_cannot_use() -> None:
 
 def test_a_large_job_is_overtaken_a_bounded_number_of_times() -> None:
     bench = Bench(SIXTY_FOUR, Limits(slots_least=64, overtaken_max=4))
-    small = [bench.ask(job_name=f"before {n}", slots=16) for n in range(4)]
+    small = [bench.ask(job_name=f"before-{n}", slots=16) for n in range(4)]
     large = bench.ask(job_name="large", slots=64)
     for n in range(20):  # a small job ends and another one comes, for ever
         if large.job.state is not State.QUEUED:
             break
         bench.leave(small.pop(0))
-        newcomer = bench.ask(job_name=f"after {n}", slots=16)
+        newcomer = bench.ask(job_name=f"after-{n}", slots=16)
         small += [newcomer] if newcomer.job.state is State.RUNNING else []
     assert large.job.state is State.RUNNING
     assert n == 4 + 4, "four overtook it, and then the four that ran had to end"
@@ -68,7 +69,7 @@ def test_a_job_that_only_its_quota_holds_back_stops_nobody() -> None:
     bench = Bench(SIXTY_FOUR, Limits(overtaken_max=0), quotas=quotas)
     first = bench.ask(job_name="first", slots=16, tenant="vision")
     second = bench.ask(job_name="second", slots=16, tenant="vision", priority=9)
-    others = [bench.ask(job_name=f"other {n}", slots=16) for n in range(3)]
+    others = [bench.ask(job_name=f"other-{n}", slots=16) for n in range(3)]
     assert second.job.wants is Wants.QUOTA
     assert {other.job.state for other in others} == {State.RUNNING}
     bench.leave(first)
@@ -140,10 +141,10 @@ def test_what_is_waited_for_is_said_once_and_again_when_it_changes() -> None:
     bench.wait(0.8)
     assert bench.outputs(Wait) == [], "nothing is said of what is over in a moment"
     bench.wait(5)
-    assert bench.said(first) == "job 'a job' is not complete: waiting for ranks 1, 2 of 3"
+    assert bench.said(first) == "job 'a-job' is not complete: waiting for ranks 1, 2 of 3"
     second = bench.ask(rank=1, world_size=3)
     bench.wait(2)
-    assert bench.said(first) == bench.said(second) == "job 'a job' is not complete: waiting for rank 2 of 3"
+    assert bench.said(first) == bench.said(second) == "job 'a-job' is not complete: waiting for rank 2 of 3"
     assert len(bench.outputs(Wait)) == 3
 
 
@@ -193,10 +194,10 @@ def test_a_job_goes_where_all_its_workers_are_and_most_slots_are_free() -> None:
             worker = bench.ask(job_name=name, rank=rank, world_size=len(addresses), endpoint=_endpoint(address))
         return worker.job.switch_name
 
-    assert place("only left", "10.0.0.1", "10.0.0.2") == "left"
-    assert place("either, and right is empty", "10.0.0.2") == "right"
-    assert place("either, and both have as many", "10.0.0.2") == "left"
-    assert place("only right", "10.0.0.3", "10.0.0.2") == "right"
+    assert place("only-left", "10.0.0.1", "10.0.0.2") == "left"
+    assert place("either-and-right-is-empty", "10.0.0.2") == "right"
+    assert place("either-and-both-have-as-many", "10.0.0.2") == "left"
+    assert place("only-right", "10.0.0.3", "10.0.0.2") == "right"
     assert [output.switch_name for output in bench.outputs(Admit)] == ["left", "right", "left", "right"]
     assert {grant.reply.switch_name for grant in bench.outputs(Grant)} == {"left", "right"}
 
@@ -223,7 +224,7 @@ def test_job_numbers_are_each_switchs_own() -> None:
 
 def test_a_drained_switch_takes_no_new_jobs_and_those_go_elsewhere() -> None:
     bench = Bench(switches=[switch("left", SIXTY_FOUR), switch("right", SIXTY_FOUR)], limits=PATIENT)
-    assert bench.ask(job_name="runs on left", slots=64).job.switch_name == "left"
+    assert bench.ask(job_name="runs-on-left", slots=64).job.switch_name == "left"
     assert bench.jobs.drain("left", resume=False) == 1
     first, second = bench.ask(job_name="first", slots=64), bench.ask(job_name="second", slots=64)
     assert first.job.switch_name == "right"
@@ -251,3 +252,52 @@ def test_a_switch_in_trouble_takes_no_jobs_until_it_is_back() -> None:
 
 def _endpoint(address: str) -> join.Endpoint:
     return join.Endpoint(address=address, port=5000)
+
+
+def test_one_host_may_have_so_many_jobs_waiting_and_others_get_their_places() -> None:
+    bench = Bench(limits=Limits(waiting_per_host_max=3))
+    greedy, other = Asker("greedy at 10.0.0.66", "10.0.0.66"), Asker("other at 10.0.0.7", "10.0.0.7")
+
+    def ask(name: str, asker: Asker) -> Worker:
+        return bench.jobs.ask(join_request(job_name=name, rank=0, world_size=2), bench.now, asker)
+
+    for number in range(3):
+        ask(f"greedy-{number}", greedy)
+    code, text = bench.refusal_of(lambda: ask("one-more", greedy))
+    assert code == "RESOURCE_EXHAUSTED"
+    assert "3 jobs that 10.0.0.66 asked for form or wait" in text
+    ask("innocent", other)
+    found = {job.name: job.caller for job in report(bench.jobs, {}, bench.now).jobs}
+    assert found["greedy-0"] == "greedy at 10.0.0.66"
+    assert found["innocent"] == "other at 10.0.0.7"
+
+
+def test_a_lease_that_is_not_used_goes_back_when_others_wait_and_not_before() -> None:
+    bench = Bench(Sizes(slots=16, lanes_max=64, jobs_max=8), Limits(idle_ms_max=80_000))
+    (idle,) = bench.running(world_size=1, job_name="idle", slots=16)
+    bench.contributions[idle.job.number] = [0]
+    bench.wait(300, beating=[idle])
+    assert idle.job.state is State.RUNNING, "nobody needs the slots"
+    waiting = bench.ask(job_name="waits", slots=16, timeout_ms=1_000_000)
+    for count in range(1, 20):
+        bench.results[idle.job.number] = count
+        bench.wait(15, beating=[idle])
+    assert idle.job.state is State.RUNNING, "it sums, if slowly"
+    for round_newest in range(100):
+        bench.wait(1, beating=[idle] if waiting.job.state is State.QUEUED else [waiting], round_newest=round_newest)
+        if waiting.job.state is State.RUNNING and waiting.stream == 0:
+            bench.jobs.attend(member(waiting), bench.now)
+    assert idle.job.ended is not None, "what it says of its rounds is not believed"
+    assert "has summed nothing" in idle.job.ended.reason
+    assert waiting.job.state is State.RUNNING
+
+
+def test_workers_whose_certificates_name_no_tenant_may_share_a_job() -> None:
+    bench = Bench()
+    for rank in range(2):
+        asker = Asker(f"host-{rank} at 10.0.0.{rank}", f"10.0.0.{rank}", own_account=True)
+        request = join_request(rank=rank, world_size=2, tenant=f"host-{rank}")
+        worker = bench.jobs.ask(request, bench.now, asker)
+    bench.settle()
+    assert worker.job.state is State.RUNNING
+    assert worker.job.tenant == "host-0"

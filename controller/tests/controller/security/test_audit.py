@@ -15,7 +15,7 @@ from wiresum.controller.security.caller import Caller
 from wiresum.controller.security.names import Claims
 
 CALLER = Caller(peer="ipv4:10.0.0.7:5", address="10.0.0.7", name="node 7", claims=Claims(frozenset({"worker"})))
-SECRETS = join.JoinRequest(job_name="a job", rank=1, key=123456789, attempt="attempt-x", job_token="token-x")
+SECRETS = join.JoinRequest(job_name="a-job", rank=1, key=123456789, attempt="attempt-x", job_token="token-x")
 
 
 def lines(path: Path) -> list[dict[str, Any]]:
@@ -38,7 +38,7 @@ def test_a_line_says_who_asked_for_what_and_what_came_of_it(path: Path) -> None:
         "peer": "ipv4:10.0.0.7:5",
         "roles": ["worker"],
         "method": "Join",
-        "job_name": "a job",
+        "job_name": "a-job",
         "rank": 1,
         "world_size": 0,
         "priority": 0,

@@ -52,7 +52,7 @@ def test_without_tls_names_in_the_context_are_not_believed_and_everything_is_all
     found.check_may_join("any job", "any tenant", "192.0.2.1")
 
 
-def refusal(of: Caller, job: str = "a job", tenant: str = "", address: str = "10.0.0.7") -> str:
+def refusal(of: Caller, job: str = "a-job", tenant: str = "", address: str = "10.0.0.7") -> str:
     with pytest.raises(Refusal) as caught:
         of.check_may_join(job, tenant, address)
     assert caught.value.code == "PERMISSION_DENIED"
@@ -60,11 +60,11 @@ def refusal(of: Caller, job: str = "a job", tenant: str = "", address: str = "10
 
 
 def test_a_certificate_is_for_the_jobs_that_it_names() -> None:
-    narrow = holder("wiresum:role/worker", "wiresum:job/night-*", "wiresum:job/a%20job")
-    for job in ("night-1", "a job"):
+    narrow = holder("wiresum:role/worker", "wiresum:job/night-*", "wiresum:job/a-job")
+    for job in ("night-1", "a-job"):
         narrow.check_may_join(job, "", "10.0.0.7")
     for job in ("a jobs", "Night-1", "my night-1", ""):
-        assert "is for jobs 'night-*', 'a job', and not for" in refusal(narrow, job)
+        assert "is for jobs 'night-*', 'a-job', and not for" in refusal(narrow, job)
     holder("wiresum:role/worker").check_may_join("any job", "", "10.0.0.7")
 
 
@@ -75,13 +75,20 @@ def test_a_certificate_is_for_the_tenants_that_it_names() -> None:
     two = holder("wiresum:tenant/vision", "wiresum:tenant/speech")
     assert two.tenant("speech") == "speech"
     assert "is for 'vision', 'speech', and tenant '' was asked for" in refusal(two)
-    assert holder().tenant("any") == "any"
+
+
+def test_without_a_tenant_in_its_certificate_a_caller_is_its_own_tenant() -> None:
+    plain = holder()
+    name = plain.name
+    assert plain.tenant("") == plain.tenant(name) != ""
+    assert "names no tenant, and 'vision' was asked for" in refusal(plain, tenant="vision")
+    assert identify("ipv4:10.0.0.7:50123", {}).tenant("any") == "any", "without certificates everybody may say anything"
 
 
 def test_data_sockets_are_where_the_caller_is_or_where_its_certificate_says() -> None:
     found = holder("10.1.0.7")
     for address in ("10.0.0.7", "10.1.0.7"):
-        found.check_may_join("a job", "", address)
+        found.check_may_join("a-job", "", address)
     assert "names no address 10.0.0.8" in refusal(found, address="10.0.0.8")
     assert "WIRESUM_ADDRESS" in refusal(found, address="127.0.0.1")
 
@@ -89,7 +96,7 @@ def test_data_sockets_are_where_the_caller_is_or_where_its_certificate_says() ->
 def test_a_process_of_this_host_may_use_its_addresses_and_no_others() -> None:
     local = holder(peer="ipv4:127.0.0.1:5")
     for address in ("127.0.0.1", "127.0.0.2"):
-        local.check_may_join("a job", "", address)
+        local.check_may_join("a-job", "", address)
     assert "names no address 192.0.2.77" in refusal(local, address="192.0.2.77")
 
 

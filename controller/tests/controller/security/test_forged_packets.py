@@ -104,7 +104,7 @@ def training(server: JoinServer, worker_tls: Path) -> Iterator[Training]:
         switch=f"{HOST}:{server.port}", threads=THREADS, join_timeout_s=PATIENCE_S, tls=str(worker_tls)
     )
     with ThreadPoolExecutor(2) as pool:
-        ranks = [pool.submit(Session.join, config, job_name="a job", rank=rank, world_size=2) for rank in range(2)]
+        ranks = [pool.submit(Session.join, config, job_name="a-job", rank=rank, world_size=2) for rank in range(2)]
         sessions = [rank.result() for rank in ranks]
     training = Training(server, sessions)
     yield training
@@ -281,7 +281,7 @@ def test_results_that_are_not_the_switchs_do_not_reach_a_worker(training: Traini
 def malformed(numbers: random.Random) -> tuple[str, bytes]:
     """A method, and something that is no message of it, or one that makes no sense."""
     method = numbers.choice(("Join", "Attend", "Leave", "Abort", "Diagnose"))
-    honest = join_request(job_name="a job", rank=0, world_size=2).SerializeToString()
+    honest = join_request(job_name="a-job", rank=0, world_size=2).SerializeToString()
     guessed = join.Heartbeat(member=join.Member(job=1, token=f"{numbers.getrandbits(128):032x}")).SerializeToString()
     return method, numbers.choice(
         (

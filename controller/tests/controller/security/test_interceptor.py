@@ -238,7 +238,7 @@ def test_who_asks_too_often_is_told_when_to_come_back(serve: Serve, connect: Con
     server.expect_refusals({"rate": len(refused)})
 
 
-def test_a_certificate_is_limited_wherever_its_holder_calls_from(
+def test_a_caller_is_limited_by_certificate_and_address_together(
     serve: Serve, connect: Connect, controller_tls: Path, worker_tls: Path
 ) -> None:
     server = serve(tls=controller_tls, requests_per_second=1, requests_burst=5)
@@ -246,7 +246,7 @@ def test_a_certificate_is_limited_wherever_its_holder_calls_from(
     buckets = server.security.interceptor._buckets
     for _ in range(4):
         client.stub.Diagnose(join.Member(), timeout=PATIENCE_S)
-    assert set(buckets._buckets) == {"address 127.0.0.1", "name test worker"}
+    assert set(buckets._buckets) == {"127.0.0.1 test worker"}, "not others with this certificate, nor others at this address"
 
 
 def test_one_address_holds_only_so_many_calls(serve: Serve, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -294,7 +294,7 @@ def test_every_call_that_matters_is_in_the_audit_log(
     serve: Serve, connect: Connect, controller_tls: Path, worker_tls: Path, tmp_path: Path
 ) -> None:
     client = connect(serve(tls=controller_tls, audit=tmp_path / "audit.log"), worker_tls)
-    list(client.stub.Join(join.JoinRequest(job_name="a job", rank=3, job_token="secret"), timeout=PATIENCE_S))
+    list(client.stub.Join(join.JoinRequest(job_name="a-job", rank=3, job_token="secret"), timeout=PATIENCE_S))
     refusal(lambda: client.stub.Leave(join.LeaveRequest(member=join.Member(job=4)), timeout=PATIENCE_S))
     refusal(lambda: client.operator.GetReport(join.GetReportRequest(), timeout=PATIENCE_S))
     refusal(lambda: client.send("JoinService/Leave", b"\xff"))
@@ -307,6 +307,6 @@ def test_every_call_that_matters_is_in_the_audit_log(
         ("GetReport", "role"),
         ("Leave", "malformed"),
     ]
-    assert (lines[0]["caller"], lines[0]["job_name"], lines[0]["rank"]) == ("test worker", "a job", 3)
+    assert (lines[0]["caller"], lines[0]["job_name"], lines[0]["rank"]) == ("test worker", "a-job", 3)
     assert (lines[1]["job"], lines[1]["text"]) == (4, "no such member")
     assert "secret" not in text

@@ -22,7 +22,6 @@ import pytest
 from wiresum import join
 from wiresum.controller import JobEntry, JoinServer, Limits, Sizes
 from wiresum.controller.jobs import keys
-from wiresum.controller.service.join_server import REATTACH_WITH_STATE_MS
 from wiresum.controller.store import Store
 from wiresum.controller.testing import (
     PATIENCE_S,
@@ -62,7 +61,7 @@ def test_sixteen_workers_that_join_at_once_get_one_job(driver: RecordingDriver, 
 
 def test_many_jobs_run_side_by_side(driver: RecordingDriver, client: Client) -> None:
     for index in range(8):
-        client.join_all(2, job_name=f"job {index}")
+        client.join_all(2, job_name=f"job-{index}")
     assert len(driver.admitted) == 8
     assert {job.state for job in client.jobs()} == {"running"}
 
@@ -172,7 +171,7 @@ def test_a_worker_that_is_killed_or_stopped_is_lost_to_all_others_by_name(
         assert "rank 2 (host-2, process 1002) was lost" in ended.reason
     wait_until(lambda: not driver.admitted, "the switch has forgotten the job")
     wait_until(lambda: client.slots_free() == 4096, "the lease is free")
-    assert client.join(job_name="a job").job == 2, "the next job works"
+    assert client.join(job_name="a-job").job == 2, "the next job works"
 
 
 @pytest.mark.parametrize("limits", [Limits(heartbeat_lost_ms=2000)])
@@ -343,7 +342,7 @@ def test_noise_on_the_port_disturbs_nobody(client: Client, attend: Callable[...,
                     break
     pulses = stream.pulses
     wait_until(lambda: stream.pulses > pulses, "heartbeats are answered")
-    assert client.join(job_name="after the noise").workers == 1
+    assert client.join(job_name="after-the-noise").workers == 1
 
 
 def test_a_message_that_is_not_one_is_an_error_of_its_sender(client: Client) -> None:
@@ -372,8 +371,8 @@ def test_an_oversized_message_is_refused_unread(client: Client) -> None:
 
 @pytest.mark.parametrize("limits", [Limits(waiting_max=20)])
 def test_a_flood_of_joins_is_bounded(client: Client) -> None:
-    client.join_all(2, job_name="one that was there")
-    flood = [client.join_soon(job_name=f"flood {n}", world_size=2) for n in range(200)]
+    client.join_all(2, job_name="one-that-was-there")
+    flood = [client.join_soon(job_name=f"flood-{n}", world_size=2) for n in range(200)]
     wait_until(lambda: client.report().service.refusals["resource_exhausted"] == 180, "all others were refused")
     assert len(client.jobs()) == 21
     for call in flood:
@@ -538,7 +537,7 @@ def test_no_worker_has_a_grant_that_is_not_written_down(driver: RecordingDriver,
             threading.Event().wait(0.3)
             assert not waiting.done()
             other.execute("DROP TRIGGER full")
-        assert waiting.result(PATIENCE_S).reattach_ms == REATTACH_WITH_STATE_MS
+        assert waiting.result(PATIENCE_S).reattach_ms == Limits().reattach_with_state_ms
         client.close()
         server.stop(keep_jobs=True)
         assert [record.state for record in store.load().jobs] == ["running"]
@@ -565,7 +564,7 @@ def test_no_switch_hears_of_a_key_that_the_disk_may_give_again(tmp_path: Path, m
             server = JoinServer(driver, store=store)
             with contextlib.closing(Client(server.start("127.0.0.1", 0))) as client:
                 for number in range(8):
-                    client.leave(client.join(job_name=f"{name} {number}"))
+                    client.leave(client.join(job_name=f"{name}-{number}"))
             server.stop(keep_jobs=True)
     assert again == [set()] * 16
     assert len({entry.key for entry in driver.entries}) == 16

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from wiresum import join
 from wiresum.controller.driver import Endpoint
-from wiresum.controller.jobs.job import Job, Presence, State, Worker, same_secret
+from wiresum.controller.jobs.job import Asker, Job, Presence, State, Worker, same_secret
 from wiresum.controller.jobs.records import Reservation
 from wiresum.controller.jobs.refusal import Refusal
 
 
-def new_job(request: join.JoinRequest, reservation: Reservation | None, now: float) -> Job:
+def new_job(request: join.JoinRequest, asker: Asker, reservation: Reservation | None, now: float) -> Job:
     """The job that its first worker asks for, as an operator has reserved it, if one has."""
     if reservation is None:
         return Job(
@@ -20,6 +20,7 @@ def new_job(request: join.JoinRequest, reservation: Reservation | None, now: flo
             tenant=request.tenant,
             priority=request.priority,
             job_token=request.job_token,
+            asker=asker,
         )
     job = Job(
         request.job_name,
@@ -32,9 +33,10 @@ def new_job(request: join.JoinRequest, reservation: Reservation | None, now: flo
         slots_reserved=reservation.slots,
         job_token=reservation.job_token,
         candidates=frozenset({reservation.switch_name} if reservation.switch_name else ()),
+        asker=asker,
     )
     _check_token(job, request)
-    _check_account(job, request, "its operator")
+    _check_account(job, request, asker, "its operator")
     if request.world_size != job.world_size:
         raise Refusal(
             "FAILED_PRECONDITION",
@@ -86,7 +88,7 @@ def check_secrets(job: Job, request: join.JoinRequest) -> None:
     _check_token(job, request)
 
 
-def check_fits(job: Job, request: join.JoinRequest) -> None:
+def check_fits(job: Job, request: join.JoinRequest, asker: Asker) -> None:
     """Can this worker be the next one of a job that exists?"""
     if job.state in (State.ADMITTING, State.RUNNING):
         raise Refusal(
@@ -101,7 +103,7 @@ def check_fits(job: Job, request: join.JoinRequest) -> None:
             f"{job} is one of {job.world_size} workers, says {first}, but this worker says {request.world_size}: start "
             f"all with the same world size, or choose another name (WIRESUM_JOB)",
         )
-    _check_account(job, request, str(first))
+    _check_account(job, request, asker, str(first))
     holder = job.workers.get(request.rank)
     if holder is not None and holder.away_since is None:
         raise Refusal(
@@ -123,9 +125,9 @@ def _check_token(job: Job, request: join.JoinRequest) -> None:
         )
 
 
-def _check_account(job: Job, request: join.JoinRequest, sayer: str) -> None:
+def _check_account(job: Job, request: join.JoinRequest, asker: Asker, sayer: str) -> None:
     """An operator's word on it is enough: then workers need not say it too."""
-    tenant = request.tenant or (job.tenant if job.reserved else "")
+    tenant = job.tenant if asker.own_account else request.tenant or (job.tenant if job.reserved else "")
     priority = job.priority if job.reserved else request.priority
     if (tenant, priority) != (job.tenant, job.priority):
         raise Refusal(

@@ -126,6 +126,22 @@ class Worker:
         return bool(self.attempt) and same_secret(self.attempt, attempt)
 
 
+@dataclass(frozen=True)
+class Asker:
+    """Who asks for a place, as far as the service knows."""
+
+    name: str = ""
+    """For operators: the certificate's name, and the address."""
+    address: str = ""
+    """That it asks from; empty: from this host."""
+    own_account: bool = False
+    """The tenant is the certificate's own name, for want of another: the job's other workers, with certificates of
+    their own, have others."""
+
+
+NOBODY = Asker()
+
+
 @dataclass(eq=False)
 class Job:
     name: str
@@ -142,6 +158,8 @@ class Job:
     """0: the operator did not say."""
     job_token: str = field(default="", repr=False)
     """Who joins must show it; empty: nobody need."""
+    asker: Asker = NOBODY
+    """Its first worker."""
     candidates: frozenset[str] = frozenset()
     """The switches that all its workers can use, by name."""
     state: State = State.FORMING
@@ -161,6 +179,10 @@ class Job:
     entry: JobEntry | None = None
     progress_at: float = 0.0
     """When a worker's rounds were last seen to move: they cannot, without a packet of every worker."""
+    active_at: float = 0.0
+    """When its switch was last seen to have summed for it, as far as anybody looked."""
+    results: int | None = None
+    """As its switch counted them when it was last asked."""
     counting: bool = False
     """Its switch has been asked what it counted, and has not answered yet."""
     count_asked_at: float = 0.0

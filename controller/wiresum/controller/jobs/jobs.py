@@ -18,7 +18,7 @@ from wiresum import join
 from wiresum.controller.jobs import asking, watch
 from wiresum.controller.jobs.cluster import Cluster, Switch
 from wiresum.controller.jobs.granting import reply_of, settle
-from wiresum.controller.jobs.job import Event, Job, Presence, State, Worker, same_secret
+from wiresum.controller.jobs.job import NOBODY, Asker, Event, Job, Presence, State, Worker, same_secret
 from wiresum.controller.jobs.keys import Keys
 from wiresum.controller.jobs.leases import Lease
 from wiresum.controller.jobs.limits import Limits, Quota
@@ -90,7 +90,7 @@ class Jobs:
 
     # What workers do.
 
-    def ask(self, request: join.JoinRequest, now: float) -> Worker:
+    def ask(self, request: join.JoinRequest, now: float, asker: Asker = NOBODY) -> Worker:
         """A worker asks for a place; its Join is then number `call` of the worker. Its `Grant` or `Refuse` comes as an
         output; a `Refusal` is raised at once if it cannot be a member, and then nothing has changed."""
         check_join(request)
@@ -105,7 +105,7 @@ class Jobs:
             if holder is not None:
                 self._ask_again(holder, now, deadline)
                 return holder
-        job = self._enter(job, request, now)
+        job = self._enter(job, request, asker, now)
         worker = asking.new_worker(job, request, now, deadline)
         replaced = job.workers.get(worker.rank)
         if replaced is not None:
@@ -229,12 +229,17 @@ class Jobs:
                 job.progress_at = now
             self._reconcile(switch)
 
-    def counted(self, switch_name: str, number: int, contributions: Sequence[int], now: float) -> None:
-        """What the switch has counted for each worker of a job; empty if it could not say."""
+    def counted(
+        self, switch_name: str, number: int, contributions: Sequence[int], now: float, results: int = 0
+    ) -> None:
+        """What the switch has counted for a job: the packets of each worker, and the sums. Empty if it could not say."""
         job = self._numbered(switch_name, number)
         if job is None:
             return
         job.counting = False
+        if not contributions or results != job.results:
+            job.active_at = now
+        job.results = results if contributions else None
         for rank, count in enumerate(contributions):
             worker = job.workers.get(rank)
             if worker is None or worker.contributions == count:
@@ -380,14 +385,14 @@ class Jobs:
 
     # Forming.
 
-    def _enter(self, job: Job | None, request: join.JoinRequest, now: float) -> Job:
+    def _enter(self, job: Job | None, request: join.JoinRequest, asker: Asker, now: float) -> Job:
         """The job that this worker is to be in; a new one if there is none."""
         if job is None:
             reservation = self.reservations.get(request.job_name)
-            job = asking.new_job(request, reservation, now)
-            waiting = sum(other.state in (State.FORMING, State.QUEUED) for other in self._jobs)
+            job = asking.new_job(request, asker, reservation, now)
+            waiting = [other for other in self._jobs if other.state in (State.FORMING, State.QUEUED)]
             self.waiting.check_can_form(job, waiting)
-            if self._keys.left <= waiting:
+            if self._keys.left <= len(waiting):
                 raise Refusal(
                     "RESOURCE_EXHAUSTED",
                     "all keys have been used: when no job runs, start the controller without its state, or the switch "
@@ -395,9 +400,9 @@ class Jobs:
                 )
             job.candidates = self.waiting.candidates(job, request.endpoint.address)
             self._jobs[job], self._named[job.name] = None, job
-            log.info("%s forms: %d workers", job, job.world_size)
+            log.info("%s forms: %d workers, asked for by %s", job, job.world_size, asker.name or "this host")
         else:
-            asking.check_fits(job, request)
+            asking.check_fits(job, request, asker)
             job.candidates = self.waiting.candidates(job, request.endpoint.address)
         return job
 
@@ -474,6 +479,7 @@ class Jobs:
             switch.trouble_since += stalled
         for job in self._jobs:
             job.progress_at += stalled
+            job.active_at += stalled
             job.left_at += stalled
             job.drained_at += stalled
             for worker in job.workers.values():
@@ -495,7 +501,10 @@ class Jobs:
                 self._end(job, ended, now)
         if job.unsaved and job.state is State.RUNNING:
             self._save(job)
-        if watch.must_count(job, self.limits, now):
+        crowded = self.waiting.crowded
+        if not crowded:
+            job.active_at, job.results = now, None
+        if watch.must_count(job, self.limits, now, crowded=crowded):
             job.counting, job.count_asked_at = True, now
             self._outputs.append(Count(job.switch_name, job.number))
         if job.state in (State.FORMING, State.QUEUED, State.ADMITTING):

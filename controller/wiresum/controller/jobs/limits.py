@@ -40,8 +40,10 @@ class Limits:
     reattend_ms_max: int = 30_000
     """The same, after the service was started again: its workers look for it now and then."""
     reattach_ms: int = 3_000
-    """How long workers look for the service when the connection to it broke. Short, since a service without state on
-    disk does not come back with their job; one with state says more."""
+    """How long workers look for a service that has refused them. Short, since one without state on disk does not come
+    back with their job."""
+    reattach_with_state_ms: int = 600_000
+    """The same of one that has: an operator may want to look why it stopped."""
     drain_ms_max: int = 5000
     """How long an ended job waits for its workers to be told."""
     evict_retry_ms: int = 1000
@@ -56,6 +58,10 @@ class Limits:
     """How often a worker that waits hears what it waits for, if that has changed."""
     waiting_max: int = 1024
     """Jobs that form or wait in the queue; more are refused."""
+    waiting_per_host_max: int = 64
+    """The same, of those that one address asked for."""
+    idle_ms_max: int = 3_600_000
+    """How long a job may sum nothing while others wait for slots, before it ends; 0: for ever."""
     overtaken_max: int = 16
     """How many jobs that came later may get slots before one that waits for them: see job_queue.py."""
     serving_checked_ms: int = 5000

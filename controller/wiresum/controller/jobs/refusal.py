@@ -37,15 +37,14 @@ def check_join(request: join.JoinRequest) -> None:
             f"the worker (wiresum {theirs or '?'}) speaks version {request.protocol_version} of the join protocol, and "
             f"this switch version {join.PROTOCOL_VERSION}: install the same release of wiresum at both",
         )
+    _check_names(request.job_name, request.tenant)
     _check_texts(
-        job_name=(request.job_name, join.JOB_NAME_BYTES_MAX),
         host_name=(request.host_name, HOST_NAME_BYTES_MAX),
         software_version=(request.software_version, SOFTWARE_VERSION_BYTES_MAX),
         attempt=(request.attempt, ATTEMPT_BYTES_MAX),
-        tenant=(request.tenant, TENANT_BYTES_MAX),
         job_token=(request.job_token, JOB_TOKEN_BYTES_MAX),
     )
-    _check_job(request.job_name, request.world_size, request.priority)
+    _check_job(request.world_size, request.priority)
     if request.rank >= request.world_size:
         raise _invalid("rank", f"is {request.rank}: a job of {request.world_size} has 0 to {request.world_size - 1}")
     if not 1 <= request.threads_max <= join.THREADS_MAX:
@@ -58,11 +57,8 @@ def check_join(request: join.JoinRequest) -> None:
 
 def check_create(request: join.CreateJobRequest) -> None:
     """Raises a `Refusal` that names the field, if the request makes no sense whatever the jobs there are."""
-    _check_texts(
-        job_name=(request.job_name, join.JOB_NAME_BYTES_MAX),
-        tenant=(request.tenant, TENANT_BYTES_MAX),
-    )
-    _check_job(request.job_name, request.world_size, request.priority)
+    _check_names(request.job_name, request.tenant)
+    _check_job(request.world_size, request.priority)
     _check_slots(request.slots)
 
 
@@ -73,9 +69,16 @@ def _check_texts(**texts: tuple[str, int]) -> None:
             raise _invalid(name, f"must be printable, and at most {bytes_max} bytes long")
 
 
-def _check_job(name: str, world_size: int, priority: int) -> None:
-    if not name:
+def _check_names(job_name: str, tenant: str) -> None:
+    if not job_name:
         raise _invalid("job_name", "is empty: give the job a name (WIRESUM_JOB)")
+    if problem := join.name_problem(job_name):
+        raise _invalid("job_name", f"{problem} (WIRESUM_JOB)")
+    if tenant and (problem := join.name_problem(tenant, TENANT_BYTES_MAX)):
+        raise _invalid("tenant", f"{problem} (WIRESUM_TENANT)")
+
+
+def _check_job(world_size: int, priority: int) -> None:
     if not 1 <= world_size <= join.WORKERS_MAX:
         raise _invalid("world_size", f"is {world_size}: one switch aggregates for 1 to {join.WORKERS_MAX} workers")
     if abs(priority) > PRIORITY_MAX:

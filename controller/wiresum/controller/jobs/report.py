@@ -67,6 +67,7 @@ def _job(jobs: Jobs, job: Job, counters: JobCounters, now: float) -> join.JobRep
         switch_name=job.switch_name,
         tenant=job.tenant,
         priority=job.priority,
+        caller=job.asker.name,
         queue_position=jobs.waiting.position(job),
         waiting=jobs.waiting.what(job).reason if waits else "",
         lanes=job.entry.lanes if job.entry else 0,

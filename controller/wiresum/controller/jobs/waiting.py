@@ -4,7 +4,7 @@ who wait. Pure.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Set
+from collections.abc import Callable, Sequence, Set
 
 from wiresum import join
 from wiresum.controller.jobs.cluster import Cluster, Switch, Wish, wish_of
@@ -28,13 +28,21 @@ class WaitingRoom:
         self._cluster, self._quotas, self._limits, self._give = cluster, quotas, limits, give
         self._queue = JobQueue(limits.overtaken_max)
 
-    def check_can_form(self, job: Job, waiting: int) -> None:
-        """Raises a `Refusal` if it could never run, or if too many jobs form or wait."""
+    def check_can_form(self, job: Job, waiting: Sequence[Job]) -> None:
+        """Raises a `Refusal` if it could never run, or if too many jobs form or wait: these are all."""
         self._quotas.check_possible(job.tenant, job.priority)
-        if waiting >= self._limits.waiting_max:
+        here = sum(bool(job.asker.address) and other.asker.address == job.asker.address for other in waiting)
+        if here >= self._limits.waiting_per_host_max:
             raise Refusal(
                 "RESOURCE_EXHAUSTED",
-                f"{waiting} jobs form or wait for slots, and no more can: start {job} again when some of them have "
+                f"{here} jobs that {job.asker.address} asked for form or wait for slots, and no more can: start {job} "
+                f"again when some of them have begun (`wiresum jobs` lists them; waiting_per_host in the controller's "
+                f"configuration)",
+            )
+        if len(waiting) >= self._limits.waiting_max:
+            raise Refusal(
+                "RESOURCE_EXHAUSTED",
+                f"{len(waiting)} jobs form or wait for slots, and no more can: start {job} again when some of them have "
                 f"begun (`wiresum jobs` lists them)",
             )
 
@@ -67,6 +75,11 @@ class WaitingRoom:
     def serve(self) -> None:
         """To be called whenever a job may get what it did not get before."""
         self._queue.serve(self._place)
+
+    @property
+    def crowded(self) -> bool:
+        """Does anybody wait for slots?"""
+        return len(self._queue) > 0
 
     def position(self, job: Job) -> int:
         """In the queue, from 1; 0: it does not stand there."""

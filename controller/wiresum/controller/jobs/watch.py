@@ -19,6 +19,10 @@ from wiresum.controller.jobs.limits import Limits
 from wiresum.controller.jobs.refusal import Refusal
 
 
+IDLE_LOOKS = 8
+"""At a job, in the time after which it counts as idle."""
+
+
 @dataclass(frozen=True)
 class GiveUp:
     """The job did not begin."""
@@ -60,6 +64,7 @@ def look(job: Job, switch: Switch | None, limits: Limits, now: float) -> Verdict
                 or _away(job, limits, now)
                 or _left(job, limits, now)
                 or _lost_switch(job, switch, limits, now)
+                or _idle(job, limits, now)
             )
         case _:
             return None
@@ -97,9 +102,15 @@ def _slow_switch(job: Job, now: float) -> End | None:
     return End(ended, Refusal("DEADLINE_EXCEEDED", f"{text}. Look at its log"))
 
 
-def must_count(job: Job, limits: Limits, now: float) -> bool:
-    """Is a worker so silent that the switch should be asked what its data plane has heard?"""
-    if job.state is not State.RUNNING or job.counting or now < job.count_asked_at + limits.counted_ms / 1000:
+def must_count(job: Job, limits: Limits, now: float, *, crowded: bool) -> bool:
+    """Should the switch be asked what its data plane has heard: since a worker is so silent, or, where others wait for
+    slots, since the job may do nothing with its own?"""
+    if job.state is not State.RUNNING or job.counting:
+        return False
+    asked_s = now - job.count_asked_at
+    if crowded and limits.idle_ms_max and asked_s >= limits.idle_ms_max / IDLE_LOOKS / 1000:
+        return True
+    if asked_s < limits.counted_ms / 1000:
         return False
     return any(
         worker.presence in (Presence.ATTENDING, Presence.GRANTED)
@@ -153,6 +164,18 @@ def _lost_switch(job: Job, switch: Switch, limits: Limits, now: float) -> End | 
         return None
     reason = f"{switch.name} is lost: {switch.trouble}, and for {still_s:.0f} s the job has made no progress"
     return _ended(join.JobEnded.SWITCH_LOST, reason)
+
+
+def _idle(job: Job, limits: Limits, now: float) -> End | None:
+    """`active_at` is now for as long as nobody waits for slots."""
+    idle_s = now - job.active_at
+    if not limits.idle_ms_max or not job.active_at or idle_s <= limits.idle_ms_max / 1000:
+        return None
+    reason = (
+        f"{job} has summed nothing for {idle_s:.0f} s, while others wait for slots (idle_s in the controller's "
+        f"configuration)"
+    )
+    return _ended(join.JobEnded.ENDED_BY_OPERATOR, reason)
 
 
 def _ended(cause: join.JobEnded.Cause, reason: str, worker: Worker | None = None) -> End:

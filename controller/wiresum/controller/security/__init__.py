@@ -6,9 +6,10 @@ that issues certificates is in `authority`, and `wiresum ca` in `command`; both 
 
 from wiresum.controller.security.caller import Caller, caller, identify
 from wiresum.controller.security.names import CONTROLLER, OPERATOR, ROLES, SWITCH, WORKER
-from wiresum.controller.security.security import OPTIONS, Security
+from wiresum.controller.security.security import CONNECTION_OPTIONS, OPTIONS, Security
 
 __all__ = [
+    "CONNECTION_OPTIONS",
     "CONTROLLER",
     "OPERATOR",
     "OPTIONS",

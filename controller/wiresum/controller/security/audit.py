@@ -47,10 +47,10 @@ class AuditLog:
         self._unwritten = 0
 
     def write(self, caller: Caller, method: str, request: Any, outcome: str, text: str, seconds: float) -> None:
-        """`outcome` is the name of a gRPC status code, or why the call was refused; `request` may be None."""
+        """`outcome` is the name of a gRPC status code, or why the call was refused, or BEGUN; `request` may be None."""
         if outcome == "OK" and method in _SILENT_IF_OK:
             return
-        if outcome != "OK" and self._refusals.take(""):
+        if outcome not in ("OK", "BEGUN") and self._refusals.take(""):
             self._unwritten += 1
             return
         line = {

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import fnmatch
+import hashlib
 import ipaddress
 import socket
 from collections.abc import Iterable, Mapping
@@ -15,7 +16,8 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from urllib.parse import unquote
 
-from wiresum.controller.jobs.refusal import Refusal
+from wiresum import join
+from wiresum.controller.jobs.refusal import TENANT_BYTES_MAX, Refusal
 from wiresum.controller.security.names import Claims, parse
 
 
@@ -40,15 +42,27 @@ class Caller:
         return not self.authenticated or role in self.claims.roles
 
     def tenant(self, asked: str) -> str:
-        """On whose account: of a certificate's tenants the one that was asked for, or the only one. Raises a
-        `Refusal`."""
+        """On whose account: of a certificate's tenants the one that was asked for, or the only one; without any, the
+        certificate's own name, as nobody is what he says. Raises a `Refusal`."""
         tenants = self.claims.tenants
-        if not tenants or asked in tenants:
+        if not self.authenticated or asked in tenants:
             return asked
+        if not tenants:
+            if asked in ("", self.name):
+                return _as_tenant(self.name)
+            raise self._refusal(
+                f"names no tenant, and {asked!r} was asked for: issue it again with --tenant {asked}, or set "
+                f"WIRESUM_TENANT to none"
+            )
         if not asked and len(tenants) == 1:
             return tenants[0]
         listed = ", ".join(map(repr, tenants))
         raise self._refusal(f"is for {listed}, and tenant {asked!r} was asked for: set WIRESUM_TENANT to one of them")
+
+    @property
+    def claims_tenant(self) -> bool:
+        """Does somebody else than this caller say on whose account it is?"""
+        return bool(self.claims.tenants)
 
     def check_may_join(self, job_name: str, tenant: str, endpoint_address: str) -> None:
         """Raises a `Refusal` that says which right is missing. `endpoint_address` is where its data sockets are."""
@@ -70,6 +84,11 @@ class Caller:
 
     def _refusal(self, text: str) -> Refusal:
         return Refusal("PERMISSION_DENIED", f"the certificate of {self} {text}")
+
+
+def _as_tenant(name: str) -> str:
+    """A certificate may have any name."""
+    return name if not join.name_problem(name, TENANT_BYTES_MAX) else hashlib.sha256(name.encode()).hexdigest()[:16]
 
 
 _caller: ContextVar[Caller] = ContextVar("wiresum_caller", default=Caller())  # noqa: B039 - it is immutable

@@ -56,7 +56,7 @@ class Interceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
     ) -> None:
         """`roles`: which role a caller needs, by the full name of the service. Methods of others do not exist."""
         self._roles = roles
-        self._audit = audit
+        self.audit = audit
         self._buckets = TokenBuckets(requests_per_second, requests_burst)
         self._message_bytes_max = message_bytes_max
         self._in_progress: Counter[str] = Counter()
@@ -99,7 +99,7 @@ class Interceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
             self._in_progress[caller.address] -= 1
             if not self._in_progress[caller.address]:
                 del self._in_progress[caller.address]
-            self._audit.write(
+            self.audit.write(
                 caller, method.name, guarded.request, guarded.outcome, guarded.text or context.details() or "",
                 time.monotonic() - guarded.began_at,
             )  # fmt: skip
@@ -120,7 +120,9 @@ class Interceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
                 f"the certificate of {caller} has not the role {context.method.role}, as this method needs: "
                 f"`wiresum ca issue {context.method.role}` makes one that has",
             )
-        lacking_s = max(self._buckets.take(f"address {caller.address}"), self._take_by_name(caller))
+        # By both: who floods from one host with a certificate that others have too is no reason to slow those down, nor
+        # are others at one host.
+        lacking_s = self._buckets.take(f"{caller.address} {caller.name}")
         if lacking_s:
             await context.refuse(
                 "rate",
@@ -129,9 +131,6 @@ class Interceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
                 retry_s=lacking_s,
             )
         await context.take_first()
-
-    def _take_by_name(self, caller: Caller) -> float:
-        return self._buckets.take(f"name {caller.name}") if caller.authenticated else 0.0
 
     async def parse(self, context: _Context, raw: bytes) -> Any:
         if len(raw) > self._message_bytes_max:
@@ -228,6 +227,10 @@ class _Context:
     async def messages(self) -> AsyncIterator[Any]:
         while (message := await self.read()) is not grpc.aio.EOF:
             yield message
+
+    def note_begun(self) -> None:
+        """Of a call that lasts: that it was asked for is written down now, and what became of it at its end."""
+        self._interceptor.audit.write(self.caller, self.method.name, self.request, "BEGUN", "", 0.0)
 
     async def refuse(self, reason: str, code: grpc.StatusCode, text: str, *, retry_s: float | None = None) -> NoReturn:
         self.outcome, self.text = reason, text

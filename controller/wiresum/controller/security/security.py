@@ -16,7 +16,18 @@ ROLES = {"wiresum.join.v1.JoinService": WORKER, "wiresum.join.v1.OperatorService
 RECEIVE_BYTES_MAX = 4 * MESSAGE_BYTES_MAX
 """gRPC cuts off what is larger. What is between this and MESSAGE_BYTES_MAX is answered with a reason, and counted."""
 
+CONNECTION_OPTIONS = (
+    # A connection without a TLS handshake, or without HTTP/2, ends after this time; it would be two minutes.
+    ("grpc.server_handshake_timeout_ms", 10_000),
+    # Of all peers together: gRPC for Python has no bound for each. docs/security.md has what to put in front.
+    ("grpc.max_allowed_incoming_connections", 8192),
+    # Calls at a time on one connection, reset ones that are still on their way out among them. A worker has two.
+    ("grpc.max_concurrent_streams", 1024),
+)
+"""Of whoever may connect, before it is known who that is."""
+
 OPTIONS = (
+    *CONNECTION_OPTIONS,
     ("grpc.max_receive_message_length", RECEIVE_BYTES_MAX),
     ("grpc.max_metadata_size", 16 * 1024),
     # Workers that wait ask whether the connection still is, every ten seconds; more often counts as abuse.

@@ -15,7 +15,7 @@ import asyncio
 import collections
 import functools
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any, TypeVar
 
 from wiresum.controller.driver import DriverError, JobCounters, SwitchDriver
@@ -266,14 +266,14 @@ class Effects:
         self.carry_out()
 
     async def _await_count(self, name: str, number: int, call: Awaitable[JobCounters]) -> None:
-        contributions: Sequence[int] = ()
+        counters = JobCounters()
         try:
-            contributions = (await call).contributions
+            counters = await call
         except DriverError as error:
             log.debug("%s does not say what it counted for job %d: %s", name, number, error)
         except Exception:
             log.exception("%s failed to say what it counted for job %d", name, number)
-        self._jobs.counted(name, number, contributions, self._clock())
+        self._jobs.counted(name, number, counters.contributions, self._clock(), counters.results)
         self.carry_out()
 
     async def _await_reconciliation(self, asked: Reconcile, call: Awaitable[Any]) -> None:

@@ -36,8 +36,6 @@ CALLS_MAX = 8192
 """Calls in progress, waiting Joins and Attend streams among them; gRPC refuses more with RESOURCE_EXHAUSTED."""
 STOP_MARGIN_S = 5.0
 REPORT_S_MAX = 10.0
-REATTACH_WITH_STATE_MS = 600_000
-"""How long workers look for a service that keeps its state on disk: an operator may want to look why it stopped."""
 
 _OPTIONS = (
     *SECURITY_OPTIONS,
@@ -74,7 +72,7 @@ class JoinServer:
             raise ValueError(f"each switch needs a name of its own, and there must be one: {[d.name for d in drivers]}")
         self._limits = limits or Limits()
         if store is not None:
-            self._limits = dataclasses.replace(self._limits, reattach_ms=REATTACH_WITH_STATE_MS)
+            self._limits = dataclasses.replace(self._limits, reattach_ms=self._limits.reattach_with_state_ms)
         self._quotas = tuple(quotas)
         self._store = store
         self._keys = keys or (store.keys() if store is not None else Keys(KeySequence.draw()))

@@ -18,7 +18,7 @@ import grpc.aio
 
 from wiresum import join
 from wiresum.controller.jobs import report
-from wiresum.controller.jobs.job import Worker
+from wiresum.controller.jobs.job import Asker, Worker
 from wiresum.controller.jobs.jobs import Jobs
 from wiresum.controller.jobs.refusal import Refusal
 from wiresum.controller.security import caller
@@ -39,10 +39,13 @@ class JoinService(join_pb2_grpc.JoinServiceServicer):
     async def Join(self, request: join.JoinRequest, context: Any) -> None:  # noqa: N802
         try:
             caller().check_may_join(request.job_name, request.tenant, request.endpoint.address)
-            request.tenant = caller().tenant(request.tenant)
-            worker = self._jobs.ask(request, self._clock())
+            asked_tenant, request.tenant = request.tenant, caller().tenant(request.tenant)
+            own_account = caller().authenticated and not caller().claims_tenant and not asked_tenant
+            asker = Asker(str(caller()), caller().address, own_account=own_account)
+            worker = self._jobs.ask(request, self._clock(), asker)
         except Refusal as refusal:
             await refuse(context, refusal)
+        context.note_begun()
         call, mailbox = worker.call, self._effects.open_join(worker)
         self._effects.carry_out()
         answered = False

@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from wiresum.join import JOB_NAME_BYTES_MAX, name_problem
+
 CONTROL_PORT = 43487
 """The join service's usual TCP port."""
 
@@ -19,7 +21,6 @@ SLOTS_MAX = 32768
 SPIN_US_MAX = 1_000_000
 JOIN_TIMEOUT_S_MAX = 86_400.0
 LOST_AFTER_S_MAX = 86_400
-JOB_NAME_BYTES_MAX = 128
 CONTROL_ENDPOINTS_MAX = 8
 """For each aggregator."""
 PRECISIONS = ("auto", "exact", "block")
@@ -247,6 +248,10 @@ def _printable(bytes_max: int) -> Callable[[str], str]:
     return problem
 
 
+def _name(bytes_max: int) -> Callable[[str], str]:
+    return lambda name: f"it {problem}" if name and (problem := name_problem(name, bytes_max)) else ""
+
+
 def _address_problem(address: str) -> str:
     if not address:
         return ""
@@ -261,7 +266,7 @@ def _address_problem(address: str) -> str:
 
 _CHECKS: Mapping[str, Callable[[Any], str]] = {
     "switch": _switch_problem,
-    "job": _printable(JOB_NAME_BYTES_MAX),
+    "job": _name(JOB_NAME_BYTES_MAX),
     "address": _address_problem,
     "threads": _within(0, THREADS_MAX),
     "lanes": _within(0, LANES_MAX),
@@ -273,7 +278,7 @@ _CHECKS: Mapping[str, Callable[[Any], str]] = {
     "transport": lambda name: "" if name in TRANSPORTS else f"it must be one of {', '.join(TRANSPORTS)}",
     "device": _printable(DEVICE_BYTES_MAX),
     "key": _within(0, 2**32 - 1),
-    "tenant": _printable(TENANT_BYTES_MAX),
+    "tenant": _name(TENANT_BYTES_MAX),
     "priority": _within(-PRIORITY_MAX, PRIORITY_MAX),
     "job_token": _printable(JOB_TOKEN_BYTES_MAX),
     "lost_after_s": lambda s: "" if 1 <= s <= LOST_AFTER_S_MAX else f"it must be 1 to {LOST_AFTER_S_MAX}",

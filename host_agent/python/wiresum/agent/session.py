@@ -21,7 +21,7 @@ from wiresum.agent.errors import (
     SwitchUnreachableError,
     WiresumError,
 )
-from wiresum.agent.statistics import SessionStats, session_stats_of
+from wiresum.agent.statistics import AggregatorStats, SessionStats, session_stats_of
 from wiresum.agent.way_out import IPV4_UDP_HEADER_BYTES, default_spin_us, lanes_of_mtu, path_mtu
 
 Dtype = _native.Dtype
@@ -226,6 +226,15 @@ class Session:
         where = " and ".join(_data_ports(aggregator) for aggregator, _ in parts)
         return f"only part of what was sent to {where} came back: do all workers reach it?"
 
+    def _what_was_not_sent(self) -> str:
+        """What the system said of packets that it did not take, if there were any."""
+        return "".join(
+            f". This host could not send {stats.send_failures} packets to {_data_ports(aggregator)}; it said last: "
+            f"{os.strerror(stats.transport_error)}"
+            for aggregator, stats in zip(self._aggregators, self.stats().aggregators, strict=True)
+            if stats.transport_error and stats.send_failures
+        )
+
     def _why_nothing_comes(self, aggregator: Aggregator) -> str:
         return (
             f"the control connection works, but nothing came back from {_data_ports(aggregator)} in "
@@ -235,10 +244,17 @@ class Session:
 
     def _round_newest(self, aggregator: int) -> int:
         """Asked for with each heartbeat, and so it is here that a packet which can never leave is noticed."""
+        return self._stats_of(aggregator).round_newest
+
+    def _traffic(self, aggregator: int) -> Traffic:
+        stats = self._stats_of(aggregator)
+        return Traffic(stats.packets_sent, stats.bytes_received)
+
+    def _stats_of(self, aggregator: int) -> AggregatorStats:
         stats = self.stats().aggregators[aggregator]
         if stats.transport_error in _TOO_LARGE:
             self._check_packets_fit(aggregator)
-        return stats.round_newest
+        return stats
 
     def _check_packets_fit(self, index: int) -> None:
         """The kernel did not take a packet for its size. If that has passed, the packet was sent again."""
@@ -258,10 +274,6 @@ class Session:
 
     def _packet_bytes(self) -> int:
         return 4 * self.lanes + _native.HEADER_BYTES + IPV4_UDP_HEADER_BYTES
-
-    def _traffic(self, aggregator: int) -> Traffic:
-        stats = self.stats().aggregators[aggregator]
-        return Traffic(stats.packets_sent, stats.bytes_received)
 
     def _on_ended(self, error: WiresumError) -> None:
         self._fail(error)
@@ -299,6 +311,7 @@ class Session:
             error = CollectiveTimeoutError(
                 f"rank {self.rank} of job '{self.job_name}': collective number {sequence} ran out of time. "
                 + self._aggregators.diagnose(operation.tensor)
+                + self._what_was_not_sent()
             )
         else:
             error = WiresumError(f"rank {self.rank} of job '{self.job_name}': the collective was aborted")

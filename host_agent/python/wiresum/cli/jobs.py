@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shlex
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import click
@@ -14,7 +16,7 @@ from wiresum.cli.text import as_dict, duration, table, visible
 if TYPE_CHECKING:
     from wiresum import join
 
-COLUMNS = ("JOB", "NAME", "STATE", "WORKERS", "SWITCH", "SLOTS", "RESULTS", "RESENT", "DROPPED", "AGE")
+COLUMNS = ("JOB", "NAME", "STATE", "WORKERS", "SWITCH", "SLOTS", "RESULTS", "RESENT", "DROPPED", "AGE", "TENANT", "CALLER")
 DROPPED = ("stale", "out_of_lease", "unknown", "malformed")
 """Reasons for which the switch drops a packet that is not a mere duplicate."""
 CALL_S_MAX = 10.0
@@ -42,7 +44,7 @@ def jobs(context: click.Context, service: Service, as_json: bool) -> None:
     """List the jobs of a switch or controller; create, end, drain.
 
     RESULTS are packets with a sum; RESENT, results that a worker had to ask for again; DROPPED, packets that belonged
-    to no slot of the job.
+    to no slot of the job. CALLER is who asked for the job first.
     """
     if context.invoked_subcommand is not None:
         return
@@ -79,21 +81,28 @@ def _row(job: join.JobReport) -> tuple[str, ...]:
         str(job.packets.get("resent", 0)),
         str(sum(job.packets.get(reason, 0) for reason in DROPPED)),
         duration(job.age_seconds),
+        job.tenant or "-",
+        job.caller or "-",
     )
 
 
 def complete_job(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Names of the jobs there are, for a shell: none, if nobody answers."""
     states = {job.name: job.state for job in _report_for_shell(context).jobs}  # once, though at several aggregators
-    return [CompletionItem(name, help=state) for name, state in states.items() if name.startswith(incomplete)]
+    return _for_shell(states, incomplete)
 
 
 def complete_switch(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Names of the switches there are, for a shell."""
+    return _for_shell({switch.name: switch.kind for switch in _report_for_shell(context).switches}, incomplete)
+
+
+def _for_shell(names: Mapping[str, str], incomplete: str) -> list[CompletionItem]:
+    """`names`, each with what it is. Quoted, since a shell reads what it inserts, and a service says what it likes."""
     return [
-        CompletionItem(switch.name, help=switch.kind)
-        for switch in _report_for_shell(context).switches
-        if switch.name.startswith(incomplete)
+        CompletionItem(shlex.quote(name), help=kind)
+        for name, kind in names.items()
+        if name.startswith(incomplete) and name.isprintable()
     ]
 
 

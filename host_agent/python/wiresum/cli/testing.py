@@ -68,7 +68,7 @@ def example_report() -> join.Report:
     """A job that runs, one that waits in the queue, and one switch."""
     running = join.JobReport(
         job=1,
-        name="night run",
+        name="night-run",
         world_size=2,
         joined=2,
         slots=256,
@@ -77,6 +77,7 @@ def example_report() -> join.Report:
         results=500,
         age_seconds=185,
         switch_name="rack1",
+        caller="test at 10.0.0.7",
         lanes=360,
         threads=1,
         workers=[

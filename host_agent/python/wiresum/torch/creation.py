@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
+import re
 import secrets
 import time
 from collections import Counter
@@ -14,9 +15,10 @@ from typing import Any
 import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore, Store
 
-from wiresum.agent.config import JOB_NAME_BYTES_MAX, AgentConfig
+from wiresum.agent.config import AgentConfig
 from wiresum.agent.errors import JoinError, WiresumError
 from wiresum.agent.session import Session
+from wiresum.join import JOB_NAME_BYTES_MAX, name_problem
 from wiresum.torch.errors import WiresumTimeoutError, as_torch_error
 from wiresum.torch.gloo import make_gloo, whole_group
 from wiresum.torch.group import WiresumProcessGroup
@@ -125,15 +127,16 @@ def _job_name(config: AgentConfig, subgroup: str, generation: int) -> str:
         run = os.environ.get("TORCHELASTIC_RUN_ID", "none")
         name = config.job or f"{'job' if run == 'none' else run}-{secrets.token_hex(4)}"
         if (restart := os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) != "0":
-            name += f"~restart{restart}"
+            name += f"-restart{restart}"
     if subgroup:
-        name += f"/{subgroup}"
+        name += f".{subgroup}"
     if generation > 1:
-        name += f"~{generation}"
-    if len(name.encode()) <= JOB_NAME_BYTES_MAX:
+        name += f"-{generation}"
+    if not name_problem(name):
         return name
-    digest = hashlib.sha256(name.encode()).hexdigest()[:16]
-    return name.encode()[: JOB_NAME_BYTES_MAX - len(digest) - 1].decode(errors="ignore") + "~" + digest
+    digest = hashlib.sha256(name.encode()).hexdigest()[:16]  # of a launcher's own name, or of a group's
+    legible = re.sub(r"[^A-Za-z0-9._-]", "_", name).lstrip("-")
+    return f"{legible[: JOB_NAME_BYTES_MAX - len(digest) - 1]}-{digest}"
 
 
 def _join(config: AgentConfig, store: Store, job: str, rank: int, size: int, *, may_refuse: bool) -> Session | None:

@@ -26,7 +26,7 @@ def findings(report: join.Report, before: join.Report | None = None, name: str =
 def test_a_healthy_job_is_one_line_with_its_pace() -> None:
     (finding,) = findings(later(healthy(), packets=600, results=300), before=healthy())
     assert (finding.level, finding.check) == (Level.OK, "health")
-    assert "'night run' is running, 2 workers, 200 results/s" in finding.what
+    assert "'night-run' is running, 2 workers, 200 results/s" in finding.what
 
 
 def test_missing_workers_are_named_by_rank() -> None:
@@ -85,6 +85,6 @@ def test_many_results_asked_for_again_and_refused_packets_are_told() -> None:
 def test_a_job_that_is_not_there_is_a_problem_that_names_the_others() -> None:
     (finding,) = findings(healthy(), name="nobody")
     assert (finding.level, finding.check) == (Level.PROBLEM, "there")
-    assert "'night run'" in finding.what
+    assert "'night-run'" in finding.what
     (none,) = findings(join.Report())
     assert none.level is Level.OK

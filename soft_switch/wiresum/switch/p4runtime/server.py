@@ -7,7 +7,9 @@ specification wants (section 12.1). Arbitration is decided in that same thread, 
 was deposed comes after its successor was told that it is the primary one.
 
 What one connection can make the switch keep or do is bounded: the size of a request, the streams, the calls at a time,
-the notifications that wait for a controller which does not read (whose stream is then closed), and the entries.
+the notifications that wait for a controller which does not read (whose stream is then closed), and the entries. A caller
+without the role for a method is refused before anything is read from it. Calls that say nothing are few and short, and
+when one comes too many the oldest gives way: a controller, which speaks at once, always finds room.
 """
 
 from __future__ import annotations
@@ -28,11 +30,12 @@ from finsy.proto import p4r, rpc_code, rpc_status
 from google.protobuf.message import DecodeError
 
 from wiresum.controller import DriverError
-from wiresum.controller.security import CONTROLLER, OPERATOR, identify
+from wiresum.controller.security import CONTROLLER, CONNECTION_OPTIONS, OPERATOR, identify
 from wiresum.join import credentials
 from wiresum.switch.p4runtime.arbitration import Arbitration, Stream
 from wiresum.switch.p4runtime.device import Device
 from wiresum.switch.p4runtime.mailbox import Mailbox
+from wiresum.switch.p4runtime.silent_calls import SilentCalls
 from wiresum.switch.p4runtime.refusal import Refusal, denied, exhausted, invalid, not_found, unimplemented
 from wiresum.switch.software_switch import SoftwareSwitch
 
@@ -43,8 +46,11 @@ REQUEST_BYTES_MAX = 4 << 20
 """All entries that the tables have room for take less than a megabyte."""
 UPDATES_MAX = 16_384
 """Of one Write."""
-CALLS_MAX = 64
+CALLS_MAX = 1024
 """At a time, streams among them; gRPC refuses more with RESOURCE_EXHAUSTED."""
+SILENT_MAX = 64
+"""Calls whose first message has not come."""
+FIRST_MESSAGE_S_MAX = 5.0
 NOTIFICATIONS_MAX = 256
 ENTITIES_MAX = 65_536
 """That one Read gives: more than there are, if each is asked for once."""
@@ -65,9 +71,10 @@ _OPTIONS = (
     # Controllers ask too whether the switch is there, and more often than gRPC allows unasked.
     ("grpc.http2.min_ping_interval_without_data_ms", 1_000),
     ("grpc.keepalive_permit_without_calls", 1),
+    *CONNECTION_OPTIONS,
 )
 
-WRITERS, READERS = (CONTROLLER,), (CONTROLLER, OPERATOR)
+WRITERS, READERS, EVERYBODY = (CONTROLLER,), (CONTROLLER, OPERATOR), ()
 """Roles of certificates."""
 
 T = TypeVar("T")
@@ -136,6 +143,7 @@ class P4RuntimeService:
     def __init__(self, switch: SoftwareSwitch, device_id: int) -> None:
         self._device_id = device_id
         self._loop = asyncio.get_running_loop()
+        self._silent = SilentCalls(SILENT_MAX, FIRST_MESSAGE_S_MAX)
         self._worker = concurrent.futures.ThreadPoolExecutor(1, "wiresum-p4runtime-device")
         # Only in the worker's thread:
         self._device = Device(switch)
@@ -145,25 +153,50 @@ class P4RuntimeService:
         self._worker.shutdown(wait=True, cancel_futures=True)
 
     def handlers(self) -> grpc.GenericRpcHandler:
-        """As protoc's would be, but that bytes which are no message are answered."""
-        unary, stream = grpc.unary_unary_rpc_method_handler, grpc.stream_stream_rpc_method_handler
+        """All as streams, which on the wire are the same: gRPC would read the message of a unary call before anybody
+        could say that its caller has no business here."""
         methods = {
-            "Capabilities": unary(_answered(self.Capabilities), _parse(p4r.CapabilitiesRequest), _serialise),
-            "SetForwardingPipelineConfig": unary(
-                _answered(self.SetForwardingPipelineConfig), _parse(p4r.SetForwardingPipelineConfigRequest), _serialise
+            "Capabilities": (self.Capabilities, EVERYBODY, p4r.CapabilitiesRequest),
+            "SetForwardingPipelineConfig": (
+                self.SetForwardingPipelineConfig,
+                WRITERS,
+                p4r.SetForwardingPipelineConfigRequest,
             ),
-            "GetForwardingPipelineConfig": unary(
-                _answered(self.GetForwardingPipelineConfig), _parse(p4r.GetForwardingPipelineConfigRequest), _serialise
+            "GetForwardingPipelineConfig": (
+                self.GetForwardingPipelineConfig,
+                READERS,
+                p4r.GetForwardingPipelineConfigRequest,
             ),
-            "Write": unary(_answered(self.Write), _parse(p4r.WriteRequest), _serialise),
-            "Read": grpc.unary_stream_rpc_method_handler(_answered(self.Read), _parse(p4r.ReadRequest), _serialise),
-            "StreamChannel": stream(self.StreamChannel, _parse(p4r.StreamMessageRequest), _serialise),
+            "Write": (self.Write, WRITERS, p4r.WriteRequest),
+            "Read": (self.Read, READERS, p4r.ReadRequest),
+            "StreamChannel": (self.StreamChannel, WRITERS, p4r.StreamMessageRequest),
         }
-        return grpc.method_handlers_generic_handler("p4.v1.P4Runtime", methods)
+        handlers = {
+            name: grpc.stream_stream_rpc_method_handler(self._guarded(method, roles), _parse(kind), _serialise)
+            for name, (method, roles, kind) in methods.items()
+        }
+        return grpc.method_handlers_generic_handler("p4.v1.P4Runtime", handlers)
+
+    def _guarded(self, method: Callable[[Any, Any], Awaitable[Any]], roles: Sequence[str]) -> Callable[[Any, Any], Any]:
+        """`method` is called with the first message, once that has come from somebody who may ask."""
+
+        async def serve(_requests: object, context: Any) -> None:
+            try:
+                _check_role(context, roles)
+                first = await self._silent.first_message(context)
+                if first is None:
+                    raise _NO_MESSAGE
+            except Refusal as refused:
+                await _refuse(context, refused)
+            answer = await method(first, context)
+            if answer is not None:
+                await context.write(answer)
+
+        return serve
 
     async def Capabilities(self, request: p4r.CapabilitiesRequest, context: Any) -> p4r.CapabilitiesResponse:  # noqa: N802
         if request.device_id:
-            await self._answer(context, READERS, lambda: self._check_device(request.device_id))
+            await self._answer(context, lambda: self._check_device(request.device_id))
         return p4r.CapabilitiesResponse(p4runtime_api_version=API_VERSION)
 
     async def SetForwardingPipelineConfig(  # noqa: N802
@@ -173,7 +206,7 @@ class P4RuntimeService:
             self._check_writer(request)
             self._device.set_config(request.action, request.config if request.HasField("config") else None)
 
-        await self._answer(context, WRITERS, load)
+        await self._answer(context, load)
         return p4r.SetForwardingPipelineConfigResponse()
 
     async def GetForwardingPipelineConfig(  # noqa: N802
@@ -183,7 +216,7 @@ class P4RuntimeService:
             self._check_device(request.device_id)
             return self._device.get_config(request.response_type)
 
-        return await self._answer(context, READERS, get)
+        return await self._answer(context, get)
 
     async def Write(self, request: p4r.WriteRequest, context: Any) -> p4r.WriteResponse:  # noqa: N802
         def write() -> list[Refusal | None]:
@@ -194,7 +227,7 @@ class P4RuntimeService:
                 raise exhausted(f"a Write has at most {UPDATES_MAX} updates: send them in several")
             return self._device.write(request.updates)
 
-        results = await self._answer(context, WRITERS, write)
+        results = await self._answer(context, write)
         if any(results):
             await _refuse_batch(context, results)
         return p4r.WriteResponse()
@@ -209,15 +242,15 @@ class P4RuntimeService:
                 raise exhausted(f"a Read gives at most {ENTITIES_MAX} entities: ask for less at a time")
             return found
 
-        entities: Iterator[p4r.Entity] = iter(await self._answer(context, READERS, read))
+        entities: Iterator[p4r.Entity] = iter(await self._answer(context, read))
         while some := list(itertools.islice(entities, ENTITIES_A_RESPONSE)):
             await context.write(p4r.ReadResponse(entities=some))
 
-    async def StreamChannel(self, requests: object, context: Any) -> None:  # noqa: N802
+    async def StreamChannel(self, first: p4r.StreamMessageRequest, context: Any) -> None:  # noqa: N802
         mailbox = Mailbox(NOTIFICATIONS_MAX)
         stream = Stream(lambda update: self._post(mailbox, update))
-        await self._answer(context, WRITERS, lambda: self._arbitration.open(stream))
-        reader = asyncio.create_task(self._read_stream(stream, mailbox, context))
+        await self._answer(context, lambda: self._arbitration.open(stream))
+        reader = asyncio.create_task(self._read_stream(stream, first, mailbox, context))
         try:
             while (message := await mailbox.get()) is not None:
                 await context.write(message)
@@ -230,12 +263,16 @@ class P4RuntimeService:
 
     # Streams.
 
-    async def _read_stream(self, stream: Stream, mailbox: Mailbox, context: Any) -> None:
+    async def _read_stream(
+        self, stream: Stream, first: p4r.StreamMessageRequest, mailbox: Mailbox, context: Any
+    ) -> None:
         """Until the controller closes its side, or is gone: then the stream is over."""
+        message: Any = first
         try:
-            while (message := await context.read()) is not grpc.aio.EOF:
+            while message is not grpc.aio.EOF:
                 if error := await self._do(functools.partial(self._hear, stream, message)):
                     mailbox.put(error)
+                message = await context.read()
         except Refusal as refusal:
             mailbox.close(refusal)
         except Exception as error:
@@ -262,10 +299,9 @@ class P4RuntimeService:
     async def _do(self, action: Callable[[], T]) -> T:
         return await self._loop.run_in_executor(self._worker, action)
 
-    async def _answer(self, context: Any, roles: Sequence[str], action: Callable[[], T]) -> T:
-        """What `action` gives, in the worker's thread, if the caller has one of these roles."""
+    async def _answer(self, context: Any, action: Callable[[], T]) -> T:
+        """What `action` gives, in the worker's thread."""
         try:
-            _check_role(context, roles)
             return await self._do(action)
         except Refusal as refused:
             await _refuse(context, refused)
@@ -306,17 +342,10 @@ def _serialise(message: Any) -> bytes:
     return content
 
 
-def _answered(method: Callable[[Any, Any], Awaitable[T]]) -> Callable[[Any, Any], Awaitable[T]]:
-    async def serve(request: Any, context: Any) -> T:
-        if request is None:
-            await _refuse(context, _NO_MESSAGE)
-        return await method(request, context)
-
-    return serve
-
-
 def _check_role(context: Any, roles: Sequence[str]) -> None:
     """Entries hold the jobs' keys, so not everybody with a certificate may even read."""
+    if not roles:
+        return
     who = identify(context.peer(), context.auth_context())
     if not any(who.has_role(role) for role in roles):
         raise denied(
