@@ -148,6 +148,12 @@ soak: $(ready)-dev  ##! run the simulation with SOAK_SEEDS=10000 seeds; a failin
 	cmake --build --preset dev --target wiresum_sim
 	$(py) -m pytest host_agent/tests/sim --seeds $(SOAK_SEEDS) --maxfail 10
 
+SOAK_SECONDS ?= 3600
+
+.PHONY: soak-cluster
+soak-cluster: $(ready)-dev  ##! train under faults and attacks for SOAK_SECONDS=3600; the seed is printed, ARGS='--seed 7' is that one
+	$(py) controller/bench/cluster_soak.py --seconds $(SOAK_SECONDS) $(ARGS)
+
 # ---- the code itself -----------------------------------------------------------------------------------------------
 
 .PHONY: lint lint-python lint-types lint-imports lint-cpp lint-tidy lint-proto lint-p4 lint-shell format proto p4

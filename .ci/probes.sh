@@ -13,6 +13,7 @@ has_ip() { have ip && have tc; }
 has_ethtool() { have ethtool; }
 has_mininet() { have mnexec && have brctl && have tcpdump && have ping && [[ -e /usr/lib/python3/dist-packages/mininet/__init__.py ]]; }
 has_tshark() { have tshark; }
+has_nft() { have nft; }
 has_shellcheck() { have shellcheck; }
 has_openmpi() { have mpirun && have mpicc; }
 has_dpdk() { have pkg-config && pkg-config --exists "libdpdk >= 22.11"; }

@@ -212,7 +212,7 @@ async def _round(ranks: list[Worker], number: int, jobs: int) -> list[float]:
     waited: list[float] = []
     members: list[list[tuple[Worker, messages.JoinReply, Attendance]]] = []
     for index in range(jobs):
-        name = f"round {number}, job {index}"
+        name = f"round-{number}-job-{index}"
         answers = await asyncio.gather(*(rank.join(name, len(ranks), index) for rank in ranks))
         waited += [seconds for _, seconds in answers]
         replies = [reply for reply, _ in answers]

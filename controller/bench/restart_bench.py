@@ -188,7 +188,7 @@ class Bench:
         return any(
             job.state == "running" and [worker.state for worker in job.workers] == ["attending"] * self._workers
             for job in report.jobs
-            if not job.name.startswith("visit ")
+            if not job.name.startswith("visit-")
         )
 
     def _await(self, ask: Callable[[], T | None], what: str) -> T:

@@ -59,7 +59,7 @@ def _work(name: str, rank: int) -> None:
 def main(folder: Path) -> None:
     jobs, failures = 0, list[str]()
     while not (folder / "stop").exists() and len(failures) < FAILURES_MAX:
-        failures += visit(f"visit {jobs}")
+        failures += visit(f"visit-{jobs}")
         jobs += 1
         time.sleep(PAUSE_S)
     (folder / "visitor.json").write_text(json.dumps({"jobs": jobs, "failures": failures}))

@@ -78,6 +78,7 @@ def test_a_report_becomes_series(serving: Callable[[Callable[[], join.Report]], 
     found = scraped(serving(example_report))
     night = {"job_name": "night", "switch": "rack1"}
     assert found["wiresum_up"] == [({}, 1.0)]
+    assert found["wiresum_state_writable"] == [({}, 1.0)]
     assert found["wiresum_job_packets_total"] == [
         (night | {"reason": "admitted"}, 100.0),
         (night | {"reason": "stale"}, 2.0),
@@ -106,6 +107,11 @@ def test_the_jobs_with_series_are_bounded(serving: Callable[[Callable[[], join.R
     assert f"job {metrics.JOBS_MAX + 9}" in names
     assert "job 0" not in names
     assert found["wiresum_jobs_unlisted"] == [({}, 11.0)]
+
+
+def test_a_full_disk_is_a_series(serving: Callable[[Callable[[], join.Report]], MetricsServer]) -> None:
+    found = scraped(serving(lambda: join.Report(service=join.ServiceReport(trouble="the disk is full"))))
+    assert found["wiresum_state_writable"] == [({}, 0.0)]
 
 
 def test_a_service_that_cannot_report_is_still_scraped(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 import sqlite3
 import stat
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from wiresum.controller import store as store_module
 from wiresum.controller.jobs.keys import Keys
 from wiresum.controller.jobs.outputs import (
     CheckServing,
@@ -177,3 +179,19 @@ def test_a_folder_that_cannot_be_had_is_told(tmp_path: Path) -> None:
 def test_a_record_that_makes_no_sense_is_told(body: str) -> None:
     with pytest.raises(RecordError, match="what is written down of job 'a-job', number 3 at leaf makes no sense"):
         job_of(JobRecord("leaf", 3, "a-job", "running", body), now=0.0, unix_offset=0.0)
+
+
+def test_a_disk_without_room_is_seen_before_anything_is_to_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with contextlib.closing(Store(tmp_path / "state")) as store:
+        assert store.disk_trouble() == ""
+        monkeypatch.setattr(store_module, "FREE_BYTES_MIN", 1 << 62)
+        assert "is full: " in store.disk_trouble()
+        assert store.life_shown() is None
+        store.show_life()
+        assert store.life_shown() is not None
+    shutil.rmtree(tmp_path / "state")
+    assert "cannot be used: No such file" in store.disk_trouble()
+    store.show_life()
+    assert store.life_shown() is None

@@ -8,6 +8,8 @@ import re
 import shlex
 import shutil
 import subprocess
+import sys
+import uuid
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -165,3 +167,44 @@ def test_the_commands_in_the_container_file_and_the_units_can_be_given() -> None
     assert len(given) >= 4
     for line in given:
         check_arguments(line.split())
+
+
+def test_the_alerts_ask_for_metrics_that_exist() -> None:
+    asked = re.findall(r"\bwiresum_\w+", "\n".join(re.findall(r"expr: (.+)", (DEPLOY / "alerts.yml").read_text())))
+    assert len(asked) >= 8
+    assert set(asked) <= metrics_that_exist(), f"no such metrics: {set(asked) - metrics_that_exist()}"
+
+
+CONNECT = """
+import socket
+listener = socket.create_server(("127.0.0.1", 43487), backlog=512)
+held, refused = [], 0
+for _ in range(90):
+    connection = socket.socket()
+    connection.settimeout(5)
+    try:
+        connection.connect(("127.0.0.1", 43487))
+        held.append(connection)
+    except OSError:
+        refused += 1
+print(len(held), refused)
+"""
+
+
+def test_the_firewalls_rules_bound_the_connections_of_an_address() -> None:
+    name = f"wiresum-{uuid.uuid4().hex[:8]}"
+    if not (shutil.which("ip") and shutil.which("nft")):
+        pytest.skip("needs `ip` of iproute2, and `nft` of nftables")
+    if subprocess.run(["ip", "netns", "add", name], capture_output=True).returncode:
+        pytest.skip("needs root, for a network namespace")
+    inside = ["ip", "netns", "exec", name]
+    try:
+        subprocess.run([*inside, "ip", "link", "set", "lo", "up"], check=True)
+        loaded = subprocess.run([*inside, "nft", "-f", str(DEPLOY / "nftables.conf")], capture_output=True, text=True)
+        if "not supported" in loaded.stderr:
+            pytest.skip("needs nf_tables in the kernel")
+        assert loaded.returncode == 0, loaded.stderr
+        said = subprocess.run([*inside, sys.executable, "-c", CONNECT], capture_output=True, text=True, timeout=60)
+        assert said.stdout.split() == ["64", "26"], said
+    finally:
+        subprocess.run(["ip", "netns", "delete", name], check=True)

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import secrets
 import sqlite3
 from collections.abc import Iterable, Iterator
@@ -49,6 +50,8 @@ LIFE_FILE_NAME = "controller.alive"
 APPLICATION_ID = 0x77697273
 """Marks the file as ours: "wirs"."""
 SCHEMA_VERSION = 2
+FREE_BYTES_MIN = 4 << 20
+"""That is a thousand jobs, and what SQLite needs beside its file."""
 BUSY_S_MAX = 5.0
 """How long another process may keep the file locked: a transaction takes milliseconds."""
 
@@ -142,6 +145,19 @@ class Store:
         """That who serves is no ghost: changes nothing but a time. Does not raise."""
         with contextlib.suppress(OSError):
             self._life_path.touch(mode=0o600)
+
+    def disk_trouble(self) -> str:
+        """Why a write would fail, as far as the file system knows: a sentence, or empty."""
+        try:
+            found = os.statvfs(self.path.parent)
+        except OSError as error:
+            return f"the folder of the state, {self.path.parent}, cannot be used: {error.strerror}"
+        if found.f_flag & os.ST_RDONLY:
+            return f"the disk of the state, {self.path.parent}, is read-only"
+        free_bytes = found.f_bavail * found.f_frsize
+        if free_bytes < FREE_BYTES_MIN:
+            return f"the disk of the state, {self.path.parent}, is full: {free_bytes >> 10} KiB are free"
+        return ""
 
     def life_shown(self) -> float | None:
         """When life was shown last, by the file's clock: only that it changes means something. None: never."""

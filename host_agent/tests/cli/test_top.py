@@ -97,6 +97,7 @@ def test_workers_of_a_job_show_who_lags(service: WrittenService) -> None:
     ]
     other = CliRunner().invoke(top, ["--switch", service.target, "--once", "--interval", "0.1", "--job", "nobody"])
     assert "there is no job 'nobody'" in other.output
+    assert other.exit_code == 1
 
 
 def test_scripts_get_every_counter_and_the_rates(service: WrittenService) -> None:

@@ -534,9 +534,10 @@ def test_no_worker_has_a_grant_that_is_not_written_down(driver: RecordingDriver,
             other.execute("CREATE TRIGGER full BEFORE INSERT ON jobs BEGIN SELECT RAISE(FAIL, 'disk full'); END")
             waiting = pool.submit(client.join)
             wait_until(lambda: bool(driver.admitted), "the switch has it")
-            threading.Event().wait(0.3)
+            wait_until(lambda: "disk full" in client.report().service.trouble, "operators see it")
             assert not waiting.done()
             other.execute("DROP TRIGGER full")
+        wait_until(lambda: client.report().service.trouble == "", "it is over, and operators see that")
         assert waiting.result(PATIENCE_S).reattach_ms == Limits().reattach_with_state_ms
         client.close()
         server.stop(keep_jobs=True)

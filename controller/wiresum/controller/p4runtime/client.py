@@ -244,7 +244,8 @@ class Client:
     def _set_trouble(self, trouble: str) -> None:
         if trouble == self._trouble:
             return
-        log.log(logging.WARNING if trouble else logging.INFO, "%s", trouble or f"{self} is ready")
+        again = self._term > 0  # what was lost, and said so, is said to be back
+        log.log(logging.WARNING if trouble or again else logging.INFO, "%s", trouble or f"{self} is ready")
         with self._changed:
             self._trouble = trouble
             self._term += not trouble

@@ -61,6 +61,9 @@ class Effects:
         self._batches: collections.deque[list[Output]] = collections.deque()
         self._writing = False
         self._showing_life = False
+        self._write_fails = False
+        self.trouble = ""
+        """Why the state cannot be written, a sentence; empty if it can."""
         self._tasks: set[asyncio.Task[None]] = set()
         self.halted = False
         """The service ends."""
@@ -98,11 +101,22 @@ class Effects:
         """By the thread that writes, so that one which hangs at the disk shows none."""
         if self._store is not None and self._store_calls is not None and not self._showing_life and not self.halted:
             self._showing_life = True
-            self._spawn(self._show_life(self._store_calls.submit(self._store.show_life)))
+            self._spawn(self._show_life(self._store, self._store_calls))
 
-    async def _show_life(self, call: Awaitable[None]) -> None:
-        await call
+    async def _show_life(self, store: Store, calls: SerialCalls) -> None:
+        await calls.submit(store.show_life)
+        self._note_trouble(disk=await calls.submit(store.disk_trouble))
         self._showing_life = False
+
+    def _note_trouble(self, *, disk: str = "", write: str = "") -> None:
+        if not (disk or write) and self._write_fails:
+            return
+        trouble = write or disk
+        if trouble and not self.trouble:
+            log.error("%s. Until that is mended no job begins or ends", trouble)
+        elif self.trouble and not trouble:
+            log.warning("the state can be written again")
+        self.trouble = trouble
 
     @property
     def idle(self) -> bool:
@@ -168,14 +182,21 @@ class Effects:
         assert self._store_calls is not None
         while True:
             try:
-                return await self._store_calls.submit(functools.partial(store.write, writes))
+                await self._store_calls.submit(functools.partial(store.write, writes))
+                if self._write_fails:
+                    self._write_fails = False
+                    self._note_trouble()
+                return
             except DeposedError as error:
                 self.deposed = str(error)
                 return self.halt()
             except StoreError as error:
-                log.error("%s. It is tried again, and until then no job begins or ends", error)
-            except Exception:
-                log.exception("the state could not be written; it is tried again, and until then no job begins or ends")
+                self._write_fails = True
+                self._note_trouble(write=str(error))
+            except Exception as error:
+                log.exception("the state could not be written; it is tried again")
+                self._write_fails = True
+                self._note_trouble(write=f"the state cannot be written: {error}")
             await asyncio.sleep(WRITE_RETRY_S)
 
     def _carry_out_one(self, output: Output) -> None:

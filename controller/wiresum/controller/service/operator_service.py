@@ -51,6 +51,7 @@ class OperatorService(operator_pb2_grpc.OperatorServiceServicer):
         answer = report.report(self._jobs, counters, now)
         answer.service.age_seconds = now - self._started_at
         answer.service.refusals.update(self._refusals)
+        answer.service.trouble = self._effects.trouble
         return answer
 
     async def _granted(self, context: Any, action: Callable[[], T]) -> T:

@@ -309,7 +309,7 @@ class Session:
             )
         elif operation.status is Status.TIMED_OUT:
             error = CollectiveTimeoutError(
-                f"rank {self.rank} of job '{self.job_name}': collective number {sequence} ran out of time. "
+                f"Timed out: rank {self.rank} of job '{self.job_name}', collective number {sequence}. "
                 + self._aggregators.diagnose(operation.tensor)
                 + self._what_was_not_sent()
             )

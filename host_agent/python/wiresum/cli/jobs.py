@@ -60,6 +60,8 @@ def _listing(report: join.Report) -> str:
         lines.append(
             f"{switch.name}, {switch.kind}, {state}: {switch.slots_free} of {switch.slots_total} slots are free"
         )
+    if report.service.trouble:
+        lines.append(f"the service is in trouble: {report.service.trouble}; no job begins or ends until that is mended")
     if report.service.role == "standby":
         lines.append("this is a standby: it serves when the active controller is gone")
     return "\n".join([lines[0], *map(visible, lines[1:])])

@@ -120,6 +120,8 @@ def _show_once(watch: Watch, view: View, interval_s: float, *, as_json: bool) ->
         if watch.before is None:
             time.sleep(interval_s)
     _print(watch, view, as_json=as_json)
+    if view.job and watch.now is not None and not any(job.name == view.job for job in watch.now.report.jobs):
+        raise click.ClickException(f"there is no job {view.job!r}; `wiresum jobs` lists those that there are")
 
 
 def _show_always(watch: Watch, view: View, interval_s: float, *, as_json: bool) -> None:

@@ -5,20 +5,23 @@ collective, the latency of which matters, meets no other thread. The group's att
 for whoever asked for a future, or dropped the work.
 
 DDP's reducer, which is C++, reads a future's value by pickling it for tensors. A future that failed therefore holds
-a `_Failure`, an object that raises when pickled, and when Python asks for the value: C++ has no way to set an
-exception on a Python future, and one that merely *held* an exception would crash the reducer.
+a `_Failure`, which raises when Python asks for the value, and gives whoever looks for tensors one that raises when it
+is touched: C++ has no way to set an exception on a Python future, one that merely *held* an exception would crash the
+reducer, and one that is raised while pickling arrives as a RuntimeError with another text around it. What a tensor's
+operation raises reaches the caller of backward() as it is.
 """
 
 from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 import torch.distributed as dist
+from torch.utils import _pytree as pytree
 
 from wiresum.agent.errors import WiresumError
 from wiresum.torch.errors import WiresumTimeoutError, as_torch_error
@@ -150,8 +153,8 @@ class NetworkWork(dist.Work):
             pass  # settle() finds it at the operation
         except TimeoutError as error:
             raise WiresumTimeoutError(
-                f"rank {self._rank}: the collective was not complete after the {timeout_s} s that wait() was given; "
-                "it goes on"
+                f"Timed out: rank {self._rank}: the collective was not complete after the {timeout_s} s that wait() was "
+                "given; it goes on"
             ) from error
 
     def _bring_home(self) -> Exception | None:
@@ -299,20 +302,41 @@ class WorkFuture(torch.futures.Future[list[torch.Tensor]]):
             self.set_result(result)
         else:
             self._set_unwrap_func(_Failure.unwrap)
-            self.set_result(_Failure(error))  # type: ignore[arg-type]
+            like = result[0] if result else torch.empty(0)
+            self.set_result(_Failure(error, like))  # type: ignore[arg-type]
 
 
 class _Failure:
     """A future's value when there is none: raises wherever somebody tries to use it."""
 
-    def __init__(self, error: Exception) -> None:
-        self._error = error
+    def __init__(self, error: Exception, like: torch.Tensor) -> None:
+        self._error, self._like = error, like
 
     def unwrap(self) -> NoReturn:
         raise again(self._error)
 
-    def __reduce_ex__(self, protocol: object) -> NoReturn:
-        raise again(self._error)
+    def __reduce_ex__(self, protocol: object) -> tuple[Any, ...]:
+        return _Failure, (self._error, _FailedTensor(self._like, self._error))
+
+
+class _FailedTensor(torch.Tensor):
+    """Has a size and a type, and no elements: any operation on it raises."""
+
+    _error: Exception
+
+    @staticmethod
+    def __new__(cls, like: torch.Tensor, error: Exception) -> _FailedTensor:
+        made = torch.Tensor._make_wrapper_subclass(cls, like.size(), dtype=like.dtype, device=like.device)
+        assert isinstance(made, _FailedTensor)
+        made._error = error
+        return made
+
+    @classmethod
+    def __torch_dispatch__(
+        cls, func: object, types: object, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> NoReturn:
+        found = pytree.tree_leaves((args, kwargs or {}))
+        raise again(next(tensor._error for tensor in found if isinstance(tensor, _FailedTensor)))
 
 
 def again(error: Exception) -> Exception:

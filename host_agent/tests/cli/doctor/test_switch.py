@@ -63,6 +63,13 @@ def test_refused_requests_that_mean_something_are_told(service: WrittenService) 
     assert findings(service.target)["refusals"].what.startswith("7 requests were refused because they came too often")
 
 
+def test_a_service_that_cannot_write_its_state_is_a_problem(service: WrittenService) -> None:
+    service.reports = [join.Report(service=join.ServiceReport(role="active", trouble="the disk is full"))]
+    found = findings(service.target)["state"]
+    assert found.level is Level.PROBLEM
+    assert "the disk is full" in found.what
+
+
 def test_only_a_standby_is_a_problem(service: WrittenService) -> None:
     service.reports = [join.Report(service=join.ServiceReport(role="standby"))]
     assert findings(service.target)["service"].level is Level.PROBLEM

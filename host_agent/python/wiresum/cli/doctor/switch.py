@@ -60,6 +60,10 @@ def findings(service: Service) -> Iterator[Finding]:
     yield from _refusals(report)
 
 
+CERT_NOT_YET_VALID = 9
+"""OpenSSL's X509_V_ERR_CERT_NOT_YET_VALID."""
+
+
 def _cannot_connect(target: str) -> OSError | None:
     host, _, port = target.rpartition(":")
     try:
@@ -104,6 +108,15 @@ def _no_report(error: ServiceError) -> Finding:
 def _answered(report: join.Report) -> Finding:
     service = report.service
     what = f"{service.role or 'the service'} answers, up {duration(service.age_seconds)}, {len(report.jobs)} jobs"
+    if service.trouble:
+        return Finding(
+            "switch",
+            "state",
+            Level.PROBLEM,
+            f"{service.role or 'the service'} answers, but cannot write its state: {service.trouble}",
+            "jobs that run go on, but none begins or ends",
+            "make room on that disk, or mount it for writing; the service tries again by itself",
+        )
     if service.role != "standby":
         return Finding("switch", "service", Level.OK, what)
     return Finding(
@@ -252,6 +265,8 @@ def _wait_for_refusal(secured: ssl.SSLSocket) -> None:
 
 def _reason(error: OSError) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
+        if error.verify_code == CERT_NOT_YET_VALID:
+            return f"{error.verify_message}: is the clock of this host right, or that of the host which issued it?"
         return error.verify_message
     if isinstance(error, ssl.SSLError):
         return error.reason or str(error)

@@ -1,0 +1,529 @@
+"""Jobs train while faults and attacks come at random. No healthy job ends, no sum is wrong.
+
+A software switch with its P4Runtime server, two controllers with one state, and jobs whose workers check every element
+of every sum. Each worker, and each controller, has its ways to the others through proxies, which can be cut, silently
+or with a reset; where this process is root, all of it is in a network namespace of its own, and its packets are lost
+as well. What comes when is chance's, and a seed's: the seed is printed.
+
+    python controller/bench/cluster_soak.py --seconds 3600
+    python controller/bench/cluster_soak.py --seconds 25 --seed 7 --json
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import json
+import os
+import random
+import shutil
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+import grpc
+
+from wiresum import join
+from wiresum.cli.service import Service, ServiceError
+from wiresum.join import join_pb2_grpc
+
+WORKER = Path(__file__).with_name("soak_worker.py")
+HOST, ATTACKER = "127.0.0.1", "127.0.0.66"
+JOBS, WORKERS = 2, 2
+WAIT_S_MAX = 90.0
+LOST_S_MAX = 60.0
+"""From the death of a worker to its job's end at the others: more than any limit, since faults go on meanwhile."""
+LOSS = """
+table inet soak {{
+  chain lossy {{
+    type filter hook input priority filter; policy accept;
+    numgen random mod 100 < {percent} drop
+  }}
+}}
+"""
+CONFIG = """\
+[controller]
+listen = "{host}:{port}"
+state = "{folder}/state"
+
+[[switch]]
+name = "leaf"
+kind = "software"
+p4runtime = "{host}:{p4runtime}"
+address = "{host}"
+port = {data}
+lanes = 360
+slots = 1024
+"""
+
+
+class SoakError(click.ClickException):
+    """What was not to happen has happened."""
+
+
+class Proxy:
+    """A TCP way to a port, that can be cut; for the thread of `Proxies`."""
+
+    def __init__(self, target: int, source: str) -> None:
+        self.target, self.source = target, source
+        self.port = 0
+        self.open = asyncio.Event()
+        self.open.set()
+        self.streams: set[asyncio.StreamWriter] = set()
+
+    async def accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.streams.add(writer)
+        try:
+            await self.open.wait()
+            far_reader, far_writer = await asyncio.open_connection(HOST, self.target, local_addr=(self.source, 0))
+            self.streams.add(far_writer)
+            await asyncio.gather(self._carry(reader, far_writer), self._carry(far_reader, writer))
+        except OSError:
+            writer.transport.abort()
+        finally:
+            self.streams.discard(writer)
+
+    async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError):
+            while data := await reader.read(65536):
+                await self.open.wait()
+                writer.write(data)
+                await writer.drain()
+        writer.transport.abort()
+        self.streams.discard(writer)
+
+
+class Proxies:
+    """All of them, in an event loop of their own."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        threading.Thread(target=self._loop.run_forever, daemon=True).start()
+
+    def make(self, target: int, source: str = HOST) -> Proxy:
+        async def start() -> Proxy:
+            proxy = Proxy(target, source)
+            server = await asyncio.start_server(proxy.accept, HOST, 0)
+            proxy.port = int(server.sockets[0].getsockname()[1])
+            return proxy
+
+        return asyncio.run_coroutine_threadsafe(start(), self._loop).result(WAIT_S_MAX)
+
+    def cut(self, proxy: Proxy) -> None:
+        """Without a word: what is sent waits."""
+        self._loop.call_soon_threadsafe(proxy.open.clear)
+
+    def mend(self, proxy: Proxy) -> None:
+        self._loop.call_soon_threadsafe(proxy.open.set)
+
+    def reset(self, proxy: Proxy) -> None:
+        def abort() -> None:
+            for writer in list(proxy.streams):
+                writer.transport.abort()
+
+        self._loop.call_soon_threadsafe(abort)
+
+
+class Cluster:
+    """The processes, from construction to `close`."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.proxies = Proxies()
+        self.ports = [_free_port() for _ in range(2)]
+        self.p4runtime, self.data = _free_port(), 43488
+        self._started: list[subprocess.Popen[bytes]] = []
+        self._start("switch", "-m", "wiresum.cli", "switch", "--p4runtime", f"{HOST}:{self.p4runtime}", "--bind", HOST,
+                    "--port", str(self.data), "--slots", "1024", "--lanes", "360", "--threads", "1")  # fmt: skip
+        self.p4runtime_ways = [self.proxies.make(self.p4runtime) for _ in self.ports]
+        self.controllers: list[subprocess.Popen[bytes] | None] = [None, None]
+        self.service = Service(",".join(f"{HOST}:{port}" for port in self.ports))
+        self.stop = folder / "stop"
+        self.workers: dict[tuple[str, int], subprocess.Popen[bytes]] = {}
+        self.ways: dict[tuple[str, int], list[Proxy]] = {}
+
+    def start_controller(self, index: int, *, standby: bool) -> None:
+        path = self.folder / f"cluster{index}.toml"
+        way = self.p4runtime_ways[index]
+        path.write_text(
+            CONFIG.format(host=HOST, port=self.ports[index], folder=self.folder, p4runtime=way.port, data=self.data)
+        )
+        options = ["--standby"] * standby
+        self.controllers[index] = self._start(
+            f"controller{index}", "-m", "wiresum.cli", "controller", "--config", str(path), "--verbose", *options
+        )
+
+    def tend_controllers(self) -> None:
+        """One that has ended, since another one took over or since it was killed, comes back as a standby."""
+        for index, process in enumerate(self.controllers):
+            if process is not None and process.poll() is not None:
+                self.start_controller(index, standby=True)
+
+    def start_worker(self, name: str, rank: int, stop: Path) -> None:
+        ways = self.ways[name, rank] = [self.proxies.make(port) for port in self.ports]
+        switch = ",".join(f"{HOST}:{way.port}" for way in ways)
+        self.workers[name, rank] = self._start(
+            f"{name}-{rank}", str(WORKER), name, str(rank), str(WORKERS), str(stop),
+            WIRESUM_SWITCH=switch, WIRESUM_ADDRESS=HOST, WIRESUM_LANES="360", WIRESUM_THREADS="1",
+            WIRESUM_SLOTS="64", OMP_NUM_THREADS="1",
+        )  # fmt: skip
+
+    def said(self, name: str, rank: int) -> dict[str, Any]:
+        """The last line of a worker."""
+        lines = (self.folder / f"{name}-{rank}.log").read_text().splitlines()
+        said = [line for line in lines if line.startswith("{")]
+        found: dict[str, Any] = json.loads(said[-1]) if said else {}
+        return found
+
+    def check(self, names: list[str]) -> None:
+        """Raises `SoakError` if a job that is to go on does not."""
+        for name in names:
+            for rank in range(WORKERS):
+                said = self.said(name, rank)
+                if self.workers[name, rank].poll() is not None or said.get("error") or said.get("wrong"):
+                    raise SoakError(f"{name}, rank {rank}: {said or 'it said nothing'}; see {self.folder}")
+
+    def report(self) -> join.Report | None:
+        with contextlib.suppress(ServiceError):
+            return self.service.report(1.0)
+        return None
+
+    def close(self) -> None:
+        for process in reversed(self._started):
+            if process.poll() is None:
+                process.send_signal(signal.SIGCONT)
+                process.kill()
+            process.wait()
+
+    def _start(self, name: str, *arguments: str, **variables: str) -> subprocess.Popen[bytes]:
+        with (self.folder / f"{name}.log").open("ab") as log:
+            process = subprocess.Popen(
+                [sys.executable, *arguments], stdout=log, stderr=log, env=os.environ | variables
+            )
+        self._started.append(process)
+        return process
+
+
+class Soak:
+    """What may come, each as a generator: it begins, yields how long it lasts, and ends."""
+
+    def __init__(self, cluster: Cluster, chance: random.Random, *, links: bool) -> None:
+        self.cluster, self.chance = cluster, chance
+        self.names = [f"job-{number}" for number in range(JOBS)]
+        self.victims = 0
+        self._taken: list[str] = []
+        self.attack_ways = [cluster.proxies.make(port, ATTACKER) for port in cluster.ports]
+        self.kinds: dict[Callable[[], Iterator[float]], str] = {
+            self.freeze_a_controller: "controller",
+            self.kill_a_controller: "controller",
+            self.cut_controllers_off: "controller",
+            self.cut_a_controller_from_the_switch: "p4runtime",
+            self.cut_a_worker_from_the_service: "worker",
+            self.reset_connections: "worker",
+            self.freeze_a_worker: "worker",
+            self.kill_a_worker_of_a_short_job: "victim",
+            self.flood_with_jobs: "attack",
+            self.hold_silent_connections: "attack",
+            self.send_noise: "attack",
+            self.forge_packets: "attack",
+            self.guess_tokens: "attack",
+        }
+        """And of what kind: of each kind there is one at a time."""
+        if links:
+            self.kinds[self.spoil_the_links] = "links"
+
+    # Faults.
+
+    def freeze_a_controller(self) -> Iterator[float]:
+        process = self.chance.choice(self.cluster.controllers)
+        if process is None or process.poll() is not None:
+            return
+        process.send_signal(signal.SIGSTOP)
+        yield self.chance.uniform(1, 45)
+        process.send_signal(signal.SIGCONT)
+
+    def kill_a_controller(self) -> Iterator[float]:
+        process = self.chance.choice(self.cluster.controllers)
+        if process is not None:
+            process.kill()
+        yield self.chance.uniform(0.5, 20)
+
+    def cut_controllers_off(self) -> Iterator[float]:
+        """From everybody: workers and switch."""
+        ways = [*(way for ways in self.cluster.ways.values() for way in ways), *self.cluster.p4runtime_ways]
+        for way in ways:
+            self.cluster.proxies.cut(way)
+        yield self.chance.uniform(1, 40)
+        for way in ways:
+            self.cluster.proxies.mend(way)
+
+    def cut_a_controller_from_the_switch(self) -> Iterator[float]:
+        way = self.chance.choice(self.cluster.p4runtime_ways)
+        self.cluster.proxies.cut(way)
+        yield self.chance.uniform(1, 40)
+        self.cluster.proxies.mend(way)
+
+    def cut_a_worker_from_the_service(self) -> Iterator[float]:
+        ways = self.cluster.ways[self.chance.choice(self.names), self.chance.randrange(WORKERS)]
+        for way in ways:
+            self.cluster.proxies.cut(way)
+        yield self.chance.uniform(1, 60)
+        for way in ways:
+            self.cluster.proxies.mend(way)
+
+    def reset_connections(self) -> Iterator[float]:
+        for name in self.names:
+            for way in self.cluster.ways[name, self.chance.randrange(WORKERS)]:
+                self.cluster.proxies.reset(way)
+        yield 0.5
+
+    def freeze_a_worker(self) -> Iterator[float]:
+        process = self.cluster.workers[self.chance.choice(self.names), self.chance.randrange(WORKERS)]
+        process.send_signal(signal.SIGSTOP)
+        yield self.chance.uniform(0.5, 15)
+        process.send_signal(signal.SIGCONT)
+
+    def spoil_the_links(self) -> Iterator[float]:
+        """So many of all packets, the control plane's too, are lost."""
+        _nft(LOSS.format(percent=self.chance.choice((1, 5, 20))))
+        yield self.chance.uniform(1, 15)
+        _nft("delete table inet soak")
+
+    def kill_a_worker_of_a_short_job(self) -> Iterator[float]:
+        """The other one hears who was lost, and the job's slots come back."""
+        self.victims += 1
+        name = f"short-{self.victims}"
+        stop = self.cluster.folder / "never"
+        for rank in range(WORKERS):
+            self.cluster.start_worker(name, rank, stop)
+        give_up_at = time.monotonic() + WAIT_S_MAX
+        while not all(self.cluster.said(name, rank).get("steps") for rank in range(WORKERS)):
+            if time.monotonic() > give_up_at:
+                raise SoakError(f"{name} did not begin: {self.cluster.said(name, 0)}")
+            yield 0.5
+        victim, other = self.cluster.workers[name, 1], self.cluster.workers[name, 0]
+        victim.kill()
+        give_up_at = time.monotonic() + LOST_S_MAX
+        while other.poll() is None:
+            if time.monotonic() > give_up_at:
+                raise SoakError(f"in {LOST_S_MAX:.0f} s {name} did not hear that its rank 1 is dead")
+            yield 0.5
+        said = self.cluster.said(name, 0).get("error", "")
+        if "rank 1" not in said:
+            raise SoakError(f"{name} heard something else than that its rank 1 was lost: {said}")
+        for rank in range(WORKERS):
+            del self.cluster.ways[name, rank], self.cluster.workers[name, rank]
+
+    # Attacks.
+
+    def _attack(self, ask: Callable[[grpc.Channel], Iterator[Callable[[], object]]]) -> Iterator[float]:
+        """Calls to both controllers, none of which is to succeed; no more to one that does not answer."""
+
+        def attack(way: Proxy) -> None:
+            with grpc.insecure_channel(f"{HOST}:{way.port}", [("grpc.use_local_subchannel_pool", 1)]) as channel:
+                for call in ask(channel):
+                    try:
+                        call()
+                    except grpc.RpcError as error:
+                        if error.code() in (grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.UNAVAILABLE):
+                            return
+                    else:
+                        self._taken.append(f"{ask.__name__}: an attack's call was answered")
+
+        threads = [threading.Thread(target=attack, args=(way,), daemon=True) for way in self.attack_ways]
+        for thread in threads:
+            thread.start()
+        while any(thread.is_alive() for thread in threads):
+            yield 0.2
+        if self._taken:
+            raise SoakError(self._taken[0])
+
+    def flood_with_jobs(self) -> Iterator[float]:
+        channels = [grpc.insecure_channel(f"{HOST}:{way.port}") for way in self.attack_ways]
+        calls = []
+        for number in range(200):
+            request = join.JoinRequest(
+                protocol_version=join.PROTOCOL_VERSION, job_name=f"flood-{number}", rank=0, world_size=2,
+                endpoint=join.Endpoint(address=ATTACKER, port=1024), threads_max=1, lanes_max=360, timeout_ms=60_000,
+            )  # fmt: skip
+            calls.extend(join_pb2_grpc.JoinServiceStub(channel).Join(request, timeout=60) for channel in channels)
+        yield self.chance.uniform(1, 10)
+        for call in calls:
+            call.cancel()
+        for channel in channels:
+            channel.close()
+
+    def hold_silent_connections(self) -> Iterator[float]:
+        held = []
+        for port in (*self.cluster.ports, self.cluster.p4runtime):
+            for _ in range(150):
+                with contextlib.suppress(OSError):
+                    held.append(socket.create_connection((HOST, port), 1.0, (ATTACKER, 0)))
+        yield self.chance.uniform(1, 12)
+        for connection in held:
+            connection.close()
+
+    def send_noise(self) -> Iterator[float]:
+        chance = random.Random(self.chance.random())
+
+        def noise(channel: grpc.Channel) -> Iterator[Callable[[], object]]:
+            for method in ("Join", "Leave", "Abort", "Diagnose", "Attend"):
+                ask = channel.unary_unary(f"/wiresum.join.v1.JoinService/{method}")
+                for _ in range(20):
+                    message = b"\xff" + chance.randbytes(chance.choice((1, 40, 20_000)))
+                    yield functools.partial(ask, message, timeout=1.0)
+
+        yield from self._attack(noise)
+
+    def forge_packets(self) -> Iterator[float]:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as forger:
+            forger.bind((ATTACKER, 0))
+            for _ in range(5000):
+                kind = 0x10 | self.chance.randrange(8)
+                header = struct.pack(
+                    "!BBHIBBHIII", kind, 0, self.chance.randrange(8), self.chance.getrandbits(32),
+                    self.chance.randrange(3), 0, self.chance.randrange(128), self.chance.randrange(1 << 16),
+                    self.chance.getrandbits(32), 0,
+                )  # fmt: skip
+                with contextlib.suppress(OSError):
+                    forger.sendto(header + bytes(self.chance.choice((0, 1440, 700))), (HOST, self.cluster.data))
+        yield 0.1
+
+    def guess_tokens(self) -> Iterator[float]:
+        def guess(channel: grpc.Channel) -> Iterator[Callable[[], object]]:
+            stub = join_pb2_grpc.JoinServiceStub(channel)
+            for number in range(40):
+                member = join.Member(job=number % 8, worker=number % 2, token=f"{number:032x}", switch_name="leaf")
+                yield functools.partial(stub.Leave, join.LeaveRequest(member=member), timeout=1.0)
+                yield functools.partial(stub.Abort, join.AbortRequest(member=member, reason="mine now"), timeout=1.0)
+
+        yield from self._attack(guess)
+
+    # All of it.
+
+    def run(self, seconds: float, say: Callable[[str], None]) -> Counter[str]:
+        """How often each came. Raises `SoakError`."""
+        came: Counter[str] = Counter()
+        under_way: dict[str, tuple[Iterator[float], float]] = {}
+        began_at = time.monotonic()
+        next_at = began_at + 1
+        while time.monotonic() < began_at + seconds or under_way:
+            now = time.monotonic()
+            if now >= next_at and now < began_at + seconds:
+                next_at = now + self.chance.uniform(0.3, 4)
+                begin = self.chance.choice(list(self.kinds))
+                if self.kinds[begin] not in under_way:
+                    came[begin.__name__] += 1
+                    say(f"{now - began_at:7.1f} s  {begin.__name__}")
+                    under_way[self.kinds[begin]] = begin(), now
+            for kind, (steps, until) in list(under_way.items()):
+                if now >= until:
+                    lasts_s = next(steps, None)
+                    if lasts_s is None:
+                        del under_way[kind]
+                    else:
+                        rest_s = max(0.0, began_at + seconds - now)
+                        under_way[kind] = steps, now + min(lasts_s, rest_s + 0.5)
+            self.cluster.tend_controllers()
+            self.cluster.check(self.names)
+            time.sleep(0.1)
+        return came
+
+
+@click.command()
+@click.option("--seconds", default=3600.0, show_default=True, help="How long.")
+@click.option("--seed", type=int, help="Of what comes when.  [default: drawn]")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON object at the end, and nothing else.")
+@click.option("--inside", is_flag=True, hidden=True)
+def main(seconds: float, seed: int | None, as_json: bool, inside: bool) -> None:
+    """Train under faults and attacks. Exits with status 1 if a healthy job ends or a sum is wrong."""
+    seed = random.SystemRandom().randrange(1 << 32) if seed is None else seed
+    if not inside and os.geteuid() == 0 and shutil.which("ip") and shutil.which("nft"):
+        sys.exit(_in_namespace(["--seconds", str(seconds), "--seed", str(seed), *["--json"] * as_json, "--inside"]))
+    say: Callable[[str], None] = (lambda _: None) if as_json else click.echo
+    say(f"seed {seed}" + ("" if inside else "; not root, or no `ip` and `nft`: the links are not touched"))
+    folder = Path(tempfile.mkdtemp(prefix="wiresum-soak-"))
+    cluster = Cluster(folder)
+    try:
+        outcome = _soak(cluster, seed, seconds, say, links=inside)
+    except SoakError as error:
+        raise SoakError(f"seed {seed}: {error.message}") from error
+    finally:
+        cluster.close()
+    shutil.rmtree(folder)
+    click.echo(json.dumps(outcome) if as_json else f"well: {outcome}")
+
+
+def _soak(cluster: Cluster, seed: int, seconds: float, say: Callable[[str], None], *, links: bool) -> dict[str, Any]:
+    cluster.start_controller(0, standby=False)
+    _await(lambda: cluster.report() is not None, "a controller serves")
+    cluster.start_controller(1, standby=True)
+    soak = Soak(cluster, random.Random(seed), links=links)
+    for name in soak.names:
+        for rank in range(WORKERS):
+            cluster.start_worker(name, rank, cluster.stop)
+    members = [(name, rank) for name in soak.names for rank in range(WORKERS)]
+    _await(lambda: all(cluster.said(*member).get("steps") for member in members), "the jobs train")
+    came = soak.run(seconds, say)
+    steps = [cluster.said(*member)["steps"] for member in members]
+    _await(lambda: all(cluster.said(*m)["steps"] > before for m, before in zip(members, steps, strict=True)),
+           "the jobs still train")  # fmt: skip
+    cluster.stop.touch()
+    _await(lambda: all(cluster.workers[member].poll() is not None for member in members), "the jobs end")
+    wrong = sum(cluster.said(*member).get("wrong", 1) for member in members)
+    if wrong or any(cluster.workers[member].returncode for member in members):
+        raise SoakError(f"{wrong} wrong elements; {[cluster.said(*member) for member in members]}; see {cluster.folder}")
+
+    def nothing_left() -> bool:
+        cluster.tend_controllers()
+        report = cluster.report()
+        return report is not None and not report.jobs and [s.slots_free for s in report.switches] == [1024]
+
+    _await(nothing_left, "no job and no slot is left behind")
+    steps_made = sum(cluster.said(name, 0)["steps"] for name in soak.names)
+    return {"seed": seed, "seconds": seconds, "steps": steps_made, "wrong": wrong, "links": links, "came": dict(came)}
+
+
+def _await(condition: Callable[[], bool], what: str) -> None:
+    give_up_at = time.monotonic() + WAIT_S_MAX
+    while not condition():
+        if time.monotonic() > give_up_at:
+            raise SoakError(f"in {WAIT_S_MAX:.0f} s it did not come to this: {what}")
+        time.sleep(0.1)
+
+
+def _in_namespace(arguments: list[str]) -> int:
+    """In a network of its own, with a loopback interface to spoil."""
+    name = f"wiresum-soak-{os.getpid()}"
+    subprocess.run(["ip", "netns", "add", name], check=True)
+    try:
+        subprocess.run(["ip", "-netns", name, "link", "set", "lo", "up", "mtu", "1500"], check=True)
+        command = ["ip", "netns", "exec", name, sys.executable, __file__, *arguments]
+        return subprocess.run(command, check=False).returncode
+    finally:
+        subprocess.run(["ip", "netns", "delete", name], check=True)
+
+
+def _nft(rules: str) -> None:
+    subprocess.run(["nft", "-f", "-"], input=rules, text=True, check=True)
+
+
+def _free_port() -> int:
+    with socket.socket() as unused:
+        unused.bind((HOST, 0))
+        return int(unused.getsockname()[1])
+
+
+if __name__ == "__main__":
+    main()

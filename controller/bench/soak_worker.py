@@ -1,0 +1,64 @@
+"""One worker of cluster_soak.py: sums what every worker can compute by itself, and compares every element, until all
+have been told to stop.
+
+Prints a line of JSON a second, and one at its end; ends with status 1 if its job ended before it was to.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+
+from wiresum.agent import AgentConfig, Dtype, Region, Session, WiresumError
+
+SIZES = (1, 700, 20_000)
+STEP_S_MAX = 120.0
+"""Longer than anything that is done to a job which is to go on."""
+PAUSE_S = 0.005
+"""Between two steps: there are two cores for everybody."""
+
+
+def contribution(rank: int, step: int, size: int) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
+    """Any 32-bit value may occur, so sums wrap around."""
+    return np.random.default_rng([rank, step, size]).integers(-(2**31), 2**31, size, dtype=np.int32)
+
+
+def train(session: Session, stop: Path) -> tuple[int, int]:
+    """Steps, and wrong elements."""
+    step = wrong = 0
+    said_at = 0.0
+    while True:
+        step += 1
+        size = SIZES[step % len(SIZES)]
+        mine = contribution(session.rank, step, size)
+        expected = np.add.reduce([contribution(rank, step, size) for rank in range(session.world_size)], dtype=np.int32)
+        stopping = np.array([stop.exists()], dtype=np.int32)  # summed too, so that all stop at the same step
+        regions = [Region(array.ctypes.data, array.ctypes.data, array.size) for array in (mine, stopping)]
+        session.submit(regions, dtype=Dtype.I32, notify=False, timeout_s=STEP_S_MAX).wait()
+        wrong += int(np.count_nonzero(mine != expected))
+        if time.monotonic() > said_at + 1:
+            said_at = time.monotonic()
+            print(json.dumps({"steps": step, "wrong": wrong}), flush=True)
+        if stopping[0]:
+            return step, wrong
+        time.sleep(PAUSE_S)
+
+
+def main() -> None:
+    name, rank, size, stop = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4])
+    try:
+        session = Session.join(AgentConfig.from_environment(), job_name=name, rank=rank, world_size=size)
+        steps, wrong = train(session, stop)
+        session.close()
+    except WiresumError as error:
+        print(json.dumps({"error": f"{type(error).__name__}: {error}"}), flush=True)
+        sys.exit(1)
+    print(json.dumps({"steps": steps, "wrong": wrong, "done": True}), flush=True)
+
+
+if __name__ == "__main__":
+    main()
