@@ -208,9 +208,7 @@ class Cluster:
 
     def _start(self, name: str, *arguments: str, **variables: str) -> subprocess.Popen[bytes]:
         with (self.folder / f"{name}.log").open("ab") as log:
-            process = subprocess.Popen(
-                [sys.executable, *arguments], stdout=log, stderr=log, env=os.environ | variables
-            )
+            process = subprocess.Popen([sys.executable, *arguments], stdout=log, stderr=log, env=os.environ | variables)
         self._started.append(process)
         return process
 
@@ -351,7 +349,7 @@ class Soak:
 
     def flood_with_jobs(self) -> Iterator[float]:
         channels = [grpc.insecure_channel(f"{HOST}:{way.port}") for way in self.attack_ways]
-        calls = []
+        calls: list[Any] = []
         for number in range(200):
             request = join.JoinRequest(
                 protocol_version=join.PROTOCOL_VERSION, job_name=f"flood-{number}", rank=0, world_size=2,
@@ -483,7 +481,9 @@ def _soak(cluster: Cluster, seed: int, seconds: float, say: Callable[[str], None
     _await(lambda: all(cluster.workers[member].poll() is not None for member in members), "the jobs end")
     wrong = sum(cluster.said(*member).get("wrong", 1) for member in members)
     if wrong or any(cluster.workers[member].returncode for member in members):
-        raise SoakError(f"{wrong} wrong elements; {[cluster.said(*member) for member in members]}; see {cluster.folder}")
+        raise SoakError(
+            f"{wrong} wrong elements; {[cluster.said(*member) for member in members]}; see {cluster.folder}"
+        )
 
     def nothing_left() -> bool:
         cluster.tend_controllers()

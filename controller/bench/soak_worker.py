@@ -11,6 +11,7 @@ import sys
 import time
 from pathlib import Path
 
+import click
 import numpy as np
 
 from wiresum.agent import AgentConfig, Dtype, Region, Session, WiresumError
@@ -42,7 +43,7 @@ def train(session: Session, stop: Path) -> tuple[int, int]:
         wrong += int(np.count_nonzero(mine != expected))
         if time.monotonic() > said_at + 1:
             said_at = time.monotonic()
-            print(json.dumps({"steps": step, "wrong": wrong}), flush=True)
+            click.echo(json.dumps({"steps": step, "wrong": wrong}))
         if stopping[0]:
             return step, wrong
         time.sleep(PAUSE_S)
@@ -55,9 +56,9 @@ def main() -> None:
         steps, wrong = train(session, stop)
         session.close()
     except WiresumError as error:
-        print(json.dumps({"error": f"{type(error).__name__}: {error}"}), flush=True)
+        click.echo(json.dumps({"error": f"{type(error).__name__}: {error}"}))
         sys.exit(1)
-    print(json.dumps({"steps": steps, "wrong": wrong, "done": True}), flush=True)
+    click.echo(json.dumps({"steps": steps, "wrong": wrong, "done": True}))
 
 
 if __name__ == "__main__":

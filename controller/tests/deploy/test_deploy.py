@@ -195,16 +195,20 @@ def test_the_firewalls_rules_bound_the_connections_of_an_address() -> None:
     name = f"wiresum-{uuid.uuid4().hex[:8]}"
     if not (shutil.which("ip") and shutil.which("nft")):
         pytest.skip("needs `ip` of iproute2, and `nft` of nftables")
-    if subprocess.run(["ip", "netns", "add", name], capture_output=True).returncode:
+    if subprocess.run(["ip", "netns", "add", name], capture_output=True, check=False).returncode:
         pytest.skip("needs root, for a network namespace")
     inside = ["ip", "netns", "exec", name]
     try:
         subprocess.run([*inside, "ip", "link", "set", "lo", "up"], check=True)
-        loaded = subprocess.run([*inside, "nft", "-f", str(DEPLOY / "nftables.conf")], capture_output=True, text=True)
+        loaded = subprocess.run(
+            [*inside, "nft", "-f", str(DEPLOY / "nftables.conf")], capture_output=True, text=True, check=False
+        )
         if "not supported" in loaded.stderr:
             pytest.skip("needs nf_tables in the kernel")
         assert loaded.returncode == 0, loaded.stderr
-        said = subprocess.run([*inside, sys.executable, "-c", CONNECT], capture_output=True, text=True, timeout=60)
+        said = subprocess.run(
+            [*inside, sys.executable, "-c", CONNECT], capture_output=True, text=True, timeout=60, check=False
+        )
         assert said.stdout.split() == ["64", "26"], said
     finally:
         subprocess.run(["ip", "netns", "delete", name], check=True)

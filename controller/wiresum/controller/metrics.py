@@ -92,7 +92,9 @@ def _service(report: join.Report) -> Iterator[Metric]:
     yield InfoMetricFamily("wiresum_service", "The role and the version of the service.", about)
     yield GaugeMetricFamily("wiresum_service_uptime_seconds", "Since the service began.", service.age_seconds)
     yield GaugeMetricFamily(
-        "wiresum_state_writable", "Whether the state can be written; if not, no job begins or ends.", not service.trouble
+        "wiresum_state_writable",
+        "Whether the state can be written; if not, no job begins or ends.",
+        not service.trouble,
     )
     refusals = CounterMetricFamily("wiresum_refusals", "Requests that were refused, by reason.", labels=["reason"])
     for reason, count in sorted(service.refusals.items()):

@@ -12,7 +12,6 @@ import pytest
 
 from wiresum.agent.absence import NO_TRAFFIC, Absence, Patience, Traffic
 from wiresum.agent.errors import WiresumError
-from wiresum.agent.way_out import why_cut_off
 
 REFUSED = "Failed to connect to remote host: Connection refused"
 
@@ -120,7 +119,10 @@ print(why_cut_off("dpdk", "198.51.100.1", "198.51.100.2"))
 @pytest.fixture
 def namespace() -> Iterator[str]:
     name = f"wiresum-{uuid.uuid4().hex[:8]}"
-    if shutil.which("ip") is None or subprocess.run(["ip", "netns", "add", name], capture_output=True).returncode:
+    if (
+        shutil.which("ip") is None
+        or subprocess.run(["ip", "netns", "add", name], capture_output=True, check=False).returncode
+    ):
         pytest.skip("needs `ip` of iproute2, and root")
     yield name
     subprocess.run(["ip", "netns", "delete", name], check=True)

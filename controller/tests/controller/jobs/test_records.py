@@ -57,7 +57,9 @@ def test_whoever_does_not_come_back_after_a_restart_is_lost(store: Store) -> Non
     assert after.outputs(Tell) == []
     after.wait(2, beating=beating)
     told = after.outputs(Tell)
-    assert "rank 2 (host-2, process 1002) was lost: the service was started again, but it sent no" in told[0].ended.reason
+    assert (
+        "rank 2 (host-2, process 1002) was lost: the service was started again, but it sent no" in told[0].ended.reason
+    )
 
 
 def test_a_switch_is_made_to_forget_a_job_that_was_being_admitted(store: Store) -> None:

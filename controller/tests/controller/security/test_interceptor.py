@@ -246,7 +246,9 @@ def test_a_caller_is_limited_by_certificate_and_address_together(
     buckets = server.security.interceptor._buckets
     for _ in range(4):
         client.stub.Diagnose(join.Member(), timeout=PATIENCE_S)
-    assert set(buckets._buckets) == {"127.0.0.1 test worker"}, "not others with this certificate, nor others at this address"
+    assert set(buckets._buckets) == {"127.0.0.1 test worker"}, (
+        "not others with this certificate, nor others at this address"
+    )
 
 
 def test_one_address_holds_only_so_many_calls(serve: Serve, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:

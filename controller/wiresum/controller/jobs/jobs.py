@@ -232,7 +232,7 @@ class Jobs:
     def counted(
         self, switch_name: str, number: int, contributions: Sequence[int], now: float, results: int = 0
     ) -> None:
-        """What the switch has counted for a job: the packets of each worker, and the sums. Empty if it could not say."""
+        """What the switch has counted for a job: each worker's packets, and the sums. Empty if it could not say."""
         job = self._numbered(switch_name, number)
         if job is None:
             return

@@ -19,8 +19,8 @@ class Limits:
     together, before it is taken for lost: for hosts and networks that vanish. A heartbeat waits too while a worker's
     interpreter is busy (importing, say)."""
     connection_lost_ms: int = 3000
-    """The same, once the connection of a worker that was just heard of has broken: most likely its process has died. One
-    that lives attends again within this time."""
+    """The same, once the connection of a worker that was just heard of has broken: its process has died, most likely.
+    One that lives attends again within this time."""
     suspect_ms: int = 2000
     """From this silence on the switch is asked whether its data plane has heard of the worker; and a connection that
     breaks after it was silent for so long says nothing new."""

@@ -42,8 +42,8 @@ class WaitingRoom:
         if len(waiting) >= self._limits.waiting_max:
             raise Refusal(
                 "RESOURCE_EXHAUSTED",
-                f"{len(waiting)} jobs form or wait for slots, and no more can: start {job} again when some of them have "
-                f"begun (`wiresum jobs` lists them)",
+                f"{len(waiting)} jobs form or wait for slots, and no more can: start {job} again when some of them "
+                f"have begun (`wiresum jobs` lists them)",
             )
 
     def candidates(self, job: Job, address: str) -> frozenset[str]:

@@ -18,7 +18,6 @@ from wiresum.controller.jobs.job import Job, Presence, State, Worker
 from wiresum.controller.jobs.limits import Limits
 from wiresum.controller.jobs.refusal import Refusal
 
-
 IDLE_LOOKS = 8
 """At a job, in the time after which it counts as idle."""
 

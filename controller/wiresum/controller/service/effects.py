@@ -186,7 +186,7 @@ class Effects:
                 if self._write_fails:
                     self._write_fails = False
                     self._note_trouble()
-                return
+                return None
             except DeposedError as error:
                 self.deposed = str(error)
                 return self.halt()
@@ -213,6 +213,11 @@ class Effects:
             case Close(worker):
                 if worker in self._streams:
                     self._streams[worker].close()
+            case _:
+                self._ask_switch(output)
+
+    def _ask_switch(self, output: Output) -> None:
+        match output:
             case Admit(name, entry):
                 self._spawn(self._await_admission(name, entry.job, self.call(name, lambda driver: driver.admit(entry))))
             case Evict(name, number):

@@ -100,9 +100,9 @@ class Absence:
             )
         if not refused and quiet_s >= patience.lost_after_s and self._sent_unanswered:
             return SwitchUnreachableError(
-                f"this worker is cut off: for {quiet_s:.0f} s (WIRESUM_LOST_AFTER) neither {self._where} ({self.cause}) "
-                f"nor the switch has answered, though {self._sent_unanswered} packets were sent. Look at the network "
-                f"between them and this host, and start the job again"
+                f"this worker is cut off: for {quiet_s:.0f} s (WIRESUM_LOST_AFTER) neither {self._where} "
+                f"({self.cause}) nor the switch has answered, though {self._sent_unanswered} packets were sent. Look "
+                f"at the network between them and this host, and start the job again"
             )
         self._say(away_s)
         return None

@@ -224,7 +224,7 @@ class Membership:
         if ended is not None and not self._leaving.is_set():
             on_ended(ended)
 
-    def _attend_until_broken(self, absence: _Absence) -> WiresumError | None:
+    def _attend_until_broken(self, absence: Absence) -> WiresumError | None:
         """Why the job has ended; None if only the stream has."""
         self._heard_at = time.monotonic()
         hung_up = threading.Event()

@@ -118,9 +118,7 @@ class Session:
             aggregators.leave()
             raise
         try:
-            aggregators.attend(
-                on_ended=session._on_ended, progress=session._round_newest, traffic=session._traffic
-            )
+            aggregators.attend(on_ended=session._on_ended, progress=session._round_newest, traffic=session._traffic)
             session._greet()
         except BaseException:
             session.close()

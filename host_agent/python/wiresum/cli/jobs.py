@@ -16,7 +16,20 @@ from wiresum.cli.text import as_dict, duration, table, visible
 if TYPE_CHECKING:
     from wiresum import join
 
-COLUMNS = ("JOB", "NAME", "STATE", "WORKERS", "SWITCH", "SLOTS", "RESULTS", "RESENT", "DROPPED", "AGE", "TENANT", "CALLER")
+COLUMNS = (
+    "JOB",
+    "NAME",
+    "STATE",
+    "WORKERS",
+    "SWITCH",
+    "SLOTS",
+    "RESULTS",
+    "RESENT",
+    "DROPPED",
+    "AGE",
+    "TENANT",
+    "CALLER",
+)
 DROPPED = ("stale", "out_of_lease", "unknown", "malformed")
 """Reasons for which the switch drops a packet that is not a mere duplicate."""
 CALL_S_MAX = 10.0

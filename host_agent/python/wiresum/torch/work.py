@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -153,8 +153,8 @@ class NetworkWork(dist.Work):
             pass  # settle() finds it at the operation
         except TimeoutError as error:
             raise WiresumTimeoutError(
-                f"Timed out: rank {self._rank}: the collective was not complete after the {timeout_s} s that wait() was "
-                "given; it goes on"
+                f"Timed out: rank {self._rank}: the collective was not complete after the {timeout_s} s that wait() "
+                "was given; it goes on"
             ) from error
 
     def _bring_home(self) -> Exception | None:
@@ -332,8 +332,8 @@ class _FailedTensor(torch.Tensor):
         return made
 
     @classmethod
-    def __torch_dispatch__(
-        cls, func: object, types: object, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    def __torch_dispatch__(  # type: ignore[override] - torch declares it as a plain function
+        cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[Any, Any] | None = None
     ) -> NoReturn:
         found = pytree.tree_leaves((args, kwargs or {}))
         raise again(next(tensor._error for tensor in found if isinstance(tensor, _FailedTensor)))

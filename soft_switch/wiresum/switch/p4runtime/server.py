@@ -7,8 +7,8 @@ specification wants (section 12.1). Arbitration is decided in that same thread, 
 was deposed comes after its successor was told that it is the primary one.
 
 What one connection can make the switch keep or do is bounded: the size of a request, the streams, the calls at a time,
-the notifications that wait for a controller which does not read (whose stream is then closed), and the entries. A caller
-without the role for a method is refused before anything is read from it. Calls that say nothing are few and short, and
+the notifications that wait for a controller which does not read (whose stream is then closed), and the entries. Who has
+not the role for a method is refused before anything is read of the call. Calls that say nothing are few and short, and
 when one comes too many the oldest gives way: a controller, which speaks at once, always finds room.
 """
 
@@ -30,13 +30,13 @@ from finsy.proto import p4r, rpc_code, rpc_status
 from google.protobuf.message import DecodeError
 
 from wiresum.controller import DriverError
-from wiresum.controller.security import CONTROLLER, CONNECTION_OPTIONS, OPERATOR, identify
+from wiresum.controller.security import CONNECTION_OPTIONS, CONTROLLER, OPERATOR, identify
 from wiresum.join import credentials
 from wiresum.switch.p4runtime.arbitration import Arbitration, Stream
 from wiresum.switch.p4runtime.device import Device
 from wiresum.switch.p4runtime.mailbox import Mailbox
-from wiresum.switch.p4runtime.silent_calls import SilentCalls
 from wiresum.switch.p4runtime.refusal import Refusal, denied, exhausted, invalid, not_found, unimplemented
+from wiresum.switch.p4runtime.silent_calls import SilentCalls
 from wiresum.switch.software_switch import SoftwareSwitch
 
 log = logging.getLogger(__name__)
