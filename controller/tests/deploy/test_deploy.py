@@ -212,3 +212,11 @@ def test_the_firewalls_rules_bound_the_connections_of_an_address() -> None:
         assert said.stdout.split() == ["64", "26"], said
     finally:
         subprocess.run(["ip", "netns", "delete", name], check=True)
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=lambda path: path.name)
+def test_no_unit_is_given_up_by_systemd(unit: Path) -> None:
+    found = read_unit(unit)
+    assert found["Unit"]["StartLimitIntervalSec"] == "0"
+    assert found["Service"]["Restart"] == "on-failure"
+    assert "RestartPreventExitStatus" not in found["Service"]

@@ -270,7 +270,7 @@ def test_a_worker_that_misbehaves_changes_reads_and_blocks_nothing_of_any_later_
     misbehaviour.rage(MISDEEDS)
     chance.choice((culprit.leave, culprit.abort, culprit.die))()
     for number, check in enumerate(chance.sample(CHECKS, len(CHECKS))):
-        check(site, f"later {number}", misbehaviour, chance, **chance.choice(accounts))
+        check(site, f"later-{number}", misbehaviour, chance, **chance.choice(accounts))
         wait_until(lambda: not site.client.jobs(), "the job has ended")
     culprit.close()
     assert site.client.slots_free() == SLOTS

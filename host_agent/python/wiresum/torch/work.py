@@ -332,7 +332,7 @@ class _FailedTensor(torch.Tensor):
         return made
 
     @classmethod
-    def __torch_dispatch__(  # type: ignore[override] - torch declares it as a plain function
+    def __torch_dispatch__(  # type: ignore[override]
         cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[Any, Any] | None = None
     ) -> NoReturn:
         found = pytree.tree_leaves((args, kwargs or {}))
