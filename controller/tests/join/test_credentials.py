@@ -137,6 +137,15 @@ def test_a_certificate_of_another_authority_is_refused(issue: Issue, tmp_path: P
         load(directory)
 
 
+def test_a_certificate_that_is_not_valid_yet_is_a_matter_of_clocks(
+    issue: Issue, days_ago: Callable[[int], None]
+) -> None:
+    days_ago(-3)
+    with pytest.raises(CredentialsError, match=r"not yet valid.*the clock of this host") as caught:
+        load(issue("worker"))
+    assert "renew" not in str(caught.value)
+
+
 def test_an_expired_certificate_is_refused(issue: Issue, days_ago: Callable[[int], None]) -> None:
     days_ago(11)
     with pytest.raises(CredentialsError, match=r"certificate has expired.*wiresum ca renew"):

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+CERT_NOT_YET_VALID = 9
+"""OpenSSL's X509_V_ERR_CERT_NOT_YET_VALID."""
 AUTHORITY_FILE, CERTIFICATE_FILE, KEY_FILE = "ca.crt", "tls.crt", "tls.key"
 FILE_BYTES_MAX = 1 << 20
 HANDSHAKE_TURNS_MAX = 10
@@ -204,6 +206,12 @@ def _check_key_is_private(path: Path) -> None:
         )
 
 
+def _advice(error: ssl.SSLCertVerificationError) -> str:
+    if error.verify_code == CERT_NOT_YET_VALID:
+        return "Set the clock of this host, or of the one that issued it, right: one of them is wrong"
+    return "Renew it with `wiresum ca renew`, or issue another for this purpose with `wiresum ca issue`"
+
+
 def _prove(directory: Path, *, serving: bool) -> dict[str, Any]:
     """What the other side of a connection sees in the certificate."""
     certificate, authority = directory / CERTIFICATE_FILE, directory / AUTHORITY_FILE
@@ -225,8 +233,7 @@ def _prove(directory: Path, *, serving: bool) -> dict[str, Any]:
         ends = _shake_hands(server, client)
     except ssl.SSLCertVerificationError as error:
         raise CredentialsError(
-            f"{certificate} does not hold before the authority in {authority}: {error.verify_message}. Renew it with "
-            f"`wiresum ca renew`, or issue another for this purpose with `wiresum ca issue`"
+            f"{certificate} does not hold before the authority in {authority}: {error.verify_message}. {_advice(error)}"
         ) from None
     except ssl.SSLError as error:
         raise CredentialsError(f"{authority} and {certificate} cannot be used: {error.reason or error}") from None

@@ -77,7 +77,7 @@ class AgentConfig:
     insecure: bool = False
     """WIRESUM_INSECURE: join without TLS over a network, where everybody can read and end every job."""
     tenant: str = ""
-    """WIRESUM_TENANT: on whose account; a certificate that names a tenant decides instead."""
+    """WIRESUM_TENANT: on whose account. A certificate decides, if there is one; without a tenant, it is one itself."""
     priority: int = 0
     """WIRESUM_PRIORITY: the larger gets slots first when they are short. The same at all workers."""
     job_token: str = field(default="", repr=False)

@@ -60,10 +60,6 @@ def findings(service: Service) -> Iterator[Finding]:
     yield from _refusals(report)
 
 
-CERT_NOT_YET_VALID = 9
-"""OpenSSL's X509_V_ERR_CERT_NOT_YET_VALID."""
-
-
 def _cannot_connect(target: str) -> OSError | None:
     host, _, port = target.rpartition(":")
     try:
@@ -265,7 +261,7 @@ def _wait_for_refusal(secured: ssl.SSLSocket) -> None:
 
 def _reason(error: OSError) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
-        if error.verify_code == CERT_NOT_YET_VALID:
+        if error.verify_code == credentials.CERT_NOT_YET_VALID:
             return f"{error.verify_message}: is the clock of this host right, or that of the host which issued it?"
         return error.verify_message
     if isinstance(error, ssl.SSLError):
