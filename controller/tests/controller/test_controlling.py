@@ -318,7 +318,7 @@ def test_a_controller_that_dies_there_loses_no_job_and_no_slot(cluster: Cluster,
     cluster.nursery.start(place, when)
     deaths = cluster.deaths
     with cluster.watched():
-        cluster.run_a_job(f"{place} {when}")
+        cluster.run_a_job(f"{place}-{when}".replace(" ", "-"))
         wait_until(lambda: cluster.deaths == deaths + 1, "it has died")
         cluster.check_nothing_is_left()
     cluster.nursery.kill()
