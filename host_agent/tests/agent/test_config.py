@@ -1,12 +1,13 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from wiresum.agent import _native
-from wiresum.agent.config import AgentConfig
+from wiresum.agent.config import AgentConfig, Setting, settings_of
 
 VARIABLES = {
     "WIRESUM_SWITCH": ("switch-1.example:4000", "switch", "switch-1.example:4000"),
@@ -40,6 +41,46 @@ def test_every_field_has_a_variable_that_sets_it() -> None:
 
 def test_without_variables_the_defaults_hold_and_other_variables_do_not_matter() -> None:
     assert AgentConfig.from_environment({"PATH": "/bin", "WIRESUM_THREADS": " "}) == AgentConfig()
+
+
+@pytest.mark.parametrize(
+    ("misspelt", "meant"),
+    [
+        ("WIRESUM_SWICH", "WIRESUM_SWITCH"),
+        ("WIRESUM_LANEBITS", "WIRESUM_LANE_BITS"),
+        ("WIRESUM_THREAD", "WIRESUM_THREADS"),
+        ("WIRESUM_Tls", "WIRESUM_TLS"),
+    ],
+)
+def test_a_misspelt_variable_is_refused_with_the_one_that_is_meant(misspelt: str, meant: str) -> None:
+    with pytest.raises(ValueError, match=f"{misspelt} is no setting: is {meant} meant"):
+        AgentConfig.from_environment({misspelt: "1"})
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        *("WIRESUM_SIMD", "WIRESUM_HOME", "WIRESUM_SWITCH_SERVICE_HOST", "WIRESUM_SWITCH_PORT_43487_TCP_ADDR"),
+        *("WIRESUM_SWITCH_PORT", "WIRESUM_XDP_PLUGIN", "WIRESUM_PYTHON"),
+    ],
+)
+def test_variables_that_are_somebody_elses_do_not_matter(other: str) -> None:
+    assert AgentConfig.from_environment({other: "1"}) == AgentConfig()
+
+
+def test_the_documented_table_is_that_of_the_settings() -> None:
+    documented = (Path(__file__).parents[3] / "docs/torch.md").read_text()
+    rows = [line for line in documented.splitlines() if line.startswith("| `WIRESUM_")]
+    assert rows == [row_of(name, setting) for name, setting in settings_of().items()]
+
+
+def row_of(name: str, setting: Setting) -> str:
+    default = getattr(AgentConfig(), name)
+    if isinstance(default, bool | float):
+        default = f"{default:g}"
+    elif name == "switch":
+        default = f"`{default}`"
+    return f"| `{setting.variable}` | {setting.default_shown or default} | {setting.help} |"
 
 
 def test_an_override_wins_unless_it_is_none() -> None:

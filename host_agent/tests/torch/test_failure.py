@@ -230,6 +230,15 @@ def test_the_timeout_of_a_group_can_be_changed(make_cluster: MakeCluster) -> Non
     make_cluster(2).run(changes_the_timeout)
 
 
+CALLED = {
+    "sizes": ("rank 0 called all_reduce(SUM, float32[500])", "rank 1 called all_reduce(SUM, float32[510])"),
+    "kinds": ("rank 0 called all_reduce(SUM, float32[1000])", "rank 1 called broadcast(float32[1000])"),
+    "operators": ("rank 0 called all_reduce(SUM, float32[1000])", "rank 1 called all_reduce(AVG, float32[1000])"),
+    "types": ("rank 0 called all_reduce(SUM, float32[1000])", "rank 1 called all_reduce(SUM, int32[1000])"),
+    "roots": ("rank 0 called broadcast(float32[1000])", "rank 1 called broadcast(float32[1000])"),
+}
+
+
 def diverges(rank: int, size: int, how: str) -> str:
     tensor = torch.ones(1000)
     error, _ = until_it_fails(
@@ -242,6 +251,8 @@ def diverges(rank: int, size: int, how: str) -> str:
         }[how]
     )
     assert isinstance(error, dist.DistBackendError), repr(error)
+    for called in CALLED[how]:
+        assert called in str(error), str(error)
     return type(error.__cause__).__name__
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import math
 import os
 import subprocess
 import sys
@@ -15,6 +17,7 @@ import torch.distributed as dist
 from cluster import Cluster, SwitchProcess, environment
 
 import wiresum.torch
+from wiresum.agent.config import AgentConfig
 
 
 def subsets(rank: int, size: int) -> None:
@@ -147,6 +150,20 @@ def bad_options(rank: int, size: int) -> None:
         dist.new_group([rank], use_local_synchronization=True, pg_options=wiresum.torch.Options(lane_bits=7))
 
 
+@pytest.mark.parametrize("scale", [0.0, -1.0, math.nan, math.inf])
+def test_a_scale_that_is_no_scale_is_refused(scale: float) -> None:
+    with pytest.raises(ValueError, match="fixed_scale"):
+        wiresum.torch.Options(fixed_scale=scale)
+
+
+def test_every_setting_is_an_option() -> None:
+    settings = {field.name: field.type for field in dataclasses.fields(AgentConfig)}
+    options = {field.name: field.type for field in dataclasses.fields(wiresum.torch.Options)}
+    assert options.pop("fixed_scale") == "float | None"
+    assert options == {name: f"{kind} | None" for name, kind in settings.items()}
+    assert wiresum.torch.Options(threads=2, slots=64).config() == AgentConfig.from_environment(threads=2, slots=64)
+
+
 def test_options_that_make_no_sense_are_refused(quartet: Cluster) -> None:
     quartet.run(bad_options)
 
@@ -169,7 +186,7 @@ def test_subgroups_that_find_no_room_at_the_switch_use_gloo_at_all_members(
     jobs = cluster.run(crowds)
     assert jobs[0] == jobs[1] == jobs[2]
     assert jobs[0][0] and not any(jobs[0][1:])
-    assert "no room at the switch" in cluster.log(0) and "no room" not in cluster.log(1)
+    assert all("no room at the switch" in cluster.log(rank) for rank in range(3))
 
 
 def by_environment(rank: int, size: int) -> str:

@@ -1,11 +1,17 @@
-"""What the environment says about how this worker should join: the `WIRESUM_*` variables."""
+"""What the environment says about how this worker should join: the `WIRESUM_*` variables.
+
+Each setting is defined once, as a field of `AgentConfig`; its variable, what it may be, `wiresum settings` and the
+table in docs/torch.md follow from that.
+"""
 
 from __future__ import annotations
 
+import difflib
 import ipaddress
 import os
+import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from wiresum.join import JOB_NAME_BYTES_MAX, name_problem
@@ -33,123 +39,28 @@ JOB_TOKEN_BYTES_MAX = 256
 PRIORITY_MAX = 1_000_000
 
 
+PREFIX = "WIRESUM_"
+_LIKENESS_MIN = 0.75
+"""How much a variable's name must be like a setting's to be taken for a misspelt one (difflib's ratio)."""
+_OF_KUBERNETES = re.compile(r"_(SERVICE_HOST|(SERVICE_)?PORT(_.*)?)$")
+"""Kubernetes sets such variables in every container, for each of its services: one may be called wiresum-switch."""
+
+
 @dataclass(frozen=True)
-class AgentConfig:
-    """Every value is checked, wherever it comes from: a `ValueError` names the field and its variable."""
+class Setting:
+    """What is known of a field of `AgentConfig` besides its type."""
 
-    switch: str = f"127.0.0.1:{CONTROL_PORT}"
-    """WIRESUM_SWITCH: the control endpoint, host:port; a host alone gets the usual port. Several, with commas between
-    them, if a standby may take over from the first. With + between them: several aggregators, over which the job is
-    spread. The same ones at all workers; their order does not matter."""
-    job: str = ""
-    """WIRESUM_JOB: "" lets the backend choose a name."""
-    address: str = ""
-    """WIRESUM_ADDRESS: the local IPv4 address for data; "" takes the one that routes to the switch."""
-    threads: int = 0
-    """WIRESUM_THREADS: for each aggregator; 0 goes by the number of cores."""
-    lanes: int = 0
-    """WIRESUM_LANES: words in a packet; 0 goes by the MTU of the interface."""
-    slots: int = 0
-    """WIRESUM_SLOTS: 0 lets the service decide."""
-    lane_bits: int = 32
-    """WIRESUM_LANE_BITS: 32, 16 or 8 bits for each float on the wire."""
-    precision: str = "auto"
-    """WIRESUM_PRECISION: how sums of floats are rounded. exact: once, at the end; block: to 32 bits (WIRESUM_LANE_BITS)
-    below the largest element of a packet, before they are added; auto: short tensors exact, and long ones, which
-    gradients are, in blocks. The same at all workers."""
-    spin_us: int = -1
-    """WIRESUM_SPIN_US: how long to poll before blocking; -1 goes by the number of cores."""
-    join_timeout_s: float = 300.0
-    """WIRESUM_JOIN_TIMEOUT: how long to wait for the switch and for the other workers."""
-    transport: str = "udp"
-    """WIRESUM_TRANSPORT: how packets reach the network: udp, the kernel's sockets; xdp, AF_XDP; dpdk. Each worker
-    chooses for itself."""
-    device: str = ""
-    """WIRESUM_DEVICE: for xdp the interface, "" for the one with the local address; for dpdk the EAL's arguments."""
-    offload: bool = True
-    """WIRESUM_OFFLOAD: UDP GSO and GRO, where the kernel has them."""
-    sparse: bool = True
-    """WIRESUM_SPARSE: leave out blocks that are zero at all workers, where that pays. The same at all workers."""
-    key: int = field(default=0, repr=False)
-    """WIRESUM_KEY: what all workers of the job must say alike; 0: nothing. Its packets have a key of their own."""
-    tls: str = ""
-    """WIRESUM_TLS: a directory with ca.crt, tls.crt and tls.key, for mutual TLS with the service."""
-    insecure: bool = False
-    """WIRESUM_INSECURE: join without TLS over a network, where everybody can read and end every job."""
-    tenant: str = ""
-    """WIRESUM_TENANT: on whose account. A certificate decides, if there is one; without a tenant, it is one itself."""
-    priority: int = 0
-    """WIRESUM_PRIORITY: the larger gets slots first when they are short. The same at all workers."""
-    job_token: str = field(default="", repr=False)
-    """WIRESUM_JOB_TOKEN: what an operator got who created the job, if one did."""
-    lost_after_s: float = 120.0
-    """WIRESUM_LOST_AFTER: how long neither service nor switch may answer what this worker sends, before it gives up."""
-
-    @classmethod
-    def from_environment(cls, environ: Mapping[str, str] = os.environ, **overrides: Any) -> AgentConfig:
-        """Reads the variables; an override that is not None wins, an empty variable counts as unset."""
-        unknown = overrides.keys() - _VARIABLES.keys()
-        if unknown:
-            raise TypeError(f"no such setting: {', '.join(sorted(unknown))}; there are {', '.join(_VARIABLES)}")
-        values: dict[str, Any] = {}
-        for name, (variable, parse) in _VARIABLES.items():
-            text = environ.get(variable, "").strip()
-            if overrides.get(name) is not None:
-                values[name] = overrides[name]
-            elif text:
-                try:
-                    values[name] = parse(text)
-                except ValueError as error:
-                    raise ValueError(f"{variable}={_shown(name, text)}: {error}") from None
-        return cls(**values)
-
-    def __post_init__(self) -> None:
-        for name, check in _CHECKS.items():
-            problem = check(getattr(self, name))
-            if problem:
-                shown = _shown(name, getattr(self, name))
-                raise ValueError(f"{_VARIABLES[name][0]} ({name}) is {shown}: {problem}")
-        if problem := self._device_problem():
-            raise ValueError(f"WIRESUM_TRANSPORT (transport) is '{self.transport}': {problem}")
-        object.__setattr__(self, "switch", "+".join(map(",".join, _endpoints_of(self.switch))))
-
-    def _device_problem(self) -> str:
-        """What is asked of a transport over a device that it cannot do, or "" if nothing."""
-        if self.transport == "udp":
-            return f"WIRESUM_DEVICE ({self.device!r}) is for xdp and dpdk" if self.device else ""
-        if self.threads > 1:
-            return "it drives the device with one thread, so WIRESUM_THREADS must be 1, or unset"
-        if "+" in self.switch:
-            return "it serves one aggregator, and WIRESUM_SWITCH names several"
-        if self.transport == "dpdk" and not self.device:
-            return "WIRESUM_DEVICE must have the EAL's arguments, like '-a 0000:01:00.0'"
-        if self.transport == "dpdk" and not self.address:
-            return "WIRESUM_ADDRESS must be the IPv4 address that this worker is to have; the kernel knows of none"
-        return ""
-
-    @property
-    def aggregators(self) -> tuple[AgentConfig, ...]:
-        """The same for each aggregator alone, in an order that does not depend on how they were written down."""
-        return tuple(replace(self, switch=part) for part in sorted(self.switch.split("+")))
-
-    @property
-    def control_endpoints(self) -> tuple[str, ...]:
-        """Of the first aggregator, each as host:port, in the order in which they are tried."""
-        return tuple(_endpoints_of(self.switch)[0])
-
-    @property
-    def switch_host(self) -> str:
-        """Of the first endpoint."""
-        return self.control_endpoints[0].rpartition(":")[0]
-
-    @property
-    def switch_port(self) -> int:
-        """Of the first endpoint."""
-        return int(self.control_endpoints[0].rpartition(":")[2])
-
-
-def _shown(name: str, value: object) -> str:
-    return "(not shown)" if name in _SECRET else repr(value)
+    variable: str
+    help: str
+    """In Markdown, on one line."""
+    default_shown: str
+    """For people, where that is not the value itself."""
+    parse: Callable[[str], Any]
+    """From the variable's text; raises a ValueError that says what is needed."""
+    problem: Callable[[Any], str]
+    """What is wrong with a value, or ""."""
+    secret: bool
+    """Is the value not repeated in errors, which end up in logs?"""
 
 
 def _integer(text: str) -> int:
@@ -173,31 +84,8 @@ def _boolean(text: str) -> bool:
     return value[text.lower()]
 
 
-_VARIABLES: Mapping[str, tuple[str, Callable[[str], Any]]] = {
-    "switch": ("WIRESUM_SWITCH", str),
-    "job": ("WIRESUM_JOB", str),
-    "address": ("WIRESUM_ADDRESS", str),
-    "threads": ("WIRESUM_THREADS", _integer),
-    "lanes": ("WIRESUM_LANES", _integer),
-    "slots": ("WIRESUM_SLOTS", _integer),
-    "lane_bits": ("WIRESUM_LANE_BITS", _integer),
-    "precision": ("WIRESUM_PRECISION", str.lower),
-    "spin_us": ("WIRESUM_SPIN_US", _integer),
-    "join_timeout_s": ("WIRESUM_JOIN_TIMEOUT", _number),
-    "transport": ("WIRESUM_TRANSPORT", str.lower),
-    "device": ("WIRESUM_DEVICE", str),
-    "offload": ("WIRESUM_OFFLOAD", _boolean),
-    "sparse": ("WIRESUM_SPARSE", _boolean),
-    "key": ("WIRESUM_KEY", _integer),
-    "tls": ("WIRESUM_TLS", str),
-    "insecure": ("WIRESUM_INSECURE", _boolean),
-    "tenant": ("WIRESUM_TENANT", str),
-    "priority": ("WIRESUM_PRIORITY", _integer),
-    "job_token": ("WIRESUM_JOB_TOKEN", str),
-    "lost_after_s": ("WIRESUM_LOST_AFTER", _number),
-}
-_SECRET = frozenset({"key", "job_token"})
-"""Their values are not repeated in errors, which end up in logs."""
+def _no_problem(value: object) -> str:
+    return ""
 
 
 def _within(least: int, most: int) -> Callable[[int], str]:
@@ -264,22 +152,257 @@ def _address_problem(address: str) -> str:
     return ""
 
 
-_CHECKS: Mapping[str, Callable[[Any], str]] = {
-    "switch": _switch_problem,
-    "job": _name(JOB_NAME_BYTES_MAX),
-    "address": _address_problem,
-    "threads": _within(0, THREADS_MAX),
-    "lanes": _within(0, LANES_MAX),
-    "slots": _within(0, SLOTS_MAX),
-    "lane_bits": lambda bits: "" if bits in (32, 16, 8) else "it must be 32, 16 or 8",
-    "precision": lambda name: "" if name in PRECISIONS else f"it must be one of {', '.join(PRECISIONS)}",
-    "spin_us": _within(-1, SPIN_US_MAX),
-    "join_timeout_s": lambda s: "" if 0 < s <= JOIN_TIMEOUT_S_MAX else f"it must be over 0, to {JOIN_TIMEOUT_S_MAX}",
-    "transport": lambda name: "" if name in TRANSPORTS else f"it must be one of {', '.join(TRANSPORTS)}",
-    "device": _printable(DEVICE_BYTES_MAX),
-    "key": _within(0, 2**32 - 1),
-    "tenant": _name(TENANT_BYTES_MAX),
-    "priority": _within(-PRIORITY_MAX, PRIORITY_MAX),
-    "job_token": _printable(JOB_TOKEN_BYTES_MAX),
-    "lost_after_s": lambda s: "" if 1 <= s <= LOST_AFTER_S_MAX else f"it must be 1 to {LOST_AFTER_S_MAX}",
-}
+def _one_of(*names: str) -> Callable[[str], str]:
+    return lambda name: "" if name in names else f"it must be one of {', '.join(names)}"
+
+
+def _setting(
+    default: Any,
+    variable: str,
+    help: str,  # noqa: A002
+    *,
+    default_shown: str = "",
+    parse: Callable[[str], Any] = str,
+    problem: Callable[[Any], str] = _no_problem,
+    secret: bool = False,
+) -> Any:
+    setting = Setting(PREFIX + variable, help, default_shown, parse, problem, secret)
+    return field(default=default, repr=not secret, metadata={"setting": setting})
+
+
+@dataclass(frozen=True)
+class AgentConfig:
+    """Every value is checked, wherever it comes from: a `ValueError` names the field and its variable."""
+
+    switch: str = _setting(
+        f"127.0.0.1:{CONTROL_PORT}",
+        "SWITCH",
+        "control endpoint of the switch or controller, `host:port`; a host alone gets port 43487. Several, with commas "
+        "between them, if a standby may take over; with `+` between them, if the job is spread over several "
+        "aggregators: [software_switch.md](software_switch.md#several-aggregators)",
+        problem=_switch_problem,
+    )
+    tls: str = _setting(
+        "",
+        "TLS",
+        "folder with `ca.crt`, `tls.crt` and `tls.key`, made by `wiresum ca` ([security.md](security.md)); without it "
+        "`WIRESUM_SWITCH` must be on this host",
+        default_shown="none",
+    )
+    insecure: bool = _setting(False, "INSECURE", "1 goes without certificates to other hosts, too", parse=_boolean)
+    job: str = _setting(
+        "",
+        "JOB",
+        "name of the job at the switch; only rank 0's counts",
+        default_shown="made up by rank 0",
+        problem=_name(JOB_NAME_BYTES_MAX),
+    )
+    precision: str = _setting(
+        "auto",
+        "PRECISION",
+        "how sums of floats are rounded: `exact`, once, at the end; `block`, to `WIRESUM_LANE_BITS` below the largest "
+        "element of a packet; `auto`, exact up to 4,096 elements and in blocks beyond: "
+        "[numerics.md](numerics.md#exact-or-in-blocks-wiresum_precision)",
+        parse=str.lower,
+        problem=_one_of(*PRECISIONS),
+    )
+    lane_bits: int = _setting(
+        32,
+        "LANE_BITS",
+        "bits on the wire for each float that is summed in blocks: 32, 16 or 8. Fewer are faster and coarser",
+        parse=_integer,
+        problem=lambda bits: "" if bits in (32, 16, 8) else "it must be 32, 16 or 8",
+    )
+    address: str = _setting(
+        "",
+        "ADDRESS",
+        "this worker's IPv4 address for data; different at each host",
+        default_shown="by route to the switch",
+        problem=_address_problem,
+    )
+    threads: int = _setting(
+        0,
+        "THREADS",
+        "threads of the data path, for each aggregator; a job uses the smallest of all workers",
+        default_shown="from the number of cores, at most 4",
+        parse=_integer,
+        problem=_within(0, THREADS_MAX),
+    )
+    lanes: int = _setting(
+        0,
+        "LANES",
+        "32-bit words in a packet; a job uses the smallest of all workers",
+        default_shown="from the MTU of the interface",
+        parse=_integer,
+        problem=_within(0, LANES_MAX),
+    )
+    slots: int = _setting(
+        0,
+        "SLOTS",
+        "chunks in flight, at each aggregator",
+        default_shown="256, by the service",
+        parse=_integer,
+        problem=_within(0, SLOTS_MAX),
+    )
+    spin_us: int = _setting(
+        -1,
+        "SPIN_US",
+        "how long a thread polls before it sleeps; 0 never polls",
+        default_shown="from the number of cores",
+        parse=_integer,
+        problem=_within(-1, SPIN_US_MAX),
+    )
+    sparse: bool = _setting(
+        True,
+        "SPARSE",
+        "all-reduces look for blocks of zeros, and do not send them: [sparse.md](sparse.md)",
+        parse=_boolean,
+    )
+    transport: str = _setting(
+        "udp",
+        "TRANSPORT",
+        "how packets reach the network: `udp`, `xdp`, `dpdk`: [transports.md](transports.md); each worker chooses for "
+        "itself",
+        parse=str.lower,
+        problem=_one_of(*TRANSPORTS),
+    )
+    device: str = _setting(
+        "",
+        "DEVICE",
+        "for `xdp` the interface, by itself the one with the local address; for `dpdk` the EAL's arguments",
+        default_shown="none",
+        problem=_printable(DEVICE_BYTES_MAX),
+    )
+    offload: bool = _setting(
+        True, "OFFLOAD", "UDP segmentation offload (GSO, GRO) where the kernel has it", parse=_boolean
+    )
+    join_timeout_s: float = _setting(
+        300.0,
+        "JOIN_TIMEOUT",
+        "seconds to wait for the switch and the other workers; the group's own time-out, if it is shorter",
+        parse=_number,
+        problem=lambda s: "" if 0 < s <= JOIN_TIMEOUT_S_MAX else f"it must be over 0, to {JOIN_TIMEOUT_S_MAX}",
+    )
+    tenant: str = _setting(
+        "",
+        "TENANT",
+        "on whose account the job runs, where there are quotas; where there are certificates they decide, and one that "
+        "names no tenant is one itself",
+        default_shown="none",
+        problem=_name(TENANT_BYTES_MAX),
+    )
+    priority: int = _setting(
+        0,
+        "PRIORITY",
+        "when slots are short the larger gets them first",
+        parse=_integer,
+        problem=_within(-PRIORITY_MAX, PRIORITY_MAX),
+    )
+    job_token: str = _setting(
+        "",
+        "JOB_TOKEN",
+        "of a job that an operator created (`wiresum jobs create`)",
+        default_shown="none",
+        problem=_printable(JOB_TOKEN_BYTES_MAX),
+        secret=True,
+    )
+    key: int = _setting(
+        0,
+        "KEY",
+        "a number that all workers of the job must say alike, so that nobody joins by mistake; 0: none. Packets have "
+        "another key, which the service draws",
+        parse=_integer,
+        problem=_within(0, 2**32 - 1),
+        secret=True,
+    )
+    lost_after_s: float = _setting(
+        120.0,
+        "LOST_AFTER",
+        "seconds without an answer of service or switch after which a worker gives up "
+        "([operations.md](operations.md#who-is-lost-and-when))",
+        parse=_number,
+        problem=lambda s: "" if 1 <= s <= LOST_AFTER_S_MAX else f"it must be 1 to {LOST_AFTER_S_MAX}",
+    )
+
+    @classmethod
+    def from_environment(cls, environ: Mapping[str, str] = os.environ, **overrides: Any) -> AgentConfig:
+        """Reads the variables; an override that is not None wins, an empty variable counts as unset."""
+        settings = settings_of(cls)
+        unknown = overrides.keys() - settings.keys()
+        if unknown:
+            raise TypeError(f"no such setting: {', '.join(sorted(unknown))}; there are {', '.join(settings)}")
+        _refuse_misspelt(environ, settings)
+        values: dict[str, Any] = {}
+        for name, setting in settings.items():
+            text = environ.get(setting.variable, "").strip()
+            if overrides.get(name) is not None:
+                values[name] = overrides[name]
+            elif text:
+                try:
+                    values[name] = setting.parse(text)
+                except ValueError as error:
+                    raise ValueError(f"{setting.variable}={_shown(setting, text)}: {error}") from None
+        return cls(**values)
+
+    def __post_init__(self) -> None:
+        for name, setting in settings_of(type(self)).items():
+            if problem := setting.problem(getattr(self, name)):
+                shown = _shown(setting, getattr(self, name))
+                raise ValueError(f"{setting.variable} ({name}) is {shown}: {problem}")
+        if problem := self._device_problem():
+            raise ValueError(f"WIRESUM_TRANSPORT (transport) is '{self.transport}': {problem}")
+        object.__setattr__(self, "switch", "+".join(map(",".join, _endpoints_of(self.switch))))
+
+    def _device_problem(self) -> str:
+        """What is asked of a transport over a device that it cannot do, or "" if nothing."""
+        if self.transport == "udp":
+            return f"WIRESUM_DEVICE ({self.device!r}) is for xdp and dpdk" if self.device else ""
+        if self.threads > 1:
+            return "it drives the device with one thread, so WIRESUM_THREADS must be 1, or unset"
+        if "+" in self.switch:
+            return "it serves one aggregator, and WIRESUM_SWITCH names several"
+        if self.transport == "dpdk" and not self.device:
+            return "WIRESUM_DEVICE must have the EAL's arguments, like '-a 0000:01:00.0'"
+        if self.transport == "dpdk" and not self.address:
+            return "WIRESUM_ADDRESS must be the IPv4 address that this worker is to have; the kernel knows of none"
+        return ""
+
+    @property
+    def aggregators(self) -> tuple[AgentConfig, ...]:
+        """The same for each aggregator alone, in an order that does not depend on how they were written down."""
+        return tuple(replace(self, switch=part) for part in sorted(self.switch.split("+")))
+
+    @property
+    def control_endpoints(self) -> tuple[str, ...]:
+        """Of the first aggregator, each as host:port, in the order in which they are tried."""
+        return tuple(_endpoints_of(self.switch)[0])
+
+    @property
+    def switch_host(self) -> str:
+        """Of the first endpoint."""
+        return self.control_endpoints[0].rpartition(":")[0]
+
+    @property
+    def switch_port(self) -> int:
+        """Of the first endpoint."""
+        return int(self.control_endpoints[0].rpartition(":")[2])
+
+
+def settings_of(config: type[AgentConfig] = AgentConfig) -> dict[str, Setting]:
+    """By field, in the order in which people should read them."""
+    return {each.name: each.metadata["setting"] for each in fields(config)}
+
+
+def _shown(setting: Setting, value: object) -> str:
+    return "(not shown)" if setting.secret else repr(value)
+
+
+def _refuse_misspelt(environ: Mapping[str, str], settings: Mapping[str, Setting]) -> None:
+    """A variable that is nearly one of ours was meant to be it; what is quite another is somebody else's."""
+    known = {setting.variable.removeprefix(PREFIX) for setting in settings.values()}
+    for variable in sorted(environ):
+        name = variable.removeprefix(PREFIX)
+        if name == variable or name in known or _OF_KUBERNETES.search(variable):
+            continue
+        if meant := difflib.get_close_matches(name.upper(), known, n=1, cutoff=_LIKENESS_MIN):
+            raise ValueError(f"{variable} is no setting: is {PREFIX}{meant[0]} meant? `wiresum settings` lists all")

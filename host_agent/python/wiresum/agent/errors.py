@@ -36,6 +36,14 @@ class SwitchUnreachableError(WiresumError):
 class DivergedError(WiresumError):
     """The workers called different collectives, or the same ones in a different order."""
 
+    WORDS = "call different collectives"
+    """In the text of each, and so in the reason that the other workers get."""
+
+    def __init__(self, text: str, *, number: int) -> None:
+        super().__init__(text)
+        self.number = number
+        """Of the collective at which this worker found out: 16 bits, as Operation.number."""
+
 
 class CollectiveTimeoutError(WiresumError):
     """A collective did not complete in time."""

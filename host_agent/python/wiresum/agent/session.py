@@ -67,6 +67,11 @@ class Operation:
         """Its own among the session's operations."""
         return self._native.token
 
+    @property
+    def number(self) -> int:
+        """The same at all workers, unless they call different collectives: 16 bits, as on the wire."""
+        return self._native.tensor & 0xFFFF
+
     def done(self) -> bool:
         return self._native.done
 
@@ -299,11 +304,12 @@ class Session:
             error: WiresumError = DivergedError(
                 f"rank {self.rank} of job '{self.job_name}': "
                 + (
-                    f"the workers call different collectives at number {sequence}. All ranks must call the same "
+                    f"the workers {DivergedError.WORDS} at number {sequence}. All ranks must call the same "
                     "collectives, with the same sizes and types, in the same order"
                     if self._greeted
                     else f"the first sum is of chunks that do not belong together: {self._why_wrong()}"
-                )
+                ),
+                number=sequence,
             )
         elif operation.status is Status.TIMED_OUT:
             error = CollectiveTimeoutError(

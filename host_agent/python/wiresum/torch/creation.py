@@ -9,6 +9,7 @@ import re
 import secrets
 import time
 from collections import Counter
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -19,6 +20,7 @@ from wiresum.agent.config import AgentConfig
 from wiresum.agent.errors import JoinError, WiresumError
 from wiresum.agent.session import Session
 from wiresum.join import JOB_NAME_BYTES_MAX, name_problem
+from wiresum.torch.calls import CallLog
 from wiresum.torch.errors import WiresumTimeoutError, as_torch_error
 from wiresum.torch.gloo import make_gloo, whole_group
 from wiresum.torch.group import WiresumProcessGroup
@@ -45,9 +47,11 @@ def create_group(backend_options: Any, pg_options: Any) -> dist.ProcessGroup:
         raise TypeError(f"pg_options of the wiresum backend are a wiresum.torch.Options, not a {type(pg_options)}")
     options = pg_options or Options()
     config = options.config()
+    timeout: timedelta = backend_options.timeout
+    # Whoever gives a group less time means its making, too.
+    config = replace(config, join_timeout_s=min(config.join_timeout_s, timeout.total_seconds()))
     group_id = str(backend_options.group_id)
     rank, size = int(backend_options.group_rank), int(backend_options.group_size)
-    timeout: timedelta = backend_options.timeout
     dist_store: Store = backend_options.store
     is_subgroup = bool(backend_options.global_ranks_in_group)
 
@@ -65,6 +69,7 @@ def create_group(backend_options: Any, pg_options: Any) -> dist.ProcessGroup:
             gloo=gloo,
             whole_gloo=whole_group(gloo, dist_store, rank, size),
             session=session,
+            calls=CallLog(PrefixStore("calls", store), rank, size),
             lane_bits=config.lane_bits,
             fixed_scale=options.fixed_scale,
         )
@@ -180,13 +185,13 @@ def _all_joined(store: Store, rank: int, size: int, job: str, cause: Exception |
     outcomes = [store.get(f"outcome/{member}").decode() for member in range(size)]
     refusals = [text for text in outcomes if text.startswith(_REFUSED)]
     if refusals:
-        if rank == 0:
-            log.warning(
-                "wiresum: no room at the switch for the process group of job '%s', so all of its collectives go "
-                "through Gloo, which is slower: %s",
-                job,
-                refusals[0].removeprefix(_REFUSED),
-            )
+        log.warning(
+            "wiresum: rank %d: no room at the switch for the process group of job '%s', so all of its collectives go "
+            "through Gloo, which is slower: %s",
+            rank,
+            job,
+            refusals[0].removeprefix(_REFUSED),
+        )
         return False
     if cause is not None:
         raise _translated(cause) from cause

@@ -18,8 +18,8 @@ class WiresumTimeoutError(dist.DistBackendError, TimeoutError):
     """A collective, a wait or a join did not end in time."""
 
 
-def as_torch_error(error: WiresumError) -> Exception:
-    """A new exception each time, so that raising it often does not pile up tracebacks."""
+def as_torch_error(error: WiresumError, more: str = "") -> Exception:
+    """A new exception each time, so that raising it often does not pile up tracebacks. `more` ends its text."""
     kind: type[Exception] = dist.DistBackendError
     if isinstance(error, CollectiveTimeoutError):
         kind = WiresumTimeoutError
@@ -30,6 +30,6 @@ def as_torch_error(error: WiresumError) -> Exception:
             kind = dist.DistNetworkError
         elif error.code in _JOIN_CODES_TIMEOUT:
             kind = WiresumTimeoutError
-    translated = kind(str(error))
+    translated = kind(f"{error}. {more}" if more else str(error))
     translated.__cause__ = error
     return translated

@@ -15,6 +15,7 @@ ways need no order between them.
 from __future__ import annotations
 
 import atexit
+import logging
 import os
 import sys
 import time
@@ -42,17 +43,20 @@ from torch._C._distributed_c10d import (
     Store,
 )
 
-from wiresum.agent.errors import SessionClosedError, WiresumError
+from wiresum.agent.errors import DivergedError, JobAbortedError, SessionClosedError, WiresumError
 from wiresum.agent.session import FLOATING, Dtype, Operation, Scaling, Session
 from wiresum.torch import plan as plans
 from wiresum.torch import rows
 from wiresum.torch.attendant import Attendant
+from wiresum.torch.calls import CallLog, described
 from wiresum.torch.errors import WiresumTimeoutError, as_torch_error
 from wiresum.torch.gloo import break_connections, connections_are_broken, divide, staged_for_gloo, without_average
 from wiresum.torch.order import SubmissionOrder
 from wiresum.torch.plan import Plan
 from wiresum.torch.statistics import GroupStats
 from wiresum.torch.work import CompletedWork, GlooWork, GroupedWork, NetworkWork
+
+log = logging.getLogger("wiresum")
 
 DRAIN_TIMEOUT_S = 5.0
 """How long destroy_process_group waits for works that nobody has waited for."""
@@ -83,6 +87,7 @@ class WiresumProcessGroup(dist.ProcessGroup):
         gloo: ProcessGroupGloo,
         whole_gloo: dist.ProcessGroup,
         session: Session | None,
+        calls: CallLog,
         lane_bits: int,
         fixed_scale: float | None,
     ) -> None:
@@ -97,6 +102,7 @@ class WiresumProcessGroup(dist.ProcessGroup):
         self._gloo_options = gloo.options
         self._gloo_group = whole_gloo
         self._session = session
+        self._calls = calls
         self._lane_bits = lane_bits
         self._fixed_scale = fixed_scale
         self._failure: Exception | None = None
@@ -140,7 +146,7 @@ class WiresumProcessGroup(dist.ProcessGroup):
     def _run_rows(self, name: str, tensors: _Tensors, opts: Any) -> dist.Work:
         """A sum of sparse tensors: begins with what is exchanged in order to agree on their keys, in a thread."""
         self._collectives_network[name] += 1
-        work = NetworkWork(tensors, [], rank=self._rank, forget=self._pending.discard)
+        work = NetworkWork(tensors, [], rank=self._rank, forget=self._pending.discard, translate=self._translate)
         work.begins_later()
         self._pending.add(work)
         contributions = [(tensor, *rows.rows_of(tensor)) for tensor in tensors]
@@ -148,7 +154,8 @@ class WiresumProcessGroup(dist.ProcessGroup):
         def align_and_submit() -> None:
             todo = [plan for part in contributions if not (plan := self._aligned(*part, opts)).empty]
             work.finish_with([plan.finish for plan in todo])
-            self._begin(work, todo, opts, average=self._averages(opts))
+            called = partial(self._calls.note, name=name, operator=opts.reduceOp, tensors=tensors)
+            self._begin(work, todo, opts, average=self._averages(opts), called=called)
 
         self._order.append(partial(self._take, align_and_submit, work))
         return self._started(work)
@@ -179,7 +186,7 @@ class WiresumProcessGroup(dist.ProcessGroup):
     def _exchange(self, plan: Plan, opts: Any, *, signature: int, lane_bits: int = 32) -> None:
         """A collective that is waited for here."""
         assert self._session is not None
-        work = NetworkWork([], [plan.finish], rank=self._rank, forget=self._pending.discard)
+        work = NetworkWork([], [plan.finish], rank=self._rank, forget=self._pending.discard, translate=self._translate)
         try:
             work.add(
                 self._session.submit(
@@ -193,7 +200,7 @@ class WiresumProcessGroup(dist.ProcessGroup):
                 )
             )
         except WiresumError as error:
-            raise as_torch_error(error) from error
+            raise self._translate(error) from error
         work.all_added()
         self._pending.add(work)  # should the wait be interrupted, the network still has the plan's memory
         work.wait()
@@ -334,7 +341,7 @@ class WiresumProcessGroup(dist.ProcessGroup):
         try:
             self._gloo_group.monitored_barrier(timeout or self._timeout, wait_all_ranks)  # type: ignore[attr-defined]
         except RuntimeError as error:
-            raise self._explain_gloo(error) from error
+            raise self._explain_gloo("monitored_barrier", error) from error
 
     def _start_coalescing(self, device: torch.device) -> None:
         self._coalescing = []
@@ -415,9 +422,17 @@ class WiresumProcessGroup(dist.ProcessGroup):
                 "start workers with 'spawn', or use collectives in the parent only"
             )
         if self._session is not None and self._session.failure is not None:
-            raise as_torch_error(self._session.failure)
+            raise self._translate(self._session.failure)
         if self._failure is not None:
             raise type(self._failure)(*self._failure.args) from self._failure.__cause__
+
+    def _translate(self, error: WiresumError) -> Exception:
+        """With what each worker called, if that was not the same."""
+        if isinstance(error, DivergedError):
+            return as_torch_error(error, self._calls.compare(error.number))
+        if isinstance(error, JobAbortedError) and DivergedError.WORDS in error.reason:
+            return as_torch_error(error, self._calls.compare(None))
+        return as_torch_error(error)
 
     def _sums(self, tensors: Sequence[torch.Tensor], opts: Any) -> bool:
         """Does the network do this reduction of dense tensors?"""
@@ -445,45 +460,60 @@ class WiresumProcessGroup(dist.ProcessGroup):
         if not todo:
             return self._started(CompletedWork(result, rank=self._rank))
         average = summed is not None and self._averages(opts)
+        called = partial(
+            self._calls.note, name=name, operator=None if summed is None else opts.reduceOp, tensors=result
+        )
         finish: list[Callable[[], None]] = [plan.finish for plan in todo]
         if average and (integers := [tensor for tensor in summed or () if not tensor.is_floating_point()]):
             finish.append(partial(divide, integers, self._size))
-        work = NetworkWork(result, finish, rank=self._rank, forget=self._pending.discard)
+        work = NetworkWork(result, finish, rank=self._rank, forget=self._pending.discard, translate=self._translate)
         self._pending.add(work)
         if self._order.is_free():
-            self._begin(work, todo, opts, average=average)
+            self._begin(work, todo, opts, average=average, called=called)
         else:
             work.begins_later()
-            self._order.append(partial(self._take, partial(self._begin, work, todo, opts, average=average), work))
+            begin = partial(self._begin, work, todo, opts, average=average, called=called)
+            self._order.append(partial(self._take, begin, work))
         return self._started(work)
 
-    def _begin(self, work: NetworkWork, todo: Sequence[Plan], opts: Any, *, average: bool) -> None:
-        """Submits a work's operations."""
+    def _begin(
+        self, work: NetworkWork, todo: Sequence[Plan], opts: Any, *, average: bool, called: Callable[[int], None]
+    ) -> None:
+        """Submits a work's operations; `called` notes what has the number that each one got."""
         assert self._attendant is not None
         timeout_s = self._timeout_s(opts)
         if opts.asyncOp:
             with self._attendant.changed:
-                self._submit_all(work, todo, average=average, timeout_s=timeout_s, notify=True)
+                self._submit_all(work, todo, average=average, timeout_s=timeout_s, notify=True, called=called)
                 self._attendant.watch_network(work)
         else:
-            self._submit_all(work, todo, average=average, timeout_s=timeout_s, notify=False)
+            self._submit_all(work, todo, average=average, timeout_s=timeout_s, notify=False, called=called)
         if not todo:
             work.settle()
         for plan in todo:
             self._bytes[plan.sums] += plan.bytes
 
     def _submit_all(
-        self, work: NetworkWork, todo: Sequence[Plan], *, average: bool, timeout_s: float, notify: bool
+        self,
+        work: NetworkWork,
+        todo: Sequence[Plan],
+        *,
+        average: bool,
+        timeout_s: float,
+        notify: bool,
+        called: Callable[[int], None],
     ) -> None:
         """With `notify`, hold the attendant's `changed`."""
         try:
             for plan in todo:
-                work.add(self._submit(plan, average=average, timeout_s=timeout_s, notify=notify))
+                operation = self._submit(plan, average=average, timeout_s=timeout_s, notify=notify)
+                work.add(operation)
+                called(operation.number)
         except Exception as error:
             if not work.tokens():  # else the network has memory of it, and it stays until the group is closed
                 self._pending.discard(work)
             if isinstance(error, WiresumError):
-                raise as_torch_error(error) from error
+                raise self._translate(error) from error
             raise
         work.all_added()
 
@@ -533,11 +563,16 @@ class WiresumProcessGroup(dist.ProcessGroup):
         finish: Callable[[], None] | None = None,
     ) -> dist.Work:
         self._require_usable()
+        what = described(
+            name, getattr(arguments[-1], "reduceOp", None), [(t.dtype, t.shape) for t in _tensors(arguments)]
+        )
+        if self._collectives_gloo[name] == 0 and self._session is not None:
+            log.info("wiresum: %s goes through Gloo: the network does not do that", what)
         self._collectives_gloo[name] += 1
         arguments_staged, staged = staged_for_gloo(arguments, written)
         steps: list[Callable[[], None]] = [partial(plans.bring_home, staged)] if staged else []
         steps += [finish] if finish else []
-        work = GlooWork(method(*arguments_staged), finish=steps, explain=self._explain_gloo)
+        work = GlooWork(method(*arguments_staged), finish=steps, explain=partial(self._explain_gloo, what))
         if self._attendant is not None:
             self._attendant.watch_gloo(work)
         return self._started(work)
@@ -550,9 +585,9 @@ class WiresumProcessGroup(dist.ProcessGroup):
     def _break_gloo(self) -> None:
         break_connections(self._gloo_backend)
 
-    def _explain_gloo(self, error: Exception) -> Exception:
+    def _explain_gloo(self, what: str, error: Exception) -> Exception:
         """Why Gloo failed. If its connections are gone, then the group has failed, and the others must know."""
-        text = f"rank {self._rank}: a collective that goes through Gloo failed: {error}"
+        text = f"rank {self._rank}: {what}, which goes through Gloo, failed: {error}"
         if not connections_are_broken(error):
             refused = dist.DistBackendError(text)
             refused.__cause__ = error
@@ -563,7 +598,7 @@ class WiresumProcessGroup(dist.ProcessGroup):
             while self._session.failure is None and time.monotonic() < deadline:
                 time.sleep(0.01)
             if self._session.failure is not None and not isinstance(self._session.failure, SessionClosedError):
-                return as_torch_error(self._session.failure)
+                return self._translate(self._session.failure)
             self._session.abort(text)
         self._failure = (WiresumTimeoutError if timed_out else dist.DistBackendError)(text)
         self._failure.__cause__ = error
@@ -575,6 +610,13 @@ def stats_of(group: dist.ProcessGroup | None) -> GroupStats:
     if not isinstance(group, WiresumProcessGroup):
         raise ValueError(f"statistics are for process groups of the wiresum backend, not for {group}")
     return group.stats()
+
+
+def _tensors(arguments: Any) -> _Tensors:
+    """All that are in them, lists of lists included."""
+    if isinstance(arguments, torch.Tensor):
+        return [arguments]
+    return [tensor for part in arguments for tensor in _tensors(part)] if isinstance(arguments, (list, tuple)) else []
 
 
 def _listed(tensors: Any) -> _Tensors:

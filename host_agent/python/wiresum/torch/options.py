@@ -2,34 +2,50 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import asdict, dataclass, field
 
 from wiresum.agent.config import AgentConfig
 
 
 @dataclass(frozen=True)
 class Options:
-    """A field that is None leaves the matter to the environment (`wiresum.agent.config`)."""
+    """The settings of one group. A field that is None leaves the matter to the environment: all but `fixed_scale` are
+    those of `wiresum.agent.config.AgentConfig`, where `wiresum settings` says what each means."""
 
-    lane_bits: int | None = None
-    """Bits on the wire for each float that is summed: 32, 16 or 8. Less is faster and coarser."""
-    precision: str | None = None
-    """How sums of floats are rounded: "exact" (once, at the end), "block" (to `lane_bits` below the largest element of
-    a packet, before they are added), or "auto": exact up to 4,096 elements. The same at all workers."""
     fixed_scale: float | None = None
     """Multiplies floats before they are rounded to integers, in place of block floating point's power of two.
 
-    The same at all workers. It saves the round trip in which workers agree on exponents, and it is for those
-    who know the range of their values: what does not fit its lane is clamped.
+    Finite, above 0, and the same at all workers. It saves the round trip in which workers agree on exponents, and it is
+    for those who know the range of their values: what does not fit its lane is clamped.
     """
-    sparse: bool | None = None
-    """Leave out blocks that are zero at all workers, where that pays (docs/sparse.md)? The same at all workers."""
     switch: str | None = None
-    """The control endpoint, host:port, or several of them as in WIRESUM_SWITCH."""
+    tls: str | None = None
+    insecure: bool | None = None
     job: str | None = None
-    """The job's name at the switch; rank 0's counts."""
+    precision: str | None = None
+    lane_bits: int | None = None
+    address: str | None = None
+    threads: int | None = None
+    lanes: int | None = None
+    slots: int | None = None
+    spin_us: int | None = None
+    sparse: bool | None = None
+    transport: str | None = None
+    device: str | None = None
+    offload: bool | None = None
+    join_timeout_s: float | None = None
+    tenant: str | None = None
+    priority: int | None = None
+    job_token: str | None = field(default=None, repr=False)
+    key: int | None = field(default=None, repr=False)
+    lost_after_s: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.fixed_scale is not None and not (math.isfinite(self.fixed_scale) and self.fixed_scale > 0):
+            raise ValueError(f"fixed_scale is {self.fixed_scale}: it must be a finite number above 0")
 
     def config(self) -> AgentConfig:
-        return AgentConfig.from_environment(
-            lane_bits=self.lane_bits, precision=self.precision, sparse=self.sparse, switch=self.switch, job=self.job
-        )
+        settings = asdict(self)
+        del settings["fixed_scale"]
+        return AgentConfig.from_environment(**settings)

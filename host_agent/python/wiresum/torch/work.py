@@ -47,14 +47,17 @@ class NetworkWork(dist.Work):
         *,
         rank: int,
         forget: Callable[[NetworkWork], None] = lambda work: None,
+        translate: Callable[[WiresumError], Exception] = as_torch_error,
     ) -> None:
-        """Steps of `finish` own the memory that the operations use. `forget` is called when they have ended."""
+        """Steps of `finish` own the memory that the operations use. `forget` is called when they have ended, and
+        `translate` with what ended them badly."""
         super().__init__()
         self._operations: list[Operation] = []
         self._result = result
         self._finish = finish
         self._rank = rank
         self._forget = forget
+        self._translate = translate
         self._lock = threading.Lock()
 
     def begins_later(self) -> None:
@@ -160,7 +163,7 @@ class NetworkWork(dist.Work):
     def _bring_home(self) -> Exception | None:
         for operation in self._operations:
             if (cause := operation.error) is not None:
-                return as_torch_error(cause)
+                return self._translate(cause)
         try:
             for step in self._finish:
                 step()

@@ -1,0 +1,37 @@
+"""`wiresum settings`."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import textwrap
+
+import click
+
+from wiresum.agent.config import AgentConfig, settings_of
+
+COLUMNS = 100
+INDENT = 24
+
+
+@click.command(epilog="\b\nExample:\n  WIRESUM_THREADS=2 wiresum settings")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON object.")
+def settings(as_json: bool) -> None:
+    """Say what a worker can be told by its environment, and what it would take here."""
+    try:
+        config = AgentConfig.from_environment()
+    except ValueError as error:
+        raise click.ClickException(str(error)) from None
+    values = {
+        name: "(not shown)" if setting.secret else getattr(config, name) for name, setting in settings_of().items()
+    }
+    if as_json:
+        click.echo(json.dumps({setting.variable: values[name] for name, setting in settings_of().items()}))
+        return
+    for name, setting in settings_of().items():
+        is_set = bool(os.environ.get(setting.variable, "").strip())
+        shown = values[name] if is_set or not setting.default_shown else setting.default_shown
+        click.echo(f"{setting.variable:{INDENT - 1}} {shown}{'   (from the environment)' if is_set else ''}")
+        explained = re.sub(r"\[([^]]*)\]\(([^)]*)\)", r"docs/\1", setting.help).replace("`", "")
+        click.echo(textwrap.indent(textwrap.fill(explained, COLUMNS - INDENT), " " * INDENT))

@@ -1,0 +1,77 @@
+"""What a group's workers have called, for the error when they call different things.
+
+The data path notices that packets do not belong together, and knows numbers alone. Then each worker tells the others,
+in the group's store, what it has called by which number, and each one's error says so.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch._C._distributed_c10d import Store
+
+KEPT = 256
+"""More calls than two workers can be apart while their packets still meet: slots hold the newest two rounds."""
+ANSWERS_S_MAX = 2.0
+POLL_S = 0.01
+TENSORS_SHOWN = 4
+
+
+class CallLog:
+    """Of one worker. `note` is in the way of every collective, so it keeps references and makes no text."""
+
+    def __init__(self, store: Store, rank: int, size: int) -> None:
+        self._store, self._rank, self._size = store, rank, size
+        self._calls: deque[tuple[int, str, Any, list[tuple[torch.dtype, torch.Size]]]] = deque(maxlen=KEPT)
+        self._compared: str | None = None
+
+    def note(self, number: int, name: str, operator: Any, tensors: Sequence[torch.Tensor]) -> None:
+        """`number`: of the collective, the same at all workers. `operator`: None if nothing is summed."""
+        self._calls.append((number, name, operator, [(tensor.dtype, tensor.shape) for tensor in tensors]))
+
+    def compare(self, number: int | None) -> str:
+        """A sentence on what each worker called as number `number`, which None leaves to a worker that knows it; "" if
+        nobody says. Waits for the others for ANSWERS_S_MAX at most, once."""
+        if self._compared is None:
+            self._compared = self._compare(number)
+        return self._compared
+
+    def _compare(self, number: int | None) -> str:
+        if number is not None:
+            self._store.set("diverged", str(number))
+        texts = {call[0]: described(*call[1:]) for call in self._calls}
+        self._store.set(f"calls/{self._rank}", json.dumps(texts))
+        deadline = time.monotonic() + ANSWERS_S_MAX
+        if number is None:
+            if not self._is_there("diverged", deadline):
+                return ""
+            number = int(self._store.get("diverged"))
+        said = []
+        for rank in range(self._size):
+            if not self._is_there(f"calls/{rank}", deadline):
+                said.append(f"rank {rank} does not say")
+                continue
+            called = json.loads(self._store.get(f"calls/{rank}")).get(str(number))
+            said.append(f"rank {rank} called {called or 'nothing'}")
+        return f"As number {number} " + ", ".join(said)
+
+    def _is_there(self, key: str, deadline: float) -> bool:
+        while not self._store.check([key]):
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(POLL_S)
+        return True
+
+
+def described(name: str, operator: Any, kinds: Sequence[tuple[torch.dtype, torch.Size]]) -> str:
+    """`all_reduce(SUM, float32[2, 6])`."""
+    shown = [f"{str(dtype).removeprefix('torch.')}{list(shape)}" for dtype, shape in kinds[:TENSORS_SHOWN]]
+    if len(kinds) > TENSORS_SHOWN:
+        shown.append(f"... {len(kinds)} tensors")
+    operators = [] if operator is None else [str(getattr(operator, "op", operator)).rpartition(".")[2]]
+    return f"{name}({', '.join([*operators, *shown])})"
