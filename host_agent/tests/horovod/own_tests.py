@@ -49,7 +49,7 @@ def main() -> int:
     stand_in("horovod.runner.util.threads", in_thread=in_thread)
     sys.modules["horovod.torch"] = wiresum.horovod.torch
     sys.modules.setdefault("mock", unittest.mock)
-    vars(torch.optim).pop("Muon", None)  # younger than the tests, which give every optimizer a convolution to train
+    torch.optim.Muon.__module__ = "young"  # the tests give vectors to every optimizer that PyTorch has
     tests = Path(checkout, "test", "parallel", "test_torch.py")
     sys.path.insert(0, str(Path(checkout, "test", "utils")))
     quiet = [] if os.environ["RANK"] == "0" else ["-q"]

@@ -346,7 +346,7 @@ def alltoall_async(
 ) -> Handle:
     """Rows of each rank's tensor to each rank: `splits[k]` to rank k, or equally many if it is None.
 
-    The result is what came, in order of ranks; with `splits`, and how many rows came from each.
+    The result is what came, in order of ranks, and how many rows came from each.
     """
     size = runtime.current().coordinator(process_set.process_set_id).group.size()
     buffer = tensor.detach().clone(memory_format=torch.contiguous_format)
@@ -361,10 +361,8 @@ def alltoall_async(
         mine = _splits(splits, rows, size)
     request = _request(Kind.ALLTOALL, name, [buffer], process_set, splits=tuple(mine))
 
-    def complete(result: tuple[torch.Tensor, list[int]]) -> Any:
+    def complete(result: tuple[torch.Tensor, list[int]]) -> tuple[torch.Tensor, torch.Tensor]:
         gathered, received = result
-        if splits is None:
-            return gathered
         return gathered, torch.tensor(received, dtype=torch.int32)
 
     return _submit(Handle(request, [buffer], complete), process_set)
@@ -373,17 +371,15 @@ def alltoall_async(
 class _Alltoall(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, tensor: torch.Tensor, splits: Any, name: str | None, process_set: ProcessSet) -> Any:
-        result = synchronize(alltoall_async(tensor, splits, name, process_set))
-        ctx.process_set, ctx.received = process_set, None
-        if splits is not None:
-            ctx.received = result[1]
-            ctx.mark_non_differentiable(ctx.received)
-        return result
+        gathered, received = synchronize(alltoall_async(tensor, splits, name, process_set))
+        ctx.process_set, ctx.received = process_set, received
+        ctx.mark_non_differentiable(received)
+        return gathered, received
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
-        result = alltoall(gradients[0], ctx.received, process_set=ctx.process_set)
-        return result if ctx.received is None else result[0], None, None, None
+        gradient, _ = alltoall(gradients[0], ctx.received, process_set=ctx.process_set)
+        return gradient, None, None, None
 
 
 def alltoall(
@@ -392,10 +388,11 @@ def alltoall(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
-    """As `alltoall_async`, waits for the result. Gradients flow through it."""
-    return _Alltoall.apply(  # type: ignore[no-untyped-call]
+    """As `alltoall_async`, waits; without `splits`, the result is the tensor alone. Gradients flow through it."""
+    gathered, received = _Alltoall.apply(  # type: ignore[no-untyped-call]
         tensor, splits, name, process_set
     )
+    return gathered if splits is None else (gathered, received)
 
 
 # Reduce-scatter.
