@@ -150,6 +150,7 @@ def joins(rank: int, size: int) -> None:
         present = size - step
         assert (hvd.allreduce(torch.full((5,), 6.0), name="step", op=hvd.Sum) == 6 * present).all()
         assert (hvd.allreduce(torch.full((5,), 6.0), name="mean") == 6 * present / size).all()
+        hvd.allreduce(torch.ones(1))  # without a name: rank 2 makes more of them
     assert hvd.join() == 2
     assert hvd.allreduce(torch.ones(1), op=hvd.Sum).item() == size
 

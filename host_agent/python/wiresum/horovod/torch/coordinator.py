@@ -140,7 +140,10 @@ class Coordinator:
         self._look_for_stalls(time.monotonic())
 
     def _handle_of(self, outcome: Outcome) -> Handle | None:
-        return self._handles.pop(_JOIN if outcome.kind is Kind.JOIN else outcome.name, None)
+        if outcome.kind is Kind.JOIN:
+            self._unnamed = 0  # those that joined late called more; nobody has a call under way
+            return self._handles.pop(_JOIN, None)
+        return self._handles.pop(outcome.name, None)
 
     def _launch(self, agreed: list[Agreed]) -> None:
         try:
