@@ -1,6 +1,6 @@
 """DeepSpeed on CPUs: it takes the process group that there is, and its own names for collectives lead there.
 
-    WIRESUM_SWITCH=... torchrun --nproc-per-node 2 deepspeed_cpu.py
+WIRESUM_SWITCH=... torchrun --nproc-per-node 2 deepspeed_cpu.py
 """
 
 import deepspeed

@@ -1,6 +1,6 @@
 """FSDP2 (`fully_shard`): the default process group names the backend, and the device mesh takes it from there.
 
-    WIRESUM_SWITCH=... torchrun --nproc-per-node 2 fsdp2.py
+WIRESUM_SWITCH=... torchrun --nproc-per-node 2 fsdp2.py
 """
 
 import torch

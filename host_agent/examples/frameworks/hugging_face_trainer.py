@@ -1,6 +1,6 @@
 """Hugging Face's Trainer stands on Accelerate, and takes the process group that there is.
 
-    WIRESUM_SWITCH=... torchrun --nproc-per-node 2 hugging_face_trainer.py
+WIRESUM_SWITCH=... torchrun --nproc-per-node 2 hugging_face_trainer.py
 """
 
 import tempfile

@@ -1,6 +1,6 @@
 """Ray Train: `TorchConfig` names the backend.
 
-    WIRESUM_SWITCH=... python ray_train.py
+WIRESUM_SWITCH=... python ray_train.py
 """
 
 import os

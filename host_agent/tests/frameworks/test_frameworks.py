@@ -1,6 +1,6 @@
 """The recipes of docs/frameworks.md, run as they are written there. Those whose framework is not installed are skipped.
 
-    pip install --no-deps lightning ...; make test-python PYTEST_ARGS=host_agent/tests/frameworks
+pip install --no-deps lightning ...; make test-python PYTEST_ARGS=host_agent/tests/frameworks
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "torch"))
 from cluster import SwitchProcess, environment
 
 RECIPES = Path(__file__).resolve().parents[2] / "examples/frameworks"
-RANKS = 2
+TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
 RUN_S_MAX = 400.0
 """DeepSpeed compiles when it is first used."""
 
@@ -67,12 +67,10 @@ def check_training(output: str) -> None:
         pytest.param("accelerate_ddp", marks=needs("accelerate")),
         pytest.param("hugging_face_trainer", marks=needs("transformers")),
         pytest.param("deepspeed_cpu", marks=needs("deepspeed")),
-        pytest.param("torchtitan_mesh", marks=needs("torchtitan")),
     ],
 )
 def test_a_recipe_trains_through_the_switch(switch: SwitchProcess, recipe: str) -> None:
-    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(RANKS)]
-    check_training(run(switch, *torchrun, str(RECIPES / f"{recipe}.py")))
+    check_training(run(switch, *TORCHRUN, str(RECIPES / f"{recipe}.py")))
 
 
 @needs("ray")
@@ -91,6 +89,17 @@ def test_kubernetes_accepts_the_manifests() -> None:
         kubernetes_validate.validate(manifest, kubernetes_validate.latest_version(), strict=True)
 
 
-@pytest.mark.skipif(shutil.which("shellcheck") is None, reason="shellcheck is not installed: Slurm's script is not checked")
+@pytest.mark.skipif(
+    shutil.which("shellcheck") is None, reason="shellcheck is not installed: Slurm's script is not checked"
+)
 def test_slurms_script_is_clean() -> None:
     subprocess.run(["shellcheck", str(RECIPES / "slurm.sbatch")], check=True)
+
+
+def test_pytorchs_variable_for_torchcomms_changes_nothing_without_torchcomms(
+    switch: SwitchProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if importlib.util.find_spec("torchcomms") is not None:
+        pytest.skip("torchcomms is installed, and PyTorch then asks it for a backend named wiresum, which it has not")
+    monkeypatch.setenv("TORCH_DISTRIBUTED_USE_TORCHCOMMS", "1")
+    check_training(run(switch, *TORCHRUN, str(RECIPES / "fsdp2.py")))
