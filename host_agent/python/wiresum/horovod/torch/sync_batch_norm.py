@@ -12,8 +12,8 @@ from wiresum.horovod.torch.process_sets import ProcessSet, global_process_set
 class SyncBatchNorm(nn.modules.batchnorm._BatchNorm):
     """In training, mean and variance are those of all ranks' inputs together, of which each rank has any number.
 
-    Sums are all-reduced in a way that gradients flow through, so the backward pass needs no code of its own. The sum of
-    squares is one of distances from this rank's mean where that keeps digits.
+    Sums are all-reduced in a way that gradients flow through, so the backward pass needs no code of its own. The
+    variance takes a sum of its own, of distances from the mean: a sum of squares would lose digits.
     """
 
     def __init__(
