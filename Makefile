@@ -56,7 +56,7 @@ $(ready)-bench: .ci/setup .ci/probes.sh $(installed)
 
 # ---- using it ------------------------------------------------------------------------------------------------------
 
-.PHONY: demo mininet demo-bmv2 demo-clicks science shell bench bench-dense bench-sparse bench-compress bench-aggregators bench-packets \
+.PHONY: demo mininet demo-bmv2 demo-clicks science shell bench bench-dense bench-sparse bench-compress bench-aggregators bench-precision bench-packets \
   bench-cluster
 demo: $(ready)-demo  ##! train on four workers through a software switch, and over Gloo; picture and JSON in build/demo
 	$(py) host_agent/examples/digits/demo.py $(ARGS)
@@ -89,6 +89,9 @@ bench-compress: $(ready)-bench  ##! of these: training steps with compressed gra
 
 bench-aggregators: $(ready)-bench  ##! of these: a job on one, two and four software switches on links of their own
 	$(py) mininet/benchmarks/aggregators_bench.py $(ARGS)
+
+bench-precision: $(ready)-bench  ##! what sums of floats err and cost, exact, in blocks, and over Gloo (root)
+	$(py) mininet/benchmarks/precision_bench.py $(ARGS)
 
 bench-packets: $(ready)-bench  ##! measure what a packet costs, by layer and by transport (root; two cores to itself)
 	cmake --preset bench >/dev/null

@@ -45,7 +45,7 @@ def main() -> None:
     verdict = f"{wrong} elements are wrong" if wrong else "right everywhere"
     many = "once" if options.times == 1 else f"{options.times} times"
     line = f"{terms} = {expected} in {options.elements} elements, {many}: {verdict}; packets sent again: {int(again)}"
-    # One write: torchrun starts Python unbuffered, where print() writes the end of the line by itself, after another worker's.
+    # One write: torchrun starts Python unbuffered, where print() writes the line's end apart from the line.
     sys.stdout.write(line + "\n")
     dist.destroy_process_group()
     raise SystemExit(bool(wrong))

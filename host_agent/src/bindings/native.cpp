@@ -88,11 +88,13 @@ std::unique_ptr<Aggregator> make_aggregator(Ports& ports, std::uint16_t job, std
 }
 
 std::unique_ptr<engine::Session> make_session(const std::vector<Aggregator*>& aggregators, double spin_s, bool offload,
-                                              const std::string& transport, const std::string& device) {
+                                              const std::string& transport, const std::string& device,
+                                              std::uint64_t exact_elements_max) {
   engine::SessionConfig config{
       .aggregators = {},
       .spin_ns = static_cast<std::int64_t>(spin_s * 1e9),
-      .transport = {.kind = transport::kind_of(transport), .device = device, .offload = offload}};
+      .transport = {.kind = transport::kind_of(transport), .device = device, .offload = offload},
+      .exact_elements_max = exact_elements_max};
   std::vector<std::vector<transport::UdpSocket>> sockets;
   for (Aggregator* const aggregator : aggregators) {
     config.aggregators.push_back(aggregator->config());
@@ -203,6 +205,7 @@ nb::dict stats_of(const engine::Session& session) {
   sparse["blocks_empty"] = stats.sparse.blocks_empty;
   sparse["bytes_saved"] = stats.sparse.bytes_saved;
   out["sparse"] = sparse;
+  out["exact_sums"] = stats.exact_sums;
   return out;
 }
 
@@ -245,7 +248,8 @@ NB_MODULE(_native, module) {
            "group_port"_a);
 
   nb::class_<engine::Session>(module, "Session")
-      .def(nb::new_(&make_session), "aggregators"_a, nb::kw_only(), "spin_s"_a, "offload"_a, "transport"_a, "device"_a)
+      .def(nb::new_(&make_session), "aggregators"_a, nb::kw_only(), "spin_s"_a, "offload"_a, "transport"_a, "device"_a,
+           "exact_elements_max"_a)
       .def(
           "submit",
           [](engine::Session& session, const std::vector<std::tuple<Address, Address, std::uint64_t>>& regions,

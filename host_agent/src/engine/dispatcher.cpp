@@ -54,6 +54,11 @@ schedule::SparseStats Dispatcher::stats() const {
   return scheduler_.stats();
 }
 
+std::uint64_t Dispatcher::exact_sums() const {
+  const std::lock_guard lock(mutex_);
+  return scheduler_.exact_sums();
+}
+
 std::size_t Dispatcher::pending() const {
   const std::lock_guard lock(mutex_);
   assert(pending_.size() == scheduler_.unfinished());

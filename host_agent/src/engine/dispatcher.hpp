@@ -56,6 +56,7 @@ class Dispatcher {
 
   [[nodiscard]] CompletionQueue& completed() noexcept { return completed_; }
   [[nodiscard]] schedule::SparseStats stats() const;
+  [[nodiscard]] std::uint64_t exact_sums() const;
   /// Operations that have not ended.
   [[nodiscard]] std::size_t pending() const;
 

@@ -78,8 +78,12 @@ SessionConfig checked(SessionConfig config, const std::vector<std::vector<transp
 
 schedule::SchedulerConfig scheduler_config(const SessionConfig& config) {
   const worker::WorkerConfig& first = config.aggregators.front().worker;
-  schedule::SchedulerConfig scheduler{
-      .threads = 0, .worker = first.worker, .workers = first.workers, .lanes = first.lanes, .vote_lag_chunks = 0};
+  schedule::SchedulerConfig scheduler{.threads = 0,
+                                      .worker = first.worker,
+                                      .workers = first.workers,
+                                      .lanes = first.lanes,
+                                      .vote_lag_chunks = 0,
+                                      .exact_elements_max = config.exact_elements_max};
   for (const AggregatorConfig& aggregator : config.aggregators) {
     scheduler.threads += aggregator.threads;
     scheduler.vote_lag_chunks += std::uint64_t{2} * aggregator.worker.slots;
@@ -385,6 +389,7 @@ SessionStats Session::stats() const {
   }
   sum.transport = threads_.front()->transport().name();
   sum.sparse = dispatcher_->stats();
+  sum.exact_sums = dispatcher_->exact_sums();
   return sum;
 }
 

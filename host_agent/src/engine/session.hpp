@@ -50,6 +50,8 @@ struct SessionConfig {
   std::vector<AggregatorConfig> aggregators;
   std::int64_t spin_ns = 0;   // busy polling before a thread goes to sleep
   transport::Spec transport;  // of every engine thread
+  /// See schedule::SchedulerConfig; the same at all workers.
+  std::uint64_t exact_elements_max = 0;
 };
 
 /// What a caller asks for.
@@ -64,6 +66,7 @@ struct SessionStats : TrafficStats {
   std::vector<TrafficStats> aggregators;  // in the order of the configuration
   std::string transport;                  // what packets go by, as Transport::name() says it
   schedule::SparseStats sparse;
+  std::uint64_t exact_sums = 0;  // collectives whose sums were rounded once
 };
 
 class Session {

@@ -36,12 +36,6 @@ namespace wiresum::schedule {
 /// Words that a chunk's exponents take in the first counts: a byte for each of `workers`. Integers have none.
 [[nodiscard]] std::uint64_t exponent_words(numeric::Format format, unsigned workers) noexcept;
 
-/// Who this worker is among how many.
-struct Place {
-  unsigned worker = 0;
-  unsigned workers = 1;
-};
-
 class Refinement {
  public:
   /// `chunks`: the union so far. The request's memory must stay.

@@ -9,6 +9,12 @@
 
 namespace wiresum::schedule {
 
+/// Who this worker is among how many.
+struct Place {
+  unsigned worker = 0;
+  unsigned workers = 1;
+};
+
 struct Request {
   numeric::Format format;
   float fixed_scale = 1.0F;

@@ -21,7 +21,7 @@ bool Scheduler::may_follow(Stage before, Stage after) noexcept {
   if (after == kEnded) return before != kEnded;
   switch (before) {
     case kWaiting:
-      return any_of(kLooking, kPrologue, kWhole);
+      return any_of(kLooking, kPrologue, kWhole, kGathered, kMeasuring);
     case kLooking:
       return any_of(kPrologue);
     case kPrologue:
@@ -38,7 +38,17 @@ bool Scheduler::may_follow(Stage before, Stage after) noexcept {
       return any_of(kPacked);
     case kPacked:
       return any_of(kScattering);
+    case kMeasuring:
+      return any_of(kPlanes);
+    case kPlanes:
+      return any_of(kSplitting);
+    case kSplitting:
+      return any_of(kLimbs);
+    case kGathered:
+    case kLimbs:
+      return any_of(kJoining);
     case kScattering:
+    case kJoining:
     case kStream:
     case kWhole:
     case kEnded:
@@ -49,7 +59,19 @@ bool Scheduler::may_follow(Stage before, Stage after) noexcept {
 
 bool Scheduler::is_with_threads(Stage stage) noexcept {
   using enum Stage;
-  return stage == kPrologue || stage == kRefinement || stage == kPacked || stage == kStream || stage == kWhole;
+  switch (stage) {
+    case kPrologue:
+    case kRefinement:
+    case kPacked:
+    case kStream:
+    case kWhole:
+    case kGathered:
+    case kPlanes:
+    case kLimbs:
+      return true;
+    default:
+      return false;
+  }
 }
 
 void Scheduler::enter(Entry& entry, Stage stage) noexcept {
@@ -81,7 +103,8 @@ Survey Scheduler::survey(Request& request, std::uint64_t salt) const {
 }
 
 bool Scheduler::is_candidate(const Request& request, std::uint64_t chunks) const noexcept {
-  return request.may_be_sparse && request.format.dtype != numeric::Dtype::kRaw && chunks >= config_.sparse_chunks_min;
+  return request.may_be_sparse && !is_exact(request) && request.format.dtype != numeric::Dtype::kRaw &&
+         chunks >= config_.sparse_chunks_min;
 }
 
 bool Scheduler::expects_look(const Request& request, const Survey& survey) const {
@@ -136,6 +159,10 @@ void Scheduler::deal(Entry& entry) {
       return;
     }
     ++stats_.whole;
+  }
+  if (is_exact(entry.request)) {
+    deal_exact(entry);
+    return;
   }
   worker::Collective work = collective_of(entry);
   work.vote = entry.candidate ? vote_of(entry) : 0;
@@ -209,7 +236,8 @@ void Scheduler::complete(unsigned thread, const worker::Completion& completion) 
 
 void Scheduler::end_shares(Entry& entry) {
   const bool is_last = entry.stage == Stage::kWhole || entry.stage == Stage::kStream;
-  const bool is_summed = is_last || entry.stage == Stage::kPacked;
+  const bool is_summed =
+      is_last || entry.stage == Stage::kPacked || entry.stage == Stage::kGathered || entry.stage == Stage::kLimbs;
   if (failure_.has_value() && !is_summed) entry.status = *failure_;
   if (entry.status != Status::kOk || is_last) {
     if (entry.stage == Stage::kWhole && entry.candidate) {
@@ -228,6 +256,13 @@ void Scheduler::end_shares(Entry& entry) {
     case Stage::kPacked:
       start_chore(entry, Stage::kScattering, [&entry] { entry.refinement->scatter(); });
       return;
+    case Stage::kPlanes:
+      start_chore(entry, Stage::kSplitting, [&entry] { entry.exact->split(); });
+      return;
+    case Stage::kGathered:
+    case Stage::kLimbs:
+      start_chore(entry, Stage::kJoining, [&entry] { entry.exact->join(); });
+      return;
     default:
       assert(false);
   }
@@ -241,8 +276,9 @@ void Scheduler::start_chore(Entry& entry, Stage stage, std::function<void()> wor
 void Scheduler::complete(const Chore& chore) {
   Entry& entry = entries_.at(chore.token);
   assert(!is_with_threads(entry.stage) && entry.stage != Stage::kWaiting);
-  if (failure_.has_value() && entry.stage != Stage::kScattering) entry.status = *failure_;
-  if (entry.status != Status::kOk || entry.stage == Stage::kScattering) {
+  const bool is_last = entry.stage == Stage::kScattering || entry.stage == Stage::kJoining;
+  if (failure_.has_value() && !is_last) entry.status = *failure_;
+  if (entry.status != Status::kOk || is_last) {
     finish(entry);
     deal_waiting();
     return;
@@ -262,6 +298,12 @@ void Scheduler::complete(const Chore& chore) {
       break;
     case Stage::kGathering:
       deal_packed(entry);
+      break;
+    case Stage::kMeasuring:
+      deal_planes(entry);
+      break;
+    case Stage::kSplitting:
+      deal_packed_exact(entry);
       break;
     default:
       assert(false);

@@ -20,6 +20,10 @@
 // they come depends on this worker's speed, but its place before them does not. Nothing waits for ever: a prologue is a
 // collective like any other, and the requests that wait are not yet in anybody's order.
 //
+// Exact sums. Short tensors of floats are summed without rounding before the end (exact_sum.hpp): in one collective of
+// integers if they are very short, otherwise in two, of which the first asks which words of the second there are. These
+// two have their place in the order as a prologue and its stream have.
+//
 // Who asks. choice.hpp decides whether a request gets a prologue, from common knowledge. The counts are common as soon
 // as the prologue is complete, since no later request is dealt before. Votes are not: of collectives in flight, one
 // worker may have completed more than another. So a vote counts from the first collective on that might be sparse and
@@ -45,6 +49,7 @@
 #include <vector>
 
 #include "schedule/choice.hpp"
+#include "schedule/exact_sum.hpp"
 #include "schedule/granularity.hpp"
 #include "schedule/presence.hpp"
 #include "schedule/refinement.hpp"
@@ -66,6 +71,9 @@ struct SchedulerConfig {
   std::uint64_t sparse_chunks_min = 64;
   /// At least twice the slots of the lease; the same at all workers.
   std::uint64_t vote_lag_chunks = 1024;
+  /// Sums of floats of so many elements or fewer are rounded once, whatever their neighbours are (exact_sum.hpp); the
+  /// same at all workers. What is longer is block floating point.
+  std::uint64_t exact_elements_max = 0;
 };
 
 /// What a request gets when it is submitted.
@@ -142,6 +150,8 @@ class Scheduler {
   [[nodiscard]] std::size_t unfinished() const noexcept { return entries_.size(); }
 
   [[nodiscard]] const SparseStats& stats() const noexcept { return stats_; }
+  /// Collectives whose sums were rounded once.
+  [[nodiscard]] std::uint64_t exact_sums() const noexcept { return exact_sums_; }
 
  private:
   /// What is under way for a request. N: shares of it are with the threads. C: a chore of it is.
@@ -158,6 +168,12 @@ class Scheduler {
     kScattering,  // C  its sum
     kStream,      // N  the blocks of the union
     kWhole,       // N  all blocks
+    kGathered,    // N  an exact sum of few elements: those of all workers
+    kMeasuring,   // C  an exact sum of more: which planes does this worker have?
+    kPlanes,      // N  which planes does any worker have?
+    kSplitting,   // C  these planes
+    kLimbs,       // N  their sum
+    kJoining,     // C  what has come, into floats
     kEnded,
   };
   struct Entry {
@@ -174,6 +190,7 @@ class Scheduler {
     std::uint8_t round_trip_cost = 0;         // as agreed in the prologue
     std::uint64_t counts_packets = 0;         // sent for all the counts
     std::unique_ptr<Refinement> refinement;
+    std::unique_ptr<ExactSum> exact;
     SampledBlocks sampled;             // of the union's sample
     std::uint64_t refining_words = 0;  // spent on finer counts, round trips included
     unsigned levels = 0;               // of refinement
@@ -223,6 +240,12 @@ class Scheduler {
   /// Counts the votes that the next candidate goes by. False if not all of them are in.
   [[nodiscard]] bool count_votes();
 
+  // exact.cpp
+  [[nodiscard]] bool is_exact(const Request& request) const noexcept;
+  void deal_exact(Entry& entry);
+  void deal_planes(Entry& entry);
+  void deal_packed_exact(Entry& entry);
+
   SchedulerConfig config_;
   Choice choice_;
   std::unordered_map<std::uint64_t, Entry> entries_;  // by token
@@ -241,6 +264,7 @@ class Scheduler {
   std::vector<std::uint32_t> round_trip_chunks_ = std::vector<std::uint32_t>(config_.threads);
   std::optional<worker::Status> failure_;
   SparseStats stats_;
+  std::uint64_t exact_sums_ = 0;
 };
 
 }  // namespace wiresum::schedule

@@ -70,6 +70,97 @@ std::vector<std::size_t> counted(const Share& share, std::size_t blocks) {
 
 bool is_prologue(const Share& share) { return share.work.format.dtype == numeric::Dtype::kI32; }
 
+// ---- Exact ----
+
+SchedulerConfig exact_config(std::uint64_t elements_max) {
+  SchedulerConfig config = small_config();
+  config.exact_elements_max = elements_max;
+  return config;
+}
+
+TEST(Scheduler, AShortSumOfFloatsIsOneCollectiveOfIntegers) {
+  Scheduler scheduler(exact_config(100));
+  Fp32Tensor tensor(1, 1.5F);
+  submit(scheduler, tensor.request(), kLanes);
+  const std::vector<Share> shares = shares_of(scheduler);
+  ASSERT_EQ(shares.size(), 1U);
+  EXPECT_EQ(shares[0].work.chunk_end, kWorkers / kLanes);  // a word of each worker
+  EXPECT_EQ(shares[0].work.format.dtype, numeric::Dtype::kI32);
+  for (const Share& share : shares) complete(scheduler, share);
+  run_chores(scheduler);
+  EXPECT_EQ(scheduler.poll_finished()->status, Status::kOk);
+  EXPECT_EQ(tensor.values[0], 1.5F);
+  EXPECT_EQ(scheduler.exact_sums(), 1U);
+}
+
+TEST(Scheduler, LongerOnesAskFirstAndHoldUpWhatComesAfterThem) {
+  Scheduler scheduler(exact_config(100));
+  Fp32Tensor first(20, 1.5F);
+  Fp32Tensor second(1);
+  submit(scheduler, first.request(), kLanes);
+  submit(scheduler, second.request(), kLanes);
+  EXPECT_TRUE(shares_of(scheduler).empty());
+  run_chores(scheduler);
+  const std::vector<Share> planes = shares_of(scheduler);
+  ASSERT_FALSE(planes.empty());
+  EXPECT_EQ(planes.back().work.token, 1U);
+  for (const Share& share : planes) complete(scheduler, share);
+  EXPECT_TRUE(shares_of(scheduler).empty());
+  run_chores(scheduler);
+  const std::vector<Share> limbs = shares_of(scheduler);
+  EXPECT_EQ(limbs.front().work.token, 1U);
+  EXPECT_EQ(limbs.front().work.regions[0].elements, 20U);  // 1.5 is in one plane
+  EXPECT_EQ(limbs.back().work.token, 2U);
+  EXPECT_NE(limbs.front().work.tensor, planes.front().work.tensor);
+}
+
+TEST(Scheduler, WhoSumsExactlyAndWhoDoesNotCannotBeTakenForEachOther) {
+  for (const std::size_t elements : {1U, 100U}) {
+    Scheduler exact(exact_config(100));
+    Scheduler rounded(exact_config(0));
+    Fp32Tensor tensor(elements, 1.0F);
+    Request request = tensor.request();
+    request.may_be_sparse = false;
+    submit(exact, request, kLanes);
+    submit(rounded, request, kLanes);
+    run_chores(exact);
+    EXPECT_NE(exact.poll_share()->work.tensor, rounded.poll_share()->work.tensor);
+  }
+}
+
+TEST(Scheduler, ADeadlineHoldsWhileAnExactSumIsMeasured) {
+  Scheduler scheduler(exact_config(100));
+  Fp32Tensor tensor(100, 1.5F);
+  Request request = tensor.request();
+  request.deadline = 77;
+  submit(scheduler, request, kLanes);
+  EXPECT_EQ(scheduler.waiting_deadline(), 77);
+  scheduler.fail(Status::kTimedOut);
+  run_chores(scheduler);
+  EXPECT_EQ(scheduler.poll_finished()->status, Status::kTimedOut);
+  EXPECT_EQ(scheduler.unfinished(), 0U);
+}
+
+TEST(Scheduler, AnExactSumWhoseWordsHaveComeEndsWellThoughTheJobFailsThen) {
+  for (const std::size_t elements : {1U, 20U}) {
+    Scheduler scheduler(exact_config(100));
+    Fp32Tensor tensor(elements, 1.5F);
+    submit(scheduler, tensor.request(), kLanes);
+    run_chores(scheduler);
+    std::vector<Share> shares = shares_of(scheduler);
+    if (elements > 1) {  // these were the counts
+      for (const Share& share : shares) complete(scheduler, share);
+      run_chores(scheduler);
+      shares = shares_of(scheduler);
+    }
+    scheduler.fail(Status::kAborted);
+    for (const Share& share : shares) complete(scheduler, share);
+    run_chores(scheduler);
+    EXPECT_EQ(scheduler.poll_finished()->status, Status::kOk);
+    EXPECT_EQ(tensor.values.back(), 1.5F);
+  }
+}
+
 // ---- Dense ----
 
 TEST(Scheduler, DealsARequestInSharesOfEqualRunsThatTakeTurns) {

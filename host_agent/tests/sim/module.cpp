@@ -108,6 +108,7 @@ NB_MODULE(wiresum_sim, module) {
       .def_rw("device_delay_max", &sim::Scenario::device_delay_max)
       .def_rw("device_packets", &sim::Scenario::device_packets)
       .def_rw("vote_lag_chunks", &sim::Scenario::vote_lag_chunks)
+      .def_rw("exact_elements_max", &sim::Scenario::exact_elements_max)
       .def_rw("time_max", &sim::Scenario::time_max)
       .def_rw("up", &sim::Scenario::up)
       .def_rw("down", &sim::Scenario::down)

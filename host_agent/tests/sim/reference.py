@@ -115,6 +115,51 @@ def average(values: Array, divisor: float) -> Array:
     return single if divisor == 1.0 else single / np.float32(divisor)
 
 
+WIDTHS = {"f32": (23, 8), "f16": (10, 5), "bf16": (7, 8)}  # bits of mantissa and exponent
+
+
+def in_smallest_units(bits: int, mantissa_bits: int, exponent_bits: int) -> int:
+    """A finite float's value as a multiple of its format's smallest subnormal."""
+    mantissa = bits & (1 << mantissa_bits) - 1
+    exponent = bits >> mantissa_bits & (1 << exponent_bits) - 1
+    magnitude = mantissa if exponent == 0 else (mantissa | 1 << mantissa_bits) << (exponent - 1)
+    return -magnitude if bits >> (mantissa_bits + exponent_bits) else magnitude
+
+
+def nearest_float(total: int, divisor: int, mantissa_bits: int, exponent_bits: int) -> int:
+    """The bits of total / divisor smallest units, rounded to nearest even; integer arithmetic."""
+    magnitude = abs(total)
+    # Keep so many bits that the quotient has mantissa_bits + 1 of them; a subnormal has fewer.
+    exponent = max(0, magnitude.bit_length() - divisor.bit_length() - mantissa_bits)
+    if magnitude // divisor >> exponent < 1 << mantissa_bits:
+        exponent = max(0, exponent - 1)
+    quotient, rest = divmod(magnitude, divisor << exponent)
+    if 2 * rest > divisor << exponent or (2 * rest == divisor << exponent and quotient & 1):
+        quotient += 1
+    bits = min((exponent << mantissa_bits) + quotient, ((1 << exponent_bits) - 1) << mantissa_bits)
+    return bits | (1 << (mantissa_bits + exponent_bits) if total < 0 else 0)
+
+
+def sum_exactly(format_: Format, contributions: list[Array], divisor: float, elements: int) -> Array:
+    """Each element's exact sum, rounded once; Inf and NaN as IEEE 754 adds them, each where it is."""
+    mantissa_bits, exponent_bits = WIDTHS[format_.dtype]
+    unsigned = np.dtype(f"u{format_.storage.itemsize}")
+    infinity = ((1 << exponent_bits) - 1) << mantissa_bits
+    columns = [contribution.view(unsigned).tolist() for contribution in contributions]
+    result = np.zeros(elements, unsigned)
+    for index, bits in enumerate(zip(*columns, strict=True)):
+        magnitudes = [number & ((1 << (mantissa_bits + exponent_bits)) - 1) for number in bits]
+        infinities = {number for number in bits if number & infinity == infinity}
+        if not infinities:
+            total = sum(in_smallest_units(number, mantissa_bits, exponent_bits) for number in bits)
+            result[index] = nearest_float(total, int(divisor), mantissa_bits, exponent_bits)
+        elif max(magnitudes) > infinity or len(infinities) > 1:
+            result[index] = infinity | 1 << (mantissa_bits - 1)
+        else:
+            result[index] = infinities.pop()
+    return result.view(format_.storage)
+
+
 def sum_chunk(format_: Format, contributions: list[Array], workers: int, divisor: float, count: int) -> Array:
     if format_.scaling == "block":
         return sum_block(format_, contributions, workers, divisor, count)

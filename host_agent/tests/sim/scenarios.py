@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import wiresum_sim as sim
-from reference import Array, Format, sum_region
+from reference import Array, Format, sum_exactly, sum_region
 
 MS = 1_000_000  # nanoseconds
 GUARD = 64  # bytes on each side of a destination that must stay as they were
@@ -146,6 +146,7 @@ def make_config(rng: random.Random, seed: int) -> sim.Scenario:
     config.device_packets = rng.choice([1, 7, 64])
     config.time_max = 3_000_000 * MS  # of virtual time: what takes longer hangs (one slot and 30% loss: 700 s)
     config.up, config.down = make_link(rng), make_link(rng)
+    config.exact_elements_max = rng.choice([0, 0, 100, 3000])
     config.stalls = [
         sim.Stall(rng.randrange(config.workers), begin, begin + rng.randrange(1, 3000 * MS))
         for begin in [rng.randrange(200 * MS) for _ in range(rng.choice([0, 0, 0, 1, 3]))]
@@ -187,9 +188,13 @@ def make_call(rng: random.Random, config: sim.Scenario, chunks_max: int, submit_
     }[pattern]
     in_place = rng.random() < 0.5
     step = format_.chunk_elements(config.lanes)
-    for givers, keepers in roles:
-        elements = rng.choice([0, 1, step, rng.randrange(1, 2 + step * max(1, chunks_max // len(roles)))])
-        call.regions.append(make_buffers(rng, config, call, elements, givers, keepers, in_place))
+    elements_max = 2 + step * max(1, chunks_max // max(1, len(roles)))
+    sizes = [rng.choice([0, 1, step, rng.randrange(1, elements_max)]) for _ in roles]
+    if config.exact_elements_max and rng.random() < 0.5:
+        sizes = [min(size, config.exact_elements_max // len(roles)) for size in sizes]
+    exact = format_.scaling == "block" and sum(sizes) <= config.exact_elements_max
+    for elements, (givers, keepers) in zip(sizes, roles, strict=True):
+        call.regions.append(make_buffers(rng, config, call, elements, givers, keepers, in_place, exact))
     return call
 
 
@@ -201,12 +206,13 @@ def make_buffers(
     givers: set[int],
     keepers: set[int],
     in_place: bool,
+    exact: bool,
 ) -> Buffers:
     sources: list[Guarded | None] = []
     destinations: list[Guarded | None] = []
     contributions: list[Array] = []
     numbers = np.random.default_rng(rng.randrange(1 << 62))
-    scale = rng.choice(["normal", "wide", "tiny", "zero", "not_finite"])
+    scale = rng.choice(["normal", "wide", "any", "tiny", "zero", "not_finite"])
     for worker in range(config.workers):
         source = destination = None
         if worker in givers:
@@ -220,7 +226,10 @@ def make_buffers(
         sources.append(source)
         destinations.append(destination)
     divisor = float(config.workers) if call.average else 1.0
-    expected = sum_region(call.format, contributions, elements, config.lanes, config.workers, divisor)
+    if exact:
+        expected = sum_exactly(call.format, contributions, divisor, elements)
+    else:
+        expected = sum_region(call.format, contributions, elements, config.lanes, config.workers, divisor)
     return Buffers(elements, sources, destinations, expected)
 
 
@@ -235,6 +244,9 @@ def make_values(numbers: np.random.Generator, format_: Format, elements: int, wo
     values = numbers.standard_normal(elements).astype(np.float32)
     if scale == "wide":
         values = np.ldexp(values, numbers.integers(-30, 12, elements)).astype(np.float32)
+    elif scale == "any":
+        values = numbers.integers(0, 1 << 32, elements, np.uint32).view(np.float32)
+        values[~np.isfinite(values)] = np.float32(3e38)
     elif scale == "tiny":  # subnormal in fp32 and bf16; in fp16 it is zero
         values = np.ldexp(values, -140).astype(np.float32)
     elif scale == "zero":

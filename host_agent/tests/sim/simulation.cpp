@@ -84,7 +84,8 @@ HostConfig Simulation::config_of(std::uint32_t worker) const {
                     .lanes = scenario_.lanes,
                     .chunks_per_thread_min = 1,
                     .sparse_chunks_min = scenario_.sparse_chunks_min,
-                    .vote_lag_chunks = scenario_.vote_lag_chunks};
+                    .vote_lag_chunks = scenario_.vote_lag_chunks,
+                    .exact_elements_max = scenario_.exact_elements_max};
   host.interruption_max = scenario_.interruption_max;
   host.chore_max = scenario_.chore_max;
   host.device_delay_max = scenario_.device_delay_max;

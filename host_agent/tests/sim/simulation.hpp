@@ -44,6 +44,7 @@ struct Scenario {
   std::uint32_t collectives_max = 256;
   std::uint64_t sparse_chunks_min = 4;  // small, as tensors are
   std::uint64_t vote_lag_chunks = 20;
+  std::uint64_t exact_elements_max = 0;
   TimeNs interruption_max = 0;  // see HostConfig
   TimeNs chore_max = 0;
   TimeNs device_delay_max = 0;

@@ -57,6 +57,7 @@ class Scenario:
     device_delay_max: int
     device_packets: int
     vote_lag_chunks: int
+    exact_elements_max: int
     time_max: int
     up: Link
     down: Link

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import block_floating_point
+import network_sum
 import pytest
 import torch
 import torch.distributed as dist
@@ -43,7 +43,7 @@ def lanes() -> int:
 
 
 def expected_sum(inputs: list[torch.Tensor], *, average: bool = False, lane_bits: int = 32) -> torch.Tensor:
-    return block_floating_point.all_reduce(inputs, lanes=lanes(), lane_bits=lane_bits, average=average)
+    return network_sum.all_reduce(inputs, lanes=lanes(), lane_bits=lane_bits, average=average)
 
 
 def went_through_network(before: wiresum.torch.GroupStats, name: str) -> None:
@@ -102,19 +102,20 @@ def test_int32_wraps_as_in_pytorch(trio: Cluster) -> None:
 
 
 def special_values(rank: int, size: int) -> None:
-    tensor = torch.ones(3 * lanes())
+    blocks = network_sum.EXACT_ELEMENTS_MAX // lanes() + 3
+    tensor = torch.ones(blocks * lanes())
     if rank == 1:
         tensor[5] = float("inf")
         tensor[2 * lanes() + 5] = float("nan")
     dist.all_reduce(tensor)
-    assert tensor[: lanes()].isnan().all() and tensor[2 * lanes() :].isnan().all()
-    assert (tensor[lanes() : 2 * lanes()] == size).all()
+    assert tensor[: lanes()].isnan().all() and tensor[2 * lanes() : 3 * lanes()].isnan().all()
+    assert (tensor[lanes() : 2 * lanes()] == size).all() and (tensor[3 * lanes() :] == size).all()
     zeros = torch.zeros(1000)
     dist.all_reduce(zeros)
     assert_same_bits(zeros, torch.zeros(1000))
 
 
-def test_infinity_and_nan_reach_everybody_and_zero_stays_zero(trio: Cluster) -> None:
+def test_infinity_and_nan_in_a_long_tensor_reach_everybody_and_zero_stays_zero(trio: Cluster) -> None:
     trio.run(special_values)
 
 
@@ -212,17 +213,17 @@ def test_reduce_sums_at_the_root_and_leaves_the_others_alone(trio: Cluster, dtyp
     trio.run(reduces, dtype)
 
 
-def reduce_scatters(rank: int, size: int, dtype: torch.dtype) -> None:
+def reduce_scatters(rank: int, size: int, dtype: torch.dtype, elements: int) -> None:
     before = wiresum.torch.stats()
-    parts = [[values(k, 1501, dtype, seed=part) for part in range(size)] for k in range(size)]
+    parts = [[values(k, elements, dtype, seed=part) for part in range(size)] for k in range(size)]
     expected = expected_sum([parts[k][rank] for k in range(size)])
-    output = torch.zeros(1501, dtype=dtype)
+    output = torch.zeros(elements, dtype=dtype)
     contribution = [part.clone() for part in parts[rank]]
     dist.reduce_scatter(output, contribution)
     assert_same_bits(output, expected)
     for tensor, want in zip(contribution, parts[rank], strict=True):
         assert_same_bits(tensor, want)
-    output = torch.zeros(1501, dtype=dtype)
+    output = torch.zeros(elements, dtype=dtype)
     dist.reduce_scatter_tensor(output, torch.cat(parts[rank]))
     assert_same_bits(output, expected)
     whole = torch.cat(parts[rank])
@@ -231,9 +232,10 @@ def reduce_scatters(rank: int, size: int, dtype: torch.dtype) -> None:
     went_through_network(before, "reduce_scatter")
 
 
+@pytest.mark.parametrize("elements", [1301, 4501])
 @pytest.mark.parametrize("dtype", SUMMED, ids=str)
-def test_reduce_scatter_gives_each_worker_its_part_of_the_sum(trio: Cluster, dtype: torch.dtype) -> None:
-    trio.run(reduce_scatters, dtype)
+def test_reduce_scatter_gives_each_worker_its_part_of_the_sum(trio: Cluster, dtype: torch.dtype, elements: int) -> None:
+    trio.run(reduce_scatters, dtype, elements)
 
 
 def reduce_scatters_coalesced(rank: int, size: int) -> None:

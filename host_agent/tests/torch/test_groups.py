@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-import block_floating_point
+import network_sum
 import pytest
 import torch
 import torch.distributed as dist
@@ -112,7 +112,7 @@ def narrow_lanes(rank: int, size: int, lane_bits: int) -> None:
     for average in (False, True):
         tensor = inputs[rank].clone()
         dist.all_reduce(tensor, op=dist.ReduceOp.AVG if average else dist.ReduceOp.SUM, group=group)
-        expected = block_floating_point.all_reduce(inputs, lanes=lanes, lane_bits=lane_bits, average=average)
+        expected = network_sum.all_reduce(inputs, lanes=lanes, lane_bits=lane_bits, average=average)
         assert torch.equal(tensor, expected)
     integers = torch.arange(2000, dtype=torch.int32) * 1_000_003
     dist.all_reduce(integers, group=group)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import block_floating_point
+import network_sum
 import pytest
 import torch
 import torch.distributed as dist
@@ -78,7 +78,7 @@ def expected_rows(inputs: list[torch.Tensor], *, average: bool = False) -> tuple
         memory = torch.zeros(len(union), rows.row_elements(tensor), dtype=tensor.dtype)
         memory[torch.searchsorted(union, keys)] = values
         aligned.append(memory)
-    total = block_floating_point.all_reduce(aligned, lanes=int(world()._session.lanes), average=average)
+    total = network_sum.all_reduce(aligned, lanes=int(world()._session.lanes), average=average)
     return union, total
 
 

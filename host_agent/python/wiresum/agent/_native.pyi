@@ -93,7 +93,14 @@ class Aggregator:
 
 class Session:
     def __init__(
-        self, aggregators: Sequence[Aggregator], *, spin_s: float, offload: bool, transport: str, device: str
+        self,
+        aggregators: Sequence[Aggregator],
+        *,
+        spin_s: float,
+        offload: bool,
+        transport: str,
+        device: str,
+        exact_elements_max: int,
     ) -> None: ...
     def submit(
         self,

@@ -21,6 +21,7 @@ JOIN_TIMEOUT_S_MAX = 86_400.0
 JOB_NAME_BYTES_MAX = 128
 CONTROL_ENDPOINTS_MAX = 8
 """For each aggregator."""
+PRECISIONS = ("auto", "exact", "block")
 TRANSPORTS = ("udp", "xdp", "dpdk")
 DEVICE_BYTES_MAX = 4096
 AGGREGATORS_MAX = 8
@@ -50,6 +51,10 @@ class AgentConfig:
     """WIRESUM_SLOTS: 0 lets the service decide."""
     lane_bits: int = 32
     """WIRESUM_LANE_BITS: 32, 16 or 8 bits for each float on the wire."""
+    precision: str = "auto"
+    """WIRESUM_PRECISION: how sums of floats are rounded. exact: once, at the end; block: to 32 bits (WIRESUM_LANE_BITS)
+    below the largest element of a packet, before they are added; auto: short tensors exact, and long ones, which
+    gradients are, in blocks. The same at all workers."""
     spin_us: int = -1
     """WIRESUM_SPIN_US: how long to poll before blocking; -1 goes by the number of cores."""
     join_timeout_s: float = 300.0
@@ -172,6 +177,7 @@ _VARIABLES: Mapping[str, tuple[str, Callable[[str], Any]]] = {
     "lanes": ("WIRESUM_LANES", _integer),
     "slots": ("WIRESUM_SLOTS", _integer),
     "lane_bits": ("WIRESUM_LANE_BITS", _integer),
+    "precision": ("WIRESUM_PRECISION", str.lower),
     "spin_us": ("WIRESUM_SPIN_US", _integer),
     "join_timeout_s": ("WIRESUM_JOIN_TIMEOUT", _number),
     "transport": ("WIRESUM_TRANSPORT", str.lower),
@@ -257,6 +263,7 @@ _CHECKS: Mapping[str, Callable[[Any], str]] = {
     "lanes": _within(0, LANES_MAX),
     "slots": _within(0, SLOTS_MAX),
     "lane_bits": lambda bits: "" if bits in (32, 16, 8) else "it must be 32, 16 or 8",
+    "precision": lambda name: "" if name in PRECISIONS else f"it must be one of {', '.join(PRECISIONS)}",
     "spin_us": _within(-1, SPIN_US_MAX),
     "join_timeout_s": lambda s: "" if 0 < s <= JOIN_TIMEOUT_S_MAX else f"it must be over 0, to {JOIN_TIMEOUT_S_MAX}",
     "transport": lambda name: "" if name in TRANSPORTS else f"it must be one of {', '.join(TRANSPORTS)}",

@@ -30,6 +30,8 @@ FLOATING = (Dtype.F32, Dtype.F16, Dtype.BF16)
 # For what every operation passes through: looking a member up through its class takes EnumType several steps.
 _RAW, _UNSCALED, _BLOCK_EXPONENT, _OK = Dtype.RAW, Scaling.NONE, Scaling.BLOCK_EXPONENT, Status.OK
 
+EXACT_ELEMENTS_MAX = {"auto": 4096, "exact": 2**64 - 1, "block": 0}
+"""By AgentConfig.precision: the longest sum of floats that is rounded once (docs/numerics.md has the figures)."""
 NATIVE_WAIT_S = 1.0
 """How long a wait without a deadline asks for at once; native code bounds it, so that Python sees its signals."""
 HELLO_TIMEOUT_S = 10.0
@@ -135,7 +137,8 @@ class Session:
     ) -> Operation:
         """Starts a collective; every worker must submit the same ones in the same order. No regions: a barrier.
 
-        `scaling` defaults to block floating point for floats and none for the rest; RAW counts as 8-bit lanes.
+        `scaling` defaults to none for integers and bytes, and for floats to what AgentConfig.precision says: exact, or
+        block floating point in lanes of `lane_bits`; RAW counts as 8-bit lanes.
         `signature` (16 bits) describes the call, so that workers which call different collectives find out.
         With `may_be_sparse`, which all workers must say alike and which needs everybody's contribution to every region,
         blocks that are zero at all workers may be left out (docs/sparse.md); the sums are the same.
@@ -305,6 +308,7 @@ def _open_data_path(config: AgentConfig, aggregators: Aggregators) -> _native.Se
         offload=config.offload,
         transport=config.transport,
         device=config.device,
+        exact_elements_max=EXACT_ELEMENTS_MAX[config.precision],
     )
 
 

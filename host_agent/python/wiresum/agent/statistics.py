@@ -69,6 +69,8 @@ class SessionStats(TrafficStats):
     transport: str
     """What packets go by, as it was obtained: "udp", or "xdp (native, zero copy)"."""
     sparse: SparseStats
+    exact_sums: int
+    """Collectives whose sums of floats were rounded once (AgentConfig.precision)."""
 
 
 def session_stats_of(raw: Mapping[str, Any], switches: Sequence[str]) -> SessionStats:
@@ -81,6 +83,7 @@ def session_stats_of(raw: Mapping[str, Any], switches: Sequence[str]) -> Session
         ),
         transport=raw["transport"],
         sparse=SparseStats(**raw["sparse"]),
+        exact_sums=raw["exact_sums"],
     )
 
 

@@ -13,6 +13,9 @@ class Options:
 
     lane_bits: int | None = None
     """Bits on the wire for each float that is summed: 32, 16 or 8. Less is faster and coarser."""
+    precision: str | None = None
+    """How sums of floats are rounded: "exact" (once, at the end), "block" (to `lane_bits` below the largest element of
+    a packet, before they are added), or "auto": exact up to 4,096 elements. The same at all workers."""
     fixed_scale: float | None = None
     """Multiplies floats before they are rounded to integers, in place of block floating point's power of two.
 
@@ -28,5 +31,5 @@ class Options:
 
     def config(self) -> AgentConfig:
         return AgentConfig.from_environment(
-            lane_bits=self.lane_bits, sparse=self.sparse, switch=self.switch, job=self.job
+            lane_bits=self.lane_bits, precision=self.precision, sparse=self.sparse, switch=self.switch, job=self.job
         )

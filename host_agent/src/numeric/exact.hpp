@@ -1,0 +1,85 @@
+// Sums of floats that are rounded once, at the end: what a packet's neighbours are makes no difference to an element.
+//
+// Theory of operation
+//
+// Every finite float is a whole number of its format's smallest subnormal, of at most 277 bits (fp32; 40 for fp16).
+// Such a number is cut into *limbs* of `limb_bits` bits, at the same places for all elements and workers, each with the
+// element's sign. Of N workers a switch adds the limbs of one place as 32-bit integers: each is below 2^limb_bits, and
+// limb_bits = 31 - ceil(log2 N), so no sum overflows. The sums of all places, with their weights, are the exact sum of
+// the elements (a superaccumulator: Kulisch, "Computer Arithmetic and Validity", 2013, ch. 8), and one rounding to
+// nearest even makes a float of it, or of the exact quotient if an average is asked for.
+//
+// A significand of 24 bits lies in two limbs of a dozen (three with hundreds of workers), so most places are zero in a
+// block of elements, at all workers. Which are not is a set, the block's *planes*: bit k stands for the limbs at place
+// k, and the last plane for elements that are Inf or NaN. Those add counts of +Inf, -Inf and NaN, in fields of a word;
+// the sum is what IEEE 754 makes of them, for that element alone.
+//
+// All of it is integer arithmetic: the caller's floating-point environment does not matter. Pure.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+#include "numeric/format.hpp"
+
+namespace wiresum::numeric {
+
+/// A set of planes; see above.
+using Planes = std::uint32_t;
+
+class ExactFormat {
+ public:
+  static constexpr unsigned kWorkersMax = 1023;  // a count of special values has 10 bits
+  static constexpr unsigned kLimbsMax = 14;      // of fp32 and so many workers
+
+  /// For a float dtype and 1..kWorkersMax workers.
+  ExactFormat(Dtype dtype, unsigned workers) noexcept;
+
+  [[nodiscard]] unsigned limb_bits() const noexcept { return limb_bits_; }
+  /// How many planes there are; the last is that of special values.
+  [[nodiscard]] unsigned planes() const noexcept { return limbs_ + 1; }
+
+  /// The planes in which `count` elements are not all zero.
+  [[nodiscard]] Planes planes_of(const std::byte* source, std::size_t count) const noexcept;
+
+  /// Writes `count` words for each of `planes`, one plane after the other. `planes` has all that planes_of() finds.
+  void split(const std::byte* source, std::size_t count, Planes planes, std::int32_t* words) const noexcept;
+
+  /// From the sums of such words over all workers: writes `count` elements, each the sum divided by `divisor`, rounded
+  /// once to nearest even. A sum that is zero is +0.0.
+  void join(const std::int32_t* words, std::size_t count, Planes planes, unsigned divisor,
+            std::byte* destination) const noexcept;
+
+  /// The same result from the elements of all workers themselves: those of worker k are at contributions + k * stride.
+  void add_up(const std::byte* contributions, std::size_t stride, unsigned workers, std::size_t count, unsigned divisor,
+              std::byte* destination) const noexcept;
+
+ private:
+  /// Of one element, by plane: what it adds, or the sums over all workers.
+  using Parts = std::array<std::int64_t, kLimbsMax + 1>;
+  struct Place {
+    std::uint8_t limb = 0;
+    std::uint8_t shift = 0;
+  };
+
+  [[nodiscard]] std::uint32_t load(const std::byte* source, std::size_t index) const noexcept;
+  void store(std::byte* destination, std::size_t index, std::uint32_t bits) const noexcept;
+  /// Calls take(plane, part) for each part of an element that is not 0.
+  template <class Take>
+  void for_each_part(std::uint32_t bits, const Take& take) const noexcept;
+  /// What the sums of `planes` make; those of others are 0.
+  [[nodiscard]] std::uint32_t rounded(const Parts& sums, Planes planes, unsigned divisor) const noexcept;
+  [[nodiscard]] std::uint32_t infinity() const noexcept { return exponent_max_ << mantissa_bits_; }
+  [[nodiscard]] std::uint32_t special(std::uint32_t counts) const noexcept;
+
+  Dtype dtype_;
+  unsigned mantissa_bits_;
+  unsigned exponent_max_;  // the biased exponent of Inf and NaN
+  std::uint32_t sign_;
+  unsigned limb_bits_;
+  unsigned limbs_;
+  std::array<Place, 255> places_{};  // by biased exponent: where a significand's lowest bit is
+};
+
+}  // namespace wiresum::numeric

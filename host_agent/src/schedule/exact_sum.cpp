@@ -1,0 +1,152 @@
+#include "schedule/exact_sum.hpp"
+
+#include <algorithm>
+#include <bit>
+#include <cassert>
+#include <cmath>
+#include <cstring>
+
+#include "schedule/survey.hpp"
+#include "worker/chunks.hpp"
+
+namespace wiresum::schedule {
+
+using worker::quotient_up;
+using worker::Region;
+
+namespace {
+
+/// Packets that are worth a round trip: with so many the elements themselves are sent.
+constexpr std::size_t kGatheredPacketsMax = 8;
+/// Elements that share a count. Fewer cost more counts, and more have more planes.
+constexpr std::size_t kBlockElements = 256;
+
+constexpr numeric::Format kWords{.dtype = numeric::Dtype::kI32, .scaling = numeric::Scaling::kNone, .lane_bits = 32};
+
+/// Calls visit(block, elements) for each block of a region, as memory in the region.
+template <class Visit>
+void for_each_block(const Region& region, numeric::Dtype dtype, const Visit& visit) {
+  for (std::uint64_t i = 0; i * kBlockElements < region.elements; ++i) {
+    visit(worker::chunk_in_region(region, i, kBlockElements, dtype));
+  }
+}
+
+}  // namespace
+
+bool may_be_exact(const Request& request) noexcept {
+  return request.format.scaling == numeric::Scaling::kBlockExponent && request.divisor >= 1.0F &&
+         request.divisor <= static_cast<float>(numeric::ExactFormat::kWorkersMax) &&
+         std::trunc(request.divisor) == request.divisor;
+}
+
+ExactSum::ExactSum(const Request& request, std::size_t lanes, Place place)
+    : request_(request),
+      lanes_(lanes),
+      place_(place),
+      format_(request.format.dtype, place.workers),
+      divisor_(static_cast<unsigned>(request.divisor)),
+      element_bytes_(numeric::element_bytes(request.format.dtype)) {
+  assert(may_be_exact(request));
+  for (const Region& region : request_.regions) {
+    words_ += words_of(region);
+    blocks_ += quotient_up(region.elements, kBlockElements);
+  }
+  is_gathered_ = words_ * place_.workers <= kGatheredPacketsMax * lanes_;
+}
+
+std::size_t ExactSum::words_of(const Region& region) const noexcept {
+  return quotient_up(region.elements * element_bytes_, sizeof(std::int32_t));
+}
+
+void ExactSum::pack(std::size_t words) {
+  auto* const bytes = reinterpret_cast<std::byte*>(memory_.data());
+  packed_.format = kWords;
+  packed_.regions = {{.source = bytes, .destination = bytes, .elements = words}};
+  packed_chunks_ = number_chunks(packed_.regions, kWords, lanes_);
+  packed_presence_ = look(packed_, lanes_, packed_chunks_);
+}
+
+// ---- Gathered ----
+
+void ExactSum::gather() {
+  memory_.assign(words_ * place_.workers, 0);
+  std::int32_t* words = memory_.data() + words_ * place_.worker;
+  for (const Region& region : request_.regions) {
+    if (region.source != nullptr) std::memcpy(words, region.source, region.elements * element_bytes_);
+    words += words_of(region);
+  }
+  pack(memory_.size());
+}
+
+void ExactSum::join_gathered() {
+  const auto* contributions = reinterpret_cast<const std::byte*>(memory_.data());
+  for (const Region& region : request_.regions) {
+    if (region.destination != nullptr) {
+      format_.add_up(contributions, words_ * sizeof(std::int32_t), place_.workers, region.elements, divisor_,
+                     region.destination);
+    }
+    contributions += words_of(region) * sizeof(std::int32_t);
+  }
+}
+
+// ---- Split ----
+
+void ExactSum::count() {
+  counts_.reset(blocks_ * format_.planes(), place_.workers);
+  std::uint64_t first = 0;
+  for (const Region& region : request_.regions) {
+    for_each_block(region, request_.format.dtype, [&](const worker::ChunkView& block) {
+      numeric::Planes rest = block.source == nullptr ? 0 : format_.planes_of(block.source, block.elements);
+      for (; rest != 0; rest &= rest - 1) counts_.add(first + static_cast<unsigned>(std::countr_zero(rest)));
+      first += format_.planes();
+    });
+  }
+}
+
+numeric::Planes ExactSum::union_of(std::uint64_t block) const noexcept {
+  return static_cast<numeric::Planes>(counts_.present(block * format_.planes(), format_.planes()));
+}
+
+void ExactSum::split() {
+  counts_.collect();
+  std::size_t words = 0;
+  std::uint64_t number = 0;
+  for (const Region& region : request_.regions) {
+    for_each_block(region, request_.format.dtype, [&](const worker::ChunkView& block) {
+      words += block.elements * static_cast<std::size_t>(std::popcount(union_of(number++)));
+    });
+  }
+  memory_.assign(words, 0);
+  std::int32_t* next = memory_.data();
+  number = 0;
+  for (const Region& region : request_.regions) {
+    for_each_block(region, request_.format.dtype, [&](const worker::ChunkView& block) {
+      const numeric::Planes planes = union_of(number++);
+      if (block.source != nullptr) format_.split(block.source, block.elements, planes, next);
+      next += block.elements * static_cast<std::size_t>(std::popcount(planes));
+    });
+  }
+  pack(words);
+}
+
+void ExactSum::join_split() {
+  const std::int32_t* next = memory_.data();
+  std::uint64_t number = 0;
+  for (const Region& region : request_.regions) {
+    for_each_block(region, request_.format.dtype, [&](const worker::ChunkView& block) {
+      const numeric::Planes planes = union_of(number++);
+      if (block.destination != nullptr) format_.join(next, block.elements, planes, divisor_, block.destination);
+      next += block.elements * static_cast<std::size_t>(std::popcount(planes));
+    });
+  }
+}
+
+void ExactSum::join() {
+  if (is_gathered_) {
+    join_gathered();
+  } else {
+    join_split();
+  }
+}
+
+}  // namespace wiresum::schedule

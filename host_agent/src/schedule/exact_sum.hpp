@@ -1,0 +1,78 @@
+// A sum of floats that is rounded once (numeric/exact.hpp), as collectives of integers.
+//
+// Theory of operation. There are two ways, and which one is taken depends on nothing but the request's size and the
+// number of workers:
+//
+//   Gathered. A few elements: every worker's elements travel to all others, each worker's in words that are its own and
+//   zero elsewhere, so that a sum of integers brings them together; then each worker adds them up. One round trip,
+//   which is one less than block floating point takes, and N times the words.
+//
+//   Split. First a count for each block of 256 elements and each plane: which of them does any worker have? Then the
+//   words of those planes, block by block, and for each block plane by plane; their sums make the elements.
+//   Neither zeros nor blocks that are zero at all workers cost a word.
+//
+// Memory: what travels, and for the counts 1/60 of the tensor or less.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "numeric/exact.hpp"
+#include "schedule/presence.hpp"
+#include "schedule/request.hpp"
+#include "worker/chunk_presence.hpp"
+
+namespace wiresum::schedule {
+
+/// Can the request's sum be exact? Only of floats whose scale is not the caller's choice.
+[[nodiscard]] bool may_be_exact(const Request& request) noexcept;
+
+class ExactSum {
+ public:
+  /// The request's memory must stay; may_be_exact(request).
+  ExactSum(const Request& request, std::size_t lanes, Place place);
+
+  [[nodiscard]] bool is_gathered() const noexcept { return is_gathered_; }
+
+  /// Gathered: makes the packed tensor.
+  void gather();
+
+  /// Split: counts my planes.
+  void count();
+  [[nodiscard]] PresenceCounts& counts() noexcept { return counts_; }
+  /// The counts have been summed: makes the packed tensor of the planes that they say are there.
+  void split();
+
+  /// A tensor of integers, to be summed where it is.
+  [[nodiscard]] const Request& packed() const noexcept { return packed_; }
+  [[nodiscard]] std::uint64_t packed_chunks() const noexcept { return packed_chunks_; }
+  [[nodiscard]] const worker::ChunkPresence& packed_presence() const noexcept { return packed_presence_; }
+
+  /// The packed tensor has been summed: writes the request's sums to their destinations.
+  void join();
+
+ private:
+  [[nodiscard]] std::size_t words_of(const worker::Region& region) const noexcept;
+  [[nodiscard]] numeric::Planes union_of(std::uint64_t block) const noexcept;
+  void pack(std::size_t words);
+  void join_gathered();
+  void join_split();
+
+  const Request& request_;
+  std::size_t lanes_;
+  Place place_;
+  numeric::ExactFormat format_;
+  unsigned divisor_;
+  std::size_t element_bytes_;
+  std::size_t words_ = 0;  // of my elements, region by region
+  std::uint64_t blocks_ = 0;
+  bool is_gathered_ = false;
+  PresenceCounts counts_;
+  std::vector<std::int32_t> memory_;
+  Request packed_;
+  std::uint64_t packed_chunks_ = 0;
+  worker::ChunkPresence packed_presence_;
+};
+
+}  // namespace wiresum::schedule

@@ -1,0 +1,189 @@
+// Exact sums: rounded once, whatever the neighbours; the two ways of travelling give the same bits; nothing overflows.
+#include "numeric/exact.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "numeric_testing.hpp"
+
+namespace wiresum::numeric::testing {
+namespace {
+
+constexpr float kInf = std::numeric_limits<float>::infinity();
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+
+using Contributions = std::vector<std::vector<std::uint32_t>>;  // by worker, bits of the elements
+
+Buffer stored(Dtype dtype, const std::vector<std::uint32_t>& elements) {
+  Buffer buffer(elements.size() * element_bytes(dtype), 1);
+  for (std::size_t i = 0; i < elements.size(); ++i) {
+    std::memcpy(buffer.data() + i * element_bytes(dtype), &elements[i], element_bytes(dtype));
+  }
+  return buffer;
+}
+
+/// Through the switch's adder, plane by plane.
+Buffer split_and_join(Dtype dtype, const Contributions& contributions, unsigned divisor) {
+  const ExactFormat format(dtype, static_cast<unsigned>(contributions.size()));
+  const std::size_t count = contributions.front().size();
+  Planes planes = 0;
+  for (const auto& elements : contributions) planes |= format.planes_of(stored(dtype, elements).data(), count);
+  const std::size_t words = count * static_cast<unsigned>(std::popcount(planes));
+  std::vector<std::uint32_t> sums(words, 0);
+  std::vector<std::int64_t> exact(words, 0);
+  for (const auto& elements : contributions) {
+    std::vector<std::int32_t> mine(words, 0x5A5A5A5A);
+    format.split(stored(dtype, elements).data(), count, planes, mine.data());
+    for (std::size_t i = 0; i < words; ++i) {
+      sums[i] += static_cast<std::uint32_t>(mine[i]);
+      exact[i] += mine[i];
+    }
+  }
+  std::vector<std::int32_t> words_back(words);
+  for (std::size_t i = 0; i < words; ++i) {
+    words_back[i] = static_cast<std::int32_t>(sums[i]);
+    EXPECT_EQ(exact[i], words_back[i]) << "a sum of words overflowed";
+  }
+  Buffer result(count * element_bytes(dtype), 3);
+  format.join(words_back.data(), count, planes, divisor, result.data());
+  return result;
+}
+
+Buffer added_up(Dtype dtype, const Contributions& contributions, unsigned divisor) {
+  const ExactFormat format(dtype, static_cast<unsigned>(contributions.size()));
+  const std::size_t count = contributions.front().size();
+  const std::size_t stride = count * element_bytes(dtype) + 5;
+  Buffer all(stride * contributions.size());
+  for (std::size_t worker = 0; worker < contributions.size(); ++worker) {
+    const Buffer mine = stored(dtype, contributions[worker]);
+    std::memcpy(all.data() + worker * stride, mine.data(), mine.size());
+  }
+  Buffer result(count * element_bytes(dtype));
+  format.add_up(all.data(), stride, static_cast<unsigned>(contributions.size()), count, divisor, result.data());
+  return result;
+}
+
+/// Of one element of fp32; both ways.
+float sum(const std::vector<float>& terms, unsigned divisor = 1) {
+  Contributions contributions;
+  for (const float term : terms) contributions.push_back({std::bit_cast<std::uint32_t>(term)});
+  const Buffer split = split_and_join(Dtype::kF32, contributions, divisor);
+  EXPECT_TRUE(split == added_up(Dtype::kF32, contributions, divisor));
+  float value;
+  std::memcpy(&value, split.data(), sizeof value);
+  return value;
+}
+
+TEST(ExactSum, RoundsOnceToNearestEven) {
+  EXPECT_EQ(sum({1.0F, 0x1p-24F}), 1.0F);                      // half way: to even
+  EXPECT_EQ(sum({0x1.000002p0F, 0x1p-24F}), 0x1.000004p0F);    // half way: to even
+  EXPECT_EQ(sum({1.0F, 0x1p-24F, 0x1p-149F}), 0x1.000002p0F);  // a little more than half way
+  EXPECT_EQ(sum({1.0F, 0x1p-24F, -0x1p-149F}), 1.0F);
+  EXPECT_EQ(sum({-1.0F, -0x1p-24F, -0x1p-149F}), -0x1.000002p0F);
+  EXPECT_EQ(sum({0x1.fffffep127F, 1.0F, -0x1.fffffep127F}), 1.0F);
+  EXPECT_EQ(sum({0x1.fffffep127F, -0x1.fffffep127F, 0x1p-149F}), 0x1p-149F);
+  EXPECT_EQ(sum({0x1.fffffep0F, 0x1p-24F}), 2.0F);  // rounds up to the next power of two
+}
+
+TEST(ExactSum, OverflowsToInfinityOnlyAtTheEnd) {
+  constexpr float kMax = std::numeric_limits<float>::max();
+  EXPECT_EQ(sum({kMax, kMax}), kInf);
+  EXPECT_EQ(sum({-kMax, -kMax, -kMax}), -kInf);
+  EXPECT_EQ(sum({kMax, kMax, -kMax}), kMax);
+  EXPECT_EQ(sum({kMax, kMax, kMax, kMax}, 4), kMax);
+  EXPECT_EQ(sum({kMax, 0x1p102F}), kMax);
+  EXPECT_EQ(sum({kMax, 0x1p103F}), kInf);  // half way to what would be 2^128
+}
+
+TEST(ExactSum, AveragesAreRoundedOnceToo) {
+  EXPECT_EQ(sum({1.0F, 0.0F, 0.0F}, 3), 1.0F / 3.0F);
+  EXPECT_EQ(sum({0x1p-149F, 0.0F}, 2), 0.0F);  // half of the smallest: to even
+  EXPECT_EQ(sum({0x1p-148F, 0x1p-149F}, 2), 0x1p-148F);
+  EXPECT_EQ(sum({0x1p-149F, 0x1p-149F, 0.0F}, 3), 0x1p-149F);
+  EXPECT_EQ(sum({-0x1p-149F, -0x1p-149F, 0.0F}, 3), -0x1p-149F);
+  EXPECT_EQ(sum({0x1p24F, 3.0F}, 2), 0x1p23F + 2.0F);  // 2^23 + 1.5: to even, though 2^24 + 3 is no fp32 number
+  EXPECT_EQ(sum({0x1p25F, 1.0F, 0.0F, 0.0F}, 4), 0x1p23F);
+  for (const unsigned workers : {31U, 32U, 127U, 1023U}) {
+    std::vector<float> terms(workers, 0.0F);
+    for (terms[0] = 1.0F; terms[0] < 0x1p30F; terms[0] *= 3.0F) {
+      EXPECT_EQ(sum(terms, workers), terms[0] / static_cast<float>(workers)) << workers;
+    }
+  }
+}
+
+TEST(ExactSum, WhatIsNotFiniteStaysWhereItIs) {
+  EXPECT_EQ(sum({kInf, 1.0F}), kInf);
+  EXPECT_EQ(sum({-kInf, -kInf, 5.0F}), -kInf);
+  EXPECT_TRUE(std::isnan(sum({kInf, -kInf})));
+  EXPECT_TRUE(std::isnan(sum({1.0F, kNan, kInf})));
+  const auto bits = [](float value) { return std::bit_cast<std::uint32_t>(value); };
+  const Contributions contributions{{bits(kInf), bits(1.0F), bits(kNan)}, {bits(1.0F), bits(2.0F), bits(1.0F)}};
+  float result[3];
+  std::memcpy(result, split_and_join(Dtype::kF32, contributions, 1).data(), sizeof result);
+  EXPECT_EQ(result[0], kInf);
+  EXPECT_EQ(result[1], 3.0F);
+  EXPECT_TRUE(std::isnan(result[2]));
+}
+
+TEST(ExactSum, ZeroIsPositive) {
+  EXPECT_FALSE(std::signbit(sum({-0.0F, -0.0F})));
+  EXPECT_FALSE(std::signbit(sum({1.5F, -1.5F})));
+}
+
+TEST(ExactSum, HalfPrecisionIsRoundedOnce) {
+  // 1 + 2^-11 is half way, and what is beyond it is too small for fp32 beside 1.
+  const Contributions half{{0x3C00}, {0x1000}, {0x0001}};
+  std::uint16_t result;
+  std::memcpy(&result, split_and_join(Dtype::kF16, half, 1).data(), sizeof result);
+  EXPECT_EQ(result, 0x3C01);
+  const Contributions bfloat{{0x3F80}, {0x3B80}, {0x0001}};  // 1 + 2^-8 + 2^-133
+  std::memcpy(&result, split_and_join(Dtype::kBF16, bfloat, 1).data(), sizeof result);
+  EXPECT_EQ(result, 0x3F81);
+}
+
+TEST(ExactSum, BothWaysGiveTheSameBitsForAnyElementsAndWorkers) {
+  std::mt19937_64 random(1);
+  for (const Dtype dtype : kFloatDtypes) {
+    for (const unsigned workers : {1U, 2U, 3U, 8U, 31U, 32U, 33U, 127U, 1023U}) {
+      Contributions contributions(workers, std::vector<std::uint32_t>(200));
+      for (auto& elements : contributions) {
+        for (auto& element : elements) element = static_cast<std::uint32_t>(random());
+      }
+      for (const unsigned divisor : {1U, workers}) {
+        EXPECT_TRUE(split_and_join(dtype, contributions, divisor) == added_up(dtype, contributions, divisor))
+            << name_of(dtype) << ", " << workers << " workers";
+      }
+    }
+  }
+}
+
+TEST(ExactSum, TheLargestElementsOfAllWorkersDoNotOverflowAWord) {
+  for (const unsigned workers : {1U, 2U, 32U, 1023U}) {
+    for (const std::uint32_t element : {0x7F7FFFFFU, 0xFF7FFFFFU, 0x7F800000U, 0xFF800000U, 0x7FC00000U}) {
+      const Contributions contributions(workers, {element});
+      EXPECT_TRUE(split_and_join(Dtype::kF32, contributions, workers) == stored(Dtype::kF32, {element})) << element;
+    }
+  }
+}
+
+TEST(ExactSum, AgreesWithWiderArithmeticWhereThatIsExact) {
+  std::mt19937_64 random(2);
+  for (int round = 0; round < 2000; ++round) {
+    std::vector<float> terms(1 + random() % 32);
+    long double exact = 0;
+    for (float& term : terms) {
+      const auto mantissa = static_cast<float>(static_cast<std::int32_t>(random() & 0xFFFFFF) - 0x800000);
+      term = std::ldexp(mantissa, static_cast<int>(random() % 30) - 15);
+      exact += term;
+    }
+    EXPECT_EQ(sum(terms), static_cast<float>(exact));
+    // A power of two divides exactly.
+    EXPECT_EQ(sum(terms, 16), static_cast<float>(exact / 16));
+  }
+}
+
+}  // namespace
+}  // namespace wiresum::numeric::testing
