@@ -12,6 +12,7 @@ from cluster import Cluster, await_marks
 
 import ranks
 import wiresum.horovod.torch as hvd
+from wiresum.horovod.torch import runtime
 
 STALL_S = 0.5
 
@@ -270,6 +271,38 @@ def test_a_rank_that_dies_is_named_at_the_others(launch: Callable[..., Cluster],
     await_marks(tmp_path, 3)
     trio.kill(1)
     assert all("rank 1" in text for text in trio.collect(ranks=[0, 2]))
+
+
+def breaks(rank: int, size: int) -> None:
+    ranks.begin(rank, size)
+    hvd.barrier()
+    if rank == 1:  # a bug of ours, say
+
+        def exchange(*_: object) -> None:
+            raise MemoryError("no memory for messages")
+
+        runtime.current().coordinator(runtime.GLOBAL)._execution.exchange = exchange  # type: ignore[assignment]
+    with pytest.raises(hvd.HorovodInternalError, match="no memory for messages" if rank == 1 else "rank 1"):
+        hvd.allreduce(torch.ones(4))
+
+
+def test_a_rank_whose_negotiation_fails_ends_that_of_the_others(launch: Callable[..., Cluster]) -> None:
+    launch(3).run(breaks)
+
+
+def alone(rank: int, size: int) -> None:
+    ranks.begin(rank, size)
+    assert hvd.allreduce(torch.arange(3.0), op=hvd.Sum).tolist() == [0.0, 1.0, 2.0]
+    assert hvd.allgather(torch.arange(3)).tolist() == hvd.alltoall(torch.arange(3)).tolist() == [0, 1, 2]
+    assert hvd.reducescatter(torch.ones(2)).tolist() == [1.0, 1.0]
+    assert hvd.broadcast_object("x") == "x" and hvd.join() == 0
+    model = torch.nn.Linear(1, 1)
+    hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=1.0), model.named_parameters()).step()
+    hvd.shutdown()
+
+
+def test_one_rank_needs_nobody(launch: Callable[..., Cluster]) -> None:
+    launch(1).run(alone)
 
 
 def gives_up(rank: int, size: int, folder: str) -> None:

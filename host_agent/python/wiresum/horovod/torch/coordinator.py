@@ -113,8 +113,9 @@ class Coordinator:
                 self._await_turn()
                 self._cycle()
         except Exception as error:
-            log.debug("wiresum: the negotiation of %s ends", self._name, exc_info=True)
-            self._end(f"{error}")
+            log.debug("wiresum: the negotiation of process set %s ends", self._name, exc_info=True)
+            self._end(str(error))
+            self.group.abort()  # the others would wait for this rank
 
     def _await_turn(self) -> None:
         with self._changed:

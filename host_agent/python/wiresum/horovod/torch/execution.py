@@ -22,7 +22,7 @@ from torch._C._distributed_c10d import (
 from wiresum.horovod.torch.handle import Handle
 from wiresum.horovod.torch.negotiation import Outcome
 from wiresum.horovod.torch.request import Kind, Op
-from wiresum.torch.plan import carries
+from wiresum.torch.plan import SUMMED, carries
 
 OPERATORS = {
     Op.SUM: dist.ReduceOp.SUM,
@@ -89,7 +89,7 @@ class Execution:
             request = pair[0].request
             dtypes = {dtype_of(name) for name in request.dtypes}
             size = sum(_elements(shape) for shape in request.shapes) * max(dtype.itemsize for dtype in dtypes)
-            fusible = self._in_network and carries([torch.empty(0, dtype=dtype) for dtype in dtypes], summed=True)
+            fusible = self._in_network and all(dtype in SUMMED for dtype in dtypes)
             fits = bytes_so_far + size <= self._fusion_bytes_max
             if bucket and not (fusible and fits and bucket[0][0].request.op is request.op):
                 yield bucket
