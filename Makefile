@@ -199,9 +199,12 @@ p4:  ##! compile the switch program with p4c, into p4src/wiresum/compiled
 
 # ---- packages ------------------------------------------------------------------------------------------------------
 
-.PHONY: wheel clean
+.PHONY: wheel wheels clean
 wheel: $(ready)-dev  ##! build a wheel into dist and try it in a fresh environment
 	.ci/wheel
+
+wheels: $(ready)-dev  ##! build an sdist and a manylinux wheel for each Python that is here, into dist, and try them
+	.ci/wheels
 
 clean:  ##! remove what was built, not the virtual environment
 	rm -rf build dist

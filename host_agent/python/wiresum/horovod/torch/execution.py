@@ -1,0 +1,240 @@
+"""What was agreed on, as collectives of a process group of the wiresum backend.
+
+The group takes a list of tensors as one collective whose regions lie where the tensors lie: small tensors are fused
+without being copied into a buffer. It also knows what the network cannot do, and has Gloo do that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import (
+    AllreduceCoalescedOptions,
+    AllreduceOptions,
+    BroadcastOptions,
+    ReduceScatterOptions,
+)
+
+from wiresum.horovod.torch.handle import Handle
+from wiresum.horovod.torch.negotiation import Outcome
+from wiresum.horovod.torch.request import Kind, Op
+from wiresum.torch.plan import SUMMED, carries
+
+OPERATORS = {
+    Op.SUM: dist.ReduceOp.SUM,
+    Op.AVERAGE: dist.ReduceOp.AVG,
+    Op.MIN: dist.ReduceOp.MIN,
+    Op.MAX: dist.ReduceOp.MAX,
+    Op.PRODUCT: dist.ReduceOp.PRODUCT,
+}
+REDUCED_AS = {torch.int16: torch.int32}
+"""Types that neither the network nor Gloo reduces, and wider ones in which that is right."""
+
+Agreed = tuple[Outcome, Handle | None]
+"""With this rank's handle; None if it has joined."""
+
+
+class Execution:
+    """Of one process set. `group` is its process group, `fusion_bytes_max` how much goes into one collective."""
+
+    def __init__(self, group: Any, *, fusion_bytes_max: int) -> None:
+        self._group = group
+        self._rank: int = group.rank()
+        self._size: int = group.size()
+        self._fusion_bytes_max = fusion_bytes_max
+        self._in_network = group.block_elements > 0
+
+    def sum_words(self, words: Sequence[int]) -> list[int]:
+        vector = torch.tensor(words, dtype=torch.int32)
+        self._group.allreduce([vector]).wait()
+        summed: list[int] = vector.tolist()
+        return summed
+
+    def exchange(self, message: bytes, sizes: Sequence[int]) -> list[bytes]:
+        mine = torch.frombuffer(bytearray(message), dtype=torch.uint8) if message else torch.empty(0, dtype=torch.uint8)
+        gathered = torch.empty(sum(sizes), dtype=torch.uint8)
+        for work in self._gather(gathered, mine, sizes):
+            work.wait()
+        return [part.numpy().tobytes() for part in gathered.split(list(sizes))]
+
+    def launch(self, agreed: Sequence[Agreed]) -> list[dist.Work]:
+        """Starts what is agreed on, in this order at all ranks. Returns the works."""
+        works: list[dist.Work] = []
+        for bucket in self._fused([pair for pair in agreed if pair[0].kind is Kind.ALLREDUCE]):
+            works += self._allreduce(bucket)
+        one_by_one = {
+            Kind.SPARSE_ALLREDUCE: self._sparse_allreduce,
+            Kind.ALLGATHER: self._allgather,
+            Kind.BROADCAST: self._broadcast,
+            Kind.ALLTOALL: self._alltoall,
+            Kind.REDUCESCATTER: self._reducescatter,
+        }
+        for outcome, handle in agreed:
+            if outcome.kind in one_by_one:
+                assert handle is not None, "only all-reduces are agreed on without a rank that has joined"
+                works += one_by_one[outcome.kind](outcome, handle)
+            elif outcome.kind is not Kind.ALLREDUCE and handle is not None:
+                handle.launch((), outcome.number)
+        return works
+
+    def _fused(self, agreed: Sequence[Agreed]) -> Iterator[list[Agreed]]:
+        """Runs of all-reduces of one operator that the network carries, up to the size that is fused; others alone."""
+        bucket: list[Agreed] = []
+        bytes_so_far = 0
+        for pair in agreed:
+            request = pair[0].request
+            dtypes = {dtype_of(name) for name in request.dtypes}
+            size = sum(_elements(shape) for shape in request.shapes) * max(dtype.itemsize for dtype in dtypes)
+            fusible = self._in_network and all(dtype in SUMMED for dtype in dtypes)
+            fits = bytes_so_far + size <= self._fusion_bytes_max
+            if bucket and not (fusible and fits and bucket[0][0].request.op is request.op):
+                yield bucket
+                bucket, bytes_so_far = [], 0
+            if fusible:
+                bucket.append(pair)
+                bytes_so_far += size
+            else:
+                yield [pair]
+        if bucket:
+            yield bucket
+
+    def _allreduce(self, bucket: Sequence[Agreed]) -> list[dist.Work]:
+        op = bucket[0][0].request.op
+        tensors: list[torch.Tensor] = []
+        for outcome, handle in bucket:
+            tensors += handle.buffers if handle else _zeros(outcome)
+        works = self._reduce(tensors, op)
+        for _, handle in bucket:
+            if handle is not None:
+                handle.launch(works)
+        return works
+
+    def _reduce(self, tensors: Sequence[torch.Tensor], op: Op) -> list[dist.Work]:
+        if self._in_network and op in (Op.SUM, Op.AVERAGE) and carries(tensors, summed=True):
+            options = _options(AllreduceCoalescedOptions, op)
+            return [self._group.allreduce_coalesced(list(tensors), options)]
+        return [self._group.allreduce([tensor], _options(AllreduceOptions, op)) for tensor in tensors]
+
+    def _sparse_allreduce(self, outcome: Outcome, handle: Handle) -> list[dist.Work]:
+        works = [
+            self._group.allreduce([buffer], _options(AllreduceOptions, outcome.request.op)) for buffer in handle.buffers
+        ]
+        handle.launch(works)
+        return works
+
+    def _allgather(self, outcome: Outcome, handle: Handle) -> list[dist.Work]:
+        works: list[dist.Work] = []
+        results = []
+        for position, buffer in enumerate(handle.buffers):
+            sizes = [request.shapes[position][0] for request in outcome.requests if request is not None]
+            gathered = torch.empty((sum(sizes), *buffer.shape[1:]), dtype=buffer.dtype)
+            works += self._gather(gathered, buffer, sizes)
+            results.append(gathered)
+        handle.launch(works, results)
+        return works
+
+    def _gather(self, gathered: torch.Tensor, mine: torch.Tensor, sizes: Sequence[int]) -> list[dist.Work]:
+        parts = [_as_bytes(part) for part in gathered.split(list(sizes))]
+        if self._in_network:
+            return [self._group.allgather([parts], [_as_bytes(mine)])]
+        parts[self._rank].copy_(_as_bytes(mine))  # Gloo's all-gather wants equal sizes
+        return [self._broadcast_from(rank, part) for rank, part in enumerate(parts) if part.numel()]
+
+    def _broadcast(self, outcome: Outcome, handle: Handle) -> list[dist.Work]:
+        root = outcome.request.root
+        works = [self._broadcast_from(root, buffer) for buffer in handle.buffers]
+        handle.launch(works)
+        return works
+
+    def _broadcast_from(self, root: int, tensor: torch.Tensor) -> dist.Work:
+        options = BroadcastOptions()
+        options.rootRank = root
+        in_place = tensor.is_contiguous() and not self._in_network
+        work: dist.Work = self._group.broadcast([_as_bytes(tensor) if in_place else tensor], options)
+        return work
+
+    def _alltoall(self, outcome: Outcome, handle: Handle) -> list[dist.Work]:
+        (buffer,) = handle.buffers
+        received = [request.splits[self._rank] for request in outcome.requests if request is not None]
+        gathered = torch.empty((sum(received), *buffer.shape[1:]), dtype=buffer.dtype)
+        row_bytes = _elements(tuple(buffer.shape[1:])) * buffer.element_size()
+        work = self._group.alltoall_base(
+            _as_bytes(gathered),
+            _as_bytes(buffer),
+            [rows * row_bytes for rows in received],
+            [rows * row_bytes for rows in handle.request.splits],
+        )
+        handle.launch([work], (gathered, received))
+        return [work]
+
+    def _reducescatter(self, outcome: Outcome, handle: Handle) -> list[dist.Work]:
+        op = outcome.request.op
+        works: list[dist.Work] = []
+        results: list[torch.Tensor] = []
+        copies: list[Callable[[], Any]] = []
+        for buffer in handle.buffers:
+            parts = list(buffer.split(scattered(buffer.shape[0], self._size)))
+            result = torch.empty_like(parts[self._rank])
+            if self._in_network and op in (Op.SUM, Op.AVERAGE) and carries(parts, summed=True):
+                works.append(self._group.reduce_scatter([result], [parts], _options(ReduceScatterOptions, op)))
+            else:  # Gloo's reduce-scatter wants equal sizes
+                works += self._reduce([buffer], op)
+                copies.append(partial(result.copy_, parts[self._rank]))
+            results.append(result)
+        handle.launch(works, results, lambda: [copy() for copy in copies])
+        return works
+
+
+def scattered(rows: int, size: int) -> list[int]:
+    """How many rows each rank gets of a reduce-scatter: the first ones get one more."""
+    return [rows // size + (rank < rows % size) for rank in range(size)]
+
+
+def scale(tensor: torch.Tensor, factor: float) -> None:
+    """Multiplies in place; integers are cut to whole numbers."""
+    if factor == 1.0:
+        return
+    exact = tensor.is_floating_point() or tensor.is_complex()
+    with torch.no_grad():
+        tensor.mul_(factor) if exact else tensor.copy_(tensor.double() * factor)
+
+
+def dtype_of(name: str) -> torch.dtype:
+    dtype = getattr(torch, name, None)
+    if not isinstance(dtype, torch.dtype):
+        raise RuntimeError(f"a rank has a tensor of type {name!r}, which this version of PyTorch does not know")
+    return dtype
+
+
+def name_of(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _zeros(outcome: Outcome) -> list[torch.Tensor]:
+    request = outcome.request
+    return [
+        torch.zeros(shape, dtype=dtype_of(dtype)) for shape, dtype in zip(request.shapes, request.dtypes, strict=True)
+    ]
+
+
+def _options(kind: Any, op: Op) -> Any:
+    options = kind()
+    options.reduceOp = OPERATORS[op]
+    return options
+
+
+def _as_bytes(tensor: torch.Tensor) -> torch.Tensor:
+    """The same memory: Gloo copies fewer types than there are."""
+    assert tensor.is_contiguous(), "it is a buffer that was made for this"
+    return tensor.reshape(-1).view(torch.uint8)
+
+
+def _elements(shape: tuple[int, ...]) -> int:
+    elements = 1
+    for extent in shape:
+        elements *= extent
+    return elements

@@ -1,0 +1,73 @@
+"""What an asynchronous call returns: for `poll` and `synchronize`."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from wiresum.horovod.torch.request import Request
+
+
+class HorovodInternalError(RuntimeError):
+    """A collective failed: the ranks disagree, one is lost or has shut down, or the network failed."""
+
+
+class Handle:
+    """A collective that this rank wants. `buffers` are its tensors, and those of a result of the same shape.
+
+    `complete` makes what the caller gets from what the collective brought, once, in the thread that waits first.
+    """
+
+    def __init__(
+        self,
+        request: Request,
+        buffers: Sequence[torch.Tensor] = (),
+        complete: Callable[[Any], object] = lambda result: result,
+    ) -> None:
+        self.request = request
+        self.buffers = list(buffers)
+        self._result: object = None
+        self._complete: Callable[[Any], object] | None = complete
+        self._launched = threading.Event()
+        self._works: Sequence[dist.Work] = ()
+        self._finish: Callable[[], object] | None = None
+        self._lock = threading.Lock()
+        self._error: str | None = None
+
+    def launch(
+        self, works: Sequence[dist.Work], result: object = None, finish: Callable[[], object] | None = None
+    ) -> None:
+        """It is under way, in `works`. `finish` is called once they have ended, before `complete`."""
+        self._works, self._result, self._finish = works, result, finish
+        self._launched.set()
+
+    def fail(self, error: str) -> None:
+        if not self._launched.is_set():
+            self._error = error
+            self._launched.set()
+
+    def done(self) -> bool:
+        return self._launched.is_set() and all(work.is_completed() for work in self._works)
+
+    def wait(self) -> object:
+        """The result. Raises a `HorovodInternalError`. It ends when the coordinator ends the request, which has bounds
+        for that (coordinator.py), or when the works end, which have the group's time-out."""
+        self._launched.wait()
+        if self._error is not None:
+            raise HorovodInternalError(self._error)
+        with self._lock:
+            try:
+                for work in self._works:
+                    work.wait()
+            except RuntimeError as error:
+                raise HorovodInternalError(str(error)) from error
+            if self._complete is not None:
+                if self._finish is not None:
+                    self._finish()
+                self._result = self._complete(self._result)
+                self._works, self._finish, self._complete = (), None, None
+        return self._result

@@ -1,0 +1,278 @@
+"""Which collectives are ready, and in which order: sans-IO.
+
+Ranks call collectives when their programs come to them: from hooks of a backward pass, from several threads, in orders
+that differ. The network needs one order. So ranks negotiate, in *cycles*. A cycle is a small all-reduce of int32 words
+(`begin_cycle` writes them, `end_cycle` reads their sum), and sometimes an all-gather of messages:
+
+    words     [status of rank 0] ... [status of rank n-1] [count of entry 0] [count of entry 1] ...
+    status    bytes of the rank's message in this cycle, * 4; + 1 if it has joined; + 2 if it is leaving
+    count     1 if the rank wants the collective that entry of the cache describes, or has joined
+    message   requests (request.py) that the cache does not know
+
+Nobody coordinates: every rank reads the same sums and the same messages, and keeps the same two tables by the same
+rules. The *table* has what some ranks have described and others have not; the *cache* what all had described before.
+A request is done when all ranks want it, but for those that have joined. An entry of the cache is forgotten at all
+ranks when one rank describes a request of that name again: because it asks for something else now, or because it has
+waited for so long that people should hear who is missing, which counts do not say.
+
+A tensor that a training step sums again and again thus costs one word of one packet after its first time.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from wiresum.horovod.torch.request import (
+    JOINED_RANKS_MAY_BE_ABSENT,
+    Kind,
+    Op,
+    Request,
+    decode,
+    disagreement,
+    encode,
+    ranks_text,
+)
+
+_JOINED, _LEAVING = 1, 2
+_FLAG_BITS = 2
+MESSAGE_BYTES_MAX = (1 << (31 - _FLAG_BITS)) - 1
+"""What a status word can say."""
+CACHE_ENTRIES_MAX = 4096
+"""When the cache is full, all of it is forgotten. Each entry costs a word of each cycle."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """A request that is ready at all ranks, or that failed at all of them (`error`)."""
+
+    name: str
+    kind: Kind
+    requests: Sequence[Request | None]
+    """What each rank asked for; None for one that has joined."""
+    error: str | None = None
+    number: int = 0
+    """Of a process set that was added, its id. Of a join, the rank that was the last."""
+
+    @property
+    def request(self) -> Request:
+        """What is the same at all ranks."""
+        return next(request for request in self.requests if request is not None)
+
+
+@dataclass(slots=True)
+class Cycle:
+    """What the sum of a cycle's words says."""
+
+    message_bytes: list[int]
+    joined: list[bool]
+    leaving: list[int]
+    ready: list[int] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Stall:
+    name: str
+    ready: list[int]
+    missing: list[int]
+
+    def __str__(self) -> str:
+        return f"{self.name} [missing: {ranks_text(self.missing)}; ready: {ranks_text(self.ready)}]"
+
+
+class DuplicateNameError(ValueError):
+    pass
+
+
+class Negotiation:
+    """One rank's part. `rank` and `size` are those within the process set."""
+
+    def __init__(self, rank: int, size: int, *, cache_entries_max: int = CACHE_ENTRIES_MAX) -> None:
+        self._rank = rank
+        self._size = size
+        self._pending: dict[str, Request] = {}
+        """What this rank wants and has not got."""
+        self._wanted_since: dict[str, float] = {}
+        self._fresh: list[str] = []
+        self._undescribed: list[str] = []
+        self._hits: dict[int, str] = {}
+        self._table: dict[str, dict[int, Request]] = {}
+        self._cache: list[tuple[Request, ...] | None] = []
+        self._index: dict[str, int] = {}
+        self._free: list[int] = []
+        self._cache_entries_max = cache_entries_max
+        self._joining = False
+        self._joined_before: list[bool] = [False] * size
+        self._leaving = False
+        self._process_sets = 0
+
+    # What the rank's program does.
+
+    def submit(self, request: Request) -> None:
+        if request.name in self._pending:
+            raise DuplicateNameError(
+                f"Requested to {request.kind.value} a tensor with the same name as another tensor that is currently "
+                f"being processed: '{request.name}'. If you want to request another tensor, use a different tensor name"
+            )
+        self._pending[request.name] = request
+        self._fresh.append(request.name)
+
+    def join(self) -> None:
+        """From when all requests of before are done, this rank wants whatever the others want."""
+        self._joining = True
+
+    def leave(self) -> None:
+        """The next cycle tells the others that it is this rank's last."""
+        self._leaving = True
+
+    @property
+    def has_joined(self) -> bool:
+        return self._joining and not self._pending
+
+    @property
+    def is_waiting(self) -> bool:
+        return bool(self._pending)
+
+    # Cycles.
+
+    def begin_cycle(self, now: float, describe_after_s: float) -> tuple[list[int], bytes]:
+        """This rank's words and message. What it wants for `describe_after_s` already, it describes."""
+        for name in self._fresh:
+            self._wanted_since[name] = now
+            index = self._index.get(name)
+            cached = self._cache[index] if index is not None else None
+            if index is not None and cached is not None and cached[self._rank] == self._pending[name]:
+                self._hits[index] = name
+            else:
+                self._undescribed.append(name)
+        self._fresh = []
+        for index, name in list(self._hits.items()):
+            if now - self._wanted_since[name] >= describe_after_s:
+                del self._hits[index]
+                self._undescribed.append(name)
+        message = encode([self._pending[name] for name in self._undescribed])
+        assert len(message) <= MESSAGE_BYTES_MAX, "the calls of one cycle fit the memory, and their descriptions this"
+        words = [0] * (self._size + len(self._cache))
+        words[self._rank] = len(message) << _FLAG_BITS | _LEAVING * self._leaving | _JOINED * self.has_joined
+        if self.has_joined:
+            words[self._size :] = [1] * len(self._cache)
+        for index in self._hits:
+            words[self._size + index] = 1
+        return words, message
+
+    def read_words(self, words: Sequence[int]) -> Cycle:
+        """`words` are the sums over all ranks."""
+        statuses = words[: self._size]
+        joined = [bool(status & _JOINED) for status in statuses]
+        cycle = Cycle(
+            [status >> _FLAG_BITS for status in statuses],
+            joined,
+            [rank for rank, status in enumerate(statuses) if status & _LEAVING],
+        )
+        if not all(joined):
+            cycle.ready = [index for index, count in enumerate(words[self._size :]) if count == self._size]
+        return cycle
+
+    def end_cycle(self, cycle: Cycle, messages: Sequence[bytes]) -> list[Outcome]:
+        """What is ready now, in the order in which all ranks do it. `messages` are of all ranks, or none."""
+        outcomes = [self._cached_outcome(index, cycle.joined) for index in cycle.ready]
+        if messages:
+            self._undescribed = []
+        for rank, message in enumerate(messages):
+            for request in decode(message):
+                self._forget(request.name)
+                self._table.setdefault(request.name, {})[rank] = request
+        for name, described in list(self._table.items()):
+            if all(rank in described or has_joined for rank, has_joined in enumerate(cycle.joined)):
+                del self._table[name]
+                outcomes.append(self._outcome(name, described))
+        for outcome in outcomes:
+            self._settle(outcome)
+        if all(cycle.joined):
+            newly = [rank for rank in range(self._size) if not self._joined_before[rank]]
+            outcomes.append(Outcome("", Kind.JOIN, (), number=newly[-1]))
+            self._joining, cycle.joined = False, [False] * self._size
+        self._joined_before = cycle.joined
+        return outcomes
+
+    def stalled(self, now: float, after_s: float) -> list[Stall]:
+        """What this rank waits for longer than that, because others have not asked for it."""
+        return [
+            Stall(
+                name,
+                ready=sorted(self._table[name]),
+                missing=[rank for rank in range(self._size) if rank not in self._table[name]],
+            )
+            for name, since in self._wanted_since.items()
+            if now - since >= after_s and name in self._table
+        ]
+
+    # Tables.
+
+    def _cached_outcome(self, index: int, joined: Sequence[bool]) -> Outcome:
+        entry = self._cache[index]
+        assert entry is not None, "a count that is not zero is of an entry that this rank has, too"
+        self._hits.pop(index, None)
+        wanted = {rank: request for rank, request in enumerate(entry) if not joined[rank]}
+        return self._agreed(entry[0].name, wanted)
+
+    def _outcome(self, name: str, described: dict[int, Request]) -> Outcome:
+        error = disagreement(described)
+        if error is not None:
+            requests = tuple(described.get(rank) for rank in range(self._size))
+            return Outcome(name, next(iter(described.values())).kind, requests, error)
+        outcome = self._agreed(name, described)
+        if outcome.error is None and len(described) == self._size and outcome.request.named:
+            self._remember(name, tuple(described[rank] for rank in range(self._size)))
+        return outcome
+
+    def _agreed(self, name: str, wanted: dict[int, Request]) -> Outcome:
+        requests = tuple(wanted.get(rank) for rank in range(self._size))
+        request = next(iter(wanted.values()))
+        number, error = 0, None
+        if len(wanted) < self._size:
+            error = _joined_error(request, [rank for rank in range(self._size) if rank not in wanted])
+        if request.kind is Kind.ADD_PROCESS_SET and error is None:
+            self._process_sets += 1
+            number = self._process_sets
+        return Outcome(name, request.kind, requests, error, number)
+
+    def _settle(self, outcome: Outcome) -> None:
+        self._pending.pop(outcome.name, None)
+        self._wanted_since.pop(outcome.name, None)
+
+    def _remember(self, name: str, requests: tuple[Request, ...]) -> None:
+        if not self._free and len(self._cache) >= self._cache_entries_max:
+            for known in list(self._index):
+                self._forget(known)
+        if self._free:
+            index = heapq.heappop(self._free)
+            self._cache[index] = requests
+        else:
+            index = len(self._cache)
+            self._cache.append(requests)
+        self._index[name] = index
+
+    def _forget(self, name: str) -> None:
+        index = self._index.pop(name, None)
+        if index is None:
+            return
+        self._cache[index] = None
+        heapq.heappush(self._free, index)
+        if index in self._hits:
+            self._undescribed.append(self._hits.pop(index))
+
+
+def _joined_error(request: Request, absent: Sequence[int]) -> str | None:
+    if request.kind not in JOINED_RANKS_MAY_BE_ABSENT:
+        return (
+            f"{request.kind.value} of '{request.name}' is not supported while {ranks_text(absent)} "
+            f"{'has' if len(absent) == 1 else 'have'} joined: only all-reduce is"
+        )
+    if request.op not in (Op.SUM, Op.AVERAGE):
+        return (
+            f"allreduce of '{request.name}' with op={request.op.value} is not supported while {ranks_text(absent)} "
+            f"{'has' if len(absent) == 1 else 'have'} joined, since zeros would change the result"
+        )
+    return None

@@ -1,0 +1,348 @@
+"""`DistributedOptimizer`: reduces each gradient as soon as the backward pass has it, and steps when all are there."""
+
+from __future__ import annotations
+
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeAlias
+
+import torch
+
+from wiresum.horovod.torch import runtime
+from wiresum.horovod.torch.compression import Compression, Compressor
+from wiresum.horovod.torch.functions import broadcast_object
+from wiresum.horovod.torch.mpi_ops import (
+    Adasum,
+    Average,
+    allreduce_async_,
+    grouped_allreduce_async_,
+    sparse_allreduce_async,
+    synchronize,
+)
+from wiresum.horovod.torch.process_sets import ProcessSet, global_process_set
+from wiresum.horovod.torch.request import Op
+
+_Group: TypeAlias = tuple[torch.Tensor, ...]
+_Wait: TypeAlias = Callable[[], None]
+"""Waits for the reduced gradients of a group, and brings them home."""
+
+
+class _Reduction:
+    """How the gradients of an optimizer's parameters are reduced, and which of them are under way."""
+
+    def __init__(
+        self,
+        optimizer: torch.optim.Optimizer,
+        names: dict[torch.Tensor, str],
+        groups: Sequence[_Group],
+        *,
+        compression: type[Compressor],
+        op: Op,
+        backward_passes_per_step: int,
+        gradient_predivide_factor: float,
+        sparse_as_dense: bool,
+        process_set: ProcessSet,
+    ) -> None:
+        self.names = names
+        self._groups = groups
+        self._group_of = {parameter: group for group in groups for parameter in group}
+        self._compression = compression
+        self._op = op
+        self._predivide = gradient_predivide_factor if op is Average else 1.0
+        self._sparse_as_dense = sparse_as_dense
+        self._process_set = process_set
+        self._passes_per_step = backward_passes_per_step
+        self._passes_left = dict.fromkeys(self._group_of, backward_passes_per_step)
+        self._under_way: dict[_Group, _Wait] = {}
+        self._passed: set[torch.Tensor] = set()
+        """Parameters that have had their gradients, but for others of their group."""
+
+    @property
+    def is_under_way(self) -> bool:
+        return bool(self._under_way or self._passed)
+
+    def set_backward_passes_per_step(self, passes: int) -> None:
+        self._passes_per_step = passes
+        self._passes_left = dict.fromkeys(self._passes_left, passes)
+
+    def forget(self) -> None:
+        """For a state that is loaded in the middle of a step."""
+        self._under_way, self._passed = {}, set()
+        self.set_backward_passes_per_step(self._passes_per_step)
+
+    def gradient_is_there(self, parameter: torch.Tensor) -> None:
+        """The hook: a backward pass has added to the parameter's gradient."""
+        group = self._group_of[parameter]
+        if group in self._under_way or self._passes_left[parameter] <= 0:
+            raise AssertionError(
+                "Gradients were computed more than backward_passes_per_step times before call to step(). Increase "
+                "backward_passes_per_step to accumulate gradients locally."
+            )
+        self._passes_left[parameter] -= 1
+        self._passed.add(parameter)
+        if all(self._passes_left[member] == 0 for member in group):
+            self._begin(group)
+
+    def synchronize(self) -> None:
+        """Reduces what the backward passes left out, as others may have it, and waits for everything."""
+        for group in self._groups:
+            if group not in self._under_way and any(parameter.requires_grad for parameter in group):
+                self._begin(group)
+        under_way, self._under_way, self._passed = self._under_way, {}, set()
+        self._passes_left = dict.fromkeys(self._passes_left, self._passes_per_step)
+        for wait in under_way.values():
+            wait()
+
+    def _begin(self, group: _Group) -> None:
+        for parameter in group:
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+        name = self.names[group[0]]
+        if len(group) > 1:
+            self._under_way[group] = self._begin_group(group, name)
+        elif _gradient(group[0]).is_sparse and not self._sparse_as_dense:
+            self._under_way[group] = self._begin_sparse(group[0], name)
+        else:
+            self._under_way[group] = self._begin_dense(group[0], name)
+
+    def _begin_dense(self, parameter: torch.Tensor, name: str) -> _Wait:
+        gradient = _gradient(parameter)
+        compressed, context = self._compression.compress(gradient.to_dense() if gradient.is_sparse else gradient)
+        handle = allreduce_async_(
+            compressed,
+            name=name,
+            op=self._op,
+            prescale_factor=1.0 / self._predivide,
+            postscale_factor=self._predivide,
+            process_set=self._process_set,
+        )
+        return lambda: _bring_home(parameter, self._compression.decompress(synchronize(handle), context))
+
+    def _begin_group(self, group: _Group, name: str) -> _Wait:
+        dense = [gradient.to_dense() if gradient.is_sparse else gradient for gradient in map(_gradient, group)]
+        compressed = [self._compression.compress(gradient) for gradient in dense]
+        handle = grouped_allreduce_async_(
+            [tensor for tensor, _ in compressed],
+            name=name,
+            op=self._op,
+            prescale_factor=1.0 / self._predivide,
+            postscale_factor=self._predivide,
+            process_set=self._process_set,
+        )
+
+        def wait() -> None:
+            for parameter, result, (_, context) in zip(group, synchronize(handle), compressed, strict=True):
+                _bring_home(parameter, self._compression.decompress(result, context))
+
+        return wait
+
+    def _begin_sparse(self, parameter: torch.Tensor, name: str) -> _Wait:
+        wait = sparse_allreduce_async(_gradient(parameter), name, self._op, self._process_set)
+        return lambda: _bring_home(parameter, wait())
+
+
+def _gradient(parameter: torch.Tensor) -> torch.Tensor:
+    assert parameter.grad is not None, "its hook ran, or zeros were put there"
+    return parameter.grad
+
+
+def _bring_home(parameter: torch.Tensor, reduced: torch.Tensor) -> None:
+    gradient = _gradient(parameter)
+    if gradient.is_sparse:
+        parameter.grad = reduced if reduced.is_sparse else reduced.to_sparse(gradient.sparse_dim())
+    elif reduced.data_ptr() != gradient.data_ptr():
+        with torch.no_grad():
+            gradient.copy_(reduced)
+
+
+class _DistributedOptimizer(torch.optim.Optimizer):
+    """What is put before the methods of the optimizer's own class. Its state is that of the optimizer that it wraps."""
+
+    _reduction: _Reduction
+    _synchronized = False
+    _should_synchronize = True
+
+    @property
+    def _parameter_names(self) -> dict[torch.Tensor, str]:
+        """As in Horovod, whose users look at it."""
+        return self._reduction.names
+
+    def set_backward_passes_per_step(self, passes: int) -> None:
+        self._reduction.set_backward_passes_per_step(passes)
+
+    def synchronize(self) -> None:
+        """Waits until all gradients are reduced. For whoever changes them before `step`, which is then called within
+        `skip_synchronize`."""
+        self._reduction.synchronize()
+        self._synchronized = True
+
+    @contextmanager
+    def skip_synchronize(self) -> Iterator[None]:
+        """Within it, `step` takes the gradients as they are."""
+        self._should_synchronize = False
+        try:
+            yield
+        finally:
+            self._should_synchronize = True
+
+    def step(self, closure: Any = None) -> Any:
+        if self._should_synchronize:
+            if self._synchronized:
+                warnings.warn(
+                    "optimizer.step() called without optimizer.skip_synchronize() context after "
+                    "optimizer.synchronize(). This can cause training slowdown. You may want to consider using "
+                    "optimizer.skip_synchronize() context if you use optimizer.synchronize() in your code.",
+                    stacklevel=2,
+                )
+            self.synchronize()
+        self._synchronized = False
+        return super().step(closure)
+
+    def zero_grad(self, *arguments: Any, **options: Any) -> None:
+        if self._reduction.is_under_way and not self._synchronized:
+            raise AssertionError(
+                "optimizer.zero_grad() was called after loss.backward() but before optimizer.step() or "
+                "optimizer.synchronize(). This is prohibited as it can cause a race condition."
+            )
+        super().zero_grad(*arguments, **options)
+
+    def load_state_dict(self, *arguments: Any, **options: Any) -> None:
+        self._reduction.forget()
+        self._synchronized, self._should_synchronize = False, True
+        super().load_state_dict(*arguments, **options)
+
+
+def DistributedOptimizer(  # noqa: N802
+    optimizer: torch.optim.Optimizer,
+    named_parameters: Iterable[tuple[str, torch.Tensor]] | None = None,
+    compression: type[Compressor] = Compression.none,
+    backward_passes_per_step: int = 1,
+    op: Op = Average,
+    gradient_predivide_factor: float = 1.0,
+    num_groups: int = 0,
+    groups: int | Sequence[Sequence[torch.Tensor]] | None = None,
+    sparse_as_dense: bool = False,
+    process_set: ProcessSet = global_process_set,
+) -> torch.optim.Optimizer:
+    """An optimizer that reduces gradients over all ranks before it applies them.
+
+    Each gradient sets out as soon as the backward pass has it; `step` waits for all of them.
+
+    - `named_parameters`: names under which ranks match gradients; `model.named_parameters()`.
+    - `compression`: `Compression.fp16` halves what travels.
+    - `backward_passes_per_step`: gradients of so many passes are added here before they are reduced.
+    - `op`: Average or Sum. Adasum is refused.
+    - `gradient_predivide_factor`: with Average, divides before the sum by the factor, and after it by size / factor.
+    - `groups`: a number of groups, or lists of parameters, that are reduced together; `num_groups` is its older name.
+    - `sparse_as_dense`: sparse gradients are reduced as dense ones.
+
+    Raises a `ValueError` for names that are missing or not unique.
+    """
+    op = Op(op)
+    if op is Adasum:
+        raise ValueError("op=Adasum is not supported: it is no sum, and the network only adds. Use op=Average")
+    if gradient_predivide_factor != 1.0 and op is not Average:
+        raise ValueError("gradient_predivide_factor not supported with op != Average")
+    if num_groups != 0:
+        warnings.warn("Parameter `num_groups` has been replaced by `groups`.", DeprecationWarning, stacklevel=2)
+        groups = num_groups if groups is None else groups
+    if backward_passes_per_step <= 0:
+        raise ValueError("backward_passes_per_step must be > 0")
+    names = _names(optimizer, named_parameters)
+    wrapped_class = type(optimizer)
+    wrapper: Any = type(wrapped_class.__name__, (_DistributedOptimizer, wrapped_class), {"__module__": __name__})
+    wrapped = wrapper.__new__(wrapper)
+    wrapped.__dict__.update(optimizer.__dict__)
+    alone = not process_set.included() or runtime.current().place.size == 1
+    wrapped._reduction = _Reduction(
+        wrapped,
+        names,
+        [] if alone else _groups(optimizer, names, groups, process_set),
+        compression=compression,
+        op=op,
+        backward_passes_per_step=backward_passes_per_step,
+        gradient_predivide_factor=gradient_predivide_factor,
+        sparse_as_dense=sparse_as_dense,
+        process_set=process_set,
+    )
+    if not alone:
+        for parameter in _trained(optimizer):
+            parameter.register_post_accumulate_grad_hook(wrapped._reduction.gradient_is_there)
+    distributed: torch.optim.Optimizer = wrapped
+    return distributed
+
+
+def _trained(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    return [parameter for group in optimizer.param_groups for parameter in group["params"] if parameter.requires_grad]
+
+
+def _names(
+    optimizer: torch.optim.Optimizer, named_parameters: Iterable[tuple[str, torch.Tensor]] | None
+) -> dict[torch.Tensor, str]:
+    mine = [
+        (f"allreduce.noname.{i}.{j}", parameter)
+        for i, group in enumerate(optimizer.param_groups)
+        for j, parameter in enumerate(group["params"])
+    ]
+    named = list(named_parameters) if named_parameters is not None else mine
+    if any(not isinstance(item, tuple) for item in named):
+        raise ValueError(
+            "named_parameters should be a sequence of tuples (name, parameter), usually produced by "
+            "model.named_parameters()."
+        )
+    duplicates = sorted(name for name, count in Counter(name for name, _ in named).items() if count > 1)
+    if duplicates:
+        raise ValueError(
+            f"Parameter names in named_parameters must be unique. Found duplicates: {', '.join(duplicates)}"
+        )
+    names = {parameter: name for name, parameter in named}
+    unnamed = [name for name, parameter in mine if parameter not in names]
+    if unnamed:
+        raise ValueError(
+            f"named_parameters was specified, but one or more model parameters were not named: {len(unnamed)} of "
+            f"{len(mine)} have no name there"
+        )
+    return names
+
+
+def _groups(
+    optimizer: torch.optim.Optimizer,
+    names: dict[torch.Tensor, str],
+    groups: int | Sequence[Sequence[torch.Tensor]] | None,
+    process_set: ProcessSet,
+) -> list[_Group]:
+    parameters = _trained(optimizer)
+    if groups is None:
+        return [(parameter,) for parameter in parameters]
+    if isinstance(groups, int):
+        if groups < 0:
+            raise ValueError("groups should be a non-negative integer or a list of list of torch.Tensor.")
+        order = broadcast_object(
+            [names[parameter] for parameter in parameters], _root(process_set), "groups", process_set
+        )
+        parameters.sort(key=lambda parameter: order.index(names[parameter]))
+        return _split(parameters, groups or len(parameters))
+    listed = [parameter for group in groups for parameter in group]
+    if any(not isinstance(parameter, torch.Tensor) for parameter in listed):
+        raise ValueError("groups must consist of torch.Tensor.")
+    if len(set(listed)) < len(listed):
+        raise ValueError("A parameter can only appear once in groups.")
+    grouped = [tuple(parameter for parameter in group if parameter.requires_grad) for group in groups]
+    return [group for group in grouped if group] + [(p,) for p in parameters if p not in set(listed)]
+
+
+def _split(parameters: Sequence[torch.Tensor], count: int) -> list[_Group]:
+    """As equal as can be; the first ones get one more."""
+    size, more = divmod(len(parameters), count)
+    groups, begin = [], 0
+    for k in range(count):
+        end = begin + size + (k < more)
+        groups.append(tuple(parameters[begin:end]))
+        begin = end
+    return [group for group in groups if group]
+
+
+def _root(process_set: ProcessSet) -> int:
+    return process_set.ranks[0] if process_set.ranks else 0

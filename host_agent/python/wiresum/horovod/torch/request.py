@@ -1,0 +1,191 @@
+"""What a rank asks for, and how it tells the others.
+
+A request travels as JSON: it comes from another process, and JSON makes nothing but numbers, strings and lists of them.
+Ranks that ask for different things under one name have made a mistake, which `disagreement` puts into words that name
+each of them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+DIMENSIONS_MAX = 64
+"""PyTorch's own bound."""
+
+
+class Kind(str, Enum):
+    ALLREDUCE = "allreduce"
+    SPARSE_ALLREDUCE = "sparse allreduce"
+    ALLGATHER = "allgather"
+    BROADCAST = "broadcast"
+    ALLTOALL = "alltoall"
+    REDUCESCATTER = "reducescatter"
+    BARRIER = "barrier"
+    ADD_PROCESS_SET = "add_process_set"
+    REMOVE_PROCESS_SET = "remove_process_set"
+    JOIN = "join"
+
+
+class Op(str, Enum):
+    """How values are reduced."""
+
+    AVERAGE = "Average"
+    SUM = "Sum"
+    ADASUM = "Adasum"
+    MIN = "Min"
+    MAX = "Max"
+    PRODUCT = "Product"
+
+
+FIRST_DIMENSION_MAY_DIFFER = (Kind.ALLGATHER, Kind.ALLTOALL)
+JOINED_RANKS_MAY_BE_ABSENT = (Kind.ALLREDUCE,)
+"""A rank that has joined adds zeros; what it would add to other collectives is nothing that anybody could say."""
+
+
+class MalformedMessageError(RuntimeError):
+    """Another rank sent what is no list of requests."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One call: of one tensor, or of a group of tensors that become ready together."""
+
+    kind: Kind
+    name: str
+    dtypes: tuple[str, ...] = ()
+    shapes: tuple[tuple[int, ...], ...] = ()
+    op: Op = Op.SUM
+    root: int = -1
+    """Of a broadcast: a rank of the process set. Of the removal of a process set: its id."""
+    prescale: float = 1.0
+    postscale: float = 1.0
+    splits: tuple[int, ...] = ()
+    """Of an all-to-all: rows for each rank."""
+    members: tuple[int, ...] = ()
+    """Of a new process set: global ranks."""
+    named: bool = True
+    """Did the caller choose the name? Others are used once, so that nobody need remember them."""
+
+
+def encode(requests: Sequence[Request]) -> bytes:
+    if not requests:
+        return b""
+    return json.dumps(
+        [
+            [
+                request.kind.value,
+                request.name,
+                request.dtypes,
+                request.shapes,
+                request.op.value,
+                request.root,
+                request.prescale,
+                request.postscale,
+                request.splits,
+                request.members,
+                request.named,
+            ]
+            for request in requests
+        ],
+        separators=(",", ":"),
+    ).encode()
+
+
+def decode(message: bytes) -> list[Request]:
+    if not message:
+        return []
+    try:
+        rows = json.loads(message)
+        return [_decode_one(*row) for row in rows]
+    except (ValueError, TypeError, UnicodeDecodeError) as error:
+        raise MalformedMessageError(
+            f"a rank described its calls in a way that this version does not read ({error}): run one version of "
+            "wiresum at all ranks"
+        ) from error
+
+
+def _decode_one(
+    kind: Any,
+    name: Any,
+    dtypes: Any,
+    shapes: Any,
+    op: Any,
+    root: Any,
+    prescale: Any,
+    postscale: Any,
+    splits: Any,
+    members: Any,
+    named: Any,
+) -> Request:
+    if not isinstance(name, str) or not isinstance(named, bool) or len(dtypes) != len(shapes):
+        raise ValueError("a name, or a number of tensors, is none")
+    if not all(isinstance(dtype, str) for dtype in dtypes) or any(len(shape) > DIMENSIONS_MAX for shape in shapes):
+        raise ValueError("a tensor is none")
+    return Request(
+        Kind(kind),
+        name,
+        tuple(dtypes),
+        tuple(_counts(shape) for shape in shapes),
+        Op(op),
+        _whole(root, -1),
+        float(prescale),
+        float(postscale),
+        _counts(splits),
+        _counts(members),
+        named,
+    )
+
+
+def _counts(values: Iterable[Any]) -> tuple[int, ...]:
+    return tuple(_whole(value, 0) for value in values)
+
+
+def _whole(value: Any, least: int) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise ValueError(f"{value!r} is no whole number from {least}")
+    return value
+
+
+def disagreement(requests: Mapping[int, Request]) -> str | None:
+    """What differs, of that which must be the same at all ranks; None if nothing does."""
+    first = next(iter(requests.values()))
+    for what, value in _COMPARED:
+        if len({value(request) for request in requests.values()}) > 1:
+            said = by_rank({rank: value(request) for rank, request in requests.items()})
+            return f"Mismatched {what} for '{first.name}': {said}. All ranks must call the same"
+    return None
+
+
+def _shapes(request: Request) -> str:
+    if request.kind in FIRST_DIMENSION_MAY_DIFFER:
+        return ", ".join(str(["any", *shape[1:]]).replace("'", "") for shape in request.shapes)
+    return ", ".join(str(list(shape)) for shape in request.shapes)
+
+
+_COMPARED: tuple[tuple[str, Callable[[Request], object]], ...] = (
+    ("collective operations", lambda request: request.kind.value),
+    ("numbers of tensors", lambda request: len(request.shapes)),
+    ("data types", lambda request: ", ".join(request.dtypes)),
+    ("tensor shapes", _shapes),
+    ("reduction operations", lambda request: request.op.value),
+    ("prescale factors", lambda request: request.prescale),
+    ("postscale factors", lambda request: request.postscale),
+    ("root ranks", lambda request: request.root),
+    ("process sets", lambda request: list(request.members).__str__()),
+)
+
+
+def by_rank(values: Mapping[int, object]) -> str:
+    """Each value with the ranks that have it: "rank 0 has 1; ranks 1, 2 have 2"."""
+    ranks: dict[object, list[int]] = {}
+    for rank, value in sorted(values.items()):
+        ranks.setdefault(value, []).append(rank)
+    return "; ".join(f"{ranks_text(who)} {'has' if len(who) == 1 else 'have'} {value}" for value, who in ranks.items())
+
+
+def ranks_text(ranks: Sequence[int]) -> str:
+    return f"rank{'' if len(ranks) == 1 else 's'} {', '.join(map(str, ranks))}"

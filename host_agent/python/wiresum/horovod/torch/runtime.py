@@ -1,0 +1,159 @@
+"""Between `init` and `shutdown`: this process's place, and a coordinator for each process set that it is in."""
+
+from __future__ import annotations
+
+import atexit
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import timedelta
+
+import torch.distributed as dist
+from torch._C._distributed_c10d import PrefixStore, Store, _DistributedBackendOptions
+
+from wiresum.horovod.torch.coordinator import Coordinator
+from wiresum.horovod.torch.handle import Handle
+from wiresum.horovod.torch.launch import Launch, Place, find_place, meeting_store
+from wiresum.horovod.torch.request import Kind, Request
+from wiresum.horovod.torch.settings import Settings
+from wiresum.torch.creation import create_group
+
+GLOBAL = 0
+"""The id of the process set of all ranks."""
+GROUP_TIMEOUT = timedelta(minutes=30)
+"""Of a collective that all ranks have begun."""
+
+NOT_INITIALIZED = "Horovod has not been initialized; use hvd.init()."
+
+
+class Runtime:
+    def __init__(self, place: Place, store: Store, settings: Settings) -> None:
+        self.place = place
+        self.sets: dict[int, tuple[int, ...]] = {}
+        self._store = store
+        self._settings = settings
+        self._coordinators: dict[int, Coordinator] = {}
+        self._found(GLOBAL, range(place.size))
+
+    def coordinator(self, set_id: int | None) -> Coordinator:
+        """Raises a `ValueError` if there is no such set, or this process is not in it."""
+        if set_id not in self.sets:
+            raise ValueError("the process set has not been added, or has been removed: use hvd.add_process_set()")
+        if set_id not in self._coordinators:
+            raise ValueError(f"rank {self.place.rank} is not in the process set of ranks {list(self.sets[set_id])}")
+        return self._coordinators[set_id]
+
+    def add_set(self, ranks: Sequence[int]) -> int:
+        """Its id. All ranks call it."""
+        members = tuple(ranks)
+        if members in self.sets.values():
+            raise ValueError(f"Attempted to add a duplicate process set: {list(members)}")
+        if not members or len(set(members)) < len(members) or members[0] < 0 or members[-1] >= self.place.size:
+            raise ValueError(f"a process set has ranks from 0 to {self.place.size - 1}, each once, not {list(members)}")
+        set_id = self._agree(Kind.ADD_PROCESS_SET, members=members)
+        self._found(set_id, members)
+        return set_id
+
+    def remove_set(self, set_id: int) -> bool:
+        """All ranks call it. False if there is no such set."""
+        if set_id not in self.sets or set_id == GLOBAL:
+            return False
+        self._agree(Kind.REMOVE_PROCESS_SET, root=set_id)
+        del self.sets[set_id]
+        if (coordinator := self._coordinators.pop(set_id, None)) is not None:
+            coordinator.close()
+        return True
+
+    def close(self) -> None:
+        for set_id in sorted(self._coordinators, reverse=True):
+            self._coordinators[set_id].close()
+        self._coordinators, self.sets = {}, {}
+
+    def forget_after_fork(self) -> None:
+        for coordinator in self._coordinators.values():
+            coordinator.forget_after_fork()
+
+    def _agree(self, kind: Kind, *, members: tuple[int, ...] = (), root: int = -1) -> int:
+        everybody = self._coordinators[GLOBAL]
+        request = Request(kind, everybody.next_name(), members=members, root=root, named=False)
+        number = everybody.submit(Handle(request)).wait()
+        assert isinstance(number, int)
+        return number
+
+    def _found(self, set_id: int, ranks: Sequence[int]) -> None:
+        self.sets[set_id] = tuple(ranks)
+        if self.place.rank in ranks:
+            group = _make_group(PrefixStore(f"set/{set_id}", self._store), set_id, ranks, self.place.rank)
+            self._coordinators[set_id] = Coordinator(group, self._settings, name=str(set_id))
+
+
+class _Process:
+    """What this process has of Horovod."""
+
+    runtime: Runtime | None = None
+    store: Store | None = None
+    """Kept when everything else goes: rank 0 listens for it, and `init` may be called again."""
+    generation = 0
+    forked: Runtime | None = None
+    """A child keeps its parent's, so that nothing of it is destroyed there."""
+
+
+_process = _Process()
+
+
+def init(process_sets: Sequence[Sequence[int]] = ()) -> list[int]:
+    """Does nothing if it was done. Returns the ids of the process sets."""
+    if _process.runtime is not None:
+        return []
+    settings = Settings.from_environment()
+    launch = Launch.from_environment()
+    if _process.store is None:
+        _process.store = meeting_store(launch)
+    _process.generation += 1
+    store = PrefixStore(f"init/{_process.generation}", _process.store)
+    if launch.rank == 0:
+        store.set("fusion", str(settings.fusion_bytes_max))
+    settings = replace(settings, fusion_bytes_max=int(store.get("fusion")))
+    runtime = Runtime(find_place(launch, store), store, settings)
+    _process.runtime = runtime
+    return [runtime.add_set(ranks) for ranks in process_sets]
+
+
+def shutdown() -> None:
+    """Tells the other ranks, and leaves. Does nothing if it was done."""
+    runtime, _process.runtime = _process.runtime, None
+    if runtime is not None:
+        runtime.close()
+
+
+def is_initialized() -> bool:
+    return _process.runtime is not None
+
+
+def current() -> Runtime:
+    if _process.runtime is None:
+        raise ValueError(NOT_INITIALIZED)
+    return _process.runtime
+
+
+def _make_group(store: Store, set_id: int, ranks: Sequence[int], rank: int) -> dist.ProcessGroup:
+    """Beside PyTorch's default group, which a program may have as well. The group of a process set may find no room at
+    the switch, and then goes through Gloo; that of all ranks waits for room."""
+    options = _DistributedBackendOptions()
+    options.store = store
+    options.group_rank = list(ranks).index(rank)
+    options.group_size = len(ranks)
+    options.timeout = GROUP_TIMEOUT
+    options.group_id = f"horovod{set_id}"
+    options.global_ranks_in_group = list(ranks) if set_id != GLOBAL else []
+    return create_group(options, None)
+
+
+def _forget_after_fork() -> None:
+    if _process.runtime is not None:
+        _process.runtime.forget_after_fork()
+        _process.forked, _process.runtime = _process.runtime, None
+
+
+atexit.register(shutdown)
+os.register_at_fork(after_in_child=_forget_after_fork)

@@ -1,0 +1,83 @@
+"""Who a process is, by the environment of each launcher."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from torch._C._distributed_c10d import HashStore
+
+from wiresum.horovod.torch.launch import Launch, Place, find_place, meeting_store
+from wiresum.horovod.torch.settings import Settings
+
+ENVIRONMENTS = {
+    "torchrun": {"RANK": "2", "WORLD_SIZE": "4", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2"},
+    "horovodrun": {"HOROVOD_RANK": "2", "HOROVOD_SIZE": "4", "HOROVOD_LOCAL_RANK": "0", "HOROVOD_LOCAL_SIZE": "2"},
+    "Open MPI": {
+        "OMPI_COMM_WORLD_RANK": "2",
+        "OMPI_COMM_WORLD_SIZE": "4",
+        "OMPI_COMM_WORLD_LOCAL_RANK": "0",
+        "OMPI_COMM_WORLD_LOCAL_SIZE": "2",
+    },
+    "MPICH": {"PMI_RANK": "2", "PMI_SIZE": "4", "MPI_LOCALRANKID": "0", "MPI_LOCALNRANKS": "2"},
+}
+
+
+@pytest.mark.parametrize("launcher", ENVIRONMENTS)
+def test_a_launcher_is_known_by_its_variables(launcher: str) -> None:
+    assert Launch.from_environment(ENVIRONMENTS[launcher]) == Launch(launcher, 2, 4, 0, 2)
+
+
+def test_a_step_of_slurm_has_ranks_and_its_batch_script_has_not() -> None:
+    batch = {"SLURM_PROCID": "0", "SLURM_NTASKS": "8", "SLURM_LOCALID": "0"}
+    assert Launch.from_environment(batch).size == 1
+    assert Launch.from_environment({**batch, "SLURM_STEP_NUM_TASKS": "8"}) == Launch("Slurm", 0, 8, 0, -1)
+
+
+def test_without_a_launcher_there_is_one_process() -> None:
+    launch = Launch.from_environment({})
+    assert find_place(launch, meeting_store(launch, {})) == Place(0, 1, 0, 1, 0, 1, homogeneous=True)
+
+
+@pytest.mark.parametrize(("name", "value"), [("RANK", "one"), ("RANK", "4"), ("WORLD_SIZE", "-1")])
+def test_a_number_that_cannot_be_names_its_variable(name: str, value: str) -> None:
+    with pytest.raises(ValueError, match=name):
+        Launch.from_environment({**ENVIRONMENTS["torchrun"], name: value})
+
+
+def test_without_an_address_to_meet_at_the_error_says_which_variables_to_set() -> None:
+    launch = Launch.from_environment(ENVIRONMENTS["Open MPI"])
+    with pytest.raises(ValueError, match=r"Open MPI .*rank 2 of 4, but MASTER_PORT is not set.*mpirun -x"):
+        meeting_store(launch, {"MASTER_ADDR": "127.0.0.1"})
+
+
+def test_ranks_of_one_host_are_counted_where_the_launcher_does_not_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    store, host = HashStore(), threading.local()
+    monkeypatch.setattr(socket, "gethostname", lambda: host.name)
+
+    def place(rank: int) -> Place:
+        host.name = "ab"[rank % 3 == 2]  # a a b a a
+        return find_place(Launch("test", rank, 5), store)
+
+    with ThreadPoolExecutor(5) as pool:
+        places = list(pool.map(place, range(5)))
+    assert [(p.local_rank, p.local_size) for p in places] == [(0, 4), (1, 4), (0, 1), (2, 4), (3, 4)]
+    assert [(p.cross_rank, p.cross_size) for p in places] == [(0, 2), (0, 1), (1, 2), (0, 1), (0, 1)]
+    assert not places[0].homogeneous
+
+
+def test_settings_are_horovods_variables() -> None:
+    settings = Settings.from_environment(
+        {
+            "HOROVOD_FUSION_THRESHOLD": "1024",
+            "HOROVOD_STALL_CHECK_TIME_SECONDS": "5",
+            "HOROVOD_STALL_CHECK_DISABLE": "0",
+        }
+    )
+    assert (settings.fusion_bytes_max, settings.stall_check_s) == (1024, 5.0)
+    assert Settings.from_environment({"HOROVOD_STALL_CHECK_DISABLE": "1"}).stall_check_s == float("inf")
+    assert Settings.from_environment({"HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "0"}).stall_shutdown_s == float("inf")
+    with pytest.raises(ValueError, match="HOROVOD_FUSION_THRESHOLD is 'much'"):
+        Settings.from_environment({"HOROVOD_FUSION_THRESHOLD": "much"})
