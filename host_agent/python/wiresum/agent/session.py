@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-import array
-import os
 import threading
 import time
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from wiresum.agent import _native
+from wiresum.agent import _native, causes
 from wiresum.agent.aggregators import Aggregator, Aggregators
+from wiresum.agent.causes import Causes, Traffic
 from wiresum.agent.config import AgentConfig
-from wiresum.agent.errors import (
-    CollectiveTimeoutError,
-    DivergedError,
-    SessionClosedError,
-    SwitchUnreachableError,
-    WiresumError,
-)
+from wiresum.agent.errors import CollectiveTimeoutError, SessionClosedError, WiresumError
 from wiresum.agent.statistics import SessionStats, session_stats_of
-from wiresum.agent.way_out import IPV4_UDP_HEADER_BYTES, default_spin_us
+from wiresum.agent.way_out import spin_us_of
 
 Dtype = _native.Dtype
 Scaling = _native.Scaling
@@ -34,9 +27,6 @@ EXACT_ELEMENTS_MAX = {"auto": 4096, "exact": 2**64 - 1, "block": 0}
 """By AgentConfig.precision: the longest sum of floats that is rounded once (docs/numerics.md has the figures)."""
 NATIVE_WAIT_S = 1.0
 """How long a wait without a deadline asks for at once; native code bounds it, so that Python sees its signals."""
-HELLO_TIMEOUT_S = 10.0
-# Enough chunks that each engine thread sends full packets (SchedulerConfig::chunks_per_thread_min).
-HELLO_CHUNKS_PER_THREAD = 16
 
 
 class Region(NamedTuple):
@@ -93,6 +83,7 @@ class Session:
         self.threads: int = sum(grant.threads for grant in grants)
         self.failure: WiresumError | None = None
         self._aggregators = aggregators
+        self._causes = Causes(aggregators, job_name)
         self._native = native
         self._sparse = sparse
         self._failure_lock = threading.Lock()
@@ -181,52 +172,16 @@ class Session:
         self._aggregators.leave()
 
     def _greet(self) -> None:
-        """A first all-reduce of full packets through every thread: finds a blocked port or a small MTU at once, and
-        workers whose chunks do not meet at the same aggregators, as each chunk's numbers are its own."""
-        chunks = range(1, HELLO_CHUNKS_PER_THREAD * self.threads + 1)
-        values = _in_chunks([chunk * (self.rank + 1) for chunk in chunks], self.lanes)
-        address, words = values.buffer_info()
-        hello = self.submit([Region(address, address, words)], dtype=Dtype.I32, timeout_s=HELLO_TIMEOUT_S, notify=False)
+        """The first all-reduce (engine/greeting.hpp)."""
+        greeting = _native.Greeting(self._native, int(causes.GREETING_TIMEOUT_S * 1e9))
         try:
-            hello.wait()
+            Operation(self, greeting.operation).wait()
             self._greeted = True
         except CollectiveTimeoutError as error:
-            raise SwitchUnreachableError(self._why_data_does_not_pass()) from error
-        everybody = self.world_size * (self.world_size + 1) // 2
-        expected = _in_chunks([chunk * everybody for chunk in chunks], self.lanes)
-        if values != expected:
-            wrong = next(index for index, pair in enumerate(zip(values, expected, strict=True)) if pair[0] != pair[1])
-            raise WiresumError(
-                f"the first sum came back wrong ({values[wrong]}, expected {expected[wrong]}): {self._why_wrong()}"
-            )
-
-    def _why_wrong(self) -> str:
-        altered = "something between worker and switch alters packets"
-        if len(self._aggregators) == 1:
-            return altered
-        return (
-            "all workers must call the aggregators by the same names in WIRESUM_SWITCH, and not one by an address and "
-            f"another by a host name. If they do, {altered}"
-        )
-
-    def _why_data_does_not_pass(self) -> str:
-        parts = list(zip(self._aggregators, self.stats().aggregators, strict=True))
-        for aggregator, stats in parts:
-            if stats.transport_error:
-                return f"{_data_ports(aggregator)} cannot be used: {os.strerror(stats.transport_error)}"
-        for aggregator, stats in parts:
-            if stats.results == 0:
-                return self._why_nothing_comes(aggregator)
-        where = " and ".join(_data_ports(aggregator) for aggregator, _ in parts)
-        return f"only part of what was sent to {where} came back: do all workers reach it?"
-
-    def _why_nothing_comes(self, aggregator: Aggregator) -> str:
-        packet_bytes = 4 * self.lanes + _native.HEADER_BYTES + IPV4_UDP_HEADER_BYTES
-        return (
-            f"the control connection works, but nothing came back from {_data_ports(aggregator)} in "
-            f"{HELLO_TIMEOUT_S:.0f} s. Does a firewall block UDP, or does a link on the way not pass IP packets of "
-            f"{packet_bytes} bytes (WIRESUM_LANES makes them smaller)?" + _doubt_about_multicast(aggregator)
-        )
+            traffic = [Traffic(part.results, part.transport_error) for part in self.stats().aggregators]
+            raise self._causes.of_unanswered_greeting(traffic) from error
+        if (wrong := greeting.wrong()) is not None:
+            raise self._causes.of_wrong_greeting(*wrong)
 
     def _round_newest(self, aggregator: int) -> int:
         return self.stats().aggregators[aggregator].round_newest
@@ -252,59 +207,17 @@ class Session:
 
     def _fail_with_status(self, operation: _native.Operation) -> None:
         """The data path itself gave up: say why, here and to the others."""
-        sequence = operation.tensor & 0xFFFF
-        if operation.status is Status.DIVERGED:
-            error: WiresumError = DivergedError(
-                f"rank {self.rank} of job '{self.job_name}': "
-                + (
-                    f"the workers call different collectives at number {sequence}. All ranks must call the same "
-                    "collectives, with the same sizes and types, in the same order"
-                    if self._greeted
-                    else f"the first sum is of chunks that do not belong together: {self._why_wrong()}"
-                )
-            )
-        elif operation.status is Status.TIMED_OUT:
-            error = CollectiveTimeoutError(
-                f"rank {self.rank} of job '{self.job_name}': collective number {sequence} ran out of time. "
-                + self._aggregators.diagnose(operation.tensor)
-            )
-        else:
-            error = WiresumError(f"rank {self.rank} of job '{self.job_name}': the collective was aborted")
+        error = self._causes.of_status(operation.status, operation.tensor, greeted=self._greeted)
         if self._fail(error):
             self._aggregators.abort(str(error))
-
-
-def _in_chunks(numbers: Sequence[int], lanes: int) -> array.array[int]:
-    """Full packets, each with a number of its own in all lanes."""
-    values = array.array("i")
-    for number in numbers:
-        values.extend([number] * lanes)
-    return values
-
-
-def _doubt_about_multicast(aggregator: Aggregator) -> str:
-    group = aggregator.membership.grant.results_group
-    if group is None:
-        return ""
-    return (
-        f" The switch sends results to the multicast group {group.address}: does the network carry that from it to "
-        "this worker (IGMP snooping needs a querier)? A switch without --multicast sends to each worker"
-    )
-
-
-def _data_ports(aggregator: Aggregator) -> str:
-    grant = aggregator.membership.grant
-    first = grant.switch_endpoint.port
-    return f"the switch's data ports (UDP {grant.switch_endpoint.address}:{first}..{first + grant.threads - 1})"
 
 
 def _open_data_path(config: AgentConfig, aggregators: Aggregators) -> _native.Session:
     parts = [_native_aggregator(aggregator) for aggregator in aggregators]
     threads = sum(aggregator.membership.grant.threads for aggregator in aggregators)
-    spin_us = config.spin_us if config.spin_us >= 0 else default_spin_us(threads)
     return _native.Session(
         parts,
-        spin_s=spin_us * 1e-6,
+        spin_s=spin_us_of(config, threads) * 1e-6,
         offload=config.offload,
         transport=config.transport,
         device=config.device,
@@ -315,6 +228,7 @@ def _open_data_path(config: AgentConfig, aggregators: Aggregators) -> _native.Se
 def _native_aggregator(aggregator: Aggregator) -> _native.Aggregator:
     grant = aggregator.membership.grant
     group = grant.results_group
+    assert isinstance(aggregator.ports, _native.Ports), "it was this process that bound them"
     return _native.Aggregator(
         ports=aggregator.ports,
         job=grant.job,
