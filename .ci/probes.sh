@@ -14,6 +14,7 @@ has_ethtool() { have ethtool; }
 has_mininet() { have mnexec && have brctl && have tcpdump && have ping && [[ -e /usr/lib/python3/dist-packages/mininet/__init__.py ]]; }
 has_tshark() { have tshark; }
 has_shellcheck() { have shellcheck; }
+has_pkg_config() { have pkg-config; }
 has_openmpi() { have mpirun && have mpicc; }
 has_dpdk() { have pkg-config && pkg-config --exists "libdpdk >= 22.11"; }
 has_libxdp() { have pkg-config && pkg-config --exists libxdp libbpf; }

@@ -23,8 +23,8 @@ def paths(what: str | None) -> None:
         found["openmpi"] = folder / "openmpi"
     elif what == "openmpi":
         raise click.ClickException(
-            "this installation has no component for Open MPI: it is built where Open MPI's own headers are. On Debian or "
-            "Ubuntu: apt-get install libopenmpi-dev, then install wiresum from source"
+            "this installation has no component for Open MPI, which is built where Open MPI's own headers are. On "
+            "Debian or Ubuntu: apt-get install libopenmpi-dev, then install wiresum from source"
         )
     if not (folder / "libwiresum.so.1").exists():
         raise click.ClickException(f"this installation has no C library: {folder}/libwiresum.so.1 is not there")
