@@ -127,7 +127,7 @@ Line Session::await_grants() {
                 "the sidecar (process " + sidecar_process_ + ") does not say how joining job '" + job_ + "' went");
   }
   if (failure_) throw Error(*failure_);
-  return *grants_.joined;
+  return grants_.joined.value();
 }
 
 void Session::open_data_path(const Line& joined) {
@@ -260,10 +260,10 @@ Error Session::ask_why(const Line& question) {
   channel_.send(question);
   std::unique_lock lock(mutex_);
   if (!changed_.wait_for(lock, kExplainTimeout, [this] { return failure_.has_value(); })) {
-    failure_.emplace(WIRESUM_ERROR, "a collective of job '" + job_ + "' failed (" + question.word +
-                                        "), and the sidecar does not say why");
+    return Error(WIRESUM_ERROR,
+                 "a collective of job '" + job_ + "' failed (" + question.word + "), and the sidecar does not say why");
   }
-  return *failure_;
+  return failure_.value();
 }
 
 // ---- what the sidecar says ----

@@ -42,7 +42,7 @@ constexpr std::size_t kSettingsMax = 48;
 /// A wait without an end is made of such.
 constexpr nanoseconds kWaitStep{1'000'000'000};
 
-thread_local std::string last_error = "nothing has gone wrong yet in this thread";
+thread_local std::string last_error;  // empty: nothing has gone wrong yet
 
 int report(int code, const char* text) noexcept {
   try {
@@ -160,7 +160,9 @@ nanoseconds duration_of(double seconds) {
 
 const char* wiresum_version(void) { return WIRESUM_VERSION; }
 
-const char* wiresum_error_text(void) { return last_error.c_str(); }
+const char* wiresum_error_text(void) {
+  return last_error.empty() ? "nothing has gone wrong yet in this thread" : last_error.c_str();
+}
 
 const char* wiresum_code_name(int code) { return wiresum::capi::name_of_code(code); }
 

@@ -57,7 +57,7 @@ static int register_parameters(void) {
   register_parameter("switch",
                      "Control endpoint of the switch, host:port, as in WIRESUM_SWITCH, which serves where this is "
                      "empty; without either the component is off",
-                     MCA_BASE_VAR_TYPE_STRING, &c->switch_endpoint);
+                     MCA_BASE_VAR_TYPE_STRING, (void*)&c->switch_endpoint);
   c->float32 = true;
   register_parameter("float32",
                      "Sum 32-bit floats in the network, too: in block floating point, which docs/mpi.md explains",
