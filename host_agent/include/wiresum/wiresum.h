@@ -19,9 +19,9 @@
  * MEMORY. What a collective reads and writes belongs to it until wiresum_test or wiresum_wait has said that it is
  * complete, or the session has been left. A source and a destination are the same memory, or do not overlap.
  *
- * SUMS of floats are made in block floating point: each packet's elements share an exponent, by which they are rounded
- * to integers, and those are added exactly. Sums of 32-bit integers are exact, modulo 2^32. Copies (broadcast,
- * all-gather) are bit for bit.
+ * SUMS of floats are rounded as WIRESUM_PRECISION says: once, at the end, for short tensors, and in block floating
+ * point for long ones, where the elements of a packet share an exponent (docs/numerics.md). Sums of 32-bit integers are
+ * exact, modulo 2^32. Copies (broadcast, all-gather) are bit for bit.
  *
  * THREADS. Any thread may call any function at any time; two threads that start collectives in one session must agree
  * on the order by themselves. An operation is waited for by one thread at a time.

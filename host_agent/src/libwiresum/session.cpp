@@ -126,8 +126,8 @@ Line Session::await_grants() {
     throw Error(WIRESUM_ERROR_SIDECAR,
                 "the sidecar (process " + sidecar_process_ + ") does not say how joining job '" + job_ + "' went");
   }
-  if (failure_) throw Error(*failure_);
-  return grants_.joined.value();
+  if (!failure_ && grants_.joined) return *grants_.joined;
+  throw Error(failure_.value_or(Error(WIRESUM_ERROR_SIDECAR, "the sidecar did not join job '" + job_ + "'")));
 }
 
 void Session::open_data_path(const Line& joined) {
@@ -143,6 +143,7 @@ void Session::open_data_path(const Line& joined) {
   config.transport = {.kind = transport::kind_of(joined.text("transport")),
                       .device = joined.text("device"),
                       .offload = joined.number("offload", 0, 1) == 1};
+  config.exact_elements_max = joined.number("exact_elements_max", 0, UINT64_MAX);
   lane_bits_ = static_cast<std::uint8_t>(joined.number("lane_bits", 8, 32));
   sparse_ = joined.number("sparse", 0, 1) == 1;
   rank_ = config.aggregators.front().worker.worker;
@@ -259,11 +260,9 @@ std::optional<Error> Session::failure() const {
 Error Session::ask_why(const Line& question) {
   channel_.send(question);
   std::unique_lock lock(mutex_);
-  if (!changed_.wait_for(lock, kExplainTimeout, [this] { return failure_.has_value(); })) {
-    return Error(WIRESUM_ERROR,
-                 "a collective of job '" + job_ + "' failed (" + question.word + "), and the sidecar does not say why");
-  }
-  return failure_.value();
+  changed_.wait_for(lock, kExplainTimeout, [this] { return failure_.has_value(); });
+  return failure_.value_or(Error(WIRESUM_ERROR, "a collective of job '" + job_ + "' failed (" + question.word +
+                                                    "), and the sidecar does not say why"));
 }
 
 // ---- what the sidecar says ----

@@ -34,6 +34,7 @@ from wiresum.agent.config import AgentConfig
 from wiresum.agent.errors import JobAbortedError, SwitchUnreachableError, WiresumError
 from wiresum.agent.joining import Interruption
 from wiresum.agent.membership import NO_ROUND
+from wiresum.agent.session import EXACT_ELEMENTS_MAX
 from wiresum.agent.sidecar.lines import Channel, Line, LineError
 from wiresum.agent.way_out import spin_us_of
 
@@ -173,6 +174,7 @@ class Service:
             transport=config.transport,
             device=config.device,
             lane_bits=config.lane_bits,
+            exact_elements_max=EXACT_ELEMENTS_MAX[config.precision],
             sparse=int(config.sparse),
             greeting_ms=int(1000 * causes.GREETING_TIMEOUT_S),
         )
