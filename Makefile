@@ -23,12 +23,13 @@ export PATH := $(abspath $(VENV))/bin:$(PATH)
 py := $(VENV)/bin/python
 code := host_agent soft_switch controller p4src bmv2_tests mininet
 cpp := $(shell find host_agent soft_switch -name '*.cpp' -o -name '*.hpp')
+cpp += $(wildcard $(addprefix host_agent/,include/wiresum/*.h src/openmpi/*.[ch] tests/*/*.c examples/c/*.c))
 scripts := $(wildcard .ci/*)
 # What an installation is made from; tests, examples and benchmarks are not part of it.
-installed := pyproject.toml CMakeLists.txt $(shell find host_agent/src host_agent/python soft_switch/src soft_switch/wiresum \
+installed := pyproject.toml CMakeLists.txt $(shell find host_agent/include host_agent/src host_agent/python soft_switch/src soft_switch/wiresum \
   controller/wiresum p4src/wiresum/compiled host_agent/CMakeLists.txt soft_switch/CMakeLists.txt -type f \
   \( -name '*.[ch]' -o -name '*.[ch]pp' -o -name CMakeLists.txt -o -name '*.cmake' -o -name '*.py' -o -name '*.pyi' \
-  -o -name 'py.typed' \))
+  -o -name 'py.typed' -o -name '*.map' -o -name '*.pc.in' \))
 
 .PHONY: help
 help:  ##! say what can be made

@@ -15,6 +15,7 @@ has_mininet() { have mnexec && have brctl && have tcpdump && have ping && [[ -e 
 has_tshark() { have tshark; }
 has_nft() { have nft; }
 has_shellcheck() { have shellcheck; }
+has_pkg_config() { have pkg-config; }
 has_openmpi() { have mpirun && have mpicc; }
 has_dpdk() { have pkg-config && pkg-config --exists "libdpdk >= 22.11"; }
 has_libxdp() { have pkg-config && pkg-config --exists libxdp libbpf; }

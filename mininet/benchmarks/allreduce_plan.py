@@ -10,7 +10,7 @@ from pathlib import Path
 from allreduce_record import Case, Experiment
 from links import MTU_BYTES, MTU_BYTES_MAX, MTU_BYTES_MIN
 from star import WORKERS_MAX
-from systems import SYSTEMS
+from systems import SYSTEMS, SYSTEMS_BY_DEFAULT
 
 EXPERIMENTS = ("rate", "loss", "unshaped", "latency", "numeric")
 WORKERS_DEFAULT = (2, 4, 8)
@@ -40,6 +40,8 @@ Examples:
   make bench ARGS=--quick                            smaller tensors and three repetitions
   make bench ARGS='--workers 8 --link 100mbit'       a part: one row of the grid, and the loss experiment
   make bench ARGS='--systems wiresum --link none'    Wiresum alone, over unshaped links
+  make bench-dense ARGS='--systems openmpi,openmpi-wiresum --workers 8 --link 100mbit --only rate'
+                                                     MPI_Allreduce, with and without the component of docs/mpi.md
   make bench ARGS='--link none --mtu 9000'           unshaped links that carry jumbo frames
   make bench ARGS='--only loss --loss 0.001,0.01'    two rates of loss
 
@@ -98,7 +100,7 @@ class Options:
 
     def _systems_of(self, experiment: Experiment) -> tuple[str, ...]:
         """Open MPI is left out where it says nothing that Gloo does not: its loopback would be shared memory."""
-        leave_out = {"openmpi"} if experiment in ("loss", "latency") else set()
+        leave_out = {"openmpi", "openmpi-wiresum"} if experiment in ("loss", "latency") else set()
         return tuple(name for name in self.systems if name not in leave_out)
 
 
@@ -118,7 +120,7 @@ def parse_options(arguments: Sequence[str]) -> Options:
     if parsed.mtu and "unshaped" not in experiments:
         parser.error("--mtu is for unshaped links, and this part of the benchmark has none: add --link none")
     return Options(
-        systems=tuple(parsed.systems or SYSTEMS),
+        systems=tuple(parsed.systems or SYSTEMS_BY_DEFAULT),
         workers=tuple(parsed.workers or WORKERS_DEFAULT),
         links_mbit=shaped or tuple(LINKS_MBIT.values()),
         unshaped_workers=tuple(parsed.workers or UNSHAPED_WORKERS_DEFAULT),
@@ -143,7 +145,8 @@ def _parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     add = parser.add_argument
-    add("--systems", type=_list_of(_one_of(SYSTEMS)), metavar="A,B", help=f"of {', '.join(SYSTEMS)} (default: all)")
+    systems_help = f"of {', '.join(SYSTEMS)} (default: {','.join(SYSTEMS_BY_DEFAULT)})"
+    add("--systems", type=_list_of(_one_of(SYSTEMS)), metavar="A,B", help=systems_help)
     add("--workers", type=_list_of(_workers), metavar="N,N", help="numbers of workers (default: 2,4,8)")
     link_names = [*LINKS_MBIT, "none"]
     add("--link", type=_list_of(_one_of(link_names)), metavar="L,L", help="100mbit, 1gbit, none (default: all)")

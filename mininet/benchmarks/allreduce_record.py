@@ -29,6 +29,8 @@ TCP_HEADER_BYTES = 20 + 32
 # Lanes come in whole vectors.
 PAYLOAD_UNIT_BYTES = 32
 FLOAT_BITS = 32
+# The systems whose sums are made in the network; the others' are rings.
+AGGREGATING = ("wiresum", "openmpi-wiresum")
 
 
 @dataclass(frozen=True)
@@ -80,7 +82,7 @@ class Measurement:
             "goodput_mbit": _rounded(goodput_mbit),
             "bound_ratio": _ratio(goodput_mbit, bound_mbit),
             "raw_ratio": _ratio(goodput_mbit, link_mbit),
-            "own_bound_ratio": _ratio(goodput_mbit, bound_mbit if self.case.system == "wiresum" else ring_mbit),
+            "own_bound_ratio": _ratio(goodput_mbit, bound_mbit if self.case.system in AGGREGATING else ring_mbit),
             "cpu_seconds_per_gb_worker": self._cpu_seconds_per_gb("cpu_seconds_worker"),
             "cpu_seconds_per_gb_switch": self._cpu_seconds_per_gb("cpu_seconds_switch"),
             "retransmissions": self._retransmissions(),

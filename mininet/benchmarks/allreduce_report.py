@@ -94,6 +94,7 @@ def targets(records: Sequence[Record], conversions: Sequence[Conversion]) -> lis
     found = [_bound_target(records, workers) for workers in (2, 4, 8)]
     found.append(_flatness_target(records))
     found += [_peer_target(records, peer) for peer in PEERS]
+    found += _mpi_targets(records)
     found += [_lane_target(records, bits) for bits in LANE_RATIO_MIN]
     found.append(_loss_target(records))
     for operation in ("quantise + pack", "unpack + dequantise"):
@@ -122,6 +123,20 @@ def _peer_target(records: Sequence[Record], peer: str) -> Target:
     other = _goodput(_find(records, "rate", peer, workers=PEER_WORKERS))
     title = SYSTEMS[peer].title
     return Target(f"fp32 at 100 Mbit/s, N = {PEER_WORKERS}: times {title}", _quotient(own, other), PEER_RATIO_MIN)
+
+
+def _mpi_targets(records: Sequence[Record]) -> list[Target]:
+    """Of MPI_Allreduce through Open MPI's component."""
+    own = _find(records, "rate", "openmpi-wiresum", workers=PEER_WORKERS)
+    other = _find(records, "rate", "openmpi", workers=PEER_WORKERS)
+    return [
+        Target("MPI_Allreduce through Wiresum: of the bound", own["bound_ratio"] if own else None, BOUND_RATIO_MIN),
+        Target(
+            "MPI_Allreduce through Wiresum: over Open MPI's best",
+            _quotient(_goodput(own), _goodput(other)),
+            PEER_RATIO_MIN,
+        ),
+    ]
 
 
 def _lane_target(records: Sequence[Record], bits: int) -> Target:

@@ -25,7 +25,9 @@ FOLDER = Path(__file__).resolve().parent
 SYSTEM_TIMEOUT_S = 300
 GLOO_PORT = 29_500
 WIRESUM_PORT = 29_501
-CONTROL_PORT = 43_487
+CONTROL_PORT, DATA_PORT = 43_487, 43_488
+# Of the switch beside it that Open MPI's component uses.
+MPI_CONTROL_PORT, MPI_DATA_PORT = 43_587, 43_588
 
 
 @dataclass(frozen=True)
@@ -75,6 +77,7 @@ class System(ABC):
     name: str
     title: str
     lane_bits: tuple[int, ...] = (32,)
+    by_default = True
 
     @abstractmethod
     def missing(self) -> str | None:
@@ -116,12 +119,7 @@ class Wiresum(System):
 
     def _start_all(self, cohort: Cohort, site: Site) -> None:
         control = f"{site.switch.management_address}:{CONTROL_PORT}"
-        command = [sys.executable, "-m", "wiresum.cli", "switch", "--bind", site.switch.address, "--control", control]
-        # The bridge copies what is for everybody, as an Ethernet switch does.
-        command += ["--insecure", "--mtu", str(site.mtu), "--multicast", "239.192.0.0"]
-        switch = _logged(site.switch, command, {}, cohort.log("switch"))
-        cohort.adopt(switch)
-        cohort.switch_pid = switch.pid
+        _start_switch(cohort, site, control, DATA_PORT, "239.192.0.0")
         _start_torch_ranks(
             cohort,
             site,
@@ -167,8 +165,20 @@ class OpenMpi(System):
                 raise CohortError(f"mpicc could not compile {source}: {result.stderr.strip()}")
         return binary
 
+    def _parameters(self, site: Site) -> dict[str, str]:
+        """What this system asks of Open MPI, beside what any does."""
+        return {
+            # The best of Open MPI's own.
+            "coll": "^wiresum",
+            "coll_tuned_use_dynamic_rules": "1",
+            "coll_tuned_allreduce_algorithm": _mpi_algorithm(len(site.ranks)),
+        }
+
+    def _variables(self, site: Site) -> dict[str, str]:
+        return {}
+
     def _start_mpirun(self, cohort: Cohort, site: Site, workshop: Workshop, binary: Path) -> None:
-        hosts = workshop.scratch / f"mpi-hosts-{site.manager.namespace}"
+        hosts = workshop.scratch / f"{self.name}-hosts-{site.manager.namespace}"
         hosts.write_text("".join(f"{worker.management_address} slots=1\n" for worker in site.ranks))
         agents = {worker.management_address: worker.namespace for worker in site.ranks}
         parameters = {
@@ -181,8 +191,7 @@ class OpenMpi(System):
             "btl_tcp_if_include": site.network,
             # Ranks share few cores here: one that waits must let the others run.
             "mpi_yield_when_idle": "1",
-            "coll_tuned_use_dynamic_rules": "1",
-            "coll_tuned_allreduce_algorithm": _mpi_algorithm(len(site.ranks)),
+            **self._parameters(site),
         }
         command = ["mpirun", "--allow-run-as-root", "--bind-to", "none", "--hostfile", str(hosts)]
         command += ["--np", str(len(site.ranks)), "--map-by", "node"]
@@ -190,8 +199,48 @@ class OpenMpi(System):
             command += ["--mca", key, value]
         names = " ".join(f"{address}={namespace}" for address, namespace in agents.items())
         extra = {"WIRESUM_BENCH_NAMESPACES": names}
+        for name, value in self._variables(site).items():
+            command += ["-x", f"{name}={value}"]
         command += [str(binary), str(cohort.socket_path)]
         cohort.adopt(_logged(site.manager, command, extra, cohort.log("mpirun")))
+
+
+class OpenMpiOverWiresum(OpenMpi):
+    """The same program, launched the same way, with the component of docs/mpi.md."""
+
+    name = "openmpi-wiresum"
+    title = "Open MPI over Wiresum"
+    by_default = False
+
+    def missing(self) -> str | None:
+        if (missing := super().missing()) is not None:
+            return missing
+        if _component_folder() is None:
+            return "its component was not built: install wiresum from source where libopenmpi-dev is"
+        return None
+
+    def _parameters(self, site: Site) -> dict[str, str]:
+        command = ["ompi_info", "--path", "pkglibdir", "--parsable"]
+        installed = (
+            subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip().rpartition(":")[2]
+        )
+        return {
+            "mca_base_component_path": f"{_component_folder()}:{installed}",
+            "coll_wiresum_switch": self._control(site),
+            "coll_wiresum_verbose": "1",
+        }
+
+    def _variables(self, site: Site) -> dict[str, str]:
+        return {"WIRESUM_INSECURE": "1", "WIRESUM_PYTHON": sys.executable}
+
+    def _start_mpirun(self, cohort: Cohort, site: Site, workshop: Workshop, binary: Path) -> None:
+        _start_switch(cohort, site, self._control(site), MPI_DATA_PORT, "239.193.0.0")
+        super()._start_mpirun(cohort, site, workshop, binary)
+
+    def _control(self, site: Site) -> str:
+        """On the star, so that the way to it is that of the data: mpirun gives all ranks the same variables, and none
+        its own address."""
+        return f"{site.switch.address}:{MPI_CONTROL_PORT}"
 
 
 def _mpi_algorithm(workers: int) -> str:
@@ -204,7 +253,24 @@ def _mpi_algorithm(workers: int) -> str:
     return recursive_doubling if workers == 2 else ring
 
 
-SYSTEMS: dict[str, type[System]] = {system.name: system for system in (Wiresum, Gloo, OpenMpi)}
+SYSTEMS: dict[str, type[System]] = {system.name: system for system in (Wiresum, Gloo, OpenMpi, OpenMpiOverWiresum)}
+SYSTEMS_BY_DEFAULT = tuple(name for name, system in SYSTEMS.items() if system.by_default)
+
+
+def _component_folder() -> Path | None:
+    """Of Open MPI's component, which lies beside the agent's native module."""
+    module = importlib.util.find_spec("wiresum.agent._native")
+    folder = Path(module.origin).resolve().parent / "openmpi" if module is not None and module.origin else None
+    return folder if folder is not None and (folder / "mca_coll_wiresum.so").exists() else None
+
+
+def _start_switch(cohort: Cohort, site: Site, control: str, port: int, multicast: str) -> None:
+    command = [sys.executable, "-m", "wiresum.cli", "switch", "--bind", site.switch.address, "--control", control]
+    # The bridge copies what is for everybody, as an Ethernet switch does.
+    command += ["--port", str(port), "--insecure", "--mtu", str(site.mtu), "--multicast", multicast]
+    switch = _logged(site.switch, command, {}, cohort.log("switch"))
+    cohort.adopt(switch)
+    cohort.switch_pid = switch.pid
 
 
 def _module_missing() -> str | None:

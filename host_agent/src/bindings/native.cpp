@@ -1,5 +1,7 @@
 // wiresum.agent._native: the engine, as Python sees it. No logic; blocking calls release the GIL.
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
@@ -17,6 +19,7 @@
 #include <vector>
 
 #include "compression.hpp"
+#include "engine/greeting.hpp"
 #include "engine/session.hpp"
 #include "numeric/codec.hpp"
 #include "transport/open.hpp"
@@ -276,4 +279,13 @@ NB_MODULE(_native, module) {
       .def("abort", &engine::Session::abort, nb::call_guard<nb::gil_scoped_release>())
       .def("close", &engine::Session::close, nb::call_guard<nb::gil_scoped_release>())
       .def("stats", &stats_of);
+
+  nb::class_<engine::Greeting>(module, "Greeting")
+      .def(nb::init<engine::Session&, std::int64_t>(), "session"_a, "timeout_ns"_a, nb::keep_alive<1, 2>())
+      .def_prop_ro("operation", &engine::Greeting::operation)
+      .def("wrong", [](const engine::Greeting& greeting) -> std::optional<std::pair<std::int32_t, std::int32_t>> {
+        const std::optional<engine::Greeting::Wrong> wrong = greeting.wrong();
+        if (!wrong) return std::nullopt;
+        return std::pair(wrong->found, wrong->expected);
+      });
 }

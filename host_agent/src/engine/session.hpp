@@ -96,6 +96,8 @@ class Session {
   /// As of a few milliseconds ago at most while traffic flows; exact when idle.
   [[nodiscard]] SessionStats stats() const;
 
+  [[nodiscard]] const SessionConfig& config() const noexcept { return config_; }
+
  private:
   struct Place;
   class EngineThread;

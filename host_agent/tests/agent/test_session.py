@@ -26,8 +26,8 @@ from wiresum.agent import (
     SessionClosedError,
     SwitchUnreachableError,
     WiresumError,
+    causes,
 )
-from wiresum.agent import session as session_module
 from wiresum.agent.aggregators import Aggregator, Aggregators
 from wiresum.controller import Endpoint, JoinServer
 from wiresum.controller.testing import RecordingDriver
@@ -305,7 +305,7 @@ def test_slots_come_back_for_the_next_job(control: str) -> None:
 
 
 def test_a_data_port_where_nobody_listens_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session_module, "HELLO_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(causes, "GREETING_TIMEOUT_S", 0.5)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as silent:
         silent.bind((HOST, 0))
         port = silent.getsockname()[1]
@@ -321,7 +321,7 @@ def test_a_data_port_where_nobody_listens_is_named(monkeypatch: pytest.MonkeyPat
 
 
 def test_a_data_path_that_swallows_packets_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session_module, "HELLO_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(causes, "GREETING_TIMEOUT_S", 0.5)
     driver = RecordingDriver()
     server = JoinServer(driver)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as silent:

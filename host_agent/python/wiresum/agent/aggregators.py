@@ -18,6 +18,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 from wiresum.agent import _native
 from wiresum.agent.absence import NO_TRAFFIC, Traffic
@@ -29,6 +30,13 @@ from wiresum.agent.membership import NO_ROUND, Membership
 from wiresum.agent.way_out import default_threads, lanes_of_mtu, ports_address, way_out
 
 
+class Ports(Protocol):
+    """Consecutive UDP ports on one address, bound before the job is joined, since joining says where they are."""
+
+    @property
+    def base_port(self) -> int: ...
+
+
 @dataclass(frozen=True)
 class Aggregator:
     """One that was joined, and the sockets that it knows this worker by."""
@@ -38,15 +46,15 @@ class Aggregator:
     address: str
     """This worker's own, towards it."""
     membership: Membership
-    ports: _native.Ports
+    ports: Ports
 
 
 class Aggregators:
     """Made by `join`. Any thread may call any method."""
 
-    def __init__(self) -> None:
+    def __init__(self, interruption: Interruption) -> None:
         self._joined: list[Aggregator] = []
-        self._interruption = Interruption()
+        self._interruption = interruption
         self._lock = threading.Lock()
         self._ended: WiresumError | None = None
         self._on_ended: Callable[[WiresumError], None] | None = None
@@ -54,17 +62,28 @@ class Aggregators:
         self._traffic: Callable[[int], Traffic] = lambda _: NO_TRAFFIC
 
     @classmethod
-    def join(cls, config: AgentConfig, *, job_name: str, rank: int, world_size: int, queue: bool = True) -> Aggregators:
+    def join(
+        cls,
+        config: AgentConfig,
+        *,
+        job_name: str,
+        rank: int,
+        world_size: int,
+        queue: bool = True,
+        bind: Callable[[str, int], Ports] = _native.Ports,
+        interruption: Interruption | None = None,
+    ) -> Aggregators:
         """Returns when the job has been granted by all aggregators of the configuration. If one of them will not have
-        it, those before it have been left. Raises a `JoinError`, or why the job ended meanwhile."""
+        it, those before it have been left. `bind` binds so many ports at an address of this host. Raises a
+        `JoinError`, why the job ended meanwhile, or what `interruption` says."""
         give_up_at = time.monotonic() + config.join_timeout_s
         parts = config.aggregators
         threads = config.threads or (default_threads(len(parts)) if config.transport == "udp" else 1)
         ways = [way_out(part) for part in parts]
-        joined = cls()
+        joined = cls(interruption or Interruption())
         try:
             for part, (address, _) in zip(parts, ways, strict=True):
-                ports = _native.Ports(ports_address(part, address), threads)
+                ports = bind(ports_address(part, address), threads)
                 membership = Membership.join(
                     replace(part, join_timeout_s=_seconds_until(give_up_at)),
                     job_name=job_name,

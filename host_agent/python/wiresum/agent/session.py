@@ -2,27 +2,19 @@
 
 from __future__ import annotations
 
-import array
-import errno
-import os
 import threading
 import time
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from wiresum.agent import _native
+from wiresum.agent import _native, causes
 from wiresum.agent.absence import Traffic
 from wiresum.agent.aggregators import Aggregator, Aggregators
+from wiresum.agent.causes import TOO_LARGE, Causes, PathState
 from wiresum.agent.config import AgentConfig
-from wiresum.agent.errors import (
-    CollectiveTimeoutError,
-    DivergedError,
-    SessionClosedError,
-    SwitchUnreachableError,
-    WiresumError,
-)
-from wiresum.agent.statistics import AggregatorStats, SessionStats, session_stats_of
-from wiresum.agent.way_out import IPV4_UDP_HEADER_BYTES, default_spin_us, lanes_of_mtu, path_mtu
+from wiresum.agent.errors import CollectiveTimeoutError, SessionClosedError, WiresumError
+from wiresum.agent.statistics import SessionStats, session_stats_of
+from wiresum.agent.way_out import spin_us_of
 
 Dtype = _native.Dtype
 Scaling = _native.Scaling
@@ -36,11 +28,6 @@ EXACT_ELEMENTS_MAX = {"auto": 4096, "exact": 2**64 - 1, "block": 0}
 """By AgentConfig.precision: the longest sum of floats that is rounded once (docs/numerics.md has the figures)."""
 NATIVE_WAIT_S = 1.0
 """How long a wait without a deadline asks for at once; native code bounds it, so that Python sees its signals."""
-HELLO_TIMEOUT_S = 10.0
-_TOO_LARGE = (errno.EMSGSIZE, errno.EINVAL)
-"""What the kernel says of a packet, or of a train of them, that the MTU does not let through."""
-# Enough chunks that each engine thread sends full packets (SchedulerConfig::chunks_per_thread_min).
-HELLO_CHUNKS_PER_THREAD = 16
 
 
 class Region(NamedTuple):
@@ -102,6 +89,7 @@ class Session:
         self.threads: int = sum(grant.threads for grant in grants)
         self.failure: WiresumError | None = None
         self._aggregators = aggregators
+        self._causes = Causes(aggregators, job_name)
         self._native = native
         self._sparse = sparse
         self._failure_lock = threading.Lock()
@@ -190,93 +178,40 @@ class Session:
         self._aggregators.leave()
 
     def _greet(self) -> None:
-        """A first all-reduce of full packets through every thread: finds a blocked port or a small MTU at once, and
-        workers whose chunks do not meet at the same aggregators, as each chunk's numbers are its own."""
-        chunks = range(1, HELLO_CHUNKS_PER_THREAD * self.threads + 1)
-        values = _in_chunks([chunk * (self.rank + 1) for chunk in chunks], self.lanes)
-        address, words = values.buffer_info()
-        hello = self.submit([Region(address, address, words)], dtype=Dtype.I32, timeout_s=HELLO_TIMEOUT_S, notify=False)
+        """The first all-reduce (engine/greeting.hpp)."""
+        greeting = _native.Greeting(self._native, int(causes.GREETING_TIMEOUT_S * 1e9))
         try:
-            hello.wait()
+            Operation(self, greeting.operation).wait()
             self._greeted = True
         except CollectiveTimeoutError as error:
-            raise SwitchUnreachableError(self._why_data_does_not_pass()) from error
-        everybody = self.world_size * (self.world_size + 1) // 2
-        expected = _in_chunks([chunk * everybody for chunk in chunks], self.lanes)
-        if values != expected:
-            wrong = next(index for index, pair in enumerate(zip(values, expected, strict=True)) if pair[0] != pair[1])
-            raise WiresumError(
-                f"the first sum came back wrong ({values[wrong]}, expected {expected[wrong]}): {self._why_wrong()}"
+            raise self._causes.of_unanswered_greeting(self._states()) from error
+        if (wrong := greeting.wrong()) is not None:
+            raise self._causes.of_wrong_greeting(*wrong)
+
+    def _states(self) -> list[PathState]:
+        return [
+            PathState(
+                part.round_newest,
+                part.packets_sent,
+                part.bytes_received,
+                part.results,
+                part.send_failures,
+                part.transport_error,
             )
-
-    def _why_wrong(self) -> str:
-        altered = "something between worker and switch alters packets"
-        if len(self._aggregators) == 1:
-            return altered
-        return (
-            "all workers must call the aggregators by the same names in WIRESUM_SWITCH, and not one by an address and "
-            f"another by a host name. If they do, {altered}"
-        )
-
-    def _why_data_does_not_pass(self) -> str:
-        parts = list(zip(self._aggregators, self.stats().aggregators, strict=True))
-        for aggregator, stats in parts:
-            if stats.transport_error:
-                return f"{_data_ports(aggregator)} cannot be used: {os.strerror(stats.transport_error)}"
-        for aggregator, stats in parts:
-            if stats.results == 0:
-                return self._why_nothing_comes(aggregator)
-        where = " and ".join(_data_ports(aggregator) for aggregator, _ in parts)
-        return f"only part of what was sent to {where} came back: do all workers reach it?"
-
-    def _what_was_not_sent(self) -> str:
-        """What the system said of packets that it did not take, if there were any."""
-        return "".join(
-            f". This host could not send {stats.send_failures} packets to {_data_ports(aggregator)}; it said last: "
-            f"{os.strerror(stats.transport_error)}"
-            for aggregator, stats in zip(self._aggregators, self.stats().aggregators, strict=True)
-            if stats.transport_error and stats.send_failures
-        )
-
-    def _why_nothing_comes(self, aggregator: Aggregator) -> str:
-        return (
-            f"the control connection works, but nothing came back from {_data_ports(aggregator)} in "
-            f"{HELLO_TIMEOUT_S:.0f} s. Does a firewall block UDP, or does a link on the way not pass IP packets of "
-            f"{self._packet_bytes()} bytes (WIRESUM_LANES makes them smaller)?" + _doubt_about_multicast(aggregator)
-        )
+            for part in self.stats().aggregators
+        ]
 
     def _round_newest(self, aggregator: int) -> int:
         """Asked for with each heartbeat, and so it is here that a packet which can never leave is noticed."""
-        return self._stats_of(aggregator).round_newest
+        state = self._states()[aggregator]
+        if state.transport_error in TOO_LARGE:
+            error = self._causes.of_shrunken_path(aggregator)
+            if error is not None and self._fail(error):
+                self._aggregators.abort(str(error))
+        return state.round_newest
 
     def _traffic(self, aggregator: int) -> Traffic:
-        stats = self._stats_of(aggregator)
-        return Traffic(stats.packets_sent, stats.bytes_received)
-
-    def _stats_of(self, aggregator: int) -> AggregatorStats:
-        stats = self.stats().aggregators[aggregator]
-        if stats.transport_error in _TOO_LARGE:
-            self._check_packets_fit(aggregator)
-        return stats
-
-    def _check_packets_fit(self, index: int) -> None:
-        """The kernel did not take a packet for its size. If that has passed, the packet was sent again."""
-        aggregator = list(self._aggregators)[index]
-        endpoint = aggregator.membership.grant.switch_endpoint
-        mtu_bytes = path_mtu(aggregator.address, endpoint.address)
-        if mtu_bytes is None or mtu_bytes >= self._packet_bytes():
-            return
-        error = SwitchUnreachableError(
-            f"rank {self.rank} of job '{self.job_name}': IP packets of {self._packet_bytes()} bytes do not fit the way "
-            f"to {_data_ports(aggregator)} any more: the MTU there is {mtu_bytes} now "
-            f"({os.strerror(errno.EMSGSIZE)}). Set it back (ip link set ... mtu), or start the job again with "
-            f"WIRESUM_LANES={lanes_of_mtu(mtu_bytes)} at all workers"
-        )
-        if self._fail(error):
-            self._aggregators.abort(str(error))
-
-    def _packet_bytes(self) -> int:
-        return 4 * self.lanes + _native.HEADER_BYTES + IPV4_UDP_HEADER_BYTES
+        return self._states()[aggregator].traffic
 
     def _on_ended(self, error: WiresumError) -> None:
         self._fail(error)
@@ -299,61 +234,17 @@ class Session:
 
     def _fail_with_status(self, operation: _native.Operation) -> None:
         """The data path itself gave up: say why, here and to the others."""
-        sequence = operation.tensor & 0xFFFF
-        if operation.status is Status.DIVERGED:
-            error: WiresumError = DivergedError(
-                f"rank {self.rank} of job '{self.job_name}': "
-                + (
-                    f"the workers {DivergedError.WORDS} at number {sequence}. All ranks must call the same "
-                    "collectives, with the same sizes and types, in the same order"
-                    if self._greeted
-                    else f"the first sum is of chunks that do not belong together: {self._why_wrong()}"
-                ),
-                number=sequence,
-            )
-        elif operation.status is Status.TIMED_OUT:
-            error = CollectiveTimeoutError(
-                f"Timed out: rank {self.rank} of job '{self.job_name}', collective number {sequence}. "
-                + self._aggregators.diagnose(operation.tensor)
-                + self._what_was_not_sent()
-            )
-        else:
-            error = WiresumError(f"rank {self.rank} of job '{self.job_name}': the collective was aborted")
+        error = self._causes.of_status(operation.status, operation.tensor, self._states(), greeted=self._greeted)
         if self._fail(error):
             self._aggregators.abort(str(error))
-
-
-def _in_chunks(numbers: Sequence[int], lanes: int) -> array.array[int]:
-    """Full packets, each with a number of its own in all lanes."""
-    values = array.array("i")
-    for number in numbers:
-        values.extend([number] * lanes)
-    return values
-
-
-def _doubt_about_multicast(aggregator: Aggregator) -> str:
-    group = aggregator.membership.grant.results_group
-    if group is None:
-        return ""
-    return (
-        f" The switch sends results to the multicast group {group.address}: does the network carry that from it to "
-        "this worker (IGMP snooping needs a querier)? A switch without --multicast sends to each worker"
-    )
-
-
-def _data_ports(aggregator: Aggregator) -> str:
-    grant = aggregator.membership.grant
-    first = grant.switch_endpoint.port
-    return f"the switch's data ports (UDP {grant.switch_endpoint.address}:{first}..{first + grant.threads - 1})"
 
 
 def _open_data_path(config: AgentConfig, aggregators: Aggregators) -> _native.Session:
     parts = [_native_aggregator(aggregator) for aggregator in aggregators]
     threads = sum(aggregator.membership.grant.threads for aggregator in aggregators)
-    spin_us = config.spin_us if config.spin_us >= 0 else default_spin_us(threads)
     return _native.Session(
         parts,
-        spin_s=spin_us * 1e-6,
+        spin_s=spin_us_of(config, threads) * 1e-6,
         offload=config.offload,
         transport=config.transport,
         device=config.device,
@@ -364,6 +255,7 @@ def _open_data_path(config: AgentConfig, aggregators: Aggregators) -> _native.Se
 def _native_aggregator(aggregator: Aggregator) -> _native.Aggregator:
     grant = aggregator.membership.grant
     group = grant.results_group
+    assert isinstance(aggregator.ports, _native.Ports), "it was this process that bound them"
     return _native.Aggregator(
         ports=aggregator.ports,
         job=grant.job,

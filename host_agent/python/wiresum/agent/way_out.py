@@ -17,6 +17,8 @@ THREADS_DEFAULT_MAX = 4
 DPDK_MTU_BYTES = 1500
 """What WIRESUM_LANES changes; DPDK sets the port's MTU by it."""
 SPIN_US_DEFAULT = 50
+LOCAL_WORLD_SIZE_VARIABLES = ("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
+"""Of torchrun, Open MPI and MPICH."""
 
 
 def way_out(config: AgentConfig) -> tuple[str, int]:
@@ -82,8 +84,11 @@ def default_threads(aggregators: int) -> int:
     return threads
 
 
-def default_spin_us(threads: int) -> int:
-    """Busy polling pays only where every engine thread has a core besides the computation's."""
+def spin_us_of(config: AgentConfig, threads: int) -> int:
+    """How long engine threads poll before they block. Where the configuration leaves it open: busy polling pays only
+    where every engine thread has a core besides the computation's."""
+    if config.spin_us >= 0:
+        return config.spin_us
     needed = _local_world_size() * (threads + 1)
     return SPIN_US_DEFAULT if (os.cpu_count() or 1) > needed else 0
 
@@ -100,6 +105,6 @@ def _resolve(endpoints: Sequence[str]) -> str:
 
 
 def _local_world_size() -> int:
-    """Workers on this host, as torchrun tells."""
-    text = os.environ.get("LOCAL_WORLD_SIZE", "1")
-    return max(1, int(text)) if text.isdigit() else 1
+    """Workers on this host, as the launcher tells."""
+    texts = [os.environ.get(variable, "") for variable in LOCAL_WORLD_SIZE_VARIABLES]
+    return max([int(text) for text in texts if text.isdecimal()], default=1) or 1

@@ -1,0 +1,143 @@
+"""Why a data path failed, in words: what the data path says of itself, put together with what the aggregators say."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from wiresum.agent import _native
+from wiresum.agent.absence import Traffic
+from wiresum.agent.aggregators import Aggregator, Aggregators
+from wiresum.agent.errors import CollectiveTimeoutError, DivergedError, SwitchUnreachableError, WiresumError
+from wiresum.agent.way_out import IPV4_UDP_HEADER_BYTES, lanes_of_mtu, path_mtu
+
+Status = _native.Status
+
+GREETING_TIMEOUT_S = 10.0
+TOO_LARGE = (errno.EMSGSIZE, errno.EINVAL)
+"""What the kernel says of a packet, or of a train of them, that the MTU does not let through."""
+
+
+class PathState(NamedTuple):
+    """What a data path says of itself, as to one aggregator."""
+
+    round_newest: int
+    packets_sent: int
+    bytes_received: int
+    results: int
+    send_failures: int
+    transport_error: int
+    """An errno, 0 for none."""
+
+    @property
+    def traffic(self) -> Traffic:
+        return Traffic(self.packets_sent, self.bytes_received)
+
+
+class Causes:
+    """Of one worker's data path. Any thread may call any method; asking the aggregators takes a bounded while."""
+
+    def __init__(self, aggregators: Aggregators, job_name: str) -> None:
+        self._aggregators = aggregators
+        self._who = f"rank {next(iter(aggregators)).membership.grant.worker} of job '{job_name}'"
+
+    def of_status(self, status: Status, tensor: int, states: Sequence[PathState], *, greeted: bool) -> WiresumError:
+        """Why a collective with this tag ended so. `states` are in the aggregators' order. `greeted`: has the first sum
+        come back right?"""
+        sequence = tensor & 0xFFFF
+        if status is Status.DIVERGED:
+            return DivergedError(
+                f"{self._who}: "
+                + (
+                    f"the workers {DivergedError.WORDS} at number {sequence}. All ranks must call the same "
+                    "collectives, with the same sizes and types, in the same order"
+                    if greeted
+                    else f"the first sum is of chunks that do not belong together: {self._why_wrong()}"
+                ),
+                number=sequence,
+            )
+        if status is Status.TIMED_OUT:
+            return CollectiveTimeoutError(
+                f"Timed out: {self._who}, collective number {sequence}. "
+                + self._aggregators.diagnose(tensor)
+                + self._what_was_not_sent(states)
+            )
+        return WiresumError(f"{self._who}: the collective was aborted")
+
+    def of_wrong_greeting(self, found: int, expected: int) -> WiresumError:
+        return WiresumError(f"the first sum came back wrong ({found}, expected {expected}): {self._why_wrong()}")
+
+    def of_unanswered_greeting(self, states: Sequence[PathState]) -> SwitchUnreachableError:
+        """`states` are in the aggregators' order."""
+        return SwitchUnreachableError(self._why_data_does_not_pass(list(zip(self._aggregators, states, strict=True))))
+
+    def of_shrunken_path(self, index: int) -> SwitchUnreachableError | None:
+        """After the kernel did not take a packet for its size. None if packets fit again: then it was sent again."""
+        aggregator = list(self._aggregators)[index]
+        mtu_bytes = path_mtu(aggregator.address, aggregator.membership.grant.switch_endpoint.address)
+        if mtu_bytes is None or mtu_bytes >= _packet_bytes(aggregator):
+            return None
+        return SwitchUnreachableError(
+            f"{self._who}: IP packets of {_packet_bytes(aggregator)} bytes do not fit the way to "
+            f"{_data_ports(aggregator)} any more: the MTU there is {mtu_bytes} now ({os.strerror(errno.EMSGSIZE)}). "
+            f"Set it back (ip link set ... mtu), or start the job again with WIRESUM_LANES={lanes_of_mtu(mtu_bytes)} "
+            "at all workers"
+        )
+
+    def _what_was_not_sent(self, states: Sequence[PathState]) -> str:
+        """What the system said of packets that it did not take, if there were any."""
+        return "".join(
+            f". This host could not send {state.send_failures} packets to {_data_ports(aggregator)}; it said last: "
+            f"{os.strerror(state.transport_error)}"
+            for aggregator, state in zip(self._aggregators, states, strict=True)
+            if state.transport_error and state.send_failures
+        )
+
+    def _why_wrong(self) -> str:
+        altered = "something between worker and switch alters packets"
+        if len(self._aggregators) == 1:
+            return altered
+        return (
+            "all workers must call the aggregators by the same names in WIRESUM_SWITCH, and not one by an address and "
+            f"another by a host name. If they do, {altered}"
+        )
+
+    def _why_data_does_not_pass(self, parts: Sequence[tuple[Aggregator, PathState]]) -> str:
+        for aggregator, state in parts:
+            if state.transport_error:
+                return f"{_data_ports(aggregator)} cannot be used: {os.strerror(state.transport_error)}"
+        for aggregator, state in parts:
+            if state.results == 0:
+                return _why_nothing_comes(aggregator)
+        where = " and ".join(_data_ports(aggregator) for aggregator, _ in parts)
+        return f"only part of what was sent to {where} came back: do all workers reach it?"
+
+
+def _why_nothing_comes(aggregator: Aggregator) -> str:
+    return (
+        f"the control connection works, but nothing came back from {_data_ports(aggregator)} in "
+        f"{GREETING_TIMEOUT_S:.0f} s. Does a firewall block UDP, or does a link on the way not pass IP packets of "
+        f"{_packet_bytes(aggregator)} bytes (WIRESUM_LANES makes them smaller)?" + _doubt_about_multicast(aggregator)
+    )
+
+
+def _packet_bytes(aggregator: Aggregator) -> int:
+    return 4 * aggregator.membership.grant.lanes + _native.HEADER_BYTES + IPV4_UDP_HEADER_BYTES
+
+
+def _doubt_about_multicast(aggregator: Aggregator) -> str:
+    group = aggregator.membership.grant.results_group
+    if group is None:
+        return ""
+    return (
+        f" The switch sends results to the multicast group {group.address}: does the network carry that from it to "
+        "this worker (IGMP snooping needs a querier)? A switch without --multicast sends to each worker"
+    )
+
+
+def _data_ports(aggregator: Aggregator) -> str:
+    grant = aggregator.membership.grant
+    first = grant.switch_endpoint.port
+    return f"the switch's data ports (UDP {grant.switch_endpoint.address}:{first}..{first + grant.threads - 1})"

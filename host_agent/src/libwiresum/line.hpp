@@ -1,0 +1,38 @@
+// What goes over the socket to the sidecar: a line for each message. The form is described at the other end, in
+// wiresum/agent/sidecar/lines.py. Pure.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+
+namespace wiresum::capi {
+
+inline constexpr std::size_t kLineBytesMax = std::size_t{1} << 16;
+inline constexpr std::size_t kFieldsMax = 64;
+
+/// What came is no line of ours.
+class LineError : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+struct Line {
+  std::string word;
+  std::map<std::string, std::string, std::less<>> fields;
+
+  /// Throws LineError if it is not there.
+  [[nodiscard]] const std::string& text(std::string_view name) const;
+  /// Throws LineError if it is no number from `least` to `most`.
+  [[nodiscard]] std::uint64_t number(std::string_view name, std::uint64_t least, std::uint64_t most) const;
+};
+
+/// With its end. Throws LineError if it is too long to be sent.
+[[nodiscard]] std::string encode(const Line& line);
+/// `text` is without its end. Throws LineError.
+[[nodiscard]] Line decode(std::string_view text);
+
+}  // namespace wiresum::capi

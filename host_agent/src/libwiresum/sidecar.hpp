@@ -1,0 +1,21 @@
+// The process that joins and attends for all sessions of this one: `python -c "... wiresum.agent.sidecar ..."`.
+//
+// It is started with the first session, and ends when the socket that brings it new sessions is closed, which the
+// kernel does when this process ends. Children of this process close theirs at the fork, so that they do not keep it
+// open.
+#pragma once
+
+#include <string>
+
+#include "libwiresum/channel.hpp"
+
+namespace wiresum::capi {
+
+/// A socket for a new session, whose other end the sidecar serves; starts one if none runs. `python` is the interpreter
+/// to start it with, "" for the one that fits this library. Throws Error or std::system_error.
+[[nodiscard]] Channel open_channel(const std::string& python);
+
+/// The interpreter that fits this library, if none is named.
+[[nodiscard]] std::string default_python();
+
+}  // namespace wiresum::capi

@@ -1,0 +1,358 @@
+// The functions of wiresum.h: arguments are checked, exceptions become codes. What they do is in session.hpp.
+#include "wiresum/wiresum.h"
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cmath>
+#include <cstring>
+#include <memory>
+#include <new>
+#include <string>
+#include <string_view>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "libwiresum/error.hpp"
+#include "libwiresum/session.hpp"
+#include "wire/packet.hpp"
+
+using wiresum::capi::Collective;
+using wiresum::capi::Error;
+using wiresum::numeric::Dtype;
+using wiresum::worker::Region;
+
+struct wiresum_session {
+  std::shared_ptr<wiresum::capi::Session> session;
+};
+
+struct wiresum_operation {
+  std::shared_ptr<wiresum::capi::Session> session;
+  std::shared_ptr<wiresum::engine::Operation> operation;
+};
+
+namespace {
+
+using std::chrono::nanoseconds;
+
+constexpr std::size_t kElementsMax = std::size_t{1} << 48;
+constexpr double kSecondsMax = 1e9;
+constexpr std::size_t kSettingsMax = 48;
+/// A wait without an end is made of such.
+constexpr nanoseconds kWaitStep{1'000'000'000};
+
+thread_local std::string last_error;  // empty: nothing has gone wrong yet
+
+int report(int code, const char* text) noexcept {
+  try {
+    last_error = text;
+  } catch (const std::bad_alloc&) {
+    last_error.clear();
+  }
+  return code;
+}
+
+/// Runs the body of a function. No exception gets out.
+template <typename Body>
+int guarded(Body&& body) noexcept {
+  try {
+    return std::forward<Body>(body)();
+  } catch (const Error& error) {
+    return report(error.code(), error.what());
+  } catch (const std::bad_alloc&) {
+    return report(WIRESUM_ERROR_SYSTEM, "out of memory");
+  } catch (const std::system_error& error) {
+    return report(WIRESUM_ERROR_SYSTEM, error.what());
+  } catch (const std::exception& error) {
+    return report(WIRESUM_ERROR, error.what());
+  }
+}
+
+void require(bool condition, const char* text) {
+  if (!condition) throw Error(WIRESUM_ERROR_ARGUMENT, text);
+}
+
+wiresum::capi::Session& checked(const wiresum_session* session) {
+  require(session != nullptr, "the session is NULL");
+  session->session->check_process();
+  return *session->session;
+}
+
+Dtype dtype_of(wiresum_dtype dtype) {
+  switch (dtype) {
+    case WIRESUM_FLOAT32:
+      return Dtype::kF32;
+    case WIRESUM_FLOAT16:
+      return Dtype::kF16;
+    case WIRESUM_BFLOAT16:
+      return Dtype::kBF16;
+    case WIRESUM_INT32:
+      return Dtype::kI32;
+  }
+  throw Error(WIRESUM_ERROR_ARGUMENT, "no such dtype: there are those of wiresum_dtype");
+}
+
+bool is_average(wiresum_op op, Dtype dtype) {
+  require(op == WIRESUM_SUM || op == WIRESUM_AVERAGE, "no such operator: there are WIRESUM_SUM and WIRESUM_AVERAGE");
+  require(op == WIRESUM_SUM || dtype != Dtype::kI32, "WIRESUM_AVERAGE is not for integers");
+  return op == WIRESUM_AVERAGE;
+}
+
+std::byte* bytes_of(void* memory) { return static_cast<std::byte*>(memory); }
+const std::byte* bytes_of(const void* memory) { return static_cast<const std::byte*>(memory); }
+
+void require_memory(const void* memory, std::size_t count) {
+  require(count <= kElementsMax, "there are too many elements");
+  require(memory != nullptr || count == 0, "the memory is NULL");
+}
+
+void require_root(const wiresum::capi::Session& session, int root) {
+  require(root >= 0 && root < session.world_size(), "the root must be a rank: 0 to world_size - 1");
+}
+
+int start(const wiresum_session* session, Collective collective, wiresum_operation** operation) {
+  require(operation != nullptr, "there is nowhere to put the operation: its pointer is NULL");
+  auto made = std::make_unique<wiresum_operation>();
+  made->session = session->session;
+  made->operation = session->session->submit(std::move(collective));
+  *operation = made.release();
+  return WIRESUM_OK;
+}
+
+/// How a complete operation ended. It is freed.
+int finish(wiresum_operation** operation) {
+  const std::unique_ptr<wiresum_operation> finished(std::exchange(*operation, nullptr));
+  finished->session->check(*finished->operation);
+  return WIRESUM_OK;
+}
+
+wiresum_operation& checked(wiresum_operation** operation) {
+  require(operation != nullptr && *operation != nullptr, "the operation is NULL");
+  (*operation)->session->check_process();
+  return **operation;
+}
+
+wiresum::capi::JoinRequest request_of(const char* job, int rank, int world_size, const char* const* settings,
+                                      unsigned flags) {
+  require(job != nullptr && *job != '\0', "the job has no name");
+  require(world_size >= 1 && world_size <= static_cast<int>(wiresum::wire::kWorkersMax), "world_size must be 1 to 32");
+  require(rank >= 0 && rank < world_size, "rank must be 0 to world_size - 1");
+  require((flags & ~WIRESUM_NO_QUEUE) == 0, "no such flag: there is WIRESUM_NO_QUEUE");
+  wiresum::capi::JoinRequest request{
+      .job = job, .rank = rank, .world_size = world_size, .queue = (flags & WIRESUM_NO_QUEUE) == 0, .settings = {}};
+  for (std::size_t i = 0; settings != nullptr && settings[i] != nullptr; ++i) {
+    require(i < kSettingsMax, "there are too many settings");
+    const std::string_view setting = settings[i];
+    const std::size_t equals = setting.find('=');
+    require(setting.starts_with("WIRESUM_") && equals != std::string_view::npos,
+            "a setting must be like \"WIRESUM_SWITCH=10.0.0.1:43487\"");
+    request.settings[std::string(setting.substr(0, equals))] = setting.substr(equals + 1);
+  }
+  return request;
+}
+
+nanoseconds duration_of(double seconds) {
+  return nanoseconds(static_cast<std::int64_t>(std::min(seconds, kSecondsMax) * 1e9));
+}
+
+}  // namespace
+
+const char* wiresum_version(void) { return WIRESUM_VERSION; }
+
+const char* wiresum_error_text(void) {
+  return last_error.empty() ? "nothing has gone wrong yet in this thread" : last_error.c_str();
+}
+
+const char* wiresum_code_name(int code) { return wiresum::capi::name_of_code(code); }
+
+int wiresum_join(const char* job, int rank, int world_size, const char* const* settings, unsigned flags,
+                 wiresum_session** session) {
+  return guarded([&] {
+    require(session != nullptr, "there is nowhere to put the session: its pointer is NULL");
+    auto made = std::make_unique<wiresum_session>();
+    made->session = std::make_shared<wiresum::capi::Session>(request_of(job, rank, world_size, settings, flags));
+    *session = made.release();
+    return WIRESUM_OK;
+  });
+}
+
+int wiresum_rank(const wiresum_session* session) { return session == nullptr ? -1 : session->session->rank(); }
+
+int wiresum_world_size(const wiresum_session* session) {
+  return session == nullptr ? -1 : session->session->world_size();
+}
+
+int wiresum_set_timeout(wiresum_session* session, double seconds) {
+  return guarded([&] {
+    require(!std::isnan(seconds), "the time is no number");
+    checked(session).set_timeout(seconds < 0 ? nanoseconds(-1) : duration_of(seconds));
+    return WIRESUM_OK;
+  });
+}
+
+int wiresum_all_reduce(wiresum_session* session, const void* source, void* destination, size_t elements,
+                       wiresum_dtype dtype, wiresum_op op, wiresum_operation** operation) {
+  return guarded([&] {
+    (void)checked(session);
+    require_memory(source, elements);
+    require_memory(destination, elements);
+    const Dtype type = dtype_of(dtype);
+    return start(
+        session,
+        {.kind = Collective::Kind::kAllReduce,
+         .dtype = type,
+         .average = is_average(op, type),
+         .regions = {{.source = bytes_of(source), .destination = bytes_of(destination), .elements = elements}}},
+        operation);
+  });
+}
+
+int wiresum_reduce(wiresum_session* session, const void* source, void* destination, size_t elements,
+                   wiresum_dtype dtype, wiresum_op op, int root, wiresum_operation** operation) {
+  return guarded([&] {
+    const wiresum::capi::Session& member = checked(session);
+    require_root(member, root);
+    require_memory(source, elements);
+    const bool is_root = member.rank() == root;
+    if (is_root) require_memory(destination, elements);
+    const Dtype type = dtype_of(dtype);
+    return start(session,
+                 {.kind = Collective::Kind::kReduce,
+                  .dtype = type,
+                  .average = is_average(op, type),
+                  .root = root,
+                  .regions = {{.source = bytes_of(source),
+                               .destination = is_root ? bytes_of(destination) : nullptr,
+                               .elements = elements}}},
+                 operation);
+  });
+}
+
+int wiresum_broadcast(wiresum_session* session, void* memory, size_t bytes, int root, wiresum_operation** operation) {
+  return guarded([&] {
+    const wiresum::capi::Session& member = checked(session);
+    require_root(member, root);
+    require_memory(memory, bytes);
+    const bool is_root = member.rank() == root;
+    return start(session,
+                 {.kind = Collective::Kind::kBroadcast,
+                  .dtype = Dtype::kRaw,
+                  .root = root,
+                  .regions = {{.source = is_root ? bytes_of(memory) : nullptr,
+                               .destination = is_root ? nullptr : bytes_of(memory),
+                               .elements = bytes}}},
+                 operation);
+  });
+}
+
+int wiresum_all_gather(wiresum_session* session, const void* source, void* destination, size_t bytes,
+                       wiresum_operation** operation) {
+  return guarded([&] {
+    const wiresum::capi::Session& member = checked(session);
+    require_memory(source, bytes);
+    require_memory(destination, bytes);
+    std::vector<Region> regions(static_cast<std::size_t>(member.world_size()));
+    for (std::size_t owner = 0; owner < regions.size(); ++owner) {
+      regions[owner] = {.source = static_cast<int>(owner) == member.rank() ? bytes_of(source) : nullptr,
+                        .destination = bytes_of(destination) + owner * bytes,
+                        .elements = bytes};
+    }
+    return start(
+        session,
+        {.kind = Collective::Kind::kAllGather, .dtype = Dtype::kRaw, .root = -1, .regions = std::move(regions)},
+        operation);
+  });
+}
+
+int wiresum_reduce_scatter(wiresum_session* session, const void* source, void* destination, size_t elements,
+                           wiresum_dtype dtype, wiresum_op op, wiresum_operation** operation) {
+  return guarded([&] {
+    const wiresum::capi::Session& member = checked(session);
+    require_memory(source, elements);
+    require_memory(destination, elements);
+    const Dtype type = dtype_of(dtype);
+    const std::size_t part_bytes = elements * wiresum::numeric::element_bytes(type);
+    std::vector<Region> regions(static_cast<std::size_t>(member.world_size()));
+    for (std::size_t owner = 0; owner < regions.size(); ++owner) {
+      regions[owner] = {.source = bytes_of(source) + owner * part_bytes,
+                        .destination = static_cast<int>(owner) == member.rank() ? bytes_of(destination) : nullptr,
+                        .elements = elements};
+    }
+    return start(session,
+                 {.kind = Collective::Kind::kReduceScatter,
+                  .dtype = type,
+                  .average = is_average(op, type),
+                  .regions = std::move(regions)},
+                 operation);
+  });
+}
+
+int wiresum_barrier(wiresum_session* session, wiresum_operation** operation) {
+  return guarded([&] {
+    (void)checked(session);
+    return start(session, {.kind = Collective::Kind::kBarrier, .regions = {}}, operation);
+  });
+}
+
+int wiresum_test(wiresum_operation** operation, int* done) {
+  return guarded([&] {
+    require(done != nullptr, "there is nowhere to say whether it is done: the pointer is NULL");
+    *done = checked(operation).operation->done() ? 1 : 0;
+    return *done == 1 ? finish(operation) : WIRESUM_OK;
+  });
+}
+
+int wiresum_wait(wiresum_operation** operation, double seconds) {
+  return guarded([&] {
+    require(!std::isnan(seconds), "the time is no number");
+    const wiresum::engine::Operation& waited = *checked(operation).operation;
+    if (seconds < 0) {
+      while (!waited.wait(kWaitStep)) {
+      }
+    } else if (!waited.wait(duration_of(seconds))) {
+      return report(WIRESUM_IN_FLIGHT, "the operation is not complete yet");
+    }
+    return finish(operation);
+  });
+}
+
+int wiresum_get_statistics(const wiresum_session* session, wiresum_statistics* statistics, size_t bytes) {
+  return guarded([&] {
+    const wiresum::capi::Session& member = checked(session);
+    require(statistics != nullptr, "there is nowhere to put the statistics: the pointer is NULL");
+    const wiresum::engine::SessionStats stats = member.stats();
+    const wiresum_statistics all{.packets_sent = stats.worker.packets_sent,
+                                 .bytes_sent = stats.worker.bytes_sent,
+                                 .bytes_received = stats.worker.bytes_received,
+                                 .results = stats.worker.results,
+                                 .retransmissions = stats.worker.retransmissions,
+                                 .duplicates = stats.worker.duplicates,
+                                 .rejected = stats.worker.rejected,
+                                 .operations = member.operations()};
+    std::memset(statistics, 0, bytes);
+    std::memcpy(statistics, &all, std::min(bytes, sizeof all));
+    return WIRESUM_OK;
+  });
+}
+
+int wiresum_abort(wiresum_session* session, const char* reason) {
+  return guarded([&] {
+    checked(session).abort(reason == nullptr || *reason == '\0' ? "a worker ended the job" : reason);
+    return WIRESUM_OK;
+  });
+}
+
+int wiresum_leave(wiresum_session** session) {
+  return guarded([&] {
+    require(session != nullptr && *session != nullptr, "the session is NULL");
+    const std::unique_ptr<wiresum_session> left(std::exchange(*session, nullptr));
+    if (left->session->is_forked()) {
+      // Never destroyed: its threads, which are not here, may have held its locks.
+      (void)new std::shared_ptr<wiresum::capi::Session>(left->session);
+    } else {
+      left->session->leave();
+    }
+    return WIRESUM_OK;
+  });
+}

@@ -1,0 +1,138 @@
+/* The component: its parameters, and what each process says of itself when it starts. */
+#include "coll_wiresum.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ompi/constants.h"
+#include "ompi/version.h"
+#include "opal/mca/pmix/pmix.h"
+#include "opal/util/output.h"
+
+/* 64 KB: below that a collective is over in a few round trips, whoever makes it. */
+enum { MIN_BYTES_DEFAULT = 65536, PRIORITY_DEFAULT = 80, JOIN_TIMEOUT_DEFAULT_S = 60 };
+
+#define DIGEST_KEY "wiresum.coll.digest"
+/* Of what processes must do alike; to be changed with it. */
+#define RULES "1"
+
+static int register_parameters(void);
+static int open_component(void);
+static int close_component(void);
+static int init_query(bool enable_progress_threads, bool enable_mpi_threads);
+
+mca_coll_wiresum_component_t mca_coll_wiresum_component = {
+    .super =
+        {
+            .collm_version =
+                {
+                    MCA_COLL_BASE_VERSION_2_0_0,
+                    .mca_component_name = "wiresum",
+                    MCA_BASE_MAKE_VERSION(component, OMPI_MAJOR_VERSION, OMPI_MINOR_VERSION, OMPI_RELEASE_VERSION),
+                    .mca_open_component = open_component,
+                    .mca_close_component = close_component,
+                    .mca_register_component_params = register_parameters,
+                },
+            .collm_data = {MCA_BASE_METADATA_PARAM_NONE},
+            .collm_init_query = init_query,
+            .collm_comm_query = mca_coll_wiresum_comm_query,
+        },
+};
+
+static void register_parameter(const char* name, const char* help, mca_base_var_type_t type, void* storage) {
+  (void)mca_base_component_var_register(&mca_coll_wiresum_component.super.collm_version, name, help, type, NULL, 0, 0,
+                                        OPAL_INFO_LVL_3, MCA_BASE_VAR_SCOPE_READONLY, storage);
+}
+
+static int register_parameters(void) {
+  mca_coll_wiresum_component_t* c = &mca_coll_wiresum_component;
+  c->priority = PRIORITY_DEFAULT;
+  register_parameter("priority", "Priority of the wiresum component; a negative one turns it off",
+                     MCA_BASE_VAR_TYPE_INT, &c->priority);
+  c->min_bytes = MIN_BYTES_DEFAULT;
+  register_parameter("min_bytes", "Collectives of fewer bytes do not go through the network's switch",
+                     MCA_BASE_VAR_TYPE_UNSIGNED_LONG, &c->min_bytes);
+  c->switch_endpoint = NULL;
+  register_parameter("switch",
+                     "Control endpoint of the switch, host:port, as in WIRESUM_SWITCH, which serves where this is "
+                     "empty; without either the component is off",
+                     MCA_BASE_VAR_TYPE_STRING, (void*)&c->switch_endpoint);
+  c->float32 = true;
+  register_parameter("float32",
+                     "Sum 32-bit floats in the network, too: in block floating point, which docs/mpi.md explains",
+                     MCA_BASE_VAR_TYPE_BOOL, &c->float32);
+  c->join_timeout_s = JOIN_TIMEOUT_DEFAULT_S;
+  register_parameter("join_timeout", "Seconds after which a communicator gives up joining and does without",
+                     MCA_BASE_VAR_TYPE_INT, &c->join_timeout_s);
+  c->verbose = 0;
+  register_parameter("verbose", "1: say of each communicator what went through the network", MCA_BASE_VAR_TYPE_INT,
+                     &c->verbose);
+  return OMPI_SUCCESS;
+}
+
+/* FNV-1a, 64 bits. */
+static uint64_t digest_of(const char* text) {
+  uint64_t digest = 14695981039346656037u;
+  for (; *text != '\0'; ++text) digest = (digest ^ (unsigned char)*text) * 1099511628211u;
+  return digest == 0 ? 1 : digest;
+}
+
+/* This comes before the processes exchange their addresses, and what is said here goes with them. */
+static int open_component(void) {
+  mca_coll_wiresum_component_t* c = &mca_coll_wiresum_component;
+  const char* endpoint = c->switch_endpoint;
+  if (endpoint == NULL || *endpoint == '\0') endpoint = getenv("WIRESUM_SWITCH");
+  c->digest = 0;
+  if (c->priority < 0 || endpoint == NULL || *endpoint == '\0') return OMPI_ERR_NOT_AVAILABLE;
+  char settings[512];
+  const int length =
+      snprintf(settings, sizeof settings, RULES " %d %lu %d %s", c->priority, c->min_bytes, (int)c->float32, endpoint);
+  if (length < 0 || (size_t)length >= sizeof settings) return OMPI_ERR_NOT_AVAILABLE;
+  c->digest = digest_of(settings);
+  int code;
+  OPAL_MODEX_SEND_VALUE(code, OPAL_PMIX_GLOBAL, DIGEST_KEY, &c->digest, OPAL_UINT64);
+  if (code != OPAL_SUCCESS) return OMPI_ERR_NOT_AVAILABLE;
+  mca_coll_wiresum_requests_open();
+  return OMPI_SUCCESS;
+}
+
+static int close_component(void) {
+  if (mca_coll_wiresum_component.digest != 0) mca_coll_wiresum_requests_close();
+  return OMPI_SUCCESS;
+}
+
+static int init_query(bool enable_progress_threads, bool enable_mpi_threads) {
+  (void)enable_progress_threads;
+  (void)enable_mpi_threads;
+  return OMPI_SUCCESS;
+}
+
+/* Have all processes of the communicator said the same of themselves? Each finds the same answer: processes of other
+ * mpiruns have exchanged nothing with us, and where addresses are exchanged only when needed nothing is certain. */
+static bool are_alike(struct ompi_communicator_t* comm) {
+  if (opal_pmix_base_async_modex) return false;
+  for (int rank = 0; rank < ompi_comm_size(comm); ++rank) {
+    opal_process_name_t name = ompi_group_get_proc_name(comm->c_local_group, rank);
+    if (name.jobid != OPAL_PROC_MY_NAME.jobid) return false;
+    uint64_t digest = 0;
+    uint64_t* found = &digest;
+    int code;
+    OPAL_MODEX_RECV_VALUE_IMMEDIATE(code, DIGEST_KEY, &name, &found, OPAL_UINT64);
+    if (code != OPAL_SUCCESS || digest != mca_coll_wiresum_component.digest) return false;
+  }
+  return true;
+}
+
+/* libwiresum carries jobs of up to 32 workers. */
+enum { WORKERS_MAX = 32 };
+
+mca_coll_base_module_t* mca_coll_wiresum_comm_query(struct ompi_communicator_t* comm, int* priority) {
+  if (OMPI_COMM_IS_INTER(comm) || ompi_comm_size(comm) < 2 || ompi_comm_size(comm) > WORKERS_MAX || !are_alike(comm)) {
+    return NULL;
+  }
+  mca_coll_wiresum_module_t* module = OBJ_NEW(mca_coll_wiresum_module_t);
+  if (module == NULL) return NULL;
+  *priority = mca_coll_wiresum_component.priority;
+  return &module->super;
+}

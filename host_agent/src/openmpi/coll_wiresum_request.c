@@ -1,0 +1,111 @@
+/* Waiting: a blocking collective lets MPI make progress meanwhile, and a nonblocking one is a request, which MPI's
+ * progress engine asks after. */
+#include "coll_wiresum.h"
+/* What follows includes the operators' header, of which nothing is needed here, and which includes one that
+ * libopenmpi-dev does not have. */
+#define OMPI_OP_H
+typedef struct ompi_op_t ompi_op_t;
+#include "ompi/constants.h"
+#include "ompi/mca/coll/base/coll_base_util.h"
+#include "opal/class/opal_list.h"
+#include "opal/runtime/opal_progress.h"
+#include "opal/threads/mutex.h"
+
+/* How long MPI may go without progress while somebody waits here: another process may wait for a message of ours. */
+static const double kProgressPeriodS = 0.0005;
+
+typedef struct {
+  ompi_coll_base_nbc_request_t super; /* in which MPI keeps the types of the call */
+  mca_coll_wiresum_flight_t flight;
+} Request;
+
+OBJ_CLASS_INSTANCE(Request, ompi_coll_base_nbc_request_t, NULL, NULL);
+
+static opal_mutex_t mutex; /* of the two lists */
+static opal_list_t in_flight;
+static bool in_progress;
+
+static int progress(void);
+
+void mca_coll_wiresum_requests_open(void) {
+  OBJ_CONSTRUCT(&mutex, opal_mutex_t);
+  OBJ_CONSTRUCT(&in_flight, opal_list_t);
+  (void)opal_progress_register(progress);
+}
+
+void mca_coll_wiresum_requests_close(void) {
+  (void)opal_progress_unregister(progress);
+  OBJ_DESTRUCT(&in_flight);
+  OBJ_DESTRUCT(&mutex);
+}
+
+int mca_coll_wiresum_wait(mca_coll_wiresum_flight_t* flight) {
+  int code;
+  while ((code = wiresum_wait(&flight->operation, kProgressPeriodS)) == WIRESUM_IN_FLIGHT) opal_progress();
+  return mca_coll_wiresum_land(flight, code);
+}
+
+static int free_request(ompi_request_t** request) {
+  if (!REQUEST_COMPLETE(*request)) return MPI_ERR_REQUEST; /* MPI does not allow it for collectives */
+  OMPI_REQUEST_FINI(*request);
+  OBJ_RELEASE(*request);
+  *request = MPI_REQUEST_NULL;
+  return OMPI_SUCCESS;
+}
+
+static int cancel_request(ompi_request_t* request, int flag) {
+  (void)request;
+  (void)flag;
+  return MPI_ERR_REQUEST; /* nor this */
+}
+
+int mca_coll_wiresum_request(mca_coll_wiresum_flight_t* flight, struct ompi_communicator_t* comm,
+                             ompi_request_t** request) {
+  Request* made = OBJ_NEW(Request);
+  if (made == NULL) {
+    (void)mca_coll_wiresum_wait(flight);
+    return OMPI_ERR_OUT_OF_RESOURCE;
+  }
+  ompi_request_t* base = &made->super.super;
+  OMPI_REQUEST_INIT(base, false);
+  base->req_state = OMPI_REQUEST_ACTIVE;
+  base->req_type = OMPI_REQUEST_COLL;
+  base->req_mpi_object.comm = comm;
+  base->req_status._cancelled = 0;
+  base->req_free = free_request;
+  base->req_cancel = cancel_request;
+  made->flight = *flight;
+  opal_mutex_lock(&mutex);
+  opal_list_append(&in_flight, &base->super.super);
+  opal_mutex_unlock(&mutex);
+  *request = base;
+  return OMPI_SUCCESS;
+}
+
+/* Completes what has landed; other threads may add to the list meanwhile. */
+static int progress(void) {
+  int completed = 0;
+  if (opal_list_is_empty(&in_flight)) return 0;
+  opal_mutex_lock(&mutex);
+  if (in_progress) { /* one thread at a time is enough */
+    opal_mutex_unlock(&mutex);
+    return 0;
+  }
+  in_progress = true;
+  Request *request, *next;
+  OPAL_LIST_FOREACH_SAFE(request, next, &in_flight, Request) {
+    int done = 0;
+    const int code = wiresum_test(&request->flight.operation, &done);
+    if (!done) continue;
+    ompi_request_t* base = &request->super.super;
+    opal_list_remove_item(&in_flight, &base->super.super);
+    opal_mutex_unlock(&mutex);
+    base->req_status.MPI_ERROR = mca_coll_wiresum_land(&request->flight, code);
+    ompi_request_complete(base, true);
+    ++completed;
+    opal_mutex_lock(&mutex);
+  }
+  in_progress = false;
+  opal_mutex_unlock(&mutex);
+  return completed;
+}

@@ -1,0 +1,190 @@
+"""The C library, in programs in C: processes of their own, through a real switch and a real join service."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from wiresum.cli.paths import paths
+from wiresum.controller import JoinServer
+from wiresum.switch import SoftwareSwitch
+
+FOLDER = Path(__file__).resolve().parent
+HOST_AGENT = FOLDER.parents[1]
+HOST = "127.0.0.1"
+PATIENCE_S = 60.0
+STRICT = ["-std=c99", "-Wall", "-Wextra", "-Wpedantic", "-Wconversion", "-Werror", "-O1"]
+
+pytestmark = pytest.mark.skipif(
+    shutil.which("cc") is None or shutil.which("pkg-config") is None,
+    reason="cc or pkg-config is missing: programs in C are not tried",
+)
+
+Start = Callable[..., "subprocess.Popen[str]"]
+
+
+@pytest.fixture(scope="module")
+def flags() -> list[str]:
+    """What a user's compiler is given."""
+    folder = CliRunner().invoke(paths, ["pkg-config"], catch_exceptions=False).output.strip()
+    found = subprocess.run(
+        ["pkg-config", "--cflags", "--libs", "wiresum"],
+        env=os.environ | {"PKG_CONFIG_PATH": folder},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return found.stdout.split()
+
+
+@pytest.fixture(scope="module")
+def worker(flags: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    program = tmp_path_factory.mktemp("libwiresum") / "worker"
+    subprocess.run(["cc", *STRICT, FOLDER / "worker.c", "-o", program, "-pthread", *flags], check=True)
+    return program
+
+
+@pytest.fixture(scope="module")
+def control() -> Iterator[str]:
+    switch = SoftwareSwitch(bind=HOST, port=0, threads=1, slots=2048)
+    server = JoinServer(switch)
+    yield f"{HOST}:{server.start(HOST, 0)}"
+    server.stop(1.0)
+    switch.close()
+
+
+@pytest.fixture
+def start(worker: Path, control: str, tmp_path: Path) -> Iterator[Start]:
+    """Starts `worker SCENARIO RANK WORLD_SIZE`, with variables beside the environment's."""
+    with ExitStack() as stack:
+
+        def start_one(scenario: str, rank: int = 0, size: int = 1, **variables: str) -> subprocess.Popen[str]:
+            # Another folder's modules are none of the sidecar's business.
+            (tmp_path / "wiresum.py").write_text("raise SystemExit('the wrong wiresum')")
+            process = subprocess.Popen(
+                [worker, scenario, str(rank), str(size)],
+                env=os.environ | {"WIRESUM_SWITCH": control, "WIRESUM_THREADS": "1"} | variables,
+                cwd=tmp_path,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            stack.callback(_end, process)
+            return process
+
+        yield start_one
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    process.kill()
+    process.communicate()
+
+
+def outcome(process: subprocess.Popen[str]) -> str:
+    """What it printed; it must have succeeded."""
+    out, errors = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 0, errors
+    return out
+
+
+def sidecar_of(process: subprocess.Popen[str]) -> int:
+    needle = f"wiresum-sidecar\0--of\0{process.pid}\0".encode()
+    for folder in Path("/proc").iterdir():
+        try:
+            if folder.name.isdigit() and needle in (folder / "cmdline").read_bytes():
+                return int(folder.name)
+        except OSError:
+            continue  # it has just ended
+    raise AssertionError("the worker has no sidecar")
+
+
+@pytest.mark.parametrize(("scenario", "size"), [("collectives", 2), ("collectives", 3), ("several-sessions", 2)])
+def test_sums_and_copies_are_right(start: Start, scenario: str, size: int) -> None:
+    for process in [start(scenario, rank, size) for rank in range(size)]:
+        outcome(process)
+
+
+def test_a_child_has_none_of_its_parents_sessions_and_may_join_by_itself(start: Start) -> None:
+    for process in [start("forked", rank, 2) for rank in range(2)]:
+        outcome(process)
+
+
+def test_senseless_calls_are_refused_and_settings_arrive(start: Start) -> None:
+    outcome(start("arguments"))
+
+
+@pytest.mark.parametrize(
+    ("scenario", "says"),
+    [
+        ("exits", "WIRESUM_ERROR_ABORTED.*rank 1 of job 'exits': its process ended without leaving"),
+        ("crashes", "WIRESUM_ERROR_ABORTED.*rank 1 of job 'crashes': its process ended without leaving"),
+        ("aborts", "WIRESUM_ERROR_ABORTED.*there is no more data"),
+        ("diverges", "WIRESUM_ERROR_(DIVERGED|ABORTED).*different collectives"),
+    ],
+)
+def test_a_worker_that_goes_ends_the_job_and_the_others_know_why(start: Start, scenario: str, says: str) -> None:
+    processes = [start(scenario, rank, 2) for rank in range(2)]
+    assert re.search(says, outcome(processes[0]))
+
+
+def test_a_sidecar_that_dies_ends_its_session_at_once(start: Start) -> None:
+    processes = [start("sidecar-dies", rank, 2) for rank in range(2)]
+    assert processes[0].stdout is not None
+    assert processes[0].stdout.readline() == "waiting\n"
+    os.kill(sidecar_of(processes[0]), signal.SIGKILL)
+    assert "WIRESUM_ERROR_SIDECAR the sidecar that attends job 'sidecar-dies'" in outcome(processes[0])
+    assert "WIRESUM_ERROR_WORKER_LOST" in outcome(processes[1])
+
+
+def test_a_collective_that_takes_too_long_says_who_lags(start: Start) -> None:
+    processes = [start("takes-too-long", rank, 2) for rank in range(2)]
+    out = outcome(processes[0])
+    assert "WIRESUM_ERROR_COLLECTIVE_TIMEOUT" in out
+    assert "rank 1" in out
+
+
+def test_leaving_ends_what_is_in_flight(start: Start) -> None:
+    processes = [start("leaves-early", rank, 2) for rank in range(2)]
+    assert "WIRESUM_ERROR_CLOSED" in outcome(processes[0])
+
+
+@pytest.mark.parametrize(
+    ("variables", "says"),
+    [
+        ({"WIRESUM_PYTHON": "/nowhere/python"}, "WIRESUM_ERROR_SIDECAR.*WIRESUM_PYTHON"),
+        ({"WIRESUM_PYTHON": "/bin/true"}, "WIRESUM_ERROR_SIDECAR.*Python package wiresum"),
+        ({"WIRESUM_SWITCH": "127.0.0.1:1", "WIRESUM_JOIN_TIMEOUT": "0.2"}, "WIRESUM_ERROR_JOIN.*127.0.0.1:1"),
+        ({"WIRESUM_ADDRESS": "192.0.2.1"}, "WIRESUM_ERROR .*192.0.2.1"),
+        ({"WIRESUM_PRIORITY": "high"}, "WIRESUM_ERROR_ARGUMENT.*WIRESUM_PRIORITY"),
+    ],
+)
+def test_who_cannot_join_is_told_why(start: Start, variables: dict[str, str], says: str) -> None:
+    assert re.search(says, outcome(start("fails-to-join", 0, 1, **variables)))
+
+
+def test_the_example_sums_and_the_header_is_one_for_cpp_too(flags: list[str], control: str, tmp_path: Path) -> None:
+    program = tmp_path / "all_reduce"
+    source = HOST_AGENT / "examples" / "c" / "all_reduce.c"
+    subprocess.run(["cc", *STRICT, source, "-o", program, *flags], check=True)
+    environment = os.environ | {"WIRESUM_SWITCH": control}
+    ranks = [
+        subprocess.Popen([program, str(rank), "2"], env=environment, stdout=subprocess.PIPE, text=True)
+        for rank in range(2)
+    ]
+    for rank, process in enumerate(ranks):
+        out, _ = process.communicate(timeout=PATIENCE_S)
+        assert f"rank {rank}: every element is 3" in out
+    includes = [flag for flag in flags if flag.startswith("-I")]
+    unit = tmp_path / "unit.cpp"
+    unit.write_text("#include <wiresum/wiresum.h>\nint main() { return wiresum_rank(nullptr) == -1 ? 0 : 1; }\n")
+    subprocess.run(["c++", "-Wall", "-Wextra", "-Wpedantic", "-Werror", *includes, "-fsyntax-only", unit], check=True)

@@ -1,0 +1,81 @@
+"""The sidecar's end of the conversation, whatever comes to it."""
+
+from __future__ import annotations
+
+import socket
+import threading
+
+import pytest
+
+from wiresum.agent.sidecar.lines import FIELDS_MAX, LINE_BYTES_MAX, Channel, LineError, decode, encode
+from wiresum.agent.sidecar.process import serve
+from wiresum.agent.sidecar.service import VERSION
+
+PATIENCE_S = 20.0
+
+
+def test_what_is_encoded_reads_the_same() -> None:
+    fields = {"error": "JoinError", "text": "a\tb\\n\nc = d", "results.0": ""}
+    line = encode("ended", **fields)
+    assert line.count(b"\n") == 1
+    read = decode(line[:-1])
+    assert (read.word, read.fields) == ("ended", fields)
+
+
+WRONG = [
+    "", "\t", "Ended", "en ded", "ended\t", "ended\ta=1\t", "ended\ttext", "ended\t=a", "ended\tText=a",
+    "ended\ta=1\ta=2", "ended\ta=\\", "ended\ta=\\x", "ended" + "".join(f"\tf{i}=1" for i in range(FIELDS_MAX + 1)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("line", [*(text.encode() for text in WRONG), b"\xff"])
+def test_what_is_no_line_of_ours_is_refused(line: bytes) -> None:
+    with pytest.raises(LineError):
+        decode(line)
+
+
+def test_numbers_are_within_their_limits() -> None:
+    line = decode("bind\tcount=16\tnegative=-1\tspaced= 1\tother=\u0661".encode())
+    assert line.number("count", 16) == 16
+    for name in ("negative", "spaced", "other", "missing"):
+        with pytest.raises(LineError):
+            line.number(name)
+    with pytest.raises(LineError):
+        line.number("count", 15)
+
+
+@pytest.fixture
+def sidecar() -> socket.socket:
+    """The control socket of one that ends with it."""
+    ours, theirs = socket.socketpair()
+    threading.Thread(target=serve, args=(theirs,), daemon=True).start()
+    return ours
+
+
+def session_of(sidecar: socket.socket) -> tuple[socket.socket, Channel]:
+    ours, theirs = socket.socketpair()
+    socket.send_fds(sidecar, [b"s"], [theirs.fileno()])
+    theirs.close()
+    ours.settimeout(PATIENCE_S)
+    return ours, Channel(ours)
+
+
+@pytest.mark.parametrize("junk", [b"\xff\xfe\n", b"hello\n", b"x" * LINE_BYTES_MAX, b"leave\n", b"", b"explain\n"])
+def test_a_session_that_makes_no_sense_ends_and_the_next_one_is_served(sidecar: socket.socket, junk: bytes) -> None:
+    with sidecar:
+        end, channel = session_of(sidecar)
+        end.sendall(junk)
+        end.shutdown(socket.SHUT_WR)
+        while (line := channel.receive()) is not None:
+            assert line.word == "failed"
+        _, channel = session_of(sidecar)
+        channel.send("join", version=VERSION + 1, job="a", rank=0, world_size=1, queue=0)
+        answer = channel.receive()
+        assert answer is not None
+        assert "of different versions" in answer.text("text")
+
+
+def test_sessions_end_with_their_process(sidecar: socket.socket) -> None:
+    _, channel = session_of(sidecar)
+    sidecar.close()
+    assert channel.receive() is None

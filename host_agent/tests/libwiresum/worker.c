@@ -1,0 +1,326 @@
+/* A worker for test_libwiresum.py: `worker SCENARIO RANK WORLD_SIZE`. Each scenario checks what it sees and says what
+ * the test must know. It uses nothing but the public header. */
+#define _POSIX_C_SOURCE 200809L
+#include <errno.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include <wiresum/wiresum.h>
+
+#define PATIENCE_S 30.0
+
+static int rank, world_size;
+
+static void say(const char* what, int code) {
+  printf("%s %s %s\n", what, wiresum_code_name(code), wiresum_error_text());
+  fflush(stdout);
+}
+
+static void expect(int is_so, const char* what) {
+  if (is_so) return;
+  fprintf(stderr, "rank %d: not so: %s (last error: %s)\n", rank, what, wiresum_error_text());
+  exit(EXIT_FAILURE);
+}
+#define EXPECT(condition) expect(condition, #condition)
+
+static void check(int code, const char* what) {
+  if (code == WIRESUM_OK) return;
+  fprintf(stderr, "rank %d: %s: %s: %s\n", rank, what, wiresum_code_name(code), wiresum_error_text());
+  exit(EXIT_FAILURE);
+}
+#define CHECK(call) check(call, #call)
+
+static wiresum_session* join(const char* job) {
+  wiresum_session* session = NULL;
+  CHECK(wiresum_join(job, rank, world_size, NULL, 0, &session));
+  return session;
+}
+
+static void finish(wiresum_operation** operation) {
+  CHECK(wiresum_wait(operation, PATIENCE_S));
+  EXPECT(*operation == NULL);
+}
+
+/* 1 + ... + world_size */
+static int everybody(void) { return world_size * (world_size + 1) / 2; }
+
+static void sum_integers(wiresum_session* session) {
+  enum { ELEMENTS = 5000 };
+  static int32_t values[ELEMENTS];
+  wiresum_operation* operation;
+  for (int i = 0; i < ELEMENTS; ++i) values[i] = i * (rank + 1);
+  CHECK(wiresum_all_reduce(session, values, values, ELEMENTS, WIRESUM_INT32, WIRESUM_SUM, &operation));
+  finish(&operation);
+  for (int i = 0; i < ELEMENTS; ++i) EXPECT(values[i] == i * everybody());
+}
+
+/* ---- scenarios ---- */
+
+static void collectives(void) {
+  enum { ELEMENTS = 3001 };
+  static float source[ELEMENTS], sum[ELEMENTS];
+  static uint16_t halves[ELEMENTS];
+  static int32_t parts[32 * 8], part[8];
+  static unsigned char bytes[32 * 9];
+  wiresum_operation *operation, *second;
+  wiresum_session* session = join("collectives");
+  EXPECT(wiresum_rank(session) == rank && wiresum_world_size(session) == world_size);
+
+  sum_integers(session);
+  for (int i = 0; i < ELEMENTS; ++i) source[i] = (float)((rank + 1) * i);
+  CHECK(wiresum_all_reduce(session, source, sum, ELEMENTS, WIRESUM_FLOAT32, WIRESUM_SUM, &operation));
+  finish(&operation);
+  for (int i = 0; i < ELEMENTS; ++i) EXPECT(sum[i] == (float)(everybody() * i));
+  for (int i = 0; i < ELEMENTS; ++i) source[i] = 2.0F;
+  CHECK(wiresum_all_reduce(session, source, sum, ELEMENTS, WIRESUM_FLOAT32, WIRESUM_AVERAGE, &operation));
+  finish(&operation);
+  for (int i = 0; i < ELEMENTS; ++i) EXPECT(sum[i] > 1.999F && sum[i] < 2.001F);
+  for (int i = 0; i < ELEMENTS; ++i) halves[i] = 0x3C00; /* 1.0; in bfloat16 it is 0x3F80 */
+  CHECK(wiresum_all_reduce(session, halves, halves, ELEMENTS, WIRESUM_FLOAT16, WIRESUM_SUM, &operation));
+  finish(&operation);
+  for (int i = 0; i < ELEMENTS; ++i) EXPECT(halves[i] == (world_size == 2 ? 0x4000 : 0x4200));
+  for (int i = 0; i < ELEMENTS; ++i) halves[i] = 0x3F80;
+  CHECK(wiresum_all_reduce(session, halves, halves, ELEMENTS, WIRESUM_BFLOAT16, WIRESUM_SUM, &operation));
+  finish(&operation);
+  for (int i = 0; i < ELEMENTS; ++i) EXPECT(halves[i] == (world_size == 2 ? 0x4000 : 0x4040));
+
+  const int root = world_size - 1;
+  for (int i = 0; i < 8; ++i) part[i] = rank + 1;
+  CHECK(wiresum_reduce(session, part, rank == root ? part : NULL, 8, WIRESUM_INT32, WIRESUM_SUM, root, &operation));
+  finish(&operation);
+  for (int i = 0; i < 8; ++i) EXPECT(part[i] == (rank == root ? everybody() : rank + 1));
+
+  for (int i = 0; i < 9; ++i) bytes[i] = (unsigned char)(rank == root ? 200 + i : 0);
+  CHECK(wiresum_broadcast(session, bytes, 9, root, &operation));
+  finish(&operation);
+  for (int i = 0; i < 9; ++i) EXPECT(bytes[i] == 200 + i);
+
+  unsigned char mine[9];
+  for (int i = 0; i < 9; ++i) mine[i] = (unsigned char)(10 * rank + i);
+  CHECK(wiresum_all_gather(session, mine, bytes, 9, &operation));
+  for (int i = 0; i < world_size * 8; ++i) parts[i] = (rank + 1) * (i / 8 + 1);
+  CHECK(wiresum_reduce_scatter(session, parts, part, 8, WIRESUM_INT32, WIRESUM_SUM, &second));
+  finish(&second);
+  finish(&operation);
+  for (int i = 0; i < 9 * world_size; ++i) EXPECT(bytes[i] == 10 * (i / 9) + i % 9);
+  for (int i = 0; i < 8; ++i) EXPECT(part[i] == everybody() * (rank + 1));
+  CHECK(wiresum_reduce_scatter(session, parts, parts + 8 * rank, 8, WIRESUM_INT32, WIRESUM_SUM, &second));
+  finish(&second);
+  for (int i = 0; i < 8; ++i) EXPECT(parts[8 * rank + i] == everybody() * (rank + 1));
+
+  CHECK(wiresum_barrier(session, &operation));
+  int done = 0;
+  for (int tries = 0; !done && tries < 30000; ++tries) {
+    CHECK(wiresum_test(&operation, &done));
+    if (!done) nanosleep(&(struct timespec){0, 1000000}, NULL);
+  }
+  EXPECT(done && operation == NULL);
+
+  wiresum_statistics statistics;
+  CHECK(wiresum_get_statistics(session, &statistics, sizeof statistics));
+  EXPECT(statistics.operations == 11 && statistics.results >= 14 && statistics.bytes_sent >= 4 * 5000);
+  CHECK(wiresum_leave(&session));
+  EXPECT(session == NULL);
+  EXPECT(waitpid(-1, NULL, 0) == -1 && errno == ECHILD); /* the sidecar is no child of ours */
+}
+
+static void* sum_in_thread(void* job) {
+  wiresum_session* session = join(job);
+  for (int i = 0; i < 20; ++i) {
+    int32_t value = rank + 1;
+    wiresum_operation* operation;
+    CHECK(wiresum_all_reduce(session, &value, &value, 1, WIRESUM_INT32, WIRESUM_SUM, &operation));
+    finish(&operation);
+    EXPECT(value == everybody());
+  }
+  CHECK(wiresum_leave(&session));
+  return NULL;
+}
+
+/* Sessions of three jobs, each in a thread of its own; and errors' texts are each thread's own. */
+static void several_sessions(void) {
+  static char names[3][8] = {"job-a", "job-b", "job-c"};
+  pthread_t threads[3];
+  EXPECT(wiresum_leave(NULL) == WIRESUM_ERROR_ARGUMENT);
+  for (int i = 0; i < 3; ++i) EXPECT(pthread_create(&threads[i], NULL, sum_in_thread, names[i]) == 0);
+  for (int i = 0; i < 3; ++i) pthread_join(threads[i], NULL);
+  EXPECT(strstr(wiresum_error_text(), "the session is NULL") != NULL);
+}
+
+static void forked(void) {
+  wiresum_session* session = join("forked");
+  const pid_t child = fork();
+  if (child == 0) {
+    wiresum_operation* operation = NULL;
+    EXPECT(wiresum_barrier(session, &operation) == WIRESUM_ERROR_FORKED);
+    EXPECT(wiresum_abort(session, "it is the child") == WIRESUM_ERROR_FORKED);
+    CHECK(wiresum_leave(&session));
+    char own[32];
+    snprintf(own, sizeof own, "child-of-%d", rank);
+    rank = 0;
+    world_size = 1;
+    session = join(own);
+    sum_integers(session);
+    CHECK(wiresum_leave(&session));
+    exit(EXIT_SUCCESS);
+  }
+  int status = -1;
+  EXPECT(waitpid(child, &status, 0) == child && status == 0);
+  sum_integers(session);
+  CHECK(wiresum_leave(&session));
+}
+
+/* Starts a sum that the others do not take part in until the test, or they, have done something to this worker. */
+static void wait_for_the_end(wiresum_session* session) {
+  int32_t value = 1;
+  wiresum_operation* operation = NULL;
+  printf("waiting\n");
+  fflush(stdout);
+  int code = wiresum_all_reduce(session, &value, &value, 1, WIRESUM_INT32, WIRESUM_SUM, &operation);
+  if (code == WIRESUM_OK) code = wiresum_wait(&operation, PATIENCE_S);
+  EXPECT(code != WIRESUM_OK && code != WIRESUM_IN_FLIGHT && operation == NULL);
+  say("ended", code);
+  /* What fails first is the cause, and stays. */
+  EXPECT(wiresum_barrier(session, &operation) == code);
+  CHECK(wiresum_leave(&session));
+}
+
+/* Ranks other than 0 go as `way` says, after all have joined. */
+static void go(const char* way) {
+  wiresum_session* session = join(way);
+  sum_integers(session);
+  if (rank == 0) {
+    wait_for_the_end(session);
+  } else if (strcmp(way, "exits") == 0) {
+    exit(EXIT_SUCCESS);
+  } else if (strcmp(way, "crashes") == 0) {
+    if (fork() == 0) { /* which keeps what it has inherited until the test has seen the end */
+      char byte;
+      fclose(stdout);
+      (void)!read(0, &byte, 1);
+      _exit(EXIT_SUCCESS);
+    }
+    abort();
+  } else if (strcmp(way, "aborts") == 0) {
+    CHECK(wiresum_abort(session, "there is no more data"));
+    CHECK(wiresum_leave(&session));
+  } else if (strcmp(way, "diverges") == 0) {
+    float value = 1;
+    wiresum_operation* operation;
+    CHECK(wiresum_all_reduce(session, &value, &value, 1, WIRESUM_FLOAT32, WIRESUM_SUM, &operation));
+    EXPECT(wiresum_wait(&operation, PATIENCE_S) != WIRESUM_OK);
+    wiresum_leave(&session);
+  } else {
+    char byte;
+    (void)!read(0, &byte, 1); /* until the test has done something */
+    wait_for_the_end(session);
+  }
+}
+
+static void takes_too_long(void) {
+  wiresum_session* session = join("takes-too-long");
+  sum_integers(session);
+  int32_t value = 1;
+  wiresum_operation* operation;
+  if (rank == 0) {
+    CHECK(wiresum_set_timeout(session, 0.3));
+    CHECK(wiresum_all_reduce(session, &value, &value, 1, WIRESUM_INT32, WIRESUM_SUM, &operation));
+    EXPECT(wiresum_wait(&operation, 0.01) == WIRESUM_IN_FLIGHT && operation != NULL);
+    say("ended", wiresum_wait(&operation, PATIENCE_S));
+  } else {
+    char byte;
+    (void)!read(0, &byte, 1); /* until the test has seen that */
+  }
+  CHECK(wiresum_leave(&session));
+}
+
+static void leaves_early(void) {
+  wiresum_session* session = join("leaves-early");
+  if (rank == 0) {
+    int32_t value = 1;
+    wiresum_operation* operation;
+    CHECK(wiresum_all_reduce(session, &value, &value, 1, WIRESUM_INT32, WIRESUM_SUM, &operation));
+    CHECK(wiresum_leave(&session));
+    say("ended", wiresum_wait(&operation, PATIENCE_S));
+    EXPECT(operation == NULL);
+  } else {
+    CHECK(wiresum_leave(&session));
+  }
+}
+
+static void arguments(void) {
+  const char* odd[] = {"LANES=3", NULL};
+  const char* wrong[] = {"WIRESUM_LANES=many", NULL};
+  wiresum_session* session = NULL;
+  wiresum_operation* operation = NULL;
+  int32_t value = 0;
+  int done = 0;
+  wiresum_statistics statistics;
+  EXPECT(wiresum_join(NULL, 0, 1, NULL, 0, &session) == WIRESUM_ERROR_ARGUMENT);
+  EXPECT(wiresum_join("a", 1, 1, NULL, 0, &session) == WIRESUM_ERROR_ARGUMENT);
+  EXPECT(wiresum_join("a", 0, 33, NULL, 0, &session) == WIRESUM_ERROR_ARGUMENT);
+  EXPECT(wiresum_join("a", 0, 1, NULL, 2, &session) == WIRESUM_ERROR_ARGUMENT);
+  EXPECT(wiresum_join("a", 0, 1, odd, 0, &session) == WIRESUM_ERROR_ARGUMENT);
+  EXPECT(wiresum_join("a", 0, 1, NULL, 0, NULL) == WIRESUM_ERROR_ARGUMENT);
+  EXPECT(wiresum_join("a", 0, 1, wrong, 0, &session) == WIRESUM_ERROR_ARGUMENT);
+  EXPECT(strstr(wiresum_error_text(), "WIRESUM_LANES") != NULL);
+  EXPECT(session == NULL && wiresum_rank(session) == -1);
+  EXPECT(wiresum_barrier(NULL, &operation) == WIRESUM_ERROR_ARGUMENT);
+  EXPECT(wiresum_wait(&operation, 1) == WIRESUM_ERROR_ARGUMENT);
+  EXPECT(wiresum_test(&operation, &done) == WIRESUM_ERROR_ARGUMENT);
+
+  const char* settings[] = {"WIRESUM_LANES=64", "WIRESUM_THREADS=2", NULL};
+  world_size = 1;
+  CHECK(wiresum_join("arguments", 0, 1, settings, WIRESUM_NO_QUEUE, &session));
+  sum_integers(session);
+  CHECK(wiresum_get_statistics(session, &statistics, sizeof statistics));
+  EXPECT(statistics.results >= 5000 / 64);
+  uint64_t first = 0;
+  CHECK(wiresum_get_statistics(session, (wiresum_statistics*)(void*)&first, sizeof first));
+  EXPECT(first == statistics.packets_sent);
+  EXPECT(wiresum_all_reduce(session, NULL, &value, 1, WIRESUM_INT32, WIRESUM_SUM, &operation) ==
+         WIRESUM_ERROR_ARGUMENT);
+  EXPECT(wiresum_all_reduce(session, &value, &value, 1, (wiresum_dtype)9, WIRESUM_SUM, &operation) ==
+         WIRESUM_ERROR_ARGUMENT);
+  EXPECT(wiresum_all_reduce(session, &value, &value, 1, WIRESUM_INT32, WIRESUM_AVERAGE, &operation) ==
+         WIRESUM_ERROR_ARGUMENT);
+  EXPECT(wiresum_broadcast(session, &value, 4, 1, &operation) == WIRESUM_ERROR_ARGUMENT);
+  EXPECT(wiresum_barrier(session, NULL) == WIRESUM_ERROR_ARGUMENT);
+  /* Nothing of all that has hurt the session. */
+  sum_integers(session);
+  CHECK(wiresum_leave(&session));
+}
+
+static void fails_to_join(void) {
+  wiresum_session* session = NULL;
+  say("failed", wiresum_join("fails-to-join", rank, world_size, NULL, WIRESUM_NO_QUEUE, &session));
+  EXPECT(session == NULL);
+}
+
+int main(int count, char** words) {
+  if (count != 4) return 2;
+  const char* scenario = words[1];
+  rank = atoi(words[2]);
+  world_size = atoi(words[3]);
+  if (strcmp(scenario, "collectives") == 0) {
+    collectives();
+  } else if (strcmp(scenario, "several-sessions") == 0) {
+    several_sessions();
+  } else if (strcmp(scenario, "forked") == 0) {
+    forked();
+  } else if (strcmp(scenario, "takes-too-long") == 0) {
+    takes_too_long();
+  } else if (strcmp(scenario, "leaves-early") == 0) {
+    leaves_early();
+  } else if (strcmp(scenario, "arguments") == 0) {
+    arguments();
+  } else if (strcmp(scenario, "fails-to-join") == 0) {
+    fails_to_join();
+  } else {
+    go(scenario);
+  }
+  return EXIT_SUCCESS;
+}

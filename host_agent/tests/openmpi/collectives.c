@@ -1,0 +1,231 @@
+/* Collectives under mpirun, for test_openmpi.py: each result is checked at each process, element by element. How many
+ * went through the network the component itself says (coll_wiresum_verbose), and the test compares.
+ *
+ *     mpirun -np 3 collectives SCENARIO
+ */
+#include <mpi.h>
+#include <pthread.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { ELEMENTS = 20000 }; /* 80 kB: over the component's threshold */
+
+static int rank, size;
+
+static void expect(int is_so, const char* what, int line) {
+  if (is_so) return;
+  fprintf(stderr, "rank %d, line %d: not so: %s\n", rank, line, what);
+  MPI_Abort(MPI_COMM_WORLD, 1);
+}
+#define EXPECT(condition) expect((condition), #condition, __LINE__)
+
+static int everybody(void) { return size * (size + 1) / 2; }
+
+static void fill(int32_t* values, int elements, int factor) {
+  for (int i = 0; i < elements; ++i) values[i] = (i % 1000 + 1) * factor;
+}
+
+static int is_filled(const int32_t* values, int elements, int factor) {
+  for (int i = 0; i < elements; ++i) {
+    if (values[i] != (i % 1000 + 1) * factor) return 0;
+  }
+  return 1;
+}
+
+static void sum_all(MPI_Comm communicator) {
+  static int32_t values[ELEMENTS];
+  int own, many, total = 0;
+  MPI_Comm_rank(communicator, &own);
+  MPI_Comm_size(communicator, &many);
+  for (int i = 1; i <= many; ++i) total += i;
+  fill(values, ELEMENTS, own + 1);
+  MPI_Allreduce(MPI_IN_PLACE, values, ELEMENTS, MPI_INT, MPI_SUM, communicator);
+  EXPECT(is_filled(values, ELEMENTS, total));
+}
+
+/* 18 through the network: 9 blocking, 9 not. */
+static void everything(int nonblocking) {
+  static int32_t source[32 * ELEMENTS], result[32 * ELEMENTS];
+  static float floats[ELEMENTS], sums[ELEMENTS];
+  MPI_Request request = MPI_REQUEST_NULL;
+  const int root = size - 1;
+#define DO(blocking, call)                   \
+  do {                                       \
+    if (nonblocking) {                       \
+      call;                                  \
+      MPI_Wait(&request, MPI_STATUS_IGNORE); \
+    } else {                                 \
+      blocking;                              \
+    }                                        \
+  } while (0)
+
+  fill(source, ELEMENTS, rank + 1);
+  DO(MPI_Allreduce(source, result, ELEMENTS, MPI_INT, MPI_SUM, MPI_COMM_WORLD),
+     MPI_Iallreduce(source, result, ELEMENTS, MPI_INT, MPI_SUM, MPI_COMM_WORLD, &request));
+  EXPECT(is_filled(result, ELEMENTS, everybody()) && is_filled(source, ELEMENTS, rank + 1));
+
+  for (int i = 0; i < ELEMENTS; ++i) floats[i] = (float)(i % 1000) * (float)(rank + 1);
+  DO(MPI_Allreduce(floats, sums, ELEMENTS, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD),
+     MPI_Iallreduce(floats, sums, ELEMENTS, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD, &request));
+  for (int i = 0; i < ELEMENTS; ++i) EXPECT(sums[i] == (float)(i % 1000 * everybody()));
+
+  fill(source, ELEMENTS, rank + 1);
+  memset(result, 0, sizeof result);
+  DO(MPI_Reduce(source, result, ELEMENTS, MPI_UNSIGNED, MPI_SUM, root, MPI_COMM_WORLD),
+     MPI_Ireduce(source, result, ELEMENTS, MPI_UNSIGNED, MPI_SUM, root, MPI_COMM_WORLD, &request));
+  EXPECT(rank == root ? is_filled(result, ELEMENTS, everybody()) : result[0] == 0);
+  if (rank == root) memcpy(result, source, ELEMENTS * sizeof *source);
+  DO(MPI_Reduce(rank == root ? MPI_IN_PLACE : source, result, ELEMENTS, MPI_INT32_T, MPI_SUM, root, MPI_COMM_WORLD),
+     MPI_Ireduce(rank == root ? MPI_IN_PLACE : source, result, ELEMENTS, MPI_INT32_T, MPI_SUM, root, MPI_COMM_WORLD,
+                 &request));
+  if (rank == root) EXPECT(is_filled(result, ELEMENTS, everybody()));
+
+  for (int part = 0; part < size; ++part) fill(source + part * ELEMENTS, ELEMENTS, (part + 1) * (rank + 1));
+  DO(MPI_Reduce_scatter_block(source, result, ELEMENTS, MPI_INT, MPI_SUM, MPI_COMM_WORLD),
+     MPI_Ireduce_scatter_block(source, result, ELEMENTS, MPI_INT, MPI_SUM, MPI_COMM_WORLD, &request));
+  EXPECT(is_filled(result, ELEMENTS, (rank + 1) * everybody()));
+  DO(MPI_Reduce_scatter_block(MPI_IN_PLACE, source, ELEMENTS, MPI_INT, MPI_SUM, MPI_COMM_WORLD),
+     MPI_Ireduce_scatter_block(MPI_IN_PLACE, source, ELEMENTS, MPI_INT, MPI_SUM, MPI_COMM_WORLD, &request));
+  EXPECT(is_filled(source, ELEMENTS, (rank + 1) * everybody()));
+
+  /* The root sends integers, the others receive them in another order of memory: every second place of a vector. */
+  MPI_Datatype strided;
+  MPI_Type_vector(ELEMENTS, 1, 2, MPI_INT, &strided);
+  MPI_Type_commit(&strided);
+  memset(result, 0xFF, sizeof result);
+  fill(source, ELEMENTS, 7);
+  if (rank == root) {
+    DO(MPI_Bcast(source, ELEMENTS, MPI_INT, root, MPI_COMM_WORLD),
+       MPI_Ibcast(source, ELEMENTS, MPI_INT, root, MPI_COMM_WORLD, &request));
+  } else {
+    DO(MPI_Bcast(result, 1, strided, root, MPI_COMM_WORLD),
+       MPI_Ibcast(result, 1, strided, root, MPI_COMM_WORLD, &request));
+    for (int i = 0; i < ELEMENTS; ++i) EXPECT(result[2 * i] == (i % 1000 + 1) * 7 && result[2 * i + 1] == -1);
+  }
+  MPI_Type_free(&strided);
+
+  fill(source, ELEMENTS, rank + 1);
+  DO(MPI_Allgather(source, ELEMENTS, MPI_INT, result, ELEMENTS * 4, MPI_BYTE, MPI_COMM_WORLD),
+     MPI_Iallgather(source, ELEMENTS, MPI_INT, result, ELEMENTS * 4, MPI_BYTE, MPI_COMM_WORLD, &request));
+  for (int part = 0; part < size; ++part) EXPECT(is_filled(result + part * ELEMENTS, ELEMENTS, part + 1));
+
+  memset(result, 0, sizeof result);
+  fill(result + rank * ELEMENTS, ELEMENTS, rank + 1);
+  DO(MPI_Allgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, result, ELEMENTS, MPI_INT, MPI_COMM_WORLD),
+     MPI_Iallgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, result, ELEMENTS, MPI_INT, MPI_COMM_WORLD, &request));
+  for (int part = 0; part < size; ++part) EXPECT(is_filled(result + part * ELEMENTS, ELEMENTS, part + 1));
+}
+
+/* None of these suits. */
+static void below(void) {
+  static double doubles[ELEMENTS];
+  static int32_t values[ELEMENTS];
+  double one = 1;
+  int32_t few = rank + 1;
+  for (int i = 0; i < ELEMENTS; ++i) doubles[i] = 0.1;
+  MPI_Allreduce(MPI_IN_PLACE, doubles, ELEMENTS, MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD);
+  EXPECT(doubles[0] > 0.0999 * size && doubles[0] < 0.1001 * size);
+  fill(values, ELEMENTS, rank + 1);
+  MPI_Allreduce(MPI_IN_PLACE, values, ELEMENTS, MPI_INT, MPI_MAX, MPI_COMM_WORLD);
+  EXPECT(is_filled(values, ELEMENTS, size));
+  MPI_Allreduce(MPI_IN_PLACE, &few, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
+  EXPECT(few == everybody());
+  MPI_Allreduce(MPI_IN_PLACE, &one, 1, MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD);
+  EXPECT(one == size);
+  sum_all(MPI_COMM_SELF);
+  MPI_Barrier(MPI_COMM_WORLD);
+  /* A nonblocking one does not make a communicator join. */
+  MPI_Request request;
+  fill(values, ELEMENTS, rank + 1);
+  MPI_Iallreduce(MPI_IN_PLACE, values, ELEMENTS, MPI_INT, MPI_SUM, MPI_COMM_WORLD, &request);
+  MPI_Wait(&request, MPI_STATUS_IGNORE);
+  EXPECT(is_filled(values, ELEMENTS, everybody()));
+}
+
+/* Two communicators, whose nonblocking collectives are started in another order by each process; halves; and a message
+ * on its way while the others wait in a collective. */
+static void communicators(void) {
+  static int32_t first[ELEMENTS], second[ELEMENTS], message[1 << 20];
+  MPI_Comm copy, half;
+  MPI_Request requests[2];
+  MPI_Comm_dup(MPI_COMM_WORLD, &copy);
+  sum_all(MPI_COMM_WORLD);
+  sum_all(copy);
+  fill(first, ELEMENTS, rank + 1);
+  fill(second, ELEMENTS, 2 * (rank + 1));
+  for (int turn = 0; turn < 2; ++turn) {
+    if (turn == rank % 2) {
+      MPI_Iallreduce(MPI_IN_PLACE, first, ELEMENTS, MPI_INT, MPI_SUM, MPI_COMM_WORLD, &requests[0]);
+    } else {
+      MPI_Iallreduce(MPI_IN_PLACE, second, ELEMENTS, MPI_INT, MPI_SUM, copy, &requests[1]);
+    }
+  }
+  MPI_Waitall(2, requests, MPI_STATUSES_IGNORE);
+  EXPECT(is_filled(first, ELEMENTS, everybody()) && is_filled(second, ELEMENTS, 2 * everybody()));
+  MPI_Comm_free(&copy);
+
+  MPI_Comm_split(MPI_COMM_WORLD, rank == 0, rank, &half); /* one process alone, and the others */
+  sum_all(half);
+  MPI_Comm_free(&half);
+
+  if (rank == 0) {
+    MPI_Isend(message, 1 << 20, MPI_INT, 1, 0, MPI_COMM_WORLD, &requests[0]);
+  } else if (rank == 1) {
+    MPI_Recv(message, 1 << 20, MPI_INT, 0, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE); /* before it comes to the sum */
+  }
+  sum_all(MPI_COMM_WORLD);
+  if (rank == 0) MPI_Wait(&requests[0], MPI_STATUS_IGNORE);
+}
+
+static void* sum_in_thread(void* argument) {
+  MPI_Comm communicator = *(MPI_Comm*)argument;
+  int32_t* values = malloc(ELEMENTS * sizeof *values);
+  for (int i = 0; i < 5; ++i) {
+    fill(values, ELEMENTS, rank + 1);
+    MPI_Allreduce(MPI_IN_PLACE, values, ELEMENTS, MPI_INT, MPI_SUM, communicator);
+    EXPECT(is_filled(values, ELEMENTS, everybody()));
+    MPI_Request request;
+    fill(values, ELEMENTS, rank + 1);
+    MPI_Iallreduce(MPI_IN_PLACE, values, ELEMENTS, MPI_INT, MPI_SUM, communicator, &request);
+    for (int done = 0; !done;) MPI_Test(&request, &done, MPI_STATUS_IGNORE);
+    EXPECT(is_filled(values, ELEMENTS, everybody()));
+  }
+  free(values);
+  return NULL;
+}
+
+static void threads(void) {
+  MPI_Comm communicators[2];
+  pthread_t running[2];
+  for (int i = 0; i < 2; ++i) MPI_Comm_dup(MPI_COMM_WORLD, &communicators[i]);
+  for (int i = 0; i < 2; ++i) EXPECT(pthread_create(&running[i], NULL, sum_in_thread, &communicators[i]) == 0);
+  for (int i = 0; i < 2; ++i) pthread_join(running[i], NULL);
+  for (int i = 0; i < 2; ++i) MPI_Comm_free(&communicators[i]);
+}
+
+int main(int count, char** words) {
+  const char* scenario = count == 2 ? words[1] : "everything";
+  int provided = 0;
+  MPI_Init_thread(&count, &words, MPI_THREAD_MULTIPLE, &provided);
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  MPI_Comm_size(MPI_COMM_WORLD, &size);
+  if (strcmp(scenario, "everything") == 0) {
+    everything(0);
+    everything(1);
+    MPI_Barrier(MPI_COMM_WORLD);
+  } else if (strcmp(scenario, "below") == 0) {
+    below();
+  } else if (strcmp(scenario, "communicators") == 0) {
+    communicators();
+  } else if (strcmp(scenario, "threads") == 0) {
+    EXPECT(provided == MPI_THREAD_MULTIPLE);
+    threads();
+  } else {
+    return 2;
+  }
+  MPI_Finalize();
+  printf("rank %d is content\n", rank);
+  return 0;
+}
