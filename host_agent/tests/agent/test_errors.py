@@ -14,7 +14,7 @@ from wiresum.agent import errors
         errors.JoinError("text", code="ALREADY_EXISTS"),
         errors.WorkerLostError("text", rank=3, host_name="host"),
         errors.SwitchUnreachableError("text"),
-        errors.DivergedError("text"),
+        errors.DivergedError("text", number=7),
         errors.CollectiveTimeoutError("text"),
         errors.SessionClosedError("text"),
         errors.JobAbortedError("text", reason="reason"),

@@ -39,7 +39,7 @@ class DivergedError(WiresumError):
     WORDS = "call different collectives"
     """In the text of each, and so in the reason that the other workers get."""
 
-    def __init__(self, text: str, *, number: int) -> None:
+    def __init__(self, text: str, *, number: int = 0) -> None:
         super().__init__(text)
         self.number = number
         """Of the collective at which this worker found out: 16 bits, as Operation.number."""

@@ -24,7 +24,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -47,6 +47,7 @@ from wiresum.agent.errors import DivergedError, JobAbortedError, SessionClosedEr
 from wiresum.agent.session import FLOATING, Dtype, Operation, Scaling, Session
 from wiresum.torch import plan as plans
 from wiresum.torch import rows
+from wiresum.torch.arguments import Tensors, flat, listed, options_of, tensors_in
 from wiresum.torch.attendant import Attendant
 from wiresum.torch.calls import CallLog, described
 from wiresum.torch.errors import WiresumTimeoutError, as_torch_error
@@ -67,9 +68,6 @@ EXIT_LINGER_S = 1.0
 
 _UNSET = timedelta(0)
 _SUM, _AVERAGE = dist.ReduceOp.SUM, dist.ReduceOp.AVG
-_OPERATORS = (dist.ReduceOp, dist.ReduceOp.RedOpType)
-
-_Tensors: TypeAlias = list[torch.Tensor]
 
 _live: weakref.WeakSet[WiresumProcessGroup] = weakref.WeakSet()
 _kept_after_fork: list[WiresumProcessGroup] = []
@@ -128,14 +126,14 @@ class WiresumProcessGroup(dist.ProcessGroup):
     # Collectives that the network does.
 
     def allreduce(self, tensors: Any, opts: Any = None, timeout: timedelta | None = None) -> dist.Work:
-        opts = _options(AllreduceOptions, opts, timeout)
-        return self._all_reduce("all_reduce", "allreduce", _listed(tensors), opts)
+        opts = options_of(AllreduceOptions, opts, timeout)
+        return self._all_reduce("all_reduce", "allreduce", listed(tensors), opts)
 
     def allreduce_coalesced(self, tensors: Any, opts: Any = None) -> dist.Work:
-        opts = _options(AllreduceCoalescedOptions, opts)
-        return self._all_reduce("all_reduce_coalesced", "allreduce_coalesced", _listed(tensors), opts)
+        opts = options_of(AllreduceCoalescedOptions, opts)
+        return self._all_reduce("all_reduce_coalesced", "allreduce_coalesced", listed(tensors), opts)
 
-    def _all_reduce(self, name: str, gloo_name: str, tensors: _Tensors, opts: Any) -> dist.Work:
+    def _all_reduce(self, name: str, gloo_name: str, tensors: Tensors, opts: Any) -> dist.Work:
         if self._adds(opts):
             if plans.carries(tensors, summed=True):
                 return self._run(name, plans.all_reduce(tensors), opts, tensors, summed=tensors)
@@ -143,7 +141,7 @@ class WiresumProcessGroup(dist.ProcessGroup):
                 return self._run_rows(name, tensors, opts)
         return self._delegate_sum(name, getattr(self._gloo_group, gloo_name), (tensors,), opts, summed=tensors)
 
-    def _run_rows(self, name: str, tensors: _Tensors, opts: Any) -> dist.Work:
+    def _run_rows(self, name: str, tensors: Tensors, opts: Any) -> dist.Work:
         """A sum of sparse tensors: begins with what is exchanged in order to agree on their keys, in a thread."""
         self._collectives_network[name] += 1
         work = NetworkWork(tensors, [], rank=self._rank, forget=self._pending.discard, translate=self._translate)
@@ -210,8 +208,8 @@ class WiresumProcessGroup(dist.ProcessGroup):
     ) -> dist.Work:
         if isinstance(opts, int):  # reduce(tensor, root, op)
             root, opts = opts, None
-        tensors = _listed(tensors)
-        opts = _options(ReduceOptions, opts if opts is not None else op, timeout, rootRank=root)
+        tensors = listed(tensors)
+        opts = options_of(ReduceOptions, opts if opts is not None else op, timeout, rootRank=root)
         summed = tensors if opts.rootRank == self._rank else []
         if self._sums(tensors, opts):
             plan = plans.reduce(tensors[0], root=opts.rootRank, rank=self._rank)
@@ -223,8 +221,8 @@ class WiresumProcessGroup(dist.ProcessGroup):
     ) -> dist.Work:
         if isinstance(outputs, torch.Tensor):
             outputs, inputs = [outputs], [inputs]
-        opts = _options(ReduceScatterOptions, opts, timeout)
-        if self._sums([*outputs, *_flat(inputs)], opts):
+        opts = options_of(ReduceScatterOptions, opts, timeout)
+        if self._sums([*outputs, *flat(inputs)], opts):
             plan = plans.reduce_scatter(list(zip(outputs, inputs, strict=True)), rank=self._rank)
             return self._run("reduce_scatter", plan, opts, outputs, summed=outputs)
         return self._delegate_sum(
@@ -234,8 +232,8 @@ class WiresumProcessGroup(dist.ProcessGroup):
     def reduce_scatter_single(self, output: torch.Tensor, contribution: torch.Tensor, opts: Any = None) -> dist.Work:
         return self.reduce_scatter_single_coalesced([output], [contribution], opts)
 
-    def reduce_scatter_single_coalesced(self, outputs: _Tensors, inputs: _Tensors, opts: Any = None) -> dist.Work:
-        opts = _options(ReduceScatterOptions, opts)
+    def reduce_scatter_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> dist.Work:
+        opts = options_of(ReduceScatterOptions, opts)
         if self._sums([*outputs, *inputs], opts):
             pairs = list(zip(outputs, inputs, strict=True))
             plan = plans.reduce_scatter_single(pairs, rank=self._rank, size=self._size)
@@ -249,7 +247,7 @@ class WiresumProcessGroup(dist.ProcessGroup):
     ) -> dist.Work:
         if isinstance(opts, int):  # broadcast(tensor, root)
             root, opts = opts, None
-        tensors, opts = _listed(tensors), _options(BroadcastOptions, opts, timeout, rootRank=root)
+        tensors, opts = listed(tensors), options_of(BroadcastOptions, opts, timeout, rootRank=root)
         if self._copies(tensors):
             plan = plans.broadcast(tensors, root=opts.rootRank, rank=self._rank)
             return self._run("broadcast", [plan], opts, tensors)
@@ -258,14 +256,14 @@ class WiresumProcessGroup(dist.ProcessGroup):
     def allgather(self, outputs: Any, inputs: Any, opts: Any = None, timeout: timedelta | None = None) -> dist.Work:
         if isinstance(inputs, torch.Tensor):
             outputs, inputs = [outputs], [inputs]
-        opts = _options(AllgatherOptions, opts, timeout)
-        written = _flat(outputs)
+        opts = options_of(AllgatherOptions, opts, timeout)
+        written = flat(outputs)
         if self._copies([*inputs, *written]):
             plan = plans.all_gather(list(zip(outputs, inputs, strict=True)), rank=self._rank)
             return self._run("all_gather", [plan], opts, written)
         return self._delegate("all_gather", self._gloo_group.allgather, outputs, inputs, opts, written=written)
 
-    def allgather_coalesced(self, output_lists: list[_Tensors], inputs: _Tensors, opts: Any = None) -> dist.Work:
+    def allgather_coalesced(self, output_lists: list[Tensors], inputs: Tensors, opts: Any = None) -> dist.Work:
         """`output_lists[k]` receives what worker k put in: the other way round than in `allgather`."""
         by_tensor = [list(outputs) for outputs in zip(*output_lists, strict=True)]
         return self.allgather(by_tensor, inputs, opts)
@@ -273,8 +271,8 @@ class WiresumProcessGroup(dist.ProcessGroup):
     def all_gather_single(self, output: torch.Tensor, contribution: torch.Tensor, opts: Any = None) -> dist.Work:
         return self.all_gather_single_coalesced([output], [contribution], opts)
 
-    def all_gather_single_coalesced(self, outputs: _Tensors, inputs: _Tensors, opts: Any = None) -> dist.Work:
-        opts = _options(AllgatherOptions, opts)
+    def all_gather_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> dist.Work:
+        opts = options_of(AllgatherOptions, opts)
         if self._copies([*outputs, *inputs]):
             pairs = list(zip(outputs, inputs, strict=True))
             plan = plans.all_gather_single(pairs, rank=self._rank, size=self._size)
@@ -284,7 +282,7 @@ class WiresumProcessGroup(dist.ProcessGroup):
         return self._delegate("all_gather_single", method, outputs, inputs, opts, written=outputs)
 
     def barrier(self, opts: Any = None, timeout: timedelta | None = None) -> dist.Work:
-        opts = _options(BarrierOptions, opts, timeout)
+        opts = options_of(BarrierOptions, opts, timeout)
         if self._copies([]):
             return self._run("barrier", [plans.barrier()], opts, [])
         return self._delegate("barrier", self._gloo_group.barrier, opts, written=[])
@@ -299,15 +297,15 @@ class WiresumProcessGroup(dist.ProcessGroup):
     # Collectives that Gloo does.
 
     def gather(self, outputs: Any, inputs: Any, opts: Any = None) -> dist.Work:
-        opts = _options(GatherOptions, opts)
-        return self._delegate("gather", self._gloo_group.gather, outputs, inputs, opts, written=_flat(outputs))
+        opts = options_of(GatherOptions, opts)
+        return self._delegate("gather", self._gloo_group.gather, outputs, inputs, opts, written=flat(outputs))
 
     def scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> dist.Work:
-        opts = _options(ScatterOptions, opts)
+        opts = options_of(ScatterOptions, opts)
         return self._delegate("scatter", self._gloo_group.scatter, outputs, inputs, opts, written=outputs)
 
-    def alltoall(self, outputs: _Tensors, inputs: _Tensors, opts: Any = None) -> dist.Work:
-        opts = _options(AllToAllOptions, opts)
+    def alltoall(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> dist.Work:
+        opts = options_of(AllToAllOptions, opts)
         return self._delegate("all_to_all", self._gloo_group.alltoall, outputs, inputs, opts, written=outputs)
 
     def all_to_all_single(
@@ -318,20 +316,20 @@ class WiresumProcessGroup(dist.ProcessGroup):
         input_splits: list[int],
         opts: Any = None,
     ) -> dist.Work:
-        opts = _options(AllToAllOptions, opts)
+        opts = options_of(AllToAllOptions, opts)
         method = getattr(self._gloo_group, "all_to_all_single", None) or self._gloo_group.alltoall_base
         arguments = (output, contribution, output_splits, input_splits, opts)
         return self._delegate("all_to_all_single", method, *arguments, written=[output])
 
     alltoall_base = all_to_all_single  # type: ignore[assignment]
 
-    def send(self, tensors: _Tensors, dst: int, tag: int = 0) -> dist.Work:
+    def send(self, tensors: Tensors, dst: int, tag: int = 0) -> dist.Work:
         return self._delegate("send", self._gloo_group.send, tensors, dst, tag, written=[])
 
-    def recv(self, tensors: _Tensors, src: int, tag: int = 0) -> dist.Work:
+    def recv(self, tensors: Tensors, src: int, tag: int = 0) -> dist.Work:
         return self._delegate("recv", self._gloo_group.recv, tensors, src, tag, written=tensors)
 
-    def recv_anysource(self, tensors: _Tensors, tag: int = 0) -> dist.Work:
+    def recv_anysource(self, tensors: Tensors, tag: int = 0) -> dist.Work:
         return self._delegate("recv", self._gloo_group.recv_anysource, tensors, tag, written=tensors)
 
     def monitored_barrier(self, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
@@ -452,7 +450,7 @@ class WiresumProcessGroup(dist.ProcessGroup):
         return self._session is not None and plans.carries(tensors, summed=False)
 
     def _run(
-        self, name: str, todo: Sequence[Plan], opts: Any, result: _Tensors, *, summed: _Tensors | None = None
+        self, name: str, todo: Sequence[Plan], opts: Any, result: Tensors, *, summed: Tensors | None = None
     ) -> dist.Work:
         """Starts a collective in the network. `summed` are the tensors that will hold a sum (or a mean)."""
         self._collectives_network[name] += 1
@@ -546,8 +544,8 @@ class WiresumProcessGroup(dist.ProcessGroup):
         tensors: tuple[Any, ...],
         opts: Any,
         *,
-        summed: _Tensors,
-        written: _Tensors | None = None,
+        summed: Tensors,
+        written: Tensors | None = None,
     ) -> dist.Work:
         """`summed` will hold the sum (or mean); `written` is what Gloo writes, which at some workers is more."""
         opts, divide_after = without_average(opts, summed, self._size)
@@ -559,12 +557,12 @@ class WiresumProcessGroup(dist.ProcessGroup):
         name: str,
         method: Any,
         *arguments: Any,
-        written: _Tensors,
+        written: Tensors,
         finish: Callable[[], None] | None = None,
     ) -> dist.Work:
         self._require_usable()
         what = described(
-            name, getattr(arguments[-1], "reduceOp", None), [(t.dtype, t.shape) for t in _tensors(arguments)]
+            name, getattr(arguments[-1], "reduceOp", None), [(t.dtype, t.shape) for t in tensors_in(arguments)]
         )
         if self._collectives_gloo[name] == 0 and self._session is not None:
             log.info("wiresum: %s goes through Gloo: the network does not do that", what)
@@ -610,35 +608,6 @@ def stats_of(group: dist.ProcessGroup | None) -> GroupStats:
     if not isinstance(group, WiresumProcessGroup):
         raise ValueError(f"statistics are for process groups of the wiresum backend, not for {group}")
     return group.stats()
-
-
-def _tensors(arguments: Any) -> _Tensors:
-    """All that are in them, lists of lists included."""
-    if isinstance(arguments, torch.Tensor):
-        return [arguments]
-    return [tensor for part in arguments for tensor in _tensors(part)] if isinstance(arguments, (list, tuple)) else []
-
-
-def _listed(tensors: Any) -> _Tensors:
-    return [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
-
-
-def _flat(lists: Sequence[Sequence[torch.Tensor]]) -> _Tensors:
-    return [tensor for tensors in lists for tensor in tensors]
-
-
-def _options(kind: Any, given: Any, timeout: timedelta | None = None, **fields: Any) -> Any:
-    """ProcessGroup's methods take an options object, or a bare operator, or nothing."""
-    if given is not None and type(given) not in _OPERATORS:
-        return given
-    options = kind()
-    if given is not None:
-        options.reduceOp = given
-    if timeout is not None:
-        options.timeout = timeout
-    for name, value in fields.items():
-        setattr(options, name, value)
-    return options
 
 
 def _leave_at_exit() -> None:
