@@ -41,7 +41,7 @@ def show(name: str, output: Path) -> bool:
     figures.save(report, output / f"science-{name}.png")
     print(f"\n## {report.title}\n\n{report.table()}\n")
     for claim in report.claims:
-        print(f"{'holds' if claim.holds else 'DOES NOT HOLD'}: {claim.text}")
+        print(f"{'holds' if claim.holds else 'DOES NOT HOLD'}: {claim}")
     print(f"({time.perf_counter() - started_at:.0f} s)", flush=True)
     return all(claim.holds for claim in report.claims)
 
