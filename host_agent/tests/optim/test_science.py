@@ -30,7 +30,10 @@ SMALL: dict[str, tuple[Callable[[], Report], int]] = {
     "growing-integers": (lambda: growing_integers.run(workers=5, steps=500), 13),
     "global-top-k": (lambda: global_top_k.run(workers=4, epochs=30, seeds=1), 8),
     "granularity": (lambda: granularity.run(points=2, draws=10), 21),
-    "compressed-training": (lambda: compressed_training.run(epochs=6, names=["IntDIANA, 8 bits", "Top-k 1%"]), 4),
+    "compressed-training": (
+        lambda: compressed_training.run(epochs=6, seeds=1, names=["IntDIANA, 8 bits", "Top-k 1%"]),
+        7,
+    ),
 }
 
 
@@ -64,7 +67,9 @@ def test_a_claim_that_does_not_hold_is_an_error(tmp_path: Path, monkeypatch: pyt
     rule = linear_rate.diana_rule
     monkeypatch.setattr(linear_rate, "diana_rule", lambda **c: rule(**{**c, "smoothness": c["smoothness"] / 40}))
     monkeypatch.setattr(science, "EXPERIMENTS", {"linear-rate": lambda: linear_rate.run(workers=3, steps=50, seeds=1)})
-    assert not science.show("linear-rate", tmp_path)
+    shown = science.show("linear-rate", tmp_path)
+    assert not shown.holds
+    assert "DOES NOT HOLD: p = 2: the step size is corollary 1's" in shown.text
     assert (tmp_path / "science-linear-rate.png").stat().st_size > 1000
 
 
