@@ -109,7 +109,17 @@ def _variances(task: Task, ratio: float) -> list[Claim]:
     ]
     agreeing = np.tile(vectors[0], (n, 1))
     nothing = max(_square_errors(RandKPartition(), agreeing)) / np.sum(vectors[0] ** 2)
+    apart = _apart_from_kept(RandKSameSeed(ratio), vectors[0], n, factor)
+    claims.append(Claim("same coordinates: workers that agree have them d/k times, at most apart", apart, at_most=1e-4))
     return [*claims, Claim("one owner for each coordinate: workers that agree lose nothing", nothing, at_most=1e-12)]
+
+
+def _apart_from_kept(method: Compressor, vector: Matrix, workers: int, factor: float) -> float:
+    """Of workers that agree: the largest difference between what the mean keeps and d/k times the value, over that."""
+    segments = [Segment((Piece("x", vector.shape),))]
+    estimate = Engine(method, InProcess(workers)).average(segments, [[vector]] * workers)[0]
+    kept = np.flatnonzero(estimate)
+    return float(np.abs(estimate[kept] / (factor * vector[kept]) - 1).max())
 
 
 def _square_errors(method: Compressor, vectors: Matrix) -> list[float]:

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.timeout(300)
 SMALL: dict[str, tuple[Callable[[], Report], int]] = {
     "linear-rate": (lambda: linear_rate.run(workers=5, steps=600, seeds=1), 30),
     "variance-reduction": (lambda: variance_reduction.run(workers=5, steps=1500), 12),
-    "independent-blocks": (lambda: independent_blocks.run(workers=20, steps=800), 10),
+    "independent-blocks": (lambda: independent_blocks.run(workers=20, steps=800), 11),
     "growing-integers": (lambda: growing_integers.run(workers=5, steps=500), 13),
     "global-top-k": (lambda: global_top_k.run(workers=4, epochs=30, seeds=1), 8),
     "granularity": (lambda: granularity.run(points=2, draws=10), 21),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from wiresum.optim import diana_rule, ef21_step_size, isega_rule, vr_diana_rule, vr_diana_step_size
+from wiresum.optim import decreasing_steps, diana_rule, ef21_step_size, isega_rule, vr_diana_rule, vr_diana_step_size
 
 
 def test_dianas_rule_meets_the_conditions_of_its_theorem() -> None:
@@ -15,6 +15,14 @@ def test_dianas_rule_meets_the_conditions_of_its_theorem() -> None:
     assert (1 + workers * c * rule.alpha**2) / (1 + workers * c * rule.alpha) <= 1 / (1 + omega) * (1 + 1e-12)
     assert rule.step_size <= min(rule.alpha / mu, 2 / ((mu + smoothness) * (1 + c * rule.alpha))) * (1 + 1e-12)
     assert rule.rate == rule.step_size * mu
+
+
+def test_decreasing_steps_start_as_dianas_and_fall_as_one_over_k() -> None:
+    """theta = 2 max(mu/alpha, (mu + L)(1 + c alpha)/2), theorem 3."""
+    smoothness, mu, omega, workers = 3.0, 0.01, 5.0, 10
+    step_size = decreasing_steps(smoothness=smoothness, strong_convexity=mu, omega=omega, workers=workers)
+    theta = 2 * max(mu * 2 * (1 + omega), (mu + smoothness) * (1 + 2 * omega / workers) / 2)
+    assert [step_size(k) for k in (0, 100)] == pytest.approx([2 / theta, 2 / (100 * mu + theta)])
 
 
 def test_without_compression_dianas_rule_is_gradient_descents() -> None:
