@@ -28,6 +28,8 @@ class Task:
 
     problem: LogisticRegression
     solution: Vector
+    signed: Matrix
+    """Rows times labels, in the order in which they are dealt."""
 
     def error(self, x: Vector) -> float:
         """|x - x*|^2 / |x*|^2."""
@@ -37,6 +39,12 @@ class Task:
         """The mean over workers of |0 - grad f_i(x*)|^2: how much they differ."""
         workers = range(self.problem.workers)
         return float(np.mean([np.sum(self.problem.gradient(worker, self.solution) ** 2) for worker in workers]))
+
+    def row_square_at_start(self) -> float:
+        """The mean over rows of |grad f_ij(0) - grad f_ij(x*)|^2."""
+        weights = 1 / (1 + np.exp(self.signed @ self.solution)) - 0.5
+        squares = np.sum((weights[:, None] * self.signed - self.problem.l2 * self.solution) ** 2, axis=1)
+        return float(np.mean([np.mean(part) for part in np.array_split(squares, self.problem.workers)]))
 
 
 @functools.lru_cache(maxsize=4)
@@ -75,14 +83,28 @@ def breast_cancer(
     plain = LogisticRegression(features, labels, workers=workers, l2=0.0)
     smoothness = plain.row_smoothness if by_row else plain.worker_smoothness
     problem = LogisticRegression(features, labels, workers=workers, l2=smoothness / (condition - 1))
-    return Task(problem, problem.solution())
+    return Task(problem, problem.solution(), features * labels[:, None])
 
 
-def error_curve(label: str, task: Task, method: Compressor, *, steps: int, every: int, **options: Any) -> Curve:
-    """The error every few steps of a run of `distributed_minimize`. A run that has gone astray ends early."""
+def error_curve(
+    label: str,
+    task: Task,
+    method: Compressor,
+    *,
+    steps: int,
+    every: int,
+    iterates: list[Vector] | None = None,
+    **options: Any,
+) -> Curve:
+    """The error every few steps of a run of `distributed_minimize`. A run that has gone astray ends early.
+
+    `iterates` is filled with x before each step and after the last.
+    """
     curve = Curve(label)
 
     def observe(progress: Progress) -> bool:
+        if iterates is not None:
+            iterates.append(progress.x)
         error = task.error(progress.x)
         astray = not error < ASTRAY
         if progress.step % every == 0 or astray:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
 from matplotlib.figure import Figure
+
+SIGMAS = 5.0
+"""Of a normal value: beyond five with probability 6e-7."""
 
 
 @dataclass
@@ -22,18 +27,54 @@ class Curve:
     def last(self) -> float:
         return self.values[-1]
 
-    def first_step_below(self, level: float) -> float:
-        """The first recorded step whose value is below the level; infinite if there is none."""
-        below = [step for step, value in zip(self.steps, self.values, strict=True) if value < level]
-        return min(below, default=float("inf"))
+    def settles_below(self, level: float) -> float:
+        """The first recorded step from which on all values are below the level; infinite if the last one is not."""
+        settled = float("inf")
+        for step, value in zip(reversed(self.steps), reversed(self.values), strict=True):
+            if not value < level:
+                break
+            settled = step
+        return settled
 
 
 @dataclass(frozen=True)
 class Claim:
-    """What the papers say, and whether it came true here."""
+    """What a theorem or a reference says of a number, and the number that was measured."""
 
     text: str
-    holds: bool
+    value: float
+    at_least: float = -math.inf
+    at_most: float = math.inf
+
+    @property
+    def holds(self) -> bool:
+        """A value that is not a number does not hold."""
+        return self.at_least <= self.value <= self.at_most
+
+    def __str__(self) -> str:
+        return f"{self.text}: {self.value:.4g} in [{self.at_least:.4g}, {self.at_most:.4g}]"
+
+    @classmethod
+    def equal(cls, text: str, value: float, expected: float, *, rel: float = 1e-9) -> Claim:
+        margin = abs(expected) * rel
+        return cls(text, value, expected - margin, expected + margin)
+
+    @classmethod
+    def mean(cls, text: str, samples: Sequence[float], expected: float) -> Claim:
+        """The mean of random samples is what is expected, within SIGMAS of its standard errors, and float32's own."""
+        margin = SIGMAS * float(np.std(samples, ddof=1)) / math.sqrt(len(samples)) + 1e-5 * abs(expected)
+        return cls(text, float(np.mean(samples)), expected - margin, expected + margin)
+
+    @classmethod
+    def alike(cls, text: str, samples: Sequence[float], reference: Sequence[float], *, margin_min: float) -> Claim:
+        """The means of two samples of the same distribution: their difference is within SIGMAS standard errors.
+
+        The reference's deviation stands for both, since ours may be of a few runs. `margin_min` is for distributions
+        whose tails a few runs do not show.
+        """
+        error = float(np.std(reference, ddof=1)) * math.sqrt(1 / len(samples) + 1 / len(reference))
+        expected, margin = float(np.mean(reference)), max(SIGMAS * error, margin_min)
+        return cls(text, float(np.mean(samples)), expected - margin, expected + margin)
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,13 @@
 from __future__ import annotations
 
 import argparse
+import multiprocessing
+import os
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -34,16 +38,28 @@ EXPERIMENTS: dict[str, Callable[[], Report]] = {
 }
 
 
-def show(name: str, output: Path) -> bool:
-    """Runs one experiment, prints its table and draws its picture. Do all its claims hold?"""
+LONGEST_FIRST = list(reversed(EXPERIMENTS))
+"""The order in which they start, so that all processes end at about the same time."""
+
+
+@dataclass(frozen=True)
+class Shown:
+    text: str
+    """An experiment's table and claims."""
+    holds: bool
+    """Do all its claims?"""
+
+
+def show(name: str, output: Path) -> Shown:
+    """Runs one experiment, and draws its picture."""
+    torch.set_num_threads(1)  # the networks are small: threads would only wait for each other
     started_at = time.perf_counter()
     report = EXPERIMENTS[name]()
     figures.save(report, output / f"science-{name}.png")
-    print(f"\n## {report.title}\n\n{report.table()}\n")
-    for claim in report.claims:
-        print(f"{'holds' if claim.holds else 'DOES NOT HOLD'}: {claim.text}")
-    print(f"({time.perf_counter() - started_at:.0f} s)", flush=True)
-    return all(claim.holds for claim in report.claims)
+    lines = [f"\n## {report.title}\n\n{report.table()}\n"]
+    lines += [f"{'holds' if claim.holds else 'DOES NOT HOLD'}: {claim}" for claim in report.claims]
+    lines.append(f"({time.perf_counter() - started_at:.0f} s)")
+    return Shown("\n".join(lines), all(claim.holds for claim in report.claims))
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -52,7 +68,12 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument(
         "--output", type=Path, default=Path("build/science"), help="folder for pictures (default: %(default)s)"
     )
+    parser.add_argument(
+        "--jobs", type=int, default=os.cpu_count() or 1, help="experiments at once (default: %(default)s, the cores)"
+    )
     options = parser.parse_args()
+    if options.jobs < 1:
+        parser.error("--jobs is at least 1")
     if unknown := set(options.names) - set(EXPERIMENTS):
         parser.error(f"there is no experiment {', '.join(sorted(unknown))}; there are {', '.join(EXPERIMENTS)}")
     return options
@@ -60,10 +81,16 @@ def parse_arguments() -> argparse.Namespace:
 
 def main() -> None:
     options = parse_arguments()
-    torch.set_num_threads(1)  # the networks are small: threads would only wait for each other
     options.output.mkdir(parents=True, exist_ok=True)
-    held = [show(name, options.output) for name in options.names or EXPERIMENTS]
-    if not all(held):
+    names = options.names or list(EXPERIMENTS)
+    held = True
+    with ProcessPoolExecutor(min(options.jobs, len(names)), multiprocessing.get_context("spawn")) as pool:
+        shown = {name: pool.submit(show, name, options.output) for name in sorted(names, key=LONGEST_FIRST.index)}
+        for name in names:
+            result = shown[name].result()
+            print(result.text, flush=True)
+            held &= result.holds
+    if not held:
         sys.exit("some claims do not hold")
 
 

@@ -55,7 +55,8 @@ def exchange(
     outcome = compressor.exchange(Batch(turns, [[vector] for vector in values], [state or {}]), aggregator)
     size = len(values[0])
     means = [_dense(mean, size) for mean in outcome.means]
-    return Outcome(means, [[_dense(one, size) for one in row] for row in outcome.own], outcome.states)
+    own = [[_dense(one, size) for one in row] for row in outcome.own]
+    return Outcome(means, own, outcome.states, outcome.clamped)
 
 
 def _dense(vector: Array | Sparse, size: int) -> Array:

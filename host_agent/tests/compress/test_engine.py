@@ -233,3 +233,19 @@ def test_a_residual_survives_a_step_that_failed() -> None:
         assert same_bits(engine.state_dict(), before)
     engine.aggregator = working
     assert same_bits(run(engine, range(3, 6), WHOLE), run(straight, range(3, 6), WHOLE))
+
+
+@pytest.mark.parametrize(
+    ("gradient", "text"),
+    [
+        (np.arange(4), "worker 1's gradient of 'x' is int64: give float32 or float64"),
+        (np.zeros(4, np.float16), "is float16: give float32 or float64"),
+        (np.zeros(3), "worker 1's gradient of 'x' has 3 values, not 4"),
+        ([np.zeros(4), np.zeros(1)], "has 5 values, not 4"),
+    ],
+)
+def test_a_gradient_that_does_not_fit_is_refused_before_anything_is_sent(gradient: Any, text: str) -> None:
+    engine = Engine(Identity(), InProcess(2))
+    with pytest.raises(ValueError, match=text):
+        engine.average([Segment((Piece("x", (4,)),))], [[np.zeros(4)], [gradient]])
+    assert engine.aggregator.traffic.rounds == 0

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 from rig import Unpacked, assert_unbiased, assert_variance_within_omega, exchange, vectors
 
-from wiresum.compress import InProcess, IntDIANA, IntSGD, Motion, MotionTracker, Shift
+from wiresum.compress import Engine, InProcess, IntDIANA, IntSGD, Motion, MotionTracker, Piece, Segment, Shift
 
 MOVING = Motion(speed=0.5, share=1.0)
 
@@ -65,6 +68,57 @@ def test_what_is_clamped_stays_with_the_worker() -> None:
     quantum = np.sqrt(2 * 2 * 0.01 / 4)
     assert outcome.own[0][0] == pytest.approx(np.full(4, 63 * quantum))
     assert outcome.means[0] == pytest.approx(np.zeros(4))
+
+
+def test_what_is_clamped_is_counted() -> None:
+    """Values within the bound, which may be rounded to it, are not."""
+    motion = Motion(0.01, 1.0)
+    quantum = np.sqrt(2 * 2 * 0.01 / 4)
+    values = [np.array([62.9, 63.1, -70, 1]) * quantum, np.array([0, 63, -63, -100]) * quantum]
+    assert exchange(IntSGD(8), values, step=1, motion=motion).clamped == 3
+    assert exchange(IntSGD(16), values, step=1, motion=motion).clamped == 0
+    assert exchange(IntSGD(8, scale="maximum"), values, step=1, motion=motion).clamped == 0
+
+
+def test_an_engine_warns_once_of_integers_that_were_cut_where_no_memory_keeps_the_rest() -> None:
+    segments, gradients = [Segment((Piece("x", (4,)),))], [[np.full(4, 100.0)], [np.full(4, -100.0)]]
+    for method, warns in ((IntSGD(8), True), (IntDIANA(8), False)):
+        engine = Engine(method, InProcess(2))
+        engine.step = 1
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            for _ in range(3):
+                engine.average(segments, gradients, {"x": Motion(0.01, 1.0)})
+        texts = [str(one.message) for one in caught]
+        assert len(texts) == warns
+        assert engine.clamped == (24 if warns else engine.clamped)
+        assert engine.clamped > 0
+        assert all("IntSGD cut 8 integers in step 1" in text and "Use IntDIANA" in text for text in texts)
+
+
+@pytest.mark.parametrize("lanes", [8, 16, 32])
+def test_a_width_ends_where_the_docs_say(lanes: int) -> None:
+    """docs/compress.md: once the model's motion is below n/(2^(b-1) - 1) of sqrt(d/2n) times the largest value."""
+    workers, size = 4, 60
+    value = np.linspace(-1, 1, size)
+    end = workers / (2 ** (lanes - 1) - 1) * np.sqrt(size / (2 * workers))
+    for factor, cut in ((1.5, False), (0.7, True)):
+        motion = Motion((factor * end) ** 2, 1.0)
+        assert (exchange(IntSGD(lanes), [value] * workers, step=1, motion=motion).clamped > 0) == cut
+
+
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (lambda: IntSGD(12), "lanes have 8, 16 or 32 bits, not 12"),
+        (lambda: IntSGD(scale="mean"), "'mean'"),  # type: ignore[arg-type]
+        (lambda: IntSGD(epsilon=-1.0), "epsilon is finite and not negative"),
+        (lambda: MotionTracker(1.0), r"beta is in \[0, 1\), not 1.0"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_when_it_is_made(make: Callable[[], object], text: str) -> None:
+    with pytest.raises(ValueError, match=text):
+        make()
 
 
 def test_the_mean_has_the_bits_of_a_reference_that_adds_in_64_bits() -> None:

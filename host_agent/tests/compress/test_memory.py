@@ -99,3 +99,9 @@ def test_without_loss_all_memories_give_the_mean() -> None:
             estimate = engine.average([SEGMENT], values)[0]
             assert estimate == pytest.approx(np.mean([row[0] for row in values], axis=0), abs=1e-12)
             engine.advance()
+
+
+@pytest.mark.parametrize("alpha", [-2, 1.5, float("nan")])
+def test_a_rate_that_no_shift_can_have_is_refused(alpha: float) -> None:
+    with pytest.raises(ValueError, match=r"alpha is in \[0, 1\]"):
+        Shift(alpha)

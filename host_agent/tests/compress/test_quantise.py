@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
-from rig import Unpacked, assert_unbiased, assert_variance_within_omega, exchange, vectors
+from rig import Array, Unpacked, assert_unbiased, assert_variance_within_omega, exchange, vectors
 
 from wiresum.compress import DIANA, QSGD, Compressor, OwnScale, Quantiser, TernGrad
 
 UNBIASED: dict[str, Compressor] = {
     "DIANA 2": DIANA(),
+    "DIANA 1": DIANA(norm="1"),
     "DIANA inf": DIANA(norm="inf"),
     "DIANA 2, blocks": DIANA(block=16),
     "DIANA inf, blocks": DIANA(norm="inf", block=16),
@@ -36,17 +38,81 @@ def test_its_variance_is_within_the_declared_omega(name: str, workers: int) -> N
     assert_variance_within_omega(UNBIASED[name], vectors(workers))
 
 
-@pytest.mark.parametrize("norm", ["2", "inf"])
-def test_the_declared_omega_is_reached_where_the_proof_is_tight(norm: Any) -> None:
-    """All values equal: |v|_1 = sqrt(d) |v|. With the 2-norm the variance then is omega |v|^2 exactly."""
-    value = np.ones(64)
-    squares = [np.sum((exchange(DIANA(norm=norm), [value], step=s).own[0][0] - value) ** 2) for s in range(300)]
-    if norm == "2":
-        omega = DIANA().omega(64, 1)
-        assert omega == 7
-        assert abs(np.mean(squares) - omega * 64) < 6 * np.std(squares) / math.sqrt(300)
+def expected_error(vectors: Array, quantiser: Quantiser) -> float:
+    """The mean over workers of E|C(v)-v|^2 over that of |v|^2, exactly: a row of `vectors` for each worker.
+
+    A value of x quanta is rounded up with probability x - floor(x): a variance of quantum^2 f (1 - f).
+    """
+    order = {"1": 1, "2": 2, "inf": np.inf}[quantiser.norm]
+    quantum = np.linalg.norm(vectors, order, axis=1).max() / (quantiser.levels or 1)
+    fraction = np.abs(vectors) / quantum % 1
+    return float(quantum**2 * np.sum(fraction * (1 - fraction)) / np.sum(vectors**2))
+
+
+def worst_vectors(size: int, workers: int, quantiser: Quantiser, omega: float) -> Array:
+    """What the derivation of omega (quantise.py) says is worst, for a norm of 1."""
+    assert quantiser.levels is not None
+    free = 1 / quantiser.levels / (2 * (1 + omega))
+    result = np.full((workers, size), free)
+    if quantiser.norm == "inf":
+        result[0, 0] = 1
     else:
-        assert np.max(squares) < 1e-20
+        result[0] = 1 / (math.sqrt(size) if quantiser.norm == "2" else size)
+    return result
+
+
+TIGHT = [(size, workers, levels) for size in (16, 123) for workers in (1, 4, 10) for levels in (1, 2)]
+
+
+@pytest.mark.parametrize("norm", ["1", "2", "inf"])
+@pytest.mark.parametrize(("size", "workers", "levels"), TIGHT)
+def test_the_declared_omega_is_reached_by_the_worst_vectors(norm: Any, size: int, workers: int, levels: int) -> None:
+    quantiser = Quantiser(levels, norm)
+    omega = quantiser.omega(size, workers)
+    assert omega is not None
+    assert expected_error(worst_vectors(size, workers, quantiser, omega), quantiser) == pytest.approx(omega, rel=1e-9)
+
+
+@pytest.mark.parametrize("norm", ["1", "2", "inf"])
+@pytest.mark.parametrize("levels", [1, 2, 7, 31])
+def test_no_vectors_exceed_the_declared_omega(norm: Any, levels: int) -> None:
+    """Random sizes, numbers of workers and tails, and the worst vectors disturbed."""
+    generator, quantiser = np.random.default_rng(levels), Quantiser(levels, norm)
+    for _ in range(300):
+        size, workers = generator.integers(1, 60), generator.integers(1, 9)
+        omega = quantiser.omega(int(size), int(workers))
+        assert omega is not None
+        wild = generator.normal(size=(workers, size)) * np.exp(generator.normal(size=(workers, size)) * 2)
+        near = worst_vectors(size, workers, quantiser, omega) * (1 + 0.1 * generator.normal(size=(workers, size)))
+        for rows in (wild, near):
+            assert expected_error(rows, quantiser) <= omega * (1 + 1e-9) + 1e-12
+
+
+@pytest.mark.parametrize(
+    ("norm", "constant"), [("1", 122.0), ("2", math.sqrt(123) - 1), ("inf", (math.sqrt(123) - 1) / 2)]
+)
+def test_one_workers_ternary_constants_are_the_papers(norm: Any, constant: float) -> None:
+    """1/alpha_p - 1 of DIANA's lemma 1."""
+    assert DIANA(norm=norm).omega(123, 1) == pytest.approx(constant)
+    assert OwnScale(DIANA(norm=norm)).omega(123, 10) == pytest.approx(constant)
+
+
+@pytest.mark.parametrize("norm", ["1", "2", "inf"])
+@pytest.mark.parametrize("levels", [1, 3, 15])
+def test_what_is_sent_has_the_variance_of_its_levels(norm: Any, levels: int) -> None:
+    """Not only at most omega's: levels or norms that are ignored show as another variance."""
+    quantiser, values = Quantiser(levels, norm), vectors(3)
+    squares = [
+        np.mean(
+            [
+                np.sum((row[0] - value) ** 2)
+                for row, value in zip(exchange(quantiser, values, step=step).own, values, strict=True)
+            ]
+        )
+        for step in range(300)
+    ]
+    expected = expected_error(np.stack(values), quantiser) * np.mean([np.sum(value**2) for value in values])
+    assert abs(np.mean(squares) - expected) <= 6 * np.std(squares) / math.sqrt(300)
 
 
 @pytest.mark.parametrize("name", ["DIANA 2, blocks", "QSGD", "TernGrad", "fixed point, 8 bits"])
@@ -94,3 +160,20 @@ def test_one_workers_nan_or_inf_is_everybodys_nan(compressor: Compressor, poison
 def test_more_levels_than_a_lane_has_room_for_are_refused() -> None:
     with pytest.raises(ValueError, match=r"integers up to 100 from each of 4 workers .* room for 31: use wider lanes"):
         exchange(QSGD(100), vectors(4))
+
+
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (lambda: Quantiser(norm="banana"), "the norm is '1', '2', 'inf', not 'banana'"),  # type: ignore[arg-type]
+        (lambda: Quantiser(norm=math.inf), "the norm is '1', '2', 'inf', not inf"),  # type: ignore[arg-type]
+        (lambda: QSGD(-3), "at least 1 level, or None .* not -3"),
+        (lambda: QSGD(0), "at least 1 level, or None .* not 0"),
+        (lambda: QSGD(block=0), "at least 1 value, or is None .* not 0"),
+        (lambda: DIANA(lanes=12), "lanes have 8, 16 or 32 bits, not 12"),
+        (lambda: TernGrad(clip=-1), "positive number of deviations"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_when_it_is_made(make: Callable[[], Compressor], text: str) -> None:
+    with pytest.raises(ValueError, match=text):
+        make()

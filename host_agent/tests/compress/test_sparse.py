@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+import re
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -12,17 +15,22 @@ from rig import SIGMAS, Unpacked, assert_unbiased, assert_variance_within_omega,
 
 from wiresum.compress import (
     DIANA,
+    THC,
     Compressor,
+    GTopK,
     InProcess,
+    PowerSGD,
     QuantisedRandK,
     Quantiser,
     RandK,
     RandKPartition,
     RandKSameSeed,
+    SignMajority,
     Threshold,
     TopK,
 )
 from wiresum.compress.native import largest
+from wiresum.compress.sparse import count_of
 from wiresum.compress.union import index_code_bytes
 
 UNBIASED: dict[str, Compressor] = {
@@ -80,6 +88,30 @@ def test_independent_masks_average_out_and_the_same_mask_does_not() -> None:
 def test_a_partition_gives_each_coordinate_one_owner(size: int) -> None:
     owners = sum((row[0] != 0).astype(int) for row in exchange(RandKPartition(), vectors(4, (size,))).own)
     assert (owners == 1).all()
+
+
+@pytest.mark.parametrize(("size", "workers", "ratio"), [(123, 100, 0.01), (60, 4, 0.1), (61, 4, 0.25), (7, 4, 0.5)])
+def test_a_partition_sends_the_part_that_is_asked_for(size: int, workers: int, ratio: float) -> None:
+    """At each worker, where that many coordinates are there; and no coordinate twice."""
+    method = RandKPartition(ratio)
+    outcome = exchange(method, [np.ones(size)] * workers)
+    owners = sum((row[0] != 0).astype(int) for row in outcome.own)
+    asked = min(count_of(ratio, size) * workers, size)
+    assert owners.sum() == asked
+    assert owners.max() == 1
+    assert_variance_within_omega(method, [np.ones(size)] * workers, steps=20)
+    assert outcome.means[0].sum() == pytest.approx(size), "unbiased, and all values are alike"
+
+
+@pytest.mark.parametrize("size", [60, 61])
+def test_a_partition_has_the_variance_of_one_owner_for_each_coordinate(size: int) -> None:
+    """E|mean - v|^2 = mean |v_i|^2 - |v|^2 (arXiv 2110.03300): draws that are independent have more, or less."""
+    values = vectors(4, (size,))
+    mean = np.mean(values, axis=0)
+    # A coordinate's owner is any worker alike, also where slots beyond the tensor are dealt.
+    expected = np.mean([np.sum(value**2) for value in values]) - np.sum(mean**2)
+    errors = [np.sum((exchange(RandKPartition(), values, step=s).means[0] - mean) ** 2) for s in range(600)]
+    assert abs(np.mean(errors) - expected) < SIGMAS * np.std(errors) / np.sqrt(600)
 
 
 def test_a_partition_sends_no_index() -> None:
@@ -164,3 +196,26 @@ def test_a_ratio_that_makes_no_sense_is_refused(ratio: float) -> None:
 def test_every_coordinate_is_drawn_as_often() -> None:
     counts = sum((exchange(RandK(0.1), [np.ones(20)], step=step).own[0][0] != 0).astype(int) for step in range(1000))
     assert np.abs(counts - 100).max() < SIGMAS * np.sqrt(100)
+
+
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        *(
+            (lambda kind=kind: kind(10), "in (0, 1], not 10")
+            for kind in (TopK, GTopK, RandK, RandKSameSeed, RandKPartition)
+        ),
+        (lambda: QuantisedRandK(0), "in (0, 1], not 0"),
+        (lambda: TopK(math.nan), "in (0, 1], not nan"),
+        (lambda: Threshold(-1), "finite and not negative, not -1"),
+        (lambda: Threshold(math.nan), "finite and not negative, not nan"),
+        (lambda: GTopK(0.1, mode="forest"), "'forest'"),
+        (lambda: PowerSGD(0), "at least 1 column, not 0"),
+        (lambda: THC(0), "at least 1 bit, not 0"),
+        (lambda: THC(cut=1.5), "in (0, 1), not 1.5"),
+        (lambda: SignMajority(lanes=4), "8, 16 or 32 bits, not 4"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_when_it_is_made(make: Callable[[], Compressor], text: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(text)):
+        make()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from wiresum.optim import diana_rule, ef21_step_size, isega_rule, vr_diana_step_size
+from wiresum.optim import decreasing_steps, diana_rule, ef21_step_size, isega_rule, vr_diana_rule, vr_diana_step_size
 
 
 def test_dianas_rule_meets_the_conditions_of_its_theorem() -> None:
@@ -15,6 +15,14 @@ def test_dianas_rule_meets_the_conditions_of_its_theorem() -> None:
     assert (1 + workers * c * rule.alpha**2) / (1 + workers * c * rule.alpha) <= 1 / (1 + omega) * (1 + 1e-12)
     assert rule.step_size <= min(rule.alpha / mu, 2 / ((mu + smoothness) * (1 + c * rule.alpha))) * (1 + 1e-12)
     assert rule.rate == rule.step_size * mu
+
+
+def test_decreasing_steps_start_as_dianas_and_fall_as_one_over_k() -> None:
+    """theta = 2 max(mu/alpha, (mu + L)(1 + c alpha)/2), theorem 3."""
+    smoothness, mu, omega, workers = 3.0, 0.01, 5.0, 10
+    step_size = decreasing_steps(smoothness=smoothness, strong_convexity=mu, omega=omega, workers=workers)
+    theta = 2 * max(mu * 2 * (1 + omega), (mu + smoothness) * (1 + 2 * omega / workers) / 2)
+    assert [step_size(k) for k in (0, 100)] == pytest.approx([2 / theta, 2 / (100 * mu + theta)])
 
 
 def test_without_compression_dianas_rule_is_gradient_descents() -> None:
@@ -31,6 +39,22 @@ def test_isega_may_send_a_part_of_one_nth_at_a_constant_factor() -> None:
 
 def test_vr_dianas_step_size() -> None:
     assert vr_diana_step_size(smoothness=2.0, omega=3.0, workers=12) == pytest.approx(1 / (2 * 13))
+
+
+def test_vr_dianas_rule_meets_the_conditions_of_its_proof() -> None:
+    """In each of V's three parts, what a step adds is made up for by what it takes away."""
+    smoothness, mu, omega, workers, refresh = 3.0, 0.01, 5.0, 10, 1 / 50
+    rule = vr_diana_rule(smoothness=smoothness, strong_convexity=mu, omega=omega, workers=workers, refresh=refresh)
+    gamma, alpha = rule.step_size, rule.alpha
+    m, n = rule.shift_weight / gamma**2, rule.row_weight / gamma**2
+    assert rule.rate == min(gamma * mu, alpha / 2, refresh / 2)
+    assert 2 * omega / workers + m * (1 - alpha) <= m * (1 - alpha / 2) * (1 + 1e-12)
+    assert 2 * (1 + omega) / workers + 2 * alpha * m + n * (1 - refresh) <= n * (1 - refresh / 2) * (1 + 1e-12)
+    progress = (
+        2 * smoothness * (1 + (2 + 4 * omega) / workers) + 6 * alpha * smoothness * m + 2 * refresh * smoothness * n
+    )
+    assert gamma * progress <= 2
+    assert rule.bound(0, 1.0, 2.0, 3.0) == 1 + 2 * rule.shift_weight + 3 * rule.row_weight
 
 
 def test_ef21s_step_size_becomes_gradient_descents_without_compression() -> None:

@@ -129,6 +129,17 @@ def test_an_average_that_fits_is_finite_though_the_sum_is_not(trio: Cluster) -> 
     trio.run(averages_that_fit)
 
 
+def averages_in_blocks(rank: int, size: int) -> None:
+    tensor = torch.full((4097,), 3e38)
+    dist.all_reduce(tensor, op=dist.ReduceOp.AVG)
+    assert tensor.isposinf().all()
+
+
+def test_a_longer_tensors_average_is_inf_where_its_sum_is(trio: Cluster) -> None:
+    """Block floating point divides the sum, as docs/numerics.md says."""
+    trio.run(averages_in_blocks)
+
+
 def exact_groups(rank: int, size: int) -> None:
     group = dist.new_group(pg_options=wiresum.torch.Options(precision="exact"))
     for kind in KINDS:

@@ -83,6 +83,8 @@ class Outcome:
     """By local worker and segment: what of `vectors` has gone into the mean. What is left stays for a memory."""
     states: list[State]
     """By segment: the compressor's state for the next step."""
+    clamped: int = 0
+    """Integers of local workers that were cut to what a lane has room for."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,6 +134,10 @@ class IntegerCompressor(Compressor):
     def compress(self, vector: Vector, turn: Turn) -> Int32Array:
         """Integers whose sum over workers fits in a lane; at most `lanes.limit` each."""
 
+    def clamped(self, vector: Vector, integers: Int32Array, turn: Turn) -> int:
+        """How many of `compress`'s integers were cut to what a lane has room for, and so are not the vector's."""
+        return 0
+
     @abstractmethod
     def decompress(self, integers: Int32Array, turn: Turn, contributors: int) -> Vector:
         """The mean of so many workers' vectors, from the sum of their integers."""
@@ -152,7 +158,10 @@ class IntegerCompressor(Compressor):
             [self.decompress(mine, turn, 1) for mine, turn in zip(*row, strict=True)]
             for row in zip(integers, turns, strict=True)
         ]
-        return Outcome(means, own, batch.states)
+        clamped = sum(
+            self.clamped(*one) for row in zip(vectors, integers, turns, strict=True) for one in zip(*row, strict=True)
+        )
+        return Outcome(means, own, batch.states, clamped)
 
     def _with_shared(
         self, turns: list[list[Turn]], vectors: list[list[Vector]], aggregator: Aggregator

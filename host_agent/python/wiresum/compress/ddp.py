@@ -49,6 +49,8 @@ class Report:
     received_bytes: float
     dense_bytes: float
     """What it would have handed to an uncompressed all-reduce."""
+    clamped: int = 0
+    """Integers that were cut to what a lane has room for."""
 
     @property
     def ratio(self) -> float:
@@ -59,6 +61,7 @@ class Report:
         return (
             f"{self.steps} steps: sent {self.sent_bytes / MEGABYTE:.2f} MB instead of "
             f"{self.dense_bytes / MEGABYTE:.2f} MB, {self.ratio:.1f} times less"
+            + (f"; {self.clamped} integers cut to their lanes" if self.clamped else "")
         )
 
 
@@ -117,7 +120,9 @@ class Attachment:
 
     def report(self) -> Report:
         traffic = self.engine.aggregator.traffic
-        return Report(self.engine.step, traffic.sent_bytes, traffic.received_bytes, self._dense_bytes)
+        return Report(
+            self.engine.step, traffic.sent_bytes, traffic.received_bytes, self._dense_bytes, self.engine.clamped
+        )
 
     def state_dict(self) -> dict[str, Any]:
         """This worker's own memories and the common ones, as tensors: each worker saves its own."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 import pickle
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -26,6 +27,7 @@ from wiresum.compress.memory import Memory, memory_of
 from wiresum.compress.turn import Motion, Turn
 
 STATE_VERSION = 1
+GRADIENT_TYPES = (np.dtype(np.float32), np.dtype(np.float64))
 
 Gradient: TypeAlias = Vector | Sequence[Vector]
 """A segment's: flat, or in parts that belong one after the other."""
@@ -65,6 +67,8 @@ class Engine:
         self.method = method
         self.aggregator = aggregator
         self.step = 0
+        self.clamped = 0
+        """Integers of this process's workers that were cut to what a lane has room for, since the engine began."""
         self._seed = seed
         self._memory = memory_of(method.memory)
         self._fitted: dict[int, Memory] = {}
@@ -84,6 +88,7 @@ class Engine:
 
         `gradients[i][s]` is what the i-th local worker has for segment s: float32 or float64. `motions`, by
         segment's name, is for compressors that derive a scale from the model's motion; the same at all workers.
+        ValueError, before anything is sent, if a gradient is of another type or length than its segment's.
         """
         estimates = self.estimates(segments, gradients, motions)
         return [_dense(estimate, segment) for estimate, segment in zip(estimates, segments, strict=True)]
@@ -95,6 +100,9 @@ class Engine:
         motions: Mapping[str, Motion] | None = None,
     ) -> list[Vector | Sparse]:
         """The same, sparse (by ascending index) where the method and its memory leave it so."""
+        for i, row in enumerate(gradients):
+            for segment, gradient in zip(segments, row, strict=True):
+                _require_fit(segment, gradient, self.aggregator.local[i])
         memories = [self._memory_for(segment.size) for segment in segments]
         own = [
             [
@@ -108,6 +116,7 @@ class Engine:
             for i, row in enumerate(gradients)
         ]
         outcome = self.method.exchange(self._batch(segments, vectors, motions or {}), self.aggregator)
+        self._note_clamped(outcome.clamped)
         estimates: list[Vector | Sparse] = [
             self._commit(s, segment, memories[s], outcome, [row[s] for row in vectors], [row[s] for row in own])
             for s, segment in enumerate(segments)
@@ -118,6 +127,18 @@ class Engine:
             _dense(estimate, segment) for estimate, segment in zip(estimates, segments, strict=True)
         ]
         return self._down.estimates(segments, [down])
+
+    def _note_clamped(self, count: int) -> None:
+        """A memory sends what was cut in later steps; without one it is lost, which its owner should know."""
+        if count and not self.clamped and not self._memory.has_own:
+            warnings.warn(
+                f"{type(self.method).__name__} cut {count} integers in step {self.step} to what its lanes have room "
+                "for, and no memory keeps the rest: the mean is biased. Use IntDIANA, whose integers stay small, wider "
+                'lanes, or scale="maximum". Engine.clamped counts on.',
+                RuntimeWarning,
+                stacklevel=4,
+            )
+        self.clamped += count
 
     def _outgoing(self, i: int, segment: Segment, memory: Memory, gradient: Gradient, own: Vector) -> Vector:
         """What the i-th local worker compresses. Parts are not joined before, which would take a pass over memory."""
@@ -253,6 +274,15 @@ class Engine:
             for worker, mine in zip(self.aggregator.local, vectors, strict=True)
         ]
         return Batch(turns, vectors, [self._states.get(segment.name, {}) for segment in segments])
+
+
+def _require_fit(segment: Segment, gradient: Gradient, worker: int) -> None:
+    parts = [gradient] if isinstance(gradient, np.ndarray) else gradient
+    for part in parts:
+        if part.dtype not in GRADIENT_TYPES:
+            raise ValueError(f"worker {worker}'s gradient of '{segment.name}' is {part.dtype}: give float32 or float64")
+    if (size := sum(part.size for part in parts)) != segment.size:
+        raise ValueError(f"worker {worker}'s gradient of '{segment.name}' has {size} values, not {segment.size}")
 
 
 def _dense(estimate: Vector | Sparse, segment: Segment) -> Vector:

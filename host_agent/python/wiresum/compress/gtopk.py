@@ -22,7 +22,7 @@ from wiresum.compress.arrays import Bytes, Indices, Int32Array, Sparse, Vector, 
 from wiresum.compress.compressor import Batch, Outcome, SparseCompressor, nowhere_finite, require_indexable
 from wiresum.compress.memory import Memory
 from wiresum.compress.native import largest, places_among
-from wiresum.compress.sparse import TopK
+from wiresum.compress.sparse import TopK, require_ratio
 from wiresum.compress.turn import Turn
 
 INDEX_BYTES = 4
@@ -38,6 +38,9 @@ class GTopK(SparseCompressor):
     memory: str | Memory = field(default="error-feedback", kw_only=True)
 
     def __post_init__(self) -> None:
+        require_ratio(self.ratio)
+        if self.mode not in ("exact", "tree"):
+            raise ValueError(f'the mode is "exact" or "tree", not {self.mode!r}')
         if self.lanes not in (16, 32):
             raise ValueError(f"a value of the sum has 16 or 32 bits, not {self.lanes}")
         if self.mode == "tree" and self.lanes != 32:

@@ -9,7 +9,9 @@ So it is later, in the usual lanes, for a tensor that has not moved. The average
 with zero.
 
 An integer that does not fit its lane is clamped. That is a bias, which a memory makes up for; the published int8
-variant clamps as well. scale="maximum" never clamps, for one round more.
+variant clamps as well. It is counted, and the engine warns where there is no memory: a_k grows as the model comes to
+rest, and the gradients of workers that differ do not vanish there. docs/compress.md says when which width ends. The
+paper's way out is IntDIANA, whose differences vanish; scale="maximum" never clamps, for one round more.
 """
 
 from __future__ import annotations
@@ -29,6 +31,8 @@ from wiresum.compress.quantise import Quantiser, round_stochastically
 from wiresum.compress.turn import Motion, Turn
 
 WIDE_BITS = 32
+ROUNDING = 1 + 1e-12
+"""A value that is the maximum itself may be above it by an error of rounding."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +40,13 @@ class IntSGD(IntegerCompressor):
     lanes: int = 32
     scale: Literal["motion", "maximum"] = field(default="motion", kw_only=True)
     epsilon: float = field(default=1e-8, kw_only=True)
+
+    def __post_init__(self) -> None:
+        lanes.require_width(self.lanes)
+        if self.scale not in ("motion", "maximum"):
+            raise ValueError(f'the scale is from "motion" or a "maximum", not {self.scale!r}')
+        if not 0 <= self.epsilon < math.inf:
+            raise ValueError(f"epsilon is finite and not negative, not {self.epsilon}")
 
     @property
     def uses_motion(self) -> bool:
@@ -54,6 +65,12 @@ class IntSGD(IntegerCompressor):
     def compress(self, vector: Vector, turn: Turn) -> Int32Array:
         bound = lanes.limit(self.lane_bits(turn), turn.workers)
         return round_stochastically(vector, np.array([self._quantum(turn)]), max(1, turn.size), bound, turn)
+
+    def clamped(self, vector: Vector, integers: Int32Array, turn: Turn) -> int:
+        bound = lanes.limit(self.lane_bits(turn), turn.workers)
+        if max(int(integers.max(initial=0)), -int(integers.min(initial=0))) < bound:
+            return 0
+        return int(np.count_nonzero(np.abs(vector, dtype=np.float64) > bound * self._quantum(turn) * ROUNDING))
 
     def decompress(self, integers: Int32Array, turn: Turn, contributors: int) -> Vector:
         return native.scaled(integers, np.array([self._quantum(turn) / contributors]), max(1, turn.size), turn.dtype)
@@ -78,6 +95,8 @@ class MotionTracker:
     """r_k of every parameter: the moving average of |x_k - x_(k-1)|^2. Equal at all workers, as the model is."""
 
     def __init__(self, beta: float = 0.9) -> None:
+        if not 0 <= beta < 1:
+            raise ValueError(f"the moving average's beta is in [0, 1), not {beta}")
         self._beta = beta
         self._square: dict[str, float] = {}
 

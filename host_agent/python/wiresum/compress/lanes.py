@@ -24,10 +24,15 @@ WORD_BITS = 32
 LANE_BITS = (8, 16, 32)
 
 
-def limit(bits: int, workers: int) -> int:
-    """The largest magnitude that each worker may send so that no lane's sum overflows. ValueError if that is 0."""
+def require_width(bits: int) -> None:
+    """ValueError unless lanes have so many bits."""
     if bits not in LANE_BITS:
         raise ValueError(f"lanes have 8, 16 or 32 bits, not {bits}")
+
+
+def limit(bits: int, workers: int) -> int:
+    """The largest magnitude that each worker may send so that no lane's sum overflows. ValueError if that is 0."""
+    require_width(bits)
     magnitude = ((1 << (bits - 1)) - 1) // workers
     if magnitude == 0:
         raise ValueError(f"the sum over {workers} workers does not fit in lanes of {bits} bits: use wider ones")

@@ -104,6 +104,12 @@ class Shift(Memory):
     has_own = True
     has_common = True
 
+    def __post_init__(self) -> None:
+        if self.alpha is not None and not 0 <= self.alpha <= 1:
+            raise ValueError(
+                f"a shift's rate alpha is in [0, 1], or None for what the compressor allows, not {self.alpha}"
+            )
+
     def fitted(self, compressor: Compressor, size: int, workers: int) -> Shift:
         if self.alpha is not None:
             return self

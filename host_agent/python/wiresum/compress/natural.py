@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from wiresum.compress import lanes
 from wiresum.compress.arrays import Bytes, Int32Array, Vector
 from wiresum.compress.compressor import GatherCompressor, IntegerCompressor
 from wiresum.compress.turn import Turn
@@ -48,6 +49,9 @@ class SignMajority(IntegerCompressor):
     """
 
     lanes: int = field(default=8, kw_only=True)
+
+    def __post_init__(self) -> None:
+        lanes.require_width(self.lanes)
 
     def lane_bits(self, turn: Turn) -> int:
         return self.lanes

@@ -35,6 +35,10 @@ class PowerSGD(Compressor):
     rank: int = 2
     memory: str | Memory = field(default="error-feedback", kw_only=True)
 
+    def __post_init__(self) -> None:
+        if self.rank < 1:
+            raise ValueError(f"the two matrices have at least 1 column, not {self.rank}")
+
     def exchange(self, batch: Batch, aggregator: Aggregator) -> Outcome:
         sides = [matrix_sides(turn.shape) for turn in batch.turns[0]]
         thin = [s for s, (rows, columns) in enumerate(sides) if self.rank * (rows + columns) < rows * columns]

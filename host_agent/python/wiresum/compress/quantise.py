@@ -4,21 +4,30 @@ A block of values v with quantum q becomes integers floor(v/q + u), u uniform in
 quantum is M/s, with s the number of levels and M the largest p-norm of the block over all workers: norms that differ
 by worker would not add. One maximum over the workers, of a number for each block, goes ahead of the sum.
 
-Variance. A coordinate's is at most min(q |v_j|, q^2/4). Let V be the mean over workers of |v|^2, so that M^2 <= n V
-(the largest of n squares is at most their sum, and the inf-norm at most the 2-norm). Summed over a block of d values,
-with |v|_1 <= sqrt(d) |v|, the mean over workers of E|C(v)-v|^2 is at most
+Variance. A coordinate |v_j| = x is rounded with variance q^2 f (1 - f), f the fraction of x/q. That is q x - x^2 up to
+q and at most q^2/4, so it is below the concave function e(x) = q x - x^2 up to q/2 and q^2/4 from there. omega is the
+least number with
 
-    (sqrt(d n)/s) V    and    (d n / (4 s^2)) V,       and for s = 1  (sqrt(d n) - 1) V,
+    sum of e(|v_ij|) <= omega * sum of v_ij^2           over all n workers and d values of a block,
 
-the last since the variance of a Bernoulli value is exactly q|v_j| - v_j^2. With n = 1 these are the constants of the
-papers (QSGD lemma 3.1; DIANA's 1/alpha_p - 1), where each worker has its own norm: `OwnScale` does that, by all-gather.
+and since e(x) - omega x^2 is concave too, values are worst when they are equal, but for those that the norm M = s q
+singles out. With y = 1 + omega a free value is worst at x = q/(2y), where it gives q^2/(4y).
+
+    inf     one of the dn values is M, which is rounded exactly, and the others are free:
+            (dn - 1) q^2/(4y) = omega M^2,                          y = (1 + sqrt(1 + (dn - 1)/s^2)) / 2
+    2, 1    one worker's d values are M/D, with D = sqrt(d) for p = 2 and D = d for p = 1; alone they give A = D/s - 1,
+            or D^2/(4 s^2) where M/D is above q/2. The (n - 1) d values of the others are free:
+            (n - 1) d q^2/(4y) = (omega - A) d M^2/D^2,             y = (1 + A + sqrt((1 + A)^2 + (n - 1) D^2/s^2)) / 2
+
+For s = 1 and n = 1 these are DIANA's 1/alpha_p - 1 (arXiv 1901.09269, lemma 1): d - 1, sqrt(d) - 1, (sqrt(d) - 1)/2.
+There each worker has its own norm, which is n = 1 here: `OwnScale` does that, by all-gather.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -29,7 +38,8 @@ from wiresum.compress.compressor import IntegerCompressor
 from wiresum.compress.memory import Memory
 from wiresum.compress.turn import Turn
 
-Norm = Literal["2", "inf"]
+Norm = Literal["1", "2", "inf"]
+NORMS = get_args(Norm)
 
 
 def round_stochastically(
@@ -51,12 +61,26 @@ class Quantiser(IntegerCompressor):
     """Values in a block; None: the whole tensor."""
     lanes: int = field(default=32, kw_only=True)
 
+    def __post_init__(self) -> None:
+        if self.norm not in NORMS:
+            raise ValueError(f"the norm is {', '.join(map(repr, NORMS))}, not {self.norm!r}")
+        if self.levels is not None and self.levels < 1:
+            raise ValueError(
+                f"a quantiser has at least 1 level, or None for as many as a lane holds, not {self.levels}"
+            )
+        if self.block is not None and self.block < 1:
+            raise ValueError(f"a block has at least 1 value, or is None for the whole tensor, not {self.block}")
+        lanes.require_width(self.lanes)
+
     def omega(self, size: int, workers: int) -> float | None:
-        values = min(self.block or size, size) * workers
-        levels = self.levels or lanes.limit(self.lanes, workers)
-        if levels == 1:
-            return math.sqrt(values) - 1
-        return min(math.sqrt(values) / levels, values / (4 * levels**2))
+        """The least constant that holds for all vectors: the head of this file derives it."""
+        values = max(1, size if self.block is None else min(self.block, size))
+        levels = self._levels(workers)
+        if self.norm == "inf":
+            return (math.sqrt(1 + (values * workers - 1) / levels**2) - 1) / 2
+        spread = (math.sqrt(values) if self.norm == "2" else values) / levels
+        alone = spread - 1 if levels == 1 or spread >= 2 else spread**2 / 4
+        return (1 + alone + math.sqrt((1 + alone) ** 2 + (workers - 1) * spread**2)) / 2 - 1
 
     def lane_bits(self, turn: Turn) -> int:
         return self.lanes
@@ -68,7 +92,10 @@ class Quantiser(IntegerCompressor):
         rows = blocks(np.abs(vector), self.block or max(1, len(vector)))
         if self.norm == "inf":
             return np.asarray(rows.max(axis=1), np.float64)
-        lengths = np.sqrt(np.square(rows, dtype=np.float64).sum(axis=1))
+        if self.norm == "1":
+            lengths = rows.sum(axis=1, dtype=np.float64)
+        else:
+            lengths = np.sqrt(np.square(rows, dtype=np.float64).sum(axis=1))
         above: Vector = np.nextafter(np.maximum(lengths, rows.max(axis=1)), np.inf, where=lengths > 0, out=lengths)
         return above
 
@@ -82,9 +109,12 @@ class Quantiser(IntegerCompressor):
 
     def _quanta(self, turn: Turn) -> tuple[npt.NDArray[np.float64], int]:
         assert turn.shared is not None, "the maximum of statistic() was taken"
-        levels = self.levels or lanes.limit(self.lanes, turn.workers)
+        levels = self._levels(turn.workers)
         lanes.require_room(levels, self.lanes, turn.workers)
         return turn.shared.astype(np.float64) / levels, levels
+
+    def _levels(self, workers: int) -> int:
+        return lanes.limit(self.lanes, workers) if self.levels is None else self.levels
 
 
 @dataclass(frozen=True)
@@ -117,6 +147,11 @@ class TernGrad(Quantiser):
     levels: int | None = 1
     clip: float | None = field(default=None, kw_only=True)
     lanes: int = field(default=8, kw_only=True)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.clip is not None and not self.clip > 0:
+            raise ValueError(f"values are clipped at a positive number of deviations, or not (None), not {self.clip}")
 
     def omega(self, size: int, workers: int) -> float | None:
         return super().omega(size, workers) if self.clip is None else None

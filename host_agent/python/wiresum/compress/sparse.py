@@ -13,6 +13,7 @@ multiplied by d/k. Which coordinates a worker draws decides what the mean over w
 from __future__ import annotations
 
 import dataclasses
+import math
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -26,15 +27,21 @@ from wiresum.compress.quantise import Quantiser
 from wiresum.compress.turn import Turn
 
 
-def count_of(ratio: float, size: int) -> int:
+def require_ratio(ratio: float) -> None:
     if not 0 < ratio <= 1:
         raise ValueError(f"the ratio is the part of the values that is sent: in (0, 1], not {ratio}")
+
+
+def count_of(ratio: float, size: int) -> int:
     return min(size, max(1, round(ratio * size)))
 
 
 @dataclass(frozen=True)
 class RandK(SparseCompressor):
     ratio: float
+
+    def __post_init__(self) -> None:
+        require_ratio(self.ratio)
 
     def omega(self, size: int, workers: int) -> float | None:
         return size / count_of(self.ratio, size) - 1
@@ -53,6 +60,9 @@ class RandKSameSeed(IntegerCompressor):
 
     ratio: float
     values: Quantiser = field(default_factory=Quantiser, kw_only=True)
+
+    def __post_init__(self) -> None:
+        require_ratio(self.ratio)
 
     def omega(self, size: int, workers: int) -> float | None:
         count = count_of(self.ratio, size)
@@ -86,6 +96,10 @@ class RandKPartition(SparseCompressor):
 
     ratio: float | None = None
 
+    def __post_init__(self) -> None:
+        if self.ratio is not None:
+            require_ratio(self.ratio)
+
     def omega(self, size: int, workers: int) -> float | None:
         return self._slots(size, workers) / self._count(size, workers) - 1
 
@@ -93,7 +107,7 @@ class RandKPartition(SparseCompressor):
         return self._count(turn.size, turn.workers)
 
     def indices(self, turn: Turn) -> Indices:
-        """The slots of a permutation, dealt to workers. Slots beyond the tensor make the number divisible."""
+        """A permutation, dealt to workers. Where all is owned, slots beyond the tensor make the number divisible."""
         count = self.count(turn)
         order = turn.common().permutation(self._slots(turn.size, turn.workers))
         dealt = order[turn.worker * count : (turn.worker + 1) * count]
@@ -105,7 +119,7 @@ class RandKPartition(SparseCompressor):
         return Sparse(owned, vector[owned] * turn.dtype.type(factor))
 
     def _slots(self, size: int, workers: int) -> int:
-        return -(-size // workers) * workers
+        return max(size, self._count(size, workers) * workers)
 
     def _count(self, size: int, workers: int) -> int:
         most = -(-size // workers)
@@ -118,6 +132,9 @@ class TopK(SparseCompressor):
 
     ratio: float
     memory: str | Memory = field(default="error-feedback", kw_only=True)
+
+    def __post_init__(self) -> None:
+        require_ratio(self.ratio)
 
     def contraction(self, size: int) -> float | None:
         return count_of(self.ratio, size) / size
@@ -137,6 +154,10 @@ class Threshold(SparseCompressor):
     threshold: float
     memory: str | Memory = field(default="error-feedback", kw_only=True)
     counts_equal: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.threshold < math.inf:
+            raise ValueError(f"the threshold is a magnitude: finite and not negative, not {self.threshold}")
 
     def compress(self, vector: Vector, turn: Turn) -> Sparse:
         chosen = np.flatnonzero(np.abs(vector) >= self.threshold)
@@ -179,6 +200,9 @@ class QuantisedRandK(GatherCompressor):
     ratio: float
     quantiser: Quantiser = field(default_factory=lambda: Quantiser(1, "2", lanes=8))
     memory: str | Memory = field(default="diana", kw_only=True)
+
+    def __post_init__(self) -> None:
+        require_ratio(self.ratio)
 
     def omega(self, size: int, workers: int) -> float | None:
         count = count_of(self.ratio, size)

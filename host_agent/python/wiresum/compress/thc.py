@@ -42,6 +42,11 @@ class THC(IntegerCompressor):
     memory: str | Memory = field(default="error-feedback", kw_only=True)
 
     def __post_init__(self) -> None:
+        lanes.require_width(self.lanes)
+        if self.bits < 1:
+            raise ValueError(f"a table of 2^bits values has at least 1 bit, not {self.bits}")
+        if not 0 < self.cut < 1:
+            raise ValueError(f"the part of a normal distribution that is cut is in (0, 1), not {self.cut}")
         if self.block < 1 or self.block & (self.block - 1):
             raise ValueError(f"a Hadamard rotation takes a power of two, not blocks of {self.block}")
         if self.granularity % 2 or not 2**self.bits - 1 <= self.granularity:

@@ -11,7 +11,15 @@ from wiresum.optim.logistic import LogisticRegression
 from wiresum.optim.minimize import Minimum, Progress, distributed_minimize
 from wiresum.optim.problem import Problem
 from wiresum.optim.prox import L1, Box, Proximal
-from wiresum.optim.theory import Rule, diana_rule, ef21_step_size, isega_rule, vr_diana_step_size
+from wiresum.optim.theory import (
+    Rule,
+    decreasing_steps,
+    diana_rule,
+    ef21_step_size,
+    isega_rule,
+    vr_diana_rule,
+    vr_diana_step_size,
+)
 
 __all__ = [
     "L1",
@@ -26,9 +34,11 @@ __all__ = [
     "Progress",
     "Proximal",
     "Rule",
+    "decreasing_steps",
     "diana_rule",
     "distributed_minimize",
     "ef21_step_size",
     "isega_rule",
+    "vr_diana_rule",
     "vr_diana_step_size",
 ]

@@ -17,6 +17,7 @@ and over a process group the iterates have the same bits.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -56,7 +57,7 @@ def distributed_minimize(
     problem: Problem,
     method: Compressor,
     *,
-    step_size: float,
+    step_size: float | Callable[[int], float],
     steps: int,
     estimator: Estimator | None = None,
     momentum: float = 0.0,
@@ -68,8 +69,11 @@ def distributed_minimize(
 ) -> Minimum:
     """At most `steps` steps from `start` (zeros); an observer that returns True ends it earlier.
 
+    A step size is a number, or a function of the step, from 0 (`decreasing_steps`).
+
     Without an aggregator all workers are simulated in this process, and integers added as a switch adds them. With a
-    process group's, this process is one worker. ValueError if the number of workers is not the problem's.
+    process group's, this process is one worker. ValueError if the number of workers is not the problem's, or a step
+    size is not positive.
     """
     aggregator = aggregator or InProcess(problem.workers)
     if aggregator.workers != problem.workers:
@@ -83,19 +87,22 @@ def distributed_minimize(
     for step in range(steps):
         if observe is not None and observe(Progress(step, x, aggregator.traffic.sent_bytes)):
             return _minimum(x, step, aggregator)
+        rate = step_size(step) if callable(step_size) else step_size
+        if not 0 < rate < math.inf:
+            raise ValueError(f"the step size of step {step} is {rate}: it is positive and finite")
         turns = [_turn(seed, step, worker, aggregator.workers) for worker in aggregator.local]
         gradients = [
             [estimator.gradient(problem, turn.worker, x, state, turn)]
             for turn, state in zip(turns, states, strict=True)
         ]
-        estimate = engine.average([segment], gradients, _motions(tracker, step_size))[0]
+        estimate = engine.average([segment], gradients, _motions(tracker, rate))[0]
         states = [
             estimator.settle(problem, turn.worker, x, state, turn) for turn, state in zip(turns, states, strict=True)
         ]
         velocity = momentum * velocity + estimate
-        following: Vector = x - step_size * velocity
+        following: Vector = x - rate * velocity
         if proximal is not None:
-            following = proximal(following, step_size)
+            following = proximal(following, rate)
         tracker.record({NAME: square_distance(following, x)})
         x = following
         engine.advance()

@@ -9,6 +9,7 @@ scale that workers share.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 
@@ -20,11 +21,14 @@ class Rule:
     rate: float
     """E V_k <= (1 - rate)^k V_0."""
     shift_weight: float
-    """V_k = |x_k - x*|^2 + shift_weight * mean over workers of |h_i - grad f_i(x*)|^2."""
+    """V_k = |x_k - x*|^2 + shift_weight * mean over workers of |h_i - grad f_i(x*)|^2"""
+    row_weight: float = 0.0
+    """+ row_weight * mean over rows of |grad f_ij(w) - grad f_ij(x*)|^2, where there is variance reduction."""
 
-    def bound(self, step: int, distance_square: float, shift_square: float) -> float:
-        """What E|x_k - x*|^2 is at most, from |x_0 - x*|^2 and the mean of |h_i - grad f_i(x*)|^2 at the start."""
-        return float((1 - self.rate) ** step * (distance_square + self.shift_weight * shift_square))
+    def bound(self, step: int, distance_square: float, shift_square: float, row_square: float = 0.0) -> float:
+        """What E|x_k - x*|^2 is at most, from |x_0 - x*|^2 and the means that V has beside it, at the start."""
+        start = distance_square + self.shift_weight * shift_square + self.row_weight * row_square
+        return float((1 - self.rate) ** step * start)
 
 
 def diana_rule(*, smoothness: float, strong_convexity: float, omega: float, workers: int) -> Rule:
@@ -33,6 +37,19 @@ def diana_rule(*, smoothness: float, strong_convexity: float, omega: float, work
     c = 4 * omega * (1 + omega) / workers
     step_size = min(alpha / strong_convexity, 2 / ((smoothness + strong_convexity) * (1 + c * alpha)))
     return Rule(step_size, alpha, step_size * strong_convexity, c * step_size**2)
+
+
+def decreasing_steps(
+    *, smoothness: float, strong_convexity: float, omega: float, workers: int
+) -> Callable[[int], float]:
+    """2/(mu k + theta) for step k, with theta from DIANA's own step size (arXiv 1901.09269, theorem 3).
+
+    Where gradients have a variance of their own (minibatches), a constant step size stalls at a level that is
+    proportional to it, and these steps bring the error down as 1/k. alpha is that of `diana_rule`.
+    """
+    rule = diana_rule(smoothness=smoothness, strong_convexity=strong_convexity, omega=omega, workers=workers)
+    theta = 2 / rule.step_size
+    return lambda step: 2 / (strong_convexity * step + theta)
 
 
 def isega_rule(*, smoothness: float, strong_convexity: float, ratio: float, workers: int) -> Rule:
@@ -53,6 +70,27 @@ def isega_rule(*, smoothness: float, strong_convexity: float, ratio: float, work
 def vr_diana_step_size(*, smoothness: float, omega: float, workers: int) -> float:
     """VR-DIANA with one row a step and alpha = 1/(1 + omega) (arXiv 1904.05115)."""
     return 1 / (smoothness * (1 + 36 * (omega + 1) / workers))
+
+
+def vr_diana_rule(*, smoothness: float, strong_convexity: float, omega: float, workers: int, refresh: float) -> Rule:
+    """VR-DIANA with L-SVRG, one row a step, its point w renewed with probability `refresh`; alpha = 1/(1 + omega).
+
+    With D as in `isega_rule`, s the mean of |h_i - grad f_i(x*)|^2 and r that of |grad f_ij(w) - grad f_ij(x*)|^2:
+        E|g_hat - grad f(x*)|^2 <= 2L(1 + (2 + 4 omega)/n) D + (2(1 + omega)/n) r + (2 omega/n) s,
+        E s' <= (1 - alpha) s + 6 alpha L D + 2 alpha r,      E r' <= (1 - refresh) r + 2 refresh L D.
+    Take V = |x - x*|^2 + gamma^2 (M s + N r) with M = 4 omega/(n alpha) and N = (4 + 20 omega)/(n refresh). Then M s
+    shrinks by alpha/2 and N r by refresh/2 in a step, and the terms in D are at most
+    -2 gamma (1 - gamma L (1 + (6 + 36 omega)/n)) D, which the paper's step size makes <= 0.
+    """
+    alpha = 1 / (1 + omega)
+    step_size = vr_diana_step_size(smoothness=smoothness, omega=omega, workers=workers)
+    return Rule(
+        step_size,
+        alpha,
+        min(step_size * strong_convexity, alpha / 2, refresh / 2),
+        4 * omega * step_size**2 / (workers * alpha),
+        (4 + 20 * omega) * step_size**2 / (workers * refresh),
+    )
 
 
 def ef21_step_size(*, smoothness: float, worker_smoothness: float, contraction: float) -> float:
