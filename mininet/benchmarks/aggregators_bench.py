@@ -16,7 +16,6 @@ zero count. Gloo, a ring over the workers' links alone, is beside it.
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import sys
 from collections.abc import Sequence
@@ -33,11 +32,10 @@ from aggregators_rank import GLOO
 from allreduce_record import Case as DenseCase
 from allreduce_record import physical_bound_mbit, ring_bound_mbit
 from links import Link
-from ranks import SummingRanks, prerequisites_met
-from star import AGGREGATORS_MAX, Star, termination_as_exit
+from ranks import SummingRanks, run
+from star import AGGREGATORS_MAX, Star
 
 BLOCK = 360  # floats in a packet at an MTU of 1500
-REPORT_COLUMNS = 120
 # In the first sums of sparse tensors the workers find out that it pays to ask which blocks there are.
 WARM_UPS = 3
 
@@ -177,16 +175,7 @@ def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def main(arguments: Sequence[str]) -> int:
-    options = parse_options(arguments)
-    console = Console(highlight=False, soft_wrap=True, width=REPORT_COLUMNS)
-    if not prerequisites_met(console):
-        return 2
-    options.logs.mkdir(parents=True, exist_ok=True)
-    with termination_as_exit():
-        cases = measure(options, console)
-    options.json.write_text(json.dumps([case.record() for case in cases], indent=1) + "\n")
-    console.print(table_of(cases, options))
-    return 0
+    return run(parse_options(arguments), measure, record=Case.record, table=table_of)
 
 
 if __name__ == "__main__":

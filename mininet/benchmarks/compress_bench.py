@@ -37,8 +37,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "namespaces"))
 import compress_chart
 from compress_rank import G_TOP_K, GLOO, INT_DIANA, RATIO, WAYS, WIRESUM
 from links import Link
-from ranks import Ranks, prerequisites_met
-from star import Star, termination_as_exit
+from ranks import Ranks, run
+from star import Star
 
 TITLES = {
     GLOO: "fp32, Gloo",
@@ -46,7 +46,6 @@ TITLES = {
     INT_DIANA: "IntDIANA, 8-bit lanes",
     G_TOP_K: f"gTop-k, {RATIO:.0%}, 16-bit values",
 }
-REPORT_COLUMNS = 120
 TEST_IMAGES, VALIDATION_IMAGES = 500, 300
 WARM_UP_STEPS = 5
 """IntDIANA's first step has 32 bits, DDP rebuilds its buckets after it, and residuals have to fill."""
@@ -218,22 +217,16 @@ def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
     return options
 
 
-def main(arguments: Sequence[str]) -> int:
-    options = parse_options(arguments)
-    console = Console(highlight=False, soft_wrap=True, width=REPORT_COLUMNS)
-    if not prerequisites_met(console):
-        return 2
-    options.logs.mkdir(parents=True, exist_ok=True)
-    with termination_as_exit():
-        ways = measure(options, console)
-    options.json.write_text(json.dumps([vars(way) for way in ways], indent=1) + "\n")
+def draw(ways: Sequence[Way], options: argparse.Namespace) -> None:
     compress_chart.draw(
         [vars(way) | {"title": TITLES[way.name], "step_seconds": way.step_seconds} for way in ways],
         options.json.with_suffix(".png"),
         title=f"{options.workers} workers on links of {options.link_mbit:g} Mbit/s",
     )
-    console.print(table_of(ways, options))
-    return 0
+
+
+def main(arguments: Sequence[str]) -> int:
+    return run(parse_options(arguments), measure, record=vars, table=table_of, draw=draw)
 
 
 if __name__ == "__main__":

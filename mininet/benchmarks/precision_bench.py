@@ -8,7 +8,6 @@ the clock runs from the first rank's start to the last rank's end.
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import sys
 from collections.abc import Sequence
@@ -23,10 +22,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "namespaces"))
 
 from links import Link
 from precision_rank import GLOO, KINDS, PRECISIONS
-from ranks import SummingRanks, prerequisites_met
-from star import Star, termination_as_exit
+from ranks import SummingRanks, run
+from star import Star
 
-REPORT_COLUMNS = 120
 GROUPS = (*PRECISIONS, GLOO)
 WARM_UPS = 1
 
@@ -126,16 +124,7 @@ def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def main(arguments: Sequence[str]) -> int:
-    options = parse_options(arguments)
-    console = Console(highlight=False, soft_wrap=True, width=REPORT_COLUMNS)
-    if not prerequisites_met(console):
-        return 2
-    options.logs.mkdir(parents=True, exist_ok=True)
-    with termination_as_exit():
-        cases = measure(options, console)
-    options.json.write_text(json.dumps([case.record() for case in cases], indent=1) + "\n")
-    console.print(table_of(cases, options))
-    return 0
+    return run(parse_options(arguments), measure, record=Case.record, table=table_of)
 
 
 if __name__ == "__main__":

@@ -7,20 +7,26 @@ when its standard input ends, so does it. It can use both backends: `wiresum` ov
 
 from __future__ import annotations
 
+import argparse
 import inspect
 import json
 import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from rich.console import Console
+from rich.table import Table
 
-from star import MANAGEMENT_DEVICE, STAR_DEVICE, Host, Star, StarError, check_prerequisites
+from star import MANAGEMENT_DEVICE, STAR_DEVICE, Host, Star, StarError, check_prerequisites, termination_as_exit
 from systems import CONTROL_PORT, WIRESUM_PORT
 
+Case = TypeVar("Case")
+
+REPORT_COLUMNS = 120
 START_DELAY_NS = 20_000_000  # until all ranks have been told when to begin
 
 
@@ -36,6 +42,28 @@ def prerequisites_met(console: Console) -> bool:
         console.print(str(error), style="red", markup=False)
         return False
     return True
+
+
+def run(
+    options: argparse.Namespace,
+    measure: Callable[[argparse.Namespace, Console], Sequence[Case]],
+    *,
+    record: Callable[[Case], Mapping[str, Any]],
+    table: Callable[[Sequence[Case], argparse.Namespace], Table],
+    draw: Callable[[Sequence[Case], argparse.Namespace], None] = lambda cases, options: None,
+) -> int:
+    """A benchmark's main program: measures, leaves the records in `options.json`, and prints the table. `measure` finds
+    the folder `options.logs` there. Returns the exit status."""
+    console = Console(highlight=False, soft_wrap=True, width=REPORT_COLUMNS)
+    if not prerequisites_met(console):
+        return 2
+    options.logs.mkdir(parents=True, exist_ok=True)
+    with termination_as_exit():
+        cases = measure(options, console)
+    options.json.write_text(json.dumps([record(case) for case in cases], indent=1) + "\n")
+    draw(cases, options)
+    console.print(table(cases, options))
+    return 0
 
 
 class Ranks:

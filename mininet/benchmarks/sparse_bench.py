@@ -13,7 +13,6 @@ the dense time that the union is of all blocks.
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import sys
 from collections.abc import Sequence
@@ -27,12 +26,11 @@ from rich.table import Table
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "namespaces"))
 
 from links import Link
-from ranks import SummingRanks, prerequisites_met
-from star import Star, termination_as_exit
+from ranks import SummingRanks, run
+from star import Star
 
 GROUPS = ("sparse", "dense", "gloo")
 BLOCK = 360  # floats in a packet at an MTU of 1500
-REPORT_COLUMNS = 120
 WARM_UPS = 4
 BYTES = ("bytes_sent", "bytes_needed")
 
@@ -173,16 +171,7 @@ def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def main(arguments: Sequence[str]) -> int:
-    options = parse_options(arguments)
-    console = Console(highlight=False, soft_wrap=True, width=REPORT_COLUMNS)
-    if not prerequisites_met(console):
-        return 2
-    options.logs.mkdir(parents=True, exist_ok=True)
-    with termination_as_exit():
-        cases = measure(options, console)
-    options.json.write_text(json.dumps([vars(case) for case in cases], indent=1) + "\n")
-    console.print(table_of(cases, options))
-    return 0
+    return run(parse_options(arguments), measure, record=vars, table=table_of)
 
 
 if __name__ == "__main__":
