@@ -1,4 +1,4 @@
-"""Curves beside those of the reference: the same algorithm in plain NumPy (reference.py)."""
+"""Curves beside those of the reference: the same algorithm in plain NumPy (numpy_reference.py)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from experiment import Claim, Curve
-from reference import Array
+from numpy_reference import Array
 
 REFERENCE_SEEDS = 12
 FACTOR = math.log10(3)

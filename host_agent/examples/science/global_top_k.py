@@ -2,7 +2,7 @@
 
 Source: arXiv 1901.04359. `exact` adds the workers' top k in full and then chooses; `tree` is the published algorithm,
 whose merges drop contributions for good. How much is lost is measured: the mass that went in, minus what came out and
-what the memories hold. Each step's sum is held against the paper's algorithms in plain NumPy (reference.py), and
+what the memories hold. Each step's sum is held against the paper's algorithms in plain NumPy (numpy_reference.py), and
 accuracies against dense training's, over seeds.
 """
 
@@ -19,7 +19,7 @@ from matplotlib.figure import Figure
 import figures
 from experiment import Claim, Curve, Report
 from network import Digits, Training, gradient, network, segments_of, train
-from reference import Array, global_top_k
+from numpy_reference import Array, global_top_k
 from wiresum.compress import Compressor, Engine, GTopK, Identity, InProcess
 from wiresum.compress.arrays import Bytes
 from wiresum.compress.sparse import count_of

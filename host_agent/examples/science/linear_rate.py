@@ -3,7 +3,7 @@
 Source: arXiv 1901.09269, theorem 1. The quantiser is ternary, with the largest norm of all workers, so that integers
 in lanes of 8 bits are all that is added; omega is that of the shared norm (wiresum.compress.quantise). The constants
 that the theorem derives are held against its formulas, and every curve against the same algorithm in plain NumPy
-(reference.py).
+(numpy_reference.py).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import figures
 from comparison import REFERENCE_SEEDS, Runs
 from datasets import Task, breast_cancer, error_curve
 from experiment import Claim, Curve, Report
-from reference import diana, ternary
+from numpy_reference import diana, ternary
 from wiresum.compress import DIANA, Shift
 from wiresum.compress.quantise import Norm
 from wiresum.optim import Rule, diana_rule

@@ -17,7 +17,7 @@ import figures
 from comparison import REFERENCE_SEEDS, Runs
 from datasets import Task, breast_cancer, error_curve
 from experiment import Claim, Curve, Report
-from reference import diana, ternary
+from numpy_reference import diana, ternary
 from wiresum.compress import DIANA
 from wiresum.optim import LSVRG, SAGA, Estimator, Plain, Rule, vr_diana_rule
 

@@ -15,8 +15,6 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "torch"))
 
 from cluster import Cluster, SwitchProcess
 
-import ranks
-
 
 @pytest.fixture(scope="package")
 def switch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SwitchProcess]:
@@ -48,6 +46,6 @@ def launch(switch: SwitchProcess, tmp_path_factory: pytest.TempPathFactory) -> I
 def trio(launch: Callable[..., Cluster]) -> Iterator[Cluster]:
     """Three ranks, initialized, for all tests that leave them so."""
     cluster = launch(3)
-    cluster.run(ranks.begin)
+    cluster.run(horovod_ranks.begin)
     yield cluster
-    cluster.run(ranks.end)
+    cluster.run(horovod_ranks.end)

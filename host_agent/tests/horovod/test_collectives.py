@@ -10,7 +10,6 @@ import pytest
 import torch
 from cluster import Cluster, await_marks
 
-import ranks
 import wiresum.horovod.torch as hvd
 from wiresum.horovod.torch import runtime
 
@@ -202,7 +201,7 @@ def test_sums_are_done_by_the_switch(trio: Cluster) -> None:
 
 
 def begins_anew(rank: int, size: int) -> None:
-    ranks.begin(rank, size)
+    horovod_ranks.begin(rank, size)
     first = hvd.stats().job
     hvd.shutdown()
     assert not hvd.is_initialized()
@@ -234,7 +233,7 @@ def test_shutdown_tells_the_others_and_init_begins_anew(launch: Callable[..., Cl
 
 
 def stalls(rank: int, size: int, folder: str) -> None:
-    ranks.begin(rank, size)
+    horovod_ranks.begin(rank, size)
     hvd.allreduce(torch.ones(4), name="known")
     if rank == 1:
         handle = hvd.allreduce_async(torch.ones(4), name="known")
@@ -250,14 +249,14 @@ def test_a_stall_is_told_with_the_ranks_that_are_missing(launch: Callable[..., C
     pair = launch(2, HOROVOD_STALL_CHECK_TIME_SECONDS=str(STALL_S))
     pair.start(stalls, str(tmp_path))
     expected = "allreduce.known [missing: rank 0; ready: rank 1]"
-    ranks.await_text(lambda: pair.log(1), expected)
+    horovod_ranks.await_text(lambda: pair.log(1), expected)
     (tmp_path / "go on").touch()
     pair.collect()
     assert expected not in pair.log(0)
 
 
 def dies(rank: int, size: int, folder: str) -> str:
-    ranks.begin(rank, size)
+    horovod_ranks.begin(rank, size)
     hvd.barrier()
     Path(folder, str(rank)).touch()
     with pytest.raises(hvd.HorovodInternalError) as failure:
@@ -274,7 +273,7 @@ def test_a_rank_that_dies_is_named_at_the_others(launch: Callable[..., Cluster],
 
 
 def breaks(rank: int, size: int) -> None:
-    ranks.begin(rank, size)
+    horovod_ranks.begin(rank, size)
     hvd.barrier()
     if rank == 1:  # a bug of ours, say
 
@@ -291,7 +290,7 @@ def test_a_rank_whose_negotiation_fails_ends_that_of_the_others(launch: Callable
 
 
 def alone(rank: int, size: int) -> None:
-    ranks.begin(rank, size)
+    horovod_ranks.begin(rank, size)
     assert hvd.allreduce(torch.arange(3.0), op=hvd.Sum).tolist() == [0.0, 1.0, 2.0]
     assert hvd.allgather(torch.arange(3)).tolist() == hvd.alltoall(torch.arange(3)).tolist() == [0, 1, 2]
     assert hvd.reducescatter(torch.ones(2)).tolist() == [1.0, 1.0]
@@ -306,7 +305,7 @@ def test_one_rank_needs_nobody(launch: Callable[..., Cluster]) -> None:
 
 
 def gives_up(rank: int, size: int, folder: str) -> None:
-    ranks.begin(rank, size)
+    horovod_ranks.begin(rank, size)
     if rank == 0:
         with pytest.raises(hvd.HorovodInternalError, match=r"stalled for more than 0\.5 seconds: .*missing: rank 1"):
             hvd.allreduce(torch.ones(4), name="lonely")
