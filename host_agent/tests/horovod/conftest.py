@@ -13,6 +13,7 @@ from torch._C._distributed_c10d import TCPStore
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parents[1] / "torch"))
 
+import horovod_ranks
 from cluster import Cluster, SwitchProcess
 
 

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
+import horovod_ranks
 import pytest
 import torch
 from cluster import Cluster, await_marks

@@ -63,9 +63,9 @@ def test_any_order_and_time_of_calls_gives_all_ranks_one_order_with_everything_o
         for counts in [*turns, (len(names),) * size, *[(0,) * size] * SETTLING_CYCLES]:
             for rank, count in enumerate(counts):
                 for name in todo[rank][:count]:
-                    horovod_ranks.submit(allreduce(name, shapes[name]), [rank])
+                    ranks.submit(allreduce(name, shapes[name]), [rank])
                 del todo[rank][:count]
-            outcomes = horovod_ranks.cycle()
+            outcomes = ranks.cycle()
             assert all(outcome.error is None for outcome in outcomes)
             seen += [outcome.name for outcome in outcomes]
         assert sorted(seen) == sorted(f"allreduce.{name}" for name in names)
@@ -73,19 +73,19 @@ def test_any_order_and_time_of_calls_gives_all_ranks_one_order_with_everything_o
 
 def test_what_is_known_costs_a_word_and_no_message() -> None:
     ranks = Ranks(3)
-    horovod_ranks.submit(allreduce("a"))
-    assert len(horovod_ranks.cycle()) == 1 and ranks.message_bytes > 0
-    horovod_ranks.submit(allreduce("a"))
-    assert [outcome.name for outcome in horovod_ranks.cycle()] == ["allreduce.a"] and ranks.message_bytes == 0
+    ranks.submit(allreduce("a"))
+    assert len(ranks.cycle()) == 1 and ranks.message_bytes > 0
+    ranks.submit(allreduce("a"))
+    assert [outcome.name for outcome in ranks.cycle()] == ["allreduce.a"] and ranks.message_bytes == 0
 
 
 def test_what_some_ranks_want_waits_for_the_others() -> None:
     ranks = Ranks(3)
     for _ in range(2):  # the second time from the cache
-        horovod_ranks.submit(allreduce("a"), [0, 2])
-        assert horovod_ranks.cycle() == horovod_ranks.cycle() == []
-        horovod_ranks.submit(allreduce("a"), [1])
-        assert len(horovod_ranks.cycle()) == 1
+        ranks.submit(allreduce("a"), [0, 2])
+        assert ranks.cycle() == ranks.cycle() == []
+        ranks.submit(allreduce("a"), [1])
+        assert len(ranks.cycle()) == 1
 
 
 @pytest.mark.parametrize(
@@ -100,67 +100,65 @@ def test_what_some_ranks_want_waits_for_the_others() -> None:
 )
 def test_a_mismatch_says_at_every_rank_what_each_rank_called_and_does_no_other_harm(other: Request, what: str) -> None:
     ranks = Ranks(3)
-    horovod_ranks.submit(allreduce("a"), [0, 2])
-    horovod_ranks.submit(other, [1])
-    (outcome,) = horovod_ranks.cycle()
+    ranks.submit(allreduce("a"), [0, 2])
+    ranks.submit(other, [1])
+    (outcome,) = ranks.cycle()
     assert outcome.error is not None
     assert outcome.error.startswith(f"Mismatched {what} for 'allreduce.a': ranks 0, 2 have ")
     assert "; rank 1 has " in outcome.error
-    horovod_ranks.submit(allreduce("a"))
-    assert horovod_ranks.cycle()[0].error is None
+    ranks.submit(allreduce("a"))
+    assert ranks.cycle()[0].error is None
 
 
 def test_gathers_may_differ_in_the_first_dimension_only() -> None:
     ranks = Ranks(2)
     gather = Request(Kind.ALLGATHER, "allgather.a", ("float32",), ((2, 3),))
-    horovod_ranks.submit(gather, [0])
-    horovod_ranks.submit(replace(gather, shapes=((7, 3),)), [1])
-    (outcome,) = horovod_ranks.cycle()
+    ranks.submit(gather, [0])
+    ranks.submit(replace(gather, shapes=((7, 3),)), [1])
+    (outcome,) = ranks.cycle()
     assert outcome.error is None
     assert [request.shapes[0][0] for request in outcome.requests if request] == [2, 7]
-    horovod_ranks.submit(gather, [0])
-    horovod_ranks.submit(replace(gather, shapes=((7, 4),)), [1])
-    assert "Mismatched tensor shapes" in str(
-        [outcome.error for outcome in horovod_ranks.cycle() + horovod_ranks.cycle()]
-    )
+    ranks.submit(gather, [0])
+    ranks.submit(replace(gather, shapes=((7, 4),)), [1])
+    assert "Mismatched tensor shapes" in str([outcome.error for outcome in ranks.cycle() + ranks.cycle()])
 
 
 def test_a_name_that_is_in_use_is_refused() -> None:
     ranks = Ranks(2)
-    horovod_ranks.submit(allreduce("a"), [0])
+    ranks.submit(allreduce("a"), [0])
     with pytest.raises(DuplicateNameError, match=r"'allreduce\.a'.*use a different tensor name"):
-        horovod_ranks.submit(allreduce("a"), [0])
+        ranks.submit(allreduce("a"), [0])
 
 
 def test_a_rank_that_has_joined_is_not_waited_for_and_the_last_one_is_told() -> None:
     ranks = Ranks(3)
-    horovod_ranks.submit(allreduce("known"))
-    horovod_ranks.cycle()
+    ranks.submit(allreduce("known"))
+    ranks.cycle()
     ranks.ranks[1].join()
-    horovod_ranks.submit(allreduce("known"), [0, 2])
-    horovod_ranks.submit(allreduce("new"), [0, 2])
-    outcomes = horovod_ranks.cycle()
+    ranks.submit(allreduce("known"), [0, 2])
+    ranks.submit(allreduce("new"), [0, 2])
+    outcomes = ranks.cycle()
     assert [outcome.name for outcome in outcomes] == ["allreduce.known", "allreduce.new"]
     assert all(outcome.requests[1] is None and outcome.error is None for outcome in outcomes)
     ranks.ranks[0].join()
-    assert horovod_ranks.cycle() == []
+    assert ranks.cycle() == []
     ranks.ranks[2].join()
-    (joined,) = horovod_ranks.cycle()
+    (joined,) = ranks.cycle()
     assert (joined.kind, joined.number) == (Kind.JOIN, 2)
-    horovod_ranks.submit(allreduce("known"), [0, 1])
-    assert horovod_ranks.cycle() == []  # everybody counts again
+    ranks.submit(allreduce("known"), [0, 1])
+    assert ranks.cycle() == []  # everybody counts again
 
 
 def test_a_rank_joins_when_what_it_called_before_is_done() -> None:
     ranks = Ranks(2)
-    horovod_ranks.submit(allreduce("a"), [0])
+    ranks.submit(allreduce("a"), [0])
     ranks.ranks[0].join()
-    horovod_ranks.cycle()
+    ranks.cycle()
     assert not ranks.ranks[0].has_joined
     ranks.ranks[1].join()
-    (outcome,) = horovod_ranks.cycle()
+    (outcome,) = ranks.cycle()
     assert outcome.name == "allreduce.a" and outcome.requests[1] is None
-    assert horovod_ranks.cycle()[0].kind is Kind.JOIN
+    assert ranks.cycle()[0].kind is Kind.JOIN
 
 
 @pytest.mark.parametrize(
@@ -169,25 +167,25 @@ def test_a_rank_joins_when_what_it_called_before_is_done() -> None:
 def test_what_zeros_would_spoil_is_refused_while_a_rank_has_joined(request_: Request) -> None:
     ranks = Ranks(2)
     for _ in range(2):
-        horovod_ranks.submit(request_)
-        assert horovod_ranks.cycle()[0].error is None
+        ranks.submit(request_)
+        assert ranks.cycle()[0].error is None
     ranks.ranks[1].join()
-    horovod_ranks.submit(request_, [0])
-    (outcome,) = horovod_ranks.cycle()
+    ranks.submit(request_, [0])
+    (outcome,) = ranks.cycle()
     assert outcome.error is not None and "rank 1 has joined" in outcome.error
 
 
 def test_a_wait_that_takes_long_becomes_one_that_names_who_is_missing() -> None:
     ranks = Ranks(3)
-    horovod_ranks.submit(allreduce("a"))
-    horovod_ranks.cycle()
-    horovod_ranks.submit(allreduce("a"), [1, 2])
-    assert horovod_ranks.cycle(now=10.0, describe_after_s=5.0) == [] and ranks.message_bytes == 0
-    assert horovod_ranks.cycle(now=15.0, describe_after_s=5.0) == [] and ranks.message_bytes > 0
+    ranks.submit(allreduce("a"))
+    ranks.cycle()
+    ranks.submit(allreduce("a"), [1, 2])
+    assert ranks.cycle(now=10.0, describe_after_s=5.0) == [] and ranks.message_bytes == 0
+    assert ranks.cycle(now=15.0, describe_after_s=5.0) == [] and ranks.message_bytes > 0
     (stall,) = ranks.ranks[1].stalled(15.0, 5.0)
     assert str(stall) == "allreduce.a [missing: rank 0; ready: ranks 1, 2]"
-    horovod_ranks.submit(allreduce("a"), [0])
-    assert horovod_ranks.cycle(now=16.0, describe_after_s=5.0)[0].error is None
+    ranks.submit(allreduce("a"), [0])
+    assert ranks.cycle(now=16.0, describe_after_s=5.0)[0].error is None
     assert ranks.ranks[1].stalled(99.0, 5.0) == []
 
 

@@ -230,6 +230,16 @@ def test_the_version_stands_in_pyproject_alone() -> None:
     assert elsewhere == []
 
 
+def test_no_two_modules_of_tests_tools_and_examples_share_a_name() -> None:
+    """They lie in folders on one path, where the first of a name is taken for the others."""
+    found: dict[str, list[str]] = {}
+    for path in tracked_files():
+        is_packaged = "wiresum" in path.relative_to(REPOSITORY).parts
+        if path.suffix == ".py" and not is_packaged and not path.name.startswith(("test_", "conftest", "__")):
+            found.setdefault(path.name, []).append(str(path.relative_to(REPOSITORY)))
+    assert {name: paths for name, paths in found.items() if len(paths) > 1} == {}
+
+
 def test_no_source_file_is_longer_than_a_reader_can_hold() -> None:
     lines_max = 650
     long = {
