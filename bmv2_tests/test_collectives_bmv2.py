@@ -48,7 +48,7 @@ PLAN: list[tuple[Any, ...]] = [
     ("broadcasts_nan_payloads",),
     ("all_gathers", "float32"),
     ("all_gathers_uneven",),
-    ("reduce_scatters", "float32"),
+    ("reduce_scatters", "float32", 1301),
     ("all_gathers_coalesced",),
     ("reduce_scatters_coalesced",),
     ("all_reduces_coalesced",),

@@ -19,6 +19,7 @@ PLACEMENTS = ("aligned", "aligned", "independent", "independent", "one_worker", 
 def make_sparse_scenario(seed: int) -> Scenario:
     rng = random.Random(f"sparse {seed}")
     config = make_config(rng, seed)
+    config.exact_elements_max = 0  # what is exact leaves out no blocks
     config.vote_lag_chunks = rng.choice([1, 20, 1000])
     # What a round trip is worth is a part of the window, and tensors are small here.
     if rng.random() < 0.5:
@@ -119,6 +120,7 @@ def make_scattered_scenario(seed: int) -> Scenario:
     """Tensors whose elements are there one by one, or few at a time, so that most chunks hold something."""
     rng = random.Random(f"scattered {seed}")
     config = make_config(rng, seed)
+    config.exact_elements_max = 0  # what is exact leaves out no blocks
     config.lanes = rng.choice([64, 90, 360])
     config.vote_lag_chunks = rng.choice([1, 20, 1000])
     # What a round trip is worth is a part of the window, and tensors are small here.

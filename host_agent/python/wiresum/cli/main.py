@@ -22,6 +22,7 @@ BUILT_IN = {
     ),
     "doctor": ("wiresum.cli.doctor:doctor", "Find out what is wrong with this host, a switch, a job."),
     "jobs": ("wiresum.cli.jobs:jobs", "List the jobs of a switch or controller; create, end, drain."),
+    "paths": ("wiresum.cli.paths:paths", "Say where the parts for programs in C and for Open MPI are."),
     "settings": ("wiresum.cli.settings:settings", "Say what a worker can be told by its environment."),
     "switch": ("wiresum.switch.command:switch", "Run a software switch, with its join service."),
     "top": ("wiresum.cli.top:top", "Show live what runs at a switch or controller."),

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 from click.testing import CliRunner, Result
 
-from wiresum.agent import session
+from wiresum.agent import causes
 from wiresum.cli.doctor import doctor, path
 from wiresum.cli.doctor.finding import Level
 from wiresum.cli.service import Service
@@ -77,7 +77,7 @@ def test_nobody_there_is_an_exit_status(target: str) -> None:
 
 
 def test_data_ports_that_nobody_listens_at_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session, "HELLO_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(causes, "GREETING_TIMEOUT_S", 0.5)
     server = JoinServer(RecordingDriver())  # it admits, and sums nothing
     result = examine(f"127.0.0.1:{server.start('127.0.0.1', 0)}", "--check", "path")
     server.stop(0.2)
