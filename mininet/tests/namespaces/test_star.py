@@ -145,7 +145,9 @@ def test_sweeping_spares_the_stars_of_the_living(star: Star) -> None:
 def test_a_shaped_link_loses_nothing_by_itself(star: Star) -> None:
     star.reshape(Link(rate_mbit=200))
     report = probe.measure(star.workers[0], star.workers[1], count=DATAGRAMS)
-    assert (report.received, report.duplicated, report.late) == (DATAGRAMS, 0, 0)
+    # None of them late is not for a link to promise: a sender that changes its CPU overtakes itself.
+    assert (report.received, report.duplicated) == (DATAGRAMS, 0)
+    assert report.late < DATAGRAMS * 0.005
 
 
 def test_loss_happens_to_single_packets_in_both_directions(star: Star) -> None:
@@ -169,7 +171,7 @@ def test_duplication_and_reordering_happen_and_lose_nothing_much(star: Star) -> 
     star.reshape(Link(rate_mbit=200, duplicate=0.1, reorder=0.02))
     report = probe.measure(star.workers[0], star.switch, count=DATAGRAMS)
     assert 0.05 < report.duplicated / DATAGRAMS < 0.15
-    assert report.late > 0
+    assert report.late > DATAGRAMS * 0.005
 
 
 def test_reshaping_takes_the_old_link_away(star: Star) -> None:
@@ -206,10 +208,10 @@ def test_jumbo_packets_pass_buckets_and_the_long_way_round() -> None:
     with Star(2, Link(rate_mbit=400, mtu=9000)) as star:
         full = _full_datagram(9000)
         report = probe.measure(star.workers[0], star.switch, count=500, datagram_bytes=full)
-        assert (report.received, report.late) == (500, 0)
+        assert (report.received, report.lost, report.duplicated) == (500, 0, 0)
         star.reshape(Link(rate_mbit=200, reorder=0.02, mtu=9000))
         report = probe.measure(star.workers[0], star.switch, count=2000, datagram_bytes=full)
-        assert report.late > 0
+        assert report.late > 2000 * 0.003
 
 
 def test_a_star_keeps_its_mtu(star: Star) -> None:
