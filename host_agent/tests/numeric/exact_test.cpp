@@ -160,6 +160,15 @@ TEST(ExactSum, BothWaysGiveTheSameBitsForAnyElementsAndWorkers) {
   }
 }
 
+TEST(ExactSum, MemoryThatChangesAfterItsPlanesWereCountedDoesNoHarm) {
+  const ExactFormat format(Dtype::kF32, 2);
+  const Buffer before = stored(Dtype::kF32, {0x3F800000, 0});
+  const Planes planes = format.planes_of(before.data(), 2);
+  std::vector<std::int32_t> words(2 * static_cast<std::size_t>(std::popcount(planes)) + 1, 0x5A5A5A5A);
+  format.split(stored(Dtype::kF32, {0x3F800000, 0x7F800000}).data(), 2, planes, words.data());
+  EXPECT_EQ(words.back(), 0x5A5A5A5A);
+}
+
 TEST(ExactSum, TheLargestElementsOfAllWorkersDoNotOverflowAWord) {
   for (const unsigned workers : {1U, 2U, 32U, 1023U}) {
     for (const std::uint32_t element : {0x7F7FFFFFU, 0xFF7FFFFFU, 0x7F800000U, 0xFF800000U, 0x7FC00000U}) {

@@ -6,7 +6,6 @@ in the group's store, what it has called by which number, and each one's error s
 
 from __future__ import annotations
 
-import json
 import time
 from collections import deque
 from collections.abc import Sequence
@@ -14,9 +13,10 @@ from typing import Any
 
 import torch
 from torch._C._distributed_c10d import Store
+from torch.distributed import DistError
 
-KEPT = 256
-"""More calls than two workers can be apart while their packets still meet: slots hold the newest two rounds."""
+KEPT = 4096
+"""Calls, the newest. A worker may have called more since, if it waits for none of them: it says so then."""
 ANSWERS_S_MAX = 2.0
 POLL_S = 0.01
 TENSORS_SHOWN = 4
@@ -38,27 +38,37 @@ class CallLog:
         """A sentence on what each worker called as number `number`, which None leaves to a worker that knows it; "" if
         nobody says. Waits for the others for ANSWERS_S_MAX at most, once."""
         if self._compared is None:
-            self._compared = self._compare(number)
+            try:
+                self._compared = self._compare(number)
+            except DistError:  # the store's host has left
+                self._compared = ""
         return self._compared
 
     def _compare(self, number: int | None) -> str:
-        if number is not None:
-            self._store.set("diverged", str(number))
-        texts = {call[0]: described(*call[1:]) for call in self._calls}
-        self._store.set(f"calls/{self._rank}", json.dumps(texts))
         deadline = time.monotonic() + ANSWERS_S_MAX
-        if number is None:
-            if not self._is_there("diverged", deadline):
-                return ""
-            number = int(self._store.get("diverged"))
+        if number is not None:
+            # Workers may notice at different numbers; all speak of one.
+            self._store.compare_set("diverged", "", str(number))
+        elif not self._is_there("diverged", deadline):
+            return ""
+        number = int(self._store.get("diverged"))
+        self._store.set(f"calls/{self._rank}", self._called(number))
         said = []
         for rank in range(self._size):
-            if not self._is_there(f"calls/{rank}", deadline):
+            if self._is_there(f"calls/{rank}", deadline):
+                said.append(f"rank {rank} {self._store.get(f'calls/{rank}').decode()}")
+            else:
                 said.append(f"rank {rank} does not say")
-                continue
-            called = json.loads(self._store.get(f"calls/{rank}")).get(str(number))
-            said.append(f"rank {rank} called {called or 'nothing'}")
         return f"As number {number} " + ", ".join(said)
+
+    def _called(self, number: int) -> str:
+        calls = list(self._calls)  # other threads go on calling
+        for noted, *call in calls:
+            if noted == number:
+                return f"called {described(*call)}"
+        if calls and number < calls[0][0]:
+            return f"has called {calls[-1][0] - number} more since, and remembers {KEPT}"
+        return "called nothing"
 
     def _is_there(self, key: str, deadline: float) -> bool:
         while not self._store.check([key]):

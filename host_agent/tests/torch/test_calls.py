@@ -1,0 +1,55 @@
+"""What workers say of each other's calls when these differ."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import Store
+
+from wiresum.torch import calls
+from wiresum.torch.calls import CallLog
+
+
+def logs(store: Store, size: int) -> list[CallLog]:
+    return [CallLog(store, rank, size) for rank in range(size)]
+
+
+def ask(workers: list[CallLog], numbers: list[int | None]) -> list[str]:
+    with ThreadPoolExecutor(len(workers)) as threads:
+        return list(threads.map(lambda worker, number: worker.compare(number), workers, numbers))
+
+
+def test_all_speak_of_one_number_though_they_notice_at_different_ones() -> None:
+    workers = logs(dist.HashStore(), 3)
+    for rank, worker in enumerate(workers):
+        for number in range(5):
+            worker.note(number, "all_reduce", dist.ReduceOp.SUM, [torch.ones(number, rank + 1)])
+    said = ask(workers, [3, 4, None])
+    assert len(set(said)) == 1
+    number = said[0].split()[2]
+    assert number in ("3", "4")
+    for rank in range(3):
+        assert f"rank {rank} called all_reduce(SUM, float32[{number}, {rank + 1}])" in said[0]
+
+
+def test_a_worker_that_did_not_come_so_far_and_one_that_went_far_beyond() -> None:
+    workers = logs(dist.HashStore(), 2)
+    for number in range(calls.KEPT + 10):
+        workers[0].note(number, "barrier", None, [])
+    for said in ask(workers, [7, None]):
+        assert f"rank 0 has called {calls.KEPT + 2} more since" in said
+        assert "rank 1 called nothing" in said
+
+
+def test_nobody_knows_and_nobody_waits_long() -> None:
+    assert logs(dist.HashStore(), 2)[0].compare(None) == ""
+
+
+def test_a_store_that_is_gone_hides_no_error() -> None:
+    server = dist.TCPStore("127.0.0.1", 0, world_size=2, is_master=True, wait_for_workers=False)
+    worker = CallLog(dist.TCPStore("127.0.0.1", server.port, world_size=2, wait_for_workers=False), 1, 2)
+    worker.note(0, "barrier", None, [])
+    del server
+    assert worker.compare(0) == ""
