@@ -70,7 +70,7 @@ class Aggregator {
 };
 
 std::unique_ptr<Aggregator> make_aggregator(Ports& ports, std::uint16_t job, std::uint32_t key, std::uint8_t worker,
-                                            std::uint8_t workers, std::uint16_t lanes, std::uint32_t slots,
+                                            std::uint16_t workers, std::uint16_t lanes, std::uint32_t slots,
                                             unsigned threads, const std::string& own_address,
                                             const std::string& switch_address, std::uint16_t switch_port,
                                             const std::string& group_address, std::uint16_t group_port) {
@@ -90,10 +90,11 @@ std::unique_ptr<Aggregator> make_aggregator(Ports& ports, std::uint16_t job, std
   return std::make_unique<Aggregator>(config, ports);
 }
 
-std::unique_ptr<engine::Session> make_session(const std::vector<Aggregator*>& aggregators, double spin_s, bool offload,
+std::unique_ptr<engine::Session> make_session(const std::vector<Aggregator*>& aggregators, std::uint32_t rank, double spin_s, bool offload,
                                               const std::string& transport, const std::string& device,
                                               std::uint64_t exact_elements_max) {
   engine::SessionConfig config{
+      .rank = rank,
       .aggregators = {},
       .spin_ns = static_cast<std::int64_t>(spin_s * 1e9),
       .transport = {.kind = transport::kind_of(transport), .device = device, .offload = offload},
@@ -251,7 +252,7 @@ NB_MODULE(_native, module) {
            "group_port"_a);
 
   nb::class_<engine::Session>(module, "Session")
-      .def(nb::new_(&make_session), "aggregators"_a, nb::kw_only(), "spin_s"_a, "offload"_a, "transport"_a, "device"_a,
+      .def(nb::new_(&make_session), "aggregators"_a, nb::kw_only(), "rank"_a, "spin_s"_a, "offload"_a, "transport"_a, "device"_a,
            "exact_elements_max"_a)
       .def(
           "submit",

@@ -79,7 +79,7 @@ SessionConfig checked(SessionConfig config, const std::vector<std::vector<transp
 schedule::SchedulerConfig scheduler_config(const SessionConfig& config) {
   const worker::WorkerConfig& first = config.aggregators.front().worker;
   schedule::SchedulerConfig scheduler{.threads = 0,
-                                      .worker = first.worker,
+                                      .rank = config.rank,
                                       .workers = first.workers,
                                       .lanes = first.lanes,
                                       .vote_lag_chunks = 0,

@@ -45,6 +45,7 @@ struct AggregatorConfig {
 };
 
 struct SessionConfig {
+  std::uint32_t rank = 0;  // in the job: not worker.worker where the job has several switches
   /// The same ones in the same order at all workers, since chunks are dealt over them. Lanes are the same at all of
   /// them; slots and threads may differ.
   std::vector<AggregatorConfig> aggregators;

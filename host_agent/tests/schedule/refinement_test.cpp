@@ -62,7 +62,7 @@ struct Side {
     }
     EXPECT_EQ(number_chunks(request.regions, request.format, kLanes), kChunksOfTensor);
     originals = sources;
-    refinement = std::make_unique<Refinement>(request, kLanes, Place{.worker = worker, .workers = kWorkers}, kChunks);
+    refinement = std::make_unique<Refinement>(request, kLanes, Place{.rank = worker, .workers = kWorkers}, kChunks);
     refinement->read(worker::kNothingKnown);
   }
   std::vector<std::vector<float>> sources;

@@ -96,6 +96,7 @@ class Session:
         self,
         aggregators: Sequence[Aggregator],
         *,
+        rank: int,
         spin_s: float,
         offload: bool,
         transport: str,

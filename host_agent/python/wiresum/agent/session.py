@@ -80,10 +80,12 @@ class Operation:
 class Session:
     """One process's membership in one job. Make it with `Session.join`; any thread may use it."""
 
-    def __init__(self, aggregators: Aggregators, native: _native.Session, *, job_name: str, sparse: bool) -> None:
+    def __init__(
+        self, aggregators: Aggregators, native: _native.Session, *, job_name: str, rank: int, sparse: bool
+    ) -> None:
         grants = [aggregator.membership.grant for aggregator in aggregators]
         self.job_name = job_name
-        self.rank: int = grants[0].worker
+        self.rank = rank
         self.world_size: int = grants[0].workers
         self.lanes: int = grants[0].lanes
         self.threads: int = sum(grant.threads for grant in grants)
@@ -105,8 +107,8 @@ class Session:
         """
         aggregators = Aggregators.join(config, job_name=job_name, rank=rank, world_size=world_size, queue=queue)
         try:
-            data_path = _open_data_path(config, aggregators)
-            session = cls(aggregators, data_path, job_name=job_name, sparse=config.sparse)
+            data_path = _open_data_path(config, aggregators, rank)
+            session = cls(aggregators, data_path, job_name=job_name, rank=rank, sparse=config.sparse)
         except BaseException:
             aggregators.leave()
             raise
@@ -239,11 +241,12 @@ class Session:
             self._aggregators.abort(str(error))
 
 
-def _open_data_path(config: AgentConfig, aggregators: Aggregators) -> _native.Session:
+def _open_data_path(config: AgentConfig, aggregators: Aggregators, rank: int) -> _native.Session:
     parts = [_native_aggregator(aggregator) for aggregator in aggregators]
     threads = sum(aggregator.membership.grant.threads for aggregator in aggregators)
     return _native.Session(
         parts,
+        rank=rank,
         spin_s=spin_us_of(config, threads) * 1e-6,
         offload=config.offload,
         transport=config.transport,
