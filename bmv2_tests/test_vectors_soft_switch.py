@@ -16,8 +16,9 @@ from contextlib import ExitStack, closing, contextmanager
 
 import pytest
 
-from vectors import End, Job, Member, Scenario, Step, load_all
+from vectors import PARENT, End, Job, Member, Scenario, Step, load_all
 from wiresum.controller import Endpoint, JobEntry
+from wiresum.controller.driver import Uplink
 from wiresum.controller.p4runtime import Host, P4RuntimeSwitch, Target, admit, count, deliver, desired, device_config
 from wiresum.switch.p4runtime import P4RuntimeServer
 from wiresum.switch.software_switch import SoftwareSwitch, SwitchStats
@@ -47,7 +48,7 @@ class Workers:
         self._stranger = self._bind_block(STRANGER, 1)[0]
         addresses = {member: f"127.0.2.{index + 1}" for index, member in enumerate(scenario.members)}
         for member in scenario.members:
-            threads = [job.threads for job in scenario.jobs if member in job.members]
+            threads = [job.threads for job in scenario.jobs if member.job == job.number]
             used = [step.source_thread + 1 for step in scenario.steps if step.source == member]
             self._sockets[member] = self._bind_block(addresses[member], max(threads + used))
 
@@ -98,6 +99,7 @@ def entry_of(job: Job, workers: Workers) -> JobEntry:
         slot_base=job.slot_base,
         slots=job.slots,
         endpoints=tuple(workers.endpoint(member) for member in job.members),
+        uplink=None if job.parent is None else Uplink(workers.endpoint(Member(job.number, PARENT)), job.parent),
     )
 
 
@@ -199,7 +201,7 @@ def programmed() -> Iterator[Programmed]:
         yield Programmed(cleanup)
 
 
-@pytest.mark.parametrize("scenario", load_all(), ids=lambda scenario: str(scenario.name))
+@pytest.mark.parametrize("scenario", load_all(without={"parent"}), ids=lambda scenario: str(scenario.name))
 def test_over_p4runtime_it_answers_the_same(scenario: Scenario, programmed: Programmed) -> None:
     with ExitStack() as cleanup:
         workers = Workers(scenario, cleanup)

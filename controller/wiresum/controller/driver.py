@@ -43,6 +43,16 @@ class Sizes:
 
 
 @dataclass(frozen=True)
+class Uplink:
+    """Where a switch that is not the root of a job's tree sends its sums."""
+
+    parent: Endpoint
+    """The switch above: its address and base port."""
+    worker: int
+    """The number that the parent knows this switch by."""
+
+
+@dataclass(frozen=True)
 class JobEntry:
     """One admitted job."""
 
@@ -57,7 +67,8 @@ class JobEntry:
     slots: int
     """A power of two."""
     endpoints: tuple[Endpoint, ...]
-    """One for each worker, in order of rank."""
+    """One for each worker at this switch, by the numbers that it knows them by."""
+    uplink: Uplink | None = None
 
 
 @dataclass(frozen=True)

@@ -60,6 +60,8 @@ class SwitchServer:
         slots: int,
         endpoints: list[tuple[int, int]],
         results_group: tuple[int, int],
+        parent: tuple[int, int],
+        number_at_parent: int,
     ) -> None: ...
     def configure(
         self,
