@@ -202,7 +202,7 @@ TEST(Refinement, ChunksThatAreKnownToBeAbsentAreNotRead) {
   worker::ChunkPresence presence(kChunksOfTensor);
   presence.set(0, false);
   presence.set(1, true);
-  Refinement refinement(side.request, kLanes, {.worker = 0, .workers = 1}, chunks);
+  Refinement refinement(side.request, kLanes, {.rank = 0, .workers = 1}, chunks);
   std::fill(side.sources[0].begin(), side.sources[0].end(), 0.0F);
   side.sources[0][3] = side.sources[0][kLanes] = 1.0F;
   refinement.read(presence);
@@ -216,7 +216,7 @@ TEST(Refinement, WhatNobodyHasLeavesNothingToSend) {
   Side side(1, Way{});
   const std::vector<std::uint32_t> chunks = {7};
   std::fill(side.sources[2].begin(), side.sources[2].end(), -0.0F);
-  Refinement refinement(side.request, kLanes, {.worker = 0, .workers = 1}, chunks);
+  Refinement refinement(side.request, kLanes, {.rank = 0, .workers = 1}, chunks);
   refinement.read(worker::kNothingKnown);
   refinement.count(8);
   refinement.narrow();
@@ -236,7 +236,7 @@ TEST(Refinement, AnExponentHasAByteOfItsOwnForEachWorker) {
   std::fill(side.sources[2].begin(), side.sources[2].end(), 1.0F);
   const std::vector<std::uint32_t> chunks = {7};
   for (unsigned worker = 0; worker < 6; ++worker) {
-    Refinement refinement(side.request, kLanes, {.worker = worker, .workers = 6}, chunks);
+    Refinement refinement(side.request, kLanes, {.rank = worker, .workers = 6}, chunks);
     refinement.read(worker::kNothingKnown);
     refinement.count(8);
     const std::span<const std::uint32_t> words = refinement.counts().more_words();
