@@ -76,10 +76,10 @@ def test_every_metric_stands_in_the_docs() -> None:
 
 
 def commands(page: str) -> list[str]:
-    """Lines of code blocks that begin with wiresum, perhaps after an assignment or a prompt."""
+    """Lines of code blocks that begin with wiresum, perhaps after an assignment or a prompt, or on another host."""
     blocks = re.findall(r"^```(?:sh|bash)?\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
     lines = "\n".join(blocks).replace("\\\n", " ").splitlines()
-    found = [re.match(r"(?:\w+=\S+ )*(?:sudo )?(wiresum .+)", line) for line in lines]
+    found = [re.match(r"(?:\w+=\S+ )*(?:sudo )?(?:.+ \| ssh \S+ \S*)?(wiresum .+)", line) for line in lines]
     return [match[1] for match in found if match]
 
 

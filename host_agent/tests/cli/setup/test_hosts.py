@@ -132,6 +132,7 @@ def test_a_switch_a_controller_and_a_worker_work_after_a_command_each(hosts: Hos
     arguments = ["controller", "--address", "10.77.0.5", "--switch", "soft1=10.77.0.1"]
     said = hosts.setup("controller", *arguments, tls=pki / "controller")
     assert "/etc/wiresum/cluster.toml is in order" in said
+    assert "its switches answer" in said
     assert "control 10.77.0.5:43487" in hosts.start("controller", said)
 
     said = hosts.setup("worker", "worker", "--switch", "10.77.0.5", tls=pki / "worker")

@@ -42,7 +42,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ("_program", "_program_of_service"):
         monkeypatch.setattr(f"wiresum.cli.setup.command.{name}", lambda: PROGRAM)
     (tmp_path / "etc").mkdir()
-    (tmp_path / "etc/passwd").write_text("root:x:0:0::/root:/bin/sh\nalice:x:1000:1000::/home/alice:/bin/sh\n")
+    (tmp_path / "etc/passwd").write_text("root:x:0:0::/root:/bin/sh\nalice:x:1000:1000::/:/bin/sh\n")
     (tmp_path / "etc/group").write_text("root:x:0:\nalice:x:1000:\n")
     for name in ("shadow", "gshadow"):
         (tmp_path / "etc" / name).touch(mode=0o600)
@@ -226,10 +226,10 @@ def test_without_root_it_says_what_to_do(root: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_an_installation_that_services_do_not_see_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "executable", "/home/alice/venv/bin/python")
+    monkeypatch.setattr(sys, "executable", f"{plan.HOMES[0]}alice/venv/bin/python")
     result = CliRunner().invoke(setup, ["switch", "--address", "10.0.0.1", "--insecure", "--dry-run"])
     assert result.exit_code == 1
-    assert "/home/alice/venv/bin/wiresum lies in a home, which services do not see" in result.output
+    assert "alice/venv/bin/wiresum lies in a home, which services do not see" in result.output
 
 
 def test_a_path_that_a_unit_cannot_hold_is_refused() -> None:

@@ -23,8 +23,12 @@ def before_start(plan: Plan, host: Host) -> Iterator[Finding]:
     if plan.tls and plan.unit:
         yield _as_user(host, [sys.executable, "-c", _LOAD, plan.tls], "certificate", f"{USER} can use {plan.tls}")
     if plan.role == "controller":
-        command = [sys.executable, "-m", "wiresum.cli", "controller", "check", "--config", plan.config]
-        yield _as_user(host, command, "configuration", f"{plan.config} is in order")
+        check, ask = (
+            [sys.executable, "-m", "wiresum.cli", "controller", command, "--config", plan.config]
+            for command in ("check", "plan")
+        )
+        yield _as_user(host, check, "configuration", f"{plan.config} is in order")
+        yield _as_user(host, ask, "switches", "its switches answer", fatal=False)
 
 
 def start(plan: Plan, *, changed: bool) -> Iterator[Finding]:
@@ -76,20 +80,24 @@ def _doctor(plan: Plan) -> int:
     return subprocess.run(command, check=False, timeout=COMMAND_S_MAX).returncode
 
 
-def _as_user(host: Host, command: list[str], check: str, what: str) -> Finding:
+def _as_user(host: Host, command: list[str], check: str, what: str, *, fatal: bool = True) -> Finding:
+    """Does the command end well?"""
     user_id, group_id = host.id_of("passwd", USER), host.id_of("group", USER)
     assert user_id is not None and group_id is not None, "a step made it"
     environment = {name: value for name, value in os.environ.items() if name in ("PATH", "LANG", "PYTHONPATH")}
-    advice = f"{USER} must be able to read it, and to run {sys.executable}: are its folders for everybody to read?"
-    fatal = "the service would end with that at once"
     try:
         tried = subprocess.run(
             command, user=user_id, group=group_id, extra_groups=[], capture_output=True, text=True, check=False,
             timeout=COMMAND_S_MAX, cwd="/", env=environment,
         )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired) as error:
-        return Finding("host", check, Level.PROBLEM, f"{USER} cannot run wiresum: {error}", fatal, advice)
-    if tried.returncode == 0:
-        return Finding("host", check, Level.OK, what)
-    lines = (tried.stderr or tried.stdout).strip().splitlines() or ["it says nothing"]
-    return Finding("host", check, Level.PROBLEM, lines[-1], fatal, advice)
+        complaint = f"{USER} cannot run wiresum: {error}"
+    else:
+        if tried.returncode == 0:
+            return Finding("host", check, Level.OK, what)
+        complaint = ((tried.stderr or tried.stdout).strip().splitlines() or ["it says nothing"])[-1]
+    if not fatal:
+        why = "the service begins without it, and uses it when it is there"
+        return Finding("host", check, Level.WARNING, complaint, why, "set that host up too, if it is not yet")
+    advice = f"{USER} must be able to read it, and to run {sys.executable}: are its folders for everybody to read?"
+    return Finding("host", check, Level.PROBLEM, complaint, "the service would end with that at once", advice)
