@@ -147,6 +147,13 @@ def test_doing_it_again_changes_nothing_and_keeps_what_somebody_wrote(root: Path
     done(root, *arguments, "--replace")
     assert not written.read_text().endswith("# mine\n")
 
+    command = root / "usr/local/bin/wiresum"
+    command.unlink()
+    command.write_text("of another installation")
+    assert "kept      /usr/local/bin/wiresum" in done(root, *arguments)
+    done(root, *arguments, "--replace")
+    assert str(command.readlink()) == PROGRAM
+
     unit = root / "etc/systemd/system/wiresum-controller.service"
     unit.write_text("of an older release")
     done(root, *arguments)

@@ -70,7 +70,7 @@ def worker(
         *_certificate("worker", certificate),
         _text(f"{FOLDER}/worker.env", lines, "For containers and units of trainings.", kept=not replace),
         _text(PROFILE, exports, "For those who train here.", kept=not replace),
-        *_everywhere(program),
+        *_everywhere(program, replace=replace),
     ]
     firewall = f"UDP from the switches' ports {DATA_PORTS} to this host; out of it, those and TCP to {switch}"
     tls = "" if insecure else f"{FOLDER}/worker"
@@ -99,7 +99,7 @@ def switch(
         Folder(FOLDER, 0o755, "root", USER),
         *_certificate("switch", certificate),
         _text(f"{FOLDER}/switch.env", [variable], "wiresum switch --help says what there is.", kept=not replace),
-        *_everywhere(program),
+        *_everywhere(program, replace=replace),
         unit,
     ]
     who = "the controllers alone" if p4runtime else "workers and operators"
@@ -140,7 +140,7 @@ def controller(
         Folder(LOGS, 0o750, USER, USER),
         *_certificate("controller", certificate),
         File(f"{FOLDER}/cluster.toml", wanted, 0o640, "root", USER, kept=not replace, shown=True),
-        *_everywhere(program),
+        *_everywhere(program, replace=replace),
         unit,
     ]
     firewall = (
@@ -170,10 +170,10 @@ def _certificate(role: str, files: Certificate) -> list[Step]:
     ]
 
 
-def _everywhere(program: str) -> list[Step]:
+def _everywhere(program: str, *, replace: bool) -> list[Step]:
     steps: list[Step] = [BUFFERS]
     if program.rpartition("/")[0] not in ("/usr/bin", "/usr/local/bin"):
-        steps.append(Link(COMMAND, program))
+        steps.append(Link(COMMAND, program, kept=not replace))
     return steps
 
 

@@ -232,7 +232,7 @@ def _setting(name: str) -> int | None:
 class Link:
     path: str
     target: str
-    kept: bool = True
+    kept: bool = False
 
     @property
     def what(self) -> str:
