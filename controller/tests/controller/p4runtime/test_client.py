@@ -93,7 +93,9 @@ def test_what_accepts_connections_and_says_nothing_is_said_to_do_so(monkeypatch:
     silent = socket.create_server(("127.0.0.1", 0))
     client = Client(f"127.0.0.1:{silent.getsockname()[1]}", DEVICE, election_id=2)
     with silent, contextlib.closing(client):
-        wait_until(lambda: "is that a P4Runtime server?" in client.trouble, "its silence was noticed")
+        wait_until(
+            lambda: "as a P4Runtime server does. Is the switch running" in client.trouble, "its silence was noticed"
+        )
 
 
 def test_a_switch_may_come_later(server: str, unused_port: int, pipeline: Pipeline) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import os
 import random
 import signal
@@ -572,7 +573,7 @@ def test_no_switch_hears_of_a_key_that_the_disk_may_give_again(tmp_path: Path, m
 
 
 def test_a_switch_that_does_not_say_what_it_counted_is_reported_so_and_soon(
-    driver: RecordingDriver, client: Client
+    server: JoinServer, driver: RecordingDriver, client: Client, caplog: pytest.LogCaptureFixture
 ) -> None:
     client.join()
     (job,) = client.jobs()
@@ -583,8 +584,13 @@ def test_a_switch_that_does_not_say_what_it_counted_is_reported_so_and_soon(
     (switch,) = report.switches
     assert switch.state == "unreachable"
     assert "does not answer" in switch.trouble
+    driver.trouble = "it is gone"  # and so the answer is an error, for which nobody waits any more
     driver.released.set()
+    wait_until(lambda: not server._effects._counting, "the switch has answered")  # type: ignore[union-attr]
+    driver.trouble = ""
+    gc.collect()
     wait_until(lambda: not client.jobs()[0].uncounted, "it says again")
+    assert "never retrieved" not in caplog.text
 
 
 def test_a_service_that_is_held_up_is_not_alive(server: JoinServer, monkeypatch: pytest.MonkeyPatch) -> None:

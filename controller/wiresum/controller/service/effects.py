@@ -256,7 +256,7 @@ class Effects:
         question = (switch_name, tuple(numbers))
         if question not in self._counting:  # who asks the same waits for the same: a switch that hangs piles up nothing
             self._counting[question] = self.call(switch_name, read)
-            self._counting[question].add_done_callback(lambda _: self._counting.pop(question, None))
+            self._counting[question].add_done_callback(lambda asked: self._note_counted(question, asked))
         try:
             return await asyncio.wait_for(asyncio.shield(self._counting[question]), COUNT_S_MAX)
         except asyncio.TimeoutError:
@@ -264,6 +264,11 @@ class Effects:
         except Exception as error:
             log.warning("%s does not say what it counted: %s", switch_name, error)
         return None
+
+    def _note_counted(self, question: tuple[str, tuple[int, ...]], asked: asyncio.Future[Any]) -> None:
+        del self._counting[question]
+        if not asked.cancelled():
+            asked.exception()  # it may have come when nobody waits any more
 
     def _note_change_from_any_thread(self, name: str) -> None:
         try:
