@@ -182,7 +182,7 @@ def test_a_dead_connection_of_its_own_does_not_keep_a_controller_from_the_switch
     with contextlib.closing(dead), contextlib.closing(alive):
         wait_until(lambda: not dead.trouble or not alive.trouble, "one has the switch")
         wait_until(lambda: "another controller programs" in dead.trouble + alive.trouble, "the other one took it")
-        assert "" in (dead.trouble, alive.trouble)
+        wait_until(lambda: "" in (dead.trouble, alive.trouble), "and has it")
 
 
 def test_a_controller_that_knows_less_than_the_switch_bids_more_when_nobody_else_does(proxy: Proxy) -> None:
