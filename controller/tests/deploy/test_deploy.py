@@ -20,6 +20,7 @@ import pytest
 from wiresum import join
 from wiresum.controller import config
 from wiresum.controller.metrics import ReportCollector
+from wiresum.controller.service.join_server import TICK_S_MAX
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 REPOSITORY = DEPLOY.parents[1]
@@ -97,7 +98,15 @@ def test_a_unit_starts_a_command_that_exists_and_starts_it_again(unit: Path) -> 
     assert Path(program).name == "wiresum"
     check_arguments(words)
     assert service["Restart"] == "on-failure"
+    assert service["Type"] == "notify"
+    assert int(service["WatchdogSec"]) >= 2 * TICK_S_MAX, "who is held up for a moment is not killed"
+    assert read_unit(unit)["Unit"]["StartLimitIntervalSec"] == "0", "it is started again for as long as it takes"
     assert (service["CapabilityBoundingSet"], service["NoNewPrivileges"]) == ("", "yes")
+
+
+def test_a_controller_that_another_one_deposed_waits_for_its_turn() -> None:
+    """Without --standby it would end with status 3, and be started again to depose the other one in its turn."""
+    assert " --standby" in read_unit(DEPLOY / "wiresum-controller.service")["Service"]["ExecStart"]
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd-analyze")

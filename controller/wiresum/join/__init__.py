@@ -60,6 +60,9 @@ REPORT_BYTES_MAX = 64 * 1024 * 1024
 REFUSED_KEY = "wiresum-refused"
 """Trailing metadata of every refusal, so that it is not taken for a failure of gRPC with the same status code."""
 
+STANDS_BY = "this controller stands by"
+"""So begins what a standby says to those who ask it for what only the active one does, with the status UNAVAILABLE."""
+
 __all__ = [
     "DEFAULT_CONTROL_PORT",
     "JOB_NAME_BYTES_MAX",
@@ -67,6 +70,7 @@ __all__ = [
     "PROTOCOL_VERSION",
     "REFUSED_KEY",
     "REPORT_BYTES_MAX",
+    "STANDS_BY",
     "THREADS_MAX",
     "WORKERS_MAX",
     "AbortReply",

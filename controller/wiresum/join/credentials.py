@@ -57,6 +57,8 @@ class Credentials:
     expires_at: datetime = field(compare=False)
     names: tuple[str, ...] = field(compare=False)
     """The certificate's URIs: `wiresum:role/...` and its kind."""
+    addresses: tuple[str, ...] = field(compare=False)
+    """That the certificate is for, of a server."""
 
     def of_channel(self) -> grpc.ChannelCredentials:
         import grpc
@@ -79,8 +81,10 @@ def load(directory: str | Path, *, serving: bool = False) -> Credentials:
     left = expires_at - datetime.now(timezone.utc)
     if left < EXPIRY_WARNED_PART * (expires_at - begins_at):
         log.warning("%s expires in %s: renew it with `wiresum ca renew`", directory / CERTIFICATE_FILE, _in_words(left))
-    names = tuple(value for kind, value in shown.get("subjectAltName", ()) if kind == "URI")
-    return Credentials(directory, authority, certificate, key, expires_at, names)
+    alternatives = shown.get("subjectAltName", ())
+    names = tuple(value for kind, value in alternatives if kind == "URI")
+    addresses = tuple(str(ipaddress.ip_address(value.strip())) for kind, value in alternatives if kind == "IP Address")
+    return Credentials(directory, authority, certificate, key, expires_at, names, addresses)
 
 
 def open_channel(

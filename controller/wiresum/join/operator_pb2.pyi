@@ -25,7 +25,7 @@ class Report(_message.Message):
     def __init__(self, jobs: _Optional[_Iterable[_Union[JobReport, _Mapping]]] = ..., switches: _Optional[_Iterable[_Union[SwitchReport, _Mapping]]] = ..., service: _Optional[_Union[ServiceReport, _Mapping]] = ...) -> None: ...
 
 class JobReport(_message.Message):
-    __slots__ = ("job", "name", "world_size", "joined", "slot_base", "slots", "state", "packets", "results", "age_seconds", "switch_name", "tenant", "priority", "queue_position", "waiting", "lanes", "threads", "workers", "caller")
+    __slots__ = ("job", "name", "world_size", "joined", "slot_base", "slots", "state", "packets", "results", "age_seconds", "switch_name", "tenant", "priority", "queue_position", "waiting", "lanes", "threads", "workers", "caller", "uncounted")
     class PacketsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -52,6 +52,7 @@ class JobReport(_message.Message):
     THREADS_FIELD_NUMBER: _ClassVar[int]
     WORKERS_FIELD_NUMBER: _ClassVar[int]
     CALLER_FIELD_NUMBER: _ClassVar[int]
+    UNCOUNTED_FIELD_NUMBER: _ClassVar[int]
     job: int
     name: str
     world_size: int
@@ -71,7 +72,8 @@ class JobReport(_message.Message):
     threads: int
     workers: _containers.RepeatedCompositeFieldContainer[WorkerReport]
     caller: str
-    def __init__(self, job: _Optional[int] = ..., name: _Optional[str] = ..., world_size: _Optional[int] = ..., joined: _Optional[int] = ..., slot_base: _Optional[int] = ..., slots: _Optional[int] = ..., state: _Optional[str] = ..., packets: _Optional[_Mapping[str, int]] = ..., results: _Optional[int] = ..., age_seconds: _Optional[float] = ..., switch_name: _Optional[str] = ..., tenant: _Optional[str] = ..., priority: _Optional[int] = ..., queue_position: _Optional[int] = ..., waiting: _Optional[str] = ..., lanes: _Optional[int] = ..., threads: _Optional[int] = ..., workers: _Optional[_Iterable[_Union[WorkerReport, _Mapping]]] = ..., caller: _Optional[str] = ...) -> None: ...
+    uncounted: bool
+    def __init__(self, job: _Optional[int] = ..., name: _Optional[str] = ..., world_size: _Optional[int] = ..., joined: _Optional[int] = ..., slot_base: _Optional[int] = ..., slots: _Optional[int] = ..., state: _Optional[str] = ..., packets: _Optional[_Mapping[str, int]] = ..., results: _Optional[int] = ..., age_seconds: _Optional[float] = ..., switch_name: _Optional[str] = ..., tenant: _Optional[str] = ..., priority: _Optional[int] = ..., queue_position: _Optional[int] = ..., waiting: _Optional[str] = ..., lanes: _Optional[int] = ..., threads: _Optional[int] = ..., workers: _Optional[_Iterable[_Union[WorkerReport, _Mapping]]] = ..., caller: _Optional[str] = ..., uncounted: _Optional[bool] = ...) -> None: ...
 
 class WorkerReport(_message.Message):
     __slots__ = ("peer", "endpoint", "state", "heartbeat_age_ms", "contributions", "tensor_last")

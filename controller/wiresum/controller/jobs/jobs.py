@@ -100,6 +100,7 @@ class Jobs:
         deadline = now + timeout_ms / 1000
         job = self._named.get(request.job_name)
         if job is not None:
+            asking.check_tenant(job, request, asker)
             asking.check_not_ending(job)
             holder = asking.holder_asking_again(job, request)
             if holder is not None:

@@ -26,11 +26,11 @@ DirectoryPath = click.Path(file_okay=False, path_type=Path)
 
 @click.group(
     epilog="""\b
-A cluster in four steps:
+A cluster in four steps (`wiresum setup --help` has them in full, over SSH):
   wiresum ca init pki --address 10.0.0.1          # on a machine that keeps the authority's key
-  copy pki/controller to the controller's host    # [security] tls = "/etc/wiresum/tls"
-  copy pki/worker to every worker                 # WIRESUM_TLS=/etc/wiresum/tls
-  copy pki/operator to yourself                   # wiresum jobs --tls ~/.config/wiresum/tls
+  wiresum setup controller --tls controller ...   # on the controller's host, with a copy of pki/controller
+  wiresum setup worker --tls worker ...           # on every worker, with a copy of pki/worker
+  wiresum jobs --tls pki/operator                 # you
 """
 )
 def ca() -> None:

@@ -22,6 +22,7 @@ from wiresum.controller.jobs.keys import Keys, KeySequence
 from wiresum.controller.jobs.limits import Limits, Quota
 from wiresum.controller.security import OPTIONS as SECURITY_OPTIONS
 from wiresum.controller.security import Security
+from wiresum.controller.service.answering import let_calls_end
 from wiresum.controller.service.effects import Effects
 from wiresum.controller.service.join_service import JoinService
 from wiresum.controller.service.operator_service import OperatorService
@@ -34,6 +35,8 @@ TICK_S = 0.1
 LIFE_SHOWN_S = 1.0
 CALLS_MAX = 8192
 """Calls in progress, waiting Joins and Attend streams among them; gRPC refuses more with RESOURCE_EXHAUSTED."""
+TICK_S_MAX = 10.0
+"""A service that has not ticked for so long hangs."""
 STOP_MARGIN_S = 5.0
 REPORT_S_MAX = 10.0
 
@@ -85,6 +88,7 @@ class JoinServer:
         self._stop: asyncio.Event | None = None
         self._effects: Effects | None = None
         self._operators: OperatorService | None = None
+        self._ticked_at = 0.0
         self._grace_s = 0.0
         self._keep_jobs = False
 
@@ -92,6 +96,11 @@ class JoinServer:
     def deposed(self) -> str:
         """Why it must not go on, since another controller serves from the same state; empty if it may."""
         return self._effects.deposed if self._effects else ""
+
+    @property
+    def is_alive(self) -> bool:
+        """Does it serve, and does nothing hold it up?"""
+        return self._thread is not None and self._thread.is_alive() and time.monotonic() < self._ticked_at + TICK_S_MAX
 
     def start(self, host: str = "127.0.0.1", port: int = join.DEFAULT_CONTROL_PORT) -> int:
         """Returns the TCP port, which is a free one for port 0. Raises `OSError` if it cannot listen there,
@@ -147,6 +156,7 @@ class JoinServer:
             return
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
         self._effects, self._operators = effects, operators
+        self._ticked_at = time.monotonic()
         log.info("the service of %s listens at %s", ", ".join(self._drivers), listen)
         effects.start()
         ticking = asyncio.create_task(self._tick_for_ever(jobs, effects))
@@ -157,6 +167,7 @@ class JoinServer:
         await server.stop(0.1)
         ticking.cancel()
         effects.close()
+        await let_calls_end()
 
     def _jobs(self) -> Jobs:
         """With what was written down before."""
@@ -173,6 +184,7 @@ class JoinServer:
         life_shown_at = -LIFE_SHOWN_S
         while True:
             await asyncio.sleep(TICK_S)
+            self._ticked_at = time.monotonic()
             try:
                 jobs.tick(self._clock())
                 effects.carry_out()

@@ -95,8 +95,9 @@ class JoinService(join_pb2_grpc.JoinServiceServicer):
 
     async def Diagnose(self, request: join.Member, context: Any) -> join.Diagnosis:  # noqa: N802
         job = await self._granted(context, lambda: self._jobs.job_of(request))
-        _, counters = await self._effects.counters(job.switch_name, [job.number])
-        return report.diagnosis(job, counters.get(job.number), self._clock())
+        counted = await self._effects.counters(job.switch_name, [job.number])
+        counters = counted[1].get(job.number) if counted is not None else None
+        return report.diagnosis(job, counters, self._clock())
 
     # Streams.
 

@@ -46,7 +46,7 @@ class OperatorService(operator_pb2_grpc.OperatorServiceServicer):
         counted = await asyncio.gather(
             *(self._effects.counters(switch.name, list(switch.numbered)) for switch in switches)
         )
-        counters = {switch.name: found for switch, found in zip(switches, counted, strict=True)}
+        counters = {switch.name: found for switch, found in zip(switches, counted, strict=True) if found is not None}
         now = self._clock()
         answer = report.report(self._jobs, counters, now)
         answer.service.age_seconds = now - self._started_at

@@ -137,6 +137,10 @@ class Aggregators:
                 silent.append(str(error))
         return "; ".join(silent) if silent else describe(diagnoses, tensor)
 
+    def own_stop(self) -> str:
+        """A sentence, if this process itself was stopped lately; otherwise empty."""
+        return next(filter(None, (aggregator.membership.own_stop() for aggregator in self._joined)), "")
+
     def abort(self, reason: str) -> None:
         """Ends the job for everybody. Does not raise."""
         for aggregator in self._joined:

@@ -57,7 +57,7 @@ def jobs(context: click.Context, service: Service, as_json: bool) -> None:
     """List the jobs of a switch or controller; create, end, drain.
 
     RESULTS are packets with a sum; RESENT, results that a worker had to ask for again; DROPPED, packets that belonged
-    to no slot of the job. CALLER is who asked for the job first.
+    to no slot of the job; ?, that the switch does not say. CALLER is who asked for the job first.
     """
     if context.invoked_subcommand is not None:
         return
@@ -92,13 +92,16 @@ def _row(job: join.JobReport) -> tuple[str, ...]:
         f"{job.joined}/{job.world_size}",
         job.switch_name or "-",
         f"{job.slot_base}+{job.slots}" if job.slots else "-",
-        str(job.results),
-        str(job.packets.get("resent", 0)),
-        str(sum(job.packets.get(reason, 0) for reason in DROPPED)),
+        *(["?"] * 3 if job.uncounted else _counts(job)),
         duration(job.age_seconds),
         job.tenant or "-",
         job.caller or "-",
     )
+
+
+def _counts(job: join.JobReport) -> list[str]:
+    dropped = sum(job.packets.get(reason, 0) for reason in DROPPED)
+    return [str(job.results), str(job.packets.get("resent", 0)), str(dropped)]
 
 
 def complete_job(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:

@@ -24,6 +24,7 @@ BUILT_IN = {
     "jobs": ("wiresum.cli.jobs:jobs", "List the jobs of a switch or controller; create, end, drain."),
     "paths": ("wiresum.cli.paths:paths", "Say where the parts for programs in C and for Open MPI are."),
     "settings": ("wiresum.cli.settings:settings", "Say what a worker can be told by its environment."),
+    "setup": ("wiresum.cli.setup:setup", "Make this host a worker, a switch or a controller."),
     "switch": ("wiresum.switch.command:switch", "Run a software switch, with its join service."),
     "top": ("wiresum.cli.top:top", "Show live what runs at a switch or controller."),
     "version": ("wiresum.cli.version:version", "Say which versions are installed."),

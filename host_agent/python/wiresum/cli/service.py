@@ -184,8 +184,13 @@ class Service:
             text = f"the service at {target} refuses: {details}"
         elif code is grpc.StatusCode.UNIMPLEMENTED:
             text = f"what listens at {target} is no Wiresum service of this version: is that the right --switch?"
-        elif code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
+        elif code is grpc.StatusCode.DEADLINE_EXCEEDED:
             code = grpc.StatusCode.UNAVAILABLE
+            text = (
+                f"the service at {target} does not answer ({details}): its process is stopped or overloaded, or its "
+                f"host is cut off (systemctl status, there); --switch or WIRESUM_SWITCH names another one"
+            )
+        elif code is grpc.StatusCode.UNAVAILABLE:
             text = (
                 f"cannot ask the service at {target} ({details}): start a switch with `wiresum switch`, or name "
                 f"another service with --switch or WIRESUM_SWITCH"

@@ -20,6 +20,7 @@ import functools
 import itertools
 import logging
 import threading
+import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
@@ -58,6 +59,8 @@ ENTITIES_A_RESPONSE = 1000
 DETAILS_BYTES_MAX = 7000
 """What is told of each update goes into the metadata of the answer, of which gRPC takes in 8 KiB."""
 START_S_MAX = 10.0
+SILENCE_S_MAX = 10.0
+"""A server whose thread has not run for so long hangs."""
 STOP_S_MAX = 15.0
 """Longer than a data thread may take to answer."""
 
@@ -89,6 +92,17 @@ class P4RuntimeServer:
         self._thread = threading.Thread(target=self._loop.run_forever, name="wiresum-p4runtime", daemon=True)
         self._server: Any = None
         self._service: P4RuntimeService | None = None
+        self._heard_at = 0.0
+
+    @property
+    def is_alive(self) -> bool:
+        """Does nothing hold up its thread? To be asked again and again."""
+        if self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._hear)
+        return time.monotonic() < self._heard_at + SILENCE_S_MAX
+
+    def _hear(self) -> None:
+        self._heard_at = time.monotonic()
 
     def start(self, address: str, *, tls: Path | None = None, insecure: bool = False) -> int:
         """`address` is host:port; port 0 takes a free one. Returns the port.
@@ -98,6 +112,7 @@ class P4RuntimeServer:
         Raises `OSError` if the port cannot be had, and `CredentialsError`.
         """
         self._thread.start()
+        self._hear()
         try:
             return int(self._run(self._start(address, tls, insecure=insecure), START_S_MAX))
         except BaseException:
