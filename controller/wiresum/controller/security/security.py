@@ -29,7 +29,7 @@ CONNECTION_OPTIONS = (
     # Of all peers together: gRPC for Python has no bound for each. docs/security.md has what to put in front.
     ("grpc.max_allowed_incoming_connections", 8192),
     # Calls at a time on one connection, reset ones that are still on their way out among them. A worker has two.
-    ("grpc.max_concurrent_streams", 1024),
+    ("grpc.max_concurrent_streams", 100),
 )
 """Of whoever may connect, before it is known who that is."""
 
