@@ -284,7 +284,7 @@ def main(seconds: float, connections: int, through: str | None, as_json: bool) -
                 f"{phase.join_ms_max:.0f} ms; the service has {phase.resident_mib:.0f} MiB"
             )
         click.echo(
-            f"{outcome.resets_per_second:.0f} calls were reset a second; connections were cut "
+            f"{outcome.resets_per_second:.0f} resets were written a second; connections were cut "
             f"{outcome.connections_cut} times; {outcome.tracebacks} tracebacks in the service's log"
         )
     failed = outcome.quiet.failed + outcome.attack.failed + outcome.after.failed

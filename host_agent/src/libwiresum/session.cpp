@@ -337,8 +337,7 @@ void Session::bind(const Line& line) {
                                    .last = static_cast<std::uint16_t>(line.number("last", 0, UINT16_MAX))};
   Line answer{.word = "bound", .fields = {{"id", line.text("id")}}};
   try {
-    std::vector<transport::UdpSocket> sockets =
-        transport::bind_within(transport::parse_ipv4(address), range, count);
+    std::vector<transport::UdpSocket> sockets = transport::bind_within(transport::parse_ipv4(address), range, count);
     answer.fields["port"] = std::to_string(sockets.at(0).local().port);
     const std::lock_guard lock(mutex_);
     if (sockets_.size() >= engine::kAggregatorsMax) throw LineError("there are too many aggregators");

@@ -156,8 +156,11 @@ wiresum::capi::JoinRequest request_of(const char* job, int rank, int world_size,
   require(world_size >= 1 && world_size <= static_cast<int>(wiresum::wire::kWorkersMax), "world_size must be 1 to 32");
   require(rank >= 0 && rank < world_size, "rank must be 0 to world_size - 1");
   require((flags & ~WIRESUM_NO_QUEUE) == 0, "no such flag: there is WIRESUM_NO_QUEUE");
-  wiresum::capi::JoinRequest request{
-      .job = job == nullptr ? "" : job, .rank = rank, .world_size = world_size, .queue = (flags & WIRESUM_NO_QUEUE) == 0, .settings = {}};
+  wiresum::capi::JoinRequest request{.job = job == nullptr ? "" : job,
+                                     .rank = rank,
+                                     .world_size = world_size,
+                                     .queue = (flags & WIRESUM_NO_QUEUE) == 0,
+                                     .settings = {}};
   for (std::size_t i = 0; settings != nullptr && settings[i] != nullptr; ++i) {
     require(i < kSettingsMax, "there are too many settings");
     const std::string_view setting = settings[i];

@@ -95,8 +95,8 @@ static int agree_on_job(mca_coll_wiresum_module_t* module, struct ompi_communica
                                           module->below.coll_allreduce_module);
   char run[64] = "";
   if (code == MPI_SUCCESS) code = agree_on_run(module, comm, run, sizeof run);
-  snprintf(job, bytes, "%.63smpi-%" PRIx32 "-%" PRIu32 "-%016" PRIx64, run, OPAL_PROC_MY_NAME.jobid,
-           module->context_id, smallest);
+  snprintf(job, bytes, "%.63smpi-%" PRIx32 "-%" PRIu32 "-%016" PRIx64, run, OPAL_PROC_MY_NAME.jobid, module->context_id,
+           smallest);
   return code;
 }
 

@@ -190,8 +190,8 @@ std::vector<UdpSocket> bind_within(std::uint32_t address, PortRange range, std::
   }
   if (sockets.size() == count) return sockets;
   throw std::system_error(std::make_error_code(std::errc::address_in_use),
-                          "no " + std::to_string(count) + " consecutive UDP ports from " + to_string({address, range.first}) +
-                              " to " + std::to_string(range.last) +
+                          "no " + std::to_string(count) + " consecutive UDP ports from " +
+                              to_string({address, range.first}) + " to " + std::to_string(range.last) +
                               " are free, as WIRESUM_PORTS must have for each worker of this host");
 }
 
