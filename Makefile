@@ -121,8 +121,9 @@ test-cpp: $(ready)-dev  ##! run the C++ unit tests
 	cmake --build --preset dev
 	$(call run_ctest,build/dev)
 
+# They mostly wait, so two files at a time.
 test-python: test-cpp  ##! run the Python tests (PYTEST_ARGS=...)
-	$(py) -m pytest $(PYTEST_ARGS)
+	$(py) -m pytest --numprocesses 2 --dist loadfile $(PYTEST_ARGS)
 
 sanitize: asan tsan  ##! run the C++ unit tests under ASan + UBSan, the threaded ones under TSan
 

@@ -11,8 +11,9 @@ typedef struct ompi_op_t ompi_op_t;
 #include "opal/runtime/opal_progress.h"
 #include "opal/threads/mutex.h"
 
-/* How long MPI may go without progress while somebody waits here: another process may wait for a message of ours. */
-static const double kProgressPeriodS = 0.0005;
+/* How long MPI may go without progress while somebody waits here: another process may wait for a message of ours, and
+ * come late to this collective for it. Each time a little longer than before, since to wake costs the threads that send. */
+static const double kProgressPeriodMinS = 0.0005, kProgressPeriodMaxS = 0.01, kProgressPeriodGrowth = 1.25;
 
 typedef struct {
   ompi_coll_base_nbc_request_t super; /* in which MPI keeps the types of the call */
@@ -41,7 +42,12 @@ void mca_coll_wiresum_requests_close(void) {
 
 int mca_coll_wiresum_wait(mca_coll_wiresum_flight_t* flight) {
   int code;
-  while ((code = wiresum_wait(&flight->operation, kProgressPeriodS)) == WIRESUM_IN_FLIGHT) opal_progress();
+  double period = kProgressPeriodMinS;
+  while ((code = wiresum_wait(&flight->operation, period)) == WIRESUM_IN_FLIGHT) {
+    opal_progress();
+    period *= kProgressPeriodGrowth;
+    if (period > kProgressPeriodMaxS) period = kProgressPeriodMaxS;
+  }
   return mca_coll_wiresum_land(flight, code);
 }
 
