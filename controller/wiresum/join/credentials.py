@@ -34,6 +34,8 @@ log = logging.getLogger(__name__)
 CERT_NOT_YET_VALID = 9
 """OpenSSL's X509_V_ERR_CERT_NOT_YET_VALID."""
 AUTHORITY_FILE, CERTIFICATE_FILE, KEY_FILE = "ca.crt", "tls.crt", "tls.key"
+REVOKED_FILE = "ca.crl"
+"""Of services, where certificates were revoked."""
 FILE_BYTES_MAX = 1 << 20
 HANDSHAKE_TURNS_MAX = 10
 EXPIRY_WARNED_PART = 0.1

@@ -145,6 +145,44 @@ class ServiceReport(_message.Message):
     trouble: str
     def __init__(self, role: _Optional[str] = ..., software_version: _Optional[str] = ..., age_seconds: _Optional[float] = ..., refusals: _Optional[_Mapping[str, int]] = ..., trouble: _Optional[str] = ...) -> None: ...
 
+class ListEndedRequest(_message.Message):
+    __slots__ = ("job_name", "count_max")
+    JOB_NAME_FIELD_NUMBER: _ClassVar[int]
+    COUNT_MAX_FIELD_NUMBER: _ClassVar[int]
+    job_name: str
+    count_max: int
+    def __init__(self, job_name: _Optional[str] = ..., count_max: _Optional[int] = ...) -> None: ...
+
+class EndedJobs(_message.Message):
+    __slots__ = ("jobs",)
+    JOBS_FIELD_NUMBER: _ClassVar[int]
+    jobs: _containers.RepeatedCompositeFieldContainer[EndedJob]
+    def __init__(self, jobs: _Optional[_Iterable[_Union[EndedJob, _Mapping]]] = ...) -> None: ...
+
+class EndedJob(_message.Message):
+    __slots__ = ("name", "outcome", "reason", "world_size", "tenant", "caller", "switch_name", "slots", "created_at", "ended_at")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    OUTCOME_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    WORLD_SIZE_FIELD_NUMBER: _ClassVar[int]
+    TENANT_FIELD_NUMBER: _ClassVar[int]
+    CALLER_FIELD_NUMBER: _ClassVar[int]
+    SWITCH_NAME_FIELD_NUMBER: _ClassVar[int]
+    SLOTS_FIELD_NUMBER: _ClassVar[int]
+    CREATED_AT_FIELD_NUMBER: _ClassVar[int]
+    ENDED_AT_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    outcome: str
+    reason: str
+    world_size: int
+    tenant: str
+    caller: str
+    switch_name: str
+    slots: int
+    created_at: float
+    ended_at: float
+    def __init__(self, name: _Optional[str] = ..., outcome: _Optional[str] = ..., reason: _Optional[str] = ..., world_size: _Optional[int] = ..., tenant: _Optional[str] = ..., caller: _Optional[str] = ..., switch_name: _Optional[str] = ..., slots: _Optional[int] = ..., created_at: _Optional[float] = ..., ended_at: _Optional[float] = ...) -> None: ...
+
 class CreateJobRequest(_message.Message):
     __slots__ = ("job_name", "world_size", "slots", "tenant", "priority", "switch_name", "keep_seconds")
     JOB_NAME_FIELD_NUMBER: _ClassVar[int]

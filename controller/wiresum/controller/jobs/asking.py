@@ -47,7 +47,7 @@ def new_job(request: join.JoinRequest, asker: Asker, reservation: Reservation | 
     return job
 
 
-def new_worker(job: Job, request: join.JoinRequest, now: float, deadline: float) -> Worker:
+def new_worker(job: Job, request: join.JoinRequest, asker: Asker, now: float, deadline: float) -> Worker:
     return Worker(
         job=job,
         rank=request.rank,
@@ -61,6 +61,7 @@ def new_worker(job: Job, request: join.JoinRequest, now: float, deadline: float)
         attempt=request.attempt,
         asked_at=now,
         deadline=deadline,
+        certificate=asker.certificate,
     )
 
 

@@ -110,6 +110,10 @@ class Cluster:
     def __init__(self, switches: Iterable[Switch]) -> None:
         self.switches = {switch.name: switch for switch in switches}
 
+    def is_usable(self) -> bool:
+        """Does any switch take new jobs?"""
+        return any(switch.is_usable() for switch in self.switches.values())
+
     def reaching(self, address: str) -> frozenset[str]:
         """The names of the switches that a worker at this address can use."""
         return frozenset(name for name, switch in self.switches.items() if switch.reaches(address))

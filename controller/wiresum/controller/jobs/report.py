@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from importlib import metadata
 
@@ -10,7 +11,7 @@ from wiresum.controller.driver import JobCounters
 from wiresum.controller.jobs.cluster import Switch
 from wiresum.controller.jobs.job import Job, Presence, State, Worker
 from wiresum.controller.jobs.jobs import Jobs
-from wiresum.controller.jobs.records import Reservation
+from wiresum.controller.jobs.records import EndedRecord, Reservation
 
 Counted = Mapping[str, tuple[JobCounters, Mapping[int, JobCounters]]]
 """By switch: of packets of no job, and by job number. A job that the switch does not have yet has none; a switch that
@@ -50,6 +51,12 @@ def report(jobs: Jobs, counted: Counted, now: float) -> join.Report:
         stray, _ = counted.get(switch.name, (JobCounters(), {}))
         answer.switches.append(_switch(switch, stray, silent=switch.name not in counted))
     return answer
+
+
+def ended(record: EndedRecord) -> join.EndedJob:
+    fields = dataclasses.asdict(record)
+    del fields["sequence"]
+    return join.EndedJob(**fields)
 
 
 def _job(jobs: Jobs, job: Job, counted: JobCounters | None, now: float) -> join.JobReport:

@@ -30,7 +30,7 @@ from wiresum import join as messages
 from wiresum.agent.absence import NO_TRAFFIC, Absence, Patience, Traffic
 from wiresum.agent.awake import AwakeClock
 from wiresum.agent.config import AgentConfig
-from wiresum.agent.control import RETRY_PAUSE_S, Control, ask_again_after_s, code_of, details, grpc
+from wiresum.agent.control import RETRY_PAUSE_S, Control, ask_again_after_s, code_of, details, grpc, is_from_service
 from wiresum.agent.diagnosis import error_of
 from wiresum.agent.errors import JoinError, SwitchUnreachableError, WiresumError, WorkerLostError
 from wiresum.agent.grant import grant_of
@@ -261,6 +261,11 @@ class Membership:
                 return SwitchUnreachableError(
                     f"{self.where} does not know job '{self._job_name}' any more: it was started anew, or it took "
                     f"this worker for lost while the connection was broken. Start the job again"
+                )
+            if code_of(error) == "UNAUTHENTICATED" and is_from_service(error):
+                return JoinError(
+                    f"{self.where} lets this worker of job '{self._job_name}' not go on: {details(error)}",
+                    code="UNAUTHENTICATED",
                 )
             absence.cause = details(error)
             log.debug("the stream to %s broke: %s", self._control.endpoint, absence.cause)

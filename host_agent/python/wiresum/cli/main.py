@@ -21,6 +21,7 @@ BUILT_IN = {
         "Run the controller of one switch or several, with its join service.",
     ),
     "doctor": ("wiresum.cli.doctor:doctor", "Find out what is wrong with this host, a switch, a job."),
+    "health": ("wiresum.cli.health:health", "Ask a switch or controller whether it is healthy, for probes."),
     "jobs": ("wiresum.cli.jobs:jobs", "List the jobs of a switch or controller; create, end, drain."),
     "paths": ("wiresum.cli.paths:paths", "Say where the parts for programs in C and for Open MPI are."),
     "settings": ("wiresum.cli.settings:settings", "Say what a worker can be told by its environment."),

@@ -129,8 +129,7 @@ def _job_name(config: AgentConfig, subgroup: str, generation: int) -> str:
     if subgroup and "" in _job_names:
         name = _job_names[""]
     else:
-        run = os.environ.get("TORCHELASTIC_RUN_ID", "none")
-        name = config.job or f"{'job' if run == 'none' else run}-{secrets.token_hex(4)}"
+        name = config.job or f"{_name_of_run()}-{secrets.token_hex(4)}"
         if (restart := os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) != "0":
             name += f"-restart{restart}"
     if subgroup:
@@ -142,6 +141,14 @@ def _job_name(config: AgentConfig, subgroup: str, generation: int) -> str:
     digest = hashlib.sha256(name.encode()).hexdigest()[:16]  # of a launcher's own name, or of a group's
     legible = re.sub(r"[^A-Za-z0-9._-]", "_", name).lstrip("-")
     return f"{legible[: JOB_NAME_BYTES_MAX - len(digest) - 1]}-{digest}"
+
+
+def _name_of_run() -> str:
+    """By which people know what runs here: Slurm's job, or torchrun's."""
+    if slurm := os.environ.get("SLURM_JOB_ID"):
+        return f"slurm-{slurm}"
+    run = os.environ.get("TORCHELASTIC_RUN_ID", "none")
+    return "job" if run == "none" else run
 
 
 def _join(config: AgentConfig, store: Store, job: str, rank: int, size: int, *, may_refuse: bool) -> Session | None:

@@ -26,6 +26,7 @@ SLOTS_FEW = 0.1
 TOLD_APART = {
     "came without a certificate that the service knows": ("unauthenticated",),
     "had a certificate of another role": ("role",),
+    "had a certificate that was revoked": ("revoked",),
     "had the wrong key, token or certificate for the job": ("permission_denied",),
     "came too often, or too many at once, from one address": ("rate", "calls"),
     "were no messages of this service": ("malformed", "oversized", "silent", "unimplemented", "invalid_argument"),
