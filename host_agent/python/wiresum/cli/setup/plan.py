@@ -72,7 +72,8 @@ def worker(
         _text(PROFILE, exports, "For those who train here.", kept=not replace),
         *_everywhere(program, replace=replace),
     ]
-    firewall = f"UDP from the switches' ports {DATA_PORTS} to this host; out of it, those and TCP to {switch}"
+    at = "to this host, at any port (WIRESUM_PORTS keeps it to some)"
+    firewall = f"UDP from the switches' ports {DATA_PORTS} {at}; out of it, those and TCP to {switch}"
     tls = "" if insecure else f"{FOLDER}/worker"
     return Plan("worker", steps, firewall, tls, endpoint=switch)
 
