@@ -7,7 +7,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from cluster import Cluster
-from cluster_worker import world
+from cluster_worker import lanes, world
 from torch.distributed.distributed_c10d import _coalescing_manager
 
 import wiresum.torch
@@ -36,10 +36,6 @@ def assert_same_bits(actual: torch.Tensor, expected: torch.Tensor) -> None:
     if not torch.equal(actual.reshape(-1).view(torch.uint8), expected.reshape(-1).view(torch.uint8)):
         differing = (actual != expected).nonzero()[:5]
         raise AssertionError(f"{actual.dtype}: differ at {differing.tolist()}: {actual} is not {expected}")
-
-
-def lanes() -> int:
-    return int(world()._session.lanes)
 
 
 def expected_sum(inputs: list[torch.Tensor], *, average: bool = False, lane_bits: int = 32) -> torch.Tensor:
