@@ -8,17 +8,19 @@
 // where the base class has it, and is an unused function where it has not.
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
-#include <torch/csrc/jit/python/pybind_utils.h>
+#include <torch/csrc/Exceptions.h>
 #include <torch/csrc/utils/pybind.h>
 
+#include <ATen/core/ivalue.h>
 #include <pybind11/chrono.h>
+#include <pybind11/functional.h>
 #include <pybind11/stl.h>
 
 #include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <exception>
-#include <memory>
+#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
@@ -39,6 +41,16 @@ void release(py::object& object) {
   }
   const py::gil_scoped_acquire locked;
   object = py::object();
+}
+
+/// An exception that raises this error wherever it comes back to Python, any number of times (which pybind11's own does
+/// once); none of None.
+std::exception_ptr as_exception(const py::object& error) {
+  if (error.is_none()) return nullptr;
+  PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(error.ptr())), error.ptr());
+  python_error raised;
+  raised.persist();
+  return std::make_exception_ptr(std::move(raised));
 }
 
 /// A Work whose methods are a Python object's, which it keeps alive: PyTorch's own trampoline for Work does not.
@@ -62,10 +74,7 @@ class PythonWork final : public c10d::Work {
 
   std::exception_ptr exception() const override {
     const py::gil_scoped_acquire locked;
-    const py::object error = work_.attr("exception")();
-    if (error.is_none()) return nullptr;
-    PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(error.ptr())), error.ptr());
-    return std::make_exception_ptr(py::error_already_set());
+    return as_exception(work_.attr("exception")());
   }
 
   int sourceRank() const override {
@@ -90,12 +99,29 @@ class PythonWork final : public c10d::Work {
   }
 
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override {
-    const py::gil_scoped_acquire locked;
-    return work_.attr("get_future")().cast<std::shared_ptr<torch::jit::PythonFutureWrapper>>()->fut;
+    bool is_new = false;
+    {
+      const std::lock_guard<std::mutex> guard(future_mutex_);
+      if (!future_) {
+        future_ = c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()));
+        is_new = true;
+      }
+    }
+    if (is_new) {
+      const py::gil_scoped_acquire locked;
+      work_.attr("when_settled")(py::cpp_function([future = future_](const Tensors& result, const py::object& error) {
+        const std::exception_ptr failure = as_exception(error);
+        const py::gil_scoped_release unlocked;  // callbacks may wait for what other threads do
+        failure ? future->setError(failure) : future->markCompleted(result);
+      }));
+    }
+    return future_;
   }
 
  private:
   py::object work_;
+  std::mutex future_mutex_;
+  c10::intrusive_ptr<c10::ivalue::Future> future_;
 };
 
 class PythonBackend final : public c10d::Backend {
@@ -295,12 +321,20 @@ class PythonBackend final : public c10d::Backend {
 }  // namespace
 
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
+  py::register_exception_translator([](std::exception_ptr pending) {
+    try {
+      if (pending) std::rethrow_exception(pending);
+    } catch (python_error& raised) {
+      raised.restore();
+    }
+  });
   py::class_<PythonBackend, c10d::Backend, c10::intrusive_ptr<PythonBackend>>(module, "PythonBackend")
       .def(py::init([](py::object implementation, int rank, int size) {
              return c10::make_intrusive<PythonBackend>(std::move(implementation), rank, size);
            }),
            py::arg("implementation"), py::arg("rank"), py::arg("size"))
       .def_property_readonly("implementation", &PythonBackend::implementation)
+      .def_property_readonly("options", &PythonBackend::getBackendOptions)
       // What new_group calls at those who are not in the group, where the backend can be split: NCCL needs it.
       .def("perform_nocolor_split", [](PythonBackend&, const at::Device&) {});
 }

@@ -79,7 +79,7 @@ class Gloo:
         steps: list[Callable[[], None]] = [partial(bring_home, staged)] if staged else []
         steps += [finish] if finish else []
         inner = getattr(self._group, method)(*arguments_staged)
-        work = GlooWork(inner, finish=steps, explain=partial(self._explain, what))
+        work = GlooWork(inner, written, finish=steps, explain=partial(self._explain, what))
         if self.network is not None:
             self.network.attendant.watch_gloo(work)
         return work
