@@ -1,30 +1,39 @@
-"""PyTorch's own tests of its backends, as its wheel ships them, in the workers of a cluster.
+"""PyTorch's own tests of its backends, as its wheel ships them (the class that the suites of Gloo and NCCL are made of), in
+the workers of a cluster.
 
 They are methods of a class that is meant to be mixed into a test case of processes, which starts new ones for each test.
-Here the processes stay, and each test gets a process group of its own.
+Here the processes stay, and each test gets a process group of its own. test_theirs.py runs some; this file, as a
+program, runs those that are named to it, or all, and says which passed:
+
+    python host_agent/tests/torch/theirs.py [--backend gloo] [NAME ...]
 """
 
 from __future__ import annotations
 
+import argparse
 import functools
 import os
+import tempfile
 import unittest
+from collections import Counter
 from datetime import timedelta
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import torch.distributed as dist
+from cluster import Cluster, SwitchProcess, WorkerFailedError
 
 import wiresum.torch
 
+SIZE = 3
 FOLDERS = ("barrier", "test_dir", "init_dir")
 
 
 @functools.cache
-def module(backend: str, size: int, folder: str) -> ModuleType:
+def module(backend: str) -> ModuleType:
     """Theirs. It reads its settings when it is imported."""
-    os.environ.update(BACKEND=backend, WORLD_SIZE=str(size), TEMP_DIR=folder, INIT_METHOD="file://")
+    os.environ.update(BACKEND=backend, WORLD_SIZE=str(SIZE), MASTER_ADDR="127.0.0.1")
     from torch.testing._internal.common_distributed import DistTestCases
 
     for feature in ("ddp", "subgroup", "plugin"):
@@ -36,25 +45,26 @@ def module(backend: str, size: int, folder: str) -> ModuleType:
 
 def names() -> list[str]:
     """Of all tests there are."""
-    base = module("wiresum", 3, "").DistributedTest._DistTestBase
+    base = module("wiresum").DistributedTest._DistTestBase
     return sorted(name for name in dir(base) if name.startswith("test_"))
 
 
 def run(rank: int, size: int, name: str, folder: str, backend: str = "wiresum") -> str:
     """Why the test was skipped; "" if it passed. What it raises is its failure."""
-    theirs = module(backend, size, folder)
-    wiresum.torch.register()
+    theirs = module(backend)
+    method = getattr(theirs.DistributedTest._DistTestBase, name)
+    if getattr(method, "__unittest_skip__", False):
+        return str(method.__unittest_skip_why__)
+    os.environ["TEMP_DIR"] = folder
     for subfolder in FOLDERS:
         Path(folder, subfolder).mkdir(exist_ok=True)
     timeout = timedelta(seconds=theirs.CUSTOM_PG_TIMEOUT.get(name, theirs.default_pg_timeout))
-    dist.init_process_group(
-        backend, init_method=f"file://{folder}/{name}", rank=rank, world_size=size, timeout=timeout
-    )
+    wiresum.torch.register()
+    dist.init_process_group(backend, init_method=f"file://{folder}/{name}", rank=rank, world_size=size, timeout=timeout)
     try:
-        _forget_barriers(theirs, rank)
+        theirs.Barrier.barrier_id = 0
         test = _case(theirs)(name)
         test.rank, test.file_name = rank, f"{folder}/{name}.file"
-        test.setUp = lambda: None
         getattr(test, name)()
         dist.barrier()
     except unittest.SkipTest as skipped:
@@ -75,10 +85,28 @@ def _case(theirs: ModuleType) -> Any:
     return type("Theirs", (theirs.TestDistBackend, theirs.DistributedTest._DistTestBase), {})
 
 
-def _forget_barriers(theirs: ModuleType, rank: int) -> None:
-    """Those of the test before, in the files that it meets by."""
-    dist.barrier()
-    if rank == 0:
-        theirs.Barrier.init()
-    theirs.Barrier.barrier_id = 0
-    dist.barrier()
+def main() -> None:
+    parser = argparse.ArgumentParser(description="runs PyTorch's own tests of a backend")
+    parser.add_argument("--backend", default="wiresum")
+    parser.add_argument("names", nargs="*", help="all, if none is given")
+    arguments = parser.parse_args()
+    counts: Counter[str] = Counter()
+    with tempfile.TemporaryDirectory() as made, SwitchProcess(Path(made)) as switch:
+        cluster = Cluster(switch, SIZE, Path(made), grouped=False)
+        for name in arguments.names or names():
+            folder = Path(made, name)
+            folder.mkdir()
+            try:
+                reason = cluster.run(run, name, str(folder), arguments.backend)[0]
+            except WorkerFailedError as error:
+                print(f"FAILED  {name}\n{error}", flush=True)
+                counts["failed"] += 1
+            else:
+                print(f"skipped {name}: {reason}" if reason else f"passed  {name}", flush=True)
+                counts["skipped" if reason else "passed"] += 1
+        cluster.stop()
+    print(", ".join(f"{count} {what}" for what, count in sorted(counts.items())))
+
+
+if __name__ == "__main__":
+    main()

@@ -14,6 +14,7 @@ from datetime import timedelta
 from functools import partial
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore, Store
 
@@ -65,6 +66,17 @@ def create_group(backend_options: Any, pg_options: Any) -> Any:
     from wiresum.torch.process_group import WiresumProcessGroup
 
     return WiresumProcessGroup(store, backend)
+
+
+def create_process_group(backend_options: Any) -> dist.ProcessGroup:
+    """One that `torch.distributed` does not know: what it would make of `create_group` itself."""
+    made = create_group(backend_options, None)
+    if isinstance(made, dist.ProcessGroup):
+        return made
+    group = dist.ProcessGroup(backend_options.store, backend_options.group_rank, backend_options.group_size)
+    group._set_default_backend(dist.ProcessGroup.BackendType.CUSTOM)
+    group._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.CUSTOM, made)
+    return group
 
 
 def _make_backend(
