@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from cluster import Cluster, SwitchProcess
+from cluster import Cluster
 from cluster_worker import implementation, world
 from torch.nn.parallel import DistributedDataParallel
 
@@ -139,9 +139,8 @@ def test_comm_debug_mode_counts_collectives(pair: Cluster) -> None:
 
 
 def faked(rank: int, size: int) -> None:
-    from torch._subclasses.fake_tensor import FakeTensorMode
-
     import torch.distributed._functional_collectives as functional_collectives
+    from torch._subclasses.fake_tensor import FakeTensorMode
 
     before = wiresum.torch.stats()
     if rank == 0:  # nobody else calls anything, so that what did communicate would wait for ever

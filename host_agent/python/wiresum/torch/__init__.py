@@ -42,7 +42,7 @@ def stats(group: dist.ProcessGroup | None = None) -> GroupStats:
     return stats_of(group)
 
 
-def _create(backend_options: Any, pg_options: Any) -> dist.ProcessGroup:
+def _create(backend_options: Any, pg_options: Any) -> Any:
     from wiresum.torch.creation import create_group
 
     return create_group(backend_options, pg_options)

@@ -6,10 +6,10 @@
 //
 // There is no logic here. Methods that PyTorch added or renamed between releases do without `override`: each overrides
 // where the base class has it, and is an unused function where it has not.
-#include <torch/csrc/distributed/c10d/Backend.hpp>
-#include <torch/csrc/distributed/c10d/Store.hpp>
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/utils/pybind.h>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include <ATen/core/ivalue.h>
 #include <pybind11/chrono.h>

@@ -132,9 +132,7 @@ class WiresumBackend:
             plan = plans.all_gather_single(pairs, rank=self.rank, size=self.size)
             return self._started(network.run("all_gather_single", [plan], opts, outputs))
         return self._started(
-            self.gloo.run(
-                "all_gather_single", "all_gather_single_coalesced", outputs, inputs, opts, written=outputs
-            )
+            self.gloo.run("all_gather_single", "all_gather_single_coalesced", outputs, inputs, opts, written=outputs)
         )
 
     def barrier(self, opts: Any) -> dist.Work:
@@ -269,8 +267,7 @@ class WiresumBackend:
     def _adding(self, opts: Any) -> Network | None:
         """The network, if it knows this operator."""
         self._require_usable()
-        operator = opts.reduceOp
-        return self.network if operator == _SUM or operator == _AVERAGE else None
+        return self.network if opts.reduceOp in (_SUM, _AVERAGE) else None
 
     def _copying(self, tensors: Sequence[torch.Tensor]) -> Network | None:
         """The network, if it carries the bytes of these."""
@@ -287,15 +284,13 @@ class WiresumBackend:
         return work
 
 
-def backend_of(group: dist.ProcessGroup) -> WiresumBackend | None:
+def backend_of(group: Any) -> WiresumBackend | None:
     """The backend of this package that a process group has; None if it has none."""
-    candidates: list[Any] = [group]
-    with_devices: Any = group
-    candidates += [with_devices._get_backend(device) for device in with_devices._device_types]
-    for candidate in candidates:
-        while hasattr(candidate, "wrapped_pg"):  # TORCH_DISTRIBUTED_DEBUG=DETAIL
-            candidate = candidate.wrapped_pg
-        if isinstance(implementation := getattr(candidate, "implementation", None), WiresumBackend):
+    for candidate in (group, *(group._get_backend(device) for device in group._device_types)):
+        found = candidate
+        while hasattr(found, "wrapped_pg"):  # TORCH_DISTRIBUTED_DEBUG=DETAIL
+            found = found.wrapped_pg
+        if isinstance(implementation := getattr(found, "implementation", None), WiresumBackend):
             return implementation
     return None
 

@@ -22,10 +22,10 @@ from wiresum.agent.config import AgentConfig
 from wiresum.agent.errors import JoinError, WiresumError
 from wiresum.agent.session import Session
 from wiresum.join import JOB_NAME_BYTES_MAX, name_problem
-from wiresum.torch.calls import CallLog
-from wiresum.torch.errors import WiresumTimeoutError, as_torch_error
 from wiresum.torch import extension
 from wiresum.torch.backend import WiresumBackend
+from wiresum.torch.calls import CallLog
+from wiresum.torch.errors import WiresumTimeoutError, as_torch_error
 from wiresum.torch.gloo import Gloo, make_gloo
 from wiresum.torch.network import Network
 from wiresum.torch.options import Options

@@ -2,8 +2,8 @@
 
 C++ extensions of PyTorch fit the one release that they were built with, so that a wheel cannot bring this one. It is
 compiled once for each release of PyTorch, of Python and of Wiresum, and lies where PyTorch keeps what it compiles
-itself: in TORCH_EXTENSIONS_DIR, or ~/.cache/torch_extensions. `python -m wiresum.torch.extension` does it beforehand, for
-images of containers. Where it cannot be had (no compiler, no Python.h, a PyTorch that does not fit) a process group
+itself: in TORCH_EXTENSIONS_DIR, or ~/.cache/torch_extensions. `python -m wiresum.torch.extension` does it beforehand,
+for images of containers. Where it cannot be had (no compiler, no Python.h, a PyTorch that does not fit) a process group
 works all the same, in the older shape (process_group.py).
 """
 
@@ -70,7 +70,9 @@ def build() -> Path:
 
 
 def _compile(command: list[str], path: Path) -> None:
-    log.info("wiresum: compiling the C++ part of the backend for PyTorch %s: this takes a minute, once", torch.__version__)
+    log.info(
+        "wiresum: compiling the C++ part of the backend for PyTorch %s: this takes a minute, once", torch.__version__
+    )
     unfinished = path.with_suffix(f".{os.getpid()}")
     try:
         ran = subprocess.run(
@@ -125,7 +127,9 @@ def _acquire(lock: int) -> None:
             return
         except BlockingIOError:
             if time.monotonic() > deadline:
-                raise ExtensionError(f"another process was still compiling it after {COMPILE_TIMEOUT_S:.0f} s") from None
+                raise ExtensionError(
+                    f"another process was still compiling it after {COMPILE_TIMEOUT_S:.0f} s"
+                ) from None
             time.sleep(LOCK_POLL_S)
 
 

@@ -13,8 +13,9 @@ collectives, and torch.compile would trace into them: it is told not to.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -35,7 +36,13 @@ from torch._C._distributed_c10d import (
 from wiresum.torch.arguments import Tensors, listed, options_of
 from wiresum.torch.backend import WiresumBackend
 
-_untraced = torch.compiler.disable
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+
+def _untraced(method: Method) -> Method:
+    """For torch.compile, which would look for collectives of its own in it."""
+    disabled: Method = torch.compiler.disable(method)
+    return disabled
 
 
 class WiresumProcessGroup(dist.ProcessGroup):

@@ -5,11 +5,11 @@ collective, the latency of which matters, meets no other thread. The group's att
 for whoever asked for a future, or dropped the work.
 
 PyTorch calls these through backend.cpp, which makes its own futures. The futures here are for a group without it
-(process_group.py). DDP's reducer, which is C++, reads a future's value by pickling it for tensors. A future that failed therefore holds
-a `_Failure`, which raises when Python asks for the value, and gives whoever looks for tensors one that raises when it
-is touched: C++ has no way to set an exception on a Python future, one that merely *held* an exception would crash the
-reducer, and one that is raised while pickling arrives as a RuntimeError with another text around it. What a tensor's
-operation raises reaches the caller of backward() as it is.
+(process_group.py). DDP's reducer, which is C++, reads a future's value by pickling it for tensors. A future that failed
+therefore holds a `_Failure`, which raises when Python asks for the value, and gives whoever looks for tensors one that
+raises when it is touched: C++ has no way to set an exception on a Python future, one that merely *held* an exception
+would crash the reducer, and one that is raised while pickling arrives as a RuntimeError with another text around it.
+What a tensor's operation raises reaches the caller of backward() as it is.
 """
 
 from __future__ import annotations
