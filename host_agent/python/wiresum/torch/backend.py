@@ -267,7 +267,9 @@ class WiresumBackend:
     def _adding(self, opts: Any) -> Network | None:
         """The network, if it knows this operator."""
         self._require_usable()
-        return self.network if opts.reduceOp in (_SUM, _AVERAGE) else None
+        operator = opts.reduceOp
+        # Not `in`: the operator knows how to compare itself with these, and these do not.
+        return self.network if operator == _SUM or operator == _AVERAGE else None  # noqa: SIM109
 
     def _copying(self, tensors: Sequence[torch.Tensor]) -> Network | None:
         """The network, if it carries the bytes of these."""
