@@ -314,6 +314,12 @@ def strided_copies(rank: int, size: int) -> None:
     output = torch.zeros(5, 4).t()
     dist.reduce_scatter(output, [(torch.arange(20.0).reshape(5, 4) * part + rank).t() for part in range(size)])
     assert torch.equal(output, (torch.arange(20.0).reshape(5, 4) * rank * size + sum(range(size))).t())
+    flipped = torch.complex(torch.zeros(8), torch.full((8,), float(rank + 1))).conj().imag  # carries a negative bit
+    written = flipped.resolve_neg()
+    dist.all_reduce(written)
+    assert torch.equal(written, torch.full((8,), -float(sum(range(1, size + 1)))))
+    dist.all_reduce(flipped)  # PyTorch hands over a copy, to any backend
+    assert torch.equal(flipped, torch.full((8,), -float(rank + 1)))
 
 
 def test_copies_and_scatters_of_strided_tensors(trio: Cluster) -> None:

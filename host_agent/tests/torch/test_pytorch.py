@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -301,3 +302,20 @@ def test_without_a_compiler_the_group_trains_in_the_older_shape(
     cluster = make_cluster(2, variables=without_compiler(tmp_path))
     cluster.run(older_shape)
     assert "could not be compiled" in cluster.log(0)
+
+
+def mixed_shapes(rank: int, size: int, folder: str) -> None:
+    if rank == 1:
+        os.environ.update(without_compiler(Path(folder)))
+    dist.init_process_group("wiresum", init_method=f"file://{folder}/store", rank=rank, world_size=size)
+    assert (type(world()) is dist.ProcessGroup) == (rank != 1)
+    assert_close(train(DistributedDataParallel(network()), rank, size), train(network(), 0, 1))
+    assert wiresum.torch.stats().collectives_network["all_reduce"] >= STEPS
+    dist.all_reduce(torch.ones(2, dtype=torch.float64))
+    dist.destroy_process_group()
+
+
+def test_workers_with_and_without_a_compiler_train_together(
+    make_cluster: Callable[..., Cluster], tmp_path: Path
+) -> None:
+    make_cluster(2, grouped=False).run(mixed_shapes, str(tmp_path))

@@ -36,7 +36,9 @@ NAME_GLOO = frozenset(
         ),
         "test_batch_isend_irecv_gloo",
         "test_batch_isend_irecv_gloo_tags",
+        "test_get_future",
         "test_grads_same_across_ranks_with_no_sync",
+        "test_scatter_object_list",
         "test_sparse_all_reduce_sum",
     ]
 )
@@ -50,7 +52,7 @@ def module(backend: str) -> ModuleType:
     os.environ.update(BACKEND=backend, WORLD_SIZE=str(SIZE), MASTER_ADDR="127.0.0.1")
     from torch.testing._internal.common_distributed import DistTestCases
 
-    for feature in ("ddp", "subgroup", "plugin"):
+    for feature in ("cuda", "ddp", "gpu", "plugin", "subgroup"):
         DistTestCases.backend_feature[feature].add(backend)
     from torch.testing._internal.distributed import distributed_test
 
