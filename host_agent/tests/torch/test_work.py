@@ -142,6 +142,12 @@ def coalesced_by_hand(rank: int, size: int) -> None:
             dist.broadcast(tensor.add_(rank), src=0, async_op=True)
     manager.wait()
     assert [tensor[0].item() for tensor in tensors] == [0.0, 1.0, 2.0]
+    group = world()
+    group._start_coalescing(torch.device("cpu"))
+    for tensor in tensors:
+        group.allreduce([tensor])
+    work = group._end_coalescing(torch.device("cpu"))
+    assert [tensor[0].item() for tensor in work.get_future().wait()] == [0.0, 2.0, 4.0]
 
 
 def test_coalescing_manager_on_a_device(pair: Cluster) -> None:

@@ -27,7 +27,7 @@ from wiresum.torch.arguments import Tensors, flat
 from wiresum.torch.gloo import Gloo
 from wiresum.torch.network import Network
 from wiresum.torch.statistics import GroupStats
-from wiresum.torch.work import GroupedWork
+from wiresum.torch.work import GlooWork, GroupedWork, NetworkWork
 
 EXIT_LINGER_S = 1.0
 """A process that exits without destroy_process_group stays for so long: others may still ask for a lost packet."""
@@ -56,7 +56,7 @@ class WiresumBackend:
         self._parts: weakref.WeakValueDictionary[str, WiresumBackend] = weakref.WeakValueDictionary()
         self._forked = False
         self._closed = False
-        self._coalescing: list[dist.Work] | None = None
+        self._coalescing: list[NetworkWork | GlooWork] | None = None
         lifetime.watch(self)
 
     # Collectives that the network does.
@@ -280,7 +280,7 @@ class WiresumBackend:
         self._require_usable()
         return self._started(self.gloo.run(name, method, *arguments, written=written))
 
-    def _started(self, work: dist.Work) -> dist.Work:
+    def _started(self, work: NetworkWork | GlooWork) -> dist.Work:
         if self._coalescing is not None:
             self._coalescing.append(work)
         return work

@@ -67,7 +67,7 @@ class Gloo:
         *arguments: Any,
         written: Tensors,
         finish: Callable[[], None] | None = None,
-    ) -> dist.Work:
+    ) -> GlooWork:
         """Starts a collective. `written` are the tensors that Gloo writes to; `finish` is what is left to do then."""
         what = described(
             name, getattr(arguments[-1], "reduceOp", None), [(t.dtype, t.shape) for t in tensors_in(arguments)]
@@ -93,7 +93,7 @@ class Gloo:
         *,
         summed: Tensors,
         written: Tensors | None = None,
-    ) -> dist.Work:
+    ) -> GlooWork:
         """`summed` will hold the sum (or mean); `written` is what Gloo writes, which at some workers is more."""
         opts, divide_after = without_average(opts, summed, self._size)
         written = summed if written is None else written

@@ -63,7 +63,7 @@ class Network:
 
     def run(
         self, name: str, todo: Sequence[Plan], opts: Any, result: Tensors, *, summed: Tensors | None = None
-    ) -> dist.Work:
+    ) -> NetworkWork:
         """Starts a collective. `summed` are the tensors that will hold a sum (or a mean)."""
         self.collectives[name] += 1
         todo = [plan for plan in todo if not plan.empty]
@@ -86,7 +86,7 @@ class Network:
             self._order.append(partial(_take, begin, work))
         return work
 
-    def run_rows(self, name: str, tensors: Tensors, opts: Any) -> dist.Work:
+    def run_rows(self, name: str, tensors: Tensors, opts: Any) -> NetworkWork:
         """A sum of sparse tensors: begins with what is exchanged in order to agree on their keys, in a thread."""
         self.collectives[name] += 1
         work = self._work(tensors, [])

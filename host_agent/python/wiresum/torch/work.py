@@ -298,7 +298,7 @@ class GlooWork(dist.Work):
 class GroupedWork(dist.Work):
     """Several works as one: what a coalescing manager gets."""
 
-    def __init__(self, works: Sequence[dist.Work]) -> None:
+    def __init__(self, works: Sequence[NetworkWork | GlooWork]) -> None:
         super().__init__()
         self._works = works
 
@@ -313,8 +313,31 @@ class GroupedWork(dist.Work):
     def is_success(self) -> bool:
         return all(work.is_success() for work in self._works)
 
+    def exception(self) -> Exception | None:
+        return next((error for work in self._works if (error := work.exception()) is not None), None)
+
+    def result(self) -> list[torch.Tensor]:
+        return [tensor for work in self._works for tensor in work.result()]
+
     def synchronize(self) -> None:
         self.wait()
+
+    def when_settled(self, callback: OnSettled) -> None:
+        """Calls it once all of them are, in any thread."""
+        pending = list(self._works)
+        lock = threading.Lock()
+
+        def settled(result: list[torch.Tensor], error: Exception | None) -> None:
+            with lock:
+                pending.pop()
+                if pending:
+                    return
+            callback(self.result(), self.exception())
+
+        if not pending:
+            callback([], None)
+        for work in self._works:
+            work.when_settled(settled)
 
 
 class WorkFuture(torch.futures.Future[list[torch.Tensor]]):
