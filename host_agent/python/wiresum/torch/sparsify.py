@@ -31,7 +31,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import GradBucket
 from torch.nn.parallel import DistributedDataParallel
 
-from wiresum.torch.group import WiresumProcessGroup
+from wiresum.torch.backend import backend_of
 
 BLOCK_ELEMENTS_DEFAULT = 256
 """For groups of another backend, which have no blocks: the paper's."""
@@ -246,7 +246,7 @@ def attach(
 def average(tensor: torch.Tensor, group: dist.ProcessGroup) -> torch.futures.Future[torch.Tensor]:
     """The tensor, once it holds the mean over the group's workers."""
     operator = dist.ReduceOp.SUM
-    if isinstance(group, WiresumProcessGroup):
+    if backend_of(group) is not None:
         operator = dist.ReduceOp.AVG  # rounds once
     else:
         tensor.div_(dist.get_world_size(group))
@@ -261,8 +261,8 @@ def _hook(state: SparsifierState, bucket: GradBucket) -> torch.futures.Future[to
 
 
 def _block_elements(group: dist.ProcessGroup) -> int:
-    blocks = group.block_elements if isinstance(group, WiresumProcessGroup) else 0
-    return blocks or BLOCK_ELEMENTS_DEFAULT
+    backend = backend_of(group)
+    return (backend.block_elements if backend is not None else 0) or BLOCK_ELEMENTS_DEFAULT
 
 
 def _largest(scores: torch.Tensor, ratio: float) -> torch.Tensor:
