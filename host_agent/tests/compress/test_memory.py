@@ -13,6 +13,7 @@ from wiresum.compress import (
     Compressor,
     Engine,
     ErrorFeedback,
+    GTopK,
     Identity,
     InProcess,
     IntSGD,
@@ -150,6 +151,15 @@ def test_each_workers_gradient_is_clipped_to_its_part_of_the_norm(memory: Memory
     assert long.tolist() == [3, 0, 4, 0], "a gradient is the caller's"
 
 
+@pytest.mark.parametrize("memory", [ErrorFeedback(), MomentumCorrection()], ids=repr)
+def test_what_is_rounded_off_on_the_wire_is_held_back(memory: Memory) -> None:
+    engine, values = Engine(GTopK(0.5, lanes=16, memory=memory), InProcess(3)), gradients(3, 0)
+    estimate = engine.average([SEGMENT], values)[0]
+    held = np.mean([mine["residual"]["x"] for mine in engine.state_dict()["own"]], axis=0)
+    assert estimate + held == pytest.approx(np.mean([row[0] for row in values], axis=0), abs=1e-12)
+
+
+@pytest.mark.filterwarnings("error")
 def test_a_gradient_that_is_not_finite_is_not_clipped_to_zeros() -> None:
     engine = Engine(TopK(0.5, memory=ErrorFeedback(clip=1.0)), InProcess(2))
     for poison in (np.inf, np.nan):
