@@ -24,7 +24,7 @@ py := $(VENV)/bin/python
 code := host_agent soft_switch controller p4src bmv2_tests mininet
 cpp := $(shell find host_agent soft_switch -name '*.cpp' -o -name '*.hpp')
 cpp += $(wildcard $(addprefix host_agent/,include/wiresum/*.h src/openmpi/*.[ch] tests/*/*.c examples/c/*.c))
-scripts := $(wildcard .ci/*)
+scripts := $(wildcard .ci/* controller/deploy/slurm/*.sh controller/deploy/debian/p*)
 # What an installation is made from; tests, examples and benchmarks are not part of it.
 installed := pyproject.toml CMakeLists.txt $(shell find host_agent/include host_agent/src host_agent/python soft_switch/src soft_switch/wiresum \
   controller/wiresum p4src/wiresum/compiled host_agent/CMakeLists.txt soft_switch/CMakeLists.txt -type f \
@@ -201,12 +201,15 @@ p4:  ##! compile the switch program with p4c, into p4src/wiresum/compiled
 
 # ---- packages ------------------------------------------------------------------------------------------------------
 
-.PHONY: wheel wheels clean
+.PHONY: wheel wheels deb clean
 wheel: $(ready)-dev  ##! build a wheel into dist and try it in a fresh environment
 	.ci/wheel
 
 wheels: $(ready)-dev  ##! build an sdist and a manylinux wheel for each Python that is here, into dist, and try them
 	.ci/wheels
+
+deb: wheel  ##! build a Debian package of the switch, the controller and the command line into dist, and try it
+	.ci/deb
 
 clean:  ##! remove what was built, not the virtual environment
 	rm -rf build dist

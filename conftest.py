@@ -1,4 +1,5 @@
-"""For all tests: a shell that runs them in its background has them ignore Ctrl-C, and with them the programs they start."""
+"""For all tests: a shell that runs them in its background has them ignore Ctrl-C, and so would the programs that they
+start."""
 
 import signal
 

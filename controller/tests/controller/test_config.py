@@ -23,7 +23,7 @@ address = "127.0.0.1"
 
 def test_the_example_is_a_configuration(tmp_path: Path) -> None:
     found = _load(tmp_path, config.EXAMPLE)
-    tls = Path("/etc/wiresum/tls")
+    tls = Path("/etc/wiresum/controller")
     assert (found.name, found.listen, found.metrics) == ("cluster", ("0.0.0.0", 43487), ("127.0.0.1", 9487))
     assert found.state == Path("/var/lib/wiresum")
     assert found.security == config.SecurityConfig(tls, False, Path("/var/log/wiresum/audit.log"), 500, 2000)
@@ -79,7 +79,7 @@ def test_macs_are_told_apart_however_they_are_written(tmp_path: Path) -> None:
         ('state = "/var/lib/wiresum"', "state = 1", "controller: state must be a text in quotes"),
         ("[controller]", "[contoller]", "contoller: there is no such table"),
         ("[security]", "[security]\ninsecure = true", "security: insecure = true means without TLS, but tls is given"),
-        ('tls = "/etc/wiresum/tls"       # what', "insecure = 1 # what", "security: insecure must be true or false"),
+        ('tls = "/etc/wiresum/controller"  # what', "insecure = 1 # what", "security: insecure must be true or false"),
         ("requests_burst = 2000", "requests_burst = 0", "security: requests_burst must be a whole number from 1"),
         ("slots_least = 16 ", "slots_least = 15 ", "jobs: slots_least must be a power of two"),
         ("slots_least = 16 ", "slots_least = 512 ", "jobs: slots_least must be at most slots_default, 256"),

@@ -102,7 +102,7 @@ for line in sys.stdin:
         try:
             with stop_on_signals() as stop:
                 targets = controlling.targets(wanted)
-                if not order["standby"] or controlling.stand_by(targets, store, stop):
+                if not order["standby"] or controlling.stand_by(wanted, targets, store, stop):
                     controlling.serve(wanted, targets, store, stop, lambda text: None)
         finally:
             os._exit(1)

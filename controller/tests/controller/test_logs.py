@@ -2,6 +2,10 @@ from __future__ import annotations
 
 import json
 import logging
+import subprocess
+import sys
+import threading
+import warnings
 from collections.abc import Iterator
 
 import click
@@ -20,6 +24,8 @@ def usual_logging() -> Iterator[None]:
     yield
     root.setLevel(before[0])
     root.handlers[:] = before[1]
+    logging.captureWarnings(False)
+    sys.excepthook, threading.excepthook = sys.__excepthook__, threading.__excepthook__
 
 
 def test_each_record_is_an_object_with_the_fields_of_extra(capsys: pytest.CaptureFixture[str]) -> None:
@@ -62,11 +68,48 @@ def test_only_what_is_unusual_is_said_without_verbose(capsys: pytest.CaptureFixt
     assert "usual" in capsys.readouterr().err
 
 
-def test_a_command_gets_the_options() -> None:
-    @click.command()
-    @logs.log_options
-    def serve(log_format: str, verbose: bool) -> None:
-        click.echo(f"{log_format} {verbose}")
+@click.command()
+@logs.log_options
+def serve() -> None:
+    logs.say("ready: x", port=7)
+    log.info("usual")
+    warnings.warn("old", DeprecationWarning, stacklevel=1)
+    raise click.ClickException("the disk is gone")
 
-    assert CliRunner().invoke(serve, ["--log-format", "json", "-v"]).output == "json True\n"
-    assert CliRunner().invoke(serve, []).output == "text False\n"
+
+def test_in_text_a_command_says_what_it_says_and_ends_as_usual() -> None:
+    result = CliRunner().invoke(serve, [])
+    assert result.stdout == "ready: x\n"
+    assert result.stderr.endswith("Error: the disk is gone\n")
+    assert result.exit_code == 1
+
+
+def test_in_json_every_line_is_an_object_also_what_ends_the_command() -> None:
+    result = CliRunner().invoke(serve, ["--log-format", "json", "-v"])
+    assert result.exit_code == 1
+    (said,) = map(json.loads, result.stdout.splitlines())
+    assert (said["message"], said["port"], said["level"]) == ("ready: x", 7, "info")
+    logged = [json.loads(line) for line in result.stderr.splitlines()]
+    assert [(entry["level"], entry["logger"]) for entry in logged] == [
+        ("info", "wiresum.test"),
+        ("warning", "py.warnings"),
+        ("critical", "wiresum.controller.logs"),
+    ]
+    assert logged[-1]["message"] == "the disk is gone"
+
+
+@pytest.mark.parametrize(
+    "where", ["fail()", "import threading; t = threading.Thread(target=fail); t.start(); t.join()"]
+)
+def test_in_json_what_nobody_caught_is_an_object_too(where: str) -> None:
+    program = f"""
+from wiresum.controller import logs
+logs.set_up("json", verbose=False)
+def fail():
+    raise RuntimeError("boom")
+{where}
+"""
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60)
+    (entry,) = map(json.loads, ended.stderr.splitlines())
+    assert entry["level"] == "critical"
+    assert entry["exception"].endswith("RuntimeError: boom")

@@ -10,7 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from wiresum import join
 from wiresum.controller import metrics
-from wiresum.controller.metrics import MetricsServer
+from wiresum.controller.metrics import MetricsServer, ReportCollector
 
 Labels = dict[str, str]
 
@@ -55,7 +55,7 @@ def serving() -> Iterator[Callable[[Callable[[], join.Report]], MetricsServer]]:
     servers: list[MetricsServer] = []
 
     def serve(report: Callable[[], join.Report]) -> MetricsServer:
-        servers.append(metrics.serve(report, "127.0.0.1", 0))
+        servers.append(metrics.serve("127.0.0.1", 0, ReportCollector(report)))
         return servers[-1]
 
     yield serve
@@ -109,6 +109,13 @@ def test_the_jobs_with_series_are_bounded(serving: Callable[[Callable[[], join.R
     assert found["wiresum_jobs_unlisted"] == [({}, 11.0)]
 
 
+def test_counters_that_nobody_knows_are_not_zero(serving: Callable[[Callable[[], join.Report]], MetricsServer]) -> None:
+    job = join.JobReport(name="night", switch_name="rack1", uncounted=True)
+    found = scraped(serving(lambda: join.Report(jobs=[job])))
+    assert "wiresum_job_results_total" not in found
+    assert found["wiresum_job_age_seconds"] == [({"job_name": "night", "switch": "rack1"}, 0.0)]
+
+
 def test_a_full_disk_is_a_series(serving: Callable[[Callable[[], join.Report]], MetricsServer]) -> None:
     found = scraped(serving(lambda: join.Report(service=join.ServiceReport(trouble="the disk is full"))))
     assert found["wiresum_state_writable"] == [({}, 0.0)]
@@ -131,7 +138,7 @@ def test_a_port_in_use_is_an_error_that_says_what_to_do() -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         with pytest.raises(OSError, match=r"cannot serve metrics at 127\.0\.0\.1:.* Choose another"):
-            metrics.serve(example_report, "127.0.0.1", taken.getsockname()[1])
+            metrics.serve("127.0.0.1", taken.getsockname()[1])
 
 
 def test_a_closed_server_answers_no_more(serving: Callable[[Callable[[], join.Report]], MetricsServer]) -> None:

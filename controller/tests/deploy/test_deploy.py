@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import configparser
 import json
+import os
 import re
 import shlex
 import shutil
@@ -18,8 +19,10 @@ import click
 import pytest
 
 from wiresum import join
-from wiresum.controller import config
+from wiresum.controller import JoinServer, Limits, config
 from wiresum.controller.metrics import ReportCollector
+from wiresum.controller.service.join_server import TICK_S_MAX
+from wiresum.controller.testing import Client, RecordingDriver
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 REPOSITORY = DEPLOY.parents[1]
@@ -97,7 +100,15 @@ def test_a_unit_starts_a_command_that_exists_and_starts_it_again(unit: Path) -> 
     assert Path(program).name == "wiresum"
     check_arguments(words)
     assert service["Restart"] == "on-failure"
+    assert service["Type"] == "notify"
+    assert int(service["WatchdogSec"]) >= 2 * TICK_S_MAX, "who is held up for a moment is not killed"
+    assert read_unit(unit)["Unit"]["StartLimitIntervalSec"] == "0", "it is started again for as long as it takes"
     assert (service["CapabilityBoundingSet"], service["NoNewPrivileges"]) == ("", "yes")
+
+
+def test_a_controller_that_another_one_deposed_waits_for_its_turn() -> None:
+    """Without --standby it would end with status 3, and be started again to depose the other one in its turn."""
+    assert " --standby" in read_unit(DEPLOY / "wiresum-controller.service")["Service"]["ExecStart"]
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd-analyze")
@@ -127,6 +138,14 @@ def test_the_dashboard_asks_for_metrics_that_exist() -> None:
     asked = re.findall(r"\b(?:wiresum|process)_\w+", " ".join([*expressions(dashboard), *variables]))
     assert len(asked) > 15
     assert set(asked) <= there, f"no such metrics: {set(asked) - there}"
+
+
+def test_the_dashboard_shows_the_processes_of_our_services_alone() -> None:
+    """Prometheus has these metrics of nearly everything that it scrapes."""
+    asked = expressions(json.loads((DEPLOY / "grafana-dashboard.json").read_text()))
+    foreign = [expression for expression in asked if re.search(r"\bprocess_\w+", expression)]
+    assert len(foreign) >= 3
+    assert all(expression.endswith(" and on (job, instance) wiresum_up") for expression in foreign)
 
 
 def test_the_dashboard_shows_every_metric_of_a_job_that_means_trouble() -> None:
@@ -173,6 +192,48 @@ def test_the_alerts_ask_for_metrics_that_exist() -> None:
     asked = re.findall(r"\bwiresum_\w+", "\n".join(re.findall(r"expr: (.+)", (DEPLOY / "alerts.yml").read_text())))
     assert len(asked) >= 8
     assert set(asked) <= metrics_that_exist(), f"no such metrics: {set(asked) - metrics_that_exist()}"
+
+
+SLURM = DEPLOY / "slurm"
+
+
+def test_slurms_task_prolog_tells_tasks_the_sites_settings_and_leaves_the_users(tmp_path: Path) -> None:
+    settings = tmp_path / "worker.env"
+    settings.write_text(
+        "# where the switch is\nWIRESUM_SWITCH=10.0.0.1:43487\nPATH=/nowhere\nWIRESUM_TLS=/etc/wiresum/tls"
+    )
+    environment = {"PATH": os.environ["PATH"], "WIRESUM_SWITCH": "127.0.0.1:1"}
+    command = [str(SLURM / "task-prolog.sh"), str(settings)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout == "export WIRESUM_TLS=/etc/wiresum/tls\n"
+    done = subprocess.run([command[0], str(tmp_path / "none")], capture_output=True, text=True, check=True)
+    assert done.stdout == "", "a node without settings is none of its business"
+
+
+def test_slurms_epilog_ends_what_its_job_has_left_and_nothing_else(tmp_path: Path) -> None:
+    server = JoinServer(RecordingDriver(), Limits(drain_ms_max=100))
+    client = Client(server.start("127.0.0.1", 0))
+    try:
+        for name in ("slurm-7.0", "slurm-7-ab12", "slurm-71.0", "night"):
+            client.join(job_name=name)
+        settings = tmp_path / "operator.env"
+        settings.write_text(f"WIRESUM_SWITCH={client.target}\n")
+        environment = {
+            "PATH": os.environ["PATH"],
+            "SLURM_JOB_ID": "7",
+            "WIRESUM": str(Path(sys.executable).with_name("wiresum")),
+        }
+        command = [str(SLURM / "epilog-slurmctld.sh"), str(settings)]
+        subprocess.run(command, env=environment, check=True, timeout=60)
+        running = {job.name for job in client.jobs() if job.state == "running"}
+        assert running == {"slurm-71.0", "night"}
+        reasons = {job.reason for job in client.operator.ListEnded(join.ListEndedRequest(), timeout=20).jobs}
+        assert reasons == {"an operator ended it: Slurm's job 7 is over"}
+    finally:
+        client.close()
+        server.stop(0.2)
+    done = subprocess.run(command, env=environment, check=True, capture_output=True, text=True, timeout=60)
+    assert "was not ended" in done.stderr, "a service that is away does not hold up Slurm"
 
 
 CONNECT = """

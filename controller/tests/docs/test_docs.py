@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import shlex
 from importlib import import_module, resources
@@ -16,6 +17,8 @@ from wiresum import join
 from wiresum.cli.main import BUILT_IN
 from wiresum.controller.driver import REASONS
 from wiresum.controller.metrics import ReportCollector
+from wiresum.switch.metrics import DataplaneCollector
+from wiresum.switch.software_switch import SoftwareSwitch
 
 DOCS = Path(__file__).parents[3] / "docs"
 PAGES = ("cluster.md", "operations.md", "security.md", "tables.md")
@@ -70,16 +73,18 @@ def test_every_metric_stands_in_the_docs() -> None:
     job = join.JobReport(packets={"stale": 1})
     switch = join.SwitchReport(stray_packets={"unknown": 1})
     report = join.Report(jobs=[job], switches=[switch], service=join.ServiceReport(refusals={"not_found": 1}))
-    names = {sample.name for family in ReportCollector(lambda: report).collect() for sample in family.samples}
+    with contextlib.closing(SoftwareSwitch(port=0, threads=1)) as device:
+        families = [*ReportCollector(lambda: report).collect(), *DataplaneCollector(device.stats).collect()]
+    names = {sample.name for family in families for sample in family.samples}
     assert len(names) > 20
     assert {name for name in names if f"`{name}" not in page} == set()
 
 
 def commands(page: str) -> list[str]:
-    """Lines of code blocks that begin with wiresum, perhaps after an assignment or a prompt."""
+    """Lines of code blocks that begin with wiresum, perhaps after an assignment or a prompt, or on another host."""
     blocks = re.findall(r"^```(?:sh|bash)?\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
     lines = "\n".join(blocks).replace("\\\n", " ").splitlines()
-    found = [re.match(r"(?:\w+=\S+ )*(?:sudo )?(wiresum .+)", line) for line in lines]
+    found = [re.match(r"(?:\w+=\S+ )*(?:sudo )?(?:.+ \| ssh \S+ \S*)?(wiresum .+)", line) for line in lines]
     return [match[1] for match in found if match]
 
 
@@ -95,7 +100,9 @@ def test_every_command_in_the_docs_can_be_given() -> None:
             command = command.commands["run"]
         known = {option for parameter in command.params for option in parameter.opts} | {"--help"}
         for word in rest:
-            assert not word.startswith("-") or word.partition("=")[0] in known, f"{name}: {line}: no option {word}"
+            assert word == "-" or not word.startswith("-") or word.partition("=")[0] in known, (
+                f"{name}: {line}: no option {word}"
+            )
 
 
 def _loaded(name: str, *, where: str) -> click.Command:

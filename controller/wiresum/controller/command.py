@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
@@ -12,8 +13,11 @@ import click
 
 from wiresum.controller import config as configuration
 from wiresum.controller.config import Config
-from wiresum.controller.logs import log_options, set_up
+from wiresum.controller.logs import log_options, say
 from wiresum.controller.serving import raise_file_limit, stop_on_signals
+from wiresum.controller.supervisor import Supervisor
+
+log = logging.getLogger(__name__)
 
 EXIT_DEMOTED = 3
 """Another controller has taken over: a supervisor should not start this one again as it was."""
@@ -33,6 +37,10 @@ EPILOG = PARAGRAPH.join(
 )
 
 Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+class _Demoted(click.ClickException):
+    exit_code = EXIT_DEMOTED
 
 
 class _RunByDefault(click.Group):
@@ -77,7 +85,7 @@ def _insecure_option(command: Command) -> Command:
 @click.option("--standby", is_flag=True, help="Wait until no other controller programs the switches, then take over.")
 @_insecure_option
 @log_options
-def run(config_path: Path, standby: bool, insecure: bool, log_format: str, verbose: bool) -> None:
+def run(config_path: Path, standby: bool, insecure: bool) -> None:
     """Serve until SIGINT or SIGTERM.
 
     With `state` in the configuration jobs go on while no controller runs, whether it was stopped or killed: the next
@@ -91,27 +99,35 @@ def run(config_path: Path, standby: bool, insecure: bool, log_format: str, verbo
     from wiresum.controller.controlling import DemotedError
     from wiresum.controller.store import Store
 
-    set_up(log_format, verbose=verbose)
     config = _load(config_path, insecure=insecure)
     if standby and config.state is None:
         raise click.ClickException(f"--standby needs `state` under [controller] in {config_path}: it takes that over")
     with contextlib.ExitStack() as cleanup, _explained():
         raise_file_limit()
+        supervisor = Supervisor()
+        cleanup.callback(supervisor.stopping)
         stop = cleanup.enter_context(stop_on_signals())
         controlling.check_listening(config)
         targets = controlling.targets(config)
         store = cleanup.enter_context(contextlib.closing(Store(config.state))) if config.state else None
+
+        def announce(text: str) -> None:
+            say(text)
+            supervisor.ready(text)
+
         while not stop.is_set():
             if standby and store is not None:
-                click.echo(f"standing by: {', '.join(target.name for target in targets)}")
-                if not controlling.stand_by(targets, store, stop):
+                announce(f"standing by: {', '.join(target.name for target in targets)}")
+                if not controlling.stand_by(config, targets, store, stop, supervisor.beat):
                     return
             try:
-                controlling.serve(config, targets, store, stop, click.echo)
+                controlling.serve(config, targets, store, stop, announce, supervisor.beat)
             except DemotedError as error:
-                click.echo(f"Error: {error}", err=True)
                 if not standby:
-                    raise click.exceptions.Exit(EXIT_DEMOTED) from error
+                    raise _Demoted(
+                        f"{error}. Start it with --standby, and it waits for its turn instead (its unit does)"
+                    ) from error
+                log.warning("%s", error)
 
 
 @controller.command()

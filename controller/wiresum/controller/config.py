@@ -29,7 +29,7 @@ state = "/var/lib/wiresum"     # the folder of its state; without it a restart f
 metrics = "127.0.0.1:9487"     # where Prometheus reads; without it nowhere
 
 [security]
-tls = "/etc/wiresum/tls"       # what `wiresum ca` made: ca.crt, tls.crt, tls.key (instead: insecure = true)
+tls = "/etc/wiresum/controller"  # what `wiresum ca` made: ca.crt, tls.crt, tls.key (instead: insecure = true)
 audit = "/var/log/wiresum/audit.log"   # who asked for what; without it in the log
 requests_per_second = 500      # of one peer (this unless given) ...
 requests_burst = 2000          # ... and at once
@@ -74,7 +74,7 @@ port = 1
 name = "spare"
 kind = "software"              # wiresum switch --p4runtime 10.0.0.2:9560
 p4runtime = "10.0.0.2:9560"
-tls = "/etc/wiresum/tls"       # for P4Runtime; needed unless it is on this machine (instead: insecure = true)
+tls = "/etc/wiresum/controller"  # for P4Runtime; needed unless it is on this machine (instead: insecure = true)
 address = "10.0.0.2"           # where workers send ...
 port = 43488                   # ... the first of 16 UDP ports (this unless given)
 lanes = 360                    # 32-bit words of a packet (this unless given)

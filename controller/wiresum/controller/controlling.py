@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 
+from wiresum import join
 from wiresum.controller.config import Config, SwitchConfig
 from wiresum.controller.driver import JobEntry
 from wiresum.controller.jobs.job import State
@@ -16,6 +18,7 @@ from wiresum.controller.jobs.records import job_of
 from wiresum.controller.p4runtime import STANDBY_ID, P4RuntimeSwitch, PipelineError, Target, target_of
 from wiresum.controller.security import Security
 from wiresum.controller.service.join_server import JoinServer
+from wiresum.controller.service.standby_server import StandbyServer
 from wiresum.controller.store import FILE_NAME, Store
 from wiresum.join import credentials
 from wiresum.join.credentials import CredentialsError
@@ -82,12 +85,22 @@ def on_disk(config: Config) -> tuple[dict[str, list[JobEntry]], bytes]:
         return found, store.keys().identity
 
 
-def stand_by(wanted: Sequence[Target], store: Store, stop: threading.Event) -> bool:
+def stand_by(
+    config: Config,
+    wanted: Sequence[Target],
+    store: Store,
+    stop: threading.Event,
+    beat: Callable[[], None] = lambda: None,
+) -> bool:
     """Until no other controller programs the switches, or the one that does shows no life: true. False if it is to
-    stop first."""
+    stop first. Meanwhile it calls `beat` for as long as it is alive, and answers operators and Prometheus, if it can
+    listen where it is to."""
     life = _Life(store)
-    with _connected(wanted, STANDBY_ID) as switches:
+    with contextlib.ExitStack() as cleanup:
+        switches = cleanup.enter_context(_connected(wanted, STANDBY_ID))
+        answering = False
         while not stop.wait(LOOK_S):
+            beat()
             vacant = [switch for switch in switches if not switch.trouble]
             if vacant and not any(switch.outranked for switch in switches):
                 log.warning("no controller programs %s: this one takes over", ", ".join(s.name for s in vacant))
@@ -95,7 +108,24 @@ def stand_by(wanted: Sequence[Target], store: Store, stop: threading.Event) -> b
             if life.is_over():
                 log.warning("the controller that serves has shown no life for %.0f s: this one takes over", FROZEN_S)
                 return True
+            if not answering:
+                answering = True
+                _answer_as_standby(config, switches, cleanup)
     return False
+
+
+def _answer_as_standby(config: Config, switches: Sequence[P4RuntimeSwitch], cleanup: contextlib.ExitStack) -> None:
+    """Until `cleanup`. A standby that cannot listen takes over all the same."""
+    security = Security(dataclasses.replace(config.security, audit=None))  # the file is the active controller's
+    cleanup.callback(security.close)
+    server = StandbyServer(switches, security)
+    try:
+        server.start(*config.listen)
+        cleanup.callback(server.stop)
+        if config.metrics is not None:
+            cleanup.callback(_serve_metrics(server.report, config.metrics))
+    except (OSError, CredentialsError) as error:
+        log.warning("nobody can ask this standby how it is: %s. Its `listen` and `metrics` must be its own", error)
 
 
 class _Life:
@@ -116,11 +146,16 @@ class _Life:
 
 
 def serve(
-    config: Config, wanted: Sequence[Target], store: Store | None, stop: threading.Event, say: Callable[[str], None]
+    config: Config,
+    wanted: Sequence[Target],
+    store: Store | None,
+    stop: threading.Event,
+    say: Callable[[str], None],
+    beat: Callable[[], None] = lambda: None,
 ) -> None:
-    """Until it is told to stop. With a store the jobs go on meanwhile. Without, they end, and the switches begin anew:
-    nobody knows which keys their cells hold. Raises `DemotedError`, `SetupError`, `OSError`, `StoreError` or
-    `RecordError`."""
+    """Until it is told to stop. Calls `say` once it serves, and `beat` for as long as it is alive. With a store the
+    jobs go on meanwhile. Without, they end, and the switches begin anew: nobody knows which keys their cells hold.
+    Raises `DemotedError`, `SetupError`, `OSError`, `StoreError` or `RecordError`."""
     election_id = store.begin() if store else ELECTION_ID_WITHOUT_STATE
     keys = store.keys() if store else Keys(KeySequence.draw())
     with contextlib.ExitStack() as cleanup:
@@ -136,10 +171,12 @@ def serve(
         server = _start(make, config, stop, patient=store is not None)
         cleanup.callback(lambda: server.stop(keep_jobs=store is not None or _demoted(server, switches)))
         if config.metrics is not None:
-            cleanup.callback(_serve_metrics(server, config.metrics))
+            cleanup.callback(_serve_metrics(server.report, config.metrics))
         _wait_reconciled(server, stop)
         say(_ready(config, server, switches))
         while not stop.wait(LOOK_S):
+            if server.is_alive:
+                beat()
             if _demoted(server, switches):
                 said = server.deposed or next(switch.trouble for switch in switches if switch.outranked)
                 raise DemotedError(f"another controller has taken over: {said}")
@@ -196,7 +233,7 @@ def _start(make: Callable[[], JoinServer], config: Config, stop: threading.Event
             return server
 
 
-def _serve_metrics(server: JoinServer, at: tuple[str, int]) -> Callable[[], None]:
+def _serve_metrics(report: Callable[[], join.Report], at: tuple[str, int]) -> Callable[[], None]:
     """What ends it."""
     try:
         from wiresum.controller import metrics
@@ -204,7 +241,7 @@ def _serve_metrics(server: JoinServer, at: tuple[str, int]) -> Callable[[], None
         raise SetupError(
             f"metrics need the library prometheus-client: pip install wiresum[controller] ({error})"
         ) from error
-    return metrics.serve(server.report, *at).close
+    return metrics.serve(*at, metrics.ReportCollector(report)).close
 
 
 def _ready(config: Config, server: JoinServer, switches: Sequence[P4RuntimeSwitch]) -> str:

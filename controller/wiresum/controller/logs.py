@@ -1,13 +1,17 @@
 """Logs of the commands that serve: lines for people, or a JSON object on each line for collectors.
 
 They go to standard error, where systemd and containers take them. What the code says with `extra` becomes fields of the
-object: log.info("job ended", extra={"job": name}).
+object: log.info("job ended", extra={"job": name}). What a command says of itself (`say`: that it is ready) goes to
+standard output, whatever the level; as an object too if objects were asked for, and so does what ends it.
 """
 
 from __future__ import annotations
 
+import functools
 import json
 import logging
+import sys
+import threading
 from collections.abc import Callable
 from datetime import datetime, timezone
 from typing import Any, TypeVar
@@ -18,30 +22,71 @@ FORMATS = ("text", "json")
 TEXT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 _FIELDS = frozenset(vars(logging.LogRecord("", 0, "", 0, "", (), None))) | {"message", "asctime", "taskName"}
 
-Command = TypeVar("Command", bound=Callable[..., Any])
+T = TypeVar("T")
+
+log = logging.getLogger(__name__)
+_said = logging.getLogger("wiresum.service")
 
 
-def log_options(command: Command) -> Command:
-    """Gives a command `--log-format` and `--verbose`; it passes them to `set_up`, as `log_format` and `verbose`."""
-    command = click.option("--verbose", "-v", is_flag=True, help="Log every decision too, not only what is unusual.")(
-        command
-    )
-    return click.option(
+def log_options(command: Callable[..., T]) -> Callable[..., T]:
+    """Gives a command `--log-format` and `--verbose`, and logs as they say while it runs."""
+
+    @click.option("--verbose", "-v", is_flag=True, help="Log every decision too, not only what is unusual.")
+    @click.option(
         "--log-format",
         type=click.Choice(FORMATS),
         default="text",
         show_default=True,
         help="Lines for people, or JSON objects for a collector of logs.",
-    )(command)
+    )
+    @functools.wraps(command)
+    def with_logs(*arguments: Any, log_format: str, verbose: bool, **options: Any) -> T:
+        set_up(log_format, verbose=verbose)
+        try:
+            return command(*arguments, **options)
+        except click.ClickException as error:
+            if log_format != "json":
+                raise
+            log.critical("%s", error.format_message())
+            raise click.exceptions.Exit(error.exit_code) from error
+
+    return with_logs
 
 
 def set_up(log_format: str, *, verbose: bool) -> None:
     """For the whole process; a second call replaces the first."""
-    handler = logging.StreamHandler()
+    handler, aloud = logging.StreamHandler(), logging.StreamHandler(sys.stdout)
     handler.setFormatter(JsonFormatter() if log_format == "json" else TextFormatter(TEXT))
+    aloud.setFormatter(JsonFormatter() if log_format == "json" else TextFormatter("%(message)s"))
     logging.basicConfig(level=logging.INFO if verbose else logging.WARNING, handlers=[handler], force=True)
+    _said.handlers, _said.propagate = [aloud], False
+    _said.setLevel(logging.INFO)
+    logging.getLogger("asyncio").addFilter(_is_ours)
+    # What nobody caught, and what Python warns of, are records like others.
+    logging.captureWarnings(True)
+    sys.excepthook = lambda kind, error, stack: log.critical("it fails", exc_info=(kind, error, stack))
+    threading.excepthook = _log_thread_end
     # finsy warns of what every bmv2 lacks, and shows a stack for what the P4Runtime client says in a sentence.
     logging.getLogger("finsy").setLevel(logging.INFO if verbose else logging.CRITICAL + 1)
+
+
+def _is_ours(record: logging.LogRecord) -> bool:
+    """gRPC keeps one queue of events for all loops of a process. When a controller changes its role, loops end, and
+    what is still in the queue for them is nobody's: whichever loop finds it shows a traceback, and goes on."""
+    error = record.exc_info[1] if record.exc_info else None
+    of_ended_loop = isinstance(error, RuntimeError) and str(error) == "Event loop is closed"
+    return not (of_ended_loop and "PollerCompletionQueue" in record.getMessage())
+
+
+def say(message: str, **fields: object) -> None:
+    """Of the service as a whole, for whoever started it. `fields`: of the object, beside the message."""
+    _said.info("%s", message, extra=fields)
+
+
+def _log_thread_end(arguments: threading.ExceptHookArgs) -> None:
+    if arguments.exc_value is not None and arguments.exc_type is not SystemExit:
+        found = (arguments.exc_type, arguments.exc_value, arguments.exc_traceback)
+        log.critical("a thread fails: %s", arguments.thread and arguments.thread.name, exc_info=found)
 
 
 class TextFormatter(logging.Formatter):

@@ -32,13 +32,15 @@ JOB_LABELS = ("job_name", "switch")
 """Not `job`, which Prometheus sets itself, to the name of what it scrapes."""
 
 
-def serve(report: Callable[[], join.Report], host: str, port: int) -> MetricsServer:
-    """Serves in threads of its own until `close`. `report` is called from them. Raises `OSError` if it cannot listen.
+def serve(host: str, port: int, *collectors: Collector) -> MetricsServer:
+    """Serves what they collect, and the process's own figures, in threads of its own until `close`; the collectors are
+    called from them. Raises `OSError` if it cannot listen.
 
     Port 0 takes a free one.
     """
     registry = CollectorRegistry()
-    registry.register(ReportCollector(report))
+    for ours in collectors:
+        registry.register(ours)
     for collector in (ProcessCollector, PlatformCollector, GCCollector):
         collector(registry=registry)
     try:
@@ -107,7 +109,7 @@ def _switches(switches: Iterable[join.SwitchReport]) -> Iterator[Metric]:
         return GaugeMetricFamily(f"wiresum_switch_{name}", text, labels=["switch"])
 
     about = InfoMetricFamily("wiresum_switch", "The kind of a switch.", labels=["switch"])
-    usable = gauge("up", "Whether the service can use the switch.")
+    usable = gauge("up", "Whether the service can use the switch, or a standby reaches it.")
     draining = gauge("draining", "Whether the switch takes no new jobs since an operator said so.")
     total, free = gauge("slots", "Slots for all jobs."), gauge("slots_free", "Slots that no job has.")
     running, most = gauge("jobs", "Jobs on the switch."), gauge("jobs_max", "Jobs that the switch has room for.")
@@ -116,7 +118,7 @@ def _switches(switches: Iterable[join.SwitchReport]) -> Iterator[Metric]:
     )
     for switch in switches:
         about.add_metric([switch.name], {"kind": switch.kind})
-        usable.add_metric([switch.name], switch.state in ("ready", "draining"))
+        usable.add_metric([switch.name], switch.state in ("ready", "draining", "standby"))
         draining.add_metric([switch.name], switch.state == "draining")
         total.add_metric([switch.name], switch.slots_total)
         free.add_metric([switch.name], switch.slots_free)
@@ -155,6 +157,8 @@ def _job_counters(jobs: Iterable[join.JobReport]) -> Iterator[Metric]:
         "wiresum_job_summed_bytes", "Bytes of sums that each worker got, full packets assumed.", labels=JOB_LABELS
     )
     for job in jobs:
+        if job.uncounted:  # a counter that falls to zero would look like one that began anew
+            continue
         labels = [job.name, job.switch_name]
         for reason in REASONS:
             if reason in job.packets:

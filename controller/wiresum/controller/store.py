@@ -1,7 +1,8 @@
 """The controller's state on disk: one SQLite file, in WAL mode.
 
-What is in it: the jobs that workers have grants of, with their tokens; the names that operators have reserved; the
-sequence of keys, and how many of it may have been used; which switches are being drained; and the epoch. All of it but
+What is in it: the jobs that workers have grants of, with their tokens; what became of those that ended; the names that
+operators have reserved; the sequence of keys, and how many of it may have been used; which switches are being drained;
+and the epoch. All of it but
 the sequence's secret, which comes with the file, is what `Jobs` gave out as `Write`s, and each batch of those is one
 transaction, so that the file always holds a moment of the past.
 
@@ -35,14 +36,16 @@ from wiresum.controller.jobs.keys import SECRET_BYTES, Keys, KeySequence
 from wiresum.controller.jobs.outputs import (
     CheckServing,
     Forget,
+    ForgetEnded,
     ForgetReservation,
     Save,
     SaveDraining,
+    SaveEnded,
     SaveKeys,
     SaveReservation,
     Write,
 )
-from wiresum.controller.jobs.records import JobRecord, Reservation, StoredState
+from wiresum.controller.jobs.records import EndedRecord, JobRecord, Reservation, StoredState
 
 FILE_NAME = "controller.sqlite3"
 LIFE_FILE_NAME = "controller.alive"
@@ -70,6 +73,8 @@ CREATE TABLE reservations (job_name TEXT PRIMARY KEY, body TEXT NOT NULL) WITHOU
 CREATE TABLE draining (switch_name TEXT PRIMARY KEY) WITHOUT ROWID;
 INSERT INTO epoch VALUES (1);
 """
+_ENDED = "CREATE TABLE IF NOT EXISTS ended (sequence INTEGER PRIMARY KEY, body TEXT NOT NULL)"
+"""Younger than the rest, and so made in files that have none. Releases that do not know of it leave it alone."""
 
 
 class StoreError(RuntimeError):
@@ -127,10 +132,12 @@ class Store:
             jobs = read("SELECT switch_name, number, name, state, body FROM jobs").fetchall()
             reservations = read("SELECT body FROM reservations").fetchall()
             draining = read("SELECT switch_name FROM draining").fetchall()
+            ended = read("SELECT body FROM ended ORDER BY sequence").fetchall()
             return StoredState(
                 jobs=[JobRecord(*row) for row in jobs],
                 reservations=[Reservation(**json.loads(body)) for (body,) in reservations],
                 draining=frozenset(switch_name for (switch_name,) in draining),
+                ended=[EndedRecord(**json.loads(body)) for (body,) in ended],
             )
 
     def write(self, writes: Iterable[Write]) -> None:
@@ -197,6 +204,7 @@ class Store:
                 database.execute("INSERT INTO keys VALUES (?, 0)", (secrets.token_bytes(SECRET_BYTES),))
                 database.execute(f"PRAGMA application_id = {APPLICATION_ID}")
                 database.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+            database.execute(_ENDED)
 
     def _epoch_on_disk(self) -> int:
         (epoch,) = self._database.execute("SELECT number FROM epoch").fetchone()
@@ -246,3 +254,7 @@ def _apply(database: sqlite3.Connection, write: Write) -> None:
             database.execute("INSERT OR REPLACE INTO reservations VALUES (?, ?)", (reservation.job_name, body))
         case ForgetReservation(job_name):
             database.execute("DELETE FROM reservations WHERE job_name = ?", (job_name,))
+        case SaveEnded(ended):
+            database.execute("INSERT OR REPLACE INTO ended VALUES (?, ?)", (ended.sequence, json.dumps(asdict(ended))))
+        case ForgetEnded(sequence):
+            database.execute("DELETE FROM ended WHERE sequence = ?", (sequence,))

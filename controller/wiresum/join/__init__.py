@@ -29,10 +29,13 @@ from wiresum.join.operator_pb2 import (
     CreateJobRequest,
     DrainReply,
     DrainRequest,
+    EndedJob,
+    EndedJobs,
     EndJobReply,
     EndJobRequest,
     GetReportRequest,
     JobReport,
+    ListEndedRequest,
     Report,
     ServiceReport,
     SwitchReport,
@@ -60,6 +63,9 @@ REPORT_BYTES_MAX = 64 * 1024 * 1024
 REFUSED_KEY = "wiresum-refused"
 """Trailing metadata of every refusal, so that it is not taken for a failure of gRPC with the same status code."""
 
+STANDS_BY = "this controller stands by"
+"""So begins what a standby says to those who ask it for what only the active one does, with the status UNAVAILABLE."""
+
 __all__ = [
     "DEFAULT_CONTROL_PORT",
     "JOB_NAME_BYTES_MAX",
@@ -67,6 +73,7 @@ __all__ = [
     "PROTOCOL_VERSION",
     "REFUSED_KEY",
     "REPORT_BYTES_MAX",
+    "STANDS_BY",
     "THREADS_MAX",
     "WORKERS_MAX",
     "AbortReply",
@@ -78,6 +85,8 @@ __all__ = [
     "DrainRequest",
     "EndJobReply",
     "EndJobRequest",
+    "EndedJob",
+    "EndedJobs",
     "Endpoint",
     "GetReportRequest",
     "Heartbeat",
@@ -89,6 +98,7 @@ __all__ = [
     "JoinRequest",
     "LeaveReply",
     "LeaveRequest",
+    "ListEndedRequest",
     "Member",
     "Peer",
     "Pulse",

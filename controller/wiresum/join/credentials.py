@@ -34,6 +34,8 @@ log = logging.getLogger(__name__)
 CERT_NOT_YET_VALID = 9
 """OpenSSL's X509_V_ERR_CERT_NOT_YET_VALID."""
 AUTHORITY_FILE, CERTIFICATE_FILE, KEY_FILE = "ca.crt", "tls.crt", "tls.key"
+REVOKED_FILE = "ca.crl"
+"""Of services, where certificates were revoked."""
 FILE_BYTES_MAX = 1 << 20
 HANDSHAKE_TURNS_MAX = 10
 EXPIRY_WARNED_PART = 0.1
@@ -57,6 +59,8 @@ class Credentials:
     expires_at: datetime = field(compare=False)
     names: tuple[str, ...] = field(compare=False)
     """The certificate's URIs: `wiresum:role/...` and its kind."""
+    addresses: tuple[str, ...] = field(compare=False)
+    """That the certificate is for, of a server."""
 
     def of_channel(self) -> grpc.ChannelCredentials:
         import grpc
@@ -79,8 +83,10 @@ def load(directory: str | Path, *, serving: bool = False) -> Credentials:
     left = expires_at - datetime.now(timezone.utc)
     if left < EXPIRY_WARNED_PART * (expires_at - begins_at):
         log.warning("%s expires in %s: renew it with `wiresum ca renew`", directory / CERTIFICATE_FILE, _in_words(left))
-    names = tuple(value for kind, value in shown.get("subjectAltName", ()) if kind == "URI")
-    return Credentials(directory, authority, certificate, key, expires_at, names)
+    alternatives = shown.get("subjectAltName", ())
+    names = tuple(value for kind, value in alternatives if kind == "URI")
+    addresses = tuple(str(ipaddress.ip_address(value.strip())) for kind, value in alternatives if kind == "IP Address")
+    return Credentials(directory, authority, certificate, key, expires_at, names, addresses)
 
 
 def open_channel(

@@ -25,7 +25,7 @@ class Report(_message.Message):
     def __init__(self, jobs: _Optional[_Iterable[_Union[JobReport, _Mapping]]] = ..., switches: _Optional[_Iterable[_Union[SwitchReport, _Mapping]]] = ..., service: _Optional[_Union[ServiceReport, _Mapping]] = ...) -> None: ...
 
 class JobReport(_message.Message):
-    __slots__ = ("job", "name", "world_size", "joined", "slot_base", "slots", "state", "packets", "results", "age_seconds", "switch_name", "tenant", "priority", "queue_position", "waiting", "lanes", "threads", "workers", "caller")
+    __slots__ = ("job", "name", "world_size", "joined", "slot_base", "slots", "state", "packets", "results", "age_seconds", "switch_name", "tenant", "priority", "queue_position", "waiting", "lanes", "threads", "workers", "caller", "uncounted")
     class PacketsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -52,6 +52,7 @@ class JobReport(_message.Message):
     THREADS_FIELD_NUMBER: _ClassVar[int]
     WORKERS_FIELD_NUMBER: _ClassVar[int]
     CALLER_FIELD_NUMBER: _ClassVar[int]
+    UNCOUNTED_FIELD_NUMBER: _ClassVar[int]
     job: int
     name: str
     world_size: int
@@ -71,7 +72,8 @@ class JobReport(_message.Message):
     threads: int
     workers: _containers.RepeatedCompositeFieldContainer[WorkerReport]
     caller: str
-    def __init__(self, job: _Optional[int] = ..., name: _Optional[str] = ..., world_size: _Optional[int] = ..., joined: _Optional[int] = ..., slot_base: _Optional[int] = ..., slots: _Optional[int] = ..., state: _Optional[str] = ..., packets: _Optional[_Mapping[str, int]] = ..., results: _Optional[int] = ..., age_seconds: _Optional[float] = ..., switch_name: _Optional[str] = ..., tenant: _Optional[str] = ..., priority: _Optional[int] = ..., queue_position: _Optional[int] = ..., waiting: _Optional[str] = ..., lanes: _Optional[int] = ..., threads: _Optional[int] = ..., workers: _Optional[_Iterable[_Union[WorkerReport, _Mapping]]] = ..., caller: _Optional[str] = ...) -> None: ...
+    uncounted: bool
+    def __init__(self, job: _Optional[int] = ..., name: _Optional[str] = ..., world_size: _Optional[int] = ..., joined: _Optional[int] = ..., slot_base: _Optional[int] = ..., slots: _Optional[int] = ..., state: _Optional[str] = ..., packets: _Optional[_Mapping[str, int]] = ..., results: _Optional[int] = ..., age_seconds: _Optional[float] = ..., switch_name: _Optional[str] = ..., tenant: _Optional[str] = ..., priority: _Optional[int] = ..., queue_position: _Optional[int] = ..., waiting: _Optional[str] = ..., lanes: _Optional[int] = ..., threads: _Optional[int] = ..., workers: _Optional[_Iterable[_Union[WorkerReport, _Mapping]]] = ..., caller: _Optional[str] = ..., uncounted: _Optional[bool] = ...) -> None: ...
 
 class WorkerReport(_message.Message):
     __slots__ = ("peer", "endpoint", "state", "heartbeat_age_ms", "contributions", "tensor_last")
@@ -142,6 +144,44 @@ class ServiceReport(_message.Message):
     refusals: _containers.ScalarMap[str, int]
     trouble: str
     def __init__(self, role: _Optional[str] = ..., software_version: _Optional[str] = ..., age_seconds: _Optional[float] = ..., refusals: _Optional[_Mapping[str, int]] = ..., trouble: _Optional[str] = ...) -> None: ...
+
+class ListEndedRequest(_message.Message):
+    __slots__ = ("job_name", "count_max")
+    JOB_NAME_FIELD_NUMBER: _ClassVar[int]
+    COUNT_MAX_FIELD_NUMBER: _ClassVar[int]
+    job_name: str
+    count_max: int
+    def __init__(self, job_name: _Optional[str] = ..., count_max: _Optional[int] = ...) -> None: ...
+
+class EndedJobs(_message.Message):
+    __slots__ = ("jobs",)
+    JOBS_FIELD_NUMBER: _ClassVar[int]
+    jobs: _containers.RepeatedCompositeFieldContainer[EndedJob]
+    def __init__(self, jobs: _Optional[_Iterable[_Union[EndedJob, _Mapping]]] = ...) -> None: ...
+
+class EndedJob(_message.Message):
+    __slots__ = ("name", "outcome", "reason", "world_size", "tenant", "caller", "switch_name", "slots", "created_at", "ended_at")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    OUTCOME_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    WORLD_SIZE_FIELD_NUMBER: _ClassVar[int]
+    TENANT_FIELD_NUMBER: _ClassVar[int]
+    CALLER_FIELD_NUMBER: _ClassVar[int]
+    SWITCH_NAME_FIELD_NUMBER: _ClassVar[int]
+    SLOTS_FIELD_NUMBER: _ClassVar[int]
+    CREATED_AT_FIELD_NUMBER: _ClassVar[int]
+    ENDED_AT_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    outcome: str
+    reason: str
+    world_size: int
+    tenant: str
+    caller: str
+    switch_name: str
+    slots: int
+    created_at: float
+    ended_at: float
+    def __init__(self, name: _Optional[str] = ..., outcome: _Optional[str] = ..., reason: _Optional[str] = ..., world_size: _Optional[int] = ..., tenant: _Optional[str] = ..., caller: _Optional[str] = ..., switch_name: _Optional[str] = ..., slots: _Optional[int] = ..., created_at: _Optional[float] = ..., ended_at: _Optional[float] = ...) -> None: ...
 
 class CreateJobRequest(_message.Message):
     __slots__ = ("job_name", "world_size", "slots", "tenant", "priority", "switch_name", "keep_seconds")

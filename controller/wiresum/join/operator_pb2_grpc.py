@@ -20,6 +20,11 @@ class OperatorServiceStub:
                 request_serializer=wiresum_dot_join_dot_operator__pb2.GetReportRequest.SerializeToString,
                 response_deserializer=wiresum_dot_join_dot_operator__pb2.Report.FromString,
                 _registered_method=True)
+        self.ListEnded = channel.unary_unary(
+                '/wiresum.join.v1.OperatorService/ListEnded',
+                request_serializer=wiresum_dot_join_dot_operator__pb2.ListEndedRequest.SerializeToString,
+                response_deserializer=wiresum_dot_join_dot_operator__pb2.EndedJobs.FromString,
+                _registered_method=True)
         self.CreateJob = channel.unary_unary(
                 '/wiresum.join.v1.OperatorService/CreateJob',
                 request_serializer=wiresum_dot_join_dot_operator__pb2.CreateJobRequest.SerializeToString,
@@ -42,6 +47,13 @@ class OperatorServiceServicer:
 
     def GetReport(self, request, context):
         """All jobs and switches, as they are now.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListEnded(self, request, context):
+        """Jobs that have ended, the newest first, and why. To an operator all of them; to a worker, those of its own tenants.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -77,6 +89,11 @@ def add_OperatorServiceServicer_to_server(servicer, server):
                     servicer.GetReport,
                     request_deserializer=wiresum_dot_join_dot_operator__pb2.GetReportRequest.FromString,
                     response_serializer=wiresum_dot_join_dot_operator__pb2.Report.SerializeToString,
+            ),
+            'ListEnded': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListEnded,
+                    request_deserializer=wiresum_dot_join_dot_operator__pb2.ListEndedRequest.FromString,
+                    response_serializer=wiresum_dot_join_dot_operator__pb2.EndedJobs.SerializeToString,
             ),
             'CreateJob': grpc.unary_unary_rpc_method_handler(
                     servicer.CreateJob,
@@ -121,6 +138,33 @@ class OperatorService:
             '/wiresum.join.v1.OperatorService/GetReport',
             wiresum_dot_join_dot_operator__pb2.GetReportRequest.SerializeToString,
             wiresum_dot_join_dot_operator__pb2.Report.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListEnded(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/wiresum.join.v1.OperatorService/ListEnded',
+            wiresum_dot_join_dot_operator__pb2.ListEndedRequest.SerializeToString,
+            wiresum_dot_join_dot_operator__pb2.EndedJobs.FromString,
             options,
             channel_credentials,
             insecure,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -40,11 +40,15 @@ class Task:
         workers = range(self.problem.workers)
         return float(np.mean([np.sum(self.problem.gradient(worker, self.solution) ** 2) for worker in workers]))
 
-    def row_square_at_start(self) -> float:
-        """The mean over rows of |grad f_ij(0) - grad f_ij(x*)|^2."""
-        weights = 1 / (1 + np.exp(self.signed @ self.solution)) - 0.5
-        squares = np.sum((weights[:, None] * self.signed - self.problem.l2 * self.solution) ** 2, axis=1)
-        return float(np.mean([np.mean(part) for part in np.array_split(squares, self.problem.workers)]))
+    def row_square_at_start(self, *, by_importance: bool = False) -> float:
+        """The mean over rows of |grad f_ij(0) - grad f_ij(x*)|^2; `by_importance`: times the mean L over L_ij."""
+        pull = 1 / (1 + np.exp(self.signed @ self.solution)) - 0.5
+        squares = np.sum((pull[:, None] * self.signed - self.problem.l2 * self.solution) ** 2, axis=1)
+        parts = np.array_split(squares, self.problem.workers)
+        if by_importance:
+            smoothness = [self.problem.rows_smoothness(worker) for worker in range(self.problem.workers)]
+            parts = [part * each.mean() / each for part, each in zip(parts, smoothness, strict=True)]
+        return float(np.mean([np.mean(part) for part in parts]))
 
 
 @functools.lru_cache(maxsize=4)
@@ -72,16 +76,19 @@ def breast_cancer(
     condition: float,
     degree: int = 1,
     unit_rows: bool = False,
-    by_row: bool = False,
+    by_row: bool | Literal["mean"] = False,
     mixed: bool = False,
 ) -> Task:
-    """`condition` is L/mu, with L of the workers (`by_row`: of single rows). `mixed` deals rows at random."""
+    """`condition` is L/mu, with L of the workers (`by_row`: of single rows, or the workers' "mean" of these). `mixed`
+    deals rows at random."""
     features, labels = rows(degree=degree, unit_rows=unit_rows)
     if mixed:
         order = np.random.Generator(np.random.Philox(7)).permutation(len(labels))
         features, labels = features[order], labels[order]
     plain = LogisticRegression(features, labels, workers=workers, l2=0.0)
     smoothness = plain.row_smoothness if by_row else plain.worker_smoothness
+    if by_row == "mean":
+        smoothness = plain.mean_row_smoothness
     problem = LogisticRegression(features, labels, workers=workers, l2=smoothness / (condition - 1))
     return Task(problem, problem.solution(), features * labels[:, None])
 

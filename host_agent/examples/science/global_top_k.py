@@ -22,7 +22,7 @@ from network import Digits, Training, gradient, network, segments_of, train
 from numpy_reference import Array, global_top_k
 from wiresum.compress import Compressor, Engine, GTopK, Identity, InProcess
 from wiresum.compress.arrays import Bytes
-from wiresum.compress.sparse import count_of
+from wiresum.compress.ratio import count_of
 from wiresum.compress.union import index_code_bytes
 
 RATIO = 0.01
@@ -145,7 +145,7 @@ def steps_of(method: GTopK, workers: int, *, steps: int = 20, batch: int = 16) -
         vectors = [np.concatenate(one).astype(np.float64) for one in gradients]
         estimate = engine.average(segments, [[vector] for vector in vectors])[0].astype(np.float64)
         engine.advance()
-        held = engine.state_dict()["own"]
+        held = [mine["residual"] for mine in engine.state_dict()["own"]]
         residuals = [np.concatenate([mine[piece.name] for piece in segments[0].pieces]).astype(float) for mine in held]
         result.append(Step(vectors, estimate, residuals))
     return result
@@ -167,7 +167,7 @@ def _apart(method: GTopK, workers: int) -> float:
     """
     apart = 0.0
     before: list[Array] = [np.zeros(0)] * workers
-    count = count_of(method.ratio, segments_of(network(1), "model")[0].size)
+    count = count_of(RATIO, segments_of(network(1), "model")[0].size)
     for step in steps_of(method, workers):
         vectors = [g + r if len(r) else g for g, r in zip(step.gradients, before, strict=True)]
         expected = global_top_k(vectors, count, tree=method.mode == "tree") / workers

@@ -26,7 +26,7 @@ from wiresum.compress import (
     RandKSameSeed,
     Segment,
 )
-from wiresum.compress.sparse import count_of
+from wiresum.compress.ratio import count_of
 from wiresum.optim import isega_rule
 
 CONDITION = 30.0

@@ -105,6 +105,12 @@ def gradient(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> tu
     return float(loss.detach()), [_gradient_of(parameter).reshape(-1).copy() for parameter in model.parameters()]
 
 
+def values_of(model: nn.Module, segments: Sequence[Segment]) -> dict[str, Vector]:
+    """The parameters, by segment's name."""
+    values = {name: parameter.detach().numpy().reshape(-1) for name, parameter in model.named_parameters()}
+    return {segment.name: np.concatenate([values[piece.name] for piece in segment.pieces]) for segment in segments}
+
+
 def arranged(gradients: Sequence[Vector], granularity: str) -> list[Vector]:
     """By segment."""
     return [np.concatenate(gradients)] if granularity == "model" else list(gradients)
@@ -116,6 +122,7 @@ def train(
     workers: int,
     epochs: int,
     rate: float = 0.4,
+    momentum: float = 0.0,
     batch: int = 8,
     granularity: str = "model",
     aggregator: InProcess | None = None,
@@ -124,14 +131,14 @@ def train(
     validation: int = 0,
     observe: Callable[[int, nn.Module, Engine], None] = lambda step, model, engine: None,
 ) -> Training:
-    """SGD with a rate that falls to zero, over simulated workers, `batch` images each.
+    """SGD with a rate that falls to zero, over simulated workers, `batch` images each; `momentum` is the optimizer's.
 
     `observe` sees the network after each step; steps are counted from 1.
     """
     digits, model = Digits.load(seed, validation=validation), make(seed)
     engine = Engine(method, aggregator or InProcess(workers), seed=seed)
     segments = segments_of(model, granularity)
-    optimizer = torch.optim.SGD(model.parameters(), lr=rate)
+    optimizer = torch.optim.SGD(model.parameters(), lr=rate, momentum=momentum)
     steps = len(digits.images) // (batch * workers)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, epochs * steps)
     losses: list[float] = []
@@ -143,7 +150,9 @@ def train(
             results = [gradient(model, digits.images[share], digits.labels[share]) for share in shares]
             losses.append(float(np.mean([loss for loss, _ in results])))
             gradients = [arranged(one, granularity) for _, one in results]
-            means = engine.average(segments, gradients, motion.at(float(schedule.get_last_lr()[0])) if motion else {})
+            motions = motion.at(float(schedule.get_last_lr()[0])) if motion else {}
+            parameters = values_of(model, segments) if method.uses_parameters else {}
+            means = engine.average(segments, gradients, motions, parameters)
             engine.advance()
             _set_gradient(model, np.concatenate(means))
             optimizer.step()

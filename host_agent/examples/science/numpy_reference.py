@@ -42,6 +42,21 @@ class Problem:
         margins = np.einsum("snd,sd->sn", rows, x)
         return np.asarray(-rows / (1 + np.exp(margins))[..., None] + self.l2 * x[:, None])
 
+    @property
+    def smoothness(self) -> Array:
+        """Of rows, (workers, rows); zero beyond a worker's rows."""
+        return np.where(self.weights > 0, np.sum(self.rows**2, axis=2) / 4 + self.l2, 0.0)
+
+    def by_smoothness(self, generator: np.random.Generator, seeds: int) -> npt.NDArray[np.int64]:
+        """A row of each worker, with a probability in proportion to its smoothness; (seeds, workers)."""
+        drawn = [generator.choice(len(each), seeds, p=each / each.sum()) for each in self.smoothness]
+        return np.stack(drawn, axis=1)
+
+    def over_uniform(self, chosen: npt.NDArray[np.int64]) -> Array:
+        """The probability of a row drawn so, over that of a uniform draw."""
+        smoothness = self.smoothness
+        return np.asarray(smoothness[np.arange(len(smoothness)), chosen] / smoothness.sum(axis=1) * self.counts)
+
     def errors(self, x: Array) -> Array:
         return np.asarray(np.sum((x - self.solution) ** 2, axis=1) / np.sum(self.solution**2))
 
@@ -68,7 +83,8 @@ def diana(
     seeds: int,
     estimator: str = "full",
 ) -> Array:
-    """DIANA; with estimator "row" of one row a step, with "lsvrg" VR-DIANA. Returns the errors, (records, seeds)."""
+    """DIANA; with estimator "row" of one row a step, with "lsvrg" VR-DIANA, with "importance" VR-DIANA that draws rows
+    by their smoothness. Returns the errors, (records, seeds)."""
     problem = Problem(task)
     workers, dimension = len(problem.rows), problem.rows.shape[2]
     x = np.zeros((seeds, dimension))
@@ -80,11 +96,17 @@ def diana(
             errors.append(problem.errors(x))
         if estimator == "full":
             gradients = problem.gradients(x)
+        elif estimator == "importance":
+            chosen = problem.by_smoothness(generator, seeds)
+            gradients = problem.row_gradients(x, chosen)
         else:
             chosen = (generator.random((seeds, workers)) * problem.counts).astype(np.int64)
             gradients = problem.row_gradients(x, chosen)
-        if estimator == "lsvrg":
-            gradients = gradients - problem.row_gradients(anchor, chosen) + at_anchor
+        if estimator in ("lsvrg", "importance"):
+            difference = gradients - problem.row_gradients(anchor, chosen)
+            if estimator == "importance":
+                difference = difference / problem.over_uniform(chosen)[..., None]
+            gradients = difference + at_anchor
             renewed = generator.random(seeds) < 1 / problem.counts.mean()
             if renewed.any():
                 anchor = np.where(renewed[:, None], x, anchor)
@@ -112,3 +134,70 @@ def global_top_k(vectors: list[Array], count: int, *, tree: bool) -> Array:
         pairs = [top_k(np.add(*held[at : at + 2]), count) for at in range(0, len(held) - 1, 2)]
         held = pairs + held[len(held) - len(held) % 2 :]
     return held[0]
+
+
+class MomentumCorrected:
+    """Deep Gradient Compression's algorithm 4 (arXiv 1712.01887) at all workers, with gTop-k's choice (1901.04359)."""
+
+    def __init__(self, workers: int, size: int, *, momentum: float, masking: bool, clip: float) -> None:
+        self.velocities, self.residuals = np.zeros((2, workers, size))
+        self.momentum, self.masking, self.clip = momentum, masking, clip
+
+    def step(self, gradients: list[Array], count: int, *, tree: bool) -> Array:
+        """The sum that is given to all."""
+        threshold = self.clip / np.sqrt(len(gradients))
+        clipped = [gradient * min(1.0, threshold / np.linalg.norm(gradient)) for gradient in gradients]
+        self.velocities = self.momentum * self.velocities + clipped
+        self.residuals = self.residuals + self.velocities
+        total = global_top_k(list(self.residuals), count, tree=tree)
+        for u, v in zip(self.velocities, self.residuals, strict=True):
+            sent = (top_k(v, count) != 0) & (total != 0)
+            v[sent] = 0
+            if self.masking:
+                u[sent] = 0
+        return total
+
+
+Choose: TypeAlias = Callable[[Array, Array], npt.NDArray[np.bool_]]
+"""Of (workers, d) vectors and of x: which of the values are sent, as booleans of the vectors' shape."""
+
+
+def error_feedback(
+    task: Task, choose: Choose, *, step_size: float, steps: int, every: int, seeds: int = 1, decay: float = 0.0
+) -> Array:
+    """Gradient descent whose workers send what is chosen, and add the rest to the next. The errors, (records, seeds).
+
+    Step k has step_size / (1 + decay k).
+    """
+    problem = Problem(task)
+    workers, dimension = len(problem.rows), problem.rows.shape[2]
+    x, residual = np.zeros((seeds, dimension)), np.zeros((seeds, workers, dimension))
+    errors: list[Any] = []
+    for step in range(steps + 1):
+        if step % every == 0:
+            errors.append(problem.errors(x))
+        waiting = residual + problem.gradients(x)
+        sent = np.stack([np.where(choose(mine, at), mine, 0) for mine, at in zip(waiting, x, strict=True)])
+        residual = waiting - sent
+        x = x - step_size / (1 + decay * step) * sent.mean(axis=1)
+    return np.array(errors)
+
+
+def block_norms(values: Array, block: int) -> Array:
+    """Along the last axis; the last block may be shorter."""
+    padded = np.zeros((*values.shape[:-1], -(-values.shape[-1] // block) * block))
+    padded[..., : values.shape[-1]] = values
+    return np.asarray(np.linalg.norm(padded.reshape(*values.shape[:-1], -1, block), axis=-1))
+
+
+def spread(blocks: npt.NDArray[np.bool_], block: int, size: int) -> npt.NDArray[np.bool_]:
+    """What is said of blocks, of each of their values."""
+    return np.asarray(np.repeat(blocks, block, axis=-1)[..., :size])
+
+
+def largest_blocks(scores: Array, count: int) -> npt.NDArray[np.bool_]:
+    """Booleans: the `count` largest along the last axis, of equal ones the first."""
+    order = np.argsort(-scores, axis=-1, kind="stable")[..., :count]
+    chosen = np.zeros(scores.shape, bool)
+    np.put_along_axis(chosen, order, True, axis=-1)
+    return chosen

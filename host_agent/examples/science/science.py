@@ -17,13 +17,16 @@ from pathlib import Path
 
 import torch
 
+import block_sparsifiers
 import compressed_training
 import figures
 import global_top_k
 import granularity
 import growing_integers
+import importance_sampling
 import independent_blocks
 import linear_rate
+import momentum_correction
 import variance_reduction
 from experiment import Report
 
@@ -35,6 +38,9 @@ EXPERIMENTS: dict[str, Callable[[], Report]] = {
     "global-top-k": global_top_k.run,
     "granularity": granularity.run,
     "compressed-training": compressed_training.run,
+    "momentum-correction": momentum_correction.run,
+    "block-sparsifiers": block_sparsifiers.run,
+    "importance-sampling": importance_sampling.run,
 }
 
 
@@ -81,6 +87,7 @@ def parse_arguments() -> argparse.Namespace:
 
 def main() -> None:
     options = parse_arguments()
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # as with torch's threads: experiments run side by side
     options.output.mkdir(parents=True, exist_ok=True)
     names = options.names or list(EXPERIMENTS)
     held = True

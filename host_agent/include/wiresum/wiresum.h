@@ -122,8 +122,10 @@ WIRESUM_API const char* wiresum_error_text(void);
 /* "WIRESUM_ERROR_JOIN" for 3; never NULL. */
 WIRESUM_API const char* wiresum_code_name(int code);
 
-/* Joins `job` as worker `rank` (0 to world_size - 1), and returns when all workers have. `settings` is NULL, or an
- * array of "WIRESUM_NAME=value" that ends with NULL; they win over the environment. `flags`: WIRESUM_NO_QUEUE, or 0. */
+/* Joins `job` as worker `rank` (0 to world_size - 1), and returns when all workers have. NULL, or "", is the job that
+ * WIRESUM_JOB names, or, under Slurm, the one of this step (slurm-JOB.STEP): for a program that is in one job.
+ * `settings` is NULL, or an array of "WIRESUM_NAME=value" that ends with NULL; they win over the environment. `flags`:
+ * WIRESUM_NO_QUEUE, or 0. */
 WIRESUM_API int wiresum_join(const char* job, int rank, int world_size, const char* const* settings, unsigned flags,
                              wiresum_session** session);
 

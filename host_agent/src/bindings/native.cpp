@@ -44,8 +44,9 @@ std::chrono::nanoseconds bounded_wait(double seconds) {
 /// Consecutive UDP ports on one address, bound before the job is joined, since joining says where they are.
 class Ports {
  public:
-  Ports(const std::string& address, std::size_t count)
-      : sockets_(transport::bind_consecutive({.address = transport::parse_ipv4(address), .port = 0}, count)) {}
+  Ports(const std::string& address, std::size_t count, std::pair<std::uint16_t, std::uint16_t> within)
+      : sockets_(transport::bind_within(transport::parse_ipv4(address), {.first = within.first, .last = within.second},
+                                        count)) {}
   Ports(const Ports&) = delete;
   Ports& operator=(const Ports&) = delete;
   [[nodiscard]] std::uint16_t base_port() const { return sockets_.at(0).local().port; }
@@ -233,7 +234,8 @@ NB_MODULE(_native, module) {
   module.attr("WIRE_VERSION") = wire::kVersion;
 
   nb::class_<Ports>(module, "Ports")
-      .def(nb::init<const std::string&, std::size_t>(), "address"_a, "count"_a)
+      .def(nb::init<const std::string&, std::size_t, std::pair<std::uint16_t, std::uint16_t>>(), "address"_a, "count"_a,
+           "within"_a)
       .def_prop_ro("base_port", &Ports::base_port);
 
   nb::class_<engine::Operation>(module, "Operation")

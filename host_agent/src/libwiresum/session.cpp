@@ -20,7 +20,7 @@ using std::chrono::seconds;
 using worker::Status;
 
 /// sidecar/service.py has the same.
-constexpr std::string_view kVersion = "1";
+constexpr std::string_view kVersion = "2";
 /// Until an interpreter that has everything to load from a cold disk says its first word.
 constexpr milliseconds kStartTimeout{120'000};
 /// How much longer than the sidecar's own limit it may take to join and to say so.
@@ -334,10 +334,11 @@ void Session::take(const Line& line) {
 void Session::bind(const Line& line) {
   const std::string& address = line.text("address");
   const std::size_t count = line.number("count", 1, wire::kThreadsMax);
+  const transport::PortRange range{.first = static_cast<std::uint16_t>(line.number("first", 0, UINT16_MAX)),
+                                   .last = static_cast<std::uint16_t>(line.number("last", 0, UINT16_MAX))};
   Line answer{.word = "bound", .fields = {{"id", line.text("id")}}};
   try {
-    std::vector<transport::UdpSocket> sockets =
-        transport::bind_consecutive({.address = transport::parse_ipv4(address), .port = 0}, count);
+    std::vector<transport::UdpSocket> sockets = transport::bind_within(transport::parse_ipv4(address), range, count);
     answer.fields["port"] = std::to_string(sockets.at(0).local().port);
     const std::lock_guard lock(mutex_);
     if (sockets_.size() >= engine::kAggregatorsMax) throw LineError("there are too many aggregators");

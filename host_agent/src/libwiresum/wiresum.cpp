@@ -5,7 +5,9 @@
 #include <array>
 #include <chrono>
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
+#include <map>
 #include <memory>
 #include <new>
 #include <string>
@@ -133,15 +135,33 @@ wiresum_operation& checked(wiresum_operation** operation) {
   return **operation;
 }
 
+/// What a job is called that its program gives no name: as WIRESUM_JOB says, or after Slurm's job, and its step, in
+/// which all workers are. Empty if neither says.
+std::string name_by_default(const std::map<std::string, std::string, std::less<>>& settings) {
+  const auto variable = [&settings](const char* name) -> std::string {
+    const auto setting = settings.find(name);
+    if (setting != settings.end()) return setting->second;
+    const char* const value = std::getenv(name);
+    return value == nullptr ? "" : value;
+  };
+  if (const std::string name = variable("WIRESUM_JOB"); !name.empty()) return name;
+  const std::string job = variable("SLURM_JOB_ID");
+  const std::string step = variable("SLURM_STEP_ID");
+  if (job.empty()) return "";
+  return "slurm-" + job + (step.empty() ? "" : "." + step);
+}
+
 wiresum::capi::JoinRequest request_of(const char* job, int rank, int world_size, const char* const* settings,
                                       unsigned flags) {
-  require(job != nullptr && *job != '\0', "the job has no name");
   require(world_size >= 1 && world_size <= static_cast<int>(wiresum::numeric::kWorkersMax),
           "world_size must be 1 to 1024");
   require(rank >= 0 && rank < world_size, "rank must be 0 to world_size - 1");
   require((flags & ~WIRESUM_NO_QUEUE) == 0, "no such flag: there is WIRESUM_NO_QUEUE");
-  wiresum::capi::JoinRequest request{
-      .job = job, .rank = rank, .world_size = world_size, .queue = (flags & WIRESUM_NO_QUEUE) == 0, .settings = {}};
+  wiresum::capi::JoinRequest request{.job = job == nullptr ? "" : job,
+                                     .rank = rank,
+                                     .world_size = world_size,
+                                     .queue = (flags & WIRESUM_NO_QUEUE) == 0,
+                                     .settings = {}};
   for (std::size_t i = 0; settings != nullptr && settings[i] != nullptr; ++i) {
     require(i < kSettingsMax, "there are too many settings");
     const std::string_view setting = settings[i];
@@ -150,6 +170,8 @@ wiresum::capi::JoinRequest request_of(const char* job, int rank, int world_size,
             "a setting must be like \"WIRESUM_SWITCH=10.0.0.1:43487\"");
     request.settings[std::string(setting.substr(0, equals))] = setting.substr(equals + 1);
   }
+  if (request.job.empty()) request.job = name_by_default(request.settings);
+  require(!request.job.empty(), "the job has no name: give one, or set WIRESUM_JOB");
   return request;
 }
 

@@ -42,8 +42,8 @@ class ExactFormat {
   /// The planes in which `count` elements are not all zero.
   [[nodiscard]] Planes planes_of(const std::byte* source, std::size_t count) const noexcept;
 
-  /// Writes `count` words for each of `planes`, one plane after the other. `planes` has all that planes_of() found; what
-  /// is in others is left out, since a program may write to its memory meanwhile.
+  /// Writes `count` words for each of `planes`, one plane after the other. `planes` has all that planes_of() found;
+  /// what is in others is left out, since a program may write to its memory meanwhile.
   void split(const std::byte* source, std::size_t count, Planes planes, std::int32_t* words) const noexcept;
 
   /// From the sums of such words over all workers: writes `count` elements, each the sum divided by `divisor`, rounded

@@ -72,15 +72,30 @@ void mca_coll_wiresum_complain(const char* what, int code) {
   opal_output(0, "coll:wiresum: %s: %s (%s)", what, wiresum_error_text(), wiresum_code_name(code));
 }
 
+/* By which people know what runs here, as rank 0 has it: WIRESUM_JOB, or Slurm's job. */
+static int agree_on_run(mca_coll_wiresum_module_t* module, struct ompi_communicator_t* comm, char* run, size_t bytes) {
+  const char* const name = getenv("WIRESUM_JOB");
+  const char* const slurm = getenv("SLURM_JOB_ID");
+  memset(run, 0, bytes);
+  if (name != NULL && *name != '\0') {
+    snprintf(run, bytes, "%s.", name);
+  } else if (slurm != NULL && *slurm != '\0') {
+    snprintf(run, bytes, "slurm-%s.", slurm);
+  }
+  return module->below.coll_bcast(run, (int)bytes, MPI_BYTE, 0, comm, module->below.coll_bcast_module);
+}
+
 /* The same at all processes, and very likely nobody else's. Only when all have come here it is known. */
 static int agree_on_job(mca_coll_wiresum_module_t* module, struct ompi_communicator_t* comm, char* job, size_t bytes) {
   uint64_t own = 0, smallest = 0;
   FILE* random = fopen("/dev/urandom", "rb");
   if (random == NULL || fread(&own, sizeof own, 1, random) != 1) own = (uint64_t)getpid();
   if (random != NULL) fclose(random);
-  const int code = module->below.coll_allreduce(&own, &smallest, 1, MPI_UINT64_T, MPI_MIN, comm,
-                                                module->below.coll_allreduce_module);
-  snprintf(job, bytes, "mpi-%" PRIx32 "-%" PRIu32 "-%016" PRIx64, OPAL_PROC_MY_NAME.jobid, module->context_id,
+  int code = module->below.coll_allreduce(&own, &smallest, 1, MPI_UINT64_T, MPI_MIN, comm,
+                                          module->below.coll_allreduce_module);
+  char run[64] = "";
+  if (code == MPI_SUCCESS) code = agree_on_run(module, comm, run, sizeof run);
+  snprintf(job, bytes, "%.63smpi-%" PRIx32 "-%" PRIu32 "-%016" PRIx64, run, OPAL_PROC_MY_NAME.jobid, module->context_id,
            smallest);
   return code;
 }
@@ -112,7 +127,7 @@ static int join(mca_coll_wiresum_module_t* module, struct ompi_communicator_t* c
 bool mca_coll_wiresum_is_joined(mca_coll_wiresum_module_t* module, struct ompi_communicator_t* comm, bool may_join) {
   if (module->state != WIRESUM_UNTRIED || !may_join) return module->state == WIRESUM_JOINED;
   module->state = WIRESUM_REFUSED; /* also for what the agreements themselves call */
-  char job[96];
+  char job[128];
   bool all_did = false;
   if (agree_on_job(module, comm, job, sizeof job) != OMPI_SUCCESS) return false;
   const int code = join(module, comm, job);

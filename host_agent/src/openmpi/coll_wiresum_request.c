@@ -12,7 +12,8 @@ typedef struct ompi_op_t ompi_op_t;
 #include "opal/threads/mutex.h"
 
 /* How long MPI may go without progress while somebody waits here: another process may wait for a message of ours, and
- * come late to this collective for it. Each time a little longer than before, since to wake costs the threads that send. */
+ * come late to this collective for it. Each time a little longer than before, since to wake costs the threads that
+ * send. */
 static const double kProgressPeriodMinS = 0.0005, kProgressPeriodMaxS = 0.01, kProgressPeriodGrowth = 1.25;
 
 typedef struct {

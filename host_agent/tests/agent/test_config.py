@@ -13,6 +13,7 @@ VARIABLES = {
     "WIRESUM_SWITCH": ("switch-1.example:4000", "switch", "switch-1.example:4000"),
     "WIRESUM_JOB": ("night-run", "job", "night-run"),
     "WIRESUM_ADDRESS": ("10.1.2.3", "address", "10.1.2.3"),
+    "WIRESUM_PORTS": ("45000-45063", "ports", "45000-45063"),
     "WIRESUM_THREADS": ("1", "threads", 1),
     "WIRESUM_LANES": ("360", "lanes", 360),
     "WIRESUM_SLOTS": ("512", "slots", 512),
@@ -121,6 +122,11 @@ def test_an_override_that_does_not_exist_is_a_type_error() -> None:
         ("WIRESUM_ADDRESS", "localhost"),
         ("WIRESUM_ADDRESS", "0.0.0.0"),
         ("WIRESUM_ADDRESS", "239.1.1.1"),
+        ("WIRESUM_PORTS", "45063-45000"),
+        ("WIRESUM_PORTS", "0-10"),
+        ("WIRESUM_PORTS", "45000-65536"),
+        ("WIRESUM_PORTS", "45000-"),
+        ("WIRESUM_PORTS", "some"),
         ("WIRESUM_THREADS", "17"),
         ("WIRESUM_THREADS", "-1"),
         ("WIRESUM_THREADS", "four"),
@@ -181,6 +187,12 @@ def test_secrets_are_not_shown() -> None:
 def test_values_from_code_are_checked_too() -> None:
     with pytest.raises(ValueError, match=r"WIRESUM_LANE_BITS \(lane_bits\) is 7: it must be 32, 16 or 8"):
         AgentConfig(lane_bits=7)
+
+
+def test_ports_are_a_range_or_one_or_any() -> None:
+    assert AgentConfig(ports="45000-45063").port_range == (45000, 45063)
+    assert AgentConfig(ports="45000").port_range == (45000, 45000)
+    assert AgentConfig().port_range == (0, 0)
 
 
 def test_the_switch_may_have_several_endpoints() -> None:

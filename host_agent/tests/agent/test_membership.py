@@ -410,6 +410,20 @@ def test_a_worker_whose_connection_stays_broken_learns_that_it_was_taken_for_los
     assert "nothing comes from the switch" in str(members[0].wait_ended())
 
 
+def test_a_worker_whose_certificate_was_revoked_ends_at_once_when_it_comes_back(
+    server: JoinServer, attend: Callable[..., Member], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that is connected is told by its job's end; this one was away meanwhile."""
+    member = attend(join(config_of(server.port)))
+    wait_until(lambda: member.membership._events > 0, "the first heartbeat was answered")
+    monkeypatch.setattr(server._security.interceptor, "_is_revoked", lambda _serial: True)
+    member.membership._hang_up()
+    error = member.wait_ended()
+    assert isinstance(error, JoinError)
+    assert error.code == "UNAUTHENTICATED"
+    assert "was revoked: ask whoever issued it for another" in str(error)
+
+
 def test_a_switch_that_was_started_anew_does_not_know_us(
     spawn_switch: SpawnSwitch, attend: Callable[..., Member]
 ) -> None:

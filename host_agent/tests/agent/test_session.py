@@ -26,11 +26,12 @@ from wiresum.agent import (
     SessionClosedError,
     SwitchUnreachableError,
     WiresumError,
+    _native,
     causes,
 )
 from wiresum.agent.aggregators import Aggregator, Aggregators
 from wiresum.controller import Endpoint, JoinServer
-from wiresum.controller.testing import RecordingDriver
+from wiresum.controller.testing import Client, RecordingDriver
 from wiresum.switch import SoftwareSwitch
 
 PATIENCE_S = 20.0
@@ -100,6 +101,34 @@ def test_members_of_a_job_sum_exactly_and_count_what_they_sent(job: Callable[...
     assert stats.results >= 14
     assert stats.bytes_sent >= 4 * 5000
     assert stats.round_newest >= 1
+
+
+def unused_ports(count: int) -> str:
+    """A range of UDP ports; free a moment ago."""
+    ports = _native.Ports(HOST, count, (0, 0))
+    return f"{ports.base_port}-{ports.base_port + count - 1}"
+
+
+def test_data_comes_to_the_ports_that_a_firewall_lets_through_and_no_others(control: str) -> None:
+    ports = unused_ports(4)
+    sessions = join_all(control, 2, threads=2, ports=ports)
+    client = Client(int(control.rpartition(":")[2]))
+    try:
+        (listed,) = client.jobs()
+        base = int(ports.partition("-")[0])
+        assert sorted(worker.endpoint.port for worker in listed.workers) == [base, base + 2]
+        with pytest.raises(
+            OSError, match=r"no 2 consecutive UDP ports from 127.0.0.1:\d+ to \d+ are free.*WIRESUM_PORTS"
+        ):
+            Session.join(AgentConfig(switch=control, threads=2, ports=ports), job_name="more", rank=0, world_size=1)
+        data = [array.array("i", [rank + 1] * 10_000) for rank in range(2)]
+        for operation in [s.submit([whole(d)], dtype=Dtype.I32) for s, d in zip(sessions, data, strict=True)]:
+            operation.wait(PATIENCE_S)
+        assert set(data[0]) == {3}
+    finally:
+        client.close()
+        for session in sessions:
+            session.close()
 
 
 @pytest.mark.parametrize("settings", [{"threads": 4}, {"lanes": 64}, {"slots": 16}, {"offload": False}])

@@ -1,11 +1,14 @@
 from __future__ import annotations
 
 import json
+import re
 
 import grpc
+import pytest
 from click.testing import CliRunner
 
 from wiresum import join
+from wiresum.cli import jobs as jobs_module
 from wiresum.cli.jobs import jobs
 from wiresum.cli.testing import WrittenService, example_report
 from wiresum.controller import JoinServer, Limits
@@ -80,6 +83,77 @@ def test_draining_says_how_many_jobs_are_left(service: WrittenService) -> None:
     assert [(request.switch_name, request.resume) for request in service.asked] == [("rack1", False), ("", True)]
     listed = CliRunner().invoke(jobs, ["drain", "--json", "--switch", service.target])
     assert json.loads(listed.output) == {"jobs": 3}
+
+
+def test_draining_waits_until_no_job_runs_there_and_says_which_do(
+    service: WrittenService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jobs_module, "DRAIN_LOOK_S", 0.01)
+
+    def report(*names: str) -> join.Report:
+        elsewhere = join.JobReport(name="elsewhere", switch_name="rack2", slots=64)
+        running = [join.JobReport(name=name, switch_name="rack1", slots=64) for name in names]
+        return join.Report(jobs=[elsewhere, *running, join.JobReport(name="waits")])
+
+    service.reports = [report("a", "b"), report("a", "b"), report("b"), report()]
+    result = CliRunner().invoke(jobs, ["drain", "rack1", "--wait", "--switch", service.target])
+    assert (result.exit_code, result.output.splitlines()) == (
+        0,
+        [
+            "it takes no new jobs; 2 still run there: a, b",
+            "it takes no new jobs; 1 still run there: b",
+            "it takes no new jobs, and none run",
+        ],
+    )
+    service.reports = [report("a"), report()]
+    result = CliRunner().invoke(jobs, ["drain", "rack1", "--wait", "--json", "--switch", service.target])
+    assert [json.loads(line) for line in result.output.splitlines()] == [
+        {"jobs": 1, "names": ["a"]},
+        {"jobs": 0, "names": []},
+    ]
+    service.reports = [report("a")]
+    result = CliRunner().invoke(jobs, ["drain", "rack1", "--wait", "--timeout", "1", "--switch", service.target])
+    assert result.exit_code == 1
+    assert "1 jobs still run there after 1 s: wait for longer (--timeout)" in result.output
+
+
+def test_jobs_that_have_ended_are_listed_with_why(service: WrittenService) -> None:
+    run = [jobs, ["--ended", "--switch", service.target]]
+    assert CliRunner().invoke(*run).output == "no job has ended yet\n"
+    lost = join.EndedJob(
+        name="night",
+        outcome="worker_lost",
+        reason="rank 1 was\x1b[31m lost",
+        world_size=4,
+        tenant="vision",
+        caller="test at 10.0.0.7",
+        switch_name="rack1",
+        created_at=1_000_000_000,
+        ended_at=1_000_000_185,
+    )
+    service.ended = [lost, join.EndedJob(name="early", outcome="did_not_begin", ended_at=999_999_999)]
+    header, night, early = CliRunner().invoke(*run).output.splitlines()
+    assert header.split() == ["ENDED", "NAME", "OUTCOME", "WORKERS", "SWITCH", "AGE", "TENANT", "CALLER", "REASON"]
+    assert re.search(
+        r"night +worker lost +4 +rack1 +3m05s +vision +test at 10.0.0.7 +rank 1 was\ufffd\[31m lost$", night
+    )
+    assert re.search(r"early +did not begin ", early)
+    listed = json.loads(CliRunner().invoke(jobs, ["--ended", "--json", "--switch", service.target]).output)
+    assert [(job["name"], job["ended_at"]) for job in listed["jobs"]] == [
+        ("night", 1_000_000_185),
+        ("early", 999_999_999),
+    ]
+
+
+def test_several_jobs_end_by_name_or_by_pattern(service: WrittenService) -> None:
+    names = ("slurm-7.0", "slurm-7-ab", "slurm-71.0", "night", "over")
+    states = dict.fromkeys(names, "running") | {"over": "ending"}
+    service.reports = [join.Report(jobs=[join.JobReport(name=name, state=states[name]) for name in names])]
+    result = CliRunner().invoke(jobs, ["end", "night", "slurm-7[.-]*", "ov*", "--switch", service.target])
+    assert result.output.splitlines() == ["job 'night' ends", "job 'slurm-7.0' ends", "job 'slurm-7-ab' ends"]
+    assert [request.job_name for request in service.asked[1:]] == ["night", "slurm-7.0", "slurm-7-ab"]
+    result = CliRunner().invoke(jobs, ["end", "nobody-*", "--json", "--switch", service.target])
+    assert (result.exit_code, json.loads(result.output)) == (0, {"names": []})
 
 
 def test_what_the_group_was_given_counts_for_its_commands(service: WrittenService) -> None:

@@ -6,6 +6,11 @@ from wiresum.compress import (
     DIANA,
     QSGD,
     THC,
+    AdaptiveThreshold,
+    BlockRandomK,
+    BlockThreshold,
+    BlockTopK,
+    BlockTopKRatio,
     Compressor,
     GTopK,
     Identity,
@@ -21,6 +26,7 @@ from wiresum.compress import (
     TernGrad,
     Threshold,
     TopK,
+    WarmUp,
 )
 
 METHODS: dict[str, Compressor] = {
@@ -36,6 +42,12 @@ METHODS: dict[str, Compressor] = {
     "TopK": TopK(0.1),
     "TopK, EF21": TopK(0.1, memory="ef21"),
     "threshold": Threshold(0.01),
+    "adaptive threshold": AdaptiveThreshold(0.3),
+    "block top-k": BlockTopK(0.1, block=16),
+    "block top-k ratio": BlockTopKRatio(0.1, block=16),
+    "block threshold": BlockThreshold(0.05, block=16),
+    "block random-k": BlockRandomK(0.1, block=16),
+    "gTop-k, momentum corrected": GTopK(WarmUp(0.05, 2, (0.25, 0.1)), memory="momentum-correction"),
     "sign majority": SignMajority(),
     "IntSGD": IntSGD(16),
     "IntDIANA": IntDIANA(8),

@@ -17,6 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import wiresum.compress as wc
 from wiresum.compress.ddp import Granularity
+from wiresum.compress.memory import memory_of
 
 STEPS = 6
 BUCKET_MB = 0.01
@@ -54,7 +55,8 @@ class Run:
     def __init__(self, method: wc.Compressor, granularity: Granularity = "layer", **options: Any) -> None:
         torch.manual_seed(0)
         self.model = DistributedDataParallel(Network(), bucket_cap_mb=BUCKET_MB, **options)
-        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.05, momentum=0.5)
+        momentum = 0.0 if isinstance(memory_of(method.memory), wc.MomentumCorrection) else 0.5
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.05, momentum=momentum)
         self.attachment = wc.attach(self.model, self.optimizer, method, granularity=granularity, seed=3)
 
     def train(self, rank: int, steps: range, **forward: Any) -> float:
@@ -100,6 +102,7 @@ def test_every_method_trains_with_the_same_bits_at_all_workers_and_reports_what_
         assert mine["QSGD"] == pytest.approx(4 / (1 + 8 / 64), rel=0.1)
         assert mine["TopK"] > 3  # at worst the sum of three workers' tenths
         assert mine["RandK, partition"] > 2.5
+        assert mine["block random-k"] > 9, "the same blocks everywhere, whose numbers do not travel"
 
 
 def without_loss(rank: int, size: int) -> None:
@@ -179,7 +182,7 @@ def joins_late(rank: int, size: int) -> tuple[bool, bool, int]:
     state = after.attachment.state_dict()["engine"]
     consistent = True
     for name, common in state["common"].items():
-        own = state["own"][0].get(name, torch.zeros_like(common))
+        own = state["own"][0].get("shift", {}).get(name, torch.zeros_like(common))
         total = own.clone()
         dist.all_reduce(total)
         consistent &= bool(torch.allclose(total / size, common, atol=1e-5))
@@ -240,6 +243,63 @@ def special_models(rank: int, size: int) -> list[bool]:
 
 def test_unused_parameters_accumulation_and_other_precisions(switched: Cluster) -> None:
     assert switched.run(special_models) == [[True] * 4] * 3
+
+
+class Embedded(torch.nn.Module):
+    """An embedding with sparse gradients, and a layer with dense ones."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = torch.nn.EmbeddingBag(50, 8, sparse=True)
+        self.output = torch.nn.Linear(8, 4)
+
+    def forward(self, words: torch.Tensor) -> torch.Tensor:
+        logits: torch.Tensor = self.output(self.embedding(words))
+        return logits
+
+
+def embeds(rank: int, size: int, granularity: Granularity) -> tuple[bool, bool, float]:
+    """Are sparse gradients their mean, and is the dense one a part; and what was counted as dense."""
+    torch.manual_seed(0)
+    model = DistributedDataParallel(Embedded(), bucket_cap_mb=BUCKET_MB)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    attachment = wc.attach(model, optimizer, wc.TopK(0.25), granularity=granularity)
+    expected = torch.zeros(50, 8)
+    for other in range(size):
+        alone = Embedded()
+        alone.load_state_dict(model.module.state_dict())
+        alone(words_of(other)).square().sum().backward()
+        assert alone.embedding.weight.grad is not None
+        expected += alone.embedding.weight.grad.to_dense() / size
+    model(words_of(rank)).square().sum().backward()
+    rows, dense = model.module.embedding.weight.grad, model.module.output.weight.grad
+    assert rows is not None and rows.is_sparse and dense is not None
+    optimizer.step()
+    close = torch.allclose(rows.to_dense(), expected, atol=1e-5)
+    return close, 0 < dense.count_nonzero() < dense.numel(), attachment.report().dense_bytes
+
+
+def words_of(rank: int) -> torch.Tensor:
+    return torch.randint(0, 50, (6, 3), generator=torch.Generator().manual_seed(rank))
+
+
+@pytest.mark.parametrize("granularity", ["layer", "model"])
+def test_sparse_gradients_are_averaged_as_they_are(trio: Cluster, granularity: Granularity) -> None:
+    assert trio.run(embeds, granularity) == [(True, True, 4 * 36)] * 3
+
+
+def two_momenta(rank: int, size: int) -> str:
+    model = DistributedDataParallel(torch.nn.Linear(4, 4))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    try:
+        wc.attach(model, optimizer, wc.GTopK(0.1, memory="momentum-correction"))
+    except ValueError as error:
+        return str(error)
+    return "no error"
+
+
+def test_a_second_momentum_is_refused(switched: Cluster) -> None:
+    assert all("the optimizer has 0.9 beside it" in text for text in switched.run(two_momenta))
 
 
 def refused(rank: int, size: int) -> list[str]:

@@ -65,8 +65,10 @@ def gradients(step: int, workers: Any) -> list[list[np.ndarray]]:
 
 def estimates(name: str, aggregator: Aggregator) -> list[bytes]:
     engine, results = Engine(METHODS[name], aggregator, seed=8), []
+    parameters = {segment.name: np.linspace(1, 2, segment.size) for segment in SEGMENTS}
     for step in range(3):
-        results += [one.tobytes() for one in engine.average(SEGMENTS, gradients(step, aggregator.local))]
+        means = engine.average(SEGMENTS, gradients(step, aggregator.local), None, parameters)
+        results += [one.tobytes() for one in means]
         engine.advance()
     return results
 

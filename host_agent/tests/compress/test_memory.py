@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -11,13 +13,17 @@ from wiresum.compress import (
     Compressor,
     Engine,
     ErrorFeedback,
+    GTopK,
     Identity,
     InProcess,
     IntSGD,
+    Memory,
+    MomentumCorrection,
     Piece,
     RandK,
     Segment,
     Shift,
+    TernGrad,
     TopK,
 )
 from wiresum.compress.memory import memory_of
@@ -39,7 +45,7 @@ def test_error_feedback_sends_everything_in_the_end() -> None:
         given += np.mean([row[0] for row in values], axis=0)
         received += engine.average([SEGMENT], values)[0]
         engine.advance()
-    held = np.mean([mine["x"] for mine in engine.state_dict()["own"]], axis=0)
+    held = np.mean([mine["residual"]["x"] for mine in engine.state_dict()["own"]], axis=0)
     assert received + held == pytest.approx(given, abs=1e-9)
 
 
@@ -61,7 +67,9 @@ def test_the_common_shift_is_the_mean_of_the_workers_own() -> None:
         engine.average([SEGMENT], gradients(3, step))
         engine.advance()
     state = engine.state_dict()
-    assert state["common"]["x"] == pytest.approx(np.mean([mine["x"] for mine in state["own"]], axis=0), abs=1e-12)
+    assert state["common"]["x"] == pytest.approx(
+        np.mean([mine["shift"]["x"] for mine in state["own"]], axis=0), abs=1e-12
+    )
 
 
 def test_the_rate_of_a_shift_follows_from_the_compressor() -> None:
@@ -70,6 +78,107 @@ def test_the_rate_of_a_shift_follows_from_the_compressor() -> None:
     assert Shift().fitted(DIANA(), 40, 3) == Shift(1 / (1 + omega))
     assert Shift().fitted(TopK(0.1), 40, 3) == Shift(1.0)
     assert Shift(0.3).fitted(TopK(0.1), 40, 3) == Shift(0.3)
+
+
+def momentum_by_the_paper(
+    steps: list[list[np.ndarray]], count: int, *, momentum: float, masking: bool = True, clip: float = np.inf
+) -> list[np.ndarray]:
+    """Deep Gradient Compression's algorithm 4, with the top k of each worker, in plain NumPy: the means by step."""
+    workers = len(steps[0])
+    u, v = np.zeros((2, workers, len(steps[0][0])))
+    means = []
+    for gradients in steps:
+        total = np.zeros(len(u[0]))
+        for worker, gradient in enumerate(gradients):
+            norm = np.linalg.norm(gradient)
+            clipped = gradient * min(1.0, clip / np.sqrt(workers) / norm)
+            u[worker] = momentum * u[worker] + clipped
+            v[worker] += u[worker]
+            sent = np.argsort(-np.abs(v[worker]), kind="stable")[:count]
+            total[sent] += v[worker][sent]
+            v[worker][sent] = 0
+            if masking:
+                u[worker][sent] = 0
+        means.append(total / workers)
+    return means
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"masking": False}, {"clip": 3.0}, {"clip": 3.0, "masking": False, "momentum": 0.5}, {"momentum": 0.0}],
+    ids=str,
+)
+def test_momentum_correction_is_the_papers_algorithm(options: dict[str, Any]) -> None:
+    options = {"momentum": 0.9, **options}
+    engine = Engine(TopK(0.1, memory=MomentumCorrection(**options)), InProcess(3))
+    steps = [[row[0] for row in gradients(3, step)] for step in range(40)]
+    expected = momentum_by_the_paper([[one.copy() for one in step] for step in steps], 4, **options)
+    for step, mean in zip(steps, expected, strict=True):
+        estimate = engine.average([SEGMENT], [[one] for one in step])[0]
+        assert estimate == pytest.approx(mean, rel=1e-6, abs=1e-6)
+        engine.advance()
+
+
+def test_without_loss_momentum_correction_is_momentum_of_the_mean() -> None:
+    velocity = np.zeros(40)
+    engine = Engine(Identity(memory=MomentumCorrection(0.9, masking=False)), InProcess(3))
+    for step in range(20):
+        values = gradients(3, step)
+        velocity = 0.9 * velocity + np.mean([row[0] for row in values], axis=0)
+        assert engine.average([SEGMENT], values)[0] == pytest.approx(velocity, rel=1e-12)
+        engine.advance()
+
+
+def test_masking_of_dense_messages_begins_the_velocity_anew_where_something_was_sent() -> None:
+    """A ternary quantiser sends most values as zeros: these go on."""
+    engine = Engine(TernGrad(memory=MomentumCorrection(0.9)), InProcess(1))
+    value = gradients(1, 0)[0][0]
+    sent = engine.average([SEGMENT], [[value]])[0]
+    own = engine.state_dict()["own"][0]
+    assert 0 < np.count_nonzero(sent) < 40
+    assert own["velocity"]["x"] == pytest.approx(np.where(sent != 0, 0, value))
+    assert own["residual"]["x"] == pytest.approx(value - sent)
+
+
+@pytest.mark.parametrize("memory", [ErrorFeedback(clip=2.0), MomentumCorrection(0.0, clip=2.0)], ids=repr)
+def test_each_workers_gradient_is_clipped_to_its_part_of_the_norm(memory: Memory) -> None:
+    """By clip/sqrt(N), the whole segment's norm, also where it comes in parts; a short one is left as it is."""
+    segment = Segment((Piece("a", (2,)), Piece("b", (2,))))
+    engine = Engine(Identity(memory=memory), InProcess(4))
+    long, short = np.array([3.0, 0.0, 4.0, 0.0]), np.array([0.1, 0.0, 0.0, 0.2])
+    estimate = engine.average([segment], [[[long[:2], long[2:]]], [[short[:2], short[2:]]], [short], [long]])[0]
+    assert estimate == pytest.approx((2 * long / 5 + 2 * short) / 4)
+    assert long.tolist() == [3, 0, 4, 0], "a gradient is the caller's"
+
+
+@pytest.mark.parametrize("memory", [ErrorFeedback(), MomentumCorrection()], ids=repr)
+def test_what_is_rounded_off_on_the_wire_is_held_back(memory: Memory) -> None:
+    engine, values = Engine(GTopK(0.5, lanes=16, memory=memory), InProcess(3)), gradients(3, 0)
+    estimate = engine.average([SEGMENT], values)[0]
+    held = np.mean([mine["residual"]["x"] for mine in engine.state_dict()["own"]], axis=0)
+    assert estimate + held == pytest.approx(np.mean([row[0] for row in values], axis=0), abs=1e-12)
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_gradient_that_is_not_finite_is_not_clipped_to_zeros() -> None:
+    engine = Engine(TopK(0.5, memory=ErrorFeedback(clip=1.0)), InProcess(2))
+    for poison in (np.inf, np.nan):
+        estimate = engine.average([SEGMENT], [[np.full(40, poison)], [np.ones(40)]])[0]
+        assert np.isnan(estimate).all()
+    assert engine.state_dict()["own"] == [{}, {}]
+
+
+@pytest.mark.parametrize("clip", [0.0, -1.0, float("inf"), float("nan")])
+def test_a_norm_that_cannot_be_clipped_to_is_refused(clip: float) -> None:
+    for kind in (ErrorFeedback, MomentumCorrection):
+        with pytest.raises(ValueError, match="clipped to a positive norm"):
+            kind(clip=clip)
+
+
+@pytest.mark.parametrize("momentum", [-0.1, 1.0, float("nan")])
+def test_a_momentum_that_does_not_fade_is_refused(momentum: float) -> None:
+    with pytest.raises(ValueError, match=r"the momentum is in \[0, 1\)"):
+        MomentumCorrection(momentum)
 
 
 def test_a_compressor_without_constants_needs_a_rate() -> None:
@@ -87,12 +196,14 @@ def test_memories_have_names() -> None:
     assert isinstance(memory_of("error-feedback"), ErrorFeedback)
     own = ErrorFeedback()
     assert memory_of(own) is own
-    with pytest.raises(ValueError, match="no memory 'momentum'; there are none, error-feedback, diana, ef21"):
+    with pytest.raises(
+        ValueError, match="no memory 'momentum'; there are none, error-feedback, momentum-correction, diana, ef21"
+    ):
         memory_of("momentum")
 
 
 def test_without_loss_all_memories_give_the_mean() -> None:
-    for memory in ("none", "error-feedback", "diana", "ef21"):
+    for memory in ("none", "error-feedback", MomentumCorrection(0.0), "diana", "ef21"):
         engine = Engine(Identity(memory=memory), InProcess(3))
         for step in range(4):
             values = gradients(3, step)

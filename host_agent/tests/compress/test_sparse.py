@@ -16,6 +16,7 @@ from rig import SIGMAS, Unpacked, assert_unbiased, assert_variance_within_omega,
 from wiresum.compress import (
     DIANA,
     THC,
+    AdaptiveThreshold,
     Compressor,
     GTopK,
     InProcess,
@@ -30,7 +31,7 @@ from wiresum.compress import (
     TopK,
 )
 from wiresum.compress.native import largest
-from wiresum.compress.sparse import count_of
+from wiresum.compress.ratio import count_of
 from wiresum.compress.union import index_code_bytes
 
 UNBIASED: dict[str, Compressor] = {
@@ -169,6 +170,25 @@ def test_a_threshold_sends_what_reaches_it() -> None:
     assert outcome.means[0].tolist() == [0, -0.25, 0, 0.25]
 
 
+def test_an_adaptive_threshold_sends_what_reaches_a_part_of_the_largest() -> None:
+    values = [np.array([0.1, -0.5, 0.4, 1.0]), np.array([-0.1, 0.05, 0.02, 0.0]), np.zeros(4)]
+    own = np.stack([row[0] for row in exchange(AdaptiveThreshold(), values).own])
+    assert own == pytest.approx(np.array([[0, -0.5, 0, 1.0], [-0.1, 0.05, 0, 0], [0, 0, 0, 0]]))
+    assert np.flatnonzero(exchange(AdaptiveThreshold(0.4), values[:1]).own[0][0]).tolist() == [1, 2, 3]
+
+
+def test_an_adaptive_threshold_sends_at_least_the_largest_and_nothing_of_nothing() -> None:
+    for value in vectors(5):
+        outcome = exchange(AdaptiveThreshold(1.0), [value])
+        assert np.flatnonzero(outcome.means[0]).tolist() == [np.abs(value).argmax()]
+        contraction = AdaptiveThreshold().contraction(60)
+        assert contraction == 1 / 60
+        assert np.sum((outcome.means[0] - value) ** 2) <= (1 - contraction) * np.sum(value**2)
+    aggregator = InProcess(1)
+    exchange(AdaptiveThreshold(), [np.zeros(60)], aggregator=aggregator)
+    assert aggregator.traffic.sent_bytes == 8 + 2 + 4, "the code's length, an exponent and a count"
+
+
 def test_composition_multiplies_the_constants() -> None:
     inner = DIANA().omega(18, 1)
     assert inner is not None
@@ -178,7 +198,15 @@ def test_composition_multiplies_the_constants() -> None:
 @pytest.mark.parametrize("poison", [np.nan, np.inf])
 @pytest.mark.parametrize(
     "compressor",
-    [RandK(0.1), TopK(0.1), Threshold(1e9), RandKPartition(), RandKSameSeed(0.1), QuantisedRandK(0.1)],
+    [
+        RandK(0.1),
+        TopK(0.1),
+        Threshold(1e9),
+        AdaptiveThreshold(),
+        RandKPartition(),
+        RandKSameSeed(0.1),
+        QuantisedRandK(0.1),
+    ],
     ids=lambda c: type(c).__name__,
 )
 def test_one_workers_nan_or_inf_is_everybodys_nan(compressor: Compressor, poison: float) -> None:
@@ -209,6 +237,8 @@ def test_every_coordinate_is_drawn_as_often() -> None:
         (lambda: TopK(math.nan), "in (0, 1], not nan"),
         (lambda: Threshold(-1), "finite and not negative, not -1"),
         (lambda: Threshold(math.nan), "finite and not negative, not nan"),
+        (lambda: AdaptiveThreshold(0), "in (0, 1], not 0"),
+        (lambda: AdaptiveThreshold(2), "in (0, 1], not 2"),
         (lambda: GTopK(0.1, mode="forest"), "'forest'"),
         (lambda: PowerSGD(0), "at least 1 column, not 0"),
         (lambda: THC(0), "at least 1 bit, not 0"),

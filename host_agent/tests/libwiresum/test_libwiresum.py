@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -170,6 +171,27 @@ def test_leaving_ends_what_is_in_flight(start: Start) -> None:
 )
 def test_who_cannot_join_is_told_why(start: Start, variables: dict[str, str], says: str) -> None:
     assert re.search(says, outcome(start("fails-to-join", 0, 1, **variables)))
+
+
+@pytest.mark.parametrize(
+    ("variables", "name"),
+    [
+        ({"SLURM_JOB_ID": "17", "SLURM_STEP_ID": "0"}, "slurm-17.0"),
+        ({"SLURM_JOB_ID": "17", "WIRESUM_JOB": "night"}, "night"),
+    ],
+)
+def test_a_job_without_a_name_gets_that_of_the_environment(start: Start, variables: dict[str, str], name: str) -> None:
+    for process in [start("unnamed", 0, 2, **variables), start("unnamed", 1, 2, EXPECTED_JOB=name)]:
+        outcome(process)
+
+
+def test_ports_that_are_not_among_those_of_the_firewall_are_not_taken(start: Start) -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as taken:
+        taken.bind((HOST, 0))
+        port = taken.getsockname()[1]
+        said = outcome(start("fails-to-join", 0, 1, WIRESUM_PORTS=f"{port}-{port}"))
+    assert f"no 1 consecutive UDP ports from {HOST}:{port} to {port} are free" in said
+    assert "WIRESUM_PORTS" in said
 
 
 def test_the_example_sums_and_the_header_is_one_for_cpp_too(flags: list[str], control: str, tmp_path: Path) -> None:

@@ -264,6 +264,7 @@ static void arguments(void) {
   int done = 0;
   wiresum_statistics statistics;
   EXPECT(wiresum_join(NULL, 0, 1, NULL, 0, &session) == WIRESUM_ERROR_ARGUMENT);
+  EXPECT(strstr(wiresum_error_text(), "set WIRESUM_JOB") != NULL);
   EXPECT(wiresum_join("a", 1, 1, NULL, 0, &session) == WIRESUM_ERROR_ARGUMENT);
   EXPECT(wiresum_join("a", 0, 33, NULL, 0, &session) == WIRESUM_ERROR_ARGUMENT);
   EXPECT(wiresum_join("a", 0, 1, NULL, 2, &session) == WIRESUM_ERROR_ARGUMENT);
@@ -304,6 +305,14 @@ static void fails_to_join(void) {
   EXPECT(session == NULL);
 }
 
+/* Rank 0 leaves it to the environment what the job is called; the others know. */
+static void unnamed(void) {
+  wiresum_session* session = NULL;
+  CHECK(wiresum_join(rank == 0 ? NULL : getenv("EXPECTED_JOB"), rank, world_size, NULL, 0, &session));
+  sum_integers(session);
+  CHECK(wiresum_leave(&session));
+}
+
 int main(int count, char** words) {
   if (count != 4) return 2;
   const char* scenario = words[1];
@@ -323,6 +332,8 @@ int main(int count, char** words) {
     arguments();
   } else if (strcmp(scenario, "fails-to-join") == 0) {
     fails_to_join();
+  } else if (strcmp(scenario, "unnamed") == 0) {
+    unnamed();
   } else {
     go(scenario);
   }

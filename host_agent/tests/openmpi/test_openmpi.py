@@ -11,8 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from wiresum import join
 from wiresum.agent import _native
 from wiresum.controller import JoinServer
+from wiresum.controller.testing import Client
 from wiresum.switch import SoftwareSwitch
 
 FOLDER = Path(__file__).resolve().parent
@@ -113,6 +115,15 @@ def test_each_communicator_has_an_order_of_its_own_and_messages_get_through_mean
     counts = carried(run("communicators", 3))
     assert counts.pop(0) == [3]
     assert sorted(count for groups in counts.values() for count in groups) == [1, 2]
+
+
+def test_a_communicators_job_is_named_after_the_run(run: Run, control: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WIRESUM_JOB", "night")
+    run("everything", 2)
+    client = Client(int(control.rpartition(":")[2]))
+    newest = client.operator.ListEnded(join.ListEndedRequest(count_max=1), timeout=PATIENCE_S).jobs[0]
+    client.close()
+    assert re.fullmatch(r"night\.mpi-[0-9a-f]+-0-[0-9a-f]{16}", newest.name)
 
 
 def test_threads_have_communicators_of_their_own(run: Run) -> None:

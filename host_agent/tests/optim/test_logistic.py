@@ -45,6 +45,19 @@ def test_the_constants_bound_how_fast_gradients_change() -> None:
             assert change @ (x - y) >= problem.strong_convexity * distance**2 * (1 - 1e-12)
 
 
+def test_a_rows_smoothness_bounds_how_fast_its_gradient_changes_and_the_mean_is_over_rows() -> None:
+    problem = differing()
+    x, y = np.random.default_rng(1).normal(size=(2, 8)) / 100
+    smoothness = problem.rows_smoothness(2)
+    for row in range(problem.rows(2)):
+        one = np.array([row])
+        change = np.linalg.norm(problem.gradient(2, x, one) - problem.gradient(2, y, one))
+        assert change <= smoothness[row] * np.linalg.norm(x - y)
+    means = [np.mean(problem.rows_smoothness(worker)) for worker in range(4)]
+    assert problem.mean_row_smoothness == pytest.approx(max(means))
+    assert problem.worker_smoothness <= problem.mean_row_smoothness < problem.row_smoothness
+
+
 def test_data_that_makes_no_sense_is_refused() -> None:
     with pytest.raises(ValueError, match="labels are -1 or 1"):
         LogisticRegression(np.ones((4, 2)), np.array([0.0, 1, 0, 1]), workers=2, l2=0.1)

@@ -11,12 +11,15 @@ import pytest
 import torch
 from matplotlib.figure import Figure
 
+import block_sparsifiers
 import compressed_training
 import global_top_k
 import granularity
 import growing_integers
+import importance_sampling
 import independent_blocks
 import linear_rate
+import momentum_correction
 import science
 import variance_reduction
 from experiment import Claim, Curve, Report
@@ -34,6 +37,12 @@ SMALL: dict[str, tuple[Callable[[], Report], int]] = {
         lambda: compressed_training.run(epochs=6, seeds=1, names=["IntDIANA, 8 bits", "Top-k 1%"]),
         7,
     ),
+    "momentum-correction": (lambda: momentum_correction.run(workers=4, epochs=1, seeds=1), 6),
+    "block-sparsifiers": (
+        lambda: block_sparsifiers.run(workers=5, steps=200, every=10, epochs=1, seeds=1),
+        19,
+    ),
+    "importance-sampling": (lambda: importance_sampling.run(workers=5, steps=1200, every=24), 13),
 }
 
 

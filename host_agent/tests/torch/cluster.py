@@ -174,6 +174,7 @@ class Cluster:
         self.processes, self._channels, self._store = [], [], None
 
     def _boot(self) -> None:
+        self.answers = {}
         self._store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
         for rank in range(self.size):
             ours, theirs = _processes.Pipe()

@@ -20,11 +20,26 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import TCPStore
 
 import wiresum.torch
+from wiresum.torch.backend import WiresumBackend, backend_of
 
 
 def world() -> Any:
     """The default group, as an object whose own methods and attributes a test may use."""
     return dist.group.WORLD
+
+
+def implementation(group: dist.ProcessGroup | None = None) -> WiresumBackend:
+    """What is behind a group of this backend; without one, behind the default group."""
+    found = backend_of(group if group is not None else world())
+    assert found is not None, "the group is of another backend"
+    return found
+
+
+def lanes(group: dist.ProcessGroup | None = None) -> int:
+    """Words in a packet of this group."""
+    network = implementation(group).network
+    assert network is not None, "the group has no session"
+    return network.session.lanes
 
 
 def main(
@@ -36,6 +51,7 @@ def main(
     os.dup2(output, 2)
     os.environ.clear()
     os.environ.update(variables)
+    dist.set_debug_level_from_env()  # which PyTorch has read when it was imported, before the fork
     faulthandler.enable(file=2)
     faulthandler.register(signal.SIGUSR1, file=2, all_threads=True)
     torch.set_num_threads(1)

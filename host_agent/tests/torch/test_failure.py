@@ -17,6 +17,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from cluster import Cluster, SwitchProcess, await_marks, environment
+from cluster_worker import world
 from torch.nn.parallel import DistributedDataParallel
 
 import wiresum.torch
@@ -218,7 +219,7 @@ def test_a_collective_that_somebody_does_not_call_runs_out_of_time(
 
 
 def changes_the_timeout(rank: int, size: int) -> None:
-    dist.distributed_c10d._set_pg_timeout(datetime.timedelta(seconds=1))
+    world().set_timeout(datetime.timedelta(seconds=1))
     if rank == 0:
         with pytest.raises(wiresum.torch.WiresumTimeoutError):
             dist.all_reduce(torch.ones(10))

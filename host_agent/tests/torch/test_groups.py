@@ -15,6 +15,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from cluster import Cluster, SwitchProcess, environment
+from cluster_worker import lanes as lanes_of
 
 import wiresum.torch
 from wiresum.agent.config import AgentConfig
@@ -109,7 +110,7 @@ def test_dtensor(quartet: Cluster) -> None:
 
 def narrow_lanes(rank: int, size: int, lane_bits: int) -> None:
     group = dist.new_group(pg_options=wiresum.torch.Options(lane_bits=lane_bits))
-    lanes = group._session.lanes  # type: ignore[union-attr]
+    lanes = lanes_of(group)
     generator = torch.Generator().manual_seed(3)
     inputs = [torch.randn(5000, generator=generator) for _ in range(size)]
     for average in (False, True):

@@ -10,7 +10,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from cluster import Cluster
-from cluster_worker import world
+from cluster_worker import lanes as lanes_of
 
 import wiresum.torch
 
@@ -71,7 +71,7 @@ def test_loss_count_and_metric_in_one_tensor(trio: Cluster) -> None:
 
 
 def short_sums(rank: int, size: int, kind: str) -> None:
-    before = world().stats().network.exact_sums
+    before = wiresum.torch.stats().network.exact_sums
     counts = [(dtype, count) for dtype in FLOATS for count in (1, 4, 700)]
     counts.append((torch.float32, network_sum.EXACT_ELEMENTS_MAX))
     for dtype, count in counts:
@@ -80,7 +80,7 @@ def short_sums(rank: int, size: int, kind: str) -> None:
             tensor = inputs[rank].clone()
             dist.all_reduce(tensor, op=dist.ReduceOp.AVG if average else dist.ReduceOp.SUM)
             assert_same_bits(tensor, network_sum.exact_sum(inputs, average=average))
-    assert world().stats().network.exact_sums == before + 2 * len(counts)
+    assert wiresum.torch.stats().network.exact_sums == before + 2 * len(counts)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -164,12 +164,12 @@ def test_a_group_that_asks_for_it_sums_long_tensors_exactly(trio: Cluster) -> No
 
 def block_groups(rank: int, size: int) -> None:
     group = dist.new_group(pg_options=wiresum.torch.Options(precision="block"))
-    lanes = group._session.lanes  # type: ignore[union-attr]
+    lanes = lanes_of(group)
     inputs = inputs_of("mixed", size, 1000, torch.float32)
     tensor = inputs[rank].clone()
     dist.all_reduce(tensor, group=group)
     assert_same_bits(tensor, network_sum.block_sum(inputs, lanes=lanes))
-    assert group.stats().network.exact_sums == 0  # type: ignore[attr-defined]
+    assert wiresum.torch.stats(group).network.exact_sums == 0  # type: ignore[union-attr]
     dist.destroy_process_group(group)
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from cluster import Cluster, await_marks
-from cluster_worker import world
+from cluster_worker import lanes
 from torch.nn.parallel import DistributedDataParallel
 
 import wiresum.torch
@@ -78,7 +78,7 @@ def expected_rows(inputs: list[torch.Tensor], *, average: bool = False) -> tuple
         memory = torch.zeros(len(union), rows.row_elements(tensor), dtype=tensor.dtype)
         memory[torch.searchsorted(union, keys)] = values
         aligned.append(memory)
-    total = network_sum.all_reduce(aligned, lanes=int(world()._session.lanes), average=average)
+    total = network_sum.all_reduce(aligned, lanes=lanes(), average=average)
     return union, total
 
 

@@ -289,6 +289,28 @@ TEST(UdpSocket, BindsABlockOfConsecutivePorts) {
   }
 }
 
+TEST(UdpSocket, BindsTheFirstBlockThatIsFreeWithinARange) {
+  std::vector<UdpSocket> taken = bind_consecutive(kAnyPort, 8);
+  const std::uint16_t first = taken.front().local().port;
+  const PortRange range{.first = first, .last = static_cast<std::uint16_t>(first + 7)};
+  taken.erase(taken.begin() + 5, taken.end());
+  taken.erase(taken.begin() + 1);  // a place of one port
+  const std::vector<UdpSocket> found = bind_within(kLoopback, range, 3);
+  ASSERT_EQ(found.size(), 3U);
+  EXPECT_EQ(found.front().local().port, first + 5);
+  EXPECT_EQ(found.back().local().port, first + 7);
+  try {
+    static_cast<void>(bind_within(kLoopback, range, 2));
+    FAIL() << "bound a port that is taken, or none of the range";
+  } catch (const std::system_error& error) {
+    EXPECT_EQ(error.code().value(), EADDRINUSE);
+    EXPECT_NE(std::string(error.what()).find("WIRESUM_PORTS"), std::string::npos) << error.what();
+  }
+  EXPECT_THROW(static_cast<void>(bind_within(kLoopback, {.first = 65535, .last = 65535}, 2)), std::system_error);
+  EXPECT_THROW(static_cast<void>(bind_within(0x08080808, range, 1)), std::system_error) << "no address of this host";
+  EXPECT_NE(bind_within(kLoopback, {}, 1).front().local().port, 0);
+}
+
 TEST(UdpSocket, NamesTheAddressItCannotBind) {
   const UdpSocket taken(kAnyPort);
   try {

@@ -116,6 +116,18 @@ def terminals() -> Iterator[list[Terminal]]:
         terminal.close()
 
 
+def assert_comes(command: Command, terminal: Terminal) -> None:
+    """After a wait that is long enough for a reader's machine, and not always for a busy one."""
+    give_up_at = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            return assert_shown(command, terminal.type(command.text))
+        except AssertionError:
+            if time.monotonic() > give_up_at:
+                raise
+            time.sleep(1.0)
+
+
 def made(text: str) -> list[str] | None:
     """What `make mininet` runs; None for any other command."""
     match = re.fullmatch(r"(?:sudo )?make mininet(?: ARGS=(.*))?", text)
@@ -144,8 +156,10 @@ def in_shell(text: str, folder: Path) -> str:
 def test_every_command_prints_what_the_page_says(folder: Path, terminals: list[Terminal]) -> None:
     typed = commands()
     assert len(typed) > 30
-    for command in typed:
-        if command.prompt == PROMPT:
+    for before, command in zip([None, *typed], typed, strict=False):
+        if before is not None and before.text.startswith("sh sleep "):
+            assert_comes(command, terminals[-1])
+        elif command.prompt == PROMPT:
             assert_shown(command, terminals[-1].type(command.text))
         elif command.text in ("sudo make mininet", "make mininet"):
             arguments = made(command.text)

@@ -6,14 +6,20 @@ import contextlib
 import errno
 import socket
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from wiresum.controller.logs import log_options, set_up
+from wiresum.controller.logs import log_options, say
 from wiresum.controller.serving import raise_file_limit, stop_on_signals
+from wiresum.controller.supervisor import Supervisor
 from wiresum.join import DEFAULT_CONTROL_PORT
 from wiresum.switch.software_switch import DATA_PORT, LANES_MAX, PORTS, SoftwareSwitch, lanes_for_mtu
 from wiresum.switch.statistics import Reporter
+
+if TYPE_CHECKING:
+    from wiresum.controller import JoinServer
+    from wiresum.switch.p4runtime import P4RuntimeServer
 
 DEFAULT_CONTROL = f"127.0.0.1:{DEFAULT_CONTROL_PORT}"
 WAIT_S_MAX = 0.5
@@ -141,8 +147,6 @@ def switch(
     offload: bool,
     stats_interval_s: float | None,
     json_stats: Path | None,
-    log_format: str,
-    verbose: bool,
 ) -> None:
     """Run a software switch: sums the packets of workers.
 
@@ -153,8 +157,7 @@ def switch(
     It serves until SIGINT or SIGTERM. With the join service, the workers of every job are then told that it ends; with
     P4Runtime, the controller finds out that the switch is gone.
     """
-    set_up(log_format, verbose=verbose)
-    _check_modes(control, p4runtime, metrics, multicast)
+    _check_modes(control, p4runtime, multicast)
     _check_transport(transport, device, bind, multicast)
     if p4runtime is not None:
         serves = _endpoint("--p4runtime", p4runtime)
@@ -164,6 +167,8 @@ def switch(
     lanes_max = lanes or min(lanes_for_mtu(mtu), LANES_MAX)
     with contextlib.ExitStack() as cleanup:
         raise_file_limit()
+        supervisor = Supervisor()
+        cleanup.callback(supervisor.stopping)
         stop = cleanup.enter_context(stop_on_signals())
         running = _start_switch(
             bind=bind or serves[0],
@@ -180,20 +185,27 @@ def switch(
         cleanup.callback(running.close)
         reporter = Reporter(running, stats_interval_s, json_stats)
         cleanup.callback(reporter.finish)
+        service: JoinServer | P4RuntimeServer
         try:
             if p4runtime is not None:
-                where = _serve_p4runtime(cleanup, running, serves, device_id, tls, insecure=insecure)
+                service, where = _serve_p4runtime(cleanup, running, serves, device_id, tls, insecure=insecure)
             else:
-                where = _serve_joins(cleanup, running, serves, metrics_at, tls, insecure=insecure)
+                service, where = _serve_joins(cleanup, running, serves, tls, insecure=insecure)
+            if metrics_at is not None:
+                where += _serve_metrics(cleanup, running, service, metrics_at)
         # ValueError: certificates that are missing, or cannot be used.
         except (OSError, ValueError) as error:
             raise click.ClickException(str(error)) from error
         first = running.endpoint.port
-        click.echo(
+        ready = (
             f"ready: {where}, data {running.endpoint.address}:{first}-{first + PORTS - 1} "
             f"({running.stats().threads} threads, {slots} slots, {lanes_max} lanes, {running.stats().transport})"
         )
+        say(ready)
+        supervisor.ready(ready)
         while not stop.wait(WAIT_S_MAX if reporter.idle else min(WAIT_S_MAX, reporter.due_in_s())):
+            if service.is_alive:
+                supervisor.beat()
             reporter.report_if_due()
 
 
@@ -212,12 +224,11 @@ def _serve_joins(
     cleanup: contextlib.ExitStack,
     device: SoftwareSwitch,
     at: tuple[str, int],
-    metrics_at: tuple[str, int] | None,
     tls: Path | None,
     *,
     insecure: bool,
-) -> str:
-    """The join service, and its metrics; where they are. `OSError` or `ValueError` if they cannot be had."""
+) -> tuple[JoinServer, str]:
+    """The join service; where it is. `OSError` or `ValueError` if it cannot be had."""
     from wiresum.controller import JoinServer
     from wiresum.controller.config import SecurityConfig
     from wiresum.controller.security import Security
@@ -228,16 +239,7 @@ def _serve_joins(
     host, port = at
     port = service.start(host, port)
     cleanup.callback(service.stop)
-    where = f"control {host}:{port}"
-    if metrics_at is not None:
-        try:
-            from wiresum.controller import metrics
-        except ImportError as error:
-            raise ValueError(f"--metrics needs {error.name}: pip install 'wiresum[controller]'") from error
-        server = metrics.serve(service.report, *metrics_at)
-        cleanup.callback(server.close)
-        where += f", metrics {metrics_at[0]}:{server.port}"
-    return where
+    return service, f"control {host}:{port}"
 
 
 def _serve_p4runtime(
@@ -248,7 +250,7 @@ def _serve_p4runtime(
     tls: Path | None,
     *,
     insecure: bool,
-) -> str:
+) -> tuple[P4RuntimeServer, str]:
     """The P4Runtime server; where it is. `OSError` or `ValueError` if it cannot be had."""
     try:
         from wiresum.switch.p4runtime import P4RuntimeServer
@@ -257,16 +259,33 @@ def _serve_p4runtime(
     server = P4RuntimeServer(device, device_id)
     cleanup.callback(server.stop)
     port = server.start(f"{at[0]}:{at[1]}", tls=tls, insecure=insecure)
-    return f"P4Runtime {at[0]}:{port} (device {device_id})"
+    return server, f"P4Runtime {at[0]}:{port} (device {device_id})"
 
 
-def _check_modes(control: str | None, p4runtime: str | None, metrics: str | None, multicast: str | None) -> None:
+def _serve_metrics(
+    cleanup: contextlib.ExitStack,
+    device: SoftwareSwitch,
+    service: JoinServer | P4RuntimeServer,
+    at: tuple[str, int],
+) -> str:
+    """The data plane's, and the service's if it knows of jobs; where they are. `OSError` or `ValueError` if they cannot
+    be had."""
+    try:
+        from wiresum.controller import JoinServer, metrics
+        from wiresum.switch.metrics import DataplaneCollector
+    except ImportError as error:
+        raise ValueError(f"--metrics needs {error.name}: pip install 'wiresum[controller]'") from error
+    of_jobs = [metrics.ReportCollector(service.report)] if isinstance(service, JoinServer) else []
+    server = metrics.serve(*at, DataplaneCollector(device.stats), *of_jobs)
+    cleanup.callback(server.close)
+    return f", metrics {at[0]}:{server.port}"
+
+
+def _check_modes(control: str | None, p4runtime: str | None, multicast: str | None) -> None:
     if p4runtime is not None and control is not None:
         raise click.UsageError(
             "--control and --p4runtime exclude each other: with P4Runtime the controller serves joins"
         )
-    if p4runtime is not None and metrics is not None:
-        raise click.UsageError("--metrics is the join service's: with --p4runtime, `wiresum controller` has it")
     if p4runtime is not None and multicast is not None:
         raise click.UsageError("--multicast needs the join service, which tells workers: leave out --p4runtime")
 

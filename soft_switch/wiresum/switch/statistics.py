@@ -12,6 +12,7 @@ from pathlib import Path
 
 import click
 
+from wiresum.controller.logs import say
 from wiresum.switch.software_switch import SoftwareSwitch, SwitchStats
 
 log = logging.getLogger(__name__)
@@ -46,7 +47,7 @@ class Reporter:
         now = time.monotonic()
         if self._line_interval_s is not None and now >= self._line_last_at + self._line_interval_s:
             stats = self._device.stats()
-            click.echo(_line(stats, self._before, now - self._line_last_at))
+            say(_line(stats, self._before, now - self._line_last_at))
             self._before, self._line_last_at = stats, now
         if self._json_path is not None and now >= self._json_last_at + JSON_INTERVAL_S:
             self._update_json(self._json_path)

@@ -91,8 +91,26 @@ def test_a_queued_job_whose_worker_goes_away_for_good_is_given_up() -> None:
 def test_workers_of_one_job_say_the_same_tenant_and_priority() -> None:
     bench = Bench()
     bench.ask(rank=0, world_size=2, tenant="vision", priority=3)
-    for fields in ({"tenant": "sound", "priority": 3}, {"tenant": "vision", "priority": 4}, {}):
+    for fields, complaint in (
+        ({"tenant": "sound", "priority": 3}, "another tenant's than 'sound'"),
+        ({"tenant": "vision", "priority": 4}, "has priority 3, says rank 0"),
+        ({}, "another tenant's than ''"),
+    ):
         code, text = bench.refusal_of(lambda fields=fields: bench.ask(rank=1, world_size=2, **fields))
         assert code == "FAILED_PRECONDITION"
-        assert "is tenant 'vision''s with priority 3, says rank 0" in text
+        assert complaint in text
     assert bench.ask(rank=1, world_size=2, tenant="vision", priority=3).job.state is State.RUNNING
+
+
+@pytest.mark.parametrize("state", ["forming", "running", "ending"])
+def test_whoever_asks_for_another_tenants_job_learns_nothing_of_it(state: str) -> None:
+    bench = Bench()
+    ranks = range(1 if state == "forming" else 2)
+    workers = [bench.ask(rank=rank, world_size=2, tenant="vision", host_name="secret-host") for rank in ranks]
+    if state == "ending":
+        bench.switch_answers = False
+        bench.abort(workers[0], "secret reason")
+    _, text = bench.refusal_of(lambda: bench.ask(tenant="sound", key=7, world_size=5))
+    assert "another tenant's" in text
+    assert "secret" not in text
+    assert "vision" not in text

@@ -127,6 +127,15 @@ def test_whoever_waits_hears_the_position_the_reason_and_who_has_the_slots() -> 
     assert bench.said(second) == f"job 'second' is number 2 of 2 in the queue for slots: {text}"
 
 
+def test_what_other_tenants_call_their_jobs_is_said_to_nobody() -> None:
+    bench = Bench(Sizes(slots=64, lanes_max=360, jobs_max=8), PATIENT)
+    for name, tenant in (("merger", "board"), ("layoffs", "board"), ("own", "vision"), ("takeover", "bank")):
+        bench.ask(job_name=name, tenant=tenant, slots=16)
+    waiting = bench.ask(job_name="waits", tenant="vision", slots=64)
+    bench.wait(1.5)
+    assert bench.said(waiting).endswith("0 of 64 are: job 'own' has 16, 3 jobs of other tenants have 48")
+
+
 def test_a_switch_without_a_free_job_number_says_so() -> None:
     bench = Bench(Sizes(slots=4096, lanes_max=360, jobs_max=1))
     bench.ask(job_name="holder")

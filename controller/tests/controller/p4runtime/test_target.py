@@ -29,7 +29,7 @@ def test_a_software_switch_has_sizes_of_its_own_and_no_ports(example: config.Con
     target = target_of(example.switches[1])
     assert (target.kind, target.port, target.mac, target.hosts) == ("software", 43488, NO_MAC, ())
     assert (target.pipeline.lanes, target.pipeline.slots) == (360, 4096)
-    assert target.tls == Path("/etc/wiresum/tls")
+    assert target.tls == Path("/etc/wiresum/controller")
     assert not target.has_ports
 
 

@@ -282,7 +282,7 @@ def test_a_flood_is_refused_counted_and_does_not_keep_others_from_being_heard(
     nobody = join.Member(job=99, token="guess")
     calls = [flooder.workers.Diagnose.future(nobody, timeout=PATIENCE_S) for _ in range(900)]
     codes = [call.exception(PATIENCE_S).code().name for call in calls]
-    assert set(codes) <= {"NOT_FOUND", "RESOURCE_EXHAUSTED"}
+    assert set(codes) <= {"NOT_FOUND", "RESOURCE_EXHAUSTED", "UNAVAILABLE"}, "the last: more than a connection may have"
     assert codes.count("RESOURCE_EXHAUSTED") > 0
     refused = codes.count("RESOURCE_EXHAUSTED")
     wait_until(lambda: security.refusals["rate"] == refused, "each is counted")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import os
 import random
 import signal
@@ -372,11 +373,14 @@ def test_an_oversized_message_is_refused_unread(client: Client) -> None:
 @pytest.mark.parametrize("limits", [Limits(waiting_max=20)])
 def test_a_flood_of_joins_is_bounded(client: Client) -> None:
     client.join_all(2, job_name="one-that-was-there")
-    flood = [client.join_soon(job_name=f"flood-{n}", world_size=2) for n in range(200)]
+    flooders = [Client(int(client.target.rpartition(":")[2])) for _ in range(4)]  # a connection may have 100 calls
+    flood = [flooders[n % 4].join_soon(job_name=f"flood-{n}", world_size=2) for n in range(200)]
     wait_until(lambda: client.report().service.refusals["resource_exhausted"] == 180, "all others were refused")
     assert len(client.jobs()) == 21
     for call in flood:
         call.cancel()
+    for flooder in flooders:
+        flooder.close()
 
 
 def test_a_port_in_use_is_a_clear_error(server: JoinServer, driver: RecordingDriver) -> None:
@@ -569,3 +573,35 @@ def test_no_switch_hears_of_a_key_that_the_disk_may_give_again(tmp_path: Path, m
             server.stop(keep_jobs=True)
     assert again == [set()] * 16
     assert len({entry.key for entry in driver.entries}) == 16
+
+
+def test_a_switch_that_does_not_say_what_it_counted_is_reported_so_and_soon(
+    server: JoinServer, driver: RecordingDriver, client: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    client.join()
+    (job,) = client.jobs()
+    assert (job.uncounted, job.packets["admitted"]) == (False, 10 * job.job)
+    driver.released.clear()  # as a switch that was stopped: it is connected, and hangs
+    report = client.report()
+    assert [(job.uncounted, dict(job.packets)) for job in report.jobs] == [(True, {})]
+    (switch,) = report.switches
+    assert switch.state == "unreachable"
+    assert "does not answer" in switch.trouble
+    driver.trouble = "it is gone"  # and so the answer is an error, for which nobody waits any more
+    driver.released.set()
+    wait_until(lambda: not server._effects._counting, "the switch has answered")  # type: ignore[union-attr]
+    driver.trouble = ""
+    gc.collect()
+    wait_until(lambda: not client.jobs()[0].uncounted, "it says again")
+    assert "never retrieved" not in caplog.text
+
+
+def test_a_service_that_is_held_up_is_not_alive(server: JoinServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("wiresum.controller.service.join_server.TICK_S_MAX", 0.5)
+    assert server.is_alive
+    held, loop = threading.Event(), server._loop
+    assert loop is not None
+    loop.call_soon_threadsafe(held.wait, PATIENCE_S)
+    wait_until(lambda: not server.is_alive, "it is seen to hang")
+    held.set()
+    wait_until(lambda: server.is_alive, "it is alive again")

@@ -36,7 +36,8 @@ def new_job(request: join.JoinRequest, asker: Asker, reservation: Reservation | 
         asker=asker,
     )
     _check_token(job, request)
-    _check_account(job, request, asker, "its operator")
+    check_tenant(job, request, asker)
+    _check_priority(job, request, "its operator")
     if request.world_size != job.world_size:
         raise Refusal(
             "FAILED_PRECONDITION",
@@ -46,7 +47,7 @@ def new_job(request: join.JoinRequest, asker: Asker, reservation: Reservation | 
     return job
 
 
-def new_worker(job: Job, request: join.JoinRequest, now: float, deadline: float) -> Worker:
+def new_worker(job: Job, request: join.JoinRequest, asker: Asker, now: float, deadline: float) -> Worker:
     return Worker(
         job=job,
         rank=request.rank,
@@ -60,6 +61,7 @@ def new_worker(job: Job, request: join.JoinRequest, now: float, deadline: float)
         attempt=request.attempt,
         asked_at=now,
         deadline=deadline,
+        certificate=asker.certificate,
     )
 
 
@@ -103,7 +105,7 @@ def check_fits(job: Job, request: join.JoinRequest, asker: Asker) -> None:
             f"{job} is one of {job.world_size} workers, says {first}, but this worker says {request.world_size}: start "
             f"all with the same world size, or choose another name (WIRESUM_JOB)",
         )
-    _check_account(job, request, asker, str(first))
+    _check_priority(job, request, str(first))
     holder = job.workers.get(request.rank)
     if holder is not None and holder.away_since is None:
         raise Refusal(
@@ -125,15 +127,25 @@ def _check_token(job: Job, request: join.JoinRequest) -> None:
         )
 
 
-def _check_account(job: Job, request: join.JoinRequest, asker: Asker, sayer: str) -> None:
-    """An operator's word on it is enough: then workers need not say it too."""
+def check_tenant(job: Job, request: join.JoinRequest, asker: Asker) -> None:
+    """An operator's word on it is enough: then workers need not say it too. Whose job it is, and anything else of it,
+    is no matter of other tenants."""
     tenant = job.tenant if asker.own_account else request.tenant or (job.tenant if job.reserved else "")
-    priority = job.priority if job.reserved else request.priority
-    if (tenant, priority) != (job.tenant, job.priority):
+    if tenant != job.tenant:
         raise Refusal(
             "FAILED_PRECONDITION",
-            f"{job} is tenant {job.tenant!r}'s with priority {job.priority}, says {sayer}, but this worker says "
-            f"{tenant!r} and {priority}: start all with the same (WIRESUM_TENANT, WIRESUM_PRIORITY)",
+            f"{job} is another tenant's than {tenant!r}, as this worker says: start all its workers with the same "
+            f"WIRESUM_TENANT, or choose another name (WIRESUM_JOB)",
+        )
+
+
+def _check_priority(job: Job, request: join.JoinRequest, sayer: str) -> None:
+    priority = job.priority if job.reserved else request.priority
+    if priority != job.priority:
+        raise Refusal(
+            "FAILED_PRECONDITION",
+            f"{job} has priority {job.priority}, says {sayer}, but this worker says {priority}: start all with the "
+            f"same WIRESUM_PRIORITY",
         )
 
 

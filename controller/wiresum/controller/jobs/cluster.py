@@ -65,8 +65,8 @@ class Switch:
     def has_room(self, least: int) -> bool:
         return len(self.numbered) < self.sizes.jobs_max and self.leases.run_max >= least
 
-    def obstacle(self, least: int) -> str:
-        """Why it does not take a job of so many slots: a phrase; empty if it does."""
+    def obstacle(self, least: int, tenant: str) -> str:
+        """Why it does not take a job of so many slots: a phrase, for a worker of this tenant; empty if it does."""
         if self.trouble:
             return f"{self.name} cannot be used now ({self.trouble})"
         if self.draining:
@@ -77,15 +77,21 @@ class Switch:
             return f"{self.name} has all the jobs that it can hold, {self.sizes.jobs_max}"
         if self.leases.run_max < least:
             free = f"{self.leases.slots_free} of {self.leases.slots_total} are"
-            return f"no {least} slots in a row are free at {self.name}, where {free}: {self._holders()}"
+            return f"no {least} slots in a row are free at {self.name}, where {free}: {self._holders(tenant)}"
         return ""
 
-    def _holders(self) -> str:
+    def _holders(self, tenant: str) -> str:
+        """By name only the tenant's own: what others call their jobs is theirs."""
         counts = {job: job.lease.count for job in self.numbered.values() if job.lease is not None}
-        named = sorted(counts, key=lambda job: (-counts[job], job.name))[:HOLDERS_NAMED_MAX]
-        more = len(counts) - len(named)
-        texts = [f"{job} has {counts[job]}" for job in named]
-        return ", ".join(texts) + (f", and {more} more have the rest" if more else "")
+        own = {job: count for job, count in counts.items() if job.tenant == tenant}
+        named = sorted(own, key=lambda job: (-own[job], job.name))[:HOLDERS_NAMED_MAX]
+        texts = [f"{job} has {own[job]}" for job in named]
+        if more := len(own) - len(named):
+            texts.append(f"{more} more of the same tenant have {sum(own.values()) - sum(own[job] for job in named)}")
+        if others := len(counts) - len(own):
+            have = f"job{'s' * (others != 1)} of other tenants ha{'ve' if others != 1 else 's'}"
+            texts.append(f"{others} {have} {sum(counts.values()) - sum(own.values())}")
+        return ", ".join(texts)
 
 
 class Wish(NamedTuple):
@@ -103,6 +109,10 @@ class Wish(NamedTuple):
 class Cluster:
     def __init__(self, switches: Iterable[Switch]) -> None:
         self.switches = {switch.name: switch for switch in switches}
+
+    def is_usable(self) -> bool:
+        """Does any switch take new jobs?"""
+        return any(switch.is_usable() for switch in self.switches.values())
 
     def reaching(self, address: str) -> frozenset[str]:
         """The names of the switches that a worker at this address can use."""

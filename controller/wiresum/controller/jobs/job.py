@@ -114,6 +114,8 @@ class Worker:
     counted_at: float = 0.0
     """When these were last seen to grow."""
     told: bool = False
+    certificate: str = ""
+    """The serial of the one that it last showed; empty without."""
 
     def __str__(self) -> str:
         return f"rank {self.rank} ({self.host_name or self.endpoint.address}, process {self.process_id})"
@@ -134,6 +136,8 @@ class Asker:
     """For operators: the certificate's name, and the address."""
     address: str = ""
     """That it asks from; empty: from this host."""
+    certificate: str = ""
+    """Its serial."""
     own_account: bool = False
     """The tenant is the certificate's own name, for want of another: the job's other workers, with certificates of
     their own, have others."""
@@ -191,7 +195,7 @@ class Job:
     attend_s_max: float = 0.0
     """How long a granted worker may take to its first heartbeat."""
     unsaved: bool = False
-    """A worker has left, which is not written down yet: that can wait for a moment."""
+    """A worker has left, or showed another certificate, which is not written down yet: that can wait for a moment."""
     ended: join.JobEnded | None = None
     evicted: bool = False
     evict_again_at: float | None = None

@@ -12,12 +12,13 @@ job leaves in the cells means nothing to the next one, since that has another ke
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from wiresum import join
 from wiresum.controller.jobs import asking, watch
 from wiresum.controller.jobs.cluster import Cluster, Switch
 from wiresum.controller.jobs.granting import reply_of, settle
+from wiresum.controller.jobs.history import History
 from wiresum.controller.jobs.job import NOBODY, Asker, Event, Job, Presence, State, Worker, same_secret
 from wiresum.controller.jobs.keys import Keys
 from wiresum.controller.jobs.leases import Lease
@@ -69,6 +70,7 @@ class Jobs:
         self.waiting = WaitingRoom(self.cluster, self._quotas, self.limits, self._give)
         self._outputs: list[Output] = []
         self.reservations = Reservations(self.limits, self._outputs.append, unix_offset)
+        self.history = History(self._outputs.append, unix_offset)
         self._jobs: dict[Job, None] = {}
         """In order of their age."""
         self._named: dict[str, Job] = {}
@@ -100,18 +102,20 @@ class Jobs:
         deadline = now + timeout_ms / 1000
         job = self._named.get(request.job_name)
         if job is not None:
+            asking.check_tenant(job, request, asker)
             asking.check_not_ending(job)
             holder = asking.holder_asking_again(job, request)
             if holder is not None:
+                holder.certificate = asker.certificate
                 self._ask_again(holder, now, deadline)
                 return holder
         job = self._enter(job, request, asker, now)
-        worker = asking.new_worker(job, request, now, deadline)
+        worker = asking.new_worker(job, request, asker, now, deadline)
         replaced = job.workers.get(worker.rank)
         if replaced is not None:
             replaced.presence = Presence.LOST
         job.workers[worker.rank] = worker
-        self._queue_if_whole(job)
+        self._queue_if_whole(job, now)
         return worker
 
     def hung_up(self, worker: Worker, call: int, now: float) -> None:
@@ -119,7 +123,7 @@ class Jobs:
         if call == worker.call and worker.presence in (Presence.WAITING, Presence.GRANTED):
             worker.away_since = now
 
-    def attend(self, member: join.Member, now: float) -> Worker:
+    def attend(self, member: join.Member, now: float, certificate: str = "") -> Worker:
         """A worker opens an Attend stream, whose number is then the worker's `stream`. Raises a `Refusal`."""
         worker = self._find(member)
         if worker.presence in (Presence.LEFT, Presence.LOST) and worker.job.ended is None:
@@ -127,6 +131,8 @@ class Jobs:
         worker.stream += 1
         worker.heard_at = now
         worker.away_since = worker.broken_at = None
+        if certificate != worker.certificate:
+            worker.certificate, worker.job.unsaved = certificate, True
         if worker.job.state is State.RUNNING:
             worker.presence = Presence.ATTENDING
         elif worker.job.ended is not None:
@@ -198,7 +204,7 @@ class Jobs:
             raise Refusal("NOT_FOUND", f"there is no job {job_name!r}; `wiresum jobs` lists those that there are")
         text = f"an operator ended it: {reason[:REASON_CHARACTERS_MAX] or 'no reason given'}"
         if job is not None and job.state in (State.FORMING, State.QUEUED):
-            self._give_up(job, "ABORTED", f"{job} did not begin, since {text}")
+            self._give_up(job, "ABORTED", f"{job} did not begin, since {text}", now)
         elif job is not None and job.state is not State.ENDING:
             self._end(job, join.JobEnded(cause=join.JobEnded.ENDED_BY_OPERATOR, reason=text), now)
 
@@ -214,6 +220,21 @@ class Jobs:
         self._outputs.append(SaveDraining(switch_name, switch.draining))
         self.waiting.serve()
         return len(switch.numbered)
+
+    def expel(self, is_revoked: Callable[[str], bool], now: float) -> None:
+        """Ends what workers are in whose certificates, by their serials, hold no more."""
+        there = (Presence.WAITING, Presence.GRANTED, Presence.ATTENDING)
+        for job in list(self._jobs):
+            worker = next((w for w in job.workers.values() if w.presence in there and is_revoked(w.certificate)), None)
+            if worker is None or job.state is State.ENDING:
+                continue
+            text = f"{worker} may not go on: its certificate was revoked"
+            log.warning("%s: %s", job, text)
+            if job.state in (State.FORMING, State.QUEUED):
+                self._give_up(job, "ABORTED", f"{job} did not begin, since {text}", now)
+            else:
+                ended = join.JobEnded(cause=join.JobEnded.WORKER_LOST, worker=worker.peer(), reason=text)
+                self._end(job, ended, now)
 
     # What the switches answer, and what becomes of them.
 
@@ -334,7 +355,7 @@ class Jobs:
         self._closing = reason
         for job in list(self._jobs):
             if job.state in (State.FORMING, State.QUEUED):
-                self._give_up(job, "UNAVAILABLE", f"{reason}: start it again, and the worker will find it")
+                self._give_up(job, "UNAVAILABLE", f"{reason}: start it again, and the worker will find it", now)
             elif job.state in (State.ADMITTING, State.RUNNING) and not keep_jobs:
                 self._end(job, join.JobEnded(cause=join.JobEnded.SWITCH_LOST, reason=reason), now)
 
@@ -349,6 +370,7 @@ class Jobs:
         for switch in self.cluster.switches.values():
             switch.draining = switch.name in state.draining
         self.reservations.restore(state.reservations)
+        self.history.restore(state.ended)
         for record in state.jobs:
             self._restore_job(job_of(record, now, self._unix_offset), now)
 
@@ -416,9 +438,9 @@ class Jobs:
             worker.heard_at = now
         if worker.job.state is State.RUNNING:
             self._grant(worker)
-        self._queue_if_whole(worker.job)
+        self._queue_if_whole(worker.job, now)
 
-    def _queue_if_whole(self, job: Job) -> None:
+    def _queue_if_whole(self, job: Job, now: float) -> None:
         if not job.is_whole():
             return
         if job.state is State.FORMING:
@@ -427,7 +449,8 @@ class Jobs:
         if job.state is State.QUEUED:
             self.waiting.serve()
         if job.state is State.QUEUED and any(worker.no_queue for worker in job.workers.values()):
-            self._give_up(job, "RESOURCE_EXHAUSTED", f"{self.waiting.what(job).reason}; its workers do without it")
+            text = f"{self.waiting.what(job).reason}; its workers do without it"
+            self._give_up(job, "RESOURCE_EXHAUSTED", text, now)
 
     # Slots.
 
@@ -456,10 +479,11 @@ class Jobs:
 
     # Ending.
 
-    def _give_up(self, job: Job, code: str, text: str) -> None:
+    def _give_up(self, job: Job, code: str, text: str, now: float) -> None:
         self.waiting.remove(job)
         job.move(Event.GIVEN_UP, text)
         self._refuse_waiting(job, Refusal(code, text))
+        self.history.note_given_up(job, text, now)
         self._forget(job)
         self.waiting.serve()  # what was kept for it is free
 
@@ -493,7 +517,7 @@ class Jobs:
     def _tick_job(self, job: Job, now: float) -> None:
         match watch.look(job, self.cluster.switches.get(job.switch_name), self.limits, now):
             case watch.GiveUp(code, text):
-                self._give_up(job, code, text)
+                self._give_up(job, code, text, now)
             case watch.Lose(worker, how):
                 self._lose(worker, how, now)
             case watch.End(ended, refusal):
@@ -539,6 +563,7 @@ class Jobs:
         job.ended = ended
         job.drained_at = now + self.limits.drain_ms_max / 1000
         self._save(job)
+        self.history.note_ended(job, ended, now)
         code = "UNAVAILABLE" if ended.cause == join.JobEnded.SWITCH_LOST else "ABORTED"  # the first: ask again
         self._refuse_waiting(job, Refusal(code, f"{job} ended before it began: {ended.reason}"))
         self._outputs.extend(Tell(w, ended) for w in job.workers.values() if w.presence is Presence.ATTENDING)

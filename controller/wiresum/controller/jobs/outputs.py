@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from wiresum import join
 from wiresum.controller.driver import JobEntry
 from wiresum.controller.jobs.job import Worker
-from wiresum.controller.jobs.records import JobRecord, Reservation
+from wiresum.controller.jobs.records import EndedRecord, JobRecord, Reservation
 from wiresum.controller.jobs.refusal import Refusal
 
 # For workers.
@@ -134,5 +134,25 @@ class ForgetReservation:
     job_name: str
 
 
-Write = Save | Forget | SaveKeys | CheckServing | SaveDraining | SaveReservation | ForgetReservation
+@dataclass(frozen=True)
+class SaveEnded:
+    record: EndedRecord
+
+
+@dataclass(frozen=True)
+class ForgetEnded:
+    sequence: int
+
+
+Write = (
+    Save
+    | Forget
+    | SaveKeys
+    | CheckServing
+    | SaveDraining
+    | SaveReservation
+    | ForgetReservation
+    | SaveEnded
+    | ForgetEnded
+)
 Output = Wait | Grant | Refuse | Tell | Close | Admit | Evict | Count | Reconcile | Write

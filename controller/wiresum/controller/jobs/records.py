@@ -49,12 +49,36 @@ class Reservation:
 
 
 @dataclass(frozen=True)
+class EndedRecord:
+    """What became of a job."""
+
+    sequence: int
+    """In the order in which jobs ended."""
+    name: str
+    outcome: str
+    """A cause of `join.JobEnded` in lower case, or one of those in history.py."""
+    reason: str
+    world_size: int
+    tenant: str
+    caller: str
+    """Empty if the service was started anew meanwhile."""
+    switch_name: str
+    """Empty: it got no slots."""
+    slots: int
+    created_at: float
+    """Seconds of Unix time."""
+    ended_at: float
+
+
+@dataclass(frozen=True)
 class StoredState:
     """All that was written down."""
 
     jobs: list[JobRecord] = field(default_factory=list)
     reservations: list[Reservation] = field(default_factory=list)
     draining: frozenset[str] = frozenset()
+    ended: list[EndedRecord] = field(default_factory=list)
+    """In the order of their sequence."""
 
 
 class RecordError(ValueError):
@@ -140,6 +164,7 @@ def _of_worker(worker: Worker) -> dict[str, Any]:
         "attempt": worker.attempt,
         "token": worker.token,
         "presence": worker.presence.value,
+        "certificate": worker.certificate,
     }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from importlib import metadata
 
@@ -10,10 +11,11 @@ from wiresum.controller.driver import JobCounters
 from wiresum.controller.jobs.cluster import Switch
 from wiresum.controller.jobs.job import Job, Presence, State, Worker
 from wiresum.controller.jobs.jobs import Jobs
-from wiresum.controller.jobs.records import Reservation
+from wiresum.controller.jobs.records import EndedRecord, Reservation
 
 Counted = Mapping[str, tuple[JobCounters, Mapping[int, JobCounters]]]
-"""By switch: of packets of no job, and by job number. A job that the switch does not have yet has none."""
+"""By switch: of packets of no job, and by job number. A job that the switch does not have yet has none; a switch that
+does not say is not among them."""
 
 
 def diagnosis(job: Job, counters: JobCounters | None, now: float) -> join.Diagnosis:
@@ -33,12 +35,12 @@ def diagnosis(job: Job, counters: JobCounters | None, now: float) -> join.Diagno
 
 def report(jobs: Jobs, counted: Counted, now: float) -> join.Report:
     """All but the service's age, and what it refused."""
-    answer = join.Report(service=join.ServiceReport(role="active", software_version=_software_version()))
+    answer = join.Report(service=join.ServiceReport(role="active", software_version=software_version()))
     all_jobs = jobs.all()
     for job in all_jobs:
         _, by_number = counted.get(job.switch_name, (None, {}))
-        counters = by_number.get(job.number) if job.entry else None
-        answer.jobs.append(_job(jobs, job, counters or JobCounters(), now))
+        counters = by_number.get(job.number) if job.entry else JobCounters()
+        answer.jobs.append(_job(jobs, job, counters, now))
     named = {job.name for job in all_jobs}
     answer.jobs.extend(
         _created(reservation, jobs.reservations.age_s(reservation, now))
@@ -47,11 +49,19 @@ def report(jobs: Jobs, counted: Counted, now: float) -> join.Report:
     )
     for switch in jobs.cluster.switches.values():
         stray, _ = counted.get(switch.name, (JobCounters(), {}))
-        answer.switches.append(_switch(switch, stray))
+        answer.switches.append(_switch(switch, stray, silent=switch.name not in counted))
     return answer
 
 
-def _job(jobs: Jobs, job: Job, counters: JobCounters, now: float) -> join.JobReport:
+def ended(record: EndedRecord) -> join.EndedJob:
+    fields = dataclasses.asdict(record)
+    del fields["sequence"]
+    return join.EndedJob(**fields)
+
+
+def _job(jobs: Jobs, job: Job, counted: JobCounters | None, now: float) -> join.JobReport:
+    """`counted` None: nobody knows."""
+    counters = counted or JobCounters()
     waits = job.state in (State.FORMING, State.QUEUED, State.ADMITTING)
     return join.JobReport(
         job=job.number,
@@ -73,6 +83,7 @@ def _job(jobs: Jobs, job: Job, counters: JobCounters, now: float) -> join.JobRep
         lanes=job.entry.lanes if job.entry else 0,
         threads=job.entry.threads if job.entry else 0,
         workers=[_worker(job.workers[rank], counters, now) for rank in sorted(job.workers)],
+        uncounted=counted is None,
     )
 
 
@@ -100,12 +111,13 @@ def _created(reservation: Reservation, age_s: float) -> join.JobReport:
     )
 
 
-def _switch(switch: Switch, stray: JobCounters) -> join.SwitchReport:
+def _switch(switch: Switch, stray: JobCounters, *, silent: bool) -> join.SwitchReport:
+    silence = "it does not answer when it is asked what it counted" if silent else ""
     return join.SwitchReport(
         name=switch.name,
         kind=switch.kind,
-        state=switch.state(),
-        trouble=switch.trouble,
+        state="unreachable" if silent else switch.state(),
+        trouble=switch.trouble or silence,
         slots_total=switch.leases.slots_total,
         slots_free=switch.leases.slots_free,
         jobs=len(switch.numbered),
@@ -129,7 +141,7 @@ def _contributions(counters: JobCounters, rank: int) -> int:
     return counters.contributions[rank] if rank < len(counters.contributions) else 0
 
 
-def _software_version() -> str:
+def software_version() -> str:
     try:
         return metadata.version("wiresum")
     except metadata.PackageNotFoundError:

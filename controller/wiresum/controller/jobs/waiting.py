@@ -110,7 +110,10 @@ class WaitingRoom:
                 return "slots are kept for jobs before it, which have been overtaken often enough"
             case _:
                 wish = self._wish(job)
-                obstacles = [switch.obstacle(wish.within(switch.sizes.slots).least) for switch in self._cluster.of(job)]
+                obstacles = [
+                    switch.obstacle(wish.within(switch.sizes.slots).least, job.tenant)
+                    for switch in self._cluster.of(job)
+                ]
                 return "; ".join(filter(None, obstacles)) or "it is its turn"
 
     def _place(self, job: Job, kept: Set[str]) -> bool:

@@ -179,8 +179,8 @@ class Client:
             standing = await asyncio.wait_for(self._shake_hands(connection), HANDSHAKE_S_MAX)
         except asyncio.TimeoutError:
             raise _SilentError(
-                f"it accepted a connection, but did not say within {HANDSHAKE_S_MAX:.0f} s who is primary: is that a "
-                f"P4Runtime server?"
+                f"it accepted a connection, but did not say within {HANDSHAKE_S_MAX:.0f} s who is primary, as a "
+                f"P4Runtime server does"
             ) from None
         tasks = [asyncio.create_task(self._follow(connection)), asyncio.create_task(self._probe(connection))]
         self._connection, self._reachable = connection, True
@@ -237,8 +237,8 @@ class Client:
             self._since = _now()
         self._reachable = self._outranked = False
         self._set_trouble(
-            f"{self} has been out of reach since {self._since}: {reason}. Is the switch running (for bmv2: "
-            f"simple_switch_grpc), and is this its P4Runtime address?"
+            f"{self} has been out of reach since {self._since}: {reason.rstrip('.?')}. Is the switch running (for "
+            f"bmv2: simple_switch_grpc), and is this its P4Runtime address?"
         )
 
     def _set_trouble(self, trouble: str) -> None:

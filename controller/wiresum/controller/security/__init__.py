@@ -6,6 +6,7 @@ that issues certificates is in `authority`, and `wiresum ca` in `command`; both 
 
 from wiresum.controller.security.caller import Caller, caller, identify
 from wiresum.controller.security.names import CONTROLLER, OPERATOR, ROLES, SWITCH, WORKER
+from wiresum.controller.security.revocation import Revocations
 from wiresum.controller.security.security import CONNECTION_OPTIONS, OPTIONS, Security
 
 __all__ = [
@@ -17,6 +18,7 @@ __all__ = [
     "SWITCH",
     "WORKER",
     "Caller",
+    "Revocations",
     "Security",
     "caller",
     "identify",

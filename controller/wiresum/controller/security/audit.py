@@ -28,7 +28,7 @@ REFUSALS_PER_SECOND = 10.0
 REFUSALS_BURST = 100
 TEXT_CHARACTERS_MAX = 200
 
-_SILENT_IF_OK = frozenset({"GetReport", "Diagnose"})
+_SILENT_IF_OK = frozenset({"GetReport", "ListEnded", "Diagnose", "Check", "Watch", "List"})
 """They change nothing, and `wiresum top` asks every second."""
 
 

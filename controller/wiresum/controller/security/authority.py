@@ -2,8 +2,8 @@
 
 ECDSA on P-256 throughout, as every TLS library has it. A certificate says in its alternative names what its holder may
 do (`names`) and where it may be (IP addresses, DNS names). Only controllers and switches get certificates that a server
-may show. There is no list of revoked certificates, since gRPC for Python reads none: instead they live shortly, and are
-renewed in their place, which keeps the key's place, the names and the addresses, but makes a new key.
+may show. They live shortly, and are renewed in their place, which keeps the key's place, the names and the addresses,
+but makes a new key. One that must not hold for that long is revoked: a list of those (X.509 CRL) says so to services.
 
 Keys are written to files that only their owner can read, beside their place and then moved into it, so that nobody
 ever sees half a file; and nothing here writes over a key of something else.
@@ -15,7 +15,7 @@ import contextlib
 import ipaddress
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -27,7 +27,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from wiresum.controller.security.names import ROLES, SCHEME, SERVING_ROLES, Claims, parse
-from wiresum.join.credentials import AUTHORITY_FILE, CERTIFICATE_FILE, KEY_FILE
+from wiresum.join.credentials import AUTHORITY_FILE, CERTIFICATE_FILE, KEY_FILE, REVOKED_FILE
 
 AUTHORITY_KEY_FILE = "ca.key"
 ISSUED_FILE = "issued.jsonl"
@@ -68,6 +68,16 @@ class Shown:
     expires_at: datetime
     signed_by: str
     path: Path = field(default_factory=Path)
+
+
+@dataclass(frozen=True)
+class Issued:
+    """A certificate that was signed."""
+
+    serial: str
+    """Hexadecimal."""
+    name: str
+    expires_at: datetime
 
 
 class Authority:
@@ -121,14 +131,53 @@ class Authority:
     def renew(self, directory: Path, days: int | None = None) -> Shown:
         """A new key and certificate of the same holder, in their place. Without `days`, for as long as before."""
         before = show(directory / CERTIFICATE_FILE)
-        try:
-            _read_certificate(directory / CERTIFICATE_FILE).verify_directly_issued_by(self._certificate)
-        except (ValueError, TypeError, InvalidSignature):
-            raise AuthorityError(
-                f"{directory / CERTIFICATE_FILE} was signed by {before.signed_by!r}, and not by the authority in "
-                f"{self.directory}: name the right one with --ca, or issue another certificate"
-            ) from None
+        self._check_ours(directory, before)
         return self._write(before.holder, directory, days or max(1, (before.expires_at - before.begins_at).days))
+
+    def issued(self, what: str) -> list[Issued]:
+        """What it has signed for a holder of that name, with that serial, or what is in that TLS directory."""
+        if (Path(what) / CERTIFICATE_FILE).is_file():
+            shown = show(Path(what) / CERTIFICATE_FILE)
+            self._check_ours(Path(what), shown)
+            return [Issued(shown.serial, shown.holder.name, shown.expires_at)]
+        path = self.directory / ISSUED_FILE
+        lines = _read(path).decode().splitlines() if path.exists() else []
+        try:
+            found = [json.loads(line) for line in lines]
+            return [
+                Issued(line["serial"], line["name"], datetime.fromisoformat(line["expires"]))
+                for line in found
+                if what in (line["name"], line["serial"])
+            ]
+        except (ValueError, KeyError, TypeError) as error:
+            raise AuthorityError(f"{path} has a line that makes no sense ({error!r}): mend it by hand") from None
+
+    def revoke(self, certificates: Iterable[Issued]) -> int:
+        """Adds them to the list, which is made if there is none. How many are on it now. Raises `AuthorityError`."""
+        now = datetime.now(timezone.utc)
+        path = self.directory / REVOKED_FILE
+        before = _read_list(path) if path.exists() else None
+        if before is not None and not before.is_signature_valid(self._key.public_key()):
+            raise AuthorityError(f"{path} is another authority's: move it away")
+        revoked = {} if before is None else {entry.serial_number: entry for entry in before}
+        for certificate in certificates:
+            serial = int(certificate.serial, 16)
+            entry = x509.RevokedCertificateBuilder().serial_number(serial).revocation_date(now).build()
+            revoked.setdefault(serial, entry)
+        number = 1 + (before.extensions.get_extension_for_class(x509.CRLNumber).value.crl_number if before else 0)
+        builder = (
+            x509.CertificateRevocationListBuilder()
+            .issuer_name(self._certificate.subject)
+            .last_update(now)
+            .next_update(self._certificate.not_valid_after_utc)
+            .add_extension(x509.CRLNumber(number), critical=False)
+            .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()), critical=False)
+        )
+        for entry in revoked.values():
+            builder = builder.add_revoked_certificate(entry)
+        signed = builder.sign(self._key, hashes.SHA256())
+        _replace(path, signed.public_bytes(serialization.Encoding.PEM), 0o644)
+        return len(revoked)
 
     def _write(self, holder: Holder, directory: Path, days: int) -> Shown:
         key = ec.generate_private_key(ec.SECP256R1())
@@ -136,6 +185,9 @@ class Authority:
         _make_private_directory(directory)
         # The key last: until it is there, the certificate does not fit, and whoever loads the two keeps the old ones.
         _replace(directory / AUTHORITY_FILE, _pem(self._certificate), 0o644)
+        revoked = self.directory / REVOKED_FILE
+        if holder.claims.roles & SERVING_ROLES and revoked.exists():
+            _replace(directory / REVOKED_FILE, _read(revoked), 0o644)
         _replace(directory / CERTIFICATE_FILE, _pem(certificate), 0o644)
         _replace(directory / KEY_FILE, _key_pem(key), 0o600)
         shown = show(directory / CERTIFICATE_FILE)
@@ -160,6 +212,15 @@ class Authority:
             .add_extension(own, critical=False)
             .sign(self._key, hashes.SHA256())
         )
+
+    def _check_ours(self, directory: Path, shown: Shown) -> None:
+        try:
+            _read_certificate(directory / CERTIFICATE_FILE).verify_directly_issued_by(self._certificate)
+        except (ValueError, TypeError, InvalidSignature):
+            raise AuthorityError(
+                f"{directory / CERTIFICATE_FILE} was signed by {shown.signed_by!r}, and not by the authority in "
+                f"{self.directory}: name the right one with --ca, or issue another certificate"
+            ) from None
 
     def _record(self, shown: Shown) -> None:
         line = {
@@ -287,6 +348,13 @@ def _read_certificate(path: Path) -> x509.Certificate:
         return x509.load_pem_x509_certificate(_read(path))
     except ValueError as error:
         raise AuthorityError(f"{path} is no certificate in PEM: {error}") from None
+
+
+def _read_list(path: Path) -> x509.CertificateRevocationList:
+    try:
+        return x509.load_pem_x509_crl(_read(path))
+    except ValueError as error:
+        raise AuthorityError(f"{path} is no list of revoked certificates in PEM: {error}") from None
 
 
 def _make_private_directory(path: Path) -> None:

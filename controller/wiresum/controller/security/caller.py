@@ -18,7 +18,8 @@ from urllib.parse import unquote
 
 from wiresum import join
 from wiresum.controller.jobs.refusal import TENANT_BYTES_MAX, Refusal
-from wiresum.controller.security.names import Claims, parse
+from wiresum.controller.security.names import OPERATOR, Claims, parse
+from wiresum.controller.security.revocation import serial_of
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,8 @@ class Caller:
     """The common name of its certificate."""
     authenticated: bool = False
     """It has a certificate of our authority. If not, whoever started the service has asked for that."""
+    serial: str = ""
+    """The certificate's number, hexadecimal."""
     claims: Claims = field(default_factory=Claims)
     addresses: frozenset[str] = frozenset()
     """IP addresses that the certificate names: where its holder may have data sockets."""
@@ -38,8 +41,9 @@ class Caller:
     def __str__(self) -> str:
         return f"{self.name} at {self.address or 'this host'}" if self.authenticated else self.address or "this host"
 
-    def has_role(self, role: str) -> bool:
-        return not self.authenticated or role in self.claims.roles
+    def has_role(self, *roles: str) -> bool:
+        """One of these."""
+        return not self.authenticated or not self.claims.roles.isdisjoint(roles)
 
     def tenant(self, asked: str) -> str:
         """On whose account: of a certificate's tenants the one that was asked for, or the only one; without any, the
@@ -63,6 +67,13 @@ class Caller:
     def claims_tenant(self) -> bool:
         """Does somebody else than this caller say on whose account it is?"""
         return bool(self.claims.tenants)
+
+    @property
+    def tenants_seen(self) -> frozenset[str] | None:
+        """Whose jobs it may read of; None: everybody's."""
+        if self.has_role(OPERATOR):
+            return None
+        return frozenset(self.claims.tenants or (_as_tenant(self.name),))
 
     def check_may_join(self, job_name: str, tenant: str, endpoint_address: str) -> None:
         """Raises a `Refusal` that says which right is missing. `endpoint_address` is where its data sockets are."""
@@ -116,6 +127,7 @@ def identify(peer: str, auth_context: Mapping[str, Iterable[bytes]]) -> Caller:
         address=_address_of(peer),
         name=next(iter(texts("x509_common_name")), "") if authenticated else "",
         authenticated=authenticated,
+        serial=next(map(serial_of, auth_context.get("x509_pem_cert") or ()), "") if authenticated else "",
         claims=parse(names),
         addresses=frozenset(filter(None, map(_canonical, names))),
     )

@@ -13,9 +13,17 @@ from typing import Any, TypeVar
 import click
 
 from wiresum.controller.security import authority as certificates
-from wiresum.controller.security.authority import DAYS_DEFAULT, DAYS_MAX, Authority, AuthorityError, Holder, Shown
+from wiresum.controller.security.authority import (
+    DAYS_DEFAULT,
+    DAYS_MAX,
+    ISSUED_FILE,
+    Authority,
+    AuthorityError,
+    Holder,
+    Shown,
+)
 from wiresum.controller.security.names import CONTROLLER, OPERATOR, ROLES, SERVING_ROLES, SWITCH, WORKER, Claims
-from wiresum.join.credentials import CERTIFICATE_FILE, CredentialsError, load
+from wiresum.join.credentials import CERTIFICATE_FILE, REVOKED_FILE, CredentialsError, load
 
 LOCAL_ADDRESSES = ("127.0.0.1", "::1")
 
@@ -26,11 +34,11 @@ DirectoryPath = click.Path(file_okay=False, path_type=Path)
 
 @click.group(
     epilog="""\b
-A cluster in four steps:
+A cluster in four steps (`wiresum setup --help` has them in full, over SSH):
   wiresum ca init pki --address 10.0.0.1          # on a machine that keeps the authority's key
-  copy pki/controller to the controller's host    # [security] tls = "/etc/wiresum/tls"
-  copy pki/worker to every worker                 # WIRESUM_TLS=/etc/wiresum/tls
-  copy pki/operator to yourself                   # wiresum jobs --tls ~/.config/wiresum/tls
+  wiresum setup controller --tls controller ...   # on the controller's host, with a copy of pki/controller
+  wiresum setup worker --tls worker ...           # on every worker, with a copy of pki/worker
+  wiresum jobs --tls pki/operator                 # you
 """
 )
 def ca() -> None:
@@ -169,6 +177,42 @@ def renew(ca_directory: Path, days: int | None, directories: tuple[Path, ...]) -
         authority = Authority.open(ca_directory)
         for directory in directories:
             _say(authority.renew(directory, days))
+
+
+@ca.command(
+    epilog="""\b
+Examples:
+  wiresum ca revoke --ca pki pki/worker           # the certificate in that directory
+  wiresum ca revoke --ca pki vision               # all that the holder of that name has
+  cp pki/ca.crl /etc/wiresum/tls/                 # on every controller's and switch's host
+"""
+)
+@click.option("--ca", "ca_directory", type=DirectoryPath, required=True, help="Where `wiresum ca init` made it.")
+@click.argument("certificates", nargs=-1, required=True, metavar="DIRECTORY|NAME|SERIAL...")
+def revoke(ca_directory: Path, certificates: tuple[str, ...]) -> None:
+    """Take certificates back before they expire.
+
+    The list of all that were revoked is ca.crl beside the authority's key. Put it beside ca.crt into the TLS
+    directories of controllers and switches: within a second or two they refuse every call of those who were revoked,
+    and end the jobs that these are in. No restart is needed.
+    """
+    with _explained():
+        authority = Authority.open(ca_directory)
+        found = {what: authority.issued(what) for what in certificates}
+        for what, issued in found.items():
+            if not issued:
+                raise AuthorityError(
+                    f"{ca_directory} has signed nothing for {what!r}, nor is that a TLS directory: "
+                    f"{ca_directory / ISSUED_FILE} lists names and serials"
+                )
+        count = authority.revoke(certificate for issued in found.values() for certificate in issued)
+    for certificate in (certificate for issued in found.values() for certificate in issued):
+        click.echo(
+            f"{certificate.name!r}, serial {certificate.serial}, until {certificate.expires_at:%Y-%m-%d}: revoked"
+        )
+    click.echo(
+        f"{ca_directory / REVOKED_FILE} lists {count} now: copy it into the TLS directory of each controller and switch"
+    )
 
 
 @ca.command()

@@ -47,30 +47,34 @@ class Interceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
 
     def __init__(
         self,
-        roles: Mapping[str, str],
+        roles: Mapping[str, frozenset[str]],
         audit: AuditLog,
         *,
+        is_revoked: Callable[[str], bool] = lambda _serial: False,
         requests_per_second: float,
         requests_burst: int,
         message_bytes_max: int = join.MESSAGE_BYTES_MAX,
     ) -> None:
-        """`roles`: which role a caller needs, by the full name of the service. Methods of others do not exist."""
+        """`roles`: one of which a caller needs, by the full name of the service, or, for a method that differs, of the
+        method, with a slash. Methods of other services do not exist. `is_revoked`: by a certificate's serial."""
         self._roles = roles
         self.audit = audit
+        self._is_revoked = is_revoked
         self._buckets = TokenBuckets(requests_per_second, requests_burst)
         self._message_bytes_max = message_bytes_max
         self._in_progress: Counter[str] = Counter()
         self.refusals: Counter[str] = Counter()
-        """By reason: role, rate, calls, malformed, oversized, unimplemented; silent, if no message came, or one that
-        is too large for gRPC itself; or the service's own reason, a status code in lower case."""
+        """By reason: revoked, role, rate, calls, malformed, oversized, unimplemented; silent, if no message came, or
+        one that is too large for gRPC itself; or the service's own reason, a status code in lower case."""
 
     async def intercept_service(self, continuation: Callable[[Any], Awaitable[Any]], handler_call_details: Any) -> Any:
         handler = await continuation(handler_call_details)
-        service, _, method = handler_call_details.method.strip("/").rpartition("/")
+        path = handler_call_details.method.strip("/")
+        service, _, method = path.rpartition("/")
         if handler is None or service not in self._roles:
             self.refusals["unimplemented"] += 1
             return None
-        call = _Method(method, self._roles[service], handler)
+        call = _Method(method, self._roles.get(path, self._roles[service]), handler)
 
         async def serve(_requests: object, context: Any) -> None:
             await self._serve(call, context)
@@ -113,12 +117,19 @@ class Interceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
                 f"{caller} has {CALLS_AT_ONCE_MAX} calls in progress, which is as many as one address may have",
                 retry_s=1.0,
             )
-        if not caller.has_role(context.method.role):
+        if self._is_revoked(caller.serial):
+            await context.refuse(
+                "revoked",
+                grpc.StatusCode.UNAUTHENTICATED,
+                f"the certificate of {caller} was revoked: ask whoever issued it for another",
+            )
+        if not caller.has_role(*context.method.roles):
+            needed = sorted(context.method.roles)
             await context.refuse(
                 "role",
                 grpc.StatusCode.PERMISSION_DENIED,
-                f"the certificate of {caller} has not the role {context.method.role}, as this method needs: "
-                f"`wiresum ca issue {context.method.role}` makes one that has",
+                f"the certificate of {caller} has not the role {' or '.join(needed)}, as this method needs: "
+                f"`wiresum ca issue {needed[0]}` makes one that has",
             )
         # By both: who floods from one host with a certificate that others have too is no reason to slow those down, nor
         # are others at one host.
@@ -148,9 +159,9 @@ class Interceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
 class _Method:
     """A method of the service, called as its kind wants."""
 
-    def __init__(self, name: str, role: str, handler: Any) -> None:
+    def __init__(self, name: str, roles: frozenset[str], handler: Any) -> None:
         self.name = name
-        self.role = role
+        self.roles = roles
         self.handler = handler
         self._behaviour = next(
             behaviour

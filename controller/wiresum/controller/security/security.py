@@ -8,10 +8,17 @@ from typing import Any
 from wiresum.controller.config import SecurityConfig
 from wiresum.controller.security.audit import AuditLog
 from wiresum.controller.security.interceptor import Interceptor
-from wiresum.controller.security.names import OPERATOR, WORKER
+from wiresum.controller.security.names import OPERATOR, ROLES, WORKER
+from wiresum.controller.security.revocation import Revocations
 from wiresum.join import MESSAGE_BYTES_MAX, credentials
 
-ROLES = {"wiresum.join.v1.JoinService": WORKER, "wiresum.join.v1.OperatorService": OPERATOR}
+SERVED = {
+    "wiresum.join.v1.JoinService": frozenset({WORKER}),
+    "wiresum.join.v1.OperatorService": frozenset({OPERATOR}),
+    "wiresum.join.v1.OperatorService/ListEnded": frozenset({OPERATOR, WORKER}),  # who sees his own alone
+    "grpc.health.v1.Health": frozenset(ROLES),
+}
+"""Who may call what, by role."""
 
 RECEIVE_BYTES_MAX = 4 * MESSAGE_BYTES_MAX
 """gRPC cuts off what is larger. What is between this and MESSAGE_BYTES_MAX is answered with a reason, and counted."""
@@ -22,7 +29,7 @@ CONNECTION_OPTIONS = (
     # Of all peers together: gRPC for Python has no bound for each. docs/security.md has what to put in front.
     ("grpc.max_allowed_incoming_connections", 8192),
     # Calls at a time on one connection, reset ones that are still on their way out among them. A worker has two.
-    ("grpc.max_concurrent_streams", 1024),
+    ("grpc.max_concurrent_streams", 100),
 )
 """Of whoever may connect, before it is known who that is."""
 
@@ -43,12 +50,15 @@ class Security:
     it is asked for by name."""
 
     def __init__(self, config: SecurityConfig | None = None) -> None:
-        """Raises `OSError` if the audit log cannot be opened."""
+        """Raises `OSError` if the audit log cannot be opened, `CredentialsError` if the list of revoked certificates
+        cannot be used."""
         self._config = config or SecurityConfig()
+        self.revocations = Revocations(self._config.tls)
         self._audit = AuditLog(self._config.audit)
         self.interceptor = Interceptor(
-            ROLES,
+            SERVED,
             self._audit,
+            is_revoked=self.revocations.has,
             requests_per_second=self._config.requests_per_second,
             requests_burst=self._config.requests_burst,
         )

@@ -42,6 +42,8 @@ from wiresum.controller.store import DeposedError, Store, StoreError
 
 log = logging.getLogger(__name__)
 
+COUNT_S_MAX = 2.0
+"""For a switch to say what it counted, when somebody waits for a report."""
 WRITE_RETRY_S = 1.0
 """When the disk does not take what is to be written, say since it is full."""
 
@@ -65,6 +67,10 @@ class Effects:
         self.trouble = ""
         """Why the state cannot be written, a sentence; empty if it can."""
         self._tasks: set[asyncio.Task[None]] = set()
+        self._counting: dict[
+            tuple[str, tuple[int, ...]], asyncio.Future[tuple[JobCounters, dict[int, JobCounters]]]
+        ] = {}
+        """By switch and numbers of jobs: what is being asked."""
         self.halted = False
         """The service ends."""
         self.deposed = ""
@@ -238,20 +244,31 @@ class Effects:
         """In the switch's own thread, after all calls before."""
         return self._switch_calls[switch_name].submit(functools.partial(function, self._drivers[switch_name]))
 
-    async def counters(self, switch_name: str, numbers: list[int]) -> tuple[JobCounters, dict[int, JobCounters]]:
-        """Of packets of no job, and of these jobs. Zeros if the switch cannot say: a report without counters is better
-        than none."""
+    async def counters(self, switch_name: str, numbers: list[int]) -> tuple[JobCounters, dict[int, JobCounters]] | None:
+        """Of packets of no job, and of these jobs. None if the switch does not say, or not soon: a report without
+        counters is better than none."""
         if self._drivers[switch_name].trouble:
-            return JobCounters(), {}
+            return None
 
         def read(driver: SwitchDriver) -> tuple[JobCounters, dict[int, JobCounters]]:
             return driver.stray(), {number: driver.counters(number) for number in numbers}
 
+        question = (switch_name, tuple(numbers))
+        if question not in self._counting:  # who asks the same waits for the same: a switch that hangs piles up nothing
+            self._counting[question] = self.call(switch_name, read)
+            self._counting[question].add_done_callback(lambda asked: self._note_counted(question, asked))
         try:
-            return await self.call(switch_name, read)
+            return await asyncio.wait_for(asyncio.shield(self._counting[question]), COUNT_S_MAX)
+        except asyncio.TimeoutError:
+            log.warning("%s has not said for %.0f s what it counted", switch_name, COUNT_S_MAX)
         except Exception as error:
             log.warning("%s does not say what it counted: %s", switch_name, error)
-            return JobCounters(), {}
+        return None
+
+    def _note_counted(self, question: tuple[str, tuple[int, ...]], asked: asyncio.Future[Any]) -> None:
+        del self._counting[question]
+        if not asked.cancelled():
+            asked.exception()  # it may have come when nobody waits any more
 
     def _note_change_from_any_thread(self, name: str) -> None:
         try:

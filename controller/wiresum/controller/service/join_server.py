@@ -22,7 +22,9 @@ from wiresum.controller.jobs.keys import Keys, KeySequence
 from wiresum.controller.jobs.limits import Limits, Quota
 from wiresum.controller.security import OPTIONS as SECURITY_OPTIONS
 from wiresum.controller.security import Security
+from wiresum.controller.service.answering import let_calls_end
 from wiresum.controller.service.effects import Effects
+from wiresum.controller.service.health import Health
 from wiresum.controller.service.join_service import JoinService
 from wiresum.controller.service.operator_service import OperatorService
 from wiresum.controller.store import Store
@@ -31,9 +33,12 @@ from wiresum.join import join_pb2_grpc, operator_pb2_grpc
 log = logging.getLogger(__name__)
 
 TICK_S = 0.1
-LIFE_SHOWN_S = 1.0
+LOOK_S = 1.0
+"""Between two signs of life to a standby, and between two looks at the list of revoked certificates."""
 CALLS_MAX = 8192
 """Calls in progress, waiting Joins and Attend streams among them; gRPC refuses more with RESOURCE_EXHAUSTED."""
+TICK_S_MAX = 10.0
+"""A service that has not ticked for so long hangs."""
 STOP_MARGIN_S = 5.0
 REPORT_S_MAX = 10.0
 
@@ -85,6 +90,7 @@ class JoinServer:
         self._stop: asyncio.Event | None = None
         self._effects: Effects | None = None
         self._operators: OperatorService | None = None
+        self._ticked_at = 0.0
         self._grace_s = 0.0
         self._keep_jobs = False
 
@@ -92,6 +98,11 @@ class JoinServer:
     def deposed(self) -> str:
         """Why it must not go on, since another controller serves from the same state; empty if it may."""
         return self._effects.deposed if self._effects else ""
+
+    @property
+    def is_alive(self) -> bool:
+        """Does it serve, and does nothing hold it up?"""
+        return self._thread is not None and self._thread.is_alive() and time.monotonic() < self._ticked_at + TICK_S_MAX
 
     def start(self, host: str = "127.0.0.1", port: int = join.DEFAULT_CONTROL_PORT) -> int:
         """Returns the TCP port, which is a free one for port 0. Raises `OSError` if it cannot listen there,
@@ -138,6 +149,8 @@ class JoinServer:
             )
             join_pb2_grpc.add_JoinServiceServicer_to_server(JoinService(jobs, effects, self._clock), server)
             operator_pb2_grpc.add_OperatorServiceServicer_to_server(operators, server)
+            health = Health(server)
+            await health.show(can_begin=False)
             port = self._security.listen(server, listen)
             await server.start()
         except Exception as error:
@@ -147,16 +160,19 @@ class JoinServer:
             return
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
         self._effects, self._operators = effects, operators
+        self._ticked_at = time.monotonic()
         log.info("the service of %s listens at %s", ", ".join(self._drivers), listen)
         effects.start()
-        ticking = asyncio.create_task(self._tick_for_ever(jobs, effects))
+        ticking = asyncio.create_task(self._tick_for_ever(jobs, effects, health))
         bound.set_result(port)
         await self._stop.wait()
+        await health.end()
         await self._close(jobs, effects)
         effects.halt()
         await server.stop(0.1)
         ticking.cancel()
         effects.close()
+        await let_calls_end()
 
     def _jobs(self) -> Jobs:
         """With what was written down before."""
@@ -169,16 +185,20 @@ class JoinServer:
             jobs.restore(self._store.load(), self._clock())
         return jobs
 
-    async def _tick_for_ever(self, jobs: Jobs, effects: Effects) -> None:
-        life_shown_at = -LIFE_SHOWN_S
+    async def _tick_for_ever(self, jobs: Jobs, effects: Effects, health: Health) -> None:
+        looked_at = -LOOK_S
         while True:
             await asyncio.sleep(TICK_S)
+            self._ticked_at = time.monotonic()
             try:
                 jobs.tick(self._clock())
-                effects.carry_out()
-                if time.monotonic() >= life_shown_at + LIFE_SHOWN_S:
-                    life_shown_at = time.monotonic()
+                if time.monotonic() >= looked_at + LOOK_S:
+                    looked_at = time.monotonic()
                     effects.show_life()
+                    if self._security.revocations.refresh():
+                        jobs.expel(self._security.revocations.has, self._clock())
+                effects.carry_out()
+                await health.show(can_begin=not (effects.trouble or effects.halted) and jobs.cluster.is_usable())
             except Exception:  # without ticks no silence would ever be noticed
                 log.exception("a tick of the service failed; it goes on")
 

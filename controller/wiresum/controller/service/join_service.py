@@ -41,7 +41,7 @@ class JoinService(join_pb2_grpc.JoinServiceServicer):
             caller().check_may_join(request.job_name, request.tenant, request.endpoint.address)
             asked_tenant, request.tenant = request.tenant, caller().tenant(request.tenant)
             own_account = caller().authenticated and not caller().claims_tenant and not asked_tenant
-            asker = Asker(str(caller()), caller().address, own_account=own_account)
+            asker = Asker(str(caller()), caller().address, caller().serial, own_account=own_account)
             worker = self._jobs.ask(request, self._clock(), asker)
         except Refusal as refusal:
             await refuse(context, refusal)
@@ -68,7 +68,7 @@ class JoinService(join_pb2_grpc.JoinServiceServicer):
             first = await context.read()  # the interceptor waits for that no longer than it should
             if first is grpc.aio.EOF:
                 raise Refusal("INVALID_ARGUMENT", "an Attend stream must begin with a heartbeat")
-            worker = self._jobs.attend(first.member, self._clock())
+            worker = self._jobs.attend(first.member, self._clock(), caller().serial)
         except Refusal as refusal:
             await refuse(context, refusal)
         mailbox = self._effects.open_stream(worker)
@@ -95,8 +95,9 @@ class JoinService(join_pb2_grpc.JoinServiceServicer):
 
     async def Diagnose(self, request: join.Member, context: Any) -> join.Diagnosis:  # noqa: N802
         job = await self._granted(context, lambda: self._jobs.job_of(request))
-        _, counters = await self._effects.counters(job.switch_name, [job.number])
-        return report.diagnosis(job, counters.get(job.number), self._clock())
+        counted = await self._effects.counters(job.switch_name, [job.number])
+        counters = counted[1].get(job.number) if counted is not None else None
+        return report.diagnosis(job, counters, self._clock())
 
     # Streams.
 

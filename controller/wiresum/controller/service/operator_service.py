@@ -11,6 +11,7 @@ from wiresum import join
 from wiresum.controller.jobs import report
 from wiresum.controller.jobs.jobs import Jobs
 from wiresum.controller.jobs.refusal import Refusal
+from wiresum.controller.security import caller
 from wiresum.controller.service.answering import refuse
 from wiresum.controller.service.effects import Effects
 from wiresum.join import operator_pb2_grpc
@@ -29,6 +30,10 @@ class OperatorService(operator_pb2_grpc.OperatorServiceServicer):
     async def GetReport(self, request: join.GetReportRequest, context: Any) -> join.Report:  # noqa: N802
         return await self.report()
 
+    async def ListEnded(self, request: join.ListEndedRequest, context: Any) -> join.EndedJobs:  # noqa: N802
+        found = self._jobs.history.find(caller().tenants_seen, request.job_name, request.count_max)
+        return join.EndedJobs(jobs=map(report.ended, found))
+
     async def CreateJob(self, request: join.CreateJobRequest, context: Any) -> join.CreateJobReply:  # noqa: N802
         token = await self._granted(context, lambda: self._jobs.create(request, self._clock()))
         return join.CreateJobReply(job_token=token)
@@ -46,7 +51,7 @@ class OperatorService(operator_pb2_grpc.OperatorServiceServicer):
         counted = await asyncio.gather(
             *(self._effects.counters(switch.name, list(switch.numbered)) for switch in switches)
         )
-        counters = {switch.name: found for switch, found in zip(switches, counted, strict=True)}
+        counters = {switch.name: found for switch, found in zip(switches, counted, strict=True) if found is not None}
         now = self._clock()
         answer = report.report(self._jobs, counters, now)
         answer.service.age_seconds = now - self._started_at

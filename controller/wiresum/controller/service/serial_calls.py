@@ -7,6 +7,7 @@ switch that does not answer, must not keep the process from ending.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import queue
 import threading
 from collections.abc import Callable
@@ -37,15 +38,16 @@ class SerialCalls:
 
     def _work(self) -> None:
         while (call := self._calls.get()) is not None:
-            function, result = call
-            try:
-                value, error = function(), None
-            except Exception as caught:
-                value, error = None, caught
-            try:
-                self._loop.call_soon_threadsafe(_settle, result, value, error)
-            except RuntimeError:  # the loop is closed: nobody is left to be told
-                return
+            self._make(*call)
+            del call  # while it waits, and when the process ends, it holds nothing of the switch's
+
+    def _make(self, function: Callable[[], Any], result: asyncio.Future[Any]) -> None:
+        try:
+            value, error = function(), None
+        except Exception as caught:
+            value, error = None, caught
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to be told
+            self._loop.call_soon_threadsafe(_settle, result, value, error)
 
 
 def _settle(result: asyncio.Future[Any], value: object, error: Exception | None) -> None:

@@ -4,7 +4,8 @@ A job needs its service for nothing but its end. So while the switch sends resul
 long as that takes. Once nothing comes from the switch either, these are the bounds, of which the grant says the first
 two (docs/operations.md, "Who is lost, and when"):
 
-- where the service was, connections are refused: its process has ended, and it may be started again (`reattach_s`);
+- where the service was, connections are refused, or a standby answers: its process has ended, and it may be started
+  again (`reattach_s`);
 - nothing answers at all: its host may be frozen or cut off (the longer of `reattach_s` and `lost_s`);
 - nothing answers at all, and this host has lost the way (its address, its link, its route): `lost_s`;
 - nothing answers at all, and the switch does not answer what this worker sends: `lost_after_s` (WIRESUM_LOST_AFTER).
@@ -20,6 +21,7 @@ from typing import NamedTuple
 
 from wiresum.agent.errors import SwitchUnreachableError, WiresumError
 from wiresum.agent.grant import Grant
+from wiresum.join import STANDS_BY
 
 log = logging.getLogger(__name__)
 
@@ -85,7 +87,7 @@ class Absence:
         """None: it may still come back."""
         self._look()
         away_s, quiet_s = self._clock() - self._heard_at, self._clock() - self._quiet_since
-        refused = "refused" in self.cause
+        refused = "refused" in self.cause or STANDS_BY in self.cause
         patience = self._patience
         if quiet_s >= (patience.reattach_s if refused else max(patience.reattach_s, patience.lost_s)):
             return SwitchUnreachableError(

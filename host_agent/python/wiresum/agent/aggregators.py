@@ -70,12 +70,12 @@ class Aggregators:
         rank: int,
         world_size: int,
         queue: bool = True,
-        bind: Callable[[str, int], Ports] = _native.Ports,
+        bind: Callable[[str, int, tuple[int, int]], Ports] = _native.Ports,
         interruption: Interruption | None = None,
     ) -> Aggregators:
         """Returns when the job has been granted by all aggregators of the configuration. If one of them will not have
-        it, those before it have been left. `bind` binds so many ports at an address of this host. Raises a
-        `JoinError`, why the job ended meanwhile, or what `interruption` says."""
+        it, those before it have been left. `bind` binds so many ports at an address of this host, within the first and
+        the last. Raises a `JoinError`, why the job ended meanwhile, or what `interruption` says."""
         give_up_at = time.monotonic() + config.join_timeout_s
         parts = config.aggregators
         threads = config.threads or (default_threads(len(parts)) if config.transport == "udp" else 1)
@@ -83,7 +83,7 @@ class Aggregators:
         joined = cls(interruption or Interruption())
         try:
             for part, (address, _) in zip(parts, ways, strict=True):
-                ports = bind(ports_address(part, address), threads)
+                ports = bind(ports_address(part, address), threads, part.port_range)
                 membership = Membership.join(
                     replace(part, join_timeout_s=_seconds_until(give_up_at)),
                     job_name=job_name,
@@ -136,6 +136,10 @@ class Aggregators:
             except SwitchUnreachableError as error:
                 silent.append(str(error))
         return "; ".join(silent) if silent else describe(diagnoses, tensor)
+
+    def own_stop(self) -> str:
+        """A sentence, if this process itself was stopped lately; otherwise empty."""
+        return next(filter(None, (aggregator.membership.own_stop() for aggregator in self._joined)), "")
 
     def abort(self, reason: str) -> None:
         """Ends the job for everybody. Does not raise."""

@@ -16,6 +16,7 @@ from wiresum.agent.way_out import IPV4_UDP_HEADER_BYTES, lanes_of_mtu, path_mtu
 Status = _native.Status
 
 GREETING_TIMEOUT_S = 10.0
+FIXED_LANES = "Where a controller programs the switch, `lanes` in its configuration says how large they are"
 TOO_LARGE = (errno.EMSGSIZE, errno.EINVAL)
 """What the kernel says of a packet, or of a train of them, that the MTU does not let through."""
 
@@ -61,6 +62,7 @@ class Causes:
         if status is Status.TIMED_OUT:
             return CollectiveTimeoutError(
                 f"Timed out: {self._who}, collective number {sequence}. "
+                + (f"{stop[0].upper()}{stop[1:]}. " if (stop := self._aggregators.own_stop()) else "")
                 + self._aggregators.diagnose(tensor)
                 + self._what_was_not_sent(states)
             )
@@ -83,7 +85,7 @@ class Causes:
             f"{self._who}: IP packets of {_packet_bytes(aggregator)} bytes do not fit the way to "
             f"{_data_ports(aggregator)} any more: the MTU there is {mtu_bytes} now ({os.strerror(errno.EMSGSIZE)}). "
             f"Set it back (ip link set ... mtu), or start the job again with WIRESUM_LANES={lanes_of_mtu(mtu_bytes)} "
-            "at all workers"
+            f"at all workers. {FIXED_LANES}"
         )
 
     def _what_was_not_sent(self, states: Sequence[PathState]) -> str:
@@ -119,7 +121,8 @@ def _why_nothing_comes(aggregator: Aggregator) -> str:
     return (
         f"the control connection works, but nothing came back from {_data_ports(aggregator)} in "
         f"{GREETING_TIMEOUT_S:.0f} s. Does a firewall block UDP, or does a link on the way not pass IP packets of "
-        f"{_packet_bytes(aggregator)} bytes (WIRESUM_LANES makes them smaller)?" + _doubt_about_multicast(aggregator)
+        f"{_packet_bytes(aggregator)} bytes (WIRESUM_LANES makes them smaller. {FIXED_LANES})?"
+        + _doubt_about_multicast(aggregator)
     )
 
 

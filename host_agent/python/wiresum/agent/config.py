@@ -19,6 +19,7 @@ from wiresum.join import JOB_NAME_BYTES_MAX, name_problem
 CONTROL_PORT = 43487
 """The join service's usual TCP port."""
 
+PORT_MAX = 65535
 THREADS_MAX = 16
 LANES_MAX = 16370
 """Words of the largest UDP datagram over IPv4, after the header."""
@@ -152,6 +153,23 @@ def _address_problem(address: str) -> str:
     return ""
 
 
+def _ports_of(text: str) -> tuple[int, int]:
+    """First and last; (0, 0) for none. Raises a ValueError."""
+    first, dash, last = text.partition("-")
+    ports = [int(port) if port.isascii() and port.isdigit() else 0 for port in (first, last if dash else first)]
+    if text and not 1 <= ports[0] <= ports[1] <= PORT_MAX:
+        raise ValueError(f"it must be the first and the last of some UDP ports, like 45000-45063, up to {PORT_MAX}")
+    return ports[0], ports[1]
+
+
+def _ports_problem(text: str) -> str:
+    try:
+        _ports_of(text)
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
 def _one_of(*names: str) -> Callable[[str], str]:
     return lambda name: "" if name in names else f"it must be one of {', '.join(names)}"
 
@@ -194,7 +212,7 @@ class AgentConfig:
         "",
         "JOB",
         "name of the job at the switch; only rank 0's counts",
-        default_shown="made up by rank 0",
+        default_shown="made up by rank 0; under Slurm from the number of its job",
         problem=_name(JOB_NAME_BYTES_MAX),
     )
     precision: str = _setting(
@@ -219,6 +237,14 @@ class AgentConfig:
         "this worker's IPv4 address for data; different at each host",
         default_shown="by route to the switch",
         problem=_address_problem,
+    )
+    ports: str = _setting(
+        "",
+        "PORTS",
+        "UDP ports that data may come to, `first-last`, for firewalls; each worker of a host takes as many as it has "
+        "threads, for each aggregator: [cluster.md](cluster.md#firewalls)",
+        default_shown="any that are free",
+        problem=_ports_problem,
     )
     threads: int = _setting(
         0,
@@ -371,6 +397,11 @@ class AgentConfig:
     def aggregators(self) -> tuple[AgentConfig, ...]:
         """The same for each aggregator alone, in an order that does not depend on how they were written down."""
         return tuple(replace(self, switch=part) for part in sorted(self.switch.split("+")))
+
+    @property
+    def port_range(self) -> tuple[int, int]:
+        """The first and the last UDP port for data; (0, 0): any."""
+        return _ports_of(self.ports)
 
     @property
     def control_endpoints(self) -> tuple[str, ...]:

@@ -1,7 +1,8 @@
 """A worker's membership in a job: the gRPC client of the join service.
 
-Two threads belong to a membership once it attends: ours, which reads what the service says, and one of gRPC's, which
-takes our heartbeats and sends them. Both are daemons and both end in `leave`. Nobody has to call that: a process that
+Three threads belong to a membership once it attends: ours, which reads what the service says, one of gRPC's, which
+takes our heartbeats and sends them, and one that notices if this process was stopped (awake.py). All are daemons and
+all end in `leave`. Nobody has to call that: a process that
 ends without it says good-bye on its way out, or, if an exception ended it, tells the others so.
 
 The service is not needed while a job runs: the packets go to the switch. So a connection to it that breaks, because a
@@ -27,10 +28,11 @@ from typing import Any
 
 from wiresum import join as messages
 from wiresum.agent.absence import NO_TRAFFIC, Absence, Patience, Traffic
+from wiresum.agent.awake import AwakeClock
 from wiresum.agent.config import AgentConfig
-from wiresum.agent.control import RETRY_PAUSE_S, Control, ask_again_after_s, code_of, details, grpc
+from wiresum.agent.control import RETRY_PAUSE_S, Control, ask_again_after_s, code_of, details, grpc, is_from_service
 from wiresum.agent.diagnosis import error_of
-from wiresum.agent.errors import JoinError, SwitchUnreachableError, WiresumError
+from wiresum.agent.errors import JoinError, SwitchUnreachableError, WiresumError, WorkerLostError
 from wiresum.agent.grant import grant_of
 from wiresum.agent.joining import Interruption, ask_until_granted
 from wiresum.agent.way_out import why_cut_off
@@ -66,6 +68,7 @@ class Membership:
             job=reply.job, worker=reply.worker, token=reply.token, switch_name=reply.switch_name
         )
         self._lock = threading.Lock()
+        self._awake = AwakeClock()
         self._leaving = threading.Event()
         self._left = threading.Event()
         self._thread: threading.Thread | None = None
@@ -143,10 +146,15 @@ class Membership:
             if self._leaving.is_set():
                 return
             self._progress, self._traffic = progress, traffic
+            self._awake.watch(self._leaving)
             self._thread = threading.Thread(
                 target=self._attend, args=(on_ended,), name="wiresum-membership", daemon=True
             )
             self._thread.start()
+
+    def own_stop(self) -> str:
+        """A sentence, if this process itself was stopped lately; otherwise empty."""
+        return self._awake.explain()
 
     def diagnose(self) -> messages.Diagnosis:
         """What the switch has seen of each worker. Raises a `SwitchUnreachableError`."""
@@ -211,6 +219,7 @@ class Membership:
             Patience.of(self.grant, self._config.lost_after_s),
             self._traffic,
             lambda: why_cut_off(self._config.transport, self._address, self.grant.switch_endpoint.address),
+            self._awake.now,
         )
         ended: WiresumError | None = None
         while ended is None and not self._leaving.is_set():
@@ -238,12 +247,25 @@ class Membership:
                 self._events += 1
                 absence.hear(self._control.endpoint)
                 if event.HasField("ended"):
+                    if stop := self.own_stop():
+                        event.ended.reason += f"; {stop}"
                     return error_of(event.ended, self._job_name, self.where)
         except grpc.RpcError as error:
+            if code_of(error) == "NOT_FOUND" and (stop := self.own_stop()):
+                return WorkerLostError(
+                    f"job '{self._job_name}' has ended meanwhile: {stop}. Start the job again",
+                    rank=self.grant.worker,
+                    host_name=socket.gethostname(),
+                )
             if code_of(error) == "NOT_FOUND":
                 return SwitchUnreachableError(
                     f"{self.where} does not know job '{self._job_name}' any more: it was started anew, or it took "
                     f"this worker for lost while the connection was broken. Start the job again"
+                )
+            if code_of(error) == "UNAUTHENTICATED" and is_from_service(error):
+                return JoinError(
+                    f"{self.where} lets this worker of job '{self._job_name}' not go on: {details(error)}",
+                    code="UNAUTHENTICATED",
                 )
             absence.cause = details(error)
             log.debug("the stream to %s broke: %s", self._control.endpoint, absence.cause)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import fnmatch
 import json
 import shlex
-from collections.abc import Mapping
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import click
@@ -30,18 +32,26 @@ COLUMNS = (
     "TENANT",
     "CALLER",
 )
+ENDED_COLUMNS = ("ENDED", "NAME", "OUTCOME", "WORKERS", "SWITCH", "AGE", "TENANT", "CALLER", "REASON")
 DROPPED = ("stale", "out_of_lease", "unknown", "malformed")
 """Reasons for which the switch drops a packet that is not a mere duplicate."""
 CALL_S_MAX = 10.0
 """A service may have to tell its switch before it answers."""
 COMPLETION_S_MAX = 1.0
 """A shell that completes a name waits for it."""
+DRAIN_S_MAX = 3600
+DRAIN_LOOK_S = 1.0
+PATTERN_CHARACTERS = "*?["
+"""No job has one of these in its name."""
+NAMES_SHOWN_MAX = 8
+"""Of the jobs that a drain waits for."""
 
 EPILOG = """\b
 Examples:
   wiresum jobs
   wiresum jobs --switch 10.0.0.1:43487
   wiresum jobs --json | jq '.jobs[] | select(.state == "queued") | .name'
+  wiresum jobs --ended                      what became of the jobs that are over
   wiresum jobs create night --workers 8 --slots 512
   wiresum jobs end night --reason "the cluster is needed"
 """
@@ -51,15 +61,24 @@ as_json_option = click.option("--json", "as_json", is_flag=True, help="Print a J
 
 @click.group(invoke_without_command=True, epilog=EPILOG)
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object, with every counter.")
+@click.option(
+    "--ended", is_flag=True, help="List the jobs that are over instead, the newest first, and why they ended."
+)
 @service_options
 @click.pass_context
-def jobs(context: click.Context, service: Service, as_json: bool) -> None:
+def jobs(context: click.Context, service: Service, as_json: bool, ended: bool) -> None:
     """List the jobs of a switch or controller; create, end, drain.
 
     RESULTS are packets with a sum; RESENT, results that a worker had to ask for again; DROPPED, packets that belonged
-    to no slot of the job. CALLER is who asked for the job first.
+    to no slot of the job; ?, that the switch does not say. CALLER is who asked for the job first.
+
+    With --ended, a worker's certificate sees the jobs of its own tenants; the rest is for operators.
     """
     if context.invoked_subcommand is not None:
+        return
+    if ended:
+        found = service.ended(CALL_S_MAX)
+        click.echo(json.dumps(as_dict(found), indent=2) if as_json else _ended_listing(found))
         return
     report = service.report()
     click.echo(json.dumps(as_dict(report), indent=2) if as_json else _listing(report))
@@ -80,6 +99,24 @@ def _listing(report: join.Report) -> str:
     return "\n".join([lines[0], *map(visible, lines[1:])])
 
 
+def _ended_listing(found: join.EndedJobs) -> str:
+    return table([ENDED_COLUMNS, *(_ended_row(job) for job in found.jobs)]) if found.jobs else "no job has ended yet"
+
+
+def _ended_row(job: join.EndedJob) -> tuple[str, ...]:
+    return (
+        time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(job.ended_at)),
+        job.name,
+        job.outcome.replace("_", " "),
+        str(job.world_size),
+        job.switch_name or "-",
+        duration(max(0.0, job.ended_at - job.created_at)),
+        job.tenant or "-",
+        job.caller or "-",
+        job.reason,
+    )
+
+
 def _waiting(job: join.JobReport) -> str:
     return f"number {job.queue_position} in the queue, {job.waiting}" if job.queue_position else job.waiting
 
@@ -92,13 +129,16 @@ def _row(job: join.JobReport) -> tuple[str, ...]:
         f"{job.joined}/{job.world_size}",
         job.switch_name or "-",
         f"{job.slot_base}+{job.slots}" if job.slots else "-",
-        str(job.results),
-        str(job.packets.get("resent", 0)),
-        str(sum(job.packets.get(reason, 0) for reason in DROPPED)),
+        *(["?"] * 3 if job.uncounted else _counts(job)),
         duration(job.age_seconds),
         job.tenant or "-",
         job.caller or "-",
     )
+
+
+def _counts(job: join.JobReport) -> list[str]:
+    dropped = sum(job.packets.get(reason, 0) for reason in DROPPED)
+    return [str(job.results), str(job.packets.get("resent", 0)), str(dropped)]
 
 
 def complete_job(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -171,31 +211,103 @@ def create(service: Service, as_json: bool, name: str, workers: int, **wanted: s
     click.echo(json.dumps(as_dict(reply)) if as_json else reply.job_token)
 
 
-@jobs.command(epilog='\b\nExample:\n  wiresum jobs end night --reason "the cluster is needed"')
-@click.argument("name", shell_complete=complete_job)
+@jobs.command(
+    epilog="\b\nExamples:\n"
+    '  wiresum jobs end night --reason "the cluster is needed"\n'
+    "  wiresum jobs end 'night-*' 'slurm-4711[.-]*'      # none that is called so is no error"
+)
+@click.argument("names", nargs=-1, required=True, metavar="NAME|PATTERN...", shell_complete=complete_job)
 @click.option("--reason", default="an operator ended it", show_default=True, help="What its workers are told.")
 @as_json_option
 @service_options
-def end(service: Service, as_json: bool, name: str, reason: str) -> None:
-    """End a job at all its workers, or forget one that waits."""
+def end(service: Service, as_json: bool, names: tuple[str, ...], reason: str) -> None:
+    """End jobs at all their workers, or forget those that wait."""
+    wanted = _matching(service, names)
+    for name in wanted:
+        _end(service, name, reason)
+        if not as_json:
+            click.echo(f"job '{name}' ends")
+    if as_json:
+        click.echo(json.dumps({"names": wanted}))
+
+
+def _end(service: Service, name: str, reason: str) -> None:
     from wiresum import join
 
     request = join.EndJobRequest(job_name=name, reason=reason)
-    reply = service.tell(lambda stub: stub.EndJob(request, timeout=CALL_S_MAX))
-    click.echo(json.dumps(as_dict(reply)) if as_json else f"job '{name}' ends")
+    service.tell(lambda stub: stub.EndJob(request, timeout=CALL_S_MAX))
 
 
-@jobs.command(epilog="\b\nExample:\n  wiresum jobs drain rack1")
+def _matching(service: Service, names: Sequence[str]) -> list[str]:
+    """A name stands for itself, and a shell's pattern for the jobs there are."""
+    patterns = [name for name in names if set(name) & set(PATTERN_CHARACTERS)]
+    there = [job.name for job in service.report().jobs if job.state != "ending"] if patterns else []
+    matching = [name for name in there if any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)]
+    return list(dict.fromkeys([*(name for name in names if name not in patterns), *matching]))
+
+
+@jobs.command(epilog="\b\nExamples:\n  wiresum jobs drain rack1\n  wiresum jobs drain rack1 --wait --timeout 7200")
 @click.argument("name", default="", shell_complete=complete_switch)
+@click.option("--wait", is_flag=True, help="Until no job runs there; say which ones do, whenever that changes.")
+@click.option(
+    "--timeout",
+    "timeout_s",
+    default=DRAIN_S_MAX,
+    show_default=True,
+    type=click.IntRange(1),
+    metavar="SECONDS",
+    help="With --wait: end with status 1 if jobs still run after that. The switch goes on taking no new ones.",
+)
 @as_json_option
 @service_options
-def drain(service: Service, as_json: bool, name: str) -> None:
-    """Let a switch take no new jobs; those that run go on. NAME may be left out if there is only one."""
-    jobs_left = _drain(service, name, as_json=as_json, resume=False)
-    if jobs_left is not None:
-        click.echo(
-            f"it takes no new jobs; {jobs_left} still run there" if jobs_left else "it takes no new jobs, and none run"
+def drain(service: Service, as_json: bool, name: str, wait: bool, timeout_s: int) -> None:
+    """Let a switch take no new jobs; those that run go on. NAME may be left out if there is only one.
+
+    With --wait --json it prints an object whenever something changes.
+    """
+    jobs_left = _drain(service, name, resume=False)
+    if not wait:
+        said = f"; {jobs_left} still run there" if jobs_left else ", and none run"
+        click.echo(json.dumps({"jobs": jobs_left}) if as_json else f"it takes no new jobs{said}")
+        return
+    names: list[str] = []
+    for names in _jobs_left(service, name, timeout_s):
+        click.echo(json.dumps({"jobs": len(names), "names": names}) if as_json else _drained(names))
+    if names:
+        raise ServiceError(
+            f"{len(names)} jobs still run there after {timeout_s} s: wait for longer (--timeout), end them with "
+            f"`wiresum jobs end`, or let it take new jobs again with `wiresum jobs resume`",
+            code="DEADLINE_EXCEEDED",
         )
+
+
+def _jobs_left(service: Service, switch_name: str, timeout_s: float) -> Iterator[list[str]]:
+    """The names of the jobs at a switch, now and whenever they change, until there are none or the time is up. A
+    service that is away meanwhile, perhaps to be upgraded, is waited for. Raises a `ServiceError` when the time is up
+    and nobody has answered."""
+    give_up_at = time.monotonic() + timeout_s
+    before: list[str] | None = None
+    while True:
+        try:
+            report = service.report()
+        except ServiceError as error:
+            if error.code != "UNAVAILABLE" or (before is None and time.monotonic() >= give_up_at):
+                raise
+        else:
+            names = [job.name for job in report.jobs if job.slots and switch_name in ("", job.switch_name)]
+            if names != before:
+                yield names
+            before = names
+        if before == [] or time.monotonic() >= give_up_at:
+            return
+        time.sleep(min(DRAIN_LOOK_S, max(0.0, give_up_at - time.monotonic())))
+
+
+def _drained(names: list[str]) -> str:
+    if not names:
+        return "it takes no new jobs, and none run"
+    more = f" and {len(names) - NAMES_SHOWN_MAX} more" if len(names) > NAMES_SHOWN_MAX else ""
+    return visible(f"it takes no new jobs; {len(names)} still run there: {', '.join(names[:NAMES_SHOWN_MAX])}{more}")
 
 
 @jobs.command(epilog="\b\nExample:\n  wiresum jobs resume rack1")
@@ -204,17 +316,13 @@ def drain(service: Service, as_json: bool, name: str) -> None:
 @service_options
 def resume(service: Service, as_json: bool, name: str) -> None:
     """Let a drained switch take jobs again. NAME may be left out if there is only one."""
-    if _drain(service, name, as_json=as_json, resume=True) is not None:
-        click.echo("it takes new jobs")
+    jobs_left = _drain(service, name, resume=True)
+    click.echo(json.dumps({"jobs": jobs_left}) if as_json else "it takes new jobs")
 
 
-def _drain(service: Service, name: str, *, as_json: bool, resume: bool) -> int | None:
-    """How many jobs still run there; None if it has been printed."""
+def _drain(service: Service, name: str, *, resume: bool) -> int:
+    """How many jobs still run there."""
     from wiresum import join
 
     request = join.DrainRequest(switch_name=name, resume=resume)
-    reply = service.tell(lambda stub: stub.Drain(request, timeout=CALL_S_MAX))
-    if as_json:
-        click.echo(json.dumps(as_dict(reply)))
-        return None
-    return reply.jobs
+    return service.tell(lambda stub: stub.Drain(request, timeout=CALL_S_MAX)).jobs

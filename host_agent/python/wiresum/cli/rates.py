@@ -44,7 +44,8 @@ def key_of(job: join.JobReport) -> tuple[str, str, int]:
 
 
 def rates_of(before: Sample | None, now: Sample) -> dict[tuple[str, str, int], JobRates]:
-    """By `key_of`. A job that was not in the report before, or whose counters went back, has none yet."""
+    """By `key_of`. A job that was not in the report before, whose counters went back, or whose switch does not say what
+    it counted, has none."""
     if before is None or now.taken_at <= before.taken_at:
         return {}
     seconds = now.taken_at - before.taken_at
@@ -52,7 +53,11 @@ def rates_of(before: Sample | None, now: Sample) -> dict[tuple[str, str, int], J
     found = {}
     for job in now.report.jobs:
         old = earlier.get(key_of(job))
-        if old is not None and (rates := _rates(old, job, seconds)) is not None:
+        if (
+            old is not None
+            and not (old.uncounted or job.uncounted)
+            and (rates := _rates(old, job, seconds)) is not None
+        ):
             found[key_of(job)] = rates
     return found
 

@@ -121,22 +121,42 @@ class Service:
         assert error is not None, "there is at least one target, and it either answered or failed"
         raise error
 
-    def tell(self, call: Callable[[operator_pb2_grpc.OperatorServiceStub], T]) -> T:
-        """Makes a call that changes something, at the first service that takes it; raises a `ServiceError`.
+    def ended(self, timeout_s: float = TIMEOUT_S) -> join.EndedJobs:
+        """Jobs that have ended, the newest first, at all aggregators. Raises a `ServiceError`."""
+        from wiresum import join
 
-        One that cannot be reached has changed nothing, and a standby refuses as one that cannot be reached. What
-        changes is one aggregator's, so only one may be named.
-        """
+        found: list[join.EndedJob] = []
+        for part, group in zip(self.aggregators(), self._groups, strict=True):
+            reply = part.tell(lambda stub: stub.ListEnded(join.ListEndedRequest(), timeout=timeout_s))
+            for job in reply.jobs:
+                if len(self._groups) > 1 and job.switch_name:
+                    job.switch_name = f"{job.switch_name} ({group[0]})"
+                found.append(job)
+        found.sort(key=lambda job: job.ended_at, reverse=True)
+        return join.EndedJobs(jobs=found)
+
+    def tell(self, call: Callable[[operator_pb2_grpc.OperatorServiceStub], T]) -> T:
+        """Makes a call that changes something; raises a `ServiceError`. What changes is one aggregator's, so only one
+        may be named."""
         if len(self._groups) > 1:
             raise ServiceError(
                 f"{len(self._groups)} aggregators are named ({self.switch}), and this changes one: name it with "
                 "--switch. A job that ends at one of its aggregators ends at all of them",
                 code="INVALID_ARGUMENT",
             )
+        from wiresum.join import operator_pb2_grpc
+
+        return self.ask(lambda channel: call(operator_pb2_grpc.OperatorServiceStub(channel)))
+
+    def ask(self, call: Callable[[grpc.Channel], T]) -> T:
+        """Makes a call at the first service that takes it; raises a `ServiceError`.
+
+        One that cannot be reached has changed nothing, and a standby refuses as one that cannot be reached.
+        """
         error: ServiceError | None = None
         for target in self.targets:
             try:
-                return call(self.stub(target))
+                return call(self._channel(target))
             except Exception as caught:
                 explained = self._explain(target, caught)
                 if explained.code != "UNAVAILABLE":
@@ -148,9 +168,12 @@ class Service:
     def stub(self, target: str) -> operator_pb2_grpc.OperatorServiceStub:
         from wiresum.join import operator_pb2_grpc
 
+        return operator_pb2_grpc.OperatorServiceStub(self._channel(target))
+
+    def _channel(self, target: str) -> grpc.Channel:
         if target not in self._channels:
             self._channels[target] = self._open(target)
-        return operator_pb2_grpc.OperatorServiceStub(self._channels[target])
+        return self._channels[target]
 
     def _open(self, target: str) -> grpc.Channel:
         from wiresum import join
@@ -184,8 +207,13 @@ class Service:
             text = f"the service at {target} refuses: {details}"
         elif code is grpc.StatusCode.UNIMPLEMENTED:
             text = f"what listens at {target} is no Wiresum service of this version: is that the right --switch?"
-        elif code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
+        elif code is grpc.StatusCode.DEADLINE_EXCEEDED:
             code = grpc.StatusCode.UNAVAILABLE
+            text = (
+                f"the service at {target} does not answer ({details}): its process is stopped or overloaded, or its "
+                f"host is cut off (systemctl status, there); --switch or WIRESUM_SWITCH names another one"
+            )
+        elif code is grpc.StatusCode.UNAVAILABLE:
             text = (
                 f"cannot ask the service at {target} ({details}): start a switch with `wiresum switch`, or name "
                 f"another service with --switch or WIRESUM_SWITCH"

@@ -21,6 +21,7 @@ class WrittenService(operator_pb2_grpc.OperatorServiceServicer):
 
     def __init__(self) -> None:
         self.reports: list[join.Report] = [join.Report()]
+        self.ended: list[join.EndedJob] = []
         self.asked: list[Any] = []
         self.refusal: tuple[grpc.StatusCode, str] | None = None
         self._server: grpc.Server | None = None
@@ -46,6 +47,10 @@ class WrittenService(operator_pb2_grpc.OperatorServiceServicer):
         reply = self.reports.pop(0) if len(self.reports) > 1 else self.reports[0]
         self._answer(request, context, reply)
         return reply
+
+    def ListEnded(self, request: join.ListEndedRequest, context: grpc.ServicerContext) -> join.EndedJobs:  # noqa: N802
+        self._answer(request, context, None)
+        return join.EndedJobs(jobs=self.ended)
 
     def CreateJob(self, request: join.CreateJobRequest, context: grpc.ServicerContext) -> Any:  # noqa: N802
         return self._answer(request, context, join.CreateJobReply(job_token="t0ken"))

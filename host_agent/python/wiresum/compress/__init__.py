@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from wiresum.compress.aggregator import Aggregator, InProcess, Traffic
 from wiresum.compress.arrays import Sparse
+from wiresum.compress.blocks import BlockRandomK, BlockSparsifier, BlockThreshold, BlockTopK, BlockTopKRatio
 from wiresum.compress.compressor import (
     Batch,
     Compressor,
@@ -22,11 +23,13 @@ from wiresum.compress.compressor import (
 from wiresum.compress.engine import Engine, Piece, Segment
 from wiresum.compress.gtopk import GTopK
 from wiresum.compress.integer import IntDIANA, IntSGD, MotionTracker
-from wiresum.compress.memory import EF21, ErrorFeedback, Memory, NoMemory, Shift
+from wiresum.compress.memory import EF21, ErrorFeedback, Memory, MomentumCorrection, NoMemory, Shift
 from wiresum.compress.natural import Identity, Natural, SignMajority
 from wiresum.compress.powersgd import PowerSGD
 from wiresum.compress.quantise import DIANA, QSGD, Quantiser, TernGrad
+from wiresum.compress.ratio import WarmUp
 from wiresum.compress.sparse import (
+    AdaptiveThreshold,
     OwnScale,
     QuantisedRandK,
     RandK,
@@ -47,9 +50,15 @@ __all__ = [
     "EF21",
     "QSGD",
     "THC",
+    "AdaptiveThreshold",
     "Aggregator",
     "Attachment",
     "Batch",
+    "BlockRandomK",
+    "BlockSparsifier",
+    "BlockThreshold",
+    "BlockTopK",
+    "BlockTopKRatio",
     "Compressor",
     "Engine",
     "ErrorFeedback",
@@ -62,6 +71,7 @@ __all__ = [
     "IntSGD",
     "IntegerCompressor",
     "Memory",
+    "MomentumCorrection",
     "Motion",
     "MotionTracker",
     "Natural",
@@ -88,6 +98,7 @@ __all__ = [
     "Traffic",
     "Trait",
     "Turn",
+    "WarmUp",
     "aggregator_of",
     "attach",
 ]

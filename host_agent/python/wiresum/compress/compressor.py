@@ -103,6 +103,11 @@ class Compressor(ABC):
         """Does it want `turn.motion`?"""
         return False
 
+    @property
+    def uses_parameters(self) -> bool:
+        """Does it want `turn.parameters`?"""
+        return False
+
     def omega(self, size: int, workers: int) -> float | None:
         """For an unbiased C: the mean over workers of E|C(v)-v|^2 is at most omega times that of |v|^2."""
         return None
@@ -223,7 +228,7 @@ class SparseCompressor(Compressor):
 
     trait = Trait.SPARSE
     counts_equal: ClassVar[bool] = True
-    """Do all workers always send the same number of values?"""
+    """Do all workers always send the same number of indices?"""
 
     @abstractmethod
     def compress(self, vector: Vector, turn: Turn) -> Sparse: ...
@@ -237,8 +242,13 @@ class SparseCompressor(Compressor):
         """Where the values of a turn belong, if that can be known without the vector: then no index travels."""
         return None
 
+    @property
+    def unit(self) -> int:
+        """How many neighbouring values share an index on the wire: all of them are sent, or none."""
+        return 1
+
     def count(self, turn: Turn) -> int:
-        """How many values each worker sends for a turn whose indices travel; only where `counts_equal`."""
+        """How many indices each worker sends for a turn whose indices travel; only where `counts_equal`."""
         raise NotImplementedError(f"{type(self).__name__} sets counts_equal and so must implement count()")
 
     def kept(self, totals: Int32Array, turn: Turn) -> Indices | None:
@@ -264,18 +274,19 @@ class SparseCompressor(Compressor):
     def _write(self, messages: Sequence[Sparse], turns: Sequence[Turn], finite: Sequence[bool]) -> Bytes:
         exponents = [exponent_of(message, fine) for message, fine in zip(messages, finite, strict=True)]
         parts: list[Bytes] = [np.array(exponents, "<i2").view(np.uint8)]
+        units = [_units(message.indices, self.unit) for message in messages]
         if not self.counts_equal:
-            parts.append(np.array([len(message.values) for message in messages], "<i4").view(np.uint8))
-        for message, turn in zip(messages, turns, strict=True):
+            parts.append(np.array([len(one) for one in units], "<i4").view(np.uint8))
+        for chosen, turn in zip(units, turns, strict=True):
             if self.indices(turn) is not None:
                 continue
             require_indexable(turn)
-            if self.counts_equal and len(message.indices) != self.count(turn):
+            if self.counts_equal and len(chosen) != self.count(turn):
                 raise ValueError(
-                    f"{type(self).__name__} chose {len(message.indices)} values of '{turn.tensor}', and its count() "
+                    f"{type(self).__name__} chose {len(chosen)} values of '{turn.tensor}', and its count() "
                     f"says {self.count(turn)}: set counts_equal to False if the number varies"
                 )
-            parts.append(index_code(message.indices, turn.size))
+            parts.append(index_code(chosen, units_of(turn.size, self.unit)))
         return np.concatenate(parts)
 
     def _read(self, parcels: Sequence[Bytes], turns: Sequence[Turn]) -> list[Places]:
@@ -290,12 +301,31 @@ class SparseCompressor(Compressor):
                 known = self.indices(turn.of(worker))
                 if known is None:
                     count = self.count(turn) if of_worker is None else int(of_worker[s])
-                    code = reader.take(index_code_bytes(count, turn.size), "u1")
-                    by_worker.append(native.indices_of(code, count, turn.size))
+                    units = units_of(turn.size, self.unit)
+                    code = reader.take(index_code_bytes(count, units), "u1")
+                    by_worker.append(elements_of(native.indices_of(code, count, units), self.unit, turn.size))
                 else:
                     by_worker.append(np.sort(known))
             places.append(Places(turn, by_worker, int(exponents[:, s].max()), self.value_bits))
         return places
+
+
+def units_of(size: int, unit: int) -> int:
+    """How many units of neighbouring values a tensor has; the last one may be shorter."""
+    return -(-size // unit)
+
+
+def elements_of(units: Indices, unit: int, size: int) -> Indices:
+    """The indices of all values in these units."""
+    if unit == 1:
+        return units
+    elements = (units[:, None] * unit + np.arange(unit)).reshape(-1)
+    return elements[: len(elements) - max(0, int(elements[-1]) + 1 - size)] if len(elements) else elements
+
+
+def _units(elements: Indices, unit: int) -> Indices:
+    """The inverse, of ascending indices: each unit has its first value."""
+    return elements if unit == 1 else elements[elements % unit == 0] // unit
 
 
 class Reader:

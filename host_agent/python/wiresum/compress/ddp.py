@@ -10,27 +10,30 @@ nothing is left to compute: then no collective of the compression is under way w
 so for parameters that were not used), and an error comes out of `backward()` as itself.
 
 Memories are keyed by the parameter's name, since DDP rebuilds its buckets after the first step. A step ends with its
-last bucket. Gradients that are accumulated under `no_sync` are compressed once, when they are synchronised.
+last bucket. Gradients that are accumulated under `no_sync` are compressed once, when they are synchronised. Sparse
+gradients are averaged as they are, in the same thread.
 """
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 import torch
+import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
-from wiresum.compress.arrays import Sparse, Vector
+from wiresum.compress.arrays import Sparse, Vector, joined
 from wiresum.compress.compressor import Compressor
 from wiresum.compress.engine import Engine, Piece, Segment
 from wiresum.compress.groups import aggregator_of
 from wiresum.compress.integer import MotionTracker
+from wiresum.compress.memory import MomentumCorrection, memory_of
 from wiresum.compress.native import square_distance
 from wiresum.compress.turn import Motion
 
@@ -77,7 +80,8 @@ def attach(
 
     What is compressed as one vector: each parameter ("layer"), each of DDP's buckets ("bucket"), or the entire model
     ("model"). The optimizer is watched for learning rates and steps, which IntSGD's scale is derived from.
-    RuntimeError if the model has a communication hook already, or if a parameter is not on the CPU.
+    RuntimeError if the model has a communication hook already, or if a parameter is not on the CPU. ValueError if the
+    method's memory has momentum, and the optimizer has some, too.
     """
     return Attachment(model, optimizer, method, granularity=granularity, seed=seed)
 
@@ -100,6 +104,7 @@ class Attachment:
         for name, parameter in self._parameters.items():
             if not parameter.is_cpu:
                 raise RuntimeError(f"'{name}' is on {parameter.device}: compression is for tensors on the CPU")
+        _require_one_momentum(method, optimizer)
         self._names = {id(parameter): name for name, parameter in self._parameters.items()}
         self._pieces = {name: Piece(name, tuple(parameter.shape)) for name, parameter in self._parameters.items()}
         self._size = sum(piece.size for piece in self._pieces.values())
@@ -112,6 +117,7 @@ class Attachment:
         self._exchanges: list[Future[None]] = []
         self._error: BaseException | None = None
         self._dense_bytes = 0
+        self._group = model.process_group
         self.engine = Engine(method, aggregator_of(model.process_group), seed=seed)
         model.register_comm_hook(self, _hook)
         if method.uses_motion:
@@ -149,13 +155,15 @@ class Attachment:
         if bucket.index() == 0:
             self._forget_failed_pass()
         buffer = bucket.buffer()
-        pieces = [self._pieces[self._names[id(parameter)]] for parameter in bucket.parameters()]
-        held = _Held(buffer, pieces)
-        self._dense_bytes += buffer.nbytes
-        self._held.append(held)
-        if self._granularity != "model" or bucket.is_last():
-            self._exchanges.append(self._thread.submit(self._exchange, self._held))
-            self._held = []
+        if buffer.layout is torch.strided:
+            pieces = [self._pieces[self._names[id(parameter)]] for parameter in bucket.parameters()]
+            future = self._hold(_Held(buffer, pieces))
+        else:
+            future = torch.futures.Future()
+            self._submit(lambda: future.set_result(_mean_of_rows(buffer, self._group)))
+        if self._held and (self._granularity != "model" or bucket.is_last()):
+            together, self._held = self._held, []
+            self._submit(lambda: self._average(together))
         if bucket.is_last():
             wait(self._exchanges)
             self._exchanges.clear()
@@ -163,6 +171,11 @@ class Attachment:
             raise self._error
         if bucket.is_last():
             self.engine.advance()
+        return future
+
+    def _hold(self, held: _Held) -> torch.futures.Future[torch.Tensor]:
+        self._dense_bytes += held.nbytes
+        self._held.append(held)
         return held.future
 
     def _forget_failed_pass(self) -> None:
@@ -172,12 +185,15 @@ class Attachment:
         self._held = []
         self._error = None
 
-    def _exchange(self, held: list[_Held]) -> None:
+    def _submit(self, exchange: Callable[[], None]) -> None:
+        self._exchanges.append(self._thread.submit(self._attempt, exchange))
+
+    def _attempt(self, exchange: Callable[[], None]) -> None:
         """In the thread. After an error nothing more is exchanged in this pass, at no worker that has the error."""
         if self._error is not None:
             return
         try:
-            self._average(held)
+            exchange()
         except BaseException as error:
             self._error = error
 
@@ -187,7 +203,8 @@ class Attachment:
         segments = self._segments([piece for held in held_together for piece in held.pieces])
         gradients = [[parts[piece.name] for piece in segment.pieces] for segment in segments]
         motions = self._motions(segments) if self.engine.method.uses_motion else {}
-        estimates = self.engine.estimates(segments, [gradients], motions)
+        parameters = self._values(segments) if self.engine.method.uses_parameters else {}
+        estimates = self.engine.estimates(segments, [gradients], motions, parameters)
         for estimate, gradient in zip(estimates, gradients, strict=True):
             _overwrite(gradient, estimate)
         for held in held_together:
@@ -199,6 +216,13 @@ class Attachment:
             return [Segment((piece,)) for piece in pieces]
         present = {piece.name for piece in pieces}
         return [Segment(tuple(piece for name, piece in self._pieces.items() if name in present))]
+
+    def _values(self, segments: list[Segment]) -> dict[str, Vector]:
+        """The model's, by segment."""
+        return {
+            segment.name: joined([_values_of(self._parameters[piece.name].detach()) for piece in segment.pieces])
+            for segment in segments
+        }
 
     def _motions(self, segments: list[Segment]) -> dict[str, Motion]:
         optimizer = self._optimizer()
@@ -232,12 +256,22 @@ class Attachment:
         )
 
 
+def _require_one_momentum(method: Compressor, optimizer: Optimizer) -> None:
+    momenta = [group.get("momentum", 0) for group in optimizer.param_groups]
+    if isinstance(memory_of(method.memory), MomentumCorrection) and any(momenta):
+        raise ValueError(
+            f"the momentum is the memory's (MomentumCorrection), and the optimizer has {max(momenta)} beside it: make "
+            "it with momentum=0"
+        )
+
+
 class _Held:
     """A bucket that DDP waits for. Its gradients are overwritten with their average."""
 
     def __init__(self, buffer: torch.Tensor, pieces: list[Piece]) -> None:
         self.pieces = pieces
         self.future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+        self.nbytes = buffer.nbytes
         self._buffer = buffer
         self._values = _values_of(buffer)
         ends = np.cumsum([piece.size for piece in pieces])
@@ -249,6 +283,12 @@ class _Held:
         if self._buffer.dtype not in (torch.float32, torch.float64):
             self._buffer.copy_(torch.from_numpy(self._values))
         self.future.set_result(self._buffer)
+
+
+def _mean_of_rows(rows: torch.Tensor, group: dist.ProcessGroup) -> torch.Tensor:
+    """Of sparse gradients (those of embeddings), which travel as they are: few rows, and no residual of them."""
+    dist.all_reduce(rows, group=group)
+    return rows / dist.get_world_size(group)
 
 
 def _overwrite(parts: Sequence[Vector], estimate: Vector | Sparse) -> None:

@@ -23,10 +23,10 @@ import numpy as np
 from wiresum.compress.aggregator import Aggregator, InProcess
 from wiresum.compress.arrays import Sparse, Vector, is_finite, joined
 from wiresum.compress.compressor import Batch, Compressor, Outcome, State
-from wiresum.compress.memory import Memory, memory_of
+from wiresum.compress.memory import Memory, Vectors, memory_of
 from wiresum.compress.turn import Motion, Turn
 
-STATE_VERSION = 1
+STATE_VERSION = 2
 GRADIENT_TYPES = (np.dtype(np.float32), np.dtype(np.float64))
 
 Gradient: TypeAlias = Vector | Sequence[Vector]
@@ -72,8 +72,9 @@ class Engine:
         self._seed = seed
         self._memory = memory_of(method.memory)
         self._fitted: dict[int, Memory] = {}
-        self._own: list[dict[str, Vector]] = [{} for _ in aggregator.local]
-        self._spare: list[dict[str, Vector]] = [{} for _ in aggregator.local]
+        self._own: list[dict[str, dict[str, Vector]]] = [{} for _ in aggregator.local]
+        """By local worker: the memory's vectors by their name there, and then by piece."""
+        self._spare: list[dict[str, Vectors]] = [{} for _ in aggregator.local]
         self._common: dict[str, Vector] = {}
         self._states: dict[str, State] = {}
         self._down = Engine(method.down, InProcess(1), seed=seed) if method.down is not None else None
@@ -83,14 +84,16 @@ class Engine:
         segments: Sequence[Segment],
         gradients: Sequence[Sequence[Gradient]],
         motions: Mapping[str, Motion] | None = None,
+        parameters: Mapping[str, Vector] | None = None,
     ) -> list[Vector]:
         """The estimates of the mean gradient, by segment, with the same bits at every worker.
 
-        `gradients[i][s]` is what the i-th local worker has for segment s: float32 or float64. `motions`, by
-        segment's name, is for compressors that derive a scale from the model's motion; the same at all workers.
+        `gradients[i][s]` is what the i-th local worker has for segment s: float32 or float64. By segment's name:
+        `motions` for compressors that derive a scale from the model's motion (`uses_motion`), and `parameters`, the
+        model's values, for those that compare with them (`uses_parameters`); both are the same at all workers.
         ValueError, before anything is sent, if a gradient is of another type or length than its segment's.
         """
-        estimates = self.estimates(segments, gradients, motions)
+        estimates = self.estimates(segments, gradients, motions, parameters)
         return [_dense(estimate, segment) for estimate, segment in zip(estimates, segments, strict=True)]
 
     def estimates(
@@ -98,6 +101,7 @@ class Engine:
         segments: Sequence[Segment],
         gradients: Sequence[Sequence[Gradient]],
         motions: Mapping[str, Motion] | None = None,
+        parameters: Mapping[str, Vector] | None = None,
     ) -> list[Vector | Sparse]:
         """The same, sparse (by ascending index) where the method and its memory leave it so."""
         for i, row in enumerate(gradients):
@@ -106,19 +110,22 @@ class Engine:
         memories = [self._memory_for(segment.size) for segment in segments]
         own = [
             [
-                _load(mine, segment, _dtype_of(gradient)) if memory.has_own else np.zeros(0)
+                tuple(_load(mine.get(name, {}), segment, _dtype_of(gradient)) for name in memory.keeps)
                 for segment, memory, gradient in zip(segments, memories, gradients[i], strict=True)
             ]
             for i, mine in enumerate(self._own)
         ]
-        vectors = [
+        outgoing = [
             [self._outgoing(i, *one) for one in zip(segments, memories, row, own[i], strict=True)]
             for i, row in enumerate(gradients)
         ]
-        outcome = self.method.exchange(self._batch(segments, vectors, motions or {}), self.aggregator)
+        compressed = [[vectors[0] for vectors in row] for row in outgoing]
+        outcome = self.method.exchange(
+            self._batch(segments, compressed, motions or {}, parameters or {}), self.aggregator
+        )
         self._note_clamped(outcome.clamped)
         estimates: list[Vector | Sparse] = [
-            self._commit(s, segment, memories[s], outcome, [row[s] for row in vectors], [row[s] for row in own])
+            self._commit(s, segment, memories[s], outcome, [row[s] for row in outgoing], [row[s] for row in own])
             for s, segment in enumerate(segments)
         ]
         if self._down is None:
@@ -130,7 +137,7 @@ class Engine:
 
     def _note_clamped(self, count: int) -> None:
         """A memory sends what was cut in later steps; without one it is lost, which its owner should know."""
-        if count and not self.clamped and not self._memory.has_own:
+        if count and not self.clamped and not self._memory.keeps:
             warnings.warn(
                 f"{type(self.method).__name__} cut {count} integers in step {self.step} to what its lanes have room "
                 "for, and no memory keeps the rest: the mean is biased. Use IntDIANA, whose integers stay small, wider "
@@ -140,18 +147,21 @@ class Engine:
             )
         self.clamped += count
 
-    def _outgoing(self, i: int, segment: Segment, memory: Memory, gradient: Gradient, own: Vector) -> Vector:
-        """What the i-th local worker compresses. Parts are not joined before, which would take a pass over memory."""
+    def _outgoing(self, i: int, segment: Segment, memory: Memory, gradient: Gradient, own: Vectors) -> Vectors:
+        """What the i-th local worker compresses, and what else settles its memory.
+
+        Parts are not joined before, which would take a pass over memory.
+        """
         out = self._spare[i].pop(segment.name, None)
-        parts = [gradient] if isinstance(gradient, np.ndarray) else gradient
+        parts = memory.admitted([gradient] if isinstance(gradient, np.ndarray) else gradient, self.aggregator.workers)
         if out is None and len(parts) == 1:
             return memory.outgoing(parts[0], own)
-        if out is None or out.dtype != parts[0].dtype:
-            out = np.empty(segment.size, parts[0].dtype)
+        if out is None or out[0].dtype != parts[0].dtype:
+            out = tuple(np.empty(segment.size, parts[0].dtype) for _ in range(max(1, len(memory.keeps))))
         at = 0
         for part in parts:
             end = at + len(part)
-            memory.outgoing(part, own[at:end], out[at:end])
+            memory.outgoing(part, _cut(own, at, end), _cut(out, at, end))
             at = end
         return out
 
@@ -161,8 +171,8 @@ class Engine:
         segment: Segment,
         memory: Memory,
         outcome: Outcome,
-        outgoing: Sequence[Vector],
-        own: Sequence[Vector],
+        outgoing: Sequence[Vectors],
+        own: Sequence[Vectors],
     ) -> Vector | Sparse:
         """The aggregate of segment s is here: memories change, and the estimate comes out."""
         mean = outcome.means[s]
@@ -176,11 +186,10 @@ class Engine:
                 settled = memory.settle_sparse(outgoing[i], sent, own[i])
             else:
                 settled = memory.settle(outgoing[i], sent, own[i])
-            if not memory.has_own:
-                continue
-            _store(mine, segment, settled)
-            if settled is outgoing[i]:
-                # The memory has this step's vector now, and the next step's can have the place of the one that it had:
+            for name, vector in zip(memory.keeps, settled, strict=True):
+                _store(mine.setdefault(name, {}), segment, vector)
+            if memory.keeps and all(now is before for now, before in zip(settled, outgoing[i], strict=True)):
+                # The memory has this step's vectors now, and the next step's can have the place of those that it had:
                 # large vectors are expensive to take from the system and to give back.
                 self._spare[i][segment.name] = own[i]
         common = _load(self._common, segment, values.dtype) if memory.has_common else values[:0]
@@ -204,9 +213,9 @@ class Engine:
             "version": STATE_VERSION,
             "step": self.step,
             "seed": self._seed,
-            "own": [_copied(mine) for mine in self._own],
+            "own": [_copied_by_name(mine) for mine in self._own],
             "common": _copied(self._common),
-            "states": {name: _copied(state) for name, state in self._states.items()},
+            "states": _copied_by_name(self._states),
             "down": None if self._down is None else self._down.state_dict(),
         }
 
@@ -218,9 +227,9 @@ class Engine:
         if (state["down"] is None) != (self._down is None):
             raise ValueError("this state is of a method that compresses in other directions than this one")
         self.step, self._seed = int(state["step"]), int(state["seed"])
-        self._own = [_copied(mine) for mine in state["own"]]
+        self._own = [_copied_by_name(mine) for mine in state["own"]]
         self._common = _copied(state["common"])
-        self._states = {name: _copied(kept) for name, kept in state["states"].items()}
+        self._states = _copied_by_name(state["states"])
         if self._down is not None:
             self._down.load_state_dict(state["down"])
 
@@ -239,7 +248,8 @@ class Engine:
         if self._down is not None:
             self._down.load_state_dict(furthest["down"])
         for piece, dtype in zip(pieces, dtypes, strict=True) if self._memory.has_common else ():
-            mine = [_load(own, Segment((piece,)), dtype).view(np.uint8) for own in self._own]
+            first = self._memory.keeps[0]
+            mine = [_load(own.get(first, {}), Segment((piece,)), dtype).view(np.uint8) for own in self._own]
             total = np.zeros(piece.size)
             for parcel in self.aggregator.gather(mine):
                 total += parcel.copy().view(dtype)
@@ -256,7 +266,13 @@ class Engine:
             self._fitted[size] = self._memory.fitted(self.method, size, self.aggregator.workers)
         return self._fitted[size]
 
-    def _batch(self, segments: Sequence[Segment], vectors: list[list[Vector]], motions: Mapping[str, Motion]) -> Batch:
+    def _batch(
+        self,
+        segments: Sequence[Segment],
+        vectors: list[list[Vector]],
+        motions: Mapping[str, Motion],
+        parameters: Mapping[str, Vector],
+    ) -> Batch:
         turns = [
             [
                 Turn(
@@ -268,6 +284,7 @@ class Engine:
                     shape=segment.shape,
                     dtype=vector.dtype,
                     motion=motions.get(segment.name),
+                    parameters=parameters.get(segment.name),
                 )
                 for segment, vector in zip(segments, mine, strict=True)
             ]
@@ -311,5 +328,13 @@ def _store(store: dict[str, Vector], segment: Segment, vector: Vector) -> None:
         store[piece.name] = part
 
 
+def _cut(vectors: Vectors, begin: int, end: int) -> Vectors:
+    return tuple(vector[begin:end] for vector in vectors)
+
+
 def _copied(vectors: Mapping[str, Vector]) -> dict[str, Vector]:
     return {name: vector.copy() for name, vector in vectors.items()}
+
+
+def _copied_by_name(stores: Mapping[str, Mapping[str, Vector]]) -> dict[str, dict[str, Vector]]:
+    return {name: _copied(store) for name, store in stores.items()}

@@ -22,7 +22,8 @@ from wiresum.compress.arrays import Bytes, Indices, Int32Array, Sparse, Vector, 
 from wiresum.compress.compressor import Batch, Outcome, SparseCompressor, nowhere_finite, require_indexable
 from wiresum.compress.memory import Memory
 from wiresum.compress.native import largest, places_among
-from wiresum.compress.sparse import TopK, require_ratio
+from wiresum.compress.ratio import Ratio, require_ratio
+from wiresum.compress.sparse import TopK
 from wiresum.compress.turn import Turn
 
 INDEX_BYTES = 4
@@ -32,7 +33,7 @@ INDEX_BYTES = 4
 class GTopK(SparseCompressor):
     """`lanes`: bits of a value of the sum in `exact`, 16 or 32; what is rounded off stays in the memory."""
 
-    ratio: float
+    ratio: Ratio
     mode: Literal["exact", "tree"] = field(default="exact", kw_only=True)
     lanes: Literal[16, 32] = field(default=32, kw_only=True)
     memory: str | Memory = field(default="error-feedback", kw_only=True)

@@ -1,15 +1,21 @@
 """What is kept from step to step so that compression loses nothing for good.
 
-A memory has at most two vectors for each tensor: one of each worker's own, and one that is common to all. `outgoing`
-says what is compressed; `settle` and `estimate` say what the two become once the aggregate has arrived, and what
-the optimiser gets. Both are pure: nothing changes before the aggregate is there (engine.py keeps the vectors).
+For each tensor a memory has some vectors of each worker's own, and at most one that is common to all.
+`outgoing` says what is compressed; `settle` and `estimate` say what the vectors become once the aggregate has arrived,
+and what the optimiser gets. All are pure: nothing changes before the aggregate is there (engine.py keeps the vectors).
+
+    ErrorFeedback         what was not sent is added to the next gradient
+    MomentumCorrection    the same of gradients with momentum, each worker's own
+    Shift, EF21           what is compressed is the difference to a vector that follows the gradient
 """
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, ClassVar, TypeAlias
 
 import numpy as np
 
@@ -19,26 +25,37 @@ if TYPE_CHECKING:
     from wiresum.compress.compressor import Compressor
 
 
+Vectors: TypeAlias = tuple[Vector, ...]
+
+
 class Memory(ABC):
-    has_own: ClassVar[bool] = False
+    keeps: ClassVar[tuple[str, ...]] = ()
+    """The names of each worker's own vectors."""
     has_common: ClassVar[bool] = False
-    """If so, it is the mean over workers of their own ones, and a worker that comes later can compute it."""
+    """If so, it is the mean over workers of their own first ones, and a worker that comes later can compute it."""
 
     def fitted(self, compressor: Compressor, size: int, workers: int) -> Memory:
         """This memory with the constants that depend on the compressor. ValueError if the two do not fit together."""
         return self
 
-    @abstractmethod
-    def outgoing(self, gradient: Vector, own: Vector, out: Vector | None = None) -> Vector:
-        """What is compressed, element by element; in `out` if that is given. It may be the gradient itself if not."""
+    def admitted(self, parts: Sequence[Vector], workers: int) -> Sequence[Vector]:
+        """What of a worker's gradient is looked at; the parts are one vector's, one after the other."""
+        return parts
 
     @abstractmethod
-    def settle(self, outgoing: Vector, sent: Vector, own: Vector) -> Vector:
-        """A worker's own vector after the aggregate has arrived; `sent` is what of `outgoing` went into it."""
+    def outgoing(self, gradient: Vector, own: Vectors, out: Vectors | None = None) -> Vectors:
+        """What is compressed, and after it what else `settle` will need: as many vectors as it keeps, at least one.
 
-    def settle_sparse(self, outgoing: Vector, sent: Sparse, own: Vector) -> Vector:
+        Element by element; in `out` if that is given. The first may be the gradient itself if it is not.
+        """
+
+    @abstractmethod
+    def settle(self, outgoing: Vectors, sent: Vector, own: Vectors) -> Vectors:
+        """A worker's own vectors after the aggregate has arrived; `sent` is what of the first `outgoing` is in it."""
+
+    def settle_sparse(self, outgoing: Vectors, sent: Sparse, own: Vectors) -> Vectors:
         """The same where little was sent. May change `outgoing`, if that is not the gradient itself."""
-        return self.settle(outgoing, sent.dense(len(outgoing)), own)
+        return self.settle(outgoing, sent.dense(len(outgoing[0])), own)
 
     @abstractmethod
     def estimate(self, mean: Vector, common: Vector) -> tuple[Vector, Vector]:
@@ -50,13 +67,13 @@ class Memory(ABC):
 
 
 class NoMemory(Memory):
-    def outgoing(self, gradient: Vector, own: Vector, out: Vector | None = None) -> Vector:
+    def outgoing(self, gradient: Vector, own: Vectors, out: Vectors | None = None) -> Vectors:
         if out is None:
-            return gradient
-        np.copyto(out, gradient)
+            return (gradient,)
+        np.copyto(out[0], gradient)
         return out
 
-    def settle(self, outgoing: Vector, sent: Vector, own: Vector) -> Vector:
+    def settle(self, outgoing: Vectors, sent: Vector, own: Vectors) -> Vectors:
         return own
 
     def estimate(self, mean: Vector, common: Vector) -> tuple[Vector, Vector]:
@@ -66,20 +83,37 @@ class NoMemory(Memory):
         return mean, common
 
 
+@dataclass(frozen=True)
 class ErrorFeedback(Memory):
     """What was not sent is added to the next gradient (Seide et al. 2014; Karimireddy et al., arXiv 1901.09847)."""
 
-    has_own = True
+    clip: float | None = field(default=None, kw_only=True)
+    """The largest norm of the mean gradient: each of N workers scales its own down to clip/sqrt(N) before anything is
+    added to it (arXiv 1712.01887, section 3.2). It is the norm of what is compressed as one vector."""
 
-    def outgoing(self, gradient: Vector, own: Vector, out: Vector | None = None) -> Vector:
-        result: Vector = np.add(gradient, own, out=out)
-        return result
+    keeps: ClassVar[tuple[str, ...]] = ("residual",)
 
-    def settle(self, outgoing: Vector, sent: Vector, own: Vector) -> Vector:
-        return outgoing - sent
+    def __post_init__(self) -> None:
+        if self.clip is not None and not 0 < self.clip < math.inf:
+            raise ValueError(f"gradients are clipped to a positive norm, or not (None), not to {self.clip}")
 
-    def settle_sparse(self, outgoing: Vector, sent: Sparse, own: Vector) -> Vector:
-        outgoing[sent.indices] -= sent.values
+    def admitted(self, parts: Sequence[Vector], workers: int) -> Sequence[Vector]:
+        if self.clip is None:
+            return parts
+        norm = math.sqrt(sum(float(np.einsum("i,i", part, part, dtype=np.float64)) for part in parts))
+        bound = self.clip / math.sqrt(workers)
+        if not bound < norm < math.inf:
+            return parts
+        return [part * part.dtype.type(bound / norm) for part in parts]
+
+    def outgoing(self, gradient: Vector, own: Vectors, out: Vectors | None = None) -> Vectors:
+        return (np.add(gradient, own[0], out=None if out is None else out[0]),)
+
+    def settle(self, outgoing: Vectors, sent: Vector, own: Vectors) -> Vectors:
+        return (outgoing[0] - sent,)
+
+    def settle_sparse(self, outgoing: Vectors, sent: Sparse, own: Vectors) -> Vectors:
+        outgoing[0][sent.indices] -= sent.values
         return outgoing
 
     def estimate(self, mean: Vector, common: Vector) -> tuple[Vector, Vector]:
@@ -87,6 +121,47 @@ class ErrorFeedback(Memory):
 
     def estimate_sparse(self, mean: Sparse, size: int, common: Vector) -> tuple[Vector | Sparse, Vector]:
         return mean, common
+
+
+@dataclass(frozen=True)
+class MomentumCorrection(ErrorFeedback):
+    """Error feedback of each worker's own velocity: u = momentum u + g, and what was not sent of v + u stays as v.
+
+    Momentum in the optimizer would push for long with what came late. So it is here, and the optimizer has none
+    (Deep Gradient Compression, arXiv 1712.01887, section 3.1). Where everything is sent, and nothing is masked, the
+    estimate is that of momentum SGD. For sparsifiers: of a method that sends all coordinates masking leaves no
+    velocity.
+    """
+
+    momentum: float = 0.9
+    masking: bool = field(default=True, kw_only=True)
+    """Where a value was sent, the velocity begins anew, so as not to push on with what is stale (section 3.2)."""
+
+    keeps = ("residual", "velocity")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 <= self.momentum < 1:
+            raise ValueError(f"the momentum is in [0, 1), not {self.momentum}")
+
+    def outgoing(self, gradient: Vector, own: Vectors, out: Vectors | None = None) -> Vectors:
+        residual, velocity = own
+        waiting, pushed = (np.empty_like(gradient), np.empty_like(gradient)) if out is None else out
+        np.multiply(velocity, gradient.dtype.type(self.momentum), out=pushed)
+        pushed += gradient
+        np.add(residual, pushed, out=waiting)
+        return waiting, pushed
+
+    def settle(self, outgoing: Vectors, sent: Vector, own: Vectors) -> Vectors:
+        waiting, pushed = outgoing
+        return waiting - sent, np.where(sent != 0, pushed.dtype.type(0), pushed) if self.masking else pushed
+
+    def settle_sparse(self, outgoing: Vectors, sent: Sparse, own: Vectors) -> Vectors:
+        waiting, pushed = outgoing
+        waiting[sent.indices] -= sent.values
+        if self.masking:
+            pushed[sent.indices] = 0
+        return waiting, pushed
 
 
 @dataclass(frozen=True)
@@ -101,7 +176,7 @@ class Shift(Memory):
     alpha: float | None = None
     """None: 1/(1 + omega) for an unbiased compressor, 1 for a contractive one."""
 
-    has_own = True
+    keeps = ("shift",)
     has_common = True
 
     def __post_init__(self) -> None:
@@ -122,21 +197,20 @@ class Shift(Memory):
             "unknown: use memory=Shift(alpha=...)"
         )
 
-    def outgoing(self, gradient: Vector, own: Vector, out: Vector | None = None) -> Vector:
-        result: Vector = np.subtract(gradient, own, out=out)
-        return result
+    def outgoing(self, gradient: Vector, own: Vectors, out: Vectors | None = None) -> Vectors:
+        return (np.subtract(gradient, own[0], out=None if out is None else out[0]),)
 
-    def settle(self, outgoing: Vector, sent: Vector, own: Vector) -> Vector:
+    def settle(self, outgoing: Vectors, sent: Vector, own: Vectors) -> Vectors:
         assert self.alpha is not None, "fitted() was called"
         moved: Vector = sent * self.alpha
-        moved += own
-        return moved
+        moved += own[0]
+        return (moved,)
 
-    def settle_sparse(self, outgoing: Vector, sent: Sparse, own: Vector) -> Vector:
+    def settle_sparse(self, outgoing: Vectors, sent: Sparse, own: Vectors) -> Vectors:
         assert self.alpha is not None, "fitted() was called"
-        moved: Vector = own.copy()
+        moved: Vector = own[0].copy()
         moved[sent.indices] += self.alpha * sent.values
-        return moved
+        return (moved,)
 
     def estimate(self, mean: Vector, common: Vector) -> tuple[Vector, Vector]:
         assert self.alpha is not None, "fitted() was called"
@@ -154,7 +228,13 @@ class EF21(Shift):
         return Shift(alpha=1.0)
 
 
-MEMORIES = {"none": NoMemory, "error-feedback": ErrorFeedback, "diana": Shift, "ef21": EF21}
+MEMORIES: dict[str, type[Memory]] = {
+    "none": NoMemory,
+    "error-feedback": ErrorFeedback,
+    "momentum-correction": MomentumCorrection,
+    "diana": Shift,
+    "ef21": EF21,
+}
 
 
 def memory_of(choice: str | Memory) -> Memory:

@@ -24,16 +24,8 @@ from wiresum.compress.compressor import GatherCompressor, IntegerCompressor, Spa
 from wiresum.compress.memory import Memory
 from wiresum.compress.native import largest
 from wiresum.compress.quantise import Quantiser
+from wiresum.compress.ratio import Ratio, count_of, least, ratio_at, require_ratio
 from wiresum.compress.turn import Turn
-
-
-def require_ratio(ratio: float) -> None:
-    if not 0 < ratio <= 1:
-        raise ValueError(f"the ratio is the part of the values that is sent: in (0, 1], not {ratio}")
-
-
-def count_of(ratio: float, size: int) -> int:
-    return min(size, max(1, round(ratio * size)))
 
 
 @dataclass(frozen=True)
@@ -130,17 +122,17 @@ class RandKPartition(SparseCompressor):
 class TopK(SparseCompressor):
     """The largest magnitudes; among equals the lower index."""
 
-    ratio: float
+    ratio: Ratio
     memory: str | Memory = field(default="error-feedback", kw_only=True)
 
     def __post_init__(self) -> None:
         require_ratio(self.ratio)
 
     def contraction(self, size: int) -> float | None:
-        return count_of(self.ratio, size) / size
+        return count_of(least(self.ratio), size) / size
 
     def count(self, turn: Turn) -> int:
-        return count_of(self.ratio, turn.size)
+        return count_of(ratio_at(self.ratio, turn.step), turn.size)
 
     def compress(self, vector: Vector, turn: Turn) -> Sparse:
         chosen = largest(vector, self.count(turn))
@@ -161,6 +153,32 @@ class Threshold(SparseCompressor):
 
     def compress(self, vector: Vector, turn: Turn) -> Sparse:
         chosen = np.flatnonzero(np.abs(vector) >= self.threshold)
+        return Sparse(chosen, vector[chosen])
+
+
+@dataclass(frozen=True)
+class AdaptiveThreshold(SparseCompressor):
+    """All values of at least this part of the tensor's largest magnitude; half of it, as in arXiv 1911.08250.
+
+    How many that are depends on how heavy the tensor's tail is, and so on what is compressed as one vector.
+    """
+
+    part: float = 0.5
+    memory: str | Memory = field(default="error-feedback", kw_only=True)
+    counts_equal: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        if not 0 < self.part <= 1:
+            raise ValueError(f"a part of the largest magnitude is in (0, 1], not {self.part}")
+
+    def contraction(self, size: int) -> float | None:
+        """The largest value is always sent, and none of those that are not is larger."""
+        return 1 / size
+
+    def compress(self, vector: Vector, turn: Turn) -> Sparse:
+        magnitudes = np.abs(vector)
+        top = magnitudes.max(initial=0)
+        chosen = np.flatnonzero(magnitudes >= self.part * top) if top > 0 else np.zeros(0, np.int64)
         return Sparse(chosen, vector[chosen])
 
 

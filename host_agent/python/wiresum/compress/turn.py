@@ -49,6 +49,8 @@ class Turn:
     """The maximum over workers of what the compressor's `statistic` gave."""
     motion: Motion | None = None
     """None in the first step, and whenever the model does not move."""
+    parameters: Vector | None = None
+    """The model's values where the gradient's are, for compressors with `uses_parameters`."""
 
     @property
     def size(self) -> int:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 import numpy as np
 
@@ -49,17 +49,41 @@ class LSVRG(Estimator):
     """grad f_ij(x) - grad f_ij(w) + grad f_i(w); w becomes x with probability `refresh`, at all workers at once.
 
     Loopless SVRG, as in VR-DIANA's variant 1 (arXiv 1904.05115, algorithm 3). None: with probability batch/m.
+
+    sampling="importance" draws row j with a probability in proportion to the smoothness L_ij of its loss, with
+    repetition, and divides its difference by m times that probability. Then theory's L of a row is the mean of a
+    worker's rows in place of the largest (theory.py).
     """
 
     batch: int = 1
     refresh: float | None = None
+    sampling: Literal["uniform", "importance"] = "uniform"
+
+    def __post_init__(self) -> None:
+        if self.sampling not in ("uniform", "importance"):
+            raise ValueError(f'rows are drawn by "uniform" or "importance" sampling, not {self.sampling!r}')
 
     def start(self, problem: Problem, worker: int, x: Vector) -> State:
-        return {"w": x, "full": problem.gradient(worker, x)}
+        state = {"w": x, "full": problem.gradient(worker, x)}
+        return {**state, "smoothness": problem.rows_smoothness(worker)} if self.sampling == "importance" else state
 
     def gradient(self, problem: Problem, worker: int, x: Vector, state: State, turn: Turn) -> Vector:
+        if self.sampling == "importance":
+            return self._weighted(problem, worker, x, state, turn) + state["full"]
         rows = drawn_rows(problem, worker, self.batch, turn)
         return problem.gradient(worker, x, rows) - problem.gradient(worker, state["w"], rows) + state["full"]
+
+    def _weighted(self, problem: Problem, worker: int, x: Vector, state: State, turn: Turn) -> Vector:
+        """The mean over the rows drawn of their gradients' differences, each over m times its probability."""
+        smoothness = state["smoothness"]
+        ends = np.cumsum(smoothness)
+        drawn = np.searchsorted(ends, turn.uniform(self.batch, stream=ROWS_STREAM) * ends[-1], side="right")
+        total: Vector = np.zeros_like(x)
+        for row in drawn:
+            one = np.array([row])
+            difference = problem.gradient(worker, x, one) - problem.gradient(worker, state["w"], one)
+            total += smoothness.mean() / smoothness[row] * difference
+        return total / self.batch
 
     def settle(self, problem: Problem, worker: int, x: Vector, state: State, turn: Turn) -> State:
         probability = self.batch / problem.rows(worker) if self.refresh is None else self.refresh

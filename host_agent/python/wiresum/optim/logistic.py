@@ -69,7 +69,16 @@ class LogisticRegression(Problem):
     @property
     def row_smoothness(self) -> float:
         """The largest L of any row's loss."""
-        return max(float(np.square(signed).sum(axis=1).max()) for signed in self._signed) / 4 + self.l2
+        return max(float(self.rows_smoothness(worker).max()) for worker in range(self.workers))
+
+    @property
+    def mean_row_smoothness(self) -> float:
+        """The largest mean over a worker's rows of their L: what importance sampling has in place of the largest."""
+        return max(float(self.rows_smoothness(worker).mean()) for worker in range(self.workers))
+
+    def rows_smoothness(self, worker: int) -> Vector:
+        smoothness: Vector = np.square(self._signed[worker]).sum(axis=1) / 4 + self.l2
+        return smoothness
 
     def solution(self) -> Vector:
         """x*, by Newton's method with halved steps, to the last few bits."""

@@ -95,7 +95,8 @@ def distributed_minimize(
             [estimator.gradient(problem, turn.worker, x, state, turn)]
             for turn, state in zip(turns, states, strict=True)
         ]
-        estimate = engine.average([segment], gradients, _motions(tracker, rate))[0]
+        parameters = {NAME: x} if method.uses_parameters else {}
+        estimate = engine.average([segment], gradients, _motions(tracker, rate), parameters)[0]
         states = [
             estimator.settle(problem, turn.worker, x, state, turn) for turn, state in zip(turns, states, strict=True)
         ]

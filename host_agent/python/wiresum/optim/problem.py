@@ -20,3 +20,7 @@ class Problem(ABC):
     @abstractmethod
     def gradient(self, worker: int, x: Vector, rows: Indices | None = None) -> Vector:
         """Of the mean over the given rows of a worker's losses at x; over all of them without `rows`."""
+
+    def rows_smoothness(self, worker: int) -> Vector:
+        """By row of the worker, the smoothness L_ij of its loss; only for importance sampling."""
+        raise NotImplementedError(f"{type(self).__name__} has no rows_smoothness(), which importance sampling asks for")

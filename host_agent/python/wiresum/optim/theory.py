@@ -81,6 +81,10 @@ def vr_diana_rule(*, smoothness: float, strong_convexity: float, omega: float, w
     Take V = |x - x*|^2 + gamma^2 (M s + N r) with M = 4 omega/(n alpha) and N = (4 + 20 omega)/(n refresh). Then M s
     shrinks by alpha/2 and N r by refresh/2 in a step, and the terms in D are at most
     -2 gamma (1 - gamma L (1 + (6 + 36 omega)/n)) D, which the paper's step size makes <= 0.
+
+    With importance sampling L is the largest of the workers' means M_i of their rows' L_ij, and r weighs row j by
+    M_i/L_ij: with c_ij = |grad f_ij(x) - grad f_ij(x*)|^2 <= 2 L_ij D_ij, the rows' part of E|g_hat - grad f(x*)|^2 is
+    the mean over j of (M_i/L_ij) c_ij, and so at most 2 M_i D_i. The rest is as above.
     """
     alpha = 1 / (1 + omega)
     step_size = vr_diana_step_size(smoothness=smoothness, omega=omega, workers=workers)

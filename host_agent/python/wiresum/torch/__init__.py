@@ -32,17 +32,17 @@ def register() -> None:
     import torch.distributed as dist
 
     if dist.is_available() and not hasattr(dist.Backend, BACKEND_NAME.upper()):
-        dist.Backend.register_backend(BACKEND_NAME, _create, extended_api=True, devices=["cpu"])
+        dist.Backend.register_backend(BACKEND_NAME, _create, extended_api=True, devices=["cpu", "cuda"])
 
 
 def stats(group: dist.ProcessGroup | None = None) -> GroupStats:
     """Counters of a group of this backend; without one, of the default group."""
-    from wiresum.torch.group import stats_of
+    from wiresum.torch.backend import stats_of
 
     return stats_of(group)
 
 
-def _create(backend_options: Any, pg_options: Any) -> dist.ProcessGroup:
+def _create(backend_options: Any, pg_options: Any) -> Any:
     from wiresum.torch.creation import create_group
 
     return create_group(backend_options, pg_options)

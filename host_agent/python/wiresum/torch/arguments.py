@@ -1,4 +1,4 @@
-"""The forms in which PyTorch hands a process group what its methods take."""
+"""The forms in which PyTorch hands over what a collective works on."""
 
 from __future__ import annotations
 

@@ -5,6 +5,10 @@ done with them. And when the session fails it makes Gloo's pending operations fa
 of a neighbour in its ring, and only that, so that other workers would wait for its time-out.
 
 It sleeps without a time-out while there is nothing to watch.
+
+Callbacks of futures run in it, and one may call a collective and wait for that collective's future (PowerSGD's does).
+So when a collective is called from a callback, another thread goes on attending, and the one that the callback runs in
+ends with it.
 """
 
 from __future__ import annotations
@@ -12,6 +16,7 @@ from __future__ import annotations
 import logging
 import threading
 import weakref
+from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -36,15 +41,19 @@ class Attendant:
         """Hold it while submitting with `notify` and until watch_network(): a completion must find its work."""
         self._network: dict[int, NetworkWork] = {}
         self._gloo: weakref.WeakSet[GlooWork] = weakref.WeakSet()
+        self._completed: deque[int] = deque()
+        """Tokens of operations that have ended, and that are to be settled next."""
         self._closing = False
         self._idle = False
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-        self._thread.start()
+        self._name = name
+        self._start_thread()
 
     def watch_network(self, work: NetworkWork) -> None:
         with self.changed:
             self._network.update(dict.fromkeys(work.tokens(), work))
             self.changed.notify_all()
+            if self._is_current() and not self._closing:
+                self._start_thread()
 
     def watch_gloo(self, work: GlooWork) -> None:
         """Weakly: a send or receive that nobody waits for never completes in Gloo's books."""
@@ -69,6 +78,10 @@ class Attendant:
         for work in set(self._network.values()):
             work.settle()
 
+    def _start_thread(self) -> None:
+        self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+        self._thread.start()
+
     def _is_current(self) -> bool:
         return threading.current_thread() is self._thread
 
@@ -85,17 +98,19 @@ class Attendant:
             self._idle = True
             self.changed.wait_for(lambda: self._network or self._gloo or self._closing)
             self._idle = False
-            return not self._closing
+            return self._is_current() and not self._closing
 
     def _attend(self) -> None:
         """One look at everything; sleeps in it for POLL_S at most."""
         if self._network:
-            for operation in self._session.wait_completed(POLL_S):
-                self._settle(operation.token)
+            self._completed.extend(operation.token for operation in self._session.wait_completed(POLL_S))
+            while self._completed and self._is_current():
+                self._settle(self._completed.popleft())
         else:
             with self.changed:
                 self.changed.wait_for(lambda: self._network or self._closing, POLL_S)
-        self._attend_to_gloo()
+        if self._is_current():
+            self._attend_to_gloo()
 
     def _settle(self, token: int) -> None:
         with self.changed:

@@ -11,8 +11,10 @@ import time
 from collections import Counter
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore, Store
 
@@ -20,10 +22,12 @@ from wiresum.agent.config import AgentConfig
 from wiresum.agent.errors import JoinError, WiresumError
 from wiresum.agent.session import Session
 from wiresum.join import JOB_NAME_BYTES_MAX, name_problem
+from wiresum.torch import extension
+from wiresum.torch.backend import WiresumBackend
 from wiresum.torch.calls import CallLog
 from wiresum.torch.errors import WiresumTimeoutError, as_torch_error
-from wiresum.torch.gloo import make_gloo, whole_group
-from wiresum.torch.group import WiresumProcessGroup
+from wiresum.torch.gloo import Gloo, make_gloo
+from wiresum.torch.network import Network
 from wiresum.torch.options import Options
 
 log = logging.getLogger("wiresum")
@@ -41,43 +45,79 @@ _REFUSED = "refused "
 _FAILED = "failed "
 
 
-def create_group(backend_options: Any, pg_options: Any) -> dist.ProcessGroup:
+def create_group(backend_options: Any, pg_options: Any) -> Any:
     """What `torch.distributed` calls: by init_process_group, and by new_group at the new group's members."""
     if pg_options is not None and not isinstance(pg_options, Options):
         raise TypeError(f"pg_options of the wiresum backend are a wiresum.torch.Options, not a {type(pg_options)}")
-    options = pg_options or Options()
+    native = extension.load()
+    is_subgroup = bool(backend_options.global_ranks_in_group)
+    rank, size = int(backend_options.group_rank), int(backend_options.group_size)
+    store: Store = backend_options.store
+    backend = _make_backend(
+        store,
+        rank,
+        size,
+        subgroup=str(backend_options.group_id) if is_subgroup else "",
+        timeout=backend_options.timeout,
+        options=pg_options or Options(),
+    )
+    if native is not None:
+        return native.PythonBackend(backend, rank, size)
+    from wiresum.torch.process_group import WiresumProcessGroup
+
+    return WiresumProcessGroup(store, backend)
+
+
+def create_process_group(backend_options: Any) -> dist.ProcessGroup:
+    """One that `torch.distributed` does not know: what it would make of `create_group` itself."""
+    made = create_group(backend_options, None)
+    if isinstance(made, dist.ProcessGroup):
+        return made
+    group = dist.ProcessGroup(backend_options.store, backend_options.group_rank, backend_options.group_size)
+    group._set_default_backend(dist.ProcessGroup.BackendType.CUSTOM)
+    group._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.CUSTOM, made)
+    return group
+
+
+def _make_backend(
+    dist_store: Store, rank: int, size: int, *, subgroup: str, timeout: timedelta, options: Options
+) -> WiresumBackend:
+    """`subgroup` is the group's name, and "" of the default group."""
     config = options.config()
-    timeout: timedelta = backend_options.timeout
     # Whoever gives a group less time means its making, too.
     config = replace(config, join_timeout_s=min(config.join_timeout_s, timeout.total_seconds()))
-    group_id = str(backend_options.group_id)
-    rank, size = int(backend_options.group_rank), int(backend_options.group_size)
-    dist_store: Store = backend_options.store
-    is_subgroup = bool(backend_options.global_ranks_in_group)
-
-    _generations[group_id] += 1
-    name = _job_name(config, group_id if is_subgroup else "", _generations[group_id])
+    _generations[subgroup] += 1
+    name = _job_name(config, subgroup, _generations[subgroup])
     store, job = _meet(dist_store, rank, size, name, len(config.aggregators), timeout)
-    _job_names[group_id if is_subgroup else ""] = job
-    session = _join(config, store, job, rank, size, may_refuse=is_subgroup) if size > 1 else None
+    _job_names[subgroup] = job
+    session = _join(config, store, job, rank, size, may_refuse=bool(subgroup)) if size > 1 else None
     try:
-        gloo = make_gloo(PrefixStore("gloo", store), rank, size, timeout, config)
-        return WiresumProcessGroup(
-            dist_store,
-            rank,
-            size,
-            gloo=gloo,
-            whole_gloo=whole_group(gloo, dist_store, rank, size),
-            session=session,
-            calls=CallLog(PrefixStore("calls", store), rank, size),
-            lane_bits=config.lane_bits,
-            fixed_scale=options.fixed_scale,
-        )
+        gloo = Gloo(make_gloo(PrefixStore("gloo", store), rank, size, timeout, config), dist_store, rank, size)
+        if session is not None:
+            gloo.network = Network(
+                session,
+                CallLog(PrefixStore("calls", store), rank, size),
+                lane_bits=config.lane_bits,
+                fixed_scale=options.fixed_scale,
+                timeout=lambda: gloo.timeout,
+                on_failure=gloo.break_connections,
+            )
+        make_part = partial(_make_part, options, rank)
+        return WiresumBackend(rank, size, gloo=gloo, network=gloo.network, make_part=make_part)
     except BaseException as error:
         if session is not None:
             session.abort(f"rank {rank} joined, but could not set up its process group: {error}")
             session.close()
         raise
+
+
+def _make_part(
+    options: Options, parent: int, store: Store, ranks: list[int], name: str, timeout: timedelta
+) -> WiresumBackend:
+    """What a group's `split` needs, at those of its members that are in `ranks`; `parent` is this one's rank there."""
+    subgroup = f"{name}.{'-'.join(map(str, ranks))}"  # parts of one split may have one name
+    part = PrefixStore(subgroup, store)
+    return _make_backend(part, ranks.index(parent), len(ranks), subgroup=subgroup, timeout=timeout, options=options)
 
 
 def _meet(store: Store, rank: int, size: int, name: str, aggregators: int, timeout: timedelta) -> tuple[Store, str]:
@@ -129,8 +169,7 @@ def _job_name(config: AgentConfig, subgroup: str, generation: int) -> str:
     if subgroup and "" in _job_names:
         name = _job_names[""]
     else:
-        run = os.environ.get("TORCHELASTIC_RUN_ID", "none")
-        name = config.job or f"{'job' if run == 'none' else run}-{secrets.token_hex(4)}"
+        name = config.job or f"{_name_of_run()}-{secrets.token_hex(4)}"
         if (restart := os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) != "0":
             name += f"-restart{restart}"
     if subgroup:
@@ -142,6 +181,14 @@ def _job_name(config: AgentConfig, subgroup: str, generation: int) -> str:
     digest = hashlib.sha256(name.encode()).hexdigest()[:16]  # of a launcher's own name, or of a group's
     legible = re.sub(r"[^A-Za-z0-9._-]", "_", name).lstrip("-")
     return f"{legible[: JOB_NAME_BYTES_MAX - len(digest) - 1]}-{digest}"
+
+
+def _name_of_run() -> str:
+    """By which people know what runs here: Slurm's job, or torchrun's."""
+    if slurm := os.environ.get("SLURM_JOB_ID"):
+        return f"slurm-{slurm}"
+    run = os.environ.get("TORCHELASTIC_RUN_ID", "none")
+    return "job" if run == "none" else run
 
 
 def _join(config: AgentConfig, store: Store, job: str, rank: int, size: int, *, may_refuse: bool) -> Session | None:

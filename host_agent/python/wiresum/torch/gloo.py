@@ -3,22 +3,143 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import socket
+import time
+from collections import Counter
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import ProcessGroupGloo, Store
 
 from wiresum.agent.config import AgentConfig
-from wiresum.torch.plan import in_place
+from wiresum.agent.errors import SessionClosedError
+from wiresum.torch.arguments import Tensors, tensors_in
+from wiresum.torch.calls import described
+from wiresum.torch.errors import WiresumTimeoutError
+from wiresum.torch.plan import bring_home, in_place
+from wiresum.torch.work import GlooWork
 
+if TYPE_CHECKING:
+    from wiresum.torch.network import Network
+
+log = logging.getLogger("wiresum")
+
+CAUSE_TIMEOUT_S = 5.0
+"""How long to wait for the service to say who was lost, after Gloo found a connection broken."""
 BREAK_TIMEOUT = timedelta(milliseconds=1)
 BREAK_TAG = 0x7FFFFFFF
 """No user's receive has this tag."""
+
+
+class Gloo:
+    """A group's Gloo. `network` is the group's own, if it has one: the two fail together."""
+
+    def __init__(self, backend: ProcessGroupGloo, store: Store, rank: int, size: int) -> None:
+        self.backend = backend
+        self.network: Network | None = None
+        self.collectives: Counter[str] = Counter()
+        self._rank = rank
+        self._options = backend.options
+        self._group = _whole_group(backend, store, rank, size)
+        self._size = size
+        self._failure: Exception | None = None
+
+    @property
+    def timeout(self) -> timedelta:
+        """Counts for all of the group's collectives, the network's too: PyTorch's own functions set it here."""
+        timeout: timedelta = self._options._timeout
+        return timeout
+
+    @timeout.setter
+    def timeout(self, timeout: timedelta) -> None:
+        self.backend._set_default_timeout(timeout)
+
+    def run(
+        self,
+        name: str,
+        method: str,
+        *arguments: Any,
+        written: Tensors,
+        finish: Callable[[], None] | None = None,
+    ) -> GlooWork:
+        """Starts a collective. `written` are the tensors that Gloo writes to; `finish` is what is left to do then."""
+        what = described(
+            name, getattr(arguments[-1], "reduceOp", None), [(t.dtype, t.shape) for t in tensors_in(arguments)]
+        )
+        if self.collectives[name] == 0 and self.network is not None:
+            log.info("wiresum: %s goes through Gloo: the network does not do that", what)
+        self.collectives[name] += 1
+        arguments_staged, staged = staged_for_gloo(arguments, written)
+        steps: list[Callable[[], None]] = [partial(bring_home, staged)] if staged else []
+        steps += [finish] if finish else []
+        inner = getattr(self._group, method)(*arguments_staged)
+        work = GlooWork(inner, written, finish=steps, explain=partial(self._explain, what))
+        if self.network is not None:
+            self.network.attendant.watch_gloo(work)
+        return work
+
+    def run_sum(
+        self,
+        name: str,
+        method: str,
+        tensors: tuple[Any, ...],
+        opts: Any,
+        *,
+        summed: Tensors,
+        written: Tensors | None = None,
+    ) -> GlooWork:
+        """`summed` will hold the sum (or mean); `written` is what Gloo writes, which at some workers is more."""
+        opts, divide_after = without_average(opts, summed, self._size)
+        written = summed if written is None else written
+        return self.run(name, method, *tensors, opts, written=written, finish=divide_after)
+
+    def monitored_barrier(self, timeout: timedelta, wait_all_ranks: bool) -> None:
+        self.collectives["monitored_barrier"] += 1
+        timeout = timeout if timeout > timedelta(0) else self.timeout
+        try:
+            self._group.monitored_barrier(timeout, wait_all_ranks)  # type: ignore[attr-defined]
+        except RuntimeError as error:
+            raise self._explain("monitored_barrier", error) from error
+
+    def require_connected(self) -> None:
+        """Raises what broke the connections, if they are broken."""
+        if self._failure is not None:
+            raise type(self._failure)(*self._failure.args) from self._failure.__cause__
+
+    def break_connections(self) -> None:
+        """Makes every pending and later operation fail at once.
+
+        Gloo closes all of its connections when one receive runs out of time; this is the one way to make it do so.
+        """
+        peer = (self._rank + 1) % self._size
+        with contextlib.suppress(RuntimeError):  # that it fails is the purpose
+            self.backend.recv([torch.empty(1)], peer, BREAK_TAG).wait(BREAK_TIMEOUT)  # type: ignore[attr-defined]
+
+    def _explain(self, what: str, error: Exception) -> Exception:
+        """Why Gloo failed. If its connections are gone, then the group has failed, and the others must know."""
+        text = f"rank {self._rank}: {what}, which goes through Gloo, failed: {error}"
+        if not connections_are_broken(error):
+            refused = dist.DistBackendError(text)
+            refused.__cause__ = error
+            return refused
+        timed_out = "timed out" in str(error).lower()
+        if (network := self.network) is not None:
+            session = network.session
+            deadline = time.monotonic() + (0 if timed_out else CAUSE_TIMEOUT_S)
+            while session.failure is None and time.monotonic() < deadline:
+                time.sleep(0.01)
+            if session.failure is not None and not isinstance(session.failure, SessionClosedError):
+                return network.translate(session.failure)
+            session.abort(text)
+        self._failure = (WiresumTimeoutError if timed_out else dist.DistBackendError)(text)
+        self._failure.__cause__ = error
+        return self._failure
 
 
 def make_gloo(store: Store, rank: int, size: int, timeout: timedelta, config: AgentConfig) -> ProcessGroupGloo:
@@ -36,22 +157,12 @@ def make_gloo(store: Store, rank: int, size: int, timeout: timedelta, config: Ag
     return ProcessGroupGloo(store, rank, size, options)
 
 
-def whole_group(gloo: ProcessGroupGloo, store: Store, rank: int, size: int) -> dist.ProcessGroup:
+def _whole_group(gloo: ProcessGroupGloo, store: Store, rank: int, size: int) -> dist.ProcessGroup:
     """Gloo as a complete ProcessGroup: the backend alone lacks the coalesced forms and the profiler's records."""
     group = dist.ProcessGroup(store, rank, size)
     group._set_default_backend(dist.ProcessGroup.BackendType.GLOO)
     group._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.GLOO, gloo)
     return group
-
-
-def break_connections(gloo: ProcessGroupGloo) -> None:
-    """Makes every pending and later operation fail at once.
-
-    Gloo closes all of its connections when one receive runs out of time; this is the one way to make it do so.
-    """
-    peer = (gloo.rank() + 1) % gloo.size()
-    with contextlib.suppress(RuntimeError):  # that it fails is the purpose
-        gloo.recv([torch.empty(1)], peer, BREAK_TAG).wait(BREAK_TIMEOUT)  # type: ignore[attr-defined]
 
 
 def staged_for_gloo(

@@ -26,6 +26,7 @@ class Options:
     precision: str | None = None
     lane_bits: int | None = None
     address: str | None = None
+    ports: str | None = None
     threads: int | None = None
     lanes: int | None = None
     slots: int | None = None

@@ -4,11 +4,12 @@
 collective, the latency of which matters, meets no other thread. The group's attendant (attendant.py) does the same
 for whoever asked for a future, or dropped the work.
 
-DDP's reducer, which is C++, reads a future's value by pickling it for tensors. A future that failed therefore holds
-a `_Failure`, which raises when Python asks for the value, and gives whoever looks for tensors one that raises when it
-is touched: C++ has no way to set an exception on a Python future, one that merely *held* an exception would crash the
-reducer, and one that is raised while pickling arrives as a RuntimeError with another text around it. What a tensor's
-operation raises reaches the caller of backward() as it is.
+PyTorch calls these through backend.cpp, which makes its own futures. The futures here are for a group without it
+(process_group.py). DDP's reducer, which is C++, reads a future's value by pickling it for tensors. A future that failed
+therefore holds a `_Failure`, which raises when Python asks for the value, and gives whoever looks for tensors one that
+raises when it is touched: C++ has no way to set an exception on a Python future, one that merely *held* an exception
+would crash the reducer, and one that is raised while pickling arrives as a RuntimeError with another text around it.
+What a tensor's operation raises reaches the caller of backward() as it is.
 """
 
 from __future__ import annotations
@@ -29,6 +30,9 @@ from wiresum.torch.errors import WiresumTimeoutError, as_torch_error
 if TYPE_CHECKING:
     from wiresum.agent.session import Operation
 
+OnSettled = Callable[[list[torch.Tensor], Exception | None], None]
+"""Takes a work's result, and what it failed with."""
+
 NO_TIMEOUT = timedelta(0)
 
 
@@ -39,6 +43,7 @@ class NetworkWork(dist.Work):
     _settled = False
     _error: Exception | None = None
     _future: WorkFuture | None = None
+    _callbacks: tuple[OnSettled, ...] = ()
 
     def __init__(
         self,
@@ -79,12 +84,12 @@ class NetworkWork(dist.Work):
         """Ends a work whose operations could not all be submitted."""
         with self._lock:
             self._error, self._settled = error, True
-            future = self._future
+            callbacks, self._callbacks = self._callbacks, ()
         self.all_added()
         if not self._operations:  # else the network has memory of it, and it stays until the group is closed
             self._forget(self)
-        if future is not None:
-            future.resolve(self._result, error)
+        for callback in callbacks:
+            callback(self._result, error)
 
     def tokens(self) -> list[int]:
         return [operation.token for operation in self._operations]
@@ -105,10 +110,19 @@ class NetworkWork(dist.Work):
                 return
             self._error = self._bring_home()
             self._settled = True
-            future, self._operations, self._finish = self._future, [], ()
+            self._operations, self._finish = [], ()
+            callbacks, self._callbacks = self._callbacks, ()
         self._forget(self)
-        if future is not None:
-            future.resolve(self._result, self._error)
+        for callback in callbacks:
+            callback(self._result, self._error)
+
+    def when_settled(self, callback: OnSettled) -> None:
+        """Calls it once the results are home, or now; in any thread."""
+        with self._lock:
+            if not self._settled:
+                self._callbacks += (callback,)
+                return
+        callback(self._result, self._error)
 
     def done(self) -> bool:
         """Have all operations ended? The results may not be home yet."""
@@ -138,12 +152,10 @@ class NetworkWork(dist.Work):
         raise RuntimeError("source_rank() is for work that receive returned")
 
     def get_future(self) -> torch.futures.Future[list[torch.Tensor]]:
-        with self._lock:
-            if self._future is None:
-                self._future = WorkFuture(self)
-                if self._settled:
-                    self._future.resolve(self._result, self._error)
-            return self._future
+        if self._future is None:
+            self._future = WorkFuture(self)
+            self.when_settled(self._future.resolve)
+        return self._future
 
     def _await(self, timeout: timedelta) -> None:
         timeout_s = None if timeout <= NO_TIMEOUT else timeout.total_seconds()
@@ -185,11 +197,17 @@ class GlooWork(dist.Work):
     """A collective that Gloo runs: adds what Gloo lacks (AVG), and says why it failed."""
 
     def __init__(
-        self, inner: dist.Work, *, finish: Sequence[Callable[[], None]], explain: Callable[[Exception], Exception]
+        self,
+        inner: dist.Work,
+        result: list[torch.Tensor],
+        *,
+        finish: Sequence[Callable[[], None]],
+        explain: Callable[[Exception], Exception],
     ) -> None:
         """The steps of `finish` are taken once, when Gloo is done: in wait(), or by Gloo's thread if nobody waits."""
         super().__init__()
         self._inner = inner
+        self._result = result
         self._finish = finish
         self._explain = explain
         self._lock = threading.Lock()
@@ -226,7 +244,7 @@ class GlooWork(dist.Work):
         return self._error
 
     def result(self) -> list[torch.Tensor]:
-        return list(self._inner.result())
+        return self._result
 
     def synchronize(self) -> None:
         self.wait()
@@ -235,6 +253,20 @@ class GlooWork(dist.Work):
         return int(self._inner._source_rank())
 
     _source_rank = source_rank
+
+    def when_settled(self, callback: OnSettled) -> None:
+        """Calls it once Gloo is done, in any thread."""
+
+        def settled(future: torch.futures.Future[Any]) -> None:
+            try:
+                future.value()
+            except Exception as error:
+                self._settle(error)
+            else:
+                self._settle(None)
+            callback(self._result, self._error)
+
+        self._inner.get_future().add_done_callback(settled)
 
     def get_future(self) -> torch.futures.Future[Any]:
         def settled(future: torch.futures.Future[Any]) -> Any:
@@ -266,7 +298,7 @@ class GlooWork(dist.Work):
 class GroupedWork(dist.Work):
     """Several works as one: what a coalescing manager gets."""
 
-    def __init__(self, works: Sequence[dist.Work]) -> None:
+    def __init__(self, works: Sequence[NetworkWork | GlooWork]) -> None:
         super().__init__()
         self._works = works
 
@@ -281,8 +313,31 @@ class GroupedWork(dist.Work):
     def is_success(self) -> bool:
         return all(work.is_success() for work in self._works)
 
+    def exception(self) -> Exception | None:
+        return next((error for work in self._works if (error := work.exception()) is not None), None)
+
+    def result(self) -> list[torch.Tensor]:
+        return [tensor for work in self._works for tensor in work.result()]
+
     def synchronize(self) -> None:
         self.wait()
+
+    def when_settled(self, callback: OnSettled) -> None:
+        """Calls it once all of them are, in any thread."""
+        pending = list(self._works)
+        lock = threading.Lock()
+
+        def settled(result: list[torch.Tensor], error: Exception | None) -> None:
+            with lock:
+                pending.pop()
+                if pending:
+                    return
+            callback(self.result(), self.exception())
+
+        if not pending:
+            callback([], None)
+        for work in self._works:
+            work.when_settled(settled)
 
 
 class WorkFuture(torch.futures.Future[list[torch.Tensor]]):

@@ -177,6 +177,24 @@ std::vector<UdpSocket> bind_consecutive(wire::Endpoint local, std::size_t count)
   }
 }
 
+std::vector<UdpSocket> bind_within(std::uint32_t address, PortRange range, std::size_t count) {
+  if (range.first == 0) return bind_consecutive({.address = address, .port = 0}, count);
+  std::vector<UdpSocket> sockets;
+  for (std::uint32_t port = range.first; port <= range.last && sockets.size() < count; ++port) {
+    try {
+      sockets.emplace_back(wire::Endpoint{address, static_cast<std::uint16_t>(port)});
+    } catch (const std::system_error& error) {
+      if (error.code() != std::errc::address_in_use) throw;
+      sockets.clear();
+    }
+  }
+  if (sockets.size() == count) return sockets;
+  throw std::system_error(std::make_error_code(std::errc::address_in_use),
+                          "no " + std::to_string(count) + " consecutive UDP ports from " +
+                              to_string({address, range.first}) + " to " + std::to_string(range.last) +
+                              " are free, as WIRESUM_PORTS must have for each worker of this host");
+}
+
 std::uint32_t source_address_towards(wire::Endpoint remote) {
   UdpSocket probe(wire::Endpoint{});
   probe.connect(remote);

@@ -55,6 +55,15 @@ class UdpSocket {
 /// `count` sockets on consecutive ports from local.port on; port 0: some block of free ports.
 [[nodiscard]] std::vector<UdpSocket> bind_consecutive(wire::Endpoint local, std::size_t count);
 
+/// UDP ports that may be bound. `first` 0: any.
+struct PortRange {
+  std::uint16_t first = 0;
+  std::uint16_t last = 0;
+};
+
+/// `count` sockets on consecutive ports of `range`, the first that are free. Throws std::system_error.
+[[nodiscard]] std::vector<UdpSocket> bind_within(std::uint32_t address, PortRange range, std::size_t count);
+
 /// The local address that packets to `remote` leave from. Throws std::system_error if there is no route.
 [[nodiscard]] std::uint32_t source_address_towards(wire::Endpoint remote);
 

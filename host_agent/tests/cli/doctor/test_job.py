@@ -67,13 +67,13 @@ def test_nobody_lags_while_results_come_or_the_laggard_changes() -> None:
     other = copy.deepcopy(report)
     other.jobs[0].workers[0].contributions -= 1
     other.jobs[0].workers[1].contributions += 1
-    assert [finding.check for finding in findings(other, before=report)] == ["health"]
+    assert [finding.check for finding in findings(other, before=report)] == ["still"], "nobody is behind twice"
 
 
 def test_many_results_asked_for_again_and_refused_packets_are_told() -> None:
     report = healthy()
     report.jobs[0].packets["resent"] = 4
-    assert [finding.check for finding in findings(report)] == ["health"]
+    assert [finding.check for finding in findings(report)] == ["still"], "a few are usual"
     report.jobs[0].packets["resent"] = 50
     report.jobs[0].packets["unknown"] = 7
     found = {finding.check: finding.what for finding in findings(report)}
@@ -88,3 +88,18 @@ def test_a_job_that_is_not_there_is_a_problem_that_names_the_others() -> None:
     assert "'night-run'" in finding.what
     (none,) = findings(join.Report())
     assert none.level is Level.OK
+
+
+def test_a_job_that_sums_nothing_is_not_said_to_be_well() -> None:
+    (finding,) = findings(healthy(), before=healthy())
+    assert (finding.level, finding.check) == (Level.NOTE, "still")
+    assert "summed nothing in 1.5 s" in finding.what
+
+
+def test_a_job_of_a_switch_that_says_nothing_is_not_said_to_be_well() -> None:
+    report = healthy()
+    report.jobs[0].uncounted = True
+    report.jobs[0].packets.clear()
+    (finding,) = findings(report, before=healthy())
+    assert (finding.level, finding.check) == (Level.WARNING, "uncounted")
+    assert "'rack1' does not say what it counted" in finding.what

@@ -88,3 +88,22 @@ def test_what_this_certificate_may_not_see_is_a_note(service: WrittenService) ->
     assert findings(service.target)["report"].level is Level.NOTE
     service.refusal = (grpc.StatusCode.INTERNAL, "the state is broken")
     assert findings(service.target)["report"].level is Level.PROBLEM
+
+
+def test_a_standby_that_waits_for_its_turn_is_well_and_one_that_could_not_take_over_is_not(
+    service: WrittenService,
+) -> None:
+    standby = WrittenService()
+    standby.start()
+    standby.reports = [
+        join.Report(switches=[ready(state="standby")], service=join.ServiceReport(role="standby", age_seconds=60))
+    ]
+    service.reports = [join.Report(switches=[ready()], service=join.ServiceReport(role="active"))]
+    found = findings(f"{service.target},{standby.target}")
+    assert {finding.level for finding in found.values()} == {Level.OK}
+    assert found["standby"].what == f"{standby.target} stands by, up 1m00s, and reaches 'rack1'"
+    standby.reports[0].switches[0].trouble = "connection refused"
+    found = findings(f"{service.target},{standby.target}")
+    standby.stop()
+    assert found["standby"].level is Level.WARNING
+    assert "does not reach 'rack1' (connection refused)" in found["standby"].what

@@ -20,6 +20,7 @@ import functools
 import itertools
 import logging
 import threading
+import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
@@ -30,7 +31,7 @@ from finsy.proto import p4r, rpc_code, rpc_status
 from google.protobuf.message import DecodeError
 
 from wiresum.controller import DriverError
-from wiresum.controller.security import CONNECTION_OPTIONS, CONTROLLER, OPERATOR, identify
+from wiresum.controller.security import CONNECTION_OPTIONS, CONTROLLER, OPERATOR, Revocations, identify
 from wiresum.join import credentials
 from wiresum.switch.p4runtime.arbitration import Arbitration, Stream
 from wiresum.switch.p4runtime.device import Device
@@ -58,6 +59,8 @@ ENTITIES_A_RESPONSE = 1000
 DETAILS_BYTES_MAX = 7000
 """What is told of each update goes into the metadata of the answer, of which gRPC takes in 8 KiB."""
 START_S_MAX = 10.0
+SILENCE_S_MAX = 10.0
+"""A server whose thread has not run for so long hangs."""
 STOP_S_MAX = 15.0
 """Longer than a data thread may take to answer."""
 
@@ -89,6 +92,17 @@ class P4RuntimeServer:
         self._thread = threading.Thread(target=self._loop.run_forever, name="wiresum-p4runtime", daemon=True)
         self._server: Any = None
         self._service: P4RuntimeService | None = None
+        self._heard_at = 0.0
+
+    @property
+    def is_alive(self) -> bool:
+        """Does nothing hold up its thread? To be asked again and again."""
+        if self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._hear)
+        return time.monotonic() < self._heard_at + SILENCE_S_MAX
+
+    def _hear(self) -> None:
+        self._heard_at = time.monotonic()
 
     def start(self, address: str, *, tls: Path | None = None, insecure: bool = False) -> int:
         """`address` is host:port; port 0 takes a free one. Returns the port.
@@ -98,6 +112,7 @@ class P4RuntimeServer:
         Raises `OSError` if the port cannot be had, and `CredentialsError`.
         """
         self._thread.start()
+        self._hear()
         try:
             return int(self._run(self._start(address, tls, insecure=insecure), START_S_MAX))
         except BaseException:
@@ -116,7 +131,7 @@ class P4RuntimeServer:
 
     async def _start(self, address: str, tls: Path | None, *, insecure: bool) -> int:
         self._server = grpc.aio.server(options=_OPTIONS, maximum_concurrent_rpcs=CALLS_MAX)
-        self._service = P4RuntimeService(self._switch, self._device_id)
+        self._service = P4RuntimeService(self._switch, self._device_id, Revocations(tls))
         self._server.add_generic_rpc_handlers((self._service.handlers(),))
         port = credentials.add_port(self._server, address, tls=tls, insecure=insecure)
         await self._server.start()
@@ -140,8 +155,9 @@ class P4RuntimeServer:
 class P4RuntimeService:
     """Its methods are those of p4runtime.proto, and run in one event loop."""
 
-    def __init__(self, switch: SoftwareSwitch, device_id: int) -> None:
+    def __init__(self, switch: SoftwareSwitch, device_id: int, revocations: Revocations | None = None) -> None:
         self._device_id = device_id
+        self._revocations = revocations or Revocations()
         self._loop = asyncio.get_running_loop()
         self._silent = SilentCalls(SILENT_MAX, FIRST_MESSAGE_S_MAX)
         self._worker = concurrent.futures.ThreadPoolExecutor(1, "wiresum-p4runtime-device")
@@ -182,7 +198,7 @@ class P4RuntimeService:
 
         async def serve(_requests: object, context: Any) -> None:
             try:
-                _check_role(context, roles)
+                self._check_caller(context, roles)
                 first = await self._silent.first_message(context)
                 if first is None:
                     raise _NO_MESSAGE
@@ -193,6 +209,17 @@ class P4RuntimeService:
                 await context.write(answer)
 
         return serve
+
+    def _check_caller(self, context: Any, roles: Sequence[str]) -> None:
+        """Entries hold the jobs' keys, so not everybody with a certificate may even read."""
+        who = identify(context.peer(), context.auth_context())
+        self._revocations.refresh()
+        if self._revocations.has(who.serial):
+            raise denied(f"the certificate of {who} was revoked: ask whoever issued it for another")
+        if roles and not who.has_role(*roles):
+            raise denied(
+                f"the certificate of {who} has none of the roles {', '.join(roles)}: `wiresum ca issue` gives them"
+            )
 
     async def Capabilities(self, request: p4r.CapabilitiesRequest, context: Any) -> p4r.CapabilitiesResponse:  # noqa: N802
         if request.device_id:
@@ -340,17 +367,6 @@ def _parse(kind: Any) -> Callable[[bytes], Any]:
 def _serialise(message: Any) -> bytes:
     content: bytes = message.SerializeToString()
     return content
-
-
-def _check_role(context: Any, roles: Sequence[str]) -> None:
-    """Entries hold the jobs' keys, so not everybody with a certificate may even read."""
-    if not roles:
-        return
-    who = identify(context.peer(), context.auth_context())
-    if not any(who.has_role(role) for role in roles):
-        raise denied(
-            f"the certificate of {who} has none of the roles {', '.join(roles)}: `wiresum ca issue` gives them"
-        )
 
 
 async def _refuse(context: Any, refused: Refusal) -> NoReturn:

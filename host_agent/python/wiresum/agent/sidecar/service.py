@@ -3,7 +3,8 @@
     the worker says                          the sidecar answers
     join version job rank world_size queue
          and any WIRESUM_... as a field      joining process timeout_ms
-                                             bind address count, for each aggregator: bound port, or unbound text
+                                             bind address count first last, for each aggregator:
+                                             bound port, or unbound text
                                              aggregator ..., for each; joined ...; or failed error text
     explain status tensor greeted states     ended error text: the job ends for everybody
     greeting-unanswered states               ended error text
@@ -43,7 +44,7 @@ from wiresum.agent.way_out import spin_us_of
 
 log = logging.getLogger(__name__)
 
-VERSION = 1
+VERSION = 2
 ANSWER_S_MAX = 30.0
 """How long a worker may take to answer: that a stopped one is lost, the heartbeats' receiver finds much sooner."""
 _STATE = ("round", "sent", "received", "results", "failures", "error")
@@ -155,8 +156,8 @@ class Service:
         settings = {name: value for name, value in line.fields.items() if name.startswith("WIRESUM_")}
         return AgentConfig.from_environment(os.environ | settings)
 
-    def _bind(self, address: str, count: int) -> _BoundPorts:
-        answer = self._ask("bind", address=address, count=count)
+    def _bind(self, address: str, count: int, within: tuple[int, int]) -> _BoundPorts:
+        answer = self._ask("bind", address=address, count=count, first=within[0], last=within[1])
         if answer is None:
             self._interruption.check()
             raise WiresumError("the worker did not bind its ports")

@@ -44,6 +44,16 @@ def _not_there(name: str, report: join.Report) -> Finding:
 
 def _healthy(job: join.JobReport, before: Sample, now: Sample) -> Finding:
     rates = rates_of(before, now).get(key_of(job))
+    if job.state == "running" and rates is not None and not rates.results:
+        watched_s = now.taken_at - before.taken_at
+        return Finding(
+            "job",
+            "still",
+            Level.NOTE,
+            f"'{job.name}' is running, {job.joined} workers, and summed nothing in {watched_s:.1f} s",
+            "its workers compute, load data, or hang all together: nobody waits for another one's packets",
+            "look again (wiresum top); if it stays so, look at one of its processes (py-spy dump)",
+        )
     pace = f", {rates.results:,.0f} results/s" if rates else ""
     return Finding("job", "health", Level.OK, f"'{job.name}' is {job.state}, {job.joined} workers{pace}")
 
@@ -62,6 +72,9 @@ def _findings(job: join.JobReport, before: Sample, now: Sample) -> Iterator[Find
         )
     if job.state == "running":
         yield from _heartbeats(job)
+        if job.uncounted:
+            yield _uncounted(job)
+            return
         yield from _laggards(job, before, now)
         yield from _packets(job)
 
@@ -76,6 +89,17 @@ def _missing(job: join.JobReport) -> Finding:
         f"'{job.name}' waits for {job.world_size - job.joined} of {job.world_size} workers: rank {ranks}",
         "nobody begins before all are there",
         "look at what those ranks print; each needs the same WIRESUM_SWITCH, the same job name and the same world size",
+    )
+
+
+def _uncounted(job: join.JobReport) -> Finding:
+    return Finding(
+        "job",
+        "uncounted",
+        Level.WARNING,
+        f"'{job.name}': '{job.switch_name}' does not say what it counted, so nobody knows whether sums are made",
+        "a switch that is stopped, frozen or cut off answers no questions, and perhaps no packets either",
+        "look at the switch itself and at the way to its P4Runtime port (wiresum doctor --check switch)",
     )
 
 

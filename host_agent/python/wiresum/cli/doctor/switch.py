@@ -26,6 +26,7 @@ SLOTS_FEW = 0.1
 TOLD_APART = {
     "came without a certificate that the service knows": ("unauthenticated",),
     "had a certificate of another role": ("role",),
+    "had a certificate that was revoked": ("revoked",),
     "had the wrong key, token or certificate for the job": ("permission_denied",),
     "came too often, or too many at once, from one address": ("rate", "calls"),
     "were no messages of this service": ("malformed", "oversized", "silent", "unimplemented", "invalid_argument"),
@@ -35,17 +36,9 @@ TOLD_APART = {
 
 def findings(service: Service) -> Iterator[Finding]:
     """Of all endpoints, and of the switches behind the one that is active."""
-    reached = []
-    for target in service.targets:
-        error = _cannot_connect(target)
-        reached.append(error is None)
-        if error is not None:
-            yield _unreachable(target, error, others=len(service.targets) > 1)
-    if service.tls:
-        yield from _certificates(
-            service, [target for target, there in zip(service.targets, reached, strict=True) if there]
-        )
-    if not any(reached):
+    reached, found = endpoints(service)
+    yield from found
+    if not reached:
         return
     try:
         report = service.report()
@@ -53,11 +46,23 @@ def findings(service: Service) -> Iterator[Finding]:
         yield _no_report(error)
         return
     yield _answered(report)
+    yield from _standbys(service, reached)
     yield from _versions(report.service.software_version)
     for switch in report.switches:
         yield _switch(switch)
         yield from _strays(switch)
     yield from _refusals(report)
+
+
+def endpoints(service: Service) -> tuple[list[str], list[Finding]]:
+    """Those that can be reached, and what is to be said of all of them and of their certificates: whatever serves
+    there, by gRPC."""
+    errors = {target: _cannot_connect(target) for target in service.targets}
+    found = [
+        _unreachable(target, error, others=len(errors) > 1) for target, error in errors.items() if error is not None
+    ]
+    reached = [target for target, error in errors.items() if error is None]
+    return reached, [*found, *(_certificates(service, reached) if service.tls else ())]
 
 
 def _cannot_connect(target: str) -> OSError | None:
@@ -122,6 +127,34 @@ def _answered(report: join.Report) -> Finding:
         f"only a standby answers, up {duration(service.age_seconds)}",
         "a standby serves no joins as long as the switch says that another controller is primary",
         "name the active controller too (--switch A,B); if it is gone, the log of the standby says what it waits for",
+    )
+
+
+def _standbys(service: Service, targets: list[str]) -> Iterator[Finding]:
+    """Of an active controller: would they take over?"""
+    if len(service.targets) < 2:
+        return
+    for target in targets:
+        alone = Service(target, tls=service.tls, insecure=service.insecure)
+        with contextlib.suppress(ServiceError), alone:
+            report = alone.report()
+            if report.service.role == "standby":
+                yield _standby(target, report)
+
+
+def _standby(target: str, report: join.Report) -> Finding:
+    lost = [f"'{switch.name}' ({switch.trouble})" for switch in report.switches if switch.trouble]
+    up = f"{target} stands by, up {duration(report.service.age_seconds)}"
+    if not lost:
+        names = ", ".join(f"'{switch.name}'" for switch in report.switches)
+        return Finding("switch", "standby", Level.OK, f"{up}, and reaches {names}")
+    return Finding(
+        "switch",
+        "standby",
+        Level.WARNING,
+        f"{up}, but does not reach {', '.join(lost)}",
+        "if the active controller goes, it cannot take over there",
+        "look at the way from the standby to the switch's P4Runtime port, and at its certificate",
     )
 
 

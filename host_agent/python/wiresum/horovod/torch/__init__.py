@@ -196,7 +196,7 @@ def is_homogeneous() -> bool:
 
 def stats(process_set: ProcessSet = global_process_set) -> Any:
     """What went through the network and what through Gloo: a `wiresum.torch.GroupStats`. Not in Horovod."""
-    from wiresum.torch.group import stats_of
+    from wiresum.torch.backend import stats_of
 
     return stats_of(runtime.current().coordinator(process_set.process_set_id).group)
 

@@ -22,6 +22,7 @@ from torch._C._distributed_c10d import (
 from wiresum.horovod.torch.handle import Handle
 from wiresum.horovod.torch.negotiation import Outcome
 from wiresum.horovod.torch.request import Kind, Op
+from wiresum.torch.backend import backend_of
 from wiresum.torch.plan import SUMMED, carries
 
 OPERATORS = {
@@ -46,7 +47,8 @@ class Execution:
         self._rank: int = group.rank()
         self._size: int = group.size()
         self._fusion_bytes_max = fusion_bytes_max
-        self._in_network = group.block_elements > 0
+        backend = backend_of(group)
+        self._in_network = backend is not None and backend.network is not None
 
     def sum_words(self, words: Sequence[int]) -> list[int]:
         vector = torch.tensor(words, dtype=torch.int32)

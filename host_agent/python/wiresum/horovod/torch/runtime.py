@@ -16,7 +16,7 @@ from wiresum.horovod.torch.handle import Handle
 from wiresum.horovod.torch.launch import Launch, Place, find_place, meeting_store
 from wiresum.horovod.torch.request import Kind, Request
 from wiresum.horovod.torch.settings import Settings
-from wiresum.torch.creation import create_group
+from wiresum.torch.creation import create_process_group
 
 GLOBAL = 0
 """The id of the process set of all ranks."""
@@ -146,7 +146,7 @@ def _make_group(store: Store, set_id: int, ranks: Sequence[int], rank: int) -> d
     options.timeout = GROUP_TIMEOUT
     options.group_id = f"horovod{set_id}"
     options.global_ranks_in_group = list(ranks) if set_id != GLOBAL else []
-    return create_group(options, None)
+    return create_process_group(options)
 
 
 def _forget_after_fork() -> None:

@@ -1,0 +1,136 @@
+"""What is kept of jobs that are over: the reason, for whom, how many, and across a restart."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+
+import pytest
+
+from wiresum import join
+from wiresum.controller.jobs.history import ENDED_MAX, History
+from wiresum.controller.jobs.job import Asker, Job
+from wiresum.controller.jobs.outputs import ForgetEnded, SaveEnded
+from wiresum.controller.store import Store
+from wiresum.controller.testing import JobsBench as Bench
+from wiresum.controller.testing import join_request
+
+
+def found(bench: Bench, tenants: frozenset[str] | None = None) -> list[tuple[str, str]]:
+    """Names and outcomes, the newest first."""
+    return [(record.name, record.outcome) for record in bench.jobs.history.find(tenants, "", 0)]
+
+
+def test_every_end_of_a_job_is_kept_with_its_reason() -> None:
+    bench = Bench()
+    completed = bench.running(job_name="completed", world_size=2)
+    for worker in completed:
+        bench.leave(worker)
+    bench.abort(bench.running(job_name="aborted")[0], "no more data")
+    bench.running(job_name="ended")
+    bench.jobs.end("ended", "the cluster is needed", bench.now)
+    bench.running(job_name="lost", world_size=2)
+    bench.wait(40)
+    bench.ask(job_name="alone", world_size=2, timeout_ms=1000)
+    bench.wait(2)
+    assert found(bench) == [
+        ("alone", "did_not_begin"),
+        ("lost", "worker_lost"),
+        ("ended", "ended_by_operator"),
+        ("aborted", "aborted_by_worker"),
+        ("completed", "completed"),
+    ]
+    reasons = {record.name: record.reason for record in bench.jobs.history.find(None, "", 0)}
+    assert "rank 1 of 2 did not come" in reasons["alone"]
+    assert "no more data" in reasons["aborted"]
+    assert "the cluster is needed" in reasons["ended"]
+    (lost,) = bench.jobs.history.find(None, "lost", 0)
+    assert (lost.world_size, lost.switch_name, lost.slots) == (2, "leaf", 256)
+    assert 29 < lost.ended_at - lost.created_at < 41
+
+
+def test_it_is_asked_for_by_tenant_by_name_and_by_number() -> None:
+    bench = Bench()
+    for name, tenant in (("a", "vision"), ("b", "speech"), ("a", "vision")):
+        bench.leave(bench.running(1, job_name=name, tenant=tenant)[0])
+    assert found(bench, frozenset({"speech"})) == [("b", "completed")]
+    assert found(bench, frozenset({"nobody"})) == []
+    assert len(bench.jobs.history.find(None, "a", 0)) == 2
+    assert [record.sequence for record in bench.jobs.history.find(None, "", 2)] == [3, 2]
+
+
+def test_it_survives_a_restart_and_goes_on(tmp_path: Path) -> None:
+    with contextlib.closing(Store(tmp_path)) as store:
+        store.begin()
+        before = Bench(store=store)
+        before.abort(before.running(job_name="first")[0], "because")
+        before.settle()
+        kept = before.jobs.history.find(None, "", 0)
+        after = Bench(store=store)
+        assert after.jobs.history.find(None, "", 0) == kept
+        after.leave(after.running(1, job_name="second")[0])
+        assert found(after)[0] == ("second", "completed")
+        assert [record.sequence for record in store.load().ended] == [1, 2]
+
+
+def flooded(tenants: list[str], ended_max: int) -> tuple[History, list[SaveEnded | ForgetEnded]]:
+    outputs: list[SaveEnded | ForgetEnded] = []
+    history = History(outputs.append, 0.0, ended_max=ended_max)
+    for index, tenant in enumerate(tenants):
+        job = Job(f"job-{index}", 0, 1, created_at=0.0, tenant=tenant, asker=Asker("somebody"))
+        history.note_ended(job, join.JobEnded(reason="all workers have left"), 1.0)
+    return history, outputs
+
+
+def test_only_so_many_are_kept_and_who_floods_it_forgets_his_own() -> None:
+    history, outputs = flooded(["victim", "victim", *["flood"] * 100], ended_max=10)
+    assert len(history) == 10
+    assert [record.name for record in history.find(frozenset({"victim"}), "", 0)] == ["job-1", "job-0"]
+    newest = [record.name for record in history.find(frozenset({"flood"}), "", 0)]
+    assert newest == [f"job-{index}" for index in range(101, 93, -1)]
+    kept = {output.record.sequence for output in outputs if isinstance(output, SaveEnded)}
+    kept -= {output.sequence for output in outputs if isinstance(output, ForgetEnded)}
+    assert kept == {record.sequence for record in history.find(None, "", 0)}, "on disk it is the same"
+
+
+def test_a_long_reason_is_cut() -> None:
+    history, _ = flooded([], ended_max=ENDED_MAX)
+    history.note_given_up(Job("a", 0, 1, created_at=0.0), "x" * 5000, 1.0)
+    assert len(history.find(None, "", 0)[0].reason) == 1000
+
+
+@pytest.mark.parametrize("revoked", ["ab12", "cd34"])
+def test_who_is_revoked_ends_the_jobs_that_he_is_in(revoked: str) -> None:
+    bench = Bench()
+    for name in ("running", "waiting"):
+        for rank, serial in enumerate(["ab12", "cd34"]):
+            size = 2 if name == "running" else 3
+            bench.jobs.ask(
+                join_request(job_name=name, rank=rank, world_size=size), bench.now, Asker(certificate=serial)
+            )
+            bench.settle()
+    bench.jobs.ask(join_request(job_name="other"), bench.now, Asker(certificate="ef56"))
+    bench.settle()
+    bench.jobs.expel(lambda serial: serial == revoked, bench.now)
+    bench.settle()
+    assert found(bench) == [("waiting", "did_not_begin"), ("running", "worker_lost")]
+    assert "its certificate was revoked" in bench.jobs.history.find(None, "running", 0)[0].reason
+    bench.wait(6)
+    assert [job.name for job in bench.jobs.all()] == ["other"]
+
+
+def test_a_certificate_is_remembered_across_a_restart_and_renewed_with_the_connection(tmp_path: Path) -> None:
+    with contextlib.closing(Store(tmp_path)) as store:
+        store.begin()
+        before = Bench(store=store)
+        (worker,) = before.running(1)
+        member = join.Member(job=worker.job.number, worker=0, token=worker.token, switch_name=worker.job.switch_name)
+        before.jobs.attend(member, before.now, "ab12")
+        before.wait(0.2, beating=[worker])
+        after = Bench(store=store)
+        after.jobs.attend(member, after.now, "cd34")
+        after.jobs.expel(lambda serial: serial == "ab12", after.now)
+        assert not found(after), "it shows another one now"
+        again = Bench(store=store)
+        again.jobs.expel(lambda serial: serial == "ab12", again.now)
+        assert found(again) == [("a-job", "worker_lost")]

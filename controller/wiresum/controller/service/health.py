@@ -1,0 +1,42 @@
+"""gRPC's health service (grpc.health.v1), for probes and load balancers.
+
+    ""                              the service answers, and has not been told to stop
+    wiresum.join.v1.JoinService     a job could begin now: a switch takes jobs, and the state can be written
+
+Where workers are sent only to what is healthy, ask for the first: those of jobs that run need their service also while
+no job can begin.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+
+from wiresum.join.join_pb2 import DESCRIPTOR
+
+JOIN_SERVICE = DESCRIPTOR.services_by_name["JoinService"].full_name
+_STATUS = {
+    True: health_pb2.HealthCheckResponse.SERVING,
+    False: health_pb2.HealthCheckResponse.NOT_SERVING,
+}
+
+
+class Health:
+    """Used from one event loop."""
+
+    def __init__(self, server: Any) -> None:
+        """`server`: gRPC's, to which it adds itself."""
+        self._servicer = health.aio.HealthServicer()
+        self._shown: bool | None = None
+        health_pb2_grpc.add_HealthServicer_to_server(self._servicer, server)
+
+    async def show(self, *, can_begin: bool) -> None:
+        """`can_begin`: a job, now."""
+        if can_begin != self._shown:
+            self._shown = can_begin
+            await self._servicer.set(JOIN_SERVICE, _STATUS[can_begin])
+
+    async def end(self) -> None:
+        """The service stops. Nothing changes that any more."""
+        await self._servicer.enter_graceful_shutdown()

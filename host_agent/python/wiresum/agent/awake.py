@@ -1,0 +1,66 @@
+"""Whether this process itself was stopped for a while: by SIGSTOP, a debugger, a host that slept or starved it.
+
+While it was, nobody else was at fault: what was not heard counts to nobody, and an error that follows says so. One who
+looks at the clock every LOOK_S, and finds that far more time has gone by, was stopped.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+LOOK_S = 0.5
+STOPPED_S_MIN = 2.0
+"""Less is a busy host."""
+REMEMBERED_S = 60.0
+"""How long after it the errors may be due to it."""
+
+
+def _boot_time() -> float:
+    """It goes on while the host sleeps, as Linux's monotonic clock does not."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+class AwakeClock:
+    """Seconds in which this process ran. Any thread may call any method."""
+
+    def __init__(self, clock: Callable[[], float] = _boot_time) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._looked_at: float | None = None
+        """None: nobody watches."""
+        self._stopped_s = 0.0
+        self._last_stop_s = 0.0
+        self._resumed_at = 0.0
+
+    def watch(self, until: threading.Event) -> None:
+        """Starts a thread that looks. Before, every second counts."""
+
+        def look_for_ever() -> None:
+            while not until.wait(LOOK_S):
+                self.now()
+
+        self._looked_at = self._clock()
+        threading.Thread(target=look_for_ever, name="wiresum-awake", daemon=True).start()
+
+    def now(self) -> float:
+        with self._lock:
+            now = self._clock()
+            gap_s = 0.0 if self._looked_at is None else now - self._looked_at - LOOK_S
+            if gap_s >= STOPPED_S_MIN:
+                self._stopped_s += gap_s
+                self._last_stop_s, self._resumed_at = gap_s, now
+            if self._looked_at is not None:
+                self._looked_at = now
+            return now - self._stopped_s
+
+    def explain(self) -> str:
+        """A sentence on the last stop, if it is so recent that it may be why something failed now; otherwise empty."""
+        self.now()
+        if not self._last_stop_s or self._clock() - self._resumed_at > REMEMBERED_S:
+            return ""
+        return (
+            f"this process itself was stopped for {self._last_stop_s:.0f} s (SIGSTOP, a debugger, or a host that slept "
+            f"or was starved), which others cannot tell from a loss"
+        )

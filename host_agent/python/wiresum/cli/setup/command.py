@@ -1,0 +1,319 @@
+"""`wiresum setup`: says what it will do, does it, and checks it."""
+
+from __future__ import annotations
+
+import functools
+import ipaddress
+import os
+import re
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from wiresum.cli.doctor.finding import Finding, Level
+from wiresum.cli.setup import certificate, checks, plan
+from wiresum.cli.setup.plan import BUFFERS, FOLDER, HOMES, UNITS, USER, Certificate, Plan
+from wiresum.cli.setup.steps import File, Host, SetupError, Step
+from wiresum.cli.text import visible
+from wiresum.join import credentials
+from wiresum.join.credentials import CredentialsError
+
+ENDPOINTS = re.compile(r"[A-Za-z0-9._-]+(:\d{1,5})?([,+][A-Za-z0-9._-]+(:\d{1,5})?)*")
+NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
+
+T = TypeVar("T")
+
+EPILOG = """\b
+Four hosts in five steps: an authority, and a line for each host.
+  wiresum ca init pki --address 10.0.0.1 --address 10.0.0.5
+  tar -C pki/switch -c . | ssh root@10.0.0.1 /opt/wiresum/bin/wiresum setup switch --address 10.0.0.1 --p4runtime --tls -
+  tar -C pki/controller -c . | ssh root@10.0.0.5 /opt/wiresum/bin/wiresum setup controller --address 10.0.0.5 --switch soft1=10.0.0.1 --tls -
+  tar -C pki/worker -c . | ssh root@10.0.0.11 /opt/wiresum/bin/wiresum setup worker --switch 10.0.0.5 --user alice --tls -
+  tar -C pki/worker -c . | ssh root@10.0.0.12 /opt/wiresum/bin/wiresum setup worker --switch 10.0.0.5 --user alice --tls -
+"""  # noqa: E501
+
+
+@click.group(epilog=EPILOG)
+def setup() -> None:
+    """Make this host a worker, a switch or a controller.
+
+    As root, on Debian and its like. It says what it will do, does it, and checks it: user, certificate, configuration,
+    kernel settings, systemd unit. Doing it again changes nothing that is right. --dry-run only says it.
+    """
+
+
+def _common(command: Callable[..., T]) -> Callable[..., T]:
+    for option in (
+        click.option("--dry-run", is_flag=True, help="Say what would be done, and change nothing."),
+        click.option("--replace", is_flag=True, help="Write a configuration anew that is there already and differs."),
+        click.option(
+            "--root",
+            type=click.Path(file_okay=False, exists=True, path_type=Path),
+            default=Path("/"),
+            metavar="DIRECTORY",
+            help="Set up the system whose files lie there, like an image, and start nothing.",
+        ),
+        click.option("--insecure", is_flag=True, help="Without certificates, in a network that is trusted."),
+        click.option(
+            "--tls",
+            "source",
+            default="",
+            metavar="DIRECTORY|-",
+            help="This host's certificate, made by `wiresum ca`: a folder, or - for a tar archive of it on standard "
+            f"input.  [default: the one in {FOLDER}, if it is there]",
+        ),
+    ):
+        command = option(command)
+
+    @functools.wraps(command)
+    def explained(**options: Any) -> T:
+        try:
+            return command(**options)
+        except (SetupError, CredentialsError, OSError) as error:
+            raise click.ClickException(str(error)) from error
+
+    return explained
+
+
+def _address(_context: click.Context, _parameter: click.Parameter, text: str) -> str:
+    try:
+        return str(ipaddress.IPv4Address(text))
+    except ValueError:
+        raise click.BadParameter(f"'{text}' is not an IPv4 address like 10.0.0.1") from None
+
+
+def _endpoints(_context: click.Context, _parameter: click.Parameter, text: str) -> str:
+    if not ENDPOINTS.fullmatch(text):
+        raise click.BadParameter(f"'{text}' is not HOST:PORT, or several with , or + between them")
+    return text
+
+
+def _switches(_context: click.Context, parameter: click.Parameter, texts: Sequence[str]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for text in texts:
+        name, equals, address = text.partition("=")
+        if not equals or not NAME.fullmatch(name) or name in found:
+            raise click.BadParameter(f"'{text}' is not NAME=ADDRESS, with a name of its own, like soft1=10.0.0.1")
+        found[name] = _address(_context, parameter, address)
+    return found
+
+
+def _users(_context: click.Context, _parameter: click.Parameter, names: Sequence[str]) -> Sequence[str]:
+    for name in names:
+        if not NAME.fullmatch(name):
+            raise click.BadParameter(f"'{name}' is no user's name")
+    return names
+
+
+@setup.command(epilog="\b\nExample:\n  wiresum setup worker --switch 10.0.0.5 --tls pki/worker --user alice")
+@click.option(
+    "--switch",
+    "endpoint",
+    required=True,
+    callback=_endpoints,
+    metavar="HOST:PORT[,...][+...]",
+    help="Where workers join: the controller's or the switch's control endpoint, as in WIRESUM_SWITCH.",
+)
+@click.option("--user", "users", multiple=True, callback=_users, help="Who trains here, and so reads the certificate.")
+@_common
+def worker(endpoint: str, users: Sequence[str], **common: Any) -> None:
+    """Who trains: certificate, environment, socket buffers; and a sum through the switch."""
+    host, files = _begin("worker", "", **common)
+    _carry_out(
+        plan.worker(
+            _program(), endpoint, files, users, insecure=common["insecure"], replace=common["replace"]
+        ),
+        host,
+        dry_run=common["dry_run"],
+    )  # fmt: skip
+
+
+@setup.command(
+    epilog="""\b
+Examples:
+  wiresum setup switch --address 10.0.0.1 --tls pki/controller       with a join service of its own
+  wiresum setup switch --address 10.0.0.1 --p4runtime --tls pki/switch
+"""
+)
+@click.option("--address", required=True, callback=_address, metavar="IPV4", help="Of this host, for workers.")
+@click.option("--p4runtime", is_flag=True, help="A controller programs it, and serves the joins.")
+@click.option("--option", "options", multiple=True, help="Of `wiresum switch`, like --option=--mtu=9000. Repeatable.")
+@_common
+def switch(address: str, p4runtime: bool, options: Sequence[str], **common: Any) -> None:
+    """A software switch, as a service of systemd's."""
+    # With its own join service it is a controller to those who join.
+    host, files = _begin("switch" if p4runtime else "controller", address, folder="switch", **common)
+    wanted = plan.switch(
+        _program_of_service(),
+        address,
+        files,
+        p4runtime=p4runtime,
+        options=options,
+        insecure=common["insecure"],
+        replace=common["replace"],
+    )
+    _carry_out(wanted, host, dry_run=common["dry_run"])
+
+
+@setup.command(
+    epilog="""\b
+Examples:
+  wiresum setup controller --address 10.0.0.5 --switch soft1=10.0.0.1 --tls pki/controller
+  wiresum setup controller --address 10.0.0.5 --config cluster.toml --tls pki/controller
+"""
+)
+@click.option("--address", required=True, callback=_address, metavar="IPV4", help="Of this host, for workers.")
+@click.option(
+    "--switch",
+    "switches",
+    multiple=True,
+    callback=_switches,
+    metavar="NAME=IPV4",
+    help=f"A software switch that serves P4Runtime at port {plan.P4RUNTIME_PORT}. Repeatable.",
+)
+@click.option(
+    "--config",
+    type=click.Path(dir_okay=False, exists=True, path_type=Path),
+    help="A configuration of your own instead, as for other switches than those.",
+)
+@click.option(
+    "--metrics", default="127.0.0.1:9487", show_default=True, callback=_endpoints, metavar="HOST:PORT",
+    help="Where Prometheus reads.",
+)  # fmt: skip
+@_common
+def controller(address: str, switches: dict[str, str], config: Path | None, metrics: str, **common: Any) -> None:
+    """The controller of one switch or several, as a service of systemd's."""
+    if bool(switches) == bool(config):
+        raise click.UsageError("either --switch, once for each switch, or --config")
+    host, files = _begin("controller", address, **common)
+    wanted = plan.controller(
+        _program_of_service(),
+        address,
+        switches,
+        files,
+        config=config.read_bytes() if config else b"",
+        metrics=metrics,
+        insecure=common["insecure"],
+        replace=common["replace"],
+    )
+    _carry_out(wanted, host, dry_run=common["dry_run"])
+
+
+def _begin(
+    role: str, address: str, *, root: Path, source: str, insecure: bool, dry_run: bool, folder: str = "", **_: Any
+) -> tuple[Host, Certificate]:
+    """`address`: of one who serves. `folder`: where its certificate lies, if not at its role's name."""
+    host = Host(root.resolve())
+    if os.geteuid() != 0 and not dry_run:
+        raise SetupError(
+            "this makes a user, and files in /etc: run it as root (sudo), or see what it would do, --dry-run"
+        )
+    if insecure and source:
+        raise click.UsageError("--insecure is without certificates: leave out --tls, or that")
+    if insecure:
+        return host, {}
+    if source:
+        return host, certificate.read(source, role, address)
+    there = host.path(f"{FOLDER}/{folder or role}")
+    if not there.is_dir():
+        raise SetupError(
+            f"--tls names this host's certificate, which `wiresum ca init` makes (its folder {role}), or "
+            f"`wiresum ca issue {role}`; without any: --insecure, in a network that you trust"
+        )
+    certificate.check(credentials.load(there, serving=bool(address)), role, address)
+    return host, {}
+
+
+def _program() -> str:
+    """Of this very installation."""
+    return str(Path(sys.executable).with_name("wiresum"))
+
+
+def _program_of_service() -> str:
+    """The same, if services can see it and the interpreter behind it. Raises a `SetupError`."""
+    for path in (_program(), str(Path(sys.executable).resolve())):
+        if path.startswith(HOMES):
+            raise SetupError(
+                f"{path} lies in a home, which services do not see: install wiresum elsewhere, with a Python that is "
+                "elsewhere, like `/usr/bin/python3 -m venv /opt/wiresum && /opt/wiresum/bin/pip install "
+                "'wiresum[controller]'`"
+            )
+    return _program()
+
+
+def _carry_out(wanted: Plan, host: Host, *, dry_run: bool) -> None:
+    made = [step for step in wanted.steps if _take(step, host, dry_run=dry_run)]
+    click.echo(f"\n  let through: {wanted.firewall}")
+    if dry_run:
+        return
+    left = list(_small_buffers()) if host.runs else []
+    of_service = (wanted.config, f"{UNITS}/{wanted.unit}.service")
+    changed = any(isinstance(step, File) and step.path in of_service for step in made)
+    found = list(_check(wanted, host, changed=changed)) if host.runs else []
+    for finding in found:
+        click.echo(finding.text())
+    if wanted.unit and not host.has_systemd:
+        left.append(_by_hand(wanted, host))
+    if wanted.role == "worker" and not host.runs:
+        left.append("wiresum doctor, once that system runs")
+    for line in left:
+        click.echo(f"  left to you: {line}")
+    failed = any(finding.level is Level.PROBLEM for finding in found)
+    is_up = host.runs and (not wanted.unit or host.has_systemd)
+    if failed or (is_up and not checks.from_outside(wanted)):
+        raise click.exceptions.Exit(1)
+
+
+def _take(step: Step, host: Host, *, dry_run: bool) -> bool:
+    """Whether it changes something."""
+    if step.is_so(host):
+        _say("is so", step.what)
+        return False
+    if step.kept and step.is_there(host):
+        _say("kept", f"{step.what}, which differs from what would be written (--replace writes it anew)")
+        _show(step)
+        return False
+    if dry_run:
+        _say("would be", step.what)
+    else:
+        step.do(host)
+        _say("made", step.what)
+    _show(step)
+    return True
+
+
+def _say(verb: str, what: str) -> None:
+    click.echo(f"  {verb:<9} {visible(what)}")
+
+
+def _show(step: Step) -> None:
+    if isinstance(step, File) and step.shown:
+        for line in step.content.decode(errors="replace").splitlines():
+            click.echo(f"              | {visible(line)}")
+
+
+def _small_buffers() -> Iterator[str]:
+    for name, value in BUFFERS.lacking().items():
+        why = (
+            "cannot be set from here, as in a container"
+            if value is None
+            else f"is {value}, and could not be raised here"
+        )
+        yield f"{name} = {BUFFERS.least[name]}, on the machine itself: it {why}"
+
+
+def _check(wanted: Plan, host: Host, *, changed: bool) -> Iterator[Finding]:
+    found = list(checks.before_start(wanted, host))
+    yield from found
+    if wanted.unit and host.has_systemd and all(finding.level is not Level.PROBLEM for finding in found):
+        yield from checks.start(wanted, changed=changed)
+
+
+def _by_hand(wanted: Plan, host: Host) -> str:
+    if not host.runs:
+        return f"systemctl enable --now {wanted.unit}, once that system runs"
+    user = f"setpriv --reuid={USER} --regid={USER} --clear-groups"
+    return f"there is no systemd here, so nothing starts the service. It is\n    {user} {wanted.command}"

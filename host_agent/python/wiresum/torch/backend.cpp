@@ -1,0 +1,340 @@
+// A c10d::Backend whose collectives are a Python object's: what wiresum.torch registers under a plain ProcessGroup.
+//
+// PyTorch before 2.15 lets Python subclass ProcessGroup and not Backend, and a ProcessGroup stands in front of
+// PyTorch's dispatcher: the profiler, CommDebugMode, fake tensors and torch.compile would not see its collectives. So
+// this file is compiled against the PyTorch that is installed, when a process group is first made (extension.py).
+//
+// There is no logic here. Methods that PyTorch added or renamed between releases do without `override`: each overrides
+// where the base class has it, and is an unused function where it has not.
+#include <torch/csrc/Exceptions.h>
+#include <torch/csrc/utils/pybind.h>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <torch/csrc/distributed/c10d/Store.hpp>
+
+#include <ATen/core/ivalue.h>
+#include <pybind11/chrono.h>
+#include <pybind11/functional.h>
+#include <pybind11/stl.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <exception>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace {
+
+using Milliseconds = std::chrono::milliseconds;
+using Tensors = std::vector<at::Tensor>;
+using WorkPtr = c10::intrusive_ptr<c10d::Work>;
+
+constexpr const char* kName = "wiresum";
+
+/// Lets go of an object from any thread. One that outlives the interpreter is nobody's any more.
+void release(py::object& object) {
+  if (Py_IsInitialized() == 0) {
+    object.release();
+    return;
+  }
+  const py::gil_scoped_acquire locked;
+  object = py::object();
+}
+
+/// An exception that raises this error wherever it comes back to Python, any number of times (which pybind11's own does
+/// once); none of None.
+std::exception_ptr as_exception(const py::object& error) {
+  if (error.is_none()) return nullptr;
+  PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(error.ptr())), error.ptr());
+  python_error raised;
+  raised.persist();
+  return std::make_exception_ptr(std::move(raised));
+}
+
+/// A Work whose methods are a Python object's, which it keeps alive: PyTorch's own trampoline for Work does not.
+/// Under the profiler it is an event from the call to the end of a wait.
+class PythonWork final : public c10d::Work {
+ public:
+  using Work::Work;
+  ~PythonWork() override { release(work_); }
+
+  void begin(py::object work) { work_ = std::move(work); }
+
+  bool isCompleted() override {
+    const py::gil_scoped_acquire locked;
+    return work_.attr("is_completed")().cast<bool>();
+  }
+
+  bool isSuccess() const override {
+    const py::gil_scoped_acquire locked;
+    return work_.attr("is_success")().cast<bool>();
+  }
+
+  std::exception_ptr exception() const override {
+    const py::gil_scoped_acquire locked;
+    return as_exception(work_.attr("exception")());
+  }
+
+  int sourceRank() const override {
+    const py::gil_scoped_acquire locked;
+    return work_.attr("source_rank")().cast<int>();
+  }
+
+  Tensors result() override {
+    const py::gil_scoped_acquire locked;
+    return work_.attr("result")().cast<Tensors>();
+  }
+
+  void synchronize() override { wait(); }
+
+  bool wait(Milliseconds timeout = kNoTimeout) override {
+    {
+      const py::gil_scoped_acquire locked;
+      timeout == kNoTimeout ? work_.attr("wait")() : work_.attr("wait")(timeout);
+    }
+    finish();
+    return true;
+  }
+
+  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override {
+    bool is_new = false;
+    {
+      const std::lock_guard<std::mutex> guard(future_mutex_);
+      if (!future_) {
+        future_ = c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()));
+        is_new = true;
+      }
+    }
+    if (is_new) {
+      const py::gil_scoped_acquire locked;
+      work_.attr("when_settled")(py::cpp_function([future = future_](const Tensors& result, const py::object& error) {
+        const std::exception_ptr failure = as_exception(error);
+        const py::gil_scoped_release unlocked;  // callbacks may wait for what other threads do
+        failure ? future->setError(failure) : future->markCompleted(result);
+      }));
+    }
+    return future_;
+  }
+
+ private:
+  py::object work_;
+  std::mutex future_mutex_;
+  c10::intrusive_ptr<c10::ivalue::Future> future_;
+};
+
+class PythonBackend final : public c10d::Backend {
+ public:
+  /// `implementation` is a wiresum.torch.backend.WiresumBackend.
+  PythonBackend(py::object implementation, int rank, int size)
+      : Backend(rank, size), implementation_(std::move(implementation)) {}
+  ~PythonBackend() override { release(implementation_); }
+
+  py::object implementation() const { return implementation_; }
+
+  const std::string getBackendName() const override { return kName; }
+
+  WorkPtr allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) override {
+    return run(c10d::OpType::ALLREDUCE, "wiresum:all_reduce", tensors, "allreduce", tensors, options);
+  }
+
+  WorkPtr allreduce_sparse(Tensors& tensors, const c10d::AllreduceOptions& options) override {
+    return allreduce(tensors, options);
+  }
+
+  WorkPtr allreduce_coalesced(Tensors& tensors, const c10d::AllreduceCoalescedOptions& options) override {
+    return run(c10d::OpType::ALLREDUCE_COALESCED, "wiresum:all_reduce", tensors, "allreduce_coalesced", tensors,
+               options);
+  }
+
+  WorkPtr reduce(Tensors& tensors, const c10d::ReduceOptions& options) override {
+    return run(c10d::OpType::REDUCE, "wiresum:reduce", tensors, "reduce", tensors, options);
+  }
+
+  WorkPtr broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) override {
+    return run(c10d::OpType::BROADCAST, "wiresum:broadcast", tensors, "broadcast", tensors, options);
+  }
+
+  WorkPtr allgather(std::vector<Tensors>& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) override {
+    return run(c10d::OpType::ALLGATHER, "wiresum:all_gather", inputs, "allgather", outputs, inputs, options);
+  }
+
+  WorkPtr allgather_coalesced(std::vector<Tensors>& outputs, Tensors& inputs,
+                              const c10d::AllgatherOptions& options) override {
+    return run(c10d::OpType::ALLGATHER_COALESCED, "wiresum:all_gather", inputs, "allgather_coalesced", outputs, inputs,
+               options);
+  }
+
+  WorkPtr all_gather_single(at::Tensor& output, at::Tensor& input, const c10d::AllgatherOptions& options) {
+    return run(c10d::OpType::_ALLGATHER_BASE, "wiresum:_all_gather_base", {input}, "all_gather_single", output, input,
+               options);
+  }
+
+  WorkPtr _allgather_base(at::Tensor& output, at::Tensor& input, const c10d::AllgatherOptions& options) {
+    return all_gather_single(output, input, options);
+  }
+
+  WorkPtr all_gather_single_coalesced(Tensors& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) {
+    return run(c10d::OpType::COALESCED, "wiresum:all_gather", inputs, "all_gather_single_coalesced", outputs, inputs,
+               options);
+  }
+
+  WorkPtr allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) {
+    return all_gather_single_coalesced(outputs, inputs, options);
+  }
+
+  WorkPtr reduce_scatter(Tensors& outputs, std::vector<Tensors>& inputs,
+                         const c10d::ReduceScatterOptions& options) override {
+    return run(c10d::OpType::REDUCE_SCATTER, "wiresum:reduce_scatter", outputs, "reduce_scatter", outputs, inputs,
+               options);
+  }
+
+  WorkPtr reduce_scatter_single(at::Tensor& output, at::Tensor& input, const c10d::ReduceScatterOptions& options) {
+    return run(c10d::OpType::_REDUCE_SCATTER_BASE, "wiresum:_reduce_scatter_base", {input}, "reduce_scatter_single",
+               output, input, options);
+  }
+
+  WorkPtr _reduce_scatter_base(at::Tensor& output, at::Tensor& input, const c10d::ReduceScatterOptions& options) {
+    return reduce_scatter_single(output, input, options);
+  }
+
+  WorkPtr reduce_scatter_single_coalesced(Tensors& outputs, Tensors& inputs,
+                                          const c10d::ReduceScatterOptions& options) {
+    return run(c10d::OpType::REDUCE_SCATTER_TENSOR_COALESCED, "wiresum:reduce_scatter", inputs,
+               "reduce_scatter_single_coalesced", outputs, inputs, options);
+  }
+
+  WorkPtr reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
+                                          const c10d::ReduceScatterOptions& options) {
+    return reduce_scatter_single_coalesced(outputs, inputs, options);
+  }
+
+  WorkPtr gather(std::vector<Tensors>& outputs, Tensors& inputs, const c10d::GatherOptions& options) override {
+    return run(c10d::OpType::GATHER, "wiresum:gather", inputs, "gather", outputs, inputs, options);
+  }
+
+  WorkPtr scatter(Tensors& outputs, std::vector<Tensors>& inputs, const c10d::ScatterOptions& options) override {
+    return run(c10d::OpType::SCATTER, "wiresum:scatter", outputs, "scatter", outputs, inputs, options);
+  }
+
+  WorkPtr all_to_all_single(at::Tensor& output, at::Tensor& input, std::vector<int64_t>& output_splits,
+                            std::vector<int64_t>& input_splits, const c10d::AllToAllOptions& options) {
+    return run(c10d::OpType::ALLTOALL_BASE, "wiresum:all_to_all", {input}, "all_to_all_single", output, input,
+               output_splits, input_splits, options);
+  }
+
+  WorkPtr alltoall_base(at::Tensor& output, at::Tensor& input, std::vector<int64_t>& output_splits,
+                        std::vector<int64_t>& input_splits, const c10d::AllToAllOptions& options) {
+    return all_to_all_single(output, input, output_splits, input_splits, options);
+  }
+
+  WorkPtr alltoall(Tensors& outputs, Tensors& inputs, const c10d::AllToAllOptions& options) override {
+    return run(c10d::OpType::ALLTOALL, "wiresum:all_to_all", inputs, "alltoall", outputs, inputs, options);
+  }
+
+  WorkPtr send(Tensors& tensors, int destination, int tag) override {
+    return run(c10d::OpType::SEND, "wiresum:send", tensors, "send", tensors, destination, tag);
+  }
+
+  WorkPtr recv(Tensors& tensors, int source, int tag) override {
+    return run(c10d::OpType::RECV, "wiresum:recv", tensors, "recv", tensors, source, tag);
+  }
+
+  WorkPtr recvAnysource(Tensors& tensors, int tag) override {
+    return run(c10d::OpType::RECVANYSOURCE, "wiresum:recvAnySource", tensors, "recv_anysource", tensors, tag);
+  }
+
+  WorkPtr barrier(const c10d::BarrierOptions& options) override {
+    return run(c10d::OpType::BARRIER, "wiresum:barrier", {}, "barrier", options);
+  }
+
+  void monitoredBarrier(const c10d::BarrierOptions& options, bool wait_all_ranks) override {
+    const py::gil_scoped_acquire locked;
+    implementation_.attr("monitored_barrier")(options, wait_all_ranks);
+  }
+
+  void startCoalescing() override {
+    const py::gil_scoped_acquire locked;
+    implementation_.attr("start_coalescing")();
+  }
+
+  WorkPtr endCoalescing() override {
+    auto work = c10::make_intrusive<PythonWork>(rank_, c10d::OpType::COALESCED);
+    const py::gil_scoped_acquire locked;
+    work->begin(implementation_.attr("end_coalescing")());
+    return work;
+  }
+
+  /// The same at all workers, since they call the same collectives; TORCH_DISTRIBUTED_DEBUG=DETAIL compares it.
+  uint64_t getSequenceNumberForGroup() override { return sequence_; }
+  void setSequenceNumberForGroup() override {}
+
+  void setTimeout(Milliseconds timeout) {
+    const py::gil_scoped_acquire locked;
+    implementation_.attr("set_timeout")(timeout);
+  }
+
+  c10::intrusive_ptr<Options> getBackendOptions() {
+    const py::gil_scoped_acquire locked;
+    return c10::make_intrusive<Options>(kName, implementation_.attr("timeout").cast<Milliseconds>());
+  }
+
+  bool supportsSplitting() const { return true; }
+
+  c10::intrusive_ptr<Backend> split(const c10::intrusive_ptr<c10d::Store>& store, const std::vector<int>& ranks,
+                                    const c10::intrusive_ptr<Options>& options) {
+    const py::gil_scoped_acquire locked;
+    py::object part = implementation_.attr("split")(store, ranks, options->group_name, options->timeout);
+    if (part.is_none()) return nullptr;
+    const int rank = part.attr("rank").cast<int>();
+    const int size = part.attr("size").cast<int>();
+    return c10::make_intrusive<PythonBackend>(std::move(part), rank, size);
+  }
+
+  void shutdown() {
+    const py::gil_scoped_acquire locked;
+    implementation_.attr("shutdown")();
+  }
+
+  void abort() {
+    const py::gil_scoped_acquire locked;
+    implementation_.attr("abort")();
+  }
+
+ private:
+  /// `tensors` are for the profiler, which shows their shapes.
+  template <typename... Arguments>
+  WorkPtr run(c10d::OpType type, const char* title, const Tensors& tensors, const char* method,
+              const Arguments&... arguments) {
+    auto work = c10::make_intrusive<PythonWork>(rank_, type, title, tensors);
+    ++sequence_;
+    const py::gil_scoped_acquire locked;
+    work->begin(implementation_.attr(method)(arguments...));
+    return work;
+  }
+
+  py::object implementation_;
+  std::atomic<uint64_t> sequence_{0};
+};
+
+}  // namespace
+
+PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
+  py::register_exception_translator([](std::exception_ptr pending) {
+    try {
+      if (pending) std::rethrow_exception(pending);
+    } catch (python_error& raised) {
+      raised.restore();
+    }
+  });
+  py::class_<PythonBackend, c10d::Backend, c10::intrusive_ptr<PythonBackend>>(module, "PythonBackend")
+      .def(py::init([](py::object implementation, int rank, int size) {
+             return c10::make_intrusive<PythonBackend>(std::move(implementation), rank, size);
+           }),
+           py::arg("implementation"), py::arg("rank"), py::arg("size"))
+      .def_property_readonly("implementation", &PythonBackend::implementation)
+      .def_property_readonly("options", &PythonBackend::getBackendOptions)
+      // What new_group calls at those who are not in the group, where the backend can be split: NCCL needs it.
+      .def("perform_nocolor_split", [](PythonBackend&, const at::Device&) {});
+}

@@ -1,0 +1,305 @@
+"""What `torch.distributed` calls: takes each collective either into the network (network.py) or to Gloo (gloo.py).
+
+Which way a collective takes depends only on what is the same at all workers: operator, dtypes and layouts. The two
+ways need no order between them.
+
+The methods have the names that PyTorch's `Backend` has in Python, and take what its C++ hands over: lists of tensors,
+and an options object. How PyTorch comes to call them is elsewhere: backend.cpp, and process_group.py without it.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+import weakref
+from collections import Counter
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import Store
+
+from wiresum.torch import lifetime, rows
+from wiresum.torch import plan as plans
+from wiresum.torch.arguments import Tensors, flat
+from wiresum.torch.gloo import Gloo
+from wiresum.torch.network import Network
+from wiresum.torch.statistics import GroupStats
+from wiresum.torch.work import GlooWork, GroupedWork, NetworkWork
+
+EXIT_LINGER_S = 1.0
+"""A process that exits without destroy_process_group stays for so long: others may still ask for a lost packet."""
+
+_SUM, _AVERAGE = dist.ReduceOp.SUM, dist.ReduceOp.AVG
+
+
+class WiresumBackend:
+    """`network` is None in a group of one worker, and in one that the switch had no room for: then all is Gloo's.
+    `make_part(store, ranks, name, timeout)` makes the backend of some of the group's members, called by these."""
+
+    def __init__(
+        self,
+        rank: int,
+        size: int,
+        *,
+        gloo: Gloo,
+        network: Network | None,
+        make_part: Callable[[Store, list[int], str, timedelta], WiresumBackend],
+    ) -> None:
+        self.rank = rank
+        self.size = size
+        self.gloo = gloo
+        self.network = network
+        self._make_part = make_part
+        self._parts: weakref.WeakValueDictionary[str, WiresumBackend] = weakref.WeakValueDictionary()
+        self._forked = False
+        self._closed = False
+        self._coalescing: list[NetworkWork | GlooWork] | None = None
+        lifetime.watch(self)
+
+    # Collectives that the network does.
+
+    def allreduce(self, tensors: Tensors, opts: Any) -> dist.Work:
+        return self._all_reduce("all_reduce", "allreduce", tensors, opts)
+
+    def allreduce_coalesced(self, tensors: Tensors, opts: Any) -> dist.Work:
+        return self._all_reduce("all_reduce_coalesced", "allreduce_coalesced", tensors, opts)
+
+    def _all_reduce(self, name: str, gloo_name: str, tensors: Tensors, opts: Any) -> dist.Work:
+        if (network := self._adding(opts)) is not None:
+            if plans.carries(tensors, summed=True):
+                return self._started(network.run(name, plans.all_reduce(tensors), opts, tensors, summed=tensors))
+            if all(rows.is_row_sparse(tensor) for tensor in tensors):
+                return self._started(network.run_rows(name, tensors, opts))
+        return self._started(self.gloo.run_sum(name, gloo_name, (tensors,), opts, summed=tensors))
+
+    def reduce(self, tensors: Tensors, opts: Any) -> dist.Work:
+        summed = tensors if opts.rootRank == self.rank else []
+        if (network := self._adding(opts)) is not None and plans.carries(tensors, summed=True):
+            plan = plans.reduce(tensors[0], root=opts.rootRank, rank=self.rank)
+            return self._started(network.run("reduce", [plan], opts, tensors, summed=summed))
+        return self._started(self.gloo.run_sum("reduce", "reduce", (tensors,), opts, summed=summed, written=tensors))
+
+    def reduce_scatter(self, outputs: Tensors, inputs: Sequence[Tensors], opts: Any) -> dist.Work:
+        network = self._adding(opts)
+        if network is not None and plans.carries([*outputs, *flat(inputs)], summed=True):
+            todo = plans.reduce_scatter(list(zip(outputs, inputs, strict=True)), rank=self.rank)
+            return self._started(network.run("reduce_scatter", todo, opts, outputs, summed=outputs))
+        return self._started(
+            self.gloo.run_sum("reduce_scatter", "reduce_scatter", (outputs, inputs), opts, summed=outputs)
+        )
+
+    def reduce_scatter_single(self, output: torch.Tensor, contribution: torch.Tensor, opts: Any) -> dist.Work:
+        return self.reduce_scatter_single_coalesced([output], [contribution], opts)
+
+    def reduce_scatter_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any) -> dist.Work:
+        if (network := self._adding(opts)) is not None and plans.carries([*outputs, *inputs], summed=True):
+            pairs = list(zip(outputs, inputs, strict=True))
+            todo = plans.reduce_scatter_single(pairs, rank=self.rank, size=self.size)
+            return self._started(network.run("reduce_scatter_single", todo, opts, outputs, summed=outputs))
+        return self._started(
+            self.gloo.run_sum(
+                "reduce_scatter_single", "reduce_scatter_single_coalesced", (outputs, inputs), opts, summed=outputs
+            )
+        )
+
+    def broadcast(self, tensors: Tensors, opts: Any) -> dist.Work:
+        if (network := self._copying(tensors)) is not None:
+            plan = plans.broadcast(tensors, root=opts.rootRank, rank=self.rank)
+            return self._started(network.run("broadcast", [plan], opts, tensors))
+        return self._started(self.gloo.run("broadcast", "broadcast", tensors, opts, written=tensors))
+
+    def allgather(self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any) -> dist.Work:
+        written = flat(outputs)
+        if (network := self._copying([*inputs, *written])) is not None:
+            plan = plans.all_gather(list(zip(outputs, inputs, strict=True)), rank=self.rank)
+            return self._started(network.run("all_gather", [plan], opts, written))
+        return self._started(self.gloo.run("all_gather", "allgather", outputs, inputs, opts, written=written))
+
+    def allgather_coalesced(self, output_lists: Sequence[Tensors], inputs: Tensors, opts: Any) -> dist.Work:
+        """`output_lists[k]` receives what worker k put in: the other way round than in `allgather`."""
+        by_tensor = [list(outputs) for outputs in zip(*output_lists, strict=True)]
+        return self.allgather(by_tensor, inputs, opts)
+
+    def all_gather_single(self, output: torch.Tensor, contribution: torch.Tensor, opts: Any) -> dist.Work:
+        return self.all_gather_single_coalesced([output], [contribution], opts)
+
+    def all_gather_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any) -> dist.Work:
+        if (network := self._copying([*outputs, *inputs])) is not None:
+            pairs = list(zip(outputs, inputs, strict=True))
+            plan = plans.all_gather_single(pairs, rank=self.rank, size=self.size)
+            return self._started(network.run("all_gather_single", [plan], opts, outputs))
+        return self._started(
+            self.gloo.run("all_gather_single", "all_gather_single_coalesced", outputs, inputs, opts, written=outputs)
+        )
+
+    def barrier(self, opts: Any) -> dist.Work:
+        if (network := self._copying([])) is not None:
+            return self._started(network.run("barrier", [plans.barrier()], opts, []))
+        return self._started(self.gloo.run("barrier", "barrier", opts, written=[]))
+
+    # Collectives that Gloo does.
+
+    def gather(self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any) -> dist.Work:
+        return self._delegate("gather", "gather", outputs, inputs, opts, written=flat(outputs))
+
+    def scatter(self, outputs: Tensors, inputs: Sequence[Tensors], opts: Any) -> dist.Work:
+        return self._delegate("scatter", "scatter", outputs, inputs, opts, written=outputs)
+
+    def alltoall(self, outputs: Tensors, inputs: Tensors, opts: Any) -> dist.Work:
+        return self._delegate("all_to_all", "alltoall", outputs, inputs, opts, written=outputs)
+
+    def all_to_all_single(
+        self,
+        output: torch.Tensor,
+        contribution: torch.Tensor,
+        output_splits: list[int],
+        input_splits: list[int],
+        opts: Any,
+    ) -> dist.Work:
+        arguments = (output, contribution, output_splits, input_splits, opts)
+        return self._delegate("all_to_all_single", "all_to_all_single", *arguments, written=[output])
+
+    def send(self, tensors: Tensors, dst: int, tag: int) -> dist.Work:
+        return self._delegate("send", "send", tensors, dst, tag, written=[])
+
+    def recv(self, tensors: Tensors, src: int, tag: int) -> dist.Work:
+        return self._delegate("recv", "recv", tensors, src, tag, written=tensors)
+
+    def recv_anysource(self, tensors: Tensors, tag: int) -> dist.Work:
+        return self._delegate("recv", "recv_anysource", tensors, tag, written=tensors)
+
+    def monitored_barrier(self, opts: Any, wait_all_ranks: bool) -> None:
+        self._require_usable()
+        self.gloo.monitored_barrier(opts.timeout, wait_all_ranks)
+
+    def start_coalescing(self) -> None:
+        self._coalescing = []
+
+    def end_coalescing(self) -> dist.Work:
+        works, self._coalescing = self._coalescing or [], None
+        return GroupedWork(works)
+
+    # The group itself.
+
+    @property
+    def timeout(self) -> timedelta:
+        """What counts for collectives that bring none of their own."""
+        return self.gloo.timeout
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        self.gloo.timeout = timeout
+
+    def split(self, store: Store, ranks: Sequence[int], name: str, timeout: timedelta) -> WiresumBackend | None:
+        """The backend of `ranks`; None at the others. PyTorch calls it for each kind of device, and all share one."""
+        if self.rank not in ranks:
+            return None
+        part = self._parts.get(name)
+        if part is None or part._closed:
+            part = self._parts[name] = self._make_part(store, list(ranks), name, timeout)
+        return part
+
+    def stats(self) -> GroupStats:
+        network = self.network
+        return GroupStats(
+            job=network.session.job_name if network else "",
+            collectives_network=Counter(network.collectives if network else ()),
+            collectives_gloo=Counter(self.gloo.collectives),
+            bytes_reduced=network.bytes[True] if network else 0,
+            bytes_copied=network.bytes[False] if network else 0,
+            network=network.session.stats() if network else None,
+        )
+
+    @property
+    def block_elements(self) -> int:
+        """Floats in a packet: what is zero at all workers is left out in units of these. 0 if all goes through Gloo."""
+        return self.network.block_elements if self.network is not None else 0
+
+    def shutdown(self) -> None:
+        """Leaves the job; what is pending gets a moment to end. By destroy_process_group."""
+        if self.network is not None and not self._closed and not self._forked:
+            self.network.drain()
+        self._close()
+
+    def abort(self) -> None:
+        """Ends the job for everybody, now. Pending works fail here and elsewhere."""
+        if self.network is not None and not self._closed and not self._forked:
+            self.network.session.abort(f"rank {self.rank} called abort() on its process group")
+            self.gloo.break_connections()
+        self._close()
+
+    def _close(self) -> None:
+        if self._closed or self._forked:
+            return
+        self._closed = True
+        lifetime.forget(self)
+        if self.network is not None:
+            self.network.close()
+
+    def leave_at_exit(self) -> None:
+        """The process ends without destroy_process_group. The others must hear it, or they would wait for us."""
+        if self.network is None or self._closed:
+            return
+        error = getattr(sys, "last_value", None)
+        if error is None:
+            time.sleep(EXIT_LINGER_S)
+            reason = f"rank {self.rank} exited without destroy_process_group()"
+        else:
+            reason = f"rank {self.rank} ended with {type(error).__name__}: {error}"
+        self.network.session.abort(reason)
+        self._close()
+
+    def forget_after_fork(self) -> None:
+        self._forked = True
+
+    def _require_usable(self) -> None:
+        if self._forked:
+            raise RuntimeError(
+                "this process was forked from a member of the wiresum process group and is none itself: "
+                "start workers with 'spawn', or use collectives in the parent only"
+            )
+        if self.network is not None and (failure := self.network.session.failure) is not None:
+            raise self.network.translate(failure)
+        self.gloo.require_connected()
+
+    def _adding(self, opts: Any) -> Network | None:
+        """The network, if it knows this operator."""
+        self._require_usable()
+        operator = opts.reduceOp
+        # Not `in`: the operator knows how to compare itself with these, and these do not.
+        return self.network if operator == _SUM or operator == _AVERAGE else None  # noqa: SIM109
+
+    def _copying(self, tensors: Sequence[torch.Tensor]) -> Network | None:
+        """The network, if it carries the bytes of these."""
+        self._require_usable()
+        return self.network if plans.carries(tensors, summed=False) else None
+
+    def _delegate(self, name: str, method: str, *arguments: Any, written: Tensors) -> dist.Work:
+        self._require_usable()
+        return self._started(self.gloo.run(name, method, *arguments, written=written))
+
+    def _started(self, work: NetworkWork | GlooWork) -> dist.Work:
+        if self._coalescing is not None:
+            self._coalescing.append(work)
+        return work
+
+
+def backend_of(group: Any) -> WiresumBackend | None:
+    """The backend of this package that a process group has; None if it has none."""
+    for candidate in (group, *(group._get_backend(device) for device in group._device_types)):
+        found = candidate
+        while hasattr(found, "wrapped_pg"):  # TORCH_DISTRIBUTED_DEBUG=DETAIL
+            found = found.wrapped_pg
+        if isinstance(implementation := getattr(found, "implementation", None), WiresumBackend):
+            return implementation
+    return None
+
+
+def stats_of(group: dist.ProcessGroup | None) -> GroupStats:
+    group = group if group is not None else dist.group.WORLD
+    backend = backend_of(group) if group is not None else None
+    if backend is None:
+        raise ValueError(f"statistics are for process groups of the wiresum backend, not for {group}")
+    return backend.stats()

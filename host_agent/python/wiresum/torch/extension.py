@@ -1,0 +1,149 @@
+"""backend.cpp as a module: compiled against the installed PyTorch when a group is first made, and kept.
+
+C++ extensions of PyTorch fit the one release that they were built with, so that a wheel cannot bring this one. It is
+compiled once for each release of PyTorch, of Python and of Wiresum, and lies where PyTorch keeps what it compiles
+itself: in TORCH_EXTENSIONS_DIR, or ~/.cache/torch_extensions. `python -m wiresum.torch.extension` does it beforehand,
+for images of containers. Where it cannot be had (no compiler, no Python.h, a PyTorch that does not fit) a process group
+works all the same, in the older shape (process_group.py).
+"""
+
+from __future__ import annotations
+
+import fcntl
+import functools
+import hashlib
+import importlib.machinery
+import importlib.util
+import logging
+import os
+import shlex
+import subprocess
+import sys
+import sysconfig
+import time
+from pathlib import Path
+from types import ModuleType
+
+import torch
+
+log = logging.getLogger("wiresum")
+
+COMPILE_TIMEOUT_S = 300.0
+"""For the compiler, and for another process of this host that is at it."""
+LOCK_POLL_S = 0.1
+
+_NAME = "wiresum_torch_backend"
+_SOURCE = Path(__file__).with_name("backend.cpp")
+_MESSAGE_CHARACTERS_MAX = 600
+
+
+class ExtensionError(RuntimeError):
+    """There is no extension; the text says why."""
+
+
+@functools.cache
+def load() -> ModuleType | None:
+    """The module; None where it cannot be had, which is logged once."""
+    try:
+        return _import(build())
+    except (RuntimeError, ImportError, OSError) as error:
+        log.warning(
+            "wiresum: the part of the backend that is C++ could not be compiled: collectives work, but profiler and "
+            "debuggers do not see them, torch.compile breaks its graphs at them, and the group has no other backend "
+            "beside this one (`python -m wiresum.torch.extension` tries again): %s",
+            error,
+        )
+        return None
+
+
+def build() -> Path:
+    """The module's file, compiled if it is not there yet. Raises ExtensionError or OSError."""
+    command = _command()
+    path = _folder() / f"{_NAME}-{_digest(command)}.so"
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.with_suffix(".lock").open("w") as lock:
+            _acquire(lock.fileno())
+            if not path.exists():
+                _compile(command, path)
+    return path
+
+
+def _compile(command: list[str], path: Path) -> None:
+    log.info(
+        "wiresum: compiling the C++ part of the backend for PyTorch %s: this takes a minute, once", torch.__version__
+    )
+    unfinished = path.with_suffix(f".{os.getpid()}")
+    try:
+        ran = subprocess.run(
+            [*command, "-o", str(unfinished)],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=COMPILE_TIMEOUT_S,
+            check=False,
+        )
+        if ran.returncode != 0:
+            raise ExtensionError(f"`{shlex.join(command)}` failed: {ran.stderr[:_MESSAGE_CHARACTERS_MAX]}")
+        unfinished.rename(path)  # so that nobody ever loads half of it
+    except subprocess.TimeoutExpired as error:
+        raise ExtensionError(f"`{shlex.join(command)}` did not end within {COMPILE_TIMEOUT_S:.0f} s") from error
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+def _command() -> list[str]:
+    """What compiles and links, without the output's name."""
+    root = Path(torch.__file__).parent
+    include = root / "include"
+    return [
+        *shlex.split(os.environ.get("CXX", "c++")),
+        *("-std=c++20", "-O2", "-g0", "-fPIC", "-shared", "-fvisibility=hidden"),
+        f"-D_GLIBCXX_USE_CXX11_ABI={int(torch._C._GLIBCXX_USE_CXX11_ABI)}",
+        f"-DTORCH_EXTENSION_NAME={_NAME}",
+        *("-isystem", str(include), "-isystem", str(include / "torch" / "csrc" / "api" / "include")),
+        *("-isystem", sysconfig.get_path("include")),
+        str(_SOURCE),
+        *(f"-L{root / 'lib'}", "-ltorch_python", "-ltorch_cpu", "-lc10"),
+    ]
+
+
+def _digest(command: list[str]) -> str:
+    parts = [*command, torch.__version__, str(torch.version.git_version), str(sysconfig.get_config_var("SOABI"))]
+    return hashlib.sha256("\0".join(parts).encode() + _SOURCE.read_bytes()).hexdigest()[:16]
+
+
+def _folder() -> Path:
+    root = os.environ.get("TORCH_EXTENSIONS_DIR")
+    return (Path(root) if root else Path("~/.cache/torch_extensions").expanduser()) / "wiresum"
+
+
+def _acquire(lock: int) -> None:
+    """A lock that its holder's death releases."""
+    deadline = time.monotonic() + COMPILE_TIMEOUT_S
+    while True:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                raise ExtensionError(
+                    f"another process was still compiling it after {COMPILE_TIMEOUT_S:.0f} s"
+                ) from None
+            time.sleep(LOCK_POLL_S)
+
+
+def _import(path: Path) -> ModuleType:
+    loader = importlib.machinery.ExtensionFileLoader(_NAME, str(path))
+    spec = importlib.util.spec_from_loader(_NAME, loader)
+    assert spec is not None
+    module = importlib.util.module_from_spec(spec)
+    loader.exec_module(module)
+    return module
+
+
+if __name__ == "__main__":
+    try:
+        sys.stdout.write(f"{build()}\n")
+    except (RuntimeError, OSError) as error:
+        sys.exit(f"wiresum.torch.extension: {error}")

@@ -1,0 +1,239 @@
+"""The collectives that the network does, of one group: from plans (plan.py) to works (work.py)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from functools import partial
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from wiresum.agent.errors import DivergedError, JobAbortedError, WiresumError
+from wiresum.agent.session import FLOATING, Dtype, Operation, Scaling, Session
+from wiresum.torch import rows
+from wiresum.torch.arguments import Tensors
+from wiresum.torch.attendant import Attendant
+from wiresum.torch.calls import CallLog
+from wiresum.torch.errors import as_torch_error
+from wiresum.torch.gloo import divide
+from wiresum.torch.order import SubmissionOrder
+from wiresum.torch.plan import Plan
+from wiresum.torch.work import CompletedWork, NetworkWork
+
+DRAIN_TIMEOUT_S = 5.0
+"""How long destroy_process_group waits for works that nobody has waited for."""
+
+_UNSET = timedelta(0)
+_AVERAGE = dist.ReduceOp.AVG
+
+
+class Network:
+    """A session, and the works that are under way in it. `timeout` gives what counts for calls that bring none;
+    `on_failure` is called once, in another thread, when the session has failed while Gloo's works were pending."""
+
+    def __init__(
+        self,
+        session: Session,
+        calls: CallLog,
+        *,
+        lane_bits: int,
+        fixed_scale: float | None,
+        timeout: Callable[[], timedelta],
+        on_failure: Callable[[], None],
+    ) -> None:
+        self.session = session
+        self.attendant = Attendant(session, name=f"wiresum-{session.job_name}", on_failure=on_failure)
+        self.collectives: Counter[str] = Counter()
+        self.bytes: Counter[bool] = Counter()
+        """Of the callers' tensors: True those that were summed, False those that were copied."""
+        self._calls = calls
+        self._lane_bits = lane_bits
+        self._fixed_scale = fixed_scale
+        self._timeout = timeout
+        self._order = SubmissionOrder(f"wiresum-order-{session.job_name}")
+        self._pending: set[NetworkWork] = set()
+
+    @property
+    def block_elements(self) -> int:
+        """Floats in a packet: what is zero at all workers is left out in units of these."""
+        return self.session.lanes * 32 // self._lane_bits
+
+    def run(
+        self, name: str, todo: Sequence[Plan], opts: Any, result: Tensors, *, summed: Tensors | None = None
+    ) -> NetworkWork:
+        """Starts a collective. `summed` are the tensors that will hold a sum (or a mean)."""
+        self.collectives[name] += 1
+        todo = [plan for plan in todo if not plan.empty]
+        if not todo:
+            return CompletedWork(result, rank=self.session.rank)
+        average = summed is not None and bool(opts.reduceOp == _AVERAGE)
+        called = partial(
+            self._calls.note, name=name, operator=None if summed is None else opts.reduceOp, tensors=result
+        )
+        finish: list[Callable[[], None]] = [plan.finish for plan in todo]
+        if average and (integers := [tensor for tensor in summed or () if not tensor.is_floating_point()]):
+            finish.append(partial(divide, integers, self.session.world_size))
+        work = self._work(result, finish)
+        self._pending.add(work)
+        if self._order.is_free():
+            self._begin(work, todo, opts, average=average, called=called)
+        else:
+            work.begins_later()
+            begin = partial(self._begin, work, todo, opts, average=average, called=called)
+            self._order.append(partial(_take, begin, work))
+        return work
+
+    def run_rows(self, name: str, tensors: Tensors, opts: Any) -> NetworkWork:
+        """A sum of sparse tensors: begins with what is exchanged in order to agree on their keys, in a thread."""
+        self.collectives[name] += 1
+        work = self._work(tensors, [])
+        work.begins_later()
+        self._pending.add(work)
+        contributions = [(tensor, *rows.rows_of(tensor)) for tensor in tensors]
+        average = bool(opts.reduceOp == _AVERAGE)
+
+        def align_and_submit() -> None:
+            todo = [plan for part in contributions if not (plan := self._aligned(*part, opts, average)).empty]
+            work.finish_with([plan.finish for plan in todo])
+            called = partial(self._calls.note, name=name, operator=opts.reduceOp, tensors=tensors)
+            self._begin(work, todo, opts, average=average, called=called)
+
+        self._order.append(partial(_take, align_and_submit, work))
+        return work
+
+    def drain(self) -> None:
+        """Gives what is pending a moment to end."""
+        self._order.drain(DRAIN_TIMEOUT_S)
+        self.attendant.drain(DRAIN_TIMEOUT_S)
+
+    def close(self) -> None:
+        """Leaves the job. What is pending fails."""
+        self.session.close()
+        self._order.close()
+        self.attendant.close()
+        for work in list(self._pending):
+            work.settle()
+
+    def translate(self, error: WiresumError) -> Exception:
+        """With what each worker called, if that was not the same."""
+        if isinstance(error, DivergedError):
+            return as_torch_error(error, self._calls.compare(error.number))
+        if isinstance(error, JobAbortedError) and DivergedError.WORDS in error.reason:
+            return as_torch_error(error, self._calls.compare(None))
+        return as_torch_error(error)
+
+    def _work(self, result: Tensors, finish: Sequence[Callable[[], None]]) -> NetworkWork:
+        return NetworkWork(
+            result, finish, rank=self.session.rank, forget=self._pending.discard, translate=self.translate
+        )
+
+    def _aligned(
+        self, tensor: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, opts: Any, average: bool
+    ) -> Plan:
+        """What is left to do for a sparse tensor once the workers have agreed on its keys, which this waits for."""
+        rank, size = self.session.rank, self.session.world_size
+        possible = rows.keys_possible(tensor)
+        plan, numbers = rows.sizes_plan(tensor, keys, rank=rank, size=size)
+        self._exchange(plan, opts, signature=rows.call_of(tensor))
+        if rows.counting_is_cheaper(numbers, possible):
+            plan, presence = rows.presence_plan(keys, possible)
+            self._exchange(plan, opts, signature=rows.call_of(tensor), lane_bits=rows.COUNT_LANE_BITS)
+            union = presence.nonzero().reshape(-1)
+        else:
+            plan, everybody = rows.keys_plan(keys, numbers, rank=rank)
+            self._exchange(plan, opts, signature=rows.call_of(tensor))
+            union = everybody.unique()
+        return rows.sum_plan(tensor, keys, values, union, integer_divisor=size if average else 1)
+
+    def _exchange(self, plan: Plan, opts: Any, *, signature: int, lane_bits: int = 32) -> None:
+        """A collective that is waited for here."""
+        work = self._work([], [plan.finish])
+        try:
+            work.add(
+                self.session.submit(
+                    plan.regions,
+                    dtype=plan.dtype,
+                    lane_bits=lane_bits,
+                    signature=signature,
+                    may_be_sparse=plan.dtype is Dtype.I32,
+                    timeout_s=self._timeout_s(opts),
+                    notify=False,
+                )
+            )
+        except WiresumError as error:
+            raise self.translate(error) from error
+        work.all_added()
+        self._pending.add(work)  # should the wait be interrupted, the network still has the plan's memory
+        work.wait()
+
+    def _begin(
+        self, work: NetworkWork, todo: Sequence[Plan], opts: Any, *, average: bool, called: Callable[[int], None]
+    ) -> None:
+        """Submits a work's operations; `called` notes what has the number that each one got."""
+        timeout_s = self._timeout_s(opts)
+        if opts.asyncOp:
+            with self.attendant.changed:
+                self._submit_all(work, todo, average=average, timeout_s=timeout_s, notify=True, called=called)
+                self.attendant.watch_network(work)
+        else:
+            self._submit_all(work, todo, average=average, timeout_s=timeout_s, notify=False, called=called)
+        if not todo:
+            work.settle()
+        for plan in todo:
+            self.bytes[plan.sums] += plan.bytes
+
+    def _submit_all(
+        self,
+        work: NetworkWork,
+        todo: Sequence[Plan],
+        *,
+        average: bool,
+        timeout_s: float,
+        notify: bool,
+        called: Callable[[int], None],
+    ) -> None:
+        """With `notify`, hold the attendant's `changed`."""
+        try:
+            for plan in todo:
+                operation = self._submit(plan, average=average, timeout_s=timeout_s, notify=notify)
+                work.add(operation)
+                called(operation.number)
+        except Exception as error:
+            if not work.tokens():  # else the network has memory of it, and it stays until the group is closed
+                self._pending.discard(work)
+            if isinstance(error, WiresumError):
+                raise self.translate(error) from error
+            raise
+        work.all_added()
+
+    def _submit(self, plan: Plan, *, average: bool, timeout_s: float, notify: bool) -> Operation:
+        floating = plan.sums and plan.dtype in FLOATING
+        lane_bits = self._lane_bits if floating else 32
+        fixed_scale = self._fixed_scale if floating else None
+        return self.session.submit(
+            plan.regions,
+            dtype=plan.dtype,
+            lane_bits=lane_bits,
+            scaling=Scaling.FIXED if fixed_scale is not None else None,
+            fixed_scale=fixed_scale if fixed_scale is not None else 1.0,
+            average=average and floating,
+            signature=plan.signature(lane_bits=lane_bits, average=average, fixed_scale=fixed_scale),
+            may_be_sparse=plan.may_be_sparse,
+            timeout_s=timeout_s,
+            notify=notify,
+        )
+
+    def _timeout_s(self, opts: Any) -> float:
+        timeout: timedelta = opts.timeout
+        return (timeout if timeout > _UNSET else self._timeout()).total_seconds()
+
+
+def _take(step: Callable[[], None], work: NetworkWork) -> None:
+    """A step that nobody waits for: its error is the work's."""
+    try:
+        step()
+    except Exception as error:
+        work.fail(error)

@@ -1,0 +1,48 @@
+"""What the data plane does, for Prometheus: all jobs together, whoever installs them.
+
+These are the switch's own figures. Those of jobs, by name, are the service's (wiresum.controller.metrics), since a
+switch that a controller programs knows numbers of jobs and no names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from wiresum.switch.software_switch import SwitchStats
+
+FIGURES: dict[str, tuple[str, type[CounterMetricFamily | GaugeMetricFamily], Callable[[SwitchStats], float]]] = {
+    "jobs": ("Jobs that are installed.", GaugeMetricFamily, lambda stats: stats.jobs_now),
+    "jobs_ended": ("Jobs that have ended.", CounterMetricFamily, lambda stats: stats.jobs_ended),
+    "threads": ("Data threads.", GaugeMetricFamily, lambda stats: stats.threads),
+    "results": ("Cells completed.", CounterMetricFamily, lambda stats: stats.results),
+    "datagrams_received": ("Datagrams taken.", CounterMetricFamily, lambda stats: stats.datagrams_received),
+    "datagrams_sent": ("Datagrams sent.", CounterMetricFamily, lambda stats: stats.datagrams_sent),
+    "send_failures": (
+        "Datagrams that the system did not send.",
+        CounterMetricFamily,
+        lambda stats: stats.send_failures,
+    ),
+    "cpu_seconds": ("Processor time of the data threads.", CounterMetricFamily, lambda stats: stats.cpu_seconds),
+}
+"""By what follows wiresum_dataplane_."""
+
+
+class DataplaneCollector(Collector):
+    def __init__(self, stats: Callable[[], SwitchStats]) -> None:
+        self._stats = stats
+
+    def describe(self) -> Iterable[Metric]:
+        """Nothing: to ask for figures at the registration would be too early."""
+        return ()
+
+    def collect(self) -> Iterator[Metric]:
+        stats = self._stats()
+        for name, (text, kind, value) in FIGURES.items():
+            yield kind(f"wiresum_dataplane_{name}", text, value=value(stats))
+        packets = CounterMetricFamily("wiresum_dataplane_packets", "Packets, by reason.", labels=["reason"])
+        for reason, count in stats.packets.items():
+            packets.add_metric([reason], count)
+        yield packets
