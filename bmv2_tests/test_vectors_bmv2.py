@@ -14,6 +14,6 @@ def fresh_slots(bench: Bench) -> FreshSlots:
     return FreshSlots(bench)
 
 
-@pytest.mark.parametrize("scenario", load_all(without={"parent"}), ids=lambda scenario: str(scenario.name))
+@pytest.mark.parametrize("scenario", load_all(), ids=lambda scenario: str(scenario.name))
 def test_bmv2_answers_as_the_protocol_says(scenario: Scenario, bench: Bench, fresh_slots: FreshSlots) -> None:
     assert list(complaints(scenario, bench, fresh_slots)) == []

@@ -13,6 +13,8 @@
 #define FATE_RESEND 3     // the RESULT, to its sender
 #define FATE_ANSWER 4     // ARP, ping: back to where it came from
 #define FATE_MISSING 5    // to its sender: its contribution has not come
+#define FATE_RAISE 6      // the sum so far, to the switch above
+#define FATE_ASK 7        // a question, to the switch above
 
 // Why a packet to the switch ended as it did: the columns of counter `packets`. Rows are jobs.
 #define REASON_ADMITTED 0
@@ -41,7 +43,12 @@ struct metadata_t {
 
     // admit
     bit<1> admitted;
+    bit<1> from_parent;   // it is the switch above that speaks
+    bitmap_t bit_parent;  // its bit; 0 where there is none
+    port_t uplink_port;   // where it is
+    worker_t uplink_worker;  // and as whom it knows this switch
     row_t row;
+    bit<5> contributor;   // the worker's number
     bitmap_t bit_own;     // this worker's
     bitmap_t bit_others;  // everybody else's
     cell_t cell_index;    // in the switch
@@ -56,6 +63,7 @@ struct metadata_t {
     bit<1> diverged;
     bit<1> duplicate;
     bit<1> others_in;     // everybody else has contributed
+    bit<1> done;          // the words are the whole job's, or will be: nobody above has to be asked
 
     // verdict
     bit<3> fate;
@@ -63,6 +71,7 @@ struct metadata_t {
 
     // result
     bit<16> thread;       // of sender and receivers
+    bit<1> bare;          // what is sent has no words
     bit<1> edited;        // its IPv4 header, by us
 
     // forward

@@ -18,6 +18,7 @@
 
 // Entries: each worker of a job has one in `admit` for each of its threads, and one in `deliver`.
 #define ADMIT_ENTRIES 4096
+#define ADMIT_PARENT_ENTRIES 1024
 #define DELIVER_ENTRIES 2048
 #define FORWARD_ENTRIES 1024
 #define OWN_ENTRIES 16
@@ -31,4 +32,7 @@ typedef bit<8> worker_t;     // index in the job
 typedef bit<32> bitmap_t;    // of workers
 
 // Multicast groups: a job's is its row; everything that is flooded goes to this one.
+// In place of a worker: the switch above.
+const worker_t PARENT = 0xFF;
+
 const group_t FLOOD_GROUP = 256;

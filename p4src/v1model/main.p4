@@ -38,11 +38,15 @@ control Aggregate(inout headers_t hdr, inout metadata_t meta) {
         if (meta.well_formed == 1) {
             admit.apply(hdr, meta);
         }
-        if (meta.admitted == 1 && meta.fits == 1 && meta.in_lease == 1) {
+        bool has_cell = meta.admitted == 1 && meta.fits == 1 && meta.in_lease == 1;
+        if (has_cell) {
             cells.apply(hdr, meta);
-            lanes.apply(hdr, meta);
         }
         verdict.apply(hdr, meta);
+        if (has_cell && meta.relation != ROUND_OLDER) {
+            lanes.apply(hdr, meta);
+        }
+        meta.bare = hdr.lanes.isValid() ? 0 : 1w1;
         if (meta.fate != FATE_DROP) {
             result.apply(hdr, meta);
         }
@@ -73,6 +77,8 @@ control SwitchIngress(inout headers_t hdr, inout metadata_t meta, inout standard
 
         if (meta.fate == FATE_MULTICAST) {
             standard.mcast_grp = meta.group;
+        } else if (meta.fate == FATE_RAISE || meta.fate == FATE_ASK) {
+            standard.egress_spec = meta.uplink_port;
         } else if (meta.fate == FATE_RESEND || meta.fate == FATE_MISSING || meta.fate == FATE_ANSWER) {
             standard.egress_spec = standard.ingress_port;
         } else if (meta.fate == FATE_DROP) {
@@ -90,8 +96,12 @@ control SwitchEgress(inout headers_t hdr, inout metadata_t meta, inout standard_
     Deliver() deliver;
 
     apply {
-        if (meta.fate == FATE_MULTICAST || meta.fate == FATE_RESEND || meta.fate == FATE_MISSING) {
-            meta.receiver = meta.fate == FATE_MULTICAST ? (worker_t)standard.egress_rid : hdr.wiresum.worker;
+        if (meta.fate >= FATE_MULTICAST && meta.fate != FATE_ANSWER) {
+            if (meta.fate == FATE_MULTICAST) {
+                meta.receiver = (worker_t)standard.egress_rid;
+            } else {
+                meta.receiver = (meta.fate == FATE_RAISE || meta.fate == FATE_ASK) ? PARENT : hdr.wiresum.worker;
+            }
             random(meta.dice, 0, 0xFFFF);
             lose.apply(hdr, standard.egress_port, meta);
             deliver.apply(hdr, meta);

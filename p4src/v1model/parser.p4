@@ -61,6 +61,7 @@ parser SwitchParser(packet_in packet, out headers_t hdr, inout metadata_t meta, 
         packet.extract(hdr.wiresum);
         transition select(hdr.wiresum.kind, hdr.udp.length) {
             (KIND_DATA, LENGTH_FULL) : lanes;
+            (KIND_RESULT, LENGTH_FULL) : lanes;
             default : accept;
         }
     }

@@ -10,15 +10,23 @@ from wiresum.controller.config import Host
 from wiresum.controller.driver import JobEntry
 
 
-def entries(job: JobEntry, hosts: Sequence[Host]) -> list[fy.P4TableEntry]:
-    """One for each worker; `hosts` are the machines that they are on, in order of rank."""
+PARENT = 0xFF
+"""In place of a worker: the switch above."""
+
+
+def entries(job: JobEntry, hosts: Sequence[Host], parent: Host | None = None) -> list[fy.P4TableEntry]:
+    """One for each worker, and one for the switch above; `hosts` are the machines that they are on, in the order of the
+    workers' numbers."""
+    endpoints = dict(enumerate(zip(hosts, job.endpoints, strict=True)))
+    if job.uplink is not None and parent is not None:
+        endpoints[PARENT] = (parent, job.uplink.parent)
     return [
         fy.P4TableEntry(
             "deliver",
-            match=fy.Match(job=job.job, receiver=worker),
-            action=fy.Action("deliver_to", mac=hosts[worker].mac, address=endpoint.address, port=endpoint.port),
+            match=fy.Match(job=job.job, receiver=receiver),
+            action=fy.Action("deliver_to", mac=host.mac, address=endpoint.address, port=endpoint.port),
         )
-        for worker, endpoint in enumerate(job.endpoints)
+        for receiver, (host, endpoint) in endpoints.items()
     ]
 
 
