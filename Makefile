@@ -123,7 +123,7 @@ test-cpp: $(ready)-dev  ##! run the C++ unit tests
 
 # They mostly wait, so two files at a time.
 test-python: test-cpp  ##! run the Python tests (PYTEST_ARGS=...)
-	$(py) -m pytest --numprocesses 2 --dist loadfile $(PYTEST_ARGS)
+	$(py) -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 
 sanitize: asan tsan  ##! run the C++ unit tests under ASan + UBSan, the threaded ones under TSan
 
