@@ -57,7 +57,7 @@ $(ready)-bench: .ci/setup .ci/probes.sh $(installed)
 
 # ---- using it ------------------------------------------------------------------------------------------------------
 
-.PHONY: demo mininet demo-bmv2 demo-clicks science shell bench bench-dense bench-sparse bench-compress bench-aggregators bench-precision bench-packets \
+.PHONY: demo mininet demo-bmv2 demo-racks demo-clicks science shell bench bench-dense bench-sparse bench-compress bench-aggregators bench-racks bench-precision bench-packets \
   bench-cluster
 demo: $(ready)-demo  ##! train on four workers through a software switch, and over Gloo; picture and JSON in build/demo
 	$(py) host_agent/examples/digits/demo.py $(ARGS)
@@ -67,6 +67,9 @@ mininet: $(ready)-mininet  ##! open Mininet on workers and switches: a prompt, o
 
 demo-bmv2: $(ready)-dev  ##! train through bmv2 running the P4 program, and through the software switch (root; needs simple_switch_grpc)
 	$(py) mininet/demos/bmv2_demo.py $(ARGS)
+
+demo-racks: $(ready)-mininet  ##! train in two racks below a spine, over trees of switches and over Gloo (root); results in build/demo-racks
+	$(py) mininet/network/run.py train --topology racks --gloo --output build/demo-racks $(ARGS)
 
 science: $(ready)-demo  ##! run the compression experiments; tables, and pictures in build/science
 	$(py) host_agent/examples/science/science.py $(ARGS)
@@ -90,6 +93,9 @@ bench-compress: $(ready)-bench  ##! of these: training steps with compressed gra
 
 bench-aggregators: $(ready)-bench  ##! of these: a job on one, two and four software switches on links of their own
 	$(py) mininet/benchmarks/aggregators_bench.py $(ARGS)
+
+bench-racks: $(ready)-bench  ##! racks of workers below a spine: trees, one switch, and Gloo (root)
+	$(py) mininet/benchmarks/racks_bench.py $(ARGS)
 
 bench-precision: $(ready)-bench  ##! what sums of floats err and cost, exact, in blocks, and over Gloo (root)
 	$(py) mininet/benchmarks/precision_bench.py $(ARGS)

@@ -5,8 +5,8 @@
         runs = net.start_workers(["python", "train.py"])
 
 The controller is a program on one of the hosts, and workers join it through the switches, like any other TCP connection
-of theirs. It programs switches over P4Runtime: of the kind "bmv2" all but Ethernet switches, of the kind "software" the
-one that sums. bmv2s that only forward have the program too, so it is told to give them no jobs (`wiresum jobs drain`).
+of theirs. It programs switches over P4Runtime: of the kind "bmv2" all but Ethernet switches, of the kind "software" those
+that sum. bmv2s that only forward have the program too, so it is told to give them no jobs (`wiresum jobs drain`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from mininet.log import output
@@ -204,17 +204,33 @@ class WiresumNet(Mininet):  # type: ignore[misc]
             f'p4runtime = "{switch.p4runtime}"',
             f"device = {switch.device}",
             f'address = "{plan.address}"',
+            f'mac = "{plan.mac}"',
         ]
+        if plan.parent:
+            lines.append(f'parent = "{plan.parent}"')
         if self.kind == SOFTWARE:
-            return [*lines, "insecure = true", f"lanes = {compiled.load('v1model').lanes}"]
-        lines.append(f'mac = "{plan.mac}"')
-        others: list[HostPlan | SwitchPlan] = [*self.topology.hosts, *self.topology.switches]
-        for other in others:
-            if other.address and other is not plan:
+            lines += ["insecure = true", f"lanes = {compiled.load('v1model').lanes}"]
+        elif plan.parent:
+            lines.append(f"parent_port = {self.topology.port_towards(plan.name, plan.parent)}")
+            lines.append(f"port_at_parent = {self.topology.port_towards(plan.parent, plan.name)}")
+        for other in self._at(plan):
+            lines += ["[[switch.host]]", f'name = "{other.name}"', f'address = "{other.address}"']
+            if self.kind == BMV2:
                 port = self.topology.port_towards(plan.name, other.name)
-                lines += ["[[switch.host]]", f'name = "{other.name}"', f'address = "{other.address}"']
                 lines += [f'mac = "{other.mac}"', f"port = {port}"]
         return lines
+
+    def _at(self, plan: SwitchPlan) -> Iterator[HostPlan | SwitchPlan]:
+        """What the controller must be told to hang on a switch. In a tree each node hangs on one, and the controller
+        knows the way from the others; a software switch by itself serves all."""
+        in_tree = plan.role == AGGREGATE and len(self.topology.aggregators) > 1
+        if self.kind == SOFTWARE and not in_tree:
+            return
+        for other in (*self.topology.hosts, *self.topology.switches):
+            if not other.address or other is plan:
+                continue
+            if not in_tree or (other not in self.topology.aggregators and self.topology.aggregator_of(other.name) is plan):
+                yield other
 
 
 def _variables(topology: Topology, host: HostPlan) -> dict[str, str]:
