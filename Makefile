@@ -14,7 +14,6 @@ SOAK_SEEDS ?= 10000
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.NOTPARALLEL:
 export VENV PYTHON
 export CMAKE_BUILD_PARALLEL_LEVEL := $(JOBS)
 export CTEST_PARALLEL_LEVEL := $(JOBS)
@@ -120,7 +119,7 @@ define run_ctest
 endef
 
 .PHONY: test test-cpp test-python sanitize asan tsan fuzz fuzz-short soak
-test: test-cpp sanitize fuzz-short test-python  ##! run all tests, sanitizers and short fuzz runs
+test: test-cpp test-python sanitize fuzz-short  ##! run all tests, sanitizers and short fuzz runs
 
 test-cpp: $(ready)-dev  ##! run the C++ unit tests
 	cmake --preset dev -DPython_EXECUTABLE=$(abspath $(py)) >/dev/null

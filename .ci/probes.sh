@@ -8,6 +8,7 @@ have() { command -v "$1" >/dev/null 2>&1; }
 has_compiler() { have g++ && (("$(g++ -dumpversion | cut -d. -f1)" >= gcc_major_min)); }
 has_cmake() { have cmake && printf '%s\n%s\n' "$cmake_min" "$(cmake --version | awk 'NR == 1 {print $3}')" | sort -CV; }
 has_ninja() { have ninja; }
+has_ccache() { have ccache; }
 has_gtest() { [[ -e /usr/include/gtest/gtest.h || -e /usr/local/include/gtest/gtest.h ]]; }
 has_ip() { have ip && have tc; }
 has_ethtool() { have ethtool; }
