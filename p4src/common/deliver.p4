@@ -1,4 +1,4 @@
-// Addresses a copy of a RESULT, or a MISSING, to its receiver. Runs once for each copy.
+// Addresses a copy of a RESULT, or a MISSING, or what goes to the parent, to its receiver. Runs once for each copy.
 
 control Deliver(inout headers_t hdr, inout metadata_t meta) {
     // port: of the receiver's thread 0.
@@ -7,6 +7,13 @@ control Deliver(inout headers_t hdr, inout metadata_t meta) {
         hdr.ethernet.dst = mac;
         hdr.ipv4.dst = address;
         hdr.udp.dst_port = port + meta.thread;
+    }
+
+    // To the parent, which knows this switch as one of its workers.
+    @id(ACTION_DELIVER_UP) @name(".deliver_up")
+    action deliver_up(mac_t mac, address_t address, bit<16> port, worker_t worker) {
+        deliver_to(mac, address, port);
+        hdr.wiresum.worker = worker;
     }
 
     // A copy for which there is no entry goes nowhere: its job has just ended.
@@ -21,7 +28,7 @@ control Deliver(inout headers_t hdr, inout metadata_t meta) {
             hdr.wiresum.job : exact @name("job");
             meta.receiver : exact @name("receiver");
         }
-        actions = { deliver_to; @defaultonly no_receiver; }
+        actions = { deliver_to; deliver_up; @defaultonly no_receiver; }
         const default_action = no_receiver();
         size = DELIVER_ENTRIES;
     }

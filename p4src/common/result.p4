@@ -27,9 +27,6 @@ control Result(inout headers_t hdr, inout metadata_t meta) {
         } else if (hdr.wiresum.kind != KIND_META) {
             hdr.wiresum.kind = KIND_EMPTY;
         }
-        if (meta.fate == FATE_RAISE || meta.fate == FATE_ASK) {
-            hdr.wiresum.worker = meta.uplink_worker;
-        }
         // From where it was sent to; ECN and DSCP stay as they came, so that a congestion mark reaches the workers.
         hdr.ethernet.src = hdr.ethernet.dst;
         hdr.ipv4.src = hdr.ipv4.dst;

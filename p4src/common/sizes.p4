@@ -32,7 +32,10 @@ typedef bit<8> worker_t;     // index in the job
 typedef bit<32> bitmap_t;    // of workers
 
 // Multicast groups: a job's is its row; everything that is flooded goes to this one.
-// In place of a worker: the switch above.
-const worker_t PARENT = 0xFF;
-
 const group_t FLOOD_GROUP = 256;
+// Where a job's tree goes on above this switch, its row + this is a group, too: of one copy, whose instance is 0xFF, which
+// is no worker's and stands for the parent.
+const group_t UPLINK_GROUPS = 512;
+
+// The parent, in bitmaps of workers.
+const bitmap_t PARENT_BIT = 0x80000000;

@@ -24,6 +24,8 @@ header lanes_h {
 header carry_h {
     @padding bit<5> fate_padding;
     bit<3> fate;
+    @padding bit<7> bare_padding;
+    bit<1> bare;
     @padding bit<7> diverged_padding;
     bit<1> diverged;
     @padding bit<7> port_padding;

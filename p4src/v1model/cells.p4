@@ -75,8 +75,9 @@ control Cells(inout headers_t hdr, inout metadata_t meta) {
 
     @hidden action compare_bitmaps() {
         meta.duplicate = (bitmap & meta.bit_own != 0) ? 1w1 : 0;
-        meta.others_in = (meta.bit_others & ~bitmap == 0) ? 1w1 : 0;
-        meta.done = (meta.bit_parent & ~bitmap == 0) ? 1w1 : 0;
+        bitmap_t missing = meta.bit_others & ~bitmap;
+        meta.done = (missing == 0) ? 1w1 : 0;
+        meta.others_in = (missing == 0 || (meta.has_parent == 1 && missing == PARENT_BIT)) ? 1w1 : 0;
     }
 
     apply {
@@ -91,7 +92,7 @@ control Cells(inout headers_t hdr, inout metadata_t meta) {
             if (meta.relation == ROUND_SAME) {
                 look_at_round();
             }
-        } else if (meta.from_parent == 1) {
+        } else if (hdr.wiresum.kind == KIND_RESULT) {
             if (meta.relation == ROUND_SAME && meta.others_in == 1 && meta.duplicate == 0) {
                 continue_round();
                 contribute();

@@ -78,7 +78,7 @@ control SwitchIngress(inout headers_t hdr, inout metadata_t meta, inout standard
         if (meta.fate == FATE_MULTICAST) {
             standard.mcast_grp = meta.group;
         } else if (meta.fate == FATE_RAISE || meta.fate == FATE_ASK) {
-            standard.egress_spec = meta.uplink_port;
+            standard.mcast_grp = meta.group | UPLINK_GROUPS;
         } else if (meta.fate == FATE_RESEND || meta.fate == FATE_MISSING || meta.fate == FATE_ANSWER) {
             standard.egress_spec = standard.ingress_port;
         } else if (meta.fate == FATE_DROP) {
@@ -97,10 +97,10 @@ control SwitchEgress(inout headers_t hdr, inout metadata_t meta, inout standard_
 
     apply {
         if (meta.fate >= FATE_MULTICAST && meta.fate != FATE_ANSWER) {
-            if (meta.fate == FATE_MULTICAST) {
-                meta.receiver = (worker_t)standard.egress_rid;
+            if (meta.fate == FATE_RESEND || meta.fate == FATE_MISSING) {
+                meta.receiver = hdr.wiresum.worker;
             } else {
-                meta.receiver = (meta.fate == FATE_RAISE || meta.fate == FATE_ASK) ? PARENT : hdr.wiresum.worker;
+                meta.receiver = (worker_t)standard.egress_rid;
             }
             random(meta.dice, 0, 0xFFFF);
             lose.apply(hdr, standard.egress_port, meta);
