@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Who may contribute: one entry for each worker of a job and each of its threads, written by the controller. And where
 // the switch has another above it in a job's tree: who that is. A packet that no entry matches has no effect on any job.
 
@@ -27,6 +29,9 @@ control Admit(in headers_t hdr, inout metadata_t meta) {
     }
 
     @id(TABLE_ADMIT) @name(".admit")
+    // Counters have a column for each of WORKERS_MAX workers, and no key is 0: nobody's.
+    @entry_restriction("worker < 32 && key != 0")
+    @brief("Who may contribute to which cells: a job, key, worker and thread, and where they come from.")
     table admit {
         key = {
             meta.ingress_port : exact @name("ingress_port");
@@ -44,6 +49,8 @@ control Admit(in headers_t hdr, inout metadata_t meta) {
 
     // The header that the parent echoes may be of any of its workers: which one is no key.
     @id(TABLE_ADMIT_PARENT) @name(".admit_parent_entry")
+    @entry_restriction("key != 0")
+    @brief("Where the switch above is, in a job's tree: whose RESULT and MISSING count.")
     table admit_parent_entry {
         key = {
             meta.ingress_port : exact @name("ingress_port");

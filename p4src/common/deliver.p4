@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Addresses a copy of a RESULT, or a MISSING, or what goes to the parent, to its receiver. Runs once for each copy.
 
 control Deliver(inout headers_t hdr, inout metadata_t meta) {
@@ -23,6 +25,7 @@ control Deliver(inout headers_t hdr, inout metadata_t meta) {
     }
 
     @id(TABLE_DELIVER) @name(".deliver")
+    @brief("How a copy is addressed to its receiver.")
     table deliver {
         key = {
             hdr.wiresum.job : exact @name("job");
@@ -48,6 +51,7 @@ control Lose(in headers_t hdr, in port_t egress_port, inout metadata_t meta) {
     }
 
     @id(TABLE_LOSE) @name(".lose")
+    @brief("A fault injector for tests: copies that are dropped.")
     table lose {
         key = {
             egress_port : ternary @name("egress_port");

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // P4Runtime identifiers, explicit so that a controller and a switch of different builds agree. Never reused: a table
 // that goes leaves a gap. The first byte says what it is: 0x01 an action, 0x02 a table, 0x12 a counter.
 

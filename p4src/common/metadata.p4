@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // What the stages tell each other. Each stage records what it found; `verdict` decides, and nobody else does.
 
 // Relation of a packet's round to its cell's. Newer: it begins the round, since it is the cell's next one, or the cell is

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Turns the packet that triggered it into a RESULT, a question into a MISSING, or either into what goes to the switch
 // above, as far as that is the same for every receiver.
 

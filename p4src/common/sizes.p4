@@ -1,5 +1,11 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Every size of the switch program. What the controller must know of them it reads from P4Info (table and counter
 // sizes) and from p4src/compiled; nothing else repeats them.
+
+// The program as P4Info names it. Its version is that of the wire protocol and of the tables: a controller needs both.
+#define PROGRAM_NAME "wiresum"
+#define PROGRAM_VERSION "1"
 
 #ifndef LANES
 // 32-bit words of a packet's payload. A power of two up to 64 on bmv2; 64 on Tofino, where each is half a register.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // What becomes of a packet to the switch, and the reason it is counted under: docs/protocol.md, section 3, row by row.
 
 control Verdict(in headers_t hdr, inout metadata_t meta) {
@@ -58,6 +60,7 @@ control Verdict(in headers_t hdr, inout metadata_t meta) {
     }
 
     @id(TABLE_VERDICT) @name(".verdict")
+    @brief("What becomes of a packet to the switch, and why.")
     table verdict {
         key = {
             meta.well_formed : ternary @name("well_formed");

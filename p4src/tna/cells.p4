@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // What a cell knows besides its words: whose contributions, of which round of which job. Registers start as zeros and
 // cannot be written from outside. Nor need they be: a cell belongs to the job whose contribution began its round, and to
 // a job with another key it is as if it had never been used. Key 0 is no job's.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Each word of a packet is a field of its own: half of a register. Names have the word's number in octal.
 
 #if LANES != 64

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The words of a cell, two in a register. The round's first DATA writes them, later ones add to them (each word modulo
 // 2^32), the parent's RESULT replaces them, all else leaves them. A round without DATA gives zeros.
 //

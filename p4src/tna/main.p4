@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The switch program for Tofino 1 and 2 (TNA, T2NA). docs/tofino.md has the stage plan and how to build it.
 //
 // A packet's path is that of v1model/main.p4, with two differences. What is independent is asked at once, since stages
@@ -293,4 +295,5 @@ control Egress(inout headers_t hdr, inout metadata_t meta, in egress_intrinsic_m
 }
 
 Pipeline(IngressParser(), Ingress(), IngressDeparser(), EgressParser(), Egress(), EgressDeparser()) pipe;
+@pkginfo(name=PROGRAM_NAME, version=PROGRAM_VERSION)
 Switch(pipe) main;

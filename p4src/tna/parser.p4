@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // What is not understood is left in the payload, and so forwarded as it came.
 
 parser IngressParser(packet_in packet, out headers_t hdr, out ingress_metadata_t meta,

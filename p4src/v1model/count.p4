@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // What the controller reads to say how a job fares, and who lags.
 
 control Count(in headers_t hdr, in metadata_t meta) {

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The words of a cell. The round's first DATA writes them, later ones add to them (each word modulo 2^32), EMPTY,
 // duplicates and questions leave them. A round without DATA gives zeros.
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The switch program for bmv2 (v1model). docs/switch_program.md walks through it.
 //
 // A packet's path: is it to the switch itself (own)? If not: forward. If so: is it of this protocol (form), who sends
@@ -114,5 +116,6 @@ control SwitchEgress(inout headers_t hdr, inout metadata_t meta, inout standard_
     }
 }
 
+@pkginfo(name=PROGRAM_NAME, version=PROGRAM_VERSION)
 V1Switch(SwitchParser(), SwitchVerifyChecksum(), SwitchIngress(), SwitchEgress(), SwitchComputeChecksum(),
          SwitchDeparser()) main;
