@@ -1,8 +1,7 @@
-"""One job over two pipes of a Tofino: the one is the other's parent, through a port of each that loops back.
+"""One job over two pipes of a Tofino: the one is the other's parent, and a cable joins a port of each.
 
-Each pipe has cells of its own, so each is a node of the job's tree. What goes up leaves by a port of the parent's pipe,
-and what comes down by one of the child's: set to loop back, they lead to the right pipe's ingress. Both nodes have the
-switch's own address, and the ports tell them apart. No line of the program knows of this.
+Each pipe has cells of its own, so each is a node of the job's tree. Both have the switch's own address: the ports tell
+them apart. No line of the program knows of this.
 """
 
 from __future__ import annotations
@@ -24,8 +23,8 @@ CHILD = 4
 """The lower pipe, as a worker of the upper one. All numbers differ: entries of `deliver` are those of both pipes."""
 LOWER, UPPER = 1, 2
 """Rows and groups of the two nodes."""
-DOWN, UP = 60, PORTS_IN_PIPE + 60
-"""The ports that loop back, of the lower and the upper pipe."""
+LOWER_END, UPPER_END = 60, PORTS_IN_PIPE + 60
+"""The cable's ports, of the lower and the upper pipe."""
 PORT = {0: 8, 1: 9, 2: PORTS_IN_PIPE + 8, 3: PORTS_IN_PIPE + 9}
 """Of the workers: two in each pipe."""
 BASE_PORT = 20000
@@ -39,7 +38,7 @@ def host(worker: int) -> Host:
 
 
 def between(datagram: bytes) -> bytes:
-    """The frame of a datagram from one pipe to the other."""
+    """The frame of a datagram on the cable."""
     return UdpFrame(SWITCH, SWITCH, SWITCH_PORT, SWITCH_PORT, datagram).pack()
 
 
@@ -47,19 +46,19 @@ class Network:
     def __init__(self, switch: Switch) -> None:
         switch.restart()
         self.switch = switch
-        switch.loopbacks |= {DOWN, UP}
+        switch.cables |= {LOWER_END: UPPER_END, UPPER_END: LOWER_END}
         own = {"address": int(SWITCH.address)}
         switch.program.tables["own"].insert(own, "own_address", {"mac": int.from_bytes(SWITCH.mac, "big")})
         switch.groups[LOWER] = [(PORT[worker], worker) for worker in (0, 1)]
-        switch.groups[UPPER] = [(PORT[worker], worker) for worker in (2, 3)] + [(DOWN, CHILD)]
-        switch.groups[UPLINK_GROUPS + LOWER] = [(UP, RECEIVER_PARENT)]
+        switch.groups[UPPER] = [(PORT[worker], worker) for worker in (2, 3)] + [(UPPER_END, CHILD)]
+        switch.groups[UPLINK_GROUPS + LOWER] = [(LOWER_END, RECEIVER_PARENT)]
         for worker in (0, 1):
             others = 0b11 & ~(1 << worker) | PARENT_BIT
             self._admit(LOWER, PORT[worker], worker, host(worker), BASE_PORT, others, has_parent=1)
         for worker in (2, 3):
             self._admit(UPPER, PORT[worker], worker, host(worker), BASE_PORT, 0b11100 & ~(1 << worker))
-        self._admit(UPPER, UP, CHILD, SWITCH, SWITCH_PORT, 0b01100)
-        key = self._key(DOWN, SWITCH, SWITCH_PORT)
+        self._admit(UPPER, UPPER_END, CHILD, SWITCH, SWITCH_PORT, 0b01100)
+        key = self._key(LOWER_END, SWITCH, SWITCH_PORT)
         parameters = {"row": LOWER, "group": LOWER, "bit_workers": 0b11, **CELLS}
         switch.program.tables["admit_parent_entry"].insert(key, "admit_parent", parameters)
         for worker in WORKERS:
@@ -140,12 +139,12 @@ def test_each_pipe_recirculates_one_packet_of_a_round(network: Network) -> None:
 
 
 def test_a_question_finds_its_way_up_and_the_answer_down(network: Network) -> None:
-    """The sum that went up is lost: the loop is open for a moment."""
+    """The sum that went up is lost: the cable is out for a moment."""
     assert network.send(0, DATA, 1, 1) == {}
-    network.switch.loopbacks.remove(UP)
+    del network.switch.cables[LOWER_END]
     (lost,) = network.switch.receive(PORT[1], network.frame(1, DATA, 1, 10))
-    assert lost.port == UP
-    network.switch.loopbacks.add(UP)
+    assert lost.port == LOWER_END
+    network.switch.cables[LOWER_END] = UPPER_END
     for worker in (2, 3):
         assert network.send(worker, DATA, 1, 10**worker) == {}
     assert set(network.send(0, QUESTION)) == set(WORKERS)
@@ -161,17 +160,17 @@ def test_a_sum_whose_words_the_parent_replaces_between_the_passes_changes_nothin
     has had the first."""
     for worker in WORKERS:
         network.send(worker, DATA, 1, 1)
-    network.switch.loopbacks.clear()
+    network.switch.cables.clear()
     for worker in (0, 1):
         network.switch.receive(PORT[worker], network.frame(worker, DATA, 3, 10))
     pass_once = network.switch.one_pass
     header = (JOB, KEY, 2, 0, 1, 3, 7, 11)
     missing = between(HEADER.pack(1 << 4 | MISSING, 0, *header))
     result = between(HEADER.pack(1 << 4 | RESULT, 0, *header) + struct.pack("!I", 7777) * 64)
-    (looping,) = pass_once(DOWN, missing)
-    assert len(list(pass_once(DOWN, result))) == 2
+    (looping,) = pass_once(LOWER_END, missing)
+    assert len(list(pass_once(LOWER_END, result))) == 2
     (mixed,) = pass_once(looping.port, looping.frame)
-    assert mixed.port == UP
+    assert mixed.port == LOWER_END
     words = struct.unpack("!64I", UdpFrame.unpack(mixed.frame).payload[24:])
     assert set(words[::2]) == {20}
     assert set(words[1::2]) == {7777}
@@ -179,7 +178,7 @@ def test_a_sum_whose_words_the_parent_replaces_between_the_passes_changes_nothin
     for worker in (2, 3):
         network.switch.receive(PORT[worker], network.frame(worker, DATA, 3, 1000))
     whole = UdpFrame.unpack(mixed.frame).payload[:24] + struct.pack("!I", 10) * 64
-    assert len(network.switch.receive(UP, between(whole))) == 3
-    network.switch.receive(UP, mixed.frame)
+    assert len(network.switch.receive(UPPER_END, between(whole))) == 3
+    network.switch.receive(UPPER_END, mixed.frame)
     assert network.send(2, QUESTION, 3)[2][24:] == struct.pack("!I", 2010) * 64
 

@@ -2,7 +2,7 @@
 
 Between ingress and egress the hardware's traffic manager sends a packet to a port, or a copy to each member of a
 multicast group. Ports are numbered pipe first, and a pipe's registers are its own; entries and groups are all pipes'. A
-pipe's recirculation port leads to its ingress again, and so does any other port that has been set to loop back.
+pipe's recirculation port leads to its ingress again. Two other ports may be joined by a cable.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ PORTS_IN_PIPE = 128
 PARSER_ERROR_PARTIAL_HEADER = 2
 PASSES_MAX = 2
 """Through the ingress: more would be more bandwidth than docs/tofino.md promises."""
-LOOPS_MAX = 8
-"""Of a packet and what comes of it, through ports that were set to loop back."""
+CROSSINGS_MAX = 8
+"""Of cables between two ports, by a packet and what comes of it."""
 
 
 @dataclass(frozen=True)
@@ -91,8 +91,8 @@ class Switch:
         self._clock = clock
         self.groups: dict[int, list[tuple[int, int]]] = {}
         """Multicast groups: port and replica of each member."""
-        self.loopbacks: set[int] = set()
-        """Ports besides the recirculation ports that lead back to the switch."""
+        self.cables: dict[int, int] = {}
+        """Where what leaves by a port comes in again: ports that are joined."""
         self.recirculated = 0
 
     def restart(self) -> None:
@@ -104,20 +104,20 @@ class Switch:
         for table in self.program.tables.values():
             table.clear()
         self.groups.clear()
-        self.loopbacks.clear()
+        self.cables.clear()
         self.recirculated = 0
 
     def receive(self, port: int, frame: bytes) -> list[Copy]:
         """What leaves, and where, when this frame comes in."""
         sent: list[Copy] = []
         arriving = [Copy(port, frame)]
-        for _ in range(LOOPS_MAX):
+        for _ in range(CROSSINGS_MAX):
             leaving = [leaves for copy in arriving for leaves in self._pass(copy)]
-            arriving = [copy for copy in leaving if copy.port in self.loopbacks]
-            sent += [copy for copy in leaving if copy.port not in self.loopbacks]
+            arriving = [Copy(self.cables[copy.port], copy.frame) for copy in leaving if copy.port in self.cables]
+            sent += [copy for copy in leaving if copy.port not in self.cables]
             if not arriving:
                 return sent
-        raise HardwareError(f"a packet comes back through a port that loops more than {LOOPS_MAX} times")
+        raise HardwareError(f"what comes of a packet crosses cables more than {CROSSINGS_MAX} times")
 
     def _pass(self, arriving: Copy) -> list[Copy]:
         """What comes of a packet, with as many recirculations as it takes."""
