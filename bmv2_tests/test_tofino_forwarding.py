@@ -69,9 +69,19 @@ def test_known_host_gets_its_frames_at_its_port_alone(network: TofinoNetwork) ->
 
 
 @pytest.mark.parametrize("length", [14, 20, 33, 34, 41, 42, 65, 66, 100, 321])
-def test_cut_frames_of_others_pass_untouched(network: TofinoNetwork, length: int) -> None:
+def test_frames_of_others_that_end_within_a_header_are_dropped(network: TofinoNetwork, length: int) -> None:
+    """All that is left of them counts as that header, and would be missing in what leaves."""
     network.switch.groups[FLOOD_GROUP] = [(1, 0)]
-    frame = UdpFrame(STRANGER, ELSEWHERE, 5000, SWITCH_PORT, contribution(MEMBERS[0])).pack()[:length]
+    frame = UdpFrame(STRANGER, ELSEWHERE, 5000, SWITCH_PORT, contribution(MEMBERS[0])).pack()
+    assert [copy.frame for copy in network.send(2, frame)] == [frame]
+    assert network.send(2, frame[:length]) == []
+    assert network.packets().total() == 0
+
+
+@pytest.mark.parametrize("ether_type", ["88cc", "86dd", "0003"])
+def test_frames_of_other_protocols_pass_untouched(network: TofinoNetwork, ether_type: str) -> None:
+    network.switch.groups[FLOOD_GROUP] = [(1, 0)]
+    frame = ELSEWHERE.mac + STRANGER.mac + bytes.fromhex(ether_type) + bytes(range(46))
     assert [(copy.port, copy.frame) for copy in network.send(2, frame)] == [(1, frame)]
 
 

@@ -179,7 +179,12 @@ class Programmed:
         are any of the wire's."""
         hosts = [Host("", endpoint.address, "00:00:00:00:00:00", 1) for endpoint in entry.endpoints]
         ports = [host.port for host in hosts]
-        entities = [*deliver.entries(entry, hosts), deliver.group(row, ports), *admit.entries(entry, row, ports)]
+        entities: list[desired.Entity] = [
+            *deliver.entries(entry, hosts, hosts[0]),
+            deliver.group(row, ports),
+            *([deliver.uplink_group(row, ports[0])] if entry.uplink else []),
+            *admit.entries(entry, row, ports),
+        ]
         self.driver.tables.insert("a job", entities)
         try:
             yield
@@ -201,7 +206,7 @@ def programmed() -> Iterator[Programmed]:
         yield Programmed(cleanup)
 
 
-@pytest.mark.parametrize("scenario", load_all(without={"parent"}), ids=lambda scenario: str(scenario.name))
+@pytest.mark.parametrize("scenario", load_all(), ids=lambda scenario: str(scenario.name))
 def test_over_p4runtime_it_answers_the_same(scenario: Scenario, programmed: Programmed) -> None:
     with ExitStack() as cleanup:
         workers = Workers(scenario, cleanup)

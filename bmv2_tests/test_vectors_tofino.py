@@ -41,7 +41,7 @@ def play(step: Step, network: TofinoNetwork, where: str) -> None:
     assert len(received) == len(expected.receivers), where
 
 
-@pytest.mark.parametrize("scenario", load_all(without={"parent"}), ids=lambda scenario: str(scenario.name))
+@pytest.mark.parametrize("scenario", load_all(), ids=lambda scenario: str(scenario.name))
 def test_tofino_program_answers_as_the_protocol_says(scenario: Scenario, switch: Switch) -> None:
     network = TofinoNetwork(switch)
     for event in scenario.events:

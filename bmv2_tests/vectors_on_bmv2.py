@@ -80,6 +80,7 @@ def admitted(
     entities: list[desired.Entity] = [
         *deliver.entries(entry, hosts, parent),
         deliver.group(row, ports),
+        *([deliver.uplink_group(row, parent.port)] if parent else []),
         *admit.entries(entry, row, ports, parent.port if parent else 0),
     ]
     bench.switch.tables.modify("the counters of a job", count.resets(row))

@@ -1,37 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Who may contribute: one entry for each worker of a job and each of its threads, written by the controller. And where
 // the switch has another above it in a job's tree: who that is. A packet that no entry matches has no effect on any job.
 
 control Admit(in headers_t hdr, inout metadata_t meta) {
     // lease_mask has ones above the cells of this thread's part of the lease, lease_prefix says what must stand there;
-    // cell_base is what the switch adds to a cell of the wire. bit_parent is 0 where there is no switch above.
+    // cell_base is what the switch adds to a cell of the wire. bit_others are all whose contributions make a cell
+    // complete but the sender's: with has_parent PARENT_BIT among them.
     @id(ACTION_ADMIT_WORKER) @name(".admit_worker")
-    action admit_worker(row_t row, group_t group, bitmap_t bit_own, bitmap_t bit_others, bitmap_t bit_parent,
-                        cell_t cell_base, cell_t lease_mask, cell_t lease_prefix, port_t uplink_port,
-                        worker_t uplink_worker) {
+    action admit_worker(row_t row, group_t group, bitmap_t bit_own, bitmap_t bit_others, bit<1> has_parent,
+                        cell_t cell_base, cell_t lease_mask, cell_t lease_prefix) {
         meta.admitted = 1;
         meta.row = row;
-        meta.contributor = hdr.wiresum.worker[4:0];
         meta.group = group;
         meta.bit_own = bit_own;
         meta.bit_others = bit_others;
-        meta.bit_parent = bit_parent;
+        meta.has_parent = has_parent;
         meta.cell_index = hdr.wiresum.cell + cell_base;
         meta.cell_prefix = hdr.wiresum.cell & lease_mask;
         meta.lease_prefix = lease_prefix;
-        meta.uplink_port = uplink_port;
-        meta.uplink_worker = uplink_worker;
     }
 
-    // The parent has a bit, too: bit_own; bit_others are all workers'.
+    // bit_workers are those without whom there is nothing to answer.
     @id(ACTION_ADMIT_PARENT) @name(".admit_parent")
-    action admit_parent(row_t row, group_t group, bitmap_t bit_own, bitmap_t bit_others, cell_t cell_base,
-                        cell_t lease_mask, cell_t lease_prefix, port_t uplink_port, worker_t uplink_worker) {
-        admit_worker(row, group, bit_own, bit_others, bit_own, cell_base, lease_mask, lease_prefix, uplink_port,
-                     uplink_worker);
-        meta.from_parent = 1;
+    action admit_parent(row_t row, group_t group, bitmap_t bit_workers, cell_t cell_base, cell_t lease_mask,
+                        cell_t lease_prefix) {
+        admit_worker(row, group, PARENT_BIT, bit_workers, 0, cell_base, lease_mask, lease_prefix);
     }
 
     @id(TABLE_ADMIT) @name(".admit")
+    // Counters have a column for each of WORKERS_MAX workers, and no key is 0: nobody's.
+    @entry_restriction("worker < 32 && key != 0")
+    @brief("Who may contribute to which cells: a job, key, worker and thread, and where they come from.")
     table admit {
         key = {
             meta.ingress_port : exact @name("ingress_port");
@@ -47,8 +47,10 @@ control Admit(in headers_t hdr, inout metadata_t meta) {
         size = ADMIT_ENTRIES;
     }
 
-    // Whoever completed the sum above: its worker is no key.
+    // The header that the parent echoes may be of any of its workers: which one is no key.
     @id(TABLE_ADMIT_PARENT) @name(".admit_parent_entry")
+    @entry_restriction("key != 0")
+    @brief("Where the switch above is, in a job's tree: whose RESULT and MISSING count.")
     table admit_parent_entry {
         key = {
             meta.ingress_port : exact @name("ingress_port");

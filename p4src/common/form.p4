@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Is it a packet of this protocol, of a length that goes with its kind? What is not is never admitted.
 
 control Form(in headers_t hdr, inout metadata_t meta) {

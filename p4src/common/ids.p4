@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // P4Runtime identifiers, explicit so that a controller and a switch of different builds agree. Never reused: a table
 // that goes leaves a gap. The first byte says what it is: 0x01 an action, 0x02 a table, 0x12 a counter.
 
@@ -18,6 +20,7 @@
 #define ACTION_RAISE 0x0100000f
 #define ACTION_RAISE_AGAIN 0x01000010
 #define ACTION_ASK_PARENT 0x01000011
+#define ACTION_DELIVER_UP 0x01000012
 
 #define TABLE_OWN 0x02000001
 #define TABLE_ADMIT 0x02000002

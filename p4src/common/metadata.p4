@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // What the stages tell each other. Each stage records what it found; `verdict` decides, and nobody else does.
 
 // Relation of a packet's round to its cell's. Newer: it begins the round, since it is the cell's next one, or the cell is
@@ -43,14 +45,10 @@ struct metadata_t {
 
     // admit
     bit<1> admitted;
-    bit<1> from_parent;   // it is the switch above that speaks
-    bitmap_t bit_parent;  // its bit; 0 where there is none
-    port_t uplink_port;   // where it is
-    worker_t uplink_worker;  // and as whom it knows this switch
+    bit<1> has_parent;    // the switch is not the root of the job's tree
     row_t row;
-    bit<5> contributor;   // the worker's number
-    bitmap_t bit_own;     // this worker's
-    bitmap_t bit_others;  // everybody else's
+    bitmap_t bit_own;     // the sender's
+    bitmap_t bit_others;  // everybody else's, with has_parent the parent's among them
     cell_t cell_index;    // in the switch
     cell_t cell_prefix;   // what of the packet's cell must equal the next
     cell_t lease_prefix;
@@ -62,8 +60,8 @@ struct metadata_t {
     bit<1> seen_data;     // before this packet, in this round
     bit<1> diverged;
     bit<1> duplicate;
-    bit<1> others_in;     // everybody else has contributed
-    bit<1> done;          // the words are the whole job's, or will be: nobody above has to be asked
+    bit<1> others_in;     // all other workers have contributed
+    bit<1> done;          // and the words are the whole job's, or will be with this packet: no parent has to be asked
 
     // verdict
     bit<3> fate;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Turns the packet that triggered it into a RESULT, a question into a MISSING, or either into what goes to the switch
 // above, as far as that is the same for every receiver.
 
@@ -26,9 +28,6 @@ control Result(inout headers_t hdr, inout metadata_t meta) {
             hdr.wiresum.kind = KIND_DATA;
         } else if (hdr.wiresum.kind != KIND_META) {
             hdr.wiresum.kind = KIND_EMPTY;
-        }
-        if (meta.fate == FATE_RAISE || meta.fate == FATE_ASK) {
-            hdr.wiresum.worker = meta.uplink_worker;
         }
         // From where it was sent to; ECN and DSCP stay as they came, so that a congestion mark reaches the workers.
         hdr.ethernet.src = hdr.ethernet.dst;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // What a cell knows besides its words: whose contributions, of which round of which job. Registers start as zeros and
 // cannot be written from outside. Nor need they be: a cell belongs to the job whose contribution began its round, and to
 // a job with another key it is as if it had never been used. Key 0 is no job's.
@@ -75,8 +77,9 @@ control Cells(inout headers_t hdr, inout metadata_t meta) {
 
     @hidden action compare_bitmaps() {
         meta.duplicate = (bitmap & meta.bit_own != 0) ? 1w1 : 0;
-        meta.others_in = (meta.bit_others & ~bitmap == 0) ? 1w1 : 0;
-        meta.done = (meta.bit_parent & ~bitmap == 0) ? 1w1 : 0;
+        bitmap_t missing = meta.bit_others & ~bitmap;
+        meta.done = (missing == 0) ? 1w1 : 0;
+        meta.others_in = (missing == 0 || (meta.has_parent == 1 && missing == PARENT_BIT)) ? 1w1 : 0;
     }
 
     apply {
@@ -91,7 +94,7 @@ control Cells(inout headers_t hdr, inout metadata_t meta) {
             if (meta.relation == ROUND_SAME) {
                 look_at_round();
             }
-        } else if (meta.from_parent == 1) {
+        } else if (hdr.wiresum.kind == KIND_RESULT) {
             if (meta.relation == ROUND_SAME && meta.others_in == 1 && meta.duplicate == 0) {
                 continue_round();
                 contribute();

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The words of a cell. The round's first DATA writes them, later ones add to them (each word modulo 2^32), EMPTY,
 // duplicates and questions leave them. A round without DATA gives zeros.
 
@@ -40,7 +42,7 @@ control Lanes(inout headers_t hdr, inout metadata_t meta) {
         if (meta.seen_data == 1) {
             sums.read(sum, cell);
         }
-        if (meta.from_parent == 1) {
+        if (hdr.wiresum.kind == KIND_RESULT) {
             if (meta.fate == FATE_MULTICAST && hdr.lanes.isValid()) {
                 write();
             }
@@ -57,7 +59,7 @@ control Lanes(inout headers_t hdr, inout metadata_t meta) {
             }
         } else if (meta.fate == FATE_ASK) {
             hdr.lanes.setInvalid();
-        } else if (meta.from_parent == 0 && hdr.wiresum.kind != KIND_META) {
+        } else if (hdr.wiresum.kind != KIND_RESULT && hdr.wiresum.kind != KIND_META) {
             if (meta.fate == FATE_MULTICAST || meta.fate == FATE_RESEND) {
                 give_sum();
             }

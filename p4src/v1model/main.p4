@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The switch program for bmv2 (v1model). docs/switch_program.md walks through it.
 //
 // A packet's path: is it to the switch itself (own)? If not: forward. If so: is it of this protocol (form), who sends
@@ -78,7 +80,7 @@ control SwitchIngress(inout headers_t hdr, inout metadata_t meta, inout standard
         if (meta.fate == FATE_MULTICAST) {
             standard.mcast_grp = meta.group;
         } else if (meta.fate == FATE_RAISE || meta.fate == FATE_ASK) {
-            standard.egress_spec = meta.uplink_port;
+            standard.mcast_grp = meta.group | UPLINK_GROUPS;
         } else if (meta.fate == FATE_RESEND || meta.fate == FATE_MISSING || meta.fate == FATE_ANSWER) {
             standard.egress_spec = standard.ingress_port;
         } else if (meta.fate == FATE_DROP) {
@@ -97,10 +99,10 @@ control SwitchEgress(inout headers_t hdr, inout metadata_t meta, inout standard_
 
     apply {
         if (meta.fate >= FATE_MULTICAST && meta.fate != FATE_ANSWER) {
-            if (meta.fate == FATE_MULTICAST) {
-                meta.receiver = (worker_t)standard.egress_rid;
+            if (meta.fate == FATE_RESEND || meta.fate == FATE_MISSING) {
+                meta.receiver = hdr.wiresum.worker;
             } else {
-                meta.receiver = (meta.fate == FATE_RAISE || meta.fate == FATE_ASK) ? PARENT : hdr.wiresum.worker;
+                meta.receiver = (worker_t)standard.egress_rid;
             }
             random(meta.dice, 0, 0xFFFF);
             lose.apply(hdr, standard.egress_port, meta);
@@ -114,5 +116,6 @@ control SwitchEgress(inout headers_t hdr, inout metadata_t meta, inout standard_
     }
 }
 
+@pkginfo(name=PROGRAM_NAME, version=PROGRAM_VERSION)
 V1Switch(SwitchParser(), SwitchVerifyChecksum(), SwitchIngress(), SwitchEgress(), SwitchComputeChecksum(),
          SwitchDeparser()) main;

@@ -83,6 +83,10 @@ class Admission:
     """Address and base port that packets of each of `WORKERS_MAX` workers come from: thread t's from port + t."""
     receivers: int
     """Of a completed cell's RESULT: a bitmap."""
+    parent: tuple[int, int] = (0, 0)
+    """Address and base port of the switch above; port 0: there is none."""
+    number_at_parent: int = 0
+    """That it knows this switch by."""
 
 
 class SoftwareSwitch(SwitchDriver):

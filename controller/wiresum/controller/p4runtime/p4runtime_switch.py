@@ -110,7 +110,8 @@ class P4RuntimeSwitch:
         assert entry.job not in self._jobs, f"job {entry.job} is admitted already"
         self._check(entry)
         self._check_room("admit", entry, lambda job: job.workers * job.threads)
-        self._check_room("deliver", entry, lambda job: job.workers)
+        self._check_room("admit_parent_entry", entry, lambda job: job.threads * (job.uplink is not None))
+        self._check_room("deliver", entry, lambda job: job.workers + (job.uplink is not None))
         wanted = self.tables.normal(desired.of_job(self._target, entry))
         self._reset_counters(entry.job)
         try:
@@ -159,13 +160,15 @@ class P4RuntimeSwitch:
                 f"on {entry.lanes}: leave WIRESUM_LANES unset, and give the network an MTU that holds such packets"
             )
         try:
-            pipes = {self._target.pipe(host.port) for host in desired.hosts(self._target, entry)}
+            on, above = desired.hosts(self._target, entry), desired.parent(self._target, entry)
         except ValueError as error:
             raise DriverError(str(error)) from None
+        pipes = {self._target.pipe(host.port) for host in (on if above is None else [*on, above])}
         if len(pipes) > 1:
             raise DriverError(
                 f"the job's workers are at ports of the pipes {', '.join(map(str, sorted(pipes)))} of {self.name}, and "
-                f"each pipe sums for itself: all workers of a job must be at ports of one pipe (port // {PIPE_PORTS})"
+                f"each pipe sums for itself: all workers of a job, and the switch above, must be at ports of one pipe "
+                f"(port // {PIPE_PORTS})"
             )
 
     def _check_room(self, table: str, entry: JobEntry, entries_of: Callable[[JobEntry], int]) -> None:

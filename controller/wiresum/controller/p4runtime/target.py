@@ -30,7 +30,8 @@ class Target:
     mac: str = NO_MAC
     """The MAC it answers ARP requests with. A software switch has none of its own."""
     hosts: tuple[Host, ...] = ()
-    """The machines at its ports, unless it is a software switch, which any machine reaches."""
+    """The machines at its ports, and the switches right above and below it, unless it is a software switch, which any
+    machine reaches."""
     port: int = DATA_PORT
     """Base UDP port; fixed in the P4 program."""
     tls: Path | None = None
