@@ -1,7 +1,7 @@
 """One rank of a benchmark that compares switches: a process with a group over each choice of them, and one of Gloo.
 
-`aggregators_bench.py` or `racks_bench.py` starts it in a worker's namespace and talks to it over its standard streams, one
-line a message:
+`aggregators_bench.py` or `racks_bench.py` starts it in a worker's namespace and talks to it over its standard streams,
+one line a message:
 
     hello                                                 all groups are there
     prepare ELEMENTS BLOCK SPARSITY DRAW       -> ready   the tensor's blocks are chosen, the same at all ranks
@@ -9,8 +9,8 @@ line a message:
     go GROUP AT_NS                             -> ready   the tensor is summed
     report                                     -> {JSON}  times, wrong elements, packets
 
-GROUP is a name of its arguments NAME=SWITCH, where SWITCH is as in WIRESUM_SWITCH, or "gloo". Times are CLOCK_MONOTONIC in
-nanoseconds. Loading and reporting are steps of their own, and all ranks begin at the same moment AT_NS, since they
+GROUP is a name of its arguments NAME=SWITCH, where SWITCH is as in WIRESUM_SWITCH, or "gloo". Times are CLOCK_MONOTONIC
+in nanoseconds. Loading and reporting are steps of their own, and all ranks begin at the same moment AT_NS, since they
 share cores. Values are small integers, so that every sum is exact in whatever order it is made.
 """
 

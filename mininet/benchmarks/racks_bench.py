@@ -11,8 +11,8 @@ Theory of operation. On a star of namespaces with racks (`star.py`) the spine an
 All ranks begin at the same moment, and the clock runs from the first rank's start to the last rank's end. Every sum is
 checked, element by element. What crossed the uplinks is what the kernel counted there.
 
-What can be reached: over a tree each link carries the tensor once each way, whatever the number of workers. To the spine
-alone an uplink carries it once for each worker of the rack.
+What can be reached: over a tree each link carries the tensor once each way, whatever the number of workers. To the
+spine alone an uplink carries it once for each worker of the rack.
 """
 
 from __future__ import annotations
@@ -185,7 +185,7 @@ def table_of(cases: Sequence[Case], options: argparse.Namespace) -> Table:
         title=f"{options.workers} workers in {options.racks} racks, every link {options.link_mbit:g} Mbit/s, "
         f"{options.bytes / 1e6:g} MB fp32; medians"
     )
-    columns = ("", "loss", "time", "goodput", "of its bound", "to Gloo", "of no loss", "tensors an uplink", "sent again")
+    columns = ("", "loss", "time", "goodput", "of its bound", "to Gloo", "of no loss", "tensors an uplink", "again")
     for column in columns:
         table.add_column(column, justify="right" if column else "left")
     for case in cases:

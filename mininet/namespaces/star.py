@@ -14,10 +14,10 @@ Theory of operation. Each worker, the switch and a manager is a network namespac
 The star (10.111.0.0/24) is what is measured; `links.py` says how its links are shaped, and how large packets may be.
 The bridge lets workers talk to each other, as ring all-reduce needs, and a software switch listens on the bridge's own
 address. Software switches that are hosts like the workers, on links like theirs, run in the star's `aggregators`:
-namespaces that are joined as the workers' are. With `racks` the workers are spread over so many namespaces with a bridge
-each, of which `star0` has a link like all others to the switch's: two layers of switches. The management network (10.112.0.0/24) is never shaped: rendezvous,
-control and launchers use it and take nothing from the star. Its packets are as large as the star's, since a worker of
-Wiresum goes by the MTU of its route to the join service.
+namespaces that are joined as the workers' are. With `racks` the workers hang on so many namespaces with a bridge each,
+and these on the switch's, over links like all others: two layers of switches. The management network (10.112.0.0/24) is
+never shaped: rendezvous, control and launchers use it and take nothing from the star. Its packets are as large as the
+star's, since a worker of Wiresum goes by the MTU of its route to the join service.
 
 Addresses and neighbours are fixed, IPv6 is off and the bridges learn nothing by flooding: nothing but the experiment
 sends on the star. Interfaces are created right inside the namespaces, so the host's own network is never touched.

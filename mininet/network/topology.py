@@ -326,9 +326,10 @@ def _check_parents(topology: Topology) -> None:
             continue
         if switch.parent not in names:
             raise ValueError(f'{switch.name}: its parent {switch.parent} is no switch with "role": "aggregate"')
-        above = [node for node in topology.path(switch.name, topology.root.name)[1:] if node in names]
+        root = topology.root.name
+        above = [node for node in topology.path(switch.name, root)[1:] if node in names]
         if above[0] != switch.parent:
-            raise ValueError(f"{switch.name}: its parent must be {above[0]}, the next on the way to {topology.root.name}")
+            raise ValueError(f"{switch.name}: its parent must be {above[0]}, the next on the way to {root}")
 
 
 def _check_tree(topology: Topology, nodes: set[str]) -> None:

@@ -23,7 +23,8 @@ def draw(passages: Sequence[Passage], path: Path, *, title: str) -> None:
     figure = Figure(figsize=(WIDTH_IN * (1 + len(passages)), HEIGHT_IN), dpi=120, layout="constrained")
     loss, *traffic = figure.subplots(1, 1 + len(passages))
     for one in passages:
-        loss.plot(range(1, one.run.steps + 1), one.run.losses, linewidth=1.6, label="Gloo" if one.run.backend == "gloo" else "Wiresum")
+        name = "Gloo" if one.run.backend == "gloo" else "Wiresum"
+        loss.plot(range(1, one.run.steps + 1), one.run.losses, linewidth=1.6, label=name)
     loss.set_yscale("log")
     loss.set_title("Training loss", fontsize=10)
     loss.set_xlabel("step")

@@ -5,8 +5,8 @@
         runs = net.start_workers(["python", "train.py"])
 
 The controller is a program on one of the hosts, and workers join it through the switches, like any other TCP connection
-of theirs. It programs switches over P4Runtime: of the kind "bmv2" all but Ethernet switches, of the kind "software" those
-that sum. bmv2s that only forward have the program too, so it is told to give them no jobs (`wiresum jobs drain`).
+of theirs. It programs switches over P4Runtime: of the kind "bmv2" all but Ethernet switches, of the kind "software"
+those that sum. bmv2s that only forward have the program too, so it is told to give them no jobs (`wiresum jobs drain`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mininet.log import output
@@ -220,17 +220,15 @@ class WiresumNet(Mininet):  # type: ignore[misc]
                 lines += [f'mac = "{other.mac}"', f"port = {port}"]
         return lines
 
-    def _at(self, plan: SwitchPlan) -> Iterator[HostPlan | SwitchPlan]:
+    def _at(self, plan: SwitchPlan) -> list[HostPlan | SwitchPlan]:
         """What the controller must be told to hang on a switch. In a tree each node hangs on one, and the controller
         knows the way from the others; a software switch by itself serves all."""
-        in_tree = plan.role == AGGREGATE and len(self.topology.aggregators) > 1
-        if self.kind == SOFTWARE and not in_tree:
-            return
-        for other in (*self.topology.hosts, *self.topology.switches):
-            if not other.address or other is plan:
-                continue
-            if not in_tree or (other not in self.topology.aggregators and self.topology.aggregator_of(other.name) is plan):
-                yield other
+        nodes: list[HostPlan | SwitchPlan] = [*self.topology.hosts, *self.topology.switches]
+        others = [node for node in nodes if node.address and node is not plan]
+        if plan.role == AGGREGATE and len(self.topology.aggregators) > 1:
+            hosts = [node for node in others if node not in self.topology.aggregators]
+            return [node for node in hosts if self.topology.aggregator_of(node.name) is plan]
+        return [] if self.kind == SOFTWARE else others
 
 
 def _variables(topology: Topology, host: HostPlan) -> dict[str, str]:
