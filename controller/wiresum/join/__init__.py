@@ -19,6 +19,7 @@ from wiresum.join.join_pb2 import (
     LeaveReply,
     LeaveRequest,
     Member,
+    NodeReport,
     Peer,
     Pulse,
     Waiting,
@@ -42,20 +43,23 @@ from wiresum.join.operator_pb2 import (
     WorkerReport,
 )
 
-PROTOCOL_VERSION = 3
+PROTOCOL_VERSION = 4
 """Changes when a worker and a service of different versions would misunderstand each other."""
 
 DEFAULT_CONTROL_PORT = 43487
 """TCP port of the join service: 0xA9DF, the one below the first data port."""
 
-WORKERS_MAX = 32
-"""Workers of a job."""
+WORKERS_MAX = 1024
+"""Workers of a job; of one switch, 32 (docs/protocol.md, section 8)."""
 
 THREADS_MAX = 16
 """Threads, and so data ports, of a worker."""
 
 MESSAGE_BYTES_MAX = 16_384
-"""No message but Report comes near; a larger one is refused before it is parsed."""
+"""No request comes near; a larger one is refused before it is parsed."""
+
+ANSWER_BYTES_MAX = 1 << 20
+"""A JoinReply, and a Diagnosis, name all workers of a job."""
 
 REPORT_BYTES_MAX = 64 * 1024 * 1024
 """A Report of a full switch is large: over a thousand jobs, with their counters."""
@@ -67,6 +71,7 @@ STANDS_BY = "this controller stands by"
 """So begins what a standby says to those who ask it for what only the active one does, with the status UNAVAILABLE."""
 
 __all__ = [
+    "ANSWER_BYTES_MAX",
     "DEFAULT_CONTROL_PORT",
     "JOB_NAME_BYTES_MAX",
     "MESSAGE_BYTES_MAX",
@@ -100,6 +105,7 @@ __all__ = [
     "LeaveRequest",
     "ListEndedRequest",
     "Member",
+    "NodeReport",
     "Peer",
     "Pulse",
     "Report",

@@ -37,7 +37,7 @@ def test_a_switch_that_comes_back_is_made_to_hold_the_jobs_that_run() -> None:
     bench.switch_answers = True
     bench.change("leaf", "")
     (reconcile,) = bench.outputs(Reconcile)
-    assert reconcile.entries == (running[0].job.entry,)
+    assert reconcile.entries == (running[0].job.root.entry,)
     assert [job.name for job in bench.jobs.all()] == ["running"], "the other is not there any more, so it is cleared"
 
 
@@ -50,7 +50,7 @@ def test_a_switch_that_was_started_anew_has_lost_its_jobs() -> None:
     told = bench.outputs(Tell)
     assert {tell.ended.cause for tell in told} == {join.JobEnded.SWITCH_LOST}
     assert told[0].ended.reason == "leaf was started anew, and what it had summed is lost"
-    assert [reconcile.entries for reconcile in bench.outputs(Reconcile)] == [(workers[0].job.entry,), ()]
+    assert [reconcile.entries for reconcile in bench.outputs(Reconcile)] == [(workers[0].job.root.entry,), ()]
     for worker in workers:
         bench.jobs.told(worker, bench.now)
     assert bench.slots_free == 4096

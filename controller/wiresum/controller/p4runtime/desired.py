@@ -20,7 +20,7 @@ from wiresum.controller.p4runtime.target import Target
 Entity: TypeAlias = fy.P4TableEntry | fy.P4MulticastGroupEntry
 
 _ELSEWHERE = Host(name="", address="", mac="00:00:00:00:00:00", port=0)
-"""A worker of a switch that has no ports: it finds its workers by their IP addresses alone."""
+"""Whoever a switch without ports sends to: it finds them by their IP addresses alone."""
 
 
 def row(job: int) -> int:
@@ -31,7 +31,8 @@ def of_configuration(target: Target) -> list[Entity]:
     """What is there with and without jobs."""
     entities: list[Entity] = [own.entry(target.address, target.mac)]
     if target.has_ports:
-        entities += [forward.flood_group(target.hosts), *forward.entries(target.hosts)]
+        there = target.neighbours
+        entities += [forward.flood_group(there), *forward.entries([*there, *target.elsewhere])]
     return entities
 
 
@@ -64,7 +65,7 @@ def parent(target: Target, job: JobEntry) -> Host | None:
 def _find(target: Target, addresses: Sequence[str]) -> list[Host]:
     if not target.has_ports:
         return [_ELSEWHERE] * len(addresses)
-    known = {host.address: host for host in target.hosts}
+    known = {host.address: host for host in target.neighbours}
     unknown = sorted(set(addresses) - known.keys())
     if unknown:
         raise ValueError(

@@ -21,11 +21,10 @@ from wiresum.controller.p4runtime.target import PIPE_PORTS, Target
 
 class P4RuntimeSwitch:
     """From construction, which does not wait for the switch, to `close`. Workers can only be on the target's hosts, if
-    it has ports: such a switch admits a packet by its port, and addresses a RESULT to a MAC."""
+    it has ports or stands in a tree: a switch with ports admits a packet by its port, and addresses a RESULT to a MAC."""
 
     def __init__(self, target: Target, *, election_id: int, on_change: Callable[[], None] = lambda: None) -> None:
         self._target = target
-        self._addresses = {host.address for host in target.hosts}
         self._jobs: dict[int, JobEntry] = {}
         """Those that are admitted, by number."""
         self._ended: dict[int, JobCounters] = {}
@@ -79,8 +78,12 @@ class P4RuntimeSwitch:
         """Until there is no trouble; a `DriverError` says what it is if that takes too long."""
         self._client.wait_ready(s_max)
 
+    @property
+    def parent(self) -> str:
+        return self._target.parent.name if self._target.parent else ""
+
     def reaches(self, address: str) -> bool:
-        return not self._target.has_ports or address in self._addresses
+        return self._target.reaches(address)
 
     def results_group(self, job: int) -> Endpoint | None:
         """The program addresses each RESULT to its worker."""

@@ -177,7 +177,15 @@ class JoinServer:
     def _jobs(self) -> Jobs:
         """With what was written down before."""
         switches = [
-            Switch(driver.name, driver.kind, driver.sizes, driver.endpoint, driver.reaches, driver.results_group)
+            Switch(
+                driver.name,
+                driver.kind,
+                driver.sizes,
+                driver.endpoint,
+                driver.reaches,
+                driver.results_group,
+                driver.parent,
+            )
             for driver in self._drivers.values()
         ]
         jobs = Jobs(switches, self._keys, self._limits, self._quotas, unix_offset=time.time() - self._clock())

@@ -95,9 +95,12 @@ class JoinService(join_pb2_grpc.JoinServiceServicer):
 
     async def Diagnose(self, request: join.Member, context: Any) -> join.Diagnosis:  # noqa: N802
         job = await self._granted(context, lambda: self._jobs.job_of(request))
-        counted = await self._effects.counters(job.switch_name, [job.number])
-        counters = counted[1].get(job.number) if counted is not None else None
-        return report.diagnosis(job, counters, self._clock())
+        names = list(job.nodes)
+        answers = await asyncio.gather(*(self._effects.counters(name, [job.number]) for name in names))
+        counted = {
+            name: answer[1][job.number] for name, answer in zip(names, answers, strict=True) if answer is not None
+        }
+        return report.diagnosis(job, counted, self._clock())
 
     # Streams.
 

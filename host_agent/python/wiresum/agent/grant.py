@@ -32,7 +32,10 @@ class Grant:
     job: int
     key: int = field(repr=False)
     worker: int
+    """Its number at its switch."""
+    rank: int
     workers: int
+    """Of the whole job."""
     lanes: int
     threads: int
     slots: int
@@ -56,6 +59,7 @@ def grant_of(reply: messages.JoinReply, control_endpoint: str) -> Grant:
         job=reply.job,
         key=reply.key,
         worker=reply.worker,
+        rank=reply.rank,
         workers=reply.workers,
         lanes=reply.lanes,
         threads=reply.threads,
