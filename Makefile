@@ -68,7 +68,8 @@ demo-bmv2: $(ready)-dev  ##! train through bmv2 running the P4 program, and thro
 	$(py) mininet/demos/bmv2_demo.py $(ARGS)
 
 demo-racks: $(ready)-mininet  ##! train in two racks below a spine, over trees of switches and over Gloo (root); results in build/demo-racks
-	$(py) mininet/network/run.py train --topology racks --gloo --output build/demo-racks $(ARGS)
+	$(py) mininet/network/run.py train --topology racks --gloo --switch software --rate 100 --epochs 30 \
+	  --width 32 --no-captures --output build/demo-racks $(ARGS)
 
 science: $(ready)-demo  ##! run the compression experiments; tables, and pictures in build/science
 	$(py) host_agent/examples/science/science.py $(ARGS)

@@ -76,6 +76,9 @@ def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
     training.add_argument("--gloo", action="store_true", help="then the same over Gloo, on the same network")
     prompt = parser.add_argument_group("prompt")
     prompt.add_argument("--commands", type=argparse.FileType(), metavar="FILE", help="type these, then end")
+    parser.add_argument(
+        "--no-captures", action="store_true", help="write no pcaps: long trainings fill disks with them"
+    )
     parser.add_argument("--log-level", default="warn", help="bmv2's: trace shows every table of every packet (warn)")
     parser.add_argument("--output", type=Path, default=REPOSITORY / "build/mininet", help="folder (build/mininet)")
     return parser.parse_args(argv)
@@ -120,7 +123,7 @@ def inside(options: argparse.Namespace, console: Console) -> int:
     name_hosts(plan, options.output)
     shape = Shape(options.rate, options.delay, options.loss)
     setLogLevel("info" if options.what == PROMPT else "warning")
-    workplace = Workplace(options.output.resolve(), options.log_level)
+    workplace = Workplace(options.output.resolve(), options.log_level, not options.no_captures)
     with WiresumNet(plan, kind=options.switch, workplace=workplace, shape=shape) as net:
         if options.what == PROMPT:
             output(

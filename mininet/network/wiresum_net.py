@@ -161,6 +161,8 @@ class WiresumNet(Mininet):  # type: ignore[misc]
         return found
 
     def _start_captures(self) -> None:
+        if not self.workplace.keeps_packets:
+            return
         for switch in self.switches:
             for interface in switch.intfList():
                 file = self.workplace.captures / f"{interface.name}.pcap"
