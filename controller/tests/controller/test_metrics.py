@@ -133,7 +133,10 @@ def test_each_switch_of_a_tree_that_has_another_above_it_has_a_series(
     found = scraped(serving(lambda: join.Report(jobs=[job])))
     labels = {"job_name": "wide", "switch": "spine"}
     assert found["wiresum_job_switches"] == [(labels, 3.0)]
-    assert found["wiresum_job_uplink_behind"] == [({**labels, "below": "leaf1"}, 0.0), ({**labels, "below": "leaf2"}, 5.0)]
+    assert found["wiresum_job_uplink_behind"] == [
+        ({**labels, "below": "leaf1"}, 0.0),
+        ({**labels, "below": "leaf2"}, 5.0),
+    ]
 
 
 def test_a_service_that_cannot_report_is_still_scraped(
