@@ -216,7 +216,11 @@ class Worker:
         return Attendance(call, asyncio.create_task(_go_on_beating(call, beat, reply.heartbeat_lost_ms / 4000)))
 
     async def leave(self, reply: messages.JoinReply, attendance: Attendance) -> None:
-        await self._stub.Leave(messages.LeaveRequest(member=_member(reply)), timeout=STEP_S_MAX)
+        try:
+            await self._stub.Leave(messages.LeaveRequest(member=_member(reply)), timeout=STEP_S_MAX)
+        except grpc.RpcError as error:
+            if error.code() is not grpc.StatusCode.NOT_FOUND:  # the job has ended: some left long before this one
+                raise
         attendance.beating.cancel()
         attendance.call.cancel()
 
