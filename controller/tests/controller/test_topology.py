@@ -94,7 +94,9 @@ def test_racks_of_switches_with_ports_say_both_ends_of_each_link(tmp_path: Path)
 
 
 def test_switches_of_both_kinds_may_form_a_tree(tmp_path: Path) -> None:
-    soft_leaf = WITH_PORTS.replace('kind = "bmv2"\np4runtime = "127.0.0.1:9561"', 'kind = "software"\np4runtime = "c:1"')
+    soft_leaf = WITH_PORTS.replace(
+        'kind = "bmv2"\np4runtime = "127.0.0.1:9561"', 'kind = "software"\np4runtime = "c:1"'
+    )
     soft_leaf = soft_leaf.replace("parent_port = 9\n", "").replace('mac = "02:00:0a:00:02:0a"\nport = 0\n', "")
     assert _load(tmp_path, soft_leaf).switches[2].parent_port is None
     without_mac = soft_leaf.replace('mac = "02:00:0a:00:02:01"\n', "")
@@ -110,7 +112,12 @@ def test_a_tree_may_have_three_levels_and_hosts_at_each(tmp_path: Path) -> None:
 
 
 def test_a_host_may_hang_on_switches_of_several_trees(tmp_path: Path) -> None:
-    other = RACKS.replace("spine", "other").replace("leaf", "rail").replace("10.0.", "10.1.").replace("10.1.1.1", "10.0.1.1")
+    other = (
+        RACKS.replace("spine", "other")
+        .replace("leaf", "rail")
+        .replace("10.0.", "10.1.")
+        .replace("10.1.1.1", "10.0.1.1")
+    )
     other = other.replace('address = "10.0.1.1"\n', 'address = "10.1.1.1"\n').replace("127.0.0.1:", "127.0.0.2:")
     assert len(_load(tmp_path, RACKS + other).switches) == 6
 
@@ -125,20 +132,32 @@ def test_so_many_switches_as_a_bitmap_has_bits_hang_below_one(tmp_path: Path) ->
         )
 
     assert len(_load(tmp_path, RACKS + below("spine", 30)).switches) == 33
-    with pytest.raises(config.ConfigError, match="parent: at most 32 switches can hang right below spine$"):
+    with pytest.raises(config.ConfigError, match=r"parent: at most 32 switches can hang right below spine$"):
         _load(tmp_path, RACKS + below("spine", 31))
     assert len(_load(tmp_path, RACKS + below("leaf1", 31)).switches) == 34
-    with pytest.raises(config.ConfigError, match="at most 31 switches .* leaf1, since leaf1 has a parent itself"):
+    with pytest.raises(config.ConfigError, match=r"at most 31 switches .* leaf1, since leaf1 has a parent itself"):
         _load(tmp_path, RACKS + below("leaf1", 32))
 
 
 @pytest.mark.parametrize(
     ("text", "old", "new", "line", "complaint"),
     [
-        (RACKS, 'parent = "spine"', 'parent = "spin"', 12, "parent: there is no switch 'spin' to be above leaf1; .*: sp"),
+        (
+            RACKS,
+            'parent = "spine"',
+            'parent = "spin"',
+            12,
+            "parent: there is no switch 'spin' to be above leaf1; .*: sp",
+        ),
         (RACKS, 'parent = "spine"', 'parent = "leaf1"', 12, "parent makes a ring: leaf1 below leaf1"),
         (RACKS, '"10.0.0.1"', '"10.0.0.1"\nparent = "leaf2"', 6, "ring: spine below leaf2 below spine. A tree has"),
-        (RACKS, 'parent = "spine"', 'parent = "spine"\nport_at_parent = 1', 13, "spine is a software switch, which has"),
+        (
+            RACKS,
+            'parent = "spine"',
+            'parent = "spine"\nport_at_parent = 1',
+            13,
+            "spine is a software switch, which has",
+        ),
         (RACKS, 'parent = "spine"', 'parent = "spine"\nparent_port = 1', 13, "nothing here is called parent_port"),
         (RACKS, '"10.0.0.1"', '"10.0.0.1"\nport_at_parent = 1', 6, "port_at_parent is of a switch that has a parent"),
         (RACKS, '[[switch.host]]\nname = "a"\naddress = "10.0.1.10"', "", 7, "no host: say .* machines hang on leaf1$"),

@@ -70,7 +70,8 @@ class JobEntry:
     slots: int
     """A power of two."""
     endpoints: tuple[Endpoint, ...]
-    """One for each worker at this switch, by the numbers that it knows them by."""
+    """One for each that contributes at this switch, workers and switches below, by the numbers that it knows them
+    by."""
     uplink: Uplink | None = None
 
 

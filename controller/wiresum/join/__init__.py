@@ -59,7 +59,7 @@ MESSAGE_BYTES_MAX = 16_384
 """No request comes near; a larger one is refused before it is parsed."""
 
 ANSWER_BYTES_MAX = 1 << 20
-"""A JoinReply, and a Diagnosis, name all workers of a job."""
+"""A Diagnosis names all workers of a job."""
 
 REPORT_BYTES_MAX = 64 * 1024 * 1024
 """A Report of a full switch is large: over a thousand jobs, with their counters."""

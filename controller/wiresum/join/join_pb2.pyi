@@ -75,7 +75,7 @@ class Waiting(_message.Message):
     def __init__(self, reason: _Optional[str] = ..., queue_position: _Optional[int] = ...) -> None: ...
 
 class JoinReply(_message.Message):
-    __slots__ = ("job", "key", "worker", "workers", "lanes", "threads", "slots", "switch_endpoint", "peers", "token", "heartbeat_interval_ms", "heartbeat_lost_ms", "reattach_ms", "switch_name", "results_group", "rank")
+    __slots__ = ("job", "key", "worker", "workers", "lanes", "threads", "slots", "switch_endpoint", "token", "heartbeat_interval_ms", "heartbeat_lost_ms", "reattach_ms", "switch_name", "results_group", "rank")
     JOB_FIELD_NUMBER: _ClassVar[int]
     KEY_FIELD_NUMBER: _ClassVar[int]
     WORKER_FIELD_NUMBER: _ClassVar[int]
@@ -84,7 +84,6 @@ class JoinReply(_message.Message):
     THREADS_FIELD_NUMBER: _ClassVar[int]
     SLOTS_FIELD_NUMBER: _ClassVar[int]
     SWITCH_ENDPOINT_FIELD_NUMBER: _ClassVar[int]
-    PEERS_FIELD_NUMBER: _ClassVar[int]
     TOKEN_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_INTERVAL_MS_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_LOST_MS_FIELD_NUMBER: _ClassVar[int]
@@ -100,7 +99,6 @@ class JoinReply(_message.Message):
     threads: int
     slots: int
     switch_endpoint: Endpoint
-    peers: _containers.RepeatedCompositeFieldContainer[Peer]
     token: str
     heartbeat_interval_ms: int
     heartbeat_lost_ms: int
@@ -108,7 +106,7 @@ class JoinReply(_message.Message):
     switch_name: str
     results_group: Endpoint
     rank: int
-    def __init__(self, job: _Optional[int] = ..., key: _Optional[int] = ..., worker: _Optional[int] = ..., workers: _Optional[int] = ..., lanes: _Optional[int] = ..., threads: _Optional[int] = ..., slots: _Optional[int] = ..., switch_endpoint: _Optional[_Union[Endpoint, _Mapping]] = ..., peers: _Optional[_Iterable[_Union[Peer, _Mapping]]] = ..., token: _Optional[str] = ..., heartbeat_interval_ms: _Optional[int] = ..., heartbeat_lost_ms: _Optional[int] = ..., reattach_ms: _Optional[int] = ..., switch_name: _Optional[str] = ..., results_group: _Optional[_Union[Endpoint, _Mapping]] = ..., rank: _Optional[int] = ...) -> None: ...
+    def __init__(self, job: _Optional[int] = ..., key: _Optional[int] = ..., worker: _Optional[int] = ..., workers: _Optional[int] = ..., lanes: _Optional[int] = ..., threads: _Optional[int] = ..., slots: _Optional[int] = ..., switch_endpoint: _Optional[_Union[Endpoint, _Mapping]] = ..., token: _Optional[str] = ..., heartbeat_interval_ms: _Optional[int] = ..., heartbeat_lost_ms: _Optional[int] = ..., reattach_ms: _Optional[int] = ..., switch_name: _Optional[str] = ..., results_group: _Optional[_Union[Endpoint, _Mapping]] = ..., rank: _Optional[int] = ...) -> None: ...
 
 class Peer(_message.Message):
     __slots__ = ("rank", "host_name", "process_id")

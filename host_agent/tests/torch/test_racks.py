@@ -12,10 +12,12 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
+from click.testing import CliRunner
 from cluster import Cluster, ServiceProcess, await_marks
 
 from wiresum import join
 from wiresum.cli.service import Service
+from wiresum.controller.command import controller
 from wiresum.controller.testing import unused_port, wait_until
 
 pytest.importorskip("finsy", reason="the controller's libraries are not installed")
@@ -83,6 +85,12 @@ class Racks:
                 r"ready: control",
             )
         )
+
+    def ask_controller(self, command: str) -> str:
+        """What it prints, beside the one that serves."""
+        found = CliRunner().invoke(controller, [command, "--config", str(self._folder / "cluster.toml")])
+        assert found.exit_code == 0, found.output
+        return str(found.output).strip()
 
     def job(self, name: str) -> join.JobReport:
         return next(job for job in self.service.report().jobs if job.name.startswith(name))
@@ -184,6 +192,8 @@ def test_a_job_over_two_racks_sums_right_and_one_rack_alone_needs_no_spine(
     assert len({worker.contributions for worker in job.workers}) == 1
     assert len({node.results for node in job.switches}) == 1, "each sum went through all three"
     assert {node.contributions for node in job.switches if node.parent} == {job.results}
+    assert racks.ask_controller("plan") == "spine: no changes\nleaf1, below spine: no changes\nleaf2, below spine: no changes"
+    assert "leaf2 (software, below spine); 2 hosts; 1 running jobs on disk" in racks.ask_controller("check")
     workers.run(leave)
     assert workers.run(join_racks, str(tmp_path), "one", WORKERS) == [""] * WORKERS
     workers.run(overlapping_sums)

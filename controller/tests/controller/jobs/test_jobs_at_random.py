@@ -15,10 +15,10 @@ import pytest
 
 from wiresum import join
 from wiresum.controller.driver import Endpoint, Sizes
+from wiresum.controller.jobs.cluster import Switch
 from wiresum.controller.jobs.job import TRANSITIONS, Event, Job, Presence, State, Worker
 from wiresum.controller.jobs.limits import Limits, Quota
 from wiresum.controller.jobs.outputs import Admit, Count, Evict, Output, Reconcile
-from wiresum.controller.jobs.cluster import Switch
 from wiresum.controller.jobs.refusal import Refusal
 from wiresum.controller.jobs.tree import FOLLOWING, Node, Phase
 from wiresum.controller.store import Store
@@ -26,7 +26,9 @@ from wiresum.controller.testing import NOBODY, JobsBench, member, switch
 
 SIZES = Sizes(slots=24, lanes_max=64, jobs_max=2)
 RACKS = {"left": "10.0.1.1", "right": "10.0.2.1"}
-ENDPOINTS = {name: Endpoint(f"10.9.0.{number}", 43488) for number, name in enumerate(("spine", "left", "right", "spare"))}
+ENDPOINTS = {
+    name: Endpoint(f"10.9.0.{number}", 43488) for number, name in enumerate(("spine", "left", "right", "spare"))
+}
 LIMITS = Limits(slots_least=8, slots_default=16, overtaken_max=2, join_timeout_ms_default=20_000)
 NAMES = ("a", "b", "c", "d", "e", "f")
 STEPS = 400
@@ -237,11 +239,18 @@ class World:
 
     def what_runs_is_on_disk(self) -> None:
         on_disk = {
-            (record.switch_name, record.number, record.state, str([n["lease"] for n in json.loads(record.body)["nodes"]]))
+            (
+                record.switch_name,
+                record.number,
+                record.state,
+                str([n["lease"] for n in json.loads(record.body)["nodes"]]),
+            )
             for record in self.store.load().jobs
         }
         jobs = [job for job in self.bench.jobs.cluster.holders() if job.state is not State.ADMITTING]
-        leases = [[n.lease and {"base": n.lease.base, "count": n.lease.count} for n in job.nodes.values()] for job in jobs]
+        leases = [
+            [n.lease and {"base": n.lease.base, "count": n.lease.count} for n in job.nodes.values()] for job in jobs
+        ]
         assert on_disk == {
             (job.switch_name, job.number, job.state.value, str(of_job))
             for job, of_job in zip(jobs, leases, strict=True)

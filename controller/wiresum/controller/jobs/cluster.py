@@ -1,5 +1,5 @@
-"""The switches of one service, as far as jobs are concerned: the trees that they form, and which part of one a job gets.
-Pure.
+"""The switches of one service, as far as jobs are concerned: the trees that they form, and which part of one a job
+gets. Pure.
 """
 
 from __future__ import annotations

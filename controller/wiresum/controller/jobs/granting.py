@@ -59,32 +59,24 @@ def _entry_of(job: Job, branch: Branch, slot_base: int, endpoint_of: EndpointOf)
     )
 
 
-def replies_to(job: Job, workers: list[Worker], switches: dict[str, Switch], limits: Limits) -> list[join.JoinReply]:
-    """To workers of a job that its switches have. What is alike in all is made once: with the peers it is long."""
-    alike = join.JoinReply(
+def reply_to(worker: Worker, switch: Switch, limits: Limits) -> join.JoinReply:
+    """To a worker of a job that its switches have; `switch` is the one that it hangs on."""
+    job = worker.job
+    endpoint, group = switch.endpoint, switch.results_group(job.number)
+    return join.JoinReply(
         job=job.number,
         key=job.key,
+        worker=worker.number,
+        rank=worker.rank,
         workers=job.world_size,
         lanes=job.lanes,
         threads=job.threads,
         slots=job.slots,
-        peers=[job.workers[rank].peer() for rank in range(job.world_size)],
+        switch_endpoint=join.Endpoint(address=endpoint.address, port=endpoint.port),
+        token=worker.token,
         heartbeat_interval_ms=limits.heartbeat_interval_ms,
         heartbeat_lost_ms=limits.heartbeat_lost_ms,
         reattach_ms=limits.reattach_ms,
-    )
-    return [_reply_to(worker, switches[worker.switch_name], alike) for worker in workers]
-
-
-def _reply_to(worker: Worker, switch: Switch, alike: join.JoinReply) -> join.JoinReply:
-    group = switch.results_group(alike.job)
-    reply = join.JoinReply(
-        worker=worker.number,
-        rank=worker.rank,
-        switch_endpoint=join.Endpoint(address=switch.endpoint.address, port=switch.endpoint.port),
-        token=worker.token,
         switch_name=switch.name,
         results_group=join.Endpoint(address=group.address, port=group.port) if group else None,
     )
-    reply.MergeFrom(alike)
-    return reply

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Sequence
 from wiresum import join
 from wiresum.controller.jobs import asking, watch
 from wiresum.controller.jobs.cluster import Cluster, Grounds, Switch
-from wiresum.controller.jobs.granting import replies_to, settle, settle_entries
+from wiresum.controller.jobs.granting import reply_to, settle, settle_entries
 from wiresum.controller.jobs.history import History
 from wiresum.controller.jobs.job import NOBODY, Asker, Event, Job, Presence, State, Worker, same_secret
 from wiresum.controller.jobs.keys import Keys
@@ -303,7 +303,8 @@ class Jobs:
             worker.heard_at = now
         self._save(job)
         self.reservations.forget(job.name)
-        self._grant(job, job.workers.values())
+        for worker in job.workers.values():
+            self._grant(worker)
 
     def refused(self, switch_name: str, number: int, text: str, now: float) -> None:
         """The switch did not take the job, or could not be asked; it may have some of it."""
@@ -429,7 +430,7 @@ class Jobs:
         if worker.presence is Presence.GRANTED:
             worker.heard_at = now
         if worker.job.state is State.RUNNING:
-            self._grant(worker.job, [worker])
+            self._grant(worker)
         self._queue_if_whole(worker.job, now)
 
     def _queue_if_whole(self, job: Job, now: float) -> None:
@@ -458,10 +459,9 @@ class Jobs:
         job.move(Event.LEASED)
         self._telling.admit(job)
 
-    def _grant(self, job: Job, workers: Iterable[Worker]) -> None:
-        workers = list(workers)
-        replies = replies_to(job, workers, self.cluster.switches, self.limits)
-        self._outputs.extend(map(Grant, workers, replies))
+    def _grant(self, worker: Worker) -> None:
+        switch = self.cluster.switches[worker.switch_name]
+        self._outputs.append(Grant(worker, reply_to(worker, switch, self.limits)))
 
     # Running.
 

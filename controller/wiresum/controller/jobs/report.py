@@ -22,7 +22,7 @@ does not say is not among them."""
 def diagnosis(job: Job, counted: Mapping[str, JobCounters], now: float) -> join.Diagnosis:
     """Who is there, who is behind. `counted`: by switch, of those that say."""
     answer = join.Diagnosis(switches=_nodes(job, counted))
-    for rank, worker in sorted(job.workers.items()):
+    for _, worker in sorted(job.workers.items()):
         counters = counted.get(worker.switch_name)
         answer.workers.add(
             peer=worker.peer(),

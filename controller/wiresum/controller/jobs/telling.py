@@ -86,8 +86,8 @@ class Telling:
         self._emit(Reconcile(switch.name, entries))
 
     def reconciled(self, asked: Reconcile) -> list[Job]:
-        """A switch holds exactly what it was asked to. The jobs that it has forgotten thereby; one that it is just being
-        told to forget says so itself."""
+        """A switch holds exactly what it was asked to. The jobs that it has forgotten thereby; but one that it is just
+        being told to forget it will answer for."""
         switch = self._cluster.switches[asked.switch_name]
         kept = {entry.job for entry in asked.entries}
         forgotten = []

@@ -101,8 +101,7 @@ def to_admit(nodes: Nodes) -> list[Node]:
     return [
         node
         for node in nodes.values()
-        if node.phase is Phase.LEASED
-        and (not node.branch.parent or nodes[node.branch.parent].phase is Phase.HOLDING)
+        if node.phase is Phase.LEASED and (not node.branch.parent or nodes[node.branch.parent].phase is Phase.HOLDING)
     ]
 
 
@@ -113,17 +112,14 @@ def to_evict(nodes: Nodes) -> list[Node]:
         for node in nodes.values()
         if node.phase in (Phase.ADMITTING, Phase.HOLDING)
         and all(
-            nodes[name].phase is Phase.FORGOTTEN or nodes[name].evict_again_at is not None
-            for name in node.branch.below
+            nodes[name].phase is Phase.FORGOTTEN or nodes[name].evict_again_at is not None for name in node.branch.below
         )
     ]
 
 
 def has_form(nodes: Nodes, parents: Mapping[str, str]) -> bool:
     """Are the switches still there, and below each other as they were? `parents`: of all switches, by name."""
-    return all(
-        name in parents and node.branch.parent in ("", parents[name]) for name, node in nodes.items()
-    )
+    return all(name in parents and node.branch.parent in ("", parents[name]) for name, node in nodes.items())
 
 
 def names(tree: Iterable[Branch]) -> list[str]:
@@ -131,6 +127,6 @@ def names(tree: Iterable[Branch]) -> list[str]:
 
 
 def in_words(switch_names: Iterable[str]) -> str:
-    """"a", "a and b", "a, b and c"."""
+    """ "a", "a and b", "a, b and c"."""
     *most, last = switch_names
     return f"{', '.join(most)} and {last}" if most else last

@@ -21,7 +21,7 @@ from wiresum.controller.p4runtime.target import PIPE_PORTS, Target
 
 class P4RuntimeSwitch:
     """From construction, which does not wait for the switch, to `close`. Workers can only be on the target's hosts, if
-    it has ports or stands in a tree: a switch with ports admits a packet by its port, and addresses a RESULT to a MAC."""
+    it has ports, since it admits a packet by its port and addresses a RESULT to a MAC, or if it stands in a tree."""
 
     def __init__(self, target: Target, *, election_id: int, on_change: Callable[[], None] = lambda: None) -> None:
         self._target = target

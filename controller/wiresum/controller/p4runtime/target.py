@@ -38,8 +38,8 @@ class Target:
     children: tuple[Host, ...] = ()
     """The switches right below, likewise."""
     elsewhere: tuple[Host, ...] = ()
-    """The machines that hang on other switches of the tree, each at the port that leads towards it; of a switch that has
-    ports."""
+    """Of a switch that has ports: the machines that hang on other switches of the tree, each at the port that leads
+    towards it."""
     port: int = DATA_PORT
     """Base UDP port; fixed in the P4 program."""
     tls: Path | None = None

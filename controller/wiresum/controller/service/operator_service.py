@@ -11,7 +11,7 @@ from wiresum import join
 from wiresum.controller.jobs import report
 from wiresum.controller.jobs.jobs import Jobs
 from wiresum.controller.jobs.refusal import Refusal
-from wiresum.controller.security import caller
+from wiresum.controller.security.caller import caller
 from wiresum.controller.service.answering import refuse
 from wiresum.controller.service.effects import Effects
 from wiresum.join import operator_pb2_grpc

@@ -42,7 +42,6 @@ class Grant:
     switch_endpoint: Endpoint
     switch_name: str
     results_group: Endpoint | None
-    peers: tuple[Peer, ...]
     token: str = field(repr=False)
     heartbeat_interval_ms: int
     heartbeat_lost_ms: int
@@ -67,7 +66,6 @@ def grant_of(reply: messages.JoinReply, control_endpoint: str) -> Grant:
         switch_endpoint=Endpoint(address, reply.switch_endpoint.port),
         switch_name=reply.switch_name,
         results_group=Endpoint(group.address, group.port) if reply.HasField("results_group") else None,
-        peers=tuple(Peer(peer.rank, peer.host_name, peer.process_id) for peer in reply.peers),
         token=reply.token,
         heartbeat_interval_ms=reply.heartbeat_interval_ms,
         heartbeat_lost_ms=reply.heartbeat_lost_ms,

@@ -10,10 +10,10 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from wiresum.join.trees import packets_behind
 from wiresum.cli.rates import JobRates, Sample, key_of, rates_of, stray_rate
 from wiresum.cli.text import duration, visible
 from wiresum.cli.trees import switches_of
+from wiresum.join.trees import packets_behind
 
 if TYPE_CHECKING:
     from wiresum import join
@@ -167,7 +167,7 @@ def _workers_of(job: join.JobReport, rates: JobRates | None) -> list[RenderableT
             str(newest - worker.contributions),
         )
     where = f" at {visible(job.switch_name)}" if job.switch_name else ""
-    parts = [Text(f"workers of '{visible(job.name)}'{where}", "bold"), table]
+    parts: list[RenderableType] = [Text(f"workers of '{visible(job.name)}'{where}", "bold"), table]
     if len(job.switches) > 1:
         parts += [Text(), Text(f"switches of '{visible(job.name)}'", "bold"), _tree_of(job)]
     return parts

@@ -152,8 +152,8 @@ def _lagging_switches(job: join.JobReport, before: Sample, now: Sample) -> Itera
                 "job",
                 "uplink",
                 Level.WARNING,
-                f"'{job.name}': no result in {now.taken_at - before.taken_at:.1f} s, and no worker is behind, but the sums "
-                f"of {node.switch_name} are at {node.parent}",
+                f"'{job.name}': no result in {now.taken_at - before.taken_at:.1f} s, and no worker is behind, but the "
+                f"sums of {node.switch_name} are at {node.parent}",
                 "packets between the two switches are lost; the workers ask for them again, in vain",
                 f"look at the link between {node.switch_name} and {node.parent}: its MTU, drops, firewalls on the way",
             )
