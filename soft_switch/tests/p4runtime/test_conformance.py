@@ -299,7 +299,7 @@ def test_constant_entries_and_defaults_are_read_alike(
     for controller in (primary(software_server), primary(bmv2_server)):
         controller.write(MODIFY, forward_default())
     ours, theirs = (primary(server).read(table_entry("verdict"), defaults) for server in (software_server, bmv2_server))
-    assert len(ours) == VERDICTS + 6
+    assert len(ours) == VERDICTS + 7
     assert ours == theirs
 
 
