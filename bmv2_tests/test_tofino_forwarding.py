@@ -243,7 +243,8 @@ def test_sum_on_its_way_up_whose_cell_goes_on_between_the_passes_is_not_sent(net
     pass_once = network.switch.one_pass
     below = dataclasses.replace(JOB, number=8, key=NEXT_KEY, slot_base=4, parent=5)
     network.admit(below)
-    of_job, of_below = (number.to_bytes(2, "big") + key.to_bytes(4, "big") for number, key in ((7, JOB.key), (8, NEXT_KEY)))
+    numbers = ((JOB.number, JOB.key), (below.number, below.key))
+    of_job, of_below = (number.to_bytes(2, "big") + key.to_bytes(4, "big") for number, key in numbers)
 
     def frame(worker: int, round_number: int) -> bytes:
         datagram = contribution(Member(8, worker), word=1 + worker, round_number=round_number).replace(of_job, of_below)
