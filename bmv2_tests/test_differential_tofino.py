@@ -16,7 +16,7 @@ from vectors import PARENT, Job, Member
 from wiresum.controller import Endpoint, JobEntry
 from wiresum.controller.driver import Uplink
 
-PACKETS = 500
+PACKETS = 700
 JOBS = ((3, 1, 4, None), (2, 2, 4, None), (1, 1, 1, None), (3, 2, 4, 30), (1, 1, 2, 0))
 """Workers, threads, slots, and the number at the parent of those that have one."""
 DROPPED = {"duplicate", "stale", "out_of_lease", "unknown", "malformed"}

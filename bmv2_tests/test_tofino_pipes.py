@@ -181,4 +181,3 @@ def test_a_sum_whose_words_the_parent_replaces_between_the_passes_changes_nothin
     assert len(network.switch.receive(UPPER_END, between(whole))) == 3
     network.switch.receive(UPPER_END, mixed.frame)
     assert network.send(2, QUESTION, 3)[2][24:] == struct.pack("!I", 2010) * 64
-

@@ -77,7 +77,8 @@ class TofinoNetwork:
                 )
             if job.parent is not None:
                 key = self._admit_key(job, parent, thread)
-                self._insert("admit_parent_entry", key, "admit_parent", row=row, group=row, bit_workers=everybody, **lease)
+                told = {"row": row, "group": row, "bit_workers": everybody, **lease}
+                self._insert("admit_parent_entry", key, "admit_parent", **told)
         for member in job.members:
             key = {"job": job.number, "receiver": member.worker}
             self._insert("deliver", key, "deliver_to", **self._address(member))

@@ -71,9 +71,7 @@ def entry_of(job: Job, hosts: dict[Member, Host], slot_offset: int) -> JobEntry:
 
 
 @contextmanager
-def admitted(
-    bench: Bench, entry: JobEntry, row: int, hosts: list[Host], parent: Host | None = None
-) -> Iterator[None]:
+def admitted(bench: Bench, entry: JobEntry, row: int, hosts: list[Host], parent: Host | None = None) -> Iterator[None]:
     """As the driver does it, but for its choice of the row, which goes by the job's number: those of the vectors are
     any of the wire's."""
     ports = [host.port for host in hosts]

@@ -30,7 +30,7 @@ CHECKSUM_BITS = 16
 
 
 class Clock:
-    """Counts passes: a packet's way through one parser, pipeline and deparser. And says in which of the chip's pipes."""
+    """Counts passes, a packet's way through one parser, pipeline and deparser, and says in which pipe of the chip."""
 
     def __init__(self) -> None:
         self.passes = 0

@@ -163,12 +163,11 @@ control Leave(inout headers_t hdr, in metadata_t meta, in pass_t pass, in ingres
             (FATE_RESEND, 1, ROUND_SAME, _, _, _, _) : resend();
             (FATE_RAISE, 1, ROUND_SAME, _, _, _, _) : raise();
             (_, 1, _, _, _, _, _) : drop();  // the cell has gone on to another round
-            (FATE_MULTICAST, 0, _, KIND_RESULT, true, _, _) : multicast();
             (FATE_MULTICAST, 0, _, KIND_RESULT, false, _, _) : multicast_bare();
             (FATE_MULTICAST, 0, _, KIND_META, _, _, _) : multicast_bare();
             (FATE_MULTICAST, 0, _, KIND_DATA, _, _, _) : pass_again();
             (FATE_MULTICAST, 0, _, _, _, 1, _) : pass_again();
-            (FATE_MULTICAST, 0, _, _, _, 0, _) : multicast();  // zeros
+            (FATE_MULTICAST, 0, _, _, _, 0, _) : multicast();  // zeros, or the parent's words
             (FATE_RESEND, 0, _, KIND_META, _, _, _) : resend_bare();
             (FATE_RESEND, 0, _, KIND_DATA, _, _, _) : pass_again();
             (FATE_RESEND, 0, _, _, _, 1, _) : pass_again();

@@ -3,7 +3,7 @@
 // The switch program for bmv2 (v1model). docs/switch_program.md walks through it.
 //
 // A packet's path: is it to the switch itself (own)? If not: forward. If so: is it of this protocol (form), who sends
-// it (admit), what does its cell know (cells), the words (lanes), what becomes of it (verdict), the RESULT (result).
+// it (admit), what does its cell know (cells), what becomes of it (verdict), the words (lanes), the RESULT (result).
 // Then, once for each copy: its receiver's addresses (deliver).
 
 #include <core.p4>
@@ -33,7 +33,6 @@ control Aggregate(inout headers_t hdr, inout metadata_t meta) {
     Cells() cells;
     Lanes() lanes;
     Verdict() verdict;
-    Result() result;
 
     apply {
         form.apply(hdr, meta);
@@ -49,9 +48,6 @@ control Aggregate(inout headers_t hdr, inout metadata_t meta) {
             lanes.apply(hdr, meta);
         }
         meta.bare = hdr.lanes.isValid() ? 0 : 1w1;
-        if (meta.fate != FATE_DROP) {
-            result.apply(hdr, meta);
-        }
     }
 }
 
@@ -60,6 +56,7 @@ control SwitchIngress(inout headers_t hdr, inout metadata_t meta, inout standard
     Aggregate() aggregate;
     Answer() answer;
     Count() count;
+    Result() result;
     Forward() forward;
 
     apply {
@@ -75,6 +72,9 @@ control SwitchIngress(inout headers_t hdr, inout metadata_t meta, inout standard
                 answer.apply(hdr, meta);
             }
             count.apply(hdr, meta);
+            if (meta.fate != FATE_DROP && meta.fate != FATE_ANSWER) {
+                result.apply(hdr, meta);
+            }
         }
 
         if (meta.fate == FATE_MULTICAST) {

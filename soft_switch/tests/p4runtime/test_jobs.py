@@ -108,7 +108,8 @@ def test_a_job_whose_last_threads_are_missing_has_the_slots_of_the_others() -> N
 def test_copies_go_to_whom_group_and_delivery_both_name() -> None:
     without_group = jobs.plan(entries(), DELIVERIES, {}, LANES).admission
     assert (without_group.receivers, without_group.endpoints[2]) == (0, DELIVER[2])
-    some = jobs.plan(entries(), jobs.Deliveries({0: DELIVER[0], 1: DELIVER[1]}), {ROW: frozenset({1, 2, 77})}, LANES).admission
+    first_two = jobs.Deliveries({0: DELIVER[0], 1: DELIVER[1]})
+    some = jobs.plan(entries(), first_two, {ROW: frozenset({1, 2, 77})}, LANES).admission
     assert some.receivers == 0b010
     assert some.endpoints[2] == (0, 0)
 

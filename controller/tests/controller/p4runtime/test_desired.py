@@ -7,7 +7,7 @@ import pytest
 
 from wiresum.controller import Endpoint, JobEntry
 from wiresum.controller.driver import Uplink
-from wiresum.controller.p4runtime import Host, Pipeline, Target, desired
+from wiresum.controller.p4runtime import Host, Pipeline, Target, deliver, desired
 from wiresum.controller.p4runtime.forward import FLOOD_GROUP
 
 
@@ -37,10 +37,21 @@ def test_a_job_has_an_entry_for_each_worker_and_thread_in_the_row_of_its_number(
             assert (entity.action.args["row"], entity.action.args["group"]) == (8, 8)
 
 
+def test_a_job_below_a_parent_has_a_way_there_and_back(target: Target, job: JobEntry, hosts: tuple[Host, ...]) -> None:
+    spine = hosts[9]
+    below = dataclasses.replace(job, uplink=Uplink(Endpoint(spine.address, 43488), 4))
+    entities = desired.of_job(target, below)
+    assert places(entities) == {"deliver": 4, "group": 2, "admit": 6, "admit_parent_entry": 2}
+    (up,) = [e for e in entities if isinstance(e, fy.P4MulticastGroupEntry) and e.multicast_group_id != 8]
+    assert (up.multicast_group_id, list(up.replicas)) == (520, [(spine.port, 0xFF)])
+    with pytest.raises(ValueError, match=r"knows no host with the address 10\.7\.7\.7"):
+        desired.of_job(target, dataclasses.replace(job, uplink=Uplink(Endpoint("10.7.7.7", 43488), 4)))
+
+
 def test_rows_and_groups_of_all_jobs_are_apart_from_strays_and_floods(target: Target) -> None:
     rows = [desired.row(job) for job in range(target.pipeline.job_rows - 1)]
     assert min(rows) == 1
-    assert max(rows) == target.pipeline.job_rows - 1 < FLOOD_GROUP
+    assert max(rows) == target.pipeline.job_rows - 1 < FLOOD_GROUP < deliver.UPLINK_GROUPS
     assert len(set(rows)) == len(rows)
 
 

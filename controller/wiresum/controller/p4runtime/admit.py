@@ -21,12 +21,11 @@ def entries(job: JobEntry, row: int, ports: Sequence[int], uplink_port: int = 0)
 
     A thread owns a run of 2 * slots / threads cells, a power of two: the bits above say whether a cell is in it.
     """
-    workers = [
-        _worker(job, row, ports[worker], worker, thread) for worker in range(job.workers) for thread in range(job.threads)
-    ]
-    if job.uplink is None:
-        return workers
-    return workers + [_parent(job, job.uplink.parent, row, uplink_port, thread) for thread in range(job.threads)]
+    threads = range(job.threads)
+    entries = [_worker(job, row, ports[worker], worker, thread) for worker in range(job.workers) for thread in threads]
+    if job.uplink is not None:
+        entries += [_parent(job, job.uplink.parent, row, uplink_port, thread) for thread in threads]
+    return entries
 
 
 def _worker(job: JobEntry, row: int, port: int, worker: int, thread: int) -> fy.P4TableEntry:

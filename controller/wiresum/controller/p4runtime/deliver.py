@@ -19,7 +19,7 @@ p4src/common/sizes.p4."""
 def entries(job: JobEntry, hosts: Sequence[Host], parent: Host | None = None) -> list[fy.P4TableEntry]:
     """One for each worker, and one for the switch above, `parent`; `hosts` are the machines that the workers are on, in
     the order of their numbers."""
-    workers = [
+    entries = [
         fy.P4TableEntry(
             "deliver",
             match=fy.Match(job=job.job, receiver=worker),
@@ -27,19 +27,12 @@ def entries(job: JobEntry, hosts: Sequence[Host], parent: Host | None = None) ->
         )
         for worker, endpoint in enumerate(job.endpoints)
     ]
-    if job.uplink is None:
-        return workers
-    assert parent is not None, "a job with an uplink has a parent"
-    above = job.uplink.parent
-    return workers + [
-        fy.P4TableEntry(
-            "deliver",
-            match=fy.Match(job=job.job, receiver=PARENT),
-            action=fy.Action(
-                "deliver_up", mac=parent.mac, address=above.address, port=above.port, worker=job.uplink.worker
-            ),
-        )
-    ]
+    if job.uplink is not None:
+        assert parent is not None, "a job with an uplink has a parent"
+        above, number = job.uplink.parent, job.uplink.worker
+        action = fy.Action("deliver_up", mac=parent.mac, address=above.address, port=above.port, worker=number)
+        entries.append(fy.P4TableEntry("deliver", match=fy.Match(job=job.job, receiver=PARENT), action=action))
+    return entries
 
 
 def group(row: int, ports: Sequence[int]) -> fy.P4MulticastGroupEntry:

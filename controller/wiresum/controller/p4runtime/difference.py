@@ -2,8 +2,8 @@
 
 The order is what matters. A job is in effect as long as its entries in `admit` are there; whatever they rely on must be
 there before them and after them. So entries go in the order own, admit, admit_parent_entry, group, deliver, forward,
-and come in the opposite one. `own` is the last to come for another reason: a switch without it has never been reconciled, since its
-program was loaded.
+and come in the opposite one. `own` is the last to come for another reason: a switch without it has never been
+reconciled, since its program was loaded.
 
 An entry whose action alone differs is modified in its turn, so that there is no moment without it; but one that admits
 is removed and inserted anew, since the old one may give cells to a worker that a new one gives to another.

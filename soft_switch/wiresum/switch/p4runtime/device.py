@@ -252,7 +252,8 @@ class _Jobs:
         entries = list(self._admit[job].values())
         parents = list(self._admit_parent.get(job, {}).values())
         groups = {entry.params["group"] for entry in entries}
-        instances = {group: self._instances(group) for group in groups | {jobs.UPLINK_GROUPS + group for group in groups}}
+        uplinks = {jobs.UPLINK_GROUPS + group for group in groups}
+        instances = {group: self._instances(group) for group in groups | uplinks}
         deliveries = jobs.deliveries(self._deliver.get(job, {}).values())
         try:
             return jobs.plan(entries, deliveries, instances, self._sizes.lanes, parents)

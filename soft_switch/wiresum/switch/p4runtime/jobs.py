@@ -1,5 +1,4 @@
-"""What the entries that admit and those of `deliver` and the multicast groups make the data plane do: a pure function of
-them.
+"""What the entries that admit, those of `deliver` and the multicast groups make the data plane do: a pure function.
 
 On a hardware switch each entry of `admit` stands alone. The software switch's data plane thinks in jobs: it has one
 entry for each, with its lease, and bitmaps of who may contribute through which thread and who is told. So the entries
@@ -176,7 +175,9 @@ def _parent(
         if (entry.match["source"], entry.match["source_port"] - entry.match["thread"]) != address:
             raise ContradictionError("the switch above is not admitted from where it is delivered to")
         if _shape(entry) != _shape(worker):
-            raise ContradictionError("the switch above and the workers do not agree on key, row, group, workers or lease")
+            raise ContradictionError(
+                "the switch above and the workers do not agree on key, row, group, workers or lease"
+            )
     return deliver.parent
 
 
