@@ -25,6 +25,17 @@ def test_a_job_whose_rounds_move_goes_on_while_its_switch_is_out_of_reach() -> N
     assert "leaf is lost: no answer, and for 30 s the job has made no progress" in told[0].ended.reason
 
 
+def test_who_is_silent_is_named_where_the_switch_that_would_know_more_is_out_of_reach() -> None:
+    bench = Bench()
+    workers = bench.running()
+    bench.change("leaf", "no answer")
+    bench.wait(31, beating=workers[:1], round_newest=1)
+    (told, *_) = bench.outputs(Tell)
+    assert told.ended.cause == join.JobEnded.SWITCH_LOST
+    assert "no progress; of rank 1 (" in told.ended.reason and "nothing has been heard either" in told.ended.reason
+    assert "rank 0" not in told.ended.reason
+
+
 def test_a_switch_that_comes_back_is_made_to_hold_the_jobs_that_run() -> None:
     bench = Bench()
     running, ended = bench.running(job_name="running"), bench.running(job_name="ended")

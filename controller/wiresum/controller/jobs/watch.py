@@ -171,6 +171,9 @@ def _lost_switch(job: Job, switches: Iterable[Switch], limits: Limits, now: floa
     if still_s <= limits.switch_lost_ms_max / 1000:
         return None
     reason = f"{switch.name} is lost: {switch.trouble}, and for {still_s:.0f} s the job has made no progress"
+    # Perhaps it is one of them that the job waits for, and the switch, which would know, cannot say so.
+    if suspects := [str(worker) for worker in job.workers.values() if _is_suspect(worker, limits, now)]:
+        reason += f"; of {' and '.join(suspects)} nothing has been heard either"
     return _ended(join.JobEnded.SWITCH_LOST, reason)
 
 
