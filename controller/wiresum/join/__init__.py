@@ -8,6 +8,8 @@ from __future__ import annotations
 from wiresum.join.join_pb2 import (
     AbortReply,
     AbortRequest,
+    AttachReply,
+    AttachRequest,
     Diagnosis,
     Endpoint,
     Heartbeat,
@@ -83,6 +85,8 @@ __all__ = [
     "WORKERS_MAX",
     "AbortReply",
     "AbortRequest",
+    "AttachReply",
+    "AttachRequest",
     "CreateJobReply",
     "CreateJobRequest",
     "Diagnosis",

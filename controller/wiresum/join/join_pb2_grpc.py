@@ -269,3 +269,85 @@ class JoinService:
             timeout,
             metadata,
             _registered_method=True)
+
+
+class SwitchServiceStub:
+    """What a switch asks of the service of another one, below which it is to stand (`wiresum switch --parent`). A controller
+    does not serve this: its configuration says where switches stand.
+    """
+
+    def __init__(self, channel):
+        """Constructor.
+
+        Args:
+            channel: A grpc.Channel.
+        """
+        self.Attach = channel.unary_unary(
+                '/wiresum.join.v1.SwitchService/Attach',
+                request_serializer=wiresum_dot_join_dot_join__pb2.AttachRequest.SerializeToString,
+                response_deserializer=wiresum_dot_join_dot_join__pb2.AttachReply.FromString,
+                _registered_method=True)
+
+
+class SwitchServiceServicer:
+    """What a switch asks of the service of another one, below which it is to stand (`wiresum switch --parent`). A controller
+    does not serve this: its configuration says where switches stand.
+    """
+
+    def Attach(self, request, context):
+        """To be said again every few seconds; what was said before changes nothing.
+        ALREADY_EXISTS       another switch has the name, or some of the hosts
+        FAILED_PRECONDITION  another protocol version or packet size, or one of the two cannot be connected to
+        PERMISSION_DENIED    the certificate is not for the address at which P4Runtime is served
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+
+def add_SwitchServiceServicer_to_server(servicer, server):
+    rpc_method_handlers = {
+            'Attach': grpc.unary_unary_rpc_method_handler(
+                    servicer.Attach,
+                    request_deserializer=wiresum_dot_join_dot_join__pb2.AttachRequest.FromString,
+                    response_serializer=wiresum_dot_join_dot_join__pb2.AttachReply.SerializeToString,
+            ),
+    }
+    generic_handler = grpc.method_handlers_generic_handler(
+            'wiresum.join.v1.SwitchService', rpc_method_handlers)
+    server.add_generic_rpc_handlers((generic_handler,))
+    server.add_registered_method_handlers('wiresum.join.v1.SwitchService', rpc_method_handlers)
+
+
+ # This class is part of an EXPERIMENTAL API.
+class SwitchService:
+    """What a switch asks of the service of another one, below which it is to stand (`wiresum switch --parent`). A controller
+    does not serve this: its configuration says where switches stand.
+    """
+
+    @staticmethod
+    def Attach(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/wiresum.join.v1.SwitchService/Attach',
+            wiresum_dot_join_dot_join__pb2.AttachRequest.SerializeToString,
+            wiresum_dot_join_dot_join__pb2.AttachReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)

@@ -47,7 +47,7 @@ class OperatorService(operator_pb2_grpc.OperatorServiceServicer):
         return join.DrainReply(jobs=jobs)
 
     async def report(self) -> join.Report:
-        switches = self._jobs.cluster.switches.values()
+        switches = list(self._jobs.cluster.switches.values())  # others may come meanwhile
         counted = await asyncio.gather(
             *(self._effects.counters(switch.name, list(switch.numbered)) for switch in switches)
         )
