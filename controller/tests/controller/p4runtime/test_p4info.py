@@ -116,3 +116,22 @@ def test_tables_have_room_for_jobs(p4info: p4i.P4Info, program: Program) -> None
     assert sizes["admit"] >= program.workers_max * THREADS_MAX
     assert sizes["admit_parent_entry"] >= THREADS_MAX
     assert sizes["deliver"] >= program.workers_max
+
+
+def test_tables_say_which_entries_make_no_sense(p4info: p4i.P4Info) -> None:
+    """Counters have a column for each worker that there can be; a cell that nobody has used has key 0."""
+    restrictions = {
+        table.preamble.alias: annotation
+        for table in p4info.tables
+        for annotation in table.preamble.annotations
+        if annotation.startswith("@entry_restriction")
+    }
+    assert restrictions == {
+        "admit": f'@entry_restriction("worker < {WORKERS_MAX} && key != 0")',
+        "admit_parent_entry": '@entry_restriction("key != 0")',
+    }
+
+
+def test_the_program_says_its_name_and_version(p4info: p4i.P4Info) -> None:
+    assert (p4info.pkg_info.name, p4info.pkg_info.version) == ("wiresum", "1")
+    assert all(table.preamble.doc.brief for table in p4info.tables)
