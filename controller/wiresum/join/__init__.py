@@ -1,15 +1,14 @@
-"""The messages that workers, operators and the controller exchange; `join.proto` and `operator.proto` define them.
+"""The messages that workers, operators, switches and the service exchange; the `.proto` files here define them.
 
-Importing this module loads protobuf but not gRPC: the stubs are in `join_pb2_grpc` and `operator_pb2_grpc`.
+Importing this module loads protobuf but not gRPC: the stubs are in `join_pb2_grpc` and its like.
 """
 
 from __future__ import annotations
 
+from wiresum.join.attach_pb2 import AttachReply, AttachRequest
 from wiresum.join.join_pb2 import (
     AbortReply,
     AbortRequest,
-    AttachReply,
-    AttachRequest,
     Diagnosis,
     Endpoint,
     Heartbeat,

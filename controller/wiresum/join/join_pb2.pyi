@@ -10,28 +10,6 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
-class AttachRequest(_message.Message):
-    __slots__ = ("protocol_version", "name", "endpoint", "p4runtime", "lanes", "slots", "hosts")
-    PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
-    NAME_FIELD_NUMBER: _ClassVar[int]
-    ENDPOINT_FIELD_NUMBER: _ClassVar[int]
-    P4RUNTIME_FIELD_NUMBER: _ClassVar[int]
-    LANES_FIELD_NUMBER: _ClassVar[int]
-    SLOTS_FIELD_NUMBER: _ClassVar[int]
-    HOSTS_FIELD_NUMBER: _ClassVar[int]
-    protocol_version: int
-    name: str
-    endpoint: Endpoint
-    p4runtime: str
-    lanes: int
-    slots: int
-    hosts: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, protocol_version: _Optional[int] = ..., name: _Optional[str] = ..., endpoint: _Optional[_Union[Endpoint, _Mapping]] = ..., p4runtime: _Optional[str] = ..., lanes: _Optional[int] = ..., slots: _Optional[int] = ..., hosts: _Optional[_Iterable[str]] = ...) -> None: ...
-
-class AttachReply(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
-
 class Endpoint(_message.Message):
     __slots__ = ("address", "port")
     ADDRESS_FIELD_NUMBER: _ClassVar[int]

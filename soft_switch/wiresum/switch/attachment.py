@@ -12,7 +12,7 @@ from pathlib import Path
 import grpc
 
 from wiresum import join
-from wiresum.join import join_pb2_grpc
+from wiresum.join import attach_pb2_grpc
 from wiresum.join.credentials import open_channel
 
 log = logging.getLogger(__name__)
@@ -35,7 +35,7 @@ class Attachment:
         does not answer yet is asked again."""
         self._parent, self._request = parent, request
         self._channel = open_channel(parent, tls=tls, insecure=insecure)
-        self._stub = join_pb2_grpc.SwitchServiceStub(self._channel)
+        self._stub = attach_pb2_grpc.SwitchServiceStub(self._channel)
         self._stop = threading.Event()
         self._trouble = ""
         self._thread = threading.Thread(target=self._go_on, name="wiresum-attachment", daemon=True)

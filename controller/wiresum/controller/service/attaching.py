@@ -23,7 +23,7 @@ from wiresum.controller.security.caller import caller
 from wiresum.controller.security.security import Security
 from wiresum.controller.service.answering import refuse
 from wiresum.controller.service.effects import Effects
-from wiresum.join import join_pb2_grpc
+from wiresum.join import attach_pb2_grpc
 from wiresum.join.credentials import CredentialsError, is_loopback
 
 log = logging.getLogger(__name__)
@@ -35,7 +35,7 @@ SLOTS_MAX = 1 << 20
 Network = ipaddress.IPv4Network
 
 
-class SwitchService(join_pb2_grpc.SwitchServiceServicer):
+class SwitchService(attach_pb2_grpc.SwitchServiceServicer):
     """Used from one event loop."""
 
     def __init__(self, root: SwitchDriver, jobs: Jobs, effects: Effects, security: Security, keys: bytes) -> None:

@@ -30,7 +30,7 @@ from wiresum.controller.service.health import Health
 from wiresum.controller.service.join_service import JoinService
 from wiresum.controller.service.operator_service import OperatorService
 from wiresum.controller.store import Store
-from wiresum.join import join_pb2_grpc, operator_pb2_grpc
+from wiresum.join import attach_pb2_grpc, join_pb2_grpc, operator_pb2_grpc
 
 log = logging.getLogger(__name__)
 
@@ -159,7 +159,7 @@ class JoinServer:
             operator_pb2_grpc.add_OperatorServiceServicer_to_server(operators, server)
             if self._root is not None:
                 self._attaching = SwitchService(self._root, jobs, effects, self._security, self._keys.identity)
-                join_pb2_grpc.add_SwitchServiceServicer_to_server(self._attaching, server)
+                attach_pb2_grpc.add_SwitchServiceServicer_to_server(self._attaching, server)
             health = Health(server)
             await health.show(can_begin=False)
             port = self._security.listen(server, listen)
