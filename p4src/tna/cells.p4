@@ -369,6 +369,29 @@ control Cells(inout headers_t hdr, inout metadata_t meta, inout pass_t pass) {
         pass.missing = meta.bit_others & ~before;
     }
 
+    action nobody() {
+        meta.others_in = 1;
+        meta.done = 1;
+    }
+
+    action the_parent_alone() {
+        meta.others_in = 1;
+    }
+
+    @hidden
+    table who_is_missing {
+        key = {
+            pass.missing : ternary;
+            meta.has_parent : ternary;
+        }
+        actions = { nobody; the_parent_alone; @defaultonly NoAction; }
+        const default_action = NoAction();
+        const entries = {
+            (0, _) : nobody();
+            (PARENT_BIT, 1) : the_parent_alone();
+        }
+    }
+
     apply {
         // Compared here once more, because meta.in_lease is known a stage too late. Equal, both zero, in a second pass.
         if (meta.cell_prefix == meta.lease_prefix) {
@@ -390,11 +413,6 @@ control Cells(inout headers_t hdr, inout metadata_t meta, inout pass_t pass) {
         if (pass.own_before != 0) {
             meta.duplicate = 1;
         }
-        if (pass.missing == 0) {
-            meta.others_in = 1;
-            meta.done = 1;
-        } else if (meta.has_parent == 1 && pass.missing == PARENT_BIT) {
-            meta.others_in = 1;
-        }
+        who_is_missing.apply();
     }
 }
