@@ -3,8 +3,7 @@
     mpirun -np 2 python mpi4py_tests.py SOURCE FOLDER [arguments for mpi4py's test/main.py]
 
 SOURCE is mpi4py's source distribution, of which only `test/` is used: mpi4py itself is the installed one. FOLDER gets a
-file for each process, with a line for each test that began (`begun`) and for how it ended: a process that is aborted
-still leaves a line of the test that it was at.
+file for each process, with a line for each test that began (`begun`), for how it ended, and at the end of all.
 """
 
 from __future__ import annotations
@@ -16,29 +15,31 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+END = "end"
+
 
 class Recorder(unittest.TextTestResult):
     path = Path()
 
     def startTest(self, test: unittest.TestCase) -> None:  # noqa: N802 (unittest's name)
         super().startTest(test)
-        self._write("begun", test)
+        self.write(f"begun {test.id()}")
 
     def addSuccess(self, test: unittest.TestCase) -> None:  # noqa: N802
         super().addSuccess(test)
-        self._write("passed", test)
+        self.write(f"passed {test.id()}")
 
     def addFailure(self, test: unittest.TestCase, err: Any) -> None:  # noqa: N802
         super().addFailure(test, err)
-        self._write("failed", test)
+        self.write(f"failed {test.id()}")
 
     def addError(self, test: unittest.TestCase, err: Any) -> None:  # noqa: N802
         super().addError(test, err)
-        self._write("failed", test)
+        self.write(f"failed {test.id()}")
 
     def addSkip(self, test: unittest.TestCase, reason: str) -> None:  # noqa: N802
         super().addSkip(test, reason)
-        self._write("skipped", test)
+        self.write(f"skipped {test.id()}")
 
     def addSubTest(  # noqa: N802
         self,
@@ -48,11 +49,12 @@ class Recorder(unittest.TextTestResult):
     ) -> None:
         super().addSubTest(test, subtest, err)
         if err is not None:
-            self._write("failed", test)
+            self.write(f"failed {test.id()}")
 
-    def _write(self, how: str, test: unittest.TestCase) -> None:
-        with self.path.open("a") as file:
-            file.write(f"{how} {test.id()}\n")
+    @classmethod
+    def write(cls, line: str) -> None:
+        with cls.path.open("a") as file:
+            file.write(f"{line}\n")
 
 
 def main() -> None:
@@ -62,7 +64,10 @@ def main() -> None:
     from main import TestProgram
 
     runner = unittest.TextTestRunner(verbosity=1, resultclass=Recorder)
-    TestProgram(module=None, argv=["main.py", "--no-builddir", *arguments], testRunner=runner)
+    try:
+        TestProgram(module=None, argv=["main.py", "--no-builddir", *arguments], testRunner=runner)
+    finally:
+        Recorder.write(f"{END} {END}")
 
 
 if __name__ == "__main__":
