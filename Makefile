@@ -2,6 +2,7 @@
 #
 #   VENV=.venv       the virtual environment to use
 #   PYTHON=python3   the interpreter it is made from
+#   PYTHONS=...      the interpreters that wheels are built for, and tested with
 #   ARGS=...         arguments for demo, mininet and bench
 #   JOBS=...         how many compilers and tests run at once
 
@@ -14,7 +15,7 @@ SOAK_SEEDS ?= 10000
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-export VENV PYTHON
+export VENV PYTHON PYTHONS
 export CMAKE_BUILD_PARALLEL_LEVEL := $(JOBS)
 export CTEST_PARALLEL_LEVEL := $(JOBS)
 export PATH := $(abspath $(VENV))/bin:$(PATH)
@@ -207,12 +208,15 @@ p4:  ##! compile the switch program with p4c, into p4src/wiresum/compiled
 
 # ---- packages ------------------------------------------------------------------------------------------------------
 
-.PHONY: wheel wheels deb clean
+.PHONY: wheel wheels test-wheels deb clean
 wheel: $(ready)-dev  ##! build a wheel into dist and try it in a fresh environment
 	.ci/wheel
 
 wheels: $(ready)-dev  ##! build an sdist and a manylinux wheel for each Python that is here, into dist, and try them
 	.ci/wheels
+
+test-wheels:  ##! run the tests that need no PyTorch on the wheels in dist, with each Python that is here
+	.ci/test-wheels $(PYTEST_ARGS)
 
 deb: wheel  ##! build a Debian package of the switch, the controller and the command line into dist, and try it
 	.ci/deb
