@@ -57,7 +57,7 @@ $(ready)-bench: .ci/setup .ci/probes.sh $(installed)
 
 # ---- using it ------------------------------------------------------------------------------------------------------
 
-.PHONY: demo mininet demo-bmv2 demo-clicks science shell bench bench-dense bench-sparse bench-compress bench-aggregators bench-precision bench-packets \
+.PHONY: demo mininet demo-bmv2 demo-clicks science shell bench bench-dense bench-sparse bench-compress bench-aggregators bench-precision bench-callers bench-packets \
   bench-cluster
 demo: $(ready)-demo  ##! train on four workers through a software switch, and over Gloo; picture and JSON in build/demo
 	$(py) host_agent/examples/digits/demo.py $(ARGS)
@@ -93,6 +93,9 @@ bench-aggregators: $(ready)-bench  ##! of these: a job on one, two and four soft
 
 bench-precision: $(ready)-bench  ##! what sums of floats err and cost, exact, in blocks, and over Gloo (root)
 	$(py) mininet/benchmarks/precision_bench.py $(ARGS)
+
+bench-callers: $(ready)-bench  ##! what an all-reduce costs its caller, over wiresum and over Gloo
+	$(py) host_agent/bench/callers.py $(ARGS)
 
 bench-packets: $(ready)-bench  ##! measure what a packet costs, by layer and by transport (root; two cores to itself)
 	cmake --preset bench >/dev/null
