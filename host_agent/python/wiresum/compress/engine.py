@@ -233,7 +233,7 @@ class Engine:
         if self._down is not None:
             self._down.load_state_dict(state["down"])
 
-    def synchronise(self, pieces: Iterable[Piece], dtypes: Iterable[np.dtype[Any]], companion: Any = None) -> Any:
+    def synchronize(self, pieces: Iterable[Piece], dtypes: Iterable[np.dtype[Any]], companion: Any = None) -> Any:
         """Makes memories consistent after workers came or went: a collective that all workers call.
 
         Step, seed and common states become those of the worker that is furthest; a worker that has nothing starts
