@@ -215,7 +215,10 @@ class Attachment:
         """
         pieces = [self._pieces[name] for name in self._compressed]
         dtypes = [np.dtype(_dtype_of(self._parameters[name])) for name in self._compressed]
-        self._tracker.load_state_dict(self.engine.synchronize(pieces, dtypes, companion=self._tracker.state_dict()))
+        companion = {"motion": self._tracker.state_dict(), "steps": self._steps}
+        companion = self.engine.synchronize(pieces, dtypes, companion=companion)
+        self._tracker.load_state_dict(companion["motion"])
+        self._steps = companion["steps"]
 
     def arrived(self, bucket: Bucket) -> torch.futures.Future[torch.Tensor]:
         """The hook: DDP has this bucket of gradients, and wants its average."""
