@@ -57,8 +57,8 @@ $(ready)-bench: .ci/setup .ci/probes.sh $(installed)
 
 # ---- using it ------------------------------------------------------------------------------------------------------
 
-.PHONY: demo mininet demo-bmv2 demo-racks demo-clicks science shell bench bench-dense bench-sparse bench-compress bench-aggregators bench-racks bench-precision bench-packets \
-  bench-cluster
+.PHONY: demo mininet demo-bmv2 demo-racks demo-clicks science shell bench bench-dense bench-sparse bench-compress bench-aggregators bench-racks bench-precision \
+  bench-callers bench-packets bench-cluster
 demo: $(ready)-demo  ##! train on four workers through a software switch, and over Gloo; picture and JSON in build/demo
 	$(py) host_agent/examples/digits/demo.py $(ARGS)
 
@@ -100,6 +100,9 @@ bench-racks: $(ready)-bench  ##! racks of workers below a spine: trees, one swit
 
 bench-precision: $(ready)-bench  ##! what sums of floats err and cost, exact, in blocks, and over Gloo (root)
 	$(py) mininet/benchmarks/precision_bench.py $(ARGS)
+
+bench-callers: $(ready)-bench  ##! what an all-reduce costs its caller, over wiresum and over Gloo
+	$(py) host_agent/bench/callers.py $(ARGS)
 
 bench-packets: $(ready)-bench  ##! measure what a packet costs, by layer and by transport (root; two cores to itself)
 	cmake --preset bench >/dev/null

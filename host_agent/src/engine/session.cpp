@@ -350,6 +350,18 @@ std::vector<std::shared_ptr<Operation>> Session::take_completed(std::chrono::nan
   return dispatcher_->completed().take(timeout);
 }
 
+void Session::notify(const std::shared_ptr<Operation>& operation) {
+  check_process();
+  if (operation->notify_after_all()) dispatcher_->completed().push(operation);
+}
+
+bool Session::is_usable() const noexcept { return !is_forked() && !dispatcher_->has_failed(); }
+
+std::shared_ptr<Operation> Session::failed() const {
+  check_process();
+  return dispatcher_->failed();
+}
+
 void Session::abort() noexcept {
   if (!is_forked()) dispatcher_->fail(Status::kAborted);
 }
