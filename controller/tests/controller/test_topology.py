@@ -188,9 +188,7 @@ def test_a_mistake_in_a_tree_is_told_with_its_line(
 def test_switches_of_a_tree_sum_packets_of_one_size(tmp_path: Path) -> None:
     assert len(controlling.targets(_load(tmp_path, RACKS))) == 3
     unequal = RACKS.replace('address = "10.0.2.1"\n', 'address = "10.0.2.1"\nlanes = 64\n')
-    with pytest.raises(
-        controlling.SetupError, match="leaf2 sums packets of 64 words, and spine above it of 360"
-    ):
+    with pytest.raises(controlling.SetupError, match="leaf2 sums packets of 64 words, and spine above it of 360"):
         controlling.targets(_load(tmp_path, unequal))
 
 
