@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
 import pytest
 
-from wiresum.controller import config, topology
+from wiresum import join
+from wiresum.controller import config, controlling, topology
+from wiresum.controller.driver import Endpoint, Uplink
+from wiresum.controller.store import Store
+from wiresum.controller.testing import NOBODY, JobsBench, switch
 
 RACKS = """\
 [[switch]]
@@ -178,6 +183,31 @@ def test_a_mistake_in_a_tree_is_told_with_its_line(
     with pytest.raises(config.ConfigError, match=complaint) as caught:
         _load(tmp_path, text.replace(old, new, 1))
     assert str(caught.value).startswith(f"{tmp_path / 'x.toml'}:{line}: "), caught.value
+
+
+def test_switches_of_a_tree_sum_packets_of_one_size(tmp_path: Path) -> None:
+    assert len(controlling.targets(_load(tmp_path, RACKS))) == 3
+    unequal = RACKS.replace('address = "10.0.2.1"\n', 'address = "10.0.2.1"\nlanes = 64\n')
+    with pytest.raises(controlling.SetupError, match="leaf2 sums packets of 64 words, and spine above it of 360"):
+        controlling.targets(_load(tmp_path, unequal))
+
+
+def test_jobs_on_disk_are_those_whose_switches_stand_where_they_stood(tmp_path: Path) -> None:
+    with contextlib.closing(Store(tmp_path / "state")) as store:
+        store.begin()
+        leaves = [switch("leaf1", addresses=["10.0.1.10"], parent="spine")]
+        leaves.append(switch("leaf2", addresses=["10.0.2.10"], parent="spine"))
+        bench = JobsBench(switches=[switch("spine", addresses=NOBODY), *leaves], store=store)
+        for rank, address in enumerate(("10.0.1.10", "10.0.2.10")):
+            bench.ask(rank=rank, world_size=2, endpoint=join.Endpoint(address=address, port=4000))
+    text = f'[controller]\nstate = "{tmp_path / "state"}"\n' + RACKS
+    found, _ = controlling.on_disk(_load(tmp_path, text))
+    assert {name: len(entries) for name, entries in found.items()} == {"spine": 1, "leaf1": 1, "leaf2": 1}
+    assert found["leaf2"][0].uplink == Uplink(Endpoint("10.0.0.1", 43488), 1)
+    assert found["spine"][0].endpoints == (Endpoint("10.0.1.1", 43488), Endpoint("10.0.2.1", 43488))
+    head, _, tail = text.rpartition('parent = "spine"\n')
+    found, _ = controlling.on_disk(_load(tmp_path, head + tail))
+    assert list(found.values()) == [[], [], []], "leaf2 stands alone now"
 
 
 def _load(folder: Path, text: str) -> config.Config:

@@ -68,7 +68,7 @@ def _check_lanes(found: Sequence[Target]) -> None:
         ours, theirs = target.pipeline.lanes, named[target.parent.name].pipeline.lanes
         if ours != theirs:
             raise SetupError(
-                f"{target.name} sums packets of {ours} words, and {target.parent.name} above it packets of {theirs}: "
+                f"{target.name} sums packets of {ours} words, and {target.parent.name} above it of {theirs}: "
                 f"all packets of a job are of one size, so give the switches of a tree the same `lanes`"
             )
 
