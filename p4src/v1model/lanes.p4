@@ -54,7 +54,7 @@ control Lanes(inout headers_t hdr, inout metadata_t meta) {
             }
         }
         if (meta.fate == FATE_RAISE) {
-            if (meta.seen_data == 1 || hdr.wiresum.kind == KIND_DATA) {
+            if (meta.seen_data == 1) {  // else the packet's own words, if it has any, are the sum
                 give_sum();
             }
         } else if (meta.fate == FATE_ASK) {
