@@ -202,9 +202,8 @@ class Bench {
       thread_ = static_cast<std::uint8_t>(slot / (job->second.slots / job->second.threads));
     }
     source_ = {address_of(header.worker), static_cast<std::uint16_t>(base_port_of(header.worker) + thread_)};
-    header.kind = script_.PickValueInArray(
-        {wire::Kind::kData, wire::Kind::kData, wire::Kind::kEmpty, wire::Kind::kMeta, wire::Kind::kQuestion,
-         wire::Kind::kResult, wire::Kind::kMissing});
+    header.kind = script_.PickValueInArray({wire::Kind::kData, wire::Kind::kData, wire::Kind::kEmpty, wire::Kind::kMeta,
+                                            wire::Kind::kQuestion, wire::Kind::kResult, wire::Kind::kMissing});
     const bool is_answer = header.kind == wire::Kind::kResult || header.kind == wire::Kind::kMissing;
     if (is_answer) source_ = {kParent.address, static_cast<std::uint16_t>(kParent.port + thread_)};
     header.exponent = script_.ConsumeIntegral<std::uint8_t>();

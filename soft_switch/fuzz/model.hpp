@@ -39,7 +39,18 @@ struct Cell {
 };
 
 /// What became of a packet, in words that both sides can be compared in.
-enum class Fate { kMalformed, kUnknown, kOutOfLease, kStale, kDuplicate, kHeld, kMulticast, kResent, kRaised, kRaisedAgain };
+enum class Fate {
+  kMalformed,
+  kUnknown,
+  kOutOfLease,
+  kStale,
+  kDuplicate,
+  kHeld,
+  kMulticast,
+  kResent,
+  kRaised,
+  kRaisedAgain
+};
 
 struct Answer {
   Fate fate = Fate::kMalformed;

@@ -38,12 +38,12 @@
 // round has seen no DATA. So the words of an earlier round never leave.
 //
 // Switches below others. In a job's tree a switch that is not the root has a parent, at which it is a worker like any
-// other; the root is a switch without. The parent's RESULT is one more bit of the bitmap, so a round of a cell has three
-// states: its workers' contributions are gathered; then their sum is on its way up; then the words are the job's. Until
-// the last a worker's duplicate or question goes up, as a question of this switch's own, and what the parent answers
-// decides: RESULT replaces the words and goes down to all, MISSING has the sum sent again. So a loss on any link is
-// repaired by workers' questions, and no switch keeps a timer. Where the round has seen no DATA, the contribution is a
-// header itself and goes up again in place of the question, which would not tell META from EMPTY.
+// other; the root is a switch without. The parent's RESULT is one more bit of the bitmap, so a round of a cell has
+// three states: its workers' contributions are gathered; then their sum is on its way up; then the words are the job's.
+// Until the last a worker's duplicate or question goes up, as a question of this switch's own, and what the parent
+// answers decides: RESULT replaces the words and goes down to all, MISSING has the sum sent again. So a loss on any
+// link is repaired by workers' questions, and no switch keeps a timer. Where the round has seen no DATA, the
+// contribution is a header itself and goes up again in place of the question, which would not tell META from EMPTY.
 //
 // Two ways in. admit() installs a job as a whole: so does the join service of the same process. configure() takes what
 // the tables of a P4 switch say, who may contribute through which thread and who is told, entry by entry. Neither
@@ -210,7 +210,8 @@ const char* Dataplane::size_objection(const JobEntry& entry) const noexcept {
   if (entry.uplink.exists()) {
     if (entry.workers == wire::kWorkersMax) return "a job has 1 to 31 workers at a switch that has a parent";
     if (entry.uplink.worker >= wire::kWorkersMax) return "the switch's number at its parent must be 0 to 31";
-    if (!has_ports(entry.uplink.parent, entry.threads)) return "the parent's address is zero, or its ports are out of range";
+    if (!has_ports(entry.uplink.parent, entry.threads))
+      return "the parent's address is zero, or its ports are out of range";
   }
   if (!std::has_single_bit(entry.threads) || entry.threads > wire::kThreadsMax) {
     return "the number of threads must be a power of two up to 16";
@@ -318,9 +319,8 @@ bool Dataplane::is_from_parent(const Arrival& arrival) const noexcept {
   if (arrival.header.job >= sizes_.jobs_max) return false;
   const Job& job = jobs_[arrival.header.job];
   const Uplink& uplink = job.entry.uplink;
-  return job.admitted && uplink.exists() && arrival.header.key == job.entry.key &&
-         arrival.thread < job.entry.threads && arrival.source.address == uplink.parent.address &&
-         arrival.source.port == uplink.parent.port + arrival.thread;
+  return job.admitted && uplink.exists() && arrival.header.key == job.entry.key && arrival.thread < job.entry.threads &&
+         arrival.source.address == uplink.parent.address && arrival.source.port == uplink.parent.port + arrival.thread;
 }
 
 Dataplane::Relation Dataplane::relation(const Cell& cell, const wire::Header& header) noexcept {
@@ -422,7 +422,7 @@ Outcome Dataplane::raise(const Job& job, std::size_t index, const wire::Header& 
   const Cell& cell = cells_[index];
   Outcome outcome{.verdict = Verdict::kRaise, .reason = reason};
   outcome.answer = trigger;
-  outcome.answer.kind = cell.has_data ? wire::Kind::kData
+  outcome.answer.kind = cell.has_data                       ? wire::Kind::kData
                         : trigger.kind == wire::Kind::kMeta ? wire::Kind::kMeta
                                                             : wire::Kind::kEmpty;
   outcome.answer.flags = cell.diverged ? wire::kFlagDiverged : std::uint8_t{0};

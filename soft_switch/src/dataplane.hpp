@@ -62,11 +62,11 @@ enum class Verdict : std::uint8_t { kDrop, kHold, kMulticast, kResend, kRaise };
 
 /// Why a packet ended as it did; each has a counter.
 enum class Reason : std::uint8_t {
-  kAdmitted,    // counted into its cell (kHold, kMulticast or kRaise), or the parent's RESULT for it
-  kResent,      // answered to its sender alone (the RESULT of a cell that is complete already, or MISSING), or passed on
-                // to the parent; or the parent's MISSING
-  kDuplicate,   // a duplicate in an incomplete cell, a question about a contribution that is in, or a RESULT that is
-  kStale,       // neither the cell's round nor the one that follows it; of the parent's, not the cell's
+  kAdmitted,   // counted into its cell (kHold, kMulticast or kRaise), or the parent's RESULT for it
+  kResent,     // answered to its sender alone (the RESULT of a cell that is complete already, or MISSING), or passed on
+               // to the parent; or the parent's MISSING
+  kDuplicate,  // a duplicate in an incomplete cell, a question about a contribution that is in, or a RESULT that is
+  kStale,      // neither the cell's round nor the one that follows it; of the parent's, not the cell's
   kOutOfLease,  // cell outside the lease, or another's of the job's threads
   kUnknown,     // no such job, key, worker, thread, source address or port
   kMalformed,   // does not parse, wrong length, or a kind that its sender may not send

@@ -182,8 +182,8 @@ TEST_F(TreeTest, NobodyElseSpeaksForTheParent) {
   gather(1);
   const Header answer = header(Kind::kResult, 5, 1);
   const auto datagram = datagram_of(answer, {9, 9, 9, 9});
-  for (const wire::Endpoint source : {endpoint_of(0), wire::Endpoint{kParent.address, 9000},
-                                      wire::Endpoint{kParent.address + 1, kParent.port}}) {
+  for (const wire::Endpoint source :
+       {endpoint_of(0), wire::Endpoint{kParent.address, 9000}, wire::Endpoint{kParent.address + 1, kParent.port}}) {
     expect(bench_.handle(source, 0, datagram), Verdict::kDrop, Reason::kMalformed);
   }
   expect(bench_.handle({kParent.address, kParent.port + 1}, 1, datagram), Verdict::kDrop, Reason::kMalformed);

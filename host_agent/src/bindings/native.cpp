@@ -92,9 +92,9 @@ std::unique_ptr<Aggregator> make_aggregator(Ports& ports, std::uint16_t job, std
   return std::make_unique<Aggregator>(config, ports);
 }
 
-std::unique_ptr<engine::Session> make_session(const std::vector<Aggregator*>& aggregators, std::uint32_t rank, double spin_s, bool offload,
-                                              const std::string& transport, const std::string& device,
-                                              std::uint64_t exact_elements_max) {
+std::unique_ptr<engine::Session> make_session(const std::vector<Aggregator*>& aggregators, std::uint32_t rank,
+                                              double spin_s, bool offload, const std::string& transport,
+                                              const std::string& device, std::uint64_t exact_elements_max) {
   engine::SessionConfig config{
       .rank = rank,
       .aggregators = {},
@@ -263,8 +263,8 @@ NB_MODULE(_native, module) {
            "signature"_a, "may_be_sparse"_a);
 
   nb::class_<engine::Session>(module, "Session")
-      .def(nb::new_(&make_session), "aggregators"_a, nb::kw_only(), "rank"_a, "spin_s"_a, "offload"_a, "transport"_a, "device"_a,
-           "exact_elements_max"_a)
+      .def(nb::new_(&make_session), "aggregators"_a, nb::kw_only(), "rank"_a, "spin_s"_a, "offload"_a, "transport"_a,
+           "device"_a, "exact_elements_max"_a)
       .def(
           "submit",
           [](engine::Session& session, const Regions& regions, const capi::Form& form, double timeout_s, bool notify) {

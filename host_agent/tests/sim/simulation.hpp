@@ -2,10 +2,10 @@
 // under virtual time, and the same on every run with the same seed.
 //
 // What runs is what ships: from a call to the packets it is the session's own dispatcher and shards (host.hpp has what
-// its threads do), and the data plane of the software switch. Only what lies between them is simulated: each worker, and
-// each switch but the root, has a link of its own upwards, whose two directions lose, duplicate, hold back and serialise
-// packets. A RESULT that goes to all crosses each link as a copy of its own, so that a single copy can be lost. And
-// things go wrong: workers abort, close or die, and a switch starts anew.
+// its threads do), and the data plane of the software switch. Only what lies between them is simulated: each worker,
+// and each switch but the root, has a link of its own upwards, whose two directions lose, duplicate, hold back and
+// serialise packets. A RESULT that goes to all crosses each link as a copy of its own, so that a single copy can be
+// lost. And things go wrong: workers abort, close or die, and a switch starts anew.
 #pragma once
 
 #include <cstdint>

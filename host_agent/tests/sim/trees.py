@@ -28,9 +28,10 @@ def without_barren(parents: list[int], leaves: list[int]) -> tuple[list[int], li
     """The tree without the switches that have no worker below them."""
     kept = {0}
     for leaf in leaves:
-        while leaf not in kept:
-            kept.add(leaf)
-            leaf = parents[leaf]
+        switch = leaf
+        while switch not in kept:
+            kept.add(switch)
+            switch = parents[switch]
     number = {switch: place for place, switch in enumerate(sorted(kept))}
     return [number[parents[switch]] for switch in sorted(kept)], [number[leaf] for leaf in leaves]
 
@@ -43,7 +44,8 @@ def racks(workers: int, *sizes: int) -> tuple[list[int], list[int]]:
         count = -(-count // size)
         tiers.append(count)
     parents, first = [0], 1
-    for tier, size, above in zip(reversed(tiers), reversed([*sizes[1:], tiers[-1]]), [1, *reversed(tiers)], strict=False):
+    sizes_above = [*sizes[1:], tiers[-1]]
+    for tier, size, above in zip(reversed(tiers), reversed(sizes_above), [1, *reversed(tiers)], strict=False):
         parents += [first - above + switch // size for switch in range(tier)]
         first += tier
     return parents, [len(parents) - tiers[0] + worker // sizes[0] for worker in range(workers)]
