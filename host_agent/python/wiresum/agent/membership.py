@@ -332,7 +332,7 @@ _inherited: list[object] = []
 
 
 def _can_start_threads() -> bool:
-    """From Python 3.12 on a process that ends can not, and gRPC would wait for ever for the end of one that it could not
+    """From Python 3.12 on a process that ends can not, and gRPC would for ever wait for the end of one that it did not
     start."""
     try:
         threading.Thread(target=bool, name="wiresum-probe", daemon=True).start()
