@@ -262,7 +262,7 @@ class Membership:
             if code_of(error) == "NOT_FOUND" and (stop := self.own_stop()):
                 return WorkerLostError(
                     f"job '{self._job_name}' has ended meanwhile: {stop}. Start the job again",
-                    rank=self.grant.rank,
+                    rank=self.grant.worker,
                     host_name=socket.gethostname(),
                 )
             if code_of(error) == "NOT_FOUND":
@@ -332,8 +332,8 @@ _inherited: list[object] = []
 
 
 def _can_start_threads() -> bool:
-    """From Python 3.12 on a process that ends can not, and gRPC would wait for ever for the end of one that it could
-    not start."""
+    """From Python 3.12 on a process that ends can not, and gRPC would for ever wait for the end of one that it did not
+    start."""
     try:
         threading.Thread(target=bool, name="wiresum-probe", daemon=True).start()
     except RuntimeError:
