@@ -489,7 +489,8 @@ def test_a_process_that_vanishes_is_lost(server: JoinServer, attend: Callable[..
 
 
 FORK = """
-import multiprocessing, time
+import multiprocessing, time, warnings
+warnings.simplefilter("ignore", DeprecationWarning)  # what Python 3.12 and newer say of any fork where threads are
 from wiresum.agent import WiresumError
 def child():
     membership.abort("never said")
