@@ -2,6 +2,7 @@
 #
 #   VENV=.venv       the virtual environment to use
 #   PYTHON=python3   the interpreter it is made from
+#   PYTHONS=...      the interpreters that wheels are built for, and tested with
 #   ARGS=...         arguments for demo, mininet and bench
 #   JOBS=...         how many compilers and tests run at once
 
@@ -14,7 +15,7 @@ SOAK_SEEDS ?= 10000
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-export VENV PYTHON
+export VENV PYTHON PYTHONS
 export CMAKE_BUILD_PARALLEL_LEVEL := $(JOBS)
 export CTEST_PARALLEL_LEVEL := $(JOBS)
 export PATH := $(abspath $(VENV))/bin:$(PATH)
@@ -56,8 +57,8 @@ $(ready)-bench: .ci/setup .ci/probes.sh $(installed)
 
 # ---- using it ------------------------------------------------------------------------------------------------------
 
-.PHONY: demo mininet demo-bmv2 demo-clicks science shell bench bench-dense bench-sparse bench-compress bench-aggregators bench-precision bench-packets \
-  bench-cluster
+.PHONY: demo mininet demo-bmv2 demo-racks demo-clicks science shell bench bench-dense bench-sparse bench-compress bench-aggregators bench-racks bench-precision \
+  bench-callers bench-packets bench-cluster
 demo: $(ready)-demo  ##! train on four workers through a software switch, and over Gloo; picture and JSON in build/demo
 	$(py) host_agent/examples/digits/demo.py $(ARGS)
 
@@ -66,6 +67,10 @@ mininet: $(ready)-mininet  ##! open Mininet on workers and switches: a prompt, o
 
 demo-bmv2: $(ready)-dev  ##! train through bmv2 running the P4 program, and through the software switch (root; needs simple_switch_grpc)
 	$(py) mininet/demos/bmv2_demo.py $(ARGS)
+
+demo-racks: $(ready)-mininet  ##! train in two racks below a spine, over trees of switches and over Gloo (root); results in build/demo-racks
+	$(py) mininet/network/run.py train --topology racks --gloo --switch software --rate 100 --epochs 30 \
+	  --width 32 --no-captures --output build/demo-racks $(ARGS)
 
 science: $(ready)-demo  ##! run the compression experiments; tables, and pictures in build/science
 	$(py) host_agent/examples/science/science.py $(ARGS)
@@ -90,8 +95,14 @@ bench-compress: $(ready)-bench  ##! of these: training steps with compressed gra
 bench-aggregators: $(ready)-bench  ##! of these: a job on one, two and four software switches on links of their own
 	$(py) mininet/benchmarks/aggregators_bench.py $(ARGS)
 
+bench-racks: $(ready)-bench  ##! racks of workers below a spine: trees, one switch, and Gloo (root)
+	$(py) mininet/benchmarks/racks_bench.py $(ARGS)
+
 bench-precision: $(ready)-bench  ##! what sums of floats err and cost, exact, in blocks, and over Gloo (root)
 	$(py) mininet/benchmarks/precision_bench.py $(ARGS)
+
+bench-callers: $(ready)-bench  ##! what an all-reduce costs its caller, over wiresum and over Gloo
+	$(py) host_agent/bench/callers.py $(ARGS)
 
 bench-packets: $(ready)-bench  ##! measure what a packet costs, by layer and by transport (root; two cores to itself)
 	cmake --preset bench >/dev/null
@@ -200,12 +211,15 @@ p4:  ##! compile the switch program with p4c, into p4src/wiresum/compiled
 
 # ---- packages ------------------------------------------------------------------------------------------------------
 
-.PHONY: wheel wheels deb clean
+.PHONY: wheel wheels test-wheels deb clean
 wheel: $(ready)-dev  ##! build a wheel into dist and try it in a fresh environment
 	.ci/wheel
 
 wheels: $(ready)-dev  ##! build an sdist and a manylinux wheel for each Python that is here, into dist, and try them
 	.ci/wheels
+
+test-wheels:  ##! run the tests that need no PyTorch on the wheels in dist, with each Python that is here
+	.ci/test-wheels $(PYTEST_ARGS)
 
 deb: wheel  ##! build a Debian package of the switch, the controller and the command line into dist, and try it
 	.ci/deb

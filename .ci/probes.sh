@@ -26,3 +26,15 @@ has_libfuzzer() {
   have clang++ && echo 'extern "C" int LLVMFuzzerTestOneInput(const unsigned char*, unsigned long) { return 0; }' |
     clang++ -std=c++20 -fsanitize=fuzzer,address,undefined -x c++ - -o /dev/null 2>/dev/null
 }
+# The interpreters to make packages for: PYTHONS, or those of the supported releases that the PATH has and that start.
+pythons() {
+  local minor
+  if [[ -n ${PYTHONS:-} ]]; then
+    tr ' ' '\n' <<<"$PYTHONS"
+    return
+  fi
+  for minor in 10 11 12 13 14; do
+    "python3.$minor" -c '' 2>/dev/null && command -v "python3.$minor"
+  done
+  true
+}

@@ -30,6 +30,7 @@ from bmv2_star import Bmv2Star
 from star import STAR_DEVICE
 from star import Host as StarHost
 from wiresum.controller import REASONS, Endpoint, JobCounters, JobEntry
+from wiresum.controller.driver import Uplink
 from wiresum.controller.jobs.leases import LeasePool
 from wiresum.controller.p4runtime import STANDBY_ID, Client, Host, P4RuntimeSwitch, Pipeline, device_config
 from wiresum.controller.p4runtime.own import DATA_PORT
@@ -39,6 +40,7 @@ PORTS = 4
 HOSTS = 64
 WORKER_PORT = 20_000
 """Every worker's base UDP port."""
+NUMBER_AT_PARENT = 5
 PATIENCE_S = 10.0
 """How long a test waits before it fails; none passes by waiting so long."""
 RECEIVE_BYTES = 16 << 20
@@ -145,9 +147,16 @@ class Bench:
 
     @contextlib.contextmanager
     def job(
-        self, workers: int = 3, *, threads: int = 1, slots: int = 8, hosts: Sequence[Host] | None = None
+        self,
+        workers: int = 3,
+        *,
+        threads: int = 1,
+        slots: int = 8,
+        hosts: Sequence[Host] | None = None,
+        parent: Host | None = None,
     ) -> Iterator[Job]:
-        """A job on fresh slots, as the join service would admit it; worker i is on host i."""
+        """A job on fresh slots, as the join service would admit it; worker i is on host i. With a parent, which knows
+        the switch as `NUMBER_AT_PARENT`, the switch is not the root of the job's tree."""
         leases = self.leases
         lease = leases.take(slots)
         assert lease is not None, "the switch has slots"
@@ -162,10 +171,11 @@ class Bench:
             slot_base=lease.base,
             slots=slots,
             endpoints=tuple(Endpoint(host.address, WORKER_PORT) for host in on),
+            uplink=Uplink(Endpoint(parent.address, WORKER_PORT), NUMBER_AT_PARENT) if parent else None,
         )
         self.switch.admit(entry)
         try:
-            yield Job(self, entry, on)
+            yield Job(self, entry, on, parent=parent)
         finally:
             self.switch.evict(entry.job)
             leases.give_back(lease)
@@ -227,6 +237,7 @@ class Job:
     hosts: Sequence[Host]
     first: int = 1
     """The first round."""
+    parent: Host | None = None
 
     def packet(
         self, worker: int = 0, after: int = 0, *, slot: int = 0, words: tuple[int, ...] = (), **numbers: int

@@ -24,22 +24,24 @@ from itertools import islice
 import pytest
 
 from bench import PATIENCE_S, PORTS, WORKER_PORT, Bench, Job
-from traffic import Sending, Traffic
+from traffic import PARENT, Sending, Traffic
 from wiresum.controller import Endpoint, JobEntry
 from wiresum.controller.p4runtime.own import DATA_PORT
 from wiresum.switch.software_switch import SoftwareSwitch
-from wiresum.switch.testing import HEADER, MISSING, RESULT
+from wiresum.switch.testing import DATA, EMPTY, HEADER, META, MISSING, QUESTION, RESULT
 
 SEEDS = [int(seed) for seed in os.environ.get("WIRESUM_DIFFERENTIAL_SEEDS", "1,2,3").split(",")]
 PACKETS = 4000
 BATCH = 24
-JOBS = ((1, 1, 4), (2, 1, 8), (3, 2, 8), (4, 4, 16), (8, 1, 4), (5, 8, 8))
-"""Workers, threads, slots."""
+PARENTS_HOST = 200
+"""Beyond all workers' in the last byte of an address."""
+JOBS = ((1, 1, 4, 0), (2, 1, 8, 0), (3, 2, 8, 0), (4, 4, 16, 0), (8, 1, 4, 0), (5, 8, 8, 0), (3, 2, 8, 1), (1, 1, 4, 1))
+"""Workers, threads, slots; 1: below a parent."""
 
 
 @dataclass(frozen=True, order=True)
 class Answer:
-    """A RESULT or MISSING: of which job, to which worker and thread, and its bytes."""
+    """A RESULT or MISSING, or what goes up: of which job, to which worker, or `PARENT`, and thread, and its bytes."""
 
     job: int
     worker: int
@@ -62,7 +64,8 @@ def number_of(datagram: bytes) -> int:
 class Bmv2:
     def __init__(self, bench: Bench, jobs: Sequence[Job]) -> None:
         self._bench, self._jobs = bench, jobs
-        self._who = {host.address: (j, w) for j, job in enumerate(jobs) for w, host in enumerate(job.hosts)}
+        self._hosts = [dict(enumerate(job.hosts)) | ({PARENT: job.parent} if job.parent else {}) for job in jobs]
+        self._who = {host.address: (j, w) for j, hosts in enumerate(self._hosts) for w, host in hosts.items()}
         self._heads: dict[tuple[int, ...], bytes] = {}
 
     def play(self, batch: Sequence[Sending]) -> Answers:
@@ -76,7 +79,8 @@ class Bmv2:
         """Headers of one sender, port, thread and length are all alike, and scapy takes its time."""
         key = (sending.job, sending.source, sending.port, sending.thread, len(sending.datagram))
         if key not in self._heads:
-            host = self._jobs[sending.job].hosts[sending.source]
+            hosts = self._hosts[sending.job]
+            host = hosts.get(sending.source, hosts[0])
             ports = {"src_port": sending.thread + WORKER_PORT + sending.port, "dst_port": DATA_PORT + sending.thread}
             frame = self._bench.own_frame(host, **ports, payload=sending.datagram)
             frame["UDP"].chksum = 0
@@ -98,7 +102,12 @@ class Software:
                 for thread in range(entry.threads):
                     self._listen(index, worker, thread, cleanup)
             endpoints = tuple(Endpoint(self._address(index, worker), WORKER_PORT) for worker in range(entry.workers))
-            self._device.admit(replace(entry, endpoints=endpoints))
+            uplink = entry.uplink
+            if uplink is not None:
+                for thread in range(entry.threads):
+                    self._listen(index, PARENT, thread, cleanup)
+                uplink = replace(uplink, parent=Endpoint(self._address(index, PARENT), WORKER_PORT))
+            self._device.admit(replace(entry, endpoints=endpoints, uplink=uplink))
 
     def play(self, batch: Sequence[Sending]) -> Answers:
         before = self._device.stats()
@@ -146,7 +155,7 @@ class Software:
 
     @staticmethod
     def _address(index: int, worker: int) -> str:
-        return f"127.0.{3 + index}.{1 + worker}"
+        return f"127.0.{3 + index}.{PARENTS_HOST if worker == PARENT else 1 + worker}"
 
 
 @pytest.mark.timeout(300)
@@ -156,9 +165,10 @@ def test_bmv2_and_the_software_switch_answer_alike(bench: Bench, seed: int) -> N
     with ExitStack() as cleanup:
         free = {port: iter([host for host in bench.hosts if host.port == port]) for port in range(PORTS)}
         jobs = []
-        for index, (workers, threads, slots) in enumerate(JOBS):
-            hosts = list(islice(free[index % PORTS], workers))
-            jobs.append(cleanup.enter_context(bench.job(workers, threads=threads, slots=slots, hosts=hosts)))
+        for index, (workers, threads, slots, below) in enumerate(JOBS):
+            *hosts, parent = islice(free[index % PORTS], workers + 1)
+            made = bench.job(workers, threads=threads, slots=slots, hosts=hosts, parent=parent if below else None)
+            jobs.append(cleanup.enter_context(made))
         entries = [job.entry for job in jobs]
         traffic = Traffic(seed, entries)
         bmv2, software = Bmv2(bench, jobs), Software(entries, cleanup)
@@ -184,7 +194,7 @@ def test_bmv2_and_the_software_switch_answer_alike(bench: Bench, seed: int) -> N
 
 def assert_means_something(answered: Counter[int], packets: int) -> None:
     """The answers by kind, to so many packets."""
-    assert answered.keys() == {RESULT, MISSING}
+    assert answered.keys() == {RESULT, MISSING, DATA, EMPTY, META, QUESTION}
     assert answered[RESULT] > packets // 10
     assert answered[MISSING] > packets // 50
 

@@ -12,17 +12,19 @@ from test_differential import Answer, Software, assert_means_something
 from tna_interpreter.switch import Switch
 from tofino_network import MAIN, SWITCH_PORT, TofinoNetwork
 from traffic import Sending, Traffic
-from vectors import Job, Member
+from vectors import PARENT, Job, Member
 from wiresum.controller import Endpoint, JobEntry
+from wiresum.controller.driver import Uplink
 
-PACKETS = 500
-JOBS = ((3, 1, 4), (2, 2, 4), (1, 1, 1))
-"""Workers, threads, slots."""
+PACKETS = 700
+JOBS = ((3, 1, 4, None), (2, 2, 4, None), (1, 1, 1, None), (3, 2, 4, 30), (1, 1, 2, 0))
+"""Workers, threads, slots, and the number at the parent of those that have one."""
 DROPPED = {"duplicate", "stale", "out_of_lease", "unknown", "malformed"}
 
 
 def job_entry(index: int) -> JobEntry:
-    workers, threads, slots = JOBS[index]
+    workers, threads, slots, parent = JOBS[index]
+    nowhere = Endpoint("127.0.0.1", 1)  # whoever admits it puts the addresses in
     return JobEntry(
         job=index + 1,
         key=0x11111111 * (index + 1),
@@ -31,7 +33,8 @@ def job_entry(index: int) -> JobEntry:
         lanes=64,
         slot_base=4 * index,
         slots=slots,
-        endpoints=(Endpoint("127.0.0.1", 1),) * workers,  # whoever admits it puts the addresses in
+        endpoints=(nowhere,) * workers,
+        uplink=None if parent is None else Uplink(nowhere, parent),
     )
 
 
@@ -40,12 +43,14 @@ class Tofino:
         self._network = TofinoNetwork(switch)
         self._entries = entries
         for e in entries:
-            job = Job(e.job, e.key, e.workers, e.threads, e.lanes, e.slot_base, e.slots)
-            self._network.admit(job)
+            parent = None if e.uplink is None else e.uplink.worker
+            self._network.admit(Job(e.job, e.key, e.workers, e.threads, e.lanes, e.slot_base, e.slots, parent))
 
     def play(self, sending: Sending) -> tuple[str, list[Answer]]:
         """The reason that was counted, and what came out."""
-        sender = Member(self._entries[sending.job].job, sending.source)
+        entry = self._entries[sending.job]
+        source = 0 if sending.source == PARENT and entry.uplink is None else sending.source
+        sender = Member(entry.job, source)
         before = self._network.packets()
         source_port = self._network.base_port(sender) + sending.thread + sending.port
         host = self._network.host(sender)
@@ -57,6 +62,7 @@ class Tofino:
 
     def _answer(self, frame: UdpFrame) -> Answer:
         members = [Member(entry.job, worker) for entry in self._entries for worker in range(entry.workers)]
+        members += [Member(entry.job, PARENT) for entry in self._entries if entry.uplink is not None]
         (receiver,) = (member for member in members if self._network.host(member) == frame.target)
         thread = frame.target_port - self._network.base_port(receiver)
         assert frame.source_port == SWITCH_PORT + thread

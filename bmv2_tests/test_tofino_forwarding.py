@@ -12,7 +12,7 @@ from frames import Host, UdpFrame, arp_frame, icmp_frame
 from tna_interpreter.switch import Copy, Switch
 from tna_interpreter.tables import Match
 from tofino_network import FLOOD_GROUP, MAIN, STRANGER, SWITCH, SWITCH_PORT, TofinoNetwork
-from vectors import Job, Member
+from vectors import PARENT, Job, Member
 
 JOB = Job(number=7, key=0xC0FFEE01, workers=3, threads=1, lanes=64, slot_base=0, slots=4)
 NEXT_KEY = JOB.key + 1
@@ -69,9 +69,19 @@ def test_known_host_gets_its_frames_at_its_port_alone(network: TofinoNetwork) ->
 
 
 @pytest.mark.parametrize("length", [14, 20, 33, 34, 41, 42, 65, 66, 100, 321])
-def test_cut_frames_of_others_pass_untouched(network: TofinoNetwork, length: int) -> None:
+def test_frames_of_others_that_end_within_a_header_are_dropped(network: TofinoNetwork, length: int) -> None:
+    """All that is left of them counts as that header, and would be missing in what leaves."""
     network.switch.groups[FLOOD_GROUP] = [(1, 0)]
-    frame = UdpFrame(STRANGER, ELSEWHERE, 5000, SWITCH_PORT, contribution(MEMBERS[0])).pack()[:length]
+    frame = UdpFrame(STRANGER, ELSEWHERE, 5000, SWITCH_PORT, contribution(MEMBERS[0])).pack()
+    assert [copy.frame for copy in network.send(2, frame)] == [frame]
+    assert network.send(2, frame[:length]) == []
+    assert network.packets().total() == 0
+
+
+@pytest.mark.parametrize("ether_type", ["88cc", "86dd", "0003"])
+def test_frames_of_other_protocols_pass_untouched(network: TofinoNetwork, ether_type: str) -> None:
+    network.switch.groups[FLOOD_GROUP] = [(1, 0)]
+    frame = ELSEWHERE.mac + STRANGER.mac + bytes.fromhex(ether_type) + bytes(range(46))
     assert [(copy.port, copy.frame) for copy in network.send(2, frame)] == [(1, frame)]
 
 
@@ -227,3 +237,25 @@ def test_sum_whose_cell_becomes_another_jobs_between_the_passes_is_not_sent(netw
     for member in MEMBERS[:-1]:  # nor has it touched the cell
         copies = network.send(network.port(member), of_next_job(member, 1))
     assert {UdpFrame.unpack(copy.frame).payload[24:] for copy in copies} == {struct.pack("!I", 102) * 64}
+
+
+def test_sum_on_its_way_up_whose_cell_goes_on_between_the_passes_is_not_sent(network: TofinoNetwork) -> None:
+    pass_once = network.switch.one_pass
+    below = dataclasses.replace(JOB, number=8, key=NEXT_KEY, slot_base=4, parent=5)
+    network.admit(below)
+    numbers = ((JOB.number, JOB.key), (below.number, below.key))
+    of_job, of_below = (number.to_bytes(2, "big") + key.to_bytes(4, "big") for number, key in numbers)
+
+    def frame(worker: int, round_number: int) -> bytes:
+        datagram = contribution(Member(8, worker), word=1 + worker, round_number=round_number).replace(of_job, of_below)
+        return network.own_frame(Member(8, worker), datagram).pack()
+
+    for goes_on in (False, True):
+        round_number = 3 if goes_on else 1
+        for worker in (0, 1):
+            assert network.send(network.port(Member(8, worker)), frame(worker, round_number)) == []
+        (looping,) = pass_once(network.port(Member(8, 2)), frame(2, round_number))
+        if goes_on:
+            assert list(pass_once(network.port(Member(8, 0)), frame(0, 5))) == []
+        sent = list(pass_once(looping.port, looping.frame))
+        assert [copy.port for copy in sent] == ([] if goes_on else [network.port(Member(8, PARENT))])

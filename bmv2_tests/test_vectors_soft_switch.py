@@ -16,8 +16,9 @@ from contextlib import ExitStack, closing, contextmanager
 
 import pytest
 
-from vectors import End, Job, Member, Scenario, Step, load_all
+from vectors import PARENT, End, Job, Member, Scenario, Step, load_all
 from wiresum.controller import Endpoint, JobEntry
+from wiresum.controller.driver import Uplink
 from wiresum.controller.p4runtime import Host, P4RuntimeSwitch, Target, admit, count, deliver, desired, device_config
 from wiresum.switch.p4runtime import P4RuntimeServer
 from wiresum.switch.software_switch import SoftwareSwitch, SwitchStats
@@ -47,7 +48,7 @@ class Workers:
         self._stranger = self._bind_block(STRANGER, 1)[0]
         addresses = {member: f"127.0.2.{index + 1}" for index, member in enumerate(scenario.members)}
         for member in scenario.members:
-            threads = [job.threads for job in scenario.jobs if member in job.members]
+            threads = [job.threads for job in scenario.jobs if member.job == job.number]
             used = [step.source_thread + 1 for step in scenario.steps if step.source == member]
             self._sockets[member] = self._bind_block(addresses[member], max(threads + used))
 
@@ -98,6 +99,7 @@ def entry_of(job: Job, workers: Workers) -> JobEntry:
         slot_base=job.slot_base,
         slots=job.slots,
         endpoints=tuple(workers.endpoint(member) for member in job.members),
+        uplink=None if job.parent is None else Uplink(workers.endpoint(Member(job.number, PARENT)), job.parent),
     )
 
 
@@ -177,7 +179,12 @@ class Programmed:
         are any of the wire's."""
         hosts = [Host("", endpoint.address, "00:00:00:00:00:00", 1) for endpoint in entry.endpoints]
         ports = [host.port for host in hosts]
-        entities = [*deliver.entries(entry, hosts), deliver.group(row, ports), *admit.entries(entry, row, ports)]
+        entities: list[desired.Entity] = [
+            *deliver.entries(entry, hosts, hosts[0]),
+            deliver.group(row, ports),
+            *([deliver.uplink_group(row, ports[0])] if entry.uplink else []),
+            *admit.entries(entry, row, ports),
+        ]
         self.driver.tables.insert("a job", entities)
         try:
             yield

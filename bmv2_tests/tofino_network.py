@@ -8,13 +8,16 @@ from pathlib import Path
 
 from frames import Host, UdpFrame
 from tna_interpreter.switch import Copy, Switch
-from vectors import Job, Member
+from vectors import PARENT, Job, Member
 
 MAIN = Path(__file__).resolve().parents[1] / "p4src" / "tna" / "main.p4"
 SWITCH = Host(bytes.fromhex("02000000fffe"), IPv4Address("10.0.0.1"))
 SWITCH_PORT = 0xA9E0
 STRANGER = Host(bytes.fromhex("02000000fffd"), IPv4Address("10.9.9.9"))
 FLOOD_GROUP = 256
+UPLINK_GROUPS = 512
+RECEIVER_PARENT = 0xFF
+PARENT_BIT = 1 << 31
 REASONS = ("admitted", "resent", "duplicate", "stale", "out_of_lease", "unknown", "malformed", "other")
 WORKERS_MAX = 32
 
@@ -52,43 +55,67 @@ class TofinoNetwork:
 
     def admit(self, job: Job) -> None:
         row = self._rows[job.number] = len(self._rows) + 1
-        for member in job.members:
+        parent = Member(job.number, PARENT)
+        for member in job.members if job.parent is None else (*job.members, parent):
             self._members.setdefault(member, len(self._members))
         self.switch.groups[row] = [(self.port(member), member.worker) for member in job.members]
         everybody = (1 << job.workers) - 1
-        cells_of_thread = 2 * job.slots // job.threads
-        for member in job.members:
-            for thread in range(job.threads):
+        for thread in range(job.threads):
+            lease = self._lease(job, thread)
+            for member in job.members:
+                others = everybody & ~(1 << member.worker)
                 self._insert(
                     "admit",
-                    self._admit_key(job, member, thread),
+                    {**self._admit_key(job, member, thread), "worker": member.worker},
                     "admit_worker",
                     row=row,
                     group=row,
                     bit_own=1 << member.worker,
-                    bit_others=everybody & ~(1 << member.worker),
-                    cell_base=2 * job.slot_base,
-                    lease_mask=~(cells_of_thread - 1) & 0xFFFF,
-                    lease_prefix=thread * cells_of_thread,
+                    bit_others=others if job.parent is None else others | PARENT_BIT,
+                    has_parent=int(job.parent is not None),
+                    **lease,
                 )
-            self._insert(
-                "deliver",
-                {"job": job.number, "receiver": member.worker},
-                "deliver_to",
-                mac=int.from_bytes(self.host(member).mac, "big"),
-                address=int(self.host(member).address),
-                port=self.base_port(member),
-            )
+            if job.parent is not None:
+                key = self._admit_key(job, parent, thread)
+                told = {"row": row, "group": row, "bit_workers": everybody, **lease}
+                self._insert("admit_parent_entry", key, "admit_parent", **told)
+        for member in job.members:
+            key = {"job": job.number, "receiver": member.worker}
+            self._insert("deliver", key, "deliver_to", **self._address(member))
+        if job.parent is not None:
+            self.switch.groups[UPLINK_GROUPS + row] = [(self.port(parent), RECEIVER_PARENT)]
+            key = {"job": job.number, "receiver": RECEIVER_PARENT}
+            self._insert("deliver", key, "deliver_up", **self._address(parent), worker=job.parent)
+
+    def _lease(self, job: Job, thread: int) -> dict[str, int]:
+        cells_of_thread = 2 * job.slots // job.threads
+        return {
+            "cell_base": 2 * job.slot_base,
+            "lease_mask": ~(cells_of_thread - 1) & 0xFFFF,
+            "lease_prefix": thread * cells_of_thread,
+        }
+
+    def _address(self, member: Member) -> dict[str, int]:
+        host = self.host(member)
+        mac, address = int.from_bytes(host.mac, "big"), int(host.address)
+        return {"mac": mac, "address": address, "port": self.base_port(member)}
 
     def evict(self, job: Job) -> None:
         """Its counters stay."""
+        row, parent = self._rows[job.number], Member(job.number, PARENT)
         for member in job.members:
             for thread in range(job.threads):
-                self._delete("admit", self._admit_key(job, member, thread))
+                self._delete("admit", {**self._admit_key(job, member, thread), "worker": member.worker})
             self._delete("deliver", {"job": job.number, "receiver": member.worker})
-        del self.switch.groups[self._rows[job.number]]
+        if job.parent is not None:
+            for thread in range(job.threads):
+                self._delete("admit_parent_entry", self._admit_key(job, parent, thread))
+            self._delete("deliver", {"job": job.number, "receiver": RECEIVER_PARENT})
+            del self.switch.groups[UPLINK_GROUPS + row]
+        del self.switch.groups[row]
 
     def _admit_key(self, job: Job, member: Member, thread: int) -> dict[str, int]:
+        """All but the worker's number, which is no key of the parent's."""
         return {
             "ingress_port": self.port(member),
             "source": int(self.host(member).address),
@@ -96,7 +123,6 @@ class TofinoNetwork:
             "thread": thread,
             "job": job.number,
             "key": job.key,
-            "worker": member.worker,
         }
 
     def frame(self, sender: Host, source_port: int, datagram: bytes, *, thread: int = 0, ecn: int = 0) -> UdpFrame:

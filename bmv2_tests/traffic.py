@@ -3,7 +3,8 @@
 A `Traffic` is decided by its seed alone. It follows each slot's rounds loosely, so that most packets mean something to
 the cells they name: contributions, completing ones, duplicates, questions, packets that overtake one another or come a
 round late, other kinds in the middle of a round; and now and then bytes that are wrong in one place or altogether. The
-packet that begins a round is never late, nor of a kind that is refused: the slot would stay behind for good.
+packet that begins a round is never late, nor of a kind that is refused: the slot would stay behind for good. A job that
+has an uplink hears from its parent, too: when all have contributed, and when it should not.
 
 Each packet has its own number in `chunk`, which every answer echoes: so what comes out of a switch says what caused it.
 """
@@ -23,6 +24,8 @@ HISTORY = 64
 """How long ago a duplicate's first copy may have been sent."""
 FIRST_ROUNDS = (1, 2, 0x7FFFFFF0, 0xFFFFFFF0, 0xFFFFFFFF)
 """Some near the places where they wrap, or pass the sign bit."""
+PARENT = -1
+"""In place of a worker: the switch above."""
 WRONG_PORTS = (-1, 1, 2, 8)
 """Of a worker with threads the ports of others among them, too."""
 
@@ -34,7 +37,7 @@ class Sending:
     job: int
     """Index, not number."""
     source: int
-    """Index of the worker whose address it carries."""
+    """Index of the worker whose address it carries, or `PARENT`."""
     thread: int
     datagram: bytes
     port: int = 0
@@ -84,21 +87,45 @@ class Traffic:
             return self._contribution()
         if dice < 0.82:
             return self._question()
-        if dice < 0.90:
+        if dice < 0.87:
             return self._off_round()
+        if dice < 0.90:
+            return self._answer_anyhow()
         return self._malformed() if dice < 0.95 else self._not_admitted()
 
     def _contribution(self) -> Sending:
-        """Of the slot's round, by a worker that has not sent it yet; the last one moves the slot on."""
+        """Of the slot's round, by a worker that has not sent it yet; the last one moves the slot on, or the parent does
+        that all have been waiting for."""
         index, slot = self._place()
         entry, state = self._jobs[index], self._slots[index][slot]
+        if len(state.contributed) == entry.workers:
+            return self._answer(index, slot)
         worker = self._random.choice(sorted(set(range(entry.workers)) - state.contributed))
         self._begins = not state.contributed
         state.contributed.add(worker)
         sending = self._sending(index, worker, slot, state.round, state.tensor)
-        if len(state.contributed) == entry.workers:
-            self._slots[index][slot] = _Slot((state.round + 1) % (1 << 32), state.tensor + 1)
+        if len(state.contributed) == entry.workers and entry.uplink is None:
+            self._move_on(index, slot)
         return sending
+
+    def _answer(self, index: int, slot: int) -> Sending:
+        """Of the parent, in time: its RESULT moves the slot on."""
+        state = self._slots[index][slot]
+        (kind,) = self._random.choices((RESULT, MISSING), (3, 1))
+        if kind == RESULT:
+            self._move_on(index, slot)
+        return self._sending(index, PARENT, slot, state.round, state.tensor, kind)
+
+    def _answer_anyhow(self) -> Sending:
+        """Of a parent, whether the job has one or not."""
+        index, slot = self._place()
+        state = self._slots[index][slot]
+        number = (state.round - self._random.choice((-2, 0, 0, 1, 2))) % (1 << 32)
+        return self._sending(index, PARENT, slot, number, state.tensor, self._random.choice((RESULT, MISSING)))
+
+    def _move_on(self, index: int, slot: int) -> None:
+        state = self._slots[index][slot]
+        self._slots[index][slot] = _Slot((state.round + 1) % (1 << 32), state.tensor + 1)
 
     def _question(self) -> Sending:
         """About the slot's round or, most often complete, the one before, by anybody."""
@@ -190,14 +217,15 @@ class Traffic:
             flags=self._random.choice((0, 0, 1, 255)),
             job=entry.job,
             key=entry.key,
-            worker=worker,
+            worker=self._random.randrange(32) if worker == PARENT else worker,
             exponent=self._random.choice((0, 1, 254, 255, self._random.randrange(256))),
             cell=2 * slot + number % 2,
             round=number,
             tensor=tensor,
             chunk=self._number,
         )
-        return packet._replace(words=self._words(entry.lanes)) if kind == DATA else packet
+        has_words = kind == DATA or (kind == RESULT and self._random.random() < 0.8)
+        return packet._replace(words=self._words(entry.lanes)) if has_words else packet
 
     def _words(self, lanes: int) -> tuple[int, ...]:
         edge = self._random.choice((0, 1, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF, None, None, None))

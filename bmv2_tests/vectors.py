@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cached_property
@@ -18,7 +18,7 @@ from pathlib import Path
 
 FOLDER = Path(__file__).resolve().parent / "vectors"
 
-FEATURES = frozenset({"diverged_flag"})
+FEATURES = frozenset({"diverged_flag", "parent"})
 """What a switch may leave out, so that a scenario which needs it says so."""
 
 DROP_REASONS = frozenset({"duplicate", "stale", "out_of_lease", "unknown", "malformed"})
@@ -40,7 +40,7 @@ _TENSOR = 0x01020304  # bytes that differ show a field that was moved or turned 
 _CHUNK = 0x05060708
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 _NUMBER = re.compile(r"0x[0-9A-F]+|[0-9]+")
-_MEMBER = re.compile(r"([0-9]+)\.([0-9]+)")
+_MEMBER = re.compile(r"([0-9]+)\.([0-9]+|parent)")
 _HEX = re.compile(r"([0-9A-F]{2})+")
 _WORD_MASK = 0xFFFFFFFF
 
@@ -50,24 +50,31 @@ class VectorError(ValueError):
 
 
 class Verdict(Enum):
-    """What comes out: nothing (hold, drop), a RESULT to all workers of the job, or one or MISSING to the sender."""
+    """What comes out: nothing (hold, drop), a RESULT to all workers of the job, or one or MISSING to the sender, or
+    something to the parent: the sum (up), or that or a question because somebody has asked (again)."""
 
     HOLD = "hold"
     DROP = "drop"
     MULTICAST = "multicast"
     RESEND = "resend"
     MISSING = "missing"
+    UP = "up"
+    AGAIN = "again"
+
+
+PARENT = -1
+"""In place of a worker: the switch above."""
 
 
 @dataclass(frozen=True, order=True)
 class Member:
-    """One worker of one job. Each has an address of its own."""
+    """One worker of one job, or the switch above. Each has an address of its own."""
 
     job: int
     worker: int
 
     def __str__(self) -> str:
-        return f"{self.job}.{self.worker}"
+        return f"{self.job}.{'parent' if self.worker == PARENT else self.worker}"
 
 
 @dataclass(frozen=True)
@@ -81,6 +88,8 @@ class Job:
     lanes: int
     slot_base: int
     slots: int
+    parent: int | None = None
+    """The number that the switch has at its parent; None: it is the root."""
 
     @property
     def members(self) -> tuple[Member, ...]:
@@ -160,8 +169,11 @@ class Scenario:
 
     @cached_property
     def members(self) -> tuple[Member, ...]:
-        """All workers of all jobs, in the order of the declarations: a runner deals out addresses by it."""
-        return tuple(dict.fromkeys(member for job in self.jobs for member in job.members))
+        """All workers of all jobs and all parents, in the order of the declarations: a runner deals out addresses by
+        it."""
+        workers = [member for job in self.jobs for member in job.members]
+        parents = [Member(job.number, PARENT) for job in self.jobs if job.parent is not None]
+        return tuple(dict.fromkeys([*workers, *parents]))
 
     @property
     def slots(self) -> int:
@@ -172,8 +184,9 @@ class Scenario:
         return f"{self.path.name}:{step.line}: {step.text}"
 
 
-def load_all(folder: Path = FOLDER) -> tuple[Scenario, ...]:
-    """All scenarios of all files, by file name and line. `VectorError` if there is none, or two have one name."""
+def load_all(folder: Path = FOLDER, *, without: Collection[str] = ()) -> tuple[Scenario, ...]:
+    """All scenarios of all files, by file name and line, but for those that need one of the features `without`.
+    `VectorError` if there is none, or two have one name."""
     scenarios = [scenario for path in sorted(folder.glob("*.txt")) for scenario in load(path)]
     if not scenarios:
         raise VectorError(f"{folder}: no scenario: vectors are *.txt files here")
@@ -183,7 +196,7 @@ def load_all(folder: Path = FOLDER) -> tuple[Scenario, ...]:
             place = f"{scenario.path}:{scenario.line}"
             raise VectorError(f"{place}: {first.path.name}:{first.line} has a scenario {scenario.name} too")
         seen[scenario.name] = scenario
-    return tuple(scenarios)
+    return tuple(scenario for scenario in scenarios if not scenario.needs & set(without))
 
 
 def load(path: Path) -> tuple[Scenario, ...]:
@@ -349,6 +362,7 @@ def _job(line: _Line) -> Job:
         lanes=fields.number("lanes", 16),
         slot_base=fields.number("slot_base", 16),
         slots=fields.number("slots", 16),
+        parent=fields.number("parent", 8) if fields.has("parent") else None,
     )
     fields.end()
     return job
@@ -360,6 +374,8 @@ def _objection(job: Job) -> str | None:
         return "key 0 is nobody's"
     if not 1 <= job.workers <= WORKERS_MAX:
         return f"a job has 1 to {WORKERS_MAX} workers"
+    if job.parent is not None and (job.workers == WORKERS_MAX or job.parent >= WORKERS_MAX):
+        return f"a switch with a parent has up to {WORKERS_MAX - 1} workers, and is one of up to {WORKERS_MAX}"
     if not 1 <= job.lanes <= LANES_MAX:
         return f"a packet has 1 to {LANES_MAX} lanes"
     if job.slots.bit_count() != 1 or job.threads.bit_count() != 1 or job.threads > min(job.slots, THREADS_MAX):
@@ -431,8 +447,11 @@ class _StepParser:
 
     def _member(self, text: str, what: str) -> Member:
         match = _MEMBER.fullmatch(text)
-        member = Member(int(match[1]), int(match[2])) if match else None
-        if member is None or member.job not in self._jobs or member.worker >= self._jobs[member.job].workers:
+        if match is None:
+            raise self._line.error(f"{what}: '{text}' is no JOB.WORKER or JOB.parent")
+        member = Member(int(match[1]), PARENT if match[2] == "parent" else int(match[2]))
+        job = self._jobs.get(member.job)
+        if job is None or (job.parent is None if member.worker == PARENT else member.worker >= job.workers):
             raise self._line.error(f"{what}: '{text}' is no JOB.WORKER that was declared")
         return member
 
@@ -467,7 +486,7 @@ class _StepParser:
             flags=fields.number("flags", 8, 0),
             job=fields.number("job", 16, job.number),
             key=fields.number("key", 32, job.key),
-            worker=fields.number("worker", 8, sender.worker),
+            worker=fields.number("worker", 8, job.parent if sender.worker == PARENT else sender.worker),
             exponent=fields.number("exponent", 8, 0),
             cell=cell,
             round=round_number,
@@ -516,10 +535,32 @@ class _StepParser:
             return Expectation(
                 verdict, "resent", (sender,), replace(header, kind=_MISSING, flags=0, exponent=0).pack(b"")
             )
+        if verdict in (Verdict.UP, Verdict.AGAIN):
+            receivers = (Member(sender.job, PARENT),)
+            reason = "admitted" if verdict is Verdict.UP else "resent"
+            return Expectation(verdict, reason, receivers, self._raised(header, self._jobs[sender.job], outcome[1:]))
         datagram = self._result(header, self._jobs[sender.job], outcome[1:])
         if verdict is Verdict.MULTICAST:
             return Expectation(verdict, "admitted", self._jobs[sender.job].members, datagram)
         return Expectation(verdict, "resent", (sender,), datagram)
+
+    def _raised(self, header: _Header, job: Job, tokens: Sequence[str]) -> bytes:
+        if job.parent is None or not tokens or tokens[0] not in _KINDS:
+            raise self._line.error("expected 'up' or 'again' and a kind, of a job that has a parent")
+        fields = _Fields(self._line, tokens[1:])
+        words = fields.text("words")
+        raised = replace(
+            header,
+            version=1,
+            kind=_KINDS[tokens[0]],
+            worker=job.parent,
+            flags=fields.number("flags", 8, 0),
+            exponent=fields.number("exponent", 8, 0),
+        )
+        fields.end()
+        if (raised.kind == _DATA) != (words is not None):
+            raise self._line.error("DATA has words=, and nothing else that goes up")
+        return raised.pack(b"" if words is None else self._words(words, job.lanes))
 
     def _result(self, header: _Header, job: Job, tokens: Sequence[str]) -> bytes:
         bare = "bare" in tokens

@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
 from bench import WORKER_PORT, Bench
-from vectors import End, Job, Member, Scenario, Step
+from vectors import PARENT, End, Job, Member, Scenario, Step
 from wiresum.controller import Endpoint, JobEntry
+from wiresum.controller.driver import Uplink
 from wiresum.controller.p4runtime import Host, admit, count, deliver, desired
 from wiresum.controller.p4runtime.own import DATA_PORT
 
@@ -43,7 +44,8 @@ def complaints(scenario: Scenario, bench: Bench, fresh_slots: FreshSlots) -> Ite
                 running[event] = cleanup.enter_context(ExitStack())
                 entry = entry_of(event, hosts, slot_offset)
                 receivers = [hosts[member] for member in event.members]
-                running[event].enter_context(admitted(bench, entry, rows[event], receivers))
+                parent = hosts.get(Member(event.number, PARENT))
+                running[event].enter_context(admitted(bench, entry, rows[event], receivers, parent))
             elif isinstance(event, End):
                 running[event.job].close()
             elif complaint := play(event, bench, hosts, list(rows.values())):
@@ -52,6 +54,9 @@ def complaints(scenario: Scenario, bench: Bench, fresh_slots: FreshSlots) -> Ite
 
 
 def entry_of(job: Job, hosts: dict[Member, Host], slot_offset: int) -> JobEntry:
+    uplink = None
+    if job.parent is not None:
+        uplink = Uplink(Endpoint(hosts[Member(job.number, PARENT)].address, WORKER_PORT), job.parent)
     return JobEntry(
         job=job.number,
         key=job.key,
@@ -61,18 +66,20 @@ def entry_of(job: Job, hosts: dict[Member, Host], slot_offset: int) -> JobEntry:
         slot_base=slot_offset + job.slot_base,
         slots=job.slots,
         endpoints=tuple(Endpoint(hosts[member].address, WORKER_PORT) for member in job.members),
+        uplink=uplink,
     )
 
 
 @contextmanager
-def admitted(bench: Bench, entry: JobEntry, row: int, hosts: list[Host]) -> Iterator[None]:
+def admitted(bench: Bench, entry: JobEntry, row: int, hosts: list[Host], parent: Host | None = None) -> Iterator[None]:
     """As the driver does it, but for its choice of the row, which goes by the job's number: those of the vectors are
     any of the wire's."""
     ports = [host.port for host in hosts]
     entities: list[desired.Entity] = [
-        *deliver.entries(entry, hosts),
+        *deliver.entries(entry, hosts, parent),
         deliver.group(row, ports),
-        *admit.entries(entry, row, ports),
+        *([deliver.uplink_group(row, parent.port)] if parent else []),
+        *admit.entries(entry, row, ports, parent.port if parent else 0),
     ]
     bench.switch.tables.modify("the counters of a job", count.resets(row))
     bench.switch.tables.insert("a job", entities)

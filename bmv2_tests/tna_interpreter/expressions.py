@@ -166,6 +166,9 @@ class Expressions:
         value = int(digits, 0)
         return adapted(constant(LITERAL, value), Bits(int(width))) if mark else constant(LITERAL, value)
 
+    def _truth(self, node: Node, scope: Scope) -> Expression:
+        return constant(BOOLEAN, node.children[0] == "true")
+
     def _enum_member(self, node: Node, scope: Scope) -> Expression:
         return constant(self.types[str(node.children[0])], str(node.children[1]))
 
@@ -305,4 +308,6 @@ def _method(target: Expression, method: str, arguments: Sequence[Expression]) ->
         return Expression(BOOLEAN, lambda: read().valid)
     if method == "setValid":
         return Expression(VOID, lambda: read().set_valid())
+    if method == "setInvalid":
+        return Expression(VOID, lambda: read().set_invalid())
     raise P4Error(f"a header has no {method}()")

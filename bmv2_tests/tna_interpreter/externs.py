@@ -30,10 +30,11 @@ CHECKSUM_BITS = 16
 
 
 class Clock:
-    """Counts passes: a packet's way through one parser, pipeline and deparser."""
+    """Counts passes, a packet's way through one parser, pipeline and deparser, and says in which pipe of the chip."""
 
     def __init__(self) -> None:
         self.passes = 0
+        self.pipe = 0
 
 
 class Once:
@@ -51,11 +52,14 @@ class Once:
 
 
 class Register:
+    """Each pipe has one of its own."""
+
     def __init__(self, name: str, type_: Type, size: int, clock: Clock) -> None:
         self.name = name
         self.type = type_
         self._size = size
-        self._values: dict[int, Any] = {}
+        self._clock = clock
+        self._values: dict[tuple[int, int], Any] = {}
         self._once = Once(name, clock)
         self._actions = 0
 
@@ -72,9 +76,10 @@ class Register:
         if index >= self._size:
             raise HardwareError(f"{self.name} has {self._size} entries, and no {index}")
         self._once.use()
-        value.value = self._values[index] if index in self._values else zero(self.type)
+        place = self._clock.pipe, index
+        value.value = self._values[place] if place in self._values else zero(self.type)
         act()
-        self._values[index] = value.value
+        self._values[place] = value.value
 
     def clear(self) -> None:
         """Zeros, as after the program has been loaded."""
@@ -200,6 +205,7 @@ class PacketIn:
         self._take(bits)
 
     def rest(self) -> bytes:
+        """The payload. Nothing, if the packet ended within a header: all that was left of it counted as that."""
         return self._content[self._at :]
 
     def _take(self, bits: int) -> bytes:
@@ -207,6 +213,7 @@ class PacketIn:
             raise HardwareError(f"{bits} bits of a packet are no whole bytes")
         end = self._at + bits // 8
         if end > len(self._content):
+            self._at = len(self._content)
             raise PacketTooShortError
         taken = self._content[self._at : end]
         self._at = end

@@ -14,7 +14,7 @@ from tna_interpreter.externs import Checksum, Clock, Counter, PacketTooShortErro
 from tna_interpreter.stateful import ActionCheck, check_entry
 from tna_interpreter.syntax import Node
 from tna_interpreter.tables import Action, Entry, KeyField, Match, Table
-from tna_interpreter.values import VOID, Bits, Other, P4Error, RecordType, Type, fresh
+from tna_interpreter.values import BOOLEAN, VOID, Bits, Other, P4Error, RecordType, Type, fresh
 
 Run = Callable[[], None]
 STATES_MAX = 64
@@ -194,7 +194,7 @@ class Program:
         self.tables[table.name] = table
 
     def _key_field(self, node: Node, scope: Scope) -> KeyField:
-        expression = self._compile(_tree(node.children[0]), scope)
+        expression = _as_bits(self._compile(_tree(node.children[0]), scope))
         if not isinstance(expression.type, Bits):
             raise P4Error(f"a key of {expression.type}")
         name = _annotated(node, "name", "")
@@ -215,7 +215,7 @@ class Program:
         return tuple(self._match(_tree(child), type_, scope) for child, type_ in zip(node.children, types, strict=True))
 
     def _match(self, node: Node, type_: Bits, scope: Scope) -> Match:
-        values = [adapted(each, type_).read() for each in self._expressions.all(node, scope)]
+        values = [adapted(_as_bits(each), type_).read() for each in self._expressions.all(node, scope)]
         if not values:
             return Match(0, 0)
         return Match(*values) if len(values) == 2 else Match(values[0], type_.mask)
@@ -333,6 +333,13 @@ def runs_short(parser: Block) -> bool:
     except PacketTooShortError:
         return True
     return False
+
+
+def _as_bits(expression: Expression) -> Expression:
+    """What a key compares: true and false are one bit."""
+    if expression.type is not BOOLEAN:
+        return expression
+    return Expression(Bits(1), lambda: int(expression.read()))
 
 
 def _in_order(steps: Sequence[Run]) -> Run:

@@ -1,7 +1,8 @@
 """A switch that runs the program: ports, the two pipelines, and what lies between them.
 
 Between ingress and egress the hardware's traffic manager sends a packet to a port, or a copy to each member of a
-multicast group. A port that loops back leads to the ingress again.
+multicast group. Ports are numbered pipe first, and a pipe's registers are its own; entries and groups are all pipes'. A
+pipe's recirculation port leads to its ingress again. Two other ports may be joined by a cable.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ PORTS_IN_PIPE = 128
 PARSER_ERROR_PARTIAL_HEADER = 2
 PASSES_MAX = 2
 """Through the ingress: more would be more bandwidth than docs/tofino.md promises."""
+CROSSINGS_MAX = 8
+"""Of cables between two ports, by a packet and what comes of it."""
 
 
 @dataclass(frozen=True)
@@ -85,8 +88,11 @@ class Switch:
         self._ingress = Pipe(self.program, self.program.pipeline[:3], clock)
         self._egress = Pipe(self.program, self.program.pipeline[3:], clock)
         self._recirculation_port = RECIRCULATION_PORT[generation]
+        self._clock = clock
         self.groups: dict[int, list[tuple[int, int]]] = {}
         """Multicast groups: port and replica of each member."""
+        self.cables: dict[int, int] = {}
+        """Where what leaves by a port comes in again: ports that are joined."""
         self.recirculated = 0
 
     def restart(self) -> None:
@@ -98,25 +104,39 @@ class Switch:
         for table in self.program.tables.values():
             table.clear()
         self.groups.clear()
+        self.cables.clear()
         self.recirculated = 0
 
     def receive(self, port: int, frame: bytes) -> list[Copy]:
         """What leaves, and where, when this frame comes in."""
         sent: list[Copy] = []
-        arriving = [(port, frame)]
-        for _ in range(PASSES_MAX):
-            leaving = [copy for at, content in arriving for copy in self.one_pass(at, content)]
-            arriving = [(copy.port, copy.frame) for copy in leaving if self._loops_back(copy.port)]
-            sent += [copy for copy in leaving if not self._loops_back(copy.port)]
-            self.recirculated += len(arriving)
+        arriving = [Copy(port, frame)]
+        for _ in range(CROSSINGS_MAX):
+            leaving = [leaves for copy in arriving for leaves in self._pass(copy)]
+            arriving = [Copy(self.cables[copy.port], copy.frame) for copy in leaving if copy.port in self.cables]
+            sent += [copy for copy in leaving if copy.port not in self.cables]
             if not arriving:
+                return sent
+        raise HardwareError(f"what comes of a packet crosses cables more than {CROSSINGS_MAX} times")
+
+    def _pass(self, arriving: Copy) -> list[Copy]:
+        """What comes of a packet, with as many recirculations as it takes."""
+        sent: list[Copy] = []
+        looping = [arriving]
+        for _ in range(PASSES_MAX):
+            leaving = [leaves for copy in looping for leaves in self.one_pass(copy.port, copy.frame)]
+            looping = [copy for copy in leaving if self._recirculates(copy.port)]
+            sent += [copy for copy in leaving if not self._recirculates(copy.port)]
+            self.recirculated += len(looping)
+            if not looping:
                 return sent
         raise HardwareError(f"a packet passes through the ingress more than {PASSES_MAX} times")
 
-    def _loops_back(self, port: int) -> bool:
+    def _recirculates(self, port: int) -> bool:
         return port % PORTS_IN_PIPE == self._recirculation_port
 
     def one_pass(self, port: int, frame: bytes) -> Iterator[Copy]:
+        self._clock.pipe = port // PORTS_IN_PIPE
         intrinsic = zero(self.program.type("ingress_intrinsic_metadata_t"))
         intrinsic.fields["ingress_port"] = port
         records, content = self._ingress.run(_on_wire(intrinsic) + bytes(self._port_metadata_bytes()) + frame)

@@ -114,6 +114,9 @@ class Record:
             self.fields = dict.fromkeys(self.fields, UNDEFINED)
             self.valid = True
 
+    def set_invalid(self) -> None:
+        self.valid = False
+
     def unpack(self, bits: int) -> None:
         """Fills a header from as many bits as it is wide."""
         shift = self.type.width

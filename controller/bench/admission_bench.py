@@ -4,9 +4,11 @@ Each round starts `--jobs` jobs, one after the other, whose workers all ask at o
 have sent a heartbeat, they leave, job by job. The switch and its join service are a process of their own, which counts
 after each round what it holds: jobs and slots, entries of the data plane, open files, threads, tasks of its event loop.
 All must be what they were after the first rounds. Workers are only what the service sees of them: calls over
-connections, one for each rank.
+connections, one for each rank. With `--leaves` the workers hang on so many switches below another, all of them in the
+switch's process, in equal parts.
 
     python controller/bench/admission_bench.py --seconds 600
+    python controller/bench/admission_bench.py --seconds 30 --jobs 1 --workers 128 --leaves 8
 
 Prints a line, or with --json an object; exits with status 1 if anything has leaked.
 """
@@ -28,7 +30,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import grpc
@@ -36,6 +38,9 @@ import grpc.aio
 
 from wiresum import join as messages
 from wiresum.join import join_pb2_grpc
+
+if TYPE_CHECKING:
+    from wiresum.switch.software_switch import SoftwareSwitch
 
 LANES = 64
 SLOTS_OF_JOB = 64
@@ -48,12 +53,12 @@ GONE_S_MAX = 20.0
 
 @dataclass(frozen=True)
 class Census:
-    """What the switch's process holds when no job runs."""
+    """What the switches' process holds when no job runs."""
 
     jobs: int
     slots_taken: int
     entries: int
-    """Jobs in the data plane."""
+    """Jobs in the data planes."""
     files: int
     threads: int
     tasks: int
@@ -83,26 +88,50 @@ class Outcome:
 # The switch's side.
 
 
-def _serve(pipe: Connection, jobs_max: int) -> None:
+def _host_of(leaf: int) -> str:
+    """The address of the workers at this leaf."""
+    return f"127.0.9.{101 + leaf}"
+
+
+def _switches(jobs_max: int, leaves: int) -> list[SoftwareSwitch]:
+    """One for all; or a spine, and leaves below it, at addresses of loopback."""
+    from wiresum.switch.software_switch import SoftwareSwitch
+
+    class Node(SoftwareSwitch):
+        parent = ""
+        host = ""
+
+        def reaches(self, address: str) -> bool:
+            return address == self.host
+
+    sizes: dict[str, Any] = {"port": 0, "slots": jobs_max * SLOTS_OF_JOB, "lanes_max": LANES, "jobs_max": jobs_max}
+    if not leaves:
+        return [SoftwareSwitch(**sizes)]
+    spine = Node(bind="127.0.9.1", threads=1, **sizes)
+    below = [Node(bind=f"127.0.9.{leaf + 2}", threads=1, **sizes) for leaf in range(leaves)]
+    for leaf, node in enumerate(below):
+        node.parent, node.host = spine.name, _host_of(leaf)
+    return [spine, *below]
+
+
+def _serve(pipe: Connection, jobs_max: int, leaves: int) -> None:
     from wiresum.controller import JoinServer
     from wiresum.controller.config import SecurityConfig
     from wiresum.controller.security import Security
-    from wiresum.switch.software_switch import SoftwareSwitch
 
-    device = SoftwareSwitch(port=0, slots=jobs_max * SLOTS_OF_JOB, lanes_max=LANES, jobs_max=jobs_max)
+    devices = _switches(jobs_max, leaves)
     # All workers share one address here, and so what one address may ask for.
     security = Security(SecurityConfig(requests_per_second=REQUESTS_MAX, requests_burst=REQUESTS_MAX))
-    server = JoinServer(device, security=security)
+    server = JoinServer(devices, security=security)
     pipe.send(server.start("127.0.0.1", 0))
     while pipe.recv() == "census":
         gc.collect()
         report = server.report()
-        (switch,) = report.switches
         pipe.send(
             Census(
                 jobs=len(report.jobs),
-                slots_taken=switch.slots_total - switch.slots_free,
-                entries=device.stats().jobs_now,
+                slots_taken=sum(switch.slots_total - switch.slots_free for switch in report.switches),
+                entries=sum(device.stats().jobs_now for device in devices),
                 files=sum(1 for _ in Path("/proc/self/fd").iterdir()),
                 threads=threading.active_count(),
                 tasks=sum(isinstance(found, asyncio.Task) and not found.done() for found in gc.get_objects()),
@@ -111,7 +140,8 @@ def _serve(pipe: Connection, jobs_max: int) -> None:
         )
     server.stop()
     security.close()
-    device.close()
+    for device in devices:
+        device.close()
 
 
 def _resident_kib() -> int:
@@ -120,11 +150,11 @@ def _resident_kib() -> int:
 
 
 @contextmanager
-def _switch(jobs_max: int) -> Iterator[tuple[int, Connection]]:
+def _switch(jobs_max: int, leaves: int) -> Iterator[tuple[int, Connection]]:
     """Its control port, and the pipe over which it is asked."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
-    process = context.Process(target=_serve, args=(theirs, jobs_max), daemon=True)
+    process = context.Process(target=_serve, args=(theirs, jobs_max, leaves), daemon=True)
     process.start()
     theirs.close()
     try:
@@ -148,11 +178,11 @@ def _received(pipe: Connection) -> Any:
 class Worker:
     """One rank of the job that just runs."""
 
-    def __init__(self, port: int, rank: int) -> None:
+    def __init__(self, port: int, rank: int, address: str) -> None:
         options = [("grpc.use_local_subchannel_pool", 1)]
         self.channel = grpc.aio.insecure_channel(f"127.0.0.1:{port}", options=options)
         self._stub: Any = join_pb2_grpc.JoinServiceStub(self.channel)
-        self._rank = rank
+        self._rank, self._address = rank, address
 
     async def join(self, job_name: str, workers: int, index: int) -> tuple[messages.JoinReply, float]:
         """The grant, and how long it took."""
@@ -161,7 +191,7 @@ class Worker:
             job_name=job_name,
             rank=self._rank,
             world_size=workers,
-            endpoint=messages.Endpoint(address="127.0.0.1", port=10_000 + 16 * (workers * index + self._rank)),
+            endpoint=messages.Endpoint(address=self._address, port=10_000 + (workers * index + self._rank) % 50_000),
             threads_max=1,
             lanes_max=LANES,
             slots=SLOTS_OF_JOB,
@@ -186,7 +216,11 @@ class Worker:
         return Attendance(call, asyncio.create_task(_go_on_beating(call, beat, reply.heartbeat_lost_ms / 4000)))
 
     async def leave(self, reply: messages.JoinReply, attendance: Attendance) -> None:
-        await self._stub.Leave(messages.LeaveRequest(member=_member(reply)), timeout=STEP_S_MAX)
+        try:
+            await self._stub.Leave(messages.LeaveRequest(member=_member(reply)), timeout=STEP_S_MAX)
+        except grpc.RpcError as error:
+            if error.code() is not grpc.StatusCode.NOT_FOUND:  # the job has ended: some left long before this one
+                raise
         attendance.beating.cancel()
         attendance.call.cancel()
 
@@ -234,8 +268,9 @@ async def _census(pipe: Connection) -> Census:
         await asyncio.sleep(0.02)
 
 
-async def _run(port: int, pipe: Connection, jobs: int, workers: int, seconds: float) -> Outcome:
-    ranks = [Worker(port, rank) for rank in range(workers)]
+async def _run(port: int, pipe: Connection, jobs: int, workers: int, leaves: int, seconds: float) -> Outcome:
+    hosts = [_host_of(rank * leaves // workers) if leaves else "127.0.0.1" for rank in range(workers)]
+    ranks = [Worker(port, rank, host) for rank, host in enumerate(hosts)]
     for number in range(WARM_ROUNDS):
         await _round(ranks, number, jobs)
         before = await _census(pipe)
@@ -266,11 +301,12 @@ async def _run(port: int, pipe: Connection, jobs: int, workers: int, seconds: fl
 @click.command(help=__doc__)
 @click.option("--seconds", default=600.0, type=click.FloatRange(min=0), show_default=True, help="How long.")
 @click.option("--jobs", default=64, type=click.IntRange(1, 512), show_default=True, help="Jobs that run at a time.")
-@click.option("--workers", default=8, type=click.IntRange(1, 32), show_default=True, help="Workers of each.")
+@click.option("--workers", default=8, type=click.IntRange(1, 1024), show_default=True, help="Workers of each.")
+@click.option("--leaves", default=0, type=click.IntRange(0, 32), help="Switches below another.  [default: one switch]")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object.")
-def main(seconds: float, jobs: int, workers: int, as_json: bool) -> None:
-    with _switch(jobs_max=jobs) as (port, pipe):
-        outcome = asyncio.run(_run(port, pipe, jobs, workers, seconds))
+def main(seconds: float, jobs: int, workers: int, leaves: int, as_json: bool) -> None:
+    with _switch(jobs, leaves) as (port, pipe):
+        outcome = asyncio.run(_run(port, pipe, jobs, workers, leaves, seconds))
     if as_json:
         click.echo(json.dumps(dataclasses.asdict(outcome), indent=2))
     else:

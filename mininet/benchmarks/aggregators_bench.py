@@ -3,7 +3,7 @@
 Theory of operation. A software switch that is a host like the workers, behind a link like theirs, has to take in what
 all N of them send: its link, and not theirs, is what bounds a sum. So the job is spread over K of them. On a star of
 namespaces (`star.py`) each aggregator is a namespace with a `wiresum switch`, and every worker is one process with a
-group for each K (`aggregators_rank.py`), so that all of them sum the very same tensors, in turns. All ranks begin at
+group for each K (`groups_rank.py`), so that all of them sum the very same tensors, in turns. All ranks begin at
 the same moment, and the clock runs from the first rank's start to the last rank's end. Every sum is checked, element by
 element.
 
@@ -28,11 +28,11 @@ from rich.table import Table
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "namespaces"))
 
-from aggregators_rank import GLOO
 from allreduce_record import Case as DenseCase
 from allreduce_record import physical_bound_mbit, ring_bound_mbit
+from groups_rank import GLOO
 from links import Link
-from ranks import SummingRanks, run
+from ranks import GroupsRanks, control_endpoint, run
 from star import AGGREGATORS_MAX, Star
 
 BLOCK = 360  # floats in a packet at an MTU of 1500
@@ -75,27 +75,13 @@ class Case:
         return vars(self) | figures | {"bound_ratio": round(self.goodput_mbit / self.bound_mbit, 4)}
 
 
-class AggregatorsRanks(SummingRanks):
-    script = "aggregators_rank.py"
-
-    def __init__(self, star: Star, logs: Path, counts: Sequence[int]) -> None:
-        self.arguments = tuple(map(str, counts))
-        super().__init__(star, logs)
-
-    def prepare(self, case: Case, draw: int) -> None:
-        self._tell(f"prepare {case.bytes // 4} {BLOCK} {case.sparsity} {draw}")
-        self._expect("ready")
-
-    def go(self, group: str) -> dict[str, Any]:
-        seconds, reports = self.sum(group)
-        return {"seconds": seconds, "retransmissions": sum(report["retransmissions"] for report in reports)}
-
-
 def measure(options: argparse.Namespace, console: Console) -> list[Case]:
     cases = []
     link = Link(options.link_mbit, loss=options.loss)
     with Star(options.workers, link, aggregators=max(options.aggregators)) as star:
-        ranks = AggregatorsRanks(star, options.logs, options.aggregators)
+        ends = [control_endpoint(host) for host in star.aggregators]
+        choices = {str(count): "+".join(ends[:count]) for count in options.aggregators}
+        ranks = GroupsRanks(star, options.logs, choices)
         try:
             for sparsity in options.sparsities:
                 # Gloo over TCP crawls where packets are lost: allreduce_bench.py shows that.
@@ -115,11 +101,11 @@ def measure(options: argparse.Namespace, console: Console) -> list[Case]:
     return cases
 
 
-def repeat(ranks: AggregatorsRanks, cases: Sequence[Case], repetitions: int) -> None:
+def repeat(ranks: GroupsRanks, cases: Sequence[Case], repetitions: int) -> None:
     """In turns, so that what else the machine does meets all alike."""
     sparse = cases[0].sparsity > 0
     for draw in range(-WARM_UPS if sparse else -1, repetitions):
-        ranks.prepare(cases[0], draw + WARM_UPS)
+        ranks.prepare(cases[0].bytes // 4, BLOCK, cases[0].sparsity, draw + WARM_UPS)
         for case in cases:
             repetition = ranks.go(case.group)
             if draw >= 0:

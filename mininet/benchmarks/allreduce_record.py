@@ -109,9 +109,14 @@ def physical_bound_mbit(case: Case) -> float | None:
     """The most goodput that aggregation in the network can have on this link."""
     if case.link_mbit is None:
         return None
+    return _bound_mbit(case, case.link_mbit, tensor_wire_bytes(case))
+
+
+def tensor_wire_bytes(case: Case) -> float:
+    """The packets of the tensor as Wiresum sends it, as the shaper and the kernel count them."""
     lane_bytes = case.bytes * case.lane_bits / FLOAT_BITS
     payload_bytes_max = (case.mtu - HEADER_BYTES) // PAYLOAD_UNIT_BYTES * PAYLOAD_UNIT_BYTES
-    return _bound_mbit(case, case.link_mbit, _wire_bytes(lane_bytes, payload_bytes_max, HEADER_BYTES))
+    return _wire_bytes(lane_bytes, payload_bytes_max, HEADER_BYTES)
 
 
 def ring_bound_mbit(case: Case) -> float | None:

@@ -78,17 +78,31 @@ class Ranks:
         self._logs = logs
         self._name = self.script.partition("_")[0]
         self._processes: list[subprocess.Popen[str]] = []
-        hosts = star.aggregators or [star.switch]
-        self._switches = [self._start_switch(index, host) for index, host in enumerate(hosts)]
-        for rank, worker in enumerate(star.workers):
-            self._processes.append(self._start(rank, worker, star, "+".join(map(_control_endpoint, hosts))))
-        self._expect("hello")
+        self._services: list[subprocess.Popen[str]] = []
+        try:
+            control = self._start_services(star)
+            for rank, worker in enumerate(star.workers):
+                self._processes.append(self._start(rank, worker, star, control))
+            self._expect("hello")
+        except BaseException:
+            self.abandon()
+            raise
 
-    def _start_switch(self, index: int, host: Host) -> subprocess.Popen[str]:
-        command = [sys.executable, "-m", "wiresum.cli", "switch", "--bind", host.address]
-        command += ["--control", _control_endpoint(host), "--insecure"]
-        with (self._logs / f"{self._name}-switch{index}.log").open("w") as log:
-            return host.popen(command, environment=os.environ, stdout=log, stderr=subprocess.STDOUT)
+    def _start_services(self, star: Star) -> str:
+        """Starts the switches, and gives what ranks find in WIRESUM_SWITCH."""
+        hosts = star.aggregators or [star.switch]
+        for index, host in enumerate(hosts):
+            command = ["switch", "--bind", host.address, "--control", control_endpoint(host), "--insecure"]
+            self._start_service(f"switch{index}", host, command)
+        return "+".join(map(control_endpoint, hosts))
+
+    def _start_service(self, name: str, host: Host, command: Sequence[str]) -> Path:
+        """Runs a command of `wiresum`, and gives the file of its output."""
+        path = self._logs / f"{self._name}-{name}.log"
+        with path.open("w") as log:
+            words = [sys.executable, "-m", "wiresum.cli", *command]
+            self._services.append(host.popen(words, environment=os.environ, stdout=log, stderr=subprocess.STDOUT))
+        return path
 
     def _start(self, rank: int, worker: Host, star: Star, control: str) -> subprocess.Popen[str]:
         variables = {
@@ -115,7 +129,7 @@ class Ranks:
         self.abandon()
 
     def abandon(self) -> None:
-        for process in [*self._processes, *self._switches]:
+        for process in [*self._processes, *self._services]:
             process.kill()
             process.wait()
 
@@ -158,5 +172,24 @@ class SummingRanks(Ranks):
         return duration_ns / 1e9, reports
 
 
-def _control_endpoint(host: Host) -> str:
+class GroupsRanks(SummingRanks):
+    """Ranks with a group over each of several choices of switches, and one of Gloo: `groups_rank.py`."""
+
+    script = "groups_rank.py"
+
+    def __init__(self, star: Star, logs: Path, choices: Mapping[str, str]) -> None:
+        """`choices`: of each group the name, and its switch as in WIRESUM_SWITCH."""
+        self.arguments = tuple(f"{name}={switch}" for name, switch in choices.items())
+        super().__init__(star, logs)
+
+    def prepare(self, elements: int, block: int, sparsity: float, draw: int) -> None:
+        self._tell(f"prepare {elements} {block} {sparsity} {draw}")
+        self._expect("ready")
+
+    def go(self, group: str) -> dict[str, Any]:
+        seconds, reports = self.sum(group)
+        return {"seconds": seconds, "retransmissions": sum(report["retransmissions"] for report in reports)}
+
+
+def control_endpoint(host: Host) -> str:
     return f"{host.management_address}:{CONTROL_PORT}"

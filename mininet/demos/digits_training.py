@@ -39,13 +39,20 @@ class DemoError(Exception):
     """Something that was started went wrong; the text says what, and where its output is."""
 
 
-def train(run: Run, starts: Sequence[Start], variables: Mapping[str, str], options: argparse.Namespace) -> Run:
+def train(
+    run: Run,
+    starts: Sequence[Start],
+    variables: Mapping[str, str],
+    options: argparse.Namespace,
+    *,
+    backend: str = "wiresum",
+) -> Run:
     """One worker for each of `starts`, to the end of the training."""
     folder: Path = options.output / run.backend
     folder.mkdir(parents=True, exist_ok=True)
     for old in folder.glob("rank-*"):
         old.unlink()
-    command = [sys.executable, str(DIGITS / "train.py"), "--backend", "wiresum", "--output", str(folder)]
+    command = [sys.executable, str(DIGITS / "train.py"), "--backend", backend, "--output", str(folder)]
     command += ["--epochs", str(options.epochs), "--seed", str(options.seed), "--width", str(options.width)]
     reader = RunReader(run, folder, len(starts))
     workers: list[subprocess.Popen[str]] = []

@@ -14,9 +14,10 @@ Theory of operation. Each worker, the switch and a manager is a network namespac
 The star (10.111.0.0/24) is what is measured; `links.py` says how its links are shaped, and how large packets may be.
 The bridge lets workers talk to each other, as ring all-reduce needs, and a software switch listens on the bridge's own
 address. Software switches that are hosts like the workers, on links like theirs, run in the star's `aggregators`:
-namespaces that are joined as the workers' are. The management network (10.112.0.0/24) is never shaped: rendezvous,
-control and launchers use it and take nothing from the star. Its packets are as large as the star's, since a worker of
-Wiresum goes by the MTU of its route to the join service.
+namespaces that are joined as the workers' are. With `racks` the workers hang on so many namespaces with a bridge each,
+and these on the switch's, over links like all others: two layers of switches. The management network (10.112.0.0/24) is
+never shaped: rendezvous, control and launchers use it and take nothing from the star. Its packets are as large as the
+star's, since a worker of Wiresum goes by the MTU of its route to the join service.
 
 Addresses and neighbours are fixed, IPv6 is off and the bridges learn nothing by flooding: nothing but the experiment
 sends on the star. Interfaces are created right inside the namespaces, so the host's own network is never touched.
@@ -45,7 +46,9 @@ from links import DETOUR_DEVICE, MTU_BYTES, Link, detour_commands, tc_commands, 
 
 WORKERS_MAX = 32
 AGGREGATORS_MAX = 8
+RACKS_MAX = 8
 STAR_DEVICE = "star0"
+UPLINK_DEVICE = "uplink0"
 STAR_NETWORK = "10.111.0.0/24"
 MANAGEMENT_DEVICE = "manage0"
 MANAGEMENT_NETWORK = "10.112.0.0/24"
@@ -103,11 +106,13 @@ class Host:
 class Star:
     """The namespaces and links of a star, from construction to `close`."""
 
-    def __init__(self, workers: int, link: Link | None = None, *, aggregators: int = 0) -> None:
+    def __init__(self, workers: int, link: Link | None = None, *, aggregators: int = 0, racks: int = 0) -> None:
         if not 1 <= workers <= WORKERS_MAX:
             raise ValueError(f"a star has 1 to {WORKERS_MAX} workers, not {workers}")
         if not 0 <= aggregators <= AGGREGATORS_MAX:
             raise ValueError(f"a star has 0 to {AGGREGATORS_MAX} aggregators, not {aggregators}")
+        if not 0 <= racks <= min(RACKS_MAX, workers):
+            raise ValueError(f"{workers} workers are in 0 to {min(RACKS_MAX, workers)} racks, not {racks}")
         check_prerequisites()
         sweep_stale_stars()
         prefix = f"wiresum-{os.getpid()}-{_start_time(os.getpid())}-{next(_stars_built)}"
@@ -117,6 +122,7 @@ class Star:
         self.aggregators = [
             Host(f"{prefix}-aggregator{i}", f"10.111.0.{50 + i}", f"10.112.0.{50 + i}") for i in range(aggregators)
         ]
+        self.racks = [Host(f"{prefix}-rack{i}", f"10.111.0.{60 + i}", f"10.112.0.{60 + i}") for i in range(racks)]
         # Until it is reshaped, as wide as asked and unshaped.
         self.link = Link(mtu=link.mtu if link else MTU_BYTES)
         self._closed = False
@@ -137,17 +143,26 @@ class Star:
 
     @property
     def hosts(self) -> list[Host]:
-        return [self.manager, self.switch, *self.leaves]
+        return [self.manager, self.switch, *self.racks, *self.leaves]
 
     @property
     def leaves(self) -> list[Host]:
-        """What is at the end of a link."""
+        """What has one link."""
         return [*self.workers, *self.aggregators]
+
+    def rack_of(self, worker: int) -> Host:
+        """The switch that a worker hangs on."""
+        return self.racks[worker * len(self.racks) // len(self.workers)] if self.racks else self.switch
+
+    def links(self) -> list[tuple[tuple[Host, str], tuple[Host, str]]]:
+        """Every link's two ends, each as (namespace, device), the upper one behind."""
+        above = [self.rack_of(i) for i in range(len(self.workers))] + [self.switch] * len(self.aggregators)
+        links = [((leaf, STAR_DEVICE), (above[i], f"port{i}")) for i, leaf in enumerate(self.leaves)]
+        return links + [((rack, UPLINK_DEVICE), (self.switch, f"rack{i}")) for i, rack in enumerate(self.racks)]
 
     def ports(self) -> list[tuple[Host, str]]:
         """Both ends of every link: (namespace, device)."""
-        ends = [(leaf, STAR_DEVICE) for leaf in self.leaves]
-        return ends + [(self.switch, f"port{i}") for i in range(len(self.leaves))]
+        return [end for link in self.links() for end in link]
 
     def reshape(self, link: Link) -> None:
         """Makes every link like `link`, from the next packet on. Connections that live on keep their segment sizes.
@@ -183,33 +198,33 @@ class Star:
 
     def _build(self) -> None:
         lines = [f"netns add {host.namespace}" for host in self.hosts]
-        for i, leaf in enumerate(self.leaves):
-            lines.append(_veth(leaf, STAR_DEVICE, self.switch, f"port{i}", self.link.mtu))
-            lines.append(_veth(leaf, MANAGEMENT_DEVICE, self.manager, f"port{i}", self.link.mtu))
-        lines.append(_veth(self.switch, MANAGEMENT_DEVICE, self.manager, "port-switch", self.link.mtu))
+        lines += [_veth(*below, *above, self.link.mtu) for below, above in self.links()]
+        for i, host in enumerate(self._managed()):
+            lines.append(_veth(host, MANAGEMENT_DEVICE, self.manager, f"port{i}", self.link.mtu))
         _run(["ip", "-batch", "-"], stdin="\n".join(lines))
         self.netem = _has_netem(self.switch)
         for host in self.hosts:
             _run(["ip", "-n", host.namespace, "-batch", "-"], stdin="\n".join(self._host_lines(host)))
-        for host in (self.switch, self.manager):
+        for host in (self.switch, *self.racks, self.manager):
             # Bridged packets are no business of the host's firewall.
             hook = "/proc/sys/net/bridge/bridge-nf-call-iptables"
             host.run(["sh", "-c", f"! test -e {hook} || echo 0 > {hook}"])
         if not self.netem:
-            for host in (self.switch, *self.leaves):
+            for host in self._managed():
                 _run(["tc", "-n", host.namespace, "-batch", "-"], stdin="\n".join(detour_commands(self.link)))
 
+    def _managed(self) -> list[Host]:
+        return [self.switch, *self.racks, *self.leaves]
+
     def _host_lines(self, host: Host) -> list[str]:
-        count = len(self.leaves)
         lines = ["link set lo up"]
         if host.address and not self.netem:
             lines.append(f"link add name {DETOUR_DEVICE} mtu {self.link.mtu} type ifb")
             lines.append(f"link set dev {DETOUR_DEVICE} addrgenmode none up")
-        if host is self.switch:
-            lines += _bridge_lines(STAR_DEVICE, [f"port{i}" for i in range(count)], self.link.mtu)
+        if host in (self.switch, *self.racks):
+            lines += _bridge_lines(STAR_DEVICE, [device for at, device in self.ports() if at is host], self.link.mtu)
         if host is self.manager:
-            ports = [*(f"port{i}" for i in range(count)), "port-switch"]
-            lines += _bridge_lines(MANAGEMENT_DEVICE, ports, self.link.mtu)
+            lines += _bridge_lines(MANAGEMENT_DEVICE, [f"port{i}" for i in range(len(self._managed()))], self.link.mtu)
         devices = {MANAGEMENT_DEVICE: host.management_address} | ({STAR_DEVICE: host.address} if host.address else {})
         for device, address in devices.items():
             lines.append(f"link set dev {device} address {_mac(address)} addrgenmode none up")

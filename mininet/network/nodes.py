@@ -45,6 +45,8 @@ class Workplace:
 
     folder: Path
     bmv2_log_level: str = "warn"
+    keeps_packets: bool = True
+    """Is what crosses a switch's port captured?"""
 
     def make(self) -> None:
         for folder in (self.logs, self.captures):

@@ -91,7 +91,7 @@ class Prompt(CLI):  # type: ignore[misc]
         if self._net.kind != BMV2:
             error("*** A software switch has no registers: start with --switch bmv2\n")
             return
-        switch = self._net[self._net.topology.aggregator.name]
+        switch = self._net[self._net.topology.root.name]
         out, errors, _ = switch.pexec([sys.executable, str(FOLDER / "register_read.py"), *shlex.split(line)])
         output(out or errors)
 

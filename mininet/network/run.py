@@ -4,6 +4,7 @@
     make mininet ARGS='--topology leaf-spine'                on another network; a file will do
     make mininet ARGS='--switch software --rate 10 --loss 0.01'
     make mininet ARGS='train --epochs 2'                     a training, a table, a picture; no prompt
+    make demo-racks                                          the same in two racks below a spine, beside Gloo
     make mininet ARGS=list                                   the topologies there are
 
 docs/mininet.md is the tutorial. Needs root. Logs, a capture of each switch port, and what a training leaves, are in the
@@ -36,6 +37,7 @@ import mininet_package
 import topology
 import world
 from digits_training import REPOSITORY, DemoError, Start, over_software_switch, train
+from passage import Passage
 from programs import NetworkError, Program
 from runs import Run
 from star import termination_as_exit
@@ -43,6 +45,7 @@ from topology import HostPlan, Shape, SwitchPlan, Topology, TopologyError
 
 if TYPE_CHECKING:
     from nodes import WiresumHost
+    from wiresum_net import WiresumNet
 
 BMV2_INSTALL = "p4lang's packages (p4lang-bmv2) have it"
 EXIT_USAGE, EXIT_INTERRUPTED = 2, 130
@@ -70,8 +73,12 @@ def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
     training.add_argument("--epochs", type=int, default=2, help="passes over the training images (%(default)s)")
     training.add_argument("--seed", type=int, default=1, help="of split, order and parameters (%(default)s)")
     training.add_argument("--width", type=int, default=8, help="channels of the first layer (%(default)s)")
+    training.add_argument("--gloo", action="store_true", help="then the same over Gloo, on the same network")
     prompt = parser.add_argument_group("prompt")
     prompt.add_argument("--commands", type=argparse.FileType(), metavar="FILE", help="type these, then end")
+    parser.add_argument(
+        "--no-captures", action="store_true", help="write no pcaps: long trainings fill disks with them"
+    )
     parser.add_argument("--log-level", default="warn", help="bmv2's: trace shows every table of every packet (warn)")
     parser.add_argument("--output", type=Path, default=REPOSITORY / "build/mininet", help="folder (build/mininet)")
     return parser.parse_args(argv)
@@ -116,7 +123,7 @@ def inside(options: argparse.Namespace, console: Console) -> int:
     name_hosts(plan, options.output)
     shape = Shape(options.rate, options.delay, options.loss)
     setLogLevel("info" if options.what == PROMPT else "warning")
-    workplace = Workplace(options.output.resolve(), options.log_level)
+    workplace = Workplace(options.output.resolve(), options.log_level, not options.no_captures)
     with WiresumNet(plan, kind=options.switch, workplace=workplace, shape=shape) as net:
         if options.what == PROMPT:
             output(
@@ -126,13 +133,18 @@ def inside(options: argparse.Namespace, console: Console) -> int:
             )
             Prompt(net, options.commands)
             return 0
-        before = net.port_bytes()
-        starts = [starter(host) for host in net.workers]
-        run = train(Run("mininet"), starts, {}, options)
-        after = net.port_bytes()
-    ports = {name: (after[name][0] - before[name][0], after[name][1] - before[name][1]) for name in after}
+        passages = [passage(net, "wiresum", options), *([passage(net, "gloo", options)] if options.gloo else [])]
     options.workers = len(plan.workers)
-    return report(run, over_software_switch(options), ports, options)
+    return report(passages, over_software_switch(options), options)
+
+
+def passage(net: WiresumNet, backend: str, options: argparse.Namespace) -> Passage:
+    """A training of all workers, and what it sent."""
+    before = net.port_bytes()
+    name = "mininet" if backend == "wiresum" else backend
+    run = train(Run(name), [starter(host) for host in net.workers], {}, options, backend=backend)
+    after = net.port_bytes()
+    return Passage(run, {port: (after[port][0] - before[port][0], after[port][1] - before[port][1]) for port in after})
 
 
 def name_hosts(plan: Topology, folder: Path) -> None:
@@ -155,19 +167,20 @@ def starter(host: WiresumHost) -> Start:
     return start
 
 
-def report(run: Run, loopback: Run, ports: Mapping[str, tuple[int, int]], options: argparse.Namespace) -> int:
+def report(passages: Sequence[Passage], loopback: Run, options: argparse.Namespace) -> int:
     """Table, picture and JSON. Gives the exit code: 0 if all parameters are the same."""
     from training_picture import draw
 
+    run, ports = passages[0]
     workers = len(run.digests)
     same = run.parameters_identical(workers) and set(run.digests.values()) == set(loopback.digests.values())
     console: Console = options.console
-    console.print(training_table(run, loopback))
-    console.print(port_table(ports))
+    console.print(training_table(passages, loopback))
+    console.print(port_table(passages))
     verdict = "bit for bit the same" if same else "NOT the same"
     console.print(f"Parameters of all workers, here and over a software switch on loopback: {verdict}.")
     title = f"{workers} workers, topology {options.topology}, {options.switch}"
-    draw(run, ports, options.output / "run.png", title=title)
+    draw(passages, options.output / "run.png", title=title)
     found = {
         "topology": options.topology,
         "switch": options.switch,
@@ -178,25 +191,32 @@ def report(run: Run, loopback: Run, ports: Mapping[str, tuple[int, int]], option
         "goodput_mbit": run.goodput_mbit,
         "retransmissions": run.retransmissions,
         "steps": run.steps,
-        "ports": {name: {"bytes_in": counts[0], "bytes_out": counts[1]} for name, counts in ports.items()},
+        "ports": port_record(ports),
+        "ports_gloo": port_record(passages[1].ports) if len(passages) > 1 else None,
     }
     (options.output / "run.json").write_text(json.dumps(found, indent=2) + "\n")
     console.print(f"{options.output / 'run.json'}\n{options.output / 'run.png'}", highlight=False)
     return 0 if same else 1
 
 
-def training_table(run: Run, loopback: Run) -> Table:
+def port_record(ports: Mapping[str, tuple[int, int]]) -> dict[str, dict[str, int]]:
+    return {name: {"bytes_in": counts[0], "bytes_out": counts[1]} for name, counts in ports.items()}
+
+
+def training_table(passages: Sequence[Passage], loopback: Run) -> Table:
     table = Table("", "accuracy", "seconds", "goodput, Mbit/s", "packets sent again")
-    for name, one in (("in Mininet", run), ("on loopback", loopback)):
-        figures = (f"{one.accuracy:.2%}", f"{one.seconds:.1f}", f"{one.goodput_mbit:.1f}", str(one.retransmissions))
-        table.add_row(name, *figures)
+    names = [("in Mininet", passages[0].run), *((f"over {one.run.backend}", one.run) for one in passages[1:])]
+    for name, one in (*names, ("on loopback", loopback)):
+        again = "-" if one.backend == "gloo" else str(one.retransmissions)
+        table.add_row(name, f"{one.accuracy:.2%}", f"{one.seconds:.1f}", f"{one.goodput_mbit:.1f}", again)
     return table
 
 
-def port_table(ports: Mapping[str, tuple[int, int]]) -> Table:
-    table = Table("port", "MB in", "MB out")
-    for name, (came, went) in ports.items():
-        table.add_row(name, f"{came / 1e6:.2f}", f"{went / 1e6:.2f}")
+def port_table(passages: Sequence[Passage]) -> Table:
+    beside = [f", {one.run.backend}" for one in passages[1:]]
+    table = Table("port", *(f"MB {way}{whose}" for whose in ("", *beside) for way in ("in", "out")))
+    for port in passages[0].ports:
+        table.add_row(port, *(f"{count / 1e6:.2f}" for one in passages for count in one.ports[port]))
     return table
 
 

@@ -4,13 +4,15 @@
       "about": "a line for `make mininet ARGS=list`",
       "hosts":    {"h1": {"ip": "10.0.0.1/24", "mac": "02:00:0a:00:00:01"},
                    "c0": {..., "role": "controller"}},
-      "switches": {"s1": {"ip": "10.0.0.101/24", "mac": "02:00:0a:00:00:65", "role": "aggregate"}},
+      "switches": {"s1": {"ip": "10.0.0.101/24", "mac": "02:00:0a:00:00:65", "role": "aggregate"},
+                   "l1": {..., "role": "aggregate", "parent": "s1"}},
       "links":    [["h1", "s1-p1"], ["s1-p2", "s2-p1", {"rate_mbit": 10, "delay": "2ms", "loss": 0.01}]]
     }
 
 The form is that of p4lang's tutorials. A link's end is a host, or a switch and the number of its port. A switch's role:
 
-    aggregate   sums what workers send to its address, and forwards everything else. There is one.
+    aggregate   sums what workers send to its address, and forwards everything else. Where there are several, all but
+                one have a parent: the switch that they send their sums to, and of which they are a worker.
     forward     runs the same program, and forwards alone. Has an address too, at which it answers pings.
     ethernet    an ordinary switch, which knows nothing of us
 
@@ -64,6 +66,8 @@ class SwitchPlan:
     role: str
     interface: ipaddress.IPv4Interface | None
     mac: str
+    parent: str = ""
+    """The switch that its sums go to. Empty: they are the whole job's."""
 
     @property
     def address(self) -> str:
@@ -124,8 +128,19 @@ class Topology:
         return next(host for host in self.hosts if host.runs_controller)
 
     @property
-    def aggregator(self) -> SwitchPlan:
-        return next(switch for switch in self.switches if switch.role == AGGREGATE)
+    def aggregators(self) -> tuple[SwitchPlan, ...]:
+        """The switches that sum."""
+        return tuple(switch for switch in self.switches if switch.role == AGGREGATE)
+
+    @property
+    def root(self) -> SwitchPlan:
+        """The switch whose sums are the whole job's."""
+        return next(switch for switch in self.aggregators if not switch.parent)
+
+    def aggregator_of(self, host: str) -> SwitchPlan:
+        """The switch that sums for a host: the first one on its way to the root."""
+        path = self.path(host, self.root.name)
+        return next(switch for node in path for switch in self.aggregators if switch.name == node)
 
     def neighbours(self, node: str) -> Iterator[tuple[int, str]]:
         """Of each of its ports the number, and the node at the other end."""
@@ -143,6 +158,14 @@ class Topology:
             if self._is_behind(target, neighbour, before=switch):
                 return port
         raise ValueError(f"nothing called {target} is behind {switch}")
+
+    def path(self, start: str, target: str) -> list[str]:
+        """The nodes from one to another, both counted. In a tree there is one way."""
+        at, path = start, [start]
+        while at != target:
+            at = next(far for _, far in self.neighbours(at) if self._is_behind(target, far, before=at))
+            path.append(at)
+        return path
 
     def _is_behind(self, target: str, node: str, *, before: str) -> bool:
         if node == target:
@@ -223,8 +246,9 @@ def _switch(name: str, value: Any) -> SwitchPlan:
     if role == ETHERNET:
         _fields(value, name, ("role",), ())
         return SwitchPlan(_name(name), role, None, "")
-    fields = _fields(value, name, ("role", "ip", "mac"), ())
-    return SwitchPlan(_name(name), role, _interface(name, fields["ip"]), _mac(name, fields["mac"]))
+    fields = _fields(value, name, ("role", "ip", "mac"), ("parent",) if role == AGGREGATE else ())
+    interface, mac = _interface(name, fields["ip"]), _mac(name, fields["mac"])
+    return SwitchPlan(_name(name), role, interface, mac, str(fields.get("parent", "")))
 
 
 def _link(row: Any, hosts: set[str]) -> LinkPlan:
@@ -286,12 +310,26 @@ def _checked(topology: Topology) -> Topology:
         raise ValueError("all addresses must be in one network: nothing routes here")
     if sum(host.runs_controller for host in topology.hosts) != 1:
         raise ValueError('one host must have "role": "controller"')
-    if sum(switch.role == AGGREGATE for switch in topology.switches) != 1:
-        raise ValueError('one switch must have "role": "aggregate"')
+    if sum(not switch.parent for switch in topology.aggregators) != 1:
+        raise ValueError('one switch must have "role": "aggregate" and no "parent"')
     if len(topology.workers) < 2:
         raise ValueError("at least two hosts must be workers")
     _check_tree(topology, {node.name for node in nodes})
+    _check_parents(topology)
     return topology
+
+
+def _check_parents(topology: Topology) -> None:
+    names = {switch.name for switch in topology.aggregators}
+    for switch in topology.aggregators:
+        if not switch.parent:
+            continue
+        if switch.parent not in names:
+            raise ValueError(f'{switch.name}: its parent {switch.parent} is no switch with "role": "aggregate"')
+        root = topology.root.name
+        above = [node for node in topology.path(switch.name, root)[1:] if node in names]
+        if above[0] != switch.parent:
+            raise ValueError(f"{switch.name}: its parent must be {above[0]}, the next on the way to {root}")
 
 
 def _check_tree(topology: Topology, nodes: set[str]) -> None:
@@ -301,7 +339,7 @@ def _check_tree(topology: Topology, nodes: set[str]) -> None:
                 raise ValueError(f"a link ends at {end.node}, which is neither a host nor a switch")
         if link.ends[0].node == link.ends[1].node:
             raise ValueError(f"there is a loop through {link.ends[0].node}: a link has the same node at both ends")
-    reached, waiting = set[str](), [topology.aggregator.name]
+    reached, waiting = set[str](), [topology.root.name]
     while waiting:
         node = waiting.pop()
         if node in reached:
@@ -310,4 +348,4 @@ def _check_tree(topology: Topology, nodes: set[str]) -> None:
         behind = [neighbour for _, neighbour in topology.neighbours(node)]
         waiting += [neighbour for neighbour in behind if neighbour not in reached]
     if lonely := sorted(nodes - reached):
-        raise ValueError(f"no link joins {', '.join(lonely)} to {topology.aggregator.name}")
+        raise ValueError(f"no link joins {', '.join(lonely)} to {topology.root.name}")

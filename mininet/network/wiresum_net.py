@@ -5,8 +5,8 @@
         runs = net.start_workers(["python", "train.py"])
 
 The controller is a program on one of the hosts, and workers join it through the switches, like any other TCP connection
-of theirs. It programs switches over P4Runtime: of the kind "bmv2" all but Ethernet switches, of the kind "software" the
-one that sums. bmv2s that only forward have the program too, so it is told to give them no jobs (`wiresum jobs drain`).
+of theirs. It programs switches over P4Runtime: of the kind "bmv2" all but Ethernet switches, of the kind "software"
+those that sum. bmv2s that only forward have the program too, so it is told to give them no jobs (`wiresum jobs drain`).
 """
 
 from __future__ import annotations
@@ -161,6 +161,8 @@ class WiresumNet(Mininet):  # type: ignore[misc]
         return found
 
     def _start_captures(self) -> None:
+        if not self.workplace.keeps_packets:
+            return
         for switch in self.switches:
             for interface in switch.intfList():
                 file = self.workplace.captures / f"{interface.name}.pcap"
@@ -204,17 +206,31 @@ class WiresumNet(Mininet):  # type: ignore[misc]
             f'p4runtime = "{switch.p4runtime}"',
             f"device = {switch.device}",
             f'address = "{plan.address}"',
+            f'mac = "{plan.mac}"',
         ]
+        if plan.parent:
+            lines.append(f'parent = "{plan.parent}"')
         if self.kind == SOFTWARE:
-            return [*lines, "insecure = true", f"lanes = {compiled.load('v1model').lanes}"]
-        lines.append(f'mac = "{plan.mac}"')
-        others: list[HostPlan | SwitchPlan] = [*self.topology.hosts, *self.topology.switches]
-        for other in others:
-            if other.address and other is not plan:
+            lines += ["insecure = true", f"lanes = {compiled.load('v1model').lanes}"]
+        elif plan.parent:
+            lines.append(f"parent_port = {self.topology.port_towards(plan.name, plan.parent)}")
+            lines.append(f"port_at_parent = {self.topology.port_towards(plan.parent, plan.name)}")
+        for other in self._at(plan):
+            lines += ["[[switch.host]]", f'name = "{other.name}"', f'address = "{other.address}"']
+            if self.kind == BMV2:
                 port = self.topology.port_towards(plan.name, other.name)
-                lines += ["[[switch.host]]", f'name = "{other.name}"', f'address = "{other.address}"']
                 lines += [f'mac = "{other.mac}"', f"port = {port}"]
         return lines
+
+    def _at(self, plan: SwitchPlan) -> list[HostPlan | SwitchPlan]:
+        """What the controller must be told to hang on a switch. In a tree each node hangs on one, and the controller
+        knows the way from the others; a software switch by itself serves all."""
+        nodes: list[HostPlan | SwitchPlan] = [*self.topology.hosts, *self.topology.switches]
+        others = [node for node in nodes if node.address and node is not plan]
+        if plan.role == AGGREGATE and len(self.topology.aggregators) > 1:
+            hosts = [node for node in others if node not in self.topology.aggregators]
+            return [node for node in hosts if self.topology.aggregator_of(node.name) is plan]
+        return [] if self.kind == SOFTWARE else others
 
 
 def _variables(topology: Topology, host: HostPlan) -> dict[str, str]:

@@ -1,23 +1,37 @@
-// Who may contribute: one entry for each worker of a job and each of its threads, written by the controller. A packet
-// that none matches has no effect on any job.
+// SPDX-License-Identifier: Apache-2.0
+
+// Who may contribute: one entry for each worker of a job and each of its threads, written by the controller. And where
+// the switch has another above it in a job's tree: who that is. A packet that no entry matches has no effect on any job.
 
 control Admit(in headers_t hdr, inout metadata_t meta) {
     // lease_mask has ones above the cells of this thread's part of the lease, lease_prefix says what must stand there;
-    // cell_base is what the switch adds to a cell of the wire.
+    // cell_base is what the switch adds to a cell of the wire. bit_others are all whose contributions make a cell
+    // complete but the sender's: with has_parent PARENT_BIT among them.
     @id(ACTION_ADMIT_WORKER) @name(".admit_worker")
-    action admit_worker(row_t row, group_t group, bitmap_t bit_own, bitmap_t bit_others, cell_t cell_base,
-                        cell_t lease_mask, cell_t lease_prefix) {
+    action admit_worker(row_t row, group_t group, bitmap_t bit_own, bitmap_t bit_others, bit<1> has_parent,
+                        cell_t cell_base, cell_t lease_mask, cell_t lease_prefix) {
         meta.admitted = 1;
         meta.row = row;
         meta.group = group;
         meta.bit_own = bit_own;
         meta.bit_others = bit_others;
+        meta.has_parent = has_parent;
         meta.cell_index = hdr.wiresum.cell + cell_base;
         meta.cell_prefix = hdr.wiresum.cell & lease_mask;
         meta.lease_prefix = lease_prefix;
     }
 
+    // bit_workers are those without whom there is nothing to answer.
+    @id(ACTION_ADMIT_PARENT) @name(".admit_parent")
+    action admit_parent(row_t row, group_t group, bitmap_t bit_workers, cell_t cell_base, cell_t lease_mask,
+                        cell_t lease_prefix) {
+        admit_worker(row, group, PARENT_BIT, bit_workers, 0, cell_base, lease_mask, lease_prefix);
+    }
+
     @id(TABLE_ADMIT) @name(".admit")
+    // Counters have a column for each of WORKERS_MAX workers, and no key is 0: nobody's.
+    @entry_restriction("worker < 32 && key != 0")
+    @brief("Who may contribute to which cells: a job, key, worker and thread, and where they come from.")
     table admit {
         key = {
             meta.ingress_port : exact @name("ingress_port");
@@ -33,8 +47,30 @@ control Admit(in headers_t hdr, inout metadata_t meta) {
         size = ADMIT_ENTRIES;
     }
 
+    // The header that the parent echoes may be of any of its workers: which one is no key.
+    @id(TABLE_ADMIT_PARENT) @name(".admit_parent_entry")
+    @entry_restriction("key != 0")
+    @brief("Where the switch above is, in a job's tree: whose RESULT and MISSING count.")
+    table admit_parent_entry {
+        key = {
+            meta.ingress_port : exact @name("ingress_port");
+            hdr.ipv4.src : exact @name("source");
+            hdr.udp.src_port : exact @name("source_port");
+            hdr.udp.dst_port[3:0] : exact @name("thread");
+            hdr.wiresum.job : exact @name("job");
+            hdr.wiresum.key : exact @name("key");
+        }
+        actions = { admit_parent; @defaultonly NoAction; }
+        const default_action = NoAction();
+        size = ADMIT_PARENT_ENTRIES;
+    }
+
     apply {
-        admit.apply();
+        if (hdr.wiresum.kind == KIND_RESULT || hdr.wiresum.kind == KIND_MISSING) {
+            admit_parent_entry.apply();
+        } else {
+            admit.apply();
+        }
         if (meta.cell_prefix == meta.lease_prefix) {
             meta.in_lease = 1;
         }

@@ -1,4 +1,6 @@
-// Addresses a copy of a RESULT, or a MISSING, to its receiver. Runs once for each copy.
+// SPDX-License-Identifier: Apache-2.0
+
+// Addresses a copy of a RESULT, or a MISSING, or what goes to the parent, to its receiver. Runs once for each copy.
 
 control Deliver(inout headers_t hdr, inout metadata_t meta) {
     // port: of the receiver's thread 0.
@@ -9,6 +11,13 @@ control Deliver(inout headers_t hdr, inout metadata_t meta) {
         hdr.udp.dst_port = port + meta.thread;
     }
 
+    // To the parent, which knows this switch as one of its workers.
+    @id(ACTION_DELIVER_UP) @name(".deliver_up")
+    action deliver_up(mac_t mac, address_t address, bit<16> port, worker_t worker) {
+        deliver_to(mac, address, port);
+        hdr.wiresum.worker = worker;
+    }
+
     // A copy for which there is no entry goes nowhere: its job has just ended.
     @id(ACTION_NO_RECEIVER) @name(".no_receiver")
     action no_receiver() {
@@ -16,12 +25,13 @@ control Deliver(inout headers_t hdr, inout metadata_t meta) {
     }
 
     @id(TABLE_DELIVER) @name(".deliver")
+    @brief("How a copy is addressed to its receiver.")
     table deliver {
         key = {
             hdr.wiresum.job : exact @name("job");
             meta.receiver : exact @name("receiver");
         }
-        actions = { deliver_to; @defaultonly no_receiver; }
+        actions = { deliver_to; deliver_up; @defaultonly no_receiver; }
         const default_action = no_receiver();
         size = DELIVER_ENTRIES;
     }
@@ -41,6 +51,7 @@ control Lose(in headers_t hdr, in port_t egress_port, inout metadata_t meta) {
     }
 
     @id(TABLE_LOSE) @name(".lose")
+    @brief("A fault injector for tests: copies that are dropped.")
     table lose {
         key = {
             egress_port : ternary @name("egress_port");

@@ -1,4 +1,6 @@
-// Is it a packet of this protocol, from a worker, of a length that goes with its kind? What is not is never admitted.
+// SPDX-License-Identifier: Apache-2.0
+
+// Is it a packet of this protocol, of a length that goes with its kind? What is not is never admitted.
 
 control Form(in headers_t hdr, inout metadata_t meta) {
     @hidden action well_formed() {
@@ -35,6 +37,14 @@ control Form(in headers_t hdr, inout metadata_t meta) {
             (WIRE_VERSION, KIND_QUESTION, LENGTH_BARE, 0, 0) : fits();
             (WIRE_VERSION, KIND_QUESTION, LENGTH_BARE, 1, 1) : fits();
             (WIRE_VERSION, KIND_QUESTION, LENGTH_BARE, _, _) : well_formed();
+            (WIRE_VERSION, KIND_MISSING, LENGTH_BARE, 0, 0) : fits();
+            (WIRE_VERSION, KIND_MISSING, LENGTH_BARE, 1, 1) : fits();
+            (WIRE_VERSION, KIND_MISSING, LENGTH_BARE, _, _) : well_formed();
+            (WIRE_VERSION, KIND_RESULT, LENGTH_FULL, 0, 0) : fits();
+            (WIRE_VERSION, KIND_RESULT, LENGTH_FULL, 1, 1) : fits();
+            (WIRE_VERSION, KIND_RESULT, LENGTH_BARE, 0, 0) : fits();
+            (WIRE_VERSION, KIND_RESULT, LENGTH_BARE, 1, 1) : fits();
+            (WIRE_VERSION, KIND_RESULT, 0 &&& 3, _, _) : well_formed();
         }
     }
 

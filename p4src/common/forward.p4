@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Everything that is not for the switch: Ethernet, by destination. The controller writes the hosts; the rest is flooded.
 
 control Forward(in headers_t hdr, inout metadata_t meta) {
@@ -12,6 +14,7 @@ control Forward(in headers_t hdr, inout metadata_t meta) {
     }
 
     @id(TABLE_FORWARD) @name(".forward")
+    @brief("Where other hosts are.")
     table forward {
         key = { hdr.ethernet.dst : exact @name("mac"); }
         actions = { forward_to; flood; }

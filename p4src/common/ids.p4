@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // P4Runtime identifiers, explicit so that a controller and a switch of different builds agree. Never reused: a table
 // that goes leaves a gap. The first byte says what it is: 0x01 an action, 0x02 a table, 0x12 a counter.
 
@@ -14,6 +16,11 @@
 #define ACTION_RESEND 0x0100000b
 #define ACTION_NO_RECEIVER 0x0100000c
 #define ACTION_REPORT_MISSING 0x0100000d
+#define ACTION_ADMIT_PARENT 0x0100000e
+#define ACTION_RAISE 0x0100000f
+#define ACTION_RAISE_AGAIN 0x01000010
+#define ACTION_ASK_PARENT 0x01000011
+#define ACTION_DELIVER_UP 0x01000012
 
 #define TABLE_OWN 0x02000001
 #define TABLE_ADMIT 0x02000002
@@ -21,6 +28,7 @@
 #define TABLE_FORWARD 0x02000004
 #define TABLE_DELIVER 0x02000005
 #define TABLE_LOSE 0x02000006
+#define TABLE_ADMIT_PARENT 0x02000007
 
 #define COUNTER_PACKETS 0x12000001
 #define COUNTER_CONTRIBUTIONS 0x12000002

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // What the stages tell each other. Each stage records what it found; `verdict` decides, and nobody else does.
 
 // Relation of a packet's round to its cell's. Newer: it begins the round, since it is the cell's next one, or the cell is
@@ -13,6 +15,8 @@
 #define FATE_RESEND 3     // the RESULT, to its sender
 #define FATE_ANSWER 4     // ARP, ping: back to where it came from
 #define FATE_MISSING 5    // to its sender: its contribution has not come
+#define FATE_RAISE 6      // the sum so far, to the switch above
+#define FATE_ASK 7        // a question, to the switch above
 
 // Why a packet to the switch ended as it did: the columns of counter `packets`. Rows are jobs.
 #define REASON_ADMITTED 0
@@ -41,9 +45,10 @@ struct metadata_t {
 
     // admit
     bit<1> admitted;
+    bit<1> has_parent;    // the switch is not the root of the job's tree
     row_t row;
-    bitmap_t bit_own;     // this worker's
-    bitmap_t bit_others;  // everybody else's
+    bitmap_t bit_own;     // the sender's
+    bitmap_t bit_others;  // everybody else's, with has_parent the parent's among them
     cell_t cell_index;    // in the switch
     cell_t cell_prefix;   // what of the packet's cell must equal the next
     cell_t lease_prefix;
@@ -55,7 +60,8 @@ struct metadata_t {
     bit<1> seen_data;     // before this packet, in this round
     bit<1> diverged;
     bit<1> duplicate;
-    bit<1> others_in;     // everybody else has contributed
+    bit<1> others_in;     // all other workers have contributed
+    bit<1> done;          // and the words are the whole job's, or will be with this packet: no parent has to be asked
 
     // verdict
     bit<3> fate;
@@ -63,6 +69,7 @@ struct metadata_t {
 
     // result
     bit<16> thread;       // of sender and receivers
+    bit<1> bare;          // what is sent has no words
     bit<1> edited;        // its IPv4 header, by us
 
     // forward

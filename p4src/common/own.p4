@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The addresses of the switch itself. A packet to one of them is for this program; all others belong to somebody else
 // and are forwarded untouched, whatever their port.
 
@@ -10,6 +12,7 @@ control Own(in headers_t hdr, inout metadata_t meta) {
     }
 
     @id(TABLE_OWN) @name(".own")
+    @brief("The switch itself: packets to these addresses are for this program.")
     table own {
         key = { meta.asked_address : exact @name("address"); }
         actions = { own_address; @defaultonly NoAction; }

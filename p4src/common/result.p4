@@ -1,9 +1,11 @@
-// Turns the packet that triggered it into a RESULT, or a question into a MISSING, as far as that is the same for every
-// receiver.
+// SPDX-License-Identifier: Apache-2.0
+
+// Turns the packet that triggered it into a RESULT, a question into a MISSING, or either into what goes to the switch
+// above, as far as that is the same for every receiver.
 
 control Result(inout headers_t hdr, inout metadata_t meta) {
     apply {
-        if (hdr.wiresum.kind == KIND_META || meta.fate == FATE_MISSING) {
+        if (meta.bare == 1) {
             hdr.ipv4.length = IPV4_BYTES + LENGTH_BARE;
             hdr.udp.length = LENGTH_BARE;
         } else {
@@ -11,14 +13,21 @@ control Result(inout headers_t hdr, inout metadata_t meta) {
             hdr.udp.length = LENGTH_FULL;
         }
         hdr.wiresum.flags = 0;
+        if (meta.fate == FATE_MISSING || meta.fate == FATE_ASK) {
+            hdr.wiresum.exponent = 0;
+        } else if (meta.diverged == 1) {
+            hdr.wiresum.flags = FLAG_DIVERGED;
+        }
         if (meta.fate == FATE_MISSING) {
             hdr.wiresum.kind = KIND_MISSING;
-            hdr.wiresum.exponent = 0;
-        } else {
+        } else if (meta.fate == FATE_ASK) {
+            hdr.wiresum.kind = KIND_QUESTION;
+        } else if (meta.fate != FATE_RAISE) {
             hdr.wiresum.kind = KIND_RESULT;
-            if (meta.diverged == 1) {
-                hdr.wiresum.flags = FLAG_DIVERGED;
-            }
+        } else if (meta.bare == 0) {
+            hdr.wiresum.kind = KIND_DATA;
+        } else if (hdr.wiresum.kind != KIND_META) {
+            hdr.wiresum.kind = KIND_EMPTY;
         }
         // From where it was sent to; ECN and DSCP stay as they came, so that a congestion mark reaches the workers.
         hdr.ethernet.src = hdr.ethernet.dst;

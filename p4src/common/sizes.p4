@@ -1,5 +1,11 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Every size of the switch program. What the controller must know of them it reads from P4Info (table and counter
 // sizes) and from p4src/compiled; nothing else repeats them.
+
+// The program as P4Info names it. Its version is that of the wire protocol and of the tables: a controller needs both.
+#define PROGRAM_NAME "wiresum"
+#define PROGRAM_VERSION "1"
 
 #ifndef LANES
 // 32-bit words of a packet's payload. A power of two up to 64 on bmv2; 64 on Tofino, where each is half a register.
@@ -18,6 +24,7 @@
 
 // Entries: each worker of a job has one in `admit` for each of its threads, and one in `deliver`.
 #define ADMIT_ENTRIES 4096
+#define ADMIT_PARENT_ENTRIES 1024
 #define DELIVER_ENTRIES 2048
 #define FORWARD_ENTRIES 1024
 #define OWN_ENTRIES 16
@@ -32,3 +39,9 @@ typedef bit<32> bitmap_t;    // of workers
 
 // Multicast groups: a job's is its row; everything that is flooded goes to this one.
 const group_t FLOOD_GROUP = 256;
+// Where a job's tree goes on above this switch, its row + this is a group, too: of one copy, whose instance is 0xFF, which
+// is no worker's and stands for the parent.
+const group_t UPLINK_GROUPS = 512;
+
+// The parent, in bitmaps of workers.
+const bitmap_t PARENT_BIT = 0x80000000;

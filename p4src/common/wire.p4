@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // What is on the wire: docs/protocol.md, section 2.
 
 #define ETHERTYPE_IPV4 0x0800

@@ -1,12 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // What a cell knows besides its words: whose contributions, of which round of which job. Registers start as zeros and
 // cannot be written from outside. Nor need they be: a cell belongs to the job whose contribution began its round, and to
 // a job with another key it is as if it had never been used. Key 0 is no job's.
 //
 // Theory of operation. A register is touched once in a pass, and what it gives is known one stage later. So the stages
-// are: compare owner and round and take them over (1); start or continue the other registers, side by side (2); from the
-// bitmap as it was, say who is still missing (3). A second pass only looks whether the cell still has its round. A
-// question takes the same way, but only looks at what it comes by; where it would begin a round it leaves the registers
-// alone.
+// are: compare owner and round and take them over (1); start or continue the bitmap (2); from the bitmap as it was, say
+// who is still missing, and start or continue the other registers, side by side (3). A second pass only looks whether
+// the cell still has its round. A question takes the same way, but only looks at what it comes by; where it would begin
+// a round it leaves the registers alone. So does MISSING. The parent's RESULT begins nothing either, and is taken once,
+// by a cell that has all workers' contributions: it needs the bitmap before it may touch the other registers, which is
+// why they come after it.
 //
 // Three things may be so: the cell is another job's, or waits for the packet's round (newer); it has the packet's round
 // (same); neither (older). A stateful ALU compares twice, and gives one word. So a cell keeps not its round but the one
@@ -86,6 +90,8 @@ control Cells(inout headers_t hdr, inout metadata_t meta, inout pass_t pass) {
         const entries = {
             (1, _, _, _, _) : look();
             (0, FATE_DROP, 1, 1, KIND_QUESTION) : look();
+            (0, FATE_DROP, 1, 1, KIND_MISSING) : look();
+            (0, FATE_DROP, 1, 1, KIND_RESULT) : look();
             (0, FATE_DROP, 1, 1, _) : advance();
         }
     }
@@ -124,6 +130,16 @@ control Cells(inout headers_t hdr, inout metadata_t meta, inout pass_t pass) {
         }
     };
 
+    // bit_others are all workers, here: nobody else has a bit that has not been admitted.
+    RegisterAction<bitmap_t, cell_t, bitmap_t>(bitmaps) finish_bitmap_action = {
+        void apply(inout bitmap_t bitmap, out bitmap_t bitmap_before) {
+            bitmap_before = bitmap;
+            if (bitmap == meta.bit_others) {
+                bitmap = bitmap | meta.bit_own;
+            }
+        }
+    };
+
     action begin_bitmap() {
         begin_bitmap_action.execute(meta.cell_index);
     }
@@ -136,17 +152,25 @@ control Cells(inout headers_t hdr, inout metadata_t meta, inout pass_t pass) {
         before = look_at_bitmap_action.execute(meta.cell_index);
     }
 
+    action finish_bitmap() {
+        before = finish_bitmap_action.execute(meta.cell_index);
+    }
+
     @hidden
     table bitmap_step {
         key = {
             ahead : ternary;
             hdr.wiresum.kind : ternary;
         }
-        actions = { begin_bitmap; continue_bitmap; look_at_bitmap; NoAction; }
+        actions = { begin_bitmap; continue_bitmap; look_at_bitmap; finish_bitmap; NoAction; }
         const default_action = NoAction();
         const entries = {
             (ROUNDS_OF_SLOT, KIND_QUESTION) : look_at_bitmap();
+            (ROUNDS_OF_SLOT, KIND_MISSING) : look_at_bitmap();
+            (ROUNDS_OF_SLOT, KIND_RESULT) : finish_bitmap();
             (_, KIND_QUESTION) : NoAction();
+            (_, KIND_MISSING) : NoAction();
+            (_, KIND_RESULT) : NoAction();
             (ROUNDS_OF_SLOT, _) : continue_bitmap();
             (TAG &&& TAG, _) : begin_bitmap();
         }
@@ -187,16 +211,18 @@ control Cells(inout headers_t hdr, inout metadata_t meta, inout pass_t pass) {
     @hidden
     table exponent_step {
         key = {
-            ahead : ternary;
+            meta.relation : ternary;
             hdr.wiresum.kind : ternary;
         }
         actions = { begin_exponent; continue_exponent; look_at_exponent; NoAction; }
         const default_action = NoAction();
         const entries = {
-            (ROUNDS_OF_SLOT, KIND_QUESTION) : look_at_exponent();
+            (ROUND_SAME, KIND_QUESTION) : look_at_exponent();
+            (ROUND_SAME, KIND_MISSING) : look_at_exponent();
             (_, KIND_QUESTION) : NoAction();
-            (ROUNDS_OF_SLOT, _) : continue_exponent();
-            (TAG &&& TAG, _) : begin_exponent();
+            (_, KIND_MISSING) : NoAction();
+            (ROUND_SAME, _) : continue_exponent();
+            (ROUND_NEWER, _) : begin_exponent();
         }
     }
 
@@ -241,23 +267,31 @@ control Cells(inout headers_t hdr, inout metadata_t meta, inout pass_t pass) {
         meta.seen_data = read_seen.execute(meta.cell_index);
     }
 
+    // The parent's words, in place of the cell's.
+    action replace_data() {
+        set_seen.execute(meta.cell_index);
+        pass.replaces = 1;
+    }
+
     @hidden
     table seen_data_step {
         key = {
-            ahead : ternary;
+            meta.relation : ternary;
             hdr.wiresum.kind : ternary;
+            hdr.lanes.isValid() : ternary @name("has_words");
         }
         actions = {
-            begin_with_data; begin_without_data; continue_with_data; continue_without_data; NoAction;
+            begin_with_data; begin_without_data; continue_with_data; continue_without_data; replace_data; NoAction;
         }
         const default_action = NoAction();
         const entries = {
-            (ROUNDS_OF_SLOT, KIND_QUESTION) : continue_without_data();
-            (_, KIND_QUESTION) : NoAction();
-            (ROUNDS_OF_SLOT, KIND_DATA) : continue_with_data();
-            (ROUNDS_OF_SLOT, _) : continue_without_data();
-            (TAG &&& TAG, KIND_DATA) : begin_with_data();
-            (TAG &&& TAG, _) : begin_without_data();
+            (ROUND_SAME, KIND_RESULT, true) : replace_data();
+            (ROUND_SAME, KIND_DATA, _) : continue_with_data();
+            (ROUND_SAME, _, _) : continue_without_data();
+            (_, KIND_QUESTION, _) : NoAction();
+            (_, KIND_MISSING, _) : NoAction();
+            (ROUND_NEWER, KIND_DATA, _) : begin_with_data();
+            (ROUND_NEWER, _, _) : begin_without_data();
         }
     }
 
@@ -277,6 +311,16 @@ control Cells(inout headers_t hdr, inout metadata_t meta, inout pass_t pass) {
         }
     };
 
+    // Nobody asks for the tensor of a round that has diverged: so it may be written, too, which makes this one action
+    // for the round's first packet and later ones.
+    RegisterAction<tensor_cell_t, cell_t, bit<1>>(tensors) diverge_action = {
+        void apply(inout tensor_cell_t cell, out bit<1> diverged) {
+            cell.tensor = hdr.wiresum.tensor;
+            cell.diverged = 1;
+            diverged = (bit<1>)cell.diverged;
+        }
+    };
+
     RegisterAction<tensor_cell_t, cell_t, bit<1>>(tensors) look_at_tensor_action = {
         void apply(inout tensor_cell_t cell, out bit<1> diverged) {
             diverged = (bit<1>)cell.diverged;
@@ -291,6 +335,10 @@ control Cells(inout headers_t hdr, inout metadata_t meta, inout pass_t pass) {
         meta.diverged = continue_tensor_action.execute(meta.cell_index);
     }
 
+    action diverge() {
+        meta.diverged = diverge_action.execute(meta.cell_index);
+    }
+
     action look_at_tensor() {
         meta.diverged = look_at_tensor_action.execute(meta.cell_index);
     }
@@ -298,22 +346,50 @@ control Cells(inout headers_t hdr, inout metadata_t meta, inout pass_t pass) {
     @hidden
     table tensor_step {
         key = {
-            ahead : ternary;
+            meta.relation : ternary;
             hdr.wiresum.kind : ternary;
+            hdr.wiresum.flags : ternary;
         }
-        actions = { begin_tensor; continue_tensor; look_at_tensor; NoAction; }
+        actions = { begin_tensor; continue_tensor; diverge; look_at_tensor; NoAction; }
         const default_action = NoAction();
         const entries = {
-            (ROUNDS_OF_SLOT, KIND_QUESTION) : look_at_tensor();
-            (_, KIND_QUESTION) : NoAction();
-            (ROUNDS_OF_SLOT, _) : continue_tensor();
-            (TAG &&& TAG, _) : begin_tensor();
+            (ROUND_SAME, KIND_QUESTION, _) : look_at_tensor();
+            (ROUND_SAME, KIND_MISSING, _) : look_at_tensor();
+            (_, KIND_QUESTION, _) : NoAction();
+            (_, KIND_MISSING, _) : NoAction();
+            (ROUND_SAME, _, FLAG_DIVERGED &&& FLAG_DIVERGED) : diverge();
+            (ROUND_NEWER, _, FLAG_DIVERGED &&& FLAG_DIVERGED) : diverge();
+            (ROUND_SAME, _, _) : continue_tensor();
+            (ROUND_NEWER, _, _) : begin_tensor();
         }
     }
 
     action compare_bitmaps() {
         pass.own_before = before & meta.bit_own;
         pass.missing = meta.bit_others & ~before;
+    }
+
+    action nobody() {
+        meta.others_in = 1;
+        meta.done = 1;
+    }
+
+    action the_parent_alone() {
+        meta.others_in = 1;
+    }
+
+    @hidden
+    table who_is_missing {
+        key = {
+            pass.missing : ternary;
+            meta.has_parent : ternary;
+        }
+        actions = { nobody; the_parent_alone; @defaultonly NoAction; }
+        const default_action = NoAction();
+        const entries = {
+            (0, _) : nobody();
+            (PARENT_BIT, 1) : the_parent_alone();
+        }
     }
 
     apply {
@@ -325,17 +401,18 @@ control Cells(inout headers_t hdr, inout metadata_t meta, inout pass_t pass) {
             relation.apply();
             if (pass.second == 0) {
                 bitmap_step.apply();
-                exponent_step.apply();
-                seen_data_step.apply();
-                tensor_step.apply();
+                // A RESULT for a cell that has not all contributions, or has it already, changes nothing.
+                if (hdr.wiresum.kind != KIND_RESULT || before == meta.bit_others) {
+                    exponent_step.apply();
+                    seen_data_step.apply();
+                    tensor_step.apply();
+                }
                 compare_bitmaps();
             }
         }
         if (pass.own_before != 0) {
             meta.duplicate = 1;
         }
-        if (pass.missing == 0) {
-            meta.others_in = 1;
-        }
+        who_is_missing.apply();
     }
 }

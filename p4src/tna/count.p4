@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // What the controller reads to say how a job fares, and who lags.
 
 control Count(in headers_t hdr, in metadata_t meta, in pass_t pass) {
@@ -39,6 +41,8 @@ control Count(in headers_t hdr, in metadata_t meta, in pass_t pass) {
             (0, FATE_RESEND) : count_packet();
             (0, FATE_ANSWER) : count_packet();
             (0, FATE_MISSING) : count_packet();
+            (0, FATE_RAISE) : count_packet();
+            (0, FATE_ASK) : count_packet();
         }
     }
 
@@ -48,12 +52,15 @@ control Count(in headers_t hdr, in metadata_t meta, in pass_t pass) {
             pass.second : ternary;
             meta.fate : ternary;
             meta.reason : ternary;
+            hdr.wiresum.kind : ternary;
         }
-        actions = { count_contribution; @defaultonly NoAction; }
+        actions = { count_contribution; NoAction; }
         const default_action = NoAction();
         const entries = {
-            (0, FATE_DROP, REASON_ADMITTED) : count_contribution();
-            (0, FATE_MULTICAST, REASON_ADMITTED) : count_contribution();
+            (0, FATE_DROP, REASON_ADMITTED, _) : count_contribution();
+            (0, FATE_MULTICAST, REASON_ADMITTED, KIND_RESULT) : NoAction();
+            (0, FATE_MULTICAST, REASON_ADMITTED, _) : count_contribution();
+            (0, FATE_RAISE, REASON_ADMITTED, _) : count_contribution();
         }
     }
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Each word of a packet is a field of its own: half of a register. Names have the word's number in octal.
 
 #if LANES != 64
@@ -24,6 +26,8 @@ header lanes_h {
 header carry_h {
     @padding bit<5> fate_padding;
     bit<3> fate;
+    @padding bit<7> bare_padding;
+    bit<1> bare;
     @padding bit<7> diverged_padding;
     bit<1> diverged;
     @padding bit<7> port_padding;

@@ -1,8 +1,10 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The words of a cell, two in a register. The round's first DATA writes them, later ones add to them (each word modulo
-// 2^32), EMPTY, duplicates and questions leave them. A round without DATA gives zeros.
+// 2^32), the parent's RESULT replaces them, all else leaves them. A round without DATA gives zeros.
 //
 // A stateful ALU gives one word for each access: the first of the two as the contribution goes in, the second when the
-// packet that is to become the RESULT comes by again.
+// packet that is to become the RESULT, or to go to the parent, comes by again.
 
 struct pair_t {
     bit<32> first;
@@ -69,21 +71,22 @@ control Pair(in metadata_t meta, in pass_t pass, in bit<4> kind, inout bit<32> f
             kind : ternary;
             meta.seen_data : ternary;
             pass.own_before : ternary;
+            pass.replaces : ternary;
         }
         actions = { write; add; give_first; give_second; give_zeros; NoAction; }
         const default_action = NoAction();
         const entries = {
-            (ROUND_SAME, 1, _, _, _) : give_second();
-            (ROUND_NEWER, 0, KIND_DATA, _, _) : write();
-            (ROUND_SAME, 0, KIND_DATA, 0, _) : write();
-            (ROUND_SAME, 0, KIND_DATA, 1, 0) : add();
-            (ROUND_SAME, 0, KIND_DATA, 1, _) : give_first();
-            (ROUND_SAME, 0, KIND_EMPTY, 1, _) : give_first();
-            (ROUND_SAME, 0, KIND_EMPTY, 0, _) : give_zeros();
-            (ROUND_SAME, 0, KIND_QUESTION, _, 0) : NoAction();  // MISSING has none
-            (ROUND_SAME, 0, KIND_QUESTION, 1, _) : give_first();
-            (ROUND_SAME, 0, KIND_QUESTION, 0, _) : give_zeros();
-            (ROUND_NEWER, 0, KIND_EMPTY, _, _) : give_zeros();
+            (ROUND_SAME, 1, _, _, _, _) : give_second();
+            (ROUND_NEWER, 0, KIND_DATA, _, _, _) : write();
+            (ROUND_SAME, 0, KIND_DATA, 0, _, _) : write();
+            (ROUND_SAME, 0, KIND_DATA, 1, 0, _) : add();
+            (ROUND_SAME, 0, KIND_DATA, 1, _, _) : give_first();
+            (ROUND_SAME, 0, KIND_RESULT, _, _, 1) : write();
+            (ROUND_SAME, 0, KIND_RESULT, _, _, _) : NoAction();
+            (ROUND_NEWER, 0, KIND_RESULT, _, _, _) : NoAction();
+            (ROUND_SAME, 0, _, 1, _, _) : give_first();
+            (ROUND_SAME, 0, _, 0, _, _) : give_zeros();
+            (ROUND_NEWER, 0, _, _, _, _) : give_zeros();
         }
     }
 
@@ -104,9 +107,8 @@ control Lanes(inout headers_t hdr, in metadata_t meta, in pass_t pass) {
     PAIRS(DECLARE_PAIR)
 
     apply {
-        if (meta.relation != ROUND_OLDER && hdr.wiresum.kind == KIND_EMPTY) {
-            hdr.lanes.setValid();
-        } else if (meta.duplicate == 1 && hdr.wiresum.kind == KIND_QUESTION) {
+        // Others have words, or get none. Where this is not to leave with words, Leave takes them away.
+        if (meta.relation != ROUND_OLDER && hdr.wiresum.kind != KIND_DATA && hdr.wiresum.kind != KIND_RESULT) {
             hdr.lanes.setValid();
         }
         PAIRS(APPLY_PAIR)

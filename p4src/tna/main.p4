@@ -1,12 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The switch program for Tofino 1 and 2 (TNA, T2NA). docs/tofino.md has the stage plan and how to build it.
 //
 // A packet's path is that of v1model/main.p4, with two differences. What is independent is asked at once, since stages
-// are few: is it to the switch itself, of this protocol, from whom? And a RESULT with words takes two passes: the first
-// adds the words and reads one half of the sum, then the packet goes back to the ingress through the recirculation port
-// and reads the other half.
+// are few: is it to the switch itself, of this protocol, from whom? And a sum that leaves with its words takes two
+// passes: the first adds the words and reads one half of the sum, then the packet goes back to the ingress through the
+// recirculation port and reads the other half.
 //
 // Between the passes others may write the cell only if they have the result already (docs/protocol.md, section 3). A
 // packet whose round is no longer its cell's is dropped all the same: never do two rounds' words leave in one packet.
+// Below a parent its RESULT may replace the words between the passes of a sum that goes up for the second time. That
+// RESULT proves that the parent has this switch's contribution, so the packet is a duplicate there, and only read.
 
 #include <core.p4>
 #if __TARGET_TOFINO__ == 2
@@ -40,6 +44,7 @@ struct pass_t {
     bit<32> tag;          // the packet's round, as cells.p4 has it
     bitmap_t own_before;  // this worker's bit, if it had contributed before
     bitmap_t missing;     // who of the others has not
+    bit<1> replaces;      // the cell's words, by the parent's: it is the RESULT that the cell waits for
 }
 
 struct ingress_metadata_t {
@@ -64,13 +69,23 @@ struct ingress_metadata_t {
 control Leave(inout headers_t hdr, in metadata_t meta, in pass_t pass, in ingress_intrinsic_metadata_t intrinsic,
               inout ingress_intrinsic_metadata_for_deparser_t for_deparser,
               inout ingress_intrinsic_metadata_for_tm_t for_tm) {
-    action carry() {
+    action carry(bit<1> bare) {
         hdr.carry.setValid();
         hdr.carry.fate = meta.fate;
+        hdr.carry.bare = bare;
         hdr.carry.diverged = meta.diverged;
         hdr.carry.ingress_port = meta.ingress_port;
         hdr.carry.cell_index = meta.cell_index;
         hdr.carry.group = meta.group;
+    }
+
+    action carry_words() {
+        carry(0);
+    }
+
+    action carry_bare() {
+        carry(1);
+        hdr.lanes.setInvalid();
     }
 
     action drop() {
@@ -78,19 +93,39 @@ control Leave(inout headers_t hdr, in metadata_t meta, in pass_t pass, in ingres
     }
 
     action pass_again() {
-        carry();
+        carry_words();
         for_tm.ucast_egress_port = intrinsic.ingress_port[8:7] ++ (bit<7>)RECIRCULATION_PORT;
         for_tm.bypass_egress = 1;
     }
 
     action multicast() {
-        carry();
+        carry_words();
+        for_tm.mcast_grp_a = meta.group;
+    }
+
+    action multicast_bare() {
+        carry_bare();
         for_tm.mcast_grp_a = meta.group;
     }
 
     action resend() {
-        carry();
+        carry_words();
         for_tm.ucast_egress_port = meta.ingress_port;
+    }
+
+    action resend_bare() {
+        carry_bare();
+        for_tm.ucast_egress_port = meta.ingress_port;
+    }
+
+    action raise() {
+        carry_words();
+        for_tm.mcast_grp_a = meta.group | UPLINK_GROUPS;
+    }
+
+    action raise_bare() {
+        carry_bare();
+        for_tm.mcast_grp_a = meta.group | UPLINK_GROUPS;
     }
 
     action answer() {
@@ -99,12 +134,12 @@ control Leave(inout headers_t hdr, in metadata_t meta, in pass_t pass, in ingres
     }
 
     action flood() {
-        carry();
+        carry_words();
         for_tm.mcast_grp_a = FLOOD_GROUP;
     }
 
     action forward() {
-        carry();
+        carry_words();
         for_tm.ucast_egress_port = meta.forward_port;
     }
 
@@ -115,26 +150,36 @@ control Leave(inout headers_t hdr, in metadata_t meta, in pass_t pass, in ingres
             pass.second : ternary;
             meta.relation : ternary;
             hdr.wiresum.kind : ternary;
+            hdr.lanes.isValid() : ternary @name("has_words");
             meta.seen_data : ternary;
             meta.flooded : ternary;
         }
-        actions = { drop; pass_again; multicast; resend; answer; flood; forward; }
+        actions = {
+            drop; pass_again; multicast; multicast_bare; resend; resend_bare; raise; raise_bare; answer; flood; forward;
+        }
         const default_action = drop();
         const entries = {
-            (FATE_MULTICAST, 1, ROUND_SAME, _, _, _) : multicast();
-            (FATE_RESEND, 1, ROUND_SAME, _, _, _) : resend();
-            (_, 1, _, _, _, _) : drop();  // the cell has gone on to another round
-            (FATE_MULTICAST, 0, _, KIND_DATA, _, _) : pass_again();
-            (FATE_MULTICAST, 0, _, KIND_EMPTY, 1, _) : pass_again();
-            (FATE_MULTICAST, 0, _, _, _, _) : multicast();  // no words, or zeros
-            (FATE_RESEND, 0, _, KIND_DATA, _, _) : pass_again();
-            (FATE_RESEND, 0, _, KIND_EMPTY, 1, _) : pass_again();
-            (FATE_RESEND, 0, _, KIND_QUESTION, 1, _) : pass_again();
-            (FATE_RESEND, 0, _, _, _, _) : resend();
-            (FATE_MISSING, 0, _, _, _, _) : resend();
-            (FATE_ANSWER, _, _, _, _, _) : answer();
-            (FATE_PASS, _, _, _, _, 1) : flood();
-            (FATE_PASS, _, _, _, _, 0) : forward();
+            (FATE_MULTICAST, 1, ROUND_SAME, _, _, _, _) : multicast();
+            (FATE_RESEND, 1, ROUND_SAME, _, _, _, _) : resend();
+            (FATE_RAISE, 1, ROUND_SAME, _, _, _, _) : raise();
+            (_, 1, _, _, _, _, _) : drop();  // the cell has gone on to another round
+            (FATE_MULTICAST, 0, _, KIND_RESULT, false, _, _) : multicast_bare();
+            (FATE_MULTICAST, 0, _, KIND_META, _, _, _) : multicast_bare();
+            (FATE_MULTICAST, 0, _, KIND_DATA, _, _, _) : pass_again();
+            (FATE_MULTICAST, 0, _, _, _, 1, _) : pass_again();
+            (FATE_MULTICAST, 0, _, _, _, 0, _) : multicast();  // zeros, or the parent's words
+            (FATE_RESEND, 0, _, KIND_META, _, _, _) : resend_bare();
+            (FATE_RESEND, 0, _, KIND_DATA, _, _, _) : pass_again();
+            (FATE_RESEND, 0, _, _, _, 1, _) : pass_again();
+            (FATE_RESEND, 0, _, _, _, 0, _) : resend();
+            (FATE_MISSING, 0, _, _, _, _, _) : resend_bare();
+            (FATE_RAISE, 0, _, KIND_DATA, _, _, _) : pass_again();
+            (FATE_RAISE, 0, _, _, _, 1, _) : pass_again();
+            (FATE_RAISE, 0, _, _, _, 0, _) : raise_bare();
+            (FATE_ASK, 0, _, _, _, _, _) : raise_bare();
+            (FATE_ANSWER, _, _, _, _, _, _) : answer();
+            (FATE_PASS, _, _, _, _, _, 1) : flood();
+            (FATE_PASS, _, _, _, _, _, 0) : forward();
         }
     }
 
@@ -183,6 +228,10 @@ control Ingress(inout headers_t hdr, inout ingress_metadata_t meta, in ingress_i
         if (hdr.carry.isValid()) {
             resume();
         } else {
+            // A frame that ends within a header cannot be put together again.
+            if (from_parser.parser_err != PARSER_ERROR_OK) {
+                for_deparser.drop_ctl = 1;
+            }
             own.apply(hdr, meta.shared);
             if (hdr.wiresum.isValid()) {
                 if (from_parser.parser_err == PARSER_ERROR_OK) {
@@ -223,12 +272,13 @@ control Egress(inout headers_t hdr, inout metadata_t meta, in egress_intrinsic_m
 
     apply {
         meta.fate = hdr.carry.fate;
+        meta.bare = hdr.carry.bare;
         meta.diverged = hdr.carry.diverged;
         if (hdr.carry.fate != FATE_PASS) {
-            if (hdr.carry.fate == FATE_MULTICAST) {
-                meta.receiver = (worker_t)intrinsic.egress_rid;
-            } else {
+            if (hdr.carry.fate == FATE_RESEND || hdr.carry.fate == FATE_MISSING) {
                 meta.receiver = hdr.wiresum.worker;
+            } else {
+                meta.receiver = (worker_t)intrinsic.egress_rid;
             }
             meta.dice = dice.get();
             lose.apply(hdr, intrinsic.egress_port, meta);
@@ -244,4 +294,5 @@ control Egress(inout headers_t hdr, inout metadata_t meta, in egress_intrinsic_m
 }
 
 Pipeline(IngressParser(), Ingress(), IngressDeparser(), EgressParser(), Egress(), EgressDeparser()) pipe;
+@pkginfo(name=PROGRAM_NAME, version=PROGRAM_VERSION)
 Switch(pipe) main;

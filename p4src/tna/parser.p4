@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // What is not understood is left in the payload, and so forwarded as it came.
 
 parser IngressParser(packet_in packet, out headers_t hdr, out ingress_metadata_t meta,
@@ -87,6 +89,7 @@ parser IngressParser(packet_in packet, out headers_t hdr, out ingress_metadata_t
         packet.extract(hdr.wiresum);
         transition select(hdr.wiresum.kind, hdr.udp.length) {
             (KIND_DATA, LENGTH_FULL) : lanes;
+            (KIND_RESULT, LENGTH_FULL) : lanes;
             default : accept;
         }
     }
@@ -109,7 +112,7 @@ control IngressDeparser(packet_out packet, inout headers_t hdr, in ingress_metad
     }
 }
 
-// What comes here is a packet of others, which passes untouched, or a RESULT, whose words pass untouched, or a MISSING.
+// What comes here is a packet of others, which passes untouched, or one of this protocol, whose words pass untouched.
 parser EgressParser(packet_in packet, out headers_t hdr, out metadata_t meta,
                     out egress_intrinsic_metadata_t intrinsic) {
     state start {

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // What a cell knows besides its words: whose contributions, of which round of which job. Registers start as zeros and
 // cannot be written from outside. Nor need they be: a cell belongs to the job whose contribution began its round, and to
 // a job with another key it is as if it had never been used. Key 0 is no job's.
@@ -39,13 +41,17 @@ control Cells(inout headers_t hdr, inout metadata_t meta) {
         owners.write(cell, hdr.wiresum.key);
         rounds.write(cell, hdr.wiresum.round);
         tensors.write(cell, hdr.wiresum.tensor);
-        diverged.write(cell, 0);
+        meta.diverged = hdr.wiresum.flags[1:1];
+        diverged.write(cell, meta.diverged);
         exponents.write(cell, hdr.wiresum.exponent);
     }
 
-    @hidden action continue_round() {
+    @hidden action look_at_bitmap() {
         bitmaps.read(bitmap, cell);
         seen_data.read(meta.seen_data, cell);
+    }
+
+    @hidden action continue_round() {
         bit<8> exponent;
         exponents.read(exponent, cell);
         // The maximum is idempotent: a duplicate's does no harm.
@@ -54,35 +60,44 @@ control Cells(inout headers_t hdr, inout metadata_t meta) {
         bit<32> tensor;
         tensors.read(tensor, cell);
         diverged.read(meta.diverged, cell);
-        meta.diverged = (tensor != hdr.wiresum.tensor) ? 1w1 : meta.diverged;
+        meta.diverged = (tensor != hdr.wiresum.tensor) ? 1w1 : (meta.diverged | hdr.wiresum.flags[1:1]);
         diverged.write(cell, meta.diverged);
     }
 
-    // For a question, which merges nothing.
+    // For a question and its answer, which merge nothing.
     @hidden action look_at_round() {
-        bitmaps.read(bitmap, cell);
-        seen_data.read(meta.seen_data, cell);
         exponents.read(hdr.wiresum.exponent, cell);
         diverged.read(meta.diverged, cell);
     }
 
     @hidden action contribute() {
         bitmaps.write(cell, bitmap | meta.bit_own);
-        seen_data.write(cell, (hdr.wiresum.kind == KIND_DATA) ? 1w1 : meta.seen_data);
+        seen_data.write(cell, hdr.lanes.isValid() ? 1w1 : meta.seen_data);
     }
 
     @hidden action compare_bitmaps() {
         meta.duplicate = (bitmap & meta.bit_own != 0) ? 1w1 : 0;
-        meta.others_in = (meta.bit_others & ~bitmap == 0) ? 1w1 : 0;
+        bitmap_t missing = meta.bit_others & ~bitmap;
+        meta.done = (missing == 0) ? 1w1 : 0;
+        meta.others_in = (missing == 0 || (meta.has_parent == 1 && missing == PARENT_BIT)) ? 1w1 : 0;
     }
 
     apply {
         cell = (bit<32>)meta.cell_index;
         bitmap = 0;
         compare_rounds();
-        if (hdr.wiresum.kind == KIND_QUESTION) {
+        if (meta.relation == ROUND_SAME) {
+            look_at_bitmap();
+        }
+        compare_bitmaps();
+        if (hdr.wiresum.kind == KIND_QUESTION || hdr.wiresum.kind == KIND_MISSING) {
             if (meta.relation == ROUND_SAME) {
                 look_at_round();
+            }
+        } else if (hdr.wiresum.kind == KIND_RESULT) {
+            if (meta.relation == ROUND_SAME && meta.others_in == 1 && meta.duplicate == 0) {
+                continue_round();
+                contribute();
             }
         } else if (meta.relation != ROUND_OLDER) {
             if (meta.relation == ROUND_NEWER) {
@@ -92,6 +107,5 @@ control Cells(inout headers_t hdr, inout metadata_t meta) {
             }
             contribute();
         }
-        compare_bitmaps();
     }
 }

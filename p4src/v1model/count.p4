@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // What the controller reads to say how a job fares, and who lags.
 
 control Count(in headers_t hdr, in metadata_t meta) {
@@ -15,7 +17,7 @@ control Count(in headers_t hdr, in metadata_t meta) {
 
     apply {
         packets.count((bit<32>)(meta.row ++ meta.reason));
-        if (meta.reason == REASON_ADMITTED) {
+        if (meta.reason == REASON_ADMITTED && hdr.wiresum.kind != KIND_RESULT) {
             contributions.count((bit<32>)(meta.row ++ hdr.wiresum.worker[4:0]));
         }
         if (meta.fate == FATE_MULTICAST) {

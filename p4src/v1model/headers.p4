@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The words of a packet are one field here: bmv2 computes with integers of any width, and one operation on all words
 // costs it far less than one on each.
 

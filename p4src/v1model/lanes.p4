@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The words of a cell. The round's first DATA writes them, later ones add to them (each word modulo 2^32), EMPTY,
 // duplicates and questions leave them. A round without DATA gives zeros.
 
@@ -29,28 +31,37 @@ control Lanes(inout headers_t hdr, inout metadata_t meta) {
         sums.write(cell, sum);
     }
 
-    @hidden action give_result() {
+    @hidden action give_sum() {
         hdr.lanes.setValid();
         hdr.lanes.words = sum;
     }
 
     apply {
-        if (meta.relation != ROUND_OLDER && hdr.wiresum.kind != KIND_META) {
-            cell = (bit<32>)meta.cell_index;
-            sum = 0;
-            if (meta.seen_data == 1) {
-                sums.read(sum, cell);
+        cell = (bit<32>)meta.cell_index;
+        sum = 0;
+        if (meta.seen_data == 1) {
+            sums.read(sum, cell);
+        }
+        if (hdr.wiresum.kind == KIND_RESULT) {
+            if (meta.fate == FATE_MULTICAST && hdr.lanes.isValid()) {
+                write();
             }
-            if (hdr.wiresum.kind == KIND_DATA) {
-                if (meta.seen_data == 0) {
-                    write();
-                } else if (meta.duplicate == 0) {
-                    add();
-                }
+        } else if (hdr.wiresum.kind == KIND_DATA) {
+            if (meta.seen_data == 0) {
+                write();
+            } else if (meta.duplicate == 0) {
+                add();
             }
-            // A question of who is not in gets no words, though all others are.
-            if (meta.others_in == 1 && (meta.duplicate == 1 || hdr.wiresum.kind != KIND_QUESTION)) {
-                give_result();
+        }
+        if (meta.fate == FATE_RAISE) {
+            if (meta.seen_data == 1) {  // else the packet's own words, if it has any, are the sum
+                give_sum();
+            }
+        } else if (meta.fate == FATE_ASK) {
+            hdr.lanes.setInvalid();
+        } else if (hdr.wiresum.kind != KIND_RESULT && hdr.wiresum.kind != KIND_META) {
+            if (meta.fate == FATE_MULTICAST || meta.fate == FATE_RESEND) {
+                give_sum();
             }
         }
     }

@@ -1,7 +1,9 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The switch program for bmv2 (v1model). docs/switch_program.md walks through it.
 //
 // A packet's path: is it to the switch itself (own)? If not: forward. If so: is it of this protocol (form), who sends
-// it (admit), what does its cell know (cells), the words (lanes), what becomes of it (verdict), the RESULT (result).
+// it (admit), what does its cell know (cells), what becomes of it (verdict), the words (lanes), the RESULT (result).
 // Then, once for each copy: its receiver's addresses (deliver).
 
 #include <core.p4>
@@ -31,21 +33,21 @@ control Aggregate(inout headers_t hdr, inout metadata_t meta) {
     Cells() cells;
     Lanes() lanes;
     Verdict() verdict;
-    Result() result;
 
     apply {
         form.apply(hdr, meta);
         if (meta.well_formed == 1) {
             admit.apply(hdr, meta);
         }
-        if (meta.admitted == 1 && meta.fits == 1 && meta.in_lease == 1) {
+        bool has_cell = meta.admitted == 1 && meta.fits == 1 && meta.in_lease == 1;
+        if (has_cell) {
             cells.apply(hdr, meta);
-            lanes.apply(hdr, meta);
         }
         verdict.apply(hdr, meta);
-        if (meta.fate != FATE_DROP) {
-            result.apply(hdr, meta);
+        if (has_cell && meta.relation != ROUND_OLDER) {
+            lanes.apply(hdr, meta);
         }
+        meta.bare = hdr.lanes.isValid() ? 0 : 1w1;
     }
 }
 
@@ -54,6 +56,7 @@ control SwitchIngress(inout headers_t hdr, inout metadata_t meta, inout standard
     Aggregate() aggregate;
     Answer() answer;
     Count() count;
+    Result() result;
     Forward() forward;
 
     apply {
@@ -69,10 +72,15 @@ control SwitchIngress(inout headers_t hdr, inout metadata_t meta, inout standard
                 answer.apply(hdr, meta);
             }
             count.apply(hdr, meta);
+            if (meta.fate != FATE_DROP && meta.fate != FATE_ANSWER) {
+                result.apply(hdr, meta);
+            }
         }
 
         if (meta.fate == FATE_MULTICAST) {
             standard.mcast_grp = meta.group;
+        } else if (meta.fate == FATE_RAISE || meta.fate == FATE_ASK) {
+            standard.mcast_grp = meta.group | UPLINK_GROUPS;
         } else if (meta.fate == FATE_RESEND || meta.fate == FATE_MISSING || meta.fate == FATE_ANSWER) {
             standard.egress_spec = standard.ingress_port;
         } else if (meta.fate == FATE_DROP) {
@@ -90,8 +98,12 @@ control SwitchEgress(inout headers_t hdr, inout metadata_t meta, inout standard_
     Deliver() deliver;
 
     apply {
-        if (meta.fate == FATE_MULTICAST || meta.fate == FATE_RESEND || meta.fate == FATE_MISSING) {
-            meta.receiver = meta.fate == FATE_MULTICAST ? (worker_t)standard.egress_rid : hdr.wiresum.worker;
+        if (meta.fate >= FATE_MULTICAST && meta.fate != FATE_ANSWER) {
+            if (meta.fate == FATE_RESEND || meta.fate == FATE_MISSING) {
+                meta.receiver = hdr.wiresum.worker;
+            } else {
+                meta.receiver = (worker_t)standard.egress_rid;
+            }
             random(meta.dice, 0, 0xFFFF);
             lose.apply(hdr, standard.egress_port, meta);
             deliver.apply(hdr, meta);
@@ -104,5 +116,6 @@ control SwitchEgress(inout headers_t hdr, inout metadata_t meta, inout standard_
     }
 }
 
+@pkginfo(name=PROGRAM_NAME, version=PROGRAM_VERSION)
 V1Switch(SwitchParser(), SwitchVerifyChecksum(), SwitchIngress(), SwitchEgress(), SwitchComputeChecksum(),
          SwitchDeparser()) main;

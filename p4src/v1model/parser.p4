@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // What is not understood is left in the payload, and so forwarded as it came.
 
 parser SwitchParser(packet_in packet, out headers_t hdr, inout metadata_t meta, inout standard_metadata_t standard) {
@@ -61,6 +63,7 @@ parser SwitchParser(packet_in packet, out headers_t hdr, inout metadata_t meta, 
         packet.extract(hdr.wiresum);
         transition select(hdr.wiresum.kind, hdr.udp.length) {
             (KIND_DATA, LENGTH_FULL) : lanes;
+            (KIND_RESULT, LENGTH_FULL) : lanes;
             default : accept;
         }
     }

@@ -8,6 +8,7 @@
 #include <bit>
 #include <cstdint>
 #include <cstdlib>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -34,6 +35,8 @@ void require(bool holds) {
   if (!holds) std::abort();
 }
 
+constexpr wire::Endpoint kParent{.address = 0x0A0000FE, .port = 7000};
+
 // Two workers share a host: only their ports tell them apart.
 std::uint32_t address_of(std::uint32_t worker) { return 0x0A000001 + worker / 2; }
 std::uint16_t base_port_of(std::uint32_t worker) { return static_cast<std::uint16_t>(9000 + 2 * worker); }
@@ -41,9 +44,11 @@ std::uint16_t base_port_of(std::uint32_t worker) { return static_cast<std::uint1
 Fate fate_of(const Outcome& outcome) {
   switch (outcome.reason) {
     case Reason::kAdmitted:
-      return outcome.verdict == Verdict::kMulticast ? Fate::kMulticast : Fate::kHeld;
+      return outcome.verdict == Verdict::kMulticast ? Fate::kMulticast
+             : outcome.verdict == Verdict::kRaise   ? Fate::kRaised
+                                                    : Fate::kHeld;
     case Reason::kResent:
-      return Fate::kResent;
+      return outcome.verdict == Verdict::kRaise ? Fate::kRaisedAgain : Fate::kResent;
     case Reason::kDuplicate:
       return Fate::kDuplicate;
     case Reason::kStale:
@@ -59,7 +64,8 @@ Fate fate_of(const Outcome& outcome) {
   return Fate::kMalformed;
 }
 
-bool should_send(Fate fate) { return fate == Fate::kMulticast || fate == Fate::kResent; }
+bool is_raised(Fate fate) { return fate == Fate::kRaised || fate == Fate::kRaisedAgain; }
+bool should_send(Fate fate) { return fate == Fate::kMulticast || fate == Fate::kResent || is_raised(fate); }
 
 class Bench {
  public:
@@ -97,6 +103,11 @@ class Bench {
       entry.endpoints[worker] = {address_of(worker), base_port_of(worker)};
       sources.emplace_back(address_of(worker), base_port_of(worker));
     }
+    std::optional<dataplane::model::Parent> parent;
+    if (script_.ConsumeBool()) {
+      entry.uplink = {.parent = kParent, .worker = script_.ConsumeIntegralInRange<std::uint8_t>(0, 32)};
+      parent = {kParent.address, kParent.port, entry.uplink.worker};
+    }
     const bool admitted = plane_.admit(entry);
     require(admitted == makes_sense(entry));
     if (!admitted) return;
@@ -106,6 +117,7 @@ class Bench {
     for (std::uint32_t thread = 0; thread < entry.threads; ++thread) {
       for (std::uint32_t worker = 0; worker < entry.workers; ++worker) job.contributors.insert({thread, worker});
     }
+    job.parent = parent;
     model_.jobs[entry.job] = job;
   }
 
@@ -153,6 +165,7 @@ class Bench {
   bool is_possible(const JobEntry& entry) const {
     const auto power_of_two = [](std::uint32_t n) { return n == 1 || n == 2 || n == 4 || n == 8; };
     if (entry.job >= kSizes.jobs_max || entry.key == 0) return false;
+    if (entry.uplink.exists() && (entry.workers > 31 || entry.uplink.worker > 31)) return false;
     if (entry.workers < 1 || entry.workers > 32 || entry.lanes < 1 || entry.lanes > kSizes.lanes_max) return false;
     if (!power_of_two(entry.threads) || !power_of_two(entry.slots) || entry.threads > entry.slots) return false;
     if (entry.slot_base + entry.slots > kSizes.slots) return false;
@@ -189,13 +202,15 @@ class Bench {
       thread_ = static_cast<std::uint8_t>(slot / (job->second.slots / job->second.threads));
     }
     source_ = {address_of(header.worker), static_cast<std::uint16_t>(base_port_of(header.worker) + thread_)};
-    header.kind = script_.PickValueInArray(
-        {wire::Kind::kData, wire::Kind::kData, wire::Kind::kEmpty, wire::Kind::kMeta, wire::Kind::kQuestion});
+    header.kind = script_.PickValueInArray({wire::Kind::kData, wire::Kind::kData, wire::Kind::kEmpty, wire::Kind::kMeta,
+                                            wire::Kind::kQuestion, wire::Kind::kResult, wire::Kind::kMissing});
+    const bool is_answer = header.kind == wire::Kind::kResult || header.kind == wire::Kind::kMissing;
+    if (is_answer) source_ = {kParent.address, static_cast<std::uint16_t>(kParent.port + thread_)};
     header.exponent = script_.ConsumeIntegral<std::uint8_t>();
     header.tensor = script_.ConsumeIntegralInRange<std::uint32_t>(0, 3);
     Bytes bytes(wire::kHeaderBytes);
     wire::encode(header, std::as_writable_bytes(std::span<std::uint8_t, wire::kHeaderBytes>(bytes)));
-    if (header.kind == wire::Kind::kData) {
+    if (header.kind == wire::Kind::kData || (header.kind == wire::Kind::kResult && script_.ConsumeBool())) {
       const std::vector<std::uint8_t> words = script_.ConsumeBytes<std::uint8_t>(4 * lanes);
       bytes.insert(bytes.end(), words.begin(), words.end());
       bytes.resize(wire::kHeaderBytes + 4 * lanes, 0xEE);
@@ -241,6 +256,7 @@ class Bench {
     require((outcome.verdict == Verdict::kMulticast) == (answer.fate == Fate::kMulticast));
     require((outcome.verdict == Verdict::kResend) == (answer.fate == Fate::kResent));
     require((outcome.verdict == Verdict::kHold) == (answer.fate == Fate::kHeld));
+    require((outcome.verdict == Verdict::kRaise) == is_raised(answer.fate));
     if (should_send(answer.fate)) {
       std::array<std::byte, kPacketBytesMax> room{};
       wire::Packet result{.data = room.data(), .bytes = 0};
@@ -264,7 +280,9 @@ class Bench {
       require(packets - counters.packets[static_cast<std::size_t>(Reason::kMalformed)] == counted_[job]);
       std::uint64_t contributions = 0;
       for (const std::uint64_t count : counters.contributions) contributions += count;
-      require(contributions == counters.packets[static_cast<std::size_t>(Reason::kAdmitted)]);
+      const std::uint64_t admitted = counters.packets[static_cast<std::size_t>(Reason::kAdmitted)];
+      // Of a switch with a parent, the parent's RESULTs are admitted, too.
+      require(contributions <= admitted && admitted <= contributions + counters.results);
     }
   }
 

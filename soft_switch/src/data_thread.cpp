@@ -38,6 +38,7 @@ constexpr std::size_t kPrefetchAhead = 4;
 /// How often a device that is behind is asked for room again.
 constexpr int kRoomTries = 1000;
 constexpr std::uint8_t kEveryone = 0xFF;
+constexpr std::uint8_t kParent = 0xFE;
 /// A nap delays every job, so it is short.
 constexpr std::int64_t kNapNsMax = 300'000;
 constexpr std::size_t kNapWorth = 256;
@@ -132,7 +133,7 @@ void DataThread::serve_burst(std::size_t count) noexcept {
   for (std::size_t i = 0; i < count; ++i) {
     if (i + kPrefetchAhead < count) plane_.prefetch(arrivals_[i + kPrefetchAhead]);
     const dataplane::Outcome outcome = plane_.handle(arrivals_[i]);
-    if (outcome.verdict == dataplane::Verdict::kMulticast || outcome.verdict == dataplane::Verdict::kResend) {
+    if (outcome.verdict != dataplane::Verdict::kDrop && outcome.verdict != dataplane::Verdict::kHold) {
       queue(outcome, burst_[i].port);
     }
   }
@@ -140,7 +141,9 @@ void DataThread::serve_burst(std::size_t count) noexcept {
 }
 
 void DataThread::queue(const dataplane::Outcome& outcome, std::uint8_t port) noexcept {
-  const std::uint8_t receiver = outcome.verdict == dataplane::Verdict::kMulticast ? kEveryone : outcome.worker;
+  const std::uint8_t receiver = outcome.verdict == dataplane::Verdict::kMulticast ? kEveryone
+                                : outcome.verdict == dataplane::Verdict::kRaise   ? kParent
+                                                                                  : outcome.worker;
   const bool fits = batch_.job == outcome.job && batch_.port == port && batch_.receiver == receiver;
   if (!fits || batch_.count == batch_.room.size()) flush();
   if (batch_.count == 0) {
@@ -177,7 +180,9 @@ void DataThread::flush() noexcept {
   const auto add = [&](wire::Endpoint base) {
     receivers[count++] = {base.address, static_cast<std::uint16_t>(base.port + job_threads_[batch_.port])};
   };
-  if (batch_.receiver == kEveryone && job.results_group.port != 0) {
+  if (batch_.receiver == kParent) {
+    add(job.uplink.parent);
+  } else if (batch_.receiver == kEveryone && job.results_group.port != 0) {
     add(job.results_group);
   } else {
     for (std::uint8_t worker = 0; worker < job.workers; ++worker) {

@@ -37,12 +37,20 @@
 // trigger's kind decides about the payload too: META gets none, every other kind the words, which are zeros while the
 // round has seen no DATA. So the words of an earlier round never leave.
 //
+// Switches below others. In a job's tree a switch that is not the root has a parent, at which it is a worker like any
+// other; the root is a switch without. The parent's RESULT is one more bit of the bitmap, so a round of a cell has
+// three states: its workers' contributions are gathered; then their sum is on its way up; then the words are the job's.
+// Until the last a worker's duplicate or question goes up, as a question of this switch's own, and what the parent
+// answers decides: RESULT replaces the words and goes down to all, MISSING has the sum sent again. So a loss on any
+// link is repaired by workers' questions, and no switch keeps a timer. Where the round has seen no DATA, the
+// contribution is a header itself and goes up again in place of the question, which would not tell META from EMPTY.
+//
 // Two ways in. admit() installs a job as a whole: so does the join service of the same process. configure() takes what
 // the tables of a P4 switch say, who may contribute through which thread and who is told, entry by entry. Neither
 // touches a cell.
 //
 // Refusals, in the order of the tests:
-//   kMalformed   not this protocol, or a kind that no worker may send; after admission also a length that is not the
+//   kMalformed   not this protocol; after admission also a kind that this sender may not send, a length that is not the
 //                job's, or a cell whose parity is not its round's
 //   kUnknown     job, key, worker index, thread, source address and source port do not belong together: a stranger, a
 //                process beside the worker, which does not have its sockets, or a job that has ended
@@ -73,6 +81,8 @@ constexpr std::size_t kCacheLineBytes = 64;
 constexpr std::uint32_t kNobody = 0;
 // A slot's rounds alternate between its cells.
 constexpr std::uint32_t kCellsOfSlot = 2;
+// In bitmaps, where there is a parent: its RESULT has come.
+constexpr std::uint32_t kParentBit = std::uint32_t{1} << 31;
 
 const JobCounters kNoCounters{};
 
@@ -82,8 +92,11 @@ std::uint32_t bit_of(std::uint8_t worker) noexcept { return std::uint32_t{1} << 
 
 bool is_from_switch(wire::Kind kind) noexcept { return kind == wire::Kind::kResult || kind == wire::Kind::kMissing; }
 
-std::size_t payload_bytes(wire::Kind kind, std::uint16_t lanes) noexcept {
-  return kind == wire::Kind::kData ? lanes * wire::kWordBytes : 0;
+bool is_length_of(wire::Kind kind, std::size_t payload_bytes, std::uint16_t lanes) noexcept {
+  const std::size_t words_bytes = lanes * wire::kWordBytes;
+  // That of a META round is bare.
+  if (kind == wire::Kind::kResult) return payload_bytes == words_bytes || payload_bytes == 0;
+  return payload_bytes == (kind == wire::Kind::kData ? words_bytes : 0);
 }
 
 std::uint32_t full_bitmap(std::uint8_t workers) noexcept {
@@ -151,6 +164,7 @@ void Dataplane::install(const JobEntry& entry, const Admission& admission) noexc
   job.entry = entry;
   job.admission = admission;
   job.full = full_bitmap(entry.workers);
+  job.complete = job.full | (entry.uplink.exists() ? kParentBit : 0);
   job.thread_shift = static_cast<std::uint32_t>(std::countr_zero(entry.slots / entry.threads));
   job.admitted = true;
 }
@@ -193,6 +207,12 @@ const char* Dataplane::size_objection(const JobEntry& entry) const noexcept {
   if (entry.job >= sizes_.jobs_max) return "the job number is beyond the switch's table";
   if (entry.key == kNobody) return "a job's key is not 0, which is nobody's";
   if (entry.workers == 0 || entry.workers > wire::kWorkersMax) return "a job has 1 to 32 workers";
+  if (entry.uplink.exists()) {
+    if (entry.workers == wire::kWorkersMax) return "a job has 1 to 31 workers at a switch that has a parent";
+    if (entry.uplink.worker >= wire::kWorkersMax) return "the switch's number at its parent must be 0 to 31";
+    if (!has_ports(entry.uplink.parent, entry.threads))
+      return "the parent's address is zero, or its ports are out of range";
+  }
   if (!std::has_single_bit(entry.threads) || entry.threads > wire::kThreadsMax) {
     return "the number of threads must be a power of two up to 16";
   }
@@ -234,7 +254,7 @@ void Dataplane::take_cells(const Dataplane& from, std::uint32_t slot_base, std::
 
 Arrival read(wire::Endpoint source, std::uint8_t thread, std::span<const std::byte> datagram) noexcept {
   Arrival arrival{.source = source, .thread = thread, .well_formed = false, .header = {}, .payload = {}};
-  if (wire::decode(datagram, arrival.header) == wire::ParseError::kNone && !is_from_switch(arrival.header.kind)) {
+  if (wire::decode(datagram, arrival.header) == wire::ParseError::kNone) {
     arrival.well_formed = true;
     arrival.payload = datagram.subspan(wire::kHeaderBytes);
   }
@@ -254,21 +274,23 @@ void Dataplane::prefetch(const Arrival& arrival) const noexcept {
 
 Outcome Dataplane::handle(const Arrival& arrival) noexcept {
   const wire::Header& header = arrival.header;
-  if (!arrival.well_formed) {
+  const bool is_answer = arrival.well_formed && is_from_switch(header.kind);
+  if (!arrival.well_formed || (is_answer && !is_from_parent(arrival))) {
     count(stray_, Reason::kMalformed);
     return {.reason = Reason::kMalformed};
   }
-  Job* const job = admission(arrival);
+  Job* const job = is_answer ? &jobs_[header.job] : admission(arrival);
   if (job == nullptr) {
     count(stray_, Reason::kUnknown);
     return {.reason = Reason::kUnknown};
   }
   Outcome outcome;
-  if (arrival.payload.size() != payload_bytes(header.kind, job->entry.lanes) ||
-      ((header.cell ^ header.round) & 1) != 0) {
+  if (!is_length_of(header.kind, arrival.payload.size(), job->entry.lanes) || ((header.cell ^ header.round) & 1) != 0) {
     outcome.reason = Reason::kMalformed;
   } else if (!owns(arrival.thread, job->thread_shift, header.cell)) {
     outcome.reason = Reason::kOutOfLease;
+  } else if (is_answer) {
+    outcome = take_from_parent(*job, header, arrival.payload);
   } else {
     outcome = header.kind == wire::Kind::kQuestion ? answer(*job, header) : aggregate(*job, header, arrival.payload);
   }
@@ -293,9 +315,26 @@ Dataplane::Job* Dataplane::admission(const Arrival& arrival) noexcept {
   return hit ? &job : nullptr;
 }
 
+bool Dataplane::is_from_parent(const Arrival& arrival) const noexcept {
+  if (arrival.header.job >= sizes_.jobs_max) return false;
+  const Job& job = jobs_[arrival.header.job];
+  const Uplink& uplink = job.entry.uplink;
+  return job.admitted && uplink.exists() && arrival.header.key == job.entry.key && arrival.thread < job.entry.threads &&
+         arrival.source.address == uplink.parent.address && arrival.source.port == uplink.parent.port + arrival.thread;
+}
+
 Dataplane::Relation Dataplane::relation(const Cell& cell, const wire::Header& header) noexcept {
   if (cell.owner != header.key || header.round == cell.round + kCellsOfSlot) return Relation::kNewer;
   return header.round == cell.round ? Relation::kSame : Relation::kOlder;
+}
+
+bool Dataplane::is_complete(const Job& job, const Cell& cell) noexcept {
+  return (cell.bitmap & job.complete) == job.complete;
+}
+
+void Dataplane::note(Cell& cell, const wire::Header& header) noexcept {
+  cell.diverged |= header.tensor != cell.tensor || (header.flags & wire::kFlagDiverged) != 0;
+  cell.exponent = std::max(cell.exponent, header.exponent);
 }
 
 Outcome Dataplane::aggregate(Job& job, const wire::Header& header, std::span<const std::byte> payload) noexcept {
@@ -305,19 +344,19 @@ Outcome Dataplane::aggregate(Job& job, const wire::Header& header, std::span<con
   if (to_cell == Relation::kOlder) return {.reason = Reason::kStale};
   if (to_cell == Relation::kNewer) cell = Cell{.owner = header.key, .round = header.round, .tensor = header.tensor};
   assert(cell.owner == job.entry.key && cell.round == header.round);
-  cell.diverged |= header.tensor != cell.tensor;
-  cell.exponent = std::max(cell.exponent, header.exponent);
+  note(cell, header);
   const std::uint32_t bit = bit_of(header.worker);
   const bool duplicate = (cell.bitmap & bit) != 0;
   if (header.kind == wire::Kind::kData) merge(index, payload, duplicate);
   // While entries come one by one, a job may have had more workers when it began the round.
-  const bool complete = ((cell.bitmap | bit) & job.full) == job.full;
-  if (duplicate) return complete ? resend(job, index, header) : Outcome{.reason = Reason::kDuplicate};
+  const bool gathered = ((cell.bitmap | bit) & job.full) == job.full;
+  if (duplicate) return gathered ? repeat(job, index, header) : Outcome{.reason = Reason::kDuplicate};
 
   cell.bitmap |= bit;
   ++job.counters.contributions[header.worker];
   job.counters.tensor_last[header.worker] = header.tensor;
-  if (!complete) return {.verdict = Verdict::kHold, .reason = Reason::kAdmitted};
+  if (!gathered) return {.verdict = Verdict::kHold, .reason = Reason::kAdmitted};
+  if (job.entry.uplink.exists()) return raise(job, index, header, Reason::kAdmitted);
 
   ++job.counters.results;
   Outcome outcome{.verdict = Verdict::kMulticast, .reason = Reason::kAdmitted};
@@ -331,8 +370,8 @@ Outcome Dataplane::answer(const Job& job, const wire::Header& question) noexcept
   const Relation to_cell = relation(cell, question);
   if (to_cell == Relation::kOlder) return {.reason = Reason::kStale};
   if (to_cell == Relation::kSame && (cell.bitmap & bit_of(question.worker)) != 0) {
-    const bool complete = (cell.bitmap & job.full) == job.full;
-    return complete ? resend(job, index, question) : Outcome{.reason = Reason::kDuplicate};
+    const bool gathered = (cell.bitmap & job.full) == job.full;
+    return gathered ? repeat(job, index, question) : Outcome{.reason = Reason::kDuplicate};
   }
   Outcome missing{.verdict = Verdict::kResend, .reason = Reason::kResent};
   missing.answer = question;
@@ -341,9 +380,55 @@ Outcome Dataplane::answer(const Job& job, const wire::Header& question) noexcept
   return missing;
 }
 
-Outcome Dataplane::resend(const Job& job, std::size_t index, const wire::Header& trigger) noexcept {
-  Outcome outcome{.verdict = Verdict::kResend, .reason = Reason::kResent};
-  make_result(job, index, trigger, outcome);
+Outcome Dataplane::take_from_parent(Job& job, const wire::Header& header, std::span<const std::byte> payload) noexcept {
+  const std::size_t index = index_of(job.entry, header.cell);
+  Cell& cell = cells_[index];
+  const bool gathered = (cell.bitmap & job.full) == job.full;
+  if (relation(cell, header) != Relation::kSame || !gathered) return {.reason = Reason::kStale};
+  if (is_complete(job, cell)) return {.reason = Reason::kDuplicate};
+  if (header.kind == wire::Kind::kMissing) return raise(job, index, header, Reason::kResent);
+
+  note(cell, header);
+  cell.bitmap |= kParentBit;
+  if (!payload.empty()) {
+    std::memcpy(lanes_at(index), payload.data(), payload.size());
+    cell.has_data = true;
+  }
+  ++job.counters.results;
+  Outcome outcome{.verdict = Verdict::kMulticast, .reason = Reason::kAdmitted};
+  outcome.answer = header;
+  outcome.answer.flags = cell.diverged ? wire::kFlagDiverged : std::uint8_t{0};
+  outcome.answer.exponent = cell.exponent;
+  if (!payload.empty()) outcome.payload = {lanes_at(index), payload.size()};
+  return outcome;
+}
+
+Outcome Dataplane::repeat(const Job& job, std::size_t index, const wire::Header& trigger) noexcept {
+  const Cell& cell = cells_[index];
+  if (is_complete(job, cell)) {
+    Outcome outcome{.verdict = Verdict::kResend, .reason = Reason::kResent};
+    make_result(job, index, trigger, outcome);
+    return outcome;
+  }
+  Outcome outcome = raise(job, index, trigger, Reason::kResent);
+  if (outcome.answer.kind != wire::Kind::kData) return outcome;
+  outcome.answer.kind = wire::Kind::kQuestion;
+  outcome.answer.flags = outcome.answer.exponent = 0;
+  outcome.payload = {};
+  return outcome;
+}
+
+Outcome Dataplane::raise(const Job& job, std::size_t index, const wire::Header& trigger, Reason reason) const noexcept {
+  const Cell& cell = cells_[index];
+  Outcome outcome{.verdict = Verdict::kRaise, .reason = reason};
+  outcome.answer = trigger;
+  outcome.answer.kind = cell.has_data                       ? wire::Kind::kData
+                        : trigger.kind == wire::Kind::kMeta ? wire::Kind::kMeta
+                                                            : wire::Kind::kEmpty;
+  outcome.answer.flags = cell.diverged ? wire::kFlagDiverged : std::uint8_t{0};
+  outcome.answer.worker = job.entry.uplink.worker;
+  outcome.answer.exponent = cell.exponent;
+  if (cell.has_data) outcome.payload = {lanes_at(index), job.entry.lanes * wire::kWordBytes};
   return outcome;
 }
 

@@ -23,11 +23,20 @@ struct Sizes {
   std::uint16_t jobs_max = 1024;  // job numbers 0..jobs_max-1
 };
 
-/// One admitted job: what the controller writes into the admission and multicast tables.
+/// Where a switch that is not the root of a job's tree sends its sums, and hears the job's.
+struct Uplink {
+  wire::Endpoint parent{};  // address and base port: thread t of the job talks to port + t. Port 0: this is the root
+  std::uint8_t worker = 0;  // the number that the parent knows this switch by
+
+  [[nodiscard]] bool exists() const noexcept { return parent.port != 0; }
+};
+
+/// One admitted job: what the controller writes into the admission and multicast tables. A worker of the job at this
+/// switch is a host, or a switch below this one.
 struct JobEntry {
   std::uint16_t job = 0;
   std::uint32_t key = 0;     // not 0, and no other job's that ever had these slots
-  std::uint8_t workers = 0;  // N, 1..32
+  std::uint8_t workers = 0;  // 1..32; 31 at most where there is a parent
   std::uint8_t threads = 1;  // a power of two <= 16, divides slots
   std::uint16_t lanes = 0;
   std::uint32_t slot_base = 0;
@@ -37,6 +46,7 @@ struct JobEntry {
   /// A multicast group, and base port, that all workers hear: a completed cell's RESULT is sent once, and the network
   /// copies it. Port 0: each worker is sent a copy of its own.
   wire::Endpoint results_group{};
+  Uplink uplink{};
 };
 
 /// Who may contribute to a job and who is told, as the entries of a P4 switch's tables say it one by one. Bitmaps are
@@ -47,17 +57,19 @@ struct Admission {
   std::uint32_t receivers = 0;                                  // of a completed cell's RESULT
 };
 
-enum class Verdict : std::uint8_t { kDrop, kHold, kMulticast, kResend };
+/// kRaise: to the parent.
+enum class Verdict : std::uint8_t { kDrop, kHold, kMulticast, kResend, kRaise };
 
 /// Why a packet ended as it did; each has a counter.
 enum class Reason : std::uint8_t {
-  kAdmitted,    // counted into its cell (kHold or kMulticast)
-  kResent,      // answered to its sender alone: the RESULT of a cell that is complete already, or MISSING
-  kDuplicate,   // a duplicate in an incomplete cell, or a question about a contribution that is in
-  kStale,       // neither the cell's round nor the one that follows it
+  kAdmitted,   // counted into its cell (kHold, kMulticast or kRaise), or the parent's RESULT for it
+  kResent,     // answered to its sender alone (the RESULT of a cell that is complete already, or MISSING), or passed on
+               // to the parent; or the parent's MISSING
+  kDuplicate,  // a duplicate in an incomplete cell, a question about a contribution that is in, or a RESULT that is
+  kStale,      // neither the cell's round nor the one that follows it; of the parent's, not the cell's
   kOutOfLease,  // cell outside the lease, or another's of the job's threads
   kUnknown,     // no such job, key, worker, thread, source address or port
-  kMalformed,   // does not parse, wrong length, or a kind no worker may send
+  kMalformed,   // does not parse, wrong length, or a kind that its sender may not send
   kCount,
 };
 
@@ -66,7 +78,7 @@ struct Outcome {
   Reason reason = Reason::kMalformed;
   std::uint16_t job = 0;    // valid unless kUnknown or kMalformed
   std::uint8_t worker = 0;  // likewise: the sender
-  // kMulticast, kResend: the RESULT, or MISSING. Its payload is the cell's, which the next packet may change.
+  // What to send, unless kDrop or kHold. Its payload is the cell's, which the next packet may change.
   wire::Header answer{};
   std::span<const std::byte> payload{};  // NOLINT(readability-redundant-member-init): else g++ misses it in lists
 
@@ -131,7 +143,7 @@ class Dataplane {
   struct Cell {
     std::uint32_t owner = 0;  // the key of the job whose contribution began the round; 0: nobody's
     std::uint32_t round = 0;
-    std::uint32_t bitmap = 0;   // whose contribution is in
+    std::uint32_t bitmap = 0;   // whose contribution is in, and kParentBit: the words are the parent's RESULT
     std::uint32_t tensor = 0;   // of the round's first packet
     std::uint8_t exponent = 0;  // the maximum so far
     bool has_data = false;      // this round has seen DATA, so the lanes are this round's
@@ -141,7 +153,8 @@ class Dataplane {
     JobEntry entry;
     Admission admission;
     JobCounters counters;
-    std::uint32_t full = 0;          // the bitmap of a complete cell
+    std::uint32_t full = 0;          // the workers of a gathered cell
+    std::uint32_t complete = 0;      // the bitmap of a complete cell: of the root the same
     std::uint32_t thread_shift = 0;  // slot >> thread_shift is the thread that a slot belongs to
     bool admitted = false;
   };
@@ -153,10 +166,19 @@ class Dataplane {
   enum class Relation : std::uint8_t { kOlder, kSame, kNewer };
   [[nodiscard]] static Relation relation(const Cell& cell, const wire::Header& header) noexcept;
   [[nodiscard]] Job* admission(const Arrival& arrival) noexcept;
+  [[nodiscard]] bool is_from_parent(const Arrival& arrival) const noexcept;
+  [[nodiscard]] static bool is_complete(const Job& job, const Cell& cell) noexcept;
+  /// What a header adds to its cell.
+  static void note(Cell& cell, const wire::Header& header) noexcept;
   [[nodiscard]] Outcome aggregate(Job& job, const wire::Header& header, std::span<const std::byte> payload) noexcept;
   [[nodiscard]] Outcome answer(const Job& job, const wire::Header& question) noexcept;
-  /// The RESULT of a complete cell, for the sender of `trigger` alone.
-  [[nodiscard]] Outcome resend(const Job& job, std::size_t index, const wire::Header& trigger) noexcept;
+  [[nodiscard]] Outcome take_from_parent(Job& job, const wire::Header& header,
+                                         std::span<const std::byte> payload) noexcept;
+  /// What the sender of `trigger` is told, whose contribution is in already.
+  [[nodiscard]] Outcome repeat(const Job& job, std::size_t index, const wire::Header& trigger) noexcept;
+  /// The sum of a gathered cell, on its way to the parent.
+  [[nodiscard]] Outcome raise(const Job& job, std::size_t index, const wire::Header& trigger,
+                              Reason reason) const noexcept;
   void merge(std::size_t index, std::span<const std::byte> payload, bool duplicate) noexcept;
   void make_result(const Job& job, std::size_t index, const wire::Header& trigger, Outcome& outcome) noexcept;
   [[nodiscard]] std::byte* lanes_at(std::size_t index) const noexcept { return lanes_.get() + index * lanes_stride_; }

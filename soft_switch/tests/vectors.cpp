@@ -18,6 +18,7 @@ constexpr std::uint32_t kChunk = 0x05060708;
 constexpr std::uint32_t kKindData = 0;
 constexpr std::uint32_t kKindResult = 2;
 constexpr std::uint32_t kKindMissing = 5;
+constexpr wire::Endpoint kParent{.address = 0x0A0000F0, .port = 7000};
 
 using Tokens = std::vector<std::string>;
 
@@ -203,6 +204,9 @@ class Reader {
                    .lanes = static_cast<std::uint16_t>(fields.number("lanes", 16)),
                    .slot_base = fields.number("slot_base", 16),
                    .slots = fields.number("slots", 16)};
+    if (const std::optional<std::string> parent = fields.text("parent")) {
+      entry.uplink = {.parent = kParent, .worker = static_cast<std::uint8_t>(number(*parent, UINT8_MAX))};
+    }
     fields.end();
     for (std::size_t worker = 0; worker < std::min<std::size_t>(entry.workers, wire::kWorkersMax); ++worker) {
       // A job of a number that was had before has its workers where that one's were.
@@ -250,7 +254,7 @@ class Reader {
     header.flags = fields.number("flags", 8, 0);
     header.job = fields.number("job", 16, entry.job);
     header.key = fields.number("key", 32, entry.key);
-    header.worker = fields.number("worker", 8, sender.worker);
+    header.worker = fields.number("worker", 8, sender.worker == kParentMember ? entry.uplink.worker : sender.worker);
     header.exponent = fields.number("exponent", 8, 0);
     header.round = fields.number("round", 32);
     const std::uint32_t slot = fields.number("slot", 15, 0);
@@ -273,6 +277,7 @@ class Reader {
       missing.flags = missing.exponent = 0;
       return {.verdict = Verdict::kResend, .reason = Reason::kResent, .datagram = datagram_of(missing, {})};
     }
+    if ((tokens[0] == "up" || tokens[0] == "again") && tokens.size() > 1) return raised(tokens, header, entry);
     const bool multicast = tokens[0] == "multicast";
     if (!multicast && tokens[0] != "resend") throw std::runtime_error("'" + tokens[0] + "' is no verdict");
     const bool bare = tokens.size() > 1 && tokens.back() == "bare";
@@ -298,11 +303,29 @@ class Reader {
             .datagram = datagram_of(result, words ? words_of(*words, entry.lanes) : std::vector<std::uint32_t>{})};
   }
 
+  static Expectation raised(const Tokens& tokens, const RawHeader& header, const JobEntry& entry) {
+    Fields fields(tokens.begin() + 2, tokens.end());
+    RawHeader up = header;
+    up.version = 1;
+    up.kind = kind_of(tokens[1]);
+    up.worker = entry.uplink.worker;
+    up.flags = fields.number("flags", 8, 0);
+    up.exponent = fields.number("exponent", 8, 0);
+    const std::optional<std::string> words = fields.text("words");
+    fields.end();
+    return {.verdict = Verdict::kRaise,
+            .reason = tokens[0] == "up" ? Reason::kAdmitted : Reason::kResent,
+            .datagram = datagram_of(up, words ? words_of(*words, entry.lanes) : std::vector<std::uint32_t>{})};
+  }
+
   Member member(const std::string& text) const {
     const std::vector<std::string> parts = split(text, '.');
     if (parts.size() != 2) throw std::runtime_error("'" + text + "' is no JOB.WORKER");
-    const Member member{.job = static_cast<std::uint16_t>(number(parts[0], UINT16_MAX)),
-                        .worker = static_cast<std::uint8_t>(number(parts[1], UINT8_MAX))};
+    const bool is_parent = parts[1] == "parent";
+    const Member member{
+        .job = static_cast<std::uint16_t>(number(parts[0], UINT16_MAX)),
+        .worker = is_parent ? kParentMember : static_cast<std::uint8_t>(number(parts[1], kParentMember - 1u))};
+    if (is_parent && job_of(member).uplink.exists()) return member;
     if (member.worker >= job_of(member).workers) throw std::runtime_error("job has no worker '" + text + "'");
     return member;
   }
@@ -313,7 +336,9 @@ class Reader {
     return found->second;
   }
 
-  wire::Endpoint endpoint_of(Member member) const { return job_of(member).endpoints[member.worker]; }
+  wire::Endpoint endpoint_of(Member member) const {
+    return member.worker == kParentMember ? kParent : job_of(member).endpoints[member.worker];
+  }
 
   std::string file_;
   // Of the current scenario: the newest job of each number, and a number for each JOB.WORKER.

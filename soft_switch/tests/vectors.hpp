@@ -19,7 +19,10 @@ namespace wiresum::dataplane::vectors {
 
 using Datagram = std::vector<std::byte>;
 
-/// A worker of a job; both readers write it JOB.WORKER.
+/// In place of a worker's number: the switch above.
+inline constexpr std::uint8_t kParentMember = 0xFF;
+
+/// A worker of a job, or the switch above; both readers write it JOB.WORKER, or JOB.parent.
 struct Member {
   std::uint16_t job = 0;
   std::uint8_t worker = 0;
@@ -30,7 +33,7 @@ struct Member {
 struct Expectation {
   Verdict verdict = Verdict::kDrop;
   Reason reason = Reason::kMalformed;
-  Datagram datagram;  // the RESULT or MISSING, for kMulticast and kResend
+  Datagram datagram;  // what is sent, unless kHold or kDrop
 };
 
 struct Step {

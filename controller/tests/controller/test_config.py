@@ -29,9 +29,22 @@ def test_the_example_is_a_configuration(tmp_path: Path) -> None:
     assert found.security == config.SecurityConfig(tls, False, Path("/var/log/wiresum/audit.log"), 500, 2000)
     assert found.limits == Limits(slots_default=256, slots_least=16)
     assert found.quotas == (Quota("vision", slots=1024, jobs=8, priority_max=10),)
-    leaf, spare = found.switches
-    mac = "02:00:0a:00:00:01"
-    assert leaf == config.SwitchConfig("leaf1", "bmv2", "127.0.0.1:9559", 0, "10.0.0.1", 43488, mac, hosts=HOSTS)
+    leaf, spine, spare = found.switches
+    assert leaf == config.SwitchConfig(
+        "leaf1",
+        "bmv2",
+        "127.0.0.1:9559",
+        0,
+        "10.0.0.1",
+        43488,
+        "02:00:0a:00:00:01",
+        parent="spine",
+        parent_port=2,
+        port_at_parent=0,
+        hosts=HOSTS,
+    )
+    mac = "02:00:0a:00:00:03"
+    assert spine == config.SwitchConfig("spine", "bmv2", "127.0.0.1:9560", 0, "10.0.0.3", 43488, mac)
     assert spare == config.SwitchConfig(
         "spare", "software", "10.0.0.2:9560", 0, "10.0.0.2", 43488, lanes=360, slots=4096, tls=tls
     )
@@ -129,9 +142,12 @@ def test_what_is_not_toml_is_told_with_its_line(tmp_path: Path) -> None:
     ("text", "complaint"),
     [
         ("", "no switch: say with"),
-        (config.EXAMPLE.partition("[[switch.host]]")[0], "switch: no host: say with"),
         (LEAST.replace("[[switch]]", "[switch]"), r"x\.toml:1: switch: each is a table of its own, \[\[switch\]\]"),
-        (LEAST + '[[switch.host]]\nname = "h"\n', r"x\.toml:6: switch\.host: a software switch needs no hosts"),
+        (LEAST + '[[switch.host]]\nname = "h"\n', r"x\.toml:6: switch\.host: address is missing"),
+        (
+            LEAST + '[[switch.host]]\nname = "h"\naddress = "10.0.0.1"\nport = 1\n',
+            r"x\.toml:9: switch\.host: nothing here is called port",
+        ),
         ("[[jobs]]\n" + LEAST, r"x\.toml:1: jobs: must be a table, \[jobs\]"),
     ],
 )

@@ -121,6 +121,24 @@ def test_a_full_disk_is_a_series(serving: Callable[[Callable[[], join.Report]], 
     assert found["wiresum_state_writable"] == [({}, 0.0)]
 
 
+def test_each_switch_of_a_tree_that_has_another_above_it_has_a_series(
+    serving: Callable[[Callable[[], join.Report]], MetricsServer],
+) -> None:
+    nodes = [join.NodeReport(switch_name="spine")]
+    nodes += [
+        join.NodeReport(switch_name=leaf, parent="spine", contributions=count)
+        for leaf, count in (("leaf1", 9), ("leaf2", 4))
+    ]
+    job = join.JobReport(name="wide", switch_name="spine", switches=nodes)
+    found = scraped(serving(lambda: join.Report(jobs=[job])))
+    labels = {"job_name": "wide", "switch": "spine"}
+    assert found["wiresum_job_switches"] == [(labels, 3.0)]
+    assert found["wiresum_job_uplink_behind"] == [
+        ({**labels, "below": "leaf1"}, 0.0),
+        ({**labels, "below": "leaf2"}, 5.0),
+    ]
+
+
 def test_a_service_that_cannot_report_is_still_scraped(
     serving: Callable[[Callable[[], join.Report]], MetricsServer],
 ) -> None:

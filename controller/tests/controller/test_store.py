@@ -137,6 +137,26 @@ def test_a_damaged_file_is_told_and_left_as_it_is(folder: Path, store: Store) ->
     assert store.path.read_bytes() == damaged
 
 
+def test_a_file_from_before_there_were_trees_is_read_and_is_a_new_one_once_a_controller_serves_from_it(
+    folder: Path, store: Store
+) -> None:
+    store.write([Save(JOB)])
+    store.close()
+    with contextlib.closing(sqlite3.connect(folder / FILE_NAME)) as database:
+        database.execute("PRAGMA user_version = 2")
+    with contextlib.closing(Store(folder)) as again:
+        assert again.load().jobs == [JOB]
+        assert _version(folder) == 2, "whoever only reads changes nothing"
+        again.begin()
+        assert _version(folder) == 3
+
+
+def _version(folder: Path) -> int:
+    with contextlib.closing(sqlite3.connect(folder / FILE_NAME)) as database:
+        (version,) = database.execute("PRAGMA user_version").fetchone()
+        return int(version)
+
+
 @pytest.mark.parametrize("contents", [b"this is a text, and not a database\n" * 100, b"SQLite format 3\0" + bytes(50)])
 def test_what_is_no_database_is_told_and_left_as_it_is(folder: Path, contents: bytes) -> None:
     folder.mkdir(parents=True)
@@ -151,9 +171,9 @@ def test_what_is_no_database_is_told_and_left_as_it_is(folder: Path, contents: b
     [
         (
             "user_version = 99",
-            r"written by another release of wiresum \(schema 99; this one knows 2\): run that release",
+            r"written by another release of wiresum \(schema 99; this one knows 3\): run that release",
         ),
-        ("user_version = 1", r"written by another release of wiresum \(schema 1; this one knows 2\)"),
+        ("user_version = 1", r"written by another release of wiresum \(schema 1; this one knows 3\)"),
         ("application_id = 1", "another program's file"),
     ],
 )

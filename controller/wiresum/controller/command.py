@@ -7,7 +7,7 @@ import dataclasses
 import logging
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import click
 
@@ -16,6 +16,9 @@ from wiresum.controller.config import Config
 from wiresum.controller.logs import log_options, say
 from wiresum.controller.serving import raise_file_limit, stop_on_signals
 from wiresum.controller.supervisor import Supervisor
+
+if TYPE_CHECKING:
+    from wiresum.controller.p4runtime import Target
 
 log = logging.getLogger(__name__)
 
@@ -142,9 +145,9 @@ def check(config_path: Path, insecure: bool) -> None:
         controlling.check_listening(config)
         targets = controlling.targets(config)
         on_disk, _ = controlling.on_disk(config)
-        jobs = sum(map(len, on_disk.values()))
+        jobs = len({entry.key for entries in on_disk.values() for entry in entries})  # one may have several switches
     hosts = sum(len(target.hosts) for target in targets)
-    names = ", ".join(f"{target.name} ({target.kind})" for target in targets)
+    names = ", ".join(f"{target.name} ({target.kind}{_below(target)})" for target in targets)
     click.echo(f"{config_path} is in order: {names}; {hosts} hosts; {jobs} running jobs on disk")
 
 
@@ -164,9 +167,13 @@ def plan(config_path: Path, insecure: bool) -> None:
         jobs, keys = controlling.on_disk(config)
         for target in controlling.targets(config):
             lines = plan_switch(target.with_keys(keys), jobs[target.name])
-            click.echo(f"{target.name}: {len(lines) or 'no'} change{'s' * (len(lines) != 1)}")
+            click.echo(f"{target.name}{_below(target)}: {len(lines) or 'no'} change{'s' * (len(lines) != 1)}")
             for line in lines:
                 click.echo(f"  {line}")
+
+
+def _below(target: Target) -> str:
+    return f", below {target.parent.name}" if target.parent else ""
 
 
 def _load(path: Path, *, insecure: bool) -> Config:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+from wiresum.controller import topology
 from wiresum.controller.jobs.limits import Limits, Quota
 from wiresum.join import DEFAULT_CONTROL_PORT
 
@@ -57,6 +58,9 @@ p4runtime = "127.0.0.1:9559"   # where its P4Runtime server listens
 device = 0                     # its device id (0 unless given)
 address = "10.0.0.1"           # the switch's own IPv4 address in the workers' network ...
 mac = "02:00:0a:00:00:01"      # ... and the MAC it answers ARP requests with
+parent = "spine"               # the switch above, where switches form a tree (docs/cluster.md, "Racks") ...
+parent_port = 2                # ... this switch's port towards it ...
+port_at_parent = 0             # ... and its port towards this one; software switches have no ports
 
 [[switch.host]]                # one for each machine at the switch
 name = "worker0"
@@ -71,6 +75,13 @@ mac = "02:00:0a:00:00:0b"
 port = 1
 
 [[switch]]
+name = "spine"                 # for jobs whose hosts hang on several of the switches below it
+kind = "bmv2"
+p4runtime = "127.0.0.1:9560"
+address = "10.0.0.3"
+mac = "02:00:0a:00:00:03"
+
+[[switch]]
 name = "spare"
 kind = "software"              # wiresum switch --p4runtime 10.0.0.2:9560
 p4runtime = "10.0.0.2:9560"
@@ -80,7 +91,9 @@ port = 43488                   # ... the first of 16 UDP ports (this unless give
 lanes = 360                    # 32-bit words of a packet (this unless given)
 slots = 4096                   # (this unless given)
 """
-"""A Tofino has, besides what a bmv2 has, `program`, the folder that the compiler filled, and `p4info`, its P4Info."""
+"""A Tofino has, besides what a bmv2 has, `program`, the folder that the compiler filled, and `p4info`, its P4Info. A
+software switch may have hosts too, of which name and address suffice, and then serves these alone; in a tree it must,
+and beside a switch of another kind it needs a `mac`, of the machine where it runs."""
 
 KINDS = ("software", "bmv2", "tofino")
 DATA_PORT = 43488
@@ -117,14 +130,15 @@ class SecurityConfig:
 
 @dataclass(frozen=True)
 class Host:
-    """A machine behind a port of a switch: what the controller must know of it, and cannot ask the switch for."""
+    """A machine that hangs on a switch: what the controller must know of it, and cannot ask the switch for."""
 
     name: str
     address: str
     """IPv4, dotted."""
-    mac: str
-    port: int
-    """Of the switch. Several hosts may be behind one."""
+    mac: str = ""
+    """Empty at a software switch."""
+    port: int = 0
+    """Of the switch, if it has ports. Several hosts may be behind one."""
 
 
 @dataclass(frozen=True)
@@ -140,7 +154,7 @@ class SwitchConfig:
     port: int
     """UDP port of thread 0."""
     mac: str = ""
-    """Empty for a software switch, whose host answers ARP requests."""
+    """Of a software switch, that of its host, which answers ARP requests; may be empty there."""
     program: Path | None = None
     """Tofino: the folder that the compiler filled (`bfrt.json`, `pipe/tofino.bin`, `pipe/context.json`)."""
     p4info: Path | None = None
@@ -153,7 +167,14 @@ class SwitchConfig:
     """For P4Runtime: a folder as in `SecurityConfig`. None: plaintext."""
     insecure: bool = False
     """Plaintext P4Runtime is wanted, also over a network."""
+    parent: str = ""
+    """Name of the switch above; empty: none."""
+    parent_port: int | None = None
+    """Of this switch, towards its parent. None: it has no ports, or no parent."""
+    port_at_parent: int | None = None
+    """Of the parent, towards this switch."""
     hosts: tuple[Host, ...] = ()
+    """None: it has hosts only through switches below it, or is a software switch that any host reaches."""
 
 
 @dataclass(frozen=True)
@@ -309,7 +330,12 @@ class _Reader:
         if not tables:
             raise ConfigError(f"{self._path}: no switch: say with [[switch]] which ones to drive")
         seen: dict[str, dict[str, str]] = {"name": {}, "address": {}, "p4runtime": {}}
-        return tuple(self._switch(index, table, seen) for index, table in enumerate(tables))
+        switches = tuple(self._switch(index, table, seen) for index, table in enumerate(tables))
+        try:
+            topology.check(switches)
+        except topology.TopologyError as error:
+            raise self.error(error.table, error.index, error.key, str(error)) from None
+        return switches
 
     def _switch(self, index: int, table: Mapping[str, Any], seen: dict[str, dict[str, str]]) -> SwitchConfig:
         hosts = table.get("host", [])
@@ -326,18 +352,14 @@ class _Reader:
             port=section.take("port", _whole(1, 65536 - 16), DATA_PORT) if kind == "software" else DATA_PORT,
             tls=tls,
             insecure=insecure,
+            parent=section.take("parent", _name, ""),
+            port_at_parent=section.take_if_there("port_at_parent", _whole(0, PORT_MAX)),
         )
         switch = self._of_kind(section, switch)
         section.end()
         _check_unique(section, switch.name, seen, name=switch.name)
         _check_unique(section, switch.name, seen, p4runtime=f"{switch.p4runtime}, device {switch.device},")
         _check_unique(section, switch.name, seen, address=f"{switch.address}:{switch.port}")
-        if kind == "software":
-            if hosts:
-                raise self.error(
-                    "switch.host", self._hosts_read, None, "a software switch needs no hosts: leave it out"
-                )
-            return switch
         return replace(switch, hosts=self._hosts(section, switch, hosts))
 
     def _of_kind(self, section: _Section, switch: SwitchConfig) -> SwitchConfig:
@@ -348,16 +370,19 @@ class _Reader:
                     switch,
                     lanes=section.take("lanes", _whole(1, 16370), 360),
                     slots=section.take("slots", _whole(1, 1 << 20), 4096),
+                    mac=section.take("mac", _mac, ""),
                 )
             case "tofino":
-                return replace(
+                switch = replace(
                     switch,
-                    mac=section.take("mac", _mac),
                     program=section.take("program", self._path_of),
                     p4info=section.take("p4info", self._path_of),
                 )
-            case _:
-                return replace(switch, mac=section.take("mac", _mac))
+        return replace(
+            switch,
+            mac=section.take("mac", _mac),
+            parent_port=section.take_if_there("parent_port", _whole(0, PORT_MAX)),
+        )
 
     def _section(self, name: str) -> _Section:
         values = self._document.get(name, {})
@@ -374,27 +399,22 @@ class _Reader:
     def _hosts(self, section: _Section, switch: SwitchConfig, tables: object) -> tuple[Host, ...]:
         if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
             raise section.error(None, "each host is a table of its own, [[switch.host]]")
-        if not tables:
-            raise section.error(None, "no host: say with [[switch.host]] which machines are at which port")
-        seen: dict[str, dict[str, str]] = {
-            "name": {},
-            "address": {switch.address: "the switch"},
-            "mac": {switch.mac: "the switch"},
-        }
-        return tuple(self._host(table, seen) for table in tables)
+        seen: dict[str, dict[str, str]] = {"name": {}, "address": {}, "mac": {}}
+        if switch.kind != "software":  # with one, a worker may share the machine
+            seen["address"][switch.address] = seen["mac"][switch.mac] = "the switch"
+        return tuple(self._host(table, seen, has_port=switch.kind != "software") for table in tables)
 
-    def _host(self, table: Mapping[str, Any], seen: dict[str, dict[str, str]]) -> Host:
+    def _host(self, table: Mapping[str, Any], seen: dict[str, dict[str, str]], *, has_port: bool) -> Host:
         # TOML reads [[switch.host]] in the order of the file, so a running count finds its line.
-        section = _Section(self, "switch.host", self._hosts_read, table)
+        section = _Section(self, topology.HOSTS, self._hosts_read, table)
         self._hosts_read += 1
-        host = Host(
-            name=section.take("name", _name),
-            address=section.take("address", _address),
-            mac=section.take("mac", _mac),
-            port=section.take("port", _whole(0, PORT_MAX)),
-        )
+        host = Host(name=section.take("name", _name), address=section.take("address", _address))
+        if has_port:
+            host = replace(host, mac=section.take("mac", _mac), port=section.take("port", _whole(0, PORT_MAX)))
         section.end()
-        _check_unique(section, host.name, seen, name=host.name, address=host.address, mac=host.mac)
+        _check_unique(section, host.name, seen, name=host.name, address=host.address)
+        if has_port:
+            _check_unique(section, host.name, seen, mac=host.mac)
         return host
 
 

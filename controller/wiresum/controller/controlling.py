@@ -11,10 +11,12 @@ from collections.abc import Callable, Iterator, Sequence
 
 from wiresum import join
 from wiresum.controller.config import Config, SwitchConfig
-from wiresum.controller.driver import JobEntry
+from wiresum.controller.driver import Endpoint, JobEntry
+from wiresum.controller.jobs.granting import settle_entries
 from wiresum.controller.jobs.job import State
 from wiresum.controller.jobs.keys import Keys, KeySequence
 from wiresum.controller.jobs.records import job_of
+from wiresum.controller.jobs.tree import has_form
 from wiresum.controller.p4runtime import STANDBY_ID, P4RuntimeSwitch, PipelineError, Target, target_of
 from wiresum.controller.security import Security
 from wiresum.controller.service.join_server import JoinServer
@@ -51,9 +53,24 @@ def targets(config: Config) -> list[Target]:
     try:
         for switch in config.switches:
             _check_secure(switch, config)
-        return [target_of(switch) for switch in config.switches]
+        found = [target_of(switch, config.switches) for switch in config.switches]
     except (PipelineError, CredentialsError) as error:
         raise SetupError(str(error)) from error
+    _check_lanes(found)
+    return found
+
+
+def _check_lanes(found: Sequence[Target]) -> None:
+    named = {target.name: target for target in found}
+    for target in found:
+        if target.parent is None:
+            continue
+        ours, theirs = target.pipeline.lanes, named[target.parent.name].pipeline.lanes
+        if ours != theirs:
+            raise SetupError(
+                f"{target.name} sums packets of {ours} words, and {target.parent.name} above it of {theirs}: "
+                f"all packets of a job are of one size, so give the switches of a tree the same `lanes`"
+            )
 
 
 def check_listening(config: Config) -> None:
@@ -75,13 +92,19 @@ def on_disk(config: Config) -> tuple[dict[str, list[JobEntry]], bytes]:
     """The jobs that run, by switch, as they were written down; and the identity of the keys that they are from. Without
     a state it is a new one, as it will be when a controller starts. Raises `StoreError` or `RecordError`."""
     found: dict[str, list[JobEntry]] = {switch.name: [] for switch in config.switches}
+    endpoints = {switch.name: Endpoint(switch.address, switch.port) for switch in config.switches}
+    parents = {switch.name: switch.parent for switch in config.switches}
     if config.state is None or not (config.state / FILE_NAME).exists():
         return found, KeySequence.draw().identity
     with contextlib.closing(Store(config.state)) as store:
         for record in store.load().jobs:
             job = job_of(record, now=0.0, unix_offset=0.0)
-            if job.state is State.RUNNING and job.entry is not None and job.switch_name in found:
-                found[job.switch_name].append(job.entry)
+            if job.state is not State.RUNNING or not has_form(job.nodes, parents):
+                continue  # its switches are gone, or stand elsewhere
+            settle_entries(job, endpoints.__getitem__)
+            for name, node in job.nodes.items():
+                if node.entry is not None:
+                    found[name].append(node.entry)
         return found, store.keys().identity
 
 
@@ -253,10 +276,11 @@ def _ready(config: Config, server: JoinServer, switches: Sequence[P4RuntimeSwitc
 def _switch(switch: P4RuntimeSwitch, config: SwitchConfig) -> str:
     sizes, data = switch.sizes, switch.endpoint
     hosts = f"{len(config.hosts)} host{'s' * (len(config.hosts) != 1)}, " if config.hosts else ""
+    below = f"below {config.parent}, " if config.parent else ""
     absent = ", not there yet" if switch.trouble else ""
     return (
         f"data {data.address}:{data.port}-{data.port + sizes.threads_max - 1} "
-        f"({switch.name}, {switch.kind}, {hosts}{sizes.slots} slots, {sizes.lanes_max} lanes{absent})"
+        f"({switch.name}, {switch.kind}, {below}{hosts}{sizes.slots} slots, {sizes.lanes_max} lanes{absent})"
     )
 
 

@@ -11,7 +11,10 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol, runtime_checkable
 
 WORKERS_MAX = 32
-"""Workers of one job at one switch: the width of a cell's bitmap."""
+"""Workers of one job at one switch, and switches right below it, together: the width of a cell's bitmap."""
+
+BELOW_MAX = 31
+"""Of a switch that has another above it, which has a bit of that bitmap: workers and switches right below together."""
 
 THREADS_MAX = 16
 """Data ports of a switch, and of a worker: the port numbers are the base port + 0..15."""
@@ -43,6 +46,16 @@ class Sizes:
 
 
 @dataclass(frozen=True)
+class Uplink:
+    """Where a switch that is not the root of a job's tree sends its sums."""
+
+    parent: Endpoint
+    """The switch above: its address and base port."""
+    worker: int
+    """The number that the parent knows this switch by."""
+
+
+@dataclass(frozen=True)
 class JobEntry:
     """One admitted job."""
 
@@ -57,7 +70,9 @@ class JobEntry:
     slots: int
     """A power of two."""
     endpoints: tuple[Endpoint, ...]
-    """One for each worker, in order of rank."""
+    """One for each that contributes at this switch, workers and switches below, by the numbers that it knows them
+    by."""
+    uplink: Uplink | None = None
 
 
 @dataclass(frozen=True)
@@ -124,8 +139,13 @@ class SwitchDriver(Protocol):
         in trouble the switch must be reconciled: until then it refuses every other call."""
         return ""
 
+    @property
+    def parent(self) -> str:
+        """The name of the switch above, where switches form a tree; empty: none."""
+        return ""
+
     def reaches(self, address: str) -> bool:
-        """Can a worker with this IPv4 address use the switch?"""
+        """Can a worker with this IPv4 address send its packets to the switch? In a tree that is one of its switches."""
         return True
 
     def results_group(self, job: int) -> Endpoint | None:

@@ -3,7 +3,8 @@
 A scrape asks for one report and turns it into series, so nothing is kept here and a job that has ended is gone from
 the next scrape. Label values are bounded: switches, reasons and states by their own sets, and jobs, whose names
 users choose, to JOBS_MAX of them. Figures of single workers are not among the series (1024 jobs of 32 would be too
-many); how far the slowest is behind is, and `wiresum top` has the rest.
+many); how far the slowest is behind is, and `wiresum top` has the rest. Of a job with several
+switches, each that has another above it has a series.
 
 There is nothing secret in the figures but the names of jobs and tenants; still, listen where only Prometheus comes.
 """
@@ -21,6 +22,7 @@ from prometheus_client.registry import Collector
 
 from wiresum import join
 from wiresum.controller.driver import REASONS
+from wiresum.join.trees import packets_behind
 
 log = logging.getLogger(__name__)
 
@@ -169,6 +171,7 @@ def _job_counters(jobs: Iterable[join.JobReport]) -> Iterator[Metric]:
 
 
 GAUGES: dict[str, tuple[str, Callable[[join.JobReport], float]]] = {
+    "switches": ("Switches of the job's tree.", lambda job: len(job.switches)),
     "workers": ("Workers that the job has when it is complete.", lambda job: job.world_size),
     "workers_joined": ("Workers that have asked to join.", lambda job: job.joined),
     "slots": ("Slots of the job's lease.", lambda job: job.slots),
@@ -195,3 +198,16 @@ def _job_gauges(jobs: Iterable[join.JobReport]) -> Iterator[Metric]:
         for job in jobs:
             gauge.add_metric([job.name, job.switch_name], value(job))
         yield gauge
+    yield _uplinks(jobs)
+
+
+def _uplinks(jobs: Iterable[join.JobReport]) -> Metric:
+    behind = GaugeMetricFamily(
+        "wiresum_job_uplink_behind",
+        "Packets by which the sums of a switch lag, at the switch above, behind what else comes there.",
+        labels=[*JOB_LABELS, "below"],
+    )
+    for job in jobs:
+        for below, packets in packets_behind(job.switches, job.workers).items():
+            behind.add_metric([job.name, job.switch_name, below], packets)
+    return behind

@@ -52,7 +52,9 @@ LIFE_FILE_NAME = "controller.alive"
 """Empty; who serves touches it, so that a standby sees one that is frozen."""
 APPLICATION_ID = 0x77697273
 """Marks the file as ours: "wirs"."""
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
+"""3 says of a job which switches it has, and may say several; otherwise it is what 2 was."""
+SCHEMA_VERSIONS_READ = (2, 3)
 FREE_BYTES_MIN = 4 << 20
 """That is a thousand jobs, and what SQLite needs beside its file."""
 BUSY_S_MAX = 5.0
@@ -116,6 +118,7 @@ class Store:
         """From now on this is the controller that serves. Returns its epoch, larger than that of all before."""
         with self._transaction() as database:
             database.execute("UPDATE epoch SET number = number + 1")
+            database.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
             self.epoch = self._epoch_on_disk()
         return self.epoch
 
@@ -186,7 +189,7 @@ class Store:
             return
         if application != APPLICATION_ID:
             raise StoreError(f"{self.path} is another program's file: choose another folder for the state")
-        if version != SCHEMA_VERSION:
+        if version not in SCHEMA_VERSIONS_READ:
             raise StoreError(
                 f"{self.path} was written by another release of wiresum (schema {version}; this one knows "
                 f"{SCHEMA_VERSION}): run that release, or move the file away when no job runs"

@@ -32,16 +32,31 @@ PATIENCE_S = 20.0
 T = TypeVar("T")
 
 
-def switch(name: str = "leaf", sizes: Sizes | None = None, addresses: Sequence[str] = ()) -> Switch:
+NOBODY = ("nobody",)
+"""In place of addresses of workers: of a switch that has none right below."""
+
+
+def switch(
+    name: str = "leaf",
+    sizes: Sizes | None = None,
+    addresses: Sequence[str] = (),
+    *,
+    parent: str = "",
+    endpoint: Endpoint | None = None,
+) -> Switch:
     """`addresses`: of the workers that it reaches; all unless given."""
     sizes = sizes or Sizes(4096, 360, 64)
-    endpoint = Endpoint("10.0.0.1", 43488)
-    return Switch(name, "software", sizes, endpoint, lambda address: not addresses or address in addresses)
+    endpoint = endpoint or Endpoint("10.0.0.1", 43488)
+
+    def reaches(address: str) -> bool:
+        return not addresses or address in addresses
+
+    return Switch(name, "software", sizes, endpoint, reaches, parent=parent)
 
 
 def member(worker: Worker) -> messages.Member:
     return messages.Member(
-        job=worker.job.number, worker=worker.rank, token=worker.token, switch_name=worker.job.switch_name
+        job=worker.job.number, worker=worker.number, token=worker.token, switch_name=worker.switch_name
     )
 
 
@@ -182,13 +197,20 @@ class RecordingDriver:
     """What a switch does with the calls is its own tests' matter; here it matters which calls come, and when."""
 
     def __init__(
-        self, sizes: Sizes | None = None, name: str = "recording switch", addresses: Sequence[str] = ()
+        self,
+        sizes: Sizes | None = None,
+        name: str = "recording switch",
+        addresses: Sequence[str] = (),
+        *,
+        parent: str = "",
+        port: int = 43488,
     ) -> None:
-        """`addresses`: of the workers that it reaches; all unless given."""
+        """`addresses`: of the workers that it reaches; all unless given. `port`: where it would be sent packets."""
         self.name = name
+        self.parent = parent
         self.kind = "software"
         self.sizes = sizes or Sizes(slots=4096, lanes_max=360, jobs_max=64, threads_max=16)
-        self.endpoint = Endpoint("127.0.0.1", 43488)
+        self.endpoint = Endpoint("127.0.0.1", port)
         self.on_change: Callable[[], None] = lambda: None
         self.trouble = ""
         self.calls: list[tuple[str, int]] = []

@@ -1,10 +1,11 @@
-"""The messages that workers, operators and the controller exchange; `join.proto` and `operator.proto` define them.
+"""The messages that workers, operators, switches and the service exchange; the `.proto` files here define them.
 
-Importing this module loads protobuf but not gRPC: the stubs are in `join_pb2_grpc` and `operator_pb2_grpc`.
+Importing this module loads protobuf but not gRPC: the stubs are in `join_pb2_grpc` and its like.
 """
 
 from __future__ import annotations
 
+from wiresum.join.attach_pb2 import AttachReply, AttachRequest
 from wiresum.join.join_pb2 import (
     AbortReply,
     AbortRequest,
@@ -19,6 +20,7 @@ from wiresum.join.join_pb2 import (
     LeaveReply,
     LeaveRequest,
     Member,
+    NodeReport,
     Peer,
     Pulse,
     Waiting,
@@ -42,20 +44,23 @@ from wiresum.join.operator_pb2 import (
     WorkerReport,
 )
 
-PROTOCOL_VERSION = 3
+PROTOCOL_VERSION = 4
 """Changes when a worker and a service of different versions would misunderstand each other."""
 
 DEFAULT_CONTROL_PORT = 43487
 """TCP port of the join service: 0xA9DF, the one below the first data port."""
 
-WORKERS_MAX = 32
-"""Workers of a job."""
+WORKERS_MAX = 1024
+"""Workers of a job; of one switch, 32 (docs/protocol.md, section 8)."""
 
 THREADS_MAX = 16
 """Threads, and so data ports, of a worker."""
 
 MESSAGE_BYTES_MAX = 16_384
-"""No message but Report comes near; a larger one is refused before it is parsed."""
+"""No request comes near; a larger one is refused before it is parsed."""
+
+ANSWER_BYTES_MAX = 1 << 20
+"""A Diagnosis names all workers of a job."""
 
 REPORT_BYTES_MAX = 64 * 1024 * 1024
 """A Report of a full switch is large: over a thousand jobs, with their counters."""
@@ -67,6 +72,7 @@ STANDS_BY = "this controller stands by"
 """So begins what a standby says to those who ask it for what only the active one does, with the status UNAVAILABLE."""
 
 __all__ = [
+    "ANSWER_BYTES_MAX",
     "DEFAULT_CONTROL_PORT",
     "JOB_NAME_BYTES_MAX",
     "MESSAGE_BYTES_MAX",
@@ -78,6 +84,8 @@ __all__ = [
     "WORKERS_MAX",
     "AbortReply",
     "AbortRequest",
+    "AttachReply",
+    "AttachRequest",
     "CreateJobReply",
     "CreateJobRequest",
     "Diagnosis",
@@ -100,6 +108,7 @@ __all__ = [
     "LeaveRequest",
     "ListEndedRequest",
     "Member",
+    "NodeReport",
     "Peer",
     "Pulse",
     "Report",

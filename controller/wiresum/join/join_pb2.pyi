@@ -75,7 +75,7 @@ class Waiting(_message.Message):
     def __init__(self, reason: _Optional[str] = ..., queue_position: _Optional[int] = ...) -> None: ...
 
 class JoinReply(_message.Message):
-    __slots__ = ("job", "key", "worker", "workers", "lanes", "threads", "slots", "switch_endpoint", "peers", "token", "heartbeat_interval_ms", "heartbeat_lost_ms", "reattach_ms", "switch_name", "results_group")
+    __slots__ = ("job", "key", "worker", "workers", "lanes", "threads", "slots", "switch_endpoint", "token", "heartbeat_interval_ms", "heartbeat_lost_ms", "reattach_ms", "switch_name", "results_group", "rank")
     JOB_FIELD_NUMBER: _ClassVar[int]
     KEY_FIELD_NUMBER: _ClassVar[int]
     WORKER_FIELD_NUMBER: _ClassVar[int]
@@ -84,13 +84,13 @@ class JoinReply(_message.Message):
     THREADS_FIELD_NUMBER: _ClassVar[int]
     SLOTS_FIELD_NUMBER: _ClassVar[int]
     SWITCH_ENDPOINT_FIELD_NUMBER: _ClassVar[int]
-    PEERS_FIELD_NUMBER: _ClassVar[int]
     TOKEN_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_INTERVAL_MS_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_LOST_MS_FIELD_NUMBER: _ClassVar[int]
     REATTACH_MS_FIELD_NUMBER: _ClassVar[int]
     SWITCH_NAME_FIELD_NUMBER: _ClassVar[int]
     RESULTS_GROUP_FIELD_NUMBER: _ClassVar[int]
+    RANK_FIELD_NUMBER: _ClassVar[int]
     job: int
     key: int
     worker: int
@@ -99,14 +99,14 @@ class JoinReply(_message.Message):
     threads: int
     slots: int
     switch_endpoint: Endpoint
-    peers: _containers.RepeatedCompositeFieldContainer[Peer]
     token: str
     heartbeat_interval_ms: int
     heartbeat_lost_ms: int
     reattach_ms: int
     switch_name: str
     results_group: Endpoint
-    def __init__(self, job: _Optional[int] = ..., key: _Optional[int] = ..., worker: _Optional[int] = ..., workers: _Optional[int] = ..., lanes: _Optional[int] = ..., threads: _Optional[int] = ..., slots: _Optional[int] = ..., switch_endpoint: _Optional[_Union[Endpoint, _Mapping]] = ..., peers: _Optional[_Iterable[_Union[Peer, _Mapping]]] = ..., token: _Optional[str] = ..., heartbeat_interval_ms: _Optional[int] = ..., heartbeat_lost_ms: _Optional[int] = ..., reattach_ms: _Optional[int] = ..., switch_name: _Optional[str] = ..., results_group: _Optional[_Union[Endpoint, _Mapping]] = ...) -> None: ...
+    rank: int
+    def __init__(self, job: _Optional[int] = ..., key: _Optional[int] = ..., worker: _Optional[int] = ..., workers: _Optional[int] = ..., lanes: _Optional[int] = ..., threads: _Optional[int] = ..., slots: _Optional[int] = ..., switch_endpoint: _Optional[_Union[Endpoint, _Mapping]] = ..., token: _Optional[str] = ..., heartbeat_interval_ms: _Optional[int] = ..., heartbeat_lost_ms: _Optional[int] = ..., reattach_ms: _Optional[int] = ..., switch_name: _Optional[str] = ..., results_group: _Optional[_Union[Endpoint, _Mapping]] = ..., rank: _Optional[int] = ...) -> None: ...
 
 class Peer(_message.Message):
     __slots__ = ("rank", "host_name", "process_id")
@@ -197,20 +197,55 @@ class AbortReply(_message.Message):
     def __init__(self) -> None: ...
 
 class Diagnosis(_message.Message):
-    __slots__ = ("workers",)
+    __slots__ = ("workers", "switches")
     class Worker(_message.Message):
-        __slots__ = ("peer", "tensor_last", "contributions", "heartbeat_age_ms", "left")
+        __slots__ = ("peer", "tensor_last", "contributions", "heartbeat_age_ms", "left", "uncounted", "switch_name")
         PEER_FIELD_NUMBER: _ClassVar[int]
         TENSOR_LAST_FIELD_NUMBER: _ClassVar[int]
         CONTRIBUTIONS_FIELD_NUMBER: _ClassVar[int]
         HEARTBEAT_AGE_MS_FIELD_NUMBER: _ClassVar[int]
         LEFT_FIELD_NUMBER: _ClassVar[int]
+        UNCOUNTED_FIELD_NUMBER: _ClassVar[int]
+        SWITCH_NAME_FIELD_NUMBER: _ClassVar[int]
         peer: Peer
         tensor_last: int
         contributions: int
         heartbeat_age_ms: int
         left: bool
-        def __init__(self, peer: _Optional[_Union[Peer, _Mapping]] = ..., tensor_last: _Optional[int] = ..., contributions: _Optional[int] = ..., heartbeat_age_ms: _Optional[int] = ..., left: _Optional[bool] = ...) -> None: ...
+        uncounted: bool
+        switch_name: str
+        def __init__(self, peer: _Optional[_Union[Peer, _Mapping]] = ..., tensor_last: _Optional[int] = ..., contributions: _Optional[int] = ..., heartbeat_age_ms: _Optional[int] = ..., left: _Optional[bool] = ..., uncounted: _Optional[bool] = ..., switch_name: _Optional[str] = ...) -> None: ...
     WORKERS_FIELD_NUMBER: _ClassVar[int]
+    SWITCHES_FIELD_NUMBER: _ClassVar[int]
     workers: _containers.RepeatedCompositeFieldContainer[Diagnosis.Worker]
-    def __init__(self, workers: _Optional[_Iterable[_Union[Diagnosis.Worker, _Mapping]]] = ...) -> None: ...
+    switches: _containers.RepeatedCompositeFieldContainer[NodeReport]
+    def __init__(self, workers: _Optional[_Iterable[_Union[Diagnosis.Worker, _Mapping]]] = ..., switches: _Optional[_Iterable[_Union[NodeReport, _Mapping]]] = ...) -> None: ...
+
+class NodeReport(_message.Message):
+    __slots__ = ("switch_name", "parent", "workers", "slot_base", "phase", "packets", "results", "contributions", "uncounted")
+    class PacketsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    SWITCH_NAME_FIELD_NUMBER: _ClassVar[int]
+    PARENT_FIELD_NUMBER: _ClassVar[int]
+    WORKERS_FIELD_NUMBER: _ClassVar[int]
+    SLOT_BASE_FIELD_NUMBER: _ClassVar[int]
+    PHASE_FIELD_NUMBER: _ClassVar[int]
+    PACKETS_FIELD_NUMBER: _ClassVar[int]
+    RESULTS_FIELD_NUMBER: _ClassVar[int]
+    CONTRIBUTIONS_FIELD_NUMBER: _ClassVar[int]
+    UNCOUNTED_FIELD_NUMBER: _ClassVar[int]
+    switch_name: str
+    parent: str
+    workers: int
+    slot_base: int
+    phase: str
+    packets: _containers.ScalarMap[str, int]
+    results: int
+    contributions: int
+    uncounted: bool
+    def __init__(self, switch_name: _Optional[str] = ..., parent: _Optional[str] = ..., workers: _Optional[int] = ..., slot_base: _Optional[int] = ..., phase: _Optional[str] = ..., packets: _Optional[_Mapping[str, int]] = ..., results: _Optional[int] = ..., contributions: _Optional[int] = ..., uncounted: _Optional[bool] = ...) -> None: ...

@@ -49,8 +49,8 @@ class JoinServiceServicer:
         """Asks for a place in a named job. Says what it waits for whenever that changes, grants when all `world_size` workers
         have asked and the switch has room, and ends; or fails. To ask again with the same `attempt`, because the connection
         broke, gets the same place.
-        FAILED_PRECONDITION  another protocol version, another N than the workers who asked before, or no switch that
-        all workers of the job are at
+        FAILED_PRECONDITION  another protocol version, another N than the workers who asked before, no switch and no tree
+        of switches that all workers of the job are at, or too many of them at one switch
         UNAUTHENTICATED      no certificate, where one is needed
         PERMISSION_DENIED    another key or job token than the job's, or a certificate that is not for this job or address
         ALREADY_EXISTS       the job is complete, or this rank is taken by somebody alive
@@ -59,7 +59,7 @@ class JoinServiceServicer:
         DEADLINE_EXCEEDED    not everybody came in time; the text names the ranks that are missing
         ABORTED              somebody who had asked went away before the job was complete
         UNAVAILABLE          a job of this name is just ending, or the service is: ask again in a moment
-        INTERNAL             the switch would not take the job
+        INTERNAL             a switch would not take the job
         INVALID_ARGUMENT     the request makes no sense; the text says which field
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

@@ -25,7 +25,7 @@ class Report(_message.Message):
     def __init__(self, jobs: _Optional[_Iterable[_Union[JobReport, _Mapping]]] = ..., switches: _Optional[_Iterable[_Union[SwitchReport, _Mapping]]] = ..., service: _Optional[_Union[ServiceReport, _Mapping]] = ...) -> None: ...
 
 class JobReport(_message.Message):
-    __slots__ = ("job", "name", "world_size", "joined", "slot_base", "slots", "state", "packets", "results", "age_seconds", "switch_name", "tenant", "priority", "queue_position", "waiting", "lanes", "threads", "workers", "caller", "uncounted")
+    __slots__ = ("job", "name", "world_size", "joined", "slot_base", "slots", "state", "packets", "results", "age_seconds", "switch_name", "tenant", "priority", "queue_position", "waiting", "lanes", "threads", "workers", "caller", "uncounted", "switches")
     class PacketsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -53,6 +53,7 @@ class JobReport(_message.Message):
     WORKERS_FIELD_NUMBER: _ClassVar[int]
     CALLER_FIELD_NUMBER: _ClassVar[int]
     UNCOUNTED_FIELD_NUMBER: _ClassVar[int]
+    SWITCHES_FIELD_NUMBER: _ClassVar[int]
     job: int
     name: str
     world_size: int
@@ -73,26 +74,29 @@ class JobReport(_message.Message):
     workers: _containers.RepeatedCompositeFieldContainer[WorkerReport]
     caller: str
     uncounted: bool
-    def __init__(self, job: _Optional[int] = ..., name: _Optional[str] = ..., world_size: _Optional[int] = ..., joined: _Optional[int] = ..., slot_base: _Optional[int] = ..., slots: _Optional[int] = ..., state: _Optional[str] = ..., packets: _Optional[_Mapping[str, int]] = ..., results: _Optional[int] = ..., age_seconds: _Optional[float] = ..., switch_name: _Optional[str] = ..., tenant: _Optional[str] = ..., priority: _Optional[int] = ..., queue_position: _Optional[int] = ..., waiting: _Optional[str] = ..., lanes: _Optional[int] = ..., threads: _Optional[int] = ..., workers: _Optional[_Iterable[_Union[WorkerReport, _Mapping]]] = ..., caller: _Optional[str] = ..., uncounted: _Optional[bool] = ...) -> None: ...
+    switches: _containers.RepeatedCompositeFieldContainer[_join_pb2.NodeReport]
+    def __init__(self, job: _Optional[int] = ..., name: _Optional[str] = ..., world_size: _Optional[int] = ..., joined: _Optional[int] = ..., slot_base: _Optional[int] = ..., slots: _Optional[int] = ..., state: _Optional[str] = ..., packets: _Optional[_Mapping[str, int]] = ..., results: _Optional[int] = ..., age_seconds: _Optional[float] = ..., switch_name: _Optional[str] = ..., tenant: _Optional[str] = ..., priority: _Optional[int] = ..., queue_position: _Optional[int] = ..., waiting: _Optional[str] = ..., lanes: _Optional[int] = ..., threads: _Optional[int] = ..., workers: _Optional[_Iterable[_Union[WorkerReport, _Mapping]]] = ..., caller: _Optional[str] = ..., uncounted: _Optional[bool] = ..., switches: _Optional[_Iterable[_Union[_join_pb2.NodeReport, _Mapping]]] = ...) -> None: ...
 
 class WorkerReport(_message.Message):
-    __slots__ = ("peer", "endpoint", "state", "heartbeat_age_ms", "contributions", "tensor_last")
+    __slots__ = ("peer", "endpoint", "state", "heartbeat_age_ms", "contributions", "tensor_last", "switch_name")
     PEER_FIELD_NUMBER: _ClassVar[int]
     ENDPOINT_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_AGE_MS_FIELD_NUMBER: _ClassVar[int]
     CONTRIBUTIONS_FIELD_NUMBER: _ClassVar[int]
     TENSOR_LAST_FIELD_NUMBER: _ClassVar[int]
+    SWITCH_NAME_FIELD_NUMBER: _ClassVar[int]
     peer: _join_pb2.Peer
     endpoint: _join_pb2.Endpoint
     state: str
     heartbeat_age_ms: int
     contributions: int
     tensor_last: int
-    def __init__(self, peer: _Optional[_Union[_join_pb2.Peer, _Mapping]] = ..., endpoint: _Optional[_Union[_join_pb2.Endpoint, _Mapping]] = ..., state: _Optional[str] = ..., heartbeat_age_ms: _Optional[int] = ..., contributions: _Optional[int] = ..., tensor_last: _Optional[int] = ...) -> None: ...
+    switch_name: str
+    def __init__(self, peer: _Optional[_Union[_join_pb2.Peer, _Mapping]] = ..., endpoint: _Optional[_Union[_join_pb2.Endpoint, _Mapping]] = ..., state: _Optional[str] = ..., heartbeat_age_ms: _Optional[int] = ..., contributions: _Optional[int] = ..., tensor_last: _Optional[int] = ..., switch_name: _Optional[str] = ...) -> None: ...
 
 class SwitchReport(_message.Message):
-    __slots__ = ("name", "kind", "state", "trouble", "slots_total", "slots_free", "jobs", "jobs_max", "lanes_max", "endpoint", "stray_packets")
+    __slots__ = ("name", "kind", "state", "trouble", "slots_total", "slots_free", "jobs", "jobs_max", "lanes_max", "endpoint", "stray_packets", "parent")
     class StrayPacketsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -111,6 +115,7 @@ class SwitchReport(_message.Message):
     LANES_MAX_FIELD_NUMBER: _ClassVar[int]
     ENDPOINT_FIELD_NUMBER: _ClassVar[int]
     STRAY_PACKETS_FIELD_NUMBER: _ClassVar[int]
+    PARENT_FIELD_NUMBER: _ClassVar[int]
     name: str
     kind: str
     state: str
@@ -122,7 +127,8 @@ class SwitchReport(_message.Message):
     lanes_max: int
     endpoint: _join_pb2.Endpoint
     stray_packets: _containers.ScalarMap[str, int]
-    def __init__(self, name: _Optional[str] = ..., kind: _Optional[str] = ..., state: _Optional[str] = ..., trouble: _Optional[str] = ..., slots_total: _Optional[int] = ..., slots_free: _Optional[int] = ..., jobs: _Optional[int] = ..., jobs_max: _Optional[int] = ..., lanes_max: _Optional[int] = ..., endpoint: _Optional[_Union[_join_pb2.Endpoint, _Mapping]] = ..., stray_packets: _Optional[_Mapping[str, int]] = ...) -> None: ...
+    parent: str
+    def __init__(self, name: _Optional[str] = ..., kind: _Optional[str] = ..., state: _Optional[str] = ..., trouble: _Optional[str] = ..., slots_total: _Optional[int] = ..., slots_free: _Optional[int] = ..., jobs: _Optional[int] = ..., jobs_max: _Optional[int] = ..., lanes_max: _Optional[int] = ..., endpoint: _Optional[_Union[_join_pb2.Endpoint, _Mapping]] = ..., stray_packets: _Optional[_Mapping[str, int]] = ..., parent: _Optional[str] = ...) -> None: ...
 
 class ServiceReport(_message.Message):
     __slots__ = ("role", "software_version", "age_seconds", "refusals", "trouble")
@@ -160,7 +166,7 @@ class EndedJobs(_message.Message):
     def __init__(self, jobs: _Optional[_Iterable[_Union[EndedJob, _Mapping]]] = ...) -> None: ...
 
 class EndedJob(_message.Message):
-    __slots__ = ("name", "outcome", "reason", "world_size", "tenant", "caller", "switch_name", "slots", "created_at", "ended_at")
+    __slots__ = ("name", "outcome", "reason", "world_size", "tenant", "caller", "switch_name", "slots", "created_at", "ended_at", "switches")
     NAME_FIELD_NUMBER: _ClassVar[int]
     OUTCOME_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
@@ -171,6 +177,7 @@ class EndedJob(_message.Message):
     SLOTS_FIELD_NUMBER: _ClassVar[int]
     CREATED_AT_FIELD_NUMBER: _ClassVar[int]
     ENDED_AT_FIELD_NUMBER: _ClassVar[int]
+    SWITCHES_FIELD_NUMBER: _ClassVar[int]
     name: str
     outcome: str
     reason: str
@@ -181,7 +188,8 @@ class EndedJob(_message.Message):
     slots: int
     created_at: float
     ended_at: float
-    def __init__(self, name: _Optional[str] = ..., outcome: _Optional[str] = ..., reason: _Optional[str] = ..., world_size: _Optional[int] = ..., tenant: _Optional[str] = ..., caller: _Optional[str] = ..., switch_name: _Optional[str] = ..., slots: _Optional[int] = ..., created_at: _Optional[float] = ..., ended_at: _Optional[float] = ...) -> None: ...
+    switches: int
+    def __init__(self, name: _Optional[str] = ..., outcome: _Optional[str] = ..., reason: _Optional[str] = ..., world_size: _Optional[int] = ..., tenant: _Optional[str] = ..., caller: _Optional[str] = ..., switch_name: _Optional[str] = ..., slots: _Optional[int] = ..., created_at: _Optional[float] = ..., ended_at: _Optional[float] = ..., switches: _Optional[int] = ...) -> None: ...
 
 class CreateJobRequest(_message.Message):
     __slots__ = ("job_name", "world_size", "slots", "tenant", "priority", "switch_name", "keep_seconds")

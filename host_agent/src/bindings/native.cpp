@@ -18,6 +18,7 @@
 #include <utility>
 #include <vector>
 
+#include "capi.hpp"
 #include "compression.hpp"
 #include "engine/greeting.hpp"
 #include "engine/session.hpp"
@@ -71,7 +72,7 @@ class Aggregator {
 };
 
 std::unique_ptr<Aggregator> make_aggregator(Ports& ports, std::uint16_t job, std::uint32_t key, std::uint8_t worker,
-                                            std::uint8_t workers, std::uint16_t lanes, std::uint32_t slots,
+                                            std::uint16_t workers, std::uint16_t lanes, std::uint32_t slots,
                                             unsigned threads, const std::string& own_address,
                                             const std::string& switch_address, std::uint16_t switch_port,
                                             const std::string& group_address, std::uint16_t group_port) {
@@ -91,10 +92,11 @@ std::unique_ptr<Aggregator> make_aggregator(Ports& ports, std::uint16_t job, std
   return std::make_unique<Aggregator>(config, ports);
 }
 
-std::unique_ptr<engine::Session> make_session(const std::vector<Aggregator*>& aggregators, double spin_s, bool offload,
-                                              const std::string& transport, const std::string& device,
-                                              std::uint64_t exact_elements_max) {
+std::unique_ptr<engine::Session> make_session(const std::vector<Aggregator*>& aggregators, std::uint32_t rank,
+                                              double spin_s, bool offload, const std::string& transport,
+                                              const std::string& device, std::uint64_t exact_elements_max) {
   engine::SessionConfig config{
+      .rank = rank,
       .aggregators = {},
       .spin_ns = static_cast<std::int64_t>(spin_s * 1e9),
       .transport = {.kind = transport::kind_of(transport), .device = device, .offload = offload},
@@ -129,19 +131,11 @@ std::string try_transport(const std::string& transport, const std::string& devic
   return transport::open(spec, {.address = own, .peer = {}}, std::move(sockets)).transport->name();
 }
 
-engine::Request make_request(const std::vector<std::tuple<Address, Address, std::uint64_t>>& regions,
-                             numeric::Dtype dtype, unsigned lane_bits, numeric::Scaling scaling, float fixed_scale,
-                             float divisor, std::uint16_t signature, bool may_be_sparse, double timeout_s,
-                             bool notify) {
-  engine::Request request{
-      .work = {.format = {.dtype = dtype, .scaling = scaling, .lane_bits = static_cast<std::uint8_t>(lane_bits)},
-               .fixed_scale = fixed_scale,
-               .divisor = divisor,
-               .regions = {},
-               .signature = signature,
-               .may_be_sparse = may_be_sparse},
-      .timeout_ns = timeout_s < 0 ? -1 : static_cast<std::int64_t>(std::min(timeout_s, 1e9) * 1e9),
-      .notify = notify};
+using Regions = std::vector<std::tuple<Address, Address, std::uint64_t>>;
+
+engine::Request make_request(const Regions& regions, const capi::Form& form, double timeout_s, bool notify) {
+  const std::int64_t timeout_ns = timeout_s < 0 ? -1 : static_cast<std::int64_t>(std::min(timeout_s, 1e9) * 1e9);
+  engine::Request request = request_of(form, timeout_ns, notify);
   request.work.regions.reserve(regions.size());
   for (const auto& [source, destination, elements] : regions) {
     request.work.regions.push_back({.source = reinterpret_cast<const std::byte*>(source),
@@ -149,6 +143,17 @@ engine::Request make_request(const std::vector<std::tuple<Address, Address, std:
                                     .elements = elements});
   }
   return request;
+}
+
+capi::Form make_form(numeric::Dtype dtype, unsigned lane_bits, numeric::Scaling scaling, float fixed_scale,
+                     float divisor, std::uint16_t signature, bool may_be_sparse) {
+  return {.fixed_scale = fixed_scale,
+          .divisor = divisor,
+          .signature = signature,
+          .dtype = static_cast<std::uint8_t>(dtype),
+          .scaling = static_cast<std::uint8_t>(scaling),
+          .lane_bits = static_cast<std::uint8_t>(lane_bits),
+          .may_be_sparse = may_be_sparse};
 }
 
 void bind_enums(nb::module_& module) {
@@ -219,6 +224,7 @@ NB_MODULE(_native, module) {
   // An exception that is alive when the interpreter ends holds objects of ours; that is no leak worth a user's time.
   nb::set_leak_warnings(false);
   bind_enums(module);
+  bind_capi(module);
   bind_compression(module);
   module.def("instruction_set", &numeric::instruction_set);
   module.def("path_mtu", &path_mtu, "local"_a, "remote"_a);
@@ -252,21 +258,21 @@ NB_MODULE(_native, module) {
            "slots"_a, "threads"_a, "own_address"_a, "switch_address"_a, "switch_port"_a, "group_address"_a,
            "group_port"_a);
 
+  nb::class_<capi::Form>(module, "Form")
+      .def(nb::new_(&make_form), nb::kw_only(), "dtype"_a, "lane_bits"_a, "scaling"_a, "fixed_scale"_a, "divisor"_a,
+           "signature"_a, "may_be_sparse"_a);
+
   nb::class_<engine::Session>(module, "Session")
-      .def(nb::new_(&make_session), "aggregators"_a, nb::kw_only(), "spin_s"_a, "offload"_a, "transport"_a, "device"_a,
-           "exact_elements_max"_a)
+      .def(nb::new_(&make_session), "aggregators"_a, nb::kw_only(), "rank"_a, "spin_s"_a, "offload"_a, "transport"_a,
+           "device"_a, "exact_elements_max"_a)
       .def(
           "submit",
-          [](engine::Session& session, const std::vector<std::tuple<Address, Address, std::uint64_t>>& regions,
-             numeric::Dtype dtype, unsigned lane_bits, numeric::Scaling scaling, float fixed_scale, float divisor,
-             std::uint16_t signature, bool may_be_sparse, double timeout_s, bool notify) {
-            engine::Request request = make_request(regions, dtype, lane_bits, scaling, fixed_scale, divisor, signature,
-                                                   may_be_sparse, timeout_s, notify);
+          [](engine::Session& session, const Regions& regions, const capi::Form& form, double timeout_s, bool notify) {
+            engine::Request request = make_request(regions, form, timeout_s, notify);
             const nb::gil_scoped_release unlocked;
             return session.submit(std::move(request));
           },
-          "regions"_a, nb::kw_only(), "dtype"_a, "lane_bits"_a, "scaling"_a, "fixed_scale"_a, "divisor"_a,
-          "signature"_a, "may_be_sparse"_a, "timeout_s"_a, "notify"_a)
+          "regions"_a, "form"_a, nb::kw_only(), "timeout_s"_a, "notify"_a)
       .def(
           "take_completed",
           [](engine::Session& session, double timeout_s) {
@@ -278,6 +284,8 @@ NB_MODULE(_native, module) {
             return taken;
           },
           "timeout_s"_a)
+      .def("notify", &engine::Session::notify, "operation"_a)
+      .def_prop_ro("failed", &engine::Session::failed)
       .def("abort", &engine::Session::abort, nb::call_guard<nb::gil_scoped_release>())
       .def("close", &engine::Session::close, nb::call_guard<nb::gil_scoped_release>())
       .def("stats", &stats_of);

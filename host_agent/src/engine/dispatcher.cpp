@@ -59,6 +59,11 @@ std::uint64_t Dispatcher::exact_sums() const {
   return scheduler_.exact_sums();
 }
 
+std::shared_ptr<Operation> Dispatcher::failed() const {
+  const std::lock_guard lock(mutex_);
+  return failed_;
+}
+
 std::size_t Dispatcher::pending() const {
   const std::lock_guard lock(mutex_);
   assert(pending_.size() == scheduler_.unfinished());
@@ -108,11 +113,12 @@ void Dispatcher::retire(const schedule::Finished& finished) {
   assert(found != pending_.end());
   const std::shared_ptr<Operation> operation = std::move(found->second);
   pending_.erase(found);
-  operation->end(finished.status);
-  if (operation->notify()) completed_.push(operation);
+  if (finished.status != Status::kOk && !failed_) failed_ = operation;
+  if (operation->end(finished.status)) completed_.push(operation);
 }
 
 void Dispatcher::fail_all(Status status) {
+  has_failed_.store(true, std::memory_order_relaxed);
   scheduler_.fail(status);
   dispatch();
   for (Shard* const shard : shards_) shard->post_failure(status);

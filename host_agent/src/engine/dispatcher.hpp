@@ -10,6 +10,7 @@
 // dealt any more. So whoever stops the shards after fail() leaves nothing behind.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -57,6 +58,10 @@ class Dispatcher {
   [[nodiscard]] CompletionQueue& completed() noexcept { return completed_; }
   [[nodiscard]] schedule::SparseStats stats() const;
   [[nodiscard]] std::uint64_t exact_sums() const;
+  /// Do all operations end badly from now on?
+  [[nodiscard]] bool has_failed() const noexcept { return has_failed_.load(std::memory_order_relaxed); }
+  /// The first operation that ended badly; none so far: null.
+  [[nodiscard]] std::shared_ptr<Operation> failed() const;
   /// Operations that have not ended.
   [[nodiscard]] std::size_t pending() const;
 
@@ -67,6 +72,7 @@ class Dispatcher {
   void fail_all(worker::Status status);
 
   const std::size_t lanes_;
+  std::atomic<bool> has_failed_{false};
   std::vector<Shard*> shards_;
   std::function<void()> on_chore_;
   CompletionQueue completed_;
@@ -74,6 +80,7 @@ class Dispatcher {
   mutable std::mutex mutex_;  // of all that follows, and of the order in the mailboxes
   schedule::Scheduler scheduler_;
   std::unordered_map<std::uint64_t, std::shared_ptr<Operation>> pending_;
+  std::shared_ptr<Operation> failed_;
   std::uint64_t preparations_ = 0;
 };
 

@@ -18,7 +18,7 @@ Greeting::Greeting(Session& session, std::int64_t timeout_ns)
     : lanes_(session.config().aggregators.front().worker.lanes),
       workers_(session.config().aggregators.front().worker.workers),
       values_(lanes_ * kGreetingChunksPerThread * threads_of(session.config())) {
-  const std::int32_t share = session.config().aggregators.front().worker.worker + 1;
+  const std::int32_t share = static_cast<std::int32_t>(session.config().rank) + 1;
   for (std::size_t i = 0; i < values_.size(); ++i) {
     values_[i] = static_cast<std::int32_t>(i / lanes_ + 1) * share;
   }

@@ -10,12 +10,18 @@ bool Operation::wait(std::chrono::nanoseconds timeout) const {
   return done_changed_.wait_for(lock, timeout, [this] { return done(); });
 }
 
-void Operation::end(worker::Status status) {
+bool Operation::end(worker::Status status) {
   const std::lock_guard lock(mutex_);
   assert(!done());
   status_ = status;
   done_.store(true, std::memory_order_release);
   done_changed_.notify_all();
+  return notify_;
+}
+
+bool Operation::notify_after_all() {
+  const std::lock_guard lock(mutex_);
+  return !std::exchange(notify_, true) && done();
 }
 
 void CompletionQueue::push(std::shared_ptr<Operation> operation) {

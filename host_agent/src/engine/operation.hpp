@@ -25,23 +25,24 @@ class Operation {
 
   [[nodiscard]] std::uint64_t token() const noexcept { return token_; }
   [[nodiscard]] std::uint32_t tensor() const noexcept { return tensor_; }
-  /// Shall the queue of completed operations tell?
-  [[nodiscard]] bool notify() const noexcept { return notify_; }
   [[nodiscard]] bool done() const noexcept { return done_.load(std::memory_order_acquire); }
   /// Valid once done.
   [[nodiscard]] worker::Status status() const noexcept { return status_; }
   /// False if `timeout` passed first.
   [[nodiscard]] bool wait(std::chrono::nanoseconds timeout) const;
-  /// Ends it, once.
-  void end(worker::Status status);
+  /// Ends it, once. Shall the queue of completed operations tell?
+  [[nodiscard]] bool end(worker::Status status);
+  /// The queue shall tell, though nobody had asked for that. True: it has ended already, so the queue is to be told
+  /// now.
+  [[nodiscard]] bool notify_after_all();
 
  private:
   std::uint64_t token_;
   std::uint32_t tensor_;
-  bool notify_;
   worker::Status status_ = worker::Status::kOk;
   std::atomic<bool> done_{false};
   mutable std::mutex mutex_;
+  bool notify_;
   mutable std::condition_variable done_changed_;
 };
 

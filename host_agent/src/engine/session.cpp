@@ -79,7 +79,7 @@ SessionConfig checked(SessionConfig config, const std::vector<std::vector<transp
 schedule::SchedulerConfig scheduler_config(const SessionConfig& config) {
   const worker::WorkerConfig& first = config.aggregators.front().worker;
   schedule::SchedulerConfig scheduler{.threads = 0,
-                                      .worker = first.worker,
+                                      .rank = config.rank,
                                       .workers = first.workers,
                                       .lanes = first.lanes,
                                       .vote_lag_chunks = 0,
@@ -348,6 +348,18 @@ std::shared_ptr<Operation> Session::submit(Request request) {
 std::vector<std::shared_ptr<Operation>> Session::take_completed(std::chrono::nanoseconds timeout) {
   check_process();
   return dispatcher_->completed().take(timeout);
+}
+
+void Session::notify(const std::shared_ptr<Operation>& operation) {
+  check_process();
+  if (operation->notify_after_all()) dispatcher_->completed().push(operation);
+}
+
+bool Session::is_usable() const noexcept { return !is_forked() && !dispatcher_->has_failed(); }
+
+std::shared_ptr<Operation> Session::failed() const {
+  check_process();
+  return dispatcher_->failed();
 }
 
 void Session::abort() noexcept {

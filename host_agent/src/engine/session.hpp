@@ -45,6 +45,7 @@ struct AggregatorConfig {
 };
 
 struct SessionConfig {
+  std::uint32_t rank = 0;  // in the job: not worker.worker where the job has several switches
   /// The same ones in the same order at all workers, since chunks are dealt over them. Lanes are the same at all of
   /// them; slots and threads may differ.
   std::vector<AggregatorConfig> aggregators;
@@ -86,6 +87,15 @@ class Session {
 
   /// Takes completed operations that asked for it, each once; sleeps up to `timeout` for the first.
   [[nodiscard]] std::vector<std::shared_ptr<Operation>> take_completed(std::chrono::nanoseconds timeout);
+
+  /// take_completed() shall tell of this one, too, though its request did not ask for that.
+  void notify(const std::shared_ptr<Operation>& operation);
+
+  /// Is there a point in submitting: has nothing failed, and is this the process that joined?
+  [[nodiscard]] bool is_usable() const noexcept;
+
+  /// The first operation that ended badly, after which all end so; null if there is none.
+  [[nodiscard]] std::shared_ptr<Operation> failed() const;
 
   /// Ends all pending and later operations with Status::kAborted. Idempotent.
   void abort() noexcept;

@@ -105,6 +105,7 @@ Session::Session(const JoinRequest& request)
       job_(request.job),
       python_(python_of(request)),
       channel_(open_channel(python_)),
+      rank_(request.rank),
       timeout_ns_(std::chrono::nanoseconds(kCollectiveTimeout).count()) {
   attendant_ = std::thread([this] { attend(); });
   try {
@@ -163,7 +164,7 @@ void Session::open_data_path(const Line& joined) {
   config.exact_elements_max = joined.number("exact_elements_max", 0, UINT64_MAX);
   lane_bits_ = static_cast<std::uint8_t>(joined.number("lane_bits", 8, 32));
   sparse_ = joined.number("sparse", 0, 1) == 1;
-  rank_ = config.aggregators.front().worker.worker;
+  config.rank = static_cast<std::uint32_t>(rank_);
   world_size_ = config.aggregators.front().worker.workers;
   auto engine = std::make_unique<engine::Session>(config, std::move(sockets));
   const std::lock_guard lock(mutex_);
@@ -366,8 +367,8 @@ void Session::add_aggregator(const Line& line) {
   engine::AggregatorConfig config;
   config.worker.job = static_cast<std::uint16_t>(line.number("job", 0, UINT16_MAX));
   config.worker.key = static_cast<std::uint32_t>(line.number("key", 0, UINT32_MAX));
-  config.worker.workers = static_cast<std::uint8_t>(line.number("workers", 1, wire::kWorkersMax));
-  config.worker.worker = static_cast<std::uint8_t>(line.number("worker", 0, config.worker.workers - 1u));
+  config.worker.workers = static_cast<std::uint16_t>(line.number("workers", 1, numeric::kWorkersMax));
+  config.worker.worker = static_cast<std::uint8_t>(line.number("worker", 0, wire::kWorkersMax - 1));
   config.worker.lanes = static_cast<std::uint16_t>(line.number("lanes", 1, wire::kLanesMax));
   config.worker.slots = static_cast<std::uint32_t>(line.number("slots", 1, kSlotsMax));
   config.threads = static_cast<unsigned>(line.number("threads", 1, wire::kThreadsMax));

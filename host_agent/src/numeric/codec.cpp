@@ -5,10 +5,11 @@
 // x / q, rounded to nearest even. Every |x| < 2^(m - 126), so |x / q| < 2^(b - 1 - L), and N <= 2^L of them are
 // below 2^(b - 1). What rounding does to that:
 //
-//   b = 32: x has 24 significant bits, so |x / q| <= 2^(31 - L) - 2^(7 - L). With L <= 5 (at most 32 workers)
+//   b = 32: x has 24 significant bits, so |x / q| <= 2^(31 - L) - 2^(7 - L). With L <= 7 (at most 128 workers)
 //     that is an integer: the largest lane does not round at all, no lane rounds to 2^(31 - L), and N lanes
 //     sum to at most 2^31 - 128. Hence no element needs the clamp. It is applied all the same, at that very value,
-//     so that a tensor changed by its owner in the middle of a collective cannot make anybody's sum wrap.
+//     so that a tensor changed by its owner in the middle of a collective cannot make anybody's sum wrap. With more
+//     workers the clamp, at 2^(31 - L) - 1, does what it does for narrower lanes.
 //   b = 16, 8: an element just below 2^(m - 126) would round to 2^(b - 1 - L), and N = 2^L of them to 2^(b - 1),
 //     which is no b-bit number. So lanes are clamped to 2^(b - 1 - L) - 1, at an error below one quantum.
 //
@@ -25,8 +26,8 @@
 //
 //   |R - S| <= N * q * h + r(S'),   q = 2^(m' - 127 + L + 2 - b),   |S' - S| <= N * q * h
 //
-//   h = 1/2 for b = 32: each worker rounds once.
-//   h = 1   for b = 16, 8: each worker rounds once, or clamps. (1/2 where no element is clamped.)
+//   h = 1/2 for b = 32 and N <= 128: each worker rounds once.
+//   h = 1   otherwise: each worker rounds once, or clamps. (1/2 where no element is clamped.)
 //   r(S') = max(2^-24 * |S'|, 2^-150) for fp32: the integer sum becomes an fp32 number, to nearest even. For results
 //       in fp16 and bf16 there follows a second rounding, of max(2^-11 * |.|, 2^-25) and max(2^-8 * |.|, 2^-134).
 //
@@ -162,7 +163,7 @@ bool has_bits(const std::byte* glance, std::uint32_t wanted) noexcept {
 }  // namespace
 
 Scale block_scale(unsigned workers, std::uint8_t exponent, unsigned lane_bits, float divisor) noexcept {
-  assert(workers >= 1 && workers <= 32);
+  assert(workers >= 1 && workers <= workers_max(lane_bits));
   Scale scale;
   scale.divisor = divisor;
   if (exponent == kExponentNotFinite) {
@@ -172,8 +173,8 @@ Scale block_scale(unsigned workers, std::uint8_t exponent, unsigned lane_bits, f
   const int bits = static_cast<int>(lane_bits);
   const int log2_workers = ceil_log2(workers);
   const int unbiased = (exponent == 0 ? 1 : exponent) - kExponentBias;
-  const int shift = bits - 2 - log2_workers - unbiased;  // -126..156
-  const int first = shift < 126 ? shift : 126;           // so that both 2^first and 2^-first are normal
+  const int shift = bits - 2 - log2_workers - unbiased;  // -127..156
+  const int first = std::clamp(shift, -126, 126);        // so that both 2^first and 2^-first are normal
   scale.up[0] = power_of_two(first);
   scale.up[1] = power_of_two(shift - first);
   scale.down[0] = power_of_two(-first);
@@ -183,7 +184,7 @@ Scale block_scale(unsigned workers, std::uint8_t exponent, unsigned lane_bits, f
 }
 
 Scale fixed_scale(unsigned workers, float scale, unsigned lane_bits, float divisor) noexcept {
-  assert(workers >= 1 && workers <= 32);
+  assert(workers >= 1 && workers <= workers_max(lane_bits));
   Scale result;
   result.divisor = divisor;
   if (!(scale > 0.0F) || !std::isfinite(scale)) {

@@ -9,9 +9,11 @@
 namespace wiresum::numeric {
 namespace {
 
-constexpr unsigned kSpecialBits = 10;
-constexpr std::uint32_t kSpecialMask = (1U << kSpecialBits) - 1;
-enum Special : unsigned { kPlusInf = 0, kMinusInf = kSpecialBits, kNan = 2 * kSpecialBits };
+// What a special value adds to its plane: it counts one in each half of a word. A NaN is what an Inf of either sign
+// makes with one of the other.
+constexpr std::uint32_t kPlusInf = 1U;
+constexpr std::uint32_t kMinusInf = 1U << 16;
+static_assert(kWorkersMax < kMinusInf);
 
 /// Enough of a sum's leading bits to round to 24: what is below them only says whether the sum is exact.
 constexpr int kLeadingBits = 33;
@@ -113,7 +115,7 @@ void ExactFormat::for_each_part(std::uint32_t bits, const Take& take) const noex
   const std::uint32_t mantissa = bits & ((1U << mantissa_bits_) - 1);
   const bool negative = (bits & sign_) != 0;
   if (exponent == exponent_max_) {
-    take(limbs_, std::int64_t{1} << (mantissa != 0 ? kNan : negative ? kMinusInf : kPlusInf));
+    take(limbs_, std::int64_t{mantissa != 0 ? kPlusInf | kMinusInf : negative ? kMinusInf : kPlusInf});
     return;
   }
   const Place place = places_[exponent];
@@ -174,11 +176,10 @@ void ExactFormat::add_up(const std::byte* contributions, std::size_t stride, uns
 }
 
 std::uint32_t ExactFormat::special(std::uint32_t counts) const noexcept {
-  const std::uint32_t plus_inf = counts >> kPlusInf & kSpecialMask;
-  const std::uint32_t minus_inf = counts >> kMinusInf & kSpecialMask;
-  const std::uint32_t nan = counts >> kNan & kSpecialMask;
-  if (nan != 0 || (plus_inf != 0 && minus_inf != 0)) return infinity() | 1U << (mantissa_bits_ - 1);
-  return plus_inf != 0 ? infinity() : sign_ | infinity();
+  const bool plus_inf = counts % kMinusInf != 0;
+  const bool minus_inf = counts / kMinusInf != 0;
+  if (plus_inf && minus_inf) return infinity() | 1U << (mantissa_bits_ - 1);
+  return plus_inf ? infinity() : sign_ | infinity();
 }
 
 std::uint32_t ExactFormat::rounded(const Parts& sums, Planes planes, unsigned divisor) const noexcept {

@@ -11,8 +11,8 @@
 //
 // A significand of 24 bits lies in two limbs of a dozen (three with hundreds of workers), so most places are zero in a
 // block of elements, at all workers. Which are not is a set, the block's *planes*: bit k stands for the limbs at place
-// k, and the last plane for elements that are Inf or NaN. Those add counts of +Inf, -Inf and NaN, in fields of a word;
-// the sum is what IEEE 754 makes of them, for that element alone.
+// k, and the last plane for elements that are Inf or NaN. Those add counts of +Inf and -Inf, in fields of a word, a NaN
+// to both; the sum is what IEEE 754 makes of them, for that element alone.
 //
 // All of it is integer arithmetic: the caller's floating-point environment does not matter. Pure.
 #pragma once
@@ -30,8 +30,7 @@ using Planes = std::uint32_t;
 
 class ExactFormat {
  public:
-  static constexpr unsigned kWorkersMax = 1023;  // a count of special values has 10 bits
-  static constexpr unsigned kLimbsMax = 14;      // of fp32 and so many workers
+  static constexpr unsigned kLimbsMax = 14;  // of fp32 and kWorkersMax
 
   /// For a float dtype and 1..kWorkersMax workers.
   ExactFormat(Dtype dtype, unsigned workers) noexcept;

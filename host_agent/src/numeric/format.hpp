@@ -51,6 +51,13 @@ struct Format {
   return 1;
 }
 
+/// The largest job.
+inline constexpr unsigned kWorkersMax = 1024;
+
+/// The largest job whose floats lanes of so many bits can carry: each worker's element is a number from -1 to 1 at
+/// least.
+[[nodiscard]] constexpr unsigned workers_max(unsigned lane_bits) noexcept { return lane_bits == 8 ? 64 : kWorkersMax; }
+
 /// Elements that one 32-bit word carries.
 [[nodiscard]] constexpr std::size_t elements_per_word(Format format) noexcept {
   return format.dtype == Dtype::kRaw ? 4 : 32u / format.lane_bits;

@@ -22,8 +22,8 @@ bool Scheduler::is_exact(const Request& request) const noexcept {
 
 void Scheduler::deal_exact(Entry& entry) {
   ++exact_sums_;
-  entry.exact = std::make_unique<ExactSum>(entry.request, config_.lanes,
-                                           Place{.worker = config_.worker, .workers = config_.workers});
+  entry.exact =
+      std::make_unique<ExactSum>(entry.request, config_.lanes, Place{.rank = config_.rank, .workers = config_.workers});
   if (entry.exact->is_gathered()) {
     entry.exact->gather();
     deal_packed_exact(entry);

@@ -35,8 +35,7 @@ void for_each_block(const Region& region, numeric::Dtype dtype, const Visit& vis
 
 bool may_be_exact(const Request& request) noexcept {
   return request.format.scaling == numeric::Scaling::kBlockExponent && request.divisor >= 1.0F &&
-         request.divisor <= static_cast<float>(numeric::ExactFormat::kWorkersMax) &&
-         std::trunc(request.divisor) == request.divisor;
+         request.divisor <= static_cast<float>(numeric::kWorkersMax) && std::trunc(request.divisor) == request.divisor;
 }
 
 ExactSum::ExactSum(const Request& request, std::size_t lanes, Place place)
@@ -70,7 +69,7 @@ void ExactSum::pack(std::size_t words) {
 
 void ExactSum::gather() {
   memory_.assign(words_ * place_.workers, 0);
-  std::int32_t* words = memory_.data() + words_ * place_.worker;
+  std::int32_t* words = memory_.data() + words_ * place_.rank;
   for (const Region& region : request_.regions) {
     if (region.source != nullptr) std::memcpy(words, region.source, region.elements * element_bytes_);
     words += words_of(region);

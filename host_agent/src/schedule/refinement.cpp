@@ -107,9 +107,9 @@ void Refinement::write_exponents() {
   const std::uint64_t words = exponent_words(request_.format, place_.workers);
   if (words == 0) return;
   const std::span<std::uint32_t> fields = counts_.more_words();
-  const unsigned shift = place_.worker % kBytesPerWord * kBitsPerByte;
+  const unsigned shift = place_.rank % kBytesPerWord * kBitsPerByte;
   for (std::size_t i = 0; i < exponents_.size(); ++i) {
-    fields[i * words + place_.worker / kBytesPerWord] = std::uint32_t{exponents_[i]} << shift;
+    fields[i * words + place_.rank / kBytesPerWord] = std::uint32_t{exponents_[i]} << shift;
   }
 }
 

@@ -11,7 +11,7 @@ namespace wiresum::schedule {
 
 /// Who this worker is among how many.
 struct Place {
-  unsigned worker = 0;
+  unsigned rank = 0;
   unsigned workers = 1;
 };
 

@@ -86,6 +86,10 @@ Survey Scheduler::survey(Request& request, std::uint64_t salt) const {
   if (!numeric::valid(request.format)) {
     throw std::invalid_argument("this combination of element type, scaling and lane width does not exist");
   }
+  if (request.format.scaling != numeric::Scaling::kNone &&
+      config_.workers > numeric::workers_max(request.format.lane_bits)) {
+    throw std::invalid_argument("lanes of 8 bits carry the floats of 64 workers at most: use 16 or 32 bits");
+  }
   Survey survey;
   survey.chunks = number_chunks(request.regions, request.format, config_.lanes);
   if (survey.chunks > UINT32_MAX) {

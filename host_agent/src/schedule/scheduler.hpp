@@ -61,8 +61,8 @@ namespace wiresum::schedule {
 
 struct SchedulerConfig {
   unsigned threads = 1;
-  unsigned worker = 0;  // this one, of so many
-  unsigned workers = wire::kWorkersMax;
+  unsigned rank = 0;  // this one, of so many
+  unsigned workers = 1;
   std::size_t lanes = 360;
   /// Below this, another thread costs more to wake than it saves.
   std::uint64_t chunks_per_thread_min = 16;

@@ -160,7 +160,7 @@ void Scheduler::use_union(Entry& entry) {
     return;
   }
   entry.refinement = std::make_unique<Refinement>(
-      entry.request, config_.lanes, Place{.worker = config_.worker, .workers = config_.workers}, entry.union_chunks);
+      entry.request, config_.lanes, Place{.rank = config_.rank, .workers = config_.workers}, entry.union_chunks);
   refine_or_stream(entry);
 }
 

@@ -19,8 +19,8 @@ void require(bool condition, const char* what) {
 }
 
 WorkerConfig checked(const WorkerConfig& config) {
-  require(config.workers >= 1 && config.workers <= wire::kWorkersMax, "workers must be 1..32");
-  require(config.worker < config.workers, "the worker's index must be less than the number of workers");
+  require(config.workers >= 1 && config.workers <= numeric::kWorkersMax, "a job has 1 to 1024 workers");
+  require(config.worker < wire::kWorkersMax, "a switch has workers 0 to 31");
   require(config.lanes >= 1 && config.lanes <= wire::kLanesMax, "lanes must be 1 to what a UDP datagram holds");
   require(config.slots >= 1 && config.slot_first <= kSlotsMax && config.slots <= kSlotsMax - config.slot_first,
           "slots must be at least one and end within the first 32768 of the lease");
@@ -269,7 +269,7 @@ void Worker::handle_datagram(TimeNs now, std::span<const std::byte> datagram) no
 Worker::Match Worker::match(std::uint32_t index, const wire::Header& header, std::size_t payload_bytes) const noexcept {
   const bool missing = header.kind == wire::Kind::kMissing;
   if ((header.kind != wire::Kind::kResult && !missing) || header.job != config_.job || header.key != config_.key ||
-      header.worker >= config_.workers || (missing && header.worker != config_.worker)) {
+      header.worker >= wire::kWorkersMax || (missing && header.worker != config_.worker)) {
     return Match::kForeign;
   }
   if (index >= config_.slots || header.cell != wire::cell_of(header.cell / 2u, header.round)) return Match::kForeign;

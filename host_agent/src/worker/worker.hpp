@@ -61,8 +61,8 @@ namespace wiresum::worker {
 struct WorkerConfig {
   std::uint16_t job = 0;
   std::uint32_t key = 0;
-  std::uint8_t worker = 0;       // index in the job
-  std::uint8_t workers = 1;      // N
+  std::uint8_t worker = 0;       // the number that its switch knows this worker by
+  std::uint16_t workers = 1;     // N, of the whole job, at however many switches
   std::uint16_t lanes = 360;     // words in a payload
   std::uint32_t slot_first = 0;  // this thread's slots of the lease: [slot_first, slot_first + slots)
   std::uint32_t slots = 128;

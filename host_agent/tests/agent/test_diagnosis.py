@@ -9,7 +9,7 @@ from wiresum.agent.diagnosis import describe, error_of
 from wiresum.agent.errors import SwitchUnreachableError
 
 
-def worker(rank: int, **fields: int | None) -> messages.Diagnosis.Worker:
+def worker(rank: int, **fields: int | str | None) -> messages.Diagnosis.Worker:
     peer = messages.Peer(rank=rank, host_name="host", process_id=9)
     values = {"tensor_last": 7, "contributions": 5, "heartbeat_age_ms": 300} | fields
     return messages.Diagnosis.Worker(peer=peer, **values)  # type: ignore[arg-type]
@@ -39,6 +39,39 @@ SIGNED = 0xABCD0000
 )
 def test_a_diagnosis_says_who_lags_and_why(workers: list[messages.Diagnosis.Worker], said: str) -> None:
     assert said in describe({"the switch": messages.Diagnosis(workers=workers)}, SIGNED + 7)
+
+
+def tree(*nodes: messages.NodeReport, uncounted: str = "") -> str:
+    workers = [
+        worker(rank, tensor_last=None, switch_name=leaf, uncounted=leaf == uncounted)
+        for rank, leaf in enumerate(("leaf1", "leaf2"))
+    ]
+    return describe({"the switch": messages.Diagnosis(workers=workers, switches=nodes)}, SIGNED + 7)
+
+
+def node(name: str, parent: str = "", contributions: int = 0, *, uncounted: bool = False) -> messages.NodeReport:
+    return messages.NodeReport(switch_name=name, parent=parent, contributions=contributions, uncounted=uncounted)
+
+
+def test_where_no_worker_lags_the_way_between_two_switches_may() -> None:
+    spine, leaf1 = node("spine"), node("leaf1", "spine", 5)
+    assert "all workers have begun" in tree(spine, leaf1, node("leaf2", "spine", 5))
+    said = tree(spine, leaf1, node("leaf2", "spine", 3))
+    assert said == (
+        "the sums of leaf2 come to spine 2 packets behind: packets between the two are lost, or come very slowly"
+    )
+
+
+def test_what_a_switch_does_not_say_is_held_against_no_worker() -> None:
+    silent = node("leaf2", "spine", 5, uncounted=True)
+    said = tree(node("spine"), node("leaf1", "spine", 5), silent, uncounted="leaf2")
+    assert said == "leaf2 does not say what it has counted"
+    assert "spine" in tree(node("spine", uncounted=True), node("leaf1", "spine"), node("leaf2", "spine"))
+
+
+def test_nothing_of_a_worker_has_come_to_the_switch_that_it_hangs_on() -> None:
+    alone = messages.Diagnosis(workers=[worker(0), worker(1, contributions=0, switch_name="leaf2")])
+    assert "nothing of rank 1 (host, process 9) has reached leaf2" in describe({"the switch": alone}, SIGNED + 7)
 
 
 def test_numbers_of_collectives_wrap() -> None:

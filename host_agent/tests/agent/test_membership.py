@@ -115,8 +115,7 @@ def test_a_grant_is_what_the_service_gave(server: JoinServer, driver: RecordingD
     assert (grant.job, grant.key, grant.worker, grant.workers) == (1, driver.entries[0].key, 1, 2)
     assert (grant.lanes, grant.threads, grant.slots) == (100, 4, 64)
     assert (grant.switch_endpoint.address, grant.switch_endpoint.port) == driver.endpoint
-    assert [peer.rank for peer in grant.peers] == [0, 1]
-    assert {peer.process_id for peer in grant.peers} == {os.getpid()}
+    assert (first.grant.rank, grant.rank, grant.switch_name) == (0, 1, driver.name)
     assert (grant.heartbeat_interval_ms, grant.heartbeat_lost_ms) == (500, 30_000)
     assert driver.entries[0].endpoints == (("127.0.0.1", 5000), ("127.0.0.1", 5016))
     first.leave()
@@ -153,7 +152,7 @@ def test_refusals_keep_their_code_and_say_what_to_do(server: JoinServer) -> None
         expect_refusal("FAILED_PRECONDITION", "start all with the same world size", config, 1, 3)
         expect_refusal("ALREADY_EXISTS", "give each worker a rank of its own", config, 0, 2)
         expect_refusal("PERMISSION_DENIED", "WIRESUM_KEY", config_of(server.port, key=5), 1, 2)
-        expect_refusal("INVALID_ARGUMENT", "1 to 32 workers", config, 0, 33)
+        expect_refusal("INVALID_ARGUMENT", "1 to 1024 workers", config, 0, 1025)
         second = join(config, 1, 2)
         expect_refusal("ALREADY_EXISTS", r"choose another name \(WIRESUM_JOB\)", config, 1, 2)
         first.result().leave()
@@ -225,7 +224,7 @@ def test_a_lost_worker_is_named(server: JoinServer, attend: Callable[..., Member
         error = member.wait_ended()
         assert isinstance(error, WorkerLostError)
         assert error.rank == 1
-        assert error.host_name == memberships[0].grant.peers[1].host_name
+        assert error.host_name == socket.gethostname()
         assert "rank 1" in str(error)
 
 
@@ -490,7 +489,8 @@ def test_a_process_that_vanishes_is_lost(server: JoinServer, attend: Callable[..
 
 
 FORK = """
-import multiprocessing, time
+import multiprocessing, time, warnings
+warnings.simplefilter("ignore", DeprecationWarning)  # what Python 3.12 and newer say of any fork where threads are
 from wiresum.agent import WiresumError
 def child():
     membership.abort("never said")

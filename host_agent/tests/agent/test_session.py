@@ -263,6 +263,30 @@ def test_wait_completed_hands_out_each_operation_once(job: Callable[..., list[Se
     assert len(seen) == len(tokens)
 
 
+def test_an_operation_can_ask_to_be_handed_out_later(job: Callable[..., list[Session]]) -> None:
+    (session,) = job(1)
+    values = array.array("i", [7] * 10)
+    operation = session.submit([whole(values)], dtype=Dtype.I32, notify=False)
+    operation.wait(PATIENCE_S)
+    assert session.wait_completed(0.01) == []
+    session.notify(operation)
+    session.notify(operation)
+    (completed,) = session.wait_completed(PATIENCE_S)
+    assert completed.token == operation.token
+    assert session.wait_completed(0.01) == []
+
+
+def test_a_failure_that_nobody_waits_for_is_told_to_the_others(job: Callable[..., list[Session]]) -> None:
+    failing, other = job(2)
+    failing.submit([], dtype=Dtype.I32, timeout_s=0.1)
+    deadline = time.monotonic() + PATIENCE_S
+    while other.failure is None:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    assert isinstance(failing.failure, CollectiveTimeoutError)
+    assert isinstance(other.failure, JobAbortedError) and "Timed out" in other.failure.reason
+
+
 def test_a_wait_that_runs_out_leaves_the_operation_alone(job: Callable[..., list[Session]]) -> None:
     early, late = job(2)
     operation = early.submit([], dtype=Dtype.I32)

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from wiresum import join
 from wiresum.cli import jobs as jobs_module
 from wiresum.cli.jobs import jobs
-from wiresum.cli.testing import WrittenService, example_report
+from wiresum.cli.testing import WrittenService, example_report, racks_report
 from wiresum.controller import JoinServer, Limits
 from wiresum.controller.testing import Client, RecordingDriver, wait_until
 
@@ -85,14 +85,29 @@ def test_draining_says_how_many_jobs_are_left(service: WrittenService) -> None:
     assert json.loads(listed.output) == {"jobs": 3}
 
 
+def test_a_job_over_racks_says_its_root_and_how_many_switches_are_below(service: WrittenService) -> None:
+    service.reports = [racks_report()]
+    result = CliRunner().invoke(jobs, ["--switch", service.target])
+    (row,) = (line.split() for line in result.output.splitlines() if " wide " in line)
+    assert row[4:6] == ["spine+2", "0+64"]
+    service.ended = [join.EndedJob(name="wide", outcome="completed", switch_name="spine", slots=64, switches=3)]
+    listed = CliRunner().invoke(jobs, ["--ended", "--switch", service.target])
+    assert " spine+2 " in listed.output
+
+
 def test_draining_waits_until_no_job_runs_there_and_says_which_do(
     service: WrittenService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(jobs_module, "DRAIN_LOOK_S", 0.01)
 
     def report(*names: str) -> join.Report:
-        elsewhere = join.JobReport(name="elsewhere", switch_name="rack2", slots=64)
-        running = [join.JobReport(name=name, switch_name="rack1", slots=64) for name in names]
+        def holding(name: str, *switches: str) -> join.JobReport:
+            nodes = [join.NodeReport(switch_name=switch, phase="holding") for switch in switches]
+            nodes.append(join.NodeReport(switch_name="rack3", phase="forgotten"))
+            return join.JobReport(name=name, switch_name=switches[0], slots=64, switches=nodes)
+
+        elsewhere = holding("elsewhere", "rack2")
+        running = [holding(name, "spine", "rack1", "rack2") for name in names]
         return join.Report(jobs=[elsewhere, *running, join.JobReport(name="waits")])
 
     service.reports = [report("a", "b"), report("a", "b"), report("b"), report()]

@@ -13,6 +13,11 @@ from click.testing import CliRunner
 from wiresum.cli import main as module
 from wiresum.cli.main import BUILT_IN, GROUP, main
 
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
 PYPROJECT = Path(__file__).parents[3] / "pyproject.toml"
 
 
@@ -34,7 +39,6 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> list[EntryPoint]:
 
 
 def test_the_commands_of_the_tree_are_those_of_the_package() -> None:
-    tomllib = pytest.importorskip("tomllib", reason="came with Python 3.11")
     declared = tomllib.loads(PYPROJECT.read_text())["project"]["entry-points"][GROUP]
     assert declared == {name: target for name, (target, _) in BUILT_IN.items()}
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from click.testing import CliRunner
 
-from wiresum.cli.testing import WrittenService, example_report, later
+from wiresum.cli.testing import WrittenService, example_report, later, racks_report
 from wiresum.cli.top import top
 
 PATIENCE_S = 20.0
@@ -91,13 +91,27 @@ def test_workers_of_a_job_show_who_lags(service: WrittenService) -> None:
     service.reports = [example_report(), later(example_report(), packets=100, results=50)]
     result = CliRunner().invoke(top, ["--switch", service.target, "--once", "--interval", "0.1", "--job", "night-run"])
     rows = [line.split() for line in result.output.splitlines() if "host" in line]
-    assert [(row[1], row[5], row[7], row[9]) for row in rows] == [
-        ("host0", "40", "550", "0"),
-        ("host1", "3040", "510", "40"),
+    assert [(row[1], row[4], row[6], row[8], row[10]) for row in rows] == [
+        ("host0", "rack1", "40", "550", "0"),
+        ("host1", "rack1", "3040", "510", "40"),
     ]
+    assert "switches of" not in result.output, "there is but one"
     other = CliRunner().invoke(top, ["--switch", service.target, "--once", "--interval", "0.1", "--job", "nobody"])
     assert "there is no job 'nobody'" in other.output
     assert other.exit_code == 1
+
+
+def test_switches_of_a_tree_show_whose_sums_lag_at_the_one_above(service: WrittenService) -> None:
+    service.reports = [racks_report()]
+    result = CliRunner().invoke(top, ["--switch", service.target, "--once", "--interval", "0.1", "--job", "wide"])
+    assert " spine+2 " in result.output
+    _, _, tree = result.output.partition("switches of 'wide'")
+    rows = [line.split() for line in tree.splitlines() if line.startswith(("spine", "leaf"))]
+    assert [(row[0], row[1], row[2], row[7], row[8]) for row in rows] == [
+        ("spine", "-", "0", "-", "-"),
+        ("leaf1", "spine", "1", "507", "0"),
+        ("leaf2", "spine", "1", "500", "7"),
+    ]
 
 
 def test_scripts_get_every_counter_and_the_rates(service: WrittenService) -> None:

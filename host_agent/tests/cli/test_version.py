@@ -15,10 +15,10 @@ def test_it_says_what_is_installed() -> None:
     lines = dict(line.split(maxsplit=1) for line in result.output.splitlines() if not line.startswith("join"))
     assert lines["python"] == platform.python_version()
     assert lines["grpcio"] == metadata.version("grpcio")
-    assert "join protocol 3" in result.output
+    assert "join protocol 4" in result.output
 
 
 def test_it_says_so_as_json() -> None:
     versions = json.loads(CliRunner().invoke(version, ["--json"]).output)
     assert versions["protobuf"] == metadata.version("protobuf")
-    assert versions["join protocol"] == "3"
+    assert versions["join protocol"] == "4"

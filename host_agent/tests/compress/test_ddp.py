@@ -178,7 +178,7 @@ def joins_late(rank: int, size: int) -> tuple[bool, bool, int]:
     after.model.load_state_dict(before.model.state_dict())
     if rank != 2:
         after.attachment.load_state_dict(before.attachment.state_dict())
-    after.attachment.synchronise()
+    after.attachment.synchronize()
     state = after.attachment.state_dict()["engine"]
     consistent = True
     for name, common in state["common"].items():

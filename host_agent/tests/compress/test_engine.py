@@ -186,7 +186,7 @@ def test_a_worker_that_joins_after_a_restart_gets_consistent_memories(name: str)
     state["own"][2] = {}
     state["common"] = {}
     joined.load_state_dict(state)
-    joined.synchronise(PIECES, [np.dtype(np.float64)] * 3)
+    joined.synchronize(PIECES, [np.dtype(np.float64)] * 3)
     after = joined.state_dict()
     assert joined.step == 5
     assert same_bits(after["states"], before.state_dict()["states"])

@@ -430,6 +430,8 @@ TEST(Session, HandsOutEachCompletedOperationOnceToWhoAskedForIt) {
   ASSERT_EQ(taken.size(), 1U);
   EXPECT_EQ(taken.front()->token(), asked->token());
   EXPECT_TRUE(job[0].take_completed(10ms).empty());
+  job[0].notify(unasked);
+  EXPECT_EQ(job[0].take_completed(kPatience), std::vector{unasked});
 }
 
 TEST(Session, AMissingWorkerEndsInATimeOutAndThatIsFinal) {
@@ -443,6 +445,9 @@ TEST(Session, AMissingWorkerEndsInATimeOutAndThatIsFinal) {
   const auto next = job[0].submit(request(kFloat32, {}));
   ASSERT_TRUE(next->wait(kPatience));
   EXPECT_EQ(next->status(), Status::kTimedOut);
+  EXPECT_EQ(job[0].failed(), operation);
+  EXPECT_FALSE(job[0].is_usable());
+  EXPECT_TRUE(job[1].is_usable());
 }
 
 TEST(Session, DealsLargeCollectivesOverAllAggregatorsAndSmallOnesInTurn) {

@@ -67,6 +67,7 @@ def check_training(output: str) -> None:
         pytest.param("accelerate_ddp", marks=needs("accelerate")),
         pytest.param("hugging_face_trainer", marks=needs("transformers")),
         pytest.param("deepspeed_cpu", marks=needs("deepspeed")),
+        pytest.param("torchtitan_fsdp", marks=needs("torchtitan")),
     ],
 )
 def test_a_recipe_trains_through_the_switch(switch: SwitchProcess, recipe: str) -> None:

@@ -21,7 +21,7 @@ AGENT_ROOMS: dict[str, set[str]] = {
     "schedule": {"wire", "numeric", "worker"},
     "transport": {"wire"},
     "engine": {"wire", "numeric", "worker", "schedule", "transport"},
-    "bindings": {"wire", "numeric", "worker", "transport", "engine"},
+    "bindings": {"wire", "numeric", "worker", "transport", "engine", "wiresum"},  # wiresum/agent/capi.hpp
     "libwiresum": {"wire", "transport", "engine", "wiresum"},  # wiresum/wiresum.h: the C interface
     "openmpi": {"wiresum", "ompi", "opal"},
 }

@@ -58,7 +58,7 @@ long double error_bound(Dtype dtype, unsigned workers, unsigned lane_bits, std::
   const int log2_workers = static_cast<int>(ceil_log2(workers));
   const int unbiased = std::max<int>(exponent, 1) - 127;
   const long double quantum = std::ldexp(1.0L, unbiased - (static_cast<int>(lane_bits) - 2 - log2_workers));
-  const long double lanes = workers * quantum * (lane_bits == 32 ? 0.5L : 1.0L);
+  const long double lanes = workers * quantum * (lane_bits == 32 && workers <= 128 ? 0.5L : 1.0L);
   const long double reached = std::abs(sum) + lanes;
   const long double rounded = std::max(std::ldexp(reached, -24), std::ldexp(1.0L, -150));
   const long double largest = reached + rounded;
@@ -73,11 +73,21 @@ struct Workload {
   unsigned workers;
 };
 
+/// All small jobs that lanes of so many bits can carry, and some large ones.
+std::vector<unsigned> job_sizes(unsigned lane_bits) {
+  std::vector<unsigned> sizes(32);
+  std::iota(sizes.begin(), sizes.end(), 1U);
+  for (const unsigned workers : {33U, 64U, 127U, 128U, 129U, 700U, 1024U}) {
+    if (workers <= workers_max(lane_bits)) sizes.push_back(workers);
+  }
+  return sizes;
+}
+
 std::vector<Workload> all_workloads() {
   std::vector<Workload> workloads;
   for (const Dtype dtype : kFloatDtypes) {
     for (const std::uint8_t bits : kLaneWidths) {
-      for (unsigned workers = 1; workers <= 32; ++workers) {
+      for (const unsigned workers : job_sizes(bits)) {
         workloads.push_back({{dtype, Scaling::kBlockExponent, bits}, workers});
       }
     }
@@ -160,12 +170,17 @@ TEST_F(BlockFloatingPoint, NeverOverflowsALaneAtTheExtremes) {
   }
 }
 
-TEST_F(BlockFloatingPoint, ClampsNoLaneOf32Bits) {
-  for (unsigned workers = 1; workers <= 32; ++workers) {
+TEST_F(BlockFloatingPoint, ClampsALaneOf32BitsByLessThanOne) {
+  for (const unsigned workers : job_sizes(32)) {
     for (int exponent = 1; exponent < 255; ++exponent) {
       const Scale scale = block_scale(workers, static_cast<std::uint8_t>(exponent), 32, 1.0F);
       const float largest = std::bit_cast<float>(static_cast<std::uint32_t>(exponent) << 23 | 0x7FFFFFU);
-      ASSERT_EQ(static_cast<double>(largest * scale.up[0] * scale.up[1]), static_cast<double>(scale.limit));
+      const auto lane = static_cast<double>(largest * scale.up[0] * scale.up[1]);
+      if (workers <= 128) {
+        ASSERT_EQ(lane, static_cast<double>(scale.limit));
+      } else {
+        ASSERT_EQ(std::trunc(lane), static_cast<double>(scale.limit)) << "clamped by less than one";
+      }
       ASSERT_LE(static_cast<std::int64_t>(scale.limit) * workers, INT32_MAX);
     }
   }
@@ -173,7 +188,7 @@ TEST_F(BlockFloatingPoint, ClampsNoLaneOf32Bits) {
 
 TEST_F(BlockFloatingPoint, ScaleHasTheValueThatTheHeaderStates) {
   for (const unsigned bits : {32U, 16U, 8U}) {
-    for (unsigned workers = 1; workers <= 32; ++workers) {
+    for (const unsigned workers : job_sizes(bits)) {
       for (int m = 0; m < 255; ++m) {
         const Scale scale = block_scale(workers, static_cast<std::uint8_t>(m), bits, 1.0F);
         const int shift = static_cast<int>(bits) - 2 - static_cast<int>(ceil_log2(workers)) - (std::max(m, 1) - 127);

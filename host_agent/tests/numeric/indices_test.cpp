@@ -105,6 +105,21 @@ TEST(IndexCode, RefusesOrDecodesAnyBytes) {
   EXPECT_FALSE(decode_indices(Code(3), kSize, decoded)) << "too short";
 }
 
+TEST(IndexCode, RefusesCodesOfAnotherLength) {
+  std::mt19937_64 random(4);
+  constexpr std::size_t kSize = 1000;
+  constexpr std::size_t kCount = 37;
+  const Indices indices = draw(random, kCount, kSize);
+  const Code code = encoded(indices, kSize);
+  for (const std::size_t bytes : {code.size() - 1, code.size() + 1, code.size() + 100}) {
+    Code other = code;
+    other.resize(bytes);
+    Indices decoded(kCount);
+    EXPECT_FALSE(decode_indices(other, kSize, decoded)) << bytes;
+    EXPECT_FALSE(encode_indices(indices, kSize, other)) << bytes;
+  }
+}
+
 TEST(Indices, UnionAndPlacesAreThoseOfSets) {
   std::mt19937_64 random(3);
   for (const std::size_t size : {1, 64, 1000}) {

@@ -2,30 +2,22 @@
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
+import mpi_launch
 import pytest
+from mpi_launch import carried
 
 from wiresum import join
-from wiresum.agent import _native
-from wiresum.controller import JoinServer
 from wiresum.controller.testing import Client
-from wiresum.switch import SoftwareSwitch
 
 FOLDER = Path(__file__).resolve().parent
-COMPONENT = Path(str(_native.__file__)).resolve().parent / "openmpi" / "mca_coll_wiresum.so"
-HOST = "127.0.0.1"
 PATIENCE_S = 90.0
 
-pytestmark = pytest.mark.skipif(
-    shutil.which("mpirun") is None or not COMPONENT.exists(),
-    reason="mpirun, or the component (libopenmpi-dev when wiresum was built), is missing: Open MPI is not tried",
-)
+pytestmark = pytest.mark.skipif(not mpi_launch.IS_HERE, reason=mpi_launch.WHY_NOT)
 
 Run = Callable[..., str]
 
@@ -48,57 +40,17 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
-@pytest.fixture(scope="module")
-def control() -> Iterator[str]:
-    switch = SoftwareSwitch(bind=HOST, port=0, threads=1, slots=4096)
-    server = JoinServer(switch)
-    yield f"{HOST}:{server.start(HOST, 0)}"
-    server.stop(1.0)
-    switch.close()
-
-
 @pytest.fixture
 def run(program: Path, control: str) -> Run:
     """Runs a scenario, and gives what everybody printed; `parameters` are the component's."""
 
-    def run_it(scenario: str, size: int, succeeds: bool = True, **parameters: str) -> str:
-        ours = {"switch": control, "verbose": "1"} | parameters
-        installed = subprocess.run(
-            ["ompi_info", "--path", "pkglibdir", "--parsable"], capture_output=True, text=True, check=True
-        )
-        folders = f"{COMPONENT.parent}:{installed.stdout.strip().rpartition(':')[2]}"
-        general = {
-            "mca_base_component_path": folders,
-            "mpi_yield_when_idle": "1",
-            "rmaps_base_oversubscribe": "1",
-            "hwloc_base_binding_policy": "none",
-        }
-        command = ["mpirun", "--allow-run-as-root", "-np", str(size)]
-        for name, value in {**general, **{f"coll_wiresum_{name}": value for name, value in ours.items()}}.items():
-            command += ["--mca", name, value]
-        done = subprocess.run(
-            [*command, program, scenario],
-            env=os.environ | {"WIRESUM_THREADS": "1"},
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE_S,
-            check=False,
-        )
-        said = done.stdout + done.stderr
-        if succeeds:
-            assert done.returncode == 0, said
-            assert said.count("is content") == size, said
-        return said
+    def run_it(scenario: str, size: int, **parameters: str) -> str:
+        done = mpi_launch.mpirun([program, scenario], size, mpi_launch.parameters(control, **parameters), PATIENCE_S)
+        assert done.code == 0, done.said
+        assert done.said.count("is content") == size, done.said
+        return done.said
 
     return run_it
-
-
-def carried(said: str) -> dict[int, list[int]]:
-    """By communicator, how many collectives went through the network; one number for each group of processes."""
-    found: dict[int, list[int]] = {}
-    for communicator, count in re.findall(r"communicator (\d+): (\d+) collectives through the network", said):
-        found.setdefault(int(communicator), []).append(int(count))
-    return found
 
 
 @pytest.mark.parametrize("size", [2, 3])
@@ -141,6 +93,6 @@ def test_floats_can_be_left_to_open_mpi(run: Run) -> None:
 
 
 def test_without_a_switch_a_communicator_goes_on_below_and_says_so(run: Run) -> None:
-    said = run("everything", 2, switch=f"{HOST}:1", join_timeout="1")
+    said = run("everything", 2, switch="127.0.0.1:1", join_timeout="1")
     assert carried(said) == {}
     assert "a communicator goes on without the network: cannot reach the switch" in said

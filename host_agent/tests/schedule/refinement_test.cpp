@@ -25,6 +25,7 @@ struct Way {
   bool in_place = true;
   std::vector<unsigned> steps;
   float fixed_scale = 4.0F;
+  bool keeps_last_region_only = false;  // as the last worker does in a reduce-scatter
 };
 
 std::vector<std::size_t> region_sizes(numeric::Format format) {
@@ -57,12 +58,13 @@ struct Side {
     if (worker == 1) sources[3][2] = INFINITY;
     for (std::size_t i = 0; i < sources.size(); ++i) {
       auto* const source = reinterpret_cast<std::byte*>(sources[i].data());
-      auto* const destination = way.in_place ? source : reinterpret_cast<std::byte*>(destinations[i].data());
+      auto* destination = way.in_place ? source : reinterpret_cast<std::byte*>(destinations[i].data());
+      if (way.keeps_last_region_only && i + 1 < sources.size()) destination = nullptr;
       request.regions.push_back({.source = source, .destination = destination, .elements = sources[i].size()});
     }
     EXPECT_EQ(number_chunks(request.regions, request.format, kLanes), kChunksOfTensor);
     originals = sources;
-    refinement = std::make_unique<Refinement>(request, kLanes, Place{.worker = worker, .workers = kWorkers}, kChunks);
+    refinement = std::make_unique<Refinement>(request, kLanes, Place{.rank = worker, .workers = kWorkers}, kChunks);
     refinement->read(worker::kNothingKnown);
   }
   std::vector<std::vector<float>> sources;
@@ -195,6 +197,19 @@ INSTANTIATE_TEST_SUITE_P(
                     Way{.scaling = Scaling::kFixed, .lane_bits = 16, .steps = {32, 16, 8, 4, 2, 1}},
                     Way{.scaling = Scaling::kFixed, .steps = {2}, .fixed_scale = 0.0F}));
 
+TEST(Refinement, RegionsWithoutADestinationArePassedOver) {
+  const std::deque<Side> sides = run({.in_place = false, .steps = {4}, .keeps_last_region_only = true});
+  const std::size_t step = worker::chunk_elements(sides[0].request.format, kLanes);
+  for (const Side& side : sides) {
+    for (const float value : side.destinations[0]) ASSERT_EQ(value, kUntouched);
+    const std::vector<float>& result = side.destinations.back();
+    for (std::size_t first = 0; first < result.size(); first += step) {
+      const std::vector<float> expected = dense_sum(sides, side.sources.size() - 1, first, step);
+      EXPECT_EQ(std::memcmp(&result[first], expected.data(), 4 * step), 0) << "from " << first;
+    }
+  }
+}
+
 TEST(Refinement, ChunksThatAreKnownToBeAbsentAreNotRead) {
   const Way way;
   Side side(1, way);
@@ -202,7 +217,7 @@ TEST(Refinement, ChunksThatAreKnownToBeAbsentAreNotRead) {
   worker::ChunkPresence presence(kChunksOfTensor);
   presence.set(0, false);
   presence.set(1, true);
-  Refinement refinement(side.request, kLanes, {.worker = 0, .workers = 1}, chunks);
+  Refinement refinement(side.request, kLanes, {.rank = 0, .workers = 1}, chunks);
   std::fill(side.sources[0].begin(), side.sources[0].end(), 0.0F);
   side.sources[0][3] = side.sources[0][kLanes] = 1.0F;
   refinement.read(presence);
@@ -216,7 +231,7 @@ TEST(Refinement, WhatNobodyHasLeavesNothingToSend) {
   Side side(1, Way{});
   const std::vector<std::uint32_t> chunks = {7};
   std::fill(side.sources[2].begin(), side.sources[2].end(), -0.0F);
-  Refinement refinement(side.request, kLanes, {.worker = 0, .workers = 1}, chunks);
+  Refinement refinement(side.request, kLanes, {.rank = 0, .workers = 1}, chunks);
   refinement.read(worker::kNothingKnown);
   refinement.count(8);
   refinement.narrow();
@@ -236,7 +251,7 @@ TEST(Refinement, AnExponentHasAByteOfItsOwnForEachWorker) {
   std::fill(side.sources[2].begin(), side.sources[2].end(), 1.0F);
   const std::vector<std::uint32_t> chunks = {7};
   for (unsigned worker = 0; worker < 6; ++worker) {
-    Refinement refinement(side.request, kLanes, {.worker = worker, .workers = 6}, chunks);
+    Refinement refinement(side.request, kLanes, {.rank = worker, .workers = 6}, chunks);
     refinement.read(worker::kNothingKnown);
     refinement.count(8);
     const std::span<const std::uint32_t> words = refinement.counts().more_words();

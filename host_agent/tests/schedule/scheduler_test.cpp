@@ -220,6 +220,26 @@ TEST(Scheduler, RefusesAFormatThatDoesNotExistAndASparseRequestWithoutASource) {
   EXPECT_THROW(submit(scheduler, sourceless, kLanes), std::invalid_argument);
 }
 
+TEST(Scheduler, NarrowLanesCarryTheFloatsOfFewWorkers) {
+  SchedulerConfig config = small_config();
+  for (const unsigned workers : {64U, 65U}) {
+    config.workers = workers;
+    Scheduler scheduler(config);
+    Tensor tensor(8, true);
+    Request narrow = tensor.request();
+    narrow.format.lane_bits = 16;
+    EXPECT_NO_THROW(submit(scheduler, narrow, 4 * kLanes));
+    narrow.format.lane_bits = 8;
+    if (workers == 64) {
+      EXPECT_NO_THROW(submit(scheduler, narrow, 4 * kLanes));
+    } else {
+      EXPECT_THROW(submit(scheduler, narrow, 4 * kLanes), std::invalid_argument);
+    }
+    narrow.format = {.dtype = numeric::Dtype::kI32, .scaling = numeric::Scaling::kNone, .lane_bits = 8};
+    EXPECT_NO_THROW(submit(scheduler, narrow, 4 * kLanes)) << "integers are their owner's business";
+  }
+}
+
 TEST(Scheduler, ATagIsASignatureAndTheNumberOfTheRequest) {
   Scheduler scheduler(small_config());
   Tensor tensor(2, true);

@@ -10,7 +10,14 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))  # the tests' own modules, and wiresum_sim beside them
 
-SEEDS_DEFAULT = {"seed": 300, "sparse_seed": 40, "scattered_seed": 30, "fault_seed": 100}
+SEEDS_DEFAULT = {
+    "seed": 300,
+    "sparse_seed": 40,
+    "scattered_seed": 30,
+    "fault_seed": 100,
+    "tree_seed": 200,
+    "tree_fault_seed": 50,
+}
 """By the name of a test's argument."""
 
 

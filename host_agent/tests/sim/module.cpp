@@ -95,6 +95,8 @@ NB_MODULE(wiresum_sim, module) {
       .def(nb::init<>())
       .def_rw("seed", &sim::Scenario::seed)
       .def_rw("workers", &sim::Scenario::workers)
+      .def_rw("parents", &sim::Scenario::parents)
+      .def_rw("leaves", &sim::Scenario::leaves)
       .def_rw("threads", &sim::Scenario::threads)
       .def_rw("lanes", &sim::Scenario::lanes)
       .def_rw("slots", &sim::Scenario::slots)

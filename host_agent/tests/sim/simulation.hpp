@@ -1,11 +1,11 @@
-// N workers of T threads, the switch's data plane, and a bad network between them: all in one thread, under
-// virtual time, and the same on every run with the same seed.
+// N workers of T threads, a switch's data plane or a tree of them, and a bad network between them: all in one thread,
+// under virtual time, and the same on every run with the same seed.
 //
 // What runs is what ships: from a call to the packets it is the session's own dispatcher and shards (host.hpp has what
-// its threads do), and the data plane of the software switch. Only what lies between them is simulated: each worker has
-// a link of its own, whose two directions lose, duplicate, hold back and serialise packets. A RESULT that goes to all
-// workers crosses each worker's link as a copy of its own, so that a single copy can be lost. And things go wrong:
-// workers abort, close or die, and the switch starts anew.
+// its threads do), and the data plane of the software switch. Only what lies between them is simulated: each worker,
+// and each switch but the root, has a link of its own upwards, whose two directions lose, duplicate, hold back and
+// serialise packets. A RESULT that goes to all crosses each link as a copy of its own, so that a single copy can be
+// lost. And things go wrong: workers abort, close or die, and a switch starts anew.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +25,7 @@ struct Fault {
     kAbort,         // the worker ends the job for itself
     kClose,         // it closes its session
     kDeath,         // it is killed
-    kSwitchRestart  // the switch has lost its jobs and cells
+    kSwitchRestart  // the worker's switch has lost its jobs and cells
   };
   Kind kind = Kind::kAbort;
   std::uint32_t worker = 0;
@@ -35,6 +35,8 @@ struct Fault {
 struct Scenario {
   std::uint64_t seed = 0;
   std::uint32_t workers = 2;
+  std::vector<std::uint32_t> parents = {0};  // by switch: one before it; switch 0 is the root
+  std::vector<std::uint32_t> leaves;         // by worker: its switch. Empty: all hang on the root
   std::uint32_t threads = 1;
   std::uint32_t lanes = 360;
   std::uint32_t slots = 128;  // of the lease: shared out over the threads
@@ -91,15 +93,31 @@ class Simulation {
   Report run();
 
  private:
-  void build_ports();
+  /// A worker, or a switch: whatever hangs on a switch. Its link has the same number.
+  using Node = std::uint32_t;
+  struct Switch {
+    std::vector<Node> children;  // in the order of the numbers that the switch knows them by
+    std::vector<std::unique_ptr<dataplane::Dataplane>> ports;  // by thread
+  };
+
+  void check() const;
+  [[nodiscard]] bool is_worker(Node node) const noexcept { return node < scenario_.workers; }
+  [[nodiscard]] Node node_of_switch(std::uint32_t index) const noexcept { return scenario_.workers + index; }
+  /// The switch that a node hangs on. The root hangs on itself.
+  [[nodiscard]] std::uint32_t above(Node node) const noexcept;
+  [[nodiscard]] std::uint8_t number_of(Node node) const noexcept;
+  [[nodiscard]] wire::Endpoint endpoint_of(Node node) const noexcept;
+
+  void build_switches();
+  [[nodiscard]] dataplane::JobEntry entry_of(std::uint32_t index) const;
   void leave_cells_used(dataplane::Dataplane& machine, dataplane::JobEntry entry) const;
   void build_hosts();
   [[nodiscard]] HostConfig config_of(std::uint32_t worker) const;
   void schedule_faults();
   void happen(const Fault& fault);
-  void send(std::uint32_t worker, std::uint32_t thread, Datagram datagram);
-  void arrive_at_switch(std::uint32_t worker, std::uint32_t thread, const Datagram& datagram);
-  void send_result(std::uint32_t worker, std::uint32_t thread, const Datagram& datagram);
+  void send_up(Node from, std::uint32_t thread, const Datagram& datagram);
+  void send_down(Node to, std::uint32_t thread, const Datagram& datagram);
+  void arrive_at_switch(std::uint32_t index, Node from, std::uint32_t thread, const Datagram& datagram);
   [[nodiscard]] bool is_done() const;
   [[nodiscard]] Report report() const;
 
@@ -109,9 +127,9 @@ class Simulation {
   Random random_;
   Agenda agenda_;
   VirtualClock clock_;
-  std::vector<Link> up_;
+  std::vector<Link> up_;  // by node
   std::vector<Link> down_;
-  std::vector<std::unique_ptr<dataplane::Dataplane>> ports_;  // the switch's share of each thread
+  std::vector<Switch> switches_;
   std::vector<std::unique_ptr<Host>> hosts_;
   std::string failure_;
 };

@@ -44,6 +44,8 @@ class Stall:
 class Scenario:
     seed: int
     workers: int
+    parents: list[int]
+    leaves: list[int]
     threads: int
     lanes: int
     slots: int

@@ -51,22 +51,22 @@ class WorkerFailedError(AssertionError):
     """A worker's function raised, or did not return in time. The text has the logs."""
 
 
-class SwitchProcess:
-    """A `wiresum switch` at ports that were free."""
+class ServiceProcess:
+    """A command that says when it is ready, from construction to `stop`."""
 
-    def __init__(self, folder: Path, *arguments: str) -> None:
-        self.log = folder / "switch.log"
-        command = [sys.executable, "-c", "from wiresum.switch.command import switch; switch()"]
-        command += ["--control", "127.0.0.1:0", "--port", "0", *arguments]
-        with self.log.open("wb") as log:
-            self.process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=environment())
+    def __init__(self, log: Path, program: str, arguments: Sequence[str], ready: str) -> None:
+        """`program`: in Python. `ready`: a pattern for what it says."""
+        self.log = log
+        with self.log.open("ab") as output:
+            command = [sys.executable, "-c", program, *arguments]
+            self.process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, env=environment())
         try:
-            self.endpoint = self._await_ready()
+            self.said = self._await_ready(ready)
         except BaseException:
             self.stop()
             raise
 
-    def __enter__(self) -> SwitchProcess:
+    def __enter__(self) -> ServiceProcess:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -84,13 +84,26 @@ class SwitchProcess:
             except subprocess.TimeoutExpired:
                 self.kill()
 
-    def _await_ready(self) -> str:
+    def _await_ready(self, ready: str) -> re.Match[str]:
         deadline = time.monotonic() + START_TIMEOUT_S
         while time.monotonic() < deadline and self.process.poll() is None:
-            if match := re.search(r"ready: control (\S+:\d+)", self.log.read_text()):
-                return match.group(1)
+            if matches := list(re.finditer(ready, self.log.read_text())):
+                return matches[-1]
             time.sleep(0.05)
-        raise RuntimeError(f"the switch did not start:\n{self.log.read_text()}")
+        raise RuntimeError(f"the service did not start:\n{self.log.read_text()}")
+
+
+class SwitchProcess(ServiceProcess):
+    """A `wiresum switch` at ports that were free."""
+
+    def __init__(self, folder: Path, *arguments: str) -> None:
+        super().__init__(
+            folder / "switch.log",
+            "from wiresum.switch.command import switch; switch()",
+            ["--control", "127.0.0.1:0", "--port", "0", *arguments],
+            r"ready: control (\S+:\d+)",
+        )
+        self.endpoint = self.said.group(1)
 
 
 class Cluster:

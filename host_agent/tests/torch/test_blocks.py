@@ -7,7 +7,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from cluster import Cluster
-from cluster_worker import implementation
+from cluster_worker import lanes
 
 import wiresum.torch
 from wiresum.agent import SessionStats
@@ -35,7 +35,7 @@ def contribution(draw: int, block: int, *, rank: int, aligned: bool) -> torch.Te
 
 def block_sparse_sums(rank: int, size: int) -> None:
     group = dist.group.WORLD
-    block = implementation(group).block_elements
+    block = lanes(group)
     before = wiresum.torch.stats().network
     calls = 4
     for draw in range(calls):
@@ -58,7 +58,7 @@ TURNING_BLOCKS = 3000
 
 def sums_that_turn_dense(rank: int, size: int) -> None:
     """Equal calls, as of equal gradient buckets, of which the later ones are dense, with several under way at once."""
-    block = implementation().block_elements
+    block = lanes()
     inputs = []
     for call in range(4):
         blocks = torch.zeros(TURNING_BLOCKS, block)
@@ -97,7 +97,7 @@ def scattered(draw: int, *, rank: int, elements: int, density: float, dtype: tor
 
 def scattered_sums(rank: int, size: int, dtype: torch.dtype) -> None:
     """Sparse and dense tensors in turns, all of them in flight at once."""
-    block = implementation().block_elements
+    block = lanes()
     elements = SCATTERED_BLOCKS * block - 7
     densities = [0.002, 1.0, 0.002, 0.0002, 1.0, 0.002]
     inputs = [

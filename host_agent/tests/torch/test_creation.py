@@ -1,9 +1,11 @@
 from __future__ import annotations
 
 import re
+from importlib import metadata
 
 import pytest
 
+import wiresum.torch
 from wiresum.agent.config import AgentConfig
 from wiresum.join import name_problem
 from wiresum.torch import creation
@@ -34,3 +36,8 @@ def test_a_job_is_named_after_what_its_users_know(
     name = creation._job_name(AgentConfig(job=job), "", 1)
     assert re.fullmatch(expected.replace("RANDOM", "[0-9a-f]{8}"), name)
     assert not name_problem(name)
+
+
+def test_the_package_shows_what_it_imports_late_and_says_its_version() -> None:
+    assert {"Options", "GroupStats", "WiresumTimeoutError", "stats", "__version__"} <= set(dir(wiresum.torch))
+    assert wiresum.torch.__version__ == metadata.version("wiresum")

@@ -263,11 +263,13 @@ def test_tensors_that_gloo_would_get_wrong_for_their_layout(trio: Cluster) -> No
 def unknown_types(rank: int, size: int) -> None:
     with pytest.raises(dist.DistBackendError, match="Invalid scalar type"):
         dist.all_reduce(torch.ones(2, dtype=torch.int16))
+    with pytest.raises(dist.DistBackendError, match="BAND"):
+        dist.all_reduce(torch.ones(2), op=dist.ReduceOp.BAND)
     exact, fast = torch.ones(2, dtype=torch.float64), torch.ones(2)
     dist.all_reduce(exact)
     dist.all_reduce(fast)
     assert (exact == size).all() and (fast == size).all()
 
 
-def test_a_type_that_gloo_does_not_know_harms_nothing(trio: Cluster) -> None:
+def test_a_call_that_gloo_does_not_know_harms_nothing(trio: Cluster) -> None:
     trio.run(unknown_types)

@@ -29,8 +29,8 @@ TEST(WorkerConfigTest, RefusesWhatMakesNoSense) {
   };
   EXPECT_NO_THROW(make([](WorkerConfig&) {}));
   EXPECT_THROW(make([](WorkerConfig& c) { c.workers = 0; }), std::invalid_argument);
-  EXPECT_THROW(make([](WorkerConfig& c) { c.workers = 33; }), std::invalid_argument);
-  EXPECT_THROW(make([](WorkerConfig& c) { c.worker = 2; }), std::invalid_argument);
+  EXPECT_THROW(make([](WorkerConfig& c) { c.workers = 1025; }), std::invalid_argument);
+  EXPECT_THROW(make([](WorkerConfig& c) { c.worker = 32; }), std::invalid_argument);
   EXPECT_THROW(make([](WorkerConfig& c) { c.lanes = 0; }), std::invalid_argument);
   EXPECT_THROW(make([](WorkerConfig& c) { c.slots = 0; }), std::invalid_argument);
   EXPECT_THROW(make([](WorkerConfig& c) { c.slot_first = 32768; }), std::invalid_argument);
@@ -479,7 +479,7 @@ TEST_F(WorkerValidation, RejectsForeignHeaders) {
   expect_rejected(with([](wire::Header& h) { h.kind = wire::Kind::kData; }));
   expect_rejected(with([](wire::Header& h) { ++h.job; }));
   expect_rejected(with([](wire::Header& h) { ++h.key; }));
-  expect_rejected(with([](wire::Header& h) { h.worker = 2; }));
+  expect_rejected(with([](wire::Header& h) { h.worker = 32; }));
   expect_rejected(with([](wire::Header& h) { h.cell = 8; }));
   expect_rejected(with([](wire::Header& h) { h.cell ^= 1; }));
   expect_rejected(with([](wire::Header& h) { h.round += 2; }));

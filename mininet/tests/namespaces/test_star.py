@@ -238,6 +238,8 @@ def test_a_star_with_too_few_or_too_many_workers_is_refused(workers: int) -> Non
         Star(workers)
     with pytest.raises(ValueError, match="0 to 8 aggregators"):
         Star(1, aggregators=9)
+    with pytest.raises(ValueError, match="2 workers are in 0 to 2 racks"):
+        Star(2, racks=3)
 
 
 def test_an_aggregator_is_reached_over_a_link_like_the_workers() -> None:
@@ -246,6 +248,16 @@ def test_an_aggregator_is_reached_over_a_link_like_the_workers() -> None:
         for sender, receiver in ((worker, aggregator), (aggregator, worker)):
             assert probe.measure(sender, receiver, count=50).lost == 0
             assert "rate 200Mbit" in sender.run(["tc", "qdisc", "show", "dev", "star0"])
+
+
+def test_a_rack_is_reached_over_a_link_like_the_workers() -> None:
+    with Star(4, Link(rate_mbit=200), racks=2) as star:
+        first, second = star.racks
+        assert [star.rack_of(worker) for worker in range(4)] == [first, first, second, second]
+        for sender, receiver in ((star.workers[0], star.workers[3]), (star.workers[3], first), (star.switch, second)):
+            assert probe.measure(sender, receiver, count=50).lost == 0
+        assert "rate 200Mbit" in first.run(["tc", "qdisc", "show", "dev", "uplink0"])
+        assert "rate 200Mbit" in star.switch.run(["tc", "qdisc", "show", "dev", "rack1"])
 
 
 def test_a_command_that_fails_in_a_namespace_is_an_error_with_its_text(star: Star) -> None:

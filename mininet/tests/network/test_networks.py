@@ -21,7 +21,7 @@ from topology import Shape
 
 pytestmark = [pytest.mark.usefixtures("mininet_here"), pytest.mark.timeout(180)]
 
-WORKERS = 4
+WORKERS = (4, 8)
 STORE_PORT = 29_501
 ARGUMENTS = ("--epochs", "1", "--seed", "7", "--width", "4", "--batch", "64")
 
@@ -67,22 +67,25 @@ def trainer(mininet_here: None) -> Iterator[Trainer]:
 
 
 @pytest.fixture(scope="module")
-def on_loopback(trainer: Trainer, tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """The same training over a software switch on loopback."""
+def on_loopback(trainer: Trainer, tmp_path_factory: pytest.TempPathFactory) -> dict[int, Run]:
+    """The same training over one software switch on loopback, by the number of workers."""
     folder = tmp_path_factory.mktemp("loopback")
+    runs = {}
     with software_switch(folder / "switch.log") as control:
-        common = {
-            "WORLD_SIZE": str(WORKERS),
-            "LOCAL_RANK": "0",
-            "WIRESUM_SWITCH": control,
-            "WIRESUM_ADDRESS": "127.0.0.1",
-            "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": str(STORE_PORT),
-            "GLOO_SOCKET_IFNAME": "lo",
-        }
-        run = trainer.train([(0, common | {"RANK": str(rank)}) for rank in range(WORKERS)], folder / "run")
-    assert run.parameters_identical(WORKERS)
-    return run
+        for count in WORKERS:
+            common = {
+                "WORLD_SIZE": str(count),
+                "LOCAL_RANK": "0",
+                "WIRESUM_SWITCH": control,
+                "WIRESUM_ADDRESS": "127.0.0.1",
+                "MASTER_ADDR": "127.0.0.1",
+                "MASTER_PORT": str(STORE_PORT),
+                "GLOO_SOCKET_IFNAME": "lo",
+            }
+            workers = [(0, common | {"RANK": str(rank)}) for rank in range(count)]
+            runs[count] = trainer.train(workers, folder / f"run-{count}")
+            assert runs[count].parameters_identical(count)
+    return runs
 
 
 def inside_of(net: Any) -> set[str]:
@@ -91,7 +94,7 @@ def inside_of(net: Any) -> set[str]:
 
 @pytest.mark.parametrize("name", topology.names())
 def test_a_training_ends_with_the_bits_of_the_star(
-    name: str, kind: str, trainer: Trainer, on_loopback: Run, tmp_path: Path
+    name: str, kind: str, trainer: Trainer, on_loopback: dict[int, Run], tmp_path: Path
 ) -> None:
     from nodes import Workplace
     from wiresum_net import WiresumNet
@@ -102,8 +105,9 @@ def test_a_training_ends_with_the_bits_of_the_star(
         assert len(inside) == len(plan.hosts) + len(plan.switches)
         at = now()
         run = trainer.train([(host.pid, host.variables) for host in net.workers], tmp_path / "run")
-    assert run.parameters_identical(4)
-    assert set(run.digests.values()) == set(on_loopback.digests.values())
+    count = len(plan.workers)
+    assert run.parameters_identical(count)
+    assert set(run.digests.values()) == set(on_loopback[count].digests.values())
     for switch in plan.switches:
         for port in plan.ports(switch.name):
             assert (tmp_path / f"net/pcaps/{switch.name}-eth{port}.pcap").stat().st_size > 1000
@@ -121,7 +125,7 @@ def net(kind: str, tmp_path: Path) -> Iterator[object]:
 
 def test_all_hosts_and_the_switch_answer_and_a_link_goes_down_and_up(net) -> None:  # type: ignore[no-untyped-def]
     assert net.pingAll(timeout="5") == 0
-    address = net.topology.aggregator.address
+    address = net.topology.root.address
     assert " 0% packet loss" in net["h1"].cmd(f"ping -c 1 {address}")
     net.configLinkStatus("s1", "h1", "down")
     assert " 0% packet loss" not in net["h1"].cmd("ping -c 1 -W 1 10.0.0.2")
@@ -135,7 +139,7 @@ def test_a_switch_that_was_stopped_sums_again_once_it_is_started(net, trainer: T
     assert " 0% packet loss" not in net["h1"].cmd("ping -c 1 -W 1 10.0.0.2")
     net["s1"].start([])
     run = trainer.train([(host.pid, host.variables) for host in net.workers], tmp_path / "run")
-    assert run.parameters_identical(WORKERS)
+    assert run.parameters_identical(len(net.workers))
 
 
 def test_a_switch_that_does_not_start_is_an_error_and_nothing_is_left(

@@ -18,6 +18,7 @@ import pytest
 from leftovers import PATIENCE_S, namespaces_of, now, wait_until, wait_until_empty
 
 import run as program
+import topology
 
 PROGRAM = Path(program.__file__)
 
@@ -187,18 +188,27 @@ def until(terminal: int, text: str) -> str:
 
 
 def test_a_training_ends_with_tables_a_picture_and_the_bits_of_loopback(mininet_here: None, tmp_path: Path) -> None:
-    started = start(tmp_path, "train", "--epochs", "1", "--width", "2", "--topology", "leaf-spine")
+    """In two racks of a worker each."""
+    document = json.loads((topology.FOLDER / "racks" / "topology.json").read_text())
+    left_out = [f"h{number}" for number in (2, 3, 4, 6, 7, 8)]
+    document["hosts"] = {name: host for name, host in document["hosts"].items() if name not in left_out}
+    document["links"] = [link for link in document["links"] if link[0] not in left_out]
+    (tmp_path / "small.json").write_text(json.dumps(document))
+    network = ("--topology", str(tmp_path / "small.json"), "--gloo", "--no-captures")
+    started = start(tmp_path, "train", "--epochs", "1", "--width", "2", *network)
     output, _ = started.process.communicate(timeout=200)
     assert started.process.returncode == 0, output
     assert "bit for bit the same" in output
     found = json.loads((tmp_path / "run.json").read_text())
     assert found["parameters_identical"] is True
-    assert found["steps"] == 11
-    assert sorted(found["ports"]) == [f"{switch}-eth{port}" for switch in ("l1", "l2", "s1") for port in (1, 2, 3)]
-    # Each worker's gradients go to the switch once, and come back once: a leaf's uplink carries those of two.
-    for leaf in ("l1", "l2"):
-        assert all(found["ports"][f"{leaf}-eth3"][way] > 22 * 1500 for way in ("bytes_in", "bytes_out"))
+    assert found["steps"] == 22
+    ports = ["l1-eth1", "l1-eth5", "l2-eth1", "l2-eth5", "s1-eth1", "s1-eth2", "s1-eth3"]
+    assert sorted(found["ports"]) == sorted(found["ports_gloo"]) == ports
+    # Each worker's gradients go to its leaf once, and once from there to the spine; sums come back likewise.
+    for port in ports[:4]:
+        assert all(found["ports"][port][way] > 44 * 1500 for way in ("bytes_in", "bytes_out"))
     assert (tmp_path / "run.png").read_bytes().startswith(b"\x89PNG")
+    assert not list((tmp_path / "pcaps").iterdir())
     assert not started.processes()
 
 

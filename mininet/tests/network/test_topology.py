@@ -22,21 +22,29 @@ def load(document: Any, tmp_path: Path) -> topology.Topology:
 @pytest.mark.parametrize("name", topology.names())
 def test_every_topology_that_comes_along_is_right(name: str) -> None:
     plan = topology.find(name)
-    assert len(plan.workers) == 4
+    assert len(plan.workers) == (8 if name == "racks" else 4)
     assert plan.about
     for switch in plan.switches:
         for node in (*plan.hosts, *(other for other in plan.switches if other is not switch)):
             assert plan.port_towards(switch.name, node.name) in plan.ports(switch.name)
 
 
-def test_there_is_one_switch_a_leaf_spine_and_one_with_an_ethernet_switch() -> None:
-    assert topology.names() == ["ethernet", "leaf-spine", "one-switch"]
+def test_there_is_one_switch_two_leaf_spines_and_one_with_an_ethernet_switch() -> None:
+    assert topology.names() == ["ethernet", "leaf-spine", "one-switch", "racks"]
     roles = {name: sorted(switch.role for switch in topology.find(name).switches) for name in topology.names()}
     assert roles == {
         "one-switch": ["aggregate"],
         "leaf-spine": ["aggregate", "forward", "forward"],
         "ethernet": ["aggregate", "ethernet"],
+        "racks": ["aggregate", "aggregate", "aggregate"],
     }
+
+
+def test_a_host_is_summed_for_by_the_first_switch_on_its_way_that_sums() -> None:
+    racks, forwarding = topology.find("racks"), topology.find("leaf-spine")
+    assert [racks.aggregator_of(host.name).name for host in racks.hosts] == ["l1"] * 4 + ["l2"] * 4 + ["s1"]
+    assert racks.root.name == "s1"
+    assert {forwarding.aggregator_of(host.name).name for host in forwarding.hosts} == {"s1"}
 
 
 def test_a_port_leads_to_what_is_behind_other_switches() -> None:
@@ -77,6 +85,23 @@ WRONG = [
 ]
 
 
+WRONG_RACKS = [
+    (lambda d: d["switches"]["l1"].pop("parent"), 'one switch must have "role": "aggregate" and no "parent"'),
+    (lambda d: d["switches"]["l1"].update(parent="s9"), "l1: its parent s9 is no switch"),
+    (lambda d: d["switches"]["l1"].update(parent="l2"), "l1: its parent must be s1, the next on the way to s1"),
+    (lambda d: d["switches"]["l1"].update(parent="l1"), "l1: its parent must be s1"),
+    (lambda d: d["switches"]["l1"].update(role="forward"), "l1: nothing here is called parent"),
+]
+
+
+@pytest.mark.parametrize(("change", "complaint"), WRONG_RACKS, ids=[complaint for _, complaint in WRONG_RACKS])
+def test_what_is_wrong_with_a_parent_is_an_error_that_names_it(change: Any, complaint: str, tmp_path: Path) -> None:
+    document = json.loads((topology.FOLDER / "racks" / "topology.json").read_text())
+    change(document)
+    with pytest.raises(TopologyError, match=complaint):
+        load(document, tmp_path)
+
+
 @pytest.mark.parametrize(("change", "complaint"), WRONG, ids=[complaint for _, complaint in WRONG])
 def test_what_is_wrong_is_an_error_that_names_it(change: Any, complaint: str, tmp_path: Path) -> None:
     document = copy.deepcopy(ONE)
@@ -94,7 +119,7 @@ def test_a_loop_of_switches_is_refused(tmp_path: Path) -> None:
 
 
 def test_an_unknown_name_a_missing_file_and_no_json_are_told_apart(tmp_path: Path) -> None:
-    with pytest.raises(TopologyError, match="choose one of ethernet, leaf-spine, one-switch"):
+    with pytest.raises(TopologyError, match="choose one of ethernet, leaf-spine, one-switch, racks"):
         topology.find("ring")
     with pytest.raises(TopologyError, match="cannot read it"):
         topology.find(str(tmp_path / "none.json"))

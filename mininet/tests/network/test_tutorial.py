@@ -173,7 +173,8 @@ def test_every_command_prints_what_the_page_says(folder: Path, terminals: list[T
 def test_the_page_names_all_topologies_and_options() -> None:
     text = PAGE.read_text()
     help_text = in_shell("make mininet ARGS=--help", REPOSITORY)
-    for option in ("--topology", "--switch", "--rate", "--delay", "--loss", "--output", "--log-level", "--commands"):
+    links, training = ("--topology", "--switch", "--rate", "--delay", "--loss"), ("--gloo", "--no-captures", "--output")
+    for option in (*links, *training, "--log-level", "--commands"):
         assert option in text and option in help_text
     for topology in (REPOSITORY / "mininet" / "topologies").iterdir():
         assert f"| `{topology.name}` |" in text

@@ -30,7 +30,7 @@ from wiresum.switch.p4runtime.testing import (
 
 MAC = b"\x02\x00\x00\x00\x00\x01"
 WILD = {"match": {}}
-VERDICTS = 10
+VERDICTS = 22
 """Constant entries of `verdict`."""
 GetConfig = p4r.GetForwardingPipelineConfigRequest
 
@@ -44,7 +44,7 @@ def admit(worker: int = 0, **params: bytes) -> p4r.Entity:
     match = {"ingress_port": b"\x01", "source": b"\x7f\x00\x00\x01", "source_port": b"\x13\x88", "thread": b"\x00"}
     match |= {"job": b"\x05", "key": b"\x4d", "worker": bytes([worker])}
     values = {"row": b"\x06", "group": b"\x06", "bit_own": bytes([1 << worker]), "bit_others": bytes([2 >> worker])}
-    values |= {"cell_base": b"\x10", "lease_mask": b"\xff\xf0", "lease_prefix": b"\0"} | params
+    values |= {"has_parent": b"\0", "cell_base": b"\x10", "lease_mask": b"\xff\xf0", "lease_prefix": b"\0"} | params
     return table_entry("admit", match, "admit_worker", values)
 
 
@@ -299,7 +299,7 @@ def test_constant_entries_and_defaults_are_read_alike(
     for controller in (primary(software_server), primary(bmv2_server)):
         controller.write(MODIFY, forward_default())
     ours, theirs = (primary(server).read(table_entry("verdict"), defaults) for server in (software_server, bmv2_server))
-    assert len(ours) == VERDICTS + 6
+    assert len(ours) == VERDICTS + 7
     assert ours == theirs
 
 

@@ -10,6 +10,7 @@ import pytest
 from finsy import P4Schema
 
 from wiresum.controller import Endpoint, JobEntry
+from wiresum.controller.driver import Uplink
 from wiresum.controller.p4runtime import admit
 from wiresum.switch.p4runtime import jobs
 from wiresum.switch.p4runtime.refusal import Refusal
@@ -30,13 +31,28 @@ JOB = JobEntry(
     endpoints=tuple(Endpoint(f"10.0.0.{number + 1}", 5000 + 16 * number) for number in range(3)),
 )
 DELIVER = {worker: (int(IPv4Address(at.address)), at.port) for worker, at in enumerate(JOB.endpoints)}
+DELIVERIES = jobs.Deliveries(DELIVER)
 COPIES = {ROW: frozenset(range(3))}
 
 
 def entries(job: JobEntry = JOB, port: int = 1) -> list[Entry]:
     made = admit.entries(job, ROW, [port] * job.workers)
-    messages = [entry.encode(SCHEMA).table_entry for entry in made]
+    messages = [entry.encode(SCHEMA).table_entry for entry in made if entry.table_id == "admit"]
     return [ADMIT.entry(message, ADMIT.key(message)) for message in messages]
+
+
+PARENT = (0x0A000101, 43488)
+BELOW = dataclasses.replace(JOB, uplink=Uplink(Endpoint("10.0.1.1", 43488), 4))
+DELIVERIES_BELOW = jobs.Deliveries(DELIVER, (PARENT, 4))
+COPIES_BELOW = COPIES | {jobs.UPLINK_GROUPS + ROW: frozenset({jobs.PARENT})}
+
+
+def answers(job: JobEntry = BELOW) -> list[Entry]:
+    """The entries that admit the switch above."""
+    table = PROGRAM.schema.named("admit_parent_entry")
+    made = [entry for entry in admit.entries(job, ROW, [1] * job.workers) if entry.table_id == "admit_parent_entry"]
+    messages = [entry.encode(SCHEMA).table_entry for entry in made]
+    return [table.entry(message, table.key(message)) for message in messages]
 
 
 def changed(entry: Entry, **params: int) -> Entry:
@@ -44,7 +60,7 @@ def changed(entry: Entry, **params: int) -> Entry:
 
 
 def plan(admitted: Sequence[Entry]) -> jobs.Plan:
-    return jobs.plan(admitted, DELIVER, COPIES, LANES)
+    return jobs.plan(admitted, DELIVERIES, COPIES, LANES)
 
 
 def test_a_whole_job_is_as_the_join_service_would_admit_it() -> None:
@@ -90,9 +106,10 @@ def test_a_job_whose_last_threads_are_missing_has_the_slots_of_the_others() -> N
 
 
 def test_copies_go_to_whom_group_and_delivery_both_name() -> None:
-    without_group = jobs.plan(entries(), DELIVER, {}, LANES).admission
+    without_group = jobs.plan(entries(), DELIVERIES, {}, LANES).admission
     assert (without_group.receivers, without_group.endpoints[2]) == (0, DELIVER[2])
-    some = jobs.plan(entries(), {0: DELIVER[0], 1: DELIVER[1]}, {ROW: frozenset({1, 2, 77})}, LANES).admission
+    first_two = jobs.Deliveries({0: DELIVER[0], 1: DELIVER[1]})
+    some = jobs.plan(entries(), first_two, {ROW: frozenset({1, 2, 77})}, LANES).admission
     assert some.receivers == 0b010
     assert some.endpoints[2] == (0, 0)
 
@@ -160,6 +177,33 @@ def test_a_worker_may_send_from_elsewhere_than_it_is_sent_to() -> None:
     made = plan(moved).admission
     assert made.sources[:3] == ((99, 700),) * 3
     assert made.endpoints == tuple(DELIVER.values())
+
+
+def test_a_job_below_a_parent_has_its_address_and_number() -> None:
+    for entry in [*entries(BELOW), *answers()]:
+        jobs.check(entry, SLOTS, JOBS_MAX)
+    made = jobs.plan(entries(BELOW), DELIVERIES_BELOW, COPIES_BELOW, LANES, answers()).admission
+    assert (made.parent, made.number_at_parent, len(made.endpoints)) == (PARENT, 4, 3)
+    assert plan(entries()).admission.parent == jobs.NOWHERE
+
+
+def test_a_job_below_a_parent_waits_until_the_way_there_and_back_is_whole() -> None:
+    whole = (DELIVERIES_BELOW, COPIES_BELOW, answers())
+    elsewhere = jobs.Deliveries(DELIVER, ((PARENT[0], 7), 4))
+    for deliveries, copies, admitted in (
+        (DELIVERIES, *whole[1:]),
+        (elsewhere, *whole[1:]),
+        (whole[0], COPIES, whole[2]),
+        (*whole[:2], answers()[1:]),
+        (*whole[:2], [changed(entry, cell_base=0) for entry in answers()]),
+    ):
+        with pytest.raises(jobs.ContradictionError, match="the switch above"):
+            jobs.plan(entries(BELOW), deliveries, copies, LANES, admitted)
+
+
+def test_has_parent_without_the_parents_bit_is_refused() -> None:
+    with pytest.raises(Refusal, match="bit 31"):
+        jobs.check(changed(entries()[0], has_parent=1), SLOTS, JOBS_MAX)
 
 
 def test_a_job_number_beyond_the_switchs_table_is_refused() -> None:

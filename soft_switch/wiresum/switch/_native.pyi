@@ -60,6 +60,8 @@ class SwitchServer:
         slots: int,
         endpoints: list[tuple[int, int]],
         results_group: tuple[int, int],
+        parent: tuple[int, int],
+        number_at_parent: int,
     ) -> None: ...
     def configure(
         self,
@@ -74,6 +76,8 @@ class SwitchServer:
         contributors: list[int],
         sources: list[tuple[int, int]],
         receivers: int,
+        parent: tuple[int, int],
+        number_at_parent: int,
     ) -> None: ...
     def reset(self) -> None: ...
     def evict(self, job: int) -> bool: ...

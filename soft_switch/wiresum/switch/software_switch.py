@@ -83,6 +83,10 @@ class Admission:
     """Address and base port that packets of each of `WORKERS_MAX` workers come from: thread t's from port + t."""
     receivers: int
     """Of a completed cell's RESULT: a bitmap."""
+    parent: tuple[int, int] = (0, 0)
+    """Address and base port of the switch above; port 0: there is none."""
+    number_at_parent: int = 0
+    """That it knows this switch by."""
 
 
 class SoftwareSwitch(SwitchDriver):
@@ -183,17 +187,15 @@ class SoftwareSwitch(SwitchDriver):
                     lanes=entry.lanes,
                     slot_base=entry.slot_base,
                     slots=entry.slots,
-                    results_group=self._native_group(entry.job),
-                    endpoints=[(int(ipaddress.IPv4Address(e.address)), e.port) for e in entry.endpoints],
+                    results_group=_native_address(self.results_group(entry.job)),
+                    endpoints=[_native_address(endpoint) for endpoint in entry.endpoints],
+                    parent=_native_address(entry.uplink.parent if entry.uplink else None),
+                    number_at_parent=entry.uplink.worker if entry.uplink else 0,
                 )
                 self._jobs.add(entry.job)
         # TypeError: a number that does not fit the field it is for.
         except (ValueError, TypeError, RuntimeError) as error:
             raise DriverError(f"{self.name} refuses job {entry.job}: {error}") from error
-
-    def _native_group(self, job: int) -> tuple[int, int]:
-        group = self.results_group(job)
-        return (0, 0) if group is None else (int(ipaddress.IPv4Address(group.address)), group.port)
 
     def configure(self, admission: Admission) -> None:
         """Installs a job; or changes one that is installed, but for its lease."""
@@ -263,6 +265,10 @@ class SoftwareSwitch(SwitchDriver):
     def close(self) -> None:
         """Ends the threads. `stats` and `counters` still tell the last figures."""
         self._server.stop()
+
+
+def _native_address(endpoint: Endpoint | None) -> tuple[int, int]:
+    return (0, 0) if endpoint is None else (int(ipaddress.IPv4Address(endpoint.address)), endpoint.port)
 
 
 def _groups(first: str, jobs_max: int, bind: str) -> ipaddress.IPv4Address:

@@ -25,6 +25,17 @@ def test_a_job_whose_rounds_move_goes_on_while_its_switch_is_out_of_reach() -> N
     assert "leaf is lost: no answer, and for 30 s the job has made no progress" in told[0].ended.reason
 
 
+def test_who_is_silent_is_named_where_the_switch_that_would_know_more_is_out_of_reach() -> None:
+    bench = Bench()
+    workers = bench.running()
+    bench.change("leaf", "no answer")
+    bench.wait(31, beating=workers[:1], round_newest=1)
+    (told, *_) = bench.outputs(Tell)
+    assert told.ended.cause == join.JobEnded.SWITCH_LOST
+    assert "no progress; of rank 1 (" in told.ended.reason and "nothing has been heard either" in told.ended.reason
+    assert "rank 0" not in told.ended.reason
+
+
 def test_a_switch_that_comes_back_is_made_to_hold_the_jobs_that_run() -> None:
     bench = Bench()
     running, ended = bench.running(job_name="running"), bench.running(job_name="ended")
@@ -37,7 +48,7 @@ def test_a_switch_that_comes_back_is_made_to_hold_the_jobs_that_run() -> None:
     bench.switch_answers = True
     bench.change("leaf", "")
     (reconcile,) = bench.outputs(Reconcile)
-    assert reconcile.entries == (running[0].job.entry,)
+    assert reconcile.entries == (running[0].job.root.entry,)
     assert [job.name for job in bench.jobs.all()] == ["running"], "the other is not there any more, so it is cleared"
 
 
@@ -50,7 +61,7 @@ def test_a_switch_that_was_started_anew_has_lost_its_jobs() -> None:
     told = bench.outputs(Tell)
     assert {tell.ended.cause for tell in told} == {join.JobEnded.SWITCH_LOST}
     assert told[0].ended.reason == "leaf was started anew, and what it had summed is lost"
-    assert [reconcile.entries for reconcile in bench.outputs(Reconcile)] == [(workers[0].job.entry,), ()]
+    assert [reconcile.entries for reconcile in bench.outputs(Reconcile)] == [(workers[0].job.root.entry,), ()]
     for worker in workers:
         bench.jobs.told(worker, bench.now)
     assert bench.slots_free == 4096

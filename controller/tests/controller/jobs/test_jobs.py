@@ -30,7 +30,6 @@ def test_all_workers_get_the_same_grant_when_the_last_one_has_asked() -> None:
         reply = grant.reply
         assert (reply.worker, reply.workers) == (grant.worker.rank, 2)
         assert (reply.threads, reply.lanes, reply.slots) == (2, 200, 256)
-        assert [peer.host_name for peer in reply.peers] == ["host-0", "host-1"]
         assert (reply.switch_endpoint.address, reply.switch_endpoint.port) == ("10.0.0.1", 43488)
         assert reply.token == grant.worker.token
     assert grants[0].reply.key == grants[1].reply.key != 0
@@ -173,7 +172,7 @@ def test_when_a_waiting_worker_goes_away_the_others_hear_who_is_missing() -> Non
     assert refused.worker.rank == 0
     assert refused.refusal.code == "ABORTED"
     assert "rank 2 (host-2, process 1002) went away" in refused.refusal.text
-    assert "ranks 1, 2, 3 of 4" in refused.refusal.text
+    assert "ranks 1-3 of 4" in refused.refusal.text
     assert len(bench.jobs) == 0
 
 

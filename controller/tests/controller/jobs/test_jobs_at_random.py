@@ -1,28 +1,38 @@
 """Everything that may happen to jobs, in any order, with switches that come and go and a service that is killed:
-nothing is lost, leaked or given twice."""
+nothing is lost, leaked or given twice. Two of the switches are racks below a third, so that a job has one switch, or
+three, as chance puts its workers."""
 
 from __future__ import annotations
 
 import contextlib
+import itertools
+import json
 import random
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
 
-from wiresum.controller.driver import Sizes
+from wiresum import join
+from wiresum.controller.driver import Endpoint, Sizes
+from wiresum.controller.jobs.cluster import Switch
 from wiresum.controller.jobs.job import TRANSITIONS, Event, Job, Presence, State, Worker
 from wiresum.controller.jobs.limits import Limits, Quota
 from wiresum.controller.jobs.outputs import Admit, Count, Evict, Output, Reconcile
 from wiresum.controller.jobs.refusal import Refusal
+from wiresum.controller.jobs.tree import FOLLOWING, Node, Phase
 from wiresum.controller.store import Store
-from wiresum.controller.testing import JobsBench, member, switch
+from wiresum.controller.testing import NOBODY, JobsBench, member, switch
 
 SIZES = Sizes(slots=24, lanes_max=64, jobs_max=2)
+RACKS = {"left": "10.0.1.1", "right": "10.0.2.1"}
+ENDPOINTS = {
+    name: Endpoint(f"10.9.0.{number}", 43488) for number, name in enumerate(("spine", "left", "right", "spare"))
+}
 LIMITS = Limits(slots_least=8, slots_default=16, overtaken_max=2, join_timeout_ms_default=20_000)
 NAMES = ("a", "b", "c", "d", "e", "f")
 STEPS = 400
-SEEDS = range(4)
+SEEDS = range(5)
 
 
 class World:
@@ -36,29 +46,46 @@ class World:
         """How many of the next calls to switches fail, though those can be reached."""
         self.quiet = False
         """Whether no worker sends packets any more."""
+        self.late: dict[str, list[Output]] = {}
+        """By switch, what it has been asked and will answer later, in order."""
+        self.prompt = False
+        """Whether all switches answer at once."""
         self.reloaded = False
         """Whether a switch says, when it is reconciled next, that it was started anew."""
-        self.keys: set[int] = set()
-        """All that a switch was ever told."""
+        self.keys: dict[int, set[str]] = {}
+        """All that a switch was ever told, and which ones were."""
         self.now = 0.0
         self.start()
 
     def start(self) -> None:
-        switches = [switch("left", SIZES), switch("right", SIZES)]
-        quotas = [Quota("poor", slots=16, jobs=1)]
-        self.bench = JobsBench(switches=switches, limits=LIMITS, quotas=quotas, store=self.store, now=self.now)
+        self.late = {}
+        quotas = [Quota("poor", slots=48, jobs=1)]
+        self.bench = JobsBench(switches=switches(), limits=LIMITS, quotas=quotas, store=self.store, now=self.now)
         self.bench.answer = self.answer  # type: ignore[method-assign]
         for name in self.trouble:
             self.bench.change(name, "no answer")
 
     def answer(self, output: Output) -> None:
-        """As switches do, of which some cannot be reached."""
-        jobs, now = self.bench.jobs, self.bench.now
+        """As switches do, of which some cannot be reached, and some take their time."""
         if not isinstance(output, Admit | Count | Evict | Reconcile):
             return
+        name = output.switch_name
+        if name in self.late or (not self.prompt and self.chance.random() < 0.3):
+            self.late.setdefault(name, []).append(output)
+        else:
+            self.answer_now(output)
+
+    def catch_up(self) -> None:
+        late, self.late = self.late, {}
+        for output in itertools.chain.from_iterable(late.values()):
+            self.answer_now(output)
+        self.bench.settle()
+
+    def answer_now(self, output: Output) -> None:
+        jobs, now = self.bench.jobs, self.bench.now
+        assert isinstance(output, Admit | Count | Evict | Reconcile)
         if isinstance(output, Admit):
-            assert output.entry.key not in self.keys, "a key is used once"
-            self.keys.add(output.entry.key)
+            self.check_admission(output)
         fails = output.switch_name in self.trouble or self.failures > 0
         self.failures -= self.failures > 0
         match output:
@@ -71,6 +98,22 @@ class World:
             case Reconcile(name):
                 reloaded, self.reloaded = self.reloaded and not fails, self.reloaded and fails
                 jobs.reconcile_failed(name, now) if fails else jobs.reconciled(output, reloaded, now)
+
+    def check_admission(self, output: Admit) -> None:
+        entry, told = output.entry, self.keys.setdefault(output.entry.key, set())
+        assert output.switch_name not in told, "a key is used once"
+        told.add(output.switch_name)
+        (job,) = (job for job in self.bench.jobs.all() if job.key == entry.key)
+        node = job.nodes[output.switch_name]
+        if entry.uplink is not None:
+            above = job.nodes[node.branch.parent]
+            assert above.phase is Phase.HOLDING, "no switch sends its sums to one that does not know the job"
+            assert above.entry is not None
+            assert above.entry.endpoints[entry.uplink.worker] == ENDPOINTS[output.switch_name]
+            assert entry.uplink.parent == ENDPOINTS[node.branch.parent]
+        assert [entry.endpoints[w.number] for w in job.workers.values() if w.switch_name == output.switch_name] == [
+            w.endpoint for w in job.workers.values() if w.switch_name == output.switch_name
+        ]
 
     def contributions(self) -> list[int]:
         return [0, 0] if self.quiet else [self.chance.randrange(2) for _ in range(2)]
@@ -91,6 +134,7 @@ class World:
             self.lose_or_find: 2,
             self.fail: 2,
             self.drain: 2,
+            self.catch_up: 14,
             self.end: 2,
             self.kill: 1,
         }
@@ -98,12 +142,15 @@ class World:
     def ask(self, rank: int | None = None, name: str = "") -> None:
         name = name or self.chance.choice(NAMES)
         tenant, priority = ("poor", 1) if name == "d" else ("", 0)
+        rank = self.chance.randrange(2) if rank is None else rank
+        port = 5000 + 16 * rank + self.chance.choice((0, 0, 8))
         try:
             self.bench.ask(
                 job_name=name,
-                rank=self.chance.randrange(2) if rank is None else rank,
+                rank=rank,
                 world_size=2,
                 slots=self.chance.choice((0, 8, 64)),
+                endpoint=join.Endpoint(address=self.chance.choice(list(RACKS.values())), port=port),
                 attempt=self.chance.choice("xxy"),
                 tenant=tenant,
                 priority=priority,
@@ -148,12 +195,12 @@ class World:
         self.bench.wait(self.chance.choice((0.5, 0.5, 4.0, 12.0)), beating=self.workers(Presence.ATTENDING))
 
     def lose_or_find(self, name: str = "") -> None:
-        name = name or self.chance.choice(("left", "right"))
+        name = name or self.chance.choice(list(ENDPOINTS))
         self.trouble ^= {name}
         self.bench.change(name, "no answer" if name in self.trouble else "")
 
     def drain(self) -> None:
-        self.bench.jobs.drain(self.chance.choice(("left", "right")), resume=self.chance.random() < 0.7)
+        self.bench.jobs.drain(self.chance.choice(list(ENDPOINTS)), resume=self.chance.random() < 0.7)
         self.bench.settle()
 
     def end(self) -> None:
@@ -174,35 +221,61 @@ class World:
 
     def slots_and_numbers_are_in_one_hand(self) -> None:
         for each in self.bench.switches:
-            leased = [job.lease for job in each.numbered.values()]
-            slots = [slot for lease in leased if lease for slot in range(lease.base, lease.base + lease.count)]
+            leases = [job.nodes[each.name].lease for job in each.numbered.values()]
+            slots = [slot for lease in leases if lease for slot in range(lease.base, lease.base + lease.count)]
             assert len(slots) == len(set(slots))
             assert each.leases.slots_free == SIZES.slots - len(slots)
+            assert all(job.number == number for number, job in each.numbered.items())
 
     def every_job_is_where_its_state_says(self) -> None:
         jobs = self.bench.jobs
         for job in jobs.all():
-            held = bool(job.switch_name) and job in self.bench.jobs.cluster.switches[job.switch_name].numbered.values()
-            assert held == (job.state in (State.ADMITTING, State.RUNNING, State.ENDING)), job
+            held = [each.name for each in self.bench.switches if job in each.numbered.values()]
+            assert set(held) == job.nodes.keys(), job
+            assert bool(held) == (job.state in (State.ADMITTING, State.RUNNING, State.ENDING)), job
+            assert {node.phase for node in job.nodes.values()} == {Phase.HOLDING} or job.state is not State.RUNNING, job
+            assert all(node.lease.count == job.slots for node in job.nodes.values() if node.lease), job
             assert bool(jobs.waiting.position(job)) == (job.state is State.QUEUED), job
 
     def what_runs_is_on_disk(self) -> None:
-        on_disk = {(record.switch_name, record.number, record.state) for record in self.store.load().jobs}
+        on_disk = {
+            (
+                record.switch_name,
+                record.number,
+                record.state,
+                str([n["lease"] for n in json.loads(record.body)["nodes"]]),
+            )
+            for record in self.store.load().jobs
+        }
         jobs = [job for job in self.bench.jobs.cluster.holders() if job.state is not State.ADMITTING]
-        assert on_disk == {(job.switch_name, job.number, job.state.value) for job in jobs}
+        leases = [
+            [n.lease and {"base": n.lease.base, "count": n.lease.count} for n in job.nodes.values()] for job in jobs
+        ]
+        assert on_disk == {
+            (job.switch_name, job.number, job.state.value, str(of_job))
+            for job, of_job in zip(jobs, leases, strict=True)
+        }
 
     def finish(self) -> None:
         """When nobody beats any more and all switches are there, all is as it was."""
-        self.failures, self.quiet = 0, True
+        self.failures, self.quiet, self.prompt = 0, True, True
+        self.catch_up()
         for name in sorted(self.trouble):
             self.lose_or_find(name)
-        for name in ("left", "right"):
+        for name in ENDPOINTS:
             self.bench.jobs.drain(name, resume=True)
         self.bench.wait(90)
         assert all(each.is_usable() for each in self.bench.switches)
         assert self.bench.jobs.all() == []
-        assert self.bench.slots_free == 2 * SIZES.slots
+        assert self.bench.slots_free == len(ENDPOINTS) * SIZES.slots
         assert self.store.load().jobs == []
+
+
+def switches() -> list[Switch]:
+    racks = [switch(n, SIZES, [address], parent="spine", endpoint=ENDPOINTS[n]) for n, address in RACKS.items()]
+    spine = switch("spine", SIZES, NOBODY, endpoint=ENDPOINTS["spine"])
+    spare = switch("spare", SIZES, [RACKS["left"]], endpoint=ENDPOINTS["spare"])
+    return [spine, *racks, spare]
 
 
 def run(folder: Path, seed: int) -> None:
@@ -226,7 +299,17 @@ def test_nothing_is_lost_leaked_or_given_twice(tmp_path: Path, monkeypatch: pyte
         move(job, event, why)
 
     monkeypatch.setattr(Job, "move", note)
+    phases: set[tuple[Phase, Phase]] = set()
+    change = Node.move
+
+    def note_phase(node: Node, phase: Phase) -> None:
+        phases.add((node.phase, phase))
+        change(node, phase)
+
+    monkeypatch.setattr(Node, "move", note_phase)
     for seed in SEEDS:
         print(f"seed {seed}")  # noqa: T201 - shown if it fails
         run(tmp_path / str(seed), seed)
     assert passed == set(TRANSITIONS), "it came to everything that may be"
+    possible = {(before, after) for before, afters in FOLLOWING.items() for after in afters}
+    assert phases | {(Phase.HOLDING, Phase.FORGOTTEN)} == possible, "that one is rare: test_trees.py has it"

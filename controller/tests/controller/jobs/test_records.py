@@ -30,7 +30,7 @@ def test_a_running_job_goes_on_after_a_restart_and_its_workers_come_back(store: 
     before.wait(6, beating=workers, round_newest=1000)
     after = Bench(store=store, now=7.0)
     (reconcile,) = after.outputs(Reconcile)
-    assert reconcile.entries == (workers[0].job.entry,)
+    assert reconcile.entries == (workers[0].job.root.entry,)
     again = after.jobs.attend(member(workers[0]), after.now)
     assert again.token == workers[0].token
     assert after.ask(rank=1, world_size=3, attempt="mine").token == workers[1].token, "its grant may have been lost"
@@ -133,7 +133,7 @@ def test_a_job_of_a_host_that_was_taken_out_of_the_configuration_is_left_on_disk
     after = Bench(store=store, switches=[switch(addresses=["10.0.0.8"])])
     assert [job.name for job in after.jobs.all()] == ["stays"]
     (reconcile,) = after.outputs(Reconcile)
-    assert reconcile.entries == (worker.job.entry,)
+    assert reconcile.entries == (worker.job.root.entry,)
     assert {record.name for record in store.load().jobs} == {"gone", "stays"}
 
 

@@ -34,7 +34,7 @@ def endpoint(address: str = "10.0.0.1", port: int = 5000) -> join.Endpoint:
         ({"priority": 1_000_001}, "priority"),
         ({"priority": -1_000_001}, "priority"),
         ({"world_size": 0}, "world_size"),
-        ({"world_size": 33}, "world_size"),
+        ({"world_size": 1025}, "world_size"),
         ({"world_size": 4, "rank": 4}, "rank"),
         ({"world_size": 4, "rank": 2**32 - 1}, "rank"),
         ({"threads_max": 0}, "threads_max"),
@@ -78,7 +78,7 @@ def test_the_extremes_that_make_sense_pass(fields: dict[str, object]) -> None:
     check_join(join_request(**fields))
 
 
-@pytest.mark.parametrize("version", [0, 1, 2, 4, 2**32 - 1])
+@pytest.mark.parametrize("version", [0, 1, 3, 5, 2**32 - 1])
 def test_another_protocol_version_is_refused_with_both_versions(version: int) -> None:
     with pytest.raises(Refusal) as caught:
         check_join(join_request(protocol_version=version, software_version="9.9"))

@@ -6,6 +6,7 @@ import finsy as fy
 import pytest
 
 from wiresum.controller import Endpoint, JobEntry
+from wiresum.controller.driver import Uplink
 from wiresum.controller.p4runtime import admit
 
 
@@ -29,6 +30,7 @@ def test_an_entry_says_what_the_cells_need(job: JobEntry, schema: fy.P4Schema) -
         "group": 5,
         "bit_own": 0b100,
         "bit_others": 0b011,
+        "has_parent": 0,
         "cell_base": 64,
         "lease_mask": 0xFFF8,
         "lease_prefix": 8,
@@ -54,6 +56,24 @@ def test_a_thread_may_use_exactly_its_part_of_the_lease(
         mine = [cell for cell in range(1 << 16) if cell & arguments["lease_mask"] == arguments["lease_prefix"]]
         run = 2 * slots // threads
         assert mine == list(range(thread * run, (thread + 1) * run))
+
+
+def test_below_a_parent_its_bit_is_one_of_the_others_and_it_may_answer(job: JobEntry, schema: fy.P4Schema) -> None:
+    below = dataclasses.replace(job, uplink=Uplink(Endpoint("10.0.1.1", 43488), 4))
+    *workers, _, _ = entries = [_through_the_wire(entry, schema) for entry in admit.entries(below, 5, [9, 8, 7], 6)]
+    arguments = [_arguments(entry, schema) for entry in workers]
+    assert {(a["bit_own"] | a["bit_others"], a["has_parent"]) for a in arguments} == {(1 << 31 | 0b111, 1)}
+    answers = entries[len(workers) :]
+    assert [entry.table_id for entry in answers] == ["admit_parent_entry"] * below.threads
+    assert [dict(entry.match or {}) for entry in answers] == [
+        {"ingress_port": 6, "source": 0x0A000101, "source_port": 43488 + thread, "thread": thread}
+        | {"job": 7, "key": 0xFEED0007}
+        for thread in range(below.threads)
+    ]
+    for own, answer in zip(arguments[: below.threads], answers, strict=True):
+        assert isinstance(answer.action, fy.P4TableAction)
+        alike = ("row", "group", "cell_base", "lease_mask", "lease_prefix")
+        assert answer.action.args == {"bit_workers": 0b111} | {name: own[name] for name in alike}
 
 
 def _through_the_wire(entry: fy.P4TableEntry, schema: fy.P4Schema) -> fy.P4TableEntry:

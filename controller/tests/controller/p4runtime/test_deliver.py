@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+import dataclasses
+
 import finsy as fy
 
-from wiresum.controller import JobEntry
+from wiresum.controller import Endpoint, JobEntry
+from wiresum.controller.driver import Uplink
 from wiresum.controller.p4runtime import Host, deliver
 
 
@@ -14,6 +17,21 @@ def test_each_copy_is_addressed_to_its_receiver(job: JobEntry, hosts: tuple[Host
         assert entry.action.name == "deliver_to"
         expected = {"mac": 0x02000A00000A + worker, "address": 0x0A00000A + worker, "port": 5000 + 16 * worker}
         assert entry.action.args == expected
+
+
+def test_what_goes_up_is_addressed_to_the_switch_above_as_one_of_its_workers(
+    job: JobEntry, hosts: tuple[Host, ...], schema: fy.P4Schema
+) -> None:
+    below = dataclasses.replace(job, uplink=Uplink(Endpoint("10.0.1.1", 43488), 4))
+    parent = Host("spine", "10.0.1.1", "02:00:00:00:01:01", 6)
+    last = fy.P4TableEntry.decode(deliver.entries(below, hosts[:3], parent)[-1].encode(schema), schema)
+    assert dict(last.match or {}) == {"job": 7, "receiver": 0xFF}
+    assert isinstance(last.action, fy.P4TableAction)
+    assert last.action.name == "deliver_up"
+    assert last.action.args == {"mac": 0x020000000101, "address": 0x0A000101, "port": 43488, "worker": 4}
+    group = deliver.uplink_group(5, 6).encode(schema).packet_replication_engine_entry.multicast_group_entry
+    assert group.multicast_group_id == 517
+    assert [(replica.egress_port, replica.instance) for replica in group.replicas] == [(6, 0xFF)]
 
 
 def test_a_group_has_a_copy_for_each_worker_also_where_two_share_a_port(schema: fy.P4Schema) -> None:

@@ -6,7 +6,8 @@ import finsy as fy
 import pytest
 
 from wiresum.controller import Endpoint, JobEntry
-from wiresum.controller.p4runtime import Host, Pipeline, Target, desired
+from wiresum.controller.driver import Uplink
+from wiresum.controller.p4runtime import Host, Pipeline, Target, deliver, desired
 from wiresum.controller.p4runtime.forward import FLOOD_GROUP
 
 
@@ -36,10 +37,21 @@ def test_a_job_has_an_entry_for_each_worker_and_thread_in_the_row_of_its_number(
             assert (entity.action.args["row"], entity.action.args["group"]) == (8, 8)
 
 
+def test_a_job_below_a_parent_has_a_way_there_and_back(target: Target, job: JobEntry, hosts: tuple[Host, ...]) -> None:
+    spine = hosts[9]
+    below = dataclasses.replace(job, uplink=Uplink(Endpoint(spine.address, 43488), 4))
+    entities = desired.of_job(target, below)
+    assert places(entities) == {"deliver": 4, "group": 2, "admit": 6, "admit_parent_entry": 2}
+    (up,) = [e for e in entities if isinstance(e, fy.P4MulticastGroupEntry) and e.multicast_group_id != 8]
+    assert (up.multicast_group_id, list(up.replicas)) == (520, [(spine.port, 0xFF)])
+    with pytest.raises(ValueError, match=r"knows no host with the address 10\.7\.7\.7"):
+        desired.of_job(target, dataclasses.replace(job, uplink=Uplink(Endpoint("10.7.7.7", 43488), 4)))
+
+
 def test_rows_and_groups_of_all_jobs_are_apart_from_strays_and_floods(target: Target) -> None:
     rows = [desired.row(job) for job in range(target.pipeline.job_rows - 1)]
     assert min(rows) == 1
-    assert max(rows) == target.pipeline.job_rows - 1 < FLOOD_GROUP
+    assert max(rows) == target.pipeline.job_rows - 1 < FLOOD_GROUP < deliver.UPLINK_GROUPS
     assert len(set(rows)) == len(rows)
 
 
@@ -53,6 +65,30 @@ def test_addresses_that_are_no_hosts_are_named(target: Target, job: JobEntry) ->
     strangers = (job.endpoints[0], Endpoint("10.9.9.9", 1), Endpoint("10.8.8.8", 1))
     with pytest.raises(ValueError, match=r"leaf knows no host with the address 10\.8\.8\.8, 10\.9\.9\.9: add it"):
         desired.of_job(target, dataclasses.replace(job, endpoints=strangers))
+
+
+def test_in_a_tree_everybody_behind_a_port_is_forwarded_to_and_flooded(target: Target, job: JobEntry) -> None:
+    far = Host("far", "10.0.9.1", "02:00:0a:00:09:01", 40)
+    leaf = dataclasses.replace(
+        target,
+        parent=Host("spine", "10.0.1.1", "02:00:0a:00:01:01", 40),
+        children=(Host("below", "10.0.2.1", "02:00:0a:00:02:01", 41),),
+        elsewhere=(far,),
+    )
+    assert places(desired.of_configuration(leaf)) == {"own": 1, "group": 1, "forward": 32 + 3}
+    (flood,) = (e for e in desired.of_configuration(leaf) if isinstance(e, fy.P4MulticastGroupEntry))
+    assert list(flood.replicas) == [(port, 0) for port in (0, 1, 2, 3, 40, 41)]
+    of_both = dataclasses.replace(
+        job,
+        workers=4,
+        endpoints=(*job.endpoints, Endpoint("10.0.2.1", 43488)),
+        uplink=Uplink(Endpoint("10.0.1.1", 43488), 2),
+    )
+    assert [host.port for host in desired.hosts(leaf, of_both)] == [0, 1, 2, 41]
+    entities = desired.of_job(leaf, of_both)
+    assert places(entities) == {"deliver": 5, "group": 2, "admit": 8, "admit_parent_entry": 2}
+    with pytest.raises(ValueError, match=r"knows no host with the address 10\.0\.9\.1"):
+        desired.hosts(leaf, dataclasses.replace(job, workers=1, endpoints=(Endpoint("10.0.9.1", 5000),)))
 
 
 def test_a_switch_without_ports_needs_no_hosts(target: Target, job: JobEntry) -> None:

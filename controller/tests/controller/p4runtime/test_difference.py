@@ -1,12 +1,14 @@
 from __future__ import annotations
 
+import dataclasses
 import random
 
 import finsy as fy
 import pytest
 from finsy.proto import p4r
 
-from wiresum.controller import JobEntry
+from wiresum.controller import Endpoint, JobEntry
+from wiresum.controller.driver import Uplink
 from wiresum.controller.p4runtime import Host, Target, deliver, desired, forward, own
 from wiresum.controller.p4runtime.difference import STAGES, Entry, difference, normal
 
@@ -17,7 +19,8 @@ def normals(entities: list[desired.Entity], schema: fy.P4Schema) -> list[Entry]:
 
 @pytest.fixture
 def target(hosts: tuple[Host, ...], pipeline: object) -> Target:
-    return Target("leaf", "bmv2", "unused", 0, pipeline, "10.0.0.1", "02:00:0a:00:00:01", hosts)  # type: ignore[arg-type]
+    parent = Host("spine", "10.0.1.1", "02:00:0a:00:01:01", 40)
+    return Target("leaf", "bmv2", "x", 0, pipeline, "10.0.0.1", "02:00:0a:00:00:01", hosts, parent)  # type: ignore[arg-type]
 
 
 @pytest.fixture
@@ -26,8 +29,21 @@ def configured(target: Target, schema: fy.P4Schema) -> list[Entry]:
 
 
 @pytest.fixture
+def job(job: JobEntry, hosts: tuple[Host, ...]) -> JobEntry:
+    """With a switch above, so that it has entries in all stages."""
+    return dataclasses.replace(job, uplink=Uplink(Endpoint(hosts[9].address, 43488), 4))
+
+
+@pytest.fixture
 def of_job(target: Target, job: JobEntry, schema: fy.P4Schema) -> list[Entry]:
     return normals(desired.of_job(target, job), schema)
+
+
+@pytest.fixture
+def of_job_below(target: Target, job: JobEntry, schema: fy.P4Schema) -> list[Entry]:
+    """Another one, which has a switch above."""
+    below = dataclasses.replace(job, job=8, uplink=Uplink(Endpoint("10.0.1.1", 43488), 3))
+    return normals(desired.of_job(target, below), schema)
 
 
 def test_what_is_as_it_should_be_is_left_alone(configured: list[Entry], of_job: list[Entry]) -> None:
@@ -36,8 +52,8 @@ def test_what_is_as_it_should_be_is_left_alone(configured: list[Entry], of_job: 
     assert not difference(held, [*configured, *of_job])
 
 
-def test_stages_come_in_order_and_go_in_the_opposite_one(configured: list[Entry], of_job: list[Entry]) -> None:
-    everything = [*of_job, *configured]
+def test_stages_come_in_order_and_go_in_the_opposite_one(configured: list[Entry], of_job_below: list[Entry]) -> None:
+    everything = [*of_job_below, *configured]
     assert [(batch.kind, batch.stage) for batch in difference([], everything)] == [
         ("INSERT", stage) for stage in STAGES
     ]
@@ -67,14 +83,17 @@ def test_an_entry_that_does_something_else_is_modified_but_admission_is_renewed(
     batches = difference(normals(other, schema), of_job)
     assert [(batch.kind, batch.stage, len(batch.entries)) for batch in batches] == [
         ("DELETE", "admit", 6),
-        ("MODIFY", "deliver", 3),
-        ("MODIFY", "group", 1),
+        ("DELETE", "admit_parent_entry", 2),
+        ("MODIFY", "deliver", 4),
+        ("MODIFY", "group", 2),
+        ("INSERT", "admit_parent_entry", 2),
         ("INSERT", "admit", 6),
     ]
 
 
-def test_what_is_written_is_what_is_wanted_and_not_what_was_there(of_job: list[Entry], schema: fy.P4Schema) -> None:
-    (batch,) = difference([normal(deliver.group(8, [9]), schema)], [e for e in of_job if e.stage == "group"])
+def test_what_is_written_is_what_is_wanted_and_not_what_was_there(schema: fy.P4Schema) -> None:
+    wanted = [normal(deliver.group(8, [0, 1, 2]), schema)]
+    (batch,) = difference([normal(deliver.group(8, [9]), schema)], wanted)
     (entry,) = batch.entries
     assert isinstance(entry.entity, fy.P4MulticastGroupEntry)
     assert list(entry.entity.replicas) == [(0, 0), (1, 1), (2, 2)]
@@ -82,10 +101,10 @@ def test_what_is_written_is_what_is_wanted_and_not_what_was_there(of_job: list[E
 
 @pytest.mark.parametrize("stage", STAGES)
 def test_however_a_switch_writes_an_entry_it_is_the_same(
-    configured: list[Entry], of_job: list[Entry], schema: fy.P4Schema, stage: str
+    configured: list[Entry], of_job_below: list[Entry], schema: fy.P4Schema, stage: str
 ) -> None:
     """Fields in another order, numbers with zeros in front, fields that are none of ours."""
-    entry = next(entry for entry in [*configured, *of_job] if entry.stage == stage)
+    entry = next(entry for entry in [*configured, *of_job_below] if entry.stage == stage)
     message = entry.entity.encode(schema)
     if stage == "group":
         replicas = message.packet_replication_engine_entry.multicast_group_entry.replicas

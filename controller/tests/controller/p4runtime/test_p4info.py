@@ -23,8 +23,20 @@ TABLES = {
         },
         {"admit_worker"},
     ),
+    "admit_parent_entry": (
+        0x02000007,
+        {
+            "ingress_port": ("EXACT", 9),
+            "source": ("EXACT", 32),
+            "source_port": ("EXACT", 16),
+            "thread": ("EXACT", 4),
+            "job": ("EXACT", 16),
+            "key": ("EXACT", 32),
+        },
+        {"admit_parent"},
+    ),
     "forward": (0x02000004, {"mac": ("EXACT", 48)}, {"forward_to", "flood"}),
-    "deliver": (0x02000005, {"job": ("EXACT", 16), "receiver": ("EXACT", 8)}, {"deliver_to"}),
+    "deliver": (0x02000005, {"job": ("EXACT", 16), "receiver": ("EXACT", 8)}, {"deliver_to", "deliver_up"}),
     "lose": (
         0x02000006,
         {
@@ -44,11 +56,17 @@ ACTIONS = {
             "group": 16,
             "bit_own": 32,
             "bit_others": 32,
+            "has_parent": 1,
             "cell_base": 16,
             "lease_mask": 16,
             "lease_prefix": 16,
         },
     ),
+    "admit_parent": (
+        0x0100000E,
+        {"row": 8, "group": 16, "bit_workers": 32, "cell_base": 16, "lease_mask": 16, "lease_prefix": 16},
+    ),
+    "deliver_up": (0x01000012, {"mac": 48, "address": 32, "port": 16, "worker": 8}),
     "deliver_to": (0x01000002, {"mac": 48, "address": 32, "port": 16}),
     "own_address": (0x01000003, {"mac": 48}),
     "forward_to": (0x01000004, {"port": 9}),
@@ -96,4 +114,24 @@ def test_registers_are_as_large_as_the_record_says(p4info: p4i.P4Info, program: 
 def test_tables_have_room_for_jobs(p4info: p4i.P4Info, program: Program) -> None:
     sizes = {table.preamble.alias: table.size for table in p4info.tables}
     assert sizes["admit"] >= program.workers_max * THREADS_MAX
+    assert sizes["admit_parent_entry"] >= THREADS_MAX
     assert sizes["deliver"] >= program.workers_max
+
+
+def test_tables_say_which_entries_make_no_sense(p4info: p4i.P4Info) -> None:
+    """Counters have a column for each worker that there can be; a cell that nobody has used has key 0."""
+    restrictions = {
+        table.preamble.alias: annotation
+        for table in p4info.tables
+        for annotation in table.preamble.annotations
+        if annotation.startswith("@entry_restriction")
+    }
+    assert restrictions == {
+        "admit": f'@entry_restriction("worker < {WORKERS_MAX} && key != 0")',
+        "admit_parent_entry": '@entry_restriction("key != 0")',
+    }
+
+
+def test_the_program_says_its_name_and_version(p4info: p4i.P4Info) -> None:
+    assert (p4info.pkg_info.name, p4info.pkg_info.version) == ("wiresum", "1")
+    assert all(table.preamble.doc.brief for table in p4info.tables)

@@ -1,11 +1,12 @@
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
 
 from wiresum.controller import config
-from wiresum.controller.p4runtime import PipelineError, device_config, target_of
+from wiresum.controller.p4runtime import Host, PipelineError, device_config, target_of
 from wiresum.controller.p4runtime.target import NO_MAC
 
 
@@ -26,11 +27,46 @@ def test_a_p4_switch_is_as_the_configuration_says(example: config.Config) -> Non
 
 
 def test_a_software_switch_has_sizes_of_its_own_and_no_ports(example: config.Config) -> None:
-    target = target_of(example.switches[1])
+    target = target_of(example.switches[2])
     assert (target.kind, target.port, target.mac, target.hosts) == ("software", 43488, NO_MAC, ())
     assert (target.pipeline.lanes, target.pipeline.slots) == (360, 4096)
     assert target.tls == Path("/etc/wiresum/controller")
     assert not target.has_ports
+
+
+def test_in_a_tree_a_switch_knows_its_neighbours_and_where_all_others_are(example: config.Config) -> None:
+    leaf, spine, _ = example.switches
+    other = dataclasses.replace(
+        leaf,
+        name="leaf2",
+        address="10.0.0.4",
+        mac="02:00:0a:00:00:04",
+        parent_port=5,
+        port_at_parent=1,
+        hosts=(Host("far", "10.0.0.12", "02:00:0a:00:00:0c", 3),),
+    )
+    all_three = (spine, leaf, other)
+    below, above = (target_of(switch, all_three) for switch in (leaf, spine))
+    assert below.parent == Host("spine", "10.0.0.3", "02:00:0a:00:00:03", 2)
+    assert [(host.name, host.port) for host in below.elsewhere] == [("far", 2)]
+    assert (above.parent, above.hosts) == (None, ())
+    assert [(host.name, host.port) for host in above.children] == [("leaf1", 0), ("leaf2", 1)]
+    assert [(host.name, host.port) for host in above.elsewhere] == [("worker0", 0), ("worker1", 0), ("far", 1)]
+    assert below.reaches("10.0.0.10")
+    assert not below.reaches("10.0.0.12")
+    assert not above.reaches("10.0.0.10"), "it hangs on another one"
+
+
+def test_a_software_switch_serves_any_machine_unless_it_has_its_own_or_stands_in_a_tree(
+    example: config.Config,
+) -> None:
+    spare = example.switches[2]
+    assert target_of(spare).reaches("10.9.9.9")
+    with_hosts = dataclasses.replace(spare, hosts=(Host("a", "10.0.0.20"),))
+    assert target_of(with_hosts).reaches("10.0.0.20")
+    assert not target_of(with_hosts).reaches("10.9.9.9")
+    below = dataclasses.replace(with_hosts, name="below", parent="spare")
+    assert not target_of(spare, (spare, below)).reaches("10.0.0.20")
 
 
 def test_a_tofino_whose_program_is_not_there_is_an_error_that_names_the_folder(tmp_path: Path) -> None:

@@ -32,7 +32,6 @@ def new_job(request: join.JoinRequest, asker: Asker, reservation: Reservation | 
         reserved=True,
         slots_reserved=reservation.slots,
         job_token=reservation.job_token,
-        candidates=frozenset({reservation.switch_name} if reservation.switch_name else ()),
         asker=asker,
     )
     _check_token(job, request)

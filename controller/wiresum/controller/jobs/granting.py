@@ -1,45 +1,82 @@
-"""What a job gets, once it has its slots: what its switch is told, and what its workers are. Pure."""
+"""What a job gets, once it has its slots: what its switches are told, and what its workers are. Pure."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from wiresum import join
-from wiresum.controller.driver import JobEntry
-from wiresum.controller.jobs.cluster import Switch, power_of_two_within
+from wiresum.controller.driver import Endpoint, JobEntry, Uplink
+from wiresum.controller.jobs.cluster import Cluster, Grounds, Switch, power_of_two_within
 from wiresum.controller.jobs.job import Job, Worker
-from wiresum.controller.jobs.leases import Lease
 from wiresum.controller.jobs.limits import Limits
-from wiresum.controller.jobs.records import entry_of
+from wiresum.controller.jobs.tree import Branch, Node
+
+EndpointOf = Callable[[str], Endpoint]
+"""Where a switch is sent packets, by its name."""
 
 
-def settle(job: Job, switch: Switch, lease: Lease, key: int) -> JobEntry:
-    """The job is at this switch from now on, with what all its workers, and the switch, can do."""
-    workers = job.workers.values()
-    job.switch_name, job.lease, job.number, job.key = switch.name, lease, switch.take_number(job), key
-    threads = min(switch.sizes.threads_max, lease.count, *(worker.threads_max for worker in workers))
-    lanes = min(switch.sizes.lanes_max, *(worker.lanes_max for worker in workers))
-    job.entry = entry_of(job, lease, threads=power_of_two_within(threads), lanes=lanes)
-    return job.entry
+def settle(job: Job, cluster: Cluster, grounds: Grounds, key: int) -> None:
+    """The job is at these switches from now on, with what all its workers, and all of them, can do."""
+    switches = cluster.of(grounds.tree)
+    job.number, job.key, job.slots = grounds.number, key, grounds.leases[0].count
+    threads = [switch.sizes.threads_max for switch in switches] + [w.threads_max for w in job.workers.values()]
+    job.threads = power_of_two_within(min(job.slots, *threads))
+    job.lanes = min(switch.sizes.lanes_max for switch in switches)
+    job.lanes = min(job.lanes, *(worker.lanes_max for worker in job.workers.values()))
+    for switch in switches:
+        switch.take_number(job.number, job)
+    job.nodes = {
+        branch.switch_name: Node(branch, lease) for branch, lease in zip(grounds.tree, grounds.leases, strict=True)
+    }
+    settle_entries(job, lambda name: cluster.switches[name].endpoint)
 
 
-def reply_of(worker: Worker, switch: Switch, limits: Limits) -> join.JoinReply:
-    """To a worker of a job that the switch has."""
-    job, entry = worker.job, worker.job.entry
-    assert entry is not None
-    endpoint, group = switch.endpoint, switch.results_group(entry.job)
+def settle_entries(job: Job, endpoint_of: EndpointOf) -> None:
+    """What each of its switches is told, and where each worker hangs; of a job that has its nodes."""
+    for node in job.nodes.values():
+        for number, rank in enumerate(node.branch.ranks):
+            job.workers[rank].switch_name, job.workers[rank].number = node.branch.switch_name, number
+        if node.lease is not None:
+            node.entry = _entry_of(job, node.branch, node.lease.base, endpoint_of)
+
+
+def _entry_of(job: Job, branch: Branch, slot_base: int, endpoint_of: EndpointOf) -> JobEntry:
+    endpoints = [*(job.workers[rank].endpoint for rank in branch.ranks), *map(endpoint_of, branch.below)]
+    uplink = None
+    if branch.parent:
+        number = job.nodes[branch.parent].branch.number_of(branch.switch_name)
+        uplink = Uplink(endpoint_of(branch.parent), number)
+    return JobEntry(
+        job=job.number,
+        key=job.key,
+        workers=branch.contributors,
+        threads=job.threads,
+        lanes=job.lanes,
+        slot_base=slot_base,
+        slots=job.slots,
+        endpoints=tuple(endpoints),
+        uplink=uplink,
+    )
+
+
+def reply_to(worker: Worker, switch: Switch, limits: Limits) -> join.JoinReply:
+    """To a worker of a job that its switches have; `switch` is the one that it hangs on."""
+    job = worker.job
+    endpoint, group = switch.endpoint, switch.results_group(job.number)
     return join.JoinReply(
-        job=entry.job,
-        key=entry.key,
-        worker=worker.rank,
-        workers=entry.workers,
-        lanes=entry.lanes,
-        threads=entry.threads,
-        slots=entry.slots,
+        job=job.number,
+        key=job.key,
+        worker=worker.number,
+        rank=worker.rank,
+        workers=job.world_size,
+        lanes=job.lanes,
+        threads=job.threads,
+        slots=job.slots,
         switch_endpoint=join.Endpoint(address=endpoint.address, port=endpoint.port),
-        peers=[job.workers[rank].peer() for rank in range(entry.workers)],
         token=worker.token,
         heartbeat_interval_ms=limits.heartbeat_interval_ms,
         heartbeat_lost_ms=limits.heartbeat_lost_ms,
         reattach_ms=limits.reattach_ms,
-        switch_name=job.switch_name,
+        switch_name=switch.name,
         results_group=join.Endpoint(address=group.address, port=group.port) if group else None,
     )

@@ -74,9 +74,10 @@ class History:
             tenant=job.tenant,
             caller=job.asker.name,
             switch_name=job.switch_name,
-            slots=job.lease.count if job.lease else 0,
+            slots=job.slots,
             created_at=job.created_at + self._unix_offset,
             ended_at=now + self._unix_offset,
+            switches=max(1, len(job.nodes)),
         )
         self._add(record)
         self._emit(SaveEnded(record))

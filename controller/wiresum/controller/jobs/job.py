@@ -2,10 +2,10 @@
 
     forming    workers are asking; no switch knows of it yet
     queued     all have asked; it waits for slots
-    admitting  slots are leased, and their switch is being told
+    admitting  slots are leased, and their switches are being told
     running    all have their grants
-    ending     nobody can use the job any more: the switch is told to forget it, and the workers are told why
-    gone       the name, the number and the lease are free
+    ending     nobody can use the job any more: its switches are told to forget it, and the workers are told why
+    gone       the name, the number and the leases are free
 
 `TRANSITIONS` is the whole of it: nothing else moves a job.
 """
@@ -16,14 +16,17 @@ import enum
 import hmac
 import logging
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from wiresum import join
-from wiresum.controller.driver import Endpoint, JobEntry
-from wiresum.controller.jobs.leases import Lease
+from wiresum.controller.driver import Endpoint
+from wiresum.controller.jobs.tree import Node, Tree, in_words
 
 log = logging.getLogger(__name__)
+
+RUNS_MAX = 16
+"""Of ranks in a row that are named in a text."""
 
 
 class State(enum.Enum):
@@ -39,9 +42,9 @@ class Event(enum.Enum):
     COMPLETED = "the last worker has asked"
     GIVEN_UP = "a worker went away before the job began, or the time was up, or an operator ended it"
     LEASED = "it has its slots"
-    ADMITTED = "the switch has the job"
-    ENDED = "a worker was lost or ended the job, or all have left, or the switch does not take it, or was lost"
-    CLEARED = "the switch has forgotten the job, and the workers know"
+    ADMITTED = "all its switches have the job"
+    ENDED = "a worker was lost or ended the job, or all have left, or a switch does not take it, or was lost"
+    CLEARED = "its switches have forgotten the job, and the workers know"
 
 
 TRANSITIONS: Mapping[tuple[State, Event], State] = {
@@ -69,10 +72,10 @@ class Presence(enum.Enum):
 class Wants(enum.Enum):
     """What a job in the queue waits for."""
 
-    ROOM = "slots, or a job number, at one of its switches"
+    ROOM = "slots, or a job number, at all switches of a tree that covers its hosts"
     TURN = "a job that has waited longer"
     WORKER = "one of its workers, whose connection broke, to ask again"
-    SWITCH = "a switch that takes jobs"
+    SWITCH = "switches that take jobs"
     QUOTA = "other jobs of its tenant to end"
 
 
@@ -107,10 +110,14 @@ class Worker:
     heard_at: float = 0.0
     round_newest: int = 0
     """As it says itself: of use as a sign of life alone."""
+    switch_name: str = ""
+    """Where it hangs, once the job has slots."""
+    number: int = 0
+    """That this switch knows it by; its rank where the job has one switch."""
     broken_at: float | None = None
     """Its stream broke while it was well heard of, and it has not attended again."""
     contributions: int | None = None
-    """As the switch counted them when it was last asked, since its last heartbeat."""
+    """As its switch counted them when it was last asked, since its last heartbeat."""
     counted_at: float = 0.0
     """When these were last seen to grow."""
     told: bool = False
@@ -165,7 +172,9 @@ class Job:
     asker: Asker = NOBODY
     """Its first worker."""
     candidates: frozenset[str] = frozenset()
-    """The switches that all its workers can use, by name."""
+    """The switches that all its workers hang on, or below, by name."""
+    trees: tuple[Tree, ...] = ()
+    """Those that it may get slots in, once all its workers have asked: one of each tree of the configuration."""
     state: State = State.FORMING
     workers: dict[int, Worker] = field(default_factory=dict)
     ticket: int = 0
@@ -175,20 +184,22 @@ class Job:
     wants: Wants = Wants.ROOM
     """Why it has no slots yet."""
     waiting_said_at: float | None = None
-    switch_name: str = ""
+    nodes: dict[str, Node] = field(default_factory=dict)
+    """Its switches by name, the root first, once it has slots."""
     number: int = 0
+    """At all of them, for as long as one knows it."""
     key: int = field(default=0, repr=False)
     """Its packets', drawn when it gets its slots."""
-    lease: Lease | None = None
-    entry: JobEntry | None = None
+    slots: int = 0
+    """At each of its switches; 0: it has none yet."""
+    threads: int = 0
+    lanes: int = 0
     progress_at: float = 0.0
     """When a worker's rounds were last seen to move: they cannot, without a packet of every worker."""
     active_at: float = 0.0
-    """When its switch was last seen to have summed for it, as far as anybody looked."""
+    """When its root was last seen to have summed for it, as far as anybody looked."""
     results: int | None = None
-    """As its switch counted them when it was last asked."""
-    counting: bool = False
-    """Its switch has been asked what it counted, and has not answered yet."""
+    """As the root counted them when it was last asked."""
     count_asked_at: float = 0.0
     restored: bool = False
     """It ran before the service was started."""
@@ -197,8 +208,6 @@ class Job:
     unsaved: bool = False
     """A worker has left, or showed another certificate, which is not written down yet: that can wait for a moment."""
     ended: join.JobEnded | None = None
-    evicted: bool = False
-    evict_again_at: float | None = None
     drained_at: float = 0.0
     left_first: Worker | None = None
     left_at: float = 0.0
@@ -206,11 +215,29 @@ class Job:
     def __str__(self) -> str:
         return f"job {self.name!r}"
 
+    @property
+    def root(self) -> Node:
+        """Of a job that has slots."""
+        return next(iter(self.nodes.values()))
+
+    @property
+    def switch_name(self) -> str:
+        """The root's; empty: it has no slots."""
+        return next(iter(self.nodes), "")
+
+    def where(self) -> str:
+        """At which switches it has slots, in words."""
+        return in_words(self.nodes)
+
+    def switches_wanted(self) -> set[str]:
+        """All those at which it may get slots."""
+        return {branch.switch_name for tree in self.trees for branch in tree}
+
     def missing(self, *, without: Worker | None = None) -> str:
         """Which ranks have not asked, one that did not counted."""
         there = {rank for rank, worker in self.workers.items() if worker is not without}
-        ranks = [str(rank) for rank in range(self.world_size) if rank not in there]
-        return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(ranks)} of {self.world_size}"
+        ranks = [rank for rank in range(self.world_size) if rank not in there]
+        return f"rank{'s' if len(ranks) > 1 else ''} {_runs(ranks)} of {self.world_size}"
 
     def is_complete(self) -> bool:
         """All have asked."""
@@ -227,6 +254,18 @@ class Job:
         assert (self.state, event) in TRANSITIONS, f"{self} is {self.state.value}: {event.value}"
         self.state = TRANSITIONS[self.state, event]
         log.info("%s is %s: %s", self, self.state.value, why or event.value)
+
+
+def _runs(numbers: Sequence[int]) -> str:
+    """Rising numbers, for people: "0, 2-31"; a job of 1,024 workers has more than anybody reads one by one."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and runs[-1][-1] == number - 1:
+            runs[-1][1:] = [number]
+        else:
+            runs.append([number])
+    said = [f"{run[0]}{'-' if run[-1] > run[0] + 1 else ', '}{run[-1]}" if run[1:] else f"{run[0]}" for run in runs]
+    return ", ".join(said[:RUNS_MAX]) + (", and others" if len(said) > RUNS_MAX else "")
 
 
 def same_secret(a: str, b: str) -> bool:

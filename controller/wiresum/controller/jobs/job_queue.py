@@ -3,8 +3,8 @@
 The larger priority first, and then whoever has waited longer. A job that finds no room does not stop those behind it:
 they may need less, or another switch. But each job that gets slots which an earlier one might have used overtakes it,
 and a job that was overtaken `overtaken_max` times is overtaken no more: its switches are kept for it, and give no slots
-to anybody behind it until it has its own. So a large job waits for a bounded number of smaller ones, and for those that
-ran before it. A job of a larger priority does not overtake: it stands before.
+to anybody behind it until it has its own. So a job that is large, in slots or in switches, waits for a bounded number
+of smaller ones, and for those that ran before it. A job of a larger priority does not overtake: it stands before.
 
 Only a job that waits for room is overtaken. One that waits for its tenant's quota, or for a switch that cannot be used,
 stops nobody, and nothing is kept for it.
@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Set
 from wiresum.controller.jobs.job import Job, Wants
 
 Place = Callable[[Job, Set[str]], bool]
-"""Gives a job its slots at one of its switches that is not kept for others, or sets what it `wants`."""
+"""Gives a job its slots, at switches of which none is kept for others, or sets what it `wants`."""
 
 
 class JobQueue:
@@ -54,9 +54,9 @@ class JobQueue:
             if place(job, kept):
                 self._jobs.remove(job)
                 for earlier in passed:
-                    earlier.overtaken += job.switch_name in earlier.candidates
+                    earlier.overtaken += not earlier.switches_wanted().isdisjoint(job.nodes)
             elif job.wants in (Wants.ROOM, Wants.TURN):
                 passed.append(job)
             for earlier in passed:
                 if earlier.overtaken >= self._overtaken_max:
-                    kept |= earlier.candidates
+                    kept |= earlier.switches_wanted()

@@ -4,9 +4,10 @@ Whoever owns a `Jobs` tells it what happened (a request came, a stream broke, a 
 time, in seconds of any clock that does not go back; and then carries out what `take_outputs` gives, in order.
 What a job may go through is in job.py, who gets slots next in job_queue.py, and where in cluster.py.
 
-The rule behind it all: a lease goes back to its pool only when the switch has forgotten the job, and when every
+The rule behind it all: a lease goes back to its pool only when its switch has forgotten the job, and when every
 worker has left, was lost, or has been told; the last for a bounded time, since a worker may not be listening. What the
-job leaves in the cells means nothing to the next one, since that has another key: keys.py.
+job leaves in the cells means nothing to the next one, since that has another key: keys.py. A job may have several
+switches (tree.py); what those are told, and in which order, is telling.py's.
 """
 
 from __future__ import annotations
@@ -16,19 +17,16 @@ from collections.abc import Callable, Iterable, Sequence
 
 from wiresum import join
 from wiresum.controller.jobs import asking, watch
-from wiresum.controller.jobs.cluster import Cluster, Switch
-from wiresum.controller.jobs.granting import reply_of, settle
+from wiresum.controller.jobs.cluster import Cluster, Grounds, Switch
+from wiresum.controller.jobs.granting import reply_to, settle, settle_entries
 from wiresum.controller.jobs.history import History
 from wiresum.controller.jobs.job import NOBODY, Asker, Event, Job, Presence, State, Worker, same_secret
 from wiresum.controller.jobs.keys import Keys
-from wiresum.controller.jobs.leases import Lease
 from wiresum.controller.jobs.limits import Limits, Quota
 from wiresum.controller.jobs.outputs import (
-    Admit,
     CheckServing,
     Close,
     Count,
-    Evict,
     Forget,
     Grant,
     Output,
@@ -44,6 +42,8 @@ from wiresum.controller.jobs.quota import Quotas
 from wiresum.controller.jobs.records import StoredState, job_of, record_of
 from wiresum.controller.jobs.refusal import REASON_CHARACTERS_MAX, Refusal, check_join
 from wiresum.controller.jobs.reservations import Reservations
+from wiresum.controller.jobs.telling import Telling
+from wiresum.controller.jobs.tree import Phase
 from wiresum.controller.jobs.waiting import WaitingRoom
 
 log = logging.getLogger(__name__)
@@ -69,6 +69,7 @@ class Jobs:
         self._quotas = Quotas(quotas)
         self.waiting = WaitingRoom(self.cluster, self._quotas, self.limits, self._give)
         self._outputs: list[Output] = []
+        self._telling = Telling(self.cluster, self.limits, self._outputs.append)
         self.reservations = Reservations(self.limits, self._outputs.append, unix_offset)
         self.history = History(self._outputs.append, unix_offset)
         self._jobs: dict[Job, None] = {}
@@ -219,7 +220,7 @@ class Jobs:
         switch.draining = not resume
         self._outputs.append(SaveDraining(switch_name, switch.draining))
         self.waiting.serve()
-        return len(switch.numbered)
+        return len(switch.jobs_with_slots())
 
     def expel(self, is_revoked: Callable[[str], bool], now: float) -> None:
         """Ends what workers are in whose certificates, by their serials, hold no more."""
@@ -248,22 +249,25 @@ class Jobs:
         if not trouble:
             for job in switch.held():  # it was cut off, and must listen before it misses anybody
                 job.progress_at = now
-            self._reconcile(switch)
+            self._telling.reconcile(switch)
 
     def counted(
         self, switch_name: str, number: int, contributions: Sequence[int], now: float, results: int = 0
     ) -> None:
-        """What the switch has counted for a job: each worker's packets, and the sums. Empty if it could not say."""
-        job = self._numbered(switch_name, number)
+        """What the switch has counted for a job: the packets of each that contributes there, and the sums. Empty if it
+        could not say."""
+        job = self._telling.numbered(switch_name, number)
         if job is None:
             return
-        job.counting = False
-        if not contributions or results != job.results:
-            job.active_at = now
-        job.results = results if contributions else None
-        for rank, count in enumerate(contributions):
-            worker = job.workers.get(rank)
-            if worker is None or worker.contributions == count:
+        node = job.nodes[switch_name]
+        node.counting = False
+        if node is job.root:
+            if not contributions or results != job.results:
+                job.active_at = now
+            job.results = results if contributions else None
+        for rank, count in zip(node.branch.ranks, contributions, strict=False):
+            worker = job.workers[rank]
+            if worker.contributions == count:
                 continue
             if worker.contributions is not None:
                 worker.counted_at = now
@@ -276,14 +280,11 @@ class Jobs:
             reason = f"{switch.name} was started anew, and what it had summed is lost"
             for job in switch.held():
                 self._end(job, join.JobEnded(cause=join.JobEnded.SWITCH_LOST, reason=reason), now)
-            self._reconcile(switch)
+            self._telling.reconcile(switch)
             return
         switch.reconciled = not switch.trouble
-        kept = {entry.job for entry in asked.entries}
-        for job in list(switch.numbered.values()):
-            if job.state is State.ENDING and job.number not in kept:
-                job.evicted = True
-                self._clear_if_done(job, now)
+        for job in self._telling.reconciled(asked):
+            self._clear_if_done(job, now)
         self.waiting.serve()
 
     def reconcile_failed(self, switch_name: str, now: float) -> None:
@@ -291,9 +292,9 @@ class Jobs:
         self.cluster.switches[switch_name].reconcile_again_at = now + self.limits.evict_retry_ms / 1000
 
     def admitted(self, switch_name: str, number: int, now: float) -> None:
-        job = self._numbered(switch_name, number)
-        if job is None or job.state is not State.ADMITTING:
-            return  # it ended meanwhile, and the eviction is on its way
+        job = self._telling.admitted(switch_name, number)
+        if job is None:
+            return
         job.move(Event.ADMITTED)
         job.attend_s_max = self.limits.attend_ms_max / 1000
         job.progress_at = now
@@ -307,28 +308,25 @@ class Jobs:
 
     def refused(self, switch_name: str, number: int, text: str, now: float) -> None:
         """The switch did not take the job, or could not be asked; it may have some of it."""
-        job = self._numbered(switch_name, number)
-        if job is None or job.state is not State.ADMITTING:
+        job = self._telling.refused(switch_name, number)
+        if job is None:
             return
         trouble = self.cluster.switches[switch_name].trouble
         if trouble:
             refusal = Refusal("UNAVAILABLE", f"{switch_name} was lost when it was given {job}: {trouble}")
         else:
-            refusal = Refusal("INTERNAL", f"the switch did not take {job}: {text}. Its log says more")
+            refusal = Refusal("INTERNAL", f"{switch_name} did not take {job}: {text}. Its log says more")
         self._refuse_waiting(job, refusal)
         self._end(job, join.JobEnded(cause=join.JobEnded.SWITCH_LOST, reason=text), now)
 
     def evicted(self, switch_name: str, number: int, now: float) -> None:
-        job = self._numbered(switch_name, number)
-        if job is not None and job.state is State.ENDING:
-            job.evicted = True
+        job = self._telling.evicted(switch_name, number)
+        if job is not None:
             self._clear_if_done(job, now)
 
     def evict_failed(self, switch_name: str, number: int, now: float) -> None:
-        """The lease stays taken, since the switch may still write to its slots; it is tried again."""
-        job = self._numbered(switch_name, number)
-        if job is not None and job.state is State.ENDING:
-            job.evict_again_at = now + self.limits.evict_retry_ms / 1000
+        """It is tried again."""
+        self._telling.evict_failed(switch_name, number, now)
 
     # What time does.
 
@@ -343,7 +341,7 @@ class Jobs:
         for switch in self.cluster.switches.values():
             again_at = switch.reconcile_again_at
             if again_at is not None and now >= again_at and not switch.trouble and not switch.reconciled:
-                self._reconcile(switch)
+                self._telling.reconcile(switch)
         self.reservations.tick(now, self._named)
         checked_at = self._serving_checked_at
         if checked_at is None or now >= checked_at + self.limits.serving_checked_ms / 1000:
@@ -375,26 +373,19 @@ class Jobs:
             self._restore_job(job_of(record, now, self._unix_offset), now)
 
     def _restore_job(self, job: Job, now: float) -> None:
-        switch = self.cluster.switches.get(job.switch_name)
-        assert job.lease is not None
         try:
-            if switch is None:
-                raise ValueError("there is no such switch any more")
-            endpoints = job.entry.endpoints if job.entry else ()
-            strangers = sorted({endpoint.address for endpoint in endpoints if not switch.reaches(endpoint.address)})
-            if strangers:
-                raise ValueError(f"the configuration has no host with the address {', '.join(strangers)} any more")
-            switch.leases.take_again(job.lease)
+            self.cluster.take_again(job)
         except ValueError as error:
-            log.error("%s at %s cannot go on, and is forgotten: %s", job, job.switch_name, error)
+            log.error("%s at %s cannot go on, and is forgotten: %s", job, job.where(), error)
             return
+        settle_entries(job, lambda name: self.cluster.switches[name].endpoint)
         job.attend_s_max = self.limits.reattend_ms_max / 1000
-        switch.numbered[job.number], self._jobs[job] = job, None
+        self._jobs[job] = None
         if job.state is not State.ENDING or job.name not in self._named:
             self._named[job.name] = job
         if job.state is State.ENDING:
             job.drained_at = now + self.limits.drain_ms_max / 1000
-            self._outputs.append(Evict(job.switch_name, job.number))
+            self._telling.evict(job)
 
     # What people ask.
 
@@ -412,6 +403,8 @@ class Jobs:
         if job is None:
             reservation = self.reservations.get(request.job_name)
             job = asking.new_job(request, asker, reservation, now)
+            if reservation is not None and reservation.switch_name:
+                job.candidates = self.cluster.within(reservation.switch_name)
             waiting = [other for other in self._jobs if other.state in (State.FORMING, State.QUEUED)]
             self.waiting.check_can_form(job, waiting)
             if self._keys.left <= len(waiting):
@@ -441,7 +434,12 @@ class Jobs:
         self._queue_if_whole(worker.job, now)
 
     def _queue_if_whole(self, job: Job, now: float) -> None:
-        if not job.is_whole():
+        if job.state not in (State.FORMING, State.QUEUED) or not job.is_whole():
+            return
+        try:
+            job.trees = self.waiting.trees(job)
+        except Refusal as refusal:
+            self._give_up(job, refusal.code, refusal.text, now)
             return
         if job.state is State.FORMING:
             job.move(Event.COMPLETED)
@@ -454,23 +452,18 @@ class Jobs:
 
     # Slots.
 
-    def _give(self, job: Job, switch: Switch, lease: Lease) -> None:
+    def _give(self, job: Job, grounds: Grounds) -> None:
         if self._keys.must_reserve:
             self._outputs.append(SaveKeys(self._keys.reserve()))
-        entry = settle(job, switch, lease, self._keys.draw())
+        settle(job, self.cluster, grounds, self._keys.draw())
         job.move(Event.LEASED)
-        self._outputs.append(Admit(switch.name, entry))
+        self._telling.admit(job)
 
     def _grant(self, worker: Worker) -> None:
-        switch = self.cluster.switches[worker.job.switch_name]
-        self._outputs.append(Grant(worker, reply_of(worker, switch, self.limits)))
+        switch = self.cluster.switches[worker.switch_name]
+        self._outputs.append(Grant(worker, reply_to(worker, switch, self.limits)))
 
     # Running.
-
-    def _reconcile(self, switch: Switch) -> None:
-        switch.reconcile_again_at = None
-        entries = tuple(job.entry for job in switch.held() if job.entry is not None)
-        self._outputs.append(Reconcile(switch.name, entries))
 
     def _save(self, job: Job) -> None:
         record = record_of(job, self._unix_offset)
@@ -515,7 +508,7 @@ class Jobs:
                     worker.away_since += stalled
 
     def _tick_job(self, job: Job, now: float) -> None:
-        match watch.look(job, self.cluster.switches.get(job.switch_name), self.limits, now):
+        match watch.look(job, self.cluster.switches, self.limits, now):
             case watch.GiveUp(code, text):
                 self._give_up(job, code, text, now)
             case watch.Lose(worker, how):
@@ -528,15 +521,13 @@ class Jobs:
         crowded = self.waiting.crowded
         if not crowded:
             job.active_at, job.results = now, None
-        if watch.must_count(job, self.limits, now, crowded=crowded):
-            job.counting, job.count_asked_at = True, now
-            self._outputs.append(Count(job.switch_name, job.number))
+        for node in watch.to_count(job, self.limits, now, crowded=crowded):
+            node.counting, job.count_asked_at = True, now
+            self._outputs.append(Count(node.branch.switch_name, job.number))
         if job.state in (State.FORMING, State.QUEUED, State.ADMITTING):
             self._say_what_it_waits_for(job, now)
         elif job.state is State.ENDING:
-            if job.evict_again_at is not None and now >= job.evict_again_at:
-                job.evict_again_at = None
-                self._outputs.append(Evict(job.switch_name, job.number))
+            self._telling.try_again(job, now)
             self._clear_if_done(job, now)
 
     def _say_what_it_waits_for(self, job: Job, now: float) -> None:
@@ -567,24 +558,24 @@ class Jobs:
         code = "UNAVAILABLE" if ended.cause == join.JobEnded.SWITCH_LOST else "ABORTED"  # the first: ask again
         self._refuse_waiting(job, Refusal(code, f"{job} ended before it began: {ended.reason}"))
         self._outputs.extend(Tell(w, ended) for w in job.workers.values() if w.presence is Presence.ATTENDING)
-        self._outputs.append(Evict(job.switch_name, job.number))
+        self._telling.evict(job)
 
     def _clear_if_done(self, job: Job, now: float) -> None:
         settled = all(w.told or w.presence in (Presence.LEFT, Presence.LOST) for w in job.workers.values())
         if job.state is not State.ENDING or not (settled or now >= job.drained_at):
             return
-        switch = self.cluster.switches[job.switch_name]
-        if switch.trouble:
+        held_up = [name for name, node in job.nodes.items() if node.phase is not Phase.FORGOTTEN]
+        if any(self.cluster.switches[name].trouble for name in held_up):
             self._release_name(job)  # who knows for how long: the job may begin anew elsewhere, or wait in the queue
-        if not job.evicted:
+        if not self._telling.give_back(job):
             return
-        assert job.lease is not None
-        job.move(Event.CLEARED)
-        self._outputs.extend(Close(worker) for worker in job.workers.values())
-        switch.leases.give_back(job.lease)
-        del switch.numbered[job.number]
-        self._forget(job)
-        self._outputs.append(Forget(switch.name, job.number))
+        if self._telling.has_given_back(job):
+            job.move(Event.CLEARED)
+            self._outputs.extend(Close(worker) for worker in job.workers.values())
+            self._forget(job)
+            self._outputs.append(Forget(job.switch_name, job.number))
+        else:
+            self._save(job)
         self.waiting.serve()
 
     def _release_name(self, job: Job) -> None:
@@ -595,14 +586,14 @@ class Jobs:
         self._release_name(job)
         del self._jobs[job]
 
-    def _numbered(self, switch_name: str, number: int) -> Job | None:
-        return self.cluster.switches[switch_name].numbered.get(number)
-
     def _find(self, member: join.Member) -> Worker:
         switch = self.cluster.switches.get(member.switch_name)
         job = switch.numbered.get(member.job) if switch else None
-        worker = job.workers.get(member.worker) if job else None
-        if worker is None or not same_secret(worker.token, member.token):
+        ranks = job.nodes[member.switch_name].branch.ranks if job else ()
+        if job is None or member.worker >= len(ranks):
+            raise _not_a_member()
+        worker = job.workers[ranks[member.worker]]
+        if not same_secret(worker.token, member.token):
             raise _not_a_member()
         return worker
 

@@ -49,7 +49,8 @@ class Limits:
     evict_retry_ms: int = 1000
     """When the switch could not be told to forget a job, or to hold what it should."""
     switch_lost_ms_max: int = 30_000
-    """How long the rounds of a job may stand still while its switch cannot be reached, before it is taken for lost."""
+    """How long the rounds of a job may stand still while one of its switches cannot be reached, before that one is
+    taken for lost."""
     stall_ms_max: int = 1000
     """A longer gap between two ticks means that the service itself was stopped, and nobody else is to blame."""
     join_timeout_ms_default: int = 300_000
@@ -74,7 +75,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class Quota:
-    """What a tenant may have at the same time, at all switches together."""
+    """What a tenant may have at the same time, at all switches together: a job's slots count at each that it has."""
 
     name: str
     """Of the tenant; empty: of each tenant that no other quota names."""

@@ -44,12 +44,13 @@ class Quotas:
             )
 
     def allowance(self, tenant: str, holders: Callable[[], Iterable[Job]]) -> Allowance:
-        """`holders`: all jobs that have slots, of whatever tenant."""
+        """`holders`: all jobs that have slots, of whatever tenant. Those of a job count at each of its switches."""
         quota = self.of(tenant)
         if quota.jobs is None and quota.slots is None:
             return Allowance(None, None)
-        leases = [job.lease for job in holders() if job.tenant == tenant and job.lease is not None]
+        jobs = [job for job in holders() if job.tenant == tenant]
+        leases = [node.lease for job in jobs for node in job.nodes.values() if node.lease is not None]
         return Allowance(
-            jobs=None if quota.jobs is None else quota.jobs - len(leases),
+            jobs=None if quota.jobs is None else quota.jobs - len(jobs),
             slots=None if quota.slots is None else quota.slots - sum(lease.count for lease in leases),
         )

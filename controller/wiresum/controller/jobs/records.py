@@ -13,9 +13,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from wiresum import join
-from wiresum.controller.driver import Endpoint, JobEntry
+from wiresum.controller.driver import Endpoint
 from wiresum.controller.jobs.job import Job, Presence, State, Worker
 from wiresum.controller.jobs.leases import Lease
+from wiresum.controller.jobs.tree import Branch, Node, Phase
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,7 @@ class JobRecord:
     """A job that runs, or is ending."""
 
     switch_name: str
+    """The root's."""
     number: int
     name: str
     state: str
@@ -41,7 +43,7 @@ class Reservation:
     tenant: str
     priority: int
     switch_name: str
-    """Empty: any."""
+    """On this one, or on those below it; empty: on any."""
     job_token: str = field(repr=False)
     created_at: float
     """Seconds of Unix time."""
@@ -63,11 +65,14 @@ class EndedRecord:
     caller: str
     """Empty if the service was started anew meanwhile."""
     switch_name: str
-    """Empty: it got no slots."""
+    """The root's; empty: it got no slots."""
     slots: int
+    """At each of its switches."""
     created_at: float
     """Seconds of Unix time."""
     ended_at: float
+    switches: int = 1
+    """How many it had; of a job that got slots."""
 
 
 @dataclass(frozen=True)
@@ -87,8 +92,6 @@ class RecordError(ValueError):
 
 def record_of(job: Job, unix_offset: float) -> JobRecord:
     """Of a job that has slots."""
-    assert job.lease is not None
-    assert job.entry is not None
     body: dict[str, Any] = {
         "created_at": job.created_at + unix_offset,
         "key_agreed": job.key_agreed,
@@ -97,9 +100,10 @@ def record_of(job: Job, unix_offset: float) -> JobRecord:
         "tenant": job.tenant,
         "priority": job.priority,
         "job_token": job.job_token,
-        "lease": dataclasses.asdict(job.lease),
-        "threads": job.entry.threads,
-        "lanes": job.entry.lanes,
+        "nodes": [_of_node(node) for node in job.nodes.values()],
+        "slots": job.slots,
+        "threads": job.threads,
+        "lanes": job.lanes,
         "ended": base64.b64encode(job.ended.SerializeToString()).decode() if job.ended else None,
         "workers": [_of_worker(job.workers[rank]) for rank in range(job.world_size)],
     }
@@ -107,9 +111,11 @@ def record_of(job: Job, unix_offset: float) -> JobRecord:
 
 
 def job_of(record: JobRecord, now: float, unix_offset: float) -> Job:
-    """The job as it was; all its workers have yet to be heard of. Raises `RecordError`."""
+    """The job as it was; all its workers have yet to be heard of, and what its switches are told is not there yet
+    (granting.settle_entries). Raises `RecordError`."""
     try:
         body = json.loads(record.body)
+        nodes = [_node_of(fields) for fields in _nodes_of(record, body)]
         job = Job(
             record.name,
             body["key_agreed"],
@@ -118,12 +124,13 @@ def job_of(record: JobRecord, now: float, unix_offset: float) -> Job:
             tenant=body["tenant"],
             priority=body["priority"],
             job_token=body["job_token"],
-            candidates=frozenset({record.switch_name}),
             state=State(record.state),
-            switch_name=record.switch_name,
+            nodes={node.branch.switch_name: node for node in nodes},
             number=record.number,
             key=body["key"],
-            lease=Lease(**body["lease"]),
+            slots=next(node.lease.count for node in nodes if node.lease is not None),
+            threads=body["threads"],
+            lanes=body["lanes"],
             progress_at=now,
             restored=True,
             ended=join.JobEnded.FromString(base64.b64decode(body["ended"])) if body["ended"] else None,
@@ -131,26 +138,39 @@ def job_of(record: JobRecord, now: float, unix_offset: float) -> Job:
         job.workers = {rank: _worker_of(job, rank, fields, now) for rank, fields in enumerate(body["workers"])}
         job.left_first = next((w for w in job.workers.values() if w.presence is Presence.LEFT), None)
         job.left_at = now
-        assert job.lease is not None
-        job.entry = entry_of(job, job.lease, threads=body["threads"], lanes=body["lanes"])
-    except (ValueError, KeyError, TypeError) as error:
+        ranks = sorted(rank for node in nodes for rank in node.branch.ranks)
+        if ranks != list(range(job.world_size)) or job.switch_name != record.switch_name:
+            raise ValueError("its switches and its workers do not belong together")
+    except (ValueError, KeyError, TypeError, StopIteration) as error:
         where = f"job {record.name!r}, number {record.number} at {record.switch_name}"
         raise RecordError(f"what is written down of {where} makes no sense ({error!r})") from error
     return job
 
 
-def entry_of(job: Job, lease: Lease, *, threads: int, lanes: int) -> JobEntry:
-    """What a switch must know of a job that has all its workers."""
-    return JobEntry(
-        job=job.number,
-        key=job.key,
-        workers=job.world_size,
-        threads=threads,
-        lanes=lanes,
-        slot_base=lease.base,
-        slots=lease.count,
-        endpoints=tuple(job.workers[rank].endpoint for rank in range(job.world_size)),
-    )
+def _of_node(node: Node) -> dict[str, Any]:
+    branch = node.branch
+    return {
+        "switch_name": branch.switch_name,
+        "parent": branch.parent,
+        "ranks": branch.ranks,
+        "below": branch.below,
+        "lease": dataclasses.asdict(node.lease) if node.lease is not None else None,
+    }
+
+
+def _nodes_of(record: JobRecord, body: dict[str, Any]) -> list[dict[str, Any]]:
+    """Before there were trees, a job had one switch, and that its lease."""
+    if "nodes" in body:
+        return list(body["nodes"])
+    ranks = range(body["world_size"])
+    return [{"switch_name": record.switch_name, "parent": "", "ranks": ranks, "below": (), "lease": body["lease"]}]
+
+
+def _node_of(fields: dict[str, Any]) -> Node:
+    """One that has given its slots back has forgotten the job, and any other may have it."""
+    branch = Branch(fields["switch_name"], fields["parent"], tuple(fields["ranks"]), tuple(fields["below"]))
+    lease = None if fields["lease"] is None else Lease(**fields["lease"])
+    return Node(branch, lease, Phase.FORGOTTEN if lease is None else Phase.HOLDING)
 
 
 def _of_worker(worker: Worker) -> dict[str, Any]:

@@ -80,7 +80,7 @@ def _check_names(job_name: str, tenant: str) -> None:
 
 def _check_job(world_size: int, priority: int) -> None:
     if not 1 <= world_size <= join.WORKERS_MAX:
-        raise _invalid("world_size", f"is {world_size}: one switch aggregates for 1 to {join.WORKERS_MAX} workers")
+        raise _invalid("world_size", f"is {world_size}: a job has 1 to {join.WORKERS_MAX} workers")
     if abs(priority) > PRIORITY_MAX:
         raise _invalid("priority", f"is {priority}: it must be {-PRIORITY_MAX} to {PRIORITY_MAX}")
 

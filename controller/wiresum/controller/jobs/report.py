@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from importlib import metadata
 
 from wiresum import join
@@ -12,23 +12,26 @@ from wiresum.controller.jobs.cluster import Switch
 from wiresum.controller.jobs.job import Job, Presence, State, Worker
 from wiresum.controller.jobs.jobs import Jobs
 from wiresum.controller.jobs.records import EndedRecord, Reservation
+from wiresum.controller.jobs.tree import Phase
 
 Counted = Mapping[str, tuple[JobCounters, Mapping[int, JobCounters]]]
 """By switch: of packets of no job, and by job number. A job that the switch does not have yet has none; a switch that
 does not say is not among them."""
 
 
-def diagnosis(job: Job, counters: JobCounters | None, now: float) -> join.Diagnosis:
-    """Who is there, who is behind."""
-    counters = counters or JobCounters()
-    answer = join.Diagnosis()
-    for rank, worker in sorted(job.workers.items()):
+def diagnosis(job: Job, counted: Mapping[str, JobCounters], now: float) -> join.Diagnosis:
+    """Who is there, who is behind. `counted`: by switch, of those that say."""
+    answer = join.Diagnosis(switches=_nodes(job, counted))
+    for _, worker in sorted(job.workers.items()):
+        counters = counted.get(worker.switch_name)
         answer.workers.add(
             peer=worker.peer(),
-            tensor_last=_tensor_last(counters, rank),
-            contributions=_contributions(counters, rank),
+            tensor_last=_tensor_last(counters, worker.number),
+            contributions=_contributions(counters, worker.number),
             heartbeat_age_ms=_heartbeat_age_ms(worker, now),
             left=worker.presence is Presence.LEFT,
+            uncounted=counters is None,
+            switch_name=worker.switch_name,
         )
     return answer
 
@@ -37,10 +40,7 @@ def report(jobs: Jobs, counted: Counted, now: float) -> join.Report:
     """All but the service's age, and what it refused."""
     answer = join.Report(service=join.ServiceReport(role="active", software_version=software_version()))
     all_jobs = jobs.all()
-    for job in all_jobs:
-        _, by_number = counted.get(job.switch_name, (None, {}))
-        counters = by_number.get(job.number) if job.entry else JobCounters()
-        answer.jobs.append(_job(jobs, job, counters, now))
+    answer.jobs.extend(_job(jobs, job, _of_job(job, counted), now) for job in all_jobs)
     named = {job.name for job in all_jobs}
     answer.jobs.extend(
         _created(reservation, jobs.reservations.age_s(reservation, now))
@@ -59,19 +59,30 @@ def ended(record: EndedRecord) -> join.EndedJob:
     return join.EndedJob(**fields)
 
 
-def _job(jobs: Jobs, job: Job, counted: JobCounters | None, now: float) -> join.JobReport:
-    """`counted` None: nobody knows."""
-    counters = counted or JobCounters()
+def _of_job(job: Job, counted: Counted) -> dict[str, JobCounters]:
+    """By switch, of those that say, and know it."""
+    answers = {name: counted[name][1].get(job.number) for name in _told(job) if name in counted}
+    return {name: counters for name, counters in answers.items() if counters is not None}
+
+
+def _told(job: Job) -> list[str]:
+    """Its switches that have been told of it."""
+    return [name for name, node in job.nodes.items() if node.phase is not Phase.LEASED]
+
+
+def _job(jobs: Jobs, job: Job, counted: Mapping[str, JobCounters], now: float) -> join.JobReport:
+    counters = counted.get(job.switch_name, JobCounters())
     waits = job.state in (State.FORMING, State.QUEUED, State.ADMITTING)
+    root_lease = job.root.lease if job.nodes else None
     return join.JobReport(
         job=job.number,
         name=job.name,
         world_size=job.world_size,
         joined=len(job.workers),
-        slot_base=job.lease.base if job.lease else 0,
-        slots=job.lease.count if job.lease else 0,
+        slot_base=root_lease.base if root_lease else 0,
+        slots=job.slots,
         state=job.state.value,
-        packets=dict(counters.packets),
+        packets=_packets(counted.values()),
         results=counters.results,
         age_seconds=max(0.0, now - job.created_at),
         switch_name=job.switch_name,
@@ -80,22 +91,53 @@ def _job(jobs: Jobs, job: Job, counted: JobCounters | None, now: float) -> join.
         caller=job.asker.name,
         queue_position=jobs.waiting.position(job),
         waiting=jobs.waiting.what(job).reason if waits else "",
-        lanes=job.entry.lanes if job.entry else 0,
-        threads=job.entry.threads if job.entry else 0,
-        workers=[_worker(job.workers[rank], counters, now) for rank in sorted(job.workers)],
-        uncounted=counted is None,
+        lanes=job.lanes,
+        threads=job.threads,
+        workers=[_worker(job.workers[rank], counted, now) for rank in sorted(job.workers)],
+        uncounted=any(name not in counted for name in _told(job)),
+        switches=_nodes(job, counted),
     )
 
 
-def _worker(worker: Worker, counters: JobCounters, now: float) -> join.WorkerReport:
+def _packets(counted: Iterable[JobCounters]) -> dict[str, int]:
+    """By reason, at all switches of a job together."""
+    total: dict[str, int] = {}
+    for counters in counted:
+        for reason, count in counters.packets.items():
+            total[reason] = total.get(reason, 0) + count
+    return total
+
+
+def _worker(worker: Worker, counted: Mapping[str, JobCounters], now: float) -> join.WorkerReport:
+    counters = counted.get(worker.switch_name)
     return join.WorkerReport(
         peer=worker.peer(),
         endpoint=join.Endpoint(address=worker.endpoint.address, port=worker.endpoint.port),
         state=worker.presence.value,
         heartbeat_age_ms=_heartbeat_age_ms(worker, now),
-        contributions=_contributions(counters, worker.rank),
-        tensor_last=_tensor_last(counters, worker.rank),
+        contributions=_contributions(counters, worker.number),
+        tensor_last=_tensor_last(counters, worker.number),
+        switch_name=worker.switch_name,
     )
+
+
+def _nodes(job: Job, counted: Mapping[str, JobCounters]) -> Iterator[join.NodeReport]:
+    """The switches of a job, the root first."""
+    for name, node in job.nodes.items():
+        counters, contributions = counted.get(name), 0
+        if parent := node.branch.parent:
+            contributions = _contributions(counted.get(parent), job.nodes[parent].branch.number_of(name))
+        yield join.NodeReport(
+            switch_name=name,
+            parent=parent,
+            workers=len(node.branch.ranks),
+            slot_base=node.lease.base if node.lease else 0,
+            phase=node.phase.value,
+            packets=dict(counters.packets) if counters else {},
+            results=counters.results if counters else 0,
+            contributions=contributions,
+            uncounted=counters is None,
+        )
 
 
 def _created(reservation: Reservation, age_s: float) -> join.JobReport:
@@ -120,11 +162,12 @@ def _switch(switch: Switch, stray: JobCounters, *, silent: bool) -> join.SwitchR
         trouble=switch.trouble or silence,
         slots_total=switch.leases.slots_total,
         slots_free=switch.leases.slots_free,
-        jobs=len(switch.numbered),
+        jobs=len(switch.jobs_with_slots()),
         jobs_max=switch.sizes.jobs_max,
         lanes_max=switch.sizes.lanes_max,
         endpoint=join.Endpoint(address=switch.endpoint.address, port=switch.endpoint.port),
         stray_packets=dict(stray.packets),
+        parent=switch.parent,
     )
 
 
@@ -133,12 +176,12 @@ def _heartbeat_age_ms(worker: Worker, now: float) -> int:
     return max(0, round(1000 * (now - (worker.heard_at or worker.asked_at))))
 
 
-def _tensor_last(counters: JobCounters, rank: int) -> int | None:
-    return counters.tensor_last[rank] if rank < len(counters.tensor_last) else None
+def _tensor_last(counters: JobCounters | None, number: int) -> int | None:
+    return counters.tensor_last[number] if counters and number < len(counters.tensor_last) else None
 
 
-def _contributions(counters: JobCounters, rank: int) -> int:
-    return counters.contributions[rank] if rank < len(counters.contributions) else 0
+def _contributions(counters: JobCounters | None, number: int) -> int:
+    return counters.contributions[number] if counters and number < len(counters.contributions) else 0
 
 
 def software_version() -> str:

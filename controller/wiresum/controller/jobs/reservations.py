@@ -42,6 +42,7 @@ class Reservations:
         if len(self._kept) >= self._limits.reservations_max:
             raise Refusal("RESOURCE_EXHAUSTED", f"{len(self._kept)} created jobs wait for workers, and no more can")
         quotas.check_possible(request.tenant, request.priority, max(1, request.slots))
+        cluster.check_size(request.world_size)
         self._check_switch(request, cluster)
         keep_s = min(request.keep_seconds or self._limits.keep_s_default, self._limits.keep_s_max)
         unix_now = now + self._unix_offset

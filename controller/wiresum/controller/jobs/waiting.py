@@ -7,13 +7,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence, Set
 
 from wiresum import join
-from wiresum.controller.jobs.cluster import Cluster, Switch, Wish, wish_of
+from wiresum.controller.jobs.cluster import Cluster, Grounds, Offer, Wish, wish_of
 from wiresum.controller.jobs.job import Job, State, Wants
 from wiresum.controller.jobs.job_queue import JobQueue
-from wiresum.controller.jobs.leases import Lease
 from wiresum.controller.jobs.limits import Limits
 from wiresum.controller.jobs.quota import Quotas
 from wiresum.controller.jobs.refusal import Refusal
+from wiresum.controller.jobs.tree import Branch, Tree, in_words
 
 
 class WaitingRoom:
@@ -22,7 +22,7 @@ class WaitingRoom:
         cluster: Cluster,
         quotas: Quotas,
         limits: Limits,
-        give: Callable[[Job, Switch, Lease], None],
+        give: Callable[[Job, Grounds], None],
     ) -> None:
         """`give`: called when a job has its slots."""
         self._cluster, self._quotas, self._limits, self._give = cluster, quotas, limits, give
@@ -31,6 +31,7 @@ class WaitingRoom:
     def check_can_form(self, job: Job, waiting: Sequence[Job]) -> None:
         """Raises a `Refusal` if it could never run, or if too many jobs form or wait: these are all."""
         self._quotas.check_possible(job.tenant, job.priority)
+        self._cluster.check_size(job.world_size)
         here = sum(bool(job.asker.address) and other.asker.address == job.asker.address for other in waiting)
         if here >= self._limits.waiting_per_host_max:
             raise Refusal(
@@ -47,22 +48,41 @@ class WaitingRoom:
             )
 
     def candidates(self, job: Job, address: str) -> frozenset[str]:
-        """The switches that the workers which there are, and one at this address, can use. Raises a `Refusal`."""
-        reaching = self._cluster.reaching(address)
-        if not reaching:
+        """The switches that the workers which there are, and one at this address, hang on or below. Raises a
+        `Refusal`."""
+        found = self._cluster.at(address)
+        if not found:
             raise Refusal(
                 "FAILED_PRECONDITION",
                 f"no switch here knows a host with the address {address}: add it to the controller's configuration, or "
                 f"set WIRESUM_ADDRESS to one that is there",
             )
+        reaching = self._cluster.at_or_above(address)
         shared = reaching & job.candidates if job.candidates else reaching
         if not shared:
             raise Refusal(
                 "FAILED_PRECONDITION",
-                f"the workers of {job} must all be at one switch: this one, with the address {address}, is at "
-                f"{', '.join(sorted(reaching))}, and the job can only be at {', '.join(sorted(job.candidates))}",
+                f"the workers of {job} must all be at one switch, or at switches of one tree: this one, with the "
+                f"address {address}, is at {', '.join(sorted(found))}, and the job can only be at "
+                f"{', '.join(sorted(job.candidates))}",
             )
         return shared
+
+    def trees(self, job: Job) -> tuple[Tree, ...]:
+        """Where it can get slots, if all have asked. Raises a `Refusal` if that is nowhere."""
+        trees = self._cluster.trees(job)
+        fitting = [tree for tree in trees if _overfull(tree) is None]
+        if not fitting:
+            raise Refusal("FAILED_PRECONDITION", _too_many_at(job, trees[0]))
+        quota = self._quotas.of(job.tenant).slots
+        affordable = tuple(tree for tree in fitting if quota is None or quota >= len(tree))
+        if not affordable:
+            raise Refusal(
+                "RESOURCE_EXHAUSTED",
+                f"{job} needs slots at each of {min(map(len, fitting))} switches, and its tenant's quota is {quota} "
+                f"slots: the controller's configuration says so, under [[tenant]]",
+            )
+        return affordable
 
     def add(self, job: Job) -> None:
         self._queue.add(job)
@@ -94,7 +114,8 @@ class WaitingRoom:
             return join.Waiting(reason=f"{job} is not complete: waiting for {job.missing()}")
         position = self._queue.position(job)
         if job.state is not State.QUEUED or not position:
-            return join.Waiting(reason=f"{job} has its slots at {job.switch_name}, which is being told")
+            told = "which is being told" if len(job.nodes) == 1 else "which are being told"
+            return join.Waiting(reason=f"{job} has its slots at {job.where()}, {told}")
         place = f"{job} is number {position} of {len(self._queue)} in the queue for slots"
         return join.Waiting(reason=f"{place}: {self._why(job)}", queue_position=position)
 
@@ -109,11 +130,8 @@ class WaitingRoom:
             case Wants.TURN:
                 return "slots are kept for jobs before it, which have been overtaken often enough"
             case _:
-                wish = self._wish(job)
-                obstacles = [
-                    switch.obstacle(wish.within(switch.sizes.slots).least, job.tenant)
-                    for switch in self._cluster.of(job)
-                ]
+                offers = [Offer(tree, self._wish(job, tree)) for tree in job.trees]
+                obstacles = [self._cluster.obstacle(offer, job.tenant) for offer in offers]
                 return "; ".join(filter(None, obstacles)) or "it is its turn"
 
     def _place(self, job: Job, kept: Set[str]) -> bool:
@@ -121,24 +139,48 @@ class WaitingRoom:
         if isinstance(found, Wants):
             job.wants = found
             return False
-        self._give(job, *found)
+        self._give(job, found)
         return True
 
-    def _find_place(self, job: Job, kept: Set[str]) -> tuple[Switch, Lease] | Wants:
+    def _find_place(self, job: Job, kept: Set[str]) -> Grounds | Wants:
         if not job.is_whole():
             return Wants.WORKER
-        wish = self._wish(job)
         allowance = self._quotas.allowance(job.tenant, self._cluster.holders)
         if allowance.jobs is not None and allowance.jobs < 1:
             return Wants.QUOTA
-        if allowance.slots is not None:
-            if allowance.slots < wish.least:
-                return Wants.QUOTA
-            wish = wish.within(allowance.slots)
-        return self._cluster.place(job, wish, kept)
+        offers = []
+        for tree in job.trees:
+            wish = self._wish(job, tree)
+            if allowance.slots is None:
+                offers.append(Offer(tree, wish))
+            elif (share := allowance.slots // len(tree)) >= wish.least:
+                offers.append(Offer(tree, wish.within(share)))
+        return self._cluster.place(offers, kept) if offers else Wants.QUOTA
 
-    def _wish(self, job: Job) -> Wish:
+    def _wish(self, job: Job, tree: Tree) -> Wish:
         wanted = min((w.slots_wanted for w in job.workers.values() if w.slots_wanted), default=job.slots_reserved)
         wish = wish_of(wanted or self._limits.slots_default, self._limits.slots_least)
+        wish = wish.within(min(switch.sizes.slots for switch in self._cluster.of(tree)))
         quota = self._quotas.of(job.tenant).slots
-        return wish if quota is None else wish.within(quota)
+        return wish if quota is None else wish.within(quota // len(tree))
+
+
+def _overfull(tree: Tree) -> Branch | None:
+    """A switch of it that more contribute to than it has bits for."""
+    return next((branch for branch in tree if branch.contributors > branch.contributors_max), None)
+
+
+def _too_many_at(job: Job, tree: Tree) -> str:
+    branch = _overfull(tree)
+    assert branch is not None
+    name, workers = branch.switch_name, len(branch.ranks)
+    room = branch.contributors_max - len(branch.below)
+    why = f"one switch sums for {branch.contributors_max}"
+    if branch.parent:
+        why = f"a switch that has another above it, as {name} has {branch.parent}, sums for {branch.contributors_max}"
+    if branch.below:
+        why += f", and {in_words(branch.below)} below it count among them"
+    return (
+        f"{job} has {workers} workers on hosts of {name}, and at most {room} can be there: {why}. Start fewer on these "
+        f"hosts, and the others on hosts of another switch of the tree (docs/cluster.md, Racks)"
+    )

@@ -4,12 +4,13 @@ Each state has its own bounds, and no state is without one, so no worker waits f
 
 A job needs its service for nothing but its end, so what the service does not hear is no reason to end a job that goes
 on. A worker is lost when neither plane has heard of it: no heartbeat, no packet that its switch counted, no round of
-the others, which need its packets. And where the switch is out of reach as well as all workers, it is the service
-that is cut off.
+the others, which need its packets. And where a switch is out of reach as well as all workers, it is the service
+that is cut off. In a tree each worker's witness is the switch that it hangs on, and a job is lost with any of its own.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from wiresum import join
@@ -17,6 +18,7 @@ from wiresum.controller.jobs.cluster import Switch
 from wiresum.controller.jobs.job import Job, Presence, State, Worker
 from wiresum.controller.jobs.limits import Limits
 from wiresum.controller.jobs.refusal import Refusal
+from wiresum.controller.jobs.tree import Node, Phase, in_words
 
 IDLE_LOOKS = 8
 """At a job, in the time after which it counts as idle."""
@@ -49,20 +51,19 @@ class End:
 Verdict = GiveUp | Lose | End
 
 
-def look(job: Job, switch: Switch | None, limits: Limits, now: float) -> Verdict | None:
-    """`switch`: where the job is, if it has slots."""
+def look(job: Job, switches: Mapping[str, Switch], limits: Limits, now: float) -> Verdict | None:
+    """`switches`: all that there are, by name."""
     match job.state:
         case State.FORMING | State.QUEUED:
             return _late(job, limits, now)
         case State.ADMITTING:
             return _slow_switch(job, now) or _away(job, limits, now)
         case State.RUNNING:
-            assert switch is not None
             return (
-                _silent(job, switch, limits, now)
+                _silent(job, switches, limits, now)
                 or _away(job, limits, now)
                 or _left(job, limits, now)
-                or _lost_switch(job, switch, limits, now)
+                or _lost_switch(job, (switches[name] for name in job.nodes), limits, now)
                 or _idle(job, limits, now)
             )
         case _:
@@ -96,35 +97,42 @@ def _away(job: Job, limits: Limits, now: float) -> Lose | None:
 def _slow_switch(job: Job, now: float) -> End | None:
     if now < min(worker.deadline for worker in job.workers.values()):
         return None
-    text = f"{job.switch_name} did not answer in time when it was given {job}"
+    slow = [name for name, node in job.nodes.items() if node.phase is Phase.ADMITTING]
+    text = f"{in_words(slow)} did not answer in time when {job} was to be installed there"
     ended = join.JobEnded(cause=join.JobEnded.SWITCH_LOST, reason=text)
     return End(ended, Refusal("DEADLINE_EXCEEDED", f"{text}. Look at its log"))
 
 
-def must_count(job: Job, limits: Limits, now: float, *, crowded: bool) -> bool:
-    """Should the switch be asked what its data plane has heard: since a worker is so silent, or, where others wait for
-    slots, since the job may do nothing with its own?"""
-    if job.state is not State.RUNNING or job.counting:
-        return False
+def to_count(job: Job, limits: Limits, now: float, *, crowded: bool) -> list[Node]:
+    """Which of its switches are to be asked what their data planes have heard: those of workers that are silent for so
+    long, or, where others wait for slots, the root, since the job may do nothing with its own."""
+    if job.state is not State.RUNNING:
+        return []
     asked_s = now - job.count_asked_at
+    wanted: set[str] = set()
     if crowded and limits.idle_ms_max and asked_s >= limits.idle_ms_max / IDLE_LOOKS / 1000:
-        return True
-    if asked_s < limits.counted_ms / 1000:
-        return False
-    return any(
-        worker.presence in (Presence.ATTENDING, Presence.GRANTED)
-        and (worker.broken_at is not None or now - worker.heard_at > limits.suspect_ms / 1000)
-        for worker in job.workers.values()
+        wanted.add(job.switch_name)
+    if asked_s >= limits.counted_ms / 1000:
+        suspects = {worker.switch_name for worker in job.workers.values() if _is_suspect(worker, limits, now)}
+        wanted |= suspects
+        if suspects and crowded:
+            wanted.add(job.switch_name)
+    return [node for name, node in job.nodes.items() if name in wanted and not node.counting]
+
+
+def _is_suspect(worker: Worker, limits: Limits, now: float) -> bool:
+    return worker.presence in (Presence.ATTENDING, Presence.GRANTED) and (
+        worker.broken_at is not None or now - worker.heard_at > limits.suspect_ms / 1000
     )
 
 
-def _silent(job: Job, switch: Switch, limits: Limits, now: float) -> Lose | None:
+def _silent(job: Job, switches: Mapping[str, Switch], limits: Limits, now: float) -> Lose | None:
     """A switch that cannot be asked is no witness that nothing comes: then `_lost_switch` decides."""
-    if switch.trouble or job.counting:
-        return None
     for worker in job.workers.values():
+        if switches[worker.switch_name].trouble or job.nodes[worker.switch_name].counting:
+            continue
         silent_s = now - max(worker.heard_at, worker.counted_at, job.progress_at)
-        nowhere = f"and for {silent_s:.1f} s no packet of it came to {job.switch_name} either"
+        nowhere = f"and for {silent_s:.1f} s no packet of it came to {worker.switch_name} either"
         if worker.presence is Presence.ATTENDING:
             broken_s = now - worker.broken_at if worker.broken_at is not None else 0.0
             if min(broken_s, silent_s) > limits.connection_lost_ms / 1000:
@@ -147,10 +155,11 @@ def _left(job: Job, limits: Limits, now: float) -> End | None:
     return _ended(join.JobEnded.WORKER_LEFT, reason, gone)
 
 
-def _lost_switch(job: Job, switch: Switch, limits: Limits, now: float) -> End | None:
+def _lost_switch(job: Job, switches: Iterable[Switch], limits: Limits, now: float) -> End | None:
     """The data plane does not need us, so a job whose rounds move goes on, whatever we can reach. That they stand
     still is known from its workers alone."""
-    if not switch.trouble:
+    switch = min((s for s in switches if s.trouble), key=lambda s: s.trouble_since, default=None)
+    if switch is None:
         return None
     still_s = now - max(switch.trouble_since, job.progress_at)
     unheard_s = now - max(worker.heard_at for worker in job.workers.values())
@@ -162,6 +171,9 @@ def _lost_switch(job: Job, switch: Switch, limits: Limits, now: float) -> End | 
     if still_s <= limits.switch_lost_ms_max / 1000:
         return None
     reason = f"{switch.name} is lost: {switch.trouble}, and for {still_s:.0f} s the job has made no progress"
+    # Perhaps it is one of them that the job waits for, and the switch, which would know, cannot say so.
+    if suspects := [str(worker) for worker in job.workers.values() if _is_suspect(worker, limits, now)]:
+        reason += f"; of {' and '.join(suspects)} nothing has been heard either"
     return _ended(join.JobEnded.SWITCH_LOST, reason)
 
 

@@ -6,44 +6,72 @@ from collections.abc import Sequence
 
 import finsy as fy
 
-from wiresum.controller.driver import JobEntry
+from wiresum.controller.driver import Endpoint, JobEntry
 
 CELL_MASK = 0xFFFF
 """A cell's number has 16 bits, on the wire and in the switch."""
+PARENT_BIT = 1 << 31
+"""In bitmaps of workers: the switch above."""
 
 
-def entries(job: JobEntry, row: int, ports: Sequence[int]) -> list[fy.P4TableEntry]:
-    """One for each worker and thread of a job whose counters are in `row`; `ports` are the workers' at the switch. A
-    thread sends from the UDP port that it listens at, the worker's base port plus its number: another process of that
-    host does not have that port.
+def entries(job: JobEntry, row: int, ports: Sequence[int], uplink_port: int = 0) -> list[fy.P4TableEntry]:
+    """One for each worker and thread of a job whose counters are in `row`, and one for each thread of the switch above;
+    `ports` are the workers' at the switch, `uplink_port` is its. A thread sends from the UDP port that it listens at,
+    the worker's base port plus its number: another process of that host does not have that port.
 
     A thread owns a run of 2 * slots / threads cells, a power of two: the bits above say whether a cell is in it.
     """
-    full = (1 << job.workers) - 1
+    threads = range(job.threads)
+    entries = [_worker(job, row, ports[worker], worker, thread) for worker in range(job.workers) for thread in threads]
+    if job.uplink is not None:
+        entries += [_parent(job, job.uplink.parent, row, uplink_port, thread) for thread in threads]
+    return entries
+
+
+def _worker(job: JobEntry, row: int, port: int, worker: int, thread: int) -> fy.P4TableEntry:
+    others = _full(job) & ~(1 << worker)
+    return fy.P4TableEntry(
+        "admit",
+        match=fy.Match(**_key(job, job.endpoints[worker], port, thread), worker=worker),
+        action=fy.Action(
+            "admit_worker",
+            row=row,
+            group=row,
+            bit_own=1 << worker,
+            bit_others=others if job.uplink is None else others | PARENT_BIT,
+            has_parent=int(job.uplink is not None),
+            **_lease(job, thread),
+        ),
+    )
+
+
+def _parent(job: JobEntry, parent: Endpoint, row: int, port: int, thread: int) -> fy.P4TableEntry:
+    return fy.P4TableEntry(
+        "admit_parent_entry",
+        match=fy.Match(**_key(job, parent, port, thread)),
+        action=fy.Action("admit_parent", row=row, group=row, bit_workers=_full(job), **_lease(job, thread)),
+    )
+
+
+def _full(job: JobEntry) -> int:
+    return (1 << job.workers) - 1
+
+
+def _key(job: JobEntry, source: Endpoint, port: int, thread: int) -> dict[str, int | str]:
+    return {
+        "ingress_port": port,
+        "source": source.address,
+        "source_port": source.port + thread,
+        "thread": thread,
+        "job": job.job,
+        "key": job.key,
+    }
+
+
+def _lease(job: JobEntry, thread: int) -> dict[str, int]:
     cells_of_thread = 2 * job.slots // job.threads
-    return [
-        fy.P4TableEntry(
-            "admit",
-            match=fy.Match(
-                ingress_port=ports[worker],
-                source=job.endpoints[worker].address,
-                source_port=job.endpoints[worker].port + thread,
-                thread=thread,
-                job=job.job,
-                key=job.key,
-                worker=worker,
-            ),
-            action=fy.Action(
-                "admit_worker",
-                row=row,
-                group=row,
-                bit_own=1 << worker,
-                bit_others=full & ~(1 << worker),
-                cell_base=2 * job.slot_base,
-                lease_mask=CELL_MASK & ~(cells_of_thread - 1),
-                lease_prefix=thread * cells_of_thread,
-            ),
-        )
-        for worker in range(job.workers)
-        for thread in range(job.threads)
-    ]
+    return {
+        "cell_base": 2 * job.slot_base,
+        "lease_mask": CELL_MASK & ~(cells_of_thread - 1),
+        "lease_prefix": thread * cells_of_thread,
+    }

@@ -1,11 +1,11 @@
 """What to change so that a switch holds what it should: pure, of what it holds and what it should.
 
 The order is what matters. A job is in effect as long as its entries in `admit` are there; whatever they rely on must be
-there before them and after them. So entries go in the order own, admit, group, deliver, forward, and come in the
-opposite one. `own` is the last to come for another reason: a switch without it has never been reconciled, since its
-program was loaded.
+there before them and after them. So entries go in the order own, admit, admit_parent_entry, group, deliver, forward,
+and come in the opposite one. `own` is the last to come for another reason: a switch without it has never been
+reconciled, since its program was loaded.
 
-An entry whose action alone differs is modified in its turn, so that there is no moment without it; but one of `admit`
+An entry whose action alone differs is modified in its turn, so that there is no moment without it; but one that admits
 is removed and inserted anew, since the old one may give cells to a worker that a new one gives to another.
 """
 
@@ -22,7 +22,8 @@ from finsy.proto import p4r
 from wiresum.controller.p4runtime.desired import Entity
 
 GROUP = "group"
-STAGES = ("forward", "deliver", GROUP, "admit", "own")
+ADMISSIONS = ("admit_parent_entry", "admit")
+STAGES = ("forward", "deliver", GROUP, *ADMISSIONS, "own")
 """In order of insertion: the tables that are the controller's, and the multicast groups. Table `lose` is not its: it
 injects faults, and whoever tests writes it."""
 
@@ -76,7 +77,7 @@ def difference(held: Iterable[Entry], wanted: Iterable[Entry]) -> list[Batch]:
     have = {(entry.stage, entry.key): entry for entry in held}
     want = {(entry.stage, entry.key): entry for entry in wanted}
     stay = {place for place, entry in have.items() if place in want and want[place].value == entry.value}
-    modify = {place for place in have.keys() & want.keys() - stay if place[0] != "admit"}
+    modify = {place for place in have.keys() & want.keys() - stay if place[0] not in ADMISSIONS}
     go = [entry for place, entry in have.items() if place not in stay | modify]
     come = [entry for place, entry in want.items() if place not in stay | modify]
     batches = [_batch("DELETE", stage, go) for stage in reversed(STAGES)]

@@ -21,11 +21,10 @@ from wiresum.controller.p4runtime.target import PIPE_PORTS, Target
 
 class P4RuntimeSwitch:
     """From construction, which does not wait for the switch, to `close`. Workers can only be on the target's hosts, if
-    it has ports: such a switch admits a packet by its port, and addresses a RESULT to a MAC."""
+    it has ports, since it admits a packet by its port and addresses a RESULT to a MAC, or if it stands in a tree."""
 
     def __init__(self, target: Target, *, election_id: int, on_change: Callable[[], None] = lambda: None) -> None:
         self._target = target
-        self._addresses = {host.address for host in target.hosts}
         self._jobs: dict[int, JobEntry] = {}
         """Those that are admitted, by number."""
         self._ended: dict[int, JobCounters] = {}
@@ -79,8 +78,12 @@ class P4RuntimeSwitch:
         """Until there is no trouble; a `DriverError` says what it is if that takes too long."""
         self._client.wait_ready(s_max)
 
+    @property
+    def parent(self) -> str:
+        return self._target.parent.name if self._target.parent else ""
+
     def reaches(self, address: str) -> bool:
-        return not self._target.has_ports or address in self._addresses
+        return self._target.reaches(address)
 
     def results_group(self, job: int) -> Endpoint | None:
         """The program addresses each RESULT to its worker."""
@@ -110,7 +113,8 @@ class P4RuntimeSwitch:
         assert entry.job not in self._jobs, f"job {entry.job} is admitted already"
         self._check(entry)
         self._check_room("admit", entry, lambda job: job.workers * job.threads)
-        self._check_room("deliver", entry, lambda job: job.workers)
+        self._check_room("admit_parent_entry", entry, lambda job: job.threads * (job.uplink is not None))
+        self._check_room("deliver", entry, lambda job: job.workers + (job.uplink is not None))
         wanted = self.tables.normal(desired.of_job(self._target, entry))
         self._reset_counters(entry.job)
         try:
@@ -159,13 +163,15 @@ class P4RuntimeSwitch:
                 f"on {entry.lanes}: leave WIRESUM_LANES unset, and give the network an MTU that holds such packets"
             )
         try:
-            pipes = {self._target.pipe(host.port) for host in desired.hosts(self._target, entry)}
+            on, above = desired.hosts(self._target, entry), desired.parent(self._target, entry)
         except ValueError as error:
             raise DriverError(str(error)) from None
+        pipes = {self._target.pipe(host.port) for host in (on if above is None else [*on, above])}
         if len(pipes) > 1:
             raise DriverError(
                 f"the job's workers are at ports of the pipes {', '.join(map(str, sorted(pipes)))} of {self.name}, and "
-                f"each pipe sums for itself: all workers of a job must be at ports of one pipe (port // {PIPE_PORTS})"
+                f"each pipe sums for itself: all workers of a job, and the switch above, must be at ports of one pipe "
+                f"(port // {PIPE_PORTS})"
             )
 
     def _check_room(self, table: str, entry: JobEntry, entries_of: Callable[[JobEntry], int]) -> None:

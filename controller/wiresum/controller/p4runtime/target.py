@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from wiresum.controller import topology
 from wiresum.controller.config import Host, SwitchConfig
 from wiresum.controller.p4runtime import device_config
 from wiresum.controller.p4runtime.device_config import Pipeline
@@ -30,7 +32,14 @@ class Target:
     mac: str = NO_MAC
     """The MAC it answers ARP requests with. A software switch has none of its own."""
     hosts: tuple[Host, ...] = ()
-    """The machines at its ports, unless it is a software switch, which any machine reaches."""
+    """The machines that hang on it. None at a software switch outside a tree: any machine reaches it."""
+    parent: Host | None = None
+    """The switch above in a tree, at this one's port towards it."""
+    children: tuple[Host, ...] = ()
+    """The switches right below, likewise."""
+    elsewhere: tuple[Host, ...] = ()
+    """Of a switch that has ports: the machines that hang on other switches of the tree, each at the port that leads
+    towards it."""
     port: int = DATA_PORT
     """Base UDP port; fixed in the P4 program."""
     tls: Path | None = None
@@ -45,13 +54,25 @@ class Target:
         return port // PIPE_PORTS if self.kind == "tofino" else 0
 
     @property
+    def neighbours(self) -> tuple[Host, ...]:
+        """Whoever is behind its ports, machines and switches."""
+        return (*self.hosts, *self.children, *((self.parent,) if self.parent else ()))
+
+    @property
     def has_ports(self) -> bool:
         """Is it known by which port a worker's packets come, and where its RESULTs must go?"""
         return self.kind != "software"
 
+    def reaches(self, address: str) -> bool:
+        """Does a machine with this address hang on it?"""
+        anywhere = not (self.has_ports or self.hosts or self.parent or self.children)
+        return anywhere or any(host.address == address for host in self.hosts)
 
-def target_of(config: SwitchConfig) -> Target:
-    """Raises `PipelineError` if its program cannot be used."""
+
+def target_of(config: SwitchConfig, switches: Sequence[SwitchConfig] = ()) -> Target:
+    """`switches`: all of the configuration, if it has others. Raises `PipelineError` if its program cannot be used."""
+    named = {switch.name: switch for switch in switches}
+    parent, has_ports = named.get(config.parent), config.kind != "software"
     return Target(
         name=config.name,
         kind=config.kind,
@@ -61,9 +82,17 @@ def target_of(config: SwitchConfig) -> Target:
         address=config.address,
         mac=config.mac or NO_MAC,
         hosts=config.hosts,
+        parent=_neighbour(parent, config.parent_port) if parent else None,
+        children=tuple(_neighbour(below, below.port_at_parent) for below in switches if below.parent == config.name),
+        elsewhere=tuple(topology.elsewhere(config, switches)) if has_ports and named else (),
         port=config.port,
         tls=config.tls,
     )
+
+
+def _neighbour(switch: SwitchConfig, port: int | None) -> Host:
+    """As it is seen through this port of another."""
+    return Host(switch.name, switch.address, switch.mac or NO_MAC, port or 0)
 
 
 def _pipeline(config: SwitchConfig) -> Pipeline:

@@ -55,7 +55,7 @@ class Effects:
         self, jobs: Jobs, drivers: Mapping[str, SwitchDriver], store: Store | None, clock: Callable[[], float]
     ) -> None:
         self._loop = asyncio.get_running_loop()
-        self._jobs, self._drivers, self._store, self._clock = jobs, drivers, store, clock
+        self._jobs, self._drivers, self._store, self._clock = jobs, dict(drivers), store, clock
         self._joins: dict[Worker, JoinMailbox] = {}
         self._streams: dict[Worker, AttendMailbox] = {}
         self._switch_calls = {name: SerialCalls(self._loop, f"wiresum-switch-{name}") for name in drivers}
@@ -78,9 +78,18 @@ class Effects:
 
     def start(self) -> None:
         """The switches are made to hold what they should."""
-        for name, driver in self._drivers.items():
-            driver.on_change = functools.partial(self._note_change_from_any_thread, name)
-            self._note_change(name)
+        for driver in self._drivers.values():
+            self._watch(driver)
+
+    def add(self, driver: SwitchDriver) -> None:
+        """One that came later; `Jobs` knows of it already."""
+        self._drivers[driver.name] = driver
+        self._switch_calls[driver.name] = SerialCalls(self._loop, f"wiresum-switch-{driver.name}")
+        self._watch(driver)
+
+    def _watch(self, driver: SwitchDriver) -> None:
+        driver.on_change = functools.partial(self._note_change_from_any_thread, driver.name)
+        self._note_change(driver.name)
 
     def halt(self) -> None:
         """From now on nothing is carried out. The service ends and closes the streams, so what happens to them is no

@@ -21,7 +21,7 @@ from wiresum.controller.jobs import report
 from wiresum.controller.jobs.job import Asker, Worker
 from wiresum.controller.jobs.jobs import Jobs
 from wiresum.controller.jobs.refusal import Refusal
-from wiresum.controller.security import caller
+from wiresum.controller.security.caller import caller
 from wiresum.controller.service.answering import refuse
 from wiresum.controller.service.effects import Effects
 from wiresum.controller.service.mailbox import AttendMailbox
@@ -95,9 +95,12 @@ class JoinService(join_pb2_grpc.JoinServiceServicer):
 
     async def Diagnose(self, request: join.Member, context: Any) -> join.Diagnosis:  # noqa: N802
         job = await self._granted(context, lambda: self._jobs.job_of(request))
-        counted = await self._effects.counters(job.switch_name, [job.number])
-        counters = counted[1].get(job.number) if counted is not None else None
-        return report.diagnosis(job, counters, self._clock())
+        names = list(job.nodes)
+        answers = await asyncio.gather(*(self._effects.counters(name, [job.number]) for name in names))
+        counted = {
+            name: answer[1][job.number] for name, answer in zip(names, answers, strict=True) if answer is not None
+        }
+        return report.diagnosis(job, counted, self._clock())
 
     # Streams.
 

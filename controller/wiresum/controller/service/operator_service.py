@@ -11,7 +11,7 @@ from wiresum import join
 from wiresum.controller.jobs import report
 from wiresum.controller.jobs.jobs import Jobs
 from wiresum.controller.jobs.refusal import Refusal
-from wiresum.controller.security import caller
+from wiresum.controller.security.caller import caller
 from wiresum.controller.service.answering import refuse
 from wiresum.controller.service.effects import Effects
 from wiresum.join import operator_pb2_grpc
@@ -47,7 +47,7 @@ class OperatorService(operator_pb2_grpc.OperatorServiceServicer):
         return join.DrainReply(jobs=jobs)
 
     async def report(self) -> join.Report:
-        switches = self._jobs.cluster.switches.values()
+        switches = list(self._jobs.cluster.switches.values())  # others may come meanwhile
         counted = await asyncio.gather(
             *(self._effects.counters(switch.name, list(switch.numbered)) for switch in switches)
         )

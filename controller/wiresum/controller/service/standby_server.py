@@ -135,4 +135,5 @@ def _switch(switch: P4RuntimeSwitch) -> join.SwitchReport:
         jobs_max=switch.sizes.jobs_max,
         lanes_max=switch.sizes.lanes_max,
         endpoint=join.Endpoint(address=switch.endpoint.address, port=switch.endpoint.port),
+        parent=switch.parent,
     )

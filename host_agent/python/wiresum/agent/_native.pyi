@@ -91,11 +91,27 @@ class Aggregator:
         group_port: int,
     ) -> None: ...
 
+class Form:
+    def __init__(
+        self,
+        *,
+        dtype: Dtype,
+        lane_bits: int,
+        scaling: Scaling,
+        fixed_scale: float,
+        divisor: float,
+        signature: int,
+        may_be_sparse: bool,
+    ) -> None: ...
+
+CAPI: object  # a capsule, for native code: capi.hpp
+
 class Session:
     def __init__(
         self,
         aggregators: Sequence[Aggregator],
         *,
+        rank: int,
         spin_s: float,
         offload: bool,
         transport: str,
@@ -105,18 +121,15 @@ class Session:
     def submit(
         self,
         regions: Sequence[tuple[int, int, int]],
+        form: Form,
         *,
-        dtype: Dtype,
-        lane_bits: int,
-        scaling: Scaling,
-        fixed_scale: float,
-        divisor: float,
-        signature: int,
-        may_be_sparse: bool,
         timeout_s: float,
         notify: bool,
     ) -> Operation: ...
     def take_completed(self, timeout_s: float) -> list[Operation]: ...
+    def notify(self, operation: Operation) -> None: ...
+    @property
+    def failed(self) -> Operation | None: ...
     def abort(self) -> None: ...
     def close(self) -> None: ...
     def stats(self) -> dict[str, Any]: ...

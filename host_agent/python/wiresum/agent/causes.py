@@ -42,7 +42,7 @@ class Causes:
 
     def __init__(self, aggregators: Aggregators, job_name: str) -> None:
         self._aggregators = aggregators
-        self._who = f"rank {next(iter(aggregators)).membership.grant.worker} of job '{job_name}'"
+        self._who = f"rank {next(iter(aggregators)).membership.grant.rank} of job '{job_name}'"
 
     def of_status(self, status: Status, tensor: int, states: Sequence[PathState], *, greeted: bool) -> WiresumError:
         """Why a collective with this tag ended so. `states` are in the aggregators' order. `greeted`: has the first sum

@@ -39,7 +39,7 @@ CONNECT_S_MAX = 3.0
 RETRY_PAUSE_S = 0.2
 
 _CHANNEL_OPTIONS = (
-    ("grpc.max_receive_message_length", messages.MESSAGE_BYTES_MAX),
+    ("grpc.max_receive_message_length", messages.ANSWER_BYTES_MAX),
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1000),
     # gRPC's name for how long one attempt to connect may take.

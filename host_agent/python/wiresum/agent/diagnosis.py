@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from wiresum import join as messages
 from wiresum.agent.errors import JobAbortedError, SwitchUnreachableError, WiresumError, WorkerLostError
 from wiresum.agent.grant import Peer
+from wiresum.join.trees import packets_behind
 
 _SERIALS = 1 << 16
 
@@ -29,12 +30,15 @@ def describe(diagnoses: Mapping[str, messages.Diagnosis], tensor: int) -> str:
     """
     findings = _laggards(_together(diagnoses.values()), tensor)
     if not findings:
+        findings = [finding for diagnosis in diagnoses.values() for finding in _lagging_switches(diagnosis)]
+    if not findings:
         findings = [
             f"at {where}, {finding}"
             for where, diagnosis in diagnoses.items()
             if (newest := _newest(diagnosis.workers)) is not None
             for finding in _laggards(diagnosis.workers, newest)
         ]
+    findings += _silent_switches(diagnoses.values())
     if findings:
         return "; ".join(findings)
     return (
@@ -52,6 +56,8 @@ def _together(diagnoses: Iterable[messages.Diagnosis]) -> list[messages.Diagnosi
             contributions=sum(part.contributions for part in parts),
             heartbeat_age_ms=min(part.heartbeat_age_ms for part in parts),
             left=any(part.left for part in parts),
+            uncounted=any(part.uncounted for part in parts),
+            switch_name=parts[0].switch_name if len(parts) == 1 else "",
         )
         if (newest := _newest(parts)) is not None:
             worker.tensor_last = newest
@@ -75,11 +81,30 @@ def _laggards(workers: Sequence[messages.Diagnosis.Worker], tensor: int) -> list
         peer = Peer(worker.peer.rank, worker.peer.host_name, worker.peer.process_id)
         if worker.left:
             findings.append(f"{peer} has left the job")
+        elif worker.uncounted:
+            continue
         elif not worker.contributions:
-            findings.append(f"nothing of {peer} has reached the switch: is its UDP traffic let through?")
+            switch = worker.switch_name or "the switch"
+            findings.append(f"nothing of {peer} has reached {switch}: is its UDP traffic let through?")
         elif lag := _lag(worker, tensor, contributions_most):
             findings.append(f"{peer} is {lag} behind; it was alive {worker.heartbeat_age_ms / 1000:.1f} s ago")
     return findings
+
+
+def _lagging_switches(diagnosis: messages.Diagnosis) -> list[str]:
+    """Where no worker lags, the way from a switch to the one above may."""
+    behind = packets_behind(diagnosis.switches, diagnosis.workers)
+    return [
+        f"the sums of {node.switch_name} come to {node.parent} {packets} packet{'s' * (packets > 1)} behind: packets "
+        f"between the two are lost, or come very slowly"
+        for node in diagnosis.switches
+        if (packets := behind.get(node.switch_name, 0))
+    ]
+
+
+def _silent_switches(diagnoses: Iterable[messages.Diagnosis]) -> list[str]:
+    names = [node.switch_name for diagnosis in diagnoses for node in diagnosis.switches if node.uncounted]
+    return [f"{name} does not say what it has counted" for name in names]
 
 
 def _behind(tensor_last: int, tensor: int) -> int:

@@ -32,14 +32,16 @@ class Grant:
     job: int
     key: int = field(repr=False)
     worker: int
+    """Its number at its switch."""
+    rank: int
     workers: int
+    """Of the whole job."""
     lanes: int
     threads: int
     slots: int
     switch_endpoint: Endpoint
     switch_name: str
     results_group: Endpoint | None
-    peers: tuple[Peer, ...]
     token: str = field(repr=False)
     heartbeat_interval_ms: int
     heartbeat_lost_ms: int
@@ -56,6 +58,7 @@ def grant_of(reply: messages.JoinReply, control_endpoint: str) -> Grant:
         job=reply.job,
         key=reply.key,
         worker=reply.worker,
+        rank=reply.rank,
         workers=reply.workers,
         lanes=reply.lanes,
         threads=reply.threads,
@@ -63,7 +66,6 @@ def grant_of(reply: messages.JoinReply, control_endpoint: str) -> Grant:
         switch_endpoint=Endpoint(address, reply.switch_endpoint.port),
         switch_name=reply.switch_name,
         results_group=Endpoint(group.address, group.port) if reply.HasField("results_group") else None,
-        peers=tuple(Peer(peer.rank, peer.host_name, peer.process_id) for peer in reply.peers),
         token=reply.token,
         heartbeat_interval_ms=reply.heartbeat_interval_ms,
         heartbeat_lost_ms=reply.heartbeat_lost_ms,

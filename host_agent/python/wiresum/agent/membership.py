@@ -45,6 +45,7 @@ SILENCE_S_MAX = 6.0
 LEAVE_S_MAX = 1.5
 THREAD_END_S_MAX = 0.5
 DIAGNOSE_S_MAX = 1.0
+BEGIN_S_MAX = 5.0
 REASON_CHARACTERS_MAX = 1000
 ATTEMPT_BYTES = 16
 NO_ROUND = 0
@@ -70,6 +71,7 @@ class Membership:
         self._lock = threading.Lock()
         self._awake = AwakeClock()
         self._leaving = threading.Event()
+        self._begun = threading.Event()
         self._left = threading.Event()
         self._thread: threading.Thread | None = None
         self._call: Any = None
@@ -151,6 +153,7 @@ class Membership:
                 target=self._attend, args=(on_ended,), name="wiresum-membership", daemon=True
             )
             self._thread.start()
+        self._begun.wait(BEGIN_S_MAX)  # so that a process that ends at once does not end in between
 
     def own_stop(self) -> str:
         """A sentence, if this process itself was stopped lately; otherwise empty."""
@@ -237,10 +240,15 @@ class Membership:
         """Why the job has ended; None if only the stream has."""
         self._heard_at = time.monotonic()
         hung_up = threading.Event()
+        if not _can_start_threads():
+            self._leaving.wait(LEAVE_S_MAX)
+            return None
         try:
             call = self._call = self._control.stub().Attend(self._heartbeats(hung_up))
         except ValueError:  # `leave` has closed the channel
             return None
+        finally:
+            self._begun.set()
         try:
             for event in call:
                 self._heard_at = time.monotonic()
@@ -321,6 +329,16 @@ class Membership:
 _alive: weakref.WeakSet[Membership] = weakref.WeakSet()
 _inherited: list[object] = []
 """What a child must never destroy, since that would need gRPC's threads, which a child does not have."""
+
+
+def _can_start_threads() -> bool:
+    """From Python 3.12 on a process that ends can not, and gRPC would for ever wait for the end of one that it did not
+    start."""
+    try:
+        threading.Thread(target=bool, name="wiresum-probe", daemon=True).start()
+    except RuntimeError:
+        return False
+    return True
 
 
 def _leave_all() -> None:

@@ -17,6 +17,7 @@ from wiresum.agent.statistics import SessionStats, session_stats_of
 from wiresum.agent.way_out import spin_us_of
 
 Dtype = _native.Dtype
+Form = _native.Form
 Scaling = _native.Scaling
 Status = _native.Status
 
@@ -43,34 +44,34 @@ class Region(NamedTuple):
 class Operation:
     """A collective that was submitted. The memory of its regions must stay valid until it is done."""
 
-    __slots__ = ("_native", "_session")
+    __slots__ = ("_session", "native")
 
     def __init__(self, session: Session, native: _native.Operation) -> None:
         self._session = session
-        self._native = native
+        self.native = native
 
     @property
     def token(self) -> int:
         """Its own among the session's operations."""
-        return self._native.token
+        return self.native.token
 
     @property
     def number(self) -> int:
         """The same at all workers, unless they call different collectives: 16 bits, as on the wire."""
-        return self._native.tensor & 0xFFFF
+        return self.native.tensor & 0xFFFF
 
     def done(self) -> bool:
-        return self._native.done
+        return self.native.done
 
     @property
     def error(self) -> WiresumError | None:
         """Why it failed; None if it did not. Valid once done."""
-        return self._session._error_of(self._native)
+        return self._session._error_of(self.native)
 
     def wait(self, timeout_s: float | None = None) -> None:
         """Waits until it is done. Raises the WiresumError that ended it; TimeoutError if only this wait ran out."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        while not self._native.wait(NATIVE_WAIT_S if deadline is None else deadline - time.monotonic()):
+        while not self.native.wait(NATIVE_WAIT_S if deadline is None else deadline - time.monotonic()):
             if deadline is not None and time.monotonic() >= deadline:
                 raise TimeoutError(f"the collective was not complete after {timeout_s} s")
         if (error := self.error) is not None:
@@ -80,10 +81,12 @@ class Operation:
 class Session:
     """One process's membership in one job. Make it with `Session.join`; any thread may use it."""
 
-    def __init__(self, aggregators: Aggregators, native: _native.Session, *, job_name: str, sparse: bool) -> None:
+    def __init__(
+        self, aggregators: Aggregators, native: _native.Session, *, job_name: str, rank: int, sparse: bool
+    ) -> None:
         grants = [aggregator.membership.grant for aggregator in aggregators]
         self.job_name = job_name
-        self.rank: int = grants[0].worker
+        self.rank = rank
         self.world_size: int = grants[0].workers
         self.lanes: int = grants[0].lanes
         self.threads: int = sum(grant.threads for grant in grants)
@@ -105,8 +108,8 @@ class Session:
         """
         aggregators = Aggregators.join(config, job_name=job_name, rank=rank, world_size=world_size, queue=queue)
         try:
-            data_path = _open_data_path(config, aggregators)
-            session = cls(aggregators, data_path, job_name=job_name, sparse=config.sparse)
+            data_path = _open_data_path(config, aggregators, rank)
+            session = cls(aggregators, data_path, job_name=job_name, rank=rank, sparse=config.sparse)
         except BaseException:
             aggregators.leave()
             raise
@@ -134,19 +137,45 @@ class Session:
     ) -> Operation:
         """Starts a collective; every worker must submit the same ones in the same order. No regions: a barrier.
 
+        `form` has what most of the arguments mean. With `notify`, `wait_completed` will hand the operation out once it
+        is done.
+        """
+        if (failure := self.failure) is not None:
+            raise failure
+        form = self.form(
+            dtype=dtype,
+            lane_bits=lane_bits,
+            scaling=scaling,
+            fixed_scale=fixed_scale,
+            average=average,
+            signature=signature,
+            may_be_sparse=may_be_sparse,
+        )
+        native = self._native.submit(regions, form, timeout_s=-1.0 if timeout_s is None else timeout_s, notify=notify)
+        return Operation(self, native)
+
+    def form(
+        self,
+        *,
+        dtype: Dtype,
+        lane_bits: int = 32,
+        scaling: Scaling | None = None,
+        fixed_scale: float = 1.0,
+        average: bool = False,
+        signature: int = 0,
+        may_be_sparse: bool = False,
+    ) -> Form:
+        """A collective without its memory, for native code that submits by itself (capi.hpp).
+
         `scaling` defaults to none for integers and bytes, and for floats to what AgentConfig.precision says: exact, or
         block floating point in lanes of `lane_bits`; RAW counts as 8-bit lanes.
         `signature` (16 bits) describes the call, so that workers which call different collectives find out.
         With `may_be_sparse`, which all workers must say alike and which needs everybody's contribution to every region,
         blocks that are zero at all workers may be left out (docs/sparse.md); the sums are the same.
-        With `notify`, `wait_completed` will hand the operation out once it is done.
         """
-        if (failure := self.failure) is not None:
-            raise failure
         if scaling is None:
             scaling = _BLOCK_EXPONENT if dtype in FLOATING else _UNSCALED
-        native = self._native.submit(
-            regions,
+        return Form(
             dtype=dtype,
             lane_bits=8 if dtype is _RAW else lane_bits,
             scaling=scaling,
@@ -154,10 +183,16 @@ class Session:
             divisor=float(self.world_size) if average else 1.0,
             signature=signature & 0xFFFF,
             may_be_sparse=may_be_sparse and self._sparse,
-            timeout_s=-1.0 if timeout_s is None else timeout_s,
-            notify=notify,
         )
-        return Operation(self, native)
+
+    @property
+    def native(self) -> _native.Session:
+        """For native code (capi.hpp)."""
+        return self._native
+
+    def notify(self, operation: Operation) -> None:
+        """`wait_completed` will hand the operation out, too, though it was submitted otherwise."""
+        self._native.notify(operation.native)
 
     def wait_completed(self, timeout_s: float) -> list[Operation]:
         """Operations that have completed since the last call, each once; sleeps up to half a second for the first."""
@@ -202,7 +237,10 @@ class Session:
         ]
 
     def _round_newest(self, aggregator: int) -> int:
-        """Asked for with each heartbeat, and so it is here that a packet which can never leave is noticed."""
+        """Asked for with each heartbeat, and so it is here that a packet which can never leave is noticed, and the
+        failure of a collective that nobody waits for."""
+        if (failed := self._native.failed) is not None:
+            self._error_of(failed)
         state = self._states()[aggregator]
         if state.transport_error in TOO_LARGE:
             error = self._causes.of_shrunken_path(aggregator)
@@ -239,11 +277,12 @@ class Session:
             self._aggregators.abort(str(error))
 
 
-def _open_data_path(config: AgentConfig, aggregators: Aggregators) -> _native.Session:
+def _open_data_path(config: AgentConfig, aggregators: Aggregators, rank: int) -> _native.Session:
     parts = [_native_aggregator(aggregator) for aggregator in aggregators]
     threads = sum(aggregator.membership.grant.threads for aggregator in aggregators)
     return _native.Session(
         parts,
+        rank=rank,
         spin_s=spin_us_of(config, threads) * 1e-6,
         offload=config.offload,
         transport=config.transport,

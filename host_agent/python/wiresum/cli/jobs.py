@@ -14,6 +14,7 @@ from click.shell_completion import CompletionItem
 
 from wiresum.cli.service import Service, ServiceError, service_options
 from wiresum.cli.text import as_dict, duration, table, visible
+from wiresum.cli.trees import switches_of
 
 if TYPE_CHECKING:
     from wiresum import join
@@ -70,7 +71,8 @@ def jobs(context: click.Context, service: Service, as_json: bool, ended: bool) -
     """List the jobs of a switch or controller; create, end, drain.
 
     RESULTS are packets with a sum; RESENT, results that a worker had to ask for again; DROPPED, packets that belonged
-    to no slot of the job; ?, that the switch does not say. CALLER is who asked for the job first.
+    to no slot of the job; ?, that the switch does not say. spine+2 is a tree of switches: spine, and two below it; it
+    has SLOTS of one size at each. CALLER is who asked for the job first.
 
     With --ended, a worker's certificate sees the jobs of its own tenants; the rest is for operators.
     """
@@ -109,7 +111,7 @@ def _ended_row(job: join.EndedJob) -> tuple[str, ...]:
         job.name,
         job.outcome.replace("_", " "),
         str(job.world_size),
-        job.switch_name or "-",
+        switches_of(job.switch_name, job.switches) or "-",
         duration(max(0.0, job.ended_at - job.created_at)),
         job.tenant or "-",
         job.caller or "-",
@@ -127,7 +129,7 @@ def _row(job: join.JobReport) -> tuple[str, ...]:
         job.name,
         job.state,
         f"{job.joined}/{job.world_size}",
-        job.switch_name or "-",
+        switches_of(job.switch_name, len(job.switches)) or "-",
         f"{job.slot_base}+{job.slots}" if job.slots else "-",
         *(["?"] * 3 if job.uncounted else _counts(job)),
         duration(job.age_seconds),
@@ -178,7 +180,7 @@ def _report_for_shell(context: click.Context) -> join.Report:
     epilog="\b\nExample:\n  export WIRESUM_JOB=night WIRESUM_JOB_TOKEN=$(wiresum jobs create night --workers 8)"
 )
 @click.argument("name")
-@click.option("--workers", required=True, type=click.IntRange(1, 32), help="How many will join.")
+@click.option("--workers", required=True, type=click.IntRange(1, 1024), help="How many will join.")
 @click.option("--slots", default=0, type=click.IntRange(0), help="Slots that it gets.  [default: the service's]")
 @click.option("--tenant", default="", help="On whose account.")
 @click.option("--priority", default=0, type=int, show_default=True, help="When slots are short, the larger goes first.")
@@ -187,7 +189,7 @@ def _report_for_shell(context: click.Context) -> join.Report:
     "switch_name",
     default="",
     metavar="SWITCH",
-    help="On this switch.  [default: any with room]",
+    help="On this switch, or on those below it.  [default: any with room]",
     shell_complete=complete_switch,
 )
 @click.option(
@@ -294,13 +296,18 @@ def _jobs_left(service: Service, switch_name: str, timeout_s: float) -> Iterator
             if error.code != "UNAVAILABLE" or (before is None and time.monotonic() >= give_up_at):
                 raise
         else:
-            names = [job.name for job in report.jobs if job.slots and switch_name in ("", job.switch_name)]
+            names = [job.name for job in report.jobs if job.slots and switch_name in ("", *_holding(job))]
             if names != before:
                 yield names
             before = names
         if before == [] or time.monotonic() >= give_up_at:
             return
         time.sleep(min(DRAIN_LOOK_S, max(0.0, give_up_at - time.monotonic())))
+
+
+def _holding(job: join.JobReport) -> list[str]:
+    """The switches that have slots for it."""
+    return [node.switch_name for node in job.switches if node.phase != "forgotten"]
 
 
 def _drained(names: list[str]) -> str:

@@ -12,6 +12,8 @@ from rich.text import Text
 
 from wiresum.cli.rates import JobRates, Sample, key_of, rates_of, stray_rate
 from wiresum.cli.text import duration, visible
+from wiresum.cli.trees import switches_of
+from wiresum.join.trees import packets_behind
 
 if TYPE_CHECKING:
     from wiresum import join
@@ -77,12 +79,13 @@ def _counted(states: Iterable[str]) -> str:
 
 
 def _switches(before: Sample | None, now: Sample) -> Table:
-    table = _table("SWITCH", "KIND", "STATE", ">JOBS", ">SLOTS FREE", ">STRAY/s", "TROUBLE")
+    table = _table("SWITCH", "KIND", "BELOW", "STATE", ">JOBS", ">SLOTS FREE", ">STRAY/s", "TROUBLE")
     for switch in now.report.switches:
         stray = stray_rate(before, now, switch.name)
         table.add_row(
             visible(switch.name),
             switch.kind,
+            visible(switch.parent) or UNKNOWN,
             _state(switch.state),
             f"{switch.jobs}/{switch.jobs_max}",
             f"{switch.slots_free}/{switch.slots_total}",
@@ -115,7 +118,7 @@ def _jobs(before: Sample | None, now: Sample, view: View) -> Table:
             visible(job.name),
             _state(job.state),
             f"{job.joined}/{job.world_size}",
-            visible(job.switch_name) or UNKNOWN,
+            visible(switches_of(job.switch_name, len(job.switches))) or UNKNOWN,
             str(job.slots) if job.slots else UNKNOWN,
             *_figures(found),
             duration(job.age_seconds),
@@ -144,7 +147,10 @@ def _workers(before: Sample | None, now: Sample, name: str) -> list[RenderableTy
 
 
 def _workers_of(job: join.JobReport, rates: JobRates | None) -> list[RenderableType]:
-    table = _table(">RANK", "HOST", ">PROCESS", "ADDRESS", "STATE", ">HEARTBEAT", ">CONTRIBUTIONS", ">PER s", ">BEHIND")
+    table = _table(
+        *(">RANK", "HOST", ">PROCESS", "ADDRESS", "SWITCH", "STATE"),
+        *(">HEARTBEAT", ">CONTRIBUTIONS", ">PER s", ">BEHIND"),
+    )
     newest = max((worker.contributions for worker in job.workers), default=0)
     for index, worker in enumerate(job.workers):
         late = worker.heartbeat_age_ms > HEARTBEAT_LATE_MS and worker.state == "attending"
@@ -153,6 +159,7 @@ def _workers_of(job: join.JobReport, rates: JobRates | None) -> list[RenderableT
             visible(worker.peer.host_name),
             str(worker.peer.process_id),
             f"{worker.endpoint.address}:{worker.endpoint.port}",
+            visible(worker.switch_name) or UNKNOWN,
             _state(worker.state),
             Text(f"{worker.heartbeat_age_ms} ms", WARN if late else ""),
             str(worker.contributions),
@@ -160,7 +167,29 @@ def _workers_of(job: join.JobReport, rates: JobRates | None) -> list[RenderableT
             str(newest - worker.contributions),
         )
     where = f" at {visible(job.switch_name)}" if job.switch_name else ""
-    return [Text(f"workers of '{visible(job.name)}'{where}", "bold"), table]
+    parts: list[RenderableType] = [Text(f"workers of '{visible(job.name)}'{where}", "bold"), table]
+    if len(job.switches) > 1:
+        parts += [Text(), Text(f"switches of '{visible(job.name)}'", "bold"), _tree_of(job)]
+    return parts
+
+
+def _tree_of(job: join.JobReport) -> Table:
+    """BEHIND is by how many packets a switch's sums lag, at the switch above, behind what else comes there."""
+    table = _table("SWITCH", "BELOW", ">WORKERS", ">SLOTS", "HAS", ">RESULTS", ">RESENT", ">SUMS UP", ">BEHIND")
+    behind = packets_behind(job.switches, job.workers)
+    for node in job.switches:
+        lag = behind.get(node.switch_name)
+        table.add_row(
+            visible(node.switch_name),
+            visible(node.parent) or UNKNOWN,
+            str(node.workers),
+            f"{node.slot_base}+{job.slots}",
+            node.phase,
+            *(["?"] * 2 if node.uncounted else [str(node.results), str(node.packets.get("resent", 0))]),
+            str(node.contributions) if node.parent else UNKNOWN,
+            UNKNOWN if lag is None else str(lag),
+        )
+    return table
 
 
 def _table(*headings: str) -> Table:

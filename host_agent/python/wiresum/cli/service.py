@@ -97,6 +97,7 @@ class Service:
             report = self._report_of(group, timeout_s)
             for switch in report.switches:
                 switch.name = f"{switch.name} ({group[0]})"
+                switch.parent = switch.parent and f"{switch.parent} ({group[0]})"
             for job in report.jobs:
                 job.switch_name = f"{job.switch_name} ({group[0]})"
             _add(merged, report)

@@ -85,6 +85,7 @@ def example_report() -> join.Report:
         caller="test at 10.0.0.7",
         lanes=360,
         threads=1,
+        switches=[join.NodeReport(switch_name="rack1", workers=2, phase="holding", results=500)],
         workers=[
             join.WorkerReport(
                 peer=join.Peer(rank=rank, host_name=f"host{rank}", process_id=100 + rank),
@@ -93,6 +94,7 @@ def example_report() -> join.Report:
                 heartbeat_age_ms=40 + 3000 * rank,
                 contributions=500 - 40 * rank,
                 tensor_last=7,
+                switch_name="rack1",
             )
             for rank in range(2)
         ],
@@ -105,6 +107,46 @@ def example_report() -> join.Report:
     )
     service = join.ServiceReport(role="active", software_version="0.0.test", age_seconds=7500)
     return join.Report(jobs=[running, queued], switches=[switch], service=service)
+
+
+def racks_report() -> join.Report:
+    """A job over two racks below a spine, which waits for the sums of the second."""
+    workers = [
+        join.WorkerReport(
+            peer=join.Peer(rank=rank, host_name=f"host{rank}", process_id=100 + rank),
+            state="attending",
+            contributions=507,
+            switch_name=leaf,
+        )
+        for rank, leaf in enumerate(("leaf1", "leaf2"))
+    ]
+    nodes = [join.NodeReport(switch_name="spine", phase="holding", results=500)]
+    nodes += [
+        join.NodeReport(
+            switch_name=leaf, parent="spine", workers=1, phase="holding", results=500, contributions=contributions
+        )
+        for leaf, contributions in (("leaf1", 507), ("leaf2", 500))
+    ]
+    job = join.JobReport(
+        job=1,
+        name="wide",
+        world_size=2,
+        joined=2,
+        slots=64,
+        state="running",
+        packets={"admitted": 2000},
+        results=500,
+        switch_name="spine",
+        lanes=360,
+        threads=1,
+        workers=workers,
+        switches=nodes,
+    )
+    switches = [
+        join.SwitchReport(name=node.switch_name, kind="software", state="ready", slots_total=512, parent=node.parent)
+        for node in nodes
+    ]
+    return join.Report(jobs=[job], switches=switches, service=join.ServiceReport(role="active"))
 
 
 def later(earlier: join.Report, packets: int, results: int) -> join.Report:

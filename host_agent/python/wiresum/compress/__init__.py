@@ -42,7 +42,7 @@ from wiresum.compress.thc import THC
 from wiresum.compress.turn import Motion, Turn
 
 if TYPE_CHECKING:
-    from wiresum.compress.ddp import Attachment, Report, attach
+    from wiresum.compress.ddp import Attachment, Report, attach, compression_hook
     from wiresum.compress.groups import GroupAggregator, SwitchAggregator, aggregator_of
 
 __all__ = [
@@ -101,6 +101,7 @@ __all__ = [
     "WarmUp",
     "aggregator_of",
     "attach",
+    "compression_hook",
 ]
 
 _NEED_TORCH = {
@@ -110,6 +111,7 @@ _NEED_TORCH = {
     "SwitchAggregator": "wiresum.compress.groups",
     "aggregator_of": "wiresum.compress.groups",
     "attach": "wiresum.compress.ddp",
+    "compression_hook": "wiresum.compress.ddp",
 }
 
 
@@ -119,3 +121,7 @@ def __getattr__(name: str) -> Any:
 
         return getattr(import_module(_NEED_TORCH[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -16,6 +16,7 @@ gradients are averaged as they are, in the same thread.
 
 from __future__ import annotations
 
+import fnmatch
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -25,6 +26,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 import torch.distributed as dist
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
@@ -75,19 +77,57 @@ def attach(
     *,
     granularity: Granularity = "layer",
     seed: int = 0,
+    start_step: int = 0,
+    leave_out: Sequence[str] = (),
+    elements_min: int = 0,
 ) -> Attachment:
-    """Makes `model` average its gradients with `method` from now on. All workers call it alike, before the first step.
+    """Makes `model` average its gradients with `method` from now on, until `detach()`. All workers call it alike,
+    between two steps.
 
     What is compressed as one vector: each parameter ("layer"), each of DDP's buckets ("bucket"), or the entire model
     ("model"). The optimizer is watched for learning rates and steps, which IntSGD's scale is derived from.
-    RuntimeError if the model has a communication hook already, or if a parameter is not on the CPU. ValueError if the
-    method's memory has momentum, and the optimizer has some, too.
+
+    Averaged as they are: everything in the first `start_step` steps, and always parameters whose names match one of
+    `leave_out` (shell patterns, as "*.bias") or that have fewer than `elements_min` elements.
+
+    RuntimeError if the model has another communication hook, if one of these is attached to it, or if a parameter is
+    not on the CPU. ValueError if a pattern matches no parameter, or if the method's memory has momentum, and the
+    optimizer has some, too. TypeError if `model` is no DistributedDataParallel.
     """
-    return Attachment(model, optimizer, method, granularity=granularity, seed=seed)
+    if not isinstance(model, DistributedDataParallel):
+        raise TypeError(
+            f"the model must be a DistributedDataParallel, not a {type(model).__name__}: wrap it in one first (FSDP's "
+            "gradients cannot be compressed)"
+        )
+    place = _places.get(model)
+    if place is not None and place.attachment is not None:
+        raise RuntimeError("compression is attached to this model already: detach() it first")
+    attachment = Attachment(
+        model,
+        optimizer,
+        method,
+        granularity=granularity,
+        seed=seed,
+        start_step=start_step,
+        leave_out=leave_out,
+        elements_min=elements_min,
+    )
+    if place is None:
+        place = _Place()
+        model.register_comm_hook(place, _hook_of_place)
+        _places[model] = place
+    place.attachment = attachment
+    return attachment
+
+
+def compression_hook(state: Attachment, bucket: Bucket) -> torch.futures.Future[torch.Tensor]:
+    """`attach` as `model.register_comm_hook(Attachment(model, optimizer, method), compression_hook)`, where it shall be
+    put together with PyTorch's own wrappers: `fp16_compress_wrapper(compression_hook)`."""
+    return state.arrived(bucket)
 
 
 class Attachment:
-    """The engine of a model, its checkpoint and its report."""
+    """The engine of a model, its checkpoint and its report. The arguments are those of `attach`."""
 
     def __init__(
         self,
@@ -95,8 +135,11 @@ class Attachment:
         optimizer: Optimizer,
         method: Compressor,
         *,
-        granularity: Granularity,
-        seed: int,
+        granularity: Granularity = "layer",
+        seed: int = 0,
+        start_step: int = 0,
+        leave_out: Sequence[str] = (),
+        elements_min: int = 0,
     ) -> None:
         if granularity not in ("layer", "bucket", "model"):
             raise ValueError(f"the granularity is layer, bucket or model, not {granularity!r}")
@@ -107,7 +150,12 @@ class Attachment:
         _require_one_momentum(method, optimizer)
         self._names = {id(parameter): name for name, parameter in self._parameters.items()}
         self._pieces = {name: Piece(name, tuple(parameter.shape)) for name, parameter in self._parameters.items()}
-        self._size = sum(piece.size for piece in self._pieces.values())
+        self._compressed = _compressed_of(self._pieces, leave_out, elements_min)
+        self._size = sum(self._pieces[name].size for name in self._compressed)
+        self._start_step = start_step
+        self._steps = 0
+        self._plain_bytes = 0
+        self._is_detached = False
         self._granularity = granularity
         self._optimizer = weakref.ref(optimizer)
         self._tracker = MotionTracker()
@@ -119,20 +167,38 @@ class Attachment:
         self._dense_bytes = 0
         self._group = model.process_group
         self.engine = Engine(method, aggregator_of(model.process_group), seed=seed)
-        model.register_comm_hook(self, _hook)
+        self._watches: list[Any] = []
         if method.uses_motion:
-            optimizer.register_step_pre_hook(lambda *_: self._remember())
-            optimizer.register_step_post_hook(lambda *_: self._record_motion())
+            self._watches.append(optimizer.register_step_pre_hook(lambda *_: self._remember()))
+            self._watches.append(optimizer.register_step_post_hook(lambda *_: self._record_motion()))
+
+    def detach(self) -> None:
+        """From now on gradients are averaged as they are; what memories hold back is dropped. Another compression may
+        then be attached. All workers call it alike, between two steps. Idempotent."""
+        self._forget_failed_pass()
+        self._is_detached = True
+        self._thread.shutdown()
+        for watch in self._watches:
+            watch.remove()
+        self._watches = []
+
+    @property
+    def is_detached(self) -> bool:
+        return self._is_detached
 
     def report(self) -> Report:
         traffic = self.engine.aggregator.traffic
         return Report(
-            self.engine.step, traffic.sent_bytes, traffic.received_bytes, self._dense_bytes, self.engine.clamped
+            self._steps,
+            traffic.sent_bytes + self._plain_bytes,
+            traffic.received_bytes + self._plain_bytes,
+            self._dense_bytes,
+            self.engine.clamped,
         )
 
     def state_dict(self) -> dict[str, Any]:
         """This worker's own memories and the common ones, as tensors: each worker saves its own."""
-        state = {"engine": self.engine.state_dict(), "motion": self._tracker.state_dict()}
+        state = {"engine": self.engine.state_dict(), "motion": self._tracker.state_dict(), "steps": self._steps}
         converted: dict[str, Any] = _converted(state, np.ndarray, lambda array: torch.from_numpy(array.copy()))
         return converted
 
@@ -140,18 +206,24 @@ class Attachment:
         arrays = _converted(state, torch.Tensor, lambda tensor: tensor.numpy().copy())
         self.engine.load_state_dict(arrays["engine"])
         self._tracker.load_state_dict(arrays["motion"])
+        self._steps = arrays.get("steps", self.engine.step)  # a checkpoint may be older than this entry
 
-    def synchronise(self) -> None:
+    def synchronize(self) -> None:
         """After a restart in which some workers have no state, or another number of workers: makes memories consistent.
 
         A collective: all workers call it, after those that have a state have loaded it.
         """
-        pieces = list(self._pieces.values())
-        dtypes = [np.dtype(_dtype_of(parameter)) for parameter in self._parameters.values()]
-        self._tracker.load_state_dict(self.engine.synchronise(pieces, dtypes, companion=self._tracker.state_dict()))
+        pieces = [self._pieces[name] for name in self._compressed]
+        dtypes = [np.dtype(_dtype_of(self._parameters[name])) for name in self._compressed]
+        companion = {"motion": self._tracker.state_dict(), "steps": self._steps}
+        companion = self.engine.synchronize(pieces, dtypes, companion=companion)
+        self._tracker.load_state_dict(companion["motion"])
+        self._steps = companion["steps"]
 
     def arrived(self, bucket: Bucket) -> torch.futures.Future[torch.Tensor]:
         """The hook: DDP has this bucket of gradients, and wants its average."""
+        if self._is_detached:
+            return allreduce_hook(self._group, bucket)
         if bucket.index() == 0:
             self._forget_failed_pass()
         buffer = bucket.buffer()
@@ -170,7 +242,9 @@ class Attachment:
         if self._error is not None:
             raise self._error
         if bucket.is_last():
-            self.engine.advance()
+            if self._steps >= self._start_step:
+                self.engine.advance()
+            self._steps += 1
         return future
 
     def _hold(self, held: _Held) -> torch.futures.Future[torch.Tensor]:
@@ -199,16 +273,32 @@ class Attachment:
 
     def _average(self, held_together: list[_Held]) -> None:
         """Compresses what is held back together, and hands each bucket its part."""
-        parts = {name: part for held in held_together for name, part in held.parts.items()}
-        segments = self._segments([piece for held in held_together for piece in held.pieces])
+        pieces = [piece for held in held_together for piece in held.pieces if self._compresses(piece)]
+        for held in held_together:
+            self._average_plainly([held.parts[piece.name] for piece in held.pieces if not self._compresses(piece)])
+        if pieces:
+            self._average_compressed(pieces, {name: p for held in held_together for name, p in held.parts.items()})
+        for held in held_together:
+            held.finish()
+
+    def _compresses(self, piece: Piece) -> bool:
+        return self._steps >= self._start_step and piece.name in self._compressed
+
+    def _average_plainly(self, parts: Sequence[Vector]) -> None:
+        if parts:
+            together = torch.from_numpy(joined(parts))
+            self._plain_bytes += together.nbytes
+            dist.all_reduce(together, group=self._group)
+            _overwrite(parts, together.div_(dist.get_world_size(self._group)).numpy())
+
+    def _average_compressed(self, pieces: list[Piece], parts: Mapping[str, Vector]) -> None:
+        segments = self._segments(pieces)
         gradients = [[parts[piece.name] for piece in segment.pieces] for segment in segments]
         motions = self._motions(segments) if self.engine.method.uses_motion else {}
         parameters = self._values(segments) if self.engine.method.uses_parameters else {}
         estimates = self.engine.estimates(segments, [gradients], motions, parameters)
         for estimate, gradient in zip(estimates, gradients, strict=True):
             _overwrite(gradient, estimate)
-        for held in held_together:
-            held.finish()
 
     def _segments(self, pieces: list[Piece]) -> list[Segment]:
         """Pieces are put together in the model's order, which does not depend on DDP's buckets."""
@@ -304,11 +394,46 @@ def _overwrite(parts: Sequence[Vector], estimate: Vector | Sparse) -> None:
         part[estimate.indices[first:last] - (end - len(part))] = estimate.values[first:last]
 
 
-def _hook(attachment: Attachment, bucket: Bucket) -> torch.futures.Future[torch.Tensor]:
-    return attachment.arrived(bucket)
+class _Place:
+    """DDP takes one hook for ever. This is its state, and has what is attached."""
+
+    def __init__(self) -> None:
+        self._attachment: Attachment | None = None
+
+    @property
+    def attachment(self) -> Attachment | None:
+        return None if self._attachment is None or self._attachment.is_detached else self._attachment
+
+    @attachment.setter
+    def attachment(self, attachment: Attachment) -> None:
+        self._attachment = attachment
+
+    def arrived(self, bucket: Bucket) -> torch.futures.Future[torch.Tensor]:
+        assert self._attachment is not None, "the hook is registered when something is attached"
+        return self._attachment.arrived(bucket)
 
 
-_hook.__annotations__ = {}  # DDP insists on annotations that are classes, or none
+def _hook_of_place(place: _Place, bucket: Bucket) -> torch.futures.Future[torch.Tensor]:
+    return place.arrived(bucket)
+
+
+_places: weakref.WeakKeyDictionary[DistributedDataParallel, _Place] = weakref.WeakKeyDictionary()
+
+for _hook in (compression_hook, _hook_of_place):
+    _hook.__annotations__ = {}  # DDP insists on annotations that are classes, or none
+
+
+def _compressed_of(pieces: Mapping[str, Piece], leave_out: Sequence[str], elements_min: int) -> list[str]:
+    """The names of the parameters that are."""
+    for pattern in leave_out:
+        if not fnmatch.filter(pieces, pattern):
+            known = ", ".join(pieces)
+            raise ValueError(f"leave_out: no parameter that learns has a name like {pattern!r}; they are: {known}")
+    return [
+        name
+        for name, piece in pieces.items()
+        if piece.size >= elements_min and not any(fnmatch.fnmatchcase(name, pattern) for pattern in leave_out)
+    ]
 
 
 def _dtype_of(tensor: torch.Tensor) -> type:

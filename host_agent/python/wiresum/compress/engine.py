@@ -12,7 +12,6 @@ repeats its randomness (turn.py). A mean that is not finite changes nothing: who
 from __future__ import annotations
 
 import math
-import pickle
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,6 +23,7 @@ from wiresum.compress.aggregator import Aggregator, InProcess
 from wiresum.compress.arrays import Sparse, Vector, is_finite, joined
 from wiresum.compress.compressor import Batch, Compressor, Outcome, State
 from wiresum.compress.memory import Memory, Vectors, memory_of
+from wiresum.compress.parcel import packed, unpacked
 from wiresum.compress.turn import Motion, Turn
 
 STATE_VERSION = 2
@@ -233,16 +233,15 @@ class Engine:
         if self._down is not None:
             self._down.load_state_dict(state["down"])
 
-    def synchronise(self, pieces: Iterable[Piece], dtypes: Iterable[np.dtype[Any]], companion: Any = None) -> Any:
+    def synchronize(self, pieces: Iterable[Piece], dtypes: Iterable[np.dtype[Any]], companion: Any = None) -> Any:
         """Makes memories consistent after workers came or went: a collective that all workers call.
 
         Step, seed and common states become those of the worker that is furthest; a worker that has nothing starts
         with empty memories of its own; common vectors become the mean of everybody's own. Returns the furthest worker's
         `companion`: a state that the caller has alike at all workers.
         """
-        blob = np.frombuffer(pickle.dumps({**self._shared_state(), "companion": companion}), np.uint8)
-        blobs = [blob for _ in self.aggregator.local]
-        shared = [pickle.loads(blob.tobytes()) for blob in self.aggregator.gather(blobs, sizes_equal=False)]
+        parcels = [packed({**self._shared_state(), "companion": companion})] * len(self.aggregator.local)
+        shared = [unpacked(parcel) for parcel in self.aggregator.gather(parcels, sizes_equal=False)]
         furthest = max(shared, key=lambda state: int(state["step"]))
         self.step, self._seed, self._states = furthest["step"], furthest["seed"], furthest["states"]
         if self._down is not None:

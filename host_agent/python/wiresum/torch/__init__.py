@@ -1,5 +1,8 @@
 """`torch.distributed` over Wiresum: `init_process_group("wiresum")`.
 
+`Options` are the settings of a group, `stats()` its counters, `WiresumTimeoutError` what is raised when time is over.
+docs/torch.md is the guide.
+
 PyTorch finds this package by the entry point `torch.backends` and calls `_autoload` at the end of `import torch`,
 in every process that has Wiresum installed. So this module imports nothing but PyTorch itself: the native core,
 gRPC and the process group are loaded when a group is made.
@@ -58,7 +61,15 @@ def __getattr__(name: str) -> Any:
         from importlib import import_module
 
         return getattr(import_module(_LAZY[name]), name)
+    if name == "__version__":
+        from importlib import metadata
+
+        return metadata.version("wiresum")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__, "__version__"})
 
 
 register()

@@ -4,12 +4,15 @@
 // PyTorch's dispatcher: the profiler, CommDebugMode, fake tensors and torch.compile would not see its collectives. So
 // this file is compiled against the PyTorch that is installed, when a process group is first made (extension.py).
 //
-// There is no logic here. Methods that PyTorch added or renamed between releases do without `override`: each overrides
-// where the base class has it, and is an unused function where it has not.
+// There is no logic here but that of direct.hpp, which goes without Python. Methods that PyTorch added or renamed
+// between releases do without `override`: each overrides where the base class has it, and is an unused function where
+// it has not.
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/utils/pybind.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
+
+#include "direct.hpp"
 
 #include <ATen/core/ivalue.h>
 #include <pybind11/chrono.h>
@@ -20,7 +23,9 @@
 #include <chrono>
 #include <cstdint>
 #include <exception>
+#include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -32,9 +37,12 @@ using Tensors = std::vector<at::Tensor>;
 using WorkPtr = c10::intrusive_ptr<c10d::Work>;
 
 constexpr const char* kName = "wiresum";
+/// Longest single wait without Python, which looks for signals between two.
+constexpr std::chrono::nanoseconds kWaitMax{500'000'000};
 
 /// Lets go of an object from any thread. One that outlives the interpreter is nobody's any more.
 void release(py::object& object) {
+  if (!object) return;
   if (Py_IsInitialized() == 0) {
     object.release();
     return;
@@ -55,34 +63,53 @@ std::exception_ptr as_exception(const py::object& error) {
 
 /// A Work whose methods are a Python object's, which it keeps alive: PyTorch's own trampoline for Work does not.
 /// Under the profiler it is an event from the call to the end of a wait.
+///
+/// One that began without Python (direct.hpp) has an operation, and does without the object as long as nobody asks for
+/// more than whether the operation has ended, and that has ended well. Then network.py makes the object of it.
 class PythonWork final : public c10d::Work {
  public:
   using Work::Work;
-  ~PythonWork() override { release(work_); }
+  ~PythonWork() override {
+    if (operation_ && !has_ended_well()) leave_to_python();
+    release(work_);
+  }
 
   void begin(py::object work) { work_ = std::move(work); }
 
+  /// `owner` has `implementation`, a wiresum.torch.backend.WiresumBackend; the operation works on `tensors`.
+  void begin(wiresum::Operation operation, Tensors tensors, c10::intrusive_ptr<c10d::Backend> owner,
+             py::handle implementation) {
+    operation_ = std::move(operation);
+    tensors_ = std::move(tensors);
+    owner_ = std::move(owner);
+    implementation_ = implementation;
+  }
+
   bool isCompleted() override {
+    if (operation_) return wiresum::agent().is_done(operation_.get());
     const py::gil_scoped_acquire locked;
     return work_.attr("is_completed")().cast<bool>();
   }
 
   bool isSuccess() const override {
+    if (operation_) return has_ended_well();
     const py::gil_scoped_acquire locked;
     return work_.attr("is_success")().cast<bool>();
   }
 
   std::exception_ptr exception() const override {
+    if (operation_ && (has_ended_well() || !wiresum::agent().is_done(operation_.get()))) return nullptr;
     const py::gil_scoped_acquire locked;
-    return as_exception(work_.attr("exception")());
+    return as_exception(work().attr("exception")());
   }
 
   int sourceRank() const override {
     const py::gil_scoped_acquire locked;
-    return work_.attr("source_rank")().cast<int>();
+    return work().attr("source_rank")().cast<int>();
   }
 
   Tensors result() override {
+    if (operation_) return tensors_;
     const py::gil_scoped_acquire locked;
     return work_.attr("result")().cast<Tensors>();
   }
@@ -90,9 +117,9 @@ class PythonWork final : public c10d::Work {
   void synchronize() override { wait(); }
 
   bool wait(Milliseconds timeout = kNoTimeout) override {
-    {
+    if (!operation_ || timeout != kNoTimeout || !ends_well()) {
       const py::gil_scoped_acquire locked;
-      timeout == kNoTimeout ? work_.attr("wait")() : work_.attr("wait")(timeout);
+      timeout == kNoTimeout ? work().attr("wait")() : work().attr("wait")(timeout);
     }
     finish();
     return true;
@@ -109,7 +136,8 @@ class PythonWork final : public c10d::Work {
     }
     if (is_new) {
       const py::gil_scoped_acquire locked;
-      work_.attr("when_settled")(py::cpp_function([future = future_](const Tensors& result, const py::object& error) {
+      if (operation_) implementation_.attr("network").attr("attend")(work());
+      work().attr("when_settled")(py::cpp_function([future = future_](const Tensors& result, const py::object& error) {
         const std::exception_ptr failure = as_exception(error);
         const py::gil_scoped_release unlocked;  // callbacks may wait for what other threads do
         failure ? future->setError(failure) : future->markCompleted(result);
@@ -119,7 +147,51 @@ class PythonWork final : public c10d::Work {
   }
 
  private:
-  py::object work_;
+  bool has_ended_well() const {
+    return wiresum::agent().is_done(operation_.get()) && !wiresum::agent().has_failed(operation_.get());
+  }
+
+  /// Waits for the operation's end. Throws what a signal's handler in Python raises.
+  bool ends_well() const {
+    std::optional<py::gil_scoped_release> unlocked;
+    if (PyGILState_Check() != 0) unlocked.emplace();
+    while (!wiresum::agent().wait(operation_.get(), kWaitMax.count())) {
+      const py::gil_scoped_acquire locked;
+      if (PyErr_CheckSignals() != 0) throw py::error_already_set();
+    }
+    return has_ended_well();
+  }
+
+  /// The Python object; the caller has the GIL.
+  const py::object& work() const {
+    if (!work_) {
+      const auto operation = py::reinterpret_steal<py::object>(wiresum::agent().object_of(operation_.get()));
+      if (!operation) throw py::error_already_set();
+      py::object made = implementation_.attr("network").attr("adopt")(operation, tensors_);
+      if (!work_) work_ = std::move(made);  // else another thread was faster while Python ran
+    }
+    return work_;
+  }
+
+  /// Nobody holds this work any more, and the network still has its memory, or an error that nobody has heard of.
+  void leave_to_python() {
+    if (Py_IsInitialized() == 0) {
+      new Tensors(std::move(tensors_));  // the process ends; until then the network may write to them
+      return;
+    }
+    const py::gil_scoped_acquire locked;
+    try {
+      implementation_.attr("network").attr("attend")(work());
+    } catch (py::error_already_set& error) {
+      error.discard_as_unraisable("a dropped wiresum collective");
+    }
+  }
+
+  mutable py::object work_;  // changes under the GIL
+  wiresum::Operation operation_;
+  Tensors tensors_;
+  c10::intrusive_ptr<c10d::Backend> owner_;
+  py::handle implementation_;
   std::mutex future_mutex_;
   c10::intrusive_ptr<c10::ivalue::Future> future_;
 };
@@ -128,7 +200,10 @@ class PythonBackend final : public c10d::Backend {
  public:
   /// `implementation` is a wiresum.torch.backend.WiresumBackend.
   PythonBackend(py::object implementation, int rank, int size)
-      : Backend(rank, size), implementation_(std::move(implementation)) {}
+      : Backend(rank, size),
+        implementation_(std::move(implementation)),
+        direct_(implementation_.attr("direct").cast<std::shared_ptr<wiresum::DirectSums>>()),
+        timeout_(implementation_.attr("timeout").cast<Milliseconds>()) {}
   ~PythonBackend() override { release(implementation_); }
 
   py::object implementation() const { return implementation_; }
@@ -136,7 +211,20 @@ class PythonBackend final : public c10d::Backend {
   const std::string getBackendName() const override { return kName; }
 
   WorkPtr allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) override {
-    return run(c10d::OpType::ALLREDUCE, "wiresum:all_reduce", tensors, "allreduce", tensors, options);
+    if (direct_ && !is_coalescing_ && direct_->covers(tensors, options)) {
+      auto work = c10::make_intrusive<PythonWork>(rank_, c10d::OpType::ALLREDUCE, kAllReduce, tensors);
+      const at::Tensor& tensor = tensors.front();
+      wiresum::Operation operation = direct_->start(tensor, options, timeout_.load(), [this, &tensor, &options] {
+        const bool is_average = options.reduceOp.op_ == c10d::ReduceOp::AVG;
+        return implementation_.attr("network").attr("form_of_sum")(tensor, is_average);
+      });
+      if (operation) {
+        ++sequence_;
+        work->begin(std::move(operation), tensors, c10::intrusive_ptr<Backend>::reclaim_copy(this), implementation_);
+        return work;
+      }
+    }
+    return run(c10d::OpType::ALLREDUCE, kAllReduce, tensors, "allreduce", tensors, options);
   }
 
   WorkPtr allreduce_sparse(Tensors& tensors, const c10d::AllreduceOptions& options) override {
@@ -144,8 +232,7 @@ class PythonBackend final : public c10d::Backend {
   }
 
   WorkPtr allreduce_coalesced(Tensors& tensors, const c10d::AllreduceCoalescedOptions& options) override {
-    return run(c10d::OpType::ALLREDUCE_COALESCED, "wiresum:all_reduce", tensors, "allreduce_coalesced", tensors,
-               options);
+    return run(c10d::OpType::ALLREDUCE_COALESCED, kAllReduce, tensors, "allreduce_coalesced", tensors, options);
   }
 
   WorkPtr reduce(Tensors& tensors, const c10d::ReduceOptions& options) override {
@@ -255,11 +342,13 @@ class PythonBackend final : public c10d::Backend {
   }
 
   void startCoalescing() override {
+    is_coalescing_ = true;
     const py::gil_scoped_acquire locked;
     implementation_.attr("start_coalescing")();
   }
 
   WorkPtr endCoalescing() override {
+    is_coalescing_ = false;
     auto work = c10::make_intrusive<PythonWork>(rank_, c10d::OpType::COALESCED);
     const py::gil_scoped_acquire locked;
     work->begin(implementation_.attr("end_coalescing")());
@@ -273,12 +362,10 @@ class PythonBackend final : public c10d::Backend {
   void setTimeout(Milliseconds timeout) {
     const py::gil_scoped_acquire locked;
     implementation_.attr("set_timeout")(timeout);
+    timeout_ = timeout;
   }
 
-  c10::intrusive_ptr<Options> getBackendOptions() {
-    const py::gil_scoped_acquire locked;
-    return c10::make_intrusive<Options>(kName, implementation_.attr("timeout").cast<Milliseconds>());
-  }
+  c10::intrusive_ptr<Options> getBackendOptions() { return c10::make_intrusive<Options>(kName, timeout_.load()); }
 
   bool supportsSplitting() const { return true; }
 
@@ -314,7 +401,12 @@ class PythonBackend final : public c10d::Backend {
     return work;
   }
 
+  static constexpr const char* kAllReduce = "wiresum:all_reduce";
+
   py::object implementation_;
+  std::shared_ptr<wiresum::DirectSums> direct_;  // null: the group has no session
+  std::atomic<Milliseconds> timeout_;
+  std::atomic<bool> is_coalescing_{false};
   std::atomic<uint64_t> sequence_{0};
 };
 
@@ -328,6 +420,13 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
       raised.restore();
     }
   });
+  py::class_<wiresum::DirectSums, std::shared_ptr<wiresum::DirectSums>>(module, "DirectSums")
+      .def(py::init<py::object, std::size_t>(), py::arg("session"), py::arg("notes_max"))
+      .def("set_open", &wiresum::DirectSums::set_open, py::arg("open"))
+      .def_property_readonly("calls", &wiresum::DirectSums::calls)
+      .def_property_readonly("bytes", &wiresum::DirectSums::bytes)
+      .def("notes", &wiresum::DirectSums::notes)
+      .def("drain", &wiresum::DirectSums::drain, py::arg("timeout"), py::call_guard<py::gil_scoped_release>());
   py::class_<PythonBackend, c10d::Backend, c10::intrusive_ptr<PythonBackend>>(module, "PythonBackend")
       .def(py::init([](py::object implementation, int rank, int size) {
              return c10::make_intrusive<PythonBackend>(std::move(implementation), rank, size);

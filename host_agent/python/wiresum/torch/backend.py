@@ -59,6 +59,11 @@ class WiresumBackend:
         self._coalescing: list[NetworkWork | GlooWork] | None = None
         lifetime.watch(self)
 
+    @property
+    def direct(self) -> Any:
+        """What takes most all-reduces past this object (direct.hpp), if the group has it."""
+        return self.network.direct if self.network is not None else None
+
     # Collectives that the network does.
 
     def allreduce(self, tensors: Tensors, opts: Any) -> dist.Work:
@@ -207,15 +212,10 @@ class WiresumBackend:
             job=network.session.job_name if network else "",
             collectives_network=Counter(network.collectives if network else ()),
             collectives_gloo=Counter(self.gloo.collectives),
-            bytes_reduced=network.bytes[True] if network else 0,
-            bytes_copied=network.bytes[False] if network else 0,
+            bytes_reduced=network.bytes_summed if network else 0,
+            bytes_copied=network.bytes_copied if network else 0,
             network=network.session.stats() if network else None,
         )
-
-    @property
-    def block_elements(self) -> int:
-        """Floats in a packet: what is zero at all workers is left out in units of these. 0 if all goes through Gloo."""
-        return self.network.block_elements if self.network is not None else 0
 
     def shutdown(self) -> None:
         """Leaves the job; what is pending gets a moment to end. By destroy_process_group."""

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
 
 import torch
 from torch._C._distributed_c10d import Store
@@ -21,13 +21,17 @@ ANSWERS_S_MAX = 2.0
 POLL_S = 0.01
 TENSORS_SHOWN = 4
 
+Call: TypeAlias = tuple[int, str, Any, Sequence[tuple[torch.dtype, Sequence[int]]]]
+"""Number, name, operator (None if nothing is summed), and what tensors."""
+
 
 class CallLog:
-    """Of one worker. `note` is in the way of every collective, so it keeps references and makes no text."""
+    """Of one worker. `note` is in the way of every collective, so it keeps references and makes no text. `more` gives
+    the calls that are noted elsewhere (direct.hpp), the oldest first, the newest KEPT."""
 
-    def __init__(self, store: Store, rank: int, size: int) -> None:
-        self._store, self._rank, self._size = store, rank, size
-        self._calls: deque[tuple[int, str, Any, list[tuple[torch.dtype, torch.Size]]]] = deque(maxlen=KEPT)
+    def __init__(self, store: Store, rank: int, size: int, more: Callable[[], Sequence[Call]] = tuple) -> None:
+        self._store, self._rank, self._size, self._more = store, rank, size, more
+        self._calls: deque[Call] = deque(maxlen=KEPT)
         self._compared: str | None = None
 
     def note(self, number: int, name: str, operator: Any, tensors: Sequence[torch.Tensor]) -> None:
@@ -62,12 +66,13 @@ class CallLog:
         return f"As number {number} " + ", ".join(said)
 
     def _called(self, number: int) -> str:
-        calls = list(self._calls)  # other threads go on calling
-        for noted, *call in calls:
+        found = [list(self._calls), list(self._more())]  # other threads go on calling
+        for noted, *call in [*found[0], *found[1]]:
             if noted == number:
                 return f"called {described(*call)}"
-        if calls and number < calls[0][0]:
-            return f"has called {calls[-1][0] - number} more since, and remembers {KEPT}"
+        for calls in found:
+            if len(calls) == KEPT and number < calls[0][0]:
+                return f"has called {calls[-1][0] - number} more since, and remembers {KEPT}"
         return "called nothing"
 
     def _is_there(self, key: str, deadline: float) -> bool:
@@ -78,7 +83,7 @@ class CallLog:
         return True
 
 
-def described(name: str, operator: Any, kinds: Sequence[tuple[torch.dtype, torch.Size]]) -> str:
+def described(name: str, operator: Any, kinds: Sequence[tuple[torch.dtype, Sequence[int]]]) -> str:
     """`all_reduce(SUM, float32[2, 6])`."""
     shown = [f"{str(dtype).removeprefix('torch.')}{list(shape)}" for dtype, shape in kinds[:TENSORS_SHOWN]]
     if len(kinds) > TENSORS_SHOWN:

@@ -24,7 +24,7 @@ from wiresum.agent.session import Session
 from wiresum.join import JOB_NAME_BYTES_MAX, name_problem
 from wiresum.torch import extension
 from wiresum.torch.backend import WiresumBackend
-from wiresum.torch.calls import CallLog
+from wiresum.torch.calls import KEPT, CallLog
 from wiresum.torch.errors import WiresumTimeoutError, as_torch_error
 from wiresum.torch.gloo import Gloo, make_gloo
 from wiresum.torch.network import Network
@@ -49,7 +49,6 @@ def create_group(backend_options: Any, pg_options: Any) -> Any:
     """What `torch.distributed` calls: by init_process_group, and by new_group at the new group's members."""
     if pg_options is not None and not isinstance(pg_options, Options):
         raise TypeError(f"pg_options of the wiresum backend are a wiresum.torch.Options, not a {type(pg_options)}")
-    native = extension.load()
     is_subgroup = bool(backend_options.global_ranks_in_group)
     rank, size = int(backend_options.group_rank), int(backend_options.group_size)
     store: Store = backend_options.store
@@ -61,7 +60,7 @@ def create_group(backend_options: Any, pg_options: Any) -> Any:
         timeout=backend_options.timeout,
         options=pg_options or Options(),
     )
-    if native is not None:
+    if (native := extension.load()) is not None:
         return native.PythonBackend(backend, rank, size)
     from wiresum.torch.process_group import WiresumProcessGroup
 
@@ -83,6 +82,7 @@ def _make_backend(
     dist_store: Store, rank: int, size: int, *, subgroup: str, timeout: timedelta, options: Options
 ) -> WiresumBackend:
     """`subgroup` is the group's name, and "" of the default group."""
+    native = extension.load()  # first of all, since it may take a while, and members wait for each other from then on
     config = options.config()
     # Whoever gives a group less time means its making, too.
     config = replace(config, join_timeout_s=min(config.join_timeout_s, timeout.total_seconds()))
@@ -94,13 +94,16 @@ def _make_backend(
     try:
         gloo = Gloo(make_gloo(PrefixStore("gloo", store), rank, size, timeout, config), dist_store, rank, size)
         if session is not None:
+            direct = native.DirectSums(session.native, KEPT) if native is not None else None
+            more = direct.notes if direct is not None else tuple
             gloo.network = Network(
                 session,
-                CallLog(PrefixStore("calls", store), rank, size),
+                CallLog(PrefixStore("calls", store), rank, size, more),
                 lane_bits=config.lane_bits,
                 fixed_scale=options.fixed_scale,
                 timeout=lambda: gloo.timeout,
                 on_failure=gloo.break_connections,
+                direct=direct,
             )
         make_part = partial(_make_part, options, rank)
         return WiresumBackend(rank, size, gloo=gloo, network=gloo.network, make_part=make_part)

@@ -34,6 +34,7 @@ LOCK_POLL_S = 0.1
 
 _NAME = "wiresum_torch_backend"
 _SOURCE = Path(__file__).with_name("backend.cpp")
+_SOURCES = (_SOURCE, _SOURCE.with_name("direct.hpp"), _SOURCE.parents[1] / "agent" / "capi.hpp")
 _MESSAGE_CHARACTERS_MAX = 600
 
 
@@ -110,7 +111,10 @@ def _command() -> list[str]:
 
 def _digest(command: list[str]) -> str:
     parts = [*command, torch.__version__, str(torch.version.git_version), str(sysconfig.get_config_var("SOABI"))]
-    return hashlib.sha256("\0".join(parts).encode() + _SOURCE.read_bytes()).hexdigest()[:16]
+    digest = hashlib.sha256("\0".join(parts).encode())
+    for source in _SOURCES:
+        digest.update(source.read_bytes())
+    return digest.hexdigest()[:16]
 
 
 def _folder() -> Path:

@@ -9,13 +9,14 @@ import socket
 import time
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import ProcessGroupGloo, Store
+from torch._C._distributed_c10d import AllreduceOptions, HashStore, ProcessGroupGloo, Store
 
 from wiresum.agent.config import AgentConfig
 from wiresum.agent.errors import SessionClosedError
@@ -30,11 +31,22 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("wiresum")
 
+POINT_TO_POINT = ("send", "recv")
 CAUSE_TIMEOUT_S = 5.0
 """How long to wait for the service to say who was lost, after Gloo found a connection broken."""
 BREAK_TIMEOUT = timedelta(milliseconds=1)
 BREAK_TAG = 0x7FFFFFFF
 """No user's receive has this tag."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """What is known of a call when it fails. Gloo has one type of error for all, so its own text decides nothing."""
+
+    what: str
+    operator: Any
+    """None if nothing is reduced."""
+    dtypes: frozenset[torch.dtype]
 
 
 class Gloo:
@@ -69,17 +81,23 @@ class Gloo:
         finish: Callable[[], None] | None = None,
     ) -> GlooWork:
         """Starts a collective. `written` are the tensors that Gloo writes to; `finish` is what is left to do then."""
-        what = described(
-            name, getattr(arguments[-1], "reduceOp", None), [(t.dtype, t.shape) for t in tensors_in(arguments)]
-        )
+        call = self._call(name, arguments)
         if self.collectives[name] == 0 and self.network is not None:
-            log.info("wiresum: %s goes through Gloo: the network does not do that", what)
+            log.info("wiresum: %s goes through Gloo: the network does not do that", call.what)
         self.collectives[name] += 1
         arguments_staged, staged = staged_for_gloo(arguments, written)
         steps: list[Callable[[], None]] = [partial(bring_home, staged)] if staged else []
         steps += [finish] if finish else []
+        began = time.monotonic()
         inner = getattr(self._group, method)(*arguments_staged)
-        work = GlooWork(inner, written, finish=steps, explain=partial(self._explain, what))
+        work = GlooWork(
+            inner,
+            written,
+            finish=steps,
+            explain=partial(self._explain, call),
+            timeout_s=self._timeout_of(arguments[-1]).total_seconds(),
+            began=None if name in POINT_TO_POINT else began,
+        )
         if self.network is not None:
             self.network.attendant.watch_gloo(work)
         return work
@@ -102,10 +120,12 @@ class Gloo:
     def monitored_barrier(self, timeout: timedelta, wait_all_ranks: bool) -> None:
         self.collectives["monitored_barrier"] += 1
         timeout = timeout if timeout > timedelta(0) else self.timeout
+        began = time.monotonic()
         try:
             self._group.monitored_barrier(timeout, wait_all_ranks)  # type: ignore[attr-defined]
         except RuntimeError as error:
-            raise self._explain("monitored_barrier", error) from error
+            timed_out = time.monotonic() - began >= timeout.total_seconds()
+            raise self._explain(Call("monitored_barrier", None, frozenset()), error, timed_out) from error
 
     def require_connected(self) -> None:
         """Raises what broke the connections, if they are broken."""
@@ -121,14 +141,27 @@ class Gloo:
         with contextlib.suppress(RuntimeError):  # that it fails is the purpose
             self.backend.recv([torch.empty(1)], peer, BREAK_TAG).wait(BREAK_TIMEOUT)  # type: ignore[attr-defined]
 
-    def _explain(self, what: str, error: Exception) -> Exception:
-        """Why Gloo failed. If its connections are gone, then the group has failed, and the others must know."""
-        text = f"rank {self._rank}: {what}, which goes through Gloo, failed: {error}"
-        if not connections_are_broken(error):
+    def _call(self, name: str, arguments: tuple[Any, ...]) -> Call:
+        tensors = tensors_in(arguments)
+        operator = getattr(arguments[-1], "reduceOp", None)
+        return Call(
+            described(name, operator, [(tensor.dtype, tensor.shape) for tensor in tensors]),
+            operator,
+            frozenset(tensor.dtype for tensor in tensors if name not in POINT_TO_POINT),  # these carry any type
+        )
+
+    def _timeout_of(self, options: Any) -> timedelta:
+        timeout: timedelta = getattr(options, "timeout", timedelta(0))
+        return timeout if timeout > timedelta(0) else self.timeout
+
+    def _explain(self, call: Call, error: Exception, timed_out: bool) -> Exception:
+        """Why Gloo failed in a call that had begun. If Gloo knows such calls, then its connections are gone, or workers
+        are not in step any more: the group has failed, and the others must know."""
+        text = f"rank {self._rank}: {call.what}, which goes through Gloo, failed: {error}"
+        if is_refused(call):
             refused = dist.DistBackendError(text)
             refused.__cause__ = error
             return refused
-        timed_out = "timed out" in str(error).lower()
         if (network := self.network) is not None:
             session = network.session
             deadline = time.monotonic() + (0 if timed_out else CAUSE_TIMEOUT_S)
@@ -189,10 +222,22 @@ def staged_for_gloo(
     return [stage(argument) for argument in arguments], staged
 
 
-def connections_are_broken(error: Exception) -> bool:
-    """Was it the transport that failed, rather than a call that Gloo does not know?"""
-    text = str(error).lower()
-    return "/transport/" in text or "connection" in text or "timed out" in text or "timeout" in text
+def is_refused(call: Call) -> bool:
+    """Is it a call that Gloo does not know? It finds that out under way, where connections break, too. So a group of
+    one, which has no connections, is asked for the same."""
+    if not call.dtypes:
+        return False
+    options = ProcessGroupGloo._Options()  # type: ignore[attr-defined]
+    options._devices = [ProcessGroupGloo.create_device(hostname="127.0.0.1")]
+    alone: Any = ProcessGroupGloo(HashStore(), 0, 1, options)
+    asked: Any = AllreduceOptions()
+    asked.reduceOp = dist.ReduceOp.SUM if call.operator is None else call.operator
+    try:
+        for dtype in call.dtypes:
+            alone.allreduce([torch.empty(1, dtype=dtype)], asked).wait()
+    except (RuntimeError, NotImplementedError):
+        return True
+    return False
 
 
 def without_average(options: Any, tensors: list[torch.Tensor], size: int) -> tuple[Any, Callable[[], None] | None]:

@@ -11,8 +11,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from wiresum.agent import _native
 from wiresum.agent.errors import DivergedError, JobAbortedError, WiresumError
-from wiresum.agent.session import FLOATING, Dtype, Operation, Scaling, Session
+from wiresum.agent.session import FLOATING, Dtype, Form, Operation, Scaling, Session
+from wiresum.torch import plan as plans
 from wiresum.torch import rows
 from wiresum.torch.arguments import Tensors
 from wiresum.torch.attendant import Attendant
@@ -43,29 +45,43 @@ class Network:
         fixed_scale: float | None,
         timeout: Callable[[], timedelta],
         on_failure: Callable[[], None],
+        direct: Any = None,
     ) -> None:
+        """`direct`: the group's DirectSums (direct.hpp), if it has the extension."""
         self.session = session
+        self.direct = direct
         self.attendant = Attendant(session, name=f"wiresum-{session.job_name}", on_failure=on_failure)
-        self.collectives: Counter[str] = Counter()
-        self.bytes: Counter[bool] = Counter()
-        """Of the callers' tensors: True those that were summed, False those that were copied."""
+        self._collectives: Counter[str] = Counter()
+        self._bytes: Counter[bool] = Counter()
+        """By whether they were summed, or copied."""
         self._calls = calls
         self._lane_bits = lane_bits
         self._fixed_scale = fixed_scale
         self._timeout = timeout
-        self._order = SubmissionOrder(f"wiresum-order-{session.job_name}")
+        self._order = SubmissionOrder(f"wiresum-order-{session.job_name}", self._set_direct)
         self._pending: set[NetworkWork] = set()
 
     @property
-    def block_elements(self) -> int:
-        """Floats in a packet: what is zero at all workers is left out in units of these."""
-        return self.session.lanes * 32 // self._lane_bits
+    def collectives(self) -> Counter[str]:
+        """That were called, by name."""
+        direct = Counter(all_reduce=self.direct.calls) if self.direct is not None else Counter()
+        return self._collectives + direct
+
+    @property
+    def bytes_summed(self) -> int:
+        """Of the callers' tensors."""
+        return self._bytes[True] + (self.direct.bytes if self.direct is not None else 0)
+
+    @property
+    def bytes_copied(self) -> int:
+        """Of the callers' tensors."""
+        return self._bytes[False]
 
     def run(
         self, name: str, todo: Sequence[Plan], opts: Any, result: Tensors, *, summed: Tensors | None = None
     ) -> NetworkWork:
         """Starts a collective. `summed` are the tensors that will hold a sum (or a mean)."""
-        self.collectives[name] += 1
+        self._collectives[name] += 1
         todo = [plan for plan in todo if not plan.empty]
         if not todo:
             return CompletedWork(result, rank=self.session.rank)
@@ -88,7 +104,7 @@ class Network:
 
     def run_rows(self, name: str, tensors: Tensors, opts: Any) -> NetworkWork:
         """A sum of sparse tensors: begins with what is exchanged in order to agree on their keys, in a thread."""
-        self.collectives[name] += 1
+        self._collectives[name] += 1
         work = self._work(tensors, [])
         work.begins_later()
         self._pending.add(work)
@@ -104,8 +120,41 @@ class Network:
         self._order.append(partial(_take, align_and_submit, work))
         return work
 
+    # What direct.hpp needs of Python.
+
+    def form_of_sum(self, tensor: torch.Tensor, average: bool) -> Form:
+        """Of an all-reduce of this tensor, or of others of its type and size."""
+        (plan,) = plans.all_reduce([tensor])
+        return self.session.form(**self._form(plan, average=average))
+
+    def adopt(self, native: _native.Operation, tensors: Tensors) -> NetworkWork:
+        """The work of an operation that was submitted without Python."""
+        work = self._work(tensors, [])
+        work.add(Operation(self.session, native))
+        work.all_added()
+        return work
+
+    def attend(self, work: NetworkWork) -> None:
+        """An adopted work that its caller may not wait for."""
+        if work.done():
+            work.settle()
+            return
+        self._pending.add(work)
+        with self.attendant.changed:
+            for operation in work.operations():
+                self.session.notify(operation)
+            self.attendant.watch_network(work)
+
+    def _set_direct(self, is_free: bool) -> None:
+        if self.direct is not None:
+            self.direct.set_open(is_free)
+
+    # Its end.
+
     def drain(self) -> None:
         """Gives what is pending a moment to end."""
+        if self.direct is not None:
+            self.direct.drain(timedelta(seconds=DRAIN_TIMEOUT_S))
         self._order.drain(DRAIN_TIMEOUT_S)
         self.attendant.drain(DRAIN_TIMEOUT_S)
 
@@ -183,7 +232,7 @@ class Network:
         if not todo:
             work.settle()
         for plan in todo:
-            self.bytes[plan.sums] += plan.bytes
+            self._bytes[plan.sums] += plan.bytes
 
     def _submit_all(
         self,
@@ -210,21 +259,24 @@ class Network:
         work.all_added()
 
     def _submit(self, plan: Plan, *, average: bool, timeout_s: float, notify: bool) -> Operation:
+        return self.session.submit(
+            plan.regions, **self._form(plan, average=average), timeout_s=timeout_s, notify=notify
+        )
+
+    def _form(self, plan: Plan, *, average: bool) -> dict[str, Any]:
+        """What Session.form takes."""
         floating = plan.sums and plan.dtype in FLOATING
         lane_bits = self._lane_bits if floating else 32
         fixed_scale = self._fixed_scale if floating else None
-        return self.session.submit(
-            plan.regions,
-            dtype=plan.dtype,
-            lane_bits=lane_bits,
-            scaling=Scaling.FIXED if fixed_scale is not None else None,
-            fixed_scale=fixed_scale if fixed_scale is not None else 1.0,
-            average=average and floating,
-            signature=plan.signature(lane_bits=lane_bits, average=average, fixed_scale=fixed_scale),
-            may_be_sparse=plan.may_be_sparse,
-            timeout_s=timeout_s,
-            notify=notify,
-        )
+        return {
+            "dtype": plan.dtype,
+            "lane_bits": lane_bits,
+            "scaling": Scaling.FIXED if fixed_scale is not None else None,
+            "fixed_scale": fixed_scale if fixed_scale is not None else 1.0,
+            "average": average and floating,
+            "signature": plan.signature(lane_bits=lane_bits, average=average, fixed_scale=fixed_scale),
+            "may_be_sparse": plan.may_be_sparse,
+        }
 
     def _timeout_s(self, opts: Any) -> float:
         timeout: timedelta = opts.timeout

@@ -18,10 +18,11 @@ JOIN_TIMEOUT_S = 5.0
 
 
 class SubmissionOrder:
-    """`name` is for the thread."""
+    """`name` is for the thread. `on_change` is told whether the caller may submit at once whenever that changes."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, on_change: Callable[[bool], None] = lambda is_free: None) -> None:
         self._name = name
+        self._on_change = on_change
         self._changed = threading.Condition()
         self._steps: deque[Callable[[], None]] = deque()
         """Those not taken yet, and the one that is being taken."""
@@ -35,6 +36,8 @@ class SubmissionOrder:
     def append(self, step: Callable[[], None]) -> None:
         """Takes the step after all that were appended before. It must not raise."""
         with self._changed:
+            if not self._steps:
+                self._on_change(False)
             self._steps.append(step)
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
@@ -65,4 +68,6 @@ class SubmissionOrder:
             step()
             with self._changed:
                 self._steps.popleft()
+                if not self._steps:
+                    self._on_change(True)
                 self._changed.notify_all()

@@ -15,7 +15,9 @@ What a tensor's operation raises reaches the caller of backward() as it is.
 from __future__ import annotations
 
 import contextlib
+import math
 import threading
+import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -90,6 +92,9 @@ class NetworkWork(dist.Work):
             self._forget(self)
         for callback in callbacks:
             callback(self._result, error)
+
+    def operations(self) -> list[Operation]:
+        return list(self._operations)
 
     def tokens(self) -> list[int]:
         return [operation.token for operation in self._operations]
@@ -202,14 +207,20 @@ class GlooWork(dist.Work):
         result: list[torch.Tensor],
         *,
         finish: Sequence[Callable[[], None]],
-        explain: Callable[[Exception], Exception],
+        explain: Callable[[Exception, bool], Exception],
+        timeout_s: float,
+        began: float | None,
     ) -> None:
-        """The steps of `finish` are taken once, when Gloo is done: in wait(), or by Gloo's thread if nobody waits."""
+        """The steps of `finish` are taken once, when Gloo is done: in wait(), or by Gloo's thread if nobody waits.
+        `explain` gets Gloo's error, and whether time is over: `timeout_s` after `began`, or (None) after the wait's
+        beginning."""
         super().__init__()
         self._inner = inner
         self._result = result
         self._finish = finish
         self._explain = explain
+        self._timeout_s = timeout_s
+        self._began = began
         self._lock = threading.Lock()
         self._settled = False
         self._error: Exception | None = None
@@ -219,12 +230,13 @@ class GlooWork(dist.Work):
 
     def wait(self, timeout: timedelta = NO_TIMEOUT) -> bool:
         if not self._settled:
+            waits_since = time.monotonic()
             try:
                 self._inner.wait(timeout) if timeout > NO_TIMEOUT else self._inner.wait()
             except Exception as error:
                 if timeout > NO_TIMEOUT and not self._inner.is_completed():
                     raise WiresumTimeoutError(str(error)) from error
-                self._settle(error)
+                self._settle(error, waits_since, timeout)
             else:
                 self._settle(None)
         if self._error is not None:
@@ -283,12 +295,17 @@ class GlooWork(dist.Work):
         future: torch.futures.Future[Any] = self._inner.get_future().then(settled)
         return future
 
-    def _settle(self, error: Exception | None) -> None:
+    def _settle(
+        self, error: Exception | None, waits_since: float = math.inf, wait_timeout: timedelta = NO_TIMEOUT
+    ) -> None:
         with self._lock:
             if self._settled:
                 return
             if error is not None:
-                self._error = self._explain(error)
+                now = time.monotonic()
+                is_over = now - (waits_since if self._began is None else self._began) >= self._timeout_s
+                wait_is_over = wait_timeout > NO_TIMEOUT and now - waits_since >= wait_timeout.total_seconds()
+                self._error = self._explain(error, is_over or wait_is_over)
             else:
                 for step in self._finish:
                     step()

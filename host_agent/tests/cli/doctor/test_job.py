@@ -6,7 +6,7 @@ from wiresum import join
 from wiresum.cli.doctor import job
 from wiresum.cli.doctor.finding import Finding, Level
 from wiresum.cli.rates import Sample
-from wiresum.cli.testing import example_report, later
+from wiresum.cli.testing import example_report, later, racks_report
 
 
 def healthy() -> join.Report:
@@ -68,6 +68,25 @@ def test_nobody_lags_while_results_come_or_the_laggard_changes() -> None:
     other.jobs[0].workers[0].contributions -= 1
     other.jobs[0].workers[1].contributions += 1
     assert [finding.check for finding in findings(other, before=report)] == ["still"], "nobody is behind twice"
+
+
+def test_between_which_switches_sums_are_lost_is_told_where_no_worker_lags() -> None:
+    (finding,) = findings(racks_report())
+    assert (finding.check, finding.level) == ("uplink", Level.WARNING)
+    assert "no worker is behind, but the sums of leaf2 are at spine" in finding.what
+    with_laggard = racks_report()
+    with_laggard.jobs[0].workers[1].contributions -= 7
+    (finding,) = findings(with_laggard)
+    assert finding.check == "lags", "the leaf has nothing to send before"
+    going_on = later(racks_report(), packets=100, results=50)
+    assert findings(going_on, before=racks_report())[0].check == "health"
+
+
+def test_a_switch_of_a_tree_that_says_nothing_is_named() -> None:
+    report = racks_report()
+    report.jobs[0].uncounted = report.jobs[0].switches[2].uncounted = True
+    (finding,) = findings(report)
+    assert "'wide': 'leaf2' does not say what it counted" in finding.what
 
 
 def test_many_results_asked_for_again_and_refused_packets_are_told() -> None:

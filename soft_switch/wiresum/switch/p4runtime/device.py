@@ -169,10 +169,10 @@ class _Loaded:
             return
         if entry.table == "lose" and kind != DELETE:
             raise unimplemented("this switch loses nothing on purpose: lose packets on the way instead (tc, netem)")
-        if entry.table == "admit" and kind != DELETE:
+        if kind != DELETE:
             jobs.check(entry, self._sizes.slots, self._switch.sizes.jobs_max)
         self._store.put_entry(kind, entry)
-        if entry.table in ("admit", "deliver"):
+        if entry.table in (*jobs.ADMISSIONS, "deliver"):
             self._jobs.note(entry, present=kind != DELETE)
 
     def _update_counter(self, kind: int, message: p4r.CounterEntry) -> None:
@@ -217,25 +217,22 @@ class _Jobs:
     ) -> None:
         self._switch, self._counters, self._sizes, self._instances = switch, counters, sizes, instances
         self._admit: dict[int, dict[Key, Entry]] = {}
-        """By job, of those that have any."""
-        self._deliver: dict[int, dict[int, jobs.Address]] = {}
-        """By job and worker."""
+        """By job, of those that have any; likewise below."""
+        self._admit_parent: dict[int, dict[Key, Entry]] = {}
+        self._deliver: dict[int, dict[Key, Entry]] = {}
         self._installed: dict[int, jobs.Plan] = {}
         self._changed: dict[int, None] = {}
         """Jobs, in the order in which something about them changed; those too that could not be installed."""
 
     def note(self, entry: Entry, *, present: bool) -> None:
         job = entry.match["job"]
-        if entry.table == "admit":
-            _put(self._admit, job, entry.key, entry if present else None)
-        else:
-            address = (entry.params["address"], entry.params["port"])
-            _put(self._deliver, job, entry.match["receiver"], address if present else None)
+        tables = {"admit": self._admit, "admit_parent_entry": self._admit_parent, "deliver": self._deliver}
+        _put(tables[entry.table], job, entry.key, entry if present else None)
         self._changed[job] = None
 
     def note_group(self, number: int) -> None:
         for job, entries in self._admit.items():
-            if next(iter(entries.values())).params["group"] == number:
+            if next(iter(entries.values())).params["group"] in (number, number - jobs.UPLINK_GROUPS):
                 self._changed[job] = None
 
     def commit(self) -> None:
@@ -253,9 +250,13 @@ class _Jobs:
         if job not in self._admit:
             return None
         entries = list(self._admit[job].values())
-        instances = {group: self._instances(group) for group in {entry.params["group"] for entry in entries}}
+        parents = list(self._admit_parent.get(job, {}).values())
+        groups = {entry.params["group"] for entry in entries}
+        uplinks = {jobs.UPLINK_GROUPS + group for group in groups}
+        instances = {group: self._instances(group) for group in groups | uplinks}
+        deliveries = jobs.deliveries(self._deliver.get(job, {}).values())
         try:
-            return jobs.plan(entries, self._deliver.get(job, {}), instances, self._sizes.lanes)
+            return jobs.plan(entries, deliveries, instances, self._sizes.lanes, parents)
         except jobs.ContradictionError as contradiction:
             log.warning("job %d is not in effect: %s", job, contradiction)
             return None

@@ -1,9 +1,10 @@
-"""What the entries of `admit` and `deliver` and the multicast groups make the data plane do: a pure function of them.
+"""What the entries that admit, those of `deliver` and the multicast groups make the data plane do: a pure function.
 
 On a hardware switch each entry of `admit` stands alone. The software switch's data plane thinks in jobs: it has one
 entry for each, with its lease, and bitmaps of who may contribute through which thread and who is told. So the entries
 of a job are gathered, in whatever state they are: while some are missing, exactly those packets are refused, and those
-copies are not sent, that a hardware switch would refuse and not send.
+copies are not sent, that a hardware switch would refuse and not send. But a job at a switch that has another above it
+is in effect only when all is there that leads to that switch and back.
 
 Two things this data plane cannot do, and no controller of ours asks for: entries that no worker of a job could have
 (`check` refuses them, with UNIMPLEMENTED), and entries of one job that contradict each other (`ContradictionError`: the
@@ -13,18 +14,33 @@ says nothing here.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from wiresum.controller.driver import THREADS_MAX, WORKERS_MAX
 from wiresum.switch.p4runtime.refusal import out_of_range, unimplemented
 from wiresum.switch.p4runtime.schema import Entry
 from wiresum.switch.software_switch import Admission
 
+PARENT, PARENT_BIT, UPLINK_GROUPS = 0xFF, 1 << 31, 512
+"""The switch above as a receiver and in bitmaps of workers, and what makes of a job's group the one towards it, as in
+p4src/common/sizes.p4."""
+ADMISSIONS = ("admit", "admit_parent_entry")
+"""The tables that say who may speak for a job."""
 _CELL_MASK = 0xFFFF
 Address = tuple[int, int]
 """IPv4 as an integer in host byte order, and UDP port; of a worker, its base port."""
 NOWHERE: Address = (0, 0)
+
+
+@dataclass(frozen=True)
+class Deliveries:
+    """What the entries of `deliver` say of one job."""
+
+    workers: dict[int, Address] = field(default_factory=dict)
+    """By the numbers of those that there are."""
+    parent: tuple[Address, int] | None = None
+    """Where the switch above is, and the number that it knows this one by."""
 
 
 class ContradictionError(ValueError):
@@ -44,14 +60,22 @@ class Plan:
 
     def _lease(self) -> tuple[int, ...]:
         job = self.admission
-        return self.row, job.key, job.threads, job.slot_base, job.slots, len(job.endpoints)
+        return self.row, job.key, job.threads, job.slot_base, job.slots, len(job.endpoints), *job.parent
 
 
 def check(entry: Entry, slots: int, jobs_max: int) -> None:
-    """`Refusal` for an entry of `admit` that this switch cannot have."""
+    """`Refusal` for an entry that this switch cannot have."""
+    if entry.table in ADMISSIONS:
+        _check_admission(entry, slots, jobs_max)
+    if entry.table == "admit":
+        _check_worker(entry)
+    if entry.table == "deliver" and (entry.action == "deliver_up") != (entry.match["receiver"] == PARENT):
+        raise unimplemented(f"receiver {PARENT:#x} is the switch above, and it alone is delivered up to")
+
+
+def _check_admission(entry: Entry, slots: int, jobs_max: int) -> None:
     match, params = entry.match, entry.params
     cells = _cells_of_thread(params["lease_mask"])
-    full = params["bit_own"] | params["bit_others"]
     if match["job"] >= jobs_max:
         raise out_of_range(f"this switch has room for job numbers up to {jobs_max - 1}, not {match['job']}")
     if not cells:
@@ -60,17 +84,44 @@ def check(entry: Entry, slots: int, jobs_max: int) -> None:
         raise unimplemented("source_port must be a worker's base port plus the thread's number")
     if params["cell_base"] % 2 or params["lease_prefix"] != match["thread"] * cells:
         raise unimplemented("cell_base must be even, and lease_prefix the thread's number times its run of cells")
-    if params["bit_own"] != 1 << match["worker"] or params["bit_own"] & params["bit_others"] or full & (full + 1):
-        raise unimplemented("bit_own must be the worker's, and with bit_others the bits of workers 0 to N-1")
     if params["cell_base"] + (match["thread"] + 1) * cells > 2 * slots:
         raise out_of_range(f"the lease reaches beyond the switch's {2 * slots} cells")
 
 
+def _check_worker(entry: Entry) -> None:
+    match, params = entry.match, entry.params
+    if params["has_parent"] and not params["bit_others"] & PARENT_BIT:
+        raise unimplemented("with has_parent bit_others must have bit 31, which is the switch above's")
+    full = _workers(entry)
+    if params["bit_own"] != 1 << match["worker"] or params["bit_own"] & params["bit_others"] or full & (full + 1):
+        raise unimplemented("bit_own must be the worker's, and with bit_others the bits of workers 0 to N-1")
+
+
+def _workers(entry: Entry) -> int:
+    """Of an entry of `admit`: the bitmap of all workers at this switch."""
+    params = entry.params
+    everybody = params["bit_own"] | params["bit_others"]
+    return everybody & ~PARENT_BIT if params["has_parent"] else everybody
+
+
+def deliveries(entries: Collection[Entry]) -> Deliveries:
+    """Of one job's entries of `deliver`."""
+    at = {entry.match["receiver"]: (entry.params["address"], entry.params["port"]) for entry in entries}
+    numbers = [entry.params["worker"] for entry in entries if entry.action == "deliver_up"]
+    parent = at.pop(PARENT, None)
+    return Deliveries(at, None if parent is None else (parent, numbers[0]))
+
+
 def plan(
-    admit: Iterable[Entry], deliver: Mapping[int, Address], instances: Mapping[int, frozenset[int]], lanes: int
+    admit: Iterable[Entry],
+    deliver: Deliveries,
+    instances: Mapping[int, frozenset[int]],
+    lanes: int,
+    admit_parent: Iterable[Entry] = (),
 ) -> Plan:
-    """Of one job: its entries of `admit`, at least one; where each worker is to be found, as `deliver` says; and the
-    copies that each multicast group makes. `ContradictionError` if there can be no such job."""
+    """Of one job: its entries of `admit`, at least one, and of `admit_parent_entry`; where each worker is to be found,
+    as `deliver` says; and the copies that each multicast group makes. `ContradictionError` if there can be no such
+    job."""
     entries = list(admit)
     first = entries[0]
     shape = _shape(first)
@@ -86,10 +137,13 @@ def plan(
         sources[worker] = source
         contributors[thread] |= 1 << worker
     params = first.params
-    workers = (params["bit_own"] | params["bit_others"]).bit_length()
+    workers = _workers(first).bit_length()
     threads = _power_of_two_from(max(entry.match["thread"] for entry in entries) + 1)
-    endpoints = tuple(deliver.get(worker, NOWHERE) for worker in range(workers))
+    endpoints = tuple(deliver.workers.get(worker, NOWHERE) for worker in range(workers))
     copies = instances.get(params["group"], frozenset())
+    parent, number_at_parent = NOWHERE, 0
+    if params["has_parent"]:
+        parent, number_at_parent = _parent(first, deliver, instances, list(admit_parent), threads)
     admission = Admission(
         job=first.match["job"],
         key=first.match["key"],
@@ -101,8 +155,30 @@ def plan(
         contributors=tuple(contributors),
         sources=tuple(sources),
         receivers=sum(1 << worker for worker in range(workers) if worker in copies and endpoints[worker][1]),
+        parent=parent,
+        number_at_parent=number_at_parent,
     )
     return Plan(admission, params["row"])
+
+
+def _parent(
+    worker: Entry, deliver: Deliveries, instances: Mapping[int, frozenset[int]], entries: Sequence[Entry], threads: int
+) -> tuple[Address, int]:
+    """Where the switch above is and the number that it knows this one by; `worker` is any entry of the job's."""
+    group = UPLINK_GROUPS + worker.params["group"]
+    if deliver.parent is None or instances.get(group, frozenset()) != {PARENT}:
+        raise ContradictionError(f"nothing leads to the switch above: it needs a delivery and the group {group}")
+    if {entry.match["thread"] for entry in entries} != set(range(threads)):
+        raise ContradictionError("the switch above is not admitted in all threads")
+    address, _ = deliver.parent
+    for entry in entries:
+        if (entry.match["source"], entry.match["source_port"] - entry.match["thread"]) != address:
+            raise ContradictionError("the switch above is not admitted from where it is delivered to")
+        if _shape(entry) != _shape(worker):
+            raise ContradictionError(
+                "the switch above and the workers do not agree on key, row, group, workers or lease"
+            )
+    return deliver.parent
 
 
 def _shape(entry: Entry) -> tuple[object, ...]:
@@ -112,7 +188,7 @@ def _shape(entry: Entry) -> tuple[object, ...]:
         entry.match["key"],
         params["row"],
         params["group"],
-        params["bit_own"] | params["bit_others"],
+        params["bit_workers"] if entry.action == "admit_parent" else _workers(entry),
         params["cell_base"],
         params["lease_mask"],
     )

@@ -169,7 +169,7 @@ class Service:
         with self._lock:
             self._aggregators = aggregators
             self._causes = Causes(aggregators, job_name)
-        self._who = f"rank {next(iter(aggregators)).membership.grant.worker} of job '{job_name}'"
+        self._who = f"rank {next(iter(aggregators)).membership.grant.rank} of job '{job_name}'"
         for aggregator in aggregators:
             self._channel.send("aggregator", **_fields_of(aggregator))
         threads = sum(aggregator.membership.grant.threads for aggregator in aggregators)

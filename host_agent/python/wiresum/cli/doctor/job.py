@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from wiresum.cli.doctor.finding import Finding, Level
 from wiresum.cli.rates import Sample, key_of, rates_of
+from wiresum.join.trees import packets_behind
 
 if TYPE_CHECKING:
     from wiresum import join
@@ -76,6 +77,7 @@ def _findings(job: join.JobReport, before: Sample, now: Sample) -> Iterator[Find
             yield _uncounted(job)
             return
         yield from _laggards(job, before, now)
+        yield from _lagging_switches(job, before, now)
         yield from _packets(job)
 
 
@@ -93,11 +95,12 @@ def _missing(job: join.JobReport) -> Finding:
 
 
 def _uncounted(job: join.JobReport) -> Finding:
+    silent = ", ".join(node.switch_name for node in job.switches if node.uncounted) or job.switch_name
     return Finding(
         "job",
         "uncounted",
         Level.WARNING,
-        f"'{job.name}': '{job.switch_name}' does not say what it counted, so nobody knows whether sums are made",
+        f"'{job.name}': '{silent}' does not say what it counted, so nobody knows whether sums are made",
         "a switch that is stopped, frozen or cut off answers no questions, and perhaps no packets either",
         "look at the switch itself and at the way to its P4Runtime port (wiresum doctor --check switch)",
     )
@@ -118,8 +121,8 @@ def _heartbeats(job: join.JobReport) -> Iterator[Finding]:
 
 def _laggards(job: join.JobReport, before: Sample, now: Sample) -> Iterator[Finding]:
     """Who keeps the others waiting: the same worker is behind in both reports, and no result came in between."""
-    earlier = {key_of(old): old for old in before.report.jobs}.get(key_of(job))
-    if earlier is None or earlier.results != job.results:
+    earlier = _stuck_since(job, before)
+    if earlier is None:
         return
     behind = _behind(earlier) & _behind(job)
     if not behind or len(behind) == len(job.workers):
@@ -135,6 +138,31 @@ def _laggards(job: join.JobReport, before: Sample, now: Sample) -> Iterator[Find
                 "a sum needs every worker",
                 "that rank is in its computation, or loads data, or hangs: look at its process (py-spy dump)",
             )
+
+
+def _lagging_switches(job: join.JobReport, before: Sample, now: Sample) -> Iterator[Finding]:
+    """No worker lags, and no result comes: the sums of a switch do not reach the one above."""
+    earlier = _stuck_since(job, before)
+    if earlier is None or _behind(job):
+        return
+    lagging, lagged = (packets_behind(report.switches, report.workers) for report in (job, earlier))
+    for node in job.switches:
+        if lagging.get(node.switch_name) and lagged.get(node.switch_name):
+            yield Finding(
+                "job",
+                "uplink",
+                Level.WARNING,
+                f"'{job.name}': no result in {now.taken_at - before.taken_at:.1f} s, and no worker is behind, but the "
+                f"sums of {node.switch_name} are at {node.parent}",
+                "packets between the two switches are lost; the workers ask for them again, in vain",
+                f"look at the link between {node.switch_name} and {node.parent}: its MTU, drops, firewalls on the way",
+            )
+
+
+def _stuck_since(job: join.JobReport, before: Sample) -> join.JobReport | None:
+    """The same job in the report before, if no result came in between."""
+    earlier = {key_of(old): old for old in before.report.jobs}.get(key_of(job))
+    return earlier if earlier is not None and earlier.results == job.results else None
 
 
 def _behind(job: join.JobReport) -> set[int]:

@@ -1,6 +1,7 @@
-"""One rank of the benchmark of several aggregators: a process with a group for each number of them, and one of Gloo.
+"""One rank of a benchmark that compares switches: a process with a group over each choice of them, and one of Gloo.
 
-`aggregators_bench.py` starts it in a worker's namespace and talks to it over its standard streams, one line a message:
+`aggregators_bench.py` or `racks_bench.py` starts it in a worker's namespace and talks to it over its standard streams,
+one line a message:
 
     hello                                                 all groups are there
     prepare ELEMENTS BLOCK SPARSITY DRAW       -> ready   the tensor's blocks are chosen, the same at all ranks
@@ -8,8 +9,8 @@
     go GROUP AT_NS                             -> ready   the tensor is summed
     report                                     -> {JSON}  times, wrong elements, packets
 
-GROUP is a number of aggregators, the first ones of WIRESUM_SWITCH, or "gloo". Times are CLOCK_MONOTONIC in
-nanoseconds. Loading and reporting are steps of their own, and all ranks begin at the same moment AT_NS, since they
+GROUP is a name of its arguments NAME=SWITCH, where SWITCH is as in WIRESUM_SWITCH, or "gloo". Times are CLOCK_MONOTONIC
+in nanoseconds. Loading and reporting are steps of their own, and all ranks begin at the same moment AT_NS, since they
 share cores. Values are small integers, so that every sum is exact in whatever order it is made.
 """
 
@@ -36,14 +37,14 @@ GLOO = "gloo"
 class Rank:
     """The groups, and the tensor of the current case."""
 
-    def __init__(self, star_device: str, counts: list[str]) -> None:
+    def __init__(self, star_device: str, choices: list[str]) -> None:
         torch.set_num_threads(1)
         dist.init_process_group("wiresum", timeout=TIMEOUT)
-        switches = os.environ["WIRESUM_SWITCH"].split("+")
         self.groups: dict[str, dist.ProcessGroup] = {}
-        for count in counts:
-            options = wiresum.torch.Options(switch="+".join(switches[: int(count)]))
-            self.groups[count] = dist.new_group(backend="wiresum", timeout=TIMEOUT, pg_options=options)
+        for choice in choices:
+            name, _, switch = choice.partition("=")
+            options = wiresum.torch.Options(switch=switch)
+            self.groups[name] = dist.new_group(backend="wiresum", timeout=TIMEOUT, pg_options=options)
         # Wiresum's own Gloo stays on the management network; the one that is measured runs over the star.
         os.environ["GLOO_SOCKET_IFNAME"] = star_device
         self.groups[GLOO] = dist.new_group(backend="gloo", timeout=TIMEOUT)
@@ -96,7 +97,7 @@ def obey(rank: Rank) -> None:
 
 def main(arguments: list[str]) -> None:
     if len(arguments) < 2:
-        sys.exit("usage: aggregators_rank.py STAR_DEVICE COUNT... (aggregators_bench.py starts it)")
+        sys.exit("usage: groups_rank.py STAR_DEVICE NAME=SWITCH... (a benchmark starts it)")
     obey(Rank(arguments[0], arguments[1:]))
     dist.destroy_process_group()
 

@@ -1,0 +1,521 @@
+"""Jobs whose hosts hang on several switches of a tree."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+from wiresum import join
+from wiresum.controller.driver import Endpoint, JobCounters, Sizes, Uplink
+from wiresum.controller.jobs import report
+from wiresum.controller.jobs.cluster import Switch
+from wiresum.controller.jobs.job import State, Worker
+from wiresum.controller.jobs.limits import Limits, Quota
+from wiresum.controller.jobs.outputs import Admit, Count, Evict, Grant, Reconcile, Save, Tell
+from wiresum.controller.jobs.records import JobRecord, RecordError, job_of
+from wiresum.controller.jobs.tree import Phase
+from wiresum.controller.store import Store
+from wiresum.controller.testing import NOBODY, JobsBench, member, switch
+from wiresum.join.trees import packets_behind
+
+HOSTS = {"leaf1": "10.0.1.10", "leaf2": "10.0.2.10", "leaf3": "10.0.3.10"}
+SIZES = Sizes(64, 360, 8)
+
+
+def racks(sizes: Sizes = SIZES, leaves: Iterable[str] = HOSTS, **unequal: Sizes) -> list[Switch]:
+    """leaf1 and leaf2 below the spine, leaf3 below leaf2."""
+    parents = {"leaf1": "spine", "leaf2": "spine", "leaf3": "leaf2"}
+    below = [
+        switch(name, unequal.get(name, sizes), [HOSTS[name]], parent=parents[name], endpoint=endpoint(name))
+        for name in leaves
+    ]
+    return [switch("spine", unequal.get("spine", sizes), NOBODY, endpoint=endpoint("spine")), *below]
+
+
+def endpoint(name: str) -> Endpoint:
+    return Endpoint(f"10.0.{name[-1] if name[-1].isdigit() else 0}.1", 43488)
+
+
+def bench(switches: list[Switch] | None = None, **options: object) -> JobsBench:
+    return JobsBench(switches=switches or racks(), **options)  # type: ignore[arg-type]
+
+
+def ask_at(made: JobsBench, leaves: list[str], **fields: object) -> list[Worker]:
+    """A worker on the host of each of these, in the order of their ranks."""
+    return [
+        made.ask(rank=rank, world_size=len(leaves), endpoint=address_at(leaf, rank), **fields)
+        for rank, leaf in enumerate(leaves)
+    ]
+
+
+def address_at(leaf: str, rank: int) -> join.Endpoint:
+    return join.Endpoint(address=HOSTS[leaf], port=1000 + 16 * rank)
+
+
+def run_at(made: JobsBench, leaves: list[str], **fields: object) -> list[Worker]:
+    workers = ask_at(made, leaves, **fields)
+    for worker in workers:
+        made.jobs.attend(member(worker), made.now)
+    made.settle()
+    return workers
+
+
+def test_workers_of_one_rack_need_no_other_switch() -> None:
+    made = bench()
+    workers = ask_at(made, ["leaf1", "leaf1"])
+    assert list(workers[0].job.nodes) == ["leaf1"]
+    (admit,) = made.outputs(Admit)
+    assert (admit.switch_name, admit.entry.uplink, admit.entry.workers) == ("leaf1", None, 2)
+
+
+def test_a_job_gets_the_smallest_tree_that_covers_its_hosts() -> None:
+    made = bench()
+    assert list(ask_at(made, ["leaf1", "leaf2"], job_name="a", slots=16)[0].job.nodes) == ["spine", "leaf1", "leaf2"]
+    assert list(ask_at(made, ["leaf2", "leaf3"], job_name="b", slots=16)[0].job.nodes) == ["leaf2", "leaf3"]
+    assert list(ask_at(made, ["leaf1", "leaf3"], job_name="c", slots=16)[0].job.nodes) == [
+        "spine",
+        "leaf1",
+        "leaf2",
+        "leaf3",
+    ]
+
+
+def test_number_key_and_size_are_one_and_slots_and_numbers_of_workers_each_switchs_own() -> None:
+    made = bench()
+    ask_at(made, ["leaf1"], job_name="before", slots=16)
+    made.done.clear()
+    workers = ask_at(made, ["leaf2", "leaf1", "leaf3", "leaf2", "leaf1"], slots=16)
+    entries = {admit.switch_name: admit.entry for admit in made.outputs(Admit)}
+    assert len({(e.job, e.key, e.slots, e.threads, e.lanes) for e in entries.values()}) == 1
+    assert {name: entry.slot_base for name, entry in entries.items()} == {
+        "spine": 0,
+        "leaf1": 16,
+        "leaf2": 0,
+        "leaf3": 0,
+    }
+    assert entries["spine"].endpoints == (endpoint("leaf1"), endpoint("leaf2"))
+    assert entries["leaf1"].endpoints == tuple(workers[rank].endpoint for rank in (1, 4))
+    assert entries["leaf2"].endpoints == (workers[0].endpoint, workers[3].endpoint, endpoint("leaf3"))
+    assert entries["spine"].uplink is None
+    assert entries["leaf1"].uplink == Uplink(endpoint("spine"), 0)
+    assert entries["leaf2"].uplink == Uplink(endpoint("spine"), 1)
+    assert entries["leaf3"].uplink == Uplink(endpoint("leaf2"), 2)
+    replies = {grant.worker.rank: grant.reply for grant in made.outputs(Grant)}
+    assert [(replies[r].rank, replies[r].worker, replies[r].switch_name) for r in range(5)] == [
+        (0, 0, "leaf2"),
+        (1, 0, "leaf1"),
+        (2, 0, "leaf3"),
+        (3, 1, "leaf2"),
+        (4, 1, "leaf1"),
+    ]
+    assert {reply.workers for reply in replies.values()} == {5}
+    assert replies[2].switch_endpoint.address == "10.0.3.1"
+
+
+def test_the_root_is_told_first_and_the_leaves_forget_first() -> None:
+    made = bench()
+    made.switch_answers = False
+    workers = ask_at(made, ["leaf1", "leaf3"])
+    number = workers[0].job.number
+    told: list[list[str]] = []
+    for names in (["spine"], ["leaf1", "leaf2"], ["leaf3"]):
+        told.append([output.switch_name for output in made.outputs(Admit)])
+        for name in names:
+            made.jobs.admitted(name, number, made.now)
+        made.settle()
+    assert told == [["spine"], ["spine", "leaf1", "leaf2"], ["spine", "leaf1", "leaf2", "leaf3"]]
+    assert len(made.outputs(Grant)) == 2, "when the last one has the job"
+    for worker in workers:
+        made.jobs.leave(join.LeaveRequest(member=member(worker)), made.now)
+    made.settle()
+    assert [output.switch_name for output in made.outputs(Evict)] == ["leaf1", "leaf3"]
+    made.jobs.evicted("leaf1", number, made.now)
+    made.settle()
+    assert [output.switch_name for output in made.outputs(Evict)] == ["leaf1", "leaf3"], (
+        "leaf2 is to go before the spine"
+    )
+    made.jobs.evicted("leaf3", number, made.now)
+    made.settle()
+    made.jobs.evicted("leaf2", number, made.now)
+    made.settle()
+    assert [output.switch_name for output in made.outputs(Evict)] == ["leaf1", "leaf3", "leaf2", "spine"]
+    made.jobs.evicted("spine", number, made.now)
+    made.settle()
+    assert made.jobs.all() == []
+    assert made.slots_free == 4 * SIZES.slots
+
+
+def test_what_one_switch_refuses_is_taken_back_from_the_others() -> None:
+    made = bench()
+    made.switch_answers = False
+    workers = ask_at(made, ["leaf1", "leaf2"])
+    number = workers[0].job.number
+    made.jobs.admitted("spine", number, made.now)
+    made.jobs.admitted("leaf1", number, made.now)
+    made.switch_answers = True
+    made.jobs.refused("leaf2", number, "no room in table admit", made.now)
+    made.settle()
+    assert made.refused(workers[0]) == (
+        "INTERNAL",
+        "leaf2 did not take job 'a-job': no room in table admit. Its log says more",
+    )
+    assert {output.switch_name for output in made.outputs(Evict)} == {"spine", "leaf1", "leaf2"}
+    assert (made.jobs.all(), made.slots_free) == ([], 4 * SIZES.slots)
+
+
+def test_who_was_not_told_yet_is_not_told_to_forget() -> None:
+    made = bench()
+    made.switch_answers = False
+    workers = ask_at(made, ["leaf1", "leaf2"])
+    made.switch_answers = True
+    made.jobs.refused("spine", workers[0].job.number, "no", made.now)
+    made.settle()
+    assert [output.switch_name for output in made.outputs(Evict)] == ["spine"]
+    assert (made.jobs.all(), made.slots_free) == ([], 4 * SIZES.slots)
+
+
+def test_a_lost_leaf_ends_its_jobs_and_keeps_no_slots_of_others() -> None:
+    made = bench()
+    workers = run_at(made, ["leaf1", "leaf2"], slots=64)
+    made.change("leaf2", "no answer")
+    made.switch_answers = False
+    made.wait(31, beating=workers)
+    (told, *_) = made.outputs(Tell)
+    assert told.ended.cause == join.JobEnded.SWITCH_LOST
+    assert "leaf2 is lost: no answer, and for 30 s the job has made no progress" in told.ended.reason
+    number = workers[0].job.number
+    for worker in workers:
+        made.jobs.told(worker, made.now)
+    made.jobs.evict_failed("leaf2", number, made.now)
+    made.jobs.evicted("leaf1", number, made.now)
+    made.settle()
+    made.jobs.evicted("spine", number, made.now)
+    made.settle()
+    free = {each.name: each.leases.slots_free for each in made.switches}
+    assert free == {"spine": 64, "leaf1": 64, "leaf2": 0, "leaf3": 64}, "who knows what the lost one still does"
+    assert made.jobs.all() == [workers[0].job]
+    made.switch_answers = True
+    (again,) = ask_at(made, ["leaf1"], slots=64)
+    assert (again.job.state, again.job.name) == (State.RUNNING, workers[0].job.name), "the name is free"
+    assert again.job.number != number, "and the number is not"
+    made.change("leaf2", "")
+    assert made.jobs.all() == [again.job]
+    assert all(number not in each.numbered for each in made.switches)
+
+
+def test_a_leaf_that_was_started_anew_ends_the_jobs_of_its_tree_and_no_others() -> None:
+    made = bench()
+    both = run_at(made, ["leaf1", "leaf2"], job_name="both", slots=16)
+    one = run_at(made, ["leaf1"], job_name="one", slots=16)
+    made.reloaded = True
+    made.change("leaf2", "no answer")
+    made.change("leaf2", "")
+    assert {tell.worker.job.name for tell in made.outputs(Tell)} == {"both"}
+    for worker in both:
+        made.jobs.told(worker, made.now)
+    made.settle()
+    assert made.jobs.all() == [one[0].job]
+
+
+def test_a_switch_that_comes_back_while_its_turn_has_not_come_is_not_told_twice() -> None:
+    made = bench()
+    made.switch_answers = False
+    workers = ask_at(made, ["leaf1", "leaf2"])
+    number = workers[0].job.number
+    made.change("leaf2", "no answer")
+    made.change("leaf2", "")
+    assert made.outputs(Reconcile)[-1].entries == ()
+    made.jobs.reconciled(made.outputs(Reconcile)[-1], reloaded=False, now=made.now)
+    made.switch_answers = True
+    made.jobs.admitted("spine", number, made.now)
+    made.settle()
+    assert workers[0].job.state is State.RUNNING
+
+
+def test_a_switch_that_is_reconciled_without_a_job_has_forgotten_it_before_its_turn() -> None:
+    made = bench()
+    workers = run_at(made, ["leaf1", "leaf2"], slots=64)
+    number = workers[0].job.number
+    made.switch_answers = False
+    for worker in workers:
+        made.leave(worker)
+    assert [output.switch_name for output in made.outputs(Evict)] == ["leaf1", "leaf2"]
+    made.change("spine", "no answer")
+    made.change("spine", "")
+    made.jobs.reconciled(made.outputs(Reconcile)[-1], reloaded=False, now=made.now)
+    free = {each.name: each.leases.slots_free for each in made.switches}
+    assert (free["spine"], free["leaf1"], free["leaf2"]) == (64, 0, 0)
+    for name in ("leaf1", "leaf2"):
+        made.jobs.evicted(name, number, made.now)
+    assert made.jobs.all() == []
+    assert [output.switch_name for output in made.outputs(Evict)] == ["leaf1", "leaf2"], "the spine need not be told"
+
+
+def test_each_worker_is_vouched_for_by_the_switch_that_it_hangs_on() -> None:
+    made = bench()
+    workers = run_at(made, ["leaf1", "leaf2", "leaf2"])
+    made.change("leaf1", "no answer")  # it says nothing of rank 0
+    number = workers[0].job.number
+    for second in range(40):
+        for name, counts in (("spine", [0, 0]), ("leaf2", [second, 7])):
+            made.jobs.counted(name, number, counts, made.now)
+        made.wait(1, beating=workers[:1], round_newest=0)
+        if workers[0].job.state is State.ENDING:
+            break
+    assert {output.switch_name for output in made.outputs(Count)} == {"leaf2", "leaf1"} - {"leaf1"}
+    (told, *_) = made.outputs(Tell)
+    assert told.ended.worker.rank == 2, "leaf2 has counted packets of rank 1 alone"
+    assert "no packet of it came to leaf2 either" in told.ended.reason
+
+
+def test_too_many_workers_for_one_switch_are_told_how_many_there_can_be() -> None:
+    made = bench()
+    ask_at(made, ["leaf1"] * 32, job_name="alone")
+    assert made.granted() == ["alone"], "a root has a bit for each of 32"
+    workers = ask_at(made, ["leaf1"] * 32 + ["leaf2"], job_name="both")
+    code, text = made.refused(workers[0])
+    assert code == "FAILED_PRECONDITION"
+    assert text.startswith(
+        "job 'both' has 32 workers on hosts of leaf1, and at most 31 can be there: a switch that has another above it, "
+        "as leaf1 has spine, sums for 31. Start fewer on these hosts"
+    )
+    assert len({made.refused(worker) for worker in workers}) == 1, "all hear it"
+    again = ask_at(made, ["leaf2"] * 31 + ["leaf3", "leaf1"], job_name="deep")
+    assert "at most 30 can be there" in made.refused(again[0])[1]
+    assert "and leaf3 below it count among them" in made.refused(again[0])[1]
+
+
+def test_a_job_larger_than_all_switches_is_refused_at_once() -> None:
+    made = bench(racks(leaves=["leaf1", "leaf2"]))
+    code, text = made.refusal_of(lambda: made.ask(world_size=93, endpoint=address_at("leaf1", 0)))
+    assert code == "RESOURCE_EXHAUSTED"
+    assert text.startswith("93 workers are more than the switches here sum for in one job, 92: start fewer")
+    assert made.refusal_of(lambda: made.create(world_size=93))[0] == "RESOURCE_EXHAUSTED"
+    alone = JobsBench()
+    assert "in one job, 32" in alone.refusal_of(lambda: alone.ask(world_size=33))[1]
+    assert alone.refusal_of(lambda: alone.ask(world_size=1025))[0] == "INVALID_ARGUMENT"
+
+
+def test_workers_of_two_trees_cannot_be_one_job() -> None:
+    made = bench([*racks(), switch("far", SIZES, ["10.7.0.1"])])
+    made.ask(rank=0, world_size=2, endpoint=address_at("leaf1", 0))
+    far = join.Endpoint(address="10.7.0.1", port=1000)
+    code, text = made.refusal_of(lambda: made.ask(rank=1, world_size=2, endpoint=far))
+    assert code == "FAILED_PRECONDITION"
+    assert (
+        "must all be at one switch, or at switches of one tree: this one, with the address 10.7.0.1, is at far" in text
+    )
+
+
+def test_all_switches_of_a_tree_must_have_room_and_one_number() -> None:
+    made = bench(racks(Sizes(64, 360, 2)))
+    ask_at(made, ["leaf1"], job_name="a", slots=16)
+    ask_at(made, ["leaf2"], job_name="b1", slots=16)
+    b2 = ask_at(made, ["leaf2"], job_name="b2", slots=16)
+    made.leave(made.jobs.all()[1].workers[0])
+    assert [(job.name, job.number) for job in made.jobs.all()] == [("a", 1), ("b2", 0)]
+    both = ask_at(made, ["leaf1", "leaf2"], job_name="both", slots=16)
+    assert both[0].job.state is State.QUEUED
+    made.wait(2)
+    assert made.said(both[0]).endswith("no number of a job is free at all of spine, leaf1 and leaf2")
+    made.leave(b2[0])
+    assert (both[0].job.state, both[0].job.number) == (State.RUNNING, 0)
+
+
+def test_what_keeps_a_job_waiting_is_said_of_each_switch() -> None:
+    made = bench()
+    run_at(made, ["leaf1"], job_name="large", slots=64)
+    both = ask_at(made, ["leaf1", "leaf2"], job_name="both", slots=16)
+    made.jobs.drain("leaf2", resume=False)
+    made.wait(2)
+    said = made.said(both[0])
+    assert "no 16 slots in a row are free at leaf1, where 0 of 64 are: job 'large' has 64" in said
+    assert "and leaf2 takes no new jobs, since an operator drains it" in said
+
+
+def test_a_lease_is_as_large_as_the_fullest_switch_allows() -> None:
+    made = bench(racks(spine=Sizes(32, 96, 8, threads_max=2)))
+    job = ask_at(made, ["leaf1", "leaf2"], slots=64)[0].job
+    assert (job.slots, job.lanes, job.threads) == (32, 96, 2)
+    assert ask_at(made, ["leaf1"], slots=64, job_name="one")[0].job.slots == 32
+
+
+def test_a_job_over_racks_is_not_overtaken_for_ever() -> None:
+    limits = Limits(slots_least=64, slots_default=64, overtaken_max=2)
+    made = bench(limits=limits)
+    (first,) = run_at(made, ["leaf1"], job_name="first")
+    both = ask_at(made, ["leaf1", "leaf2"], job_name="both")
+    later = [ask_at(made, ["leaf2"], job_name=f"later{index}")[0] for index in range(4)]
+    made.leave(later[0])
+    made.leave(later[1])
+    assert both[0].job.overtaken == 2
+    assert [worker.job.state for worker in later[2:]] == [State.QUEUED, State.QUEUED], "leaf2 is kept for it"
+    aside = ask_at(made, ["leaf3"], job_name="aside")
+    assert aside[0].job.state is State.RUNNING, "it wants nothing of that"
+    made.leave(first)
+    assert both[0].job.state is State.RUNNING
+
+
+def test_a_quota_counts_slots_at_each_switch() -> None:
+    made = bench(quotas=[Quota("vision", slots=48), Quota("poor", slots=2)], limits=Limits(slots_least=8))
+    both = ask_at(made, ["leaf1", "leaf2"], slots=64, tenant="vision")
+    assert both[0].job.slots == 16, "48 at three switches"
+    more = ask_at(made, ["leaf3"], slots=8, tenant="vision", job_name="more")
+    assert more[0].job.state is State.QUEUED
+    poor = ask_at(made, ["leaf1", "leaf2"], tenant="poor", job_name="poor")
+    code, text = made.refused(poor[1])
+    assert code == "RESOURCE_EXHAUSTED"
+    assert "needs slots at each of 3 switches, and its tenant's quota is 2 slots" in text
+
+
+def test_a_created_job_may_be_kept_within_a_part_of_the_tree() -> None:
+    made = bench()
+    token = made.create(switch_name="leaf2", world_size=2)
+    assert (
+        "can only be at leaf2, leaf3"
+        in made.refusal_of(lambda: made.ask(world_size=2, endpoint=address_at("leaf1", 0), job_token=token))[1]
+    )
+    workers = ask_at(made, ["leaf2", "leaf3"], job_token=token)
+    assert list(workers[0].job.nodes) == ["leaf2", "leaf3"]
+
+
+def test_a_member_is_known_by_its_number_at_its_own_switch() -> None:
+    made = bench()
+    workers = run_at(made, ["leaf1", "leaf2", "leaf2"])
+    job = workers[0].job
+    for wrong in (
+        join.Member(job=job.number, worker=2, token=workers[2].token, switch_name="leaf2"),
+        join.Member(job=job.number, worker=1, token=workers[2].token, switch_name="leaf1"),
+        join.Member(job=job.number, worker=0, token=workers[0].token, switch_name="spine"),
+        join.Member(job=job.number, worker=0, token=workers[0].token, switch_name="leaf3"),
+        join.Member(job=job.number, worker=0, token=workers[1].token, switch_name="leaf1"),
+    ):
+        assert made.refusal_of(lambda wrong=wrong: made.jobs.job_of(wrong))[0] == "NOT_FOUND"  # type: ignore[misc]
+    assert made.jobs.job_of(join.Member(job=job.number, worker=1, token=workers[2].token, switch_name="leaf2")) is job
+
+
+def test_a_service_that_is_started_again_goes_on_with_trees(tmp_path: Path) -> None:
+    with contextlib.closing(Store(tmp_path)) as store:
+        store.begin()
+        before = run_at(bench(store=store), ["leaf3", "leaf1", "leaf2"], slots=16)[0].job
+        store.begin()
+        after = bench(store=store)
+        (job,) = after.jobs.all()
+        assert list(job.nodes) == list(before.nodes)
+        for name, node in job.nodes.items():
+            assert (node.entry, node.phase) == (before.nodes[name].entry, Phase.HOLDING)
+        assert [(w.switch_name, w.number) for w in job.workers.values()] == [("leaf3", 0), ("leaf1", 0), ("leaf2", 0)]
+        entries = {reconcile.switch_name: reconcile.entries for reconcile in after.outputs(Reconcile)}
+        assert entries == {name: (before.nodes[name].entry,) for name in before.nodes}
+        for worker in job.workers.values():
+            after.jobs.attend(member(worker), after.now)
+        for worker in job.workers.values():
+            after.leave(worker)
+        assert (after.jobs.all(), after.slots_free) == ([], 4 * SIZES.slots)
+        assert store.load().jobs == []
+
+
+def test_slots_that_one_switch_has_back_are_not_claimed_again_after_a_restart(tmp_path: Path) -> None:
+    with contextlib.closing(Store(tmp_path)) as store:
+        store.begin()
+        made = bench(store=store)
+        workers = run_at(made, ["leaf1", "leaf2"], slots=64)
+        made.change("leaf2", "no answer")
+        made.answer = without(made, "leaf2")  # type: ignore[method-assign]
+        for worker in workers:
+            made.leave(worker)
+        run_at(made, ["leaf1"], job_name="other", slots=64)
+        store.begin()
+        after = bench(store=store)
+        found = {job.name: job for job in after.jobs.all()}
+        assert found.keys() == {"other"}, "leaf2 is there again, and has forgotten the first"
+        assert after.slots_free == 3 * SIZES.slots
+        assert found["other"].root.lease is not None
+
+
+def without(made: JobsBench, name: str):  # type: ignore[no-untyped-def]
+    """A switch that does not answer, beside others that do."""
+    answer = made.answer
+
+    def some(output: object) -> None:
+        if getattr(output, "switch_name", "") != name:
+            answer(output)  # type: ignore[arg-type]
+        elif isinstance(output, Evict):
+            made.jobs.evict_failed(name, output.number, made.now)
+
+    return some
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda: [each for each in racks() if each.name != "leaf3"],
+        lambda: [*racks(leaves=["leaf1", "leaf2"]), switch("leaf3", SIZES, [HOSTS["leaf3"]], parent="spine")],
+        lambda: [*racks(leaves=["leaf1", "leaf2"]), switch("leaf3", SIZES, ["10.0.3.99"], parent="leaf2")],
+        lambda: racks(leaf3=Sizes(8, 360, 8)),
+    ],
+    ids=["a switch is gone", "a switch moved", "a host moved", "its slots are gone"],
+)
+def test_a_tree_that_is_another_now_is_forgotten_as_a_whole(tmp_path: Path, change: object) -> None:
+    with contextlib.closing(Store(tmp_path)) as store:
+        store.begin()
+        run_at(bench(store=store), ["leaf1", "leaf3"], slots=16)
+        store.begin()
+        after = bench(change(), store=store)  # type: ignore[operator]
+        assert after.jobs.all() == []
+        assert after.slots_free == sum(each.sizes.slots for each in after.switches)
+        assert {reconcile.entries for reconcile in after.outputs(Reconcile)} == {()}
+
+
+def test_what_was_written_down_of_one_switch_before_there_were_trees_is_read() -> None:
+    made = JobsBench()
+    (worker,) = made.running(1)
+    record = made.jobs.all() and next(save.record for save in _saves(worker, made))
+    body = json.loads(record.body)
+    old = {key: value for key, value in body.items() if key not in ("nodes", "slots")}
+    old["lease"] = {"base": 0, "count": 256}
+    job = job_of(JobRecord(record.switch_name, record.number, record.name, "running", json.dumps(old)), 0.0, 0.0)
+    assert (list(job.nodes), job.slots) == (["leaf"], 256)
+    assert job.root.branch.ranks == (0,)
+    for broken in ({**body, "nodes": []}, {**body, "nodes": [{**body["nodes"][0], "ranks": [1]}]}):
+        with pytest.raises(RecordError, match="makes no sense"):
+            job_of(JobRecord(record.switch_name, record.number, record.name, "running", json.dumps(broken)), 0.0, 0.0)
+
+
+def _saves(worker: Worker, made: JobsBench) -> list[Save]:
+    made.jobs.attend(member(worker), made.now, certificate="another")
+    made.wait(0.2)
+    return made.outputs(Save)
+
+
+def test_a_report_says_which_switch_lags_behind_its_siblings() -> None:
+    made = bench()
+    job = run_at(made, ["leaf1", "leaf2", "leaf3"])[0].job
+    counted = {
+        "spine": JobCounters(results=10, contributions=(17, 10)),
+        "leaf1": JobCounters(results=10, contributions=(17,)),
+        "leaf2": JobCounters(results=10, contributions=(17, 17)),
+        "leaf3": JobCounters(results=10, contributions=(17,)),
+    }
+    stray = JobCounters()
+    found = report.report(
+        made.jobs, {name: (stray, {job.number: of_job}) for name, of_job in counted.items()}, made.now
+    )
+    (of_job,) = found.jobs
+    assert [(n.switch_name, n.parent, n.workers) for n in of_job.switches] == [
+        ("spine", "", 0),
+        ("leaf1", "spine", 1),
+        ("leaf2", "spine", 1),
+        ("leaf3", "leaf2", 1),
+    ]
+    assert [worker.contributions for worker in of_job.workers] == [17, 17, 17]
+    assert packets_behind(of_job.switches, of_job.workers) == {"leaf1": 0, "leaf2": 7, "leaf3": 0}
+    assert [switch.parent for switch in found.switches] == ["", "spine", "spine", "leaf2"]
+    said = report.diagnosis(job, {name: counted[name] for name in ("leaf1", "leaf2", "leaf3")}, made.now)
+    assert packets_behind(said.switches, said.workers) == {"leaf3": 0}, "the spine does not say"
+    assert [worker.uncounted for worker in said.workers] == [False] * 3
+    assert report.diagnosis(job, {}, made.now).workers[0].uncounted

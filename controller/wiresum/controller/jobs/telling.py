@@ -1,0 +1,124 @@
+"""What switches are told of jobs, in which order, and what follows from their answers. Pure.
+
+`tree.py` says which phases there are for a job at one of its switches. Its slots there go back when the switch has
+forgotten it, each switch by itself, so that one which is out of reach keeps no slots of others; the job's number is
+free at all of them when the last one has forgotten it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from wiresum.controller.jobs.cluster import Cluster, Switch
+from wiresum.controller.jobs.job import Job, State
+from wiresum.controller.jobs.limits import Limits
+from wiresum.controller.jobs.outputs import Admit, Evict, Output, Reconcile
+from wiresum.controller.jobs.tree import Node, Phase, to_admit, to_evict
+
+
+class Telling:
+    def __init__(self, cluster: Cluster, limits: Limits, emit: Callable[[Output], None]) -> None:
+        self._cluster, self._limits, self._emit = cluster, limits, emit
+
+    def numbered(self, switch_name: str, number: int) -> Job | None:
+        """The job that has this number there."""
+        return self._cluster.switches[switch_name].numbered.get(number)
+
+    def admit(self, job: Job) -> None:
+        """Its switches are told, the root first."""
+        for node in to_admit(job.nodes):
+            node.move(Phase.ADMITTING)
+            assert node.entry is not None, "it is settled what the switch is told"
+            self._emit(Admit(node.branch.switch_name, node.entry))
+
+    def admitted(self, switch_name: str, number: int) -> Job | None:
+        """A switch has a job. The job, if now all its switches have it."""
+        found = self._find(switch_name, number, Phase.ADMITTING)
+        if found is None:
+            return None  # it ended meanwhile, and the eviction is on its way
+        job, node = found
+        node.move(Phase.HOLDING)
+        self.admit(job)
+        return job if all(node.phase is Phase.HOLDING for node in job.nodes.values()) else None
+
+    def refused(self, switch_name: str, number: int) -> Job | None:
+        """A switch did not take a job, but may have some of it. The job, if it was still to be admitted."""
+        found = self._find(switch_name, number, Phase.ADMITTING)
+        return found[0] if found is not None and found[0].state is State.ADMITTING else None
+
+    def evict(self, job: Job) -> None:
+        """Its switches are told to forget it, the leaves first."""
+        for node in job.nodes.values():
+            if node.phase is Phase.LEASED:
+                node.move(Phase.FORGOTTEN)
+        for node in to_evict(job.nodes):
+            node.move(Phase.EVICTING)
+            self._emit(Evict(node.branch.switch_name, job.number))
+
+    def evicted(self, switch_name: str, number: int) -> Job | None:
+        """A switch has forgotten a job: which one that is."""
+        found = self._find(switch_name, number, Phase.EVICTING)
+        if found is None:
+            return None
+        job, node = found
+        node.move(Phase.FORGOTTEN)
+        self.evict(job)
+        return job
+
+    def evict_failed(self, switch_name: str, number: int, now: float) -> None:
+        """The lease stays taken, since the switch may still write to its slots; it is tried again."""
+        found = self._find(switch_name, number, Phase.EVICTING)
+        if found is not None:
+            job, node = found
+            node.evict_again_at = now + self._limits.evict_retry_ms / 1000
+            self.evict(job)
+
+    def try_again(self, job: Job, now: float) -> None:
+        """To be called now and then, of a job that ends."""
+        for node in job.nodes.values():
+            if node.evict_again_at is not None and now >= node.evict_again_at:
+                node.evict_again_at = None
+                self._emit(Evict(node.branch.switch_name, job.number))
+
+    def reconcile(self, switch: Switch) -> None:
+        switch.reconcile_again_at = None
+        entries = tuple(node.entry for node in switch.held().values() if node.entry is not None)
+        self._emit(Reconcile(switch.name, entries))
+
+    def reconciled(self, asked: Reconcile) -> list[Job]:
+        """A switch holds exactly what it was asked to. The jobs that it has forgotten thereby; but one that it is just
+        being told to forget it will answer for."""
+        switch = self._cluster.switches[asked.switch_name]
+        kept = {entry.job for entry in asked.entries}
+        forgotten = []
+        for number, job in switch.numbered.items():
+            node = job.nodes[switch.name]
+            is_idle = node.phase is Phase.HOLDING or node.evict_again_at is not None
+            if job.state is State.ENDING and number not in kept and is_idle:
+                node.move(Phase.FORGOTTEN)
+                self.evict(job)
+                forgotten.append(job)
+        return forgotten
+
+    def give_back(self, job: Job) -> bool:
+        """The slots at switches that have forgotten the job; at the last one, its number too. Whether that was any."""
+        nodes = [node for node in job.nodes.values() if node.phase is Phase.FORGOTTEN and node.lease is not None]
+        for node in nodes:
+            assert node.lease is not None
+            self._cluster.switches[node.branch.switch_name].leases.give_back(node.lease)
+            node.lease = node.entry = None
+        if nodes and self.has_given_back(job):
+            for name in job.nodes:
+                del self._cluster.switches[name].numbered[job.number]
+        return bool(nodes)
+
+    @staticmethod
+    def has_given_back(job: Job) -> bool:
+        """Does no switch have slots for it any more?"""
+        return all(node.lease is None for node in job.nodes.values())
+
+    def _find(self, switch_name: str, number: int, phase: Phase) -> tuple[Job, Node] | None:
+        job = self.numbered(switch_name, number)
+        if job is None or job.nodes[switch_name].phase is not phase:
+            return None
+        return job, job.nodes[switch_name]

@@ -1,0 +1,161 @@
+"""The switches of a configuration as trees: what hangs where, and whether that can be. Pure.
+
+A switch without a `parent` is the top of a tree; most trees have one switch. A job whose hosts hang on several switches
+of a tree uses the smallest part of it that covers them (jobs/cluster.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from wiresum.controller.driver import BELOW_MAX, WORKERS_MAX
+
+if TYPE_CHECKING:
+    from wiresum.controller.config import Host, SwitchConfig
+
+HOSTS = "switch.host"
+
+
+class TopologyError(ValueError):
+    """The text begins with what is wrong."""
+
+    def __init__(self, text: str, *, index: int, key: str | None = None, table: str = "switch") -> None:
+        """`index`: of the table among all of its kind in the file. `key`: that is wrong there; None: one is missing."""
+        super().__init__(text)
+        self.table, self.index, self.key = table, index, key
+
+
+def check(switches: Sequence[SwitchConfig]) -> None:
+    """Raises a `TopologyError`."""
+    named = {switch.name: switch for switch in switches}
+    for index, switch in enumerate(switches):
+        _check_parent(index, switch, named)
+    below = children(switches)
+    for index, switch in enumerate(switches):
+        _check_link(index, switch, named, below)
+        if not switch.hosts and not below[switch.name] and (switch.parent or switch.kind != "software"):
+            raise TopologyError(
+                f"no host: say with [[switch.host]] which machines hang on {switch.name}"
+                + (" and at which port" if switch.kind != "software" else ""),
+                index=index,
+            )
+    _check_hosts(switches, named)
+
+
+def children(switches: Iterable[SwitchConfig]) -> dict[str, list[SwitchConfig]]:
+    """The switches right below each, by its name, in the order of the file."""
+    switches = list(switches)
+    return {switch.name: [other for other in switches if other.parent == switch.name] for switch in switches}
+
+
+def above(name: str, parents: Mapping[str, str]) -> Iterator[str]:
+    """The switches above one, from its parent to the top. `parents`: of every switch, empty at the top."""
+    while name := parents[name]:
+        yield name
+
+
+def elsewhere(switch: SwitchConfig, switches: Sequence[SwitchConfig]) -> Iterator[Host]:
+    """The machines that hang on other switches of the same tree and have MACs, each with the port of this one, which
+    has ports, that leads towards it."""
+    parents = {other.name: other.parent for other in switches}
+    ports = {other.name: other.port_at_parent for other in switches}
+    top = [switch.name, *above(switch.name, parents)][-1]
+    for other in switches:
+        way = [other.name, *above(other.name, parents)]
+        if other.name == switch.name or way[-1] != top:
+            continue
+        port = ports[way[way.index(switch.name) - 1]] if switch.name in way else switch.parent_port
+        assert port is not None, "both ends of each link are known"
+        yield from (replace(host, port=port) for host in other.hosts if host.mac)
+
+
+def _check_parent(index: int, switch: SwitchConfig, named: Mapping[str, SwitchConfig]) -> None:
+    if not switch.parent:
+        for key, port in (("parent_port", switch.parent_port), ("port_at_parent", switch.port_at_parent)):
+            if port is not None:
+                raise TopologyError(f"{key} is of a switch that has a parent: say parent too", index=index, key=key)
+        return
+    if switch.parent not in named:
+        others = ", ".join(name for name in named if name != switch.name) or "none"
+        raise TopologyError(
+            f"parent: there is no switch {switch.parent!r} to be above {switch.name}; there are: {others}",
+            index=index,
+            key="parent",
+        )
+    way = [switch.name]
+    while parent := named[way[-1]].parent:
+        if parent in way:
+            text = " below ".join([*way[way.index(parent) :], parent])
+            raise TopologyError(
+                f"parent makes a ring: {text}. A tree has a switch at its top, which has no parent",
+                index=index,
+                key="parent",
+            )
+        if parent not in named:
+            return  # it is told where it stands
+        way.append(parent)
+
+
+def _check_link(
+    index: int, switch: SwitchConfig, named: Mapping[str, SwitchConfig], below: Mapping[str, list[SwitchConfig]]
+) -> None:
+    if not switch.parent:
+        return
+    parent, siblings = named[switch.parent], below[switch.parent]
+    most = BELOW_MAX if parent.parent else WORKERS_MAX
+    if siblings.index(switch) >= most:
+        why = f", since {parent.name} has a parent itself" if parent.parent else ""
+        raise TopologyError(
+            f"parent: at most {most} switches can hang right below {parent.name}{why}", index=index, key="parent"
+        )
+    if switch.kind != "software":
+        if switch.parent_port is None:
+            text = f"parent_port is missing: the port of {switch.name} that leads to {parent.name}"
+            raise TopologyError(text, index=index)
+        _check_free(switch, switch.parent_port, "parent_port", index, below[switch.name])
+    if parent.kind != "software":
+        if switch.port_at_parent is None:
+            text = f"port_at_parent is missing: the port of {parent.name} that leads to {switch.name}"
+            raise TopologyError(text, index=index)
+        _check_free(parent, switch.port_at_parent, "port_at_parent", index, siblings[: siblings.index(switch)])
+    elif switch.port_at_parent is not None:
+        text = f"port_at_parent: {parent.name} is a software switch, which has no ports: leave it out"
+        raise TopologyError(text, index=index, key="port_at_parent")
+    for one, other in ((switch, parent), (parent, switch)):
+        if one.kind == "software" != other.kind and not one.mac:
+            raise TopologyError(
+                f"mac of {one.name} is missing: {other.name} addresses its packets to {one.name} with that of the "
+                f"machine where it runs",
+                index=list(named).index(one.name),
+            )
+
+
+def _check_free(switch: SwitchConfig, port: int, key: str, index: int, others: Iterable[SwitchConfig]) -> None:
+    """Does nothing else hang on that port of the switch? `others`: switches below it."""
+    used: dict[int | None, str] = {host.port: host.name for host in switch.hosts}
+    used |= {other.port_at_parent: other.name for other in others}
+    if key == "port_at_parent" and switch.parent_port is not None:
+        used[switch.parent_port] = switch.parent
+    if port in used:
+        raise TopologyError(f"{key}: port {port} of {switch.name} leads to {used[port]} already", index=index, key=key)
+
+
+def _check_hosts(switches: Sequence[SwitchConfig], named: Mapping[str, SwitchConfig]) -> None:
+    """Does each host hang on one switch of a tree? In another tree it may stand too."""
+    parents = {switch.name: switch.parent for switch in switches}
+    seen: dict[tuple[str, str, str], str] = {}
+    hosts = ((switch, host) for switch in switches for host in switch.hosts)
+    for index, (switch, host) in enumerate(hosts):
+        top = ([switch.name, *above(switch.name, parents)])[-1]
+        for key, value in (("address", host.address), ("mac", host.mac), ("name", host.name)):
+            other = seen.setdefault((top, key, value), switch.name)
+            if value and other != switch.name:
+                raise TopologyError(
+                    f"{key} {value} is at {other} already, and both are switches of one tree: a host hangs on one "
+                    f"of them",
+                    index=index,
+                    key=key,
+                    table=HOSTS,
+                )

@@ -1,0 +1,196 @@
+"""What an all-reduce costs its caller, over wiresum and over Gloo in turns: python host_agent/bench/callers.py --help.
+
+Two workers and a software switch, all on this machine. The workers have a group of each backend, and take turns: a
+round of calls over the one, a round over the other. Each figure is for one call, of rank 0's calling thread:
+
+processor  what the kernel counts for this thread, in user and system mode (CLOCK_THREAD_CPUTIME_ID): what the caller
+           pays. Threads that work for it meanwhile, its own process's or the switch's, are not in it.
+wall       how long a call takes. On few cores that is mostly the others' work, a switch process's among it.
+
+The medians of rounds, and the ratio of the two backends' medians. On a busy machine ratios hold, and times do not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+WORKERS = 2
+BACKENDS = ("wiresum", "gloo")
+IN_FLIGHT = 16
+START_TIMEOUT_S = 30.0
+RUN_TIMEOUT_S = 300.0
+REPORT_COLUMNS = 110
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Microseconds for each call."""
+
+    processor_us: float
+    wall_us: float
+
+
+Round = Callable[[Any, Any, int], None]
+"""So many calls of a group's all-reduce, of a tensor."""
+
+
+def synchronous(group: Any, tensor: Any, calls: int) -> None:
+    """dist.all_reduce(tensor)"""
+    import torch.distributed as dist
+
+    for _ in range(calls):
+        dist.all_reduce(tensor, group=group)
+
+
+def asynchronous(group: Any, tensor: Any, calls: int) -> None:
+    """dist.all_reduce(tensor, async_op=True), and wait()"""
+    _in_flight(group, tensor, calls, lambda work: work.wait())
+
+
+def with_future(group: Any, tensor: Any, calls: int) -> None:
+    """dist.all_reduce(tensor, async_op=True), and get_future().wait()"""
+    _in_flight(group, tensor, calls, lambda work: work.get_future().wait())
+
+
+def _in_flight(group: Any, tensor: Any, calls: int, end: Callable[[Any], object]) -> None:
+    """IN_FLIGHT at a time, each of a tensor of its own, as buckets of gradients are."""
+    import torch.distributed as dist
+
+    tensors = [tensor.clone() for _ in range(IN_FLIGHT)]
+    for _ in range(0, calls, IN_FLIGHT):
+        for work in [dist.all_reduce(one, group=group, async_op=True) for one in tensors]:
+            end(work)
+
+
+ROUNDS: dict[str, Round] = {"synchronous": synchronous, "asynchronous": asynchronous, "with its future": with_future}
+
+
+def measure(run: Round, group: Any, tensor: Any, calls: int) -> Cost:
+    tensor.zero_()  # sums of what is summed again and again would end as infinities
+    wall, processor = time.perf_counter_ns(), time.thread_time_ns()
+    run(group, tensor, calls)
+    processor, wall = time.thread_time_ns() - processor, time.perf_counter_ns() - wall
+    return Cost(processor * 1e-3 / calls, wall * 1e-3 / calls)
+
+
+def work(rank: int, switch: str, folder: str, options: argparse.Namespace, answer: Any) -> None:
+    import torch
+    import torch.distributed as dist
+
+    from wiresum.torch import Options
+
+    torch.set_num_threads(1)
+    method = f"file://{folder}/store"
+    dist.init_process_group(
+        "wiresum", init_method=method, rank=rank, world_size=WORKERS, pg_options=Options(switch=switch)
+    )
+    groups = {name: dist.new_group(backend=name) for name in BACKENDS[1:]} | {"wiresum": None}
+    tensor = torch.zeros(options.elements)
+    measured: dict[str, dict[str, list[Cost]]] = {kind: {name: [] for name in BACKENDS} for kind in ROUNDS}
+    for round_ in range(options.rounds + 1):
+        for kind, run in ROUNDS.items():
+            for name in BACKENDS:
+                cost = measure(run, groups[name], tensor, options.calls)
+                if round_ > 0:  # the first one warms caches, and what is made on first use
+                    measured[kind][name].append(cost)
+    if rank == 0:
+        answer.send(measured)
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def medians(measured: dict[str, list[Cost]]) -> dict[str, Cost]:
+    return {
+        name: Cost(
+            statistics.median(cost.processor_us for cost in costs), statistics.median(cost.wall_us for cost in costs)
+        )
+        for name, costs in measured.items()
+    }
+
+
+def run(options: argparse.Namespace) -> dict[str, dict[str, Cost]]:
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe(duplex=False)
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "-c", "from wiresum.switch.command import switch; switch()"]
+        command += ["--control", "127.0.0.1:0", "--port", "0", "--threads", "1"]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as switch:
+            workers: list[Any] = []
+            try:
+                endpoint = _endpoint(switch)
+                for rank in range(WORKERS):
+                    workers.append(context.Process(target=work, args=(rank, endpoint, folder, options, theirs)))
+                    workers[-1].start()
+                theirs.close()  # so that its end shows when no worker has it any more
+                if not ours.poll(RUN_TIMEOUT_S):
+                    raise RuntimeError(f"the workers did not come to an end within {RUN_TIMEOUT_S:.0f} s")
+                measured: dict[str, dict[str, list[Cost]]] = ours.recv()
+                for worker in workers:
+                    worker.join(START_TIMEOUT_S)
+            finally:
+                for worker in workers:
+                    worker.kill()
+                    worker.join()
+                switch.terminate()
+    return {kind: medians(costs) for kind, costs in measured.items()}
+
+
+def _endpoint(switch: subprocess.Popen[str]) -> str:
+    assert switch.stdout is not None
+    for line in switch.stdout:
+        if found := re.search(r"ready: control (\S+:\d+)", line):
+            return found.group(1)
+    raise RuntimeError("the switch did not start; `wiresum switch` says why")
+
+
+def report(costs: dict[str, dict[str, Cost]], options: argparse.Namespace) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=f"An all-reduce of {4 * options.elements} bytes, {WORKERS} workers; us for each call, medians")
+    for column in ("call", "processor: wiresum", "Gloo", "ratio", "wall: wiresum", "Gloo", "ratio"):
+        table.add_column(column, justify="left" if column == "call" else "right")
+    for kind, of in costs.items():
+        ours, theirs = (of[name] for name in BACKENDS)
+        processor = (ours.processor_us, theirs.processor_us)
+        wall = (ours.wall_us, theirs.wall_us)
+        cells = [(f"{one:.1f}", f"{other:.1f}", f"{one / other:.2f}") for one, other in (processor, wall)]
+        table.add_row(kind, *cells[0], *cells[1])
+    Console(width=None if sys.stdout.isatty() else REPORT_COLUMNS).print(table)
+
+
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--elements", type=int, default=1, help="of fp32 in the tensor (default: %(default)s)")
+    parser.add_argument("--calls", type=int, default=320, help="in a round (default: %(default)s)")
+    parser.add_argument("--rounds", type=int, default=15, help="of each kind and backend (default: %(default)s)")
+    parser.add_argument("--out", type=Path, default=Path("build/bench/callers"), help="folder (default: %(default)s)")
+    return parser.parse_args(arguments)
+
+
+def main(arguments: Sequence[str]) -> int:
+    options = parse(arguments)
+    costs = run(options)
+    report(costs, options)
+    options.out.mkdir(parents=True, exist_ok=True)
+    record = {kind: {name: asdict(cost) for name, cost in of.items()} for kind, of in costs.items()}
+    settings = {"elements": options.elements, "calls": options.calls, "rounds": options.rounds, "workers": WORKERS}
+    (options.out / "callers.json").write_text(json.dumps({"settings": settings, "us": record}, indent=2) + "\n")
+    sys.stdout.write(f"figures: {options.out}/callers.json\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,196 @@
+// All-reduces from PyTorch's dispatcher straight into the native session, with no Python in between.
+//
+// Most calls of most trainings are of one kind: the sum or the mean of one tensor that the network reads and writes
+// where it lies. For these, Python (backend.py, network.py) would take several times as long as all the rest that a
+// caller pays for. `DirectSums::covers` says which calls they are; Python takes all others, and whatever one of these
+// needs beyond its beginning and its end: the form of a tensor of a new size, the text of an error, a future.
+//
+// One DirectSums for each group with a session, shared by backend.cpp, which calls it, and network.py, which counts
+// and waits for what has passed here. Any thread may call any method.
+#pragma once
+
+#include <torch/csrc/DynamicTypes.h>
+#include <torch/csrc/utils/pybind.h>
+#include <torch/csrc/distributed/c10d/Types.hpp>
+
+#include <pybind11/stl.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "../agent/capi.hpp"
+
+namespace wiresum {
+
+/// A collective under way, or done.
+using Operation = std::shared_ptr<capi::Operation>;
+
+/// The functions of wiresum.agent's native module, which stays loaded. Needs the GIL when it is first called.
+inline const capi::Capi& agent() {
+  static const auto* const functions =
+      static_cast<const capi::Capi*>(py::module_::import("wiresum.agent._native").attr("CAPI").cast<py::capsule>());
+  return *functions;
+}
+
+class DirectSums {
+ public:
+  /// Sizes of tensors whose forms are remembered.
+  static constexpr std::size_t kForms = 1024;
+  static constexpr std::chrono::seconds kTimeoutMax{1'000'000'000};
+
+  /// `session` is a wiresum.agent._native.Session. `notes_max`: how many calls are remembered, for the error when
+  /// workers call different things.
+  DirectSums(py::object session, std::size_t notes_max)
+      : agent_(agent()),
+        session_object_(std::move(session)),
+        session_(agent_.session_of(session_object_.ptr())),
+        notes_max_(notes_max) {
+    if (session_ == nullptr) throw py::error_already_set();
+  }
+
+  ~DirectSums() {
+    if (Py_IsInitialized() == 0) {
+      session_object_.release();
+      return;
+    }
+    const py::gil_scoped_acquire locked;
+    session_object_ = py::object();
+  }
+
+  DirectSums(const DirectSums&) = delete;
+  DirectSums& operator=(const DirectSums&) = delete;
+
+  /// Closed while calls that came before wait in Python for their turn (order.py).
+  void set_open(bool open) { open_ = open; }
+
+  /// What is the same at all workers decides between network and Gloo; this only decides who prepares a call for the
+  /// network, and so each worker may decide it for itself.
+  [[nodiscard]] bool covers(const std::vector<at::Tensor>& tensors, const c10d::AllreduceOptions& options) const {
+    if (!open_ || tensors.size() != 1) return false;
+    const c10d::ReduceOp::RedOpType operation = options.reduceOp;
+    const at::Tensor& tensor = tensors.front();
+    const at::ScalarType dtype = tensor.scalar_type();
+    const bool is_float = dtype == at::kFloat || dtype == at::kHalf || dtype == at::kBFloat16;
+    const bool adds = operation == c10d::ReduceOp::SUM || (operation == c10d::ReduceOp::AVG && is_float);
+    return adds && (is_float || dtype == at::kInt) && tensor.layout() == at::kStrided && tensor.is_cpu() &&
+           tensor.is_contiguous() && !tensor.is_neg() && !tensor._is_zerotensor() && tensor.numel() > 0;
+  }
+
+  /// Starts a call that is covered. Null if the session has failed or refuses it: Python knows how to say so.
+  /// `form_of()` asks network.py for the form of such a call, as a wiresum.agent._native.Form.
+  template <typename FormOf>
+  Operation start(const at::Tensor& tensor, const c10d::AllreduceOptions& options,
+                  std::chrono::milliseconds default_timeout, const FormOf& form_of) {
+    if (!agent_.is_usable(session_)) return nullptr;
+    const bool is_average = options.reduceOp.op_ == c10d::ReduceOp::AVG;
+    const capi::Form form = form_for(tensor, is_average, form_of);
+    const auto timeout = options.timeout.count() > 0 ? options.timeout : default_timeout;
+    const auto timeout_ns = std::chrono::nanoseconds(std::min<std::chrono::milliseconds>(timeout, kTimeoutMax));
+    const auto elements = static_cast<std::uint64_t>(tensor.numel());
+    const Operation operation(agent_.submit(session_, &form, tensor.mutable_data_ptr(), elements, timeout_ns.count()),
+                              [release = agent_.release](capi::Operation* ended) {
+                                if (ended != nullptr) release(ended);
+                              });
+    if (!operation) return nullptr;
+    const std::lock_guard<std::mutex> guard(mutex_);
+    ++calls_;
+    bytes_ += tensor.nbytes();
+    Note note{operation, tensor.scalar_type(), is_average, c10::DimVector(tensor.sizes())};
+    if (notes_.size() < notes_max_) {
+      notes_.push_back(std::move(note));
+    } else {
+      notes_[(calls_ - 1) % notes_max_] = std::move(note);
+    }
+    return operation;
+  }
+
+  [[nodiscard]] std::uint64_t calls() const {
+    const std::lock_guard<std::mutex> guard(mutex_);
+    return calls_;
+  }
+
+  /// Of tensors, as their owners see them.
+  [[nodiscard]] std::uint64_t bytes() const {
+    const std::lock_guard<std::mutex> guard(mutex_);
+    return bytes_;
+  }
+
+  /// The newest calls, as calls.py notes them: (number, name, operator, [(dtype, shape)]), the oldest first.
+  [[nodiscard]] py::list notes() const {
+    py::list listed;
+    for (const Note& note : newest()) {
+      const auto operation = note.is_average ? c10d::ReduceOp::AVG : c10d::ReduceOp::SUM;
+      const py::tuple shape = py::cast(std::vector<std::int64_t>(note.shape.begin(), note.shape.end()));
+      listed.append(py::make_tuple(agent_.number(note.operation.get()), "all_reduce", operation,
+                                   py::make_tuple(py::make_tuple(note.dtype, shape))));
+    }
+    return listed;
+  }
+
+  /// Waits for those of the newest calls that are under way, until the time is over.
+  void drain(std::chrono::milliseconds timeout) const {
+    const auto deadline = std::chrono::steady_clock::now() + timeout;
+    for (const Note& note : newest()) {
+      const std::chrono::nanoseconds left = deadline - std::chrono::steady_clock::now();
+      if (!agent_.wait(note.operation.get(), std::max<std::int64_t>(left.count(), 0))) return;
+    }
+  }
+
+ private:
+  struct Note {
+    Operation operation;
+    at::ScalarType dtype;
+    bool is_average;
+    c10::DimVector shape;
+  };
+
+  template <typename FormOf>
+  capi::Form form_for(const at::Tensor& tensor, bool is_average, const FormOf& form_of) {
+    const auto key = std::make_tuple(tensor.scalar_type(), is_average, tensor.numel());
+    {
+      const std::lock_guard<std::mutex> guard(mutex_);
+      if (const auto found = forms_.find(key); found != forms_.end()) return found->second;
+    }
+    capi::Form form{};
+    {
+      const py::gil_scoped_acquire locked;
+      const py::object made = form_of();
+      if (!agent_.form_of(made.ptr(), &form)) throw py::error_already_set();
+    }
+    const std::lock_guard<std::mutex> guard(mutex_);
+    if (forms_.size() >= kForms) forms_.clear();
+    return forms_.emplace(key, form).first->second;
+  }
+
+  [[nodiscard]] std::vector<Note> newest() const {
+    const std::lock_guard<std::mutex> guard(mutex_);
+    std::vector<Note> notes = notes_;
+    if (notes.size() == notes_max_) {
+      std::rotate(notes.begin(), notes.begin() + static_cast<std::ptrdiff_t>(calls_ % notes_max_), notes.end());
+    }
+    return notes;
+  }
+
+  const capi::Capi& agent_;
+  py::object session_object_;
+  void* session_;
+  const std::size_t notes_max_;
+  std::atomic<bool> open_{true};
+
+  mutable std::mutex mutex_;  // of all that follows; never held while the GIL is asked for
+  std::uint64_t calls_ = 0;
+  std::uint64_t bytes_ = 0;
+  std::vector<Note> notes_;
+  std::map<std::tuple<at::ScalarType, bool, std::int64_t>, capi::Form> forms_;
+};
+
+}  // namespace wiresum

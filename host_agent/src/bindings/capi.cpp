@@ -1,0 +1,101 @@
+#include "capi.hpp"
+
+#include <nanobind/stl/shared_ptr.h>
+
+#include <chrono>
+#include <cstddef>
+#include <exception>
+#include <memory>
+#include <utility>
+
+namespace nb = nanobind;
+
+namespace wiresum::capi {
+
+struct Operation {
+  std::shared_ptr<engine::Operation> shared;
+};
+
+namespace {
+
+void* session_of(PyObject* session) {
+  engine::Session* found = nullptr;
+  if (nb::try_cast(nb::handle(session), found) && found != nullptr) return found;
+  PyErr_SetString(PyExc_TypeError, "not a _native.Session");
+  return nullptr;
+}
+
+bool form_of(PyObject* object, Form* form) {
+  const Form* found = nullptr;
+  if (!nb::try_cast(nb::handle(object), found) || found == nullptr) {
+    PyErr_SetString(PyExc_TypeError, "not a _native.Form");
+    return false;
+  }
+  *form = *found;
+  return true;
+}
+
+bool is_usable(void* session) { return static_cast<engine::Session*>(session)->is_usable(); }
+
+Operation* submit(void* session, const Form* form, void* memory, std::uint64_t elements, std::int64_t timeout_ns) {
+  try {
+    engine::Request request = request_of(*form, timeout_ns, false);
+    auto* const bytes = static_cast<std::byte*>(memory);
+    request.work.regions.push_back({.source = bytes, .destination = bytes, .elements = elements});
+    return new Operation{static_cast<engine::Session*>(session)->submit(std::move(request))};
+  } catch (const std::exception&) {
+    return nullptr;  // the caller asks the same of Python then, where the exception is raised again
+  }
+}
+
+bool wait(const Operation* operation, std::int64_t timeout_ns) {
+  return operation->shared->wait(std::chrono::nanoseconds(timeout_ns));
+}
+
+bool is_done(const Operation* operation) { return operation->shared->done(); }
+
+bool has_failed(const Operation* operation) { return operation->shared->status() != worker::Status::kOk; }
+
+std::uint16_t number(const Operation* operation) {
+  return static_cast<std::uint16_t>(operation->shared->tensor() & 0xFFFFU);
+}
+
+void release(Operation* operation) { delete operation; }
+
+PyObject* object_of(const Operation* operation) {
+  try {
+    return nb::cast(operation->shared).release().ptr();
+  } catch (const std::exception&) {
+    PyErr_NoMemory();
+    return nullptr;
+  }
+}
+
+constexpr Capi kCapi{.session_of = session_of,
+                     .form_of = form_of,
+                     .is_usable = is_usable,
+                     .submit = submit,
+                     .wait = wait,
+                     .is_done = is_done,
+                     .has_failed = has_failed,
+                     .number = number,
+                     .release = release,
+                     .object_of = object_of};
+
+}  // namespace
+}  // namespace wiresum::capi
+
+wiresum::engine::Request request_of(const wiresum::capi::Form& form, std::int64_t timeout_ns, bool notify) {
+  return {.work = {.format = {.dtype = static_cast<wiresum::numeric::Dtype>(form.dtype),
+                              .scaling = static_cast<wiresum::numeric::Scaling>(form.scaling),
+                              .lane_bits = form.lane_bits},
+                   .fixed_scale = form.fixed_scale,
+                   .divisor = form.divisor,
+                   .regions = {},
+                   .signature = form.signature,
+                   .may_be_sparse = form.may_be_sparse},
+          .timeout_ns = timeout_ns,
+          .notify = notify};
+}
+
+void bind_capi(nb::module_& module) { module.attr("CAPI") = nb::capsule(&wiresum::capi::kCapi, wiresum::capi::kName); }

@@ -1,0 +1,101 @@
+"""Collectives through trees of switches equal the integer reference bit for bit, whatever happens on whichever link.
+
+pytest host_agent/tests/sim/test_trees.py --seeds 10000        a long run
+pytest host_agent/tests/sim/test_trees.py --seed 1234          one seed again
+"""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import wiresum_sim as sim
+from reference import Format
+from scenarios import Scenario, make_call, make_scenario
+from sparse_scenarios import make_scattered_scenario, make_sparse_call, make_sparse_scenario
+from test_faults import make_faulty_scenario
+from test_simulation import check_outputs
+from trees import plant, racks
+
+F32 = Format("f32", "block", 32)
+HEADER_BYTES = 24
+
+
+def replay(seed: int) -> str:
+    return f"replay: pytest host_agent/tests/sim/test_trees.py --seed {seed}"
+
+
+def run_and_check(scenario: Scenario, seed: int) -> sim.Report:
+    report = scenario.job().run()
+    tree = f"parents={scenario.config.parents} leaves={scenario.config.leaves}"
+    assert report.finished, f"{report.failure}; {replay(seed)}\n{scenario} {tree}"
+    assert report.rejected == 0, f"an honest RESULT was rejected; {replay(seed)}\n{scenario} {tree}"
+    check_outputs(scenario, seed)
+    return report
+
+
+def test_every_collective_through_a_tree_equals_the_reference(tree_seed: int) -> None:
+    rng = random.Random(f"tree {tree_seed}")
+    make = rng.choice([make_scenario, make_scenario, make_sparse_scenario, make_scattered_scenario])
+    scenario = make(tree_seed)
+    plant(rng, scenario.config)
+    run_and_check(scenario, tree_seed)
+
+
+def test_with_faults_every_operation_ends_and_none_ends_well_with_a_wrong_sum(tree_fault_seed: int) -> None:
+    scenario = make_faulty_scenario(tree_fault_seed)
+    plant(random.Random(f"tree {tree_fault_seed}"), scenario.config)
+    report = scenario.job().run()
+    assert report.finished, f"{report.failure}; {replay(tree_fault_seed)}\n{scenario}"
+    check_outputs(scenario, tree_fault_seed, report)
+
+
+FORMATS_OF_MANY = (F32, Format("f16", "block", 16), Format("i32", "none", 32))
+
+
+def many_workers(workers: int, *sizes: int) -> sim.Scenario:
+    config = sim.Scenario()
+    config.workers, config.lanes, config.slots = workers, 16, 8
+    config.parents, config.leaves = racks(workers, *sizes)
+    config.up.delay_ns = config.down.delay_ns = 50_000
+    config.up.loss = config.down.loss = 0.2 / workers
+    return config
+
+
+@pytest.mark.parametrize("workers", [33, 128])
+@pytest.mark.parametrize("format_", FORMATS_OF_MANY)
+def test_a_job_may_have_many_workers(workers: int, format_: Format) -> None:
+    rng = random.Random(workers)
+    config = many_workers(workers, 31)
+    config.exact_elements_max = 20
+    scenario = Scenario(config, [])
+    for chunks in (3, 31):
+        scenario.calls.append(make_sparse_call(rng, config, format_, [chunks], "independent", 0.5, [0] * workers))
+    while len(scenario.calls) < 5:
+        call = make_call(rng, config, 4, [0] * workers)
+        if call.format.lane_bits > 8 or call.format.dtype == "raw":  # so many workers do not fit 8 bits
+            scenario.calls.append(call)
+    run_and_check(scenario, workers)
+
+
+def test_a_job_may_have_a_thousand_workers() -> None:
+    rng = random.Random(1024)
+    config = many_workers(1024, 16, 16)
+    scenario = Scenario(config, [])
+    for format_ in FORMATS_OF_MANY:
+        scenario.calls.append(make_sparse_call(rng, config, format_, [8], "independent", 0.5, [0] * 1024))
+    run_and_check(scenario, 1024)
+
+
+def test_each_tensor_crosses_each_link_once_each_way() -> None:
+    """Two racks of four: the links upwards of the leaves carry what a worker's link does."""
+    workers = 8
+    config = sim.Scenario()
+    config.workers, config.lanes, config.slots = workers, 64, 64
+    config.parents, config.leaves = racks(workers, 4)
+    rng = random.Random(1)
+    scenario = Scenario(config, [make_sparse_call(rng, config, F32, [1000], "all_dense", 1.0, [0] * workers)])
+    report = run_and_check(scenario, 1)
+    assert report.retransmissions == report.questions == 0
+    links = workers + 2
+    assert report.link_packets == 2 * links * report.packets_sent // workers

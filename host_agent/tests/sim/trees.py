@@ -1,0 +1,51 @@
+"""Trees of switches for a scenario: any shape, workers and switches beside each other below one switch."""
+
+from __future__ import annotations
+
+import random
+
+import wiresum_sim as sim
+
+DEPTH_MAX = 3
+SWITCHES_MAX = 8
+CHILDREN_MAX = 31
+
+
+def plant(rng: random.Random, config: sim.Scenario) -> None:
+    """Hangs the scenario's workers on a tree of two to SWITCHES_MAX switches, at most DEPTH_MAX deep."""
+    parents, depths = [0], [1]
+    for _ in range(rng.randrange(1, SWITCHES_MAX)):
+        parent = rng.choice([switch for switch, depth in enumerate(depths) if depth < DEPTH_MAX])
+        parents.append(parent)
+        depths.append(depths[parent] + 1)
+    leaves = [rng.randrange(len(parents)) for _ in range(config.workers)]
+    config.parents, config.leaves = without_barren(parents, leaves)
+    children = [*config.leaves, *config.parents[1:]]
+    assert all(children.count(switch) <= CHILDREN_MAX for switch in range(len(config.parents)))
+
+
+def without_barren(parents: list[int], leaves: list[int]) -> tuple[list[int], list[int]]:
+    """The tree without the switches that have no worker below them."""
+    kept = {0}
+    for leaf in leaves:
+        switch = leaf
+        while switch not in kept:
+            kept.add(switch)
+            switch = parents[switch]
+    number = {switch: place for place, switch in enumerate(sorted(kept))}
+    return [number[parents[switch]] for switch in sorted(kept)], [number[leaf] for leaf in leaves]
+
+
+def racks(workers: int, *sizes: int) -> tuple[list[int], list[int]]:
+    """Leaves of sizes[0] workers, spines of sizes[1] leaves if that is given, and so on; a root above them."""
+    tiers = []
+    count = workers
+    for size in sizes:
+        count = -(-count // size)
+        tiers.append(count)
+    parents, first = [0], 1
+    sizes_above = [*sizes[1:], tiers[-1]]
+    for tier, size, above in zip(reversed(tiers), reversed(sizes_above), [1, *reversed(tiers)], strict=False):
+        parents += [first - above + switch // size for switch in range(tier)]
+        first += tier
+    return parents, [len(parents) - tiers[0] + worker // sizes[0] for worker in range(workers)]

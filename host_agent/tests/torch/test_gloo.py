@@ -1,0 +1,102 @@
+"""Gloo's failures are told apart by what was asked and how long it took, whatever Gloo says."""
+
+from __future__ import annotations
+
+import datetime
+import time
+from functools import partial
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import ProcessGroupGloo
+
+from wiresum.torch import WiresumTimeoutError
+from wiresum.torch.gloo import Call, Gloo, is_refused
+from wiresum.torch.work import GlooWork
+
+SUM, BAND = dist.ReduceOp.SUM, dist.ReduceOp.BAND
+
+
+def call(operator: object = SUM, dtype: torch.dtype = torch.float64) -> Call:
+    return Call("a test", operator, frozenset([dtype]))
+
+
+class FailedWork(dist.Work):
+    """Gloo's, which has failed by now with these words."""
+
+    def __init__(self, words: str) -> None:
+        super().__init__()
+        self._words = words
+
+    def wait(self, timeout: datetime.timedelta = datetime.timedelta(0)) -> bool:
+        raise RuntimeError(self._words)
+
+    def is_completed(self) -> bool:
+        return True
+
+
+@pytest.fixture
+def gloo() -> Gloo:
+    """Of one worker, without a network."""
+    store = dist.HashStore()
+    options = ProcessGroupGloo._Options()
+    options._devices = [ProcessGroupGloo.create_device(hostname="127.0.0.1")]
+    return Gloo(ProcessGroupGloo(store, 0, 1, options), store, 0, 1)
+
+
+@pytest.mark.parametrize(
+    ("operator", "dtype", "refused"),
+    [
+        (SUM, torch.float64, False),
+        (SUM, torch.int64, False),
+        (None, torch.uint8, False),
+        (SUM, torch.int16, True),
+        (None, torch.quint8, True),
+        (BAND, torch.int32, False),
+        (BAND, torch.float32, True),
+        (dist.ReduceOp.MAX, torch.float32, False),
+    ],
+    ids=str,
+)
+def test_gloo_itself_is_asked_what_it_refuses(operator: object, dtype: torch.dtype, refused: bool) -> None:
+    assert is_refused(call(operator, dtype)) is refused
+
+
+def test_whatever_fails_under_way_ends_the_group(gloo: Gloo) -> None:
+    error = gloo._explain(call(), RuntimeError("words that nobody has foreseen"), False)
+    assert type(error) is dist.DistBackendError and "nobody has foreseen" in str(error)
+    with pytest.raises(dist.DistBackendError, match="nobody has foreseen"):
+        gloo.require_connected()
+
+
+@pytest.mark.parametrize(
+    ("began_s_ago", "timeout_s", "waits_with_a_limit", "is_over"),
+    [(5.1, 5.0, False, True), (4.0, 5.0, False, False), (None, 5.0, False, False), (None, 5.0, True, True)],
+)
+def test_what_has_taken_its_time_is_out_of_time_whatever_gloo_says(
+    gloo: Gloo, began_s_ago: float | None, timeout_s: float, waits_with_a_limit: bool, is_over: bool
+) -> None:
+    work = GlooWork(
+        FailedWork("connection closed" if is_over else "timed out"),
+        [],
+        finish=[],
+        explain=partial(gloo._explain, call()),
+        timeout_s=timeout_s,
+        began=None if began_s_ago is None else time.monotonic() - began_s_ago,
+    )
+    with pytest.raises(dist.DistBackendError) as caught:
+        work.wait(datetime.timedelta(microseconds=1) if waits_with_a_limit else datetime.timedelta(0))
+    assert isinstance(caught.value, WiresumTimeoutError) == is_over
+    with pytest.raises(type(caught.value)):
+        gloo.require_connected()
+
+
+def test_what_gloo_refuses_harms_nothing_whatever_it_says(gloo: Gloo) -> None:
+    error = gloo._explain(call(dtype=torch.int16), RuntimeError("connection timed out"), False)
+    assert type(error) is dist.DistBackendError
+    gloo.require_connected()
+
+
+def test_a_message_of_any_type_is_nothing_that_gloo_refuses(gloo: Gloo) -> None:
+    assert not is_refused(gloo._call("recv", ([torch.ones(2, dtype=torch.int16)], 0, 7)))
