@@ -80,6 +80,11 @@ std::int32_t cut_to_float(std::int32_t limit) noexcept {
   return excess <= 0 ? limit : (limit >> excess) << excess;
 }
 
+/// The largest number that a lane holds.
+std::int32_t largest_of(unsigned lane_bits) noexcept {
+  return static_cast<std::int32_t>(0x7FFFFFFFU >> (32 - lane_bits));
+}
+
 /// Index into Kernels' tables.
 std::size_t lane_index(unsigned lane_bits) noexcept { return lane_bits == 32 ? 0 : lane_bits == 16 ? 1 : 2; }
 
@@ -179,7 +184,7 @@ Scale block_scale(unsigned workers, std::uint8_t exponent, unsigned lane_bits, f
   scale.up[1] = power_of_two(shift - first);
   scale.down[0] = power_of_two(-first);
   scale.down[1] = power_of_two(first - shift);
-  scale.limit = bits == 32 ? cut_to_float(0x7FFFFFFF >> log2_workers) : (1 << (bits - 1 - log2_workers)) - 1;
+  scale.limit = cut_to_float(largest_of(lane_bits) >> log2_workers);
   return scale;
 }
 
@@ -199,8 +204,7 @@ Scale fixed_scale(unsigned workers, float scale, unsigned lane_bits, float divis
   result.up[0] = scale;
   result.down[0] = std::ldexp(1.0F / fraction, -exponent - second);
   result.down[1] = power_of_two(second);
-  const auto lane_max = static_cast<std::int32_t>(0x7FFFFFFFU >> (32 - lane_bits));
-  result.limit = cut_to_float(lane_max / static_cast<std::int32_t>(workers));
+  result.limit = cut_to_float(largest_of(lane_bits) / static_cast<std::int32_t>(workers));
   return result;
 }
 
