@@ -15,6 +15,8 @@ SOAK_SEEDS ?= 10000
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
+# Tests of time-outs do not share two cores with compilers.
+.NOTPARALLEL:
 export VENV PYTHON PYTHONS
 export CMAKE_BUILD_PARALLEL_LEVEL := $(JOBS)
 export CTEST_PARALLEL_LEVEL := $(JOBS)
@@ -124,7 +126,7 @@ define run_ctest
 endef
 
 .PHONY: test test-cpp test-python sanitize asan tsan fuzz fuzz-short soak
-test: test-cpp test-python sanitize fuzz-short  ##! run all tests, sanitizers and short fuzz runs
+test: test-cpp sanitize fuzz-short test-python  ##! run all tests, sanitizers and short fuzz runs
 
 test-cpp: $(ready)-dev  ##! run the C++ unit tests
 	cmake --preset dev -DPython_EXECUTABLE=$(abspath $(py)) >/dev/null
