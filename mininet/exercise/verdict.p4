@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // What becomes of a packet to the switch, and the reason it is counted under: docs/protocol.md, section 3, row by row.
 
 control Verdict(in headers_t hdr, inout metadata_t meta) {
@@ -39,7 +41,26 @@ control Verdict(in headers_t hdr, inout metadata_t meta) {
         meta.reason = REASON_RESENT;
     }
 
+    @id(ACTION_RAISE) @name(".raise")
+    action raise() {
+        meta.fate = FATE_RAISE;
+        meta.reason = REASON_ADMITTED;
+    }
+
+    @id(ACTION_RAISE_AGAIN) @name(".raise_again")
+    action raise_again() {
+        meta.fate = FATE_RAISE;
+        meta.reason = REASON_RESENT;
+    }
+
+    @id(ACTION_ASK_PARENT) @name(".ask_parent")
+    action ask_parent() {
+        meta.fate = FATE_ASK;
+        meta.reason = REASON_RESENT;
+    }
+
     @id(TABLE_VERDICT) @name(".verdict")
+    @brief("What becomes of a packet to the switch, and why.")
     table verdict {
         key = {
             meta.well_formed : ternary @name("well_formed");
@@ -49,20 +70,38 @@ control Verdict(in headers_t hdr, inout metadata_t meta) {
             meta.relation : ternary @name("relation");
             meta.duplicate : ternary @name("duplicate");
             meta.others_in : ternary @name("others_in");
+            meta.done : ternary @name("done");
+            meta.seen_data : ternary @name("seen_data");
             hdr.wiresum.kind : ternary @name("kind");
         }
-        actions = { refuse_stray; refuse; hold; complete; resend; report_missing; }
+        actions = { refuse_stray; refuse; hold; complete; resend; report_missing; raise; raise_again; ask_parent; }
         const default_action = hold();
 #ifdef SIZES_OF_CONSTANT_TABLES
-        size = 10;
+        size = 22;
 #endif
         const entries = {
-            (0, _, _, _, _, _, _, _) : refuse_stray(REASON_MALFORMED);
-            (1, 0, _, _, _, _, _, _) : refuse_stray(REASON_UNKNOWN);
-            (1, 1, 0, _, _, _, _, _) : refuse(REASON_MALFORMED);
-            (1, 1, 1, 0, _, _, _, _) : refuse(REASON_OUT_OF_LEASE);
-            (1, 1, 1, 1, ROUND_OLDER, _, _, _) : refuse(REASON_STALE);
+            (0, _, _, _, _, _, _, _, _, _) : refuse_stray(REASON_MALFORMED);
+            (1, 0, _, _, _, _, _, _, _, KIND_RESULT) : refuse_stray(REASON_MALFORMED);
+            (1, 0, _, _, _, _, _, _, _, KIND_MISSING) : refuse_stray(REASON_MALFORMED);
+            (1, 0, _, _, _, _, _, _, _, _) : refuse_stray(REASON_UNKNOWN);
+            (1, 1, 0, _, _, _, _, _, _, _) : refuse(REASON_MALFORMED);
+            (1, 1, 1, 0, _, _, _, _, _, _) : refuse(REASON_OUT_OF_LEASE);
+            // What the parent alone is admitted with.
+            (1, 1, 1, 1, ROUND_SAME, 0, 1, _, _, KIND_RESULT) : complete();
+            (1, 1, 1, 1, ROUND_SAME, 1, 1, _, _, KIND_RESULT) : refuse(REASON_DUPLICATE);
+            (1, 1, 1, 1, _, _, _, _, _, KIND_RESULT) : refuse(REASON_STALE);
+            (1, 1, 1, 1, ROUND_SAME, 0, 1, _, _, KIND_MISSING) : raise_again();
+            (1, 1, 1, 1, ROUND_SAME, 1, 1, _, _, KIND_MISSING) : refuse(REASON_DUPLICATE);
+            (1, 1, 1, 1, _, _, _, _, _, KIND_MISSING) : refuse(REASON_STALE);
+            // What workers are.
+            (1, 1, 1, 1, ROUND_OLDER, _, _, _, _, _) : refuse(REASON_STALE);
+            // All are in, and the parent has not answered.
+            (1, 1, 1, 1, _, 1, 1, 0, 1, _) : ask_parent();
+            (1, 1, 1, 1, _, 1, 1, 0, 0, KIND_DATA) : ask_parent();
+            (1, 1, 1, 1, _, 1, 1, 0, 0, _) : raise_again();
+            // Everything else; the last row is for where there is a parent.
             // TODO: what becomes of a packet that is in order. Five rows; the first that matches counts.
+            (1, 1, 1, 1, _, 0, 1, 0, _, _) : raise();
         }
     }
 

@@ -95,15 +95,17 @@ control Verdict(in headers_t hdr, inout metadata_t meta) {
             (1, 1, 1, 1, _, _, _, _, _, KIND_MISSING) : refuse(REASON_STALE);
             // What workers are.
             (1, 1, 1, 1, ROUND_OLDER, _, _, _, _, _) : refuse(REASON_STALE);
-            (1, 1, 1, 1, _, 1, 0, _, _, _) : refuse(REASON_DUPLICATE);
-            (1, 1, 1, 1, _, 1, 1, 1, _, _) : resend();
+            // All are in, and the parent has not answered.
             (1, 1, 1, 1, _, 1, 1, 0, 1, _) : ask_parent();
             (1, 1, 1, 1, _, 1, 1, 0, 0, KIND_DATA) : ask_parent();
             (1, 1, 1, 1, _, 1, 1, 0, 0, _) : raise_again();
+            // Everything else; the last row is for where there is a parent.
+            (1, 1, 1, 1, _, 1, 0, _, _, _) : refuse(REASON_DUPLICATE);
+            (1, 1, 1, 1, _, 1, 1, 1, _, _) : resend();
             (1, 1, 1, 1, _, 0, _, _, _, KIND_QUESTION) : report_missing();
             (1, 1, 1, 1, _, 0, 1, 1, _, _) : complete();
-            (1, 1, 1, 1, _, 0, 1, 0, _, _) : raise();
             (1, 1, 1, 1, _, 0, 0, _, _, _) : hold();
+            (1, 1, 1, 1, _, 0, 1, 0, _, _) : raise();
         }
     }
 

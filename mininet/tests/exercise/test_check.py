@@ -59,8 +59,9 @@ def test_the_solution_passes(tools: None, capsys: pytest.CaptureFixture[str]) ->
 
 def test_a_row_that_is_wrong_is_found(tools: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     wrong = SOLUTION.read_text().replace(
-        "(1, 1, 1, 1, _, 1, 1, _) : resend();", "(1, 1, 1, 1, _, 1, 1, _) : complete();"
+        "(1, 1, 1, 1, _, 1, 1, 1, _, _) : resend();", "(1, 1, 1, 1, _, 1, 1, 1, _, _) : complete();"
     )
+    assert wrong != SOLUTION.read_text()
     (tmp_path / "verdict.p4").write_text(wrong)
     assert check.main([str(tmp_path / "verdict.p4"), "duplicates"]) == 1
     assert "duplicates.txt" in capsys.readouterr().out
