@@ -155,7 +155,8 @@ class Software:
 
     @staticmethod
     def _address(index: int, worker: int) -> str:
-        return f"127.0.{3 + index}.{PARENTS_HOST if worker == PARENT else 1 + worker}"
+        own = 1 + os.getpid() % 250  # two processes of tests may run at once
+        return f"127.{own}.{3 + index}.{PARENTS_HOST if worker == PARENT else 1 + worker}"
 
 
 @pytest.mark.timeout(300)
