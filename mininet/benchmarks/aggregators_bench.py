@@ -81,8 +81,7 @@ def measure(options: argparse.Namespace, console: Console) -> list[Case]:
     with Star(options.workers, link, aggregators=max(options.aggregators)) as star:
         ends = [control_endpoint(host) for host in star.aggregators]
         choices = {str(count): "+".join(ends[:count]) for count in options.aggregators}
-        ranks = GroupsRanks(star, options.logs, choices)
-        try:
+        with GroupsRanks(star, options.logs, choices) as ranks:
             for sparsity in options.sparsities:
                 # Gloo over TCP crawls where packets are lost: allreduce_bench.py shows that.
                 groups = [*map(str, options.aggregators), *([] if options.loss else [GLOO])]
@@ -94,10 +93,6 @@ def measure(options: argparse.Namespace, console: Console) -> list[Case]:
                 for case in measured:
                     console.print(line_of(case))
                 cases += measured
-            ranks.close()
-        except BaseException:
-            ranks.abandon()
-            raise
     return cases
 
 

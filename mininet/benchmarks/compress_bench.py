@@ -121,24 +121,18 @@ def measure(options: argparse.Namespace, console: Console) -> list[Way]:
     data = options.json.parent / "digits.npz"
     write_digits(data)
     ways = [Way(name) for name in WAYS]
-    with Star(options.workers, Link()) as star:
-        ranks = TrainingRanks(star, options.logs)
-        try:
-            ranks.prepare_training(data.resolve(), options)
+    with Star(options.workers, Link()) as star, TrainingRanks(star, options.logs) as ranks:
+        ranks.prepare_training(data.resolve(), options)
+        for way in ways:
+            ranks.train(way.name, WARM_UP_STEPS)
+        star.reshape(Link(options.link_mbit))
+        for _ in range(options.timed):
             for way in ways:
-                ranks.train(way.name, WARM_UP_STEPS)
-            star.reshape(Link(options.link_mbit))
-            for _ in range(options.timed):
-                for way in ways:
-                    record(way, ranks.train(way.name, 1))
-            star.reshape(Link())
-            for way in ways:
-                console.print(f"{TITLES[way.name]}: {way.step_seconds * 1e3:.0f} ms a step")
-                finish(way, ranks, WARM_UP_STEPS + options.timed, options)
-            ranks.close()
-        except BaseException:
-            ranks.abandon()
-            raise
+                record(way, ranks.train(way.name, 1))
+        star.reshape(Link())
+        for way in ways:
+            console.print(f"{TITLES[way.name]}: {way.step_seconds * 1e3:.0f} ms a step")
+            finish(way, ranks, WARM_UP_STEPS + options.timed, options)
     return ways
 
 

@@ -68,24 +68,18 @@ class PrecisionRanks(SummingRanks):
 
 def measure(options: argparse.Namespace, console: Console) -> list[Case]:
     cases = []
-    with Star(options.workers, Link(options.link_mbit)) as star:
-        ranks = PrecisionRanks(star, options.logs)
-        try:
-            for elements in options.elements:
-                for kind in options.kinds:
-                    console.print(f"{kind}, {elements} elements")
-                    measured = [Case(group, kind, elements) for group in GROUPS]
-                    for draw in range(-WARM_UPS, options.repetitions):
-                        ranks.prepare(measured[0], draw + WARM_UPS)
-                        for case in measured:
-                            repetition = ranks.go(case.group)
-                            if draw >= 0:
-                                case.repetitions.append(repetition)
-                    cases += measured
-            ranks.close()
-        except BaseException:
-            ranks.abandon()
-            raise
+    with Star(options.workers, Link(options.link_mbit)) as star, PrecisionRanks(star, options.logs) as ranks:
+        for elements in options.elements:
+            for kind in options.kinds:
+                console.print(f"{kind}, {elements} elements")
+                measured = [Case(group, kind, elements) for group in GROUPS]
+                for draw in range(-WARM_UPS, options.repetitions):
+                    ranks.prepare(measured[0], draw + WARM_UPS)
+                    for case in measured:
+                        repetition = ranks.go(case.group)
+                        if draw >= 0:
+                            case.repetitions.append(repetition)
+                cases += measured
     return cases
 
 

@@ -137,25 +137,21 @@ def _config(star: Star) -> str:
 
 def measure(options: argparse.Namespace, console: Console) -> list[Case]:
     cases = []
-    with Star(options.workers, Link(options.link_mbit), racks=options.racks) as star:
-        ranks = RacksRanks(star, options.logs)
-        try:
-            for loss in (0.0, options.loss) if options.loss else (0.0,):
-                star.reshape(Link(options.link_mbit, loss=loss))
-                # Gloo over TCP crawls where packets are lost: allreduce_bench.py shows that.
-                groups = GROUPS if not loss else (RACKS, SPINE)
-                measured = [
-                    Case(group, options.workers, options.racks, options.link_mbit, options.bytes, loss)
-                    for group in groups
-                ]
-                repeat(star, ranks, measured, options.repetitions)
-                for case in measured:
-                    console.print(f"{case.group}, {case.loss:.0%} loss: {case.goodput_mbit:.1f} Mbit/s")
-                cases += measured
-            ranks.close()
-        except BaseException:
-            ranks.abandon()
-            raise
+    with (
+        Star(options.workers, Link(options.link_mbit), racks=options.racks) as star,
+        RacksRanks(star, options.logs) as ranks,
+    ):
+        for loss in (0.0, options.loss) if options.loss else (0.0,):
+            star.reshape(Link(options.link_mbit, loss=loss))
+            # Gloo over TCP crawls where packets are lost: allreduce_bench.py shows that.
+            groups = GROUPS if not loss else (RACKS, SPINE)
+            measured = [
+                Case(group, options.workers, options.racks, options.link_mbit, options.bytes, loss) for group in groups
+            ]
+            repeat(star, ranks, measured, options.repetitions)
+            for case in measured:
+                console.print(f"{case.group}, {case.loss:.0%} loss: {case.goodput_mbit:.1f} Mbit/s")
+            cases += measured
     return cases
 
 

@@ -25,6 +25,7 @@ from star import MANAGEMENT_DEVICE, STAR_DEVICE, Host, Star, StarError, check_pr
 from systems import CONTROL_PORT, WIRESUM_PORT
 
 Case = TypeVar("Case")
+AnyRanks = TypeVar("AnyRanks", bound="Ranks")
 
 REPORT_COLUMNS = 120
 START_DELAY_NS = 20_000_000  # until all ranks have been told when to begin
@@ -122,6 +123,15 @@ class Ranks:
         with (self._logs / f"{self._name}-rank{rank}.log").open("w") as log:
             pipe = subprocess.PIPE
             return worker.popen(command, environment=os.environ | variables, stdin=pipe, stdout=pipe, stderr=log)
+
+    def __enter__(self: AnyRanks) -> AnyRanks:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self.abandon()
 
     def close(self) -> None:
         for process in self._processes:

@@ -94,17 +94,11 @@ def cases_of(options: argparse.Namespace) -> list[Case]:
 
 def measure(options: argparse.Namespace, console: Console) -> list[Case]:
     cases = cases_of(options)
-    with Star(options.workers, Link(options.link_mbit)) as star:
-        ranks = SparseRanks(star, options.logs)
-        try:
-            for case in cases:
-                star.reshape(Link(options.link_mbit, loss=case.loss))
-                repeat(ranks, case, options.bytes // 4, options.repetitions)
-                console.print(line_of(case))
-            ranks.close()
-        except BaseException:
-            ranks.abandon()
-            raise
+    with Star(options.workers, Link(options.link_mbit)) as star, SparseRanks(star, options.logs) as ranks:
+        for case in cases:
+            star.reshape(Link(options.link_mbit, loss=case.loss))
+            repeat(ranks, case, options.bytes // 4, options.repetitions)
+            console.print(line_of(case))
     return cases
 
 
