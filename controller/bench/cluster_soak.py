@@ -45,6 +45,11 @@ WAIT_S_MAX = 90.0
 LOST_S_MAX = 60.0
 """From the death of a worker to its job's end at the others: more than any limit. A service that is disturbed itself
 listens first each time, so the count begins anew with each fault of a controller."""
+STEP_S_MAX = 120.0
+"""Of a job that is to go on: longer than anything that is done to it."""
+VICTIM_STEP_S_MAX = 3600.0
+"""Of a job that loses a worker: it is to hear of that, however long the controllers are disturbed, and not to time out
+itself before."""
 DISTURBING = ("controller", "p4runtime", "links")
 LOSS = """
 table inet soak {{
@@ -172,11 +177,11 @@ class Cluster:
             if process is not None and process.poll() is not None:
                 self.start_controller(index, standby=True)
 
-    def start_worker(self, name: str, rank: int, stop: Path) -> None:
+    def start_worker(self, name: str, rank: int, stop: Path, step_s_max: float = STEP_S_MAX) -> None:
         ways = self.ways[name, rank] = [self.proxies.make(port) for port in self.ports]
         switch = ",".join(f"{HOST}:{way.port}" for way in ways)
         self.workers[name, rank] = self._start(
-            f"{name}-{rank}", str(WORKER), name, str(rank), str(WORKERS), str(stop),
+            f"{name}-{rank}", str(WORKER), name, str(rank), str(WORKERS), str(stop), str(step_s_max),
             WIRESUM_SWITCH=switch, WIRESUM_ADDRESS=HOST, WIRESUM_LANES="360", WIRESUM_THREADS="1",
             WIRESUM_SLOTS="64", OMP_NUM_THREADS="1",
         )  # fmt: skip
@@ -307,7 +312,7 @@ class Soak:
         name = f"short-{self.victims}"
         stop = self.cluster.folder / "never"
         for rank in range(WORKERS):
-            self.cluster.start_worker(name, rank, stop)
+            self.cluster.start_worker(name, rank, stop, VICTIM_STEP_S_MAX)
         give_up_at = time.monotonic() + WAIT_S_MAX
         while not all(self.cluster.said(name, rank).get("steps") for rank in range(WORKERS)):
             if time.monotonic() > give_up_at:

@@ -17,8 +17,6 @@ import numpy as np
 from wiresum.agent import AgentConfig, Dtype, Region, Session, WiresumError
 
 SIZES = (1, 700, 20_000)
-STEP_S_MAX = 120.0
-"""Longer than anything that is done to a job which is to go on."""
 PAUSE_S = 0.005
 """Between two steps: there are two cores for everybody."""
 
@@ -28,7 +26,7 @@ def contribution(rank: int, step: int, size: int) -> np.ndarray[tuple[int], np.d
     return np.random.default_rng([rank, step, size]).integers(-(2**31), 2**31, size, dtype=np.int32)
 
 
-def train(session: Session, stop: Path) -> tuple[int, int]:
+def train(session: Session, stop: Path, step_s_max: float) -> tuple[int, int]:
     """Steps, and wrong elements."""
     step = wrong = 0
     said_at = 0.0
@@ -39,7 +37,7 @@ def train(session: Session, stop: Path) -> tuple[int, int]:
         expected = np.add.reduce([contribution(rank, step, size) for rank in range(session.world_size)], dtype=np.int32)
         stopping = np.array([stop.exists()], dtype=np.int32)  # summed too, so that all stop at the same step
         regions = [Region(array.ctypes.data, array.ctypes.data, array.size) for array in (mine, stopping)]
-        session.submit(regions, dtype=Dtype.I32, notify=False, timeout_s=STEP_S_MAX).wait()
+        session.submit(regions, dtype=Dtype.I32, notify=False, timeout_s=step_s_max).wait()
         wrong += int(np.count_nonzero(mine != expected))
         if time.monotonic() > said_at + 1:
             said_at = time.monotonic()
@@ -50,10 +48,10 @@ def train(session: Session, stop: Path) -> tuple[int, int]:
 
 
 def main() -> None:
-    name, rank, size, stop = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4])
+    name, rank, size, stop, step_s_max = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4]), sys.argv[5]
     try:
         session = Session.join(AgentConfig.from_environment(), job_name=name, rank=rank, world_size=size)
-        steps, wrong = train(session, stop)
+        steps, wrong = train(session, stop, float(step_s_max))
         session.close()
     except WiresumError as error:
         click.echo(json.dumps({"error": f"{type(error).__name__}: {error}"}))
