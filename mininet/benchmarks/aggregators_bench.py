@@ -32,7 +32,7 @@ from allreduce_record import Case as DenseCase
 from allreduce_record import physical_bound_mbit, ring_bound_mbit
 from groups_rank import GLOO
 from links import Link
-from ranks import GroupsRanks, control_endpoint, run
+from ranks import GroupsRanks, add_tensor, control_endpoint, parser_of, run
 from star import AGGREGATORS_MAX, Star
 
 BLOCK = 360  # floats in a packet at an MTU of 1500
@@ -139,19 +139,14 @@ def table_of(cases: Sequence[Case], options: argparse.Namespace) -> Table:
 
 
 def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
-    parser.add_argument("--workers", type=int, default=4, help="workers (default: %(default)s)")
+    parser = parser_of(__doc__, records="build/bench/aggregators.json", workers=4)
+    add_tensor(parser)
     parser.add_argument("--aggregators", type=int, nargs="+", default=[1, 2, 4], help="numbers of them to compare")
-    parser.add_argument("--link-mbit", type=float, default=100.0, help="rate of every link (default: %(default)s)")
-    parser.add_argument("--bytes", type=int, default=8_000_000, help="bytes of the tensor (default: %(default)s)")
-    parser.add_argument("--repetitions", type=int, default=5, help="of each case (default: %(default)s)")
     parser.add_argument("--sparsities", type=float, nargs="+", default=[0.0, 0.9], help="shares of zero blocks")
     parser.add_argument("--loss", type=float, default=0.0, help="in each direction of every link (default: none)")
-    parser.add_argument("--json", type=Path, default=Path("build/bench/aggregators.json"), help="where the records go")
     options = parser.parse_args(arguments)
     if not all(1 <= count <= AGGREGATORS_MAX for count in options.aggregators):
         parser.error(f"there can be 1 to {AGGREGATORS_MAX} aggregators")
-    options.logs = options.json.parent / "log"
     return options
 
 

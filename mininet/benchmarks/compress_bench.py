@@ -37,7 +37,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "namespaces"))
 import compress_chart
 from compress_rank import G_TOP_K, GLOO, INT_DIANA, RATIO, WAYS, WIRESUM
 from links import Link
-from ranks import Ranks, run
+from ranks import Ranks, parser_of, run
 from star import Star
 
 TITLES = {
@@ -196,19 +196,14 @@ def table_of(ways: Sequence[Way], options: argparse.Namespace) -> Table:
 
 
 def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
-    parser.add_argument("--workers", type=int, default=8, help="workers (default: %(default)s)")
-    parser.add_argument("--link-mbit", type=float, default=100.0, help="rate of every link (default: %(default)s)")
+    parser = parser_of(__doc__, records="build/bench/compress.json", workers=8)
     parser.add_argument("--hidden", type=int, default=1024, help="units of a hidden layer (default: %(default)s)")
     parser.add_argument("--timed", type=int, default=9, help="steps on shaped links (default: %(default)s)")
     parser.add_argument("--steps", type=int, default=200, help="steps of each training (default: %(default)s)")
     parser.add_argument("--rate", type=float, default=0.2, help="learning rate of all ways (default: %(default)s)")
     parser.add_argument("--momentum", type=float, default=0.8, help="likewise (default: %(default)s)")
     parser.add_argument("--every", type=int, default=20, help="steps between accuracies (default: %(default)s)")
-    parser.add_argument("--json", type=Path, default=Path("build/bench/compress.json"), help="where the records go")
-    options = parser.parse_args(arguments)
-    options.logs = options.json.parent / "log"
-    return options
+    return parser.parse_args(arguments)
 
 
 def draw(ways: Sequence[Way], options: argparse.Namespace) -> None:

@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "namespaces"))
 
 from links import Link
 from precision_rank import GLOO, KINDS, PRECISIONS
-from ranks import SummingRanks, run
+from ranks import SummingRanks, parser_of, run
 from star import Star
 
 GROUPS = (*PRECISIONS, GLOO)
@@ -105,16 +105,11 @@ def table_of(cases: Sequence[Case], options: argparse.Namespace) -> Table:
 
 
 def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
-    parser.add_argument("--workers", type=int, default=4, help="workers (default: %(default)s)")
-    parser.add_argument("--link-mbit", type=float, default=100.0, help="rate of every link (default: %(default)s)")
+    parser = parser_of(__doc__, records="build/bench/precision.json", workers=4)
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS), help="of tensors")
     parser.add_argument("--elements", type=int, nargs="+", default=[4, 1000, 4096, 500_000], help="of a tensor")
     parser.add_argument("--repetitions", type=int, default=5, help="of each case (default: %(default)s)")
-    parser.add_argument("--json", type=Path, default=Path("build/bench/precision.json"), help="where the records go")
-    options = parser.parse_args(arguments)
-    options.logs = options.json.parent / "log"
-    return options
+    return parser.parse_args(arguments)
 
 
 def main(arguments: Sequence[str]) -> int:

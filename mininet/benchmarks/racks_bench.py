@@ -35,7 +35,7 @@ from allreduce_record import Case as DenseCase
 from allreduce_record import physical_bound_mbit, ring_bound_mbit, tensor_wire_bytes
 from groups_rank import GLOO
 from links import Link
-from ranks import GroupsRanks, control_endpoint, run
+from ranks import GroupsRanks, add_tensor, control_endpoint, parser_of, run
 from star import RACKS_MAX, UPLINK_DEVICE, Host, Star
 from systems import CONTROL_PORT
 
@@ -203,18 +203,13 @@ def table_of(cases: Sequence[Case], options: argparse.Namespace) -> Table:
 
 
 def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
-    parser.add_argument("--workers", type=int, default=8, help="workers (default: %(default)s)")
+    parser = parser_of(__doc__, records="build/bench/racks.json", workers=8)
+    add_tensor(parser)
     parser.add_argument("--racks", type=int, default=2, help="racks that they are in (default: %(default)s)")
-    parser.add_argument("--link-mbit", type=float, default=100.0, help="rate of every link (default: %(default)s)")
-    parser.add_argument("--bytes", type=int, default=8_000_000, help="bytes of the tensor (default: %(default)s)")
-    parser.add_argument("--repetitions", type=int, default=5, help="of each case (default: %(default)s)")
     parser.add_argument("--loss", type=float, default=0.01, help="also with so much loss on every link (%(default)s)")
-    parser.add_argument("--json", type=Path, default=Path("build/bench/racks.json"), help="where the records go")
     options = parser.parse_args(arguments)
     if not 1 <= options.racks <= min(RACKS_MAX, options.workers):
         parser.error(f"{options.workers} workers are in 1 to {min(RACKS_MAX, options.workers)} racks")
-    options.logs = options.json.parent / "log"
     return options
 
 

@@ -45,6 +45,22 @@ def prerequisites_met(console: Console) -> bool:
     return True
 
 
+def parser_of(description: str | None, *, records: str, workers: int) -> argparse.ArgumentParser:
+    """The options that all these benchmarks have; each adds its own. `description` is the module's docstring, whose
+    first line is shown; `records` is where its records go."""
+    parser = argparse.ArgumentParser(description=description.partition("\n")[0] if description else None)
+    parser.add_argument("--workers", type=int, default=workers, help="workers (default: %(default)s)")
+    parser.add_argument("--link-mbit", type=float, default=100.0, help="rate of every link (default: %(default)s)")
+    parser.add_argument("--json", type=Path, default=Path(records), help="where the records go (default: %(default)s)")
+    return parser
+
+
+def add_tensor(parser: argparse.ArgumentParser) -> None:
+    """The options of benchmarks that sum one size again and again."""
+    parser.add_argument("--bytes", type=int, default=8_000_000, help="bytes of the tensor (default: %(default)s)")
+    parser.add_argument("--repetitions", type=int, default=5, help="of each case (default: %(default)s)")
+
+
 def run(
     options: argparse.Namespace,
     measure: Callable[[argparse.Namespace, Console], Sequence[Case]],
@@ -54,10 +70,11 @@ def run(
     draw: Callable[[Sequence[Case], argparse.Namespace], None] = lambda cases, options: None,
 ) -> int:
     """A benchmark's main program: measures, leaves the records in `options.json`, and prints the table. `measure` finds
-    the folder `options.logs` there. Returns the exit status."""
+    a folder `options.logs` beside them. Returns the exit status."""
     console = Console(highlight=False, soft_wrap=True, width=REPORT_COLUMNS)
     if not prerequisites_met(console):
         return 2
+    options.logs = options.json.parent / "log"
     options.logs.mkdir(parents=True, exist_ok=True)
     with termination_as_exit():
         cases = measure(options, console)

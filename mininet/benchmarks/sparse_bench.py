@@ -26,7 +26,7 @@ from rich.table import Table
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "namespaces"))
 
 from links import Link
-from ranks import SummingRanks, run
+from ranks import SummingRanks, add_tensor, parser_of, run
 from star import Star
 
 GROUPS = ("sparse", "dense", "gloo")
@@ -150,18 +150,12 @@ def table_of(cases: Sequence[Case], options: argparse.Namespace) -> Table:
 
 
 def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
-    parser.add_argument("--workers", type=int, default=8, help="workers (default: %(default)s)")
-    parser.add_argument("--link-mbit", type=float, default=100.0, help="rate of every link (default: %(default)s)")
-    parser.add_argument("--bytes", type=int, default=8_000_000, help="bytes of the tensor (default: %(default)s)")
-    parser.add_argument("--repetitions", type=int, default=5, help="of each case (default: %(default)s)")
+    parser = parser_of(__doc__, records="build/bench/sparse.json", workers=8)
+    add_tensor(parser)
     parser.add_argument("--sparsities", type=float, nargs="+", default=[0.99, 0.9, 0.0], help="shares of zero blocks")
     parser.add_argument("--scattered", type=float, nargs="*", default=[0.99, 0.999], help="shares of zero elements")
     parser.add_argument("--losses", type=float, nargs="+", default=[0.0, 0.01], help="in each direction of every link")
-    parser.add_argument("--json", type=Path, default=Path("build/bench/sparse.json"), help="where the records go")
-    options = parser.parse_args(arguments)
-    options.logs = options.json.parent / "log"
-    return options
+    return parser.parse_args(arguments)
 
 
 def main(arguments: Sequence[str]) -> int:
