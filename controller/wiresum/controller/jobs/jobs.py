@@ -13,6 +13,7 @@ switches (tree.py); what those are told, and in which order, is telling.py's.
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 
 from wiresum import join
@@ -48,6 +49,10 @@ from wiresum.controller.jobs.waiting import WaitingRoom
 
 log = logging.getLogger(__name__)
 
+GONE_MAX = 256
+"""How many jobs that are over are remembered with their workers, for those that were cut off meanwhile. Not on disk:
+who comes back to another service hears only that it does not know the job."""
+
 
 class Jobs:
     """All jobs of one service."""
@@ -76,6 +81,7 @@ class Jobs:
         """In order of their age."""
         self._named: dict[str, Job] = {}
         """Those whose name nobody else can have."""
+        self._gone: deque[Job] = deque(maxlen=GONE_MAX)
         self._unix_offset = unix_offset
         self._ticked_at: float | None = None
         self._resumed_at: float | None = None
@@ -125,8 +131,9 @@ class Jobs:
             worker.away_since = now
 
     def attend(self, member: join.Member, now: float, certificate: str = "") -> Worker:
-        """A worker opens an Attend stream, whose number is then the worker's `stream`. Raises a `Refusal`."""
-        worker = self._find(member)
+        """A worker opens an Attend stream, whose number is then the worker's `stream`. One that was cut off while its
+        job ended hears why, as long as that is remembered. Raises a `Refusal`."""
+        worker = self._gone_member(member) or self._find(member)
         if worker.presence in (Presence.LEFT, Presence.LOST) and worker.job.ended is None:
             raise _not_a_member()
         worker.stream += 1
@@ -573,6 +580,7 @@ class Jobs:
             job.move(Event.CLEARED)
             self._outputs.extend(Close(worker) for worker in job.workers.values())
             self._forget(job)
+            self._gone.append(job)
             self._outputs.append(Forget(job.switch_name, job.number))
         else:
             self._save(job)
@@ -589,13 +597,23 @@ class Jobs:
     def _find(self, member: join.Member) -> Worker:
         switch = self.cluster.switches.get(member.switch_name)
         job = switch.numbered.get(member.job) if switch else None
-        ranks = job.nodes[member.switch_name].branch.ranks if job else ()
-        if job is None or member.worker >= len(ranks):
-            raise _not_a_member()
-        worker = job.workers[ranks[member.worker]]
-        if not same_secret(worker.token, member.token):
+        worker = _member_of(job, member) if job else None
+        if worker is None:
             raise _not_a_member()
         return worker
+
+    def _gone_member(self, member: join.Member) -> Worker | None:
+        """Of a job that is over; numbers are used again, and tokens are not."""
+        jobs = (job for job in self._gone if job.number == member.job and member.switch_name in job.nodes)
+        return next((worker for job in jobs if (worker := _member_of(job, member)) is not None), None)
+
+
+def _member_of(job: Job, member: join.Member) -> Worker | None:
+    ranks = job.nodes[member.switch_name].branch.ranks
+    if member.worker >= len(ranks):
+        return None
+    worker = job.workers[ranks[member.worker]]
+    return worker if same_secret(worker.token, member.token) else None
 
 
 def _not_a_member() -> Refusal:
