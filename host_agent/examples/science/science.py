@@ -22,6 +22,7 @@ import compressed_training
 import figures
 import global_top_k
 import granularity
+import granularity_training
 import growing_integers
 import importance_sampling
 import independent_blocks
@@ -41,6 +42,7 @@ EXPERIMENTS: dict[str, Callable[[], Report]] = {
     "momentum-correction": momentum_correction.run,
     "block-sparsifiers": block_sparsifiers.run,
     "importance-sampling": importance_sampling.run,
+    "granularity-training": granularity_training.run,
 }
 
 

@@ -15,6 +15,7 @@ import block_sparsifiers
 import compressed_training
 import global_top_k
 import granularity
+import granularity_training
 import growing_integers
 import importance_sampling
 import independent_blocks
@@ -43,6 +44,12 @@ SMALL: dict[str, tuple[Callable[[], Report], int]] = {
         19,
     ),
     "importance-sampling": (lambda: importance_sampling.run(workers=5, steps=1200, every=24), 13),
+    "granularity-training": (
+        lambda: granularity_training.run(
+            workers=2, epochs=1, seeds=1, names=[granularity_training.THRESHOLD, granularity_training.ADAPTIVE]
+        ),
+        2,
+    ),
 }
 
 
