@@ -30,6 +30,8 @@ class Task:
     solution: Vector
     signed: Matrix
     """Rows times labels, in the order in which they are dealt."""
+    penalty: float = 0.0
+    """Times the sum of x_j^2/(1 + x_j^2): `Penalised`."""
 
     def error(self, x: Vector) -> float:
         """|x - x*|^2 / |x*|^2."""

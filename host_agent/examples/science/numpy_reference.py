@@ -28,13 +28,20 @@ class Problem:
         for worker, part in enumerate(parts):
             self.rows[worker, : len(part)] = part
         self.weights = (np.arange(self.counts.max()) < self.counts[:, None]) / self.counts[:, None]
-        self.l2, self.solution = task.problem.l2, task.solution
+        self.l2, self.solution, self.penalty = task.problem.l2, task.solution, task.penalty
+
+    def values(self, x: Array) -> Array:
+        """f(x)."""
+        losses = np.logaddexp(0, -np.moveaxis(self.rows @ x.T, 2, 0))
+        penalties = self.l2 / 2 * np.sum(x**2, axis=1) + self.penalty * np.sum(x**2 / (1 + x**2), axis=1)
+        return np.asarray(np.sum(self.weights * losses, axis=(1, 2)) / len(self.rows) + penalties)
 
     def gradients(self, x: Array) -> Array:
         """Of all workers."""
         margins = np.moveaxis(self.rows @ x.T, 2, 0)
         pull = -self.weights / (1 + np.exp(margins))
-        return np.asarray(np.einsum("snm,nmd->snd", pull, self.rows) + self.l2 * x[:, None])
+        own = np.einsum("snm,nmd->snd", pull, self.rows)
+        return np.asarray(own + (self.l2 * x + 2 * self.penalty * x / (1 + x**2) ** 2)[:, None])
 
     def row_gradients(self, x: Array, chosen: npt.NDArray[np.int64]) -> Array:
         """Of one row of each worker; `chosen` is (seeds, workers)."""
@@ -82,9 +89,10 @@ def diana(
     every: int,
     seeds: int,
     estimator: str = "full",
+    measure: Callable[[Problem, Array], Array] = Problem.errors,
 ) -> Array:
     """DIANA; with estimator "row" of one row a step, with "lsvrg" VR-DIANA, with "importance" VR-DIANA that draws rows
-    by their smoothness. Returns the errors, (records, seeds)."""
+    by their smoothness. Returns the errors, or what else is measured of x, (records, seeds)."""
     problem = Problem(task)
     workers, dimension = len(problem.rows), problem.rows.shape[2]
     x = np.zeros((seeds, dimension))
@@ -93,7 +101,7 @@ def diana(
     errors: list[Any] = []
     for step in range(steps + 1):
         if step % every == 0:
-            errors.append(problem.errors(x))
+            errors.append(measure(problem, x))
         if estimator == "full":
             gradients = problem.gradients(x)
         elif estimator == "importance":

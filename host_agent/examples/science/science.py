@@ -17,6 +17,7 @@ from pathlib import Path
 
 import torch
 
+import beyond_strong_convexity
 import block_sparsifiers
 import compressed_training
 import figures
@@ -43,6 +44,7 @@ EXPERIMENTS: dict[str, Callable[[], Report]] = {
     "block-sparsifiers": block_sparsifiers.run,
     "importance-sampling": importance_sampling.run,
     "granularity-training": granularity_training.run,
+    "beyond-strong-convexity": beyond_strong_convexity.run,
 }
 
 

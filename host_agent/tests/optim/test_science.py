@@ -11,6 +11,7 @@ import pytest
 import torch
 from matplotlib.figure import Figure
 
+import beyond_strong_convexity
 import block_sparsifiers
 import compressed_training
 import global_top_k
@@ -50,6 +51,7 @@ SMALL: dict[str, tuple[Callable[[], Report], int]] = {
         ),
         2,
     ),
+    "beyond-strong-convexity": (lambda: beyond_strong_convexity.run(workers=5, steps=500, seeds=1), 11),
 }
 
 

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from wiresum.optim import decreasing_steps, diana_rule, ef21_step_size, isega_rule, vr_diana_rule, vr_diana_step_size
+from wiresum.optim import (
+    decreasing_steps,
+    diana_convex_rule,
+    diana_nonconvex_rule,
+    diana_rule,
+    ef21_step_size,
+    isega_rule,
+    vr_diana_rule,
+    vr_diana_step_size,
+)
 
 
 def test_dianas_rule_meets_the_conditions_of_its_theorem() -> None:
@@ -29,6 +38,30 @@ def test_without_compression_dianas_rule_is_gradient_descents() -> None:
     rule = diana_rule(smoothness=3.0, strong_convexity=1.0, omega=0.0, workers=10)
     assert rule.step_size == min(0.5, 2 / 4)
     assert rule.bound(2, 1.0, 5.0) == (1 - rule.rate) ** 2
+
+
+def test_the_convex_rule_leaves_half_of_the_progress() -> None:
+    """In V's part of the shift, what a step adds is made up for; of 2 gamma (f(x) - f*), gamma stays."""
+    smoothness, omega, workers = 3.0, 5.0, 10
+    rule = diana_convex_rule(smoothness=smoothness, omega=omega, workers=workers)
+    gamma, alpha = rule.step_size, rule.alpha
+    m = rule.shift_weight / gamma**2
+    assert 2 * omega / workers + m * (1 - alpha) <= m * (1 + 1e-12)
+    spent = gamma * (2 * smoothness * (1 + 2 * omega / workers) + 2 * alpha * smoothness * m)
+    assert spent <= 1 + 1e-12
+    assert rule.bound(10, 2.0, 3.0) == pytest.approx((2 + 3 * rule.shift_weight) / (10 * gamma))
+
+
+@pytest.mark.parametrize("omega", [0.0, 0.1, 5.0, 100.0])
+def test_the_nonconvex_rule_meets_the_conditions_of_its_proof(omega: float) -> None:
+    smoothness, workers = 3.0, 10
+    rule = diana_nonconvex_rule(smoothness=smoothness, omega=omega, workers=workers)
+    gamma, alpha, c = rule.step_size, rule.alpha, rule.shift_weight
+    moved = 3 / alpha * smoothness**2 * gamma**2
+    assert (1 + alpha / 2) * (1 - alpha) <= 1 - alpha / 2
+    assert smoothness * gamma**2 * omega / (2 * workers) + c * (1 - alpha / 2 + moved * omega / workers) <= c + 1e-15
+    assert smoothness * gamma**2 / 2 + c * moved <= gamma / 2 * (1 + 1e-12)
+    assert rule.bound(10, 2.0, 3.0) == pytest.approx(2 * (2 + 3 * c) / (10 * gamma))
 
 
 def test_isega_may_send_a_part_of_one_nth_at_a_constant_factor() -> None:

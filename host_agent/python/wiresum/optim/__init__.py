@@ -12,8 +12,11 @@ from wiresum.optim.minimize import Minimum, Progress, distributed_minimize
 from wiresum.optim.problem import Problem
 from wiresum.optim.prox import L1, Box, Proximal
 from wiresum.optim.theory import (
+    MeanRule,
     Rule,
     decreasing_steps,
+    diana_convex_rule,
+    diana_nonconvex_rule,
     diana_rule,
     ef21_step_size,
     isega_rule,
@@ -28,6 +31,7 @@ __all__ = [
     "Box",
     "Estimator",
     "LogisticRegression",
+    "MeanRule",
     "Minimum",
     "Plain",
     "Problem",
@@ -35,6 +39,8 @@ __all__ = [
     "Proximal",
     "Rule",
     "decreasing_steps",
+    "diana_convex_rule",
+    "diana_nonconvex_rule",
     "diana_rule",
     "distributed_minimize",
     "ef21_step_size",

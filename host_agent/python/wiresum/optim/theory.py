@@ -31,6 +31,22 @@ class Rule:
         return float((1 - self.rate) ** step * start)
 
 
+@dataclass(frozen=True)
+class MeanRule:
+    """Where f is not strongly convex: the bound is on a mean over steps, not on the last iterate."""
+
+    step_size: float
+    alpha: float
+    """The rate of the shift."""
+    factor: float
+    shift_weight: float
+
+    def bound(self, steps: int, start: float, shift_square: float) -> float:
+        """What the mean over steps 0 to `steps` - 1 is at most, in expectation; what `start` and `shift_square` are,
+        each rule says."""
+        return self.factor * (start + self.shift_weight * shift_square) / (self.step_size * steps)
+
+
 def diana_rule(*, smoothness: float, strong_convexity: float, omega: float, workers: int) -> Rule:
     """DIANA with full gradients: arXiv 1901.09269, theorem 1 and corollary 1, with 1/alpha_p = 1 + omega."""
     alpha = 1 / (2 * (1 + omega))
@@ -50,6 +66,37 @@ def decreasing_steps(
     rule = diana_rule(smoothness=smoothness, strong_convexity=strong_convexity, omega=omega, workers=workers)
     theta = 2 / rule.step_size
     return lambda step: 2 / (strong_convexity * step + theta)
+
+
+def diana_convex_rule(*, smoothness: float, omega: float, workers: int) -> MeanRule:
+    """DIANA with full gradients on a convex f: bounds the mean of f(x_k) - f(x*).
+
+    `start` is |x_0 - x*|^2, `shift_square` the mean over workers of |h_i - grad f_i(x*)|^2. The proof is that of
+    `isega_rule`, with alpha = 1/(1 + omega) and mu = 0: half of its step size leaves
+    E V_(k+1) <= V_k - gamma (f(x_k) - f(x*)).
+    """
+    alpha = 1 / (1 + omega)
+    step_size = 1 / (2 * smoothness * (1 + 6 * omega / workers))
+    return MeanRule(step_size, alpha, 1.0, 4 * omega * step_size**2 / (workers * alpha))
+
+
+def diana_nonconvex_rule(*, smoothness: float, omega: float, workers: int) -> MeanRule:
+    """DIANA with full gradients on an f that need not be convex: bounds the mean of |grad f(x_k)|^2.
+
+    `start` is f(x_0) less the least value of f, or more; `shift_square` the mean over workers of
+    |grad f_i(x_0) - h_i|^2. The proof is our own. In short: with D the mean over workers of |grad f_i(x_k) - h_i|^2 and
+    G = |grad f(x_k)|^2,
+        E f(x_(k+1)) <= f(x_k) - gamma G + (L gamma^2/2)(G + (omega/n) D),
+        E D' <= (1 - alpha/2) D + (3/alpha) L^2 gamma^2 (G + (omega/n) D),      alpha = 1/(1 + omega);
+    the second by |a + b|^2 <= (1 + alpha/2)|a|^2 + (3/alpha)|b|^2, where a is what the shift has come nearer, and b how
+    far the gradients have moved. With V = f + c D and c = 2 L gamma^2 omega/(n alpha) no D is left if
+    12 L^2 gamma^2 omega/n <= alpha^2, and then E V_(k+1) <= V_k - gamma (1 - L gamma) G.
+    """
+    alpha = 1 / (1 + omega)
+    step_size = 1 / (2 * smoothness)
+    if omega > 0:
+        step_size = min(step_size, alpha * math.sqrt(workers / (12 * omega)) / smoothness)
+    return MeanRule(step_size, alpha, 2.0, 2 * smoothness * step_size**2 * omega / (workers * alpha))
 
 
 def isega_rule(*, smoothness: float, strong_convexity: float, ratio: float, workers: int) -> Rule:
