@@ -23,6 +23,7 @@ from experiment import Claim, Curve, Report
 from numpy_reference import Array, diana, ternary
 from wiresum.compress import DIANA, Shift
 from wiresum.compress.arrays import Indices, Vector
+from wiresum.compress.quantise import Norm
 from wiresum.optim import (
     LogisticRegression,
     MeanRule,
@@ -35,7 +36,7 @@ from wiresum.optim import (
 CONDITION = 1000.0
 """Of the convex problem: in as many steps as here, no rate with mu in it promises a tenth."""
 PENALTY = 0.01
-NORM = "inf"
+NORM: Norm = "inf"
 
 
 class Penalised(LogisticRegression):
