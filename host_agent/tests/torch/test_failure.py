@@ -6,11 +6,12 @@ promised, not measurements.
 
 from __future__ import annotations
 
+import ctypes
 import datetime
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 import wiresum.torch
 from wiresum.agent.errors import DivergedError, WorkerLostError
+from wiresum.controller import JoinServer, Limits
+from wiresum.switch import SoftwareSwitch
 
 WORKER_LOST_S_MAX = 5.0
 SWITCH_LOST_S_MAX = 10.0
@@ -168,6 +171,35 @@ def test_the_next_job_at_the_same_switch_works(
     first.collect(ranks=[0, 1])
     second = make_cluster(2, at=switch, variables={"WIRESUM_JOB": "same-name"})
     assert second.run(sums_once) == [10_000.0, 10_000.0]
+
+
+@pytest.fixture
+def hasty_service() -> Iterator[str]:
+    """Where a worker that is not heard of for a second is lost."""
+    switch = SoftwareSwitch(bind="127.0.0.1", port=0, threads=4)
+    server = JoinServer(switch, Limits(heartbeat_lost_ms=1000, connection_lost_ms=500, suspect_ms=500, counted_ms=200))
+    yield f"127.0.0.1:{server.start('127.0.0.1', 0)}"
+    server.stop(1.0)
+    switch.close()
+
+
+HELD_S = 4
+
+
+def holds_the_interpreter(rank: int, size: int) -> float:
+    tensor = torch.ones(5000)
+    work = dist.all_reduce(tensor, async_op=True)
+    assert work is not None
+    if rank == 1:
+        ctypes.PyDLL(None).sleep(HELD_S)  # unlike CDLL, it keeps the interpreter's lock
+    work.wait()
+    dist.all_reduce(tensor)
+    return float(tensor.sum())
+
+
+def test_a_call_that_holds_the_interpreters_lock_ends_no_job(make_cluster: MakeCluster, hasty_service: str) -> None:
+    cluster = make_cluster(3, variables={"WIRESUM_SWITCH": hasty_service})
+    assert cluster.run(holds_the_interpreter) == [5000 * 9.0] * 3
 
 
 def loses_the_switch(rank: int, size: int, marks: str) -> float:
