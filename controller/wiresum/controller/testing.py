@@ -168,6 +168,10 @@ class JobsBench:
             self.jobs.tick(self.now)
             self.settle()
 
+    def break_streams(self, *workers: Worker) -> None:
+        for worker in workers:
+            self.jobs.broken(worker, worker.stream, self.now)
+
     def outputs(self, kind: type[T]) -> list[T]:
         return [output for output in self.done if isinstance(output, kind)]
 
@@ -415,7 +419,6 @@ class Attendance:
         self.pulses = 0
         self.ended: messages.JobEnded | None = None
         self.status: grpc.StatusCode | None = None
-        self.silent = threading.Event()
         self._interval_s = interval_s
         self._over = threading.Event()
         self._call = client.stub.Attend(self._beats())
@@ -425,8 +428,7 @@ class Attendance:
 
     def _beats(self) -> Iterator[messages.Heartbeat]:
         while not self._over.is_set():
-            if not self.silent.is_set():
-                yield messages.Heartbeat(member=self.member, round_newest=self.round_newest)
+            yield messages.Heartbeat(member=self.member, round_newest=self.round_newest)
             self._over.wait(self._interval_s)
 
     def _read(self) -> None:

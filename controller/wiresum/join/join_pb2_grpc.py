@@ -68,7 +68,7 @@ class JoinServiceServicer:
 
     def Attend(self, request_iterator, context):
         """Held open for as long as the worker is a member. The worker beats, the service answers with events.
-        A stream that ends without Leave means that the worker is lost: the others are told at once. A second stream
+        A stream that ends without Leave and does not come back means that the worker is lost. A second stream
         of the same worker takes the place of the first. NOT_FOUND: no such job any more, or the token is not its.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

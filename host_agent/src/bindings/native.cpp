@@ -286,6 +286,11 @@ NB_MODULE(_native, module) {
           "timeout_s"_a)
       .def("notify", &engine::Session::notify, "operation"_a)
       .def_prop_ro("failed", &engine::Session::failed)
+      .def_prop_ro("standing",
+                   [](const engine::Session& session) {
+                     const engine::Standing standing = session.standing();
+                     return std::pair(standing.submitted, standing.oldest);
+                   })
       .def("abort", &engine::Session::abort, nb::call_guard<nb::gil_scoped_release>())
       .def("close", &engine::Session::close, nb::call_guard<nb::gil_scoped_release>())
       .def("stats", &stats_of);

@@ -70,6 +70,15 @@ std::size_t Dispatcher::pending() const {
   return pending_.size();
 }
 
+Standing Dispatcher::standing() const {
+  const std::lock_guard lock(mutex_);
+  Standing standing{.submitted = scheduler_.submitted(), .oldest = 0};
+  for (const auto& [token, operation] : pending_) {
+    if (standing.oldest == 0 || token < standing.oldest) standing.oldest = token;
+  }
+  return standing;
+}
+
 // ---- Shards and chores ----
 
 void Dispatcher::complete_share(unsigned shard, const worker::Completion& completion) {

@@ -25,6 +25,12 @@
 
 namespace wiresum::engine {
 
+/// How far a caller has come. Operations are counted from 1, as their tokens say, and so alike at all workers.
+struct Standing {
+  std::uint64_t submitted = 0;
+  std::uint64_t oldest = 0;  // of those that have not ended; 0: none
+};
+
 class Dispatcher {
  public:
   /// `shards` in the order in which they are dealt to; `on_chore` is called, from whoever made it, when there is one.
@@ -64,6 +70,7 @@ class Dispatcher {
   [[nodiscard]] std::shared_ptr<Operation> failed() const;
   /// Operations that have not ended.
   [[nodiscard]] std::size_t pending() const;
+  [[nodiscard]] Standing standing() const;
 
  private:
   /// Hands out what the scheduler has for shards and callers. Needs mutex_.

@@ -362,6 +362,11 @@ std::shared_ptr<Operation> Session::failed() const {
   return dispatcher_->failed();
 }
 
+Standing Session::standing() const {
+  check_process();
+  return dispatcher_->standing();
+}
+
 void Session::abort() noexcept {
   if (!is_forked()) dispatcher_->fail(Status::kAborted);
 }

@@ -97,6 +97,8 @@ class Session {
   /// The first operation that ended badly, after which all end so; null if there is none.
   [[nodiscard]] std::shared_ptr<Operation> failed() const;
 
+  [[nodiscard]] Standing standing() const;
+
   /// Ends all pending and later operations with Status::kAborted. Idempotent.
   void abort() noexcept;
 

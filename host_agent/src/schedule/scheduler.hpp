@@ -148,6 +148,8 @@ class Scheduler {
 
   /// Requests that are not finished.
   [[nodiscard]] std::size_t unfinished() const noexcept { return entries_.size(); }
+  /// The newest request's token, and so how many there were.
+  [[nodiscard]] std::uint64_t submitted() const noexcept { return tokens_; }
 
   [[nodiscard]] const SparseStats& stats() const noexcept { return stats_; }
   /// Collectives whose sums were rounded once.

@@ -410,6 +410,19 @@ TEST(Session, ABarrierWaitsForTheLastWorker) {
   EXPECT_EQ(early->status(), Status::kOk);
 }
 
+TEST(Session, SaysHowFarItsCallerHasCome) {
+  Job job(2, 2);
+  EXPECT_EQ(job[0].standing().submitted, 0U);
+  std::vector<std::shared_ptr<Operation>> operations;
+  for (int i = 0; i < 3; ++i) operations.push_back(job[0].submit(request(kFloat32, {})));
+  EXPECT_EQ(job[0].standing().submitted, 3U);
+  EXPECT_EQ(job[0].standing().oldest, operations.front()->token());
+  for (int i = 0; i < 3; ++i) operations.push_back(job[1].submit(request(kFloat32, {})));
+  for (const auto& operation : operations) ASSERT_TRUE(operation->wait(kPatience));
+  EXPECT_EQ(job[0].standing().submitted, 3U);
+  EXPECT_EQ(job[0].standing().oldest, 0U);
+}
+
 TEST(Session, AnEmptyCollectiveIsCompleteAtOnce) {
   Job job(2, 1);
   std::int32_t nothing = 0;

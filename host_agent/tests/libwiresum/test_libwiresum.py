@@ -9,14 +9,14 @@ import signal
 import socket
 import subprocess
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
 from wiresum.cli.paths import paths
-from wiresum.controller import JoinServer
+from wiresum.controller import JoinServer, Limits
 from wiresum.switch import SoftwareSwitch
 
 FOLDER = Path(__file__).resolve().parent
@@ -54,13 +54,19 @@ def worker(flags: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
     return program
 
 
-@pytest.fixture(scope="module")
-def control() -> Iterator[str]:
+@contextmanager
+def service(limits: Limits | None = None) -> Iterator[str]:
     switch = SoftwareSwitch(bind=HOST, port=0, threads=1, slots=2048)
-    server = JoinServer(switch)
+    server = JoinServer(switch, limits)
     yield f"{HOST}:{server.start(HOST, 0)}"
     server.stop(1.0)
     switch.close()
+
+
+@pytest.fixture(scope="module")
+def control() -> Iterator[str]:
+    with service() as endpoint:
+        yield endpoint
 
 
 @pytest.fixture
@@ -145,6 +151,16 @@ def test_a_sidecar_that_dies_ends_its_session_at_once(start: Start) -> None:
     os.kill(sidecar_of(processes[0]), signal.SIGKILL)
     assert "WIRESUM_ERROR_SIDECAR the sidecar that attends job 'sidecar-dies'" in outcome(processes[0])
     assert "WIRESUM_ERROR_WORKER_LOST" in outcome(processes[1])
+
+
+def test_a_program_that_is_stopped_is_lost_though_its_sidecar_runs(start: Start) -> None:
+    limits = Limits(heartbeat_lost_ms=1000, connection_lost_ms=300, suspect_ms=300, counted_ms=100)
+    with service(limits) as endpoint:
+        processes = [start("is-stopped", rank, 2, WIRESUM_SWITCH=endpoint) for rank in range(2)]
+        assert processes[0].stdout is not None
+        assert processes[0].stdout.readline() == "waiting\n"
+        os.kill(processes[1].pid, signal.SIGSTOP)
+        assert "WIRESUM_ERROR_WORKER_LOST" in outcome(processes[0])
 
 
 def test_a_collective_that_takes_too_long_says_who_lags(start: Start) -> None:

@@ -43,6 +43,22 @@ def test_a_worker_that_did_not_come_so_far_and_one_that_went_far_beyond() -> Non
         assert "rank 1 called nothing" in said
 
 
+def test_some_called_one_of_gloos_where_others_called_one_of_the_networks() -> None:
+    workers = logs(dist.HashStore(), 4)
+    for worker in workers:
+        assert worker.note_gloo("gather(int64[1])") == 0
+    for rank in (0, 3):
+        workers[rank].note(5, "all_reduce", dist.ReduceOp.SUM, [torch.ones(2)])
+    assert workers[1].note_gloo("all_reduce(SUM, float64[2])") == 1
+    workers[0].differ_at(workers[0].gloo_calls)
+    workers[3].differ_at(workers[3].gloo_calls)
+    said = ask(workers, [5, None, None, 5])
+    assert set(said) == {
+        "As number 5 rank 0 called all_reduce(SUM, float32[2]), rank 1 called all_reduce(SUM, float64[2]), through "
+        "Gloo, rank 2 called nothing, rank 3 called all_reduce(SUM, float32[2])"
+    }
+
+
 def test_nobody_knows_and_nobody_waits_long() -> None:
     assert logs(dist.HashStore(), 2)[0].compare(None) == ""
 

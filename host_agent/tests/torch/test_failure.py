@@ -6,11 +6,12 @@ promised, not measurements.
 
 from __future__ import annotations
 
+import ctypes
 import datetime
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 import wiresum.torch
 from wiresum.agent.errors import DivergedError, WorkerLostError
+from wiresum.controller import JoinServer, Limits
+from wiresum.switch import SoftwareSwitch
 
 WORKER_LOST_S_MAX = 5.0
 SWITCH_LOST_S_MAX = 10.0
@@ -170,6 +173,35 @@ def test_the_next_job_at_the_same_switch_works(
     assert second.run(sums_once) == [10_000.0, 10_000.0]
 
 
+@pytest.fixture
+def hasty_service() -> Iterator[str]:
+    """Where a worker that is not heard of for a second is lost."""
+    switch = SoftwareSwitch(bind="127.0.0.1", port=0, threads=4)
+    server = JoinServer(switch, Limits(heartbeat_lost_ms=1000, connection_lost_ms=500, suspect_ms=500, counted_ms=200))
+    yield f"127.0.0.1:{server.start('127.0.0.1', 0)}"
+    server.stop(1.0)
+    switch.close()
+
+
+HELD_S = 4
+
+
+def holds_the_interpreter(rank: int, size: int) -> float:
+    tensor = torch.ones(5000)
+    work = dist.all_reduce(tensor, async_op=True)
+    assert work is not None
+    if rank == 1:
+        ctypes.PyDLL(None).sleep(HELD_S)  # unlike CDLL, it keeps the interpreter's lock
+    work.wait()
+    dist.all_reduce(tensor)
+    return float(tensor.sum())
+
+
+def test_a_call_that_holds_the_interpreters_lock_ends_no_job(make_cluster: MakeCluster, hasty_service: str) -> None:
+    cluster = make_cluster(3, variables={"WIRESUM_SWITCH": hasty_service})
+    assert cluster.run(holds_the_interpreter) == [5000 * 9.0] * 3
+
+
 def loses_the_switch(rank: int, size: int, marks: str) -> float:
     tensor = torch.ones(500_000)
     dist.all_reduce(tensor)
@@ -237,11 +269,27 @@ CALLED = {
     "operators": ("rank 0 called all_reduce(SUM, float32[1000])", "rank 1 called all_reduce(AVG, float32[1000])"),
     "types": ("rank 0 called all_reduce(SUM, float32[1000])", "rank 1 called all_reduce(SUM, int32[1000])"),
     "roots": ("rank 0 called broadcast(float32[1000])", "rank 1 called broadcast(float32[1000])"),
+    "sparse": ("rank 0 called all_reduce(SUM, float32[1000])", "rank 1 called all_reduce(SUM, float32[4, 2])"),
+    "types-gloo": (
+        "rank 0 called all_reduce(SUM, float32[1000])",
+        "rank 1 called all_reduce(SUM, float64[1000]), through Gloo",
+    ),
+    "operators-gloo": (
+        "rank 0 called all_reduce(MAX, float32[1000]), through Gloo",
+        "rank 1 called all_reduce(SUM, float32[1000])",
+    ),
+    "sparse-gloo": (
+        "rank 0 called all_reduce(SUM, float32[4, 2])",
+        "rank 1 called all_reduce(SUM, int64[1000]), through Gloo",
+    ),
 }
 
 
 def diverges(rank: int, size: int, how: str) -> str:
     tensor = torch.ones(1000)
+    dist.all_reduce(tensor)
+    dist.all_reduce(tensor.double())
+    sparse = torch.sparse_coo_tensor([[1, 3]], torch.ones(2, 2), (4, 2))
     error, _ = until_it_fails(
         {
             "sizes": lambda: dist.all_reduce(tensor[: 500 + 10 * rank]),
@@ -249,6 +297,10 @@ def diverges(rank: int, size: int, how: str) -> str:
             "operators": lambda: dist.all_reduce(tensor, op=dist.ReduceOp.AVG if rank else dist.ReduceOp.SUM),
             "types": lambda: dist.all_reduce(tensor.to(torch.int32) if rank else tensor),
             "roots": lambda: dist.broadcast(tensor, src=rank),
+            "sparse": lambda: dist.all_reduce(sparse if rank else tensor),
+            "types-gloo": lambda: dist.all_reduce(tensor.double() if rank else tensor),
+            "operators-gloo": lambda: dist.all_reduce(tensor, op=dist.ReduceOp.SUM if rank else dist.ReduceOp.MAX),
+            "sparse-gloo": lambda: dist.all_reduce(tensor.long() if rank else sparse),
         }[how]
     )
     assert isinstance(error, dist.DistBackendError), repr(error)
@@ -257,10 +309,32 @@ def diverges(rank: int, size: int, how: str) -> str:
     return type(error.__cause__).__name__
 
 
-@pytest.mark.parametrize("how", ["sizes", "kinds", "operators", "types", "roots"])
+@pytest.mark.parametrize("how", CALLED)
 def test_workers_that_call_different_collectives_find_out(make_cluster: MakeCluster, how: str) -> None:
     causes = make_cluster(2).run(diverges, how)
     assert DivergedError.__name__ in causes, causes
+
+
+LATE_S = 2.5
+
+
+def is_late(rank: int, size: int) -> list[float]:
+    """At each way, while the others wait in the other one, or in both: all in the same order."""
+    one, double = torch.ones(1000), torch.ones(1000, dtype=torch.float64)
+    work = dist.all_reduce(one, async_op=True)
+    assert work is not None
+    if rank == 0:
+        time.sleep(LATE_S)
+    dist.all_reduce(double)
+    if rank == 1:
+        time.sleep(LATE_S)
+    work.wait()
+    dist.all_reduce(one)
+    return [float(one.sum()), float(double.sum())]
+
+
+def test_who_is_late_has_called_nothing_different(make_cluster: MakeCluster) -> None:
+    assert make_cluster(3).run(is_late) == [[9000.0, 3000.0]] * 3
 
 
 def aborts(rank: int, size: int, marks: str) -> None:

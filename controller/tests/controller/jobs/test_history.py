@@ -29,8 +29,10 @@ def test_every_end_of_a_job_is_kept_with_its_reason() -> None:
     bench.abort(bench.running(job_name="aborted")[0], "no more data")
     bench.running(job_name="ended")
     bench.jobs.end("ended", "the cluster is needed", bench.now)
-    bench.running(job_name="lost", world_size=2)
-    bench.wait(40)
+    lost = bench.running(job_name="lost", world_size=2)
+    bench.wait(28)
+    bench.break_streams(*lost)
+    bench.wait(12)
     bench.ask(job_name="alone", world_size=2, timeout_ms=1000)
     bench.wait(2)
     assert found(bench) == [
@@ -44,9 +46,9 @@ def test_every_end_of_a_job_is_kept_with_its_reason() -> None:
     assert "rank 1 of 2 did not come" in reasons["alone"]
     assert "no more data" in reasons["aborted"]
     assert "the cluster is needed" in reasons["ended"]
-    (lost,) = bench.jobs.history.find(None, "lost", 0)
-    assert (lost.world_size, lost.switch_name, lost.slots) == (2, "leaf", 256)
-    assert 29 < lost.ended_at - lost.created_at < 41
+    (record,) = bench.jobs.history.find(None, "lost", 0)
+    assert (record.world_size, record.switch_name, record.slots) == (2, "leaf", 256)
+    assert 29 < record.ended_at - record.created_at < 41
 
 
 def test_it_is_asked_for_by_tenant_by_name_and_by_number() -> None:

@@ -188,7 +188,7 @@ class World:
             case "abort":
                 self.bench.abort(worker, "a reason")
             case _:
-                self.bench.jobs.broken(worker, worker.stream, self.bench.now)
+                self.bench.break_streams(worker)
                 self.bench.settle()
 
     def wait(self) -> None:
@@ -257,13 +257,14 @@ class World:
         }
 
     def finish(self) -> None:
-        """When nobody beats any more and all switches are there, all is as it was."""
+        """When all workers are gone and all switches are there, all is as it was."""
         self.failures, self.quiet, self.prompt = 0, True, True
         self.catch_up()
         for name in sorted(self.trouble):
             self.lose_or_find(name)
         for name in ENDPOINTS:
             self.bench.jobs.drain(name, resume=True)
+        self.bench.break_streams(*self.workers(Presence.ATTENDING))
         self.bench.wait(90)
         assert all(each.is_usable() for each in self.bench.switches)
         assert self.bench.jobs.all() == []

@@ -259,6 +259,8 @@ def test_each_worker_is_vouched_for_by_the_switch_that_it_hangs_on() -> None:
     made = bench()
     workers = run_at(made, ["leaf1", "leaf2", "leaf2"])
     made.change("leaf1", "no answer")  # it says nothing of rank 0
+    made.wait(3, beating=workers[:1])
+    made.break_streams(*workers[1:])
     number = workers[0].job.number
     for second in range(40):
         for name, counts in (("spine", [0, 0]), ("leaf2", [second, 7])):

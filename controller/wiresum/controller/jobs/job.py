@@ -115,7 +115,9 @@ class Worker:
     number: int = 0
     """That this switch knows it by; its rank where the job has one switch."""
     broken_at: float | None = None
-    """Its stream broke while it was well heard of, and it has not attended again."""
+    """Its stream broke, and it has not attended again."""
+    broken_in_silence: bool = False
+    """It did so when nothing had been heard of it for a while anyway."""
     contributions: int | None = None
     """As its switch counted them when it was last asked, since its last heartbeat."""
     counted_at: float = 0.0

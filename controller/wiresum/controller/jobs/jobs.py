@@ -156,13 +156,13 @@ class Jobs:
 
     def broken(self, worker: Worker, stream: int, now: float) -> None:
         """An Attend stream ended, however it did: the process has died, or the way to it was cut. After a silence, or
-        when the service itself was stopped, it is no news."""
+        when the service itself was stopped, that says little."""
         if stream != worker.stream or worker.presence is not Presence.ATTENDING:
             return
         if worker.job.state is State.RUNNING:
             resumed = self._resumed_at is not None and now - self._resumed_at < self.limits.resumed_ms / 1000
-            if not resumed and now - worker.heard_at <= self.limits.suspect_ms / 1000:
-                worker.broken_at = now
+            worker.broken_at = now
+            worker.broken_in_silence = resumed or now - worker.heard_at > self.limits.suspect_ms / 1000
         else:  # it hung up on an ended job, as it should
             worker.presence = Presence.LOST
             self._clear_if_done(worker.job, now)
@@ -510,7 +510,8 @@ class Jobs:
                 worker.heard_at += stalled
                 worker.counted_at += stalled
                 worker.deadline += stalled
-                worker.broken_at = None
+                if worker.broken_at is not None:
+                    worker.broken_at, worker.broken_in_silence = now, True
                 if worker.away_since is not None:
                     worker.away_since += stalled
 

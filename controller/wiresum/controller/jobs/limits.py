@@ -15,15 +15,15 @@ class Limits:
     """A job gets fewer slots than it wants when the switch is crowded, but not fewer than these."""
     heartbeat_interval_ms: int = 500
     heartbeat_lost_ms: int = 30_000
-    """How long a worker may be unheard of, by its heartbeats, by the switch's counters and by the rounds of the others
-    together, before it is taken for lost: for hosts and networks that vanish. A heartbeat waits too while a worker's
-    interpreter is busy (importing, say)."""
+    """How long a worker may be unheard of, by its answers to pings, by the switch's counters and by the rounds of the
+    others together, before it is taken for lost: for hosts and networks that vanish. Heartbeats may wait for longer,
+    while a worker's interpreter is held up."""
     connection_lost_ms: int = 3000
     """The same, once the connection of a worker that was just heard of has broken: its process has died, most likely.
     One that lives attends again within this time."""
     suspect_ms: int = 2000
     """From this silence on the switch is asked whether its data plane has heard of the worker; and a connection that
-    breaks after it was silent for so long says nothing new."""
+    breaks after it says no more than the silence."""
     counted_ms: int = 1000
     """How often the switch is asked."""
     resumed_ms: int = 10_000

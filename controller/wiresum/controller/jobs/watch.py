@@ -3,9 +3,12 @@
 Each state has its own bounds, and no state is without one, so no worker waits for ever.
 
 A job needs its service for nothing but its end, so what the service does not hear is no reason to end a job that goes
-on. A worker is lost when neither plane has heard of it: no heartbeat, no packet that its switch counted, no round of
-the others, which need its packets. And where a switch is out of reach as well as all workers, it is the service
-that is cut off. In a tree each worker's witness is the switch that it hangs on, and a job is lost with any of its own.
+on. A worker is lost when neither plane has heard of it: its connection has broken, its switch has counted no packet of
+it, and no round of the others went on, which need its packets. While the connection stands, its process runs, though
+its heartbeats may wait: the service's pings are answered by threads that no busy interpreter holds up, and without an
+answer the connection breaks (service/join_server.py). And where a switch is out of reach as well as all workers, it is
+the service that is cut off. In a tree each worker's witness is the switch that it hangs on, and a job is lost with any
+of its own.
 """
 
 from __future__ import annotations
@@ -133,13 +136,14 @@ def _silent(job: Job, switches: Mapping[str, Switch], limits: Limits, now: float
             continue
         silent_s = now - max(worker.heard_at, worker.counted_at, job.progress_at)
         nowhere = f"and for {silent_s:.1f} s no packet of it came to {worker.switch_name} either"
-        if worker.presence is Presence.ATTENDING:
-            broken_s = now - worker.broken_at if worker.broken_at is not None else 0.0
-            if min(broken_s, silent_s) > limits.connection_lost_ms / 1000:
+        if worker.presence is Presence.ATTENDING and worker.broken_at is not None:
+            gone = min(now - worker.broken_at, silent_s) > limits.connection_lost_ms / 1000
+            if gone and not worker.broken_in_silence:
                 how = "its connection to the service broke, so its process has probably died"
                 return Lose(worker, f"was lost: {how}; it did not come back, {nowhere}")
-            if silent_s > limits.heartbeat_lost_ms / 1000:
-                return Lose(worker, f"was lost: no heartbeat of it came, {nowhere}")
+            if gone and silent_s > limits.heartbeat_lost_ms / 1000:
+                how = "no heartbeat of it came, its connection to the service broke"
+                return Lose(worker, f"was lost: {how}, {nowhere}")
         if worker.presence is Presence.GRANTED and silent_s > job.attend_s_max:
             what = "the service was started again" if job.restored else "it was admitted"
             return Lose(worker, f"was lost: {what}, but it sent no heartbeat, {nowhere}")

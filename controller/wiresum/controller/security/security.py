@@ -41,8 +41,6 @@ OPTIONS = (
     ("grpc.max_metadata_size", 16 * 1024),
     # Workers that wait ask whether the connection still is, every ten seconds; more often counts as abuse.
     ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
-    # How long the server's own question may go unanswered; gRPC's keepalive waits for this, a minute unless it is said.
-    ("grpc.http2.ping_timeout_ms", 10_000),
 )
 """For the gRPC server."""
 

@@ -49,11 +49,8 @@ _OPTIONS = (
     ("grpc.max_send_message_length", join.REPORT_BYTES_MAX),
     # A second switch at the same port must fail, not share the port's connections with the first.
     ("grpc.so_reuseport", 0),
-    # Notices within half a minute when the host of a worker that waits in Join has vanished without a word. (For one
-    # that attends, heartbeats do that sooner.)
-    ("grpc.keepalive_time_ms", 15_000),
-    ("grpc.keepalive_timeout_ms", 10_000),
 )
+PING_MS_MIN = 500
 
 
 class JoinServer:
@@ -153,7 +150,9 @@ class JoinServer:
             effects = Effects(jobs, self._drivers, self._store, self._clock)
             operators = OperatorService(jobs, effects, self._security.refusals, self._clock)
             server = grpc.aio.server(
-                options=_OPTIONS, maximum_concurrent_rpcs=CALLS_MAX, interceptors=[self._security.interceptor]
+                options=(*_OPTIONS, *_ping_options(self._limits)),
+                maximum_concurrent_rpcs=CALLS_MAX,
+                interceptors=[self._security.interceptor],
             )
             join_pb2_grpc.add_JoinServiceServicer_to_server(JoinService(jobs, effects, self._clock), server)
             operator_pb2_grpc.add_OperatorServiceServicer_to_server(operators, server)
@@ -237,3 +236,18 @@ class JoinServer:
             if effects.idle and (len(jobs) == 0 or (keep and all(job.state is JobState.RUNNING for job in jobs.all()))):
                 return
             await asyncio.sleep(0.01)
+
+
+def _ping_options(limits: Limits) -> tuple[tuple[str, int], ...]:
+    """gRPC pings a worker that has sent nothing for a while, and breaks the connection if no answer comes: together so
+    early that the worker may come back until it is lost. What answers is threads of gRPC's own, so that a worker lives
+    for as long as its process runs, whatever its interpreter does."""
+    ping_ms = max(PING_MS_MIN, (limits.heartbeat_lost_ms - limits.connection_lost_ms) // 2)
+    return (
+        ("grpc.keepalive_time_ms", ping_ms),
+        ("grpc.keepalive_timeout_ms", ping_ms),
+        # gRPC waits for the longer of the two times, of which this one would be a minute.
+        ("grpc.http2.ping_timeout_ms", ping_ms),
+        # There is nothing else to send to a worker that is silent.
+        ("grpc.http2.max_pings_without_data", 0),
+    )

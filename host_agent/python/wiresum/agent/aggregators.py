@@ -58,7 +58,7 @@ class Aggregators:
         self._lock = threading.Lock()
         self._ended: WiresumError | None = None
         self._on_ended: Callable[[WiresumError], None] | None = None
-        self._progress: Callable[[int], int] = lambda _: NO_ROUND
+        self._progress: Callable[[int], int | None] = lambda _: NO_ROUND
         self._traffic: Callable[[int], Traffic] = lambda _: NO_TRAFFIC
 
     @classmethod
@@ -114,12 +114,12 @@ class Aggregators:
         self,
         *,
         on_ended: Callable[[WiresumError], None],
-        progress: Callable[[int], int],
+        progress: Callable[[int], int | None],
         traffic: Callable[[int], Traffic] = lambda _: NO_TRAFFIC,
     ) -> None:
-        """`progress` gives this worker's newest round at the aggregator of that index, and `traffic` what went to and
-        came from it; `on_ended` is called at most once, in another thread or at once, when the job has ended at any of
-        them for a reason that is not ours."""
+        """`progress` gives this worker's newest round at the aggregator of that index (None if it is stopped), and
+        `traffic` what went to and came from it; `on_ended` is called at most once, in another thread or at once, when
+        the job has ended at any of them for a reason that is not ours."""
         with self._lock:
             self._progress, self._traffic = progress, traffic
             self._on_ended = on_ended

@@ -1,4 +1,5 @@
-"""Whether this process itself was stopped for a while: by SIGSTOP, a debugger, a host that slept or starved it.
+"""Whether this process itself was stopped for a while: by SIGSTOP, a debugger, a host that slept or starved it, or a
+call that held the interpreter's lock.
 
 While it was, nobody else was at fault: what was not heard counts to nobody, and an error that follows says so. One who
 looks at the clock every LOOK_S, and finds that far more time has gone by, was stopped.
@@ -61,6 +62,6 @@ class AwakeClock:
         if not self._last_stop_s or self._clock() - self._resumed_at > REMEMBERED_S:
             return ""
         return (
-            f"this process itself was stopped for {self._last_stop_s:.0f} s (SIGSTOP, a debugger, or a host that slept "
-            f"or was starved), which others cannot tell from a loss"
+            f"this process itself was stopped for {self._last_stop_s:.0f} s (SIGSTOP, a debugger, a host that slept or "
+            f"was starved, or a call that held the interpreter's lock), which others may have taken for a loss"
         )

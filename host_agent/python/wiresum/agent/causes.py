@@ -48,15 +48,11 @@ class Causes:
         """Why a collective with this tag ended so. `states` are in the aggregators' order. `greeted`: has the first sum
         come back right?"""
         sequence = tensor & 0xFFFF
+        if status is Status.DIVERGED and greeted:
+            return self.of_divergence(sequence)
         if status is Status.DIVERGED:
             return DivergedError(
-                f"{self._who}: "
-                + (
-                    f"the workers {DivergedError.WORDS} at number {sequence}. All ranks must call the same "
-                    "collectives, with the same sizes and types, in the same order"
-                    if greeted
-                    else f"the first sum is of chunks that do not belong together: {self._why_wrong()}"
-                ),
+                f"{self._who}: the first sum is of chunks that do not belong together: {self._why_wrong()}",
                 number=sequence,
             )
         if status is Status.TIMED_OUT:
@@ -67,6 +63,13 @@ class Causes:
                 + self._what_was_not_sent(states)
             )
         return WiresumError(f"{self._who}: the collective was aborted")
+
+    def of_divergence(self, number: int) -> DivergedError:
+        return DivergedError(
+            f"{self._who}: the workers {DivergedError.WORDS} at number {number}. All ranks must call the same "
+            "collectives, with the same sizes and types, in the same order",
+            number=number,
+        )
 
     def of_wrong_greeting(self, found: int, expected: int) -> WiresumError:
         return WiresumError(f"the first sum came back wrong ({found}, expected {expected}): {self._why_wrong()}")

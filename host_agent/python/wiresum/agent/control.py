@@ -4,7 +4,7 @@ gRPC and fork(): gRPC's own handlers, where they run, stop all gRPC threads befo
 while a stream is open, and does not bring the stream to the child anyway. What a training process forks is a
 DataLoader's worker, which needs no gRPC. So the handlers are turned off, unless the user has set
 GRPC_ENABLE_FORK_SUPPORT, and in a child a membership is inert. A child may keep the connection open when its parent
-is killed; then the heartbeats stop, and the service notices by that.
+is killed; then nobody answers the service's pings, and it notices by that.
 """
 
 from __future__ import annotations

@@ -9,6 +9,9 @@ The service is not needed while a job runs: the packets go to the switch. So a c
 controller is restarted or a standby takes over, is made again without anybody noticing: a service that was killed
 refuses connections at once, and one whose host has vanished is noticed by the silence after our heartbeats. How long
 that goes on is absence.py's matter.
+
+Heartbeats wait while somebody holds the interpreter's lock. That is no loss: gRPC's own threads, which do without the
+lock, answer the service's pings meanwhile, and for the service a worker lives for as long as its connection does.
 """
 
 from __future__ import annotations
@@ -75,7 +78,7 @@ class Membership:
         self._left = threading.Event()
         self._thread: threading.Thread | None = None
         self._call: Any = None
-        self._progress: Callable[[], int] = lambda: NO_ROUND
+        self._progress: Callable[[], int | None] = lambda: NO_ROUND
         self._traffic: Callable[[], Traffic] = lambda: NO_TRAFFIC
         self._heard_at = 0.0
         self._events = 0
@@ -136,12 +139,12 @@ class Membership:
         self,
         *,
         on_ended: Callable[[WiresumError], None],
-        progress: Callable[[], int],
+        progress: Callable[[], int | None],
         traffic: Callable[[], Traffic] = lambda: NO_TRAFFIC,
     ) -> None:
-        """Starts the heartbeats. `progress` gives the newest round of this worker, and `traffic` what went to and came
-        from the switch; `on_ended` is called at most once, from another thread, when the job has ended for a reason
-        that is not ours."""
+        """Starts the heartbeats. `progress` gives the newest round of this worker, None if it is stopped and so shall
+        have no connection, and `traffic` what went to and came from the switch; `on_ended` is called at most once, from
+        another thread, when the job has ended for a reason that is not ours."""
         with self._lock:
             if self._thread is not None:
                 raise RuntimeError("this membership attends already")
@@ -238,7 +241,7 @@ class Membership:
 
     def _attend_until_broken(self, absence: Absence) -> WiresumError | None:
         """Why the job has ended; None if only the stream has."""
-        self._heard_at = time.monotonic()
+        self._heard_at = self._awake.now()
         hung_up = threading.Event()
         if not _can_start_threads():
             self._leaving.wait(LEAVE_S_MAX)
@@ -251,7 +254,7 @@ class Membership:
             self._begun.set()
         try:
             for event in call:
-                self._heard_at = time.monotonic()
+                self._heard_at = self._awake.now()
                 self._events += 1
                 absence.hear(self._control.endpoint)
                 if event.HasField("ended"):
@@ -286,9 +289,13 @@ class Membership:
         """Runs in gRPC's thread. Also the one who notices that the service has fallen silent."""
         silence_s_max = min(SILENCE_S_MAX, self.grant.heartbeat_lost_ms / 1000)
         while not (hung_up.is_set() or self._leaving.is_set()):
-            yield messages.Heartbeat(member=self._member, round_newest=self._progress() & 0xFFFFFFFF)
+            round_newest = self._progress()
+            if round_newest is None:
+                self._hang_up()
+                return
+            yield messages.Heartbeat(member=self._member, round_newest=round_newest & 0xFFFFFFFF)
             hung_up.wait(self.grant.heartbeat_interval_ms / 1000)
-            if time.monotonic() - self._heard_at > silence_s_max:
+            if self._awake.now() - self._heard_at > silence_s_max:
                 log.info("%s has been silent for %.1f s: a fresh connection is made", self.where, silence_s_max)
                 self._hang_up()
                 return

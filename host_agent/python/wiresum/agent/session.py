@@ -206,6 +206,13 @@ class Session:
         if self._fail(WiresumError(reason)):
             self._aggregators.abort(reason)
 
+    def diverge(self, number: int) -> None:
+        """Ends the job for everybody, since others have not called the collective of this number, but something that
+        the data path does not see."""
+        error = self._causes.of_divergence(number)
+        if self._fail(error):
+            self._aggregators.abort(str(error))
+
     def close(self) -> None:
         """Leaves the job. What is still pending fails with SessionClosedError. Idempotent."""
         self._fail(SessionClosedError(f"the session of job '{self.job_name}' was closed"))

@@ -4,7 +4,8 @@ It settles works whose callers asked for futures or went away, which keeps their
 done with them. And when the session fails it makes Gloo's pending operations fail, too: Gloo itself notices the death
 of a neighbour in its ring, and only that, so that other workers would wait for its time-out.
 
-It sleeps without a time-out while there is nothing to watch.
+It looks now and then whether the workers stand still (standstill.py), also while there is nothing else to watch: a
+synchronous collective is its caller's alone.
 
 Callbacks of futures run in it, and one may call a collective and wait for that collective's future (PowerSGD's does).
 So when a collective is called from a callback, another thread goes on attending, and the one that the callback runs in
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 import weakref
 from collections import deque
 from collections.abc import Callable
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
     from wiresum.agent.session import Session
     from wiresum.torch.work import GlooWork, NetworkWork
 
+from wiresum.torch.standstill import LOOK_S
+
 log = logging.getLogger("wiresum")
 
 POLL_S = 0.2
@@ -32,11 +36,21 @@ JOIN_TIMEOUT_S = 5.0
 
 
 class Attendant:
-    """`on_failure` is called once, in this thread, when the session has failed while Gloo's works were pending."""
+    """`on_failure` is called once, in this thread, when the session has failed while Gloo's works were pending, and
+    `look` every LOOK_S with the number of the oldest of Gloo's collectives that are."""
 
-    def __init__(self, session: Session, *, name: str, on_failure: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        session: Session,
+        *,
+        name: str,
+        on_failure: Callable[[], None],
+        look: Callable[[int | None], None],
+    ) -> None:
         self._session = session
         self._on_failure = on_failure
+        self._look = look
+        self._looked_at = 0.0
         self.changed = threading.Condition()
         """Hold it while submitting with `notify` and until watch_network(): a completion must find its work."""
         self._network: dict[int, NetworkWork] = {}
@@ -88,7 +102,9 @@ class Attendant:
     def _run(self) -> None:
         try:
             while self._await_business():
-                self._attend()
+                if self._network or self._gloo:
+                    self._attend()
+                self._look_now_and_then()
         except Exception:
             log.exception("wiresum: unexpected error while attending to collectives; the job ends")
             self._session.abort("an internal error in the PyTorch backend; the log of this worker has the traceback")
@@ -96,7 +112,7 @@ class Attendant:
     def _await_business(self) -> bool:
         with self.changed:
             self._idle = True
-            self.changed.wait_for(lambda: self._network or self._gloo or self._closing)
+            self.changed.wait_for(lambda: self._network or self._gloo or self._closing, LOOK_S)
             self._idle = False
             return self._is_current() and not self._closing
 
@@ -111,6 +127,14 @@ class Attendant:
                 self.changed.wait_for(lambda: self._network or self._closing, POLL_S)
         if self._is_current():
             self._attend_to_gloo()
+
+    def _look_now_and_then(self) -> None:
+        if not self._is_current() or time.monotonic() - self._looked_at < LOOK_S:
+            return
+        self._looked_at = time.monotonic()
+        with self.changed:
+            numbers = [work.number for work in self._gloo if work.number is not None and not work.is_completed()]
+        self._look(min(numbers, default=None))
 
     def _settle(self, token: int) -> None:
         with self.changed:

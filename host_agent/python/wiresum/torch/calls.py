@@ -32,11 +32,24 @@ class CallLog:
     def __init__(self, store: Store, rank: int, size: int, more: Callable[[], Sequence[Call]] = tuple) -> None:
         self._store, self._rank, self._size, self._more = store, rank, size, more
         self._calls: deque[Call] = deque(maxlen=KEPT)
+        self._gloo: deque[str] = deque(maxlen=KEPT)
+        self._differs_at: int | None = None
         self._compared: str | None = None
+        self.gloo_calls = 0
 
     def note(self, number: int, name: str, operator: Any, tensors: Sequence[torch.Tensor]) -> None:
         """`number`: of the collective, the same at all workers. `operator`: None if nothing is summed."""
         self._calls.append((number, name, operator, [(tensor.dtype, tensor.shape) for tensor in tensors]))
+
+    def note_gloo(self, what: str) -> int:
+        """A collective that goes through Gloo, in words. Returns its number there, which is the same at all workers."""
+        self._gloo.append(what)
+        self.gloo_calls += 1
+        return self.gloo_calls - 1
+
+    def differ_at(self, gloo: int) -> None:
+        """Some workers have called this one of Gloo's where this worker has called one of the network's."""
+        self._differs_at = gloo
 
     def compare(self, number: int | None) -> str:
         """A sentence on what each worker called as number `number`, which None leaves to a worker that knows it; "" if
@@ -52,11 +65,12 @@ class CallLog:
         deadline = time.monotonic() + ANSWERS_S_MAX
         if number is not None:
             # Workers may notice at different numbers; all speak of one.
-            self._store.compare_set("diverged", "", str(number))
+            place = f"{number}" if self._differs_at is None else f"{number} {self._differs_at}"
+            self._store.compare_set("diverged", "", place)
         elif not self._is_there("diverged", deadline):
             return ""
-        number = int(self._store.get("diverged"))
-        self._store.set(f"calls/{self._rank}", self._called(number))
+        number, *gloo = map(int, self._store.get("diverged").split())
+        self._store.set(f"calls/{self._rank}", self._called(number, *gloo))
         said = []
         for rank in range(self._size):
             if self._is_there(f"calls/{rank}", deadline):
@@ -65,7 +79,9 @@ class CallLog:
                 said.append(f"rank {rank} does not say")
         return f"As number {number} " + ", ".join(said)
 
-    def _called(self, number: int) -> str:
+    def _called(self, number: int, gloo: int | None = None) -> str:
+        if gloo is not None and 0 < (back := self.gloo_calls - gloo) <= len(self._gloo):
+            return f"called {self._gloo[-back]}, through Gloo"
         found = [list(self._calls), list(self._more())]  # other threads go on calling
         for noted, *call in [*found[0], *found[1]]:
             if noted == number:

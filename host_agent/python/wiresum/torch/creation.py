@@ -24,7 +24,7 @@ from wiresum.agent.session import Session
 from wiresum.join import JOB_NAME_BYTES_MAX, name_problem
 from wiresum.torch import extension
 from wiresum.torch.backend import WiresumBackend
-from wiresum.torch.calls import KEPT, CallLog
+from wiresum.torch.calls import KEPT
 from wiresum.torch.errors import WiresumTimeoutError, as_torch_error
 from wiresum.torch.gloo import Gloo, make_gloo
 from wiresum.torch.network import Network
@@ -94,16 +94,14 @@ def _make_backend(
     try:
         gloo = Gloo(make_gloo(PrefixStore("gloo", store), rank, size, timeout, config), dist_store, rank, size)
         if session is not None:
-            direct = native.DirectSums(session.native, KEPT) if native is not None else None
-            more = direct.notes if direct is not None else tuple
             gloo.network = Network(
                 session,
-                CallLog(PrefixStore("calls", store), rank, size, more),
+                store,
                 lane_bits=config.lane_bits,
                 fixed_scale=options.fixed_scale,
                 timeout=lambda: gloo.timeout,
                 on_failure=gloo.break_connections,
-                direct=direct,
+                direct=native.DirectSums(session.native, KEPT) if native is not None else None,
             )
         make_part = partial(_make_part, options, rank)
         return WiresumBackend(rank, size, gloo=gloo, network=gloo.network, make_part=make_part)

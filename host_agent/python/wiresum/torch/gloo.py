@@ -90,16 +90,17 @@ class Gloo:
         steps += [finish] if finish else []
         began = time.monotonic()
         inner = getattr(self._group, method)(*arguments_staged)
+        is_collective = name not in POINT_TO_POINT
         work = GlooWork(
             inner,
             written,
             finish=steps,
             explain=partial(self._explain, call),
             timeout_s=self._timeout_of(arguments[-1]).total_seconds(),
-            began=None if name in POINT_TO_POINT else began,
+            began=began if is_collective else None,
         )
         if self.network is not None:
-            self.network.attendant.watch_gloo(work)
+            self.network.watch_gloo(work, call.what if is_collective else None)
         return work
 
     def run_sum(

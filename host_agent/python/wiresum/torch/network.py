@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import PrefixStore, Store
 
 from wiresum.agent import _native
 from wiresum.agent.errors import DivergedError, JobAbortedError, WiresumError
@@ -18,12 +19,13 @@ from wiresum.torch import plan as plans
 from wiresum.torch import rows
 from wiresum.torch.arguments import Tensors
 from wiresum.torch.attendant import Attendant
-from wiresum.torch.calls import CallLog
+from wiresum.torch.calls import Call, CallLog
 from wiresum.torch.errors import as_torch_error
 from wiresum.torch.gloo import divide
 from wiresum.torch.order import SubmissionOrder
 from wiresum.torch.plan import Plan
-from wiresum.torch.work import CompletedWork, NetworkWork
+from wiresum.torch.standstill import Standstill
+from wiresum.torch.work import CompletedWork, GlooWork, NetworkWork
 
 DRAIN_TIMEOUT_S = 5.0
 """How long destroy_process_group waits for works that nobody has waited for."""
@@ -39,7 +41,7 @@ class Network:
     def __init__(
         self,
         session: Session,
-        calls: CallLog,
+        store: Store,
         *,
         lane_bits: int,
         fixed_scale: float | None,
@@ -47,19 +49,24 @@ class Network:
         on_failure: Callable[[], None],
         direct: Any = None,
     ) -> None:
-        """`direct`: the group's DirectSums (direct.hpp), if it has the extension."""
+        """`store` is the group's own, and `direct` its DirectSums (direct.hpp), if it has the extension."""
         self.session = session
         self.direct = direct
-        self.attendant = Attendant(session, name=f"wiresum-{session.job_name}", on_failure=on_failure)
         self._collectives: Counter[str] = Counter()
         self._bytes: Counter[bool] = Counter()
         """By whether they were summed, or copied."""
-        self._calls = calls
+        self._calls = CallLog(PrefixStore("calls", store), session.rank, session.world_size, _noted_by(direct))
         self._lane_bits = lane_bits
         self._fixed_scale = fixed_scale
         self._timeout = timeout
         self._order = SubmissionOrder(f"wiresum-order-{session.job_name}", self._set_direct)
         self._pending: set[NetworkWork] = set()
+        self._standstill = Standstill(
+            session, PrefixStore("standstill", store), self._calls, submits_at_once=self._order.is_free
+        )
+        self._attendant = Attendant(
+            session, name=f"wiresum-{session.job_name}", on_failure=on_failure, look=self._standstill.look
+        )
 
     @property
     def collectives(self) -> Counter[str]:
@@ -112,13 +119,19 @@ class Network:
         average = bool(opts.reduceOp == _AVERAGE)
 
         def align_and_submit() -> None:
-            todo = [plan for part in contributions if not (plan := self._aligned(*part, opts, average)).empty]
-            work.finish_with([plan.finish for plan in todo])
             called = partial(self._calls.note, name=name, operator=opts.reduceOp, tensors=tensors)
+            todo = [plan for part in contributions if not (plan := self._aligned(*part, opts, average, called)).empty]
+            work.finish_with([plan.finish for plan in todo])
             self._begin(work, todo, opts, average=average, called=called)
 
         self._order.append(partial(_take, align_and_submit, work))
         return work
+
+    def watch_gloo(self, work: GlooWork, what: str | None) -> None:
+        """A work of Gloo's beside the network's. `what`: the collective that was called, None if it is none."""
+        if what is not None:
+            work.number = self._calls.note_gloo(what)
+        self._attendant.watch_gloo(work)
 
     # What direct.hpp needs of Python.
 
@@ -140,10 +153,10 @@ class Network:
             work.settle()
             return
         self._pending.add(work)
-        with self.attendant.changed:
+        with self._attendant.changed:
             for operation in work.operations():
                 self.session.notify(operation)
-            self.attendant.watch_network(work)
+            self._attendant.watch_network(work)
 
     def _set_direct(self, is_free: bool) -> None:
         if self.direct is not None:
@@ -156,13 +169,14 @@ class Network:
         if self.direct is not None:
             self.direct.drain(timedelta(seconds=DRAIN_TIMEOUT_S))
         self._order.drain(DRAIN_TIMEOUT_S)
-        self.attendant.drain(DRAIN_TIMEOUT_S)
+        self._attendant.drain(DRAIN_TIMEOUT_S)
 
     def close(self) -> None:
         """Leaves the job. What is pending fails."""
         self.session.close()
         self._order.close()
-        self.attendant.close()
+        self._standstill.close()
+        self._attendant.close()
         for work in list(self._pending):
             work.settle()
 
@@ -180,40 +194,48 @@ class Network:
         )
 
     def _aligned(
-        self, tensor: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, opts: Any, average: bool
+        self,
+        tensor: torch.Tensor,
+        keys: torch.Tensor,
+        values: torch.Tensor,
+        opts: Any,
+        average: bool,
+        called: Callable[[int], None],
     ) -> Plan:
         """What is left to do for a sparse tensor once the workers have agreed on its keys, which this waits for."""
         rank, size = self.session.rank, self.session.world_size
         possible = rows.keys_possible(tensor)
         plan, numbers = rows.sizes_plan(tensor, keys, rank=rank, size=size)
-        self._exchange(plan, opts, signature=rows.call_of(tensor))
+        self._exchange(plan, opts, called, signature=rows.call_of(tensor))
         if rows.counting_is_cheaper(numbers, possible):
             plan, presence = rows.presence_plan(keys, possible)
-            self._exchange(plan, opts, signature=rows.call_of(tensor), lane_bits=rows.COUNT_LANE_BITS)
+            self._exchange(plan, opts, called, signature=rows.call_of(tensor), lane_bits=rows.COUNT_LANE_BITS)
             union = presence.nonzero().reshape(-1)
         else:
             plan, everybody = rows.keys_plan(keys, numbers, rank=rank)
-            self._exchange(plan, opts, signature=rows.call_of(tensor))
+            self._exchange(plan, opts, called, signature=rows.call_of(tensor))
             union = everybody.unique()
         return rows.sum_plan(tensor, keys, values, union, integer_divisor=size if average else 1)
 
-    def _exchange(self, plan: Plan, opts: Any, *, signature: int, lane_bits: int = 32) -> None:
+    def _exchange(
+        self, plan: Plan, opts: Any, called: Callable[[int], None], *, signature: int, lane_bits: int = 32
+    ) -> None:
         """A collective that is waited for here."""
         work = self._work([], [plan.finish])
         try:
-            work.add(
-                self.session.submit(
-                    plan.regions,
-                    dtype=plan.dtype,
-                    lane_bits=lane_bits,
-                    signature=signature,
-                    may_be_sparse=plan.dtype is Dtype.I32,
-                    timeout_s=self._timeout_s(opts),
-                    notify=False,
-                )
+            operation = self.session.submit(
+                plan.regions,
+                dtype=plan.dtype,
+                lane_bits=lane_bits,
+                signature=signature,
+                may_be_sparse=plan.dtype is Dtype.I32,
+                timeout_s=self._timeout_s(opts),
+                notify=False,
             )
         except WiresumError as error:
             raise self.translate(error) from error
+        work.add(operation)
+        called(operation.number)
         work.all_added()
         self._pending.add(work)  # should the wait be interrupted, the network still has the plan's memory
         work.wait()
@@ -224,9 +246,9 @@ class Network:
         """Submits a work's operations; `called` notes what has the number that each one got."""
         timeout_s = self._timeout_s(opts)
         if opts.asyncOp:
-            with self.attendant.changed:
+            with self._attendant.changed:
                 self._submit_all(work, todo, average=average, timeout_s=timeout_s, notify=True, called=called)
-                self.attendant.watch_network(work)
+                self._attendant.watch_network(work)
         else:
             self._submit_all(work, todo, average=average, timeout_s=timeout_s, notify=False, called=called)
         if not todo:
@@ -281,6 +303,10 @@ class Network:
     def _timeout_s(self, opts: Any) -> float:
         timeout: timedelta = opts.timeout
         return (timeout if timeout > _UNSET else self._timeout()).total_seconds()
+
+
+def _noted_by(direct: Any) -> Callable[[], Sequence[Call]]:
+    return tuple if direct is None else direct.notes
 
 
 def _take(step: Callable[[], None], work: NetworkWork) -> None:

@@ -221,6 +221,8 @@ class GlooWork(dist.Work):
         self._explain = explain
         self._timeout_s = timeout_s
         self._began = began
+        self.number: int | None = None
+        """Among the group's collectives that go through Gloo; None if it is none of these."""
         self._lock = threading.Lock()
         self._settled = False
         self._error: Exception | None = None

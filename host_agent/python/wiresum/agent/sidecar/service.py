@@ -18,8 +18,8 @@
 
 States are fields like sent.0, for each aggregator: see _STATE below.
 
-The worker answers what it is asked at once, from a thread that does nothing else. So a worker that is stopped has no
-heartbeats, as if it attended itself.
+The worker answers what it is asked at once, from a thread that does nothing else. One that does not is stopped, and
+then the sidecar gives up the connection to the service, as if the worker had attended itself.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ from wiresum.agent.way_out import spin_us_of
 log = logging.getLogger(__name__)
 
 VERSION = 2
-ANSWER_S_MAX = 30.0
-"""How long a worker may take to answer: that a stopped one is lost, the heartbeats' receiver finds much sooner."""
+ANSWER_S_MAX = 15.0
+"""How long a worker may take to answer; half of the time after which the service takes it for lost, if that is less."""
 _STATE = ("round", "sent", "received", "results", "failures", "error")
 """What the fields of a PathState are called on a line, before a dot and the aggregator's number."""
 _STATUSES: Mapping[str, Status] = {
@@ -72,6 +72,7 @@ class Service:
         self._answers: queue.SimpleQueue[Line | None] = queue.SimpleQueue()
         self._asking = threading.Lock()
         self._asked = 0
+        self._answer_s_max = ANSWER_S_MAX
         self._over = threading.Event()
         self._lock = threading.Lock()
         self._aggregators: Aggregators | None = None
@@ -169,6 +170,8 @@ class Service:
         with self._lock:
             self._aggregators = aggregators
             self._causes = Causes(aggregators, job_name)
+        lost_s = min(aggregator.membership.grant.heartbeat_lost_ms for aggregator in aggregators) / 1000
+        self._answer_s_max = min(ANSWER_S_MAX, lost_s / 2)
         self._who = f"rank {next(iter(aggregators)).membership.grant.rank} of job '{job_name}'"
         for aggregator in aggregators:
             self._channel.send("aggregator", **_fields_of(aggregator))
@@ -188,11 +191,15 @@ class Service:
 
     # While the job runs.
 
-    def _round(self, aggregator: int) -> int:
-        """Asked for with each heartbeat, and so it is here that a packet which can never leave is noticed."""
-        state = self._state(aggregator)
-        if state is None:
+    def _round(self, aggregator: int) -> int | None:
+        """Asked for with each heartbeat, and so it is here that a packet which can never leave is noticed. None: the
+        worker does not answer."""
+        answer = self._ask("ask-state")
+        if answer is None and not self._over.is_set():
+            return None
+        if answer is None or answer.word != "state":
             return NO_ROUND
+        state = _state_of(answer, aggregator)
         if state.transport_error in TOO_LARGE and self._causes is not None:
             error = self._causes.of_shrunken_path(aggregator)
             if error is not None:
@@ -200,22 +207,20 @@ class Service:
         return state.round_newest
 
     def _traffic(self, aggregator: int) -> Traffic:
-        state = self._state(aggregator)
-        return NO_TRAFFIC if state is None else state.traffic
-
-    def _state(self, aggregator: int) -> PathState | None:
         answer = self._ask("ask-state")
-        return None if answer is None or answer.word != "state" else _state_of(answer, aggregator)
+        if answer is None or answer.word != "state":
+            return NO_TRAFFIC
+        return _state_of(answer, aggregator).traffic
 
     def _ask(self, word: str, **fields: object) -> Line | None:
-        """The worker's answer; None if it gives none any more."""
+        """The worker's answer; None if it gives none."""
         with self._asking:
             self._asked += 1
             if self._over.is_set() or not self._channel.send(word, id=self._asked, **fields):
                 return None
             while True:
                 try:
-                    answer = self._answers.get(timeout=ANSWER_S_MAX)
+                    answer = self._answers.get(timeout=self._answer_s_max)
                 except queue.Empty:
                     return None
                 if answer is None:
