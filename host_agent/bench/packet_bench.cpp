@@ -5,7 +5,7 @@
 //   packet_bench switch --transport T [--device D] --workers N --address A --workers-at B
 //       a switch of one job; says "ready" and its port when it serves, ends when its input ends
 //   packet_bench workers --transport T [--device D] --workers N --address B --switch-at A --switch-port P --seconds S
-//       --cores 0,1 [--lanes L] [--floats F]
+//       --cores 0,1 [--lanes L] [--floats F] [--slots S]
 //       the workers of that job in one thread: all-reduces without a pause, then round trips of single chunks; and how
 //       busy these cores were
 //
@@ -258,12 +258,13 @@ void serve(const Options& options) {
 class Workers {
  public:
   Workers(const transport::Spec& spec, std::uint8_t count, std::uint32_t address, wire::Endpoint switch_at,
-          std::uint16_t lanes, std::size_t floats)
+          std::uint16_t lanes, std::size_t floats, std::uint32_t slots)
       : switch_at_(switch_at), lanes_(lanes), pending_(count) {
     const bool is_kernels = spec.kind != transport::Kind::kDpdk;
     std::vector<transport::UdpSocket> sockets =
         transport::bind_consecutive({.address = is_kernels ? address : 0, .port = kWorkerPort}, count);
-    const transport::Place place{.address = address, .peer = switch_at, .datagram_bytes_max = kPacketBytes};
+    const transport::Place place{
+        .address = address, .peers = std::vector<wire::Endpoint>(count, switch_at), .datagram_bytes_max = kPacketBytes};
     if (spec.kind == transport::Kind::kUdp) {
       for (transport::UdpSocket& socket : sockets) {
         socket.connect(switch_at);
@@ -275,7 +276,7 @@ class Workers {
       paths_.push_back(transport::open(spec, place, std::move(sockets)));
     }
     for (std::uint8_t i = 0; i < count; ++i) {
-      machines_.push_back(std::make_unique<worker::Worker>(worker_config(i, count, kSlots, lanes)));
+      machines_.push_back(std::make_unique<worker::Worker>(worker_config(i, count, slots, lanes)));
       tensors_.push_back(std::make_unique<Tensor>(floats, lanes));
     }
   }
@@ -391,8 +392,10 @@ void work(const Options& options) {
   const int lanes = options.contains("lanes") ? std::stoi(options.at("lanes")) : kLanes;
   if (lanes < 1 || lanes > kLanes) throw std::invalid_argument("--lanes must be 1 to 360");
   const std::size_t floats = options.contains("floats") ? std::stoul(options.at("floats")) : kTensorFloats;
+  const unsigned long slots = options.contains("slots") ? std::stoul(options.at("slots")) : kSlots;
+  if (slots < 1 || slots > kSlots) throw std::invalid_argument("--slots must be 1 to 512");
   Workers workers(spec_of(options), workers_of(options), transport::parse_ipv4(options.at("address")), switch_at,
-                  static_cast<std::uint16_t>(lanes), floats);
+                  static_cast<std::uint16_t>(lanes), floats, static_cast<std::uint32_t>(slots));
   workers.stream(0.2);  // neighbours, caches, windows
   const std::uint64_t datagrams = workers.datagrams();
   const std::uint64_t repeats = workers.repeats();

@@ -78,6 +78,8 @@ class System(ABC):
     title: str
     lane_bits: tuple[int, ...] = (32,)
     by_default = True
+    is_alone = False
+    """On a star of its own: it takes interfaces from the kernel, which others would feel."""
 
     @abstractmethod
     def missing(self) -> str | None:
@@ -154,6 +156,7 @@ class WiresumOverXdp(Wiresum):
     title = "Wiresum, AF_XDP"
     lane_bits = (32,)
     by_default = False
+    is_alone = True
     transport = "xdp"
 
     def _switch_options(self) -> list[str]:
