@@ -5,7 +5,7 @@
 //   packet_bench switch --transport T [--device D] --workers N --address A --workers-at B
 //       a switch of one job; says "ready" and its port when it serves, ends when its input ends
 //   packet_bench workers --transport T [--device D] --workers N --address B --switch-at A --switch-port P --seconds S
-//       --cores 0,1
+//       --cores 0,1 [--lanes L] [--floats F] [--slots S]
 //       the workers of that job in one thread: all-reduces without a pause, then round trips of single chunks; and how
 //       busy these cores were
 //
@@ -62,13 +62,14 @@ double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-worker::WorkerConfig worker_config(std::uint8_t worker, std::uint8_t workers, std::uint32_t slots) {
+worker::WorkerConfig worker_config(std::uint8_t worker, std::uint8_t workers, std::uint32_t slots,
+                                   std::uint16_t lanes = kLanes) {
   worker::WorkerConfig config;
   config.job = kJob;
   config.key = kKey;
   config.worker = worker;
   config.workers = workers;
-  config.lanes = kLanes;
+  config.lanes = lanes;
   config.slots = slots;
   config.window_initial = slots;
   return config;
@@ -92,7 +93,8 @@ dataplane::JobEntry job_entry(std::uint32_t address, std::uint8_t workers, std::
 /// A float all-reduce, again and again, of what stays as it is.
 class Tensor {
  public:
-  explicit Tensor(std::size_t floats) : values_(floats, 0.5F), sums_(floats) {}
+  explicit Tensor(std::size_t floats, std::uint16_t lanes = kLanes)
+      : lanes_(lanes), values_(floats, 0.5F), sums_(floats) {}
 
   worker::Collective work(std::uint32_t tensor) {
     region_ = {.source = reinterpret_cast<const std::byte*>(values_.data()),
@@ -102,11 +104,12 @@ class Tensor {
     work.tensor = tensor;
     work.format = kFormat;
     work.regions = {&region_, 1};
-    work.chunk_end = static_cast<std::uint32_t>(worker::chunks_of(values_.size(), kFormat, kLanes));
+    work.chunk_end = static_cast<std::uint32_t>(worker::chunks_of(values_.size(), kFormat, lanes_));
     return work;
   }
 
  private:
+  std::uint16_t lanes_;
   std::vector<float> values_;
   std::vector<float> sums_;
   worker::Region region_;
@@ -254,12 +257,14 @@ void serve(const Options& options) {
 /// Several state machines in one thread. Over sockets each has a transport, over a device they share one.
 class Workers {
  public:
-  Workers(const transport::Spec& spec, std::uint8_t count, std::uint32_t address, wire::Endpoint switch_at)
-      : switch_at_(switch_at), pending_(count) {
+  Workers(const transport::Spec& spec, std::uint8_t count, std::uint32_t address, wire::Endpoint switch_at,
+          std::uint16_t lanes, std::size_t floats, std::uint32_t slots)
+      : switch_at_(switch_at), lanes_(lanes), pending_(count) {
     const bool is_kernels = spec.kind != transport::Kind::kDpdk;
     std::vector<transport::UdpSocket> sockets =
         transport::bind_consecutive({.address = is_kernels ? address : 0, .port = kWorkerPort}, count);
-    const transport::Place place{.address = address, .peer = switch_at, .datagram_bytes_max = kPacketBytes};
+    const transport::Place place{
+        .address = address, .peers = std::vector<wire::Endpoint>(count, switch_at), .datagram_bytes_max = kPacketBytes};
     if (spec.kind == transport::Kind::kUdp) {
       for (transport::UdpSocket& socket : sockets) {
         socket.connect(switch_at);
@@ -271,8 +276,8 @@ class Workers {
       paths_.push_back(transport::open(spec, place, std::move(sockets)));
     }
     for (std::uint8_t i = 0; i < count; ++i) {
-      machines_.push_back(std::make_unique<worker::Worker>(worker_config(i, count, kSlots)));
-      tensors_.push_back(std::make_unique<Tensor>(kTensorFloats));
+      machines_.push_back(std::make_unique<worker::Worker>(worker_config(i, count, slots, lanes)));
+      tensors_.push_back(std::make_unique<Tensor>(floats, lanes));
     }
   }
 
@@ -301,7 +306,7 @@ class Workers {
   double round_trip_ns() {
     constexpr int kTrips = 5'000;
     std::vector<double> trips;
-    Tensor chunk(kLanes);
+    Tensor chunk(lanes_, lanes_);
     for (std::uint32_t trip = 0; trip < kTrips; ++trip) {
       const std::int64_t begin = now_ns();
       for (std::size_t i = 0; i < machines_.size(); ++i) {
@@ -357,6 +362,7 @@ class Workers {
   }
 
   wire::Endpoint switch_at_;
+  std::uint16_t lanes_;
   std::vector<transport::DataPath> paths_;
   std::vector<std::unique_ptr<worker::Worker>> machines_;
   std::vector<std::unique_ptr<Tensor>> tensors_;
@@ -383,7 +389,13 @@ double busy_seconds(const std::string& cores) {
 void work(const Options& options) {
   const wire::Endpoint switch_at{.address = transport::parse_ipv4(options.at("switch-at")),
                                  .port = static_cast<std::uint16_t>(std::stoi(options.at("switch-port")))};
-  Workers workers(spec_of(options), workers_of(options), transport::parse_ipv4(options.at("address")), switch_at);
+  const int lanes = options.contains("lanes") ? std::stoi(options.at("lanes")) : kLanes;
+  if (lanes < 1 || lanes > kLanes) throw std::invalid_argument("--lanes must be 1 to 360");
+  const std::size_t floats = options.contains("floats") ? std::stoul(options.at("floats")) : kTensorFloats;
+  const unsigned long slots = options.contains("slots") ? std::stoul(options.at("slots")) : kSlots;
+  if (slots < 1 || slots > kSlots) throw std::invalid_argument("--slots must be 1 to 512");
+  Workers workers(spec_of(options), workers_of(options), transport::parse_ipv4(options.at("address")), switch_at,
+                  static_cast<std::uint16_t>(lanes), floats, static_cast<std::uint32_t>(slots));
   workers.stream(0.2);  // neighbours, caches, windows
   const std::uint64_t datagrams = workers.datagrams();
   const std::uint64_t repeats = workers.repeats();
@@ -391,8 +403,8 @@ void work(const Options& options) {
   const std::int64_t begin = now_ns();
   workers.stream(std::stod(options.at("seconds")));
   const double seconds = static_cast<double>(now_ns() - begin) * 1e-9;
-  std::printf("{\"transport\": \"%s\", \"seconds\": %.6f, \"core_seconds\": %.2f, ", workers.transport().name(),
-              seconds, busy_seconds(options.at("cores")) - busy);
+  std::printf("{\"transport\": \"%s\", \"lanes\": %d, \"seconds\": %.6f, \"core_seconds\": %.2f, ",
+              workers.transport().name(), lanes, seconds, busy_seconds(options.at("cores")) - busy);
   std::printf("\"datagrams\": %llu, \"repeats\": %llu, ",
               static_cast<unsigned long long>(workers.datagrams() - datagrams),
               static_cast<unsigned long long>(workers.repeats() - repeats));

@@ -5,6 +5,8 @@ A switch of one job is pinned to one core, and eight workers' state machines, in
 both ends poll. While they stream, a switch over sockets sleeps when it has nothing to do: a core that polls sockets
 keeps the kernel from bringing it packets. The kernel's share is part of the price, so what counts is how busy the two
 cores were, whoever kept them busy: nothing else should run on the machine.
+
+Last, the same workers at bmv2, which runs the P4 program: packets of as many words as that has, and plain UDP sockets.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from packets_bmv2 import Bmv2Error, running_bmv2
 from rich.console import Console
 from rich.table import Table
 
@@ -30,6 +33,9 @@ POLL_US = 1_000_000
 START_TIMEOUT_S = 30.0
 RUN_TIMEOUT_S = 120.0
 PLAIN = "UDP, without offloads"
+BMV2 = "bmv2"
+BMV2_SLOTS, BMV2_FLOATS = 16, 2_000
+"""Few packets in flight, and a small tensor: bmv2 takes some thousand packets a second, and its queues are short."""
 REPORT_COLUMNS = 110
 
 
@@ -47,6 +53,7 @@ class Way:
     offload: bool = False
     switch_device: str = ""
     worker_device: str = ""
+    at_bmv2: bool = False
 
     def options(self, *, is_switch: bool) -> list[str]:
         device = self.switch_device if is_switch else self.worker_device
@@ -92,6 +99,7 @@ def ways(memif: Path) -> list[Way]:
             switch_device=f"{eal} --vdev=net_memif0,role=server,socket={memif},socket-abstract=no",
             worker_device=f"{eal} --vdev=net_memif0,role=client,socket={memif},socket-abstract=no",
         ),
+        Way(BMV2, "udp", on_veth=True, at_bmv2=True),
     ]
 
 
@@ -152,14 +160,20 @@ def measure(bench: Path, way: Way, seconds: float, cores: Sequence[int]) -> Resu
     """Raises `UnavailableError` if the transport cannot be had."""
     with contextlib.ExitStack() as cleanup:
         prefixes: tuple[list[str], list[str]] = ([], [])
+        if way.at_bmv2:
+            return _result(way, _at_bmv2(bench, way, WORKERS, seconds, cores), _at_bmv2(bench, way, 1, 0.1, cores))
         if way.on_veth:
             spaces = cleanup.enter_context(Namespaces(has_addresses=way.transport != "dpdk"))
             prefixes = (["ip", "netns", "exec", spaces.switch], ["ip", "netns", "exec", spaces.worker])
         stream = _run(bench, way, prefixes, WORKERS, seconds, cores)
         trip = _run(bench, way, prefixes, 1, 0.1, cores)
+    return _result(way, stream, trip)
+
+
+def _result(way: Way, stream: dict[str, Any], trip: dict[str, Any]) -> Result:
     return Result(
         way.name,
-        stream["transport"],
+        f"{stream['transport']}, {stream['lanes']} words" if way.at_bmv2 else stream["transport"],
         stream["datagrams"],
         stream["seconds"],
         stream["core_seconds"],
@@ -177,13 +191,30 @@ def _run(
     spin_us = 0 if way.transport == "udp" and workers > 1 else POLL_US
     switch += ["--address", SWITCH_ADDRESS, "--workers-at", WORKER_ADDRESS, "--spin-us", str(spin_us)]
     with running_switch(switch) as port:
-        command = [*prefixes[1], "taskset", "-c", str(cores[1]), str(bench), "workers", *way.options(is_switch=False)]
-        command += [*job, "--address", WORKER_ADDRESS, "--switch-at", SWITCH_ADDRESS, "--switch-port", str(port)]
-        command += ["--seconds", str(seconds), "--cores", ",".join(map(str, cores))]
-        try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=RUN_TIMEOUT_S, check=False)
-        except subprocess.TimeoutExpired:
-            raise UnavailableError("the workers did not come to an end") from None
+        at = ["--address", WORKER_ADDRESS, "--switch-at", SWITCH_ADDRESS, "--switch-port", str(port)]
+        return _run_workers(bench, way, prefixes[1], [*job, *at], seconds, cores)
+
+
+def _at_bmv2(bench: Path, way: Way, workers: int, seconds: float, cores: Sequence[int]) -> dict[str, Any]:
+    try:
+        with running_bmv2(workers, BMV2_SLOTS, cores[0]) as bmv2:
+            at = ["--address", bmv2.worker_address, "--switch-at", bmv2.switch_address]
+            at += ["--switch-port", str(bmv2.switch_port), "--lanes", str(bmv2.lanes), "--floats", str(BMV2_FLOATS)]
+            at += ["--slots", str(BMV2_SLOTS)]
+            return _run_workers(bench, way, bmv2.prefix, ["--workers", str(workers), *at], seconds, cores)
+    except Bmv2Error as error:
+        raise UnavailableError(str(error)) from error
+
+
+def _run_workers(
+    bench: Path, way: Way, prefix: list[str], options: list[str], seconds: float, cores: Sequence[int]
+) -> dict[str, Any]:
+    command = [*prefix, "taskset", "-c", str(cores[1]), str(bench), "workers", *way.options(is_switch=False), *options]
+    command += ["--seconds", str(seconds), "--cores", ",".join(map(str, cores))]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=RUN_TIMEOUT_S, check=False)
+    except subprocess.TimeoutExpired:
+        raise UnavailableError("the workers did not come to an end") from None
     if done.returncode != 0:
         raise UnavailableError(done.stderr.strip())
     measured: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])

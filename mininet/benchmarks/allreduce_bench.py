@@ -65,18 +65,27 @@ class Benchmark:
                 self._run_latency()
             if "rate" in wanted or "loss" in wanted:
                 for workers in self.options.workers:
-                    self._run_shaped(workers)
+                    for names in self._companies():
+                        self._run_shaped(workers, names)
             if "unshaped" in wanted:
                 for workers in self.options.unshaped_workers:
                     for mtu in self.options.unshaped_mtus:
-                        self._run_unshaped(workers, mtu)
+                        for names in self._companies():
+                            self._run_unshaped(workers, mtu, names)
 
-    def _run_shaped(self, workers: int) -> None:
+    def _companies(self) -> list[set[str]]:
+        """The systems that take turns on one star, and each that wants one to itself."""
+        together = {name for name, system in self.systems.items() if not system.is_alone}
+        return [
+            company for company in (together, *({name} for name in self.systems if name not in together)) if company
+        ]
+
+    def _run_shaped(self, workers: int, names: set[str]) -> None:
         slowest_mbit = min(self.options.links_mbit)
         losses = self._losses(workers)
         if "rate" not in self.options.experiments and not losses:
             return
-        with Star(workers, Link(slowest_mbit)) as star, self._started(Site.of_star(star)) as cohorts:
+        with Star(workers, Link(slowest_mbit)) as star, self._started(Site.of_star(star), names) as cohorts:
             # The loss experiment compares with the same case without loss, so that one is always measured.
             links = self.options.links_mbit if "rate" in self.options.experiments else (slowest_mbit,)
             for link_mbit in links:
@@ -86,8 +95,8 @@ class Benchmark:
                 self._reshape(star, Link(slowest_mbit, loss=loss))
                 self._take_turns(cohorts, self.options.cases("loss", workers, slowest_mbit, loss=loss), LOSS_TIMEOUT_S)
 
-    def _run_unshaped(self, workers: int, mtu: int) -> None:
-        with Star(workers, Link(mtu=mtu)) as star, self._started(Site.of_star(star)) as cohorts:
+    def _run_unshaped(self, workers: int, mtu: int, names: set[str]) -> None:
+        with Star(workers, Link(mtu=mtu)) as star, self._started(Site.of_star(star), names) as cohorts:
             self._take_turns(cohorts, self.options.cases("unshaped", workers, None, mtu=mtu), REPETITION_TIMEOUT_S)
 
     def _run_latency(self) -> None:
@@ -139,12 +148,12 @@ class Benchmark:
             )
 
     @contextlib.contextmanager
-    def _started(self, site: Site, names: set[str] | None = None) -> Iterator[dict[str, Cohort]]:
-        """Every system on this site. One that cannot start is reported and left out."""
+    def _started(self, site: Site, names: set[str]) -> Iterator[dict[str, Cohort]]:
+        """These systems on this site. One that cannot start is reported and left out."""
         cohorts: dict[str, Cohort] = {}
         try:
             for name, system in self.systems.items():
-                if names is not None and name not in names:
+                if name not in names:
                     continue
                 self.progress.update(self._task, description=f"starting {len(site.ranks)} ranks of {system.title}")
                 try:

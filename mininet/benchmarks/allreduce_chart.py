@@ -17,8 +17,22 @@ from systems import SYSTEMS
 Record = dict[str, Any]
 
 # Okabe and Ito's palette, which colour-blind readers can tell apart; hatches say the same in print.
-COLOURS = {"wiresum": "#0072B2", "gloo": "#E69F00", "openmpi": "#009E73", "openmpi-wiresum": "#56B4E9"}
-HATCHES = {"wiresum": "", "gloo": "//", "openmpi": "..", "openmpi-wiresum": "xx"}
+COLOURS = {
+    "wiresum": "#0072B2",
+    "wiresum-xdp": "#CC79A7",
+    "wiresum-dpdk": "#D55E00",
+    "gloo": "#E69F00",
+    "openmpi": "#009E73",
+    "openmpi-wiresum": "#56B4E9",
+}
+HATCHES = {
+    "wiresum": "",
+    "wiresum-xdp": "++",
+    "wiresum-dpdk": "oo",
+    "gloo": "//",
+    "openmpi": "..",
+    "openmpi-wiresum": "xx",
+}
 LANE_COLOURS = {32: "#0072B2", 16: "#56B4E9", 8: "#CC79A7"}
 BAR_GROUP_WIDTH = 0.8
 # Keeps a number readable where the line of the bound runs through it.

@@ -42,6 +42,8 @@ Examples:
   make bench ARGS='--systems wiresum --link none'    Wiresum alone, over unshaped links
   make bench-dense ARGS='--systems openmpi,openmpi-wiresum --workers 8 --link 100mbit --only rate'
                                                      MPI_Allreduce, with and without the component of docs/mpi.md
+  make bench-dense ARGS='--systems wiresum,wiresum-xdp,wiresum-dpdk,gloo --workers 4,8 --lanes 32 --only rate'
+                                                     each transport beside Gloo: rate, and CPU at a worker
   make bench ARGS='--link none --mtu 9000'           unshaped links that carry jumbo frames
   make bench ARGS='--only loss --loss 0.001,0.01'    two rates of loss
 
@@ -101,6 +103,8 @@ class Options:
     def _systems_of(self, experiment: Experiment) -> tuple[str, ...]:
         """Open MPI is left out where it says nothing that Gloo does not: its loopback would be shared memory."""
         leave_out = {"openmpi", "openmpi-wiresum"} if experiment in ("loss", "latency") else set()
+        if experiment == "latency":
+            leave_out |= {"wiresum-xdp", "wiresum-dpdk"}  # which do not go over loopback
         return tuple(name for name in self.systems if name not in leave_out)
 
 

@@ -30,7 +30,7 @@ TCP_HEADER_BYTES = 20 + 32
 PAYLOAD_UNIT_BYTES = 32
 FLOAT_BITS = 32
 # The systems whose sums are made in the network; the others' are rings.
-AGGREGATING = ("wiresum", "openmpi-wiresum")
+AGGREGATING = ("wiresum", "wiresum-xdp", "wiresum-dpdk", "openmpi-wiresum")
 
 
 @dataclass(frozen=True)

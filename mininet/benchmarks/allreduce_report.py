@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from allreduce_numeric import Conversion
-from allreduce_record import Measurement
+from allreduce_record import AGGREGATING, Measurement
 from links import MTU_BYTES
 from systems import SYSTEMS
 
@@ -29,6 +29,10 @@ UNSHAPED_WORKERS = 4
 UNSHAPED_MTUS = (MTU_BYTES, 9000)
 UNSHAPED_RATIO_MIN = 1.2
 LATENCY_RATIO_MAX = 2.0
+FAST_LINK_MBIT = 1000.0
+FAST_LINK_RATIO_MIN = {"UDP": 0.95, "the best transport": 1.0}
+TRANSPORTS = {"UDP": ("wiresum",), "the best transport": ("wiresum", "wiresum-xdp", "wiresum-dpdk")}
+CPU_RATIO_MAX = 1.5
 TARGET_LINK_MBIT = 100.0
 
 
@@ -102,6 +106,9 @@ def targets(records: Sequence[Record], conversions: Sequence[Conversion]) -> lis
         found.append(Target(f"{operation}, fp32, of memcpy's bandwidth", ratio, MEMCPY_RATIO_MIN))
     found += [_unshaped_target(records, mtu) for mtu in UNSHAPED_MTUS]
     found += [_latency_target(records, workers) for workers in (2, 4)]
+    for workers in (4, 8):
+        found += [_fast_link_target(records, workers, transport) for transport in TRANSPORTS]
+        found.append(_cpu_target(records, workers))
     return found
 
 
@@ -181,6 +188,25 @@ def _latency_target(records: Sequence[Record], workers: int) -> Target:
     return Target(text, _quotient(own, gloo), LATENCY_RATIO_MAX, at_most=True)
 
 
+def _fast_link_target(records: Sequence[Record], workers: int, transport: str) -> Target:
+    """Where the cores are the limit."""
+
+    def rate(system: str) -> float | None:
+        return _goodput(_find(records, "rate", system, workers=workers, link_mbit=FAST_LINK_MBIT))
+
+    own = max((found for found in map(rate, TRANSPORTS[transport]) if found is not None), default=None)
+    text = f"fp32 at 1 Gbit/s, N = {workers}, {transport}: times Gloo"
+    return Target(text, _quotient(own, rate("gloo")), FAST_LINK_RATIO_MIN[transport])
+
+
+def _cpu_target(records: Sequence[Record], workers: int) -> Target:
+    own, gloo = (_find(records, "rate", system, workers=workers) for system in ("wiresum", "gloo"))
+    name = "cpu_seconds_per_gb_worker"
+    value = _quotient(own[name], gloo[name]) if own and gloo else None
+    text = f"fp32 at 100 Mbit/s, N = {workers}: CPU at a worker, times Gloo's"
+    return Target(text, value, CPU_RATIO_MAX, at_most=True)
+
+
 def _rate_table(heading: str, rows: Sequence[Record], records: Sequence[Record]) -> Table:
     caption = (
         "bound: what the link can carry, headers counted; own bound: for rings, 2(N-1)/N of the tensor crosses every "
@@ -237,7 +263,7 @@ def _table(title: str, caption: str, *columns: tuple[str, str]) -> Table:
 
 def _peer_of(row: Record, peer: str, records: Sequence[Record]) -> Record | None:
     """The peer's record of the same experiment; a peer sends floats as they are, whatever our lanes."""
-    if row["system"] != "wiresum":
+    if row["system"] not in AGGREGATING:
         return None
     same = {name: row[name] for name in ("workers", "link_mbit", "bytes", "loss", "mtu")}
     return next((record for record in records if _is(record, row["experiment"], peer, **same)), None)

@@ -78,6 +78,8 @@ class System(ABC):
     title: str
     lane_bits: tuple[int, ...] = (32,)
     by_default = True
+    is_alone = False
+    """On a star of its own: it takes interfaces from the kernel, which others would feel."""
 
     @abstractmethod
     def missing(self) -> str | None:
@@ -101,17 +103,21 @@ class Gloo(System):
 
     def _start_ranks(self, cohort: Cohort, site: Site) -> None:
         # Ranks meet over the management network, and talk over the star.
-        _start_torch_ranks(cohort, site, GLOO_PORT, lambda _: {"GLOO_SOCKET_IFNAME": site.device})
+        _start_torch_ranks(cohort, site, GLOO_PORT, lambda _: {"GLOO_SOCKET_IFNAME": site.device}, backend="gloo")
 
 
 class Wiresum(System):
     name = "wiresum"
     title = "Wiresum"
-    lane_bits = (32, 16, 8)
+    lane_bits: tuple[int, ...] = (32, 16, 8)
+    transport = "udp"
 
     def missing(self) -> str | None:
-        module = _module_missing()
-        return module and f"the module {module} is not there: pip install '.[torch]' in the project's folder builds it"
+        if (module := _module_missing()) is not None:
+            return f"the module {module} is not there: pip install '.[torch]' in the project's folder builds it"
+        from over_transports import missing
+
+        return missing(self.transport)
 
     def start(self, site: Site, workshop: Workshop) -> Cohort:
         cohort = _new_cohort(self.name, site, workshop)
@@ -119,7 +125,7 @@ class Wiresum(System):
 
     def _start_all(self, cohort: Cohort, site: Site) -> None:
         control = f"{site.switch.management_address}:{CONTROL_PORT}"
-        _start_switch(cohort, site, control, DATA_PORT, "239.192.0.0")
+        _start_switch(cohort, site, control, DATA_PORT, self._switch_options())
         _start_torch_ranks(
             cohort,
             site,
@@ -128,9 +134,53 @@ class Wiresum(System):
                 "WIRESUM_SWITCH": control,
                 "WIRESUM_INSECURE": "1",
                 "WIRESUM_ADDRESS": worker.address,
+                "WIRESUM_TRANSPORT": self.transport,
+                "WIRESUM_DEVICE": self._device(),
                 "GLOO_SOCKET_IFNAME": site.management_device,
             },
+            backend="wiresum",
         )
+
+    def _switch_options(self) -> list[str]:
+        # The bridge copies what is for everybody, as an Ethernet switch does.
+        return ["--multicast", "239.192.0.0"]
+
+    def _device(self) -> str:
+        return ""
+
+
+class WiresumOverXdp(Wiresum):
+    """AF_XDP at the workers and at the switch, which sends each worker a copy of its own."""
+
+    name = "wiresum-xdp"
+    title = "Wiresum, AF_XDP"
+    lane_bits = (32,)
+    by_default = False
+    is_alone = True
+    transport = "xdp"
+
+    def _switch_options(self) -> list[str]:
+        return ["--transport", self.transport] + (["--device", self._device()] if self._device() else [])
+
+
+class WiresumOverDpdk(WiresumOverXdp):
+    """The same over DPDK's net_af_packet: there is no network card here."""
+
+    name = "wiresum-dpdk"
+    title = "Wiresum, DPDK"
+    transport = "dpdk"
+
+    def start(self, site: Site, workshop: Workshop) -> Cohort:
+        if site.mtu > MTU_BYTES:
+            raise CohortError(
+                f"{self.title} is left out at an MTU of {site.mtu}: its rings here hold Ethernet's frames"
+            )
+        return super().start(site, workshop)
+
+    def _device(self) -> str:
+        from over_transports import EAL
+
+        return EAL
 
 
 class OpenMpi(System):
@@ -234,7 +284,7 @@ class OpenMpiOverWiresum(OpenMpi):
         return {"WIRESUM_INSECURE": "1", "WIRESUM_PYTHON": sys.executable}
 
     def _start_mpirun(self, cohort: Cohort, site: Site, workshop: Workshop, binary: Path) -> None:
-        _start_switch(cohort, site, self._control(site), MPI_DATA_PORT, "239.193.0.0")
+        _start_switch(cohort, site, self._control(site), MPI_DATA_PORT, ["--multicast", "239.193.0.0"])
         super()._start_mpirun(cohort, site, workshop, binary)
 
     def _control(self, site: Site) -> str:
@@ -253,7 +303,9 @@ def _mpi_algorithm(workers: int) -> str:
     return recursive_doubling if workers == 2 else ring
 
 
-SYSTEMS: dict[str, type[System]] = {system.name: system for system in (Wiresum, Gloo, OpenMpi, OpenMpiOverWiresum)}
+SYSTEMS: dict[str, type[System]] = {
+    system.name: system for system in (Wiresum, WiresumOverXdp, WiresumOverDpdk, Gloo, OpenMpi, OpenMpiOverWiresum)
+}
 SYSTEMS_BY_DEFAULT = tuple(name for name, system in SYSTEMS.items() if system.by_default)
 
 
@@ -264,10 +316,9 @@ def _component_folder() -> Path | None:
     return folder if folder is not None and (folder / "mca_coll_wiresum.so").exists() else None
 
 
-def _start_switch(cohort: Cohort, site: Site, control: str, port: int, multicast: str) -> None:
+def _start_switch(cohort: Cohort, site: Site, control: str, port: int, options: Sequence[str]) -> None:
     command = [sys.executable, "-m", "wiresum.cli", "switch", "--bind", site.switch.address, "--control", control]
-    # The bridge copies what is for everybody, as an Ethernet switch does.
-    command += ["--port", str(port), "--insecure", "--mtu", str(site.mtu), "--multicast", multicast]
+    command += ["--port", str(port), "--insecure", "--mtu", str(site.mtu), *options]
     switch = _logged(site.switch, command, {}, cohort.log("switch"))
     cohort.adopt(switch)
     cohort.switch_pid = switch.pid
@@ -300,7 +351,9 @@ def _started(cohort: Cohort, start: Callable[[], None]) -> Cohort:
     return cohort
 
 
-def _start_torch_ranks(cohort: Cohort, site: Site, port: int, variables: Callable[[Host], dict[str, str]]) -> None:
+def _start_torch_ranks(
+    cohort: Cohort, site: Site, port: int, variables: Callable[[Host], dict[str, str]], *, backend: str
+) -> None:
     for rank, worker in enumerate(site.ranks):
         extra = {
             "RANK": str(rank),
@@ -310,7 +363,7 @@ def _start_torch_ranks(cohort: Cohort, site: Site, port: int, variables: Callabl
             "MASTER_PORT": str(port),
             "OMP_NUM_THREADS": "1",
         }
-        command = [sys.executable, str(FOLDER / "allreduce_rank.py"), cohort.name, str(cohort.socket_path)]
+        command = [sys.executable, str(FOLDER / "allreduce_rank.py"), backend, str(cohort.socket_path)]
         command.append(str(SYSTEM_TIMEOUT_S))
         variables_all = extra | variables(worker)
         cohort.adopt(_logged(worker, command, variables_all, cohort.log(f"rank{rank}")))

@@ -63,9 +63,9 @@ void relax() noexcept {
 
 }  // namespace
 
-DataThread::DataThread(const dataplane::Sizes& sizes, transport::DataPath path, std::vector<std::uint8_t> job_threads,
+DataThread::DataThread(const dataplane::Sizes& sizes, transport::DataPath path, std::vector<std::uint8_t> ports,
                        std::chrono::microseconds spin)
-    : job_threads_(std::move(job_threads)),
+    : ports_(std::move(ports)),
       path_(std::move(path)),
       transport_(*path_.transport),
       plane_(sizes),
@@ -128,7 +128,7 @@ void DataThread::serve() noexcept {
 
 void DataThread::serve_burst(std::size_t count) noexcept {
   for (std::size_t i = 0; i < count; ++i) {
-    arrivals_[i] = dataplane::read(burst_[i].source, job_threads_[burst_[i].port], burst_[i].bytes);
+    arrivals_[i] = dataplane::read(burst_[i].source, ports_[burst_[i].port], burst_[i].bytes);
   }
   for (std::size_t i = 0; i < count; ++i) {
     if (i + kPrefetchAhead < count) plane_.prefetch(arrivals_[i + kPrefetchAhead]);
@@ -174,11 +174,13 @@ void DataThread::flush() noexcept {
   if (batch_.count == 0) return;
   assert(plane_.find(batch_.job) != nullptr);  // jobs go between bursts, when no batch is open
   const dataplane::JobEntry& job = *plane_.find(batch_.job);
+  const int thread = ports_[batch_.port] - job.port_offset;
+  assert(thread >= 0 && thread < job.threads);  // else the data plane would not have let it in
   const std::uint32_t everyone = plane_.receivers(batch_.job);
   std::array<wire::Endpoint, wire::kWorkersMax> receivers{};
   std::size_t count = 0;
   const auto add = [&](wire::Endpoint base) {
-    receivers[count++] = {base.address, static_cast<std::uint16_t>(base.port + job_threads_[batch_.port])};
+    receivers[count++] = {base.address, static_cast<std::uint16_t>(base.port + thread)};
   };
   if (batch_.receiver == kParent) {
     add(job.uplink.parent);

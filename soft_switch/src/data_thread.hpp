@@ -21,8 +21,8 @@ namespace wiresum::soft_switch {
 
 class DataThread {
  public:
-  /// `job_threads`: by the transport's port number, the thread of a job that talks to that port.
-  DataThread(const dataplane::Sizes& sizes, transport::DataPath path, std::vector<std::uint8_t> job_threads,
+  /// `ports`: by the transport's number of a port, the switch's number of it.
+  DataThread(const dataplane::Sizes& sizes, transport::DataPath path, std::vector<std::uint8_t> ports,
              std::chrono::microseconds spin);
   ~DataThread();
   DataThread(const DataThread&) = delete;
@@ -59,7 +59,7 @@ class DataThread {
   void idle(std::chrono::steady_clock::time_point busy_last) noexcept;
   [[nodiscard]] bool attend() noexcept;
 
-  const std::vector<std::uint8_t> job_threads_;
+  const std::vector<std::uint8_t> ports_;
   transport::DataPath path_;
   transport::Transport& transport_;  // path_'s
   dataplane::Dataplane plane_;

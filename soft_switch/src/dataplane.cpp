@@ -118,6 +118,11 @@ bool has_ports(wire::Endpoint endpoint, std::uint8_t threads) noexcept {
   return endpoint.address != 0 && endpoint.port != 0 && endpoint.port + threads - 1u <= UINT16_MAX;
 }
 
+/// Of the job, which thread talks to this port. None that there is, if it is below the job's ports.
+std::uint8_t thread_of(const JobEntry& entry, std::uint8_t port) noexcept {
+  return port < entry.port_offset ? UINT8_MAX : static_cast<std::uint8_t>(port - entry.port_offset);
+}
+
 /// `thread` is one of the job's, so a slot of it lies within the lease.
 bool owns(std::uint8_t thread, std::uint32_t thread_shift, std::uint16_t cell) noexcept {
   const std::uint32_t slot = cell / kCellsOfSlot;
@@ -183,8 +188,9 @@ const char* Dataplane::objection(const JobEntry& entry, const Admission& admissi
   if (const char* sizes = size_objection(entry)) return sizes;
   const Job& before = jobs_[entry.job];
   if (before.admitted && (before.entry.slot_base != entry.slot_base || before.entry.slots != entry.slots ||
-                          before.entry.threads != entry.threads || before.entry.lanes != entry.lanes)) {
-    return "the job is installed with another lease, or with packets of another size";
+                          before.entry.threads != entry.threads || before.entry.port_offset != entry.port_offset ||
+                          before.entry.lanes != entry.lanes)) {
+    return "the job is installed with another lease, at other ports, or with packets of another size";
   }
   const std::uint32_t strangers = ~full_bitmap(entry.workers);
   for (std::uint8_t thread = 0; thread < wire::kThreadsMax; ++thread) {
@@ -216,6 +222,7 @@ const char* Dataplane::size_objection(const JobEntry& entry) const noexcept {
   if (!std::has_single_bit(entry.threads) || entry.threads > wire::kThreadsMax) {
     return "the number of threads must be a power of two up to 16";
   }
+  if (entry.port_offset + entry.threads > wire::kThreadsMax) return "the job's ports are beyond the switch's";
   if (!std::has_single_bit(entry.slots) || entry.slots > kLeaseSlotsMax || entry.threads > entry.slots) {
     return "the number of slots must be a power of two, up to 32768, and at least the number of threads";
   }
@@ -252,8 +259,8 @@ void Dataplane::take_cells(const Dataplane& from, std::uint32_t slot_base, std::
   }
 }
 
-Arrival read(wire::Endpoint source, std::uint8_t thread, std::span<const std::byte> datagram) noexcept {
-  Arrival arrival{.source = source, .thread = thread, .well_formed = false, .header = {}, .payload = {}};
+Arrival read(wire::Endpoint source, std::uint8_t port, std::span<const std::byte> datagram) noexcept {
+  Arrival arrival{.source = source, .port = port, .well_formed = false, .header = {}, .payload = {}};
   if (wire::decode(datagram, arrival.header) == wire::ParseError::kNone) {
     arrival.well_formed = true;
     arrival.payload = datagram.subspan(wire::kHeaderBytes);
@@ -287,7 +294,7 @@ Outcome Dataplane::handle(const Arrival& arrival) noexcept {
   Outcome outcome;
   if (!is_length_of(header.kind, arrival.payload.size(), job->entry.lanes) || ((header.cell ^ header.round) & 1) != 0) {
     outcome.reason = Reason::kMalformed;
-  } else if (!owns(arrival.thread, job->thread_shift, header.cell)) {
+  } else if (!owns(thread_of(job->entry, arrival.port), job->thread_shift, header.cell)) {
     outcome.reason = Reason::kOutOfLease;
   } else if (is_answer) {
     outcome = take_from_parent(*job, header, arrival.payload);
@@ -303,10 +310,10 @@ Outcome Dataplane::handle(const Arrival& arrival) noexcept {
 Dataplane::Job* Dataplane::admission(const Arrival& arrival) noexcept {
   const wire::Header& header = arrival.header;
   const wire::Endpoint source = arrival.source;
-  const std::uint8_t thread = arrival.thread;
-  if (header.job >= sizes_.jobs_max || header.worker >= wire::kWorkersMax || thread >= wire::kThreadsMax)
-    return nullptr;
+  if (header.job >= sizes_.jobs_max || header.worker >= wire::kWorkersMax) return nullptr;
   Job& job = jobs_[header.job];
+  const std::uint8_t thread = thread_of(job.entry, arrival.port);
+  if (thread >= wire::kThreadsMax) return nullptr;
   const Admission& admission = job.admission;
   const wire::Endpoint base = admission.sources[header.worker];
   const bool hit = job.admitted && header.key == job.entry.key &&
@@ -319,8 +326,9 @@ bool Dataplane::is_from_parent(const Arrival& arrival) const noexcept {
   if (arrival.header.job >= sizes_.jobs_max) return false;
   const Job& job = jobs_[arrival.header.job];
   const Uplink& uplink = job.entry.uplink;
-  return job.admitted && uplink.exists() && arrival.header.key == job.entry.key && arrival.thread < job.entry.threads &&
-         arrival.source.address == uplink.parent.address && arrival.source.port == uplink.parent.port + arrival.thread;
+  const std::uint8_t thread = thread_of(job.entry, arrival.port);
+  return job.admitted && uplink.exists() && arrival.header.key == job.entry.key && thread < job.entry.threads &&
+         arrival.source.address == uplink.parent.address && arrival.source.port == uplink.parent.port + thread;
 }
 
 Dataplane::Relation Dataplane::relation(const Cell& cell, const wire::Header& header) noexcept {

@@ -38,6 +38,9 @@ struct JobEntry {
   std::uint32_t key = 0;     // not 0, and no other job's that ever had these slots
   std::uint8_t workers = 0;  // 1..32; 31 at most where there is a parent
   std::uint8_t threads = 1;  // a power of two <= 16, divides slots
+  /// Thread t of the job talks to the switch's port number port_offset + t: so jobs with few threads use different
+  /// ports, and the switch's own threads all have work. Endpoints below are those of thread 0, whatever this is.
+  std::uint8_t port_offset = 0;
   std::uint16_t lanes = 0;
   std::uint32_t slot_base = 0;
   std::uint32_t slots = 0;  // a power of two
@@ -89,13 +92,13 @@ struct Outcome {
 /// A datagram, as the data plane takes it.
 struct Arrival {
   wire::Endpoint source;
-  std::uint8_t thread = 0;   // the port it came in on, minus wire::kSwitchPort
+  std::uint8_t port = 0;     // that it came in on, counted from the switch's base port
   bool well_formed = false;  // else there is nothing below
   wire::Header header;
   std::span<const std::byte> payload;
 };
 
-[[nodiscard]] Arrival read(wire::Endpoint source, std::uint8_t thread, std::span<const std::byte> datagram) noexcept;
+[[nodiscard]] Arrival read(wire::Endpoint source, std::uint8_t port, std::span<const std::byte> datagram) noexcept;
 
 struct JobCounters {
   std::array<std::uint64_t, static_cast<std::size_t>(Reason::kCount)> packets{};

@@ -78,13 +78,13 @@ SwitchServer::SwitchServer(const ServerConfig& config)
   }
   for (unsigned thread = 0; thread < count; ++thread) {
     std::vector<transport::UdpSocket> share;
-    std::vector<std::uint8_t> job_threads;
+    std::vector<std::uint8_t> ports;
     for (unsigned port = thread; port < ports_; port += count) {
       share.push_back(std::move(sockets[port]));
-      job_threads.push_back(static_cast<std::uint8_t>(port));
+      ports.push_back(static_cast<std::uint8_t>(port));
     }
     threads_.push_back(std::make_unique<DataThread>(sizes_, transport::open(config.transport, place, std::move(share)),
-                                                    std::move(job_threads), spin_for(config, count)));
+                                                    std::move(ports), spin_for(config, count)));
   }
 }
 
@@ -94,16 +94,18 @@ void SwitchServer::require_running() const {
   if (stopped_) throw std::runtime_error("the switch was stopped");
 }
 
-void SwitchServer::require_ports(unsigned threads) const {
-  if (threads <= ports_) return;
-  throw std::invalid_argument("the switch listens on " + std::to_string(ports_) + " ports, too few for a job of " +
-                              std::to_string(threads) + " threads");
+void SwitchServer::require_ports(const dataplane::JobEntry& entry) const {
+  const unsigned last = entry.port_offset + entry.threads - 1u;
+  if (last < ports_) return;
+  throw std::invalid_argument("the switch listens on " + std::to_string(ports_) +
+                              " ports, too few for a job at ports " + std::to_string(entry.port_offset) + " to " +
+                              std::to_string(last));
 }
 
 void SwitchServer::admit(const dataplane::JobEntry& entry) {
   const std::lock_guard lock(control_);
   require_running();
-  require_ports(entry.threads);
+  require_ports(entry);
   tell_all(entry.job, [&](dataplane::Dataplane& plane) {
     const char* objection = plane.objection(entry);
     if (objection == nullptr && !plane.admit(entry)) objection = "the data plane refused it";
@@ -116,7 +118,7 @@ void SwitchServer::admit(const dataplane::JobEntry& entry) {
 void SwitchServer::configure(const dataplane::JobEntry& entry, const dataplane::Admission& admission) {
   const std::lock_guard lock(control_);
   require_running();
-  require_ports(entry.threads);
+  require_ports(entry);
   // All planes know the same jobs, so the first one's objection is everybody's.
   const char* objection = nullptr;
   threads_.front()->run([&] { objection = threads_.front()->plane().objection(entry, admission); });
@@ -147,7 +149,8 @@ std::vector<SwitchServer::Run> SwitchServer::runs_of(const dataplane::JobEntry& 
   const std::uint32_t slots = entry.slots / entry.threads;
   std::vector<Run> runs;
   for (std::uint32_t thread = 0; thread < entry.threads; ++thread) {
-    runs.push_back({entry.slot_base + thread * slots, slots, static_cast<std::uint8_t>(thread % threads_.size())});
+    const std::size_t port = entry.port_offset + thread;
+    runs.push_back({entry.slot_base + thread * slots, slots, static_cast<std::uint8_t>(port % threads_.size())});
   }
   return runs;
 }
@@ -209,6 +212,7 @@ ServerStats SwitchServer::stats() {
       const transport::TransportStats& transport = thread->transport_stats();
       sum.cpu_seconds += thread->cpu_seconds();
       sum.datagrams_received += transport.datagrams_received;
+      sum.received_by_thread.push_back(transport.datagrams_received);
       sum.datagrams_sent += transport.datagrams_sent;
       sum.receive_calls += transport.receive_calls;
       sum.send_calls += transport.send_calls;

@@ -17,7 +17,7 @@ namespace wiresum::soft_switch {
 
 struct ServerConfig {
   wire::Endpoint local{.address = 0, .port = wire::kSwitchPort};  // base port; 0: some free block of ports
-  unsigned ports = wire::kThreadsMax;  // thread t of a job talks to base port + t, for t below this
+  unsigned ports = wire::kThreadsMax;  // consecutive; a job talks to a run of them, JobEntry::port_offset
   unsigned threads = 0;                // 0: by the number of cores; ports are dealt to threads in turn
   dataplane::Sizes sizes;
   std::size_t receive_buffer_bytes = 8u << 20;  // for each port
@@ -30,6 +30,7 @@ struct ServerStats {
   std::string transport;   // what packets go by, as Transport::name() says it
   double cpu_seconds = 0;  // of all data threads
   std::uint64_t datagrams_received = 0;
+  std::vector<std::uint64_t> received_by_thread;  // of these
   std::uint64_t datagrams_sent = 0;
   std::uint64_t receive_calls = 0;
   std::uint64_t send_calls = 0;
@@ -73,7 +74,7 @@ class SwitchServer {
 
  private:
   void require_running() const;
-  void require_ports(unsigned threads) const;
+  void require_ports(const dataplane::JobEntry& entry) const;
   void tell_all(std::uint16_t job, const std::function<const char*(dataplane::Dataplane&)>& tell);
   /// Slots that one data thread serves for a job.
   struct Run {

@@ -1,6 +1,7 @@
 // Who may send what: admission, the lease, the form of a packet, eviction.
 #include <gtest/gtest.h>
 
+#include <array>
 #include <limits>
 #include <stdexcept>
 
@@ -92,6 +93,25 @@ TEST_F(AdmissionTest, ThreadBeyondTheLastPortIsNotHeardFromTheFirstPorts) {
   ASSERT_TRUE(bench_.plane.admit(job));
   const wire::Endpoint wrapped{.address = endpoint_of(0).address, .port = 0};
   expect_stray(bench_.handle(wrapped, 1, datagram_of(packet(0, 1), kOnes)), Reason::kUnknown, 1);
+}
+
+TEST_F(AdmissionTest, AJobIsHeardAtItsOwnPortsOfTheSwitchAlone) {
+  JobEntry above = entry();
+  above.threads = 2;  // four slots each
+  above.port_offset = 3;
+  ASSERT_TRUE(bench_.plane.admit(above));
+  const auto at = [&](std::uint8_t thread, std::uint8_t port) {
+    return bench_.handle(source_of(0, thread), port, datagram_of(packet(0, 1, 4u * thread), kOnes));
+  };
+  std::uint64_t strays = 0;
+  for (const auto port : std::to_array<std::uint8_t>({0, 1, 2, 4, 5, 15, 255})) {
+    expect_stray(at(0, port), Reason::kUnknown, ++strays);
+  }
+  for (const auto port : std::to_array<std::uint8_t>({0, 1, 2, 3, 5})) {
+    expect_stray(at(1, port), Reason::kUnknown, ++strays);
+  }
+  EXPECT_EQ(at(0, 3).verdict, Verdict::kHold);
+  EXPECT_EQ(at(1, 4).verdict, Verdict::kHold);
 }
 
 TEST_F(AdmissionTest, LeaseEdgeIsExact) {
@@ -256,6 +276,9 @@ TEST_F(AdmissionTest, EntryThatMakesNoSenseIsRefused) {
   EXPECT_TRUE(refused([](JobEntry& e) { e.threads = 3; }));
   EXPECT_TRUE(refused([](JobEntry& e) { e.threads = 32; }));
   EXPECT_TRUE(refused([](JobEntry& e) { e.threads = 16; }));  // more threads than slots
+  EXPECT_TRUE(refused([](JobEntry& e) { e.port_offset = 16; }));
+  EXPECT_TRUE(refused([](JobEntry& e) { e.threads = 2, e.port_offset = 15; }));
+  EXPECT_TRUE(refused([](JobEntry& e) { e.port_offset = 255; }));
   EXPECT_TRUE(refused([](JobEntry& e) { e.lanes = 0; }));
   EXPECT_TRUE(refused([](JobEntry& e) { e.lanes = 9; }));
   EXPECT_TRUE(refused([](JobEntry& e) { e.slots = 0; }));

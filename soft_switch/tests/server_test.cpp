@@ -70,7 +70,7 @@ class Job {
   void send(const SwitchServer& server, const Header& header, const Words& words = {}) const {
     const std::size_t thread = thread_of(header.cell / 2u);
     wire::Endpoint to = server.local();
-    to.port = static_cast<std::uint16_t>(to.port + thread);
+    to.port = static_cast<std::uint16_t>(to.port + entry.port_offset + thread);
     members[header.worker].send(to, dataplane::datagram_of(header, words), thread);
   }
 
@@ -90,7 +90,7 @@ class Job {
         ASSERT_EQ(result->header.kind, Kind::kResult);
         ASSERT_EQ(result->header.round, round);
         ASSERT_EQ(result->words, Words(kLanes, sum));
-        ASSERT_EQ(result->source.port, server.local().port + thread);
+        ASSERT_EQ(result->source.port, server.local().port + entry.port_offset + thread);
       }
     }
   }
@@ -119,6 +119,23 @@ TEST(SwitchServer, SumsOnEveryPortAndAnswersFromTheSamePort) {
     EXPECT_EQ(server.stats().datagrams_sent, 3u * 5u * 64u);
     EXPECT_EQ(server.stats().threads, threads);
   }
+}
+
+TEST(SwitchServer, SpreadsJobsOfOneThreadOverItsThreadsByTheirPorts) {
+  constexpr unsigned kThreads = 4;
+  constexpr std::uint32_t kSlots = 8;
+  constexpr std::uint32_t kRounds = 3;
+  SwitchServer server(small_config(kThreads));
+  std::vector<Job> jobs;
+  for (std::uint16_t number = 0; number < kThreads; ++number) {
+    jobs.emplace_back(number, 2, std::uint8_t{1}, number * kSlots, kSlots);
+    jobs.back().entry.port_offset = static_cast<std::uint8_t>(number);
+    server.admit(jobs.back().entry);
+  }
+  for (std::uint32_t round = 1; round <= kRounds; ++round) {
+    for (const Job& job : jobs) job.expect_round(server, round);
+  }
+  EXPECT_EQ(server.stats().received_by_thread, std::vector<std::uint64_t>(kThreads, 2 * kSlots * kRounds));
 }
 
 TEST(SwitchServer, DrivesADeviceWithOneThread) {
@@ -392,6 +409,18 @@ TEST(SwitchServer, RefusesAJobWithMoreThreadsThanPorts) {
   SwitchServer server(config);
   const Job job(1, 1, 4, 0, 8);
   EXPECT_THROW(server.admit(job.entry), std::invalid_argument);
+}
+
+TEST(SwitchServer, RefusesAJobAtPortsBeyondItsLast) {
+  ServerConfig config = small_config();
+  config.ports = 4;
+  SwitchServer server(config);
+  Job job(1, 1, 2, 0, 8);
+  job.entry.port_offset = 3;
+  EXPECT_THROW(server.admit(job.entry), std::invalid_argument);
+  job.entry.port_offset = 2;
+  server.admit(job.entry);
+  job.expect_round(server, 1);
 }
 
 TEST(SwitchServer, PortInUseIsAnErrorThatNamesTheAddress) {

@@ -50,7 +50,7 @@ class Uplink:
     """Where a switch that is not the root of a job's tree sends its sums."""
 
     parent: Endpoint
-    """The switch above: its address and base port."""
+    """The switch above: its address, and the port that thread 0 of the job talks to."""
     worker: int
     """The number that the parent knows this switch by."""
 
@@ -71,8 +71,10 @@ class JobEntry:
     """A power of two."""
     endpoints: tuple[Endpoint, ...]
     """One for each that contributes at this switch, workers and switches below, by the numbers that it knows them
-    by."""
+    by: where thread 0 of the job sends from."""
     uplink: Uplink | None = None
+    port_offset: int = 0
+    """Thread t of the job talks to the switch's port `endpoint.port + port_offset + t`."""
 
 
 @dataclass(frozen=True)

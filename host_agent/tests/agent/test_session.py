@@ -59,11 +59,11 @@ def control(start_switch: Callable[..., str]) -> str:
     return start_switch()
 
 
-def join_all(control: str, size: int, **settings: object) -> list[Session]:
+def join_all(control: str, size: int, name: str = "test", **settings: object) -> list[Session]:
     config = AgentConfig(switch=control, join_timeout_s=PATIENCE_S, **settings)  # type: ignore[arg-type]
 
     def join(rank: int) -> Session:
-        return Session.join(config, job_name="test", rank=rank, world_size=size)
+        return Session.join(config, job_name=name, rank=rank, world_size=size)
 
     with ThreadPoolExecutor(size) as pool:
         return list(pool.map(join, range(size)))
@@ -101,6 +101,30 @@ def test_members_of_a_job_sum_exactly_and_count_what_they_sent(job: Callable[...
     assert stats.results >= 14
     assert stats.bytes_sent >= 4 * 5000
     assert stats.round_newest >= 1
+
+
+def test_jobs_of_one_thread_are_spread_over_the_threads_of_the_switch() -> None:
+    with ExitStack() as stack:
+        switch = SoftwareSwitch(bind=HOST, port=0, threads=4, slots=512)
+        stack.callback(switch.close)
+        server = JoinServer(switch)
+        stack.callback(server.stop, 1.0)
+        control = f"{HOST}:{server.start(HOST, 0)}"
+        jobs = [join_all(control, 2, name=f"job-{number}", threads=1, slots=64) for number in range(4)]
+        for sessions in jobs:
+            for session in sessions:
+                stack.callback(session.close)
+        data = [[array.array("i", range(r + j, 5000 + r + j)) for r in range(2)] for j in range(4)]
+        operations = [
+            session.submit([whole(values)], dtype=Dtype.I32)
+            for sessions, tensors in zip(jobs, data, strict=True)
+            for session, values in zip(sessions, tensors, strict=True)
+        ]
+        for operation in operations:
+            operation.wait(PATIENCE_S)
+        for job, tensors in enumerate(data):
+            assert all(list(values) == [2 * (i + job) + 1 for i in range(5000)] for values in tensors)
+        assert min(switch.stats().received_by_thread) >= 28, "14 packets of each of a job's workers"
 
 
 def unused_ports(count: int) -> str:

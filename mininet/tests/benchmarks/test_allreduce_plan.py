@@ -85,7 +85,7 @@ def test_quick_means_less_of_everything_and_bytes_override_it() -> None:
         (["--workers", "1"], "from 2 to 32"),
         (["--workers", "two"], "from 2 to 32"),
         (["--link", "10mbit"], "none of 100mbit"),
-        (["--systems", "nccl"], "none of wiresum, gloo, openmpi, openmpi-wiresum"),
+        (["--systems", "nccl"], "none of wiresum, wiresum-xdp, wiresum-dpdk, gloo, openmpi, openmpi-wiresum"),
         (["--lanes", "12"], "32, 16 or 8"),
         (["--loss", "1.5"], "share of packets"),
         (["--repetitions", "0"], "repetitions"),

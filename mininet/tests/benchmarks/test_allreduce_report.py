@@ -64,6 +64,22 @@ def found(records: Records, measured: list[Conversion], words: str) -> Target:
     return target
 
 
+def test_the_best_transport_is_held_against_gloo_where_cores_are_the_limit() -> None:
+    fast = {"link_mbit": 1000.0}
+    records = [record("gloo", 4, 400.0, **fast), record("wiresum", 4, 390.0, **fast)]
+    assert found(records, [], "1 Gbit/s, N = 4, UDP").met is True
+    assert found(records, [], "1 Gbit/s, N = 4, the best").met is False
+    records.append(record("wiresum-xdp", 4, 410.0, **fast))
+    assert found(records, [], "1 Gbit/s, N = 4, the best").met is True
+    assert found(records, [], "1 Gbit/s, N = 8, UDP").value is None
+
+
+def test_the_processor_time_of_a_worker_is_held_against_gloos() -> None:
+    records = [record("gloo", 8, 54.0), record("wiresum", 8, 94.0)]
+    assert found(records, [], "N = 8: CPU at a worker").value == 1.0
+    assert found(records, [], "N = 8: CPU at a worker").met is True
+
+
 def test_promises_are_held_against_the_right_records() -> None:
     records = full_run()
     assert found(records, [], "N = 8: of the physical").met is True

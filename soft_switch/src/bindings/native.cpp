@@ -28,8 +28,9 @@ using wiresum::soft_switch::ServerStats;
 using wiresum::soft_switch::SwitchServer;
 using Address = std::pair<std::uint32_t, std::uint16_t>;
 
-JobEntry entry_of(std::uint16_t job, std::uint32_t key, std::uint8_t threads, std::uint16_t lanes,
-                  std::uint32_t slot_base, std::uint32_t slots, const std::vector<Address>& endpoints) {
+JobEntry entry_of(std::uint16_t job, std::uint32_t key, std::uint8_t threads, std::uint8_t port_offset,
+                  std::uint16_t lanes, std::uint32_t slot_base, std::uint32_t slots,
+                  const std::vector<Address>& endpoints) {
   JobEntry entry;
   if (endpoints.size() > entry.endpoints.size()) {
     throw std::invalid_argument("a job has at most 32 workers at a switch, not " + std::to_string(endpoints.size()));
@@ -38,6 +39,7 @@ JobEntry entry_of(std::uint16_t job, std::uint32_t key, std::uint8_t threads, st
   entry.key = key;
   entry.workers = static_cast<std::uint8_t>(endpoints.size());
   entry.threads = threads;
+  entry.port_offset = port_offset;
   entry.lanes = lanes;
   entry.slot_base = slot_base;
   entry.slots = slots;
@@ -45,23 +47,24 @@ JobEntry entry_of(std::uint16_t job, std::uint32_t key, std::uint8_t threads, st
   return entry;
 }
 
-void admit(SwitchServer& server, std::uint16_t job, std::uint32_t key, std::uint8_t threads, std::uint16_t lanes,
-           std::uint32_t slot_base, std::uint32_t slots, const std::vector<Address>& endpoints,
+void admit(SwitchServer& server, std::uint16_t job, std::uint32_t key, std::uint8_t threads, std::uint8_t port_offset,
+           std::uint16_t lanes, std::uint32_t slot_base, std::uint32_t slots, const std::vector<Address>& endpoints,
            const Address& results_group, const Address& parent, std::uint8_t number_at_parent) {
-  JobEntry entry = entry_of(job, key, threads, lanes, slot_base, slots, endpoints);
+  JobEntry entry = entry_of(job, key, threads, port_offset, lanes, slot_base, slots, endpoints);
   entry.results_group = {results_group.first, results_group.second};
   entry.uplink = {.parent = {parent.first, parent.second}, .worker = number_at_parent};
   server.admit(entry);
 }
 
-void configure(SwitchServer& server, std::uint16_t job, std::uint32_t key, std::uint8_t threads, std::uint16_t lanes,
-               std::uint32_t slot_base, std::uint32_t slots, const std::vector<Address>& endpoints,
+void configure(SwitchServer& server, std::uint16_t job, std::uint32_t key, std::uint8_t threads,
+               std::uint8_t port_offset, std::uint16_t lanes, std::uint32_t slot_base, std::uint32_t slots,
+               const std::vector<Address>& endpoints,
                const std::array<std::uint32_t, wiresum::wire::kThreadsMax>& contributors,
                const std::array<Address, wiresum::wire::kWorkersMax>& sources, std::uint32_t receivers,
                const Address& parent, std::uint8_t number_at_parent) {
   wiresum::dataplane::Admission admission{.contributors = contributors, .receivers = receivers};
   for (std::size_t i = 0; i < sources.size(); ++i) admission.sources[i] = {sources[i].first, sources[i].second};
-  JobEntry entry = entry_of(job, key, threads, lanes, slot_base, slots, endpoints);
+  JobEntry entry = entry_of(job, key, threads, port_offset, lanes, slot_base, slots, endpoints);
   entry.uplink = {.parent = {parent.first, parent.second}, .worker = number_at_parent};
   server.configure(entry, admission);
 }
@@ -97,6 +100,7 @@ NB_MODULE(_native, module) {  // NOLINT(performance-unnecessary-value-param)
       .def_ro("transport", &ServerStats::transport)
       .def_ro("cpu_seconds", &ServerStats::cpu_seconds)
       .def_ro("datagrams_received", &ServerStats::datagrams_received)
+      .def_ro("received_by_thread", &ServerStats::received_by_thread)
       .def_ro("datagrams_sent", &ServerStats::datagrams_sent)
       .def_ro("receive_calls", &ServerStats::receive_calls)
       .def_ro("send_calls", &ServerStats::send_calls)
@@ -121,11 +125,12 @@ NB_MODULE(_native, module) {  // NOLINT(performance-unnecessary-value-param)
           nb::kw_only(), "address"_a, "port"_a, "ports"_a, "threads"_a, "slots"_a, "lanes_max"_a, "jobs_max"_a,
           "receive_buffer_bytes"_a, "spin_us"_a, "offload"_a, "transport"_a, "device"_a)
       .def_prop_ro("local", [](const SwitchServer& s) { return Address(s.local().address, s.local().port); })
-      .def("admit", &admit, nb::kw_only(), "job"_a, "key"_a, "threads"_a, "lanes"_a, "slot_base"_a, "slots"_a,
-           "endpoints"_a, "results_group"_a, "parent"_a, "number_at_parent"_a, nb::call_guard<nb::gil_scoped_release>())
-      .def("configure", &configure, nb::kw_only(), "job"_a, "key"_a, "threads"_a, "lanes"_a, "slot_base"_a, "slots"_a,
-           "endpoints"_a, "contributors"_a, "sources"_a, "receivers"_a, "parent"_a, "number_at_parent"_a,
+      .def("admit", &admit, nb::kw_only(), "job"_a, "key"_a, "threads"_a, "port_offset"_a, "lanes"_a, "slot_base"_a,
+           "slots"_a, "endpoints"_a, "results_group"_a, "parent"_a, "number_at_parent"_a,
            nb::call_guard<nb::gil_scoped_release>())
+      .def("configure", &configure, nb::kw_only(), "job"_a, "key"_a, "threads"_a, "port_offset"_a, "lanes"_a,
+           "slot_base"_a, "slots"_a, "endpoints"_a, "contributors"_a, "sources"_a, "receivers"_a, "parent"_a,
+           "number_at_parent"_a, nb::call_guard<nb::gil_scoped_release>())
       .def("reset", &SwitchServer::reset, nb::call_guard<nb::gil_scoped_release>())
       .def("evict", &SwitchServer::evict, "job"_a, nb::call_guard<nb::gil_scoped_release>())
       .def("counters", &SwitchServer::counters, "job"_a, nb::call_guard<nb::gil_scoped_release>())

@@ -83,6 +83,33 @@ def test_lease_and_threads_are_found_again(threads: int, slots: int) -> None:
     assert (made.threads, made.slots, len(made.endpoints)) == (threads, slots, 1)
 
 
+@pytest.mark.parametrize("port_offset", [0, 4, 12])
+def test_the_ports_of_a_job_are_found_again_and_its_workers_at_theirs(port_offset: int) -> None:
+    job = dataclasses.replace(BELOW, port_offset=port_offset)
+    for entry in [*entries(job), *answers(job)]:
+        jobs.check(entry, SLOTS, JOBS_MAX)
+    # The switch adds the number of its own port to what is delivered to.
+    at = {worker: (address, port - port_offset) for worker, (address, port) in DELIVER.items()}
+    deliveries = jobs.Deliveries(at, ((PARENT[0], PARENT[1] - port_offset), 4))
+    made = jobs.plan(entries(job), deliveries, COPIES_BELOW, LANES, answers(job)).admission
+    whole = jobs.plan(entries(BELOW), DELIVERIES_BELOW, COPIES_BELOW, LANES, answers()).admission
+    assert made == dataclasses.replace(whole, port_offset=port_offset)
+
+
+def test_entries_at_other_ports_than_the_jobs_make_no_job() -> None:
+    first, *others = entries()
+    with pytest.raises(jobs.ContradictionError, match="or ports"):
+        plan([dataclasses.replace(first, match={**first.match, "thread": 4}), *others])
+
+
+def test_ports_beyond_the_switchs_are_refused() -> None:
+    last = entries(dataclasses.replace(JOB, port_offset=12))[3]
+    jobs.check(last, SLOTS, JOBS_MAX)
+    third = changed(last, lease_prefix=2 * last.params["lease_prefix"] // 3)
+    with pytest.raises(Refusal, match="ports lie within the switch's"):
+        jobs.check(third, SLOTS, JOBS_MAX)
+
+
 def test_the_largest_job_fits() -> None:
     job = dataclasses.replace(JOB, workers=32, endpoints=JOB.endpoints[:1] * 32)
     assert plan(entries(job)).admission.contributors[0] == 0xFFFFFFFF

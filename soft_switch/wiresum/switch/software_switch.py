@@ -52,6 +52,8 @@ class SwitchStats:
     cpu_seconds: float
     """Of the data threads."""
     datagrams_received: int
+    received_by_thread: tuple[int, ...]
+    """Of these: how evenly the jobs' ports lie over the data threads."""
     datagrams_sent: int
     receive_calls: int
     send_calls: int
@@ -72,13 +74,14 @@ class Admission:
     job: int
     key: int
     threads: int
+    port_offset: int
     lanes: int
     slot_base: int
     slots: int
     endpoints: tuple[tuple[int, int], ...]
     """Address and base port of each worker; port 0: nothing is sent to it."""
     contributors: tuple[int, ...]
-    """For each of `PORTS` threads, a bitmap."""
+    """For each of `PORTS` threads that a job may have, a bitmap."""
     sources: tuple[tuple[int, int], ...]
     """Address and base port that packets of each of `WORKERS_MAX` workers come from: thread t's from port + t."""
     receivers: int
@@ -184,6 +187,7 @@ class SoftwareSwitch(SwitchDriver):
                     job=entry.job,
                     key=entry.key,
                     threads=entry.threads,
+                    port_offset=entry.port_offset,
                     lanes=entry.lanes,
                     slot_base=entry.slot_base,
                     slots=entry.slots,
@@ -252,6 +256,7 @@ class SoftwareSwitch(SwitchDriver):
                 transport=native.transport,
                 cpu_seconds=native.cpu_seconds,
                 datagrams_received=native.datagrams_received,
+                received_by_thread=tuple(native.received_by_thread),
                 datagrams_sent=native.datagrams_sent,
                 receive_calls=native.receive_calls,
                 send_calls=native.send_calls,

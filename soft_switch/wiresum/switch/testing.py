@@ -122,7 +122,8 @@ class Job:
         )
 
     def send(self, packet: Packet) -> None:
-        self.sockets[packet.worker].sendto(packet.to_bytes(), self.device.endpoint)
+        address, port = self.device.endpoint
+        self.sockets[packet.worker].sendto(packet.to_bytes(), (address, port + self.entry.port_offset))
 
     def receive(self, worker: int) -> Packet:
         return Packet.from_bytes(self.sockets[worker].recv(65536))

@@ -87,6 +87,32 @@ def test_a_number_is_not_used_again_before_all_others_were() -> None:
     assert numbers == [1, 2, 3, 0, 1, 2, 3, 0]
 
 
+def ports(bench: Bench) -> list[int]:
+    """Of the grants so far: how far above the switch's base port each job's first port is."""
+    return [grant.reply.switch_endpoint.port - 43488 for grant in bench.outputs(Grant)]
+
+
+def test_jobs_talk_to_the_ports_that_the_fewest_threads_talk_to() -> None:
+    bench = Bench()
+    first, *_ = [bench.ask(job_name=f"one-{number}", threads_max=1, slots=16) for number in range(3)]
+    bench.ask(job_name="two", threads_max=2, slots=16)
+    assert ports(bench) == [0, 1, 2, 4]
+    assert [admit.entry.port_offset for admit in bench.outputs(Admit)] == [0, 1, 2, 4]
+    bench.leave(first)
+    bench.ask(job_name="in-its-place", threads_max=1, slots=16)
+    bench.ask(job_name="wide", threads_max=8, slots=16)
+    bench.ask(job_name="all", threads_max=16, slots=16)
+    assert ports(bench)[4:] == [0, 8, 0]
+
+
+def test_ports_are_those_that_the_switch_listens_at() -> None:
+    bench = Bench(Sizes(slots=4096, lanes_max=360, jobs_max=64, threads_max=3))
+    for number in range(4):
+        bench.ask(job_name=f"one-{number}", threads_max=1, slots=16)
+    bench.ask(job_name="two", threads_max=2, slots=16)
+    assert ports(bench) == [0, 1, 2, 0, 0]
+
+
 def test_workers_that_bring_a_key_must_all_bring_the_same() -> None:
     bench = Bench()
     bench.ask(rank=0, world_size=2, key=77)

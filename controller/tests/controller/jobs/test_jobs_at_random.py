@@ -109,8 +109,10 @@ class World:
             above = job.nodes[node.branch.parent]
             assert above.phase is Phase.HOLDING, "no switch sends its sums to one that does not know the job"
             assert above.entry is not None
-            assert above.entry.endpoints[entry.uplink.worker] == ENDPOINTS[output.switch_name]
-            assert entry.uplink.parent == ENDPOINTS[node.branch.parent]
+            own, parent = ENDPOINTS[output.switch_name], ENDPOINTS[node.branch.parent]
+            assert above.entry.port_offset == entry.port_offset
+            assert above.entry.endpoints[entry.uplink.worker] == (own.address, own.port + entry.port_offset)
+            assert entry.uplink.parent == (parent.address, parent.port + entry.port_offset)
         assert [entry.endpoints[w.number] for w in job.workers.values() if w.switch_name == output.switch_name] == [
             w.endpoint for w in job.workers.values() if w.switch_name == output.switch_name
         ]

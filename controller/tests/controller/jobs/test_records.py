@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +14,7 @@ from wiresum import join
 from wiresum.controller.jobs.job import State
 from wiresum.controller.jobs.keys import BLOCK
 from wiresum.controller.jobs.outputs import Admit, Evict, Grant, Output, Reconcile, Tell, Write
+from wiresum.controller.jobs.records import job_of
 from wiresum.controller.store import Store
 from wiresum.controller.testing import JobsBench as Bench
 from wiresum.controller.testing import join_request, member, switch
@@ -45,6 +48,27 @@ def test_a_running_job_goes_on_after_a_restart_and_its_workers_come_back(store: 
         after.leave(worker)
     assert len(after.jobs) == 0
     assert after.slots_free == 4096
+
+
+def test_a_job_stays_at_its_ports_after_a_restart(store: Store) -> None:
+    before = Bench(store=store)
+    for name in ("first", "second"):
+        before.running(job_name=name, threads_max=2, slots=64)
+    after = Bench(store=store)
+    (reconcile,) = after.outputs(Reconcile)
+    assert [entry.port_offset for entry in reconcile.entries] == [0, 2]
+    after.ask(job_name="third", threads_max=2, slots=64)
+    assert after.outputs(Admit)[-1].entry.port_offset == 4
+
+
+def test_a_job_that_was_written_down_before_jobs_had_ports_is_at_the_first(store: Store) -> None:
+    before = Bench(store=store)
+    before.running()
+    (record,) = store.load().jobs
+    body = json.loads(record.body)
+    del body["port_offset"]
+    old = dataclasses.replace(record, body=json.dumps(body))
+    assert job_of(old, now=0.0, unix_offset=0.0).port_offset == 0
 
 
 def test_whoever_does_not_come_back_after_a_restart_is_lost(store: Store) -> None:

@@ -86,24 +86,30 @@ def test_a_job_gets_the_smallest_tree_that_covers_its_hosts() -> None:
 
 def test_number_key_and_size_are_one_and_slots_and_numbers_of_workers_each_switchs_own() -> None:
     made = bench()
-    ask_at(made, ["leaf1"], job_name="before", slots=16)
+    ask_at(made, ["leaf1"], job_name="before", slots=16, threads_max=1)
+    ask_at(made, ["leaf2"], job_name="before-too", slots=16, threads_max=2)
     made.done.clear()
-    workers = ask_at(made, ["leaf2", "leaf1", "leaf3", "leaf2", "leaf1"], slots=16)
+    workers = ask_at(made, ["leaf2", "leaf1", "leaf3", "leaf2", "leaf1"], slots=16, threads_max=1)
     entries = {admit.switch_name: admit.entry for admit in made.outputs(Admit)}
-    assert len({(e.job, e.key, e.slots, e.threads, e.lanes) for e in entries.values()}) == 1
+    assert len({(e.job, e.key, e.slots, e.threads, e.lanes, e.port_offset) for e in entries.values()}) == 1
     assert {name: entry.slot_base for name, entry in entries.items()} == {
         "spine": 0,
         "leaf1": 16,
-        "leaf2": 0,
+        "leaf2": 16,
         "leaf3": 0,
     }
-    assert entries["spine"].endpoints == (endpoint("leaf1"), endpoint("leaf2"))
+
+    def of_job(name: str) -> Endpoint:
+        """At the first port that no other job uses at any of these switches."""
+        return Endpoint(endpoint(name).address, endpoint(name).port + 2)
+
+    assert entries["spine"].endpoints == (of_job("leaf1"), of_job("leaf2"))
     assert entries["leaf1"].endpoints == tuple(workers[rank].endpoint for rank in (1, 4))
-    assert entries["leaf2"].endpoints == (workers[0].endpoint, workers[3].endpoint, endpoint("leaf3"))
+    assert entries["leaf2"].endpoints == (workers[0].endpoint, workers[3].endpoint, of_job("leaf3"))
     assert entries["spine"].uplink is None
-    assert entries["leaf1"].uplink == Uplink(endpoint("spine"), 0)
-    assert entries["leaf2"].uplink == Uplink(endpoint("spine"), 1)
-    assert entries["leaf3"].uplink == Uplink(endpoint("leaf2"), 2)
+    assert entries["leaf1"].uplink == Uplink(of_job("spine"), 0)
+    assert entries["leaf2"].uplink == Uplink(of_job("spine"), 1)
+    assert entries["leaf3"].uplink == Uplink(of_job("leaf2"), 2)
     replies = {grant.worker.rank: grant.reply for grant in made.outputs(Grant)}
     assert [(replies[r].rank, replies[r].worker, replies[r].switch_name) for r in range(5)] == [
         (0, 0, "leaf2"),
@@ -113,7 +119,8 @@ def test_number_key_and_size_are_one_and_slots_and_numbers_of_workers_each_switc
         (4, 1, "leaf1"),
     ]
     assert {reply.workers for reply in replies.values()} == {5}
-    assert replies[2].switch_endpoint.address == "10.0.3.1"
+    at = of_job("leaf3")
+    assert replies[2].switch_endpoint == join.Endpoint(address=at.address, port=at.port)
 
 
 def test_the_root_is_told_first_and_the_leaves_forget_first() -> None:

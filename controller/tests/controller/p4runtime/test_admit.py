@@ -23,6 +23,17 @@ def test_each_worker_and_thread_has_an_entry_that_only_its_own_packets_match(
     ]
 
 
+def test_a_job_at_other_ports_is_matched_there_and_its_cells_and_sources_stay(
+    job: JobEntry, schema: fy.P4Schema
+) -> None:
+    above = dataclasses.replace(job, port_offset=6)
+    pairs = zip(admit.entries(job, 5, [9, 8, 7]), admit.entries(above, 5, [9, 8, 7]), strict=True)
+    for plain, moved in ((_through_the_wire(a, schema), _through_the_wire(b, schema)) for a, b in pairs):
+        match = dict(plain.match or {})
+        assert dict(moved.match or {}) == match | {"thread": match["thread"] + 6}
+        assert moved.action == plain.action
+
+
 def test_an_entry_says_what_the_cells_need(job: JobEntry, schema: fy.P4Schema) -> None:
     last = _arguments(admit.entries(job, 5, [9, 8, 7])[-1], schema)
     assert last == {

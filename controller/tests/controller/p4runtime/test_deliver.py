@@ -19,6 +19,18 @@ def test_each_copy_is_addressed_to_its_receiver(job: JobEntry, hosts: tuple[Host
         assert entry.action.args == expected
 
 
+def test_the_number_of_the_switchs_port_is_made_up_for(
+    job: JobEntry, hosts: tuple[Host, ...], schema: fy.P4Schema
+) -> None:
+    low = (Endpoint("10.0.0.10", 5), *job.endpoints[1:])
+    above = dataclasses.replace(job, endpoints=low, port_offset=6)
+    entries = [fy.P4TableEntry.decode(e.encode(schema), schema) for e in deliver.entries(above, hosts[:3])]
+    for endpoint, entry in zip(low, entries, strict=True):
+        assert isinstance(entry.action, fy.P4TableAction)
+        # What p4src/common/deliver.p4 does, in 16 bits: thread 1 of the job comes in at port 6 + 1.
+        assert (entry.action.args["port"] + 7) % 65536 == endpoint.port + 1
+
+
 def test_what_goes_up_is_addressed_to_the_switch_above_as_one_of_its_workers(
     job: JobEntry, hosts: tuple[Host, ...], schema: fy.P4Schema
 ) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 
 from wiresum import join
 from wiresum.controller.driver import Endpoint, JobEntry, Uplink
@@ -12,7 +13,7 @@ from wiresum.controller.jobs.limits import Limits
 from wiresum.controller.jobs.tree import Branch, Node
 
 EndpointOf = Callable[[str], Endpoint]
-"""Where a switch is sent packets, by its name."""
+"""Where a switch is sent packets, by its name: its base port."""
 
 
 def settle(job: Job, cluster: Cluster, grounds: Grounds, key: int) -> None:
@@ -21,6 +22,7 @@ def settle(job: Job, cluster: Cluster, grounds: Grounds, key: int) -> None:
     job.number, job.key, job.slots = grounds.number, key, grounds.leases[0].count
     threads = [switch.sizes.threads_max for switch in switches] + [w.threads_max for w in job.workers.values()]
     job.threads = power_of_two_within(min(job.slots, *threads))
+    job.port_offset = _free_ports(job, switches)
     job.lanes = min(switch.sizes.lanes_max for switch in switches)
     job.lanes = min(job.lanes, *(worker.lanes_max for worker in job.workers.values()))
     for switch in switches:
@@ -29,6 +31,17 @@ def settle(job: Job, cluster: Cluster, grounds: Grounds, key: int) -> None:
         branch.switch_name: Node(branch, lease) for branch, lease in zip(grounds.tree, grounds.leases, strict=True)
     }
     settle_entries(job, lambda name: cluster.switches[name].endpoint)
+
+
+def _free_ports(job: Job, switches: Sequence[Switch]) -> int:
+    """The first of the run of ports, as many as the job has threads, that the fewest other threads of jobs at these
+    switches talk to; the lowest of several. A software switch deals its ports to its own threads in turn: jobs with one
+    thread would all fall on the first."""
+    ports = min(switch.sizes.threads_max for switch in switches)
+    others = {other for switch in switches for other in switch.numbered.values()} - {job}
+    taken = Counter(other.port_offset + thread for other in others for thread in range(other.threads))
+    runs = range(0, ports - job.threads + 1, job.threads)
+    return min(runs, key=lambda first: sum(taken[port] for port in range(first, first + job.threads)))
 
 
 def settle_entries(job: Job, endpoint_of: EndpointOf) -> None:
@@ -41,11 +54,14 @@ def settle_entries(job: Job, endpoint_of: EndpointOf) -> None:
 
 
 def _entry_of(job: Job, branch: Branch, slot_base: int, endpoint_of: EndpointOf) -> JobEntry:
-    endpoints = [*(job.workers[rank].endpoint for rank in branch.ranks), *map(endpoint_of, branch.below)]
+    def port_of(name: str) -> Endpoint:
+        return _for_job(endpoint_of(name), job)
+
+    endpoints = [*(job.workers[rank].endpoint for rank in branch.ranks), *map(port_of, branch.below)]
     uplink = None
     if branch.parent:
         number = job.nodes[branch.parent].branch.number_of(branch.switch_name)
-        uplink = Uplink(endpoint_of(branch.parent), number)
+        uplink = Uplink(port_of(branch.parent), number)
     return JobEntry(
         job=job.number,
         key=job.key,
@@ -56,13 +72,19 @@ def _entry_of(job: Job, branch: Branch, slot_base: int, endpoint_of: EndpointOf)
         slots=job.slots,
         endpoints=tuple(endpoints),
         uplink=uplink,
+        port_offset=job.port_offset,
     )
+
+
+def _for_job(switch: Endpoint, job: Job) -> Endpoint:
+    """Where thread 0 of the job talks to, of a switch with this base port."""
+    return Endpoint(switch.address, switch.port + job.port_offset)
 
 
 def reply_to(worker: Worker, switch: Switch, limits: Limits) -> join.JoinReply:
     """To a worker of a job that its switches have; `switch` is the one that it hangs on."""
     job = worker.job
-    endpoint, group = switch.endpoint, switch.results_group(job.number)
+    endpoint, group = _for_job(switch.endpoint, job), switch.results_group(job.number)
     return join.JoinReply(
         job=job.number,
         key=job.key,

@@ -195,6 +195,8 @@ class Job:
     slots: int = 0
     """At each of its switches; 0: it has none yet."""
     threads: int = 0
+    port_offset: int = 0
+    """At all of its switches: thread t talks to their port `port_offset + t`."""
     lanes: int = 0
     progress_at: float = 0.0
     """When a worker's rounds were last seen to move: they cannot, without a packet of every worker."""

@@ -103,6 +103,7 @@ def record_of(job: Job, unix_offset: float) -> JobRecord:
         "nodes": [_of_node(node) for node in job.nodes.values()],
         "slots": job.slots,
         "threads": job.threads,
+        "port_offset": job.port_offset,
         "lanes": job.lanes,
         "ended": base64.b64encode(job.ended.SerializeToString()).decode() if job.ended else None,
         "workers": [_of_worker(job.workers[rank]) for rank in range(job.world_size)],
@@ -130,6 +131,7 @@ def job_of(record: JobRecord, now: float, unix_offset: float) -> Job:
             key=body["key"],
             slots=next(node.lease.count for node in nodes if node.lease is not None),
             threads=body["threads"],
+            port_offset=body.get("port_offset", 0),  # of jobs from before there were any
             lanes=body["lanes"],
             progress_at=now,
             restored=True,

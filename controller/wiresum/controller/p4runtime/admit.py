@@ -19,7 +19,8 @@ def entries(job: JobEntry, row: int, ports: Sequence[int], uplink_port: int = 0)
     `ports` are the workers' at the switch, `uplink_port` is its. A thread sends from the UDP port that it listens at,
     the worker's base port plus its number: another process of that host does not have that port.
 
-    A thread owns a run of 2 * slots / threads cells, a power of two: the bits above say whether a cell is in it.
+    The table's "thread" is the switch's port, of which the job has those from `port_offset` on. A thread owns a run of
+    2 * slots / threads cells, a power of two: the bits above say whether a cell is in it.
     """
     threads = range(job.threads)
     entries = [_worker(job, row, ports[worker], worker, thread) for worker in range(job.workers) for thread in threads]
@@ -62,7 +63,7 @@ def _key(job: JobEntry, source: Endpoint, port: int, thread: int) -> dict[str, i
         "ingress_port": port,
         "source": source.address,
         "source_port": source.port + thread,
-        "thread": thread,
+        "thread": job.port_offset + thread,
         "job": job.job,
         "key": job.key,
     }

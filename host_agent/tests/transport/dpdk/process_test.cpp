@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <chrono>
 #include <cstring>
 #include <filesystem>
@@ -17,11 +18,14 @@
 #include <iostream>
 #include <span>
 #include <string>
+#include <system_error>
 #include <utility>
 #include <vector>
 
 #include "dpdk_rig.hpp"
+#include "transport/open.hpp"
 #include "transport/plugin.hpp"
+#include "transport/udp/socket.hpp"
 
 namespace wiresum::transport::testing {
 
@@ -204,6 +208,29 @@ TEST(DpdkProcesses, NeedNoRoot) {
     return ask(memif("client"), 1'000);
   });
   EXPECT_EQ(client.wait(), 0);
+}
+
+TEST(DpdkProcesses, HoldThePortsOfTheKernelsThatTheyServe) {
+  Process child([] {
+    Place place;
+    place.address = kServer;
+    // The address is none of the kernel's, so they are held at all that it has.
+    DataPath path = transport::open({.kind = Kind::kDpdk, .device = memif("server"), .offload = true}, place,
+                                    bind_consecutive({.address = 0, .port = 0}, 2));
+    const std::uint16_t last = path.reserved.back().local().port;
+    const auto refused = [&](std::uint32_t address) {
+      try {
+        const UdpSocket socket({.address = address, .port = last});
+      } catch (const std::system_error& error) {
+        return error.code().value() == EADDRINUSE;
+      }
+      return false;
+    };
+    if (!refused(0) || !refused(0x7F000001)) return 1;
+    path = {};
+    return refused(0) || refused(0x7F000001) ? 2 : 0;
+  });
+  EXPECT_EQ(child.wait(), 0);
 }
 
 TEST(DpdkProcesses, NeedNoRootForHugepagesThatAreReserved) {

@@ -17,9 +17,11 @@
 #include <cstring>
 #include <functional>
 #include <optional>
+#include <system_error>
 #include <thread>
 #include <vector>
 
+#include "transport/open.hpp"
 #include "transport/plugin.hpp"
 #include "transport/udp/address.hpp"
 #include "transport/udp/socket.hpp"
@@ -83,6 +85,16 @@ bool send_datagram(const UdpSocket& socket, wire::Endpoint to, std::size_t bytes
   const sockaddr_in address = to_sockaddr(to);
   return sendto(socket.descriptor(), payload.data(), bytes, 0, reinterpret_cast<const sockaddr*>(&address),
                 sizeof address) == static_cast<ssize_t>(bytes);
+}
+
+/// Why a socket cannot be bound there, an errno; 0 if it can.
+int bind_error(wire::Endpoint at) {
+  try {
+    const UdpSocket socket(at);
+  } catch (const std::system_error& error) {
+    return error.code().value();
+  }
+  return 0;
 }
 
 bool has_program(const Namespace& space, const std::string& interface) {
@@ -203,6 +215,46 @@ TEST_F(Xdp, FragmentsAndIpOptionsGoToTheSocketThatIsBoundToThePort) {
   ASSERT_TRUE(send_datagram(*from, to, 200));
   EXPECT_EQ(next_datagram(*reserved), 200);
   EXPECT_EQ(transport->receive(out), 0);
+}
+
+TEST_F(Xdp, ItsPortsStayReservedAndNobodyIsToldThatTheyAreClosed) {
+  const VethPair pair;
+  std::optional<UdpSocket> from;
+  std::optional<DataPath> path;
+  pair.left.enter([&] { from.emplace(wire::Endpoint{.address = VethPair::kLeftAddress, .port = 0}); });
+  pair.right.enter([&] {
+    Place place;
+    place.address = VethPair::kRightAddress;
+    path.emplace(open({.kind = Kind::kXdp, .device = VethPair::kInterface, .offload = true}, place,
+                      bind_consecutive({.address = VethPair::kRightAddress, .port = kFirstPort}, 2)));
+    for (const std::uint16_t port : {kFirstPort, static_cast<std::uint16_t>(kFirstPort + 1)}) {
+      for (const std::uint32_t address : {VethPair::kRightAddress, std::uint32_t{0}}) {
+        EXPECT_EQ(bind_error({.address = address, .port = port}), EADDRINUSE) << port;
+      }
+    }
+  });
+  // With options in its header a packet goes to the kernel, which holds the port.
+  const std::array<unsigned char, 4> no_operations{1, 1, 1, 1};
+  ASSERT_EQ(setsockopt(from->descriptor(), IPPROTO_IP, IP_OPTIONS, no_operations.data(), no_operations.size()), 0);
+  const auto answer_of = [&](std::uint16_t port, const std::function<bool()>& is_there) {
+    const wire::Endpoint to{.address = VethPair::kRightAddress, .port = port};
+    from->connect(to);
+    EXPECT_TRUE(send_datagram(*from, to, 100));
+    EXPECT_TRUE(is_there());
+    int error = 0;
+    socklen_t length = sizeof error;
+    EXPECT_EQ(getsockopt(from->descriptor(), SOL_SOCKET, SO_ERROR, &error, &length), 0);
+    return error;
+  };
+  for (std::size_t i = 0; i != 2; ++i) {
+    const auto there = [&] { return next_datagram(path->reserved[i], kPatience) == 100; };
+    EXPECT_EQ(answer_of(static_cast<std::uint16_t>(kFirstPort + i), there), 0);
+  }
+  // Of a port that nobody holds the kernel says that it is closed.
+  pollfd refused{.fd = from->descriptor(), .events = 0, .revents = 0};
+  EXPECT_EQ(answer_of(kFirstPort + 2, [&] { return poll(&refused, 1, 5000) == 1; }), ECONNREFUSED);
+  path.reset();
+  pair.right.enter([&] { EXPECT_EQ(bind_error({.address = VethPair::kRightAddress, .port = kFirstPort}), 0); });
 }
 
 // ---- the way to others ---------------------------------------------------------------------------------------------

@@ -60,7 +60,8 @@ class Plan:
 
     def _lease(self) -> tuple[int, ...]:
         job = self.admission
-        return self.row, job.key, job.threads, job.slot_base, job.slots, len(job.endpoints), *job.parent
+        ports = (job.threads, job.port_offset)
+        return self.row, job.key, *ports, job.slot_base, job.slots, len(job.endpoints), *job.parent
 
 
 def check(entry: Entry, slots: int, jobs_max: int) -> None:
@@ -80,11 +81,17 @@ def _check_admission(entry: Entry, slots: int, jobs_max: int) -> None:
         raise out_of_range(f"this switch has room for job numbers up to {jobs_max - 1}, not {match['job']}")
     if not cells:
         raise unimplemented("lease_mask must be ones above a run of cells, a power of two and at least 2")
-    if match["source_port"] < match["thread"]:
+    thread, beyond = divmod(params["lease_prefix"], cells)
+    if params["cell_base"] % 2 or beyond or thread > match["thread"]:
+        raise unimplemented(
+            "cell_base must be even, and lease_prefix the number of the job's thread times its run of cells; the key "
+            "thread is that number, plus as many ports as the job's first one is above the switch's"
+        )
+    if match["thread"] - thread + _power_of_two_from(thread + 1) > THREADS_MAX:
+        raise unimplemented("a job's threads are a power of two, and its ports lie within the switch's")
+    if match["source_port"] < thread:
         raise unimplemented("source_port must be a worker's base port plus the thread's number")
-    if params["cell_base"] % 2 or params["lease_prefix"] != match["thread"] * cells:
-        raise unimplemented("cell_base must be even, and lease_prefix the thread's number times its run of cells")
-    if params["cell_base"] + (match["thread"] + 1) * cells > 2 * slots:
+    if params["cell_base"] + (thread + 1) * cells > 2 * slots:
         raise out_of_range(f"the lease reaches beyond the switch's {2 * slots} cells")
 
 
@@ -129,8 +136,8 @@ def plan(
     contributors = [0] * THREADS_MAX
     for entry in entries:
         if _shape(entry) != shape:
-            raise ContradictionError("its entries do not agree on key, row, group, workers or lease")
-        worker, thread = entry.match["worker"], entry.match["thread"]
+            raise ContradictionError("its entries do not agree on key, row, group, workers, lease or ports")
+        worker, thread = entry.match["worker"], _thread(entry)
         source = (entry.match["source"], entry.match["source_port"] - thread)
         if sources[worker] not in (NOWHERE, source):
             raise ContradictionError(f"worker {worker} is admitted from two addresses, or base ports")
@@ -138,8 +145,10 @@ def plan(
         contributors[thread] |= 1 << worker
     params = first.params
     workers = _workers(first).bit_length()
-    threads = _power_of_two_from(max(entry.match["thread"] for entry in entries) + 1)
-    endpoints = tuple(deliver.workers.get(worker, NOWHERE) for worker in range(workers))
+    threads = _power_of_two_from(max(map(_thread, entries)) + 1)
+    port_offset = _port_offset(first)
+    receivers = {worker: _receiver(at, port_offset) for worker, at in deliver.workers.items()}
+    endpoints = tuple(receivers.get(worker, NOWHERE) for worker in range(workers))
     copies = instances.get(params["group"], frozenset())
     parent, number_at_parent = NOWHERE, 0
     if params["has_parent"]:
@@ -148,6 +157,7 @@ def plan(
         job=first.match["job"],
         key=first.match["key"],
         threads=threads,
+        port_offset=port_offset,
         lanes=lanes,
         slot_base=params["cell_base"] // 2,
         slots=_cells_of_thread(params["lease_mask"]) // 2 * threads,
@@ -168,17 +178,18 @@ def _parent(
     group = UPLINK_GROUPS + worker.params["group"]
     if deliver.parent is None or instances.get(group, frozenset()) != {PARENT}:
         raise ContradictionError(f"nothing leads to the switch above: it needs a delivery and the group {group}")
-    if {entry.match["thread"] for entry in entries} != set(range(threads)):
+    if set(map(_thread, entries)) != set(range(threads)):
         raise ContradictionError("the switch above is not admitted in all threads")
-    address, _ = deliver.parent
+    address, number = deliver.parent
+    address = _receiver(address, _port_offset(worker))
     for entry in entries:
-        if (entry.match["source"], entry.match["source_port"] - entry.match["thread"]) != address:
+        if (entry.match["source"], entry.match["source_port"] - _thread(entry)) != address:
             raise ContradictionError("the switch above is not admitted from where it is delivered to")
         if _shape(entry) != _shape(worker):
             raise ContradictionError(
-                "the switch above and the workers do not agree on key, row, group, workers or lease"
+                "the switch above and the workers do not agree on key, row, group, workers, lease or ports"
             )
-    return deliver.parent
+    return address, number
 
 
 def _shape(entry: Entry) -> tuple[object, ...]:
@@ -191,7 +202,24 @@ def _shape(entry: Entry) -> tuple[object, ...]:
         params["bit_workers"] if entry.action == "admit_parent" else _workers(entry),
         params["cell_base"],
         params["lease_mask"],
+        _port_offset(entry),
     )
+
+
+def _thread(entry: Entry) -> int:
+    """Which thread of the job an entry admits."""
+    return entry.params["lease_prefix"] // _cells_of_thread(entry.params["lease_mask"])
+
+
+def _port_offset(entry: Entry) -> int:
+    """From the switch's base port to the job's first."""
+    return entry.match["thread"] - _thread(entry)
+
+
+def _receiver(at: Address, port_offset: int) -> Address:
+    """Where thread 0 of the job is heard, of an address that the number of the switch's own port is added to."""
+    address, port = at
+    return address, (port + port_offset) % (1 << 16)
 
 
 def _cells_of_thread(lease_mask: int) -> int:
