@@ -73,6 +73,8 @@ class JobEntry:
     """One for each that contributes at this switch, workers and switches below, by the numbers that it knows them
     by."""
     uplink: Uplink | None = None
+    below: tuple[str, ...] = ()
+    """Names of the switches among them, whose numbers are the last: pipes of one switch have one address."""
 
 
 @dataclass(frozen=True)
@@ -142,6 +144,11 @@ class SwitchDriver(Protocol):
     @property
     def parent(self) -> str:
         """The name of the switch above, where switches form a tree; empty: none."""
+        return ""
+
+    @property
+    def part_of(self) -> str:
+        """The name of the switch that this is a pipe of, with others; empty: it is one by itself."""
         return ""
 
     def reaches(self, address: str) -> bool:

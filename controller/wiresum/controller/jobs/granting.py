@@ -56,6 +56,7 @@ def _entry_of(job: Job, branch: Branch, slot_base: int, endpoint_of: EndpointOf)
         slots=job.slots,
         endpoints=tuple(endpoints),
         uplink=uplink,
+        below=branch.below,
     )
 
 
