@@ -1,103 +1,51 @@
-"""One job over two pipes of a Tofino: the one is the other's parent, and a cable joins a port of each.
+"""Jobs over several pipes of a Tofino, and over several Tofinos, with the entries that the controller writes.
 
-Each pipe has cells of its own, so each is a node of the job's tree. Both have the switch's own address: the ports tell
-them apart. No line of the program knows of this.
+Each pipe has cells of its own, so each is a node of a job's tree. All have the switch's own address, and all have the
+same entries: ports tell the pipes apart.
 """
 
 from __future__ import annotations
 
 import itertools
+import random
 import struct
-from collections import defaultdict
-from ipaddress import IPv4Address
+from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
 from frames import Host, UdpFrame
-from tna_interpreter.switch import PORTS_IN_PIPE, Copy, Switch
-from tofino_network import MAIN, PARENT_BIT, RECEIVER_PARENT, SWITCH, SWITCH_PORT, UPLINK_GROUPS
+from tna_interpreter.switch import PORTS_IN_PIPE, Switch
+from tofino_cluster import DATA, EMPTY, HEADER, META, MISSING, QUESTION, RESULT, Cluster, Place, Sender
+from tofino_network import MAIN, SWITCH_PORT
 
-JOB, KEY = 9, 0xC0FFEE09
-WORKERS = range(4)
-CHILD = 4
-"""The lower pipe, as a worker of the upper one. All numbers differ: entries of `deliver` are those of both pipes."""
-LOWER, UPPER = 1, 2
-"""Rows and groups of the two nodes."""
-LOWER_END, UPPER_END = 60, PORTS_IN_PIPE + 60
+LOWER_END, UPPER_END = PORTS_IN_PIPE + 60, 60
 """The cable's ports, of the lower and the upper pipe."""
-PORT = {0: 8, 1: 9, 2: PORTS_IN_PIPE + 8, 3: PORTS_IN_PIPE + 9}
-"""Of the workers: two in each pipe."""
-BASE_PORT = 20000
-HEADER = struct.Struct("!BBHIBBHIII")
-DATA, EMPTY, RESULT, META, QUESTION, MISSING = range(6)
-CELLS = {"cell_base": 0, "lease_mask": 0xFFF8, "lease_prefix": 0}
+ONE = f"""\
+[[switch]]
+name = "rack"
+kind = "tofino"
+p4runtime = "127.0.0.1:9559"
+address = "10.0.0.1"
+mac = "02:00:0a:00:00:01"
+cables = [[{UPPER_END}, {LOWER_END}]]
+"""
+WITH_LOOPS = ONE.replace("cables", "loops")
+ADDRESSES = ("10.0.0.10", "10.0.0.11", "10.0.0.12", "10.0.0.13")
+LOWER, UPPER = (0, 1), (2, 3)
+"""Ranks, by pipe: the upper one is pipe 0."""
+PORTS = (PORTS_IN_PIPE + 8, PORTS_IN_PIPE + 9, 8, 9)
 
 
-def host(worker: int) -> Host:
-    return Host(bytes.fromhex("0200000009") + bytes([worker]), IPv4Address("10.1.9.0") + worker)
+def host(name: str, address: str, port: int) -> str:
+    mac = "02:00:" + ":".join(f"{int(part):02x}" for part in address.split("."))
+    return f'[[switch.host]]\nname = "{name}"\naddress = "{address}"\nmac = "{mac}"\nport = {port}\n'
 
 
-def between(datagram: bytes) -> bytes:
-    """The frame of a datagram on the cable."""
-    return UdpFrame(SWITCH, SWITCH, SWITCH_PORT, SWITCH_PORT, datagram).pack()
-
-
-class Network:
-    def __init__(self, switch: Switch) -> None:
-        switch.restart()
-        self.switch = switch
-        switch.cables |= {LOWER_END: UPPER_END, UPPER_END: LOWER_END}
-        own = {"address": int(SWITCH.address)}
-        switch.program.tables["own"].insert(own, "own_address", {"mac": int.from_bytes(SWITCH.mac, "big")})
-        switch.groups[LOWER] = [(PORT[worker], worker) for worker in (0, 1)]
-        switch.groups[UPPER] = [(PORT[worker], worker) for worker in (2, 3)] + [(UPPER_END, CHILD)]
-        switch.groups[UPLINK_GROUPS + LOWER] = [(LOWER_END, RECEIVER_PARENT)]
-        for worker in (0, 1):
-            others = 0b11 & ~(1 << worker) | PARENT_BIT
-            self._admit(LOWER, PORT[worker], worker, host(worker), BASE_PORT, others, has_parent=1)
-        for worker in (2, 3):
-            self._admit(UPPER, PORT[worker], worker, host(worker), BASE_PORT, 0b11100 & ~(1 << worker))
-        self._admit(UPPER, UPPER_END, CHILD, SWITCH, SWITCH_PORT, 0b01100)
-        key = self._key(LOWER_END, SWITCH, SWITCH_PORT)
-        parameters = {"row": LOWER, "group": LOWER, "bit_workers": 0b11, **CELLS}
-        switch.program.tables["admit_parent_entry"].insert(key, "admit_parent", parameters)
-        for worker in WORKERS:
-            self._deliver(worker, host(worker), BASE_PORT)
-        self._deliver(CHILD, SWITCH, SWITCH_PORT)
-        self._deliver(RECEIVER_PARENT, SWITCH, SWITCH_PORT, worker=CHILD)
-
-    def _key(self, port: int, source: Host, source_port: int) -> dict[str, int]:
-        key = {"ingress_port": port, "source": int(source.address), "source_port": source_port, "thread": 0}
-        return {**key, "job": JOB, "key": KEY}
-
-    def _admit(
-        self, row: int, port: int, worker: int, source: Host, source_port: int, others: int, has_parent: int = 0
-    ) -> None:
-        parameters = {"row": row, "group": row, "bit_own": 1 << worker, "bit_others": others, "has_parent": has_parent}
-        key = {**self._key(port, source, source_port), "worker": worker}
-        self.switch.program.tables["admit"].insert(key, "admit_worker", {**parameters, **CELLS})
-
-    def _deliver(self, receiver: int, to: Host, port: int, **worker: int) -> None:
-        address = {"mac": int.from_bytes(to.mac, "big"), "address": int(to.address), "port": port}
-        action = "deliver_up" if worker else "deliver_to"
-        self.switch.program.tables["deliver"].insert({"job": JOB, "receiver": receiver}, action, {**address, **worker})
-
-    def frame(self, worker: int, kind: int, round_number: int, word: int = 0) -> bytes:
-        fields = (worker, 1 + worker, round_number & 1, round_number, 7, 11)
-        payload = struct.pack("!I", word) * 64 if kind == DATA else b""
-        datagram = HEADER.pack(1 << 4 | kind, 0, JOB, KEY, *fields) + payload
-        return UdpFrame(host(worker), SWITCH, BASE_PORT, SWITCH_PORT, datagram).pack()
-
-    def send(self, worker: int, kind: int = DATA, round_number: int = 1, word: int = 0) -> dict[int, bytes]:
-        """The datagrams that come out, by worker."""
-        copies = self.switch.receive(PORT[worker], self.frame(worker, kind, round_number, word))
-        return {self.receiver(copy): UdpFrame.unpack(copy.frame).payload for copy in copies}
-
-    def receiver(self, copy: Copy) -> int:
-        target = UdpFrame.unpack(copy.frame).target
-        (worker,) = (worker for worker in WORKERS if host(worker) == target)
-        assert copy.port == PORT[worker]
-        return worker
+def with_hosts(text: str) -> str:
+    return text + "".join(
+        host(f"host{rank}", address, port) for rank, (address, port) in enumerate(zip(ADDRESSES, PORTS, strict=True))
+    )
 
 
 @pytest.fixture(scope="module", params=[1, 2], ids=["tofino1", "tofino2"])
@@ -105,79 +53,210 @@ def switch(request: pytest.FixtureRequest) -> Switch:
     return Switch(MAIN, generation=request.param)
 
 
+class Pair:
+    """Four workers, two in each pipe, with one round to sum after the other."""
+
+    def __init__(self, switch: Switch, folder: Path, text: str = ONE) -> None:
+        self.cluster = Cluster(with_hosts(text), {"rack": switch}, folder)
+        self.switch = switch
+        self.words = [[10**rank, 2 * 10**rank] for rank in range(4)]
+        self.senders = self.cluster.start("both", ADDRESSES, self.words)
+
+    def send(self, rank: int, kind: int = DATA, round_number: int = 1) -> dict[int, bytes]:
+        """The datagrams that come out, by rank. Nothing is lost but what has no cable."""
+        sender = self.senders[rank]
+        sender.sums = sender.sums[: round_number - 1] + [0] * (round_number - 1 - len(sender.sums))
+        found = {}
+        for place, frame in self.cluster.send(sender.place, sender.packet(kind), random.Random(0), 0.0):
+            if place.port != LOWER_END:
+                found[self.rank_at(place, frame)] = UdpFrame.unpack(frame).payload
+        return found
+
+    def rank_at(self, place: Place, frame: bytes) -> int:
+        (rank,) = (rank for rank in range(4) if self.senders[rank].host == UdpFrame.unpack(frame).target)
+        assert place.port == PORTS[rank]
+        return rank
+
+    def between(self, datagram: bytes) -> bytes:
+        """The frame of a datagram on the cable."""
+        own: Host = self.senders[0].gateway
+        return UdpFrame(own, own, SWITCH_PORT, SWITCH_PORT, datagram).pack()
+
+
 @pytest.fixture
-def network(switch: Switch) -> Network:
-    return Network(switch)
+def pair(switch: Switch, tmp_path: Path) -> Pair:
+    return Pair(switch, tmp_path)
 
 
-@pytest.mark.parametrize("order", list(itertools.permutations(WORKERS))[::5])
-def test_all_workers_get_the_sum_of_both_pipes(network: Network, order: tuple[int, ...]) -> None:
-    for round_number in (1, 3):
-        for worker in order[:-1]:
-            assert network.send(worker, DATA, round_number, 10**worker) == {}
-        results = network.send(order[-1], DATA, round_number, 10 ** order[-1])
-        assert set(results) == set(WORKERS)
+@pytest.mark.parametrize("order", list(itertools.permutations(range(4)))[::7])
+@pytest.mark.parametrize("text", [ONE, WITH_LOOPS], ids=["cable", "loops"])
+def test_all_workers_get_the_sum_of_both_pipes(switch: Switch, tmp_path: Path, text: str, order: Sequence[int]) -> None:
+    pair = Pair(switch, tmp_path, text)
+    for round_number in (1, 2):
+        for rank in order[:-1]:
+            assert pair.send(rank, DATA, round_number) == {}
+        results = pair.send(order[-1], DATA, round_number)
+        assert set(results) == {0, 1, 2, 3}
         for datagram in results.values():
-            assert (datagram[0] & 15, datagram[9]) == (RESULT, 4)
-            assert datagram[24:] == struct.pack("!I", 1111) * 64
+            assert datagram[0] & 15 == RESULT
+            assert datagram[24:] == struct.pack("!I", round_number * 1111) * 64
 
 
 @pytest.mark.parametrize("kind", [EMPTY, META])
-def test_rounds_without_data_pass_through_the_tree(network: Network, kind: int) -> None:
-    for worker in WORKERS[:-1]:
-        assert network.send(worker, kind) == {}
-    results = network.send(WORKERS[-1], kind)
-    assert set(results) == set(WORKERS)
+def test_rounds_without_data_pass_through_the_tree(pair: Pair, kind: int) -> None:
+    for rank in range(3):
+        assert pair.send(rank, kind) == {}
+    results = pair.send(3, kind)
+    assert set(results) == {0, 1, 2, 3}
     assert {datagram[24:] for datagram in results.values()} == {bytes(256) if kind == EMPTY else b""}
 
 
-def test_each_pipe_recirculates_one_packet_of_a_round(network: Network) -> None:
+def test_each_pipe_recirculates_one_packet_of_a_round(pair: Pair) -> None:
     """The sum that goes up and the RESULT of the root; what comes down is written in one pass."""
-    for worker in WORKERS:
-        network.send(worker, DATA, 1, 1)
-    assert network.switch.recirculated == 2
+    for rank in range(4):
+        pair.send(rank)
+    assert pair.switch.recirculated == 2
 
 
-def test_a_question_finds_its_way_up_and_the_answer_down(network: Network) -> None:
+def test_a_question_finds_its_way_up_and_the_answer_down(pair: Pair) -> None:
     """The sum that went up is lost: the cable is out for a moment."""
-    assert network.send(0, DATA, 1, 1) == {}
-    del network.switch.cables[LOWER_END]
-    (lost,) = network.switch.receive(PORT[1], network.frame(1, DATA, 1, 10))
-    assert lost.port == LOWER_END
-    network.switch.cables[LOWER_END] = UPPER_END
-    for worker in (2, 3):
-        assert network.send(worker, DATA, 1, 10**worker) == {}
-    assert set(network.send(0, QUESTION)) == set(WORKERS)
-    results: defaultdict[int, bytes] = defaultdict(bytes)
-    for worker in WORKERS:
-        results |= network.send(worker, QUESTION)
+    for rank in UPPER:
+        assert pair.send(rank) == {}
+    pair.cluster.unplug()
+    for rank in LOWER:
+        assert pair.send(rank) == {}
+    pair.cluster.plug_in()
+    assert set(pair.send(0, QUESTION)) == {0, 1, 2, 3}
+    results: dict[int, bytes] = {}
+    for rank in range(4):
+        results |= pair.send(rank, QUESTION)
     assert {datagram[24:] for datagram in results.values()} == {struct.pack("!I", 1111) * 64}
-    assert set(results) == set(WORKERS)
+    assert set(results) == {0, 1, 2, 3}
 
 
-def test_a_sum_whose_words_the_parent_replaces_between_the_passes_changes_nothing_above(network: Network) -> None:
+def test_a_sum_whose_words_the_parent_replaces_between_the_passes_changes_nothing_above(pair: Pair) -> None:
     """Sent up for the second time, it leaves with words of both; but the RESULT that replaced them says that the parent
     has had the first."""
-    for worker in WORKERS:
-        network.send(worker, DATA, 1, 1)
-    network.switch.cables.clear()
-    for worker in (0, 1):
-        network.switch.receive(PORT[worker], network.frame(worker, DATA, 3, 10))
-    pass_once = network.switch.one_pass
-    header = (JOB, KEY, 2, 0, 1, 3, 7, 11)
-    missing = between(HEADER.pack(1 << 4 | MISSING, 0, *header))
-    result = between(HEADER.pack(1 << 4 | RESULT, 0, *header) + struct.pack("!I", 7777) * 64)
+    for rank in range(4):
+        pair.send(rank)
+    pair.cluster.unplug()
+    for rank in LOWER:
+        pair.send(rank, DATA, 2)
+    pass_once = pair.switch.one_pass
+    entry = pair.cluster.entry("both", "rack/1")
+    assert entry.uplink is not None
+    header = (entry.job, entry.key, entry.uplink.worker, 0, 0, 2, 7, 11)
+    missing = pair.between(HEADER.pack(1 << 4 | MISSING, 0, *header))
+    result = pair.between(HEADER.pack(1 << 4 | RESULT, 0, *header) + struct.pack("!I", 7777) * 64)
     (looping,) = pass_once(LOWER_END, missing)
     assert len(list(pass_once(LOWER_END, result))) == 2
     (mixed,) = pass_once(looping.port, looping.frame)
     assert mixed.port == LOWER_END
     words = struct.unpack("!64I", UdpFrame.unpack(mixed.frame).payload[24:])
-    assert set(words[::2]) == {20}
+    assert set(words[::2]) == {22}
     assert set(words[1::2]) == {7777}
     # The parent, complete: it has the sum from before.
-    for worker in (2, 3):
-        network.switch.receive(PORT[worker], network.frame(worker, DATA, 3, 1000))
-    whole = UdpFrame.unpack(mixed.frame).payload[:24] + struct.pack("!I", 10) * 64
-    assert len(network.switch.receive(UPPER_END, between(whole))) == 3
-    network.switch.receive(UPPER_END, mixed.frame)
-    assert network.send(2, QUESTION, 3)[2][24:] == struct.pack("!I", 2010) * 64
+    for rank in UPPER:
+        pair.send(rank, DATA, 2)
+    whole = UdpFrame.unpack(mixed.frame).payload[:24] + struct.pack("!I", 22) * 64
+    assert len(pair.switch.receive(UPPER_END, pair.between(whole))) == 3
+    pair.switch.receive(UPPER_END, mixed.frame)
+    assert pair.send(2, QUESTION, 2)[2][24:] == struct.pack("!I", 2222) * 64
+
+
+def test_what_is_flooded_goes_once_to_each_port_of_all_pipes_and_never_around(pair: Pair) -> None:
+    sender = pair.senders[0]
+    frame = b"\xff" * 6 + sender.host.mac + b"\x88\xb5" + bytes(50)
+    copies = pair.switch.receive(sender.place.port, frame)
+    assert sorted(copy.port for copy in copies) == sorted(PORTS[1:])
+
+
+def test_hosts_of_two_pipes_reach_each_other(pair: Pair) -> None:
+    one, other = pair.senders[0], pair.senders[3]
+    frame = UdpFrame(one.host, other.host, 5000, 5001, b"hello").pack()
+    (copy,) = pair.switch.receive(one.place.port, frame)
+    assert (copy.port, copy.frame) == (other.place.port, frame)
+
+
+# Trees of several Tofinos.
+
+SPINE = ONE.replace("rack", "spine").replace("10.0.0.1", "10.0.9.1").replace("0a:00:00:01", "0a:00:09:01")
+SPINE = SPINE.replace("9559", "9560") + host("e", "10.0.9.10", 8) + host("f", "10.0.9.11", PORTS_IN_PIPE + 8)
+RACK = ONE + f'parent = "spine"\nparent_port = {PORTS_IN_PIPE + 20}\nport_at_parent = {PORTS_IN_PIPE + 21}\n'
+OTHERS = ("10.0.9.10", "10.0.9.11")
+"""One in each pipe of the spine."""
+
+
+class Racks:
+    def __init__(self, folder: Path, text: str = SPINE + with_hosts(RACK)) -> None:
+        self.cluster = Cluster(text, SWITCHES, folder)
+
+    def start(self, name: str, addresses: Sequence[str], rounds: int, seed: int = 0) -> tuple[list[Sender], list[int]]:
+        """And the sums that they must get."""
+        drawn = random.Random(seed)
+        words = [[drawn.getrandbits(32) for _ in range(rounds)] for _ in addresses]
+        sums = [sum(of_round) & 0xFFFFFFFF for of_round in zip(*words, strict=True)]
+        return self.cluster.start(name, addresses, words), sums
+
+
+SWITCHES: dict[str, Switch] = {}
+
+
+@pytest.fixture
+def racks(tmp_path: Path) -> Racks:
+    for name in ("rack", "spine"):
+        SWITCHES.setdefault(name, Switch(MAIN))
+    return Racks(tmp_path)
+
+
+def test_a_job_has_the_pipes_that_it_needs_and_no_others(racks: Racks) -> None:
+    racks.start("one-pipe", [ADDRESSES[0], ADDRESSES[1]], 1)
+    racks.start("one-switch", ADDRESSES, 1)
+    racks.start("all", [*ADDRESSES, *OTHERS], 1)
+    assert racks.cluster.tree("one-pipe") == {"rack/1": ""}
+    assert racks.cluster.tree("one-switch") == {"rack/1": "", "rack/0": "rack/1"}, "the uplink is at pipe 1"
+    tree = {"spine/0": "", "spine/1": "spine/0", "rack/1": "spine/1", "rack/0": "rack/1"}
+    assert racks.cluster.tree("all") == tree
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_sums_are_exact_whatever_is_lost_while_jobs_share_pipes(racks: Racks, seed: int) -> None:
+    """Each link loses every tenth packet. Two of the jobs are in different pipes and have one number."""
+    jobs = [
+        racks.start("all", [*ADDRESSES, *OTHERS], 4, seed),
+        racks.start("lower", ADDRESSES[:2], 4, 10 + seed),
+        racks.start("upper", ADDRESSES[2:], 4, 20 + seed),
+        racks.start("one-switch", ADDRESSES, 4, 30 + seed),
+    ]
+    numbers = {senders[0].job for senders, _ in jobs}
+    assert len(numbers) < len(jobs), "numbers are a node's own"
+    racks.cluster.run([sender for senders, _ in jobs for sender in senders], loss=0.1, seed=seed)
+    for senders, sums in jobs:
+        assert [sender.sums for sender in senders] == [sums] * len(senders)
+
+
+def test_a_job_that_ends_leaves_nothing_and_the_others_alone(racks: Racks) -> None:
+    first, _ = racks.start("first", [*ADDRESSES, *OTHERS], 1, 1)
+    racks.cluster.run(first)
+    stays, sums = racks.start("stays", ADDRESSES, 2, 2)
+    held = racks.cluster.entries()
+    racks.cluster.end("first")
+    assert racks.cluster.entries() != held
+    again, others = racks.start("again", [*ADDRESSES, *OTHERS], 2, 3)
+    assert racks.cluster.entries() == held
+    racks.cluster.run([*stays, *again], loss=0.05, seed=5)
+    assert [sender.sums for sender in stays] == [sums] * 4
+    assert [sender.sums for sender in again] == [others] * 6
+    for name in ("stays", "again"):
+        racks.cluster.end(name)
+    assert racks.cluster.entries() == racks.cluster.configured
+
+
+def test_more_workers_than_a_pipe_has_bits_for_are_summed_by_several(tmp_path: Path, racks: Racks) -> None:
+    """Sixty-one: thirty in a pipe, with a bit for the pipe below, and thirty-one there."""
+    hosts = [(f"10.0.1.{10 + number}", number % 20 + (PORTS_IN_PIPE if number >= 30 else 0)) for number in range(61)]
+    text = ONE + "".join(host(f"h{number}", *place) for number, place in enumerate(hosts))
+    cluster = Cluster(text, {"rack": SWITCHES["rack"]}, tmp_path)
+    senders = cluster.start("many", [address for address, _ in hosts], [[1 << number % 32] for number in range(61)])
+    cluster.run(senders)
+    assert {sender.sums[0] for sender in senders} == {sum(1 << number % 32 for number in range(61)) & 0xFFFFFFFF}

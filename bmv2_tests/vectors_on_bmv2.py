@@ -36,7 +36,7 @@ def complaints(scenario: Scenario, bench: Bench, fresh_slots: FreshSlots) -> Ite
     """Step by step, what is not as the protocol says. Whoever has heard enough stops asking."""
     slot_offset = fresh_slots.take(scenario.slots)
     hosts = dict(zip(scenario.members, bench.hosts, strict=False))
-    rows = {job: desired.row(index) for index, job in enumerate(scenario.jobs)}
+    rows = {job: 1 + index for index, job in enumerate(scenario.jobs)}
     running: dict[Job, ExitStack] = {}
     with ExitStack() as cleanup:
         for event in scenario.events:

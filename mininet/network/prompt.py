@@ -12,7 +12,8 @@ from mininet.log import error, output
 
 from lose_packet import PREFERENCE, first_data_of
 from programs import Program
-from wiresum_net import BMV2, WiresumNet
+from topology import BMV2
+from wiresum_net import WiresumNet
 
 FOLDER = Path(__file__).resolve().parent
 LOG_LINES_SHOWN = 20
@@ -88,7 +89,7 @@ class Prompt(CLI):  # type: ignore[misc]
 
         The registers are those of p4src/v1model/cells.p4. Without a cell all are shown that are not zero.
         """
-        if self._net.kind != BMV2:
+        if self._net.kind_of(self._net.topology.root) != BMV2:
             error("*** A software switch has no registers: start with --switch bmv2\n")
             return
         switch = self._net[self._net.topology.root.name]

@@ -93,6 +93,9 @@ def check_machine(options: argparse.Namespace, console: Console) -> None:
     has_bmv2 = shutil.which("simple_switch_grpc") is not None
     if options.switch == "bmv2" and not has_bmv2:
         raise UsageError(f"simple_switch_grpc is not on PATH: {BMV2_INSTALL}. Or take --switch software")
+    asked = [switch.name for switch in topology.find(options.topology).switches if switch.kind == topology.BMV2]
+    if asked and not has_bmv2:
+        raise UsageError(f"{', '.join(asked)} of {options.topology} must be bmv2: {BMV2_INSTALL}")
     if options.switch is None:
         options.switch = "bmv2" if has_bmv2 else "software"
         if not has_bmv2:

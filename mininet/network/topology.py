@@ -16,6 +16,8 @@ The form is that of p4lang's tutorials. A link's end is a host, or a switch and 
     forward     runs the same program, and forwards alone. Has an address too, at which it answers pings.
     ethernet    an ordinary switch, which knows nothing of us
 
+A switch that aggregates may also have a "kind", "bmv2" or "software", and is that whatever all others are.
+
 Switches and links form a tree: a frame that is flooded would go round a loop for ever.
 """
 
@@ -31,6 +33,7 @@ from typing import Any
 
 FOLDER = Path(__file__).resolve().parents[1] / "topologies"
 AGGREGATE, FORWARD, ETHERNET = ROLES = ("aggregate", "forward", "ethernet")
+BMV2, SOFTWARE = KINDS = ("bmv2", "software")
 PORTS_MAX = 64
 LINKS_MAX = 256
 
@@ -68,6 +71,8 @@ class SwitchPlan:
     mac: str
     parent: str = ""
     """The switch that its sums go to. Empty: they are the whole job's."""
+    kind: str = ""
+    """One of `KINDS`. Empty: as is chosen for all switches."""
 
     @property
     def address(self) -> str:
@@ -136,6 +141,10 @@ class Topology:
     def root(self) -> SwitchPlan:
         """The switch whose sums are the whole job's."""
         return next(switch for switch in self.aggregators if not switch.parent)
+
+    def switch(self, name: str) -> SwitchPlan:
+        """There is one."""
+        return next(switch for switch in self.switches if switch.name == name)
 
     def aggregator_of(self, host: str) -> SwitchPlan:
         """The switch that sums for a host: the first one on its way to the root."""
@@ -246,9 +255,11 @@ def _switch(name: str, value: Any) -> SwitchPlan:
     if role == ETHERNET:
         _fields(value, name, ("role",), ())
         return SwitchPlan(_name(name), role, None, "")
-    fields = _fields(value, name, ("role", "ip", "mac"), ("parent",) if role == AGGREGATE else ())
+    fields = _fields(value, name, ("role", "ip", "mac"), ("parent", "kind") if role == AGGREGATE else ())
+    if fields.get("kind", BMV2) not in KINDS:
+        raise ValueError(f"{name}: the kind of a switch is {' or '.join(KINDS)}, not {fields['kind']!r}")
     interface, mac = _interface(name, fields["ip"]), _mac(name, fields["mac"])
-    return SwitchPlan(_name(name), role, interface, mac, str(fields.get("parent", "")))
+    return SwitchPlan(_name(name), role, interface, mac, str(fields.get("parent", "")), fields.get("kind", ""))
 
 
 def _link(row: Any, hosts: set[str]) -> LinkPlan:

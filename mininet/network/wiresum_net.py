@@ -23,10 +23,9 @@ from mininet.topo import Topo
 
 from nodes import Bmv2Switch, EthernetSwitch, SoftwareSwitch, WiresumHost, WiresumLink, Workplace
 from programs import NetworkError, Program
-from topology import AGGREGATE, ETHERNET, FORWARD, HostPlan, Shape, SwitchPlan, Topology
+from topology import AGGREGATE, BMV2, ETHERNET, FORWARD, KINDS, SOFTWARE, HostPlan, Shape, SwitchPlan, Topology
 from wiresum import compiled
 
-BMV2, SOFTWARE = KINDS = ("bmv2", "software")
 JOIN_PORT = 43487
 STORE_PORT = 29_500
 
@@ -42,7 +41,7 @@ class WiresumTopo(Topo):  # type: ignore[misc]
             if plan.role == ETHERNET:
                 self.addSwitch(plan.name, cls=EthernetSwitch)
             else:
-                cls = Bmv2Switch if kind == BMV2 else SoftwareSwitch
+                cls = Bmv2Switch if (plan.kind or kind) == BMV2 else SoftwareSwitch
                 self.addSwitch(plan.name, cls=cls, plan=plan, workplace=workplace)
         for link in topology.links:
             near, far = link.ends
@@ -57,6 +56,7 @@ class WiresumNet(Mininet):  # type: ignore[misc]
     inited = True
 
     def __init__(self, topology: Topology, *, kind: str, workplace: Workplace, shape: Shape | None = None) -> None:
+        """`kind`: of all switches of which the file does not say it."""
         if kind not in KINDS:
             raise ValueError(f"a switch is of the kind {' or '.join(KINDS)}, not {kind!r}")
         self.topology, self.kind, self.workplace = topology, kind, workplace
@@ -113,8 +113,14 @@ class WiresumNet(Mininet):  # type: ignore[misc]
 
     def programmed(self) -> list[SwitchPlan]:
         """The switches that the controller drives."""
-        roles = (AGGREGATE, FORWARD) if self.kind == BMV2 else (AGGREGATE,)
-        return [plan for plan in self.topology.switches if plan.role in roles]
+        return [
+            plan
+            for plan in self.topology.switches
+            if plan.role == AGGREGATE or (plan.role == FORWARD and self.kind_of(plan) == BMV2)
+        ]
+
+    def kind_of(self, plan: SwitchPlan) -> str:
+        return plan.kind or self.kind
 
     def start_workers(
         self, argv: Sequence[str], variables: Mapping[str, str] | None = None, *, log: str = "{host}"
@@ -202,22 +208,24 @@ class WiresumNet(Mininet):  # type: ignore[misc]
             "",
             "[[switch]]",
             f'name = "{plan.name}"',
-            f'kind = "{self.kind}"',
+            f'kind = "{self.kind_of(plan)}"',
             f'p4runtime = "{switch.p4runtime}"',
             f"device = {switch.device}",
             f'address = "{plan.address}"',
             f'mac = "{plan.mac}"',
         ]
+        has_ports = self.kind_of(plan) == BMV2
+        if not has_ports:
+            lines += ["insecure = true", f"lanes = {compiled.load('v1model').lanes}"]
         if plan.parent:
             lines.append(f'parent = "{plan.parent}"')
-        if self.kind == SOFTWARE:
-            lines += ["insecure = true", f"lanes = {compiled.load('v1model').lanes}"]
-        elif plan.parent:
-            lines.append(f"parent_port = {self.topology.port_towards(plan.name, plan.parent)}")
-            lines.append(f"port_at_parent = {self.topology.port_towards(plan.parent, plan.name)}")
+            if has_ports:
+                lines.append(f"parent_port = {self.topology.port_towards(plan.name, plan.parent)}")
+            if self.kind_of(self.topology.switch(plan.parent)) == BMV2:
+                lines.append(f"port_at_parent = {self.topology.port_towards(plan.parent, plan.name)}")
         for other in self._at(plan):
             lines += ["[[switch.host]]", f'name = "{other.name}"', f'address = "{other.address}"']
-            if self.kind == BMV2:
+            if has_ports:
                 port = self.topology.port_towards(plan.name, other.name)
                 lines += [f'mac = "{other.mac}"', f"port = {port}"]
         return lines
@@ -230,7 +238,7 @@ class WiresumNet(Mininet):  # type: ignore[misc]
         if plan.role == AGGREGATE and len(self.topology.aggregators) > 1:
             hosts = [node for node in others if node not in self.topology.aggregators]
             return [node for node in hosts if self.topology.aggregator_of(node.name) is plan]
-        return [] if self.kind == SOFTWARE else others
+        return [] if self.kind_of(plan) == SOFTWARE else others
 
 
 def _variables(topology: Topology, host: HostPlan) -> dict[str, str]:

@@ -275,8 +275,10 @@ control Egress(inout headers_t hdr, inout metadata_t meta, in egress_intrinsic_m
         meta.bare = hdr.carry.bare;
         meta.diverged = hdr.carry.diverged;
         if (hdr.carry.fate != FATE_PASS) {
+            // Each pipe is a switch of its own in a job's tree, with workers numbered from 0, but `deliver` is all
+            // pipes': so a receiver's top bits are its pipe, here and in the instances of copies.
             if (hdr.carry.fate == FATE_RESEND || hdr.carry.fate == FATE_MISSING) {
-                meta.receiver = hdr.wiresum.worker;
+                meta.receiver = hdr.carry.ingress_port[8:7] ++ hdr.wiresum.worker[5:0];
             } else {
                 meta.receiver = (worker_t)intrinsic.egress_rid;
             }

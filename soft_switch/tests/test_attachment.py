@@ -15,6 +15,7 @@ from wiresum import join
 from wiresum.agent import AgentConfig, Dtype, Region, Session, WiresumError
 from wiresum.controller import JoinServer
 from wiresum.controller.security import Security
+from wiresum.controller.service import attaching
 from wiresum.controller.testing import PATIENCE_S, unused_port, wait_until
 from wiresum.switch import SoftwareSwitch
 from wiresum.switch.attachment import Attachment, AttachmentRefusedError
@@ -25,6 +26,7 @@ pytest.importorskip("finsy", reason="P4Runtime's library is not installed")
 from wiresum.switch.p4runtime import P4RuntimeServer
 
 ROOT, LEAF, HOST, ELSEWHERE = "127.0.8.1", "127.0.8.2", "127.0.8.12", "127.0.8.99"
+OTHER_HOST = "127.0.8.13"
 LANES, SLOTS = 16, 256
 
 
@@ -62,12 +64,13 @@ class Root:
 class Leaf:
     """As `wiresum switch --parent` runs one."""
 
-    def __init__(self, root: Root) -> None:
+    def __init__(self, root: Root, **fields: object) -> None:
+        """`fields`: of the request, where they are others than the usual."""
         self._root, self._port = root, unused_port()
         self._cleanup = ExitStack()
         self.device = software_switch(LEAF)
         self._start()
-        self._cleanup.callback(Attachment(root.at, self.request(), tls=None, insecure=False).close)
+        self._cleanup.callback(Attachment(root.at, self.request(**fields), tls=None, insecure=False).close)
 
     def _start(self) -> None:
         self._server = P4RuntimeServer(self.device, 0)
@@ -159,6 +162,44 @@ def test_a_root_that_was_started_anew_hears_of_its_leaf_again(root: Root, leaf: 
     check_sums(root, [HOST, ELSEWHERE], "after")
 
 
+@pytest.fixture
+def levels(root: Root) -> Iterator[Root]:
+    """A pod below the root, without hosts, and two racks below that, of which one comes before it."""
+    with ExitStack() as cleanup:
+        for name, hosts, below in (("rack1", [HOST], "pod"), ("pod", [], ""), ("rack2", [OTHER_HOST], "pod")):
+            cleanup.enter_context(closing(Leaf(root, name=name, hosts=hosts, below=below)))
+        wait_until(lambda: all_ready(root), "all are there")
+        yield root
+
+
+def all_ready(root: Root) -> bool:
+    return root.states() == dict.fromkeys(("pod", "rack1", "rack2"), "ready")
+
+
+def test_a_tree_may_have_any_number_of_levels(levels: Root) -> None:
+    spine = levels.device.name
+    assert {found.name: found.parent for found in levels.service.report().switches} == {
+        spine: "",
+        "pod": spine,
+        "rack1": "pod",
+        "rack2": "pod",
+    }
+    assert check_sums(levels, [HOST, OTHER_HOST, HOST], "pod-job") == {"pod": 0, "rack1": 2, "rack2": 1}
+    whole = {spine: 1, "pod": 0, "rack1": 2, "rack2": 1}
+    assert check_sums(levels, [HOST, OTHER_HOST, HOST, ELSEWHERE], "all") == whole
+    levels.restart()
+    wait_until(lambda: all_ready(levels), "all have said again where they stand")
+    assert check_sums(levels, [HOST, OTHER_HOST, HOST, ELSEWHERE], "again") == whole
+
+
+def test_only_so_many_switches_stand_below_one(levels: Root, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attaching, "BELOW_MAX", 2)
+    with closing(software_switch(LEAF)) as device:
+        third = attach_request(device, "127.0.0.1:1", name="rack3", hosts=["127.0.8.14"], below="pod")
+        with pytest.raises(AttachmentRefusedError, match="2 switches stand below the parent, and no more can"):
+            Attachment(levels.at, third, tls=None, insecure=False)
+
+
 def test_a_leaf_that_is_gone_takes_no_jobs_and_its_hosts_do_not_become_the_roots(root: Root, leaf: Leaf) -> None:
     leaf.close()
     wait_until(lambda: root.states() == {"leaf": "unreachable"}, "the root has seen that it is gone")
@@ -178,7 +219,7 @@ def test_a_leaf_that_is_gone_takes_no_jobs_and_its_hosts_do_not_become_the_roots
         ),
         ({"name": "other"}, r"hosts 127\.0\.8\.12/32 hang on leaf already"),
         ({"hosts": ["127.0.8.0/24"]}, "a switch 'leaf' is here already, with other ports, sizes or hosts"),
-        ({"name": "other", "hosts": []}, "hosts must be 1 to 256"),
+        ({"name": "other", "hosts": ["127.0.9.1"] * 257}, "hosts must be at most 256"),
         ({"name": "other", "hosts": ["rack1"]}, "p4runtime, endpoint or hosts make no sense"),
         ({"name": "other", "hosts": ["127.0.9.1"], "p4runtime": "10.0.0.1:9559"}, "is not on this host"),
         ({"name": "other", "p4runtime": "0.0.0.0:1"}, "is none that anybody could send to"),
@@ -215,6 +256,8 @@ def test_a_service_that_takes_no_switches_says_so() -> None:
     [
         (["--parent", "127.0.0.1:1"], "--parent needs --host"),
         (["--host", "10.0.0.1"], "--host is for --parent"),
+        (["--below", "leaf"], "--below needs --parent"),
+        (["--parent", "127.0.0.1:1", "--host", "none", "--host", "10.0.0.1"], "leave out the others"),
         (["--parent", "127.0.0.1:1", "--host", "10.0.0.1", "--control", "127.0.0.1:2"], "exclude each other"),
         (["--parent", "127.0.0.1:1", "--host", "10.0.0.1", "--multicast", "239.0.0.0"], "--multicast needs"),
     ],

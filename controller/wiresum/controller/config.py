@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from wiresum.controller import topology
+from wiresum.controller import nodes, topology
 from wiresum.controller.jobs.limits import Limits, Quota
 from wiresum.join import DEFAULT_CONTROL_PORT
 
@@ -91,7 +91,8 @@ port = 43488                   # ... the first of 16 UDP ports (this unless give
 lanes = 360                    # 32-bit words of a packet (this unless given)
 slots = 4096                   # (this unless given)
 """
-"""A Tofino has, besides what a bmv2 has, `program`, the folder that the compiler filled, and `p4info`, its P4Info. A
+"""A Tofino has, besides what a bmv2 has, `program`, the folder that the compiler filled, and `p4info`, its P4Info; and
+where its pipes are to sum together, `cables = [[60, 188]]`, the ports that a cable joins, or `loops` (nodes.py). A
 software switch may have hosts too, of which name and address suffice, and then serves these alone; in a tree it must,
 and beside a switch of another kind it needs a `mac`, of the machine where it runs."""
 
@@ -173,6 +174,10 @@ class SwitchConfig:
     """Of this switch, towards its parent. None: it has no ports, or no parent."""
     port_at_parent: int | None = None
     """Of the parent, towards this switch."""
+    cables: tuple[tuple[int, int], ...] = ()
+    """Tofino: ports of two pipes each, which a cable joins (nodes.py)."""
+    loops: tuple[tuple[int, int], ...] = ()
+    """Tofino: likewise, but each of the two ports leads back to itself."""
     hosts: tuple[Host, ...] = ()
     """None: it has hosts only through switches below it, or is a software switch that any host reaches."""
 
@@ -333,6 +338,7 @@ class _Reader:
         switches = tuple(self._switch(index, table, seen) for index, table in enumerate(tables))
         try:
             topology.check(switches)
+            nodes.check(switches)
         except topology.TopologyError as error:
             raise self.error(error.table, error.index, error.key, str(error)) from None
         return switches
@@ -377,6 +383,8 @@ class _Reader:
                     switch,
                     program=section.take("program", self._path_of),
                     p4info=section.take("p4info", self._path_of),
+                    cables=section.take("cables", _pairs_of_ports, ()),
+                    loops=section.take("loops", _pairs_of_ports, ()),
                 )
         return replace(
             switch,
@@ -476,6 +484,13 @@ def _whole(least: int, most: int) -> Callable[[object], int]:
         return value
 
     return check
+
+
+def _pairs_of_ports(value: object) -> tuple[tuple[int, int], ...]:
+    port = _whole(0, PORT_MAX)
+    if not isinstance(value, list) or not all(isinstance(pair, list) and len(pair) == 2 for pair in value):
+        raise ValueError(f"must be pairs of ports, like [[60, 188]], not {value!r}")
+    return tuple((port(one), port(other)) for one, other in value)
 
 
 def _ms(seconds_least: float, seconds_most: float) -> Callable[[object], int]:

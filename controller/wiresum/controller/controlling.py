@@ -17,7 +17,8 @@ from wiresum.controller.jobs.job import State
 from wiresum.controller.jobs.keys import Keys, KeySequence
 from wiresum.controller.jobs.records import job_of
 from wiresum.controller.jobs.tree import has_form
-from wiresum.controller.p4runtime import STANDBY_ID, P4RuntimeSwitch, PipelineError, Target, target_of
+from wiresum.controller.nodes import Node, nodes
+from wiresum.controller.p4runtime import STANDBY_ID, Device, P4RuntimeSwitch, PipelineError, Target, targets_of
 from wiresum.controller.security import Security
 from wiresum.controller.service.join_server import JoinServer
 from wiresum.controller.service.standby_server import StandbyServer
@@ -48,12 +49,12 @@ class DemotedError(RuntimeError):
 
 
 def targets(config: Config) -> list[Target]:
-    """The switches, with the programs that they are to run. Raises `SetupError`, also if it would have to talk to one
-    in the clear and nobody has asked for that."""
+    """The switches, and pipes that are nodes, with the programs that they are to run. Raises `SetupError`, also if it
+    would have to talk to one in the clear and nobody has asked for that."""
     try:
         for switch in config.switches:
             _check_secure(switch, config)
-        found = [target_of(switch, config.switches) for switch in config.switches]
+        found = targets_of(config.switches)
     except (PipelineError, CredentialsError) as error:
         raise SetupError(str(error)) from error
     _check_lanes(found)
@@ -89,11 +90,12 @@ def check_listening(config: Config) -> None:
 
 
 def on_disk(config: Config) -> tuple[dict[str, list[JobEntry]], bytes]:
-    """The jobs that run, by switch, as they were written down; and the identity of the keys that they are from. Without
+    """The jobs that run, by node, as they were written down; and the identity of the keys that they are from. Without
     a state it is a new one, as it will be when a controller starts. Raises `StoreError` or `RecordError`."""
-    found: dict[str, list[JobEntry]] = {switch.name: [] for switch in config.switches}
-    endpoints = {switch.name: Endpoint(switch.address, switch.port) for switch in config.switches}
-    parents = {switch.name: switch.parent for switch in config.switches}
+    there = nodes(config.switches)
+    found: dict[str, list[JobEntry]] = {node.name: [] for node in there}
+    endpoints = {node.name: Endpoint(node.switch.address, node.switch.port) for node in there}
+    parents = {node.name: node.parent for node in there}
     if config.state is None or not (config.state / FILE_NAME).exists():
         return found, KeySequence.draw().identity
     with contextlib.closing(Store(config.state)) as store:
@@ -213,9 +215,13 @@ def _demoted(server: JoinServer, switches: Sequence[P4RuntimeSwitch]) -> bool:
 def _connected(wanted: Sequence[Target], election_id: int) -> Iterator[list[P4RuntimeSwitch]]:
     with contextlib.ExitStack() as cleanup:
         switches = []
+        devices: dict[tuple[str, int], Device] = {}
         for target in wanted:
-            switches.append(P4RuntimeSwitch(target, election_id=election_id))
-            cleanup.callback(switches[-1].close)
+            place = target.p4runtime, target.device
+            if place not in devices:
+                devices[place] = Device(target, election_id=election_id)
+                cleanup.callback(devices[place].close)
+            switches.append(P4RuntimeSwitch(target, election_id=election_id, device=devices[place]))
         yield switches
 
 
@@ -269,14 +275,14 @@ def _serve_metrics(report: Callable[[], join.Report], at: tuple[str, int]) -> Ca
 
 def _ready(config: Config, server: JoinServer, switches: Sequence[P4RuntimeSwitch]) -> str:
     return f"ready: control {config.listen[0]}:{server.port}, " + ", ".join(
-        _switch(switch, found) for switch, found in zip(switches, config.switches, strict=True)
+        _switch(switch, node) for switch, node in zip(switches, nodes(config.switches), strict=True)
     )
 
 
-def _switch(switch: P4RuntimeSwitch, config: SwitchConfig) -> str:
+def _switch(switch: P4RuntimeSwitch, node: Node) -> str:
     sizes, data = switch.sizes, switch.endpoint
-    hosts = f"{len(config.hosts)} host{'s' * (len(config.hosts) != 1)}, " if config.hosts else ""
-    below = f"below {config.parent}, " if config.parent else ""
+    hosts = f"{len(node.hosts)} host{'s' * (len(node.hosts) != 1)}, " if node.hosts else ""
+    below = f"below {node.parent}, " if node.parent else ""
     absent = ", not there yet" if switch.trouble else ""
     return (
         f"data {data.address}:{data.port}-{data.port + sizes.threads_max - 1} "

@@ -75,6 +75,8 @@ class JobEntry:
     uplink: Uplink | None = None
     port_offset: int = 0
     """Thread t of the job talks to the switch's port `endpoint.port + port_offset + t`."""
+    below: tuple[str, ...] = ()
+    """Names of the switches among them, whose numbers are the last: pipes of one switch have one address."""
 
 
 @dataclass(frozen=True)
@@ -144,6 +146,11 @@ class SwitchDriver(Protocol):
     @property
     def parent(self) -> str:
         """The name of the switch above, where switches form a tree; empty: none."""
+        return ""
+
+    @property
+    def part_of(self) -> str:
+        """The name of the switch that this is a pipe of, with others; empty: it is one by itself."""
         return ""
 
     def reaches(self, address: str) -> bool:

@@ -12,14 +12,15 @@ from wiresum.controller.driver import DriverError, JobEntry
 from wiresum.controller.p4runtime import Target, desired
 from wiresum.controller.p4runtime.client import CALL_S_MAX, reason_of
 from wiresum.controller.p4runtime.connection import Connection, Runs
-from wiresum.controller.p4runtime.difference import Entry, difference, normal
+from wiresum.controller.p4runtime.difference import Entry, concerning, difference, normal
 from wiresum.controller.p4runtime.tables import decode_held, encode_held
 from wiresum.join.credentials import CredentialsError
 
 
 def plan(target: Target, jobs: Sequence[JobEntry]) -> list[str]:
     """A line for each change, in the order in which they would be made: "+ " what would come, "- " what would go, "~ "
-    what would change. Empty if the switch holds what the configuration and these jobs say. Raises `DriverError`."""
+    what would change. Empty if the switch holds what the configuration and these jobs say. What all pipes of a switch
+    have in common is the first one's to tell. Raises `DriverError`."""
     try:
         runs, held = asyncio.run(asyncio.wait_for(_look(target), CALL_S_MAX))
     except (fy.P4ClientError, CredentialsError) as error:
@@ -29,7 +30,8 @@ def plan(target: Target, jobs: Sequence[JobEntry]) -> list[str]:
     lines = []
     if runs is not Runs.OURS:
         now = "no program runs" if runs is Runs.NOTHING else "another program runs, or ours for another state's jobs"
-        lines.append(f"~ program: {now}, and ours would be loaded, which sets all registers to zero")
+        if target.is_first:
+            lines.append(f"~ program: {now}, and ours would be loaded, which sets all registers to zero")
         jobs = []  # they cannot go on
     elif jobs and not any(entry.stage == "own" for entry in held):
         lines.append("~ jobs: the program was loaded anew, so none that ran before can go on, and all would end")
@@ -44,7 +46,10 @@ def plan(target: Target, jobs: Sequence[JobEntry]) -> list[str]:
             going_on.append(job)
     schema = fy.P4Schema(target.pipeline.p4info)
     wanted = [normal(entity, schema) for entity in desired.everything(target, going_on)]
-    return lines + [line for batch in difference(held, wanted) for line in batch.lines()]
+    if not target.is_first:
+        held, wanted = [[e for e in found if desired.pipe_of(target, e.entity) is not None] for found in (held, wanted)]
+    batches = difference(concerning(target, held), wanted)
+    return lines + [line for batch in batches for line in batch.lines()]
 
 
 async def _look(target: Target) -> tuple[Runs, list[Entry]]:

@@ -42,6 +42,7 @@ def switch(
     addresses: Sequence[str] = (),
     *,
     parent: str = "",
+    part_of: str = "",
     endpoint: Endpoint | None = None,
 ) -> Switch:
     """`addresses`: of the workers that it reaches; all unless given."""
@@ -51,7 +52,7 @@ def switch(
     def reaches(address: str) -> bool:
         return not addresses or address in addresses
 
-    return Switch(name, "software", sizes, endpoint, reaches, parent=parent)
+    return Switch(name, "software", sizes, endpoint, reaches, parent=parent, part_of=part_of)
 
 
 def member(worker: Worker) -> messages.Member:
@@ -212,6 +213,7 @@ class RecordingDriver:
         """`addresses`: of the workers that it reaches; all unless given. `port`: where it would be sent packets."""
         self.name = name
         self.parent = parent
+        self.part_of = ""
         self.kind = "software"
         self.sizes = sizes or Sizes(slots=4096, lanes_max=360, jobs_max=64, threads_max=16)
         self.endpoint = Endpoint("127.0.0.1", port)

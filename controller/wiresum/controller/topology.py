@@ -10,8 +10,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from wiresum.controller.driver import BELOW_MAX, WORKERS_MAX
-
 if TYPE_CHECKING:
     from wiresum.controller.config import Host, SwitchConfig
 
@@ -104,12 +102,6 @@ def _check_link(
     if not switch.parent:
         return
     parent, siblings = named[switch.parent], below[switch.parent]
-    most = BELOW_MAX if parent.parent else WORKERS_MAX
-    if siblings.index(switch) >= most:
-        why = f", since {parent.name} has a parent itself" if parent.parent else ""
-        raise TopologyError(
-            f"parent: at most {most} switches can hang right below {parent.name}{why}", index=index, key="parent"
-        )
     if switch.kind != "software":
         if switch.parent_port is None:
             text = f"parent_port is missing: the port of {switch.name} that leads to {parent.name}"

@@ -11,7 +11,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class AttachRequest(_message.Message):
-    __slots__ = ("protocol_version", "name", "endpoint", "p4runtime", "lanes", "slots", "hosts")
+    __slots__ = ("protocol_version", "name", "endpoint", "p4runtime", "lanes", "slots", "hosts", "below")
     PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     ENDPOINT_FIELD_NUMBER: _ClassVar[int]
@@ -19,6 +19,7 @@ class AttachRequest(_message.Message):
     LANES_FIELD_NUMBER: _ClassVar[int]
     SLOTS_FIELD_NUMBER: _ClassVar[int]
     HOSTS_FIELD_NUMBER: _ClassVar[int]
+    BELOW_FIELD_NUMBER: _ClassVar[int]
     protocol_version: int
     name: str
     endpoint: _join_pb2.Endpoint
@@ -26,7 +27,8 @@ class AttachRequest(_message.Message):
     lanes: int
     slots: int
     hosts: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, protocol_version: _Optional[int] = ..., name: _Optional[str] = ..., endpoint: _Optional[_Union[_join_pb2.Endpoint, _Mapping]] = ..., p4runtime: _Optional[str] = ..., lanes: _Optional[int] = ..., slots: _Optional[int] = ..., hosts: _Optional[_Iterable[str]] = ...) -> None: ...
+    below: str
+    def __init__(self, protocol_version: _Optional[int] = ..., name: _Optional[str] = ..., endpoint: _Optional[_Union[_join_pb2.Endpoint, _Mapping]] = ..., p4runtime: _Optional[str] = ..., lanes: _Optional[int] = ..., slots: _Optional[int] = ..., hosts: _Optional[_Iterable[str]] = ..., below: _Optional[str] = ...) -> None: ...
 
 class AttachReply(_message.Message):
     __slots__ = ()

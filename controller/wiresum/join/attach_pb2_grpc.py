@@ -29,6 +29,7 @@ class SwitchServiceServicer:
         """To be said again every few seconds; what was said before changes nothing.
         ALREADY_EXISTS       another switch has the name, or some of the hosts
         FAILED_PRECONDITION  another protocol version or packet size, or one of the two cannot be connected to
+        UNAVAILABLE          the one below which it is to stand is not there yet: ask again
         PERMISSION_DENIED    the certificate is not for the address at which P4Runtime is served
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

@@ -126,6 +126,10 @@ def test_draining_waits_until_no_job_runs_there_and_says_which_do(
         {"jobs": 1, "names": ["a"]},
         {"jobs": 0, "names": []},
     ]
+    pipes = [join.SwitchReport(name=name, part_of="tofino") for name in ("rack1", "rack2")]
+    service.reports = [join.Report(jobs=report("a").jobs, switches=pipes), report()]
+    result = CliRunner().invoke(jobs, ["drain", "tofino", "--wait", "--switch", service.target])
+    assert result.output.startswith("it takes no new jobs; 2 still run there: elsewhere, a"), "at all its pipes"
     service.reports = [report("a")]
     result = CliRunner().invoke(jobs, ["drain", "rack1", "--wait", "--timeout", "1", "--switch", service.target])
     assert result.exit_code == 1

@@ -9,6 +9,7 @@ import signal
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
@@ -17,6 +18,7 @@ from cluster import Cluster, ServiceProcess, await_marks
 
 from wiresum import join
 from wiresum.cli.service import Service
+from wiresum.compress import QSGD, Engine, InProcess, IntDIANA, Piece, Segment, TopK, aggregator_of
 from wiresum.controller.command import controller
 from wiresum.controller.testing import unused_port, wait_until
 
@@ -152,6 +154,28 @@ def overlapping_sums(rank: int, size: int) -> None:
         assert blocks.sum() == 2 * size
 
 
+def other_collectives(rank: int, size: int) -> None:
+    """Besides sums and broadcasts; and gradients that are compressed, which must be what one process makes of them."""
+    rows = [torch.arange(900, dtype=torch.float32) * (1 + other) for other in range(size)]
+    gathered = [torch.empty(900) for _ in range(size)]
+    dist.all_gather(gathered, rows[rank])
+    assert all(torch.equal(row, expected) for row, expected in zip(gathered, rows, strict=True))
+    share = torch.empty(500, dtype=torch.int32)
+    dist.reduce_scatter_tensor(share, torch.arange(500 * size, dtype=torch.int32) + rank)
+    ranks = size * (size - 1) // 2
+    assert torch.equal(share, size * (torch.arange(500, dtype=torch.int32) + 500 * rank) + ranks)
+    whole = torch.arange(500, dtype=torch.int32) + rank
+    dist.reduce(whole, dst=size - 2)
+    assert rank != size - 2 or torch.equal(whole, size * torch.arange(500, dtype=torch.int32) + ranks)
+    dist.barrier()
+    gradients = [[np.random.default_rng(other).normal(size=600)] for other in range(size)]
+    segments = [Segment((Piece("weights", (600,)),))]
+    for compressor in (TopK(0.1), IntDIANA(16), QSGD()):
+        (mean,) = Engine(compressor, aggregator_of(), seed=3).average(segments, [gradients[rank]])
+        (expected,) = Engine(compressor, InProcess(size), seed=3).average(segments, gradients)
+        assert mean.tobytes() == expected.tobytes()
+
+
 def sums_until(rank: int, size: int, marks: str, enough: str) -> int:
     """How many were right; all workers stop after the same one."""
     count = 0
@@ -182,6 +206,7 @@ def test_a_job_over_two_racks_sums_right_and_one_rack_alone_needs_no_spine(
 ) -> None:
     assert workers.run(join_racks, str(tmp_path), "both", 4) == [""] * WORKERS
     workers.run(overlapping_sums)
+    workers.run(other_collectives)
     job = racks.job("both")
     assert [(node.switch_name, node.parent, node.workers) for node in job.switches] == [
         ("spine", "", 0),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -112,6 +113,30 @@ def test_a_training_ends_with_the_bits_of_the_star(
         for port in plan.ports(switch.name):
             assert (tmp_path / f"net/pcaps/{switch.name}-eth{port}.pcap").stat().st_size > 1000
     wait_until_empty(inside, started_before=at)
+
+
+@pytest.mark.parametrize("kinds", [("software", "bmv2", "software"), ("bmv2", "software", "bmv2")], ids=lambda k: k[0])
+def test_a_tree_of_both_kinds_of_switch_trains_to_the_same_bits(
+    kinds: tuple[str, str, str], trainer: Trainer, on_loopback: dict[int, Run], tmp_path: Path
+) -> None:
+    """The spine's kind first: each has a leaf of its own kind, and one of the other, and each leaf two workers."""
+    if shutil.which("simple_switch_grpc") is None:
+        pytest.skip("a tree of bmv2 and software switches was not tested: simple_switch_grpc is not on PATH")
+    from nodes import Workplace
+    from wiresum_net import WiresumNet
+
+    document = json.loads((topology.FOLDER / "racks" / "topology.json").read_text())
+    for name, kind in zip(("s1", "l1", "l2"), kinds, strict=True):
+        document["switches"][name]["kind"] = kind
+    for name in ("h3", "h4", "h7", "h8"):
+        del document["hosts"][name]
+    document["links"] = [ends for ends in document["links"] if ends[0] in document["hosts"] or ends[0][0] == "l"]
+    (tmp_path / "mixed.json").write_text(json.dumps(document))
+    plan, workplace = topology.find(str(tmp_path / "mixed.json")), Workplace(tmp_path / "net", keeps_packets=False)
+    with WiresumNet(plan, kind=kinds[1], workplace=workplace, shape=Shape(loss=0.005)) as net:
+        run = trainer.train([(host.pid, host.variables) for host in net.workers], tmp_path / "run")
+    assert run.parameters_identical(4)
+    assert set(run.digests.values()) == set(on_loopback[4].digests.values())
 
 
 @pytest.fixture

@@ -91,6 +91,7 @@ WRONG_RACKS = [
     (lambda d: d["switches"]["l1"].update(parent="l2"), "l1: its parent must be s1, the next on the way to s1"),
     (lambda d: d["switches"]["l1"].update(parent="l1"), "l1: its parent must be s1"),
     (lambda d: d["switches"]["l1"].update(role="forward"), "l1: nothing here is called parent"),
+    (lambda d: d["switches"]["l1"].update(kind="tofino"), "l1: the kind of a switch is bmv2 or software, not 'tofino'"),
 ]
 
 

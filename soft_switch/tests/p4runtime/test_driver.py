@@ -17,7 +17,6 @@ from wiresum.controller.p4runtime import (
     Target,
     admit,
     deliver,
-    desired,
     device_config,
 )
 from wiresum.switch import SoftwareSwitch
@@ -133,7 +132,7 @@ def test_packets_of_another_length_are_malformed(bench: Bench, site: Site) -> No
 
 def test_each_entry_counts_by_itself_as_in_hardware(bench: Bench, site: Site) -> None:
     made = job(bench, site)
-    _, second = admit.entries(made.entry, desired.row(1), [0, 0])
+    _, second = admit.entries(made.entry, 2, [0, 0])
     site.driver.tables.delete("a worker", [second])
     for worker in range(2):
         made.send(made.packet(worker, 1, (1, 1, 1, 1)))
@@ -153,7 +152,7 @@ def test_each_entry_counts_by_itself_as_in_hardware(bench: Bench, site: Site) ->
 
 def test_a_job_that_contradicts_itself_or_another_waits_until_it_can_run(bench: Bench, site: Site) -> None:
     made = job(bench, site)
-    wrong = admit.entries(dataclasses.replace(made.entry, key=99), desired.row(1), [0, 0])[1:]
+    wrong = admit.entries(dataclasses.replace(made.entry, key=99), 2, [0, 0])[1:]
     site.driver.tables.insert("another key", wrong)
     made.send(made.packet(0, 1, (1, 1, 1, 1)))
     assert made.hears_nothing(0)

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 P4RUNTIME_PORT = 9559
 """The protocol's own, where a switch below another serves it: so that it is found there again after a restart."""
+NO_HOSTS = "none"
+"""In place of hosts, of a switch that has other switches below it and nobody else."""
 DEFAULT_CONTROL = f"127.0.0.1:{DEFAULT_CONTROL_PORT}"
 WAIT_S_MAX = 0.5
 """Longest sleep of the main thread between two looks at what is due."""
@@ -41,6 +43,8 @@ Examples:
       a switch without a service: `wiresum controller` programs it, beside others
   wiresum switch --parent 10.0.0.1:43487 --host 10.0.1.0/24 --tls /etc/wiresum/switch
       the switch of a rack, below the first one: its workers join there too, and a job may have workers at both
+  wiresum switch --parent 10.0.0.1:43487 --below leaf1 --host 10.0.3.0/24 --tls /etc/wiresum/switch
+      one below that: there may be any number of levels
 """
 
 
@@ -66,7 +70,15 @@ Examples:
     "hosts",
     metavar="IPV4[/BITS]",
     multiple=True,
-    help="With --parent: an address, or a network, of the machines that hang on this switch. May be given often.",
+    help="With --parent: an address, or a network, of the machines that hang on this switch. May be given often; "
+    "`none` if only other switches do.",
+)
+@click.option(
+    "--below",
+    metavar="NAME",
+    default="",
+    help="With --parent: the switch to stand right below, of those that have come there.  [default: the one whose "
+    "workers join there]",
 )
 @click.option(
     "--name",
@@ -157,6 +169,7 @@ def switch(
     p4runtime: str | None,
     parent: str | None,
     hosts: tuple[str, ...],
+    below: str,
     name: str,
     device_id: int,
     tls: Path | None,
@@ -186,7 +199,7 @@ def switch(
     It serves until SIGINT or SIGTERM. With the join service, the workers of every job are then told that it ends; with
     P4Runtime, the controller finds out that the switch is gone.
     """
-    _check_modes(control, p4runtime, multicast, parent, hosts)
+    _check_modes(control, p4runtime, multicast, parent, hosts, below)
     _check_transport(transport, device, bind, multicast)
     above = ""
     if parent is not None:
@@ -224,8 +237,8 @@ def switch(
                 service, at = _serve_p4runtime(cleanup, running, serves, device_id, tls, insecure=insecure)
                 where = f"P4Runtime {at} (device {device_id})"
                 if parent is not None:
-                    _attach(cleanup, above, _attach_request(name, running, at, hosts), tls, insecure=insecure)
-                    where += f", below {above}"
+                    _attach(cleanup, above, _attach_request(name, running, at, hosts, below), tls, insecure=insecure)
+                    where += f", below {below and f'{below} at '}{above}"
             else:
                 service, where = _serve_joins(cleanup, running, serves, tls, insecure=insecure)
             if metrics_at is not None:
@@ -327,7 +340,9 @@ def _attach(
     cleanup.callback(Attachment(above, request, tls=tls, insecure=insecure).close)
 
 
-def _attach_request(name: str, device: SoftwareSwitch, p4runtime: str, hosts: Sequence[str]) -> join.AttachRequest:
+def _attach_request(
+    name: str, device: SoftwareSwitch, p4runtime: str, hosts: Sequence[str], below: str
+) -> join.AttachRequest:
     from wiresum import join
 
     endpoint = join.Endpoint(address=device.endpoint.address, port=device.endpoint.port)
@@ -338,17 +353,30 @@ def _attach_request(name: str, device: SoftwareSwitch, p4runtime: str, hosts: Se
         p4runtime=p4runtime,
         lanes=device.sizes.lanes_max,
         slots=device.sizes.slots,
-        hosts=hosts,
+        hosts=[host for host in hosts if host != NO_HOSTS],
+        below=below,
     )
 
 
 def _check_modes(
-    control: str | None, p4runtime: str | None, multicast: str | None, parent: str | None, hosts: Sequence[str]
+    control: str | None,
+    p4runtime: str | None,
+    multicast: str | None,
+    parent: str | None,
+    hosts: Sequence[str],
+    below: str,
 ) -> None:
     if parent is None and hosts:
         raise click.UsageError("--host is for --parent: without it any machine can use this switch")
+    if parent is None and below:
+        raise click.UsageError("--below needs --parent: where the workers of all these switches join")
     if parent is not None and not hosts:
-        raise click.UsageError("--parent needs --host: which machines hang on this switch, and not on the one above")
+        raise click.UsageError(
+            f"--parent needs --host: which machines hang on this switch, and not on the one above ({NO_HOSTS}, if only "
+            f"switches do)"
+        )
+    if NO_HOSTS in hosts and len(hosts) > 1:
+        raise click.UsageError(f"--host {NO_HOSTS} says that no machine hangs on this switch: leave out the others")
     if parent is not None and control is not None:
         raise click.UsageError("--control and --parent exclude each other: workers join at the switch above")
     if parent is not None and multicast is not None:

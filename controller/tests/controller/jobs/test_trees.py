@@ -528,3 +528,60 @@ def test_a_report_says_which_switch_lags_behind_its_siblings() -> None:
     assert packets_behind(said.switches, said.workers) == {"leaf3": 0}, "the spine does not say"
     assert [worker.uncounted for worker in said.workers] == [False] * 3
     assert report.diagnosis(job, {}, made.now).workers[0].uncounted
+
+
+def pipes(parent: str = "tofino/0") -> list[Switch]:
+    """leaf1's host hangs on the upper pipe, leaf2's on the lower one."""
+    return [
+        switch("tofino/0", SIZES, [HOSTS["leaf1"]], part_of="tofino"),
+        switch("tofino/1", SIZES, [HOSTS["leaf2"]], parent=parent, part_of="tofino"),
+    ]
+
+
+def test_pipes_have_slots_and_numbers_of_their_own() -> None:
+    made = bench(pipes())
+    both = run_at(made, ["leaf1", "leaf2"], job_name="both", slots=32)
+    ones = [run_at(made, [leaf], job_name=leaf, slots=32)[0] for leaf in ("leaf1", "leaf2")]
+    assert list(both[0].job.nodes) == ["tofino/0", "tofino/1"]
+    assert ones[0].job.number == ones[1].job.number != both[0].job.number
+    entries = {admit.switch_name: admit.entry for admit in made.outputs(Admit) if admit.entry.job == both[0].job.number}
+    assert (entries["tofino/0"].below, entries["tofino/1"].below) == (("tofino/1",), ())
+
+
+def test_a_switch_is_drained_with_all_its_pipes_or_one_of_them() -> None:
+    made = bench([*pipes(), switch("other", SIZES, NOBODY)])
+    both = run_at(made, ["leaf1", "leaf2"], slots=16)
+    run_at(made, ["leaf2"], job_name="one", slots=16)
+    assert made.jobs.drain("tofino", resume=False) == 2, "jobs, each once"
+    assert {name: s.draining for name, s in made.jobs.cluster.switches.items()} == {
+        "tofino/0": True,
+        "tofino/1": True,
+        "other": False,
+    }
+    assert made.jobs.drain("tofino/0", resume=True) == 1
+    assert not made.jobs.cluster.switches["tofino/0"].draining
+    assert made.jobs.cluster.switches["tofino/1"].draining
+    assert "there is no switch '' here" in made.refusal_of(lambda: made.jobs.drain("", resume=False))[1]
+    assert bench(pipes()).jobs.drain("", resume=False) == 0, "there is one"
+    assert both[0].job.state is State.RUNNING
+
+
+def test_a_job_can_be_created_at_a_switch_of_several_pipes() -> None:
+    made = bench([*pipes(), switch("other", SIZES)])
+    token = made.create(switch_name="tofino", world_size=2, slots=16)
+    both = ask_at(made, ["leaf1", "leaf2"], job_token=token)
+    assert list(both[0].job.nodes) == ["tofino/0", "tofino/1"]
+    token = made.create(switch_name="tofino/1", job_name="lower")
+    assert ask_at(made, ["leaf2"], job_name="lower", job_token=token)[0].job.switch_name == "tofino/1"
+    assert (
+        "100 slots are more than a switch here has, 64"
+        in made.refusal_of(lambda: made.create(switch_name="tofino", job_name="large", slots=100))[1]
+    )
+
+
+def test_workers_at_pipes_that_nothing_joins_are_told_what_would() -> None:
+    made = bench(pipes(parent=""))
+    made.ask(rank=0, world_size=2, endpoint=address_at("leaf1", 0))
+    code, text = made.refusal_of(lambda: made.ask(rank=1, world_size=2, endpoint=address_at("leaf2", 1)))
+    assert code == "FAILED_PRECONDITION"
+    assert "is at tofino/1, and the job can only be at tofino/0. Both are pipes of tofino: a cable and `cables`" in text

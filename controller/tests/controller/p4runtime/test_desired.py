@@ -39,6 +39,7 @@ def test_a_job_has_an_entry_for_each_worker_and_thread_in_the_row_of_its_number(
 
 def test_a_job_below_a_parent_has_a_way_there_and_back(target: Target, job: JobEntry, hosts: tuple[Host, ...]) -> None:
     spine = hosts[9]
+    target = dataclasses.replace(target, parent=spine)
     below = dataclasses.replace(job, uplink=Uplink(Endpoint(spine.address, 43488), 4))
     entities = desired.of_job(target, below)
     assert places(entities) == {"deliver": 4, "group": 2, "admit": 6, "admit_parent_entry": 2}
@@ -49,7 +50,7 @@ def test_a_job_below_a_parent_has_a_way_there_and_back(target: Target, job: JobE
 
 
 def test_rows_and_groups_of_all_jobs_are_apart_from_strays_and_floods(target: Target) -> None:
-    rows = [desired.row(job) for job in range(target.pipeline.job_rows - 1)]
+    rows = [target.row(job) for job in range(target.jobs_max)]
     assert min(rows) == 1
     assert max(rows) == target.pipeline.job_rows - 1 < FLOOD_GROUP < deliver.UPLINK_GROUPS
     assert len(set(rows)) == len(rows)

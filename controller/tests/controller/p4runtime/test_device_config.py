@@ -9,6 +9,7 @@ import pytest
 
 from wiresum import compiled
 from wiresum.controller.p4runtime import PipelineError, device_config
+from wiresum.controller.p4runtime.testing import write_tofino_program
 
 BINARY, CONTEXT, BFRT = b"\x00chip", b'{"context": 1}', b'{"bfrt": 1}'
 
@@ -16,21 +17,7 @@ BINARY, CONTEXT, BFRT = b"\x00chip", b'{"context": 1}', b'{"bfrt": 1}'
 @pytest.fixture
 def built(tmp_path: Path) -> Path:
     """What the compiler writes, with paths as seen from where it was started."""
-    (tmp_path / "pipe").mkdir()
-    (tmp_path / "bfrt.json").write_bytes(BFRT)
-    (tmp_path / "pipe/context.json").write_bytes(CONTEXT)
-    (tmp_path / "pipe/tofino.bin").write_bytes(BINARY)
-    pipeline = {
-        "p4_pipeline_name": "pipe",
-        "context": "build/tofino/pipe/context.json",
-        "config": "build/tofino/pipe/tofino.bin",
-        "pipe_scope": [0, 1, 2, 3],
-        "path": "build/tofino",
-    }
-    program = {"program-name": "main", "bfrt-config": "build/tofino/bfrt.json", "p4_pipelines": [pipeline]}
-    document = {"chip_list": [{}], "p4_devices": [{"device-id": 0, "p4_programs": [program]}]}
-    (tmp_path / "main.conf").write_text(json.dumps(document))
-    (tmp_path / "info.txtpb").write_text(compiled.load("v1model").p4info)
+    write_tofino_program(tmp_path)
     return tmp_path
 
 

@@ -332,19 +332,6 @@ def test_packets_of_another_length_are_refused(switch: P4RuntimeSwitch, job: Job
         switch.admit(dataclasses.replace(job, lanes=job.lanes // 2))
 
 
-def test_on_a_tofino_a_job_stays_in_one_pipe(
-    target: Target, hosts: tuple[Host, ...], job: JobEntry, controllers: Controllers
-) -> None:
-    ports = (128, 255, 256)  # device ports are numbered pipe first
-    placed = tuple(dataclasses.replace(host, port=port) for host, port in zip(hosts, ports, strict=False))
-    switch = controllers(dataclasses.replace(target, kind="tofino", hosts=placed), 10)
-    switch.wait_ready()
-    switch.reconcile([])
-    with pytest.raises(DriverError, match=r"at ports of the pipes 1, 2 of leaf.*must be at ports of one pipe"):
-        switch.admit(job)
-    switch.admit(dataclasses.replace(job, workers=2, endpoints=job.endpoints[:2]))
-
-
 @pytest.mark.parametrize(("table_name", "entries"), [("admit", 6), ("deliver", 3)])
 def test_a_job_for_which_a_table_has_no_room_is_told_so(
     switch: P4RuntimeSwitch, job: JobEntry, monkeypatch: pytest.MonkeyPatch, table_name: str, entries: int

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from wiresum.controller import config
-from wiresum.controller.p4runtime import Host, PipelineError, device_config, target_of
+from wiresum.controller.p4runtime import Host, PipelineError, device_config, targets_of
 from wiresum.controller.p4runtime.target import NO_MAC
 
 
@@ -18,7 +18,7 @@ def example(tmp_path: Path) -> config.Config:
 
 
 def test_a_p4_switch_is_as_the_configuration_says(example: config.Config) -> None:
-    target = target_of(example.switches[0])
+    target = targets_of(example.switches)[0]
     assert (target.name, target.kind, target.p4runtime, target.device) == ("leaf1", "bmv2", "127.0.0.1:9559", 0)
     assert (target.address, target.mac) == ("10.0.0.1", "02:00:0a:00:00:01")
     assert [host.name for host in target.hosts] == ["worker0", "worker1"]
@@ -27,7 +27,7 @@ def test_a_p4_switch_is_as_the_configuration_says(example: config.Config) -> Non
 
 
 def test_a_software_switch_has_sizes_of_its_own_and_no_ports(example: config.Config) -> None:
-    target = target_of(example.switches[2])
+    target = targets_of(example.switches)[2]
     assert (target.kind, target.port, target.mac, target.hosts) == ("software", 43488, NO_MAC, ())
     assert (target.pipeline.lanes, target.pipeline.slots) == (360, 4096)
     assert target.tls == Path("/etc/wiresum/controller")
@@ -46,7 +46,7 @@ def test_in_a_tree_a_switch_knows_its_neighbours_and_where_all_others_are(exampl
         hosts=(Host("far", "10.0.0.12", "02:00:0a:00:00:0c", 3),),
     )
     all_three = (spine, leaf, other)
-    below, above = (target_of(switch, all_three) for switch in (leaf, spine))
+    above, below, _ = targets_of(all_three)
     assert below.parent == Host("spine", "10.0.0.3", "02:00:0a:00:00:03", 2)
     assert [(host.name, host.port) for host in below.elsewhere] == [("far", 2)]
     assert (above.parent, above.hosts) == (None, ())
@@ -61,12 +61,12 @@ def test_a_software_switch_serves_any_machine_unless_it_has_its_own_or_stands_in
     example: config.Config,
 ) -> None:
     spare = example.switches[2]
-    assert target_of(spare).reaches("10.9.9.9")
+    assert targets_of([spare])[0].reaches("10.9.9.9")
     with_hosts = dataclasses.replace(spare, hosts=(Host("a", "10.0.0.20"),))
-    assert target_of(with_hosts).reaches("10.0.0.20")
-    assert not target_of(with_hosts).reaches("10.9.9.9")
+    assert targets_of([with_hosts])[0].reaches("10.0.0.20")
+    assert not targets_of([with_hosts])[0].reaches("10.9.9.9")
     below = dataclasses.replace(with_hosts, name="below", parent="spare")
-    assert not target_of(spare, (spare, below)).reaches("10.0.0.20")
+    assert not targets_of((spare, below))[0].reaches("10.0.0.20")
 
 
 def test_a_tofino_whose_program_is_not_there_is_an_error_that_names_the_folder(tmp_path: Path) -> None:
@@ -74,4 +74,4 @@ def test_a_tofino_whose_program_is_not_there_is_an_error_that_names_the_folder(t
         "t", "tofino", "10.0.0.2:9559", 0, "10.0.0.1", 43488, program=tmp_path, p4info=tmp_path / "x"
     )
     with pytest.raises(PipelineError, match=rf"{tmp_path}: the compiler writes one \.conf file"):
-        target_of(switch)
+        targets_of([switch])

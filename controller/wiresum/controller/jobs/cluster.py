@@ -31,6 +31,8 @@ class Switch:
     results_group: Callable[[int], Endpoint | None] = lambda _job: None
     parent: str = ""
     """Name of the switch above; empty: none."""
+    part_of: str = ""
+    """Name of the switch that it is a pipe of; empty: it is one by itself."""
     draining: bool = False
     trouble: str = ""
     """Why it cannot be reached now; empty if it can."""
@@ -179,9 +181,17 @@ class Cluster:
         """The switches that a worker at this address hangs on, or below."""
         return frozenset(name for found in self.at(address) for name in self._ways[found])
 
+    def named(self, switch_name: str) -> list[Switch]:
+        """The switch of this name, or its pipes; empty: there is none. Without a name, the only one that there is."""
+        switches = list(self.switches.values())
+        if not switch_name and len({switch.part_of or switch.name for switch in switches}) == 1:
+            return switches
+        return [switch for switch in switches if switch_name and switch_name in (switch.name, switch.part_of)]
+
     def within(self, switch_name: str) -> frozenset[str]:
-        """This switch, and all below it."""
-        return frozenset(name for name, way in self._ways.items() if switch_name in way) | {switch_name}
+        """This switch, all its pipes, and all below."""
+        tops = {switch_name, *(switch.name for switch in self.named(switch_name))}
+        return frozenset(name for name, way in self._ways.items() if tops & {*way}) | {switch_name}
 
     def trees(self, job: Job) -> list[Tree]:
         """Of each tree that all the job's workers hang on, the smallest part that covers them; whether or not it has

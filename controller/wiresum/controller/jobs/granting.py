@@ -73,6 +73,7 @@ def _entry_of(job: Job, branch: Branch, slot_base: int, endpoint_of: EndpointOf)
         endpoints=tuple(endpoints),
         uplink=uplink,
         port_offset=job.port_offset,
+        below=branch.below,
     )
 
 

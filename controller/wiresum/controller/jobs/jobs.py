@@ -218,16 +218,15 @@ class Jobs:
 
     def drain(self, switch_name: str, *, resume: bool) -> int:
         """Returns how many jobs the switch has. Raises a `Refusal` if there is no such switch."""
-        switches = self.cluster.switches
-        if not switch_name and len(switches) == 1:
-            switch_name = next(iter(switches))
-        if switch_name not in switches:
-            raise Refusal("NOT_FOUND", f"there is no switch {switch_name!r} here; there are: {', '.join(switches)}")
-        switch = switches[switch_name]
-        switch.draining = not resume
-        self._outputs.append(SaveDraining(switch_name, switch.draining))
+        switches = self.cluster.named(switch_name)
+        if not switches:
+            there = ", ".join(self.cluster.switches)
+            raise Refusal("NOT_FOUND", f"there is no switch {switch_name!r} here; there are: {there}")
+        for switch in switches:
+            switch.draining = not resume
+            self._outputs.append(SaveDraining(switch.name, switch.draining))
         self.waiting.serve()
-        return len(switch.jobs_with_slots())
+        return len({job for switch in switches for job in switch.jobs_with_slots()})
 
     def expel(self, is_revoked: Callable[[str], bool], now: float) -> None:
         """Ends what workers are in whose certificates, by their serials, hold no more."""

@@ -168,6 +168,7 @@ def _switch(switch: Switch, stray: JobCounters, *, silent: bool) -> join.SwitchR
         endpoint=join.Endpoint(address=switch.endpoint.address, port=switch.endpoint.port),
         stray_packets=dict(stray.packets),
         parent=switch.parent,
+        part_of=switch.part_of,
     )
 
 

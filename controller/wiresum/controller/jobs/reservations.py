@@ -82,12 +82,12 @@ class Reservations:
 
     def _check_switch(self, request: join.CreateJobRequest, cluster: Cluster) -> None:
         switches = cluster.switches
-        if request.switch_name and request.switch_name not in switches:
+        usable = cluster.named(request.switch_name) if request.switch_name else list(switches.values())
+        if not usable:
             raise Refusal(
                 "RESOURCE_EXHAUSTED",
                 f"there is no switch {request.switch_name!r} here; there are: {', '.join(switches)}",
             )
-        usable = [switches[request.switch_name]] if request.switch_name else list(switches.values())
         most = max(switch.sizes.slots for switch in usable)
         if request.slots > most:
             raise Refusal("RESOURCE_EXHAUSTED", f"{request.slots} slots are more than a switch here has, {most}")

@@ -4,7 +4,7 @@ who wait. Pure.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Iterable, Sequence, Set
 
 from wiresum import join
 from wiresum.controller.jobs.cluster import Cluster, Grounds, Offer, Wish, wish_of
@@ -64,9 +64,18 @@ class WaitingRoom:
                 "FAILED_PRECONDITION",
                 f"the workers of {job} must all be at one switch, or at switches of one tree: this one, with the "
                 f"address {address}, is at {', '.join(sorted(found))}, and the job can only be at "
-                f"{', '.join(sorted(job.candidates))}",
+                f"{', '.join(sorted(job.candidates))}{self._cable_hint(found, job.candidates)}",
             )
         return shared
+
+    def _cable_hint(self, *names: Iterable[str]) -> str:
+        """Pipes of one switch could be joined."""
+        switches = self._cluster.switches
+        ones, others = ({switches[name].part_of for name in some if name in switches} - {""} for some in names)
+        if not ones & others:
+            return ""
+        both = in_words(sorted(ones & others))
+        return f". Both are pipes of {both}: a cable and `cables` would join them (docs/tofino.md, Pipes)"
 
     def trees(self, job: Job) -> tuple[Tree, ...]:
         """Where it can get slots, if all have asked. Raises a `Refusal` if that is nowhere."""

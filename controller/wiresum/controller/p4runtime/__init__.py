@@ -5,18 +5,20 @@ from __future__ import annotations
 from wiresum.controller.config import Host
 from wiresum.controller.p4runtime import device_config
 from wiresum.controller.p4runtime.client import STANDBY_ID, Client
+from wiresum.controller.p4runtime.device import Device
 from wiresum.controller.p4runtime.device_config import Pipeline, PipelineError
 from wiresum.controller.p4runtime.p4runtime_switch import P4RuntimeSwitch
-from wiresum.controller.p4runtime.target import Target, target_of
+from wiresum.controller.p4runtime.target import Target, targets_of
 
 __all__ = [
     "STANDBY_ID",
     "Client",
+    "Device",
     "Host",
     "P4RuntimeSwitch",
     "Pipeline",
     "PipelineError",
     "Target",
     "device_config",
-    "target_of",
+    "targets_of",
 ]

@@ -11,19 +11,24 @@ from wiresum.controller.driver import Endpoint, JobEntry
 
 PARENT = 0xFF
 """In place of a worker: the switch above."""
+PIPE_SHIFT = 6
+"""Of a Tofino: a receiver's bits from here on are its pipe, since each pipe has workers of its own, and one table does
+for all. The parent of a pipe has all bits below."""
 UPLINK_GROUPS = 512
 """A job's row plus this is the multicast group of what goes to the switch above. `UPLINK_GROUPS` in
 p4src/common/sizes.p4."""
 
 
-def entries(job: JobEntry, hosts: Sequence[Host], parent: Host | None = None) -> list[fy.P4TableEntry]:
+def entries(
+    job: JobEntry, hosts: Sequence[Host], parent: Host | None = None, pipe: int | None = None
+) -> list[fy.P4TableEntry]:
     """One for each worker, and one for the switch above, `parent`; `hosts` are the machines that the workers are on, in
-    the order of their numbers. The switch adds the number of its own port that the packet came in at, of which the job
-    has those from `port_offset` on."""
+    the order of their numbers. `pipe`: of a Tofino, here and below. The switch adds the number of its own port that the
+    packet came in at, of which the job has those from `port_offset` on."""
     entries = [
         fy.P4TableEntry(
             "deliver",
-            match=fy.Match(job=job.job, receiver=worker),
+            match=fy.Match(job=job.job, receiver=receiver(worker, pipe)),
             action=fy.Action("deliver_to", mac=hosts[worker].mac, address=endpoint.address, port=_port(job, endpoint)),
         )
         for worker, endpoint in enumerate(job.endpoints)
@@ -32,19 +37,26 @@ def entries(job: JobEntry, hosts: Sequence[Host], parent: Host | None = None) ->
         assert parent is not None, "a job with an uplink has a parent"
         above, number = job.uplink.parent, job.uplink.worker
         action = fy.Action("deliver_up", mac=parent.mac, address=above.address, port=_port(job, above), worker=number)
-        entries.append(fy.P4TableEntry("deliver", match=fy.Match(job=job.job, receiver=PARENT), action=action))
+        entries.append(
+            fy.P4TableEntry("deliver", match=fy.Match(job=job.job, receiver=receiver(PARENT, pipe)), action=action)
+        )
     return entries
 
 
-def _port(job: JobEntry, receiver: Endpoint) -> int:
-    return (receiver.port - job.port_offset) % (1 << 16)
+def group(row: int, ports: Sequence[int], pipe: int | None = None) -> fy.P4MulticastGroupEntry:
+    """The copies of a job's RESULTs: the switch knows each by its instance, its receiver."""
+    return fy.P4MulticastGroupEntry(row, replicas=[(port, receiver(worker, pipe)) for worker, port in enumerate(ports)])
 
 
-def group(row: int, ports: Sequence[int]) -> fy.P4MulticastGroupEntry:
-    """The copies of a job's RESULTs: the switch knows each by its instance, the index of its receiver."""
-    return fy.P4MulticastGroupEntry(row, replicas=[(port, worker) for worker, port in enumerate(ports)])
-
-
-def uplink_group(row: int, port: int) -> fy.P4MulticastGroupEntry:
+def uplink_group(row: int, port: int, pipe: int | None = None) -> fy.P4MulticastGroupEntry:
     """The one copy of what goes to the switch above, behind `port`."""
-    return fy.P4MulticastGroupEntry(UPLINK_GROUPS + row, replicas=[(port, PARENT)])
+    return fy.P4MulticastGroupEntry(UPLINK_GROUPS + row, replicas=[(port, receiver(PARENT, pipe))])
+
+
+def receiver(worker: int, pipe: int | None) -> int:
+    """What the switch knows a worker by, or `PARENT`."""
+    return worker if pipe is None else pipe << PIPE_SHIFT | worker & (1 << PIPE_SHIFT) - 1
+
+
+def _port(job: JobEntry, endpoint: Endpoint) -> int:
+    return (endpoint.port - job.port_offset) % (1 << 16)

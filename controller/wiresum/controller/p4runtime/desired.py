@@ -3,15 +3,20 @@
 A job's counters are in the row of its number + 1 (row 0 is for packets of no job), and its multicast group has the same
 number, that towards the switch above one that follows from it: so two controllers that know the same jobs want the same
 entries, and nobody keeps books of rows.
+
+Pipes of a Tofino that are nodes (nodes.py) share its tables: each entry is in all of them. So that one of a pipe's jobs
+means nothing to the others, rows and groups are dealt to the pipes in turn, receivers have their pipe in front, and who
+may contribute is known by the port anyway, which is of one pipe. `pipe_of` says whose an entry is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import TypeAlias
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeAlias
 
 import finsy as fy
 
+from wiresum.controller import nodes
 from wiresum.controller.config import Host
 from wiresum.controller.driver import JobEntry
 from wiresum.controller.p4runtime import admit, deliver, forward, own
@@ -23,15 +28,11 @@ _ELSEWHERE = Host(name="", address="", mac="00:00:00:00:00:00", port=0)
 """Whoever a switch without ports sends to: it finds them by their IP addresses alone."""
 
 
-def row(job: int) -> int:
-    return job + 1
-
-
 def of_configuration(target: Target) -> list[Entity]:
     """What is there with and without jobs."""
     entities: list[Entity] = [own.entry(target.address, target.mac)]
     if target.has_ports:
-        there = target.neighbours
+        there = target.around
         entities += [forward.flood_group(there), *forward.entries([*there, *target.elsewhere])]
     return entities
 
@@ -39,37 +40,65 @@ def of_configuration(target: Target) -> list[Entity]:
 def of_job(target: Target, job: JobEntry) -> list[Entity]:
     """`ValueError` names an address that is no host's."""
     on, above = hosts(target, job), parent(target, job)
-    ports = [host.port for host in on]
-    number = row(job.job)
-    entities: list[Entity] = [*deliver.entries(job, on, above), deliver.group(number, ports)]
+    ports, ways = [host.port for host in on], [target.way_to(host) for host in on]
+    row, pipe = target.row(job.job), target.pipe
+    entities: list[Entity] = [*deliver.entries(job, on, above, pipe), deliver.group(row, ways, pipe)]
     if above is None:
-        return [*entities, *admit.entries(job, number, ports)]
-    return [*entities, deliver.uplink_group(number, above.port), *admit.entries(job, number, ports, above.port)]
+        return [*entities, *admit.entries(job, row, ports)]
+    uplink = deliver.uplink_group(row, target.way_to(above), pipe)
+    return [*entities, uplink, *admit.entries(job, row, ports, above.port)]
 
 
 def everything(target: Target, jobs: Iterable[JobEntry]) -> list[Entity]:
     return [*of_configuration(target), *(entity for job in jobs for entity in of_job(target, job))]
 
 
+def pipe_of(target: Target, entity: Entity) -> int | None:
+    """Which of the switch's pipes the entry is for; None: all of them, or the switch is one node."""
+    if not target.siblings:
+        return None
+    if isinstance(entity, fy.P4MulticastGroupEntry):
+        pipe = target.pipe_of_row(entity.multicast_group_id % deliver.UPLINK_GROUPS)
+    else:
+        match: Mapping[str, Any] = entity.match or {}
+        pipe = nodes.pipe_of(int(match["ingress_port"])) if "ingress_port" in match else None
+        pipe = int(match["receiver"]) >> deliver.PIPE_SHIFT if "receiver" in match else pipe
+    return pipe if pipe in (target.pipe, *target.siblings) else None
+
+
 def hosts(target: Target, job: JobEntry) -> list[Host]:
     """Of the job's workers at this switch, hosts and switches below, in the order of their numbers. `ValueError` names
     the addresses that are no host's."""
-    return _find(target, [endpoint.address for endpoint in job.endpoints])
+    if not target.has_ports:
+        return [_ELSEWHERE] * len(job.endpoints)
+    known = {host.address: host for host in (*target.hosts, *target.children)}
+    named = {child.name: child for child in target.children}
+    names = ("",) * (len(job.endpoints) - len(job.below)) + job.below
+    found = [
+        named.get(name) if name else known.get(endpoint.address)
+        for name, endpoint in zip(names, job.endpoints, strict=True)
+    ]
+    _check_known(target, {endpoint.address: host for endpoint, host in zip(job.endpoints, found, strict=True)})
+    return [host for host in found if host is not None]
 
 
 def parent(target: Target, job: JobEntry) -> Host | None:
     """The switch above, if there is one in the job's tree. `ValueError` as above."""
-    return None if job.uplink is None else _find(target, [job.uplink.parent.address])[0]
-
-
-def _find(target: Target, addresses: Sequence[str]) -> list[Host]:
+    if job.uplink is None:
+        return None
     if not target.has_ports:
-        return [_ELSEWHERE] * len(addresses)
-    known = {host.address: host for host in target.neighbours}
-    unknown = sorted(set(addresses) - known.keys())
+        return _ELSEWHERE
+    address = job.uplink.parent.address
+    above = target.parent if target.parent is not None and target.parent.address == address else None
+    _check_known(target, {address: above})
+    return above
+
+
+def _check_known(target: Target, found: Mapping[str, Host | None]) -> None:
+    """`found`: by address."""
+    unknown = sorted(address for address, host in found.items() if host is None)
     if unknown:
         raise ValueError(
             f"{target.name} knows no host with the address {', '.join(unknown)}: add it to the controller's "
             f"configuration, or set WIRESUM_ADDRESS at the worker to one that is there"
         )
-    return [known[address] for address in addresses]

@@ -19,7 +19,8 @@ from typing import Any
 import finsy as fy
 from finsy.proto import p4r
 
-from wiresum.controller.p4runtime.desired import Entity
+from wiresum.controller.p4runtime.desired import Entity, pipe_of
+from wiresum.controller.p4runtime.target import Target
 
 GROUP = "group"
 ADMISSIONS = ("admit_parent_entry", "admit")
@@ -70,6 +71,11 @@ def normal(entity: Entity, schema: fy.P4Schema) -> Entry:
     place = p4r.TableEntry(table_id=entry.table_id, match=entry.match, priority=entry.priority)
     text = _text(fy.P4TableEntry.decode_entry(entry, schema))
     return Entry(entity.table_id, _bytes(place), _bytes(entry.action), entity, text)
+
+
+def concerning(target: Target, held: Iterable[Entry]) -> list[Entry]:
+    """Of what a switch holds, all but what is for jobs of the target's siblings."""
+    return [entry for entry in held if pipe_of(target, entry.entity) in (None, target.pipe)]
 
 
 def difference(held: Iterable[Entry], wanted: Iterable[Entry]) -> list[Batch]:

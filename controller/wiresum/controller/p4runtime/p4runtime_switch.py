@@ -1,8 +1,12 @@
-"""A switch that runs our P4 program, as the controller's `SwitchDriver`: bmv2, a Tofino, or the software switch with
-its P4Runtime server.
+"""A switch that runs our P4 program, as the controller's `SwitchDriver`: bmv2, a Tofino or a pipe of one, or the
+software switch with its P4Runtime server.
 
 What it should hold is a function of configuration and jobs (`desired`); what to change for that, of what it holds
 (`difference`). Admission and eviction of one job are the difference between nothing and that job's entries.
+
+Pipes of one switch share a `Device`. Each looks after the entries of its own jobs, and whichever comes first after
+those that are all pipes'. But a switch whose program was loaded anew has no address before all its pipes have been
+reconciled: as long as it has none, each knows that what its jobs had summed is lost.
 """
 
 from __future__ import annotations
@@ -12,28 +16,36 @@ from collections.abc import Callable, Iterable, Sequence
 
 from wiresum.controller.driver import DriverError, Endpoint, JobCounters, JobEntry, Reconciled, Sizes
 from wiresum.controller.p4runtime import count, desired
-from wiresum.controller.p4runtime.client import READY_S_MAX, Client
+from wiresum.controller.p4runtime.client import READY_S_MAX
 from wiresum.controller.p4runtime.connection import Runs
-from wiresum.controller.p4runtime.difference import GROUP, Batch, Entry, difference
-from wiresum.controller.p4runtime.tables import Tables
-from wiresum.controller.p4runtime.target import PIPE_PORTS, Target
+from wiresum.controller.p4runtime.device import Device
+from wiresum.controller.p4runtime.difference import GROUP, Batch, Entry, concerning, difference
+from wiresum.controller.p4runtime.target import Target
 
 
 class P4RuntimeSwitch:
     """From construction, which does not wait for the switch, to `close`. Workers can only be on the target's hosts, if
     it has ports, since it admits a packet by its port and addresses a RESULT to a MAC, or if it stands in a tree."""
 
-    def __init__(self, target: Target, *, election_id: int, on_change: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self,
+        target: Target,
+        *,
+        election_id: int,
+        on_change: Callable[[], None] = lambda: None,
+        device: Device | None = None,
+    ) -> None:
+        """`device`: what the target has in common with its siblings, if it has any; they are closed together."""
         self._target = target
-        self._jobs: dict[int, JobEntry] = {}
-        """Those that are admitted, by number."""
         self._ended: dict[int, JobCounters] = {}
         """The last counters of those that were evicted."""
-        self._term_reconciled = -1
-        self._client = Client(
-            target.p4runtime, target.device, election_id=election_id, tls=target.tls, on_change=on_change
-        )
-        self.tables = Tables(self._client, target.pipeline)
+        self._on_change = on_change
+        self._device = device or Device(target, election_id=election_id)
+        self._device.add(target.name, on_change)
+        self._client = self._device.client
+        self._jobs = self._device.jobs[target.name]
+        """Those that are admitted, by number."""
+        self.tables = self._device.tables
         """What the switch holds, for whoever looks after it."""
 
     @property
@@ -47,7 +59,7 @@ class P4RuntimeSwitch:
     @property
     def sizes(self) -> Sizes:
         pipeline = self._target.pipeline
-        return Sizes(slots=pipeline.slots, lanes_max=pipeline.lanes, jobs_max=pipeline.job_rows - 1)
+        return Sizes(slots=pipeline.slots, lanes_max=pipeline.lanes, jobs_max=self._target.jobs_max)
 
     @property
     def endpoint(self) -> Endpoint:
@@ -59,11 +71,12 @@ class P4RuntimeSwitch:
 
     @property
     def on_change(self) -> Callable[[], None]:
-        return self._client.on_change
+        return self._on_change
 
     @on_change.setter
     def on_change(self, on_change: Callable[[], None]) -> None:
-        self._client.on_change = on_change
+        self._on_change = on_change
+        self._device.add(self.name, on_change)
 
     @property
     def outranked(self) -> bool:
@@ -82,6 +95,10 @@ class P4RuntimeSwitch:
     def parent(self) -> str:
         return self._target.parent.name if self._target.parent else ""
 
+    @property
+    def part_of(self) -> str:
+        return self._target.part_of
+
     def reaches(self, address: str) -> bool:
         return self._target.reaches(address)
 
@@ -92,67 +109,58 @@ class P4RuntimeSwitch:
     def reconcile(self, entries: Sequence[JobEntry]) -> Reconciled:
         for entry in entries:
             self._check(entry)
-        term = self._client.term
-        if self._client.runs(self._target.pipeline) is not Runs.OURS:
-            self._client.load(self._target.pipeline)
-        held = self.tables.held()
-        # Who has never been reconciled since its program was loaded has no address, which comes last.
-        reloaded = not any(entry.stage == "own" for entry in held)
-        if reloaded and entries:
-            return Reconciled(reloaded=True)
-        batches = difference(held, self.tables.normal(desired.everything(self._target, entries)))
-        for batch in batches:
-            self._apply(batch)
-        self._jobs = {entry.job: entry for entry in entries}
-        self._term_reconciled = term
-        return Reconciled(reloaded, tuple(line for batch in batches for line in batch.lines()))
+        with self._device.lock:
+            return self._reconcile(entries)
 
     def admit(self, entry: JobEntry) -> None:
-        self._check_reconciled()
-        assert entry.job < self.sizes.jobs_max, f"there is no job {entry.job}"
-        assert entry.job not in self._jobs, f"job {entry.job} is admitted already"
-        self._check(entry)
-        self._check_room("admit", entry, lambda job: job.workers * job.threads)
-        self._check_room("admit_parent_entry", entry, lambda job: job.threads * (job.uplink is not None))
-        self._check_room("deliver", entry, lambda job: job.workers + (job.uplink is not None))
-        wanted = self.tables.normal(desired.of_job(self._target, entry))
-        self._reset_counters(entry.job)
-        try:
-            for batch in difference([], wanted):
-                self._apply(batch, f"for job {entry.job}")
-        except DriverError:
-            with contextlib.suppress(DriverError):  # the first error is the one to tell
-                self._remove(wanted, entry)
-            raise
-        self._jobs[entry.job] = entry
-        self._ended.pop(entry.job, None)
+        with self._device.lock:
+            self._check_reconciled()
+            assert entry.job < self.sizes.jobs_max, f"there is no job {entry.job}"
+            assert entry.job not in self._jobs, f"job {entry.job} is admitted already"
+            self._check(entry)
+            self._check_room("admit", entry, lambda job: job.workers * job.threads)
+            self._check_room("admit_parent_entry", entry, lambda job: job.threads * (job.uplink is not None))
+            self._check_room("deliver", entry, lambda job: job.workers + (job.uplink is not None))
+            wanted = self.tables.normal(desired.of_job(self._target, entry))
+            self._reset_counters(entry.job)
+            try:
+                for batch in difference([], wanted):
+                    self._apply(batch, f"for job {entry.job}")
+            except DriverError:
+                with contextlib.suppress(DriverError):  # the first error is the one to tell
+                    self._remove(wanted, entry)
+                raise
+            self._jobs[entry.job] = entry
+            self._ended.pop(entry.job, None)
 
     def evict(self, job: int) -> None:
-        self._check_reconciled()
-        if job not in self._jobs:
-            return
-        entry = self._jobs[job]
-        counters = self._remove(self.tables.normal(desired.of_job(self._target, entry)), entry)
-        del self._jobs[job]
-        self._ended[job] = counters
+        with self._device.lock:
+            self._check_reconciled()
+            if job not in self._jobs:
+                return
+            entry = self._jobs[job]
+            counters = self._remove(self.tables.normal(desired.of_job(self._target, entry)), entry)
+            del self._jobs[job]
+            self._ended[job] = counters
 
     def counters(self, job: int) -> JobCounters:
         if job in self._jobs:
-            return self._count(desired.row(job), self._jobs[job].workers)
+            return self._count(self._target.row(job), self._jobs[job].workers)
         return self._ended.get(job, JobCounters())
 
     def stray(self) -> JobCounters:
-        return self._count(count.ROW_STRAY, 0)
+        """Of all pipes: the first one has them."""
+        return self._count(count.ROW_STRAY, 0) if self._target.is_first else JobCounters()
 
     def close(self) -> None:
-        self._client.close()
+        self._device.close()
 
     # Whether it can.
 
     def _check_reconciled(self) -> None:
         if self._client.trouble:
             raise DriverError(self._client.trouble)
-        if self._client.term != self._term_reconciled:
+        if not self._device.is_reconciled(self.name):
             raise DriverError(f"{self.name} has not been reconciled since it came back: it will be, in a moment")
 
     def _check(self, entry: JobEntry) -> None:
@@ -163,21 +171,14 @@ class P4RuntimeSwitch:
                 f"on {entry.lanes}: leave WIRESUM_LANES unset, and give the network an MTU that holds such packets"
             )
         try:
-            on, above = desired.hosts(self._target, entry), desired.parent(self._target, entry)
+            desired.of_job(self._target, entry)
         except ValueError as error:
             raise DriverError(str(error)) from None
-        pipes = {self._target.pipe(host.port) for host in (on if above is None else [*on, above])}
-        if len(pipes) > 1:
-            raise DriverError(
-                f"the job's workers are at ports of the pipes {', '.join(map(str, sorted(pipes)))} of {self.name}, and "
-                f"each pipe sums for itself: all workers of a job, and the switch above, must be at ports of one pipe "
-                f"(port // {PIPE_PORTS})"
-            )
 
     def _check_room(self, table: str, entry: JobEntry, entries_of: Callable[[JobEntry], int]) -> None:
         """The switch would refuse too, but bmv2 does not say why."""
         room = self.tables.room(table)
-        used, wanted = sum(entries_of(job) for job in self._jobs.values()), entries_of(entry)
+        used, wanted = sum(map(entries_of, self._device.all_jobs())), entries_of(entry)
         if used + wanted > room:
             raise DriverError(
                 f"table {table} of {self.name} has room for {room} entries; {used} are taken and "
@@ -186,6 +187,26 @@ class P4RuntimeSwitch:
             )
 
     # What it does.
+
+    def _reconcile(self, entries: Sequence[JobEntry]) -> Reconciled:
+        term = self._client.term
+        if self._client.runs(self._target.pipeline) is not Runs.OURS:
+            self._client.load(self._target.pipeline)
+        held = self.tables.held()
+        # Who has never been reconciled since its program was loaded has no address, which comes last.
+        reloaded = not any(entry.stage == "own" for entry in held)
+        if reloaded and entries:
+            return Reconciled(reloaded=True)
+        wanted = self.tables.normal(desired.everything(self._target, entries))
+        if reloaded and not self._device.is_last(self.name, term):
+            wanted = [entry for entry in wanted if entry.stage != "own"]
+        batches = difference(concerning(self._target, held), wanted)
+        for batch in batches:
+            self._apply(batch)
+        self._jobs.clear()
+        self._jobs.update((entry.job, entry) for entry in entries)
+        self._device.note_reconciled(self.name, term)
+        return Reconciled(reloaded, tuple(line for batch in batches for line in batch.lines()))
 
     def _apply(self, batch: Batch, of: str = "") -> None:
         write = {"INSERT": self.tables.insert, "MODIFY": self.tables.modify, "DELETE": self.tables.delete}[batch.kind]
@@ -198,11 +219,11 @@ class P4RuntimeSwitch:
         for batch in difference(entries, []):
             self._apply(batch, f"of job {job.job}")
             if batch.stage == "admit":  # what comes now is not counted for this job any more
-                counters = self._count(desired.row(job.job), job.workers)
+                counters = self._count(self._target.row(job.job), job.workers)
         return counters
 
     def _reset_counters(self, job: int) -> None:
-        self.tables.modify(f"the counters of job {job}", count.resets(desired.row(job)))
+        self.tables.modify(f"the counters of job {job}", count.resets(self._target.row(job)))
 
     def _count(self, row: int, workers: int) -> JobCounters:
         return count.decode(self.tables.read("what it counted", count.reads(row)), workers)

@@ -1,19 +1,18 @@
-"""One switch as the configuration describes it: where it is, what it should run, who is at its ports."""
+"""A switch as the configuration describes it, or a pipe of one: where it is, what it should run, who hangs on it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from wiresum.controller import topology
 from wiresum.controller.config import Host, SwitchConfig
+from wiresum.controller.nodes import PIPES_MAX, Node, nodes
 from wiresum.controller.p4runtime import device_config
 from wiresum.controller.p4runtime.device_config import Pipeline
 from wiresum.controller.p4runtime.own import DATA_PORT
 
-PIPE_PORTS = 128
-"""Of a Tofino, whose ports are numbered pipe first."""
 NO_MAC = "00:00:00:00:00:00"
 
 
@@ -34,12 +33,22 @@ class Target:
     hosts: tuple[Host, ...] = ()
     """The machines that hang on it. None at a software switch outside a tree: any machine reaches it."""
     parent: Host | None = None
-    """The switch above in a tree, at this one's port towards it."""
+    """The switch above in a tree, at this one's port towards it; or the pipe above, which has the switch's address."""
     children: tuple[Host, ...] = ()
-    """The switches right below, likewise."""
+    """The switches, and pipes, right below, likewise."""
+    loops: Mapping[int, int] = field(default_factory=dict)
+    """By port at which the packets of another pipe come in, where that is not the port that leads there: which is."""
     elsewhere: tuple[Host, ...] = ()
     """Of a switch that has ports: the machines that hang on other switches of the tree, each at the port that leads
     towards it."""
+    pipe: int | None = None
+    """Of a Tofino: the one that it is, or that has all its ports which are in use."""
+    part_of: str = ""
+    """The name of the switch, if other pipes of it are nodes too."""
+    siblings: tuple[int, ...] = ()
+    """The other pipes that are nodes, which have the program, the tables and the addresses in common with this one."""
+    beside: tuple[Host, ...] = ()
+    """Machines and switches that hang on these."""
     port: int = DATA_PORT
     """Base UDP port; fixed in the P4 program."""
     tls: Path | None = None
@@ -49,14 +58,37 @@ class Target:
         """The same, for a controller that draws its jobs' keys from the sequence of this identity."""
         return replace(self, pipeline=replace(self.pipeline, keys=identity))
 
-    def pipe(self, port: int) -> int:
-        """Which of the switch's pipes, each with registers of its own, the port leads to."""
-        return port // PIPE_PORTS if self.kind == "tofino" else 0
-
     @property
     def neighbours(self) -> tuple[Host, ...]:
-        """Whoever is behind its ports, machines and switches."""
+        """Whoever is behind its ports: machines, switches, and pipes that it is joined to."""
         return (*self.hosts, *self.children, *((self.parent,) if self.parent else ()))
+
+    @property
+    def around(self) -> tuple[Host, ...]:
+        """Machines and switches behind the ports of the whole switch."""
+        return (*(host for host in self.neighbours if host.address != self.address), *self.beside)
+
+    @property
+    def is_first(self) -> bool:
+        """Of the switch's pipes that are nodes, or the only one: what the switch has once is this one's to tell."""
+        return all(self.pipe is not None and self.pipe < other for other in self.siblings)
+
+    @property
+    def jobs_max(self) -> int:
+        """Row 0 is for packets of no job."""
+        return (self.pipeline.job_rows - 1) // (PIPES_MAX if self.siblings else 1)
+
+    def way_to(self, neighbour: Host) -> int:
+        """The port by which what is sent to it leaves. Its own packets come in at `neighbour.port`."""
+        return self.loops.get(neighbour.port, neighbour.port)
+
+    def row(self, job: int) -> int:
+        """Of the job's counters, and of its multicast group, which the pipes of a switch have in common."""
+        return 1 + job if not self.siblings else 1 + PIPES_MAX * job + (self.pipe or 0)
+
+    def pipe_of_row(self, row: int) -> int | None:
+        """Of a job's; None: there is no such row, or the switch is one node."""
+        return (row - 1) % PIPES_MAX if self.siblings and 0 < row < self.pipeline.job_rows else None
 
     @property
     def has_ports(self) -> bool:
@@ -69,30 +101,62 @@ class Target:
         return anywhere or any(host.address == address for host in self.hosts)
 
 
-def target_of(config: SwitchConfig, switches: Sequence[SwitchConfig] = ()) -> Target:
-    """`switches`: all of the configuration, if it has others. Raises `PipelineError` if its program cannot be used."""
-    named = {switch.name: switch for switch in switches}
-    parent, has_ports = named.get(config.parent), config.kind != "software"
+def targets_of(switches: Sequence[SwitchConfig]) -> list[Target]:
+    """All nodes of a configuration. Raises `PipelineError` if a switch's program cannot be used."""
+    pipelines = {switch.name: _pipeline(switch) for switch in switches}
+    found = nodes(switches)
+    return [_target(node, found, pipelines[node.switch.name], switches) for node in found]
+
+
+def _target(node: Node, found: Sequence[Node], pipeline: Pipeline, switches: Sequence[SwitchConfig]) -> Target:
+    config = node.switch
+    above, below = _above(node, found), _below(node, found)
+    loops = {other.port_at_parent: other.parent_port for other in below if other.loops}
+    if node.loops:
+        loops[node.parent_port] = node.port_at_parent
+    siblings = [other for other in found if other.switch is config and other is not node]
     return Target(
-        name=config.name,
+        name=node.name,
         kind=config.kind,
         p4runtime=config.p4runtime,
         device=config.device,
-        pipeline=_pipeline(config),
+        pipeline=pipeline,
         address=config.address,
         mac=config.mac or NO_MAC,
-        hosts=config.hosts,
-        parent=_neighbour(parent, config.parent_port) if parent else None,
-        children=tuple(_neighbour(below, below.port_at_parent) for below in switches if below.parent == config.name),
-        elsewhere=tuple(topology.elsewhere(config, switches)) if has_ports and named else (),
+        hosts=node.hosts,
+        parent=_neighbour(above, node.parent_port) if above else None,
+        children=tuple(_neighbour(other, other.port_at_parent) for other in below),
+        loops={ours: theirs for ours, theirs in loops.items() if ours is not None and theirs is not None},
+        elsewhere=tuple(topology.elsewhere(config, switches)) if config.kind != "software" else (),
+        pipe=node.pipe,
+        part_of=config.name if node.siblings else "",
+        siblings=node.siblings,
+        beside=tuple(host for sibling in siblings for host in _outside(sibling, found)),
         port=config.port,
         tls=config.tls,
     )
 
 
-def _neighbour(switch: SwitchConfig, port: int | None) -> Host:
+def _above(node: Node, found: Sequence[Node]) -> Node | None:
+    return next((other for other in found if other.name == node.parent), None)
+
+
+def _below(node: Node, found: Sequence[Node]) -> list[Node]:
+    return [other for other in found if other.parent == node.name]
+
+
+def _outside(pipe: Node, found: Sequence[Node]) -> Iterator[Host]:
+    """Who hangs on a pipe, but for other pipes of its switch."""
+    yield from pipe.hosts
+    yield from (_neighbour(node, node.port_at_parent) for node in _below(pipe, found) if node.switch is not pipe.switch)
+    above = _above(pipe, found)
+    if above is not None and above.switch is not pipe.switch:
+        yield _neighbour(above, pipe.parent_port)
+
+
+def _neighbour(node: Node, port: int | None) -> Host:
     """As it is seen through this port of another."""
-    return Host(switch.name, switch.address, switch.mac or NO_MAC, port or 0)
+    return Host(node.name, node.switch.address, node.switch.mac or NO_MAC, port or 0)
 
 
 def _pipeline(config: SwitchConfig) -> Pipeline:

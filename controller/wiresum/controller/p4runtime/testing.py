@@ -1,16 +1,19 @@
 """For tests of whatever drives a switch over P4Runtime: a proxy before a real P4Runtime server, which writes down what
-it is asked, and has the faults that a real one has only by accident."""
+it is asked, and has the faults that a real one has only by accident; and what the compiler writes for a Tofino."""
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable, Iterator
 from concurrent import futures
+from pathlib import Path
 from typing import Any
 
 import grpc
 from finsy.proto import p4r
 
+from wiresum import compiled
 from wiresum.controller.p4runtime import device_config
 
 THREADS = 32
@@ -99,6 +102,26 @@ class Proxy:
         if entity.HasField("table_entry"):
             return str(self._tables[entity.table_entry.table_id])
         return "group" if entity.HasField("packet_replication_engine_entry") else "counter"
+
+
+def write_tofino_program(folder: Path) -> None:
+    """What the compiler writes, with paths as seen from where it was started, and as `info.txtpb` the P4Info. The
+    program itself is none."""
+    (folder / "pipe").mkdir()
+    (folder / "bfrt.json").write_bytes(b'{"bfrt": 1}')
+    (folder / "pipe/context.json").write_bytes(b'{"context": 1}')
+    (folder / "pipe/tofino.bin").write_bytes(b"\x00chip")
+    pipeline = {
+        "p4_pipeline_name": "pipe",
+        "context": "build/tofino/pipe/context.json",
+        "config": "build/tofino/pipe/tofino.bin",
+        "pipe_scope": [0, 1, 2, 3],
+        "path": "build/tofino",
+    }
+    program = {"program-name": "main", "bfrt-config": "build/tofino/bfrt.json", "p4_pipelines": [pipeline]}
+    document = {"chip_list": [{}], "p4_devices": [{"device-id": 0, "p4_programs": [program]}]}
+    (folder / "main.conf").write_text(json.dumps(document))
+    (folder / "info.txtpb").write_text(compiled.load("v1model").p4info)
 
 
 def _abort(error: Any, context: Any) -> None:

@@ -1,7 +1,8 @@
 """Switches that come to a service by themselves, to stand below its own: `wiresum switch --parent`.
 
 Such a switch serves P4Runtime, as one of a controller's does. It says here where, and which machines hang on it, and is
-driven over P4Runtime from then on. It says so again every few seconds, so it is found also by a service that was
+driven over P4Runtime from then on. It stands below the service's own switch, or below another of those that came, so
+there may be any number of levels. It says so again every few seconds, so it is found also by a service that was
 started after it; one that says the same is already known. A switch that goes away is in trouble, like any other.
 
 Workers of all machines join at this one service. (A switch could pass their calls on, but then it would stand between
@@ -14,8 +15,10 @@ import ipaddress
 import logging
 from typing import Any
 
+import grpc
+
 from wiresum import join
-from wiresum.controller.driver import WORKERS_MAX, Endpoint, SwitchDriver
+from wiresum.controller.driver import BELOW_MAX, WORKERS_MAX, Endpoint, SwitchDriver
 from wiresum.controller.jobs.cluster import Switch
 from wiresum.controller.jobs.jobs import Jobs
 from wiresum.controller.jobs.refusal import LANES_MAX, Refusal
@@ -49,6 +52,10 @@ class SwitchService(attach_pb2_grpc.SwitchServiceServicer):
         """To be closed by who ends the service."""
 
     async def Attach(self, request: join.AttachRequest, context: Any) -> join.AttachReply:  # noqa: N802
+        below = request.below
+        if below and below not in self._jobs.cluster.switches:
+            text = f"there is no switch {below!r} here to stand below, or not yet"
+            await context.abort(grpc.StatusCode.UNAVAILABLE, text)  # no refusal: it is asked again
         try:
             self._attach(request)
         except Refusal as refusal:
@@ -82,13 +89,12 @@ class SwitchService(attach_pb2_grpc.SwitchServiceServicer):
                 driver.sizes,
                 driver.endpoint,
                 lambda address: _hangs_on(networks, address),
-                parent=self._root.name,
+                parent=driver.parent,
             )
         )
         self._effects.add(driver)
-        log.warning(
-            "%s stands below %s now, with the hosts %s", request.name, self._root.name, ", ".join(request.hosts)
-        )
+        hosts = ", ".join(request.hosts) or "none"
+        log.warning("%s stands below %s now, with the hosts %s", request.name, driver.parent, hosts)
 
     def _check_beside(self, request: join.AttachRequest, networks: list[Network]) -> None:
         """Can it stand beside what is there?"""
@@ -111,8 +117,10 @@ class SwitchService(attach_pb2_grpc.SwitchServiceServicer):
                 f"packets of {request.lanes} words do not go through the parent, which sums "
                 f"{self._root.sizes.lanes_max}: start both with the same --lanes or --mtu",
             )
-        if len(self._attached) >= WORKERS_MAX:
-            raise Refusal("RESOURCE_EXHAUSTED", f"{WORKERS_MAX} switches stand below the parent, and no more can")
+        beside = [other for other in self._attached.values() if other.below == request.below]
+        most = BELOW_MAX if request.below else WORKERS_MAX
+        if len(beside) >= most:
+            raise Refusal("RESOURCE_EXHAUSTED", f"{most} switches stand below the parent, and no more can")
         for name, others in self.networks.items():
             shared = [str(one) for one in networks for other in others if one.overlaps(other)]
             if shared:
@@ -129,6 +137,7 @@ class SwitchService(attach_pb2_grpc.SwitchServiceServicer):
                 "FAILED_PRECONDITION",
                 f"the parent needs {error.name} for this: pip install 'wiresum[controller]' there",
             ) from error
+        above = self._jobs.cluster.switches[request.below or self._root.name]
         target = Target(
             name=request.name,
             kind="software",
@@ -137,7 +146,7 @@ class SwitchService(attach_pb2_grpc.SwitchServiceServicer):
             pipeline=device_config.software(lanes=request.lanes, slots=request.slots),
             address=request.endpoint.address,
             port=request.endpoint.port,
-            parent=Host(self._root.name, self._root.endpoint.address),
+            parent=Host(above.name, above.endpoint.address),
             tls=self._security.tls,
         )
         try:
@@ -165,8 +174,8 @@ def _check(request: join.AttachRequest) -> list[Network]:
         networks = [Network(text, strict=False) for text in request.hosts[:NETWORKS_MAX]]
     except ValueError as error:
         raise Refusal("INVALID_ARGUMENT", f"p4runtime, endpoint or hosts make no sense: {error}") from None
-    if not networks or len(request.hosts) > NETWORKS_MAX:
-        raise Refusal("INVALID_ARGUMENT", f"hosts must be 1 to {NETWORKS_MAX} addresses or networks")
+    if len(request.hosts) > NETWORKS_MAX:
+        raise Refusal("INVALID_ARGUMENT", f"hosts must be at most {NETWORKS_MAX} addresses or networks")
     return networks
 
 

@@ -195,6 +195,7 @@ class JoinServer:
                 functools.partial(self._reaches, driver),
                 driver.results_group,
                 driver.parent,
+                driver.part_of,
             )
             for driver in self._drivers.values()
         ]

@@ -136,4 +136,5 @@ def _switch(switch: P4RuntimeSwitch) -> join.SwitchReport:
         lanes_max=switch.sizes.lanes_max,
         endpoint=join.Endpoint(address=switch.endpoint.address, port=switch.endpoint.port),
         parent=switch.parent,
+        part_of=switch.part_of,
     )

@@ -296,7 +296,9 @@ def _jobs_left(service: Service, switch_name: str, timeout_s: float) -> Iterator
             if error.code != "UNAVAILABLE" or (before is None and time.monotonic() >= give_up_at):
                 raise
         else:
-            names = [job.name for job in report.jobs if job.slots and switch_name in ("", *_holding(job))]
+            there = {switch_name, *(switch.name for switch in report.switches if switch.part_of == switch_name)}
+            held = [job for job in report.jobs if job.slots and not there.isdisjoint(["", *_holding(job)])]
+            names = [job.name for job in held]
             if names != before:
                 yield names
             before = names

@@ -1,0 +1,310 @@
+"""Tofinos that run the program (interpreted), with what the controller would tell them: a configuration becomes nodes,
+jobs get their trees, and each entry that a driver would write stands in the tables of the switch that it is for.
+
+Links lose packets, and workers ask again, in steps.
+"""
+
+from __future__ import annotations
+
+import random
+import struct
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from ipaddress import IPv4Address
+from pathlib import Path
+from typing import NamedTuple
+
+import finsy as fy
+
+from frames import Host, UdpFrame
+from tna_interpreter.switch import Switch
+from wiresum import join as messages
+from wiresum.controller import config
+from wiresum.controller.driver import Endpoint, JobEntry, Sizes
+from wiresum.controller.jobs import cluster
+from wiresum.controller.jobs.job import Worker
+from wiresum.controller.jobs.outputs import Admit, Evict, Output
+from wiresum.controller.p4runtime import Target, desired, targets_of
+from wiresum.controller.p4runtime.testing import write_tofino_program
+from wiresum.controller.testing import JobsBench, member
+
+HEADER = struct.Struct("!BBHIBBHIII")
+DATA, EMPTY, RESULT, META, QUESTION, MISSING = range(6)
+TENSOR, CHUNK = 7, 11
+LANES = 64
+WAY_MAX = 1000
+"""Packets that follow from one."""
+
+
+class Place(NamedTuple):
+    """A port of a switch."""
+
+    switch: str
+    port: int
+
+
+class Sender:
+    """A worker as section 4 of docs/protocol.md has it, with one slot: one round after the other, each to the end."""
+
+    def __init__(self, granted: Worker, network: Cluster, words: Sequence[int]) -> None:
+        """`words`: what it contributes in each round, to all lanes alike."""
+        self.job, self.key, self.number = granted.job.number, granted.job.key, granted.number
+        self.host, self.place, self.gateway = network.at(granted.endpoint.address)
+        self.port = granted.endpoint.port
+        self._words = words
+        self.sums: list[int] = []
+        """What it was told, by round."""
+        self._asking = False
+
+    def is_done(self) -> bool:
+        return len(self.sums) == len(self._words)
+
+    def next_packet(self) -> bytes:
+        """What it sends when it has waited for long enough."""
+        frame = self.packet(QUESTION if self._asking else DATA)
+        self._asking = True
+        return frame
+
+    def packet(self, kind: int) -> bytes:
+        round_number = 1 + len(self.sums)
+        payload = struct.pack("!I", self._words[len(self.sums)]) * LANES if kind == DATA else b""
+        fields = (self.number, 1 + self.number, round_number & 1, round_number, TENSOR, CHUNK)
+        datagram = HEADER.pack(1 << 4 | kind, 0, self.job, self.key, *fields) + payload
+        return UdpFrame(self.host, self.gateway, self.port, config.DATA_PORT, datagram).pack()
+
+    def receive(self, datagram: bytes) -> bytes | None:
+        """What it sends at once."""
+        kind_version, _, job, key, _, _, _, round_number, tensor, chunk = HEADER.unpack_from(datagram)
+        assert (job, key, tensor, chunk) == (self.job, self.key, TENSOR, CHUNK)
+        if self.is_done() or round_number != 1 + len(self.sums):
+            return None  # of a round that is over here
+        if kind_version & 15 == MISSING:
+            return self.packet(DATA)
+        assert kind_version & 15 == RESULT
+        (word, *others) = struct.unpack(f"!{LANES}I", datagram[HEADER.size :])
+        assert set(others) == {word}, "words of two rounds"
+        self.sums.append(word)
+        self._asking = False
+        return None
+
+
+class Cluster:
+    def __init__(self, text: str, switches: Mapping[str, Switch], folder: Path) -> None:
+        """`text`: of the [[switch]] tables; `program` and `p4info` go without saying. `switches`: by name."""
+        if not (folder / "pipe").exists():
+            write_tofino_program(folder)
+        path = folder / "cluster.toml"
+        program = f'kind = "tofino"\nprogram = "{folder}"\np4info = "{folder / "info.txtpb"}"'
+        path.write_text(text.replace('kind = "tofino"', program))
+        configured = config.load(path).switches
+        self._switches = dict(switches)
+        self.targets = {target.name: target for target in targets_of(configured)}
+        self._switch_of = {target.name: target.part_of or target.name for target in self.targets.values()}
+        self._configured = {switch.name: switch for switch in configured}
+        self._links = dict(self._joined(configured))
+        self._unplugged: dict[Place, Place] = {}
+        self._held: dict[str, dict[tuple[str, str], desired.Entity]] = {name: {} for name in switches}
+        for switch in switches.values():
+            switch.restart()
+        for target in self.targets.values():
+            if target.is_first:
+                self._install(target, desired.of_configuration(target))
+        self.configured = self.entries()
+        self.bench = JobsBench(switches=[_switch(target) for target in self.targets.values()])
+        self._carried_out = 0
+        """Of what the bench wanted done."""
+        self._admitted: dict[tuple[str, int], JobEntry] = {}
+        """By node and number."""
+
+    @staticmethod
+    def _joined(configured: Iterable[config.SwitchConfig]) -> Iterable[tuple[Place, Place]]:
+        """Where what leaves by a port comes in."""
+        for switch in configured:
+            for one, other in switch.cables:
+                yield Place(switch.name, one), Place(switch.name, other)
+                yield Place(switch.name, other), Place(switch.name, one)
+            for port in (port for ports in switch.loops for port in ports):
+                yield Place(switch.name, port), Place(switch.name, port)
+            if switch.parent:
+                assert switch.parent_port is not None
+                assert switch.port_at_parent is not None
+                below, above = Place(switch.name, switch.parent_port), Place(switch.parent, switch.port_at_parent)
+                yield from ((below, above), (above, below))
+
+    # Jobs.
+
+    def start(self, name: str, addresses: Sequence[str], words: Sequence[Sequence[int]]) -> list[Sender]:
+        """`words`: by worker and round."""
+        asked = []
+        for rank, address in enumerate(addresses):
+            endpoint = messages.Endpoint(address=address, port=20000)
+            asked.append(
+                self.bench.ask(
+                    job_name=name, rank=rank, world_size=len(addresses), endpoint=endpoint, threads_max=1, slots=16
+                )
+            )
+        assert asked[0].job.nodes, f"{name} was refused"
+        for worker in asked:
+            self.bench.jobs.attend(member(worker), self.bench.now)
+        self._carry_out()
+        return [Sender(worker, self, own) for worker, own in zip(asked, words, strict=True)]
+
+    def end(self, name: str) -> None:
+        self.bench.jobs.end(name, "", self.bench.now)
+        self.bench.settle()
+        self._carry_out()
+
+    def tree(self, name: str) -> dict[str, str]:
+        """The parent of each node of a job, the root first."""
+        (job,) = (job for job in self.bench.jobs.all() if job.name == name)
+        return {node.branch.switch_name: node.branch.parent for node in job.nodes.values()}
+
+    def entry(self, name: str, node: str) -> JobEntry:
+        """What a node was told of a job."""
+        (job,) = (job for job in self.bench.jobs.all() if job.name == name)
+        entry = job.nodes[node].entry
+        assert entry is not None
+        return entry
+
+    def entries(self) -> dict[str, int]:
+        """How many each switch holds."""
+        return {name: len(held) for name, held in self._held.items()}
+
+    def _carry_out(self) -> None:
+        outputs: list[Output] = self.bench.done[self._carried_out :]
+        self._carried_out = len(self.bench.done)
+        for output in outputs:
+            if isinstance(output, Admit):
+                target = self.targets[output.switch_name]
+                self._install(target, desired.of_job(target, output.entry))
+                self._admitted[output.switch_name, output.entry.job] = output.entry
+            elif isinstance(output, Evict):
+                target = self.targets[output.switch_name]
+                entry = self._admitted.pop((output.switch_name, output.number))
+                self._remove(target, desired.of_job(target, entry))
+
+    # Tables.
+
+    def _install(self, target: Target, entities: Iterable[desired.Entity]) -> None:
+        switch, held = self._switches[self._switch_of[target.name]], self._held[self._switch_of[target.name]]
+        for entity in entities:
+            place = _place(entity)
+            assert place not in held, f"{target.name} writes over {held[place]}"
+            held[place] = entity
+            if isinstance(entity, fy.P4MulticastGroupEntry):
+                switch.groups[entity.multicast_group_id] = [_copy(replica) for replica in entity.replicas]
+            else:
+                action = entity.action
+                assert isinstance(action, fy.P4TableAction)
+                table = switch.program.tables[entity.table_id]
+                table.insert(_numbers(entity.match or {}), action.name, _numbers(action.args))
+
+    def _remove(self, target: Target, entities: Iterable[desired.Entity]) -> None:
+        switch, held = self._switches[self._switch_of[target.name]], self._held[self._switch_of[target.name]]
+        for entity in entities:
+            del held[_place(entity)]
+            if isinstance(entity, fy.P4MulticastGroupEntry):
+                del switch.groups[entity.multicast_group_id]
+            else:
+                switch.program.tables[entity.table_id].delete(_numbers(entity.match or {}))
+
+    # Packets.
+
+    def at(self, address: str) -> tuple[Host, Place, Host]:
+        """The host with this address, its port, and the switch there."""
+        for name, switch in self._configured.items():
+            for host in switch.hosts:
+                if host.address == address:
+                    return _host(host.mac, address), Place(name, host.port), _host(switch.mac, switch.address)
+        raise AssertionError(f"there is no host {address}")
+
+    def unplug(self) -> None:
+        """All cables and links; what leaves by them is sent to nobody."""
+        self._unplugged, self._links = self._links, {}
+
+    def plug_in(self) -> None:
+        self._links = self._unplugged
+
+    def send(self, place: Place, frame: bytes, lost: random.Random, loss: float) -> list[tuple[Place, bytes]]:
+        """What of it arrives at hosts, and where, when each link loses so much of what it carries."""
+        arriving = deque([(place, frame)] if lost.random() >= loss else [])
+        arrived: list[tuple[Place, bytes]] = []
+        for _ in range(WAY_MAX):
+            if not arriving:
+                return arrived
+            place, frame = arriving.popleft()
+            for copy in self._switches[place.switch].receive(place.port, frame):
+                there = Place(place.switch, copy.port)
+                if lost.random() < loss:
+                    continue
+                if there in self._links:
+                    arriving.append((self._links[there], copy.frame))
+                else:
+                    arrived.append((there, copy.frame))
+        raise AssertionError(f"what follows from one packet is more than {WAY_MAX}")
+
+    def run(self, senders: Sequence[Sender], *, loss: float = 0.0, seed: int = 0, steps_max: int = 400) -> int:
+        """Until all have the sums of all their rounds; how many steps that took."""
+        drawn = random.Random(seed)
+        for step in range(steps_max):
+            waiting = [sender for sender in senders if not sender.is_done()]
+            if not waiting:
+                return step
+            drawn.shuffle(waiting)
+            for sender in waiting:
+                if not sender.is_done():
+                    self._exchange(sender, sender.next_packet(), senders, drawn, loss)
+        raise AssertionError(f"after {steps_max} steps there are {[len(sender.sums) for sender in senders]} sums")
+
+    def _exchange(
+        self, sender: Sender, frame: bytes, senders: Sequence[Sender], drawn: random.Random, loss: float
+    ) -> None:
+        sent = deque([(sender.place, frame)])
+        while sent:
+            for place, arrived in self.send(*sent.popleft(), drawn, loss):
+                datagram = UdpFrame.unpack(arrived)
+                (to,) = (
+                    other
+                    for other in senders
+                    if (other.host, other.place, other.port) == (datagram.target, place, datagram.target_port)
+                    and other.job == datagram.payload[2] << 8 | datagram.payload[3]
+                )
+                if answer := to.receive(datagram.payload):
+                    sent.append((to.place, answer))
+
+
+def _switch(target: Target) -> cluster.Switch:
+    sizes = Sizes(slots=target.pipeline.slots, lanes_max=target.pipeline.lanes, jobs_max=target.jobs_max)
+    parent = target.parent.name if target.parent else ""
+    endpoint = Endpoint(target.address, target.port)
+    return cluster.Switch(
+        target.name, target.kind, sizes, endpoint, target.reaches, parent=parent, part_of=target.part_of
+    )
+
+
+def _host(mac: str, address: str) -> Host:
+    return Host(bytes.fromhex(mac.replace(":", "")), IPv4Address(address))
+
+
+def _place(entity: desired.Entity) -> tuple[str, str]:
+    """What makes two entries the same."""
+    if isinstance(entity, fy.P4MulticastGroupEntry):
+        return "group", str(entity.multicast_group_id)
+    return entity.table_id, str(sorted((entity.match or {}).items()))
+
+
+def _copy(replica: object) -> tuple[int, int]:
+    assert isinstance(replica, tuple)
+    port, instance = replica
+    return port, instance
+
+
+def _numbers(values: Mapping[str, object]) -> dict[str, int]:
+    return {name: _number(value) for name, value in values.items()}
+
+
+def _number(value: object) -> int:
+    if not isinstance(value, str):
+        assert isinstance(value, int)
+        return value
+    return int(value.replace(":", ""), 16) if ":" in value else int(IPv4Address(value))

@@ -1,0 +1,182 @@
+"""The switches of a configuration as nodes of trees: most are one node, but each pipe of a Tofino is one by itself,
+with cells of its own. Pure.
+
+A Tofino all of whose ports in use are one pipe's is one node, which has the switch's name. Otherwise each pipe in use
+is one: "leaf1/0", "leaf1/1". `cables` and `loops` say which ports of two pipes are joined, and so make a tree of them.
+Its top is the pipe that leads to the switch above, or, where none does, the one from which the others are fewest links
+away. Pipes that nothing joins are in trees of their own.
+
+    cable   what leaves by the one port comes in by the other
+    loop    what leaves by a port comes in by the same: the one is for the way up, the other for the way down
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from wiresum.controller.driver import BELOW_MAX, WORKERS_MAX
+from wiresum.controller.topology import TopologyError, children
+
+if TYPE_CHECKING:
+    from wiresum.controller.config import Host, SwitchConfig
+
+PIPE_PORTS = 128
+"""Of a Tofino, whose ports are numbered pipe first."""
+PIPES_MAX = 4
+
+
+@dataclass(frozen=True)
+class Node:
+    name: str
+    switch: SwitchConfig
+    hosts: tuple[Host, ...]
+    """Those of the switch that hang on this node."""
+    pipe: int | None = None
+    """Of a Tofino."""
+    siblings: tuple[int, ...] = ()
+    """The other pipes of the switch that are nodes."""
+    parent: str = ""
+    """Name of the node above; empty: none."""
+    parent_port: int | None = None
+    """Where the parent's packets come in; None: it has no ports, or no parent."""
+    port_at_parent: int | None = None
+    """Where this node's packets come in at the parent."""
+    loops: bool = False
+    """What leaves by either of these ports comes in by the same."""
+
+
+def pipe_of(port: int) -> int:
+    return port // PIPE_PORTS
+
+
+def nodes(switches: Sequence[SwitchConfig]) -> list[Node]:
+    """Of a configuration that is in order."""
+    pipes = {switch.name: _pipes(switch, switches) for switch in switches}
+    return [node for switch in switches for node in _nodes(switch, switches, pipes)]
+
+
+def check(switches: Sequence[SwitchConfig]) -> None:
+    """Raises a `TopologyError`, for what `topology.check` cannot see."""
+    below = children(switches)
+    for index, switch in enumerate(switches):
+        _check_joints(index, switch, below[switch.name])
+    found = nodes(switches)
+    places = {switch.name: index for index, switch in enumerate(switches)}
+    owners = {switch.name: switch.name for switch in switches}
+    for node in found:
+        owner = owners.setdefault(node.name, node.switch.name)
+        if owner != node.switch.name:
+            index = places[owner]
+            text = f"name {node.name} is that of a pipe of {node.switch.name} already: choose another"
+            raise TopologyError(text, index=index, key="name")
+    named = {node.name: node for node in found}
+    counts: dict[str, int] = {}
+    for node in found:
+        counts[node.parent] = counts.get(node.parent, 0) + 1
+        above = named.get(node.parent)
+        most = BELOW_MAX if above and above.parent else WORKERS_MAX
+        if above and counts[node.parent] > most:
+            why = f", since {above.name} has a parent itself" if above.parent else ""
+            text = f"parent: at most {most} switches can hang right below {above.name}{why}"
+            raise TopologyError(text, index=places[node.switch.name], key="parent")
+
+
+def _check_joints(index: int, switch: SwitchConfig, below: Sequence[SwitchConfig]) -> None:
+    used: dict[int | None, str] = {host.port: host.name for host in switch.hosts}
+    used |= {other.port_at_parent: other.name for other in below}
+    if switch.parent:
+        used[switch.parent_port] = switch.parent
+    joined: dict[int, frozenset[int]] = {}
+    for key, ports in _joints(switch):
+        one, other = map(pipe_of, ports)
+        for port in ports:
+            if port in used:
+                text = f"{key}: port {port} of {switch.name} leads to {used[port]} already"
+                raise TopologyError(text, index=index, key=key)
+            used[port] = f"pipe {other if pipe_of(port) == one else one}"
+        if one == other:
+            text = f"{key}: ports {ports[0]} and {ports[1]} are both of pipe {one} (port // {PIPE_PORTS})"
+            raise TopologyError(f"{text}: it takes one of each of two", index=index, key=key)
+        ends = [joined.get(pipe, frozenset({pipe})) for pipe in (one, other)]
+        if ends[0] & ends[1]:
+            text = f"{key}: pipes {one} and {other} of {switch.name} are joined already, and a tree has no rings"
+            raise TopologyError(text, index=index, key=key)
+        joined |= dict.fromkeys(ends[0] | ends[1], ends[0] | ends[1])
+
+
+def _joints(switch: SwitchConfig) -> Iterator[tuple[str, tuple[int, int]]]:
+    """Each with the key of the configuration that it stands under."""
+    yield from (("cables", ports) for ports in switch.cables)
+    yield from (("loops", ports) for ports in switch.loops)
+
+
+def _pipes(switch: SwitchConfig, switches: Sequence[SwitchConfig]) -> list[int]:
+    """Those in use, of a Tofino; empty: it is another kind of switch."""
+    if switch.kind != "tofino":
+        return []
+    ports = {host.port for host in switch.hosts} | {port for _, ports in _joints(switch) for port in ports}
+    links = [switch.parent_port, *(other.port_at_parent for other in switches if other.parent == switch.name)]
+    return sorted({pipe_of(port) for port in [*ports, *links] if port is not None}) or [0]
+
+
+def _nodes(
+    switch: SwitchConfig, switches: Sequence[SwitchConfig], pipes: Mapping[str, Sequence[int]]
+) -> Iterator[Node]:
+    above = ""
+    if switch.parent:
+        above = _name(switch.parent, pipes[switch.parent], switch.port_at_parent)
+    uplink = (above, switch.parent_port, switch.port_at_parent)
+    mine = pipes[switch.name]
+    if len(mine) <= 1:
+        yield Node(switch.name, switch, switch.hosts, mine[0] if mine else None, (), *uplink)
+        return
+    top = pipe_of(switch.parent_port) if switch.parent_port is not None else None
+    links = _links_up(switch, mine, top)
+    for pipe in mine:
+        hosts = tuple(host for host in switch.hosts if pipe_of(host.port) == pipe)
+        siblings = tuple(other for other in mine if other != pipe)
+        loops = False
+        link = uplink if pipe == top else ("", None, None)
+        if pipe in links:
+            key, (port, port_above) = links[pipe]
+            link, loops = (_name(switch.name, mine, port_above), port, port_above), key == "loops"
+        yield Node(_name(switch.name, mine, pipe * PIPE_PORTS), switch, hosts, pipe, siblings, *link, loops)
+
+
+def _name(switch_name: str, pipes: Sequence[int], port: int | None) -> str:
+    return switch_name if len(pipes) <= 1 else f"{switch_name}/{pipe_of(port or 0)}"
+
+
+def _links_up(switch: SwitchConfig, pipes: Sequence[int], top: int | None) -> dict[int, tuple[str, tuple[int, int]]]:
+    """Of each pipe that has another above it: the key of the link, its own port and that of the other."""
+    around: dict[int, list[tuple[str, tuple[int, int]]]] = {pipe: [] for pipe in pipes}
+    for key, (one, other) in _joints(switch):
+        around[pipe_of(one)].append((key, (other, one)))
+        around[pipe_of(other)].append((key, (one, other)))
+    links: dict[int, tuple[str, tuple[int, int]]] = {}
+    seen: set[int] = set()
+    # The pipe with the uplink is the top of whatever it is joined to; else the one with the fewest levels below it.
+    for root in sorted(pipes, key=lambda pipe: (pipe != top, max(_distances(pipe, around).values()), pipe)):
+        if root in seen:
+            continue
+        found = _distances(root, around)
+        for pipe, distance in found.items():
+            for key, (port_below, port) in around[pipe]:
+                if found[pipe_of(port_below)] > distance:
+                    links[pipe_of(port_below)] = key, (port_below, port)
+        seen |= found.keys()
+    return links
+
+
+def _distances(root: int, around: Mapping[int, Sequence[tuple[str, tuple[int, int]]]]) -> dict[int, int]:
+    """Of all pipes that are joined to this one, in links."""
+    found = {root: 0}
+    reached = [root]
+    for pipe in reached:
+        for _, (port_there, _) in around[pipe]:
+            if (there := pipe_of(port_there)) not in found:
+                found[there] = found[pipe] + 1
+                reached.append(there)
+    return found
