@@ -76,6 +76,11 @@ def test_a_tofino_says_where_its_program_is(tmp_path: Path) -> None:
     found = _load(tmp_path, text)
     assert found.switches[0].program == tmp_path / "tofino", "relative to the file"
     assert found.switches[0].p4info == Path("/p4/tofino.txtpb")
+    assert found.switches[0].device_config == "stratum"
+    found = _load(tmp_path, text.replace('"tofino"', '"tofino"\ndevice_config = "pi"', 1))
+    assert found.switches[0].device_config == "pi"
+    with pytest.raises(config.ConfigError, match="device_config must be one of stratum, pi, not 'tar'"):
+        _load(tmp_path, text.replace('"tofino"', '"tofino"\ndevice_config = "tar"', 1))
     with pytest.raises(config.ConfigError, match="switch: program is missing"):
         _load(tmp_path, config.EXAMPLE.replace('"bmv2"', '"tofino"'))
 

@@ -91,12 +91,16 @@ port = 43488                   # ... the first of 16 UDP ports (this unless give
 lanes = 360                    # 32-bit words of a packet (this unless given)
 slots = 4096                   # (this unless given)
 """
-"""A Tofino has, besides what a bmv2 has, `program`, the folder that the compiler filled, and `p4info`, its P4Info; and
-where its pipes are to sum together, `cables = [[60, 188]]`, the ports that a cable joins, or `loops` (nodes.py). A
-software switch may have hosts too, of which name and address suffice, and then serves these alone; in a tree it must,
+"""A Tofino has, besides what a bmv2 has, `program`, the folder that the compiler filled, and `p4info`, its P4Info; for a
+server that is not Stratum, `device_config = "pi"`: how its P4Runtime server wants what the compiler wrote; and where its
+pipes are to sum together, `cables = [[60, 188]]`, the ports that a cable joins, or `loops` (nodes.py). A software
+switch may have hosts too, of which name and address suffice, and then serves these alone; in a tree it must,
 and beside a switch of another kind it needs a `mac`, of the machine where it runs."""
 
 KINDS = ("software", "bmv2", "tofino")
+DEVICE_CONFIGS = ("stratum", "pi")
+"""How P4Runtime servers for Tofino want the device configuration: Stratum's way, or that of servers made of p4lang's PI,
+as the vendor's own (docs/tofino_deploy.md)."""
 DATA_PORT = 43488
 PRIORITY_MAX = 1_000_000
 NAME_CHARACTERS_MAX = 64
@@ -160,6 +164,8 @@ class SwitchConfig:
     """Tofino: the folder that the compiler filled (`bfrt.json`, `pipe/tofino.bin`, `pipe/context.json`)."""
     p4info: Path | None = None
     """Tofino: the file of its P4Info, as text."""
+    device_config: str = DEVICE_CONFIGS[0]
+    """Tofino: one of `DEVICE_CONFIGS`."""
     lanes: int = 0
     """Software: of all jobs. 0: what the program was compiled for."""
     slots: int = 0
@@ -385,6 +391,7 @@ class _Reader:
                     p4info=section.take("p4info", self._path_of),
                     cables=section.take("cables", _pairs_of_ports, ()),
                     loops=section.take("loops", _pairs_of_ports, ()),
+                    device_config=section.take("device_config", _one_of(DEVICE_CONFIGS), DEVICE_CONFIGS[0]),
                 )
         return replace(
             switch,

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from wiresum import compiled
-from wiresum.controller.p4runtime import PipelineError, device_config
+from wiresum.controller import config
+from wiresum.controller.p4runtime import PipelineError, device_config, targets_of
 from wiresum.controller.p4runtime.testing import write_tofino_program
 
 BINARY, CONTEXT, BFRT = b"\x00chip", b'{"context": 1}', b'{"bfrt": 1}'
@@ -53,24 +54,65 @@ def test_stratum_gets_its_message(built: Path) -> None:
 
     profile = field(1, b"pipe") + field(2, CONTEXT) + field(3, BINARY) + field(4, bytes([0, 1, 2, 3]))
     expected = field(1, b"main") + field(2, BFRT) + field(3, profile)
-    assert device_config.tofino(built, built / "info.txtpb").device_config == expected
+    assert device_config.tofino(built, built / "info.txtpb", form="stratum").device_config == expected
 
 
-def test_servers_made_of_pi_get_three_parts_with_their_lengths(built: Path) -> None:
+def read_as_pi_does(packed: bytes) -> dict[str, bytes]:
+    """Step by step as `_pi_update_device_start` of open-p4studio's bf-drivers/src/pi/pi_imp.c."""
+    at = 0
+
+    def part(*, bytes_max: int | None = None) -> bytes:
+        nonlocal at
+        (length,) = struct.unpack_from("<I", packed, at)
+        assert bytes_max is None or length <= bytes_max
+        at += 4 + length
+        assert at <= len(packed), "the server has no length of the whole: it would read past the end"
+        return packed[at - length : at]
+
+    read = {"prog_name": part(bytes_max=100), "cfg": part(), "ctx": part(), "p4_pipeline_name": part(bytes_max=100)}
+    if read["p4_pipeline_name"]:
+        read["bf-rt"] = part()
+    assert at == len(packed)
+    return read
+
+
+def test_servers_made_of_pi_get_five_parts_with_their_lengths(built: Path) -> None:
     packed = device_config.tofino(built, built / "info.txtpb", form="pi").device_config
-    parts = []
-    while packed:
-        (length,) = struct.unpack_from("<I", packed)
-        parts.append(packed[4 : 4 + length])
-        packed = packed[4 + length :]
-    assert parts == [b"main", BINARY, CONTEXT]
+    expected = {"prog_name": b"main", "cfg": BINARY, "ctx": CONTEXT, "p4_pipeline_name": b"pipe", "bf-rt": BFRT}
+    assert read_as_pi_does(packed) == expected
+
+
+@pytest.mark.parametrize("form", config.DEVICE_CONFIGS)
+def test_the_configuration_says_which_form_a_switch_gets(built: Path, form: str) -> None:
+    switch = config.SwitchConfig(
+        "t", "tofino", "10.0.0.2:9559", 0, "10.0.0.1", 43488, program=built, p4info=built / "info.txtpb"
+    )
+    chosen = dataclasses.replace(switch, device_config=form)
+    expected = device_config.tofino(built, built / "info.txtpb", form=form)
+    (target,), (usual,) = targets_of([chosen]), targets_of([switch])
+    assert target.pipeline.device_config == expected.device_config
+    assert (target == usual) == (form == "stratum"), "unless it is given"
+
+
+@pytest.mark.parametrize("name", ["", "m" * 101])
+@pytest.mark.parametrize("key", ["program-name", "p4_pipeline_name"])
+def test_a_name_that_servers_made_of_pi_refuse_is_said(built: Path, key: str, name: str) -> None:
+    document = json.loads((built / "main.conf").read_text())
+    (program,) = document["p4_devices"][0]["p4_programs"]
+    (pipeline,) = program["p4_pipelines"]
+    pipeline |= {"context": str(built / "pipe/context.json"), "config": str(built / "pipe/tofino.bin")}
+    (pipeline if key in pipeline else program)[key] = name
+    (built / "main.conf").write_text(json.dumps(document))
+    with pytest.raises(PipelineError, match=f"must have 1 to 100 bytes in form 'pi', and one has {len(name)}"):
+        device_config.tofino(built, built / "info.txtpb", form="pi")
+    assert device_config.tofino(built, built / "info.txtpb", form="stratum").device_config
 
 
 def test_the_files_may_lie_where_the_compilers_file_says(built: Path) -> None:
     (built / "build/tofino").mkdir(parents=True)
     for name in ("bfrt.json", "pipe"):
         (built / name).rename(built / "build/tofino" / name)
-    assert BINARY in device_config.tofino(built, built / "info.txtpb").device_config
+    assert BINARY in device_config.tofino(built, built / "info.txtpb", form="stratum").device_config
 
 
 @pytest.mark.parametrize(
@@ -90,9 +132,4 @@ def test_the_files_may_lie_where_the_compilers_file_says(built: Path) -> None:
 def test_what_is_wrong_with_compiled_files_is_said(built: Path, spoil: object, message: str) -> None:
     spoil(built)  # type: ignore[operator]
     with pytest.raises(PipelineError, match=message):
-        device_config.tofino(built, built / "info.txtpb")
-
-
-def test_a_form_that_there_is_not_is_refused(built: Path) -> None:
-    with pytest.raises(PipelineError, match="there is no form 'tar'"):
-        device_config.tofino(built, built / "info.txtpb", form="tar")
+        device_config.tofino(built, built / "info.txtpb", form="stratum")

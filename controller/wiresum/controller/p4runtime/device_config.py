@@ -6,8 +6,9 @@ configuration (`p4_device_config`), whose form the kind decides.
   and they must be those that the process was started with.
 - Tofino: the compiler writes a `.conf` file that names the others: what the chip loads (`tofino.bin`), what the driver
   needs to write tables (`context.json`), and `bfrt.json`. How they are packed into one field the server decides:
-  `stratum` takes a message, `BfPipelineConfig` (stratum/hal/lib/barefoot/bf.proto); servers made of p4lang's PI take
-  program name, `tofino.bin` and `context.json`, each behind its length, 4 bytes, little-endian.
+  `stratum` takes a message, `BfPipelineConfig` (stratum/hal/lib/barefoot/bf.proto); `pi`, the driver's own server
+  (`bf_switchd --p4rt-server`, open-p4studio's bf-drivers/src/pi/pi_imp.c), takes five parts, each behind its length in
+  4 bytes, little-endian: the program's name, `tofino.bin`, `context.json`, the pipeline's name, `bfrt.json`.
 
 Pure but for reading the files that it is given.
 """
@@ -26,10 +27,11 @@ from finsy.proto import p4i
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, text_format
 
 from wiresum import compiled
+from wiresum.controller.config import DEVICE_CONFIGS
 from wiresum.controller.p4runtime import count
 
-TOFINO_FORMS = ("stratum", "pi")
-"""How a server for Tofino wants its device configuration."""
+PI_NAME_BYTES_MAX = 100
+"""A server made of PI refuses a longer name of program or pipeline."""
 
 
 class PipelineError(ValueError):
@@ -75,14 +77,11 @@ def software(*, lanes: int = 0, slots: int = 0) -> Pipeline:
     return Pipeline(_parse(program.p4info), config, lanes, slots, program.job_rows)
 
 
-def tofino(folder: Path, p4info: Path, *, form: str = "stratum") -> Pipeline:
+def tofino(folder: Path, p4info: Path, *, form: str) -> Pipeline:
     """`folder` and `p4info`: what the compiler wrote (docs/tofino.md). The `.conf` file there names the others: they
-    are looked for where it says, seen from the folder, and then beside it. `form`: one of `TOFINO_FORMS`. Raises
+    are looked for where it says, seen from the folder, and then beside it. `form`: one of `DEVICE_CONFIGS`. Raises
     `PipelineError`."""
-    if form not in TOFINO_FORMS:
-        raise PipelineError(
-            f"there is no form {form!r} of device configurations for Tofino: {' and '.join(TOFINO_FORMS)} are"
-        )
+    assert form in DEVICE_CONFIGS
     conf = _conf(folder)
     described = _describe(conf)
     info = _parse_file(p4info)
@@ -181,7 +180,15 @@ def _pack_for_pi(conf: Path, described: _Described) -> bytes:
     if len(described.profiles) != 1:
         raise PipelineError(f"{conf}: form 'pi' holds one pipeline, and this program has {len(described.profiles)}")
     (profile,) = described.profiles
-    parts = (described.name.encode(), profile.binary, profile.context)
+    name, pipeline = described.name.encode(), profile.name.encode()
+    for text in (name, pipeline):
+        # Without the pipeline's name the server would not look for bfrt.json.
+        if not 0 < len(text) <= PI_NAME_BYTES_MAX:
+            raise PipelineError(
+                f"{conf}: names of program and pipeline must have 1 to {PI_NAME_BYTES_MAX} bytes in form 'pi', "
+                f"and one has {len(text)}"
+            )
+    parts = (name, profile.binary, profile.context, pipeline, described.bfrt)
     return b"".join(struct.pack("<I", len(part)) + part for part in parts)
 
 

@@ -165,5 +165,5 @@ def _pipeline(config: SwitchConfig) -> Pipeline:
     if config.kind == "tofino":
         assert config.program is not None
         assert config.p4info is not None
-        return device_config.tofino(config.program, config.p4info)
+        return device_config.tofino(config.program, config.p4info, form=config.device_config)
     return device_config.bmv2()
