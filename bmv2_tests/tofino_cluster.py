@@ -51,6 +51,7 @@ class Sender:
         self.job, self.key, self.number = granted.job.number, granted.job.key, granted.number
         self.host, self.place, self.gateway = network.at(granted.endpoint.address)
         self.port = granted.endpoint.port
+        self.switch_port = config.DATA_PORT + granted.job.port_offset
         self._words = words
         self.sums: list[int] = []
         """What it was told, by round."""
@@ -70,7 +71,7 @@ class Sender:
         payload = struct.pack("!I", self._words[len(self.sums)]) * LANES if kind == DATA else b""
         fields = (self.number, 1 + self.number, round_number & 1, round_number, TENSOR, CHUNK)
         datagram = HEADER.pack(1 << 4 | kind, 0, self.job, self.key, *fields) + payload
-        return UdpFrame(self.host, self.gateway, self.port, config.DATA_PORT, datagram).pack()
+        return UdpFrame(self.host, self.gateway, self.port, self.switch_port, datagram).pack()
 
     def receive(self, datagram: bytes) -> bytes | None:
         """What it sends at once."""
