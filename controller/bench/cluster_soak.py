@@ -50,6 +50,7 @@ STEP_S_MAX = 120.0
 VICTIM_STEP_S_MAX = 3600.0
 """Of a job that loses a worker: it is to hear of that, however long the controllers are disturbed, and not to time out
 itself before."""
+CONNECT_S_MAX = 0.5
 DISTURBING = ("controller", "p4runtime", "links")
 LOSS = """
 table inet soak {{
@@ -379,9 +380,8 @@ class Soak:
     def hold_silent_connections(self) -> Iterator[float]:
         held = []
         for port in (*self.cluster.ports, self.cluster.p4runtime):
-            for _ in range(150):
-                with contextlib.suppress(OSError):
-                    held.append(socket.create_connection((HOST, port), 1.0, (ATTACKER, 0)))
+            with contextlib.suppress(OSError):  # it takes no more, or is stopped: nothing else is to wait for that
+                held.extend(socket.create_connection((HOST, port), CONNECT_S_MAX, (ATTACKER, 0)) for _ in range(150))
         yield self.chance.uniform(1, 12)
         for connection in held:
             connection.close()
