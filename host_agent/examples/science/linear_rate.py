@@ -20,7 +20,7 @@ from experiment import Claim, Curve, Report
 from numpy_reference import diana, ternary
 from wiresum.compress import DIANA, Shift
 from wiresum.compress.quantise import Norm
-from wiresum.optim import Rule, diana_rule
+from wiresum.convex import Rule, diana_rule
 
 CONDITION = 30.0
 NORMS: tuple[Norm, ...] = ("1", "2", "inf")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from wiresum.optim import decreasing_steps, diana_rule, ef21_step_size, isega_rule, vr_diana_rule, vr_diana_step_size
+from wiresum.convex import decreasing_steps, diana_rule, ef21_step_size, isega_rule, vr_diana_rule, vr_diana_step_size
 
 
 def test_dianas_rule_meets_the_conditions_of_its_theorem() -> None:
