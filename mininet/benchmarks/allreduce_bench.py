@@ -201,9 +201,9 @@ class Benchmark:
 
 def describe(case: Case) -> str:
     where = f"unshaped, MTU {case.mtu}" if case.link_mbit is None else f"{case.link_mbit:g} Mbit/s"
-    lanes = f", {case.lane_bits}-bit lanes" if case.system == "wiresum" else ""
+    bits = f", {case.lane_bits} bits" if case.system == "wiresum" else ""
     loss = f", {case.loss:.2%} loss" if case.loss else ""
-    return f"{SYSTEMS[case.system].title}, N = {case.workers}, {where}{lanes}{loss}"
+    return f"{SYSTEMS[case.system].title}, N = {case.workers}, {where}{bits}{loss}"
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -1,4 +1,4 @@
-"""The picture of a run: goodput by link and system, lane widths, loss."""
+"""The picture of a run: goodput by link and system, bits of a float, loss."""
 
 from __future__ import annotations
 
@@ -86,9 +86,9 @@ def _draw_lanes(axis: Axes, records: Sequence[Record]) -> None:
     for index, bits in enumerate(lanes):
         rows = {record["workers"]: record for record in records if record["lane_bits"] == bits}
         heights = [rows[n]["goodput_mbit"] if n in rows else 0.0 for n in workers]
-        _bars(axis, index, len(lanes), heights, f"{bits}-bit lanes", LANE_COLOURS[bits], "")
+        _bars(axis, index, len(lanes), heights, f"{bits} bits", LANE_COLOURS[bits], "")
     axis.set_xticks(range(len(workers)), [f"N = {n}" for n in workers])
-    axis.set_title(f"Wiresum's lane widths, links of {records[0]['link_mbit']:g} Mbit/s")
+    axis.set_title(f"Wiresum's bits for a float, links of {records[0]['link_mbit']:g} Mbit/s")
     axis.set_ylabel("goodput of fp32 tensors, Mbit/s")
     _legend(axis)
 

@@ -61,7 +61,7 @@ class Options:
     links_mbit: tuple[float, ...]
     unshaped_workers: tuple[int, ...]
     unshaped_mtus: tuple[int, ...]
-    lanes: tuple[int, ...]
+    bits: tuple[int, ...]
     losses: tuple[float, ...]
     bytes: int | None
     repetitions: int
@@ -86,18 +86,18 @@ class Options:
         loss: float = 0.0,
         mtu: int = MTU_BYTES,
     ) -> list[Case]:
-        """One case for each system and lane width, in the order in which they take turns."""
+        """One case for each system and number of bits, in the order in which they take turns."""
         if experiment == "latency":
             size = LATENCY_BYTES
         elif link_mbit is None:
             size = self.bytes or UNSHAPED_BYTES
         else:
             size = self.bytes_at(link_mbit)
-        lanes = self.lanes if experiment == "rate" else (max(self.lanes),)
+        widths = self.bits if experiment == "rate" else (max(self.bits),)
         return [
             Case(experiment, name, workers, link_mbit, size, bits, loss, mtu=mtu)
             for name in self._systems_of(experiment)
-            for bits in (lanes if len(SYSTEMS[name].lane_bits) > 1 else (32,))
+            for bits in (widths if len(SYSTEMS[name].lane_bits) > 1 else (32,))
         ]
 
     def _systems_of(self, experiment: Experiment) -> tuple[str, ...]:
@@ -129,7 +129,7 @@ def parse_options(arguments: Sequence[str]) -> Options:
         links_mbit=shaped or tuple(LINKS_MBIT.values()),
         unshaped_workers=tuple(parsed.workers or UNSHAPED_WORKERS_DEFAULT),
         unshaped_mtus=tuple(parsed.mtu or UNSHAPED_MTUS_DEFAULT),
-        lanes=tuple(parsed.lanes or (32, 16, 8)),
+        bits=tuple(parsed.bits or (32, 16, 8)),
         losses=tuple(loss for loss in parsed.loss if loss > 0),
         bytes=parsed.bytes,
         repetitions=parsed.repetitions or (3 if parsed.quick else 5),
@@ -155,7 +155,7 @@ def _parser() -> argparse.ArgumentParser:
     link_names = [*LINKS_MBIT, "none"]
     add("--link", type=_list_of(_one_of(link_names)), metavar="L,L", help="100mbit, 1gbit, none (default: all)")
     add("--mtu", type=_list_of(_mtu), metavar="B,B", help="bytes of packets, on unshaped links (default: 1500,9000)")
-    add("--lanes", type=_list_of(_lane_bits), metavar="B,B", help="Wiresum's bits for a float, of 32, 16, 8 (all)")
+    add("--bits", type=_list_of(_lane_bits), metavar="B,B", help="Wiresum's bits for a float, of 32, 16, 8 (all)")
     add("--loss", type=_list_of(_share), default=(0.01,), metavar="P,P", help="shares of packets lost (default: 0.01)")
     add("--only", type=_list_of(_one_of(EXPERIMENTS)), metavar="E,E", help="experiments, see below")
     add("--bytes", type=_bytes, metavar="N", help="size of the tensor (default: 8 MB at 100mbit, 32 MB at 1gbit)")
@@ -194,7 +194,7 @@ def _mtu(text: str) -> int:
 
 def _lane_bits(text: str) -> int:
     if text not in ("32", "16", "8"):
-        raise argparse.ArgumentTypeError(f"lanes have 32, 16 or 8 bits, not {text}")
+        raise argparse.ArgumentTypeError(f"a float has 32, 16 or 8 bits, not {text}")
     return int(text)
 
 

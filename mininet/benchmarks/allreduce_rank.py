@@ -49,7 +49,7 @@ class Rank:
         if lane_bits not in self.groups:
             from wiresum.torch import Options
 
-            options = Options(lane_bits=lane_bits)
+            options = Options(bits=lane_bits)
             self.groups[lane_bits] = dist.new_group(backend=self.system, timeout=self.timeout, pg_options=options)
         if self.tensor.numel() != elements:
             self.tensor = torch.empty(elements)

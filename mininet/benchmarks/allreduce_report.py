@@ -156,7 +156,7 @@ def _lane_target(records: Sequence[Record], bits: int) -> Target:
         for workers in sorted({record["workers"] for record in records})
     ]
     value = min((ratio for ratio in ratios if ratio is not None), default=None)
-    return Target(f"{bits}-bit lanes at 100 Mbit/s: times fp32, worst N", value, LANE_RATIO_MIN[bits])
+    return Target(f"{bits} bits at 100 Mbit/s: times fp32, worst N", value, LANE_RATIO_MIN[bits])
 
 
 def _loss_target(records: Sequence[Record]) -> Target:
@@ -213,7 +213,7 @@ def _rate_table(heading: str, rows: Sequence[Record], records: Sequence[Record])
         "link. CPU: seconds for each GB of tensor, of one worker's process and of the switch's. "
         "retransmissions: of all workers in all repetitions."
     )
-    columns = [("link", "left"), ("N", "right"), ("system", "left"), ("lanes", "right"), ("Mbit/s", "right")]
+    columns = [("link", "left"), ("N", "right"), ("system", "left"), ("bits", "right"), ("Mbit/s", "right")]
     columns += [("of bound", "right"), ("of own", "right"), ("x Gloo", "right"), ("x Open MPI", "right")]
     columns += [("CPU worker", "right"), ("CPU switch", "right"), ("retrans.", "right")]
     table = _table(heading, caption, *columns)

@@ -40,8 +40,8 @@ RATIO = 0.01
 
 GLOO, WIRESUM, INT_DIANA, G_TOP_K = WAYS = ("gloo", "wiresum", "int-diana", "gtopk")
 METHODS: dict[str, tuple[wc.Compressor, str]] = {
-    INT_DIANA: (wc.IntDIANA(lanes=8), "layer"),
-    G_TOP_K: (wc.GTopK(RATIO, lanes=16), "model"),
+    INT_DIANA: (wc.IntDIANA(bits=8), "layer"),
+    G_TOP_K: (wc.GTopK(RATIO, bits=16), "model"),
 }
 
 

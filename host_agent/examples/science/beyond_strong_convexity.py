@@ -24,7 +24,7 @@ from numpy_reference import Array, diana, ternary
 from wiresum.compress import DIANA, Shift
 from wiresum.compress.arrays import Indices, Vector
 from wiresum.compress.quantise import Norm
-from wiresum.optim import (
+from wiresum.convex import (
     LogisticRegression,
     MeanRule,
     Progress,

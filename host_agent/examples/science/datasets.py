@@ -14,7 +14,7 @@ from sklearn.preprocessing import Normalizer, PolynomialFeatures, StandardScaler
 from experiment import Curve
 from wiresum.compress import Compressor
 from wiresum.compress.arrays import Vector
-from wiresum.optim import LogisticRegression, Progress, distributed_minimize
+from wiresum.convex import LogisticRegression, Progress, distributed_minimize
 
 Matrix = npt.NDArray[np.float64]
 

@@ -20,7 +20,7 @@ from experiment import Claim, Curve, Report
 from numpy_reference import diana, ternary
 from wiresum.compress import DIANA, RandK
 from wiresum.compress.ratio import count_of
-from wiresum.optim import LSVRG, SAGA, Estimator, Plain, Rule, vr_diana_rule
+from wiresum.convex import LSVRG, SAGA, Estimator, Plain, Rule, vr_diana_rule
 
 CONDITION = 10.0
 """Of the mean row."""

@@ -27,7 +27,7 @@ from wiresum.compress import (
     Segment,
 )
 from wiresum.compress.ratio import count_of
-from wiresum.optim import isega_rule
+from wiresum.convex import isega_rule
 
 CONDITION = 30.0
 LEVEL = 1e-4

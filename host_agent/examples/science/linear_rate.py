@@ -1,7 +1,7 @@
 """Experiment 1: DIANA goes linearly to x*, at least as fast as its theorem says; without a memory it stalls.
 
 Source: arXiv 1901.09269, theorem 1. The quantiser is ternary, with the largest norm of all workers, so that integers
-in lanes of 8 bits are all that is added; omega is that of the shared norm (wiresum.compress.quantise). The constants
+of 8 bits are all that is added; omega is that of the shared norm (wiresum.compress.quantise). The constants
 that the theorem derives are held against its formulas, and every curve against the same algorithm in plain NumPy
 (numpy_reference.py).
 """
@@ -20,7 +20,7 @@ from experiment import Claim, Curve, Report
 from numpy_reference import diana, ternary
 from wiresum.compress import DIANA, Shift
 from wiresum.compress.quantise import Norm
-from wiresum.optim import Rule, diana_rule
+from wiresum.convex import Rule, diana_rule
 
 CONDITION = 30.0
 NORMS: tuple[Norm, ...] = ("1", "2", "inf")

@@ -1,6 +1,6 @@
 """The papers' algorithms once more, in plain NumPy: what the experiments are compared with.
 
-Nothing of wiresum is in here: no integers, no lanes, no memories of its engine, another generator, other gradients.
+Nothing of wiresum is in here: no integers, no words, no memories of its engine, another generator, other gradients.
 All seeds run side by side: x is (seeds, d), what workers have is (seeds, workers, d).
 """
 

@@ -19,7 +19,7 @@ from datasets import Task, breast_cancer, error_curve
 from experiment import Claim, Curve, Report
 from numpy_reference import diana, ternary
 from wiresum.compress import DIANA
-from wiresum.optim import LSVRG, SAGA, Estimator, Plain, Rule, vr_diana_rule
+from wiresum.convex import LSVRG, SAGA, Estimator, Plain, Rule, vr_diana_rule
 
 CONDITION = 10.0
 REACHED = 1e-9

@@ -17,7 +17,7 @@ VARIABLES = {
     "WIRESUM_THREADS": ("1", "threads", 1),
     "WIRESUM_LANES": ("360", "lanes", 360),
     "WIRESUM_SLOTS": ("512", "slots", 512),
-    "WIRESUM_LANE_BITS": ("16", "lane_bits", 16),
+    "WIRESUM_BITS": ("16", "bits", 16),
     "WIRESUM_PRECISION": ("Exact", "precision", "exact"),
     "WIRESUM_SPIN_US": ("-1", "spin_us", -1),
     "WIRESUM_JOIN_TIMEOUT": ("2.5", "join_timeout_s", 2.5),
@@ -48,7 +48,8 @@ def test_without_variables_the_defaults_hold_and_other_variables_do_not_matter()
     ("misspelt", "meant"),
     [
         ("WIRESUM_SWICH", "WIRESUM_SWITCH"),
-        ("WIRESUM_LANEBITS", "WIRESUM_LANE_BITS"),
+        ("WIRESUM_BIT", "WIRESUM_BITS"),
+        ("WIRESUM_LANE_BITS", "WIRESUM_BITS"),
         ("WIRESUM_THREAD", "WIRESUM_THREADS"),
         ("WIRESUM_Tls", "WIRESUM_TLS"),
     ],
@@ -132,7 +133,7 @@ def test_an_override_that_does_not_exist_is_a_type_error() -> None:
         ("WIRESUM_THREADS", "four"),
         ("WIRESUM_LANES", "16371"),
         ("WIRESUM_SLOTS", "32769"),
-        ("WIRESUM_LANE_BITS", "12"),
+        ("WIRESUM_BITS", "12"),
         ("WIRESUM_PRECISION", "double"),
         ("WIRESUM_SPIN_US", "-2"),
         ("WIRESUM_JOIN_TIMEOUT", "0"),
@@ -185,8 +186,8 @@ def test_secrets_are_not_shown() -> None:
 
 
 def test_values_from_code_are_checked_too() -> None:
-    with pytest.raises(ValueError, match=r"WIRESUM_LANE_BITS \(lane_bits\) is 7: it must be 32, 16 or 8"):
-        AgentConfig(lane_bits=7)
+    with pytest.raises(ValueError, match=r"WIRESUM_BITS \(bits\) is 7: it must be 32, 16 or 8"):
+        AgentConfig(bits=7)
 
 
 def test_ports_are_a_range_or_one_or_any() -> None:

@@ -22,7 +22,7 @@ def test_it_explains_every_setting_and_says_what_is_set(monkeypatch: pytest.Monk
 def test_it_says_so_as_json(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WIRESUM_SPARSE", "off")
     shown = json.loads(CliRunner().invoke(settings, ["--json"]).output)
-    assert shown["WIRESUM_SPARSE"] is False and shown["WIRESUM_LANE_BITS"] == 32
+    assert shown["WIRESUM_SPARSE"] is False and shown["WIRESUM_BITS"] == 32
 
 
 def test_a_misspelt_variable_is_said(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -91,9 +91,9 @@ def assert_variance_within_omega(compressor: Compressor, values: Sequence[Array]
 
 
 class Unpacked(InProcess):
-    """The reference: adds integers of 64 bits, with no lanes and no words."""
+    """The reference: adds integers of 64 bits, not packed into words."""
 
     def sum(self, contributions: Sequence[Array], bits: int) -> Array:
         total = np.sum([values.astype(np.int64) for values in contributions], axis=0)
-        assert np.abs(total).max(initial=0) < 2 ** (bits - 1), "the sum does not fit its lane"
+        assert np.abs(total).max(initial=0) < 2 ** (bits - 1), "the sum does not fit its bits"
         return total.astype(np.int32)

@@ -76,7 +76,7 @@ def test_a_new_compressor_of_bytes_is_one_class() -> None:
     assert exchange(Half(), values).means[0] == pytest.approx(np.mean(values, axis=0), rel=2e-3, abs=1e-3)
 
 
-def test_integers_too_large_for_their_lane_are_an_error_and_not_a_wrong_sum() -> None:
+def test_integers_too_large_for_their_bits_are_an_error_and_not_a_wrong_sum() -> None:
     reason = (
         r"Coin made integers beyond 715827882 \(worker 1: 1610612736 for 'x'\): .* 3 workers may not fit in 32 bits"
     )

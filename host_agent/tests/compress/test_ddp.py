@@ -345,7 +345,7 @@ def test_buckets_are_exchanged_while_the_gradients_of_other_layers_are_computed(
 class Loud(wc.IntegerCompressor):
     """One worker's integers do not fit, in one bucket of the second step."""
 
-    def lane_bits(self, turn: wc.Turn) -> int:
+    def bits_at(self, turn: wc.Turn) -> int:
         return 8
 
     def compress(self, vector: Any, turn: wc.Turn) -> Any:
@@ -373,7 +373,7 @@ def test_all_workers_raise_why_one_workers_integers_do_not_fit_and_the_group_liv
         "Loud made integers beyond 42 (worker 1: 100 for 'detour.bias'): the sum over 3 workers may not fit in 8 bits"
     )
     for mine, same in trio.run(excess, timeout_s=20):
-        assert mine == f"{text}. Use wider lanes"
+        assert mine == f"{text}. Use more bits"
         assert same
 
 

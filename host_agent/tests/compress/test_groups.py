@@ -21,7 +21,7 @@ from wiresum.compress import (
     SwitchAggregator,
     aggregator_of,
 )
-from wiresum.optim import LSVRG, LogisticRegression, distributed_minimize
+from wiresum.convex import LSVRG, LogisticRegression, distributed_minimize
 
 SEGMENTS = [Segment((Piece("a", (6, 20)),)), Segment((Piece("b", (7,)),))]
 

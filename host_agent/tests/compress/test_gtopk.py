@@ -88,12 +88,12 @@ def test_one_workers_nan_is_everybodys_nan(mode: Any) -> None:
         assert np.isnan(exchange(GTopK(0.1, mode=mode), values).means[0]).all()
 
 
-def test_in_lanes_of_16_bits_half_travels_and_what_is_rounded_off_stays() -> None:
+def test_in_16_bits_half_travels_and_what_is_rounded_off_stays() -> None:
     values = integral(4)
     outcomes, sent = [], []
-    for lanes in (32, 16):
+    for bits in (32, 16):
         aggregator = InProcess(4)
-        outcomes.append(exchange(GTopK(0.2, lanes=lanes), values, aggregator=aggregator))
+        outcomes.append(exchange(GTopK(0.2, bits=bits), values, aggregator=aggregator))
         sent.append(aggregator.traffic.sent_bytes)
     exact, rounded = (outcome.means[0] for outcome in outcomes)
     largest = np.abs(values).max()
@@ -103,8 +103,8 @@ def test_in_lanes_of_16_bits_half_travels_and_what_is_rounded_off_stays() -> Non
     assert sent[1] - indices_bytes == pytest.approx((sent[0] - indices_bytes) / 2, abs=4)
 
 
-def test_lanes_that_make_no_sense_are_refused() -> None:
+def test_bits_that_make_no_sense_are_refused() -> None:
     with pytest.raises(ValueError, match="16 or 32 bits, not 8"):
-        GTopK(0.1, lanes=8)  # type: ignore[arg-type]
+        GTopK(0.1, bits=8)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="sends values as they are"):
-        GTopK(0.1, mode="tree", lanes=16)
+        GTopK(0.1, mode="tree", bits=16)

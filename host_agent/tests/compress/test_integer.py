@@ -14,7 +14,7 @@ from wiresum.compress import Engine, InProcess, IntDIANA, IntSGD, Motion, Motion
 MOVING = Motion(speed=0.5, share=1.0)
 
 
-def test_the_first_step_is_nearly_exact_whatever_the_lanes() -> None:
+def test_the_first_step_is_nearly_exact_whatever_the_bits() -> None:
     values = vectors(4)
     assert exchange(IntSGD(8), values).means[0] == pytest.approx(np.mean(values, axis=0), abs=1e-7)
 
@@ -37,11 +37,11 @@ def test_no_maximum_is_taken_once_the_model_moves() -> None:
     assert aggregator.traffic.rounds == 3
 
 
-@pytest.mark.parametrize(("lanes", "words"), [(8, 16), (16, 31), (32, 62)])
-def test_narrow_lanes_send_a_fraction_of_the_bytes(lanes: int, words: int) -> None:
+@pytest.mark.parametrize(("bits", "words"), [(8, 16), (16, 31), (32, 62)])
+def test_few_bits_send_a_fraction_of_the_bytes(bits: int, words: int) -> None:
     """60 values and two flags."""
     aggregator = InProcess(4)
-    exchange(IntSGD(lanes), vectors(4), step=1, motion=MOVING, aggregator=aggregator)
+    exchange(IntSGD(bits), vectors(4), step=1, motion=MOVING, aggregator=aggregator)
     assert aggregator.traffic.sent_bytes == 4 * words
 
 
@@ -96,21 +96,21 @@ def test_an_engine_warns_once_of_integers_that_were_cut_where_no_memory_keeps_th
         assert all("IntSGD cut 8 integers in step 1" in text and "Use IntDIANA" in text for text in texts)
 
 
-@pytest.mark.parametrize("lanes", [8, 16, 32])
-def test_a_width_ends_where_the_docs_say(lanes: int) -> None:
+@pytest.mark.parametrize("bits", [8, 16, 32])
+def test_a_width_ends_where_the_docs_say(bits: int) -> None:
     """docs/compress.md: once the model's motion is below n/(2^(b-1) - 1) of sqrt(d/2n) times the largest value."""
     workers, size = 4, 60
     value = np.linspace(-1, 1, size)
-    end = workers / (2 ** (lanes - 1) - 1) * np.sqrt(size / (2 * workers))
+    end = workers / (2 ** (bits - 1) - 1) * np.sqrt(size / (2 * workers))
     for factor, cut in ((1.5, False), (0.7, True)):
         motion = Motion((factor * end) ** 2, 1.0)
-        assert (exchange(IntSGD(lanes), [value] * workers, step=1, motion=motion).clamped > 0) == cut
+        assert (exchange(IntSGD(bits), [value] * workers, step=1, motion=motion).clamped > 0) == cut
 
 
 @pytest.mark.parametrize(
     ("make", "text"),
     [
-        (lambda: IntSGD(12), "lanes have 8, 16 or 32 bits, not 12"),
+        (lambda: IntSGD(12), "integers have 8, 16 or 32 bits, not 12"),
         (lambda: IntSGD(scale="mean"), "'mean'"),  # type: ignore[arg-type]
         (lambda: IntSGD(epsilon=-1.0), "epsilon is finite and not negative"),
         (lambda: MotionTracker(1.0), r"beta is in \[0, 1\), not 1.0"),
@@ -122,9 +122,9 @@ def test_what_makes_no_sense_is_refused_when_it_is_made(make: Callable[[], objec
 
 
 def test_the_mean_has_the_bits_of_a_reference_that_adds_in_64_bits() -> None:
-    for lanes in (8, 16, 32):
-        ours = exchange(IntSGD(lanes), vectors(5), step=2, motion=MOVING)
-        reference = exchange(IntSGD(lanes), vectors(5), step=2, motion=MOVING, aggregator=Unpacked(5))
+    for bits in (8, 16, 32):
+        ours = exchange(IntSGD(bits), vectors(5), step=2, motion=MOVING)
+        reference = exchange(IntSGD(bits), vectors(5), step=2, motion=MOVING, aggregator=Unpacked(5))
         assert ours.means[0].tobytes() == reference.means[0].tobytes()
 
 

@@ -153,7 +153,7 @@ def test_each_workers_gradient_is_clipped_to_its_part_of_the_norm(memory: Memory
 
 @pytest.mark.parametrize("memory", [ErrorFeedback(), MomentumCorrection()], ids=repr)
 def test_what_is_rounded_off_on_the_wire_is_held_back(memory: Memory) -> None:
-    engine, values = Engine(GTopK(0.5, lanes=16, memory=memory), InProcess(3)), gradients(3, 0)
+    engine, values = Engine(GTopK(0.5, bits=16, memory=memory), InProcess(3)), gradients(3, 0)
     estimate = engine.average([SEGMENT], values)[0]
     held = np.mean([mine["residual"]["x"] for mine in engine.state_dict()["own"]], axis=0)
     assert estimate + held == pytest.approx(np.mean([row[0] for row in values], axis=0), abs=1e-12)

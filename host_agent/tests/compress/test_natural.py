@@ -52,7 +52,7 @@ def test_the_majority_has_the_bits_of_a_reference_that_adds_in_64_bits() -> None
     assert ours.means[0].tobytes() == reference.means[0].tobytes()
 
 
-def test_a_majority_over_more_workers_than_a_lane_can_count_is_refused() -> None:
+def test_a_majority_over_more_workers_than_the_bits_can_count_is_refused() -> None:
     with pytest.raises(ValueError, match="128 workers"):
         exchange(SignMajority(), vectors(128))
 

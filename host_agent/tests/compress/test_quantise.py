@@ -21,7 +21,7 @@ UNBIASED: dict[str, Compressor] = {
     "QSGD": QSGD(7, block=16),
     "QSGD, whole": QSGD(block=None),
     "TernGrad": TernGrad(),
-    "fixed point, 8 bits": Quantiser(lanes=8),
+    "fixed point, 8 bits": Quantiser(bits=8),
     "DIANA 2, own norms": OwnScale(DIANA(block=16)),
     "QSGD, own norms": OwnScale(QSGD(3)),
 }
@@ -138,7 +138,7 @@ def test_a_zero_block_stays_zero_and_does_not_disturb_others() -> None:
 
 def test_the_largest_value_is_never_clamped() -> None:
     value = np.full(37, 1 / 3, np.float32)
-    assert exchange(Quantiser(lanes=8), [value] * 7).means[0] == pytest.approx(value, rel=1e-6)
+    assert exchange(Quantiser(bits=8), [value] * 7).means[0] == pytest.approx(value, rel=1e-6)
 
 
 def test_terngrad_clips_outliers_before_it_takes_the_maximum() -> None:
@@ -157,8 +157,8 @@ def test_one_workers_nan_or_inf_is_everybodys_nan(compressor: Compressor, poison
     assert np.isfinite(exchange(compressor, vectors(3)).means[0]).all()
 
 
-def test_more_levels_than_a_lane_has_room_for_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"integers up to 100 from each of 4 workers .* room for 31: use wider lanes"):
+def test_more_levels_than_the_bits_have_room_for_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"integers up to 100 from each of 4 workers .* room for 31: use more bits"):
         exchange(QSGD(100), vectors(4))
 
 
@@ -170,7 +170,7 @@ def test_more_levels_than_a_lane_has_room_for_are_refused() -> None:
         (lambda: QSGD(-3), "at least 1 level, or None .* not -3"),
         (lambda: QSGD(0), "at least 1 level, or None .* not 0"),
         (lambda: QSGD(block=0), "at least 1 value, or is None .* not 0"),
-        (lambda: DIANA(lanes=12), "lanes have 8, 16 or 32 bits, not 12"),
+        (lambda: DIANA(bits=12), "integers have 8, 16 or 32 bits, not 12"),
         (lambda: TernGrad(clip=-1), "positive number of deviations"),
     ],
 )

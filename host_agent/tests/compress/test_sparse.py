@@ -37,7 +37,7 @@ from wiresum.compress.union import index_code_bytes
 UNBIASED: dict[str, Compressor] = {
     "independent": RandK(0.2),
     "same seed": RandKSameSeed(0.2),
-    "same seed, 8 bits": RandKSameSeed(0.2, values=Quantiser(lanes=8)),
+    "same seed, 8 bits": RandKSameSeed(0.2, values=Quantiser(bits=8)),
     "partition": RandKPartition(),
     "partition, a part": RandKPartition(0.1),
     "quantised": QuantisedRandK(0.3),
@@ -243,7 +243,7 @@ def test_every_coordinate_is_drawn_as_often() -> None:
         (lambda: PowerSGD(0), "at least 1 column, not 0"),
         (lambda: THC(0), "at least 1 bit, not 0"),
         (lambda: THC(cut=1.5), "in (0, 1), not 1.5"),
-        (lambda: SignMajority(lanes=4), "8, 16 or 32 bits, not 4"),
+        (lambda: SignMajority(bits=4), "8, 16 or 32 bits, not 4"),
     ],
 )
 def test_what_makes_no_sense_is_refused_when_it_is_made(make: Callable[[], Compressor], text: str) -> None:

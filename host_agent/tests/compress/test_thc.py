@@ -76,12 +76,12 @@ def test_the_mean_has_the_bits_of_a_reference_that_adds_in_64_bits() -> None:
     assert ours.means[0].tobytes() == reference.means[0].tobytes()
 
 
-def test_eight_workers_fit_in_lanes_of_8_bits_and_nine_do_not() -> None:
+def test_eight_workers_fit_in_8_bits_and_nine_do_not() -> None:
     """15 steps on each side of zero: 8 * 15 = 120."""
     exchange(THC(), vectors(8))
-    with pytest.raises(ValueError, match="room for 14: use wider lanes"):
+    with pytest.raises(ValueError, match="room for 14: use more bits"):
         exchange(THC(), vectors(9))
-    exchange(THC(lanes=16), vectors(9))
+    exchange(THC(bits=16), vectors(9))
 
 
 def test_zeros_stay_zeros() -> None:

@@ -14,12 +14,12 @@ import torch
 EXACT_ELEMENTS_MAX = 4096
 
 
-def all_reduce(inputs: list[torch.Tensor], *, lanes: int, lane_bits: int = 32, average: bool = False) -> torch.Tensor:
+def all_reduce(inputs: list[torch.Tensor], *, lanes: int, bits: int = 32, average: bool = False) -> torch.Tensor:
     """The result of an all-reduce of one region with WIRESUM_PRECISION=auto, at every worker. `lanes` are 32-bit words
     in a packet."""
     if inputs[0].is_floating_point() and inputs[0].numel() <= EXACT_ELEMENTS_MAX:
         return exact_sum(inputs, average=average)
-    return block_sum(inputs, lanes=lanes, lane_bits=lane_bits, average=average)
+    return block_sum(inputs, lanes=lanes, bits=bits, average=average)
 
 
 def exact_sum(inputs: list[torch.Tensor], *, average: bool = False) -> torch.Tensor:
@@ -49,18 +49,18 @@ def _exact_element(terms: tuple[float, ...], divisor: int, dtype: torch.dtype) -
     return math.copysign(float(rounded) if rounded <= info.max else math.inf, total)
 
 
-def block_sum(inputs: list[torch.Tensor], *, lanes: int, lane_bits: int = 32, average: bool = False) -> torch.Tensor:
+def block_sum(inputs: list[torch.Tensor], *, lanes: int, bits: int = 32, average: bool = False) -> torch.Tensor:
     """In block floating point, chunk by chunk."""
     flat = [tensor.reshape(-1) for tensor in inputs]
-    chunk = lanes * (32 // lane_bits)
+    chunk = lanes * (32 // bits)
     parts = [
-        _chunk([tensor[first : first + chunk] for tensor in flat], lane_bits=lane_bits, average=average)
+        _chunk([tensor[first : first + chunk] for tensor in flat], bits=bits, average=average)
         for first in range(0, flat[0].numel(), chunk)
     ]
     return torch.cat(parts).reshape(inputs[0].shape) if parts else inputs[0].clone()
 
 
-def _chunk(inputs: list[torch.Tensor], *, lane_bits: int, average: bool) -> torch.Tensor:
+def _chunk(inputs: list[torch.Tensor], *, bits: int, average: bool) -> torch.Tensor:
     workers, dtype = len(inputs), inputs[0].dtype
     if dtype == torch.int32:
         total = sum(tensor.numpy().astype(np.int64) for tensor in inputs)
@@ -70,8 +70,8 @@ def _chunk(inputs: list[torch.Tensor], *, lane_bits: int, average: bool) -> torc
     if exponent == 255:
         return torch.full_like(inputs[0], float("nan"))
     headroom_bits = (workers - 1).bit_length()
-    shift = lane_bits - 2 - headroom_bits - (max(exponent, 1) - 127)
-    limit = 2 ** (lane_bits - 1 - headroom_bits) - 1
+    shift = bits - 2 - headroom_bits - (max(exponent, 1) - 127)
+    limit = 2 ** (bits - 1 - headroom_bits) - 1
     lanes = [np.clip(np.rint(np.ldexp(value.astype(np.float64), shift)), -limit, limit) for value in values]
     total = np.sum(lanes, axis=0)  # exact: far below 2**53
     summed = np.ldexp(total.astype(np.float32), -shift)

@@ -38,8 +38,8 @@ def assert_same_bits(actual: torch.Tensor, expected: torch.Tensor) -> None:
         raise AssertionError(f"{actual.dtype}: differ at {differing.tolist()}: {actual} is not {expected}")
 
 
-def expected_sum(inputs: list[torch.Tensor], *, average: bool = False, lane_bits: int = 32) -> torch.Tensor:
-    return network_sum.all_reduce(inputs, lanes=lanes(), lane_bits=lane_bits, average=average)
+def expected_sum(inputs: list[torch.Tensor], *, average: bool = False, bits: int = 32) -> torch.Tensor:
+    return network_sum.all_reduce(inputs, lanes=lanes(), bits=bits, average=average)
 
 
 def went_through_network(before: wiresum.torch.GroupStats, name: str) -> None:

@@ -108,15 +108,15 @@ def test_dtensor(quartet: Cluster) -> None:
     quartet.run(tensors_on_a_mesh)
 
 
-def narrow_lanes(rank: int, size: int, lane_bits: int) -> None:
-    group = dist.new_group(pg_options=wiresum.torch.Options(lane_bits=lane_bits))
+def few_bits(rank: int, size: int, bits: int) -> None:
+    group = dist.new_group(pg_options=wiresum.torch.Options(bits=bits))
     lanes = lanes_of(group)
     generator = torch.Generator().manual_seed(3)
     inputs = [torch.randn(5000, generator=generator) for _ in range(size)]
     for average in (False, True):
         tensor = inputs[rank].clone()
         dist.all_reduce(tensor, op=dist.ReduceOp.AVG if average else dist.ReduceOp.SUM, group=group)
-        expected = network_sum.all_reduce(inputs, lanes=lanes, lane_bits=lane_bits, average=average)
+        expected = network_sum.all_reduce(inputs, lanes=lanes, bits=bits, average=average)
         assert torch.equal(tensor, expected)
     integers = torch.arange(2000, dtype=torch.int32) * 1_000_003
     dist.all_reduce(integers, group=group)
@@ -127,9 +127,9 @@ def narrow_lanes(rank: int, size: int, lane_bits: int) -> None:
     dist.destroy_process_group(group)
 
 
-@pytest.mark.parametrize("lane_bits", [16, 8])
-def test_narrow_lanes_are_for_sums_of_floats_only(quartet: Cluster, lane_bits: int) -> None:
-    quartet.run(narrow_lanes, lane_bits)
+@pytest.mark.parametrize("bits", [16, 8])
+def test_few_bits_are_for_sums_of_floats_only(quartet: Cluster, bits: int) -> None:
+    quartet.run(few_bits, bits)
 
 
 def fixed_scale(rank: int, size: int) -> None:
@@ -147,8 +147,8 @@ def test_fixed_scale(quartet: Cluster) -> None:
 def bad_options(rank: int, size: int) -> None:
     with pytest.raises(TypeError, match=r"wiresum\.torch\.Options"):
         dist.new_group([rank], use_local_synchronization=True, pg_options=object())
-    with pytest.raises(ValueError, match="WIRESUM_LANE_BITS"):
-        dist.new_group([rank], use_local_synchronization=True, pg_options=wiresum.torch.Options(lane_bits=7))
+    with pytest.raises(ValueError, match="WIRESUM_BITS"):
+        dist.new_group([rank], use_local_synchronization=True, pg_options=wiresum.torch.Options(bits=7))
 
 
 @pytest.mark.parametrize("scale", [0.0, -1.0, math.nan, math.inf])

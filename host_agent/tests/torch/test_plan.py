@@ -105,10 +105,10 @@ def test_signatures_agree_between_workers_and_tell_calls_apart() -> None:
             plans.barrier(),
         ]
         return [
-            *(call.signature(lane_bits=32, average=False) for call in calls),
-            calls[0].signature(lane_bits=16, average=False),
-            calls[0].signature(lane_bits=32, average=True),
-            calls[0].signature(lane_bits=32, average=False, fixed_scale=2.0),
+            *(call.signature(bits=32, average=False) for call in calls),
+            calls[0].signature(bits=16, average=False),
+            calls[0].signature(bits=32, average=True),
+            calls[0].signature(bits=32, average=False, fixed_scale=2.0),
         ]
 
     assert all(signatures(rank) == signatures(0) for rank in range(SIZE))
@@ -120,7 +120,7 @@ def test_signatures_of_different_sizes_collide_as_rarely_as_16_bits_allow() -> N
     draw = random.Random(0)
     sizes = {draw.randrange(1, 10**7) for _ in range(300)}
     signatures = {
-        Plan(Kind.ALL_REDUCE, Dtype.F32, regions=[Region(1, 1, size)]).signature(lane_bits=32, average=False)
+        Plan(Kind.ALL_REDUCE, Dtype.F32, regions=[Region(1, 1, size)]).signature(bits=32, average=False)
         for size in sizes
     }
     assert len(signatures) >= len(sizes) - 5  # 0.7 collisions are expected

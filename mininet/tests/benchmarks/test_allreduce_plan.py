@@ -12,7 +12,7 @@ def test_by_default_everything_is_measured() -> None:
     assert options.systems == ("wiresum", "gloo", "openmpi")
     assert options.workers == (2, 4, 8)
     assert options.links_mbit == (100.0, 1000.0)
-    assert options.lanes == (32, 16, 8)
+    assert options.bits == (32, 16, 8)
     assert options.losses == (0.01,)
     assert options.experiments == ("rate", "loss", "unshaped", "latency", "numeric")
     assert options.json == Path("build/bench/allreduce.json")
@@ -56,7 +56,7 @@ def test_loss_is_a_share_or_a_percentage() -> None:
 
 
 def test_lane_widths_are_wiresums_alone_and_take_turns_with_the_peers() -> None:
-    cases = parse_options(["--lanes", "32,8"]).cases("rate", 4, 100.0)
+    cases = parse_options(["--bits", "32,8"]).cases("rate", 4, 100.0)
     assert [(case.system, case.lane_bits) for case in cases] == [
         ("wiresum", 32),
         ("wiresum", 8),
@@ -66,7 +66,7 @@ def test_lane_widths_are_wiresums_alone_and_take_turns_with_the_peers() -> None:
     assert {case.bytes for case in cases} == {8_000_000}
 
 
-def test_outside_the_grid_only_the_widest_lanes_are_measured() -> None:
+def test_outside_the_grid_only_the_most_bits_are_measured() -> None:
     (own, gloo) = parse_options([]).cases("loss", 8, 100.0, loss=0.01)
     assert (own.system, own.lane_bits, own.loss) == ("wiresum", 32, 0.01)
     assert gloo.system == "gloo"
@@ -86,7 +86,7 @@ def test_quick_means_less_of_everything_and_bytes_override_it() -> None:
         (["--workers", "two"], "from 2 to 32"),
         (["--link", "10mbit"], "none of 100mbit"),
         (["--systems", "nccl"], "none of wiresum, wiresum-xdp, wiresum-dpdk, gloo, openmpi, openmpi-wiresum"),
-        (["--lanes", "12"], "32, 16 or 8"),
+        (["--bits", "12"], "32, 16 or 8"),
         (["--loss", "1.5"], "share of packets"),
         (["--repetitions", "0"], "repetitions"),
         (["--only", "speed"], "none of rate"),

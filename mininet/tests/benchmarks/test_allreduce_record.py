@@ -35,7 +35,7 @@ def test_the_bound_counts_the_headers_of_every_packet_and_takes_off_one_burst() 
     assert physical_bound_mbit(whole) == pytest.approx(100 * 1440 / 1506, rel=0.003)
 
 
-def test_narrow_lanes_have_a_bound_of_their_own() -> None:
+def test_fewer_bits_have_a_bound_of_their_own() -> None:
     for bits, packets in ((16, 5000), (8, 2500)):
         narrow = case(lane_bits=bits)
         assert physical_bound_mbit(narrow) == pytest.approx(paced(narrow, packets * 1506))

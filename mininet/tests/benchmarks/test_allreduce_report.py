@@ -88,8 +88,8 @@ def test_promises_are_held_against_the_right_records() -> None:
     assert peer is not None
     assert abs(peer - 94 / 54) < 0.01
     assert found(records, [], "times Open MPI").met is False
-    assert found(records, [], "16-bit").met is True
-    assert found(records, [], "8-bit").met is False
+    assert found(records, [], "16 bits").met is True
+    assert found(records, [], "8 bits").met is False
     assert found(records, [], "loss").met is True
     assert found(records, [], "MTU 1500, N = 4: times Gloo").met is False
     jumbo = found(records, [], "MTU 9000, N = 4: times Gloo")

@@ -121,7 +121,7 @@ Examples:
     show_default=True,
     help="IP packets of the network hold this many bytes; sets the lanes.",
 )
-@click.option("--lanes", type=click.IntRange(1, LANES_MAX), help="32-bit lanes of a packet, instead of --mtu.")
+@click.option("--lanes", type=click.IntRange(1, LANES_MAX), help="32-bit words of a packet, instead of --mtu.")
 @click.option(
     "--spin",
     "spin_us",

@@ -43,6 +43,8 @@ PRIORITY_MAX = 1_000_000
 PREFIX = "WIRESUM_"
 _LIKENESS_MIN = 0.75
 """How much a variable's name must be like a setting's to be taken for a misspelt one (difflib's ratio)."""
+_FORMER = {"LANE_BITS": "BITS"}
+"""What settings were called once."""
 _OF_KUBERNETES = re.compile(r"_(SERVICE_HOST|(SERVICE_)?PORT(_.*)?)$")
 """Kubernetes sets such variables in every container, for each of its services: one may be called wiresum-switch."""
 
@@ -218,15 +220,15 @@ class AgentConfig:
     precision: str = _setting(
         "auto",
         "PRECISION",
-        "how sums of floats are rounded: `exact`, once, at the end; `block`, to `WIRESUM_LANE_BITS` below the largest "
+        "how sums of floats are rounded: `exact`, once, at the end; `block`, to `WIRESUM_BITS` below the largest "
         "element of a packet; `auto`, exact up to 4,096 elements and in blocks beyond: "
         "[numerics.md](numerics.md#exact-or-in-blocks-wiresum_precision)",
         parse=str.lower,
         problem=_one_of(*PRECISIONS),
     )
-    lane_bits: int = _setting(
+    bits: int = _setting(
         32,
-        "LANE_BITS",
+        "BITS",
         "bits on the wire for each float that is summed in blocks: 32, 16 or 8. Fewer are faster and coarser",
         parse=_integer,
         problem=lambda bits: "" if bits in (32, 16, 8) else "it must be 32, 16 or 8",
@@ -435,5 +437,6 @@ def _refuse_misspelt(environ: Mapping[str, str], settings: Mapping[str, Setting]
         name = variable.removeprefix(PREFIX)
         if name == variable or name in known or _OF_KUBERNETES.search(variable):
             continue
-        if meant := difflib.get_close_matches(name.upper(), known, n=1, cutoff=_LIKENESS_MIN):
-            raise ValueError(f"{variable} is no setting: is {PREFIX}{meant[0]} meant? `wiresum settings` lists all")
+        likely = difflib.get_close_matches(name.upper(), known, n=1, cutoff=_LIKENESS_MIN)
+        if meant := _FORMER.get(name) or next(iter(likely), ""):
+            raise ValueError(f"{variable} is no setting: is {PREFIX}{meant} meant? `wiresum settings` lists all")

@@ -126,7 +126,7 @@ class Session:
         regions: Sequence[Region],
         *,
         dtype: Dtype,
-        lane_bits: int = 32,
+        bits: int = 32,
         scaling: Scaling | None = None,
         fixed_scale: float = 1.0,
         average: bool = False,
@@ -144,7 +144,7 @@ class Session:
             raise failure
         form = self.form(
             dtype=dtype,
-            lane_bits=lane_bits,
+            bits=bits,
             scaling=scaling,
             fixed_scale=fixed_scale,
             average=average,
@@ -158,7 +158,7 @@ class Session:
         self,
         *,
         dtype: Dtype,
-        lane_bits: int = 32,
+        bits: int = 32,
         scaling: Scaling | None = None,
         fixed_scale: float = 1.0,
         average: bool = False,
@@ -168,7 +168,7 @@ class Session:
         """A collective without its memory, for native code that submits by itself (capi.hpp).
 
         `scaling` defaults to none for integers and bytes, and for floats to what AgentConfig.precision says: exact, or
-        block floating point in lanes of `lane_bits`; RAW counts as 8-bit lanes.
+        block floating point in `bits` bits an element; RAW counts as 8 bits.
         `signature` (16 bits) describes the call, so that workers which call different collectives find out.
         With `may_be_sparse`, which all workers must say alike and which needs everybody's contribution to every region,
         blocks that are zero at all workers may be left out (docs/sparse.md); the sums are the same.
@@ -177,7 +177,7 @@ class Session:
             scaling = _BLOCK_EXPONENT if dtype in FLOATING else _UNSCALED
         return Form(
             dtype=dtype,
-            lane_bits=8 if dtype is _RAW else lane_bits,
+            lane_bits=8 if dtype is _RAW else bits,
             scaling=scaling,
             fixed_scale=fixed_scale,
             divisor=float(self.world_size) if average else 1.0,

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from wiresum.compress import lanes
+from wiresum.compress import packing
 from wiresum.compress.arrays import Bytes, Int32Array, Vector
 
 
@@ -40,11 +40,11 @@ class Aggregator(ABC):
         self.traffic = Traffic()
 
     def sum(self, contributions: Sequence[Int32Array], bits: int) -> Int32Array:
-        """The element-wise sum over all workers, in lanes of `bits` bits; exact if every sum fits (lanes.py)."""
+        """The element-wise sum over all workers, in `bits` bits each; exact if every sum fits (packing.py)."""
         count = len(contributions[0])
-        words = self._sum_words([lanes.pack(values, bits) for values in contributions])
+        words = self._sum_words([packing.pack(values, bits) for values in contributions])
         self.traffic.add(words.nbytes, words.nbytes)
-        return lanes.unpack(words, bits, count)
+        return packing.unpack(words, bits, count)
 
     def maximum(self, contributions: Sequence[Vector]) -> Vector:
         """The element-wise maximum over all workers, in float64; NaN where any worker has one."""

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from wiresum.compress import lanes, native
+from wiresum.compress import native, packing
 from wiresum.compress.aggregator import Aggregator
 from wiresum.compress.arrays import Bytes, Indices, Int32Array, Sparse, Vector, is_finite
 from wiresum.compress.turn import Turn
@@ -84,7 +84,7 @@ class Outcome:
     states: list[State]
     """By segment: the compressor's state for the next step."""
     clamped: int = 0
-    """Integers of local workers that were cut to what a lane has room for."""
+    """Integers of local workers that were cut to what their bits have room for."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,16 +131,16 @@ class IntegerCompressor(Compressor):
         """
         return None
 
-    def lane_bits(self, turn: Turn) -> int:
+    def bits_at(self, turn: Turn) -> int:
         """Bits on the wire for each integer: 8, 16 or 32; the same for all segments of a step."""
         return 32
 
     @abstractmethod
     def compress(self, vector: Vector, turn: Turn) -> Int32Array:
-        """Integers whose sum over workers fits in a lane; at most `lanes.limit` each."""
+        """Integers whose sum over workers fits in `bits_at`; at most `packing.limit` each."""
 
     def clamped(self, vector: Vector, integers: Int32Array, turn: Turn) -> int:
-        """How many of `compress`'s integers were cut to what a lane has room for, and so are not the vector's."""
+        """How many of `compress`'s integers were cut to what their bits have room for, and so are not the vector's."""
         return 0
 
     @abstractmethod
@@ -192,8 +192,8 @@ class IntegerCompressor(Compressor):
         One more flag says that a worker's integers do not fit. Then its place is taken by zeros, since the others wait
         for it, and all workers raise the same error.
         """
-        bits = self.lane_bits(turns[0])
-        bound = lanes.limit(bits, aggregator.workers)
+        bits = self.bits_at(turns[0])
+        bound = packing.limit(bits, aggregator.workers)
         excesses = [_excess(mine, turns, bound) for mine in integers]
         lengths = [len(values) for values in integers[0]]
         contributions = []
@@ -213,7 +213,7 @@ class IntegerCompressor(Compressor):
         ]
         raise OverflowError(
             f"{type(self).__name__} made integers beyond {bound} ({'; '.join(texts)}): the sum over "
-            f"{aggregator.workers} workers may not fit in {bits} bits. Use wider lanes"
+            f"{aggregator.workers} workers may not fit in {bits} bits. Use more bits"
         )
 
 

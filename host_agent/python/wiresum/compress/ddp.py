@@ -55,7 +55,7 @@ class Report:
     dense_bytes: float
     """What it would have handed to an uncompressed all-reduce."""
     clamped: int = 0
-    """Integers that were cut to what a lane has room for."""
+    """Integers that were cut to what their bits have room for."""
 
     @property
     def ratio(self) -> float:
@@ -66,7 +66,7 @@ class Report:
         return (
             f"{self.steps} steps: sent {self.sent_bytes / MEGABYTE:.2f} MB instead of "
             f"{self.dense_bytes / MEGABYTE:.2f} MB, {self.ratio:.1f} times less"
-            + (f"; {self.clamped} integers cut to their lanes" if self.clamped else "")
+            + (f"; {self.clamped} integers cut to their bits" if self.clamped else "")
         )
 
 

@@ -68,7 +68,7 @@ class Engine:
         self.aggregator = aggregator
         self.step = 0
         self.clamped = 0
-        """Integers of this process's workers that were cut to what a lane has room for, since the engine began."""
+        """Integers of this process's workers that were cut to what their bits have room for, since the engine began."""
         self._seed = seed
         self._memory = memory_of(method.memory)
         self._fitted: dict[int, Memory] = {}
@@ -139,9 +139,9 @@ class Engine:
         """A memory sends what was cut in later steps; without one it is lost, which its owner should know."""
         if count and not self.clamped and not self._memory.keeps:
             warnings.warn(
-                f"{type(self.method).__name__} cut {count} integers in step {self.step} to what its lanes have room "
-                "for, and no memory keeps the rest: the mean is biased. Use IntDIANA, whose integers stay small, wider "
-                'lanes, or scale="maximum". Engine.clamped counts on.',
+                f"{type(self.method).__name__} cut {count} integers in step {self.step} to what its bits have room "
+                "for, and no memory keeps the rest: the mean is biased. Use IntDIANA, whose integers stay small, more "
+                'bits, or scale="maximum". Engine.clamped counts on.',
                 RuntimeWarning,
                 stacklevel=4,
             )

@@ -31,25 +31,25 @@ INDEX_BYTES = 4
 
 @dataclass(frozen=True)
 class GTopK(SparseCompressor):
-    """`lanes`: bits of a value of the sum in `exact`, 16 or 32; what is rounded off stays in the memory."""
+    """`bits`: bits of a value of the sum in `exact`, 16 or 32; what is rounded off stays in the memory."""
 
     ratio: Ratio
     mode: Literal["exact", "tree"] = field(default="exact", kw_only=True)
-    lanes: Literal[16, 32] = field(default=32, kw_only=True)
+    bits: Literal[16, 32] = field(default=32, kw_only=True)
     memory: str | Memory = field(default="error-feedback", kw_only=True)
 
     def __post_init__(self) -> None:
         require_ratio(self.ratio)
         if self.mode not in ("exact", "tree"):
             raise ValueError(f'the mode is "exact" or "tree", not {self.mode!r}')
-        if self.lanes not in (16, 32):
-            raise ValueError(f"a value of the sum has 16 or 32 bits, not {self.lanes}")
-        if self.mode == "tree" and self.lanes != 32:
-            raise ValueError('mode="tree" sends values as they are: lanes are for mode="exact"')
+        if self.bits not in (16, 32):
+            raise ValueError(f"a value of the sum has 16 or 32 bits, not {self.bits}")
+        if self.mode == "tree" and self.bits != 32:
+            raise ValueError('mode="tree" sends values as they are: bits are for mode="exact"')
 
     @property
     def value_bits(self) -> int:
-        return self.lanes
+        return self.bits
 
     def count(self, turn: Turn) -> int:
         return TopK(self.ratio).count(turn)

@@ -4,11 +4,11 @@
 
 for a tensor of d_l of the model's d parameters; what is sent is Int(a_k v), stochastically rounded. The model has the
 same bits at all workers, so that no round is needed to agree on the scale: the natural partner of a switch. In the
-first step the scale is a maximum over workers, in lanes of 32 bits: nearly exact, as the paper's first step is exact.
-So it is later, in the usual lanes, for a tensor that has not moved. The average starts with the first motion, not
+first step the scale is a maximum over workers, in 32 bits: nearly exact, as the paper's first step is exact.
+So it is later, in the usual bits, for a tensor that has not moved. The average starts with the first motion, not
 with zero.
 
-An integer that does not fit its lane is clamped. That is a bias, which a memory makes up for; the published int8
+An integer that does not fit its bits is clamped. That is a bias, which a memory makes up for; the published int8
 variant clamps as well. It is counted, and the engine warns where there is no memory: a_k grows as the model comes to
 rest, and the gradients of workers that differ do not vanish there. docs/compress.md says when which width ends. The
 paper's way out is IntDIANA, whose differences vanish; scale="maximum" never clamps, for one round more.
@@ -23,7 +23,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from wiresum.compress import lanes, native
+from wiresum.compress import native, packing
 from wiresum.compress.arrays import Int32Array, Vector
 from wiresum.compress.compressor import IntegerCompressor
 from wiresum.compress.memory import Memory, Shift
@@ -37,12 +37,12 @@ ROUNDING = 1 + 1e-12
 
 @dataclass(frozen=True)
 class IntSGD(IntegerCompressor):
-    lanes: int = 32
+    bits: int = 32
     scale: Literal["motion", "maximum"] = field(default="motion", kw_only=True)
     epsilon: float = field(default=1e-8, kw_only=True)
 
     def __post_init__(self) -> None:
-        lanes.require_width(self.lanes)
+        packing.require_width(self.bits)
         if self.scale not in ("motion", "maximum"):
             raise ValueError(f'the scale is from "motion" or a "maximum", not {self.scale!r}')
         if not 0 <= self.epsilon < math.inf:
@@ -54,20 +54,20 @@ class IntSGD(IntegerCompressor):
 
     def omega(self, size: int, workers: int) -> float | None:
         """With a maximum as its scale it is a quantiser; the motion's scale bounds the variance absolutely."""
-        return Quantiser(lanes=self.lanes).omega(size, workers) if self.scale == "maximum" else None
+        return Quantiser(bits=self.bits).omega(size, workers) if self.scale == "maximum" else None
 
-    def lane_bits(self, turn: Turn) -> int:
-        return WIDE_BITS if self.uses_motion and turn.step == 0 else self.lanes
+    def bits_at(self, turn: Turn) -> int:
+        return WIDE_BITS if self.uses_motion and turn.step == 0 else self.bits
 
     def statistic(self, vector: Vector, turn: Turn) -> Vector | None:
         return None if self.uses_motion and turn.motion is not None else Quantiser().statistic(vector, turn)
 
     def compress(self, vector: Vector, turn: Turn) -> Int32Array:
-        bound = lanes.limit(self.lane_bits(turn), turn.workers)
+        bound = packing.limit(self.bits_at(turn), turn.workers)
         return round_stochastically(vector, np.array([self._quantum(turn)]), max(1, turn.size), bound, turn)
 
     def clamped(self, vector: Vector, integers: Int32Array, turn: Turn) -> int:
-        bound = lanes.limit(self.lane_bits(turn), turn.workers)
+        bound = packing.limit(self.bits_at(turn), turn.workers)
         if max(int(integers.max(initial=0)), -int(integers.min(initial=0))) < bound:
             return 0
         return int(np.count_nonzero(np.abs(vector, dtype=np.float64) > bound * self._quantum(turn) * ROUNDING))
@@ -81,7 +81,7 @@ class IntSGD(IntegerCompressor):
             variance = 2 * turn.workers * turn.motion.speed + self.epsilon**2 * turn.motion.share
             return math.sqrt(variance / turn.size)
         assert turn.shared is not None, "the maximum of statistic() was taken"
-        return float(turn.shared[0]) / lanes.limit(self.lane_bits(turn), turn.workers)
+        return float(turn.shared[0]) / packing.limit(self.bits_at(turn), turn.workers)
 
 
 @dataclass(frozen=True)

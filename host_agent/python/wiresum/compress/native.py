@@ -1,4 +1,4 @@
-"""Where the native core does the work: rounding, lanes in words, the largest values, indices of sparse vectors.
+"""Where the native core does the work: rounding, packing, the largest values, indices of sparse vectors.
 
 Thin: arrays are made and made contiguous here, and stochastic.hpp, selection.hpp and indices.hpp in
 host_agent/src/numeric define what is computed.

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from wiresum.compress import lanes
+from wiresum.compress import packing
 from wiresum.compress.arrays import Bytes, Int32Array, Vector
 from wiresum.compress.compressor import GatherCompressor, IntegerCompressor
 from wiresum.compress.turn import Turn
@@ -48,13 +48,13 @@ class SignMajority(IntegerCompressor):
     part is its signs.
     """
 
-    lanes: int = field(default=8, kw_only=True)
+    bits: int = field(default=8, kw_only=True)
 
     def __post_init__(self) -> None:
-        lanes.require_width(self.lanes)
+        packing.require_width(self.bits)
 
-    def lane_bits(self, turn: Turn) -> int:
-        return self.lanes
+    def bits_at(self, turn: Turn) -> int:
+        return self.bits
 
     def compress(self, vector: Vector, turn: Turn) -> Int32Array:
         return np.sign(vector).astype(np.int32)

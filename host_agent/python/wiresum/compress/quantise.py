@@ -32,7 +32,7 @@ from typing import Literal, get_args
 import numpy as np
 import numpy.typing as npt
 
-from wiresum.compress import lanes, native
+from wiresum.compress import native, packing
 from wiresum.compress.arrays import Int32Array, Vector, blocks
 from wiresum.compress.compressor import IntegerCompressor
 from wiresum.compress.memory import Memory
@@ -53,24 +53,24 @@ def round_stochastically(
 
 @dataclass(frozen=True)
 class Quantiser(IntegerCompressor):
-    """Quantisation by blocks with `levels` levels of the block's norm; None: as many as a lane has room for."""
+    """Quantisation by blocks with `levels` levels of the block's norm; None: as many as the bits have room for."""
 
     levels: int | None = None
     norm: Norm = "inf"
     block: int | None = None
     """Values in a block; None: the whole tensor."""
-    lanes: int = field(default=32, kw_only=True)
+    bits: int = field(default=32, kw_only=True)
 
     def __post_init__(self) -> None:
         if self.norm not in NORMS:
             raise ValueError(f"the norm is {', '.join(map(repr, NORMS))}, not {self.norm!r}")
         if self.levels is not None and self.levels < 1:
             raise ValueError(
-                f"a quantiser has at least 1 level, or None for as many as a lane holds, not {self.levels}"
+                f"a quantiser has at least 1 level, or None for as many as the bits hold, not {self.levels}"
             )
         if self.block is not None and self.block < 1:
             raise ValueError(f"a block has at least 1 value, or is None for the whole tensor, not {self.block}")
-        lanes.require_width(self.lanes)
+        packing.require_width(self.bits)
 
     def omega(self, size: int, workers: int) -> float | None:
         """The least constant that holds for all vectors: the head of this file derives it."""
@@ -82,8 +82,8 @@ class Quantiser(IntegerCompressor):
         alone = spread - 1 if levels == 1 or spread >= 2 else spread**2 / 4
         return (1 + alone + math.sqrt((1 + alone) ** 2 + (workers - 1) * spread**2)) / 2 - 1
 
-    def lane_bits(self, turn: Turn) -> int:
-        return self.lanes
+    def bits_at(self, turn: Turn) -> int:
+        return self.bits
 
     def statistic(self, vector: Vector, turn: Turn) -> Vector:
         """The block's norms, rounded up, so that no value exceeds its norm by an error of rounding."""
@@ -110,11 +110,11 @@ class Quantiser(IntegerCompressor):
     def _quanta(self, turn: Turn) -> tuple[npt.NDArray[np.float64], int]:
         assert turn.shared is not None, "the maximum of statistic() was taken"
         levels = self._levels(turn.workers)
-        lanes.require_room(levels, self.lanes, turn.workers)
+        packing.require_room(levels, self.bits, turn.workers)
         return turn.shared.astype(np.float64) / levels, levels
 
     def _levels(self, workers: int) -> int:
-        return lanes.limit(self.lanes, workers) if self.levels is None else self.levels
+        return packing.limit(self.bits, workers) if self.levels is None else self.levels
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,7 @@ class DIANA(Quantiser):
 
     levels: int | None = 1
     norm: Norm = "2"
-    lanes: int = field(default=8, kw_only=True)
+    bits: int = field(default=8, kw_only=True)
     memory: str | Memory = field(default="diana", kw_only=True)
 
 
@@ -134,7 +134,7 @@ class QSGD(Quantiser):
     levels: int | None = 15
     norm: Norm = "2"
     block: int | None = 512
-    lanes: int = field(default=8, kw_only=True)
+    bits: int = field(default=8, kw_only=True)
 
 
 @dataclass(frozen=True)
@@ -146,7 +146,7 @@ class TernGrad(Quantiser):
 
     levels: int | None = 1
     clip: float | None = field(default=None, kw_only=True)
-    lanes: int = field(default=8, kw_only=True)
+    bits: int = field(default=8, kw_only=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()

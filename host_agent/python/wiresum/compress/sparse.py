@@ -60,8 +60,8 @@ class RandKSameSeed(IntegerCompressor):
         count = count_of(self.ratio, size)
         return composed(self.values.omega(count, workers), size / count - 1)
 
-    def lane_bits(self, turn: Turn) -> int:
-        return self.values.lane_bits(turn)
+    def bits_at(self, turn: Turn) -> int:
+        return self.values.bits_at(turn)
 
     def statistic(self, vector: Vector, turn: Turn) -> Vector:
         return self.values.statistic(vector[self._chosen(turn)], self._inner(turn))
@@ -194,17 +194,17 @@ class OwnScale(GatherCompressor):
     def compress(self, vector: Vector, turn: Turn) -> Bytes:
         norms = self.quantiser.statistic(vector, turn).astype(np.float64)
         alone = dataclasses.replace(turn, workers=1, shared=norms)
-        integers = self.quantiser.compress(vector, alone).astype(f"<i{self._lane_bytes(turn)}")
+        integers = self.quantiser.compress(vector, alone).astype(f"<i{self._value_bytes(turn)}")
         return np.concatenate([norms.view(np.uint8), integers.view(np.uint8)])
 
     def decompress(self, parcel: Bytes, turn: Turn) -> Vector:
-        integer_bytes = turn.size * self._lane_bytes(turn)
+        integer_bytes = turn.size * self._value_bytes(turn)
         norms = parcel[: len(parcel) - integer_bytes].copy().view(np.float64)
-        integers = parcel[len(parcel) - integer_bytes :].copy().view(f"<i{self._lane_bytes(turn)}").astype(np.int32)
+        integers = parcel[len(parcel) - integer_bytes :].copy().view(f"<i{self._value_bytes(turn)}").astype(np.int32)
         return self.quantiser.decompress(integers, dataclasses.replace(turn, workers=1, shared=norms), 1)
 
-    def _lane_bytes(self, turn: Turn) -> int:
-        return self.quantiser.lane_bits(turn) // 8
+    def _value_bytes(self, turn: Turn) -> int:
+        return self.quantiser.bits_at(turn) // 8
 
 
 @dataclass(frozen=True)
@@ -216,7 +216,7 @@ class QuantisedRandK(GatherCompressor):
     """
 
     ratio: float
-    quantiser: Quantiser = field(default_factory=lambda: Quantiser(1, "2", lanes=8))
+    quantiser: Quantiser = field(default_factory=lambda: Quantiser(1, "2", bits=8))
     memory: str | Memory = field(default="diana", kw_only=True)
 
     def __post_init__(self) -> None:

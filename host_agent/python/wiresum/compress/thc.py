@@ -2,11 +2,11 @@
 
 Each block of values is multiplied by random signs and rotated by a Hadamard matrix, both the same at all workers: then
 its values are close to normal, with a deviation that the block's norm gives. They are cut at +-t deviations (a part p
-of them lies beyond) and rounded stochastically to one of 2^bits values of a grid of `granularity` equal steps. The
-grid makes the sum homomorphic: a table value is an integer, and integers add. The table is the one with the least
+of them lies beyond) and rounded stochastically to one of 2^table_bits values of a grid of `granularity` equal steps.
+The grid makes the sum homomorphic: a table value is an integer, and integers add. The table is the one with the least
 expected square error for a normal distribution, found by dynamic programming.
 
-The paper's switch looks the integers up; one that only adds gets them from the worker, in a lane. Rotation, table and
+The paper's switch looks the integers up; one that only adds gets them from the worker. Rotation, table and
 rounding are unbiased; cutting is not, and error feedback makes up for it.
 """
 
@@ -20,7 +20,7 @@ from statistics import NormalDist
 import numpy as np
 import numpy.typing as npt
 
-from wiresum.compress import lanes
+from wiresum.compress import packing
 from wiresum.compress.arrays import Int32Array, Vector, blocks
 from wiresum.compress.compressor import IntegerCompressor
 from wiresum.compress.memory import Memory
@@ -32,28 +32,29 @@ SAMPLES = 4096
 
 @dataclass(frozen=True)
 class THC(IntegerCompressor):
-    bits: int = 4
+    table_bits: int = 4
     granularity: int = 30
     cut: float = field(default=1 / 32, kw_only=True)
     """The part p of a normal distribution that is cut."""
     block: int = field(default=4096, kw_only=True)
     """Values rotated together, at most; a power of two."""
-    lanes: int = field(default=8, kw_only=True)
+    bits: int = field(default=8, kw_only=True)
     memory: str | Memory = field(default="error-feedback", kw_only=True)
 
     def __post_init__(self) -> None:
-        lanes.require_width(self.lanes)
-        if self.bits < 1:
-            raise ValueError(f"a table of 2^bits values has at least 1 bit, not {self.bits}")
+        packing.require_width(self.bits)
+        if self.table_bits < 1:
+            raise ValueError(f"a table of 2^table_bits values has at least 1 bit, not {self.table_bits}")
         if not 0 < self.cut < 1:
             raise ValueError(f"the part of a normal distribution that is cut is in (0, 1), not {self.cut}")
         if self.block < 1 or self.block & (self.block - 1):
             raise ValueError(f"a Hadamard rotation takes a power of two, not blocks of {self.block}")
-        if self.granularity % 2 or not 2**self.bits - 1 <= self.granularity:
-            raise ValueError(f"{2**self.bits} table values need an even granularity of at least {2**self.bits - 1}")
+        values = 2**self.table_bits
+        if self.granularity % 2 or not values - 1 <= self.granularity:
+            raise ValueError(f"{values} table values need an even granularity of at least {values - 1}")
 
-    def lane_bits(self, turn: Turn) -> int:
-        return self.lanes
+    def bits_at(self, turn: Turn) -> int:
+        return self.bits
 
     def statistic(self, vector: Vector, turn: Turn) -> Vector:
         """The blocks' norms: a rotation does not change them, so that they can be agreed on before."""
@@ -65,10 +66,10 @@ class THC(IntegerCompressor):
         steps = self._steps(turn)[:, None]
         rotated = hadamard(blocks(vector, self._block(turn.size)) * self._signs(turn))
         half = self.granularity // 2
-        lanes.require_room(half, self.lanes, turn.workers)
+        packing.require_room(half, self.bits, turn.workers)
         with np.errstate(divide="ignore", invalid="ignore"):
             at = np.where(steps > 0, np.clip(rotated / steps, -half, half), 0.0) + half
-        table = table_for(self.bits, self.granularity, self.cut)
+        table = table_for(self.table_bits, self.granularity, self.cut)
         above = np.clip(np.searchsorted(table, at, side="right"), 1, len(table) - 1)
         low, high = table[above - 1], table[above]
         up = turn.uniform(at.size).reshape(at.shape) * (high - low) < at - low

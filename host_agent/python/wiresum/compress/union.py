@@ -28,7 +28,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from wiresum.compress import lanes, native
+from wiresum.compress import native, packing
 from wiresum.compress.aggregator import Aggregator
 from wiresum.compress.arrays import Bytes, Indices, Int32Array, Sparse, Vector, is_finite
 from wiresum.compress.turn import Turn
@@ -75,7 +75,7 @@ class Places:
 
     def shift(self) -> int:
         """What a value is multiplied by is two to this power."""
-        return lanes.limit(self.bits, self.turn.workers).bit_length() - 1 - self.exponent
+        return packing.limit(self.bits, self.turn.workers).bit_length() - 1 - self.exponent
 
     def integers(self, values: Vector) -> Int32Array:
         return np.rint(np.ldexp(values.astype(np.float64), self.shift())).astype(np.int32)

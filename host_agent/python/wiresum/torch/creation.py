@@ -97,7 +97,7 @@ def _make_backend(
             gloo.network = Network(
                 session,
                 store,
-                lane_bits=config.lane_bits,
+                bits=config.bits,
                 fixed_scale=options.fixed_scale,
                 timeout=lambda: gloo.timeout,
                 on_failure=gloo.break_connections,

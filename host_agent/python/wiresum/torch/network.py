@@ -43,7 +43,7 @@ class Network:
         session: Session,
         store: Store,
         *,
-        lane_bits: int,
+        bits: int,
         fixed_scale: float | None,
         timeout: Callable[[], timedelta],
         on_failure: Callable[[], None],
@@ -56,7 +56,7 @@ class Network:
         self._bytes: Counter[bool] = Counter()
         """By whether they were summed, or copied."""
         self._calls = CallLog(PrefixStore("calls", store), session.rank, session.world_size, _noted_by(direct))
-        self._lane_bits = lane_bits
+        self._bits = bits
         self._fixed_scale = fixed_scale
         self._timeout = timeout
         self._order = SubmissionOrder(f"wiresum-order-{session.job_name}", self._set_direct)
@@ -209,7 +209,7 @@ class Network:
         self._exchange(plan, opts, called, signature=rows.call_of(tensor))
         if rows.counting_is_cheaper(numbers, possible):
             plan, presence = rows.presence_plan(keys, possible)
-            self._exchange(plan, opts, called, signature=rows.call_of(tensor), lane_bits=rows.COUNT_LANE_BITS)
+            self._exchange(plan, opts, called, signature=rows.call_of(tensor), bits=rows.COUNT_BITS)
             union = presence.nonzero().reshape(-1)
         else:
             plan, everybody = rows.keys_plan(keys, numbers, rank=rank)
@@ -218,7 +218,7 @@ class Network:
         return rows.sum_plan(tensor, keys, values, union, integer_divisor=size if average else 1)
 
     def _exchange(
-        self, plan: Plan, opts: Any, called: Callable[[int], None], *, signature: int, lane_bits: int = 32
+        self, plan: Plan, opts: Any, called: Callable[[int], None], *, signature: int, bits: int = 32
     ) -> None:
         """A collective that is waited for here."""
         work = self._work([], [plan.finish])
@@ -226,7 +226,7 @@ class Network:
             operation = self.session.submit(
                 plan.regions,
                 dtype=plan.dtype,
-                lane_bits=lane_bits,
+                bits=bits,
                 signature=signature,
                 may_be_sparse=plan.dtype is Dtype.I32,
                 timeout_s=self._timeout_s(opts),
@@ -288,15 +288,15 @@ class Network:
     def _form(self, plan: Plan, *, average: bool) -> dict[str, Any]:
         """What Session.form takes."""
         floating = plan.sums and plan.dtype in FLOATING
-        lane_bits = self._lane_bits if floating else 32
+        bits = self._bits if floating else 32
         fixed_scale = self._fixed_scale if floating else None
         return {
             "dtype": plan.dtype,
-            "lane_bits": lane_bits,
+            "bits": bits,
             "scaling": Scaling.FIXED if fixed_scale is not None else None,
             "fixed_scale": fixed_scale if fixed_scale is not None else 1.0,
             "average": average and floating,
-            "signature": plan.signature(lane_bits=lane_bits, average=average, fixed_scale=fixed_scale),
+            "signature": plan.signature(bits=bits, average=average, fixed_scale=fixed_scale),
             "may_be_sparse": plan.may_be_sparse,
         }
 

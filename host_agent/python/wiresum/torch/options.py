@@ -17,14 +17,14 @@ class Options:
     """Multiplies floats before they are rounded to integers, in place of block floating point's power of two.
 
     Finite, above 0, and the same at all workers. It saves the round trip in which workers agree on exponents, and it is
-    for those who know the range of their values: what does not fit its lane is clamped.
+    for those who know the range of their values: what does not fit its bits is clamped.
     """
     switch: str | None = None
     tls: str | None = None
     insecure: bool | None = None
     job: str | None = None
     precision: str | None = None
-    lane_bits: int | None = None
+    bits: int | None = None
     address: str | None = None
     ports: str | None = None
     threads: int | None = None

@@ -85,10 +85,10 @@ class Plan:
         """Bytes of the tensors, as the caller sees them."""
         return sum(map(_elements, self.regions)) * _ELEMENT_BYTES[self.dtype]
 
-    def signature(self, *, lane_bits: int, average: bool, fixed_scale: float | None = None) -> int:
+    def signature(self, *, bits: int, average: bool, fixed_scale: float | None = None) -> int:
         """16 bits that differ, very likely, between two calls that do not belong together."""
         sizes = tuple(map(_elements, self.regions))
-        return call_signature((int(self.kind), self.dtype.value, self.root, lane_bits, average, fixed_scale, sizes))
+        return call_signature((int(self.kind), self.dtype.value, self.root, bits, average, fixed_scale, sizes))
 
     def finish(self) -> None:
         """Brings results home from staging memory."""

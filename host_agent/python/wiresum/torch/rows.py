@@ -28,7 +28,7 @@ from wiresum.torch.plan import SUMMED, Kind, Plan, call_signature
 
 KEY_BYTES = 8
 KEYS_MAX = 2**31 - 1
-COUNT_LANE_BITS = 8
+COUNT_BITS = 8
 
 
 @dataclass
@@ -115,7 +115,7 @@ def counting_is_cheaper(counts: torch.Tensor, possible: int) -> bool:
 
 
 def presence_plan(keys: torch.Tensor, possible: int) -> tuple[Plan, torch.Tensor]:
-    """The union by counting: 32-bit numbers in memory, COUNT_LANE_BITS on the wire."""
+    """The union by counting: 32-bit numbers in memory, COUNT_BITS on the wire."""
     presence = torch.zeros(possible, dtype=torch.int32)
     presence[keys] = 1
     plan = Plan(Kind.SPARSE_ALL_REDUCE, Dtype.I32, kept=[presence])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from wiresum.optim import LogisticRegression
+from wiresum.convex import LogisticRegression
 
 
 def differing(workers: int = 4, *, rows: int = 48, dimension: int = 8, l2: float = 0.05) -> LogisticRegression:

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from wiresum.compress.arrays import Indices, Vector
-from wiresum.optim.problem import Problem
+from wiresum.convex.problem import Problem
 
 NEWTON_STEPS_MAX = 100
 NEWTON_DECREMENT = 1e-28

@@ -1,4 +1,4 @@
-"""Lanes in words: exact whenever the sum fits, whatever single contributions and partial sums do."""
+"""Integers packed into words: exact whenever the sum fits, whatever single contributions and partial sums do."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from wiresum.compress import lanes
-from wiresum.compress.lanes import limit, pack, unpack, words_of
+from wiresum.compress import packing
+from wiresum.compress.packing import limit, pack, unpack, words_of
 
 BITS = st.sampled_from([8, 16, 32])
 
@@ -39,12 +39,12 @@ def test_sums_are_exact_if_they_fit_even_where_contributions_wrap(case: tuple[in
 
 
 @pytest.mark.parametrize(("bits", "words"), [(8, 3), (16, 5), (32, 10)])
-def test_ten_lanes_take_as_few_words_as_possible(bits: int, words: int) -> None:
+def test_ten_integers_take_as_few_words_as_possible(bits: int, words: int) -> None:
     assert words_of(10, bits) == words
     assert len(pack(np.ones(10, np.int32), bits)) == words
 
 
-def test_a_sum_beyond_its_lane_is_wrong_only_in_that_lane_and_the_next_of_its_word() -> None:
+def test_a_sum_beyond_its_bits_is_wrong_only_there_and_in_the_next_of_its_word() -> None:
     """What the limit is for."""
     assert unpack(pack(np.array([100, 1, 2, 3], np.int32), 8) * 2, 8, 4).tolist() == [-56, 3, 4, 6]
 
@@ -55,12 +55,12 @@ def test_as_many_workers_at_the_limit_as_there_are_do_not_overflow(bits: int, wo
     assert workers * (limit(bits, workers) + 1) >= 1 << (bits - 1)
 
 
-def test_too_many_workers_for_a_lane_are_refused() -> None:
-    with pytest.raises(ValueError, match="128 workers does not fit in lanes of 8 bits"):
+def test_too_many_workers_for_the_bits_are_refused() -> None:
+    with pytest.raises(ValueError, match="128 workers does not fit in 8 bits"):
         limit(8, 128)
     with pytest.raises(ValueError, match="8, 16 or 32 bits, not 4"):
         limit(4, 2)
 
 
-def test_every_size_of_lane_divides_a_word() -> None:
-    assert all(lanes.WORD_BITS % bits == 0 for bits in lanes.LANE_BITS)
+def test_every_number_of_bits_divides_a_word() -> None:
+    assert all(packing.WORD_BITS % bits == 0 for bits in packing.BITS)

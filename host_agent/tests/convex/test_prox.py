@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from wiresum.optim import L1, Box
+from wiresum.convex import L1, Box
 
 
 def test_soft_thresholding_minimises_its_definition() -> None:

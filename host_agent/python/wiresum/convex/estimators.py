@@ -13,7 +13,7 @@ import numpy as np
 
 from wiresum.compress.arrays import Indices, Vector
 from wiresum.compress.turn import Turn
-from wiresum.optim.problem import Problem
+from wiresum.convex.problem import Problem
 
 State: TypeAlias = dict[str, Vector]
 

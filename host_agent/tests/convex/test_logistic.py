@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from problems import differing
 
-from wiresum.optim import LogisticRegression
+from wiresum.convex import LogisticRegression
 
 
 def test_the_gradient_is_that_of_the_value() -> None:

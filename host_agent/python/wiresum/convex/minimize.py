@@ -26,9 +26,9 @@ import numpy as np
 from wiresum.compress import Aggregator, Compressor, Engine, InProcess, Motion, MotionTracker, Piece, Segment, Turn
 from wiresum.compress.arrays import Vector
 from wiresum.compress.native import square_distance
-from wiresum.optim.estimators import Estimator, Plain
-from wiresum.optim.problem import Problem
-from wiresum.optim.prox import Proximal
+from wiresum.convex.estimators import Estimator, Plain
+from wiresum.convex.problem import Problem
+from wiresum.convex.prox import Proximal
 
 NAME = "x"
 ROWS_TENSOR = "rows"

@@ -7,7 +7,7 @@ import pytest
 from problems import differing
 
 from wiresum.compress import Turn
-from wiresum.optim import LSVRG, SAGA, Estimator, Plain
+from wiresum.convex import LSVRG, SAGA, Estimator, Plain
 
 ALL = [Plain(3), LSVRG(3), SAGA(3), LSVRG(3, sampling="importance")]
 

@@ -6,12 +6,12 @@ over workers simulated in this process or over those of a process group. docs/sc
 
 from __future__ import annotations
 
-from wiresum.optim.estimators import LSVRG, SAGA, Estimator, Plain
-from wiresum.optim.logistic import LogisticRegression
-from wiresum.optim.minimize import Minimum, Progress, distributed_minimize
-from wiresum.optim.problem import Problem
-from wiresum.optim.prox import L1, Box, Proximal
-from wiresum.optim.theory import (
+from wiresum.convex.estimators import LSVRG, SAGA, Estimator, Plain
+from wiresum.convex.logistic import LogisticRegression
+from wiresum.convex.minimize import Minimum, Progress, distributed_minimize
+from wiresum.convex.problem import Problem
+from wiresum.convex.prox import L1, Box, Proximal
+from wiresum.convex.theory import (
     MeanRule,
     Rule,
     decreasing_steps,

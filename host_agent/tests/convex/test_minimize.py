@@ -23,7 +23,7 @@ from wiresum.compress import (
     Shift,
     TopK,
 )
-from wiresum.optim import (
+from wiresum.convex import (
     L1,
     LSVRG,
     SAGA,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from wiresum.optim import (
+from wiresum.convex import (
     decreasing_steps,
     diana_convex_rule,
     diana_nonconvex_rule,
