@@ -151,6 +151,7 @@ class Bench:
         workers: int = 3,
         *,
         threads: int = 1,
+        port_offset: int = 0,
         slots: int = 8,
         hosts: Sequence[Host] | None = None,
         parent: Host | None = None,
@@ -172,6 +173,7 @@ class Bench:
             slots=slots,
             endpoints=tuple(Endpoint(host.address, WORKER_PORT) for host in on),
             uplink=Uplink(Endpoint(parent.address, WORKER_PORT), NUMBER_AT_PARENT) if parent else None,
+            port_offset=port_offset,
         )
         self.switch.admit(entry)
         try:
@@ -256,7 +258,7 @@ class Job:
     def frame(self, packet: Packet, *, worker: int | None = None, thread: int = 0) -> Ether:
         """From the worker that the packet names, or another, for scapy to change."""
         host = self.hosts[packet.worker if worker is None else worker]
-        ports = {"src_port": WORKER_PORT + thread, "dst_port": DATA_PORT + thread}
+        ports = {"src_port": WORKER_PORT + thread, "dst_port": DATA_PORT + self.entry.port_offset + thread}
         return self.bench.own_frame(host, **ports, payload=packet.to_bytes())
 
     def send(self, packet: Packet, *, worker: int | None = None, thread: int = 0) -> Outcome:

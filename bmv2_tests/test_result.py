@@ -45,6 +45,21 @@ def test_ports_are_those_of_the_thread(bench: Bench, thread: int) -> None:
         assert (frame[UDP].sport, frame[UDP].dport) == (DATA_PORT + thread, WORKER_PORT + thread)
 
 
+def test_a_job_at_other_ports_is_heard_there_alone_and_answered_at_its_workers_own(bench: Bench) -> None:
+    with bench.job(2, threads=2, port_offset=6) as job:
+        for thread in range(2):
+            packets = [job.packet(worker, slot=4 * thread) for worker in range(2)]
+            assert job.send(packets[0], thread=thread).reason == "admitted"
+            below = bench.own_frame(
+                job.hosts[1], src_port=WORKER_PORT + thread, dst_port=DATA_PORT + thread, payload=packets[1].to_bytes()
+            )
+            assert job.send_frame(job.hosts[1].port, below).reason == "unknown"
+            for copy in job.send(packets[1], thread=thread).copies:
+                frame = Ether(copy.frame)
+                assert (frame[UDP].sport, frame[UDP].dport) == (DATA_PORT + 6 + thread, WORKER_PORT + thread)
+                assert copy.packet.words == job.words(2)
+
+
 @pytest.mark.parametrize("tos", [0, 1, 2, 3, 0x2E << 2, 0xFF])
 def test_a_congestion_mark_reaches_the_workers(bench: Bench, tos: int) -> None:
     with bench.job(2) as job:

@@ -22,14 +22,11 @@ constexpr std::chrono::microseconds kDefaultSpin{50};
 unsigned cores() { return std::max(1u, std::thread::hardware_concurrency()); }
 
 /// Half of the cores: the other half is for workers on the same machine, or for the network stack. A device is driven
-/// by one thread.
+/// by one thread unless more are asked for, since each takes queues of it, and a core.
 unsigned threads_for(const ServerConfig& config) {
-  if (config.transport.kind != transport::Kind::kUdp) {
-    if (config.threads > 1) throw std::invalid_argument("a transport over a device serves all ports in one thread");
-    return 1;
-  }
-  const unsigned wanted = config.threads != 0 ? config.threads : std::clamp(cores() / 2, 1u, kDefaultThreadsMax);
-  return std::min(wanted, config.ports);
+  const bool over_a_device = config.transport.kind != transport::Kind::kUdp;
+  const unsigned by_default = over_a_device ? 1 : std::clamp(cores() / 2, 1u, kDefaultThreadsMax);
+  return std::min(config.threads != 0 ? config.threads : by_default, config.ports);
 }
 
 /// Busy polling pays only where it takes no core away from somebody who has work to do.
@@ -64,7 +61,7 @@ SwitchServer::SwitchServer(const ServerConfig& config)
   }
   const unsigned count = threads_for(config);
   const transport::Place place{.address = config.local.address,
-                               .peer = {},
+                               .peers = {},
                                .datagram_bytes_max = wire::kHeaderBytes + sizes_.lanes_max * wire::kWordBytes,
                                .receive_buffer_bytes = config.receive_buffer_bytes};
   // DPDK's addresses are none of the kernel's.
@@ -76,15 +73,12 @@ SwitchServer::SwitchServer(const ServerConfig& config)
       local_.address != 0) {  // else the routes say which interface leads to a group
     for (transport::UdpSocket& socket : sockets) socket.send_groups_by(local_.address);
   }
+  std::vector<transport::DataPath> shares = transport::open_shares(config.transport, place, std::move(sockets), count);
   for (unsigned thread = 0; thread < count; ++thread) {
-    std::vector<transport::UdpSocket> share;
     std::vector<std::uint8_t> ports;
-    for (unsigned port = thread; port < ports_; port += count) {
-      share.push_back(std::move(sockets[port]));
-      ports.push_back(static_cast<std::uint8_t>(port));
-    }
-    threads_.push_back(std::make_unique<DataThread>(sizes_, transport::open(config.transport, place, std::move(share)),
-                                                    std::move(ports), spin_for(config, count)));
+    for (unsigned port = thread; port < ports_; port += count) ports.push_back(static_cast<std::uint8_t>(port));
+    threads_.push_back(
+        std::make_unique<DataThread>(sizes_, std::move(shares[thread]), std::move(ports), spin_for(config, count)));
   }
 }
 
@@ -213,6 +207,7 @@ ServerStats SwitchServer::stats() {
       sum.cpu_seconds += thread->cpu_seconds();
       sum.datagrams_received += transport.datagrams_received;
       sum.received_by_thread.push_back(transport.datagrams_received);
+      sum.datagrams_passed += transport.datagrams_passed;
       sum.datagrams_sent += transport.datagrams_sent;
       sum.receive_calls += transport.receive_calls;
       sum.send_calls += transport.send_calls;

@@ -31,6 +31,7 @@ struct ServerStats {
   double cpu_seconds = 0;  // of all data threads
   std::uint64_t datagrams_received = 0;
   std::vector<std::uint64_t> received_by_thread;  // of these
+  std::uint64_t datagrams_passed = 0;             // of these: came to another thread first
   std::uint64_t datagrams_sent = 0;
   std::uint64_t receive_calls = 0;
   std::uint64_t send_calls = 0;
@@ -43,7 +44,7 @@ class DataThread;
 /// Every method may be called from any thread, except that nothing may be called once the destructor runs.
 class SwitchServer {
  public:
-  /// Binds the ports and starts the threads; a transport over a device serves all ports in one. Throws
+  /// Binds the ports and starts the threads. Throws
   /// std::invalid_argument for sizes that make no sense, std::system_error, its text naming the address, if a port
   /// cannot be had, and what transport::open() throws.
   explicit SwitchServer(const ServerConfig& config);

@@ -138,12 +138,6 @@ TEST(SwitchServer, SpreadsJobsOfOneThreadOverItsThreadsByTheirPorts) {
   EXPECT_EQ(server.stats().received_by_thread, std::vector<std::uint64_t>(kThreads, 2 * kSlots * kRounds));
 }
 
-TEST(SwitchServer, DrivesADeviceWithOneThread) {
-  ServerConfig config = small_config(2);
-  config.transport.kind = transport::Kind::kXdp;
-  EXPECT_THROW(SwitchServer{config}, std::invalid_argument);
-}
-
 TEST(SwitchServer, WorksWithoutOffloadAndWithBusyPolling) {
   ServerConfig config = small_config();
   config.transport.offload = false;

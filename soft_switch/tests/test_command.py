@@ -266,7 +266,7 @@ def test_what_a_transport_cannot_do_is_a_usage_error(arguments: list[str], says:
 
 @pytest.mark.parametrize("arguments", [[], ["--threads", "2"]])
 def test_a_transport_that_cannot_be_had_is_a_clear_error(arguments: list[str]) -> None:
-    """No AF_XDP at the loopback interface, if it is there at all; and one thread drives a device."""
+    """No AF_XDP at the loopback interface, if it is there at all."""
     result = CliRunner().invoke(switch, ["--control", "127.0.0.1:0", "--port", "0", "--transport", "xdp", *arguments])
     assert result.exit_code == 1
-    assert "one thread" in result.output if arguments else "AF_XDP" in result.output or "wiresum_xdp" in result.output
+    assert "AF_XDP" in result.output or "wiresum_xdp" in result.output

@@ -128,7 +128,7 @@ std::string try_transport(const std::string& transport, const std::string& devic
   const std::uint32_t own = transport::parse_ipv4(address);
   const bool is_kernels = spec.kind != transport::Kind::kDpdk;
   std::vector<transport::UdpSocket> sockets = transport::bind_consecutive({is_kernels ? own : 0, 0}, 1);
-  return transport::open(spec, {.address = own, .peer = {}}, std::move(sockets)).transport->name();
+  return transport::open(spec, {.address = own, .peers = {}}, std::move(sockets)).transport->name();
 }
 
 using Regions = std::vector<std::tuple<Address, Address, std::uint64_t>>;

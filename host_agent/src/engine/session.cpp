@@ -61,8 +61,8 @@ SessionConfig checked(SessionConfig config, const std::vector<std::vector<transp
     if (sockets[i].size() < aggregator.threads) {
       throw std::invalid_argument("a session needs a socket for each thread");
     }
-    if (over_a_device && (aggregators.size() != 1 || aggregator.threads != 1)) {
-      throw std::invalid_argument("a transport over a device serves one thread at one aggregator (WIRESUM_THREADS=1)");
+    if (over_a_device && aggregators.size() != 1) {
+      throw std::invalid_argument("a transport over a device serves one aggregator");
     }
     if (over_a_device && aggregator.results_group.port != 0) {
       throw std::invalid_argument(
@@ -89,6 +89,48 @@ schedule::SchedulerConfig scheduler_config(const SessionConfig& config) {
     scheduler.vote_lag_chunks += std::uint64_t{2} * aggregator.worker.slots;
   }
   return scheduler;
+}
+
+/// Of thread `index`; port 0 stands for no endpoint.
+wire::Endpoint thread_port(wire::Endpoint base, unsigned index) {
+  return {.address = base.address, .port = static_cast<std::uint16_t>(base.port == 0 ? 0 : base.port + index)};
+}
+
+/// A thread's own socket, which all packets leave by, and one in the group if there is one. They hear the switch alone.
+std::vector<transport::UdpSocket> connected(transport::UdpSocket own, wire::Endpoint peer, wire::Endpoint group) {
+  own.connect(peer);
+  const std::uint32_t interface = own.local().address;
+  std::vector<transport::UdpSocket> sockets;
+  sockets.push_back(std::move(own));
+  if (group.port != 0) {
+    sockets.push_back(transport::UdpSocket::in_group(group, interface));
+    sockets.back().connect(peer);
+  }
+  return sockets;
+}
+
+/// For each thread at one aggregator, over its own socket.
+std::vector<transport::DataPath> open_paths(const transport::Spec& spec, const AggregatorConfig& aggregator,
+                                            std::vector<transport::UdpSocket> sockets) {
+  transport::Place place{
+      .address = aggregator.own_address,
+      .peers = {},
+      .datagram_bytes_max = wire::kHeaderBytes + std::size_t{aggregator.worker.lanes} * wire::kWordBytes};
+  sockets.erase(sockets.begin() + aggregator.threads, sockets.end());
+  if (spec.kind != transport::Kind::kUdp) {
+    for (unsigned thread = 0; thread < aggregator.threads; ++thread) {
+      place.peers.push_back(thread_port(aggregator.switch_endpoint, thread));
+    }
+    return transport::open_shares(spec, place, std::move(sockets), aggregator.threads);
+  }
+  std::vector<transport::DataPath> paths;
+  for (unsigned thread = 0; thread < aggregator.threads; ++thread) {
+    paths.push_back(
+        transport::open(spec, place,
+                        connected(std::move(sockets[thread]), thread_port(aggregator.switch_endpoint, thread),
+                                  thread_port(aggregator.results_group, thread))));
+  }
+  return paths;
 }
 
 void add(worker::WorkerStats& sum, const worker::WorkerStats& more) noexcept {
@@ -127,8 +169,8 @@ struct Session::Place {
 /// One engine thread: drives a shard, and sleeps.
 class Session::EngineThread {
  public:
-  EngineThread(Session& session, const Place& place, transport::UdpSocket socket)
-      : EngineThread(session, place, session.config_.aggregators[place.aggregator], std::move(socket)) {}
+  EngineThread(Session& session, const Place& place, transport::DataPath path)
+      : EngineThread(session, place, session.config_.aggregators[place.aggregator], std::move(path)) {}
 
   [[nodiscard]] std::size_t aggregator() const noexcept { return place_.aggregator; }
   [[nodiscard]] Shard& shard() noexcept { return shard_; }
@@ -150,10 +192,10 @@ class Session::EngineThread {
   }
 
  private:
-  EngineThread(Session& session, const Place& place, const AggregatorConfig& aggregator, transport::UdpSocket socket)
+  EngineThread(Session& session, const Place& place, const AggregatorConfig& aggregator, transport::DataPath path)
       : session_(session),
         place_(place),
-        path_(open(session.config_.transport, aggregator, place.thread, std::move(socket))),
+        path_(std::move(path)),
         shard_(share_of(aggregator, place.thread), thread_port(aggregator.switch_endpoint, place.thread), kSteadyClock,
                *path_.transport,
                {.on_mail = [this] { rouse(); },
@@ -161,42 +203,6 @@ class Session::EngineThread {
                     [this](const worker::Completion& completion) {
                       session_.dispatcher_->complete_share(place_.index, completion);
                     }}) {}
-
-  /// Of thread `index`; port 0 stands for no endpoint.
-  static wire::Endpoint thread_port(wire::Endpoint base, unsigned index) {
-    return {.address = base.address, .port = static_cast<std::uint16_t>(base.port == 0 ? 0 : base.port + index)};
-  }
-
-  static transport::DataPath open(const transport::Spec& spec, const AggregatorConfig& aggregator, unsigned thread,
-                                  transport::UdpSocket socket) {
-    const wire::Endpoint peer = thread_port(aggregator.switch_endpoint, thread);
-    const transport::Place place{
-        .address = aggregator.own_address,
-        .peer = peer,
-        .datagram_bytes_max = wire::kHeaderBytes + std::size_t{aggregator.worker.lanes} * wire::kWordBytes};
-    std::vector<transport::UdpSocket> sockets;
-    if (spec.kind == transport::Kind::kUdp) {
-      sockets = connected(std::move(socket), peer, thread_port(aggregator.results_group, thread));
-    } else {
-      sockets.push_back(std::move(socket));
-    }
-    return transport::open(spec, place, std::move(sockets));
-  }
-
-  /// The thread's own socket, which all packets leave by, and one in the group if there is one. They hear the switch
-  /// alone.
-  static std::vector<transport::UdpSocket> connected(transport::UdpSocket own, wire::Endpoint peer,
-                                                     wire::Endpoint group) {
-    own.connect(peer);
-    const std::uint32_t interface = own.local().address;
-    std::vector<transport::UdpSocket> sockets;
-    sockets.push_back(std::move(own));
-    if (group.port != 0) {
-      sockets.push_back(transport::UdpSocket::in_group(group, interface));
-      sockets.back().connect(peer);
-    }
-    return sockets;
-  }
 
   /// Pairs with sleep(): either the sleeper sees the mail, or we see that it sleeps.
   void rouse() noexcept {
@@ -313,13 +319,17 @@ class Session::ChoreThread {
 
 Session::Session(const SessionConfig& config, std::vector<std::vector<transport::UdpSocket>> sockets)
     : owner_(getpid()), config_(checked(config, sockets)), chores_(std::make_unique<ChoreThread>(*this)) {
+  std::vector<std::vector<transport::DataPath>> paths;
+  for (std::size_t i = 0; i < config.aggregators.size(); ++i) {
+    paths.push_back(open_paths(config.transport, config.aggregators[i], std::move(sockets[i])));
+  }
   // A collective of few chunks is dealt to few threads, so neighbours are at different aggregators.
   std::vector<Shard*> shards;
   for (unsigned thread = 0; thread < wire::kThreadsMax; ++thread) {
     for (std::size_t i = 0; i < config.aggregators.size(); ++i) {
       if (thread >= config.aggregators[i].threads) continue;
       const Place place{.index = static_cast<unsigned>(threads_.size()), .aggregator = i, .thread = thread};
-      threads_.push_back(std::make_unique<EngineThread>(*this, place, std::move(sockets[i][thread])));
+      threads_.push_back(std::make_unique<EngineThread>(*this, place, std::move(paths[i][thread])));
       shards.push_back(&threads_.back()->shard());
     }
   }

@@ -73,8 +73,8 @@ struct SessionStats : TrafficStats {
 class Session {
  public:
   /// Takes over `sockets` (by aggregator one for each thread, in order; more are closed) and starts the threads. A
-  /// transport over a device drives all of the device, so it serves one thread at one aggregator. Throws
-  /// std::invalid_argument, std::system_error or std::runtime_error, whose text says what is missing.
+  /// transport over a device serves one aggregator. Throws std::invalid_argument, std::system_error or
+  /// std::runtime_error, whose text says what is missing.
   Session(const SessionConfig& config, std::vector<std::vector<transport::UdpSocket>> sockets);
   ~Session();
   Session(const Session&) = delete;

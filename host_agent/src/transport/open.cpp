@@ -2,6 +2,7 @@
 
 #include <ifaddrs.h>
 
+#include <cassert>
 #include <cerrno>
 #include <cstring>
 #include <stdexcept>
@@ -10,6 +11,7 @@
 #include <utility>
 
 #include "transport/device_config.hpp"
+#include "transport/exchange.hpp"
 #include "transport/plugin.hpp"
 #include "transport/udp/address.hpp"
 #include "transport/udp/udp.hpp"
@@ -32,12 +34,14 @@ std::string interface_with(std::uint32_t address) {
                            ": name the interface, or choose an address that one has");
 }
 
-DeviceConfig device_config(const Spec& spec, const Place& place, const std::vector<UdpSocket>& sockets) {
+DeviceConfig device_config(const Spec& spec, const Place& place, const std::vector<UdpSocket>& sockets,
+                           unsigned threads) {
   DeviceConfig config{.device = spec.device,
                       .address = place.address,
                       .ports = {},
-                      .peer = place.peer,
-                      .datagram_bytes_max = place.datagram_bytes_max};
+                      .peers = place.peers,
+                      .datagram_bytes_max = place.datagram_bytes_max,
+                      .threads = threads};
   if (spec.kind == Kind::kXdp && spec.device.empty()) config.device = interface_with(place.address);
   for (const UdpSocket& socket : sockets) config.ports.push_back(socket.local().port);
   return config;
@@ -53,18 +57,33 @@ Kind kind_of(const std::string& name) {
 }
 
 DataPath open(const Spec& spec, const Place& place, std::vector<UdpSocket> sockets) {
-  DataPath path;
-  if (spec.kind == Kind::kUdp) {
-    const UdpConfig config{.datagram_bytes_max = place.datagram_bytes_max,
-                           .receive_buffer_bytes = place.receive_buffer_bytes,
-                           .offload = spec.offload};
-    path.transport = std::make_unique<UdpTransport>(config, std::move(sockets));
-    return path;
+  return std::move(open_shares(spec, place, std::move(sockets), 1).front());
+}
+
+std::vector<DataPath> open_shares(const Spec& spec, const Place& place, std::vector<UdpSocket> sockets,
+                                  unsigned threads) {
+  assert(threads != 0 && sockets.size() >= threads);
+  const bool over_a_device = spec.kind != Kind::kUdp;
+  std::vector<std::unique_ptr<Transport>> shares;
+  if (over_a_device) {
+    const PluginKind plugin = spec.kind == Kind::kXdp ? PluginKind::kXdp : PluginKind::kDpdk;
+    shares = share_out(make_device_transports(plugin, device_config(spec, place, sockets, threads)),
+                       place.datagram_bytes_max);
   }
-  const PluginKind plugin = spec.kind == Kind::kXdp ? PluginKind::kXdp : PluginKind::kDpdk;
-  path.transport = make_device_transport(plugin, device_config(spec, place, sockets));
-  path.reserved = std::move(sockets);
-  return path;
+  std::vector<DataPath> paths(threads);
+  for (std::size_t thread = 0; thread != threads; ++thread) {
+    std::vector<UdpSocket> own;
+    for (std::size_t i = thread; i < sockets.size(); i += threads) own.push_back(std::move(sockets[i]));
+    if (over_a_device) {
+      paths[thread] = {.reserved = std::move(own), .transport = std::move(shares[thread])};
+    } else {
+      const UdpConfig config{.datagram_bytes_max = place.datagram_bytes_max,
+                             .receive_buffer_bytes = place.receive_buffer_bytes,
+                             .offload = spec.offload};
+      paths[thread].transport = std::make_unique<UdpTransport>(config, std::move(own));
+    }
+  }
+  return paths;
 }
 
 }  // namespace wiresum::transport

@@ -1,4 +1,4 @@
-// A transport of whichever kind is asked for, at ports that are ours already.
+// Transports of whichever kind is asked for, at ports that are ours already.
 #pragma once
 
 #include <cstddef>
@@ -22,10 +22,11 @@ struct Spec {
   bool offload = true;  // UDP: use GSO and GRO if the kernel has them
 };
 
-/// What one thread's transport is to serve.
+/// What transports are to serve.
 struct Place {
   std::uint32_t address = 0;  // ours, in host byte order
-  wire::Endpoint peer;        // who alone is heard; port 0: anybody. UDP sockets are connected to it beforehand instead
+  /// Who alone is heard, by port; empty: anybody. UDP sockets are connected to theirs beforehand instead.
+  std::vector<wire::Endpoint> peers;
   std::size_t datagram_bytes_max = 1464;
   std::size_t receive_buffer_bytes = 8u << 20;  // UDP: for each socket
 };
@@ -41,5 +42,10 @@ struct DataPath {
 /// `sockets`: bound to the ports that are served, in the order of the transport's port numbers. Throws
 /// std::system_error, std::invalid_argument or std::runtime_error, whose text says what is missing.
 [[nodiscard]] DataPath open(const Spec& spec, const Place& place, std::vector<UdpSocket> sockets);
+
+/// The same for as many threads, each of which gets a transport that it may drive by itself: the i-th of n serves the
+/// sockets i, i + n, ..., numbered 0, 1, ... There are at least as many sockets as threads.
+[[nodiscard]] std::vector<DataPath> open_shares(const Spec& spec, const Place& place, std::vector<UdpSocket> sockets,
+                                                unsigned threads);
 
 }  // namespace wiresum::transport

@@ -62,10 +62,11 @@ const PluginEntry& load(const Kind& kind, const std::filesystem::path& path) {
 
 }  // namespace
 
-std::unique_ptr<Transport> make_device_transport(PluginKind kind, const DeviceConfig& config, const std::string& path) {
+std::vector<std::unique_ptr<Transport>> make_device_transports(PluginKind kind, const DeviceConfig& config,
+                                                               const std::string& path) {
   const Kind& wanted = kind_of(kind);
   const PluginEntry& entry = load(wanted, path.empty() ? own_folder() / wanted.file : std::filesystem::path(path));
-  return std::unique_ptr<Transport>(entry.make(config));
+  return entry.make(config);
 }
 
 }  // namespace wiresum::transport

@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "transport/device_config.hpp"
 #include "transport/transport.hpp"
@@ -26,13 +27,15 @@ inline constexpr const char* kPluginSymbol = "wiresum_transport_plugin";
 
 struct PluginEntry {
   const char* abi;  // kTransportAbi of the plugin's build; first, so that it can be read from any version
-  Transport* (*make)(const DeviceConfig& config);  // the caller owns what it returns; throws what the transport throws
+  /// As many as the configuration has threads; throws what the transport throws.
+  std::vector<std::unique_ptr<Transport>> (*make)(const DeviceConfig& config);
 };
 
-/// Loads the plugin and makes a transport. `path`: the shared object; empty: the one beside the code that asks, which
-/// is where an installation has it. Throws std::runtime_error that says what to install or to build if there is none
-/// that fits, and what the transport's constructor throws.
-[[nodiscard]] std::unique_ptr<Transport> make_device_transport(PluginKind kind, const DeviceConfig& config,
-                                                               const std::string& path = {});
+/// Loads the plugin and makes transports, one for each of the configuration's threads. `path`: the shared object;
+/// empty: the one beside the code that asks, which is where an installation has it. Throws std::runtime_error that says
+/// what to install or to build if there is none that fits, and what the transport's constructor throws.
+[[nodiscard]] std::vector<std::unique_ptr<Transport>> make_device_transports(PluginKind kind,
+                                                                             const DeviceConfig& config,
+                                                                             const std::string& path = {});
 
 }  // namespace wiresum::transport

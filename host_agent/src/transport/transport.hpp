@@ -33,6 +33,7 @@ struct RxDatagram {
 struct TransportStats {
   std::uint64_t datagrams_received = 0;
   std::uint64_t messages_received = 0;  // what they came in: trains of datagrams, where the system keeps them together
+  std::uint64_t datagrams_passed = 0;   // to other threads, since they are for these: exchange.hpp
   std::uint64_t datagrams_sent = 0;
   std::uint64_t receive_calls = 0;
   std::uint64_t send_calls = 0;

@@ -159,7 +159,6 @@ def test_a_bad_value_is_refused_by_the_name_of_its_variable(variable: str, text:
     ("settings", "says"),
     [
         ({"device": "eth1"}, "WIRESUM_DEVICE"),
-        ({"transport": "xdp", "threads": 2}, "WIRESUM_THREADS must be 1"),
         ({"transport": "xdp", "switch": "a+b"}, "one aggregator"),
         ({"transport": "dpdk", "address": "10.0.0.2"}, "WIRESUM_DEVICE must have the EAL's arguments"),
         ({"transport": "dpdk", "device": "-a 0000:01:00.0"}, "WIRESUM_ADDRESS must be"),

@@ -111,7 +111,7 @@ Examples:
     "--threads",
     type=click.IntRange(0, PORTS),
     default=0,
-    help="Data threads.  [default: half of the cores, at most 4]",
+    help="Data threads.  [default: half of the cores, at most 4; with --transport xdp or dpdk 1]",
 )
 @click.option("--slots", type=click.IntRange(1, 1 << 20), default=4096, show_default=True, help="Slots for all jobs.")
 @click.option(

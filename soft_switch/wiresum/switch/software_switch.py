@@ -54,6 +54,8 @@ class SwitchStats:
     datagrams_received: int
     received_by_thread: tuple[int, ...]
     """Of these: how evenly the jobs' ports lie over the data threads."""
+    datagrams_passed: int
+    """Of those received: came to another data thread first, since the device does not steer by port."""
     datagrams_sent: int
     receive_calls: int
     send_calls: int
@@ -257,6 +259,7 @@ class SoftwareSwitch(SwitchDriver):
                 cpu_seconds=native.cpu_seconds,
                 datagrams_received=native.datagrams_received,
                 received_by_thread=tuple(native.received_by_thread),
+                datagrams_passed=native.datagrams_passed,
                 datagrams_sent=native.datagrams_sent,
                 receive_calls=native.receive_calls,
                 send_calls=native.send_calls,

@@ -252,7 +252,7 @@ class AgentConfig:
         0,
         "THREADS",
         "threads of the data path, for each aggregator; a job uses the smallest of all workers",
-        default_shown="from the number of cores, at most 4",
+        default_shown="from the number of cores, at most 4; over `xdp` and `dpdk` 1",
         parse=_integer,
         problem=_within(0, THREADS_MAX),
     )
@@ -385,8 +385,6 @@ class AgentConfig:
         """What is asked of a transport over a device that it cannot do, or "" if nothing."""
         if self.transport == "udp":
             return f"WIRESUM_DEVICE ({self.device!r}) is for xdp and dpdk" if self.device else ""
-        if self.threads > 1:
-            return "it drives the device with one thread, so WIRESUM_THREADS must be 1, or unset"
         if "+" in self.switch:
             return "it serves one aggregator, and WIRESUM_SWITCH names several"
         if self.transport == "dpdk" and not self.device:

@@ -63,7 +63,7 @@ struct Sizes {
         descriptors(std::clamp(2 * spare / ports, kDescriptorsMin, kDescriptorsMax)),
         packets(descriptors * ports + spare) {}
 
-  /// What a --no-huge memory has to hold.
+  /// What a --no-huge memory has to hold, for each thread.
   [[nodiscard]] std::size_t memory_bytes() const { return packets * (2 * buffer + kHeaderRoomBytes + kOverhead); }
 
   std::size_t buffer;       // of a packet, in bytes
@@ -81,6 +81,7 @@ struct Sizes {
 };
 
 DeviceConfig checked(const DeviceConfig& config) {
+  assert(config.threads != 0 && config.threads <= wire::kThreadsMax);
   if (config.ports.empty() || config.ports.size() > wire::kThreadsMax) {
     throw std::invalid_argument("a DPDK transport serves 1 to 16 UDP ports");
   }
@@ -117,30 +118,66 @@ rte_mempool* new_pool(std::size_t packets, std::size_t room_bytes) {
 
 }  // namespace
 
-void DpdkTransport::FreePool::operator()(rte_mempool* pool) const noexcept { rte_mempool_free(pool); }
+void FreePool::operator()(rte_mempool* pool) const noexcept { rte_mempool_free(pool); }
 
-DpdkTransport::DpdkTransport(const DeviceConfig& config)
-    : DpdkTransport(checked(config), parse_arguments(config.device)) {}
+void Claims::put(const Claim& claim) noexcept {
+  const std::lock_guard lock(mutex_);
+  if (count_ != kClaimsMax) claims_[count_++] = claim;
+  any_.store(true, std::memory_order_relaxed);
+}
 
-DpdkTransport::DpdkTransport(const DeviceConfig& config, const Arguments& arguments)
-    : config_(config),
-      devices_(arguments, Sizes(config, std::max<std::size_t>(arguments.devices.size(), 1)).memory_bytes()) {
-  const Sizes sizes(config, devices_.ports().size());
-  lent_max_ = std::min(kLentMax, sizes.spare / 2);
-  receive_pool_.reset(new_pool(sizes.packets, RTE_PKTMBUF_HEADROOM + sizes.buffer));
-  send_pool_.reset(new_pool(sizes.packets, kPayloadAt + sizes.buffer));
-  header_pool_.reset(new_pool(sizes.packets, kHeaderRoomBytes));
-  for (const Devices::Port& port : devices_.ports()) {
-    ports_.push_back(
-        std::make_unique<Port>(port, PortConfig{.ip_bytes_max = frame_bytes(config) - kEthernetBytes,
+Shared::Shared(const DeviceConfig& settings) : config(checked(settings)) {
+  const Arguments arguments = parse_arguments(config.device);
+  const std::size_t ports_expected = std::max<std::size_t>(arguments.devices.size(), 1);
+  devices = std::make_unique<Devices>(arguments, config.threads * Sizes(config, ports_expected).memory_bytes());
+  const Sizes sizes(config, devices->ports().size());
+  lent_max = sizes.spare / 2;
+  std::vector<rte_mempool*> receive_pools;
+  for (unsigned thread = 0; thread != config.threads; ++thread) {
+    pools.push_back({.receive = Pool(new_pool(sizes.packets, RTE_PKTMBUF_HEADROOM + sizes.buffer)),
+                     .send = Pool(new_pool(sizes.packets, kPayloadAt + sizes.buffer)),
+                     .header = Pool(new_pool(sizes.packets, kHeaderRoomBytes))});
+    receive_pools.push_back(pools.back().receive.get());
+    claims.push_back(std::make_unique<Claims>());
+  }
+  for (const Devices::Port& port : devices->ports()) {
+    ports.push_back(
+        std::make_unique<Port>(port, PortConfig{.address = config.address,
+                                                .udp_ports = config.ports,
+                                                .ip_bytes_max = frame_bytes(config) - kEthernetBytes,
                                                 .buffer_bytes = sizes.buffer,
                                                 .descriptors = static_cast<std::uint16_t>(sizes.descriptors),
-                                                .receive_pool = receive_pool_.get()}));
-    const std::string& driver = ports_.back()->driver();
-    if (name_.find(driver) == std::string::npos) name_ += (name_.empty() ? "" : ", ") + driver;
+                                                .receive_pools = receive_pools}));
+    const std::string& driver = ports.back()->driver();
+    if (name.find(driver) == std::string::npos) name += (name.empty() ? "" : ", ") + driver;
+    if (config.threads > 1) name += std::string(", ") + ports.back()->steering();
   }
-  name_ = "dpdk (" + name_ + ")";
-  now_ = clock_now();
+  name = "dpdk (" + name + ")";
+}
+
+std::vector<std::unique_ptr<Transport>> DpdkTransport::open(const DeviceConfig& config) {
+  const auto shared = std::make_shared<const Shared>(config);
+  std::vector<std::unique_ptr<Transport>> transports;
+  for (unsigned thread = 0; thread != config.threads; ++thread) {
+    transports.emplace_back(new DpdkTransport(shared, thread));
+  }
+  return transports;
+}
+
+DpdkTransport::DpdkTransport(std::shared_ptr<const Shared> shared, unsigned thread)
+    : shared_(std::move(shared)),
+      config_(shared_->config),
+      ports_(shared_->ports),
+      thread_(thread),
+      send_pool_(shared_->pools[thread].send.get()),
+      header_pool_(shared_->pools[thread].header.get()),
+      now_(clock_now()) {
+  for (std::size_t port = 0; port != ports_.size(); ++port) {
+    const std::uint16_t queues = ports_[port]->receive_queues();
+    for (std::uint16_t queue = 0; queue != queues; ++queue) {
+      if (takes(thread, config_.threads, port, queue, queues)) sources_.push_back({.port = port, .queue = queue});
+    }
+  }
 }
 
 DpdkTransport::~DpdkTransport() {
@@ -156,7 +193,7 @@ std::size_t DpdkTransport::receive(std::span<RxDatagram> out) noexcept {
   ++stats_.receive_calls;
   rte_pktmbuf_free_bulk(lent_.data(), static_cast<unsigned>(lent_count_));
   lent_count_ = 0;
-  out = out.first(std::min(out.size(), lent_max_));
+  out = out.first(std::min({out.size(), kLentMax, shared_->lent_max}));
   std::size_t count = 0;
   for (; ready_next_ != ready_count_ && count != out.size(); ++ready_next_, ++count) {
     out[count] = ready_[ready_next_];
@@ -169,20 +206,23 @@ std::size_t DpdkTransport::receive(std::span<RxDatagram> out) noexcept {
   return count;
 }
 
-/// Takes datagrams from all ports, and does what else has come in or is due.
+/// Takes datagrams from the thread's queues, and does what else has come in or is due.
 std::size_t DpdkTransport::poll(std::span<RxDatagram> out, std::span<rte_mbuf*> buffers) noexcept {
   now_ = clock_now();
-  for (std::size_t port = 0; port != ports_.size(); ++port) {
+  for (std::size_t port = 0; thread_ == 0 && port != ports_.size(); ++port) {
     if (ports_[port]->look_after_link(now_)) announce(port);
   }
+  shared_->claims[thread_]->take(
+      [this](const Claim& claim) { neighbours_.claimed(claim.address, claim.by, claim.answer, now_); });
   std::size_t count = 0;
   std::size_t idle = 0;
-  // Who was first is last next time, so that no port starves the others.
-  for (std::size_t looked = 0; looked < kRoundMax && idle != ports_.size() && count != out.size();) {
-    const std::size_t port = next_port_;
-    next_port_ = (next_port_ + 1) % ports_.size();
+  // Who was first is last next time, so that no queue starves the others.
+  for (std::size_t looked = 0; looked < kRoundMax && idle != sources_.size() && count != out.size();) {
+    const auto [port, queue] = sources_[next_source_];
+    next_source_ = (next_source_ + 1) % sources_.size();
     std::array<rte_mbuf*, kBurst> burst{};
-    const std::size_t taken = ports_[port]->receive(std::span(burst).first(std::min(kBurst, out.size() - count)));
+    const std::size_t wanted = std::min(kBurst, out.size() - count);
+    const std::size_t taken = ports_[port]->receive(queue, std::span(burst).first(wanted));
     idle = taken == 0 ? idle + 1 : 0;
     looked += taken;
     for (std::size_t i = 0; i != std::min(kPrefetch, taken); ++i) rte_prefetch0(rte_pktmbuf_mtod(burst[i], void*));
@@ -209,11 +249,11 @@ bool DpdkTransport::accept(rte_mbuf& packet, std::size_t port, RxDatagram& out) 
   if (error == ethernet::FrameError::kNotIpv4) answer(frame, port);
   if (error != ethernet::FrameError::kNone || ports_[port]->found_wrong(packet)) return false;
   if (udp.destination_mac != ports_[port]->mac() || udp.destination.address != config_.address) return false;
-  if (config_.peer.port != 0 && udp.source != config_.peer) return false;
   const auto ours = std::find(config_.ports.begin(), config_.ports.end(), udp.destination.port);
-  if (ours == config_.ports.end()) return false;
+  const auto number = static_cast<std::size_t>(ours - config_.ports.begin());
+  if (ours == config_.ports.end() || !config_.hears(number, udp.source)) return false;
   neighbours_.heard(udp.source.address, {.mac = udp.source_mac, .port = static_cast<std::uint8_t>(port)}, now_);
-  out = {.bytes = udp.payload, .source = udp.source, .port = static_cast<std::uint8_t>(ours - config_.ports.begin())};
+  out = {.bytes = udp.payload, .source = udp.source, .port = static_cast<std::uint8_t>(number)};
   return true;
 }
 
@@ -229,15 +269,20 @@ void DpdkTransport::answer(std::span<const std::byte> frame, std::size_t port) n
   if (sender != packet.sender_mac || packet.sender_address == config_.address) return;
   const bool to_us = packet.target_address == config_.address;
   const bool reply = packet.operation == ethernet::ArpOperation::kReply;
-  neighbours_.claimed(packet.sender_address, {.mac = packet.sender_mac, .port = static_cast<std::uint8_t>(port)},
-                      reply && to_us && packet.target_mac == ports_[port]->mac(), now_);
+  const Claim claim{.address = packet.sender_address,
+                    .by = {.mac = packet.sender_mac, .port = static_cast<std::uint8_t>(port)},
+                    .answer = reply && to_us && packet.target_mac == ports_[port]->mac()};
+  neighbours_.claimed(claim.address, claim.by, claim.answer, now_);
+  for (unsigned other = 0; other != config_.threads; ++other) {
+    if (other != thread_) shared_->claims[other]->put(claim);
+  }
   if (to_us && !reply) send_arp(ethernet::reply_to(packet, ports_[port]->mac()), packet.sender_mac, port);
 }
 
 /// Puts the questions that are due.
 void DpdkTransport::ask() noexcept {
-  // The peer is asked for before anybody wants to send to it.
-  if (config_.peer.port != 0) static_cast<void>(neighbours_.find(config_.peer.address, now_));
+  // The peers are asked for before anybody wants to send to them.
+  for (const wire::Endpoint& peer : config_.peers) static_cast<void>(neighbours_.find(peer.address, now_));
   for (Neighbours::Question question; neighbours_.poll_question(now_, question);) {
     for (std::size_t port = 0; port != ports_.size(); ++port) {
       if (!question.everybody && port != question.to.port) continue;
@@ -263,13 +308,13 @@ void DpdkTransport::announce(std::size_t port) noexcept {
 
 void DpdkTransport::send_arp(const ethernet::ArpPacket& packet, const ethernet::MacAddress& to,
                              std::size_t port) noexcept {
-  rte_mbuf* buffer = rte_pktmbuf_alloc(header_pool_.get());
+  rte_mbuf* buffer = rte_pktmbuf_alloc(header_pool_);
   if (buffer == nullptr) return;
   set_length(*buffer, ethernet::kFrameBytesMin);
   const std::span<std::byte> frame = data_of(*buffer);
   ethernet::write_arp(packet, frame.first<ethernet::kFrameBytesMin>());
   std::memcpy(frame.data(), to.bytes.data(), to.bytes.size());
-  static_cast<void>(ports_[port]->send({&buffer, 1}));
+  static_cast<void>(ports_[port]->send(thread_, {&buffer, 1}));
 }
 
 // ---- Sending ----
@@ -278,7 +323,7 @@ std::span<wire::Packet> DpdkTransport::room(std::size_t wanted) noexcept {
   adopt_thread();
   wanted = std::min(wanted, kRoomMax);
   if (offered_ < wanted &&
-      rte_pktmbuf_alloc_bulk(send_pool_.get(), &room_[offered_], static_cast<unsigned>(wanted - offered_)) == 0) {
+      rte_pktmbuf_alloc_bulk(send_pool_, &room_[offered_], static_cast<unsigned>(wanted - offered_)) == 0) {
     for (; offered_ != wanted; ++offered_) {
       packets_[offered_] = {.data = rte_pktmbuf_mtod(room_[offered_], std::byte*), .bytes = 0};
     }
@@ -337,7 +382,7 @@ void DpdkTransport::send_copies(std::span<rte_mbuf*> payloads, std::span<const w
       continue;
     }
     const Port& by = *ports_[hop->port];
-    rte_mempool* const pool = by.sends_segments() ? header_pool_.get() : send_pool_.get();
+    rte_mempool* const pool = by.sends_segments() ? header_pool_ : send_pool_;
     std::array<rte_mbuf*, kBurst> packets{};
     const std::span<rte_mbuf*> burst = std::span(packets).first(payloads.size());
     if (rte_pktmbuf_alloc_bulk(pool, burst.data(), static_cast<unsigned>(burst.size())) != 0) {
@@ -406,7 +451,7 @@ void DpdkTransport::write_headers(const ethernet::Headers& headers, rte_mbuf& pa
 }
 
 void DpdkTransport::give(std::span<rte_mbuf*> packets, std::size_t port) noexcept {
-  const std::size_t sent = ports_[port]->send(packets);
+  const std::size_t sent = ports_[port]->send(thread_, packets);
   ++stats_.send_calls;
   stats_.datagrams_sent += sent;
   stats_.send_failures += packets.size() - sent;

@@ -3,6 +3,10 @@
 // All ports that EAL finds for the transport are its own: a worker has one; a switch may have many, with other workers
 // behind each. Packets leave by the port behind which the neighbour was found (neighbours.hpp).
 //
+// Several threads may drive them, each through a transport of its own. Ports and EAL's devices are shared; which queues
+// of them a thread has, steering.hpp says. Each thread has pools and a table of neighbours of its own. Answers to its
+// questions may come in by another thread's queue, so whoever hears ARP tells all.
+//
 // Who owns a buffer (mbuf) at each moment. room() offers the data rooms of buffers that are ours; send() puts the
 // headers in front, or before them in a buffer of its own for each endpoint, and gives them to the driver, which frees
 // what it has read. A freed buffer goes back to its pool when nobody refers to it any more, and only from there can it
@@ -14,6 +18,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <span>
 #include <string>
 #include <vector>
@@ -27,13 +32,70 @@
 
 namespace wiresum::transport::dpdk {
 
+struct FreePool {
+  void operator()(rte_mempool* pool) const noexcept;
+};
+using Pool = std::unique_ptr<rte_mempool, FreePool>;
+
+/// What somebody says of an address, in whatever ARP packet: Neighbours::claimed().
+struct Claim {
+  std::uint32_t address = 0;
+  NextHop by;
+  bool answer = false;
+};
+
+/// Claims that other threads have heard. What does not fit is lost, and asked for again.
+class Claims {
+ public:
+  void put(const Claim& claim) noexcept;
+  /// Calls `visit` with each, once.
+  template <class Visit>
+  void take(Visit visit) noexcept {
+    if (!any_.load(std::memory_order_relaxed)) return;
+    const std::lock_guard lock(mutex_);
+    for (std::size_t i = 0; i != count_; ++i) visit(claims_[i]);
+    count_ = 0;
+    any_.store(false, std::memory_order_relaxed);
+  }
+
+ private:
+  static constexpr std::size_t kClaimsMax = 64;
+
+  std::mutex mutex_;
+  std::array<Claim, kClaimsMax> claims_{};
+  std::size_t count_ = 0;
+  std::atomic<bool> any_{false};
+};
+
+/// What the threads of one configuration share.
+struct Shared {
+  /// Throws std::invalid_argument on a configuration that makes no sense, std::runtime_error if DPDK refuses it.
+  explicit Shared(const DeviceConfig& config);
+
+  struct Pools {
+    Pool receive;
+    Pool send;
+    Pool header;
+  };
+
+  DeviceConfig config;
+  // Ended last, after the devices that may still hold their buffers.
+  std::vector<Pools> pools;  // by thread
+  std::unique_ptr<Devices> devices;
+  std::vector<std::unique_ptr<Port>> ports;
+  std::vector<std::unique_ptr<Claims>> claims;  // by thread
+  std::string name;
+  std::size_t lent_max = 0;
+};
+
 class DpdkTransport final : public Transport {
  public:
-  /// Throws std::invalid_argument on a configuration that makes no sense, std::runtime_error if DPDK refuses it.
-  explicit DpdkTransport(const DeviceConfig& config);
+  /// A transport for each of the configuration's threads. Throws std::invalid_argument on a configuration that makes no
+  /// sense, std::runtime_error if DPDK refuses it.
+  [[nodiscard]] static std::vector<std::unique_ptr<Transport>> open(const DeviceConfig& config);
   ~DpdkTransport() override;
 
-  const char* name() const noexcept override { return name_.c_str(); }
+  const char* name() const noexcept override { return shared_->name.c_str(); }
   std::size_t receive(std::span<RxDatagram> out) noexcept override;
   std::span<wire::Packet> room(std::size_t wanted) noexcept override;
   std::size_t train_packets(std::size_t) const noexcept override { return 1; }
@@ -48,12 +110,13 @@ class DpdkTransport final : public Transport {
   static constexpr std::size_t kRoomMax = 256;   // packets that are offered
   static constexpr std::size_t kLentMax = 1024;  // datagrams that are lent
 
-  struct FreePool {
-    void operator()(rte_mempool* pool) const noexcept;
+  /// A queue that this thread takes packets from.
+  struct Source {
+    std::size_t port;
+    std::uint16_t queue;
   };
-  using Pool = std::unique_ptr<rte_mempool, FreePool>;
 
-  DpdkTransport(const DeviceConfig& config, const Arguments& arguments);
+  DpdkTransport(std::shared_ptr<const Shared> shared, unsigned thread);
 
   std::size_t poll(std::span<RxDatagram> out, std::span<rte_mbuf*> buffers) noexcept;
   void look() noexcept;
@@ -70,17 +133,16 @@ class DpdkTransport final : public Transport {
                             ethernet::PartialSum payload, const Port& by) noexcept;
   void give(std::span<rte_mbuf*> packets, std::size_t port) noexcept;
 
-  DeviceConfig config_;
-  // Ended last, after the devices that may still hold their buffers.
-  Pool receive_pool_;
-  Pool send_pool_;
-  Pool header_pool_;
-  Devices devices_;
-  std::vector<std::unique_ptr<Port>> ports_;
-  std::string name_;
+  std::shared_ptr<const Shared> shared_;
+  const DeviceConfig& config_;
+  const std::vector<std::unique_ptr<Port>>& ports_;
+  unsigned thread_;
+  rte_mempool* send_pool_;
+  rte_mempool* header_pool_;
+  std::vector<Source> sources_;
   Neighbours neighbours_;
   TimeNs now_ = 0;  // as of the last call that looked
-  std::size_t next_port_ = 0;
+  std::size_t next_source_ = 0;
 
   std::array<rte_mbuf*, kRoomMax> room_{};
   std::array<wire::Packet, kRoomMax> packets_{};
@@ -88,7 +150,6 @@ class DpdkTransport final : public Transport {
 
   std::array<rte_mbuf*, kLentMax> lent_{};
   std::size_t lent_count_ = 0;
-  std::size_t lent_max_ = 0;
   std::array<rte_mbuf*, kBurst> ready_buffers_{};  // what wait() has found, for the next receive()
   std::array<RxDatagram, kBurst> ready_{};
   std::size_t ready_next_ = 0;

@@ -190,8 +190,8 @@ void Devices::take(std::uint16_t port, const std::string& device) {
   std::vector<std::uint16_t>& taken = environment().taken;
   if (std::find(taken.begin(), taken.end(), port) != taken.end()) {
     throw std::runtime_error("the DPDK device '" + device +
-                             "' is in use by another transport of this process: a port has one queue, so each "
-                             "session needs a device of its own, and has one thread");
+                             "' is in use by another transport of this process: each session needs a device of its "
+                             "own");
   }
   taken.push_back(port);
   ports_.push_back({.id = port, .device = device});

@@ -4,8 +4,8 @@
 
 namespace {
 
-wiresum::transport::Transport* make(const wiresum::transport::DeviceConfig& config) {
-  return new wiresum::transport::dpdk::DpdkTransport(config);
+std::vector<std::unique_ptr<wiresum::transport::Transport>> make(const wiresum::transport::DeviceConfig& config) {
+  return wiresum::transport::dpdk::DpdkTransport::open(config);
 }
 
 }  // namespace

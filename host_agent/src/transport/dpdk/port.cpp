@@ -67,6 +67,14 @@ Port::Port(const Devices::Port& port, const PortConfig& config)
   if (thrown) std::rethrow_exception(thrown);
   const int result = start();
   if (!connects_) check(result, "cannot start the DPDK port " + driver_);
+  if (queues_.receive > 1) {
+    has_rules_ = steer(id_, config.address, config.udp_ports, queues_.receive);
+  }
+}
+
+const char* Port::steering() const noexcept {
+  if (has_rules_) return "flow rules";
+  return queues_.receive > 1 ? "queues without rules" : "one queue";
 }
 
 Port::~Port() {
@@ -107,15 +115,26 @@ void Port::configure(const PortConfig& config, const std::string& device) {
   if (sends_segments_) wanted.txmode.offloads |= RTE_ETH_TX_OFFLOAD_MULTI_SEGS;
   if (sends_checksums_) wanted.txmode.offloads |= RTE_ETH_TX_OFFLOAD_UDP_CKSUM;
   if (checks_) wanted.rxmode.offloads |= kRxChecksums;
-  check(rte_eth_dev_configure(id_, 1, 1, &wanted), "cannot configure " + who);
+  const auto threads = static_cast<unsigned>(config.receive_pools.size());
+  // A packet to a queue that a net_memif's peer does not have would be written over those of the first.
+  queues_ = queues_for(threads, info.max_rx_queues, info.max_tx_queues, !is_memif_);
+  if (queues_.receive > 1 && info.flow_type_rss_offloads != 0) {
+    wanted.rxmode.mq_mode = RTE_ETH_MQ_RX_RSS;
+    wanted.rx_adv_conf.rss_conf.rss_hf = info.flow_type_rss_offloads & (RTE_ETH_RSS_IP | RTE_ETH_RSS_UDP);
+  }
+  check(rte_eth_dev_configure(id_, queues_.receive, queues_.send, &wanted), "cannot configure " + who);
   allow_size(config, device);
   std::uint16_t receive_descriptors = config.descriptors;
   std::uint16_t send_descriptors = config.descriptors;
   check(rte_eth_dev_adjust_nb_rx_tx_desc(id_, &receive_descriptors, &send_descriptors), "no ring sizes for " + who);
   const auto socket = static_cast<unsigned>(rte_eth_dev_socket_id(id_));
-  check(rte_eth_rx_queue_setup(id_, 0, receive_descriptors, socket, nullptr, config.receive_pool),
-        "no receive queue at " + who);
-  check(rte_eth_tx_queue_setup(id_, 0, send_descriptors, socket, nullptr), "no send queue at " + who);
+  for (std::uint16_t queue = 0; queue != queues_.receive; ++queue) {
+    check(rte_eth_rx_queue_setup(id_, queue, receive_descriptors, socket, nullptr, config.receive_pools[queue]),
+          "no receive queue at " + who);
+  }
+  for (std::uint16_t queue = 0; queue != queues_.send; ++queue) {
+    check(rte_eth_tx_queue_setup(id_, queue, send_descriptors, socket, nullptr), "no send queue at " + who);
+  }
   rte_ether_addr mac{};
   check(rte_eth_macaddr_get(id_, &mac), "no Ethernet address at " + who);
   std::memcpy(mac_.bytes.data(), static_cast<const std::uint8_t*>(mac.addr_bytes), mac_.bytes.size());
@@ -182,17 +201,23 @@ bool Port::found_wrong(const rte_mbuf& packet) const noexcept {
                      (packet.ol_flags & RTE_MBUF_F_RX_IP_CKSUM_MASK) == RTE_MBUF_F_RX_IP_CKSUM_BAD);
 }
 
-std::size_t Port::receive(std::span<rte_mbuf*> out) noexcept {
+std::size_t Port::receive(std::uint16_t queue, std::span<rte_mbuf*> out) noexcept {
   if (!started_ || (is_memif_ && !MemifGate::enter())) return 0;
-  const std::size_t count = rte_eth_rx_burst(id_, 0, out.data(), static_cast<std::uint16_t>(out.size()));
+  const std::size_t count = rte_eth_rx_burst(id_, queue, out.data(), static_cast<std::uint16_t>(out.size()));
   if (is_memif_) MemifGate::leave();
   return count;
 }
 
-std::size_t Port::send(std::span<rte_mbuf*> packets) noexcept {
+std::size_t Port::send(unsigned thread, std::span<rte_mbuf*> packets) noexcept {
+  if (queues_.send > 1) return send_by(static_cast<std::uint16_t>(thread), packets);
+  const std::lock_guard lock(shared_queue_);
+  return send_by(0, packets);
+}
+
+std::size_t Port::send_by(std::uint16_t queue, std::span<rte_mbuf*> packets) noexcept {
   const auto all = static_cast<std::uint16_t>(packets.size());
   // Drivers differ in what they want to find in the headers where they are to put a checksum.
-  const std::size_t good = !started_ ? 0 : sends_checksums_ ? rte_eth_tx_prepare(id_, 0, packets.data(), all) : all;
+  const std::size_t good = !started_ ? 0 : sends_checksums_ ? rte_eth_tx_prepare(id_, queue, packets.data(), all) : all;
   std::size_t sent = 0;
   std::uint64_t give_up = 0;
   int refusals = 0;
@@ -203,7 +228,7 @@ std::size_t Port::send(std::span<rte_mbuf*> packets) noexcept {
       sched_yield();  // for the interrupt thread, if it is this core that it works on
       continue;
     }
-    const std::uint16_t taken = rte_eth_tx_burst(id_, 0, &packets[sent], left);
+    const std::uint16_t taken = rte_eth_tx_burst(id_, queue, &packets[sent], left);
     if (is_memif_) MemifGate::leave();
     sent += taken;
     if (taken == left) break;

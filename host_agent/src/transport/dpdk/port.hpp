@@ -1,12 +1,15 @@
-// One port of DPDK, with one queue each way.
+// One port of DPDK, with its queues.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <mutex>
 #include <span>
 #include <string>
 
 #include "transport/dpdk/eal.hpp"
+#include "transport/dpdk/steering.hpp"
 #include "transport/ethernet/frame.hpp"
 
 struct rte_mbuf;
@@ -15,10 +18,12 @@ struct rte_mempool;
 namespace wiresum::transport::dpdk {
 
 struct PortConfig {
-  std::size_t ip_bytes_max = 0;  // of a datagram with its IPv4 and UDP headers
-  std::size_t buffer_bytes = 0;  // of the pool's, without their headroom
-  std::uint16_t descriptors = 1024;
-  rte_mempool* receive_pool = nullptr;
+  std::uint32_t address = 0;  // that the threads serve, each every so many of these UDP ports
+  std::span<const std::uint16_t> udp_ports;
+  std::size_t ip_bytes_max = 0;                 // of a datagram with its IPv4 and UDP headers
+  std::size_t buffer_bytes = 0;                 // of the pool's, without their headroom
+  std::uint16_t descriptors = 1024;             // of each queue
+  std::span<rte_mempool* const> receive_pools;  // of each thread; a queue receives into its first thread's
 };
 
 class Port {
@@ -37,20 +42,25 @@ class Port {
   /// It computes the checksum of UDP, if the packet says so.
   [[nodiscard]] bool sends_checksums() const noexcept { return sends_checksums_; }
 
-  /// Looks after the link, now and then: connects again where the driver tries only once (net_memif as a client).
-  /// Returns whether it has come up since.
+  /// How it brings packets to the threads that they are for: a phrase.
+  [[nodiscard]] const char* steering() const noexcept;
+  /// Receive queues: one, or as many as there are threads.
+  [[nodiscard]] std::uint16_t receive_queues() const noexcept { return queues_.receive; }
+
+  /// Looks after the link, now and then, as one thread alone does: connects again where the driver tries only once
+  /// (net_memif as a client). Returns whether it has come up since.
   [[nodiscard]] bool look_after_link(std::int64_t now_ns) noexcept;
 
   /// How the checksum of a received packet is to be looked at, and whether the device has found it wrong.
   [[nodiscard]] ethernet::ChecksumPolicy policy(const rte_mbuf& packet) const noexcept;
   [[nodiscard]] bool found_wrong(const rte_mbuf& packet) const noexcept;
 
-  /// Takes at most out.size() packets from the device. Returns how many.
-  [[nodiscard]] std::size_t receive(std::span<rte_mbuf*> out) noexcept;
+  /// Takes at most out.size() packets from a queue of the device, which one thread alone does. Returns how many.
+  [[nodiscard]] std::size_t receive(std::uint16_t queue, std::span<rte_mbuf*> out) noexcept;
 
   /// Gives packets to the device, all of them if it takes them within a bounded time; the rest is freed. Returns how
-  /// many it took.
-  [[nodiscard]] std::size_t send(std::span<rte_mbuf*> packets) noexcept;
+  /// many it took. Threads share a queue, in turns, where there are not enough.
+  [[nodiscard]] std::size_t send(unsigned thread, std::span<rte_mbuf*> packets) noexcept;
 
  private:
   int start();
@@ -58,7 +68,12 @@ class Port {
   void configure(const PortConfig& config, const std::string& device);
   void allow_size(const PortConfig& config, const std::string& device);
 
+  [[nodiscard]] std::size_t send_by(std::uint16_t queue, std::span<rte_mbuf*> packets) noexcept;
+
   std::uint16_t id_;
+  QueueCounts queues_;
+  bool has_rules_ = false;   // of flows
+  std::mutex shared_queue_;  // to send by, where threads share it
   bool is_memif_;
   bool connects_;  // to a peer that may come later, or go and come again
   std::string driver_;
@@ -67,7 +82,7 @@ class Port {
   bool sends_checksums_ = false;
   bool checks_ = false;  // the checksums of received packets
   bool kernel_sends_ = false;
-  bool started_ = false;
+  std::atomic<bool> started_{false};
   bool link_up_ = false;
   std::int64_t next_look_ns_ = 0;
 };

@@ -90,7 +90,7 @@ Filter::Filter(const Device& device, std::uint32_t address, std::span<const std:
     throw std::system_error(error, std::generic_category(),
                             "the network interface " + device.name +
                                 " has an XDP program already (bpftool net shows it). A transport has its interface "
-                                "for itself: use one thread and one process for each interface, or UDP");
+                                "for itself: use one process for each interface, or UDP");
   }
   fail(error, "cannot attach the XDP program to " + device.name);
 }

@@ -4,8 +4,8 @@
 
 namespace {
 
-wiresum::transport::Transport* make(const wiresum::transport::DeviceConfig& config) {
-  return new wiresum::transport::XdpTransport(config);
+std::vector<std::unique_ptr<wiresum::transport::Transport>> make(const wiresum::transport::DeviceConfig& config) {
+  return wiresum::transport::XdpTransport::open(config);
 }
 
 }  // namespace

@@ -85,8 +85,9 @@ Layout layout_for(std::size_t datagram_bytes_max) noexcept {
 
 void Rings::Unmap::operator()(std::byte* memory) const noexcept { munmap(memory, bytes); }
 
-Rings::Rings(const Device& device, const Layout& layout, bool native) : queues_(device.queues) {
-  const std::size_t chunks = layout.places * layout.place_chunks + device.queues * layout.chunks_received;
+Rings::Rings(const Device& device, std::span<const std::uint32_t> queues, const Layout& layout, bool native)
+    : queues_(queues.size()) {
+  const std::size_t chunks = layout.places * layout.place_chunks + queues.size() * layout.chunks_received;
   const std::size_t bytes = chunks * layout.chunk_bytes;
   void* const memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) {
@@ -126,15 +127,16 @@ Rings::Rings(const Device& device, const Layout& layout, bool native) : queues_(
   config.bind_flags = XDP_USE_NEED_WAKEUP;
   if (!native) config.bind_flags |= XDP_COPY;
   if (layout.several_chunks()) config.bind_flags |= kUseSeveralBuffers;
-  for (std::uint32_t number = 0; number != device.queues; ++number) {
-    open_queue(device, number, config);
-    Queue& queue = queues_[number];
+  for (std::size_t index = 0; index != queues.size(); ++index) {
+    Queue& queue = queues_[index];
+    queue.number = queues[index];
+    open_queue(device, queue, config);
     std::uint32_t at = 0;
     const auto count = static_cast<std::uint32_t>(layout.chunks_received);
     const std::uint32_t reserved = xsk_ring_prod__reserve(&queue.fill, count, &at);
     assert(reserved == count);  // an empty ring of at least this size
     static_cast<void>(reserved);
-    const std::size_t first = layout.places * layout.place_chunks + number * layout.chunks_received;
+    const std::size_t first = layout.places * layout.place_chunks + index * layout.chunks_received;
     for (std::uint32_t i = 0; i != count; ++i) {
       *xsk_ring_prod__fill_addr(&queue.fill, at + i) = (first + i) * layout.chunk_bytes;
     }
@@ -144,8 +146,7 @@ Rings::Rings(const Device& device, const Layout& layout, bool native) : queues_(
   zero_copy_ = grants_zero_copy(queues_.front().descriptor);
 }
 
-void Rings::open_queue(const Device& device, std::uint32_t number, const xsk_socket_config& config) {
-  Queue& queue = queues_[number];
+void Rings::open_queue(const Device& device, Queue& queue, const xsk_socket_config& config) {
   xsk_socket* socket = nullptr;
   int error = EBUSY;
   // The kernel takes a while to free the queue of a socket that was closed, or whose process has ended.
@@ -153,13 +154,14 @@ void Rings::open_queue(const Device& device, std::uint32_t number, const xsk_soc
     if (attempt != 0) {
       std::this_thread::sleep_for(kBusyPause);
     }
-    error = -xsk_socket__create_shared(&socket, device.name.c_str(), number, umem_.get(), &queue.received,
-                                       number == 0 ? &queue.transmit : nullptr, &queue.fill, &queue.completed, &config);
+    error = -xsk_socket__create_shared(&socket, device.name.c_str(), queue.number, umem_.get(), &queue.received,
+                                       &queue == &queues_.front() ? &queue.transmit : nullptr, &queue.fill,
+                                       &queue.completed, &config);
   }
-  const std::string where = device.name + ", queue " + std::to_string(number);
+  const std::string where = device.name + ", queue " + std::to_string(queue.number);
   if (error == EBUSY) {
     fail(error, "somebody else has an AF_XDP socket at " + where +
-                    ": one transport has the whole interface. Use one thread, UDP, or another interface");
+                    ": one process has the whole interface. Use UDP, or another interface");
   }
   if (error == EINVAL && (config.bind_flags & kUseSeveralBuffers) != 0) {
     fail(error, "jumbo frames over AF_XDP need Linux 6.6 or newer (" + where + "); else set a smaller MTU, or use UDP");

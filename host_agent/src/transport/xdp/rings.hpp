@@ -12,7 +12,7 @@
 //     receiving   fill ring -> (the device writes) -> receive ring -> lent to the caller -> fill ring
 //
 // One socket for each queue that the interface receives by, since it is the device that decides by which a packet
-// comes; all share the memory. Packets leave by the first.
+// comes. Those of one thread share its memory, and packets leave by the first of them.
 #pragma once
 
 #include <xdp/xsk.h>
@@ -20,6 +20,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "transport/xdp/device.hpp"
@@ -38,6 +39,7 @@ struct Queue {
   xsk_ring_cons completed{};
   std::unique_ptr<xsk_socket, Delete> socket;
   int descriptor = -1;
+  std::uint32_t number = 0;  // the device's
 };
 
 struct Layout {
@@ -58,10 +60,10 @@ inline constexpr std::size_t kPayloadAt = 64;
 
 class Rings {
  public:
-  /// Takes the memory and opens a socket at each queue of `device`. `native`: the XDP program is in the driver. Throws
-  /// std::system_error that says what is missing: privileges, locked memory, a kernel that knows jumbo frames, a queue
-  /// that nobody else has.
-  Rings(const Device& device, const Layout& layout, bool native);
+  /// Takes the memory and opens a socket at each of these queues of `device`, at least one. `native`: the XDP program
+  /// is in the driver. Throws std::system_error that says what is missing: privileges, locked memory, a kernel that
+  /// knows jumbo frames, a queue that nobody else has.
+  Rings(const Device& device, std::span<const std::uint32_t> queues, const Layout& layout, bool native);
 
   [[nodiscard]] std::vector<Queue>& queues() noexcept { return queues_; }
   [[nodiscard]] std::byte* memory() const noexcept { return memory_.get(); }
@@ -77,7 +79,7 @@ class Rings {
     void operator()(xsk_umem* umem) const noexcept { static_cast<void>(xsk_umem__delete(umem)); }
   };
 
-  void open_queue(const Device& device, std::uint32_t number, const xsk_socket_config& config);
+  void open_queue(const Device& device, Queue& queue, const xsk_socket_config& config);
 
   std::unique_ptr<std::byte, Unmap> memory_{nullptr, Unmap{0}};
   std::unique_ptr<xsk_umem, Delete> umem_;

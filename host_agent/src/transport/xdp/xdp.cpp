@@ -1,5 +1,8 @@
 // Theory of operation
 //
+// Threads. The interface with its XDP program is all threads'; each has every so many of its queues, and memory of its
+// own. Nothing else is shared.
+//
 // Receiving. The XDP program has put whole datagrams for our ports into chunks of our memory (rings.hpp shows whose a
 // chunk is when). receive() checks each from its first byte to its last and lends what is good where it lies; the next
 // receive() gives all those chunks back to the kernel. A jumbo frame lies in several chunks, and is copied together.
@@ -39,6 +42,7 @@
 #include <string>
 #include <system_error>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "transport/ethernet/frame.hpp"
@@ -72,6 +76,12 @@ void check(const DeviceConfig& config, const xdp::Device& device) {
   if (config.ports.empty() || config.ports.size() > WIRESUM_FILTER_PORTS) {
     throw std::invalid_argument("an AF_XDP transport serves 1 to 16 ports");
   }
+  if (config.threads == 0 || config.threads > device.queues) {
+    throw std::runtime_error("the network interface " + device.name + " receives by " + std::to_string(device.queues) +
+                             (device.queues == 1 ? " queue" : " queues") + ", too few for " +
+                             std::to_string(config.threads) + " threads: more queues (ethtool -L " + device.name +
+                             " combined ..., or for veth ip link add ... numrxqueues ...), or fewer threads");
+  }
   if (config.datagram_bytes_max + kIpv4AndUdpBytes > device.mtu) {
     throw std::runtime_error("datagrams of " + std::to_string(config.datagram_bytes_max) + " bytes need an MTU of " +
                              std::to_string(config.datagram_bytes_max + kIpv4AndUdpBytes) + ", and that of " +
@@ -85,16 +95,39 @@ ethernet::ChecksumPolicy policy_for(const xdp::Device& device, bool native) noex
   return from_this_machine ? ethernet::ChecksumPolicy::kWholeOrPseudo : ethernet::ChecksumPolicy::kWhole;
 }
 
-}  // namespace
-
-struct XdpTransport::Impl {
-  explicit Impl(const DeviceConfig& settings)
+/// What the threads of one configuration share.
+struct Interface {
+  explicit Interface(const DeviceConfig& settings)
       : config(settings),
         device(xdp::look_at_device(settings.device, settings.address)),
         layout(checked_layout()),
         filter(device, config.address, config.ports, kIpv4AndUdpBytes + config.datagram_bytes_max),
-        policy(policy_for(device, filter.native())),
-        rings(device, layout, filter.native()),
+        policy(policy_for(device, filter.native())) {}
+
+  [[nodiscard]] xdp::Layout checked_layout() const {
+    check(config, device);
+    return xdp::layout_for(config.datagram_bytes_max);
+  }
+
+  [[nodiscard]] std::vector<std::uint32_t> queues_of(unsigned thread) const {
+    std::vector<std::uint32_t> queues;
+    for (std::uint32_t number = thread; number < device.queues; number += config.threads) queues.push_back(number);
+    return queues;
+  }
+
+  const DeviceConfig config;
+  const xdp::Device device;
+  const xdp::Layout layout;
+  const xdp::Filter filter;
+  const ethernet::ChecksumPolicy policy;
+};
+
+}  // namespace
+
+struct XdpTransport::Impl {
+  Impl(std::shared_ptr<const Interface> interface, unsigned thread)
+      : shared(std::move(interface)),
+        rings(device, shared->queues_of(thread), layout, filter.native()),
         neighbours(device.name, device.index),
         wake_event(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
     if (!wake_event.valid()) {
@@ -115,28 +148,22 @@ struct XdpTransport::Impl {
       gathered.resize(kReceiveMax * layout.place_bytes());
     }
     events.push_back({.fd = wake_event.get(), .events = POLLIN, .revents = 0});
-    for (std::uint32_t number = 0; number != device.queues; ++number) {
-      const Queue& queue = rings.queues()[number];
+    for (const Queue& queue : rings.queues()) {
       events.push_back({.fd = queue.descriptor, .events = POLLIN, .revents = 0});
       if (const int error = xsk_socket__update_xskmap(queue.socket.get(), filter.sockets_map()); error != 0) {
         throw std::system_error(-error, std::generic_category(), "cannot give an AF_XDP socket to the XDP program");
       }
     }
-    if (config.peer.port != 0) {
-      find_peer();
+    for (const wire::Endpoint& peer : config.peers) {
+      find(peer.address);
     }
   }
 
-  [[nodiscard]] xdp::Layout checked_layout() const {
-    check(config, device);
-    return xdp::layout_for(config.datagram_bytes_max);
-  }
-
   /// A worker's first packets are not to be lost only because nobody has asked for its switch yet.
-  void find_peer() {
+  void find(std::uint32_t address) {
     ethernet::MacAddress mac;
     const auto deadline = std::chrono::steady_clock::now() + kPatience;
-    while (!neighbours.find(config.peer.address, mac) && std::chrono::steady_clock::now() < deadline) {
+    while (!neighbours.find(address, mac) && std::chrono::steady_clock::now() < deadline) {
       std::this_thread::sleep_for(kPatienceStep);
     }
   }
@@ -250,17 +277,16 @@ struct XdpTransport::Impl {
   /// Is it a datagram for us, from somebody we hear?
   [[nodiscard]] bool accept(std::span<const std::byte> frame, RxDatagram& out) const noexcept {
     ethernet::UdpFrame datagram;
-    if (ethernet::parse(frame, policy, datagram) != ethernet::FrameError::kNone ||
-        datagram.destination.address != config.address || (config.peer.port != 0 && datagram.source != config.peer)) {
+    if (ethernet::parse(frame, shared->policy, datagram) != ethernet::FrameError::kNone ||
+        datagram.destination.address != config.address) {
       return false;
     }
-    const auto port = std::find(config.ports.begin(), config.ports.end(), datagram.destination.port);
-    if (port == config.ports.end()) {
+    const auto found = std::find(config.ports.begin(), config.ports.end(), datagram.destination.port);
+    const auto port = static_cast<std::size_t>(found - config.ports.begin());
+    if (found == config.ports.end() || !config.hears(port, datagram.source)) {
       return false;
     }
-    out = {.bytes = datagram.payload,
-           .source = datagram.source,
-           .port = static_cast<std::uint8_t>(port - config.ports.begin())};
+    out = {.bytes = datagram.payload, .source = datagram.source, .port = static_cast<std::uint8_t>(port)};
     return true;
   }
 
@@ -453,11 +479,11 @@ struct XdpTransport::Impl {
 
   static constexpr std::size_t kCallsMax = 2048 / kPacketsEachCall + kRefusalsMax;
 
-  DeviceConfig config;
-  xdp::Device device;
-  xdp::Layout layout;
-  xdp::Filter filter;
-  ethernet::ChecksumPolicy policy;
+  std::shared_ptr<const Interface> shared;
+  const DeviceConfig& config{shared->config};
+  const xdp::Device& device{shared->device};
+  const xdp::Layout& layout{shared->layout};
+  const xdp::Filter& filter{shared->filter};
   xdp::Rings rings;
   xdp::Neighbours neighbours;
   xdp::Descriptor wake_event;
@@ -480,7 +506,16 @@ struct XdpTransport::Impl {
   std::vector<pollfd> events;
 };
 
-XdpTransport::XdpTransport(const DeviceConfig& config) : impl_(std::make_unique<Impl>(config)) {}
+XdpTransport::XdpTransport(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+
+std::vector<std::unique_ptr<Transport>> XdpTransport::open(const DeviceConfig& config) {
+  const auto shared = std::make_shared<const Interface>(config);
+  std::vector<std::unique_ptr<Transport>> transports;
+  for (unsigned thread = 0; thread != config.threads; ++thread) {
+    transports.emplace_back(new XdpTransport(std::make_unique<Impl>(shared, thread)));
+  }
+  return transports;
+}
 
 XdpTransport::~XdpTransport() = default;
 

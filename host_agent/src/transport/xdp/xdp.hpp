@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <vector>
 
 #include "transport/device_config.hpp"
 #include "transport/transport.hpp"
@@ -13,11 +14,12 @@ namespace wiresum::transport {
 
 class XdpTransport final : public Transport {
  public:
-  /// Takes the interface `config.device` for itself: the datagrams to config's address and ports come here from now on,
-  /// whatever socket is bound to them; all others go the kernel's way. With a peer it waits, for a second at most,
-  /// until the kernel knows the way there. Throws std::system_error, std::runtime_error or std::invalid_argument that
-  /// says what is missing.
-  explicit XdpTransport(const DeviceConfig& config);
+  /// Takes the interface `config.device`, for as many transports as `config.threads`, with every so many of its queues
+  /// each: the datagrams to config's address and ports come to them from now on, by whichever queue they come,
+  /// whatever socket is bound to their ports; all others go the kernel's way. With a peer it waits, for a second at
+  /// most, until the kernel knows the way there. Throws std::system_error, std::runtime_error or std::invalid_argument
+  /// that says what is missing.
+  [[nodiscard]] static std::vector<std::unique_ptr<Transport>> open(const DeviceConfig& config);
   ~XdpTransport() override;
 
   const char* name() const noexcept override;
@@ -32,6 +34,8 @@ class XdpTransport final : public Transport {
 
  private:
   struct Impl;
+  explicit XdpTransport(std::unique_ptr<Impl> impl);
+
   std::unique_ptr<Impl> impl_;
 };
 

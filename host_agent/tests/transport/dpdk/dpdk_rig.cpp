@@ -34,9 +34,9 @@ std::unique_ptr<Transport> open_dpdk_device(const std::string& device, std::uint
   config.device = kEalArguments + device;
   config.address = address;
   for (std::size_t i = 0; i < options.ports; ++i) config.ports.push_back(static_cast<std::uint16_t>(kFirstPort + i));
-  config.peer = options.peer;
+  if (options.peer.port != 0) config.peers.assign(options.ports, options.peer);
   config.datagram_bytes_max = options.datagram_bytes_max;
-  return make_device_transport(PluginKind::kDpdk, config, WIRESUM_DPDK_PLUGIN);
+  return std::move(make_device_transports(PluginKind::kDpdk, config, WIRESUM_DPDK_PLUGIN).front());
 }
 
 std::unique_ptr<Transport> open_dpdk(const std::string& interface, std::uint32_t address, const EndOptions& options) {

@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cerrno>
 #include <chrono>
 #include <cstring>
@@ -19,6 +20,7 @@
 #include <span>
 #include <string>
 #include <system_error>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -82,8 +84,8 @@ std::unique_ptr<Transport> open(const std::string& device, std::uint32_t address
   config.device = device;
   config.address = address;
   config.ports = {kFirstPort};
-  config.peer = peer;
-  return make_device_transport(PluginKind::kDpdk, config, WIRESUM_DPDK_PLUGIN);
+  if (peer.port != 0) config.peers = {peer};
+  return std::move(make_device_transports(PluginKind::kDpdk, config, WIRESUM_DPDK_PLUGIN).front());
 }
 
 /// An abstract socket of the test's own: nothing in the file system.
@@ -92,41 +94,56 @@ std::string memif(const char* role) {
          ",role=" + role;
 }
 
-/// Sends everything back, until it is killed.
-int echo(const std::string& device) {
-  const std::unique_ptr<Transport> transport = open(device, kServer);
+/// Sends everything back, for ever.
+int echo_by(Transport& transport) {
   std::array<RxDatagram, 64> got;
   for (;;) {
-    const std::size_t count = transport->receive(got);
-    if (count == 0) transport->wait(-1);
+    const std::size_t count = transport.receive(got);
+    if (count == 0) transport.wait(-1);
     for (const RxDatagram& one : std::span(got).first(count)) {
-      const std::span<wire::Packet> room = transport->room(1);
+      const std::span<wire::Packet> room = transport.room(1);
       if (room.empty()) break;
       std::memcpy(room[0].data, one.bytes.data(), one.bytes.size());
       room[0].bytes = static_cast<std::uint32_t>(one.bytes.size());
-      transport->send(1, {&one.source, 1}, 0);
+      transport.send(1, {&one.source, 1}, one.port);
     }
   }
 }
 
+/// The same, until the process is killed.
+int echo(const std::string& device) { return echo_by(*open(device, kServer)); }
+
+/// As many threads as UDP ports, each of which serves one.
+int echo_by_threads(const std::string& device, unsigned threads) {
+  Place place;
+  place.address = kServer;
+  std::vector<DataPath> shares = open_shares({.kind = Kind::kDpdk, .device = device, .offload = true}, place,
+                                             bind_consecutive({.address = 0, .port = kFirstPort}, threads), threads);
+  if (std::string(shares.front().transport->name()) != "dpdk (net_memif, one queue)") return 3;
+  std::vector<std::thread> others;
+  for (std::size_t i = 1; i != shares.size(); ++i) {
+    others.emplace_back([&transport = *shares[i].transport] { echo_by(transport); });
+  }
+  return echo_by(*shares.front().transport);
+}
+
 /// Sends without a pause, until `wanted` packets have come back after `from_then_on`. 0 if they did. Closes `told` when
 /// the first is there.
-int ask(const std::string& device, std::size_t wanted, Clock::duration from_then_on = {}, int told = -1) {
-  const wire::Endpoint server{.address = kServer, .port = kFirstPort};
-  const std::unique_ptr<Transport> transport = open(device, kClient, server);
+int ask_by(Transport& transport, wire::Endpoint server, std::size_t wanted, Clock::duration from_then_on = {},
+           int told = -1) {
   std::array<RxDatagram, 64> got;
   const auto begin = Clock::now() + from_then_on;
   for (std::size_t answers = 0; answers < wanted;) {
     const auto now = Clock::now();
     if (now > begin + kPatience) return 1;
-    const std::span<wire::Packet> room = transport->room(16);
+    const std::span<wire::Packet> room = transport.room(16);
     for (wire::Packet& packet : room) {
       std::memset(packet.data, 0x3C, kBytes);
       packet.bytes = kBytes;
     }
-    transport->send(room.size(), {&server, 1}, 0);
-    transport->wait(1'000'000);
-    const std::size_t count = transport->receive(got);
+    transport.send(room.size(), {&server, 1}, 0);
+    transport.wait(1'000'000);
+    const std::size_t count = transport.receive(got);
     for (const RxDatagram& one : std::span(got).first(count)) {
       if (one.bytes.size() != kBytes || one.bytes[kBytes - 1] != std::byte{0x3C}) return 2;
     }
@@ -134,6 +151,14 @@ int ask(const std::string& device, std::size_t wanted, Clock::duration from_then
     if (count != 0 && told >= 0) close(std::exchange(told, -1));
   }
   return 0;
+}
+
+/// The same, over a transport of its own.
+int ask(const std::string& device, std::size_t wanted, Clock::duration from_then_on = {}, int told = -1,
+        std::uint16_t server_port = kFirstPort) {
+  const wire::Endpoint server{.address = kServer, .port = server_port};
+  const std::unique_ptr<Transport> transport = open(device, kClient, server);
+  return ask_by(*transport, server, wanted, from_then_on, told);
 }
 
 /// What EAL could leave behind of a process that has been killed.
@@ -195,6 +220,47 @@ bool says(const std::string& text, const std::string& part) { return text.find(p
 TEST(DpdkProcesses, TalkOverSharedMemory) {
   const Process server([] { return echo(memif("server")); });
   Process client([] { return ask(memif("client"), 20'000); });
+  EXPECT_EQ(client.wait(), 0);
+}
+
+TEST(DpdkProcesses, SeveralThreadsShareAPortOfOneQueueAndEachAnswersAtItsUdpPort) {
+  constexpr std::uint16_t kThreads = 3;
+  const Process server([] { return echo_by_threads(memif("server"), kThreads); });
+  for (std::uint16_t i = 0; i != kThreads; ++i) {
+    Process client([&] { return ask(memif("client"), 1'000, {}, -1, static_cast<std::uint16_t>(kFirstPort + i)); });
+    EXPECT_EQ(client.wait(), 0) << "thread " << i;
+  }
+}
+
+TEST(DpdkProcesses, SeveralThreadsAtOnceLoseNoneOfTheOthersAnswers) {
+  constexpr unsigned kThreads = 2;
+  const Process server([] { return echo_by_threads(memif("server"), kThreads); });
+  Process client([] {
+    Place place;
+    place.address = kClient;
+    std::vector<UdpSocket> sockets = bind_consecutive({.address = 0, .port = 0}, kThreads);
+    for (unsigned i = 0; i != kThreads; ++i) {
+      place.peers.push_back({.address = kServer, .port = static_cast<std::uint16_t>(kFirstPort + i)});
+    }
+    std::vector<DataPath> shares = open_shares({.kind = Kind::kDpdk, .device = memif("client"), .offload = true}, place,
+                                               std::move(sockets), kThreads);
+    std::array<int, kThreads> results{};
+    std::atomic<unsigned> at_work{kThreads};
+    std::vector<std::thread> threads;
+    for (unsigned i = 0; i != kThreads; ++i) {
+      threads.emplace_back([&, i] {
+        Transport& transport = *shares[i].transport;
+        results[i] = ask_by(transport, place.peers[i], 1'000);
+        --at_work;
+        // The queue is one thread's, and the others need it.
+        for (std::array<RxDatagram, 64> got; at_work.load() != 0; transport.wait(1'000'000)) {
+          static_cast<void>(transport.receive(got));
+        }
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    return *std::max_element(results.begin(), results.end());
+  });
   EXPECT_EQ(client.wait(), 0);
 }
 

@@ -5,7 +5,7 @@
 
 namespace {
 
-wiresum::transport::Transport* make(const wiresum::transport::DeviceConfig& config) {
+std::vector<std::unique_ptr<wiresum::transport::Transport>> make(const wiresum::transport::DeviceConfig& config) {
   throw std::invalid_argument("asked for " + config.device);
 }
 

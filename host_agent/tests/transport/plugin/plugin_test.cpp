@@ -21,7 +21,7 @@ DeviceConfig some_device() {
 
 std::string error_of(PluginKind kind, const std::string& path) {
   try {
-    static_cast<void>(make_device_transport(kind, some_device(), path));
+    static_cast<void>(make_device_transports(kind, some_device(), path));
   } catch (const std::runtime_error& error) {
     return error.what();
   }
@@ -32,7 +32,7 @@ bool says(const std::string& text, const std::string& part) { return text.find(p
 
 TEST(Plugin, GivesItsFactoryTheConfigurationAndLetsItsErrorsThrough) {
   try {
-    static_cast<void>(make_device_transport(PluginKind::kXdp, some_device(), kFolder + "/good_plugin.so"));
+    static_cast<void>(make_device_transports(PluginKind::kXdp, some_device(), kFolder + "/good_plugin.so"));
     FAIL() << "no error";
   } catch (const std::invalid_argument& error) {
     EXPECT_STREQ(error.what(), "asked for eth7");

@@ -5,7 +5,9 @@
 
 namespace {
 
-wiresum::transport::Transport* make(const wiresum::transport::DeviceConfig&) { std::abort(); }
+std::vector<std::unique_ptr<wiresum::transport::Transport>> make(const wiresum::transport::DeviceConfig&) {
+  std::abort();
+}
 
 }  // namespace
 

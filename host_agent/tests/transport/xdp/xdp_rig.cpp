@@ -40,10 +40,10 @@ std::unique_ptr<Transport> open_xdp(const std::string& interface, std::uint32_t 
   config.device = interface;
   config.address = address;
   for (const UdpSocket& socket : sockets) config.ports.push_back(socket.local().port);
-  config.peer = options.peer;
+  if (options.peer.port != 0) config.peers.assign(options.ports, options.peer);
   config.datagram_bytes_max = options.datagram_bytes_max;
-  return std::make_unique<Reserved>(std::move(sockets),
-                                    make_device_transport(PluginKind::kXdp, config, WIRESUM_XDP_PLUGIN));
+  return std::make_unique<Reserved>(
+      std::move(sockets), std::move(make_device_transports(PluginKind::kXdp, config, WIRESUM_XDP_PLUGIN).front()));
 }
 
 MacvlanRig::MacvlanRig(const RigOptions& options, OpenEnd left, OpenEnd right)

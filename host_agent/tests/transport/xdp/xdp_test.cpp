@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <atomic>
 #include <cerrno>
 #include <chrono>
 #include <csignal>
@@ -125,6 +126,92 @@ TEST_F(Xdp, SmallDatagramsAtALargeMtu) {
   EXPECT_TRUE(send_until(*left, rig.endpoint(Side::kRight), [&] { return right->receive(one) == 1; }, 1464));
 }
 
+// ---- several threads -----------------------------------------------------------------------------------------------
+
+TEST_F(Xdp, SeveralThreadsShareAnInterfaceAndEachServesItsPortsWhicheverQueueTheyComeInBy) {
+  constexpr unsigned kThreads = 2;
+  constexpr std::size_t kPorts = 4;
+  constexpr int kSenders = 8;
+  const VethPair pair(1500, 4);
+  std::vector<DataPath> shares;
+  Place place;
+  place.address = VethPair::kRightAddress;
+  pair.right.enter([&] {
+    shares = open_shares({.kind = Kind::kXdp, .device = VethPair::kInterface, .offload = true}, place,
+                         bind_consecutive({.address = VethPair::kRightAddress, .port = kFirstPort}, kPorts), kThreads);
+  });
+  // By their addresses and ports the kernel deals senders to queues.
+  std::vector<UdpSocket> senders;
+  pair.left.enter([&] {
+    for (int i = 0; i != kSenders; ++i) {
+      senders.emplace_back(wire::Endpoint{.address = VethPair::kLeftAddress, .port = 0});
+    }
+  });
+  std::atomic<bool> over{false};
+  std::array<std::uint64_t, kThreads> passed{};
+  std::vector<std::thread> threads;
+  for (std::size_t i = 0; i != kThreads; ++i) {
+    threads.emplace_back([&, i] {
+      Transport& transport = *shares[i].transport;
+      std::array<RxDatagram, 16> got{};
+      while (!over.load()) {
+        const std::size_t count = transport.receive(got);
+        if (count == 0) transport.wait(10'000'000);
+        for (const RxDatagram& one : std::span(got).first(count)) {
+          const std::span<wire::Packet> room = transport.room(1);
+          if (room.empty()) break;
+          room[0].data[0] = static_cast<std::byte>(i);
+          room[0].bytes = 1;
+          transport.send(1, {&one.source, 1}, one.port);
+        }
+      }
+      passed[i] = transport.stats().datagrams_passed;
+    });
+  }
+  std::array<std::byte, 64> bytes{};
+  for (const UdpSocket& sender : senders) {
+    for (std::uint16_t port = 0; port != kPorts; ++port) {
+      const wire::Endpoint to{.address = VethPair::kRightAddress,
+                              .port = static_cast<std::uint16_t>(kFirstPort + port)};
+      // The first may be lost while the kernel asks for the way back.
+      bool answered = false;
+      for (int attempt = 0; attempt != 20 && !answered; ++attempt) {
+        EXPECT_TRUE(send_datagram(sender, to, 100));
+        pollfd readable{.fd = sender.descriptor(), .events = POLLIN, .revents = 0};
+        if (poll(&readable, 1, 250) <= 0) continue;
+        sockaddr_in from{};
+        socklen_t length = sizeof from;
+        ASSERT_EQ(
+            recvfrom(sender.descriptor(), bytes.data(), bytes.size(), 0, reinterpret_cast<sockaddr*>(&from), &length),
+            1);
+        EXPECT_EQ(from_sockaddr(from), to) << "answered from another port";
+        EXPECT_EQ(bytes[0], static_cast<std::byte>(port % kThreads)) << "answered by another thread";
+        answered = true;
+      }
+      EXPECT_TRUE(answered) << "port " << port;
+    }
+  }
+  over = true;
+  for (const DataPath& share : shares) share.transport->wake();
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_GT(passed[0] + passed[1], 0u) << "each came in by its own thread's queue, so nothing was tested";
+}
+
+TEST_F(Xdp, MoreThreadsThanQueuesAreRefused) {
+  const VethPair pair;
+  pair.left.enter([] {
+    Place place;
+    place.address = VethPair::kLeftAddress;
+    try {
+      static_cast<void>(open_shares({.kind = Kind::kXdp, .device = VethPair::kInterface, .offload = true}, place,
+                                    bind_consecutive({.address = VethPair::kLeftAddress, .port = 0}, 2), 2));
+      ADD_FAILURE() << "it was opened";
+    } catch (const std::runtime_error& error) {
+      EXPECT_TRUE(says(error.what(), "wire0 receives by 1 queue, too few for 2 threads")) << error.what();
+    }
+  });
+}
+
 // ---- whom it refuses -----------------------------------------------------------------------------------------------
 
 TEST_F(Xdp, SaysWhyAnInterfaceDoesNotDo) {
@@ -153,7 +240,7 @@ TEST_F(Xdp, AnInterfaceHasOneTransport) {
     config.address = rig.address(Side::kLeft);
     config.ports = {7777};
     try {
-      static_cast<void>(make_device_transport(PluginKind::kXdp, config, WIRESUM_XDP_PLUGIN));
+      static_cast<void>(make_device_transports(PluginKind::kXdp, config, WIRESUM_XDP_PLUGIN));
     } catch (const std::exception& error) {
       second = error.what();
     }
@@ -194,7 +281,7 @@ TEST_F(Xdp, FragmentsAndIpOptionsGoToTheSocketThatIsBoundToThePort) {
     config.device = VethPair::kInterface;
     config.address = VethPair::kRightAddress;
     config.ports = {kFirstPort};
-    transport = make_device_transport(PluginKind::kXdp, config, WIRESUM_XDP_PLUGIN);
+    transport = std::move(make_device_transports(PluginKind::kXdp, config, WIRESUM_XDP_PLUGIN).front());
   });
   pair.left.enter([&] { from.emplace(wire::Endpoint{.address = VethPair::kLeftAddress, .port = 0}); });
   std::array<RxDatagram, 4> out{};
