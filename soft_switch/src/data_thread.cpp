@@ -4,7 +4,9 @@
 // that were completed through one port, one after the other, leave in a single call, so that the kernel can cut them
 // from one buffer (GSO) and a multicast costs a message for each receiver, not one for each packet. A batch never waits
 // for more: it leaves at the end of the burst at the latest. Each is copied into the transport's room as it comes out,
-// since the next datagram may change its cell. A device that is behind for longer than it is waited for loses RESULTs,
+// since the next datagram may change its cell. What a parent sent in a burst is handled first: what goes down for it
+// and what goes up for the workers' packets are two batches then, and not one for each time that these take turns.
+// A device that is behind for longer than it is waited for loses RESULTs,
 // as a network does.
 //
 // The cells of a large lease are in no near cache, so each datagram's are asked for while those before it are handled.
@@ -127,17 +129,26 @@ void DataThread::serve() noexcept {
 }
 
 void DataThread::serve_burst(std::size_t count) noexcept {
+  bool any_answers = false;
   for (std::size_t i = 0; i < count; ++i) {
     arrivals_[i] = dataplane::read(burst_[i].source, ports_[burst_[i].port], burst_[i].bytes);
+    any_answers |= dataplane::is_answer(arrivals_[i]);
   }
+  if (any_answers) handle(count, true);
+  handle(count, false);
+  flush();
+}
+
+/// Of the burst, those that are answers of a parent, or those that are not.
+void DataThread::handle(std::size_t count, bool answers) noexcept {
   for (std::size_t i = 0; i < count; ++i) {
     if (i + kPrefetchAhead < count) plane_.prefetch(arrivals_[i + kPrefetchAhead]);
+    if (dataplane::is_answer(arrivals_[i]) != answers) continue;
     const dataplane::Outcome outcome = plane_.handle(arrivals_[i]);
     if (outcome.verdict != dataplane::Verdict::kDrop && outcome.verdict != dataplane::Verdict::kHold) {
       queue(outcome, burst_[i].port);
     }
   }
-  flush();
 }
 
 void DataThread::queue(const dataplane::Outcome& outcome, std::uint8_t port) noexcept {

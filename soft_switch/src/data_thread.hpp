@@ -53,6 +53,7 @@ class DataThread {
 
   void serve() noexcept;
   void serve_burst(std::size_t count) noexcept;
+  void handle(std::size_t count, bool answers) noexcept;
   void queue(const dataplane::Outcome& outcome, std::uint8_t port) noexcept;
   [[nodiscard]] std::span<wire::Packet> find_room(std::size_t wanted) noexcept;
   void flush() noexcept;

@@ -90,8 +90,6 @@ void count(JobCounters& counters, Reason reason) noexcept { ++counters.packets[s
 
 std::uint32_t bit_of(std::uint8_t worker) noexcept { return std::uint32_t{1} << worker; }
 
-bool is_from_switch(wire::Kind kind) noexcept { return kind == wire::Kind::kResult || kind == wire::Kind::kMissing; }
-
 bool is_length_of(wire::Kind kind, std::size_t payload_bytes, std::uint16_t lanes) noexcept {
   const std::size_t words_bytes = lanes * wire::kWordBytes;
   // That of a META round is bare.
@@ -268,6 +266,11 @@ Arrival read(wire::Endpoint source, std::uint8_t port, std::span<const std::byte
   return arrival;
 }
 
+bool is_answer(const Arrival& arrival) noexcept {
+  const wire::Kind kind = arrival.header.kind;
+  return arrival.well_formed && (kind == wire::Kind::kResult || kind == wire::Kind::kMissing);
+}
+
 void Dataplane::prefetch(const Arrival& arrival) const noexcept {
   if (arrival.payload.empty() || arrival.header.job >= sizes_.jobs_max) return;
   const JobEntry& entry = jobs_[arrival.header.job].entry;
@@ -281,12 +284,12 @@ void Dataplane::prefetch(const Arrival& arrival) const noexcept {
 
 Outcome Dataplane::handle(const Arrival& arrival) noexcept {
   const wire::Header& header = arrival.header;
-  const bool is_answer = arrival.well_formed && is_from_switch(header.kind);
-  if (!arrival.well_formed || (is_answer && !is_from_parent(arrival))) {
+  const bool answers = is_answer(arrival);
+  if (!arrival.well_formed || (answers && !is_from_parent(arrival))) {
     count(stray_, Reason::kMalformed);
     return {.reason = Reason::kMalformed};
   }
-  Job* const job = is_answer ? &jobs_[header.job] : admission(arrival);
+  Job* const job = answers ? &jobs_[header.job] : admission(arrival);
   if (job == nullptr) {
     count(stray_, Reason::kUnknown);
     return {.reason = Reason::kUnknown};
@@ -296,7 +299,7 @@ Outcome Dataplane::handle(const Arrival& arrival) noexcept {
     outcome.reason = Reason::kMalformed;
   } else if (!owns(thread_of(job->entry, arrival.port), job->thread_shift, header.cell)) {
     outcome.reason = Reason::kOutOfLease;
-  } else if (is_answer) {
+  } else if (answers) {
     outcome = take_from_parent(*job, header, arrival.payload);
   } else {
     outcome = header.kind == wire::Kind::kQuestion ? answer(*job, header) : aggregate(*job, header, arrival.payload);

@@ -98,6 +98,9 @@ struct Arrival {
   std::span<const std::byte> payload;
 };
 
+/// Is it what only a parent may send: RESULT, or MISSING?
+[[nodiscard]] bool is_answer(const Arrival& arrival) noexcept;
+
 [[nodiscard]] Arrival read(wire::Endpoint source, std::uint8_t port, std::span<const std::byte> datagram) noexcept;
 
 struct JobCounters {

@@ -39,6 +39,11 @@ class LateDevice final : public transport::Transport {
     const std::lock_guard lock(mutex_);
     return unread_.size();
   }
+  /// How often it was given something.
+  [[nodiscard]] std::size_t sends() {
+    const std::lock_guard lock(mutex_);
+    return sends_;
+  }
   /// The device reads the packet that was given to it last.
   std::optional<Sent> read() {
     const std::lock_guard lock(mutex_);
@@ -80,6 +85,7 @@ class LateDevice final : public transport::Transport {
     }
     free_.erase(free_.begin(), free_.begin() + static_cast<std::ptrdiff_t>(count));
     offered_.clear();
+    ++sends_;
   }
 
   void wait(std::int64_t timeout_ns) noexcept override {
@@ -106,6 +112,7 @@ class LateDevice final : public transport::Transport {
   std::mutex mutex_;
   std::condition_variable event_;
   bool woken_ = false;
+  std::size_t sends_ = 0;
   std::vector<std::vector<std::byte>> memory_;
   std::vector<std::span<std::byte>> free_;
   std::vector<wire::Packet> offered_;

@@ -7,6 +7,8 @@
 
 #include <atomic>
 #include <chrono>
+#include <map>
+#include <memory>
 #include <random>
 #include <set>
 #include <stdexcept>
@@ -300,6 +302,46 @@ TEST_F(LateDataThread, WhatTheDeviceHasNoRoomForIsLostAndCountedAndComesWhenItIs
               Words(kLanes, 2 * (slot + 1)));
     EXPECT_EQ(sent->to, std::vector<wire::Endpoint>{entry_.endpoints[1]});
   }
+}
+
+TEST(DataThread, BelowAParentWhatGoesUpAndWhatComesDownLeaveInOneCallEach) {
+  constexpr std::uint32_t kHalf = 4;
+  auto owned = std::make_unique<LateDevice>(16, wire::kHeaderBytes + kLanes * wire::kWordBytes);
+  LateDevice* const device = owned.get();
+  transport::DataPath path;
+  path.transport = std::move(owned);
+  const dataplane::Sizes sizes{.slots = 2 * kHalf, .lanes_max = kLanes, .jobs_max = 2};
+  DataThread thread(sizes, std::move(path), {0}, std::chrono::microseconds(0));
+  JobEntry entry = dataplane::job_entry(1, 2, kLanes, 0, 2 * kHalf);
+  const wire::Endpoint parent{.address = 0x0A000001, .port = 4000};
+  entry.uplink = {.parent = parent, .worker = 3};
+  const auto arrive = [&](Kind kind, wire::Endpoint source, std::uint8_t worker, std::uint32_t slot) {
+    const Header header{
+        .kind = kind, .job = entry.job, .key = entry.key, .worker = worker, .cell = wire::cell_of(slot, 1), .round = 1};
+    device->arrive(source, dataplane::datagram_of(header, Words(kLanes, slot + 1)));
+  };
+  const auto contribute = [&](std::uint32_t slot) {
+    for (std::uint8_t worker = 0; worker < 2; ++worker) arrive(Kind::kData, entry.endpoints[worker], worker, slot);
+  };
+  bool admitted = false;
+  thread.run([&] {  // between two bursts: what arrives meanwhile comes in one
+    admitted = thread.plane().admit(entry);
+    for (std::uint32_t slot = 0; slot < kHalf; ++slot) contribute(slot);
+  });
+  ASSERT_TRUE(admitted);
+  while (device->unread() != kHalf) std::this_thread::yield();
+  EXPECT_EQ(device->sends(), 1U);
+  thread.run([&] {
+    for (std::uint32_t slot = 0; slot < kHalf; ++slot) {
+      contribute(kHalf + slot);
+      arrive(Kind::kResult, parent, 3, slot);
+    }
+  });
+  while (device->unread() != 3 * kHalf) std::this_thread::yield();
+  EXPECT_EQ(device->sends(), 3U);
+  std::map<std::size_t, std::size_t> sent_to;
+  while (const std::optional<LateDevice::Sent> sent = device->read()) ++sent_to[sent->to.size()];
+  EXPECT_EQ(sent_to, (std::map<std::size_t, std::size_t>{{1, 2 * kHalf}, {2, kHalf}}));
 }
 
 TEST(DataThread, AResultForAllAndAnAnswerToOneInTheSameBurstGoEachToTheirReceivers) {

@@ -16,7 +16,7 @@ from wiresum.controller.jobs.cluster import Switch
 from wiresum.controller.jobs.job import State, Worker
 from wiresum.controller.jobs.limits import Limits, Quota
 from wiresum.controller.jobs.outputs import Admit, Count, Evict, Grant, Reconcile, Save, Tell
-from wiresum.controller.jobs.records import JobRecord, RecordError, job_of
+from wiresum.controller.jobs.records import JobRecord, RecordError, StoredState, job_of
 from wiresum.controller.jobs.tree import Phase
 from wiresum.controller.store import Store
 from wiresum.controller.testing import NOBODY, JobsBench, member, switch
@@ -564,6 +564,12 @@ def test_a_switch_is_drained_with_all_its_pipes_or_one_of_them() -> None:
     assert "there is no switch '' here" in made.refusal_of(lambda: made.jobs.drain("", resume=False))[1]
     assert bench(pipes()).jobs.drain("", resume=False) == 0, "there is one"
     assert both[0].job.state is State.RUNNING
+
+
+def test_a_switch_that_was_drained_as_one_node_stays_so_as_pipes() -> None:
+    made = bench([*pipes(), switch("other", SIZES)])
+    made.jobs.restore(StoredState(draining=frozenset({"tofino"})), made.now)
+    assert [each.draining for each in made.switches] == [True, True, False]
 
 
 def test_a_job_can_be_created_at_a_switch_of_several_pipes() -> None:

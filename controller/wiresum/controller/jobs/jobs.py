@@ -372,7 +372,7 @@ class Jobs:
         written down, since no worker knew of them yet: switches are made to forget them, and the workers ask again.
         """
         for switch in self.cluster.switches.values():
-            switch.draining = switch.name in state.draining
+            switch.draining = bool({switch.name, switch.part_of} & state.draining)  # it was one node before, perhaps
         self.reservations.restore(state.reservations)
         self.history.restore(state.ended)
         for record in state.jobs:
