@@ -15,7 +15,10 @@ import pytest
 
 from frames import Host, UdpFrame
 from tna_interpreter.switch import PORTS_IN_PIPE, Copy, Switch
-from tofino_network import MAIN, PARENT_BIT, RECEIVER_PARENT, SWITCH, SWITCH_PORT, UPLINK_GROUPS
+from tofino_network import MAIN, SWITCH, SWITCH_PORT
+from wiresum.controller.p4runtime.admit import PARENT_BIT
+from wiresum.controller.p4runtime.deliver import PARENT as RECEIVER_PARENT
+from wiresum.controller.p4runtime.deliver import UPLINK_GROUPS
 
 JOB, KEY = 9, 0xC0FFEE09
 WORKERS = range(4)

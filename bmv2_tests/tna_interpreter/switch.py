@@ -8,7 +8,7 @@ pipe's recirculation port leads to its ingress again. Two other ports may be joi
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -106,6 +106,28 @@ class Switch:
         self.groups.clear()
         self.cables.clear()
         self.recirculated = 0
+
+    def fresh(self, slots: int) -> int:
+        """As after loading the program; gives the first of so many slots whose cells nobody has used."""
+        self.restart()
+        return 0
+
+    def insert(self, table: str, matches: Mapping[str, int], action: str, parameters: Mapping[str, int]) -> None:
+        self.program.tables[table].insert(matches, action, parameters)
+
+    def delete(self, table: str, matches: Mapping[str, int]) -> None:
+        self.program.tables[table].delete(matches)
+
+    def replicate(self, group: int, members: Sequence[tuple[int, int]]) -> None:
+        """A copy for each pair of port and replica; none: the group is no more."""
+        if members:
+            self.groups[group] = list(members)
+        else:
+            del self.groups[group]
+
+    def count(self, counter: str, indices: Sequence[int]) -> list[int]:
+        """Packets, since the program was loaded."""
+        return [self.program.counters[counter].counts[index] for index in indices]
 
     def receive(self, port: int, frame: bytes) -> list[Copy]:
         """What leaves, and where, when this frame comes in."""
