@@ -49,7 +49,7 @@ class TofinoNetwork:
         self._members: dict[Member, int] = {}
         self._rows: dict[int, int] = {}
         self._entities: dict[Job, list[desired.Entity]] = {}
-        self._write(own.entry(str(SWITCH.address), _mac(SWITCH)))
+        write(switch, own.entry(str(SWITCH.address), _mac(SWITCH)))
 
     def port(self, member: Member) -> int:
         return _FIRST_PORT + self._members[member] % _PORTS
@@ -77,7 +77,7 @@ class TofinoNetwork:
         entities += admit.entries(entry, row, ports, above.port if above else 0)
         self._entities[job] = entities
         for entity in entities:
-            self._write(entity)
+            write(self.switch, entity)
 
     def _entry(self, job: Job, parent: Member | None) -> JobEntry:
         return JobEntry(
@@ -107,15 +107,6 @@ class TofinoNetwork:
             else:
                 assert entity.match is not None
                 self.switch.delete(entity.table_id, _numbers(entity.match))
-
-    def _write(self, entity: desired.Entity) -> None:
-        if isinstance(entity, fy.P4MulticastGroupEntry):
-            pairs = cast("Sequence[tuple[int, int]]", entity.replicas)  # of port and instance, as `deliver` makes them
-            self.switch.replicate(entity.multicast_group_id, pairs)
-        else:
-            action = entity.action
-            assert isinstance(action, fy.P4TableAction) and entity.match is not None
-            self.switch.insert(entity.table_id, _numbers(entity.match), action.name, _numbers(action.args))
 
     def frame(self, sender: Host, source_port: int, datagram: bytes, *, thread: int = 0, ecn: int = 0) -> UdpFrame:
         """A datagram to the switch."""
@@ -149,6 +140,17 @@ class TofinoNetwork:
     def _count(self, counter: str, index: int) -> int:
         (packets,) = self.switch.count(counter, [index])
         return packets
+
+
+def write(switch: TofinoSwitch, entity: desired.Entity) -> None:
+    """What the controller would write through a server."""
+    if isinstance(entity, fy.P4MulticastGroupEntry):
+        pairs = cast("Sequence[tuple[int, int]]", entity.replicas)  # of port and instance, as `deliver` makes them
+        switch.replicate(entity.multicast_group_id, pairs)
+    else:
+        action = entity.action
+        assert isinstance(action, fy.P4TableAction) and entity.match is not None
+        switch.insert(entity.table_id, _numbers(entity.match), action.name, _numbers(action.args))
 
 
 def _mac(host: Host) -> str:

@@ -11,13 +11,15 @@ import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from tna_interpreter.switch import PORTS_IN_PIPE, RECIRCULATION_PORT, Copy
-from tofino_model import assembled, replication
-from tofino_model.harness import BINARIES, Harness
+from tna_interpreter.switch import Copy
+from tofino_model import assembled, probe, traffic_manager
+from tofino_model.harness import BINARIES, Harness, HarnessError
 
 SLOTS = 4096
 FRAME_BYTES_MIN = 60
 """Of an Ethernet frame without its check sequence: shorter ones are padded before they reach a switch."""
+LOOK_S, LOOKS_MAX = 0.001, 10_000
+"""How often is looked whether the probe has come back."""
 
 _WRITTEN = re.compile(r"table:1:write_sram\(0, (\d+:\d+:\d+), [^)]*?([0-9a-f]{32})\)")
 _COUNTED = re.compile(r"counter \S+\((virtual|physical) \d+\):.*\bpackets=(\d+)")
@@ -38,8 +40,7 @@ class ModelSwitch:
         binary = shutil.which(BINARIES[generation])
         assert binary is not None, "whoever asks has seen that nothing is missing"
         self._binary, self._program = binary, program.resolve()
-        self._memories = replication.MEMORIES[generation]
-        self._loop = RECIRCULATION_PORT[generation]
+        self._memories = traffic_manager.MEMORIES[generation]
         self._start()
 
     def _start(self) -> None:
@@ -50,20 +51,20 @@ class ModelSwitch:
         self._entries: dict[tuple[str, tuple[tuple[str, int], ...]], list[tuple[str, int]]] = {}
         """The bits that each entry set, by word."""
         self._groups: dict[int, Sequence[tuple[int, int]]] = {}
-        self.recirculated = 0
-        self._load(replication.everywhere_in_pipe_0(self._memories))
-        self._harness.run([f"wire {self._loop} -> {self._loop}"])
+        self._load(traffic_manager.registers(self._memories))
+        probe.admit_in(self, SLOTS - 1)
+        self._entries.clear()  # they stay
 
     def close(self) -> None:
         self._harness.close()
 
     def fresh(self, slots: int) -> int:
         """Without entries and groups; gives the first of so many slots whose cells nobody has used. Counters go on."""
-        if self._next_slot + slots > SLOTS:
+        if self._next_slot + slots > SLOTS - 1:  # the last one is the probe's
             self.close()
             self._start()
         self._clear(list(self._entries))
-        for group in list(self._groups):
+        for group in self._groups.keys() - {probe.ROW}:
             self.replicate(group, [])
         self._next_slot += slots
         return self._next_slot - slots
@@ -99,19 +100,34 @@ class ModelSwitch:
             self._groups[group] = list(members)
         else:
             del self._groups[group]
-        written = replication.directory(self._memories, self._groups, group)
-        self._load(replication.tree(self._memories, group, members) + written if members else written)
+        written = traffic_manager.directory(self._memories, self._groups, group)
+        self._load(traffic_manager.tree(self._memories, group, members) + written if members else written)
 
     def _load(self, content: bytes) -> None:
-        self._harness.run([f"load {self._harness.file('replication', content)}"])
+        self._harness.run([f"load {self._harness.file('memories', content)}"])
 
     def receive(self, port: int, frame: bytes) -> list[Copy]:
         """What leaves, and where, when this frame comes in."""
-        self._harness.run([f"packet {port} {frame.ljust(FRAME_BYTES_MIN, bytes(1)).hex()}", "wait"])
-        left = [Copy(at, content) for at, content in self._harness.packets()]
-        copies = [copy for copy in left if copy.port % PORTS_IN_PIPE != self._loop]
-        self.recirculated += len(left) - len(copies)
-        return copies
+        return self._send(port, frame) or self._recirculated()
+
+    def _send(self, port: int, frame: bytes) -> list[Copy]:
+        """What leaves in the first pass: all that comes of a packet, or nothing."""
+        self._harness.run([f"packet {port} {frame.ljust(FRAME_BYTES_MIN, bytes(1)).hex()}"])
+        return self._left()
+
+    def _recirculated(self) -> list[Copy]:
+        """What leaves in the second pass, and has left before the probe comes back."""
+        left = self._send(probe.PORT, probe.frame())
+        for _ in range(LOOKS_MAX):
+            if any(copy.port == probe.PORT for copy in left):
+                return [copy for copy in left if copy.port != probe.PORT]
+            self._harness.run([f"sleep {LOOK_S}"])
+            left += self._left()
+        raise HarnessError(f"the probe did not come back in {LOOKS_MAX * LOOK_S:.0f} s; what has left: {left}")
+
+    def _left(self) -> list[Copy]:
+        self._harness.run(["wait"])
+        return [Copy(port, content) for port, content in self._harness.packets()]
 
     def count(self, counter: str, indices: Sequence[int]) -> list[int]:
         """Packets, since the program was loaded."""

@@ -1,9 +1,10 @@
-"""Multicast groups as the packet replication engine's memories have them, in the form of a file for the harness.
+"""What a driver sets up between the pipelines, as files for the harness: recirculation, and multicast groups.
 
-A group is a tree: a list of level-1 nodes, one for each member, with the instance that its copy carries (the member's
-index in the job), and below each a level-2 node, which says the port. A node fills a line of 16 bytes, but nodes are
-counted in halves of lines. The table of groups has where each list begins; 0 is none. Before all that, the ingress
-deparser asks a table which pipes have members of a group at all: here always pipe 0, and no other.
+A group in the packet replication engine's memories is a tree: a list of level-1 nodes, one for each member, with the
+instance that its copy carries (the member's index in the job), and below each a level-2 node, which says the port. A
+node fills a line of 16 bytes, but nodes are counted in halves of lines. The table of groups has where each list begins;
+0 is none. Before all that, the ingress deparser asks a table which pipes have members of a group at all: here always
+pipe 0, whose registers and memories these are.
 """
 
 from __future__ import annotations
@@ -33,17 +34,27 @@ class Memories:
     nodes: int
     groups: int
     pipes: tuple[int, ...]
+    """Of the two tables, for a packet's two groups."""
+    recirculation: dict[int, int]
+    """Registers and values by which the recirculation port leads back to the ingress."""
 
 
-MEMORIES = {1: Memories(nodes=0x6100000000, groups=0x6100100000, pipes=(0x27F0000, 0x27F4000))}
+MEMORIES = {
+    1: Memories(
+        nodes=0x6100000000,
+        groups=0x6100100000,
+        pipes=(0x27F0000, 0x27F4000),
+        recirculation={0x273D01C: 0x000F0001},  # ports 68-71: recirculate; all four channels are on
+    )
+}
 
 
-def everywhere_in_pipe_0(memories: Memories) -> bytes:
-    """Any group may have members in pipe 0."""
-    words = GROUPS * _PIPES_BITS // 32
+def registers(memories: Memories) -> bytes:
+    """The recirculation port recirculates; any group may have members in pipe 0."""
     entry = sum(1 << bit for bit in range(0, 32, _PIPES_BITS))
-    registers = (base + 4 * word for base in memories.pipes for word in range(words))
-    return b"".join(_REGISTER.pack(b"\0\0\0r", register, entry) for register in registers)
+    words = GROUPS * _PIPES_BITS // 32
+    pipes = {base + 4 * word: entry for base in memories.pipes for word in range(words)}
+    return b"".join(_REGISTER.pack(b"\0\0\0r", *pair) for pair in (memories.recirculation | pipes).items())
 
 
 def tree(memories: Memories, group: int, members: Sequence[tuple[int, int]]) -> bytes:
