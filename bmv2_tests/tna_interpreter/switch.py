@@ -15,7 +15,7 @@ from pathlib import Path
 from tna_interpreter.externs import Clock, PacketIn, PacketOut
 from tna_interpreter.program import Block, Program, runs_short
 from tna_interpreter.syntax import parse, preprocess
-from tna_interpreter.values import UNDEFINED, HardwareError, P4Error, Record, RecordType, fresh, zero
+from tna_interpreter.values import UNDEFINED, HardwareError, P4Error, Record, RecordType, UndefinedError, fresh, zero
 
 RECIRCULATION_PORT = {1: 68, 2: 6}
 """Within its pipe, by generation of Tofino."""
@@ -25,6 +25,16 @@ PASSES_MAX = 2
 """Through the ingress: more would be more bandwidth than docs/tofino.md promises."""
 CROSSINGS_MAX = 8
 """Of cables between two ports, by a packet and what comes of it."""
+
+
+TOLD_BY_THE_PROGRAM = (
+    "ingress_intrinsic_metadata_for_deparser_t",
+    "ingress_intrinsic_metadata_for_tm_t",
+    "egress_intrinsic_metadata_for_deparser_t",
+    "egress_intrinsic_metadata_for_output_port_t",
+)
+"""What leaves, and how. No field has a value before it is written: the compiler gives the containers of such fields to
+others as well, whose bits are then in them. A port or a group that was not written is none."""
 
 
 @dataclass(frozen=True)
@@ -67,9 +77,8 @@ class Pipe:
             if isinstance(parameter.type, RecordType):
                 name = parameter.type.name
                 if name not in records:
-                    records[name] = fresh(parameter.type) if parameter.direction == "out" else zero(parameter.type)
-                    if "ucast_egress_port" in records[name].fields:
-                        records[name].fields["ucast_egress_port"] = UNDEFINED  # no packet goes to port 0 by default
+                    unwritten = parameter.direction == "out" or name in TOLD_BY_THE_PROGRAM
+                    records[name] = fresh(parameter.type) if unwritten else zero(parameter.type)
                 parameter.cell.value = records[name]
             else:
                 parameter.cell.value = packet
@@ -163,13 +172,16 @@ class Switch:
         intrinsic.fields["ingress_port"] = port
         records, content = self._ingress.run(_on_wire(intrinsic) + bytes(self._port_metadata_bytes()) + frame)
         to_manager = records["ingress_intrinsic_metadata_for_tm_t"].fields
-        if records["ingress_intrinsic_metadata_for_deparser_t"].fields["drop_ctl"] & 1:
+        if _bit(records["ingress_intrinsic_metadata_for_deparser_t"], "drop_ctl"):
             return
-        copies = [Copy(member, content, replica) for member, replica in self.groups.get(to_manager["mcast_grp_a"], [])]
+        group = to_manager["mcast_grp_a"]
+        members = [] if group is UNDEFINED else self.groups.get(group, [])
+        copies = [Copy(member, content, replica) for member, replica in members]
         if to_manager["ucast_egress_port"] is not UNDEFINED:
             copies.append(Copy(to_manager["ucast_egress_port"], content))
+        past_egress = _bit(records["ingress_intrinsic_metadata_for_tm_t"], "bypass_egress")
         for copy in copies:
-            yield from [copy] if to_manager["bypass_egress"] else self._leave(copy)
+            yield from [copy] if past_egress else self._leave(copy)
 
     def _port_metadata_bytes(self) -> int:
         return self.program.constant("PORT_METADATA_SIZE") // 8
@@ -179,7 +191,7 @@ class Switch:
         intrinsic.fields["egress_port"] = copy.port
         intrinsic.fields["egress_rid"] = copy.replica
         records, content = self._egress.run(_on_wire(intrinsic) + copy.frame)
-        if not records["egress_intrinsic_metadata_for_deparser_t"].fields["drop_ctl"] & 1:
+        if not _bit(records["egress_intrinsic_metadata_for_deparser_t"], "drop_ctl"):
             yield Copy(copy.port, content, copy.replica)
 
 
@@ -188,3 +200,11 @@ def _on_wire(intrinsic: Record) -> bytes:
     intrinsic.valid = True
     packet.emit(intrinsic)
     return packet.content
+
+
+def _bit(record: Record, name: str) -> int:
+    """The lowest bit of what the program tells the architecture."""
+    value = record.fields[name]
+    if value is UNDEFINED:
+        raise UndefinedError(f"{name} was never written: it may hold another field's bits")
+    return int(value) & 1

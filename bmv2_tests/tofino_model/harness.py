@@ -26,7 +26,7 @@ TAIL_LINES = 20
 """Of what it said last, in an error."""
 READ_BYTES = 1 << 16
 
-_COMPLAINT = re.compile(r"<stdin>:\d+: (?!Unknown command synchronize\d+$)")
+_COMPLAINT = re.compile(r"<stdin>:\d+: (?!Unknown command synchronize-)")
 _PACKET = re.compile(r"([0-9]+) ([0-9A-F]*)")
 
 
@@ -98,10 +98,10 @@ class Harness:
 
     def _synchronize(self, timeout_s: float) -> list[str]:
         """All that it says before it has met a word that is no command."""
-        word = f"synchronize{next(self._numbers)}"
+        word = f"synchronize-{next(self._numbers)}-"
         self._write([word])
         said: list[str] = []
-        while not (said and said[-1].endswith(f": Unknown command {word}")):
+        while not (said and f"Unknown command {word}" in said[-1]):
             said.append(self._line(timeout_s))
         return said[:-1]
 

@@ -39,6 +39,7 @@ class ModelSwitch:
         """`program`: a folder with the chip's binary and context.json. Takes a while: it is loaded here."""
         binary = shutil.which(BINARIES[generation])
         assert binary is not None, "whoever asks has seen that nothing is missing"
+        self.generation = generation
         self._binary, self._program = binary, program.resolve()
         self._memories = traffic_manager.MEMORIES[generation]
         self._start()

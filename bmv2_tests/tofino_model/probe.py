@@ -13,7 +13,7 @@ from ipaddress import IPv4Address
 from frames import Host, UdpFrame
 from tofino_network import SWITCH, SWITCH_PORT, TofinoSwitch, write
 from wiresum.controller import Endpoint, JobEntry, config
-from wiresum.controller.p4runtime import admit, deliver
+from wiresum.controller.p4runtime import admit, deliver, desired
 
 PORT = 7
 ROW = 255
@@ -31,7 +31,8 @@ def admit_in(switch: TofinoSwitch, slot: int) -> None:
     endpoint = Endpoint(str(_WORKER.address), _UDP_PORT)
     host = config.Host(name="probe", address=endpoint.address, mac=_WORKER.mac.hex(":"), port=PORT)
     job = JobEntry(_JOB, _KEY, workers=1, threads=1, lanes=LANES, slot_base=slot, slots=1, endpoints=(endpoint,))
-    for entity in (*deliver.entries(job, [host]), deliver.group(ROW, [PORT]), *admit.entries(job, ROW, [PORT])):
+    entities: list[desired.Entity] = [*deliver.entries(job, [host]), deliver.group(ROW, [PORT])]
+    for entity in (*entities, *admit.entries(job, ROW, [PORT])):
         write(switch, entity)
 
 
