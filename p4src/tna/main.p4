@@ -65,7 +65,8 @@ struct ingress_metadata_t {
 #include "lanes.p4"
 #include "count.p4"
 
-// Where the packet goes from this pass.
+// Where the packet goes from this pass. What the architecture is told with one bit has no value before it is written: its
+// container may have been another field's. So all that leaves from here says whether it bypasses the egress.
 control Leave(inout headers_t hdr, in metadata_t meta, in pass_t pass, in ingress_intrinsic_metadata_t intrinsic,
               inout ingress_intrinsic_metadata_for_deparser_t for_deparser,
               inout ingress_intrinsic_metadata_for_tm_t for_tm) {
@@ -77,6 +78,7 @@ control Leave(inout headers_t hdr, in metadata_t meta, in pass_t pass, in ingres
         hdr.carry.ingress_port = meta.ingress_port;
         hdr.carry.cell_index = meta.cell_index;
         hdr.carry.group = meta.group;
+        for_tm.bypass_egress = 0;
     }
 
     action carry_words() {
@@ -225,6 +227,7 @@ control Ingress(inout headers_t hdr, inout ingress_metadata_t meta, in ingress_i
     }
 
     apply {
+        for_deparser.drop_ctl = 0;
         if (hdr.carry.isValid()) {
             resume();
         } else {
@@ -289,6 +292,8 @@ control Egress(inout headers_t hdr, inout metadata_t meta, in egress_intrinsic_m
         }
         if (meta.lost == 1) {
             for_deparser.drop_ctl = 1;
+        } else {
+            for_deparser.drop_ctl = 0;
         }
     }
 }
