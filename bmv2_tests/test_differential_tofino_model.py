@@ -26,9 +26,10 @@ def test_compiled_program_and_its_source_answer_alike(tofino_model: ModelSwitch)
     reasons = set()
     for sending in Traffic(SEED, entries).packets(PACKETS):
         reason, expected = source.play(sending)
-        counted, found = compiled.play(sending)
+        counted, found = compiled.play(sending, len(expected))
         assert (counted, sorted(found)) == (reason, sorted(expected)), f"seed {SEED}: {sending}"
         answered += Counter(answer.kind for answer in found[:1])
         reasons.add(reason)
+    assert tofino_model.late() == []
     assert_means_something(answered, PACKETS)
     assert reasons >= DROPPED | {"admitted", "resent"}, f"seed {SEED}: each reason was met"

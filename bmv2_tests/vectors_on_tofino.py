@@ -26,7 +26,8 @@ def complaint(scenario: Scenario, switch: TofinoSwitch) -> str:
             results = network.results(event.sender.job) - results
             if wrong := wrong or _wrong_counts(event, counted - before, results):
                 return f"{' '.join(scenario.where(event).split())}\n    {wrong}"
-    return ""
+    late = switch.late()
+    return f"{scenario.name}: when all was done there came {late}" if late else ""
 
 
 def _wrong_copies(step: Step, network: TofinoNetwork) -> str:
@@ -36,7 +37,7 @@ def _wrong_copies(step: Step, network: TofinoNetwork) -> str:
     source_port = network.base_port(step.source or step.sender) + step.source_thread
     frame = network.frame(sender, source_port, step.datagram, thread=step.thread)
     received: set[Member] = set()
-    for copy in network.send(network.port(step.port), frame.pack()):
+    for copy in network.send(network.port(step.port), frame.pack(), len(expected.receivers)):
         try:
             leaves = UdpFrame.unpack(copy.frame)
         except ValueError as error:

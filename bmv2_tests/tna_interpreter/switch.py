@@ -138,8 +138,12 @@ class Switch:
         """Packets, since the program was loaded."""
         return [self.program.counters[counter].counts[index] for index in indices]
 
-    def receive(self, port: int, frame: bytes) -> list[Copy]:
-        """What leaves, and where, when this frame comes in."""
+    def late(self) -> list[Copy]:
+        """What has not left with the packet that it came of: nothing."""
+        return []
+
+    def receive(self, port: int, frame: bytes, expected: int = 0) -> list[Copy]:
+        """What leaves, and where, when this frame comes in, however many copies are expected."""
         sent: list[Copy] = []
         arriving = [Copy(port, frame)]
         for _ in range(CROSSINGS_MAX):

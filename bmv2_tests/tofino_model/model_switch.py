@@ -18,8 +18,8 @@ from tofino_model.harness import BINARIES, Harness, HarnessError
 SLOTS = 4096
 FRAME_BYTES_MIN = 60
 """Of an Ethernet frame without its check sequence: shorter ones are padded before they reach a switch."""
-LOOK_S, LOOKS_MAX = 0.001, 10_000
-"""How often is looked whether the probe has come back."""
+LOOK_S, LOOKS_MAX, LOOKS_BEFORE_PROBE = 0.001, 10_000, 20
+"""How often is looked whether the probe has come back, and whether it is needed at all."""
 
 _WRITTEN = re.compile(r"table:1:write_sram\(0, (\d+:\d+:\d+), [^)]*?([0-9a-f]{32})\)")
 _COUNTED = re.compile(r"counter \S+\((virtual|physical) \d+\):.*\bpackets=(\d+)")
@@ -107,27 +107,27 @@ class ModelSwitch:
     def _load(self, content: bytes) -> None:
         self._harness.run([f"load {self._harness.file('memories', content)}"])
 
-    def receive(self, port: int, frame: bytes) -> list[Copy]:
-        """What leaves, and where, when this frame comes in."""
-        return self._send(port, frame) or self._recirculated()
+    def receive(self, port: int, frame: bytes, expected: int = 0) -> list[Copy]:
+        """What leaves, and where, when this frame comes in. It waits for so many copies as are expected, while any may
+        still come; what comes of its own accord later is what the next frame gives, or `late`."""
+        left = self._after(f"packet {port} {frame.ljust(FRAME_BYTES_MIN, bytes(1)).hex()}")
+        for _ in range(LOOKS_BEFORE_PROBE):
+            if len(left) >= expected:
+                return left
+            left += self._after(f"sleep {LOOK_S}")
+        return left + self.late()
 
-    def _send(self, port: int, frame: bytes) -> list[Copy]:
-        """What leaves in the first pass: all that comes of a packet, or nothing."""
-        self._harness.run([f"packet {port} {frame.ljust(FRAME_BYTES_MIN, bytes(1)).hex()}"])
-        return self._left()
-
-    def _recirculated(self) -> list[Copy]:
-        """What leaves in the second pass, and has left before the probe comes back."""
-        left = self._send(probe.PORT, probe.frame())
+    def late(self) -> list[Copy]:
+        """What has left when all is done that came in before."""
+        left = self._after(f"packet {probe.PORT} {probe.frame().hex()}")
         for _ in range(LOOKS_MAX):
             if any(copy.port == probe.PORT for copy in left):
                 return [copy for copy in left if copy.port != probe.PORT]
-            self._harness.run([f"sleep {LOOK_S}"])
-            left += self._left()
+            left += self._after(f"sleep {LOOK_S}")
         raise HarnessError(f"the probe did not come back in {LOOKS_MAX * LOOK_S:.0f} s; what has left: {left}")
 
-    def _left(self) -> list[Copy]:
-        self._harness.run(["wait"])
+    def _after(self, command: str) -> list[Copy]:
+        self._harness.run([command, "wait"])
         return [Copy(port, content) for port, content in self._harness.packets()]
 
     def count(self, counter: str, indices: Sequence[int]) -> list[int]:
