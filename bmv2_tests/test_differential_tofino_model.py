@@ -13,8 +13,8 @@ from tofino_model.model_switch import ModelSwitch
 from tofino_network import MAIN
 from traffic import Traffic
 
-SEED = int(os.environ.get("TOFINO_MODEL_SEED", "1"))
-PACKETS = int(os.environ.get("TOFINO_MODEL_PACKETS", "400"))
+SEED = int(os.environ.get("WIRESUM_MODEL_SEED", "1"))
+PACKETS = int(os.environ.get("WIRESUM_MODEL_PACKETS", "400"))
 """More take longer: the model needs about a fifth of a second for each."""
 
 

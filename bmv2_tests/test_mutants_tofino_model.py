@@ -10,8 +10,8 @@ from tofino_model import assembled
 from tofino_model.mutants import mutants, noticed
 
 LOGGER = logging.getLogger(__name__)
-SEED = int(os.environ.get("TOFINO_MODEL_SEED", "1"))
-COUNT = int(os.environ.get("TOFINO_MODEL_MUTANTS", "3"))
+SEED = int(os.environ.get("WIRESUM_MODEL_SEED", "1"))
+COUNT = int(os.environ.get("WIRESUM_MODEL_MUTANTS", "3"))
 """Each is assembled, loaded, and asked until a vector fails: half a minute, or minutes for one that survives."""
 
 

@@ -18,7 +18,7 @@ from itertools import count
 from pathlib import Path
 from typing import IO
 
-BINARIES = {1: "tofino_test_harness", 2: "jbay_test_harness"}
+BINARIES = {1: "tofino_test_harness"}
 """By generation of Tofino."""
 START_TIMEOUT_S = 300
 REPLY_TIMEOUT_S = 60
