@@ -37,7 +37,7 @@ class HarnessError(RuntimeError):
 class Harness:
     """One process with one chip. Everything is loaded into pipe 0 alone: three more pipes are three times the work."""
 
-    def __init__(self, binary: str, program: Path, options: Sequence[str] = ()) -> None:
+    def __init__(self, binary: str, program: Path) -> None:
         """`program`: a folder with the chip's binary and context.json. `HarnessError` if it does not come up."""
         self._folder = Path(tempfile.mkdtemp(prefix="wiresum-model-"))
         log = self._folder / "packets"
@@ -46,9 +46,9 @@ class Harness:
         self._said = b""
         self._lines: list[str] = []
         self._numbers = count()
-        command = [binary, "--observation-log", str(log), "-L", str(self._folder), "-T", "table:1"]
-        # Raw mode, once the program is loaded: a file that is loaded later does not set all tables up anew.
-        command += [*options, "-l0", str(program), "-r", "-"]
+        # When the program is loaded, it shall say where it writes entries (-T), and not set all tables up anew for each
+        # file that is loaded later (-r).
+        command = [binary, "--observation-log", str(log), "-l0", str(program), "-T", "table:1", "-r", "-"]
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd=self._folder
         )

@@ -52,8 +52,12 @@ class ModelSwitch:
         self._entries: dict[tuple[str, tuple[tuple[str, int], ...]], list[tuple[str, int]]] = {}
         """The bits that each entry set, by word."""
         self._groups: dict[int, Sequence[tuple[int, int]]] = {}
-        self._load(traffic_manager.registers(self._memories))
-        probe.admit_in(self, SLOTS - 1)
+        try:
+            self._load(traffic_manager.registers(self._memories))
+            probe.admit_in(self, SLOTS - 1)
+        except HarnessError:
+            self.close()
+            raise
         self._entries.clear()  # they stay
 
     def close(self) -> None:

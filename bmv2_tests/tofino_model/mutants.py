@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import tempfile
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -79,12 +80,7 @@ def noticed(mutant: Mutant, assembly: str, generation: int) -> str:
         source = Path(scratch) / "main.bfa"
         source.write_text(mutant.of(assembly))
         try:
-            switch = ModelSwitch(generation, assembled.assemble(source, Path(scratch) / "assembled"))
-        except assembled.AssembleError as error:
-            return f"not assembled: {error}"
-        try:
-            return next((wrong for scenario in load_all() if (wrong := complaint(scenario, switch))), "")
-        except HarnessError as error:
-            return f"the model stops: {str(error).splitlines()[0]}"
-        finally:
-            switch.close()
+            with closing(ModelSwitch(generation, assembled.assemble(source, Path(scratch) / "assembled"))) as switch:
+                return next((wrong for scenario in load_all() if (wrong := complaint(scenario, switch))), "")
+        except (assembled.AssembleError, HarnessError) as error:
+            return str(error)
