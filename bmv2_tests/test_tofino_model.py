@@ -68,10 +68,11 @@ def test_mutants_differ_from_the_assembly_by_one_instruction_of_a_stage() -> Non
 stage 0 ingress:
       - add W1, W2, W3
       - set B1, 2
+      - set B1, W3
   - name: x
 """
     made = list(mutants(assembly))
-    assert [(mutant.line, mutant.after) for mutant in made] == [(3, "sub W1, W2, W3"), (4, "")]
+    assert [(mutant.line, mutant.after) for mutant in made] == [(3, "sub W1, W2, W3"), (4, "set B1, 3"), (5, "")]
     for mutant in made:
         pairs = zip(assembly.splitlines(), mutant.of(assembly).splitlines(), strict=True)
         assert [number for number, (old, new) in enumerate(pairs) if old != new] == [mutant.line]

@@ -1,7 +1,7 @@
 """Would the vectors notice a mistake of the compiler? Changes one instruction of the assembly, and asks them.
 
-An instruction of an action is left out or done otherwise; one of a stateful ALU likewise. Some changes change nothing
-that leaves the switch: a mutant that survives is to be looked at, and not in itself a fault of the vectors.
+An instruction of an action or of a stateful ALU is left out, or does something else. Some changes change nothing that
+leaves the switch: a mutant that survives is to be looked at, and not in itself a fault of the vectors.
 """
 
 from __future__ import annotations
@@ -37,6 +37,8 @@ _CHANGES = (
     ("bitmasked-set ", None),
 )
 """How an instruction begins, and what stands there in a mutant; None: the instruction is left out."""
+_CONSTANT = re.compile(r"(?P<set>set .*, )(?P<value>\d+)")
+"""Another is set in a mutant."""
 _ACTIONS = re.compile(r"^stage \d+ (ingress|egress):$")
 _INSTRUCTION = re.compile(r"^\s+- (?P<instruction>[a-z_-]+ .*)$")
 
@@ -66,12 +68,19 @@ def mutants(assembly: str) -> Iterator[Mutant]:
         found = _INSTRUCTION.match(line)
         if not in_stages or not found:
             continue
-        instruction = found["instruction"]
-        for begin, instead in _CHANGES:
-            if instruction.startswith(begin):
-                after = "" if instead is None else instead + instruction.removeprefix(begin)
-                yield Mutant(number, instruction, after)
-                break
+        after = _changed(found["instruction"])
+        if after is not None:
+            yield Mutant(number, found["instruction"], after)
+
+
+def _changed(instruction: str) -> str | None:
+    """Empty: it is left out; None: there is no mutant of it."""
+    if constant := _CONSTANT.fullmatch(instruction):
+        return f"{constant['set']}{int(constant['value']) ^ 1}"
+    for begin, instead in _CHANGES:
+        if instruction.startswith(begin):
+            return "" if instead is None else instead + instruction.removeprefix(begin)
+    return None
 
 
 def noticed(mutant: Mutant, assembly: str, generation: int) -> str:

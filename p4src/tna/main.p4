@@ -65,8 +65,7 @@ struct ingress_metadata_t {
 #include "lanes.p4"
 #include "count.p4"
 
-// Where the packet goes from this pass. What the architecture is told with one bit has no value before it is written: its
-// container may have been another field's. So all that leaves from here says whether it bypasses the egress.
+// Where the packet goes from this pass.
 control Leave(inout headers_t hdr, in metadata_t meta, in pass_t pass, in ingress_intrinsic_metadata_t intrinsic,
               inout ingress_intrinsic_metadata_for_deparser_t for_deparser,
               inout ingress_intrinsic_metadata_for_tm_t for_tm) {
@@ -78,6 +77,8 @@ control Leave(inout headers_t hdr, in metadata_t meta, in pass_t pass, in ingres
         hdr.carry.ingress_port = meta.ingress_port;
         hdr.carry.cell_index = meta.cell_index;
         hdr.carry.group = meta.group;
+        // What the architecture is told with one bit has no value before it is written: its container may have been another
+        // field's. So all that leaves says whether it bypasses the egress, or is dropped.
         for_tm.bypass_egress = 0;
     }
 
