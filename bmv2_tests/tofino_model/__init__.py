@@ -6,6 +6,6 @@ its sources, a program that reads commands line by line. The parts, in the order
 - `assembled`: the program, compiled and assembled
 - `harness`: the process, its commands and what it answers
 - `traffic_manager`: what a driver sets up between the pipelines
-- `probe`: a packet by which a switch shows that all before it have left
+- `tracer`: a packet by which a switch shows that all before it have left
 - `model_switch`: all of it as a switch that has tables, groups, counters and ports
 """

@@ -12,14 +12,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tna_interpreter.switch import Copy
-from tofino_model import assembled, probe, traffic_manager
+from tofino_model import assembled, tracer, traffic_manager
 from tofino_model.harness import BINARIES, Harness, HarnessError
 
 SLOTS = 4096
 FRAME_BYTES_MIN = 60
 """Of an Ethernet frame without its check sequence: shorter ones are padded before they reach a switch."""
-LOOK_S, LOOKS_MAX, LOOKS_BEFORE_PROBE = 0.001, 10_000, 20
-"""How often is looked whether the probe has come back, and whether it is needed at all."""
+LOOK_S, LOOKS_MAX, LOOKS_BEFORE_TRACER = 0.001, 10_000, 20
+"""How often is looked whether the tracer has come back, and whether it is needed at all."""
 
 _WRITTEN = re.compile(r"table:1:write_sram\(0, (\d+:\d+:\d+), [^)]*?([0-9a-f]{32})\)")
 _COUNTED = re.compile(r"counter \S+\((virtual|physical) \d+\):.*\bpackets=(\d+)")
@@ -54,7 +54,7 @@ class ModelSwitch:
         self._groups: dict[int, Sequence[tuple[int, int]]] = {}
         try:
             self._load(traffic_manager.registers(self._memories))
-            probe.admit_in(self, SLOTS - 1)
+            tracer.admit_in(self, SLOTS - 1)
         except HarnessError:
             self.close()
             raise
@@ -65,11 +65,11 @@ class ModelSwitch:
 
     def fresh(self, slots: int) -> int:
         """Without entries and groups; gives the first of so many slots whose cells nobody has used. Counters go on."""
-        if self._next_slot + slots > SLOTS - 1:  # the last one is the probe's
+        if self._next_slot + slots > SLOTS - 1:  # the last one is the tracer's
             self.close()
             self._start()
         self._clear(list(self._entries))
-        for group in self._groups.keys() - {probe.ROW}:
+        for group in self._groups.keys() - {tracer.ROW}:
             self.replicate(group, [])
         self._next_slot += slots
         return self._next_slot - slots
@@ -115,7 +115,7 @@ class ModelSwitch:
         """What leaves, and where, when this frame comes in. It waits for so many copies as are expected, while any may
         still come; what comes of its own accord later is what the next frame gives, or `late`."""
         left = self._after(f"packet {port} {frame.ljust(FRAME_BYTES_MIN, bytes(1)).hex()}")
-        for _ in range(LOOKS_BEFORE_PROBE):
+        for _ in range(LOOKS_BEFORE_TRACER):
             if len(left) >= expected:
                 return left
             left += self._after(f"sleep {LOOK_S}")
@@ -123,12 +123,12 @@ class ModelSwitch:
 
     def late(self) -> list[Copy]:
         """What has left when all is done that came in before."""
-        left = self._after(f"packet {probe.PORT} {probe.frame().hex()}")
+        left = self._after(f"packet {tracer.PORT} {tracer.frame().hex()}")
         for _ in range(LOOKS_MAX):
-            if any(copy.port == probe.PORT for copy in left):
-                return [copy for copy in left if copy.port != probe.PORT]
+            if any(copy.port == tracer.PORT for copy in left):
+                return [copy for copy in left if copy.port != tracer.PORT]
             left += self._after(f"sleep {LOOK_S}")
-        raise HarnessError(f"the probe did not come back in {LOOKS_MAX * LOOK_S:.0f} s; what has left: {left}")
+        raise HarnessError(f"the tracer did not come back in {LOOKS_MAX * LOOK_S:.0f} s; what has left: {left}")
 
     def _after(self, command: str) -> list[Copy]:
         self._harness.run([command, "wait"])
