@@ -1,4 +1,5 @@
-"""Makes the modules of this folder and of the stars importable; sets up the bench with bmv2 where it is installed."""
+"""Makes the modules of this folder and of the stars importable; sets up the bench with bmv2, and the vendor's
+model of a Tofino, where they are installed."""
 
 from __future__ import annotations
 
@@ -14,6 +15,10 @@ sys.path[:0] = [str(FOLDER), str(FOLDER.parent / "mininet/namespaces")]
 
 if TYPE_CHECKING:
     from bench import Bench
+    from tofino_model.model_switch import ModelSwitch
+
+MODEL_TIMEOUT_S = 3600
+"""Of a test on the vendor's model of a Tofino: the first one compiles the program."""
 
 
 @pytest.fixture(scope="session")
@@ -30,11 +35,41 @@ def bmv2() -> None:
         pytest.skip(f"not tested on bmv2: {missing}")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if "tofino_generation" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.slow)
+            item.add_marker(pytest.mark.timeout(MODEL_TIMEOUT_S))
+
+
+@pytest.fixture(scope="session", params=[1], ids=["tofino1"])
+def tofino_generation(request: pytest.FixtureRequest) -> int:
+    """Skips where the vendor's model or the compiler is not, and says which."""
+    from tofino_model.model_switch import missing
+
+    generation = int(request.param)
+    if absent := missing(generation):
+        pytest.skip(f"not tested on the model of Tofino {generation}: {absent}")
+    return generation
+
+
+@pytest.fixture(scope="session")
+def tofino_model(tofino_generation: int) -> Iterator[ModelSwitch]:
+    """One chip for all tests; each has cells of its own."""
+    from tofino_model import assembled
+    from tofino_model.model_switch import ModelSwitch
+
+    switch = ModelSwitch(tofino_generation, assembled.program(tofino_generation))
+    yield switch
+    switch.close()
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """All that the fixture above skips is told in one line, as if it stood there."""
     report = yield
-    if report.skipped and "bmv2" in getattr(item, "fixturenames", ()) and isinstance(report.longrepr, tuple):
+    fixtures = {"bmv2", "tofino_generation"} & set(getattr(item, "fixturenames", ()))
+    if report.skipped and fixtures and isinstance(report.longrepr, tuple):
         report.longrepr = (__file__, 1, report.longrepr[2])
     return report
 

@@ -46,8 +46,8 @@ class Tofino:
             parent = None if e.uplink is None else e.uplink.worker
             self._network.admit(Job(e.job, e.key, e.workers, e.threads, e.lanes, e.slot_base, e.slots, parent))
 
-    def play(self, sending: Sending) -> tuple[str, list[Answer]]:
-        """The reason that was counted, and what came out."""
+    def play(self, sending: Sending, expected: int = 0) -> tuple[str, list[Answer]]:
+        """The reason that was counted, and what came out; so many answers are waited for."""
         entry = self._entries[sending.job]
         source = 0 if sending.source == PARENT and entry.uplink is None else sending.source
         sender = Member(entry.job, source)
@@ -55,7 +55,7 @@ class Tofino:
         source_port = self._network.base_port(sender) + sending.thread + sending.port
         host = self._network.host(sender)
         frame = self._network.frame(host, source_port, sending.datagram, thread=sending.thread)
-        copies = self._network.send(self._network.port(sender), frame.pack())
+        copies = self._network.send(self._network.port(sender), frame.pack(), expected)
         ((reason, count),) = (self._network.packets() - before).items()
         assert count == 1
         return reason, [self._answer(UdpFrame.unpack(copy.frame)) for copy in copies]

@@ -48,6 +48,7 @@ control Ingress(inout headers_t hdr, inout metadata_t meta, in ingress_intrinsic
     apply {{
         for_tm.ucast_egress_port = 5;
         for_tm.bypass_egress = 1;
+        for_deparser.drop_ctl = 0;
         {statements}
     }}
 }}
@@ -93,6 +94,12 @@ def test_packet_passes_with_what_the_program_wrote(tmp_path: Path) -> None:
 
 def test_program_that_forwards_nothing_sends_nothing(tmp_path: Path) -> None:
     assert switch(tmp_path, "for_deparser.drop_ctl = 1;").receive(1, b"\x01\x05") == []
+
+
+def test_program_that_does_not_say_whether_it_drops_is_refused(tmp_path: Path) -> None:
+    unwritten = "bit<3> nothing; for_deparser.drop_ctl = nothing;"
+    with pytest.raises(UndefinedError, match="drop_ctl was never written"):
+        switch(tmp_path, unwritten).receive(1, b"\x01\x05")
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,9 @@ import pytest
 from frames import Host, UdpFrame, arp_frame, icmp_frame
 from tna_interpreter.switch import Copy, Switch
 from tna_interpreter.tables import Match
-from tofino_network import FLOOD_GROUP, MAIN, STRANGER, SWITCH, SWITCH_PORT, TofinoNetwork
+from tofino_network import MAIN, STRANGER, SWITCH, SWITCH_PORT, TofinoNetwork
 from vectors import PARENT, Job, Member
+from wiresum.controller.p4runtime.forward import FLOOD_GROUP
 
 JOB = Job(number=7, key=0xC0FFEE01, workers=3, threads=1, lanes=64, slot_base=0, slots=4)
 NEXT_KEY = JOB.key + 1

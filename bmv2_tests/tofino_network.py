@@ -1,46 +1,56 @@
-"""A Tofino that runs the program (interpreted), with workers at its ports and what a controller would have told it."""
+"""A Tofino that runs the program, with workers at its ports and what a controller would have told it."""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from ipaddress import IPv4Address
 from pathlib import Path
+from typing import Any, Protocol, cast
+
+import finsy as fy
 
 from frames import Host, UdpFrame
-from tna_interpreter.switch import Copy, Switch
-from vectors import PARENT, Job, Member
+from tna_interpreter.switch import Copy
+from vectors import PARENT, SLOTS_MAX, Job, Member
+from wiresum.controller import Endpoint, JobEntry, config
+from wiresum.controller.driver import WORKERS_MAX, Uplink
+from wiresum.controller.p4runtime import admit, deliver, desired, own
+from wiresum.controller.p4runtime.count import COLUMNS, ROW_STRAY
 
 MAIN = Path(__file__).resolve().parents[1] / "p4src" / "tna" / "main.p4"
 SWITCH = Host(bytes.fromhex("02000000fffe"), IPv4Address("10.0.0.1"))
-SWITCH_PORT = 0xA9E0
+SWITCH_PORT = own.DATA_PORT
 STRANGER = Host(bytes.fromhex("02000000fffd"), IPv4Address("10.9.9.9"))
-FLOOD_GROUP = 256
-UPLINK_GROUPS = 512
-RECEIVER_PARENT = 0xFF
-PARENT_BIT = 1 << 31
-REASONS = ("admitted", "resent", "duplicate", "stale", "out_of_lease", "unknown", "malformed", "other")
-WORKERS_MAX = 32
 
 _FIRST_PORT, _PORTS = 8, 56
 """Ports of a pipe that lead outside, on either generation."""
+
+
+class TofinoSwitch(Protocol):
+    """The interpreter, or the vendor's model: what runs the program."""
+
+    def fresh(self, slots: int) -> int: ...
+    def insert(self, table: str, matches: Mapping[str, int], action: str, parameters: Mapping[str, int]) -> None: ...
+    def delete(self, table: str, matches: Mapping[str, int]) -> None: ...
+    def replicate(self, group: int, members: Sequence[tuple[int, int]]) -> None: ...
+    def receive(self, port: int, frame: bytes, expected: int = 0) -> list[Copy]: ...
+    def late(self) -> list[Copy]: ...
+    def count(self, counter: str, indices: Sequence[int]) -> list[int]: ...
 
 
 class TofinoNetwork:
     """Workers get their port, address and MAC in the order in which their jobs are admitted; a job of a number that was
     had before has its workers where that one's were."""
 
-    def __init__(self, switch: Switch) -> None:
-        switch.restart()
+    def __init__(self, switch: TofinoSwitch, slots: int = SLOTS_MAX) -> None:
+        """All leases lie within so many slots."""
         self.switch = switch
+        self._first_slot = switch.fresh(slots)
         self._members: dict[Member, int] = {}
         self._rows: dict[int, int] = {}
-        self._insert("own", {"address": int(SWITCH.address)}, "own_address", mac=int.from_bytes(SWITCH.mac, "big"))
-
-    def _insert(self, table: str, matches: dict[str, int], action: str, **parameters: int) -> None:
-        self.switch.program.tables[table].insert(matches, action, parameters)
-
-    def _delete(self, table: str, matches: dict[str, int]) -> None:
-        self.switch.program.tables[table].delete(matches)
+        self._entities: dict[Job, list[desired.Entity]] = {}
+        write(switch, own.entry(str(SWITCH.address), _mac(SWITCH)))
 
     def port(self, member: Member) -> int:
         return _FIRST_PORT + self._members[member] % _PORTS
@@ -54,76 +64,50 @@ class TofinoNetwork:
         return 20000 + 16 * self._members[member]
 
     def admit(self, job: Job) -> None:
+        """With the controller's own entries, but for its choice of the row, which goes by the job's number: those of
+        the vectors are any of the wire's."""
         row = self._rows[job.number] = len(self._rows) + 1
-        parent = Member(job.number, PARENT)
-        for member in job.members if job.parent is None else (*job.members, parent):
+        parent = None if job.parent is None else Member(job.number, PARENT)
+        for member in (*job.members, *([parent] if parent else [])):
             self._members.setdefault(member, len(self._members))
-        self.switch.groups[row] = [(self.port(member), member.worker) for member in job.members]
-        everybody = (1 << job.workers) - 1
-        for thread in range(job.threads):
-            lease = self._lease(job, thread)
-            for member in job.members:
-                others = everybody & ~(1 << member.worker)
-                self._insert(
-                    "admit",
-                    {**self._admit_key(job, member, thread), "worker": member.worker},
-                    "admit_worker",
-                    row=row,
-                    group=row,
-                    bit_own=1 << member.worker,
-                    bit_others=others if job.parent is None else others | PARENT_BIT,
-                    has_parent=int(job.parent is not None),
-                    **lease,
-                )
-            if job.parent is not None:
-                key = self._admit_key(job, parent, thread)
-                told = {"row": row, "group": row, "bit_workers": everybody, **lease}
-                self._insert("admit_parent_entry", key, "admit_parent", **told)
-        for member in job.members:
-            key = {"job": job.number, "receiver": member.worker}
-            self._insert("deliver", key, "deliver_to", **self._address(member))
-        if job.parent is not None:
-            self.switch.groups[UPLINK_GROUPS + row] = [(self.port(parent), RECEIVER_PARENT)]
-            key = {"job": job.number, "receiver": RECEIVER_PARENT}
-            self._insert("deliver", key, "deliver_up", **self._address(parent), worker=job.parent)
+        entry = self._entry(job, parent)
+        hosts = [self._configured(member) for member in job.members]
+        ports, above = [host.port for host in hosts], self._configured(parent) if parent else None
+        entities: list[desired.Entity] = [*deliver.entries(entry, hosts, above), deliver.group(row, ports)]
+        entities += [deliver.uplink_group(row, above.port)] if above else []
+        entities += admit.entries(entry, row, ports, above.port if above else 0)
+        self._entities[job] = entities
+        for entity in entities:
+            write(self.switch, entity)
 
-    def _lease(self, job: Job, thread: int) -> dict[str, int]:
-        cells_of_thread = 2 * job.slots // job.threads
-        return {
-            "cell_base": 2 * job.slot_base,
-            "lease_mask": ~(cells_of_thread - 1) & 0xFFFF,
-            "lease_prefix": thread * cells_of_thread,
-        }
+    def _entry(self, job: Job, parent: Member | None) -> JobEntry:
+        return JobEntry(
+            job=job.number,
+            key=job.key,
+            workers=job.workers,
+            threads=job.threads,
+            lanes=job.lanes,
+            slot_base=self._first_slot + job.slot_base,
+            slots=job.slots,
+            endpoints=tuple(self._endpoint(member) for member in job.members),
+            uplink=Uplink(self._endpoint(parent), job.parent) if parent and job.parent is not None else None,
+        )
 
-    def _address(self, member: Member) -> dict[str, int]:
+    def _endpoint(self, member: Member) -> Endpoint:
+        return Endpoint(str(self.host(member).address), self.base_port(member))
+
+    def _configured(self, member: Member) -> config.Host:
         host = self.host(member)
-        mac, address = int.from_bytes(host.mac, "big"), int(host.address)
-        return {"mac": mac, "address": address, "port": self.base_port(member)}
+        return config.Host(name=str(member), address=str(host.address), mac=_mac(host), port=self.port(member))
 
     def evict(self, job: Job) -> None:
         """Its counters stay."""
-        row, parent = self._rows[job.number], Member(job.number, PARENT)
-        for member in job.members:
-            for thread in range(job.threads):
-                self._delete("admit", {**self._admit_key(job, member, thread), "worker": member.worker})
-            self._delete("deliver", {"job": job.number, "receiver": member.worker})
-        if job.parent is not None:
-            for thread in range(job.threads):
-                self._delete("admit_parent_entry", self._admit_key(job, parent, thread))
-            self._delete("deliver", {"job": job.number, "receiver": RECEIVER_PARENT})
-            del self.switch.groups[UPLINK_GROUPS + row]
-        del self.switch.groups[row]
-
-    def _admit_key(self, job: Job, member: Member, thread: int) -> dict[str, int]:
-        """All but the worker's number, which is no key of the parent's."""
-        return {
-            "ingress_port": self.port(member),
-            "source": int(self.host(member).address),
-            "source_port": self.base_port(member) + thread,
-            "thread": thread,
-            "job": job.number,
-            "key": job.key,
-        }
+        for entity in self._entities.pop(job):
+            if isinstance(entity, fy.P4MulticastGroupEntry):
+                self.switch.replicate(entity.multicast_group_id, [])
+            else:
+                assert entity.match is not None
+                self.switch.delete(entity.table_id, _numbers(entity.match))
 
     def frame(self, sender: Host, source_port: int, datagram: bytes, *, thread: int = 0, ecn: int = 0) -> UdpFrame:
         """A datagram to the switch."""
@@ -133,22 +117,54 @@ class TofinoNetwork:
         """As the first thread of this worker sends it."""
         return self.frame(self.host(member), self.base_port(member), datagram, ecn=ecn)
 
-    def send(self, port: int, frame: bytes) -> list[Copy]:
-        return self.switch.receive(port, frame)
+    def send(self, port: int, frame: bytes, expected: int = 0) -> list[Copy]:
+        """What comes of it; on a switch that takes time for it, when so many copies have come as are expected."""
+        return self.switch.receive(port, frame, expected)
 
     def packets(self) -> Counter[str]:
-        """Packets to the switch, of all jobs, by reason."""
+        """Packets to the switch, of all jobs and of none, by reason."""
+        rows = [ROW_STRAY, *self._rows.values()]
+        indices = [row * len(COLUMNS) + column for row in rows for column in range(len(COLUMNS))]
         counted: Counter[str] = Counter()
-        for index, count in self.switch.program.counters["packets"].counts.items():
-            counted[REASONS[index % len(REASONS)]] += count
-        return counted
+        for index, packets in zip(indices, self.switch.count("packets", indices), strict=True):
+            counted[COLUMNS[index % len(COLUMNS)]] += packets
+        return +counted
 
     def packets_of(self, job: int, reason: str) -> int:
-        return self.switch.program.counters["packets"].counts[self._rows[job] * len(REASONS) + REASONS.index(reason)]
+        return self._count("packets", self._rows[job] * len(COLUMNS) + COLUMNS.index(reason))
 
     def contributions(self, member: Member) -> int:
-        index = self._rows[member.job] * WORKERS_MAX + member.worker
-        return self.switch.program.counters["contributions"].counts[index]
+        return self._count("contributions", self._rows[member.job] * WORKERS_MAX + member.worker)
 
     def results(self, job: int) -> int:
-        return self.switch.program.counters["results"].counts[self._rows[job]]
+        return self._count("results", self._rows[job])
+
+    def _count(self, counter: str, index: int) -> int:
+        (packets,) = self.switch.count(counter, [index])
+        return packets
+
+
+def write(switch: TofinoSwitch, entity: desired.Entity) -> None:
+    """What the controller would write through a server."""
+    if isinstance(entity, fy.P4MulticastGroupEntry):
+        pairs = cast("Sequence[tuple[int, int]]", entity.replicas)  # of port and instance, as `deliver` makes them
+        switch.replicate(entity.multicast_group_id, pairs)
+    else:
+        action = entity.action
+        assert isinstance(action, fy.P4TableAction) and entity.match is not None
+        switch.insert(entity.table_id, _numbers(entity.match), action.name, _numbers(action.args))
+
+
+def _mac(host: Host) -> str:
+    return host.mac.hex(":")
+
+
+def _numbers(values: Mapping[str, Any]) -> dict[str, int]:
+    """As they stand in the chip: what the controller writes has addresses as people write them."""
+    return {name: _number(value) for name, value in values.items()}
+
+
+def _number(value: int | str) -> int:
+    if isinstance(value, int):
+        return value
+    return int(value.replace(":", ""), 16) if ":" in value else int(IPv4Address(value))

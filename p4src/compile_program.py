@@ -86,6 +86,22 @@ def without_source_info(node: Any) -> Any:
     return node
 
 
+TOFINO_COMPILER = "p4c-barefoot"
+TOFINO_ARCHITECTURES = {"tofino": "tna", "tofino2": "t2na"}
+
+
+def compile_tofino(target: str, folder: Path, sources: Path = FOLDER) -> Path:
+    """For "tofino" or "tofino2": into `folder` goes all that the compiler writes, among it the assembly,
+    `pipe/main.bfa`. Gives the path of the P4Info. Takes minutes."""
+    p4info = folder / "p4info.txtpb"
+    generation = f"-D__TARGET_TOFINO__={2 if target == 'tofino2' else 1}"
+    # Its front end does not know P4Runtime's @id, which its P4Info heeds all the same.
+    options = ["--std", "p4-16", "--target", target, "--arch", TOFINO_ARCHITECTURES[target], "--Wdisable=unknown", "-g"]
+    to = ["--p4runtime-force-std-externs", "--p4runtime-files", str(p4info), "-o", str(folder)]
+    run_compiler([TOFINO_COMPILER, *options, generation, *to, str(sources / "tna" / "main.p4")])
+    return p4info
+
+
 TARGETS = (
     Target("v1model", "p4c-bm2-ss", ("common", "v1model"), ("v1model.json", "v1model.p4info.txtpb"), compile_v1model),
 )

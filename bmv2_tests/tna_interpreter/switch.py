@@ -8,14 +8,14 @@ pipe's recirculation port leads to its ingress again. Two other ports may be joi
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from tna_interpreter.externs import Clock, PacketIn, PacketOut
 from tna_interpreter.program import Block, Program, runs_short
 from tna_interpreter.syntax import parse, preprocess
-from tna_interpreter.values import UNDEFINED, HardwareError, P4Error, Record, RecordType, fresh, zero
+from tna_interpreter.values import UNDEFINED, HardwareError, P4Error, Record, RecordType, UndefinedError, fresh, zero
 
 RECIRCULATION_PORT = {1: 68, 2: 6}
 """Within its pipe, by generation of Tofino."""
@@ -25,6 +25,16 @@ PASSES_MAX = 2
 """Through the ingress: more would be more bandwidth than docs/tofino.md promises."""
 CROSSINGS_MAX = 8
 """Of cables between two ports, by a packet and what comes of it."""
+
+
+TOLD_BY_THE_PROGRAM = (
+    "ingress_intrinsic_metadata_for_deparser_t",
+    "ingress_intrinsic_metadata_for_tm_t",
+    "egress_intrinsic_metadata_for_deparser_t",
+    "egress_intrinsic_metadata_for_output_port_t",
+)
+"""What leaves, and how. No field has a value before it is written: the compiler gives the containers of such fields to
+others as well, whose bits are then in them. A port or a group that was not written is none."""
 
 
 @dataclass(frozen=True)
@@ -67,9 +77,8 @@ class Pipe:
             if isinstance(parameter.type, RecordType):
                 name = parameter.type.name
                 if name not in records:
-                    records[name] = fresh(parameter.type) if parameter.direction == "out" else zero(parameter.type)
-                    if "ucast_egress_port" in records[name].fields:
-                        records[name].fields["ucast_egress_port"] = UNDEFINED  # no packet goes to port 0 by default
+                    unwritten = parameter.direction == "out" or name in TOLD_BY_THE_PROGRAM
+                    records[name] = fresh(parameter.type) if unwritten else zero(parameter.type)
                 parameter.cell.value = records[name]
             else:
                 parameter.cell.value = packet
@@ -107,8 +116,34 @@ class Switch:
         self.cables.clear()
         self.recirculated = 0
 
-    def receive(self, port: int, frame: bytes) -> list[Copy]:
-        """What leaves, and where, when this frame comes in."""
+    def fresh(self, slots: int) -> int:
+        """As after loading the program; gives the first of so many slots whose cells nobody has used."""
+        self.restart()
+        return 0
+
+    def insert(self, table: str, matches: Mapping[str, int], action: str, parameters: Mapping[str, int]) -> None:
+        self.program.tables[table].insert(matches, action, parameters)
+
+    def delete(self, table: str, matches: Mapping[str, int]) -> None:
+        self.program.tables[table].delete(matches)
+
+    def replicate(self, group: int, members: Sequence[tuple[int, int]]) -> None:
+        """A copy for each pair of port and replica; none: the group is no more."""
+        if members:
+            self.groups[group] = list(members)
+        else:
+            del self.groups[group]
+
+    def count(self, counter: str, indices: Sequence[int]) -> list[int]:
+        """Packets, since the program was loaded."""
+        return [self.program.counters[counter].counts[index] for index in indices]
+
+    def late(self) -> list[Copy]:
+        """What has not left with the packet that it came of: nothing."""
+        return []
+
+    def receive(self, port: int, frame: bytes, expected: int = 0) -> list[Copy]:
+        """What leaves, and where, when this frame comes in, however many copies are expected."""
         sent: list[Copy] = []
         arriving = [Copy(port, frame)]
         for _ in range(CROSSINGS_MAX):
@@ -141,13 +176,16 @@ class Switch:
         intrinsic.fields["ingress_port"] = port
         records, content = self._ingress.run(_on_wire(intrinsic) + bytes(self._port_metadata_bytes()) + frame)
         to_manager = records["ingress_intrinsic_metadata_for_tm_t"].fields
-        if records["ingress_intrinsic_metadata_for_deparser_t"].fields["drop_ctl"] & 1:
+        if _bit(records["ingress_intrinsic_metadata_for_deparser_t"], "drop_ctl"):
             return
-        copies = [Copy(member, content, replica) for member, replica in self.groups.get(to_manager["mcast_grp_a"], [])]
+        group = to_manager["mcast_grp_a"]
+        members = [] if group is UNDEFINED else self.groups.get(group, [])
+        copies = [Copy(member, content, replica) for member, replica in members]
         if to_manager["ucast_egress_port"] is not UNDEFINED:
             copies.append(Copy(to_manager["ucast_egress_port"], content))
+        past_egress = _bit(records["ingress_intrinsic_metadata_for_tm_t"], "bypass_egress")
         for copy in copies:
-            yield from [copy] if to_manager["bypass_egress"] else self._leave(copy)
+            yield from [copy] if past_egress else self._leave(copy)
 
     def _port_metadata_bytes(self) -> int:
         return self.program.constant("PORT_METADATA_SIZE") // 8
@@ -157,7 +195,7 @@ class Switch:
         intrinsic.fields["egress_port"] = copy.port
         intrinsic.fields["egress_rid"] = copy.replica
         records, content = self._egress.run(_on_wire(intrinsic) + copy.frame)
-        if not records["egress_intrinsic_metadata_for_deparser_t"].fields["drop_ctl"] & 1:
+        if not _bit(records["egress_intrinsic_metadata_for_deparser_t"], "drop_ctl"):
             yield Copy(copy.port, content, copy.replica)
 
 
@@ -166,3 +204,11 @@ def _on_wire(intrinsic: Record) -> bytes:
     intrinsic.valid = True
     packet.emit(intrinsic)
     return packet.content
+
+
+def _bit(record: Record, name: str) -> int:
+    """The lowest bit of what the program tells the architecture."""
+    value = record.fields[name]
+    if value is UNDEFINED:
+        raise UndefinedError(f"{name} was never written: it may hold another field's bits")
+    return int(value) & 1

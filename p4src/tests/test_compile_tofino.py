@@ -9,47 +9,28 @@ from pathlib import Path
 import pytest
 
 import compile_program as p4_compile
+from compile_program import TOFINO_COMPILER
 
-COMPILER = "p4c-barefoot"
 STAGES_MAX = {"tofino": 12, "tofino2": 20}
 SELECTS_MIN = 5
 """Of port, EtherType, IPv4, UDP port, and kind with length."""
-ARCHITECTURES = {"tofino": "tna", "tofino2": "t2na"}
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(p4_compile.COMPILE_TIMEOUT_S)
 @pytest.mark.parametrize("target", STAGES_MAX)
 def test_the_program_fits_the_stages_and_has_the_tables_of_bmv2(target: str, tmp_path: Path) -> None:
-    if shutil.which(COMPILER) is None:
+    if shutil.which(TOFINO_COMPILER) is None:
         pytest.skip(
-            f"the program was not compiled for {target}: {COMPILER} is not on PATH. It is part of p4c that was "
+            f"the program was not compiled for {target}: {TOFINO_COMPILER} is not on PATH. It is part of p4c that was "
             "built with -DENABLE_TOFINO=ON"
         )
-    p4info = tmp_path / "p4info.txtpb"
-    p4_compile.run_compiler(
-        [
-            COMPILER,
-            "--std",
-            "p4-16",
-            "--target",
-            target,
-            "--arch",
-            ARCHITECTURES[target],
-            f"-D__TARGET_TOFINO__={2 if target == 'tofino2' else 1}",
-            "--Wdisable=unknown",  # its front end does not know P4Runtime's @id, which its P4Info heeds all the same
-            "-g",
-            "--p4runtime-force-std-externs",
-            "--p4runtime-files",
-            str(p4info),
-            "-o",
-            str(tmp_path),
-            str(p4_compile.FOLDER / "tna" / "main.p4"),
-        ]
-    )
+    p4info = p4_compile.compile_tofino(target, tmp_path)
     assembly = (tmp_path / "pipe" / "main.bfa").read_text()
     assert 0 < ingress_stages(assembly) <= STAGES_MAX[target]
-    assert parser_selects(assembly) >= SELECTS_MIN, f"this {COMPILER} drops parser selects: take one with p4c's #5753"
+    assert parser_selects(assembly) >= SELECTS_MIN, (
+        f"this {TOFINO_COMPILER} drops parser selects: take one with p4c's #5753"
+    )
     bmv2 = (p4_compile.COMPILED / "v1model.p4info.txtpb").read_text()
     assert identifiers(p4info.read_text()) == identifiers(bmv2)
     assert counters(p4info.read_text()) == counters(bmv2)

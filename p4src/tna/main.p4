@@ -77,6 +77,9 @@ control Leave(inout headers_t hdr, in metadata_t meta, in pass_t pass, in ingres
         hdr.carry.ingress_port = meta.ingress_port;
         hdr.carry.cell_index = meta.cell_index;
         hdr.carry.group = meta.group;
+        // What the architecture is told with one bit has no value before it is written: its container may have been another
+        // field's. So all that leaves says whether it bypasses the egress, or is dropped.
+        for_tm.bypass_egress = 0;
     }
 
     action carry_words() {
@@ -225,6 +228,7 @@ control Ingress(inout headers_t hdr, inout ingress_metadata_t meta, in ingress_i
     }
 
     apply {
+        for_deparser.drop_ctl = 0;
         if (hdr.carry.isValid()) {
             resume();
         } else {
@@ -291,6 +295,8 @@ control Egress(inout headers_t hdr, inout metadata_t meta, in egress_intrinsic_m
         }
         if (meta.lost == 1) {
             for_deparser.drop_ctl = 1;
+        } else {
+            for_deparser.drop_ctl = 0;
         }
     }
 }

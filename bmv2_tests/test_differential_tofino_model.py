@@ -1,0 +1,35 @@
+"""The same random packets into the interpreter of the Tofino program and into the vendor's model, which runs what the
+compiler made of it: byte for byte the same comes out."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+
+from test_differential import assert_means_something
+from test_differential_tofino import DROPPED, JOBS, Tofino, job_entry
+from tna_interpreter.switch import Switch
+from tofino_model.model_switch import ModelSwitch
+from tofino_network import MAIN
+from traffic import Traffic
+
+SEED = int(os.environ.get("WIRESUM_MODEL_SEED", "1"))
+PACKETS = int(os.environ.get("WIRESUM_MODEL_PACKETS", "400"))
+"""More take longer: the model needs about a fifth of a second for each."""
+
+
+def test_compiled_program_and_its_source_answer_alike(tofino_model: ModelSwitch) -> None:
+    entries = [job_entry(index) for index in range(len(JOBS))]
+    source = Tofino(Switch(MAIN, generation=tofino_model.generation), entries)
+    compiled = Tofino(tofino_model, entries)
+    answered: Counter[int] = Counter()
+    reasons = set()
+    for sending in Traffic(SEED, entries).packets(PACKETS):
+        reason, expected = source.play(sending)
+        counted, found = compiled.play(sending, len(expected))
+        assert (counted, sorted(found)) == (reason, sorted(expected)), f"seed {SEED}: {sending}"
+        answered += Counter(answer.kind for answer in found[:1])
+        reasons.add(reason)
+    assert tofino_model.late() == []
+    assert_means_something(answered, PACKETS)
+    assert reasons >= DROPPED | {"admitted", "resent"}, f"seed {SEED}: each reason was met"

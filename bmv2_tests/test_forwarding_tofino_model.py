@@ -1,0 +1,90 @@
+"""What the compiled Tofino program does besides aggregation, on the vendor's model: a selection of
+test_tofino_forwarding.py, and above all what only the chip's parser decides."""
+
+from __future__ import annotations
+
+import pytest
+
+from frames import Host, UdpFrame, arp_frame, icmp_frame
+from test_tofino_forwarding import ELSEWHERE, JOB, MEMBERS, complete, contribution
+from tofino_model.model_switch import ModelSwitch
+from tofino_network import STRANGER, SWITCH, SWITCH_PORT, TofinoNetwork
+from wiresum.controller.p4runtime.forward import FLOOD_GROUP
+
+CHECK_SEQUENCE_BYTES = 4
+"""Behind a frame, and in reach of the parser: it does not notice that no more than these are missing."""
+
+
+@pytest.fixture
+def network(tofino_model: ModelSwitch) -> TofinoNetwork:
+    made = TofinoNetwork(tofino_model)
+    made.admit(JOB)
+    return made
+
+
+def left(network: TofinoNetwork, port: int, frame: bytes, expected: int) -> list[tuple[int, bytes]]:
+    return sorted((copy.port, copy.frame) for copy in network.send(port, frame, expected))
+
+
+@pytest.mark.parametrize("payload", [b"x" * 18, contribution(MEMBERS[0])])
+def test_traffic_of_others_is_flooded_untouched_but_not_back(network: TofinoNetwork, payload: bytes) -> None:
+    network.switch.replicate(FLOOD_GROUP, [(port, 0) for port in (1, 2, 3)])
+    frame = UdpFrame(STRANGER, ELSEWHERE, 5000, SWITCH_PORT, payload, ecn=1, dscp=9, ttl=3).pack()
+    assert left(network, 2, frame, 2) == [(1, frame), (3, frame)]
+
+
+def test_known_host_gets_its_frames_at_its_port_alone(network: TofinoNetwork) -> None:
+    network.switch.insert("forward", {"mac": int.from_bytes(ELSEWHERE.mac, "big")}, "forward_to", {"port": 3})
+    frame = UdpFrame(STRANGER, ELSEWHERE, 5000, 80, b"hello" * 4).pack()
+    assert left(network, 1, frame, 1) == [(3, frame)]
+    assert left(network, 3, frame, 0) == [], "whoever is behind port 3 has had it already"
+
+
+@pytest.mark.parametrize("length", [65, 66, 100, 322 - CHECK_SEQUENCE_BYTES - 1])
+def test_frames_of_others_that_end_within_a_header_are_dropped(network: TofinoNetwork, length: int) -> None:
+    network.switch.replicate(FLOOD_GROUP, [(1, 0)])
+    frame = UdpFrame(STRANGER, ELSEWHERE, 5000, SWITCH_PORT, contribution(MEMBERS[0])).pack()
+    assert left(network, 2, frame, 1) == [(1, frame)]
+    assert left(network, 2, frame[:length], 0) == []
+    assert network.switch.late() == []
+
+
+@pytest.mark.parametrize("length", [60, 65, 66, 322 - CHECK_SEQUENCE_BYTES - 1])
+def test_cut_contribution_leaves_no_trace_in_the_cell(network: TofinoNetwork, length: int) -> None:
+    frame = network.own_frame(MEMBERS[0], contribution(MEMBERS[0])).pack()
+    assert left(network, network.port(MEMBERS[0]), frame[:length], 0) == []
+    assert network.results(JOB.number) == 0
+    assert network.packets()["admitted"] == 0
+
+
+def test_contribution_with_a_wrong_ipv4_checksum_is_refused(network: TofinoNetwork) -> None:
+    frame = bytearray(network.own_frame(MEMBERS[0], contribution(MEMBERS[0])).pack())
+    frame[14 + 8] ^= 1  # the TTL
+    before = network.packets()
+    assert left(network, network.port(MEMBERS[0]), bytes(frame), 0) == []
+    assert network.packets() - before == {"malformed": 1}
+
+
+def test_frame_of_others_with_a_wrong_ipv4_checksum_keeps_it(network: TofinoNetwork) -> None:
+    network.switch.replicate(FLOOD_GROUP, [(1, 0)])
+    frame = bytearray(UdpFrame(STRANGER, ELSEWHERE, 5000, 80, b"hello" * 4).pack())
+    frame[14 + 8] ^= 1
+    assert left(network, 2, bytes(frame), 1) == [(1, bytes(frame))]
+
+
+def test_arp_for_the_switch_is_answered(network: TofinoNetwork) -> None:
+    asked = Host(bytes(6), SWITCH.address)
+    answer = arp_frame(2, SWITCH, STRANGER, to=STRANGER.mac) + bytes(18)
+    assert left(network, 5, arp_frame(1, STRANGER, asked, to=b"\xff" * 6) + bytes(18), 1) == [(5, answer)]
+
+
+@pytest.mark.parametrize("body", [b"\x12\x34\x00\x01" + b"ping" * 8, b"\xf7\xff" + bytes(30)])
+def test_ping_of_the_switch_is_answered(network: TofinoNetwork, body: bytes) -> None:
+    answer = icmp_frame(0, SWITCH, STRANGER, body)
+    assert left(network, 5, icmp_frame(8, STRANGER, SWITCH, body, ttl=9), 1) == [(5, answer)]
+
+
+def test_congestion_mark_reaches_the_workers(network: TofinoNetwork) -> None:
+    copies = [*complete(network, ecn=3), *network.switch.late()]
+    frames = [UdpFrame.unpack(copy.frame) for copy in copies]
+    assert [frame.ecn for frame in frames] == [3] * JOB.workers

@@ -1,0 +1,78 @@
+"""What of the room for the vendor's model needs no model: what is written for the chip, and what mutants are."""
+
+from __future__ import annotations
+
+import struct
+
+from tofino_model.mutants import mutants
+from tofino_model.traffic_manager import MEMORIES, directory, registers, tree
+
+MEMORY = MEMORIES[1]
+GROUPS = {5: [(9, 0), (63, 1), (9, 2)], 6: [(0, 0xFF)], 512: [(8, 0xFFFF)]}
+
+
+def lines(content: bytes) -> dict[int, int]:
+    """What a file writes: a line's address and its 128 bits."""
+    written = {}
+    while content:
+        kind, address, width, count = struct.unpack_from("<4sQII", content)
+        assert (kind, width) == (b"\0\0\0d", 128)
+        words = struct.unpack_from(f"<{2 * count}Q", content, 20)
+        written |= {address + index: words[2 * index] | words[2 * index + 1] << 64 for index in range(count)}
+        content = content[20 + 16 * count :]
+    return written
+
+
+def bits(line: int, shift: int, width: int) -> int:
+    return line >> shift & (1 << width) - 1
+
+
+def members(memory: dict[int, int], group: int) -> list[tuple[int, int]]:
+    """As the chip walks a group's tree: port and instance of each copy."""
+    node = bits(memory.get(MEMORY.groups + group // 4, 0), 20 * (group % 4), 20)
+    found = []
+    while node:
+        upper = memory[MEMORY.nodes + node // 2]
+        lower = memory[MEMORY.nodes + bits(upper, 24, 20) // 2]
+        assert (bits(upper, 0, 4), bits(lower, 0, 4), bits(lower, 4, 2), bits(lower, 7, 1)) == (1, 9, 0, 1)
+        found += [(port, bits(upper, 48, 16)) for port in range(64) if bits(lower, 8 + port, 1)]
+        node = bits(upper, 4, 20)
+    return found
+
+
+def test_each_groups_tree_leads_to_its_members() -> None:
+    memory: dict[int, int] = {}
+    for group, of_group in GROUPS.items():
+        memory |= lines(tree(MEMORY, group, of_group)) | lines(directory(MEMORY, GROUPS, group))
+    assert {group: members(memory, group) for group in GROUPS} == GROUPS
+    assert members(memory, 4) == members(memory, 7) == []
+
+
+def test_group_that_is_no_more_leaves_its_neighbours() -> None:
+    memory = lines(tree(MEMORY, 6, GROUPS[6])) | lines(directory(MEMORY, {6: GROUPS[6]}, 5))
+    assert members(memory, 5) == []
+    assert members(memory, 6) == GROUPS[6]
+
+
+def test_every_group_may_have_members_in_pipe_0_and_no_other() -> None:
+    written = list(struct.iter_unpack("<4sII", registers(MEMORY)))
+    assert {kind for kind, _, _ in written} == {b"\0\0\0r"}
+    values = {address: value for _, address, value in written}
+    for table in MEMORY.pipes:
+        assert all(bits(values[table + group // 8 * 4], 4 * (group % 8), 4) == 1 for group in range(1024))
+
+
+def test_mutants_differ_from_the_assembly_by_one_instruction_of_a_stage() -> None:
+    assembly = """parser ingress:
+      - set B1, 2
+stage 0 ingress:
+      - add W1, W2, W3
+      - set B1, 2
+      - set B1, W3
+  - name: x
+"""
+    made = list(mutants(assembly))
+    assert [(mutant.line, mutant.after) for mutant in made] == [(3, "sub W1, W2, W3"), (4, "set B1, 3"), (5, "")]
+    for mutant in made:
+        pairs = zip(assembly.splitlines(), mutant.of(assembly).splitlines(), strict=True)
+        assert [number for number, (old, new) in enumerate(pairs) if old != new] == [mutant.line]

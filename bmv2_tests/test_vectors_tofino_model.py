@@ -1,0 +1,14 @@
+"""The test vectors against the compiled program, on the vendor's model of the chip."""
+
+from __future__ import annotations
+
+import pytest
+
+from tofino_model.model_switch import ModelSwitch
+from vectors import Scenario, load_all
+from vectors_on_tofino import complaint
+
+
+@pytest.mark.parametrize("scenario", load_all(), ids=lambda scenario: str(scenario.name))
+def test_compiled_program_answers_as_the_protocol_says(scenario: Scenario, tofino_model: ModelSwitch) -> None:
+    assert complaint(scenario, tofino_model) == ""

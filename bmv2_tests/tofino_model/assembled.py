@@ -1,0 +1,77 @@
+"""The Tofino program as the chip takes it: compiled and assembled from p4src, into build/, where it stays until the
+sources or the compiler are others. Compiling takes minutes."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+sys.path.append(str(REPOSITORY / "p4src"))
+
+from compile_program import TOFINO_COMPILER, compile_tofino  # noqa: E402
+
+ASSEMBLER = "bfas"
+ASSEMBLE_TIMEOUT_S = 300
+TARGETS = {1: "tofino"}
+"""By generation, as the compiler calls them."""
+_BUILD = REPOSITORY / "build" / "tofino"
+_SOURCES = REPOSITORY / "p4src"
+
+
+class AssembleError(RuntimeError):
+    """The assembler did not take a program."""
+
+
+def missing() -> str:
+    """What is not on PATH; empty if nothing is."""
+    absent = [tool for tool in (TOFINO_COMPILER, ASSEMBLER) if shutil.which(tool) is None]
+    return f"{' and '.join(absent)} not on PATH: part of p4c built with -DENABLE_TOFINO=ON" if absent else ""
+
+
+def assembly(generation: int) -> Path:
+    """The assembly of p4src as it is now."""
+    target = TARGETS[generation]
+    folder = _BUILD / f"{target}-{_state()[:16]}"
+    if not (folder / "compiled").exists():
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        compile_tofino(target, folder)
+        (folder / "compiled").touch()
+    return folder / "pipe" / "main.bfa"
+
+
+def assemble(source: Path, folder: Path) -> Path:
+    """What the model loads: `folder`, with the chip's binary and context.json. `AssembleError` if it is refused."""
+    (folder / "logs").mkdir(parents=True, exist_ok=True)
+    command = [ASSEMBLER, "--no-condense", "-o", str(folder), str(source)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=ASSEMBLE_TIMEOUT_S, check=False)
+    if done.returncode != 0:
+        raise AssembleError(f"{' '.join(command)} ended with {done.returncode}: {(done.stdout + done.stderr)[-2000:]}")
+    return folder
+
+
+def program(generation: int) -> Path:
+    """p4src as it is now, assembled."""
+    source = assembly(generation)
+    folder = source.parents[1] / "assembled"
+    if not (folder / "context.json").exists():
+        scratch = folder.with_name("assembling")
+        shutil.rmtree(scratch, ignore_errors=True)
+        assemble(source, scratch).rename(folder)
+    return folder
+
+
+def _state() -> str:
+    """SHA-256 of the sources and of the tools' versions."""
+    digest = hashlib.sha256()
+    for path in sorted(path for folder in ("common", "tna") for path in (_SOURCES / folder).glob("*.p4")):
+        digest.update(f"{path.relative_to(_SOURCES)} {path.stat().st_size}\n".encode() + path.read_bytes())
+    for tool in (TOFINO_COMPILER, ASSEMBLER):
+        where = shutil.which(tool)
+        assert where is not None, "whoever asks has seen that nothing is missing"
+        digest.update(f"{tool} {Path(where).stat().st_size} {Path(where).stat().st_mtime_ns}\n".encode())
+    return digest.hexdigest()

@@ -1,0 +1,95 @@
+"""Would the vectors notice a mistake of the compiler? Changes one instruction of the assembly, and asks them.
+
+An instruction of an action or of a stateful ALU is left out, or does something else. Some changes change nothing that
+leaves the switch: a mutant that survives is to be looked at, and not in itself a fault of the vectors.
+"""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+from tofino_model import assembled
+from tofino_model.harness import HarnessError
+from tofino_model.model_switch import ModelSwitch
+from vectors import load_all
+from vectors_on_tofino import complaint
+
+_CHANGES = (
+    ("add ", "sub "),
+    ("sub ", "add "),
+    ("or ", "and "),
+    ("and ", "or "),
+    ("andcb ", "and "),
+    ("equ ", "neq "),
+    ("neq ", "equ "),
+    ("maxu ", "minu "),
+    ("output alu_lo", "output mem_lo"),
+    ("output mem_lo", "output mem_hi"),
+    ("output mem_hi", "output mem_lo"),
+    ("set ", None),
+    ("alu_a ", None),
+    ("deposit-field ", None),
+    ("bitmasked-set ", None),
+)
+"""How an instruction begins, and what stands there in a mutant; None: the instruction is left out."""
+_CONSTANT = re.compile(r"(?P<set>set .*, )(?P<value>\d+)")
+"""Another is set in a mutant."""
+_ACTIONS = re.compile(r"^stage \d+ (ingress|egress):$")
+_INSTRUCTION = re.compile(r"^\s+- (?P<instruction>[a-z_-]+ .*)$")
+
+
+@dataclass(frozen=True)
+class Mutant:
+    line: int
+    """Of the assembly, from 0."""
+    before: str
+    after: str
+    """The instruction; empty: it is left out."""
+
+    def of(self, assembly: str) -> str:
+        lines = assembly.splitlines()
+        lines[self.line] = lines[self.line].replace(self.before, self.after) if self.after else ""
+        return "\n".join(lines) + "\n"
+
+    def __str__(self) -> str:
+        return f"line {self.line + 1}: {self.before} -> {self.after or 'nothing'}"
+
+
+def mutants(assembly: str) -> Iterator[Mutant]:
+    """All of them."""
+    in_stages = False
+    for number, line in enumerate(assembly.splitlines()):
+        in_stages = in_stages or bool(_ACTIONS.match(line))
+        found = _INSTRUCTION.match(line)
+        if not in_stages or not found:
+            continue
+        after = _changed(found["instruction"])
+        if after is not None:
+            yield Mutant(number, found["instruction"], after)
+
+
+def _changed(instruction: str) -> str | None:
+    """Empty: it is left out; None: there is no mutant of it."""
+    if constant := _CONSTANT.fullmatch(instruction):
+        return f"{constant['set']}{int(constant['value']) ^ 1}"
+    for begin, instead in _CHANGES:
+        if instruction.startswith(begin):
+            return "" if instead is None else instead + instruction.removeprefix(begin)
+    return None
+
+
+def noticed(mutant: Mutant, assembly: str, generation: int) -> str:
+    """What the vectors, or the assembler, say to it; empty if nothing is wrong."""
+    with tempfile.TemporaryDirectory(prefix="wiresum-mutant-") as scratch:
+        source = Path(scratch) / "main.bfa"
+        source.write_text(mutant.of(assembly))
+        try:
+            with closing(ModelSwitch(generation, assembled.assemble(source, Path(scratch) / "assembled"))) as switch:
+                return next((wrong for scenario in load_all() if (wrong := complaint(scenario, switch))), "")
+        except (assembled.AssembleError, HarnessError) as error:
+            return str(error)

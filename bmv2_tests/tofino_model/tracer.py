@@ -1,0 +1,41 @@
+"""A packet by which a switch shows that all packets before it have left.
+
+The harness can wait until the chip has nothing to do, but not for packets that recirculate: those lie in a queue that
+a thread looks after every millisecond. Behind them a packet is sent that recirculates too, and comes back: the sum of a
+job of one worker in a cell of its own, again and again.
+"""
+
+from __future__ import annotations
+
+import struct
+from ipaddress import IPv4Address
+
+from frames import Host, UdpFrame
+from tofino_network import SWITCH, SWITCH_PORT, TofinoSwitch, write
+from wiresum.controller import Endpoint, JobEntry, config
+from wiresum.controller.p4runtime import admit, deliver, desired
+
+PORT = 7
+ROW = 255
+"""Of the counters, and its multicast group."""
+LANES = 64
+
+_WORKER = Host(bytes.fromhex("02000000fffc"), IPv4Address("10.9.9.8"))
+_UDP_PORT = 30000
+_JOB, _KEY = 0xFFFE, 0x7E57AB1E
+_HEADER = struct.Struct("!BBHIBBHIII")
+
+
+def admit_in(switch: TofinoSwitch, slot: int) -> None:
+    """Writes the job's entries; the slot is its own from now on."""
+    endpoint = Endpoint(str(_WORKER.address), _UDP_PORT)
+    host = config.Host(name="tracer", address=endpoint.address, mac=_WORKER.mac.hex(":"), port=PORT)
+    job = JobEntry(_JOB, _KEY, workers=1, threads=1, lanes=LANES, slot_base=slot, slots=1, endpoints=(endpoint,))
+    entities: list[desired.Entity] = [*deliver.entries(job, [host]), deliver.group(ROW, [PORT])]
+    for entity in (*entities, *admit.entries(job, ROW, [PORT])):
+        write(switch, entity)
+
+
+def frame() -> bytes:
+    datagram = _HEADER.pack(0x10, 0, _JOB, _KEY, 0, 0, 1, 1, 0, 0) + bytes(range(256))
+    return UdpFrame(_WORKER, SWITCH, _UDP_PORT, SWITCH_PORT, datagram).pack()

@@ -1,0 +1,66 @@
+"""The test vectors on a Tofino, interpreted or modelled, frame by frame: what comes out, and what the protocol says."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from frames import UdpFrame
+from tofino_network import STRANGER, SWITCH, SWITCH_PORT, TofinoNetwork, TofinoSwitch
+from vectors import End, Job, Member, Scenario, Step, Verdict
+
+
+def complaint(scenario: Scenario, switch: TofinoSwitch) -> str:
+    """The first thing that is not as the protocol says, and where; empty if all is well."""
+    network = TofinoNetwork(switch, scenario.slots)
+    counted: Counter[str] = network.packets()
+    for event in scenario.events:
+        if isinstance(event, Job):
+            network.admit(event)
+            counted = network.packets()
+        elif isinstance(event, End):
+            network.evict(event.job)
+        else:
+            results = network.results(event.sender.job)
+            wrong = _wrong_copies(event, network)
+            before, counted = counted, network.packets()
+            results = network.results(event.sender.job) - results
+            if wrong := wrong or _wrong_counts(event, counted - before, results):
+                return f"{' '.join(scenario.where(event).split())}\n    {wrong}"
+    late = switch.late()
+    return f"{scenario.name}: when all was done there came {late}" if late else ""
+
+
+def _wrong_copies(step: Step, network: TofinoNetwork) -> str:
+    """Sends the step's frame, and says what is wrong with what comes out."""
+    expected = step.expectation
+    sender = STRANGER if step.source is None else network.host(step.source)
+    source_port = network.base_port(step.source or step.sender) + step.source_thread
+    frame = network.frame(sender, source_port, step.datagram, thread=step.thread)
+    received: set[Member] = set()
+    for copy in network.send(network.port(step.port), frame.pack(), len(expected.receivers)):
+        try:
+            leaves = UdpFrame.unpack(copy.frame)
+        except ValueError as error:
+            return f"at port {copy.port} a frame came out that is none: {error}"
+        receivers = [member for member in expected.receivers if network.host(member) == leaves.target]
+        if not receivers:
+            return f"at port {copy.port} a frame came out for {leaves.target}: {leaves.payload.hex(' ', 4)}"
+        receiver = receivers[0]
+        if receiver in received:
+            return f"{receiver} gets two copies"
+        received.add(receiver)
+        found = (copy.port, leaves.source, leaves.source_port, leaves.target_port, leaves.payload.hex(" ", 4))
+        ports = (SWITCH_PORT + step.thread, network.base_port(receiver) + step.thread)
+        wanted = (network.port(receiver), SWITCH, *ports, expected.datagram.hex(" ", 4))
+        if found != wanted:
+            return f"{receiver} gets {found}, and not {wanted}"
+    lacking = [str(member) for member in expected.receivers if member not in received]
+    return f"nothing comes to {', '.join(lacking)}" if lacking else ""
+
+
+def _wrong_counts(step: Step, packets: Counter[str], results: int) -> str:
+    expected = step.expectation
+    if packets != {expected.reason: 1}:
+        return f"counted as {dict(packets)}, and not once as {expected.reason}"
+    completed = int(expected.verdict is Verdict.MULTICAST)
+    return "" if results == completed else f"{results} results were counted, and not {completed}"
