@@ -18,6 +18,7 @@ import finsy as fy
 
 from frames import Host, UdpFrame
 from tna_interpreter.switch import Switch
+from tofino_network import erase, write
 from wiresum import join as messages
 from wiresum.controller import config
 from wiresum.controller.driver import Endpoint, JobEntry, Sizes
@@ -192,22 +193,13 @@ class Cluster:
             place = _place(entity)
             assert place not in held, f"{target.name} writes over {held[place]}"
             held[place] = entity
-            if isinstance(entity, fy.P4MulticastGroupEntry):
-                switch.groups[entity.multicast_group_id] = [_copy(replica) for replica in entity.replicas]
-            else:
-                action = entity.action
-                assert isinstance(action, fy.P4TableAction)
-                table = switch.program.tables[entity.table_id]
-                table.insert(_numbers(entity.match or {}), action.name, _numbers(action.args))
+            write(switch, entity)
 
     def _remove(self, target: Target, entities: Iterable[desired.Entity]) -> None:
         switch, held = self._switches[self._switch_of[target.name]], self._held[self._switch_of[target.name]]
         for entity in entities:
             del held[_place(entity)]
-            if isinstance(entity, fy.P4MulticastGroupEntry):
-                del switch.groups[entity.multicast_group_id]
-            else:
-                switch.program.tables[entity.table_id].delete(_numbers(entity.match or {}))
+            erase(switch, entity)
 
     # Packets.
 
@@ -292,20 +284,3 @@ def _place(entity: desired.Entity) -> tuple[str, str]:
     if isinstance(entity, fy.P4MulticastGroupEntry):
         return "group", str(entity.multicast_group_id)
     return entity.table_id, str(sorted((entity.match or {}).items()))
-
-
-def _copy(replica: object) -> tuple[int, int]:
-    assert isinstance(replica, tuple)
-    port, instance = replica
-    return port, instance
-
-
-def _numbers(values: Mapping[str, object]) -> dict[str, int]:
-    return {name: _number(value) for name, value in values.items()}
-
-
-def _number(value: object) -> int:
-    if not isinstance(value, str):
-        assert isinstance(value, int)
-        return value
-    return int(value.replace(":", ""), 16) if ":" in value else int(IPv4Address(value))

@@ -103,11 +103,7 @@ class TofinoNetwork:
     def evict(self, job: Job) -> None:
         """Its counters stay."""
         for entity in self._entities.pop(job):
-            if isinstance(entity, fy.P4MulticastGroupEntry):
-                self.switch.replicate(entity.multicast_group_id, [])
-            else:
-                assert entity.match is not None
-                self.switch.delete(entity.table_id, _numbers(entity.match))
+            erase(self.switch, entity)
 
     def frame(self, sender: Host, source_port: int, datagram: bytes, *, thread: int = 0, ecn: int = 0) -> UdpFrame:
         """A datagram to the switch."""
@@ -153,6 +149,14 @@ def write(switch: TofinoSwitch, entity: desired.Entity) -> None:
         action = entity.action
         assert isinstance(action, fy.P4TableAction) and entity.match is not None
         switch.insert(entity.table_id, _numbers(entity.match), action.name, _numbers(action.args))
+
+
+def erase(switch: TofinoSwitch, entity: desired.Entity) -> None:
+    if isinstance(entity, fy.P4MulticastGroupEntry):
+        switch.replicate(entity.multicast_group_id, [])
+    else:
+        assert entity.match is not None
+        switch.delete(entity.table_id, _numbers(entity.match))
 
 
 def _mac(host: Host) -> str:
