@@ -13,6 +13,7 @@ from contextlib import ExitStack, closing
 import pytest
 
 from wiresum import compiled
+from wiresum.controller.testing import unused_port
 from wiresum.switch import SoftwareSwitch
 from wiresum.switch.p4runtime import P4RuntimeServer
 from wiresum.switch.p4runtime.testing import PATIENCE_S, Server
@@ -38,11 +39,11 @@ def bmv2_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """Without ports: nothing here looks at packets of a network."""
     if shutil.which(BMV2) is None:
         pytest.skip(f"not compared with bmv2: {BMV2} is not on PATH")
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        address = f"127.0.0.1:{free.getsockname()[1]}"
+    address = f"127.0.0.1:{unused_port()}"
     device = os.getpid()  # bmv2 may name a file in /tmp after it
     command = [BMV2, "--no-p4", "--device-id", str(device), "--log-file", str(tmp_path_factory.mktemp("bmv2") / "log")]
-    command += ["--", "--grpc-server-addr", address]
+    # Its Thrift server takes port 9090 unless told otherwise, and bmv2 does not start where somebody else has that.
+    command += ["--thrift-port", str(unused_port()), "--", "--grpc-server-addr", address]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         _await_port(address, process)
