@@ -55,8 +55,9 @@ class Block:
 class Program:
     """The compiled declarations. `blocks` are instantiated by name; each has its own tables and registers."""
 
-    def __init__(self, tree: Node, clock: Clock, dice: random.Random) -> None:
+    def __init__(self, tree: Node, clock: Clock, dice: random.Random, generation: int) -> None:
         self._clock = clock
+        self._generation = generation
         self._dice = dice
         self._expressions = Expressions()
         self._globals = Scope()
@@ -233,7 +234,7 @@ class Program:
             check_entry(full, types[0])
             made = self.registers[full] = Register(full, types[0], compiled[0].read(), self._clock)
         elif kind == "RegisterAction":
-            ActionCheck(full, _tree(method), types[0], self._constants).run()
+            ActionCheck(full, _tree(method), types[0], self._constants, self._generation).run()
             made = self._register_action(_tree(arguments), types[2], _tree(method), scope)
         elif kind == "Counter":
             made = self.counters[full] = Counter(full, _number(node), compiled[0].read())
@@ -248,10 +249,10 @@ class Program:
     def _register_action(self, arguments: Node, result_type: Type, method: Node, scope: Scope) -> RegisterAction:
         register = scope.find(str(_tree(arguments.children[0]).children[0]))
         assert isinstance(register, Register)
-        action = RegisterAction(register, result_type)
-        inner = Scope(scope)
         parameters, block = map(_tree, method.children)
-        for child, cell in zip(parameters.children, (action.value, action.result), strict=False):
+        action = RegisterAction(register, result_type, len(parameters.children) - 1)
+        inner = Scope(scope)
+        for child, cell in zip(parameters.children, (action.value, *action.results), strict=True):
             _, type_, name = _tree(child).children
             inner.add(str(name), variable(self._expressions.type(_tree(type_)), cell))
         action.act = self._block(block, inner)

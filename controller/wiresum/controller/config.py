@@ -91,15 +91,15 @@ port = 43488                   # ... the first of 16 UDP ports (this unless give
 lanes = 360                    # 32-bit words of a packet (this unless given)
 slots = 4096                   # (this unless given)
 """
-"""A Tofino has, besides what a bmv2 has, `program`, the folder that the compiler filled, `p4info`, its P4Info, and, for a
-server that is not Stratum, `device_config = "pi"`: how its P4Runtime server wants what the compiler wrote. A software
-switch may have hosts too, of which name and address suffice, and then serves these alone; in a tree it must,
-and beside a switch of another kind it needs a `mac`, of the machine where it runs."""
+"""A Tofino has, besides what a bmv2 has, `program`, the folder that the compiler filled, `p4info`, its P4Info, and, if
+its P4Runtime server is not Stratum, `device_config = "pi"`. A software switch may have hosts too, of which name and
+address suffice, and then serves these alone; in a tree it must, and beside a switch of another kind it needs a `mac`,
+of the machine where it runs."""
 
 KINDS = ("software", "bmv2", "tofino")
 DEVICE_CONFIGS = ("stratum", "pi")
-"""How P4Runtime servers for Tofino want the device configuration: Stratum's way, or that of servers made of p4lang's PI,
-as the vendor's own (docs/tofino_deploy.md)."""
+"""How P4Runtime servers for Tofino want what the compiler wrote: Stratum's way, or that of servers made of p4lang's PI,
+as the driver's own (docs/tofino_deploy.md)."""
 DATA_PORT = 43488
 PRIORITY_MAX = 1_000_000
 NAME_CHARACTERS_MAX = 64
