@@ -135,7 +135,7 @@ class Program:
         for child in node.children:
             if not isinstance(child, Tree):
                 continue
-            direction, type_, name = child.children
+            *_, direction, type_, name = child.children
             parameter = Parameter(str(direction or "in"), self._expressions.type(_tree(type_)))
             scope.add(str(name), variable(parameter.type, parameter.cell))
             parameters.append(parameter)
@@ -169,7 +169,7 @@ class Program:
         name, parameters, block = [child for child in node.children if not _is(child, "annotation")]
         inner = Scope(scope)
         compiled = self._parameters(_tree(parameters), inner)
-        names = [str(_tree(child).children[2]) for child in _tree(parameters).children if child is not None]
+        names = [str(_tree(child).children[-1]) for child in _tree(parameters).children if child is not None]
         types = {each: p.type for each, p in zip(names, compiled, strict=True) if isinstance(p.type, Bits)}
         cells = [parameter.cell for parameter in compiled]
         action = Action(_annotated(node, "name", str(name)), _number(node), types, cells)
@@ -253,7 +253,7 @@ class Program:
         action = RegisterAction(register, result_type, len(parameters.children) - 1)
         inner = Scope(scope)
         for child, cell in zip(parameters.children, (action.value, *action.results), strict=True):
-            _, type_, name = _tree(child).children
+            *_, type_, name = _tree(child).children
             inner.add(str(name), variable(self._expressions.type(_tree(type_)), cell))
         action.act = self._block(block, inner)
         return action
