@@ -81,10 +81,23 @@ PAIR_REGISTER = """
 """
 
 
-def switch(folder: Path, statements: str, declarations: str = "") -> Switch:
+TWO_RESULTS = """
+    bit<8> other = 0;
+    Register<bit<8>, bit<8>>(4) hits;
+    RegisterAction<bit<8>, bit<8>, bit<8>>(hits) hit = {
+        void apply(inout bit<8> value, out bit<8> before, out bit<8> after) {
+            before = value;
+            value = value + 3;
+            after = value;
+        }
+    };
+"""
+
+
+def switch(folder: Path, statements: str, declarations: str = "", *, generation: int = 1) -> Switch:
     main = folder / "main.p4"
     main.write_text(PROGRAM.format(statements=statements, declarations=declarations))
-    return Switch(main)
+    return Switch(main, generation=generation)
 
 
 def test_packet_passes_with_what_the_program_wrote(tmp_path: Path) -> None:
@@ -138,6 +151,22 @@ def test_index_beyond_a_register_is_refused(tmp_path: Path) -> None:
     made = switch(tmp_path, "meta.mark = hit.execute(hdr.first.kind);", COUNTING_REGISTER)
     with pytest.raises(HardwareError, match="hits has 4 entries, and no 4"):
         made.receive(1, b"\x04\x05")
+
+
+def test_a_register_of_tofino_2_gives_several_results(tmp_path: Path) -> None:
+    statements = "hdr.first.value = hit.execute(hdr.first.kind, other); hdr.first.kind = other;"
+    made = switch(tmp_path, statements, TWO_RESULTS, generation=2)
+    assert [made.receive(1, b"\x01\x05")[0].frame for _ in range(2)] == [b"\x03\x00", b"\x06\x03"]
+
+
+def test_one_of_tofino_1_gives_one(tmp_path: Path) -> None:
+    with pytest.raises(HardwareError, match="2 results, and a stateful ALU gives 1"):
+        switch(tmp_path, "hdr.first.value = hit.execute(hdr.first.kind, other);", TWO_RESULTS)
+
+
+def test_results_that_nobody_takes_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(P4Error, match="a register action of 2 results writes into 0"):
+        switch(tmp_path, "hdr.first.value = hit.execute(hdr.first.kind);", TWO_RESULTS, generation=2)
 
 
 def test_fifth_register_action_is_refused(tmp_path: Path) -> None:
@@ -239,9 +268,11 @@ def test_header_made_present_holds_nothing_yet(tmp_path: Path) -> None:
         made.receive(1, b"\x01\x05")
 
 
-def test_packet_that_loops_for_ever_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(HardwareError, match="more than 2 times"):
-        switch(tmp_path, "for_tm.ucast_egress_port = 68;").receive(1, b"\x01\x05")
+@pytest.mark.parametrize(("generation", "port", "passes"), [(1, 68, 2), (2, 6, 1)])
+def test_packet_that_loops_for_ever_is_refused(tmp_path: Path, generation: int, port: int, passes: int) -> None:
+    made = switch(tmp_path, f"for_tm.ucast_egress_port = {port};", generation=generation)
+    with pytest.raises(HardwareError, match=f"more than {passes} times"):
+        made.receive(1, b"\x01\x05")
 
 
 def test_controller_cannot_insert_what_the_table_does_not_take(tmp_path: Path) -> None:

@@ -23,9 +23,32 @@ HEADER = struct.Struct("!BBHIBBHIII")
 DATA, EMPTY, META, QUESTION = 0, 1, 3, 4
 
 
+PASSES_AGAIN = {1: 1, 2: 0}
+"""Of a packet that leaves with the words of a sum, by generation of Tofino."""
+
+
+@pytest.fixture(scope="module", params=PASSES_AGAIN, ids=["tofino1", "tofino2"])
+def generation(request: pytest.FixtureRequest) -> int:
+    number: int = request.param
+    return number
+
+
 @pytest.fixture(scope="module")
-def switch() -> Switch:
+def switch(generation: int) -> Switch:
+    return Switch(MAIN, generation=generation)
+
+
+@pytest.fixture(scope="module")
+def tofino1() -> Switch:
     return Switch(MAIN)
+
+
+@pytest.fixture
+def two_passes(tofino1: Switch) -> TofinoNetwork:
+    """Of a Tofino 1: on the other one nothing comes between the passes, since there is one."""
+    made = TofinoNetwork(tofino1)
+    made.admit(JOB)
+    return made
 
 
 @pytest.fixture
@@ -149,8 +172,8 @@ def test_congestion_mark_of_a_question_comes_back(network: TofinoNetwork, ecn: i
     assert [UdpFrame.unpack(copy.frame).ecn for copy in (missing, result)] == [ecn, ecn]
 
 
-def test_only_questions_whose_sum_has_two_halves_pass_again(network: TofinoNetwork) -> None:
-    for kind, passes in ((META, 0), (EMPTY, 0), (DATA, 1)):
+def test_only_questions_whose_sum_has_two_halves_pass_again(network: TofinoNetwork, generation: int) -> None:
+    for kind, passes in ((META, 0), (EMPTY, 0), (DATA, PASSES_AGAIN[generation])):
         network.switch.restart()
         made = TofinoNetwork(network.switch)
         made.admit(JOB)
@@ -161,8 +184,8 @@ def test_only_questions_whose_sum_has_two_halves_pass_again(network: TofinoNetwo
         assert network.switch.recirculated - before == passes
 
 
-def test_only_packets_whose_sum_has_two_halves_pass_again(network: TofinoNetwork) -> None:
-    for kind, passes in ((META, 0), (EMPTY, 0), (DATA, 1)):
+def test_only_packets_whose_sum_has_two_halves_pass_again(network: TofinoNetwork, generation: int) -> None:
+    for kind, passes in ((META, 0), (EMPTY, 0), (DATA, PASSES_AGAIN[generation])):
         network.switch.restart()
         made = TofinoNetwork(network.switch)
         made.admit(JOB)
@@ -205,58 +228,60 @@ def test_counters_say_who_contributed(network: TofinoNetwork) -> None:
 
 
 @pytest.mark.parametrize("kind", [DATA, QUESTION])
-def test_sum_whose_cell_goes_on_between_the_passes_is_not_sent(network: TofinoNetwork, kind: int) -> None:
+def test_sum_whose_cell_goes_on_between_the_passes_is_not_sent(two_passes: TofinoNetwork, kind: int) -> None:
     """Another packet, of a newer round, writes the cell while the one that is to become the RESULT loops back."""
-    pass_once = network.switch.one_pass
+    pass_once = two_passes.switch.one_pass
     for member in MEMBERS[:-1] if kind == DATA else MEMBERS:
-        contribute(network, member)
+        contribute(two_passes, member)
     last = MEMBERS[-1]
-    triggering = network.own_frame(last, contribution(last, kind)).pack()
-    (looping,) = pass_once(network.port(last), triggering)
-    newer = network.own_frame(last, contribution(last, word=99, round_number=3)).pack()
-    assert list(pass_once(network.port(last), newer)) == []
+    triggering = two_passes.own_frame(last, contribution(last, kind)).pack()
+    (looping,) = pass_once(two_passes.port(last), triggering)
+    newer = two_passes.own_frame(last, contribution(last, word=99, round_number=3)).pack()
+    assert list(pass_once(two_passes.port(last), newer)) == []
     assert list(pass_once(looping.port, looping.frame)) == []
 
 
 @pytest.mark.parametrize("kind", [DATA, QUESTION])
-def test_sum_whose_cell_becomes_another_jobs_between_the_passes_is_not_sent(network: TofinoNetwork, kind: int) -> None:
+def test_sum_whose_cell_becomes_another_jobs_between_the_passes_is_not_sent(
+    two_passes: TofinoNetwork, kind: int
+) -> None:
     """The next job on the slots begins the same round."""
-    pass_once = network.switch.one_pass
+    pass_once = two_passes.switch.one_pass
     for member in MEMBERS[:-1] if kind == DATA else MEMBERS:
-        contribute(network, member)
+        contribute(two_passes, member)
     last = MEMBERS[-1]
-    (looping,) = pass_once(network.port(last), network.own_frame(last, contribution(last, kind)).pack())
-    network.evict(JOB)
-    network.admit(dataclasses.replace(JOB, key=NEXT_KEY))
+    (looping,) = pass_once(two_passes.port(last), two_passes.own_frame(last, contribution(last, kind)).pack())
+    two_passes.evict(JOB)
+    two_passes.admit(dataclasses.replace(JOB, key=NEXT_KEY))
 
     def of_next_job(member: Member, word: int) -> bytes:
         old_key, new_key = JOB.key.to_bytes(4, "big"), NEXT_KEY.to_bytes(4, "big")
-        return network.own_frame(member, contribution(member, word=word).replace(old_key, new_key)).pack()
+        return two_passes.own_frame(member, contribution(member, word=word).replace(old_key, new_key)).pack()
 
-    assert list(pass_once(network.port(last), of_next_job(last, 100))) == []
+    assert list(pass_once(two_passes.port(last), of_next_job(last, 100))) == []
     assert list(pass_once(looping.port, looping.frame)) == []
     for member in MEMBERS[:-1]:  # nor has it touched the cell
-        copies = network.send(network.port(member), of_next_job(member, 1))
+        copies = two_passes.send(two_passes.port(member), of_next_job(member, 1))
     assert {UdpFrame.unpack(copy.frame).payload[24:] for copy in copies} == {struct.pack("!I", 102) * 64}
 
 
-def test_sum_on_its_way_up_whose_cell_goes_on_between_the_passes_is_not_sent(network: TofinoNetwork) -> None:
-    pass_once = network.switch.one_pass
+def test_sum_on_its_way_up_whose_cell_goes_on_between_the_passes_is_not_sent(two_passes: TofinoNetwork) -> None:
+    pass_once = two_passes.switch.one_pass
     below = dataclasses.replace(JOB, number=8, key=NEXT_KEY, slot_base=4, parent=5)
-    network.admit(below)
+    two_passes.admit(below)
     numbers = ((JOB.number, JOB.key), (below.number, below.key))
     of_job, of_below = (number.to_bytes(2, "big") + key.to_bytes(4, "big") for number, key in numbers)
 
     def frame(worker: int, round_number: int) -> bytes:
         datagram = contribution(Member(8, worker), word=1 + worker, round_number=round_number).replace(of_job, of_below)
-        return network.own_frame(Member(8, worker), datagram).pack()
+        return two_passes.own_frame(Member(8, worker), datagram).pack()
 
     for goes_on in (False, True):
         round_number = 3 if goes_on else 1
         for worker in (0, 1):
-            assert network.send(network.port(Member(8, worker)), frame(worker, round_number)) == []
-        (looping,) = pass_once(network.port(Member(8, 2)), frame(2, round_number))
+            assert two_passes.send(two_passes.port(Member(8, worker)), frame(worker, round_number)) == []
+        (looping,) = pass_once(two_passes.port(Member(8, 2)), frame(2, round_number))
         if goes_on:
-            assert list(pass_once(network.port(Member(8, 0)), frame(0, 5))) == []
+            assert list(pass_once(two_passes.port(Member(8, 0)), frame(0, 5))) == []
         sent = list(pass_once(looping.port, looping.frame))
-        assert [copy.port for copy in sent] == ([] if goes_on else [network.port(Member(8, PARENT))])
+        assert [copy.port for copy in sent] == ([] if goes_on else [two_passes.port(Member(8, PARENT))])

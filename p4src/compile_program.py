@@ -90,16 +90,17 @@ TOFINO_COMPILER = "p4c-barefoot"
 TOFINO_ARCHITECTURES = {"tofino": "tna", "tofino2": "t2na"}
 
 
-def compile_tofino(target: str, folder: Path, sources: Path = FOLDER) -> Path:
+def compile_tofino(target: str, folder: Path, sources: Path = FOLDER) -> tuple[Path, Path]:
     """For "tofino" or "tofino2": into `folder` goes all that the compiler writes, among it the assembly,
-    `pipe/main.bfa`. Gives the path of the P4Info. Takes minutes."""
-    p4info = folder / "p4info.txtpb"
+    `pipe/main.bfa`. Gives the paths of the P4Info and of what the driver has in its place. Takes minutes."""
+    p4info, bfrt = folder / "p4info.txtpb", folder / "bfrt.json"
     generation = f"-D__TARGET_TOFINO__={2 if target == 'tofino2' else 1}"
     # Its front end does not know P4Runtime's @id, which its P4Info heeds all the same.
     options = ["--std", "p4-16", "--target", target, "--arch", TOFINO_ARCHITECTURES[target], "--Wdisable=unknown", "-g"]
-    to = ["--p4runtime-force-std-externs", "--p4runtime-files", str(p4info), "-o", str(folder)]
-    run_compiler([TOFINO_COMPILER, *options, generation, *to, str(sources / "tna" / "main.p4")])
-    return p4info
+    to = ["--p4runtime-force-std-externs", "--p4runtime-files", str(p4info), "--bf-rt-schema", str(bfrt)]
+    main = sources / "tna" / "main.p4"
+    run_compiler([TOFINO_COMPILER, *options, generation, *to, "-o", str(folder), str(main)])
+    return p4info, bfrt
 
 
 TARGETS = (

@@ -87,23 +87,32 @@ class Register:
 
 
 class RegisterAction:
-    def __init__(self, register: Register, result_type: Type) -> None:
+    """Hands out the first of `results`, and writes the others into the arguments that follow the index."""
+
+    def __init__(self, register: Register, result_type: Type, results: int) -> None:
         self._register = register
         self._result_type = result_type
         self.value = Cell()
-        self.result = Cell()
+        self.results = [Cell() for _ in range(results)]
         self.act: Callable[[], None] = lambda: None
-        """Set by who compiles its body, whose parameters are `value` and `result`."""
+        """Set by who compiles its body, whose parameters are `value` and `results`."""
         register.add_action()
 
     def call(self, method: str, arguments: Sequence[Expression]) -> Expression:
-        (index,) = arguments
-        register, value, result, act = self._register, self.value, self.result, self.act
+        index, *others = arguments
+        register, value, results, act = self._register, self.value, self.results, self.act
+        writes = [other.write for other in others]
+        if len(others) != max(len(results) - 1, 0):
+            raise P4Error(f"{register.name}: a register action of {len(results)} results writes into {len(others)}")
 
         def execute() -> Any:
-            result.value = UNDEFINED
+            for result in results:
+                result.value = UNDEFINED
             register.update(index.read(), value, act)
-            return result.value
+            for write, result in zip(writes, results[1:], strict=True):
+                assert write is not None
+                write(result.value)
+            return results[0].value if results else UNDEFINED
 
         return Expression(self._result_type, execute)
 

@@ -55,8 +55,9 @@ class Block:
 class Program:
     """The compiled declarations. `blocks` are instantiated by name; each has its own tables and registers."""
 
-    def __init__(self, tree: Node, clock: Clock, dice: random.Random) -> None:
+    def __init__(self, tree: Node, clock: Clock, dice: random.Random, generation: int) -> None:
         self._clock = clock
+        self._generation = generation
         self._dice = dice
         self._expressions = Expressions()
         self._globals = Scope()
@@ -134,7 +135,7 @@ class Program:
         for child in node.children:
             if not isinstance(child, Tree):
                 continue
-            direction, type_, name = child.children
+            *_, direction, type_, name = child.children
             parameter = Parameter(str(direction or "in"), self._expressions.type(_tree(type_)))
             scope.add(str(name), variable(parameter.type, parameter.cell))
             parameters.append(parameter)
@@ -168,7 +169,7 @@ class Program:
         name, parameters, block = [child for child in node.children if not _is(child, "annotation")]
         inner = Scope(scope)
         compiled = self._parameters(_tree(parameters), inner)
-        names = [str(_tree(child).children[2]) for child in _tree(parameters).children if child is not None]
+        names = [str(_tree(child).children[-1]) for child in _tree(parameters).children if child is not None]
         types = {each: p.type for each, p in zip(names, compiled, strict=True) if isinstance(p.type, Bits)}
         cells = [parameter.cell for parameter in compiled]
         action = Action(_annotated(node, "name", str(name)), _number(node), types, cells)
@@ -233,7 +234,7 @@ class Program:
             check_entry(full, types[0])
             made = self.registers[full] = Register(full, types[0], compiled[0].read(), self._clock)
         elif kind == "RegisterAction":
-            ActionCheck(full, _tree(method), types[0], self._constants).run()
+            ActionCheck(full, _tree(method), types[0], self._constants, self._generation).run()
             made = self._register_action(_tree(arguments), types[2], _tree(method), scope)
         elif kind == "Counter":
             made = self.counters[full] = Counter(full, _number(node), compiled[0].read())
@@ -248,11 +249,11 @@ class Program:
     def _register_action(self, arguments: Node, result_type: Type, method: Node, scope: Scope) -> RegisterAction:
         register = scope.find(str(_tree(arguments.children[0]).children[0]))
         assert isinstance(register, Register)
-        action = RegisterAction(register, result_type)
-        inner = Scope(scope)
         parameters, block = map(_tree, method.children)
-        for child, cell in zip(parameters.children, (action.value, action.result), strict=False):
-            _, type_, name = _tree(child).children
+        action = RegisterAction(register, result_type, len(parameters.children) - 1)
+        inner = Scope(scope)
+        for child, cell in zip(parameters.children, (action.value, *action.results), strict=True):
+            *_, type_, name = _tree(child).children
             inner.add(str(name), variable(self._expressions.type(_tree(type_)), cell))
         action.act = self._block(block, inner)
         return action

@@ -2,8 +2,8 @@
 
 A register's entry is one word, or two of one width. An access compares twice at most, each time a word of the entry
 with something of the packet or a constant; it sees two values of the packet; it computes each new word by one
-operation; and it hands out one word. With two words in the entry none is left to compute what is handed out: it is a
-word as it is.
+operation; and it hands out one word, on Tofino 2 four. With two words in the entry none is left to compute what is
+handed out: it is a word as it is.
 
 The compiler knows more limits (constants, the way of a field to the ALU); these are those that a person plans by.
 """
@@ -21,6 +21,8 @@ WORDS_MAX = 2
 WORD_BITS_MAX = 32
 COMPARISONS_MAX = 2
 PACKET_VALUES_MAX = 2
+RESULTS_MAX = {1: 1, 2: 4}
+"""By generation of Tofino."""
 
 _OPPOSITES = {"!=": "==", ">=": "<", "<=": ">"}
 """One comparison answers both."""
@@ -36,14 +38,13 @@ def check_entry(register: str, type_: Type) -> None:
 
 
 class ActionCheck:
-    """Of one register action. `constants` are the names of the program's."""
+    """Of one register action, for one generation of Tofino. `constants` are the names of the program's."""
 
-    def __init__(self, name: str, method: Node, entry: Type, constants: Set[str]) -> None:
+    def __init__(self, name: str, method: Node, entry: Type, constants: Set[str], generation: int) -> None:
         parameters, block = _trees(method)
-        names = [str(child.children[-1]) for child in _trees(parameters)]
+        self._entry_name, *self._result_names = (str(child.children[-1]) for child in _trees(parameters))
         self._name = name
-        self._entry_name = names[0]
-        self._result_name = names[1] if len(names) > 1 else None
+        self._results_max = RESULTS_MAX[generation]
         self._has_pair = isinstance(entry, RecordType) and len(entry.fields) > 1
         self._constants = constants
         self._block = block
@@ -53,6 +54,8 @@ class ActionCheck:
     def run(self) -> None:
         """`HardwareError` says what is too much."""
         self._statement(self._block)
+        if len(self._result_names) > self._results_max:
+            raise self._error(f"{len(self._result_names)} results, and a stateful ALU gives {self._results_max}")
         if len(self._comparisons) > COMPARISONS_MAX:
             raise self._error(f"{len(self._comparisons)} comparisons, and a stateful ALU has {COMPARISONS_MAX}")
         if len(self._packet_values) > PACKET_VALUES_MAX:
@@ -92,7 +95,7 @@ class ActionCheck:
         self._comparisons.add((self._operand(left), symbol, self._operand(right)))
 
     def _assignment(self, target: Node, value: Node) -> None:
-        is_result = target.data == "name" and str(target.children[0]) == self._result_name
+        is_result = target.data == "name" and str(target.children[0]) in self._result_names
         if not is_result and not self._is_word(target):
             raise self._error("an assignment to what is neither of the entry nor the result")
         operation = self._operands(value)
@@ -117,7 +120,7 @@ class ActionCheck:
             return str(node)
         if node.data == "name" and str(node.children[0]) in self._constants:
             return str(node)
-        if node.data not in ("name", "member") or str(node.children[0]) == self._result_name:
+        if node.data not in ("name", "member") or str(node.children[0]) in self._result_names:
             raise self._error(f"more than one operation: {node.data}")
         self._packet_values.add(str(node))
         return str(node)

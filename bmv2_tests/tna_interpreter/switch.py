@@ -19,10 +19,10 @@ from tna_interpreter.values import UNDEFINED, HardwareError, P4Error, Record, Re
 
 RECIRCULATION_PORT = {1: 68, 2: 6}
 """Within its pipe, by generation of Tofino."""
+PASSES_MAX = {1: 2, 2: 1}
+"""Through the ingress: more would be more bandwidth than docs/tofino.md promises."""
 PORTS_IN_PIPE = 128
 PARSER_ERROR_PARTIAL_HEADER = 2
-PASSES_MAX = 2
-"""Through the ingress: more would be more bandwidth than docs/tofino.md promises."""
 CROSSINGS_MAX = 8
 """Of cables between two ports, by a packet and what comes of it."""
 
@@ -91,12 +91,13 @@ class Switch:
         if generation not in RECIRCULATION_PORT:
             raise ValueError(f"generation must be 1 or 2, not {generation}")
         clock = Clock()
-        self.program = Program(parse(preprocess(main, generation)), clock, random.Random(seed))
+        self.program = Program(parse(preprocess(main, generation)), clock, random.Random(seed), generation)
         if len(self.program.pipeline) != 6:
             raise P4Error("a pipeline has a parser, a control and a deparser for each direction")
         self._ingress = Pipe(self.program, self.program.pipeline[:3], clock)
         self._egress = Pipe(self.program, self.program.pipeline[3:], clock)
         self._recirculation_port = RECIRCULATION_PORT[generation]
+        self._passes_max = PASSES_MAX[generation]
         self._clock = clock
         self.groups: dict[int, list[tuple[int, int]]] = {}
         """Multicast groups: port and replica of each member."""
@@ -158,14 +159,14 @@ class Switch:
         """What comes of a packet, with as many recirculations as it takes."""
         sent: list[Copy] = []
         looping = [arriving]
-        for _ in range(PASSES_MAX):
+        for _ in range(self._passes_max):
             leaving = [leaves for copy in looping for leaves in self.one_pass(copy.port, copy.frame)]
             looping = [copy for copy in leaving if self._recirculates(copy.port)]
             sent += [copy for copy in leaving if not self._recirculates(copy.port)]
             self.recirculated += len(looping)
             if not looping:
                 return sent
-        raise HardwareError(f"a packet passes through the ingress more than {PASSES_MAX} times")
+        raise HardwareError(f"a packet passes through the ingress more than {self._passes_max} times")
 
     def _recirculates(self, port: int) -> bool:
         return port % PORTS_IN_PIPE == self._recirculation_port

@@ -8,8 +8,9 @@ control Admit(in headers_t hdr, inout metadata_t meta) {
     // cell_base is what the switch adds to a cell of the wire. bit_others are all whose contributions make a cell
     // complete but the sender's: with has_parent PARENT_BIT among them.
     @id(ACTION_ADMIT_WORKER) @name(".admit_worker")
-    action admit_worker(row_t row, group_t group, bitmap_t bit_own, bitmap_t bit_others, bit<1> has_parent,
-                        cell_t cell_base, cell_t lease_mask, cell_t lease_prefix) {
+    action admit_worker(@id(1) row_t row, @id(2) group_t group, @id(3) bitmap_t bit_own, @id(4) bitmap_t bit_others,
+                        @id(5) bit<1> has_parent, @id(6) cell_t cell_base, @id(7) cell_t lease_mask,
+                        @id(8) cell_t lease_prefix) {
         meta.admitted = 1;
         meta.row = row;
         meta.group = group;
@@ -23,8 +24,8 @@ control Admit(in headers_t hdr, inout metadata_t meta) {
 
     // bit_workers are those without whom there is nothing to answer.
     @id(ACTION_ADMIT_PARENT) @name(".admit_parent")
-    action admit_parent(row_t row, group_t group, bitmap_t bit_workers, cell_t cell_base, cell_t lease_mask,
-                        cell_t lease_prefix) {
+    action admit_parent(@id(1) row_t row, @id(2) group_t group, @id(3) bitmap_t bit_workers, @id(4) cell_t cell_base,
+                        @id(5) cell_t lease_mask, @id(6) cell_t lease_prefix) {
         admit_worker(row, group, PARENT_BIT, bit_workers, 0, cell_base, lease_mask, lease_prefix);
     }
 
@@ -34,13 +35,13 @@ control Admit(in headers_t hdr, inout metadata_t meta) {
     @brief("Who may contribute to which cells: a job, key, worker and thread, and where they come from.")
     table admit {
         key = {
-            meta.ingress_port : exact @name("ingress_port");
-            hdr.ipv4.src : exact @name("source");
-            hdr.udp.src_port : exact @name("source_port");
-            hdr.udp.dst_port[3:0] : exact @name("thread");
-            hdr.wiresum.job : exact @name("job");
-            hdr.wiresum.key : exact @name("key");
-            hdr.wiresum.worker : exact @name("worker");
+            meta.ingress_port : exact @id(1) @name("ingress_port");
+            hdr.ipv4.src : exact @id(2) @name("source") @format(IPV4_ADDRESS);
+            hdr.udp.src_port : exact @id(3) @name("source_port");
+            hdr.udp.dst_port[3:0] : exact @id(4) @name("thread");
+            hdr.wiresum.job : exact @id(5) @name("job");
+            hdr.wiresum.key : exact @id(6) @name("key");
+            hdr.wiresum.worker : exact @id(7) @name("worker");
         }
         actions = { admit_worker; @defaultonly NoAction; }
         const default_action = NoAction();
@@ -53,12 +54,12 @@ control Admit(in headers_t hdr, inout metadata_t meta) {
     @brief("Where the switch above is, in a job's tree: whose RESULT and MISSING count.")
     table admit_parent_entry {
         key = {
-            meta.ingress_port : exact @name("ingress_port");
-            hdr.ipv4.src : exact @name("source");
-            hdr.udp.src_port : exact @name("source_port");
-            hdr.udp.dst_port[3:0] : exact @name("thread");
-            hdr.wiresum.job : exact @name("job");
-            hdr.wiresum.key : exact @name("key");
+            meta.ingress_port : exact @id(1) @name("ingress_port");
+            hdr.ipv4.src : exact @id(2) @name("source") @format(IPV4_ADDRESS);
+            hdr.udp.src_port : exact @id(3) @name("source_port");
+            hdr.udp.dst_port[3:0] : exact @id(4) @name("thread");
+            hdr.wiresum.job : exact @id(5) @name("job");
+            hdr.wiresum.key : exact @id(6) @name("key");
         }
         actions = { admit_parent; @defaultonly NoAction; }
         const default_action = NoAction();

@@ -5,7 +5,8 @@
 control Deliver(inout headers_t hdr, inout metadata_t meta) {
     // port: of the receiver's thread 0.
     @id(ACTION_DELIVER_TO) @name(".deliver_to")
-    action deliver_to(mac_t mac, address_t address, bit<16> port) {
+    action deliver_to(@id(1) @format(MAC_ADDRESS) mac_t mac, @id(2) @format(IPV4_ADDRESS) address_t address,
+                      @id(3) bit<16> port) {
         hdr.ethernet.dst = mac;
         hdr.ipv4.dst = address;
         hdr.udp.dst_port = port + meta.thread;
@@ -13,7 +14,8 @@ control Deliver(inout headers_t hdr, inout metadata_t meta) {
 
     // To the parent, which knows this switch as one of its workers.
     @id(ACTION_DELIVER_UP) @name(".deliver_up")
-    action deliver_up(mac_t mac, address_t address, bit<16> port, worker_t worker) {
+    action deliver_up(@id(1) @format(MAC_ADDRESS) mac_t mac, @id(2) @format(IPV4_ADDRESS) address_t address,
+                      @id(3) bit<16> port, @id(4) worker_t worker) {
         deliver_to(mac, address, port);
         hdr.wiresum.worker = worker;
     }
@@ -28,8 +30,8 @@ control Deliver(inout headers_t hdr, inout metadata_t meta) {
     @brief("How a copy is addressed to its receiver.")
     table deliver {
         key = {
-            hdr.wiresum.job : exact @name("job");
-            meta.receiver : exact @name("receiver");
+            hdr.wiresum.job : exact @id(1) @name("job");
+            meta.receiver : exact @id(2) @name("receiver");
         }
         actions = { deliver_to; deliver_up; @defaultonly no_receiver; }
         const default_action = no_receiver();
@@ -45,7 +47,7 @@ control Deliver(inout headers_t hdr, inout metadata_t meta) {
 control Lose(in headers_t hdr, in port_t egress_port, inout metadata_t meta) {
     // Of each 65536 copies that match, loses chance + 1.
     @id(ACTION_LOSE_COPIES) @name(".lose_copies")
-    action lose_copies(bit<16> chance) {
+    action lose_copies(@id(1) bit<16> chance) {
         meta.losing = 1;
         meta.chance = chance;
     }
@@ -54,10 +56,10 @@ control Lose(in headers_t hdr, in port_t egress_port, inout metadata_t meta) {
     @brief("A fault injector for tests: copies that are dropped.")
     table lose {
         key = {
-            egress_port : ternary @name("egress_port");
-            hdr.wiresum.job : ternary @name("job");
-            meta.receiver : ternary @name("receiver");
-            hdr.wiresum.round : ternary @name("round");
+            egress_port : ternary @id(1) @name("egress_port");
+            hdr.wiresum.job : ternary @id(2) @name("job");
+            meta.receiver : ternary @id(3) @name("receiver");
+            hdr.wiresum.round : ternary @id(4) @name("round");
         }
         actions = { lose_copies; @defaultonly NoAction; }
         const default_action = NoAction();

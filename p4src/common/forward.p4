@@ -4,7 +4,7 @@
 
 control Forward(in headers_t hdr, inout metadata_t meta) {
     @id(ACTION_FORWARD_TO) @name(".forward_to")
-    action forward_to(port_t port) {
+    action forward_to(@id(1) port_t port) {
         meta.forward_port = port;
     }
 
@@ -16,7 +16,7 @@ control Forward(in headers_t hdr, inout metadata_t meta) {
     @id(TABLE_FORWARD) @name(".forward")
     @brief("Where other hosts are.")
     table forward {
-        key = { hdr.ethernet.dst : exact @name("mac"); }
+        key = { hdr.ethernet.dst : exact @id(1) @name("mac") @format(MAC_ADDRESS); }
         actions = { forward_to; flood; }
         default_action = flood();
         size = FORWARD_ENTRIES;

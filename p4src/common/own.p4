@@ -5,7 +5,7 @@
 
 control Own(in headers_t hdr, inout metadata_t meta) {
     @id(ACTION_OWN_ADDRESS) @name(".own_address")
-    action own_address(mac_t mac) {
+    action own_address(@id(1) @format(MAC_ADDRESS) mac_t mac) {
         meta.own_mac = mac;
         meta.fate = FATE_DROP;  // until a later stage knows better
         meta.reason = REASON_OTHER;
@@ -14,7 +14,7 @@ control Own(in headers_t hdr, inout metadata_t meta) {
     @id(TABLE_OWN) @name(".own")
     @brief("The switch itself: packets to these addresses are for this program.")
     table own {
-        key = { meta.asked_address : exact @name("address"); }
+        key = { meta.asked_address : exact @id(1) @name("address") @format(IPV4_ADDRESS); }
         actions = { own_address; @defaultonly NoAction; }
         const default_action = NoAction();
         size = OWN_ENTRIES;

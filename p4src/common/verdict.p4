@@ -5,14 +5,14 @@
 control Verdict(in headers_t hdr, inout metadata_t meta) {
     // Of no job: counted in row 0.
     @id(ACTION_REFUSE_STRAY) @name(".refuse_stray")
-    action refuse_stray(bit<3> reason) {
+    action refuse_stray(@id(1) bit<3> reason) {
         meta.fate = FATE_DROP;
         meta.reason = reason;
         meta.row = 0;
     }
 
     @id(ACTION_REFUSE) @name(".refuse")
-    action refuse(bit<3> reason) {
+    action refuse(@id(1) bit<3> reason) {
         meta.fate = FATE_DROP;
         meta.reason = reason;
     }
@@ -63,16 +63,16 @@ control Verdict(in headers_t hdr, inout metadata_t meta) {
     @brief("What becomes of a packet to the switch, and why.")
     table verdict {
         key = {
-            meta.well_formed : ternary @name("well_formed");
-            meta.admitted : ternary @name("admitted");
-            meta.fits : ternary @name("fits");
-            meta.in_lease : ternary @name("in_lease");
-            meta.relation : ternary @name("relation");
-            meta.duplicate : ternary @name("duplicate");
-            meta.others_in : ternary @name("others_in");
-            meta.done : ternary @name("done");
-            meta.seen_data : ternary @name("seen_data");
-            hdr.wiresum.kind : ternary @name("kind");
+            meta.well_formed : ternary @id(1) @name("well_formed");
+            meta.admitted : ternary @id(2) @name("admitted");
+            meta.fits : ternary @id(3) @name("fits");
+            meta.in_lease : ternary @id(4) @name("in_lease");
+            meta.relation : ternary @id(5) @name("relation");
+            meta.duplicate : ternary @id(6) @name("duplicate");
+            meta.others_in : ternary @id(7) @name("others_in");
+            meta.done : ternary @id(8) @name("done");
+            meta.seen_data : ternary @id(9) @name("seen_data");
+            hdr.wiresum.kind : ternary @id(10) @name("kind");
         }
         actions = { refuse_stray; refuse; hold; complete; resend; report_missing; raise; raise_again; ask_parent; }
         const default_action = hold();

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 from pathlib import Path
@@ -25,7 +26,7 @@ def test_the_program_fits_the_stages_and_has_the_tables_of_bmv2(target: str, tmp
             f"the program was not compiled for {target}: {TOFINO_COMPILER} is not on PATH. It is part of p4c that was "
             "built with -DENABLE_TOFINO=ON"
         )
-    p4info = p4_compile.compile_tofino(target, tmp_path)
+    p4info, bfrt = p4_compile.compile_tofino(target, tmp_path)
     assembly = (tmp_path / "pipe" / "main.bfa").read_text()
     assert 0 < ingress_stages(assembly) <= STAGES_MAX[target]
     assert parser_selects(assembly) >= SELECTS_MIN, (
@@ -34,6 +35,8 @@ def test_the_program_fits_the_stages_and_has_the_tables_of_bmv2(target: str, tmp
     bmv2 = (p4_compile.COMPILED / "v1model.p4info.txtpb").read_text()
     assert identifiers(p4info.read_text()) == identifiers(bmv2)
     assert counters(p4info.read_text()) == counters(bmv2)
+    assert bfrt_identifiers(bfrt.read_text()) == identifiers(bmv2)
+    assert bfrt_counters(bfrt.read_text()) == counters(bmv2)
 
 
 def ingress_stages(assembly: str) -> int:
@@ -60,3 +63,17 @@ def counters(p4info: str) -> dict[str, int]:
         r"^counters {\s*preamble {[^}]*name: \"([\w.]+)\"[^}]*}\s*spec {[^}]*}\s*size: (\d+)", p4info, re.MULTILINE
     )
     return {name: int(size) for name, size in found}
+
+
+def bfrt_identifiers(bfrt: str) -> dict[str, int]:
+    """Of the same tables and actions, as the driver has them: Stratum asks it by P4Info's."""
+    tables = [table for table in json.loads(bfrt)["tables"] if table["table_type"] == "MatchAction_Direct"]
+    actions = {action["name"]: action["id"] for table in tables for action in table["action_specs"]}
+    del actions["NoAction"]
+    return actions | {table["name"].removeprefix("pipe."): table["id"] for table in tables}
+
+
+def bfrt_counters(bfrt: str) -> dict[str, int]:
+    """Sizes by name: Stratum finds counters by theirs."""
+    counters = [table for table in json.loads(bfrt)["tables"] if table["table_type"] == "Counter"]
+    return {table["name"].removeprefix("pipe."): table["size"] for table in counters}

@@ -3,8 +3,18 @@
 // The words of a cell, two in a register. The round's first DATA writes them, later ones add to them (each word modulo
 // 2^32), the parent's RESULT replaces them, all else leaves them. A round without DATA gives zeros.
 //
-// A stateful ALU gives one word for each access: the first of the two as the contribution goes in, the second when the
-// packet that is to become the RESULT, or to go to the parent, comes by again.
+// A stateful ALU of Tofino 1 gives one word for each access: the first of the two as the contribution goes in, the second
+// when the packet that is to become the RESULT, or to go to the parent, comes by again. One of Tofino 2 gives both.
+
+#ifdef TWO_PASSES
+#define GIVEN out bit<32> word
+#define GIVE(pair) word = pair.first;
+#define EXECUTE(access) first = access.execute(meta.cell_index)
+#else
+#define GIVEN out bit<32> word, out bit<32> other
+#define GIVE(pair) word = pair.first; other = pair.second;
+#define EXECUTE(access) first = access.execute(meta.cell_index, second)
+#endif
 
 struct pair_t {
     bit<32> first;
@@ -15,48 +25,50 @@ control Pair(in metadata_t meta, in pass_t pass, in bit<4> kind, inout bit<32> f
     Register<pair_t, cell_t>(CELLS) sums;
 
     RegisterAction<pair_t, cell_t, bit<32>>(sums) write_both = {
-        void apply(inout pair_t sum, out bit<32> word) {
+        void apply(inout pair_t sum, GIVEN) {
             sum.first = first;
             sum.second = second;
-            word = sum.first;
+            GIVE(sum)
         }
     };
 
     RegisterAction<pair_t, cell_t, bit<32>>(sums) add_both = {
-        void apply(inout pair_t sum, out bit<32> word) {
+        void apply(inout pair_t sum, GIVEN) {
             sum.first = sum.first + first;
             sum.second = sum.second + second;
-            word = sum.first;
+            GIVE(sum)
         }
     };
 
-    RegisterAction<pair_t, cell_t, bit<32>>(sums) read_first = {
-        void apply(inout pair_t sum, out bit<32> word) {
-            word = sum.first;
+    RegisterAction<pair_t, cell_t, bit<32>>(sums) read = {
+        void apply(inout pair_t sum, GIVEN) {
+            GIVE(sum)
         }
     };
 
+    action write() {
+        EXECUTE(write_both);
+    }
+
+    action add() {
+        EXECUTE(add_both);
+    }
+
+    action give() {
+        EXECUTE(read);
+    }
+
+#ifdef TWO_PASSES
     RegisterAction<pair_t, cell_t, bit<32>>(sums) read_second = {
         void apply(inout pair_t sum, out bit<32> word) {
             word = sum.second;
         }
     };
 
-    action write() {
-        first = write_both.execute(meta.cell_index);
-    }
-
-    action add() {
-        first = add_both.execute(meta.cell_index);
-    }
-
-    action give_first() {
-        first = read_first.execute(meta.cell_index);
-    }
-
     action give_second() {
         second = read_second.execute(meta.cell_index);
     }
+#endif
 
     action give_zeros() {
         first = 0;
@@ -73,18 +85,25 @@ control Pair(in metadata_t meta, in pass_t pass, in bit<4> kind, inout bit<32> f
             pass.own_before : ternary;
             pass.replaces : ternary;
         }
-        actions = { write; add; give_first; give_second; give_zeros; NoAction; }
+        actions = {
+#ifdef TWO_PASSES
+            give_second;
+#endif
+            write; add; give; give_zeros; NoAction;
+        }
         const default_action = NoAction();
         const entries = {
+#ifdef TWO_PASSES
             (ROUND_SAME, 1, _, _, _, _) : give_second();
+#endif
             (ROUND_NEWER, 0, KIND_DATA, _, _, _) : write();
             (ROUND_SAME, 0, KIND_DATA, 0, _, _) : write();
             (ROUND_SAME, 0, KIND_DATA, 1, 0, _) : add();
-            (ROUND_SAME, 0, KIND_DATA, 1, _, _) : give_first();
+            (ROUND_SAME, 0, KIND_DATA, 1, _, _) : give();
             (ROUND_SAME, 0, KIND_RESULT, _, _, 1) : write();
             (ROUND_SAME, 0, KIND_RESULT, _, _, _) : NoAction();
             (ROUND_NEWER, 0, KIND_RESULT, _, _, _) : NoAction();
-            (ROUND_SAME, 0, _, 1, _, _) : give_first();
+            (ROUND_SAME, 0, _, 1, _, _) : give();
             (ROUND_SAME, 0, _, 0, _, _) : give_zeros();
             (ROUND_NEWER, 0, _, _, _, _) : give_zeros();
         }

@@ -2,10 +2,28 @@
 
 // The switch program for Tofino 1 and 2 (TNA, T2NA). docs/tofino.md has the stage plan and how to build it.
 //
-// A packet's path is that of v1model/main.p4, with two differences. What is independent is asked at once, since stages
-// are few: is it to the switch itself, of this protocol, from whom? And a sum that leaves with its words takes two
-// passes: the first adds the words and reads one half of the sum, then the packet goes back to the ingress through the
-// recirculation port and reads the other half.
+// A packet's path is that of v1model/main.p4, but what is independent is asked at once, since stages are few: is it to
+// the switch itself, of this protocol, from whom?
+//
+//   IngressParser <------------------------------------------------+
+//     own, form, admit         to the switch? of what form? whose?   |
+//     cells                    owner and round, bitmap, the rest     |
+//     lanes                    the words; beside them forward,       |
+//     verdict, answer, count   what becomes of it                    |
+//     leave                    which way out                         |
+//   IngressDeparser            puts `carry` in front                 |
+//        |                                                           |
+//        +-- Tofino 1, a sum with its words: recirculation port -----+
+//        |
+//   replication                one copy for each receiver
+//        |
+//   EgressParser               `carry` and headers, not the words
+//     lose, result, deliver    each copy becomes its receiver's
+//   EgressDeparser
+//
+// Tofino 1 alone has two passes, of what leaves with the words of a sum. A stateful ALU there hands out one word of a
+// pair, so the first pass adds the words and reads one half of the sum, then the packet goes back to the ingress through
+// the recirculation port and reads the other half. Tofino 2 hands out both words, and each packet passes once.
 //
 // Between the passes others may write the cell only if they have the result already (docs/protocol.md, section 3). A
 // packet whose round is no longer its cell's is dropped all the same: never do two rounds' words leave in one packet.
@@ -27,19 +45,18 @@
 #include "../common/wire.p4"
 #include "../common/metadata.p4"
 
+#if __TARGET_TOFINO__ == 1
+#define TWO_PASSES
 // Each pipe has a port that leads back to its ingress; ports are numbered pipe first.
 #ifndef RECIRCULATION_PORT
-#if __TARGET_TOFINO__ == 2
-#define RECIRCULATION_PORT 6
-#else
 #define RECIRCULATION_PORT 68
 #endif
-#endif
 #define PORT_IN_PIPE_MASK 0x7F
+#endif
 
 // Of one pass through the ingress.
 struct pass_t {
-    bit<1> second;
+    bit<1> second;        // 0 on Tofino 2
     bit<1> compared;      // with the cell's owner and round
     bit<32> tag;          // the packet's round, as cells.p4 has it
     bitmap_t own_before;  // this worker's bit, if it had contributed before
@@ -64,6 +81,13 @@ struct ingress_metadata_t {
 #include "cells.p4"
 #include "lanes.p4"
 #include "count.p4"
+
+// What leaves with the words of a sum has only half of them after the first of two passes.
+#ifdef TWO_PASSES
+#define WITH_SUM(way) pass_again
+#else
+#define WITH_SUM(way) way
+#endif
 
 // Where the packet goes from this pass.
 control Leave(inout headers_t hdr, in metadata_t meta, in pass_t pass, in ingress_intrinsic_metadata_t intrinsic,
@@ -95,11 +119,13 @@ control Leave(inout headers_t hdr, in metadata_t meta, in pass_t pass, in ingres
         for_deparser.drop_ctl = 1;
     }
 
+#ifdef TWO_PASSES
     action pass_again() {
         carry_words();
         for_tm.ucast_egress_port = intrinsic.ingress_port[8:7] ++ (bit<7>)RECIRCULATION_PORT;
         for_tm.bypass_egress = 1;
     }
+#endif
 
     action multicast() {
         carry_words();
@@ -158,26 +184,31 @@ control Leave(inout headers_t hdr, in metadata_t meta, in pass_t pass, in ingres
             meta.flooded : ternary;
         }
         actions = {
-            drop; pass_again; multicast; multicast_bare; resend; resend_bare; raise; raise_bare; answer; flood; forward;
+#ifdef TWO_PASSES
+            pass_again;
+#endif
+            drop; multicast; multicast_bare; resend; resend_bare; raise; raise_bare; answer; flood; forward;
         }
         const default_action = drop();
         const entries = {
+#ifdef TWO_PASSES
             (FATE_MULTICAST, 1, ROUND_SAME, _, _, _, _) : multicast();
             (FATE_RESEND, 1, ROUND_SAME, _, _, _, _) : resend();
             (FATE_RAISE, 1, ROUND_SAME, _, _, _, _) : raise();
             (_, 1, _, _, _, _, _) : drop();  // the cell has gone on to another round
+#endif
             (FATE_MULTICAST, 0, _, KIND_RESULT, false, _, _) : multicast_bare();
             (FATE_MULTICAST, 0, _, KIND_META, _, _, _) : multicast_bare();
-            (FATE_MULTICAST, 0, _, KIND_DATA, _, _, _) : pass_again();
-            (FATE_MULTICAST, 0, _, _, _, 1, _) : pass_again();
+            (FATE_MULTICAST, 0, _, KIND_DATA, _, _, _) : WITH_SUM(multicast)();
+            (FATE_MULTICAST, 0, _, _, _, 1, _) : WITH_SUM(multicast)();
             (FATE_MULTICAST, 0, _, _, _, 0, _) : multicast();  // zeros, or the parent's words
             (FATE_RESEND, 0, _, KIND_META, _, _, _) : resend_bare();
-            (FATE_RESEND, 0, _, KIND_DATA, _, _, _) : pass_again();
-            (FATE_RESEND, 0, _, _, _, 1, _) : pass_again();
+            (FATE_RESEND, 0, _, KIND_DATA, _, _, _) : WITH_SUM(resend)();
+            (FATE_RESEND, 0, _, _, _, 1, _) : WITH_SUM(resend)();
             (FATE_RESEND, 0, _, _, _, 0, _) : resend();
             (FATE_MISSING, 0, _, _, _, _, _) : resend_bare();
-            (FATE_RAISE, 0, _, KIND_DATA, _, _, _) : pass_again();
-            (FATE_RAISE, 0, _, _, _, 1, _) : pass_again();
+            (FATE_RAISE, 0, _, KIND_DATA, _, _, _) : WITH_SUM(raise)();
+            (FATE_RAISE, 0, _, _, _, 1, _) : WITH_SUM(raise)();
             (FATE_RAISE, 0, _, _, _, 0, _) : raise_bare();
             (FATE_ASK, 0, _, _, _, _, _) : raise_bare();
             (FATE_ANSWER, _, _, _, _, _, _) : answer();
@@ -217,6 +248,7 @@ control Ingress(inout headers_t hdr, inout ingress_metadata_t meta, in ingress_i
     Forward() forward;
     Leave() leave;
 
+#ifdef TWO_PASSES
     action resume() {
         meta.pass.second = 1;
         meta.shared.fate = hdr.carry.fate;
@@ -226,12 +258,16 @@ control Ingress(inout headers_t hdr, inout ingress_metadata_t meta, in ingress_i
         meta.shared.group = hdr.carry.group;
         meta.pass.tag = hdr.wiresum.round | TAG;
     }
+#endif
 
     apply {
         for_deparser.drop_ctl = 0;
+#ifdef TWO_PASSES
         if (hdr.carry.isValid()) {
             resume();
-        } else {
+        } else
+#endif
+        {
             // A frame that ends within a header cannot be put together again.
             if (from_parser.parser_err != PARSER_ERROR_OK) {
                 for_deparser.drop_ctl = 1;

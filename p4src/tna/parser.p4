@@ -11,6 +11,7 @@ parser IngressParser(packet_in packet, out headers_t hdr, out ingress_metadata_t
         packet.extract(intrinsic);
         packet.advance(PORT_METADATA_SIZE);
         meta.shared.ingress_port = intrinsic.ingress_port;
+#ifdef TWO_PASSES
         transition select(intrinsic.ingress_port) {
             RECIRCULATION_PORT &&& PORT_IN_PIPE_MASK : second_pass;
             default : ethernet;
@@ -25,6 +26,9 @@ parser IngressParser(packet_in packet, out headers_t hdr, out ingress_metadata_t
         packet.extract(hdr.udp);
         packet.extract(hdr.wiresum);
         transition lanes;
+#else
+        transition ethernet;
+#endif
     }
 
     state ethernet {

@@ -2,9 +2,22 @@
 
 // The switch program for bmv2 (v1model). docs/switch_program.md walks through it.
 //
-// A packet's path: is it to the switch itself (own)? If not: forward. If so: is it of this protocol (form), who sends
-// it (admit), what does its cell know (cells), what becomes of it (verdict), the words (lanes), the RESULT (result).
-// Then, once for each copy: its receiver's addresses (deliver).
+// A packet's path:
+//
+//   parser
+//     own               to the switch itself?  -- no --> forward
+//      |  |
+//      |  +-- answer    ARP and ping
+//     form              of this protocol?
+//     admit             from whom?
+//     cells             what does its cell know?
+//     verdict           what becomes of it?
+//     lanes             the words
+//     count
+//     result            what is alike for all receivers
+//   replication         one copy for each receiver
+//     lose, deliver     each copy becomes its receiver's
+//   deparser
 
 #include <core.p4>
 #include <v1model.p4>

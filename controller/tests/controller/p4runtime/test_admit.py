@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+from ipaddress import IPv4Address
 
 import finsy as fy
 import pytest
@@ -16,7 +17,7 @@ def test_each_worker_and_thread_has_an_entry_that_only_its_own_packets_match(
     entries = [_through_the_wire(entry, schema) for entry in admit.entries(job, 5, [9, 8, 7])]
     matches = [dict(entry.match or {}) for entry in entries]
     assert matches == [
-        {"ingress_port": 9 - w, "source": 0x0A00000A + w, "source_port": endpoint.port + t, "thread": t}
+        {"ingress_port": 9 - w, "source": IPv4Address("10.0.0.10") + w, "source_port": endpoint.port + t, "thread": t}
         | {"job": 7, "key": 0xFEED0007, "worker": w}
         for w, endpoint in enumerate(job.endpoints)
         for t in range(2)
@@ -77,7 +78,7 @@ def test_below_a_parent_its_bit_is_one_of_the_others_and_it_may_answer(job: JobE
     answers = entries[len(workers) :]
     assert [entry.table_id for entry in answers] == ["admit_parent_entry"] * below.threads
     assert [dict(entry.match or {}) for entry in answers] == [
-        {"ingress_port": 6, "source": 0x0A000101, "source_port": 43488 + thread, "thread": thread}
+        {"ingress_port": 6, "source": IPv4Address("10.0.1.1"), "source_port": 43488 + thread, "thread": thread}
         | {"job": 7, "key": 0xFEED0007}
         for thread in range(below.threads)
     ]

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+from ipaddress import IPv4Address
 
 import finsy as fy
 
@@ -15,8 +16,8 @@ def test_each_copy_is_addressed_to_its_receiver(job: JobEntry, hosts: tuple[Host
     for worker, entry in enumerate(entries):
         assert isinstance(entry.action, fy.P4TableAction)
         assert entry.action.name == "deliver_to"
-        expected = {"mac": 0x02000A00000A + worker, "address": 0x0A00000A + worker, "port": 5000 + 16 * worker}
-        assert entry.action.args == expected
+        host = {"mac": fy.MACAddress(hosts[worker].mac), "address": IPv4Address(hosts[worker].address)}
+        assert entry.action.args == host | {"port": 5000 + 16 * worker}
 
 
 def test_the_number_of_the_switchs_port_is_made_up_for(
@@ -40,7 +41,8 @@ def test_what_goes_up_is_addressed_to_the_switch_above_as_one_of_its_workers(
     assert dict(last.match or {}) == {"job": 7, "receiver": 0xFF}
     assert isinstance(last.action, fy.P4TableAction)
     assert last.action.name == "deliver_up"
-    assert last.action.args == {"mac": 0x020000000101, "address": 0x0A000101, "port": 43488, "worker": 4}
+    above = {"mac": fy.MACAddress(parent.mac), "address": IPv4Address(parent.address)}
+    assert last.action.args == above | {"port": 43488, "worker": 4}
     group = deliver.uplink_group(5, 6).encode(schema).packet_replication_engine_entry.multicast_group_entry
     assert group.multicast_group_id == 517
     assert [(replica.egress_port, replica.instance) for replica in group.replicas] == [(6, 0xFF)]

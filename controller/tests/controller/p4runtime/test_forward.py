@@ -12,7 +12,7 @@ SIZES = (Path(__file__).parents[4] / "p4src/common/sizes.p4").read_text()
 
 def test_frames_to_a_host_go_to_its_port(hosts: tuple[Host, ...], schema: fy.P4Schema) -> None:
     entries = [fy.P4TableEntry.decode(e.encode(schema), schema) for e in forward.entries(hosts[:2])]
-    assert [dict(entry.match or {}) for entry in entries] == [{"mac": 0x02000A00000A}, {"mac": 0x02000A00000B}]
+    assert [dict(entry.match or {}) for entry in entries] == [{"mac": fy.MACAddress(host.mac)} for host in hosts[:2]]
     for port, entry in enumerate(entries):
         assert isinstance(entry.action, fy.P4TableAction)
         assert (entry.action.name, entry.action.args) == ("forward_to", {"port": port})

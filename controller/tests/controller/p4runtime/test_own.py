@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import re
+from ipaddress import IPv4Address
 from pathlib import Path
 
 import finsy as fy
@@ -12,9 +13,9 @@ WIRE = (Path(__file__).parents[4] / "p4src/common/wire.p4").read_text()
 
 def test_an_address_is_answered_for_with_its_mac(schema: fy.P4Schema) -> None:
     entry = fy.P4TableEntry.decode(own.entry("10.0.0.1", "02:00:0a:00:00:01").encode(schema), schema)
-    assert dict(entry.match or {}) == {"address": 0x0A000001}
+    assert dict(entry.match or {}) == {"address": IPv4Address("10.0.0.1")}
     assert isinstance(entry.action, fy.P4TableAction)
-    assert (entry.action.name, entry.action.args) == ("own_address", {"mac": 0x02000A000001})
+    assert (entry.action.name, entry.action.args) == ("own_address", {"mac": fy.MACAddress("02:00:0a:00:00:01")})
 
 
 def test_the_data_port_is_the_programs() -> None:
