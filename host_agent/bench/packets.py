@@ -23,7 +23,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from packets_bmv2 import Bmv2Error, running_bmv2
 from rich.console import Console
 from rich.table import Table
 
@@ -196,6 +195,10 @@ def _run(
 
 
 def _at_bmv2(bench: Path, way: Way, workers: int, seconds: float, cores: Sequence[int]) -> dict[str, Any]:
+    try:
+        from packets_bmv2 import Bmv2Error, running_bmv2
+    except ImportError as error:
+        raise UnavailableError(f"the controller drives it: pip install 'wiresum[controller]' ({error})") from error
     try:
         with running_bmv2(workers, BMV2_SLOTS, cores[0]) as bmv2:
             at = ["--address", bmv2.worker_address, "--switch-at", bmv2.switch_address]

@@ -26,9 +26,9 @@ def missing(transport: str) -> str | None:
     return None
 
 
-def start_switch(star: Star, transport: str, log: IO[str]) -> subprocess.Popen[str]:
+def start_switch(star: Star, transport: str, log: IO[str], *options: str) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "wiresum.cli", "switch", "--bind", star.switch.address, "--insecure"]
-    command += ["--control", _control(star), "--transport", transport]
+    command += ["--control", _control(star), "--transport", transport, *options]
     if transport == "dpdk":
         command += ["--device", EAL]
     return star.switch.popen(command, stdout=log)

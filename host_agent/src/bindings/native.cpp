@@ -122,13 +122,17 @@ std::string source_address(const std::string& remote) {
   return text.substr(0, text.find(':'));
 }
 
-/// Opens a transport at some free port of `address`, and closes it. What was obtained, as Transport::name() says it.
-std::string try_transport(const std::string& transport, const std::string& device, const std::string& address) {
+/// Opens a transport for so many threads at some free ports of `address`, and closes it. What was obtained, as
+/// Transport::name() says it.
+std::string try_transport(const std::string& transport, const std::string& device, const std::string& address,
+                          unsigned threads) {
   const transport::Spec spec{.kind = transport::kind_of(transport), .device = device};
   const std::uint32_t own = transport::parse_ipv4(address);
   const bool is_kernels = spec.kind != transport::Kind::kDpdk;
-  std::vector<transport::UdpSocket> sockets = transport::bind_consecutive({is_kernels ? own : 0, 0}, 1);
-  return transport::open(spec, {.address = own, .peers = {}}, std::move(sockets)).transport->name();
+  std::vector<transport::UdpSocket> sockets = transport::bind_consecutive({is_kernels ? own : 0, 0}, threads);
+  return transport::open_shares(spec, {.address = own, .peers = {}}, std::move(sockets), threads)
+      .front()
+      .transport->name();
 }
 
 using Regions = std::vector<std::tuple<Address, Address, std::uint64_t>>;
@@ -229,7 +233,7 @@ NB_MODULE(_native, module) {
   module.def("instruction_set", &numeric::instruction_set);
   module.def("path_mtu", &path_mtu, "local"_a, "remote"_a);
   module.def("source_address", &source_address, "remote"_a);
-  module.def("try_transport", &try_transport, "transport"_a, "device"_a, "address"_a,
+  module.def("try_transport", &try_transport, "transport"_a, "device"_a, "address"_a, "threads"_a,
              nb::call_guard<nb::gil_scoped_release>());
   module.attr("LANES_MAX") = wire::kLanesMax;
   module.attr("WORKERS_MAX") = wire::kWorkersMax;

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from over_transports import TRANSPORTS, missing, start_switch, start_worker
+from over_transports import missing, start_switch, start_worker
 from star import MANAGEMENT_DEVICE, Star
 
 WORKERS = 2
@@ -23,22 +23,25 @@ def plain(namespaces: None, tmp_path_factory: pytest.TempPathFactory) -> list[st
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("transport", TRANSPORTS[1:])
-def test_a_training_has_the_same_bits_as_over_udp(transport: str, plain: list[str], tmp_path: Path) -> None:
+@pytest.mark.parametrize(("transport", "threads"), [("xdp", 1), ("dpdk", 1), ("dpdk", 2)])
+def test_a_training_has_the_same_bits_as_over_udp(
+    transport: str, threads: int, plain: list[str], tmp_path: Path
+) -> None:
     if reason := missing(transport):
         pytest.skip(reason)
     assert len(plain) == WORKERS
     assert len(set(plain)) == 1
-    assert digests(transport, tmp_path / transport) == plain
+    assert digests(transport, tmp_path / transport, threads) == plain
 
 
-def digests(transport: str, folder: Path) -> list[str]:
-    """Of each worker's parameters after an epoch."""
+def digests(transport: str, folder: Path, threads: int = 1) -> list[str]:
+    """Of each worker's parameters after an epoch, with so many threads at both ends."""
     folder.mkdir()
     with Star(WORKERS) as star, (folder / "switch.log").open("w") as log:
-        start_switch(star, transport, log)
+        start_switch(star, transport, log, "--threads", str(threads))
         store = {"MASTER_ADDR": star.workers[0].management_address, "MASTER_PORT": "29500", "OMP_NUM_THREADS": "1"}
         store |= {"WORLD_SIZE": str(WORKERS), "LOCAL_RANK": "0", "GLOO_SOCKET_IFNAME": MANAGEMENT_DEVICE}
+        store |= {"WIRESUM_THREADS": str(threads)}
         command = [str(TRAIN), "--epochs", "1", "--output", str(folder)]
         workers = [
             start_worker(star, host, transport, command, subprocess.PIPE, RANK=str(rank), **store)

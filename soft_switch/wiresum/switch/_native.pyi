@@ -20,6 +20,10 @@ class ServerStats:
     @property
     def datagrams_received(self) -> int: ...
     @property
+    def received_by_thread(self) -> list[int]: ...
+    @property
+    def datagrams_passed(self) -> int: ...
+    @property
     def datagrams_sent(self) -> int: ...
     @property
     def receive_calls(self) -> int: ...
@@ -55,6 +59,7 @@ class SwitchServer:
         job: int,
         key: int,
         threads: int,
+        port_offset: int,
         lanes: int,
         slot_base: int,
         slots: int,
@@ -69,6 +74,7 @@ class SwitchServer:
         job: int,
         key: int,
         threads: int,
+        port_offset: int,
         lanes: int,
         slot_base: int,
         slots: int,
