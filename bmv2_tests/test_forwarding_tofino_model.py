@@ -50,11 +50,26 @@ def test_frames_of_others_that_end_within_a_header_are_dropped(network: TofinoNe
 
 
 @pytest.mark.parametrize("length", [60, 65, 66, 322 - CHECK_SEQUENCE_BYTES - 1])
-def test_cut_contribution_leaves_no_trace_in_the_cell(network: TofinoNetwork, length: int) -> None:
+def test_cut_contribution_is_refused_as_malformed(network: TofinoNetwork, length: int) -> None:
     frame = network.own_frame(MEMBERS[0], contribution(MEMBERS[0])).pack()
+    before = network.packets()
     assert left(network, network.port(MEMBERS[0]), frame[:length], 0) == []
-    assert network.results(JOB.number) == 0
-    assert network.packets()["admitted"] == 0
+    assert network.packets() - before == {"malformed": 1}
+
+
+def test_frame_of_others_that_lacks_its_last_bytes_passes_as_it_came(network: TofinoNetwork) -> None:
+    """The parser takes the check sequence for what is missing, and what leaves ends where it ended."""
+    network.switch.replicate(FLOOD_GROUP, [(1, 0)])
+    frame = UdpFrame(STRANGER, ELSEWHERE, 5000, SWITCH_PORT, contribution(MEMBERS[0])).pack()
+    cut = frame[:-CHECK_SEQUENCE_BYTES]
+    assert left(network, 2, cut, 1) == [(1, cut)]
+
+
+def test_contribution_that_lacks_its_last_bytes_counts_with_its_check_sequence(network: TofinoNetwork) -> None:
+    frame = network.own_frame(MEMBERS[0], contribution(MEMBERS[0])).pack()
+    before = network.packets()
+    assert left(network, network.port(MEMBERS[0]), frame[:-CHECK_SEQUENCE_BYTES], 0) == []
+    assert network.packets() - before == {"admitted": 1}
 
 
 def test_contribution_with_a_wrong_ipv4_checksum_is_refused(network: TofinoNetwork) -> None:
