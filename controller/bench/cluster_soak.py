@@ -378,7 +378,7 @@ class Soak:
             channel.close()
 
     def hold_silent_connections(self) -> Iterator[float]:
-        held = []
+        held: list[socket.socket] = []
         for port in (*self.cluster.ports, self.cluster.p4runtime):
             with contextlib.suppress(OSError):  # it takes no more, or is stopped: nothing else is to wait for that
                 held.extend(socket.create_connection((HOST, port), CONNECT_S_MAX, (ATTACKER, 0)) for _ in range(150))
