@@ -14,7 +14,15 @@ from typing import Any, TypeVar
 import grpc
 
 from wiresum import join as messages
-from wiresum.controller.driver import DriverError, Endpoint, JobCounters, JobEntry, Reconciled, Sizes
+from wiresum.controller.driver import (
+    WORKERS_MAX,
+    DriverError,
+    Endpoint,
+    JobCounters,
+    JobEntry,
+    Reconciled,
+    Sizes,
+)
 from wiresum.controller.jobs.cluster import Switch
 from wiresum.controller.jobs.job import Worker
 from wiresum.controller.jobs.jobs import Jobs
@@ -85,7 +93,7 @@ class JobsBench:
         self.reloaded = False
         """Whether the switches say, when they are reconciled next, that they have lost their cells."""
         self.contributions: dict[int, list[int]] = {}
-        """By job number, what its switch counts for each worker ..."""
+        """By job number, what its switch counts for each worker, if not nothing; empty: it cannot say ..."""
         self.results: dict[int, int] = {}
         """... and how many sums."""
         self.done: list[Output] = []
@@ -119,7 +127,7 @@ class JobsBench:
             case Evict(name, number):
                 self.jobs.evicted(name, number, self.now)
             case Count(name, number):
-                counts, results = self.contributions.get(number, ()), self.results.get(number, 0)
+                counts, results = self.contributions.get(number, WORKERS_MAX * [0]), self.results.get(number, 0)
                 self.jobs.counted(name, number, counts, self.now, results)
             case Reconcile():
                 reloaded, self.reloaded = self.reloaded, False

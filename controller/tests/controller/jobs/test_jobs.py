@@ -465,6 +465,44 @@ def test_a_worker_that_attends_too_late_hears_why_the_job_ended() -> None:
     assert tell.ended.worker.rank == 0
 
 
+@pytest.mark.parametrize("says", [[[]], [[0, 0]]], ids=["cannot say", "says once"])
+def test_a_connection_that_broke_is_no_loss_before_the_switch_has_heard_nothing_for_long(
+    says: list[list[int]],
+) -> None:
+    """Where links are bad its answers come late, and the first one says nothing: packets may have come before it."""
+    bench = Bench()
+    workers = bench.running(world_size=2)
+    number = workers[0].job.number
+    bench.switch_answers = False
+    bench.break_streams(workers[1])
+    bench.wait(4, beating=workers[:1])
+    for counts in says:
+        bench.jobs.counted("leaf", number, counts, bench.now)
+    bench.wait(0.1, beating=workers[:1])
+    assert workers[0].job.state is State.RUNNING
+    bench.contributions[number] = [0, 0]
+    bench.switch_answers = True
+    bench.jobs.counted("leaf", number, [0, 0], bench.now)
+    bench.wait(3.5, beating=workers[:1])
+    (tell,) = bench.outputs(Tell)
+    assert tell.ended.worker.rank == 1
+
+
+def test_a_job_that_waited_while_the_service_was_stopped_is_not_idle_when_it_begins() -> None:
+    """How long it has been active is not known yet, and must not be counted from the clock's beginning."""
+    bench = Bench(Sizes(slots=256, lanes_max=360, jobs_max=8), now=100_000)
+    (first,) = bench.running(world_size=1, job_name="first")
+    (second,) = bench.ask_all(1, job_name="second")
+    bench.ask(job_name="third")
+    assert second.job.state is State.QUEUED
+    bench.wait(0.1)
+    bench.now += 10
+    bench.wait(0.1)
+    bench.leave(first)
+    bench.wait(1)
+    assert second.job.state is State.RUNNING
+
+
 def test_a_worker_that_comes_back_when_its_job_is_gone_hears_why_it_ended() -> None:
     """Its number may be another job's by then; its token is not."""
     bench = Bench(Sizes(slots=4096, lanes_max=360, jobs_max=1))

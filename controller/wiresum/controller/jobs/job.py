@@ -122,6 +122,10 @@ class Worker:
     """As its switch counted them when it was last asked, since its last heartbeat."""
     counted_at: float = 0.0
     """When these were last seen to grow."""
+    said_first_at: float = 0.0
+    """When the switch first said this number ..."""
+    said_last_at: float = 0.0
+    """... and when it last did: between the two no packet came."""
     told: bool = False
     certificate: str = ""
     """The serial of the one that it last showed; empty without."""
@@ -200,7 +204,7 @@ class Job:
     lanes: int = 0
     progress_at: float = 0.0
     """When a worker's rounds were last seen to move: they cannot, without a packet of every worker."""
-    active_at: float = 0.0
+    active_at: float | None = None
     """When its root was last seen to have summed for it, as far as anybody looked."""
     results: int | None = None
     """As the root counted them when it was last asked."""

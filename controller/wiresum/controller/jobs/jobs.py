@@ -273,11 +273,11 @@ class Jobs:
             job.results = results if contributions else None
         for rank, count in zip(node.branch.ranks, contributions, strict=False):
             worker = job.workers[rank]
-            if worker.contributions == count:
-                continue
-            if worker.contributions is not None:
-                worker.counted_at = now
-            worker.contributions = count
+            if worker.contributions != count:
+                if worker.contributions is not None:
+                    worker.counted_at = now
+                worker.contributions, worker.said_first_at = count, now
+            worker.said_last_at = now
 
     def reconciled(self, asked: Reconcile, reloaded: bool, now: float) -> None:
         """`reloaded`: the switch has lost its cells, and so the jobs that it was asked to hold, if there were any."""
@@ -502,7 +502,8 @@ class Jobs:
             switch.trouble_since += stalled
         for job in self._jobs:
             job.progress_at += stalled
-            job.active_at += stalled
+            if job.active_at is not None:
+                job.active_at += stalled
             job.left_at += stalled
             job.drained_at += stalled
             for worker in job.workers.values():

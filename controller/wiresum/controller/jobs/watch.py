@@ -138,7 +138,7 @@ def _silent(job: Job, switches: Mapping[str, Switch], limits: Limits, now: float
         nowhere = f"and for {silent_s:.1f} s no packet of it came to {worker.switch_name} either"
         if worker.presence is Presence.ATTENDING and worker.broken_at is not None:
             gone = min(now - worker.broken_at, silent_s) > limits.connection_lost_ms / 1000
-            if gone and not worker.broken_in_silence:
+            if gone and not worker.broken_in_silence and _is_witnessed(worker, limits):
                 how = "its connection to the service broke, so its process has probably died"
                 return Lose(worker, f"was lost: {how}; it did not come back, {nowhere}")
             if gone and silent_s > limits.heartbeat_lost_ms / 1000:
@@ -148,6 +148,13 @@ def _silent(job: Job, switches: Mapping[str, Switch], limits: Limits, now: float
             what = "the service was started again" if job.restored else "it was admitted"
             return Lose(worker, f"was lost: {what}, but it sent no heartbeat, {nowhere}")
     return None
+
+
+def _is_witnessed(worker: Worker, limits: Limits) -> bool:
+    """Has the switch said for so long that nothing comes? One answer says nothing, and answers may be slow; each is
+    asked for when the one before is there."""
+    said_s = worker.said_last_at - worker.said_first_at if worker.contributions is not None else 0.0
+    return said_s >= (limits.connection_lost_ms - limits.counted_ms) / 1000
 
 
 def _left(job: Job, limits: Limits, now: float) -> End | None:
@@ -183,8 +190,8 @@ def _lost_switch(job: Job, switches: Iterable[Switch], limits: Limits, now: floa
 
 def _idle(job: Job, limits: Limits, now: float) -> End | None:
     """`active_at` is now for as long as nobody waits for slots."""
-    idle_s = now - job.active_at
-    if not limits.idle_ms_max or not job.active_at or idle_s <= limits.idle_ms_max / 1000:
+    idle_s = now - job.active_at if job.active_at is not None else 0.0
+    if not limits.idle_ms_max or idle_s <= limits.idle_ms_max / 1000:
         return None
     reason = (
         f"{job} has summed nothing for {idle_s:.0f} s, while others wait for slots (idle_s in the controller's "
