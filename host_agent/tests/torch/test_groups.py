@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import math
 import os
 import subprocess
@@ -198,6 +199,24 @@ def by_environment(rank: int, size: int) -> str:
 
 def test_the_job_may_be_named_by_the_environment(make_cluster: Callable[..., Cluster]) -> None:
     assert make_cluster(2, variables={"WIRESUM_JOB": "named"}).run(by_environment) == ["named", "named"]
+
+
+def falls_back(rank: int, size: int) -> list[str]:
+    """What the group says of it."""
+    said: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: said.append(record.getMessage())  # type: ignore[method-assign]
+    logger = logging.getLogger("wiresum")
+    logger.setLevel(logging.INFO)
+    logger.addHandler(handler)
+    for _ in range(2):
+        dist.all_reduce(torch.ones(3, dtype=torch.float64), op=dist.ReduceOp.MAX)
+    return [text for text in said if "goes through Gloo" in text]
+
+
+def test_what_goes_through_gloo_is_said_once_with_operation_and_type(make_cluster: Callable[..., Cluster]) -> None:
+    said = "wiresum: all_reduce(MAX, float64[3]) goes through Gloo: the network does not do that"
+    assert make_cluster(2).run(falls_back) == [[said]] * 2
 
 
 def trains_once(rank: int, size: int) -> None:
