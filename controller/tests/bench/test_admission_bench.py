@@ -2,18 +2,16 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 
-BENCH = Path(__file__).parents[2] / "bench/admission_bench.py"
+Run = Callable[..., subprocess.CompletedProcess[str]]
 
 
 @pytest.mark.parametrize("shape", [["--jobs", "24"], ["--jobs", "2", "--workers", "40", "--leaves", "2"]])
-def test_jobs_that_come_and_go_leave_nothing_behind(shape: list[str]) -> None:
-    command = [sys.executable, str(BENCH), "--seconds", "0", "--json", *shape]
-    finished = subprocess.run(command, check=False, capture_output=True, text=True, timeout=110)
+def test_jobs_that_come_and_go_leave_nothing_behind(run_bench: Run, shape: list[str]) -> None:
+    finished = run_bench("admission_bench.py", "--seconds", "0", "--json", *shape)
     assert finished.returncode == 0, finished.stdout + finished.stderr
     outcome = json.loads(finished.stdout)
     assert outcome["leaks"] == {}

@@ -2,16 +2,14 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
-from pathlib import Path
+from collections.abc import Callable
 
-BENCH = Path(__file__).parents[2] / "bench/cluster_soak.py"
+Run = Callable[..., subprocess.CompletedProcess[str]]
 
 
-def test_jobs_train_through_faults_and_attacks() -> None:
+def test_jobs_train_through_faults_and_attacks(run_bench: Run) -> None:
     """A short one; `make soak-cluster` is the long one."""
-    command = [sys.executable, str(BENCH), "--seconds", "12", "--seed", "11", "--json"]
-    finished = subprocess.run(command, check=False, capture_output=True, text=True, timeout=110)
+    finished = run_bench("cluster_soak.py", "--seconds", "12", "--seed", "11", "--json")
     assert finished.returncode == 0, finished.stdout + finished.stderr
     outcome = json.loads(finished.stdout.splitlines()[-1])
     assert outcome["seed"] == 11

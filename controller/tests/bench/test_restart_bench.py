@@ -2,22 +2,21 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-BENCH = Path(__file__).parents[2] / "bench/restart_bench.py"
+Run = Callable[..., subprocess.CompletedProcess[str]]
 
 pytest.importorskip("torch", reason="needs PyTorch")
 
 
 @pytest.mark.parametrize("arguments", [["--kills", "3"], ["--kills", "1", "--standby"]], ids=["restarted", "standby"])
 def test_a_training_ends_with_the_same_bits_however_often_its_controller_is_killed(
-    tmp_path: Path, arguments: list[str]
+    run_bench: Run, tmp_path: Path, arguments: list[str]
 ) -> None:
-    command = [sys.executable, str(BENCH), *arguments, "--folder", str(tmp_path), "--json"]
-    finished = subprocess.run(command, check=False, capture_output=True, text=True, timeout=110)
+    finished = run_bench("restart_bench.py", *arguments, "--folder", str(tmp_path), "--json")
     logs = "\n".join(f"{path.name}: {path.read_text()[-3000:]}" for path in sorted(tmp_path.glob("*.log")))
     assert finished.returncode == 0, finished.stdout + finished.stderr + logs
     outcome = json.loads(finished.stdout)
