@@ -190,22 +190,24 @@ TEST(Exchange, AThreadThatSleepsIsWokenForWhatIsPassedToIt) {
 TEST(Exchange, ThreadsThatWorkAtOnceLoseNothingAndSeeNothingTwice) {
   constexpr std::uint32_t kEach = 5'000;
   const Shares three(3);
-  std::atomic<std::uint32_t> outstanding{0};
+  std::atomic<std::uint32_t> made{0};
+  std::atomic<std::uint32_t> received{0};
   std::array<std::set<std::uint32_t>, 3> got;
   const auto work = [&](std::size_t thread) {
     std::mt19937 chance(static_cast<unsigned>(thread));
     std::array<RxDatagram, 48> out{};
-    std::uint32_t made = 0;
-    // No mailbox can overflow while so few are under way.
-    while (made < kEach || outstanding.load() != 0) {
-      for (int i = 0; i < 8 && made < kEach && outstanding.load() < kPassedMax / 2; ++i) {
-        outstanding.fetch_add(1);
+    std::uint32_t own = 0;
+    // Until all have what is theirs: whoever has made its own must still take what others make.
+    while (received.load() != 3 * kEach) {
+      // No mailbox can overflow while so few are under way.
+      for (int i = 0; i < 8 && own < kEach && made.load() - received.load() < kPassedMax / 2; ++i) {
+        made.fetch_add(1);
         const auto port = static_cast<std::uint8_t>(chance() % kPorts);
-        three.parts[thread]->arrive(port, static_cast<std::uint32_t>(thread) * kEach + made++);
+        three.parts[thread]->arrive(port, static_cast<std::uint32_t>(thread) * kEach + own++);
       }
       const std::size_t count = three.shares[thread]->receive(out);
       for (const RxDatagram& datagram : std::span(out).first(count)) got[thread].insert(number_of(datagram));
-      outstanding.fetch_sub(static_cast<std::uint32_t>(count));
+      received.fetch_add(static_cast<std::uint32_t>(count));
     }
   };
   std::vector<std::thread> threads;
