@@ -114,11 +114,12 @@ int echo_by(Transport& transport) {
 int echo(const std::string& device) { return echo_by(*open(device, kServer)); }
 
 /// As many threads as UDP ports, each of which serves one.
-int echo_by_threads(const std::string& device, unsigned threads) {
+int echo_by_threads(const std::string& device, std::vector<UdpSocket> ports) {
   Place place;
   place.address = kServer;
-  std::vector<DataPath> shares = open_shares({.kind = Kind::kDpdk, .device = device, .offload = true}, place,
-                                             bind_consecutive({.address = 0, .port = kFirstPort}, threads), threads);
+  const auto threads = static_cast<unsigned>(ports.size());
+  std::vector<DataPath> shares =
+      open_shares({.kind = Kind::kDpdk, .device = device, .offload = true}, place, std::move(ports), threads);
   if (std::string(shares.front().transport->name()) != "dpdk (net_memif, one queue)") return 3;
   std::vector<std::thread> others;
   for (std::size_t i = 1; i != shares.size(); ++i) {
@@ -225,22 +226,26 @@ TEST(DpdkProcesses, TalkOverSharedMemory) {
 
 TEST(DpdkProcesses, SeveralThreadsShareAPortOfOneQueueAndEachAnswersAtItsUdpPort) {
   constexpr std::uint16_t kThreads = 3;
-  const Process server([] { return echo_by_threads(memif("server"), kThreads); });
+  std::vector<UdpSocket> ports = bind_consecutive({.address = 0, .port = 0}, kThreads);
+  const std::uint16_t first = ports.front().local().port;
+  const Process server([&] { return echo_by_threads(memif("server"), std::move(ports)); });
   for (std::uint16_t i = 0; i != kThreads; ++i) {
-    Process client([&] { return ask(memif("client"), 1'000, {}, -1, static_cast<std::uint16_t>(kFirstPort + i)); });
+    Process client([&] { return ask(memif("client"), 1'000, {}, -1, static_cast<std::uint16_t>(first + i)); });
     EXPECT_EQ(client.wait(), 0) << "thread " << i;
   }
 }
 
 TEST(DpdkProcesses, SeveralThreadsAtOnceLoseNoneOfTheOthersAnswers) {
   constexpr unsigned kThreads = 2;
-  const Process server([] { return echo_by_threads(memif("server"), kThreads); });
-  Process client([] {
+  std::vector<UdpSocket> ports = bind_consecutive({.address = 0, .port = 0}, kThreads);
+  const std::uint16_t first = ports.front().local().port;
+  const Process server([&] { return echo_by_threads(memif("server"), std::move(ports)); });
+  Process client([&] {
     Place place;
     place.address = kClient;
     std::vector<UdpSocket> sockets = bind_consecutive({.address = 0, .port = 0}, kThreads);
     for (unsigned i = 0; i != kThreads; ++i) {
-      place.peers.push_back({.address = kServer, .port = static_cast<std::uint16_t>(kFirstPort + i)});
+      place.peers.push_back({.address = kServer, .port = static_cast<std::uint16_t>(first + i)});
     }
     std::vector<DataPath> shares = open_shares({.kind = Kind::kDpdk, .device = memif("client"), .offload = true}, place,
                                                std::move(sockets), kThreads);
