@@ -93,6 +93,7 @@ class System(ABC):
 class Gloo(System):
     name = "gloo"
     title = "Gloo"
+    backend = "gloo"
 
     def missing(self) -> str | None:
         return None if importlib.util.find_spec("torch") else "install PyTorch: pip install torch"
@@ -103,7 +104,7 @@ class Gloo(System):
 
     def _start_ranks(self, cohort: Cohort, site: Site) -> None:
         # Ranks meet over the management network, and talk over the star.
-        _start_torch_ranks(cohort, site, GLOO_PORT, lambda _: {"GLOO_SOCKET_IFNAME": site.device}, backend="gloo")
+        _start_torch_ranks(cohort, site, GLOO_PORT, lambda _: {"GLOO_SOCKET_IFNAME": site.device}, backend=self.backend)
 
 
 class Wiresum(System):

@@ -54,11 +54,11 @@ def test_a_rank_that_stands_still_is_a_time_out_and_not_a_hang(cohort: Cohort) -
 
 def test_the_end_of_the_log_is_part_of_the_error(tmp_path: Path) -> None:
     class Broken(Gloo):
-        name = "no-such-backend"
+        name, backend = "broken", "no-such-backend"
 
     with Star(1) as star:
         site = Site.of_loopback(star.workers[0], 1)
-        with pytest.raises(CohortError, match=r"no-such-backend-rank0\.log"):
+        with pytest.raises(CohortError, match=r"broken-rank0\.log"):
             Broken().start(site, Workshop(tmp_path, tmp_path))
 
 

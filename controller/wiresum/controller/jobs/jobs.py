@@ -13,15 +13,15 @@ switches (tree.py); what those are told, and in which order, is telling.py's.
 from __future__ import annotations
 
 import logging
-from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 
 from wiresum import join
 from wiresum.controller.jobs import asking, watch
 from wiresum.controller.jobs.cluster import Cluster, Grounds, Switch
+from wiresum.controller.jobs.gone import Gone, worker_of
 from wiresum.controller.jobs.granting import reply_to, settle, settle_entries
 from wiresum.controller.jobs.history import History
-from wiresum.controller.jobs.job import NOBODY, Asker, Event, Job, Presence, State, Worker, same_secret
+from wiresum.controller.jobs.job import NOBODY, Asker, Event, Job, Presence, State, Worker
 from wiresum.controller.jobs.keys import Keys
 from wiresum.controller.jobs.limits import Limits, Quota
 from wiresum.controller.jobs.outputs import (
@@ -48,10 +48,6 @@ from wiresum.controller.jobs.tree import Phase
 from wiresum.controller.jobs.waiting import WaitingRoom
 
 log = logging.getLogger(__name__)
-
-GONE_MAX = 256
-"""How many jobs that are over are remembered with their workers, for those that were cut off meanwhile. Not on disk:
-who comes back to another service hears only that it does not know the job."""
 
 
 class Jobs:
@@ -81,7 +77,7 @@ class Jobs:
         """In order of their age."""
         self._named: dict[str, Job] = {}
         """Those whose name nobody else can have."""
-        self._gone: deque[Job] = deque(maxlen=GONE_MAX)
+        self._gone = Gone()
         self._unix_offset = unix_offset
         self._ticked_at: float | None = None
         self._resumed_at: float | None = None
@@ -133,7 +129,7 @@ class Jobs:
     def attend(self, member: join.Member, now: float, certificate: str = "") -> Worker:
         """A worker opens an Attend stream, whose number is then the worker's `stream`. One that was cut off while its
         job ended hears why, as long as that is remembered. Raises a `Refusal`."""
-        worker = self._gone_member(member) or self._find(member)
+        worker = self._gone.find(member) or self._find(member)
         if worker.presence in (Presence.LEFT, Presence.LOST) and worker.job.ended is None:
             raise _not_a_member()
         worker.stream += 1
@@ -581,7 +577,7 @@ class Jobs:
             job.move(Event.CLEARED)
             self._outputs.extend(Close(worker) for worker in job.workers.values())
             self._forget(job)
-            self._gone.append(job)
+            self._gone.add(job)
             self._outputs.append(Forget(job.switch_name, job.number))
         else:
             self._save(job)
@@ -598,23 +594,10 @@ class Jobs:
     def _find(self, member: join.Member) -> Worker:
         switch = self.cluster.switches.get(member.switch_name)
         job = switch.numbered.get(member.job) if switch else None
-        worker = _member_of(job, member) if job else None
+        worker = worker_of(job, member) if job else None
         if worker is None:
             raise _not_a_member()
         return worker
-
-    def _gone_member(self, member: join.Member) -> Worker | None:
-        """Of a job that is over; numbers are used again, and tokens are not."""
-        jobs = (job for job in self._gone if job.number == member.job and member.switch_name in job.nodes)
-        return next((worker for job in jobs if (worker := _member_of(job, member)) is not None), None)
-
-
-def _member_of(job: Job, member: join.Member) -> Worker | None:
-    ranks = job.nodes[member.switch_name].branch.ranks
-    if member.worker >= len(ranks):
-        return None
-    worker = job.workers[ranks[member.worker]]
-    return worker if same_secret(worker.token, member.token) else None
 
 
 def _not_a_member() -> Refusal:

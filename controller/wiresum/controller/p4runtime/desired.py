@@ -89,9 +89,9 @@ def parent(target: Target, job: JobEntry) -> Host | None:
     if not target.has_ports:
         return _ELSEWHERE
     address = job.uplink.parent.address
-    above = target.parent if target.parent is not None and target.parent.address == address else None
-    _check_known(target, {address: above})
-    return above
+    known = {host.address: host for host in (*target.hosts, *((target.parent,) if target.parent else ()))}
+    _check_known(target, {address: known.get(address)})
+    return known.get(address)
 
 
 def _check_known(target: Target, found: Mapping[str, Host | None]) -> None:
