@@ -201,6 +201,16 @@ def assert_means_something(answered: Counter[int], packets: int) -> None:
 
 
 def _batches(traffic: Traffic) -> Iterator[list[Sending]]:
-    packets = traffic.packets(PACKETS)
-    while batch := list(islice(packets, BATCH)):
-        yield batch
+    """Of what comes in one burst, the software switch handles first what only a parent may send, as a network, too, may
+    reorder. So nothing of that follows anything else in a batch."""
+    batch: list[Sending] = []
+    for sending in traffic.packets(PACKETS):
+        if len(batch) == BATCH or (batch and _is_answer(sending) and not _is_answer(batch[-1])):
+            yield batch
+            batch = []
+        batch.append(sending)
+    yield batch
+
+
+def _is_answer(sending: Sending) -> bool:
+    return bool(sending.datagram) and sending.datagram[0] & 0xF in (RESULT, MISSING)
