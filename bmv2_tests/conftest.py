@@ -15,6 +15,7 @@ sys.path[:0] = [str(FOLDER), str(FOLDER.parent / "mininet/namespaces")]
 
 if TYPE_CHECKING:
     from bench import Bench
+    from tna_interpreter.switch import Switch
     from tofino_model.model_switch import ModelSwitch
 
 MODEL_TIMEOUT_S = 3600
@@ -33,6 +34,21 @@ def bmv2() -> None:
         pytest.skip(f"not tested on bmv2: {error}")
     if missing := bmv2_missing():
         pytest.skip(f"not tested on bmv2: {missing}")
+
+
+@pytest.fixture(scope="module", params=[1, 2], ids=["tofino1", "tofino2"])
+def generation(request: pytest.FixtureRequest) -> int:
+    number: int = request.param
+    return number
+
+
+@pytest.fixture(scope="module")
+def switch(generation: int) -> Switch:
+    """A Tofino, interpreted."""
+    from tna_interpreter.switch import Switch
+    from tofino_network import MAIN
+
+    return Switch(MAIN, generation=generation)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

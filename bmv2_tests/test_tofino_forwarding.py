@@ -11,7 +11,7 @@ import pytest
 from frames import Host, UdpFrame, arp_frame, icmp_frame
 from tna_interpreter.switch import Copy, Switch
 from tna_interpreter.tables import Match
-from tofino_network import MAIN, STRANGER, SWITCH, SWITCH_PORT, TofinoNetwork
+from tofino_network import MAIN, PASSES_AGAIN, STRANGER, SWITCH, SWITCH_PORT, TofinoNetwork
 from vectors import PARENT, Job, Member
 from wiresum.controller.p4runtime.forward import FLOOD_GROUP
 
@@ -21,21 +21,6 @@ MEMBERS = JOB.members
 ELSEWHERE = Host(bytes.fromhex("02000000aaaa"), IPv4Address("10.2.0.1"))
 HEADER = struct.Struct("!BBHIBBHIII")
 DATA, EMPTY, META, QUESTION = 0, 1, 3, 4
-
-
-PASSES_AGAIN = {1: 1, 2: 0}
-"""Of a packet that leaves with the words of a sum, by generation of Tofino."""
-
-
-@pytest.fixture(scope="module", params=PASSES_AGAIN, ids=["tofino1", "tofino2"])
-def generation(request: pytest.FixtureRequest) -> int:
-    number: int = request.param
-    return number
-
-
-@pytest.fixture(scope="module")
-def switch(generation: int) -> Switch:
-    return Switch(MAIN, generation=generation)
 
 
 @pytest.fixture(scope="module")

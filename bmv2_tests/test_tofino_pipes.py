@@ -17,7 +17,7 @@ import pytest
 from frames import Host, UdpFrame
 from tna_interpreter.switch import PORTS_IN_PIPE, Switch
 from tofino_cluster import DATA, EMPTY, HEADER, META, MISSING, QUESTION, RESULT, Cluster, Place, Sender
-from tofino_network import MAIN, SWITCH_PORT
+from tofino_network import MAIN, PASSES_AGAIN, SWITCH_PORT
 
 LOWER_END, UPPER_END = PORTS_IN_PIPE + 60, 60
 """The cable's ports, of the lower and the upper pipe."""
@@ -46,21 +46,6 @@ def with_hosts(text: str) -> str:
     return text + "".join(
         host(f"host{rank}", address, port) for rank, (address, port) in enumerate(zip(ADDRESSES, PORTS, strict=True))
     )
-
-
-PASSES_AGAIN = {1: 1, 2: 0}
-"""In each pipe, for a round, by generation of Tofino."""
-
-
-@pytest.fixture(scope="module", params=PASSES_AGAIN, ids=["tofino1", "tofino2"])
-def generation(request: pytest.FixtureRequest) -> int:
-    number: int = request.param
-    return number
-
-
-@pytest.fixture(scope="module")
-def switch(generation: int) -> Switch:
-    return Switch(MAIN, generation=generation)
 
 
 class Pair:

@@ -5,14 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tna_interpreter.switch import Switch
-from tofino_network import MAIN
 from vectors import Scenario, load_all
 from vectors_on_tofino import complaint
-
-
-@pytest.fixture(scope="module", params=[1, 2], ids=["tofino1", "tofino2"])
-def switch(request: pytest.FixtureRequest) -> Switch:
-    return Switch(MAIN, generation=request.param)
 
 
 @pytest.mark.parametrize("scenario", load_all(), ids=lambda scenario: str(scenario.name))

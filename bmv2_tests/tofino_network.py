@@ -23,6 +23,9 @@ SWITCH = Host(bytes.fromhex("02000000fffe"), IPv4Address("10.0.0.1"))
 SWITCH_PORT = own.DATA_PORT
 STRANGER = Host(bytes.fromhex("02000000fffd"), IPv4Address("10.9.9.9"))
 
+PASSES_AGAIN = {1: 1, 2: 0}
+"""Of a packet that leaves with the words of a sum, by generation of Tofino: one in a round, in each pipe."""
+
 _FIRST_PORT, _PORTS = 8, 56
 """Ports of a pipe that lead outside, on either generation."""
 

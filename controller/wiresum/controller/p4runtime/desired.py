@@ -89,7 +89,7 @@ def parent(target: Target, job: JobEntry) -> Host | None:
     if not target.has_ports:
         return _ELSEWHERE
     address = job.uplink.parent.address
-    known = {host.address: host for host in (*target.hosts, *((target.parent,) if target.parent else ()))}
+    known = {host.address: host for host in target.neighbours}  # the last is the parent, also where pipes share one
     _check_known(target, {address: known.get(address)})
     return known.get(address)
 
