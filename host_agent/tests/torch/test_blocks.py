@@ -12,8 +12,7 @@ from cluster_worker import lanes
 import wiresum.torch
 from wiresum.agent import SessionStats
 
-BLOCKS = 80  # enough that a tensor may be sparse
-SCATTERED_BLOCKS = 1500  # enough that finer blocks pay for their round trips, whatever these take
+BLOCKS = 1500  # enough that what is left out pays for its round trips, whatever these take on a busy machine
 HEADER_BYTES = 24
 
 
@@ -98,7 +97,7 @@ def scattered(draw: int, *, rank: int, elements: int, density: float, dtype: tor
 def scattered_sums(rank: int, size: int, dtype: torch.dtype) -> None:
     """Sparse and dense tensors in turns, all of them in flight at once."""
     block = lanes()
-    elements = SCATTERED_BLOCKS * block - 7
+    elements = BLOCKS * block - 7
     densities = [0.002, 1.0, 0.002, 0.0002, 1.0, 0.002]
     inputs = [
         [scattered(draw, rank=other, elements=elements + draw, density=density, dtype=dtype) for other in range(size)]
@@ -115,7 +114,7 @@ def scattered_sums(rank: int, size: int, dtype: torch.dtype) -> None:
         assert not torch.signbit(tensor[tensor == 0]).any()
     assert after.sparse.refined - before.sparse.refined == 4
     assert after.sparse.refinements - before.sparse.refinements >= 4
-    dense = 2 * SCATTERED_BLOCKS * (4 * block + HEADER_BYTES)
+    dense = 2 * BLOCKS * (4 * block + HEADER_BYTES)
     assert sent_once(before, after, block) < 1.3 * dense
 
 
@@ -126,7 +125,7 @@ def test_scattered_sums_are_exact_and_leave_out_what_nobody_has(trio: Cluster, d
 
 def rounded_sums(rank: int, size: int) -> list[float]:
     """Of numbers that no sum holds exactly: close to the true mean, and the same bits everywhere."""
-    elements = SCATTERED_BLOCKS * 360
+    elements = BLOCKS * 360
     generator = torch.Generator().manual_seed(7)
     there = torch.rand(size, elements, generator=generator) < 0.01
     inputs = torch.randn(size, elements, generator=generator) * there
