@@ -128,7 +128,7 @@ def _config(star: Star) -> str:
         lines += ["[[switch]]", f'name = "{name}"', 'kind = "software"', f'p4runtime = "{_p4runtime(host)}"']
         lines += ["insecure = true", f'address = "{host.address}"']
         if host is not star.switch:
-            lines.append('parent = "spine"')
+            lines += ['parent = "spine"', f'multicast = "239.192.{host.address.split(".")[-1]}.0"']
         for rank, worker in enumerate(star.workers):
             if star.rack_of(rank) is host:
                 lines += ["[[switch.host]]", f'name = "worker{rank}"', f'address = "{worker.address}"']

@@ -50,6 +50,20 @@ def test_the_example_is_a_configuration(tmp_path: Path) -> None:
     )
 
 
+def test_groups_are_a_software_switchs(tmp_path: Path) -> None:
+    (only,) = _load(tmp_path, LEAST + 'multicast = "239.192.4.0"\n').switches
+    assert only.multicast == "239.192.4.0"
+    for wrong, complaint in {
+        "10.0.0.9": "must be the first of 1024 multicast groups",
+        "239.255.255.255": "must be the first of 1024 multicast groups",
+        "everyone": "must be a multicast group like",
+    }.items():
+        with pytest.raises(config.ConfigError, match=f"x\\.toml:6: switch: multicast {complaint}"):
+            _load(tmp_path, LEAST + f'multicast = "{wrong}"\n')
+    with pytest.raises(config.ConfigError, match="nothing here is called multicast"):
+        _load(tmp_path, config.EXAMPLE.replace("device = 0", 'multicast = "239.192.0.0"', 1))
+
+
 def test_limits_are_seconds_in_the_file(tmp_path: Path) -> None:
     text = "[jobs]\nheartbeat_lost_s = 90\nconnection_lost_s = 7.5\nswitch_lost_s = 60\nreattach_s = 3600\n" + LEAST
     expected = Limits(

@@ -95,9 +95,12 @@ slots = 4096                   # (this unless given)
 a server that is not Stratum, `device_config = "pi"`: how its P4Runtime server wants what the compiler wrote; and where
 its pipes are to sum together, `cables = [[60, 188]]`, the ports that a cable joins, or `loops` (nodes.py). A software
 switch may have hosts too, of which name and address suffice, and then serves these alone; in a tree it must, and beside
-a switch of another kind it needs a `mac`, of the machine where it runs."""
+a switch of another kind it needs a `mac`, of the machine where it runs. With `multicast = "239.192.0.0"` it sends what
+is for all workers of a job once, to the job's group: that of job 0 is this, that of job j is j addresses further."""
 
 KINDS = ("software", "bmv2", "tofino")
+_GROUPS = 1024
+"""Job numbers that a software switch has room for."""
 DEVICE_CONFIGS = ("stratum", "pi")
 """How P4Runtime servers for Tofino want the device configuration: Stratum's way, or that of servers made of p4lang's
 PI, as the vendor's own (docs/tofino_deploy.md)."""
@@ -170,6 +173,8 @@ class SwitchConfig:
     """Software: of all jobs. 0: what the program was compiled for."""
     slots: int = 0
     """Software. 0: what the program was compiled for."""
+    multicast: str = ""
+    """Software: the group of job 0, IPv4, dotted; job j's is j addresses further. Empty: each worker is sent a copy."""
     tls: Path | None = None
     """For P4Runtime: a folder as in `SecurityConfig`. None: plaintext."""
     insecure: bool = False
@@ -383,6 +388,7 @@ class _Reader:
                     lanes=section.take("lanes", _whole(1, 16370), 360),
                     slots=section.take("slots", _whole(1, 1 << 20), 4096),
                     mac=section.take("mac", _mac, ""),
+                    multicast=section.take("multicast", _groups, ""),
                 )
             case "tofino":
                 switch = replace(
@@ -527,6 +533,17 @@ def _address(value: object) -> str:
     if address.is_unspecified or address.is_multicast or address.is_reserved:
         raise ValueError(f"must be the address of one machine, not {address}")
     return str(address)
+
+
+def _groups(value: object) -> str:
+    """The first of a run of multicast groups, one for each job number."""
+    try:
+        first = ipaddress.IPv4Address(_text(value))
+    except ipaddress.AddressValueError:
+        raise ValueError(f"must be a multicast group like 239.192.0.0, not {value!r}") from None
+    if not (first.is_multicast and (first + (_GROUPS - 1)).is_multicast):
+        raise ValueError(f"must be the first of {_GROUPS} multicast groups, like 239.192.0.0, not {first}")
+    return str(first)
 
 
 def _mac(value: object) -> str:

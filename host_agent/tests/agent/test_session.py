@@ -11,7 +11,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 
 import pytest
 
@@ -31,8 +31,10 @@ from wiresum.agent import (
 )
 from wiresum.agent.aggregators import Aggregator, Aggregators
 from wiresum.controller import Endpoint, JoinServer
+from wiresum.controller.p4runtime import STANDBY_ID, P4RuntimeSwitch, Target, device_config
 from wiresum.controller.testing import Client, RecordingDriver
 from wiresum.switch import SoftwareSwitch
+from wiresum.switch.p4runtime import P4RuntimeServer
 
 PATIENCE_S = 20.0
 HOST = "127.0.0.1"
@@ -212,11 +214,33 @@ def test_chunks_that_meet_at_different_switches_are_found_by_the_first_sum(
     assert any("call the aggregators by the same names" in str(error) for error in errors)
 
 
-def test_results_come_by_multicast_where_the_switch_sends_them_so() -> None:
-    elements, rounds = 100_000, 3
-    switch = SoftwareSwitch(bind=HOST, port=0, threads=1, slots=512, multicast="239.192.7.0")
-    server = JoinServer(switch)
-    try:
+def driven_over_p4runtime(switch: SoftwareSwitch, multicast: str, cleanup: ExitStack) -> P4RuntimeSwitch:
+    server = P4RuntimeServer(switch, device_id=0)
+    cleanup.callback(server.stop)
+    target = Target(
+        name="soft",
+        kind="software",
+        p4runtime=f"{HOST}:{server.start(f'{HOST}:0')}",
+        device=0,
+        pipeline=device_config.software(lanes=switch.sizes.lanes_max, slots=switch.sizes.slots),
+        address=switch.endpoint.address,
+        port=switch.endpoint.port,
+        multicast=multicast,
+    )
+    driver = cleanup.enter_context(closing(P4RuntimeSwitch(target, election_id=STANDBY_ID + 1)))
+    driver.wait_ready()
+    driver.reconcile([])
+    return driver
+
+
+@pytest.mark.parametrize("by", ["the service", "a controller"])
+def test_results_come_by_multicast_where_the_switch_sends_them_so(by: str) -> None:
+    elements, rounds, multicast = 100_000, 3, "239.192.7.0"
+    with ExitStack() as cleanup:
+        own = {"multicast": multicast} if by == "the service" else {}
+        switch = cleanup.enter_context(closing(SoftwareSwitch(bind=HOST, port=0, threads=1, slots=512, **own)))
+        server = JoinServer(switch if own else driven_over_p4runtime(switch, multicast, cleanup))
+        cleanup.callback(server.stop, 1.0)
         sessions = join_all(f"{HOST}:{server.start(HOST, 0)}", 3, threads=2)
         for _ in range(rounds):
             data = [array.array("i", [rank + 1] * elements) for rank in range(3)]
@@ -231,9 +255,6 @@ def test_results_come_by_multicast_where_the_switch_sends_them_so() -> None:
         assert stats.results >= rounds * elements / 360
         assert results == 3 * stats.results  # each worker has had each result ...
         assert stats.datagrams_sent == stats.results + stats.packets["resent"]  # ... that was sent once
-    finally:
-        server.stop(1.0)
-        switch.close()
 
 
 def sparse_sums(sessions: list[Session], **options: object) -> list[array.array[float]]:

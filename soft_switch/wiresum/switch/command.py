@@ -386,7 +386,10 @@ def _check_modes(
             "--control and --p4runtime exclude each other: with P4Runtime the controller serves joins"
         )
     if p4runtime is not None and multicast is not None:
-        raise click.UsageError("--multicast needs the join service, which tells workers: leave out --p4runtime")
+        raise click.UsageError(
+            "--multicast is for a switch that serves joins itself: give the controller's configuration multicast = "
+            f"{multicast!r}, under this [[switch]], in place of it"
+        )
 
 
 def _endpoint(option: str, text: str) -> tuple[str, int]:

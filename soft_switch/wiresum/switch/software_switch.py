@@ -88,6 +88,8 @@ class Admission:
     """Address and base port that packets of each of `WORKERS_MAX` workers come from: thread t's from port + t."""
     receivers: int
     """Of a completed cell's RESULT: a bitmap."""
+    results_group: tuple[int, int] = (0, 0)
+    """Where a RESULT for all of them is sent once, a multicast group and base port; port 0: each is sent a copy."""
     parent: tuple[int, int] = (0, 0)
     """Address and base port of the switch above; port 0: there is none."""
     number_at_parent: int = 0
@@ -125,7 +127,8 @@ class SoftwareSwitch(SwitchDriver):
         device: str = "",
         multicast: str | None = None,
     ) -> None:
-        self._groups = None if multicast is None else _groups(multicast, jobs_max, bind)
+        self._no_multicast = _no_multicast(bind, transport)
+        self._groups = None if multicast is None else _groups(multicast, jobs_max, self._no_multicast)
         self._server = _native.SwitchServer(
             address=int(ipaddress.IPv4Address(bind)),
             port=port,
@@ -166,6 +169,11 @@ class SoftwareSwitch(SwitchDriver):
     @property
     def endpoint(self) -> Endpoint:
         return self._endpoint
+
+    @property
+    def no_multicast(self) -> str:
+        """Why it cannot send to multicast groups; empty: it can."""
+        return self._no_multicast
 
     def results_group(self, job: int) -> Endpoint | None:
         return None if self._groups is None else Endpoint(str(self._groups + job), DATA_PORT)
@@ -279,17 +287,25 @@ def _native_address(endpoint: Endpoint | None) -> tuple[int, int]:
     return (0, 0) if endpoint is None else (int(ipaddress.IPv4Address(endpoint.address)), endpoint.port)
 
 
-def _groups(first: str, jobs_max: int, bind: str) -> ipaddress.IPv4Address:
-    """Job 0's. `ValueError` if they are not all multicast groups, or nobody says at which interface they are."""
+def _groups(first: str, jobs_max: int, no_multicast: str) -> ipaddress.IPv4Address:
+    """Job 0's. `ValueError` if they are not all multicast groups, or the switch cannot send to any."""
     try:
         address = ipaddress.IPv4Address(first)
     except ipaddress.AddressValueError:
         raise ValueError(f"{first!r} is no multicast group: it must be an IPv4 address like 239.192.0.0") from None
     if not address.is_multicast or not (address + (jobs_max - 1)).is_multicast:
         raise ValueError(f"{first} cannot be the first of {jobs_max} multicast groups: take one like 239.192.0.0")
-    if ipaddress.IPv4Address(bind).is_unspecified:
-        raise ValueError("multicast needs the address of one interface to bind to, not 0.0.0.0")
+    if no_multicast:
+        raise ValueError(no_multicast)
     return address
+
+
+def _no_multicast(bind: str, transport: str) -> str:
+    if transport != "udp":
+        return f"multicast needs the kernel's sockets, and {transport} goes around them"
+    if ipaddress.IPv4Address(bind).is_unspecified:
+        return "multicast needs the address of one interface to bind to, not 0.0.0.0"
+    return ""
 
 
 @dataclass

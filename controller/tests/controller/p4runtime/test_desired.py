@@ -7,7 +7,7 @@ import pytest
 
 from wiresum.controller import Endpoint, JobEntry
 from wiresum.controller.driver import Uplink
-from wiresum.controller.p4runtime import Host, Pipeline, Target, deliver, desired
+from wiresum.controller.p4runtime import Host, Pipeline, Target, deliver, desired, device_config
 from wiresum.controller.p4runtime.forward import FLOOD_GROUP
 
 
@@ -47,6 +47,23 @@ def test_a_job_below_a_parent_has_a_way_there_and_back(target: Target, job: JobE
     assert (up.multicast_group_id, list(up.replicas)) == (520, [(spine.port, 0xFF)])
     with pytest.raises(ValueError, match=r"knows no host with the address 10\.7\.7\.7"):
         desired.of_job(target, dataclasses.replace(job, uplink=Uplink(Endpoint("10.7.7.7", 43488), 4)))
+
+
+def test_a_software_switch_with_multicast_groups_sends_one_copy_unless_switches_are_below(job: JobEntry) -> None:
+    pipeline = device_config.software()
+    target = Target("soft", "software", "unused", 0, pipeline, "10.0.0.1", multicast="239.192.0.0")
+    assert target.results_group(job.job) == Endpoint("239.192.0.7", 43488)
+    entities = desired.of_job(target, job)
+    assert places(entities) == {"deliver": 4, "group": 1, "admit": 6}
+    assert copies(entities) == [0xFE]
+    above = dataclasses.replace(job, below=("rack2",))
+    assert copies(desired.of_job(target, above)) == [0, 1, 2]
+    assert copies(desired.of_job(dataclasses.replace(target, multicast=""), job)) == [0, 1, 2]
+
+
+def copies(entities: list[desired.Entity]) -> list[int]:
+    (group,) = [entity for entity in entities if isinstance(entity, fy.P4MulticastGroupEntry)]
+    return [receiver for _, receiver in group.replicas]
 
 
 def test_rows_and_groups_of_all_jobs_are_apart_from_strays_and_floods(target: Target) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from ipaddress import IPv4Address
 
 import finsy as fy
 
@@ -11,6 +12,8 @@ from wiresum.controller.driver import Endpoint, JobEntry
 
 PARENT = 0xFF
 """In place of a worker: the switch above."""
+EVERYONE = 0xFE
+"""In place of a worker: all of them at once, at a multicast address. A software switch can."""
 PIPE_SHIFT = 6
 """Of a Tofino: a receiver's bits from here on are its pipe, since each pipe has workers of its own, and one table does
 for all. The parent of a pipe has all bits below."""
@@ -43,9 +46,22 @@ def entries(
     return entries
 
 
+def to_everyone(job: JobEntry, group: Endpoint) -> fy.P4TableEntry:
+    """The entry for the copy that the network copies further, of a job whose workers all hear `group`."""
+    address = IPv4Address(group.address)
+    mac = 0x01_00_5E << 24 | int(address) & 0x7F_FF_FF  # RFC 1112, section 6.4
+    action = fy.Action("deliver_to", mac=mac, address=group.address, port=_port(job, group))
+    return fy.P4TableEntry("deliver", match=fy.Match(job=job.job, receiver=EVERYONE), action=action)
+
+
 def group(row: int, ports: Sequence[int], pipe: int | None = None) -> fy.P4MulticastGroupEntry:
     """The copies of a job's RESULTs: the switch knows each by its instance, its receiver."""
     return fy.P4MulticastGroupEntry(row, replicas=[(port, receiver(worker, pipe)) for worker, port in enumerate(ports)])
+
+
+def group_of_everyone(row: int) -> fy.P4MulticastGroupEntry:
+    """Likewise, but of one copy, for all workers at once. The switch has no ports."""
+    return fy.P4MulticastGroupEntry(row, replicas=[(0, EVERYONE)])
 
 
 def uplink_group(row: int, port: int, pipe: int | None = None) -> fy.P4MulticastGroupEntry:

@@ -42,7 +42,12 @@ def of_job(target: Target, job: JobEntry) -> list[Entity]:
     on, above = hosts(target, job), parent(target, job)
     ports, ways = [host.port for host in on], [target.way_to(host) for host in on]
     row, pipe = target.row(job.job), target.pipe
-    entities: list[Entity] = [*deliver.entries(job, on, above, pipe), deliver.group(row, ways, pipe)]
+    entities: list[Entity] = [*deliver.entries(job, on, above, pipe)]
+    everyone = target.results_group(job.job)
+    if everyone is None or job.below:  # switches below hear no group
+        entities.append(deliver.group(row, ways, pipe))
+    else:
+        entities += [deliver.to_everyone(job, everyone), deliver.group_of_everyone(row)]
     if above is None:
         return [*entities, *admit.entries(job, row, ports)]
     uplink = deliver.uplink_group(row, target.way_to(above), pipe)

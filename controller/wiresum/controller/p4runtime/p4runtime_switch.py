@@ -103,8 +103,8 @@ class P4RuntimeSwitch:
         return self._target.reaches(address)
 
     def results_group(self, job: int) -> Endpoint | None:
-        """The program addresses each RESULT to its worker."""
-        return None
+        """Of a software switch that is configured so; other programs address each RESULT to its worker."""
+        return self._target.results_group(job)
 
     def reconcile(self, entries: Sequence[JobEntry]) -> Reconciled:
         for entry in entries:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from ipaddress import IPv4Address
 from pathlib import Path
 
 from wiresum.controller import topology
 from wiresum.controller.config import Host, SwitchConfig
+from wiresum.controller.driver import Endpoint
 from wiresum.controller.nodes import PIPES_MAX, Node, nodes
 from wiresum.controller.p4runtime import device_config
 from wiresum.controller.p4runtime.device_config import Pipeline
@@ -51,6 +53,8 @@ class Target:
     """Machines and switches that hang on these."""
     port: int = DATA_PORT
     """Base UDP port; fixed in the P4 program."""
+    multicast: str = ""
+    """Of a software switch: the group of job 0, if its RESULTs go to groups; job j's is j addresses further."""
     tls: Path | None = None
     """A folder with ca.crt, tls.crt and tls.key: mutual TLS. None: plaintext."""
 
@@ -77,6 +81,10 @@ class Target:
     def jobs_max(self) -> int:
         """Row 0 is for packets of no job."""
         return (self.pipeline.job_rows - 1) // (PIPES_MAX if self.siblings else 1)
+
+    def results_group(self, job: int) -> Endpoint | None:
+        """Where the RESULTs of this job number for all workers at once go, address and base port."""
+        return Endpoint(str(IPv4Address(self.multicast) + job), DATA_PORT) if self.multicast else None
 
     def way_to(self, neighbour: Host) -> int:
         """The port by which what is sent to it leaves. Its own packets come in at `neighbour.port`."""
@@ -133,6 +141,7 @@ def _target(node: Node, found: Sequence[Node], pipeline: Pipeline, switches: Seq
         siblings=node.siblings,
         beside=tuple(host for sibling in siblings for host in _outside(sibling, found)),
         port=config.port,
+        multicast=config.multicast,
         tls=config.tls,
     )
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from ipaddress import IPv4Address
 
 from wiresum.controller.driver import THREADS_MAX, WORKERS_MAX
 from wiresum.switch.p4runtime.refusal import out_of_range, unimplemented
@@ -25,6 +26,8 @@ from wiresum.switch.software_switch import Admission
 PARENT, PARENT_BIT, UPLINK_GROUPS = 0xFF, 1 << 31, 512
 """The switch above as a receiver and in bitmaps of workers, and what makes of a job's group the one towards it, as in
 p4src/common/sizes.p4."""
+EVERYONE = 0xFE
+"""As a receiver: all workers of a job at once, by a copy to a multicast address, which the network copies further."""
 ADMISSIONS = ("admit", "admit_parent_entry")
 """The tables that say who may speak for a job."""
 _CELL_MASK = 0xFFFF
@@ -41,6 +44,8 @@ class Deliveries:
     """By the numbers of those that there are."""
     parent: tuple[Address, int] | None = None
     """Where the switch above is, and the number that it knows this one by."""
+    everyone: Address = NOWHERE
+    """The multicast address, and base port, that all workers hear."""
 
 
 class ContradictionError(ValueError):
@@ -64,14 +69,16 @@ class Plan:
         return self.row, job.key, *ports, job.slot_base, job.slots, len(job.endpoints), *job.parent
 
 
-def check(entry: Entry, slots: int, jobs_max: int) -> None:
-    """`Refusal` for an entry that this switch cannot have."""
+def check(entry: Entry, slots: int, jobs_max: int, no_multicast: str = "") -> None:
+    """`Refusal` for an entry that this switch cannot have. `no_multicast`: why it cannot send to multicast groups."""
     if entry.table in ADMISSIONS:
         _check_admission(entry, slots, jobs_max)
     if entry.table == "admit":
         _check_worker(entry)
     if entry.table == "deliver" and (entry.action == "deliver_up") != (entry.match["receiver"] == PARENT):
         raise unimplemented(f"receiver {PARENT:#x} is the switch above, and it alone is delivered up to")
+    if entry.table == "deliver" and entry.match["receiver"] == EVERYONE:
+        _check_everyone(entry, no_multicast)
 
 
 def _check_admission(entry: Entry, slots: int, jobs_max: int) -> None:
@@ -104,6 +111,13 @@ def _check_worker(entry: Entry) -> None:
         raise unimplemented("bit_own must be the worker's, and with bit_others the bits of workers 0 to N-1")
 
 
+def _check_everyone(entry: Entry, no_multicast: str) -> None:
+    if no_multicast:
+        raise unimplemented(no_multicast)
+    if not IPv4Address(entry.params["address"]).is_multicast:
+        raise unimplemented(f"receiver {EVERYONE:#x} is all workers at once, at a multicast address")
+
+
 def _workers(entry: Entry) -> int:
     """Of an entry of `admit`: the bitmap of all workers at this switch."""
     params = entry.params
@@ -115,8 +129,8 @@ def deliveries(entries: Collection[Entry]) -> Deliveries:
     """Of one job's entries of `deliver`."""
     at = {entry.match["receiver"]: (entry.params["address"], entry.params["port"]) for entry in entries}
     numbers = [entry.params["worker"] for entry in entries if entry.action == "deliver_up"]
-    parent = at.pop(PARENT, None)
-    return Deliveries(at, None if parent is None else (parent, numbers[0]))
+    everyone, parent = at.pop(EVERYONE, NOWHERE), at.pop(PARENT, None)
+    return Deliveries(at, None if parent is None else (parent, numbers[0]), everyone)
 
 
 def plan(
@@ -150,6 +164,7 @@ def plan(
     receivers = {worker: _receiver(at, port_offset) for worker, at in deliver.workers.items()}
     endpoints = tuple(receivers.get(worker, NOWHERE) for worker in range(workers))
     copies = instances.get(params["group"], frozenset())
+    by_multicast = EVERYONE in copies and deliver.everyone != NOWHERE
     parent, number_at_parent = NOWHERE, 0
     if params["has_parent"]:
         parent, number_at_parent = _parent(first, deliver, instances, list(admit_parent), threads)
@@ -165,6 +180,7 @@ def plan(
         contributors=tuple(contributors),
         sources=tuple(sources),
         receivers=sum(1 << worker for worker in range(workers) if worker in copies and endpoints[worker][1]),
+        results_group=_receiver(deliver.everyone, port_offset) if by_multicast else NOWHERE,
         parent=parent,
         number_at_parent=number_at_parent,
     )
