@@ -50,6 +50,8 @@ STEP_S_MAX = 120.0
 VICTIM_STEP_S_MAX = 3600.0
 """Of a job that loses a worker: it is to hear of that, however long the controllers are disturbed, and not to time out
 itself before."""
+RECONNECT_S_MAX = 10.0
+"""From the end of a disturbance until all workers have their connections again."""
 CONNECT_S_MAX = 0.5
 DISTURBING = ("controller", "p4runtime", "links")
 LOSS = """
@@ -300,9 +302,12 @@ class Soak:
         yield 0.5
 
     def freeze_a_worker(self) -> Iterator[float]:
+        """One whose connection broke just now, and that neither comes back nor sends a packet, is as good as dead: so it
+        is not frozen for long unless all is calm."""
         process = self.cluster.workers[self.chance.choice(self.names), self.chance.randrange(WORKERS)]
         process.send_signal(signal.SIGSTOP)
-        yield self.chance.uniform(0.5, 15)
+        calm = time.monotonic() > self.disturbed_at + RECONNECT_S_MAX
+        yield self.chance.uniform(0.5, 15 if calm else 1.5)
         process.send_signal(signal.SIGCONT)
 
     def spoil_the_links(self) -> Iterator[float]:
