@@ -302,8 +302,8 @@ class Soak:
         yield 0.5
 
     def freeze_a_worker(self) -> Iterator[float]:
-        """One whose connection broke just now, and that neither comes back nor sends a packet, is as good as dead: so it
-        is not frozen for long unless all is calm."""
+        """For long only while all is calm: one whose connection broke, and that neither comes back nor sends a packet,
+        is as good as dead."""
         process = self.cluster.workers[self.chance.choice(self.names), self.chance.randrange(WORKERS)]
         process.send_signal(signal.SIGSTOP)
         calm = time.monotonic() > self.disturbed_at + RECONNECT_S_MAX
