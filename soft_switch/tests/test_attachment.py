@@ -30,15 +30,15 @@ OTHER_HOST = "127.0.8.13"
 LANES, SLOTS = 16, 256
 
 
-def software_switch(bind: str, lanes: int = LANES) -> SoftwareSwitch:
-    return SoftwareSwitch(bind=bind, port=0, threads=1, slots=SLOTS, lanes_max=lanes)
+def software_switch(bind: str, multicast: str | None = None) -> SoftwareSwitch:
+    return SoftwareSwitch(bind=bind, port=0, threads=1, slots=SLOTS, lanes_max=LANES, multicast=multicast)
 
 
 class Root:
     """A switch with a join service; both can be started anew."""
 
-    def __init__(self, bind: str = ROOT) -> None:
-        self.device = software_switch(bind)
+    def __init__(self, bind: str = ROOT, multicast: str | None = None) -> None:
+        self.device = software_switch(bind, multicast=multicast)
         self.service = JoinServer(self.device, takes_switches=True)
         self.port = self.service.start("127.0.0.1", 0)
 
@@ -148,6 +148,21 @@ def test_a_job_has_workers_at_both_and_one_of_the_leafs_hosts_alone_stays_there(
     assert check_sums(root, [ELSEWHERE], "aside") == {spine: 1}
 
 
+def test_sums_go_to_multicast_groups_at_both_where_no_switch_is_to_hear_them() -> None:
+    with ExitStack() as cleanup:
+        root = cleanup.enter_context(closing(Root(multicast="239.192.8.0")))
+        leaf = cleanup.enter_context(closing(Leaf(root, multicast="239.192.16.0")))
+        wait_until(lambda: root.states() == {"leaf": "ready"}, "the leaf is there")
+        check_sums(root, [ELSEWHERE, HOST, HOST], "both")  # the root has a copy for each, the leaf one for two
+        spine, below = root.device.stats(), leaf.device.stats()
+        assert spine.datagrams_sent == 2 * spine.results + spine.packets["resent"]
+        assert below.datagrams_sent == 2 * below.results + below.packets["resent"]  # one down, and one up before it
+        check_sums(root, [ELSEWHERE, ELSEWHERE], "alone")
+        alone = root.device.stats()
+        results, resent = alone.results - spine.results, alone.packets["resent"] - spine.packets["resent"]
+        assert alone.datagrams_sent - spine.datagrams_sent == results + resent
+
+
 def test_a_leaf_that_was_started_anew_is_taken_up_again(root: Root, leaf: Leaf) -> None:
     check_sums(root, [HOST, ELSEWHERE], "before")
     leaf.restart()
@@ -220,8 +235,9 @@ def test_a_leaf_that_is_gone_takes_no_jobs_and_its_hosts_do_not_become_the_roots
         ({"name": "other"}, r"hosts 127\.0\.8\.12/32 hang on leaf already"),
         ({"hosts": ["127.0.8.0/24"]}, "a switch 'leaf' is here already, with other ports, sizes or hosts"),
         ({"name": "other", "hosts": ["127.0.9.1"] * 257}, "hosts must be at most 256"),
-        ({"name": "other", "hosts": ["rack1"]}, "p4runtime, endpoint or hosts make no sense"),
+        ({"name": "other", "hosts": ["rack1"]}, "p4runtime, endpoint, hosts or multicast make no sense"),
         ({"name": "other", "hosts": ["127.0.9.1"], "p4runtime": "10.0.0.1:9559"}, "is not on this host"),
+        ({"name": "other", "multicast": "10.0.0.1"}, "cannot be the first of 1024 multicast groups"),
         ({"name": "other", "p4runtime": "0.0.0.0:1"}, "is none that anybody could send to"),
     ],
 )
@@ -259,7 +275,6 @@ def test_a_service_that_takes_no_switches_says_so() -> None:
         (["--below", "leaf"], "--below needs --parent"),
         (["--parent", "127.0.0.1:1", "--host", "none", "--host", "10.0.0.1"], "leave out the others"),
         (["--parent", "127.0.0.1:1", "--host", "10.0.0.1", "--control", "127.0.0.1:2"], "exclude each other"),
-        (["--parent", "127.0.0.1:1", "--host", "10.0.0.1", "--multicast", "239.0.0.0"], "--multicast needs"),
     ],
 )
 def test_options_that_do_not_go_together_are_told(arguments: list[str], complaint: str) -> None:

@@ -54,9 +54,9 @@ def test_groups_are_a_software_switchs(tmp_path: Path) -> None:
     (only,) = _load(tmp_path, LEAST + 'multicast = "239.192.4.0"\n').switches
     assert only.multicast == "239.192.4.0"
     for wrong, complaint in {
-        "10.0.0.9": "must be the first of 1024 multicast groups",
-        "239.255.255.255": "must be the first of 1024 multicast groups",
-        "everyone": "must be a multicast group like",
+        "10.0.0.9": "10.0.0.9 cannot be the first of 1024 multicast groups",
+        "239.255.255.255": "239.255.255.255 cannot be the first of 1024 multicast groups",
+        "everyone": "'everyone' is no multicast group",
     }.items():
         with pytest.raises(config.ConfigError, match=f"x\\.toml:6: switch: multicast {complaint}"):
             _load(tmp_path, LEAST + f'multicast = "{wrong}"\n')

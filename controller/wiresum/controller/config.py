@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from wiresum.controller import nodes, topology
+from wiresum.controller.driver import check_groups
 from wiresum.controller.jobs.limits import Limits, Quota
 from wiresum.join import DEFAULT_CONTROL_PORT
 
@@ -99,8 +100,6 @@ a switch of another kind it needs a `mac`, of the machine where it runs. With `m
 is for all workers of a job once, to the job's group: that of job 0 is this, that of job j is j addresses further."""
 
 KINDS = ("software", "bmv2", "tofino")
-_GROUPS = 1024
-"""Job numbers that a software switch has room for."""
 DEVICE_CONFIGS = ("stratum", "pi")
 """How P4Runtime servers for Tofino want the device configuration: Stratum's way, or that of servers made of p4lang's
 PI, as the vendor's own (docs/tofino_deploy.md)."""
@@ -536,14 +535,7 @@ def _address(value: object) -> str:
 
 
 def _groups(value: object) -> str:
-    """The first of a run of multicast groups, one for each job number."""
-    try:
-        first = ipaddress.IPv4Address(_text(value))
-    except ipaddress.AddressValueError:
-        raise ValueError(f"must be a multicast group like 239.192.0.0, not {value!r}") from None
-    if not (first.is_multicast and (first + (_GROUPS - 1)).is_multicast):
-        raise ValueError(f"must be the first of {_GROUPS} multicast groups, like 239.192.0.0, not {first}")
-    return str(first)
+    return str(check_groups(_text(value)))
 
 
 def _mac(value: object) -> str:

@@ -6,6 +6,7 @@ those of `soft_switch/src/dataplane.hpp`: what goes into the admission and multi
 
 from __future__ import annotations
 
+import ipaddress
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol, runtime_checkable
@@ -26,11 +27,26 @@ REASONS = ("admitted", "resent", "duplicate", "stale", "out_of_lease", "unknown"
 """The keys of `JobCounters.packets`, in the order of `dataplane::Reason`."""
 
 
+GROUPS = 1024
+"""Job numbers that a software switch has room for, and so multicast groups that it may send to."""
+
+
 class Endpoint(NamedTuple):
     """An IPv4 address in dotted form and a UDP base port: thread t uses `port + t`."""
 
     address: str
     port: int
+
+
+def check_groups(first: str, groups: int = GROUPS) -> ipaddress.IPv4Address:
+    """The first of a run of multicast groups, one for each job number. `ValueError` if they are not all groups."""
+    try:
+        address = ipaddress.IPv4Address(first)
+    except ipaddress.AddressValueError:
+        raise ValueError(f"{first!r} is no multicast group: it must be an IPv4 address like 239.192.0.0") from None
+    if not address.is_multicast or not (address + (groups - 1)).is_multicast:
+        raise ValueError(f"{first} cannot be the first of {groups} multicast groups: take one like 239.192.0.0")
+    return address
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ _sym_db = _symbol_database.Default()
 from wiresum.join import join_pb2 as wiresum_dot_join_dot_join__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19wiresum/join/attach.proto\x12\x0fwiresum.join.v1\x1a\x17wiresum/join/join.proto\"\xb3\x01\n\rAttachRequest\x12\x18\n\x10protocol_version\x18\x01 \x01(\r\x12\x0c\n\x04name\x18\x02 \x01(\t\x12+\n\x08\x65ndpoint\x18\x03 \x01(\x0b\x32\x19.wiresum.join.v1.Endpoint\x12\x11\n\tp4runtime\x18\x04 \x01(\t\x12\r\n\x05lanes\x18\x05 \x01(\r\x12\r\n\x05slots\x18\x06 \x01(\r\x12\r\n\x05hosts\x18\x07 \x03(\t\x12\r\n\x05\x62\x65low\x18\x08 \x01(\t\"\r\n\x0b\x41ttachReply2W\n\rSwitchService\x12\x46\n\x06\x41ttach\x12\x1e.wiresum.join.v1.AttachRequest\x1a\x1c.wiresum.join.v1.AttachReplyb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19wiresum/join/attach.proto\x12\x0fwiresum.join.v1\x1a\x17wiresum/join/join.proto\"\xc6\x01\n\rAttachRequest\x12\x18\n\x10protocol_version\x18\x01 \x01(\r\x12\x0c\n\x04name\x18\x02 \x01(\t\x12+\n\x08\x65ndpoint\x18\x03 \x01(\x0b\x32\x19.wiresum.join.v1.Endpoint\x12\x11\n\tp4runtime\x18\x04 \x01(\t\x12\r\n\x05lanes\x18\x05 \x01(\r\x12\r\n\x05slots\x18\x06 \x01(\r\x12\r\n\x05hosts\x18\x07 \x03(\t\x12\r\n\x05\x62\x65low\x18\x08 \x01(\t\x12\x11\n\tmulticast\x18\t \x01(\t\"\r\n\x0b\x41ttachReply2W\n\rSwitchService\x12\x46\n\x06\x41ttach\x12\x1e.wiresum.join.v1.AttachRequest\x1a\x1c.wiresum.join.v1.AttachReplyb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -22,9 +22,9 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'wiresum.join.attach_pb2', _
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_ATTACHREQUEST']._serialized_start=72
-  _globals['_ATTACHREQUEST']._serialized_end=251
-  _globals['_ATTACHREPLY']._serialized_start=253
-  _globals['_ATTACHREPLY']._serialized_end=266
-  _globals['_SWITCHSERVICE']._serialized_start=268
-  _globals['_SWITCHSERVICE']._serialized_end=355
+  _globals['_ATTACHREQUEST']._serialized_end=270
+  _globals['_ATTACHREPLY']._serialized_start=272
+  _globals['_ATTACHREPLY']._serialized_end=285
+  _globals['_SWITCHSERVICE']._serialized_start=287
+  _globals['_SWITCHSERVICE']._serialized_end=374
 # @@protoc_insertion_point(module_scope)

@@ -11,7 +11,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class AttachRequest(_message.Message):
-    __slots__ = ("protocol_version", "name", "endpoint", "p4runtime", "lanes", "slots", "hosts", "below")
+    __slots__ = ("protocol_version", "name", "endpoint", "p4runtime", "lanes", "slots", "hosts", "below", "multicast")
     PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     ENDPOINT_FIELD_NUMBER: _ClassVar[int]
@@ -20,6 +20,7 @@ class AttachRequest(_message.Message):
     SLOTS_FIELD_NUMBER: _ClassVar[int]
     HOSTS_FIELD_NUMBER: _ClassVar[int]
     BELOW_FIELD_NUMBER: _ClassVar[int]
+    MULTICAST_FIELD_NUMBER: _ClassVar[int]
     protocol_version: int
     name: str
     endpoint: _join_pb2.Endpoint
@@ -28,7 +29,8 @@ class AttachRequest(_message.Message):
     slots: int
     hosts: _containers.RepeatedScalarFieldContainer[str]
     below: str
-    def __init__(self, protocol_version: _Optional[int] = ..., name: _Optional[str] = ..., endpoint: _Optional[_Union[_join_pb2.Endpoint, _Mapping]] = ..., p4runtime: _Optional[str] = ..., lanes: _Optional[int] = ..., slots: _Optional[int] = ..., hosts: _Optional[_Iterable[str]] = ..., below: _Optional[str] = ...) -> None: ...
+    multicast: str
+    def __init__(self, protocol_version: _Optional[int] = ..., name: _Optional[str] = ..., endpoint: _Optional[_Union[_join_pb2.Endpoint, _Mapping]] = ..., p4runtime: _Optional[str] = ..., lanes: _Optional[int] = ..., slots: _Optional[int] = ..., hosts: _Optional[_Iterable[str]] = ..., below: _Optional[str] = ..., multicast: _Optional[str] = ...) -> None: ...
 
 class AttachReply(_message.Message):
     __slots__ = ()

@@ -237,7 +237,8 @@ def switch(
                 service, at = _serve_p4runtime(cleanup, running, serves, device_id, tls, insecure=insecure)
                 where = f"P4Runtime {at} (device {device_id})"
                 if parent is not None:
-                    _attach(cleanup, above, _attach_request(name, running, at, hosts, below), tls, insecure=insecure)
+                    request = _attach_request(name, running, at, hosts, below, multicast)
+                    _attach(cleanup, above, request, tls, insecure=insecure)
                     where += f", below {below and f'{below} at '}{above}"
             else:
                 service, where = _serve_joins(cleanup, running, serves, tls, insecure=insecure)
@@ -341,7 +342,7 @@ def _attach(
 
 
 def _attach_request(
-    name: str, device: SoftwareSwitch, p4runtime: str, hosts: Sequence[str], below: str
+    name: str, device: SoftwareSwitch, p4runtime: str, hosts: Sequence[str], below: str, multicast: str | None
 ) -> join.AttachRequest:
     from wiresum import join
 
@@ -355,6 +356,7 @@ def _attach_request(
         slots=device.sizes.slots,
         hosts=[host for host in hosts if host != NO_HOSTS],
         below=below,
+        multicast=multicast or "",
     )
 
 
@@ -379,8 +381,6 @@ def _check_modes(
         raise click.UsageError(f"--host {NO_HOSTS} says that no machine hangs on this switch: leave out the others")
     if parent is not None and control is not None:
         raise click.UsageError("--control and --parent exclude each other: workers join at the switch above")
-    if parent is not None and multicast is not None:
-        raise click.UsageError("--multicast needs the join service, which tells workers: leave out --parent")
     if p4runtime is not None and control is not None:
         raise click.UsageError(
             "--control and --p4runtime exclude each other: with P4Runtime the controller serves joins"

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from wiresum.controller import REASONS, DriverError, Endpoint, JobCounters, JobEntry, Sizes, SwitchDriver
-from wiresum.controller.driver import Reconciled
+from wiresum.controller.driver import Reconciled, check_groups
 from wiresum.switch import _native
 
 DATA_PORT = 0xA9E0
@@ -189,6 +189,7 @@ class SoftwareSwitch(SwitchDriver):
         return Reconciled(reloaded=not wanted <= held, changes=tuple(f"- job {job}" for job in sorted(held - wanted)))
 
     def admit(self, entry: JobEntry) -> None:
+        group = None if entry.below else self.results_group(entry.job)  # switches below hear no group
         try:
             if len(entry.endpoints) != entry.workers:
                 raise ValueError(f"{entry.workers} workers, but {len(entry.endpoints)} addresses")
@@ -201,7 +202,7 @@ class SoftwareSwitch(SwitchDriver):
                     lanes=entry.lanes,
                     slot_base=entry.slot_base,
                     slots=entry.slots,
-                    results_group=_native_address(self.results_group(entry.job)),
+                    results_group=_native_address(group),
                     endpoints=[_native_address(endpoint) for endpoint in entry.endpoints],
                     parent=_native_address(entry.uplink.parent if entry.uplink else None),
                     number_at_parent=entry.uplink.worker if entry.uplink else 0,
@@ -289,12 +290,7 @@ def _native_address(endpoint: Endpoint | None) -> tuple[int, int]:
 
 def _groups(first: str, jobs_max: int, no_multicast: str) -> ipaddress.IPv4Address:
     """Job 0's. `ValueError` if they are not all multicast groups, or the switch cannot send to any."""
-    try:
-        address = ipaddress.IPv4Address(first)
-    except ipaddress.AddressValueError:
-        raise ValueError(f"{first!r} is no multicast group: it must be an IPv4 address like 239.192.0.0") from None
-    if not address.is_multicast or not (address + (jobs_max - 1)).is_multicast:
-        raise ValueError(f"{first} cannot be the first of {jobs_max} multicast groups: take one like 239.192.0.0")
+    address = check_groups(first, jobs_max)
     if no_multicast:
         raise ValueError(no_multicast)
     return address

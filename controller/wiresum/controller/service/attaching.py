@@ -18,7 +18,7 @@ from typing import Any
 import grpc
 
 from wiresum import join
-from wiresum.controller.driver import BELOW_MAX, WORKERS_MAX, Endpoint, SwitchDriver
+from wiresum.controller.driver import BELOW_MAX, WORKERS_MAX, Endpoint, SwitchDriver, check_groups
 from wiresum.controller.jobs.cluster import Switch
 from wiresum.controller.jobs.jobs import Jobs
 from wiresum.controller.jobs.refusal import LANES_MAX, Refusal
@@ -147,6 +147,7 @@ class SwitchService(attach_pb2_grpc.SwitchServiceServicer):
             address=request.endpoint.address,
             port=request.endpoint.port,
             parent=Host(above.name, above.endpoint.address),
+            multicast=request.multicast,
             tls=self._security.tls,
         )
         try:
@@ -172,8 +173,10 @@ def _check(request: join.AttachRequest) -> list[Network]:
         _check_endpoint(Endpoint(host, int(port)))
         _check_endpoint(Endpoint(request.endpoint.address, request.endpoint.port))
         networks = [Network(text, strict=False) for text in request.hosts[:NETWORKS_MAX]]
+        if request.multicast:
+            check_groups(request.multicast)
     except ValueError as error:
-        raise Refusal("INVALID_ARGUMENT", f"p4runtime, endpoint or hosts make no sense: {error}") from None
+        raise Refusal("INVALID_ARGUMENT", f"p4runtime, endpoint, hosts or multicast make no sense: {error}") from None
     if len(request.hosts) > NETWORKS_MAX:
         raise Refusal("INVALID_ARGUMENT", f"hosts must be at most {NETWORKS_MAX} addresses or networks")
     return networks
