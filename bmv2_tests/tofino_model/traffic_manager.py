@@ -36,7 +36,7 @@ class Memories:
     groups_in_register: int
     """Of these tables."""
     pipes_bits: int
-    """Of a group's entry there: a bit for each pipe."""
+    """Of a group's entry there, of which the lowest is pipe 0's."""
     recirculation: dict[int, int]
     """Registers and values by which the recirculation port leads back to the ingress."""
 
