@@ -58,7 +58,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.timeout(MODEL_TIMEOUT_S))
 
 
-@pytest.fixture(scope="session", params=[1], ids=["tofino1"])
+@pytest.fixture(scope="session", params=[1, 2], ids=["tofino1", "tofino2"])
 def tofino_generation(request: pytest.FixtureRequest) -> int:
     """Skips where the vendor's model or the compiler is not, and says which."""
     from tofino_model.model_switch import missing

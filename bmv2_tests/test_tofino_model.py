@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import struct
 
-from tofino_model.mutants import mutants
-from tofino_model.traffic_manager import MEMORIES, directory, registers, tree
+import pytest
 
-MEMORY = MEMORIES[1]
+from tofino_model.mutants import mutants
+from tofino_model.traffic_manager import MEMORIES, Memories, directory, registers, tree
+
 GROUPS = {5: [(9, 0), (63, 1), (9, 2)], 6: [(0, 0xFF)], 512: [(8, 0xFFFF)]}
+
+
+@pytest.fixture
+def memories(generation: int) -> Memories:
+    return MEMORIES[generation]
 
 
 def lines(content: bytes) -> dict[int, int]:
@@ -27,39 +33,43 @@ def bits(line: int, shift: int, width: int) -> int:
     return line >> shift & (1 << width) - 1
 
 
-def members(memory: dict[int, int], group: int) -> list[tuple[int, int]]:
+def members(memories: Memories, memory: dict[int, int], group: int) -> list[tuple[int, int]]:
     """As the chip walks a group's tree: port and instance of each copy."""
-    node = bits(memory.get(MEMORY.groups + group // 4, 0), 20 * (group % 4), 20)
+    node = bits(memory.get(memories.groups + group // 4, 0), 20 * (group % 4), 20)
     found = []
     while node:
-        upper = memory[MEMORY.nodes + node // 2]
-        lower = memory[MEMORY.nodes + bits(upper, 24, 20) // 2]
+        upper = memory[memories.nodes + node // 2]
+        lower = memory[memories.nodes + bits(upper, 24, 20) // 2]
         assert (bits(upper, 0, 4), bits(lower, 0, 4), bits(lower, 4, 2), bits(lower, 7, 1)) == (1, 9, 0, 1)
         found += [(port, bits(upper, 48, 16)) for port in range(64) if bits(lower, 8 + port, 1)]
         node = bits(upper, 4, 20)
     return found
 
 
-def test_each_groups_tree_leads_to_its_members() -> None:
+def test_each_groups_tree_leads_to_its_members(memories: Memories) -> None:
     memory: dict[int, int] = {}
     for group, of_group in GROUPS.items():
-        memory |= lines(tree(MEMORY, group, of_group)) | lines(directory(MEMORY, GROUPS, group))
-    assert {group: members(memory, group) for group in GROUPS} == GROUPS
-    assert members(memory, 4) == members(memory, 7) == []
+        memory |= lines(tree(memories, group, of_group)) | lines(directory(memories, GROUPS, group))
+    assert {group: members(memories, memory, group) for group in GROUPS} == GROUPS
+    assert members(memories, memory, 4) == members(memories, memory, 7) == []
 
 
-def test_group_that_is_no_more_leaves_its_neighbours() -> None:
-    memory = lines(tree(MEMORY, 6, GROUPS[6])) | lines(directory(MEMORY, {6: GROUPS[6]}, 5))
-    assert members(memory, 5) == []
-    assert members(memory, 6) == GROUPS[6]
+def test_group_that_is_no_more_leaves_its_neighbours(memories: Memories) -> None:
+    memory = lines(tree(memories, 6, GROUPS[6])) | lines(directory(memories, {6: GROUPS[6]}, 5))
+    assert members(memories, memory, 5) == []
+    assert members(memories, memory, 6) == GROUPS[6]
 
 
-def test_every_group_may_have_members_in_pipe_0_and_no_other() -> None:
-    written = list(struct.iter_unpack("<4sII", registers(MEMORY)))
+@pytest.mark.parametrize(("generation", "in_register", "width"), [(1, 8, 4), (2, 4, 5)], ids=["tofino1", "tofino2"])
+def test_every_group_may_have_members_in_pipe_0_and_no_other(generation: int, in_register: int, width: int) -> None:
+    memories = MEMORIES[generation]
+    written = list(struct.iter_unpack("<4sII", registers(memories)))
     assert {kind for kind, _, _ in written} == {b"\0\0\0r"}
     values = {address: value for _, address, value in written}
-    for table in MEMORY.pipes:
-        assert all(bits(values[table + group // 8 * 4], 4 * (group % 8), 4) == 1 for group in range(1024))
+    for table in memories.pipes:
+        for group in range(1024):
+            register = values[table + group // in_register * 4]
+            assert bits(register, width * (group % in_register), width) == 1
 
 
 def test_mutants_differ_from_the_assembly_by_one_instruction_of_a_stage() -> None:

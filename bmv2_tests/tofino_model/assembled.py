@@ -16,7 +16,7 @@ from compile_program import TOFINO_COMPILER, compile_tofino  # noqa: E402
 
 ASSEMBLER = "bfas"
 ASSEMBLE_TIMEOUT_S = 300
-TARGETS = {1: "tofino"}
+TARGETS = {1: "tofino", 2: "tofino2"}
 """By generation, as the compiler calls them."""
 _BUILD = REPOSITORY / "build" / "tofino"
 _SOURCES = REPOSITORY / "p4src"

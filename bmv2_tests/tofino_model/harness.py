@@ -18,8 +18,8 @@ from itertools import count
 from pathlib import Path
 from typing import IO
 
-BINARIES = {1: "tofino_test_harness"}
-"""By generation of Tofino."""
+BINARIES = {1: "tofino_test_harness", 2: "jbay_test_harness"}
+"""By generation of Tofino; the second was called JBay first."""
 START_TIMEOUT_S = 300
 REPLY_TIMEOUT_S = 60
 TAIL_LINES = 20

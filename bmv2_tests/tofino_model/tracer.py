@@ -2,7 +2,8 @@
 
 The harness can wait until the chip has nothing to do, but not for packets that recirculate: those lie in a queue that
 a thread looks after every millisecond. Behind them a packet is sent that recirculates too, and comes back: the sum of a
-job of one worker in a cell of its own, again and again.
+job of one worker in a cell of its own, again and again. On a Tofino 2, where nothing recirculates, it comes straight
+back.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from tofino_network import SWITCH, SWITCH_PORT, TofinoSwitch, write
 from wiresum.controller import Endpoint, JobEntry, config
 from wiresum.controller.p4runtime import admit, deliver, desired
 
-PORT = 7
+PORT = 63
+"""It leads outside on either generation (on Tofino 2 the first eight of a pipe do not), and to no worker."""
 ROW = 255
 """Of the counters, and its multicast group."""
 LANES = 64

@@ -23,8 +23,6 @@ _GROUPS_IN_LINE = 4
 _LEVEL_1, _LEVEL_2 = 1, 9
 """Types of node: with an instance and another node behind it; with a bit for each of 64 ports."""
 _LAST = 1
-_PIPES_BITS = 4
-"""Of a group's entry in the table of pipes: a bit for each."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +33,10 @@ class Memories:
     groups: int
     pipes: tuple[int, ...]
     """Of the two tables, for a packet's two groups."""
+    groups_in_register: int
+    """Of these tables."""
+    pipes_bits: int
+    """Of a group's entry there, of which the lowest is pipe 0's."""
     recirculation: dict[int, int]
     """Registers and values by which the recirculation port leads back to the ingress."""
 
@@ -44,15 +46,25 @@ MEMORIES = {
         nodes=0x6100000000,
         groups=0x6100100000,
         pipes=(0x27F0000, 0x27F4000),
+        groups_in_register=8,
+        pipes_bits=4,
         recirculation={0x273D01C: 0x000F0001},  # ports 68-71: recirculate; all four channels are on
-    )
+    ),
+    2: Memories(
+        nodes=0x6700400000,
+        groups=0x6600000000,
+        pipes=(0x4D00000, 0x4D10000),
+        groups_in_register=4,
+        pipes_bits=5,
+        recirculation={},  # nothing recirculates
+    ),
 }
 
 
 def registers(memories: Memories) -> bytes:
-    """The recirculation port recirculates; any group may have members in pipe 0."""
-    entry = sum(1 << bit for bit in range(0, 32, _PIPES_BITS))
-    words = GROUPS * _PIPES_BITS // 32
+    """The recirculation port recirculates, where the program has one; any group may have members in pipe 0."""
+    entry = sum(1 << memories.pipes_bits * group for group in range(memories.groups_in_register))
+    words = GROUPS // memories.groups_in_register
     pipes = {base + 4 * word: entry for base in memories.pipes for word in range(words)}
     return b"".join(_REGISTER.pack(b"\0\0\0r", *pair) for pair in (memories.recirculation | pipes).items())
 
