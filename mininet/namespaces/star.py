@@ -49,8 +49,9 @@ AGGREGATORS_MAX = 8
 RACKS_MAX = 8
 STAR_DEVICE = "star0"
 UPLINK_DEVICE = "uplink0"
-# A rack's bridge sends a multicast to those who have joined: not up, to other racks. Times are in 1/100 s.
-_SNOOPING = "mcast_snooping 1 mcast_querier 1 mcast_query_response_interval 100"
+# A rack's bridge sends a multicast to those who have joined: not up, to other racks. IGMP 3, since members of version 2
+# keep silent when they hear another's report, and are not found then. Times are in 1/100 s.
+_SNOOPING = "mcast_snooping 1 mcast_querier 1 mcast_igmp_version 3 mcast_query_response_interval 100"
 STAR_NETWORK = "10.111.0.0/24"
 MANAGEMENT_DEVICE = "manage0"
 MANAGEMENT_NETWORK = "10.112.0.0/24"
