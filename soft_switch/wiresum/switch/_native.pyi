@@ -82,6 +82,7 @@ class SwitchServer:
         contributors: list[int],
         sources: list[tuple[int, int]],
         receivers: int,
+        results_group: tuple[int, int],
         parent: tuple[int, int],
         number_at_parent: int,
     ) -> None: ...
