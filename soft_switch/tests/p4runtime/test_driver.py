@@ -111,6 +111,27 @@ def test_a_job_sums_and_is_counted(bench: Bench, site: Site) -> None:
     assert site.driver.counters(1).packets["resent"] == 1
 
 
+def test_a_switch_that_cannot_multicast_refuses_a_job_with_a_group(bench: Bench) -> None:
+    with ExitStack() as cleanup:
+        everywhere = cleanup.enter_context(closing(SoftwareSwitch(bind="0.0.0.0", port=0, threads=1, lanes_max=LANES)))
+        server = P4RuntimeServer(everywhere, DEVICE)
+        cleanup.callback(server.stop)
+        target = Target(
+            name="soft",
+            kind="software",
+            p4runtime=f"127.0.0.1:{server.start('127.0.0.1:0')}",
+            device=DEVICE,
+            pipeline=device_config.software(lanes=LANES, slots=SLOTS),
+            address="127.0.0.1",
+            multicast="239.192.0.0",
+        )
+        driver = cleanup.enter_context(closing(P4RuntimeSwitch(target, election_id=STANDBY_ID + 1)))
+        driver.wait_ready()
+        driver.reconcile([])
+        with pytest.raises(DriverError, match="needs the address of one interface to bind to"):
+            driver.admit(bench.entry([bench.open_socket()]))
+
+
 def test_an_evicted_job_is_unknown_and_its_figures_stay(bench: Bench, site: Site) -> None:
     made = job(bench, site)
     sum_a_round(made, 1)
