@@ -1,0 +1,245 @@
+"""Cases that p4testgen finds by executing the program symbolically: entries, one packet, and what comes of it.
+
+    python bmv2_tests/testgen.py      find cases that cover the program, with p4testgen, and write CASES anew
+
+Theory of operation. p4testgen walks through the v1model program path by path, solves for entries and for a packet that
+take a path, and writes down what comes out (Ruffy et al., "P4Testgen: An Extensible Test Oracle For P4", SIGCOMM 2023).
+It knows what the program says, and not what the protocol says; so its cases show where bmv2, and the Tofino program,
+which is another one in parser, cells and deparser, do something else than the source of v1model's says.
+
+It knows neither multicast nor what registers hold, and entries may hold anything. So it gets the program with three
+texts changed: a copy to a group goes to one port; what a controller guarantees of its entries is assumed, and that whom
+a packet is from and whom it goes to differ, so that an address that was not written shows; and all cases use the first
+cells of a lease that are as new. Rounds that go on, and repairs, are the vectors' (README.md there).
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+FOLDER = Path(__file__).resolve().parent
+PROGRAM = FOLDER.parent / "p4src"
+CASES = FOLDER / "vectors" / "testgen.stf"
+SLOTS = 8
+"""Slots of fresh cells that a case needs."""
+PORTS = 4
+FLOOD_PORT = 3
+"""Where a copy goes that is flooded."""
+COVERAGE_MIN = 0.80
+"""Of statements, parser states, actions and constant entries. What is missing needs cells that have been used before,
+or is the fault injector's."""
+SEED = 1
+RANDOM_CASES = 24
+SECONDS_MAX = 600
+
+_FRAME_BYTES = (60, 400)  # shorter ones are not on any Ethernet
+_SKIPPED = "lose"  # draws lots
+_ENTRY = re.compile(r'add "(?P<table>\w+)" (?P<matches>.*?) ?"(?P<action>\w+)"\((?P<parameters>.*)\)')
+_FIELD = re.compile(r'"(\w+)":0x([0-9A-Fa-f]+)')
+_CHANGES = (
+    ("// What a worker sent to the switch's port.\n", "extern void testgen_assume(in bool check);\n"),
+    ("standard.mcast_grp = meta.group | UPLINK_GROUPS;", "standard.egress_spec = standard.ingress_port;"),
+    ("standard.mcast_grp = meta.group;", "standard.egress_spec = standard.ingress_port;"),
+    ("standard.mcast_grp = FLOOD_GROUP;", f"standard.egress_spec = {FLOOD_PORT};"),
+    (
+        "            forward.apply(hdr, meta);\n",
+        f"            forward.apply(hdr, meta);\n            testgen_assume(meta.forward_port < {PORTS});\n",
+    ),
+    (
+        "                answer.apply(hdr, meta);\n",
+        "                answer.apply(hdr, meta);\n"
+        "                testgen_assume(meta.fate != FATE_ANSWER ||"
+        " (meta.own_mac != 0 && hdr.ethernet.dst != hdr.ethernet.src));\n",
+    ),
+    (
+        "            deliver.apply(hdr, meta);\n",
+        "            deliver.apply(hdr, meta);\n"
+        "            testgen_assume(meta.lost == 1 || (hdr.ethernet.dst != hdr.ethernet.src &&"
+        " hdr.ipv4.dst != hdr.ipv4.src && hdr.udp.dst_port != hdr.udp.src_port));\n",
+    ),
+    ("random(meta.dice, 0, 0xFFFF);", "meta.dice = 0;"),
+    (
+        "            admit.apply(hdr, meta);\n",
+        "            admit.apply(hdr, meta);\n"
+        "            testgen_assume(meta.admitted == 0 || meta.in_lease == 0 || meta.fits == 0 ||"
+        f" meta.cell_index < {2 * SLOTS});\n"
+        "            testgen_assume(meta.admitted == 0 || (meta.group != 0 && meta.group < 256 && meta.row != 0 &&"
+        " meta.bit_own != 0 && (meta.bit_own & meta.bit_others) == 0));\n",
+    ),
+)
+
+
+class GenerateError(RuntimeError):
+    """p4testgen is missing or failed."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    table: str
+    matches: Mapping[str, int]
+    action: str
+    parameters: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class Frame:
+    port: int
+    content: bytes
+
+
+@dataclass(frozen=True)
+class Case:
+    """What comes out is known to the bit."""
+
+    number: int
+    entries: tuple[Entry, ...]
+    truncated: bool
+    """Does the packet end within a header?"""
+    packet: Frame
+    expected: Frame | None
+
+    def __str__(self) -> str:
+        return str(self.number)
+
+
+class EmptySwitch(Protocol):
+    """One that runs the program: with no entries at first, and `SLOTS` slots as new from the one that `fresh` gives."""
+
+    def fresh(self, slots: int) -> int: ...
+    def insert(self, table: str, matches: Mapping[str, int], action: str, parameters: Mapping[str, int]) -> None: ...
+    def replicate(self, group: int, members: Sequence[tuple[int, int]]) -> None: ...
+    def play(self, frame: Frame) -> list[Frame]: ...
+
+
+def complaint(case: Case, switch: EmptySwitch, first_port: int = 0) -> str:
+    """What is not as p4testgen says; empty if all is well. `first_port`: the switch's for port 0 of the cases."""
+    first_slot = switch.fresh(SLOTS)
+    for entry in case.entries:
+        matches, parameters = dict(entry.matches), dict(entry.parameters)
+        for fields, name in ((matches, "ingress_port"), (parameters, "port")):
+            if name in fields and entry.table != "deliver":
+                fields[name] += first_port
+        if "cell_base" in parameters:
+            parameters["cell_base"] = parameters["cell_base"] + 2 * first_slot & 0xFFFF
+        switch.insert(entry.table, matches, entry.action, parameters)
+    port = case.packet.port + first_port
+    for group in (row for entry in case.entries if (row := entry.parameters.get("group"))):
+        switch.replicate(group, [(port, 0)])
+        switch.replicate(group | 512, [(port, 0)])
+    switch.replicate(256, [(FLOOD_PORT + first_port, 0)])
+    came = switch.play(Frame(port, case.packet.content))
+    wanted = [] if case.expected is None else [Frame(case.expected.port + first_port, case.expected.content)]
+    if came == wanted:
+        return ""
+    return f"case {case.number}:\n  came   {_shown(came)}\n  wanted {_shown(wanted)}"
+
+
+def _shown(frames: Sequence[Frame]) -> str:
+    return ", ".join(f"port {frame.port}: {frame.content.hex()}" for frame in frames) or "nothing"
+
+
+def load(text: str) -> list[Case]:
+    """Cases of one file, one after another, each begun by a line `# case <number>`, or `# case <number>, truncated`."""
+    _, *parts = re.split(r"^# case (\d+)(.*)$", text, flags=re.MULTILINE)
+    cases = zip(*[iter(parts)] * 3, strict=True)
+    return [_case(int(number), truncated != "", body) for number, truncated, body in cases]
+
+
+def _case(number: int, truncated: bool, body: str) -> Case:
+    entries: list[Entry] = []
+    frames: dict[str, Frame] = {}
+    for line in body.splitlines():
+        if match := _ENTRY.fullmatch(line):
+            matches, parameters = _fields(match["matches"]), _fields(match["parameters"])
+            entries.append(Entry(match["table"], matches, match["action"], parameters))
+        elif line and not line.startswith("#"):
+            verb, port, content = line.split()
+            frames[verb] = Frame(int(port), bytes.fromhex(content.removesuffix("$")))
+    return Case(number, tuple(entries), truncated, frames["packet"], frames.get("expect"))
+
+
+def _fields(text: str) -> dict[str, int]:
+    return {name: int(value, 16) for name, value in _FIELD.findall(text)}
+
+
+def missing() -> str:
+    """Why cases cannot be found here; empty if they can."""
+    return "" if shutil.which("p4testgen") else "p4testgen is not on PATH: p4c has it, built with ENABLE_TEST_TOOLS"
+
+
+def _generate(seed: int, options: Sequence[str]) -> tuple[list[str], float]:
+    """Cases, and the share of the program that they reach, if that is among `options`. Raises `GenerateError`."""
+    if why := missing():
+        raise GenerateError(why)
+    with tempfile.TemporaryDirectory(prefix="wiresum-testgen-") as scratch:
+        sources, found = Path(scratch) / "p4src", Path(scratch) / "cases"
+        for folder in ("common", "v1model"):
+            shutil.copytree(PROGRAM / folder, sources / folder)
+        main = sources / "v1model" / "main.p4"
+        text = main.read_text()
+        for before, after in _CHANGES:
+            if before not in text:
+                raise GenerateError(f"the program does not say {before.strip()!r} any more")
+            text = text.replace(before, after)
+        main.write_text(text)
+        command = ["p4testgen", "--target", "bmv2", "--arch", "v1model", "--std", "p4-16", "--test-backend", "STF"]
+        command += ["--seed", str(seed), "--port-ranges", f"0:{PORTS - 1}", "--out-dir", str(found), *options]
+        command += ["--skip-control-plane-entities", _SKIPPED]
+        command += ["--packet-size-range", ":".join(str(8 * size) for size in _FRAME_BYTES), str(main)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS_MAX, check=False)
+        if done.returncode != 0:
+            raise GenerateError(f"{' '.join(command)} ended with {done.returncode} and said:\n{done.stderr[-4000:]}")
+        files = sorted(found.glob("*.stf"), key=lambda path: int(path.stem.rpartition("_")[2]))
+        cases = [_shortened(path.read_text()) for path in files]
+    covered = re.findall(r"Nodes covered: ([0-9.]+)", done.stdout + done.stderr)
+    # What depends on what nobody knows, such as what lies beyond a header that is not there, has asterisks.
+    return [case for case in cases if "*" not in case], float(covered[-1]) if covered else 0.0
+
+
+def _shortened(text: str) -> str:
+    """Without the path through the program, but for whether it failed to read a header."""
+    lines = [line for line in text.splitlines() if line and not line.startswith("#")]
+    return "\n".join([", truncated" if "[ExtractFailure]" in text else "", *lines])
+
+
+def covering(seed: int) -> list[str]:
+    """Each case reaches something of the program that none before it reaches."""
+    items = ("STATEMENTS", "PARSER_STATES", "ACTIONS", "TABLE_ENTRIES")
+    options = ["--max-tests", "0", "--stop-metric", "MAX_NODE_COVERAGE", "--path-selection", "GREEDY_STATEMENT_SEARCH"]
+    options += [option for item in items for option in ("--track-coverage", item)]
+    cases, covered = _generate(seed, [*options, "--only-covering-tests"])
+    if covered < COVERAGE_MIN:
+        raise GenerateError(f"the cases reach {covered:.1%} of the program, and not {COVERAGE_MIN:.0%}")
+    return cases
+
+
+def random_paths(seed: int, cases: int) -> list[str]:
+    return _generate(seed, ["--max-tests", str(cases), "--path-selection", "RANDOM_BACKTRACK"])[0]
+
+
+def numbered(cases: Sequence[str]) -> str:
+    """A text for `load`."""
+    return "".join(f"# case {number}{case}\n\n" for number, case in enumerate(cases, 1))
+
+
+def main() -> int:
+    try:
+        cases = covering(SEED) + random_paths(SEED, RANDOM_CASES)
+    except GenerateError as error:
+        print(error, file=sys.stderr)
+        return 1
+    CASES.write_text(numbered(cases))
+    print(f"{len(cases)} cases in {CASES.relative_to(FOLDER.parent)}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
