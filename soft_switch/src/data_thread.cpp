@@ -74,7 +74,7 @@ DataThread::DataThread(const dataplane::Sizes& sizes, transport::DataPath path, 
       spin_(spin),
       burst_(kBurst),
       arrivals_(kBurst),
-      moderator_(kNapNsMax) {
+      moderator_(kNapNsMax, kNapNsMax) {
   thread_ = std::thread(&DataThread::serve, this);
 }
 

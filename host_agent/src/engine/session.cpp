@@ -183,7 +183,7 @@ class Session::EngineThread {
 
   void stop() noexcept {
     stopping_.store(true);
-    transport().wake();
+    rouse();
     if (thread_.joinable()) thread_.join();
   }
 
@@ -204,9 +204,15 @@ class Session::EngineThread {
                       session_.dispatcher_->complete_share(place_.index, completion);
                     }}) {}
 
-  /// Pairs with sleep(): either the sleeper sees the mail, or we see that it sleeps.
+  /// Pairs with sleep(): either the sleeper sees the mail, or that it is to stop, or we see that it sleeps.
   void rouse() noexcept {
-    if (sleeping_.load()) transport().wake();
+    if (!sleeping_.load()) return;
+    transport().wake();
+    // Whoever naps has looked for mail with the mutex held, or looks only now.
+    {
+      const std::lock_guard lock(nap_mutex_);
+    }
+    nap_over_.notify_one();
   }
 
   void run() {
@@ -240,7 +246,9 @@ class Session::EngineThread {
       const TimeNs limit = due == worker::kNever ? kSleepMaxNs : std::clamp<TimeNs>(due - now, 0, kSleepMaxNs);
       const TimeNs nap = std::min(limit, shard_.nap_ns(now));
       if (nap > 0) {
-        std::this_thread::sleep_for(std::chrono::nanoseconds(nap));
+        std::unique_lock lock(nap_mutex_);
+        nap_over_.wait_for(lock, std::chrono::nanoseconds(nap),
+                           [this] { return shard_.has_mail() || stopping_.load(); });
       } else {
         transport().wait(limit);
       }
@@ -254,6 +262,8 @@ class Session::EngineThread {
   transport::DataPath path_;
   std::atomic<bool> sleeping_{false};
   std::atomic<bool> stopping_{false};
+  std::mutex nap_mutex_;
+  std::condition_variable nap_over_;  // before its time, since there is mail
   Shard shard_;
   std::thread thread_;
 };

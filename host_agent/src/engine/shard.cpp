@@ -17,6 +17,7 @@ using worker::Status;
 constexpr int kReceiveBurstsMax = 4;
 /// A nap delays what this worker sends, so it may last only as long as a part of what is in flight takes to come back.
 constexpr TimeNs kNapNsMax = 1'000'000;
+constexpr TimeNs kSlowNapNsMax = 4'000'000;
 constexpr std::size_t kNapFlightShare = 4;
 constexpr std::size_t kNapWorthMax = 64;
 
@@ -30,7 +31,7 @@ Shard::Shard(const worker::WorkerConfig& config, wire::Endpoint switch_endpoint,
       hooks_(std::move(hooks)),
       packet_bytes_max_(wire::kHeaderBytes + config.lanes * wire::kWordBytes),
       machine_(config),
-      moderator_(kNapNsMax) {}
+      moderator_(kNapNsMax, kSlowNapNsMax) {}
 
 // ---- Any thread ----
 

@@ -9,6 +9,10 @@
 // one that disappoints forbids further naps for a while, twice as long each time, so that a latency-bound exchange
 // pays for less than one nap in a hundred milliseconds.
 //
+// A nap that brings few datagrams saves little, so under a slow stream it may be longer: until 32 have come, if that
+// is not too long. Under a fast one it may not, for naps feed on themselves: where the cores are the bottleneck, longer
+// ones of everybody lower the rate, and a lower rate promises longer ones.
+//
 // Where the kernel hands over trains of datagrams (GRO), there is nothing to moderate: a wake-up brings many as it is.
 // Such streams are as fast as the machine, and what a nap saves is less than what the cores lose while all nap at once.
 //
@@ -23,15 +27,20 @@ namespace wiresum::transport {
 
 class WakeModerator {
  public:
-  explicit WakeModerator(std::int64_t nap_ns_max) noexcept : nap_ns_max_(nap_ns_max) {}
+  /// `slow_nap_ns_max`: under a stream so slow that fewer than 32 datagrams come in `nap_ns_max`.
+  WakeModerator(std::int64_t nap_ns_max, std::int64_t slow_nap_ns_max) noexcept
+      : nap_ns_max_(nap_ns_max),
+        slow_nap_ns_max_(slow_nap_ns_max),
+        rate_period_ns_(std::max(kRatePeriodNsMin, 2 * slow_nap_ns_max)) {}
 
   /// Datagrams were taken in; `messages`: in how many messages all datagrams so far have come.
   void on_datagrams(std::int64_t now_ns, std::size_t count, std::uint64_t messages) noexcept {
     since_nap_ += count;
     counted_ += count;
     const std::int64_t elapsed_ns = now_ns - counted_since_ns_;
-    if (elapsed_ns >= kRatePeriodNs) {
-      gap_ns_ = std::max<std::int64_t>(1, elapsed_ns / static_cast<std::int64_t>(counted_));
+    if (elapsed_ns >= rate_period_ns_) {
+      const bool paused = elapsed_ns >= 2 * rate_period_ns_;  // what came before says nothing
+      gap_ns_ = paused ? elapsed_ns : std::max<std::int64_t>(1, elapsed_ns / static_cast<std::int64_t>(counted_));
       in_trains_ = counted_ > kTrainMax * (messages - messages_);
       counted_since_ns_ = now_ns;
       counted_ = 0;
@@ -47,15 +56,17 @@ class WakeModerator {
     if (!steady || in_trains_ || worth < kWorthMin || now_ns < forbidden_until_ns_) {
       return 0;
     }
-    const std::int64_t nap_ns = std::min(nap_ns_max_, gap_ns_ * static_cast<std::int64_t>(worth));
+    const std::int64_t bound_ns = std::clamp(gap_ns_ * kSlowNapWorth, nap_ns_max_, slow_nap_ns_max_);
+    const std::int64_t nap_ns = std::min(bound_ns, gap_ns_ * static_cast<std::int64_t>(worth));
     expected_ = static_cast<std::size_t>(nap_ns / gap_ns_);
     since_nap_ = 0;
     return nap_ns;
   }
 
  private:
-  static constexpr std::int64_t kRatePeriodNs = 1'000'000;
+  static constexpr std::int64_t kRatePeriodNsMin = 1'000'000;
   static constexpr std::size_t kWorthMin = 4;  // fewer are not worth a nap
+  static constexpr std::int64_t kSlowNapWorth = 32;
   static constexpr std::size_t kTrainMax = 4;  // datagrams of a message, on average, that are not called a train
   static constexpr std::int64_t kForbidNsMin = 2'000'000;
   static constexpr std::int64_t kForbidNsMax = 128'000'000;
@@ -75,6 +86,8 @@ class WakeModerator {
   }
 
   std::int64_t nap_ns_max_;
+  std::int64_t slow_nap_ns_max_;
+  std::int64_t rate_period_ns_;      // longer than others nap, so that what their naps make a gap in looks steady
   std::int64_t gap_ns_ = INT64_MAX;  // mean time between datagrams, over the last period
   std::int64_t counted_since_ns_ = 0;
   std::size_t counted_ = 0;

@@ -28,7 +28,7 @@ class Stream {
       moderator_.on_datagrams(now_ns, train, ++messages_);
     }
   }
-  [[nodiscard]] std::int64_t nap() { return moderator_.nap_ns(now_ns, kWorth); }
+  [[nodiscard]] std::int64_t nap(std::size_t worth = kWorth) { return moderator_.nap_ns(now_ns, worth); }
   /// Sleeps through a nap, in which `count` datagrams come.
   void sleep(std::int64_t nap_ns, std::size_t count) {
     now_ns += nap_ns;
@@ -45,51 +45,84 @@ class Stream {
 };
 
 TEST(WakeModerator, AThreadThatHasSeenNothingWakesForTheFirstDatagram) {
-  WakeModerator moderator(kMillisecond);
+  WakeModerator moderator(kMillisecond, 4 * kMillisecond);
   EXPECT_EQ(moderator.nap_ns(5 * kMillisecond, kWorth), 0);
 }
 
 TEST(WakeModerator, UnderASteadyStreamItSleepsForAsManyDatagramsAsAreWorthIt) {
-  WakeModerator moderator(kMillisecond);
+  WakeModerator moderator(kMillisecond, 4 * kMillisecond);
   Stream stream(moderator, 10 * kMicrosecond);
-  stream.run(3 * kMillisecond);
+  stream.run(20 * kMillisecond);
   EXPECT_NEAR(static_cast<double>(stream.nap()), 160e3, 20e3);
 }
 
-TEST(WakeModerator, ANapIsNeverLongerThanItsBound) {
-  WakeModerator moderator(kMillisecond);
-  Stream stream(moderator, 120 * kMicrosecond);  // 100 Mbit/s
-  stream.run(5 * kMillisecond);
-  EXPECT_EQ(stream.nap(), kMillisecond);
+TEST(WakeModerator, UnderAFastStreamANapIsNeverLongerThanItsBound) {
+  WakeModerator moderator(kMillisecond, 4 * kMillisecond);
+  Stream stream(moderator, 12 * kMicrosecond);  // 1 Gbit/s
+  stream.run(20 * kMillisecond);
+  EXPECT_EQ(stream.nap(1000), kMillisecond);
+}
+
+TEST(WakeModerator, UnderASlowStreamItMaySleepUntil32HaveCome) {
+  WakeModerator moderator(kMillisecond, 4 * kMillisecond);
+  Stream stream(moderator, 100 * kMicrosecond);
+  stream.run(20 * kMillisecond);
+  EXPECT_EQ(stream.nap(1000), 32 * 100 * kMicrosecond);
+}
+
+TEST(WakeModerator, UnderASlowStreamANapIsNeverLongerThanThatBound) {
+  WakeModerator moderator(kMillisecond, 4 * kMillisecond);
+  Stream stream(moderator, 200 * kMicrosecond);
+  stream.run(20 * kMillisecond);
+  EXPECT_EQ(stream.nap(1000), 4 * kMillisecond);
+}
+
+TEST(WakeModerator, UnderASlowStreamItSleepsForNoMoreDatagramsThanAreWorthIt) {
+  WakeModerator moderator(kMillisecond, 4 * kMillisecond);
+  Stream stream(moderator, 100 * kMicrosecond);
+  stream.run(20 * kMillisecond);
+  EXPECT_EQ(stream.nap(16), 16 * 100 * kMicrosecond);
+}
+
+TEST(WakeModerator, AStreamIsSteadyThoughPeersNapAndItComesInHeaps) {
+  WakeModerator moderator(kMillisecond, 4 * kMillisecond);
+  Stream stream(moderator, 50 * kMicrosecond);
+  for (int i = 0; i < 50; ++i) {
+    stream.run(kMillisecond);
+    if (i > 10) {
+      ASSERT_GT(stream.nap(), 0) << i;
+    }
+    stream.now_ns += 2 * kMillisecond;  // nothing comes
+  }
 }
 
 TEST(WakeModerator, TrainsGetNoNapSinceAWakeUpBringsManyAsItIs) {
-  WakeModerator moderator(kMillisecond);
+  WakeModerator moderator(kMillisecond, 4 * kMillisecond);
   Stream stream(moderator, 3 * kMicrosecond);
-  stream.run_trains(3 * kMillisecond, 40);
+  stream.run_trains(20 * kMillisecond, 40);
   EXPECT_EQ(stream.nap(), 0);
-  stream.run(3 * kMillisecond);
+  stream.run(20 * kMillisecond);
   EXPECT_GT(stream.nap(), 0) << "single datagrams again";
 }
 
 TEST(WakeModerator, AThinStreamGetsNoNap) {
-  WakeModerator moderator(kMillisecond);
+  WakeModerator moderator(kMillisecond, 4 * kMillisecond);
   Stream stream(moderator, 300 * kMicrosecond);
-  stream.run(10 * kMillisecond);
+  stream.run(20 * kMillisecond);
   EXPECT_EQ(stream.nap(), 0);
 }
 
 TEST(WakeModerator, WithLittleInFlightThereIsNoNap) {
-  WakeModerator moderator(kMillisecond);
+  WakeModerator moderator(kMillisecond, 4 * kMillisecond);
   Stream stream(moderator, 10 * kMicrosecond);
-  stream.run(3 * kMillisecond);
+  stream.run(20 * kMillisecond);
   EXPECT_EQ(moderator.nap_ns(stream.now_ns, 3), 0);
 }
 
 TEST(WakeModerator, NapsGoOnWhileTheyBringWhatTheRatePromised) {
-  WakeModerator moderator(kMillisecond);
+  WakeModerator moderator(kMillisecond, 4 * kMillisecond);
   Stream stream(moderator, 10 * kMicrosecond);
-  stream.run(3 * kMillisecond);
+  stream.run(20 * kMillisecond);
   for (int i = 0; i < 100; ++i) {
     const std::int64_t nap_ns = stream.nap();
     ASSERT_GT(nap_ns, 0) << i;
@@ -98,7 +131,7 @@ TEST(WakeModerator, NapsGoOnWhileTheyBringWhatTheRatePromised) {
 }
 
 TEST(WakeModerator, AnExchangeThatWaitsForThisThreadPaysForFewNaps) {
-  WakeModerator moderator(kMillisecond);
+  WakeModerator moderator(kMillisecond, 4 * kMillisecond);
   Stream stream(moderator, 50 * kMicrosecond);
   std::int64_t napped_ns = 0;
   const std::int64_t begin_ns = stream.now_ns;
@@ -114,9 +147,9 @@ TEST(WakeModerator, AnExchangeThatWaitsForThisThreadPaysForFewNaps) {
 }
 
 TEST(WakeModerator, AfterAPauseTheOldRateIsForgotten) {
-  WakeModerator moderator(kMillisecond);
+  WakeModerator moderator(kMillisecond, 4 * kMillisecond);
   Stream stream(moderator, 10 * kMicrosecond);
-  stream.run(3 * kMillisecond);
+  stream.run(20 * kMillisecond);
   stream.now_ns += 100 * kMillisecond;
   moderator.on_datagrams(stream.now_ns, 1, 1000);
   EXPECT_EQ(stream.nap(), 0);
