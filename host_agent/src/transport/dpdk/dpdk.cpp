@@ -434,8 +434,8 @@ ethernet::Headers DpdkTransport::headers_to(const NextHop& hop, const wire::Endp
 }
 
 /// Writes the headers at the start of a packet's data. Over shared memory (net_memif) there is a checksum too: it costs
-/// some 50 ns at each end, a seventh of what a full packet costs there, and what is at the other end may be a virtual
-/// switch that sends the packet on over a wire, where nobody else would make one.
+/// some 50 ns at each end, and what is at the other end may be a virtual switch that sends the packet on over a wire,
+/// where nobody else would make one.
 void DpdkTransport::write_headers(const ethernet::Headers& headers, rte_mbuf& packet, std::size_t payload_bytes,
                                   ethernet::PartialSum payload, const Port& by) noexcept {
   const std::span<std::byte> data = data_of(packet);

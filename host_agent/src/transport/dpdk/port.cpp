@@ -202,7 +202,11 @@ bool Port::found_wrong(const rte_mbuf& packet) const noexcept {
 }
 
 std::size_t Port::receive(std::uint16_t queue, std::span<rte_mbuf*> out) noexcept {
-  if (!started_ || (is_memif_ && !MemifGate::enter())) return 0;
+  if (!started_) return 0;
+  if (is_memif_ && !MemifGate::enter()) {
+    sched_yield();  // to the interrupt thread, if it is this core that it works on
+    return 0;
+  }
   const std::size_t count = rte_eth_rx_burst(id_, queue, out.data(), static_cast<std::uint16_t>(out.size()));
   if (is_memif_) MemifGate::leave();
   return count;
