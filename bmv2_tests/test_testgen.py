@@ -1,6 +1,6 @@
 """The cases that p4testgen finds in the v1model program: on bmv2, and on the Tofino program, which has another parser,
-other cells and another deparser, interpreted and on the vendor's model. Where p4testgen is, it finds further
-ones, others at each run.
+other cells and another deparser, interpreted and on the vendor's model. Where p4testgen is, it finds further ones,
+others at each run.
 
 To find those of a failure again:
 

@@ -7,7 +7,7 @@ take a path, and writes down what comes out (Ruffy et al., "P4Testgen: An Extens
 It knows what the program says, and not what the protocol says; so its cases show where bmv2, and the Tofino program,
 which is another one in parser, cells and deparser, do something else than the source of v1model's says.
 
-It knows neither multicast nor what registers hold, and entries may hold anything. So it gets the program with three
+It knows neither multicast nor what registers hold, and entries may hold anything. So it gets the program with some
 texts changed: a copy to a group goes to one port; what a controller guarantees of its entries is assumed, and that whom
 a packet is from and whom it goes to differ, so that an address that was not written shows; and all cases use the first
 cells of a lease that are as new. Rounds that go on, and repairs, are the vectors' (README.md there).

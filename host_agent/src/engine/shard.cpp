@@ -17,7 +17,7 @@ using worker::Status;
 constexpr int kReceiveBurstsMax = 4;
 /// A nap delays what this worker sends, so it may last only as long as a part of what is in flight takes to come back.
 constexpr TimeNs kNapNsMax = 1'000'000;
-constexpr TimeNs kSlowNapNsMax = 4'000'000;
+constexpr TimeNs kSlowNapNsMax = 4'000'000;  // where few packets come; a call of this worker ends it
 constexpr std::size_t kNapFlightShare = 4;
 constexpr std::size_t kNapWorthMax = 64;
 
