@@ -144,12 +144,13 @@ asan: $(ready)-dev
 	cmake --build --preset asan
 	$(call run_ctest,build/asan)
 
-threaded_tests := host_agent/tests/transport/transport_test host_agent/tests/engine/engine_test soft_switch/tests/server_test
-threaded_tests += $(if $(wildcard /usr/include/xdp/xsk.h),host_agent/tests/transport/xdp/xdp_test)
+# The longest first: they run side by side.
+threaded_tests := $(if $(wildcard /usr/include/xdp/xsk.h),host_agent/tests/transport/xdp/xdp_test)
+threaded_tests += host_agent/tests/engine/engine_test soft_switch/tests/server_test host_agent/tests/transport/transport_test
 tsan: $(ready)-dev
 	cmake --preset tsan >/dev/null
 	cmake --build --preset tsan --target $(notdir $(threaded_tests))
-	for test in $(threaded_tests); do build/tsan/$$test --gtest_brief=1; done
+	printf 'build/tsan/%s\n' $(threaded_tests) | xargs -P $(JOBS) -I{} env {} --gtest_brief=1
 
 fuzz: $(ready)-dev  ##! fuzz the parser and the state machines, FUZZ_SECONDS=300 each
 	.ci/fuzz $(FUZZ_SECONDS)

@@ -158,7 +158,6 @@ class Bmv2Switch(Switch):  # type: ignore[misc]
         ports = [word for port, interface in self.intfs.items() for word in ("-i", f"{port}@{interface.name}")]
         command = [SWITCH_PROGRAM, "--no-p4", "--device-id", str(self.device), *ports]
         command += ["--thrift-port", str(THRIFT_PORT), "--log-console", "-L", self._workplace.bmv2_log_level]
-        command += ["--notifications-addr", f"ipc://{self.socket.with_suffix('.notifications')}"]
         command += ["--", "--grpc-server-addr", self.p4runtime]
         self.program = Program(self, command, self._workplace.log(self.name))
         self.program.await_ready(self.socket.exists)
@@ -167,8 +166,7 @@ class Bmv2Switch(Switch):  # type: ignore[misc]
         if self.program is not None:
             self.program.stop()
             self.program = None
-        for path in (self.socket, self.socket.with_suffix(".notifications")):
-            path.unlink(missing_ok=True)
+        self.socket.unlink(missing_ok=True)
         super().stop(deleteIntfs)
 
 

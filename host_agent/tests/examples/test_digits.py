@@ -17,8 +17,8 @@ DEMO = Path(__file__).resolve().parents[2] / "examples/digits/demo.py"
 EPOCHS = 6
 TEST_IMAGES = 360
 PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
-DEMO_S_MAX = 150.0
-TRAINING_S_MAX = 90.0
+DEMO_S_MAX = 300.0
+TRAINING_S_MAX = 180.0
 STOP_S_MAX = 30.0
 
 pytestmark = pytest.mark.timeout(DEMO_S_MAX + STOP_S_MAX)

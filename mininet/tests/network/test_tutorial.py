@@ -20,9 +20,9 @@ import pytest
 REPOSITORY = Path(__file__).resolve().parents[3]
 PAGE = REPOSITORY / "docs" / "mininet.md"
 PROMPT = "mininet> "
-PATIENCE_S = 120.0
+PATIENCE_S = 400.0
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = pytest.mark.timeout(1200)
 
 
 class Command(NamedTuple):
