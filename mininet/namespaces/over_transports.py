@@ -35,13 +35,19 @@ def start_switch(star: Star, transport: str, log: IO[str], *options: str) -> sub
 
 
 def start_worker(
-    star: Star, host: Host, transport: str, command: Sequence[str], output: int | IO[str], **variables: str
+    star: Star,
+    host: Host,
+    transport: str,
+    command: Sequence[str],
+    output: int | IO[str] | None,
+    errors: IO[str] | None = None,
+    **variables: str,
 ) -> subprocess.Popen[str]:
     environment = {**os.environ, "WIRESUM_SWITCH": _control(star), "WIRESUM_INSECURE": "1"}
     environment |= {"WIRESUM_ADDRESS": host.address, "WIRESUM_TRANSPORT": transport, **variables}
     if transport == "dpdk":
         environment["WIRESUM_DEVICE"] = EAL
-    return host.popen([sys.executable, *command], environment=environment, stdout=output)
+    return host.popen([sys.executable, *command], environment=environment, stdout=output, stderr=errors)
 
 
 def _control(star: Star) -> str:

@@ -184,6 +184,7 @@ nb::dict dict_of(const engine::TrafficStats& stats) {
   out["bytes_sent"] = stats.worker.bytes_sent;
   out["bytes_received"] = stats.worker.bytes_received;
   out["results"] = stats.worker.results;
+  out["by_group"] = stats.datagrams_by_group;
   out["retransmissions"] = stats.worker.retransmissions;
   out["questions"] = stats.worker.questions;
   out["duplicates"] = stats.worker.duplicates;

@@ -151,6 +151,7 @@ void add(TrafficStats& sum, const TrafficStats& more) noexcept {
   add(sum.worker, more.worker);
   sum.datagrams_sent += more.datagrams_sent;
   sum.datagrams_received += more.datagrams_received;
+  sum.datagrams_by_group += more.datagrams_by_group;
   sum.send_calls += more.send_calls;
   sum.receive_calls += more.receive_calls;
   sum.send_failures += more.send_failures;

@@ -42,6 +42,7 @@ struct TrafficStats {
   worker::WorkerStats worker;
   std::uint64_t datagrams_sent = 0;
   std::uint64_t datagrams_received = 0;
+  std::uint64_t datagrams_by_group = 0;  // of these, what came by the multicast group that RESULTs are sent to
   std::uint64_t send_calls = 0;
   std::uint64_t receive_calls = 0;
   std::uint64_t send_failures = 0;
@@ -87,6 +88,8 @@ class Shard {
  private:
   static constexpr std::size_t kReceiveBurst = 256;
   static constexpr std::size_t kSendBurstMax = 64;
+  /// Of the transport's ports: the first is the thread's own, and the only other the group's.
+  static constexpr std::uint8_t kGroupPort = 1;
 
   void submit_backlog();
 
@@ -99,6 +102,7 @@ class Shard {
   transport::WakeModerator moderator_;
   std::deque<worker::Collective> backlog_;  // taken from the mailbox, not yet taken by the state machine
   std::array<transport::RxDatagram, kReceiveBurst> datagrams_{};
+  std::uint64_t datagrams_by_group_ = 0;
 
   std::mutex mail_mutex_;
   std::vector<worker::Collective> mail_;

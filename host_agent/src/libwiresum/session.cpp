@@ -20,7 +20,7 @@ using std::chrono::seconds;
 using worker::Status;
 
 /// sidecar/service.py has the same.
-constexpr std::string_view kVersion = "2";
+constexpr std::string_view kVersion = "3";
 /// Until an interpreter that has everything to load from a cold disk says its first word.
 constexpr milliseconds kStartTimeout{120'000};
 /// How much longer than the sidecar's own limit it may take to join and to say so.
@@ -93,6 +93,7 @@ void add_states(const engine::Session& engine, Line& line) {
     add("sent", part.worker.packets_sent);
     add("received", part.worker.bytes_received);
     add("results", part.worker.results);
+    add("group", part.datagrams_by_group);
     add("failures", part.send_failures);
     add("error", static_cast<std::uint64_t>(part.transport_error));
   }

@@ -169,7 +169,8 @@ def test_settings_reach_the_data_path(job: Callable[..., list[Session]], setting
 
 
 def test_a_job_is_spread_over_several_switches_and_each_is_counted_alone(start_switch: Callable[..., str]) -> None:
-    endpoints = [start_switch(), start_switch(slots=64), start_switch(slots=128, multicast="239.192.8.0")]
+    group = start_switch(slots=128, multicast="239.192.8.0")
+    endpoints = [start_switch(), start_switch(slots=64), group]
     sessions = join_all("+".join(endpoints), 3, threads=1)
     try:
         before = [session.stats() for session in sessions]
@@ -183,6 +184,7 @@ def test_a_job_is_spread_over_several_switches_and_each_is_counted_alone(start_s
             assert [part.switch for part in stats.aggregators] == sorted(endpoints)
             parts = zip(stats.aggregators, earlier.aggregators, strict=True)
             assert [now.results - then.results for now, then in parts] == [100, 100, 100]
+            assert [part.switch for part in stats.aggregators if part.by_group] == [group]
             assert stats.results == sum(part.results for part in stats.aggregators)
             assert stats.bytes_sent == sum(part.bytes_sent for part in stats.aggregators)
         sparse = sparse_sums(sessions)
@@ -249,6 +251,7 @@ def test_results_come_by_multicast_where_the_switch_sends_them_so(by: str) -> No
                 operation.wait(PATIENCE_S)
             assert all(set(values) == {6} for values in data)
         results = sum(session.stats().results for session in sessions)
+        assert sum(session.stats().by_group for session in sessions) >= results - 3 * switch.stats().packets["resent"]
         for session in sessions:
             session.close()
         stats = switch.stats()

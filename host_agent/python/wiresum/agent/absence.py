@@ -33,6 +33,9 @@ class Traffic(NamedTuple):
 
     packets_sent: int
     bytes_received: int
+    results: int = 0
+    by_group: int = 0
+    """Packets that came by the multicast group which the switch sends results to, if it does."""
 
 
 NO_TRAFFIC = Traffic(0, 0)

@@ -28,13 +28,14 @@ class PathState(NamedTuple):
     packets_sent: int
     bytes_received: int
     results: int
+    by_group: int
     send_failures: int
     transport_error: int
     """An errno, 0 for none."""
 
     @property
     def traffic(self) -> Traffic:
-        return Traffic(self.packets_sent, self.bytes_received)
+        return Traffic(self.packets_sent, self.bytes_received, self.results, self.by_group)
 
 
 class Causes:
@@ -60,6 +61,7 @@ class Causes:
                 f"Timed out: {self._who}, collective number {sequence}. "
                 + (f"{stop[0].upper()}{stop[1:]}. " if (stop := self._aggregators.own_stop()) else "")
                 + self._aggregators.diagnose(tensor)
+                + "".join(_doubt_about_multicast(one) for one in self._aggregators if one.membership.group_is_silent)
                 + self._what_was_not_sent(states)
             )
         return WiresumError(f"{self._who}: the collective was aborted")

@@ -38,6 +38,7 @@ from wiresum.agent.diagnosis import error_of
 from wiresum.agent.errors import JoinError, SwitchUnreachableError, WiresumError, WorkerLostError
 from wiresum.agent.grant import grant_of
 from wiresum.agent.joining import Interruption, ask_until_granted
+from wiresum.agent.multicast import GroupWatch
 from wiresum.agent.way_out import why_cut_off
 from wiresum.join.credentials import CredentialsError
 
@@ -73,6 +74,7 @@ class Membership:
         )
         self._lock = threading.Lock()
         self._awake = AwakeClock()
+        self._group_watch = GroupWatch(self.grant, self.where)
         self._leaving = threading.Event()
         self._begun = threading.Event()
         self._left = threading.Event()
@@ -157,6 +159,11 @@ class Membership:
             )
             self._thread.start()
         self._begun.wait(BEGIN_S_MAX)  # so that a process that ends at once does not end in between
+
+    @property
+    def group_is_silent(self) -> bool:
+        """Does nothing come by the multicast group that the switch sends results to?"""
+        return self._group_watch.silent
 
     def own_stop(self) -> str:
         """A sentence, if this process itself was stopped lately; otherwise empty."""
@@ -294,6 +301,7 @@ class Membership:
                 self._hang_up()
                 return
             yield messages.Heartbeat(member=self._member, round_newest=round_newest & 0xFFFFFFFF)
+            self._group_watch.look(self._traffic)
             hung_up.wait(self.grant.heartbeat_interval_ms / 1000)
             if self._awake.now() - self._heard_at > silence_s_max:
                 log.info("%s has been silent for %.1f s: a fresh connection is made", self.where, silence_s_max)

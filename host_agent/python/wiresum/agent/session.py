@@ -237,6 +237,7 @@ class Session:
                 part.packets_sent,
                 part.bytes_received,
                 part.results,
+                part.by_group,
                 part.send_failures,
                 part.transport_error,
             )

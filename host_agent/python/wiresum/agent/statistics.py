@@ -15,6 +15,8 @@ class TrafficStats:
     bytes_sent: int
     bytes_received: int
     results: int
+    by_group: int
+    """Packets that came by a multicast group, where the switch sends results to one (`wiresum switch --multicast`)."""
     retransmissions: int
     questions: int
     """To the switch, whether a packet without a sum has come: headers. Who has sent what is missing sends it again."""

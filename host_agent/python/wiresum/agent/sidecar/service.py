@@ -44,10 +44,10 @@ from wiresum.agent.way_out import spin_us_of
 
 log = logging.getLogger(__name__)
 
-VERSION = 2
+VERSION = 3
 ANSWER_S_MAX = 15.0
 """How long a worker may take to answer; half of the time after which the service takes it for lost, if that is less."""
-_STATE = ("round", "sent", "received", "results", "failures", "error")
+_STATE = ("round", "sent", "received", "results", "group", "failures", "error")
 """What the fields of a PathState are called on a line, before a dot and the aggregator's number."""
 _STATUSES: Mapping[str, Status] = {
     "timed-out": Status.TIMED_OUT,

@@ -1,0 +1,70 @@
+"""What a worker says when results do not come by the multicast group that they are sent to."""
+
+from __future__ import annotations
+
+import logging
+from types import SimpleNamespace
+
+import pytest
+
+from wiresum.agent.absence import Traffic
+from wiresum.agent.grant import Endpoint
+from wiresum.agent.multicast import GroupWatch
+
+GROUP = Endpoint("239.192.0.3", 43488)
+SLOTS = 512
+
+
+class Watched:
+    def __init__(self, log: pytest.LogCaptureFixture) -> None:
+        log.set_level(logging.INFO)
+        self._log = log
+        self._watch = GroupWatch(SimpleNamespace(results_group=GROUP, slots=SLOTS), "the switch at x")  # type: ignore[arg-type]
+        self._traffic = Traffic(0, 0)
+
+    @property
+    def silent(self) -> bool:
+        return self._watch.silent
+
+    def says(self, *, results: int, by_group: int) -> list[str]:
+        """After so many more."""
+        self._traffic = Traffic(0, 0, self._traffic.results + results, self._traffic.by_group + by_group)
+        self._log.clear()
+        self._watch.look(lambda: self._traffic)
+        return [record.getMessage() for record in self._log.records]
+
+
+def test_a_group_that_nothing_comes_by_is_named_once_and_again_when_it_is_heard(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    watched = Watched(caplog)
+    assert watched.says(results=5000, by_group=5000) == []
+    (said,) = watched.says(results=5000, by_group=0)
+    assert "the switch at x sends results to the multicast group 239.192.0.3, and the last 5000 did not come" in said
+    assert "IGMP snooping needs a querier" in said
+    assert watched.says(results=5000, by_group=0) == []
+    assert watched.says(results=100, by_group=1) == ["results come by the multicast group 239.192.0.3 again"]
+    assert watched.says(results=100, by_group=100) == []
+    assert len(watched.says(results=5000, by_group=0)) == 1
+
+
+def test_a_worker_that_slept_asks_for_what_it_missed_and_says_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    watched = Watched(caplog)
+    assert watched.says(results=10, by_group=1) == []
+    assert watched.says(results=SLOTS, by_group=0) == []
+    assert watched.says(results=64, by_group=0) == []
+    assert len(watched.says(results=1, by_group=0)) == 1
+
+
+def test_where_nothing_ever_came_by_the_group_it_is_said_soon(caplog: pytest.LogCaptureFixture) -> None:
+    watched = Watched(caplog)
+    assert watched.says(results=64, by_group=0) == []
+    assert not watched.silent
+    assert len(watched.says(results=1, by_group=0)) == 1
+    assert watched.silent
+
+
+def test_a_job_without_a_group_is_not_asked(caplog: pytest.LogCaptureFixture) -> None:
+    watch = GroupWatch(SimpleNamespace(results_group=None, slots=1), "the switch at x")  # type: ignore[arg-type]
+    watch.look(lambda: pytest.fail("nobody needs to know"))
+    assert caplog.records == []
