@@ -24,8 +24,8 @@ from bench import Bench
 from testgen import CASES, Case, Frame, complaint
 from tna_interpreter.switch import Switch
 from tofino_model.model_switch import ModelSwitch
-from tofino_network import TofinoSwitch
-from wiresum.controller.p4runtime import Client
+from tofino_network import SWITCH, TofinoSwitch, write
+from wiresum.controller.p4runtime import Client, own
 from wiresum.controller.p4runtime.desired import Entity
 from wiresum.controller.p4runtime.forward import FLOOD_GROUP
 from wiresum.controller.p4runtime.tables import Tables
@@ -43,11 +43,17 @@ def on_tofino(case: Case) -> Case:
 
 class OnTofino:
     def __init__(self, switch: TofinoSwitch) -> None:
-        self.fresh, self.insert, self.replicate = switch.fresh, switch.insert, switch.replicate
+        self.insert, self.replicate = switch.insert, switch.replicate
         self._switch = switch
 
+    def fresh(self, slots: int) -> int:
+        slot = self._switch.fresh(slots)
+        write(self._switch, own.entry(str(SWITCH.address), SWITCH.mac.hex(":")))  # `late` sends to it
+        return slot
+
     def play(self, frame: Frame) -> list[Frame]:
-        return [Frame(copy.port, copy.frame) for copy in self._switch.receive(frame.port, frame.content)]
+        copies = [*self._switch.receive(frame.port, frame.content), *self._switch.late()]
+        return [Frame(copy.port, copy.frame) for copy in copies]
 
 
 class OnBmv2:
