@@ -64,6 +64,17 @@ def test_where_nothing_ever_came_by_the_group_it_is_said_soon(caplog: pytest.Log
     assert watched.silent
 
 
+def test_a_program_that_does_not_answer_has_not_heard_its_group(caplog: pytest.LogCaptureFixture) -> None:
+    watched = Watched(caplog)
+    assert watched.says(results=100, by_group=100) == []
+    assert len(watched.says(results=5000, by_group=0)) == 1
+    assert watched.says(results=-5100, by_group=-100) == []  # NO_TRAFFIC
+    assert watched.silent
+    assert watched.says(results=5200, by_group=100) == []
+    assert watched.silent
+    assert len(watched.says(results=1, by_group=1)) == 1
+
+
 def test_a_job_without_a_group_is_not_asked(caplog: pytest.LogCaptureFixture) -> None:
     watch = GroupWatch(SimpleNamespace(results_group=None, slots=1), "the switch at x")  # type: ignore[arg-type]
     watch.look(lambda: pytest.fail("nobody needs to know"))
