@@ -43,6 +43,7 @@ from wiresum.join.operator_pb2 import (
     SwitchReport,
     WorkerReport,
 )
+from wiresum.join.peers import describe_peer
 
 PROTOCOL_VERSION = 4
 """Changes when a worker and a service of different versions would misunderstand each other."""
@@ -116,5 +117,6 @@ __all__ = [
     "SwitchReport",
     "Waiting",
     "WorkerReport",
+    "describe_peer",
     "name_problem",
 ]

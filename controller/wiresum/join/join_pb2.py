@@ -13,7 +13,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17wiresum/join/join.proto\x12\x0fwiresum.join.v1\")\n\x08\x45ndpoint\x12\x0f\n\x07\x61\x64\x64ress\x18\x01 \x01(\t\x12\x0c\n\x04port\x18\x02 \x01(\r\"\xf9\x02\n\x0bJoinRequest\x12\x18\n\x10protocol_version\x18\x01 \x01(\r\x12\x10\n\x08job_name\x18\x02 \x01(\t\x12\x0c\n\x04rank\x18\x03 \x01(\r\x12\x12\n\nworld_size\x18\x04 \x01(\r\x12+\n\x08\x65ndpoint\x18\x05 \x01(\x0b\x32\x19.wiresum.join.v1.Endpoint\x12\x13\n\x0bthreads_max\x18\x06 \x01(\r\x12\x11\n\tlanes_max\x18\x07 \x01(\r\x12\r\n\x05slots\x18\x08 \x01(\r\x12\x11\n\thost_name\x18\t \x01(\t\x12\x12\n\nprocess_id\x18\n \x01(\r\x12\x18\n\x10software_version\x18\x0b \x01(\t\x12\x12\n\ntimeout_ms\x18\x0c \x01(\r\x12\x0b\n\x03key\x18\r \x01(\r\x12\x0f\n\x07\x61ttempt\x18\x0e \x01(\t\x12\x0e\n\x06tenant\x18\x0f \x01(\t\x12\x10\n\x08priority\x18\x10 \x01(\x11\x12\x11\n\tjob_token\x18\x11 \x01(\t\x12\x10\n\x08no_queue\x18\x12 \x01(\x08\"p\n\tJoinEvent\x12+\n\x07waiting\x18\x01 \x01(\x0b\x32\x18.wiresum.join.v1.WaitingH\x00\x12-\n\x07granted\x18\x02 \x01(\x0b\x32\x1a.wiresum.join.v1.JoinReplyH\x00\x42\x07\n\x05\x65vent\"1\n\x07Waiting\x12\x0e\n\x06reason\x18\x01 \x01(\t\x12\x16\n\x0equeue_position\x18\x02 \x01(\r\"\xfc\x02\n\tJoinReply\x12\x0b\n\x03job\x18\x01 \x01(\r\x12\x0b\n\x03key\x18\x02 \x01(\r\x12\x0e\n\x06worker\x18\x03 \x01(\r\x12\x0f\n\x07workers\x18\x04 \x01(\r\x12\r\n\x05lanes\x18\x05 \x01(\r\x12\x0f\n\x07threads\x18\x06 \x01(\r\x12\r\n\x05slots\x18\x07 \x01(\r\x12\x32\n\x0fswitch_endpoint\x18\t \x01(\x0b\x32\x19.wiresum.join.v1.Endpoint\x12\r\n\x05token\x18\x0b \x01(\t\x12\x1d\n\x15heartbeat_interval_ms\x18\x0c \x01(\r\x12\x19\n\x11heartbeat_lost_ms\x18\r \x01(\r\x12\x13\n\x0breattach_ms\x18\x0e \x01(\r\x12\x13\n\x0bswitch_name\x18\x0f \x01(\t\x12\x30\n\rresults_group\x18\x10 \x01(\x0b\x32\x19.wiresum.join.v1.Endpoint\x12\x0c\n\x04rank\x18\x11 \x01(\rJ\x04\x08\x08\x10\tJ\x04\x08\n\x10\x0bR\x0bround_firstR\x05peers\";\n\x04Peer\x12\x0c\n\x04rank\x18\x01 \x01(\r\x12\x11\n\thost_name\x18\x02 \x01(\t\x12\x12\n\nprocess_id\x18\x03 \x01(\r\"I\n\x06Member\x12\x0b\n\x03job\x18\x01 \x01(\r\x12\x0e\n\x06worker\x18\x02 \x01(\r\x12\r\n\x05token\x18\x03 \x01(\t\x12\x13\n\x0bswitch_name\x18\x04 \x01(\t\"J\n\tHeartbeat\x12\'\n\x06member\x18\x01 \x01(\x0b\x32\x17.wiresum.join.v1.Member\x12\x14\n\x0cround_newest\x18\x02 \x01(\r\"h\n\x08JobEvent\x12\'\n\x05pulse\x18\x01 \x01(\x0b\x32\x16.wiresum.join.v1.PulseH\x00\x12*\n\x05\x65nded\x18\x02 \x01(\x0b\x32\x19.wiresum.join.v1.JobEndedH\x00\x42\x07\n\x05\x65vent\"\x07\n\x05Pulse\"\x82\x02\n\x08JobEnded\x12.\n\x05\x63\x61use\x18\x01 \x01(\x0e\x32\x1f.wiresum.join.v1.JobEnded.Cause\x12*\n\x06worker\x18\x02 \x01(\x0b\x32\x15.wiresum.join.v1.PeerH\x00\x88\x01\x01\x12\x0e\n\x06reason\x18\x03 \x01(\t\"\x7f\n\x05\x43\x61use\x12\x15\n\x11\x43\x41USE_UNSPECIFIED\x10\x00\x12\x0f\n\x0bWORKER_LOST\x10\x01\x12\x15\n\x11\x41\x42ORTED_BY_WORKER\x10\x02\x12\x15\n\x11\x45NDED_BY_OPERATOR\x10\x03\x12\x0f\n\x0bSWITCH_LOST\x10\x04\x12\x0f\n\x0bWORKER_LEFT\x10\x05\x42\t\n\x07_worker\"K\n\x0cLeaveRequest\x12\'\n\x06member\x18\x01 \x01(\x0b\x32\x17.wiresum.join.v1.MemberJ\x04\x08\x02\x10\x03R\x0cround_newest\"\x0c\n\nLeaveReply\"[\n\x0c\x41\x62ortRequest\x12\'\n\x06member\x18\x01 \x01(\x0b\x32\x17.wiresum.join.v1.Member\x12\x0e\n\x06reason\x18\x02 \x01(\tJ\x04\x08\x03\x10\x04R\x0cround_newest\"\x0c\n\nAbortReply\"\xaf\x02\n\tDiagnosis\x12\x32\n\x07workers\x18\x01 \x03(\x0b\x32!.wiresum.join.v1.Diagnosis.Worker\x12-\n\x08switches\x18\x02 \x03(\x0b\x32\x1b.wiresum.join.v1.NodeReport\x1a\xbe\x01\n\x06Worker\x12#\n\x04peer\x18\x01 \x01(\x0b\x32\x15.wiresum.join.v1.Peer\x12\x18\n\x0btensor_last\x18\x02 \x01(\rH\x00\x88\x01\x01\x12\x15\n\rcontributions\x18\x03 \x01(\x04\x12\x18\n\x10heartbeat_age_ms\x18\x04 \x01(\r\x12\x0c\n\x04left\x18\x05 \x01(\x08\x12\x11\n\tuncounted\x18\x06 \x01(\x08\x12\x13\n\x0bswitch_name\x18\x07 \x01(\tB\x0e\n\x0c_tensor_last\"\x8a\x02\n\nNodeReport\x12\x13\n\x0bswitch_name\x18\x01 \x01(\t\x12\x0e\n\x06parent\x18\x02 \x01(\t\x12\x0f\n\x07workers\x18\x03 \x01(\r\x12\x11\n\tslot_base\x18\x04 \x01(\r\x12\r\n\x05phase\x18\x05 \x01(\t\x12\x39\n\x07packets\x18\x06 \x03(\x0b\x32(.wiresum.join.v1.NodeReport.PacketsEntry\x12\x0f\n\x07results\x18\x07 \x01(\x04\x12\x15\n\rcontributions\x18\x08 \x01(\x04\x12\x11\n\tuncounted\x18\t \x01(\x08\x1a.\n\x0cPacketsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\x32\xe1\x02\n\x0bJoinService\x12\x42\n\x04Join\x12\x1c.wiresum.join.v1.JoinRequest\x1a\x1a.wiresum.join.v1.JoinEvent0\x01\x12\x43\n\x06\x41ttend\x12\x1a.wiresum.join.v1.Heartbeat\x1a\x19.wiresum.join.v1.JobEvent(\x01\x30\x01\x12\x43\n\x05Leave\x12\x1d.wiresum.join.v1.LeaveRequest\x1a\x1b.wiresum.join.v1.LeaveReply\x12\x43\n\x05\x41\x62ort\x12\x1d.wiresum.join.v1.AbortRequest\x1a\x1b.wiresum.join.v1.AbortReply\x12?\n\x08\x44iagnose\x12\x17.wiresum.join.v1.Member\x1a\x1a.wiresum.join.v1.Diagnosisb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17wiresum/join/join.proto\x12\x0fwiresum.join.v1\")\n\x08\x45ndpoint\x12\x0f\n\x07\x61\x64\x64ress\x18\x01 \x01(\t\x12\x0c\n\x04port\x18\x02 \x01(\r\"\xf9\x02\n\x0bJoinRequest\x12\x18\n\x10protocol_version\x18\x01 \x01(\r\x12\x10\n\x08job_name\x18\x02 \x01(\t\x12\x0c\n\x04rank\x18\x03 \x01(\r\x12\x12\n\nworld_size\x18\x04 \x01(\r\x12+\n\x08\x65ndpoint\x18\x05 \x01(\x0b\x32\x19.wiresum.join.v1.Endpoint\x12\x13\n\x0bthreads_max\x18\x06 \x01(\r\x12\x11\n\tlanes_max\x18\x07 \x01(\r\x12\r\n\x05slots\x18\x08 \x01(\r\x12\x11\n\thost_name\x18\t \x01(\t\x12\x12\n\nprocess_id\x18\n \x01(\r\x12\x18\n\x10software_version\x18\x0b \x01(\t\x12\x12\n\ntimeout_ms\x18\x0c \x01(\r\x12\x0b\n\x03key\x18\r \x01(\r\x12\x0f\n\x07\x61ttempt\x18\x0e \x01(\t\x12\x0e\n\x06tenant\x18\x0f \x01(\t\x12\x10\n\x08priority\x18\x10 \x01(\x11\x12\x11\n\tjob_token\x18\x11 \x01(\t\x12\x10\n\x08no_queue\x18\x12 \x01(\x08\"p\n\tJoinEvent\x12+\n\x07waiting\x18\x01 \x01(\x0b\x32\x18.wiresum.join.v1.WaitingH\x00\x12-\n\x07granted\x18\x02 \x01(\x0b\x32\x1a.wiresum.join.v1.JoinReplyH\x00\x42\x07\n\x05\x65vent\"1\n\x07Waiting\x12\x0e\n\x06reason\x18\x01 \x01(\t\x12\x16\n\x0equeue_position\x18\x02 \x01(\r\"\xfc\x02\n\tJoinReply\x12\x0b\n\x03job\x18\x01 \x01(\r\x12\x0b\n\x03key\x18\x02 \x01(\r\x12\x0e\n\x06worker\x18\x03 \x01(\r\x12\x0f\n\x07workers\x18\x04 \x01(\r\x12\r\n\x05lanes\x18\x05 \x01(\r\x12\x0f\n\x07threads\x18\x06 \x01(\r\x12\r\n\x05slots\x18\x07 \x01(\r\x12\x32\n\x0fswitch_endpoint\x18\t \x01(\x0b\x32\x19.wiresum.join.v1.Endpoint\x12\r\n\x05token\x18\x0b \x01(\t\x12\x1d\n\x15heartbeat_interval_ms\x18\x0c \x01(\r\x12\x19\n\x11heartbeat_lost_ms\x18\r \x01(\r\x12\x13\n\x0breattach_ms\x18\x0e \x01(\r\x12\x13\n\x0bswitch_name\x18\x0f \x01(\t\x12\x30\n\rresults_group\x18\x10 \x01(\x0b\x32\x19.wiresum.join.v1.Endpoint\x12\x0c\n\x04rank\x18\x11 \x01(\rJ\x04\x08\x08\x10\tJ\x04\x08\n\x10\x0bR\x0bround_firstR\x05peers\"v\n\x04Peer\x12\x0c\n\x04rank\x18\x01 \x01(\r\x12\x11\n\thost_name\x18\x02 \x01(\t\x12\x12\n\nprocess_id\x18\x03 \x01(\r\x12\x0f\n\x07\x61\x64\x64ress\x18\x04 \x01(\t\x12\x13\n\x0b\x63\x61lled_from\x18\x05 \x01(\t\x12\x13\n\x0b\x63\x65rtificate\x18\x06 \x01(\t\"I\n\x06Member\x12\x0b\n\x03job\x18\x01 \x01(\r\x12\x0e\n\x06worker\x18\x02 \x01(\r\x12\r\n\x05token\x18\x03 \x01(\t\x12\x13\n\x0bswitch_name\x18\x04 \x01(\t\"J\n\tHeartbeat\x12\'\n\x06member\x18\x01 \x01(\x0b\x32\x17.wiresum.join.v1.Member\x12\x14\n\x0cround_newest\x18\x02 \x01(\r\"h\n\x08JobEvent\x12\'\n\x05pulse\x18\x01 \x01(\x0b\x32\x16.wiresum.join.v1.PulseH\x00\x12*\n\x05\x65nded\x18\x02 \x01(\x0b\x32\x19.wiresum.join.v1.JobEndedH\x00\x42\x07\n\x05\x65vent\"\x07\n\x05Pulse\"\x82\x02\n\x08JobEnded\x12.\n\x05\x63\x61use\x18\x01 \x01(\x0e\x32\x1f.wiresum.join.v1.JobEnded.Cause\x12*\n\x06worker\x18\x02 \x01(\x0b\x32\x15.wiresum.join.v1.PeerH\x00\x88\x01\x01\x12\x0e\n\x06reason\x18\x03 \x01(\t\"\x7f\n\x05\x43\x61use\x12\x15\n\x11\x43\x41USE_UNSPECIFIED\x10\x00\x12\x0f\n\x0bWORKER_LOST\x10\x01\x12\x15\n\x11\x41\x42ORTED_BY_WORKER\x10\x02\x12\x15\n\x11\x45NDED_BY_OPERATOR\x10\x03\x12\x0f\n\x0bSWITCH_LOST\x10\x04\x12\x0f\n\x0bWORKER_LEFT\x10\x05\x42\t\n\x07_worker\"K\n\x0cLeaveRequest\x12\'\n\x06member\x18\x01 \x01(\x0b\x32\x17.wiresum.join.v1.MemberJ\x04\x08\x02\x10\x03R\x0cround_newest\"\x0c\n\nLeaveReply\"[\n\x0c\x41\x62ortRequest\x12\'\n\x06member\x18\x01 \x01(\x0b\x32\x17.wiresum.join.v1.Member\x12\x0e\n\x06reason\x18\x02 \x01(\tJ\x04\x08\x03\x10\x04R\x0cround_newest\"\x0c\n\nAbortReply\"\xaf\x02\n\tDiagnosis\x12\x32\n\x07workers\x18\x01 \x03(\x0b\x32!.wiresum.join.v1.Diagnosis.Worker\x12-\n\x08switches\x18\x02 \x03(\x0b\x32\x1b.wiresum.join.v1.NodeReport\x1a\xbe\x01\n\x06Worker\x12#\n\x04peer\x18\x01 \x01(\x0b\x32\x15.wiresum.join.v1.Peer\x12\x18\n\x0btensor_last\x18\x02 \x01(\rH\x00\x88\x01\x01\x12\x15\n\rcontributions\x18\x03 \x01(\x04\x12\x18\n\x10heartbeat_age_ms\x18\x04 \x01(\r\x12\x0c\n\x04left\x18\x05 \x01(\x08\x12\x11\n\tuncounted\x18\x06 \x01(\x08\x12\x13\n\x0bswitch_name\x18\x07 \x01(\tB\x0e\n\x0c_tensor_last\"\x8a\x02\n\nNodeReport\x12\x13\n\x0bswitch_name\x18\x01 \x01(\t\x12\x0e\n\x06parent\x18\x02 \x01(\t\x12\x0f\n\x07workers\x18\x03 \x01(\r\x12\x11\n\tslot_base\x18\x04 \x01(\r\x12\r\n\x05phase\x18\x05 \x01(\t\x12\x39\n\x07packets\x18\x06 \x03(\x0b\x32(.wiresum.join.v1.NodeReport.PacketsEntry\x12\x0f\n\x07results\x18\x07 \x01(\x04\x12\x15\n\rcontributions\x18\x08 \x01(\x04\x12\x11\n\tuncounted\x18\t \x01(\x08\x1a.\n\x0cPacketsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\x32\xe1\x02\n\x0bJoinService\x12\x42\n\x04Join\x12\x1c.wiresum.join.v1.JoinRequest\x1a\x1a.wiresum.join.v1.JoinEvent0\x01\x12\x43\n\x06\x41ttend\x12\x1a.wiresum.join.v1.Heartbeat\x1a\x19.wiresum.join.v1.JobEvent(\x01\x30\x01\x12\x43\n\x05Leave\x12\x1d.wiresum.join.v1.LeaveRequest\x1a\x1b.wiresum.join.v1.LeaveReply\x12\x43\n\x05\x41\x62ort\x12\x1d.wiresum.join.v1.AbortRequest\x1a\x1b.wiresum.join.v1.AbortReply\x12?\n\x08\x44iagnose\x12\x17.wiresum.join.v1.Member\x1a\x1a.wiresum.join.v1.Diagnosisb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,35 +33,35 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_JOINREPLY']._serialized_start=633
   _globals['_JOINREPLY']._serialized_end=1013
   _globals['_PEER']._serialized_start=1015
-  _globals['_PEER']._serialized_end=1074
-  _globals['_MEMBER']._serialized_start=1076
-  _globals['_MEMBER']._serialized_end=1149
-  _globals['_HEARTBEAT']._serialized_start=1151
-  _globals['_HEARTBEAT']._serialized_end=1225
-  _globals['_JOBEVENT']._serialized_start=1227
-  _globals['_JOBEVENT']._serialized_end=1331
-  _globals['_PULSE']._serialized_start=1333
-  _globals['_PULSE']._serialized_end=1340
-  _globals['_JOBENDED']._serialized_start=1343
-  _globals['_JOBENDED']._serialized_end=1601
-  _globals['_JOBENDED_CAUSE']._serialized_start=1463
-  _globals['_JOBENDED_CAUSE']._serialized_end=1590
-  _globals['_LEAVEREQUEST']._serialized_start=1603
-  _globals['_LEAVEREQUEST']._serialized_end=1678
-  _globals['_LEAVEREPLY']._serialized_start=1680
-  _globals['_LEAVEREPLY']._serialized_end=1692
-  _globals['_ABORTREQUEST']._serialized_start=1694
-  _globals['_ABORTREQUEST']._serialized_end=1785
-  _globals['_ABORTREPLY']._serialized_start=1787
-  _globals['_ABORTREPLY']._serialized_end=1799
-  _globals['_DIAGNOSIS']._serialized_start=1802
-  _globals['_DIAGNOSIS']._serialized_end=2105
-  _globals['_DIAGNOSIS_WORKER']._serialized_start=1915
-  _globals['_DIAGNOSIS_WORKER']._serialized_end=2105
-  _globals['_NODEREPORT']._serialized_start=2108
-  _globals['_NODEREPORT']._serialized_end=2374
-  _globals['_NODEREPORT_PACKETSENTRY']._serialized_start=2328
-  _globals['_NODEREPORT_PACKETSENTRY']._serialized_end=2374
-  _globals['_JOINSERVICE']._serialized_start=2377
-  _globals['_JOINSERVICE']._serialized_end=2730
+  _globals['_PEER']._serialized_end=1133
+  _globals['_MEMBER']._serialized_start=1135
+  _globals['_MEMBER']._serialized_end=1208
+  _globals['_HEARTBEAT']._serialized_start=1210
+  _globals['_HEARTBEAT']._serialized_end=1284
+  _globals['_JOBEVENT']._serialized_start=1286
+  _globals['_JOBEVENT']._serialized_end=1390
+  _globals['_PULSE']._serialized_start=1392
+  _globals['_PULSE']._serialized_end=1399
+  _globals['_JOBENDED']._serialized_start=1402
+  _globals['_JOBENDED']._serialized_end=1660
+  _globals['_JOBENDED_CAUSE']._serialized_start=1522
+  _globals['_JOBENDED_CAUSE']._serialized_end=1649
+  _globals['_LEAVEREQUEST']._serialized_start=1662
+  _globals['_LEAVEREQUEST']._serialized_end=1737
+  _globals['_LEAVEREPLY']._serialized_start=1739
+  _globals['_LEAVEREPLY']._serialized_end=1751
+  _globals['_ABORTREQUEST']._serialized_start=1753
+  _globals['_ABORTREQUEST']._serialized_end=1844
+  _globals['_ABORTREPLY']._serialized_start=1846
+  _globals['_ABORTREPLY']._serialized_end=1858
+  _globals['_DIAGNOSIS']._serialized_start=1861
+  _globals['_DIAGNOSIS']._serialized_end=2164
+  _globals['_DIAGNOSIS_WORKER']._serialized_start=1974
+  _globals['_DIAGNOSIS_WORKER']._serialized_end=2164
+  _globals['_NODEREPORT']._serialized_start=2167
+  _globals['_NODEREPORT']._serialized_end=2433
+  _globals['_NODEREPORT_PACKETSENTRY']._serialized_start=2387
+  _globals['_NODEREPORT_PACKETSENTRY']._serialized_end=2433
+  _globals['_JOINSERVICE']._serialized_start=2436
+  _globals['_JOINSERVICE']._serialized_end=2789
 # @@protoc_insertion_point(module_scope)

@@ -109,14 +109,20 @@ class JoinReply(_message.Message):
     def __init__(self, job: _Optional[int] = ..., key: _Optional[int] = ..., worker: _Optional[int] = ..., workers: _Optional[int] = ..., lanes: _Optional[int] = ..., threads: _Optional[int] = ..., slots: _Optional[int] = ..., switch_endpoint: _Optional[_Union[Endpoint, _Mapping]] = ..., token: _Optional[str] = ..., heartbeat_interval_ms: _Optional[int] = ..., heartbeat_lost_ms: _Optional[int] = ..., reattach_ms: _Optional[int] = ..., switch_name: _Optional[str] = ..., results_group: _Optional[_Union[Endpoint, _Mapping]] = ..., rank: _Optional[int] = ...) -> None: ...
 
 class Peer(_message.Message):
-    __slots__ = ("rank", "host_name", "process_id")
+    __slots__ = ("rank", "host_name", "process_id", "address", "called_from", "certificate")
     RANK_FIELD_NUMBER: _ClassVar[int]
     HOST_NAME_FIELD_NUMBER: _ClassVar[int]
     PROCESS_ID_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    CALLED_FROM_FIELD_NUMBER: _ClassVar[int]
+    CERTIFICATE_FIELD_NUMBER: _ClassVar[int]
     rank: int
     host_name: str
     process_id: int
-    def __init__(self, rank: _Optional[int] = ..., host_name: _Optional[str] = ..., process_id: _Optional[int] = ...) -> None: ...
+    address: str
+    called_from: str
+    certificate: str
+    def __init__(self, rank: _Optional[int] = ..., host_name: _Optional[str] = ..., process_id: _Optional[int] = ..., address: _Optional[str] = ..., called_from: _Optional[str] = ..., certificate: _Optional[str] = ...) -> None: ...
 
 class Member(_message.Message):
     __slots__ = ("job", "worker", "token", "switch_name")

@@ -10,11 +10,12 @@ from wiresum.agent.errors import SwitchUnreachableError
 
 
 def worker(rank: int, **fields: int | str | None) -> messages.Diagnosis.Worker:
-    peer = messages.Peer(rank=rank, host_name="host", process_id=9)
+    peer = messages.Peer(rank=rank, host_name="host", process_id=9, address="10.0.0.1")
     values = {"tensor_last": 7, "contributions": 5, "heartbeat_age_ms": 300} | fields
     return messages.Diagnosis.Worker(peer=peer, **values)  # type: ignore[arg-type]
 
 
+RANK_1 = "rank 1 (10.0.0.1, process 9 on 'host')"
 SIGNED = 0xABCD0000
 """The signature of a collective, which stands above its number."""
 
@@ -25,14 +26,17 @@ SIGNED = 0xABCD0000
         ([worker(0), worker(1)], "all workers have begun collective number 7"),
         (
             [worker(0), worker(1, tensor_last=SIGNED + 5)],
-            "rank 1 (host, process 9) is 2 collectives behind; it was alive 0.3 s ago",
+            "rank 1 (10.0.0.1, process 9 on 'host') is 2 collectives behind; it was alive 0.3 s ago",
         ),
-        ([worker(0), worker(1, contributions=0)], "nothing of rank 1 (host, process 9) has reached the switch"),
-        ([worker(0), worker(1, left=1)], "rank 1 (host, process 9) has left the job"),
+        (
+            [worker(0), worker(1, contributions=0)],
+            f"nothing of {RANK_1} has reached the switch",
+        ),
+        ([worker(0), worker(1, left=1)], f"{RANK_1} has left the job"),
         ([worker(0, tensor_last=9)], "all workers have begun"),
         (
             [worker(0, tensor_last=None), worker(1, tensor_last=None, contributions=2)],
-            "rank 1 (host, process 9) is 3 packets behind; it was alive 0.3 s ago",
+            "rank 1 (10.0.0.1, process 9 on 'host') is 3 packets behind; it was alive 0.3 s ago",
         ),
         ([worker(0, tensor_last=None), worker(1, tensor_last=None)], "all workers have begun collective number 7"),
     ],
@@ -71,7 +75,7 @@ def test_what_a_switch_does_not_say_is_held_against_no_worker() -> None:
 
 def test_nothing_of_a_worker_has_come_to_the_switch_that_it_hangs_on() -> None:
     alone = messages.Diagnosis(workers=[worker(0), worker(1, contributions=0, switch_name="leaf2")])
-    assert "nothing of rank 1 (host, process 9) has reached leaf2" in describe({"the switch": alone}, SIGNED + 7)
+    assert f"nothing of {RANK_1} has reached leaf2" in describe({"the switch": alone}, SIGNED + 7)
 
 
 def test_numbers_of_collectives_wrap() -> None:
@@ -86,7 +90,7 @@ def at_two(first: list[messages.Diagnosis.Worker], second: list[messages.Diagnos
 
 def test_of_several_aggregators_each_has_seen_a_part_of_what_a_worker_does() -> None:
     everybody_is_at_7 = at_two([worker(0), worker(1)], [worker(0, tensor_last=6), worker(1, tensor_last=5)])
-    assert "rank 1 (host, process 9) is one collective behind" in everybody_is_at_7
+    assert "rank 1 (10.0.0.1, process 9 on 'host') is one collective behind" in everybody_is_at_7
     assert everybody_is_at_7.startswith("at switch B, ")
     assert "rank 0" not in everybody_is_at_7
     none_lags = at_two([worker(0), worker(1)], [worker(0, tensor_last=6), worker(1, tensor_last=6)])
@@ -96,7 +100,7 @@ def test_of_several_aggregators_each_has_seen_a_part_of_what_a_worker_does() -> 
 
 def test_who_lags_at_all_aggregators_is_told_once() -> None:
     said = at_two([worker(0), worker(1, tensor_last=4)], [worker(0, tensor_last=6), worker(1, tensor_last=5)])
-    assert said == "rank 1 (host, process 9) is 2 collectives behind; it was alive 0.3 s ago"
+    assert said == "rank 1 (10.0.0.1, process 9 on 'host') is 2 collectives behind; it was alive 0.3 s ago"
 
 
 def test_who_never_reached_one_aggregator_is_told_with_its_name() -> None:

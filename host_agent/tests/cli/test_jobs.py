@@ -55,7 +55,14 @@ def test_jobs_are_given_as_json_with_every_counter(service: WrittenService) -> N
         "out_of_lease": 5,
     }
     assert listed["switches"][0]["slots_free"] == 256
-    assert listed["jobs"][0]["workers"][1]["peer"] == {"rank": 1, "host_name": "host1", "process_id": 101}
+    assert listed["jobs"][0]["workers"][1]["peer"] == {
+        "rank": 1,
+        "host_name": "host1",
+        "process_id": 101,
+        "address": "10.0.0.1",
+        "called_from": "",
+        "certificate": "",
+    }
 
 
 def test_creating_a_job_prints_its_token_alone(service: WrittenService) -> None:

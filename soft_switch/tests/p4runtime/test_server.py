@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import socket
 import threading
 from collections.abc import Iterator
@@ -18,7 +19,7 @@ from hypothesis import strategies as st
 from wiresum.controller.security import ROLES
 from wiresum.controller.security.authority import Authority, Holder
 from wiresum.controller.security.names import Claims
-from wiresum.join.credentials import CredentialsError, open_channel
+from wiresum.join.credentials import CredentialsError, load, open_channel
 from wiresum.switch import SoftwareSwitch
 from wiresum.switch.p4runtime import P4RuntimeServer
 from wiresum.switch.p4runtime import server as server_module
@@ -38,6 +39,7 @@ from wiresum.switch.p4runtime.testing import (
 )
 
 DEVICE = 3
+PATIENCE_S = 20.0
 CONFIG = b'{"lanes": 4, "slots": 64}'
 OWN = table_entry("own", {"address": b"\x0a\x00\x00\x01"}, "own_address", {"mac": b"\x01"})
 
@@ -246,29 +248,63 @@ def test_plaintext_beyond_loopback_must_be_asked_for(served: Served) -> None:
     asked_for.stop()
 
 
-def test_only_controllers_write_and_operators_read(served: Served, tmp_path: Path) -> None:
-    authority = Authority.create(tmp_path / "ca", "test")
+MAY = {
+    "Write": {"controller"},
+    "SetForwardingPipelineConfig": {"controller"},
+    "StreamChannel": {"controller"},
+    "Read": {"controller", "operator"},
+    "GetForwardingPipelineConfig": {"controller", "operator"},
+    "Capabilities": {"controller", "operator", "switch", "worker"},
+}
+"""By method, the roles that may call it."""
+
+
+def role_is_refused(address: str, tls: Path, method: str) -> bool:
+    """Before it says anything, which would be refused for another reason."""
+    with open_channel(address, tls=tls, options=[("grpc.use_local_subchannel_pool", 1)]) as channel:
+        call = channel.stream_stream(f"/p4.v1.P4Runtime/{method}")(iter(()), timeout=PATIENCE_S)
+        with pytest.raises(grpc.RpcError) as caught:
+            next(call)
+        code, text = caught.value.code().name, caught.value.details()
+        refused_for = ("has none of the roles", "was revoked")
+        assert (code == "PERMISSION_DENIED") == any(part in text for part in refused_for), (code, text)
+        return code == "PERMISSION_DENIED"
+
+
+def test_each_method_is_for_its_roles_and_nobody_else(served: Served, tmp_path: Path) -> None:
+    service = p4r.DESCRIPTOR.services_by_name["P4Runtime"]
+    assert set(MAY) == {method.name for method in service.methods}
+    authority, foreign = (Authority.create(tmp_path / name, "test") for name in ("ca", "foreign-ca"))
     for role in ROLES:
         holder = Holder(role, Claims(frozenset({role})), addresses=("127.0.0.1",))
         authority.issue(holder, tmp_path / role, days=1)
+    revoked = Holder("lost", Claims(frozenset({"controller"})))
+    authority.issue(revoked, tmp_path / "revoked", days=1)
+    foreign.issue(revoked, tmp_path / "foreign", days=1)
+    authority.revoke(authority.issued("lost"))
+    shutil.copy(tmp_path / "ca" / "ca.crl", tmp_path / "switch")
     secured = P4RuntimeServer(served.switch, DEVICE)
     served.address = f"127.0.0.1:{secured.start('127.0.0.1:0', tls=tmp_path / 'switch')}"
     try:
+        for method, roles in MAY.items():
+            for role in ROLES:
+                assert role_is_refused(served.address, tmp_path / role, method) == (role not in roles), (method, role)
+            assert role_is_refused(served.address, tmp_path / "revoked", method)
+        trusted = load(tmp_path / "controller").authority
+        strange = load(tmp_path / "foreign")
+        for credentials in (
+            grpc.ssl_channel_credentials(trusted),
+            grpc.ssl_channel_credentials(trusted, strange.key, strange.certificate),
+            None,
+        ):
+            made = grpc.secure_channel(served.address, credentials) if credentials else None
+            with made or grpc.insecure_channel(served.address) as channel, refused("UNAVAILABLE"):
+                p4r_grpc.P4RuntimeStub(channel).Capabilities(p4r.CapabilitiesRequest())
         connected = {role: served.connect(open_channel(served.address, tls=tmp_path / role)) for role in ROLES}
-        for role in set(ROLES) - {"controller"}:
-            with refused("PERMISSION_DENIED"):
-                connected[role].hear()  # before it has said anything
-            with refused("PERMISSION_DENIED"):
-                connected[role].load(CONFIG)
         assert connected["controller"].bid(1) == "OK"
         connected["controller"].load(CONFIG)
         assert connected["controller"].write(INSERT, OWN) == ["OK"]
         assert connected["operator"].read(table_entry("own")) == [OWN]
-        for role in ("worker", "switch"):
-            with refused("PERMISSION_DENIED"):
-                connected[role].read(table_entry("own"))
-        with grpc.insecure_channel(served.address) as plain, refused("UNAVAILABLE"):
-            p4r_grpc.P4RuntimeStub(plain).Capabilities(p4r.CapabilitiesRequest())
     finally:
         secured.stop()
 

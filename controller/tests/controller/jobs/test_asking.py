@@ -6,9 +6,10 @@ import pytest
 
 from wiresum import join
 from wiresum.controller.driver import Sizes
-from wiresum.controller.jobs.job import State
+from wiresum.controller.jobs.job import Asker, State
 from wiresum.controller.jobs.outputs import Grant, Refuse
 from wiresum.controller.testing import JobsBench as Bench
+from wiresum.controller.testing import join_request
 
 
 def test_whoever_asks_again_with_its_attempt_gets_the_same_place() -> None:
@@ -46,7 +47,7 @@ def test_another_attempt_of_a_rank_is_somebody_else(fields: dict[str, object]) -
     again = {"rank": 0, "world_size": 2, "endpoint": join.Endpoint(address="127.0.0.1", port=port)} | fields
     code, text = bench.refusal_of(lambda: bench.ask(**again))
     assert code == "ALREADY_EXISTS"
-    assert "rank 0 (host-0, process 1000) has that place" in text
+    assert "rank 0 (127.0.0.1, process 1000 on 'host-0') has that place" in text
     bench.ask(rank=1, world_size=2)
     assert bench.refusal_of(lambda: bench.ask(**again))[0] == "ALREADY_EXISTS", "also when the job runs"
 
@@ -69,7 +70,7 @@ def test_a_job_does_not_begin_while_one_of_its_workers_is_away() -> None:
     there = bench.ask(rank=1, world_size=2)
     bench.wait(1.5)
     assert there.job.state is State.FORMING
-    assert "waits for rank 0 (host-0, process 1000) to ask again" in bench.said(there)
+    assert "waits for rank 0 (127.0.0.1, process 1000 on 'host-0') to ask again" in bench.said(there)
     bench.ask(rank=0, world_size=2, attempt="first")
     assert there.job.state is State.RUNNING
 
@@ -114,3 +115,45 @@ def test_whoever_asks_for_another_tenants_job_learns_nothing_of_it(state: str) -
     assert "another tenant's" in text
     assert "secret" not in text
     assert "vision" not in text
+
+
+def ask_as(bench: Bench, name: str, **fields: object) -> State:
+    """With a certificate of that name, which names no tenant."""
+    asker = Asker(f"{name} at 10.0.0.7", "10.0.0.7", certificate="ab12", holder=name, own_account=True)
+    worker = bench.jobs.ask(join_request(tenant=name, world_size=2, **fields), bench.now, asker)
+    bench.settle()
+    return worker.job.state
+
+
+@pytest.mark.parametrize("made_by", ["host-0", "vision", ""])
+def test_a_certificate_without_a_tenant_is_in_jobs_of_its_own_name_alone(made_by: str) -> None:
+    bench = Bench()
+    bench.ask(rank=0, world_size=2, tenant=made_by)
+    code, text = bench.refusal_of(lambda: ask_as(bench, "host-1", rank=1))
+    assert code == "PERMISSION_DENIED"
+    assert "is another tenant's than 'host-1', as whom this worker's certificate counts" in text
+    if made_by == "host-0":
+        assert ask_as(bench, "host-0", rank=1) is State.RUNNING
+
+
+@pytest.mark.parametrize(("reserved_for", "enter"), [("", True), ("host-0", False), ("vision", False)])
+def test_with_the_token_of_a_job_that_an_operator_made_for_no_tenant_certificates_without_one_share_it(
+    reserved_for: str, enter: bool
+) -> None:
+    bench = Bench()
+    asked = join.CreateJobRequest(job_name="a-job", world_size=2, tenant=reserved_for)
+    token = bench.jobs.create(asked, bench.now)
+    if reserved_for != "vision":
+        ask_as(bench, "host-0", rank=0, job_token=token)
+    if enter:
+        assert ask_as(bench, "host-1", rank=1, job_token=token) is State.RUNNING
+    else:
+        code, _ = bench.refusal_of(lambda: ask_as(bench, "host-1", rank=1, job_token=token))
+        assert code == "PERMISSION_DENIED"
+
+
+def test_a_tenants_certificate_is_in_no_job_that_an_operator_made_for_none() -> None:
+    bench = Bench()
+    token = bench.jobs.create(join.CreateJobRequest(job_name="a-job", world_size=2), bench.now)
+    code, text = bench.refusal_of(lambda: bench.ask(rank=0, world_size=2, tenant="vision", job_token=token))
+    assert (code, "another tenant's than 'vision'" in text) == ("FAILED_PRECONDITION", True)

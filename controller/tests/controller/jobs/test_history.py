@@ -127,10 +127,10 @@ def test_a_certificate_is_remembered_across_a_restart_and_renewed_with_the_conne
         before = Bench(store=store)
         (worker,) = before.running(1)
         member = join.Member(job=worker.job.number, worker=0, token=worker.token, switch_name=worker.job.switch_name)
-        before.jobs.attend(member, before.now, "ab12")
+        before.jobs.attend(member, before.now, Asker(certificate="ab12"))
         before.wait(0.2, beating=[worker])
         after = Bench(store=store)
-        after.jobs.attend(member, after.now, "cd34")
+        after.jobs.attend(member, after.now, Asker(certificate="cd34"))
         after.jobs.expel(lambda serial: serial == "ab12", after.now)
         assert not found(after), "it shows another one now"
         again = Bench(store=store)

@@ -162,7 +162,7 @@ def test_another_n_is_refused_and_the_job_goes_on_forming() -> None:
     bench.ask(rank=0, world_size=2)
     code, text = bench.refusal_of(lambda: bench.ask(rank=1, world_size=3))
     assert code == "FAILED_PRECONDITION"
-    assert "2 workers, says rank 0 (host-0, process 1000), but this worker says 3" in text
+    assert "2 workers, says rank 0 (127.0.0.1, process 1000 on 'host-0'), but this worker says 3" in text
     bench.ask(rank=1, world_size=2)
     assert len(bench.outputs(Grant)) == 2
 
@@ -172,7 +172,7 @@ def test_a_taken_rank_is_refused_with_the_name_of_its_holder() -> None:
     bench.ask(rank=0, world_size=2)
     code, text = bench.refusal_of(lambda: bench.ask(rank=0, world_size=2))
     assert code == "ALREADY_EXISTS"
-    assert "rank 0 (host-0, process 1000) has that place" in text
+    assert "rank 0 (127.0.0.1, process 1000 on 'host-0') has that place" in text
 
 
 def test_workers_of_one_host_need_ports_apart() -> None:
@@ -197,7 +197,7 @@ def test_when_a_waiting_worker_goes_away_the_others_hear_who_is_missing() -> Non
     refused = bench.outputs(Refuse)[0]
     assert refused.worker.rank == 0
     assert refused.refusal.code == "ABORTED"
-    assert "rank 2 (host-2, process 1002) went away" in refused.refusal.text
+    assert "rank 2 (127.0.0.1, process 1002 on 'host-2') went away" in refused.refusal.text
     assert "ranks 1-3 of 4" in refused.refusal.text
     assert len(bench.jobs) == 0
 
@@ -230,7 +230,7 @@ def test_a_lost_worker_ends_the_job_for_all_others_and_the_lease_comes_back_when
     for tell in told:
         assert tell.ended.cause == join.JobEnded.WORKER_LOST
         assert tell.ended.worker == workers[1].peer()
-        assert "rank 1 (host-1, process 1001) was lost" in tell.ended.reason
+        assert "rank 1 (127.0.0.1, process 1001 on 'host-1') was lost" in tell.ended.reason
     assert len(bench.outputs(Evict)) == 1
     assert bench.slots_free == 4096 - 256, "not before the others know"
     bench.jobs.told(workers[0], bench.now)
@@ -284,7 +284,7 @@ def test_while_a_job_is_ending_its_name_is_refused_as_something_that_passes() ->
     bench.wait(3.2)
     code, text = bench.refusal_of(lambda: bench.ask(rank=0, world_size=3))
     assert code == "UNAVAILABLE"
-    assert "rank 0 (host-0, process 1000) was lost" in text
+    assert "rank 0 (127.0.0.1, process 1000 on 'host-0') was lost" in text
 
 
 def test_while_workers_are_leaving_the_name_is_refused_as_something_that_passes() -> None:
@@ -305,7 +305,7 @@ def test_whoever_stays_when_another_has_left_is_told_after_a_moment() -> None:
     assert {tell.worker.rank for tell in told} == {0, 2}
     assert all(tell.ended.cause == join.JobEnded.WORKER_LEFT for tell in told)
     assert all(tell.ended.worker == workers[1].peer() for tell in told)
-    assert "rank 1 (host-1, process 1001) has left" in told[0].ended.reason
+    assert "rank 1 (127.0.0.1, process 1001 on 'host-1') has left" in told[0].ended.reason
 
 
 def test_a_worker_whose_host_has_vanished_is_lost_after_half_a_minute() -> None:
@@ -523,7 +523,7 @@ def test_an_abort_names_the_worker_and_its_reason() -> None:
     assert {tell.worker.rank for tell in told} == {0, 1, 2}
     assert told[0].ended.cause == join.JobEnded.ABORTED_BY_WORKER
     assert told[0].ended.worker.rank == 2
-    assert "rank 2 (host-2, process 1002) ended the job: out of memory" in told[0].ended.reason
+    assert "rank 2 (127.0.0.1, process 1002 on 'host-2') ended the job: out of memory" in told[0].ended.reason
     assert len(told[0].ended.reason) < 2000
     bench.abort(workers[1], "second")
     assert len(bench.outputs(Tell)) == 3, "the first cause stands"

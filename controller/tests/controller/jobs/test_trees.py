@@ -13,7 +13,7 @@ from wiresum import join
 from wiresum.controller.driver import Endpoint, JobCounters, Sizes, Uplink
 from wiresum.controller.jobs import report
 from wiresum.controller.jobs.cluster import Switch
-from wiresum.controller.jobs.job import State, Worker
+from wiresum.controller.jobs.job import Asker, State, Worker
 from wiresum.controller.jobs.limits import Limits, Quota
 from wiresum.controller.jobs.outputs import Admit, Count, Evict, Grant, Reconcile, Save, Tell
 from wiresum.controller.jobs.records import JobRecord, RecordError, StoredState, job_of
@@ -495,7 +495,7 @@ def test_what_was_written_down_of_one_switch_before_there_were_trees_is_read() -
 
 
 def _saves(worker: Worker, made: JobsBench) -> list[Save]:
-    made.jobs.attend(member(worker), made.now, certificate="another")
+    made.jobs.attend(member(worker), made.now, Asker(certificate="another"))
     made.wait(0.2)
     return made.outputs(Save)
 

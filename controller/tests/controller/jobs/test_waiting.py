@@ -299,14 +299,3 @@ def test_a_lease_that_is_not_used_goes_back_when_others_wait_and_not_before() ->
     assert idle.job.ended is not None, "what it says of its rounds is not believed"
     assert "has summed nothing" in idle.job.ended.reason
     assert waiting.job.state is State.RUNNING
-
-
-def test_workers_whose_certificates_name_no_tenant_may_share_a_job() -> None:
-    bench = Bench()
-    for rank in range(2):
-        asker = Asker(f"host-{rank} at 10.0.0.{rank}", f"10.0.0.{rank}", own_account=True)
-        request = join_request(rank=rank, world_size=2, tenant=f"host-{rank}")
-        worker = bench.jobs.ask(request, bench.now, asker)
-    bench.settle()
-    assert worker.job.state is State.RUNNING
-    assert worker.job.tenant == "host-0"

@@ -118,7 +118,7 @@ def test_when_a_waiting_worker_goes_away_the_others_hear_who_is_missing(client: 
     going.cancel()
     code, text = staying.refusal()
     assert code == "ABORTED"
-    assert "rank 1 (host-1, process 1001) went away" in text
+    assert "rank 1 (127.0.0.1, process 1001 on 'host-1') went away" in text
     assert "ranks 1, 2 of 3" in text
 
 
@@ -170,7 +170,7 @@ def test_a_worker_that_is_killed_or_stopped_is_lost_to_all_others_by_name(
         ended = stream.wait_ended()
         assert ended.cause == join.JobEnded.WORKER_LOST
         assert (ended.worker.rank, ended.worker.host_name, ended.worker.process_id) == (2, "host-2", 1002)
-        assert "rank 2 (host-2, process 1002) was lost" in ended.reason
+        assert "rank 2 (127.0.0.1, process 1002 on 'host-2') was lost" in ended.reason
     wait_until(lambda: not driver.admitted, "the switch has forgotten the job")
     wait_until(lambda: client.slots_free() == 4096, "the lease is free")
     assert client.join(job_name="a-job").job == 2, "the next job works"
@@ -191,7 +191,7 @@ def test_an_abort_reaches_everybody_with_its_reason(client: Client, attend: Call
     for stream in streams:
         ended = stream.wait_ended()
         assert ended.cause == join.JobEnded.ABORTED_BY_WORKER
-        assert ended.reason == "rank 0 (host-0, process 1000) ended the job: the loss is NaN"
+        assert ended.reason == "rank 0 (127.0.0.1, process 1000 on 'host-0') ended the job: the loss is NaN"
 
 
 def test_after_all_have_left_the_same_name_works_at_once(

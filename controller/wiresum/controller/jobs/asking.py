@@ -61,6 +61,8 @@ def new_worker(job: Job, request: join.JoinRequest, asker: Asker, now: float, de
         asked_at=now,
         deadline=deadline,
         certificate=asker.certificate,
+        holder=asker.holder,
+        called_from=asker.address,
     )
 
 
@@ -127,15 +129,25 @@ def _check_token(job: Job, request: join.JoinRequest) -> None:
 
 
 def check_tenant(job: Job, request: join.JoinRequest, asker: Asker) -> None:
-    """An operator's word on it is enough: then workers need not say it too. Whose job it is, and anything else of it,
-    is no matter of other tenants."""
-    tenant = job.tenant if asker.own_account else request.tenant or (job.tenant if job.reserved else "")
-    if tenant != job.tenant:
+    """All workers of a job have its tenant. An operator who created it may have said which, and then workers without
+    certificates need not; or none, and then whoever was given the token may enter, if no certificate says that it is of
+    a tenant. Whose job it is, and anything else of it, is no matter of other tenants."""
+    if request.tenant == job.tenant:
+        return
+    if job.reserved and (not request.tenant or (asker.own_account and not job.tenant)):
+        return
+    if asker.own_account:
         raise Refusal(
-            "FAILED_PRECONDITION",
-            f"{job} is another tenant's than {tenant!r}, as this worker says: start all its workers with the same "
-            f"WIRESUM_TENANT, or choose another name (WIRESUM_JOB)",
+            "PERMISSION_DENIED",
+            f"{job} is another tenant's than {request.tenant!r}, as whom this worker's certificate counts, since it "
+            f"names none: issue it again with the --tenant of the job's other workers, have an operator create the job "
+            f"(`wiresum jobs create`), or choose another name (WIRESUM_JOB)",
         )
+    raise Refusal(
+        "FAILED_PRECONDITION",
+        f"{job} is another tenant's than {request.tenant!r}, as this worker says: start all its workers with the same "
+        f"WIRESUM_TENANT, or choose another name (WIRESUM_JOB)",
+    )
 
 
 def _check_priority(job: Job, request: join.JoinRequest, sayer: str) -> None:

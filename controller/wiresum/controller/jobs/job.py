@@ -129,12 +129,23 @@ class Worker:
     told: bool = False
     certificate: str = ""
     """The serial of the one that it last showed; empty without."""
+    holder: str = ""
+    """The name in that certificate."""
+    called_from: str = ""
+    """The address that its first Join came from; empty: from this host, or not known."""
 
     def __str__(self) -> str:
-        return f"rank {self.rank} ({self.host_name or self.endpoint.address}, process {self.process_id})"
+        return join.describe_peer(self.peer())
 
     def peer(self) -> join.Peer:
-        return join.Peer(rank=self.rank, host_name=self.host_name, process_id=self.process_id)
+        return join.Peer(
+            rank=self.rank,
+            host_name=self.host_name,
+            process_id=self.process_id,
+            address=self.endpoint.address,
+            called_from=self.called_from,
+            certificate=self.holder,
+        )
 
     def is_attempt(self, attempt: str) -> bool:
         """Is it this very worker that asks again?"""
@@ -151,9 +162,10 @@ class Asker:
     """That it asks from; empty: from this host."""
     certificate: str = ""
     """Its serial."""
+    holder: str = ""
+    """The name in it."""
     own_account: bool = False
-    """The tenant is the certificate's own name, for want of another: the job's other workers, with certificates of
-    their own, have others."""
+    """The tenant is the certificate's own name, for want of another."""
 
 
 NOBODY = Asker()

@@ -109,7 +109,7 @@ class Jobs:
             asking.check_not_ending(job)
             holder = asking.holder_asking_again(job, request)
             if holder is not None:
-                holder.certificate = asker.certificate
+                holder.certificate, holder.holder = asker.certificate, asker.holder
                 self._ask_again(holder, now, deadline)
                 return holder
         job = self._enter(job, request, asker, now)
@@ -126,7 +126,7 @@ class Jobs:
         if call == worker.call and worker.presence in (Presence.WAITING, Presence.GRANTED):
             worker.away_since = now
 
-    def attend(self, member: join.Member, now: float, certificate: str = "") -> Worker:
+    def attend(self, member: join.Member, now: float, asker: Asker = NOBODY) -> Worker:
         """A worker opens an Attend stream, whose number is then the worker's `stream`. One that was cut off while its
         job ended hears why, as long as that is remembered. Raises a `Refusal`."""
         worker = self._gone.find(member) or self._find(member)
@@ -135,8 +135,8 @@ class Jobs:
         worker.stream += 1
         worker.heard_at = now
         worker.away_since = worker.broken_at = None
-        if certificate != worker.certificate:
-            worker.certificate, worker.job.unsaved = certificate, True
+        if asker.certificate != worker.certificate:
+            worker.certificate, worker.holder, worker.job.unsaved = asker.certificate, asker.holder, True
         if worker.job.state is State.RUNNING:
             worker.presence = Presence.ATTENDING
         elif worker.job.ended is not None:

@@ -99,6 +99,7 @@ def record_of(job: Job, unix_offset: float) -> JobRecord:
         "world_size": job.world_size,
         "tenant": job.tenant,
         "priority": job.priority,
+        "reserved": job.reserved,
         "job_token": job.job_token,
         "nodes": [_of_node(node) for node in job.nodes.values()],
         "slots": job.slots,
@@ -124,6 +125,7 @@ def job_of(record: JobRecord, now: float, unix_offset: float) -> Job:
             created_at=body["created_at"] - unix_offset,
             tenant=body["tenant"],
             priority=body["priority"],
+            reserved=body.get("reserved", False),  # of jobs from before this was written down
             job_token=body["job_token"],
             state=State(record.state),
             nodes={node.branch.switch_name: node for node in nodes},
@@ -187,6 +189,8 @@ def _of_worker(worker: Worker) -> dict[str, Any]:
         "token": worker.token,
         "presence": worker.presence.value,
         "certificate": worker.certificate,
+        "holder": worker.holder,
+        "called_from": worker.called_from,
     }
 
 

@@ -64,9 +64,9 @@ class Caller:
         raise self._refusal(f"is for {listed}, and tenant {asked!r} was asked for: set WIRESUM_TENANT to one of them")
 
     @property
-    def claims_tenant(self) -> bool:
-        """Does somebody else than this caller say on whose account it is?"""
-        return bool(self.claims.tenants)
+    def has_own_account(self) -> bool:
+        """Does its certificate name no tenant, so that it is one itself?"""
+        return self.authenticated and not self.claims.tenants
 
     @property
     def tenants_seen(self) -> frozenset[str] | None:

@@ -111,7 +111,7 @@ Examples:
 )
 @_common_options
 @click.option("--job", "jobs", multiple=True, metavar="PATTERN", help="Jobs it may join.  [default: all]  Repeatable.")
-@click.option("--tenant", "tenants", multiple=True, help="On whose account.  [default: its own]  Repeatable.")
+@click.option("--tenant", "tenants", multiple=True, help="On whose account.  [default: its own name]  Repeatable.")
 @click.option(
     "--address", "addresses", multiple=True, metavar="IP", help="Of its data sockets, if not where it calls from."
 )

@@ -2,7 +2,7 @@
 
     wiresum:role/worker        what it may do; a certificate without a role may do nothing
     wiresum:job/night-*        a worker's: names of jobs that it may join, as a shell's pattern; none: any
-    wiresum:tenant/vision      a worker's: on whose account it may join; none: anybody's
+    wiresum:tenant/vision      a worker's: on whose account it may join; none: its own name's
 
 What stands behind the slash is percent-encoded, since a name may hold what a URI may not (RFC 3986, section 2.1).
 """

@@ -39,10 +39,8 @@ class JoinService(join_pb2_grpc.JoinServiceServicer):
     async def Join(self, request: join.JoinRequest, context: Any) -> None:  # noqa: N802
         try:
             caller().check_may_join(request.job_name, request.tenant, request.endpoint.address)
-            asked_tenant, request.tenant = request.tenant, caller().tenant(request.tenant)
-            own_account = caller().authenticated and not caller().claims_tenant and not asked_tenant
-            asker = Asker(str(caller()), caller().address, caller().serial, own_account=own_account)
-            worker = self._jobs.ask(request, self._clock(), asker)
+            request.tenant = caller().tenant(request.tenant)
+            worker = self._jobs.ask(request, self._clock(), _asker())
         except Refusal as refusal:
             await refuse(context, refusal)
         context.note_begun()
@@ -68,7 +66,7 @@ class JoinService(join_pb2_grpc.JoinServiceServicer):
             first = await context.read()  # the interceptor waits for that no longer than it should
             if first is grpc.aio.EOF:
                 raise Refusal("INVALID_ARGUMENT", "an Attend stream must begin with a heartbeat")
-            worker = self._jobs.attend(first.member, self._clock(), caller().serial)
+            worker = self._jobs.attend(first.member, self._clock(), _asker())
         except Refusal as refusal:
             await refuse(context, refusal)
         mailbox = self._effects.open_stream(worker)
@@ -136,3 +134,14 @@ class JoinService(join_pb2_grpc.JoinServiceServicer):
             await refuse(context, refusal)
         self._effects.carry_out()
         return result
+
+
+def _asker() -> Asker:
+    of_this_call = caller()
+    return Asker(
+        str(of_this_call),
+        of_this_call.address,
+        of_this_call.serial,
+        of_this_call.name,
+        own_account=of_this_call.has_own_account,
+    )

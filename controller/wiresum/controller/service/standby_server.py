@@ -113,6 +113,9 @@ class _Reports(operator_pb2_grpc.OperatorServiceServicer):
     async def GetReport(self, request: join.GetReportRequest, context: Any) -> join.Report:  # noqa: N802
         return self._server.report()
 
+    async def ListEnded(self, request: join.ListEndedRequest, context: Any) -> None:  # noqa: N802
+        await _turn_away(context)
+
     async def CreateJob(self, request: join.CreateJobRequest, context: Any) -> None:  # noqa: N802
         await _turn_away(context)
 

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from wiresum import join as messages
 from wiresum.agent.errors import JobAbortedError, SwitchUnreachableError, WiresumError, WorkerLostError
-from wiresum.agent.grant import Peer
 from wiresum.join.trees import packets_behind
 
 _SERIALS = 1 << 16
@@ -15,7 +14,8 @@ _SERIALS = 1 << 16
 def error_of(ended: messages.JobEnded, job_name: str, where: str) -> WiresumError:
     text = f"job '{job_name}' has ended: {ended.reason}"
     if ended.cause == messages.JobEnded.WORKER_LOST:
-        return WorkerLostError(text, rank=ended.worker.rank, host_name=ended.worker.host_name)
+        lost = ended.worker
+        return WorkerLostError(text, rank=lost.rank, host_name=lost.host_name, address=lost.address)
     if ended.cause == messages.JobEnded.SWITCH_LOST:
         return SwitchUnreachableError(f"job '{job_name}' has ended at {where}: {ended.reason}")
     return JobAbortedError(text, reason=ended.reason)
@@ -78,7 +78,7 @@ def _laggards(workers: Sequence[messages.Diagnosis.Worker], tensor: int) -> list
     findings = []
     contributions_most = max((worker.contributions for worker in workers), default=0)
     for worker in workers:
-        peer = Peer(worker.peer.rank, worker.peer.host_name, worker.peer.process_id)
+        peer = messages.describe_peer(worker.peer)
         if worker.left:
             findings.append(f"{peer} has left the job")
         elif worker.uncounted:

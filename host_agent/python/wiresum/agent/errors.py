@@ -23,10 +23,13 @@ class JoinError(WiresumError):
 class WorkerLostError(WiresumError):
     """Another worker of the job died, or fell silent."""
 
-    def __init__(self, text: str, *, rank: int = -1, host_name: str = "") -> None:
+    def __init__(self, text: str, *, rank: int = -1, host_name: str = "", address: str = "") -> None:
         super().__init__(text)
         self.rank = rank
         self.host_name = host_name
+        """As that worker gave it: it may be anything."""
+        self.address = address
+        """Of its data sockets, as the service verified it."""
 
 
 class SwitchUnreachableError(WiresumError):

@@ -9,16 +9,6 @@ from wiresum import join as messages
 
 
 @dataclass(frozen=True)
-class Peer:
-    rank: int
-    host_name: str
-    process_id: int
-
-    def __str__(self) -> str:
-        return f"rank {self.rank} ({self.host_name}, process {self.process_id})"
-
-
-@dataclass(frozen=True)
 class Endpoint:
     address: str
     """IPv4, dotted."""

@@ -272,8 +272,9 @@ class Membership:
             if code_of(error) == "NOT_FOUND" and (stop := self.own_stop()):
                 return WorkerLostError(
                     f"job '{self._job_name}' has ended meanwhile: {stop}. Start the job again",
-                    rank=self.grant.worker,
+                    rank=self.grant.rank,
                     host_name=socket.gethostname(),
+                    address=self._address,
                 )
             if code_of(error) == "NOT_FOUND":
                 return SwitchUnreachableError(

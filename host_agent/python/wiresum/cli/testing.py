@@ -88,7 +88,7 @@ def example_report() -> join.Report:
         switches=[join.NodeReport(switch_name="rack1", workers=2, phase="holding", results=500)],
         workers=[
             join.WorkerReport(
-                peer=join.Peer(rank=rank, host_name=f"host{rank}", process_id=100 + rank),
+                peer=join.Peer(rank=rank, host_name=f"host{rank}", process_id=100 + rank, address="10.0.0.1"),
                 endpoint=join.Endpoint(address="10.0.0.1", port=4000 + rank),
                 state="attending",
                 heartbeat_age_ms=40 + 3000 * rank,
@@ -113,7 +113,7 @@ def racks_report() -> join.Report:
     """A job over two racks below a spine, which waits for the sums of the second."""
     workers = [
         join.WorkerReport(
-            peer=join.Peer(rank=rank, host_name=f"host{rank}", process_id=100 + rank),
+            peer=join.Peer(rank=rank, host_name=f"host{rank}", process_id=100 + rank, address="10.0.0.1"),
             state="attending",
             contributions=507,
             switch_name=leaf,

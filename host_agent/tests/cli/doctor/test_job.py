@@ -49,7 +49,7 @@ def test_a_late_heartbeat_names_its_worker() -> None:
     report.jobs[0].workers[1].heartbeat_age_ms = 3400
     late = [finding for finding in findings(report) if finding.check == "heartbeat"]
     assert len(late) == 1
-    assert "rank 1 (host1, process 101) came 3.4 s ago" in late[0].what
+    assert "rank 1 (10.0.0.1, process 101 on 'host1') came 3.4 s ago" in late[0].what
 
 
 def test_who_keeps_the_others_waiting_is_named() -> None:
@@ -57,7 +57,7 @@ def test_who_keeps_the_others_waiting_is_named() -> None:
     report.jobs[0].workers[1].contributions -= 1
     (finding,) = findings(report)
     assert finding.check == "lags"
-    assert "the others wait for rank 1 (host1, process 101)" in finding.what
+    assert "the others wait for rank 1 (10.0.0.1, process 101 on 'host1')" in finding.what
 
 
 def test_nobody_lags_while_results_come_or_the_laggard_changes() -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from wiresum.cli.doctor.finding import Finding, Level
 from wiresum.cli.rates import Sample, key_of, rates_of
+from wiresum.join.peers import describe_peer
 from wiresum.join.trees import packets_behind
 
 if TYPE_CHECKING:
@@ -195,4 +196,4 @@ def _packets(job: join.JobReport) -> Iterator[Finding]:
 
 
 def _who(worker: join.WorkerReport) -> str:
-    return f"rank {worker.peer.rank} ({worker.peer.host_name}, process {worker.peer.process_id})"
+    return describe_peer(worker.peer)
