@@ -343,6 +343,10 @@ class Jobs:
         self.waiting.held_up = why
         self.waiting.serve()
 
+    def grant_waits(self, worker: Worker, now: float) -> None:
+        """It cannot be written down yet: the worker is not late."""
+        worker.heard_at = now
+
     # What time does.
 
     def tick(self, now: float) -> None:

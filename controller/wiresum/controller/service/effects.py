@@ -270,7 +270,10 @@ class Effects:
                     pass  # what is being written finds out
                 case Admit() | Evict() | Reconcile() if behind_keys:
                     kept.append(output)
-                case _ if isinstance(output, (Grant, Write)):
+                case Grant(worker):
+                    self._jobs.grant_waits(worker, self._clock())
+                    kept.append(output)
+                case _ if isinstance(output, Write):
                     kept.append(output)
                 case _:
                     self._carry_out_one(output)
