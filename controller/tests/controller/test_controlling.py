@@ -107,6 +107,7 @@ for line in sys.stdin:
                 if not order["standby"] or controlling.stand_by(wanted, targets, store, stop):
                     controlling.serve(wanted, targets, store, stop, lambda text: None)
         finally:
+            store.close()
             os._exit(1)
     print(child, flush=True)
 '''
