@@ -56,9 +56,9 @@ itself before."""
 RECONNECT_S_MAX = 10.0
 """From the end of a disturbance until all workers have their connections again."""
 CONNECT_S_MAX = 0.5
-CALM_S = (100.0, 240.0)
-"""Between two faults of the state's files, at least and at most: after one the jobs may end for a while, so that nothing
-is learnt of what ends them otherwise."""
+CALM_S = (60.0, 120.0)
+"""Between two faults of the state's files, at least and at most: for a while after one the jobs may end, so that nothing
+is learnt of what else ends them."""
 DISTURBING = ("controller", "p4runtime", "links", "files")
 CAUSES = ("does not know job", "keys are lost", "was started anew", "after the controller's state was written", "rank ")
 """What workers hear of a job that a fault of the state has ended."""
@@ -213,7 +213,7 @@ class Cluster:
         return found
 
     def check(self, name: str) -> bool:
-        """Do all workers of the job go on? Raises `SoakError` if one has summed wrongly, or has ended without a word."""
+        """Do all workers of the job go on? Raises `SoakError` if one has summed wrongly, or ended without a word."""
         for rank in range(WORKERS):
             ended, said = self.workers[name, rank].poll() is not None, self.said(name, rank)
             if said.get("wrong") or (ended and not said.get("error")):
@@ -527,9 +527,8 @@ class Soak:
             now = time.monotonic()
             if now >= next_at and now < began_at + seconds:
                 next_at = now + self.chance.uniform(0.3, 4)
-                begin = self.chance.choice(
-                    [one for one, kind in self.kinds.items() if kind != "files" or now >= files_at]
-                )
+                calm = now < files_at
+                begin = self.chance.choice([one for one, kind in self.kinds.items() if not (calm and kind == "files")])
                 if self.kinds[begin] == "files":
                     files_at = now + self.chance.uniform(*CALM_S)
                 if self.kinds[begin] not in under_way:

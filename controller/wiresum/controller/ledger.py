@@ -1,5 +1,5 @@
-"""What a controller must never forget, in a file of its own beside the state: the epoch, the secret of the keys, and how
-many of them are reserved.
+"""What a controller must never forget, in a file of its own beside the database: the epoch, the secret of the keys, and
+how many of them are reserved.
 
 SQLite is no place for these. After a crash it takes what its write-ahead log holds up to the first frame with a wrong
 checksum, and says nothing of the frames behind that: a log that was cut, or in which one bit changed, is a state of the
@@ -7,9 +7,9 @@ past that looks like any other. With jobs that is bearable (jobs.py ends those t
 keys it is not: one that comes again finds in a cell what the last job with it left there.
 
 So here is a text of few lines with a checksum over all of them, replaced as a whole: written beside, synced, renamed,
-and the folder synced, before anything in it is used. What is read is what was written last, or is known to be damaged. A
-file that is gone or damaged is no state to go on from: then there is a new secret, so all keys are new, and each
-switch, which knows by its pipeline's cookie whose keys its cells hold, is loaded anew.
+and the folder synced, before anything in it is used. What is read is what was written, or is known to be damaged. A file
+that is gone or damaged is no state to go on from: then there is a new secret, so all keys are new, and each switch,
+which knows by its pipeline's cookie whose keys its cells hold, is loaded anew.
 
 An old copy of the file cannot be told from the file. The switches tell (keys.py).
 """
@@ -80,11 +80,10 @@ def read(folder: Path) -> Ledger | None:
 
 def write(folder: Path, ledger: Ledger) -> None:
     """It is on the disk when this returns. Raises `OSError`, and then the file holds this or what it held before."""
-    body = (
-        f"wiresum keys {VERSION}\nsecret {ledger.secret.hex()}\nepoch {ledger.epoch}\nreserved {ledger.reserved}\n"
-    )
+    body = f"wiresum keys {VERSION}\nsecret {ledger.secret.hex()}\nepoch {ledger.epoch}\nreserved {ledger.reserved}\n"
     beside = folder / f"{FILE_NAME}.new"
-    with open(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "w") as file:
+    beside.touch(mode=0o600)
+    with beside.open("w") as file:
         file.write(f"{body}sha256 {_digest(body)}\n")
         file.flush()
         os.fsync(file.fileno())

@@ -5,8 +5,9 @@ names that operators have reserved; which switches are being drained. All of it 
 each batch of those is one transaction, so that the database always holds a moment of the past.
 
 synchronous = FULL: a commit is on the disk before it returns. NORMAL would survive a killed process just as well, but
-after a power cut the last commits could be missing, and with them jobs whose workers have their grants. One commit holds
-all that has come up while the one before was being written, so a crowd of workers that joins shares a few of them.
+after a power cut the last commits could be missing, and with them jobs whose workers have their grants. One commit
+holds all that has come up while the one before was being written, so a crowd of workers that joins shares a few of
+them.
 
 A disk may forget all the same, or give back what was never written, and people put old copies in a state's place. No
 key is used again then: the ledger is written before a key is used, and the switches know how many they have been given.

@@ -481,9 +481,9 @@ class Jobs:
         """Other controllers have given so many keys to the switch."""
         if reserved > self._keys.reserved:
             self.past = (
-                f"{switch.name} has been given keys that the state does not know of: it is an old copy, or the disk has "
-                f"lost what was written last, or another controller uses a copy. No key is used again; jobs that began "
-                f"meanwhile are not known here"
+                f"{switch.name} has been given keys that the state does not know of: it is an old copy, or the disk "
+                f"has lost what was written last, or another controller uses a copy. No key is used again; jobs that "
+                f"began meanwhile are not known here"
             )
             log.error("%s", self.past)
         self._keys.skip(reserved)

@@ -2,8 +2,8 @@
 
 A switch has to remember the second for as long as its cells keep what they hold, and to give it back to whoever comes
 next (jobs/keys.py). P4Runtime has no field for that which every server keeps. An entry every server does keep, until
-the program is loaded anew and all cells with it. So there is one more, for an address that no packet is sent to and that
-nobody asks for: its MAC is the number, and 16 bits that tell who wrote it.
+the program is loaded anew and all cells with it. So there is one more, for an address that no packet is sent to and
+that nobody asks for: its MAC is the number, and 16 bits that tell who wrote it.
 """
 
 from __future__ import annotations
