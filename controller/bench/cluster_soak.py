@@ -3,7 +3,9 @@
 A software switch with its P4Runtime server, two controllers with one state, and jobs whose workers check every element
 of every sum. Each worker, and each controller, has its ways to the others through proxies, which can be cut, silently
 or with a reset; where this process is root, all of it is in a network namespace of its own, and its packets are lost
-as well. What comes when is chance's, and a seed's: the seed is printed.
+as well; and the state is on a small disk of its own, which fills up. What becomes of the state's files is in
+disk_faults.py: jobs may end then, but not for long, and not without a cause. What comes when is chance's, and a seed's:
+the seed is printed.
 
     python controller/bench/cluster_soak.py --seconds 3600
     python controller/bench/cluster_soak.py --seconds 25 --seed 7 --json
@@ -33,6 +35,7 @@ from typing import Any
 
 import click
 import grpc
+from disk_faults import DiskError, DiskFaults, disk_of_its_own
 
 from wiresum import join
 from wiresum.cli.service import Service, ServiceError
@@ -53,7 +56,12 @@ itself before."""
 RECONNECT_S_MAX = 10.0
 """From the end of a disturbance until all workers have their connections again."""
 CONNECT_S_MAX = 0.5
-DISTURBING = ("controller", "p4runtime", "links")
+CALM_S = (60.0, 120.0)
+"""Between two faults of the state's files, at least and at most: for a while after one the jobs may end, so that nothing
+is learnt of what else ends them."""
+DISTURBING = ("controller", "p4runtime", "links", "files")
+CAUSES = ("does not know job", "keys are lost", "was started anew", "after the controller's state was written", "rank ")
+"""What workers hear of a job that a fault of the state has ended."""
 LOSS = """
 table inet soak {{
   chain lossy {{
@@ -159,11 +167,15 @@ class Cluster:
         self.p4runtime_ways = [self.proxies.make(self.p4runtime) for _ in self.ports]
         self.controllers: list[subprocess.Popen[bytes] | None] = [None, None]
         self.service = Service(",".join(f"{HOST}:{port}" for port in self.ports))
+        self.state = folder / "state"
+        self.controllers_wanted = True
+        self.controllers_started = 0
         self.stop = folder / "stop"
         self.workers: dict[tuple[str, int], subprocess.Popen[bytes]] = {}
         self.ways: dict[tuple[str, int], list[Proxy]] = {}
 
     def start_controller(self, index: int, *, standby: bool) -> None:
+        self.controllers_started += 1
         path = self.folder / f"cluster{index}.toml"
         way = self.p4runtime_ways[index]
         path.write_text(
@@ -177,18 +189,18 @@ class Cluster:
     def tend_controllers(self) -> None:
         """One that has ended, since another one took over or since it was killed, comes back as a standby."""
         for index, process in enumerate(self.controllers):
-            if process is not None and process.poll() is not None:
+            if self.controllers_wanted and process is not None and process.poll() is not None:
                 self.start_controller(index, standby=True)
 
     def takeovers(self) -> int:
         """How often a standby has become the controller."""
         return sum((self.folder / f"controller{index}.log").read_text().count("takes over") for index in range(2))
 
-    def start_worker(self, name: str, rank: int, stop: Path, step_s_max: float = STEP_S_MAX) -> None:
+    def start_worker(self, name: str, rank: int, salt: int, stop: Path, step_s_max: float = STEP_S_MAX) -> None:
         ways = self.ways[name, rank] = [self.proxies.make(port) for port in self.ports]
         switch = ",".join(f"{HOST}:{way.port}" for way in ways)
         self.workers[name, rank] = self._start(
-            f"{name}-{rank}", str(WORKER), name, str(rank), str(WORKERS), str(stop), str(step_s_max),
+            f"{name}-{rank}", str(WORKER), name, str(rank), str(WORKERS), str(salt), str(stop), str(step_s_max),
             WIRESUM_SWITCH=switch, WIRESUM_ADDRESS=HOST, WIRESUM_LANES="360", WIRESUM_THREADS="1",
             WIRESUM_SLOTS="64", OMP_NUM_THREADS="1",
         )  # fmt: skip
@@ -200,13 +212,19 @@ class Cluster:
         found: dict[str, Any] = json.loads(said[-1]) if said else {}
         return found
 
-    def check(self, names: list[str]) -> None:
-        """Raises `SoakError` if a job that is to go on does not."""
-        for name in names:
-            for rank in range(WORKERS):
-                said = self.said(name, rank)
-                if self.workers[name, rank].poll() is not None or said.get("error") or said.get("wrong"):
-                    raise SoakError(f"{name}, rank {rank}: {said or 'it said nothing'}; see {self.folder}")
+    def check(self, name: str) -> bool:
+        """Do all workers of the job go on? Raises `SoakError` if one has summed wrongly, or ended without a word."""
+        for rank in range(WORKERS):
+            ended, said = self.workers[name, rank].poll() is not None, self.said(name, rank)
+            if said.get("wrong") or (ended and not said.get("error")):
+                raise SoakError(f"{name}, rank {rank}: {said or 'it said nothing'}; see {self.folder}")
+        return not any(self.workers[name, rank].poll() is not None for rank in range(WORKERS))
+
+    def steps(self, name: str, rank: int = 0) -> int:
+        """That a worker has made, as far as it has said."""
+        lines = (self.folder / f"{name}-{rank}.log").read_text().splitlines()
+        said = [json.loads(line).get("steps", 0) for line in lines if line.startswith("{")]
+        return int(max(said, default=0))
 
     def report(self) -> join.Report | None:
         with contextlib.suppress(ServiceError):
@@ -230,9 +248,18 @@ class Cluster:
 class Soak:
     """What may come, each as a generator: it begins, yields how long it lasts, and ends."""
 
-    def __init__(self, cluster: Cluster, chance: random.Random, *, links: bool) -> None:
+    def __init__(self, cluster: Cluster, chance: random.Random, *, own: bool) -> None:
+        """`own`: network and disk are this program's own, to be spoilt."""
         self.cluster, self.chance = cluster, chance
-        self.names = [f"job-{number}" for number in range(JOBS)]
+        self.disk = DiskFaults(cluster, chance, own_disk=own)
+        self.jobs_begun = 0
+        self.names = [self._begin_job() for _ in range(JOBS)]
+        self.steps = 0
+        """Of the jobs that have ended."""
+        self.may_end: dict[str, float] = {}
+        """Jobs that a fault of the state may have ended, and since when."""
+        self.ended_by: Counter[str] = Counter()
+        """What their workers heard."""
         self.victims = 0
         self.disturbed_at = 0.0
         self._taken: list[str] = []
@@ -253,8 +280,54 @@ class Soak:
             self.guess_tokens: "attack",
         }
         """And of what kind: of each kind there is one at a time."""
-        if links:
+        self.kinds |= self.disk.kinds
+        if own:
             self.kinds[self.spoil_the_links] = "links"
+
+    def _begin_job(self) -> str:
+        self.jobs_begun += 1
+        name = f"job-{self.jobs_begun}"
+        for rank in range(WORKERS):
+            self.cluster.start_worker(name, rank, self.jobs_begun, self.cluster.stop)
+        return name
+
+    def members(self) -> list[tuple[str, int]]:
+        return [(name, rank) for name in self.names for rank in range(WORKERS)]
+
+    # Jobs.
+
+    def _check_jobs(self, damages: int) -> None:
+        """Raises `SoakError` if a job does not go on that is to. `damages`: how many faults the state had before."""
+        now = time.monotonic()
+        if self.disk.damages != damages:
+            self.may_end.update(dict.fromkeys(self.names, now))
+        for name in list(self.names):
+            goes_on = self.cluster.check(name)
+            since = self.may_end.get(name)
+            overdue = since is not None and now > max(since, self.disturbed_at) + LOST_S_MAX
+            if goes_on and overdue:
+                del self.may_end[name]
+            elif not goes_on and since is None:
+                raise SoakError(f"{name} has ended: {self._said(name)}; see {self.cluster.folder}")
+            elif not goes_on and all(self.cluster.workers[name, rank].poll() is not None for rank in range(WORKERS)):
+                self._begin_anew(name)
+            elif not goes_on and overdue:
+                raise SoakError(f"a part of {name} has ended, and the others have not heard: {self._said(name)}")
+
+    def _begin_anew(self, name: str) -> None:
+        """In place of one that a fault of the state has ended."""
+        for said in self._said(name):
+            if not any(cause in said["error"] for cause in CAUSES):
+                raise SoakError(f"{name} has ended without a cause: {said}; see {self.cluster.folder}")
+            self.ended_by[next(cause for cause in CAUSES if cause in said["error"])] += 1
+        self.steps += self.cluster.steps(name)
+        del self.may_end[name]
+        for rank in range(WORKERS):
+            del self.cluster.ways[name, rank], self.cluster.workers[name, rank]
+        self.names[self.names.index(name)] = self._begin_job()
+
+    def _said(self, name: str) -> list[dict[str, Any]]:
+        return [self.cluster.said(name, rank) for rank in range(WORKERS)]
 
     # Faults.
 
@@ -321,13 +394,17 @@ class Soak:
         standby took over meanwhile, it hears that the job is not known: why it ended is not on disk."""
         self.victims += 1
         name = f"short-{self.victims}"
-        stop = self.cluster.folder / "never"
+        stop, damages = self.cluster.folder / "never", self.disk.damages
         for rank in range(WORKERS):
-            self.cluster.start_worker(name, rank, stop, VICTIM_STEP_S_MAX)
+            self.cluster.start_worker(name, rank, 1_000_000 + self.victims, stop, VICTIM_STEP_S_MAX)
         give_up_at = time.monotonic() + WAIT_S_MAX
-        while not all(self.cluster.said(name, rank).get("steps") for rank in range(WORKERS)):
-            if time.monotonic() > give_up_at:
+        while not all(self.cluster.steps(name, rank) for rank in range(WORKERS)):
+            if self.cluster.check(name) and time.monotonic() > max(give_up_at, self.disturbed_at + WAIT_S_MAX):
                 raise SoakError(f"{name} did not begin: {self.cluster.said(name, 0)}")
+            if not self.cluster.check(name):
+                if self.disk.damages == damages:
+                    raise SoakError(f"{name} did not begin: {self._said(name)}")
+                break
             yield 0.5
         victim, other = self.cluster.workers[name, 1], self.cluster.workers[name, 0]
         victim.kill()
@@ -338,7 +415,8 @@ class Soak:
             yield 0.5
         said = self.cluster.said(name, 0).get("error", "")
         forgotten = "does not know job" in said and self.cluster.takeovers() > takeovers
-        if "rank 1" not in said and not forgotten:
+        lost = self.disk.damages != damages and any(cause in said for cause in CAUSES)
+        if "rank 1" not in said and not forgotten and not lost:
             raise SoakError(f"{name} heard something else than that its rank 1 was lost: {said}")
         for rank in range(WORKERS):
             del self.cluster.ways[name, rank], self.cluster.workers[name, rank]
@@ -429,17 +507,30 @@ class Soak:
 
     # All of it.
 
+    def settle(self) -> None:
+        """Until each job that a fault of the state may have ended has gone on for long enough, or another is in its
+        place."""
+        while self.may_end:
+            self.cluster.tend_controllers()
+            self._check_jobs(self.disk.damages)
+            time.sleep(0.1)
+
     def run(self, seconds: float, say: Callable[[str], None]) -> Counter[str]:
         """How often each came. Raises `SoakError`."""
         came: Counter[str] = Counter()
         under_way: dict[str, tuple[Iterator[float], float]] = {}
         began_at = time.monotonic()
         next_at = began_at + 1
+        files_at = began_at + self.chance.uniform(0, 30)
+        damages = self.disk.damages
         while time.monotonic() < began_at + seconds or under_way:
             now = time.monotonic()
             if now >= next_at and now < began_at + seconds:
                 next_at = now + self.chance.uniform(0.3, 4)
-                begin = self.chance.choice(list(self.kinds))
+                calm = now < files_at
+                begin = self.chance.choice([one for one, kind in self.kinds.items() if not (calm and kind == "files")])
+                if self.kinds[begin] == "files":
+                    files_at = now + self.chance.uniform(*CALM_S)
                 if self.kinds[begin] not in under_way:
                     came[begin.__name__] += 1
                     say(f"{now - began_at:7.1f} s  {begin.__name__}")
@@ -452,10 +543,11 @@ class Soak:
                     else:
                         rest_s = max(0.0, began_at + seconds - now)
                         under_way[kind] = steps, now + min(lasts_s, rest_s + 0.5)
-            if any(kind in under_way for kind in DISTURBING):
+            if self.disk.disturbs or any(kind in under_way for kind in DISTURBING):
                 self.disturbed_at = now
             self.cluster.tend_controllers()
-            self.cluster.check(self.names)
+            self._check_jobs(damages)
+            damages = self.disk.damages
             time.sleep(0.1)
         return came
 
@@ -473,30 +565,30 @@ def main(seconds: float, seed: int | None, as_json: bool, inside: bool) -> None:
     say: Callable[[str], None] = (lambda _: None) if as_json else click.echo
     say(f"seed {seed}" + ("" if inside else "; not root, or no `ip` and `nft`: the links are not touched"))
     folder = Path(tempfile.mkdtemp(prefix="wiresum-soak-"))
-    cluster = Cluster(folder)
-    try:
-        outcome = _soak(cluster, seed, seconds, say, links=inside)
-    except SoakError as error:
-        raise SoakError(f"seed {seed}: {error.message}") from error
-    finally:
-        cluster.close()
+    with disk_of_its_own(folder / "state") if inside else contextlib.nullcontext():
+        cluster = Cluster(folder)
+        try:
+            outcome = _soak(cluster, seed, seconds, say, own=inside)
+        except (SoakError, DiskError) as error:
+            shutil.copytree(folder / "state", folder / "left", dirs_exist_ok=True)
+            raise SoakError(f"seed {seed}: {error}") from error
+        finally:
+            cluster.close()
     shutil.rmtree(folder)
     click.echo(json.dumps(outcome) if as_json else f"well: {outcome}")
 
 
-def _soak(cluster: Cluster, seed: int, seconds: float, say: Callable[[str], None], *, links: bool) -> dict[str, Any]:
+def _soak(cluster: Cluster, seed: int, seconds: float, say: Callable[[str], None], *, own: bool) -> dict[str, Any]:
     cluster.start_controller(0, standby=False)
     _await(lambda: cluster.report() is not None, "a controller serves")
     cluster.start_controller(1, standby=True)
-    soak = Soak(cluster, random.Random(seed), links=links)
-    for name in soak.names:
-        for rank in range(WORKERS):
-            cluster.start_worker(name, rank, cluster.stop)
-    members = [(name, rank) for name in soak.names for rank in range(WORKERS)]
-    _await(lambda: all(cluster.said(*member).get("steps") for member in members), "the jobs train")
+    soak = Soak(cluster, random.Random(seed), own=own)
+    _await(lambda: all(cluster.steps(*member) for member in soak.members()), "the jobs train")
     came = soak.run(seconds, say)
-    steps = [cluster.said(*member)["steps"] for member in members]
-    _await(lambda: all(cluster.said(*m)["steps"] > before for m, before in zip(members, steps, strict=True)),
+    soak.settle()
+    members = soak.members()
+    steps = [cluster.steps(*member) for member in members]
+    _await(lambda: all(cluster.steps(*m) > before for m, before in zip(members, steps, strict=True)),
            "the jobs still train")  # fmt: skip
     cluster.stop.touch()
     _await(lambda: all(cluster.workers[member].poll() is not None for member in members), "the jobs end")
@@ -512,8 +604,9 @@ def _soak(cluster: Cluster, seed: int, seconds: float, say: Callable[[str], None
         return report is not None and not report.jobs and [s.slots_free for s in report.switches] == [1024]
 
     _await(nothing_left, "no job and no slot is left behind")
-    steps_made = sum(cluster.said(name, 0)["steps"] for name in soak.names)
-    return {"seed": seed, "seconds": seconds, "steps": steps_made, "wrong": wrong, "links": links, "came": dict(came)}
+    steps_made = soak.steps + sum(cluster.steps(name) for name in soak.names)
+    return {"seed": seed, "seconds": seconds, "steps": steps_made, "wrong": wrong, "own": own, "came": dict(came),
+            "ended_by": dict(soak.ended_by)}  # fmt: skip
 
 
 def _await(condition: Callable[[], bool], what: str) -> None:

@@ -21,20 +21,22 @@ PAUSE_S = 0.005
 """Between two steps: there are two cores for everybody."""
 
 
-def contribution(rank: int, step: int, size: int) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
+def contribution(salt: int, rank: int, step: int, size: int) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
     """Any 32-bit value may occur, so sums wrap around."""
-    return np.random.default_rng([rank, step, size]).integers(-(2**31), 2**31, size, dtype=np.int32)
+    return np.random.default_rng([salt, rank, step, size]).integers(-(2**31), 2**31, size, dtype=np.int32)
 
 
-def train(session: Session, stop: Path, step_s_max: float) -> tuple[int, int]:
-    """Steps, and wrong elements."""
+def train(session: Session, salt: int, stop: Path, step_s_max: float) -> tuple[int, int]:
+    """Steps, and wrong elements. `salt`: another one for each job, so that a sum of another job is wrong."""
     step = wrong = 0
     said_at = 0.0
     while True:
         step += 1
         size = SIZES[step % len(SIZES)]
-        mine = contribution(session.rank, step, size)
-        expected = np.add.reduce([contribution(rank, step, size) for rank in range(session.world_size)], dtype=np.int32)
+        mine = contribution(salt, session.rank, step, size)
+        expected = np.add.reduce(
+            [contribution(salt, rank, step, size) for rank in range(session.world_size)], dtype=np.int32
+        )
         stopping = np.array([stop.exists()], dtype=np.int32)  # summed too, so that all stop at the same step
         regions = [Region(array.ctypes.data, array.ctypes.data, array.size) for array in (mine, stopping)]
         session.submit(regions, dtype=Dtype.I32, notify=False, timeout_s=step_s_max).wait()
@@ -48,10 +50,11 @@ def train(session: Session, stop: Path, step_s_max: float) -> tuple[int, int]:
 
 
 def main() -> None:
-    name, rank, size, stop, step_s_max = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4]), sys.argv[5]
+    name, rank, size, salt = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
+    stop, step_s_max = Path(sys.argv[5]), float(sys.argv[6])
     try:
         session = Session.join(AgentConfig.from_environment(), job_name=name, rank=rank, world_size=size)
-        steps, wrong = train(session, stop, float(step_s_max))
+        steps, wrong = train(session, salt, stop, step_s_max)
         session.close()
     except WiresumError as error:
         click.echo(json.dumps({"error": f"{type(error).__name__}: {error}"}))

@@ -12,6 +12,7 @@ import json
 import os
 import random
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -27,6 +28,7 @@ import pytest
 from wiresum import join
 from wiresum.agent import AgentConfig, Dtype, Region, Session
 from wiresum.controller.jobs.limits import Limits
+from wiresum.controller.store import FILE_NAME
 from wiresum.controller.testing import PATIENCE_S, Attendance, Client, JoinCall, unused_port, wait_until
 from wiresum.switch.p4runtime import P4RuntimeServer
 from wiresum.switch.software_switch import SoftwareSwitch
@@ -105,6 +107,7 @@ for line in sys.stdin:
                 if not order["standby"] or controlling.stand_by(wanted, targets, store, stop):
                     controlling.serve(wanted, targets, store, stop, lambda text: None)
         finally:
+            store.close()
             os._exit(1)
     print(child, flush=True)
 '''
@@ -143,6 +146,10 @@ class Nursery:
         path = self._config_path.with_name(f"{port}.toml")
         path.write_text(re.sub(r"listen = .*", f'listen = "127.0.0.1:{port}"', self._config_path.read_text()))
         return path
+
+    @property
+    def state(self) -> Path:
+        return self._config_path.parent / "state"
 
     def is_alive(self) -> bool:
         return _is_alive(self.controller)
@@ -241,11 +248,11 @@ class Cluster:
             self._over.set()
             self._watcher.join()
 
-    def run_a_job(self, name: str) -> None:
-        """Two workers join, sum until told to stop, and leave."""
+    def run_a_job(self, name: str, value: int = 0) -> None:
+        """Two workers join, sum, and leave. `value`: is in all that they sum."""
         with ThreadPoolExecutor(2) as pool:
             sessions = list(pool.map(lambda rank: self.join(name, rank), range(2)))
-            check_sums(sessions)
+            check_sums(sessions, value)
             for done in [pool.submit(session.close) for session in sessions]:
                 done.result()
 
@@ -276,8 +283,8 @@ class Cluster:
         self.client.close()
 
 
-def check_sums(sessions: Sequence[Session]) -> None:
-    for n in range(3):
+def check_sums(sessions: Sequence[Session], value: int = 0) -> None:
+    for n in range(value, value + 3):
         data = [array.array("i", range(rank + n, 2000 + rank + n)) for rank in range(2)]
         regions = [Region(address, address, elements) for address, elements in map(array.array.buffer_info, data)]
         operations = [
@@ -412,3 +419,54 @@ def test_a_switch_that_was_restarted_ends_its_jobs_and_is_used_again(cluster: Cl
     client.leave(waiting[0].result())
     cluster.check_nothing_is_left()
     cluster.nursery.kill()
+
+
+def _cut(log: Path) -> None:
+    log.write_bytes(b"")
+
+
+def _flip(log: Path) -> None:
+    contents = bytearray(log.read_bytes())
+    contents[40] ^= 1  # in the first frame
+    log.write_bytes(contents)
+
+
+@pytest.mark.parametrize("damage", [_cut, _flip])
+def test_a_damaged_write_ahead_log_gives_the_next_job_no_sums_of_the_last_one(
+    cluster: Cluster, damage: Callable[[Path], None]
+) -> None:
+    _begin_and_stop(cluster)
+    cluster.nursery.start()
+    cluster.run_a_job("thousands", 1000)
+    cluster.nursery.kill()
+    log = cluster.nursery.state / f"{FILE_NAME}-wal"
+    assert log.stat().st_size > 0
+    damage(log)
+    cluster.nursery.start()
+    cluster.run_a_job("sevens", 7)
+    cluster.check_nothing_is_left()
+    cluster.nursery.kill()
+
+
+def test_an_old_copy_of_the_state_gives_the_next_job_no_sums_of_one_that_it_does_not_know(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    _begin_and_stop(cluster)
+    shutil.copytree(cluster.nursery.state, tmp_path / "copy")
+    cluster.nursery.start()
+    cluster.run_a_job("thousands", 1000)
+    cluster.nursery.kill(signal.SIGTERM)
+    shutil.rmtree(cluster.nursery.state)
+    shutil.copytree(tmp_path / "copy", cluster.nursery.state)
+    cluster.nursery.start()
+    cluster.run_a_job("sevens", 7)
+    cluster.check_nothing_is_left()
+    assert "leaf has been given keys that the state does not know of" in cluster.client.report().service.past
+    cluster.nursery.kill()
+
+
+def _begin_and_stop(cluster: Cluster) -> None:
+    cluster.nursery.reattend_ms_max = 3000
+    cluster.nursery.start()
+    wait_until(lambda: cluster.jobs() == 0, "it serves")
+    cluster.nursery.kill(signal.SIGTERM)

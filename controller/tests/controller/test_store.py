@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from wiresum.controller import ledger
 from wiresum.controller import store as store_module
-from wiresum.controller.jobs.keys import Keys
+from wiresum.controller.jobs.keys import Keys, KeySequence
 from wiresum.controller.jobs.outputs import (
     CheckServing,
     Forget,
@@ -83,13 +84,73 @@ def test_keys_that_were_not_written_down_are_drawn_again(store: Store) -> None:
     assert drawn(store.keys(), 3) == drawn(store.keys(), 3), "nobody may have used them"
 
 
-def test_a_state_that_replaces_one_that_was_lost_has_other_keys(store: Store, folder: Path) -> None:
-    before = store.keys()
+def test_a_database_that_was_lost_does_not_take_the_keys_with_it(store: Store, folder: Path) -> None:
+    keys = store.keys()
+    store.write([SaveKeys(keys.reserve()), Save(JOB)])
+    used = drawn(keys, 3)
     store.close()
-    store.path.rename(folder / "moved away")
+    for path in folder.glob(f"{FILE_NAME}*"):
+        path.unlink()
     with contextlib.closing(Store(folder)) as after:
-        assert after.keys().identity != before.identity
-        assert drawn(after.keys(), 3) != drawn(before, 3)
+        assert after.begin() > store.epoch
+        assert after.keys().identity == keys.identity
+        assert not set(drawn(after.keys(), 1000)) & set(used)
+        state = after.load()
+    assert (state.jobs, state.keys_lost) == ([], False)
+    assert "is not what was written last" in state.past
+
+
+@pytest.mark.parametrize("how", ["lost", "damaged", "older"])
+def test_keys_that_were_lost_are_replaced_by_others_and_no_epoch_comes_twice(
+    store: Store, folder: Path, how: str
+) -> None:
+    keys, path, older = store.keys(), folder / ledger.FILE_NAME, (folder / ledger.FILE_NAME).read_bytes()
+    store.write([SaveKeys(keys.reserve()), Save(JOB)])
+    store.close()
+    if how == "lost":
+        path.unlink()
+    else:
+        path.write_bytes(older if how == "older" else path.read_bytes().replace(b"reserved 64", b"reserved 65"))
+    with contextlib.closing(Store(folder)) as after:
+        assert after.begin() > store.epoch
+        assert after.keys().identity != keys.identity
+        state = after.load()
+        assert (state.jobs, state.keys_lost) == ([JOB], True)
+        said = {"lost": "is gone", "damaged": "is damaged (its checksum is wrong)", "older": "is not what was written"}
+        assert f"the controller's keys are lost: {path} {said[how]}" in state.past
+        after.write([CheckServing()])
+    with contextlib.closing(Store(folder)) as later:
+        later.begin()
+        assert later.load().past == "", "that is over"
+
+
+def test_a_state_without_damage_is_not_of_the_past(store: Store, folder: Path) -> None:
+    keys = store.keys()
+    store.write([SaveKeys(keys.reserve()), Save(JOB)])
+    store.close()
+    with contextlib.closing(Store(folder)) as after:
+        after.begin()
+        assert (after.load().past, after.load().keys_lost) == ("", False)
+
+
+def test_a_job_whose_record_is_damaged_is_forgotten_and_the_others_are_not(store: Store, folder: Path) -> None:
+    store.write([Save(JOB), Save(JobRecord("leaf", 4, "another", "running", "{}"))])
+    store.close()
+    with contextlib.closing(sqlite3.connect(folder / FILE_NAME)) as database, database:
+        database.execute("UPDATE jobs SET body = '{ }' WHERE number = 4")
+    with contextlib.closing(Store(folder)) as after:
+        after.begin()
+        state = after.load()
+    assert state.jobs == [JOB]
+    assert "are forgotten: another" in state.past
+
+
+def test_a_ledger_that_cannot_be_read_is_told_with_a_way_out_and_left_as_it_is(store: Store, folder: Path) -> None:
+    store.close()
+    (folder / ledger.FILE_NAME).unlink()
+    (folder / ledger.FILE_NAME).mkdir()
+    with contextlib.closing(Store(folder)) as after, pytest.raises(StoreError, match="cannot read .*or move it away"):
+        after.begin()
 
 
 def test_a_batch_is_written_as_a_whole_or_not_at_all(store: Store) -> None:
@@ -137,18 +198,30 @@ def test_a_damaged_file_is_told_and_left_as_it_is(folder: Path, store: Store) ->
     assert store.path.read_bytes() == damaged
 
 
-def test_a_file_from_before_there_were_trees_is_read_and_is_a_new_one_once_a_controller_serves_from_it(
-    folder: Path, store: Store
+@pytest.mark.parametrize("version", [2, 3])
+def test_a_file_of_an_older_release_is_read_and_is_a_new_one_once_a_controller_serves_from_it(
+    folder: Path, store: Store, version: int
 ) -> None:
+    secret = bytes(range(16))
     store.write([Save(JOB)])
     store.close()
+    (folder / ledger.FILE_NAME).unlink()
     with contextlib.closing(sqlite3.connect(folder / FILE_NAME)) as database:
-        database.execute("PRAGMA user_version = 2")
+        database.executescript(f"""
+            ALTER TABLE jobs DROP COLUMN seal; ALTER TABLE epoch DROP COLUMN reserved; UPDATE epoch SET number = 7;
+            CREATE TABLE keys (secret BLOB NOT NULL, reserved INTEGER NOT NULL);
+            INSERT INTO keys VALUES (x'{secret.hex()}', 128); PRAGMA user_version = {version}
+        """)
+    used = drawn(Keys(KeySequence(secret)), 128)
     with contextlib.closing(Store(folder)) as again:
         assert again.load().jobs == [JOB]
-        assert _version(folder) == 2, "whoever only reads changes nothing"
-        again.begin()
-        assert _version(folder) == 3
+        assert again.keys().identity == KeySequence(secret).identity
+        assert _version(folder) == version, "whoever only reads changes nothing"
+        assert again.begin() > 7
+        assert _version(folder) == 4
+        assert (again.load().jobs, again.load().past) == ([JOB], "")
+        assert again.keys().identity == KeySequence(secret).identity
+        assert not set(drawn(again.keys(), 1000)) & set(used)
 
 
 def _version(folder: Path) -> int:
@@ -171,9 +244,9 @@ def test_what_is_no_database_is_told_and_left_as_it_is(folder: Path, contents: b
     [
         (
             "user_version = 99",
-            r"written by another release of wiresum \(schema 99; this one knows 3\): run that release",
+            r"written by another release of wiresum \(schema 99; this one knows 4\): run that release",
         ),
-        ("user_version = 1", r"written by another release of wiresum \(schema 1; this one knows 3\)"),
+        ("user_version = 1", r"written by another release of wiresum \(schema 1; this one knows 4\)"),
         ("application_id = 1", "another program's file"),
     ],
 )

@@ -93,6 +93,9 @@ class JobEntry:
     """Thread t of the job talks to the switch's port `endpoint.port + port_offset + t`."""
     below: tuple[str, ...] = ()
     """Names of the switches among them, whose numbers are the last: pipes of one switch have one address."""
+    keys_reserved: int = field(default=0, compare=False)
+    """So many keys of the sequence, from the first, may be in use when the switch is given this job: it is told before,
+    and remembers it for as long as its cells hold anything. 0: it was told when it was given the job."""
 
 
 @dataclass(frozen=True)
@@ -121,6 +124,11 @@ class Reconciled:
     held cells of another sequence of keys): all are new now, and whatever job was believed to run there is dead."""
     changes: tuple[str, ...] = ()
     """What was changed so that the switch holds what it should, a line for each entry, for people."""
+    added: frozenset[int] = frozenset()
+    """Numbers of the jobs of which the switch held nothing."""
+    keys_reserved: int = 0
+    """So many keys of our sequence, from the first, may be in its cells on account of other controllers: those before
+    this one, and any that used a copy of its state."""
 
 
 @runtime_checkable

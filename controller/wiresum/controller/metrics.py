@@ -97,8 +97,13 @@ def _service(report: join.Report) -> Iterator[Metric]:
     yield GaugeMetricFamily("wiresum_service_uptime_seconds", "Since the service began.", service.age_seconds)
     yield GaugeMetricFamily(
         "wiresum_state_writable",
-        "Whether the state can be written; if not, no job begins or ends.",
+        "Whether the state can be written; if not, no job begins, and slots of those that end are not free.",
         not service.trouble,
+    )
+    yield GaugeMetricFamily(
+        "wiresum_state_past",
+        "Whether the state that the service began with was not what had been written last.",
+        bool(service.past),
     )
     refusals = CounterMetricFamily("wiresum_refusals", "Requests that were refused, by reason.", labels=["reason"])
     for reason, count in sorted(service.refusals.items()):

@@ -1,38 +1,47 @@
-"""The controller's state on disk: one SQLite file, in WAL mode.
+"""The controller's state on disk: a SQLite file, in WAL mode, and beside it the ledger of epochs and keys (ledger.py).
 
-What is in it: the jobs that workers have grants of, with their tokens; what became of those that ended; the names that
-operators have reserved; the sequence of keys, and how many of it may have been used; which switches are being drained;
-and the epoch. All of it but
-the sequence's secret, which comes with the file, is what `Jobs` gave out as `Write`s, and each batch of those is one
-transaction, so that the file always holds a moment of the past.
+What is in the database: the jobs that workers have grants of, with their tokens; what became of those that ended; the
+names that operators have reserved; which switches are being drained. All of it is what `Jobs` gave out as `Write`s, and
+each batch of those is one transaction, so that the database always holds a moment of the past.
 
 synchronous = FULL: a commit is on the disk before it returns. NORMAL would survive a killed process just as well, but
-after a power cut the last commits could be missing, and with them jobs whose workers have their grants, and keys that
-were used: the next job with one of those would take for its own what the cells hold of the one before. One commit holds
-all that has come up while the one before was being written, so a crowd of workers that joins shares a few of them. For
-the same reason an old copy of the file is no state to begin from: who has lost the file begins without, and with other
-keys (`Keys.identity`).
+after a power cut the last commits could be missing, and with them jobs whose workers have their grants. One commit
+holds all that has come up while the one before was being written, so a crowd of workers that joins shares a few of
+them.
 
-The epoch counts the controllers that have served from this file; each draws the next one when it begins. It is the
-P4Runtime election id, so the newest controller is the one that switches obey, and it fences the file: a controller
-whose epoch is not the newest can write nothing any more.
+A disk may forget all the same, or give back what was never written, and people put old copies in a state's place. No
+key is used again then: the ledger is written before a key is used, and the switches know how many they have been given.
+What the database says of jobs may be of the past. So each job has a seal, and one whose seal is broken is forgotten;
+one that the switches do not hold is ended (telling.py); and one that is not known here loses its entries, and its
+workers hear that nobody knows it.
 
-The file is for its owner's eyes alone, since tokens and keys are in it. It must be on a disk of this machine: SQLite's
-WAL shares memory between the processes that have the file open.
+The epoch tells apart the controllers that have served from this state; each has a higher one than those before. It is
+the P4Runtime election id, so the newest controller is the one that switches obey. It stands in the ledger, and in the
+database as well, with the number of keys reserved, for two reasons. It fences the database: whoever writes sees, in the
+same transaction, whether it is still his, and can write nothing, to either file, if it is not. And it tells which of
+the files is older. If that is the ledger, it is not what was written last, and is taken for lost.
+
+The files are for their owner's eyes alone, since tokens and keys are in them. They must be on a disk of this machine:
+SQLite's WAL shares memory between the processes that have the database open.
 """
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import functools
+import hashlib
 import json
+import logging
 import os
-import secrets
 import sqlite3
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, astuple
 from pathlib import Path
+from typing import TypeVar
 
-from wiresum.controller.jobs.keys import SECRET_BYTES, Keys, KeySequence
+from wiresum.controller import ledger
+from wiresum.controller.jobs.keys import Keys, KeySequence
 from wiresum.controller.jobs.outputs import (
     CheckServing,
     Forget,
@@ -46,34 +55,40 @@ from wiresum.controller.jobs.outputs import (
     Write,
 )
 from wiresum.controller.jobs.records import EndedRecord, JobRecord, Reservation, StoredState
+from wiresum.controller.ledger import ForeignLedgerError, Ledger, LedgerError
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T", Reservation, EndedRecord)
 
 FILE_NAME = "controller.sqlite3"
 LIFE_FILE_NAME = "controller.alive"
 """Empty; who serves touches it, so that a standby sees one that is frozen."""
 APPLICATION_ID = 0x77697273
 """Marks the file as ours: "wirs"."""
-SCHEMA_VERSION = 3
-"""3 says of a job which switches it has, and may say several; otherwise it is what 2 was."""
-SCHEMA_VERSIONS_READ = (2, 3)
+SCHEMA_VERSION = 4
+"""3 said of a job which switches it has, and might say several; otherwise it was what 2 was. Since 4 the keys are in a
+file of their own, and jobs have seals."""
+SCHEMA_VERSIONS_READ = (2, 3, 4)
 FREE_BYTES_MIN = 4 << 20
 """That is a thousand jobs, and what SQLite needs beside its file."""
 BUSY_S_MAX = 5.0
 """How long another process may keep the file locked: a transaction takes milliseconds."""
 
 _SCHEMA = """
-CREATE TABLE epoch (number INTEGER NOT NULL);
-CREATE TABLE keys (secret BLOB NOT NULL, reserved INTEGER NOT NULL);
+CREATE TABLE epoch (number INTEGER NOT NULL, reserved INTEGER NOT NULL);
 CREATE TABLE jobs (
     switch_name TEXT NOT NULL,
     number INTEGER NOT NULL,
     name TEXT NOT NULL,
     state TEXT NOT NULL,
     body TEXT NOT NULL,
+    seal TEXT NOT NULL,
     PRIMARY KEY (switch_name, number)
 ) WITHOUT ROWID;
 CREATE TABLE reservations (job_name TEXT PRIMARY KEY, body TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE draining (switch_name TEXT PRIMARY KEY) WITHOUT ROWID;
-INSERT INTO epoch VALUES (1);
+INSERT INTO epoch VALUES (0, 0);
 """
 _ENDED = "CREATE TABLE IF NOT EXISTS ended (sequence INTEGER PRIMARY KEY, body TEXT NOT NULL)"
 """Younger than the rest, and so made in files that have none. Releases that do not know of it leave it alone."""
@@ -94,14 +109,17 @@ class Store:
         """Makes folder and file if there are none. Raises `StoreError`, and then has changed nothing."""
         self.path = directory / FILE_NAME
         self._life_path = directory / LIFE_FILE_NAME
-        self.epoch = 0
-        """Of this controller; 0: it has not begun."""
+        self._ledger: Ledger | None = None
+        """Of this controller; None: it has not begun."""
+        self._keys_lost = ""
+        self._past = ""
         try:
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             self.path.touch(mode=0o600)
             self._database = sqlite3.connect(
                 self.path, timeout=BUSY_S_MAX, isolation_level=None, check_same_thread=False
             )
+            self._database.text_factory = functools.partial(str, encoding="utf-8", errors="replace")
         except (OSError, sqlite3.Error) as error:
             raise StoreError(f"cannot open the state in {self.path}: {error}") from error
         try:
@@ -114,42 +132,64 @@ class Store:
             self._database.close()
             raise
 
+    @property
+    def epoch(self) -> int:
+        """Of this controller; 0: it has not begun."""
+        return self._ledger.epoch if self._ledger is not None else 0
+
     def begin(self) -> int:
         """From now on this is the controller that serves. Returns its epoch, larger than that of all before."""
         with self._transaction() as database:
-            database.execute("UPDATE epoch SET number = number + 1")
-            database.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
-            self.epoch = self._epoch_on_disk()
-        return self.epoch
+            found = self._read_ledger()
+            self._move_to_this_release(database)
+            epoch, reserved = self._witnessed()
+            self._keys_lost = self._past = ""
+            if found is None and epoch:
+                self._keys_lost = f"the controller's keys are lost: {self._ledger_trouble}"
+            elif found is not None and (epoch > found.epoch or reserved > found.reserved):
+                self._keys_lost = f"the controller's keys are lost: {self._ledger_path} is not what was written last"
+            elif found is not None and epoch < found.epoch:
+                self._past = f"{self.path} is not what was written last, or the controller died when it was beginning"
+            if self._keys_lost or self._past:
+                log.error("%s. What runs on account of what was lost ends", self._keys_lost or self._past)
+            began = (Ledger.draw() if found is None or self._keys_lost else found).with_next_epoch(epoch)
+            ledger.write(self.path.parent, began)
+            database.execute("UPDATE epoch SET number = ?, reserved = ?", (began.epoch, began.reserved))
+        self._ledger = began
+        return began.epoch
 
     def keys(self) -> Keys:
         """To be drawn from by who has begun, and from one such object: whoever began before may have used more."""
         with self._explained():
-            (row,) = self._database.execute("SELECT secret, reserved FROM keys").fetchall()
-            secret, reserved = row
-            return Keys(KeySequence(secret), reserved)
+            found = self._ledger or self._read_ledger() or Ledger.draw()
+            return Keys(KeySequence(found.secret), found.reserved)
 
     def load(self) -> StoredState:
         with self._explained():
             read = self._database.execute
-            jobs = read("SELECT switch_name, number, name, state, body FROM jobs").fetchall()
+            jobs, past = self._load_jobs()
             reservations = read("SELECT body FROM reservations").fetchall()
             draining = read("SELECT switch_name FROM draining").fetchall()
             ended = read("SELECT body FROM ended ORDER BY sequence").fetchall()
             return StoredState(
-                jobs=[JobRecord(*row) for row in jobs],
-                reservations=[Reservation(**json.loads(body)) for (body,) in reservations],
+                jobs=jobs,
+                reservations=self._parsed(Reservation, reservations),
                 draining=frozenset(switch_name for (switch_name,) in draining),
-                ended=[EndedRecord(**json.loads(body)) for (body,) in ended],
+                ended=self._parsed(EndedRecord, ended),
+                past=self._keys_lost or self._past or past,
+                keys_lost=bool(self._keys_lost),
             )
 
     def write(self, writes: Iterable[Write]) -> None:
         """All or nothing, and on the disk when this returns. Raises `DeposedError`, or another `StoreError`."""
         with self._transaction() as database:
-            if self._epoch_on_disk() != self.epoch:
+            if self._ledger is None or self._witnessed()[0] != self._ledger.epoch:
                 raise DeposedError(f"another controller has begun to serve from {self.path}, so this one must not")
             for write in writes:
-                _apply(database, write)
+                if isinstance(write, SaveKeys):
+                    self._save_keys(database, self._ledger, write.reserved)
+                else:
+                    _apply(database, write)
 
     def show_life(self) -> None:
         """That who serves is no ghost: changes nothing but a time. Does not raise."""
@@ -204,14 +244,93 @@ class Store:
             if not objects:
                 for statement in _SCHEMA.split(";"):
                     database.execute(statement)
-                database.execute("INSERT INTO keys VALUES (?, 0)", (secrets.token_bytes(SECRET_BYTES),))
                 database.execute(f"PRAGMA application_id = {APPLICATION_ID}")
                 database.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
             database.execute(_ENDED)
 
-    def _epoch_on_disk(self) -> int:
-        (epoch,) = self._database.execute("SELECT number FROM epoch").fetchone()
-        return int(epoch)
+    # The ledger.
+
+    @property
+    def _ledger_path(self) -> Path:
+        return self.path.parent / ledger.FILE_NAME
+
+    def _read_ledger(self) -> Ledger | None:
+        """None: there is none, or it is damaged, which `_ledger_trouble` says."""
+        self._ledger_trouble = f"{self._ledger_path} is gone"
+        try:
+            return ledger.read(self.path.parent) or self._ledger_of_an_older_release()
+        except LedgerError as error:
+            self._ledger_trouble = f"{self._ledger_path} is damaged ({error})"
+            return None
+        except ForeignLedgerError as error:
+            raise StoreError(
+                f"{self._ledger_path} was written by another release of wiresum ({error}): run that release, or move "
+                f"the file away when no job runs"
+            ) from error
+        except OSError as error:
+            raise StoreError(
+                f"cannot read {self._ledger_path}: {error.strerror}. Mend that, or move it away: the jobs that run end "
+                f"then, and the switches begin anew"
+            ) from error
+
+    def _ledger_of_an_older_release(self) -> Ledger | None:
+        if self._schema_version() == SCHEMA_VERSION:
+            return None
+        (row,) = self._database.execute("SELECT secret, keys.reserved, number FROM keys, epoch").fetchall()
+        secret, reserved, epoch = row
+        return Ledger(secret, epoch, reserved)
+
+    def _save_keys(self, database: sqlite3.Connection, before: Ledger, reserved: int) -> None:
+        after = dataclasses.replace(before, reserved=reserved)
+        ledger.write(self.path.parent, after)
+        self._ledger = after
+        database.execute("UPDATE epoch SET reserved = ?", (reserved,))
+
+    def _witnessed(self) -> tuple[int, int]:
+        """The epoch of whoever began last, and how many keys it had reserved, as the database knows it; 0: nobody
+        has."""
+        epoch, reserved = self._database.execute("SELECT number, reserved FROM epoch").fetchone()
+        return int(epoch), int(reserved)
+
+    # The database.
+
+    def _schema_version(self) -> int:
+        (version,) = self._database.execute("PRAGMA user_version").fetchone()
+        return int(version)
+
+    def _move_to_this_release(self, database: sqlite3.Connection) -> None:
+        if self._schema_version() == SCHEMA_VERSION:
+            return
+        database.execute("ALTER TABLE epoch ADD COLUMN reserved INTEGER NOT NULL DEFAULT 0")
+        database.execute("UPDATE epoch SET reserved = (SELECT reserved FROM keys)")
+        database.execute("DROP TABLE keys")
+        database.execute("ALTER TABLE jobs ADD COLUMN seal TEXT NOT NULL DEFAULT ''")
+        for row in database.execute("SELECT switch_name, number, name, state, body FROM jobs").fetchall():
+            _apply(database, Save(JobRecord(*row)))
+        database.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+
+    def _parsed(self, kind: type[T], rows: Iterable[tuple[str]]) -> list[T]:
+        """What is damaged is left out: no job depends on it."""
+        found = []
+        for (body,) in rows:
+            try:
+                found.append(kind(**json.loads(body)))
+            except (ValueError, TypeError):
+                log.error("a %s in %s is damaged, and is forgotten", kind.__name__, self.path)
+        return found
+
+    def _load_jobs(self) -> tuple[list[JobRecord], str]:
+        """And what is wrong with others, a sentence or empty."""
+        if self._schema_version() != SCHEMA_VERSION:
+            rows = self._database.execute("SELECT switch_name, number, name, state, body FROM jobs").fetchall()
+            return [JobRecord(*row) for row in rows], ""
+        rows = self._database.execute("SELECT switch_name, number, name, state, body, seal FROM jobs").fetchall()
+        whole = [JobRecord(*row[:-1]) for row in rows if row[-1] == _seal(*row[:-1])]
+        past = ""
+        if damaged := [str(row[2]) for row in rows if row[-1] != _seal(*row[:-1])]:
+            past = f"what {self.path} says of these jobs is damaged, and they are forgotten: {', '.join(damaged)}"
+            log.error("%s", past)
+        return whole, past
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
@@ -229,24 +348,28 @@ class Store:
     def _explained(self) -> Iterator[None]:
         try:
             yield
-        except sqlite3.OperationalError as error:
+        except (sqlite3.OperationalError, OSError) as error:
             raise StoreError(f"cannot use the state in {self.path}: {error}. Look at its disk") from error
         except (sqlite3.DatabaseError, ValueError, TypeError) as error:
             said = " ".join(str(error).split())
             raise StoreError(
-                f"the state in {self.path} is damaged ({said}): move it away. The jobs that run end then, and the "
-                f"switches begin anew. An older copy is no help: keys that were used since would be used again"
+                f"the state in {self.path} is damaged ({said}): move it away, and its -wal and -shm, but leave "
+                f"{self._ledger_path.name}. The jobs that run end then"
             ) from error
+
+
+def _seal(*columns: object) -> str:
+    return hashlib.blake2s(repr(columns).encode(errors="replace"), digest_size=16).hexdigest()
 
 
 def _apply(database: sqlite3.Connection, write: Write) -> None:
     match write:
         case Save(record):
-            database.execute("INSERT OR REPLACE INTO jobs VALUES (?, ?, ?, ?, ?)", astuple(record))
+            columns = "switch_name, number, name, state, body, seal"
+            row = (*astuple(record), _seal(*astuple(record)))
+            database.execute(f"INSERT OR REPLACE INTO jobs ({columns}) VALUES (?, ?, ?, ?, ?, ?)", row)
         case Forget(switch_name, number):
             database.execute("DELETE FROM jobs WHERE switch_name = ? AND number = ?", (switch_name, number))
-        case SaveKeys(reserved):
-            database.execute("UPDATE keys SET reserved = ?", (reserved,))
         case CheckServing():
             pass  # that the epoch is ours has been seen
         case SaveDraining(switch_name, draining):

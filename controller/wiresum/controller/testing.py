@@ -131,7 +131,7 @@ class JobsBench:
                 self.jobs.counted(name, number, counts, self.now, results)
             case Reconcile():
                 reloaded, self.reloaded = self.reloaded, False
-                self.jobs.reconciled(output, reloaded, self.now)
+                self.jobs.reconciled(output, Reconciled(reloaded=reloaded), self.now)
 
     def ask(self, **fields: object) -> Worker:
         worker = self.jobs.ask(join_request(**fields), self.now)

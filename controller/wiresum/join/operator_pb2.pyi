@@ -133,7 +133,7 @@ class SwitchReport(_message.Message):
     def __init__(self, name: _Optional[str] = ..., kind: _Optional[str] = ..., state: _Optional[str] = ..., trouble: _Optional[str] = ..., slots_total: _Optional[int] = ..., slots_free: _Optional[int] = ..., jobs: _Optional[int] = ..., jobs_max: _Optional[int] = ..., lanes_max: _Optional[int] = ..., endpoint: _Optional[_Union[_join_pb2.Endpoint, _Mapping]] = ..., stray_packets: _Optional[_Mapping[str, int]] = ..., parent: _Optional[str] = ..., part_of: _Optional[str] = ...) -> None: ...
 
 class ServiceReport(_message.Message):
-    __slots__ = ("role", "software_version", "age_seconds", "refusals", "trouble")
+    __slots__ = ("role", "software_version", "age_seconds", "refusals", "trouble", "past")
     class RefusalsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -146,12 +146,14 @@ class ServiceReport(_message.Message):
     AGE_SECONDS_FIELD_NUMBER: _ClassVar[int]
     REFUSALS_FIELD_NUMBER: _ClassVar[int]
     TROUBLE_FIELD_NUMBER: _ClassVar[int]
+    PAST_FIELD_NUMBER: _ClassVar[int]
     role: str
     software_version: str
     age_seconds: float
     refusals: _containers.ScalarMap[str, int]
     trouble: str
-    def __init__(self, role: _Optional[str] = ..., software_version: _Optional[str] = ..., age_seconds: _Optional[float] = ..., refusals: _Optional[_Mapping[str, int]] = ..., trouble: _Optional[str] = ...) -> None: ...
+    past: str
+    def __init__(self, role: _Optional[str] = ..., software_version: _Optional[str] = ..., age_seconds: _Optional[float] = ..., refusals: _Optional[_Mapping[str, int]] = ..., trouble: _Optional[str] = ..., past: _Optional[str] = ...) -> None: ...
 
 class ListEndedRequest(_message.Message):
     __slots__ = ("job_name", "count_max")

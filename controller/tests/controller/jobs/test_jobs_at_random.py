@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from wiresum import join
-from wiresum.controller.driver import Endpoint, Sizes
+from wiresum.controller.driver import Endpoint, Reconciled, Sizes
 from wiresum.controller.jobs.cluster import Switch
 from wiresum.controller.jobs.job import TRANSITIONS, Event, Job, Presence, State, Worker
 from wiresum.controller.jobs.limits import Limits, Quota
@@ -97,7 +97,7 @@ class World:
                 jobs.counted(name, number, () if fails else self.contributions(), now)
             case Reconcile(name):
                 reloaded, self.reloaded = self.reloaded and not fails, self.reloaded and fails
-                jobs.reconcile_failed(name, now) if fails else jobs.reconciled(output, reloaded, now)
+                jobs.reconcile_failed(name, now) if fails else jobs.reconciled(output, Reconciled(reloaded), now)
 
     def check_admission(self, output: Admit) -> None:
         entry, told = output.entry, self.keys.setdefault(output.entry.key, set())

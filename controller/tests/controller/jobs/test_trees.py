@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from wiresum import join
-from wiresum.controller.driver import Endpoint, JobCounters, Sizes, Uplink
+from wiresum.controller.driver import Endpoint, JobCounters, Reconciled, Sizes, Uplink
 from wiresum.controller.jobs import report
 from wiresum.controller.jobs.cluster import Switch
 from wiresum.controller.jobs.job import Asker, State, Worker
@@ -236,7 +236,7 @@ def test_a_switch_that_comes_back_while_its_turn_has_not_come_is_not_told_twice(
     made.change("leaf2", "no answer")
     made.change("leaf2", "")
     assert made.outputs(Reconcile)[-1].entries == ()
-    made.jobs.reconciled(made.outputs(Reconcile)[-1], reloaded=False, now=made.now)
+    made.jobs.reconciled(made.outputs(Reconcile)[-1], Reconciled(), made.now)
     made.switch_answers = True
     made.jobs.admitted("spine", number, made.now)
     made.settle()
@@ -253,7 +253,7 @@ def test_a_switch_that_is_reconciled_without_a_job_has_forgotten_it_before_its_t
     assert [output.switch_name for output in made.outputs(Evict)] == ["leaf1", "leaf2"]
     made.change("spine", "no answer")
     made.change("spine", "")
-    made.jobs.reconciled(made.outputs(Reconcile)[-1], reloaded=False, now=made.now)
+    made.jobs.reconciled(made.outputs(Reconcile)[-1], Reconciled(), made.now)
     free = {each.name: each.leases.slots_free for each in made.switches}
     assert (free["spine"], free["leaf1"], free["leaf2"]) == (64, 0, 0)
     for name in ("leaf1", "leaf2"):

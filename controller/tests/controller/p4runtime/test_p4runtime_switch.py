@@ -19,6 +19,7 @@ from wiresum.controller.p4runtime import (
     deliver,
     own,
 )
+from wiresum.controller.p4runtime import own
 from wiresum.controller.p4runtime.forward import FLOOD_GROUP
 from wiresum.controller.p4runtime.testing import Proxy
 from wiresum.controller.testing import PATIENCE_S, wait_until
@@ -55,7 +56,7 @@ def test_it_is_a_driver_with_the_programs_sizes(switch: P4RuntimeSwitch, target:
 
 
 def test_at_the_start_it_knows_itself_and_the_hosts(switch: P4RuntimeSwitch, proxy: Proxy) -> None:
-    assert len(table(switch, "own")) == 1
+    assert [str(entry.match["address"]) for entry in table(switch, "own")] == ["10.0.0.1", own.KEYS_ADDRESS]
     assert len(table(switch, "forward")) == 32
     assert groups(switch) == {FLOOD_GROUP: 4}
     assert not table(switch, "admit")

@@ -9,6 +9,7 @@ from wiresum import join
 from wiresum.controller.driver import Endpoint, JobEntry, Uplink
 from wiresum.controller.jobs.cluster import Cluster, Grounds, Switch, power_of_two_within
 from wiresum.controller.jobs.job import Job, Worker
+from wiresum.controller.jobs.keys import Keys
 from wiresum.controller.jobs.limits import Limits
 from wiresum.controller.jobs.tree import Branch, Node
 
@@ -16,10 +17,11 @@ EndpointOf = Callable[[str], Endpoint]
 """Where a switch is sent packets, by its name: its base port."""
 
 
-def settle(job: Job, cluster: Cluster, grounds: Grounds, key: int) -> None:
+def settle(job: Job, cluster: Cluster, grounds: Grounds, keys: Keys) -> None:
     """The job is at these switches from now on, with what all its workers, and all of them, can do."""
     switches = cluster.of(grounds.tree)
-    job.number, job.key, job.slots = grounds.number, key, grounds.leases[0].count
+    job.number, job.slots = grounds.number, grounds.leases[0].count
+    job.key, job.keys_reserved = keys.draw(), keys.reserved
     threads = [switch.sizes.threads_max for switch in switches] + [w.threads_max for w in job.workers.values()]
     job.threads = power_of_two_within(min(job.slots, *threads))
     job.port_offset = _free_ports(job, switches)
@@ -74,6 +76,7 @@ def _entry_of(job: Job, branch: Branch, slot_base: int, endpoint_of: EndpointOf)
         uplink=uplink,
         port_offset=job.port_offset,
         below=branch.below,
+        keys_reserved=job.keys_reserved,
     )
 
 

@@ -208,6 +208,8 @@ class Job:
     """At all of them, for as long as one knows it."""
     key: int = field(default=0, repr=False)
     """Its packets', drawn when it gets its slots."""
+    keys_reserved: int = 0
+    """So many keys of the sequence were reserved then; 0: that was before the service was started again."""
     slots: int = 0
     """At each of its switches; 0: it has none yet."""
     threads: int = 0

@@ -16,6 +16,7 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 
 from wiresum import join
+from wiresum.controller.driver import Reconciled
 from wiresum.controller.jobs import asking, watch
 from wiresum.controller.jobs.cluster import Cluster, Grounds, Switch
 from wiresum.controller.jobs.gone import Gone, worker_of
@@ -84,6 +85,9 @@ class Jobs:
         """When the service was last stopped, and went on."""
         self._serving_checked_at: float | None = None
         self._closing = ""
+        self.past = ""
+        """Why the state that this began with is not what was written last, a sentence; empty if it is, as far as is
+        known."""
 
     def __len__(self) -> int:
         return len(self._jobs)
@@ -275,10 +279,11 @@ class Jobs:
                 worker.contributions, worker.said_first_at = count, now
             worker.said_last_at = now
 
-    def reconciled(self, asked: Reconcile, reloaded: bool, now: float) -> None:
-        """`reloaded`: the switch has lost its cells, and so the jobs that it was asked to hold, if there were any."""
+    def reconciled(self, asked: Reconcile, found: Reconciled, now: float) -> None:
+        """The switch holds what it was asked to; but if it has lost its cells, then not the jobs that it had."""
         switch = self.cluster.switches[asked.switch_name]
-        if reloaded and asked.entries:
+        self._note_keys(switch, found.keys_reserved)
+        if found.reloaded and asked.entries:
             reason = f"{switch.name} was started anew, and what it had summed is lost"
             for job in switch.held():
                 self._end(job, join.JobEnded(cause=join.JobEnded.SWITCH_LOST, reason=reason), now)
@@ -287,6 +292,9 @@ class Jobs:
         switch.reconciled = not switch.trouble
         for job in self._telling.reconciled(asked):
             self._clear_if_done(job, now)
+        for job, reason in self._telling.strangers(asked, found):
+            log.error("%s ends: %s", job, reason)
+            self._end(job, join.JobEnded(cause=join.JobEnded.SWITCH_LOST, reason=reason), now)
         self.waiting.serve()
 
     def reconcile_failed(self, switch_name: str, now: float) -> None:
@@ -330,6 +338,15 @@ class Jobs:
         """It is tried again."""
         self._telling.evict_failed(switch_name, number, now)
 
+    def hold_up(self, why: str) -> None:
+        """No job gets slots from now on, since nothing of it could be written down: a phrase; empty: they do again."""
+        self.waiting.held_up = why
+        self.waiting.serve()
+
+    def grant_waits(self, worker: Worker, now: float) -> None:
+        """It cannot be written down yet: the worker is not late."""
+        worker.heard_at = now
+
     # What time does.
 
     def tick(self, now: float) -> None:
@@ -362,7 +379,8 @@ class Jobs:
     # What was before.
 
     def restore(self, state: StoredState, now: float) -> None:
-        """Goes on where a service before ended, however it did. Raises a `RecordError`.
+        """Goes on where a service before ended, however it did. Raises a `RecordError`. If the state's keys were lost
+        with it, or what was written of a job, that is `past`, and the jobs that it concerns end.
 
         Those that ran go on, and their workers have a while to come back. Those that were being admitted are not
         written down, since no worker knew of them yet: switches are made to forget them, and the workers ask again.
@@ -371,8 +389,13 @@ class Jobs:
             switch.draining = bool({switch.name, switch.part_of} & state.draining)  # it was one node before, perhaps
         self.reservations.restore(state.reservations)
         self.history.restore(state.ended)
+        self.past = state.past
         for record in state.jobs:
             self._restore_job(job_of(record, now, self._unix_offset), now)
+        if state.keys_lost:
+            for job in self.all():
+                if job.state is State.RUNNING:
+                    self._end(job, join.JobEnded(cause=join.JobEnded.SWITCH_LOST, reason=state.past), now)
 
     def _restore_job(self, job: Job, now: float) -> None:
         try:
@@ -454,10 +477,21 @@ class Jobs:
 
     # Slots.
 
+    def _note_keys(self, switch: Switch, reserved: int) -> None:
+        """Other controllers have given so many keys to the switch."""
+        if reserved > self._keys.reserved:
+            self.past = (
+                f"{switch.name} has been given keys that the state does not know of: it is an old copy, or the disk "
+                f"has lost what was written last, or another controller uses a copy. No key is used again; jobs that "
+                f"began meanwhile are not known here"
+            )
+            log.error("%s", self.past)
+        self._keys.skip(reserved)
+
     def _give(self, job: Job, grounds: Grounds) -> None:
         if self._keys.must_reserve:
             self._outputs.append(SaveKeys(self._keys.reserve()))
-        settle(job, self.cluster, grounds, self._keys.draw())
+        settle(job, self.cluster, grounds, self._keys)
         job.move(Event.LEASED)
         self._telling.admit(job)
 
@@ -560,7 +594,10 @@ class Jobs:
         self._save(job)
         self.history.note_ended(job, ended, now)
         code = "UNAVAILABLE" if ended.cause == join.JobEnded.SWITCH_LOST else "ABORTED"  # the first: ask again
-        self._refuse_waiting(job, Refusal(code, f"{job} ended before it began: {ended.reason}"))
+        refusal = Refusal(code, f"{job} ended before it began: {ended.reason}")
+        self._refuse_waiting(job, refusal)
+        # One whose grant is still being written down hears the end instead; one that has it does not ask any more.
+        self._outputs.extend(Refuse(w, refusal) for w in job.workers.values() if w.presence is Presence.GRANTED)
         self._outputs.extend(Tell(w, ended) for w in job.workers.values() if w.presence is Presence.ATTENDING)
         self._telling.evict(job)
 

@@ -15,6 +15,10 @@ short numbers (SP 800-38G), takes ten. So does this.
 
 Keys are reserved in blocks. A block is to be on disk before the first key of it is used; who begins again from the disk
 goes on behind it, so that a crash wastes the rest of a block and never gives a key again.
+
+A disk may forget, and a copy of a state may be used beside the state or after it. So each switch is told how many keys
+are reserved, before it is given a job with one of them, and keeps that number for as long as its cells keep what they
+hold. Whoever comes to the switch next goes on behind that number too (`skip`), whatever his state says.
 """
 
 from __future__ import annotations
@@ -90,10 +94,20 @@ class Keys:
         """None may be drawn before others are reserved."""
         return self._drawn == self._reserved
 
+    @property
+    def reserved(self) -> int:
+        """So many, from the first, may be used, or may have been."""
+        return self._reserved
+
     def reserve(self) -> int:
         """How many are reserved from now on: to be on disk before the next key is used."""
         self._reserved = min(self._drawn + BLOCK, self._sequence.length)
         return self._reserved
+
+    def skip(self, used: int) -> None:
+        """So many, from the first, may have been used by others."""
+        self._drawn = max(self._drawn, min(used, self._sequence.length))
+        self._reserved = max(self._reserved, self._drawn)
 
     def draw(self) -> int:
         assert self._drawn < self._reserved, "no key is used that is not reserved"

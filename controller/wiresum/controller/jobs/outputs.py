@@ -1,6 +1,9 @@
 """What `Jobs` wants done, for whoever owns it to carry out in order.
 
-What is to be written down (`Save` and its kind) must be on disk before any output that follows it takes effect.
+What is to be written down (`Save` and its kind) is to be on disk before any output that follows it takes effect. Where
+the disk does not take it, two kinds of outputs still wait: a `Grant`, since what a worker is granted must not be
+forgotten, and what switches are told after a `SaveKeys`, since a key must be known as used before it is. The others do
+not: above all not that a job has ended, which is as true if nobody could write it down.
 """
 
 from __future__ import annotations

@@ -84,6 +84,10 @@ class StoredState:
     draining: frozenset[str] = frozenset()
     ended: list[EndedRecord] = field(default_factory=list)
     """In the order of their sequence."""
+    past: str = ""
+    """Why this is not all that was written, a sentence; empty: it is, as far as the disk tells."""
+    keys_lost: bool = False
+    """The jobs' keys are from a sequence that is lost."""
 
 
 class RecordError(ValueError):
@@ -147,7 +151,10 @@ def job_of(record: JobRecord, now: float, unix_offset: float) -> Job:
             raise ValueError("its switches and its workers do not belong together")
     except (ValueError, KeyError, TypeError, StopIteration) as error:
         where = f"job {record.name!r}, number {record.number} at {record.switch_name}"
-        raise RecordError(f"what is written down of {where} makes no sense ({error!r})") from error
+        raise RecordError(
+            f"what is written down of {where} makes no sense ({error!r}): run the release that wrote it, or move the "
+            f"state's database away; the jobs that run end then"
+        ) from error
     return job
 
 
@@ -174,7 +181,7 @@ def _node_of(fields: dict[str, Any]) -> Node:
     """One that has given its slots back has forgotten the job, and any other may have it."""
     branch = Branch(fields["switch_name"], fields["parent"], tuple(fields["ranks"]), tuple(fields["below"]))
     lease = None if fields["lease"] is None else Lease(**fields["lease"])
-    return Node(branch, lease, Phase.FORGOTTEN if lease is None else Phase.HOLDING)
+    return Node(branch, lease, Phase.FORGOTTEN if lease is None else Phase.HOLDING, presumed=lease is not None)
 
 
 def _of_worker(worker: Worker) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from wiresum.controller.driver import Reconciled
 from wiresum.controller.jobs.cluster import Cluster, Switch
 from wiresum.controller.jobs.job import Job, State
 from wiresum.controller.jobs.limits import Limits
@@ -99,6 +100,28 @@ class Telling:
                 self.evict(job)
                 forgotten.append(job)
         return forgotten
+
+    def strangers(self, asked: Reconcile, found: Reconciled) -> list[tuple[Job, str]]:
+        """Of the jobs that a switch was asked to hold, those that cannot go on there, each with the reason: a sentence.
+
+        A job is written down when all its switches have it, and as ended before one is told to forget it. So one that
+        runs, for all that is on disk, and of which the switch holds nothing, has ended since that was written. And one
+        that was just being admitted may have a key that another controller has used there meanwhile.
+        """
+        name = asked.switch_name
+        result = []
+        for entry in asked.entries:
+            job = self.numbered(name, entry.job)
+            if job is None or job.key != entry.key or job.state not in (State.ADMITTING, State.RUNNING):
+                continue
+            presumed, job.nodes[name].presumed = job.nodes[name].presumed, False
+            if entry.job not in found.added:
+                continue
+            if presumed:
+                result.append((job, f"{name} does not hold it: it ended after the controller's state was written"))
+            elif 0 < entry.keys_reserved <= found.keys_reserved:
+                result.append((job, f"another controller has programmed {name} meanwhile, and may have used its key"))
+        return result
 
     def give_back(self, job: Job) -> bool:
         """The slots at switches that have forgotten the job; at the last one, its number too. Whether that was any."""

@@ -85,6 +85,8 @@ class Node:
     """It could not be told to forget the job, and is told again then."""
     counting: bool = False
     """It has been asked what it counted, and has not answered yet."""
+    presumed: bool = False
+    """That the switch has the job is read from the disk, and the switch has not been looked at since."""
 
     def move(self, phase: Phase) -> None:
         assert phase in FOLLOWING[self.phase], f"{self.branch.switch_name} is {self.phase.value}: {phase.value}"

@@ -27,6 +27,8 @@ class WaitingRoom:
         """`give`: called when a job has its slots."""
         self._cluster, self._quotas, self._limits, self._give = cluster, quotas, limits, give
         self._queue = JobQueue(limits.overtaken_max)
+        self.held_up = ""
+        """Why no job gets slots now, wherever there are some: a phrase; empty: they do."""
 
     def check_can_form(self, job: Job, waiting: Sequence[Job]) -> None:
         """Raises a `Refusal` if it could never run, or if too many jobs form or wait: these are all."""
@@ -103,7 +105,8 @@ class WaitingRoom:
 
     def serve(self) -> None:
         """To be called whenever a job may get what it did not get before."""
-        self._queue.serve(self._place)
+        if not self.held_up:
+            self._queue.serve(self._place)
 
     @property
     def crowded(self) -> bool:
@@ -126,7 +129,7 @@ class WaitingRoom:
             told = "which is being told" if len(job.nodes) == 1 else "which are being told"
             return join.Waiting(reason=f"{job} has its slots at {job.where()}, {told}")
         place = f"{job} is number {position} of {len(self._queue)} in the queue for slots"
-        return join.Waiting(reason=f"{place}: {self._why(job)}", queue_position=position)
+        return join.Waiting(reason=f"{place}: {self.held_up or self._why(job)}", queue_position=position)
 
     def _why(self, job: Job) -> str:
         quota = self._quotas.of(job.tenant)

@@ -6,11 +6,15 @@ Each node is driven by a thread of its own, so a `Device` has a lock, which whoe
 
 from __future__ import annotations
 
+import secrets
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from wiresum.controller.driver import JobEntry
+from wiresum.controller.p4runtime import own
 from wiresum.controller.p4runtime.client import Client
+from wiresum.controller.p4runtime.difference import KEYS, Entry
+from wiresum.controller.p4runtime.own import KeysGiven
 from wiresum.controller.p4runtime.tables import Tables
 from wiresum.controller.p4runtime.target import Target
 
@@ -32,6 +36,30 @@ class Device:
         )
         self.tables = Tables(self.client, target.pipeline)
         """What the switch holds, for whoever looks after it."""
+        self._id = secrets.randbits(16)
+        self._given: KeysGiven | None = None
+        """What it said last, or was told since; None: nothing."""
+        self._given_by_others = 0
+
+    def look_at_keys(self, held: Iterable[Entry]) -> int:
+        """How many keys others than this controller have given to the switch, as far as was ever seen. `held`: all that
+        it holds."""
+        found = next((entry.entity for entry in held if entry.stage == KEYS), None)
+        self._given = None if found is None else own.decode_keys_given(found)
+        if self._given is not None and self._given.by != self._id:
+            self._given_by_others = max(self._given_by_others, self._given.reserved)
+        return self._given_by_others
+
+    def give_keys(self, reserved: int) -> None:
+        """To be called when the switch has been looked at, and then before it is given a job with one of them. So the
+        entry is there when it is changed, and may be changed again if it is not known whether it was. Raises
+        `DriverError`."""
+        if self._given is not None and reserved <= self._given.reserved:
+            return
+        given = KeysGiven(reserved, self._id)
+        write = self.tables.insert if self._given is None else self.tables.modify
+        write("how many keys it has been given", [own.keys_given(given)])
+        self._given = given
 
     def add(self, name: str, on_change: Callable[[], None]) -> None:
         """A node. `on_change` is called whenever the client's trouble has changed."""

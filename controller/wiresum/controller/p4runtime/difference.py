@@ -18,10 +18,13 @@ from typing import Any
 import finsy as fy
 from finsy.proto import p4r
 
+from wiresum.controller.p4runtime import own
 from wiresum.controller.p4runtime.desired import Entity, pipe_of
 from wiresum.controller.p4runtime.target import Target
 
 GROUP = "group"
+KEYS = "keys"
+"""How many keys the switch has been given: no stage, since it follows from neither configuration nor jobs."""
 ADMISSIONS = ("admit_parent_entry", "admit")
 STAGES = ("forward", "deliver", GROUP, *ADMISSIONS, "own")
 """In order of insertion: the tables that are the controller's, and the multicast groups. Table `lose` is not its: it
@@ -69,12 +72,14 @@ def normal(entity: Entity, schema: fy.P4Schema) -> Entry:
     entry.action.action.params.sort(key=lambda parameter: parameter.param_id)
     place = p4r.TableEntry(table_id=entry.table_id, match=entry.match, priority=entry.priority)
     text = _text(fy.P4TableEntry.decode_entry(entry, schema))
-    return Entry(entity.table_id, _bytes(place), _bytes(entry.action), entity, text)
+    stage = KEYS if own.is_keys_given(entity) else entity.table_id
+    return Entry(stage, _bytes(place), _bytes(entry.action), entity, text)
 
 
 def concerning(target: Target, held: Iterable[Entry]) -> list[Entry]:
-    """Of what a switch holds, all but what is for jobs of the target's siblings."""
-    return [entry for entry in held if pipe_of(target, entry.entity) in (None, target.pipe)]
+    """Of what a switch holds, what follows from the target's configuration and jobs: all but what is for jobs of its
+    siblings, and the number of keys."""
+    return [entry for entry in held if entry.stage != KEYS and pipe_of(target, entry.entity) in (None, target.pipe)]
 
 
 def difference(held: Iterable[Entry], wanted: Iterable[Entry]) -> list[Batch]:

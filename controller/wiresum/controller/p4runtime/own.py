@@ -1,11 +1,46 @@
-"""Stage `own`: which addresses are the switch's own. p4src/common/own.p4."""
+"""Stage `own`: which addresses are the switch's own; and how many keys it has been given. p4src/common/own.p4.
+
+A switch has to remember the second for as long as its cells keep what they hold, and to give it back to whoever comes
+next (jobs/keys.py). P4Runtime has no field for that which every server keeps. An entry every server does keep, until
+the program is loaded anew and all cells with it. So there is one more, for an address that no packet is sent to and
+that nobody asks for: its MAC is the number, and 16 bits that tell who wrote it.
+"""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import finsy as fy
 
 DATA_PORT = 0xA9E0
 """Base UDP port, fixed in the program: `SWITCH_PORT` in p4src/common/wire.p4."""
+
+
+KEYS_ADDRESS = "0.0.0.1"
+"""In 0.0.0.0/8, which is nobody's (RFC 1122)."""
+
+
+@dataclass(frozen=True)
+class KeysGiven:
+    """How many keys, from the first of the sequence, may be in the switch's cells."""
+
+    reserved: int
+    by: int
+    """16 bits that the controller drew."""
+
+
+def keys_given(given: KeysGiven) -> fy.P4TableEntry:
+    return entry(KEYS_ADDRESS, (given.by << 32 | given.reserved).to_bytes(6, "big").hex(":"))
+
+
+def is_keys_given(held: fy.P4TableEntry) -> bool:
+    return held.table_id == "own" and str((held.match or {}).get("address")) == KEYS_ADDRESS
+
+
+def decode_keys_given(held: fy.P4TableEntry) -> KeysGiven:
+    assert isinstance(held.action, fy.P4TableAction), "the table has no other actions"
+    mac = int(str(held.action.args["mac"]).replace(":", ""), 16)
+    return KeysGiven(mac & 0xFFFFFFFF, mac >> 32)
 
 
 def entry(address: str, mac: str) -> fy.P4TableEntry:

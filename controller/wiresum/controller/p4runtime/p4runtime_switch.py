@@ -19,7 +19,7 @@ from wiresum.controller.p4runtime import count, desired
 from wiresum.controller.p4runtime.client import READY_S_MAX
 from wiresum.controller.p4runtime.connection import Runs
 from wiresum.controller.p4runtime.device import Device
-from wiresum.controller.p4runtime.difference import GROUP, Batch, Entry, concerning, difference
+from wiresum.controller.p4runtime.difference import ADMISSIONS, GROUP, Batch, Entry, concerning, difference
 from wiresum.controller.p4runtime.target import Target
 
 
@@ -122,6 +122,7 @@ class P4RuntimeSwitch:
             self._check_room("admit_parent_entry", entry, lambda job: job.threads * (job.uplink is not None))
             self._check_room("deliver", entry, lambda job: job.workers + (job.uplink is not None))
             wanted = self.tables.normal(desired.of_job(self._target, entry))
+            self._device.give_keys(entry.keys_reserved)
             self._reset_counters(entry.job)
             try:
                 for batch in difference([], wanted):
@@ -193,11 +194,15 @@ class P4RuntimeSwitch:
         if self._client.runs(self._target.pipeline) is not Runs.OURS:
             self._client.load(self._target.pipeline)
         held = self.tables.held()
+        keys_of_others = self._device.look_at_keys(held)
         # Who has never been reconciled since its program was loaded has no address, which comes last.
         reloaded = not any(entry.stage == "own" for entry in held)
         if reloaded and entries:
             return Reconciled(reloaded=True)
         wanted = self.tables.normal(desired.everything(self._target, entries))
+        self._device.give_keys(max((entry.keys_reserved for entry in entries), default=0))
+        there = {(entry.stage, entry.key) for entry in held}
+        added = frozenset(entry.job for entry in entries if there.isdisjoint(self._admissions(entry)))
         if reloaded and not self._device.is_last(self.name, term):
             wanted = [entry for entry in wanted if entry.stage != "own"]
         batches = difference(concerning(self._target, held), wanted)
@@ -206,7 +211,13 @@ class P4RuntimeSwitch:
         self._jobs.clear()
         self._jobs.update((entry.job, entry) for entry in entries)
         self._device.note_reconciled(self.name, term)
-        return Reconciled(reloaded, tuple(line for batch in batches for line in batch.lines()))
+        changes = tuple(line for batch in batches for line in batch.lines())
+        return Reconciled(reloaded, changes, added, keys_of_others)
+
+    def _admissions(self, job: JobEntry) -> set[tuple[str, bytes]]:
+        """By which the switch can be seen to have the job."""
+        entries = self.tables.normal(desired.of_job(self._target, job))
+        return {(entry.stage, entry.key) for entry in entries if entry.stage in ADMISSIONS}
 
     def _apply(self, batch: Batch, of: str = "") -> None:
         write = {"INSERT": self.tables.insert, "MODIFY": self.tables.modify, "DELETE": self.tables.delete}[batch.kind]

@@ -7,6 +7,17 @@ What `Jobs` gives out at one time is a batch. If there is something to write dow
 that is on disk, and so do all batches behind it: no worker hears of what a crash could undo. Batches that come up while
 the disk is busy are written together. A switch may hear of a job before the disk does; after a crash it is made to
 forget what is not written down.
+
+A disk may refuse what is to be written, since it is full, or take it and not answer. After WRITE_S_MAX, or the first
+refusal, nothing waits for it any more but what must (outputs.py): workers hear what becomes of their jobs, and switches
+forget those that ended. No job gets slots meanwhile. If the service dies before the disk takes the rest, the jobs that
+ended run for all that the next one can read. It finds that the switches do not hold them, or that no worker comes back,
+and ends them once more.
+
+Writing is also how this service learns that another one serves from the same state and that it must not end jobs any
+more. That is why workers are told nothing before the disk has had its WRITE_S_MAX: where there is another controller,
+its write has come through, and so comes the answer to ours. The time is counted in looks, not by the clock, so that a
+process which was frozen gives the disk its time when it wakes.
 """
 
 from __future__ import annotations
@@ -18,7 +29,7 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any, TypeVar
 
-from wiresum.controller.driver import DriverError, JobCounters, SwitchDriver
+from wiresum.controller.driver import DriverError, JobCounters, Reconciled, SwitchDriver
 from wiresum.controller.jobs.job import Worker
 from wiresum.controller.jobs.jobs import Jobs
 from wiresum.controller.jobs.outputs import (
@@ -31,6 +42,7 @@ from wiresum.controller.jobs.outputs import (
     Output,
     Reconcile,
     Refuse,
+    SaveKeys,
     Tell,
     Wait,
     Write,
@@ -44,6 +56,9 @@ log = logging.getLogger(__name__)
 
 COUNT_S_MAX = 2.0
 """For a switch to say what it counted, when somebody waits for a report."""
+WRITE_S_MAX = 2.0
+"""For the disk to take what is to be written, before nothing waits for it that need not."""
+WRITE_LOOK_S = 0.1
 WRITE_RETRY_S = 1.0
 """When the disk does not take what is to be written, say since it is full."""
 
@@ -61,9 +76,12 @@ class Effects:
         self._switch_calls = {name: SerialCalls(self._loop, f"wiresum-switch-{name}") for name in drivers}
         self._store_calls = SerialCalls(self._loop, "wiresum-store") if store else None
         self._batches: collections.deque[list[Output]] = collections.deque()
+        self._in_write: list[Output] = []
+        """What waits for what is being written."""
         self._writing = False
         self._showing_life = False
         self._write_fails = False
+        """The disk has refused what is being written, or is late."""
         self.trouble = ""
         """Why the state cannot be written, a sentence; empty if it can."""
         self._tasks: set[asyncio.Task[None]] = set()
@@ -128,10 +146,13 @@ class Effects:
             return
         trouble = write or disk
         if trouble and not self.trouble:
-            log.error("%s. Until that is mended no job begins or ends", trouble)
+            log.error("%s. Until that is mended no job begins, and nobody gets the slots of those that end", trouble)
         elif self.trouble and not trouble:
             log.warning("the state can be written again")
-        self.trouble = trouble
+        if trouble != self.trouble:
+            self.trouble = trouble
+            self._jobs.hold_up(f"the controller's state cannot be written ({trouble})" if trouble else "")
+            self.carry_out()
 
     @property
     def idle(self) -> bool:
@@ -167,7 +188,9 @@ class Effects:
             return
         if outputs:
             self._batches.append(outputs)
-        if not self._writing:
+        if self._write_fails:
+            self._carry_out_without_disk()
+        elif not self._writing:
             self._carry_out_batches()
 
     def _carry_out_batches(self) -> None:
@@ -183,12 +206,13 @@ class Effects:
     async def _write_batches(self, store: Store) -> None:
         assert self._store_calls is not None
         while self._batches:
-            outputs = [output for batch in self._batches for output in batch]
+            self._in_write = [output for batch in self._batches for output in batch]
             self._batches.clear()
-            writes = [output for output in outputs if isinstance(output, Write)]
+            writes = [output for output in self._in_write if isinstance(output, Write)]
             await self._write(store, writes)
             if self.halted:
                 return
+            outputs, self._in_write = self._in_write, []
             for output in outputs:
                 self._carry_out_one(output)
         self._writing = False
@@ -196,23 +220,64 @@ class Effects:
     async def _write(self, store: Store, writes: list[Write]) -> None:
         assert self._store_calls is not None
         while True:
+            call = self._store_calls.submit(functools.partial(store.write, writes))
+            for _ in range(round(WRITE_S_MAX / WRITE_LOOK_S)):
+                if call.done() or self._write_fails:
+                    break
+                await asyncio.wait({call}, timeout=WRITE_LOOK_S)
+            else:
+                self._do_without_disk(f"{store.path} has taken nothing for {WRITE_S_MAX:.0f} s")
             try:
-                await self._store_calls.submit(functools.partial(store.write, writes))
-                if self._write_fails:
-                    self._write_fails = False
-                    self._note_trouble()
-                return None
+                await call
             except DeposedError as error:
                 self.deposed = str(error)
                 return self.halt()
             except StoreError as error:
-                self._write_fails = True
-                self._note_trouble(write=str(error))
+                self._do_without_disk(str(error))
             except Exception as error:
                 log.exception("the state could not be written; it is tried again")
-                self._write_fails = True
-                self._note_trouble(write=f"the state cannot be written: {error}")
+                self._do_without_disk(f"the state cannot be written: {error}")
+            else:
+                if self._write_fails:
+                    self._write_fails = False
+                    self._note_trouble()
+                return None
             await asyncio.sleep(WRITE_RETRY_S)
+
+    def _do_without_disk(self, trouble: str) -> None:
+        self._write_fails = True
+        self._note_trouble(write=trouble)
+        self._carry_out_without_disk()
+
+    def _carry_out_without_disk(self) -> None:
+        """All but what must wait. That stays where it is, in its order."""
+        if self.halted:
+            return
+        waiting, self._in_write = self._in_write, []
+        behind_keys = self._without_disk(waiting, self._in_write, behind_keys=False)
+        batches, self._batches = self._batches, collections.deque()
+        for batch in batches:
+            kept: list[Output] = []
+            behind_keys = self._without_disk(batch, kept, behind_keys=behind_keys)
+            if kept:
+                self._batches.append(kept)
+
+    def _without_disk(self, outputs: list[Output], kept: list[Output], *, behind_keys: bool) -> bool:
+        for output in outputs:
+            behind_keys |= isinstance(output, SaveKeys)
+            match output:
+                case CheckServing():
+                    pass  # what is being written finds out
+                case Admit() | Evict() | Reconcile() if behind_keys:
+                    kept.append(output)
+                case Grant(worker):
+                    self._jobs.grant_waits(worker, self._clock())
+                    kept.append(output)
+                case _ if isinstance(output, Write):
+                    kept.append(output)
+                case _:
+                    self._carry_out_one(output)
+        return behind_keys
 
     def _carry_out_one(self, output: Output) -> None:
         match output:
@@ -328,13 +393,13 @@ class Effects:
         self._jobs.counted(name, number, counters.contributions, self._clock(), counters.results)
         self.carry_out()
 
-    async def _await_reconciliation(self, asked: Reconcile, call: Awaitable[Any]) -> None:
+    async def _await_reconciliation(self, asked: Reconcile, call: Awaitable[Reconciled]) -> None:
         name = asked.switch_name
         try:
             result = await call
             for change in result.changes:
                 log.info("%s: %s", name, change)
-            self._jobs.reconciled(asked, result.reloaded, self._clock())
+            self._jobs.reconciled(asked, result, self._clock())
         except DriverError as error:
             log.warning("%s could not be made to hold what it should, and will be asked again: %s", name, error)
             self._jobs.reconcile_failed(name, self._clock())

@@ -57,6 +57,7 @@ class OperatorService(operator_pb2_grpc.OperatorServiceServicer):
         answer.service.age_seconds = now - self._started_at
         answer.service.refusals.update(self._refusals)
         answer.service.trouble = self._effects.trouble
+        answer.service.past = self._jobs.past
         return answer
 
     async def _granted(self, context: Any, action: Callable[[], T]) -> T:

@@ -95,7 +95,9 @@ def _listing(report: join.Report) -> str:
             f"{switch.name}, {switch.kind}, {state}: {switch.slots_free} of {switch.slots_total} slots are free"
         )
     if report.service.trouble:
-        lines.append(f"the service is in trouble: {report.service.trouble}; no job begins or ends until that is mended")
+        lines.append(f"the service is in trouble: {report.service.trouble}; no job begins until that is mended")
+    if report.service.past:
+        lines.append(f"the service began with a state of the past: {report.service.past}")
     if report.service.role == "standby":
         lines.append("this is a standby: it serves when the active controller is gone")
     return "\n".join([lines[0], *map(visible, lines[1:])])

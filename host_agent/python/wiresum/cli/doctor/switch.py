@@ -115,8 +115,18 @@ def _answered(report: join.Report) -> Finding:
             "state",
             Level.PROBLEM,
             f"{service.role or 'the service'} answers, but cannot write its state: {service.trouble}",
-            "jobs that run go on, but none begins or ends",
+            "jobs that run go on, but none begins, and slots of those that end are not free",
             "make room on that disk, or mount it for writing; the service tries again by itself",
+        )
+    if service.past:
+        return Finding(
+            "switch",
+            "state",
+            Level.WARNING,
+            f"{what}; it began with a state of the past: {service.past}",
+            "jobs that it did not know of have ended; no key comes twice, so sums are right",
+            "look at the disk of the state, and see that nobody uses a copy of it; the warning goes when the "
+            "controller begins the next time",
         )
     if service.role != "standby":
         return Finding("switch", "service", Level.OK, what)

@@ -1,0 +1,166 @@
+"""What may become of the controllers' state in cluster_soak.py: its disk fills up or cannot be written; while no
+controller runs, its files are damaged, lost, or replaced by what they were before.
+
+Each fault is a generator: it begins, yields how long it lasts, and ends. Where this process may mount, the state is on
+a small disk of its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Protocol
+
+from wiresum import join
+
+DISK_BYTES = 24 << 20
+COPIES_MAX = 4
+MENDED_S_MAX = 120.0
+"""From a fault until a controller serves again."""
+DATABASE = ("controller.sqlite3", "controller.sqlite3-wal", "controller.sqlite3-shm")
+FILES = (*DATABASE, "controller.keys", "controller.alive")
+
+
+class DiskError(RuntimeError):
+    """The controllers did not get over a fault: a sentence."""
+
+
+class Cluster(Protocol):
+    """What is asked of the cluster."""
+
+    folder: Path
+    state: Path
+    controllers: list[subprocess.Popen[bytes] | None]
+    controllers_wanted: bool
+    controllers_started: int
+
+    def report(self) -> join.Report | None: ...
+
+
+class DiskFaults:
+    def __init__(self, cluster: Cluster, chance: random.Random, *, own_disk: bool) -> None:
+        """`own_disk`: the state is on one that was mounted for it."""
+        self._cluster, self._chance = cluster, chance
+        self._copies: list[Path] = []
+        self._full_since_start: int | None = None
+        """How many controllers had been started when the disk filled up."""
+        self.damages = 0
+        """How often the state has become another than what was written last."""
+        self.kinds: dict[Callable[[], Iterator[float]], str] = {
+            self.damage_a_file: "files",
+            self.lose_a_file: "files",
+            self.put_an_old_copy_back: "files",
+        }
+        if own_disk:
+            self.kinds |= {self.fill_the_disk: "disk", self.make_the_disk_read_only: "files"}
+
+    @property
+    def disturbs(self) -> bool:
+        """Can no controller begin, though one has to?"""
+        return self._full_since_start is not None and self._cluster.controllers_started > self._full_since_start
+
+    # The disk.
+
+    def fill_the_disk(self) -> Iterator[float]:
+        self._full_since_start = self._cluster.controllers_started
+        filler = self._cluster.state / "filler"
+        with contextlib.suppress(OSError), filler.open("wb", buffering=0) as file:
+            while file.write(bytes(1 << 12)):
+                pass
+        yield self._chance.uniform(1, 25)
+        filler.unlink()
+        self._full_since_start = None
+
+    def make_the_disk_read_only(self) -> Iterator[float]:
+        """While nobody has a file open there, which the kernel asks for: whoever begins finds it so."""
+        with self._nobody_serving():
+            _mount("-o", "remount,ro", str(self._cluster.state))
+        yield self._chance.uniform(1, 10)
+        _mount("-o", "remount,rw", str(self._cluster.state))
+        yield from self._until_served()
+
+    # The files.
+
+    def damage_a_file(self) -> Iterator[float]:
+        with self._nobody_serving():
+            path = self._cluster.state / self._chance.choice([name for name in FILES if self._size(name)])
+            contents = bytearray(path.read_bytes())
+            if self._chance.random() < 0.5:
+                del contents[int(len(contents) * self._chance.choice((0.0, self._chance.random()))) :]
+            else:
+                contents[self._chance.randrange(len(contents))] ^= 1 << self._chance.randrange(8)
+            path.write_bytes(contents)
+        yield from self._until_served()
+
+    def lose_a_file(self) -> Iterator[float]:
+        with self._nobody_serving():
+            (self._cluster.state / self._chance.choice([name for name in FILES if self._size(name)])).unlink()
+        yield from self._until_served()
+
+    def put_an_old_copy_back(self) -> Iterator[float]:
+        """Of all files, or of one."""
+        with self._nobody_serving():
+            copy = self._chance.choice(self._copies)
+            names = FILES if self._chance.random() < 0.5 else [self._chance.choice(FILES)]
+            for name in names:
+                (self._cluster.state / name).unlink(missing_ok=True)
+                if (copy / name).exists():
+                    shutil.copy2(copy / name, self._cluster.state / name)
+        yield from self._until_served()
+
+    def _size(self, name: str) -> int:
+        path = self._cluster.state / name
+        return path.stat().st_size if path.exists() else 0
+
+    @contextlib.contextmanager
+    def _nobody_serving(self) -> Iterator[None]:
+        """Both controllers are killed, and a copy of what they left is kept."""
+        self._cluster.controllers_wanted = False
+        for process in self._cluster.controllers:
+            if process is not None:
+                process.kill()
+                process.wait()
+        copy = self._cluster.folder / "copies" / str(self.damages)
+        shutil.copytree(self._cluster.state, copy, ignore=shutil.ignore_patterns("filler"))
+        self._copies.append(copy)
+        if len(self._copies) > COPIES_MAX:
+            shutil.rmtree(self._copies.pop(self._chance.randrange(COPIES_MAX)))
+        self.damages += 1
+        yield
+        self._cluster.controllers_wanted = True
+
+    def _until_served(self) -> Iterator[float]:
+        """If a controller says that a file must be moved away, that is done."""
+        give_up_at = time.monotonic() + MENDED_S_MAX
+        logs = [self._cluster.folder / f"controller{index}.log" for index in range(len(self._cluster.controllers))]
+        read = {log: log.stat().st_size for log in logs if log.exists()}
+        while self._cluster.report() is None:
+            if time.monotonic() > give_up_at:
+                raise DiskError(f"in {MENDED_S_MAX:.0f} s no controller served after a fault of the state")
+            for log in read:
+                said = log.read_bytes()[read[log] :].decode(errors="replace")
+                if "move it away" in said or "database away" in said:
+                    read[log] = log.stat().st_size
+                    for name in DATABASE:
+                        (self._cluster.state / name).unlink(missing_ok=True)
+            yield 0.5
+
+
+@contextlib.contextmanager
+def disk_of_its_own(folder: Path) -> Iterator[None]:
+    """A small one, in memory, mounted there; for a process that may."""
+    folder.mkdir(mode=0o700)
+    _mount("-t", "tmpfs", "-o", f"size={DISK_BYTES},mode=700", "tmpfs", str(folder))
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+def _mount(*arguments: str) -> None:
+    subprocess.run(["mount", *arguments], check=True)
