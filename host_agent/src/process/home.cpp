@@ -1,0 +1,32 @@
+#include "process/home.hpp"
+
+#include <pthread.h>
+
+#include <atomic>
+#include <new>
+
+namespace wiresum::process {
+namespace {
+
+/// Forks between the first process that asked and this one. Counted rather than asked for with getpid(), since it is
+/// looked at for each operation, and since a number is used again when its process is gone.
+std::atomic<unsigned> generation{0};
+
+unsigned watched_generation() {
+  static const bool is_watched = [] {
+    if (pthread_atfork(nullptr, nullptr, [] { generation.fetch_add(1, std::memory_order_relaxed); }) != 0) {
+      throw std::bad_alloc();  // the only thing it lacks
+    }
+    return true;
+  }();
+  static_cast<void>(is_watched);
+  return generation.load(std::memory_order_relaxed);
+}
+
+}  // namespace
+
+Home::Home() : generation_(watched_generation()) {}
+
+bool Home::is_here() const noexcept { return generation_ == generation.load(std::memory_order_relaxed); }
+
+}  // namespace wiresum::process
