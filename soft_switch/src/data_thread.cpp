@@ -67,8 +67,7 @@ void relax() noexcept {
 }  // namespace
 
 DataThread::DataThread(const dataplane::Sizes& sizes, transport::DataPath path, std::vector<std::uint8_t> ports,
-                       std::chrono::microseconds spin, std::chrono::milliseconds answer_max,
-                       const std::string& name)
+                       std::chrono::microseconds spin, std::chrono::milliseconds answer_max, const std::string& name)
     : ports_(std::move(ports)),
       path_(std::move(path)),
       transport_(*path_.transport),

@@ -149,14 +149,15 @@ void SwitchServer::tell_all(std::uint16_t job, const std::function<const char*(d
     } catch (const std::exception& another) {
       throw std::runtime_error(std::string(cause.what()) + ". Job " + std::to_string(job) +
                                " was taken back from all data threads that answer; the others forget it before they "
-                               "hear of anything else (" + another.what() + ")");
+                               "hear of anything else (" +
+                               another.what() + ")");
     }
     throw;
   }
 }
 
-/// Changes every thread's plane, sooner or later: at one that does not answer, before it hears of anything else. Then it
-/// throws, after it has asked all.
+/// Changes every thread's plane, sooner or later: at one that does not answer, before it hears of anything else. Then
+/// it throws, after it has asked all.
 void SwitchServer::make_all(const std::function<void(dataplane::Dataplane&)>& change) {
   std::exception_ptr failure;
   for (const auto& thread : *threads_) {

@@ -44,9 +44,9 @@ struct ServerStats {
 
 class DataThread;
 
-/// Every method may be called from any thread, except that nothing may be called once the destructor runs. A forked child
-/// has the object, but not its threads: there all is refused, stop() does nothing, and what it is made of is left alone
-/// when it is destroyed (process/home.hpp).
+/// Every method may be called from any thread, except that nothing may be called once the destructor runs. A forked
+/// child has the object, but not its threads: there all is refused, stop() does nothing, and what it is made of is left
+/// alone when it is destroyed (process/home.hpp).
 class SwitchServer {
  public:
   /// Binds the ports and starts the threads. Throws std::invalid_argument for sizes that make no sense,
@@ -64,8 +64,8 @@ class SwitchServer {
 
   /// When it returns, every thread knows the job. Throws std::invalid_argument, and nothing changes, if the switch
   /// refuses the entry. This and the calls below throw std::runtime_error if a data thread does not answer in time or,
-  /// for those that change something, the server was stopped. A job that could not be made known to all threads is known
-  /// to none: whoever does not answer forgets it before it hears of anything else.
+  /// for those that change something, the server was stopped. A job that could not be made known to all threads is
+  /// known to none: whoever does not answer forgets it before it hears of anything else.
   void admit(const dataplane::JobEntry& entry);
   /// The same for a job that is installed or changed entry by entry, as in a P4 switch: Dataplane::configure.
   void configure(const dataplane::JobEntry& entry, const dataplane::Admission& admission);

@@ -5,8 +5,8 @@
 // operations; nothing else is shared with the datapath. One more thread does the chores (scheduler.hpp), since what
 // reads or writes a whole tensor would keep packets waiting for longer than their timers run.
 //
-// A forked child has the object, but not the threads: there a session refuses what it is asked, and what it is made of is
-// left alone when it is destroyed (process/home.hpp).
+// A forked child has the object, but not the threads: there a session refuses what it is asked, and what it is made of
+// is left alone when it is destroyed (process/home.hpp).
 //
 // A job may be at several aggregators, each a switch with a lease, rounds and a job number of its own. An engine thread
 // talks to one of them, and nothing is shared between threads at one aggregator that is not shared between threads at

@@ -3,7 +3,9 @@
 #include <pthread.h>
 
 #include <atomic>
+#include <mutex>
 #include <new>
+#include <vector>
 
 namespace wiresum::process {
 namespace {
@@ -28,5 +30,16 @@ unsigned watched_generation() {
 Home::Home() : generation_(watched_generation()) {}
 
 bool Home::is_here() const noexcept { return generation_ == generation.load(std::memory_order_relaxed); }
+
+void leave_alone(const void* object) noexcept {
+  static std::mutex mutex;
+  static auto* const left = new (std::nothrow) std::vector<const void*>;
+  const std::lock_guard lock(mutex);
+  try {
+    if (left != nullptr) left->push_back(object);
+  } catch (const std::bad_alloc&) {
+    return;  // it is left alone all the same
+  }
+}
 
 }  // namespace wiresum::process

@@ -271,8 +271,8 @@ class Scheduler {
   ReservedQueue<Share> shares_;
   ReservedQueue<Chore> chores_;
   ReservedQueue<Finished> finished_;  // has room for all entries
-  Entry* asking_ = nullptr;  // its stream is not dealt yet
-  std::deque<Vote> votes_;   // of candidates, from number votes_first_ on
+  Entry* asking_ = nullptr;           // its stream is not dealt yet
+  std::deque<Vote> votes_;            // of candidates, from number votes_first_ on
   std::uint64_t votes_first_ = 0;
   std::uint64_t votes_chunks_ = 0;  // of those candidates
   std::uint64_t candidates_ = 0;

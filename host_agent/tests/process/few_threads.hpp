@@ -9,8 +9,8 @@
 
 namespace wiresum::process {
 
-/// For a child of the test that has one thread: from now on it may have only so many. Root is not bound by such a limit,
-/// so it becomes a user that nobody else is.
+/// For a child of the test that has one thread: from now on it may have only so many. Root is not bound by such a
+/// limit, so it becomes a user that nobody else is.
 inline void allow_threads(rlim_t threads) {
   constexpr uid_t kNobodyElses = 1'900'000'000;
   const rlimit limit{.rlim_cur = threads, .rlim_max = threads};

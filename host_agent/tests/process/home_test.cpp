@@ -13,7 +13,8 @@
 namespace wiresum::process {
 namespace {
 
-/// What `in_child` returns, as a forked child's exit status; negative: it died of that signal. It is killed if it hangs.
+/// What `in_child` returns, as a forked child's exit status; negative: it died of that signal. It is killed if it
+/// hangs.
 int forked(const std::function<int()>& in_child) {
   const pid_t child = fork();
   if (child == 0) {

@@ -263,8 +263,8 @@ struct UdpTransport::Impl {
 
   void wait(const timespec* timeout) const noexcept {
     const int arrivals = sockets.size() == 1 ? sockets.front().descriptor() : epoll;
-    std::array<pollfd, 2> events{{{.fd = wake_event, .events = POLLIN, .revents = 0},
-                                  {.fd = arrivals, .events = POLLIN, .revents = 0}}};
+    std::array<pollfd, 2> events{
+        {{.fd = wake_event, .events = POLLIN, .revents = 0}, {.fd = arrivals, .events = POLLIN, .revents = 0}}};
     if (ppoll(events.data(), events.size(), timeout, nullptr) <= 0 || events.front().revents == 0) return;
     std::uint64_t count = 0;
     static_cast<void>(!read(wake_event, &count, sizeof count));

@@ -56,8 +56,8 @@ class Neighbours {
 
   int index_;
   Descriptor provoker_;
-  Descriptor changes_;  // rtnetlink's news
-  Descriptor asked_;    // an eventfd: find() has a new address, or it is time to stop
+  Descriptor changes_;                // rtnetlink's news
+  Descriptor asked_;                  // an eventfd: find() has a new address, or it is time to stop
   std::unique_ptr<Netlink> netlink_;  // our thread's
   std::vector<std::byte> news_;
   std::array<Entry, kNeighboursMax> entries_;

@@ -7,8 +7,8 @@
 #include <span>
 #include <vector>
 
-#include "transport/device_config.hpp"
 #include "process/home.hpp"
+#include "transport/device_config.hpp"
 #include "transport/transport.hpp"
 
 namespace wiresum::transport {
