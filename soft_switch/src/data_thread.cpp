@@ -28,6 +28,8 @@
 #include <string>
 #include <utility>
 
+#include "process/thread.hpp"
+
 namespace wiresum::soft_switch {
 namespace {
 
@@ -45,7 +47,6 @@ constexpr std::uint8_t kParent = 0xFE;
 constexpr std::int64_t kNapNsMax = 300'000;
 constexpr std::size_t kNapWorth = 256;
 constexpr std::int64_t kSleepNsMax = 1'000'000'000;
-constexpr std::chrono::seconds kAnswerMax{10};
 
 double thread_cpu_seconds() noexcept {
   timespec used{};
@@ -66,16 +67,17 @@ void relax() noexcept {
 }  // namespace
 
 DataThread::DataThread(const dataplane::Sizes& sizes, transport::DataPath path, std::vector<std::uint8_t> ports,
-                       std::chrono::microseconds spin)
+                       std::chrono::microseconds spin, std::chrono::milliseconds answer_max, const std::string& name)
     : ports_(std::move(ports)),
       path_(std::move(path)),
       transport_(*path_.transport),
       plane_(sizes),
       spin_(spin),
+      answer_max_(answer_max),
       burst_(kBurst),
       arrivals_(kBurst),
       moderator_(kNapNsMax, kNapNsMax) {
-  thread_ = std::thread(&DataThread::serve, this);
+  thread_ = process::start_thread(name, [this] { serve(); });
 }
 
 DataThread::~DataThread() { stop(); }
@@ -90,10 +92,22 @@ void DataThread::run(const std::function<void()>& action) {
   attention_.store(true, std::memory_order_release);
   transport_.wake();
   // The action runs with the mutex held, so after the wait it has run or has not begun.
-  if (answered_.wait_for(lock, kAnswerMax, [this] { return action_ == nullptr; })) return;
+  if (answered_.wait_for(lock, answer_max_, [this] { return action_ == nullptr; })) {
+    if (thrown_) std::rethrow_exception(std::exchange(thrown_, nullptr));
+    return;
+  }
   action_ = nullptr;
-  throw std::runtime_error("a data thread of the switch has not answered for " + std::to_string(kAnswerMax.count()) +
-                           " s: the machine is overloaded, or the process was suspended");
+  throw std::runtime_error("a data thread of the switch has not answered for " + std::to_string(answer_max_.count()) +
+                           " ms: the machine is overloaded, or the process was suspended");
+}
+
+void DataThread::run_later(std::function<void()> action) {
+  {
+    const std::lock_guard lock(mutex_);
+    later_.push_back(std::move(action));
+    attention_.store(true, std::memory_order_release);
+  }
+  transport_.wake();
 }
 
 void DataThread::stop() noexcept {
@@ -223,8 +237,14 @@ void DataThread::idle(steady_clock::time_point busy_last) noexcept {
 bool DataThread::attend() noexcept {
   const std::lock_guard lock(mutex_);
   attention_.store(false, std::memory_order_relaxed);
+  for (const std::function<void()>& action : later_) action();
+  later_.clear();
   if (action_ != nullptr) {
-    (*action_)();
+    try {
+      (*action_)();
+    } catch (...) {
+      thrown_ = std::current_exception();
+    }
     action_ = nullptr;
     answered_.notify_one();
   }

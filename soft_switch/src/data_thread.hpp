@@ -5,10 +5,12 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <mutex>
 #include <span>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -21,16 +23,22 @@ namespace wiresum::soft_switch {
 
 class DataThread {
  public:
-  /// `ports`: by the transport's number of a port, the switch's number of it.
+  /// `ports`: by the transport's number of a port, the switch's number of it. `name`: which thread it is, in words.
+  /// Throws std::system_error if it cannot have a thread.
   DataThread(const dataplane::Sizes& sizes, transport::DataPath path, std::vector<std::uint8_t> ports,
-             std::chrono::microseconds spin);
+             std::chrono::microseconds spin, std::chrono::milliseconds answer_max,
+             const std::string& name = "a data thread of the switch");
   ~DataThread();
   DataThread(const DataThread&) = delete;
   DataThread& operator=(const DataThread&) = delete;
 
   /// Runs `action` between two bursts of this thread and waits for it; after stop(), runs it at once. One caller at a
-  /// time. Throws std::runtime_error if the thread does not come to it in time; then `action` will not run.
+  /// time. Throws what `action` throws, and std::runtime_error if the thread does not come to it in time; then `action`
+  /// will not run.
   void run(const std::function<void()>& action);
+  /// The same without waiting: it runs whenever the thread comes to it, before what is asked for later. It must not
+  /// throw.
+  void run_later(std::function<void()> action);
   void stop() noexcept;
   [[nodiscard]] const char* transport_name() const noexcept { return transport_.name(); }
 
@@ -65,6 +73,7 @@ class DataThread {
   transport::Transport& transport_;  // path_'s
   dataplane::Dataplane plane_;
   const std::chrono::microseconds spin_;
+  const std::chrono::milliseconds answer_max_;
 
   std::vector<transport::RxDatagram> burst_;
   std::vector<dataplane::Arrival> arrivals_;  // of burst_
@@ -76,6 +85,8 @@ class DataThread {
   std::mutex mutex_;
   std::condition_variable answered_;
   const std::function<void()>* action_ = nullptr;  // posted and not yet run
+  std::exception_ptr thrown_;                      // by the one that was run last
+  std::vector<std::function<void()>> later_;       // run before that
   bool stopping_ = false;
   double cpu_seconds_at_end_ = 0;
 

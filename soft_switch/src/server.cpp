@@ -1,6 +1,7 @@
 #include "server.hpp"
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <exception>
 #include <stdexcept>
@@ -55,7 +56,7 @@ void add(JobCounters& sum, const JobCounters& counters) {
 }  // namespace
 
 SwitchServer::SwitchServer(const ServerConfig& config)
-    : ports_(config.ports), sizes_(config.sizes), cell_holders_(config.sizes.slots) {
+    : ports_(config.ports), sizes_(config.sizes), threads_(new Threads), cell_holders_(config.sizes.slots) {
   if (config.ports == 0 || config.ports > wire::kThreadsMax) {
     throw std::invalid_argument("a switch listens on 1 to 16 ports, not " + std::to_string(config.ports));
   }
@@ -77,12 +78,19 @@ SwitchServer::SwitchServer(const ServerConfig& config)
   for (unsigned thread = 0; thread < count; ++thread) {
     std::vector<std::uint8_t> ports;
     for (unsigned port = thread; port < ports_; port += count) ports.push_back(static_cast<std::uint8_t>(port));
-    threads_.push_back(
-        std::make_unique<DataThread>(sizes_, std::move(shares[thread]), std::move(ports), spin_for(config, count)));
+    threads_->push_back(std::make_unique<DataThread>(
+        sizes_, std::move(shares[thread]), std::move(ports), spin_for(config, count), config.answer_max,
+        "data thread " + std::to_string(thread + 1) + " of " + std::to_string(count) + " of the switch"));
   }
 }
 
 SwitchServer::~SwitchServer() { stop(); }
+
+/// Before the lock, which in a forked child somebody may hold who is not there.
+void SwitchServer::require_process() const {
+  if (threads_.get_deleter().home.is_here()) return;
+  throw std::runtime_error("this switch belongs to the process that started it, not to a forked child");
+}
 
 void SwitchServer::require_running() const {
   if (stopped_) throw std::runtime_error("the switch was stopped");
@@ -97,6 +105,7 @@ void SwitchServer::require_ports(const dataplane::JobEntry& entry) const {
 }
 
 void SwitchServer::admit(const dataplane::JobEntry& entry) {
+  require_process();
   const std::lock_guard lock(control_);
   require_running();
   require_ports(entry);
@@ -110,12 +119,14 @@ void SwitchServer::admit(const dataplane::JobEntry& entry) {
 }
 
 void SwitchServer::configure(const dataplane::JobEntry& entry, const dataplane::Admission& admission) {
+  require_process();
   const std::lock_guard lock(control_);
   require_running();
   require_ports(entry);
   // All planes know the same jobs, so the first one's objection is everybody's.
   const char* objection = nullptr;
-  threads_.front()->run([&] { objection = threads_.front()->plane().objection(entry, admission); });
+  DataThread& first = *threads_->front();
+  first.run([&] { objection = first.plane().objection(entry, admission); });
   if (objection != nullptr) refuse(entry.job, objection);
   gather_cells(entry);
   tell_all(entry.job, [&](dataplane::Dataplane& plane) {
@@ -123,20 +134,41 @@ void SwitchServer::configure(const dataplane::JobEntry& entry, const dataplane::
   });
 }
 
-/// Tells every thread's plane of a job. If one objects or does not answer, those that were told forget the job again: a
-/// job that not all threads know would hang.
+/// Tells every thread's plane of a job. If one objects or does not answer, all forget the job: one that not all threads
+/// know, or not all alike, would hang.
 void SwitchServer::tell_all(std::uint16_t job, const std::function<const char*(dataplane::Dataplane&)>& tell) {
-  std::size_t told = 0;
   try {
-    for (; told < threads_.size(); ++told) {
+    for (const auto& thread : *threads_) {
       const char* objection = nullptr;
-      threads_[told]->run([&] { objection = tell(threads_[told]->plane()); });
+      thread->run([&] { objection = tell(thread->plane()); });
       if (objection != nullptr) refuse(job, objection);
     }
-  } catch (...) {
-    while (told-- > 0) threads_[told]->run([&] { threads_[told]->plane().evict(job); });
+  } catch (const std::exception& cause) {
+    try {
+      make_all([job](dataplane::Dataplane& plane) { plane.evict(job); });
+    } catch (const std::exception& another) {
+      throw std::runtime_error(std::string(cause.what()) + ". Job " + std::to_string(job) +
+                               " was taken back from all data threads that answer; the others forget it before they "
+                               "hear of anything else (" +
+                               another.what() + ")");
+    }
     throw;
   }
+}
+
+/// Changes every thread's plane, sooner or later: at one that does not answer, before it hears of anything else. Then
+/// it throws, after it has asked all.
+void SwitchServer::make_all(const std::function<void(dataplane::Dataplane&)>& change) {
+  std::exception_ptr failure;
+  for (const auto& thread : *threads_) {
+    try {
+      thread->run([&] { change(thread->plane()); });
+    } catch (...) {
+      if (!failure) failure = std::current_exception();
+      thread->run_later([change, &thread = *thread] { change(thread.plane()); });
+    }
+  }
+  if (failure) std::rethrow_exception(failure);
 }
 
 std::vector<SwitchServer::Run> SwitchServer::runs_of(const dataplane::JobEntry& entry) const {
@@ -144,7 +176,7 @@ std::vector<SwitchServer::Run> SwitchServer::runs_of(const dataplane::JobEntry& 
   std::vector<Run> runs;
   for (std::uint32_t thread = 0; thread < entry.threads; ++thread) {
     const std::size_t port = entry.port_offset + thread;
-    runs.push_back({entry.slot_base + thread * slots, slots, static_cast<std::uint8_t>(port % threads_.size())});
+    runs.push_back({entry.slot_base + thread * slots, slots, static_cast<std::uint8_t>(port % threads_->size())});
   }
   return runs;
 }
@@ -153,55 +185,54 @@ std::vector<SwitchServer::Run> SwitchServer::runs_of(const dataplane::JobEntry& 
 /// slots, but those of a slot live in one plane at a time: that of the job's thread which owns the slot, and a next job
 /// may deal its slots differently.
 void SwitchServer::gather_cells(const dataplane::JobEntry& entry) {
+  const Threads& threads = *threads_;
   for (const Run& run : runs_of(entry)) {
     const std::uint32_t end = run.slot_base + run.slots;
     for (std::uint32_t slot = run.slot_base, next = slot; slot < end; slot = next) {
       const std::uint8_t holder = cell_holders_[slot];
       while (next < end && cell_holders_[next] == holder) ++next;
       if (holder == run.holder) continue;
-      // The one is held between two bursts until the other one has copied. What it runs must not throw.
-      std::exception_ptr failure;
-      const auto copy = [&] { threads_[run.holder]->plane().take_cells(threads_[holder]->plane(), slot, next - slot); };
-      threads_[holder]->run([&] {
-        try {
-          threads_[run.holder]->run(copy);
-        } catch (...) {
-          failure = std::current_exception();
-        }
-      });
-      if (failure) std::rethrow_exception(failure);
+      // The one is held between two bursts until the other one has copied.
+      const auto copy = [&] { threads[run.holder]->plane().take_cells(threads[holder]->plane(), slot, next - slot); };
+      threads[holder]->run([&] { threads[run.holder]->run(copy); });
       std::fill(cell_holders_.begin() + slot, cell_holders_.begin() + next, run.holder);
     }
   }
 }
 
 void SwitchServer::reset() {
+  require_process();
   const std::lock_guard lock(control_);
   require_running();
-  for (const auto& thread : threads_) thread->run([&] { thread->plane().reset(); });
+  make_all([](dataplane::Dataplane& plane) { plane.reset(); });
 }
 
 bool SwitchServer::evict(std::uint16_t job) {
+  require_process();
   const std::lock_guard lock(control_);
   require_running();
-  bool known = false;
-  for (const auto& thread : threads_) thread->run([&] { known |= thread->plane().evict(job); });
-  return known;
+  const auto known = std::make_shared<std::atomic<bool>>(false);  // a thread may come to it when we are gone
+  make_all([job, known](dataplane::Dataplane& plane) {
+    if (plane.evict(job)) known->store(true);
+  });
+  return known->load();
 }
 
 JobCounters SwitchServer::counters(std::uint16_t job) {
+  require_process();
   const std::lock_guard lock(control_);
   JobCounters sum;
-  for (const auto& thread : threads_) thread->run([&] { add(sum, thread->plane().counters(job)); });
+  for (const auto& thread : *threads_) thread->run([&] { add(sum, thread->plane().counters(job)); });
   return sum;
 }
 
 ServerStats SwitchServer::stats() {
+  require_process();
   const std::lock_guard lock(control_);
   ServerStats sum;
-  sum.threads = static_cast<unsigned>(threads_.size());
-  sum.transport = threads_.front()->transport_name();
-  for (const auto& thread : threads_) {
+  sum.threads = static_cast<unsigned>(threads_->size());
+  sum.transport = threads_->front()->transport_name();
+  for (const auto& thread : *threads_) {
     thread->run([&] {
       const transport::TransportStats& transport = thread->transport_stats();
       sum.cpu_seconds += thread->cpu_seconds();
@@ -219,9 +250,10 @@ ServerStats SwitchServer::stats() {
 }
 
 void SwitchServer::stop() {
+  if (!threads_.get_deleter().home.is_here()) return;
   const std::lock_guard lock(control_);
   stopped_ = true;
-  for (const auto& thread : threads_) thread->stop();
+  for (const auto& thread : *threads_) thread->stop();
 }
 
 }  // namespace wiresum::soft_switch

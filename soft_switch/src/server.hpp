@@ -1,6 +1,7 @@
 // The software switch at work: threads and sockets around the data plane.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -10,6 +11,7 @@
 #include <vector>
 
 #include "dataplane.hpp"
+#include "process/home.hpp"
 #include "transport/open.hpp"
 #include "wire/packet.hpp"
 
@@ -23,6 +25,7 @@ struct ServerConfig {
   std::size_t receive_buffer_bytes = 8u << 20;  // for each port
   int spin_us = -1;                             // busy-poll for so long before sleeping; -1: by the number of cores
   transport::Spec transport;
+  std::chrono::milliseconds answer_max{10'000};  // for a data thread to do what it is asked
 };
 
 struct ServerStats {
@@ -41,12 +44,14 @@ struct ServerStats {
 
 class DataThread;
 
-/// Every method may be called from any thread, except that nothing may be called once the destructor runs.
+/// Every method may be called from any thread, except that nothing may be called once the destructor runs. A forked
+/// child has the object, but not its threads: there all is refused, stop() does nothing, and what it is made of is left
+/// alone when it is destroyed (process/home.hpp).
 class SwitchServer {
  public:
-  /// Binds the ports and starts the threads. Throws
-  /// std::invalid_argument for sizes that make no sense, std::system_error, its text naming the address, if a port
-  /// cannot be had, and what transport::open() throws.
+  /// Binds the ports and starts the threads. Throws std::invalid_argument for sizes that make no sense,
+  /// std::system_error if a port cannot be had, its text naming the address, or a thread, and what transport::open()
+  /// throws.
   explicit SwitchServer(const ServerConfig& config);
   ~SwitchServer();
   SwitchServer(const SwitchServer&) = delete;
@@ -59,7 +64,8 @@ class SwitchServer {
 
   /// When it returns, every thread knows the job. Throws std::invalid_argument, and nothing changes, if the switch
   /// refuses the entry. This and the calls below throw std::runtime_error if a data thread does not answer in time or,
-  /// for those that change something, the server was stopped.
+  /// for those that change something, the server was stopped. A job that could not be made known to all threads is
+  /// known to none: whoever does not answer forgets it before it hears of anything else.
   void admit(const dataplane::JobEntry& entry);
   /// The same for a job that is installed or changed entry by entry, as in a P4 switch: Dataplane::configure.
   void configure(const dataplane::JobEntry& entry, const dataplane::Admission& admission);
@@ -74,9 +80,11 @@ class SwitchServer {
   void stop();
 
  private:
+  void require_process() const;
   void require_running() const;
   void require_ports(const dataplane::JobEntry& entry) const;
   void tell_all(std::uint16_t job, const std::function<const char*(dataplane::Dataplane&)>& tell);
+  void make_all(const std::function<void(dataplane::Dataplane&)>& change);
   /// Slots that one data thread serves for a job.
   struct Run {
     std::uint32_t slot_base;
@@ -86,13 +94,15 @@ class SwitchServer {
   [[nodiscard]] std::vector<Run> runs_of(const dataplane::JobEntry& entry) const;
   void gather_cells(const dataplane::JobEntry& entry);
 
+  using Threads = std::vector<std::unique_ptr<DataThread>>;
+
   // One control call at a time, so that all threads see the same jobs in the same order.
   std::mutex control_;
   wire::Endpoint local_;
   unsigned ports_;
   dataplane::Sizes sizes_;
   bool stopped_ = false;
-  std::vector<std::unique_ptr<DataThread>> threads_;
+  process::Owned<Threads> threads_;
   std::vector<std::uint8_t> cell_holders_;  // by slot: the data thread whose plane has its cells
 };
 

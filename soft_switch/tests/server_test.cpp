@@ -29,6 +29,7 @@ using wire::Header;
 using wire::Kind;
 
 constexpr int kPatienceMs = 10'000;
+constexpr std::chrono::milliseconds kAnswerMax{kPatienceMs};
 constexpr std::uint16_t kLanes = 16;
 
 ServerConfig small_config(unsigned threads = 2) {
@@ -234,7 +235,7 @@ class LateDataThread : public testing::Test {
     path.transport = std::move(device);
     const dataplane::Sizes sizes{.slots = kSlots, .lanes_max = kLanes, .jobs_max = 2};
     thread_ = std::make_unique<DataThread>(sizes, std::move(path), std::vector<std::uint8_t>{0},
-                                           std::chrono::microseconds(0));
+                                           std::chrono::microseconds(0), kAnswerMax);
     bool admitted = false;
     thread_->run([&] { admitted = thread_->plane().admit(entry_); });
     EXPECT_TRUE(admitted);
@@ -311,7 +312,7 @@ TEST(DataThread, BelowAParentWhatGoesUpAndWhatComesDownLeaveInOneCallEach) {
   transport::DataPath path;
   path.transport = std::move(owned);
   const dataplane::Sizes sizes{.slots = 2 * kHalf, .lanes_max = kLanes, .jobs_max = 2};
-  DataThread thread(sizes, std::move(path), {0}, std::chrono::microseconds(0));
+  DataThread thread(sizes, std::move(path), {0}, std::chrono::microseconds(0), kAnswerMax);
   JobEntry entry = dataplane::job_entry(1, 2, kLanes, 0, 2 * kHalf);
   const wire::Endpoint parent{.address = 0x0A000001, .port = 4000};
   entry.uplink = {.parent = parent, .worker = 3};
@@ -352,7 +353,7 @@ TEST(DataThread, AResultForAllAndAnAnswerToOneInTheSameBurstGoEachToTheirReceive
   std::vector<transport::UdpSocket> sockets;
   sockets.push_back(std::move(socket));
   const dataplane::Sizes sizes{.slots = 8, .lanes_max = kLanes, .jobs_max = 2};
-  DataThread thread(sizes, transport::open({}, {}, std::move(sockets)), {0}, std::chrono::microseconds(0));
+  DataThread thread(sizes, transport::open({}, {}, std::move(sockets)), {0}, std::chrono::microseconds(0), kAnswerMax);
   const auto send = [&](std::size_t worker, std::uint32_t slot) {
     const Header header = job.header(Kind::kData, worker, 1, slot);
     job.members[worker].send(at, dataplane::datagram_of(header, Words(kLanes, slot + 1)));

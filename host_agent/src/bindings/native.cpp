@@ -175,7 +175,8 @@ void bind_enums(nb::module_& module) {
       .value("OK", worker::Status::kOk)
       .value("TIMED_OUT", worker::Status::kTimedOut)
       .value("DIVERGED", worker::Status::kDiverged)
-      .value("ABORTED", worker::Status::kAborted);
+      .value("ABORTED", worker::Status::kAborted)
+      .value("NO_MEMORY", worker::Status::kNoMemory);
 }
 
 nb::dict dict_of(const engine::TrafficStats& stats) {

@@ -1,5 +1,6 @@
 #include "engine/dispatcher.hpp"
 
+#include <algorithm>
 #include <cassert>
 #include <stdexcept>
 #include <string>
@@ -8,6 +9,12 @@
 namespace wiresum::engine {
 
 using worker::Status;
+
+namespace {
+
+constexpr std::size_t kReservedMin = 64;
+
+}  // namespace
 
 Dispatcher::Dispatcher(const schedule::SchedulerConfig& config, std::vector<Shard*> shards,
                        std::function<void()> on_chore)
@@ -36,17 +43,24 @@ std::shared_ptr<Operation> Dispatcher::submit(Prepared prepared) {
     throw std::runtime_error(std::to_string(kOperationsMax) +
                              " operations are in flight, or complete and not taken: wait for some before more");
   }
-  const bool notify = prepared.notify;
-  const schedule::Ticket ticket = scheduler_.submit(std::move(prepared.request), std::move(prepared.survey));
-  auto operation = std::make_shared<Operation>(ticket.token, ticket.tensor, notify);
-  pending_.emplace(ticket.token, operation);
+  reserve(pending_.size() + 1);
+  const schedule::Ticket ticket = scheduler_.next_ticket(prepared.request);
+  auto operation = std::make_shared<Operation>(ticket.token, ticket.tensor, prepared.notify);
+  const auto place = pending_.emplace(ticket.token, operation).first;
+  try {
+    scheduler_.submit(std::move(prepared.request), std::move(prepared.survey));
+  } catch (...) {
+    pending_.erase(place);
+    throw;
+  }
   dispatch();
   return operation;
 }
 
 void Dispatcher::fail(Status status) {
   const std::lock_guard lock(mutex_);
-  fail_all(status);
+  scheduler_.fail(status);
+  dispatch();
 }
 
 schedule::SparseStats Dispatcher::stats() const {
@@ -84,11 +98,7 @@ Standing Dispatcher::standing() const {
 void Dispatcher::complete_share(unsigned shard, const worker::Completion& completion) {
   const std::lock_guard lock(mutex_);
   scheduler_.complete(shard, completion);
-  if (completion.status != Status::kOk) {
-    fail_all(completion.status);
-  } else {
-    dispatch();
-  }
+  dispatch();
 }
 
 std::optional<schedule::Chore> Dispatcher::take_chore() {
@@ -96,15 +106,17 @@ std::optional<schedule::Chore> Dispatcher::take_chore() {
   return scheduler_.poll_chore();
 }
 
-void Dispatcher::complete_chore(const schedule::Chore& chore) {
+void Dispatcher::complete_chore(const schedule::Chore& chore, Status status) {
   const std::lock_guard lock(mutex_);
-  scheduler_.complete(chore);
+  scheduler_.complete(chore, status);
   dispatch();
 }
 
 void Dispatcher::check_deadlines(TimeNs now) {
   const std::lock_guard lock(mutex_);
-  if (scheduler_.waiting_deadline() <= now) fail_all(Status::kTimedOut);
+  if (scheduler_.waiting_deadline() > now) return;
+  scheduler_.fail(Status::kTimedOut);
+  dispatch();
 }
 
 // ---- Under the lock ----
@@ -115,6 +127,17 @@ void Dispatcher::dispatch() {
   }
   while (const std::optional<schedule::Finished> finished = scheduler_.poll_finished()) retire(*finished);
   if (scheduler_.has_chore()) on_chore_();
+  if (const std::optional<Status> failure = scheduler_.failure(); failure.has_value() && !has_failed()) {
+    has_failed_.store(true, std::memory_order_relaxed);
+    for (Shard* const shard : shards_) shard->post_failure(*failure);
+  }
+}
+
+void Dispatcher::reserve(std::size_t operations) {
+  if (operations <= reserved_) return;
+  const std::size_t wanted = std::max({operations, kReservedMin, std::min(2 * reserved_, kOperationsMax)});
+  for (Shard* const shard : shards_) shard->reserve(wanted);
+  reserved_ = wanted;
 }
 
 void Dispatcher::retire(const schedule::Finished& finished) {
@@ -124,13 +147,6 @@ void Dispatcher::retire(const schedule::Finished& finished) {
   pending_.erase(found);
   if (finished.status != Status::kOk && !failed_) failed_ = operation;
   if (operation->end(finished.status)) completed_.push(operation);
-}
-
-void Dispatcher::fail_all(Status status) {
-  has_failed_.store(true, std::memory_order_relaxed);
-  scheduler_.fail(status);
-  dispatch();
-  for (Shard* const shard : shards_) shard->post_failure(status);
 }
 
 }  // namespace wiresum::engine

@@ -8,6 +8,10 @@
 //
 // Ends. fail() is for good: what waits ends at once, what a shard has ends when the shard hears of it, and nothing is
 // dealt any more. So whoever stops the shards after fail() leaves nothing behind.
+//
+// Memory. submit() takes what is needed to end the operation and to bring its shares to the shards, and throws if it
+// cannot have that. What is allocated later is the scheduler's, which fails if it cannot have it. So no call but
+// prepare() and submit() throws.
 #pragma once
 
 #include <atomic>
@@ -43,9 +47,10 @@ class Dispatcher {
     bool notify = true;
   };
   /// Looks at the request's memory, which takes a while; the caller has it to itself until submit(). Throws
-  /// std::invalid_argument if the request makes no sense.
+  /// std::invalid_argument if the request makes no sense, std::bad_alloc.
   [[nodiscard]] Prepared prepare(schedule::Request request, bool notify);
-  /// The order of these calls must be the same at all workers. Throws std::runtime_error if kOperationsMax are pending.
+  /// The order of these calls must be the same at all workers. Throws std::runtime_error if kOperationsMax are pending,
+  /// std::bad_alloc; then nothing was submitted.
   std::shared_ptr<Operation> submit(Prepared prepared);
 
   /// Shard number `shard` has completed its part.
@@ -53,7 +58,8 @@ class Dispatcher {
 
   /// Something to run, by a thread with the default floating-point environment, and then to complete.
   [[nodiscard]] std::optional<schedule::Chore> take_chore();
-  void complete_chore(const schedule::Chore& chore);
+  /// `status`: has it been done?
+  void complete_chore(const schedule::Chore& chore, worker::Status status);
 
   /// Fails if a request that no shard has a part of is past its deadline. To be called now and then.
   void check_deadlines(TimeNs now);
@@ -76,7 +82,8 @@ class Dispatcher {
   /// Hands out what the scheduler has for shards and callers. Needs mutex_.
   void dispatch();
   void retire(const schedule::Finished& finished);
-  void fail_all(worker::Status status);
+  /// Room for so many operations in all mailboxes. Needs mutex_.
+  void reserve(std::size_t operations);
 
   const std::size_t lanes_;
   std::atomic<bool> has_failed_{false};
@@ -89,6 +96,7 @@ class Dispatcher {
   std::unordered_map<std::uint64_t, std::shared_ptr<Operation>> pending_;
   std::shared_ptr<Operation> failed_;
   std::uint64_t preparations_ = 0;
+  std::size_t reserved_ = 0;  // operations
 };
 
 }  // namespace wiresum::engine

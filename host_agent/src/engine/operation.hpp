@@ -6,11 +6,11 @@
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <memory>
 #include <mutex>
 #include <vector>
 
+#include "process/home.hpp"
 #include "worker/collective.hpp"
 
 namespace wiresum::engine {
@@ -28,7 +28,7 @@ class Operation {
   [[nodiscard]] bool done() const noexcept { return done_.load(std::memory_order_acquire); }
   /// Valid once done.
   [[nodiscard]] worker::Status status() const noexcept { return status_; }
-  /// False if `timeout` passed first.
+  /// False if `timeout` passed first. Throws std::runtime_error in a forked child, where nobody would end it.
   [[nodiscard]] bool wait(std::chrono::nanoseconds timeout) const;
   /// Ends it, once. Shall the queue of completed operations tell?
   [[nodiscard]] bool end(worker::Status status);
@@ -37,18 +37,27 @@ class Operation {
   [[nodiscard]] bool notify_after_all();
 
  private:
+  friend class CompletionQueue;
+
   std::uint64_t token_;
   std::uint32_t tensor_;
   worker::Status status_ = worker::Status::kOk;
   std::atomic<bool> done_{false};
   mutable std::mutex mutex_;
   bool notify_;
-  mutable std::condition_variable done_changed_;
+  mutable process::AtHome<std::condition_variable> done_changed_;
+  std::shared_ptr<Operation> next_;  // in the queue of those that are complete
 };
 
 /// Completed operations that nobody has taken yet. Any thread may call.
 class CompletionQueue {
  public:
+  CompletionQueue() = default;
+  ~CompletionQueue();
+  CompletionQueue(const CompletionQueue&) = delete;
+  CompletionQueue& operator=(const CompletionQueue&) = delete;
+
+  /// Allocates nothing. Each operation once.
   void push(std::shared_ptr<Operation> operation);
   /// Takes all there are; sleeps up to `timeout` for the first.
   [[nodiscard]] std::vector<std::shared_ptr<Operation>> take(std::chrono::nanoseconds timeout);
@@ -59,7 +68,9 @@ class CompletionQueue {
  private:
   mutable std::mutex mutex_;
   std::condition_variable changed_;
-  std::deque<std::shared_ptr<Operation>> operations_;
+  std::shared_ptr<Operation> first_;  // and from each to the next
+  Operation* last_ = nullptr;
+  std::size_t size_ = 0;
   bool closed_ = false;
 };
 

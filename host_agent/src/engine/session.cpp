@@ -1,16 +1,18 @@
 #include "engine/session.hpp"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <atomic>
 #include <cassert>
 #include <condition_variable>
+#include <mutex>
+#include <new>
+#include <optional>
 #include <stdexcept>
 #include <thread>
 #include <utility>
 
 #include "numeric/codec.hpp"
+#include "process/thread.hpp"
 
 namespace wiresum::engine {
 namespace {
@@ -167,11 +169,31 @@ struct Session::Place {
   unsigned thread = 0;         // of that aggregator's
 };
 
+/// What the threads use: all that a session is made of.
+struct Session::Parts {
+  Parts(const SessionConfig& settings, std::vector<std::vector<transport::UdpSocket>> sockets);
+  ~Parts() { close(); }
+  Parts(const Parts&) = delete;
+  Parts& operator=(const Parts&) = delete;
+
+  /// Throws std::system_error if there cannot be so many.
+  void start_threads();
+  void close() noexcept;
+
+  const SessionConfig config;
+  std::unique_ptr<ChoreThread> chores;
+  std::vector<std::unique_ptr<EngineThread>> threads;
+  std::unique_ptr<Dispatcher> dispatcher;
+
+  std::mutex close_mutex;
+  bool closed = false;
+};
+
 /// One engine thread: drives a shard, and sleeps.
 class Session::EngineThread {
  public:
-  EngineThread(Session& session, const Place& place, transport::DataPath path)
-      : EngineThread(session, place, session.config_.aggregators[place.aggregator], std::move(path)) {}
+  EngineThread(Parts& session, const Place& place, transport::DataPath path)
+      : EngineThread(session, place, session.config.aggregators[place.aggregator], std::move(path)) {}
 
   [[nodiscard]] std::size_t aggregator() const noexcept { return place_.aggregator; }
   [[nodiscard]] Shard& shard() noexcept { return shard_; }
@@ -179,7 +201,9 @@ class Session::EngineThread {
   [[nodiscard]] transport::Transport& transport() const noexcept { return *path_.transport; }
 
   void start() {
-    thread_ = std::thread([this] { run(); });
+    thread_ = process::start_thread("engine thread " + std::to_string(place_.index + 1) + " of " +
+                                        std::to_string(session_.threads.size()) + " of this session",
+                                    [this] { run(); });
   }
 
   void stop() noexcept {
@@ -188,12 +212,8 @@ class Session::EngineThread {
     if (thread_.joinable()) thread_.join();
   }
 
-  void forget() noexcept {
-    if (thread_.joinable()) thread_.detach();
-  }
-
  private:
-  EngineThread(Session& session, const Place& place, const AggregatorConfig& aggregator, transport::DataPath path)
+  EngineThread(Parts& session, const Place& place, const AggregatorConfig& aggregator, transport::DataPath path)
       : session_(session),
         place_(place),
         path_(std::move(path)),
@@ -202,7 +222,7 @@ class Session::EngineThread {
                {.on_mail = [this] { rouse(); },
                 .on_completion =
                     [this](const worker::Completion& completion) {
-                      session_.dispatcher_->complete_share(place_.index, completion);
+                      session_.dispatcher->complete_share(place_.index, completion);
                     }}) {}
 
   /// Pairs with sleep(): either the sleeper sees the mail, or that it is to stop, or we see that it sleeps.
@@ -227,12 +247,12 @@ class Session::EngineThread {
       const TimeNs now = kSteadyClock.now();
       if (place_.index == 0 && now >= waiting_checked_at_ + kWaitingPeriodNs) {
         waiting_checked_at_ = now;
-        session_.dispatcher_->check_deadlines(now);
+        session_.dispatcher->check_deadlines(now);
       }
       if (worked) {
         busy_at = now;
         if (round % kStatsPeriod == 0) shard_.publish_stats();
-      } else if (now - busy_at >= session_.config_.spin_ns) {
+      } else if (now - busy_at >= session_.config.spin_ns) {
         sleep(now);
       }
     }
@@ -257,7 +277,7 @@ class Session::EngineThread {
     sleeping_.store(false);
   }
 
-  Session& session_;
+  Parts& session_;
   Place place_;
   TimeNs waiting_checked_at_ = 0;
   transport::DataPath path_;
@@ -272,10 +292,10 @@ class Session::EngineThread {
 /// Does the chores.
 class Session::ChoreThread {
  public:
-  explicit ChoreThread(Session& session) : session_(session) {}
+  explicit ChoreThread(Parts& session) : session_(session) {}
 
   void start() {
-    thread_ = std::thread([this] { run(); });
+    thread_ = process::start_thread("the thread for chores of this session", [this] { run(); });
   }
 
   void rouse() {
@@ -296,11 +316,16 @@ class Session::ChoreThread {
     if (thread_.joinable()) thread_.join();
   }
 
-  void forget() noexcept {
-    if (thread_.joinable()) thread_.detach();
+ private:
+  static Status run(const schedule::Chore& chore) {
+    try {
+      chore.run();
+    } catch (const std::bad_alloc&) {
+      return Status::kNoMemory;
+    }
+    return Status::kOk;
   }
 
- private:
   void run() {
     numeric::set_default_float_environment();
     std::unique_lock lock(mutex_);
@@ -309,16 +334,15 @@ class Session::ChoreThread {
       const bool is_last = stopping_;
       has_chores_ = false;
       lock.unlock();
-      while (const std::optional<schedule::Chore> chore = session_.dispatcher_->take_chore()) {
-        chore->run();
-        session_.dispatcher_->complete_chore(*chore);
+      while (const std::optional<schedule::Chore> chore = session_.dispatcher->take_chore()) {
+        session_.dispatcher->complete_chore(*chore, run(*chore));
       }
       lock.lock();
       if (is_last) return;
     }
   }
 
-  Session& session_;
+  Parts& session_;
   std::mutex mutex_;
   std::condition_variable roused_;
   bool has_chores_ = false;
@@ -328,8 +352,8 @@ class Session::ChoreThread {
 
 // ---- Session ----
 
-Session::Session(const SessionConfig& config, std::vector<std::vector<transport::UdpSocket>> sockets)
-    : owner_(getpid()), config_(checked(config, sockets)), chores_(std::make_unique<ChoreThread>(*this)) {
+Session::Parts::Parts(const SessionConfig& settings, std::vector<std::vector<transport::UdpSocket>> sockets)
+    : config(checked(settings, sockets)), chores(std::make_unique<ChoreThread>(*this)) {
   std::vector<std::vector<transport::DataPath>> paths;
   for (std::size_t i = 0; i < config.aggregators.size(); ++i) {
     paths.push_back(open_paths(config.transport, config.aggregators[i], std::move(sockets[i])));
@@ -339,20 +363,39 @@ Session::Session(const SessionConfig& config, std::vector<std::vector<transport:
   for (unsigned thread = 0; thread < wire::kThreadsMax; ++thread) {
     for (std::size_t i = 0; i < config.aggregators.size(); ++i) {
       if (thread >= config.aggregators[i].threads) continue;
-      const Place place{.index = static_cast<unsigned>(threads_.size()), .aggregator = i, .thread = thread};
-      threads_.push_back(std::make_unique<EngineThread>(*this, place, std::move(paths[i][thread])));
-      shards.push_back(&threads_.back()->shard());
+      const Place place{.index = static_cast<unsigned>(threads.size()), .aggregator = i, .thread = thread};
+      threads.push_back(std::make_unique<EngineThread>(*this, place, std::move(paths[i][thread])));
+      shards.push_back(&threads.back()->shard());
     }
   }
-  dispatcher_ =
-      std::make_unique<Dispatcher>(scheduler_config(config_), std::move(shards), [this] { chores_->rouse(); });
-  for (const auto& thread : threads_) thread->start();
-  chores_->start();
+  dispatcher = std::make_unique<Dispatcher>(scheduler_config(config), std::move(shards), [this] { chores->rouse(); });
 }
 
-Session::~Session() { close(); }
+void Session::Parts::start_threads() {
+  for (const auto& thread : threads) thread->start();
+  chores->start();
+}
 
-bool Session::is_forked() const noexcept { return getpid() != owner_; }
+void Session::Parts::close() noexcept {
+  const std::lock_guard closing(close_mutex);
+  if (closed) return;
+  closed = true;
+  // From here on no share is dealt, so that nobody waits for a thread that has stopped.
+  dispatcher->fail(Status::kAborted);
+  for (const auto& thread : threads) thread->stop();
+  chores->stop();
+  assert(dispatcher->pending() == 0);
+  dispatcher->completed().close();
+}
+
+Session::Session(const SessionConfig& config, std::vector<std::vector<transport::UdpSocket>> sockets)
+    : parts_(new Parts(config, std::move(sockets))) {
+  parts_->start_threads();
+}
+
+Session::~Session() = default;
+
+bool Session::is_forked() const noexcept { return !parts_.get_deleter().home.is_here(); }
 
 void Session::check_process() const {
   if (is_forked()) {
@@ -360,74 +403,65 @@ void Session::check_process() const {
   }
 }
 
+const SessionConfig& Session::config() const noexcept { return parts_->config; }
+
 std::shared_ptr<Operation> Session::submit(Request request) {
   check_process();
   if (request.timeout_ns >= 0) request.work.deadline = kSteadyClock.now() + request.timeout_ns;
-  return dispatcher_->submit(dispatcher_->prepare(std::move(request.work), request.notify));
+  Dispatcher& dispatcher = *parts_->dispatcher;
+  return dispatcher.submit(dispatcher.prepare(std::move(request.work), request.notify));
 }
 
 std::vector<std::shared_ptr<Operation>> Session::take_completed(std::chrono::nanoseconds timeout) {
   check_process();
-  return dispatcher_->completed().take(timeout);
+  return parts_->dispatcher->completed().take(timeout);
 }
 
 void Session::notify(const std::shared_ptr<Operation>& operation) {
   check_process();
-  if (operation->notify_after_all()) dispatcher_->completed().push(operation);
+  if (operation->notify_after_all()) parts_->dispatcher->completed().push(operation);
 }
 
-bool Session::is_usable() const noexcept { return !is_forked() && !dispatcher_->has_failed(); }
+bool Session::is_usable() const noexcept { return !is_forked() && !parts_->dispatcher->has_failed(); }
 
 std::shared_ptr<Operation> Session::failed() const {
   check_process();
-  return dispatcher_->failed();
+  return parts_->dispatcher->failed();
 }
 
 Standing Session::standing() const {
   check_process();
-  return dispatcher_->standing();
+  return parts_->dispatcher->standing();
 }
 
 void Session::abort() noexcept {
-  if (!is_forked()) dispatcher_->fail(Status::kAborted);
+  if (!is_forked()) parts_->dispatcher->fail(Status::kAborted);
 }
 
 void Session::close() noexcept {
-  if (is_forked()) {
-    // A lock may have been held by a thread that is not here.
-    for (const auto& thread : threads_) thread->forget();
-    chores_->forget();
-    return;
-  }
-  const std::lock_guard closing(close_mutex_);
-  if (closed_) return;
-  closed_ = true;
-  // From here on no share is dealt, so that nobody waits for a thread that has stopped.
-  dispatcher_->fail(Status::kAborted);
-  for (const auto& thread : threads_) thread->stop();
-  chores_->stop();
-  assert(dispatcher_->pending() == 0);
-  dispatcher_->completed().close();
+  if (!is_forked()) parts_->close();
 }
 
 SessionStats Session::stats() const {
   check_process();
+  const auto& threads = parts_->threads;
+  const std::size_t aggregators = parts_->config.aggregators.size();
   SessionStats sum;
-  for (std::size_t i = 0; i < threads_.size(); ++i) {
-    const TrafficStats more = threads_[i]->stats();
-    if (i < config_.aggregators.size()) {
+  for (std::size_t i = 0; i < threads.size(); ++i) {
+    const TrafficStats more = threads[i]->stats();
+    if (i < aggregators) {
       sum.aggregators.push_back(more);  // the first threads are the first ones of each aggregator
     } else {
-      add(sum.aggregators[threads_[i]->aggregator()], more);
+      add(sum.aggregators[threads[i]->aggregator()], more);
     }
   }
   static_cast<TrafficStats&>(sum) = sum.aggregators.front();
   for (std::size_t i = 1; i < sum.aggregators.size(); ++i) {
     add(sum, sum.aggregators[i]);
   }
-  sum.transport = threads_.front()->transport().name();
-  sum.sparse = dispatcher_->stats();
-  sum.exact_sums = dispatcher_->exact_sums();
+  sum.transport = threads.front()->transport().name();
+  sum.sparse = parts_->dispatcher->stats();
+  sum.exact_sums = parts_->dispatcher->exact_sums();
   return sum;
 }
 

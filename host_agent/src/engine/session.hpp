@@ -5,7 +5,8 @@
 // operations; nothing else is shared with the datapath. One more thread does the chores (scheduler.hpp), since what
 // reads or writes a whole tensor would keep packets waiting for longer than their timers run.
 //
-// A forked child has the object, but not the threads: there a session refuses what it is asked, and closes at once.
+// A forked child has the object, but not the threads: there a session refuses what it is asked, and what it is made of
+// is left alone when it is destroyed (process/home.hpp).
 //
 // A job may be at several aggregators, each a switch with a lease, rounds and a job number of its own. An engine thread
 // talks to one of them, and nothing is shared between threads at one aggregator that is not shared between threads at
@@ -15,13 +16,13 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
 
 #include "engine/dispatcher.hpp"
 #include "engine/operation.hpp"
 #include "engine/shard.hpp"
+#include "process/home.hpp"
 #include "schedule/scheduler.hpp"
 #include "transport/open.hpp"
 #include "transport/udp/socket.hpp"
@@ -74,7 +75,7 @@ class Session {
  public:
   /// Takes over `sockets` (by aggregator one for each thread, in order; more are closed) and starts the threads. A
   /// transport over a device serves one aggregator. Throws std::invalid_argument, std::system_error or
-  /// std::runtime_error, whose text says what is missing.
+  /// std::runtime_error, whose text says what is missing; then no thread is left.
   Session(const SessionConfig& config, std::vector<std::vector<transport::UdpSocket>> sockets);
   ~Session();
   Session(const Session&) = delete;
@@ -108,24 +109,18 @@ class Session {
   /// As of a few milliseconds ago at most while traffic flows; exact when idle.
   [[nodiscard]] SessionStats stats() const;
 
-  [[nodiscard]] const SessionConfig& config() const noexcept { return config_; }
+  [[nodiscard]] const SessionConfig& config() const noexcept;
 
  private:
   struct Place;
+  struct Parts;
   class EngineThread;
   class ChoreThread;
 
   void check_process() const;
   [[nodiscard]] bool is_forked() const noexcept;
 
-  const int owner_;  // the process that the threads are in
-  SessionConfig config_;
-  std::unique_ptr<ChoreThread> chores_;
-  std::vector<std::unique_ptr<EngineThread>> threads_;
-  std::unique_ptr<Dispatcher> dispatcher_;
-
-  std::mutex close_mutex_;
-  bool closed_ = false;
+  process::Owned<Parts> parts_;
 };
 
 }  // namespace wiresum::engine

@@ -35,6 +35,18 @@ Shard::Shard(const worker::WorkerConfig& config, wire::Endpoint switch_endpoint,
 
 // ---- Any thread ----
 
+void Shard::reserve(std::size_t shares) {
+  std::vector<worker::Collective> mail;
+  mail.reserve(shares);
+  schedule::ReservedQueue<worker::Collective> backlog;
+  backlog.reserve(shares);
+  const std::lock_guard lock(mail_mutex_);
+  mail.assign(mail_.begin(), mail_.end());
+  std::swap(mail_, mail);
+  std::swap(larger_backlog_, backlog);
+  has_larger_backlog_ = true;
+}
+
 void Shard::post(const worker::Collective& collective) {
   {
     const std::lock_guard lock(mail_mutex_);
@@ -65,7 +77,11 @@ bool Shard::take_mail() {
   {
     const std::lock_guard lock(mail_mutex_);
     has_mail_.store(false);
-    backlog_.insert(backlog_.end(), mail_.begin(), mail_.end());
+    if (std::exchange(has_larger_backlog_, false)) {
+      for (; !backlog_.empty(); backlog_.pop()) larger_backlog_.push(backlog_.front());
+      std::swap(backlog_, larger_backlog_);
+    }
+    for (const worker::Collective& collective : mail_) backlog_.push(collective);
     mail_.clear();
   }
   assert(backlog_.size() <= kOperationsMax);
@@ -75,7 +91,7 @@ bool Shard::take_mail() {
 }
 
 void Shard::submit_backlog() {
-  while (!backlog_.empty() && machine_.submit(backlog_.front())) backlog_.pop_front();
+  while (!backlog_.empty() && machine_.submit(backlog_.front())) backlog_.pop();
 }
 
 bool Shard::receive() noexcept {

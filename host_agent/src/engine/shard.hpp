@@ -14,11 +14,11 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <mutex>
 #include <vector>
 
+#include "schedule/reserved_queue.hpp"
 #include "transport/moderation.hpp"
 #include "transport/transport.hpp"
 #include "worker/worker.hpp"
@@ -63,6 +63,8 @@ class Shard {
         transport::Transport& transport, Hooks hooks);
 
   // Any thread
+  /// From now on neither post() nor a step allocates, as long as no more shares than these are here.
+  void reserve(std::size_t shares);
   /// Queues a share of a collective. The order of posts must be the same at all workers.
   void post(const worker::Collective& collective);
   /// Ends what is pending, and whatever comes later. The first failure stays.
@@ -100,12 +102,14 @@ class Shard {
   const std::size_t packet_bytes_max_;
   worker::Worker machine_;
   transport::WakeModerator moderator_;
-  std::deque<worker::Collective> backlog_;  // taken from the mailbox, not yet taken by the state machine
+  schedule::ReservedQueue<worker::Collective> backlog_;  // taken from the mailbox, not yet taken by the state machine
   std::array<transport::RxDatagram, kReceiveBurst> datagrams_{};
   std::uint64_t datagrams_by_group_ = 0;
 
   std::mutex mail_mutex_;
   std::vector<worker::Collective> mail_;
+  schedule::ReservedQueue<worker::Collective> larger_backlog_;  // for the driver to take its own's place
+  bool has_larger_backlog_ = false;
   std::atomic<bool> has_mail_{false};
   std::atomic<worker::Status> failure_{worker::Status::kOk};
 

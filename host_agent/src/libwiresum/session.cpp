@@ -9,6 +9,7 @@
 
 #include "engine/greeting.hpp"
 #include "libwiresum/sidecar.hpp"
+#include "process/thread.hpp"
 #include "wire/packet.hpp"
 #include "wiresum/wiresum.h"
 
@@ -74,6 +75,8 @@ const char* word_of(Status status) {
       return "timed-out";
     case Status::kDiverged:
       return "diverged";
+    case Status::kNoMemory:
+      return "no-memory";
     case Status::kAborted:
     case Status::kOk:
       break;
@@ -108,7 +111,7 @@ Session::Session(const JoinRequest& request)
       channel_(open_channel(python_)),
       rank_(request.rank),
       timeout_ns_(std::chrono::nanoseconds(kCollectiveTimeout).count()) {
-  attendant_ = std::thread([this] { attend(); });
+  attendant_ = process::start_thread("the thread that listens to the sidecar", [this] { attend(); });
   try {
     channel_.send(join_line(request));
     const Line joined = await_grants();

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cassert>
+#include <new>
 #include <stdexcept>
 #include <utility>
 
@@ -116,26 +117,59 @@ bool Scheduler::expects_look(const Request& request, const Survey& survey) const
          choice_.asks(request.signature, static_cast<std::uint32_t>(survey.chunks));
 }
 
+Ticket Scheduler::next_ticket(const Request& request) const noexcept {
+  const auto sequence = static_cast<std::uint16_t>(sequence_ + 1U);
+  return {.token = tokens_ + 1, .tensor = std::uint32_t{request.signature} << 16 | sequence};
+}
+
 Ticket Scheduler::submit(Request request, Survey survey) {
+  const Ticket ticket = next_ticket(request);
   Entry entry;
   entry.candidate = is_candidate(request, survey.chunks);
-  if (entry.candidate) entry.candidate_number = candidates_++;
-  entry.ticket = {.token = ++tokens_, .tensor = std::uint32_t{request.signature} << 16 | ++sequence_};
+  entry.candidate_number = candidates_;
+  entry.ticket = ticket;
   entry.request = std::move(request);
   entry.survey = std::move(survey);
-  const Ticket ticket = entry.ticket;
-  Entry& kept = entries_.emplace(ticket.token, std::move(entry)).first->second;
+  // What throws comes first.
+  finished_.reserve(entries_.size() + 1);
+  waiting_.push_back(ticket.token);
+  Entry* kept = nullptr;
+  try {
+    kept = &entries_.emplace(ticket.token, std::move(entry)).first->second;
+  } catch (const std::bad_alloc&) {
+    waiting_.pop_back();
+    throw;
+  }
+  ++tokens_;
+  ++sequence_;
+  candidates_ += kept->candidate ? 1 : 0;
   if (failure_.has_value()) {
-    kept.status = *failure_;
-    finish(kept);
+    waiting_.pop_back();
+    kept->status = *failure_;
+    finish(*kept);
     return ticket;
   }
-  waiting_.push_back(ticket.token);
-  deal_waiting();
+  go_on([this] { deal_waiting(); });
   return ticket;
 }
 
 // ---- Dealing ----
+
+template <class Step>
+void Scheduler::go_on(const Step& step) noexcept {
+  try {
+    step();
+  } catch (const std::bad_alloc&) {
+    fail(Status::kNoMemory);
+    // Whatever the step was at: a request that neither a thread nor a chore will come back with would never end.
+    for (auto next = entries_.begin(); next != entries_.end();) {
+      Entry& entry = (next++)->second;
+      if (entry.shares_left != 0 || entry.has_chore) continue;
+      if (entry.status == Status::kOk) entry.status = *failure_;
+      finish(entry);
+    }
+  }
+}
 
 bool Scheduler::may_deal(const Entry& entry) {
   if (asking_ != nullptr) return false;
@@ -202,19 +236,20 @@ void Scheduler::deal_shares(Entry& entry, Stage stage, const worker::Collective&
   assert(!failure_.has_value());  // the threads may be gone
   assert(is_with_threads(stage));
   assert(work.chunks.empty() || work.chunks.size() == chunks);
+  const std::uint64_t most = std::max(config_.chunks_per_thread_min, quotient_up(chunks, config_.threads));
+  const auto shares = static_cast<unsigned>(quotient_up(chunks, most));
+  assert(shares <= config_.threads);
+  shares_.reserve(shares);
   enter(entry, stage);
   entry.vote = 0;
-  const std::uint64_t most = std::max(config_.chunks_per_thread_min, quotient_up(chunks, config_.threads));
-  entry.shares_left = static_cast<unsigned>(quotient_up(chunks, most));
-  assert(entry.shares_left <= config_.threads);
+  entry.shares_left = shares;
   // Small collectives take turns over the threads; all workers deal in the same way.
   const std::uint64_t turn = collectives_dealt_++;
   for (std::uint64_t i = 0; i < entry.shares_left; ++i) {
-    Share& share = shares_.emplace_back();
-    share.thread = static_cast<unsigned>((turn + i) % config_.threads);
-    share.work = work;
+    Share share{.thread = static_cast<unsigned>((turn + i) % config_.threads), .work = work};
     share.work.chunk_begin = static_cast<std::uint32_t>(i * most);
     share.work.chunk_end = static_cast<std::uint32_t>(std::min(chunks, (i + 1) * most));
+    shares_.push(share);
   }
   if (entry.shares_left == 0) end_shares(entry);
 }
@@ -232,10 +267,11 @@ void Scheduler::complete(unsigned thread, const worker::Completion& completion) 
     fail(completion.status);
     entry.status = entry.status == Status::kOk ? completion.status : entry.status;
   }
-  if (--entry.shares_left == 0) {
+  if (--entry.shares_left != 0) return;
+  go_on([&] {
     end_shares(entry);
     deal_waiting();
-  }
+  });
 }
 
 void Scheduler::end_shares(Entry& entry) {
@@ -273,13 +309,24 @@ void Scheduler::end_shares(Entry& entry) {
 }
 
 void Scheduler::start_chore(Entry& entry, Stage stage, std::function<void()> work) {
+  chores_.reserve(1);
   enter(entry, stage);
-  chores_.push_back({.token = entry.ticket.token, .run = std::move(work)});
+  entry.has_chore = true;
+  chores_.push({.token = entry.ticket.token, .run = std::move(work)});
 }
 
-void Scheduler::complete(const Chore& chore) {
+void Scheduler::complete(const Chore& chore, Status status) {
   Entry& entry = entries_.at(chore.token);
-  assert(!is_with_threads(entry.stage) && entry.stage != Stage::kWaiting);
+  assert(!is_with_threads(entry.stage) && entry.has_chore);
+  entry.has_chore = false;
+  if (status != Status::kOk) {
+    fail(status);
+    entry.status = status;
+  }
+  go_on([&] { end_chore(entry); });
+}
+
+void Scheduler::end_chore(Entry& entry) {
   const bool is_last = entry.stage == Stage::kScattering || entry.stage == Stage::kJoining;
   if (failure_.has_value() && !is_last) entry.status = *failure_;
   if (entry.status != Status::kOk || is_last) {
@@ -322,7 +369,7 @@ void Scheduler::finish(Entry& entry) {
       entry.candidate_number - votes_first_ < votes_.size()) {
     votes_[entry.candidate_number - votes_first_].complete = true;
   }
-  finished_.push_back({.token = entry.ticket.token, .status = entry.status});
+  finished_.push({.token = entry.ticket.token, .status = entry.status});
   entries_.erase(entry.ticket.token);
 }
 
@@ -339,26 +386,11 @@ void Scheduler::fail(Status status) {
 
 // ---- Outputs ----
 
-std::optional<Share> Scheduler::poll_share() {
-  if (shares_.empty()) return std::nullopt;
-  const Share share = shares_.front();
-  shares_.pop_front();
-  return share;
-}
+std::optional<Share> Scheduler::poll_share() { return shares_.take(); }
 
-std::optional<Chore> Scheduler::poll_chore() {
-  if (chores_.empty()) return std::nullopt;
-  Chore chore = std::move(chores_.front());
-  chores_.pop_front();
-  return chore;
-}
+std::optional<Chore> Scheduler::poll_chore() { return chores_.take(); }
 
-std::optional<Finished> Scheduler::poll_finished() {
-  if (finished_.empty()) return std::nullopt;
-  const Finished finished = finished_.front();
-  finished_.pop_front();
-  return finished;
-}
+std::optional<Finished> Scheduler::poll_finished() { return finished_.take(); }
 
 worker::TimeNs Scheduler::waiting_deadline() const noexcept {
   worker::TimeNs deadline = worker::kNever;

@@ -37,6 +37,9 @@
 // Stages. What is under way for a request is its Stage; scheduler.cpp has the table of which may follow which. After a
 // failure nothing is dealt any more: whatever is under way ends with its present stage.
 //
+// Memory. What a request needs is allocated as it goes on, and may not be there. Then the scheduler fails, with
+// Status::kNoMemory, as after any other failure: complete() and submit() allocate nothing to end what is under way.
+//
 // Tags. A request has one sequence number; a prologue has its request's, under a signature of its own.
 #pragma once
 
@@ -54,6 +57,7 @@
 #include "schedule/presence.hpp"
 #include "schedule/refinement.hpp"
 #include "schedule/request.hpp"
+#include "schedule/reserved_queue.hpp"
 #include "schedule/survey.hpp"
 #include "wire/packet.hpp"
 
@@ -121,7 +125,10 @@ class Scheduler {
   /// Would look(), called now, probably be used? It spares the request a chore when its turn comes.
   [[nodiscard]] bool expects_look(const Request& request, const Survey& survey) const;
 
-  /// Appends a request. Its memory, and the memory of its regions, belong to the scheduler until it is finished.
+  /// What submit() will give to this request, if it is the next.
+  [[nodiscard]] Ticket next_ticket(const Request& request) const noexcept;
+  /// Appends a request. Its memory, and the memory of its regions, belong to the scheduler until it is finished. Throws
+  /// std::bad_alloc if there is no place for it; then nothing has changed.
   Ticket submit(Request request, Survey survey);
 
   /// A thread has completed its share.
@@ -134,13 +141,16 @@ class Scheduler {
   [[nodiscard]] bool has_chore() const noexcept { return !chores_.empty(); }
   /// Something to run, without the lock that protects the scheduler, and then to complete.
   [[nodiscard]] std::optional<Chore> poll_chore();
-  void complete(const Chore& chore);
+  /// `status`: has it been done?
+  void complete(const Chore& chore, worker::Status status = worker::Status::kOk);
 
   [[nodiscard]] std::optional<Finished> poll_finished();
 
   /// What is not dealt yet, and whatever comes later, ends with `status`; what is under way ends with it after the
   /// share or the chore that it is in, unless that is its last; no share is dealt any more. The first failure stays.
   void fail(worker::Status status);
+  /// The first failure, its own or what fail() was told.
+  [[nodiscard]] std::optional<worker::Status> failure() const noexcept { return failure_; }
 
   /// The earliest deadline among requests that wait, or that have a chore before their stream. The others' are the
   /// threads' to watch.
@@ -197,6 +207,7 @@ class Scheduler {
     std::uint64_t refining_words = 0;  // spent on finer counts, round trips included
     unsigned levels = 0;               // of refinement
     unsigned shares_left = 0;          // of what is with the threads
+    bool has_chore = false;            // with whoever does them, or on the way there
     worker::Status status = worker::Status::kOk;
     std::uint8_t vote = 0;
   };
@@ -214,12 +225,17 @@ class Scheduler {
   [[nodiscard]] bool is_candidate(const Request& request, std::uint64_t chunks) const noexcept;
   [[nodiscard]] bool may_deal(const Entry& entry);
   void deal_waiting();
+  /// Runs a step that goes on with requests. Without memory for it, all of them end.
+  template <class Step>
+  void go_on(const Step& step) noexcept;
   void deal(Entry& entry);
   [[nodiscard]] worker::Collective collective_of(const Entry& entry) const;
   void deal_shares(Entry& entry, Stage stage, const worker::Collective& work, std::uint64_t chunks);
   void start_chore(Entry& entry, Stage stage, std::function<void()> work);
   /// All shares of the entry's stage are complete.
   void end_shares(Entry& entry);
+  /// Its chore is done, or could not be.
+  void end_chore(Entry& entry);
   void finish(Entry& entry);
 
   // sparse.cpp
@@ -252,11 +268,11 @@ class Scheduler {
   Choice choice_;
   std::unordered_map<std::uint64_t, Entry> entries_;  // by token
   std::deque<std::uint64_t> waiting_;                 // tokens, in order of submission
-  std::deque<Share> shares_;
-  std::deque<Chore> chores_;
-  std::deque<Finished> finished_;
-  Entry* asking_ = nullptr;  // its stream is not dealt yet
-  std::deque<Vote> votes_;   // of candidates, from number votes_first_ on
+  ReservedQueue<Share> shares_;
+  ReservedQueue<Chore> chores_;
+  ReservedQueue<Finished> finished_;  // has room for all entries
+  Entry* asking_ = nullptr;           // its stream is not dealt yet
+  std::deque<Vote> votes_;            // of candidates, from number votes_first_ on
   std::uint64_t votes_first_ = 0;
   std::uint64_t votes_chunks_ = 0;  // of those candidates
   std::uint64_t candidates_ = 0;

@@ -70,6 +70,7 @@ enum class Status : std::uint8_t {
   kTimedOut,  // its deadline passed
   kDiverged,  // a RESULT for our round carries another worker's tags: the workers call different collectives
   kAborted,   // abort() was called
+  kNoMemory,  // this worker could not have the memory that it needs for it
 };
 
 struct Completion {

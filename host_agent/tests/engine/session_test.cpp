@@ -2,8 +2,6 @@
 #include "engine/session.hpp"
 
 #include <gtest/gtest.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <chrono>
 #include <cstdint>
@@ -14,111 +12,13 @@
 #include <thread>
 #include <vector>
 
-#include "server.hpp"
+#include "rig.hpp"
 
 namespace wiresum::engine {
 namespace {
 
 using namespace std::chrono_literals;
-using worker::Region;
 using worker::Status;
-
-constexpr std::uint32_t kLoopback = 0x7F000001;
-constexpr std::uint16_t kJob = 3;
-constexpr std::uint32_t kKey = 0xC0FFEE;
-constexpr std::uint16_t kLanes = 360;
-constexpr std::uint32_t kSlots = 64;
-constexpr auto kPatience = 30s;
-
-constexpr numeric::Format kInt32{.dtype = numeric::Dtype::kI32, .scaling = numeric::Scaling::kNone, .lane_bits = 32};
-constexpr numeric::Format kFloat32{};
-
-template <typename T>
-Region region(const T* source, T* destination, std::size_t elements) {
-  return {.source = reinterpret_cast<const std::byte*>(source),
-          .destination = reinterpret_cast<std::byte*>(destination),
-          .elements = elements};
-}
-
-Request request(numeric::Format format, std::vector<Region> regions) {
-  Request made;
-  made.work.format = format;
-  made.work.regions = std::move(regions);
-  return made;
-}
-
-struct At {
-  unsigned threads = 1;
-  std::uint32_t slots = kSlots;
-};
-
-/// N sessions of one job at one switch or several, all in this process.
-class Job {
- public:
-  Job(unsigned workers, unsigned threads, bool offload = true) : Job(workers, {At{.threads = threads}}, offload) {}
-
-  Job(unsigned workers, const std::vector<At>& aggregators, bool offload = true) {
-    std::vector<SessionConfig> configs(workers);
-    std::vector<std::vector<std::vector<transport::UdpSocket>>> sockets(workers);
-    for (const At& at : aggregators) {
-      add_aggregator(at, offload, configs, sockets);
-    }
-    for (unsigned i = 0; i < workers; ++i) {
-      configs[i].transport.offload = offload;
-      sessions_.push_back(std::make_unique<Session>(configs[i], std::move(sockets[i])));
-    }
-  }
-
-  Session& operator[](std::size_t worker) { return *sessions_[worker]; }
-  [[nodiscard]] std::size_t workers() const { return sessions_.size(); }
-  /// As if it had been killed.
-  void kill(std::size_t aggregator) { servers_[aggregator].reset(); }
-
- private:
-  /// Each has a job number, a key and rounds of its own.
-  void add_aggregator(const At& at, bool offload, std::vector<SessionConfig>& configs,
-                      std::vector<std::vector<std::vector<transport::UdpSocket>>>& sockets) {
-    const auto number = static_cast<std::uint16_t>(servers_.size());
-    transport::Spec transport;
-    transport.offload = offload;
-    servers_.push_back(std::make_unique<soft_switch::SwitchServer>(
-        soft_switch::ServerConfig{.local = {.address = kLoopback, .port = 0},
-                                  .ports = at.threads,
-                                  .threads = std::min(at.threads, 2U),
-                                  .sizes = {.slots = at.slots, .lanes_max = kLanes, .jobs_max = 8},
-                                  .transport = transport}));
-    dataplane::JobEntry entry{.job = static_cast<std::uint16_t>(kJob + number),
-                              .key = kKey + number,
-                              .workers = static_cast<std::uint8_t>(configs.size()),
-                              .threads = static_cast<std::uint8_t>(at.threads),
-                              .lanes = kLanes,
-                              .slot_base = 0,
-                              .slots = at.slots,
-                              .endpoints = {}};
-    for (std::size_t i = 0; i < configs.size(); ++i) {
-      sockets[i].push_back(transport::bind_consecutive({.address = kLoopback, .port = 0}, at.threads));
-      entry.endpoints[i] = sockets[i].back().front().local();
-      AggregatorConfig& config = configs[i].aggregators.emplace_back();
-      config.worker.job = entry.job;
-      config.worker.key = entry.key;
-      config.worker.worker = static_cast<std::uint8_t>(i);
-      config.worker.workers = entry.workers;
-      config.worker.lanes = kLanes;
-      config.worker.slots = at.slots;
-      config.worker.round_first = 0xFFFFFFF0 - number;  // rounds wrap around during every test
-      config.threads = at.threads;
-      config.switch_endpoint = servers_.back()->local();
-    }
-    servers_.back()->admit(entry);
-  }
-
-  std::vector<std::unique_ptr<soft_switch::SwitchServer>> servers_;
-  std::vector<std::unique_ptr<Session>> sessions_;
-};
-
-std::shared_ptr<Operation> submit_sum(Session& session, std::vector<std::int32_t>& values) {
-  return session.submit(request(kInt32, {region(values.data(), values.data(), values.size())}));
-}
 
 struct Shape {
   const char* name;
@@ -186,22 +86,6 @@ TEST(Session, SumsFloatsAlikeAtEveryWorker) {
   EXPECT_EQ(data[0], data[1]);
   EXPECT_EQ(data[0], data[2]);
   EXPECT_FLOAT_EQ(data[0][5000], 3 * 5000 * 0.37F + 3);
-}
-
-/// A tensor of many blocks, some of them with this worker's number in every element.
-std::vector<float> sparse_tensor(std::size_t worker, std::size_t blocks, std::size_t every) {
-  std::vector<float> values(blocks * kLanes);
-  for (std::size_t block = worker; block < blocks; block += every) {
-    std::fill_n(values.begin() + static_cast<std::ptrdiff_t>(block * kLanes), kLanes, static_cast<float>(worker + 1));
-  }
-  return values;
-}
-
-Request sparse_request(std::vector<float>& values, std::uint16_t signature) {
-  Request made = request(kFloat32, {region(values.data(), values.data(), values.size())});
-  made.work.may_be_sparse = true;
-  made.work.signature = signature;
-  return made;
 }
 
 TEST_P(SessionShapes, SumsSparseTensorsAmongDenseOnesWithManyInFlight) {
@@ -296,29 +180,6 @@ TEST(Session, CloseEndsASparseCollectiveWhereverItIs) {
       EXPECT_TRUE(operation->status() == Status::kOk || operation->status() == Status::kAborted);
     }
   }
-}
-
-TEST(Session, AForkedChildIsRefusedAndMayLetGoOfIt) {
-  Job job(1, 2);
-  std::vector<std::int32_t> values(1000, 1);
-  ASSERT_TRUE(submit_sum(job[0], values)->wait(kPatience));
-  const pid_t child = fork();
-  if (child == 0) {
-    bool refused = false;
-    try {
-      static_cast<void>(submit_sum(job[0], values));
-    } catch (const std::runtime_error&) {
-      refused = true;
-    }
-    job[0].abort();
-    job[0].close();
-    _exit(refused ? 0 : 1);
-  }
-  int status = -1;
-  ASSERT_EQ(waitpid(child, &status, 0), child);
-  EXPECT_TRUE(WIFEXITED(status));
-  EXPECT_EQ(WEXITSTATUS(status), 0);
-  ASSERT_TRUE(submit_sum(job[0], values)->wait(kPatience)) << "the parent goes on";
 }
 
 TEST(Session, RefusesMoreOperationsThanItsQueuesHold) {

@@ -15,18 +15,19 @@ NAMESPACE_FOLDERS = ("host_agent/python/wiresum", "soft_switch/wiresum", "contro
 
 # What a room of the C++ sources may include besides itself and the standard library: docs/architecture.md.
 AGENT_ROOMS: dict[str, set[str]] = {
+    "process": set(),
     "wire": set(),
     "numeric": set(),
     "worker": {"wire", "numeric"},
     "schedule": {"wire", "numeric", "worker"},
-    "transport": {"wire"},
-    "engine": {"wire", "numeric", "worker", "schedule", "transport"},
+    "transport": {"process", "wire"},
+    "engine": {"process", "wire", "numeric", "worker", "schedule", "transport"},
     "bindings": {"wire", "numeric", "worker", "transport", "engine", "wiresum"},  # wiresum/agent/capi.hpp
-    "libwiresum": {"wire", "transport", "engine", "wiresum"},  # wiresum/wiresum.h: the C interface
+    "libwiresum": {"process", "wire", "transport", "engine", "wiresum"},  # wiresum/wiresum.h: the C interface
     "openmpi": {"wiresum", "ompi", "opal"},
 }
 SWITCH_DATAPLANE_MAY_USE = {"wire", "numeric"}
-SWITCH_MAY_USE = {"wire", "numeric", "transport"}
+SWITCH_MAY_USE = {"process", "wire", "numeric", "transport"}
 
 PURE_LIBRARIES = {
     "wiresum_wire": "host_agent/src/wire",

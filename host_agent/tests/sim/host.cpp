@@ -185,7 +185,7 @@ void Host::run_chore(const schedule::Chore& chore) {
   when_awake(clock_.now() + random_.below(config_.chore_max), [this, chore] {
     chore.run();
     when_awake(clock_.now() + interruption(), [this, chore] {
-      dispatcher_->complete_chore(chore);
+      dispatcher_->complete_chore(chore, worker::Status::kOk);
       choring_ = false;
       start_chores();
     });

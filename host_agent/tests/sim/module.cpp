@@ -83,7 +83,8 @@ NB_MODULE(wiresum_sim, module) {
       .value("OK", worker::Status::kOk)
       .value("TIMED_OUT", worker::Status::kTimedOut)
       .value("DIVERGED", worker::Status::kDiverged)
-      .value("ABORTED", worker::Status::kAborted);
+      .value("ABORTED", worker::Status::kAborted)
+      .value("NO_MEMORY", worker::Status::kNoMemory);
   nb::enum_<sim::Fault::Kind>(module, "FaultKind")
       .value("ABORT", sim::Fault::Kind::kAbort)
       .value("CLOSE", sim::Fault::Kind::kClose)

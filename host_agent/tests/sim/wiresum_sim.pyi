@@ -28,6 +28,7 @@ class Status(Enum):
     TIMED_OUT = 1
     DIVERGED = 2
     ABORTED = 3
+    NO_MEMORY = 4
 
 class FaultKind(Enum):
     ABORT = 0

@@ -1,10 +1,17 @@
 #include "transport/udp/udp.hpp"
 
 #include <gtest/gtest.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
 #include <cerrno>
 #include <chrono>
+#include <cstddef>
 #include <cstring>
 #include <string>
 #include <system_error>
@@ -253,6 +260,53 @@ TEST(Udp, WakeEndsAWaitWithoutATimeout) {
   waker.join();
   std::vector<RxDatagram> none(1);
   EXPECT_EQ(transport.receive(none), 0U);
+}
+
+/// From now on the system calls of this process that are newer than many kernels fail like this.
+bool forbid_new_waits(int error) {
+  std::array<sock_filter, 4> program{{BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+                                      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_epoll_pwait2, 0, 1),
+                                      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | static_cast<unsigned>(error)),
+                                      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)}};
+  const sock_fprog filter{.len = program.size(), .filter = program.data()};
+  return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) == 0 &&
+         syscall(SYS_epoll_pwait2, -1, nullptr, 1, nullptr, nullptr, 0) < 0 && errno == error;
+}
+
+/// In a child: 0 if waits of `step_ns` on `ports` sockets add up to what they should, and end when they should.
+int wait_where_that_fails(int error, std::size_t ports) {
+  constexpr std::int64_t kStepNs = 20'000'000;
+  constexpr int kSteps = 10;
+  std::vector<UdpSocket> sockets;
+  for (std::size_t i = 0; i < ports; ++i) sockets.emplace_back(kAnyPort);
+  const wire::Endpoint last = sockets.back().local();
+  UdpTransport transport({}, std::move(sockets));
+  UdpTransport sender({}, one(UdpSocket(kAnyPort)));
+  if (!forbid_new_waits(error)) return 2;
+  int waits = 0;
+  const auto end = std::chrono::steady_clock::now() + std::chrono::nanoseconds(kSteps * kStepNs);
+  for (; std::chrono::steady_clock::now() < end; ++waits) transport.wait(kStepNs);
+  if (waits > kSteps) return 3;  // it does not sleep
+  transport.wake();
+  transport.wait(-1);
+  send_all(sender, {"datagram"}, {&last, 1});
+  transport.wait(-1);
+  return take(transport, 1).size() == 1 ? 0 : 4;
+}
+
+TEST(Udp, SleepsWhereTheKernelOrAFilterOfItsCallsHasNoNewerWayToWait) {
+  for (const int error : {ENOSYS, EPERM}) {
+    for (const std::size_t ports : {1U, 3U}) {
+      const pid_t child = fork();
+      if (child == 0) {
+        alarm(20);
+        _exit(wait_where_that_fails(error, ports));
+      }
+      int status = 0;
+      ASSERT_EQ(waitpid(child, &status, 0), child);
+      EXPECT_EQ(status, 0) << "errno " << error << ", ports " << ports << ", exit " << WEXITSTATUS(status);
+    }
+  }
 }
 
 TEST(Udp, PacketsThatFillTheirPlacesLieSideBySide) {

@@ -29,6 +29,7 @@ class Status(enum.Enum):
     TIMED_OUT = 1
     DIVERGED = 2
     ABORTED = 3
+    NO_MEMORY = 4
 
 # Compressed gradients (stochastic.hpp, selection.hpp and indices.hpp in host_agent/src/numeric). Arrays are contiguous;
 # the last one is written to.

@@ -64,6 +64,12 @@ class Causes:
                 + "".join(_doubt_about_multicast(one) for one in self._aggregators if one.membership.group_is_silent)
                 + self._what_was_not_sent(states)
             )
+        if status is Status.NO_MEMORY:
+            return WiresumError(
+                f"{self._who}: this worker's process could not allocate the memory that collective number {sequence} "
+                "needs beside the tensor itself (sparse and exact sums keep what they send apart). Give the process "
+                "more memory, or let it do without: WIRESUM_SPARSE=0, WIRESUM_PRECISION=block at all workers"
+            )
         return WiresumError(f"{self._who}: the collective was aborted")
 
     def of_divergence(self, number: int) -> DivergedError:

@@ -156,7 +156,7 @@ Shared::Shared(const DeviceConfig& settings) : config(checked(settings)) {
 }
 
 std::vector<std::unique_ptr<Transport>> DpdkTransport::open(const DeviceConfig& config) {
-  const auto shared = std::make_shared<const Shared>(config);
+  const std::shared_ptr<const Shared> shared(new Shared(config), process::DeleteAtHome());
   std::vector<std::unique_ptr<Transport>> transports;
   for (unsigned thread = 0; thread != config.threads; ++thread) {
     transports.emplace_back(new DpdkTransport(shared, thread));
@@ -181,6 +181,7 @@ DpdkTransport::DpdkTransport(std::shared_ptr<const Shared> shared, unsigned thre
 }
 
 DpdkTransport::~DpdkTransport() {
+  if (!home_.is_here()) return;  // a forked child shares the pools with the parent, which uses them
   rte_pktmbuf_free_bulk(lent_.data(), static_cast<unsigned>(lent_count_));
   rte_pktmbuf_free_bulk(&ready_buffers_[ready_next_], static_cast<unsigned>(ready_count_ - ready_next_));
   rte_pktmbuf_free_bulk(room_.data(), static_cast<unsigned>(offered_));

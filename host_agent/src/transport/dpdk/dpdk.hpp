@@ -23,6 +23,7 @@
 #include <string>
 #include <vector>
 
+#include "process/home.hpp"
 #include "transport/device_config.hpp"
 #include "transport/dpdk/eal.hpp"
 #include "transport/dpdk/neighbours.hpp"
@@ -133,7 +134,8 @@ class DpdkTransport final : public Transport {
                             ethernet::PartialSum payload, const Port& by) noexcept;
   void give(std::span<rte_mbuf*> packets, std::size_t port) noexcept;
 
-  std::shared_ptr<const Shared> shared_;
+  process::Home home_;
+  std::shared_ptr<const Shared> shared_;  // left alone in a forked child, too
   const DeviceConfig& config_;
   const std::vector<std::unique_ptr<Port>>& ports_;
   unsigned thread_;

@@ -15,6 +15,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <cstdio>
 #include <fstream>
 #include <iterator>
@@ -23,11 +24,15 @@
 #include <semaphore>
 #include <stdexcept>
 
+#include "process/home.hpp"
+#include "process/thread.hpp"
+
 namespace wiresum::transport::dpdk {
 namespace {
 
 /// What the process has of DPDK. Ends with the process.
 struct Environment {
+  process::Home home;
   std::mutex mutex;
   bool started = false;
   std::vector<std::string> given;              // the first transport's arguments, without its devices
@@ -36,9 +41,10 @@ struct Environment {
   std::map<std::string, std::string> plugged;  // devices that are there, by name, as they were given
 
   ~Environment() {
-    MemifGate::stop();
+    if (!home.is_here()) return;
+    const bool is_quiet = MemifGate::stop();
     // With a transport still open its thread may be using DPDK's memory; then the kernel takes everything back.
-    if (started && taken.empty()) static_cast<void>(rte_eal_cleanup());
+    if (started && taken.empty() && is_quiet) static_cast<void>(rte_eal_cleanup());
   }
 };
 
@@ -106,6 +112,7 @@ void start(Environment& all, const Arguments& arguments, std::size_t memory_byte
   if (result < 0) {
     std::string what = "cannot start DPDK (EAL) with '" + joined({words.begin() + 1, words.end()}) +
                        "': " + last_error() + "; its own messages are on standard error";
+    if (rte_errno == EAGAIN) what += ". Limits of threads: " + process::thread_limits();
     if (arguments.huge && free_hugepages() == 0) {
       what += ". No hugepages are free: reserve some (sysctl vm.nr_hugepages=256), or do without (--no-huge)";
     }
@@ -128,17 +135,28 @@ constexpr unsigned long kTimerSlackNs = 1'000;
 
 /// Gives the thread's number back when the thread ends.
 struct Adoption {
+  process::Home home;
   bool tried = false;
   bool adopted = false;
   ~Adoption() {
-    if (adopted) rte_thread_unregister();
+    if (adopted && home.is_here()) rte_thread_unregister();
   }
 };
+
+void pause(long nanoseconds) noexcept {
+  const timespec length{.tv_sec = 0, .tv_nsec = nanoseconds};
+  clock_nanosleep(CLOCK_MONOTONIC, 0, &length, nullptr);
+}
 
 }  // namespace
 
 Devices::Devices(const Arguments& arguments, std::size_t memory_bytes) {
   Environment& all = environment();
+  if (!all.home.is_here()) {
+    throw std::runtime_error(
+        "the parent of this process has started DPDK, which a forked child can neither use nor start again: start "
+        "processes that need DPDK of their own with exec (spawn), or fork before the first transport is opened");
+  }
   const std::lock_guard lock(all.mutex);
   if (!all.started) {
     start(all, arguments, memory_bytes);
@@ -269,17 +287,17 @@ void MemifGate::start() {
   if (!watched) throw std::runtime_error("cannot watch DPDK's interrupt thread: " + last_error());
 }
 
-void MemifGate::stop() noexcept {
-  if (gate.always_ready < 0) return;
+bool MemifGate::stop() noexcept {
+  if (gate.always_ready < 0) return true;
   gate.ends.store(true);
-  while (!gate.ended.load()) sched_yield();
+  for (long waited_ns = 0; !gate.ended.load() && waited_ns < kStopNsMax; waited_ns += kPauseNs) pause(kPauseNs);
+  return gate.ended.load();
 }
 
 void MemifGate::let_others_in(void*) noexcept {
   gate.at_work.store(false);
   do {
-    const timespec pause{.tv_sec = 0, .tv_nsec = kPauseNs};
-    clock_nanosleep(CLOCK_MONOTONIC, 0, &pause, nullptr);
+    pause(kPauseNs);
     gate.ended.store(gate.ends.load());
   } while (gate.ended.load());
   gate.at_work.store(true);

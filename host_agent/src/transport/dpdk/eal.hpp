@@ -3,6 +3,9 @@
 // So it is started with the first transport, shared by all that come later, whichever session they are of, and ended
 // when the process exits. What begins and ends with a transport are its devices: they are plugged in when it is made
 // and removed with it.
+//
+// A forked child has EAL's memory, but not its threads, and it cannot start another: there it may not be used, and
+// nothing of it is ended.
 #pragma once
 
 #include <cstddef>
@@ -21,7 +24,8 @@ class Devices {
  public:
   /// Starts EAL if this process has not, and plugs in the devices that `arguments` name, or all that EAL has found at
   /// its start if they name none. Throws std::runtime_error, with what to do, if EAL or a device does not start, if
-  /// this process' EAL has been started with other arguments, or if a device is another transport's.
+  /// this process' EAL has been started with other arguments, if a device is another transport's, or in a forked child
+  /// of a process that has started EAL.
   Devices(const Arguments& arguments, std::size_t memory_bytes);
   ~Devices();
   Devices(const Devices&) = delete;
@@ -57,11 +61,13 @@ class MemifGate {
 
   /// From now on. Called with each net_memif of the process. Throws std::runtime_error.
   static void start();
-  /// Keeps the interrupt thread out for good: when EAL ends, it takes away memory that this thread looks at.
-  static void stop() noexcept;
+  /// Keeps the interrupt thread out for good: when EAL ends, it takes away memory that this thread looks at. False if
+  /// it does not stop for kStopNsMax.
+  [[nodiscard]] static bool stop() noexcept;
 
  private:
   static constexpr long kPauseNs = 1'000'000;
+  static constexpr long kStopNsMax = 1'000'000'000;
 
   static void let_others_in(void*) noexcept;
 };

@@ -13,6 +13,10 @@
 //
 // Several ports. A switch's thread serves many ports, most of them idle, and a worker's hears a multicast group beside
 // its own: epoll tells which have something, one of them is drained in each call, in turn.
+//
+// Waiting. ppoll() sleeps as precisely as timers need it, on every kernel and under every filter of system calls
+// (epoll_pwait2 came with Linux 5.11, and is forbidden in some containers): for the event that wakes us, and for the
+// one socket or the epoll of several.
 #include "transport/udp/udp.hpp"
 
 #include <netinet/udp.h>
@@ -53,7 +57,6 @@ constexpr int kSendWaitMs = 2;
 constexpr int kSendRetriesMax = 8;
 /// How often in turn a busy socket is asked before the others are looked at.
 constexpr int kRecentMax = 4;
-constexpr std::uint64_t kWakeToken = UINT64_MAX;
 
 const std::byte* end_of(const iovec& vector) noexcept {
   return static_cast<const std::byte*>(vector.iov_base) + vector.iov_len;
@@ -191,14 +194,13 @@ struct UdpTransport::Impl {
     if (epoll < 0 || wake_event < 0) {
       fail("cannot create an event queue");
     }
-    watch(wake_event, kWakeToken);
     for (std::size_t i = 0; i < sockets.size(); ++i) {
       sockets[i].set_buffers(settings.receive_buffer_bytes, settings.send_buffer_bytes);
       if (settings.offload) {
         // Where there is no GRO, every message is one datagram; nothing else changes.
         static_cast<void>(sockets[i].enable_receive_offload());
       }
-      watch(sockets[i].descriptor(), i);
+      if (sockets.size() > 1) watch(sockets[i].descriptor(), i);
     }
   }
   ~Impl() {
@@ -208,8 +210,8 @@ struct UdpTransport::Impl {
   Impl(const Impl&) = delete;
   Impl& operator=(const Impl&) = delete;
 
-  void watch(int descriptor, std::uint64_t token) const {
-    epoll_event event{.events = EPOLLIN, .data = {.u64 = token}};
+  void watch(int descriptor, std::uint64_t index) const {
+    epoll_event event{.events = EPOLLIN, .data = {.u64 = index}};
     if (epoll_ctl(epoll, EPOLL_CTL_ADD, descriptor, &event) != 0) {
       fail("cannot watch a socket");
     }
@@ -236,11 +238,9 @@ struct UdpTransport::Impl {
       ready_count = count > 0 ? static_cast<std::size_t>(count) : 0;
     }
     while (ready_next != ready_count) {
-      const std::uint64_t token = ready[ready_next++].data.u64;
-      if (token == kWakeToken) {
-        clear_wake();
-      } else if (fill_from(token)) {
-        recent = token;
+      const std::uint64_t index = ready[ready_next++].data.u64;
+      if (fill_from(index)) {
+        recent = index;
         recent_asked = 0;
         return true;
       }
@@ -261,7 +261,11 @@ struct UdpTransport::Impl {
     return false;
   }
 
-  void clear_wake() const noexcept {
+  void wait(const timespec* timeout) const noexcept {
+    const int arrivals = sockets.size() == 1 ? sockets.front().descriptor() : epoll;
+    std::array<pollfd, 2> events{
+        {{.fd = wake_event, .events = POLLIN, .revents = 0}, {.fd = arrivals, .events = POLLIN, .revents = 0}}};
+    if (ppoll(events.data(), events.size(), timeout, nullptr) <= 0 || events.front().revents == 0) return;
     std::uint64_t count = 0;
     static_cast<void>(!read(wake_event, &count, sizeof count));
   }
@@ -407,7 +411,7 @@ struct UdpTransport::Impl {
   int epoll = -1;
   int wake_event = -1;
 
-  std::array<epoll_event, wire::kThreadsMax + 1> ready{};
+  std::array<epoll_event, wire::kThreadsMax> ready{};
   std::size_t ready_next = 0;
   std::size_t ready_count = 0;
   std::size_t recent = 0;  // the socket that had something last
@@ -466,20 +470,8 @@ void UdpTransport::wait(std::int64_t timeout_ns) noexcept {
   if (!impl_->queue.empty() || impl_->ready_next != impl_->ready_count) {
     return;
   }
-  timespec timeout{.tv_sec = timeout_ns / 1'000'000'000, .tv_nsec = timeout_ns % 1'000'000'000};
-  const int count = epoll_pwait2(impl_->epoll, impl_->ready.data(), static_cast<int>(impl_->ready.size()),
-                                 timeout_ns < 0 ? nullptr : &timeout, nullptr);
-  impl_->ready_next = 0;
-  impl_->ready_count = count > 0 ? static_cast<std::size_t>(count) : 0;
-  if (impl_->sockets.size() == 1) {
-    // A single socket is asked directly; only the wake-up needs looking after.
-    for (std::size_t i = 0; i < impl_->ready_count; ++i) {
-      if (impl_->ready[i].data.u64 == kWakeToken) {
-        impl_->clear_wake();
-      }
-    }
-    impl_->ready_count = 0;
-  }
+  const timespec timeout{.tv_sec = timeout_ns / 1'000'000'000, .tv_nsec = timeout_ns % 1'000'000'000};
+  impl_->wait(timeout_ns < 0 ? nullptr : &timeout);
 }
 
 void UdpTransport::wake() noexcept {

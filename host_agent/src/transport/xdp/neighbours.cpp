@@ -16,6 +16,8 @@
 #include <system_error>
 #include <vector>
 
+#include "process/thread.hpp"
+
 namespace wiresum::transport::xdp {
 namespace {
 
@@ -181,14 +183,16 @@ Neighbours::Neighbours(const std::string& name, int index)
     : index_(index),
       provoker_(socket(AF_INET, SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0)),
       changes_(netlink_socket(RTMGRP_NEIGH | RTMGRP_IPV4_ROUTE, SOCK_NONBLOCK)),
-      asked_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
+      asked_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)),
+      netlink_(std::make_unique<Netlink>()),
+      news_(kNewsBytes) {
   if (!provoker_.valid() || !asked_.valid()) {
     fail("cannot open a socket to find neighbours by");
   }
   // Where the kernel does not let us, the route decides, which leads there too.
   static_cast<void>(
       setsockopt(provoker_.get(), SOL_SOCKET, SO_BINDTODEVICE, name.data(), static_cast<socklen_t>(name.size())));
-  keeper_ = std::thread([this] { keep(); });
+  keeper_ = process::start_thread("the thread that looks after the neighbours behind " + name, [this] { keep(); });
 }
 
 Neighbours::~Neighbours() {
@@ -227,37 +231,35 @@ bool Neighbours::find(std::uint32_t address, ethernet::MacAddress& mac) noexcept
   return false;
 }
 
-void Neighbours::keep() {
-  Netlink netlink;
+void Neighbours::keep() noexcept {
   std::array<pollfd, 2> events{
       {{.fd = asked_.get(), .events = POLLIN, .revents = 0}, {.fd = changes_.get(), .events = POLLIN, .revents = 0}}};
-  std::vector<std::byte> news(kNewsBytes);
   int unknown_ms = kUnknownMs;
   while (!stopping_.load()) {
     bool all_known = true;
     for (Entry& entry : entries_) {
-      if (entry.address.load(std::memory_order_acquire) != 0 && !refresh(netlink, entry)) all_known = false;
+      if (entry.address.load(std::memory_order_acquire) != 0 && !refresh(entry)) all_known = false;
     }
     const int happened = poll(events.data(), events.size(), all_known ? kKnownMs : unknown_ms);
     unknown_ms = happened > 0 ? kUnknownMs : std::min(2 * unknown_ms, kUnknownMsMax);
     std::uint64_t count = 0;
     static_cast<void>(!read(asked_.get(), &count, sizeof count));
     // What has changed is found by asking, so the news themselves need not be read; nor do lost ones matter.
-    while (recv(changes_.get(), news.data(), news.size(), 0) > 0 || errno == ENOBUFS) {
+    while (recv(changes_.get(), news_.data(), news_.size(), 0) > 0 || errno == ENOBUFS) {
     }
   }
 }
 
-bool Neighbours::refresh(Netlink& netlink, Entry& entry) {
+bool Neighbours::refresh(Entry& entry) noexcept {
   const std::uint32_t address = entry.address.load(std::memory_order_relaxed);
   Netlink::Route route;
   Netlink::Neighbour neighbour;
-  if (!netlink.route_to(address, index_, route) || route.interface != index_) {
+  if (!netlink_->route_to(address, index_, route) || route.interface != index_) {
     entry.mac.store(0, std::memory_order_release);
     error_.store(ENETUNREACH, std::memory_order_relaxed);
     return false;
   }
-  const bool answered = netlink.neighbour(route.next_hop, index_, neighbour);
+  const bool answered = netlink_->neighbour(route.next_hop, index_, neighbour);
   const bool usable = answered && (neighbour.state & kUsable) != 0;
   entry.mac.store(usable ? to_word(neighbour.mac) : 0, std::memory_order_release);
   if (answered && (neighbour.state & NUD_FAILED) != 0) {

@@ -11,8 +11,10 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "transport/ethernet/frame.hpp"
 #include "transport/xdp/descriptor.hpp"
@@ -47,15 +49,17 @@ class Neighbours {
   class Netlink;
 
   [[nodiscard]] Entry* entry_for(std::uint32_t address) noexcept;
-  void keep();
+  void keep() noexcept;
   /// True if the kernel's answer is new enough to leave it for a while.
-  [[nodiscard]] bool refresh(Netlink& netlink, Entry& entry);
+  [[nodiscard]] bool refresh(Entry& entry) noexcept;
   void provoke(std::uint32_t address) const noexcept;
 
   int index_;
   Descriptor provoker_;
-  Descriptor changes_;  // rtnetlink's news
-  Descriptor asked_;    // an eventfd: find() has a new address, or it is time to stop
+  Descriptor changes_;                // rtnetlink's news
+  Descriptor asked_;                  // an eventfd: find() has a new address, or it is time to stop
+  std::unique_ptr<Netlink> netlink_;  // our thread's
+  std::vector<std::byte> news_;
   std::array<Entry, kNeighboursMax> entries_;
   std::atomic<int> error_{0};
   std::atomic<bool> stopping_{false};

@@ -506,13 +506,13 @@ struct XdpTransport::Impl {
   std::vector<pollfd> events;
 };
 
-XdpTransport::XdpTransport(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+XdpTransport::XdpTransport(process::Owned<Impl> impl) : impl_(std::move(impl)) {}
 
 std::vector<std::unique_ptr<Transport>> XdpTransport::open(const DeviceConfig& config) {
   const auto shared = std::make_shared<const Interface>(config);
   std::vector<std::unique_ptr<Transport>> transports;
   for (unsigned thread = 0; thread != config.threads; ++thread) {
-    transports.emplace_back(new XdpTransport(std::make_unique<Impl>(shared, thread)));
+    transports.emplace_back(new XdpTransport(process::Owned<Impl>(new Impl(shared, thread))));
   }
   return transports;
 }

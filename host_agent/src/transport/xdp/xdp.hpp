@@ -7,6 +7,7 @@
 #include <span>
 #include <vector>
 
+#include "process/home.hpp"
 #include "transport/device_config.hpp"
 #include "transport/transport.hpp"
 
@@ -34,9 +35,9 @@ class XdpTransport final : public Transport {
 
  private:
   struct Impl;
-  explicit XdpTransport(std::unique_ptr<Impl> impl);
+  explicit XdpTransport(process::Owned<Impl> impl);
 
-  std::unique_ptr<Impl> impl_;
+  process::Owned<Impl> impl_;
 };
 
 }  // namespace wiresum::transport

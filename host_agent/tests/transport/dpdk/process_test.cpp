@@ -374,6 +374,43 @@ TEST(DpdkProcesses, ATransportMayBeOpenedAgainAndAnotherBesideIt) {
             "");
 }
 
+/// A server with a thread that sends everything back, of which a child is forked that destroys what it has inherited
+/// and ends as programs do. Tells by `told` how it ended, and goes on.
+int echo_and_fork(const std::string& device, int told) {
+  static std::unique_ptr<Transport> transport = open(device, kServer);
+  std::thread server([] { echo_by(*transport); });
+  const pid_t child = fork();
+  if (child == 0) {
+    alarm(static_cast<unsigned>(kPatience.count()));
+    int status = 3;
+    try {
+      static_cast<void>(open("--no-huge --vdev=net_ring7", kServer));
+    } catch (const std::runtime_error& error) {
+      status = std::string(error.what()).find("a forked child") != std::string::npos ? 0 : 4;
+    }
+    transport.reset();
+    std::exit(status);
+  }
+  int status = -1;
+  waitpid(child, &status, 0);
+  if (write(told, &status, sizeof status) != sizeof status) return 5;
+  server.join();  // never
+  return 0;
+}
+
+TEST(DpdkProcesses, AForkedChildEndsAndItsParentGoesOn) {
+  std::array<int, 2> channel{};
+  ASSERT_EQ(pipe(channel.data()), 0);
+  const Process server([&] { return echo_and_fork(memif("server"), channel[1]); });
+  int status = -1;
+  EXPECT_EQ(read(channel[0], &status, sizeof status), static_cast<ssize_t>(sizeof status));
+  EXPECT_TRUE(WIFEXITED(status)) << "signal " << WTERMSIG(status);
+  EXPECT_EQ(WEXITSTATUS(status), 0);
+  for (const int end : channel) close(end);
+  Process client([] { return ask(memif("client"), 1'000); });
+  EXPECT_EQ(client.wait(), 0);
+}
+
 TEST(DpdkProcesses, SayWhatIsWrong) {
   const auto opens = [](const std::string& device) { return [device] { static_cast<void>(open(device, kServer)); }; };
   EXPECT_TRUE(says(refusal(opens("--no-huge --in-memory --vdev=net_ring0")), "exclude each other"));

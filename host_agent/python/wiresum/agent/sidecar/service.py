@@ -53,6 +53,7 @@ _STATUSES: Mapping[str, Status] = {
     "timed-out": Status.TIMED_OUT,
     "diverged": Status.DIVERGED,
     "aborted": Status.ABORTED,
+    "no-memory": Status.NO_MEMORY,
 }
 
 

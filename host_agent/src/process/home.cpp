@@ -1,0 +1,45 @@
+#include "process/home.hpp"
+
+#include <pthread.h>
+
+#include <atomic>
+#include <mutex>
+#include <new>
+#include <vector>
+
+namespace wiresum::process {
+namespace {
+
+/// Forks between the first process that asked and this one. Counted rather than asked for with getpid(), since it is
+/// looked at for each operation, and since a number is used again when its process is gone.
+std::atomic<unsigned> generation{0};
+
+unsigned watched_generation() {
+  static const bool is_watched = [] {
+    if (pthread_atfork(nullptr, nullptr, [] { generation.fetch_add(1, std::memory_order_relaxed); }) != 0) {
+      throw std::bad_alloc();  // the only thing it lacks
+    }
+    return true;
+  }();
+  static_cast<void>(is_watched);
+  return generation.load(std::memory_order_relaxed);
+}
+
+}  // namespace
+
+Home::Home() : generation_(watched_generation()) {}
+
+bool Home::is_here() const noexcept { return generation_ == generation.load(std::memory_order_relaxed); }
+
+void leave_alone(const void* object) noexcept {
+  static std::mutex mutex;
+  static auto* const left = new (std::nothrow) std::vector<const void*>;
+  const std::lock_guard lock(mutex);
+  try {
+    if (left != nullptr) left->push_back(object);
+  } catch (const std::bad_alloc&) {
+    return;  // it is left alone all the same
+  }
+}
+
+}  // namespace wiresum::process

@@ -1,0 +1,17 @@
+// Threads, which a system may refuse.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <thread>
+
+namespace wiresum::process {
+
+/// Starts a thread that runs `run`, which must not throw. `what`: which one, of how many, in words. Throws
+/// std::system_error, whose text has that and the limits that are known, or std::bad_alloc.
+[[nodiscard]] std::thread start_thread(const std::string& what, std::function<void()> run);
+
+/// What limits the number of threads here, in words.
+[[nodiscard]] std::string thread_limits();
+
+}  // namespace wiresum::process

@@ -1,0 +1,184 @@
+// What a session is to its process: forked children, and threads that it may not have.
+#include <dirent.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <cstdlib>
+#include <functional>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <system_error>
+#include <thread>
+#include <vector>
+
+#include "few_threads.hpp"
+#include "rig.hpp"
+
+namespace wiresum::engine {
+namespace {
+
+using worker::Status;
+
+constexpr unsigned kChildSecondsMax = 30;
+
+/// Starts a child that ends as programs do, with what `in_child` returns; it is killed if it hangs.
+pid_t forked(const std::function<int()>& in_child) {
+  const pid_t child = fork();
+  if (child == 0) {
+    alarm(kChildSecondsMax);
+    std::exit(in_child());
+  }
+  return child;
+}
+
+/// Its exit status; negative: it died of that signal.
+int status_of(pid_t child) {
+  int status = 0;
+  waitpid(child, &status, 0);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+}
+
+template <typename Call>
+bool refuses(const Call& call) {
+  try {
+    call();
+  } catch (const std::runtime_error&) {
+    return true;
+  }
+  return false;
+}
+
+std::size_t entries_of(const char* folder) {
+  DIR* const open = opendir(folder);
+  std::size_t count = 0;
+  while (readdir(open) != nullptr) ++count;
+  closedir(open);
+  return count;
+}
+
+// While threads of the parent wait for all that can be waited for.
+TEST(SessionInAForkedChild, IsRefusedAndDestroyedWithItsOperationsAndTheSwitchWhileTheParentGoesOn) {
+  auto job = std::make_unique<Job>(2, 2);
+  std::vector<std::int32_t> values(100'000, 1);
+  std::vector<std::int32_t> others(100'000, 2);
+  std::shared_ptr<Operation> lonely = submit_sum((*job)[0], values);  // the other worker comes later
+  std::atomic<int> ready{0};
+  std::thread taker([&] {
+    ++ready;
+    static_cast<void>((*job)[1].take_completed(kPatience));
+  });
+  std::thread waiter([&ready, operation = lonely.get()] {
+    ++ready;
+    EXPECT_TRUE(operation->wait(kPatience));
+  });
+  while (ready.load() != 2) std::this_thread::yield();
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));  // for them to be asleep, most likely
+
+  const pid_t child = forked([&] {
+    Session& session = (*job)[0];
+    const bool refused = refuses([&] { static_cast<void>(submit_sum(session, values)); }) &&
+                         refuses([&] { static_cast<void>(session.stats()); }) &&
+                         refuses([&] { static_cast<void>(lonely->wait(kPatience)); }) && !session.is_usable();
+    session.abort();
+    session.close();
+    lonely.reset();
+    job.reset();
+    return refused ? 0 : 1;
+  });
+  EXPECT_EQ(status_of(child), 0);
+
+  const auto last = submit_sum((*job)[1], others);
+  ASSERT_TRUE(last->wait(kPatience));
+  EXPECT_EQ(last->status(), Status::kOk);
+  taker.join();
+  waiter.join();
+  EXPECT_EQ(values, std::vector<std::int32_t>(values.size(), 3));
+}
+
+TEST(SessionInAForkedChild, MayBeMadeAnewThere) {
+  const Job job(1, 1);
+  EXPECT_EQ(status_of(forked([] {
+              Job own(1, 2);
+              std::vector<std::int32_t> values(1000, 1);
+              const auto sum = submit_sum(own[0], values);
+              return sum->wait(kPatience) && sum->status() == Status::kOk ? 0 : 1;
+            })),
+            0);
+}
+
+/// What making it throws, if the process may have so many threads more. Empty if nothing.
+std::string refusal(rlim_t threads, const std::function<void()>& make) {
+  std::array<int, 2> channel{};
+  EXPECT_EQ(pipe(channel.data()), 0);
+  const pid_t child = forked([&] {
+    process::allow_threads(1 + threads);
+    const std::size_t descriptors = entries_of("/proc/self/fd");
+    std::string text;
+    try {
+      make();
+    } catch (const std::system_error& error) {
+      text = error.what();
+    }
+    if (entries_of("/proc/self/fd") != descriptors) text += " (descriptors are left)";
+    if (entries_of("/proc/self/task") != 3) text += " (threads are left)";  // this one, ".", ".."
+    return write(channel[1], text.data(), text.size()) < 0 ? 2 : 0;
+  });
+  close(channel[1]);
+  std::string text;
+  std::array<char, 1024> part{};
+  for (ssize_t count = 0; (count = read(channel[0], part.data(), part.size())) > 0;) {
+    text.append(part.data(), static_cast<std::size_t>(count));
+  }
+  close(channel[0]);
+  EXPECT_EQ(status_of(child), 0) << "with " << threads << " threads";
+  return text;
+}
+
+TEST(SessionWithFewThreads, SaysWhichThreadItCouldNotStartAndLeavesNone) {
+  constexpr unsigned kThreads = 4;
+  const auto make = [] {
+    SessionConfig config;
+    AggregatorConfig& aggregator = config.aggregators.emplace_back();
+    aggregator.threads = kThreads;
+    aggregator.worker.lanes = kLanes;
+    aggregator.worker.slots = kSlots;
+    aggregator.switch_endpoint = {.address = kLoopback, .port = 9};
+    std::vector<std::vector<transport::UdpSocket>> sockets;
+    sockets.push_back(transport::bind_consecutive({.address = kLoopback, .port = 0}, kThreads));
+    const Session session(config, std::move(sockets));
+  };
+  for (unsigned threads = 0; threads <= kThreads; ++threads) {
+    const std::string wanted =
+        threads == kThreads ? "the thread for chores" : "engine thread " + std::to_string(threads + 1) + " of 4";
+    const std::string text = refusal(threads, make);
+    EXPECT_NE(text.find("cannot start " + wanted), std::string::npos) << text;
+    EXPECT_NE(text.find("this user may have " + std::to_string(threads + 1) + " threads"), std::string::npos) << text;
+    EXPECT_EQ(text.find("are left"), std::string::npos) << text;
+  }
+  EXPECT_EQ(refusal(kThreads + 1, make), "");
+}
+
+TEST(SwitchServerWithFewThreads, SaysWhichThreadItCouldNotStartAndLeavesNone) {
+  constexpr unsigned kThreads = 3;
+  const auto make = [] {
+    const soft_switch::SwitchServer server({.local = {.address = kLoopback, .port = 0},
+                                            .ports = kThreads,
+                                            .threads = kThreads,
+                                            .sizes = {.slots = 64, .lanes_max = kLanes, .jobs_max = 8},
+                                            .transport = {}});
+  };
+  for (unsigned threads = 0; threads < kThreads; ++threads) {
+    const std::string text = refusal(threads, make);
+    EXPECT_NE(text.find("cannot start data thread " + std::to_string(threads + 1) + " of 3 of the switch"),
+              std::string::npos)
+        << text;
+    EXPECT_EQ(text.find("are left"), std::string::npos) << text;
+  }
+  EXPECT_EQ(refusal(kThreads, make), "");
+}
+
+}  // namespace
+}  // namespace wiresum::engine

@@ -1,0 +1,65 @@
+// Threads that the system refuses, for real.
+#include "process/thread.hpp"
+
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <functional>
+#include <string>
+#include <system_error>
+
+#include "few_threads.hpp"
+
+namespace wiresum::process {
+namespace {
+
+/// What `what` writes, in a forked child, which is killed if it hangs.
+std::string said_by_child(const std::function<std::string()>& what) {
+  std::array<int, 2> channel{};
+  EXPECT_EQ(pipe(channel.data()), 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    alarm(10);
+    const std::string text = what();
+    _exit(write(channel[1], text.data(), text.size()) < 0 ? 2 : 0);
+  }
+  close(channel[1]);
+  std::string text;
+  std::array<char, 512> part{};
+  for (ssize_t count = 0; (count = read(channel[0], part.data(), part.size())) > 0;) {
+    text.append(part.data(), static_cast<std::size_t>(count));
+  }
+  close(channel[0]);
+  int status = 0;
+  waitpid(child, &status, 0);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+  return text;
+}
+
+TEST(StartThread, RunsWhatItIsGiven) {
+  bool ran = false;
+  start_thread("a thread", [&] { ran = true; }).join();
+  EXPECT_TRUE(ran);
+}
+
+TEST(StartThread, SaysWhatCouldNotBeStartedAndByWhichLimits) {
+  const std::string text = said_by_child([]() -> std::string {
+    allow_threads(1);
+    try {
+      start_thread("engine thread 3 of 4", [] {}).join();
+    } catch (const std::system_error& error) {
+      return error.code().value() == EAGAIN ? error.what() : "another error";
+    }
+    return "it started";
+  });
+  for (const char* const part : {"cannot start engine thread 3 of 4", "this user may have 1 threads", "ulimit -u",
+                                 "kernel.threads-max", "Resource temporarily"}) {
+    EXPECT_NE(text.find(part), std::string::npos) << part << " is not in: " << text;
+  }
+}
+
+}  // namespace
+}  // namespace wiresum::process
