@@ -364,8 +364,7 @@ Outcome Dataplane::aggregate(Job& job, const wire::Header& header, std::span<con
   if (duplicate) return gathered ? repeat(job, index, header) : Outcome{.reason = Reason::kDuplicate};
 
   cell.bitmap |= bit;
-  ++job.counters.contributions[header.worker];
-  job.counters.tensor_last[header.worker] = header.tensor;
+  job.counters.add_contributions(header.worker, 1, header.tensor);
   if (!gathered) return {.verdict = Verdict::kHold, .reason = Reason::kAdmitted};
   if (job.entry.uplink.exists()) return raise(job, index, header, Reason::kAdmitted);
 

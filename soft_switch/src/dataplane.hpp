@@ -106,8 +106,18 @@ struct Arrival {
 struct JobCounters {
   std::array<std::uint64_t, static_cast<std::size_t>(Reason::kCount)> packets{};
   std::uint64_t results = 0;                                   // cells completed
-  std::array<std::uint32_t, wire::kWorkersMax> tensor_last{};  // tag of each worker's newest contribution
+  std::array<std::uint32_t, wire::kWorkersMax> tensor_last{};  // tag of the latest collective that each has come to
   std::array<std::uint64_t, wire::kWorkersMax> contributions{};
+
+  /// `more` contributions of a worker have come, the latest of them to this collective. Collectives overlap, and
+  /// packets overtake each other: what comes last need not be of the latest.
+  void add_contributions(std::size_t worker, std::uint64_t more, std::uint32_t tensor) noexcept {
+    if (more == 0) return;
+    if (contributions[worker] == 0 || wire::is_later_collective(tensor, tensor_last[worker])) {
+      tensor_last[worker] = tensor;
+    }
+    contributions[worker] += more;
+  }
 };
 
 class Dataplane {

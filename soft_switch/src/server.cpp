@@ -43,13 +43,9 @@ std::chrono::microseconds spin_for(const ServerConfig& config, unsigned threads)
 void add(JobCounters& sum, const JobCounters& counters) {
   for (std::size_t i = 0; i < sum.packets.size(); ++i) sum.packets[i] += counters.packets[i];
   sum.results += counters.results;
+  // Each thread has seen its share of a worker's packets.
   for (std::size_t worker = 0; worker < wire::kWorkersMax; ++worker) {
-    if (counters.contributions[worker] == 0) continue;
-    // Each thread has seen its share of a worker's packets: the newest tag of all is the worker's.
-    if (sum.contributions[worker] == 0 || wire::newer(counters.tensor_last[worker], sum.tensor_last[worker])) {
-      sum.tensor_last[worker] = counters.tensor_last[worker];
-    }
-    sum.contributions[worker] += counters.contributions[worker];
+    sum.add_contributions(worker, counters.contributions[worker], counters.tensor_last[worker]);
   }
 }
 

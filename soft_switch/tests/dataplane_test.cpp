@@ -395,6 +395,24 @@ TEST_F(DataplaneTest, CountersTellEachReasonAndEachWorker) {
   EXPECT_EQ(counters.tensor_last[1], 6u);
 }
 
+// The signature above a collective's number says nothing about the order.
+TEST_F(DataplaneTest, TheLatestCollectiveOfAWorkerIsTheOneWithTheLatestNumber) {
+  admit(2);
+  std::uint32_t slot = 0;
+  const auto latest_after = [&](std::uint32_t tensor) {
+    Header packet = header(Kind::kMeta, 0, 1, slot++);
+    packet.tensor = tensor;
+    EXPECT_EQ(bench_.send(packet).reason, Reason::kAdmitted);
+    return bench_.plane.counters(kJob).tensor_last[0];
+  };
+  EXPECT_EQ(latest_after(0x9000FFFE), 0x9000FFFEu) << "of the first whatever it is";
+  EXPECT_EQ(latest_after(0x1000FFFF), 0x1000FFFFu);
+  EXPECT_EQ(latest_after(0x7000FFFE), 0x1000FFFFu) << "it was overtaken";
+  EXPECT_EQ(latest_after(0x00010000), 0x00010000u) << "the numbers wrap around";
+  EXPECT_EQ(bench_.plane.counters(kJob).contributions[0], 4u);
+  EXPECT_EQ(bench_.plane.counters(kJob).contributions[1], 0u);
+}
+
 // Two honest workers over a network that duplicates and delays without limit: no result may ever differ from the sum.
 TEST_F(DataplaneTest, RandomDuplicatesAndReorderingNeverChangeASum) {
   constexpr std::uint8_t kWorkers = 5;

@@ -198,6 +198,29 @@ TEST(SwitchServer, AGroupIsSentACompletedCellOnceAndADuplicatesSenderAlone) {
   EXPECT_EQ(server.stats().datagrams_sent, 2U);
 }
 
+// Each of its threads has seen one of two collectives: the first thread the earlier one, and then the later one.
+TEST(SwitchServer, TheLatestCollectiveOfAWorkerIsTheLatestThatAnyThreadHasSeen) {
+  constexpr std::uint32_t kEarlier = 0x7FFF0007;
+  constexpr std::uint32_t kLater = 0x00010008;  // the smaller one, were the signature a part of the number
+  for (const bool first_sees_later : {false, true}) {
+    SwitchServer server(small_config(2));
+    const Job job(1, 2, 2, 0, 2);
+    server.admit(job.entry);
+    for (std::size_t worker = 0; worker < 2; ++worker) {
+      for (const std::uint32_t slot : {0u, 1u}) {
+        Header packet = job.header(Kind::kData, worker, 1, slot);
+        packet.tensor = (slot == 0) == first_sees_later ? kLater : kEarlier;
+        job.send(server, packet, Words(kLanes, 1));
+      }
+    }
+    for (const std::size_t thread : {0U, 1U}) {
+      ASSERT_TRUE(job.members[0].receive(kPatienceMs, thread).has_value());
+    }
+    EXPECT_EQ(server.counters(1).tensor_last[0], kLater) << first_sees_later;
+    EXPECT_EQ(server.counters(1).tensor_last[1], kLater) << first_sees_later;
+  }
+}
+
 // The newer round comes in the same burst as the completion of the older one, on the frame that is queued for sending.
 TEST(SwitchServer, QueuedResultIsSentBeforeItsFrameIsReused) {
   SwitchServer server(small_config(1));

@@ -14,7 +14,8 @@
  * where `wiresum paths pkg-config` says what PKG_CONFIG_PATH must name.
  *
  * ORDER. Every worker of a job must start the same collectives, of the same sizes and types, in the same order. Any
- * number (65,536 at most) may be in flight.
+ * number (65,536 at most) may be in flight. Different ones are told apart by 16 bits and end as
+ * WIRESUM_ERROR_DIVERGED; of pairs that differ, one in 65,536 is taken for the same collective.
  *
  * MEMORY. What a collective reads and writes belongs to it until wiresum_test or wiresum_wait has said that it is
  * complete, or the session has been left. A source and a destination are the same memory, or do not overlap.

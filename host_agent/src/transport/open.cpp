@@ -82,6 +82,7 @@ std::vector<DataPath> open_shares(const Spec& spec, const Place& place, std::vec
                              .offload = spec.offload};
       paths[thread].transport = std::make_unique<UdpTransport>(config, std::move(own));
     }
+    if (spec.around) paths[thread].transport = spec.around(std::move(paths[thread].transport));
   }
   return paths;
 }

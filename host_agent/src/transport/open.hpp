@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -20,6 +21,8 @@ struct Spec {
   Kind kind = Kind::kUdp;
   std::string device;   // AF_XDP: the interface's name, "" for the one with the address. DPDK: the EAL's arguments
   bool offload = true;  // UDP: use GSO and GRO if the kernel has them
+  /// Puts something around each transport that is opened: in tests, a network that loses packets.
+  std::function<std::unique_ptr<Transport>(std::unique_ptr<Transport>)> around;
 };
 
 /// What transports are to serve.

@@ -66,6 +66,12 @@ void encode(const Header& header, std::span<std::byte, kHeaderBytes> out) noexce
   return static_cast<std::int32_t>(a - b) > 0;
 }
 
+/// Of two tags, is `a` that of the later collective? Their low 16 bits are its number, a serial number too; the
+/// signature above them says nothing about the order.
+[[nodiscard]] constexpr bool is_later_collective(std::uint32_t a, std::uint32_t b) noexcept {
+  return static_cast<std::int16_t>(static_cast<std::uint16_t>(a - b)) > 0;
+}
+
 [[nodiscard]] constexpr std::uint16_t cell_of(std::uint32_t slot, std::uint32_t round) noexcept {
   return static_cast<std::uint16_t>(2 * slot + (round & 1));
 }

@@ -103,6 +103,14 @@ def test_who_lags_at_all_aggregators_is_told_once() -> None:
     assert said == "rank 1 (10.0.0.1, process 9 on 'host') is 2 collectives behind; it was alive 0.3 s ago"
 
 
+def test_of_two_aggregators_a_worker_is_as_far_as_the_one_says_that_it_has_reached() -> None:
+    far = {"tensor_last": 40_000}
+    first = [worker(0, **far), worker(1, **far)]
+    second = [worker(0, **far), worker(1, tensor_last=0, contributions=0)]
+    diagnoses = {"A": messages.Diagnosis(workers=first), "B": messages.Diagnosis(workers=second)}
+    assert describe(diagnoses, 40_000).startswith("at B, nothing of rank 1")
+
+
 def test_who_never_reached_one_aggregator_is_told_with_its_name() -> None:
     said = at_two([worker(0), worker(1)], [worker(0), worker(1, contributions=0, tensor_last=None)])
     assert said.startswith("at switch B, nothing of rank 1")

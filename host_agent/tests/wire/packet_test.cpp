@@ -164,6 +164,18 @@ TEST(Packet, NewerFollowsSerialNumberArithmetic) {
   EXPECT_FALSE(newer(0, 0x80000000));
 }
 
+TEST(Packet, TheLaterCollectiveHasTheLaterNumberWhateverTheSignatures) {
+  EXPECT_TRUE(is_later_collective(0x00000008, 0x7FFF0007));
+  EXPECT_FALSE(is_later_collective(0x7FFF0007, 0x00000008));
+  EXPECT_FALSE(is_later_collective(0x00010007, 0xFFFF0007)) << "the same number";
+  EXPECT_TRUE(is_later_collective(0x12340000, 0xABCDFFFF)) << "0 follows the largest";
+  EXPECT_FALSE(is_later_collective(0xABCDFFFF, 0x12340000));
+  EXPECT_TRUE(is_later_collective(0x7FFF, 0));
+  // Half the circle apart: no order, so neither is later.
+  EXPECT_FALSE(is_later_collective(0x8000, 0));
+  EXPECT_FALSE(is_later_collective(0, 0x8000));
+}
+
 TEST(Packet, CellAlternatesWithTheRound) {
   EXPECT_EQ(cell_of(0, 0), 0);
   EXPECT_EQ(cell_of(0, 1), 1);

@@ -66,10 +66,12 @@ def _together(diagnoses: Iterable[messages.Diagnosis]) -> list[messages.Diagnosi
 
 
 def _newest(workers: Iterable[messages.Diagnosis.Worker]) -> int | None:
-    """Of the collectives that they have begun."""
+    """Of the collectives that they have begun; who has sent nothing has begun none, whatever its field says."""
     newest: int | None = None
     for worker in workers:
-        if worker.HasField("tensor_last") and (newest is None or _behind(newest, worker.tensor_last) > 0):
+        if not worker.contributions or not worker.HasField("tensor_last"):
+            continue
+        if newest is None or _behind(newest, worker.tensor_last) > 0:
             newest = worker.tensor_last
     return newest
 

@@ -1,0 +1,62 @@
+// A transport around another one, for tests: what it does not change goes through.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <utility>
+
+#include "transport/transport.hpp"
+
+namespace wiresum::stress {
+
+/// How often somebody slept for as long as a test has patience, and nobody called.
+inline std::atomic<int> overslept{0};
+
+class Around : public transport::Transport {
+ public:
+  explicit Around(std::unique_ptr<transport::Transport> inner) : inner_(std::move(inner)) {}
+
+  [[nodiscard]] const char* name() const noexcept override { return inner_->name(); }
+  [[nodiscard]] std::size_t receive(std::span<transport::RxDatagram> out) noexcept override {
+    return inner_->receive(out);
+  }
+  [[nodiscard]] std::span<wire::Packet> room(std::size_t wanted) noexcept override { return inner_->room(wanted); }
+  [[nodiscard]] std::size_t train_packets(std::size_t packet_bytes) const noexcept override {
+    return inner_->train_packets(packet_bytes);
+  }
+  void send(std::size_t count, std::span<const wire::Endpoint> to, std::uint8_t port) noexcept override {
+    inner_->send(count, to, port);
+  }
+  void wait(std::int64_t timeout_ns) noexcept override { inner_->wait(timeout_ns); }
+  void wake() noexcept override { inner_->wake(); }
+  [[nodiscard]] const transport::TransportStats& stats() const noexcept override { return inner_->stats(); }
+  [[nodiscard]] int take_error() noexcept override { return inner_->take_error(); }
+
+ protected:
+  /// As wait(), but where no timer is due only a datagram or wake() ends it: threads look around now and then though
+  /// nobody has called, which would hide that a wake-up was lost. Bounded, so that a test fails and does not hang.
+  void wait_without_looking_around(std::int64_t timeout_ns) noexcept {
+    using Clock = std::chrono::steady_clock;
+    constexpr std::int64_t kLooksAroundNs = 900'000'000;  // threads sleep for a second
+    constexpr std::chrono::seconds kPatience{60};
+    const Clock::time_point begun = Clock::now();
+    for (;;) {
+      const Clock::time_point now = Clock::now();
+      inner_->wait(timeout_ns);
+      const bool called = Clock::now() - now < std::chrono::nanoseconds(timeout_ns);
+      if (called || timeout_ns < kLooksAroundNs) return;
+      if (Clock::now() - begun > kPatience) {
+        ++overslept;
+        return;
+      }
+    }
+  }
+
+ private:
+  std::unique_ptr<transport::Transport> inner_;
+};
+
+}  // namespace wiresum::stress

@@ -1,0 +1,326 @@
+// Sessions and software switches with their threads and sockets, over loopback, where datagrams are lost, come twice
+// and overtake each other: the threaded shell that the simulation goes around. Several jobs at a time share the
+// switches, at one, at a tree of them, or at several aggregators; collectives of all kinds overlap; jobs are aborted,
+// closed and evicted in the middle, and the next one takes their slots at once. Whatever ends well is what it must be,
+// bit for bit, and everything ends.
+//
+//   WIRESUM_STRESS_SEED=7 stress_test --gtest_filter='Stress.*'      one seed again; the order of threads is not in it
+//   WIRESUM_STRESS_SEEDS=100 stress_test --gtest_filter='Stress.*'   more of them
+#include <gtest/gtest.h>
+
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <cstdlib>
+#include <deque>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "engine/session.hpp"
+#include "lossy_transport.hpp"
+#include "programs.hpp"
+#include "server.hpp"
+
+namespace wiresum::stress {
+namespace {
+
+using namespace std::chrono_literals;
+using engine::AggregatorConfig;
+using engine::Operation;
+using engine::Session;
+using engine::SessionConfig;
+using soft_switch::SwitchServer;
+using worker::Status;
+
+constexpr std::uint32_t kLoopback = 0x7F000001;
+constexpr std::uint32_t kSlots = 64;  // of a lease
+constexpr std::size_t kJobsAtATime = 3;
+constexpr std::size_t kSwitches = 3;  // the first may be the root of the others
+constexpr std::size_t kLives = 6;     // of jobs, one after the other on the same slots
+constexpr std::size_t kCallsMax = 24;
+constexpr auto kPatience = 60s;  // for what takes milliseconds
+
+std::string replay(std::uint64_t seed) {
+  return "; replay: WIRESUM_STRESS_SEED=" + std::to_string(seed) + " stress_test --gtest_filter='Stress.*'";
+}
+
+/// The switches, and the network between them and the workers.
+class Network {
+ public:
+  explicit Network(std::uint64_t seed) : random_(seed), seeds_(seed << 32) {
+    if (seed % 4 != 0) mishaps_ = {.loss = 0.02, .duplicate = 0.01, .held_back = 0.02};
+    spec_.offload = seed % 2 == 0;
+    spec_.around = [this](std::unique_ptr<transport::Transport> inner) {
+      return std::make_unique<LossyTransport>(std::move(inner), mishaps_, ++seeds_);
+    };
+    for (std::size_t i = 0; i < kSwitches; ++i) {
+      soft_switch::ServerConfig config;
+      config.local = {.address = kLoopback, .port = 0};
+      config.threads = static_cast<unsigned>(1 + below(random_, 3));
+      config.sizes = {.slots = kJobsAtATime * kSlots, .lanes_max = 360, .jobs_max = 16};
+      config.spin_us = happens(random_, 0.3) ? 20 : 0;
+      config.transport = spec_;
+      switches_.push_back(std::make_unique<SwitchServer>(config));
+    }
+  }
+
+  [[nodiscard]] SwitchServer& at(std::size_t index) { return *switches_[index]; }
+  [[nodiscard]] const transport::Spec& spec() const { return spec_; }
+  [[nodiscard]] std::uint32_t new_key() { return 0x5EED0001 + keys_++ * 0x01000193; }
+
+ private:
+  Random random_;
+  std::atomic<std::uint64_t> seeds_;
+  std::atomic<std::uint32_t> keys_{0};
+  Mishaps mishaps_;
+  transport::Spec spec_;
+  std::vector<std::unique_ptr<SwitchServer>> switches_;
+};
+
+/// A job's entry at a switch.
+struct Node {
+  std::size_t at = 0;
+  dataplane::JobEntry entry;
+};
+
+/// One job from its admission to its end, on the slots of its lane.
+class Life {
+ public:
+  Life(Network& network, std::uint64_t seed, std::size_t lane, std::uint64_t number)
+      : network_(network), seed_(seed), random_(seed * 1000 + lane * 100 + number), lane_(lane) {
+    workers_ = 1 + below(random_, 4);
+    threads_ = one_of<std::uint8_t>(random_, {1, 1, 2, 4});
+    lanes_ = one_of<std::uint16_t>(random_, {8, 64, 360});
+    port_offset_ = static_cast<std::uint8_t>(threads_ * below(random_, 16 / threads_));
+    number_ = static_cast<std::uint16_t>(lane * 4 + number % 4);
+    round_first_ = happens(random_, 0.5) ? 1 : 0xFFFFFFF0;
+    configs_.resize(workers_);
+    sockets_.resize(workers_);
+    const std::uint64_t shape = below(random_, 3);
+    if (shape == 0) {
+      add_tree();
+    } else if (shape == 1) {
+      add_switch(below(random_, kSwitches));
+    } else {
+      for (std::size_t i = 0; i < 1 + below(random_, kSwitches); ++i) add_switch(i);
+    }
+    const std::size_t calls = 1 + below(random_, kCallsMax);
+    for (std::size_t i = 0; i < calls; ++i) program_.push_back(draw_call(random_, workers_, lanes_));
+  }
+
+  void run() {
+    for (const Node& node : nodes_) network_.at(node.at).admit(node.entry);
+    for (std::size_t i = 0; i < workers_; ++i) {
+      configs_[i].rank = static_cast<std::uint32_t>(i);
+      configs_[i].transport = network_.spec();
+      configs_[i].exact_elements_max = kExactElementsMax;
+      configs_[i].spin_ns = happens(random_, 0.2) ? 30'000 : 0;
+      sessions_.push_back(std::make_unique<Session>(configs_[i], std::move(sockets_[i])));
+    }
+    is_cut_short_ = happens(random_, 0.4);
+    std::vector<std::thread> callers;
+    for (std::size_t i = 0; i < workers_; ++i) {
+      callers.emplace_back([this, i, own = random_()] { call(i, Random(own)); });
+    }
+    if (is_cut_short_) cut_short();
+    for (std::thread& caller : callers) caller.join();
+    if (!is_cut_short_ && !testing::Test::HasFailure()) expect_that_all_came_to_the_last();
+    const bool evicts_first = happens(random_, 0.3);
+    if (evicts_first) evict();
+    sessions_.clear();
+    if (!evicts_first) evict();
+  }
+
+ private:
+  /// All workers at one switch.
+  void add_switch(std::size_t at) {
+    Node node = new_node(at);
+    for (std::size_t i = 0; i < workers_; ++i) join(i, node);
+    nodes_.push_back(node);
+  }
+
+  /// Workers below two leaves, or at the root itself, which is admitted first.
+  void add_tree() {
+    std::vector<Node> all;
+    for (std::size_t at = 0; at < kSwitches; ++at) all.push_back(new_node(at));
+    for (std::size_t i = 0; i < workers_; ++i) join(i, all[below(random_, kSwitches)]);
+    for (std::size_t at = 1; at < kSwitches; ++at) {
+      if (all[at].entry.workers == 0) continue;
+      dataplane::JobEntry& root = all[0].entry;
+      all[at].entry.uplink = {.parent = port_of(0), .worker = root.workers};
+      root.endpoints[root.workers++] = port_of(at);
+    }
+    for (const Node& node : all) {
+      if (node.entry.workers != 0) nodes_.push_back(node);
+    }
+    is_tree_ = true;
+    for (SessionConfig& config : configs_) config.aggregators.front().worker.key = all[0].entry.key;
+    for (Node& node : nodes_) node.entry.key = all[0].entry.key;
+  }
+
+  [[nodiscard]] wire::Endpoint port_of(std::size_t at) {
+    wire::Endpoint port = network_.at(at).local();
+    port.port = static_cast<std::uint16_t>(port.port + port_offset_);
+    return port;
+  }
+
+  [[nodiscard]] Node new_node(std::size_t at) {
+    return {.at = at,
+            .entry = {.job = number_,
+                      .key = network_.new_key(),
+                      .workers = 0,
+                      .threads = threads_,
+                      .port_offset = port_offset_,
+                      .lanes = lanes_,
+                      .slot_base = static_cast<std::uint32_t>(lane_ * kSlots),
+                      .slots = kSlots,
+                      .endpoints = {}}};
+  }
+
+  void join(std::size_t worker, Node& node) {
+    sockets_[worker].push_back(transport::bind_consecutive({.address = kLoopback, .port = 0}, threads_));
+    AggregatorConfig& config = configs_[worker].aggregators.emplace_back();
+    config.worker.job = number_;
+    config.worker.key = node.entry.key;
+    config.worker.worker = node.entry.workers;
+    config.worker.workers = static_cast<std::uint16_t>(workers_);
+    config.worker.lanes = lanes_;
+    config.worker.slots = kSlots;
+    config.worker.round_first = round_first_;
+    config.threads = threads_;
+    config.switch_endpoint = port_of(node.at);
+    node.entry.endpoints[node.entry.workers++] = sockets_[worker].back().front().local();
+  }
+
+  /// One worker's caller: some collectives in flight, each looked at when it has ended.
+  void call(std::size_t worker, Random random) {
+    struct Pending {
+      std::size_t number;
+      std::shared_ptr<Operation> operation;
+    };
+    std::deque<Bytes> memory(program_.size());
+    std::deque<Pending> pending;
+    const std::size_t in_flight_max = 1 + below(random, 8);
+    const auto finish_oldest = [&] {
+      const auto [number, operation] = pending.front();
+      pending.pop_front();
+      if (!operation->wait(kPatience)) {
+        ADD_FAILURE() << "call " << number << " of worker " << worker << " does not end" << replay(seed_);
+        for (const auto& session : sessions_) session->abort();
+        static_cast<void>(operation->wait(kPatience));
+        return;
+      }
+      last_tensor_.store(operation->tensor());
+      const Status status = operation->status();
+      if (status != Status::kOk) {
+        EXPECT_TRUE(is_cut_short_ && status == Status::kAborted)
+            << "call " << number << " of worker " << worker << " ended as " << static_cast<int>(status)
+            << replay(seed_);
+        return;
+      }
+      EXPECT_TRUE(memory[number] == program_[number].expected)
+          << "call " << number << " of worker " << worker << " is wrong" << replay(seed_);
+    };
+    for (std::size_t number = 0; number < program_.size(); ++number) {
+      if (happens(random, 0.2)) std::this_thread::sleep_for(std::chrono::microseconds(below(random, 500)));
+      pending.push_back({number, sessions_[worker]->submit(program_[number].request(worker, memory[number]))});
+      ++submitted_;
+      while (pending.size() >= in_flight_max) finish_oldest();
+    }
+    while (!pending.empty()) finish_oldest();
+  }
+
+  /// What ends a job before its time. The others are told, as the controller tells them.
+  void cut_short() {
+    const std::uint64_t moment = below(random_, workers_ * program_.size());
+    for (int i = 0; submitted_.load() < moment && i < 1000; ++i) std::this_thread::sleep_for(100us);
+    std::this_thread::sleep_for(std::chrono::microseconds(below(random_, 2000)));
+    const std::size_t first = below(random_, workers_);
+    switch (below(random_, 3)) {
+      case 0:
+        sessions_[first]->abort();
+        break;
+      case 1:
+        sessions_[first]->close();
+        break;
+      default:
+        evict();
+        break;
+    }
+    for (const auto& session : sessions_) session->abort();
+  }
+
+  /// The leaves first.
+  void evict() {
+    for (auto node = nodes_.rbegin(); node != nodes_.rend(); ++node) network_.at(node->at).evict(number_);
+  }
+
+  /// Where one switch sees all of a worker's packets, it has seen those of its last collective.
+  void expect_that_all_came_to_the_last() {
+    if (nodes_.size() != 1 || is_tree_) return;
+    const dataplane::JobCounters counters = network_.at(nodes_[0].at).counters(number_);
+    for (std::size_t i = 0; i < workers_; ++i) {
+      EXPECT_EQ(counters.tensor_last[i] & 0xFFFF, last_tensor_.load() & 0xFFFF) << "of worker " << i << replay(seed_);
+    }
+  }
+
+  Network& network_;
+  const std::uint64_t seed_;
+  Random random_;
+  const std::size_t lane_;
+  std::size_t workers_ = 0;
+  std::uint8_t threads_ = 1;
+  std::uint16_t lanes_ = 0;
+  std::uint8_t port_offset_ = 0;
+  std::uint16_t number_ = 0;
+  std::uint32_t round_first_ = 1;
+  bool is_tree_ = false;
+  bool is_cut_short_ = false;
+  std::vector<Node> nodes_;  // the root first
+  std::vector<SessionConfig> configs_;
+  std::vector<std::vector<std::vector<transport::UdpSocket>>> sockets_;
+  std::vector<Call> program_;
+  std::vector<std::unique_ptr<Session>> sessions_;
+  std::atomic<std::uint64_t> submitted_{0};
+  std::atomic<std::uint32_t> last_tensor_{0};
+};
+
+std::vector<std::uint64_t> seeds() {
+  if (const char* one = std::getenv("WIRESUM_STRESS_SEED")) return {std::strtoull(one, nullptr, 10)};
+  const char* const count = std::getenv("WIRESUM_STRESS_SEEDS");
+  std::vector<std::uint64_t> all(count != nullptr ? std::strtoull(count, nullptr, 10) : 8);
+  for (std::size_t i = 0; i < all.size(); ++i) all[i] = i;
+  return all;
+}
+
+TEST(Stress, JobsThatShareSwitchesOverABadNetworkEndAndNoneEndsWellWithAWrongSum) {
+  for (const std::uint64_t seed : seeds()) {
+    Network network(seed);
+    std::atomic<bool> enough{false};
+    std::thread observer([&] {
+      while (!enough.load()) {
+        for (std::size_t at = 0; at < kSwitches; ++at) static_cast<void>(network.at(at).stats());
+        std::this_thread::sleep_for(1ms);
+      }
+    });
+    std::vector<std::thread> lanes;
+    for (std::size_t lane = 0; lane < kJobsAtATime; ++lane) {
+      lanes.emplace_back([&network, seed, lane] {
+        for (std::uint64_t number = 0; number < kLives && !testing::Test::HasFailure(); ++number) {
+          Life(network, seed, lane, number).run();
+        }
+      });
+    }
+    for (std::thread& lane : lanes) lane.join();
+    enough.store(true);
+    observer.join();
+    if (HasFailure()) return;
+  }
+}
+
+}  // namespace
+}  // namespace wiresum::stress

@@ -1,0 +1,440 @@
+// Sleep and wake-up in each order. The thread that is about to sleep is stopped at one of its instructions, the other
+// thread does all that it does to call it, and the first one goes on: for each instruction between one sleep and the
+// next. (Stopping the caller instead adds nothing where it leaves its message before it looks who sleeps; that it does,
+// the tests at the end show.) A sleeper here does not look around by itself, so a call that is lost is lost for good.
+#include <gtest/gtest.h>
+#include <pthread.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <climits>
+#include <condition_variable>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "around.hpp"
+#include "data_thread.hpp"
+#include "engine/session.hpp"
+#include "server.hpp"
+#include "stepping.hpp"
+
+namespace wiresum::stress {
+namespace {
+
+using namespace std::chrono_literals;
+using engine::AggregatorConfig;
+using engine::Operation;
+using engine::Request;
+using engine::Session;
+using engine::SessionConfig;
+using worker::Status;
+
+constexpr std::uint32_t kLoopback = 0x7F000001;
+constexpr std::uint16_t kLanes = 8;
+constexpr std::uint32_t kSlots = 64;
+constexpr auto kPatience = 20s;
+
+/// Waits for a condition variable without an end, which the thread with the chores has alone; and whether somebody who
+/// has found its condition false lets some time pass, with the lock, before it waits.
+std::atomic<std::uint64_t> waits{0};
+std::atomic<bool> dawdles_before_waits{false};
+
+thread_local std::atomic<int>* naps_without_end = nullptr;  // of this thread, whose naps end by a call alone
+
+template <typename Condition>
+[[nodiscard]] bool comes_true(const Condition& condition) {
+  const auto until = std::chrono::steady_clock::now() + kPatience;
+  while (!condition()) {
+    if (std::chrono::steady_clock::now() > until) return false;
+    std::this_thread::yield();
+  }
+  return true;
+}
+
+/// A thread's transport, as the test watches it.
+class Watched final : public Around {
+ public:
+  using Around::Around;
+
+  // The test's side
+  [[nodiscard]] bool is_asleep() const { return asleep_.load(); }
+  [[nodiscard]] std::uint64_t receives() const { return receives_.load(); }
+  [[nodiscard]] bool is_napping() const { return napping_.load() != 0; }
+  /// Has it come to where its instructions are counted from?
+  [[nodiscard]] bool is_counted() const { return stop_after_.load() < 0; }
+  /// Where instructions are counted from: to the next receive(), or to the next sleep.
+  enum class From : std::uint8_t {
+    kWakeUp,     // to receive(): the thread takes its mail
+    kReceive,    // from there to its sleep
+    kStatistics  // which an engine thread writes down before it sleeps: to its sleep
+  };
+  /// From then on the thread is stopped after so many instructions, if it gets so far.
+  void stop_after(std::int64_t steps, From from) {
+    from_.store(from);
+    stop_after_.store(steps);
+  }
+  /// A wake-up with no reason.
+  void poke() noexcept { Around::wake(); }
+  /// wake() lets the stopped thread go on.
+  bool releases = false;
+  /// wake() takes until the thread sleeps again, if that is soon.
+  bool dawdles = false;
+  /// Instead of datagrams from the network, so many a millisecond that mean nothing: the thread takes naps.
+  void send_garbage() { garbage_.store(true); }
+
+  // The thread's side
+  [[nodiscard]] std::size_t receive(std::span<transport::RxDatagram> out) noexcept override {
+    stepping::end();
+    ++receives_;
+    if (!garbage_.load()) {
+      const std::size_t count = Around::receive(out);
+      begin_to_step(From::kReceive);
+      return count;
+    }
+    naps_without_end = &napping_;
+    const auto now = std::chrono::steady_clock::now();
+    if (now < garbage_due_) return 0;
+    garbage_due_ = now + 100us;
+    static constexpr std::array<std::byte, 8> kGarbage{};
+    for (transport::RxDatagram& datagram : out.first(kGarbageBurst)) datagram = {.bytes = kGarbage, .source = {}};
+    garbage_stats_.messages_received += kGarbageBurst;
+    return kGarbageBurst;
+  }
+  [[nodiscard]] const transport::TransportStats& stats() const noexcept override {
+    return garbage_.load() ? garbage_stats_ : Around::stats();
+  }
+  /// What the last statistics before a sleep are made of.
+  [[nodiscard]] int take_error() noexcept override {
+    const int error = Around::take_error();
+    begin_to_step(From::kStatistics);
+    return error;
+  }
+  void wait(std::int64_t timeout_ns) noexcept override {
+    stepping::end();
+    if (garbage_.load()) return;
+    asleep_.store(true);
+    wait_without_looking_around(timeout_ns);
+    asleep_.store(false);
+    begin_to_step(From::kWakeUp);
+  }
+  void wake() noexcept override {
+    const std::uint64_t receives_before = receives_.load();
+    Around::wake();
+    if (releases) stepping::released.store(true);
+    if (dawdles) {
+      const auto until = std::chrono::steady_clock::now() + 1ms;
+      while ((receives_.load() == receives_before || !is_asleep()) && std::chrono::steady_clock::now() < until) {
+        std::this_thread::yield();
+      }
+    }
+  }
+
+ private:
+  static constexpr std::size_t kGarbageBurst = 8;
+
+  void begin_to_step(From from) {
+    if (from != from_.load()) return;
+    if (const std::int64_t steps = stop_after_.exchange(-1); steps >= 0) stepping::begin(steps);
+  }
+
+  std::atomic<From> from_{From::kWakeUp};
+  std::atomic<bool> asleep_{false};
+  std::atomic<std::uint64_t> receives_{0};
+  std::atomic<std::int64_t> stop_after_{-1};
+  std::atomic<bool> garbage_{false};
+  std::atomic<int> napping_{0};
+  std::chrono::steady_clock::time_point garbage_due_{};
+  transport::TransportStats garbage_stats_;
+};
+
+using From = Watched::From;
+
+#define WIRESUM_STEPS_OR_SKIP() \
+  if (!stepping::kAvailable) GTEST_SKIP() << "a thread's instructions are not stepped through here"
+
+/// Wakes the sleeping thread by `poke`, and has it stop after so many instructions. False if it did not get so far.
+bool stop(Watched& watched, From from, std::int64_t steps, const std::function<void()>& poke) {
+  EXPECT_TRUE(comes_true([&] { return watched.is_asleep(); }));
+  const std::uint64_t receives = watched.receives();
+  watched.stop_after(steps, from);
+  stepping::stopped.store(false);
+  poke();
+  EXPECT_TRUE(comes_true([&] {
+    return stepping::stopped.load() || (watched.receives() != receives && watched.is_asleep());
+  })) << steps;
+  return stepping::stopped.load();
+}
+
+/// That again and again, one instruction later each time. What another thread does meanwhile is `act`. Returns how
+/// often the thread was stopped, before it got to where instructions are no longer counted, or `stops_max` times.
+int walk(Watched& watched, From from, const std::function<void()>& poke, const std::function<void()>& act,
+         int stops_max = INT_MAX) {
+  int stops = 0;
+  while (stops < stops_max && !testing::Test::HasFailure() && stop(watched, from, stops + 1, poke)) {
+    ++stops;
+    act();
+    stepping::released.store(true);
+  }
+  return stops;
+}
+
+class WakeUp : public testing::Test {
+ protected:
+  WakeUp() {
+    stepping::install();
+    overslept.store(0);
+  }
+  ~WakeUp() override { EXPECT_EQ(overslept.load(), 0); }
+};
+
+/// A job of one worker that is here, and of others that are not; one thread.
+class WakeUpOfASession : public WakeUp {
+ protected:
+  void begin(std::uint8_t workers = 1) {
+    session_.reset();
+    if (!server_) {
+      soft_switch::ServerConfig config;
+      config.local = {.address = kLoopback, .port = 0};
+      config.ports = config.threads = 1;
+      config.sizes = {.slots = kSlots, .lanes_max = kLanes, .jobs_max = 1};
+      server_ = std::make_unique<soft_switch::SwitchServer>(config);
+    }
+    std::vector<std::vector<transport::UdpSocket>> sockets(1);
+    sockets[0] = transport::bind_consecutive({.address = kLoopback, .port = 0}, 1);
+    dataplane::JobEntry entry{
+        .key = ++key_, .workers = workers, .lanes = kLanes, .slot_base = 0, .slots = kSlots, .endpoints = {}};
+    for (std::uint8_t i = 0; i < workers; ++i) entry.endpoints[i] = sockets[0].front().local();
+    server_->evict(0);
+    server_->admit(entry);
+    SessionConfig config;
+    AggregatorConfig& at = config.aggregators.emplace_back();
+    at.worker.key = key_;
+    at.worker.workers = workers;
+    at.worker.lanes = kLanes;
+    at.worker.slots = kSlots;
+    at.switch_endpoint = server_->local();
+    config.transport.around = [this](std::unique_ptr<transport::Transport> inner) {
+      auto watched = std::make_unique<Watched>(std::move(inner));
+      watched_ = watched.get();
+      return watched;
+    };
+    session_ = std::make_unique<Session>(config, std::move(sockets));
+  }
+
+  [[nodiscard]] std::shared_ptr<Operation> submit() { return session_->submit(Request{}); }
+
+  std::unique_ptr<soft_switch::SwitchServer> server_;
+  std::unique_ptr<Session> session_;
+  Watched* watched_ = nullptr;
+  std::uint32_t key_ = 0;
+};
+
+void expect_end(const std::shared_ptr<Operation>& operation) {
+  EXPECT_TRUE(operation->wait(kPatience)) << "its mail was lost";
+  if (operation->done()) {
+    EXPECT_EQ(operation->status(), Status::kOk);
+  }
+}
+
+TEST_F(WakeUpOfASession, MailThatComesAtAnyMomentBeforeASleepIsSeen) {
+  WIRESUM_STEPS_OR_SKIP();
+  begin();
+  const auto poke = [&] { watched_->poke(); };
+  EXPECT_GT(walk(*watched_, From::kStatistics, poke, [&] { expect_end(submit()); }), 20);
+}
+
+TEST_F(WakeUpOfASession, MailThatComesWhileOtherMailIsTakenIsSeen) {
+  WIRESUM_STEPS_OR_SKIP();
+  begin();
+  std::shared_ptr<Operation> first;
+  const auto act = [&] {
+    const std::shared_ptr<Operation> second = submit();
+    stepping::released.store(true);
+    expect_end(first);
+    expect_end(second);
+  };
+  // Taken, it is handed on: that takes long, and looks at no mail any more.
+  constexpr int kTakingMax = 400;
+  EXPECT_GT(walk(*watched_, From::kWakeUp, [&] { first = submit(); }, act, kTakingMax), 50);
+}
+
+TEST_F(WakeUpOfASession, AnEndThatComesAtAnyMomentBeforeASleepIsSeen) {
+  WIRESUM_STEPS_OR_SKIP();
+  begin();
+  const auto poke = [&] { watched_->poke(); };
+  const int moments = walk(*watched_, From::kStatistics, poke, [] {});
+  EXPECT_GT(moments, 20);
+  for (int moment = 1; moment <= moments && !HasFailure(); moment += 2) {
+    begin();
+    static_cast<void>(stop(*watched_, From::kStatistics, moment, poke));
+    session_->close();  // it would not return
+  }
+}
+
+TEST_F(WakeUpOfASession, MailThatComesAtAnyMomentBeforeANapEndsIt) {
+  WIRESUM_STEPS_OR_SKIP();
+  begin(2);
+  std::vector<std::int32_t> values(std::size_t{kLanes} * kSlots, 1);
+  Request large;
+  large.work.format = {.dtype = numeric::Dtype::kI32, .scaling = numeric::Scaling::kNone, .lane_bits = 32};
+  auto* const memory = reinterpret_cast<std::byte*>(values.data());
+  large.work.regions = {{.source = memory, .destination = memory, .elements = values.size()}};
+  static_cast<void>(session_->submit(large));  // a nap is as long as what is in flight is worth
+  watched_->send_garbage();
+  watched_->poke();
+  int stops = 0;
+  int naps = 0;  // one after the other that came before so many instructions
+  for (std::int64_t steps = 1; naps < 20 && !HasFailure(); steps += 3) {  // going to sleep takes more than these
+    stepping::stopped.store(false);
+    watched_->stop_after(steps, From::kStatistics);
+    std::uint64_t receives = watched_->receives();
+    static_cast<void>(submit());  // ends the nap before
+    ASSERT_TRUE(comes_true([&] {
+      const bool naps_again = watched_->is_counted() && watched_->receives() != receives && watched_->is_napping();
+      return stepping::stopped.load() || naps_again;
+    })) << steps;
+    naps = stepping::stopped.load() ? 0 : naps + 1;
+    stops += stepping::stopped.load() ? 1 : 0;
+    receives = watched_->receives();
+    static_cast<void>(submit());
+    stepping::released.store(true);
+    EXPECT_TRUE(comes_true([&] { return watched_->receives() != receives; }))
+        << "the nap goes on; mail came after " << steps << " instructions";
+  }
+  EXPECT_GT(stops, 20);
+  session_->abort();
+}
+
+TEST_F(WakeUpOfASession, AChoreThatIsMadeWhenTheirThreadHasJustSeenNoneIsDone) {
+  begin();
+  constexpr std::size_t kBlocks = 200;
+  std::vector<float> source(kBlocks * kLanes);
+  std::fill_n(source.begin(), kLanes, 1.0F);
+  std::vector<std::vector<float>> sums(2, std::vector<float>(source.size(), 2.0F));
+  const auto submit_sparse = [&](std::vector<float>& sum) {  // where nobody has anything the sum is cleared: a chore
+    Request sparse;
+    sparse.work.may_be_sparse = true;
+    sparse.work.regions = {{.source = reinterpret_cast<const std::byte*>(source.data()),
+                            .destination = reinterpret_cast<std::byte*>(sum.data()),
+                            .elements = source.size()}};
+    return session_->submit(sparse);
+  };
+  dawdles_before_waits.store(true);
+  const std::uint64_t waits_before = waits.load();
+  for (int i = 0; i < 50 && !HasFailure(); ++i) {
+    const std::uint64_t before = waits.load();
+    const auto first = submit_sparse(sums[0]);
+    ASSERT_TRUE(comes_true([&] { return waits.load() != before || first->done(); }));
+    const auto second = submit_sparse(sums[1]);
+    expect_end(first);
+    expect_end(second);
+  }
+  dawdles_before_waits.store(false);
+  EXPECT_GE(waits.load() - waits_before, 50U);
+  EXPECT_EQ(sums[0], source);
+  EXPECT_EQ(sums[1], source);
+}
+
+/// A data thread of a switch, with nothing to do.
+class WakeUpOfADataThread : public WakeUp {
+ protected:
+  void SetUp() override {
+    std::vector<transport::UdpSocket> sockets;
+    sockets.emplace_back(wire::Endpoint{.address = kLoopback, .port = 0});
+    transport::DataPath path = transport::open({}, {}, std::move(sockets));
+    auto watched = std::make_unique<Watched>(std::move(path.transport));
+    watched_ = watched.get();
+    path.transport = std::move(watched);
+    const dataplane::Sizes sizes{.slots = 8, .lanes_max = kLanes, .jobs_max = 1};
+    thread_ = std::make_unique<soft_switch::DataThread>(sizes, std::move(path), std::vector<std::uint8_t>{0}, 0us);
+  }
+
+  void ask() {
+    bool ran = false;
+    EXPECT_NO_THROW(thread_->run([&] { ran = true; }));
+    EXPECT_TRUE(ran);
+  }
+
+  Watched* watched_ = nullptr;
+  std::unique_ptr<soft_switch::DataThread> thread_;
+};
+
+TEST_F(WakeUpOfADataThread, ARequestThatComesAtAnyMomentBeforeASleepIsSeen) {
+  WIRESUM_STEPS_OR_SKIP();
+  watched_->releases = true;
+  const auto poke = [&] { watched_->poke(); };
+  EXPECT_GT(walk(*watched_, From::kReceive, poke, [&] { ask(); }), 20);
+}
+
+TEST_F(WakeUpOfADataThread, ARequestThatComesAtAnyMomentAfterTheLastIsSeen) {
+  WIRESUM_STEPS_OR_SKIP();
+  watched_->releases = true;
+  const auto twice = [&] {
+    ask();
+    ask();
+  };
+  EXPECT_GT(walk(*watched_, From::kReceive, twice, [&] { ask(); }), 20);
+}
+
+TEST_F(WakeUpOfADataThread, AnEndThatComesAtAnyMomentBeforeASleepIsSeen) {
+  WIRESUM_STEPS_OR_SKIP();
+  const auto poke = [&] { watched_->poke(); };
+  const int moments = walk(*watched_, From::kReceive, poke, [] {});
+  EXPECT_GT(moments, 20);
+  for (int moment = 1; moment <= moments && !HasFailure(); ++moment) {
+    SetUp();
+    static_cast<void>(stop(*watched_, From::kReceive, moment, poke));
+    thread_.reset();  // it would not return
+  }
+}
+
+TEST_F(WakeUpOfADataThread, IsForARequestThatIsThereAlready) {
+  watched_->dawdles = true;
+  for (int i = 0; i < 50 && !HasFailure(); ++i) {
+    ASSERT_TRUE(comes_true([&] { return watched_->is_asleep(); }));
+    ask();
+  }
+}
+
+TEST_F(WakeUpOfASession, IsForMailThatIsThereAlready) {
+  begin();
+  watched_->dawdles = true;
+  for (int i = 0; i < 50 && !HasFailure(); ++i) {
+    ASSERT_TRUE(comes_true([&] { return watched_->is_asleep(); }));
+    expect_end(submit());
+  }
+}
+
+}  // namespace
+}  // namespace wiresum::stress
+
+// The linker puts these in place of the libraries': what std::condition_variable waits by, until a time and for ever.
+extern "C" int __real_pthread_cond_clockwait(pthread_cond_t*, pthread_mutex_t*, clockid_t, const timespec*);
+extern "C" int __wrap_pthread_cond_clockwait(pthread_cond_t* condition, pthread_mutex_t* mutex, clockid_t clock,
+                                             const timespec* until) {
+  std::atomic<int>* const napping = wiresum::stress::naps_without_end;
+  if (napping == nullptr) return __real_pthread_cond_clockwait(condition, mutex, clock, until);
+  timespec much_later = *until;
+  much_later.tv_sec += 30;
+  napping->store(1);
+  const int result = __real_pthread_cond_clockwait(condition, mutex, clock, &much_later);
+  napping->store(0);
+  return result;
+}
+
+extern "C" void __real__ZNSt18condition_variable4waitERSt11unique_lockISt5mutexE(std::condition_variable*,
+                                                                                 std::unique_lock<std::mutex>*);
+extern "C" void __wrap__ZNSt18condition_variable4waitERSt11unique_lockISt5mutexE(std::condition_variable* condition,
+                                                                                 std::unique_lock<std::mutex>* lock) {
+  ++wiresum::stress::waits;
+  if (wiresum::stress::dawdles_before_waits.load()) std::this_thread::sleep_for(std::chrono::milliseconds(3));
+  __real__ZNSt18condition_variable4waitERSt11unique_lockISt5mutexE(condition, lock);
+}
