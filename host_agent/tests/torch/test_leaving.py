@@ -276,7 +276,7 @@ def test_the_one_who_left_may_have_been_the_stores_host(service: str) -> None:
         for rank in range(3)
     ]
     try:
-        said = [process.communicate(timeout=60)[1] for process in processes]
+        said = [process.communicate(timeout=180)[1] for process in processes]
     finally:
         for process in processes:
             process.kill()
