@@ -73,7 +73,7 @@ enum {
   WIRESUM_ERROR_DIVERGED = 6,           /* the workers started different collectives */
   WIRESUM_ERROR_COLLECTIVE_TIMEOUT = 7, /* a collective took longer than wiresum_set_timeout allows */
   WIRESUM_ERROR_CLOSED = 8,             /* the session was left while the collective was in flight */
-  WIRESUM_ERROR_ABORTED = 9,            /* somebody ended the job: the text has the reason */
+  WIRESUM_ERROR_ABORTED = 9,            /* somebody ended the job, or left it: the text has who, and why */
   WIRESUM_ERROR_FORKED = 10,            /* the session belongs to the process that joined, and this is its child */
   WIRESUM_ERROR_SIDECAR = 11,           /* the process that attends could not be started, or has died */
   WIRESUM_ERROR_FULL = 12,              /* 65,536 operations are in flight */

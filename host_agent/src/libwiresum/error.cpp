@@ -13,7 +13,7 @@ struct Entry {
   std::string_view exception;  // empty: the sidecar says none
 };
 
-constexpr std::array<Entry, 15> kEntries{{
+constexpr std::array<Entry, 16> kEntries{{
     {WIRESUM_OK, "WIRESUM_OK", ""},
     {WIRESUM_ERROR, "WIRESUM_ERROR", "WiresumError"},
     {WIRESUM_ERROR_ARGUMENT, "WIRESUM_ERROR_ARGUMENT", "ValueError"},
@@ -24,6 +24,7 @@ constexpr std::array<Entry, 15> kEntries{{
     {WIRESUM_ERROR_COLLECTIVE_TIMEOUT, "WIRESUM_ERROR_COLLECTIVE_TIMEOUT", "CollectiveTimeoutError"},
     {WIRESUM_ERROR_CLOSED, "WIRESUM_ERROR_CLOSED", "SessionClosedError"},
     {WIRESUM_ERROR_ABORTED, "WIRESUM_ERROR_ABORTED", "JobAbortedError"},
+    {WIRESUM_ERROR_ABORTED, "WIRESUM_ERROR_ABORTED", "WorkerLeftError"},
     {WIRESUM_ERROR_FORKED, "WIRESUM_ERROR_FORKED", ""},
     {WIRESUM_ERROR_SIDECAR, "WIRESUM_ERROR_SIDECAR", ""},
     {WIRESUM_ERROR_FULL, "WIRESUM_ERROR_FULL", ""},

@@ -12,7 +12,8 @@ from wiresum.agent import errors
     [
         errors.WiresumError("text"),
         errors.JoinError("text", code="ALREADY_EXISTS"),
-        errors.WorkerLostError("text", rank=3, host_name="host"),
+        errors.WorkerLostError("text", rank=3, host_name="host", address="10.0.0.3"),
+        errors.WorkerLeftError("text", reason="reason", rank=3, host_name="host", address="10.0.0.3"),
         errors.SwitchUnreachableError("text"),
         errors.DivergedError("text", number=7),
         errors.CollectiveTimeoutError("text"),

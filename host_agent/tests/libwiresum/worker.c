@@ -211,6 +211,8 @@ static void go(const char* way) {
   } else if (strcmp(way, "aborts") == 0) {
     CHECK(wiresum_abort(session, "there is no more data"));
     CHECK(wiresum_leave(&session));
+  } else if (strcmp(way, "leaves") == 0) {
+    CHECK(wiresum_leave(&session));
   } else if (strcmp(way, "diverges") == 0) {
     float value = 1;
     wiresum_operation* operation;

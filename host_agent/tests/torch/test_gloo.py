@@ -99,4 +99,4 @@ def test_what_gloo_refuses_harms_nothing_whatever_it_says(gloo: Gloo) -> None:
 
 
 def test_a_message_of_any_type_is_nothing_that_gloo_refuses(gloo: Gloo) -> None:
-    assert not is_refused(gloo._call("recv", ([torch.ones(2, dtype=torch.int16)], 0, 7)))
+    assert not is_refused(gloo._call("recv", "recv", ([torch.ones(2, dtype=torch.int16)], 0, 7)))

@@ -68,7 +68,7 @@ def init(directory: Path, name: str, addresses: tuple[str, ...], dns_names: tupl
 
     DIRECTORY/ca.key signs certificates: keep it off the cluster's machines. DIRECTORY/controller, switch, operator and
     worker are TLS directories, one for each role. The first two hold for this host and for what --address and --dns
-    name; the worker's is for any job and any tenant, and `wiresum ca issue worker` makes narrower ones.
+    name; the worker's is for jobs of any name, and a tenant by itself: `wiresum ca issue worker` makes others.
     """
     with _explained():
         authority = Authority.create(directory, name)
@@ -106,7 +106,7 @@ def _common_options(command: F) -> F:
     epilog="""\b
 Examples:
   wiresum ca issue worker --ca pki --name vision --tenant vision --job 'vision-*' vision
-  wiresum ca issue worker --ca pki --name node7 --address 10.0.1.7 node7     # data over another interface
+  wiresum ca issue worker --ca pki --name node7 --tenant vision --address 10.0.1.7 node7   # data elsewhere
 """
 )
 @_common_options

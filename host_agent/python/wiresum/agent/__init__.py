@@ -9,6 +9,7 @@ from wiresum.agent.errors import (
     SessionClosedError,
     SwitchUnreachableError,
     WiresumError,
+    WorkerLeftError,
     WorkerLostError,
 )
 from wiresum.agent.session import Dtype, Operation, Region, Scaling, Session
@@ -32,5 +33,6 @@ __all__ = [
     "SwitchUnreachableError",
     "TrafficStats",
     "WiresumError",
+    "WorkerLeftError",
     "WorkerLostError",
 ]

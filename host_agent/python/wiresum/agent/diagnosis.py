@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from wiresum import join as messages
-from wiresum.agent.errors import JobAbortedError, SwitchUnreachableError, WiresumError, WorkerLostError
+from wiresum.agent.errors import (
+    JobAbortedError,
+    SwitchUnreachableError,
+    WiresumError,
+    WorkerLeftError,
+    WorkerLostError,
+)
 from wiresum.join.trees import packets_behind
 
 _SERIALS = 1 << 16
@@ -13,9 +20,11 @@ _SERIALS = 1 << 16
 
 def error_of(ended: messages.JobEnded, job_name: str, where: str) -> WiresumError:
     text = f"job '{job_name}' has ended: {ended.reason}"
+    who: dict[str, Any] = {field: getattr(ended.worker, field) for field in ("rank", "host_name", "address")}
     if ended.cause == messages.JobEnded.WORKER_LOST:
-        lost = ended.worker
-        return WorkerLostError(text, rank=lost.rank, host_name=lost.host_name, address=lost.address)
+        return WorkerLostError(text, **who)
+    if ended.cause == messages.JobEnded.WORKER_LEFT:
+        return WorkerLeftError(text, reason=ended.reason, **who)
     if ended.cause == messages.JobEnded.SWITCH_LOST:
         return SwitchUnreachableError(f"job '{job_name}' has ended at {where}: {ended.reason}")
     return JobAbortedError(text, reason=ended.reason)

@@ -62,3 +62,15 @@ class JobAbortedError(WiresumError):
     def __init__(self, text: str, *, reason: str = "") -> None:
         super().__init__(text)
         self.reason = reason
+
+
+class WorkerLeftError(JobAbortedError):
+    """Another worker left the job in an orderly way, so that no collective can complete any more."""
+
+    def __init__(self, text: str, *, reason: str = "", rank: int = -1, host_name: str = "", address: str = "") -> None:
+        super().__init__(text, reason=reason)
+        self.rank = rank
+        self.host_name = host_name
+        """As that worker gave it: it may be anything."""
+        self.address = address
+        """Of its data sockets, as the service verified it."""

@@ -2,7 +2,8 @@
 
 It settles works whose callers asked for futures or went away, which keeps their tensors alive until the network is
 done with them. And when the session fails it makes Gloo's pending operations fail, too: Gloo itself notices the death
-of a neighbour in its ring, and only that, so that other workers would wait for its time-out.
+of a neighbour in its ring, and only that, so that other workers would wait for its time-out. If a worker has only left,
+those go on that can do without it (gloo.py).
 
 It looks now and then whether the workers stand still (standstill.py), also while there is nothing else to watch: a
 synchronous collective is its caller's alone.
@@ -19,7 +20,7 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -36,15 +37,16 @@ JOIN_TIMEOUT_S = 5.0
 
 
 class Attendant:
-    """`on_failure` is called once, in this thread, when the session has failed while Gloo's works were pending, and
-    `look` every LOOK_S with the number of the oldest of Gloo's collectives that are."""
+    """`on_failure` is called in this thread, with those of Gloo's works that are pending when the session has failed,
+    until it says that it has seen to their end; and `look` every LOOK_S with the number of the oldest of Gloo's
+    collectives that are."""
 
     def __init__(
         self,
         session: Session,
         *,
         name: str,
-        on_failure: Callable[[], None],
+        on_failure: Callable[[Sequence[GlooWork]], bool],
         look: Callable[[int | None], None],
     ) -> None:
         self._session = session
@@ -75,6 +77,12 @@ class Attendant:
             self._gloo.add(work)
             if self._idle:  # else it looks soon enough; waking it for each work would slow the caller down
                 self.changed.notify_all()
+
+    def oldest_gloo(self) -> int | None:
+        """The number of the oldest of Gloo's collectives that are pending; None: there are none."""
+        with self.changed:
+            numbers = [work.number for work in self._gloo if work.number is not None and not work.is_completed()]
+        return min(numbers, default=None)
 
     def drain(self, timeout_s: float) -> None:
         """Waits until the network's works have ended, the session has failed, or the time is over."""
@@ -132,9 +140,7 @@ class Attendant:
         if not self._is_current() or time.monotonic() - self._looked_at < LOOK_S:
             return
         self._looked_at = time.monotonic()
-        with self.changed:
-            numbers = [work.number for work in self._gloo if work.number is not None and not work.is_completed()]
-        self._look(min(numbers, default=None))
+        self._look(self.oldest_gloo())
 
     def _settle(self, token: int) -> None:
         with self.changed:
@@ -147,8 +153,7 @@ class Attendant:
         with self.changed:
             for work in [work for work in self._gloo if work.is_completed()]:
                 self._gloo.discard(work)
-            pending = bool(self._gloo)
-        if pending and self._session.failure is not None:
-            self._on_failure()
+            pending = list(self._gloo)
+        if pending and self._session.failure is not None and self._on_failure(pending):
             with self.changed:
                 self._gloo.clear()

@@ -219,9 +219,12 @@ class WiresumBackend:
 
     def shutdown(self) -> None:
         """Leaves the job; what is pending gets a moment to end. By destroy_process_group."""
-        if self.network is not None and not self._closed and not self._forked:
+        if self._closed or self._forked:
+            return
+        if self.network is not None:
             self.network.drain()
         self._close()
+        self.gloo.break_connections()  # else others would wait for what this worker does not send any more
 
     def abort(self) -> None:
         """Ends the job for everybody, now. Pending works fail here and elsewhere."""
@@ -260,9 +263,8 @@ class WiresumBackend:
                 "this process was forked from a member of the wiresum process group and is none itself: "
                 "start workers with 'spawn', or use collectives in the parent only"
             )
-        if self.network is not None and (failure := self.network.session.failure) is not None:
-            raise self.network.translate(failure)
-        self.gloo.require_connected()
+        if self.network is not None:
+            self.network.require_group()
 
     def _adding(self, opts: Any) -> Network | None:
         """The network, if it knows this operator."""

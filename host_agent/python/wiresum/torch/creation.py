@@ -100,7 +100,7 @@ def _make_backend(
                 bits=config.bits,
                 fixed_scale=options.fixed_scale,
                 timeout=lambda: gloo.timeout,
-                on_failure=gloo.break_connections,
+                on_failure=gloo.end_pending,
                 direct=native.DirectSums(session.native, KEPT) if native is not None else None,
             )
         make_part = partial(_make_part, options, rank)

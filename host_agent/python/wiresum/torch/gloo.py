@@ -8,7 +8,7 @@ import os
 import socket
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
@@ -19,10 +19,10 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import AllreduceOptions, HashStore, ProcessGroupGloo, Store
 
 from wiresum.agent.config import AgentConfig
-from wiresum.agent.errors import SessionClosedError
+from wiresum.agent.errors import SessionClosedError, WorkerLeftError
 from wiresum.torch.arguments import Tensors, tensors_in
 from wiresum.torch.calls import described
-from wiresum.torch.errors import WiresumTimeoutError
+from wiresum.torch.errors import WiresumTimeoutError, as_torch_error
 from wiresum.torch.plan import bring_home, in_place
 from wiresum.torch.work import GlooWork
 
@@ -47,6 +47,11 @@ class Call:
     operator: Any
     """None if nothing is reduced."""
     dtypes: frozenset[torch.dtype]
+    number: int | None = None
+    """Of a collective, as the works' (work.py), if it is numbered."""
+    peer: int | None = None
+    """Of a send or receive, but for one from anybody."""
+    is_collective: bool = True
 
 
 class Gloo:
@@ -81,7 +86,8 @@ class Gloo:
         finish: Callable[[], None] | None = None,
     ) -> GlooWork:
         """Starts a collective. `written` are the tensors that Gloo writes to; `finish` is what is left to do then."""
-        call = self._call(name, arguments)
+        call = self._call(name, method, arguments)
+        self._require(call)
         if self.collectives[name] == 0 and self.network is not None:
             log.info("wiresum: %s goes through Gloo: the network does not do that", call.what)
         self.collectives[name] += 1
@@ -90,17 +96,16 @@ class Gloo:
         steps += [finish] if finish else []
         began = time.monotonic()
         inner = getattr(self._group, method)(*arguments_staged)
-        is_collective = name not in POINT_TO_POINT
         work = GlooWork(
             inner,
             written,
             finish=steps,
             explain=partial(self._explain, call),
             timeout_s=self._timeout_of(arguments[-1]).total_seconds(),
-            began=began if is_collective else None,
+            began=began if call.is_collective else None,
         )
         if self.network is not None:
-            self.network.watch_gloo(work, call.what if is_collective else None)
+            self.network.watch_gloo(work, call.what if call.is_collective else None)
         return work
 
     def run_sum(
@@ -119,6 +124,8 @@ class Gloo:
         return self.run(name, method, *tensors, opts, written=written, finish=divide_after)
 
     def monitored_barrier(self, timeout: timedelta, wait_all_ranks: bool) -> None:
+        call = Call("monitored_barrier", None, frozenset())
+        self._require(call)
         self.collectives["monitored_barrier"] += 1
         timeout = timeout if timeout > timedelta(0) else self.timeout
         began = time.monotonic()
@@ -126,30 +133,59 @@ class Gloo:
             self._group.monitored_barrier(timeout, wait_all_ranks)  # type: ignore[attr-defined]
         except RuntimeError as error:
             timed_out = time.monotonic() - began >= timeout.total_seconds()
-            raise self._explain(Call("monitored_barrier", None, frozenset()), error, timed_out) from error
+            raise self._explain(call, error, timed_out) from error
 
     def require_connected(self) -> None:
         """Raises what broke the connections, if they are broken."""
         if self._failure is not None:
             raise type(self._failure)(*self._failure.args) from self._failure.__cause__
 
+    def end_pending(self, works: Sequence[GlooWork]) -> bool:
+        """For when the session has failed: makes pending operations fail, unless all may yet end. Then False."""
+        assert self.network is not None
+        if (left := self.network.left) is not None:
+            numbers = [work.number for work in works if work.number is not None]
+            if not any(self.network.lacks_for_gloo(number, left, wait_s=0.0) for number in numbers):
+                return False
+            self._failure = as_torch_error(left, "A collective that needs it was under way, and took Gloo with it")
+        self.break_connections()
+        return True
+
     def break_connections(self) -> None:
         """Makes every pending and later operation fail at once.
 
-        Gloo closes all of its connections when one receive runs out of time; this is the one way to make it do so.
+        Gloo closes all of its connections when one receive runs out of time; this is the one way to make it do so. From
+        a worker whose connection is closed already a receive fails without that, so each is tried.
         """
-        peer = (self._rank + 1) % self._size
-        with contextlib.suppress(RuntimeError):  # that it fails is the purpose
-            self.backend.recv([torch.empty(1)], peer, BREAK_TAG).wait(BREAK_TIMEOUT)  # type: ignore[attr-defined]
+        for peer in set(range(self._size)) - {self._rank}:
+            with contextlib.suppress(RuntimeError):  # that it fails is the purpose
+                self.backend.recv([torch.empty(1)], peer, BREAK_TAG).wait(BREAK_TIMEOUT)  # type: ignore[attr-defined]
 
-    def _call(self, name: str, arguments: tuple[Any, ...]) -> Call:
+    def _call(self, name: str, method: str, arguments: tuple[Any, ...]) -> Call:
         tensors = tensors_in(arguments)
         operator = getattr(arguments[-1], "reduceOp", None)
+        is_collective = name not in POINT_TO_POINT
         return Call(
             described(name, operator, [(tensor.dtype, tensor.shape) for tensor in tensors]),
             operator,
-            frozenset(tensor.dtype for tensor in tensors if name not in POINT_TO_POINT),  # these carry any type
+            frozenset(tensor.dtype for tensor in tensors if is_collective),  # the others carry any type
+            number=self.network.gloo_calls if self.network is not None and is_collective else None,
+            peer=arguments[1] if method in POINT_TO_POINT else None,
+            is_collective=is_collective,
         )
+
+    def _require(self, call: Call) -> None:
+        """Raises why it cannot be done: who has left whom it needs, or what broke the connections."""
+        if (network := self.network) is not None and (left := network.left) is not None and self._needs(call, left):
+            raise network.translate(left)
+        self.require_connected()
+
+    def _needs(self, call: Call, left: WorkerLeftError) -> bool:
+        """Does the call need the worker that has left?"""
+        assert self.network is not None
+        if not call.is_collective:
+            return call.peer == left.rank or self._size == 2
+        return call.number is None or self.network.lacks_for_gloo(call.number, left)
 
     def _timeout_of(self, options: Any) -> timedelta:
         timeout: timedelta = getattr(options, "timeout", timedelta(0))
@@ -160,19 +196,22 @@ class Gloo:
         are not in step any more: the group has failed, and the others must know."""
         text = f"rank {self._rank}: {call.what}, which goes through Gloo, failed: {error}"
         if is_refused(call):
-            refused = dist.DistBackendError(text)
-            refused.__cause__ = error
-            return refused
+            return _caused(dist.DistBackendError(text), error)
         if (network := self.network) is not None:
             session = network.session
             deadline = time.monotonic() + (0 if timed_out else CAUSE_TIMEOUT_S)
             while session.failure is None and time.monotonic() < deadline:
                 time.sleep(0.01)
-            if session.failure is not None and not isinstance(session.failure, SessionClosedError):
+            left = network.left
+            if left is not None and not self._needs(call, left):
+                text += f". Before that, {left.reason}"
+                if not timed_out:  # else Gloo has closed all connections, and not that one alone
+                    return _caused(dist.DistBackendError(text), error)
+            elif session.failure is not None and not isinstance(session.failure, SessionClosedError):
                 return network.translate(session.failure)
-            session.abort(text)
-        self._failure = (WiresumTimeoutError if timed_out else dist.DistBackendError)(text)
-        self._failure.__cause__ = error
+            else:
+                session.abort(text)
+        self._failure = _caused((WiresumTimeoutError if timed_out else dist.DistBackendError)(text), error)
         return self._failure
 
 
@@ -189,6 +228,11 @@ def make_gloo(store: Store, rank: int, size: int, timeout: timedelta, config: Ag
     options._devices = [ProcessGroupGloo.create_device(hostname=config.address or _source_address(config))]
     options._timeout = timeout
     return ProcessGroupGloo(store, rank, size, options)
+
+
+def _caused(error: Exception, cause: Exception) -> Exception:
+    error.__cause__ = cause
+    return error
 
 
 def _whole_group(gloo: ProcessGroupGloo, store: Store, rank: int, size: int) -> dist.ProcessGroup:

@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore, Store
 
 from wiresum.agent import _native
-from wiresum.agent.errors import DivergedError, JobAbortedError, WiresumError
+from wiresum.agent.errors import DivergedError, JobAbortedError, WiresumError, WorkerLeftError
 from wiresum.agent.session import FLOATING, Dtype, Form, Operation, Scaling, Session
 from wiresum.torch import plan as plans
 from wiresum.torch import rows
@@ -22,6 +22,7 @@ from wiresum.torch.attendant import Attendant
 from wiresum.torch.calls import Call, CallLog
 from wiresum.torch.errors import as_torch_error
 from wiresum.torch.gloo import divide
+from wiresum.torch.leaving import ANSWER_S_MAX, Departures
 from wiresum.torch.order import SubmissionOrder
 from wiresum.torch.plan import Plan
 from wiresum.torch.standstill import Standstill
@@ -36,7 +37,7 @@ _AVERAGE = dist.ReduceOp.AVG
 
 class Network:
     """A session, and the works that are under way in it. `timeout` gives what counts for calls that bring none;
-    `on_failure` is called once, in another thread, when the session has failed while Gloo's works were pending."""
+    `on_failure` as the attendant's."""
 
     def __init__(
         self,
@@ -46,7 +47,7 @@ class Network:
         bits: int,
         fixed_scale: float | None,
         timeout: Callable[[], timedelta],
-        on_failure: Callable[[], None],
+        on_failure: Callable[[Sequence[GlooWork]], bool],
         direct: Any = None,
     ) -> None:
         """`store` is the group's own, and `direct` its DirectSums (direct.hpp), if it has the extension."""
@@ -59,6 +60,7 @@ class Network:
         self._bits = bits
         self._fixed_scale = fixed_scale
         self._timeout = timeout
+        self._departures = Departures(PrefixStore("left", store), session.rank)
         self._order = SubmissionOrder(f"wiresum-order-{session.job_name}", self._set_direct)
         self._pending: set[NetworkWork] = set()
         self._standstill = Standstill(
@@ -88,6 +90,7 @@ class Network:
         self, name: str, todo: Sequence[Plan], opts: Any, result: Tensors, *, summed: Tensors | None = None
     ) -> NetworkWork:
         """Starts a collective. `summed` are the tensors that will hold a sum (or a mean)."""
+        self._require_everybody()
         self._collectives[name] += 1
         todo = [plan for plan in todo if not plan.empty]
         if not todo:
@@ -111,6 +114,7 @@ class Network:
 
     def run_rows(self, name: str, tensors: Tensors, opts: Any) -> NetworkWork:
         """A sum of sparse tensors: begins with what is exchanged in order to agree on their keys, in a thread."""
+        self._require_everybody()
         self._collectives[name] += 1
         work = self._work(tensors, [])
         work.begins_later()
@@ -132,6 +136,33 @@ class Network:
         if what is not None:
             work.number = self._calls.note_gloo(what)
         self._attendant.watch_gloo(work)
+
+    # Who is there.
+
+    @property
+    def left(self) -> WorkerLeftError | None:
+        """That a worker has left in an orderly way, if nothing worse happened before."""
+        failure = self.session.failure
+        return failure if isinstance(failure, WorkerLeftError) else None
+
+    def require_group(self) -> None:
+        """Raises what has ended the group. If a worker has only left, then what does without it goes on."""
+        if self.left is None:
+            self._require_everybody()
+
+    def lacks_for_gloo(self, number: int, left: WorkerLeftError, wait_s: float = ANSWER_S_MAX) -> bool:
+        """Has who left not done its part of Gloo's collective of this number? No, as long as nobody knows."""
+        finished = self._departures.finished_by(left.rank, wait_s)
+        return finished is not None and number >= finished
+
+    @property
+    def gloo_calls(self) -> int:
+        """How many of Gloo's collectives were called here; the next one's number."""
+        return self._calls.gloo_calls
+
+    def _require_everybody(self) -> None:
+        if (failure := self.session.failure) is not None:
+            raise self.translate(failure)
 
     # What direct.hpp needs of Python.
 
@@ -165,11 +196,14 @@ class Network:
     # Its end.
 
     def drain(self) -> None:
-        """Gives what is pending a moment to end."""
+        """Gives what is pending a moment to end, and tells the others how far this worker has come."""
         if self.direct is not None:
             self.direct.drain(timedelta(seconds=DRAIN_TIMEOUT_S))
         self._order.drain(DRAIN_TIMEOUT_S)
         self._attendant.drain(DRAIN_TIMEOUT_S)
+        if self.session.failure is None:
+            oldest = self._attendant.oldest_gloo()
+            self._departures.say(self.gloo_calls if oldest is None else oldest)
 
     def close(self) -> None:
         """Leaves the job. What is pending fails."""

@@ -57,7 +57,9 @@ class Standstill:
         """To be called every LOOK_S. `gloo` as in Position."""
         before, self._position = self._position, Position(*self._session.native.standing, gloo)
         self._stands = self._position if self._position == before and before.waits() else None
-        if self._stands is not None and (self._thread is None or not self._thread.is_alive()):
+        if self._stands is None or self._session.failure is not None:
+            return
+        if self._thread is None or not self._thread.is_alive():
             self._thread = threading.Thread(
                 target=self._run, name=f"wiresum-standstill-{self._session.job_name}", daemon=True
             )
