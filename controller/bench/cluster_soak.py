@@ -57,8 +57,8 @@ RECONNECT_S_MAX = 10.0
 """From the end of a disturbance until all workers have their connections again."""
 CONNECT_S_MAX = 0.5
 CALM_S = (60.0, 120.0)
-"""Between two faults of the state's files, at least and at most: for a while after one the jobs may end, so that nothing
-is learnt of what else ends them."""
+"""Between two faults of the state's files, at least and at most: for a while after one the jobs may end, so that
+nothing is learnt of what else ends them."""
 DISTURBING = ("controller", "p4runtime", "links", "files")
 CAUSES = ("does not know job", "keys are lost", "was started anew", "after the controller's state was written", "rank ")
 """What workers hear of a job that a fault of the state has ended."""

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from wiresum import join
-from wiresum.controller import DriverError, Endpoint, ledger
+from wiresum.controller import DriverError, ledger
 from wiresum.controller.jobs.cluster import Switch
 from wiresum.controller.jobs.job import State, Worker
 from wiresum.controller.jobs.outputs import Admit, Evict, Output, Reconcile

@@ -19,7 +19,6 @@ from wiresum.controller.p4runtime import (
     deliver,
     own,
 )
-from wiresum.controller.p4runtime import own
 from wiresum.controller.p4runtime.forward import FLOOD_GROUP
 from wiresum.controller.p4runtime.testing import Proxy
 from wiresum.controller.testing import PATIENCE_S, wait_until
