@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from wiresum import join
-from wiresum.controller.driver import Endpoint, Reconciled, Sizes
+from wiresum.controller.driver import Endpoint, Sizes
 from wiresum.controller.jobs.job import TRANSITIONS, Presence, State
 from wiresum.controller.jobs.keys import Keys, KeySequence
-from wiresum.controller.jobs.outputs import Admit, Close, Count, Evict, Grant, Reconcile, Refuse, Tell
+from wiresum.controller.jobs.outputs import Admit, Close, Count, Evict, Grant, Refuse, Tell
 from wiresum.controller.testing import JobsBench as Bench
 from wiresum.controller.testing import member
 
@@ -623,32 +623,3 @@ def test_a_closing_service_ends_running_jobs_and_forms_no_more() -> None:
     assert {tell.ended.cause for tell in bench.outputs(Tell)} == {join.JobEnded.SWITCH_LOST}
     assert [refused.refusal.code for refused in bench.outputs(Refuse)] == ["UNAVAILABLE"]
     assert bench.refusal_of(lambda: bench.ask(job_name="new"))[0] == "UNAVAILABLE"
-
-
-def test_a_job_that_was_being_admitted_when_another_controller_used_keys_there_is_asked_for_again() -> None:
-    bench = Bench()
-    bench.switch_answers = False
-    worker = bench.ask()
-    bench.change("leaf", "it was away")
-    bench.change("leaf", "")
-    asked = bench.outputs(Reconcile)[-1]
-    (entry,) = asked.entries
-    found = Reconciled(added=frozenset({entry.job}), keys_reserved=entry.keys_reserved)
-    bench.switch_answers = True
-    bench.jobs.reconciled(asked, found, bench.now)
-    bench.settle()
-    code, text = bench.refused(worker)
-    assert code == "UNAVAILABLE", "it is asked for again"
-    assert "another controller has programmed leaf meanwhile, and may have used its key" in text
-    (again,) = bench.ask_all(1)
-    assert again.job.state is State.RUNNING
-    assert again.job.keys_reserved > entry.keys_reserved
-
-
-def test_an_entry_that_somebody_removed_is_put_back_and_the_job_goes_on() -> None:
-    bench = Bench()
-    (worker,) = bench.running(1)
-    bench.change("leaf", "")
-    asked = bench.outputs(Reconcile)[-1]
-    bench.jobs.reconciled(asked, Reconciled(added=frozenset({worker.job.number})), bench.now)
-    assert worker.job.state is State.RUNNING
