@@ -48,7 +48,8 @@ class DiskFaults:
         self._cluster, self._chance = cluster, chance
         self._copies: list[Path] = []
         self._full_since_start: int | None = None
-        """How many controllers had been started when the disk filled up."""
+        """How many controllers had been started when the disk filled up; None: it is not full."""
+        self._read_only = False
         self.damages = 0
         """How often the state has become another than what was written last."""
         self.kinds: dict[Callable[[], Iterator[float]], str] = {
@@ -64,9 +65,16 @@ class DiskFaults:
         """Can no controller begin, though one has to?"""
         return self._full_since_start is not None and self._cluster.controllers_started > self._full_since_start
 
+    @property
+    def _is_full(self) -> bool:
+        """Then nothing can be done to the files: there is no room for it."""
+        return self._full_since_start is not None
+
     # The disk.
 
     def fill_the_disk(self) -> Iterator[float]:
+        if self._read_only:
+            return
         self._full_since_start = self._cluster.controllers_started
         filler = self._cluster.state / "filler"
         with contextlib.suppress(OSError), filler.open("wb", buffering=0) as file:
@@ -78,15 +86,21 @@ class DiskFaults:
 
     def make_the_disk_read_only(self) -> Iterator[float]:
         """While nobody has a file open there, which the kernel asks for: whoever begins finds it so."""
+        if self._is_full:
+            return
+        self._read_only = True
         with self._nobody_serving():
             _mount("-o", "remount,ro", str(self._cluster.state))
         yield self._chance.uniform(1, 10)
         _mount("-o", "remount,rw", str(self._cluster.state))
+        self._read_only = False
         yield from self._until_served()
 
     # The files.
 
     def damage_a_file(self) -> Iterator[float]:
+        if self._is_full:
+            return
         with self._nobody_serving():
             path = self._cluster.state / self._chance.choice([name for name in FILES if self._size(name)])
             contents = bytearray(path.read_bytes())
@@ -98,12 +112,16 @@ class DiskFaults:
         yield from self._until_served()
 
     def lose_a_file(self) -> Iterator[float]:
+        if self._is_full:
+            return
         with self._nobody_serving():
             (self._cluster.state / self._chance.choice([name for name in FILES if self._size(name)])).unlink()
         yield from self._until_served()
 
     def put_an_old_copy_back(self) -> Iterator[float]:
         """Of all files, or of one."""
+        if self._is_full:
+            return
         with self._nobody_serving():
             copy = self._chance.choice(self._copies)
             names = FILES if self._chance.random() < 0.5 else [self._chance.choice(FILES)]

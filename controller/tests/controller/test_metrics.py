@@ -121,6 +121,12 @@ def test_a_full_disk_is_a_series(serving: Callable[[Callable[[], join.Report]], 
     assert found["wiresum_state_writable"] == [({}, 0.0)]
 
 
+def test_a_state_of_the_past_is_a_series(serving: Callable[[Callable[[], join.Report]], MetricsServer]) -> None:
+    for past, value in (("an old copy", 1.0), ("", 0.0)):
+        found = scraped(serving(lambda past=past: join.Report(service=join.ServiceReport(past=past))))
+        assert found["wiresum_state_past"] == [({}, value)]
+
+
 def test_each_switch_of_a_tree_that_has_another_above_it_has_a_series(
     serving: Callable[[Callable[[], join.Report]], MetricsServer],
 ) -> None:

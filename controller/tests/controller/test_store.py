@@ -149,7 +149,7 @@ def test_a_ledger_that_cannot_be_read_is_told_with_a_way_out_and_left_as_it_is(s
     store.close()
     (folder / ledger.FILE_NAME).unlink()
     (folder / ledger.FILE_NAME).mkdir()
-    with contextlib.closing(Store(folder)) as after, pytest.raises(StoreError, match="cannot read .*or move it away"):
+    with contextlib.closing(Store(folder)) as after, pytest.raises(StoreError, match=r"cannot read .*or move it away"):
         after.begin()
 
 

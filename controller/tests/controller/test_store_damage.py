@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from wiresum import join
-from wiresum.controller import DriverError, Endpoint, ledger
+from wiresum.controller import DriverError, ledger
 from wiresum.controller.jobs.cluster import Switch
 from wiresum.controller.jobs.job import State, Worker
 from wiresum.controller.jobs.outputs import Admit, Evict, Output, Reconcile
@@ -27,7 +27,9 @@ from wiresum.switch.p4runtime import P4RuntimeServer
 from wiresum.switch.testing import RESULT, Bench, Job
 
 LANES, SLOTS = 4, 16
-FILES = (FILE_NAME, f"{FILE_NAME}-wal", f"{FILE_NAME}-shm", ledger.FILE_NAME, LIFE_FILE_NAME)
+STOPPED_FILES = (FILE_NAME, ledger.FILE_NAME, LIFE_FILE_NAME)
+FILES = (*STOPPED_FILES, f"{FILE_NAME}-wal", f"{FILE_NAME}-shm")
+EMPTY_FILES = (LIFE_FILE_NAME,)
 POINTS = ("before", "forming", "running", "ending", "ended")
 UNHEARD_S = 60.0
 """Longer than a job lives whose workers do not come back."""
@@ -66,17 +68,26 @@ def site() -> Iterator[Site]:
 class Controller(JobsBench):
     """From its beginning to `close`."""
 
-    def __init__(self, site: Site, folder: Path, used: set[int]) -> None:
-        """`used`: the keys of all jobs that were ever admitted. Raises `StoreError`."""
+    def __init__(self, site: Site, folder: Path, used: set[int], *, election_id: int = 0) -> None:
+        """`used`: the keys of all jobs that were ever admitted. `election_id`: if not the state's. Raises
+        `StoreError`."""
         self._site, self._used = site, used
         with contextlib.ExitStack() as cleanup:
             store = cleanup.enter_context(contextlib.closing(Store(folder)))
             epoch, keys = store.begin(), store.keys()
-            self.driver = cleanup.enter_context(contextlib.closing(site.driver(keys.identity, epoch)))
+            self.driver = cleanup.enter_context(contextlib.closing(site.driver(keys.identity, election_id or epoch)))
             self.driver.wait_ready()
             switch = Switch("leaf", "software", self.driver.sizes, self.driver.endpoint)
             super().__init__(switches=[switch], store=store, keys=keys)
             self._cleanup = cleanup.pop_all()
+
+    def connect_again(self) -> P4RuntimeSwitch:
+        """The switch obeys this controller again, as after an operator's word."""
+        self.driver.close()
+        assert self.store is not None
+        driver = self._cleanup.enter_context(contextlib.closing(self._site.driver(self.store.keys().identity, 1 << 62)))
+        driver.wait_ready()
+        return driver
 
     def answer(self, output: Output) -> None:
         match output:
@@ -157,11 +168,9 @@ def flip(path: Path, place: float) -> None:
 FAULTS: dict[str, Callable[[Path], None]] = {
     "cut to nothing": lambda path: cut(path, 0),
     "cut in half": lambda path: cut(path, 0.5),
-    "first byte flipped": lambda path: flip(path, 0),
-    "byte flipped early": lambda path: flip(path, 0.2),
+    "byte flipped early": lambda path: flip(path, 0.001),
     "byte flipped in the middle": lambda path: flip(path, 0.5),
-    "byte flipped late": lambda path: flip(path, 0.8),
-    "last byte flipped": lambda path: flip(path, 1),
+    "byte flipped late": lambda path: flip(path, 0.9),
     "removed": lambda path: path.unlink(),
 }
 
@@ -176,6 +185,16 @@ def put_back(folder: Path, image: Path, name: str) -> None:
     (folder / name).unlink(missing_ok=True)
     if (image / name).exists():
         shutil.copy2(image / name, folder / name)
+
+
+def run_a_job(controller: Controller, name: str, value: int) -> None:
+    """It has all slots, its sums are its own, and then it has none."""
+    workers = controller.ask_for(name)
+    assert workers[0].job.state is State.RUNNING
+    controller.sum(workers, value)
+    for worker in workers:
+        controller.leave(worker)
+    assert controller.slots_free == SLOTS, "no slot is lost"
 
 
 class Story:
@@ -213,12 +232,7 @@ class Story:
             if after.jobs.all():
                 after.wait(UNHEARD_S)
             assert after.jobs.all() == [], "what the state knows of ends, if its workers do not come back"
-            workers = after.ask_for("second")
-            assert workers[0].job.state is State.RUNNING
-            after.sum(workers, 7)
-            for worker in workers:
-                after.leave(worker)
-            assert after.slots_free == SLOTS, "no slot is lost"
+            run_a_job(after, "second", 7)
 
 
 @pytest.mark.parametrize("how", ["killed", "stopped"])
@@ -226,16 +240,17 @@ class Story:
 def test_a_file_that_is_damaged_gives_the_next_job_no_key_twice_and_no_sums_of_another(
     site: Site, tmp_path: Path, point: str, how: str
 ) -> None:
-    faults = [(name, fault) for name in FILES for fault in (*FAULTS, "restored")]
-    for name, fault in faults:
-        story = Story(site, tmp_path / "story")
-        story.live_until(point, killed=how == "killed")
-        path = story.folder / name
-        if fault == "restored":
-            put_back(story.folder, story.before, name)
-        elif path.exists() and (path.stat().st_size or fault == "removed"):
-            FAULTS[fault](path)
-        story.go_on()
+    there = FILES if how == "killed" else STOPPED_FILES
+    for name in there:
+        for fault in (*FAULTS, "restored") if name not in EMPTY_FILES else ("removed",):
+            story = Story(site, tmp_path / "story")
+            story.live_until(point, killed=how == "killed")
+            assert {path.name for path in story.folder.iterdir()} == set(there)
+            if fault == "restored":
+                put_back(story.folder, story.before, name)
+            else:
+                FAULTS[fault](story.folder / name)
+            story.go_on()
 
 
 @pytest.mark.parametrize("how", ["killed", "stopped"])
@@ -247,3 +262,62 @@ def test_an_old_copy_of_the_state_gives_the_next_job_no_key_twice_and_no_sums_of
     story.live_until(point, killed=how == "killed")
     replace(story.folder, story.before)
     story.go_on()
+
+
+def test_controllers_with_copies_of_one_state_give_no_key_twice_whoever_comes_to_the_switch(
+    site: Site, tmp_path: Path
+) -> None:
+    used: set[int] = set()
+    folders = [tmp_path / "state", tmp_path / "copy"]
+    with contextlib.closing(Controller(site, folders[0], used)) as first:
+        run_a_job(first, "before-the-copy", 1000)
+    shutil.copytree(*folders)
+    for turn in range(4):
+        with contextlib.closing(Controller(site, folders[turn % 2], used)) as controller:
+            assert bool(controller.jobs.past) == (turn > 0), "it says that it is of the past"
+            for value in range(3):
+                run_a_job(controller, f"{turn}-{value}", 10 * turn + value)
+
+
+def test_a_controller_that_another_one_took_over_from_meanwhile_goes_on_behind_its_keys(
+    site: Site, tmp_path: Path
+) -> None:
+    """Both are alive, and the switch obeys now one and now the other, which outbids it."""
+    used: set[int] = set()
+    folders = [tmp_path / "state", tmp_path / "copy"]
+    with contextlib.closing(Controller(site, folders[0], used)) as one:
+        run_a_job(one, "before-the-copy", 1000)
+        shutil.copytree(*folders)
+        with contextlib.closing(Controller(site, folders[1], used, election_id=1 << 61)) as other:
+            run_a_job(other, "of-the-other", 2000)
+        one.driver = one.connect_again()
+        one.change("leaf", "it was away")
+        one.change("leaf", "")
+        run_a_job(one, "afterwards", 7)
+        assert "has been given keys that the state does not know of" in one.jobs.past
+
+
+def test_a_job_that_ended_since_the_state_was_written_ends_at_once_and_says_why(site: Site, tmp_path: Path) -> None:
+    story = Story(site, tmp_path / "story")
+    first = Controller(site, story.folder, story.used)
+    run_until(first, "running")
+    shutil.copytree(story.folder, tmp_path / "running")
+    for worker in list(first.jobs.all()[0].workers.values()):
+        first.leave(worker)
+    first.close()
+    replace(story.folder, tmp_path / "running")
+    with contextlib.closing(Controller(site, story.folder, story.used)) as after:
+        (ended,) = after.jobs.history.find(None, "", 0)
+        assert ended.reason == "leaf does not hold it: it ended after the controller's state was written"
+        after.wait(6)  # for workers that may come back
+        assert after.slots_free == SLOTS
+
+
+def test_a_job_that_the_state_and_the_switch_know_goes_on_whatever_else_was_lost(site: Site, tmp_path: Path) -> None:
+    story = Story(site, tmp_path / "story")
+    story.live_until("running", killed=True)
+    (story.folder / f"{FILE_NAME}-shm").unlink()
+    (story.folder / LIFE_FILE_NAME).unlink()
+    with contextlib.closing(Controller(site, story.folder, story.used)) as after:
+        assert [(job.name, job.state) for job in after.jobs.all()] == [("first", State.RUNNING)]
+        assert after.jobs.past == ""

@@ -7,9 +7,9 @@ past that looks like any other. With jobs that is bearable (jobs.py ends those t
 keys it is not: one that comes again finds in a cell what the last job with it left there.
 
 So here is a text of few lines with a checksum over all of them, replaced as a whole: written beside, synced, renamed,
-and the folder synced, before anything in it is used. What is read is what was written, or is known to be damaged. A file
-that is gone or damaged is no state to go on from: then there is a new secret, so all keys are new, and each switch,
-which knows by its pipeline's cookie whose keys its cells hold, is loaded anew.
+and the folder synced, before anything in it is used. What is read is what was written, or is known to be damaged. A
+file that is gone or damaged is no state to go on from: then there is a new secret, so all keys are new, and each
+switch, which knows by its pipeline's cookie whose keys its cells hold, is loaded anew.
 
 An old copy of the file cannot be told from the file. The switches tell (keys.py).
 """

@@ -44,6 +44,17 @@ def test_no_jobs_are_said_and_a_switch_in_trouble_says_why(service: WrittenServi
     ]
 
 
+def test_a_state_that_cannot_be_written_or_is_of_the_past_is_said(service: WrittenService) -> None:
+    trouble = join.ServiceReport(role="active", trouble="the disk is full", past="an old copy")
+    service.reports = [join.Report(service=trouble)]
+    result = CliRunner().invoke(jobs, ["--switch", service.target])
+    assert result.output.splitlines() == [
+        "no jobs",
+        "the service is in trouble: the disk is full; no job begins until that is mended",
+        "the service began with a state of the past: an old copy",
+    ]
+
+
 def test_jobs_are_given_as_json_with_every_counter(service: WrittenService) -> None:
     service.reports = [example_report()]
     listed = json.loads(CliRunner().invoke(jobs, ["--switch", service.target, "--json"]).output)

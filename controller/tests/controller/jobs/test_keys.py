@@ -65,3 +65,18 @@ def test_the_last_keys_are_fewer_than_a_block_and_then_there_are_none() -> None:
     assert keys.reserve() == 15
     assert len({keys.draw() for _ in range(5)}) == 5
     assert (keys.left, keys.must_reserve) == (0, True)
+
+
+def test_keys_that_others_may_have_used_are_skipped_and_none_is_drawn_twice() -> None:
+    keys = Keys(KeySequence(secret(1)))
+    keys.reserve()
+    drawn = [keys.draw() for _ in range(3)]
+    keys.skip(2)
+    drawn.append(keys.draw())
+    keys.skip(3 * BLOCK)
+    assert keys.must_reserve, "what is skipped is not reserved by this one"
+    assert keys.reserve() == 4 * BLOCK
+    drawn.append(keys.draw())
+    assert drawn == [KeySequence(secret(1)).key(number) for number in (1, 2, 3, 4, 3 * BLOCK + 1)]
+    keys.skip(1 << 40)
+    assert keys.left == 0, "more than there are cannot have been used"

@@ -19,7 +19,6 @@ from wiresum.controller.p4runtime import (
     deliver,
     own,
 )
-from wiresum.controller.p4runtime import own
 from wiresum.controller.p4runtime.forward import FLOOD_GROUP
 from wiresum.controller.p4runtime.testing import Proxy
 from wiresum.controller.testing import PATIENCE_S, wait_until
@@ -56,7 +55,7 @@ def test_it_is_a_driver_with_the_programs_sizes(switch: P4RuntimeSwitch, target:
 
 
 def test_at_the_start_it_knows_itself_and_the_hosts(switch: P4RuntimeSwitch, proxy: Proxy) -> None:
-    assert [str(entry.match["address"]) for entry in table(switch, "own")] == ["10.0.0.1", own.KEYS_ADDRESS]
+    assert {str(entry.match["address"]) for entry in table(switch, "own")} == {"10.0.0.1", own.KEYS_ADDRESS}
     assert len(table(switch, "forward")) == 32
     assert groups(switch) == {FLOOD_GROUP: 4}
     assert not table(switch, "admit")
@@ -346,3 +345,43 @@ def test_a_job_for_which_a_table_has_no_room_is_told_so(
         switch.admit(third)
     switch.evict(1)
     switch.admit(third)
+
+
+def test_a_switch_remembers_how_many_keys_it_has_been_given_until_its_cells_are_new(
+    target: Target, job: JobEntry, controllers: Controllers
+) -> None:
+    first = controllers(target, 10)
+    first.wait_ready()
+    assert first.reconcile([]).keys_reserved == 0
+    first.admit(dataclasses.replace(job, keys_reserved=128))
+    first.evict(job.job)
+    first.admit(dataclasses.replace(job, job=8, keys_reserved=64))
+    assert first.reconcile([]).keys_reserved == 0, "nobody else has given it any"
+    second = controllers(target, 11)
+    second.wait_ready()
+    found = second.reconcile([dataclasses.replace(job, keys_reserved=192)])
+    assert (found.keys_reserved, found.added) == (128, {job.job})
+    third = controllers(target, 12)
+    third.wait_ready()
+    found = third.reconcile([job])
+    assert (found.keys_reserved, found.added) == (192, set())
+    other = controllers(target.with_keys(b"other"), 13)
+    other.wait_ready()
+    assert other.reconcile([]).keys_reserved == 0, "it was loaded anew"
+
+
+def test_a_switch_is_told_of_keys_before_it_is_given_a_job_with_one(
+    switch: P4RuntimeSwitch, job: JobEntry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And if it cannot be told, it is not given the job."""
+
+    def fail(what: str, entities: object) -> None:
+        raise DriverError(f"could not set {what}")
+
+    monkeypatch.setattr(switch.tables, "modify", fail)
+    with pytest.raises(DriverError, match="how many keys it has been given"):
+        switch.admit(dataclasses.replace(job, keys_reserved=64))
+    monkeypatch.undo()
+    assert not table(switch, "admit")
+    switch.admit(dataclasses.replace(job, keys_reserved=64))
+    assert own.KeysGiven(64, switch._device._id) in map(own.decode_keys_given, table(switch, "own"))

@@ -117,7 +117,7 @@ def test_entries_of_the_same_job_at_both_are_apart(pipes: Pipes) -> None:
     upper, lower = pipes
     above, below = entries(5)
     before = places(upper)
-    assert before == {"forward": 4, "group": 1, "own": 1}
+    assert before == {"forward": 4, "group": 1, "own": 1, "keys": 1}
     upper.admit(above)
     lower.admit(below)
     assert places(upper) == {**before, "group": 1 + 3, "deliver": 6, "admit_parent_entry": 1, "admit": 5}
@@ -273,5 +273,5 @@ def test_workers_of_both_join_one_job_and_operators_see_both_pipes(make: Make, t
         for reply in replies:
             client.leave(reply)
         wait_until(lambda: not client.jobs(), "the job is over")
-        assert places(pipes[0]) == {"forward": 4, "group": 1, "own": 1}
+        assert places(pipes[0]) == {"forward": 4, "group": 1, "own": 1, "keys": 1}
         assert store.load().draining == {"rack/0", "rack/1"}

@@ -10,6 +10,8 @@ import secrets
 import threading
 from collections.abc import Callable, Iterable, Iterator
 
+import finsy as fy
+
 from wiresum.controller.driver import JobEntry
 from wiresum.controller.p4runtime import own
 from wiresum.controller.p4runtime.client import Client
@@ -44,8 +46,8 @@ class Device:
     def look_at_keys(self, held: Iterable[Entry]) -> int:
         """How many keys others than this controller have given to the switch, as far as was ever seen. `held`: all that
         it holds."""
-        found = next((entry.entity for entry in held if entry.stage == KEYS), None)
-        self._given = None if found is None else own.decode_keys_given(found)
+        found = (entry.entity for entry in held if entry.stage == KEYS)
+        self._given = next((own.decode_keys_given(e) for e in found if isinstance(e, fy.P4TableEntry)), None)
         if self._given is not None and self._given.by != self._id:
             self._given_by_others = max(self._given_by_others, self._given.reserved)
         return self._given_by_others

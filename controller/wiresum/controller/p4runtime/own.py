@@ -8,7 +8,9 @@ that nobody asks for: its MAC is the number, and 16 bits that tell who wrote it.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import finsy as fy
 
@@ -34,10 +36,12 @@ def keys_given(given: KeysGiven) -> fy.P4TableEntry:
 
 
 def is_keys_given(held: fy.P4TableEntry) -> bool:
-    return held.table_id == "own" and str((held.match or {}).get("address")) == KEYS_ADDRESS
+    match: Mapping[str, Any] = held.match or {}
+    return held.table_id == "own" and str(match.get("address")) == KEYS_ADDRESS
 
 
 def decode_keys_given(held: fy.P4TableEntry) -> KeysGiven:
+    """Of one that is."""
     assert isinstance(held.action, fy.P4TableAction), "the table has no other actions"
     mac = int(str(held.action.args["mac"]).replace(":", ""), 16)
     return KeysGiven(mac & 0xFFFFFFFF, mac >> 32)

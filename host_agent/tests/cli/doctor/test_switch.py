@@ -70,6 +70,13 @@ def test_a_service_that_cannot_write_its_state_is_a_problem(service: WrittenServ
     assert "the disk is full" in found.what
 
 
+def test_a_service_that_began_with_a_state_of_the_past_is_a_warning(service: WrittenService) -> None:
+    service.reports = [join.Report(service=join.ServiceReport(role="active", past="leaf has been given more keys"))]
+    found = findings(service.target)["state"]
+    assert found.level is Level.WARNING
+    assert "leaf has been given more keys" in found.what
+
+
 def test_only_a_standby_is_a_problem(service: WrittenService) -> None:
     service.reports = [join.Report(service=join.ServiceReport(role="standby"))]
     assert findings(service.target)["service"].level is Level.PROBLEM

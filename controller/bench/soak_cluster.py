@@ -1,0 +1,209 @@
+"""The processes of cluster_soak.py: a software switch, two controllers with one state, and workers; and the ways
+between
+them, which can be cut."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import click
+
+from wiresum import join
+from wiresum.cli.service import Service, ServiceError
+
+WORKER = Path(__file__).with_name("soak_worker.py")
+HOST = "127.0.0.1"
+WORKERS = 2
+"""Of each job."""
+WAIT_S_MAX = 90.0
+STEP_S_MAX = 120.0
+"""Of a job that is to go on: longer than anything that is done to it."""
+CONFIG = """\
+[controller]
+listen = "{host}:{port}"
+state = "{folder}/state"
+
+[[switch]]
+name = "leaf"
+kind = "software"
+p4runtime = "{host}:{p4runtime}"
+address = "{host}"
+port = {data}
+lanes = 360
+slots = 1024
+"""
+
+
+class SoakError(click.ClickException):
+    """What was not to happen has happened."""
+
+
+class Proxy:
+    """A TCP way to a port, that can be cut; for the thread of `Proxies`."""
+
+    def __init__(self, target: int, source: str) -> None:
+        self.target, self.source = target, source
+        self.port = 0
+        self.open = asyncio.Event()
+        self.open.set()
+        self.streams: set[asyncio.StreamWriter] = set()
+
+    async def accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.streams.add(writer)
+        try:
+            await self.open.wait()
+            far_reader, far_writer = await asyncio.open_connection(HOST, self.target, local_addr=(self.source, 0))
+            self.streams.add(far_writer)
+            await asyncio.gather(self._carry(reader, far_writer), self._carry(far_reader, writer))
+        except OSError:
+            writer.transport.abort()
+        finally:
+            self.streams.discard(writer)
+
+    async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError):
+            while data := await reader.read(65536):
+                await self.open.wait()
+                writer.write(data)
+                await writer.drain()
+        writer.transport.abort()
+        self.streams.discard(writer)
+
+
+class Proxies:
+    """All of them, in an event loop of their own."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        threading.Thread(target=self._loop.run_forever, daemon=True).start()
+
+    def make(self, target: int, source: str = HOST) -> Proxy:
+        async def start() -> Proxy:
+            proxy = Proxy(target, source)
+            server = await asyncio.start_server(proxy.accept, HOST, 0)
+            proxy.port = int(server.sockets[0].getsockname()[1])
+            return proxy
+
+        return asyncio.run_coroutine_threadsafe(start(), self._loop).result(WAIT_S_MAX)
+
+    def cut(self, proxy: Proxy) -> None:
+        """Without a word: what is sent waits."""
+        self._loop.call_soon_threadsafe(proxy.open.clear)
+
+    def mend(self, proxy: Proxy) -> None:
+        self._loop.call_soon_threadsafe(proxy.open.set)
+
+    def reset(self, proxy: Proxy) -> None:
+        def abort() -> None:
+            for writer in list(proxy.streams):
+                writer.transport.abort()
+
+        self._loop.call_soon_threadsafe(abort)
+
+
+class Cluster:
+    """The processes, from construction to `close`."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.proxies = Proxies()
+        self.ports = [_free_port() for _ in range(2)]
+        self.p4runtime, self.data = _free_port(), 43488
+        self._started: list[subprocess.Popen[bytes]] = []
+        self._start("switch", "-m", "wiresum.cli", "switch", "--p4runtime", f"{HOST}:{self.p4runtime}", "--bind", HOST,
+                    "--port", str(self.data), "--slots", "1024", "--lanes", "360", "--threads", "1")  # fmt: skip
+        self.p4runtime_ways = [self.proxies.make(self.p4runtime) for _ in self.ports]
+        self.controllers: list[subprocess.Popen[bytes] | None] = [None, None]
+        self.service = Service(",".join(f"{HOST}:{port}" for port in self.ports))
+        self.state = folder / "state"
+        self.controllers_wanted = True
+        self.controllers_started = 0
+        self.stop = folder / "stop"
+        self.workers: dict[tuple[str, int], subprocess.Popen[bytes]] = {}
+        self.ways: dict[tuple[str, int], list[Proxy]] = {}
+
+    def start_controller(self, index: int, *, standby: bool) -> None:
+        self.controllers_started += 1
+        path = self.folder / f"cluster{index}.toml"
+        way = self.p4runtime_ways[index]
+        path.write_text(
+            CONFIG.format(host=HOST, port=self.ports[index], folder=self.folder, p4runtime=way.port, data=self.data)
+        )
+        options = ["--standby"] * standby
+        self.controllers[index] = self._start(
+            f"controller{index}", "-m", "wiresum.cli", "controller", "--config", str(path), "--verbose", *options
+        )
+
+    def tend_controllers(self) -> None:
+        """One that has ended, since another one took over or since it was killed, comes back as a standby."""
+        for index, process in enumerate(self.controllers):
+            if self.controllers_wanted and process is not None and process.poll() is not None:
+                self.start_controller(index, standby=True)
+
+    def takeovers(self) -> int:
+        """How often a standby has become the controller."""
+        return sum((self.folder / f"controller{index}.log").read_text().count("takes over") for index in range(2))
+
+    def start_worker(self, name: str, rank: int, salt: int, stop: Path, step_s_max: float = STEP_S_MAX) -> None:
+        ways = self.ways[name, rank] = [self.proxies.make(port) for port in self.ports]
+        switch = ",".join(f"{HOST}:{way.port}" for way in ways)
+        self.workers[name, rank] = self._start(
+            f"{name}-{rank}", str(WORKER), name, str(rank), str(WORKERS), str(salt), str(stop), str(step_s_max),
+            WIRESUM_SWITCH=switch, WIRESUM_ADDRESS=HOST, WIRESUM_LANES="360", WIRESUM_THREADS="1",
+            WIRESUM_SLOTS="64", OMP_NUM_THREADS="1",
+        )  # fmt: skip
+
+    def said(self, name: str, rank: int) -> dict[str, Any]:
+        """The last line of a worker."""
+        lines = (self.folder / f"{name}-{rank}.log").read_text().splitlines()
+        said = [line for line in lines if line.startswith("{")]
+        found: dict[str, Any] = json.loads(said[-1]) if said else {}
+        return found
+
+    def check(self, name: str) -> bool:
+        """Do all workers of the job go on? Raises `SoakError` if one has summed wrongly, or ended without a word."""
+        for rank in range(WORKERS):
+            ended, said = self.workers[name, rank].poll() is not None, self.said(name, rank)
+            if said.get("wrong") or (ended and not said.get("error")):
+                raise SoakError(f"{name}, rank {rank}: {said or 'it said nothing'}; see {self.folder}")
+        return not any(self.workers[name, rank].poll() is not None for rank in range(WORKERS))
+
+    def steps(self, name: str, rank: int = 0) -> int:
+        """That a worker has made, as far as it has said."""
+        lines = (self.folder / f"{name}-{rank}.log").read_text().splitlines()
+        said = [json.loads(line).get("steps", 0) for line in lines if line.startswith("{")]
+        return int(max(said, default=0))
+
+    def report(self) -> join.Report | None:
+        with contextlib.suppress(ServiceError):
+            return self.service.report(1.0)
+        return None
+
+    def close(self) -> None:
+        for process in reversed(self._started):
+            if process.poll() is None:
+                process.send_signal(signal.SIGCONT)
+                process.kill()
+            process.wait()
+
+    def _start(self, name: str, *arguments: str, **variables: str) -> subprocess.Popen[bytes]:
+        with (self.folder / f"{name}.log").open("ab") as log:
+            process = subprocess.Popen([sys.executable, *arguments], stdout=log, stderr=log, env=os.environ | variables)
+        self._started.append(process)
+        return process
+
+
+def _free_port() -> int:
+    with socket.socket() as unused:
+        unused.bind((HOST, 0))
+        return int(unused.getsockname()[1])
