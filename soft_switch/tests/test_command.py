@@ -270,3 +270,39 @@ def test_a_transport_that_cannot_be_had_is_a_clear_error(arguments: list[str]) -
     result = CliRunner().invoke(switch, ["--control", "127.0.0.1:0", "--port", "0", "--transport", "xdp", *arguments])
     assert result.exit_code == 1
     assert "AF_XDP" in result.output or "wiresum_xdp" in result.output
+
+
+FEW_THREADS = """
+import encodings.idna, os, resource
+from wiresum.switch import command
+
+make = command.SoftwareSwitch
+user = 1_900_000_000 + os.getpid()
+
+def make_with_few_threads(**settings):
+    threads = len(os.listdir("/proc/self/task"))
+    if os.getuid() == 0:  # which no such limit binds
+        os.setgroups([])
+        os.setresuid(user, user, user)
+    most = threads + 1 if os.getuid() == user else 1
+    resource.setrlimit(resource.RLIMIT_NPROC, (most, most))
+    return make(**settings)
+
+command.SoftwareSwitch = make_with_few_threads
+command.switch()
+"""
+
+
+def test_too_few_threads_are_an_error_that_names_the_thread_and_the_limit() -> None:
+    arguments = ["--control", "127.0.0.1:0", "--port", "0", "--slots", "256", "--threads", "4"]
+    finished = subprocess.run(
+        [sys.executable, "-c", FEW_THREADS, *arguments],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+    )
+    assert finished.returncode == 1
+    assert re.search(r"^Error: .*cannot start data thread \d of 4 of the switch", finished.stderr, re.MULTILINE)
+    assert "ulimit -u" in finished.stderr
+    assert "Traceback" not in finished.stderr

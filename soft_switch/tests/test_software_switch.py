@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import subprocess
+import sys
 from dataclasses import replace
 from typing import Any
 
@@ -11,6 +13,8 @@ import pytest
 from wiresum.controller import DriverError, Endpoint, SwitchDriver
 from wiresum.switch.software_switch import LANES_MAX, SoftwareSwitch, lanes_for_mtu
 from wiresum.switch.testing import EMPTY, META, RESULT, Bench
+
+PATIENCE_S = 60.0
 
 ONES = (1, 1, 1, 1)
 
@@ -265,3 +269,30 @@ def test_lanes_fill_the_mtu_with_whole_vectors(mtu: int, lanes: int) -> None:
 def test_mtu_too_small_for_a_packet_is_refused() -> None:
     with pytest.raises(ValueError, match="MTU of 83"):
         lanes_for_mtu(83)
+
+
+FORKED = """
+import os, signal, sys, warnings
+warnings.simplefilter("ignore", DeprecationWarning)  # what Python 3.12 and newer say of any fork where threads are
+from wiresum.switch import SoftwareSwitch
+switch = SoftwareSwitch(bind="127.0.0.1", port=0, threads=2, slots=64)
+for child in range(3):
+    pid = os.fork()
+    if pid == 0:
+        signal.alarm(20)
+        if child == 1:
+            del switch
+        if child == 2:
+            switch.close()
+        sys.exit(0)  # with all that an interpreter does at its end
+    assert os.waitpid(pid, 0)[1] == 0, child
+assert switch.stats().threads == 2
+switch.close()
+"""
+
+
+def test_forked_children_end_whatever_they_do_with_a_switch_and_the_parent_goes_on() -> None:
+    finished = subprocess.run(
+        [sys.executable, "-c", FORKED], check=False, capture_output=True, text=True, timeout=PATIENCE_S
+    )
+    assert (finished.returncode, finished.stderr) == (0, "")

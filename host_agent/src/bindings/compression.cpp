@@ -10,6 +10,7 @@
 #include <memory>
 #include <span>
 #include <stdexcept>
+#include <string>
 #include <tuple>
 #include <vector>
 
@@ -36,6 +37,13 @@ numeric::Draw make_draw(const DrawTuple& draw) {
 void require_words(std::uint64_t first, std::size_t count) {
   if (first > numeric::kDrawWordsMax || count > numeric::kDrawWordsMax - first) {
     throw std::invalid_argument("a draw has 2^34 words: compress a tensor of more in several segments");
+  }
+}
+
+void require_at_most(std::size_t elements, std::size_t most) {
+  if (elements > most) {
+    throw std::invalid_argument("a tensor of " + std::to_string(elements) + " elements, of which no more than " +
+                                std::to_string(most) + " can be told apart by their indices: compress it in several");
   }
 }
 
@@ -109,6 +117,7 @@ double square_distance(const Vector<const Element>& a, const Vector<const Elemen
 
 template <class Element>
 void largest(const Vector<const Element>& source, const Vector<std::int64_t>& indices) {
+  require_at_most(source.size(), numeric::kLargestElementsMax);
   if (indices.size() > source.size()) throw std::invalid_argument("more are wanted than there are");
   const nb::gil_scoped_release unlocked;
   const std::size_t scratch_bytes = numeric::largest_scratch_bytes(source.size(), indices.size(), sizeof(Element));
@@ -122,6 +131,7 @@ std::span<Element> span_of(const Vector<Element>& vector) {
 }
 
 void encode_indices(const Vector<const std::int64_t>& indices, std::size_t size, const Vector<std::uint8_t>& code) {
+  require_at_most(size, numeric::kIndexedElementsMax);
   bool ascend = false;
   {
     const nb::gil_scoped_release unlocked;
@@ -132,6 +142,7 @@ void encode_indices(const Vector<const std::int64_t>& indices, std::size_t size,
 }
 
 void decode_indices(const Vector<const std::uint8_t>& code, std::size_t size, const Vector<std::int64_t>& indices) {
+  require_at_most(size, numeric::kIndexedElementsMax);
   bool is_code = false;
   {
     const nb::gil_scoped_release unlocked;

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <cassert>
+#include <new>
 #include <string_view>
 #include <system_error>
 #include <utility>
@@ -109,6 +110,7 @@ Session::Session(const JoinRequest& request)
       job_(request.job),
       python_(python_of(request)),
       channel_(open_channel(python_)),
+      no_memory_(WIRESUM_ERROR_SYSTEM, "job '" + job_ + "' cannot go on: out of memory"),
       rank_(request.rank),
       timeout_ns_(std::chrono::nanoseconds(kCollectiveTimeout).count()) {
   attendant_ = process::start_thread("the thread that listens to the sidecar", [this] { attend(); });
@@ -288,6 +290,15 @@ Error Session::ask_why(const Line& question) {
 // ---- what the sidecar says ----
 
 void Session::attend() noexcept {
+  try {
+    listen();
+  } catch (const std::bad_alloc&) {
+    channel_.hang_up();
+    hang_up(no_memory_);
+  }
+}
+
+void Session::listen() {
   std::string end = "has ended";
   try {
     while (const std::optional<Line> line = channel_.receive()) take(*line);
@@ -299,17 +310,24 @@ void Session::attend() noexcept {
     channel_.hang_up();
   }
   std::unique_lock lock(mutex_);
-  hung_up_ = true;
   const bool has_spoken = join_timeout_.has_value();
   const std::string who = has_spoken ? "process " + sidecar_process_
                                      : "started with '" + (python_.empty() ? default_python() : python_) + "'";
   lock.unlock();
+  hang_up(Error(WIRESUM_ERROR_SIDECAR,
+                "the sidecar that attends job '" + job_ + "' (" + who + ") " + end +
+                    (has_spoken ? ": the job cannot go on without it"
+                                : " before it said a word. It needs the Python package wiresum: WIRESUM_PYTHON must "
+                                  "name an interpreter for which that is installed")));
+}
+
+void Session::hang_up(const Error& error) {
+  {
+    const std::lock_guard lock(mutex_);
+    hung_up_ = true;
+  }
   changed_.notify_all();
-  fail(Error(WIRESUM_ERROR_SIDECAR,
-             "the sidecar that attends job '" + job_ + "' (" + who + ") " + end +
-                 (has_spoken ? ": the job cannot go on without it"
-                             : " before it said a word. It needs the Python package wiresum: WIRESUM_PYTHON must name "
-                               "an interpreter for which that is installed")));
+  fail(error);
 }
 
 void Session::take(const Line& line) {

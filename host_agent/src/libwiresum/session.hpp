@@ -83,6 +83,9 @@ class Session {
 
   // The thread that reads.
   void attend() noexcept;
+  void listen();
+  /// It has ended: of this.
+  void hang_up(const Error& error);
   void take(const Line& line);
   void bind(const Line& line);
   void answer_state(const Line& line);
@@ -107,6 +110,7 @@ class Session {
   std::optional<std::chrono::milliseconds> join_timeout_;  // once the sidecar has said it
   std::string sidecar_process_;
   std::optional<Error> failure_;
+  const Error no_memory_;  // made before it is needed
   bool hung_up_ = false;
   std::unique_ptr<engine::Session> engine_;
 

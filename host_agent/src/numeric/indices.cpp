@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cassert>
 #include <cstring>
 
 namespace wiresum::numeric {
@@ -18,6 +19,7 @@ struct Layout {
   std::size_t bytes = 0;
 
   Layout(std::size_t count, std::size_t size) noexcept {
+    assert(size <= kIndexedElementsMax);
     if (count == 0) return;
     low_bits = size <= count ? 0 : static_cast<unsigned>(std::bit_width(size / count)) - 1;
     bitmap_bits = count + (size >> low_bits);

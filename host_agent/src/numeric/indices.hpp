@@ -11,7 +11,10 @@
 
 namespace wiresum::numeric {
 
-/// Bytes of the code of `count` indices below `size`; count <= size < 2^31.
+/// Of a tensor whose indices may be encoded.
+inline constexpr std::size_t kIndexedElementsMax = INT32_MAX;
+
+/// Bytes of the code of `count` indices below `size`; count <= size <= kIndexedElementsMax.
 [[nodiscard]] std::size_t index_code_bytes(std::size_t count, std::size_t size) noexcept;
 
 /// Indices are ascending and below `size`; `code` has index_code_bytes. False, and an undefined code, if they are not.

@@ -191,7 +191,7 @@ std::size_t scratch_bytes(std::size_t count, std::size_t wanted) noexcept {
 template <class Element>
 void choose_largest(const Element* source, std::size_t count, std::size_t wanted, std::int64_t* indices,
                     std::span<std::byte> scratch) noexcept {
-  assert(wanted <= count);
+  assert(wanted <= count && count <= kLargestElementsMax);
   if (wanted == 0) return;
   if (is_worth_a_sample(count, wanted) && scratch.size() >= scratch_bytes<Element>(count, wanted)) {
     const auto threshold = estimate_boundary(source, count, wanted, reinterpret_cast<Element*>(scratch.data()));

@@ -37,13 +37,13 @@ using worker::Status;
 
 constexpr std::size_t kWorkers = 2;
 constexpr std::size_t kCalls = 6;
-constexpr std::size_t kBlocks = 400;
-constexpr std::size_t kExactElementsMax = 4000;
+constexpr std::size_t kBlocks = 128;
+constexpr std::size_t kExactElementsMax = 3000;
 
 /// Sparse by blocks, sparse within blocks, dense, gathered exactly, summed exactly in planes, and integers.
 std::vector<float> tensor(std::size_t worker, std::size_t call) {
   const auto one = static_cast<float>(worker + 1);
-  if (call == 0) return sparse_tensor(worker, kBlocks, 50);
+  if (call == 0) return sparse_tensor(worker, kBlocks, 32);
   if (call == 3) return std::vector<float>(100, one);
   if (call == 4) return std::vector<float>(kExactElementsMax, one);
   std::vector<float> values(kBlocks * kLanes, call == 1 ? 0.0F : one);
@@ -59,6 +59,7 @@ struct Round {
   bool all_right = true;  // of those that ended well
   bool failed = false;
   bool any_no_memory = false;
+  SessionStats stats;
 };
 
 /// All calls at all workers, of which the `nth` allocation fails, or all from it on. A worker whose session fails ends
@@ -117,6 +118,7 @@ Round run_round(long nth, bool all_fail) {
       if (operation->status() == Status::kOk) round.all_right &= data[worker][call] == sums[call];
     }
   }
+  round.stats = job[0].stats();
   return round;
 }
 
@@ -134,10 +136,15 @@ TEST_P(SessionWithoutMemory, EndsEveryCollectiveRightOrWithThatCauseWhicheverAll
     ASSERT_TRUE(round.all_right) << "a wrong sum after allocation " << nth;
     no_memory += round.any_no_memory ? 1 : 0;
     good = round.failed ? 0 : good + 1;
+    if (good == 0) continue;
+    // So every kind of sum has been without memory.
+    EXPECT_GT(round.stats.sparse.streams, 0U);
+    EXPECT_GT(round.stats.sparse.refined, 0U);
+    EXPECT_GT(round.stats.sparse.whole + round.stats.sparse.prologues, 2U);
+    EXPECT_EQ(round.stats.exact_sums, 2U);
   }
   EXPECT_LT(nth, kAllocationsMax);
   EXPECT_GT(no_memory, 20) << "of " << nth << " rounds";
-  std::cout << nth << " allocations, " << no_memory << " ended a session\n";
 }
 
 INSTANTIATE_TEST_SUITE_P(Session, SessionWithoutMemory, testing::Bool(),

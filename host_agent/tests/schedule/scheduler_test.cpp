@@ -328,6 +328,27 @@ TEST(Scheduler, LaterRequestsWaitUntilTheStreamHasItsPlace) {
   EXPECT_EQ(scheduler.waiting_deadline(), worker::kNever);
 }
 
+TEST(Scheduler, AChoreThatFindsNoMemoryEndsItsRequestAndAllOthersWithThat) {
+  Scheduler scheduler(small_config());
+  Tensor sparse(16, false);
+  sparse.put(1);
+  Request unseen = sparse.request();
+  Survey survey = scheduler.survey(unseen, 0);
+  const Ticket first = scheduler.submit(std::move(unseen), std::move(survey));
+  const Ticket second = submit(scheduler, sparse.request(), kLanes);
+  const std::optional<Chore> look = scheduler.poll_chore();
+  ASSERT_TRUE(look.has_value());
+  scheduler.complete(*look, worker::Status::kNoMemory);
+  for (const Ticket& ticket : {second, first}) {
+    const std::optional<Finished> finished = scheduler.poll_finished();
+    ASSERT_TRUE(finished.has_value());
+    EXPECT_EQ(finished->token, ticket.token);
+    EXPECT_EQ(finished->status, worker::Status::kNoMemory);
+  }
+  EXPECT_EQ(scheduler.failure(), worker::Status::kNoMemory);
+  EXPECT_EQ(scheduler.unfinished(), 0U);
+}
+
 TEST(Scheduler, ADenseTensorAsksOnceAndThenVotes) {
   Scheduler scheduler(small_config());
   Tensor tensor(40, true);

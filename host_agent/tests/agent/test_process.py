@@ -1,0 +1,132 @@
+"""What a session is to its process: forked children, threads that it may not have, memory that it cannot have."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from wiresum.agent import AgentConfig, Session, _native
+from wiresum.controller import JoinServer
+from wiresum.switch import SoftwareSwitch
+
+PATIENCE_S = 40.0
+HOST = "127.0.0.1"
+
+WORKER = """
+import array, gc, os, resource, signal, sys, threading, warnings
+warnings.simplefilter("ignore", DeprecationWarning)  # what Python 3.12 and newer say of any fork where threads are
+from wiresum.agent import AgentConfig, Dtype, Region, Session, session as module
+
+def join():
+    config = AgentConfig(switch=sys.argv[1], threads=4)
+    return Session.join(config, job_name="a-job", rank=0, world_size=1)
+
+def sum_up(session):
+    values = array.array("i", range(1000))
+    address, elements = values.buffer_info()
+    operation = session.submit([Region(address, address, elements)], dtype=Dtype.I32)
+    operation.wait(10)
+    return operation
+
+exec(sys.argv[2])
+"""
+
+FORK = """
+session = join()
+done = sum_up(session)
+waiter = threading.Thread(target=lambda: session.wait_completed(5.0), daemon=True)
+waiter.start()
+for child in range(4):
+    pid = os.fork()
+    if pid == 0:
+        signal.alarm(20)
+        if child == 1:
+            del session, done
+            gc.collect()
+        if child == 2:
+            session.close()
+        if child == 3:
+            try:
+                sum_up(session)
+            except RuntimeError as error:
+                assert "a forked child must join by itself" in str(error)
+        sys.exit(0)  # with all that an interpreter does at its end
+    assert os.waitpid(pid, 0)[1] == 0, child
+sum_up(session)
+session.close()
+print("went on")
+"""
+
+FEW_THREADS = """
+open_data_path = module._open_data_path
+user = 1_900_000_000 + os.getpid()
+before = resource.getrlimit(resource.RLIMIT_NPROC)
+
+def open_with_few_threads(*arguments):
+    threads = len(os.listdir("/proc/self/task"))
+    if os.getuid() == 0:
+        os.setgroups([])
+        os.setresuid(user, user, user)
+    most = threads + 2 if os.getuid() == user else 1
+    resource.setrlimit(resource.RLIMIT_NPROC, (most, before[1]))
+    try:
+        return open_data_path(*arguments)
+    finally:
+        assert len(os.listdir("/proc/self/task")) <= threads
+        resource.setrlimit(resource.RLIMIT_NPROC, before)
+
+module._open_data_path = open_with_few_threads
+try:
+    join()
+except RuntimeError as error:
+    print(error)
+"""
+
+
+@pytest.fixture
+def control() -> Iterator[str]:
+    switch = SoftwareSwitch(bind=HOST, port=0, threads=1, slots=512)
+    server = JoinServer(switch)
+    yield f"{HOST}:{server.start(HOST, 0)}"
+    server.stop(1.0)
+    switch.close()
+
+
+def run_worker(control: str, code: str) -> str:
+    finished = subprocess.run(
+        [sys.executable, "-c", WORKER, control, code], check=False, capture_output=True, text=True, timeout=PATIENCE_S
+    )
+    assert (finished.returncode, finished.stderr) == (0, "")
+    return finished.stdout
+
+
+def test_forked_children_end_whatever_they_do_with_a_session_and_the_parent_goes_on(control: str) -> None:
+    assert run_worker(control, FORK) == "went on\n"
+
+
+def test_joining_with_too_few_threads_says_which_and_by_which_limit(control: str) -> None:
+    text = run_worker(control, FEW_THREADS)
+    which = 3 if os.getuid() == 0 else 1
+    assert f"cannot start engine thread {which} of 4 of this session" in text
+    assert "ulimit -u" in text
+
+
+class WithoutMemory:
+    """A data path whose one collective has found no memory."""
+
+    class operation:  # noqa: N801 - as the native class is
+        done, status, tensor = True, _native.Status.NO_MEMORY, 7
+
+
+def test_a_worker_without_memory_says_so_to_itself_and_to_all(control: str) -> None:
+    session = Session.join(AgentConfig(switch=control), job_name="a-job", rank=0, world_size=1)
+    try:
+        error = session._error_of(WithoutMemory.operation)  # type: ignore[arg-type]
+        assert "rank 0 of job 'a-job': this worker's process could not allocate" in str(error)
+        assert session.failure is error
+    finally:
+        session.close()
