@@ -14,9 +14,12 @@ SEEDS_DEFAULT = {
     "seed": 300,
     "sparse_seed": 40,
     "scattered_seed": 30,
+    "mixed_seed": 100,
     "fault_seed": 100,
+    "return_seed": 100,
     "tree_seed": 200,
     "tree_fault_seed": 50,
+    "shared_seed": 100,
 }
 """By the name of a test's argument."""
 

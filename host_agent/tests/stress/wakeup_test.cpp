@@ -9,7 +9,6 @@
 #include <array>
 #include <atomic>
 #include <chrono>
-#include <climits>
 #include <condition_variable>
 #include <cstdint>
 #include <cstring>
@@ -173,17 +172,32 @@ bool stop(Watched& watched, From from, std::int64_t steps, const std::function<v
   return stepping::stopped.load();
 }
 
-/// That again and again, one instruction later each time. What another thread does meanwhile is `act`. Returns how
-/// often the thread was stopped, before it got to where instructions are no longer counted, or `stops_max` times.
-int walk(Watched& watched, From from, const std::function<void()>& poke, const std::function<void()>& act,
-         int stops_max = INT_MAX) {
-  int stops = 0;
-  while (stops < stops_max && !testing::Test::HasFailure() && stop(watched, from, stops + 1, poke)) {
+/// After how many instructions to stop it, to try all of the way on which they are counted, or the first `steps_max`:
+/// each one, unless there are many.
+std::vector<std::int64_t> moments(Watched& watched, From from, const std::function<void()>& poke,
+                                  std::int64_t steps_max = INT64_MAX) {
+  constexpr std::int64_t kMomentsMax = 250;
+  EXPECT_FALSE(stop(watched, from, 0, poke));
+  const std::int64_t way = std::min(steps_max, stepping::steps_taken.load());
+  std::vector<std::int64_t> all;
+  for (std::int64_t steps = 1; steps <= way; steps += 1 + way / kMomentsMax) all.push_back(steps);
+  EXPECT_GT(all.size(), 20U);
+  return all;
+}
+
+/// At each of these moments another thread does what `act` says.
+void at_each_moment(Watched& watched, From from, const std::function<void()>& poke, const std::function<void()>& act,
+                    std::int64_t steps_max = INT64_MAX) {
+  std::size_t stops = 0;
+  const std::vector<std::int64_t> all = moments(watched, from, poke, steps_max);
+  for (const std::int64_t moment : all) {
+    if (testing::Test::HasFailure()) return;
+    if (!stop(watched, from, moment, poke)) continue;
     ++stops;
     act();
     stepping::released.store(true);
   }
-  return stops;
+  EXPECT_GT(stops, all.size() / 2);
 }
 
 class WakeUp : public testing::Test {
@@ -248,7 +262,7 @@ TEST_F(WakeUpOfASession, MailThatComesAtAnyMomentBeforeASleepIsSeen) {
   WIRESUM_STEPS_OR_SKIP();
   begin();
   const auto poke = [&] { watched_->poke(); };
-  EXPECT_GT(walk(*watched_, From::kStatistics, poke, [&] { expect_end(submit()); }), 20);
+  at_each_moment(*watched_, From::kStatistics, poke, [&] { expect_end(submit()); });
 }
 
 TEST_F(WakeUpOfASession, MailThatComesWhileOtherMailIsTakenIsSeen) {
@@ -262,17 +276,16 @@ TEST_F(WakeUpOfASession, MailThatComesWhileOtherMailIsTakenIsSeen) {
     expect_end(second);
   };
   // Taken, it is handed on: that takes long, and looks at no mail any more.
-  constexpr int kTakingMax = 400;
-  EXPECT_GT(walk(*watched_, From::kWakeUp, [&] { first = submit(); }, act, kTakingMax), 50);
+  constexpr std::int64_t kTakingMax = 400;
+  at_each_moment(*watched_, From::kWakeUp, [&] { first = submit(); }, act, kTakingMax);
 }
 
 TEST_F(WakeUpOfASession, AnEndThatComesAtAnyMomentBeforeASleepIsSeen) {
   WIRESUM_STEPS_OR_SKIP();
   begin();
   const auto poke = [&] { watched_->poke(); };
-  const int moments = walk(*watched_, From::kStatistics, poke, [] {});
-  EXPECT_GT(moments, 20);
-  for (int moment = 1; moment <= moments && !HasFailure(); moment += 2) {
+  for (const std::int64_t moment : moments(*watched_, From::kStatistics, poke)) {
+    if (HasFailure() || overslept.load() != 0) break;
     begin();
     static_cast<void>(stop(*watched_, From::kStatistics, moment, poke));
     session_->close();  // it would not return
@@ -292,7 +305,8 @@ TEST_F(WakeUpOfASession, MailThatComesAtAnyMomentBeforeANapEndsIt) {
   watched_->poke();
   int stops = 0;
   int naps = 0;  // one after the other that came before so many instructions
-  for (std::int64_t steps = 1; naps < 20 && !HasFailure(); steps += 3) {  // going to sleep takes more than these
+  for (std::int64_t steps = 1; naps < 10 && !HasFailure();
+       steps += 3 + steps / 100) {  // going to sleep takes more than these
     stepping::stopped.store(false);
     watched_->stop_after(steps, From::kStatistics);
     std::uint64_t receives = watched_->receives();
@@ -371,7 +385,7 @@ TEST_F(WakeUpOfADataThread, ARequestThatComesAtAnyMomentBeforeASleepIsSeen) {
   WIRESUM_STEPS_OR_SKIP();
   watched_->releases = true;
   const auto poke = [&] { watched_->poke(); };
-  EXPECT_GT(walk(*watched_, From::kReceive, poke, [&] { ask(); }), 20);
+  at_each_moment(*watched_, From::kReceive, poke, [&] { ask(); });
 }
 
 TEST_F(WakeUpOfADataThread, ARequestThatComesAtAnyMomentAfterTheLastIsSeen) {
@@ -381,15 +395,14 @@ TEST_F(WakeUpOfADataThread, ARequestThatComesAtAnyMomentAfterTheLastIsSeen) {
     ask();
     ask();
   };
-  EXPECT_GT(walk(*watched_, From::kReceive, twice, [&] { ask(); }), 20);
+  at_each_moment(*watched_, From::kReceive, twice, [&] { ask(); });
 }
 
 TEST_F(WakeUpOfADataThread, AnEndThatComesAtAnyMomentBeforeASleepIsSeen) {
   WIRESUM_STEPS_OR_SKIP();
   const auto poke = [&] { watched_->poke(); };
-  const int moments = walk(*watched_, From::kReceive, poke, [] {});
-  EXPECT_GT(moments, 20);
-  for (int moment = 1; moment <= moments && !HasFailure(); ++moment) {
+  for (const std::int64_t moment : moments(*watched_, From::kReceive, poke)) {
+    if (HasFailure() || overslept.load() != 0) break;
     SetUp();
     static_cast<void>(stop(*watched_, From::kReceive, moment, poke));
     thread_.reset();  // it would not return
