@@ -11,6 +11,7 @@ PYTHON ?= python3
 JOBS ?= $(shell nproc)
 FUZZ_SECONDS ?= 300
 SOAK_SEEDS ?= 10000
+ASAN_SEEDS ?= 20
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -137,16 +138,22 @@ test-cpp: $(ready)-dev  ##! run the C++ unit tests
 test-python: test-cpp  ##! run the Python tests (PYTEST_ARGS=...)
 	$(py) -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 
-sanitize: asan tsan  ##! run the C++ unit tests under ASan + UBSan, the threaded ones under TSan
+sanitize: asan tsan  ##! run the C++ unit tests and the simulation under ASan + UBSan, the threaded ones under TSan
 
+# Python is not built with a sanitizer, so what the simulation's module needs of it is loaded first. What Python itself
+# leaves behind is no leak of ours.
+runtime = $(shell $(or $(CXX),c++) -print-file-name=$(1))
 asan: $(ready)-dev
-	cmake --preset asan >/dev/null
+	cmake --preset asan -DPython_EXECUTABLE=$(abspath $(py)) >/dev/null
 	cmake --build --preset asan
 	$(call run_ctest,build/asan)
+	LD_PRELOAD='$(call runtime,libasan.so) $(call runtime,libubsan.so) $(call runtime,libstdc++.so)' \
+	  ASAN_OPTIONS=detect_leaks=0 WIRESUM_SIM=$(CURDIR)/build/asan/host_agent/tests/sim \
+	  $(py) -m pytest --numprocesses 2 --capture sys host_agent/tests/sim --seeds $(ASAN_SEEDS)
 
 # The longest first: they run side by side.
 threaded_tests := $(if $(wildcard /usr/include/xdp/xsk.h),host_agent/tests/transport/xdp/xdp_test)
-threaded_tests += host_agent/tests/engine/engine_test soft_switch/tests/server_test host_agent/tests/transport/transport_test
+threaded_tests += host_agent/tests/stress/stress_test host_agent/tests/engine/engine_test soft_switch/tests/server_test host_agent/tests/transport/transport_test
 tsan: $(ready)-dev
 	cmake --preset tsan >/dev/null
 	cmake --build --preset tsan --target $(notdir $(threaded_tests))

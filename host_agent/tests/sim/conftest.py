@@ -9,14 +9,19 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))  # the tests' own modules, and wiresum_sim beside them
+if elsewhere := os.environ.get("WIRESUM_SIM"):
+    sys.path.insert(0, elsewhere)  # wiresum_sim of another build
 
 SEEDS_DEFAULT = {
     "seed": 300,
     "sparse_seed": 40,
     "scattered_seed": 30,
+    "mixed_seed": 100,
     "fault_seed": 100,
+    "return_seed": 100,
     "tree_seed": 200,
     "tree_fault_seed": 50,
+    "shared_seed": 100,
 }
 """By the name of a test's argument."""
 

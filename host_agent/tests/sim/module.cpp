@@ -49,12 +49,23 @@ class Job {
     tasks_.push_back(std::move(task));
   }
 
-  sim::Report run() { return sim::Simulation(scenario_, std::exchange(tasks_, {})).run(); }
+  sim::Report run() { return sim::simulate(scenario_, std::exchange(tasks_, {})); }
+
+  [[nodiscard]] sim::JobPlan plan(std::optional<std::size_t> follows) {
+    return {.scenario = scenario_, .tasks = std::exchange(tasks_, {}), .follows = follows};
+  }
 
  private:
   sim::Scenario scenario_;
   std::vector<sim::Task> tasks_;
 };
+
+std::vector<sim::Report> run_together(const std::vector<Job*>& jobs,
+                                      const std::vector<std::optional<std::size_t>>& follows) {
+  std::vector<sim::JobPlan> plans;
+  for (std::size_t i = 0; i < jobs.size(); ++i) plans.push_back(jobs[i]->plan(follows.at(i)));
+  return sim::Simulation(std::move(plans)).run();
+}
 
 }  // namespace
 
@@ -89,7 +100,8 @@ NB_MODULE(wiresum_sim, module) {
       .value("ABORT", sim::Fault::Kind::kAbort)
       .value("CLOSE", sim::Fault::Kind::kClose)
       .value("DEATH", sim::Fault::Kind::kDeath)
-      .value("SWITCH_RESTART", sim::Fault::Kind::kSwitchRestart);
+      .value("SWITCH_RESTART", sim::Fault::Kind::kSwitchRestart)
+      .value("SWITCH_RETURN", sim::Fault::Kind::kSwitchReturn);
   nb::class_<sim::Fault>(module, "Fault").def(nb::init<sim::Fault::Kind, std::uint32_t, worker::TimeNs>());
   nb::class_<sim::Stall>(module, "Stall").def(nb::init<std::uint32_t, worker::TimeNs, worker::TimeNs>());
   nb::class_<sim::Scenario>(module, "Scenario")
@@ -104,6 +116,7 @@ NB_MODULE(wiresum_sim, module) {
       .def_rw("round_first", &sim::Scenario::round_first)
       .def_rw("window_min", &sim::Scenario::window_min)
       .def_rw("window_initial", &sim::Scenario::window_initial)
+      .def_rw("collectives_max", &sim::Scenario::collectives_max)
       .def_rw("rto_min", &sim::Scenario::rto_min)
       .def_rw("sparse_chunks_min", &sim::Scenario::sparse_chunks_min)
       .def_rw("interruption_max", &sim::Scenario::interruption_max)
@@ -147,4 +160,7 @@ NB_MODULE(wiresum_sim, module) {
            "signature"_a, "regions"_a, "submit_at"_a, "timeout"_a = nb::none(),
            "Regions by worker; the memory they point to must live until run() returns.")
       .def("run", &Job::run, nb::call_guard<nb::gil_scoped_release>());
+  module.def("run_together", &run_together, "jobs"_a, "follows"_a, nb::call_guard<nb::gil_scoped_release>(),
+             "Runs jobs on the same switches. For each: None, or which one before it must have ended, whose slots and "
+             "number it takes.");
 }

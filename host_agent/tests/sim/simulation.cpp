@@ -11,22 +11,25 @@ constexpr std::uint16_t kJob = 3;
 constexpr std::uint32_t kKey = 0x5EED5EED;
 constexpr std::uint16_t kWorkerPort = 20'000;
 
+/// No key comes twice to a switch.
+std::uint32_t next_key(World& world) { return kKey + 0x9E3779B9 * world.keys++; }
+
 }  // namespace
 
-Simulation::Simulation(const Scenario& scenario, std::vector<Task> tasks)
-    : scenario_(scenario),
-      tasks_(std::move(tasks)),
-      packet_bytes_(wire::kHeaderBytes + scenario.lanes * wire::kWordBytes),
-      random_(scenario.seed),
-      up_(scenario.workers + scenario.parents.size(), Link(scenario.up)),
-      down_(scenario.workers + scenario.parents.size(), Link(scenario.down)) {
+Job::Job(World& world, JobPlan plan, const Lease& lease)
+    : world_(world),
+      scenario_(std::move(plan.scenario)),
+      tasks_(std::move(plan.tasks)),
+      lease_(lease),
+      key_(next_key(world)),
+      packet_bytes_(wire::kHeaderBytes + scenario_.lanes * wire::kWordBytes),
+      up_(scenario_.workers + scenario_.parents.size(), Link(scenario_.up)),
+      down_(scenario_.workers + scenario_.parents.size(), Link(scenario_.down)) {
   check();
   build_switches();
-  build_hosts();
-  schedule_faults();
 }
 
-void Simulation::check() const {
+void Job::check() const {
   for (const Task& task : tasks_) {
     if (task.requests.size() != scenario_.workers || task.submit_at.size() != scenario_.workers) {
       throw std::invalid_argument("a task needs a request and a time of submission for each worker");
@@ -45,46 +48,68 @@ void Simulation::check() const {
 
 // ---- The tree ----
 
-std::uint32_t Simulation::above(Node node) const noexcept {
+std::uint32_t Job::above(Node node) const noexcept {
   if (!is_worker(node)) return scenario_.parents[node - scenario_.workers];
   return scenario_.leaves.empty() ? 0 : scenario_.leaves[node];
 }
 
-std::uint8_t Simulation::number_of(Node node) const noexcept {
+std::uint8_t Job::number_of(Node node) const noexcept {
   const std::vector<Node>& children = switches_[above(node)].children;
   return static_cast<std::uint8_t>(std::ranges::find(children, node) - children.begin());
 }
 
-wire::Endpoint Simulation::endpoint_of(Node node) const noexcept {
+wire::Endpoint Job::endpoint_of(Node node) const noexcept {
   return {.address = 0x0A000001 + node, .port = is_worker(node) ? kWorkerPort : wire::kSwitchPort};
 }
 
-void Simulation::build_switches() {
-  const dataplane::Sizes sizes{
-      .slots = scenario_.slots, .lanes_max = static_cast<std::uint16_t>(scenario_.lanes), .jobs_max = kJob + 1};
+void Job::build_switches() {
   switches_.resize(scenario_.parents.size());
   for (Node node = 0; node < scenario_.workers + switches_.size(); ++node) {
     if (node != node_of_switch(0)) switches_[above(node)].children.push_back(node);
   }
-  for (std::uint32_t index = 0; index < switches_.size(); ++index) {
-    const dataplane::JobEntry entry = entry_of(index);
-    for (std::uint32_t thread = 0; thread < scenario_.threads; ++thread) {
-      switches_[index].ports.push_back(std::make_unique<dataplane::Dataplane>(sizes));
-      dataplane::Dataplane& port = *switches_[index].ports.back();
-      leave_cells_used(port, entry);
-      if (!port.admit(entry)) throw std::invalid_argument("a switch does not admit this job");
+}
+
+dataplane::Dataplane& Job::port(std::uint32_t index, std::uint32_t thread) const {
+  return *world_.ports[index][lease_.port_offset + thread];
+}
+
+void Job::admit_at(std::uint32_t index) {
+  const dataplane::JobEntry entry = entry_of(index);
+  for (std::uint32_t thread = 0; thread < scenario_.threads; ++thread) {
+    dataplane::Dataplane& machine = port(index, thread);
+    if (machine.find(lease_.job) == nullptr && !machine.admit(entry)) {
+      throw std::invalid_argument("a switch does not admit this job");
     }
   }
 }
 
-dataplane::JobEntry Simulation::entry_of(std::uint32_t index) const {
+void Job::admit() {
+  for (std::uint32_t index = 0; index < switches_.size(); ++index) admit_at(index);
+  stage_ = Stage::kRuns;
+  began_ = world_.clock.now();
+  build_hosts();
+  schedule_faults();
+}
+
+void Job::evict() {
+  for (std::size_t index = switches_.size(); index-- > 0;) {
+    for (std::uint32_t thread = 0; thread < scenario_.threads; ++thread) {
+      port(static_cast<std::uint32_t>(index), thread).evict(lease_.job);
+    }
+  }
+  stage_ = Stage::kOver;
+  ended_ = world_.clock.now();
+}
+
+dataplane::JobEntry Job::entry_of(std::uint32_t index) const {
   const std::vector<Node>& children = switches_[index].children;
-  dataplane::JobEntry entry{.job = kJob,
-                            .key = kKey,
+  dataplane::JobEntry entry{.job = lease_.job,
+                            .key = key_,
                             .workers = static_cast<std::uint8_t>(children.size()),
                             .threads = static_cast<std::uint8_t>(scenario_.threads),
+                            .port_offset = lease_.port_offset,
                             .lanes = static_cast<std::uint16_t>(scenario_.lanes),
-                            .slot_base = 0,
+                            .slot_base = lease_.slot_base,
                             .slots = scenario_.slots,
                             .endpoints = {}};
   for (std::size_t i = 0; i < children.size() && i < entry.endpoints.size(); ++i) {
@@ -99,8 +124,16 @@ dataplane::JobEntry Simulation::entry_of(std::uint32_t index) const {
 
 /// Another job of these workers has had the slots before, and left each cell in a round of its own, half summed: many
 /// in those that this job begins with. It must not be noticed.
-void Simulation::leave_cells_used(dataplane::Dataplane& machine, dataplane::JobEntry entry) const {
-  entry.key = ~kKey;
+void Job::leave_cells_used() const {
+  for (std::uint32_t index = 0; index < switches_.size(); ++index) {
+    for (std::uint32_t thread = 0; thread < scenario_.threads; ++thread) {
+      leave_cells_used(port(index, thread), entry_of(index));
+    }
+  }
+}
+
+void Job::leave_cells_used(dataplane::Dataplane& machine, dataplane::JobEntry entry) const {
+  entry.key = ~key_;
   entry.threads = 1;
   entry.uplink = {};
   if (!machine.admit(entry)) throw std::invalid_argument("the switch does not admit the job before this one");
@@ -110,20 +143,21 @@ void Simulation::leave_cells_used(dataplane::Dataplane& machine, dataplane::JobE
     const std::uint32_t first = scenario_.round_first + ((scenario_.round_first ^ cell) & 1);
     const std::uint64_t ahead = random.below(3) == 0 ? random.below(std::uint64_t{1} << 31) : random.below(3);
     const std::uint32_t round = first + 2 * static_cast<std::uint32_t>(ahead) - 2;
-    const wire::Header header{.job = kJob,
+    const wire::Header header{.job = entry.job,
                               .key = entry.key,
                               .worker = static_cast<std::uint8_t>(random.below(entry.workers)),
                               .exponent = 255,
                               .cell = static_cast<std::uint16_t>(cell),
                               .round = round};
     wire::encode(header, std::span<std::byte, wire::kHeaderBytes>(datagram.data(), wire::kHeaderBytes));
-    const dataplane::Outcome outcome = machine.handle(dataplane::read(entry.endpoints[header.worker], 0, datagram));
+    const dataplane::Outcome outcome =
+        machine.handle(dataplane::read(entry.endpoints[header.worker], entry.port_offset, datagram));
     if (outcome.reason != dataplane::Reason::kAdmitted) throw std::logic_error("the job before this one is refused");
   }
-  machine.evict(kJob);
+  machine.evict(entry.job);
 }
 
-HostConfig Simulation::config_of(std::uint32_t worker) const {
+HostConfig Job::config_of(std::uint32_t worker) const {
   HostConfig host;
   host.scheduler = {.threads = scenario_.threads,
                     .rank = worker,
@@ -138,13 +172,13 @@ HostConfig Simulation::config_of(std::uint32_t worker) const {
   host.device_delay_max = scenario_.device_delay_max;
   host.device_packets = scenario_.device_packets;
   for (const Stall& stall : scenario_.stalls) {
-    if (stall.worker == worker) host.stalls.push_back(stall);
+    if (stall.worker == worker) host.stalls.push_back({worker, began_ + stall.begin, began_ + stall.end});
   }
   const std::uint32_t slots = scenario_.slots / scenario_.threads;
   for (std::uint32_t thread = 0; thread < scenario_.threads; ++thread) {
     worker::WorkerConfig& config = host.shards.emplace_back();
-    config.job = kJob;
-    config.key = kKey;
+    config.job = lease_.job;
+    config.key = key_;
     config.worker = number_of(worker);
     config.workers = static_cast<std::uint16_t>(scenario_.workers);
     config.lanes = static_cast<std::uint16_t>(scenario_.lanes);
@@ -161,27 +195,27 @@ HostConfig Simulation::config_of(std::uint32_t worker) const {
   return host;
 }
 
-void Simulation::build_hosts() {
+void Job::build_hosts() {
   for (std::uint32_t worker = 0; worker < scenario_.workers; ++worker) {
     hosts_.push_back(std::make_unique<Host>(
-        config_of(worker), clock_, agenda_, random_,
+        config_of(worker), world_.clock, world_.agenda, world_.random,
         [this, worker](std::uint32_t thread, const Datagram& datagram) { send_up(worker, thread, datagram); }));
     for (const Task& task : tasks_) {
-      hosts_.back()->submit_at(task.submit_at[worker], task.requests[worker], task.timeout);
+      hosts_.back()->submit_at(began_ + task.submit_at[worker], task.requests[worker], task.timeout);
     }
   }
 }
 
 // ---- Faults ----
 
-void Simulation::schedule_faults() {
+void Job::schedule_faults() {
   for (const Fault& fault : scenario_.faults) {
     if (fault.worker >= scenario_.workers) throw std::invalid_argument("a fault of a worker that is not there");
-    agenda_.at(fault.at, [this, fault] { happen(fault); });
+    world_.agenda.at(began_ + fault.at, [this, fault] { happen(fault); });
   }
 }
 
-void Simulation::happen(const Fault& fault) {
+void Job::happen(const Fault& fault) {
   Host& host = *hosts_[fault.worker];
   switch (fault.kind) {
     case Fault::Kind::kAbort:
@@ -194,40 +228,30 @@ void Simulation::happen(const Fault& fault) {
       host.kill();
       return;
     case Fault::Kind::kSwitchRestart:
-      for (const auto& port : switches_[above(fault.worker)].ports) port->reset();
+      for (const auto& machine : world_.ports[above(fault.worker)]) machine->reset();
+      return;
+    case Fault::Kind::kSwitchReturn:
+      if (stage_ == Stage::kRuns) admit_at(above(fault.worker));
       return;
   }
 }
 
 // ---- Running ----
 
-bool Simulation::is_done() const {
+bool Job::is_done() const {
+  if (stage_ == Stage::kWaits) return false;
   return std::ranges::all_of(hosts_, [](const auto& host) { return host->idle(); });
 }
 
-Report Simulation::run() {
-  while (failure_.empty() && !is_done()) {
-    if (agenda_.empty()) {
-      failure_ = "nothing is left to happen, but operations have not ended";
-    } else if (agenda_.next() > scenario_.time_max) {
-      failure_ = "not finished within the bound of virtual time";
-    } else {
-      clock_.advance(agenda_.next());
-      agenda_.step();
-    }
-  }
-  return report();
-}
-
-void Simulation::send_up(Node from, std::uint32_t thread, const Datagram& datagram) {
-  up_[from].carry(clock_.now(), datagram.size(), random_, [&](TimeNs at) {
-    agenda_.at(at, [this, from, thread, datagram] { arrive_at_switch(above(from), from, thread, datagram); });
+void Job::send_up(Node from, std::uint32_t thread, const Datagram& datagram) {
+  up_[from].carry(world_.clock.now(), datagram.size(), world_.random, [&](TimeNs at) {
+    world_.agenda.at(at, [this, from, thread, datagram] { arrive_at_switch(above(from), from, thread, datagram); });
   });
 }
 
-void Simulation::send_down(Node to, std::uint32_t thread, const Datagram& datagram) {
-  down_[to].carry(clock_.now(), datagram.size(), random_, [&](TimeNs at) {
-    agenda_.at(at, [this, to, thread, datagram] {
+void Job::send_down(Node to, std::uint32_t thread, const Datagram& datagram) {
+  down_[to].carry(world_.clock.now(), datagram.size(), world_.random, [&](TimeNs at) {
+    world_.agenda.at(at, [this, to, thread, datagram] {
       if (is_worker(to)) {
         hosts_[to]->arrive(thread, datagram);
       } else {
@@ -237,12 +261,13 @@ void Simulation::send_down(Node to, std::uint32_t thread, const Datagram& datagr
   });
 }
 
-void Simulation::arrive_at_switch(std::uint32_t index, Node from, std::uint32_t thread, const Datagram& datagram) {
+void Job::arrive_at_switch(std::uint32_t index, Node from, std::uint32_t thread, const Datagram& datagram) {
   wire::Endpoint source = endpoint_of(from);
   source.port = static_cast<std::uint16_t>(source.port + thread);
   const Switch& there = switches_[index];
   const dataplane::Outcome outcome =
-      there.ports[thread]->handle(dataplane::read(source, static_cast<std::uint8_t>(thread), datagram));
+      port(index, thread)
+          .handle(dataplane::read(source, static_cast<std::uint8_t>(lease_.port_offset + thread), datagram));
   const auto answer = [&] {
     Datagram bytes(packet_bytes_);
     wire::Packet packet{.data = bytes.data(), .bytes = 0};
@@ -266,11 +291,11 @@ void Simulation::arrive_at_switch(std::uint32_t index, Node from, std::uint32_t 
   }
 }
 
-Report Simulation::report() const {
+Report Job::report(std::string failure) const {
   Report report;
-  report.finished = failure_.empty();
-  report.failure = failure_;
-  report.time_ns = clock_.now();
+  report.finished = is_done();
+  report.failure = std::move(failure);
+  report.time_ns = (stage_ == Stage::kOver ? ended_ : world_.clock.now()) - began_;
   report.results.assign(tasks_.size(), {});
   for (const auto& host : hosts_) {
     const auto results = host->results();
@@ -295,6 +320,80 @@ Report Simulation::report() const {
     }
   }
   return report;
+}
+
+// ---- Several jobs ----
+
+Simulation::Simulation(std::vector<JobPlan> plans) : world_(plans.at(0).scenario.seed) {
+  std::vector<Lease> leases;
+  dataplane::Sizes sizes{.slots = 0, .lanes_max = 0, .jobs_max = static_cast<std::uint16_t>(kJob + plans.size())};
+  std::uint32_t ports = 0;
+  for (std::size_t i = 0; i < plans.size(); ++i) {
+    const Scenario& scenario = plans[i].scenario;
+    // Every other job begins at a port of its own; they share some.
+    Lease& lease = leases.emplace_back(Lease{.job = static_cast<std::uint16_t>(kJob + i),
+                                             .port_offset = static_cast<std::uint8_t>(i % 2 * scenario.threads),
+                                             .slot_base = sizes.slots});
+    if (const std::optional<std::size_t> before = plans[i].follows) {
+      if (*before >= i || plans[*before].scenario.slots != scenario.slots) {
+        throw std::invalid_argument("a job takes the slots, and as many, of one before it");
+      }
+      lease.job = leases[*before].job;
+      lease.slot_base = leases[*before].slot_base;
+    } else {
+      sizes.slots += scenario.slots;
+    }
+    sizes.lanes_max = std::max(sizes.lanes_max, static_cast<std::uint16_t>(scenario.lanes));
+    ports = std::max(ports, lease.port_offset + scenario.threads);
+    world_.ports.resize(std::max(world_.ports.size(), scenario.parents.size()));
+  }
+  for (auto& machines : world_.ports) {
+    for (std::uint32_t port = 0; port < ports; ++port)
+      machines.push_back(std::make_unique<dataplane::Dataplane>(sizes));
+  }
+  for (std::size_t i = 0; i < plans.size(); ++i) {
+    follows_.push_back(plans[i].follows);
+    jobs_.push_back(std::make_unique<Job>(world_, std::move(plans[i]), leases[i]));
+    if (!follows_[i].has_value()) jobs_.back()->leave_cells_used();
+  }
+  for (std::size_t i = 0; i < jobs_.size(); ++i) {
+    if (!follows_[i].has_value()) jobs_[i]->admit();
+  }
+}
+
+void Simulation::end_those_that_are_done() {
+  for (std::size_t i = 0; i < jobs_.size(); ++i) {
+    if (jobs_[i]->is_over() || !jobs_[i]->is_done()) continue;
+    jobs_[i]->evict();
+    for (std::size_t next = i + 1; next < jobs_.size(); ++next) {
+      if (follows_[next] == i) jobs_[next]->admit();
+    }
+  }
+}
+
+std::vector<Report> Simulation::run() {
+  const auto is_over = [](const auto& job) { return job->is_over(); };
+  std::string failure;
+  for (end_those_that_are_done(); failure.empty() && !std::ranges::all_of(jobs_, is_over); end_those_that_are_done()) {
+    const auto is_late = [&](const auto& job) { return !job->is_over() && world_.agenda.next() > job->time_max(); };
+    if (world_.agenda.empty()) {
+      failure = "nothing is left to happen, but operations have not ended";
+    } else if (std::ranges::any_of(jobs_, is_late)) {
+      failure = "not finished within the bound of virtual time";
+    } else {
+      world_.clock.advance(world_.agenda.next());
+      world_.agenda.step();
+    }
+  }
+  std::vector<Report> reports;
+  for (const auto& job : jobs_) reports.push_back(job->report(job->is_done() ? std::string() : failure));
+  return reports;
+}
+
+Report simulate(const Scenario& scenario, std::vector<Task> tasks) {
+  std::vector<JobPlan> plans(1);
+  plans[0] = {.scenario = scenario, .tasks = std::move(tasks)};
+  return Simulation(std::move(plans)).run().front();
 }
 
 }  // namespace wiresum::sim

@@ -6,6 +6,8 @@
 // and each switch but the root, has a link of its own upwards, whose two directions lose, duplicate, hold back and
 // serialise packets. A RESULT that goes to all crosses each link as a copy of its own, so that a single copy can be
 // lost. And things go wrong: workers abort, close or die, and a switch starts anew.
+//
+// Several jobs may share the switches, at the same time or one after the other on the same slots.
 #pragma once
 
 #include <cstdint>
@@ -22,10 +24,11 @@ namespace wiresum::sim {
 
 struct Fault {
   enum class Kind : std::uint8_t {
-    kAbort,         // the worker ends the job for itself
-    kClose,         // it closes its session
-    kDeath,         // it is killed
-    kSwitchRestart  // the worker's switch has lost its jobs and cells
+    kAbort,          // the worker ends the job for itself
+    kClose,          // it closes its session
+    kDeath,          // it is killed
+    kSwitchRestart,  // the worker's switch has lost all jobs and cells
+    kSwitchReturn    // the job is admitted there again, with the same key, if it is not there
   };
   Kind kind = Kind::kAbort;
   std::uint32_t worker = 0;
@@ -86,18 +89,58 @@ struct Report {
   std::vector<schedule::SparseStats> sparse;  // by worker
 };
 
-class Simulation {
+/// A job, and what its workers call.
+struct JobPlan {
+  Scenario scenario;
+  std::vector<Task> tasks;
+  /// It takes the slots of this one of the jobs, one before it, when that one has ended: its times begin then. None: it
+  /// has slots of its own.
+  std::optional<std::size_t> follows = std::nullopt;
+};
+
+/// What jobs share: time, chance, and the switches.
+struct World {
+  explicit World(std::uint64_t seed) : random(seed) {}
+
+  Random random;
+  Agenda agenda;
+  VirtualClock clock;
+  std::vector<std::vector<std::unique_ptr<dataplane::Dataplane>>> ports;  // by switch and port
+  std::uint32_t keys = 0;                                                 // so many have been drawn
+};
+
+/// What the controller gives a job.
+struct Lease {
+  std::uint16_t job = 0;
+  std::uint8_t port_offset = 0;
+  std::uint32_t slot_base = 0;
+};
+
+/// One job in the world.
+class Job {
  public:
   /// Throws std::invalid_argument if the scenario makes no sense.
-  Simulation(const Scenario& scenario, std::vector<Task> tasks);
-  Report run();
+  Job(World& world, JobPlan plan, const Lease& lease);
+
+  /// The cells that it will use, as another job of these workers has left them. Before any job is admitted.
+  void leave_cells_used() const;
+  /// From now on the switches know it, and its workers call.
+  void admit();
+  /// The switches forget it. What is still under way comes to them afterwards.
+  void evict();
+
+  /// Has every operation ended, but for those of the dead?
+  [[nodiscard]] bool is_done() const;
+  [[nodiscard]] bool is_over() const noexcept { return stage_ == Stage::kOver; }
+  /// What is not done by then hangs.
+  [[nodiscard]] TimeNs time_max() const noexcept { return began_ + scenario_.time_max; }
+  [[nodiscard]] Report report(std::string failure) const;
 
  private:
   /// A worker, or a switch: whatever hangs on a switch. Its link has the same number.
   using Node = std::uint32_t;
   struct Switch {
     std::vector<Node> children;  // in the order of the numbers that the switch knows them by
-    std::vector<std::unique_ptr<dataplane::Dataplane>> ports;  // by thread
   };
 
   void check() const;
@@ -110,6 +153,8 @@ class Simulation {
 
   void build_switches();
   [[nodiscard]] dataplane::JobEntry entry_of(std::uint32_t index) const;
+  [[nodiscard]] dataplane::Dataplane& port(std::uint32_t index, std::uint32_t thread) const;
+  void admit_at(std::uint32_t index);
   void leave_cells_used(dataplane::Dataplane& machine, dataplane::JobEntry entry) const;
   void build_hosts();
   [[nodiscard]] HostConfig config_of(std::uint32_t worker) const;
@@ -118,20 +163,40 @@ class Simulation {
   void send_up(Node from, std::uint32_t thread, const Datagram& datagram);
   void send_down(Node to, std::uint32_t thread, const Datagram& datagram);
   void arrive_at_switch(std::uint32_t index, Node from, std::uint32_t thread, const Datagram& datagram);
-  [[nodiscard]] bool is_done() const;
-  [[nodiscard]] Report report() const;
 
-  Scenario scenario_;
+  World& world_;
+  const Scenario scenario_;
   std::vector<Task> tasks_;
+  const Lease lease_;
+  const std::uint32_t key_;
   std::size_t packet_bytes_;
-  Random random_;
-  Agenda agenda_;
-  VirtualClock clock_;
+  enum class Stage : std::uint8_t { kWaits, kRuns, kOver };
+  Stage stage_ = Stage::kWaits;
+  TimeNs began_ = 0;
+  TimeNs ended_ = 0;
   std::vector<Link> up_;  // by node
   std::vector<Link> down_;
   std::vector<Switch> switches_;
   std::vector<std::unique_ptr<Host>> hosts_;
-  std::string failure_;
 };
+
+class Simulation {
+ public:
+  /// Jobs that share the switches, by their numbers in the scenarios. The seed is the first one's. Throws
+  /// std::invalid_argument if a scenario makes no sense.
+  explicit Simulation(std::vector<JobPlan> plans);
+  /// By job.
+  std::vector<Report> run();
+
+ private:
+  void end_those_that_are_done();
+
+  World world_;
+  std::vector<std::optional<std::size_t>> follows_;  // by job
+  std::vector<std::unique_ptr<Job>> jobs_;
+};
+
+/// One job alone.
+Report simulate(const Scenario& scenario, std::vector<Task> tasks);
 
 }  // namespace wiresum::sim

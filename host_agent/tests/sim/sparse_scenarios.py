@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 import wiresum_sim as sim
-from reference import Format, sum_region
+from reference import Format, sum_exactly, sum_region
 from scenarios import FORMATS, MS, Buffers, Call, Guarded, Scenario, make_call, make_config, make_values
 
 Blocks = npt.NDArray[np.bool_]
@@ -64,8 +64,9 @@ def make_sparse_call(
     scale = rng.choice(["normal", "normal", "wide", "tiny", "not_finite"])
     step = format_.chunk_elements(config.lanes)
     grain = grain or step
-    for count in chunks:
-        elements = count * step - rng.randrange(step)
+    sizes = [count * step - rng.randrange(step) for count in chunks]
+    exact = format_.scaling == "block" and sum(sizes) <= config.exact_elements_max
+    for elements in sizes:
         present = place_blocks(numbers, placement, density, config.workers, -(-elements // grain))
         buffers = Buffers(elements, [], [], np.empty(0))
         contributions = []
@@ -81,7 +82,10 @@ def make_sparse_call(
             buffers.sources.append(source)
             buffers.destinations.append(destination)
         divisor = float(config.workers) if average else 1.0
-        buffers.expected = sum_region(format_, contributions, elements, config.lanes, config.workers, divisor)
+        if exact:
+            buffers.expected = sum_exactly(format_, contributions, divisor, elements)
+        else:
+            buffers.expected = sum_region(format_, contributions, elements, config.lanes, config.workers, divisor)
         call.regions.append(buffers)
     return call
 
@@ -111,6 +115,33 @@ def empty_blocks(numbers: np.random.Generator, source: Guarded, format_: Format,
         bits = source.array.view("u4" if source.array.itemsize == 4 else "u2")
         negative = np.repeat(numbers.random(len(present)) < 0.3, step)[: len(bits)] & (numbers.random(len(bits)) < 0.5)
         bits[absent & negative] = 1 << (8 * bits.itemsize - 1)
+
+
+def make_mixed_scenario(seed: int) -> Scenario:
+    """Sums that are rounded once, sparse ones and all others, one after the other in one job; some state machines take
+    in a collective only when there is hardly another."""
+    rng = random.Random(f"mixed {seed}")
+    config = make_config(rng, seed)
+    config.collectives_max = rng.choice([1, 1, 2, 2, 256])
+    config.vote_lag_chunks = rng.choice([1, 20, 1000])
+    chunks_max = max(8, rng.choice([20, 150]) // config.workers)
+    config.exact_elements_max = rng.choice([10, 4 * config.lanes, 1000])
+    start = [0] * config.workers
+    shapes = [
+        (rng.choice(FORMATS), [rng.randrange(1, chunks) for _ in range(rng.choice([1, 2]))])
+        for chunks in (4, 4, chunks_max, chunks_max)
+    ]
+    calls = []
+    for _ in range(rng.choice([3, 6, 12])):
+        start = [at + rng.choice([0, 0, 0, rng.randrange(20 * MS)]) for at in start]
+        if rng.random() < 0.4:
+            calls.append(make_call(rng, config, chunks_max, list(start)))
+        else:
+            format_, chunks = rng.choice(shapes)
+            placement = rng.choice(PLACEMENTS)
+            density = rng.choice([0.02, 0.1, 0.5])
+            calls.append(make_sparse_call(rng, config, format_, chunks, placement, density, list(start)))
+    return Scenario(config, calls)
 
 
 SCATTERED_FORMATS = tuple(format_ for format_ in FORMATS if format_.scaling != "fixed" or format_.lane_bits == 32)

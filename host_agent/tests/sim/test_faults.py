@@ -1,6 +1,6 @@
 """Whatever goes wrong while collectives overlap (a worker aborts, closes its session or dies, the switch loses its
-cells, nothing comes in time), every operation of the living ends, and what ends well equals the integer reference bit
-for bit.
+cells, and may have the job again after that, nothing comes in time), every operation of the living ends, and what ends
+well equals the integer reference bit for bit.
 
 pytest host_agent/tests/sim/test_faults.py --seed 1234         one seed again
 """
@@ -12,9 +12,10 @@ import random
 import pytest
 import wiresum_sim as sim
 from scenarios import MS, Scenario, make_scenario
-from sparse_scenarios import make_scattered_scenario, make_sparse_scenario
+from sparse_scenarios import make_mixed_scenario, make_scattered_scenario, make_sparse_scenario
 from test_simulation import check_outputs
 from test_sparse import large_scenario
+from trees import plant
 
 BLOCKS = 400
 MOMENTS = 12
@@ -44,6 +45,28 @@ def make_faulty_scenario(seed: int) -> Scenario:
     return scenario
 
 
+MAKERS = (make_scenario, make_sparse_scenario, make_mixed_scenario, make_scattered_scenario)
+
+
+def make_returning_scenario(seed: int) -> Scenario:
+    """A switch loses its cells, and has the job with the same key again, at once or later; perhaps twice."""
+    rng = random.Random(f"returns {seed}")
+    scenario = rng.choice(MAKERS)(seed)
+    if rng.random() < 0.3:
+        plant(rng, scenario.config)
+    for call in scenario.calls:
+        call.timeout = rng.choice([200 * MS, 2_000 * MS])
+    moment = rng.choice([MS, 20 * MS, 200 * MS])
+    faults = []
+    for _ in range(rng.choice([1, 1, 2])):
+        worker, at = rng.randrange(scenario.config.workers), rng.randrange(moment)
+        faults.append(sim.Fault(sim.FaultKind.SWITCH_RESTART, worker, at))
+        at += rng.choice([0, 0, MS, 30 * MS])
+        faults.append(sim.Fault(sim.FaultKind.SWITCH_RETURN, worker, at))
+    scenario.config.faults = faults
+    return scenario
+
+
 def run_and_check(scenario: Scenario, seed: int) -> sim.Report:
     report = scenario.job().run()
     assert report.finished, f"{report.failure}; {replay(seed)}\n{scenario}"
@@ -53,6 +76,39 @@ def run_and_check(scenario: Scenario, seed: int) -> sim.Report:
 
 def test_every_operation_ends_and_none_ends_well_with_a_wrong_sum(fault_seed: int) -> None:
     run_and_check(make_faulty_scenario(fault_seed), fault_seed)
+
+
+def test_a_switch_that_returns_gives_no_wrong_sum(return_seed: int) -> None:
+    run_and_check(make_returning_scenario(return_seed), return_seed)
+
+
+def returning_at(at: int, seed: int) -> sim.Report:
+    scenario = overlapping_scenario(seed)
+    scenario.config.up.loss = scenario.config.down.loss = 0.02
+    restart, again = sim.FaultKind.SWITCH_RESTART, sim.FaultKind.SWITCH_RETURN
+    scenario.config.faults = [sim.Fault(restart, 0, at), sim.Fault(again, 0, at)]
+    return run_and_check(scenario, seed)
+
+
+def test_a_switch_that_returns_between_two_collectives_is_not_noticed() -> None:
+    """Cells that nobody owns are begun in any round."""
+    scenario = large_scenario("all_dense", 1.0, calls=3, workers=3, blocks=BLOCKS)
+    restart, again = sim.FaultKind.SWITCH_RESTART, sim.FaultKind.SWITCH_RETURN
+    for between in (5_000_000_000, 15_000_000_000):
+        scenario.config.faults += [sim.Fault(restart, 0, between), sim.Fault(again, 0, between)]
+    report = run_and_check(scenario, 0)
+    assert {status for statuses in report.results for status in statuses} == {sim.Status.OK}
+
+
+def test_what_a_switch_lost_is_repaired_or_runs_out_of_time() -> None:
+    """It is lost for good where one worker has had a RESULT that another has not: the one sends no more for that
+    round."""
+    took = run_and_check(overlapping_scenario(0), 0).time_ns
+    ends: set[sim.Status | None] = set()
+    for moment in range(MOMENTS):
+        report = returning_at(took * moment // MOMENTS, moment)
+        ends |= {status for statuses in report.results for status in statuses}
+    assert ends == {sim.Status.OK, sim.Status.TIMED_OUT}
 
 
 def overlapping_scenario(seed: int) -> Scenario:

@@ -13,7 +13,7 @@ import pytest
 import wiresum_sim as sim
 from reference import Format
 from scenarios import Scenario
-from sparse_scenarios import make_sparse_call, make_sparse_scenario
+from sparse_scenarios import make_mixed_scenario, make_sparse_call, make_sparse_scenario
 from test_simulation import check_outputs
 
 HEADER_BYTES = 24
@@ -28,13 +28,21 @@ def choices(stats: sim.SparseStats) -> tuple[int, int, int, int]:
     return stats.prologues, stats.streams, stats.whole, stats.blocks_skipped
 
 
-def test_every_sparse_collective_equals_the_dense_reference(sparse_seed: int) -> None:
-    scenario = make_sparse_scenario(sparse_seed)
+def run_and_check(scenario: Scenario, seed: int) -> sim.Report:
     report = scenario.job().run()
-    assert report.finished, f"{report.failure}; {replay(sparse_seed)}\n{scenario}"
-    assert report.rejected == 0, f"an honest RESULT was rejected; {replay(sparse_seed)}\n{scenario}"
-    assert len({choices(stats) for stats in report.sparse}) == 1, f"workers chose differently; {replay(sparse_seed)}"
-    check_outputs(scenario, sparse_seed)
+    assert report.finished, f"{report.failure}; {replay(seed)}\n{scenario}"
+    assert report.rejected == 0, f"an honest RESULT was rejected; {replay(seed)}\n{scenario}"
+    assert len({choices(stats) for stats in report.sparse}) == 1, f"workers chose differently; {replay(seed)}"
+    check_outputs(scenario, seed)
+    return report
+
+
+def test_every_sparse_collective_equals_the_dense_reference(sparse_seed: int) -> None:
+    run_and_check(make_sparse_scenario(sparse_seed), sparse_seed)
+
+
+def test_exact_sums_and_sparse_ones_and_others_in_one_job_equal_their_references(mixed_seed: int) -> None:
+    run_and_check(make_mixed_scenario(mixed_seed), mixed_seed)
 
 
 def large_scenario(

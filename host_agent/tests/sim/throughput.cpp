@@ -52,7 +52,7 @@ Outcome measure(const Setup& setup, double loss, std::uint64_t seed) {
   const std::uint64_t rounds = chunks + std::min<std::uint64_t>(chunks, scenario.slots);
   std::vector<Task> tasks;
   tasks.push_back(std::move(task));
-  const Report report = Simulation(scenario, std::move(tasks)).run();
+  const Report report = simulate(scenario, std::move(tasks));
   if (!report.finished) {
     std::fprintf(stderr, "seed %llu: %s\n", static_cast<unsigned long long>(seed), report.failure.c_str());
     std::exit(1);

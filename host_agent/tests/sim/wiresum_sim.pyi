@@ -35,6 +35,7 @@ class FaultKind(Enum):
     CLOSE = 1
     DEATH = 2
     SWITCH_RESTART = 3
+    SWITCH_RETURN = 4
 
 class Fault:
     def __init__(self, kind: FaultKind, worker: int, at: int, /) -> None: ...
@@ -53,6 +54,7 @@ class Scenario:
     round_first: int
     window_min: int
     window_initial: int
+    collectives_max: int
     rto_min: int  # nanoseconds
     sparse_chunks_min: int
     interruption_max: int
@@ -109,3 +111,5 @@ class Job:
         timeout: int | None = None,
     ) -> None: ...
     def run(self) -> Report: ...
+
+def run_together(jobs: Sequence[Job], follows: Sequence[int | None]) -> list[Report]: ...

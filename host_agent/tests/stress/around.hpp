@@ -41,7 +41,7 @@ class Around : public transport::Transport {
   void wait_without_looking_around(std::int64_t timeout_ns) noexcept {
     using Clock = std::chrono::steady_clock;
     constexpr std::int64_t kLooksAroundNs = 900'000'000;  // threads sleep for a second
-    constexpr std::chrono::seconds kPatience{60};
+    constexpr std::chrono::seconds kPatience{30};
     const Clock::time_point begun = Clock::now();
     for (;;) {
       const Clock::time_point now = Clock::now();

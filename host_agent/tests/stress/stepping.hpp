@@ -64,6 +64,7 @@ inline std::int64_t end() {
 #else
 
 inline constexpr bool kAvailable = false;
+inline std::atomic<std::int64_t> steps_taken{0};
 inline std::atomic<bool> stopped{false};
 inline std::atomic<bool> released{false};
 inline void install() {}

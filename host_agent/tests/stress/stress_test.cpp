@@ -42,7 +42,7 @@ constexpr std::size_t kJobsAtATime = 3;
 constexpr std::size_t kSwitches = 3;  // the first may be the root of the others
 constexpr std::size_t kLives = 6;     // of jobs, one after the other on the same slots
 constexpr std::size_t kCallsMax = 24;
-constexpr auto kPatience = 60s;  // for what takes milliseconds
+constexpr auto kPatience = 30s;  // for what takes milliseconds
 
 std::string replay(std::uint64_t seed) {
   return "; replay: WIRESUM_STRESS_SEED=" + std::to_string(seed) + " stress_test --gtest_filter='Stress.*'";

@@ -9,7 +9,6 @@
 #include <array>
 #include <atomic>
 #include <chrono>
-#include <climits>
 #include <condition_variable>
 #include <cstdint>
 #include <cstring>
@@ -42,10 +41,15 @@ constexpr std::uint16_t kLanes = 8;
 constexpr std::uint32_t kSlots = 64;
 constexpr auto kPatience = 20s;
 
-/// Waits for a condition variable without an end, which the thread with the chores has alone; and whether somebody who
-/// has found its condition false lets some time pass, with the lock, before it waits.
-std::atomic<std::uint64_t> waits{0};
-std::atomic<bool> dawdles_before_waits{false};
+/// Does this thread wait for a condition variable without an end? The one with the chores alone does.
+thread_local bool does_chores = false;
+std::atomic<std::uint64_t> waits{0};  // of it
+/// It lets some time pass before it takes a lock, and between its look for chores and its sleep.
+std::atomic<bool> dawdles{false};
+
+void dawdle() {
+  if (does_chores && dawdles.load()) std::this_thread::sleep_for(std::chrono::microseconds(300));
+}
 
 thread_local std::atomic<int>* naps_without_end = nullptr;  // of this thread, whose naps end by a call alone
 
@@ -173,17 +177,32 @@ bool stop(Watched& watched, From from, std::int64_t steps, const std::function<v
   return stepping::stopped.load();
 }
 
-/// That again and again, one instruction later each time. What another thread does meanwhile is `act`. Returns how
-/// often the thread was stopped, before it got to where instructions are no longer counted, or `stops_max` times.
-int walk(Watched& watched, From from, const std::function<void()>& poke, const std::function<void()>& act,
-         int stops_max = INT_MAX) {
-  int stops = 0;
-  while (stops < stops_max && !testing::Test::HasFailure() && stop(watched, from, stops + 1, poke)) {
+/// After how many instructions to stop it, to try all of the way on which they are counted, or the first `steps_max`:
+/// each one, unless there are many.
+std::vector<std::int64_t> moments(Watched& watched, From from, const std::function<void()>& poke,
+                                  std::int64_t steps_max = INT64_MAX) {
+  constexpr std::int64_t kMomentsMax = 250;
+  EXPECT_FALSE(stop(watched, from, 0, poke));
+  const std::int64_t way = std::min(steps_max, stepping::steps_taken.load());
+  std::vector<std::int64_t> all;
+  for (std::int64_t steps = 1; steps <= way; steps += 1 + way / kMomentsMax) all.push_back(steps);
+  EXPECT_GT(all.size(), 20U);
+  return all;
+}
+
+/// At each of these moments another thread does what `act` says.
+void at_each_moment(Watched& watched, From from, const std::function<void()>& poke, const std::function<void()>& act,
+                    std::int64_t steps_max = INT64_MAX) {
+  std::size_t stops = 0;
+  const std::vector<std::int64_t> all = moments(watched, from, poke, steps_max);
+  for (const std::int64_t moment : all) {
+    if (testing::Test::HasFailure()) return;
+    if (!stop(watched, from, moment, poke)) continue;
     ++stops;
     act();
     stepping::released.store(true);
   }
-  return stops;
+  EXPECT_GT(stops, all.size() / 2);
 }
 
 class WakeUp : public testing::Test {
@@ -248,7 +267,7 @@ TEST_F(WakeUpOfASession, MailThatComesAtAnyMomentBeforeASleepIsSeen) {
   WIRESUM_STEPS_OR_SKIP();
   begin();
   const auto poke = [&] { watched_->poke(); };
-  EXPECT_GT(walk(*watched_, From::kStatistics, poke, [&] { expect_end(submit()); }), 20);
+  at_each_moment(*watched_, From::kStatistics, poke, [&] { expect_end(submit()); });
 }
 
 TEST_F(WakeUpOfASession, MailThatComesWhileOtherMailIsTakenIsSeen) {
@@ -262,17 +281,16 @@ TEST_F(WakeUpOfASession, MailThatComesWhileOtherMailIsTakenIsSeen) {
     expect_end(second);
   };
   // Taken, it is handed on: that takes long, and looks at no mail any more.
-  constexpr int kTakingMax = 400;
-  EXPECT_GT(walk(*watched_, From::kWakeUp, [&] { first = submit(); }, act, kTakingMax), 50);
+  constexpr std::int64_t kTakingMax = 400;
+  at_each_moment(*watched_, From::kWakeUp, [&] { first = submit(); }, act, kTakingMax);
 }
 
 TEST_F(WakeUpOfASession, AnEndThatComesAtAnyMomentBeforeASleepIsSeen) {
   WIRESUM_STEPS_OR_SKIP();
   begin();
   const auto poke = [&] { watched_->poke(); };
-  const int moments = walk(*watched_, From::kStatistics, poke, [] {});
-  EXPECT_GT(moments, 20);
-  for (int moment = 1; moment <= moments && !HasFailure(); moment += 2) {
+  for (const std::int64_t moment : moments(*watched_, From::kStatistics, poke)) {
+    if (HasFailure() || overslept.load() != 0) break;
     begin();
     static_cast<void>(stop(*watched_, From::kStatistics, moment, poke));
     session_->close();  // it would not return
@@ -292,7 +310,8 @@ TEST_F(WakeUpOfASession, MailThatComesAtAnyMomentBeforeANapEndsIt) {
   watched_->poke();
   int stops = 0;
   int naps = 0;  // one after the other that came before so many instructions
-  for (std::int64_t steps = 1; naps < 20 && !HasFailure(); steps += 3) {  // going to sleep takes more than these
+  for (std::int64_t steps = 1; naps < 10 && !HasFailure();
+       steps += 3 + steps / 100) {  // going to sleep takes more than these
     stepping::stopped.store(false);
     watched_->stop_after(steps, From::kStatistics);
     std::uint64_t receives = watched_->receives();
@@ -316,31 +335,30 @@ TEST_F(WakeUpOfASession, MailThatComesAtAnyMomentBeforeANapEndsIt) {
 TEST_F(WakeUpOfASession, AChoreThatIsMadeWhenTheirThreadHasJustSeenNoneIsDone) {
   begin();
   constexpr std::size_t kBlocks = 200;
+  constexpr std::size_t kSums = 100;
+  constexpr std::size_t kInFlight = 2;
   std::vector<float> source(kBlocks * kLanes);
   std::fill_n(source.begin(), kLanes, 1.0F);
-  std::vector<std::vector<float>> sums(2, std::vector<float>(source.size(), 2.0F));
-  const auto submit_sparse = [&](std::vector<float>& sum) {  // where nobody has anything the sum is cleared: a chore
+  std::vector<std::vector<float>> sums(kSums, std::vector<float>(source.size(), 2.0F));
+  std::vector<std::shared_ptr<Operation>> operations;
+  const std::uint64_t waits_before = waits.load();
+  dawdles.store(true);
+  for (std::vector<float>& sum : sums) {  // where nobody has anything the sum is cleared: a chore
     Request sparse;
     sparse.work.may_be_sparse = true;
     sparse.work.regions = {{.source = reinterpret_cast<const std::byte*>(source.data()),
                             .destination = reinterpret_cast<std::byte*>(sum.data()),
                             .elements = source.size()}};
-    return session_->submit(sparse);
-  };
-  dawdles_before_waits.store(true);
-  const std::uint64_t waits_before = waits.load();
-  for (int i = 0; i < 50 && !HasFailure(); ++i) {
-    const std::uint64_t before = waits.load();
-    const auto first = submit_sparse(sums[0]);
-    ASSERT_TRUE(comes_true([&] { return waits.load() != before || first->done(); }));
-    const auto second = submit_sparse(sums[1]);
-    expect_end(first);
-    expect_end(second);
+    operations.push_back(session_->submit(sparse));
+    if (operations.size() > kInFlight) expect_end(operations[operations.size() - 1 - kInFlight]);
+    if (HasFailure()) break;
   }
-  dawdles_before_waits.store(false);
-  EXPECT_GE(waits.load() - waits_before, 50U);
-  EXPECT_EQ(sums[0], source);
-  EXPECT_EQ(sums[1], source);
+  if (!HasFailure()) expect_end(operations.back());
+  dawdles.store(false);
+  session_->close();
+  EXPECT_GT(waits.load(), waits_before);
+  if (HasFailure()) return;
+  for (const std::vector<float>& sum : sums) EXPECT_EQ(sum, source);
 }
 
 /// A data thread of a switch, with nothing to do.
@@ -371,7 +389,7 @@ TEST_F(WakeUpOfADataThread, ARequestThatComesAtAnyMomentBeforeASleepIsSeen) {
   WIRESUM_STEPS_OR_SKIP();
   watched_->releases = true;
   const auto poke = [&] { watched_->poke(); };
-  EXPECT_GT(walk(*watched_, From::kReceive, poke, [&] { ask(); }), 20);
+  at_each_moment(*watched_, From::kReceive, poke, [&] { ask(); });
 }
 
 TEST_F(WakeUpOfADataThread, ARequestThatComesAtAnyMomentAfterTheLastIsSeen) {
@@ -381,15 +399,14 @@ TEST_F(WakeUpOfADataThread, ARequestThatComesAtAnyMomentAfterTheLastIsSeen) {
     ask();
     ask();
   };
-  EXPECT_GT(walk(*watched_, From::kReceive, twice, [&] { ask(); }), 20);
+  at_each_moment(*watched_, From::kReceive, twice, [&] { ask(); });
 }
 
 TEST_F(WakeUpOfADataThread, AnEndThatComesAtAnyMomentBeforeASleepIsSeen) {
   WIRESUM_STEPS_OR_SKIP();
   const auto poke = [&] { watched_->poke(); };
-  const int moments = walk(*watched_, From::kReceive, poke, [] {});
-  EXPECT_GT(moments, 20);
-  for (int moment = 1; moment <= moments && !HasFailure(); ++moment) {
+  for (const std::int64_t moment : moments(*watched_, From::kReceive, poke)) {
+    if (HasFailure() || overslept.load() != 0) break;
     SetUp();
     static_cast<void>(stop(*watched_, From::kReceive, moment, poke));
     thread_.reset();  // it would not return
@@ -416,7 +433,8 @@ TEST_F(WakeUpOfASession, IsForMailThatIsThereAlready) {
 }  // namespace
 }  // namespace wiresum::stress
 
-// The linker puts these in place of the libraries': what std::condition_variable waits by, until a time and for ever.
+// The linker puts these in place of the libraries': what std::condition_variable waits by, until a time and for
+// ever, and std::mutex is locked by.
 extern "C" int __real_pthread_cond_clockwait(pthread_cond_t*, pthread_mutex_t*, clockid_t, const timespec*);
 extern "C" int __wrap_pthread_cond_clockwait(pthread_cond_t* condition, pthread_mutex_t* mutex, clockid_t clock,
                                              const timespec* until) {
@@ -434,7 +452,14 @@ extern "C" void __real__ZNSt18condition_variable4waitERSt11unique_lockISt5mutexE
                                                                                  std::unique_lock<std::mutex>*);
 extern "C" void __wrap__ZNSt18condition_variable4waitERSt11unique_lockISt5mutexE(std::condition_variable* condition,
                                                                                  std::unique_lock<std::mutex>* lock) {
+  wiresum::stress::does_chores = true;
   ++wiresum::stress::waits;
-  if (wiresum::stress::dawdles_before_waits.load()) std::this_thread::sleep_for(std::chrono::milliseconds(3));
+  wiresum::stress::dawdle();
   __real__ZNSt18condition_variable4waitERSt11unique_lockISt5mutexE(condition, lock);
+}
+
+extern "C" int __real_pthread_mutex_lock(pthread_mutex_t*);
+extern "C" int __wrap_pthread_mutex_lock(pthread_mutex_t* mutex) {
+  wiresum::stress::dawdle();
+  return __real_pthread_mutex_lock(mutex);
 }
