@@ -32,8 +32,8 @@ class Limits:
     """How long a job goes on whose switch and whose workers are all out of the service's reach: it is the service that
     is cut off then, most likely."""
     ask_again_ms_max: int = 10_000
-    """Between the end of a worker's connection, while it waits for its grant, and its asking again. It asks the other
-    controllers of the cluster first, with a pause before each; and whoever comes with its rank has its place at once."""
+    """Between the end of a worker's connection, while it waits for its grant, and its asking again. It may ask the
+    cluster's other controllers first, with a pause before each; whoever comes with its rank has its place at once."""
     leave_grace_ms: int = 3000
     """Between the first good-bye and the end of the job for whoever stays. Workers leave at about the same time."""
     attend_ms_max: int = 10_000
