@@ -191,7 +191,7 @@ def test_when_a_waiting_worker_goes_away_the_others_hear_who_is_missing() -> Non
     bench.ask(rank=0, world_size=4)
     gone = bench.ask(rank=2, world_size=4)
     bench.jobs.hung_up(gone, gone.call, bench.now)
-    bench.wait(2.8)
+    bench.wait(9.8)
     assert bench.outputs(Refuse) == [], "its connection may have broken, and it asks again"
     bench.wait(0.4)
     refused = bench.outputs(Refuse)[0]
