@@ -283,6 +283,10 @@ for child in range(3):
         if child == 1:
             del switch
         if child == 2:
+            try:
+                switch.stats()
+            except RuntimeError as error:
+                assert "not to a forked child" in str(error), error
             switch.close()
         sys.exit(0)  # with all that an interpreter does at its end
     assert os.waitpid(pid, 0)[1] == 0, child

@@ -17,7 +17,7 @@ PATIENCE_S = 40.0
 HOST = "127.0.0.1"
 
 WORKER = """
-import array, gc, os, resource, signal, sys, threading, warnings
+import array, gc, os, resource, signal, sys, warnings
 warnings.simplefilter("ignore", DeprecationWarning)  # what Python 3.12 and newer say of any fork where threads are
 from wiresum.agent import AgentConfig, Dtype, Region, Session, session as module
 
@@ -38,14 +38,12 @@ exec(sys.argv[2])
 FORK = """
 session = join()
 done = sum_up(session)
-waiter = threading.Thread(target=lambda: session.wait_completed(5.0), daemon=True)
-waiter.start()
 for child in range(4):
     pid = os.fork()
     if pid == 0:
         signal.alarm(20)
         if child == 1:
-            del session, done
+            session._native = done.native = None  # whatever else refers to the session: its data path is destroyed
             gc.collect()
         if child == 2:
             session.close()
