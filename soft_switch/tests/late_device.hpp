@@ -22,6 +22,7 @@ class LateDevice final : public transport::Transport {
   struct Sent {
     std::vector<std::byte> bytes;  // as they were when the device read them
     std::vector<wire::Endpoint> to;
+    std::uint8_t port = 0;     // that it leaves by
     bool was_changed = false;  // between send() and then
   };
 
@@ -30,9 +31,9 @@ class LateDevice final : public transport::Transport {
   }
 
   // The test's side
-  void arrive(wire::Endpoint source, std::vector<std::byte> datagram) {
+  void arrive(wire::Endpoint source, std::vector<std::byte> datagram, std::uint8_t port = 0) {
     const std::lock_guard lock(mutex_);
-    arrived_.push_back({source, std::move(datagram)});
+    arrived_.push_back({source, std::move(datagram), port});
     event_.notify_all();
   }
   [[nodiscard]] std::size_t unread() {
@@ -48,10 +49,11 @@ class LateDevice final : public transport::Transport {
   std::optional<Sent> read() {
     const std::lock_guard lock(mutex_);
     if (unread_.empty()) return std::nullopt;
-    auto [place, as_sent, to] = std::move(unread_.back());
+    auto [place, as_sent, to, port] = std::move(unread_.back());
     unread_.pop_back();
     Sent sent{.bytes = {place.begin(), place.begin() + static_cast<std::ptrdiff_t>(as_sent.size())},
-              .to = std::move(to)};
+              .to = std::move(to),
+              .port = port};
     sent.was_changed = sent.bytes != as_sent;
     std::ranges::fill(place, kPoison);
     free_.push_back(place);
@@ -66,7 +68,9 @@ class LateDevice final : public transport::Transport {
     const std::lock_guard lock(mutex_);
     lent_ = std::exchange(arrived_, {});
     const std::size_t count = std::min(lent_.size(), out.size());
-    for (std::size_t i = 0; i < count; ++i) out[i] = {.bytes = lent_[i].second, .source = lent_[i].first, .port = 0};
+    for (std::size_t i = 0; i < count; ++i) {
+      out[i] = {.bytes = lent_[i].bytes, .source = lent_[i].source, .port = lent_[i].port};
+    }
     return count;
   }
 
@@ -77,11 +81,11 @@ class LateDevice final : public transport::Transport {
     return offered_;
   }
 
-  void send(std::size_t count, std::span<const wire::Endpoint> to, std::uint8_t /*port*/) noexcept override {
+  void send(std::size_t count, std::span<const wire::Endpoint> to, std::uint8_t port) noexcept override {
     const std::lock_guard lock(mutex_);
     for (std::size_t i = 0; i < count; ++i) {
       const std::span<std::byte> place = free_[i];
-      unread_.push_back({place, {place.begin(), place.begin() + offered_[i].bytes}, {to.begin(), to.end()}});
+      unread_.push_back({place, {place.begin(), place.begin() + offered_[i].bytes}, {to.begin(), to.end()}, port});
     }
     free_.erase(free_.begin(), free_.begin() + static_cast<std::ptrdiff_t>(count));
     offered_.clear();
@@ -107,6 +111,12 @@ class LateDevice final : public transport::Transport {
     std::span<std::byte> place;
     std::vector<std::byte> as_sent;
     std::vector<wire::Endpoint> to;
+    std::uint8_t port = 0;
+  };
+  struct Arrived {
+    wire::Endpoint source;
+    std::vector<std::byte> bytes;
+    std::uint8_t port = 0;
   };
 
   std::mutex mutex_;
@@ -117,8 +127,8 @@ class LateDevice final : public transport::Transport {
   std::vector<std::span<std::byte>> free_;
   std::vector<wire::Packet> offered_;
   std::vector<Unread> unread_;
-  std::vector<std::pair<wire::Endpoint, std::vector<std::byte>>> arrived_;
-  std::vector<std::pair<wire::Endpoint, std::vector<std::byte>>> lent_;
+  std::vector<Arrived> arrived_;
+  std::vector<Arrived> lent_;
   transport::TransportStats stats_;
 };
 

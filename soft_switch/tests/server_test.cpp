@@ -1,22 +1,19 @@
 // The switch with its threads and sockets, over loopback. Nothing here asserts a time; a wait's length is only how long
 // a failing test takes.
 #include "server.hpp"
-#include "data_thread.hpp"
 
 #include <gtest/gtest.h>
 
 #include <atomic>
 #include <chrono>
-#include <map>
 #include <memory>
 #include <random>
-#include <set>
 #include <stdexcept>
 #include <string>
 #include <system_error>
 #include <thread>
 
-#include "late_device.hpp"
+#include "udp_job.hpp"
 #include "udp_worker.hpp"
 
 namespace wiresum::soft_switch {
@@ -28,10 +25,6 @@ using dataplane::Words;
 using wire::Header;
 using wire::Kind;
 
-constexpr int kPatienceMs = 10'000;
-constexpr std::chrono::milliseconds kAnswerMax{kPatienceMs};
-constexpr std::uint16_t kLanes = 16;
-
 ServerConfig small_config(unsigned threads = 2) {
   ServerConfig config;
   config.local = {UdpWorker::kLoopback, 0};
@@ -39,72 +32,6 @@ ServerConfig small_config(unsigned threads = 2) {
   config.sizes = {.slots = 1024, .lanes_max = 64, .jobs_max = 16};
   return config;
 }
-
-class Job {
- public:
-  Job(std::uint16_t number, std::size_t workers, std::uint8_t threads, std::uint32_t slot_base, std::uint32_t slots)
-      : threads_(threads), workers_(workers) {
-    entry.job = number;
-    entry.key = 0xABCD0000u + number;
-    entry.workers = static_cast<std::uint8_t>(workers);
-    entry.threads = threads;
-    entry.lanes = kLanes;
-    entry.slot_base = slot_base;
-    entry.slots = slots;
-    for (std::size_t i = 0; i < workers; ++i) {
-      members.emplace_back(threads);
-      entry.endpoints[i] = members[i].endpoint();
-    }
-  }
-
-  [[nodiscard]] Header header(Kind kind, std::size_t worker, std::uint32_t round, std::uint32_t slot = 0) const {
-    return {.kind = kind,
-            .job = entry.job,
-            .key = entry.key,
-            .worker = static_cast<std::uint8_t>(worker),
-            .cell = wire::cell_of(slot, round),
-            .round = round,
-            .tensor = round,
-            .chunk = slot};
-  }
-
-  [[nodiscard]] std::size_t thread_of(std::uint32_t slot) const { return slot / (entry.slots / threads_); }
-
-  void send(const SwitchServer& server, const Header& header, const Words& words = {}) const {
-    const std::size_t thread = thread_of(header.cell / 2u);
-    wire::Endpoint to = server.local();
-    to.port = static_cast<std::uint16_t>(to.port + entry.port_offset + thread);
-    members[header.worker].send(to, dataplane::datagram_of(header, words), thread);
-  }
-
-  /// One round in every slot; all workers contribute (worker + 1) in each lane and must get the sum.
-  void expect_round(const SwitchServer& server, std::uint32_t round) const {
-    const std::uint32_t sum = static_cast<std::uint32_t>(workers_ * (workers_ + 1) / 2);
-    for (std::size_t worker = 0; worker < workers_; ++worker) {
-      for (std::uint32_t slot = 0; slot < entry.slots; ++slot) {
-        send(server, header(Kind::kData, worker, round, slot), Words(kLanes, static_cast<std::uint32_t>(worker + 1)));
-      }
-    }
-    for (std::size_t worker = 0; worker < workers_; ++worker) {
-      for (std::uint32_t slot = 0; slot < entry.slots; ++slot) {
-        const std::size_t thread = thread_of(slot);
-        const std::optional<Received> result = members[worker].receive(kPatienceMs, thread);
-        ASSERT_TRUE(result.has_value()) << "worker " << worker << " round " << round << " slot " << slot;
-        ASSERT_EQ(result->header.kind, Kind::kResult);
-        ASSERT_EQ(result->header.round, round);
-        ASSERT_EQ(result->words, Words(kLanes, sum));
-        ASSERT_EQ(result->source.port, server.local().port + entry.port_offset + thread);
-      }
-    }
-  }
-
-  JobEntry entry;
-  std::vector<UdpWorker> members;
-
- private:
-  std::uint8_t threads_;
-  std::size_t workers_;
-};
 
 std::uint64_t packets(const dataplane::JobCounters& counters, Reason reason) {
   return counters.packets[static_cast<std::size_t>(reason)];
@@ -243,168 +170,6 @@ TEST(SwitchServer, QueuedResultIsSentBeforeItsFrameIsReused) {
     ASSERT_EQ(missing->header.round, round + 2);
     ASSERT_TRUE(missing->words.empty());
   }
-}
-
-// A job of two workers at a switch whose device has room for so many packets.
-class LateDataThread : public testing::Test {
- protected:
-  static constexpr std::size_t kRoom = 3;
-  static constexpr std::uint32_t kSlots = 8;
-
-  LateDataThread() : entry_(dataplane::job_entry(1, 2, kLanes, 0, kSlots)) {
-    auto device = std::make_unique<LateDevice>(kRoom, wire::kHeaderBytes + kLanes * wire::kWordBytes);
-    device_ = device.get();
-    transport::DataPath path;
-    path.transport = std::move(device);
-    const dataplane::Sizes sizes{.slots = kSlots, .lanes_max = kLanes, .jobs_max = 2};
-    thread_ = std::make_unique<DataThread>(sizes, std::move(path), std::vector<std::uint8_t>{0},
-                                           std::chrono::microseconds(0), kAnswerMax);
-    bool admitted = false;
-    thread_->run([&] { admitted = thread_->plane().admit(entry_); });
-    EXPECT_TRUE(admitted);
-  }
-
-  void contribute(std::uint32_t slot, std::uint32_t round, std::uint32_t value) {
-    for (const std::uint8_t worker : {std::uint8_t{0}, std::uint8_t{1}}) {
-      const Header header{.kind = Kind::kData,
-                          .job = entry_.job,
-                          .key = entry_.key,
-                          .worker = worker,
-                          .cell = wire::cell_of(slot, round),
-                          .round = round};
-      device_->arrive(entry_.endpoints[worker], dataplane::datagram_of(header, Words(kLanes, value)));
-    }
-  }
-  JobEntry entry_;
-  LateDevice* device_ = nullptr;
-  std::unique_ptr<DataThread> thread_;
-};
-
-TEST_F(LateDataThread, AResultThatTheDeviceHasNotReadStaysAsItWasWhenItsCellMovesOn) {
-  for (std::uint32_t round = 1; round <= 5; round += 2) {  // one cell, three rounds
-    contribute(2, round, round);
-    while (device_->unread() != (round + 1) / 2) std::this_thread::yield();
-  }
-  for (const std::uint32_t round : {5U, 3U, 1U}) {
-    const std::optional<LateDevice::Sent> sent = device_->read();
-    ASSERT_TRUE(sent.has_value());
-    EXPECT_FALSE(sent->was_changed);
-    Header header;
-    ASSERT_EQ(wire::decode(sent->bytes, header), wire::ParseError::kNone);
-    EXPECT_EQ(header.round, round);
-    EXPECT_EQ(dataplane::load_words(std::span<const std::byte>(sent->bytes).subspan(wire::kHeaderBytes)),
-              Words(kLanes, 2 * round));
-    EXPECT_EQ(sent->to.size(), 2U);
-  }
-}
-
-TEST_F(LateDataThread, WhatTheDeviceHasNoRoomForIsLostAndCountedAndComesWhenItIsAskedFor) {
-  for (std::uint32_t slot = 0; slot < kSlots; ++slot) contribute(slot, 1, slot + 1);
-  std::uint64_t lost = 0;
-  while (lost != kSlots - kRoom) {
-    thread_->run([&] { lost = thread_->results_lost(); });
-  }
-  std::set<std::uint32_t> read;
-  while (const std::optional<LateDevice::Sent> sent = device_->read()) {
-    Header header;
-    ASSERT_EQ(wire::decode(sent->bytes, header), wire::ParseError::kNone);
-    read.insert(header.cell / 2U);
-  }
-  EXPECT_EQ(read.size(), kRoom);
-  for (std::uint32_t slot = 0; slot < kSlots; ++slot) {
-    if (read.contains(slot)) continue;
-    const Header question{.kind = Kind::kQuestion,
-                          .job = entry_.job,
-                          .key = entry_.key,
-                          .worker = 1,
-                          .cell = wire::cell_of(slot, 1),
-                          .round = 1};
-    device_->arrive(entry_.endpoints[1], dataplane::datagram_of(question));
-    std::optional<LateDevice::Sent> sent;
-    while (!(sent = device_->read()).has_value()) std::this_thread::yield();
-    EXPECT_EQ(dataplane::load_words(std::span<const std::byte>(sent->bytes).subspan(wire::kHeaderBytes)),
-              Words(kLanes, 2 * (slot + 1)));
-    EXPECT_EQ(sent->to, std::vector<wire::Endpoint>{entry_.endpoints[1]});
-  }
-}
-
-TEST(DataThread, BelowAParentWhatGoesUpAndWhatComesDownLeaveInOneCallEach) {
-  constexpr std::uint32_t kHalf = 4;
-  auto owned = std::make_unique<LateDevice>(16, wire::kHeaderBytes + kLanes * wire::kWordBytes);
-  LateDevice* const device = owned.get();
-  transport::DataPath path;
-  path.transport = std::move(owned);
-  const dataplane::Sizes sizes{.slots = 2 * kHalf, .lanes_max = kLanes, .jobs_max = 2};
-  DataThread thread(sizes, std::move(path), {0}, std::chrono::microseconds(0), kAnswerMax);
-  JobEntry entry = dataplane::job_entry(1, 2, kLanes, 0, 2 * kHalf);
-  const wire::Endpoint parent{.address = 0x0A000001, .port = 4000};
-  entry.uplink = {.parent = parent, .worker = 3};
-  const auto arrive = [&](Kind kind, wire::Endpoint source, std::uint8_t worker, std::uint32_t slot) {
-    const Header header{
-        .kind = kind, .job = entry.job, .key = entry.key, .worker = worker, .cell = wire::cell_of(slot, 1), .round = 1};
-    device->arrive(source, dataplane::datagram_of(header, Words(kLanes, slot + 1)));
-  };
-  const auto contribute = [&](std::uint32_t slot) {
-    for (std::uint8_t worker = 0; worker < 2; ++worker) arrive(Kind::kData, entry.endpoints[worker], worker, slot);
-  };
-  bool admitted = false;
-  thread.run([&] {  // between two bursts: what arrives meanwhile comes in one
-    admitted = thread.plane().admit(entry);
-    for (std::uint32_t slot = 0; slot < kHalf; ++slot) contribute(slot);
-  });
-  ASSERT_TRUE(admitted);
-  while (device->unread() != kHalf) std::this_thread::yield();
-  EXPECT_EQ(device->sends(), 1U);
-  thread.run([&] {
-    for (std::uint32_t slot = 0; slot < kHalf; ++slot) {
-      contribute(kHalf + slot);
-      arrive(Kind::kResult, parent, 3, slot);
-    }
-  });
-  while (device->unread() != 3 * kHalf) std::this_thread::yield();
-  EXPECT_EQ(device->sends(), 3U);
-  std::map<std::size_t, std::size_t> sent_to;
-  while (const std::optional<LateDevice::Sent> sent = device->read()) ++sent_to[sent->to.size()];
-  EXPECT_EQ(sent_to, (std::map<std::size_t, std::size_t>{{1, 2 * kHalf}, {2, kHalf}}));
-}
-
-TEST(DataThread, AResultForAllAndAnAnswerToOneInTheSameBurstGoEachToTheirReceivers) {
-  constexpr int kSilenceMs = 100;
-  const Job job(1, 2, 1, 0, 8);
-  transport::UdpSocket socket({.address = UdpWorker::kLoopback, .port = 0});
-  const wire::Endpoint at = socket.local();
-  std::vector<transport::UdpSocket> sockets;
-  sockets.push_back(std::move(socket));
-  const dataplane::Sizes sizes{.slots = 8, .lanes_max = kLanes, .jobs_max = 2};
-  DataThread thread(sizes, transport::open({}, {}, std::move(sockets)), {0}, std::chrono::microseconds(0), kAnswerMax);
-  const auto send = [&](std::size_t worker, std::uint32_t slot) {
-    const Header header = job.header(Kind::kData, worker, 1, slot);
-    job.members[worker].send(at, dataplane::datagram_of(header, Words(kLanes, slot + 1)));
-  };
-  const auto slots_heard = [&](std::size_t worker, std::size_t count) {
-    std::multiset<std::uint32_t> slots;
-    for (std::size_t i = 0; i < count; ++i) {
-      const std::optional<Received> result = job.members[worker].receive(kPatienceMs);
-      if (!result.has_value()) break;
-      slots.insert(result->header.cell / 2u);
-      EXPECT_EQ(result->words, Words(kLanes, 2 * (result->header.cell / 2u + 1)));
-    }
-    EXPECT_FALSE(job.members[worker].receive(kSilenceMs).has_value());
-    return slots;
-  };
-  bool admitted = false;
-  thread.run([&] {
-    admitted = thread.plane().admit(job.entry);
-    for (const std::size_t worker : {0U, 1U}) send(worker, 0);
-  });
-  ASSERT_TRUE(admitted);
-  for (const std::size_t worker : {0U, 1U}) EXPECT_EQ(slots_heard(worker, 1), (std::multiset<std::uint32_t>{0}));
-  thread.run([&] {  // between two bursts: what is sent meanwhile comes in one
-    for (const std::size_t worker : {0U, 1U}) send(worker, 1);
-    send(1, 0);
-  });
-  EXPECT_EQ(slots_heard(0, 1), (std::multiset<std::uint32_t>{1}));
-  EXPECT_EQ(slots_heard(1, 2), (std::multiset<std::uint32_t>{0, 1}));
 }
 
 TEST(SwitchServer, MetaAndEmptyRoundsGoThrough) {

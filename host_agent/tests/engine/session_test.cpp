@@ -380,24 +380,6 @@ TEST(Session, WorkersThatCallDifferentCollectivesFindOut) {
   EXPECT_EQ(second->status(), Status::kDiverged);
 }
 
-// A signature has 16 bits. Where different calls have the same one, their chunks alone may tell.
-TEST(Session, DifferentCallsOfOneSignatureAreFoundOnlyWhereOneHasChunksThatTheOtherHasNot) {
-  for (const std::size_t more : {kLanes / 2, 2 * kLanes}) {
-    Job job(2, 1);
-    std::vector<std::int32_t> few(kLanes / 4, 1);
-    std::vector<std::int32_t> many(more, 2);
-    std::vector<std::int32_t> next(1, 1);
-    const auto first = submit_sum(job[0], few);
-    const auto other = submit_sum(job[1], many);
-    ASSERT_TRUE(first->wait(kPatience));
-    EXPECT_EQ(first->status(), Status::kOk);
-    std::vector<std::shared_ptr<Operation>> later;
-    for (std::uint32_t i = 0; i < kSlots; ++i) later.push_back(submit_sum(job[0], next));  // one in each slot
-    ASSERT_TRUE(other->wait(kPatience));
-    EXPECT_EQ(other->status(), more > kLanes ? Status::kDiverged : Status::kOk);
-  }
-}
-
 TEST(Session, AbortEndsWhatIsPendingOnEveryThread) {
   Job job(2, 4);
   std::vector<std::int32_t> values(200'000, 1);

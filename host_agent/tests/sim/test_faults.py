@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 
+import numpy as np
 import pytest
 import wiresum_sim as sim
 from scenarios import MS, Scenario, make_scenario
@@ -155,3 +156,29 @@ def test_a_deadline_passes_wherever_a_request_is() -> None:
         for call in scenario.calls:
             call.timeout = timeout
         run_and_check(scenario, timeout)
+
+
+@pytest.mark.parametrize(("more", "ends_as"), [(8, sim.Status.OK), (32, sim.Status.DIVERGED)])
+def test_different_calls_of_one_signature_are_found_only_by_chunks_that_not_all_have(
+    more: int, ends_as: sim.Status
+) -> None:
+    """A signature has 16 bits, so there are such calls; docs/protocol.md says what becomes of them."""
+    config = sim.Scenario()
+    config.lanes, config.slots = 16, 4
+    job = sim.Job(config)
+    memory = [[np.ones(sizes, np.int32) for sizes in (first, *[1] * config.slots)] for first in (4, more)]
+    for number in range(1 + config.slots):  # after the first, one in each slot
+        job.add(
+            dtype=sim.Dtype.I32,
+            scaling=sim.Scaling.NONE,
+            lane_bits=32,
+            fixed_scale=1.0,
+            divisor=1.0,
+            may_be_sparse=False,
+            signature=7,
+            regions=[[(mine[number].ctypes.data, mine[number].ctypes.data, len(mine[number]))] for mine in memory],
+            submit_at=[0, 0],
+            timeout=2_000 * MS,
+        )
+    report = job.run()
+    assert report.results[0] == [sim.Status.OK, ends_as]

@@ -128,7 +128,12 @@ class Life {
     }
     if (is_cut_short_) cut_short();
     for (std::thread& caller : callers) caller.join();
-    if (!is_cut_short_ && !testing::Test::HasFailure()) expect_that_all_came_to_the_last();
+    if (!is_cut_short_ && !testing::Test::HasFailure()) {
+      expect_that_all_came_to_the_last();
+      for (const auto& session : sessions_) {
+        EXPECT_EQ(session->stats().worker.rejected, 0U) << "of what a switch has sent to it" << replay(seed_);
+      }
+    }
     const bool evicts_first = happens(random_, 0.3);
     if (evicts_first) evict();
     sessions_.clear();

@@ -46,9 +46,12 @@ thread_local bool does_chores = false;
 std::atomic<std::uint64_t> waits{0};  // of it
 /// It lets some time pass before it takes a lock, and between its look for chores and its sleep.
 std::atomic<bool> dawdles{false};
+std::atomic<std::uint64_t> dawdled{0};
 
 void dawdle() {
-  if (does_chores && dawdles.load()) std::this_thread::sleep_for(std::chrono::microseconds(300));
+  if (!does_chores || !dawdles.load()) return;
+  ++dawdled;
+  std::this_thread::sleep_for(std::chrono::microseconds(300));
 }
 
 thread_local std::atomic<int>* naps_without_end = nullptr;  // of this thread, whose naps end by a call alone
@@ -333,7 +336,9 @@ TEST_F(WakeUpOfASession, MailThatComesAtAnyMomentBeforeANapEndsIt) {
 }
 
 TEST_F(WakeUpOfASession, AChoreThatIsMadeWhenTheirThreadHasJustSeenNoneIsDone) {
+  const std::uint64_t waits_before = waits.load();
   begin();
+  ASSERT_TRUE(comes_true([&] { return waits.load() != waits_before; }));  // it has begun
   constexpr std::size_t kBlocks = 200;
   constexpr std::size_t kSums = 100;
   constexpr std::size_t kInFlight = 2;
@@ -341,7 +346,7 @@ TEST_F(WakeUpOfASession, AChoreThatIsMadeWhenTheirThreadHasJustSeenNoneIsDone) {
   std::fill_n(source.begin(), kLanes, 1.0F);
   std::vector<std::vector<float>> sums(kSums, std::vector<float>(source.size(), 2.0F));
   std::vector<std::shared_ptr<Operation>> operations;
-  const std::uint64_t waits_before = waits.load();
+  const std::uint64_t dawdled_before = dawdled.load();
   dawdles.store(true);
   for (std::vector<float>& sum : sums) {  // where nobody has anything the sum is cleared: a chore
     Request sparse;
@@ -356,7 +361,7 @@ TEST_F(WakeUpOfASession, AChoreThatIsMadeWhenTheirThreadHasJustSeenNoneIsDone) {
   if (!HasFailure()) expect_end(operations.back());
   dawdles.store(false);
   session_->close();
-  EXPECT_GT(waits.load(), waits_before);
+  EXPECT_GT(dawdled.load() - dawdled_before, kSums);
   if (HasFailure()) return;
   for (const std::vector<float>& sum : sums) EXPECT_EQ(sum, source);
 }
@@ -365,14 +370,14 @@ TEST_F(WakeUpOfASession, AChoreThatIsMadeWhenTheirThreadHasJustSeenNoneIsDone) {
 class WakeUpOfADataThread : public WakeUp {
  protected:
   void SetUp() override {
-    std::vector<transport::UdpSocket> sockets;
-    sockets.emplace_back(wire::Endpoint{.address = kLoopback, .port = 0});
+    // Of several sockets, receive() asks which have something, and so may take a wake-up.
+    std::vector<transport::UdpSocket> sockets = transport::bind_consecutive({.address = kLoopback, .port = 0}, 2);
     transport::DataPath path = transport::open({}, {}, std::move(sockets));
     auto watched = std::make_unique<Watched>(std::move(path.transport));
     watched_ = watched.get();
     path.transport = std::move(watched);
     const dataplane::Sizes sizes{.slots = 8, .lanes_max = kLanes, .jobs_max = 1};
-    thread_ = std::make_unique<soft_switch::DataThread>(sizes, std::move(path), std::vector<std::uint8_t>{0}, 0us);
+    thread_ = std::make_unique<soft_switch::DataThread>(sizes, std::move(path), std::vector<std::uint8_t>{0, 1}, 0us);
   }
 
   void ask() {
@@ -390,6 +395,13 @@ TEST_F(WakeUpOfADataThread, ARequestThatComesAtAnyMomentBeforeASleepIsSeen) {
   watched_->releases = true;
   const auto poke = [&] { watched_->poke(); };
   at_each_moment(*watched_, From::kReceive, poke, [&] { ask(); });
+}
+
+TEST_F(WakeUpOfADataThread, ARequestThatComesAtAnyMomentAfterAWakeUpIsSeen) {
+  WIRESUM_STEPS_OR_SKIP();
+  watched_->releases = true;
+  const auto poke = [&] { watched_->poke(); };
+  at_each_moment(*watched_, From::kWakeUp, poke, [&] { ask(); });
 }
 
 TEST_F(WakeUpOfADataThread, ARequestThatComesAtAnyMomentAfterTheLastIsSeen) {
