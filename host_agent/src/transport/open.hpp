@@ -22,7 +22,7 @@ struct Spec {
   std::string device;   // AF_XDP: the interface's name, "" for the one with the address. DPDK: the EAL's arguments
   bool offload = true;  // UDP: use GSO and GRO if the kernel has them
   /// Puts something around each transport that is opened: in tests, a network that loses packets.
-  std::function<std::unique_ptr<Transport>(std::unique_ptr<Transport>)> around;
+  std::function<std::unique_ptr<Transport>(std::unique_ptr<Transport>)> around = nullptr;
 };
 
 /// What transports are to serve.

@@ -377,7 +377,8 @@ class WakeUpOfADataThread : public WakeUp {
     watched_ = watched.get();
     path.transport = std::move(watched);
     const dataplane::Sizes sizes{.slots = 8, .lanes_max = kLanes, .jobs_max = 1};
-    thread_ = std::make_unique<soft_switch::DataThread>(sizes, std::move(path), std::vector<std::uint8_t>{0, 1}, 0us);
+    thread_ =
+        std::make_unique<soft_switch::DataThread>(sizes, std::move(path), std::vector<std::uint8_t>{0, 1}, 0us, 10s);
   }
 
   void ask() {
