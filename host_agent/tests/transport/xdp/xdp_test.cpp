@@ -495,6 +495,26 @@ TEST_F(Xdp, AKilledProcessLeavesNothingBehind) {
   EXPECT_TRUE(send_until(*left, rig.endpoint(Side::kRight), [&] { return right->receive(one) == 1; }));
 }
 
+TEST_F(Xdp, AForkedChildThatDestroysItsCopyEndsAndDoesNotDisturbTheParent) {
+  VethRig rig({}, &open_xdp, &open_xdp);
+  auto left = rig.open(Side::kLeft, {});
+  const auto right = rig.open(Side::kRight, {});
+  std::array<RxDatagram, 64> out{};
+  const auto heard = [&] { return right->receive(out) != 0; };
+  ASSERT_TRUE(send_until(*left, rig.endpoint(Side::kRight), heard));
+  const pid_t child = fork();
+  if (child == 0) {
+    alarm(static_cast<unsigned>(kPatience.count()));
+    left.reset();
+    _exit(0);
+  }
+  int status = -1;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  EXPECT_TRUE(has_program(rig.space(Side::kLeft), "wire0"));
+  for (int i = 0; i < 3; ++i) EXPECT_TRUE(send_until(*left, rig.endpoint(Side::kRight), heard));
+}
+
 // ---- privileges ----------------------------------------------------------------------------------------------------
 
 constexpr std::uint32_t kNobody = 65534;
