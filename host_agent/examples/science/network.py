@@ -10,9 +10,8 @@ import torch
 from sklearn.datasets import load_digits
 from torch import nn
 
-from wiresum.compress import Compressor, Engine, InProcess, Motion, MotionTracker, Piece, Segment
+from wiresum.compress import Compressor, Engine, InProcess, Piece, Segment
 from wiresum.compress.arrays import Vector
-from wiresum.compress.native import square_distance
 
 TEST_IMAGES = 360
 HIDDEN = 64
@@ -142,7 +141,6 @@ def train(
     steps = len(digits.images) // (batch * workers)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, epochs * steps)
     losses: list[float] = []
-    motion = _Motion(model, segments) if method.uses_motion else None
     for epoch in range(epochs):
         order = torch.randperm(len(digits.images), generator=torch.Generator().manual_seed(1000 * seed + epoch))
         for step in range(steps):
@@ -150,14 +148,11 @@ def train(
             results = [gradient(model, digits.images[share], digits.labels[share]) for share in shares]
             losses.append(float(np.mean([loss for loss, _ in results])))
             gradients = [arranged(one, granularity) for _, one in results]
-            motions = motion.at(float(schedule.get_last_lr()[0])) if motion else {}
             parameters = values_of(model, segments) if method.uses_parameters else {}
-            means = engine.average(segments, gradients, motions, parameters)
+            means = engine.average(segments, gradients, parameters)
             engine.advance()
             _set_gradient(model, np.concatenate(means))
             optimizer.step()
-            if motion:
-                motion.record()
             schedule.step()
             observe(len(losses), model, engine)
     dense_bytes = 4.0 * sum(segment.size for segment in segments) * len(losses)
@@ -169,35 +164,6 @@ def train(
         dense_bytes,
         engine,
     )
-
-
-class _Motion:
-    """How fast a model moves, which IntSGD derives its scale from."""
-
-    def __init__(self, model: nn.Module, segments: Sequence[Segment]) -> None:
-        self._model = model
-        self._segments = segments
-        self._size = sum(segment.size for segment in segments)
-        self._tracker = MotionTracker()
-        self._before = self._values()
-
-    def at(self, rate: float) -> dict[str, Motion]:
-        motions = {}
-        for segment in self._segments:
-            names = [piece.name for piece in segment.pieces]
-            motion = self._tracker.motion(names, dict.fromkeys(names, rate), segment.size / self._size)
-            if motion is not None:
-                motions[segment.name] = motion
-        return motions
-
-    def record(self) -> None:
-        """The model has made a step."""
-        values = self._values()
-        self._tracker.record({name: square_distance(value, self._before[name]) for name, value in values.items()})
-        self._before = values
-
-    def _values(self) -> dict[str, Vector]:
-        return {name: p.detach().numpy().reshape(-1).copy() for name, p in self._model.named_parameters()}
 
 
 def _gradient_of(parameter: nn.Parameter) -> Vector:
