@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -64,6 +64,11 @@ class Digits:
         """In percent of the test images."""
         return _percentage(model, self.test_images, self.test_labels)
 
+    def training_loss(self, model: nn.Module) -> float:
+        """Of all images for training."""
+        with torch.no_grad():
+            return float(nn.functional.cross_entropy(model(self.images), self.labels))
+
     def validation_accuracy(self, model: nn.Module) -> float:
         return _percentage(model, self.validation_images, self.validation_labels)
 
@@ -122,6 +127,7 @@ def train(
     epochs: int,
     rate: float = 0.4,
     momentum: float = 0.0,
+    optimizer_of: Callable[[Iterable[nn.Parameter], float], torch.optim.Optimizer] | None = None,
     batch: int = 8,
     granularity: str = "model",
     aggregator: InProcess | None = None,
@@ -131,13 +137,15 @@ def train(
     observe: Callable[[int, nn.Module, Engine], None] = lambda step, model, engine: None,
 ) -> Training:
     """SGD with a rate that falls to zero, over simulated workers, `batch` images each; `momentum` is the optimizer's.
+    Or another optimizer, of parameters and a rate that falls likewise.
 
     `observe` sees the network after each step; steps are counted from 1.
     """
     digits, model = Digits.load(seed, validation=validation), make(seed)
     engine = Engine(method, aggregator or InProcess(workers), seed=seed)
     segments = segments_of(model, granularity)
-    optimizer = torch.optim.SGD(model.parameters(), lr=rate, momentum=momentum)
+    make_optimizer = optimizer_of or (lambda parameters, lr: torch.optim.SGD(parameters, lr, momentum=momentum))
+    optimizer = make_optimizer(model.parameters(), rate)
     steps = len(digits.images) // (batch * workers)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, epochs * steps)
     losses: list[float] = []
