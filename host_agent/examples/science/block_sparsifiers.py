@@ -186,7 +186,7 @@ def _held_back(task: Task, method: Compressor, steps: int) -> HeldBack:
     residuals, largest = [], [0.0]
     for step in range(steps):
         gradients = [problem.gradient(worker, x) for worker in range(problem.workers)]
-        estimate = engine.average([segment], [[gradient] for gradient in gradients], None, {"x": x})[0]
+        estimate = engine.average([segment], [[gradient] for gradient in gradients], {"x": x})[0]
         engine.advance()
         given, received, x = given + np.mean(gradients, axis=0), received + estimate, x - step_size(step) * estimate
         held = [mine["residual"]["x"] for mine in engine.state_dict()["own"]]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,9 +10,8 @@ import torch
 from sklearn.datasets import load_digits
 from torch import nn
 
-from wiresum.compress import Compressor, Engine, InProcess, Motion, MotionTracker, Piece, Segment
+from wiresum.compress import Compressor, Engine, InProcess, Piece, Segment
 from wiresum.compress.arrays import Vector
-from wiresum.compress.native import square_distance
 
 TEST_IMAGES = 360
 HIDDEN = 64
@@ -64,6 +63,11 @@ class Digits:
     def accuracy(self, model: nn.Module) -> float:
         """In percent of the test images."""
         return _percentage(model, self.test_images, self.test_labels)
+
+    def training_loss(self, model: nn.Module) -> float:
+        """Of all images for training."""
+        with torch.no_grad():
+            return float(nn.functional.cross_entropy(model(self.images), self.labels))
 
     def validation_accuracy(self, model: nn.Module) -> float:
         return _percentage(model, self.validation_images, self.validation_labels)
@@ -123,6 +127,7 @@ def train(
     epochs: int,
     rate: float = 0.4,
     momentum: float = 0.0,
+    optimizer_of: Callable[[Iterable[nn.Parameter], float], torch.optim.Optimizer] | None = None,
     batch: int = 8,
     granularity: str = "model",
     aggregator: InProcess | None = None,
@@ -132,17 +137,18 @@ def train(
     observe: Callable[[int, nn.Module, Engine], None] = lambda step, model, engine: None,
 ) -> Training:
     """SGD with a rate that falls to zero, over simulated workers, `batch` images each; `momentum` is the optimizer's.
+    Or another optimizer, of parameters and a rate that falls likewise.
 
     `observe` sees the network after each step; steps are counted from 1.
     """
     digits, model = Digits.load(seed, validation=validation), make(seed)
     engine = Engine(method, aggregator or InProcess(workers), seed=seed)
     segments = segments_of(model, granularity)
-    optimizer = torch.optim.SGD(model.parameters(), lr=rate, momentum=momentum)
+    make_optimizer = optimizer_of or (lambda parameters, lr: torch.optim.SGD(parameters, lr, momentum=momentum))
+    optimizer = make_optimizer(model.parameters(), rate)
     steps = len(digits.images) // (batch * workers)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, epochs * steps)
     losses: list[float] = []
-    motion = _Motion(model, segments) if method.uses_motion else None
     for epoch in range(epochs):
         order = torch.randperm(len(digits.images), generator=torch.Generator().manual_seed(1000 * seed + epoch))
         for step in range(steps):
@@ -150,14 +156,11 @@ def train(
             results = [gradient(model, digits.images[share], digits.labels[share]) for share in shares]
             losses.append(float(np.mean([loss for loss, _ in results])))
             gradients = [arranged(one, granularity) for _, one in results]
-            motions = motion.at(float(schedule.get_last_lr()[0])) if motion else {}
             parameters = values_of(model, segments) if method.uses_parameters else {}
-            means = engine.average(segments, gradients, motions, parameters)
+            means = engine.average(segments, gradients, parameters)
             engine.advance()
             _set_gradient(model, np.concatenate(means))
             optimizer.step()
-            if motion:
-                motion.record()
             schedule.step()
             observe(len(losses), model, engine)
     dense_bytes = 4.0 * sum(segment.size for segment in segments) * len(losses)
@@ -169,35 +172,6 @@ def train(
         dense_bytes,
         engine,
     )
-
-
-class _Motion:
-    """How fast a model moves, which IntSGD derives its scale from."""
-
-    def __init__(self, model: nn.Module, segments: Sequence[Segment]) -> None:
-        self._model = model
-        self._segments = segments
-        self._size = sum(segment.size for segment in segments)
-        self._tracker = MotionTracker()
-        self._before = self._values()
-
-    def at(self, rate: float) -> dict[str, Motion]:
-        motions = {}
-        for segment in self._segments:
-            names = [piece.name for piece in segment.pieces]
-            motion = self._tracker.motion(names, dict.fromkeys(names, rate), segment.size / self._size)
-            if motion is not None:
-                motions[segment.name] = motion
-        return motions
-
-    def record(self) -> None:
-        """The model has made a step."""
-        values = self._values()
-        self._tracker.record({name: square_distance(value, self._before[name]) for name, value in values.items()})
-        self._before = values
-
-    def _values(self) -> dict[str, Vector]:
-        return {name: p.detach().numpy().reshape(-1).copy() for name, p in self._model.named_parameters()}
 
 
 def _gradient_of(parameter: nn.Parameter) -> Vector:

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import torch
 
+import adaptive_optimizers
 import beyond_strong_convexity
 import block_sparsifiers
 import compressed_training
@@ -45,6 +46,7 @@ EXPERIMENTS: dict[str, Callable[[], Report]] = {
     "importance-sampling": importance_sampling.run,
     "granularity-training": granularity_training.run,
     "beyond-strong-convexity": beyond_strong_convexity.run,
+    "adaptive-optimizers": adaptive_optimizers.run,
 }
 
 

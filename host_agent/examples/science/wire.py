@@ -25,7 +25,7 @@ import torch
 import torch.distributed as dist
 
 from network import Digits, convolutional_network, gradient, segments_of
-from wiresum.compress import Compressor, Engine, Motion, aggregator_of
+from wiresum.compress import Compressor, Engine, aggregator_of
 
 COLLECTIVE_TIMEOUT = timedelta(seconds=60)
 START_TIMEOUT_S = 60.0
@@ -109,18 +109,12 @@ def _transfer(method: Compressor, rank: int, setup: Setup) -> tuple[float, ...]:
 
     digits, model = Digits.load(1), convolutional_network(1)
     engine, segments = Engine(method, aggregator_of()), segments_of(model, "layer")
-    size = sum(segment.size for segment in segments)
-    motions: dict[str, Motion] = {}
     before = wiresum.torch.stats().network
     for step in range(setup.steps):
         order = torch.randperm(len(digits.images), generator=torch.Generator().manual_seed(step))
         share = order[rank * setup.batch : (rank + 1) * setup.batch]
         vectors = gradient(model, digits.images[share], digits.labels[share])[1]
-        means = engine.average(segments, [vectors], motions)
-        motions = {
-            segment.name: Motion(float(np.sum(mean.astype(np.float64) ** 2)), segment.size / size)
-            for segment, mean in zip(segments, means, strict=True)
-        }
+        engine.average(segments, [vectors])
         engine.advance()
     after, traffic = wiresum.torch.stats().network, engine.aggregator.traffic
     assert before is not None and after is not None, "the job has a lease"

@@ -51,6 +51,8 @@ METHODS: dict[str, Compressor] = {
     "sign majority": SignMajority(),
     "IntSGD": IntSGD(16),
     "IntDIANA": IntDIANA(8),
+    "IntSGD, by estimates": IntSGD(16, scale="estimate"),
+    "IntDIANA, by estimates": IntDIANA(8, scale="estimate"),
     "PowerSGD": PowerSGD(1),
     "THC": THC(),
     "gTop-k": GTopK(0.1),

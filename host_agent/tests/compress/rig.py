@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from wiresum.compress import Aggregator, Batch, Compressor, InProcess, Motion, Outcome, Sparse, Turn
+from wiresum.compress import Aggregator, Batch, Compressor, InProcess, Outcome, Sparse, Turn
 
 SIGMAS = 6.0
 """Deviations of a normal value: beyond six with probability 2e-9, so that thousands of them stay within at 99.999%."""
@@ -32,7 +32,7 @@ def exchange(
     step: int = 0,
     shape: tuple[int, ...] | None = None,
     aggregator: Aggregator | None = None,
-    motion: Motion | None = None,
+    length: float | None = None,
     state: dict[str, Array] | None = None,
 ) -> Outcome:
     """One tensor of all workers through an aggregator."""
@@ -47,7 +47,7 @@ def exchange(
                 tensor="x",
                 shape=shape or (len(vector),),
                 dtype=vector.dtype,
-                motion=motion,
+                length=length,
             )
         ]
         for worker, vector in zip(aggregator.local, values, strict=True)

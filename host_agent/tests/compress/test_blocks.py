@@ -32,7 +32,7 @@ def chosen(method: BlockSparsifier, values: Array, *, parameters: Array | None =
     engine = Engine(method, InProcess(1))
     engine.step = step
     segment = Segment((Piece("x", (len(values),)),))
-    estimate = engine.average([segment], [[values]], None, None if parameters is None else {"x": parameters})[0]
+    estimate = engine.average([segment], [[values]], None if parameters is None else {"x": parameters})[0]
     kept = estimate != 0
     assert (estimate[kept] == values[kept]).all(), "a value is sent as it is, or not at all"
     return sorted({int(at) // method.block for at in np.flatnonzero(kept)})
@@ -126,7 +126,7 @@ def test_what_comes_out_and_what_is_held_back_make_up_the_gradients(method: Bloc
         values = vectors(3, (83,), seed=step)
         given += np.mean(values, axis=0)
         parameters = {segment.name: vectors(1, (83,), seed=99)[0]}
-        received += engine.average([segment], [[value] for value in values], None, parameters)[0]
+        received += engine.average([segment], [[value] for value in values], parameters)[0]
         engine.advance()
     own = [np.concatenate(list(mine["residual"].values())) for mine in engine.state_dict()["own"]]
     assert received + np.mean(own, axis=0) == pytest.approx(given, abs=1e-6)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from typing import Any
 
 import numpy as np
@@ -84,31 +83,6 @@ def same_bits(one: Any, other: Any) -> bool:
     return bool(one == other)
 
 
-@pytest.mark.parametrize("segments", [BY_LAYER, BY_BUCKET, WHOLE], ids=["layer", "bucket", "model"])
-@pytest.mark.parametrize("name", METHODS)
-def test_a_checkpoint_continues_bit_for_bit(name: str, segments: list[Segment]) -> None:
-    straight = Engine(METHODS[name], InProcess(3), seed=4)
-    expected = run(straight, range(6), segments)
-    first = Engine(METHODS[name], InProcess(3), seed=4)
-    run(first, range(3), segments)
-    second = Engine(METHODS[name], InProcess(3))
-    second.load_state_dict(pickle.loads(pickle.dumps(first.state_dict())))
-    run(first, range(3, 5), segments)  # a state that was handed out is not changed by going on
-    assert same_bits(run(second, range(3, 6), segments), expected[3:])
-
-
-def test_a_state_can_be_loaded_twice() -> None:
-    first = Engine(DIANA(), InProcess(3))
-    run(first, range(3), BY_LAYER)
-    state = first.state_dict()
-    results = []
-    for _ in range(2):
-        second = Engine(DIANA(), InProcess(3))
-        second.load_state_dict(state)
-        results.append(run(second, range(3, 6), BY_LAYER))
-    assert same_bits(*results)
-
-
 def test_memories_are_kept_by_piece_so_that_segments_may_change() -> None:
     """As DDP's buckets do after the first step. Without loss, any order of pieces gives the mean."""
     engine = Engine(Identity(memory="diana"), InProcess(3))
@@ -174,36 +148,6 @@ def test_the_other_direction_is_compressed_alike_at_all_workers() -> None:
     together = engines[1].average(WHOLE, mean * 3)
     assert np.allclose(alone[0], together[0])
     assert len(np.unique(np.round(np.abs(alone[0]), 9))) <= 4
-
-
-@pytest.mark.parametrize("name", ["DIANA", "PowerSGD", "TopK, with a memory down"])
-def test_a_worker_that_joins_after_a_restart_gets_consistent_memories(name: str) -> None:
-    """Worker 2 is new: its own memory is empty, what is common becomes consistent with everybody's own."""
-    before = Engine(METHODS[name], InProcess(3), seed=4)
-    run(before, range(5), BY_LAYER)
-    state = before.state_dict()
-    joined = Engine(METHODS[name], InProcess(3), seed=4)
-    state["own"][2] = {}
-    state["common"] = {}
-    joined.load_state_dict(state)
-    joined.synchronize(PIECES, [np.dtype(np.float64)] * 3)
-    after = joined.state_dict()
-    assert joined.step == 5
-    assert same_bits(after["states"], before.state_dict()["states"])
-    for piece in PIECES if after["common"] else []:
-        own = [mine.get("shift", {}).get(piece.name, np.zeros(piece.size)) for mine in after["own"]]
-        assert after["common"][piece.name] == pytest.approx(np.mean(own, axis=0), abs=1e-12)
-    assert bool(after["common"]) == (name == "DIANA")
-
-
-def test_a_state_of_another_kind_is_refused() -> None:
-    state = Engine(DIANA(), InProcess(3)).state_dict()
-    with pytest.raises(ValueError, match="3 workers in a process, not of 2"):
-        Engine(DIANA(), InProcess(2)).load_state_dict(state)
-    with pytest.raises(ValueError, match="other directions"):
-        Engine(DIANA(down=QSGD()), InProcess(3)).load_state_dict(state)
-    with pytest.raises(ValueError, match="version 0"):
-        Engine(DIANA(), InProcess(3)).load_state_dict({**state, "version": 0})
 
 
 @pytest.mark.parametrize("name", METHODS)

@@ -67,7 +67,7 @@ def estimates(name: str, aggregator: Aggregator) -> list[bytes]:
     engine, results = Engine(METHODS[name], aggregator, seed=8), []
     parameters = {segment.name: np.linspace(1, 2, segment.size) for segment in SEGMENTS}
     for step in range(3):
-        means = engine.average(SEGMENTS, gradients(step, aggregator.local), None, parameters)
+        means = engine.average(SEGMENTS, gradients(step, aggregator.local), parameters)
         results += [one.tobytes() for one in means]
         engine.advance()
     return results

@@ -16,13 +16,13 @@ from wiresum.compress import (
     GTopK,
     Identity,
     InProcess,
-    IntSGD,
     Memory,
     MomentumCorrection,
     Piece,
     RandK,
     Segment,
     Shift,
+    SignMajority,
     TernGrad,
     TopK,
 )
@@ -165,7 +165,7 @@ def test_a_gradient_that_is_not_finite_is_not_clipped_to_zeros() -> None:
     for poison in (np.inf, np.nan):
         estimate = engine.average([SEGMENT], [[np.full(40, poison)], [np.ones(40)]])[0]
         assert np.isnan(estimate).all()
-    assert engine.state_dict()["own"] == [{}, {}]
+    assert engine.state_dict()["own"] == [{"residual": {}}] * 2
 
 
 @pytest.mark.parametrize("clip", [0.0, -1.0, float("inf"), float("nan")])
@@ -183,7 +183,7 @@ def test_a_momentum_that_does_not_fade_is_refused(momentum: float) -> None:
 
 def test_a_compressor_without_constants_needs_a_rate() -> None:
     with pytest.raises(ValueError, match="declares neither omega nor a contraction"):
-        Shift().fitted(IntSGD(), 40, 3)
+        Shift().fitted(SignMajority(), 40, 3)
 
 
 def test_ef21_is_for_contractive_compressors() -> None:

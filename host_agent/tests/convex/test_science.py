@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 import torch
 from matplotlib.figure import Figure
 
+import adaptive_optimizers
 import beyond_strong_convexity
 import block_sparsifiers
 import compressed_training
@@ -24,6 +26,7 @@ import linear_rate
 import momentum_correction
 import science
 import variance_reduction
+import wiresum.compress
 from experiment import Claim, Curve, Report
 
 pytestmark = pytest.mark.timeout(300)
@@ -52,6 +55,12 @@ SMALL: dict[str, tuple[Callable[[], Report], int]] = {
         2,
     ),
     "beyond-strong-convexity": (lambda: beyond_strong_convexity.run(workers=5, steps=500, seeds=1), 11),
+    "adaptive-optimizers": (
+        lambda: adaptive_optimizers.run(
+            names=["IntDIANA(bits=16)", "IntDIANA(bits=8)", 'IntDIANA(bits=8, scale="estimate")', "TopK(0.1)"]
+        ),
+        8,
+    ),
 }
 
 
@@ -78,6 +87,20 @@ def test_every_claim_holds(name: str) -> None:
 
 def test_every_experiment_is_tested() -> None:
     assert set(SMALL) == set(science.EXPERIMENTS)
+
+
+def test_the_guides_table_under_adamw_has_every_compressor() -> None:
+    """Its figures are held against the experiment's, in a claim."""
+    methods = adaptive_optimizers.METHODS
+    assert list(adaptive_optimizers.guide_table()) == list(methods)
+    for name, method in methods.items():
+        assert eval(name, vars(wiresum.compress)) == method, "a row is what one writes"
+    everything = {
+        kind
+        for kind in vars(wiresum.compress).values()
+        if inspect.isclass(kind) and issubclass(kind, wiresum.compress.Compressor) and not inspect.isabstract(kind)
+    }
+    assert everything == {type(method) for method in methods.values()}
 
 
 def test_a_claim_that_does_not_hold_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

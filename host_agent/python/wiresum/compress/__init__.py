@@ -22,7 +22,7 @@ from wiresum.compress.compressor import (
 )
 from wiresum.compress.engine import Engine, Piece, Segment
 from wiresum.compress.gtopk import GTopK
-from wiresum.compress.integer import IntDIANA, IntSGD, MotionTracker
+from wiresum.compress.integer import IntDIANA, IntSGD
 from wiresum.compress.memory import EF21, ErrorFeedback, Memory, MomentumCorrection, NoMemory, Shift
 from wiresum.compress.natural import Identity, Natural, SignMajority
 from wiresum.compress.powersgd import PowerSGD
@@ -39,7 +39,7 @@ from wiresum.compress.sparse import (
     TopK,
 )
 from wiresum.compress.thc import THC
-from wiresum.compress.turn import Motion, Turn
+from wiresum.compress.turn import Turn
 
 if TYPE_CHECKING:
     from wiresum.compress.ddp import Attachment, Report, attach, compression_hook
@@ -72,8 +72,6 @@ __all__ = [
     "IntegerCompressor",
     "Memory",
     "MomentumCorrection",
-    "Motion",
-    "MotionTracker",
     "Natural",
     "NoMemory",
     "Outcome",

@@ -99,8 +99,8 @@ class Compressor(ABC):
     """Compresses the mean once more, at all workers alike (the other direction: Q_M of arXiv 1911.08250)."""
 
     @property
-    def uses_motion(self) -> bool:
-        """Does it want `turn.motion`?"""
+    def uses_length(self) -> bool:
+        """Does it want `turn.length`?"""
         return False
 
     @property
@@ -115,6 +115,12 @@ class Compressor(ABC):
     def contraction(self, size: int) -> float | None:
         """For a contractive C: E|C(v)-v|^2 <= (1 - contraction) |v|^2, at each worker."""
         return None
+
+    def shift_rate(self, size: int, workers: int) -> float | None:
+        """The rate of a shift, where its owner names none: what theory allows. None if it says nothing."""
+        if (omega := self.omega(size, workers)) is not None:
+            return 1 / (1 + omega)
+        return None if self.contraction(size) is None else 1.0
 
     @abstractmethod
     def exchange(self, batch: Batch, aggregator: Aggregator) -> Outcome:

@@ -31,18 +31,23 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from wiresum.compress.arrays import Sparse, Vector, joined
+from wiresum.compress.checkpoint import differences, mismatched_names, refuse, require_entries
 from wiresum.compress.compressor import Compressor
-from wiresum.compress.engine import Engine, Piece, Segment
+from wiresum.compress.engine import Engine, Piece, Segment, require_version
 from wiresum.compress.groups import aggregator_of
-from wiresum.compress.integer import MotionTracker
 from wiresum.compress.memory import MomentumCorrection, memory_of
-from wiresum.compress.native import square_distance
-from wiresum.compress.turn import Motion
 
 Granularity = Literal["layer", "bucket", "model"]
 Bucket = Any  # dist.GradBucket, which PyTorch's stubs do not export
 
 MEGABYTE = 1e6
+UNTRAINABLE: dict[type[Optimizer], str] = {
+    torch.optim.LBFGS: "it takes curvature from differences of successive gradients, in which what compression adds is "
+    "as large as what is looked for, and each worker's own loss decides how long it goes on",
+    torch.optim.Rprop: "it looks at nothing but the sign of each value, which rounding changes where values are small, "
+    "and its steps grow from sign to sign",
+}
+"""The optimizers that are refused, and why."""
 
 
 @dataclass(frozen=True)
@@ -85,14 +90,15 @@ def attach(
     between two steps.
 
     What is compressed as one vector: each parameter ("layer"), each of DDP's buckets ("bucket"), or the entire model
-    ("model"). The optimizer is watched for learning rates and steps, which IntSGD's scale is derived from.
+    ("model").
 
     Averaged as they are: everything in the first `start_step` steps, and always parameters whose names match one of
     `leave_out` (shell patterns, as "*.bias") or that have fewer than `elements_min` elements.
 
     RuntimeError if the model has another communication hook, if one of these is attached to it, or if a parameter is
-    not on the CPU. ValueError if a pattern matches no parameter, or if the method's memory has momentum, and the
-    optimizer has some, too. TypeError if `model` is no DistributedDataParallel.
+    not on the CPU. ValueError if a pattern matches no parameter, if the method's memory has momentum, and the optimizer
+    has some, too, or if the optimizer is LBFGS or Rprop: with means that are not exact these do not train. TypeError if
+    `model` is no DistributedDataParallel.
     """
     if not isinstance(model, DistributedDataParallel):
         raise TypeError(
@@ -147,19 +153,16 @@ class Attachment:
         for name, parameter in self._parameters.items():
             if not parameter.is_cpu:
                 raise RuntimeError(f"'{name}' is on {parameter.device}: compression is for tensors on the CPU")
+        _require_trainable(optimizer)
         _require_one_momentum(method, optimizer)
         self._names = {id(parameter): name for name, parameter in self._parameters.items()}
         self._pieces = {name: Piece(name, tuple(parameter.shape)) for name, parameter in self._parameters.items()}
         self._compressed = _compressed_of(self._pieces, leave_out, elements_min)
-        self._size = sum(self._pieces[name].size for name in self._compressed)
         self._start_step = start_step
         self._steps = 0
         self._plain_bytes = 0
         self._is_detached = False
         self._granularity = granularity
-        self._optimizer = weakref.ref(optimizer)
-        self._tracker = MotionTracker()
-        self._before: dict[str, Vector] = {}
         self._held: list[_Held] = []
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="wiresum-compress")
         self._exchanges: list[Future[None]] = []
@@ -167,10 +170,6 @@ class Attachment:
         self._dense_bytes = 0
         self._group = model.process_group
         self.engine = Engine(method, aggregator_of(model.process_group), seed=seed)
-        self._watches: list[Any] = []
-        if method.uses_motion:
-            self._watches.append(optimizer.register_step_pre_hook(lambda *_: self._remember()))
-            self._watches.append(optimizer.register_step_post_hook(lambda *_: self._record_motion()))
 
     def detach(self) -> None:
         """From now on gradients are averaged as they are; what memories hold back is dropped. Another compression may
@@ -178,9 +177,6 @@ class Attachment:
         self._forget_failed_pass()
         self._is_detached = True
         self._thread.shutdown()
-        for watch in self._watches:
-            watch.remove()
-        self._watches = []
 
     @property
     def is_detached(self) -> bool:
@@ -197,28 +193,52 @@ class Attachment:
         )
 
     def state_dict(self) -> dict[str, Any]:
-        """This worker's own memories and the common ones, as tensors: each worker saves its own."""
-        state = {"engine": self.engine.state_dict(), "motion": self._tracker.state_dict(), "steps": self._steps}
+        """This worker's own memories and the common ones, as tensors: each worker saves its own. With them is what they
+        belong to."""
+        state = {"engine": self.engine.state_dict(), "steps": self._steps, **self._belonging()}
         converted: dict[str, Any] = _converted(state, np.ndarray, lambda array: torch.from_numpy(array.copy()))
         return converted
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        arrays = _converted(state, torch.Tensor, lambda tensor: tensor.numpy().copy())
-        self.engine.load_state_dict(arrays["engine"])
-        self._tracker.load_state_dict(arrays["motion"])
-        self._steps = arrays.get("steps", self.engine.step)  # a checkpoint may be older than this entry
+    def load_state_dict(self, state: Mapping[str, Any], *, world_size_changed: bool = False) -> None:
+        """Goes on, bit for bit, where this worker saved its state.
+
+        ValueError, and nothing has changed, if the state is of another method or other options, another rank, world
+        size, granularity or model (names, shapes and types of what is compressed), or is not whole; the text says what
+        differs.
+
+        `world_size_changed=True` says that another number of workers is meant. Then a worker may load the state of any
+        worker of the former group, each at most once, or none; and all workers call `synchronize()` before they go on.
+        """
+        arrays = _converted(state, torch.Tensor, lambda tensor: tensor.detach().cpu().numpy().copy())
+        if isinstance(arrays, Mapping):
+            require_version(arrays.get("engine"))
+        require_entries(arrays, ("engine", "steps", *self._belonging()), "the state")
+        found = differences(arrays["granularity"], self._granularity, "granularity")
+        found += mismatched_names(arrays["parameters"], self._compressed, "the state's model")
+        present = self._belonging()["parameters"]
+        for name in self._compressed:
+            if name in arrays["parameters"]:
+                found += differences(arrays["parameters"][name], present[name], f"'{name}'")
+        refuse(found)
+        steps = int(arrays["steps"])
+        self.engine.load_state_dict(arrays["engine"], world_size_changed=world_size_changed)
+        self._steps = steps
+
+    def _belonging(self) -> dict[str, Any]:
+        """What a state is of, besides what the engine knows."""
+        parameters = {
+            name: f"{list(self._pieces[name].shape)} of {str(self._parameters[name].dtype).removeprefix('torch.')}"
+            for name in self._compressed
+        }
+        return {"granularity": self._granularity, "parameters": parameters}
 
     def synchronize(self) -> None:
-        """After a restart in which some workers have no state, or another number of workers: makes memories consistent.
+        """After a restart in which some workers have no state, or with another number of workers: makes memories
+        consistent.
 
         A collective: all workers call it, after those that have a state have loaded it.
         """
-        pieces = [self._pieces[name] for name in self._compressed]
-        dtypes = [np.dtype(_dtype_of(self._parameters[name])) for name in self._compressed]
-        companion = {"motion": self._tracker.state_dict(), "steps": self._steps}
-        companion = self.engine.synchronize(pieces, dtypes, companion=companion)
-        self._tracker.load_state_dict(companion["motion"])
-        self._steps = companion["steps"]
+        self._steps = self.engine.synchronize({"steps": self._steps})["steps"]
 
     def arrived(self, bucket: Bucket) -> torch.futures.Future[torch.Tensor]:
         """The hook: DDP has this bucket of gradients, and wants its average."""
@@ -294,9 +314,8 @@ class Attachment:
     def _average_compressed(self, pieces: list[Piece], parts: Mapping[str, Vector]) -> None:
         segments = self._segments(pieces)
         gradients = [[parts[piece.name] for piece in segment.pieces] for segment in segments]
-        motions = self._motions(segments) if self.engine.method.uses_motion else {}
         parameters = self._values(segments) if self.engine.method.uses_parameters else {}
-        estimates = self.engine.estimates(segments, [gradients], motions, parameters)
+        estimates = self.engine.estimates(segments, [gradients], parameters)
         for estimate, gradient in zip(estimates, gradients, strict=True):
             _overwrite(gradient, estimate)
 
@@ -314,36 +333,12 @@ class Attachment:
             for segment in segments
         }
 
-    def _motions(self, segments: list[Segment]) -> dict[str, Motion]:
-        optimizer = self._optimizer()
-        assert optimizer is not None, "the model is trained by its optimizer"
-        rates = {
-            self._names[id(parameter)]: float(group["lr"])
-            for group in optimizer.param_groups
-            for parameter in group["params"]
-            if id(parameter) in self._names
-        }
-        motions = {}
-        for segment in segments:
-            names = [piece.name for piece in segment.pieces]
-            motion = self._tracker.motion(names, rates, segment.size / self._size)
-            if motion is not None:
-                motions[segment.name] = motion
-        return motions
 
-    def _remember(self) -> None:
-        if not self._before:
-            self._before = {name: _values_of(p.detach()).copy() for name, p in self._parameters.items()}
-        for name, parameter in self._parameters.items():
-            np.copyto(self._before[name], _values_of(parameter.detach()))
-
-    def _record_motion(self) -> None:
-        self._tracker.record(
-            {
-                name: square_distance(_values_of(parameter.detach()), self._before[name])
-                for name, parameter in self._parameters.items()
-            }
-        )
+def _require_trainable(optimizer: Optimizer) -> None:
+    """Of torch.optim all but these train with compressed gradients; the tests try all that there are."""
+    for kind, reason in UNTRAINABLE.items():
+        if isinstance(optimizer, kind):
+            raise ValueError(f"{type(optimizer).__name__} does not train with compressed gradients: {reason}")
 
 
 def _require_one_momentum(method: Compressor, optimizer: Optimizer) -> None:
@@ -436,13 +431,8 @@ def _compressed_of(pieces: Mapping[str, Piece], leave_out: Sequence[str], elemen
     ]
 
 
-def _dtype_of(tensor: torch.Tensor) -> type:
-    """In what a tensor is compressed: float16 and bfloat16 as float32."""
-    return np.float64 if tensor.dtype == torch.float64 else np.float32
-
-
 def _values_of(tensor: torch.Tensor) -> Vector:
-    """Flat; the tensor's own memory where that is possible."""
+    """Flat; the tensor's own memory where that is possible. float16 and bfloat16 as float32."""
     wide = tensor if tensor.dtype in (torch.float32, torch.float64) else tensor.float()
     values: Vector = wide.reshape(-1).numpy()
     return values

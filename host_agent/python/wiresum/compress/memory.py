@@ -174,7 +174,7 @@ class Shift(Memory):
     """
 
     alpha: float | None = None
-    """None: 1/(1 + omega) for an unbiased compressor, 1 for a contractive one."""
+    """None: the compressor's `shift_rate`, which is 1/(1 + omega) for an unbiased one and 1 for a contractive one."""
 
     keeps = ("shift",)
     has_common = True
@@ -188,10 +188,8 @@ class Shift(Memory):
     def fitted(self, compressor: Compressor, size: int, workers: int) -> Shift:
         if self.alpha is not None:
             return self
-        if (omega := compressor.omega(size, workers)) is not None:
-            return replace(self, alpha=1 / (1 + omega))
-        if compressor.contraction(size) is not None:
-            return replace(self, alpha=1.0)
+        if (rate := compressor.shift_rate(size, workers)) is not None:
+            return replace(self, alpha=rate)
         raise ValueError(
             f"{type(compressor).__name__} declares neither omega nor a contraction, so that the shift's rate is "
             "unknown: use memory=Shift(alpha=...)"

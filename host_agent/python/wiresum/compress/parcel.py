@@ -1,5 +1,5 @@
-"""States as bytes for other workers: JSON, in which an array is an object of its own. What comes from a peer is data,
-and nothing in it can run."""
+"""States as bytes for other workers: JSON, in which an array is an object of its own, and so is a mapping, whose names
+may be any. What comes from a peer is data, and nothing in it can run."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 _ARRAY = "array"
+_MAPPING = "mapping"
 _KINDS = "biuf"
 """Of NumPy's types: numbers and truth values."""
 
@@ -27,7 +28,7 @@ def unpacked(parcel: Bytes) -> Any:
     """The same again, with lists for sequences. ValueError if it is nothing that `packed` makes."""
     try:
         return _restored(json.loads(parcel.tobytes()))
-    except (ValueError, TypeError, KeyError, RecursionError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise ValueError(f"another worker's state makes no sense: {error}") from error
 
 
@@ -37,8 +38,8 @@ def _plain(value: Any) -> Any:
         content = base64.b64encode(np.ascontiguousarray(value).tobytes()).decode()
         return {_ARRAY: content, "dtype": value.dtype.str, "shape": list(value.shape)}
     if isinstance(value, Mapping):
-        assert _ARRAY not in value and all(isinstance(name, str) for name in value)
-        return {name: _plain(item) for name, item in value.items()}
+        assert all(isinstance(name, str) for name in value)
+        return {_MAPPING: {name: _plain(item) for name, item in value.items()}}
     if isinstance(value, (list, tuple)):
         return [_plain(item) for item in value]
     return value.item() if isinstance(value, np.generic) else value
@@ -49,8 +50,8 @@ def _restored(value: Any) -> Any:
         return [_restored(item) for item in value]
     if not isinstance(value, dict):
         return value
-    if _ARRAY not in value:
-        return {name: _restored(item) for name, item in value.items()}
+    if _MAPPING in value:
+        return {name: _restored(item) for name, item in value[_MAPPING].items()}
     dtype = np.dtype(value["dtype"])
     if dtype.kind not in _KINDS:
         raise ValueError(f"an array of {dtype}")

@@ -25,16 +25,6 @@ COMMON = (1 << 32) - 1
 
 
 @dataclass(frozen=True)
-class Motion:
-    """How fast the model moves: what IntSGD derives its scale from (arXiv 2102.08374, section 3.2)."""
-
-    speed: float
-    """r_k / eta_k^2, with r_k the moving average of |x_k - x_(k-1)|^2 over this tensor."""
-    share: float
-    """This tensor's part of the model's parameters."""
-
-
-@dataclass(frozen=True)
 class Turn:
     """One tensor, one worker, one step. Equal at all workers but for `worker`."""
 
@@ -47,8 +37,9 @@ class Turn:
     dtype: np.dtype[np.floating[Any]]
     shared: Vector | None = None
     """The maximum over workers of what the compressor's `statistic` gave."""
-    motion: Motion | None = None
-    """None in the first step, and whenever the model does not move."""
+    length: float | None = None
+    """The root mean square of the lengths of this tensor's last estimates, for compressors with `uses_length`; None
+    before the first, and where all were zero."""
     parameters: Vector | None = None
     """The model's values where the gradient's are, for compressors with `uses_parameters`."""
 

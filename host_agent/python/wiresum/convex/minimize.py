@@ -23,9 +23,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from wiresum.compress import Aggregator, Compressor, Engine, InProcess, Motion, MotionTracker, Piece, Segment, Turn
+from wiresum.compress import Aggregator, Compressor, Engine, InProcess, Piece, Segment, Turn
 from wiresum.compress.arrays import Vector
-from wiresum.compress.native import square_distance
 from wiresum.convex.estimators import Estimator, Plain
 from wiresum.convex.problem import Problem
 from wiresum.convex.prox import Proximal
@@ -79,7 +78,7 @@ def distributed_minimize(
     if aggregator.workers != problem.workers:
         raise ValueError(f"the problem is dealt to {problem.workers} workers, and the group has {aggregator.workers}")
     estimator = estimator or Plain()
-    engine, tracker = Engine(method, aggregator, seed=seed), MotionTracker()
+    engine = Engine(method, aggregator, seed=seed)
     segment = Segment((Piece(NAME, (problem.dimension,)),))
     x: Vector = np.zeros(problem.dimension) if start is None else start.astype(np.float64)
     states = [estimator.start(problem, worker, x) for worker in aggregator.local]
@@ -96,7 +95,7 @@ def distributed_minimize(
             for turn, state in zip(turns, states, strict=True)
         ]
         parameters = {NAME: x} if method.uses_parameters else {}
-        estimate = engine.average([segment], gradients, _motions(tracker, rate), parameters)[0]
+        estimate = engine.average([segment], gradients, parameters)[0]
         states = [
             estimator.settle(problem, turn.worker, x, state, turn) for turn, state in zip(turns, states, strict=True)
         ]
@@ -104,7 +103,6 @@ def distributed_minimize(
         following: Vector = x - rate * velocity
         if proximal is not None:
             following = proximal(following, rate)
-        tracker.record({NAME: square_distance(following, x)})
         x = following
         engine.advance()
     if observe is not None:
@@ -115,11 +113,6 @@ def distributed_minimize(
 def _turn(seed: int, step: int, worker: int, workers: int) -> Turn:
     """For the estimator's draws: another tensor's name than the compressor's."""
     return Turn(seed, step, worker, workers, ROWS_TENSOR, (), np.dtype(np.float64))
-
-
-def _motions(tracker: MotionTracker, step_size: float) -> dict[str, Motion]:
-    motion = tracker.motion([NAME], {NAME: step_size}, share=1.0)
-    return {} if motion is None else {NAME: motion}
 
 
 def _minimum(x: Vector, steps: int, aggregator: Aggregator) -> Minimum:

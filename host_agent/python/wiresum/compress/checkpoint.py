@@ -1,0 +1,109 @@
+"""What a state belongs to, and how one that does not belong here is refused.
+
+A state of compression is of one method with its options, of one worker, of a group of so many, and of tensors with
+names, shapes and types. In any other place it would be wrong without a word: a residual is added to a gradient
+whatever it is a residual of, and shifts whose mean is not the common one bias every step that follows. So all of that
+is in the state, and loading compares. Everything is looked at before anything is changed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from wiresum.compress.memory import memory_of
+
+if TYPE_CHECKING:
+    from wiresum.compress.compressor import Compressor
+
+NAMES_SHOWN_MAX = 5
+
+
+def described(method: Compressor) -> dict[str, Any]:
+    """A method and all its options, as mappings, lists, text and numbers; a memory's name stands for its object."""
+    description: dict[str, Any] = _described(method)
+    description["memory"] = _described(memory_of(method.memory))
+    description["down"] = None if method.down is None else described(method.down)
+    return description
+
+
+def _described(value: Any) -> Any:
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    if isinstance(value, (np.generic, np.ndarray)):
+        return value.tolist()
+    if isinstance(value, Mapping):
+        return {str(name): _described(item) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_described(item) for item in value]
+    fields = dataclasses.fields(value) if dataclasses.is_dataclass(value) else ()
+    options = {**getattr(value, "__dict__", {}), **{field.name: getattr(value, field.name) for field in fields}}
+    return {"type": type(value).__name__, **{name: _described(option) for name, option in options.items()}}
+
+
+def differences(there: Any, here: Any, what: str) -> list[str]:
+    """Where a state's description differs from what is here, each as a sentence's part that names both."""
+    if isinstance(there, Mapping) and isinstance(here, Mapping):
+        if there.get("type") != here.get("type"):
+            return [f"{what} is {there.get('type')} in the state and {here.get('type')} here"]
+        found = []
+        for name in [*here, *(name for name in there if name not in here)]:
+            if name in there and name in here:
+                found += differences(there[name], here[name], f"{what}.{name}")
+            else:
+                found.append(f"{what}.{name} is {'only in the state' if name in there else 'not in the state'}")
+        return found
+    return [] if there == here else [f"{what} is {_shown(there)} in the state and {_shown(here)} here"]
+
+
+def _shown(value: Any) -> str:
+    return str(value["type"]) if isinstance(value, Mapping) and "type" in value else repr(value)
+
+
+def refuse(found: list[str]) -> None:
+    """ValueError with all that was found, if something was."""
+    if found:
+        raise ValueError(
+            f"this state of compression does not belong here, and nothing of it was loaded: {'; '.join(found)}. Load "
+            "what this worker saved, with the method and the model that it was saved with, or begin without a state"
+        )
+
+
+def require_entries(state: Any, expected: Iterable[str], what: str) -> None:
+    """ValueError unless it is a mapping with exactly these entries."""
+    if not isinstance(state, Mapping):
+        raise ValueError(f"{what} is no state of compression but {type(state).__name__}: nothing of it was loaded")
+    refuse(mismatched_names(state, expected, what))
+
+
+def mismatched_names(found: Iterable[str], expected: Iterable[str], what: str) -> list[str]:
+    found, expected = set(found), set(expected)
+    return [
+        f"{what} {verb} {_listed(names)}"
+        for verb, names in (("lacks", expected - found), ("has in addition", found - expected))
+        if names
+    ]
+
+
+def mismatched_vectors(store: Any, tensors: Mapping[str, tuple[int, np.dtype[Any]]], what: str) -> list[str]:
+    """What is wrong with vectors by tensor's name: each is flat, and as long and of the type as its tensor."""
+    if not isinstance(store, Mapping):
+        return [f"{what} is {type(store).__name__}"]
+    found = mismatched_names(store, tensors, what)
+    for name, vector in store.items():
+        if name not in tensors:
+            continue
+        size, dtype = tensors[name]
+        if not isinstance(vector, np.ndarray) or vector.ndim != 1:
+            found.append(f"{what}.{name} is no flat array")
+        elif (len(vector), vector.dtype) != (size, dtype):
+            found.append(f"{what}.{name} has {len(vector)} values of {vector.dtype}, and its tensor {size} of {dtype}")
+    return found
+
+
+def _listed(names: set[str]) -> str:
+    shown = ", ".join(f"'{name}'" for name in sorted(names)[:NAMES_SHOWN_MAX])
+    return shown if len(names) <= NAMES_SHOWN_MAX else f"{shown} and {len(names) - NAMES_SHOWN_MAX} more"
