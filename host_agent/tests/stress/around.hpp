@@ -41,18 +41,14 @@ class Around : public transport::Transport {
   void wait_without_looking_around(std::int64_t timeout_ns) noexcept {
     using Clock = std::chrono::steady_clock;
     constexpr std::int64_t kLooksAroundNs = 900'000'000;  // threads sleep for a second
-    constexpr std::chrono::seconds kPatience{30};
-    const Clock::time_point begun = Clock::now();
-    for (;;) {
-      const Clock::time_point now = Clock::now();
+    constexpr std::chrono::nanoseconds kPatience = std::chrono::seconds(30);
+    if (timeout_ns < kLooksAroundNs) {
       inner_->wait(timeout_ns);
-      const bool called = Clock::now() - now < std::chrono::nanoseconds(timeout_ns);
-      if (called || timeout_ns < kLooksAroundNs) return;
-      if (Clock::now() - begun > kPatience) {
-        ++overslept;
-        return;
-      }
+      return;
     }
+    const Clock::time_point begun = Clock::now();
+    inner_->wait(kPatience.count());
+    if (Clock::now() - begun >= kPatience) ++overslept;
   }
 
  private:
