@@ -82,7 +82,7 @@ def test_a_queued_job_whose_worker_goes_away_for_good_is_given_up() -> None:
     bench.jobs.hung_up(workers[0], workers[0].call, bench.now)
     bench.leave(holder)
     assert workers[0].job.state is State.QUEUED, "it does not get slots for somebody who may be gone"
-    bench.wait(3.2)
+    bench.wait(10.2)
     code, text = bench.refused(workers[1])
     assert code == "ABORTED"
     assert "went away before job 'a-job' began; missing now: rank 0 of 2" in text

@@ -559,7 +559,7 @@ def test_a_worker_that_goes_away_during_admission_ends_the_job_before_it_began()
     workers = [bench.ask(rank=rank, world_size=2) for rank in range(2)]
     number = workers[0].job.number
     bench.jobs.hung_up(workers[0], workers[0].call, bench.now)
-    bench.wait(3.2)
+    bench.wait(10.2)
     bench.jobs.admitted("leaf", number, bench.now)
     bench.settle()
     (refused,) = bench.outputs(Refuse)
