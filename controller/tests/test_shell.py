@@ -92,7 +92,7 @@ def test_an_independent_client_sees_our_entries_and_we_see_its(python: Path, tar
         assert sorted(answer["admit"], key=lambda entry: entry["worker"]) == expected  # type: ignore[call-overload]
         assert [sorted(group) for group in answer["groups"]] == [[[1, 0], [2, 1]]]  # type: ignore[attr-defined]
         assert switch.trouble == ""
-        assert ask(python, target, election_id=100, stray="10.0.0.99")["own"] == 3, "its address, the number of keys, the stray one"
+        assert ask(python, target, election_id=100, stray="10.0.0.99")["own"] == 3, "address, keys, the stray one"
     with contextlib.closing(P4RuntimeSwitch(target, election_id=101)) as switch:
         switch.wait_ready()
         changes = switch.reconcile([JOB]).changes

@@ -24,8 +24,8 @@ def test_the_reasons_are_those_of_the_data_plane_in_its_order() -> None:
 
 def test_an_entry_has_the_fields_of_the_data_planes() -> None:
     """All but the group to which the software switch may send RESULTs, which is its driver's own matter; which of the
-    workers are switches, as to a data plane they are all the same; and how many keys were given, which the switch is told
-    by itself."""
+    workers are switches, as to a data plane they are all the same; and how many keys were given, which the switch is
+    told by itself."""
     body = re.search(r"struct JobEntry {(.*?)^};", DATAPLANE, re.DOTALL | re.MULTILINE)
     assert body is not None
     names = re.findall(r"(\w+)(?: = \d+|{});", body[1])

@@ -22,7 +22,8 @@ struct Spec {
   std::string device;   // AF_XDP: the interface's name, "" for the one with the address. DPDK: the EAL's arguments
   bool offload = true;  // UDP: use GSO and GRO if the kernel has them
   /// Puts something around each transport that is opened: in tests, a network that loses packets.
-  std::function<std::unique_ptr<Transport>(std::unique_ptr<Transport>)> around = nullptr;
+  std::function<std::unique_ptr<Transport>(std::unique_ptr<Transport>)>
+      around{};  // NOLINT(readability-redundant-member-init): else g++ misses it in lists
 };
 
 /// What transports are to serve.
