@@ -14,6 +14,8 @@
 #include <cstdint>
 #include <cstdlib>
 #include <deque>
+#include <exception>
+#include <functional>
 #include <memory>
 #include <string>
 #include <thread>
@@ -302,13 +304,24 @@ std::vector<std::uint64_t> seeds() {
   return all;
 }
 
+/// What a thread of the test does. What is thrown is a failure that names the seed.
+void attempt(std::uint64_t seed, const std::function<void()>& action) {
+  try {
+    action();
+  } catch (const std::exception& error) {
+    ADD_FAILURE() << error.what() << replay(seed);
+  }
+}
+
 TEST(Stress, JobsThatShareSwitchesOverABadNetworkEndAndNoneEndsWellWithAWrongSum) {
   for (const std::uint64_t seed : seeds()) {
     Network network(seed);
     std::atomic<bool> enough{false};
     std::thread observer([&] {
-      while (!enough.load()) {
-        for (std::size_t at = 0; at < kSwitches; ++at) static_cast<void>(network.at(at).stats());
+      while (!enough.load() && !testing::Test::HasFailure()) {
+        attempt(seed, [&] {
+          for (std::size_t at = 0; at < kSwitches; ++at) static_cast<void>(network.at(at).stats());
+        });
         std::this_thread::sleep_for(1ms);
       }
     });
@@ -316,7 +329,7 @@ TEST(Stress, JobsThatShareSwitchesOverABadNetworkEndAndNoneEndsWellWithAWrongSum
     for (std::size_t lane = 0; lane < kJobsAtATime; ++lane) {
       lanes.emplace_back([&network, seed, lane] {
         for (std::uint64_t number = 0; number < kLives && !testing::Test::HasFailure(); ++number) {
-          Life(network, seed, lane, number).run();
+          attempt(seed, [&] { Life(network, seed, lane, number).run(); });
         }
       });
     }
