@@ -68,7 +68,7 @@ class Method:
 
 METHODS: dict[str, Method] = {
     DENSE: Method(Identity(), 0.3),
-    "IntDIANA, 8 bits": Method(IntDIANA(8), 0.6),
+    "IntDIANA, 8 bits": Method(IntDIANA(8), 0.3),
     "IntSGD, 8 bits": Method(IntSGD(8), 0.3),
     "DIANA, blocks": Method(DIANA(block=64), 0.3),
     "QSGD": Method(QSGD(block=64), 0.3),
@@ -140,7 +140,7 @@ def run(*, workers: int = 4, epochs: int = 18, seeds: int = 3, names: Sequence[s
         Claim("what the wire has beyond what is counted, of fp32's bytes, at least", min(beyond), *BEYOND),
         Claim("and at most", max(beyond), *BEYOND),
         *(Claim(f"{name}: bytes on the wire over fp32's",
-                max(one.sent, one.received) / (4 * size), 0.25, 0.3)
+                max(one.sent, one.received) / (4 * size), 0.25, 0.35)
           for name, one in on_wire.items() if "8 bits" in name),
         Claim("of what the network sums, the most bytes over fp32's through the switch",
               max(runs[name].megabytes[-1] / runs[DENSE].megabytes[-1] for name in summed), at_most=1),
