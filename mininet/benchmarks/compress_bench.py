@@ -1,8 +1,8 @@
 """Compressed training beside fp32 on shaped links: `make bench-compress ARGS=--help`. Needs root.
 
 Theory of operation. On a star of namespaces (`star.py`) every worker is one process that trains the same network in
-four ways (`compress_rank.py`): fp32 over Gloo, fp32 through the switch, IntDIANA in 8 bits (scale="estimate"), gTop-k
-of 1%. All start from the same parameters and see the same images.
+four ways (`compress_rank.py`): fp32 over Gloo, fp32 through the switch, IntDIANA in 8 bits on
+the scale of estimates, gTop-k of 1%. All start from the same parameters and see the same images.
 
 *Time and bytes* are measured on the shaped links, in training steps, forward and backward pass included: the ways take
 turns, step by step, and the clock runs from the first rank's start to the last rank's end. Bytes are those that the
