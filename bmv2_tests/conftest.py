@@ -14,9 +14,9 @@ FOLDER = Path(__file__).resolve().parent
 sys.path[:0] = [str(FOLDER), str(FOLDER.parent / "mininet/namespaces")]
 
 if TYPE_CHECKING:
-    from bench import Bench
-    from tna_interpreter.switch import Switch
-    from tofino_model.model_switch import ModelSwitch
+    from bmv2_tests.bench import Bench
+    from bmv2_tests.tna_interpreter.switch import Switch
+    from bmv2_tests.tofino_model.model_switch import ModelSwitch
 
 MODEL_TIMEOUT_S = 3600
 """Of a test on the vendor's model of a Tofino: the first one compiles the program."""
@@ -25,8 +25,8 @@ MODEL_TIMEOUT_S = 3600
 @pytest.fixture(scope="session")
 def bmv2() -> None:
     """Skips where bmv2 cannot run, and says why and what to install."""
-    from bmv2_star import bmv2_missing
-    from star import StarError, check_prerequisites
+    from wiresum_lab.namespaces.bmv2_star import bmv2_missing
+    from wiresum_lab.namespaces.star import StarError, check_prerequisites
 
     try:
         check_prerequisites()
@@ -45,8 +45,8 @@ def generation(request: pytest.FixtureRequest) -> int:
 @pytest.fixture(scope="module")
 def switch(generation: int) -> Switch:
     """A Tofino, interpreted."""
-    from tna_interpreter.switch import Switch
-    from tofino_network import MAIN
+    from bmv2_tests.tna_interpreter.switch import Switch
+    from bmv2_tests.tofino_network import MAIN
 
     return Switch(MAIN, generation=generation)
 
@@ -61,7 +61,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session", params=[1, 2], ids=["tofino1", "tofino2"])
 def tofino_generation(request: pytest.FixtureRequest) -> int:
     """Skips where the vendor's model or the compiler is not, and says which."""
-    from tofino_model.model_switch import missing
+    from bmv2_tests.tofino_model.model_switch import missing
 
     generation = int(request.param)
     if absent := missing(generation):
@@ -72,8 +72,8 @@ def tofino_generation(request: pytest.FixtureRequest) -> int:
 @pytest.fixture(scope="session")
 def tofino_model(tofino_generation: int) -> Iterator[ModelSwitch]:
     """One chip for all tests; each has cells of its own."""
-    from tofino_model import assembled
-    from tofino_model.model_switch import ModelSwitch
+    from bmv2_tests.tofino_model import assembled
+    from bmv2_tests.tofino_model.model_switch import ModelSwitch
 
     switch = ModelSwitch(tofino_generation, assembled.program(tofino_generation))
     yield switch
@@ -93,7 +93,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 @pytest.fixture(scope="module")
 def bench(bmv2: None) -> Iterator[Bench]:
     """One switch for all tests of a file; each has jobs and slots of its own."""
-    from bench import Bench
+    from bmv2_tests.bench import Bench
 
     bench = Bench()
     yield bench

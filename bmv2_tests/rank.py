@@ -24,7 +24,7 @@ import wiresum.torch
 TORCH_TESTS = Path(__file__).resolve().parents[1] / "host_agent/tests/torch"
 sys.path.insert(0, str(TORCH_TESTS))
 
-from cluster_worker import call  # noqa: E402 - found by the path above
+from wiresum_lab.ranks.cluster_worker import call  # noqa: E402 - found by the path above
 
 TIMEOUT = timedelta(seconds=60)
 

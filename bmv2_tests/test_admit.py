@@ -6,7 +6,7 @@ import finsy as fy
 import pytest
 from scapy.layers.inet import IP, UDP
 
-from bench import WORKER_PORT, Bench
+from bmv2_tests.bench import WORKER_PORT, Bench
 from wiresum.controller.p4runtime import admit
 
 

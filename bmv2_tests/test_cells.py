@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from bench import Bench, Job
-from wiresum.switch.testing import DATA, EMPTY, META, MISSING, QUESTION
+from bmv2_tests.bench import Bench, Job
+from wiresum_lab.doubles.workers import DATA, EMPTY, META, MISSING, QUESTION
 
 
 @pytest.fixture

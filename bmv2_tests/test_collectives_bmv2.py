@@ -18,9 +18,9 @@ from typing import Any
 
 import pytest
 
-from bench import inside
-from bmv2_star import JOIN_PORT, Bmv2Star
-from star import STAR_DEVICE
+from bmv2_tests.bench import inside
+from wiresum_lab.namespaces.bmv2_star import JOIN_PORT, Bmv2Star
+from wiresum_lab.namespaces.star import STAR_DEVICE
 from wiresum.controller import JobCounters, JoinServer
 from wiresum.controller.config import SecurityConfig
 from wiresum.controller.p4runtime import STANDBY_ID, P4RuntimeSwitch, lose

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from bench import Bench
-from wiresum.switch.testing import QUESTION
+from bmv2_tests.bench import Bench
+from wiresum_lab.doubles.workers import QUESTION
 
 
 def test_contributions_are_counted_by_worker(bench: Bench) -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import finsy as fy
 
-from bench import Bench
+from bmv2_tests.bench import Bench
 from wiresum.controller.p4runtime import deliver
 from wiresum.controller.p4runtime.forward import FLOOD_GROUP
-from wiresum.switch.testing import QUESTION
+from wiresum_lab.doubles.workers import QUESTION
 
 
 def test_each_worker_has_one_copy_also_where_several_share_a_port(bench: Bench) -> None:

@@ -7,12 +7,12 @@ from contextlib import ExitStack
 
 import pytest
 
-from frames import UdpFrame
+from bmv2_tests.frames import UdpFrame
 from test_differential import Answer, Software, assert_means_something
-from tna_interpreter.switch import Switch
-from tofino_network import MAIN, SWITCH_PORT, TofinoNetwork
-from traffic import Sending, Traffic
-from vectors import PARENT, Job, Member
+from bmv2_tests.tna_interpreter.switch import Switch
+from bmv2_tests.tofino_network import MAIN, SWITCH_PORT, TofinoNetwork
+from bmv2_tests.traffic import Sending, Traffic
+from bmv2_tests.vectors import PARENT, Job, Member
 from wiresum.controller import Endpoint, JobEntry
 from wiresum.controller.driver import Uplink
 

@@ -8,10 +8,10 @@ from collections import Counter
 
 from test_differential import assert_means_something
 from test_differential_tofino import DROPPED, JOBS, Tofino, job_entry
-from tna_interpreter.switch import Switch
-from tofino_model.model_switch import ModelSwitch
-from tofino_network import MAIN
-from traffic import Traffic
+from bmv2_tests.tna_interpreter.switch import Switch
+from bmv2_tests.tofino_model.model_switch import ModelSwitch
+from bmv2_tests.tofino_network import MAIN
+from bmv2_tests.traffic import Traffic
 
 SEED = int(os.environ.get("WIRESUM_MODEL_SEED", "1"))
 PACKETS = int(os.environ.get("WIRESUM_MODEL_PACKETS", "400"))

@@ -6,8 +6,8 @@ import pytest
 from scapy.layers.inet import IP, UDP, IPOption_NOP
 from scapy.packet import Padding
 
-from bench import Bench
-from wiresum.switch.testing import DATA, EMPTY, META, MISSING, QUESTION, RESULT
+from bmv2_tests.bench import Bench
+from wiresum_lab.doubles.workers import DATA, EMPTY, META, MISSING, QUESTION, RESULT
 
 FULL = 24 + 4 * 64
 

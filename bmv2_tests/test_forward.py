@@ -8,7 +8,7 @@ from scapy.layers.inet6 import IPv6
 from scapy.layers.l2 import ARP, Dot1Q, Ether
 from scapy.packet import Packet, Raw
 
-from bench import PORTS, Bench
+from bmv2_tests.bench import PORTS, Bench
 from wiresum.controller.p4runtime.own import DATA_PORT
 
 A, B = "10.111.1.1", "10.111.1.2"

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import pytest
 
-from frames import Host, UdpFrame, arp_frame, icmp_frame
+from bmv2_tests.frames import Host, UdpFrame, arp_frame, icmp_frame
 from test_tofino_forwarding import ELSEWHERE, JOB, MEMBERS, complete, contribution
-from tofino_model.model_switch import ModelSwitch
-from tofino_network import STRANGER, SWITCH, SWITCH_PORT, TofinoNetwork
+from bmv2_tests.tofino_model.model_switch import ModelSwitch
+from bmv2_tests.tofino_network import STRANGER, SWITCH, SWITCH_PORT, TofinoNetwork
 from wiresum.controller.p4runtime.forward import FLOOD_GROUP
 
 FIRST, SECOND, THIRD = 41, 42, 43

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Protocol
 
 import pytest
 
-from frames import UdpFrame
-from tna_interpreter.switch import Switch
-from tofino_network import MAIN, TofinoNetwork
-from vectors import Job as TofinoJob
-from wiresum.switch.testing import CIRCLE, DATA, EMPTY, MISSING, QUESTION, RESULT, Misdeeds, Packet, first_round
+from bmv2_tests.frames import UdpFrame
+from bmv2_tests.tna_interpreter.switch import Switch
+from bmv2_tests.tofino_network import MAIN, TofinoNetwork
+from bmv2_tests.vectors import Job as TofinoJob
+from wiresum_lab.doubles.workers import CIRCLE, DATA, EMPTY, MISSING, QUESTION, RESULT, Misdeeds, Packet, first_round
 
 if TYPE_CHECKING:
-    from bench import Bench
+    from bmv2_tests.bench import Bench
 
 WORKERS, SLOTS, LANES = 2, 4, 64
 CELLS = 2 * SLOTS
@@ -76,7 +76,7 @@ class Bmv2Site:
 
     @contextmanager
     def job(self) -> Iterator[Job]:
-        from bench import Job as Bmv2Job
+        from bmv2_tests.bench import Job as Bmv2Job
 
         @dataclass(frozen=True)
         class OnBmv2:

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from bench import Bench, Job
+from bmv2_tests.bench import Bench, Job
 from wiresum.controller.p4runtime import lose
-from wiresum.switch.testing import META, QUESTION
+from wiresum_lab.doubles.workers import META, QUESTION
 
 ROUNDS = 400
 

@@ -6,8 +6,8 @@ import logging
 import os
 import random
 
-from tofino_model import assembled
-from tofino_model.mutants import mutants, noticed
+from bmv2_tests.tofino_model import assembled
+from bmv2_tests.tofino_model.mutants import mutants, noticed
 
 LOGGER = logging.getLogger(__name__)
 SEED = int(os.environ.get("WIRESUM_MODEL_SEED", "1"))

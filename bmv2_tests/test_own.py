@@ -7,7 +7,7 @@ from scapy.layers.inet import ICMP, IP
 from scapy.layers.l2 import ARP, Ether
 from scapy.utils import checksum
 
-from bench import PORTS, Bench
+from bmv2_tests.bench import PORTS, Bench
 
 BROADCAST = "ff:ff:ff:ff:ff:ff"
 

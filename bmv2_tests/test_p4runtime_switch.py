@@ -9,12 +9,12 @@ import finsy as fy
 import pytest
 from scapy.layers.l2 import Ether
 
-from bench import PORTS, Bench
+from bmv2_tests.bench import PORTS, Bench
 from wiresum.controller import DriverError
 from wiresum.controller.p4runtime import STANDBY_ID, Client, admit, deliver
 from wiresum.controller.p4runtime.own import DATA_PORT
-from wiresum.controller.testing import wait_until
-from wiresum.switch.testing import MISSING, QUESTION
+from wiresum_lab.doubles.controller import wait_until
+from wiresum_lab.doubles.workers import MISSING, QUESTION
 
 HALF_CIRCLE = 1 << 31
 

@@ -7,9 +7,9 @@ from scapy.layers.inet import IP, UDP
 from scapy.layers.l2 import Ether
 from scapy.utils import checksum
 
-from bench import WORKER_PORT, Bench
+from bmv2_tests.bench import WORKER_PORT, Bench
 from wiresum.controller.p4runtime.own import DATA_PORT
-from wiresum.switch.testing import DATA, EMPTY, META, MISSING, QUESTION
+from wiresum_lab.doubles.workers import DATA, EMPTY, META, MISSING, QUESTION
 
 
 @pytest.mark.parametrize(("kind", "payload_bytes"), [(DATA, 280), (EMPTY, 280), (META, 24), (QUESTION, 24)])

@@ -19,12 +19,12 @@ from dataclasses import replace
 import finsy as fy
 import pytest
 
-import testgen
-from bench import Bench
-from testgen import CASES, Case, Frame, complaint
-from tna_interpreter.switch import Switch
-from tofino_model.model_switch import ModelSwitch
-from tofino_network import SWITCH, TofinoSwitch, write
+from bmv2_tests import testgen
+from bmv2_tests.bench import Bench
+from bmv2_tests.testgen import CASES, Case, Frame, complaint
+from bmv2_tests.tna_interpreter.switch import Switch
+from bmv2_tests.tofino_model.model_switch import ModelSwitch
+from bmv2_tests.tofino_network import SWITCH, TofinoSwitch, write
 from wiresum.controller.p4runtime import Client, own
 from wiresum.controller.p4runtime.desired import Entity
 from wiresum.controller.p4runtime.forward import FLOOD_GROUP

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tna_interpreter.switch import Copy, Switch
-from tna_interpreter.tables import Match
-from tna_interpreter.values import HardwareError, P4Error, UndefinedError
+from bmv2_tests.tna_interpreter.switch import Copy, Switch
+from bmv2_tests.tna_interpreter.tables import Match
+from bmv2_tests.tna_interpreter.values import HardwareError, P4Error, UndefinedError
 
 PROGRAM = """
 #include <core.p4>

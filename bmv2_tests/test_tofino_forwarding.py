@@ -8,11 +8,11 @@ from ipaddress import IPv4Address
 
 import pytest
 
-from frames import Host, UdpFrame, arp_frame, icmp_frame
-from tna_interpreter.switch import Copy, Switch
-from tna_interpreter.tables import Match
-from tofino_network import MAIN, PASSES_AGAIN, STRANGER, SWITCH, SWITCH_PORT, TofinoNetwork
-from vectors import PARENT, Job, Member
+from bmv2_tests.frames import Host, UdpFrame, arp_frame, icmp_frame
+from bmv2_tests.tna_interpreter.switch import Copy, Switch
+from bmv2_tests.tna_interpreter.tables import Match
+from bmv2_tests.tofino_network import MAIN, PASSES_AGAIN, STRANGER, SWITCH, SWITCH_PORT, TofinoNetwork
+from bmv2_tests.vectors import PARENT, Job, Member
 from wiresum.controller.p4runtime.forward import FLOOD_GROUP
 
 JOB = Job(number=7, key=0xC0FFEE01, workers=3, threads=1, lanes=64, slot_base=0, slots=4)

@@ -6,8 +6,8 @@ import struct
 
 import pytest
 
-from tofino_model.mutants import mutants
-from tofino_model.traffic_manager import MEMORIES, Memories, directory, registers, tree
+from bmv2_tests.tofino_model.mutants import mutants
+from bmv2_tests.tofino_model.traffic_manager import MEMORIES, Memories, directory, registers, tree
 
 GROUPS = {5: [(9, 0), (63, 1), (9, 2)], 6: [(0, 0xFF)], 512: [(8, 0xFFFF)]}
 

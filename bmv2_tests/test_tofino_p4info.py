@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from tna_interpreter.program import Program
-from tna_interpreter.switch import Switch
-from tofino_network import MAIN
+from bmv2_tests.tna_interpreter.program import Program
+from bmv2_tests.tna_interpreter.switch import Switch
+from bmv2_tests.tofino_network import MAIN
 from wiresum import compiled
 
 HASHED = 0x00FFFF00

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from frames import Host, UdpFrame
-from tna_interpreter.switch import PORTS_IN_PIPE, Switch
-from tofino_cluster import DATA, EMPTY, HEADER, META, MISSING, QUESTION, RESULT, Cluster, Place, Sender
-from tofino_network import MAIN, PASSES_AGAIN, SWITCH_PORT
+from bmv2_tests.frames import Host, UdpFrame
+from bmv2_tests.tna_interpreter.switch import PORTS_IN_PIPE, Switch
+from bmv2_tests.tofino_cluster import DATA, EMPTY, HEADER, META, MISSING, QUESTION, RESULT, Cluster, Place, Sender
+from bmv2_tests.tofino_network import MAIN, PASSES_AGAIN, SWITCH_PORT
 
 LOWER_END, UPPER_END = PORTS_IN_PIPE + 60, 60
 """The cable's ports, of the lower and the upper pipe."""

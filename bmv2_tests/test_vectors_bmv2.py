@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from bench import Bench
-from vectors import Scenario, load_all
-from vectors_on_bmv2 import FreshSlots, complaints
+from bmv2_tests.bench import Bench
+from bmv2_tests.vectors import Scenario, load_all
+from bmv2_tests.vectors_on_bmv2 import FreshSlots, complaints
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ from contextlib import ExitStack, closing, contextmanager
 
 import pytest
 
-from vectors import PARENT, End, Job, Member, Scenario, Step, load_all
+from bmv2_tests.vectors import PARENT, End, Job, Member, Scenario, Step, load_all
 from wiresum.controller import Endpoint, JobEntry
 from wiresum.controller.driver import Uplink
 from wiresum.controller.p4runtime import Host, P4RuntimeSwitch, Target, admit, count, deliver, desired, device_config

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tna_interpreter.switch import Switch
-from vectors import Scenario, load_all
-from vectors_on_tofino import complaint
+from bmv2_tests.tna_interpreter.switch import Switch
+from bmv2_tests.vectors import Scenario, load_all
+from bmv2_tests.vectors_on_tofino import complaint
 
 
 @pytest.mark.parametrize("scenario", load_all(), ids=lambda scenario: str(scenario.name))

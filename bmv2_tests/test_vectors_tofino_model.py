@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tofino_model.model_switch import ModelSwitch
-from vectors import Scenario, load_all
-from vectors_on_tofino import complaint
+from bmv2_tests.tofino_model.model_switch import ModelSwitch
+from bmv2_tests.vectors import Scenario, load_all
+from bmv2_tests.vectors_on_tofino import complaint
 
 
 @pytest.mark.parametrize("scenario", load_all(), ids=lambda scenario: str(scenario.name))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from bench import Bench
-from wiresum.switch.testing import MISSING, QUESTION, RESULT
+from bmv2_tests.bench import Bench
+from wiresum_lab.doubles.workers import MISSING, QUESTION, RESULT
 
 
 def test_a_contribution_to_an_incomplete_cell_is_held(bench: Bench) -> None:

@@ -16,9 +16,9 @@ from typing import NamedTuple
 
 import finsy as fy
 
-from frames import Host, UdpFrame
-from tna_interpreter.switch import Switch
-from tofino_network import erase, write
+from bmv2_tests.frames import Host, UdpFrame
+from bmv2_tests.tna_interpreter.switch import Switch
+from bmv2_tests.tofino_network import erase, write
 from wiresum import join as messages
 from wiresum.controller import config
 from wiresum.controller.driver import Endpoint, JobEntry, Sizes
@@ -26,8 +26,8 @@ from wiresum.controller.jobs import cluster
 from wiresum.controller.jobs.job import Worker
 from wiresum.controller.jobs.outputs import Admit, Evict, Output
 from wiresum.controller.p4runtime import Target, desired, targets_of
-from wiresum.controller.p4runtime.testing import write_tofino_program
-from wiresum.controller.testing import JobsBench, member
+from wiresum_lab.doubles.p4runtime_proxy import write_tofino_program
+from wiresum_lab.doubles.controller import JobsBench, member
 
 HEADER = struct.Struct("!BBHIBBHIII")
 DATA, EMPTY, RESULT, META, QUESTION, MISSING = range(6)

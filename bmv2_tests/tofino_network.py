@@ -10,9 +10,9 @@ from typing import Any, Protocol, cast
 
 import finsy as fy
 
-from frames import Host, UdpFrame
-from tna_interpreter.switch import Copy
-from vectors import PARENT, SLOTS_MAX, Job, Member
+from bmv2_tests.frames import Host, UdpFrame
+from bmv2_tests.tna_interpreter.switch import Copy
+from bmv2_tests.vectors import PARENT, SLOTS_MAX, Job, Member
 from wiresum.controller import Endpoint, JobEntry, config
 from wiresum.controller.driver import WORKERS_MAX, Uplink
 from wiresum.controller.p4runtime import admit, deliver, desired, own

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from wiresum.controller import JobEntry
-from wiresum.switch.testing import DATA, EMPTY, META, MISSING, QUESTION, RESULT, Packet
+from wiresum_lab.doubles.workers import DATA, EMPTY, META, MISSING, QUESTION, RESULT, Packet
 
 LATE_MAX = 24
 """Packets that may overtake one that is late."""

@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
-from bench import WORKER_PORT, Bench
-from vectors import PARENT, End, Job, Member, Scenario, Step
+from bmv2_tests.bench import WORKER_PORT, Bench
+from bmv2_tests.vectors import PARENT, End, Job, Member, Scenario, Step
 from wiresum.controller import Endpoint, JobEntry
 from wiresum.controller.driver import Uplink
 from wiresum.controller.p4runtime import Host, admit, count, deliver, desired

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 
-from frames import UdpFrame
-from tofino_network import STRANGER, SWITCH, SWITCH_PORT, TofinoNetwork, TofinoSwitch
-from vectors import End, Job, Member, Scenario, Step, Verdict
+from bmv2_tests.frames import UdpFrame
+from bmv2_tests.tofino_network import STRANGER, SWITCH, SWITCH_PORT, TofinoNetwork, TofinoSwitch
+from bmv2_tests.vectors import End, Job, Member, Scenario, Step, Verdict
 
 
 def complaint(scenario: Scenario, switch: TofinoSwitch) -> str:

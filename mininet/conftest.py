@@ -11,6 +11,6 @@ sys.path[:0] = [*(str(FOLDER / room) for room in ROOMS), str(FOLDER.parent / "bm
 # pytest takes this folder, by its name, for a package `mininet` without an __init__.py. Where Mininet is installed, it
 # comes in its place.
 with contextlib.suppress(ImportError):
-    from mininet_package import import_mininet
+    from wiresum_mininet.mininet_package import import_mininet
 
     import_mininet()

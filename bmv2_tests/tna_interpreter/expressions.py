@@ -12,8 +12,8 @@ from typing import Any, Protocol
 
 from lark import Tree
 
-from tna_interpreter.syntax import Node
-from tna_interpreter.values import (
+from bmv2_tests.tna_interpreter.syntax import Node
+from bmv2_tests.tna_interpreter.values import (
     BOOLEAN,
     DEFAULT,
     LIST,

@@ -11,8 +11,8 @@ from collections import Counter as Tally
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tna_interpreter.expressions import Cell, Expression
-from tna_interpreter.values import (
+from bmv2_tests.tna_interpreter.expressions import Cell, Expression
+from bmv2_tests.tna_interpreter.values import (
     BOOLEAN,
     UNDEFINED,
     VOID,

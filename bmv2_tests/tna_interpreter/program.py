@@ -9,12 +9,12 @@ from typing import Any
 
 from lark import Tree
 
-from tna_interpreter.expressions import Cell, Expression, Expressions, Instance, Scope, adapted, constant, variable
-from tna_interpreter.externs import Checksum, Clock, Counter, PacketTooShortError, Random, Register, RegisterAction
-from tna_interpreter.stateful import ActionCheck, check_entry
-from tna_interpreter.syntax import Node
-from tna_interpreter.tables import Action, Entry, KeyField, Match, Table
-from tna_interpreter.values import BOOLEAN, VOID, Bits, Other, P4Error, RecordType, Type, fresh
+from bmv2_tests.tna_interpreter.expressions import Cell, Expression, Expressions, Instance, Scope, adapted, constant, variable
+from bmv2_tests.tna_interpreter.externs import Checksum, Clock, Counter, PacketTooShortError, Random, Register, RegisterAction
+from bmv2_tests.tna_interpreter.stateful import ActionCheck, check_entry
+from bmv2_tests.tna_interpreter.syntax import Node
+from bmv2_tests.tna_interpreter.tables import Action, Entry, KeyField, Match, Table
+from bmv2_tests.tna_interpreter.values import BOOLEAN, VOID, Bits, Other, P4Error, RecordType, Type, fresh
 
 Run = Callable[[], None]
 STATES_MAX = 64

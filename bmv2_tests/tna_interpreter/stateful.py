@@ -14,8 +14,8 @@ from collections.abc import Set
 
 from lark import Tree
 
-from tna_interpreter.syntax import Node
-from tna_interpreter.values import Bits, HardwareError, RecordType, Type
+from bmv2_tests.tna_interpreter.syntax import Node
+from bmv2_tests.tna_interpreter.values import Bits, HardwareError, RecordType, Type
 
 WORDS_MAX = 2
 WORD_BITS_MAX = 32

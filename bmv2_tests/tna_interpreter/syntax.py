@@ -10,7 +10,7 @@ from pathlib import Path
 from lark import Lark, Token, Tree
 from lark.exceptions import UnexpectedInput
 
-from tna_interpreter.values import P4Error
+from bmv2_tests.tna_interpreter.values import P4Error
 
 Node = Tree[Token]
 

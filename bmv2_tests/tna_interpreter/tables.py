@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
-from tna_interpreter.expressions import Cell, Expression
-from tna_interpreter.externs import Clock, Once
-from tna_interpreter.values import UNDEFINED, VOID, Bits, P4Error, Undefined, UndefinedError
+from bmv2_tests.tna_interpreter.expressions import Cell, Expression
+from bmv2_tests.tna_interpreter.externs import Clock, Once
+from bmv2_tests.tna_interpreter.values import UNDEFINED, VOID, Bits, P4Error, Undefined, UndefinedError
 
 
 class Action:

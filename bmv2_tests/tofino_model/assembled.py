@@ -12,7 +12,7 @@ from pathlib import Path
 REPOSITORY = Path(__file__).resolve().parents[2]
 sys.path.append(str(REPOSITORY / "p4src"))
 
-from compile_program import TOFINO_COMPILER, compile_tofino  # noqa: E402
+from wiresum.compiled.compile_program import TOFINO_COMPILER, compile_tofino  # noqa: E402
 
 ASSEMBLER = "bfas"
 ASSEMBLE_TIMEOUT_S = 300

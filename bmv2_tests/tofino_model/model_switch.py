@@ -11,9 +11,9 @@ import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from tna_interpreter.switch import Copy
-from tofino_model import assembled, tracer, traffic_manager
-from tofino_model.harness import BINARIES, Harness, HarnessError
+from bmv2_tests.tna_interpreter.switch import Copy
+from bmv2_tests.tofino_model import assembled, tracer, traffic_manager
+from bmv2_tests.tofino_model.harness import BINARIES, Harness, HarnessError
 
 SLOTS = 4096
 FRAME_BYTES_MIN = 60

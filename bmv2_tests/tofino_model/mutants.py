@@ -13,11 +13,11 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from tofino_model import assembled
-from tofino_model.harness import HarnessError
-from tofino_model.model_switch import ModelSwitch
-from vectors import load_all
-from vectors_on_tofino import complaint
+from bmv2_tests.tofino_model import assembled
+from bmv2_tests.tofino_model.harness import HarnessError
+from bmv2_tests.tofino_model.model_switch import ModelSwitch
+from bmv2_tests.vectors import load_all
+from bmv2_tests.vectors_on_tofino import complaint
 
 _CHANGES = (
     ("add ", "sub "),

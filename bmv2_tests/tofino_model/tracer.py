@@ -11,8 +11,8 @@ from __future__ import annotations
 import struct
 from ipaddress import IPv4Address
 
-from frames import Host, UdpFrame
-from tofino_network import SWITCH, SWITCH_PORT, TofinoSwitch, write
+from bmv2_tests.frames import Host, UdpFrame
+from bmv2_tests.tofino_network import SWITCH, SWITCH_PORT, TofinoSwitch, write
 from wiresum.controller import Endpoint, JobEntry, config
 from wiresum.controller.p4runtime import admit, deliver, desired
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from wiresum.controller import JoinServer, Limits, Sizes
-from wiresum.controller.testing import Client, RecordingDriver
+from wiresum_lab.doubles.controller import Client, RecordingDriver
 
 
 @pytest.fixture

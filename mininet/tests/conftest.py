@@ -1,22 +1,31 @@
-"""What several tests here need: network namespaces, and PyTorch's Gloo."""
+"""What tests with Mininet need: Mininet, root, and a switch of each kind."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from pathlib import Path
 
 import pytest
 
-from star import Star, StarError
-from systems import Gloo
+from wiresum_mininet import mininet_package
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 
 @pytest.fixture(scope="session")
-def namespaces() -> None:
-    """Skips where stars cannot be built, and says why."""
-    try:
-        Star(1).close()
-    except StarError as error:
-        pytest.skip(str(error))
+def mininet_here() -> None:
+    """Skips where Mininet cannot run, and says why and what to install."""
+    if os.geteuid() != 0:
+        pytest.skip("not tested in Mininet, which needs root")
+    if missing := mininet_package.missing():
+        pytest.skip(f"not tested in Mininet: {missing}")
 
 
-@pytest.fixture(scope="session")
-def gloo_on_a_star(namespaces: None) -> None:
-    """Skips where Gloo cannot run on a star, and says why."""
-    if reason := Gloo().missing():
-        pytest.skip(reason)
+@pytest.fixture(params=["bmv2", "software"])
+def kind(request: pytest.FixtureRequest, mininet_here: None) -> str:
+    """Each kind of switch that is here."""
+    if request.param == "bmv2" and shutil.which("simple_switch_grpc") is None:
+        pytest.skip("not tested on bmv2 in Mininet: simple_switch_grpc is not on PATH; p4lang's packages have it")
+    return str(request.param)

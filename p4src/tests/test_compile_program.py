@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-import compile_program as p4_compile
-from compile_program import TARGETS, Target
+from wiresum.compiled import compile_program as p4_compile
+from wiresum.compiled.compile_program import TARGETS, Target
 
 TARGET_NAMES = [target.name for target in TARGETS]
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-import compile_program as p4_compile
-from compile_program import TOFINO_COMPILER
+from wiresum.compiled import compile_program as p4_compile
+from wiresum.compiled.compile_program import TOFINO_COMPILER
 
 STAGES_MAX = {"tofino": 12, "tofino2": 20}
 SELECTS_MIN = 5

@@ -5,7 +5,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from wiresum.switch.testing import Bench
+from wiresum_lab.doubles.workers import Bench
 
 
 @pytest.fixture

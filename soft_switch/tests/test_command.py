@@ -20,10 +20,10 @@ import pytest
 from click.testing import CliRunner
 
 from wiresum import join
-from wiresum.controller.testing import Client, wait_until
+from wiresum_lab.doubles.controller import Client, wait_until
 from wiresum.switch.command import switch
-from wiresum.switch.p4runtime.testing import Controller
-from wiresum.switch.testing import RESULT, Bench, Packet
+from wiresum_lab.doubles.p4runtime_controller import Controller
+from wiresum_lab.doubles.workers import RESULT, Bench, Packet
 
 PATIENCE_S = 30.0
 READY = re.compile(

@@ -12,7 +12,7 @@ import pytest
 
 from wiresum.controller import DriverError, Endpoint, SwitchDriver
 from wiresum.switch.software_switch import LANES_MAX, SoftwareSwitch, lanes_for_mtu
-from wiresum.switch.testing import EMPTY, META, RESULT, Bench
+from wiresum_lab.doubles.workers import EMPTY, META, RESULT, Bench
 
 PATIENCE_S = 60.0
 

@@ -29,7 +29,7 @@ from wiresum import join
 from wiresum.agent import AgentConfig, Dtype, Region, Session
 from wiresum.controller.jobs.limits import Limits
 from wiresum.controller.store import FILE_NAME
-from wiresum.controller.testing import PATIENCE_S, Attendance, Client, JoinCall, unused_port, wait_until
+from wiresum_lab.doubles.controller import PATIENCE_S, Attendance, Client, JoinCall, unused_port, wait_until
 from wiresum.switch.p4runtime import P4RuntimeServer
 from wiresum.switch.software_switch import SoftwareSwitch
 

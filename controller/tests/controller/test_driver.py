@@ -6,7 +6,7 @@ from pathlib import Path
 
 from wiresum import join
 from wiresum.controller import driver
-from wiresum.controller.testing import RecordingDriver
+from wiresum_lab.doubles.controller import RecordingDriver
 
 DATAPLANE = (Path(__file__).parents[3] / "soft_switch/src/dataplane.hpp").read_text()
 PACKET = (Path(__file__).parents[3] / "host_agent/src/wire/packet.hpp").read_text()

@@ -8,7 +8,7 @@ import pytest
 
 from wiresum.controller import DriverError, Endpoint, JobEntry
 from wiresum.controller.p4runtime import Host, P4RuntimeSwitch, Target, device_config
-from wiresum.controller.p4runtime.testing import Proxy
+from wiresum_lab.doubles.p4runtime_proxy import Proxy
 from wiresum.controller.plan import plan
 from wiresum.switch.p4runtime import P4RuntimeServer
 from wiresum.switch.software_switch import SoftwareSwitch

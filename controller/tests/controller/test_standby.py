@@ -24,7 +24,7 @@ from wiresum.agent.membership import Membership
 from wiresum.cli.doctor import switch as doctor
 from wiresum.cli.doctor.finding import Level
 from wiresum.cli.service import Service
-from wiresum.controller.testing import PATIENCE_S, Client, unused_port, wait_until
+from wiresum_lab.doubles.controller import PATIENCE_S, Client, unused_port, wait_until
 from wiresum.switch.p4runtime import P4RuntimeServer
 from wiresum.switch.software_switch import SoftwareSwitch
 

@@ -11,7 +11,7 @@ from wiresum import join
 from wiresum.controller import config, controlling, topology
 from wiresum.controller.driver import Endpoint, Uplink
 from wiresum.controller.store import Store
-from wiresum.controller.testing import NOBODY, JobsBench, switch
+from wiresum_lab.doubles.controller import NOBODY, JobsBench, switch
 
 RACKS = """\
 [[switch]]

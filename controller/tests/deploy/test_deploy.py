@@ -22,7 +22,7 @@ from wiresum import join
 from wiresum.controller import JoinServer, Limits, config
 from wiresum.controller.metrics import ReportCollector
 from wiresum.controller.service.join_server import TICK_S_MAX
-from wiresum.controller.testing import Client, RecordingDriver
+from wiresum_lab.doubles.controller import Client, RecordingDriver
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 REPOSITORY = DEPLOY.parents[1]

@@ -27,7 +27,7 @@ from wiresum.agent.errors import (
 )
 from wiresum.agent.membership import Membership
 from wiresum.controller import Endpoint, JoinServer
-from wiresum.controller.testing import PATIENCE_S, Client, RecordingDriver, wait_until
+from wiresum_lab.doubles.controller import PATIENCE_S, Client, RecordingDriver, wait_until
 
 
 @pytest.fixture

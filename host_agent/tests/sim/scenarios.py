@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import wiresum_sim as sim
-from reference import Array, Format, sum_exactly, sum_region
+from .reference import Array, Format, sum_exactly, sum_region
 
 MS = 1_000_000  # nanoseconds
 GUARD = 64  # bytes on each side of a destination that must stay as they were

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import pytest
 import wiresum_sim as sim
-from reference import sum_region
-from scenarios import Scenario
-from sparse_scenarios import make_scattered_scenario
+from .reference import sum_region
+from .scenarios import Scenario
+from .sparse_scenarios import make_scattered_scenario
 from test_simulation import check_outputs
 from test_sparse import HEADER_BYTES, choices, large_scenario
 

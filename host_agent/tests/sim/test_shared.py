@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 
 import wiresum_sim as sim
-from scenarios import MS, Scenario
+from .scenarios import MS, Scenario
 from test_faults import KINDS, MAKERS
 from test_simulation import check_outputs
 

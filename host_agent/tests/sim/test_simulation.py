@@ -17,7 +17,7 @@ except ModuleNotFoundError as error:
         "wiresum_sim is not built. Build it with: cmake -S . -B build/dev -G Ninja -DWIRESUM_TESTS=ON"
         " -DWIRESUM_PYTHON=ON -DWIRESUM_INPLACE=ON && cmake --build build/dev --target wiresum_sim"
     ) from error
-from scenarios import Scenario, make_scenario
+from .scenarios import Scenario, make_scenario
 
 
 def replay(seed: int) -> str:

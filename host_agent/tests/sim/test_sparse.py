@@ -11,9 +11,9 @@ import random
 
 import pytest
 import wiresum_sim as sim
-from reference import Format
-from scenarios import Scenario
-from sparse_scenarios import make_mixed_scenario, make_sparse_call, make_sparse_scenario
+from .reference import Format
+from .scenarios import Scenario
+from .sparse_scenarios import make_mixed_scenario, make_sparse_call, make_sparse_scenario
 from test_simulation import check_outputs
 
 HEADER_BYTES = 24

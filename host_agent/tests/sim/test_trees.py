@@ -10,12 +10,12 @@ import random
 
 import pytest
 import wiresum_sim as sim
-from reference import Format
-from scenarios import Scenario, make_call, make_scenario
-from sparse_scenarios import make_scattered_scenario, make_sparse_call, make_sparse_scenario
+from .reference import Format
+from .scenarios import Scenario, make_call, make_scenario
+from .sparse_scenarios import make_scattered_scenario, make_sparse_call, make_sparse_scenario
 from test_faults import make_faulty_scenario
 from test_simulation import check_outputs
-from trees import plant, racks
+from .trees import plant, racks
 
 F32 = Format("f32", "block", 32)
 HEADER_BYTES = 24

@@ -13,10 +13,10 @@ from contextlib import ExitStack, closing
 import pytest
 
 from wiresum import compiled
-from wiresum.controller.testing import unused_port
+from wiresum_lab.doubles.controller import unused_port
 from wiresum.switch import SoftwareSwitch
 from wiresum.switch.p4runtime import P4RuntimeServer
-from wiresum.switch.p4runtime.testing import PATIENCE_S, Server
+from wiresum_lab.doubles.p4runtime_controller import PATIENCE_S, Server
 
 BMV2 = "simple_switch_grpc"
 DEVICE = 7

@@ -14,7 +14,7 @@ import grpc
 import pytest
 from finsy.proto import p4r
 
-from wiresum.switch.p4runtime.testing import (
+from wiresum_lab.doubles.p4runtime_controller import (
     DELETE,
     INSERT,
     MODIFY,

@@ -21,7 +21,7 @@ from wiresum.controller.p4runtime import (
 )
 from wiresum.switch import SoftwareSwitch
 from wiresum.switch.p4runtime import P4RuntimeServer
-from wiresum.switch.testing import MISSING, QUESTION, RESULT, Bench, Job
+from wiresum_lab.doubles.workers import MISSING, QUESTION, RESULT, Bench, Job
 
 DEVICE = 3
 LANES, SLOTS = 4, 64

@@ -15,7 +15,7 @@ from wiresum.controller.p4runtime import admit, deliver
 from wiresum.switch.p4runtime import jobs
 from wiresum.switch.p4runtime.refusal import Refusal
 from wiresum.switch.p4runtime.schema import Entry
-from wiresum.switch.p4runtime.testing import PROGRAM
+from wiresum_lab.doubles.p4runtime_controller import PROGRAM
 
 SCHEMA = P4Schema(PROGRAM.p4info)
 ADMIT = PROGRAM.schema.named("admit")

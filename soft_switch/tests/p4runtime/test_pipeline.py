@@ -5,7 +5,7 @@ from finsy.proto import p4r
 
 from wiresum.switch.p4runtime.pipeline import Sizes
 from wiresum.switch.p4runtime.refusal import Refusal
-from wiresum.switch.p4runtime.testing import PROGRAM
+from wiresum_lab.doubles.p4runtime_controller import PROGRAM
 
 MOST = Sizes(lanes=360, slots=4096)
 

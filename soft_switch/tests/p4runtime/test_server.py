@@ -25,7 +25,7 @@ from wiresum.switch.p4runtime import P4RuntimeServer
 from wiresum.switch.p4runtime import server as server_module
 from wiresum.switch.p4runtime.arbitration import STREAMS_MAX
 from wiresum.switch.p4runtime.server import SILENT_MAX
-from wiresum.switch.p4runtime.testing import (
+from wiresum_lab.doubles.p4runtime_controller import (
     DELETE,
     INSERT,
     MODIFY,

@@ -8,8 +8,8 @@ from wiresum import join
 from wiresum.controller.driver import Sizes
 from wiresum.controller.jobs.job import Asker, State
 from wiresum.controller.jobs.outputs import Grant, Refuse
-from wiresum.controller.testing import JobsBench as Bench
-from wiresum.controller.testing import join_request
+from wiresum_lab.doubles.controller import JobsBench as Bench
+from wiresum_lab.doubles.controller import join_request
 
 
 def test_whoever_asks_again_with_its_attempt_gets_the_same_place() -> None:

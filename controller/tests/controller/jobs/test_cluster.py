@@ -6,8 +6,8 @@ from wiresum import join
 from wiresum.controller.driver import Sizes
 from wiresum.controller.jobs.job import State
 from wiresum.controller.jobs.outputs import Reconcile, Tell
-from wiresum.controller.testing import JobsBench as Bench
-from wiresum.controller.testing import switch
+from wiresum_lab.doubles.controller import JobsBench as Bench
+from wiresum_lab.doubles.controller import switch
 
 
 def test_a_job_whose_rounds_move_goes_on_while_its_switch_is_out_of_reach() -> None:

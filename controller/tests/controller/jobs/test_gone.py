@@ -6,8 +6,8 @@ from wiresum.controller.driver import Sizes
 from wiresum.controller.jobs.gone import GONE_MAX
 from wiresum.controller.jobs.job import State
 from wiresum.controller.jobs.outputs import Tell
-from wiresum.controller.testing import JobsBench as Bench
-from wiresum.controller.testing import member
+from wiresum_lab.doubles.controller import JobsBench as Bench
+from wiresum_lab.doubles.controller import member
 
 
 def test_a_worker_that_comes_back_when_its_job_is_gone_hears_why_it_ended() -> None:

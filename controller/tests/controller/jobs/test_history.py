@@ -12,8 +12,8 @@ from wiresum.controller.jobs.history import ENDED_MAX, History
 from wiresum.controller.jobs.job import Asker, Job
 from wiresum.controller.jobs.outputs import ForgetEnded, SaveEnded
 from wiresum.controller.store import Store
-from wiresum.controller.testing import JobsBench as Bench
-from wiresum.controller.testing import join_request
+from wiresum_lab.doubles.controller import JobsBench as Bench
+from wiresum_lab.doubles.controller import join_request
 
 
 def found(bench: Bench, tenants: frozenset[str] | None = None) -> list[tuple[str, str]]:

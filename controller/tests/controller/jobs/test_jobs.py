@@ -9,8 +9,8 @@ from wiresum.controller.driver import Endpoint, Sizes
 from wiresum.controller.jobs.job import TRANSITIONS, Presence, State
 from wiresum.controller.jobs.keys import Keys, KeySequence
 from wiresum.controller.jobs.outputs import Admit, Close, Count, Evict, Grant, Refuse, Tell
-from wiresum.controller.testing import JobsBench as Bench
-from wiresum.controller.testing import member
+from wiresum_lab.doubles.controller import JobsBench as Bench
+from wiresum_lab.doubles.controller import member
 
 
 def test_every_state_but_gone_can_be_left_and_every_state_is_reached() -> None:

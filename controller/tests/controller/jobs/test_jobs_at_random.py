@@ -22,7 +22,7 @@ from wiresum.controller.jobs.outputs import Admit, Count, Evict, Output, Reconci
 from wiresum.controller.jobs.refusal import Refusal
 from wiresum.controller.jobs.tree import FOLLOWING, Node, Phase
 from wiresum.controller.store import Store
-from wiresum.controller.testing import NOBODY, JobsBench, member, switch
+from wiresum_lab.doubles.controller import NOBODY, JobsBench, member, switch
 
 SIZES = Sizes(slots=24, lanes_max=64, jobs_max=2)
 RACKS = {"left": "10.0.1.1", "right": "10.0.2.1"}

@@ -16,8 +16,8 @@ from wiresum.controller.jobs.keys import BLOCK
 from wiresum.controller.jobs.outputs import Admit, Evict, Grant, Output, Reconcile, Tell, Write
 from wiresum.controller.jobs.records import job_of
 from wiresum.controller.store import Store
-from wiresum.controller.testing import JobsBench as Bench
-from wiresum.controller.testing import join_request, member, switch
+from wiresum_lab.doubles.controller import JobsBench as Bench
+from wiresum_lab.doubles.controller import join_request, member, switch
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from wiresum import join
 from wiresum.controller.jobs.refusal import Refusal, check_join
-from wiresum.controller.testing import join_request
+from wiresum_lab.doubles.controller import join_request
 
 
 def endpoint(address: str = "10.0.0.1", port: int = 5000) -> join.Endpoint:

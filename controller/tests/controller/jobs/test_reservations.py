@@ -8,8 +8,8 @@ from wiresum import join
 from wiresum.controller.jobs.job import State
 from wiresum.controller.jobs.limits import Quota
 from wiresum.controller.jobs.outputs import Grant, Tell
-from wiresum.controller.testing import JobsBench as Bench
-from wiresum.controller.testing import switch
+from wiresum_lab.doubles.controller import JobsBench as Bench
+from wiresum_lab.doubles.controller import switch
 
 
 def test_a_created_job_is_joined_with_its_token_alone() -> None:

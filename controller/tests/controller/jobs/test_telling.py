@@ -5,7 +5,7 @@ from __future__ import annotations
 from wiresum.controller.driver import Reconciled
 from wiresum.controller.jobs.job import State
 from wiresum.controller.jobs.outputs import Reconcile
-from wiresum.controller.testing import JobsBench as Bench
+from wiresum_lab.doubles.controller import JobsBench as Bench
 
 
 def test_a_job_that_was_being_admitted_when_another_controller_used_keys_there_is_asked_for_again() -> None:

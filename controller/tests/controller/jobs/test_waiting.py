@@ -10,8 +10,8 @@ from wiresum.controller.jobs.job import Asker, State, Wants, Worker
 from wiresum.controller.jobs.limits import Limits, Quota
 from wiresum.controller.jobs.outputs import Admit, Grant, Refuse, Wait
 from wiresum.controller.jobs.report import report
-from wiresum.controller.testing import JobsBench as Bench
-from wiresum.controller.testing import join_request, member, switch
+from wiresum_lab.doubles.controller import JobsBench as Bench
+from wiresum_lab.doubles.controller import join_request, member, switch
 
 SIXTY_FOUR = Sizes(slots=64, lanes_max=360, jobs_max=8)
 PATIENT = Limits(slots_least=64, join_timeout_ms_default=3_600_000)

@@ -17,8 +17,8 @@ from finsy.proto import p4i
 from wiresum import compiled
 from wiresum.controller import Endpoint, JobEntry
 from wiresum.controller.p4runtime import Client, Host, P4RuntimeSwitch, Pipeline, Target, device_config
-from wiresum.controller.p4runtime.testing import Proxy
-from wiresum.controller.testing import unused_port, wait_until
+from wiresum_lab.doubles.p4runtime_proxy import Proxy
+from wiresum_lab.doubles.controller import unused_port, wait_until
 from wiresum.switch.p4runtime import P4RuntimeServer
 from wiresum.switch.software_switch import SoftwareSwitch
 

@@ -17,10 +17,10 @@ from wiresum.controller import DriverError, testing
 from wiresum.controller.p4runtime import STANDBY_ID, Client, Pipeline, deliver, own
 from wiresum.controller.p4runtime import client as client_module
 from wiresum.controller.p4runtime.connection import Runs
-from wiresum.controller.p4runtime.testing import Proxy
+from wiresum_lab.doubles.p4runtime_proxy import Proxy
 from wiresum.controller.security.authority import Authority, Holder
 from wiresum.controller.security.names import CONTROLLER, SWITCH, Claims
-from wiresum.controller.testing import wait_until
+from wiresum_lab.doubles.controller import wait_until
 from wiresum.switch.p4runtime import P4RuntimeServer
 from wiresum.switch.software_switch import SoftwareSwitch
 

@@ -10,7 +10,7 @@ import pytest
 from wiresum import compiled
 from wiresum.controller import config
 from wiresum.controller.p4runtime import PipelineError, device_config, targets_of
-from wiresum.controller.p4runtime.testing import write_tofino_program
+from wiresum_lab.doubles.p4runtime_proxy import write_tofino_program
 
 BINARY, CONTEXT, BFRT = b"\x00chip", b'{"context": 1}', b'{"bfrt": 1}'
 

@@ -21,7 +21,7 @@ from wiresum.controller.security import Security
 from wiresum.controller.security.authority import Authority, Holder
 from wiresum.controller.security.names import Claims
 from wiresum.controller.security.security import SERVED
-from wiresum.controller.testing import (
+from wiresum_lab.doubles.controller import (
     PATIENCE_S,
     Attendance,
     Client,

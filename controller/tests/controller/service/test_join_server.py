@@ -24,7 +24,7 @@ from wiresum import join
 from wiresum.controller import JobEntry, JoinServer, Limits, Sizes
 from wiresum.controller.jobs import keys
 from wiresum.controller.store import Store
-from wiresum.controller.testing import (
+from wiresum_lab.doubles.controller import (
     PATIENCE_S,
     Attendance,
     Client,

@@ -8,7 +8,7 @@ import pytest
 from wiresum import join
 from wiresum.controller.security import Security
 from wiresum.controller.service.standby_server import StandbyServer
-from wiresum.controller.testing import PATIENCE_S
+from wiresum_lab.doubles.controller import PATIENCE_S
 from wiresum.join import join_pb2, operator_pb2
 
 CALLS = [

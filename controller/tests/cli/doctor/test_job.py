@@ -1,0 +1,124 @@
+from __future__ import annotations
+
+import copy
+
+from wiresum import join
+from wiresum.cli.doctor import job
+from wiresum.cli.doctor.finding import Finding, Level
+from wiresum.cli.rates import Sample
+from wiresum_lab.doubles.operator_service import example_report, later, racks_report
+
+
+def healthy() -> join.Report:
+    report = example_report()
+    del report.jobs[1]
+    report.jobs[0].packets.clear()
+    report.jobs[0].packets["admitted"] = 1000
+    for worker in report.jobs[0].workers:
+        worker.heartbeat_age_ms, worker.contributions = 100, 500
+    return report
+
+
+def findings(report: join.Report, before: join.Report | None = None, name: str = "") -> list[Finding]:
+    return list(job.findings(Sample(before or report, 0.0), Sample(report, 1.5), name))
+
+
+def test_a_healthy_job_is_one_line_with_its_pace() -> None:
+    (finding,) = findings(later(healthy(), packets=600, results=300), before=healthy())
+    assert (finding.level, finding.check) == (Level.OK, "health")
+    assert "'night-run' is running, 2 workers, 200 results/s" in finding.what
+
+
+def test_missing_workers_are_named_by_rank() -> None:
+    forming = join.JobReport(name="new", state="forming", world_size=4, joined=2)
+    for rank in (0, 2):
+        forming.workers.add(peer=join.Peer(rank=rank))
+    (finding,) = findings(join.Report(jobs=[forming]))
+    assert (finding.check, finding.level) == ("missing", Level.WARNING)
+    assert "waits for 2 of 4 workers: rank 1, 3" in finding.what
+
+
+def test_a_job_in_the_queue_says_what_it_waits_for() -> None:
+    (finding,) = findings(example_report(), name="next")
+    assert finding.check == "queued"
+    assert "number 1 in the queue: it waits for 512 slots" in finding.what
+
+
+def test_a_late_heartbeat_names_its_worker() -> None:
+    report = healthy()
+    report.jobs[0].workers[1].heartbeat_age_ms = 3400
+    late = [finding for finding in findings(report) if finding.check == "heartbeat"]
+    assert len(late) == 1
+    assert "rank 1 (10.0.0.1, process 101 on 'host1') came 3.4 s ago" in late[0].what
+
+
+def test_who_keeps_the_others_waiting_is_named() -> None:
+    report = healthy()
+    report.jobs[0].workers[1].contributions -= 1
+    (finding,) = findings(report)
+    assert finding.check == "lags"
+    assert "the others wait for rank 1 (10.0.0.1, process 101 on 'host1')" in finding.what
+
+
+def test_nobody_lags_while_results_come_or_the_laggard_changes() -> None:
+    report = healthy()
+    report.jobs[0].workers[1].contributions -= 1
+    assert [finding.check for finding in findings(later(report, 10, 5), before=report)] == ["health"]
+    other = copy.deepcopy(report)
+    other.jobs[0].workers[0].contributions -= 1
+    other.jobs[0].workers[1].contributions += 1
+    assert [finding.check for finding in findings(other, before=report)] == ["still"], "nobody is behind twice"
+
+
+def test_between_which_switches_sums_are_lost_is_told_where_no_worker_lags() -> None:
+    (finding,) = findings(racks_report())
+    assert (finding.check, finding.level) == ("uplink", Level.WARNING)
+    assert "no worker is behind, but the sums of leaf2 are at spine" in finding.what
+    with_laggard = racks_report()
+    with_laggard.jobs[0].workers[1].contributions -= 7
+    (finding,) = findings(with_laggard)
+    assert finding.check == "lags", "the leaf has nothing to send before"
+    going_on = later(racks_report(), packets=100, results=50)
+    assert findings(going_on, before=racks_report())[0].check == "health"
+
+
+def test_a_switch_of_a_tree_that_says_nothing_is_named() -> None:
+    report = racks_report()
+    report.jobs[0].uncounted = report.jobs[0].switches[2].uncounted = True
+    (finding,) = findings(report)
+    assert "'wide': 'leaf2' does not say what it counted" in finding.what
+
+
+def test_many_results_asked_for_again_and_refused_packets_are_told() -> None:
+    report = healthy()
+    report.jobs[0].packets["resent"] = 4
+    assert [finding.check for finding in findings(report)] == ["still"], "a few are usual"
+    report.jobs[0].packets["resent"] = 50
+    report.jobs[0].packets["unknown"] = 7
+    found = {finding.check: finding.what for finding in findings(report)}
+    assert "50 results were asked for again, 10.0% of all" in found["resent"]
+    assert "7 unknown" in found["refused"]
+    assert "health" not in found
+
+
+def test_a_job_that_is_not_there_is_a_problem_that_names_the_others() -> None:
+    (finding,) = findings(healthy(), name="nobody")
+    assert (finding.level, finding.check) == (Level.PROBLEM, "there")
+    assert "'night-run'" in finding.what
+    (none,) = findings(join.Report())
+    assert none.level is Level.OK
+
+
+def test_a_job_that_sums_nothing_is_not_said_to_be_well() -> None:
+    (finding,) = findings(healthy(), before=healthy())
+    assert (finding.level, finding.check) == (Level.NOTE, "still")
+    assert "summed nothing in 1.5 s" in finding.what
+
+
+def test_a_job_of_a_switch_that_says_nothing_is_not_said_to_be_well() -> None:
+    report = healthy()
+    report.jobs[0].uncounted = True
+    report.jobs[0].packets.clear()
+    (finding,) = findings(report, before=healthy())
+    assert (finding.level, finding.check) == (Level.WARNING, "uncounted")
+    assert "'rack1' does not say what it counted" in finding.what

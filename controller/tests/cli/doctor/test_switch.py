@@ -1,0 +1,116 @@
+from __future__ import annotations
+
+from importlib import metadata
+
+import grpc
+import pytest
+
+from wiresum import join
+from wiresum.cli.doctor import switch
+from wiresum.cli.doctor.finding import Finding, Level
+from wiresum.cli.service import Service
+from wiresum_lab.doubles.operator_service import WrittenService, example_report
+
+
+def findings(targets: str) -> dict[str, Finding]:
+    with Service(targets) as service:
+        return {finding.check: finding for finding in switch.findings(service)}
+
+
+def ready(**changes: object) -> join.SwitchReport:
+    fields = {"state": "ready", "slots_total": 512, "slots_free": 256, "jobs": 1, "jobs_max": 64} | changes
+    return join.SwitchReport(name="rack1", kind="bmv2", **fields)
+
+
+def test_a_service_with_a_switch_that_has_room_is_fit(service: WrittenService) -> None:
+    service.reports = [join.Report(switches=[ready()], service=join.ServiceReport(role="active"))]
+    found = findings(service.target)
+    assert {check: finding.level for check, finding in found.items()} == {"service": Level.OK, "state": Level.OK}
+    assert "256 of 512 slots and 63 of 64 jobs are free" in found["state"].what
+
+
+def test_nobody_at_the_only_endpoint_is_a_problem_and_at_one_of_two_a_warning(service: WrittenService) -> None:
+    assert findings("127.0.0.1:1")["reachable"].level is Level.PROBLEM
+    service.reports = [example_report()]
+    found = findings(f"127.0.0.1:1,{service.target}")
+    assert found["reachable"].level is Level.WARNING
+    assert found["service"].level is Level.OK
+
+
+@pytest.mark.parametrize(
+    ("changes", "check", "level"),
+    [
+        ({"trouble": "connection refused", "state": "unreachable"}, "trouble", Level.PROBLEM),
+        ({"state": "draining"}, "draining", Level.WARNING),
+        ({"slots_free": 16}, "full", Level.WARNING),
+        ({"jobs": 64}, "full", Level.WARNING),
+        ({"stray_packets": {"malformed": 3, "unknown": 0}}, "strays", Level.NOTE),
+    ],
+)
+def test_what_is_amiss_at_a_switch_is_told(
+    service: WrittenService, changes: dict[str, object], check: str, level: Level
+) -> None:
+    service.reports = [join.Report(switches=[ready(**changes)])]
+    found = findings(service.target)[check]
+    assert found.level is level
+    assert found.advice
+    assert "rack1" in found.what
+
+
+def test_refused_requests_that_mean_something_are_told(service: WrittenService) -> None:
+    refusals = {"rate": 4, "calls": 3, "not_found": 100}
+    service.reports = [join.Report(service=join.ServiceReport(refusals=refusals))]
+    assert findings(service.target)["refusals"].what.startswith("7 requests were refused because they came too often")
+
+
+def test_a_service_that_cannot_write_its_state_is_a_problem(service: WrittenService) -> None:
+    service.reports = [join.Report(service=join.ServiceReport(role="active", trouble="the disk is full"))]
+    found = findings(service.target)["state"]
+    assert found.level is Level.PROBLEM
+    assert "the disk is full" in found.what
+
+
+def test_a_service_that_began_with_a_state_of_the_past_is_a_warning(service: WrittenService) -> None:
+    service.reports = [join.Report(service=join.ServiceReport(role="active", past="leaf has been given more keys"))]
+    found = findings(service.target)["state"]
+    assert found.level is Level.WARNING
+    assert "leaf has been given more keys" in found.what
+
+
+def test_only_a_standby_is_a_problem(service: WrittenService) -> None:
+    service.reports = [join.Report(service=join.ServiceReport(role="standby"))]
+    assert findings(service.target)["service"].level is Level.PROBLEM
+
+
+def test_other_versions_are_a_warning(service: WrittenService, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metadata, "version", lambda name: "1.2.3")
+    service.reports = [join.Report(service=join.ServiceReport(software_version="1.2.4"))]
+    assert findings(service.target)["versions"].what == "the service is wiresum 1.2.4, this host has 1.2.3"
+    service.reports = [join.Report(service=join.ServiceReport(software_version="1.2.3"))]
+    assert "versions" not in findings(service.target)
+
+
+def test_what_this_certificate_may_not_see_is_a_note(service: WrittenService) -> None:
+    service.refusal = (grpc.StatusCode.PERMISSION_DENIED, "you are a worker")
+    assert findings(service.target)["report"].level is Level.NOTE
+    service.refusal = (grpc.StatusCode.INTERNAL, "the state is broken")
+    assert findings(service.target)["report"].level is Level.PROBLEM
+
+
+def test_a_standby_that_waits_for_its_turn_is_well_and_one_that_could_not_take_over_is_not(
+    service: WrittenService,
+) -> None:
+    standby = WrittenService()
+    standby.start()
+    standby.reports = [
+        join.Report(switches=[ready(state="standby")], service=join.ServiceReport(role="standby", age_seconds=60))
+    ]
+    service.reports = [join.Report(switches=[ready()], service=join.ServiceReport(role="active"))]
+    found = findings(f"{service.target},{standby.target}")
+    assert {finding.level for finding in found.values()} == {Level.OK}
+    assert found["standby"].what == f"{standby.target} stands by, up 1m00s, and reaches 'rack1'"
+    standby.reports[0].switches[0].trouble = "connection refused"
+    found = findings(f"{service.target},{standby.target}")
+    standby.stop()
+    assert found["standby"].level is Level.WARNING
+    assert "does not reach 'rack1' (connection refused)" in found["standby"].what

@@ -1,0 +1,238 @@
+from __future__ import annotations
+
+import json
+import re
+
+import grpc
+import pytest
+from click.testing import CliRunner
+
+from wiresum import join
+from wiresum.cli import jobs as jobs_module
+from wiresum.cli.jobs import jobs
+from wiresum_lab.doubles.operator_service import WrittenService, example_report, racks_report
+from wiresum.controller import JoinServer, Limits
+from wiresum_lab.doubles.controller import Client, RecordingDriver, wait_until
+
+
+def test_jobs_are_listed_in_a_table(service: WrittenService) -> None:
+    service.reports = [example_report()]
+    result = CliRunner().invoke(jobs, [], env={"WIRESUM_SWITCH": service.target})
+    assert result.exit_code == 0, result.output
+    header, *rows = (line.split() for line in result.output.splitlines()[:3])
+    assert header == [
+        "JOB", "NAME", "STATE", "WORKERS", "SWITCH", "SLOTS", "RESULTS", "RESENT", "DROPPED", "AGE", "TENANT", "CALLER",
+    ]  # fmt: skip
+    assert rows == [
+        ["1", "night-run", "running", "2/2", "rack1", "0+256", "500", "2", "9", "3m05s", "-", "test", "at", "10.0.0.7"],
+        ["-", "next", "queued", "4/4", "-", "-", "0", "0", "0", "0s", "-", "-"],
+    ]
+    assert result.output.splitlines()[3:] == [
+        "next: number 1 in the queue, it waits for 512 slots",
+        "rack1, software, ready: 256 of 512 slots are free",
+    ]
+
+
+def test_no_jobs_are_said_and_a_switch_in_trouble_says_why(service: WrittenService) -> None:
+    switch = join.SwitchReport(name="rack2", kind="bmv2", state="unreachable", trouble="connection refused")
+    service.reports = [join.Report(switches=[switch], service=join.ServiceReport(role="standby"))]
+    result = CliRunner().invoke(jobs, ["--switch", service.target])
+    assert result.output.splitlines() == [
+        "no jobs",
+        "rack2, bmv2, unreachable (connection refused): 0 of 0 slots are free",
+        "this is a standby: it serves when the active controller is gone",
+    ]
+
+
+def test_a_state_that_cannot_be_written_or_is_of_the_past_is_said(service: WrittenService) -> None:
+    trouble = join.ServiceReport(role="active", trouble="the disk is full", past="an old copy")
+    service.reports = [join.Report(service=trouble)]
+    result = CliRunner().invoke(jobs, ["--switch", service.target])
+    assert result.output.splitlines() == [
+        "no jobs",
+        "the service is in trouble: the disk is full; no job begins until that is mended",
+        "the service began with a state of the past: an old copy",
+    ]
+
+
+def test_jobs_are_given_as_json_with_every_counter(service: WrittenService) -> None:
+    service.reports = [example_report()]
+    listed = json.loads(CliRunner().invoke(jobs, ["--switch", service.target, "--json"]).output)
+    assert listed["jobs"][0]["packets"] == {
+        "admitted": 1000,
+        "resent": 2,
+        "duplicate": 3,
+        "stale": 4,
+        "out_of_lease": 5,
+    }
+    assert listed["switches"][0]["slots_free"] == 256
+    assert listed["jobs"][0]["workers"][1]["peer"] == {
+        "rank": 1,
+        "host_name": "host1",
+        "process_id": 101,
+        "address": "10.0.0.1",
+        "called_from": "",
+        "certificate": "",
+    }
+
+
+def test_creating_a_job_prints_its_token_alone(service: WrittenService) -> None:
+    arguments = ["create", "night", "--switch", service.target, "--workers", "8", "--slots", "512", "--priority", "-1"]
+    result = CliRunner().invoke(jobs, [*arguments, "--tenant", "vision", "--on", "rack1", "--keep", "60"])
+    assert (result.exit_code, result.output) == (0, "t0ken\n")
+    (request,) = service.asked
+    assert (request.job_name, request.world_size, request.slots, request.priority) == ("night", 8, 512, -1)
+    assert (request.tenant, request.switch_name, request.keep_seconds) == ("vision", "rack1", 60)
+    result = CliRunner().invoke(jobs, [*arguments, "--json"])
+    assert json.loads(result.output) == {"job_token": "t0ken"}
+
+
+def test_ending_a_job_passes_the_reason_on(service: WrittenService) -> None:
+    result = CliRunner().invoke(jobs, ["end", "night", "--switch", service.target, "--reason", "because"])
+    assert (result.exit_code, result.output) == (0, "job 'night' ends\n")
+    assert [(request.job_name, request.reason) for request in service.asked] == [("night", "because")]
+
+
+def test_draining_says_how_many_jobs_are_left(service: WrittenService) -> None:
+    drained = CliRunner().invoke(jobs, ["drain", "rack1", "--switch", service.target])
+    assert drained.output == "it takes no new jobs; 3 still run there\n"
+    resumed = CliRunner().invoke(jobs, ["resume", "--switch", service.target])
+    assert resumed.output == "it takes new jobs\n"
+    assert [(request.switch_name, request.resume) for request in service.asked] == [("rack1", False), ("", True)]
+    listed = CliRunner().invoke(jobs, ["drain", "--json", "--switch", service.target])
+    assert json.loads(listed.output) == {"jobs": 3}
+
+
+def test_a_job_over_racks_says_its_root_and_how_many_switches_are_below(service: WrittenService) -> None:
+    service.reports = [racks_report()]
+    result = CliRunner().invoke(jobs, ["--switch", service.target])
+    (row,) = (line.split() for line in result.output.splitlines() if " wide " in line)
+    assert row[4:6] == ["spine+2", "0+64"]
+    service.ended = [join.EndedJob(name="wide", outcome="completed", switch_name="spine", slots=64, switches=3)]
+    listed = CliRunner().invoke(jobs, ["--ended", "--switch", service.target])
+    assert " spine+2 " in listed.output
+
+
+def test_draining_waits_until_no_job_runs_there_and_says_which_do(
+    service: WrittenService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jobs_module, "DRAIN_LOOK_S", 0.01)
+
+    def report(*names: str) -> join.Report:
+        def holding(name: str, *switches: str) -> join.JobReport:
+            nodes = [join.NodeReport(switch_name=switch, phase="holding") for switch in switches]
+            nodes.append(join.NodeReport(switch_name="rack3", phase="forgotten"))
+            return join.JobReport(name=name, switch_name=switches[0], slots=64, switches=nodes)
+
+        elsewhere = holding("elsewhere", "rack2")
+        running = [holding(name, "spine", "rack1", "rack2") for name in names]
+        return join.Report(jobs=[elsewhere, *running, join.JobReport(name="waits")])
+
+    service.reports = [report("a", "b"), report("a", "b"), report("b"), report()]
+    result = CliRunner().invoke(jobs, ["drain", "rack1", "--wait", "--switch", service.target])
+    assert (result.exit_code, result.output.splitlines()) == (
+        0,
+        [
+            "it takes no new jobs; 2 still run there: a, b",
+            "it takes no new jobs; 1 still run there: b",
+            "it takes no new jobs, and none run",
+        ],
+    )
+    service.reports = [report("a"), report()]
+    result = CliRunner().invoke(jobs, ["drain", "rack1", "--wait", "--json", "--switch", service.target])
+    assert [json.loads(line) for line in result.output.splitlines()] == [
+        {"jobs": 1, "names": ["a"]},
+        {"jobs": 0, "names": []},
+    ]
+    pipes = [join.SwitchReport(name=name, part_of="tofino") for name in ("rack1", "rack2")]
+    service.reports = [join.Report(jobs=report("a").jobs, switches=pipes), report()]
+    result = CliRunner().invoke(jobs, ["drain", "tofino", "--wait", "--switch", service.target])
+    assert result.output.startswith("it takes no new jobs; 2 still run there: elsewhere, a"), "at all its pipes"
+    service.reports = [report("a")]
+    result = CliRunner().invoke(jobs, ["drain", "rack1", "--wait", "--timeout", "1", "--switch", service.target])
+    assert result.exit_code == 1
+    assert "1 jobs still run there after 1 s: wait for longer (--timeout)" in result.output
+
+
+def test_jobs_that_have_ended_are_listed_with_why(service: WrittenService) -> None:
+    run = [jobs, ["--ended", "--switch", service.target]]
+    assert CliRunner().invoke(*run).output == "no job has ended yet\n"
+    lost = join.EndedJob(
+        name="night",
+        outcome="worker_lost",
+        reason="rank 1 was\x1b[31m lost",
+        world_size=4,
+        tenant="vision",
+        caller="test at 10.0.0.7",
+        switch_name="rack1",
+        created_at=1_000_000_000,
+        ended_at=1_000_000_185,
+    )
+    service.ended = [lost, join.EndedJob(name="early", outcome="did_not_begin", ended_at=999_999_999)]
+    header, night, early = CliRunner().invoke(*run).output.splitlines()
+    assert header.split() == ["ENDED", "NAME", "OUTCOME", "WORKERS", "SWITCH", "AGE", "TENANT", "CALLER", "REASON"]
+    assert re.search(
+        r"night +worker lost +4 +rack1 +3m05s +vision +test at 10.0.0.7 +rank 1 was\ufffd\[31m lost$", night
+    )
+    assert re.search(r"early +did not begin ", early)
+    listed = json.loads(CliRunner().invoke(jobs, ["--ended", "--json", "--switch", service.target]).output)
+    assert [(job["name"], job["ended_at"]) for job in listed["jobs"]] == [
+        ("night", 1_000_000_185),
+        ("early", 999_999_999),
+    ]
+
+
+def test_several_jobs_end_by_name_or_by_pattern(service: WrittenService) -> None:
+    names = ("slurm-7.0", "slurm-7-ab", "slurm-71.0", "night", "over")
+    states = dict.fromkeys(names, "running") | {"over": "ending"}
+    service.reports = [join.Report(jobs=[join.JobReport(name=name, state=states[name]) for name in names])]
+    result = CliRunner().invoke(jobs, ["end", "night", "slurm-7[.-]*", "ov*", "--switch", service.target])
+    assert result.output.splitlines() == ["job 'night' ends", "job 'slurm-7.0' ends", "job 'slurm-7-ab' ends"]
+    assert [request.job_name for request in service.asked[1:]] == ["night", "slurm-7.0", "slurm-7-ab"]
+    result = CliRunner().invoke(jobs, ["end", "nobody-*", "--json", "--switch", service.target])
+    assert (result.exit_code, json.loads(result.output)) == (0, {"names": []})
+
+
+def test_what_the_group_was_given_counts_for_its_commands(service: WrittenService) -> None:
+    elsewhere = {"WIRESUM_SWITCH": "127.0.0.1:1"}
+    result = CliRunner().invoke(jobs, ["--switch", service.target, "end", "night"], env=elsewhere)
+    assert (result.exit_code, len(service.asked)) == (0, 1), result.output
+    result = CliRunner().invoke(jobs, ["--switch", "127.0.0.1:1", "end", "night", "--switch", service.target])
+    assert (result.exit_code, len(service.asked)) == (0, 2), result.output
+
+
+def test_a_refusal_is_shown_as_the_service_says_it(service: WrittenService) -> None:
+    service.refusal = (grpc.StatusCode.NOT_FOUND, "there is no job 'nobody'")
+    result = CliRunner().invoke(jobs, ["end", "nobody", "--switch", service.target])
+    assert result.exit_code == 1
+    assert result.output == f"Error: the service at {service.target} refuses: there is no job 'nobody'\n"
+
+
+def test_no_switch_is_an_error_that_says_what_to_do() -> None:
+    result = CliRunner().invoke(jobs, ["--switch", "127.0.0.1:1"])
+    assert result.exit_code == 1
+    assert "start a switch with `wiresum switch`" in result.output
+
+
+def test_the_real_service_keeps_a_name_for_those_who_show_its_token() -> None:
+    server = JoinServer(RecordingDriver(), Limits(drain_ms_max=100))
+    client = Client(server.start("127.0.0.1", 0))
+
+    def run(*arguments: str) -> str:
+        result = CliRunner().invoke(jobs, [*arguments, "--switch", client.target])
+        assert result.exit_code == 0, result.output
+        return result.output
+
+    token = run("create", "night", "--workers", "1", "--slots", "64").strip()
+    assert "created" in run()
+    code, text = client.refusal(job_name="night")
+    assert (code, "token" in text) == ("PERMISSION_DENIED", True)
+    assert client.join(job_name="night", job_token=token).slots == 64
+    assert "running" in run()
+    assert run("drain") == "it takes no new jobs; 1 still run there\n"
+    assert "draining" in run()
+    assert run("resume") == "it takes new jobs\n"
+    assert run("end", "night", "--reason", "because") == "job 'night' ends\n"
+    wait_until(lambda: run().startswith("no jobs"), "the job is gone")
+    client.close()
+    server.stop(0.2)

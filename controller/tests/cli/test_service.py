@@ -1,0 +1,106 @@
+from __future__ import annotations
+
+import click
+import grpc
+import pytest
+
+from wiresum import join
+from wiresum.cli.service import Service, ServiceError
+from wiresum_lab.doubles.operator_service import WrittenService, example_report
+
+
+def test_a_host_alone_gets_the_usual_port() -> None:
+    assert Service("10.0.0.1, b:1").targets == ("10.0.0.1:43487", "b:1")
+
+
+def test_each_aggregator_is_a_service_of_its_own() -> None:
+    service = Service("10.0.0.1, b:1 + c")
+    assert service.switch == "10.0.0.1:43487,b:1+c:43487"
+    assert [part.targets for part in service.aggregators()] == [("10.0.0.1:43487", "b:1"), ("c:43487",)]
+    with pytest.raises(click.BadParameter, match="HOST:PORT"):
+        Service("a+")
+
+
+def test_reports_of_several_aggregators_are_one_in_which_switches_have_their_names(service: WrittenService) -> None:
+    other = WrittenService()
+    other.start()
+    for written in (service, other):
+        written.reports = [example_report()]
+        written.reports[0].service.refusals["rate"] = 2
+    with Service(f"{service.target}+{other.target}") as both:
+        report = both.report()
+        rack1 = [f"rack1 ({written.target})" for written in (service, other)]
+        assert [switch.name for switch in report.switches] == rack1
+        assert [job.switch_name for job in report.jobs if job.name == "night-run"] == rack1
+        assert (report.service.role, report.service.refusals["rate"]) == ("active", 4)
+        other.stop()
+        with pytest.raises(ServiceError, match=other.target):
+            both.report()
+
+
+def test_a_change_is_for_one_aggregator(service: WrittenService) -> None:
+    with (
+        Service(f"{service.target}+127.0.0.1:1") as both,
+        pytest.raises(ServiceError, match="2 aggregators are named") as caught,
+    ):
+        both.tell(lambda stub: stub.EndJob(join.EndJobRequest(job_name="x")))
+    assert (caught.value.code, service.asked) == ("INVALID_ARGUMENT", [])
+
+
+def test_the_active_one_answers_whichever_is_named_first(service: WrittenService) -> None:
+    standby = WrittenService()
+    standby.start()
+    standby.reports = [join.Report(service=join.ServiceReport(role="standby"))]
+    service.reports = [join.Report(service=join.ServiceReport(role="active"))]
+    with Service(f"127.0.0.1:1,{standby.target},{service.target}") as both:
+        assert both.report().service.role == "active"
+        service.stop()
+        assert both.report().service.role == "standby"
+    standby.stop()
+
+
+def test_a_change_goes_to_the_first_that_takes_it(service: WrittenService) -> None:
+    standby = WrittenService()
+    standby.start()
+    standby.refusal = (grpc.StatusCode.UNAVAILABLE, "this is a standby")
+    with Service(f"{standby.target},{service.target}") as both:
+        both.tell(lambda stub: stub.EndJob(join.EndJobRequest(job_name="x")))
+    standby.stop()
+    assert [request.job_name for request in service.asked] == ["x"]
+
+
+def test_a_refusal_is_not_taken_to_another_service(service: WrittenService) -> None:
+    other = WrittenService()
+    other.start()
+    service.refusal = (grpc.StatusCode.NOT_FOUND, "there is no job 'x'")
+    with (
+        Service(f"{service.target},{other.target}") as both,
+        pytest.raises(ServiceError, match=r"refuses: there is no job 'x'") as caught,
+    ):
+        both.tell(lambda stub: stub.EndJob(join.EndJobRequest(job_name="x")))
+    other.stop()
+    assert (caught.value.code, other.asked) == ("NOT_FOUND", [])
+
+
+def test_what_is_no_service_of_ours_is_told_apart_from_nobody() -> None:
+    stranger = grpc.server(None, handlers=[])
+    port = stranger.add_insecure_port("127.0.0.1:0")
+    stranger.start()
+    with Service(f"127.0.0.1:{port}") as service, pytest.raises(ServiceError, match="no Wiresum service"):
+        service.report()
+    stranger.stop(None)
+    with Service("127.0.0.1:1") as service, pytest.raises(ServiceError, match="start a switch with") as caught:
+        service.report()
+    assert caught.value.code == "UNAVAILABLE"
+
+
+def test_a_service_that_goes_away_while_it_is_asked_is_named_and_no_other_is_asked(service: WrittenService) -> None:
+    def stopped(_request: join.EndJobRequest, context: grpc.ServicerContext) -> join.EndJobReply:
+        context.abort(grpc.StatusCode.CANCELLED, "CANCELLED")  # as gRPC does with calls that come as it shuts down
+
+    service.EndJob = stopped  # type: ignore[method-assign]
+    service.stop()
+    service.start()
+    with Service(f"{service.target},127.0.0.1:1") as both, pytest.raises(ServiceError, match="it went away") as caught:
+        both.tell(lambda stub: stub.EndJob(join.EndJobRequest(job_name="x")))
+    assert service.target in str(caught.value)

@@ -1,0 +1,78 @@
+"""The commands with certificates, against the real service: who may ask, and what the doctor says of certificates."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from wiresum.cli.doctor import doctor
+from wiresum.cli.doctor.finding import Level
+from wiresum.cli.jobs import jobs
+from wiresum.controller import JoinServer
+from wiresum.controller.config import SecurityConfig
+from wiresum.controller.security import Security
+from wiresum.controller.security.command import ca
+from wiresum_lab.doubles.controller import RecordingDriver
+
+
+@pytest.fixture(scope="module")
+def pki(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("pki")
+    result = CliRunner().invoke(ca, ["init", str(folder / "a")])
+    assert result.exit_code == 0, result.output
+    CliRunner().invoke(ca, ["init", str(folder / "another"), "--name", "another"])
+    return folder
+
+
+@pytest.fixture(scope="module")
+def target(pki: Path) -> Iterator[str]:
+    security = Security(SecurityConfig(tls=pki / "a" / "controller"))
+    server = JoinServer(RecordingDriver(), security=security)
+    yield f"127.0.0.1:{server.start('127.0.0.1', 0)}"
+    server.stop(0.2)
+    security.close()
+
+
+def findings(target: str, tls: Path) -> dict[str, dict[str, str]]:
+    arguments = ["--switch", target, "--tls", str(tls), "--check", "switch", "--json"]
+    result = CliRunner().invoke(doctor, arguments)
+    return {finding["check"]: finding for finding in json.loads(result.output)["findings"]}
+
+
+def test_an_operator_may_ask_and_a_worker_may_not(pki: Path, target: str) -> None:
+    asked = CliRunner().invoke(jobs, ["--switch", target, "--tls", str(pki / "a" / "operator")])
+    assert (asked.exit_code, asked.output.splitlines()[0]) == (0, "no jobs")
+    refused = CliRunner().invoke(jobs, [], env={"WIRESUM_SWITCH": target, "WIRESUM_TLS": str(pki / "a" / "worker")})
+    assert refused.exit_code == 1
+    assert "has not the role operator" in refused.output
+
+
+def test_without_a_certificate_the_error_says_what_is_missing(target: str) -> None:
+    result = CliRunner().invoke(jobs, ["--switch", target])
+    assert result.exit_code == 1
+    assert "--tls or WIRESUM_TLS names the directory" in result.output
+    elsewhere = CliRunner().invoke(jobs, ["--switch", "192.0.2.1:43487"])
+    assert "no TLS directory was given" in elsewhere.output
+
+
+def test_the_doctor_sees_until_when_certificates_are_valid(pki: Path, target: str) -> None:
+    found = findings(target, pki / "a" / "operator")
+    assert found["certificate"]["level"] == Level.OK.value
+    assert f"the certificate of {target} is valid until" in found["certificate"]["what"]
+    assert found["service"]["level"] == Level.OK.value
+
+
+def test_the_doctor_finds_a_foreign_authority(pki: Path, target: str) -> None:
+    found = findings(target, pki / "another" / "operator")
+    assert found["tls"]["level"] == Level.PROBLEM.value
+    assert "one authority" in found["tls"]["advice"]
+
+
+def test_the_doctor_finds_a_directory_that_is_none(pki: Path, target: str) -> None:
+    found = findings(target, pki / "nowhere")
+    assert found["certificate"]["level"] == Level.PROBLEM.value
+    assert "nowhere is no directory" in found["certificate"]["what"]

@@ -1,0 +1,58 @@
+"""Where a network does not carry a job's multicast group to a worker, sums are right, and it says why it is slow."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from wiresum_lab.namespaces.over_transports import start_switch, start_worker
+from wiresum_lab.namespaces.star import STAR_DEVICE, Star
+
+WORKERS = 2
+PACKETS = 150
+PATIENCE_S = 60.0
+DEAF = 1
+GROUPS = "239.192.0.0"
+SAID = "did not come by it: each had to be asked for"
+WORKER = """
+import sys, numpy
+from wiresum.agent import AgentConfig, Dtype, Region, Session
+rank, size, elements = map(int, sys.argv[1:])
+session = Session.join(AgentConfig.from_environment(), job_name="deaf", rank=rank, world_size=size)
+for timeout_s in (None, 1.0 if rank == 1 else None):
+    values = numpy.arange(rank, rank + elements, dtype=numpy.int32)
+    region = Region(values.ctypes.data, values.ctypes.data, elements)
+    session.submit([region], dtype=Dtype.I32, notify=False, timeout_s=timeout_s).wait()
+    assert (values == size * numpy.arange(elements) + sum(range(size))).all()
+session.close()
+"""
+
+pytestmark = pytest.mark.usefixtures("namespaces")
+
+
+@pytest.mark.parametrize("carried", [True, False])
+def test_a_worker_whose_group_is_not_carried_to_it_says_so(carried: bool, tmp_path: Path) -> None:
+    with Star(WORKERS, racks=1) as star, (tmp_path / "switch.log").open("w") as log:
+        if not carried:
+            # What is for a group, the network switch at the workers sends to this one's port no more.
+            rack = star.rack_of(DEAF)
+            rack.run(["ip", "link", "set", "dev", STAR_DEVICE, "type", "bridge", "mcast_snooping", "0"])
+            rack.run(["ip", "link", "set", "dev", f"port{DEAF}", "type", "bridge_slave", "mcast_flood", "off"])
+        start_switch(star, "udp", log, "--multicast", GROUPS)
+        workers = []
+        for rank, host in enumerate(star.workers):
+            command = ["-c", WORKER, str(rank), str(WORKERS), str(PACKETS * 360)]
+            with (tmp_path / f"rank-{rank}.log").open("w") as said:
+                workers.append(start_worker(star, host, "udp", command, None, said))
+        codes = [worker.wait(timeout=PATIENCE_S) for worker in workers]
+    said = [(tmp_path / f"rank-{rank}.log").read_text() for rank in range(WORKERS)]
+    if carried:
+        assert codes == [0] * WORKERS, said
+        assert said == [""] * WORKERS
+    else:
+        assert SAID in said[DEAF].splitlines()[0]
+        assert SAID not in said[1 - DEAF].splitlines()[0]
+        for text in said:
+            assert f"Timed out: rank {DEAF}" in text
+            assert "does the network carry that from it to this worker (IGMP snooping needs a querier)" in text

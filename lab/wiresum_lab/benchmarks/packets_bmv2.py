@@ -1,0 +1,80 @@
+"""bmv2, the P4 reference switch, in the place of the software switch: the switch program for the eight workers of
+packets.py."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "mininet" / "namespaces"))
+
+from wiresum_lab.namespaces.bmv2_star import Bmv2Star, bmv2_missing
+from wiresum_lab.namespaces.star import StarError, check_prerequisites
+from wiresum.controller import DriverError, Endpoint, JobEntry
+from wiresum.controller.p4runtime import P4RuntimeSwitch
+
+WORKER_PORT = 20_000
+"""Of the first worker, and the job's number and key: as in packet_bench.cpp."""
+JOB, KEY = 1, 0xBEEF
+
+
+class Bmv2Error(Exception):
+    """bmv2 cannot be had: the text says why."""
+
+
+@dataclass(frozen=True)
+class Bmv2:
+    """One that runs, with a job."""
+
+    prefix: list[str]
+    """What a command begins with that runs where the workers are."""
+    worker_address: str
+    switch_address: str
+    switch_port: int
+    lanes: int
+
+
+@contextlib.contextmanager
+def running_bmv2(workers: int, slots: int, core: int) -> Iterator[Bmv2]:
+    """On this core, until the block ends. Raises `Bmv2Error`."""
+    if missing := bmv2_missing():
+        raise Bmv2Error(missing)
+    with contextlib.ExitStack() as cleanup:
+        try:
+            check_prerequisites()
+            with _pinned(core):
+                star = cleanup.enter_context(Bmv2Star(1))
+            switch = cleanup.enter_context(contextlib.closing(P4RuntimeSwitch(star.target(), election_id=1)))
+            switch.wait_ready()
+            switch.reconcile([])
+            host = star.workers[0]
+            entry = JobEntry(
+                job=JOB,
+                key=KEY,
+                workers=workers,
+                threads=1,
+                lanes=switch.sizes.lanes_max,
+                slot_base=0,
+                slots=slots,
+                endpoints=tuple(Endpoint(host.address, WORKER_PORT + worker) for worker in range(workers)),
+            )
+            switch.admit(entry)
+        except (StarError, DriverError) as error:
+            raise Bmv2Error(str(error)) from error
+        prefix = ["ip", "netns", "exec", host.namespace]
+        yield Bmv2(prefix, host.address, switch.endpoint.address, switch.endpoint.port, entry.lanes)
+
+
+@contextlib.contextmanager
+def _pinned(core: int) -> Iterator[None]:
+    """What is started here stays on this core."""
+    allowed = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {core})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, allowed)

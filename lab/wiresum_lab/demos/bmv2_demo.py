@@ -1,0 +1,142 @@
+"""Trains over the switch program on bmv2, then the same over the software switch, and compares every bit.
+
+Builds a star of network namespaces with bmv2 in the middle (root), starts `wiresum controller` on one of its hosts and
+four workers on the others; then `wiresum switch` and four workers on this machine's loopback, with as many words in a
+packet, and the same seed. Sums of integers do not depend on who sums them, nor on what was lost on the way: so the
+parameters are the same in the end.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+from rich.console import Console
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "namespaces"))
+
+from wiresum_lab.namespaces.bmv2_star import Bmv2Star
+from wiresum_lab.demos.digits_training import REPOSITORY, STORE_PORT, DemoError, Start, over_software_switch, train
+from wiresum_lab.demos.digits.runs import Run
+from wiresum_lab.namespaces.star import STAR_DEVICE, Host, StarError, termination_as_exit
+
+EXIT_INTERRUPTED = 130
+
+
+def over_bmv2(options: argparse.Namespace, cleanup: ExitStack) -> tuple[Run, dict[str, float]]:
+    star = cleanup.enter_context(Bmv2Star(options.workers))
+    control = cleanup.enter_context(star.controller())
+    options.console.print(
+        f"bmv2 runs the switch program at {star.address}; workers join at {control}, through it.", highlight=False
+    )
+    star.lose_upstream(options.loss)
+    star.lose_downstream(options.loss)
+    variables = {
+        "WIRESUM_SWITCH": control,
+        "WIRESUM_INSECURE": "1",
+        "MASTER_ADDR": star.workers[0].address,
+        "MASTER_PORT": str(STORE_PORT),
+        "GLOO_SOCKET_IFNAME": STAR_DEVICE,
+    }
+    frames_before, cpu_before_s = star.frames(), star.cpu_s()
+    run = train(Run("bmv2"), [inside(worker) for worker in star.workers], variables, options)
+    # While workers start, hardly anything goes over the network.
+    frames_in, frames_out = (after - before for after, before in zip(star.frames(), frames_before, strict=True))
+    measured = {
+        "frames_in_per_s": frames_in / run.seconds,
+        "frames_out_per_s": frames_out / run.seconds,
+        "bmv2_cores": (star.cpu_s() - cpu_before_s) / run.seconds,
+    }
+    return run, measured
+
+
+def inside(host: Host) -> Start:
+    def start(command: Sequence[str], variables: Mapping[str, str], log: Path) -> subprocess.Popen[str]:
+        with log.open("w") as output:
+            return host.popen(command, environment=os.environ | variables, stdout=output, stderr=subprocess.STDOUT)
+
+    return start
+
+
+def result(bmv2: Run, software: Run, measured: dict[str, float], options: argparse.Namespace) -> dict[str, object]:
+    same = set(bmv2.digests.values()) == set(software.digests.values())
+    identical = all(run.parameters_identical(options.workers) for run in (bmv2, software))
+    return {
+        "parameters_identical": identical and same,
+        "accuracy": bmv2.accuracy,
+        "accuracy_software": software.accuracy,
+        "seconds": bmv2.seconds,
+        "seconds_software": software.seconds,
+        "goodput_mbit": bmv2.goodput_mbit,
+        "goodput_software_mbit": software.goodput_mbit,
+        "retransmissions": bmv2.retransmissions,
+        **measured,
+        "steps": bmv2.steps,
+        "bytes": bmv2.bytes,
+        "loss_of_packets": options.loss,
+        "world_size": options.workers,
+        "seed": options.seed,
+    }
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, prog="make demo-bmv2 ARGS='...'"
+    )
+    parser.add_argument("--workers", type=int, default=4, help="hosts that train together (default: %(default)s)")
+    parser.add_argument("--epochs", type=int, default=15, help="passes over the training images (default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=1, help="of split, order and parameters (default: %(default)s)")
+    parser.add_argument("--width", type=int, default=8, help="channels of the first layer (default: %(default)s)")
+    parser.add_argument(
+        "--loss", type=float, default=0.0, help="share of packets lost in each direction (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--output", type=Path, default=REPOSITORY / "build/demo-bmv2", help="folder for run.json (build/demo-bmv2)"
+    )
+    return parser.parse_args()
+
+
+def show(found: dict[str, object], output: Path, console: Console) -> None:
+    same = "bit for bit the same" if found["parameters_identical"] else "NOT the same"
+    console.print(
+        f"Test accuracy {found['accuracy']:.2%} over bmv2, {found['accuracy_software']:.2%} over the software switch."
+    )
+    console.print(f"Parameters at all workers of both: {same}.")
+    console.print(
+        f"bmv2 took in {found['frames_in_per_s']:,.0f} and sent {found['frames_out_per_s']:,.0f} frames/s; "
+        f"gradients at {found['goodput_mbit']:.1f} Mbit/s, {found['retransmissions']} retransmissions."
+    )
+    console.print(f"{output / 'run.json'}", highlight=False)
+
+
+def main() -> int:
+    options = parse_arguments()
+    options.output.mkdir(parents=True, exist_ok=True)
+    options.console = console = Console(soft_wrap=True)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with termination_as_exit():
+            with ExitStack() as cleanup:
+                bmv2, measured = over_bmv2(options, cleanup)
+            software = over_software_switch(options)
+    except (DemoError, StarError) as error:
+        console.print(f"[bold red]The demo failed:[/] {error}")
+        return 1
+    except KeyboardInterrupt:
+        console.print("Interrupted; everything that was started has been stopped.")
+        return EXIT_INTERRUPTED
+    found = result(bmv2, software, measured, options)
+    (options.output / "run.json").write_text(json.dumps(found, indent=2) + "\n")
+    show(found, options.output, console)
+    return 0 if found["parameters_identical"] else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

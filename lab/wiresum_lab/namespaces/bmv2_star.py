@@ -1,0 +1,241 @@
+"""A star whose switch is bmv2, the P4 reference switch, running our program.
+
+    with Bmv2Star(workers=4) as star:
+        with star.controller() as control:
+            ranks = [worker.popen(command, environment={"WIRESUM_SWITCH": control}) for worker in star.workers]
+
+Theory of operation. A `Star` gives the namespaces, links and addresses; then its bridge goes, and the switch's ends of
+the links become the ports of a `simple_switch_grpc` in the switch's namespace: port i is worker i's. From then on the
+switch's address is nobody's but the P4 program's, and whatever the hosts send one another passes through it.
+
+bmv2 sees frames as they lie in memory, through packet sockets. So the hosts must not leave work to their interfaces:
+checksums are computed and trains are cut before they are sent.
+
+P4Runtime goes over a socket in a folder of the star's own, which any namespace reaches; a real switch has a management
+port for that. The controller is a program on one more host of the star, and workers join it *through* the switch,
+like any other TCP connection of theirs: so a job that trains shows that the switch lets other traffic pass.
+
+Loss. A packet socket gets a frame before the kernel's filters on arrival do, so frames to the switch must be lost as
+they leave their host (`lose_upstream`), and those from the switch as the host takes them in, or in the switch itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from wiresum_lab.namespaces.links import coin_program
+from wiresum_lab.namespaces.star import STAR_DEVICE, Host, Star, StarError
+from wiresum.controller.p4runtime import Host as SwitchHost
+from wiresum.controller.p4runtime import Pipeline, Target, device_config
+
+SWITCH_PROGRAM = "simple_switch_grpc"
+INSTALL = "install bmv2: p4lang's own packages (p4lang-bmv2), or the container image p4lang/behavioral-model"
+JOIN_PORT = 43487
+START_S_MAX = 30.0
+STOP_S_MAX = 10.0
+POLL_S = 0.05
+LOG_LINES_SHOWN = 20
+DEVICES_A_PROCESS = 64
+_stars_built = itertools.count()
+
+
+def bmv2_missing() -> str:
+    """What is missing for bmv2 to run here, and how to get it; empty if nothing is."""
+    return "" if shutil.which(SWITCH_PROGRAM) else f"{SWITCH_PROGRAM} is not on PATH: {INSTALL}"
+
+
+class Bmv2Star:
+    """The star, from construction to `close`. `StarError` says what is missing. `pipeline`: ours unless given."""
+
+    def __init__(self, workers: int, *, pipeline: Pipeline | None = None) -> None:
+        if missing := bmv2_missing():
+            raise StarError(missing)
+        self._pipeline = pipeline or device_config.bmv2()
+        self._star = Star(workers + 1)
+        # bmv2 may name a file in /tmp after it, and two switches must not share that.
+        self.device = DEVICES_A_PROCESS * os.getpid() + next(_stars_built) % DEVICES_A_PROCESS
+        self._folder = Path(tempfile.mkdtemp(prefix="wiresum-bmv2-"))
+        self._socket = self._folder / "p4runtime.socket"
+        self._bmv2: subprocess.Popen[str] | None = None
+        try:
+            self._prepare_links()
+            self.mac = self._device(self._star.switch, STAR_DEVICE)["address"]
+            self._star.switch.run(["ip", "link", "del", STAR_DEVICE])
+            self._boot()
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> Bmv2Star:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def workers(self) -> list[Host]:
+        return self._star.workers[:-1]
+
+    @property
+    def control_host(self) -> Host:
+        """Where the controller runs: at the last port."""
+        return self._star.workers[-1]
+
+    @property
+    def address(self) -> str:
+        """The switch's own."""
+        return self._star.switch.address
+
+    @property
+    def p4runtime(self) -> str:
+        return f"unix:{self._socket}"
+
+    @property
+    def hosts(self) -> list[SwitchHost]:
+        """As the controller knows them: workers, then the controller's own host."""
+        found = []
+        for port, host in enumerate(self._star.workers):
+            name = "controller" if host is self.control_host else f"worker{port}"
+            found.append(SwitchHost(name, host.address, self._device(host, STAR_DEVICE)["address"], port))
+        return found
+
+    def target(self, hosts: Sequence[SwitchHost] | None = None) -> Target:
+        """As the controller knows the switch, with its own hosts or others."""
+        return Target(
+            name="bmv2 in the star",
+            kind="bmv2",
+            p4runtime=self.p4runtime,
+            device=self.device,
+            pipeline=self._pipeline,
+            address=self.address,
+            mac=self.mac,
+            hosts=tuple(self.hosts if hosts is None else hosts),
+        )
+
+    def cpu_s(self) -> float:
+        """What bmv2 has used of the processors so far."""
+        assert self._bmv2 is not None
+        fields = Path(f"/proc/{self._bmv2.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def lose_upstream(self, share: float) -> None:
+        """From now on each worker loses so many of the packets that it sends, at random; 0 ends that."""
+        self._lose(share, "egress")
+
+    def lose_downstream(self, share: float) -> None:
+        """Likewise of those that come to it."""
+        self._lose(share, "ingress")
+
+    def frames(self) -> tuple[int, int]:
+        """How many the switch has taken in and sent out so far, at all ports."""
+        links = json.loads(self._star.switch.run(["ip", "-j", "-s", "link", "show", "type", "veth"]))
+        counts = [link["stats64"] for link in links if link["ifname"].startswith("port")]
+        return sum(count["rx"]["packets"] for count in counts), sum(count["tx"]["packets"] for count in counts)
+
+    @contextlib.contextmanager
+    def controller(self) -> Iterator[str]:
+        """A `wiresum controller` on its host, from its start to its end. Gives where workers join: host:port."""
+        config, log = self._folder / "cluster.toml", self._folder / "controller.log"
+        config.write_text(self._config())
+        command = [sys.executable, "-m", "wiresum.cli", "controller", "--config", str(config)]
+        with log.open("w") as output:
+            process = self.control_host.popen(command, environment=os.environ, stdout=output, stderr=output)
+        try:
+            _await(process, log, "the controller", lambda: "ready: " in log.read_text())
+            yield f"{self.control_host.address}:{JOIN_PORT}"
+        finally:
+            _stop(process)
+
+    def close(self) -> None:
+        """Idempotent."""
+        if self._bmv2 is not None:
+            _stop(self._bmv2)
+        self._star.close()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _config(self) -> str:
+        lines = [
+            "[controller]",
+            f'listen = "{self.control_host.address}:{JOIN_PORT}"',
+            "[security]",
+            "insecure = true",
+            "[[switch]]",
+            'name = "bmv2"',
+            'kind = "bmv2"',
+            f'p4runtime = "{self.p4runtime}"',
+            f"device = {self.device}",
+            f'address = "{self.address}"',
+            f'mac = "{self.mac}"',
+        ]
+        for host in self.hosts:
+            lines += ["[[switch.host]]", f'name = "{host.name}"', f'address = "{host.address}"', f'mac = "{host.mac}"']
+            lines.append(f"port = {host.port}")
+        return "\n".join(lines) + "\n"
+
+    def _prepare_links(self) -> None:
+        for host, device in self._star.ports():
+            host.run(["ethtool", "-K", device, "tx", "off", "tso", "off", "gso", "off", "gro", "off"])
+
+    def _boot(self) -> None:
+        log = self._folder / "bmv2.log"
+        ports = [word for port in range(len(self._star.workers)) for word in ("-i", f"{port}@port{port}")]
+        command = [SWITCH_PROGRAM, "--no-p4", "--device-id", str(self.device)]
+        command += [*ports, "--log-file", str(self._folder / "packets"), "-L", "warn"]
+        command += ["--", "--grpc-server-addr", self.p4runtime]
+        with log.open("w") as output:
+            self._bmv2 = self._star.switch.popen(command, stdout=output, stderr=subprocess.STDOUT)
+        _await(self._bmv2, log, SWITCH_PROGRAM, self._socket.exists)
+
+    def _lose(self, share: float, side: str) -> None:
+        unspecified, drop = 0xFFFFFFFF, 2
+        for worker in self.workers:
+            self._clear_filters(worker, side)
+            if share:
+                program = coin_program(share, heads=drop, tails=unspecified)
+                line = f"tc filter add dev {STAR_DEVICE} {side} protocol all bpf direct-action bytecode"
+                worker.run([*line.split(), program])
+
+    def _clear_filters(self, host: Host, side: str) -> None:
+        qdiscs = json.loads(host.run(["tc", "-j", "qdisc", "show", "dev", STAR_DEVICE]))
+        if any(qdisc["kind"] == "clsact" for qdisc in qdiscs):
+            host.run(["tc", "filter", "del", "dev", STAR_DEVICE, side])
+        else:
+            host.run(["tc", "qdisc", "add", "dev", STAR_DEVICE, "clsact"])
+
+    @staticmethod
+    def _device(host: Host, device: str) -> dict[str, str]:
+        (found,) = json.loads(host.run(["ip", "-j", "link", "show", "dev", device]))
+        return dict(found)
+
+
+def _await(process: subprocess.Popen[str], log: Path, name: str, ready: Callable[[], bool]) -> None:
+    give_up_at = time.monotonic() + START_S_MAX
+    while not ready():
+        tail = "\n".join(log.read_text(errors="replace").splitlines()[-LOG_LINES_SHOWN:])
+        if process.poll() is not None:
+            raise StarError(f"{name} ended with exit code {process.returncode} at its start:\n{tail}")
+        if time.monotonic() > give_up_at:
+            raise StarError(f"{name} was not ready within {START_S_MAX:.0f} s:\n{tail}")
+        time.sleep(POLL_S)
+
+
+def _stop(process: subprocess.Popen[str]) -> None:
+    """The process is `ip netns exec` become the program itself, so the signal reaches that."""
+    if process.poll() is None:
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(STOP_S_MAX)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()

@@ -1,0 +1,126 @@
+"""What one path really does to packets: a train of numbered UDP datagrams, and what became of it.
+
+    python probe.py receive ADDRESS PORT COUNT       in one namespace; prints a JSON report
+    python probe.py send ADDRESS PORT COUNT BYTES TRAIN    in another; TRAIN datagrams go to the kernel as one buffer
+
+The benchmark uses it to show that its links are no faster than they claim, and the tests of `star.py` to show that
+loss, duplication and reordering happen to single packets.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import struct
+import subprocess
+import sys
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from wiresum_lab.namespaces.star import Host
+
+# UDP payload of a full Ethernet frame.
+DATAGRAM_BYTES = 1472
+FRAME_OVERHEAD_BYTES = 14 + 20 + 8
+PORT = 20_000
+# Long enough for the deepest queue of a slow link to drain.
+SILENCE_S = 0.5
+# setsockopt(2): the kernel cuts each buffer into datagrams of this size.
+_UDP_SEGMENT = 103
+# socket(7): a buffer of this size whatever net.core.rmem_max says. Only root may; whoever makes a star is root.
+_SO_RCVBUFFORCE = 33
+# ip(7): a datagram above the MTU is an error, and is not cut into fragments.
+_IP_MTU_DISCOVER, _IP_PMTUDISC_DO = 10, 2
+
+
+@dataclass(frozen=True)
+class ProbeReport:
+    """`frame_mbit` counts Ethernet frames, and leaves out the first one: the clock starts at its arrival.
+
+    `late` datagrams came after one with a higher number; `gaps` are runs of numbers that never came.
+    """
+
+    sent: int
+    received: int
+    lost: int
+    duplicated: int
+    late: int
+    gaps: int
+    frame_mbit: float
+
+
+def measure(
+    sender: Host, receiver: Host, *, count: int, datagram_bytes: int = DATAGRAM_BYTES, train: int = 1
+) -> ProbeReport:
+    """Sends `count` datagrams as fast as the path takes them, and reports. StarError if they are above the MTU."""
+    program = [sys.executable, str(Path(__file__).resolve())]
+    arguments = [receiver.address, str(PORT), str(count)]
+    process = receiver.popen([*program, "receive", *arguments], stdout=subprocess.PIPE)
+    try:
+        assert process.stdout is not None
+        process.stdout.readline()
+        sender.run([*program, "send", *arguments, str(datagram_bytes), str(train)])
+        line = process.stdout.readline()
+    finally:
+        process.kill()
+        process.communicate()
+    return ProbeReport(**json.loads(line))
+
+
+def receive(address: str, port: int, count: int) -> ProbeReport:
+    """Collects datagrams until there is silence."""
+    seen = bytearray(count)
+    received = duplicated = late = frame_bytes = 0
+    newest = -1
+    first_s = last_s = 0.0
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as server:
+        server.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, 4 << 20)
+        server.bind((address, port))
+        print("listening", flush=True)
+        server.settimeout(30.0)
+        while True:
+            try:
+                datagram = server.recv(65536)
+            except TimeoutError:
+                break
+            server.settimeout(SILENCE_S)
+            (number,) = struct.unpack_from("!I", datagram)
+            last_s = time.monotonic()
+            first_s = first_s or last_s
+            received += 1
+            frame_bytes += (len(datagram) + FRAME_OVERHEAD_BYTES) if last_s > first_s else 0
+            duplicated += seen[number]
+            seen[number] = 1
+            late += number < newest
+            newest = max(newest, number)
+    elapsed_s = last_s - first_s
+    mbit = frame_bytes * 8 / elapsed_s / 1e6 if elapsed_s > 0 else 0.0
+    gaps = sum(1 for number in range(count) if not seen[number] and (number == 0 or seen[number - 1]))
+    return ProbeReport(count, received, count - sum(seen), duplicated, late, gaps, mbit)
+
+
+def send(address: str, port: int, count: int, datagram_bytes: int, train: int) -> None:
+    filler = bytes(datagram_bytes - 4)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as client:
+        client.setsockopt(socket.IPPROTO_IP, _IP_MTU_DISCOVER, _IP_PMTUDISC_DO)
+        client.connect((address, port))
+        if train > 1:
+            client.setsockopt(socket.IPPROTO_UDP, _UDP_SEGMENT, datagram_bytes)
+        for first in range(0, count, train):
+            numbers = range(first, min(first + train, count))
+            client.send(b"".join(struct.pack("!I", number) + filler for number in numbers))
+
+
+def main(arguments: list[str]) -> None:
+    match arguments:
+        case ["receive", address, port, count]:
+            print(json.dumps(asdict(receive(address, int(port), int(count)))), flush=True)
+        case ["send", address, port, count, datagram_bytes, train]:
+            send(address, int(port), int(count), int(datagram_bytes), int(train))
+        case _:
+            sys.exit(__doc__)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,253 @@
+"""A switch and workers as processes, for tests: started, told what to run, and ended, whatever happens.
+
+`Cluster.run(function)` runs a function of a test module in every worker at once, inside the process group that the
+workers have made when they started, and returns what each of them returned. A test is thus an ordinary function
+beside the functions that its workers run; the workers start once for many tests. Nothing waits for ever: a run that
+takes too long fails with the logs of all workers, in which they first dump their stacks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import multiprocessing.connection
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+from wiresum_lab.ranks import cluster_worker
+from torch._C._distributed_c10d import TCPStore
+
+START_TIMEOUT_S = 60.0
+RUN_TIMEOUT_S = 60.0
+STRAGGLER_TIMEOUT_S = 15.0
+"""How long the others may take after one worker's function has failed."""
+STOP_TIMEOUT_S = 10.0
+GROUP_TIMEOUT_S = 60.0
+MARKS_TIMEOUT_S = 50.0
+LOG_CHARACTERS_MAX = 6000
+
+
+# Workers are forked from a process that has imported what is slow to import, and has started nothing.
+_processes = multiprocessing.get_context("forkserver")
+_processes.set_forkserver_preload(
+    [
+        "torch._dynamo",
+        "torch.distributed.fsdp",
+        "torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook",
+        "wiresum.torch.creation",
+    ]
+)
+
+
+class WorkerFailedError(AssertionError):
+    """A worker's function raised, or did not return in time. The text has the logs."""
+
+
+class ServiceProcess:
+    """A command that says when it is ready, from construction to `stop`."""
+
+    def __init__(self, log: Path, program: str, arguments: Sequence[str], ready: str) -> None:
+        """`program`: in Python. `ready`: a pattern for what it says."""
+        self.log = log
+        with self.log.open("ab") as output:
+            command = [sys.executable, "-c", program, *arguments]
+            self.process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, env=environment())
+        try:
+            self.said = self._await_ready(ready)
+        except BaseException:
+            self.stop()
+            raise
+
+    def __enter__(self) -> ServiceProcess:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait(STOP_TIMEOUT_S)
+
+    def stop(self) -> None:
+        if self.process.poll() is None:
+            self.process.terminate()
+            try:
+                self.process.wait(STOP_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                self.kill()
+
+    def _await_ready(self, ready: str) -> re.Match[str]:
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while time.monotonic() < deadline and self.process.poll() is None:
+            if matches := list(re.finditer(ready, self.log.read_text())):
+                return matches[-1]
+            time.sleep(0.05)
+        raise RuntimeError(f"the service did not start:\n{self.log.read_text()}")
+
+
+class SwitchProcess(ServiceProcess):
+    """A `wiresum switch` at ports that were free."""
+
+    def __init__(self, folder: Path, *arguments: str) -> None:
+        super().__init__(
+            folder / "switch.log",
+            "from wiresum.switch.command import switch; switch()",
+            ["--control", "127.0.0.1:0", "--port", "0", *arguments],
+            r"ready: control (\S+:\d+)",
+        )
+        self.endpoint = self.said.group(1)
+
+
+class Cluster:
+    """`size` workers of one process group. With `grouped=False` they wait for functions that make groups themselves.
+
+    After a failed run the workers are ended, and the next run starts new ones.
+    """
+
+    def __init__(
+        self,
+        switch: SwitchProcess | None,
+        size: int,
+        folder: Path,
+        *,
+        grouped: bool = True,
+        backend: str = "wiresum",
+        timeout_s: float = GROUP_TIMEOUT_S,
+        variables: Mapping[str, str] | None = None,
+    ) -> None:
+        self.size = size
+        self._folder = folder
+        self._setup = {"grouped": grouped, "backend": backend, "timeout_s": timeout_s}
+        self._variables = {"WIRESUM_SWITCH": switch.endpoint if switch else "127.0.0.1:1", **(variables or {})}
+        self._store: TCPStore | None = None
+        self.processes: list[BaseProcess] = []
+        self._channels: list[Any] = []
+        self.answers: dict[int, tuple[str, Any]] = {}
+
+    def __enter__(self) -> Cluster:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def run(self, function: Callable[..., Any], *arguments: Any, timeout_s: float = RUN_TIMEOUT_S) -> list[Any]:
+        """Calls `function(rank, size, *arguments)` in every worker. Returns the results in order of rank."""
+        self.start(function, *arguments)
+        return self.collect(timeout_s=timeout_s)
+
+    def start(self, function: Callable[..., Any], *arguments: Any) -> None:
+        if not self.processes:
+            self._boot()
+        self.answers = {}
+        for rank in range(self.size):
+            self._tell(rank, (function.__code__.co_filename, function.__name__, arguments))
+
+    def collect(self, *, ranks: Sequence[int] | None = None, timeout_s: float = RUN_TIMEOUT_S) -> list[Any]:
+        """The results of `start`, of all workers or of some (when a test has killed the others)."""
+        wanted = list(range(self.size) if ranks is None else ranks)
+        deadline = time.monotonic() + timeout_s
+        while missing := [rank for rank in wanted if rank not in self.answers]:
+            if any(kind == "error" for kind, _ in self.answers.values()):
+                deadline = min(deadline, time.monotonic() + STRAGGLER_TIMEOUT_S)
+            if not self._receive(missing, deadline):
+                break
+        failed = [rank for rank in wanted if self.answers.get(rank, ("missing", None))[0] != "result"]
+        if failed:
+            raise WorkerFailedError(self._post_mortem(failed))
+        return [self.answers[rank][1] for rank in wanted]
+
+    def kill(self, rank: int) -> None:
+        self.processes[rank].kill()
+        self.processes[rank].join(STOP_TIMEOUT_S)
+
+    def log(self, rank: int) -> str:
+        return (self._folder / f"rank{rank}.log").read_text(errors="replace")
+
+    def stop(self) -> None:
+        """Lets the workers leave in order, and kills those that do not."""
+        for channel in self._channels:
+            with contextlib.suppress(OSError):
+                channel.send(None)
+        deadline = time.monotonic() + STOP_TIMEOUT_S
+        for process in self.processes:
+            process.join(max(0.1, deadline - time.monotonic()))
+            if process.is_alive():
+                process.kill()
+                process.join(STOP_TIMEOUT_S)
+        for channel in self._channels:
+            channel.close()
+        self.processes, self._channels, self._store = [], [], None
+
+    def _boot(self) -> None:
+        self.answers = {}
+        self._store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        for rank in range(self.size):
+            ours, theirs = _processes.Pipe()
+            setup = {"rank": rank, "size": self.size, "store_port": self._store.port, **self._setup}
+            variables = environment({"LOCAL_WORLD_SIZE": str(self.size), **self._variables})
+            process = _processes.Process(
+                target=cluster_worker.main, args=(theirs, setup, variables, str(self._folder / f"rank{rank}.log"))
+            )
+            process.start()
+            theirs.close()
+            self.processes.append(process)
+            self._channels.append(ours)
+        self.collect(timeout_s=START_TIMEOUT_S)
+
+    def _tell(self, rank: int, message: object) -> None:
+        with contextlib.suppress(OSError):  # a dead worker shows in collect()
+            self._channels[rank].send(message)
+
+    def _receive(self, ranks: Sequence[int], deadline: float) -> bool:
+        """Waits for one more answer. False if there is none in time."""
+        channels = {self._channels[rank]: rank for rank in ranks}
+        ready = multiprocessing.connection.wait(list(channels), max(0.0, deadline - time.monotonic()))
+        for channel in ready:
+            rank = channels[channel]
+            try:
+                self.answers[rank] = self._channels[rank].recv()
+            except (EOFError, OSError):
+                self.answers[rank] = ("error", "the worker's process has ended")
+        return bool(ready)
+
+    def _post_mortem(self, failed: Sequence[int]) -> str:
+        """What the failed workers said, and everybody's log. Ends the workers."""
+        for rank in failed:
+            pid = self.processes[rank].pid
+            if rank not in self.answers and pid is not None and self.processes[rank].is_alive():
+                os.kill(pid, signal.SIGUSR1)
+        time.sleep(0.5)
+        text = []
+        for rank in failed:
+            kind, what = self.answers.get(rank, ("missing", "no answer in time; its log shows where it is"))
+            text.append(f"--- rank {rank}: {kind}\n{what}")
+        text += [f"--- log of rank {rank}\n{self.log(rank)[-LOG_CHARACTERS_MAX:]}" for rank in range(self.size)]
+        for process in self.processes:
+            process.kill()
+        self.stop()
+        return "\n".join(text)
+
+
+def await_marks(folder: Path, count: int) -> None:
+    """Waits for that many files in a folder, which workers make to tell each other and the test how far they are."""
+    deadline = time.monotonic() + MARKS_TIMEOUT_S
+    while len(list(folder.iterdir())) < count:
+        assert time.monotonic() < deadline, f"the workers did not get to where {count} of them were awaited"
+        time.sleep(0.01)
+
+
+def environment(variables: Mapping[str, str] | None = None) -> dict[str, str]:
+    """This process's, without what a surrounding job may have set, and with the packages of this tree."""
+    foreign = ("WIRESUM_", "TORCHELASTIC_", "GLOO_", "RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_")
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
+    paths = [str(path) for path in sys.path if path and Path(path, "wiresum").is_dir()]
+    clean["PYTHONPATH"] = os.pathsep.join([*paths, *filter(None, [clean.get("PYTHONPATH")])])
+    return {**clean, "OMP_NUM_THREADS": "1", **(variables or {})}

@@ -1,0 +1,466 @@
+"""Jobs train while faults and attacks come at random. No healthy job ends, no sum is wrong.
+
+A software switch with its P4Runtime server, two controllers with one state, and jobs whose workers check every element
+of every sum. Each worker, and each controller, has its ways to the others through proxies, which can be cut, silently
+or with a reset; where this process is root, all of it is in a network namespace of its own, and its packets are lost
+as well; and the state is on a small disk of its own, which fills up. What becomes of the state's files is in
+disk_faults.py: jobs may end then, but not for long, and not without a cause. What comes when is chance's, and a seed's:
+the seed is printed.
+
+    python controller/bench/cluster_soak.py --seconds 3600
+    python controller/bench/cluster_soak.py --seconds 25 --seed 7 --json
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import os
+import random
+import shutil
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+import grpc
+
+from wiresum_lab.soaks.disk_faults import DiskError, DiskFaults, disk_of_its_own
+from wiresum_lab.soaks.soak_cluster import HOST, WAIT_S_MAX, WORKERS, Cluster, Proxy, SoakError
+from wiresum import join
+from wiresum.join import join_pb2_grpc
+
+ATTACKER = "127.0.0.66"
+JOBS = 2
+LOST_S_MAX = 60.0
+"""From the death of a worker to its job's end at the others: more than any limit. A service that is disturbed itself
+listens first each time, so the count begins anew with each fault of a controller."""
+VICTIM_STEP_S_MAX = 3600.0
+"""Of a job that loses a worker: it is to hear of that, however long the controllers are disturbed, and not to time out
+itself before."""
+RECONNECT_S_MAX = 10.0
+"""From the end of a disturbance until all workers have their connections again."""
+CONNECT_S_MAX = 0.5
+CALM_S = (60.0, 120.0)
+"""Between two faults of the state's files, at least and at most: for a while after one the jobs may end, so that
+nothing is learnt of what else ends them."""
+DISTURBING = ("controller", "p4runtime", "links", "files")
+CAUSES = (
+    "does not know job",
+    "keys are lost",
+    "was started anew",
+    "after the controller's state was written",
+    "was lost",
+    "ended the job",
+)
+"""What workers hear of a job that a fault of the state has ended."""
+LOSS = """
+table inet soak {{
+  chain lossy {{
+    type filter hook input priority filter; policy accept;
+    numgen random mod 100 < {percent} drop
+  }}
+}}
+"""
+
+
+class Soak:
+    """What may come, each as a generator: it begins, yields how long it lasts, and ends."""
+
+    def __init__(self, cluster: Cluster, chance: random.Random, *, own: bool) -> None:
+        """`own`: network and disk are this program's own, to be spoilt."""
+        self.cluster, self.chance = cluster, chance
+        self.disk = DiskFaults(cluster, chance, own_disk=own)
+        self.jobs_begun = 0
+        self.names = [self._begin_job() for _ in range(JOBS)]
+        self.steps = 0
+        """Of the jobs that have ended."""
+        self.may_end: dict[str, float] = {}
+        """Jobs that a fault of the state may have ended, and since when."""
+        self.ended_by: Counter[str] = Counter()
+        """What their workers heard."""
+        self.victims = 0
+        self.disturbed_at = 0.0
+        self._taken: list[str] = []
+        self.attack_ways = [cluster.proxies.make(port, ATTACKER) for port in cluster.ports]
+        self.kinds: dict[Callable[[], Iterator[float]], str] = {
+            self.freeze_a_controller: "controller",
+            self.kill_a_controller: "controller",
+            self.cut_controllers_off: "controller",
+            self.cut_a_controller_from_the_switch: "p4runtime",
+            self.cut_a_worker_from_the_service: "worker",
+            self.reset_connections: "worker",
+            self.freeze_a_worker: "worker",
+            self.kill_a_worker_of_a_short_job: "victim",
+            self.flood_with_jobs: "attack",
+            self.hold_silent_connections: "attack",
+            self.send_noise: "attack",
+            self.forge_packets: "attack",
+            self.guess_tokens: "attack",
+        }
+        """And of what kind: of each kind there is one at a time."""
+        self.kinds |= self.disk.kinds
+        if own:
+            self.kinds[self.spoil_the_links] = "links"
+
+    def _begin_job(self) -> str:
+        self.jobs_begun += 1
+        name = f"job-{self.jobs_begun}"
+        for rank in range(WORKERS):
+            self.cluster.start_worker(name, rank, self.jobs_begun, self.cluster.stop)
+        return name
+
+    def members(self) -> list[tuple[str, int]]:
+        return [(name, rank) for name in self.names for rank in range(WORKERS)]
+
+    # Jobs.
+
+    def _check_jobs(self, damages: int) -> None:
+        """Raises `SoakError` if a job does not go on that is to. `damages`: how many faults the state had before."""
+        now = time.monotonic()
+        if self.disk.damages != damages:
+            self.may_end.update(dict.fromkeys(self.names, now))
+        for name in list(self.names):
+            goes_on = self.cluster.check(name)
+            since = self.may_end.get(name)
+            overdue = since is not None and now > max(since, self.disturbed_at) + LOST_S_MAX
+            if goes_on and overdue:
+                del self.may_end[name]
+            elif not goes_on and since is None:
+                raise SoakError(f"{name} has ended: {self._said(name)}; see {self.cluster.folder}")
+            elif not goes_on and all(self.cluster.workers[name, rank].poll() is not None for rank in range(WORKERS)):
+                self._begin_anew(name)
+            elif not goes_on and overdue:
+                raise SoakError(f"a part of {name} has ended, and the others have not heard: {self._said(name)}")
+
+    def _begin_anew(self, name: str) -> None:
+        """In place of one that a fault of the state has ended."""
+        for said in self._said(name):
+            if not any(cause in said["error"] for cause in CAUSES):
+                raise SoakError(f"{name} has ended without a cause: {said}; see {self.cluster.folder}")
+            self.ended_by[next(cause for cause in CAUSES if cause in said["error"])] += 1
+        self.steps += self.cluster.steps(name)
+        del self.may_end[name]
+        for rank in range(WORKERS):
+            del self.cluster.ways[name, rank], self.cluster.workers[name, rank]
+        self.names[self.names.index(name)] = self._begin_job()
+
+    def _said(self, name: str) -> list[dict[str, Any]]:
+        return [self.cluster.said(name, rank) for rank in range(WORKERS)]
+
+    # Faults.
+
+    def freeze_a_controller(self) -> Iterator[float]:
+        process = self.chance.choice(self.cluster.controllers)
+        if process is None or process.poll() is not None:
+            return
+        process.send_signal(signal.SIGSTOP)
+        yield self.chance.uniform(1, 45)
+        process.send_signal(signal.SIGCONT)
+
+    def kill_a_controller(self) -> Iterator[float]:
+        process = self.chance.choice(self.cluster.controllers)
+        if process is not None:
+            process.kill()
+        yield self.chance.uniform(0.5, 20)
+
+    def cut_controllers_off(self) -> Iterator[float]:
+        """From everybody: workers and switch."""
+        ways = [*(way for ways in self.cluster.ways.values() for way in ways), *self.cluster.p4runtime_ways]
+        for way in ways:
+            self.cluster.proxies.cut(way)
+        yield self.chance.uniform(1, 40)
+        for way in ways:
+            self.cluster.proxies.mend(way)
+
+    def cut_a_controller_from_the_switch(self) -> Iterator[float]:
+        way = self.chance.choice(self.cluster.p4runtime_ways)
+        self.cluster.proxies.cut(way)
+        yield self.chance.uniform(1, 40)
+        self.cluster.proxies.mend(way)
+
+    def cut_a_worker_from_the_service(self) -> Iterator[float]:
+        ways = self.cluster.ways[self.chance.choice(self.names), self.chance.randrange(WORKERS)]
+        for way in ways:
+            self.cluster.proxies.cut(way)
+        yield self.chance.uniform(1, 60)
+        for way in ways:
+            self.cluster.proxies.mend(way)
+
+    def reset_connections(self) -> Iterator[float]:
+        for name in self.names:
+            for way in self.cluster.ways[name, self.chance.randrange(WORKERS)]:
+                self.cluster.proxies.reset(way)
+        yield 0.5
+
+    def freeze_a_worker(self) -> Iterator[float]:
+        """For long only while all is calm: one whose connection broke, and that neither comes back nor sends a packet,
+        is as good as dead."""
+        process = self.cluster.workers[self.chance.choice(self.names), self.chance.randrange(WORKERS)]
+        process.send_signal(signal.SIGSTOP)
+        calm = time.monotonic() > self.disturbed_at + RECONNECT_S_MAX
+        yield self.chance.uniform(0.5, 15 if calm else 1.5)
+        process.send_signal(signal.SIGCONT)
+
+    def spoil_the_links(self) -> Iterator[float]:
+        """So many of all packets, the control plane's too, are lost."""
+        _nft(LOSS.format(percent=self.chance.choice((1, 5, 20))))
+        yield self.chance.uniform(1, 15)
+        _nft("delete table inet soak")
+
+    def kill_a_worker_of_a_short_job(self) -> Iterator[float]:
+        """The other one hears who was lost, and the job's slots come back. If it was cut off when its job ended, and a
+        standby took over meanwhile, it hears that the job is not known: why it ended is not on disk."""
+        self.victims += 1
+        name = f"short-{self.victims}"
+        stop, damages = self.cluster.folder / "never", self.disk.damages
+        for rank in range(WORKERS):
+            self.cluster.start_worker(name, rank, 1_000_000 + self.victims, stop, VICTIM_STEP_S_MAX)
+        give_up_at = time.monotonic() + WAIT_S_MAX
+        while not all(self.cluster.steps(name, rank) for rank in range(WORKERS)):
+            if self.cluster.check(name) and time.monotonic() > max(give_up_at, self.disturbed_at + WAIT_S_MAX):
+                raise SoakError(f"{name} did not begin: {self.cluster.said(name, 0)}")
+            if not self.cluster.check(name):
+                if self.disk.damages == damages:
+                    raise SoakError(f"{name} did not begin: {self._said(name)}")
+                break
+            yield 0.5
+        victim, other = self.cluster.workers[name, 1], self.cluster.workers[name, 0]
+        victim.kill()
+        killed_at, takeovers = time.monotonic(), self.cluster.takeovers()
+        while other.poll() is None:
+            if time.monotonic() > max(killed_at, self.disturbed_at) + LOST_S_MAX:
+                raise SoakError(f"in {LOST_S_MAX:.0f} s {name} did not hear that its rank 1 is dead")
+            yield 0.5
+        said = self.cluster.said(name, 0).get("error", "")
+        forgotten = "does not know job" in said and self.cluster.takeovers() > takeovers
+        lost = self.disk.damages != damages and any(cause in said for cause in CAUSES)
+        if "rank 1" not in said and not forgotten and not lost:
+            raise SoakError(f"{name} heard something else than that its rank 1 was lost: {said}")
+        for rank in range(WORKERS):
+            del self.cluster.ways[name, rank], self.cluster.workers[name, rank]
+
+    # Attacks.
+
+    def _attack(self, ask: Callable[[grpc.Channel], Iterator[Callable[[], object]]]) -> Iterator[float]:
+        """Calls to both controllers, none of which is to succeed; no more to one that does not answer."""
+
+        def attack(way: Proxy) -> None:
+            with grpc.insecure_channel(f"{HOST}:{way.port}", [("grpc.use_local_subchannel_pool", 1)]) as channel:
+                for call in ask(channel):
+                    try:
+                        call()
+                    except grpc.RpcError as error:
+                        if error.code() in (grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.UNAVAILABLE):
+                            return
+                    else:
+                        self._taken.append(f"{ask.__name__}: an attack's call was answered")
+
+        threads = [threading.Thread(target=attack, args=(way,), daemon=True) for way in self.attack_ways]
+        for thread in threads:
+            thread.start()
+        while any(thread.is_alive() for thread in threads):
+            yield 0.2
+        if self._taken:
+            raise SoakError(self._taken[0])
+
+    def flood_with_jobs(self) -> Iterator[float]:
+        channels = [grpc.insecure_channel(f"{HOST}:{way.port}") for way in self.attack_ways]
+        calls: list[Any] = []
+        for number in range(200):
+            request = join.JoinRequest(
+                protocol_version=join.PROTOCOL_VERSION, job_name=f"flood-{number}", rank=0, world_size=2,
+                endpoint=join.Endpoint(address=ATTACKER, port=1024), threads_max=1, lanes_max=360, timeout_ms=60_000,
+            )  # fmt: skip
+            calls.extend(join_pb2_grpc.JoinServiceStub(channel).Join(request, timeout=60) for channel in channels)
+        yield self.chance.uniform(1, 10)
+        for call in calls:
+            call.cancel()
+        for channel in channels:
+            channel.close()
+
+    def hold_silent_connections(self) -> Iterator[float]:
+        held: list[socket.socket] = []
+        for port in (*self.cluster.ports, self.cluster.p4runtime):
+            with contextlib.suppress(OSError):  # it takes no more, or is stopped: nothing else is to wait for that
+                held.extend(socket.create_connection((HOST, port), CONNECT_S_MAX, (ATTACKER, 0)) for _ in range(150))
+        yield self.chance.uniform(1, 12)
+        for connection in held:
+            connection.close()
+
+    def send_noise(self) -> Iterator[float]:
+        chance = random.Random(self.chance.random())
+
+        def noise(channel: grpc.Channel) -> Iterator[Callable[[], object]]:
+            for method in ("Join", "Leave", "Abort", "Diagnose", "Attend"):
+                ask = channel.unary_unary(f"/wiresum.join.v1.JoinService/{method}")
+                for _ in range(20):
+                    message = b"\xff" + chance.randbytes(chance.choice((1, 40, 20_000)))
+                    yield functools.partial(ask, message, timeout=1.0)
+
+        yield from self._attack(noise)
+
+    def forge_packets(self) -> Iterator[float]:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as forger:
+            forger.bind((ATTACKER, 0))
+            for _ in range(5000):
+                kind = 0x10 | self.chance.randrange(8)
+                header = struct.pack(
+                    "!BBHIBBHIII", kind, 0, self.chance.randrange(8), self.chance.getrandbits(32),
+                    self.chance.randrange(3), 0, self.chance.randrange(128), self.chance.randrange(1 << 16),
+                    self.chance.getrandbits(32), 0,
+                )  # fmt: skip
+                with contextlib.suppress(OSError):
+                    forger.sendto(header + bytes(self.chance.choice((0, 1440, 700))), (HOST, self.cluster.data))
+        yield 0.1
+
+    def guess_tokens(self) -> Iterator[float]:
+        def guess(channel: grpc.Channel) -> Iterator[Callable[[], object]]:
+            stub = join_pb2_grpc.JoinServiceStub(channel)
+            for number in range(40):
+                member = join.Member(job=number % 8, worker=number % 2, token=f"{number:032x}", switch_name="leaf")
+                yield functools.partial(stub.Leave, join.LeaveRequest(member=member), timeout=1.0)
+                yield functools.partial(stub.Abort, join.AbortRequest(member=member, reason="mine now"), timeout=1.0)
+
+        yield from self._attack(guess)
+
+    # All of it.
+
+    def settle(self) -> None:
+        """Until each job that a fault of the state may have ended has gone on for long enough, or another is in its
+        place."""
+        while self.may_end:
+            self.cluster.tend_controllers()
+            self._check_jobs(self.disk.damages)
+            time.sleep(0.1)
+
+    def run(self, seconds: float, say: Callable[[str], None]) -> Counter[str]:
+        """How often each came. Raises `SoakError`."""
+        came: Counter[str] = Counter()
+        under_way: dict[str, tuple[Iterator[float], float]] = {}
+        began_at = time.monotonic()
+        next_at = began_at + 1
+        files_at = began_at + self.chance.uniform(0, 30)
+        damages = self.disk.damages
+        while time.monotonic() < began_at + seconds or under_way:
+            now = time.monotonic()
+            if now >= next_at and now < began_at + seconds:
+                next_at = now + self.chance.uniform(0.3, 4)
+                calm = now < files_at
+                begin = self.chance.choice([one for one, kind in self.kinds.items() if not (calm and kind == "files")])
+                if self.kinds[begin] == "files":
+                    files_at = now + self.chance.uniform(*CALM_S)
+                if self.kinds[begin] not in under_way:
+                    came[begin.__name__] += 1
+                    say(f"{now - began_at:7.1f} s  {begin.__name__}")
+                    under_way[self.kinds[begin]] = begin(), now
+            for kind, (steps, until) in list(under_way.items()):
+                if now >= until:
+                    lasts_s = next(steps, None)
+                    if lasts_s is None:
+                        del under_way[kind]
+                    else:
+                        rest_s = max(0.0, began_at + seconds - now)
+                        under_way[kind] = steps, now + min(lasts_s, rest_s + 0.5)
+            if self.disk.disturbs or any(kind in under_way for kind in DISTURBING):
+                self.disturbed_at = now
+            self.cluster.tend_controllers()
+            self._check_jobs(damages)
+            damages = self.disk.damages
+            time.sleep(0.1)
+        return came
+
+
+@click.command()
+@click.option("--seconds", default=3600.0, show_default=True, help="How long.")
+@click.option("--seed", type=int, help="Of what comes when.  [default: drawn]")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON object at the end, and nothing else.")
+@click.option("--inside", is_flag=True, hidden=True)
+def main(seconds: float, seed: int | None, as_json: bool, inside: bool) -> None:
+    """Train under faults and attacks. Exits with status 1 if a healthy job ends or a sum is wrong."""
+    seed = random.SystemRandom().randrange(1 << 32) if seed is None else seed
+    if not inside and os.geteuid() == 0 and shutil.which("ip") and shutil.which("nft"):
+        sys.exit(_in_namespace(["--seconds", str(seconds), "--seed", str(seed), *["--json"] * as_json, "--inside"]))
+    say: Callable[[str], None] = (lambda _: None) if as_json else click.echo
+    say(f"seed {seed}" + ("" if inside else "; not root, or no `ip` and `nft`: the links are not touched"))
+    folder = Path(tempfile.mkdtemp(prefix="wiresum-soak-"))
+    with disk_of_its_own(folder / "state") if inside else contextlib.nullcontext():
+        cluster = Cluster(folder)
+        try:
+            outcome = _soak(cluster, seed, seconds, say, own=inside)
+        except (SoakError, DiskError) as error:
+            shutil.copytree(folder / "state", folder / "left", dirs_exist_ok=True)
+            raise SoakError(f"seed {seed}: {error}") from error
+        finally:
+            cluster.close()
+    shutil.rmtree(folder)
+    click.echo(json.dumps(outcome) if as_json else f"well: {outcome}")
+
+
+def _soak(cluster: Cluster, seed: int, seconds: float, say: Callable[[str], None], *, own: bool) -> dict[str, Any]:
+    cluster.start_controller(0, standby=False)
+    _await(lambda: cluster.report() is not None, "a controller serves")
+    cluster.start_controller(1, standby=True)
+    soak = Soak(cluster, random.Random(seed), own=own)
+    _await(lambda: all(cluster.steps(*member) for member in soak.members()), "the jobs train")
+    came = soak.run(seconds, say)
+    soak.settle()
+    members = soak.members()
+    steps = [cluster.steps(*member) for member in members]
+    _await(lambda: all(cluster.steps(*m) > before for m, before in zip(members, steps, strict=True)),
+           "the jobs still train")  # fmt: skip
+    cluster.stop.touch()
+    _await(lambda: all(cluster.workers[member].poll() is not None for member in members), "the jobs end")
+    wrong = sum(cluster.said(*member).get("wrong", 1) for member in members)
+    if wrong or any(cluster.workers[member].returncode for member in members):
+        raise SoakError(
+            f"{wrong} wrong elements; {[cluster.said(*member) for member in members]}; see {cluster.folder}"
+        )
+
+    def nothing_left() -> bool:
+        cluster.tend_controllers()
+        report = cluster.report()
+        return report is not None and not report.jobs and [s.slots_free for s in report.switches] == [1024]
+
+    _await(nothing_left, "no job and no slot is left behind")
+    steps_made = soak.steps + sum(cluster.steps(name) for name in soak.names)
+    return {"seed": seed, "seconds": seconds, "steps": steps_made, "wrong": wrong, "own": own, "came": dict(came),
+            "ended_by": dict(soak.ended_by)}  # fmt: skip
+
+
+def _await(condition: Callable[[], bool], what: str) -> None:
+    give_up_at = time.monotonic() + WAIT_S_MAX
+    while not condition():
+        if time.monotonic() > give_up_at:
+            raise SoakError(f"in {WAIT_S_MAX:.0f} s it did not come to this: {what}")
+        time.sleep(0.1)
+
+
+def _in_namespace(arguments: list[str]) -> int:
+    """In a network of its own, with a loopback interface to spoil."""
+    name = f"wiresum-soak-{os.getpid()}"
+    subprocess.run(["ip", "netns", "add", name], check=True)
+    try:
+        subprocess.run(["ip", "-netns", name, "link", "set", "lo", "up", "mtu", "1500"], check=True)
+        command = ["ip", "netns", "exec", name, sys.executable, __file__, *arguments]
+        return subprocess.run(command, check=False).returncode
+    finally:
+        subprocess.run(["ip", "netns", "delete", name], check=True)
+
+
+def _nft(rules: str) -> None:
+    subprocess.run(["nft", "-f", "-"], input=rules, text=True, check=True)
+
+
+if __name__ == "__main__":
+    main()

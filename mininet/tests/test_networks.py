@@ -1,0 +1,204 @@
+"""Networks of Mininet's own classes: each topology on each kind of switch trains to the same bits. Needs root."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from .leftovers import namespaces_of, now, wait_until_empty
+
+from wiresum_mininet import topology
+from wiresum_lab.demos.digits_training import software_switch
+from wiresum_lab.demos.digits.runs import Run, RunReader
+from wiresum_mininet.topology import Shape
+
+pytestmark = [pytest.mark.usefixtures("mininet_here"), pytest.mark.timeout(180)]
+
+WORKERS = (4, 8)
+STORE_PORT = 29_501
+ARGUMENTS = ("--epochs", "1", "--seed", "7", "--width", "4", "--batch", "64")
+
+
+class Trainer:
+    """Trains in any namespaces, see forked_workers.py."""
+
+    def __init__(self) -> None:
+        command = [sys.executable, str(Path(__file__).with_name("forked_workers.py"))]
+        environment = os.environ | {"OMP_NUM_THREADS": "1"}
+        pipe = subprocess.PIPE
+        self._process = subprocess.Popen(command, env=environment, stdin=pipe, stdout=pipe, text=True)
+        assert self._line() == "ready\n"
+
+    def _line(self) -> str:
+        assert self._process.stdout is not None
+        return self._process.stdout.readline()
+
+    def train(self, workers: Sequence[tuple[int, Mapping[str, str]]], output: Path) -> Run:
+        output.mkdir()
+        request = {
+            "argv": ["--output", str(output), *ARGUMENTS],
+            "workers": [{"pid": pid, "environment": dict(environment)} for pid, environment in workers],
+        }
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(request) + "\n")
+        self._process.stdin.flush()
+        assert json.loads(self._line()) == [0] * len(workers)
+        run = Run("mininet")
+        RunReader(run, output, len(workers)).read()
+        return run
+
+    def close(self) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+
+@pytest.fixture(scope="module")
+def trainer(mininet_here: None) -> Iterator[Trainer]:
+    made = Trainer()
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def on_loopback(trainer: Trainer, tmp_path_factory: pytest.TempPathFactory) -> dict[int, Run]:
+    """The same training over one software switch on loopback, by the number of workers."""
+    folder = tmp_path_factory.mktemp("loopback")
+    runs = {}
+    with software_switch(folder / "switch.log") as control:
+        for count in WORKERS:
+            common = {
+                "WORLD_SIZE": str(count),
+                "LOCAL_RANK": "0",
+                "WIRESUM_SWITCH": control,
+                "WIRESUM_ADDRESS": "127.0.0.1",
+                "MASTER_ADDR": "127.0.0.1",
+                "MASTER_PORT": str(STORE_PORT),
+                "GLOO_SOCKET_IFNAME": "lo",
+            }
+            workers = [(0, common | {"RANK": str(rank)}) for rank in range(count)]
+            runs[count] = trainer.train(workers, folder / f"run-{count}")
+            assert runs[count].parameters_identical(count)
+    return runs
+
+
+def inside_of(net: Any) -> set[str]:
+    return namespaces_of(node.pid for node in (*net.hosts, *net.switches))
+
+
+@pytest.mark.parametrize("name", topology.names())
+def test_a_training_ends_with_the_bits_of_the_star(
+    name: str, kind: str, trainer: Trainer, on_loopback: dict[int, Run], tmp_path: Path
+) -> None:
+    from wiresum_mininet.nodes import Workplace
+    from wiresum_mininet.wiresum_net import WiresumNet
+
+    plan = topology.find(name)
+    with WiresumNet(plan, kind=kind, workplace=Workplace(tmp_path / "net"), shape=Shape(loss=0.005)) as net:
+        inside = inside_of(net)
+        assert len(inside) == len(plan.hosts) + len(plan.switches)
+        at = now()
+        run = trainer.train([(host.pid, host.variables) for host in net.workers], tmp_path / "run")
+    count = len(plan.workers)
+    assert run.parameters_identical(count)
+    assert set(run.digests.values()) == set(on_loopback[count].digests.values())
+    for switch in plan.switches:
+        for port in plan.ports(switch.name):
+            assert (tmp_path / f"net/pcaps/{switch.name}-eth{port}.pcap").stat().st_size > 1000
+    wait_until_empty(inside, started_before=at)
+
+
+@pytest.mark.parametrize("kinds", [("software", "bmv2", "software"), ("bmv2", "software", "bmv2")], ids=lambda k: k[0])
+def test_a_tree_of_both_kinds_of_switch_trains_to_the_same_bits(
+    kinds: tuple[str, str, str], trainer: Trainer, on_loopback: dict[int, Run], tmp_path: Path
+) -> None:
+    """The spine's kind first: each has a leaf of its own kind, and one of the other, and each leaf two workers."""
+    if shutil.which("simple_switch_grpc") is None:
+        pytest.skip("a tree of bmv2 and software switches was not tested: simple_switch_grpc is not on PATH")
+    from wiresum_mininet.nodes import Workplace
+    from wiresum_mininet.wiresum_net import WiresumNet
+
+    document = json.loads((topology.FOLDER / "racks" / "topology.json").read_text())
+    for name, kind in zip(("s1", "l1", "l2"), kinds, strict=True):
+        document["switches"][name]["kind"] = kind
+    for name in ("h3", "h4", "h7", "h8"):
+        del document["hosts"][name]
+    document["links"] = [ends for ends in document["links"] if ends[0] in document["hosts"] or ends[0][0] == "l"]
+    (tmp_path / "mixed.json").write_text(json.dumps(document))
+    plan, workplace = topology.find(str(tmp_path / "mixed.json")), Workplace(tmp_path / "net", keeps_packets=False)
+    with WiresumNet(plan, kind=kinds[1], workplace=workplace, shape=Shape(loss=0.005)) as net:
+        run = trainer.train([(host.pid, host.variables) for host in net.workers], tmp_path / "run")
+    assert run.parameters_identical(4)
+    assert set(run.digests.values()) == set(on_loopback[4].digests.values())
+
+
+@pytest.fixture
+def net(kind: str, tmp_path: Path) -> Iterator[object]:
+    from wiresum_mininet.nodes import Workplace
+    from wiresum_mininet.wiresum_net import WiresumNet
+
+    with WiresumNet(topology.find("one-switch"), kind=kind, workplace=Workplace(tmp_path)) as built:
+        yield built
+
+
+def test_all_hosts_and_the_switch_answer_and_a_link_goes_down_and_up(net) -> None:  # type: ignore[no-untyped-def]
+    assert net.pingAll(timeout="5") == 0
+    address = net.topology.root.address
+    assert " 0% packet loss" in net["h1"].cmd(f"ping -c 1 {address}")
+    net.configLinkStatus("s1", "h1", "down")
+    assert " 0% packet loss" not in net["h1"].cmd("ping -c 1 -W 1 10.0.0.2")
+    net.configLinkStatus("s1", "h1", "up")
+    assert " 0% packet loss" in net["h1"].cmd("ping -c 3 -i 0.2 -W 5 10.0.0.2")
+    assert re.fullmatch(r"[0-9.]+ [KMG]?bits/sec", net.iperf(seconds=1)[1])
+
+
+def test_a_switch_that_was_stopped_sums_again_once_it_is_started(net, trainer: Trainer, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    net["s1"].stop(deleteIntfs=False)
+    assert " 0% packet loss" not in net["h1"].cmd("ping -c 1 -W 1 10.0.0.2")
+    net["s1"].start([])
+    run = trainer.train([(host.pid, host.variables) for host in net.workers], tmp_path / "run")
+    assert run.parameters_identical(len(net.workers))
+
+
+def test_a_switch_that_does_not_start_is_an_error_and_nothing_is_left(
+    mininet_here: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from wiresum_mininet import nodes
+    from wiresum_mininet.programs import NetworkError
+    from wiresum_mininet.wiresum_net import WiresumNet
+
+    monkeypatch.setattr(nodes, "SWITCH_PROGRAM", "false")
+    net = WiresumNet(topology.find("one-switch"), kind="bmv2", workplace=nodes.Workplace(tmp_path))
+    inside = inside_of(net)
+    at = now()
+    with pytest.raises(NetworkError, match="false of s1 ended with exit code 1"), net:
+        pass
+    wait_until_empty(inside, started_before=at)
+
+
+def test_loss_and_rate_are_those_that_the_file_gives_a_link(kind: str, tmp_path: Path) -> None:
+    """Bounds that chance leaves once in far more than a million runs: there and back are four crossings of a link, so
+    one in sixteen of 300 packets comes back."""
+    from wiresum_mininet.nodes import Workplace
+    from wiresum_mininet.wiresum_net import WiresumNet
+
+    document = json.loads((topology.FOLDER / "one-switch" / "topology.json").read_text())
+    for link in document["links"][:2]:
+        link.append({"rate_mbit": 50, "loss": 0.5})
+    (tmp_path / "lossy.json").write_text(json.dumps(document))
+    plan = topology.find(str(tmp_path / "lossy.json"))
+    with WiresumNet(plan, kind=kind, workplace=Workplace(tmp_path)) as net:
+        net.staticArp()
+        text = net["h1"].cmd("ping -q -c 300 -l 300 -i 0.002 -W 1 10.0.0.2")
+        received = int(re.search(r"(\d+) received", text)[1])  # type: ignore[index]
+        assert "rate 50Mbit" in net["s1"].cmd("tc class show dev s1-eth1")
+        assert "rate" not in net["s1"].cmd("tc class show dev s1-eth3")
+        assert " 0% packet loss" in net["h3"].cmd("ping -q -c 20 -i 0.01 10.0.0.4")
+    assert 1 <= received <= 70

@@ -1,0 +1,117 @@
+"""Checks a verdict table: compiles the switch program with it, loads that into bmv2, and plays the test vectors.
+
+    python mininet/exercise/check.py mininet/exercise/verdict.p4      the exercise, as you have changed it
+    python mininet/exercise/check.py p4src/common/verdict.p4          the solution: the program's own
+
+Needs root, p4c and bmv2. bmv2_tests/vectors has the packets, and what a switch must answer to each: docs/protocol.md,
+section 3, row by row.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import replace
+from itertools import groupby
+from pathlib import Path
+
+from finsy.proto import p4i
+from google.protobuf import text_format
+from rich.console import Console
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(REPOSITORY / folder) for folder in ("mininet/namespaces", "bmv2_tests", "p4src")]
+
+from wiresum.compiled import compile_program  # noqa: E402 - with those below, found by the path above
+from bmv2_tests.bench import Bench  # noqa: E402
+from wiresum_lab.namespaces.bmv2_star import bmv2_missing  # noqa: E402
+from wiresum_lab.namespaces.star import StarError, check_prerequisites, termination_as_exit  # noqa: E402
+from bmv2_tests.vectors import Scenario, load_all  # noqa: E402
+from bmv2_tests.vectors_on_bmv2 import FreshSlots, complaints  # noqa: E402
+from wiresum.controller.p4runtime import Pipeline, device_config  # noqa: E402
+
+EXIT_USAGE = 2
+
+
+class CheckError(Exception):
+    """It cannot be checked; the text says why, and what to do."""
+
+
+def program_with(verdict: Path) -> Pipeline:
+    """The switch program with another verdict table. Raises `CheckError`."""
+    if shutil.which("p4c-bm2-ss") is None:
+        raise CheckError(f"p4c-bm2-ss is not on PATH: {compile_program.INSTALL}")
+    with tempfile.TemporaryDirectory(prefix="wiresum-exercise-") as folder:
+        sources, scratch = Path(folder, "sources"), Path(folder, "compiled")
+        for part in ("common", "v1model"):
+            shutil.copytree(compile_program.FOLDER / part, sources / part)
+        try:
+            shutil.copy(verdict, sources / "common" / "verdict.p4")
+        except OSError as error:
+            raise CheckError(f"{verdict}: cannot read it: {error.strerror}") from error
+        scratch.mkdir()
+        try:
+            compiled = compile_program.compile_v1model(scratch, sources)
+        except compile_program.CompileError as error:
+            raise CheckError(f"p4c does not take the program:\n{error}") from error
+    program, p4info = compiled["v1model.json"], compiled["v1model.p4info.txtpb"]
+    json.loads(program)
+    return replace(
+        device_config.bmv2(),
+        device_config=program.encode(),
+        p4info=text_format.Parse(p4info, p4i.P4Info()),
+    )
+
+
+def play(program: Pipeline, chosen: Sequence[Scenario]) -> Iterator[tuple[str, int, str]]:
+    """Of each file of vectors its name, how many scenarios it has, and the first complaint; empty if there is none."""
+    with closing(Bench(program)) as bench:
+        fresh_slots = FreshSlots(bench)
+        for path, group in groupby(chosen, key=lambda scenario: scenario.path):
+            scenarios = list(group)
+            yield path.name, len(scenarios), _first_complaint(scenarios, bench, fresh_slots)
+
+
+def _first_complaint(scenarios: Sequence[Scenario], bench: Bench, fresh_slots: FreshSlots) -> str:
+    for scenario in scenarios:
+        for complaint in complaints(scenario, bench, fresh_slots):
+            return complaint
+    return ""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("verdict", type=Path, help="a file like p4src/common/verdict.p4")
+    parser.add_argument("vectors", nargs="*", help="only these files of bmv2_tests/vectors, like contributions (all)")
+    options = parser.parse_args(argv)
+    console = Console(soft_wrap=True, highlight=False)
+    scenarios = load_all()
+    names = sorted({scenario.path.stem for scenario in scenarios})
+    if unknown := sorted(set(options.vectors) - set(names)):
+        parser.error(f"no vectors are called {', '.join(unknown)}: there are {', '.join(names)}")
+    chosen = [scenario for scenario in scenarios if scenario.path.stem in (options.vectors or names)]
+    try:
+        check_prerequisites()
+        if missing := bmv2_missing():
+            raise CheckError(missing)
+        program = program_with(options.verdict)
+        failed = 0
+        with termination_as_exit():
+            for name, count, complaint in play(program, chosen):
+                failed += bool(complaint)
+                verdict = f"FAILS\n    {complaint}" if complaint else f"all {count} scenarios right"
+                console.print(f"{name:18} {verdict}", markup=False)
+    except (CheckError, StarError) as error:
+        console.print(str(error), markup=False)
+        return EXIT_USAGE
+    console.print(f"{failed} files fail." if failed else "Every packet is answered as the protocol says.")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

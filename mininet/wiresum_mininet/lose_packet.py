@@ -1,0 +1,40 @@
+"""Loses chosen packets of a worker: a classic BPF program that looks into Ethernet, IPv4, UDP and our header."""
+
+from __future__ import annotations
+
+from wiresum_mininet.nodes import BPF_DROP, BPF_UNSPECIFIED
+
+PREFERENCE = 1
+"""Before the coin of a lossy link."""
+DATA_PORTS = range(43488, 43488 + 16)
+
+_ETHERTYPE, _PROTOCOL, _UDP_TARGET = 12, 14 + 9, 14 + 20 + 2
+_HEADER = 14 + 20 + 8
+_KIND, _FLAGS, _SEQUENCE = _HEADER, _HEADER + 1, _HEADER + 18
+_VERSION_AND_DATA = 0x10
+_RETRANSMISSION = 0x01
+
+_LOAD_HALF, _LOAD_BYTE = 0x28, 0x30
+_JUMP_EQUAL, _JUMP_GREATER_EQUAL, _JUMP_SET, _RETURN = 0x15, 0x35, 0x45, 0x06
+
+
+def first_data_of(number: int) -> str:
+    """Drops DATA of a collective when it is sent first, and lets through what is sent again."""
+    # Each test: load, compare, and whether a packet that is meant passes or fails the comparison.
+    tests = [
+        (_LOAD_HALF, _ETHERTYPE, _JUMP_EQUAL, 0x0800, True),
+        (_LOAD_BYTE, _PROTOCOL, _JUMP_EQUAL, 17, True),
+        (_LOAD_HALF, _UDP_TARGET, _JUMP_GREATER_EQUAL, DATA_PORTS.start, True),
+        (_LOAD_HALF, _UDP_TARGET, _JUMP_GREATER_EQUAL, DATA_PORTS.stop, False),
+        (_LOAD_BYTE, _KIND, _JUMP_EQUAL, _VERSION_AND_DATA, True),
+        (_LOAD_BYTE, _FLAGS, _JUMP_SET, _RETRANSMISSION, False),
+        (_LOAD_HALF, _SEQUENCE, _JUMP_EQUAL, number, True),
+    ]
+    program: list[tuple[int, int, int, int]] = []
+    let_through = 2 * len(tests) + 1
+    for load, offset, jump, value, wanted in tests:
+        program.append((load, 0, 0, offset))
+        away = let_through - len(program) - 1
+        program.append((jump, 0 if wanted else away, away if wanted else 0, value))
+    program += [(_RETURN, 0, 0, BPF_DROP), (_RETURN, 0, 0, BPF_UNSPECIFIED)]
+    return f"{len(program)}," + ",".join(" ".join(map(str, instruction)) for instruction in program)

@@ -1,0 +1,231 @@
+"""What our networks are made of, as Mininet's node and link classes: hosts that can train, and switches that sum.
+
+    WiresumHost (Host)    Bmv2Switch (Switch)    SoftwareSwitch, EthernetSwitch (LinuxBridge)    WiresumLink (TCLink)
+
+They are usable by themselves, with any `Topo` that has these for `cls`; `wiresum_net.py` makes a whole network of a
+topology file. Every node, switches too, has a namespace of its own: an interface `s1-eth1` lies in `s1`, and two
+networks on one machine do not meet.
+
+bmv2 sees frames as they lie in memory, and a frame that is lost on a link shall be one packet. So nothing is left to
+the interfaces: checksums are computed and trains are cut before they are sent.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mininet.link import TCIntf, TCLink
+from mininet.node import Host, Node, Switch
+from mininet.nodelib import LinuxBridge
+
+from wiresum_lab.namespaces.links import coin_program
+from wiresum_mininet.programs import Program
+from wiresum_mininet.topology import AGGREGATE, Shape, SwitchPlan
+from wiresum import compiled
+
+SWITCH_PROGRAM = "simple_switch_grpc"
+P4RUNTIME_PORT = 9559
+THRIFT_PORT = 9090
+OFFLOADS = ("tx", "tso", "gso", "gro", "sg")
+DEVICES_A_PROCESS = 64
+BPF_UNSPECIFIED, BPF_DROP = 0xFFFFFFFF, 2
+COIN_PREFERENCE = 2
+_devices = itertools.count()
+
+
+@dataclass(frozen=True)
+class Workplace:
+    """Where nodes leave things: a folder with one each for logs, captures, and sockets in it."""
+
+    folder: Path
+    bmv2_log_level: str = "warn"
+    keeps_packets: bool = True
+    """Is what crosses a switch's port captured?"""
+
+    def make(self) -> None:
+        for folder in (self.logs, self.captures):
+            folder.mkdir(parents=True, exist_ok=True)
+
+    @property
+    def logs(self) -> Path:
+        return self.folder / "logs"
+
+    @property
+    def captures(self) -> Path:
+        return self.folder / "pcaps"
+
+    def log(self, name: str) -> Path:
+        return self.logs / f"{name}.log"
+
+    def socket(self, name: str) -> Path:
+        """A socket's name holds some 100 bytes: from here it may be shorter than from the root."""
+        path = (self.folder / f"{name}.p4runtime").absolute()
+        return min(path, Path(os.path.relpath(path)), key=lambda choice: len(str(choice)))
+
+
+class PortIntf(TCIntf):  # type: ignore[misc]
+    """One end of a link: Mininet's rate and delay, and a coin for each packet, which every kernel has."""
+
+    def config(self, loss_share: float = 0.0, **params: Any) -> Any:
+        result = super().config(gro=False, txo=False, **params)
+        self.cmd("ethtool -K", self.name, *(f"{feature} off" for feature in OFFLOADS))
+        if loss_share:
+            self.lose(loss_share)
+        return result
+
+    def lose(self, share: float) -> None:
+        """Loses so many of the packets that leave here, from now on. (A packet socket, bmv2's among them, has a frame
+        before any filter on arrival, so packets are lost where they leave.)"""
+        self.filter(COIN_PREFERENCE, coin_program(share, heads=BPF_DROP, tails=BPF_UNSPECIFIED))
+
+    def filter(self, preference: int, program: str) -> None:
+        """Runs a classic BPF program on each packet that leaves; it says what becomes of it."""
+        self.cmd(f"tc qdisc add dev {self.name} clsact 2>/dev/null")
+        self.unfilter(preference)
+        line = f"tc filter add dev {self.name} egress pref {preference} protocol all bpf direct-action bytecode"
+        if complaint := self.cmd(f"{line} '{program}'"):
+            raise RuntimeError(f"{self.name}: the kernel takes no filter: {complaint.strip()}")
+
+    def unfilter(self, preference: int) -> None:
+        self.cmd(f"tc filter del dev {self.name} egress pref {preference} 2>/dev/null")
+
+
+class WiresumLink(TCLink):  # type: ignore[misc]
+    """A veth pair whose ends are `PortIntf`s."""
+
+    def __init__(self, *ends: Any, shape: Shape | None = None, **params: Any) -> None:
+        shape = shape or Shape()
+        params |= {"cls1": PortIntf, "cls2": PortIntf}
+        super().__init__(*ends, bw=shape.rate_mbit, delay=shape.delay, loss_share=shape.loss, **params)
+
+
+class WiresumHost(Host):  # type: ignore[misc]
+    """A host whose shell has what workers and the commands need to know in its environment."""
+
+    def __init__(self, name: str, variables: Mapping[str, str] | None = None, **params: Any) -> None:
+        super().__init__(name, **params)
+        _without_ipv6(self)
+        self.variables = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", **(variables or {})}
+        for variable, value in self.variables.items():
+            self.cmd(f"export {variable}='{value}'")
+
+
+class OwnAddress:
+    """Stands for a switch's address where Mininet asks for an interface that has one: so `h1 ping s1` works."""
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+
+    def updateIP(self) -> str:  # noqa: N802 - Mininet's name
+        return self._address
+
+
+class Bmv2Switch(Switch):  # type: ignore[misc]
+    """`simple_switch_grpc`, with port N at the interface `NAME-ethN`, and without a program: the controller brings it.
+
+    P4Runtime is at a socket in the workplace, which every namespace reaches; Thrift, for `simple_switch_CLI` and
+    `register`, at its usual port in the switch's own namespace.
+    """
+
+    def __init__(self, name: str, plan: SwitchPlan, workplace: Workplace, **params: Any) -> None:
+        super().__init__(name, **params | {"inNamespace": True})
+        _without_ipv6(self)
+        self._plan, self._workplace = plan, workplace
+        self.program: Program | None = None
+        # bmv2 may name a file in /tmp after it, and two switches must not share that.
+        self.device = DEVICES_A_PROCESS * os.getpid() + next(_devices) % DEVICES_A_PROCESS
+        self.socket = workplace.socket(name)
+
+    @property
+    def p4runtime(self) -> str:
+        return f"unix:{self.socket}"
+
+    def defaultIntf(self) -> OwnAddress:  # noqa: N802 - Mininet's name
+        return OwnAddress(self._plan.address)
+
+    def start(self, controllers: object) -> None:
+        """Without effect while it runs. Raises `NetworkError`."""
+        if self.program is not None:
+            return
+        self.cmd("ip link set lo up")
+        self.socket.unlink(missing_ok=True)
+        ports = [word for port, interface in self.intfs.items() for word in ("-i", f"{port}@{interface.name}")]
+        command = [SWITCH_PROGRAM, "--no-p4", "--device-id", str(self.device), *ports]
+        command += ["--thrift-port", str(THRIFT_PORT), "--log-console", "-L", self._workplace.bmv2_log_level]
+        command += ["--", "--grpc-server-addr", self.p4runtime]
+        self.program = Program(self, command, self._workplace.log(self.name))
+        self.program.await_ready(self.socket.exists)
+
+    def stop(self, deleteIntfs: bool = True) -> None:  # noqa: N803 - Mininet's name
+        if self.program is not None:
+            self.program.stop()
+            self.program = None
+        self.socket.unlink(missing_ok=True)
+        super().stop(deleteIntfs)
+
+
+class EthernetSwitch(LinuxBridge):  # type: ignore[misc]
+    """Mininet's, in a namespace of its own."""
+
+    controlIntf = None  # noqa: N815 - Mininet forgets to say so of a switch in a namespace
+
+    @classmethod
+    def setup(cls) -> None:
+        """Mininet would warn about firewalls of the machine's own namespace, where no bridge of ours is."""
+
+    def __init__(self, name: str, **params: Any) -> None:
+        super().__init__(name, **params | {"inNamespace": True})
+        _without_ipv6(self)
+        for table in ("ip", "ip6", "arp"):
+            # Bridged packets are no business of the machine's firewall.
+            self.cmd(f"sysctl -qw net.bridge.bridge-nf-call-{table}tables=0 2>/dev/null")
+
+
+class SoftwareSwitch(EthernetSwitch):
+    """A bridge, and in a switch that sums, `wiresum switch --p4runtime` at the bridge's own address."""
+
+    device = 0
+
+    def __init__(self, name: str, plan: SwitchPlan, workplace: Workplace, **params: Any) -> None:
+        super().__init__(name, **params)
+        self._plan, self._workplace = plan, workplace
+        self.program: Program | None = None
+
+    def defaultIntf(self) -> OwnAddress:  # noqa: N802 - Mininet's name
+        return OwnAddress(self._plan.address)
+
+    @property
+    def p4runtime(self) -> str:
+        return f"{self._plan.address}:{P4RUNTIME_PORT}"
+
+    def start(self, controllers: object) -> None:
+        """Without effect while it runs. Raises `NetworkError`."""
+        if self.program is not None:
+            return
+        self.cmd("ip link set lo up")
+        super().start(controllers)
+        self.cmd(f"ip link set dev {self.name} address {self._plan.mac}")
+        self.cmd(f"ip address add {self._plan.interface} dev {self.name}")
+        self.cmd("ethtool -K", self.name, *(f"{feature} off" for feature in OFFLOADS))
+        if self._plan.role == AGGREGATE:
+            command = [sys.executable, "-m", "wiresum.cli", "switch", "--p4runtime", self.p4runtime, "--insecure"]
+            command += ["--bind", self._plan.address, "--lanes", str(compiled.load("v1model").lanes), "--no-offload"]
+            self.program = Program(self, command, self._workplace.log(self.name))
+            self.program.await_text("ready: ")
+
+    def stop(self, deleteIntfs: bool = True) -> None:  # noqa: N803 - Mininet's name
+        if self.program is not None:
+            self.program.stop()
+            self.program = None
+        super().stop(deleteIntfs)
+
+
+def _without_ipv6(node: Node) -> None:
+    """Nothing but the experiment sends here."""
+    node.cmd("sysctl -qw net.ipv6.conf.all.disable_ipv6=1 net.ipv6.conf.default.disable_ipv6=1")

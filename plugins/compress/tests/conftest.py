@@ -1,0 +1,37 @@
+"""Lets tests find rig.py beside them, and gives them clusters of worker processes (the torch tests' cluster.py)."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parents[1] / "torch"))
+
+from wiresum_lab.ranks.cluster import Cluster, SwitchProcess
+
+WORKERS = 3
+
+
+@pytest.fixture(scope="package")
+def clusters(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Cluster]]:
+    """Three workers over Gloo, and three over a software switch."""
+    with (
+        SwitchProcess(tmp_path_factory.mktemp("switch")) as switch,
+        Cluster(None, WORKERS, tmp_path_factory.mktemp("gloo"), backend="gloo") as gloo,
+        Cluster(switch, WORKERS, tmp_path_factory.mktemp("wiresum")) as wiresum,
+    ):
+        yield {"gloo": gloo, "wiresum": wiresum}
+
+
+@pytest.fixture(params=["gloo", "wiresum"])
+def trio(request: pytest.FixtureRequest, clusters: dict[str, Cluster]) -> Cluster:
+    return clusters[request.param]
+
+
+@pytest.fixture
+def switched(clusters: dict[str, Cluster]) -> Cluster:
+    return clusters["wiresum"]

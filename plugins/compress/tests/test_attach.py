@@ -1,0 +1,180 @@
+"""What compression leaves alone: layers, first steps, a model that it was detached from; and PyTorch's own wrappers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from wiresum_lab.ranks.cluster import Cluster
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_wrapper
+from torch.nn.parallel import DistributedDataParallel
+
+import wiresum.compress as wc
+
+NAMES = ["0.weight", "0.bias", "2.weight", "2.bias"]
+
+
+def model() -> DistributedDataParallel:
+    torch.manual_seed(0)
+    layers = torch.nn.Sequential(torch.nn.Linear(30, 40), torch.nn.ReLU(), torch.nn.Linear(40, 10))
+    return DistributedDataParallel(layers, bucket_cap_mb=0.002)
+
+
+def gradients(ddp: DistributedDataParallel, rank: int, step: int = 0) -> dict[str, torch.Tensor]:
+    """After a backward pass over this rank's examples."""
+    examples = torch.randn(8, 30, generator=torch.Generator().manual_seed(10 * step + rank))
+    ddp.zero_grad()
+    ddp(examples).square().mean().backward()
+    return {name: p.grad.clone() for name, p in ddp.module.named_parameters() if p.grad is not None}
+
+
+def means(rank: int, step: int = 0) -> dict[str, torch.Tensor]:
+    """What plain DDP makes of the same."""
+    return gradients(model(), rank, step)
+
+
+def optimizer_of(ddp: DistributedDataParallel) -> torch.optim.Optimizer:
+    return torch.optim.SGD(ddp.parameters(), lr=0.1)
+
+
+def those_sent_whole(found: dict[str, torch.Tensor], rank: int, step: int = 0) -> list[str]:
+    expected = means(rank, step)
+    return [name for name in found if torch.allclose(found[name], expected[name], rtol=1e-5, atol=1e-7)]
+
+
+def left_out(rank: int, size: int) -> None:
+    method = wc.TopK(0.05)
+    for options, whole in (
+        ({}, []),
+        ({"leave_out": ["*.bias"]}, ["0.bias", "2.bias"]),
+        ({"leave_out": ["2.*"], "elements_min": 41}, ["0.bias", "2.weight", "2.bias"]),
+        ({"elements_min": 10_000}, NAMES),
+    ):
+        for granularity in ("layer", "bucket", "model"):
+            ddp = model()
+            attachment = wc.attach(ddp, optimizer_of(ddp), method, granularity=granularity, **options)  # type: ignore[arg-type]
+            found = gradients(ddp, rank)
+            assert those_sent_whole(found, rank) == whole, (options, granularity)
+            report = attachment.report()
+            assert report.steps == 1 and (report.sent_bytes < report.dense_bytes) == (len(whole) < 4)
+    ddp = model()
+    with pytest.raises(ValueError, match=r"like '3\.\*'; they are: 0\.weight, 0\.bias"):
+        wc.attach(ddp, optimizer_of(ddp), method, leave_out=["3.*"])
+
+
+def test_layers_are_left_out_by_name_and_by_size(trio: Cluster) -> None:
+    trio.run(left_out)
+
+
+def later(rank: int, size: int) -> None:
+    ddp = model()
+    attachment = wc.attach(ddp, optimizer_of(ddp), wc.TopK(0.05), start_step=2)
+    whole = [those_sent_whole(gradients(ddp, rank, step), rank, step) for step in range(3)]
+    assert whole == [NAMES, NAMES, []]
+    assert attachment.report().steps == 3 and attachment.engine.step == 1
+    restored = model()
+    other = wc.attach(restored, optimizer_of(restored), wc.TopK(0.05), start_step=2)
+    other.load_state_dict(attachment.state_dict())
+    assert those_sent_whole(gradients(restored, rank), rank) == []
+
+
+def test_compression_starts_after_some_steps_and_a_checkpoint_remembers_how_many(trio: Cluster) -> None:
+    trio.run(later)
+
+
+def detached(rank: int, size: int) -> None:
+    ddp = model()
+    optimizer = optimizer_of(ddp)
+    first = wc.attach(ddp, optimizer, wc.IntSGD(8))
+    with pytest.raises(RuntimeError, match=r"detach\(\) it first"):
+        wc.attach(ddp, optimizer, wc.TopK(0.05))
+    assert those_sent_whole(gradients(ddp, rank), rank) != NAMES
+    first.detach()
+    first.detach()
+    assert those_sent_whole(gradients(ddp, rank, 1), rank, 1) == NAMES
+    wc.attach(ddp, optimizer, wc.TopK(0.05))
+    assert those_sent_whole(gradients(ddp, rank, 2), rank, 2) == []
+
+
+def test_a_model_is_plain_after_detach_and_takes_another_compression(trio: Cluster) -> None:
+    trio.run(detached)
+
+
+def wrapped(rank: int, size: int) -> None:
+    ddp = model()
+    state = wc.Attachment(ddp, optimizer_of(ddp), wc.Identity())
+    ddp.register_comm_hook(state, fp16_compress_wrapper(wc.compression_hook))
+    found, expected = gradients(ddp, rank), means(rank)
+    for name in NAMES:
+        torch.testing.assert_close(found[name], expected[name], rtol=2e-3, atol=1e-5)
+    assert any(not torch.equal(found[name], expected[name]) for name in NAMES), "it went as fp32"
+    state.detach()
+    torch.testing.assert_close(gradients(ddp, rank)["2.weight"], expected["2.weight"], rtol=2e-3, atol=1e-5)
+
+
+def test_pytorchs_wrappers_go_around_it(trio: Cluster) -> None:
+    trio.run(wrapped)
+
+
+def two_models(rank: int, size: int) -> None:
+    """As of a generator and its critic: each with an optimizer of its own, in turns."""
+    both = [model(), model()]
+    methods = (wc.QSGD(1), wc.TopK(0.05))
+    attachments = [wc.attach(ddp, optimizer_of(ddp), method) for ddp, method in zip(both, methods, strict=True)]
+    for step in range(2):
+        for ddp in both:
+            assert those_sent_whole(gradients(ddp, rank, step), rank, step) != NAMES
+    assert [attachment.report().steps for attachment in attachments] == [2, 2]
+    attachments[0].detach()
+    assert those_sent_whole(gradients(both[0], rank), rank) == NAMES
+    assert those_sent_whole(gradients(both[1], rank), rank) == []
+
+
+def test_several_models_with_optimizers_of_their_own(trio: Cluster) -> None:
+    trio.run(two_models)
+
+
+def failed_passes(rank: int, size: int) -> None:
+    ddp = model()
+    attachment = wc.attach(ddp, optimizer_of(ddp), wc.TopK(0.05))
+    gradients(ddp, rank)
+
+    def fail(gradient: torch.Tensor) -> None:
+        raise KeyError("a bug in the backward pass")
+
+    # The first layer's gradient comes last: a bucket is on its way by then.
+    handle: Any = ddp.module[0].weight.register_hook(fail)
+    with pytest.raises(KeyError, match="a bug"):
+        gradients(ddp, rank)
+    handle.remove()
+    attachment.detach()  # waits for what is on its way
+    tensor = torch.ones(10)
+    dist.all_reduce(tensor)
+    assert (tensor == size).all()
+    again = model()  # DDP itself is not usable after a pass that was not finished
+    wc.attach(again, optimizer_of(again), wc.TopK(0.05))
+    assert those_sent_whole(gradients(again, rank), rank) == []
+
+
+def test_a_backward_pass_that_fails_leaves_the_group_in_order(trio: Cluster) -> None:
+    trio.run(failed_passes)
+
+
+def wrong(rank: int, size: int) -> None:
+    plain = torch.nn.Linear(3, 3)
+    with pytest.raises(TypeError, match="must be a DistributedDataParallel, not a Linear: wrap it"):
+        wc.attach(plain, torch.optim.SGD(plain.parameters(), lr=0.1), wc.TopK(0.05))  # type: ignore[arg-type]
+    ddp = model()
+    ddp.register_comm_hook(None, lambda state, bucket: bucket.buffer())
+    with pytest.raises(RuntimeError, match="only be called once"):
+        wc.attach(ddp, optimizer_of(ddp), wc.TopK(0.05))
+
+
+def test_what_cannot_be_compressed_is_refused(trio: Cluster) -> None:
+    trio.run(wrong)
+
+
+def test_dir_shows_what_is_imported_late() -> None:
+    assert {"attach", "compression_hook", "TopK"} <= set(dir(wc))

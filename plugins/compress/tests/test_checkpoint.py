@@ -1,0 +1,318 @@
+"""States: they continue bit for bit, and are refused wherever else they are loaded."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from .methods import METHODS
+from test_engine import BY_BUCKET, BY_LAYER, PIECES, WHOLE, gradients, same_bits
+
+from wiresum.compress import (
+    DIANA,
+    QSGD,
+    Compressor,
+    Engine,
+    ErrorFeedback,
+    GTopK,
+    Identity,
+    InProcess,
+    IntDIANA,
+    IntSGD,
+    MomentumCorrection,
+    OwnScale,
+    Piece,
+    PowerSGD,
+    QuantisedRandK,
+    Quantiser,
+    RandK,
+    Segment,
+    Shift,
+    TopK,
+    WarmUp,
+)
+from wiresum.compress.checkpoint import described
+
+State = dict[str, Any]
+ALL = {**METHODS, "TopK, with a memory down": TopK(0.2, down=TopK(0.3)), "own scale": OwnScale(QSGD(), memory="diana")}
+
+
+def trained(method: Compressor, steps: int = 3, *, workers: int = 3, segments: list[Segment] = BY_LAYER) -> Engine:
+    engine = Engine(method, InProcess(workers), seed=4)
+    run(engine, range(steps), segments)
+    return engine
+
+
+def run(engine: Engine, steps: range, segments: list[Segment] = BY_LAYER) -> list[list[np.ndarray]]:
+    """Parameters are there for methods that look at them."""
+    results = []
+    for step in steps:
+        parameters = {segment.name: np.linspace(1, 2, segment.size) for segment in segments}
+        results.append(engine.average(segments, gradients(step, segments, engine.aggregator.workers), parameters))
+        engine.advance()
+    return results
+
+
+@pytest.mark.parametrize("segments", [BY_LAYER, BY_BUCKET, WHOLE], ids=["layer", "bucket", "model"])
+@pytest.mark.parametrize("name", ALL)
+def test_a_checkpoint_continues_bit_for_bit(name: str, segments: list[Segment]) -> None:
+    expected = run(Engine(ALL[name], InProcess(3), seed=4), range(6), segments)
+    first = trained(ALL[name], segments=segments)
+    state = pickle.dumps(first.state_dict())
+    for at_once in range(2):
+        handed_out = first.state_dict() if at_once else pickle.loads(state)
+        second = Engine(ALL[name], InProcess(3))
+        second.load_state_dict(handed_out)
+        if at_once:
+            run(first, range(3, 5), segments)  # a state that was handed out is not changed by going on
+        assert same_bits(second.state_dict(), pickle.loads(state))
+        assert same_bits(run(second, range(3, 6), segments), expected[3:])
+    third = Engine(ALL[name], InProcess(3))
+    third.load_state_dict(handed_out)  # nor by going on with what was loaded
+    assert same_bits(run(third, range(3, 6), segments), expected[3:])
+
+
+def test_a_state_from_before_the_first_step_can_be_loaded() -> None:
+    for name, method in ALL.items():
+        engine = Engine(method, InProcess(3))
+        engine.load_state_dict(Engine(method, InProcess(3), seed=4).state_dict())
+        assert same_bits(run(engine, range(2)), run(Engine(method, InProcess(3), seed=4), range(2))), name
+
+
+def refused(state: Any, engine: Engine, *texts: str, **options: Any) -> None:
+    """With an error that says all of it, and the engine is as it was."""
+    before = engine.state_dict()
+    with pytest.raises(ValueError, match="nothing of it was loaded") as error:
+        engine.load_state_dict(state, **options)
+    assert all(text in str(error.value) for text in texts), str(error.value)
+    assert same_bits(engine.state_dict(), before)
+
+
+@pytest.mark.parametrize(
+    ("there", "here", "text"),
+    [
+        (TopK(0.1), IntDIANA(8), "method is TopK in the state and IntDIANA here"),
+        (DIANA(), DIANA(norm="inf"), "method.norm is '2' in the state and 'inf' here"),
+        (TopK(0.1), TopK(0.2), "method.ratio is 0.1 in the state and 0.2 here"),
+        (TopK(0.1), TopK(WarmUp(0.1, 2)), "method.ratio is 0.1 in the state and WarmUp here"),
+        (GTopK(WarmUp(0.1, 2)), GTopK(WarmUp(0.1, 3)), "method.ratio.steps is 2 in the state and 3 here"),
+        (GTopK(0.1), GTopK(0.1, mode="tree"), "method.mode is 'exact' in the state and 'tree' here"),
+        (IntDIANA(8), IntDIANA(16), "method.bits is 8 in the state and 16 here"),
+        (IntSGD(scale="estimate"), IntSGD(), "method.scale is 'estimate' in the state and 'maximum' here"),
+        (PowerSGD(1), PowerSGD(2), "method.rank is 1 in the state and 2 here"),
+        (QSGD(), Quantiser(15, "2", 512, bits=8), "method is QSGD in the state and Quantiser here"),
+        (TopK(0.1), TopK(0.1, memory="ef21"), "method.memory is ErrorFeedback in the state and EF21 here"),
+        (
+            TopK(0.1, memory=ErrorFeedback(clip=1.0)),
+            TopK(0.1, memory=ErrorFeedback(clip=2.0)),
+            "method.memory.clip is 1.0 in the state and 2.0 here",
+        ),
+        (
+            TopK(0.1, memory=MomentumCorrection(0.9)),
+            TopK(0.1, memory=MomentumCorrection(0.5)),
+            "method.memory.momentum is 0.9 in the state and 0.5 here",
+        ),
+        (RandK(0.1, memory=Shift(0.1)), RandK(0.1, memory="diana"), "method.memory.alpha is 0.1 in the state and None"),
+        (TopK(0.1, down=QSGD()), TopK(0.1), "method.down is QSGD in the state and None here"),
+        (TopK(0.1, down=QSGD()), TopK(0.1, down=QSGD(3)), "method.down.levels is 15 in the state and 3 here"),
+        (QuantisedRandK(0.3, QSGD()), QuantisedRandK(0.3, QSGD(3)), "method.quantiser.levels is 15"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else None,
+)
+def test_a_state_of_another_method_or_of_other_options_is_refused(
+    there: Compressor, here: Compressor, text: str
+) -> None:
+    refused(trained(there).state_dict(), trained(here), text)
+    refused(trained(there).state_dict(), Engine(here, InProcess(3)), text)
+
+
+def test_the_name_of_a_memory_is_the_memory() -> None:
+    assert described(TopK(0.1, memory="diana")) == described(TopK(0.1, memory=Shift()))
+    Engine(TopK(0.1, memory=Shift()), InProcess(3)).load_state_dict(trained(TopK(0.1, memory="diana")).state_dict())
+
+
+class Scaled(Identity):
+    """No dataclass: its options are its attributes."""
+
+    def __init__(self, factor: Any) -> None:
+        object.__setattr__(self, "factor", factor)
+
+
+def test_a_compressor_of_ones_own_is_described_by_its_attributes() -> None:
+    text = "method.factor is [1.0, 2.0] in the state and 3.0 here"
+    refused(trained(Scaled(np.array([1.0, 2.0]))).state_dict(), trained(Scaled(np.float32(3))), text)
+
+
+def of_one_worker(worker: int, workers: int = 3, method: Compressor = DIANA()) -> Engine:  # noqa: B008
+    """As in a process group: an engine of one worker, with zeros in the others' place."""
+
+    class Alone(InProcess):
+        def __init__(self) -> None:
+            super().__init__(workers)
+            self.local = (worker,)
+
+    return Engine(method, Alone())
+
+
+def test_a_state_of_another_worker_is_refused() -> None:
+    engine = of_one_worker(2)
+    engine.average(BY_LAYER, gradients(0, BY_LAYER, 1))
+    refused(engine.state_dict(), of_one_worker(0), "it is worker 2's, and this is worker 0")
+    of_one_worker(2).load_state_dict(engine.state_dict())
+
+
+def test_a_state_of_another_number_of_workers_is_refused_unless_that_is_meant() -> None:
+    state = trained(DIANA()).state_dict()
+    fewer = Engine(DIANA(), InProcess(2))
+    refused(state, fewer, "it is of 3 workers, and here are 2", "world_size_changed=True", "synchronize()")
+    refused(
+        state,
+        Engine(DIANA(), InProcess(3)),
+        "it is of 3 workers, as many as here, in spite of world_size_changed",
+        world_size_changed=True,
+    )
+
+
+@pytest.mark.parametrize(
+    ("piece", "dtype", "text"),
+    [
+        (Piece("b", (9,)), np.float64, "'b' is [9] of float64 in the state and [7] of float64 here"),
+        (Piece("a", (5, 6)), np.float64, "'a' is [5, 6] of float64 in the state and [6, 5] of float64 here"),
+        (Piece("c", (4, 4)), np.float32, "'c' is [4, 4] of float32 in the state and [4, 4] of float64 here"),
+    ],
+)
+def test_a_state_of_other_tensors_is_refused_at_once_or_with_the_first_gradient(
+    piece: Piece, dtype: Any, text: str
+) -> None:
+    other = Engine(TopK(0.2), InProcess(3))
+    other.average([Segment((piece,))], [[np.ones(piece.size, dtype)]] * 3)
+    refused(other.state_dict(), trained(TopK(0.2)), text)
+    fresh = Engine(TopK(0.2), InProcess(3))
+    fresh.load_state_dict(other.state_dict())
+    with pytest.raises(ValueError, match=f"'{piece.name}' is .*, and was .* before"):
+        run(fresh, range(1))
+    assert fresh.aggregator.traffic.rounds == 0
+
+
+def changed(change: Callable[[State], object], method: Compressor = DIANA()) -> State:  # noqa: B008
+    state = copy.deepcopy(trained(method).state_dict())
+    change(state)
+    return state
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        (lambda state: state.pop("common"), "the state lacks 'common'"),
+        (lambda state: state.update(motion={}), "the state has in addition 'motion'"),
+        (lambda state: state["common"].pop("b"), "common lacks 'b'"),
+        (lambda state: state["common"].update(x=np.zeros(3)), "common has in addition 'x'"),
+        (lambda state: state["own"].pop(), "own is of 2 workers, not of 3"),
+        (lambda state: state["own"][1].clear(), "own[1] lacks 'shift'"),
+        (lambda state: state["own"][1].update(residual={}), "own[1] has in addition 'residual'"),
+        (lambda state: state["own"][2]["shift"].pop("a"), "own[2].shift lacks 'a'"),
+        (lambda state: state["own"][2]["shift"].update(a=np.zeros(29)), "own[2].shift.a has 29 values of float64"),
+        (lambda state: state["own"][2]["shift"].update(a=np.zeros(30, "f4")), "has 30 values of float32, and its"),
+        (lambda state: state["own"][2]["shift"].update(a=np.zeros((6, 5))), "own[2].shift.a is no flat array"),
+        (lambda state: state["own"][2]["shift"].update(a=[0.0] * 30), "own[2].shift.a is no flat array"),
+        (lambda state: state["own"][0].update(shift=None), "own[0].shift is NoneType"),
+        (lambda state: state["states"].pop(0), "states lacks 'a'"),
+        (lambda state: state["squares"].update(a=1.0), "squares has in addition 'a'"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else None,
+)
+def test_a_state_that_is_not_whole_is_refused(change: Callable[[State], object], text: str) -> None:
+    refused(changed(change), trained(DIANA(), 1), text)
+    refused(changed(change), Engine(DIANA(), InProcess(3)), text)
+
+
+def test_lengths_that_are_missing_are_refused() -> None:
+    method = IntSGD(scale="estimate")
+    refused(changed(lambda state: state["squares"].pop("b"), method), Engine(method, InProcess(3)), "squares lacks 'b'")
+
+
+def test_what_was_saved_for_the_other_direction_is_looked_at_before_anything_changes() -> None:
+    method = TopK(0.2, down=TopK(0.3))
+    state = changed(lambda state: state["down"]["own"][0]["residual"].pop("c"), method)
+    refused(state, trained(method, 1), "own[0].residual lacks 'c'")
+
+
+def test_long_lists_of_names_are_cut() -> None:
+    method, segments = TopK(0.5), [Segment((Piece(f"layer{at}", (4,)),)) for at in range(9)]
+    engine = Engine(method, InProcess(1))
+    engine.average(segments, [[np.ones(4)] * 9])
+    state = engine.state_dict()
+    state["own"][0]["residual"] = {}
+    refused(state, Engine(method, InProcess(1)), "lacks 'layer0', 'layer1', 'layer2', 'layer3', 'layer4' and 4 more")
+
+
+@pytest.mark.parametrize("version", [0, 2, 4])
+def test_a_state_of_another_version_is_refused(version: int) -> None:
+    with pytest.raises(ValueError, match=f"has version {version}, and only 3 can be loaded: finish with the Wiresum"):
+        Engine(DIANA(), InProcess(3)).load_state_dict({"version": version, "step": 1})
+
+
+@pytest.mark.parametrize("state", [None, [], 7, "state"])
+def test_what_is_no_state_is_refused(state: Any) -> None:
+    with pytest.raises(ValueError, match="is no state of compression but"):
+        Engine(DIANA(), InProcess(3)).load_state_dict(state)
+
+
+@pytest.mark.parametrize("workers", [2, 5])
+@pytest.mark.parametrize("name", ALL)
+def test_with_another_number_of_workers_own_memories_stay_and_the_common_one_is_their_mean(
+    name: str, workers: int
+) -> None:
+    """New workers begin with zeros; what workers have alike stays; and from there all goes on."""
+    before = trained(ALL[name], 5).state_dict()
+    engine = Engine(ALL[name], InProcess(workers))
+    engine.load_state_dict(before, world_size_changed=True)
+    for attempt in (engine.state_dict, lambda: run(engine, range(1))):
+        with pytest.raises(RuntimeError, match=r"another number of workers: call synchronize\(\) at all workers first"):
+            attempt()
+    assert engine.synchronize("told") == "told"
+    after = engine.state_dict()
+    assert after["world_size"] == workers and after["step"] == 5 and after["seed"] == 4
+    assert same_bits([after[part] for part in ("states", "squares", "tensors")],
+                     [before[part] for part in ("states", "squares", "tensors")])  # fmt: skip
+    assert same_bits(after["own"][:3], before["own"][:workers])
+    assert all(not vector.any() for mine in after["own"][3:] for store in mine.values() for vector in store.values())
+    for piece, common in after["common"].items():
+        assert common == pytest.approx(np.mean([mine["shift"][piece] for mine in after["own"]], axis=0), abs=1e-15)
+    assert bool(after["common"]) == bool(before["common"])
+    values = gradients(5, BY_LAYER, workers)
+    estimate = engine.average(BY_LAYER, values, {piece.name: np.linspace(1, 2, piece.size) for piece in PIECES})[0]
+    assert np.isfinite(estimate).all()
+
+
+def test_a_shift_goes_on_without_bias_after_the_number_of_workers_has_changed() -> None:
+    """Without loss every estimate is the mean gradient, which it is only if the common shift is the mean of all."""
+    method = Identity(memory=Shift(0.5))
+    for workers in (1, 2, 5):
+        engine = Engine(method, InProcess(workers))
+        engine.load_state_dict(trained(method).state_dict(), world_size_changed=True)
+        engine.synchronize()
+        values = gradients(3, BY_LAYER, workers)
+        for at, estimate in enumerate(engine.average(BY_LAYER, values)):
+            assert estimate == pytest.approx(np.mean([mine[at] for mine in values], axis=0), abs=1e-12)
+
+
+def test_a_worker_that_lost_its_state_gets_consistent_memories() -> None:
+    for method in (DIANA(), PowerSGD(1), TopK(0.2, down=TopK(0.3))):
+        before = trained(method, 5).state_dict()
+        state = copy.deepcopy(before)
+        for store in state["own"][2].values():
+            for vector in store.values():
+                vector[...] = 0
+        engine = Engine(method, InProcess(3))
+        engine.load_state_dict(state)
+        engine.synchronize()
+        after = engine.state_dict()
+        for piece, common in after["common"].items():
+            own = [mine["shift"][piece] for mine in after["own"]]
+            assert common == pytest.approx(np.mean(own, axis=0), abs=1e-15)
+        assert same_bits({**after, "common": None}, {**state, "common": None})

@@ -1,0 +1,110 @@
+"""Somebody else's compressors: one short class for each way to travel."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+from .rig import Unpacked, assert_unbiased, assert_variance_within_omega, exchange, vectors
+
+from wiresum.compress import GatherCompressor, InProcess, IntegerCompressor, Sparse, SparseCompressor, Trait, Turn
+from wiresum.compress.compressor import require_indexable
+
+
+@dataclass(frozen=True)
+class Coin(IntegerCompressor):
+    """All or nothing of each value: sent with probability p, as an integer of a fixed quantum."""
+
+    p: float
+    quantum: float = 2.0**-20
+
+    def omega(self, size: int, workers: int) -> float:
+        return 1 / self.p - 1 + 1e-6
+
+    def compress(self, vector: np.ndarray, turn: Turn) -> np.ndarray:
+        heads = turn.uniform(turn.size) < self.p
+        return np.rint(heads * vector / self.p / self.quantum).astype(np.int32)
+
+    def decompress(self, integers: np.ndarray, turn: Turn, contributors: int) -> np.ndarray:
+        return (integers * self.quantum / contributors).astype(turn.dtype)
+
+
+@dataclass(frozen=True)
+class FirstK(SparseCompressor):
+    """The first k values, for the test of a compressor whose indices need not travel."""
+
+    k: int
+
+    def indices(self, turn: Turn) -> np.ndarray:
+        return np.arange(self.k)
+
+    def compress(self, vector: np.ndarray, turn: Turn) -> Sparse:
+        return Sparse(np.arange(self.k), vector[: self.k])
+
+
+@dataclass(frozen=True)
+class Half(GatherCompressor):
+    """IEEE half precision."""
+
+    def compress(self, vector: np.ndarray, turn: Turn) -> np.ndarray:
+        return vector.astype(np.float16).view(np.uint8)
+
+    def decompress(self, parcel: np.ndarray, turn: Turn) -> np.ndarray:
+        return parcel.copy().view(np.float16).astype(turn.dtype)
+
+
+def test_a_new_compressor_of_integers_is_one_class() -> None:
+    assert Coin.trait is Trait.DENSE_INT
+    assert_unbiased(Coin(0.4), vectors(3))
+    assert_variance_within_omega(Coin(0.4), vectors(3))
+    ours, reference = exchange(Coin(0.4), vectors(3)), exchange(Coin(0.4), vectors(3), aggregator=Unpacked(3))
+    assert ours.means[0].tobytes() == reference.means[0].tobytes()
+
+
+def test_a_new_sparse_compressor_is_one_class() -> None:
+    aggregator = InProcess(3)
+    values = vectors(3)
+    mean = exchange(FirstK(5), values, aggregator=aggregator).means[0]
+    assert mean[:5] == pytest.approx(np.mean(values, axis=0)[:5])
+    assert (mean[5:] == 0).all()
+    assert aggregator.traffic.sent_bytes == 2 + 5 * 4, "an exponent, and the sum of five values"
+
+
+def test_a_new_compressor_of_bytes_is_one_class() -> None:
+    values = vectors(3)
+    assert exchange(Half(), values).means[0] == pytest.approx(np.mean(values, axis=0), rel=2e-3, abs=1e-3)
+
+
+def test_integers_too_large_for_their_bits_are_an_error_and_not_a_wrong_sum() -> None:
+    reason = (
+        r"Coin made integers beyond 715827882 \(worker 1: 1610612736 for 'x'\): .* 3 workers may not fit in 32 bits"
+    )
+    with pytest.raises(OverflowError, match=reason):
+        exchange(Coin(1.0, 2.0**-30), [np.zeros(4), np.full(4, 1.5), np.zeros(4)])
+
+
+def test_a_tensor_beyond_the_reach_of_an_index_is_refused() -> None:
+    turn = Turn(0, 0, 0, 1, "huge", (2**16, 2**15), np.dtype(np.float32))
+    with pytest.raises(ValueError, match=r"'huge' has 2147483648 values.* compress by layer"):
+        require_indexable(turn)
+
+
+class Travelling(FirstK):
+    """Its indices travel, although they could be known."""
+
+    indices = SparseCompressor.indices
+
+
+def test_a_sparse_compressor_that_does_not_say_its_count_is_told_to() -> None:
+    with pytest.raises(NotImplementedError, match=r"Travelling .* count\(\)"):
+        exchange(Travelling(2), vectors(2))
+
+
+def test_a_sparse_compressor_that_sends_another_number_than_it_says_is_an_error() -> None:
+    class Wrong(Travelling):
+        def count(self, turn: Turn) -> int:
+            return 3
+
+    with pytest.raises(ValueError, match=r"Wrong chose 2 values of 'x', and its count\(\) says 3"):
+        exchange(Wrong(2), vectors(2))

@@ -1,0 +1,520 @@
+"""DistributedDataParallel with compressed gradients, in real processes over Gloo and over a switch."""
+
+from __future__ import annotations
+
+import copy
+import io
+import threading
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+from wiresum_lab.ranks.cluster import Cluster
+from .methods import METHODS
+from torch.nn.parallel import DistributedDataParallel
+
+import wiresum.compress as wc
+from wiresum.compress.ddp import Granularity
+from wiresum.compress.memory import memory_of
+
+STEPS = 6
+BUCKET_MB = 0.01
+GRANULARITIES: tuple[Granularity, ...] = ("layer", "bucket", "model")
+
+
+class Network(torch.nn.Module):
+    """Several buckets of BUCKET_MB; a branch that some inputs do not take; a parameter that does not learn."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.convolution = torch.nn.Conv2d(1, 6, 3)
+        self.hidden = torch.nn.Linear(6 * 6 * 6, 40)
+        self.detour = torch.nn.Linear(40, 40)
+        self.output = torch.nn.Linear(40, 10)
+        self.frozen = torch.nn.Parameter(torch.ones(10), requires_grad=False)
+
+    def forward(self, images: torch.Tensor, detour: bool = True) -> torch.Tensor:
+        hidden = torch.relu(self.hidden(torch.relu(self.convolution(images)).flatten(1)))
+        if detour:
+            hidden = hidden + torch.relu(self.detour(hidden))
+        logits: torch.Tensor = self.output(hidden) * self.frozen
+        return logits
+
+
+def batch(rank: int, step: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Labels follow from the images, so that there is something to learn."""
+    images = torch.randn(16, 1, 8, 8, generator=torch.Generator().manual_seed(100 * rank + step))
+    return images, (images.mean(dim=(1, 2, 3)) > 0).long()
+
+
+class Run:
+    """A model, its optimizer and its compression at one worker."""
+
+    def __init__(self, method: wc.Compressor, granularity: Granularity = "layer", **options: Any) -> None:
+        torch.manual_seed(0)
+        self.model = DistributedDataParallel(Network(), bucket_cap_mb=BUCKET_MB, **options)
+        momentum = 0.0 if isinstance(memory_of(method.memory), wc.MomentumCorrection) else 0.5
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.05, momentum=momentum)
+        self.attachment = wc.attach(self.model, self.optimizer, method, granularity=granularity, seed=3)
+
+    def train(self, rank: int, steps: range, **forward: Any) -> float:
+        """The last step's loss."""
+        loss = torch.zeros(())
+        for step in steps:
+            images, labels = batch(rank, step)
+            self.optimizer.zero_grad()
+            loss = torch.nn.functional.cross_entropy(self.model(images, **forward), labels)
+            loss.backward()
+            self.optimizer.step()
+        return float(loss.detach())
+
+    def bits(self) -> bytes:
+        return b"".join(parameter.detach().numpy().tobytes() for parameter in self.model.parameters())
+
+
+def same_everywhere(mine: bytes) -> bool:
+    everybody: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(everybody, mine)
+    return all(other == mine for other in everybody)
+
+
+def train_all(rank: int, size: int) -> dict[str, float]:
+    ratios = {}
+    for at, (name, method) in enumerate(METHODS.items()):
+        run = Run(method, GRANULARITIES[at % 3])
+        before = run.bits()
+        run.train(rank, range(STEPS))
+        assert run.bits() != before, name
+        assert same_everywhere(run.bits()), name
+        report = run.attachment.report()
+        assert report.steps == STEPS
+        ratios[name] = report.ratio
+    return ratios
+
+
+def test_every_method_trains_with_the_same_bits_at_all_workers_and_reports_what_it_sent(trio: Cluster) -> None:
+    ratios = trio.run(train_all, timeout_s=110)
+    for mine in ratios:
+        assert mine["identity"] == pytest.approx(1, rel=0.01)
+        assert mine["IntDIANA"] == pytest.approx(4, rel=0.05)  # an extremum and a flag for each layer
+        assert mine["QSGD"] == pytest.approx(4 / (1 + 8 / 64), rel=0.1)
+        assert mine["TopK"] > 3  # at worst the sum of three workers' tenths
+        assert mine["RandK, partition"] > 2.5
+        assert mine["block random-k"] > 9, "the same blocks everywhere, whose numbers do not travel"
+
+
+def without_loss(rank: int, size: int) -> None:
+    torch.manual_seed(0)
+    plain = DistributedDataParallel(Network(), bucket_cap_mb=BUCKET_MB)
+    optimizer = torch.optim.SGD(plain.parameters(), lr=0.05, momentum=0.5)
+    for step in range(STEPS):
+        images, labels = batch(rank, step)
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(plain(images), labels).backward()
+        optimizer.step()
+    for granularity in GRANULARITIES:
+        for memory in ("none", "error-feedback", "diana"):
+            run = Run(wc.Identity(memory=memory), granularity)
+            run.train(rank, range(STEPS))
+            for ours, theirs in zip(run.model.parameters(), plain.parameters(), strict=True):
+                torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-6)
+
+
+def test_without_loss_every_granularity_trains_as_plain_ddp_does(trio: Cluster) -> None:
+    trio.run(without_loss)
+
+
+def loss_falls(rank: int, size: int) -> dict[str, tuple[float, float]]:
+    losses = {}
+    for name in ("IntDIANA", "DIANA", "TopK, EF21", "gTop-k", "PowerSGD", "THC"):
+        run = Run(METHODS[name], "layer")
+        losses[name] = (run.train(rank, range(1)), run.train(rank, range(1, 40)))
+    return losses
+
+
+def test_the_loss_falls(switched: Cluster) -> None:
+    for losses in switched.run(loss_falls, timeout_s=110):
+        assert all(last < 0.5 * first for first, last in losses.values()), losses
+
+
+def reloaded(run: Run) -> Any:
+    file = io.BytesIO()
+    torch.save(run.attachment.state_dict(), file)
+    file.seek(0)
+    return torch.load(file, weights_only=True)
+
+
+def continue_all(rank: int, size: int, granularities: tuple[Granularity, ...]) -> list[str]:
+    """The methods that do not."""
+    apart = []
+    for at, (name, method) in enumerate(METHODS.items()):
+        granularity = granularities[at % len(granularities)]
+        straight = Run(method, granularity)
+        straight.train(rank, range(3))
+        model, optimizer = (copy.deepcopy(one.state_dict()) for one in (straight.model, straight.optimizer))
+        compression = reloaded(straight)
+        straight.train(rank, range(3, 6))
+        restarted = Run(method, granularity)
+        restarted.model.load_state_dict(model)
+        restarted.optimizer.load_state_dict(optimizer)
+        restarted.attachment.load_state_dict(compression)
+        restarted.train(rank, range(3, 6))
+        assert same_everywhere(restarted.bits()), name
+        if restarted.bits() != straight.bits() or restarted.attachment.report().steps != 6:
+            apart.append(name)
+    return apart
+
+
+def test_by_layer_and_by_model_a_checkpoint_continues_bit_for_bit(switched: Cluster) -> None:
+    assert switched.run(continue_all, ("layer", "model"), timeout_s=110) == [[]] * 3
+
+
+def test_by_bucket_a_checkpoint_continues_with_other_buckets_in_the_first_step(switched: Cluster) -> None:
+    """As every first step of DDP has, whose buckets are not the state's to choose. All workers stay alike."""
+    apart = switched.run(continue_all, ("bucket",), timeout_s=110)
+    assert apart == [apart[0]] * 3
+    assert "identity" not in apart[0]
+
+
+def joins_late(rank: int, size: int, name: str) -> tuple[bool, bool, int]:
+    """Rank 2 has lost its state; the others have loaded theirs."""
+    before = Run(METHODS[name])
+    before.train(rank, range(4))
+    after = Run(METHODS[name])
+    after.model.load_state_dict(before.model.state_dict())
+    if rank != 2:
+        after.attachment.load_state_dict(before.attachment.state_dict())
+    after.attachment.synchronize()
+    consistent = common_is_the_mean(after)
+    after.train(rank, range(4, 8))
+    return consistent, same_everywhere(after.bits()), after.attachment.state_dict()["steps"]
+
+
+def common_is_the_mean(run: Run, group: dist.ProcessGroup | None = None) -> bool:
+    state = run.attachment.state_dict()["engine"]
+    consistent = True
+    for name, common in state["common"].items():
+        total = state["own"][0]["shift"][name].clone()
+        dist.all_reduce(total, group=group)
+        consistent &= bool(torch.allclose(total / dist.get_world_size(group), common, atol=1e-5))
+    return consistent
+
+
+@pytest.mark.parametrize("name", ["IntDIANA", "IntDIANA, by estimates", "PowerSGD", "TopK"])
+def test_a_worker_without_a_state_gets_consistent_memories(switched: Cluster, name: str) -> None:
+    assert switched.run(joins_late, name) == [(True, True, 8)] * 3
+
+
+def changes_size(rank: int, size: int, name: str) -> list[tuple[bool, bool]]:
+    """Three workers, then those of ranks 1 and 2, then three again."""
+    run, seen = Run(METHODS[name]), []
+    run.train(rank, range(3))
+    parameters, state = run.model.state_dict(), reloaded(run)
+    pair = dist.new_group([1, 2])
+    if rank > 0:
+        fewer = Run(METHODS[name], process_group=pair)
+        fewer.model.load_state_dict(parameters)
+        fewer.attachment.load_state_dict(state, world_size_changed=True)
+        fewer.attachment.synchronize()
+        seen.append((common_is_the_mean(fewer, pair), fewer.attachment.state_dict()["steps"] == 3))
+        fewer.train(rank, range(3, 6))
+        parameters, state = fewer.model.state_dict(), reloaded(fewer)
+    parts = [parameters]
+    dist.broadcast_object_list(parts, src=1)
+    more = Run(METHODS[name])
+    more.model.load_state_dict(parts[0])
+    if rank > 0:
+        more.attachment.load_state_dict(state, world_size_changed=True)
+    more.attachment.synchronize()
+    seen.append((common_is_the_mean(more), more.attachment.state_dict()["steps"] == 6))
+    more.train(rank, range(6, 9))
+    seen.append((common_is_the_mean(more), same_everywhere(more.bits())))
+    return seen
+
+
+@pytest.mark.parametrize("name", ["IntDIANA", "TopK", "PowerSGD"])
+def test_the_number_of_workers_may_change_where_that_is_meant(trio: Cluster, name: str) -> None:
+    assert [all(map(all, seen)) for seen in trio.run(changes_size, name)] == [True] * 3
+
+
+def one_state_for_two(rank: int, size: int) -> tuple[str, bool]:
+    """Both workers of a smaller group load what rank 0 saved."""
+    run = Run(METHODS["TopK"])
+    run.train(rank, range(2))
+    states = [reloaded(run)]
+    dist.broadcast_object_list(states, src=0)
+    pair = dist.new_group([0, 1])
+    if rank == 2:
+        return "", True
+    fewer = Run(METHODS["TopK"], process_group=pair)
+    fewer.attachment.load_state_dict(states[0], world_size_changed=True)
+    try:
+        fewer.attachment.synchronize()
+    except ValueError as error:
+        text = str(error)
+    try:
+        fewer.train(rank, range(1))
+    except RuntimeError as error:
+        return text, "synchronize()" in str(error)
+    return text, False
+
+
+def test_one_workers_state_cannot_be_loaded_by_two(switched: Cluster) -> None:
+    for text, is_held in switched.run(one_state_for_two)[:2]:
+        assert "several have loaded worker 0's state" in text
+        assert is_held
+
+
+def bits_of(state: Any) -> Any:
+    """Comparable."""
+    if isinstance(state, torch.Tensor):
+        return state.dtype, tuple(state.shape), state.numpy().tobytes()
+    if isinstance(state, dict):
+        return {name: bits_of(part) for name, part in state.items()}
+    return [bits_of(part) for part in state] if isinstance(state, list) else state
+
+
+def loads_of_others(rank: int, size: int) -> dict[str, str]:
+    """Why each is refused, and "" where it is not or something has changed."""
+
+    def attached(net: torch.nn.Module, method: wc.Compressor | None = None, **options: Any) -> wc.Attachment:
+        model = DistributedDataParallel(net)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        attachment = wc.attach(model, optimizer, method or wc.TopK(0.5), **options)
+        for _ in range(2):
+            model(torch.ones(2, 6, dtype=next(net.parameters()).dtype)).square().mean().backward()
+        return attachment
+
+    here = attached(torch.nn.Linear(6, 4))
+    states = {
+        "method": attached(torch.nn.Linear(6, 4), wc.IntDIANA(8)).state_dict(),
+        "options": attached(torch.nn.Linear(6, 4), wc.TopK(0.25)).state_dict(),
+        "granularity": attached(torch.nn.Linear(6, 4), granularity="model").state_dict(),
+        "shapes": attached(torch.nn.Linear(6, 5)).state_dict(),
+        "names": attached(torch.nn.Sequential(torch.nn.Linear(6, 4))).state_dict(),
+        "types": attached(torch.nn.Linear(6, 4).double()).state_dict(),
+        "layers": attached(torch.nn.Linear(6, 4), leave_out=["bias"]).state_dict(),
+    }
+    everybody: list[Any] = [None] * size
+    dist.all_gather_object(everybody, here.state_dict())
+    states["rank"] = everybody[(rank + 1) % size]
+    states["entry"] = {name: part for name, part in here.state_dict().items() if name != "steps"}
+    states["version"] = {"engine": {"version": 2, "step": 1}, "motion": {}, "steps": 1}
+    texts, before = {}, bits_of(here.state_dict())
+    for name, state in states.items():
+        try:
+            here.load_state_dict(state)
+        except ValueError as error:
+            texts[name] = str(error) if bits_of(here.state_dict()) == before else ""
+    here.load_state_dict(everybody[rank])
+    return texts
+
+
+def test_a_state_that_is_of_something_else_is_refused_and_nothing_of_it_is_loaded(switched: Cluster) -> None:
+    for rank, texts in enumerate(switched.run(loads_of_others)):
+        other = (rank + 1) % 3
+        for name, text in {
+            "method": "method is IntDIANA in the state and TopK here",
+            "options": "method.ratio is 0.25 in the state and 0.5 here",
+            "granularity": "granularity is 'model' in the state and 'layer' here",
+            "shapes": "'weight' is '[5, 6] of float32' in the state and '[4, 6] of float32' here",
+            "names": "the state's model lacks 'bias', 'weight'; the state's model has in addition '0.bias', '0.weight'",
+            "types": "'weight' is '[4, 6] of float64' in the state and '[4, 6] of float32' here",
+            "layers": "the state's model lacks 'bias'",
+            "rank": f"it is worker {other}'s, and this is worker {rank}",
+            "entry": "the state lacks 'steps'",
+            "version": "has version 2, and only 3 can be loaded",
+        }.items():
+            assert text in texts[name]
+
+
+def poisoned(rank: int, size: int, name: str) -> tuple[bool, bool]:
+    run = Run(METHODS[name])
+    run.train(rank, range(2))
+    images, labels = batch(rank, 2)
+    if rank == 1:
+        images[0] = float("inf")
+    run.optimizer.zero_grad()
+    torch.nn.functional.cross_entropy(run.model(images), labels).backward()
+    nowhere = all(not p.grad.isfinite().all() for p in run.model.parameters() if p.grad is not None)
+    run.optimizer.zero_grad()  # as a loss scaler does
+    run.train(rank, range(3, 6))
+    return nowhere, same_everywhere(run.bits()) and all(bool(p.isfinite().all()) for p in run.model.parameters())
+
+
+@pytest.mark.parametrize("name", ["IntDIANA", "TopK"])
+def test_one_workers_inf_is_seen_by_all_and_spoils_no_memory(switched: Cluster, name: str) -> None:
+    assert switched.run(poisoned, name) == [(True, True)] * 3
+
+
+def special_models(rank: int, size: int) -> list[bool]:
+    same = []
+    run = Run(METHODS["IntDIANA"], find_unused_parameters=True)
+    run.train(rank, range(4), detour=rank == 0)
+    run.train(rank, range(4, 6), detour=False)
+    same.append(same_everywhere(run.bits()))
+    run = Run(METHODS["TopK"], "model", gradient_as_bucket_view=True)
+    for step in range(4):
+        images, labels = batch(rank, step)
+        with run.model.no_sync():
+            torch.nn.functional.cross_entropy(run.model(images), labels).backward()
+        torch.nn.functional.cross_entropy(run.model(images), labels).backward()
+        run.optimizer.step()
+        run.optimizer.zero_grad()
+    same.append(same_everywhere(run.bits()) and run.attachment.report().steps == 4)
+    for dtype in (torch.bfloat16, torch.float64):
+        model = DistributedDataParallel(torch.nn.Linear(20, 30).to(dtype))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        wc.attach(model, optimizer, METHODS["IntDIANA"], granularity="model")
+        for step in range(3):
+            optimizer.zero_grad()
+            model(torch.full((4, 20), step + rank + 1.0, dtype=dtype)).square().mean().backward()
+            optimizer.step()
+        flat = torch.cat([parameter.detach().reshape(-1).double() for parameter in model.parameters()])
+        same.append(same_everywhere(flat.numpy().tobytes()))
+    return same
+
+
+def test_unused_parameters_accumulation_and_other_precisions(switched: Cluster) -> None:
+    assert switched.run(special_models) == [[True] * 4] * 3
+
+
+class Embedded(torch.nn.Module):
+    """An embedding with sparse gradients, and a layer with dense ones."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = torch.nn.EmbeddingBag(50, 8, sparse=True)
+        self.output = torch.nn.Linear(8, 4)
+
+    def forward(self, words: torch.Tensor) -> torch.Tensor:
+        logits: torch.Tensor = self.output(self.embedding(words))
+        return logits
+
+
+def embeds(rank: int, size: int, granularity: Granularity) -> tuple[bool, bool, float]:
+    """Are sparse gradients their mean, and is the dense one a part; and what was counted as dense."""
+    torch.manual_seed(0)
+    model = DistributedDataParallel(Embedded(), bucket_cap_mb=BUCKET_MB)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    attachment = wc.attach(model, optimizer, wc.TopK(0.25), granularity=granularity)
+    expected = torch.zeros(50, 8)
+    for other in range(size):
+        alone = Embedded()
+        alone.load_state_dict(model.module.state_dict())
+        alone(words_of(other)).square().sum().backward()
+        assert alone.embedding.weight.grad is not None
+        expected += alone.embedding.weight.grad.to_dense() / size
+    model(words_of(rank)).square().sum().backward()
+    rows, dense = model.module.embedding.weight.grad, model.module.output.weight.grad
+    assert rows is not None and rows.is_sparse and dense is not None
+    optimizer.step()
+    close = torch.allclose(rows.to_dense(), expected, atol=1e-5)
+    return close, 0 < dense.count_nonzero() < dense.numel(), attachment.report().dense_bytes
+
+
+def words_of(rank: int) -> torch.Tensor:
+    return torch.randint(0, 50, (6, 3), generator=torch.Generator().manual_seed(rank))
+
+
+@pytest.mark.parametrize("granularity", ["layer", "model"])
+def test_sparse_gradients_are_averaged_as_they_are(trio: Cluster, granularity: Granularity) -> None:
+    assert trio.run(embeds, granularity) == [(True, True, 4 * 36)] * 3
+
+
+def two_momenta(rank: int, size: int) -> str:
+    model = DistributedDataParallel(torch.nn.Linear(4, 4))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    try:
+        wc.attach(model, optimizer, wc.GTopK(0.1, memory="momentum-correction"))
+    except ValueError as error:
+        return str(error)
+    return "no error"
+
+
+def test_a_second_momentum_is_refused(switched: Cluster) -> None:
+    assert all("the optimizer has 0.9 beside it" in text for text in switched.run(two_momenta))
+
+
+def refused(rank: int, size: int) -> list[str]:
+    texts = []
+    for granularity, method in (("tensor", wc.QSGD()), ("layer", wc.SignMajority(memory="diana"))):
+        try:
+            Run(method, granularity).train(rank, range(1))  # type: ignore[arg-type]
+        except (ValueError, RuntimeError) as error:
+            texts.append(str(error))
+    return texts
+
+
+def test_what_cannot_work_is_refused_with_the_reason(switched: Cluster) -> None:
+    for texts in switched.run(refused):
+        assert "layer, bucket or model, not 'tensor'" in texts[0]
+        assert "declares neither omega nor a contraction" in texts[1]
+
+
+def overlapping(rank: int, size: int) -> tuple[int, bool, bool]:
+    """Each exchange is held up until the first layer's gradient is there, which is the last that is computed."""
+    run = Run(METHODS["IntDIANA"])
+    run.train(rank, range(2))
+    computed, estimates, in_time = threading.Event(), run.attachment.engine.estimates, []
+
+    def estimates_after(*arguments: Any) -> Any:
+        in_time.append(computed.wait(30))
+        return estimates(*arguments)
+
+    run.attachment.engine.estimates = estimates_after  # type: ignore[method-assign]
+    run.model.module.convolution.bias.register_hook(lambda gradient: computed.set())
+    run.train(rank, range(2, 3))
+    return len(in_time), all(in_time), same_everywhere(run.bits())
+
+
+def test_buckets_are_exchanged_while_the_gradients_of_other_layers_are_computed(trio: Cluster) -> None:
+    for exchanges, in_time, same in trio.run(overlapping):
+        assert exchanges >= 2
+        assert in_time, "the backward pass waited for an exchange"
+        assert same
+
+
+@dataclass(frozen=True)
+class Loud(wc.IntegerCompressor):
+    """One worker's integers do not fit, in one bucket of the second step."""
+
+    def bits_at(self, turn: wc.Turn) -> int:
+        return 8
+
+    def compress(self, vector: Any, turn: wc.Turn) -> Any:
+        is_loud = turn.step == 1 and turn.worker == 1 and turn.tensor == "detour.bias"
+        return np.full(turn.size, 100 if is_loud else 1, np.int32)
+
+    def decompress(self, integers: Any, turn: wc.Turn, contributors: int) -> Any:
+        return (integers / contributors).astype(turn.dtype)
+
+
+def excess(rank: int, size: int) -> tuple[str, bool]:
+    run = Run(Loud())
+    run.train(rank, range(1))
+    try:
+        run.train(rank, range(1, 2))
+    except OverflowError as error:
+        text = str(error)
+    following = Run(METHODS["IntDIANA"])
+    following.train(rank, range(2))
+    return text, same_everywhere(following.bits())
+
+
+def test_all_workers_raise_why_one_workers_integers_do_not_fit_and_the_group_lives_on(trio: Cluster) -> None:
+    text = (
+        "Loud made integers beyond 42 (worker 1: 100 for 'detour.bias'): the sum over 3 workers may not fit in 8 bits"
+    )
+    for mine, same in trio.run(excess, timeout_s=20):
+        assert mine == f"{text}. Use more bits"
+        assert same
+
+
+def test_a_report_reads_well() -> None:
+    report = wc.Report(steps=10, sent_bytes=2.5e6, received_bytes=5e6, dense_bytes=1e7)
+    assert str(report) == "10 steps: sent 2.50 MB instead of 10.00 MB, 4.0 times less"
+    assert wc.Report(0, 0.0, 0.0, 0.0).ratio == 1

@@ -1,0 +1,110 @@
+"""gTop-k, exact and by tree."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from .rig import exchange, vectors
+
+from wiresum.compress import GTopK, InProcess
+from wiresum.compress.gtopk import rounds_up
+from wiresum.compress.union import index_code_bytes
+
+
+def integral(workers: int, size: int = 60) -> list[np.ndarray]:
+    """Vectors of whole numbers: sums of them are exact, so that conservation can be asserted bit for bit."""
+    return [np.round(vector * 8) for vector in vectors(workers, (size,))]
+
+
+def test_the_result_is_the_top_k_of_the_sum_of_everybodys_top_k() -> None:
+    values = integral(4)
+    total = np.zeros(60)
+    for value in values:
+        top = np.argsort(-np.abs(value), kind="stable")[:6]
+        total[top] += value[top]
+    chosen = np.argsort(-np.abs(total), kind="stable")[:6]
+    mean = exchange(GTopK(0.1), values).means[0]
+    assert np.flatnonzero(mean).tolist() == sorted(chosen.tolist())
+    assert (mean[chosen] * 4 == total[chosen]).all()
+
+
+def test_exact_conserves_mass() -> None:
+    """What was sent and what stays add up to what there was, in every bit."""
+    values = integral(4)
+    outcome = exchange(GTopK(0.1), values)
+    stays = [value - row[0] for value, row in zip(values, outcome.own, strict=True)]
+    assert (outcome.means[0] * 4 + np.sum(stays, axis=0) == np.sum(values, axis=0)).all()
+
+
+def test_the_tree_loses_mass_at_inner_merges() -> None:
+    """The published algorithm does; that is why it is not the default. Index 1 is dropped by one merge, and chosen."""
+    values = [np.array([8.0, 0, 0]), np.array([0, 5.0, 0]), np.array([0, 9.0, 0]), np.array([0, 0, 1.0])]
+    outcome = exchange(GTopK(1 / 3, mode="tree"), values)
+    assert (outcome.means[0] * 4).tolist() == [0, 9, 0]
+    assert sum(row[0] for row in outcome.own).tolist() == [0, 14, 0], "5 of it was lost, and is in no memory"
+    exact = exchange(GTopK(1 / 3), values)
+    assert (exact.means[0] * 4).tolist() == [0, 14, 0]
+
+
+@pytest.mark.parametrize("workers", [1, 2, 4, 8])
+def test_through_the_trees_root_pass_4k_log2_n_numbers(workers: int) -> None:
+    class Root(InProcess):
+        numbers = 0
+
+        def deliver(self, routes: Any, parcels: Any, nbytes: int) -> Any:
+            self.numbers += sum(nbytes // 4 for route in routes if 0 in route)
+            return super().deliver(routes, parcels, nbytes)
+
+    aggregator = Root(workers)
+    values = vectors(workers, dtype=np.float32)
+    exchange(GTopK(0.1, mode="tree"), values, aggregator=aggregator)
+    assert aggregator.numbers == 4 * 6 * np.log2(workers)
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3, 5, 8])
+def test_the_tree_reaches_everybody_in_as_few_rounds_as_possible(workers: int) -> None:
+    reached = {0}
+    for routes in reversed(rounds_up(workers)):
+        assert all(destination in reached for _, destination in routes)
+        reached |= {source for source, _ in routes}
+    assert reached == set(range(workers))
+    assert len(rounds_up(workers)) == int(np.ceil(np.log2(workers)))
+
+
+def test_where_workers_agree_on_coordinates_tree_and_exact_are_the_same() -> None:
+    values = [scale * np.arange(1.0, 41.0) for scale in (1, 2, 3, 4, 5)]
+    tree, exact = exchange(GTopK(0.1, mode="tree"), values), exchange(GTopK(0.1), values)
+    assert tree.means[0] == pytest.approx(exact.means[0], rel=1e-14)
+    assert all((one[0] == other[0]).all() for one, other in zip(tree.own, exact.own, strict=True))
+
+
+@pytest.mark.parametrize("mode", ["exact", "tree"])
+def test_one_workers_nan_is_everybodys_nan(mode: Any) -> None:
+    for poisoned in range(4):
+        values = vectors(4)
+        values[poisoned][0] = np.nan
+        assert np.isnan(exchange(GTopK(0.1, mode=mode), values).means[0]).all()
+
+
+def test_in_16_bits_half_travels_and_what_is_rounded_off_stays() -> None:
+    values = integral(4)
+    outcomes, sent = [], []
+    for bits in (32, 16):
+        aggregator = InProcess(4)
+        outcomes.append(exchange(GTopK(0.2, bits=bits), values, aggregator=aggregator))
+        sent.append(aggregator.traffic.sent_bytes)
+    exact, rounded = (outcome.means[0] for outcome in outcomes)
+    largest = np.abs(values).max()
+    assert np.abs(rounded - exact).max() <= largest / 2**10, "with 4 workers 12 bits of the largest are kept"
+    assert (outcomes[1].means[0] * 4 == np.sum([row[0] for row in outcomes[1].own], axis=0)).all()
+    indices_bytes = 2 + index_code_bytes(12, 60)
+    assert sent[1] - indices_bytes == pytest.approx((sent[0] - indices_bytes) / 2, abs=4)
+
+
+def test_bits_that_make_no_sense_are_refused() -> None:
+    with pytest.raises(ValueError, match="16 or 32 bits, not 8"):
+        GTopK(0.1, bits=8)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="sends values as they are"):
+        GTopK(0.1, mode="tree", bits=16)

@@ -1,0 +1,174 @@
+"""IntSGD and IntDIANA."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from .rig import Unpacked, assert_unbiased, assert_variance_within_omega, exchange, vectors
+
+from wiresum.compress import Engine, InProcess, IntDIANA, IntSGD, Piece, Quantiser, Segment, Shift
+
+LENGTH = 0.7
+
+
+def test_the_first_step_is_nearly_exact_whatever_the_bits() -> None:
+    values = vectors(4)
+    mean = exchange(IntSGD(8, scale="estimate"), values).means[0]
+    assert mean == pytest.approx(np.mean(values, axis=0), abs=1e-7)
+
+
+def test_the_scale_is_that_of_the_paper() -> None:
+    """a_k = eta sqrt(d) / sqrt(2 n r_k + eta^2 eps^2), of SGD's motion eta |g|: results are multiples of 1/(n a_k)."""
+    values, rate, moved = vectors(4), 0.1, 0.005
+    scale = rate * np.sqrt(60) / np.sqrt(2 * 4 * moved + rate**2 * 1e-16)
+    mean = exchange(IntSGD(scale="estimate"), values, step=3, length=np.sqrt(moved) / rate).means[0]
+    multiples = mean * 4 * scale
+    assert np.abs(multiples - np.round(multiples)).max() < 1e-9
+    assert np.abs(mean - np.mean(values, axis=0)).max() < 1 / scale
+
+
+def test_no_maximum_is_taken_once_there_was_an_estimate() -> None:
+    aggregator = InProcess(4)
+    exchange(IntSGD(8, scale="estimate"), vectors(4), step=3, length=LENGTH, aggregator=aggregator)
+    assert aggregator.traffic.rounds == 1
+    exchange(IntSGD(8), vectors(4), step=3, aggregator=aggregator)
+    assert aggregator.traffic.rounds == 3
+
+
+@pytest.mark.parametrize(("bits", "words"), [(8, 16), (16, 31), (32, 62)])
+def test_few_bits_send_a_fraction_of_the_bytes(bits: int, words: int) -> None:
+    """60 values and two flags."""
+    aggregator = InProcess(4)
+    exchange(IntSGD(bits, scale="estimate"), vectors(4), step=1, length=LENGTH, aggregator=aggregator)
+    assert aggregator.traffic.sent_bytes == 4 * words
+
+
+def test_it_is_unbiased_where_nothing_is_clamped() -> None:
+    class Told(IntSGD):
+        def exchange(self, batch, aggregator):  # type: ignore[no-untyped-def]
+            turns = [[replace(turn, length=LENGTH) for turn in row] for row in batch.turns]
+            return super().exchange(type(batch)(turns, batch.vectors, batch.states), aggregator)
+
+    assert_unbiased(Told(scale="estimate"), vectors(3))
+
+
+@pytest.mark.parametrize("workers", [1, 4])
+def test_with_a_maximum_for_its_scale_the_variance_is_within_the_declared_omega(workers: int) -> None:
+    assert_variance_within_omega(IntSGD(8), vectors(workers))
+    assert_unbiased(IntSGD(8), vectors(workers))
+
+
+def test_what_is_clamped_stays_with_the_worker() -> None:
+    """100 at a quantum of about 0.1 does not fit 8 bits; a worker takes for sent what was sent."""
+    values = [np.full(4, 100.0), np.full(4, -100.0)]
+    outcome = exchange(IntSGD(8, scale="estimate"), values, step=1, length=0.1)
+    quantum = np.sqrt(2 * 2 * 0.01 / 4)
+    assert outcome.own[0][0] == pytest.approx(np.full(4, 63 * quantum))
+    assert outcome.means[0] == pytest.approx(np.zeros(4))
+
+
+def test_what_is_clamped_is_counted() -> None:
+    """Values within the bound, which may be rounded to it, are not."""
+    quantum = np.sqrt(2 * 2 * 0.01 / 4)
+    values = [np.array([62.9, 63.1, -70, 1]) * quantum, np.array([0, 63, -63, -100]) * quantum]
+    assert exchange(IntSGD(8, scale="estimate"), values, step=1, length=0.1).clamped == 3
+    assert exchange(IntSGD(16, scale="estimate"), values, step=1, length=0.1).clamped == 0
+    assert exchange(IntSGD(8), values, step=1).clamped == 0
+
+
+def test_an_engine_warns_once_of_integers_that_were_cut_where_no_memory_keeps_the_rest() -> None:
+    segments, gradients = [Segment((Piece("x", (4,)),))], [[np.full(4, 100.0)], [np.full(4, -100.0)]]
+    for method, warns in ((IntSGD(8, scale="estimate"), True), (IntDIANA(8, scale="estimate"), False)):
+        engine = Engine(method, InProcess(2))
+        engine.average(segments, [[np.full(4, 0.05)], [np.full(4, 0.05)]])
+        engine.advance()
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            for _ in range(3):
+                engine.average(segments, gradients)
+        texts = [str(one.message) for one in caught]
+        assert len(texts) == warns
+        assert engine.clamped == (24 if warns else engine.clamped)
+        assert engine.clamped > 0
+        assert all("IntSGD cut 8 integers in step 1" in text and 'Use scale="maximum"' in text for text in texts)
+
+
+@pytest.mark.parametrize("bits", [8, 16, 32])
+def test_a_width_ends_where_the_docs_say(bits: int) -> None:
+    """docs/compress.md: once the estimates' length is below n/(2^(b-1) - 1) of sqrt(d/2n) times the largest value."""
+    workers, size = 4, 60
+    value = np.linspace(-1, 1, size)
+    end = workers / (2 ** (bits - 1) - 1) * np.sqrt(size / (2 * workers))
+    for factor, cut in ((1.5, False), (0.7, True)):
+        outcome = exchange(IntSGD(bits, scale="estimate"), [value] * workers, step=1, length=factor * end)
+        assert (outcome.clamped > 0) == cut
+
+
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (lambda: IntSGD(12), "integers have 8, 16 or 32 bits, not 12"),
+        (lambda: IntSGD(scale="mean"), "'mean'"),  # type: ignore[arg-type]
+        (lambda: IntSGD(epsilon=-1.0), "epsilon is finite and not negative"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_when_it_is_made(make: Callable[[], object], text: str) -> None:
+    with pytest.raises(ValueError, match=text):
+        make()
+
+
+def test_the_mean_has_the_bits_of_a_reference_that_adds_in_64_bits() -> None:
+    for method in (IntSGD(8), *(IntSGD(bits, scale="estimate") for bits in (8, 16, 32))):
+        length = LENGTH if method.uses_length else None
+        ours = exchange(method, vectors(5), step=2, length=length)
+        reference = exchange(method, vectors(5), step=2, length=length, aggregator=Unpacked(5))
+        assert ours.means[0].tobytes() == reference.means[0].tobytes()
+
+
+def test_intdiana_is_intsgd_of_differences_to_a_shift_with_the_rate_that_theory_allows() -> None:
+    assert isinstance(IntDIANA(8), IntSGD)
+    assert IntDIANA(8).memory == Shift()
+    omega = Quantiser(bits=8).omega(40, 100)
+    assert omega is not None and omega > 1, "so that a rate of 1 would not be stable"
+    assert Shift().fitted(IntDIANA(8), 40, 100) == Shift(1 / (1 + omega))
+    assert Shift().fitted(IntDIANA(8, scale="estimate"), 40, 100) == Shift(1.0), "the paper's"
+
+
+PIECES = (Piece("a", (2,)), Piece("b", (1,)))
+
+
+def told(segments: list[Segment], gradients: list[list[float]]) -> tuple[list[list[float | None]], list[np.ndarray]]:
+    """The lengths that each step's compressor was told, by segment, and the estimates; by layer after the first."""
+    lengths: list[list[float | None]] = []
+
+    class Listening(IntSGD):
+        def exchange(self, batch, aggregator):  # type: ignore[no-untyped-def]
+            lengths.append([turn.length for turn in batch.turns[0]])
+            return super().exchange(batch, aggregator)
+
+    engine, estimates = Engine(Listening(32, scale="estimate"), InProcess(1)), []
+    for gradient in gradients:
+        ends = np.cumsum([segment.size for segment in segments])[:-1]
+        estimates.append(np.concatenate(engine.average(segments, [np.split(np.array(gradient), ends)])))
+        engine.advance()
+        segments = [Segment((piece,)) for segment in segments for piece in segment.pieces]
+    return lengths, estimates
+
+
+def test_a_length_is_the_root_of_the_estimates_averaged_squares_and_follows_a_piece_into_another_segment() -> None:
+    lengths, estimates = told([Segment(PIECES)], [[3.0, 0.0, 4.0], [0.0, 0.0, 2.0], [1.0, 1.0, 1.0]])
+    squares = [np.array([np.sum(one[:2] ** 2), one[2] ** 2]) for one in estimates]
+    assert lengths[0] == [None]
+    assert lengths[1] == pytest.approx(np.sqrt(squares[0]))
+    assert lengths[2] == pytest.approx(np.sqrt(0.9 * squares[0] + 0.1 * squares[1]))
+
+
+def test_there_is_no_length_of_estimates_that_are_zero_or_not_finite() -> None:
+    nan = float("nan")
+    lengths, _ = told([Segment(PIECES[1:])], [[0.0], [nan], [2.0], [nan], [1.0]])
+    assert lengths[:3] == [[None], [None], [None]]
+    assert lengths[3] == lengths[4] == [pytest.approx(np.sqrt(0.1) * 2)]

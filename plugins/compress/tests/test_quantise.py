@@ -1,0 +1,179 @@
+"""Quantisers: unbiased, within the declared variance, and the same integers however they are added."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from .rig import Array, Unpacked, assert_unbiased, assert_variance_within_omega, exchange, vectors
+
+from wiresum.compress import DIANA, QSGD, Compressor, OwnScale, Quantiser, TernGrad
+
+UNBIASED: dict[str, Compressor] = {
+    "DIANA 2": DIANA(),
+    "DIANA 1": DIANA(norm="1"),
+    "DIANA inf": DIANA(norm="inf"),
+    "DIANA 2, blocks": DIANA(block=16),
+    "DIANA inf, blocks": DIANA(norm="inf", block=16),
+    "QSGD": QSGD(7, block=16),
+    "QSGD, whole": QSGD(block=None),
+    "TernGrad": TernGrad(),
+    "fixed point, 8 bits": Quantiser(bits=8),
+    "DIANA 2, own norms": OwnScale(DIANA(block=16)),
+    "QSGD, own norms": OwnScale(QSGD(3)),
+}
+
+
+@pytest.mark.parametrize("name", UNBIASED)
+def test_it_is_unbiased(name: str) -> None:
+    assert_unbiased(UNBIASED[name], vectors(3))
+
+
+@pytest.mark.parametrize("workers", [1, 4])
+@pytest.mark.parametrize("name", UNBIASED)
+def test_its_variance_is_within_the_declared_omega(name: str, workers: int) -> None:
+    assert_variance_within_omega(UNBIASED[name], vectors(workers))
+
+
+def expected_error(vectors: Array, quantiser: Quantiser) -> float:
+    """The mean over workers of E|C(v)-v|^2 over that of |v|^2, exactly: a row of `vectors` for each worker.
+
+    A value of x quanta is rounded up with probability x - floor(x): a variance of quantum^2 f (1 - f).
+    """
+    order = {"1": 1, "2": 2, "inf": np.inf}[quantiser.norm]
+    quantum = np.linalg.norm(vectors, order, axis=1).max() / (quantiser.levels or 1)
+    fraction = np.abs(vectors) / quantum % 1
+    return float(quantum**2 * np.sum(fraction * (1 - fraction)) / np.sum(vectors**2))
+
+
+def worst_vectors(size: int, workers: int, quantiser: Quantiser, omega: float) -> Array:
+    """What the derivation of omega (quantise.py) says is worst, for a norm of 1."""
+    assert quantiser.levels is not None
+    free = 1 / quantiser.levels / (2 * (1 + omega))
+    result = np.full((workers, size), free)
+    if quantiser.norm == "inf":
+        result[0, 0] = 1
+    else:
+        result[0] = 1 / (math.sqrt(size) if quantiser.norm == "2" else size)
+    return result
+
+
+TIGHT = [(size, workers, levels) for size in (16, 123) for workers in (1, 4, 10) for levels in (1, 2)]
+
+
+@pytest.mark.parametrize("norm", ["1", "2", "inf"])
+@pytest.mark.parametrize(("size", "workers", "levels"), TIGHT)
+def test_the_declared_omega_is_reached_by_the_worst_vectors(norm: Any, size: int, workers: int, levels: int) -> None:
+    quantiser = Quantiser(levels, norm)
+    omega = quantiser.omega(size, workers)
+    assert omega is not None
+    assert expected_error(worst_vectors(size, workers, quantiser, omega), quantiser) == pytest.approx(omega, rel=1e-9)
+
+
+@pytest.mark.parametrize("norm", ["1", "2", "inf"])
+@pytest.mark.parametrize("levels", [1, 2, 7, 31])
+def test_no_vectors_exceed_the_declared_omega(norm: Any, levels: int) -> None:
+    """Random sizes, numbers of workers and tails, and the worst vectors disturbed."""
+    generator, quantiser = np.random.default_rng(levels), Quantiser(levels, norm)
+    for _ in range(300):
+        size, workers = generator.integers(1, 60), generator.integers(1, 9)
+        omega = quantiser.omega(int(size), int(workers))
+        assert omega is not None
+        wild = generator.normal(size=(workers, size)) * np.exp(generator.normal(size=(workers, size)) * 2)
+        near = worst_vectors(size, workers, quantiser, omega) * (1 + 0.1 * generator.normal(size=(workers, size)))
+        for rows in (wild, near):
+            assert expected_error(rows, quantiser) <= omega * (1 + 1e-9) + 1e-12
+
+
+@pytest.mark.parametrize(
+    ("norm", "constant"), [("1", 122.0), ("2", math.sqrt(123) - 1), ("inf", (math.sqrt(123) - 1) / 2)]
+)
+def test_one_workers_ternary_constants_are_the_papers(norm: Any, constant: float) -> None:
+    """1/alpha_p - 1 of DIANA's lemma 1."""
+    assert DIANA(norm=norm).omega(123, 1) == pytest.approx(constant)
+    assert OwnScale(DIANA(norm=norm)).omega(123, 10) == pytest.approx(constant)
+
+
+@pytest.mark.parametrize("norm", ["1", "2", "inf"])
+@pytest.mark.parametrize("levels", [1, 3, 15])
+def test_what_is_sent_has_the_variance_of_its_levels(norm: Any, levels: int) -> None:
+    """Not only at most omega's: levels or norms that are ignored show as another variance."""
+    quantiser, values = Quantiser(levels, norm), vectors(3)
+    squares = [
+        np.mean(
+            [
+                np.sum((row[0] - value) ** 2)
+                for row, value in zip(exchange(quantiser, values, step=step).own, values, strict=True)
+            ]
+        )
+        for step in range(300)
+    ]
+    expected = expected_error(np.stack(values), quantiser) * np.mean([np.sum(value**2) for value in values])
+    assert abs(np.mean(squares) - expected) <= 6 * np.std(squares) / math.sqrt(300)
+
+
+@pytest.mark.parametrize("name", ["DIANA 2, blocks", "QSGD", "TernGrad", "fixed point, 8 bits"])
+def test_the_mean_has_the_bits_of_a_reference_that_adds_in_64_bits(name: str) -> None:
+    values = vectors(5, (77,), dtype=np.float32)
+    packed = exchange(UNBIASED[name], values)
+    reference = exchange(UNBIASED[name], values, aggregator=Unpacked(5))
+    assert packed.means[0].tobytes() == reference.means[0].tobytes()
+    assert packed.means[0].dtype == np.float32
+
+
+@pytest.mark.parametrize("name", UNBIASED)
+def test_the_mean_is_the_mean_of_what_each_worker_takes_for_sent(name: str) -> None:
+    outcome = exchange(UNBIASED[name], vectors(4))
+    np.testing.assert_allclose(outcome.means[0], np.mean([row[0] for row in outcome.own], axis=0), atol=1e-12)
+
+
+def test_a_zero_block_stays_zero_and_does_not_disturb_others() -> None:
+    value = np.concatenate([np.zeros(16), np.full(16, 2.0)])
+    mean = exchange(DIANA(norm="inf", block=16), [value, value]).means[0]
+    assert (mean == value).all()
+
+
+def test_the_largest_value_is_never_clamped() -> None:
+    value = np.full(37, 1 / 3, np.float32)
+    assert exchange(Quantiser(bits=8), [value] * 7).means[0] == pytest.approx(value, rel=1e-6)
+
+
+def test_terngrad_clips_outliers_before_it_takes_the_maximum() -> None:
+    value = np.append(np.tile([1.0, -1.0], 50), 100.0)
+    own = exchange(TernGrad(clip=2.5), [value]).own[0][0]
+    assert np.abs(own).max() == pytest.approx(2.5 * value.std())
+    assert TernGrad(clip=2.5).omega(100, 2) is None
+
+
+@pytest.mark.parametrize("poison", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("compressor", [QSGD(), OwnScale(QSGD())], ids=["integers", "gathered"])
+def test_one_workers_nan_or_inf_is_everybodys_nan(compressor: Compressor, poison: float) -> None:
+    values = vectors(3)
+    values[1][5] = poison
+    assert np.isnan(exchange(compressor, values).means[0]).all()
+    assert np.isfinite(exchange(compressor, vectors(3)).means[0]).all()
+
+
+def test_more_levels_than_the_bits_have_room_for_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"integers up to 100 from each of 4 workers .* room for 31: use more bits"):
+        exchange(QSGD(100), vectors(4))
+
+
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (lambda: Quantiser(norm="banana"), "the norm is '1', '2', 'inf', not 'banana'"),  # type: ignore[arg-type]
+        (lambda: Quantiser(norm=math.inf), "the norm is '1', '2', 'inf', not inf"),  # type: ignore[arg-type]
+        (lambda: QSGD(-3), "at least 1 level, or None .* not -3"),
+        (lambda: QSGD(0), "at least 1 level, or None .* not 0"),
+        (lambda: QSGD(block=0), "at least 1 value, or is None .* not 0"),
+        (lambda: DIANA(bits=12), "integers have 8, 16 or 32 bits, not 12"),
+        (lambda: TernGrad(clip=-1), "positive number of deviations"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_when_it_is_made(make: Callable[[], Compressor], text: str) -> None:
+    with pytest.raises(ValueError, match=text):
+        make()

@@ -1,0 +1,65 @@
+"""A part that changes with the step."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from .rig import exchange, vectors
+
+from wiresum.compress import BlockRandomK, BlockTopK, Compressor, GTopK, InProcess, TopK, WarmUp
+from wiresum.compress.ratio import count_of
+from wiresum.compress.union import index_code_bytes
+
+GTOP_K = (0.25, 0.0725, 0.015, 0.004)
+"""arXiv 1901.04359, section IV."""
+
+
+def test_a_warm_up_takes_its_stages_one_after_the_other() -> None:
+    warm = WarmUp(0.001, 3, GTOP_K)
+    assert [warm.at(step) for step in range(14)] == [*np.repeat(GTOP_K, 3), 0.001, 0.001]
+
+
+def test_the_default_stages_are_deep_gradient_compressions() -> None:
+    assert WarmUp(0.001, 1).stages == (0.25, 0.0625, 0.015625, 0.004)
+
+
+@pytest.mark.parametrize("kind", [TopK, GTopK])
+def test_a_step_sends_as_many_values_as_its_stage_says(kind: type[TopK | GTopK]) -> None:
+    method, values = kind(WarmUp(0.02, 2, (0.5, 0.1))), vectors(3, (200,))
+    for step, count in enumerate([100, 100, 20, 20, 4, 4]):
+        outcome = exchange(method, values, step=step)
+        assert np.count_nonzero(outcome.means[0]) >= count
+        if kind is GTopK:
+            assert np.count_nonzero(outcome.means[0]) == count
+        else:
+            assert [np.count_nonzero(row[0]) for row in outcome.own] == [count] * 3
+
+
+def test_on_the_wire_there_are_fewer_indices_in_each_stage() -> None:
+    method, values = GTopK(WarmUp(0.02, 1, (0.5, 0.1))), vectors(1, (200,))
+    for step, ratio in enumerate([0.5, 0.1, 0.02]):
+        aggregator = InProcess(1)
+        exchange(method, values, step=step, aggregator=aggregator)
+        count = count_of(ratio, 200)
+        assert aggregator.traffic.sent_bytes == 2 + index_code_bytes(count, 200) + 4 * count
+
+
+@pytest.mark.parametrize("method", [BlockTopK, BlockRandomK])
+def test_blocks_warm_up_too(method: type[BlockTopK | BlockRandomK]) -> None:
+    for step, count in enumerate([10, 2, 2]):
+        outcome = exchange(method(WarmUp(0.1, 1, (0.5,)), block=10), vectors(2, (200,)), step=step)
+        assert [np.count_nonzero(row[0]) for row in outcome.own] == [10 * count] * 2
+
+
+@pytest.mark.parametrize("method", [TopK(WarmUp(0.1, 1)), TopK(WarmUp(0.2, 1, (0.1,)))])
+def test_a_contraction_holds_in_every_stage(method: Compressor) -> None:
+    assert method.contraction(1000) == (4 if method == TopK(WarmUp(0.1, 1)) else 100) / 1000
+
+
+def test_warm_ups_that_make_no_sense_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"in \(0, 1\], not 0"):
+        WarmUp(0, 5)
+    with pytest.raises(ValueError, match=r"in \(0, 1\], not 2"):
+        WarmUp(0.1, 5, (2.0,))
+    with pytest.raises(ValueError, match="at least 1 step, not 0"):
+        WarmUp(0.1, 0)

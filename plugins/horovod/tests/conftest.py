@@ -1,0 +1,52 @@
+"""Clusters of worker processes (the torch tests' cluster.py) which meet as torchrun's do, at a store of the test's."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from torch._C._distributed_c10d import TCPStore
+
+sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parents[1] / "torch"))
+
+from . import horovod_ranks
+from wiresum_lab.ranks.cluster import Cluster, SwitchProcess
+
+
+@pytest.fixture(scope="package")
+def switch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SwitchProcess]:
+    with SwitchProcess(tmp_path_factory.mktemp("switch")) as process:
+        yield process
+
+
+@pytest.fixture(scope="package")
+def launch(switch: SwitchProcess, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Cluster]]:
+    """Launches ranks that have not called hvd.init() yet."""
+    with ExitStack() as stack:
+
+        def make(size: int, **variables: str) -> Cluster:
+            store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+            stack.callback(lambda: store)  # it listens while the ranks live
+            meeting = {
+                "MASTER_ADDR": "127.0.0.1",
+                "MASTER_PORT": str(store.port),
+                "TORCHELASTIC_USE_AGENT_STORE": "True",
+            }
+            folder = tmp_path_factory.mktemp("ranks")
+            cluster = Cluster(switch, size, folder, grouped=False, variables={**meeting, **variables})
+            return stack.enter_context(cluster)
+
+        yield make
+
+
+@pytest.fixture(scope="package")
+def trio(launch: Callable[..., Cluster]) -> Iterator[Cluster]:
+    """Three ranks, initialized, for all tests that leave them so."""
+    cluster = launch(3)
+    cluster.run(horovod_ranks.begin)
+    yield cluster
+    cluster.run(horovod_ranks.end)

@@ -1,0 +1,320 @@
+"""The collectives among real ranks, over a real switch."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from . import horovod_ranks
+import pytest
+import torch
+from wiresum_lab.ranks.cluster import Cluster, await_marks
+
+import wiresum.horovod.torch as hvd
+from wiresum.horovod.torch import runtime
+
+STALL_S = 0.5
+
+
+def orders_differ(rank: int, size: int) -> None:
+    names = [f"tensor{k}" for k in range(40)]
+    order = torch.randperm(len(names), generator=torch.Generator().manual_seed(rank)).tolist()
+    before = hvd.stats().collectives_network["all_reduce_coalesced"]
+    handles = {}
+
+    def submit(part: list[int]) -> None:
+        for k in part:
+            handles[k] = hvd.allreduce_async(torch.full((100,), float(rank * k)), name=names[k], op=hvd.Sum)
+
+    for _ in range(3):  # from the second time on from the cache
+        threads = [threading.Thread(target=submit, args=(order[half::2],)) for half in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        for k in range(len(names)):
+            assert (hvd.synchronize(handles[k]) == k * sum(range(size))).all()
+    assert hvd.stats().collectives_network["all_reduce_coalesced"] - before < 3 * len(names)  # they were fused
+
+
+def test_ranks_call_in_any_order_from_any_thread(trio: Cluster) -> None:
+    trio.run(orders_differ)
+
+
+def all_types(rank: int, size: int) -> None:
+    everybody = range(1, size + 1)
+    for dtype in (
+        torch.uint8,
+        torch.int8,
+        torch.int16,
+        torch.int32,
+        torch.int64,
+        torch.float16,
+        torch.bfloat16,
+        torch.float32,
+        torch.float64,
+    ):
+        mine = torch.full((3, 5), rank + 1, dtype=dtype)
+        for op, expected in (
+            (hvd.Sum, sum(everybody)),
+            (hvd.Average, 2),
+            (hvd.Min, 1),
+            (hvd.Max, size),
+            (hvd.Product, 6),
+        ):
+            result = hvd.allreduce(mine, op=op)
+            assert result.dtype == dtype and (result == expected).all(), (dtype, op, result)
+        assert (mine == rank + 1).all()
+        hvd.allreduce_(mine, op=hvd.Sum)
+        assert (mine == sum(everybody)).all()
+    for dtype in (torch.bool, torch.int16, torch.complex64):
+        mine = torch.tensor([[rank == 1]] * (rank + 1), dtype=dtype)
+        assert hvd.allgather(mine).tolist() == torch.tensor([[0], [1], [1], [0], [0], [0]], dtype=dtype).tolist()
+        assert (hvd.broadcast(mine[:1], 1) == 1).all()
+        assert hvd.alltoall(torch.tensor([rank == k for k in range(size)]).to(dtype)).tolist() == [
+            k == rank for k in range(size)
+        ]
+
+
+def test_every_type_and_operation(trio: Cluster) -> None:
+    trio.run(all_types)
+
+
+def shapes(rank: int, size: int) -> None:
+    columns = torch.arange(12.0).reshape(3, 4).t()  # not contiguous
+    assert torch.equal(hvd.allreduce(columns, op=hvd.Sum), size * columns)
+    hvd.allreduce_(columns, op=hvd.Sum)
+    assert torch.equal(columns, size * torch.arange(12.0).reshape(3, 4).t())
+    assert hvd.allreduce(torch.tensor(2.0), op=hvd.Sum).shape == ()
+    gathered = hvd.allgather(torch.full((rank, 2), float(rank)))  # none of rank 0
+    assert gathered.tolist() == [[1.0, 1.0], [2.0, 2.0], [2.0, 2.0]]
+    assert hvd.allgather(torch.empty(0, 7)).shape == (0, 7)
+    assert hvd.reducescatter(torch.arange(5.0), op=hvd.Sum).tolist() == [[0.0, 3.0], [6.0, 9.0], [12.0]][rank]
+    assert hvd.reducescatter(torch.arange(5), op=hvd.Max).tolist() == [[0, 1], [2, 3], [4]][rank]
+    sent = torch.arange(6) + 10 * rank
+    received, counts = hvd.alltoall(sent, splits=[1, 2, 3])
+    begin = [0, 1, 3][rank]
+    assert received.tolist() == [10 * k + begin + i for k in range(size) for i in range(rank + 1)]
+    assert counts.tolist() == [rank + 1] * size
+    half = hvd.grouped_allreduce([torch.ones(2), torch.ones(3)], prescale_factor=0.5, postscale_factor=4.0, op=hvd.Sum)
+    assert [tensor.tolist() for tensor in half] == [[6.0] * 2, [6.0] * 3]
+    assert hvd.broadcast_object({"rank": rank}, root_rank=2) == {"rank": 2}
+    assert hvd.allgather_object("x" * rank) == ["", "x", "xx"]
+
+
+def test_shapes_of_all_kinds(trio: Cluster) -> None:
+    trio.run(shapes)
+
+
+def gradients(rank: int, size: int) -> None:
+    mine = torch.full((2,), float(rank), requires_grad=True)
+    hvd.allreduce(mine, op=hvd.Sum).sum().backward()
+    assert mine.grad is not None and (mine.grad == size).all()
+    rows = torch.ones(rank + 1, requires_grad=True)
+    (hvd.allgather(rows) * torch.arange(6.0)).sum().backward()
+    assert rows.grad is not None and rows.grad.tolist() == [[0.0], [1.0, 2.0], [3.0, 4.0, 5.0]][rank]
+    root = torch.ones(2, requires_grad=True)
+    (hvd.broadcast(root, 1) * (rank + 1)).sum().backward()
+    assert root.grad is not None and (root.grad == (2 if rank == 1 else 0)).all()
+
+
+def test_gradients_flow_through_collectives(trio: Cluster) -> None:
+    trio.run(gradients)
+
+
+def process_sets(rank: int, size: int) -> None:
+    outer = hvd.add_process_set([0, 2])
+    assert outer.included() == (rank != 1) and outer.size() == 2
+    if outer.included():
+        assert outer.rank() == rank // 2
+        assert (hvd.allreduce(torch.full((9,), float(rank)), op=hvd.Sum, process_set=outer) == 2).all()
+        assert hvd.broadcast(torch.tensor([rank]), root_rank=2, process_set=outer).item() == 2
+        assert hvd.stats(outer).job != hvd.stats().job
+        hvd.barrier(outer)
+    else:
+        with pytest.raises(ValueError, match=r"rank 1 is not in the process set of ranks \[0, 2\]"):
+            hvd.allreduce(torch.ones(1), process_set=outer)
+    with pytest.raises(ValueError, match="duplicate process set"):
+        hvd.add_process_set([2, 0])
+    hvd.allreduce(torch.ones(3))
+    assert hvd.remove_process_set(outer) and not hvd.remove_process_set(outer)
+    assert list(hvd.get_process_set_ids_and_ranks()) == [0]
+
+
+def test_process_sets_are_jobs_of_their_own(trio: Cluster) -> None:
+    trio.run(process_sets)
+
+
+def joins(rank: int, size: int) -> None:
+    for step in range(rank + 1):  # rank 2 has the most data
+        present = size - step
+        assert (hvd.allreduce(torch.full((5,), 6.0), name="step", op=hvd.Sum) == 6 * present).all()
+        assert (hvd.allreduce(torch.full((5,), 6.0), name="mean") == 6 * present / size).all()
+        hvd.allreduce(torch.ones(1))  # without a name: rank 2 makes more of them
+    assert hvd.join() == 2
+    assert hvd.allreduce(torch.ones(1), op=hvd.Sum).item() == size
+
+
+def test_a_rank_without_data_joins_and_adds_zeros(trio: Cluster) -> None:
+    trio.run(joins)
+
+
+def mistakes(rank: int, size: int) -> None:
+    for tensor in (torch.ones(3 + rank), torch.ones(3, dtype=[torch.float32, torch.int32, torch.int64][rank])):
+        with pytest.raises(hvd.HorovodInternalError, match=r"rank 0 has .*; rank 1 has .*; rank 2 has "):
+            hvd.allreduce(tensor, name="mistake")
+    with pytest.raises(hvd.HorovodInternalError, match=r"rank 0 has barrier; ranks 1, 2 have allreduce"):
+        hvd.barrier() if rank == 0 else hvd.allreduce(torch.ones(1))
+    with pytest.raises(hvd.HorovodInternalError, match="Adasum is not supported"):
+        hvd.allreduce(torch.ones(1), op=hvd.Adasum)
+    with pytest.raises(ValueError, match="invalid root rank 3"):
+        hvd.broadcast(torch.ones(1), 3)
+    with pytest.raises(NotImplementedError, match="torchrun --max-restarts"):
+        hvd.elastic.run(mistakes)
+    handle = hvd.allreduce_async(torch.ones(1), name="same")
+    with pytest.raises(ValueError, match="use a different tensor name"):
+        if rank == 0:
+            hvd.allreduce_async(torch.ones(1), name="same")
+        else:
+            raise ValueError("use a different tensor name")
+    hvd.synchronize(handle)
+    assert hvd.poll(handle)
+
+
+def test_mistakes_are_errors_at_every_rank_and_end_nothing(trio: Cluster) -> None:
+    trio.run(mistakes)
+
+
+def in_the_network(rank: int, size: int) -> None:
+    before = hvd.stats()
+    for _ in range(5):
+        hvd.allreduce(torch.ones(100_000), name="big")
+    after = hvd.stats()
+    assert before.network is not None and after.network is not None
+    assert after.bytes_reduced - before.bytes_reduced >= 5 * 400_000
+    assert after.network.packets_sent - before.network.packets_sent >= 5 * 100_000 // 360
+    assert after.collectives_gloo == before.collectives_gloo
+
+
+def test_sums_are_done_by_the_switch(trio: Cluster) -> None:
+    trio.run(in_the_network)
+
+
+def begins_anew(rank: int, size: int) -> None:
+    horovod_ranks.begin(rank, size)
+    first = hvd.stats().job
+    hvd.shutdown()
+    assert not hvd.is_initialized()
+    with pytest.raises(ValueError, match=r"use hvd\.init\(\)"):
+        hvd.rank()
+    hvd.init(process_sets=[hvd.ProcessSet([0])])
+    assert hvd.stats().job != first
+    assert (hvd.allreduce(torch.ones(4), op=hvd.Sum) == size).all()
+    assert (hvd.local_rank(), hvd.local_size(), hvd.cross_rank(), hvd.cross_size()) == (rank, size, 0, 1)
+
+
+def leaves_early(rank: int, size: int, folder: str) -> None:
+    handle = hvd.allreduce_async(torch.ones(4), name="last") if rank == 0 else None
+    if rank == 0:
+        Path(folder, "called").touch()
+        with pytest.raises(hvd.HorovodInternalError, match="rank 1 called shutdown"):
+            hvd.synchronize(handle)
+        with pytest.raises(hvd.HorovodInternalError, match="rank 1 called shutdown"):
+            hvd.allreduce(torch.ones(4))
+    else:
+        await_marks(Path(folder), 1)
+    hvd.shutdown()
+
+
+def test_shutdown_tells_the_others_and_init_begins_anew(launch: Callable[..., Cluster], tmp_path: Path) -> None:
+    pair = launch(2)
+    pair.run(begins_anew)
+    pair.run(leaves_early, str(tmp_path))
+
+
+def stalls(rank: int, size: int, folder: str) -> None:
+    horovod_ranks.begin(rank, size)
+    hvd.allreduce(torch.ones(4), name="known")
+    if rank == 1:
+        handle = hvd.allreduce_async(torch.ones(4), name="known")
+        await_marks(Path(folder), 1)
+        hvd.synchronize(handle)
+    else:
+        await_marks(Path(folder), 1)
+        hvd.allreduce(torch.ones(4), name="known")
+    hvd.barrier()
+
+
+def test_a_stall_is_told_with_the_ranks_that_are_missing(launch: Callable[..., Cluster], tmp_path: Path) -> None:
+    pair = launch(2, HOROVOD_STALL_CHECK_TIME_SECONDS=str(STALL_S))
+    pair.start(stalls, str(tmp_path))
+    expected = "allreduce.known [missing: rank 0; ready: rank 1]"
+    horovod_ranks.await_text(lambda: pair.log(1), expected)
+    (tmp_path / "go on").touch()
+    pair.collect()
+    assert expected not in pair.log(0)
+
+
+def dies(rank: int, size: int, folder: str) -> str:
+    horovod_ranks.begin(rank, size)
+    hvd.barrier()
+    Path(folder, str(rank)).touch()
+    with pytest.raises(hvd.HorovodInternalError) as failure:
+        hvd.allreduce(torch.ones(4)) if rank != 1 else threading.Event().wait()
+    return str(failure.value)
+
+
+def test_a_rank_that_dies_is_named_at_the_others(launch: Callable[..., Cluster], tmp_path: Path) -> None:
+    trio = launch(3)
+    trio.start(dies, str(tmp_path))
+    await_marks(tmp_path, 3)
+    trio.kill(1)
+    assert all("rank 1" in text for text in trio.collect(ranks=[0, 2]))
+
+
+def breaks(rank: int, size: int) -> None:
+    horovod_ranks.begin(rank, size)
+    hvd.barrier()
+    if rank == 1:  # a bug of ours, say
+
+        def exchange(*_: object) -> None:
+            raise MemoryError("no memory for messages")
+
+        runtime.current().coordinator(runtime.GLOBAL)._execution.exchange = exchange  # type: ignore[assignment]
+    with pytest.raises(hvd.HorovodInternalError, match="no memory for messages" if rank == 1 else "rank 1"):
+        hvd.allreduce(torch.ones(4))
+
+
+def test_a_rank_whose_negotiation_fails_ends_that_of_the_others(launch: Callable[..., Cluster]) -> None:
+    launch(3).run(breaks)
+
+
+def alone(rank: int, size: int) -> None:
+    horovod_ranks.begin(rank, size)
+    assert hvd.allreduce(torch.arange(3.0), op=hvd.Sum).tolist() == [0.0, 1.0, 2.0]
+    assert hvd.allgather(torch.arange(3)).tolist() == hvd.alltoall(torch.arange(3)).tolist() == [0, 1, 2]
+    assert hvd.reducescatter(torch.ones(2)).tolist() == [1.0, 1.0]
+    assert hvd.broadcast_object("x") == "x" and hvd.join() == 0
+    model = torch.nn.Linear(1, 1)
+    hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=1.0), model.named_parameters()).step()
+    hvd.shutdown()
+
+
+def test_one_rank_needs_nobody(launch: Callable[..., Cluster]) -> None:
+    launch(1).run(alone)
+
+
+def gives_up(rank: int, size: int, folder: str) -> None:
+    horovod_ranks.begin(rank, size)
+    if rank == 0:
+        with pytest.raises(hvd.HorovodInternalError, match=r"stalled for more than 0\.5 seconds: .*missing: rank 1"):
+            hvd.allreduce(torch.ones(4), name="lonely")
+        Path(folder, "gave up").touch()
+    else:
+        await_marks(Path(folder), 1)
+    hvd.shutdown()
+
+
+def test_a_stall_ends_at_its_bound(launch: Callable[..., Cluster], tmp_path: Path) -> None:
+    launch(2, HOROVOD_STALL_SHUTDOWN_TIME_SECONDS=str(STALL_S)).run(gives_up, str(tmp_path))

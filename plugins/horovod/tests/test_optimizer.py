@@ -1,0 +1,194 @@
+"""DistributedOptimizer, and what gives all ranks the same beginning."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from wiresum_lab.ranks.cluster import Cluster
+
+import wiresum.horovod.torch as hvd
+
+STEPS = 4
+ROWS = 12
+
+
+def network(seed: int) -> torch.nn.Sequential:
+    torch.manual_seed(seed)
+    return torch.nn.Sequential(torch.nn.Linear(6, 16), torch.nn.Tanh(), torch.nn.Linear(16, 3))
+
+
+def batches(steps: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    generator = torch.Generator().manual_seed(7)
+    return [
+        (torch.randn(ROWS, 6, generator=generator), torch.randn(ROWS, 3, generator=generator)) for _ in range(steps)
+    ]
+
+
+def alone(passes: int = 1) -> list[torch.Tensor]:
+    """Parameters after a training on all rows in one process."""
+    model = network(0)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    for step, (rows, targets) in enumerate(batches(STEPS * passes)):
+        (torch.nn.functional.mse_loss(model(rows), targets)).backward()
+        if (step + 1) % passes == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+    return list(model.parameters())
+
+
+def trains(rank: int, size: int, options: dict[str, Any], tolerance: float) -> None:
+    model = network(rank)  # each begins elsewhere
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1 if rank == 0 else 9.0, momentum=0.9)
+    if "groups" in options and options["groups"] == "lists":
+        options = {**options, "groups": [[model[0].weight, model[2].weight]]}
+    if compression := options.pop("fp16", False):
+        options["compression"] = hvd.Compression.fp16
+    passes = options.get("backward_passes_per_step", 1)
+    optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters(), **options)
+    hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+    hvd.broadcast_optimizer_state(optimizer, root_rank=0)
+    for step, (rows, targets) in enumerate(batches(STEPS * passes)):
+        torch.nn.functional.mse_loss(model(rows[rank::size]), targets[rank::size]).backward()
+        if (step + 1) % passes == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+    for parameter, expected in zip(model.parameters(), alone(passes), strict=True):
+        torch.testing.assert_close(parameter, expected, rtol=tolerance, atol=tolerance)
+        everybody = hvd.allgather_object(parameter.detach())
+        assert all(torch.equal(other, parameter) for other in everybody)
+    assert compression or hvd.stats().collectives_network["all_reduce_coalesced"]
+
+
+@pytest.mark.parametrize(
+    ("options", "tolerance"),
+    [
+        ({}, 1e-5),
+        ({"groups": 2}, 1e-5),
+        ({"groups": "lists"}, 1e-5),
+        ({"backward_passes_per_step": 2}, 1e-5),
+        ({"gradient_predivide_factor": 3.0}, 1e-5),
+        ({"fp16": True}, 1e-2),
+    ],
+    ids=str,
+)
+def test_ranks_train_as_one_process_on_all_rows(trio: Cluster, options: dict[str, Any], tolerance: float) -> None:
+    trio.run(trains, options, tolerance)
+
+
+def clips(rank: int, size: int) -> None:
+    model = network(0)
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters())
+    ((model(torch.ones(1, 6)) * (rank + 1)).sum()).backward()
+    with pytest.raises(AssertionError, match="This is prohibited as it can cause a race condition"):
+        optimizer.zero_grad()
+    optimizer.synchronize()
+    before = [parameter.detach().clone() for parameter in model.parameters()]
+    norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+    assert norm > 0.5
+    with optimizer.skip_synchronize():
+        optimizer.step()
+    moved = torch.cat([(a - b).flatten() for a, b in zip(before, model.parameters(), strict=True)])
+    torch.testing.assert_close(moved.norm(), torch.tensor(0.05), rtol=1e-3, atol=1e-6)
+    optimizer.zero_grad()
+    model(torch.ones(1, 6)).sum().backward()
+    with pytest.raises(AssertionError, match="Increase backward_passes_per_step"):
+        model(torch.ones(1, 6)).sum().backward()
+    optimizer.step()
+
+
+def test_gradients_may_be_changed_between_synchronize_and_step(trio: Cluster) -> None:
+    trio.run(clips)
+
+
+def a_branch(rank: int, size: int) -> None:
+    model = torch.nn.ModuleDict({"a": torch.nn.Linear(2, 2, bias=False), "b": torch.nn.Linear(2, 2, bias=False)})
+    for parameter in model.parameters():
+        torch.nn.init.ones_(parameter)
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=1.0), model.named_parameters())
+    model["a" if rank == 0 else "b"](torch.ones(1, 2)).sum().backward()
+    optimizer.step()
+    torch.testing.assert_close(model["a"].weight, torch.full((2, 2), 1 - 1 / 3))
+    torch.testing.assert_close(model["b"].weight, torch.full((2, 2), 1 - 2 / 3))
+
+
+def test_ranks_may_take_different_branches(trio: Cluster) -> None:
+    trio.run(a_branch)
+
+
+def sparse(rank: int, size: int, as_dense: bool) -> None:
+    embedding = torch.nn.Embedding(50, 4, sparse=True)
+    torch.nn.init.zeros_(embedding.weight)
+    optimizer = torch.optim.SGD(embedding.parameters(), lr=1.0)
+    optimizer = hvd.DistributedOptimizer(optimizer, embedding.named_parameters(), sparse_as_dense=as_dense)
+    for _ in range(2):
+        embedding(torch.tensor([rank, 10, 10])).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    expected = torch.zeros(50, 4)
+    expected[:size], expected[10] = -2 / 3, -4.0
+    torch.testing.assert_close(embedding.weight.detach(), expected)
+
+
+@pytest.mark.parametrize("as_dense", [False, True])
+def test_sparse_gradients(trio: Cluster, as_dense: bool) -> None:
+    trio.run(sparse, as_dense)
+
+
+def states(rank: int, size: int) -> None:
+    model = network(rank)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.1 * (rank + 1))
+    if rank == 0:  # the others have none yet
+        model(torch.ones(1, 6)).sum().backward()
+        optimizer.step()
+    hvd.broadcast_parameters(dict(model.named_parameters()), root_rank=0)
+    hvd.broadcast_optimizer_state(optimizer, root_rank=0)
+    assert optimizer.param_groups[0]["lr"] == 0.1
+    moments = [state["exp_avg"] for state in optimizer.state.values()]
+    assert len(moments) == 4
+    assert all(torch.equal(mine, roots) for mine, roots in zip(moments, hvd.broadcast_object(moments), strict=True))
+    with pytest.raises(ValueError, match="cannot broadcast"):
+        hvd.broadcast_optimizer_state(torch.optim.LBFGS(model.parameters()), root_rank=0)
+
+
+def test_all_ranks_get_the_roots_state_whatever_they_have(trio: Cluster) -> None:
+    trio.run(states)
+
+
+def normalises(rank: int, size: int) -> None:
+    torch.manual_seed(3)
+    everything = torch.randn(9, 4, 5) * 3 + 100
+    whole, parts = torch.nn.BatchNorm1d(4), hvd.SyncBatchNorm(4)
+    begin, end = [(0, 2), (2, 5), (5, 9)][rank]
+    inputs = [everything.clone().requires_grad_(), everything[begin:end].clone().requires_grad_()]
+    expected, mine = whole(inputs[0]), parts(inputs[1])
+    torch.testing.assert_close(mine, expected[begin:end], rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(parts.running_mean, whole.running_mean)
+    torch.testing.assert_close(parts.running_var, whole.running_var, rtol=1e-3, atol=1e-3)
+    (expected**3).sum().backward()
+    (mine**3).sum().backward()
+    assert inputs[0].grad is not None and inputs[1].grad is not None
+    torch.testing.assert_close(inputs[1].grad, inputs[0].grad[begin:end], rtol=1e-2, atol=1e-2)
+    parts.eval(), whole.eval()
+    torch.testing.assert_close(parts(everything), whole(everything), rtol=1e-3, atol=1e-3)
+
+
+def test_synchronized_batch_norm_is_that_of_the_whole_batch(trio: Cluster) -> None:
+    trio.run(normalises)
+
+
+def test_options_that_mean_nothing_are_refused(trio: Cluster) -> None:
+    model = network(0)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    named = list(model.named_parameters())
+    for options, text in (
+        ({"op": hvd.Adasum}, "Adasum is not supported"),
+        ({"op": hvd.Sum, "gradient_predivide_factor": 2.0}, "not supported with op != Average"),
+        ({"backward_passes_per_step": 0}, "must be > 0"),
+        ({"named_parameters": named + named}, "must be unique. Found duplicates: 0.bias"),
+        ({"named_parameters": named[1:]}, "were not named: 1 of 4"),
+        ({"named_parameters": model.parameters()}, "sequence of tuples"),
+    ):
+        with pytest.raises(ValueError, match=text):
+            hvd.DistributedOptimizer(optimizer, **options)  # type: ignore[arg-type]

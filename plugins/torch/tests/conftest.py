@@ -1,0 +1,73 @@
+"""Fixtures: a real switch, and clusters of real worker processes over loopback (see cluster.py)."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))  # so that tests find cluster.py, here and in the workers
+
+from wiresum_lab.ranks.cluster import Cluster, SwitchProcess
+
+
+@pytest.fixture(scope="session")
+def switch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SwitchProcess]:
+    """One switch for all tests that do not harm it: jobs come and go, and it must serve the next one."""
+    with SwitchProcess(tmp_path_factory.mktemp("switch")) as process:
+        yield process
+
+
+@pytest.fixture
+def own_switch(tmp_path: Path) -> Iterator[Callable[..., SwitchProcess]]:
+    """Makes switches for one test, which may kill them."""
+    made: list[SwitchProcess] = []
+
+    def make(*arguments: str) -> SwitchProcess:
+        folder = tmp_path / f"switch{len(made)}"
+        folder.mkdir()
+        made.append(SwitchProcess(folder, *arguments))
+        return made[-1]
+
+    yield make
+    for process in made:
+        process.stop()
+
+
+@pytest.fixture
+def make_cluster(switch: SwitchProcess, tmp_path: Path) -> Iterator[Callable[..., Cluster]]:
+    """Makes clusters for one test, which may kill workers."""
+    made: list[Cluster] = []
+
+    def make(size: int, *, at: SwitchProcess | None = None, **options: object) -> Cluster:
+        folder = tmp_path / f"cluster{len(made)}"
+        folder.mkdir()
+        made.append(Cluster(at or switch, size, folder, **options))  # type: ignore[arg-type]
+        return made[-1]
+
+    yield make
+    for cluster in made:
+        cluster.stop()
+
+
+@pytest.fixture(scope="module")
+def pair(switch: SwitchProcess, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Two workers, for all tests of a module."""
+    with Cluster(switch, 2, tmp_path_factory.mktemp("pair")) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def trio(switch: SwitchProcess, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Three workers: not a power of two."""
+    with Cluster(switch, 3, tmp_path_factory.mktemp("trio")) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def quartet(switch: SwitchProcess, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Four workers: enough for two groups of two."""
+    with Cluster(switch, 4, tmp_path_factory.mktemp("quartet")) as cluster:
+        yield cluster

@@ -1,0 +1,246 @@
+"""DistributedDataParallel over the backend: parameters bit-identical at all workers, and close to one process's."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from wiresum_lab.ranks.cluster import Cluster
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
+from torch.distributed.algorithms.join import Join
+from torch.nn.parallel import DistributedDataParallel
+
+import wiresum.torch
+
+STEPS = 6
+BATCH = 12
+
+
+class Network(torch.nn.Module):
+    """Convolution, normalisation with buffers, and a branch that some inputs do not take."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.convolution = torch.nn.Conv2d(1, 8, 3)
+        self.normalisation = torch.nn.BatchNorm2d(8)
+        self.hidden = torch.nn.Linear(8 * 6 * 6, 64)
+        self.detour = torch.nn.Linear(64, 64)
+        self.output = torch.nn.Linear(64, 10)
+
+    def forward(self, images: torch.Tensor, detour: bool = True) -> torch.Tensor:
+        features = torch.relu(self.normalisation(self.convolution(images)))
+        hidden = torch.relu(self.hidden(features.flatten(1)))
+        if detour:
+            hidden = hidden + torch.relu(self.detour(hidden))
+        return self.output(hidden)
+
+
+def batch(step: int) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(step)
+    return torch.randn(BATCH, 1, 8, 8, generator=generator), torch.randint(0, 10, (BATCH,), generator=generator)
+
+
+def share(rank: int, size: int, step: int) -> tuple[torch.Tensor, torch.Tensor]:
+    images, labels = batch(step)
+    return images[rank::size], labels[rank::size]
+
+
+def train(model: torch.nn.Module, data: Callable[[int], tuple[torch.Tensor, torch.Tensor]], **forward: Any) -> None:
+    optimiser = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    for step in range(STEPS):
+        images, labels = data(step)
+        optimiser.zero_grad()
+        torch.nn.functional.cross_entropy(model(images, **forward), labels).backward()
+        optimiser.step()
+
+
+def flat(model: torch.nn.Module) -> torch.Tensor:
+    return torch.cat([parameter.detach().reshape(-1).double() for parameter in model.parameters()])
+
+
+def assert_identical_everywhere(model: torch.nn.Module, size: int) -> None:
+    mine = flat(model)
+    everybody = [torch.zeros_like(mine) for _ in range(size)]
+    dist.all_gather(everybody, mine)
+    assert all(torch.equal(other, mine) for other in everybody)
+
+
+def fresh(rank: int, **options: Any) -> DistributedDataParallel:
+    torch.manual_seed(rank)  # different at each worker: DDP must bring rank 0's to all
+    return DistributedDataParallel(Network(), **options)
+
+
+def like_one_process(rank: int, size: int) -> None:
+    torch.manual_seed(0)
+    alone = Network()
+    alone.normalisation.eval()  # its batches differ in size between one process and several
+    train(alone, batch)
+    before = wiresum.torch.stats()
+    model = fresh(rank, bucket_cap_mb=0.02)
+    model.module.normalisation.eval()
+    train(model, lambda step: share(rank, size, step))
+    assert_identical_everywhere(model, size)
+    torch.testing.assert_close(flat(model), flat(alone), rtol=1e-4, atol=1e-5)
+    after = wiresum.torch.stats()
+    reduced = after.collectives_network["all_reduce"] - before.collectives_network["all_reduce"]
+    assert reduced > STEPS, f"{reduced}: several buckets in each step were expected"
+    assert after.collectives_gloo["all_reduce"] == before.collectives_gloo["all_reduce"]
+
+
+def test_training_matches_one_process(trio: Cluster) -> None:
+    trio.run(like_one_process)
+
+
+def with_options(rank: int, size: int, options: dict[str, Any]) -> None:
+    model = fresh(rank, **options)
+    train(model, lambda step: share(rank, size, step))
+    assert_identical_everywhere(model, size)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"static_graph": True},
+        {"gradient_as_bucket_view": True, "bucket_cap_mb": 0.01},
+        {"broadcast_buffers": False},
+    ],
+    ids=str,
+)
+def test_parameters_are_bit_identical(trio: Cluster, options: dict[str, Any]) -> None:
+    trio.run(with_options, options)
+
+
+def unused_parameters(rank: int, size: int) -> None:
+    model = fresh(rank, find_unused_parameters=True)
+    train(model, lambda step: share(rank, size, step), detour=rank == 0)
+    assert_identical_everywhere(model, size)
+    model = fresh(rank, find_unused_parameters=True)
+    train(model, lambda step: share(rank, size, step), detour=False)
+    assert_identical_everywhere(model, size)
+
+
+def test_unused_parameters(trio: Cluster) -> None:
+    trio.run(unused_parameters)
+
+
+def accumulates(rank: int, size: int) -> None:
+    model = fresh(rank)
+    model.module.normalisation.eval()
+    before = wiresum.torch.stats().collectives_network["all_reduce"]
+    for step in range(2):
+        with model.no_sync() if step == 0 else contextlib.nullcontext():
+            images, labels = share(rank, size, step)
+            torch.nn.functional.cross_entropy(model(images), labels).backward()
+    assert wiresum.torch.stats().collectives_network["all_reduce"] - before <= 2
+    gradients = torch.cat([p.grad.reshape(-1).double() for p in model.parameters() if p.grad is not None])
+    everybody = [torch.zeros_like(gradients) for _ in range(size)]
+    dist.all_gather(everybody, gradients)
+    assert all(torch.equal(other, gradients) for other in everybody)
+
+
+def test_no_sync_accumulates(trio: Cluster) -> None:
+    trio.run(accumulates)
+
+
+def hooked(rank: int, size: int, name: str) -> None:
+    model = fresh(rank)
+    if name == "powerSGD":
+        state = powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=2, start_powerSGD_iter=2)
+        model.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
+    else:
+        model.register_comm_hook(None, getattr(default_hooks, name))
+    train(model, lambda step: share(rank, size, step))
+    assert_identical_everywhere(model, size)
+
+
+@pytest.mark.parametrize("name", ["allreduce_hook", "fp16_compress_hook", "powerSGD"])
+def test_communication_hooks(trio: Cluster, name: str) -> None:
+    trio.run(hooked, name)
+
+
+def uneven(rank: int, size: int) -> None:
+    model = fresh(rank, broadcast_buffers=False)
+    with Join([model]):
+        for step in range(3 + rank):
+            images, labels = share(rank, size, step)
+            torch.nn.functional.cross_entropy(model(images), labels).backward()
+            with torch.no_grad():
+                for parameter in model.parameters():
+                    assert parameter.grad is not None
+                    parameter.sub_(0.01 * parameter.grad)
+                    parameter.grad = None
+    everybody: list[torch.Tensor] = [torch.zeros_like(flat(model)) for _ in range(size)]
+    dist.all_gather(everybody, flat(model))
+    assert torch.isfinite(torch.stack(everybody)).all()
+
+
+def test_uneven_inputs_join(trio: Cluster) -> None:
+    trio.run(uneven)
+
+
+def other_precision(rank: int, size: int, dtype: torch.dtype) -> None:
+    torch.manual_seed(rank)
+    model = DistributedDataParallel(torch.nn.Linear(20, 30).to(dtype))
+    for step in range(3):
+        model(torch.full((4, 20), step + rank + 1.0, dtype=dtype)).square().mean().backward()
+        with torch.no_grad():
+            for parameter in model.parameters():
+                assert parameter.grad is not None
+                parameter.sub_(1e-4 * parameter.grad)
+                parameter.grad = None
+    assert_identical_everywhere(model, size)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64], ids=str)
+def test_models_of_other_precisions(trio: Cluster, dtype: torch.dtype) -> None:
+    trio.run(other_precision, dtype)
+
+
+class Numbers(torch.utils.data.Dataset[torch.Tensor]):
+    def __len__(self) -> int:
+        return 24
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return torch.full((4,), float(index))
+
+
+def forked_loaders(rank: int, size: int) -> None:
+    model = DistributedDataParallel(torch.nn.Linear(4, 1))
+    loader = torch.utils.data.DataLoader(Numbers(), batch_size=4, num_workers=2, multiprocessing_context="fork")
+    for _ in range(2):
+        for rows in loader:
+            model(rows).sum().backward()
+    assert_identical_everywhere(model, size)
+
+
+def test_data_loaders_that_fork(trio: Cluster) -> None:
+    trio.run(forked_loaders)
+
+
+def uses_group_in_child(rank: int, size: int) -> None:
+    context = torch.multiprocessing.get_context("fork")
+    parent, child = context.Pipe()
+
+    def in_child() -> None:
+        try:
+            dist.all_reduce(torch.ones(1))
+        except RuntimeError as error:
+            child.send(str(error))
+
+    process = context.Process(target=in_child)
+    process.start()
+    assert parent.poll(20) and "forked" in parent.recv()
+    process.join(20)
+    assert process.exitcode == 0
+    tensor = torch.ones(10)
+    dist.all_reduce(tensor)
+    assert (tensor == size).all()
+
+
+def test_a_forked_child_is_told_that_it_is_no_member(trio: Cluster) -> None:
+    trio.run(uses_group_in_child)

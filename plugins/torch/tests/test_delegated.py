@@ -1,0 +1,275 @@
+"""What Gloo does inside: the rest of what torch.distributed offers."""
+
+from __future__ import annotations
+
+import datetime
+
+import pytest
+import torch
+import torch.distributed as dist
+from wiresum_lab.ranks.cluster import Cluster
+from wiresum_lab.ranks.cluster_worker import world
+
+import wiresum.torch
+
+OTHER_TYPES = [torch.float64, torch.int64, torch.int8, torch.uint8]
+
+
+def went_through_gloo(before: wiresum.torch.GroupStats, name: str) -> None:
+    after = wiresum.torch.stats()
+    assert after.collectives_gloo[name] > before.collectives_gloo[name]
+    assert after.collectives_network == before.collectives_network
+
+
+def sums(rank: int, size: int, dtype: torch.dtype) -> None:
+    before = wiresum.torch.stats()
+    tensor = torch.arange(20).to(dtype) + rank
+    dist.all_reduce(tensor)
+    assert torch.equal(tensor, torch.arange(20).to(dtype) * size + sum(range(size)))
+    tensor = torch.full((5,), rank + 1).to(dtype)
+    dist.reduce(tensor, dst=1)
+    assert rank != 1 or torch.equal(tensor, torch.full((5,), sum(range(1, size + 1))).to(dtype))
+    output = torch.zeros(2, dtype=dtype)
+    dist.reduce_scatter_tensor(output, torch.arange(2 * size).to(dtype))
+    assert torch.equal(output, torch.tensor([2 * rank, 2 * rank + 1]).to(dtype) * size)
+    dist.reduce_scatter(output, [torch.full((2,), part).to(dtype) for part in range(size)])
+    assert torch.equal(output, torch.full((2,), rank * size).to(dtype))
+    went_through_gloo(before, "all_reduce")
+
+
+@pytest.mark.parametrize("dtype", OTHER_TYPES, ids=str)
+def test_sums_of_types_that_the_network_does_not_add(trio: Cluster, dtype: torch.dtype) -> None:
+    trio.run(sums, dtype)
+
+
+def averages(rank: int, size: int) -> None:
+    tensor = torch.tensor([1.0 + rank, 10.0], dtype=torch.float64)
+    dist.all_reduce(tensor, op=dist.ReduceOp.AVG)
+    assert torch.equal(tensor, torch.tensor([1.0 + (size - 1) / 2, 10.0], dtype=torch.float64))
+    work = dist.all_reduce(tensor, op=dist.ReduceOp.AVG, async_op=True)
+    assert torch.equal(work.get_future().wait()[0], torch.tensor([1.0 + (size - 1) / 2, 10.0], dtype=torch.float64))
+    integers = torch.tensor([-1 - rank, 7], dtype=torch.int64)
+    dist.all_reduce(integers, op=dist.ReduceOp.AVG)
+    assert integers.tolist() == [-2, 7]
+    root = torch.tensor([float(rank)], dtype=torch.float64)
+    dist.reduce(root, dst=0, op=dist.ReduceOp.AVG)
+    assert rank != 0 or root.item() == (size - 1) / 2
+    part = torch.zeros(1, dtype=torch.float64)
+    dist.reduce_scatter_tensor(part, torch.arange(size, dtype=torch.float64) + rank, op=dist.ReduceOp.AVG)
+    assert part.item() == rank + (size - 1) / 2
+
+
+def test_average_exists_for_them_too(trio: Cluster) -> None:
+    trio.run(averages)
+
+
+def operators(rank: int, size: int) -> None:
+    for operator, expected in (
+        (dist.ReduceOp.MIN, [1.0, -float(size)]),
+        (dist.ReduceOp.MAX, [float(size), -1.0]),
+        (dist.ReduceOp.PRODUCT, [6.0, -6.0]),
+    ):
+        tensor = torch.tensor([rank + 1.0, -rank - 1.0])
+        dist.all_reduce(tensor, op=operator)
+        assert tensor.tolist() == expected
+    for operator, bits in ((dist.ReduceOp.BAND, 0), (dist.ReduceOp.BOR, 7), (dist.ReduceOp.BXOR, 7)):
+        tensor = torch.tensor([1 << rank], dtype=torch.int32)
+        dist.all_reduce(tensor, op=operator)
+        assert tensor.item() == bits
+
+
+def test_other_operators(trio: Cluster) -> None:
+    trio.run(operators)
+
+
+def complex_sums(rank: int, size: int) -> None:
+    for dtype in (torch.complex64, torch.complex128):
+        tensor = torch.tensor([complex(rank, -rank)], dtype=dtype)
+        dist.all_reduce(tensor)
+        assert tensor.item() == complex(sum(range(size)), -sum(range(size)))
+
+
+def test_complex_numbers(trio: Cluster) -> None:
+    trio.run(complex_sums)
+
+
+def sparse_sums(rank: int, size: int) -> None:
+    tensor = torch.sparse_coo_tensor(torch.tensor([[rank, 4]]), torch.tensor([1.0, float(rank)]), (5,))
+    dist.all_reduce(tensor)
+    assert tensor.to_dense().tolist() == [1.0, 1.0, 1.0, 0.0, float(sum(range(size)))]
+
+
+def test_sparse_tensors(trio: Cluster) -> None:
+    trio.run(sparse_sums)
+
+
+def gathers_and_scatters(rank: int, size: int) -> None:
+    gathered = [torch.zeros(3) for _ in range(size)] if rank == 1 else None
+    dist.gather(torch.full((3,), float(rank)), gathered, dst=1)
+    assert gathered is None or [tensor[0].item() for tensor in gathered] == [0.0, 1.0, 2.0]
+    part = torch.zeros(2)
+    dist.scatter(part, [torch.full((2,), float(k)) for k in range(size)] if rank == 2 else None, src=2)
+    assert part.tolist() == [float(rank)] * 2
+
+
+def test_gather_and_scatter(trio: Cluster) -> None:
+    trio.run(gathers_and_scatters)
+
+
+def all_to_alls(rank: int, size: int) -> None:
+    outputs = [torch.zeros(2) for _ in range(size)]
+    try:
+        dist.all_to_all(outputs, [torch.full((2,), 10.0 * rank + k) for k in range(size)])
+    except RuntimeError as error:
+        assert "alltoall" in str(error)  # a PyTorch whose Gloo has only the single form
+    else:
+        assert [tensor[0].item() for tensor in outputs] == [10.0 * k + rank for k in range(size)]
+    output = torch.zeros(size)
+    dist.all_to_all_single(output, torch.arange(size, dtype=torch.float32) + 10 * rank)
+    assert output.tolist() == [10.0 * k + rank for k in range(size)]
+    sent = torch.full((sum(range(1, size + 1)),), float(rank))
+    received = torch.zeros(size * (rank + 1))
+    dist.all_to_all_single(received, sent, [rank + 1] * size, list(range(1, size + 1)))
+    assert received.tolist() == [float(k) for k in range(size) for _ in range(rank + 1)]
+
+
+def test_all_to_all(trio: Cluster) -> None:
+    trio.run(all_to_alls)
+
+
+def sends_and_receives(rank: int, size: int) -> None:
+    if rank == 0:
+        sends = [dist.isend(torch.tensor([value]), dst=1, tag=tag) for value, tag in ((1.0, 7), (2.0, 8))]
+        for work in sends:
+            assert work is not None and work.wait()
+    elif rank == 1:
+        second, first = torch.zeros(1), torch.zeros(1)
+        dist.recv(second, src=0, tag=8)
+        dist.recv(first, src=0, tag=7)
+        assert (first.item(), second.item()) == (1.0, 2.0)
+    ring = torch.zeros(4)
+    sending = dist.isend(torch.full((4,), float(rank)), dst=(rank + 1) % size)
+    receiving = dist.irecv(ring, src=(rank - 1) % size)
+    assert sending is not None and receiving is not None
+    sending.wait()
+    receiving.wait()
+    assert ring[0].item() == (rank - 1) % size
+    operations = [
+        dist.P2POp(dist.isend, torch.full((1,), float(rank)), (rank + 1) % size),
+        dist.P2POp(dist.irecv, ring[:1], (rank - 1) % size),
+    ]
+    for work in dist.batch_isend_irecv(operations):
+        work.wait()
+
+
+def test_send_and_receive_with_tags(trio: Cluster) -> None:
+    trio.run(sends_and_receives)
+
+
+def receives_from_anybody(rank: int, size: int) -> None:
+    if rank == 0:
+        senders = []
+        for _ in range(size - 1):
+            tensor = torch.zeros(1)
+            senders.append(dist.recv(tensor))
+            assert tensor.item() == senders[-1]
+        assert sorted(senders) == list(range(1, size))
+    else:
+        dist.send(torch.tensor([float(rank)]), dst=0)
+
+
+def test_receive_from_any_source_tells_the_source(trio: Cluster) -> None:
+    trio.run(receives_from_anybody)
+
+
+def objects(rank: int, size: int) -> None:
+    mine = {"rank": rank, "text": "x" * (10 * rank)}
+    everything = [None] * size
+    dist.all_gather_object(everything, mine)
+    assert [entry["rank"] for entry in everything] == list(range(size))  # type: ignore[index]
+    received = [f"from {rank}", rank]
+    dist.broadcast_object_list(received, src=2)
+    assert received == ["from 2", 2]
+    gathered = [None] * size if rank == 0 else None
+    dist.gather_object(mine, gathered, dst=0)
+    assert gathered is None or [entry["rank"] for entry in gathered] == list(range(size))  # type: ignore[index]
+    scattered = [None]
+    dist.scatter_object_list(scattered, [f"to {k}" for k in range(size)] if rank == 1 else None, src=1)
+    assert scattered == [f"to {rank}"]
+    if rank == 0:
+        dist.send_object_list([mine], dst=1)
+    elif rank == 1:
+        incoming = [None]
+        dist.recv_object_list(incoming, src=0)
+        assert incoming[0]["rank"] == 0  # type: ignore[index]
+
+
+def test_object_collectives(trio: Cluster) -> None:
+    trio.run(objects)
+
+
+def monitored_barriers(rank: int, size: int) -> None:
+    world().monitored_barrier(datetime.timedelta(seconds=20))
+
+
+def test_monitored_barrier(trio: Cluster) -> None:
+    trio.run(monitored_barriers)
+
+
+def mixes(rank: int, size: int) -> None:
+    for step in range(30):
+        exact = torch.full((10,), float(step), dtype=torch.float64)
+        fast = torch.full((1000,), float(step))
+        works = [dist.all_reduce(exact, async_op=True), dist.all_reduce(fast, async_op=True)]
+        for work in works:
+            work.wait()
+        assert (exact == step * size).all() and (fast == step * size).all()
+
+
+def test_both_ways_at_the_same_time(trio: Cluster) -> None:
+    trio.run(mixes)
+
+
+def strided(rank: int, size: int) -> None:
+    grid = torch.arange(12.0).reshape(4, 3)
+    turned = torch.zeros(3, 4).t()
+    dist.scatter(turned, [grid * (k + 1) for k in range(size)] if rank == 0 else None, src=0)
+    assert torch.equal(turned, grid * (rank + 1))
+    dist.scatter(turned, [(grid.t() * (k + 1)).t() for k in range(size)] if rank == 0 else None, src=0)
+    assert torch.equal(turned, grid * (rank + 1))
+    gathered = [torch.zeros(3, 4).t() for _ in range(size)] if rank == 1 else None
+    dist.gather((grid.t().contiguous() + rank).t(), gathered, dst=1)
+    assert gathered is None or all(torch.equal(tensor, grid + k) for k, tensor in enumerate(gathered))
+    every_other = torch.zeros(size, 4)[:, ::2]
+    dist.all_to_all_single(every_other, (torch.arange(2.0 * size).reshape(2, size) + 10 * rank).t())
+    assert torch.equal(every_other, torch.tensor([[10.0 * k + rank, 10.0 * k + rank + size] for k in range(size)]))
+    for tensor in (grid.double().t().contiguous().t(), grid.double()):
+        dist.all_reduce(tensor, op=dist.ReduceOp.AVG)
+        assert torch.equal(tensor, grid.double())
+        dist.reduce(tensor, dst=2)
+        assert rank != 2 or torch.equal(tensor, grid.double() * size)
+    if rank == 0:
+        dist.send(grid.t().contiguous().t(), dst=1)
+    elif rank == 1:
+        turned.zero_()
+        dist.recv(turned, src=0)
+        assert torch.equal(turned, grid)
+
+
+def test_tensors_that_gloo_would_get_wrong_for_their_layout(trio: Cluster) -> None:
+    trio.run(strided)
+
+
+def unknown_types(rank: int, size: int) -> None:
+    with pytest.raises(dist.DistBackendError, match="Invalid scalar type"):
+        dist.all_reduce(torch.ones(2, dtype=torch.int16))
+    with pytest.raises(dist.DistBackendError, match="BAND"):
+        dist.all_reduce(torch.ones(2), op=dist.ReduceOp.BAND)
+    exact, fast = torch.ones(2, dtype=torch.float64), torch.ones(2)
+    dist.all_reduce(exact)
+    dist.all_reduce(fast)
+    assert (exact == size).all() and (fast == size).all()
+
+
+def test_a_call_that_gloo_does_not_know_harms_nothing(trio: Cluster) -> None:
+    trio.run(unknown_types)

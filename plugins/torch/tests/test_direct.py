@@ -1,0 +1,229 @@
+"""All-reduces that go without Python (direct.hpp): the same in everything but their price."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from wiresum_lab.ranks.cluster import Cluster, await_marks
+from wiresum_lab.ranks.cluster_worker import implementation, world
+from torch._C._distributed_c10d import AllreduceOptions
+
+import wiresum.torch
+from wiresum.torch import extension
+
+SIZES = [2, 5, 360, 4096, 5000, 100_003]
+DTYPES = [torch.float32, torch.float16, torch.bfloat16, torch.int32]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def compiled() -> None:
+    if extension.load() is None:
+        pytest.skip("the C++ part of the backend cannot be compiled here")
+
+
+def values(dtype: torch.dtype, size: int, seed: int) -> torch.Tensor:
+    """Of many magnitudes, some of them zero."""
+    generator = torch.Generator().manual_seed(seed)
+    if dtype == torch.int32:
+        return torch.randint(-(2**29), 2**29, (size,), generator=generator, dtype=dtype)
+    exponents = torch.randint(-12, 9, (size,), generator=generator)
+    made = torch.randn(size, generator=generator) * torch.pow(2.0, exponents)
+    return torch.where(torch.rand(size, generator=generator) < 0.1, 0.0, made).to(dtype)
+
+
+def strided(tensor: torch.Tensor) -> torch.Tensor:
+    """The same values, as Python must prepare them."""
+    return torch.stack([tensor, tensor], dim=-1)[..., 0]
+
+
+def bits(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.contiguous().view(torch.uint8)
+
+
+def goes_direct(call: Any, *arguments: Any, **options: Any) -> bool:
+    before = implementation().direct.calls
+    call(*arguments, **options)
+    return bool(implementation().direct.calls > before)
+
+
+def covered(rank: int, size: int) -> None:
+    average = dist.ReduceOp.AVG
+    for dtype in DTYPES:
+        assert goes_direct(dist.all_reduce, torch.ones(10, dtype=dtype))
+    for dtype in DTYPES[:3]:
+        assert goes_direct(dist.all_reduce, torch.ones(10, dtype=dtype), op=average)
+    assert goes_direct(dist.all_reduce, torch.ones(2, 3, 4, requires_grad=True))
+    for others in (
+        lambda: dist.all_reduce(torch.ones(10, dtype=torch.int32), op=average),
+        lambda: dist.all_reduce(torch.ones(10, dtype=torch.float64)),
+        lambda: dist.all_reduce(torch.ones(10), op=dist.ReduceOp.MAX),
+        lambda: dist.all_reduce(strided(torch.ones(10))),
+        lambda: dist.all_reduce(torch.ones(2, 3, 4, 5).to(memory_format=torch.channels_last)),
+        lambda: dist.all_reduce(torch.ones(0)),
+        lambda: dist.all_reduce(torch.ones(10).to_sparse()),
+        lambda: dist.all_reduce_coalesced([torch.ones(10), torch.ones(10)]),
+        dist.barrier,
+    ):
+        assert not goes_direct(others)
+
+
+def test_dense_sums_that_lie_well_need_no_python_and_others_do(pair: Cluster) -> None:
+    pair.run(covered)
+
+
+def without_python(rank: int, size: int) -> None:
+    def refuse(*_: object) -> None:
+        raise AssertionError("Python was asked")
+
+    tensor = torch.full((321,), rank + 1.0)
+    dist.all_reduce(tensor.clone())  # its form is known from here on
+    backend = implementation()
+    backend.allreduce = backend.network.form_of_sum = backend.network.adopt = refuse  # type: ignore[method-assign]
+    try:
+        dist.all_reduce(tensor)
+        work = dist.all_reduce(tensor, async_op=True)
+        assert work is not None and work.wait() and work.is_completed() and work.is_success()
+        assert work.exception() is None
+    finally:
+        del backend.allreduce, backend.network.form_of_sum, backend.network.adopt
+    assert (tensor == size * sum(range(1, size + 1))).all()
+
+
+def test_python_is_not_asked_for_a_call_that_ends_well(pair: Cluster) -> None:
+    pair.run(without_python)
+
+
+def same_bits(rank: int, size: int) -> None:
+    for dtype in DTYPES:
+        for elements in SIZES:
+            for operator in (dist.ReduceOp.SUM, dist.ReduceOp.AVG)[: 1 if dtype == torch.int32 else 2]:
+                mine = values(dtype, elements, seed=1000 * rank + elements)
+                direct, through_python, mixed = mine.clone(), strided(mine), mine.clone()
+                assert goes_direct(dist.all_reduce, direct, op=operator)
+                assert not goes_direct(dist.all_reduce, through_python, op=operator)
+                assert torch.equal(bits(direct), bits(through_python)), (dtype, elements, operator)
+                mixed = strided(mixed) if rank else mixed
+                dist.all_reduce(mixed, op=operator)
+                assert torch.equal(bits(direct), bits(mixed)), (dtype, elements, operator)
+
+
+def test_both_ways_give_the_same_bits_and_meet_each_other(trio: Cluster) -> None:
+    trio.run(same_bits)
+
+
+def overlapping(rank: int, size: int) -> None:
+    generator = torch.Generator().manual_seed(7)  # the same calls at all workers
+    expected_sum = float(sum(range(1, size + 1)))
+    works: list[tuple[Any, torch.Tensor, Any]] = []
+    for step in range(150):
+        elements = int(torch.randint(1, 3000, (1,), generator=generator))
+        scale = float(step % 13 + 1)
+        kind = int(torch.randint(0, 5, (1,), generator=generator))
+        tensor = torch.full((elements,), scale * (rank + 1))
+        if kind == 0:
+            tensor = strided(tensor)
+        if kind == 1:
+            keys, rows = torch.tensor([[rank, 4]]), torch.full((2,), scale * (rank + 1))
+            tensor = torch.sparse_coo_tensor(keys, rows, (elements + 5,))
+        work = dist.broadcast(tensor, src=1, async_op=True) if kind == 2 else dist.all_reduce(tensor, async_op=True)
+        expected: Any = scale * (2.0 if kind == 2 else expected_sum)
+        if kind == 1:
+            expected = [scale * (k + 1) for k in range(size)] + [0.0] * (4 - size) + [scale * expected_sum]
+        works.append((work, tensor, expected))
+    for step, (work, tensor, expected) in reversed(list(enumerate(works))):
+        work.get_future().wait() if step % 3 == 0 else work.wait()
+        if isinstance(expected, list):
+            assert tensor.to_dense()[:5].tolist() == expected
+        else:
+            assert (tensor == expected).all(), step
+
+
+def test_calls_of_all_kinds_overlap_in_the_order_of_their_calls(trio: Cluster) -> None:
+    trio.run(overlapping)
+
+
+def interrupted(rank: int, size: int, marks: str) -> None:
+    def ring(*_: object) -> None:
+        raise InterruptedError("the alarm rang")
+
+    tensor = torch.ones(10)
+    if rank == 0:
+        before = signal.signal(signal.SIGALRM, ring)
+        signal.setitimer(signal.ITIMER_REAL, 0.1)
+        try:
+            with pytest.raises(InterruptedError, match="rang"):
+                dist.all_reduce(tensor)
+        finally:
+            signal.signal(signal.SIGALRM, before)
+        Path(marks, "rang").touch()
+        dist.barrier()  # the sum is before it in the order, so it is done
+    else:
+        await_marks(Path(marks), 1)
+        dist.all_reduce(tensor)
+        dist.barrier()
+    assert (tensor == size).all()
+
+
+def test_a_signal_interrupts_a_wait_and_harms_nothing(pair: Cluster, tmp_path: Path) -> None:
+    pair.run(interrupted, str(tmp_path))
+
+
+def leaves_with_works(rank: int, size: int) -> str:
+    tensor = torch.ones(100_000)
+    work = dist.all_reduce(tensor, async_op=True)
+    assert work is not None
+    dist.destroy_process_group()
+    assert work.is_completed() and work.is_success()
+    assert (tensor == size).all()
+    return "summed"
+
+
+def test_leaving_waits_for_works_that_nobody_has_waited_for(make_cluster: Any) -> None:
+    assert make_cluster(2).run(leaves_with_works) == ["summed", "summed"]
+
+
+def unawaited(rank: int, size: int) -> str:
+    if rank == 0:
+        options = AllreduceOptions()
+        options.timeout = datetime.timedelta(seconds=1)
+        work = world().allreduce([torch.ones(10)], options)
+        deadline = time.monotonic() + 30
+        while implementation().network.session.failure is None:
+            assert time.monotonic() < deadline, "nobody has noticed that the sum failed"
+            time.sleep(0.05)
+        assert work.is_completed() and not work.is_success()
+        with pytest.raises(wiresum.torch.WiresumTimeoutError, match="Timed out"):
+            raise work.exception()
+        with pytest.raises(wiresum.torch.WiresumTimeoutError, match="Timed out"):
+            work.wait()
+        with pytest.raises(wiresum.torch.WiresumTimeoutError, match="Timed out"):
+            work.get_future().wait()
+        return "noticed"
+    with contextlib.suppress(RuntimeError):
+        dist.recv(torch.ones(1), src=0)
+    failure = implementation().network.session.failure
+    return str(failure)
+
+
+def test_a_failure_that_nobody_waits_for_is_told_to_the_others(make_cluster: Any) -> None:
+    noticed, told = make_cluster(2).run(unawaited)
+    assert noticed == "noticed" and "rank 0" in told and "Timed out" in told
+
+
+def fails_before_the_call(rank: int, size: int) -> None:
+    implementation().network.session.abort("enough of this")
+    for call in (lambda: dist.all_reduce(torch.ones(10)), lambda: dist.all_reduce(torch.ones(10), async_op=True)):
+        with pytest.raises(dist.DistBackendError, match=r"enough of this|ended"):
+            call()
+
+
+def test_after_a_failure_the_call_itself_raises(make_cluster: Any) -> None:
+    make_cluster(2).run(fails_before_the_call)

@@ -1,0 +1,305 @@
+"""Process groups: subsets, options, names, one worker, and how PyTorch finds the backend."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import math
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from wiresum_lab.ranks import network_sum
+import pytest
+import torch
+import torch.distributed as dist
+from wiresum_lab.ranks.cluster import Cluster, SwitchProcess, environment
+from wiresum_lab.ranks.cluster_worker import lanes as lanes_of
+
+import wiresum.torch
+from wiresum.agent.config import AgentConfig
+
+
+def subsets(rank: int, size: int) -> None:
+    halves = [dist.new_group([0, 1]), dist.new_group([2, 3])]
+    odd = dist.new_group([3, 1])
+    everybody = dist.new_group()
+    tensor = torch.full((500,), float(rank))
+    dist.all_reduce(tensor, group=halves[rank // 2])
+    assert (tensor == (1 if rank < 2 else 5)).all()
+    if rank in (1, 3):
+        tensor = torch.full((500,), float(rank))
+        dist.broadcast(tensor, src=3, group=odd)
+        assert (tensor == 3).all()
+        assert wiresum.torch.stats(odd).collectives_network["broadcast"] == 1
+    tensor = torch.ones(500)
+    dist.all_reduce(tensor, group=everybody)
+    assert (tensor == size).all()
+    names = {wiresum.torch.stats(group).job for group in (dist.group.WORLD, halves[rank // 2], everybody)}
+    assert len(names) == 3 and "" not in names
+    for group in (*halves, odd, everybody):
+        if group is not dist.GroupMember.NON_GROUP_MEMBER:
+            dist.destroy_process_group(group)
+
+
+def test_new_group_of_any_subset_has_a_job_of_its_own(quartet: Cluster) -> None:
+    quartet.run(subsets)
+
+
+def alone(rank: int, size: int) -> None:
+    groups = [dist.new_group([k]) for k in range(size)]
+    tensor = torch.full((3,), float(rank))
+    dist.all_reduce(tensor, group=groups[rank], op=dist.ReduceOp.AVG)
+    dist.barrier(group=groups[rank])
+    assert (tensor == rank).all() and wiresum.torch.stats(groups[rank]).job == ""
+    dist.destroy_process_group(groups[rank])
+
+
+def test_a_group_of_one_is_local(quartet: Cluster) -> None:
+    quartet.run(alone)
+
+
+def local_synchronization(rank: int, size: int) -> None:
+    ranks = [0, 1] if rank < 2 else [2, 3]
+    for _ in range(2):  # the same name again, from the same store
+        group = dist.new_group(ranks, use_local_synchronization=True)
+        tensor = torch.full((10,), float(rank))
+        dist.all_reduce(tensor, group=group)
+        assert (tensor == sum(ranks)).all()
+        dist.destroy_process_group(group)
+
+
+def test_groups_may_be_made_by_their_members_alone_and_made_again(quartet: Cluster) -> None:
+    quartet.run(local_synchronization)
+
+
+def meshes(rank: int, size: int) -> None:
+    from torch.distributed.device_mesh import init_device_mesh
+
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicas", "shards"))
+    tensor = torch.full((10,), float(rank))
+    dist.all_reduce(tensor, group=mesh.get_group("shards"))
+    assert (tensor == (1 if rank < 2 else 5)).all()
+    tensor = torch.full((10,), float(rank))
+    dist.all_reduce(tensor, group=mesh.get_group("replicas"))
+    assert (tensor == rank % 2 + (rank % 2 + 2)).all()
+    assert wiresum.torch.stats(mesh.get_group("shards")).collectives_network["all_reduce"] == 1
+
+
+def test_device_mesh(quartet: Cluster) -> None:
+    quartet.run(meshes)
+
+
+def tensors_on_a_mesh(rank: int, size: int) -> None:
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+
+    mesh = init_device_mesh("cpu", (size,))
+    whole = torch.arange(32.0).reshape(8, 4)
+    left = distribute_tensor(whole, mesh, [Shard(1)])
+    right = distribute_tensor(whole.t().contiguous(), mesh, [Shard(0)])
+    product = (left @ right).redistribute(mesh, [Replicate()]).to_local()
+    assert torch.equal(product, whole @ whole.t())
+    assert torch.equal(distribute_tensor(whole, mesh, [Shard(0)]).full_tensor(), whole)
+
+
+def test_dtensor(quartet: Cluster) -> None:
+    quartet.run(tensors_on_a_mesh)
+
+
+def few_bits(rank: int, size: int, bits: int) -> None:
+    group = dist.new_group(pg_options=wiresum.torch.Options(bits=bits))
+    lanes = lanes_of(group)
+    generator = torch.Generator().manual_seed(3)
+    inputs = [torch.randn(5000, generator=generator) for _ in range(size)]
+    for average in (False, True):
+        tensor = inputs[rank].clone()
+        dist.all_reduce(tensor, op=dist.ReduceOp.AVG if average else dist.ReduceOp.SUM, group=group)
+        expected = network_sum.all_reduce(inputs, lanes=lanes, bits=bits, average=average)
+        assert torch.equal(tensor, expected)
+    integers = torch.arange(2000, dtype=torch.int32) * 1_000_003
+    dist.all_reduce(integers, group=group)
+    assert torch.equal(integers, torch.arange(2000, dtype=torch.int32) * 1_000_003 * size)
+    copied = inputs[rank].clone()
+    dist.broadcast(copied, src=2, group=group)
+    assert torch.equal(copied, inputs[2])
+    dist.destroy_process_group(group)
+
+
+@pytest.mark.parametrize("bits", [16, 8])
+def test_few_bits_are_for_sums_of_floats_only(quartet: Cluster, bits: int) -> None:
+    quartet.run(few_bits, bits)
+
+
+def fixed_scale(rank: int, size: int) -> None:
+    group = dist.new_group(pg_options=wiresum.torch.Options(fixed_scale=1024.0))
+    tensor = torch.tensor([0.5, 1 / 1024, 1 / 4096, -3.0]) + 0.0
+    dist.all_reduce(tensor, group=group)
+    assert tensor.tolist() == [0.5 * size, size / 1024, 0.0, -3.0 * size]
+    dist.destroy_process_group(group)
+
+
+def test_fixed_scale(quartet: Cluster) -> None:
+    quartet.run(fixed_scale)
+
+
+def bad_options(rank: int, size: int) -> None:
+    with pytest.raises(TypeError, match=r"wiresum\.torch\.Options"):
+        dist.new_group([rank], use_local_synchronization=True, pg_options=object())
+    with pytest.raises(ValueError, match="WIRESUM_BITS"):
+        dist.new_group([rank], use_local_synchronization=True, pg_options=wiresum.torch.Options(bits=7))
+
+
+@pytest.mark.parametrize("scale", [0.0, -1.0, math.nan, math.inf])
+def test_a_scale_that_is_no_scale_is_refused(scale: float) -> None:
+    with pytest.raises(ValueError, match="fixed_scale"):
+        wiresum.torch.Options(fixed_scale=scale)
+
+
+def test_every_setting_is_an_option() -> None:
+    settings = {field.name: field.type for field in dataclasses.fields(AgentConfig)}
+    options = {field.name: field.type for field in dataclasses.fields(wiresum.torch.Options)}
+    assert options.pop("fixed_scale") == "float | None"
+    assert options == {name: f"{kind} | None" for name, kind in settings.items()}
+    assert wiresum.torch.Options(threads=2, slots=64).config() == AgentConfig.from_environment(threads=2, slots=64)
+
+
+def test_options_that_make_no_sense_are_refused(quartet: Cluster) -> None:
+    quartet.run(bad_options)
+
+
+def crowds(rank: int, size: int) -> list[str]:
+    groups = [dist.new_group() for _ in range(4)]
+    for group in groups:
+        tensor = torch.ones(1000)
+        dist.all_reduce(tensor, group=group)
+        dist.all_reduce(tensor, group=group, op=dist.ReduceOp.AVG)
+        dist.barrier(group=group)
+        assert (tensor == size).all()
+    return [wiresum.torch.stats(group).job for group in groups]
+
+
+def test_subgroups_that_find_no_room_at_the_switch_use_gloo_at_all_members(
+    own_switch: Callable[..., SwitchProcess], make_cluster: Callable[..., Cluster]
+) -> None:
+    cluster = make_cluster(3, at=own_switch("--slots", "64"), variables={"WIRESUM_SLOTS": "32"})
+    jobs = cluster.run(crowds)
+    assert jobs[0] == jobs[1] == jobs[2]
+    assert jobs[0][0] and not any(jobs[0][1:])
+    assert all("no room at the switch" in cluster.log(rank) for rank in range(3))
+
+
+def by_environment(rank: int, size: int) -> str:
+    tensor = torch.ones(2)
+    dist.all_reduce(tensor)
+    return wiresum.torch.stats().job
+
+
+def test_the_job_may_be_named_by_the_environment(make_cluster: Callable[..., Cluster]) -> None:
+    assert make_cluster(2, variables={"WIRESUM_JOB": "named"}).run(by_environment) == ["named", "named"]
+
+
+def falls_back(rank: int, size: int) -> list[str]:
+    """What the group says of it."""
+    said: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: said.append(record.getMessage())  # type: ignore[method-assign]
+    logger = logging.getLogger("wiresum")
+    logger.setLevel(logging.INFO)
+    logger.addHandler(handler)
+    for _ in range(2):
+        dist.all_reduce(torch.ones(3, dtype=torch.float64), op=dist.ReduceOp.MAX)
+    return [text for text in said if "goes through Gloo" in text]
+
+
+def test_what_goes_through_gloo_is_said_once_with_operation_and_type(make_cluster: Callable[..., Cluster]) -> None:
+    said = "wiresum: all_reduce(MAX, float64[3]) goes through Gloo: the network does not do that"
+    assert make_cluster(2).run(falls_back) == [[said]] * 2
+
+
+def trains_once(rank: int, size: int) -> None:
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(3, 1))
+    model(torch.ones(2, 3)).sum().backward()
+    dist.all_reduce(torch.ones(3, dtype=torch.float64))
+    assert wiresum.torch.stats().collectives_network["all_reduce"] >= 1
+
+
+@pytest.mark.parametrize(
+    ("backend", "variables"), [("cpu:wiresum", {}), ("wiresum", {"TORCH_DISTRIBUTED_DEBUG": "DETAIL"})]
+)
+def test_other_ways_to_ask_for_the_backend(
+    make_cluster: Callable[..., Cluster], backend: str, variables: dict[str, str]
+) -> None:
+    make_cluster(2, backend=backend, variables=variables).run(trains_once)
+
+
+def again_and_again(rank: int, size: int, folder: str) -> None:
+    for round_ in range(3):
+        dist.init_process_group("wiresum", init_method=f"file://{folder}/{round_}", rank=rank, world_size=size)
+        tensor = torch.ones(10)
+        dist.all_reduce(tensor)
+        assert (tensor == size).all()
+        dist.destroy_process_group()
+
+
+def test_a_process_may_leave_and_come_back(make_cluster: Callable[..., Cluster], tmp_path: Path) -> None:
+    make_cluster(2, grouped=False, variables={"WIRESUM_JOB": "again"}).run(again_and_again, str(tmp_path))
+
+
+def single(rank: int, size: int) -> None:
+    for dtype in (torch.float32, torch.bfloat16, torch.int32, torch.float64):
+        for operator in (dist.ReduceOp.SUM, dist.ReduceOp.AVG, dist.ReduceOp.MAX):
+            tensor = torch.arange(5).to(dtype)
+            dist.all_reduce(tensor, op=operator)
+            assert torch.equal(tensor, torch.arange(5).to(dtype))
+    outputs = [torch.zeros(2)]
+    dist.all_gather(outputs, torch.ones(2))
+    dist.reduce_scatter(outputs[0], [torch.full((2,), 4.0)])
+    assert outputs[0].tolist() == [4.0, 4.0]
+    dist.broadcast(outputs[0], src=0)
+    dist.barrier()
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(3, 1))
+    model(torch.ones(2, 3)).sum().backward()
+    received = [None]
+    dist.all_gather_object(received, "object")
+    assert received == ["object"]
+
+
+def test_one_worker_needs_no_switch(make_cluster: Callable[..., Cluster]) -> None:
+    make_cluster(1, variables={"WIRESUM_SWITCH": "127.0.0.1:1"}).run(single)
+
+
+def run_python(code: str, **variables: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=environment(variables),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_importing_the_backend_loads_neither_grpc_nor_the_native_core() -> None:
+    loaded = run_python(
+        "import wiresum.torch, sys; print([m for m in sys.modules if 'grpc' in m or m.startswith('wiresum')])"
+    )
+    assert loaded.strip() == "['wiresum', 'wiresum.torch']"
+
+
+def test_pytorch_finds_the_backend_by_its_entry_point(tmp_path: Path) -> None:
+    metadata = tmp_path / "wiresum_entry-0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: wiresum-entry\nVersion: 0\n")
+    (metadata / "entry_points.txt").write_text("[torch.backends]\nwiresum = wiresum.torch:_autoload\n")
+    path = os.pathsep.join([str(tmp_path), environment()["PYTHONPATH"]])
+    code = (
+        "import torch.distributed as dist\n"
+        f"dist.init_process_group('wiresum', init_method='file://{tmp_path}/store', rank=0, world_size=1)\n"
+        "print(dist.get_backend()); dist.destroy_process_group()\n"
+    )
+    assert run_python(code, PYTHONPATH=path).strip() == "wiresum"

@@ -1,0 +1,300 @@
+"""A worker that leaves in an orderly way, before the others: what needs it fails with its name, and what does not goes
+on. The service tells the others after a while, which is short here."""
+
+from __future__ import annotations
+
+import datetime
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+from wiresum_lab.ranks.cluster import Cluster, await_marks, environment
+from wiresum_lab.ranks.cluster_worker import implementation, world
+
+from wiresum.agent.errors import WorkerLeftError
+from wiresum.controller import JoinServer, Limits
+from wiresum_lab.doubles.controller import unused_port
+from wiresum.switch import SoftwareSwitch
+
+PATIENCE_S = 20.0
+MakeCluster = Callable[..., Cluster]
+
+
+@pytest.fixture(scope="module")
+def service() -> Iterator[str]:
+    switch = SoftwareSwitch(bind="127.0.0.1", port=0, threads=1)
+    server = JoinServer(switch, Limits(leave_grace_ms=300))
+    yield f"127.0.0.1:{server.start('127.0.0.1', 0)}"
+    server.stop(1.0)
+    switch.close()
+
+
+@pytest.fixture(params=["extension", "process group"])
+def make(
+    request: pytest.FixtureRequest, make_cluster: MakeCluster, service: str, tmp_path: Path
+) -> Callable[..., Cluster]:
+    """In both shapes that a group may have."""
+    variables = {"WIRESUM_SWITCH": service}
+    if request.param == "process group":
+        variables |= {"CXX": str(tmp_path / "no-compiler"), "TORCH_EXTENSIONS_DIR": str(tmp_path / "extensions")}
+
+    def make_one(size: int = 3, **options: object) -> Cluster:
+        return make_cluster(size, variables=variables, **options)
+
+    return make_one
+
+
+def hear_of_the_leave() -> None:
+    """That the last rank has left; without a network (Gloo's own backend) there is nobody to say so."""
+    if dist.get_backend() != "wiresum":
+        time.sleep(1.0)
+        return
+    network = implementation().network
+    assert network is not None
+    deadline = time.monotonic() + PATIENCE_S
+    while network.session.failure is None:
+        assert time.monotonic() < deadline, "the service did not say that a worker left"
+        time.sleep(0.01)
+
+
+def assert_left(call: Callable[[], object]) -> None:
+    """It fails at once, with the name of the one who left."""
+    began = time.monotonic()
+    with pytest.raises(dist.DistBackendError, match=r"rank 2 \(.*\) has left the job") as caught:
+        call()
+    assert isinstance(caught.value.__cause__, WorkerLeftError) and caught.value.__cause__.rank == 2
+    assert time.monotonic() - began < PATIENCE_S
+
+
+def talk(rank: int) -> None:
+    """Ranks 0 and 1 with each other, in every way."""
+    other = 1 - rank
+    sent, received = torch.full((1000,), float(rank)), torch.empty(1000)
+    if rank == 0:
+        dist.send(sent, dst=1)
+        dist.recv(received, src=1)
+    else:
+        dist.recv(received, src=0)
+        dist.send(sent, dst=0)
+    assert (received == other).all()
+    works = [dist.isend(sent, dst=other), dist.irecv(received.zero_(), src=other)]
+    for work in works:
+        assert work is not None
+        work.wait()
+    assert (received == other).all()
+    both = [dist.P2POp(dist.isend, sent, other), dist.P2POp(dist.irecv, received.fill_(7), other)]
+    for work in dist.batch_isend_irecv(both):
+        work.wait()
+    assert (received == other).all()
+    if rank == 0:
+        dist.send(sent, dst=1)
+    else:
+        assert dist.recv(received.fill_(7)) == 0, "from anybody"
+    assert rank == 0 or (received == other).all()
+
+
+def talks_on(rank: int, size: int) -> None:
+    tensor = torch.ones(5000)
+    dist.all_reduce(tensor)
+    if rank == 2:
+        dist.destroy_process_group()
+        return
+    talk(rank)
+    early = dist.irecv(torch.empty(3), src=1) if rank == 0 else None
+    hear_of_the_leave()
+    if rank == 1:
+        dist.send(torch.ones(3), dst=0)
+    if early is not None:
+        early.wait()
+    talk(rank)
+
+
+@pytest.mark.parametrize("backend", ["wiresum", "gloo"])
+def test_who_stays_goes_on_to_send_and_receive(make: MakeCluster, backend: str) -> None:
+    make(backend=backend).run(talks_on)
+
+
+def collects_in_vain(rank: int, size: int) -> None:
+    tensor, double = torch.ones(5000), torch.ones(5000, dtype=torch.float64)
+    dist.all_reduce(tensor)
+    dist.all_reduce(double)
+    if rank == 2:
+        dist.destroy_process_group()
+        return
+    hear_of_the_leave()
+    pieces = [torch.empty(5000) for _ in range(size)]
+    for call in (
+        lambda: dist.all_reduce(tensor),
+        lambda: dist.all_reduce(tensor, async_op=True),
+        lambda: dist.all_reduce(torch.sparse_coo_tensor([[1, 3]], torch.ones(2, 2), (4, 2))),
+        lambda: dist.broadcast(tensor, src=0),
+        lambda: dist.all_gather(pieces, tensor),
+        lambda: dist.reduce_scatter(tensor, pieces),
+        dist.barrier,
+        lambda: dist.all_reduce(double),
+        lambda: dist.all_reduce(double, async_op=True),
+        lambda: dist.gather(tensor, pieces if rank == 0 else None, dst=0),
+        lambda: dist.all_to_all(pieces, [tensor] * size),
+        lambda: world().monitored_barrier(datetime.timedelta(seconds=60), False),
+        lambda: dist.send(tensor, dst=2),
+        lambda: dist.recv(tensor, src=2),
+        lambda: dist.broadcast_object_list([1], src=0),
+        lambda: dist.batch_isend_irecv([dist.P2POp(dist.irecv, tensor, 2)]),
+    ):
+        assert_left(call)
+    talk(rank)  # none of these has broken anything
+    dist.destroy_process_group()
+
+
+def test_what_needs_the_one_who_left_fails_at_once_with_its_name(make: MakeCluster) -> None:
+    make().run(collects_in_vain)
+
+
+def is_left_in_the_midst(rank: int, size: int, dtype: torch.dtype, how: str, marks: str) -> None:
+    tensor = torch.ones(5000, dtype=dtype)
+    dist.all_reduce(tensor)
+    if rank == 2:
+        await_marks(Path(marks), 2)
+        dist.destroy_process_group()
+        return
+    work = dist.all_reduce(tensor, async_op=True) if how != "wait" else None
+    Path(marks, str(rank)).touch()
+    if work is None:
+        assert_left(lambda: dist.all_reduce(tensor))
+    elif how == "future":
+        with pytest.raises(RuntimeError, match=r"rank 2 \(.*\) has left the job"):
+            work.get_future().wait()
+    else:
+        assert_left(work.wait)
+    dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("how", ["wait", "work", "future"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["network", "gloo"])
+def test_a_collective_under_way_ends_with_the_name_of_the_one_who_left(
+    make: MakeCluster, dtype: torch.dtype, how: str, tmp_path: Path
+) -> None:
+    marks = tmp_path / "marks"
+    marks.mkdir()
+    make().run(is_left_in_the_midst, dtype, how, str(marks))
+
+
+def receives_from_the_one_who_leaves(rank: int, size: int, marks: str) -> None:
+    dist.barrier()
+    if rank == 2:
+        await_marks(Path(marks), 2)
+        dist.destroy_process_group()
+        await_marks(Path(marks), 4)  # its process goes on
+        return
+    work = dist.irecv(torch.ones(1000), src=2)
+    assert work is not None
+    Path(marks, str(rank)).touch()
+    assert_left(work.wait)
+    Path(marks, f"{rank} has heard").touch()
+    talk(rank)
+
+
+def test_nobody_waits_for_what_the_one_who_left_does_not_send(make: MakeCluster, tmp_path: Path) -> None:
+    marks = tmp_path / "marks"
+    marks.mkdir()
+    make().run(receives_from_the_one_who_leaves, str(marks))
+
+
+def gathers_late(rank: int, size: int) -> list[float]:
+    """Rank 2 has done its part when it leaves, and rank 0 waits for rank 1 alone."""
+    own = torch.full((1000,), float(rank))
+    pieces = [torch.empty(1000) for _ in range(size)] if rank == 0 else None
+    dist.all_reduce(torch.ones(1, dtype=torch.float64))
+    if rank == 1:
+        hear_of_the_leave()
+    dist.gather(own, pieces, dst=0)
+    if rank == 2:
+        dist.destroy_process_group()
+    return [float(piece.mean()) for piece in pieces or []]
+
+
+@pytest.mark.parametrize("backend", ["wiresum", "gloo"])
+def test_what_the_one_who_left_has_done_its_part_of_is_finished(make: MakeCluster, backend: str) -> None:
+    assert make(backend=backend).run(gathers_late) == [[0.0, 1.0, 2.0], [], []]
+
+
+def has_groups(rank: int, size: int) -> list[float]:
+    small, whole = dist.new_group([0, 1]), dist.new_group([0, 1, 2])
+    dist.all_reduce(torch.ones(10), group=whole)
+    if rank == 2:
+        dist.destroy_process_group()
+        return []
+    hear_of_the_leave()
+    tensor, double = torch.ones(1000), torch.ones(1000, dtype=torch.float64)
+    dist.all_reduce(tensor, group=small)
+    dist.all_reduce(double, group=small)
+    assert_left(lambda: dist.all_reduce(torch.ones(10), group=whole))
+    later = dist.new_group([0, 1], use_local_synchronization=True)
+    dist.all_reduce(tensor, group=later)
+    talk(rank)
+    return [float(tensor.mean()), float(double.mean())]
+
+
+def test_groups_without_the_one_who_left_go_on_and_new_ones_can_be_made(make: MakeCluster) -> None:
+    assert make().run(has_groups) == [[4.0, 2.0], [4.0, 2.0], []]
+
+
+HOST_LEAVES = """
+import sys, torch, torch.distributed as dist, wiresum.torch
+port, rank = sys.argv[1], int(sys.argv[2])
+dist.init_process_group("wiresum", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=3)
+double = torch.ones(1000, dtype=torch.float64)
+dist.all_reduce(double)
+if rank == 0:
+    dist.destroy_process_group()
+    sys.exit()
+for call in (lambda: dist.all_reduce(double), lambda: dist.all_reduce(double.float())):
+    try:
+        call()
+    except dist.DistBackendError as error:
+        assert "rank 0 (" in str(error) and "has left the job" in str(error), error
+    else:
+        raise AssertionError("it ended without rank 0")
+dist.destroy_process_group()
+"""
+
+
+def test_the_one_who_left_may_have_been_the_stores_host(service: str) -> None:
+    port = str(unused_port())
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", HOST_LEAVES, port, str(rank)],
+            env=environment({"WIRESUM_SWITCH": service}),
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(3)
+    ]
+    try:
+        said = [process.communicate(timeout=180)[1] for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    assert [process.returncode for process in processes] == [0, 0, 0], "\n".join(said)
+
+
+def leave_one_after_the_other(rank: int, size: int) -> None:
+    dist.barrier()
+    if rank == 3:
+        time.sleep(1.0)  # rank 2 is the first
+    if rank >= 2:
+        dist.destroy_process_group()
+        return
+    hear_of_the_leave()
+    with pytest.raises(dist.DistBackendError, match=r"recv.* failed: .*. Before that, rank 2 .* has left the job"):
+        dist.recv(torch.ones(1), src=3)
+    talk(rank)
+
+
+def test_a_second_one_that_leaves_fails_what_needs_it_and_no_more(make: MakeCluster) -> None:
+    make(4).run(leave_one_after_the_other)

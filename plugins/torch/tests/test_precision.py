@@ -1,0 +1,190 @@
+"""How exact a sum of floats is, by WIRESUM_PRECISION, with what users and adversaries put into one tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+
+from wiresum_lab.ranks import network_sum
+import pytest
+import torch
+import torch.distributed as dist
+from wiresum_lab.ranks.cluster import Cluster
+from wiresum_lab.ranks.cluster_worker import lanes as lanes_of
+
+import wiresum.torch
+
+FLOATS = [torch.float32, torch.float16, torch.bfloat16]
+
+
+def normal(generator: torch.Generator, count: int) -> torch.Tensor:
+    return torch.randn(count, generator=generator)
+
+
+def heavy_tailed(generator: torch.Generator, count: int) -> torch.Tensor:
+    return torch.randn(count, generator=generator) / torch.randn(count, generator=generator) ** 3
+
+
+def mixed(generator: torch.Generator, count: int) -> torch.Tensor:
+    """Loss, count and a rate side by side."""
+    scales = torch.tensor([1.0, 1e9, 1e-6, 1e-30])
+    return torch.randn(count, generator=generator) * scales.repeat(count // 4 + 1)[:count]
+
+
+def adversarial(generator: torch.Generator, count: int) -> torch.Tensor:
+    """Any bits that are finite: all exponents, both signs."""
+    bits = torch.randint(-(2**31), 2**31, (count,), generator=generator, dtype=torch.int64).to(torch.int32)
+    values = bits.view(torch.float32)
+    return torch.where(values.isfinite(), values, torch.tensor(1e-38))
+
+
+KINDS: dict[str, Callable[[torch.Generator, int], torch.Tensor]] = {
+    kind.__name__: kind for kind in (normal, heavy_tailed, mixed, adversarial)
+}
+
+
+def inputs_of(kind: str, size: int, count: int, dtype: torch.dtype) -> list[torch.Tensor]:
+    """By worker. With three or more, the last takes away what the first has put in, so that little is left."""
+    generator = torch.Generator().manual_seed(count)
+    inputs = [KINDS[kind](generator, count).clamp(-3e38, 3e38).to(dtype) for _ in range(size)]
+    if size > 2:
+        inputs[-1][::2] = -inputs[0][::2]
+    return inputs
+
+
+def assert_same_bits(actual: torch.Tensor, expected: torch.Tensor) -> None:
+    assert actual.dtype == expected.dtype
+    differing = (actual.view(torch.uint8) != expected.view(torch.uint8)).nonzero().reshape(-1)
+    assert not differing.numel(), f"{differing.numel()} bytes differ: {actual} is not {expected}"
+
+
+def what_users_pack(rank: int, size: int) -> None:
+    tensor = torch.tensor([2.3456789, 123456789.0, 0.001, 1.0])
+    expected = network_sum.exact_sum([tensor] * size)
+    dist.all_reduce(tensor)
+    assert_same_bits(tensor, expected)
+    assert torch.allclose(tensor, size * torch.tensor([2.3456789, 123456789.0, 0.001, 1.0]), rtol=2e-7, atol=0)
+
+
+def test_loss_count_and_metric_in_one_tensor(trio: Cluster) -> None:
+    trio.run(what_users_pack)
+
+
+def short_sums(rank: int, size: int, kind: str) -> None:
+    before = wiresum.torch.stats().network.exact_sums
+    counts = [(dtype, count) for dtype in FLOATS for count in (1, 4, 700)]
+    counts.append((torch.float32, network_sum.EXACT_ELEMENTS_MAX))
+    for dtype, count in counts:
+        inputs = inputs_of(kind, size, count, dtype)
+        for average in (False, True):
+            tensor = inputs[rank].clone()
+            dist.all_reduce(tensor, op=dist.ReduceOp.AVG if average else dist.ReduceOp.SUM)
+            assert_same_bits(tensor, network_sum.exact_sum(inputs, average=average))
+    assert wiresum.torch.stats().network.exact_sums == before + 2 * len(counts)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_short_sum_is_rounded_once_whatever_its_neighbours_are(trio: Cluster, kind: str) -> None:
+    trio.run(short_sums, kind)
+
+
+def error_against_float64(rank: int, size: int, kind: str) -> None:
+    """In units of 2^-24 of the sum of magnitudes: that of one rounding is 1 at most."""
+    inputs = [torch.clamp(tensor, -1e37, 1e37) for tensor in inputs_of(kind, size, 2000, torch.float32)]
+    tensor = inputs[rank].clone()
+    dist.all_reduce(tensor)
+    exact, magnitudes = sum(x.double() for x in inputs), sum(x.double().abs() for x in inputs)
+    bound = 2.0**-24 * magnitudes * (1 + 2.0**-20) + 2.0**-149
+    assert ((tensor.double() - exact).abs() <= bound).all()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_error_is_within_that_of_one_addition(trio: Cluster, kind: str) -> None:
+    trio.run(error_against_float64, kind)
+
+
+def infinities(rank: int, size: int) -> None:
+    inputs = [torch.arange(6.0) + k for k in range(size)]
+    inputs[0][1], inputs[1][2], inputs[2][3] = float("inf"), float("nan"), float("-inf")
+    inputs[0][4], inputs[1][4] = float("inf"), float("-inf")
+    tensor = inputs[rank].clone()
+    dist.all_reduce(tensor)
+    expected = torch.stack(inputs).sum(0)
+    assert torch.equal(tensor.nan_to_num(123.0), expected.nan_to_num(123.0))
+    assert tensor.isnan().tolist() == [False, False, True, False, True, False]
+
+
+def test_infinity_and_nan_stay_where_they_are(trio: Cluster) -> None:
+    trio.run(infinities)
+
+
+def averages_that_fit(rank: int, size: int) -> None:
+    for dtype, most in ((torch.float32, 3e38), (torch.bfloat16, 3e38), (torch.float16, 60000.0)):
+        tensor = torch.full((3,), most, dtype=dtype)
+        dist.all_reduce(tensor, op=dist.ReduceOp.AVG)
+        assert_same_bits(tensor, torch.full((3,), most, dtype=dtype))
+
+
+def test_an_average_that_fits_is_finite_though_the_sum_is_not(trio: Cluster) -> None:
+    trio.run(averages_that_fit)
+
+
+def averages_in_blocks(rank: int, size: int) -> None:
+    tensor = torch.full((4097,), 3e38)
+    dist.all_reduce(tensor, op=dist.ReduceOp.AVG)
+    assert tensor.isposinf().all()
+
+
+def test_a_longer_tensors_average_is_inf_where_its_sum_is(trio: Cluster) -> None:
+    """Block floating point divides the sum, as docs/numerics.md says."""
+    trio.run(averages_in_blocks)
+
+
+def exact_groups(rank: int, size: int) -> None:
+    group = dist.new_group(pg_options=wiresum.torch.Options(precision="exact"))
+    for kind in KINDS:
+        inputs = inputs_of(kind, size, 9011, torch.float32)
+        tensors = [inputs[rank].clone() for _ in range(3)]
+        works = [dist.all_reduce(tensor, group=group, async_op=True) for tensor in tensors]
+        for work in works:
+            work.wait()
+        expected = network_sum.exact_sum(inputs)
+        for tensor in tensors:
+            assert_same_bits(tensor, expected)
+    scattered = torch.empty(2500)
+    inputs = inputs_of("mixed", size, 2500 * size, torch.float32)
+    dist.reduce_scatter_tensor(scattered, inputs[rank].clone(), group=group)
+    assert_same_bits(scattered, network_sum.exact_sum(inputs)[rank * 2500 : (rank + 1) * 2500])
+    dist.destroy_process_group(group)
+
+
+def test_a_group_that_asks_for_it_sums_long_tensors_exactly(trio: Cluster) -> None:
+    trio.run(exact_groups)
+
+
+def block_groups(rank: int, size: int) -> None:
+    group = dist.new_group(pg_options=wiresum.torch.Options(precision="block"))
+    lanes = lanes_of(group)
+    inputs = inputs_of("mixed", size, 1000, torch.float32)
+    tensor = inputs[rank].clone()
+    dist.all_reduce(tensor, group=group)
+    assert_same_bits(tensor, network_sum.block_sum(inputs, lanes=lanes))
+    assert wiresum.torch.stats(group).network.exact_sums == 0  # type: ignore[union-attr]
+    dist.destroy_process_group(group)
+
+
+def test_a_group_that_asks_for_it_sums_short_tensors_in_blocks(trio: Cluster) -> None:
+    trio.run(block_groups)
+
+
+def different_settings(rank: int, size: int, elements: int) -> None:
+    options = wiresum.torch.Options(precision="block" if rank == 1 else "exact")
+    group = dist.new_group(pg_options=options, timeout=timedelta(seconds=20))
+    with pytest.raises(dist.DistBackendError, match="different collectives"):
+        dist.all_reduce(torch.ones(elements), group=group)
+    dist.destroy_process_group(group)
+
+
+@pytest.mark.parametrize("elements", [10, 50_000])
+def test_workers_that_do_not_agree_on_the_precision_find_out(trio: Cluster, elements: int) -> None:
+    trio.run(different_settings, elements)

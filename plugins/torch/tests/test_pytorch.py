@@ -1,0 +1,321 @@
+"""The rest of PyTorch sees the backend: its compiler, its profiler and debuggers, its other backends beside it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from wiresum_lab.ranks.cluster import Cluster
+from wiresum_lab.ranks.cluster_worker import implementation, world
+from torch.nn.parallel import DistributedDataParallel
+
+import wiresum.torch
+from wiresum.torch import extension
+
+STEPS = 3
+
+
+@pytest.fixture(scope="module", autouse=True)
+def compiled() -> None:
+    """Once, before workers with time-outs would do it."""
+    if extension.load() is None:
+        pytest.skip("the C++ part of the backend cannot be compiled here")
+
+
+def network() -> torch.nn.Sequential:
+    torch.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.Linear(20, 32), torch.nn.ReLU(), torch.nn.Linear(32, 5))
+
+
+def train(model: torch.nn.Module, rank: int, size: int) -> list[torch.Tensor]:
+    optimiser = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    for step in range(STEPS):
+        generator = torch.Generator().manual_seed(step)
+        features = torch.randn(12, 20, generator=generator)
+        labels = torch.randint(0, 5, (12,), generator=generator)
+        optimiser.zero_grad()
+        torch.nn.functional.cross_entropy(model(features[rank::size]), labels[rank::size]).backward()
+        optimiser.step()
+    return [parameter.detach().clone() for parameter in model.parameters()]
+
+
+def assert_close(actual: list[torch.Tensor], expected: list[torch.Tensor]) -> None:
+    for left, right in zip(actual, expected, strict=True):
+        torch.testing.assert_close(left, right, rtol=1e-4, atol=1e-5)
+
+
+def plain_group(rank: int, size: int) -> None:
+    assert type(world()) is dist.ProcessGroup
+    assert dist.get_backend() == "wiresum"
+    backend = world()._get_backend(torch.device("cpu"))
+    assert backend.name() == "wiresum" and (backend.rank(), backend.size()) == (rank, size)
+
+
+def test_the_group_is_pytorchs_own_and_the_backend_is_under_it(pair: Cluster) -> None:
+    pair.run(plain_group)
+
+
+# torch.compile.
+
+
+def compiled_model(rank: int, size: int, compiler: str) -> None:
+    expected = train(network(), 0, 1)
+    before = wiresum.torch.stats()
+    model = torch.compile(DistributedDataParallel(network()), backend=compiler)
+    assert_close(train(model, rank, size), expected)
+    after = wiresum.torch.stats()
+    assert after.collectives_network["all_reduce"] - before.collectives_network["all_reduce"] >= STEPS
+    assert after.collectives_gloo == before.collectives_gloo
+
+
+@pytest.mark.parametrize("compiler", ["aot_eager", "inductor"])
+def test_a_compiled_ddp_model_trains_as_one_process_does(pair: Cluster, compiler: str) -> None:
+    pair.run(compiled_model, compiler, timeout_s=110)
+
+
+def compiled_collectives(rank: int, size: int) -> None:
+    def asynchronous(tensor: torch.Tensor) -> torch.Tensor:
+        tensor = tensor * 2
+        work = dist.all_reduce(tensor, async_op=True)
+        assert work is not None
+        work.wait()
+        return tensor + 1
+
+    def several(tensor: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        gathered = torch.empty(size * len(tensor))
+        dist.all_gather_into_tensor(gathered, tensor)
+        part = torch.empty(len(tensor))
+        dist.reduce_scatter_tensor(part, gathered)
+        return gathered, part
+
+    torch._dynamo.reset()
+    compiled = torch.compile(asynchronous, backend="aot_eager")
+    for _ in range(2):
+        assert compiled(torch.full((10,), rank + 1.0)).tolist() == [size * (size + 1) + 1.0] * 10
+    gathered, part = torch.compile(several, backend="aot_eager", fullgraph=True)(torch.full((2,), float(rank)))
+    assert gathered.tolist() == [float(k) for k in range(size) for _ in range(2)]
+    assert part.tolist() == [float(rank * size)] * 2
+
+
+def test_compiled_collectives(pair: Cluster) -> None:
+    pair.run(compiled_collectives)
+
+
+# What watches.
+
+
+def profiled(rank: int, size: int) -> None:
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        dist.all_reduce(torch.ones(1000))
+        dist.broadcast(torch.ones(10), src=0)
+        work = dist.all_reduce(torch.ones(1000), async_op=True)
+        assert work is not None
+        work.wait()
+    names = [event.name for event in profile.events()]
+    assert names.count("c10d::allreduce_") == 2 and names.count("wiresum:all_reduce") == 2
+    assert names.count("c10d::broadcast_") == 1 and names.count("wiresum:broadcast") == 1
+
+
+def test_the_profiler_shows_collectives(pair: Cluster) -> None:
+    pair.run(profiled)
+
+
+def counted(rank: int, size: int) -> None:
+    from torch.distributed.tensor.debug import CommDebugMode
+
+    with CommDebugMode() as mode:
+        dist.all_reduce(torch.ones(10))
+        dist.all_reduce(torch.ones(10, dtype=torch.float64))
+        dist.barrier()
+    assert mode.comm_counts[torch.ops.c10d.allreduce_] == 2
+
+
+def test_comm_debug_mode_counts_collectives(pair: Cluster) -> None:
+    pair.run(counted)
+
+
+def faked(rank: int, size: int) -> None:
+    import torch.distributed._functional_collectives as functional_collectives
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    before = wiresum.torch.stats()
+    if rank == 0:  # nobody else calls anything, so that what did communicate would wait for ever
+        with FakeTensorMode():
+            summed = functional_collectives.all_reduce(torch.ones(10), "sum", world())
+            assert summed.shape == (10,)
+            gathered = functional_collectives.all_gather_single(torch.ones(10), 0, world())
+            assert gathered.shape == (10 * size,)
+            dist.all_reduce(torch.ones(10))
+        dist.all_reduce(torch.ones(10, device="meta"))
+    assert wiresum.torch.stats().collectives_network == before.collectives_network
+    dist.barrier()
+
+
+def test_fake_and_meta_tensors_cause_no_communication(pair: Cluster) -> None:
+    pair.run(faked)
+
+
+def different_shapes(rank: int, size: int) -> None:
+    dist.all_reduce(torch.ones(2, 6))
+    assert_close(train(DistributedDataParallel(network()), rank, size), train(network(), 0, 1))
+    assert wiresum.torch.stats().collectives_network["all_reduce"] > STEPS
+    with pytest.raises(RuntimeError, match="mismatch"):
+        dist.all_reduce(torch.ones(2, 6) if rank == 0 else torch.ones(6, 2))
+
+
+def test_detail_refuses_other_shapes(make_cluster: Callable[..., Cluster]) -> None:
+    make_cluster(2, variables={"TORCH_DISTRIBUTED_DEBUG": "DETAIL"}).run(different_shapes)
+
+
+# Beside other backends, and in parts.
+
+
+def beside_gloo(rank: int, size: int) -> None:
+    before = implementation().stats()
+    tensor = torch.full((10,), rank + 1.0)
+    dist.all_reduce(tensor)
+    assert tensor.tolist() == [sum(range(1, size + 1))] * 10
+    assert isinstance(world()._get_backend(torch.device("cpu")), dist.ProcessGroupGloo)
+    assert implementation().stats().collectives_network == before.collectives_network
+    assert implementation().stats().collectives_gloo == before.collectives_gloo
+
+
+def test_a_group_of_two_backends_gives_each_its_device(make_cluster: Callable[..., Cluster]) -> None:
+    make_cluster(2, backend="cpu:gloo,cuda:wiresum").run(beside_gloo)
+
+
+def for_one_device(rank: int, size: int) -> None:
+    dist.all_reduce(torch.ones(10))
+    assert wiresum.torch.stats().collectives_network["all_reduce"] == 1
+    with pytest.raises(RuntimeError, match="cuda"):
+        world()._get_backend(torch.device("cuda"))
+
+
+def test_a_group_may_name_its_device(make_cluster: Callable[..., Cluster]) -> None:
+    make_cluster(2, backend="cpu:wiresum").run(for_one_device)
+
+
+def parts(rank: int, size: int) -> None:
+    mine = [0, 1] if rank < 2 else [3, 2]
+    part: Any = world().split_group(mine, group_name=f"part{rank // 2}")
+    assert part.size() == 2 and part.rank() == rank % 2
+    tensor = torch.full((300,), float(rank))
+    part.allreduce([tensor]).wait()
+    assert tensor.tolist() == [1.0 if rank < 2 else 5.0] * 300
+    stats = wiresum.torch.stats(part)
+    assert stats.collectives_network["all_reduce"] == 1 and stats.job != wiresum.torch.stats().job
+    pair: Any = world().split_group([0, 3])
+    assert (pair is None) == (rank in (1, 2))
+    if pair is not None:
+        pair.barrier().wait()
+        pair.shutdown()
+    part.shutdown()
+    dist.barrier()
+
+
+def test_split_group_makes_jobs_of_their_own(quartet: Cluster) -> None:
+    quartet.run(parts)
+
+
+def hybrid_shards(rank: int, size: int) -> None:
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.tensor import DTensor
+
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
+    model = network()
+    for layer in (model[0], model[2], model):
+        fully_shard(layer, mesh=mesh)
+    train(model, rank, size)
+    whole = [p.full_tensor() if isinstance(p, DTensor) else p for p in model.parameters()]
+    assert_close([parameter.detach() for parameter in whole], train(network(), 0, 1))
+    replicas = wiresum.torch.stats(mesh.get_group("replicate"))
+    shards = wiresum.torch.stats(mesh.get_group("shard"))
+    assert replicas.collectives_network["all_reduce"] >= STEPS
+    assert shards.collectives_network["reduce_scatter_single"] >= STEPS
+
+
+def test_hybrid_sharding_matches_one_process(quartet: Cluster) -> None:
+    quartet.run(hybrid_shards)
+
+
+# Checkpoints, of both kinds.
+
+
+def checkpointed(rank: int, size: int, folder: str) -> None:
+    import torch.distributed.checkpoint as checkpoint
+    from torch.utils.checkpoint import checkpoint as recomputed
+
+    class Recomputing(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = network()
+
+        def forward(self, features: torch.Tensor) -> torch.Tensor:
+            result: torch.Tensor = recomputed(self.inner, features, use_reentrant=False)
+            return result
+
+    model = DistributedDataParallel(Recomputing())
+    trained = train(model, rank, size)
+    assert_close(trained, train(network(), 0, 1))
+    checkpoint.save({"model": model.state_dict()}, checkpoint_id=folder)
+    for parameter in model.parameters():
+        parameter.data.zero_()
+    state = {"model": model.state_dict()}
+    checkpoint.load(state, checkpoint_id=folder)
+    model.load_state_dict(state["model"])
+    for parameter, expected in zip(model.parameters(), trained, strict=True):
+        assert torch.equal(parameter, expected)
+
+
+def test_checkpoints(pair: Cluster, tmp_path: Path) -> None:
+    pair.run(checkpointed, str(tmp_path / "checkpoint"))
+
+
+# Where nothing can be compiled.
+
+
+def older_shape(rank: int, size: int) -> None:
+    assert type(world()) is not dist.ProcessGroup and dist.get_backend() == "wiresum"
+    assert_close(train(DistributedDataParallel(network()), rank, size), train(network(), 0, 1))
+    compiled_model(rank, size, "aot_eager")
+    assert wiresum.torch.stats().collectives_network["all_reduce"] >= 2 * STEPS
+    dist.all_reduce(torch.ones(2, dtype=torch.float64))
+    works = [dist.all_reduce(torch.ones(100), async_op=True) for _ in range(3)]
+    for work in works:
+        assert work is not None
+        work.wait()
+
+
+def without_compiler(folder: Path) -> dict[str, str]:
+    return {"CXX": str(folder / "no-compiler"), "TORCH_EXTENSIONS_DIR": str(folder / "extensions")}
+
+
+def test_without_a_compiler_the_group_trains_in_the_older_shape(
+    make_cluster: Callable[..., Cluster], tmp_path: Path
+) -> None:
+    cluster = make_cluster(2, variables=without_compiler(tmp_path))
+    cluster.run(older_shape)
+    assert "could not be compiled" in cluster.log(0)
+
+
+def mixed_shapes(rank: int, size: int, folder: str) -> None:
+    if rank == 1:
+        os.environ.update(without_compiler(Path(folder)))
+    dist.init_process_group("wiresum", init_method=f"file://{folder}/store", rank=rank, world_size=size)
+    assert (type(world()) is dist.ProcessGroup) == (rank != 1)
+    assert_close(train(DistributedDataParallel(network()), rank, size), train(network(), 0, 1))
+    assert wiresum.torch.stats().collectives_network["all_reduce"] >= STEPS
+    dist.all_reduce(torch.ones(2, dtype=torch.float64))
+    dist.destroy_process_group()
+
+
+def test_workers_with_and_without_a_compiler_train_together(
+    make_cluster: Callable[..., Cluster], tmp_path: Path
+) -> None:
+    make_cluster(2, grouped=False).run(mixed_shapes, str(tmp_path))

@@ -1,0 +1,256 @@
+"""Sparse tensors: the pure steps, and the whole over loopback, against Gloo and against the exact sum."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from wiresum_lab.ranks import network_sum
+import pytest
+import torch
+import torch.distributed as dist
+from wiresum_lab.ranks.cluster import Cluster, await_marks
+from wiresum_lab.ranks.cluster_worker import lanes
+from torch.nn.parallel import DistributedDataParallel
+
+import wiresum.torch
+from wiresum.torch import rows
+
+SHAPE = (1000, 8)
+
+
+def sparse_tensor(
+    rank: int, *, nnz: int, shape: tuple[int, ...] = SHAPE, sparse_dim: int = 1, dtype: torch.dtype = torch.float32
+) -> torch.Tensor:
+    """Random rows under random keys, of which some come twice."""
+    generator = torch.Generator().manual_seed(rank)
+    indices = torch.stack([torch.randint(0, size, (nnz,), generator=generator) for size in shape[:sparse_dim]])
+    values = (10 * torch.randn(nnz, *shape[sparse_dim:], generator=generator)).to(dtype)
+    return torch.sparse_coo_tensor(indices, values, shape, check_invariants=True)
+
+
+# The pure steps.
+
+
+@pytest.mark.parametrize(("shape", "sparse_dim"), [((50, 3), 1), ((7, 9, 2), 2), ((4, 5, 6), 3), ((30,), 1)])
+def test_rows_and_back_give_the_same_tensor(shape: tuple[int, ...], sparse_dim: int) -> None:
+    tensor = sparse_tensor(3, nnz=20, shape=shape, sparse_dim=sparse_dim)
+    keys, values = rows.rows_of(tensor)
+    assert torch.equal(keys, keys.unique())
+    assert values.shape == (len(keys), rows.row_elements(tensor))
+    other = sparse_tensor(4, nnz=3, shape=shape, sparse_dim=sparse_dim)
+    rows.write_rows(other, keys, values)
+    assert other.is_coalesced()
+    assert torch.equal(other.to_dense(), tensor.coalesce().to_dense())
+
+
+def test_rows_are_laid_out_in_the_order_of_the_union() -> None:
+    tensor = torch.sparse_coo_tensor([[2, 7]], [[1.0, 2.0], [3.0, 4.0]], (10, 2), check_invariants=True)
+    keys, values = rows.rows_of(tensor)
+    plan = rows.sum_plan(tensor, keys, values, torch.tensor([0, 2, 5, 7]), integer_divisor=1)
+    assert plan.rows.tolist() == [[0, 0], [1, 2], [0, 0], [3, 4]]
+    assert [region.elements for region in plan.regions] == [8]
+    plan.finish()
+    assert tensor.coalesce().indices().tolist() == [[0, 2, 5, 7]]
+
+
+def test_keys_are_counted_where_that_takes_fewer_bytes_than_telling_them() -> None:
+    assert rows.counting_is_cheaper(torch.tensor([10, 10]), 100)
+    assert not rows.counting_is_cheaper(torch.tensor([10, 10]), 1000)
+
+
+# The whole.
+
+
+def same_sparse_everywhere(tensor: torch.Tensor, size: int) -> None:
+    whole = tensor.coalesce()
+    for part in (whole.indices(), whole.values().contiguous()):
+        everybody = [torch.zeros_like(part) for _ in range(size)]
+        dist.all_gather(everybody, part)
+        assert all(torch.equal(other, part) for other in everybody)
+
+
+def expected_rows(inputs: list[torch.Tensor], *, average: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
+    """The union's keys, and the sum of rows that are laid out in their order."""
+    pairs = [rows.rows_of(tensor) for tensor in inputs]
+    union = torch.cat([keys for keys, _ in pairs]).unique()
+    aligned = []
+    for tensor, (keys, values) in zip(inputs, pairs, strict=True):
+        memory = torch.zeros(len(union), rows.row_elements(tensor), dtype=tensor.dtype)
+        memory[torch.searchsorted(union, keys)] = values
+        aligned.append(memory)
+    total = network_sum.all_reduce(aligned, lanes=lanes(), average=average)
+    return union, total
+
+
+def sums(rank: int, size: int, dtype: torch.dtype, nnz: int, average: bool) -> None:
+    before = wiresum.torch.stats()
+    inputs = [sparse_tensor(k, nnz=nnz + 5 * k, dtype=dtype) for k in range(size)]
+    tensor = inputs[rank].clone()
+    dist.all_reduce(tensor, op=dist.ReduceOp.AVG if average else dist.ReduceOp.SUM)
+    keys, values = rows.rows_of(tensor)
+    union, total = expected_rows(inputs, average=average and dtype.is_floating_point)
+    if average and not dtype.is_floating_point:
+        total = total.div(size, rounding_mode="trunc")
+    assert tensor.layout is torch.sparse_coo
+    assert torch.equal(keys, union)
+    assert torch.equal(values, total)
+    same_sparse_everywhere(tensor, size)
+    after = wiresum.torch.stats()
+    assert after.collectives_gloo == before.collectives_gloo
+    assert after.collectives_network["all_reduce"] == before.collectives_network["all_reduce"] + 1
+
+
+@pytest.mark.parametrize("average", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int32], ids=str)
+@pytest.mark.parametrize("nnz", [10, 400])
+def test_sparse_sums_are_exact_and_alike_whichever_way_the_keys_went(
+    trio: Cluster, dtype: torch.dtype, nnz: int, average: bool
+) -> None:
+    trio.run(sums, dtype, nnz, average)
+
+
+def matches_gloo(rank: int, size: int) -> None:
+    gloo = dist.new_group(backend="gloo")
+    for shape, sparse_dim in (((300, 16), 1), ((20, 30, 4), 2), ((5000,), 1)):
+        ours = sparse_tensor(rank, nnz=100, shape=shape, sparse_dim=sparse_dim)
+        theirs = ours.clone()
+        dist.all_reduce(ours)
+        dist.all_reduce(theirs, group=gloo)
+        theirs = theirs.coalesce()
+        assert torch.equal(ours.coalesce().indices(), theirs.indices())
+        torch.testing.assert_close(ours.coalesce().values(), theirs.values(), rtol=1e-5, atol=1e-5)
+
+
+def test_sparse_sums_match_gloo(quartet: Cluster) -> None:
+    quartet.run(matches_gloo)
+
+
+def nothing_to_sum(rank: int, size: int) -> None:
+    for present in (False, True):
+        tensor = sparse_tensor(rank, nnz=4 if present and rank == 0 else 0)
+        expected = sparse_tensor(0, nnz=4 if present else 0)
+        dist.all_reduce(tensor)
+        assert torch.equal(tensor.to_dense(), expected.to_dense())
+
+
+def test_a_worker_may_have_no_rows_and_so_may_all(trio: Cluster) -> None:
+    trio.run(nothing_to_sum)
+
+
+def asynchronous(rank: int, size: int) -> None:
+    tensors = [sparse_tensor(10 * k + rank, nnz=50) for k in range(4)]
+    dense = [torch.ones(5000) for _ in range(4)]
+    expected = [sum(sparse_tensor(10 * k + other, nnz=50).to_dense() for other in range(size)) for k in range(4)]
+    works = []
+    for sparse, plain in zip(tensors, dense, strict=True):
+        works += [dist.all_reduce(sparse, async_op=True), dist.all_reduce(plain, async_op=True)]
+    for work in works:
+        assert work is not None
+        work.wait()
+    for tensor, total in zip(tensors, expected, strict=True):
+        assert isinstance(total, torch.Tensor)
+        torch.testing.assert_close(tensor.to_dense(), total, rtol=1e-5, atol=1e-4)
+    assert all((plain == size).all() for plain in dense)
+
+
+def test_sparse_and_dense_sums_in_flight_together(trio: Cluster) -> None:
+    trio.run(asynchronous)
+
+
+def returns_at_once(rank: int, size: int) -> None:
+    tensor, plain = sparse_tensor(rank, nnz=50), torch.ones(5000)
+    expected = sum(sparse_tensor(other, nnz=50).to_dense() for other in range(size))
+    token = torch.zeros(1)
+    if rank == 0:  # comes when all others have gone on, which they could not if their calls waited for it
+        for other in range(1, size):
+            dist.recv(token, other)
+    works = [dist.all_reduce(tensor, async_op=True), dist.all_reduce(plain, async_op=True)]
+    if rank != 0:
+        assert not any(work.is_completed() for work in works if work is not None)
+        dist.send(token, 0)
+    futures = [work.get_future() for work in works if work is not None]
+    torch.futures.wait_all(futures)
+    assert isinstance(expected, torch.Tensor)
+    torch.testing.assert_close(tensor.to_dense(), expected, rtol=1e-5, atol=1e-4)
+    assert (plain == size).all()
+
+
+def test_an_asynchronous_sparse_sum_does_not_wait_for_the_others(trio: Cluster) -> None:
+    trio.run(returns_at_once)
+
+
+def fails_everywhere(rank: int, size: int, marks: str) -> None:
+    if rank == 0:
+        await_marks(Path(marks), size - 1)  # a call that comes after the abort would raise it itself
+        dist.group.WORLD.abort()
+        return
+    works = [dist.all_reduce(sparse_tensor(rank, nnz=5), async_op=True), dist.all_reduce(torch.ones(9), async_op=True)]
+    Path(marks, str(rank)).touch()
+    for work in works:
+        assert work is not None
+        with pytest.raises(RuntimeError, match="called abort"):
+            work.wait()
+
+
+def test_an_asynchronous_sparse_sum_fails_with_the_job_and_so_does_what_waits_behind_it(
+    make_cluster: object, tmp_path: Path
+) -> None:
+    marks = tmp_path / "marks"
+    marks.mkdir()
+    make_cluster(3).run(fails_everywhere, str(marks))  # type: ignore[operator]
+
+
+def different_shapes(rank: int, size: int) -> str:
+    try:
+        dist.all_reduce(sparse_tensor(rank, nnz=5, shape=(100 + rank, 4)))
+    except RuntimeError as error:
+        return str(error)
+    return "no error"
+
+
+def test_sparse_tensors_of_different_shapes_are_refused(make_cluster: object) -> None:
+    texts = make_cluster(2).run(different_shapes)  # type: ignore[operator]
+    assert any("different collectives" in text for text in texts), texts
+
+
+# DDP.
+
+
+class Words(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = torch.nn.EmbeddingBag(2000, 16, sparse=True)
+        self.output = torch.nn.Linear(16, 4)
+
+    def forward(self, words: torch.Tensor) -> torch.Tensor:
+        return self.output(self.embedding(words))
+
+
+def trained(rank: int, size: int, group: dist.ProcessGroup | None) -> torch.Tensor:
+    torch.manual_seed(7)
+    model = DistributedDataParallel(Words(), process_group=group)
+    optimiser = torch.optim.SGD(model.parameters(), lr=0.5)
+    for step in range(6):
+        generator = torch.Generator().manual_seed(100 * step + rank)
+        words = torch.randint(0, 2000, (8, 5), generator=generator)
+        labels = torch.randint(0, 4, (8,), generator=generator)
+        optimiser.zero_grad()
+        torch.nn.functional.cross_entropy(model(words), labels).backward()
+        optimiser.step()
+    return torch.cat([parameter.detach().reshape(-1) for parameter in model.parameters()])
+
+
+def embeds(rank: int, size: int) -> None:
+    before = wiresum.torch.stats()
+    ours = trained(rank, size, None)
+    after = wiresum.torch.stats()
+    assert after.collectives_gloo["all_reduce"] == before.collectives_gloo["all_reduce"]
+    theirs = trained(rank, size, dist.new_group(backend="gloo"))
+    torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
+    everybody = [torch.zeros_like(ours) for _ in range(size)]
+    dist.all_gather(everybody, ours)
+    assert all(torch.equal(other, ours) for other in everybody)
+
+
+def test_ddp_with_sparse_embeddings_trains_as_with_gloo(trio: Cluster) -> None:
+    trio.run(embeds)

@@ -1,0 +1,173 @@
+"""Asynchronous collectives: works, futures, time-outs, and who owns the memory."""
+
+from __future__ import annotations
+
+import datetime
+import gc
+import time
+
+import pytest
+import torch
+import torch.distributed as dist
+from wiresum_lab.ranks.cluster import Cluster
+from wiresum_lab.ranks.cluster_worker import implementation, world
+from torch.distributed.distributed_c10d import _coalescing_manager
+
+import wiresum.torch
+
+
+def several_in_flight(rank: int, size: int) -> None:
+    tensors = [torch.full((1 + 997 * k,), float(k + rank)) for k in range(40)]
+    works = [dist.all_reduce(tensor, async_op=True) for tensor in tensors]
+    for k, (tensor, work) in reversed(list(enumerate(zip(tensors, works, strict=True)))):
+        assert work is not None and work.wait()
+        assert work.is_completed() and work.is_success() and work.exception() is None
+        assert work.result()[0] is tensor
+        assert (tensor == sum(k + r for r in range(size))).all()
+
+
+def test_several_in_flight_may_be_awaited_in_any_order(pair: Cluster) -> None:
+    pair.run(several_in_flight)
+
+
+def polls(rank: int, size: int) -> None:
+    tensor = torch.ones(1000, 2)[:, 0]
+    work = dist.all_reduce(tensor, async_op=True)
+    assert work is not None
+    deadline = time.monotonic() + 20
+    while not work.is_completed():
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+    assert (tensor == size).all()
+
+
+def test_polling_finds_strided_results_in_place(pair: Cluster) -> None:
+    pair.run(polls)
+
+
+def futures(rank: int, size: int) -> None:
+    tensor = torch.full((5000,), float(rank))
+    work = dist.all_reduce(tensor, async_op=True)
+    assert work is not None
+    future = work.get_future()
+    assert isinstance(future, torch._C.Future)
+    doubled = future.then(lambda done: done.value()[0] * 2)
+    assert torch.equal(doubled.wait(), torch.full((5000,), 2.0 * sum(range(size))))
+    assert future.wait()[0] is tensor and future.done()
+    late = work.get_future()
+    assert late.done() and late.value()[0] is tensor
+
+
+def test_a_future_resolves_without_anybody_waiting(pair: Cluster) -> None:
+    pair.run(futures)
+
+
+def nested(rank: int, size: int) -> None:
+    def reduce_again(done: torch.futures.Future[list[torch.Tensor]]) -> torch.Tensor:
+        tensor = done.value()[0]
+        work = dist.all_reduce(tensor, async_op=True)
+        assert work is not None
+        return work.get_future().wait()[0]
+
+    tensor = torch.ones(3000)
+    work = dist.all_reduce(tensor, async_op=True)
+    assert work is not None
+    assert (work.get_future().then(reduce_again).wait() == size * size).all()
+
+
+def test_a_callback_may_wait_for_another_collective(pair: Cluster) -> None:
+    pair.run(nested)
+
+
+def dropped(rank: int, size: int) -> None:
+    for round_ in range(20):
+        dist.all_reduce(torch.full((200_000,), float(round_)), async_op=True)
+        gc.collect(0)
+        torch.full((200_000,), -1.0)  # would take the memory over if it were free
+    tensor = torch.ones(100)
+    dist.all_reduce(tensor)
+    assert (tensor == size).all()
+    deadline = time.monotonic() + 20
+    while implementation().network._pending:
+        assert time.monotonic() < deadline, "works that nobody waits for are kept for ever"
+        time.sleep(0.01)
+
+
+def test_a_dropped_work_keeps_its_tensors_until_it_is_done(pair: Cluster) -> None:
+    pair.run(dropped)
+
+
+def impatient(rank: int, size: int) -> None:
+    tensor = torch.ones(10)
+    if rank == 0:
+        work = dist.all_reduce(tensor, async_op=True)
+        assert work is not None
+        with pytest.raises(TimeoutError, match="goes on") as caught:
+            work.wait(datetime.timedelta(milliseconds=50))
+        assert isinstance(caught.value, dist.DistBackendError)
+        dist.send(tensor * 0, 1)
+        assert work.wait()
+    else:
+        dist.recv(torch.zeros(10), 0)
+        dist.all_reduce(tensor)
+    assert (tensor == size).all()
+
+
+def test_a_wait_that_runs_out_harms_nothing(pair: Cluster) -> None:
+    pair.run(impatient)
+
+
+def bare_calls(rank: int, size: int) -> None:
+    group = world()
+    tensor = torch.ones(4)
+    group.allreduce(tensor).wait()
+    group.allreduce([tensor], dist.ReduceOp.SUM).wait()
+    assert tensor.tolist() == [float(size**2)] * 4
+    group.broadcast(tensor * 0 + rank, root=1).wait()
+    outputs = [torch.zeros(4) for _ in range(size)]
+    group.allgather(outputs, tensor).wait()
+    group.reduce(tensor, 0).wait()
+    group.barrier().wait()
+    assert group.rank() == rank and group.size() == size and dist.get_backend(group) == "wiresum"
+
+
+def test_methods_of_the_group_take_bare_arguments(pair: Cluster) -> None:
+    pair.run(bare_calls)
+
+
+def coalesced_by_hand(rank: int, size: int) -> None:
+    tensors = [torch.full((100,), float(k)) for k in range(3)]
+    with _coalescing_manager(device=torch.device("cpu"), async_ops=True) as manager:
+        for tensor in tensors:
+            dist.broadcast(tensor.add_(rank), src=0, async_op=True)
+    manager.wait()
+    assert [tensor[0].item() for tensor in tensors] == [0.0, 1.0, 2.0]
+    group = world()
+    group._start_coalescing(torch.device("cpu"))
+    for tensor in tensors:
+        group.allreduce([tensor])
+    work = group._end_coalescing(torch.device("cpu"))
+    assert [tensor[0].item() for tensor in work.get_future().wait()] == [0.0, 2.0, 4.0]
+
+
+def test_coalescing_manager_on_a_device(pair: Cluster) -> None:
+    pair.run(coalesced_by_hand)
+
+
+def counts(rank: int, size: int) -> None:
+    before = wiresum.torch.stats()
+    dist.all_reduce(torch.ones(100_000))
+    dist.broadcast(torch.ones(1000), src=0)
+    dist.all_reduce(torch.ones(10, dtype=torch.float64))
+    after = wiresum.torch.stats()
+    assert after.bytes_reduced - before.bytes_reduced == 400_000
+    assert after.bytes_copied - before.bytes_copied == 4000
+    assert after.collectives_network["all_reduce"] - before.collectives_network["all_reduce"] == 1
+    assert after.collectives_gloo["all_reduce"] - before.collectives_gloo["all_reduce"] == 1
+    assert before.network is not None and after.network is not None
+    assert after.network.bytes_sent - before.network.bytes_sent > 400_000
+    assert after.job
+
+
+def test_statistics_count_both_ways(pair: Cluster) -> None:
+    pair.run(counts)

@@ -1,0 +1,133 @@
+"""PyTorch's own tests of its backends, as its wheel ships them, in the workers of a cluster.
+
+They are methods of the class that the suites of Gloo and NCCL are made of. It is meant to be mixed into a test case of
+processes, which starts new ones for each test. Here the processes stay, and each test gets a process group of its own.
+test_theirs.py runs some; this file, as a program, runs those that are named to it, or all, and says which passed:
+
+    python host_agent/tests/torch/theirs.py [--backend gloo] [NAME ...]
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import os
+import sys
+import tempfile
+import unittest
+from collections import Counter
+from datetime import timedelta
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch.distributed as dist
+from wiresum_lab.ranks.cluster import Cluster, SwitchProcess, WorkerFailedError
+
+import wiresum.torch
+
+SIZE = 4
+NAME_GLOO = frozenset(
+    [
+        *(
+            f"test_all_reduce_coalesced{group}_{operator}"
+            for group in ("", "_group", "_full_group")
+            for operator in ("sum", "product", "min", "max")
+        ),
+        "test_batch_isend_irecv_gloo",
+        "test_batch_isend_irecv_gloo_tags",
+        "test_get_future",
+        "test_grads_same_across_ranks_with_no_sync",
+        "test_scatter_object_list",
+        "test_sparse_all_reduce_sum",
+    ]
+)
+"""Tests for which PyTorch lists Gloo alone, of what other backends can do, too: they run here all the same."""
+FOLDERS = ("barrier", "test_dir", "init_dir")
+
+
+@functools.cache
+def module(backend: str) -> ModuleType:
+    """Theirs. It reads its settings when it is imported."""
+    os.environ.update(BACKEND=backend, WORLD_SIZE=str(SIZE), MASTER_ADDR="127.0.0.1")
+    from torch.testing._internal.common_distributed import DistTestCases
+
+    for feature in ("cuda", "ddp", "gpu", "plugin", "subgroup"):
+        DistTestCases.backend_feature[feature].add(backend)
+    from torch.testing._internal.distributed import distributed_test
+
+    return distributed_test
+
+
+def names() -> list[str]:
+    """Of all tests there are."""
+    base = module("wiresum").DistributedTest._DistTestBase
+    return sorted(name for name in dir(base) if name.startswith("test_"))
+
+
+def run(rank: int, size: int, name: str, folder: str, backend: str = "wiresum") -> str:
+    """Why the test was skipped; "" if it passed. What it raises is its failure."""
+    theirs = module(backend)
+    method = getattr(theirs.DistributedTest._DistTestBase, name)
+    if getattr(method, "__unittest_skip__", False) and name not in NAME_GLOO:
+        return str(method.__unittest_skip_why__)
+    os.environ["TEMP_DIR"] = folder
+    for subfolder in FOLDERS:
+        Path(folder, subfolder).mkdir(exist_ok=True)
+    timeout = timedelta(seconds=theirs.CUSTOM_PG_TIMEOUT.get(name, theirs.default_pg_timeout))
+    wiresum.torch.register()
+    dist.init_process_group(backend, init_method=f"file://{folder}/{name}", rank=rank, world_size=size, timeout=timeout)
+    try:
+        theirs.Barrier.barrier_id = 0
+        test = _case(theirs)(name)
+        test.rank, test.file_name = rank, f"{folder}/{name}.file"
+        getattr(test, name)()
+        dist.barrier()
+    except unittest.SkipTest as skipped:
+        return str(skipped)
+    except SystemExit as left:
+        reasons = [skip.message for skip in theirs.TEST_SKIPS.values() if skip.exit_code == left.code]
+        if not reasons:
+            raise
+        return str(reasons[0])
+    finally:
+        if dist.is_initialized():
+            dist.destroy_process_group()
+    return ""
+
+
+@functools.cache
+def _case(theirs: ModuleType) -> Any:
+    return type("Theirs", (theirs.TestDistBackend, theirs.DistributedTest._DistTestBase), {})
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="runs PyTorch's own tests of a backend")
+    parser.add_argument("--backend", default="wiresum")
+    parser.add_argument("names", nargs="*", help="all, if none is given")
+    arguments = parser.parse_args()
+    counts: Counter[str] = Counter()
+    with tempfile.TemporaryDirectory() as made, SwitchProcess(Path(made)) as switch:
+        cluster = Cluster(switch, SIZE, Path(made), grouped=False)
+        for name in arguments.names or names():
+            folder = Path(made, name)
+            folder.mkdir()
+            try:
+                reason = cluster.run(run, name, str(folder), arguments.backend)[0]
+            except WorkerFailedError as error:
+                say(f"FAILED  {name}\n{error}")
+                counts["failed"] += 1
+            else:
+                say(f"skipped {name}: {reason}" if reason else f"passed  {name}")
+                counts["skipped" if reason else "passed"] += 1
+        cluster.stop()
+    say(", ".join(f"{count} {what}" for what, count in sorted(counts.items())))
+
+
+def say(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

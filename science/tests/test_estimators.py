@@ -1,0 +1,93 @@
+"""Estimators of the gradient: unbiased, and without variance at the solution where that is promised."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from .problems import differing
+
+from wiresum.compress import Turn
+from wiresum.convex import LSVRG, SAGA, Estimator, Plain
+
+ALL = [Plain(3), LSVRG(3), SAGA(3), LSVRG(3, sampling="importance")]
+
+
+def turn(step: int, worker: int = 1) -> Turn:
+    return Turn(7, step, worker, 4, "rows", (), np.dtype(np.float64))
+
+
+@pytest.mark.parametrize("estimator", ALL, ids=repr)
+def test_it_is_unbiased_away_from_where_it_started(estimator: Estimator) -> None:
+    problem, x = differing(), np.full(8, 0.7)
+    state = estimator.start(problem, 1, np.zeros(8))
+    drawn = np.stack([estimator.gradient(problem, 1, x, state, turn(step)) for step in range(3000)])
+    deviation = drawn.std(axis=0) / np.sqrt(len(drawn))
+    assert (np.abs(drawn.mean(axis=0) - problem.gradient(1, x)) <= 6 * deviation).all()
+    assert (deviation > 0).all()
+
+
+@pytest.mark.parametrize("estimator", ALL[1:], ids=repr)
+def test_variance_reduction_knows_the_gradient_exactly_where_it_started(estimator: Estimator) -> None:
+    problem, x = differing(), np.full(8, 0.7)
+    state = estimator.start(problem, 1, x)
+    assert estimator.gradient(problem, 1, x, state, turn(0)) == pytest.approx(problem.gradient(1, x), abs=1e-14)
+
+
+def test_without_a_batch_the_gradient_is_exact() -> None:
+    problem, x = differing(), np.ones(8)
+    assert (Plain().gradient(problem, 2, x, {}, turn(0, 2)) == problem.gradient(2, x)).all()
+
+
+def test_lsvrg_refreshes_as_often_as_it_says_and_at_all_workers_at_once() -> None:
+    problem, estimator = differing(), LSVRG(1, refresh=0.25)
+    fresh = []
+    for worker in range(2):
+        state = estimator.start(problem, worker, np.zeros(8))
+        after = [estimator.settle(problem, worker, np.ones(8), state, turn(step, worker)) for step in range(400)]
+        fresh.append([bool((kept["w"] == 1).all()) for kept in after])
+    assert fresh[0] == fresh[1]
+    assert sum(fresh[0]) == pytest.approx(100, abs=6 * np.sqrt(75))
+
+
+def test_sagas_mean_stays_the_mean_of_its_table() -> None:
+    problem, estimator = differing(), SAGA(2)
+    state = estimator.start(problem, 1, np.zeros(8))
+    for step in range(20):
+        state = estimator.settle(problem, 1, np.full(8, step / 10), state, turn(step))
+    assert state["mean"] == pytest.approx(state["table"].mean(axis=0), abs=1e-13)
+
+
+def test_importance_sampling_draws_rows_by_their_smoothness_and_is_unbiased() -> None:
+    """The difference to w that each row would give is divided by m times its probability."""
+    problem, x = differing(), np.full(8, 0.7)
+    estimator = LSVRG(1, sampling="importance")
+    state = estimator.start(problem, 1, np.zeros(8))
+    drawn = np.stack([estimator.gradient(problem, 1, x, state, turn(step)) for step in range(4000)])
+    smoothness = problem.rows_smoothness(1)
+    by_row = [
+        smoothness.mean()
+        / smoothness[row]
+        * (problem.gradient(1, x, np.array([row])) - problem.gradient(1, np.zeros(8), np.array([row])))
+        for row in range(problem.rows(1))
+    ]
+    which = np.array([np.abs(np.array(by_row) - (one - state["full"])).sum(axis=1).argmin() for one in drawn])
+    assert np.abs(np.array(by_row)[which] + state["full"] - drawn).max() < 1e-12
+    expected = 4000 * smoothness / smoothness.sum()
+    assert (np.abs(np.bincount(which, minlength=len(smoothness)) - expected) < 6 * np.sqrt(expected)).all()
+    assert smoothness.max() > 2 * smoothness.min(), "otherwise it would be no test"
+
+
+def test_importance_sampling_takes_the_mean_of_a_batch() -> None:
+    problem, x = differing(), np.full(8, 0.7)
+    estimator = LSVRG(64, sampling="importance")
+    state = estimator.start(problem, 1, np.zeros(8))
+    drawn = np.stack([estimator.gradient(problem, 1, x, state, turn(step)) for step in range(200)])
+    deviation = drawn.std(axis=0) / np.sqrt(len(drawn))
+    assert (np.abs(drawn.mean(axis=0) - problem.gradient(1, x)) <= 6 * deviation).all()
+    single = np.stack([LSVRG(1, sampling="importance").gradient(problem, 1, x, state, turn(s)) for s in range(1000)])
+    assert drawn.var(axis=0).sum() == pytest.approx(single.var(axis=0).sum() / 64, rel=0.3)
+
+
+def test_sampling_that_is_not_known_is_refused() -> None:
+    with pytest.raises(ValueError, match='"uniform" or "importance" sampling, not \'best\''):
+        LSVRG(sampling="best")  # type: ignore[arg-type]

@@ -1,0 +1,147 @@
+"""The experiments, at a smaller size: every claim holds, and the numbers behind it are there."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from matplotlib.figure import Figure
+
+from wiresum.experiments import adaptive_optimizers
+from wiresum.experiments import beyond_strong_convexity
+from wiresum.experiments import block_sparsifiers
+from wiresum.experiments import compressed_training
+from wiresum.experiments import global_top_k
+from wiresum.experiments import granularity
+from wiresum.experiments import granularity_training
+from wiresum.experiments import growing_integers
+from wiresum.experiments import importance_sampling
+from wiresum.experiments import independent_blocks
+from wiresum.experiments import linear_rate
+from wiresum.experiments import momentum_correction
+from wiresum.experiments import __main__ as science
+from wiresum.experiments import variance_reduction
+import wiresum.compress
+from wiresum.experiments.experiment import Claim, Curve, Report
+
+pytestmark = pytest.mark.timeout(300)
+
+SMALL: dict[str, tuple[Callable[[], Report], int]] = {
+    "linear-rate": (lambda: linear_rate.run(workers=5, steps=600, seeds=1), 30),
+    "variance-reduction": (lambda: variance_reduction.run(workers=5, steps=1500), 12),
+    "independent-blocks": (lambda: independent_blocks.run(workers=20, steps=800), 11),
+    "growing-integers": (lambda: growing_integers.run(workers=5, steps=500), 13),
+    "global-top-k": (lambda: global_top_k.run(workers=4, epochs=30, seeds=1), 8),
+    "granularity": (lambda: granularity.run(points=2, draws=10), 21),
+    "compressed-training": (
+        lambda: compressed_training.run(epochs=6, seeds=1, names=["IntDIANA, 8 bits", "Top-k 1%"]),
+        7,
+    ),
+    "momentum-correction": (lambda: momentum_correction.run(workers=4, epochs=1, seeds=1), 6),
+    "block-sparsifiers": (
+        lambda: block_sparsifiers.run(workers=5, steps=200, every=10, epochs=1, seeds=1),
+        19,
+    ),
+    "importance-sampling": (lambda: importance_sampling.run(workers=5, steps=1200, every=24), 13),
+    "granularity-training": (
+        lambda: granularity_training.run(
+            workers=2, epochs=1, seeds=1, names=[granularity_training.THRESHOLD, granularity_training.ADAPTIVE]
+        ),
+        2,
+    ),
+    "beyond-strong-convexity": (lambda: beyond_strong_convexity.run(workers=5, steps=500, seeds=1), 11),
+    "adaptive-optimizers": (
+        lambda: adaptive_optimizers.run(
+            names=["IntDIANA(bits=16)", "IntDIANA(bits=8)", 'IntDIANA(bits=8, scale="estimate")', "TopK(0.1)"]
+        ),
+        8,
+    ),
+}
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    """The networks are small: threads would only wait for each other."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_every_claim_holds(name: str) -> None:
+    run, claims = SMALL[name]
+    report = run()
+    assert [str(claim) for claim in report.claims if not claim.holds] == []
+    assert len(report.claims) == claims
+    figure = Figure()
+    report.draw(figure)
+    assert figure.axes
+    assert report.table().count("\n") == len(report.rows) + 1
+
+
+def test_every_experiment_is_tested() -> None:
+    assert set(SMALL) == set(science.EXPERIMENTS)
+
+
+def test_the_guides_table_under_adamw_has_every_compressor() -> None:
+    """Its figures are held against the experiment's, in a claim."""
+    methods = adaptive_optimizers.METHODS
+    assert list(adaptive_optimizers.guide_table()) == list(methods)
+    for name, method in methods.items():
+        assert eval(name, vars(wiresum.compress)) == method, "a row is what one writes"
+    everything = {
+        kind
+        for kind in vars(wiresum.compress).values()
+        if inspect.isclass(kind) and issubclass(kind, wiresum.compress.Compressor) and not inspect.isabstract(kind)
+    }
+    assert everything == {type(method) for method in methods.values()}
+
+
+def test_a_claim_that_does_not_hold_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a step size that its theorem does not allow, DIANA leaves the bound."""
+    rule = linear_rate.diana_rule
+    monkeypatch.setattr(linear_rate, "diana_rule", lambda **c: rule(**{**c, "smoothness": c["smoothness"] / 40}))
+    monkeypatch.setattr(science, "EXPERIMENTS", {"linear-rate": lambda: linear_rate.run(workers=3, steps=50, seeds=1)})
+    shown = science.show("linear-rate", tmp_path)
+    assert not shown.holds
+    assert "DOES NOT HOLD: p = 2: the step size is corollary 1's" in shown.text
+    assert (tmp_path / "science-linear-rate.png").stat().st_size > 1000
+
+
+def test_a_curve_knows_from_where_on_it_is_below_a_level() -> None:
+    curve = Curve("x", [0, 10, 20, 30], [1.0, 0.1, 0.6, 0.01])
+    assert curve.settles_below(0.5) == 30, "at 10 it was below, and left again"
+    assert curve.settles_below(0.7) == 10
+    assert curve.settles_below(0.001) == float("inf")
+
+
+def test_a_claim_is_a_number_in_an_interval() -> None:
+    assert Claim("x", 1.0, 1.0, 2.0).holds
+    assert not Claim("x", 0.9, 1.0, 2.0).holds
+    assert not Claim("x", float("nan"), at_most=2.0).holds
+    assert str(Claim("steps", 1.25, 1, 1.5)) == "steps: 1.25 in [1, 1.5]"
+    assert not Claim.equal("x", 3.0, 1.0).holds
+    samples = np.random.default_rng(1).normal(size=100)
+    assert Claim.mean("x", list(samples), 0.0).holds
+    assert not Claim.mean("x", list(samples + 1), 0.0).holds
+    assert Claim.alike("x", [0.1], list(samples), margin_min=0).holds
+    assert not Claim.alike("x", [9.0], list(samples), margin_min=0).holds
+
+
+def test_the_program_explains_itself_and_refuses_what_it_does_not_know(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for arguments, code in ((["--help"], 0), (["magic"], 2)):
+        monkeypatch.setattr(sys, "argv", ["science.py", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            science.main()
+        assert ended.value.code == code
+    printed = capsys.readouterr()
+    assert "usage: science.py" in printed.out
+    assert "there is no experiment magic; there are linear-rate" in printed.err

@@ -1,0 +1,177 @@
+"""Experiment 12: DIANA where f is convex but hardly strongly so, and where it is not convex at all.
+
+Source: the algorithm of arXiv 1901.09269 with full gradients. What can be bounded here is a mean over steps: of
+f(x_k) - f(x*), or of |grad f(x_k)|^2 (the proofs are at `diana_convex_rule` and `diana_nonconvex_rule`). What is not
+convex is a penalty x^2/(1 + x^2) of every coordinate. Every curve is held against the same algorithm in plain NumPy
+(numpy_reference.py).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from wiresum.experiments import figures
+from wiresum.experiments import numpy_reference
+from wiresum.experiments.comparison import REFERENCE_SEEDS, Runs
+from wiresum.experiments.datasets import Task, breast_cancer, rows
+from wiresum.experiments.experiment import Claim, Curve, Report
+from wiresum.experiments.numpy_reference import Array, diana, ternary
+from wiresum.compress import DIANA, Shift
+from wiresum.compress.arrays import Indices, Vector
+from wiresum.compress.quantise import Norm
+from wiresum.convex import (
+    LogisticRegression,
+    MeanRule,
+    Progress,
+    diana_convex_rule,
+    diana_nonconvex_rule,
+    distributed_minimize,
+)
+
+CONDITION = 1000.0
+"""Of the convex problem: in as many steps as here, no rate with mu in it promises a tenth."""
+PENALTY = 0.01
+NORM: Norm = "inf"
+
+
+class Penalised(LogisticRegression):
+    """+ PENALTY times the sum of x_j^2/(1 + x_j^2): not convex where |x_j| > 1/sqrt 3."""
+
+    def gradient(self, worker: int, x: Vector, rows: Indices | None = None) -> Vector:
+        gradient: Vector = super().gradient(worker, x, rows) + 2 * PENALTY * x / (1 + x**2) ** 2
+        return gradient
+
+    @property
+    def worker_smoothness(self) -> float:
+        return super().worker_smoothness + 2 * PENALTY
+
+    def hessian(self, x: Vector) -> Array:
+        return self._hessian(x) + np.diag(2 * PENALTY * (1 - 3 * x**2) / (1 + x**2) ** 3)
+
+
+@dataclass(frozen=True)
+class Case:
+    name: str
+    measured: str
+    task: Task
+    rule: MeanRule
+    step_size: float
+    """The rule's, by a formula that stands only here."""
+    ours: Callable[[Vector], float]
+    theirs: Callable[[numpy_reference.Problem, Array], Array]
+    start: float
+    shift_square: float
+
+    def bound(self, steps: int) -> float:
+        return self.rule.bound(steps, self.start, self.shift_square)
+
+
+def run(*, workers: int = 10, steps: int = 1500, seeds: int = 3) -> Report:
+    table, claims, pictures = [], [], []
+    for case in (_convex(workers), _not_convex(workers)):
+        found, iterates = _runs(case, steps, seeds)
+        means = np.cumsum(found.curve.values) / np.arange(1, steps + 1)
+        mean = Curve("its mean so far", found.curve.steps, means.tolist())
+        bound = Curve("bound of the mean", found.curve.steps, [case.bound(step + 1) for step in found.curve.steps])
+        claims += [
+            Claim.equal(f"{case.name}: the step size is the proof's", case.rule.step_size, case.step_size),
+            Claim(f"{case.name}: the mean so far of {case.measured}, over its bound, at every step",
+                  float(np.max(means / bound.values)), at_most=1),
+            *found.claims(),
+        ]  # fmt: skip
+        if isinstance(case.task.problem, Penalised):
+            least = min(float(np.linalg.eigvalsh(case.task.problem.hessian(x))[0]) for x in iterates[::100])
+            claims.append(Claim(f"{case.name}: the least eigenvalue of its Hessian on the way", least, at_most=-1e-3))
+        table.append([case.name, case.measured, f"{mean.last:.1e}", f"{bound.last:.1e}", f"{found.curve.last:.1e}"])
+        pictures.append((case, [found.curve, mean], bound))
+
+    def draw(figure: Figure) -> None:
+        for axes, (case, curves, bound) in zip(figure.subplots(1, len(pictures)), pictures, strict=True):
+            figures.logarithmic(axes, curves, dashed=[bound], title=case.name, unit=case.measured)
+
+    return Report(
+        f"Beyond strong convexity: DIANA, {workers} workers, {steps} steps",
+        ["f", "measured", "its mean", "the bound", "last"],
+        table,
+        claims,
+        draw,
+    )
+
+
+def _omega(task: Task) -> float:
+    """As in experiment 1, for the largest value of all workers."""
+    return (math.sqrt(task.problem.dimension * task.problem.workers) - 1) / 2
+
+
+def _convex(workers: int) -> Case:
+    task = breast_cancer(workers, condition=CONDITION, unit_rows=True)
+    problem, omega = task.problem, _omega(task)
+    least = problem.value(task.solution)
+    smoothness = problem.worker_smoothness
+    return Case(
+        "convex",
+        "f(x) - f(x*)",
+        task,
+        diana_convex_rule(smoothness=smoothness, omega=omega, workers=workers),
+        1 / (2 * smoothness * (1 + 6 * omega / workers)),
+        lambda x: problem.value(x) - least,
+        lambda reference, x: reference.values(x) - least,
+        float(np.sum(task.solution**2)),
+        task.shift_square_at_start(),
+    )
+
+
+def _not_convex(workers: int) -> Case:
+    features, labels = rows(unit_rows=True)
+    problem = Penalised(features, labels, workers=workers, l2=0.0)
+    origin = np.zeros(problem.dimension)
+    task = Task(problem, origin, features * labels[:, None], PENALTY)
+    smoothness, omega = problem.worker_smoothness, _omega(task)
+    gradients = [problem.gradient(worker, origin) for worker in range(workers)]
+    return Case(
+        "not convex",
+        "|grad f(x)|^2",
+        task,
+        diana_nonconvex_rule(smoothness=smoothness, omega=omega, workers=workers),
+        min(1 / 2, math.sqrt(workers / (12 * omega)) / (1 + omega)) / smoothness,
+        lambda x: float(np.sum(np.mean([problem.gradient(worker, x) for worker in range(workers)], axis=0) ** 2)),
+        lambda reference, x: np.asarray(np.sum(reference.gradients(x).mean(axis=1) ** 2, axis=1)),
+        math.log(2),  # f(0), and f is nowhere below 0
+        float(np.mean([np.sum(gradient**2) for gradient in gradients])),
+    )
+
+
+def _runs(case: Case, steps: int, seeds: int) -> tuple[Runs, list[Vector]]:
+    """What is measured before each step; and x before each step of all runs."""
+    method = replace(DIANA(norm=NORM), memory=Shift(case.rule.alpha))
+    curves: list[Curve] = []
+    iterates: list[Vector] = []
+
+    def observe(progress: Progress) -> None:
+        if progress.step < steps:
+            curves[-1].add(progress.step, case.ours(progress.x))
+            iterates.append(progress.x)
+
+    for seed in range(seeds):
+        curves.append(Curve(f"DIANA, {case.name}"))
+        distributed_minimize(
+            case.task.problem, method, step_size=case.rule.step_size, steps=steps, seed=seed, observe=observe
+        )
+    generator = np.random.default_rng(1)
+    reference = diana(
+        case.task,
+        ternary(NORM, generator),
+        generator,
+        step_size=case.rule.step_size,
+        alpha=case.rule.alpha,
+        steps=steps - 1,
+        every=1,
+        seeds=REFERENCE_SEEDS,
+        measure=case.theirs,
+    )
+    return Runs.of(curves, reference), iterates

@@ -1,0 +1,212 @@
+"""Experiment 9: whole blocks are sent, and error feedback makes them converge.
+
+Source: OmniReduce (SIGCOMM'21), whose four block sparsifiers are compressors here. On a convex problem each goes the
+way of the same algorithm in plain NumPy (numpy_reference.py), what is held back stays below what the proofs for error
+feedback rest on, and nothing of it is lost. On a network, accuracies are held against dense training's.
+
+With e' = e + g - C(e + g) and C's contraction delta, |e|^2 <= 4 (1 - delta)/delta^2 max |g|^2 (arXiv 1901.09847, lemma
+3). A block that a threshold holds back has a smaller norm, so that |e|^2 < blocks * threshold^2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+from matplotlib.figure import Figure
+
+from wiresum.experiments import figures
+from wiresum.experiments.comparison import CHECKED, REFERENCE_SEEDS, Runs
+from wiresum.experiments.datasets import Task, breast_cancer, error_curve
+from wiresum.experiments.experiment import Claim, Report
+from wiresum.experiments.network import Training, network, segments_of, train
+from wiresum.experiments.numpy_reference import Array, Choose, block_norms, error_feedback, largest_blocks, spread
+from wiresum.compress import (
+    BlockRandomK,
+    BlockSparsifier,
+    BlockThreshold,
+    BlockTopK,
+    BlockTopKRatio,
+    Compressor,
+    Engine,
+    Identity,
+    InProcess,
+    Piece,
+    Segment,
+)
+
+CONDITION = 30.0
+BLOCK, RATIO, NORM = 4, 0.25, 0.02
+"""On the convex problem: 2 of 8 blocks, the last of which is shorter."""
+DECAY = 0.02
+"""Step k has 1/L / (1 + DECAY k): with a constant one, error feedback stalls where workers differ."""
+NETWORK_BLOCK, NETWORK_RATIO, NETWORK_NORM = 16, 0.1, 0.05
+EPOCHS = 30
+"""Fewer say nothing of accuracies."""
+POINTS = 2.0
+"""How far a mean accuracy may be below dense training's."""
+RANDOM, TOP, TOP_RATIO, THRESHOLD = NAMES = ("block random-k", "block top-k", "block top-k ratio", "block threshold")
+ALIKE = 1e-6
+"""How far log10 of an error may be from the reference's, where nothing is random."""
+CONSERVED = 1e-12
+
+
+def sparsifiers(*, block: int, ratio: float, norm: float) -> dict[str, BlockSparsifier]:
+    return {
+        RANDOM: BlockRandomK(ratio, block=block),
+        TOP: BlockTopK(ratio, block=block),
+        TOP_RATIO: BlockTopKRatio(ratio, block=block),
+        THRESHOLD: BlockThreshold(norm, block=block),
+    }
+
+
+def run(*, workers: int = 10, steps: int = 1000, every: int = 20, epochs: int = EPOCHS, seeds: int = 3) -> Report:
+    task = breast_cancer(workers, condition=CONDITION, unit_rows=True)
+    step_size = _step_size(task)
+    methods = sparsifiers(block=BLOCK, ratio=RATIO, norm=NORM)
+    compared = {name: _compared(task, name, method, steps, every) for name, method in methods.items()}
+    kept = {name: _held_back(task, method, min(steps, 400)) for name, method in methods.items()}
+    forgetful = error_curve(
+        f"{TOP}, no memory", task, replace(methods[TOP], memory="none"), step_size=step_size, steps=steps, every=every
+    )
+    claims = [*compared[RANDOM].claims()]
+    claims += [_goes_the_references_way(compared[name]) for name in NAMES[1:]]
+    claims += [
+        Claim(f"{TOP}: |e|^2 over the lemma's bound", max(kept[TOP].over(_lemma(methods[TOP], task))), 1e-3, 1),
+        Claim(f"{RANDOM}: |e|^2 over the lemma's bound, the mean over steps",
+              float(np.mean(kept[RANDOM].over(_lemma(methods[RANDOM], task)))), 1e-3, 1),
+        Claim(f"{THRESHOLD}: |e|^2 over blocks * norm^2, at most",
+              max(kept[THRESHOLD].over(lambda _: -(-task.problem.dimension // BLOCK) * NORM**2)), 1e-3, 1),
+        *(Claim(f"{name}: what went in less what came out and is held back, of what came out", one.missing,
+                at_most=CONSERVED) for name, one in kept.items()),
+        *(Claim(f"{name}: its last error over the first", one.curve.last / one.curve.values[0], at_most=1e-2)
+          for name, one in compared.items()),
+        Claim(f"{TOP} without error feedback: its last error over that with it",
+              forgetful.last / compared[TOP].curve.last, at_least=10),
+    ]  # fmt: skip
+    on_network = sparsifiers(block=NETWORK_BLOCK, ratio=NETWORK_RATIO, norm=NETWORK_NORM)
+    trainings = {
+        name: [train(method, workers=4, epochs=epochs, seed=seed) for seed in range(1, seeds + 1)]
+        for name, method in {"dense": Identity(), **on_network}.items()
+    }
+    accuracies = {name: np.array([one.accuracy for one in of_seeds]) for name, of_seeds in trainings.items()}
+    claims += [] if epochs < EPOCHS else [
+        Claim(f"{name}: points of accuracy below dense training's, the mean over seeds",
+              float(np.mean(accuracies["dense"] - accuracies[name])), at_most=POINTS)
+        for name in NAMES
+    ]  # fmt: skip
+    claims.append(_bytes_of_random(trainings[RANDOM][0]))
+
+    def draw(figure: Figure) -> None:
+        curves = [*(one.curve for one in compared.values()), forgetful]
+        figures.logarithmic(figure.subplots(), curves, title=f"{RATIO:.0%} of the blocks", unit=figures.ERROR)
+
+    return Report(
+        f"Blocks converge with error feedback: {workers} workers, blocks of {BLOCK}; and a network's, of "
+        f"{NETWORK_BLOCK}",
+        ["method", f"error after {steps} steps", "test accuracy, %", "of dense float32"],
+        [
+            [
+                name,
+                f"{compared[name].curve.last:.1e}" if name in compared else "-",
+                f"{accuracies[name].mean():.1f} ({accuracies[name].min():.1f} to {accuracies[name].max():.1f})",
+                f"{of_seeds[0].sent_bytes / of_seeds[0].dense_bytes:.1%}",
+            ]
+            for name, of_seeds in trainings.items()
+        ],
+        claims,
+        draw,
+    )
+
+
+def _step_size(task: Task) -> Callable[[int], float]:
+    return lambda step: 1 / task.problem.worker_smoothness / (1 + DECAY * step)
+
+
+def _compared(task: Task, name: str, method: Compressor, steps: int, every: int) -> Runs:
+    curve = error_curve(name, task, method, step_size=_step_size(task), steps=steps, every=every)
+    reference = error_feedback(
+        task,
+        _choice(name, np.random.default_rng(4)),
+        step_size=1 / task.problem.worker_smoothness,
+        decay=DECAY,
+        steps=steps,
+        every=every,
+        seeds=REFERENCE_SEEDS if name == RANDOM else 1,
+    )
+    return Runs.of([curve], reference)
+
+
+def _choice(name: str, generator: np.random.Generator) -> Choose:
+    """Which values each of the workers sends, by formulas that stand only here."""
+
+    def choose(values: Array, x: Array) -> npt.NDArray[np.bool_]:
+        norms = block_norms(values, BLOCK)
+        count = round(RATIO * norms.shape[1])
+        scores = {
+            RANDOM: np.tile(generator.random(norms.shape[1]), (len(norms), 1)),
+            TOP: norms,
+            TOP_RATIO: norms / (block_norms(x, BLOCK) + np.finfo(np.float32).tiny),
+            THRESHOLD: norms,
+        }[name]
+        chosen = norms >= NORM if name == THRESHOLD else largest_blocks(scores, count)
+        return spread(chosen, BLOCK, values.shape[1])
+
+    return choose
+
+
+def _goes_the_references_way(runs: Runs) -> Claim:
+    places = [round(part * (len(runs.curve.steps) - 1)) for part in (*CHECKED, 1)]
+    apart = max(abs(runs.logarithms[0][at] - runs.reference[0][at]) for at in places)
+    return Claim(f"{runs.curve.label}: log10 of the error is the reference's, at most apart", apart, at_most=ALIKE)
+
+
+@dataclass(frozen=True)
+class HeldBack:
+    """By step: the means over workers of |e|^2 after it, and of |g|^2 up to it, the largest."""
+
+    residual_square: list[float]
+    gradient_square_max: list[float]
+    missing: float
+    """|what went in - what came out - what is held back|_1 over |what came out|_1."""
+
+    def over(self, bound: Callable[[float], float]) -> list[float]:
+        """By step, |e|^2 over the bound, which is of the largest mean |g|^2."""
+        return [e / bound(g) for e, g in zip(self.residual_square, self.gradient_square_max, strict=True)]
+
+
+def _held_back(task: Task, method: Compressor, steps: int) -> HeldBack:
+    """Descent once more, with an engine whose memories can be seen."""
+    problem, step_size = task.problem, _step_size(task)
+    segment = Segment((Piece("x", (problem.dimension,)),))
+    engine = Engine(method, InProcess(problem.workers))
+    x, given, received = np.zeros((3, problem.dimension))
+    residuals, largest = [], [0.0]
+    for step in range(steps):
+        gradients = [problem.gradient(worker, x) for worker in range(problem.workers)]
+        estimate = engine.average([segment], [[gradient] for gradient in gradients], {"x": x})[0]
+        engine.advance()
+        given, received, x = given + np.mean(gradients, axis=0), received + estimate, x - step_size(step) * estimate
+        held = [mine["residual"]["x"] for mine in engine.state_dict()["own"]]
+        residuals.append(float(np.mean([residual @ residual for residual in held])))
+        largest.append(max(largest[-1], float(np.mean([gradient @ gradient for gradient in gradients]))))
+    missing = np.abs(given - received - np.mean(held, axis=0)).sum() / np.abs(received).sum()
+    return HeldBack(residuals, largest[1:], float(missing))
+
+
+def _lemma(method: BlockSparsifier, task: Task) -> Callable[[float], float]:
+    blocks = -(-task.problem.dimension // BLOCK)
+    delta = round(RATIO * blocks) / blocks
+    assert method.contraction(task.problem.dimension) == delta, "what is declared is what the lemma is about"
+    return lambda gradient_square: 4 * (1 - delta) / delta**2 * gradient_square
+
+
+def _bytes_of_random(training: Training) -> Claim:
+    """An exponent and the values of the same blocks at all workers, of which the last may be shorter."""
+    size, steps = segments_of(network(1), "model")[0].size, len(training.losses)
+    count, shorter = round(NETWORK_RATIO * -(-size // NETWORK_BLOCK)), -size % NETWORK_BLOCK
+    most = steps * (2 + 4 * count * NETWORK_BLOCK)
+    return Claim(f"{RANDOM}: bytes sent, of as many whole blocks", training.sent_bytes / most,
+                 1 - 4 * shorter * steps / most, 1)  # fmt: skip

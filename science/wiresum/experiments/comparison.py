@@ -1,0 +1,60 @@
+"""Curves beside those of the reference: the same algorithm in plain NumPy (numpy_reference.py)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from wiresum.experiments.experiment import Claim, Curve
+from wiresum.experiments.numpy_reference import Array
+
+REFERENCE_SEEDS = 12
+FACTOR = math.log10(3)
+"""Errors that are alike may always differ by a factor of three: a run of L-SVRG now and then waits long for its anchor,
+which a dozen other runs do not show."""
+CHECKED = (0.25, 0.5, 0.75)
+"""Where in the run curves are compared: an error that is not yet near the last bits of x*."""
+
+
+@dataclass
+class Runs:
+    """Curves of one method, of each seed, beside the reference's."""
+
+    curve: Curve
+    """The mean over seeds."""
+    logarithms: list[list[float]]
+    """By seed: log10 of the errors."""
+    reference: list[list[float]]
+
+    @classmethod
+    def of(cls, runs: Sequence[Curve], reference: Array) -> Runs:
+        """Of one method's curves, and the reference's errors (records, seeds) at the same steps."""
+        mean = np.mean([one.values for one in runs], axis=0).tolist()
+        logarithms = [np.log10(one.values).tolist() for one in runs]
+        return cls(Curve(runs[0].label, runs[0].steps, mean), logarithms, np.log10(reference.T).tolist())
+
+    def claims(self) -> list[Claim]:
+        """Errors are compared by their logarithm: those of linear convergence differ by factors."""
+        places = [round(part * (len(self.curve.steps) - 1)) for part in CHECKED]
+        return [
+            Claim.alike(
+                f"{self.curve.label}: log10 of the error at step {self.curve.steps[at]} is the reference's",
+                [one[at] for one in self.logarithms],
+                [one[at] for one in self.reference],
+                margin_min=FACTOR,
+            )
+            for at in places
+        ]
+
+    def stalls(self) -> Claim:
+        """The level in the last quarter of the run, by seed."""
+        begin = len(self.curve.steps) * 3 // 4
+        return Claim.alike(
+            f"{self.curve.label}: it stalls where the reference does (mean log10 of the last quarter's errors)",
+            [float(np.mean(one[begin:])) for one in self.logarithms],
+            [float(np.mean(one[begin:])) for one in self.reference],
+            margin_min=FACTOR,
+        )

@@ -1,0 +1,252 @@
+"""Experiment 7: a convolutional network trained with each method: accuracy over bytes, and over time on slow links.
+
+Everything is trained by layer, with the same images in the same order, and accuracies are means over seeds. Bytes are
+what the engine hands to the network and gets back; what comes of them on the wire is measured beside it (wire.py). Time
+is what links of LINK_MBIT take for the direction that has more of them, and LATENCY_S for each round; nothing is added
+for computing. Uncompressed training is shown twice: through the switch, and over a ring of workers, whose links carry
+2 (N - 1)/N of a tensor. (`make bench-compress` measures two of the methods, and both of these, on links that are really
+shaped.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.figure import Figure
+from torch import nn
+
+from wiresum.experiments import figures
+from wiresum.experiments.experiment import Claim, Report
+from wiresum.experiments.network import Digits, convolutional_network, train
+from wiresum.experiments.wire import Transfer, measure
+from wiresum.compress import (
+    DIANA,
+    QSGD,
+    THC,
+    Compressor,
+    Engine,
+    GTopK,
+    Identity,
+    IntDIANA,
+    IntSGD,
+    Natural,
+    PowerSGD,
+    QuantisedRandK,
+    Quantiser,
+    RandK,
+    RandKPartition,
+    SignMajority,
+    TernGrad,
+    Threshold,
+    TopK,
+    Trait,
+)
+
+LINK_MBIT = 100.0
+LATENCY_S = 1e-4
+POINTS = 4.0
+"""How far a method's accuracy may be from uncompressed training's."""
+DENSE, RING = "fp32, switch", "fp32, ring"
+EVERY_STEPS = 20
+WIRE_STEPS = 5
+VALIDATION_IMAGES = 180
+BEYOND = (-0.1, 0.2)
+"""What the wire may have beyond what is counted, of fp32's bytes: headers and answers, less blocks of zeros."""
+MEGABYTE = 1e6
+COLOURS = mpl.colormaps["tab20"]
+
+
+@dataclass(frozen=True)
+class Method:
+    compressor: Compressor
+    rate: float
+    """Chosen on validation images (rates.py)."""
+
+
+METHODS: dict[str, Method] = {
+    DENSE: Method(Identity(), 0.3),
+    "IntDIANA, 8 bits": Method(IntDIANA(8), 0.3),
+    "IntSGD, 8 bits": Method(IntSGD(8), 0.3),
+    "DIANA, blocks": Method(DIANA(block=64), 0.3),
+    "QSGD": Method(QSGD(block=64), 0.3),
+    "TernGrad": Method(TernGrad(), 0.3),
+    "THC": Method(THC(), 0.6),
+    "natural": Method(Natural(), 0.3),
+    "sign majority": Method(SignMajority(), 0.006),
+    "PowerSGD": Method(PowerSGD(2), 0.6),
+    "RandK 20%, DIANA": Method(RandK(0.2, memory="diana"), 0.15),
+    "PermK": Method(RandKPartition(memory="diana"), 0.3),
+    "quantised RandK": Method(QuantisedRandK(0.3, Quantiser(7, block=64)), 0.3),
+    "Top-k 1%": Method(TopK(0.01), 0.6),
+    "Top-k 1%, EF21": Method(TopK(0.01, memory="ef21"), 0.4),
+    "threshold": Method(Threshold(0.02), 0.6),
+    "gTop-k 1%": Method(GTopK(0.01), 0.6),
+    "gTop-k 1%, tree": Method(GTopK(0.01, mode="tree"), 0.6),
+}
+COMPRESSED = tuple(name for name in METHODS if name != DENSE)
+
+
+@dataclass
+class Run:
+    """Accuracy after so many steps, and what a step has taken on average until then."""
+
+    steps: list[int] = field(default_factory=list)
+    accuracy: list[float] = field(default_factory=list)
+    """In percent of the test images."""
+    megabytes: list[float] = field(default_factory=list)
+    """The larger of sent and received by a worker, so far."""
+    seconds: list[float] = field(default_factory=list)
+    """On the links, so far."""
+
+    def add(self, step: int, accuracy: float, transferred_bytes: float, rounds: int) -> None:
+        self.steps.append(step)
+        self.accuracy.append(accuracy)
+        self.megabytes.append(transferred_bytes / MEGABYTE)
+        self.seconds.append(transferred_bytes * 8 / (LINK_MBIT * 1e6) + rounds * LATENCY_S)
+
+    def seconds_to(self, accuracy: float) -> float:
+        """Until the accuracy is reached for the first time; infinite if it is not."""
+        reached = [time for time, one in zip(self.seconds, self.accuracy, strict=True) if one >= accuracy]
+        return min(reached, default=float("inf"))
+
+
+def run(*, workers: int = 4, epochs: int = 18, seeds: int = 3, names: Sequence[str] = COMPRESSED) -> Report:
+    """Curves are of the first seed; each seed has images of its own for training and for testing."""
+    dense = trained(METHODS[DENSE], workers=workers, epochs=epochs)
+    size = sum(parameter.numel() for parameter in convolutional_network(1).parameters())
+    runs = {
+        DENSE: uncompressed(dense, 4 * size, rounds=1),
+        RING: uncompressed(dense, 8 * size * (workers - 1) / workers, rounds=2 * (workers - 1)),
+        **{name: trained(METHODS[name], workers=workers, epochs=epochs) for name in names},
+    }
+    last = dense.accuracy[-1]
+    level = last - POINTS
+    others = {name: _accuracies(METHODS[name], workers, epochs, seeds) for name in (DENSE, *names)}
+    accuracies = {name: np.array([runs[name].accuracy[-1], *rest]) for name, rest in others.items()}
+    accuracies[RING] = accuracies[DENSE]
+    below = {name: float(np.mean(accuracies[DENSE] - accuracies[name])) for name in names}
+    summed = [name for name in names if adds(METHODS[name].compressor)]
+    worst = max(names, key=lambda name: below[name])
+    on_wire = {name: one for name, one in zip(names, _on_wire(names, workers), strict=True) if one is not None}
+    beyond = [(max(one.sent, one.received) - max(one.sent_counted, one.received_counted)) / (4 * size)
+              for one in on_wire.values()]  # fmt: skip
+    slowest = max(runs[name].seconds_to(level) for name in names if "8 bits" in name)
+    claims = [
+        Claim(f"{worst}, the worst: points of accuracy below fp32's, the mean over seeds", below[worst],
+              at_most=POINTS),
+        Claim("what the wire has beyond what is counted, of fp32's bytes, at least", min(beyond), *BEYOND),
+        Claim("and at most", max(beyond), *BEYOND),
+        *(Claim(f"{name}: bytes on the wire over fp32's",
+                max(one.sent, one.received) / (4 * size), 0.25, 0.35)
+          for name, one in on_wire.items() if "8 bits" in name),
+        Claim("of what the network sums, the most bytes over fp32's through the switch",
+              max(runs[name].megabytes[-1] / runs[DENSE].megabytes[-1] for name in summed), at_most=1),
+        Claim(f"integers of 8 bits, the slowest: time to {level:.0f}% over fp32's through the switch",
+              slowest / runs[DENSE].seconds_to(level), at_most=1 / 2),
+        Claim("and over that of a ring", slowest / runs[RING].seconds_to(level), at_most=1 / 3),
+    ]  # fmt: skip
+
+    def draw(figure: Figure) -> None:
+        by_bytes, by_time = figure.subplots(1, 2)
+        for at, (name, one) in enumerate(runs.items()):
+            style = {
+                "color": COLOURS(at % COLOURS.N),
+                "linestyle": "--" if name in (DENSE, RING) else "-",
+                "label": name,
+            }
+            by_bytes.plot(one.megabytes, one.accuracy, linewidth=1.2, **style)
+            by_time.plot(one.seconds, one.accuracy, linewidth=1.2, **style)
+        for axes, unit in ((by_bytes, "MB over a worker's link"), (by_time, f"s on links of {LINK_MBIT:g} Mbit/s")):
+            axes.set_xscale("log")
+            axes.set_ylim(bottom=50)
+            figures.label(axes, title="test accuracy", unit="%", over=unit)
+        by_bytes.get_legend().remove()
+        by_time.legend(frameon=False, fontsize=7, loc="center left", bbox_to_anchor=(1, 0.5))
+
+    return Report(
+        f"A convolutional network with each method: {workers} workers, {size:,} parameters, {dense.steps[-1]} steps",
+        [
+            "method",
+            "test accuracy, %",
+            "MB over a worker's link",
+            "kB a step on the wire",
+            "s on the links",
+            f"s to {level:.0f}%",
+        ],
+        [
+            [
+                name,
+                f"{accuracies[name].mean():.1f} ({accuracies[name].min():.1f} to {accuracies[name].max():.1f})",
+                f"{one.megabytes[-1]:.1f}",
+                f"{max(on_wire[name].sent, on_wire[name].received) / 1e3:.1f}" if name in on_wire else "-",
+                f"{one.seconds[-1]:.2f}",
+                f"{one.seconds_to(level):.2f}",
+            ]
+            for name, one in runs.items()
+        ],
+        claims,
+        draw,
+    )
+
+
+def adds(compressor: Compressor) -> bool:
+    """Does the network add? In a partition, and where bytes are gathered, everybody's values come down each link."""
+    return compressor.trait is not Trait.GATHER and not isinstance(compressor, RandKPartition)
+
+
+def uncompressed(run: Run, step_bytes: float, *, rounds: int) -> Run:
+    """The same training with so many bytes and rounds in each step."""
+    result = Run()
+    for step, accuracy in zip(run.steps, run.accuracy, strict=True):
+        result.add(step, accuracy, step * step_bytes, step * rounds)
+    return result
+
+
+def _accuracies(method: Method, workers: int, epochs: int, seeds: int) -> list[float]:
+    """Of the seeds after the first."""
+    return [trained(method, workers=workers, epochs=epochs, seed=seed).accuracy[-1] for seed in range(2, seeds + 1)]
+
+
+def _on_wire(names: Sequence[str], workers: int) -> list[Transfer | None]:
+    """None for the tree, whose messages go from worker to worker, and not through the switch."""
+    through_switch = [name for name in names if not _is_tree(name)]
+    measured = dict(
+        zip(
+            through_switch,
+            measure([METHODS[name].compressor for name in through_switch], workers=workers, steps=WIRE_STEPS),
+            strict=True,
+        )
+    )
+    return [measured.get(name) for name in names]
+
+
+def _is_tree(name: str) -> bool:
+    compressor = METHODS[name].compressor
+    return isinstance(compressor, GTopK) and compressor.mode == "tree"
+
+
+def trained(method: Method, *, workers: int, epochs: int, batch: int = 8, seed: int = 1) -> Run:
+    digits, result = Digits.load(seed, validation=VALIDATION_IMAGES), Run()
+
+    def observe(step: int, model: nn.Module, engine: Engine) -> None:
+        if step % EVERY_STEPS == 0:
+            traffic = engine.aggregator.traffic
+            transferred_bytes = max(traffic.sent_bytes, traffic.received_bytes)
+            result.add(step, digits.accuracy(model), transferred_bytes, traffic.rounds)
+
+    train(
+        method.compressor,
+        workers=workers,
+        epochs=epochs,
+        rate=method.rate,
+        batch=batch,
+        granularity="layer",
+        make=convolutional_network,
+        validation=VALIDATION_IMAGES,
+        observe=observe,
+        seed=seed,
+    )
+    return result

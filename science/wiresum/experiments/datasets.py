@@ -1,0 +1,124 @@
+"""The problems: logistic regression on scikit-learn's breast cancer data, its rows sorted so that workers differ."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+from sklearn.datasets import load_breast_cancer
+from sklearn.preprocessing import Normalizer, PolynomialFeatures, StandardScaler
+
+from wiresum.experiments.experiment import Curve
+from wiresum.compress import Compressor
+from wiresum.compress.arrays import Vector
+from wiresum.convex import LogisticRegression, Progress, distributed_minimize
+
+Matrix = npt.NDArray[np.float64]
+
+ASTRAY = 1e6
+"""An error from which no run comes back."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """A problem, its solution, and how far x is from it."""
+
+    problem: LogisticRegression
+    solution: Vector
+    signed: Matrix
+    """Rows times labels, in the order in which they are dealt."""
+    penalty: float = 0.0
+    """Times the sum of x_j^2/(1 + x_j^2): `Penalised`."""
+
+    def error(self, x: Vector) -> float:
+        """|x - x*|^2 / |x*|^2."""
+        return float(np.sum((x - self.solution) ** 2) / np.sum(self.solution**2))
+
+    def shift_square_at_start(self) -> float:
+        """The mean over workers of |0 - grad f_i(x*)|^2: how much they differ."""
+        workers = range(self.problem.workers)
+        return float(np.mean([np.sum(self.problem.gradient(worker, self.solution) ** 2) for worker in workers]))
+
+    def row_square_at_start(self, *, by_importance: bool = False) -> float:
+        """The mean over rows of |grad f_ij(0) - grad f_ij(x*)|^2; `by_importance`: times the mean L over L_ij."""
+        pull = 1 / (1 + np.exp(self.signed @ self.solution)) - 0.5
+        squares = np.sum((pull[:, None] * self.signed - self.problem.l2 * self.solution) ** 2, axis=1)
+        parts = np.array_split(squares, self.problem.workers)
+        if by_importance:
+            smoothness = [self.problem.rows_smoothness(worker) for worker in range(self.problem.workers)]
+            parts = [part * each.mean() / each for part, each in zip(parts, smoothness, strict=True)]
+        return float(np.mean([np.mean(part) for part in parts]))
+
+
+@functools.lru_cache(maxsize=4)
+def rows(*, degree: int = 1, unit_rows: bool = False) -> tuple[Matrix, Vector]:
+    """Standardised features (products up to `degree`) and an intercept of ones; rows sorted by label, -1 or 1.
+
+    With `unit_rows` each row is scaled to length 1 before the intercept is added.
+    """
+    features, labels = load_breast_cancer(return_X_y=True)
+    if degree > 1:
+        features = PolynomialFeatures(degree, include_bias=False).fit_transform(
+            StandardScaler().fit_transform(features)
+        )
+    features = StandardScaler().fit_transform(features)
+    if unit_rows:
+        features = Normalizer().fit_transform(features)
+    features = np.hstack([features, np.ones((len(features), 1))])
+    order = np.argsort(labels, kind="stable")
+    return features[order], np.where(labels[order] > 0, 1.0, -1.0)
+
+
+def breast_cancer(
+    workers: int,
+    *,
+    condition: float,
+    degree: int = 1,
+    unit_rows: bool = False,
+    by_row: bool | Literal["mean"] = False,
+    mixed: bool = False,
+) -> Task:
+    """`condition` is L/mu, with L of the workers (`by_row`: of single rows, or the workers' "mean" of these). `mixed`
+    deals rows at random."""
+    features, labels = rows(degree=degree, unit_rows=unit_rows)
+    if mixed:
+        order = np.random.Generator(np.random.Philox(7)).permutation(len(labels))
+        features, labels = features[order], labels[order]
+    plain = LogisticRegression(features, labels, workers=workers, l2=0.0)
+    smoothness = plain.row_smoothness if by_row else plain.worker_smoothness
+    if by_row == "mean":
+        smoothness = plain.mean_row_smoothness
+    problem = LogisticRegression(features, labels, workers=workers, l2=smoothness / (condition - 1))
+    return Task(problem, problem.solution(), features * labels[:, None])
+
+
+def error_curve(
+    label: str,
+    task: Task,
+    method: Compressor,
+    *,
+    steps: int,
+    every: int,
+    iterates: list[Vector] | None = None,
+    **options: Any,
+) -> Curve:
+    """The error every few steps of a run of `distributed_minimize`. A run that has gone astray ends early.
+
+    `iterates` is filled with x before each step and after the last.
+    """
+    curve = Curve(label)
+
+    def observe(progress: Progress) -> bool:
+        if iterates is not None:
+            iterates.append(progress.x)
+        error = task.error(progress.x)
+        astray = not error < ASTRAY
+        if progress.step % every == 0 or astray:
+            curve.add(progress.step, error)
+        return astray
+
+    distributed_minimize(task.problem, method, steps=steps, observe=observe, **options)
+    return curve

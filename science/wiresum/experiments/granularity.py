@@ -1,0 +1,130 @@
+"""Experiment 6: by layer or over the entire model?
+
+Source: arXiv 1911.08250. Theory assumes the entire model, practice compresses layer by layer. An unbiased quantiser's
+error is smaller by layer: each layer has its own norm, and a layer of small gradients is not measured by a large one's.
+Top-k's is smaller over the entire model: the largest values of all are the best choice there is. Measured on a
+network's gradients while it trains, as E|C(g) - g|^2 / |g|^2, and held against that expectation in closed form.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from matplotlib.figure import Figure
+
+from wiresum.experiments import figures
+from wiresum.experiments.experiment import Claim, Report
+from wiresum.experiments.network import Digits, arranged, gradient, network, segments_of
+from wiresum.compress import DIANA, QSGD, Compressor, Engine, InProcess, Natural, RandK, Segment, TernGrad, TopK
+from wiresum.compress.arrays import Vector
+
+UNBIASED: dict[str, Compressor] = {
+    "QSGD, 15 levels": QSGD(15, block=None),
+    "TernGrad": TernGrad(),
+    "DIANA, p = 2": DIANA(memory="none"),
+}
+INDIFFERENT: dict[str, Compressor] = {"natural": Natural(), "RandK 10%": RandK(0.1)}
+"""Their error does not depend on norms: the same either way, but for chance."""
+CHANCE = 0.1
+TOP_K: dict[str, Compressor] = {f"Top-k {ratio:.0%}": TopK(ratio, memory="none") for ratio in (0.01, 0.1)}
+
+
+def run(*, points: int = 8, draws: int = 10, rate: float = 0.1, batch: int = 64) -> Report:
+    digits, model = Digits.load(1), network(1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=rate, momentum=0.9)
+    methods = {**UNBIASED, **INDIFFERENT, **TOP_K}
+    errors: dict[tuple[str, str], list[float]] = {(name, g): [] for name in methods for g in ("layer", "model")}
+    ratios: dict[tuple[str, str], list[float]] = {key: [] for key in errors}
+    for point in range(points):
+        for step in range(10):
+            order = torch.randperm(len(digits.images), generator=torch.Generator().manual_seed(100 * point + step))
+            values = gradient(model, digits.images[order[:batch]], digits.labels[order[:batch]])[1]
+            optimizer.step()
+        for (name, granularity), found in errors.items():
+            vectors = arranged(values, granularity)
+            squares = relative_errors(methods[name], segments_of(model, granularity), vectors, draws)
+            found.append(float(np.mean(squares)))
+            ratios[name, granularity] += [square / expected_error(name, vectors) for square in squares]
+    mean = {key: float(np.mean(found)) for key, found in errors.items()}
+    claims = [
+        Claim.mean(f"{name}, {granularity}: the error over its expectation", found, 1.0)
+        for (name, granularity), found in ratios.items()
+    ]
+    claims += [
+        Claim(f"{name}: the entire model's error over that by layer, at the point of the training where it is least",
+              float(np.min(np.divide(errors[name, "model"], errors[name, "layer"]))), at_least=1.1)
+        for name in UNBIASED
+    ]  # fmt: skip
+    claims += [
+        Claim(f"{name}: the error by layer over the entire model's", mean[name, "layer"] / mean[name, "model"],
+              1 - CHANCE, 1 + CHANCE)
+        for name in INDIFFERENT
+    ]  # fmt: skip
+    claims += [
+        Claim(f"{name}: the error by layer over the entire model's, at the point where it is least",
+              float(np.min(np.divide(errors[name, "layer"], errors[name, "model"]))), at_least=1.05)
+        for name in TOP_K
+    ]  # fmt: skip
+
+    def draw(figure: Figure) -> None:
+        axes, at = figure.subplots(), np.arange(len(methods))
+        for offset, granularity, colour in ((-0.2, "layer", figures.COLOURS[0]), (0.2, "model", figures.COLOURS[1])):
+            label = "by layer" if granularity == "layer" else "entire model"
+            axes.bar(at + offset, [mean[name, granularity] for name in methods], 0.4, color=colour, label=label)
+        axes.set_xticks(at, list(methods), fontsize=8)
+        axes.set_yscale("log")
+        figures.label(axes, title="on a network's gradients", unit="E|C(g) - g|² / |g|²", over="")
+
+    return Report(
+        "Quantise by layer, choose the top k of the entire model",
+        ["compressor", "error by layer", "error of the entire model"],
+        [[name, f"{mean[name, 'layer']:.3g}", f"{mean[name, 'model']:.3g}"] for name in methods],
+        claims,
+        draw,
+    )
+
+
+def relative_errors(method: Compressor, segments: list[Segment], vectors: list[Vector], draws: int) -> list[float]:
+    """|C(g) - g|^2 / |g|^2 of so many draws, over all segments together."""
+    engine, squares = Engine(method, InProcess(1)), []
+    whole = sum(float(np.sum(v**2)) for v in vectors)
+    for _ in range(draws):
+        compressed = engine.average(segments, [vectors])
+        squares.append(sum(float(np.sum((c - v) ** 2)) for c, v in zip(compressed, vectors, strict=True)) / whole)
+        engine.advance()
+    return squares
+
+
+def expected_error(name: str, vectors: list[Vector]) -> float:
+    """E|C(g) - g|^2 / |g|^2 by formulas that stand only here."""
+    wide = [vector.astype(np.float64) for vector in vectors]
+    return sum(EXPECTED[name](vector) for vector in wide) / sum(float(np.sum(vector**2)) for vector in wide)
+
+
+def _on_a_grid(magnitudes: Vector, quantum: float) -> float:
+    """Rounded at random to multiples of the quantum, without bias."""
+    fraction = magnitudes / quantum % 1
+    return float(np.sum(fraction * (1 - fraction)) * quantum**2)
+
+
+def _to_powers_of_two(magnitudes: Vector) -> float:
+    low = np.exp2(np.floor(np.log2(magnitudes[magnitudes > 0])))
+    return float(np.sum((2 * low - magnitudes[magnitudes > 0]) * (magnitudes[magnitudes > 0] - low)))
+
+
+def _without_largest(vector: Vector, ratio: float) -> float:
+    ascending = np.sort(vector**2)
+    return float(ascending[: len(vector) - max(1, round(ratio * len(vector)))].sum())
+
+
+EXPECTED: dict[str, Callable[[Vector], float]] = {
+    "QSGD, 15 levels": lambda v: _on_a_grid(np.abs(v), float(np.linalg.norm(v)) / 15),
+    "TernGrad": lambda v: _on_a_grid(np.abs(v), float(np.abs(v).max())),
+    "DIANA, p = 2": lambda v: _on_a_grid(np.abs(v), float(np.linalg.norm(v))),
+    "natural": lambda v: _to_powers_of_two(np.abs(v)),
+    "RandK 10%": lambda v: (len(v) / max(1, round(0.1 * len(v))) - 1) * float(np.sum(v**2)),
+    "Top-k 1%": lambda v: _without_largest(v, 0.01),
+    "Top-k 10%": lambda v: _without_largest(v, 0.1),
+}

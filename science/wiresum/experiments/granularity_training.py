@@ -1,0 +1,128 @@
+"""Experiment 11: accuracy by layer and over the entire model, for each of the paper's compressors.
+
+Source: arXiv 1911.08250, whose comparison this is: the same training twice, compressed by layer and over the entire
+model, and no memory makes up for what is lost. Experiment 6 has the errors behind it. A threshold does not know what it
+is applied to, so both trainings are the same; one that adapts to the largest value sends at least that one of each
+layer, or that one of all.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from wiresum.experiments import figures
+from wiresum.experiments.experiment import Claim, Report
+from wiresum.experiments.network import Training, train
+from wiresum.compress import QSGD, AdaptiveThreshold, Compressor, RandK, TernGrad, Threshold, TopK
+
+RANDOM, TOP, THRESHOLD, ADAPTIVE, TERNARY, LEVELS = NAMES = (
+    "RandK 10%",
+    "Top-k 1%",
+    "threshold",
+    "adaptive threshold",
+    "TernGrad",
+    "QSGD, 15 levels",
+)
+COMPRESSORS: dict[str, Compressor] = {
+    RANDOM: RandK(0.1),
+    TOP: TopK(0.01, memory="none"),
+    THRESHOLD: Threshold(0.01, memory="none"),
+    ADAPTIVE: AdaptiveThreshold(memory="none"),
+    TERNARY: TernGrad(),
+    LEVELS: QSGD(15, block=None),
+}
+RATES = {RANDOM: 0.05, TOP: 0.4, THRESHOLD: 0.4, ADAPTIVE: 0.4, TERNARY: 0.1, LEVELS: 0.2}
+"""Smaller where there is more noise; the same for both granularities."""
+CLASSES = 10
+EPOCHS = 12
+"""Fewer say nothing of accuracies."""
+POINTS = 5.0
+"""How far the mean accuracies of a compressor may be apart: what three seeds leave open."""
+SAME = 1e-3
+"""How far losses of the same training may be apart: sums are rounded in packets, which begin elsewhere in a layer."""
+
+
+def run(*, workers: int = 4, epochs: int = EPOCHS, seeds: int = 3, names: Sequence[str] = NAMES) -> Report:
+    def trained(name: str, granularity: str) -> list[Training]:
+        return [
+            train(
+                COMPRESSORS[name],
+                workers=workers,
+                epochs=epochs,
+                rate=RATES[name],
+                granularity=granularity,
+                seed=seed,
+            )
+            for seed in range(1, seeds + 1)
+        ]
+
+    by_layer = {name: trained(name, "layer") for name in names}
+    of_model = {name: trained(name, "model") for name in names}
+    ahead = {name: _accuracy(by_layer[name]) - _accuracy(of_model[name]) for name in names}
+    claims = [
+        Claim(f"{THRESHOLD}: the losses of both trainings, at most apart",
+              max(_apart(*both) for both in zip(by_layer[THRESHOLD], of_model[THRESHOLD], strict=True)), at_most=SAME),
+        Claim(f"{ADAPTIVE}: what is sent by layer over what is sent over the entire model",
+              _sent(by_layer[ADAPTIVE]) / _sent(of_model[ADAPTIVE]), at_least=5),
+    ]  # fmt: skip
+    if epochs >= EPOCHS:
+        claims += [
+            *(Claim(f"{name}: points of accuracy by layer ahead of the entire model, the mean over seeds",
+                    ahead[name], -POINTS, POINTS) for name in names if name != ADAPTIVE),
+            Claim(f"{ADAPTIVE}: points of accuracy by layer ahead of the entire model, the mean over seeds",
+                  ahead[ADAPTIVE], at_least=50),
+            Claim(f"{ADAPTIVE} over the entire model: its last loss over that of guessing",
+                  min(_last_loss(one) for one in of_model[ADAPTIVE]) / math.log(CLASSES), 0.95, 1.05),
+        ]  # fmt: skip
+
+    def draw(figure: Figure) -> None:
+        axes, at = figure.subplots(), np.arange(len(names))
+        for offset, label, trainings, colour in (
+            (-0.2, "by layer", by_layer, figures.COLOURS[0]),
+            (0.2, "entire model", of_model, figures.COLOURS[1]),
+        ):
+            axes.bar(at + offset, [_accuracy(trainings[name]) for name in names], 0.4, color=colour, label=label)
+        axes.set_xticks(at, list(names), fontsize=8)
+        figures.label(axes, title=f"after {epochs} epochs", unit="test accuracy, %", over="")
+
+    return Report(
+        f"Accuracy by layer and over the entire model: {workers} workers, no memory",
+        ["compressor", "by layer, %", "entire model, %", "sent by layer", "sent of the entire model"],
+        [
+            [
+                name,
+                *(_spread(trainings[name]) for trainings in (by_layer, of_model)),
+                *(f"{_sent(trainings[name]):.1%}" for trainings in (by_layer, of_model)),
+            ]
+            for name in names
+        ],
+        claims,
+        draw,
+    )
+
+
+def _accuracy(trainings: Sequence[Training]) -> float:
+    return float(np.mean([one.accuracy for one in trainings]))
+
+
+def _spread(trainings: Sequence[Training]) -> str:
+    accuracies = [one.accuracy for one in trainings]
+    return f"{_accuracy(trainings):.1f} ({min(accuracies):.1f} to {max(accuracies):.1f})"
+
+
+def _sent(trainings: Sequence[Training]) -> float:
+    """Of dense float32."""
+    return trainings[0].sent_bytes / trainings[0].dense_bytes
+
+
+def _apart(one: Training, other: Training) -> float:
+    return float(np.max(np.abs(np.subtract(one.losses, other.losses))))
+
+
+def _last_loss(one: Training) -> float:
+    """The mean of the last twentieth of all steps."""
+    return float(np.mean(one.losses[-(len(one.losses) // 20) :]))

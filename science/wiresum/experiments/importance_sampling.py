@@ -1,0 +1,148 @@
+"""Experiment 10: rows that matter more are drawn more often; and ISAGA.
+
+VR-DIANA's step size goes with 1/L of the rows, and the largest row decides where rows are drawn alike. Drawn in
+proportion to their own L, the mean decides (importance sampling; the proof is at `vr_diana_rule`). Rows here have
+different lengths. Beside it ISAGA (arXiv 1901.09437): each of n workers sends 1/n of the coordinates of the difference
+to its memory, of one row's gradient, corrected by SAGA's table: the same theorem with omega = n - 1.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from wiresum.experiments import figures
+from wiresum.experiments.comparison import REFERENCE_SEEDS, Runs
+from wiresum.experiments.datasets import Task, breast_cancer, error_curve
+from wiresum.experiments.experiment import Claim, Curve, Report
+from wiresum.experiments.numpy_reference import diana, ternary
+from wiresum.compress import DIANA, RandK
+from wiresum.compress.ratio import count_of
+from wiresum.convex import LSVRG, SAGA, Estimator, Plain, Rule, vr_diana_rule
+
+CONDITION = 10.0
+"""Of the mean row."""
+UNIFORM, IMPORTANCE = "L-SVRG, rows drawn alike", "L-SVRG, rows drawn by importance"
+ISAGA, ISGD = "ISAGA", "ISEGA with plain SGD"
+REACHED = 1e-9
+
+
+def run(*, workers: int = 10, steps: int = 6000, every: int = 120) -> Report:
+    task = breast_cancer(workers, condition=CONDITION, by_row="mean")
+    rules = {
+        UNIFORM: _rule(task, task.problem.row_smoothness),
+        IMPORTANCE: _rule(task, task.problem.mean_row_smoothness),
+    }
+    estimators: dict[str, Estimator] = {UNIFORM: LSVRG(1), IMPORTANCE: LSVRG(1, sampling="importance")}
+    method = DIANA(norm="inf")
+    curves = {
+        name: error_curve(
+            name, task, method, estimator=estimator, step_size=rules[name].step_size, steps=steps, every=every
+        )
+        for name, estimator in estimators.items()
+    }
+    mixed = breast_cancer(workers, condition=CONDITION, unit_rows=True, by_row=True)
+    isaga_rule = _rule(mixed, mixed.problem.row_smoothness, omega=_omega_of_part(mixed))
+    part = RandK(1 / workers, memory="diana")
+    for name, estimator in {ISAGA: SAGA(1), ISGD: Plain(1)}.items():
+        curves[name] = error_curve(
+            name, mixed, part, estimator=estimator, step_size=isaga_rule.step_size, steps=steps, every=every
+        )
+    bounds = {
+        UNIFORM: _bound(task, rules[UNIFORM], curves[UNIFORM].steps),
+        IMPORTANCE: _bound(task, rules[IMPORTANCE], curves[UNIFORM].steps, by_importance=True),
+        ISAGA: _bound(mixed, isaga_rule, curves[UNIFORM].steps),
+    }
+    uneven = task.problem.row_smoothness / task.problem.mean_row_smoothness
+    reference = {name: _beside_reference(curves[name], task, rules[name], kind)
+                 for name, kind in ((UNIFORM, "lsvrg"), (IMPORTANCE, "importance"))}  # fmt: skip
+    claims = [
+        Claim("the largest row's L over the mean, which importance sampling gains", uneven, at_least=3),
+        Claim.equal("its step size over that of uniform draws", rules[IMPORTANCE].step_size / rules[UNIFORM].step_size,
+                    uneven),
+        *(Claim(f"{name}: the error over the bound, at every step", _over(curves[name], bound), at_most=1)
+          for name, bound in bounds.items()),
+        *(claim for runs in reference.values() for claim in runs.claims()),
+        *_rates(curves, steps),
+        Claim(f"{ISAGA}: its last error over {ISGD}'s, which stalls", curves[ISAGA].last / curves[ISGD].last,
+              at_most=0.1),
+    ]  # fmt: skip
+
+    def draw(figure: Figure) -> None:
+        rows, coordinates = figure.subplots(1, 2)
+        for axes, names, title in (
+            (rows, (UNIFORM, IMPORTANCE), "ternary, rows of different lengths"),
+            (coordinates, (ISAGA, ISGD), f"1/{workers} of the coordinates"),
+        ):
+            figures.logarithmic(
+                axes,
+                [curves[name] for name in names],
+                dashed=[bounds[name] for name in names if name in bounds],
+                title=title,
+                unit=figures.ERROR,
+            )
+
+    return Report(
+        f"Rows by importance, and ISAGA: {workers} workers, one row a step",
+        ["method", f"error after {steps} steps", "the bound"],
+        [[name, f"{curve.last:.1e}", f"{bounds[name].last:.1e}" if name in bounds else "-"]
+         for name, curve in curves.items()],
+        claims,
+        draw,
+    )  # fmt: skip
+
+
+def _rule(task: Task, smoothness: float, *, omega: float | None = None) -> Rule:
+    problem = task.problem
+    declared = DIANA(norm="inf").omega(problem.dimension, problem.workers) if omega is None else omega
+    assert declared is not None
+    return vr_diana_rule(
+        smoothness=smoothness,
+        strong_convexity=problem.strong_convexity,
+        omega=declared,
+        workers=problem.workers,
+        refresh=1 / max(problem.rows(worker) for worker in range(problem.workers)),
+    )
+
+
+def _omega_of_part(task: Task) -> float:
+    """Of 1/n of the coordinates, by a formula that stands only here: d/k - 1."""
+    d = task.problem.dimension
+    return d / count_of(1 / task.problem.workers, d) - 1
+
+
+def _bound(task: Task, rule: Rule, steps: list[int], *, by_importance: bool = False) -> Curve:
+    distance = float(np.sum(task.solution**2))
+    start = (distance, task.shift_square_at_start(), task.row_square_at_start(by_importance=by_importance))
+    return Curve("the proof's bound", steps, [rule.bound(step, *start) / distance for step in steps])
+
+
+def _over(curve: Curve, bound: Curve) -> float:
+    return max(value / most for value, most in zip(curve.values, bound.values, strict=True))
+
+
+def _beside_reference(curve: Curve, task: Task, rule: Rule, estimator: str) -> Runs:
+    generator = np.random.default_rng(5)
+    reference = diana(
+        task,
+        ternary("inf", generator),
+        generator,
+        step_size=rule.step_size,
+        alpha=rule.alpha,
+        steps=curve.steps[-1],
+        every=curve.steps[1],
+        seeds=REFERENCE_SEEDS,
+        estimator=estimator,
+    )
+    return Runs.of([curve], reference)
+
+
+def _rates(curves: dict[str, Curve], steps: int) -> list[Claim]:
+    """Errors fall by exp(-rate k), and the rate is in proportion to the step size while nothing else limits it."""
+    rate = {name: -math.log(curves[name].last / curves[name].values[0]) / steps for name in (UNIFORM, IMPORTANCE)}
+    claims = [Claim("its rate per step over that of uniform draws", rate[IMPORTANCE] / rate[UNIFORM], at_least=2)]
+    if steps >= 6000:
+        claims.append(Claim(f"{IMPORTANCE}: the last error", curves[IMPORTANCE].last, at_most=REACHED))
+    return claims

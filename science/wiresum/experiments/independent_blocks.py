@@ -1,0 +1,132 @@
+"""Experiment 3: '99% of the partial derivatives need not be sent'.
+
+Source: ISEGA, arXiv 1901.09437. Of n workers each sends a random part tau = 1/n of its gradient's difference to the
+memory, and descent needs about as many steps as with whole gradients, since different workers draw differently. With
+the same draw at all workers nothing averages out, and the step size is too large. A partition (each coordinate has one
+owner, drawn by all from a shared seed) does as well as independent draws, and sends no index. What each way's mean is
+worth is measured against its variance in closed form.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from wiresum.experiments import figures
+from wiresum.experiments.datasets import Matrix, Task, breast_cancer, error_curve
+from wiresum.experiments.experiment import Claim, Curve, Report
+from wiresum.compress import (
+    Compressor,
+    Engine,
+    Identity,
+    InProcess,
+    Piece,
+    RandK,
+    RandKPartition,
+    RandKSameSeed,
+    Segment,
+)
+from wiresum.compress.ratio import count_of
+from wiresum.convex import isega_rule
+
+CONDITION = 30.0
+LEVEL = 1e-4
+"""Steps are compared at this error."""
+AS_MANY = 1.5
+"""'About as many' steps."""
+DRAWS = 60
+
+
+def run(*, workers: int = 100, steps: int = 1200, every: int = 20) -> Report:
+    task = breast_cancer(workers, condition=CONDITION, degree=2, unit_rows=True)
+    problem, ratio = task.problem, 1 / workers
+    rule = isega_rule(
+        smoothness=problem.worker_smoothness,
+        strong_convexity=problem.strong_convexity,
+        ratio=ratio,
+        workers=workers,
+    )
+    methods = {
+        "gradient descent, everything sent": Identity(),
+        f"ISEGA, {ratio:.0%} sent, each worker its own": RandK(ratio, memory="diana"),
+        "partition, each coordinate one owner": RandKPartition(ratio, memory="diana"),
+        "same coordinates at all workers": RandKSameSeed(ratio, memory="diana"),
+    }
+    curves = [
+        error_curve(label, task, method, step_size=rule.step_size, steps=steps, every=every)
+        for label, method in methods.items()
+    ]
+    needed = [curve.settles_below(LEVEL) for curve in curves]
+    descent, isega, partition, _ = needed
+    distance, shift = float(np.sum(task.solution**2)), task.shift_square_at_start()
+    bound = Curve("theorem", curves[1].steps, [rule.bound(k, distance, shift) / distance for k in curves[1].steps])
+    omega, smoothness = 1 / ratio - 1, problem.worker_smoothness
+    claims = [
+        Claim.equal("the step size is 1/(L (1 + 6 omega/n))", rule.step_size,
+                    1 / (smoothness * (1 + 6 * omega / workers))),
+        Claim("ISEGA's error over the theorem's bound, at every step",
+              max(value / most for value, most in zip(curves[1].values, bound.values, strict=True)), at_most=1),
+        Claim("descent's error over its own bound (1 - gamma mu)^2k, at the last step",
+              curves[0].last / (1 - rule.step_size * problem.strong_convexity) ** (2 * steps), at_most=1),
+        Claim("ISEGA's steps over gradient descent's, to stay below the level", isega / descent, 0.8, AS_MANY),
+        Claim("the partition's", partition / descent, 0.8, AS_MANY),
+        Claim("same coordinates at all workers: the last error over the first",
+              curves[3].last / curves[3].values[0], at_least=1),
+        *_variances(task, ratio),
+    ]  # fmt: skip
+
+    def draw(figure: Figure) -> None:
+        figures.logarithmic(
+            figure.subplots(), curves, dashed=[bound], title=f"step size {rule.step_size:.2g}", unit=figures.ERROR
+        )
+
+    return Report(
+        f"{1 - ratio:.0%} of the derivatives are never sent: {workers} workers, d = {problem.dimension}",
+        ["method", f"steps to {LEVEL:g}", "last error"],
+        [[curve.label, f"{step:g}", f"{curve.last:.1e}"] for curve, step in zip(curves, needed, strict=True)],
+        claims,
+        draw,
+    )
+
+
+def _variances(task: Task, ratio: float) -> list[Claim]:
+    """E|mean of C(v_i) - v|^2 on normal vectors, with V the mean of |v_i|^2 and v their mean, in closed form:
+
+    own coordinates (d/k - 1) V/n; the same ones at all workers (d/k - 1) |v|^2; one owner for each V - |v|^2.
+    """
+    n, d = task.problem.workers, task.problem.dimension
+    vectors = np.random.default_rng(3).normal(size=(n, d)) + 0.5
+    mean, square = np.sum(vectors.mean(axis=0) ** 2), np.mean(np.sum(vectors**2, axis=1))
+    factor = d / count_of(ratio, d)
+    expected: dict[str, tuple[Compressor, float]] = {
+        "own coordinates": (RandK(ratio), (factor - 1) * square / n),
+        "same coordinates": (RandKSameSeed(ratio), (factor - 1) * mean),
+        "one owner for each coordinate": (RandKPartition(), square - mean),
+    }
+    claims = [
+        Claim.mean(f"{name}: the square error of the mean", _square_errors(method, vectors), variance)
+        for name, (method, variance) in expected.items()
+    ]
+    agreeing = np.tile(vectors[0], (n, 1))
+    nothing = max(_square_errors(RandKPartition(), agreeing)) / np.sum(vectors[0] ** 2)
+    apart = _apart_from_kept(RandKSameSeed(ratio), vectors[0], n, factor)
+    claims.append(Claim("same coordinates: workers that agree have them d/k times, at most apart", apart, at_most=1e-4))
+    return [*claims, Claim("one owner for each coordinate: workers that agree lose nothing", nothing, at_most=1e-12)]
+
+
+def _apart_from_kept(method: Compressor, vector: Matrix, workers: int, factor: float) -> float:
+    """Of workers that agree: the largest difference between what the mean keeps and d/k times the value, over that."""
+    segments = [Segment((Piece("x", vector.shape),))]
+    estimate = Engine(method, InProcess(workers)).average(segments, [[vector]] * workers)[0]
+    kept = np.flatnonzero(estimate)
+    return float(np.abs(estimate[kept] / (factor * vector[kept]) - 1).max())
+
+
+def _square_errors(method: Compressor, vectors: Matrix) -> list[float]:
+    segments = [Segment((Piece("x", (vectors.shape[1],)),))]
+    engine, errors = Engine(method, InProcess(len(vectors))), []
+    for _ in range(DRAWS):
+        estimate = engine.average(segments, [[vector] for vector in vectors])[0]
+        errors.append(float(np.sum((estimate - vectors.mean(axis=0)) ** 2)))
+        engine.advance()
+    return errors

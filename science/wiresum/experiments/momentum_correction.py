@@ -1,0 +1,182 @@
+"""Experiment 8: what momentum does to sparse gradients, and what makes up for it.
+
+Source: gTop-k (arXiv 1901.04359), which trains with the means of Deep Gradient Compression (arXiv 1712.01887). What a
+worker holds back comes late; an optimizer's momentum then pushes on with it for long. Momentum correction moves the
+momentum to the workers, before they choose; factor masking ends it where a value was sent; the warm-up sends more in
+the first steps, when gradients change fast; local clipping keeps a single gradient from filling the residuals. They are
+added one after the other, and each step is held against the papers' algorithms in plain NumPy (numpy_reference.py).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from matplotlib.figure import Figure
+
+from wiresum.experiments import figures
+from wiresum.experiments.experiment import Claim, Report
+from wiresum.experiments.global_top_k import loss_curve
+from wiresum.experiments.network import Digits, gradient, network, segments_of, train
+from wiresum.experiments.numpy_reference import Array, MomentumCorrected
+from wiresum.compress import Compressor, Engine, GTopK, Identity, InProcess, MomentumCorrection, WarmUp
+from wiresum.compress.ratio import count_of
+
+RATIO = 0.01
+STAGES = (0.25, 0.0625, 0.015625)
+"""Of the warm-up, an epoch each: the papers', down to the ratio."""
+MOMENTUM = 0.9
+RATE = 0.1
+"""Of the claims that compare single steps."""
+CLIP = 2.0
+EPOCHS = 30
+"""Fewer say nothing of accuracies."""
+POINTS = 4.0
+"""How far an accuracy may be from dense training's: what three seeds leave open."""
+PRECISION = 1e-6
+BATCH = 8
+
+
+@dataclass(frozen=True)
+class Method:
+    compressor: Compressor
+    rate: float
+    """Chosen on validation images, of 0.1, 0.2 and 0.4."""
+    momentum: float = 0.0
+    """The optimizer's."""
+
+
+def methods(epoch_steps: int) -> dict[str, Method]:
+    """Each has one thing more than the one before."""
+    warm = WarmUp(RATIO, epoch_steps, STAGES)
+    return {
+        "dense": Method(Identity(), 0.2, MOMENTUM),
+        "gTop-k, momentum in the optimizer": Method(GTopK(RATIO), 0.1, MOMENTUM),
+        "momentum correction": Method(GTopK(RATIO, memory=MomentumCorrection(MOMENTUM, masking=False)), 0.1),
+        "and factor masking": Method(GTopK(RATIO, memory=MomentumCorrection(MOMENTUM)), 0.1),
+        "and warm-up": Method(GTopK(warm, memory=MomentumCorrection(MOMENTUM)), 0.2),
+        "and local clipping": Method(GTopK(warm, memory=MomentumCorrection(MOMENTUM, clip=CLIP)), 0.2),
+    }
+
+
+def run(*, workers: int = 8, epochs: int = EPOCHS, seeds: int = 3) -> Report:
+    epoch_steps = len(Digits.load(1).images) // (BATCH * workers)
+    compared = methods(epoch_steps)
+    runs = {
+        name: [
+            train(
+                one.compressor,
+                workers=workers,
+                epochs=epochs,
+                rate=one.rate,
+                momentum=one.momentum,
+                batch=BATCH,
+                seed=seed,
+            )
+            for seed in range(1, seeds + 1)
+        ]
+        for name, one in compared.items()
+    }
+    accuracies = {name: np.array([training.accuracy for training in of_seeds]) for name, of_seeds in runs.items()}
+    whole = compared["and local clipping"].compressor
+    assert isinstance(whole, GTopK)
+    claims = [
+        *(Claim(f"{name}: each step is the papers' algorithm's, at most apart, of the largest value",
+                _apart(method, workers), at_most=PRECISION)
+          for name, method in _variants(whole).items()),
+        Claim("everything sent, nothing masked: the losses are momentum SGD's, at most apart",
+              _apart_from_momentum_sgd(workers), at_most=1e-4),
+        Claim.equal("values in the mean of the first step of each stage of the warm-up, together",
+                    _values_sent(whole, workers, epoch_steps), _values_expected()),
+    ]  # fmt: skip
+    if epochs >= EPOCHS:
+        claims += _of_accuracy(accuracies)
+
+    def draw(figure: Figure) -> None:
+        curves = [loss_curve(name, of_seeds[0]) for name, of_seeds in runs.items()]
+        figures.logarithmic(figure.subplots(), curves, title="training loss, smoothed", unit="cross-entropy")
+
+    return Report(
+        f"gTop-k with momentum {MOMENTUM:g}: {workers} workers, {len(runs['dense'][0].losses)} steps",
+        ["method", "test accuracy, %", "of dense float32"],
+        [
+            [
+                name,
+                f"{accuracies[name].mean():.1f} ({accuracies[name].min():.1f} to {accuracies[name].max():.1f})",
+                f"{of_seeds[0].sent_bytes / of_seeds[0].dense_bytes:.1%}",
+            ]
+            for name, of_seeds in runs.items()
+        ],
+        claims,
+        draw,
+    )
+
+
+def _of_accuracy(accuracies: dict[str, Array]) -> list[Claim]:
+    return [
+        Claim(f"{name}: points of accuracy below dense training's, the mean over seeds",
+              float(np.mean(accuracies["dense"] - found)), -POINTS, POINTS)
+        for name, found in accuracies.items() if name != "dense"
+    ]  # fmt: skip
+
+
+def _variants(whole: GTopK) -> dict[str, GTopK]:
+    warm = WarmUp(RATIO, 3, STAGES)
+    masked = MomentumCorrection(MOMENTUM, clip=CLIP)
+    return {
+        "exact": replace(whole, ratio=warm, memory=masked),
+        "exact, not masked": replace(whole, ratio=warm, memory=replace(masked, masking=False)),
+        "tree": replace(whole, ratio=warm, memory=masked, mode="tree"),
+        "not clipped": replace(whole, ratio=warm, memory=MomentumCorrection(MOMENTUM)),
+    }
+
+
+def _apart(method: GTopK, workers: int, *, steps: int = 18, batch: int = 16) -> float:
+    """The largest difference to the reference in any step, over the largest value there.
+
+    The reference goes its own way from the first step on, with the same gradients: those of a network at rest.
+    """
+    digits, model, engine = Digits.load(1), network(1), Engine(method, InProcess(workers))
+    segments = segments_of(model, "model")
+    memory, warm = method.memory, method.ratio
+    assert isinstance(memory, MomentumCorrection) and isinstance(warm, WarmUp)
+    reference = MomentumCorrected(
+        workers, segments[0].size, momentum=memory.momentum, masking=memory.masking, clip=memory.clip or np.inf
+    )
+    apart = 0.0
+    for step in range(steps):
+        order = torch.randperm(len(digits.images), generator=torch.Generator().manual_seed(step))
+        shares = order[: workers * batch].reshape(workers, batch)
+        gradients = [gradient(model, digits.images[share], digits.labels[share])[1] for share in shares]
+        vectors = [np.concatenate(one).astype(np.float64) for one in gradients]
+        count = count_of(warm.at(step), segments[0].size)
+        expected = reference.step(vectors, count, tree=method.mode == "tree") / workers
+        estimate = engine.average(segments, [[vector] for vector in vectors])[0]
+        engine.advance()
+        apart = max(apart, float(np.abs(estimate - expected).max() / np.abs(expected).max()))
+    return apart
+
+
+def _apart_from_momentum_sgd(workers: int) -> float:
+    """Of the losses in an epoch, relative."""
+    everything = GTopK(1.0, memory=MomentumCorrection(MOMENTUM, masking=False))
+    ours = train(everything, workers=workers, epochs=1, rate=RATE, batch=BATCH).losses
+    theirs = train(Identity(), workers=workers, epochs=1, rate=RATE, momentum=MOMENTUM, batch=BATCH).losses
+    return float(np.max(np.abs(np.divide(ours, theirs) - 1)))
+
+
+def _values_sent(method: GTopK, workers: int, epoch_steps: int) -> float:
+    """In the means of the first step of each stage, and of the first after them, together."""
+    segments, total = segments_of(network(1), "model"), 0
+    engine = Engine(method, InProcess(workers))
+    for stage in range(len(STAGES) + 1):
+        engine.step = stage * epoch_steps
+        vectors = [np.random.default_rng([stage, worker]).normal(size=segments[0].size) for worker in range(workers)]
+        total += int(np.count_nonzero(engine.average(segments, [[vector] for vector in vectors])[0]))
+    return total
+
+
+def _values_expected() -> float:
+    size = segments_of(network(1), "model")[0].size
+    return float(sum(round(ratio * size) for ratio in (*STAGES, RATIO)))

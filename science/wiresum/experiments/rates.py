@@ -1,0 +1,48 @@
+"""Chooses the rates of experiment 7: trains each method at several, and shows the accuracy on the validation images.
+
+    python host_agent/examples/science/rates.py [NAME ...]
+
+The rate with the highest accuracy is marked, among equals the larger one. The test images are not looked at.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import torch
+
+from wiresum.experiments.compressed_training import METHODS, VALIDATION_IMAGES
+from wiresum.experiments.network import convolutional_network, train
+
+FACTORS = (0.5, 1.0, 2.0)
+"""Of the rate that a method has in METHODS; where an end is chosen, another run looks further."""
+WORKERS, EPOCHS, BATCH = 4, 18, 8
+"""As long as the experiment: with a rate at the edge, half as long may go well where the whole does not."""
+
+
+def validation_accuracy(name: str, rate: float) -> float:
+    return train(
+        METHODS[name].compressor,
+        workers=WORKERS,
+        epochs=EPOCHS,
+        rate=rate,
+        batch=BATCH,
+        granularity="layer",
+        make=convolutional_network,
+        validation=VALIDATION_IMAGES,
+    ).validation_accuracy
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    if unknown := set(sys.argv[1:]) - set(METHODS):
+        sys.exit(f"there is no method {', '.join(sorted(unknown))}; there are {', '.join(METHODS)}")
+    for name in sys.argv[1:] or METHODS:
+        accuracies = {METHODS[name].rate * f: validation_accuracy(name, METHODS[name].rate * f) for f in FACTORS}
+        chosen = max(accuracies, key=lambda rate: (accuracies[rate], rate))
+        shown = [f"{rate:g}: {accuracy:.1f}%" for rate, accuracy in accuracies.items()]
+        print(f"{name}: {chosen:g} ({', '.join(shown)})", flush=True)
+
+
+if __name__ == "__main__":
+    main()

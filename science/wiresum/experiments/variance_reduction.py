@@ -1,0 +1,129 @@
+"""Experiment 2: with minibatches, only memory and variance reduction together reach x*.
+
+Source: VR-DIANA, arXiv 1904.05115. Two noises keep compressed SGD from x*: that of the compressor, which a memory
+removes, and that of the minibatch, which L-SVRG (or SAGA) removes. All combinations, with VR-DIANA's step size, and a
+ternary compressor, so that both noises matter. Curves are held against the same algorithms in plain NumPy.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from wiresum.experiments import figures
+from wiresum.experiments.comparison import REFERENCE_SEEDS, Runs
+from wiresum.experiments.datasets import Task, breast_cancer, error_curve
+from wiresum.experiments.experiment import Claim, Curve, Report
+from wiresum.experiments.numpy_reference import diana, ternary
+from wiresum.compress import DIANA
+from wiresum.convex import LSVRG, SAGA, Estimator, Plain, Rule, vr_diana_rule
+
+CONDITION = 10.0
+REACHED = 1e-9
+MEMORIES = {"memory": "diana", "no memory": "none"}
+ESTIMATORS: dict[str, Estimator] = {"L-SVRG": LSVRG(1), "plain SGD": Plain(1), "SAGA": SAGA(1)}
+REFERENCES = {"L-SVRG": "lsvrg", "plain SGD": "row"}
+"""The reference's names of estimators; SAGA has the theorem's bound alone."""
+BOTH = ("memory", "L-SVRG")
+
+
+def run(*, workers: int = 10, steps: int = 5000, every: int = 100) -> Report:
+    task = breast_cancer(workers, condition=CONDITION, unit_rows=True, by_row=True)
+    rule = _rule(task)
+    combinations = list(itertools.product(MEMORIES, ESTIMATORS))
+    runs = {
+        (memory, estimator): error_curve(
+            f"{estimator}, {memory}",
+            task,
+            DIANA(norm="inf", memory=MEMORIES[memory]),
+            estimator=ESTIMATORS[estimator],
+            step_size=rule.step_size,
+            steps=steps,
+            every=every,
+        )
+        for memory, estimator in combinations
+    }
+    compared = {
+        (memory, estimator): _beside_reference(runs[memory, estimator], task, rule, memory, estimator)
+        for memory, estimator in itertools.product(MEMORIES, REFERENCES)
+    }
+    bound = _bound(task, rule, runs[BOTH].steps)
+    claims = _premises(task, rule)
+    for estimator in ("L-SVRG", "SAGA"):
+        ratio = max(value / most for value, most in zip(runs["memory", estimator].values, bound.values, strict=True))
+        claims.append(Claim(f"{estimator}, memory: the error over the bound, at every step", ratio, at_most=1))
+    claims += compared[BOTH].claims()
+    claims += [compared[key].stalls() for key in compared if key != BOTH]
+    if steps >= 5000:
+        claims += [
+            Claim(f"{estimator}, memory: the last error", runs["memory", estimator].last, at_most=REACHED)
+            for estimator in ("L-SVRG", "SAGA")
+        ]
+
+    def draw(figure: Figure) -> None:
+        figures.logarithmic(
+            figure.subplots(),
+            list(runs.values()),
+            dashed=[bound],
+            title="one row a step, ternary, integers of 8 bits",
+            unit=figures.ERROR,
+        )
+
+    return Report(
+        f"Only VR-DIANA reaches x* with minibatches: {workers} workers, L/μ = {CONDITION:g}",
+        ["error after " + str(steps) + " steps", *ESTIMATORS],
+        [[memory, *(f"{runs[memory, estimator].last:.1e}" for estimator in ESTIMATORS)] for memory in MEMORIES],
+        claims,
+        draw,
+    )
+
+
+def _rule(task: Task) -> Rule:
+    problem = task.problem
+    omega = DIANA(norm="inf").omega(problem.dimension, problem.workers)
+    assert omega is not None
+    return vr_diana_rule(
+        smoothness=problem.row_smoothness,
+        strong_convexity=problem.strong_convexity,
+        omega=omega,
+        workers=problem.workers,
+        refresh=1 / max(problem.rows(worker) for worker in range(problem.workers)),
+    )
+
+
+def _premises(task: Task, rule: Rule) -> list[Claim]:
+    """The paper's constants, by formulas that stand only here."""
+    n, smoothness = task.problem.workers, task.problem.row_smoothness
+    omega = (math.sqrt(task.problem.dimension * n) - 1) / 2
+    return [
+        Claim("omega: compression matters", omega, at_least=4),
+        Claim.equal("the step size is theorem 1's", rule.step_size, 1 / (smoothness * (1 + 36 * (omega + 1) / n))),
+        Claim.equal("alpha is 1/(1 + omega)", rule.alpha, 1 / (1 + omega)),
+        Claim("the rate is at least a quarter of step size times mu", rule.rate,
+              at_least=rule.step_size * task.problem.strong_convexity / 4),
+    ]  # fmt: skip
+
+
+def _beside_reference(curve: Curve, task: Task, rule: Rule, memory: str, estimator: str) -> Runs:
+    generator = np.random.default_rng(2)
+    reference = diana(
+        task,
+        ternary("inf", generator),
+        generator,
+        step_size=rule.step_size,
+        alpha=rule.alpha if memory == "memory" else 0.0,
+        steps=curve.steps[-1],
+        every=curve.steps[1],
+        seeds=REFERENCE_SEEDS,
+        estimator=REFERENCES[estimator],
+    )
+    return Runs.of([curve], reference)
+
+
+def _bound(task: Task, rule: Rule, steps: list[int]) -> Curve:
+    distance = float(np.sum(task.solution**2))
+    start = (distance, task.shift_square_at_start(), task.row_square_at_start())
+    return Curve("the proof's bound", steps, [rule.bound(step, *start) / distance for step in steps])
