@@ -24,13 +24,14 @@ export CTEST_PARALLEL_LEVEL := $(JOBS)
 export PATH := $(abspath $(VENV))/bin:$(PATH)
 
 py := $(VENV)/bin/python
-code := host_agent soft_switch controller p4src bmv2_tests mininet
-cpp := $(shell find host_agent soft_switch -name '*.cpp' -o -name '*.hpp')
-cpp += $(wildcard $(addprefix host_agent/,include/wiresum/*.h src/openmpi/*.[ch] tests/*/*.c examples/c/*.c))
+code := host_agent plugins soft_switch controller p4src bmv2_tests mininet lab science
+cpp := $(shell find host_agent plugins soft_switch -name '*.cpp' -o -name '*.hpp')
+cpp += $(wildcard host_agent/include/wiresum/*.h host_agent/examples/c/*.c host_agent/tests/*/*.c plugins/openmpi/*/*.[ch])
 scripts := $(wildcard .ci/* controller/deploy/slurm/*.sh controller/deploy/debian/p*)
 # What an installation is made from; tests, examples and benchmarks are not part of it.
-installed := pyproject.toml CMakeLists.txt $(shell find host_agent/include host_agent/src host_agent/python soft_switch/src soft_switch/wiresum \
-  controller/wiresum p4src/wiresum/compiled host_agent/CMakeLists.txt soft_switch/CMakeLists.txt -type f \
+installed := pyproject.toml lab/pyproject.toml CMakeLists.txt $(shell find host_agent/include host_agent/src host_agent/python plugins/*/wiresum \
+  plugins/openmpi/src soft_switch/src soft_switch/wiresum controller/wiresum p4src/wiresum/compiled host_agent/CMakeLists.txt \
+  soft_switch/CMakeLists.txt -type f \
   \( -name '*.[ch]' -o -name '*.[ch]pp' -o -name CMakeLists.txt -o -name '*.cmake' -o -name '*.py' -o -name '*.pyi' \
   -o -name 'py.typed' -o -name '*.map' -o -name '*.pc.in' \))
 
@@ -63,58 +64,58 @@ $(ready)-bench: .ci/setup .ci/probes.sh $(installed)
 .PHONY: demo mininet demo-bmv2 demo-racks demo-clicks science shell bench bench-dense bench-sparse bench-compress bench-aggregators bench-racks bench-precision \
   bench-callers bench-packets bench-cluster
 demo: $(ready)-demo  ##! train on four workers through a software switch, and over Gloo; picture and JSON in build/demo
-	$(py) host_agent/examples/digits/demo.py $(ARGS)
+	$(py) -m wiresum_lab.demos.digits.demo $(ARGS)
 
 mininet: $(ready)-mininet  ##! open Mininet on workers and switches: a prompt, or ARGS='train --topology leaf-spine' (root)
-	$(py) mininet/network/run.py $(ARGS)
+	$(py) -m wiresum_mininet $(ARGS)
 
 demo-bmv2: $(ready)-dev  ##! train through bmv2 running the P4 program, and through the software switch (root; needs simple_switch_grpc)
-	$(py) mininet/demos/bmv2_demo.py $(ARGS)
+	$(py) -m wiresum_lab.demos.bmv2_demo $(ARGS)
 
 demo-racks: $(ready)-mininet  ##! train in two racks below a spine, over trees of switches and over Gloo (root); results in build/demo-racks
-	$(py) mininet/network/run.py train --topology racks --gloo --switch software --rate 100 --epochs 30 \
+	$(py) -m wiresum_mininet train --topology racks --gloo --switch software --rate 100 --epochs 30 \
 	  --width 32 --no-captures --output build/demo-racks $(ARGS)
 
 science: $(ready)-demo  ##! run the compression experiments; tables, and pictures in build/science
-	$(py) host_agent/examples/science/science.py $(ARGS)
+	$(py) -m wiresum.experiments $(ARGS)
 
 demo-clicks: $(ready)-dev  ##! train a recommendation model with sparse embeddings over wiresum and over Gloo (root)
-	$(py) mininet/demos/clicks_demo.py $(ARGS)
+	$(py) -m wiresum_lab.demos.clicks_demo $(ARGS)
 
 shell: $(ready)-dev  ##! open p4runtime-shell on a running switch: make shell ARGS='--p4runtime 127.0.0.1:9559'
-	$(py) controller/shell.py $(ARGS)
+	$(py) -m wiresum_lab.p4runtime_shell $(ARGS)
 
 bench: bench-dense bench-sparse bench-compress bench-aggregators  ##! compare with others on shaped links (root); results in build/bench
 
 bench-dense: $(ready)-bench  ##! of these: dense all-reduce over wiresum, Gloo and Open MPI
-	$(py) mininet/benchmarks/allreduce_bench.py $(ARGS)
+	$(py) -m wiresum_lab.benchmarks.allreduce_bench $(ARGS)
 
 bench-sparse: $(ready)-bench  ##! of these: tensors with blocks of zeros
-	$(py) mininet/benchmarks/sparse_bench.py $(ARGS)
+	$(py) -m wiresum_lab.benchmarks.sparse_bench $(ARGS)
 
 bench-compress: $(ready)-bench  ##! of these: training steps with compressed gradients
-	$(py) mininet/benchmarks/compress_bench.py $(ARGS)
+	$(py) -m wiresum_lab.benchmarks.compress_bench $(ARGS)
 
 bench-aggregators: $(ready)-bench  ##! of these: a job on one, two and four software switches on links of their own
-	$(py) mininet/benchmarks/aggregators_bench.py $(ARGS)
+	$(py) -m wiresum_lab.benchmarks.aggregators_bench $(ARGS)
 
 bench-racks: $(ready)-bench  ##! racks of workers below a spine: trees, one switch, and Gloo (root)
-	$(py) mininet/benchmarks/racks_bench.py $(ARGS)
+	$(py) -m wiresum_lab.benchmarks.racks_bench $(ARGS)
 
 bench-precision: $(ready)-bench  ##! what sums of floats err and cost, exact, in blocks, and over Gloo (root)
-	$(py) mininet/benchmarks/precision_bench.py $(ARGS)
+	$(py) -m wiresum_lab.benchmarks.precision_bench $(ARGS)
 
 bench-callers: $(ready)-bench  ##! what an all-reduce costs its caller, over wiresum and over Gloo
-	$(py) host_agent/bench/callers.py $(ARGS)
+	$(py) -m wiresum_lab.benchmarks.callers $(ARGS)
 
 bench-packets: $(ready)-bench  ##! measure what a packet costs, by layer and by transport (root; two cores to itself)
 	cmake --preset bench >/dev/null
 	cmake --build --preset bench --target packet_bench
-	$(py) host_agent/bench/packets.py $(ARGS)
+	$(py) -m wiresum_lab.benchmarks.packets $(ARGS)
 
 bench-cluster: $(ready)-dev  ##! admit and tear down jobs for ten minutes; kill and restart a controller during a training
-	$(py) controller/bench/admission_bench.py --seconds 600
-	$(py) controller/bench/restart_bench.py --kills 50 --folder build/restart
+	$(py) -m wiresum_lab.benchmarks.admission_bench --seconds 600
+	$(py) -m wiresum_lab.benchmarks.restart_bench --kills 50 --folder build/restart
 
 # ---- tests ---------------------------------------------------------------------------------------------------------
 
@@ -174,7 +175,7 @@ SOAK_SECONDS ?= 3600
 
 .PHONY: soak-cluster
 soak-cluster: $(ready)-dev  ##! train under faults and attacks for SOAK_SECONDS=3600; the seed is printed, ARGS='--seed 7' is that one
-	$(py) controller/bench/cluster_soak.py --seconds $(SOAK_SECONDS) $(ARGS)
+	$(py) -m wiresum_lab.soaks.cluster_soak --seconds $(SOAK_SECONDS) $(ARGS)
 
 # ---- the code itself -----------------------------------------------------------------------------------------------
 
@@ -195,7 +196,7 @@ lint-proto: $(ready)-dev
 	$(py) controller/wiresum/join/generate.py --check
 
 lint-p4:
-	$(PYTHON) p4src/compile_program.py --check
+	$(PYTHON) p4src/wiresum/compiled/compile_program.py --check
 
 lint-cpp: $(ready)-dev
 	$(VENV)/bin/clang-format --dry-run -Werror $(cpp)
@@ -217,7 +218,7 @@ proto: $(ready)-dev  ##! generate the Python messages from join.proto
 	$(py) controller/wiresum/join/generate.py
 
 p4:  ##! compile the switch program with p4c, into p4src/wiresum/compiled
-	$(PYTHON) p4src/compile_program.py
+	$(PYTHON) p4src/wiresum/compiled/compile_program.py
 
 # ---- packages ------------------------------------------------------------------------------------------------------
 

@@ -26,15 +26,15 @@ from typing import NamedTuple
 from scapy.layers.inet import ICMP, IP, UDP
 from scapy.layers.l2 import Ether
 
-from wiresum_lab.namespaces.bmv2_star import Bmv2Star
-from wiresum_lab.namespaces.star import STAR_DEVICE
-from wiresum_lab.namespaces.star import Host as StarHost
 from wiresum.controller import REASONS, Endpoint, JobCounters, JobEntry
 from wiresum.controller.driver import Uplink
 from wiresum.controller.jobs.leases import LeasePool
 from wiresum.controller.p4runtime import STANDBY_ID, Client, Host, P4RuntimeSwitch, Pipeline, device_config
 from wiresum.controller.p4runtime.own import DATA_PORT
 from wiresum_lab.doubles.workers import DATA, Packet
+from wiresum_lab.namespaces.bmv2_star import Bmv2Star
+from wiresum_lab.namespaces.star import STAR_DEVICE
+from wiresum_lab.namespaces.star import Host as StarHost
 
 PORTS = 4
 HOSTS = 64

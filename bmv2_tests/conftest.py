@@ -1,17 +1,12 @@
-"""Makes the modules of this folder and of the stars importable; sets up the bench with bmv2, and the vendor's
+"""Sets up the bench with bmv2, and the vendor's
 model of a Tofino, where they are installed."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Generator, Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-
-FOLDER = Path(__file__).resolve().parent
-sys.path[:0] = [str(FOLDER), str(FOLDER.parent / "mininet/namespaces")]
 
 if TYPE_CHECKING:
     from bmv2_tests.bench import Bench

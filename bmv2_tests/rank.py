@@ -3,7 +3,7 @@
     python rank.py RANK SIZE STORE_ADDRESS STORE_PORT PLAN
 
 The plan is a JSON list of [file, function, arguments]; an argument that names one of PyTorch's types becomes that. Each
-function is called as the tests of host_agent/tests/torch call theirs, with rank and size before its arguments, and
+function is called as the tests of plugins/torch/tests call theirs, with rank and size before its arguments, and
 raises what is wrong. `done FUNCTION` is printed for each.
 """
 
@@ -20,11 +20,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import TCPStore
 
 import wiresum.torch
-
-TORCH_TESTS = Path(__file__).resolve().parents[1] / "host_agent/tests/torch"
-sys.path.insert(0, str(TORCH_TESTS))
-
-from wiresum_lab.ranks.cluster_worker import call  # noqa: E402 - found by the path above
+from wiresum_lab.ranks.cluster_worker import call
 
 TIMEOUT = timedelta(seconds=60)
 
@@ -40,7 +36,7 @@ def main() -> None:
     store = TCPStore(address, int(port), is_master=rank == "0", timeout=TIMEOUT)
     dist.init_process_group("wiresum", store=store, rank=int(rank), world_size=int(size), timeout=TIMEOUT)
     for path, name, arguments in json.loads(Path(plan_path).read_text()):
-        call(path, name, tuple(argument(value) for value in arguments), int(rank), int(size))
+        call(int(rank), int(size), path, name, tuple(argument(value) for value in arguments))
         print(f"done {name} {arguments}", flush=True)  # noqa: T201
     network = wiresum.torch.stats().network
     print(f"retransmissions {network.retransmissions if network else 0}", flush=True)  # noqa: T201

@@ -19,15 +19,15 @@ from typing import Any
 import pytest
 
 from bmv2_tests.bench import inside
-from wiresum_lab.namespaces.bmv2_star import JOIN_PORT, Bmv2Star
-from wiresum_lab.namespaces.star import STAR_DEVICE
 from wiresum.controller import JobCounters, JoinServer
 from wiresum.controller.config import SecurityConfig
 from wiresum.controller.p4runtime import STANDBY_ID, P4RuntimeSwitch, lose
 from wiresum.controller.security import Security
+from wiresum_lab.namespaces.bmv2_star import JOIN_PORT, Bmv2Star
+from wiresum_lab.namespaces.star import STAR_DEVICE
 
 FOLDER = Path(__file__).resolve().parent
-TORCH_TESTS = FOLDER.parent / "host_agent/tests/torch"
+TORCH_TESTS = FOLDER.parent / "plugins/torch/tests"
 FILES = {"block_sparse_sums": "test_blocks.py", "sums": "test_rows.py"}
 """Where a function of the plan is, if not in test_collectives.py."""
 STORE_PORT = 29_500

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 import pytest
 
 from bmv2_tests.frames import UdpFrame
-from test_differential import Answer, Software, assert_means_something
+from bmv2_tests.test_differential import Answer, Software, assert_means_something
 from bmv2_tests.tna_interpreter.switch import Switch
 from bmv2_tests.tofino_network import MAIN, SWITCH_PORT, TofinoNetwork
 from bmv2_tests.traffic import Sending, Traffic

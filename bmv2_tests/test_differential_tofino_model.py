@@ -6,8 +6,8 @@ from __future__ import annotations
 import os
 from collections import Counter
 
-from test_differential import assert_means_something
-from test_differential_tofino import DROPPED, JOBS, Tofino, job_entry
+from bmv2_tests.test_differential import assert_means_something
+from bmv2_tests.test_differential_tofino import DROPPED, JOBS, Tofino, job_entry
 from bmv2_tests.tna_interpreter.switch import Switch
 from bmv2_tests.tofino_model.model_switch import ModelSwitch
 from bmv2_tests.tofino_network import MAIN

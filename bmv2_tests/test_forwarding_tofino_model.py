@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from bmv2_tests.frames import Host, UdpFrame, arp_frame, icmp_frame
-from test_tofino_forwarding import ELSEWHERE, JOB, MEMBERS, complete, contribution
+from bmv2_tests.test_tofino_forwarding import ELSEWHERE, JOB, MEMBERS, complete, contribution
 from bmv2_tests.tofino_model.model_switch import ModelSwitch
 from bmv2_tests.tofino_network import STRANGER, SWITCH, SWITCH_PORT, TofinoNetwork
 from wiresum.controller.p4runtime.forward import FLOOD_GROUP

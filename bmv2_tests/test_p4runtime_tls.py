@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from wiresum_lab.namespaces.bmv2_star import SWITCH_PROGRAM
 from wiresum.controller import DriverError
 from wiresum.controller.p4runtime import Client, device_config
 from wiresum.controller.p4runtime.connection import Runs
 from wiresum.controller.security.authority import Authority, Holder
 from wiresum.controller.security.names import CONTROLLER, SWITCH, Claims
 from wiresum_lab.doubles.controller import unused_port, wait_until
+from wiresum_lab.namespaces.bmv2_star import SWITCH_PROGRAM
 
 DEVICE = 64 * os.getpid() + 63
 STOP_S_MAX = 10.0

@@ -9,14 +9,23 @@ from pathlib import Path
 
 import pytest
 
-DEMO = Path(__file__).resolve().parents[1] / "mininet/demos/bmv2_demo.py"
 DEMO_S_MAX = 280.0
 WORKERS = 3
 
 
 @pytest.mark.timeout(DEMO_S_MAX + 20)
 def test_training_over_bmv2_gives_the_bits_of_the_software_switch(bmv2: None, tmp_path: Path) -> None:
-    command = [sys.executable, str(DEMO), "--output", str(tmp_path), "--workers", str(WORKERS), "--epochs", "1"]
+    command = [
+        sys.executable,
+        "-m",
+        "wiresum_lab.demos.bmv2_demo",
+        "--output",
+        str(tmp_path),
+        "--workers",
+        str(WORKERS),
+        "--epochs",
+        "1",
+    ]
     command += ["--loss", "0.01"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=DEMO_S_MAX, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -26,8 +26,8 @@ from wiresum.controller.jobs import cluster
 from wiresum.controller.jobs.job import Worker
 from wiresum.controller.jobs.outputs import Admit, Evict, Output
 from wiresum.controller.p4runtime import Target, desired, targets_of
-from wiresum_lab.doubles.p4runtime_proxy import write_tofino_program
 from wiresum_lab.doubles.controller import JobsBench, member
+from wiresum_lab.doubles.p4runtime_proxy import write_tofino_program
 
 HEADER = struct.Struct("!BBHIBBHIII")
 DATA, EMPTY, RESULT, META, QUESTION, MISSING = range(6)

@@ -9,8 +9,25 @@ from typing import Any
 
 from lark import Tree
 
-from bmv2_tests.tna_interpreter.expressions import Cell, Expression, Expressions, Instance, Scope, adapted, constant, variable
-from bmv2_tests.tna_interpreter.externs import Checksum, Clock, Counter, PacketTooShortError, Random, Register, RegisterAction
+from bmv2_tests.tna_interpreter.expressions import (
+    Cell,
+    Expression,
+    Expressions,
+    Instance,
+    Scope,
+    adapted,
+    constant,
+    variable,
+)
+from bmv2_tests.tna_interpreter.externs import (
+    Checksum,
+    Clock,
+    Counter,
+    PacketTooShortError,
+    Random,
+    Register,
+    RegisterAction,
+)
 from bmv2_tests.tna_interpreter.stateful import ActionCheck, check_entry
 from bmv2_tests.tna_interpreter.syntax import Node
 from bmv2_tests.tna_interpreter.tables import Action, Entry, KeyField, Match, Table

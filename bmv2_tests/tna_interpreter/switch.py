@@ -15,7 +15,16 @@ from pathlib import Path
 from bmv2_tests.tna_interpreter.externs import Clock, PacketIn, PacketOut
 from bmv2_tests.tna_interpreter.program import Block, Program, runs_short
 from bmv2_tests.tna_interpreter.syntax import parse, preprocess
-from bmv2_tests.tna_interpreter.values import UNDEFINED, HardwareError, P4Error, Record, RecordType, UndefinedError, fresh, zero
+from bmv2_tests.tna_interpreter.values import (
+    UNDEFINED,
+    HardwareError,
+    P4Error,
+    Record,
+    RecordType,
+    UndefinedError,
+    fresh,
+    zero,
+)
 
 RECIRCULATION_PORT = {1: 68, 2: 6}
 """Within its pipe, by generation of Tofino."""

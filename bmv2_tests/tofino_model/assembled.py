@@ -6,13 +6,10 @@ from __future__ import annotations
 import hashlib
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
-REPOSITORY = Path(__file__).resolve().parents[2]
-sys.path.append(str(REPOSITORY / "p4src"))
-
-from wiresum.compiled.compile_program import TOFINO_COMPILER, compile_tofino  # noqa: E402
+from wiresum.compiled.compile_program import TOFINO_COMPILER, compile_tofino
+from wiresum_lab import REPOSITORY
 
 ASSEMBLER = "bfas"
 ASSEMBLE_TIMEOUT_S = 300

@@ -1,4 +1,4 @@
-"""Benchmarks run as people run them, and leave nothing behind when they take too long."""
+"""Network namespaces, PyTorch's Gloo, and benchmarks that run as people run them and leave nothing behind."""
 
 from __future__ import annotations
 
@@ -7,14 +7,31 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
-BENCH = Path(__file__).parents[2] / "bench"
+from wiresum_lab.benchmarks.systems import Gloo
+from wiresum_lab.namespaces.star import Star, StarError
+
 RUN_S_MAX = 95.0
 END_S_MAX = 15.0
 """To clean up in, when the time is up."""
+
+
+@pytest.fixture(scope="session")
+def namespaces() -> None:
+    """Skips where stars cannot be built, and says why."""
+    try:
+        Star(1).close()
+    except StarError as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture(scope="session")
+def gloo_on_a_star(namespaces: None) -> None:
+    """Skips where Gloo cannot run on a star, and says why."""
+    if reason := Gloo().missing():
+        pytest.skip(reason)
 
 
 @pytest.fixture
@@ -22,15 +39,15 @@ def run_bench() -> Callable[..., subprocess.CompletedProcess[str]]:
     return _run
 
 
-def _run(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(BENCH / script), *arguments]
+def _run(module: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", f"wiresum_lab.{module}", *arguments]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, start_new_session=True) as process:
         try:
             output, errors = process.communicate(timeout=RUN_S_MAX)
         except subprocess.TimeoutExpired:
             output, errors = _end(process)
-            pytest.fail(f"{script} has not ended after {RUN_S_MAX:.0f} s:\n{output}{errors}")
+            pytest.fail(f"{module} has not ended after {RUN_S_MAX:.0f} s:\n{output}{errors}")
         return subprocess.CompletedProcess(command, process.returncode, output, errors)
 
 

@@ -5,20 +5,17 @@ from __future__ import annotations
 import contextlib
 import json
 import subprocess
-import sys
 from collections.abc import Iterator
 from ipaddress import IPv4Address
 from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from wiresum_lab.p4runtime_shell import ShellError, clean_environment, python_of
 from wiresum.controller import Endpoint, JobEntry
 from wiresum.controller.p4runtime import Host, P4RuntimeSwitch, Target, device_config
 from wiresum.switch.p4runtime import P4RuntimeServer
 from wiresum.switch.software_switch import SoftwareSwitch
+from wiresum_lab.p4runtime_shell import ShellError, clean_environment, python_of
 
 PATIENCE_S = 30.0
 SCRIPT = """

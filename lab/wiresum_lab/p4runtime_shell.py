@@ -1,6 +1,6 @@
 """Opens p4runtime-shell on a switch that runs: to look at its tables while a controller drives it.
 
-    python controller/shell.py --p4runtime 127.0.0.1:9559 --device 0 [--tls DIR]
+    python -m wiresum_lab.p4runtime_shell --p4runtime 127.0.0.1:9559 --device 0 [--tls DIR]
 
 The shell needs versions of protobuf and IPython that nothing else here can use, so it gets a virtual environment of its
 own, in build/p4runtime-shell, which is made when it is first needed. It takes the program's P4Info from the switch. It
@@ -21,7 +21,9 @@ import sys
 import venv
 from pathlib import Path
 
-ENVIRONMENT = Path(__file__).resolve().parents[1] / "build" / "p4runtime-shell"
+from wiresum_lab import REPOSITORY
+
+ENVIRONMENT = REPOSITORY / "build" / "p4runtime-shell"
 PACKAGE = "p4runtime-shell==0.0.6"
 INSTALL_S_MAX = 300.0
 ELECTION_ID = "0,0"

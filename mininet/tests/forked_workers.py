@@ -15,9 +15,6 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "host_agent/examples/digits"))
-
-
 import torch
 
 from wiresum_lab.demos.digits import train

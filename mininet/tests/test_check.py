@@ -5,14 +5,14 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from wiresum_mininet import exercise_check as check
 import pytest
 
+from wiresum_lab import REPOSITORY
 from wiresum_lab.namespaces.star import Star, StarError
+from wiresum_mininet import exercise_check as check
 
-FOLDER = Path(check.__file__).parent
-EXERCISE = FOLDER / "verdict.p4"
-SOLUTION = check.REPOSITORY / "p4src" / "common" / "verdict.p4"
+EXERCISE = REPOSITORY / "mininet" / "exercise" / "verdict.p4"
+SOLUTION = REPOSITORY / "p4src" / "common" / "verdict.p4"
 
 pytestmark = pytest.mark.timeout(240)
 

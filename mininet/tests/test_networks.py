@@ -13,12 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from .leftovers import namespaces_of, now, wait_until_empty
 
-from wiresum_mininet import topology
-from wiresum_lab.demos.digits_training import software_switch
 from wiresum_lab.demos.digits.runs import Run, RunReader
+from wiresum_lab.demos.digits_training import software_switch
+from wiresum_mininet import topology
 from wiresum_mininet.topology import Shape
+
+from .leftovers import namespaces_of, now, wait_until_empty
 
 pytestmark = [pytest.mark.usefixtures("mininet_here"), pytest.mark.timeout(180)]
 

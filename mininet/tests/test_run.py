@@ -15,18 +15,19 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
-from .leftovers import PATIENCE_S, namespaces_of, now, wait_until, wait_until_empty
 
 from wiresum_mininet import __main__ as program
 from wiresum_mininet import topology
 
-PROGRAM = Path(program.__file__)
+from .leftovers import PATIENCE_S, namespaces_of, now, wait_until, wait_until_empty
 
 pytestmark = pytest.mark.timeout(240)
 
 
 def start(output: Path, *arguments: str) -> Started:
-    return Started([sys.executable, str(PROGRAM), "--switch", "software", "--output", str(output), *arguments])
+    return Started(
+        [sys.executable, "-m", "wiresum_mininet", "--switch", "software", "--output", str(output), *arguments]
+    )
 
 
 class Started:
@@ -101,13 +102,11 @@ def test_nothing_is_left_however_it_ends(how: str, mininet_here: None, tmp_path:
 
 SCRIPT = """
 import os, sys
-sys.path[:0] = {folders!r}
-import mininet_package
+from wiresum_mininet import mininet_package, topology
 mininet_package.import_mininet()
-import topology
-from nodes import Workplace
+from wiresum_mininet.nodes import Workplace
 from pathlib import Path
-from wiresum_net import WiresumNet
+from wiresum_mininet.wiresum_net import WiresumNet
 net = WiresumNet(topology.find("one-switch"), kind="software", workplace=Workplace(Path({output!r})))
 net.start()
 net["h1"].cmd("sleep 1000 &")
@@ -117,8 +116,7 @@ sys.stdin.read()
 
 
 def test_nothing_is_left_of_a_script_that_uses_the_classes_and_is_killed(mininet_here: None, tmp_path: Path) -> None:
-    folders = [str(PROGRAM.parent), str(PROGRAM.parents[1] / "namespaces")]
-    script = SCRIPT.format(folders=folders, output=str(tmp_path / "net"))
+    script = SCRIPT.format(output=str(tmp_path / "net"))
     started = Started([sys.executable, "-c", script])
     assert started.process.stdout is not None
     while started.process.stdout.readline() != "ready\n":
@@ -155,7 +153,7 @@ def test_two_at_a_time_need_two_folders(mininet_here: None, tmp_path: Path) -> N
 
 def test_the_prompt_opens_on_a_terminal_and_exit_ends_it(mininet_here: None, tmp_path: Path) -> None:
     controlling, terminal = pty.openpty()
-    command = [sys.executable, str(PROGRAM), "--switch", "software", "--output", str(tmp_path)]
+    command = [sys.executable, "-m", "wiresum_mininet", "--switch", "software", "--output", str(tmp_path)]
     process = subprocess.Popen(
         command, stdin=terminal, stdout=terminal, stderr=terminal, start_new_session=True, env=os.environ
     )
@@ -213,7 +211,7 @@ def test_a_training_ends_with_tables_a_picture_and_the_bits_of_loopback(mininet_
 
 
 def run(*arguments: str) -> tuple[int, str]:
-    command = [sys.executable, str(PROGRAM), *arguments]
+    command = [sys.executable, "-m", "wiresum_mininet", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     return done.returncode, " ".join((done.stdout + done.stderr).split())
 

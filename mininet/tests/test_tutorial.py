@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 import pytest
 
-REPOSITORY = Path(__file__).resolve().parents[3]
+REPOSITORY = Path(__file__).resolve().parents[2]
 PAGE = REPOSITORY / "docs" / "mininet.md"
 PROMPT = "mininet> "
 SLEEP = "sh sleep "
@@ -137,7 +137,7 @@ def made(text: str) -> list[str] | None:
     if match is None:
         return None
     arguments = shlex.split(shlex.split(match[1] or "''")[0])
-    return [sys.executable, "mininet/network/run.py", *arguments, "--output", "build/mininet"]
+    return [sys.executable, "-m", "wiresum_mininet", *arguments, "--output", "build/mininet"]
 
 
 def in_shell(text: str, folder: Path) -> str:

@@ -30,17 +30,13 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.table import Table
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "namespaces"))
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "demos"))
-
-from wiresum_mininet import mininet_package
-from wiresum_mininet import topology
-from wiresum_mininet import world
-from wiresum_lab.demos.digits_training import REPOSITORY, DemoError, Start, over_software_switch, train
+from wiresum_lab import REPOSITORY
+from wiresum_lab.demos.digits.runs import Run
+from wiresum_lab.demos.digits_training import DemoError, Start, over_software_switch, train
+from wiresum_lab.namespaces.star import termination_as_exit
+from wiresum_mininet import mininet_package, topology, world
 from wiresum_mininet.passage import Passage
 from wiresum_mininet.programs import NetworkError, Program
-from wiresum_lab.demos.digits.runs import Run
-from wiresum_lab.namespaces.star import termination_as_exit
 from wiresum_mininet.topology import HostPlan, Shape, SwitchPlan, Topology, TopologyError
 
 if TYPE_CHECKING:

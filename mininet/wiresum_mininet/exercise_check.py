@@ -1,7 +1,7 @@
 """Checks a verdict table: compiles the switch program with it, loads that into bmv2, and plays the test vectors.
 
-    python mininet/exercise/check.py mininet/exercise/verdict.p4      the exercise, as you have changed it
-    python mininet/exercise/check.py p4src/common/verdict.p4          the solution: the program's own
+    python -m wiresum_mininet.exercise_check mininet/exercise/verdict.p4      the exercise, as you have changed it
+    python -m wiresum_mininet.exercise_check p4src/common/verdict.p4          the solution: the program's own
 
 Needs root, p4c and bmv2. bmv2_tests/vectors has the packets, and what a switch must answer to each: docs/protocol.md,
 section 3, row by row.
@@ -24,16 +24,13 @@ from finsy.proto import p4i
 from google.protobuf import text_format
 from rich.console import Console
 
-REPOSITORY = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(REPOSITORY / folder) for folder in ("mininet/namespaces", "bmv2_tests", "p4src")]
-
-from wiresum.compiled import compile_program  # noqa: E402 - with those below, found by the path above
-from bmv2_tests.bench import Bench  # noqa: E402
-from wiresum_lab.namespaces.bmv2_star import bmv2_missing  # noqa: E402
-from wiresum_lab.namespaces.star import StarError, check_prerequisites, termination_as_exit  # noqa: E402
-from bmv2_tests.vectors import Scenario, load_all  # noqa: E402
-from bmv2_tests.vectors_on_bmv2 import FreshSlots, complaints  # noqa: E402
-from wiresum.controller.p4runtime import Pipeline, device_config  # noqa: E402
+from bmv2_tests.bench import Bench
+from bmv2_tests.vectors import Scenario, load_all
+from bmv2_tests.vectors_on_bmv2 import FreshSlots, complaints
+from wiresum.compiled import compile_program
+from wiresum.controller.p4runtime import Pipeline, device_config
+from wiresum_lab.namespaces.bmv2_star import bmv2_missing
+from wiresum_lab.namespaces.star import StarError, check_prerequisites, termination_as_exit
 
 EXIT_USAGE = 2
 

@@ -24,10 +24,10 @@ from mininet.link import TCIntf, TCLink
 from mininet.node import Host, Node, Switch
 from mininet.nodelib import LinuxBridge
 
+from wiresum import compiled
 from wiresum_lab.namespaces.links import coin_program
 from wiresum_mininet.programs import Program
 from wiresum_mininet.topology import AGGREGATE, Shape, SwitchPlan
-from wiresum import compiled
 
 SWITCH_PROGRAM = "simple_switch_grpc"
 P4RUNTIME_PORT = 9559

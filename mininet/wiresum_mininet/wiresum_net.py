@@ -21,10 +21,21 @@ from mininet.log import output
 from mininet.net import Mininet
 from mininet.topo import Topo
 
+from wiresum import compiled
 from wiresum_mininet.nodes import Bmv2Switch, EthernetSwitch, SoftwareSwitch, WiresumHost, WiresumLink, Workplace
 from wiresum_mininet.programs import NetworkError, Program
-from wiresum_mininet.topology import AGGREGATE, BMV2, ETHERNET, FORWARD, KINDS, SOFTWARE, HostPlan, Shape, SwitchPlan, Topology
-from wiresum import compiled
+from wiresum_mininet.topology import (
+    AGGREGATE,
+    BMV2,
+    ETHERNET,
+    FORWARD,
+    KINDS,
+    SOFTWARE,
+    HostPlan,
+    Shape,
+    SwitchPlan,
+    Topology,
+)
 
 JOIN_PORT = 43487
 STORE_PORT = 29_500

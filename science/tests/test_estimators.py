@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from .problems import differing
 
 from wiresum.compress import Turn
 from wiresum.convex import LSVRG, SAGA, Estimator, Plain
+
+from .problems import differing
 
 ALL = [Plain(3), LSVRG(3), SAGA(3), LSVRG(3, sampling="importance")]
 

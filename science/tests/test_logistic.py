@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from .problems import differing
 
 from wiresum.convex import LogisticRegression
+
+from .problems import differing
 
 
 def test_the_gradient_is_that_of_the_value() -> None:

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from .problems import differing
 
 from wiresum.compress import (
     DIANA,
@@ -35,6 +34,8 @@ from wiresum.convex import (
     diana_rule,
     distributed_minimize,
 )
+
+from .problems import differing
 
 PROBLEM = differing()
 SOLUTION = PROBLEM.solution()

@@ -16,10 +16,10 @@ from wiresum.agent import AgentConfig, Dtype, Region, Session, WiresumError
 from wiresum.controller import JoinServer
 from wiresum.controller.security import Security
 from wiresum.controller.service import attaching
-from wiresum_lab.doubles.controller import PATIENCE_S, unused_port, wait_until
 from wiresum.switch import SoftwareSwitch
 from wiresum.switch.attachment import Attachment, AttachmentRefusedError
 from wiresum.switch.command import switch
+from wiresum_lab.doubles.controller import PATIENCE_S, unused_port, wait_until
 
 pytest.importorskip("finsy", reason="P4Runtime's library is not installed")
 

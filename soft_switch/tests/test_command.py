@@ -20,8 +20,8 @@ import pytest
 from click.testing import CliRunner
 
 from wiresum import join
-from wiresum_lab.doubles.controller import Client, wait_until
 from wiresum.switch.command import switch
+from wiresum_lab.doubles.controller import Client, wait_until
 from wiresum_lab.doubles.p4runtime_controller import Controller
 from wiresum_lab.doubles.workers import RESULT, Bench, Packet
 

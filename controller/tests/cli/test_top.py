@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterator
 import pytest
 from click.testing import CliRunner
 
-from wiresum_lab.doubles.operator_service import WrittenService, example_report, later, racks_report
 from wiresum.cli.top import top
+from wiresum_lab.doubles.operator_service import WrittenService, example_report, later, racks_report
 
 PATIENCE_S = 20.0
 

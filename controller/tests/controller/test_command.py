@@ -15,9 +15,9 @@ from click.testing import CliRunner
 
 from wiresum.controller import config
 from wiresum.controller.command import EXIT_DEMOTED, controller
-from wiresum_lab.doubles.controller import PATIENCE_S, Attendance, Client, wait_until
 from wiresum.switch.p4runtime import P4RuntimeServer
 from wiresum.switch.software_switch import SoftwareSwitch
+from wiresum_lab.doubles.controller import PATIENCE_S, Attendance, Client, wait_until
 
 START = "from wiresum.controller.command import controller; controller()"
 CONFIG = """\

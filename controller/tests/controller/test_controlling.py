@@ -29,9 +29,9 @@ from wiresum import join
 from wiresum.agent import AgentConfig, Dtype, Region, Session
 from wiresum.controller.jobs.limits import Limits
 from wiresum.controller.store import FILE_NAME
-from wiresum_lab.doubles.controller import PATIENCE_S, Attendance, Client, JoinCall, unused_port, wait_until
 from wiresum.switch.p4runtime import P4RuntimeServer
 from wiresum.switch.software_switch import SoftwareSwitch
+from wiresum_lab.doubles.controller import PATIENCE_S, Attendance, Client, JoinCall, unused_port, wait_until
 
 SLOTS, LANES = 64, 16
 CONFIG = """\

@@ -8,10 +8,10 @@ import pytest
 
 from wiresum.controller import DriverError, Endpoint, JobEntry
 from wiresum.controller.p4runtime import Host, P4RuntimeSwitch, Target, device_config
-from wiresum_lab.doubles.p4runtime_proxy import Proxy
 from wiresum.controller.plan import plan
 from wiresum.switch.p4runtime import P4RuntimeServer
 from wiresum.switch.software_switch import SoftwareSwitch
+from wiresum_lab.doubles.p4runtime_proxy import Proxy
 
 HOST = Host("host", "10.0.0.10", "02:00:0a:00:00:0a", 1)
 JOB = JobEntry(

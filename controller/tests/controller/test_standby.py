@@ -24,9 +24,9 @@ from wiresum.agent.membership import Membership
 from wiresum.cli.doctor import switch as doctor
 from wiresum.cli.doctor.finding import Level
 from wiresum.cli.service import Service
-from wiresum_lab.doubles.controller import PATIENCE_S, Client, unused_port, wait_until
 from wiresum.switch.p4runtime import P4RuntimeServer
 from wiresum.switch.software_switch import SoftwareSwitch
+from wiresum_lab.doubles.controller import PATIENCE_S, Client, unused_port, wait_until
 
 CONFIG = """\
 [controller]

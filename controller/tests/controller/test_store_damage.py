@@ -21,9 +21,9 @@ from wiresum.controller.jobs.job import State, Worker
 from wiresum.controller.jobs.outputs import Admit, Evict, Output, Reconcile
 from wiresum.controller.p4runtime import P4RuntimeSwitch, Target, device_config
 from wiresum.controller.store import FILE_NAME, LIFE_FILE_NAME, Store, StoreError
-from wiresum_lab.doubles.controller import JobsBench
 from wiresum.switch import SoftwareSwitch
 from wiresum.switch.p4runtime import P4RuntimeServer
+from wiresum_lab.doubles.controller import JobsBench
 from wiresum_lab.doubles.workers import RESULT, Bench, Job
 
 LANES, SLOTS = 4, 16

@@ -15,9 +15,9 @@ import pytest
 from wiresum.controller.driver import THREADS_MAX
 from wiresum.controller.security.authority import Authority, Holder
 from wiresum.controller.security.names import Claims
-from wiresum_lab.doubles.controller import wait_until
 from wiresum.join import DEFAULT_CONTROL_PORT
 from wiresum.switch.software_switch import DATA_PORT
+from wiresum_lab.doubles.controller import wait_until
 
 yaml = pytest.importorskip("yaml", reason="PyYAML is not installed: the manifests are not read")
 

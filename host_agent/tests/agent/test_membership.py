@@ -291,7 +291,7 @@ def test_a_switch_that_is_stopped_says_so(server: JoinServer, attend: Callable[.
 SWITCH = """
 import sys, time
 from wiresum.controller import JoinServer, Limits
-from wiresum.controller.testing import RecordingDriver
+from wiresum_lab.doubles.controller import RecordingDriver
 limits = Limits(heartbeat_interval_ms=200, heartbeat_lost_ms=1500, reattach_ms=1000)
 print(JoinServer(RecordingDriver(), limits).start("127.0.0.1", int(sys.argv[1])), flush=True)
 time.sleep(600)

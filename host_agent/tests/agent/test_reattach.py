@@ -30,7 +30,7 @@ from pathlib import Path
 from wiresum.controller import JoinServer
 from wiresum.controller.driver import Reconciled
 from wiresum.controller.store import Store
-from wiresum.controller.testing import RecordingDriver
+from wiresum_lab.doubles.controller import RecordingDriver
 driver = RecordingDriver()
 driver.reconcile = lambda entries: Reconciled()
 store = Store(Path(sys.argv[1]))

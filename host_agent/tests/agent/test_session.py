@@ -33,9 +33,9 @@ from wiresum.agent import (
 from wiresum.agent.aggregators import Aggregator, Aggregators
 from wiresum.controller import Endpoint, JoinServer
 from wiresum.controller.p4runtime import STANDBY_ID, P4RuntimeSwitch, Target, device_config
-from wiresum_lab.doubles.controller import Client, RecordingDriver
 from wiresum.switch import SoftwareSwitch
 from wiresum.switch.p4runtime import P4RuntimeServer
+from wiresum_lab.doubles.controller import Client, RecordingDriver
 
 PATIENCE_S = 20.0
 HOST = "127.0.0.1"

@@ -3,14 +3,8 @@
 from __future__ import annotations
 
 import os
-import sys
-from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))  # the tests' own modules, and wiresum_sim beside them
-if elsewhere := os.environ.get("WIRESUM_SIM"):
-    sys.path.insert(0, elsewhere)  # wiresum_sim of another build
 
 SEEDS_DEFAULT = {
     "seed": 300,

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import wiresum_sim as sim
+
+from .native import sim
 from .reference import Array, Format, sum_exactly, sum_region
 
 MS = 1_000_000  # nanoseconds

@@ -11,11 +11,12 @@ import random
 
 import numpy as np
 import pytest
-import wiresum_sim as sim
+
+from .native import sim
 from .scenarios import MS, Scenario, make_scenario
 from .sparse_scenarios import make_mixed_scenario, make_scattered_scenario, make_sparse_scenario
-from test_simulation import check_outputs
-from test_sparse import large_scenario
+from .test_simulation import check_outputs
+from .test_sparse import large_scenario
 from .trees import plant
 
 BLOCKS = 400

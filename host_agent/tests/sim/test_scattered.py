@@ -7,12 +7,13 @@ pytest host_agent/tests/sim/test_scattered.py --seed 1234         one seed again
 from __future__ import annotations
 
 import pytest
-import wiresum_sim as sim
+
+from .native import sim
 from .reference import sum_region
 from .scenarios import Scenario
 from .sparse_scenarios import make_scattered_scenario
-from test_simulation import check_outputs
-from test_sparse import HEADER_BYTES, choices, large_scenario
+from .test_simulation import check_outputs
+from .test_sparse import HEADER_BYTES, choices, large_scenario
 
 
 def replay(seed: int) -> str:

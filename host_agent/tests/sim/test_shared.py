@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import random
 
-import wiresum_sim as sim
+from .native import sim
 from .scenarios import MS, Scenario
-from test_faults import KINDS, MAKERS
-from test_simulation import check_outputs
+from .test_faults import KINDS, MAKERS
+from .test_simulation import check_outputs
 
 JOBS_MAX = 5
 

@@ -10,13 +10,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-try:
-    import wiresum_sim as sim
-except ModuleNotFoundError as error:
-    raise ModuleNotFoundError(
-        "wiresum_sim is not built. Build it with: cmake -S . -B build/dev -G Ninja -DWIRESUM_TESTS=ON"
-        " -DWIRESUM_PYTHON=ON -DWIRESUM_INPLACE=ON && cmake --build build/dev --target wiresum_sim"
-    ) from error
+from .native import sim
 from .scenarios import Scenario, make_scenario
 
 

@@ -10,11 +10,12 @@ import math
 import random
 
 import pytest
-import wiresum_sim as sim
+
+from .native import sim
 from .reference import Format
 from .scenarios import Scenario
 from .sparse_scenarios import make_mixed_scenario, make_sparse_call, make_sparse_scenario
-from test_simulation import check_outputs
+from .test_simulation import check_outputs
 
 HEADER_BYTES = 24
 F32 = Format("f32", "block", 32)

@@ -9,12 +9,13 @@ from __future__ import annotations
 import random
 
 import pytest
-import wiresum_sim as sim
+
+from .native import sim
 from .reference import Format
 from .scenarios import Scenario, make_call, make_scenario
 from .sparse_scenarios import make_scattered_scenario, make_sparse_call, make_sparse_scenario
-from test_faults import make_faulty_scenario
-from test_simulation import check_outputs
+from .test_faults import make_faulty_scenario
+from .test_simulation import check_outputs
 from .trees import plant, racks
 
 F32 = Format("f32", "block", 32)

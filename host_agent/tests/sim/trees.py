@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-import wiresum_sim as sim
+from .native import sim
 
 DEPTH_MAX = 3
 SWITCHES_MAX = 8

@@ -11,7 +11,7 @@ Run = Callable[..., subprocess.CompletedProcess[str]]
 
 @pytest.mark.parametrize("shape", [["--jobs", "24"], ["--jobs", "2", "--workers", "40", "--leaves", "2"]])
 def test_jobs_that_come_and_go_leave_nothing_behind(run_bench: Run, shape: list[str]) -> None:
-    finished = run_bench("admission_bench.py", "--seconds", "0", "--json", *shape)
+    finished = run_bench("benchmarks.admission_bench", "--seconds", "0", "--json", *shape)
     assert finished.returncode == 0, finished.stdout + finished.stderr
     outcome = json.loads(finished.stdout)
     assert outcome["leaks"] == {}

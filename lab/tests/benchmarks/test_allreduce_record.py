@@ -5,8 +5,8 @@ import json
 import pytest
 
 from wiresum_lab.benchmarks.allreduce_record import Case, Experiment, Measurement, physical_bound_mbit, ring_bound_mbit
-from wiresum_lab.ranks.cohort import Repetition
 from wiresum_lab.namespaces.links import burst_bytes
+from wiresum_lab.ranks.cohort import Repetition
 
 KEYS = {"system", "workers", "link_mbit", "dtype", "lane_bits", "bytes", "loss", "seconds", "goodput_mbit", "mtu"}
 KEYS |= {"bound_ratio", "cpu_seconds_per_gb_worker", "cpu_seconds_per_gb_switch", "retransmissions"}

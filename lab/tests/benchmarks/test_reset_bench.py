@@ -21,7 +21,7 @@ needs_nginx = pytest.mark.skipif(
 def test_workers_join_while_calls_are_reset_as_fast_as_they_can_be_written(
     run_bench: Run, through: tuple[str, ...]
 ) -> None:
-    finished = run_bench("reset_bench.py", "--seconds", "1", "--connections", "4", "--json", *through)
+    finished = run_bench("benchmarks.reset_bench", "--seconds", "1", "--connections", "4", "--json", *through)
     assert finished.returncode == 0, finished.stdout + finished.stderr
     outcome = json.loads(finished.stdout)
     assert outcome["resets_per_second"] > 100, "it was an attack"

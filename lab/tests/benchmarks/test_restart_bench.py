@@ -16,7 +16,7 @@ pytest.importorskip("torch", reason="needs PyTorch")
 def test_a_training_ends_with_the_same_bits_however_often_its_controller_is_killed(
     run_bench: Run, tmp_path: Path, arguments: list[str]
 ) -> None:
-    finished = run_bench("restart_bench.py", *arguments, "--folder", str(tmp_path), "--json")
+    finished = run_bench("benchmarks.restart_bench", *arguments, "--folder", str(tmp_path), "--json")
     logs = "\n".join(f"{path.name}: {path.read_text()[-3000:]}" for path in sorted(tmp_path.glob("*.log")))
     assert finished.returncode == 0, finished.stdout + finished.stderr + logs
     outcome = json.loads(finished.stdout)

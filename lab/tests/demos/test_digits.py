@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 
-DEMO = Path(__file__).resolve().parents[2] / "examples/digits/demo.py"
 EPOCHS = 6
 TEST_IMAGES = 360
 PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
@@ -26,7 +25,7 @@ pytestmark = pytest.mark.timeout(DEMO_S_MAX + STOP_S_MAX)
 
 def start_demo(output: Path, *options: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, str(DEMO), "--output", str(output), *options],
+        [sys.executable, "-m", "wiresum_lab.demos.digits.demo", "--output", str(output), *options],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

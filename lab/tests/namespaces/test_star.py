@@ -18,7 +18,6 @@ from wiresum_lab.namespaces import star as star_module
 from wiresum_lab.namespaces.links import Link
 from wiresum_lab.namespaces.star import Star, StarError, sweep_stale_stars
 
-FOLDER = Path(star_module.__file__).parent
 DATAGRAMS = 4000
 
 
@@ -90,8 +89,7 @@ def test_a_star_that_cannot_be_shaped_leaves_nothing(monkeypatch: pytest.MonkeyP
 
 OWNER = """
 import sys, time
-sys.path.insert(0, {folder!r})
-from star import Star, termination_as_exit
+from wiresum_lab.namespaces.star import Star, termination_as_exit
 with termination_as_exit(), Star(1) as star:
     star.workers[0].popen(["sh", "-c", "echo $$; exec sleep 600"])
     time.sleep(600)
@@ -100,7 +98,7 @@ with termination_as_exit(), Star(1) as star:
 
 def _owner_process() -> tuple[subprocess.Popen[str], int]:
     """Another process that has a star with a child in it; the child's number, which the child itself tells."""
-    command = [sys.executable, "-c", OWNER.format(folder=str(FOLDER))]
+    command = [sys.executable, "-c", OWNER]
     owner = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     assert owner.stdout is not None
     return owner, int(owner.stdout.readline())

@@ -11,7 +11,6 @@ from wiresum_lab.namespaces.star import MANAGEMENT_DEVICE, Star
 
 WORKERS = 2
 PATIENCE_S = 120.0
-TRAIN = Path(__file__).resolve().parents[3] / "host_agent/examples/digits/train.py"
 
 pytestmark = [pytest.mark.usefixtures("namespaces"), pytest.mark.timeout(400)]
 
@@ -42,7 +41,7 @@ def digests(transport: str, folder: Path, threads: int = 1) -> list[str]:
         store = {"MASTER_ADDR": star.workers[0].management_address, "MASTER_PORT": "29500", "OMP_NUM_THREADS": "1"}
         store |= {"WORLD_SIZE": str(WORKERS), "LOCAL_RANK": "0", "GLOO_SOCKET_IFNAME": MANAGEMENT_DEVICE}
         store |= {"WIRESUM_THREADS": str(threads)}
-        command = [str(TRAIN), "--epochs", "1", "--output", str(folder)]
+        command = ["-m", "wiresum_lab.demos.digits.train", "--epochs", "1", "--output", str(folder)]
         workers = [
             start_worker(star, host, transport, command, subprocess.PIPE, RANK=str(rank), **store)
             for rank, host in enumerate(star.workers)

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from wiresum_lab.ranks.cohort import Cohort, CohortError, CohortTimeoutError, process_cpu_seconds
-from wiresum_lab.namespaces.star import Star
 from wiresum_lab.benchmarks.systems import Gloo, Site, Workshop
+from wiresum_lab.namespaces.star import Star
+from wiresum_lab.ranks.cohort import Cohort, CohortError, CohortTimeoutError, process_cpu_seconds
 
 ELEMENTS = 100_000
 

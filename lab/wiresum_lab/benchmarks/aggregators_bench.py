@@ -20,20 +20,17 @@ import statistics
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "namespaces"))
-
 from wiresum_lab.benchmarks.allreduce_record import Case as DenseCase
 from wiresum_lab.benchmarks.allreduce_record import physical_bound_mbit, ring_bound_mbit
 from wiresum_lab.benchmarks.groups_rank import GLOO
 from wiresum_lab.namespaces.links import Link
-from wiresum_lab.ranks.star_ranks import GroupsRanks, add_tensor, control_endpoint, parser_of, run
 from wiresum_lab.namespaces.star import AGGREGATORS_MAX, Star
+from wiresum_lab.ranks.star_ranks import GroupsRanks, add_tensor, control_endpoint, parser_of, run
 
 BLOCK = 360  # floats in a packet at an MTU of 1500
 # In the first sums of sparse tensors the workers find out that it pays to ask which blocks there are.

@@ -23,18 +23,16 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "namespaces"))
-
 from wiresum_lab.benchmarks import allreduce_chart as chart
 from wiresum_lab.benchmarks import allreduce_numeric as numeric
 from wiresum_lab.benchmarks import allreduce_report as report
-from wiresum_lab.namespaces import probe
 from wiresum_lab.benchmarks.allreduce_plan import LATENCY_COUNT, Options, parse_options
 from wiresum_lab.benchmarks.allreduce_record import Case, Measurement
-from wiresum_lab.ranks.cohort import Cohort, CohortError
+from wiresum_lab.benchmarks.systems import SYSTEMS, Site, System, Workshop
+from wiresum_lab.namespaces import probe
 from wiresum_lab.namespaces.links import Link
 from wiresum_lab.namespaces.star import Star, StarError, check_prerequisites, termination_as_exit
-from wiresum_lab.benchmarks.systems import SYSTEMS, Site, System, Workshop
+from wiresum_lab.ranks.cohort import Cohort, CohortError
 
 REPETITION_TIMEOUT_S = 60.0
 # A TCP ring crawls when packets are lost: it may take this many times what it takes without.

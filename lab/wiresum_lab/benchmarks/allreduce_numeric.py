@@ -9,8 +9,9 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
-BUILD_FOLDER = ROOT / "build" / "numeric-bench"
+from wiresum_lab import REPOSITORY
+
+BUILD_FOLDER = REPOSITORY / "build" / "numeric-bench"
 BUILD_TIMEOUT_S = 300
 RUN_TIMEOUT_S = 120
 FORMAT = "f32/32"
@@ -59,7 +60,7 @@ def conversions(rows: list[dict[str, object]]) -> list[Conversion]:
 def _build() -> Path:
     if shutil.which("cmake") is None:
         raise NumericBenchError("building numeric_bench needs cmake and a C++ compiler: apt install cmake g++")
-    configure = ["cmake", "-S", str(ROOT), "-B", str(BUILD_FOLDER), "-DWIRESUM_BENCH=ON"]
+    configure = ["cmake", "-S", str(REPOSITORY), "-B", str(BUILD_FOLDER), "-DWIRESUM_BENCH=ON"]
     _run([*configure, "-DCMAKE_BUILD_TYPE=RelWithDebInfo"], BUILD_TIMEOUT_S)
     _run(["cmake", "--build", str(BUILD_FOLDER), "--target", "numeric_bench", "--parallel"], BUILD_TIMEOUT_S)
     found = sorted(BUILD_FOLDER.rglob("numeric_bench"))

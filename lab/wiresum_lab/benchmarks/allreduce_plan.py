@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from wiresum_lab.benchmarks.allreduce_record import Case, Experiment
+from wiresum_lab.benchmarks.systems import SYSTEMS, SYSTEMS_BY_DEFAULT
 from wiresum_lab.namespaces.links import MTU_BYTES, MTU_BYTES_MAX, MTU_BYTES_MIN
 from wiresum_lab.namespaces.star import WORKERS_MAX
-from wiresum_lab.benchmarks.systems import SYSTEMS, SYSTEMS_BY_DEFAULT
 
 EXPERIMENTS = ("rate", "loss", "unshaped", "latency", "numeric")
 WORKERS_DEFAULT = (2, 4, 8)

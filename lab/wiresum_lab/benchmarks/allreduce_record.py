@@ -18,8 +18,8 @@ import statistics
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from wiresum_lab.ranks.cohort import Repetition
 from wiresum_lab.namespaces.links import ETHERNET_HEADER_BYTES, MTU_BYTES, burst_bytes
+from wiresum_lab.ranks.cohort import Repetition
 
 Experiment = Literal["rate", "loss", "unshaped", "latency"]
 

@@ -11,8 +11,8 @@ from rich.table import Table
 
 from wiresum_lab.benchmarks.allreduce_numeric import Conversion
 from wiresum_lab.benchmarks.allreduce_record import AGGREGATING, Measurement
-from wiresum_lab.namespaces.links import MTU_BYTES
 from wiresum_lab.benchmarks.systems import SYSTEMS
+from wiresum_lab.namespaces.links import MTU_BYTES
 
 Record = dict[str, Any]
 

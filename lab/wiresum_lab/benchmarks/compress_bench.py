@@ -32,13 +32,11 @@ from rich.console import Console
 from rich.table import Table
 from sklearn.datasets import load_digits
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "namespaces"))
-
 from wiresum_lab.benchmarks import compress_chart
 from wiresum_lab.benchmarks.compress_rank import G_TOP_K, GLOO, INT_DIANA, RATIO, WAYS, WIRESUM
 from wiresum_lab.namespaces.links import Link
-from wiresum_lab.ranks.star_ranks import Ranks, parser_of, run
 from wiresum_lab.namespaces.star import Star
+from wiresum_lab.ranks.star_ranks import Ranks, parser_of, run
 
 TITLES = {
     GLOO: "fp32, Gloo",

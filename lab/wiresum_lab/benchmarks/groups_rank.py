@@ -27,8 +27,8 @@ import torch
 import torch.distributed as dist
 
 import wiresum.torch
-from wiresum_lab.ranks.rank_commands import serve
 from wiresum_lab.benchmarks.sparse_rank import chosen_blocks
+from wiresum_lab.ranks.rank_commands import serve
 
 TIMEOUT = timedelta(seconds=300)
 GLOO = "gloo"

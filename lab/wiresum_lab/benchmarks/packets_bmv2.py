@@ -5,17 +5,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "mininet" / "namespaces"))
-
-from wiresum_lab.namespaces.bmv2_star import Bmv2Star, bmv2_missing
-from wiresum_lab.namespaces.star import StarError, check_prerequisites
 from wiresum.controller import DriverError, Endpoint, JobEntry
 from wiresum.controller.p4runtime import P4RuntimeSwitch
+from wiresum_lab.namespaces.bmv2_star import Bmv2Star, bmv2_missing
+from wiresum_lab.namespaces.star import StarError, check_prerequisites
 
 WORKER_PORT = 20_000
 """Of the first worker, and the job's number and key: as in packet_bench.cpp."""

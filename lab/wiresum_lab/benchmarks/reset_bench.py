@@ -41,11 +41,12 @@ import h2.exceptions
 
 from wiresum.controller.security.authority import Authority, Holder
 from wiresum.controller.security.names import Claims
-from wiresum_lab.doubles.controller import Client, join_request, unused_port
 from wiresum.join import join_pb2_grpc
 from wiresum.join.credentials import open_channel
+from wiresum_lab import REPOSITORY
+from wiresum_lab.doubles.controller import Client, join_request, unused_port
 
-NGINX = Path(__file__).parents[1] / "deploy/nginx.conf"
+NGINX = REPOSITORY / "controller/deploy/nginx.conf"
 HOST = "127.0.0.1"
 START_S_MAX = 30.0
 JOIN_S_MAX = 60.0

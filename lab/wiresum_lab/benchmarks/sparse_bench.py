@@ -17,17 +17,14 @@ import statistics
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "namespaces"))
-
 from wiresum_lab.namespaces.links import Link
-from wiresum_lab.ranks.star_ranks import SummingRanks, add_tensor, parser_of, run
 from wiresum_lab.namespaces.star import Star
+from wiresum_lab.ranks.star_ranks import SummingRanks, add_tensor, parser_of, run
 
 GROUPS = ("sparse", "dense", "gloo")
 BLOCK = 360  # floats in a packet at an MTU of 1500

@@ -16,9 +16,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from wiresum_lab.ranks.cohort import Cohort, CohortError
 from wiresum_lab.namespaces.links import MTU_BYTES
 from wiresum_lab.namespaces.star import MANAGEMENT_DEVICE, MANAGEMENT_NETWORK, STAR_DEVICE, STAR_NETWORK, Host, Star
+from wiresum_lab.ranks.cohort import Cohort, CohortError
 
 FOLDER = Path(__file__).resolve().parent
 # What a collective may take before the system itself gives up. The benchmark's own limits are shorter.

@@ -20,11 +20,10 @@ from pathlib import Path
 
 from rich.console import Console
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "namespaces"))
-
-from wiresum_lab.namespaces.bmv2_star import Bmv2Star
-from wiresum_lab.demos.digits_training import REPOSITORY, STORE_PORT, DemoError, Start, over_software_switch, train
+from wiresum_lab import REPOSITORY
 from wiresum_lab.demos.digits.runs import Run
+from wiresum_lab.demos.digits_training import STORE_PORT, DemoError, Start, over_software_switch, train
+from wiresum_lab.namespaces.bmv2_star import Bmv2Star
 from wiresum_lab.namespaces.star import STAR_DEVICE, Host, StarError, termination_as_exit
 
 EXIT_INTERRUPTED = 130

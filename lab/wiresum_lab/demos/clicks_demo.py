@@ -25,12 +25,9 @@ import torch
 from matplotlib.figure import Figure
 from rich.console import Console
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "namespaces"))
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "benchmarks"))
-
 from wiresum_lab.namespaces.links import Link
-from wiresum_lab.ranks.star_ranks import Ranks, prerequisites_met
 from wiresum_lab.namespaces.star import Star, termination_as_exit
+from wiresum_lab.ranks.star_ranks import Ranks, prerequisites_met
 
 SYSTEMS = ("wiresum", "gloo")
 COLOURS = {"wiresum": "#0b6e99", "gloo": "#d9730d"}

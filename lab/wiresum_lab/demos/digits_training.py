@@ -16,13 +16,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-REPOSITORY = Path(__file__).resolve().parents[2]
-DIGITS = REPOSITORY / "host_agent/examples/digits"
-sys.path.insert(0, str(DIGITS))
-
-from wiresum_lab.demos.digits.progress import RunProgress  # noqa: E402 - with that below, found by the path above
-from wiresum_lab.demos.digits.runs import Run, RunReader  # noqa: E402
-from wiresum import compiled  # noqa: E402
+from wiresum import compiled
+from wiresum_lab.demos.digits.progress import RunProgress
+from wiresum_lab.demos.digits.runs import Run, RunReader
 
 STORE_PORT = 29_500
 START_S_MAX = 60.0
@@ -52,7 +48,7 @@ def train(
     folder.mkdir(parents=True, exist_ok=True)
     for old in folder.glob("rank-*"):
         old.unlink()
-    command = [sys.executable, str(DIGITS / "train.py"), "--backend", backend, "--output", str(folder)]
+    command = [sys.executable, "-m", "wiresum_lab.demos.digits.train", "--backend", backend, "--output", str(folder)]
     command += ["--epochs", str(options.epochs), "--seed", str(options.seed), "--width", str(options.width)]
     reader = RunReader(run, folder, len(starts))
     workers: list[subprocess.Popen[str]] = []

@@ -34,10 +34,10 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from wiresum_lab.namespaces.links import coin_program
-from wiresum_lab.namespaces.star import STAR_DEVICE, Host, Star, StarError
 from wiresum.controller.p4runtime import Host as SwitchHost
 from wiresum.controller.p4runtime import Pipeline, Target, device_config
+from wiresum_lab.namespaces.links import coin_program
+from wiresum_lab.namespaces.star import STAR_DEVICE, Host, Star, StarError
 
 SWITCH_PROGRAM = "simple_switch_grpc"
 INSTALL = "install bmv2: p4lang's own packages (p4lang-bmv2), or the container image p4lang/behavioral-model"

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import IO
 
-from wiresum_lab.namespaces.star import STAR_DEVICE, Host, Star
 from wiresum import agent, switch
+from wiresum_lab.namespaces.star import STAR_DEVICE, Host, Star
 
 TRANSPORTS = ("udp", "xdp", "dpdk")
 CONTROL_PORT = 43487

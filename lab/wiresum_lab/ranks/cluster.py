@@ -22,8 +22,9 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
-from wiresum_lab.ranks import cluster_worker
 from torch._C._distributed_c10d import TCPStore
+
+from wiresum_lab.ranks import cluster_worker
 
 START_TIMEOUT_S = 60.0
 RUN_TIMEOUT_S = 60.0

@@ -12,6 +12,7 @@ import os
 import signal
 import sys
 import traceback
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -59,7 +60,7 @@ def main(
     channel.send(answer(functools.partial(join_group, **setup) if setup["grouped"] else lambda: None))
     with contextlib.suppress(EOFError):
         while (message := channel.recv()) is not None:
-            channel.send(answer(functools.partial(call, *message, rank, size)))
+            channel.send(answer(functools.partial(call, rank, size, *message)))
     if dist.is_initialized():
         dist.destroy_process_group()
     sys.stdout.flush()
@@ -72,7 +73,7 @@ def join_group(*, rank: int, size: int, store_port: int, backend: str, timeout_s
     dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=timeout)
 
 
-def call(path: str, name: str, arguments: tuple[Any, ...], rank: int, size: int) -> Any:
+def call(rank: int, size: int, path: str, name: str, arguments: tuple[Any, ...]) -> Any:
     return getattr(load(path), name)(rank, size, *arguments)
 
 
@@ -85,7 +86,16 @@ def answer(function: Any) -> tuple[str, Any]:
 
 @functools.cache
 def load(path: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(f"loaded_{abs(hash(path))}", path)
+    """A module of tests, in a package of its folder, so that it may import those beside it."""
+    folder = Path(path).parent
+    package = f"tests_{abs(hash(folder))}"
+    if package not in sys.modules:
+        sys.modules[package] = ModuleType(package)
+        sys.modules[package].__path__ = [str(folder)]
+    name = f"{package}.{Path(path).stem}"
+    if name in sys.modules:
+        return sys.modules[name]
+    spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module

@@ -34,7 +34,7 @@ def _exact_element(terms: tuple[float, ...], divisor: int, dtype: torch.dtype) -
     if not all(map(math.isfinite, terms)):
         infinities = {term for term in terms if not math.isfinite(term)}
         return infinities.pop() if len(infinities) == 1 else math.nan
-    total = sum(map(Fraction, terms)) / divisor
+    total = sum(map(Fraction, terms), Fraction()) / divisor
     if total == 0:
         return 0.0
     info = torch.finfo(dtype)

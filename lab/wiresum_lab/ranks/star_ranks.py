@@ -21,8 +21,16 @@ from typing import Any, ClassVar, TypeVar
 from rich.console import Console
 from rich.table import Table
 
-from wiresum_lab.namespaces.star import MANAGEMENT_DEVICE, STAR_DEVICE, Host, Star, StarError, check_prerequisites, termination_as_exit
 from wiresum_lab.benchmarks.systems import CONTROL_PORT, WIRESUM_PORT
+from wiresum_lab.namespaces.star import (
+    MANAGEMENT_DEVICE,
+    STAR_DEVICE,
+    Host,
+    Star,
+    StarError,
+    check_prerequisites,
+    termination_as_exit,
+)
 
 Case = TypeVar("Case")
 AnyRanks = TypeVar("AnyRanks", bound="Ranks")

@@ -35,10 +35,10 @@ from typing import Any
 import click
 import grpc
 
-from wiresum_lab.soaks.disk_faults import DiskError, DiskFaults, disk_of_its_own
-from wiresum_lab.soaks.soak_cluster import HOST, WAIT_S_MAX, WORKERS, Cluster, Proxy, SoakError
 from wiresum import join
 from wiresum.join import join_pb2_grpc
+from wiresum_lab.soaks.disk_faults import DiskError, DiskFaults, disk_of_its_own
+from wiresum_lab.soaks.soak_cluster import HOST, WAIT_S_MAX, WORKERS, Cluster, Proxy, SoakError
 
 ATTACKER = "127.0.0.66"
 JOBS = 2

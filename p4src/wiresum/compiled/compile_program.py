@@ -1,7 +1,7 @@
 """Compiles the switch program into p4src/wiresum/compiled, with p4c, so that controller and tests need no compiler.
 
-    python p4src/compile_program.py           compile for every target whose compiler is here
-    python p4src/compile_program.py --check   say what is stale; needs no compiler
+    python p4src/wiresum/compiled/compile_program.py           compile for every target whose compiler is here
+    python p4src/wiresum/compiled/compile_program.py --check   say what is stale; needs no compiler
 
 The record, program.json, has the hash of the sources that each file was made from. A file whose hash is not
 that of the sources is stale, and a test is red until this has run again.
@@ -22,8 +22,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-FOLDER = Path(__file__).resolve().parent
-COMPILED = FOLDER / "wiresum" / "compiled"
+COMPILED = Path(__file__).resolve().parent
+FOLDER = COMPILED.parents[1]
 RECORD = COMPILED / "program.json"
 COMPILE_TIMEOUT_S = 1800
 INSTALL = "install p4c: p4lang's own packages, or its container image p4lang/p4c"
@@ -173,7 +173,7 @@ def main() -> int:
         failed |= complaint is not None
         print(f"{target.name}: {complaint or 'up to date'}")
     if failed and arguments.check:
-        print("run: python p4src/compile_program.py")
+        print("run: python p4src/wiresum/compiled/compile_program.py")
     return 1 if failed else 0
 
 

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from wiresum_lab.ranks.cluster import Cluster
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_wrapper
 from torch.nn.parallel import DistributedDataParallel
 
 import wiresum.compress as wc
+from wiresum_lab.ranks.cluster import Cluster
 
 NAMES = ["0.weight", "0.bias", "2.weight", "2.bias"]
 

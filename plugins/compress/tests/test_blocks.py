@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from .rig import Array, exchange, vectors
 
 from wiresum.compress import (
     BlockRandomK,
@@ -22,6 +21,8 @@ from wiresum.compress import (
 from wiresum.compress.blocks import block_norms
 from wiresum.compress.compressor import elements_of
 from wiresum.compress.union import index_code_bytes
+
+from .rig import Array, exchange, vectors
 
 GRADIENT = np.array([3.0, 4.0, 0.0, 1.0, -6.0, 8.0, 0.5])
 """In blocks of two: norms of 5, 1, 10 and, of a shorter block, 0.5."""

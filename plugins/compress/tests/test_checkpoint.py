@@ -9,8 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from .methods import METHODS
-from test_engine import BY_BUCKET, BY_LAYER, PIECES, WHOLE, gradients, same_bits
 
 from wiresum.compress import (
     DIANA,
@@ -36,6 +34,9 @@ from wiresum.compress import (
     WarmUp,
 )
 from wiresum.compress.checkpoint import described
+
+from .methods import METHODS
+from .test_engine import BY_BUCKET, BY_LAYER, PIECES, WHOLE, gradients, same_bits
 
 State = dict[str, Any]
 ALL = {**METHODS, "TopK, with a memory down": TopK(0.2, down=TopK(0.3)), "own scale": OwnScale(QSGD(), memory="diana")}

@@ -6,10 +6,11 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
-from .rig import Unpacked, assert_unbiased, assert_variance_within_omega, exchange, vectors
 
 from wiresum.compress import GatherCompressor, InProcess, IntegerCompressor, Sparse, SparseCompressor, Trait, Turn
 from wiresum.compress.compressor import require_indexable
+
+from .rig import Unpacked, assert_unbiased, assert_variance_within_omega, exchange, vectors
 
 
 @dataclass(frozen=True)

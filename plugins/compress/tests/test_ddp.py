@@ -12,13 +12,14 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
-from wiresum_lab.ranks.cluster import Cluster
-from .methods import METHODS
 from torch.nn.parallel import DistributedDataParallel
 
 import wiresum.compress as wc
 from wiresum.compress.ddp import Granularity
 from wiresum.compress.memory import memory_of
+from wiresum_lab.ranks.cluster import Cluster
+
+from .methods import METHODS
 
 STEPS = 6
 BUCKET_MB = 0.01

@@ -7,8 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch.distributed as dist
-from wiresum_lab.ranks.cluster import Cluster
-from .methods import METHODS
 
 import wiresum.torch
 from wiresum.compress import (
@@ -22,6 +20,9 @@ from wiresum.compress import (
     aggregator_of,
 )
 from wiresum.convex import LSVRG, LogisticRegression, distributed_minimize
+from wiresum_lab.ranks.cluster import Cluster
+
+from .methods import METHODS
 
 SEGMENTS = [Segment((Piece("a", (6, 20)),)), Segment((Piece("b", (7,)),))]
 

@@ -6,11 +6,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from .rig import exchange, vectors
 
 from wiresum.compress import GTopK, InProcess
 from wiresum.compress.gtopk import rounds_up
 from wiresum.compress.union import index_code_bytes
+
+from .rig import exchange, vectors
 
 
 def integral(workers: int, size: int = 60) -> list[np.ndarray]:

@@ -8,9 +8,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from .rig import Unpacked, assert_unbiased, assert_variance_within_omega, exchange, vectors
 
 from wiresum.compress import Engine, InProcess, IntDIANA, IntSGD, Piece, Quantiser, Segment, Shift
+
+from .rig import Unpacked, assert_unbiased, assert_variance_within_omega, exchange, vectors
 
 LENGTH = 0.7
 

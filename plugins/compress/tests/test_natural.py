@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from .rig import Unpacked, assert_unbiased, assert_variance_within_omega, exchange, vectors
 
 from wiresum.compress import Identity, InProcess, Natural, SignMajority
+
+from .rig import Unpacked, assert_unbiased, assert_variance_within_omega, exchange, vectors
 
 
 def test_natural_compression_is_unbiased_with_an_omega_of_an_eighth() -> None:

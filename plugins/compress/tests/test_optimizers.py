@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 import torch
-from wiresum_lab.ranks.cluster import Cluster
 from torch.nn.parallel import DistributedDataParallel
 
 import wiresum.compress as wc
+from wiresum_lab.ranks.cluster import Cluster
 
 FOUND = sorted(
     name

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from .rig import Unpacked, exchange, vectors
 
 from wiresum.compress import InProcess, PowerSGD
 from wiresum.compress.powersgd import matrix_sides, orthonormal
+
+from .rig import Unpacked, exchange, vectors
 
 
 def test_a_matrix_of_low_rank_passes_nearly_exactly() -> None:

@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from .rig import Array, Unpacked, assert_unbiased, assert_variance_within_omega, exchange, vectors
 
 from wiresum.compress import DIANA, QSGD, Compressor, OwnScale, Quantiser, TernGrad
+
+from .rig import Array, Unpacked, assert_unbiased, assert_variance_within_omega, exchange, vectors
 
 UNBIASED: dict[str, Compressor] = {
     "DIANA 2": DIANA(),

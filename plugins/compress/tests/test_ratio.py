@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from .rig import exchange, vectors
 
 from wiresum.compress import BlockRandomK, BlockTopK, Compressor, GTopK, InProcess, TopK, WarmUp
 from wiresum.compress.ratio import count_of
 from wiresum.compress.union import index_code_bytes
+
+from .rig import exchange, vectors
 
 GTOP_K = (0.25, 0.0725, 0.015, 0.004)
 """arXiv 1901.04359, section IV."""

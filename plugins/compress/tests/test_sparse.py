@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from .rig import SIGMAS, Unpacked, assert_unbiased, assert_variance_within_omega, exchange, vectors
 
 from wiresum.compress import (
     DIANA,
@@ -33,6 +32,8 @@ from wiresum.compress import (
 from wiresum.compress.native import largest
 from wiresum.compress.ratio import count_of
 from wiresum.compress.union import index_code_bytes
+
+from .rig import SIGMAS, Unpacked, assert_unbiased, assert_variance_within_omega, exchange, vectors
 
 UNBIASED: dict[str, Compressor] = {
     "independent": RandK(0.2),

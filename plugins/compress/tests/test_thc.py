@@ -7,10 +7,11 @@ import math
 
 import numpy as np
 import pytest
-from .rig import Unpacked, exchange, vectors
 
 from wiresum.compress import THC
 from wiresum.compress.thc import hadamard, half_width, table_for
+
+from .rig import Unpacked, exchange, vectors
 
 
 def test_the_rotation_is_orthonormal_and_its_own_inverse() -> None:

@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from .rig import exchange, vectors
 
 from wiresum.compress import Compressor, GTopK, InProcess, RandK, RandKPartition, Threshold, TopK
 from wiresum.compress.native import indices_of, places_among, union_of
 from wiresum.compress.union import index_code, index_code_bytes
+
+from .rig import exchange, vectors
 
 
 class Forced(InProcess):

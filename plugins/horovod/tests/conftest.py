@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from pathlib import Path
 
 import pytest
 from torch._C._distributed_c10d import TCPStore
 
-sys.path.insert(0, str(Path(__file__).parent))
-sys.path.insert(0, str(Path(__file__).parents[1] / "torch"))
+from wiresum_lab.ranks.cluster import Cluster, SwitchProcess
 
 from . import horovod_ranks
-from wiresum_lab.ranks.cluster import Cluster, SwitchProcess
 
 
 @pytest.fixture(scope="package")

@@ -6,13 +6,14 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from . import horovod_ranks
 import pytest
 import torch
-from wiresum_lab.ranks.cluster import Cluster, await_marks
 
 import wiresum.horovod.torch as hvd
 from wiresum.horovod.torch import runtime
+from wiresum_lab.ranks.cluster import Cluster, await_marks
+
+from . import horovod_ranks
 
 STALL_S = 0.5
 

@@ -17,10 +17,9 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 from torch.utils.data.distributed import DistributedSampler
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "torch"))
 from wiresum_lab.ranks.cluster import Cluster, SwitchProcess, environment
 
-EXAMPLE = Path(__file__).resolve().parents[2] / "examples/horovod/digits.py"
+EXAMPLE = Path(__file__).resolve().parents[1] / "examples/digits.py"
 RANKS, EPOCHS, BATCH = 2, 4, 32
 TRAINING_S_MAX = 100
 STEP_BYTES = 4 * 38_282

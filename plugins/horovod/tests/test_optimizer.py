@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 import torch
-from wiresum_lab.ranks.cluster import Cluster
 
 import wiresum.horovod.torch as hvd
+from wiresum_lab.ranks.cluster import Cluster
 
 STEPS = 4
 ROWS = 12

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from wiresum_lab.ranks.cluster import SwitchProcess, environment
 
 RANKS = 4

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from wiresum.controller import JoinServer
 from wiresum.switch import SoftwareSwitch
-
-sys.path.insert(0, str(Path(__file__).parent))
 
 HOST = "127.0.0.1"
 

@@ -2,7 +2,7 @@
 
 docs/mpi.md says how it is built. HOROVOD_SOURCE names a checkout of Horovod, whose own tests are run, too:
 
-    HOROVOD_SOURCE=~/horovod pytest --log-cli-level INFO host_agent/tests/openmpi/test_horovod.py
+    HOROVOD_SOURCE=~/horovod pytest --log-cli-level INFO plugins/openmpi/tests/test_horovod.py
 """
 
 from __future__ import annotations
@@ -17,12 +17,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from xml.etree import ElementTree
 
-from . import mpi_launch
 import pytest
+
+from . import mpi_launch
 from .mpi_launch import Outcomes
 
 FOLDER = Path(__file__).resolve().parent
-EXAMPLE = FOLDER.parents[1] / "examples/horovod/digits.py"
+EXAMPLE = FOLDER.parents[1] / "horovod/examples/digits.py"
 RANKS, EPOCHS, BATCH = 2, 4, 32
 TRAINING_IMAGES, GRADIENTS = 1437, 38_282
 TRAINING_S_MAX, OWN_TESTS_S_MAX = 120.0, 1500.0

@@ -12,8 +12,9 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from . import mpi_launch
 import pytest
+
+from . import mpi_launch
 from .mpi4py_tests import END
 from .mpi_launch import Outcomes
 

@@ -7,12 +7,13 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
-from . import mpi_launch
 import pytest
-from .mpi_launch import carried
 
 from wiresum import join
 from wiresum_lab.doubles.controller import Client
+
+from . import mpi_launch
+from .mpi_launch import carried
 
 FOLDER = Path(__file__).resolve().parent
 PATIENCE_S = 90.0

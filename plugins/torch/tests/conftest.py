@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))  # so that tests find cluster.py, here and in the workers
 
 from wiresum_lab.ranks.cluster import Cluster, SwitchProcess
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
-from wiresum_lab.ranks.cluster import Cluster, SwitchProcess, await_marks
 
 import wiresum.torch
+from wiresum_lab.ranks.cluster import Cluster, SwitchProcess, await_marks
 
 SWITCH_LOST_S_MAX = 10.0
 """What users are promised, not a measurement."""

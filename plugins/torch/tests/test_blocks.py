@@ -6,11 +6,11 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.distributed as dist
-from wiresum_lab.ranks.cluster import Cluster
-from wiresum_lab.ranks.cluster_worker import lanes
 
 import wiresum.torch
 from wiresum.agent import SessionStats
+from wiresum_lab.ranks.cluster import Cluster
+from wiresum_lab.ranks.cluster_worker import lanes
 
 BLOCKS = 1500  # enough that what is left out pays for its round trips, whatever these take on a busy machine
 HEADER_BYTES = 24

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from wiresum_lab.ranks import network_sum
 import pytest
 import torch
 import torch.distributed as dist
-from wiresum_lab.ranks.cluster import Cluster
-from wiresum_lab.ranks.cluster_worker import lanes, world
 from torch.distributed.distributed_c10d import _coalescing_manager
 
 import wiresum.torch
+from wiresum_lab.ranks import network_sum
+from wiresum_lab.ranks.cluster import Cluster
+from wiresum_lab.ranks.cluster_worker import lanes, world
 
 FLOATS = [torch.float32, torch.float16, torch.bfloat16]
 SUMMED = [*FLOATS, torch.int32]

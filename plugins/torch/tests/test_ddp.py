@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from wiresum_lab.ranks.cluster import Cluster
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 from torch.distributed.algorithms.join import Join
 from torch.nn.parallel import DistributedDataParallel
 
 import wiresum.torch
+from wiresum_lab.ranks.cluster import Cluster
 
 STEPS = 6
 BATCH = 12

@@ -7,10 +7,10 @@ import datetime
 import pytest
 import torch
 import torch.distributed as dist
-from wiresum_lab.ranks.cluster import Cluster
-from wiresum_lab.ranks.cluster_worker import world
 
 import wiresum.torch
+from wiresum_lab.ranks.cluster import Cluster
+from wiresum_lab.ranks.cluster_worker import world
 
 OTHER_TYPES = [torch.float64, torch.int64, torch.int8, torch.uint8]
 

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from wiresum_lab.ranks.cluster import Cluster, await_marks
-from wiresum_lab.ranks.cluster_worker import implementation, world
 from torch._C._distributed_c10d import AllreduceOptions
 
 import wiresum.torch
 from wiresum.torch import extension
+from wiresum_lab.ranks.cluster import Cluster, await_marks
+from wiresum_lab.ranks.cluster_worker import implementation, world
 
 SIZES = [2, 5, 360, 4096, 5000, 100_003]
 DTYPES = [torch.float32, torch.float16, torch.bfloat16, torch.int32]

@@ -17,14 +17,14 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
-from wiresum_lab.ranks.cluster import Cluster, SwitchProcess, await_marks, environment
-from wiresum_lab.ranks.cluster_worker import world
 from torch.nn.parallel import DistributedDataParallel
 
 import wiresum.torch
 from wiresum.agent.errors import DivergedError, WorkerLostError
 from wiresum.controller import JoinServer, Limits
 from wiresum.switch import SoftwareSwitch
+from wiresum_lab.ranks.cluster import Cluster, SwitchProcess, await_marks, environment
+from wiresum_lab.ranks.cluster_worker import world
 
 WORKER_LOST_S_MAX = 5.0
 SWITCH_LOST_S_MAX = 10.0

@@ -1,6 +1,6 @@
 """The recipes of docs/frameworks.md, run as they are written there. Those whose framework is not installed are skipped.
 
-pip install --no-deps lightning ...; make test-python PYTEST_ARGS=host_agent/tests/frameworks
+pip install --no-deps lightning ...; make test-python PYTEST_ARGS=plugins/torch/tests/test_frameworks.py
 """
 
 from __future__ import annotations
@@ -15,10 +15,9 @@ from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "torch"))
 from wiresum_lab.ranks.cluster import SwitchProcess, environment
 
-RECIPES = Path(__file__).resolve().parents[2] / "examples/frameworks"
+RECIPES = Path(__file__).resolve().parents[1] / "examples"
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
 RUN_S_MAX = 400.0
 """DeepSpeed compiles when it is first used."""

@@ -6,9 +6,9 @@ import copy
 
 import torch
 import torch.distributed as dist
-from wiresum_lab.ranks.cluster import Cluster
 
 import wiresum.torch
+from wiresum_lab.ranks.cluster import Cluster
 
 STEPS = 4
 BATCH = 12

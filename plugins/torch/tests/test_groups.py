@@ -11,15 +11,15 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from wiresum_lab.ranks import network_sum
 import pytest
 import torch
 import torch.distributed as dist
-from wiresum_lab.ranks.cluster import Cluster, SwitchProcess, environment
-from wiresum_lab.ranks.cluster_worker import lanes as lanes_of
 
 import wiresum.torch
 from wiresum.agent.config import AgentConfig
+from wiresum_lab.ranks import network_sum
+from wiresum_lab.ranks.cluster import Cluster, SwitchProcess, environment
+from wiresum_lab.ranks.cluster_worker import lanes as lanes_of
 
 
 def subsets(rank: int, size: int) -> None:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import timedelta
 
-from wiresum_lab.ranks import network_sum
 import pytest
 import torch
 import torch.distributed as dist
-from wiresum_lab.ranks.cluster import Cluster
-from wiresum_lab.ranks.cluster_worker import lanes as lanes_of
 
 import wiresum.torch
+from wiresum_lab.ranks import network_sum
+from wiresum_lab.ranks.cluster import Cluster
+from wiresum_lab.ranks.cluster_worker import lanes as lanes_of
 
 FLOATS = [torch.float32, torch.float16, torch.bfloat16]
 

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from wiresum_lab.ranks.cluster import Cluster
-from wiresum_lab.ranks.cluster_worker import implementation, world
 from torch.nn.parallel import DistributedDataParallel
 
 import wiresum.torch
 from wiresum.torch import extension
+from wiresum_lab.ranks.cluster import Cluster
+from wiresum_lab.ranks.cluster_worker import implementation, world
 
 STEPS = 3
 

@@ -14,13 +14,13 @@ import pytest
 import torch
 import torch.distributed as dist
 from click.testing import CliRunner
-from wiresum_lab.ranks.cluster import Cluster, ServiceProcess, await_marks
 
 from wiresum import join
 from wiresum.cli.service import Service
 from wiresum.compress import QSGD, Engine, InProcess, IntDIANA, Piece, Segment, TopK, aggregator_of
 from wiresum.controller.command import controller
 from wiresum_lab.doubles.controller import unused_port, wait_until
+from wiresum_lab.ranks.cluster import Cluster, ServiceProcess, await_marks
 
 pytest.importorskip("finsy", reason="the controller's libraries are not installed")
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from wiresum_lab.ranks import network_sum
 import pytest
 import torch
 import torch.distributed as dist
-from wiresum_lab.ranks.cluster import Cluster, await_marks
-from wiresum_lab.ranks.cluster_worker import lanes
 from torch.nn.parallel import DistributedDataParallel
 
 import wiresum.torch
 from wiresum.torch import rows
+from wiresum_lab.ranks import network_sum
+from wiresum_lab.ranks.cluster import Cluster, await_marks
+from wiresum_lab.ranks.cluster_worker import lanes
 
 SHAPE = (1000, 8)
 

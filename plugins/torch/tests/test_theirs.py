@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from wiresum_lab.ranks.cluster import Cluster, SwitchProcess
 
 from wiresum.torch import extension
+from wiresum_lab.ranks.cluster import Cluster, SwitchProcess
 
 pytest.importorskip("expecttest", reason="PyTorch's own tests need it")
 

@@ -9,11 +9,11 @@ import time
 import pytest
 import torch
 import torch.distributed as dist
-from wiresum_lab.ranks.cluster import Cluster
-from wiresum_lab.ranks.cluster_worker import implementation, world
 from torch.distributed.distributed_c10d import _coalescing_manager
 
 import wiresum.torch
+from wiresum_lab.ranks.cluster import Cluster
+from wiresum_lab.ranks.cluster_worker import implementation, world
 
 
 def several_in_flight(rank: int, size: int) -> None:

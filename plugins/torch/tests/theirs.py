@@ -22,9 +22,9 @@ from types import ModuleType
 from typing import Any
 
 import torch.distributed as dist
-from wiresum_lab.ranks.cluster import Cluster, SwitchProcess, WorkerFailedError
 
 import wiresum.torch
+from wiresum_lab.ranks.cluster import Cluster, SwitchProcess, WorkerFailedError
 
 SIZE = 4
 NAME_GLOO = frozenset(

@@ -17,20 +17,22 @@ from pathlib import Path
 
 import torch
 
-from wiresum.experiments import adaptive_optimizers
-from wiresum.experiments import beyond_strong_convexity
-from wiresum.experiments import block_sparsifiers
-from wiresum.experiments import compressed_training
-from wiresum.experiments import figures
-from wiresum.experiments import global_top_k
-from wiresum.experiments import granularity
-from wiresum.experiments import granularity_training
-from wiresum.experiments import growing_integers
-from wiresum.experiments import importance_sampling
-from wiresum.experiments import independent_blocks
-from wiresum.experiments import linear_rate
-from wiresum.experiments import momentum_correction
-from wiresum.experiments import variance_reduction
+from wiresum.experiments import (
+    adaptive_optimizers,
+    beyond_strong_convexity,
+    block_sparsifiers,
+    compressed_training,
+    figures,
+    global_top_k,
+    granularity,
+    granularity_training,
+    growing_integers,
+    importance_sampling,
+    independent_blocks,
+    linear_rate,
+    momentum_correction,
+    variance_reduction,
+)
 from wiresum.experiments.experiment import Report
 
 EXPERIMENTS: dict[str, Callable[[], Report]] = {

@@ -17,9 +17,6 @@ import torch
 from matplotlib.figure import Figure
 from torch import nn
 
-from wiresum.experiments import figures
-from wiresum.experiments.experiment import Claim, Curve, Report
-from wiresum.experiments.network import Digits, network, train
 from wiresum.compress import (
     DIANA,
     QSGD,
@@ -48,6 +45,9 @@ from wiresum.compress import (
     Threshold,
     TopK,
 )
+from wiresum.experiments import figures
+from wiresum.experiments.experiment import Claim, Curve, Report
+from wiresum.experiments.network import Digits, network, train
 
 FP32 = "Identity()"
 METHODS: dict[str, Compressor] = {

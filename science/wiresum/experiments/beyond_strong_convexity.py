@@ -15,12 +15,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 from matplotlib.figure import Figure
 
-from wiresum.experiments import figures
-from wiresum.experiments import numpy_reference
-from wiresum.experiments.comparison import REFERENCE_SEEDS, Runs
-from wiresum.experiments.datasets import Task, breast_cancer, rows
-from wiresum.experiments.experiment import Claim, Curve, Report
-from wiresum.experiments.numpy_reference import Array, diana, ternary
 from wiresum.compress import DIANA, Shift
 from wiresum.compress.arrays import Indices, Vector
 from wiresum.compress.quantise import Norm
@@ -32,6 +26,11 @@ from wiresum.convex import (
     diana_nonconvex_rule,
     distributed_minimize,
 )
+from wiresum.experiments import figures, numpy_reference
+from wiresum.experiments.comparison import REFERENCE_SEEDS, Runs
+from wiresum.experiments.datasets import Task, breast_cancer, rows
+from wiresum.experiments.experiment import Claim, Curve, Report
+from wiresum.experiments.numpy_reference import Array, diana, ternary
 
 CONDITION = 1000.0
 """Of the convex problem: in as many steps as here, no rate with mu in it promises a tenth."""

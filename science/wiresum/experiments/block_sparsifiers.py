@@ -17,12 +17,6 @@ import numpy as np
 import numpy.typing as npt
 from matplotlib.figure import Figure
 
-from wiresum.experiments import figures
-from wiresum.experiments.comparison import CHECKED, REFERENCE_SEEDS, Runs
-from wiresum.experiments.datasets import Task, breast_cancer, error_curve
-from wiresum.experiments.experiment import Claim, Report
-from wiresum.experiments.network import Training, network, segments_of, train
-from wiresum.experiments.numpy_reference import Array, Choose, block_norms, error_feedback, largest_blocks, spread
 from wiresum.compress import (
     BlockRandomK,
     BlockSparsifier,
@@ -36,6 +30,12 @@ from wiresum.compress import (
     Piece,
     Segment,
 )
+from wiresum.experiments import figures
+from wiresum.experiments.comparison import CHECKED, REFERENCE_SEEDS, Runs
+from wiresum.experiments.datasets import Task, breast_cancer, error_curve
+from wiresum.experiments.experiment import Claim, Report
+from wiresum.experiments.network import Training, network, segments_of, train
+from wiresum.experiments.numpy_reference import Array, Choose, block_norms, error_feedback, largest_blocks, spread
 
 CONDITION = 30.0
 BLOCK, RATIO, NORM = 4, 0.25, 0.02

@@ -18,10 +18,6 @@ import numpy as np
 from matplotlib.figure import Figure
 from torch import nn
 
-from wiresum.experiments import figures
-from wiresum.experiments.experiment import Claim, Report
-from wiresum.experiments.network import Digits, convolutional_network, train
-from wiresum.experiments.wire import Transfer, measure
 from wiresum.compress import (
     DIANA,
     QSGD,
@@ -44,6 +40,10 @@ from wiresum.compress import (
     TopK,
     Trait,
 )
+from wiresum.experiments import figures
+from wiresum.experiments.experiment import Claim, Report
+from wiresum.experiments.network import Digits, convolutional_network, train
+from wiresum.experiments.wire import Transfer, measure
 
 LINK_MBIT = 100.0
 LATENCY_S = 1e-4

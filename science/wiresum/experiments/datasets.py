@@ -11,10 +11,10 @@ import numpy.typing as npt
 from sklearn.datasets import load_breast_cancer
 from sklearn.preprocessing import Normalizer, PolynomialFeatures, StandardScaler
 
-from wiresum.experiments.experiment import Curve
 from wiresum.compress import Compressor
 from wiresum.compress.arrays import Vector
 from wiresum.convex import LogisticRegression, Progress, distributed_minimize
+from wiresum.experiments.experiment import Curve
 
 Matrix = npt.NDArray[np.float64]
 

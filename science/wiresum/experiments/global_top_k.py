@@ -16,14 +16,14 @@ import numpy as np
 import torch
 from matplotlib.figure import Figure
 
-from wiresum.experiments import figures
-from wiresum.experiments.experiment import Claim, Curve, Report
-from wiresum.experiments.network import Digits, Training, gradient, network, segments_of, train
-from wiresum.experiments.numpy_reference import Array, global_top_k
 from wiresum.compress import Compressor, Engine, GTopK, Identity, InProcess
 from wiresum.compress.arrays import Bytes
 from wiresum.compress.ratio import count_of
 from wiresum.compress.union import index_code_bytes
+from wiresum.experiments import figures
+from wiresum.experiments.experiment import Claim, Curve, Report
+from wiresum.experiments.network import Digits, Training, gradient, network, segments_of, train
+from wiresum.experiments.numpy_reference import Array, global_top_k
 
 RATIO = 0.01
 POINTS = 2.0

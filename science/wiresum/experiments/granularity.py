@@ -14,11 +14,11 @@ import numpy as np
 import torch
 from matplotlib.figure import Figure
 
+from wiresum.compress import DIANA, QSGD, Compressor, Engine, InProcess, Natural, RandK, Segment, TernGrad, TopK
+from wiresum.compress.arrays import Vector
 from wiresum.experiments import figures
 from wiresum.experiments.experiment import Claim, Report
 from wiresum.experiments.network import Digits, arranged, gradient, network, segments_of
-from wiresum.compress import DIANA, QSGD, Compressor, Engine, InProcess, Natural, RandK, Segment, TernGrad, TopK
-from wiresum.compress.arrays import Vector
 
 UNBIASED: dict[str, Compressor] = {
     "QSGD, 15 levels": QSGD(15, block=None),

@@ -14,10 +14,10 @@ from collections.abc import Sequence
 import numpy as np
 from matplotlib.figure import Figure
 
+from wiresum.compress import QSGD, AdaptiveThreshold, Compressor, RandK, TernGrad, Threshold, TopK
 from wiresum.experiments import figures
 from wiresum.experiments.experiment import Claim, Report
 from wiresum.experiments.network import Training, train
-from wiresum.compress import QSGD, AdaptiveThreshold, Compressor, RandK, TernGrad, Threshold, TopK
 
 RANDOM, TOP, THRESHOLD, ADAPTIVE, TERNARY, LEVELS = NAMES = (
     "RandK 10%",

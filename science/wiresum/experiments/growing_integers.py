@@ -15,11 +15,11 @@ from collections.abc import Sequence
 import numpy as np
 from matplotlib.figure import Figure
 
+from wiresum.compress import Compressor, Identity, InProcess, IntDIANA, IntSGD
+from wiresum.compress.arrays import Int32Array, Vector
 from wiresum.experiments import figures
 from wiresum.experiments.datasets import Task, breast_cancer, error_curve
 from wiresum.experiments.experiment import Claim, Curve, Report
-from wiresum.compress import Compressor, Identity, InProcess, IntDIANA, IntSGD
-from wiresum.compress.arrays import Int32Array, Vector
 
 CONDITION = 30.0
 LEVEL = 1e-12

@@ -12,9 +12,6 @@ from __future__ import annotations
 import numpy as np
 from matplotlib.figure import Figure
 
-from wiresum.experiments import figures
-from wiresum.experiments.datasets import Matrix, Task, breast_cancer, error_curve
-from wiresum.experiments.experiment import Claim, Curve, Report
 from wiresum.compress import (
     Compressor,
     Engine,
@@ -28,6 +25,9 @@ from wiresum.compress import (
 )
 from wiresum.compress.ratio import count_of
 from wiresum.convex import isega_rule
+from wiresum.experiments import figures
+from wiresum.experiments.datasets import Matrix, Task, breast_cancer, error_curve
+from wiresum.experiments.experiment import Claim, Curve, Report
 
 CONDITION = 30.0
 LEVEL = 1e-4

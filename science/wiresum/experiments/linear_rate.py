@@ -13,14 +13,14 @@ import math
 import numpy as np
 from matplotlib.figure import Figure
 
+from wiresum.compress import DIANA, Shift
+from wiresum.compress.quantise import Norm
+from wiresum.convex import Rule, diana_rule
 from wiresum.experiments import figures
 from wiresum.experiments.comparison import REFERENCE_SEEDS, Runs
 from wiresum.experiments.datasets import Task, breast_cancer, error_curve
 from wiresum.experiments.experiment import Claim, Curve, Report
 from wiresum.experiments.numpy_reference import diana, ternary
-from wiresum.compress import DIANA, Shift
-from wiresum.compress.quantise import Norm
-from wiresum.convex import Rule, diana_rule
 
 CONDITION = 30.0
 NORMS: tuple[Norm, ...] = ("1", "2", "inf")

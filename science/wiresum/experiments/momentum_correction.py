@@ -15,13 +15,13 @@ import numpy as np
 import torch
 from matplotlib.figure import Figure
 
+from wiresum.compress import Compressor, Engine, GTopK, Identity, InProcess, MomentumCorrection, WarmUp
+from wiresum.compress.ratio import count_of
 from wiresum.experiments import figures
 from wiresum.experiments.experiment import Claim, Report
 from wiresum.experiments.global_top_k import loss_curve
 from wiresum.experiments.network import Digits, gradient, network, segments_of, train
 from wiresum.experiments.numpy_reference import Array, MomentumCorrected
-from wiresum.compress import Compressor, Engine, GTopK, Identity, InProcess, MomentumCorrection, WarmUp
-from wiresum.compress.ratio import count_of
 
 RATIO = 0.01
 STAGES = (0.25, 0.0625, 0.015625)

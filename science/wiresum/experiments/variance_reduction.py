@@ -13,13 +13,13 @@ import math
 import numpy as np
 from matplotlib.figure import Figure
 
+from wiresum.compress import DIANA
+from wiresum.convex import LSVRG, SAGA, Estimator, Plain, Rule, vr_diana_rule
 from wiresum.experiments import figures
 from wiresum.experiments.comparison import REFERENCE_SEEDS, Runs
 from wiresum.experiments.datasets import Task, breast_cancer, error_curve
 from wiresum.experiments.experiment import Claim, Curve, Report
 from wiresum.experiments.numpy_reference import diana, ternary
-from wiresum.compress import DIANA
-from wiresum.convex import LSVRG, SAGA, Estimator, Plain, Rule, vr_diana_rule
 
 CONDITION = 10.0
 REACHED = 1e-9

@@ -24,8 +24,8 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from wiresum.experiments.network import Digits, convolutional_network, gradient, segments_of
 from wiresum.compress import Compressor, Engine, aggregator_of
+from wiresum.experiments.network import Digits, convolutional_network, gradient, segments_of
 
 COLLECTIVE_TIMEOUT = timedelta(seconds=60)
 START_TIMEOUT_S = 60.0

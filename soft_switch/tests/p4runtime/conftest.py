@@ -13,9 +13,9 @@ from contextlib import ExitStack, closing
 import pytest
 
 from wiresum import compiled
-from wiresum_lab.doubles.controller import unused_port
 from wiresum.switch import SoftwareSwitch
 from wiresum.switch.p4runtime import P4RuntimeServer
+from wiresum_lab.doubles.controller import unused_port
 from wiresum_lab.doubles.p4runtime_controller import PATIENCE_S, Server
 
 BMV2 = "simple_switch_grpc"

@@ -14,8 +14,8 @@ from wiresum.cli.doctor import doctor, path
 from wiresum.cli.doctor.finding import Level
 from wiresum.cli.service import Service
 from wiresum.controller import JoinServer
-from wiresum_lab.doubles.controller import RecordingDriver
 from wiresum.switch.software_switch import SoftwareSwitch
+from wiresum_lab.doubles.controller import RecordingDriver
 
 
 @pytest.fixture(scope="module")

@@ -19,8 +19,8 @@ from wiresum.controller.jobs.outputs import Admit, Count, Evict, Grant, Reconcil
 from wiresum.controller.jobs.records import JobRecord, RecordError, StoredState, job_of
 from wiresum.controller.jobs.tree import Phase
 from wiresum.controller.store import Store
-from wiresum_lab.doubles.controller import NOBODY, JobsBench, member, switch
 from wiresum.join.trees import packets_behind
+from wiresum_lab.doubles.controller import NOBODY, JobsBench, member, switch
 
 HOSTS = {"leaf1": "10.0.1.10", "leaf2": "10.0.2.10", "leaf3": "10.0.3.10"}
 SIZES = Sizes(64, 360, 8)

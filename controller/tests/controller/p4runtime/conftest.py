@@ -17,10 +17,10 @@ from finsy.proto import p4i
 from wiresum import compiled
 from wiresum.controller import Endpoint, JobEntry
 from wiresum.controller.p4runtime import Client, Host, P4RuntimeSwitch, Pipeline, Target, device_config
-from wiresum_lab.doubles.p4runtime_proxy import Proxy
-from wiresum_lab.doubles.controller import unused_port, wait_until
 from wiresum.switch.p4runtime import P4RuntimeServer
 from wiresum.switch.software_switch import SoftwareSwitch
+from wiresum_lab.doubles.controller import unused_port, wait_until
+from wiresum_lab.doubles.p4runtime_proxy import Proxy
 
 HOSTS = tuple(Host(f"host{i}", f"10.0.0.{10 + i}", f"02:00:0a:00:00:{10 + i:02x}", i % 4) for i in range(32))
 DEVICE = 64 * os.getpid() + 62

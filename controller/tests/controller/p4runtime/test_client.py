@@ -13,16 +13,16 @@ import finsy as fy
 import pytest
 from finsy.proto import p4r
 
-from wiresum.controller import DriverError, testing
+from wiresum.controller import DriverError
 from wiresum.controller.p4runtime import STANDBY_ID, Client, Pipeline, deliver, own
 from wiresum.controller.p4runtime import client as client_module
 from wiresum.controller.p4runtime.connection import Runs
-from wiresum_lab.doubles.p4runtime_proxy import Proxy
 from wiresum.controller.security.authority import Authority, Holder
 from wiresum.controller.security.names import CONTROLLER, SWITCH, Claims
-from wiresum_lab.doubles.controller import wait_until
 from wiresum.switch.p4runtime import P4RuntimeServer
 from wiresum.switch.software_switch import SoftwareSwitch
+from wiresum_lab.doubles.controller import wait_until
+from wiresum_lab.doubles.p4runtime_proxy import Proxy
 
 DEVICE = 64 * os.getpid() + 62
 
@@ -54,8 +54,8 @@ def own_entry(schema: fy.P4Schema) -> p4r.Entity:
 
 
 @pytest.fixture
-def unused_port() -> int:
-    return testing.unused_port()
+def free_port() -> int:
+    return unused_port()
 
 
 def test_a_switch_without_a_program_gets_ours_once(proxy: Proxy, pipeline: Pipeline) -> None:
@@ -80,8 +80,8 @@ def test_what_a_program_before_had_is_gone_after_a_load(
     client.write("a group", "INSERT", [deliver.group(3, [1, 2]).encode(schema)])
 
 
-def test_a_switch_that_is_not_there_is_named(unused_port: int) -> None:
-    address = f"127.0.0.1:{unused_port}"
+def test_a_switch_that_is_not_there_is_named(free_port: int) -> None:
+    address = f"127.0.0.1:{free_port}"
     with contextlib.closing(Client(address, DEVICE, election_id=2)) as client:
         wait_until(lambda: "has been out of reach since" in client.trouble, "the client tried once")
         with pytest.raises(DriverError, match=rf"the P4 switch at {address} .*simple_switch_grpc"):
@@ -98,10 +98,10 @@ def test_what_accepts_connections_and_says_nothing_is_said_to_do_so(monkeypatch:
         )
 
 
-def test_a_switch_may_come_later(server: str, unused_port: int, pipeline: Pipeline) -> None:
-    with contextlib.closing(Client(f"127.0.0.1:{unused_port}", DEVICE, election_id=2)) as client:
+def test_a_switch_may_come_later(server: str, free_port: int, pipeline: Pipeline) -> None:
+    with contextlib.closing(Client(f"127.0.0.1:{free_port}", DEVICE, election_id=2)) as client:
         wait_until(lambda: "out of reach" in client.trouble, "the client tried once")
-        proxy = Proxy(server, unused_port)
+        proxy = Proxy(server, free_port)
         try:
             client.wait_ready()
             assert client.runs(pipeline) is Runs.NOTHING
@@ -110,9 +110,9 @@ def test_a_switch_may_come_later(server: str, unused_port: int, pipeline: Pipeli
 
 
 def test_a_lost_connection_comes_back_by_itself_and_the_switch_has_what_it_had(
-    server: str, unused_port: int, pipeline: Pipeline, own_entry: p4r.Entity
+    server: str, free_port: int, pipeline: Pipeline, own_entry: p4r.Entity
 ) -> None:
-    proxy = Proxy(server, unused_port)
+    proxy = Proxy(server, free_port)
     client, troubles = follow(proxy.address, 7)
     with contextlib.closing(client):
         client.wait_ready()
@@ -123,7 +123,7 @@ def test_a_lost_connection_comes_back_by_itself_and_the_switch_has_what_it_had(
         wait_until(lambda: client.trouble != "", "the loss was noticed")
         with pytest.raises(DriverError, match=r"has been out of reach since .* UTC"):
             client.read("entries", [own_entry])
-        proxy = Proxy(server, unused_port)
+        proxy = Proxy(server, free_port)
         try:
             client.wait_ready()
             assert client.term == 2

@@ -20,9 +20,9 @@ from wiresum.controller.security import Security
 from wiresum.controller.security import authority as authority_module
 from wiresum.controller.security.authority import Authority, Holder
 from wiresum.controller.security.names import Claims
-from wiresum_lab.doubles.controller import PATIENCE_S, RecordingDriver, join_request, member_of, wait_until
 from wiresum.join import attach_pb2_grpc, join_pb2_grpc, operator_pb2_grpc
 from wiresum.join.credentials import load, open_channel
+from wiresum_lab.doubles.controller import PATIENCE_S, RecordingDriver, join_request, member_of, wait_until
 
 
 class Caller:

@@ -21,6 +21,8 @@ from wiresum.controller.security import Security
 from wiresum.controller.security.authority import Authority, Holder
 from wiresum.controller.security.names import Claims
 from wiresum.controller.security.security import SERVED
+from wiresum.join import attach_pb2, attach_pb2_grpc, join_pb2, join_pb2_grpc, operator_pb2, operator_pb2_grpc
+from wiresum.join.credentials import load, open_channel
 from wiresum_lab.doubles.controller import (
     PATIENCE_S,
     Attendance,
@@ -29,8 +31,6 @@ from wiresum_lab.doubles.controller import (
     join_request,
     wait_until,
 )
-from wiresum.join import attach_pb2, attach_pb2_grpc, join_pb2, join_pb2_grpc, operator_pb2, operator_pb2_grpc
-from wiresum.join.credentials import load, open_channel
 
 TENANT = "vision"
 """The victim's."""

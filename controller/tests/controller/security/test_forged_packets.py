@@ -20,9 +20,9 @@ from wiresum.agent import AgentConfig, Dtype, Region, Session
 from wiresum.controller import JoinServer
 from wiresum.controller.config import SecurityConfig
 from wiresum.controller.security import Security
-from wiresum_lab.doubles.controller import PATIENCE_S, join_request, wait_until
 from wiresum.join.credentials import open_channel
 from wiresum.switch import SoftwareSwitch
+from wiresum_lab.doubles.controller import PATIENCE_S, join_request, wait_until
 from wiresum_lab.doubles.workers import DATA, EMPTY, META, MISSING, QUESTION, RESULT, Packet
 
 HOST, ELSEWHERE = "127.0.0.1", "127.0.0.2"

@@ -18,9 +18,9 @@ from wiresum.controller.security.authority import Authority, AuthorityError, Hol
 from wiresum.controller.security.command import ca
 from wiresum.controller.security.names import Claims
 from wiresum.controller.security.revocation import Revocations
-from wiresum_lab.doubles.controller import PATIENCE_S, Attendance, Client, RecordingDriver, refusal_of, wait_until
 from wiresum.join import join_pb2_grpc, operator_pb2_grpc
 from wiresum.join.credentials import CredentialsError, open_channel
+from wiresum_lab.doubles.controller import PATIENCE_S, Attendance, Client, RecordingDriver, refusal_of, wait_until
 
 
 @pytest.fixture

@@ -16,9 +16,9 @@ import pytest
 
 from wiresum import join
 from wiresum.agent import AgentConfig, Dtype, JoinError, Region, Session
-from wiresum_lab.doubles.controller import PATIENCE_S, unused_port, wait_until
 from wiresum.join import operator_pb2_grpc
 from wiresum.join.credentials import open_channel
+from wiresum_lab.doubles.controller import PATIENCE_S, unused_port, wait_until
 
 CONTROLLER = """\
 [controller]

@@ -124,7 +124,7 @@ def test_when_a_waiting_worker_goes_away_the_others_hear_who_is_missing(client: 
 
 WORKER = """
 import sys
-from wiresum.controller.testing import Attendance, Client
+from wiresum_lab.doubles.controller import Attendance, Client
 client = Client(int(sys.argv[1]))
 stream = Attendance(client, client.join(rank=int(sys.argv[2]), world_size=3))
 print("attends", flush=True)

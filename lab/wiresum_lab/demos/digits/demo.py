@@ -19,13 +19,13 @@ from pathlib import Path
 
 from rich.console import Console
 
+from wiresum_lab import REPOSITORY
 from wiresum_lab.demos.digits import picture
 from wiresum_lab.demos.digits.processes import Processes
 from wiresum_lab.demos.digits.progress import RunProgress
 from wiresum_lab.demos.digits.runs import Run, RunReader
 
 HERE = Path(__file__).resolve().parent
-REPOSITORY = HERE.parents[2]
 SWITCH_START_S_MAX = 30.0
 RUN_S_MAX = 600.0
 POLL_S = 0.1

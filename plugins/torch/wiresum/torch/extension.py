@@ -26,6 +26,8 @@ from types import ModuleType
 
 import torch
 
+import wiresum.agent
+
 log = logging.getLogger("wiresum")
 
 COMPILE_TIMEOUT_S = 300.0
@@ -34,7 +36,7 @@ LOCK_POLL_S = 0.1
 
 _NAME = "wiresum_torch_backend"
 _SOURCE = Path(__file__).with_name("backend.cpp")
-_SOURCES = (_SOURCE, _SOURCE.with_name("direct.hpp"), _SOURCE.parents[1] / "agent" / "capi.hpp")
+_SOURCES = (_SOURCE, _SOURCE.with_name("direct.hpp"), Path(wiresum.agent.__file__).with_name("capi.hpp"))
 _MESSAGE_CHARACTERS_MAX = 600
 
 

@@ -1,0 +1,1 @@
+"""Compared with other systems in one run; each says what it does with --help."""

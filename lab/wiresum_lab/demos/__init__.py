@@ -1,0 +1,1 @@
+"""Trainings for people to look at."""

@@ -1,0 +1,1 @@
+"""Training on handwritten digits over both backends: `make demo`."""

@@ -1,9 +1,0 @@
-"""Lets tests find problems.py beside them, and the experiments among the examples."""
-
-from __future__ import annotations
-
-import sys
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).parent))
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples/science"))

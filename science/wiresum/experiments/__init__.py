@@ -1,0 +1,1 @@
+"""The papers' experiments: `make science`, docs/science.md."""
