@@ -1,7 +1,7 @@
 """The host agent on bmv2: every collective over UDP through the switch program, against what it must give, bit for bit.
 
 Workers are processes in namespaces of a star. They join through the switch, and what runs over Gloo and the store of
-PyTorch passes it too. The functions that they run are those of host_agent/tests/torch.
+PyTorch passes it too. The functions that they run are those of plugins/torch/tests.
 """
 
 from __future__ import annotations

@@ -7,8 +7,8 @@ All must be what they were after the first rounds. Workers are only what the ser
 connections, one for each rank. With `--leaves` the workers hang on so many switches below another, all of them in the
 switch's process, in equal parts.
 
-    python controller/bench/admission_bench.py --seconds 600
-    python controller/bench/admission_bench.py --seconds 30 --jobs 1 --workers 128 --leaves 8
+    python -m wiresum_lab.benchmarks.admission_bench --seconds 600
+    python -m wiresum_lab.benchmarks.admission_bench --seconds 30 --jobs 1 --workers 128 --leaves 8
 
 Prints a line, or with --json an object; exits with status 1 if anything has leaked.
 """

@@ -1,4 +1,4 @@
-"""What a packet costs, by layer and by transport: python host_agent/bench/packets.py --help. Needs root and two cores.
+"""What a packet costs, by layer and by transport; needs root and two cores: make bench-packets.
 
 A switch of one job is pinned to one core, and eight workers' state machines, in one thread, to another
 (`packet_bench.cpp`). Over each transport they all-reduce for a while; then one worker's round trips are timed, where

@@ -4,8 +4,8 @@ Some connections, with a worker's certificate, open calls and reset each at once
 worker, from the same host and with a certificate of its own, joins a job of one and leaves it, again and again: first
 while it is quiet, then under attack, then when that is over. The service is `wiresum switch`, a process of its own.
 
-    python controller/bench/reset_bench.py --seconds 20 --connections 8
-    python controller/bench/reset_bench.py --through nginx      # with controller/deploy/nginx.conf in front
+    python -m wiresum_lab.benchmarks.reset_bench --seconds 20 --connections 8
+    python -m wiresum_lab.benchmarks.reset_bench --through nginx      # with controller/deploy/nginx.conf in front
 
 Prints a line for each phase, or with --json an object. Ends with status 1 if a join failed, or if the service logged a
 traceback. Needs the package h2.

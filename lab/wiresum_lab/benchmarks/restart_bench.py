@@ -8,8 +8,8 @@ controllers share the state, and each kill is of the active one; the other takes
 started again as the standby. When all kills are done the training ends after some step; then the same workers train
 again for as many steps, and nobody is killed.
 
-    python controller/bench/restart_bench.py --kills 50 --folder build/restart
-    python controller/bench/restart_bench.py --kills 50 --folder build/restart --standby
+    python -m wiresum_lab.benchmarks.restart_bench --kills 50 --folder build/restart
+    python -m wiresum_lab.benchmarks.restart_bench --kills 50 --folder build/restart --standby
 
 Prints a line, or with --json an object; exits with status 1 if a digest differs or a job failed. Logs are in the
 folder.

@@ -7,8 +7,8 @@ as well; and the state is on a small disk of its own, which fills up. What becom
 disk_faults.py: jobs may end then, but not for long, and not without a cause. What comes when is chance's, and a seed's:
 the seed is printed.
 
-    python controller/bench/cluster_soak.py --seconds 3600
-    python controller/bench/cluster_soak.py --seconds 25 --seed 7 --json
+    python -m wiresum_lab.soaks.cluster_soak --seconds 3600
+    python -m wiresum_lab.soaks.cluster_soak --seconds 25 --seed 7 --json
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """mpi4py's own tests over the component, if MPI4PY_SOURCE names its source distribution (docs/mpi.md).
 
 pip install mpi4py
-MPI4PY_SOURCE=~/mpi4py-4.1.2 pytest --log-cli-level INFO host_agent/tests/openmpi/test_mpi4py.py
+MPI4PY_SOURCE=~/mpi4py-4.1.2 pytest --log-cli-level INFO plugins/openmpi/tests/test_mpi4py.py
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ They are methods of the class that the suites of Gloo and NCCL are made of. It i
 processes, which starts new ones for each test. Here the processes stay, and each test gets a process group of its own.
 test_theirs.py runs some; this file, as a program, runs those that are named to it, or all, and says which passed:
 
-    python host_agent/tests/torch/theirs.py [--backend gloo] [NAME ...]
+    python plugins/torch/tests/theirs.py [--backend gloo] [NAME ...]
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Chooses the rates of experiment 7: trains each method at several, and shows the accuracy on the validation images.
 
-    python host_agent/examples/science/rates.py [NAME ...]
+    python science/wiresum/experiments/rates.py [NAME ...]
 
 The rate with the highest accuracy is marked, among equals the larger one. The test images are not looked at.
 """

@@ -10,8 +10,18 @@ from pathlib import Path
 
 import pytest
 
-REPOSITORY = Path(__file__).resolve().parents[3]
-NAMESPACE_FOLDERS = ("host_agent/python/wiresum", "soft_switch/wiresum", "controller/wiresum", "p4src/wiresum")
+from wiresum_lab import REPOSITORY
+
+NAMESPACE_FOLDERS = (
+    "host_agent/python/wiresum",
+    "plugins/torch/wiresum",
+    "plugins/compress/wiresum",
+    "plugins/horovod/wiresum",
+    "soft_switch/wiresum",
+    "controller/wiresum",
+    "p4src/wiresum",
+    "science/wiresum",
+)
 
 # What a room of the C++ sources may include besides itself and the standard library: docs/architecture.md.
 AGENT_ROOMS: dict[str, set[str]] = {
@@ -24,10 +34,11 @@ AGENT_ROOMS: dict[str, set[str]] = {
     "engine": {"process", "wire", "numeric", "worker", "schedule", "transport"},
     "bindings": {"wire", "numeric", "worker", "transport", "engine", "wiresum"},  # wiresum/agent/capi.hpp
     "libwiresum": {"process", "wire", "transport", "engine", "wiresum"},  # wiresum/wiresum.h: the C interface
-    "openmpi": {"wiresum", "ompi", "opal"},
 }
 SWITCH_DATAPLANE_MAY_USE = {"wire", "numeric"}
 SWITCH_MAY_USE = {"process", "wire", "numeric", "transport"}
+
+MAKEFILE = (REPOSITORY / "Makefile").read_text()
 
 PURE_LIBRARIES = {
     "wiresum_wire": "host_agent/src/wire",
@@ -73,6 +84,20 @@ def run_wiresum(*arguments: str) -> str:
     return finished.stdout
 
 
+def test_no_program_changes_where_modules_are_found() -> None:
+    """What several share is a package, which is installed."""
+    changing = re.compile(r"sys\.path(\.(insert|append|extend)\(|\[|\s*\+?=)")
+    others_tests = {"plugins/openmpi/tests/mpi4py_tests.py", "plugins/openmpi/tests/horovod_tests.py"}
+    others_tests |= {"plugins/horovod/tests/own_tests.py"}  # these run checkouts of other projects
+    found = [
+        name
+        for path in tracked_files()
+        if path.suffix == ".py" and (name := str(path.relative_to(REPOSITORY))) not in others_tests
+        if changing.search(path.read_text())
+    ]
+    assert found == []
+
+
 def test_wiresum_is_a_namespace_without_an_init() -> None:
     for folder in NAMESPACE_FOLDERS:
         assert (REPOSITORY / folder).is_dir()
@@ -80,11 +105,12 @@ def test_wiresum_is_a_namespace_without_an_init() -> None:
 
 
 def test_the_mininet_folder_does_not_shadow_mininet() -> None:
-    assert not list((REPOSITORY / "mininet").rglob("__init__.py"))
+    assert not (REPOSITORY / "mininet" / "__init__.py").exists()
 
 
 def test_every_package_in_the_tree_is_packaged() -> None:
-    packaged = set(re.findall(r'^"(wiresum/\w+)" = "(.+)"$', (REPOSITORY / "pyproject.toml").read_text(), re.MULTILINE))
+    project = (REPOSITORY / "pyproject.toml").read_text()
+    packaged = set(re.findall(r'^"(wiresum/\w+)" = "(.+)"$', project, re.MULTILINE))
     in_tree = {
         (f"wiresum/{package.name}", f"{folder}/{package.name}")
         for folder in NAMESPACE_FOLDERS
@@ -201,21 +227,10 @@ def test_every_subcommand_explains_itself_and_each_option(entry: EntryPoint) -> 
         assert explanation or following.startswith("    "), f"{name} of wiresum {entry.name} is not explained"
 
 
-@pytest.mark.parametrize(
-    "program",
-    [
-        "host_agent/examples/digits/demo.py",
-        "host_agent/examples/digits/train.py",
-        "host_agent/examples/science/science.py",
-        "mininet/demos/bmv2_demo.py",
-        "mininet/exercise/check.py",
-        "mininet/network/run.py",
-        "p4src/compile_program.py",
-    ],
-)
-def test_every_program_for_people_has_help(program: str) -> None:
+@pytest.mark.parametrize("program", sorted(set(re.findall(r"\$\(py\) -m ([\w.]+)", MAKEFILE)) - {"pytest"}))
+def test_every_program_that_make_runs_has_help(program: str) -> None:
     finished = subprocess.run(
-        [sys.executable, str(REPOSITORY / program), "--help"], check=False, capture_output=True, text=True, timeout=60
+        [sys.executable, "-m", program, "--help"], check=False, capture_output=True, text=True, timeout=60
     )
     assert finished.returncode == 0, finished.stderr
     assert "usage:" in finished.stdout
@@ -231,16 +246,6 @@ def test_the_version_stands_in_pyproject_alone() -> None:
         if path.suffix in {".py", ".cpp", ".hpp", ".txt", ".cmake"} and f'"{version}"' in path.read_text()
     ]
     assert elsewhere == []
-
-
-def test_no_two_modules_of_tests_tools_and_examples_share_a_name() -> None:
-    """They lie in folders on one path, where the first of a name is taken for the others."""
-    found: dict[str, list[str]] = {}
-    for path in tracked_files():
-        is_packaged = "wiresum" in path.relative_to(REPOSITORY).parts
-        if path.suffix == ".py" and not is_packaged and not path.name.startswith(("test_", "conftest", "__")):
-            found.setdefault(path.name, []).append(str(path.relative_to(REPOSITORY)))
-    assert {name: paths for name, paths in found.items() if len(paths) > 1} == {}
 
 
 def test_no_source_file_is_longer_than_a_reader_can_hold() -> None:
