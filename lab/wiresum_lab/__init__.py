@@ -4,7 +4,15 @@ benchmarks, soaks, demos, and doubles of the product's parts.
 Installed from the checkout with `pip install --editable lab`. No part of the product imports it.
 """
 
+import subprocess
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 """The checkout that this is installed from. What runs away from one, the doubles, does not use it."""
+
+
+def tracked_files() -> list[Path]:
+    """The files of the checkout that git knows, or would add."""
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
+    listing = subprocess.run(command, cwd=REPOSITORY, check=True, capture_output=True, text=True)
+    return [REPOSITORY / name for name in listing.stdout.split("\0") if name and (REPOSITORY / name).is_file()]

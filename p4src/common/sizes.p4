@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Every size of the switch program. What the controller must know of them it reads from P4Info (table and counter
-// sizes) and from p4src/compiled; nothing else repeats them.
+// sizes) and from p4src/wiresum/compiled; nothing else repeats them.
 
 // The program as P4Info names it. Its version is that of the wire protocol and of the tables: a controller needs both.
 #define PROGRAM_NAME "wiresum"

@@ -1,27 +1,22 @@
-"""The operators' pages go with the code: tables with P4Info, metrics with the collector, commands with options."""
+"""The operators' pages go with the code: tables with P4Info, metrics with the collector."""
 
 from __future__ import annotations
 
 import contextlib
 import re
-import shlex
-from importlib import import_module, resources
+from importlib import resources
 from pathlib import Path
 
-import click
-import pytest
 from finsy.proto import p4i
 from google.protobuf import text_format
 
 from wiresum import join
-from wiresum.cli.main import BUILT_IN
 from wiresum.controller.driver import REASONS
 from wiresum.controller.metrics import ReportCollector
 from wiresum.switch.metrics import DataplaneCollector
 from wiresum.switch.software_switch import SoftwareSwitch
 
 DOCS = Path(__file__).parents[3] / "docs"
-PAGES = ("cluster.md", "operations.md", "security.md", "tables.md")
 
 
 def program() -> p4i.P4Info:
@@ -78,37 +73,3 @@ def test_every_metric_stands_in_the_docs() -> None:
     names = {sample.name for family in families for sample in family.samples}
     assert len(names) > 20
     assert {name for name in names if f"`{name}" not in page} == set()
-
-
-def commands(page: str) -> list[str]:
-    """Lines of code blocks that begin with wiresum, perhaps after an assignment or a prompt, or on another host."""
-    blocks = re.findall(r"^```(?:sh|bash)?\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
-    lines = "\n".join(blocks).replace("\\\n", " ").splitlines()
-    found = [re.match(r"(?:\w+=\S+ )*(?:sudo )?(?:.+ \| ssh \S+ \S*)?(wiresum .+)", line) for line in lines]
-    return [match[1] for match in found if match]
-
-
-def test_every_command_in_the_docs_can_be_given() -> None:
-    pages = [(name, command) for name in PAGES for command in commands((DOCS / name).read_text())]
-    assert len(pages) > 15
-    for name, line in pages:
-        words = shlex.split(re.split(r" [|>#;&]|\$\(", line)[0])[1:]
-        command, rest = _loaded(words[0], where=f"{name}: {line}"), words[1:]
-        while isinstance(command, click.Group) and rest and rest[0] in command.commands:
-            command, rest = command.commands[rest[0]], rest[1:]
-        if isinstance(command, click.Group) and "run" in command.commands:  # what it does without a subcommand
-            command = command.commands["run"]
-        known = {option for parameter in command.params for option in parameter.opts} | {"--help"}
-        for word in rest:
-            assert word == "-" or not word.startswith("-") or word.partition("=")[0] in known, (
-                f"{name}: {line}: no option {word}"
-            )
-
-
-def _loaded(name: str, *, where: str) -> click.Command:
-    if name not in BUILT_IN:
-        pytest.fail(f"{where}: there is no command {name}")
-    module, _, attribute = BUILT_IN[name][0].partition(":")
-    command = getattr(import_module(module), attribute)
-    assert isinstance(command, click.Command)
-    return command

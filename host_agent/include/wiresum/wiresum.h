@@ -41,7 +41,7 @@
  * environment in which the library lies, else python3 on the PATH. If it dies, the sessions fail at once, with
  * WIRESUM_ERROR_SIDECAR.
  *
- * CONFIGURATION comes from the WIRESUM_... variables, which docs/host_agent.md lists, and can be given to wiresum_join.
+ * CONFIGURATION comes from the WIRESUM_... variables, which docs/torch.md lists, and can be given to wiresum_join.
  *
  * STABILITY. What is here stays: functions are added, and fields at the end of wiresum_statistics. A program that was
  * built against an older header runs with a newer library of the same soname.

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from wiresum_lab import REPOSITORY
+from wiresum_lab import REPOSITORY, tracked_files
 
 NAMESPACE_FOLDERS = (
     "host_agent/python/wiresum",
@@ -60,17 +60,6 @@ CLOCKS = re.compile(
 )
 THREADS = re.compile(r"\b(pthread_\w+|sem_\w+|futex)(@|$)|std::(thread|mutex|condition_variable)")
 ALLOCATION = re.compile(r"\b(malloc|calloc|realloc|aligned_alloc|posix_memalign)(@|$)|operator new")
-
-
-def tracked_files() -> list[Path]:
-    listing = subprocess.run(
-        ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"],
-        cwd=REPOSITORY,
-        check=True,
-        capture_output=True,
-        text=True,
-    )
-    return [REPOSITORY / name for name in listing.stdout.split("\0") if name and (REPOSITORY / name).is_file()]
 
 
 def commands() -> list[EntryPoint]:

@@ -36,16 +36,16 @@ Experiments (--only):
   numeric   the conversion between floats and lanes against memcpy, on one core.
 
 Examples:
-  make bench                                         everything, about six minutes
-  make bench ARGS=--quick                            smaller tensors and three repetitions
-  make bench ARGS='--workers 8 --link 100mbit'       a part: one row of the grid, and the loss experiment
-  make bench ARGS='--systems wiresum --link none'    Wiresum alone, over unshaped links
+  make bench-dense                                         everything, about six minutes
+  make bench-dense ARGS=--quick                            smaller tensors and three repetitions
+  make bench-dense ARGS='--workers 8 --link 100mbit'       a part: one row of the grid, and the loss experiment
+  make bench-dense ARGS='--systems wiresum --link none'    Wiresum alone, over unshaped links
   make bench-dense ARGS='--systems openmpi,openmpi-wiresum --workers 8 --link 100mbit --only rate'
-                                                     MPI_Allreduce, with and without the component of docs/mpi.md
-  make bench-dense ARGS='--systems wiresum,wiresum-xdp,wiresum-dpdk,gloo --workers 4,8 --lanes 32 --only rate'
-                                                     each transport beside Gloo: rate, and CPU at a worker
-  make bench ARGS='--link none --mtu 9000'           unshaped links that carry jumbo frames
-  make bench ARGS='--only loss --loss 0.001,0.01'    two rates of loss
+                                                           MPI_Allreduce, with and without the component of docs/mpi.md
+  make bench-dense ARGS='--systems wiresum,wiresum-xdp,wiresum-dpdk,gloo --workers 4,8 --only rate'
+                                                           each transport beside Gloo: rate, and CPU at a worker
+  make bench-dense ARGS='--link none --mtu 9000'           unshaped links that carry jumbo frames
+  make bench-dense ARGS='--only loss --loss 0.001,0.01'    two rates of loss
 
 Needs root (network namespaces, tc), iproute2 and ethtool; Open MPI is measured if mpirun and mpicc are there.
 Results: a table, build/bench/allreduce.json, build/bench/allreduce.png. docs/benchmark.md explains the columns.

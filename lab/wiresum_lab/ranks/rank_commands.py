@@ -1,4 +1,4 @@
-"""The other end of `ranks.py`: how a rank hears what to do, and answers."""
+"""The other end of `star_ranks.py`: how a rank hears what to do, and answers."""
 
 from __future__ import annotations
 
