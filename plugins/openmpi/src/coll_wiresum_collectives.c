@@ -4,17 +4,20 @@
  * copies only the bytes are: a process may receive as one vector what another sends as a thousand integers. Memory that
  * is no single run of bytes is packed.
  */
+#include "coll_wiresum_collectives.h"
+
 #include <stdint.h>
 #include <stdlib.h>
 
-#include "coll_wiresum.h"
+#include "coll_wiresum_flight.h"
+#include "coll_wiresum_job.h"
 #include "ompi/constants.h"
 #include "opal/datatype/opal_datatype_internal.h"
 
 typedef mca_coll_wiresum_module_t Module;
 typedef mca_coll_wiresum_flight_t Flight;
 
-static const Flight kNoFlight = {NULL, NULL, NULL, 0, NULL};
+static const Flight kNoFlight = MCA_COLL_WIRESUM_NO_FLIGHT;
 
 /* ---- what suits ---- */
 
@@ -28,18 +31,18 @@ static bool sum_suits(const Module* module, size_t elements, const struct ompi_d
       *dtype = WIRESUM_INT32;
       break;
     case OPAL_DATATYPE_FLOAT4:
-      if (!mca_coll_wiresum_component.float32) return false;
+      if (!mca_coll_wiresum_parameters.float32) return false;
       *dtype = WIRESUM_FLOAT32;
       break;
     default:
       return false;
   }
-  return elements > 0 && 4 * elements >= mca_coll_wiresum_component.min_bytes;
+  return elements > 0 && 4 * elements >= mca_coll_wiresum_parameters.min_bytes;
 }
 
 /* `bytes` in all, of which a part is at most what an int counts, since the packing of types does. */
 static bool copy_suits(size_t bytes, size_t part_bytes) {
-  return part_bytes > 0 && part_bytes <= INT32_MAX && bytes >= mca_coll_wiresum_component.min_bytes;
+  return part_bytes > 0 && part_bytes <= INT32_MAX && bytes >= mca_coll_wiresum_parameters.min_bytes;
 }
 
 static size_t bytes_of(int count, const struct ompi_datatype_t* type) {
@@ -62,6 +65,7 @@ static void* run_of(const void* buffer, int count, const struct ompi_datatype_t*
 static char* packed_of(Flight* flight, size_t bytes, void* user, int count, struct ompi_datatype_t* type,
                        bool comes_back) {
   flight->packed = malloc(bytes);
+  flight->packed_bytes = bytes;
   if (flight->packed != NULL && comes_back) {
     flight->user = user;
     flight->user_count = count;
@@ -73,27 +77,6 @@ static char* packed_of(Flight* flight, size_t bytes, void* user, int count, stru
 
 static int pack(const void* user, int count, const struct ompi_datatype_t* type, void* packed, size_t bytes) {
   return ompi_datatype_sndrcv(user, count, type, packed, (int32_t)bytes, MPI_PACKED);
-}
-
-static int unpack(const void* packed, size_t bytes, void* user, int count, const struct ompi_datatype_t* type) {
-  return ompi_datatype_sndrcv(packed, (int32_t)bytes, MPI_PACKED, user, count, type);
-}
-
-/* ---- landing ---- */
-
-int mca_coll_wiresum_land(Flight* flight, int code) {
-  int result = MPI_SUCCESS;
-  if (code != WIRESUM_OK) {
-    mca_coll_wiresum_complain("a collective failed", code);
-    result = MPI_ERR_OTHER;
-  } else if (flight->user != NULL) {
-    result = unpack(flight->packed, bytes_of(flight->user_count, flight->user_type), flight->user, flight->user_count,
-                    flight->user_type);
-  }
-  if (flight->user_type != NULL) OBJ_RELEASE(flight->user_type);
-  free(flight->packed);
-  *flight = kNoFlight;
-  return result;
 }
 
 /* What a start has come to: `code` is libwiresum's. */
