@@ -19,11 +19,11 @@ from wiresum.controller.service import attaching
 from wiresum.switch import SoftwareSwitch
 from wiresum.switch.attachment import Attachment, AttachmentRefusedError
 from wiresum.switch.command import switch
-from wiresum_lab.doubles.controller import PATIENCE_S, unused_port, wait_until
 
 pytest.importorskip("finsy", reason="P4Runtime's library is not installed")
 
 from wiresum.switch.p4runtime import P4RuntimeServer
+from wiresum_lab.processes import PATIENCE_S, unused_port, wait_until
 
 ROOT, LEAF, HOST, ELSEWHERE = "127.0.8.1", "127.0.8.2", "127.0.8.12", "127.0.8.99"
 OTHER_HOST = "127.0.8.13"
