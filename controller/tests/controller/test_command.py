@@ -17,7 +17,8 @@ from wiresum.controller import config
 from wiresum.controller.command import EXIT_DEMOTED, controller
 from wiresum.switch.p4runtime import P4RuntimeServer
 from wiresum.switch.software_switch import SoftwareSwitch
-from wiresum_lab.doubles.controller import PATIENCE_S, Attendance, Client, wait_until
+from wiresum_lab.doubles.controller import Attendance, Client
+from wiresum_lab.processes import PATIENCE_S, wait_until
 
 START = "from wiresum.controller.command import controller; controller()"
 CONFIG = """\

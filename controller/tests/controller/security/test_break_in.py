@@ -22,7 +22,8 @@ from wiresum.controller.security.authority import Authority, Holder
 from wiresum.controller.security.names import Claims
 from wiresum.join import join_pb2_grpc, operator_pb2_grpc
 from wiresum.join.credentials import load, open_channel
-from wiresum_lab.doubles.controller import PATIENCE_S, RecordingDriver, join_request, member_of, wait_until
+from wiresum_lab.doubles.controller import RecordingDriver, join_request, member_of
+from wiresum_lab.processes import PATIENCE_S, wait_until
 
 
 class Caller:

@@ -23,14 +23,8 @@ from wiresum.controller.security.names import Claims
 from wiresum.controller.security.security import SERVED
 from wiresum.join import join_pb2, join_pb2_grpc, operator_pb2, operator_pb2_grpc
 from wiresum.join.credentials import load, open_channel
-from wiresum_lab.doubles.controller import (
-    PATIENCE_S,
-    Attendance,
-    Client,
-    RecordingDriver,
-    join_request,
-    wait_until,
-)
+from wiresum_lab.doubles.controller import Attendance, Client, RecordingDriver, join_request
+from wiresum_lab.processes import PATIENCE_S, wait_until
 
 TENANT = "vision"
 """The victim's."""
