@@ -9,36 +9,16 @@
 #include "ompi/mca/coll/coll.h"
 #include "ompi/request/request.h"
 
-int mca_coll_wiresum_allreduce(const void* sbuf, void* rbuf, int count, struct ompi_datatype_t* dtype,
-                               struct ompi_op_t* op, struct ompi_communicator_t* comm, mca_coll_base_module_t* module);
-int mca_coll_wiresum_reduce(const void* sbuf, void* rbuf, int count, struct ompi_datatype_t* dtype,
-                            struct ompi_op_t* op, int root, struct ompi_communicator_t* comm,
-                            mca_coll_base_module_t* module);
-int mca_coll_wiresum_reduce_scatter_block(const void* sbuf, void* rbuf, int rcount, struct ompi_datatype_t* dtype,
-                                          struct ompi_op_t* op, struct ompi_communicator_t* comm,
-                                          mca_coll_base_module_t* module);
-int mca_coll_wiresum_bcast(void* buff, int count, struct ompi_datatype_t* dtype, int root,
-                           struct ompi_communicator_t* comm, mca_coll_base_module_t* module);
-int mca_coll_wiresum_allgather(const void* sbuf, int scount, struct ompi_datatype_t* sdtype, void* rbuf, int rcount,
-                               struct ompi_datatype_t* rdtype, struct ompi_communicator_t* comm,
-                               mca_coll_base_module_t* module);
-int mca_coll_wiresum_barrier(struct ompi_communicator_t* comm, mca_coll_base_module_t* module);
+/* What we serve, and so what must be below. */
+/* clang-format off */
+#define FOR_ALL_SERVED(DO)                                                                      \
+  DO(allreduce) DO(reduce) DO(reduce_scatter_block) DO(bcast) DO(allgather) DO(barrier)         \
+  DO(iallreduce) DO(ireduce) DO(ireduce_scatter_block) DO(ibcast) DO(iallgather) DO(ibarrier)
+/* clang-format on */
 
-int mca_coll_wiresum_iallreduce(const void* sbuf, void* rbuf, int count, struct ompi_datatype_t* dtype,
-                                struct ompi_op_t* op, struct ompi_communicator_t* comm, ompi_request_t** request,
-                                mca_coll_base_module_t* module);
-int mca_coll_wiresum_ireduce(const void* sbuf, void* rbuf, int count, struct ompi_datatype_t* dtype,
-                             struct ompi_op_t* op, int root, struct ompi_communicator_t* comm, ompi_request_t** request,
-                             mca_coll_base_module_t* module);
-int mca_coll_wiresum_ireduce_scatter_block(const void* sbuf, void* rbuf, int rcount, struct ompi_datatype_t* dtype,
-                                           struct ompi_op_t* op, struct ompi_communicator_t* comm,
-                                           ompi_request_t** request, mca_coll_base_module_t* module);
-int mca_coll_wiresum_ibcast(void* buff, int count, struct ompi_datatype_t* dtype, int root,
-                            struct ompi_communicator_t* comm, ompi_request_t** request, mca_coll_base_module_t* module);
-int mca_coll_wiresum_iallgather(const void* sbuf, int scount, struct ompi_datatype_t* sdtype, void* rbuf, int rcount,
-                                struct ompi_datatype_t* rdtype, struct ompi_communicator_t* comm,
-                                ompi_request_t** request, mca_coll_base_module_t* module);
-int mca_coll_wiresum_ibarrier(struct ompi_communicator_t* comm, ompi_request_t** request,
-                              mca_coll_base_module_t* module);
+/* Each is as Open MPI has its type. */
+#define DECLARE(name) __typeof__(*(mca_coll_base_module_##name##_fn_t)NULL) mca_coll_wiresum_##name;
+FOR_ALL_SERVED(DECLARE)
+#undef DECLARE
 
 #endif

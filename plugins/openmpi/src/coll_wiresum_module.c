@@ -8,13 +8,6 @@
 #include "ompi/constants.h"
 #include "opal/util/output.h"
 
-/* What we serve, and so what must be below. */
-/* clang-format off */
-#define FOR_ALL_SERVED(DO)                                                                      \
-  DO(allreduce) DO(reduce) DO(reduce_scatter_block) DO(bcast) DO(allgather) DO(barrier)         \
-  DO(iallreduce) DO(ireduce) DO(ireduce_scatter_block) DO(ibcast) DO(iallgather) DO(ibarrier)
-/* clang-format on */
-
 static int enable(mca_coll_base_module_t* base, struct ompi_communicator_t* comm) {
   mca_coll_wiresum_module_t* module = (mca_coll_wiresum_module_t*)base;
 #define REQUIRE(name) \
