@@ -35,14 +35,13 @@ from wiresum_lab.doubles.workers import DATA, Packet
 from wiresum_lab.namespaces.bmv2_star import Bmv2Star
 from wiresum_lab.namespaces.star import STAR_DEVICE
 from wiresum_lab.namespaces.star import Host as StarHost
+from wiresum_lab.processes import PATIENCE_S
 
 PORTS = 4
 HOSTS = 64
 WORKER_PORT = 20_000
 """Every worker's base UDP port."""
 NUMBER_AT_PARENT = 5
-PATIENCE_S = 10.0
-"""How long a test waits before it fails; none passes by waiting so long."""
 RECEIVE_BYTES = 16 << 20
 FRAME_BYTES_MAX = 65_536
 PING_ID = 0x5749

@@ -20,7 +20,7 @@ MODEL_TIMEOUT_S = 3600
 @pytest.fixture(scope="session")
 def bmv2() -> None:
     """Skips where bmv2 cannot run, and says why and what to install."""
-    from wiresum_lab.namespaces.bmv2_star import bmv2_missing
+    from wiresum_lab.namespaces.bmv2 import bmv2_missing
     from wiresum_lab.namespaces.star import StarError, check_prerequisites
 
     try:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import subprocess
 import sys
 import time
@@ -25,6 +24,7 @@ from wiresum.controller.p4runtime import STANDBY_ID, P4RuntimeSwitch, lose
 from wiresum.controller.security import Security
 from wiresum_lab.namespaces.bmv2_star import JOIN_PORT, Bmv2Star
 from wiresum_lab.namespaces.star import STAR_DEVICE
+from wiresum_lab.processes import Program
 
 FOLDER = Path(__file__).resolve().parent
 TORCH_TESTS = FOLDER.parent / "plugins/torch/tests"
@@ -82,7 +82,7 @@ class Site:
         self._jobs += 1
         path = self._folder / "plan.json"
         path.write_text(json.dumps([[file_of(name), name, arguments] for name, *arguments in plan]))
-        environment = os.environ | {
+        variables = {
             "WIRESUM_SWITCH": f"{self.star.control_host.address}:{JOIN_PORT}",
             "WIRESUM_INSECURE": "1",
             "WIRESUM_JOB": JOB,
@@ -90,25 +90,20 @@ class Site:
             "GLOO_SOCKET_IFNAME": STAR_DEVICE,
             "OMP_NUM_THREADS": "1",
         }
-        logs = [self._folder / f"rank{rank}.log" for rank in range(WORKERS)]
-        processes = []
+        ranks: list[Program] = []
         try:
             for rank, worker in enumerate(self.star.workers):
                 command = [sys.executable, str(FOLDER / "rank.py"), str(rank), str(WORKERS)]
                 command += [self.star.workers[0].address, str(STORE_PORT), str(path)]
-                with logs[rank].open("w") as log:
-                    processes.append(
-                        worker.popen(command, environment=environment, stdout=log, stderr=subprocess.STDOUT)
-                    )
+                ranks.append(Program(command, self._folder / f"rank{rank}.log", variables, at=worker.popen))
             give_up_at = time.monotonic() + RUN_S_MAX
-            codes = [process.wait(max(0.1, give_up_at - time.monotonic())) for process in processes]
+            codes = [rank.process.wait(max(0.1, give_up_at - time.monotonic())) for rank in ranks]
         except subprocess.TimeoutExpired:
-            codes = [process.poll() for process in processes]
+            codes = [rank.exit_code for rank in ranks]
         finally:
-            for process in processes:
-                process.kill()
-                process.wait()
-        said = [log.read_text() for log in logs]
+            for rank in ranks:
+                rank.kill()
+        said = [rank.said() for rank in ranks]
         assert codes == [0] * WORKERS, "\n".join(f"--- rank {rank}\n{text}" for rank, text in enumerate(said))
         return said
 

@@ -23,12 +23,13 @@ from itertools import islice
 
 import pytest
 
-from bmv2_tests.bench import PATIENCE_S, PORTS, WORKER_PORT, Bench, Job
+from bmv2_tests.bench import PORTS, WORKER_PORT, Bench, Job
 from bmv2_tests.traffic import PARENT, Sending, Traffic
 from wiresum.controller import Endpoint, JobEntry
 from wiresum.controller.p4runtime.own import DATA_PORT
 from wiresum.switch.software_switch import SoftwareSwitch
 from wiresum_lab.doubles.workers import DATA, EMPTY, HEADER, META, MISSING, QUESTION, RESULT
+from wiresum_lab.processes import PATIENCE_S
 
 SEEDS = [int(seed) for seed in os.environ.get("WIRESUM_DIFFERENTIAL_SEEDS", "1,2,3").split(",")]
 PACKETS = 4000

@@ -13,8 +13,8 @@ from bmv2_tests.bench import PORTS, Bench
 from wiresum.controller import DriverError
 from wiresum.controller.p4runtime import STANDBY_ID, Client, admit, deliver
 from wiresum.controller.p4runtime.own import DATA_PORT
-from wiresum_lab.doubles.controller import wait_until
 from wiresum_lab.doubles.workers import MISSING, QUESTION
+from wiresum_lab.processes import wait_until
 
 HALF_CIRCLE = 1 << 31
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,11 +13,10 @@ from wiresum.controller.p4runtime import Client, device_config
 from wiresum.controller.p4runtime.connection import Runs
 from wiresum.controller.security.authority import Authority, Holder
 from wiresum.controller.security.names import CONTROLLER, SWITCH, Claims
-from wiresum_lab.doubles.controller import unused_port, wait_until
-from wiresum_lab.namespaces.bmv2_star import SWITCH_PROGRAM
+from wiresum_lab.namespaces.bmv2 import bmv2_command, next_device
+from wiresum_lab.processes import Program, unused_port, wait_until
 
-DEVICE = 64 * os.getpid() + 63
-STOP_S_MAX = 10.0
+DEVICE = next_device()
 
 
 @pytest.fixture
@@ -37,24 +34,9 @@ def folders(tmp_path: Path) -> Path:
 def address(bmv2: None, folders: Path) -> Iterator[str]:
     """A bmv2 without interfaces, which takes no connection without a certificate."""
     address = f"127.0.0.1:{unused_port()}"
-    tls = folders / f"ours-{SWITCH}"
-    command = [
-        SWITCH_PROGRAM,
-        "--no-p4",
-        "--device-id",
-        str(DEVICE),
-        "--thrift-port",  # bmv2 ends if somebody else has its default one
-        str(unused_port()),
-        "--",
-        "--grpc-server-addr",
-        address,
-    ]
-    command += ["--grpc-server-ssl", "--grpc-server-with-client-auth", "--grpc-server-cacert", str(tls / "ca.crt")]
-    command += ["--grpc-server-cert", str(tls / "tls.crt"), "--grpc-server-key", str(tls / "tls.key")]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+    command = bmv2_command(address, DEVICE, thrift_port=unused_port(), tls=folders / f"ours-{SWITCH}")
+    with Program(command, folders / "bmv2.log"):
         yield address
-        process.terminate()
-        process.wait(STOP_S_MAX)
 
 
 def test_only_a_controller_of_the_same_cluster_is_let_in(address: str, folders: Path) -> None:

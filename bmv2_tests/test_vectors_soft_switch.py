@@ -22,10 +22,10 @@ from wiresum.controller.driver import Uplink
 from wiresum.controller.p4runtime import Host, P4RuntimeSwitch, Target, admit, count, deliver, desired, device_config
 from wiresum.switch.p4runtime import P4RuntimeServer
 from wiresum.switch.software_switch import SoftwareSwitch, SwitchStats
+from wiresum_lab.processes import PATIENCE_S
 
 STRANGER = "127.0.1.1"
 SLOTS = 4096
-PATIENCE_S = 10.0
 """How long a step waits before it fails; none passes by waiting so long."""
 BIND_TRIES_MAX = 50
 

@@ -26,6 +26,7 @@ from wiresum.controller.jobs import cluster
 from wiresum.controller.jobs.job import Worker
 from wiresum.controller.jobs.outputs import Admit, Evict, Output
 from wiresum.controller.p4runtime import Target, desired, targets_of
+from wiresum.controller.switches import SwitchConfig
 from wiresum_lab.doubles.controller import JobsBench, member
 from wiresum_lab.doubles.p4runtime_proxy import write_tofino_program
 
@@ -119,7 +120,7 @@ class Cluster:
         """By node and number."""
 
     @staticmethod
-    def _joined(configured: Iterable[config.SwitchConfig]) -> Iterable[tuple[Place, Place]]:
+    def _joined(configured: Iterable[SwitchConfig]) -> Iterable[tuple[Place, Place]]:
         """Where what leaves by a port comes in."""
         for switch in configured:
             for one, other in switch.cables:

@@ -13,7 +13,7 @@ import finsy as fy
 from bmv2_tests.frames import Host, UdpFrame
 from bmv2_tests.tna_interpreter.switch import Copy
 from bmv2_tests.vectors import PARENT, SLOTS_MAX, Job, Member
-from wiresum.controller import Endpoint, JobEntry, config
+from wiresum.controller import Endpoint, JobEntry, switches
 from wiresum.controller.driver import WORKERS_MAX, Uplink
 from wiresum.controller.p4runtime import admit, deliver, desired, own
 from wiresum.controller.p4runtime.count import COLUMNS, ROW_STRAY
@@ -99,9 +99,9 @@ class TofinoNetwork:
     def _endpoint(self, member: Member) -> Endpoint:
         return Endpoint(str(self.host(member).address), self.base_port(member))
 
-    def _configured(self, member: Member) -> config.Host:
+    def _configured(self, member: Member) -> switches.Host:
         host = self.host(member)
-        return config.Host(name=str(member), address=str(host.address), mac=_mac(host), port=self.port(member))
+        return switches.Host(name=str(member), address=str(host.address), mac=_mac(host), port=self.port(member))
 
     def evict(self, job: Job) -> None:
         """Its counters stay."""

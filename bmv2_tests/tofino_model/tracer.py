@@ -13,7 +13,7 @@ from ipaddress import IPv4Address
 
 from bmv2_tests.frames import Host, UdpFrame
 from bmv2_tests.tofino_network import SWITCH, SWITCH_PORT, TofinoSwitch, write
-from wiresum.controller import Endpoint, JobEntry, config
+from wiresum.controller import Endpoint, JobEntry, switches
 from wiresum.controller.p4runtime import admit, deliver, desired
 
 PORT = 63
@@ -31,7 +31,7 @@ _HEADER = struct.Struct("!BBHIBBHIII")
 def admit_in(switch: TofinoSwitch, slot: int) -> None:
     """Writes the job's entries; the slot is its own from now on."""
     endpoint = Endpoint(str(_WORKER.address), _UDP_PORT)
-    host = config.Host(name="tracer", address=endpoint.address, mac=_WORKER.mac.hex(":"), port=PORT)
+    host = switches.Host(name="tracer", address=endpoint.address, mac=_WORKER.mac.hex(":"), port=PORT)
     job = JobEntry(_JOB, _KEY, workers=1, threads=1, lanes=LANES, slot_base=slot, slots=1, endpoints=(endpoint,))
     entities: list[desired.Entity] = [*deliver.entries(job, [host]), deliver.group(ROW, [PORT])]
     for entity in (*entities, *admit.entries(job, ROW, [PORT])):

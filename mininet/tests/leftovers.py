@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 
+from wiresum_lab import processes
+
 PATIENCE_S = 90.0
+wait_until = functools.partial(processes.wait_until, patience_s=PATIENCE_S)
 
 
 def now() -> float:
@@ -38,13 +42,6 @@ def processes_in(namespaces: set[str], started_before: float) -> list[int]:
         except OSError:
             continue
     return found
-
-
-def wait_until(true: Callable[[], bool], what: str) -> None:
-    give_up_at = time.monotonic() + PATIENCE_S
-    while not true():
-        assert time.monotonic() < give_up_at, f"waited {PATIENCE_S} s until {what}"
-        time.sleep(0.1)
 
 
 def wait_until_empty(namespaces: set[str], *, started_before: float) -> None:

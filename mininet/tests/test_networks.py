@@ -14,8 +14,9 @@ from typing import Any
 
 import pytest
 
+from wiresum import compiled
 from wiresum_lab.demos.digits.runs import Run, RunReader
-from wiresum_lab.demos.digits_training import software_switch
+from wiresum_lab.processes import SwitchProcess
 from wiresum_mininet import topology
 from wiresum_mininet.topology import Shape
 
@@ -73,12 +74,12 @@ def on_loopback(trainer: Trainer, tmp_path_factory: pytest.TempPathFactory) -> d
     """The same training over one software switch on loopback, by the number of workers."""
     folder = tmp_path_factory.mktemp("loopback")
     runs = {}
-    with software_switch(folder / "switch.log") as control:
+    with SwitchProcess(folder, "--lanes", str(compiled.load("v1model").lanes)) as switch:
         for count in WORKERS:
             common = {
                 "WORLD_SIZE": str(count),
                 "LOCAL_RANK": "0",
-                "WIRESUM_SWITCH": control,
+                "WIRESUM_SWITCH": switch.endpoint,
                 "WIRESUM_ADDRESS": "127.0.0.1",
                 "MASTER_ADDR": "127.0.0.1",
                 "MASTER_PORT": str(STORE_PORT),
@@ -171,15 +172,16 @@ def test_a_switch_that_was_stopped_sums_again_once_it_is_started(net, trainer: T
 def test_a_switch_that_does_not_start_is_an_error_and_nothing_is_left(
     mininet_here: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    from wiresum_lab.namespaces import bmv2
+    from wiresum_lab.processes import ProgramError
     from wiresum_mininet import nodes
-    from wiresum_mininet.programs import NetworkError
     from wiresum_mininet.wiresum_net import WiresumNet
 
-    monkeypatch.setattr(nodes, "SWITCH_PROGRAM", "false")
+    monkeypatch.setattr(bmv2, "SWITCH_PROGRAM", "false")
     net = WiresumNet(topology.find("one-switch"), kind="bmv2", workplace=nodes.Workplace(tmp_path))
     inside = inside_of(net)
     at = now()
-    with pytest.raises(NetworkError, match="false of s1 ended with exit code 1"), net:
+    with pytest.raises(ProgramError, match="false of s1 ended with exit code 1"), net:
         pass
     wait_until_empty(inside, started_before=at)
 

@@ -32,11 +32,12 @@ from rich.table import Table
 
 from wiresum_lab import REPOSITORY
 from wiresum_lab.demos.digits.runs import Run
-from wiresum_lab.demos.digits_training import DemoError, Start, over_software_switch, train
+from wiresum_lab.demos.digits.training import Start, over_software_switch, train
 from wiresum_lab.namespaces.star import termination_as_exit
+from wiresum_lab.processes import ProgramError
 from wiresum_mininet import mininet_package, topology, world
 from wiresum_mininet.passage import Passage
-from wiresum_mininet.programs import NetworkError, Program
+from wiresum_mininet.programs import Program
 from wiresum_mininet.topology import HostPlan, Shape, SwitchPlan, Topology, TopologyError
 
 if TYPE_CHECKING:
@@ -160,10 +161,7 @@ def name_hosts(plan: Topology, folder: Path) -> None:
 def starter(host: WiresumHost) -> Start:
     """How the training starts a worker at a host of Mininet."""
 
-    def start(command: Sequence[str], variables: Mapping[str, str], log: Path) -> subprocess.Popen[str]:
-        return Program(host, command, log, {**host.variables, **variables}).process
-
-    return start
+    return lambda command, log, variables: Program(host, command, log, {**host.variables, **variables})
 
 
 def report(passages: Sequence[Passage], loopback: Run, options: argparse.Namespace) -> int:
@@ -248,7 +246,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (UsageError, TopologyError, ValueError) as error:
         console.print(str(error), style="red", markup=False)
         return EXIT_USAGE
-    except (DemoError, NetworkError) as error:
+    except ProgramError as error:
         console.print(str(error), style="red", markup=False)
         return 1
     except KeyboardInterrupt:

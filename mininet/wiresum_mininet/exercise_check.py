@@ -29,7 +29,7 @@ from bmv2_tests.vectors import Scenario, load_all
 from bmv2_tests.vectors_on_bmv2 import FreshSlots, complaints
 from wiresum.compiled import compile_program
 from wiresum.controller.p4runtime import Pipeline, device_config
-from wiresum_lab.namespaces.bmv2_star import bmv2_missing
+from wiresum_lab.namespaces.bmv2 import bmv2_missing
 from wiresum_lab.namespaces.star import StarError, check_prerequisites, termination_as_exit
 
 EXIT_USAGE = 2

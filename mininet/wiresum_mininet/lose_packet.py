@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from wiresum_mininet.nodes import BPF_DROP, BPF_UNSPECIFIED
+from wiresum_lab.namespaces.links import BPF_DROP, BPF_UNSPECIFIED
 
 PREFERENCE = 1
 """Before the coin of a lossy link."""

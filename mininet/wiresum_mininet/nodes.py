@@ -12,7 +12,6 @@ the interfaces: checksums are computed and trains are cut before they are sent.
 
 from __future__ import annotations
 
-import itertools
 import os
 import sys
 from collections.abc import Mapping
@@ -25,18 +24,16 @@ from mininet.node import Host, Node, Switch
 from mininet.nodelib import LinuxBridge
 
 from wiresum import compiled
-from wiresum_lab.namespaces.links import coin_program
+from wiresum_lab.namespaces.bmv2 import bmv2_command, next_device
+from wiresum_lab.namespaces.links import loss_program
+from wiresum_lab.processes import wiresum
 from wiresum_mininet.programs import Program
 from wiresum_mininet.topology import AGGREGATE, Shape, SwitchPlan
 
-SWITCH_PROGRAM = "simple_switch_grpc"
 P4RUNTIME_PORT = 9559
 THRIFT_PORT = 9090
 OFFLOADS = ("tx", "tso", "gso", "gro", "sg")
-DEVICES_A_PROCESS = 64
-BPF_UNSPECIFIED, BPF_DROP = 0xFFFFFFFF, 2
 COIN_PREFERENCE = 2
-_devices = itertools.count()
 
 
 @dataclass(frozen=True)
@@ -82,7 +79,7 @@ class PortIntf(TCIntf):  # type: ignore[misc]
     def lose(self, share: float) -> None:
         """Loses so many of the packets that leave here, from now on. (A packet socket, bmv2's among them, has a frame
         before any filter on arrival, so packets are lost where they leave.)"""
-        self.filter(COIN_PREFERENCE, coin_program(share, heads=BPF_DROP, tails=BPF_UNSPECIFIED))
+        self.filter(COIN_PREFERENCE, loss_program(share))
 
     def filter(self, preference: int, program: str) -> None:
         """Runs a classic BPF program on each packet that leaves; it says what becomes of it."""
@@ -138,8 +135,7 @@ class Bmv2Switch(Switch):  # type: ignore[misc]
         _without_ipv6(self)
         self._plan, self._workplace = plan, workplace
         self.program: Program | None = None
-        # bmv2 may name a file in /tmp after it, and two switches must not share that.
-        self.device = DEVICES_A_PROCESS * os.getpid() + next(_devices) % DEVICES_A_PROCESS
+        self.device = next_device()
         self.socket = workplace.socket(name)
 
     @property
@@ -150,15 +146,14 @@ class Bmv2Switch(Switch):  # type: ignore[misc]
         return OwnAddress(self._plan.address)
 
     def start(self, controllers: object) -> None:
-        """Without effect while it runs. Raises `NetworkError`."""
+        """Without effect while it runs. Raises `ProgramError`."""
         if self.program is not None:
             return
         self.cmd("ip link set lo up")
         self.socket.unlink(missing_ok=True)
-        ports = [word for port, interface in self.intfs.items() for word in ("-i", f"{port}@{interface.name}")]
-        command = [SWITCH_PROGRAM, "--no-p4", "--device-id", str(self.device), *ports]
-        command += ["--thrift-port", str(THRIFT_PORT), "--log-console", "-L", self._workplace.bmv2_log_level]
-        command += ["--", "--grpc-server-addr", self.p4runtime]
+        ports = {port: interface.name for port, interface in self.intfs.items()}
+        logging = ["--log-console", "-L", self._workplace.bmv2_log_level]
+        command = bmv2_command(self.p4runtime, self.device, *logging, ports=ports, thrift_port=THRIFT_PORT)
         self.program = Program(self, command, self._workplace.log(self.name))
         self.program.await_ready(self.socket.exists)
 
@@ -205,7 +200,7 @@ class SoftwareSwitch(EthernetSwitch):
         return f"{self._plan.address}:{P4RUNTIME_PORT}"
 
     def start(self, controllers: object) -> None:
-        """Without effect while it runs. Raises `NetworkError`."""
+        """Without effect while it runs. Raises `ProgramError`."""
         if self.program is not None:
             return
         self.cmd("ip link set lo up")
@@ -214,8 +209,8 @@ class SoftwareSwitch(EthernetSwitch):
         self.cmd(f"ip address add {self._plan.interface} dev {self.name}")
         self.cmd("ethtool -K", self.name, *(f"{feature} off" for feature in OFFLOADS))
         if self._plan.role == AGGREGATE:
-            command = [sys.executable, "-m", "wiresum.cli", "switch", "--p4runtime", self.p4runtime, "--insecure"]
-            command += ["--bind", self._plan.address, "--lanes", str(compiled.load("v1model").lanes), "--no-offload"]
+            command = wiresum("switch", "--p4runtime", self.p4runtime, "--insecure", "--no-offload")
+            command += ["--bind", self._plan.address, "--lanes", str(compiled.load("v1model").lanes)]
             self.program = Program(self, command, self._workplace.log(self.name))
             self.program.await_text("ready: ")
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -22,8 +21,10 @@ from mininet.net import Mininet
 from mininet.topo import Topo
 
 from wiresum import compiled
+from wiresum_lab.namespaces.bmv2_star import JOIN_PORT
+from wiresum_lab.processes import ProgramError, wiresum
 from wiresum_mininet.nodes import Bmv2Switch, EthernetSwitch, SoftwareSwitch, WiresumHost, WiresumLink, Workplace
-from wiresum_mininet.programs import NetworkError, Program
+from wiresum_mininet.programs import Program
 from wiresum_mininet.topology import (
     AGGREGATE,
     BMV2,
@@ -37,7 +38,6 @@ from wiresum_mininet.topology import (
     Topology,
 )
 
-JOIN_PORT = 43487
 STORE_PORT = 29_500
 
 
@@ -61,7 +61,7 @@ class WiresumTopo(Topo):  # type: ignore[misc]
 
 
 class WiresumNet(Mininet):  # type: ignore[misc]
-    """Built by the constructor, started and stopped by `with`. Raises `NetworkError`."""
+    """Built by the constructor, started and stopped by `with`. Raises `ProgramError`."""
 
     # Mininet would raise limits of the whole machine, for networks far larger than these.
     inited = True
@@ -193,7 +193,7 @@ class WiresumNet(Mininet):  # type: ignore[misc]
         config = self.workplace.folder / "controller.toml"
         config.write_text(self._config())
         host = self[self.topology.controller.name]
-        command = [sys.executable, "-m", "wiresum.cli", "controller", "--config", str(config)]
+        command = wiresum("controller", "--config", str(config))
         self._controller = Program(host, command, self.workplace.log(host.name), host.variables)
         self._controller.await_text("ready: ")
         for plan in self.programmed():
@@ -201,10 +201,10 @@ class WiresumNet(Mininet):  # type: ignore[misc]
                 self.command(host, ["wiresum", "jobs", "drain", plan.name])
 
     def command(self, host: WiresumHost, argv: Sequence[str]) -> str:
-        """Runs a command at a host to its end, and gives what it printed. Raises `NetworkError`."""
+        """Runs a command at a host to its end, and gives what it printed. Raises `ProgramError`."""
         out, errors, code = host.pexec(list(argv), env=_environment(host))
         if code != 0:
-            raise NetworkError(f"{' '.join(argv)} at {host.name} ended with exit code {code}: {out}{errors}")
+            raise ProgramError(f"{' '.join(argv)} at {host.name} ended with exit code {code}: {out}{errors}")
         return str(out)
 
     def _config(self) -> str:

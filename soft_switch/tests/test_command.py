@@ -21,11 +21,11 @@ from click.testing import CliRunner
 
 from wiresum import join
 from wiresum.switch.command import switch
-from wiresum_lab.doubles.controller import Client, wait_until
+from wiresum_lab.doubles.controller import Client
 from wiresum_lab.doubles.p4runtime_controller import Controller
 from wiresum_lab.doubles.workers import RESULT, Bench, Packet
+from wiresum_lab.processes import PATIENCE_S, wait_until
 
-PATIENCE_S = 30.0
 READY = re.compile(
     r"ready: (?:control|P4Runtime) 127\.0\.0\.1:(\d+)(?: \(device (\d+)\))?(?:, metrics 127\.0\.0\.1:(\d+))?"
     r", data 127\.0\.0\.1:(\d+)-(\d+) \((\d+) threads, 256 slots"

@@ -8,7 +8,8 @@ from click.testing import CliRunner
 
 from wiresum.cli.health import health
 from wiresum.controller import JoinServer
-from wiresum_lab.doubles.controller import RecordingDriver, wait_until
+from wiresum_lab.doubles.controller import RecordingDriver
+from wiresum_lab.processes import wait_until
 
 
 @pytest.fixture

@@ -11,8 +11,9 @@ from wiresum import join
 from wiresum.cli import jobs as jobs_module
 from wiresum.cli.jobs import jobs
 from wiresum.controller import JoinServer, Limits
-from wiresum_lab.doubles.controller import Client, RecordingDriver, wait_until
+from wiresum_lab.doubles.controller import Client, RecordingDriver
 from wiresum_lab.doubles.operator_service import WrittenService, example_report, racks_report
+from wiresum_lab.processes import wait_until
 
 
 def test_jobs_are_listed_in_a_table(service: WrittenService) -> None:

@@ -6,7 +6,6 @@ import os
 import pty
 import select
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -16,14 +15,13 @@ from click.testing import CliRunner
 
 from wiresum.cli.top import top
 from wiresum_lab.doubles.operator_service import WrittenService, example_report, later, racks_report
-
-PATIENCE_S = 20.0
+from wiresum_lab.processes import PATIENCE_S, wiresum
 
 
 @contextlib.contextmanager
 def running(*arguments: str, terminal: int | None = None) -> Iterator[subprocess.Popen[str]]:
     process = subprocess.Popen(
-        [sys.executable, "-m", "wiresum.cli", "top", "--interval", "0.1", *arguments],
+        wiresum("top", "--interval", "0.1", *arguments),
         stdin=terminal,
         stdout=subprocess.PIPE if terminal is None else terminal,
         text=True,

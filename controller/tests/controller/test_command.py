@@ -17,7 +17,8 @@ from wiresum.controller import config
 from wiresum.controller.command import EXIT_DEMOTED, controller
 from wiresum.switch.p4runtime import P4RuntimeServer
 from wiresum.switch.software_switch import SoftwareSwitch
-from wiresum_lab.doubles.controller import PATIENCE_S, Attendance, Client, wait_until
+from wiresum_lab.doubles.controller import Attendance, Client
+from wiresum_lab.processes import PATIENCE_S, wait_until
 
 START = "from wiresum.controller.command import controller; controller()"
 CONFIG = """\
@@ -157,7 +158,7 @@ def test_check_says_whether_a_configuration_is_in_order(config_path: Path) -> No
 @pytest.mark.parametrize(
     ("old", "new", "complaint"),
     [
-        ("lanes = 64", "lanes = 0", r"cluster\.toml:9: switch: lanes must be a whole number from 1 to 16370, not 0"),
+        ("lanes = 64", "lanes = 0", r"cluster\.toml: switch leaf: lanes must be a whole number from 1 to 16370, not 0"),
         ("127.0.0.1:0", "0.0.0.0:0", r"workers of other hosts can reach 0\.0\.0\.0:0.*ask for --insecure"),
         ('address = "', 'tls = "nowhere"\naddress = "', r"nowhere is no directory: `wiresum ca init` makes"),
         ("[[switch]]", '[security]\ntls = "nowhere"\n[[switch]]', r"nowhere is no directory: `wiresum ca init` makes"),

@@ -31,7 +31,8 @@ from wiresum.controller.jobs.limits import Limits
 from wiresum.controller.store import FILE_NAME
 from wiresum.switch.p4runtime import P4RuntimeServer
 from wiresum.switch.software_switch import SoftwareSwitch
-from wiresum_lab.doubles.controller import PATIENCE_S, Attendance, Client, JoinCall, unused_port, wait_until
+from wiresum_lab.doubles.controller import Attendance, Client, JoinCall
+from wiresum_lab.processes import PATIENCE_S, unused_port, wait_until
 
 SLOTS, LANES = 64, 16
 CONFIG = """\

@@ -1,4 +1,4 @@
-"""Pipes of a Tofino as nodes, and mistakes in what joins them, each told with its line."""
+"""Pipes of a Tofino as nodes, and mistakes in what joins them, each told with its switch."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import pytest
 
 from wiresum.controller import config
 from wiresum.controller.nodes import PIPE_PORTS, Node, nodes
+from wiresum.controller.switches import SwitchConfig
 
 
 def tofino(name: str, *hosts: int, more: str = "") -> str:
@@ -25,7 +26,7 @@ def tofino(name: str, *hosts: int, more: str = "") -> str:
     return text
 
 
-def load(tmp_path: Path, text: str) -> tuple[config.SwitchConfig, ...]:
+def load(tmp_path: Path, text: str) -> tuple[SwitchConfig, ...]:
     path = tmp_path / "x.toml"
     path.write_text(text)
     return config.load(path).switches
@@ -103,11 +104,14 @@ def test_port_0_of_a_parent_is_a_port(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        ("cables = [[60, 61]]", r"x\.toml:9: switch: cables: ports 60 and 61 are both of pipe 0 .*: it takes one of"),
-        ("cables = [[8, 188]]", r"cables: port 8 of rack leads to rack-h0 already"),
-        ("cables = [[60, 188]]\nloops = [[60, 260]]", r"x\.toml:10: .*loops: port 60 of rack leads to pipe 1 already"),
-        ("cables = [[60, 188], [61, 189]]", r"cables: pipes 0 and 1 of rack are joined already, and a tree has no"),
-        ("cables = [[60, 188], [189, 260], [61, 261]]", r"cables: pipes 0 and 2 of rack are joined already"),
+        (
+            "cables = [[60, 61]]",
+            r"x\.toml: switch rack: cables: ports 60 and 61 are both of pipe 0 .*: it takes one",
+        ),
+        ("cables = [[8, 188]]", r"cables: port 8 leads to rack-h0 already"),
+        ("cables = [[60, 188]]\nloops = [[60, 260]]", r"x\.toml: switch rack: loops: port 60 leads to pipe 1 already"),
+        ("cables = [[60, 188], [61, 189]]", r"cables: pipes 0 and 1 are joined already, and a tree has no"),
+        ("cables = [[60, 188], [189, 260], [61, 261]]", r"cables: pipes 0 and 2 are joined already"),
         ("cables = [60, 188]", r"cables must be pairs of ports, like \[\[60, 188\]\], not \[60, 188\]"),
         ("cables = [[60, 600]]", r"cables must be a whole number from 0 to 510, not 600"),
     ],
@@ -123,9 +127,9 @@ def test_only_a_tofino_has_pipes(tmp_path: Path) -> None:
 
 
 def test_a_switch_cannot_have_the_name_of_a_pipe(tmp_path: Path) -> None:
-    with pytest.raises(config.ConfigError, match=r"name rack/1 is that of a pipe of rack already: choose another"):
+    with pytest.raises(config.ConfigError, match=r"switch rack/1: its name is that of a pipe of rack already"):
         load(tmp_path, tofino("rack", port(0, 8), port(1, 8)) + tofino("rack/1", 8))
-    with pytest.raises(config.ConfigError, match=r"name rack/1 is that of a pipe of rack already: choose another"):
+    with pytest.raises(config.ConfigError, match=r"switch rack/1: its name is that of a pipe of rack already"):
         load(tmp_path, tofino("rack/1", 8) + tofino("rack", port(0, 8), port(1, 8)))
 
 

@@ -9,7 +9,6 @@ import re
 import signal
 import socket
 import subprocess
-import sys
 import threading
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -26,7 +25,8 @@ from wiresum.cli.doctor.finding import Level
 from wiresum.cli.service import Service
 from wiresum.switch.p4runtime import P4RuntimeServer
 from wiresum.switch.software_switch import SoftwareSwitch
-from wiresum_lab.doubles.controller import PATIENCE_S, Client, unused_port, wait_until
+from wiresum_lab.doubles.controller import Client
+from wiresum_lab.processes import PATIENCE_S, Program, unused_port, wait_until, wiresum
 
 CONFIG = """\
 [controller]
@@ -65,11 +65,8 @@ class Controller:
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        command = [sys.executable, "-m", "wiresum.cli", "controller", "--config", str(self._config), "--standby"]
-        with self._log.open("ab") as log:
-            self.process = subprocess.Popen(
-                [*command, "--log-format", "json"], stdout=log, stderr=log, env=self._environment
-            )
+        command = wiresum("controller", "--config", str(self._config), "--standby", "--log-format", "json")
+        self.process = Program(command, self._log, self._environment, append=True).process
 
     def end(self, sent: signal.Signals) -> None:
         if self.process is not None:
@@ -188,7 +185,7 @@ def test_a_controller_that_another_one_deposed_gets_its_turn_again(pair: list[Co
     first, second = pair
     first.start()
     becomes("active")(first)
-    command = [sys.executable, "-m", "wiresum.cli", "controller", "--config", str(second._config)]
+    command = wiresum("controller", "--config", str(second._config))
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as intruder:
         try:
             becomes("active")(second)

@@ -13,7 +13,7 @@ import pytest
 
 from wiresum.controller import ledger
 from wiresum.controller import store as store_module
-from wiresum.controller.jobs.keys import Keys, KeySequence
+from wiresum.controller.jobs.keys import Keys
 from wiresum.controller.jobs.outputs import (
     CheckServing,
     Forget,
@@ -196,38 +196,6 @@ def test_a_damaged_file_is_told_and_left_as_it_is(folder: Path, store: Store) ->
     with pytest.raises(StoreError, match=r"controller\.sqlite3 is damaged [^\n]*move it away"):
         Store(folder)
     assert store.path.read_bytes() == damaged
-
-
-@pytest.mark.parametrize("version", [2, 3])
-def test_a_file_of_an_older_release_is_read_and_is_a_new_one_once_a_controller_serves_from_it(
-    folder: Path, store: Store, version: int
-) -> None:
-    secret = bytes(range(16))
-    store.write([Save(JOB)])
-    store.close()
-    (folder / ledger.FILE_NAME).unlink()
-    with contextlib.closing(sqlite3.connect(folder / FILE_NAME)) as database:
-        database.executescript(f"""
-            ALTER TABLE jobs DROP COLUMN seal; ALTER TABLE epoch DROP COLUMN reserved; UPDATE epoch SET number = 7;
-            CREATE TABLE keys (secret BLOB NOT NULL, reserved INTEGER NOT NULL);
-            INSERT INTO keys VALUES (x'{secret.hex()}', 128); PRAGMA user_version = {version}
-        """)
-    used = drawn(Keys(KeySequence(secret)), 128)
-    with contextlib.closing(Store(folder)) as again:
-        assert again.load().jobs == [JOB]
-        assert again.keys().identity == KeySequence(secret).identity
-        assert _version(folder) == version, "whoever only reads changes nothing"
-        assert again.begin() > 7
-        assert _version(folder) == 4
-        assert (again.load().jobs, again.load().past) == ([JOB], "")
-        assert again.keys().identity == KeySequence(secret).identity
-        assert not set(drawn(again.keys(), 1000)) & set(used)
-
-
-def _version(folder: Path) -> int:
-    with contextlib.closing(sqlite3.connect(folder / FILE_NAME)) as database:
-        (version,) = database.execute("PRAGMA user_version").fetchone()
-        return int(version)
 
 
 @pytest.mark.parametrize("contents", [b"this is a text, and not a database\n" * 100, b"SQLite format 3\0" + bytes(50)])

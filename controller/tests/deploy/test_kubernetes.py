@@ -17,7 +17,7 @@ from wiresum.controller.security.authority import Authority, Holder
 from wiresum.controller.security.names import Claims
 from wiresum.join import DEFAULT_CONTROL_PORT
 from wiresum.switch.software_switch import DATA_PORT
-from wiresum_lab.doubles.controller import wait_until
+from wiresum_lab.processes import Program
 
 yaml = pytest.importorskip("yaml", reason="PyYAML is not installed: the manifests are not read")
 
@@ -78,16 +78,9 @@ def switch(resources: dict[str, dict[str, Any]], pki: Path, tmp_path: Path) -> I
     """What the container runs, at other ports; where it is."""
     at = {"0.0.0.0:43487": "127.0.0.1:0", "0.0.0.0:9487": "127.0.0.1:0", "/pki": str(pki)}
     words = [at.get(word, word) for word in container(resources)["args"]]
-    log = tmp_path / "switch.log"
-    with log.open("w") as output:
-        command = [str(Path(sys.executable).with_name("wiresum")), *words, "--port", "0"]
-        process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
-    try:
-        wait_until(lambda: "ready: " in log.read_text() or process.poll() is not None, "the switch is ready")
-        yield log.read_text().partition("ready: control ")[2].partition(",")[0]
-    finally:
-        process.terminate()
-        process.wait(30)
+    command = [str(Path(sys.executable).with_name("wiresum")), *words, "--port", "0"]
+    with Program(command, tmp_path / "switch.log") as process:
+        yield process.await_text(r"ready: control (\S+),")[1]
 
 
 def test_each_probe_finds_the_switch_healthy_and_a_dead_one_not(

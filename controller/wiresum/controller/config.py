@@ -1,6 +1,6 @@
 """The configuration file of `wiresum controller`, in TOML. `EXAMPLE` shows all of it.
 
-Whatever is wrong is a `ConfigError` that names file, line and key. Pure, but for reading the file.
+Whatever is wrong is a `ConfigError` that names file, table and key. Pure, but for reading the file.
 """
 
 from __future__ import annotations
@@ -14,8 +14,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from wiresum.controller import nodes, topology
-from wiresum.controller.driver import check_groups
+from wiresum.controller.driver import KINDS, check_groups
 from wiresum.controller.jobs.limits import Limits, Quota
+from wiresum.controller.switches import DEVICE_CONFIGS, Host, SwitchConfig
+from wiresum.controller.topology import TopologyError
 from wiresum.join import DEFAULT_CONTROL_PORT
 
 if sys.version_info >= (3, 11):
@@ -99,24 +101,18 @@ switch may have hosts too, of which name and address suffice, and then serves th
 a switch of another kind it needs a `mac`, of the machine where it runs. With `multicast = "239.192.0.0"` it sends what
 is for all workers of a job once, to the job's group: that of job 0 is this, that of job j is j addresses further."""
 
-KINDS = ("software", "bmv2", "tofino")
-DEVICE_CONFIGS = ("stratum", "pi")
-"""How P4Runtime servers for Tofino want the device configuration: Stratum's way, or that of servers made of p4lang's
-PI, as the vendor's own (docs/tofino_deploy.md)."""
 DATA_PORT = 43488
 PRIORITY_MAX = 1_000_000
 NAME_CHARACTERS_MAX = 64
+PORT_MAX = 510
+"""Largest port of a switch: ports have 9 bits, and 511 is where v1model sends what it drops."""
 
 _MAC = re.compile(r"(?:[0-9a-f]{2}:){5}[0-9a-f]{2}")
 _ENDPOINT = re.compile(r"(?P<host>[^\s:]+):(?P<port>\d{1,5})|unix:.+")
-_TABLE = re.compile(r"\s*\[\[?\s*(\w+(?:\.\w+)?)\s*\]\]?\s*(?:#.*)?")
-_KEY = re.compile(r"\s*\"?([\w-]+)\"?\s*=")
 
 T = TypeVar("T")
-
-
-PORT_MAX = 510
-"""Largest port of a switch: ports have 9 bits, and 511 is where v1model sends what it drops."""
+Seen = dict[tuple[str, str], str]
+"""By key and value, of which none may come twice: whose it is."""
 
 
 class ConfigError(ValueError):
@@ -136,63 +132,6 @@ class SecurityConfig:
 
 
 @dataclass(frozen=True)
-class Host:
-    """A machine that hangs on a switch: what the controller must know of it, and cannot ask the switch for."""
-
-    name: str
-    address: str
-    """IPv4, dotted."""
-    mac: str = ""
-    """Empty at a software switch."""
-    port: int = 0
-    """Of the switch, if it has ports. Several hosts may be behind one."""
-
-
-@dataclass(frozen=True)
-class SwitchConfig:
-    name: str
-    kind: str
-    """One of `KINDS`."""
-    p4runtime: str
-    """A gRPC target: host:port, or unix:PATH."""
-    device: int
-    address: str
-    """Where workers send their packets: IPv4, dotted."""
-    port: int
-    """UDP port of thread 0."""
-    mac: str = ""
-    """Of a software switch, that of its host, which answers ARP requests; may be empty there."""
-    program: Path | None = None
-    """Tofino: the folder that the compiler filled (`bfrt.json`, `pipe/tofino.bin`, `pipe/context.json`)."""
-    p4info: Path | None = None
-    """Tofino: the file of its P4Info, as text."""
-    device_config: str = DEVICE_CONFIGS[0]
-    """Tofino: one of `DEVICE_CONFIGS`."""
-    lanes: int = 0
-    """Software: of all jobs. 0: what the program was compiled for."""
-    slots: int = 0
-    """Software. 0: what the program was compiled for."""
-    multicast: str = ""
-    """Software: the group of job 0, IPv4, dotted; job j's is j addresses further. Empty: each worker is sent a copy."""
-    tls: Path | None = None
-    """For P4Runtime: a folder as in `SecurityConfig`. None: plaintext."""
-    insecure: bool = False
-    """Plaintext P4Runtime is wanted, also over a network."""
-    parent: str = ""
-    """Name of the switch above; empty: none."""
-    parent_port: int | None = None
-    """Of this switch, towards its parent. None: it has no ports, or no parent."""
-    port_at_parent: int | None = None
-    """Of the parent, towards this switch."""
-    cables: tuple[tuple[int, int], ...] = ()
-    """Tofino: ports of two pipes each, which a cable joins (nodes.py)."""
-    loops: tuple[tuple[int, int], ...] = ()
-    """Tofino: likewise, but each of the two ports leads back to itself."""
-    hosts: tuple[Host, ...] = ()
-    """None: it has hosts only through switches below it, or is a software switch that any host reaches."""
-
-
-@dataclass(frozen=True)
 class Config:
     name: str
     listen: tuple[str, int]
@@ -209,256 +148,234 @@ class Config:
 def load(path: Path) -> Config:
     """Raises `ConfigError`, also if the file cannot be read. Relative paths in it begin at its own folder."""
     try:
-        text = path.read_text(encoding="utf-8")
+        document = tomllib.loads(path.read_text(encoding="utf-8"))
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path}: this is not TOML: {error}") from error
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: cannot read it: {error}") from error
     try:
-        document = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{path}: this is not TOML: {error}") from error
-    return _Reader(path, text, document).config()
+        return _File(document, path.parent).config()
+    except (ConfigError, TopologyError) as error:
+        raise ConfigError(f"{path}: {error}") from None
 
 
-class _Section:
+class _Table:
     """One table of the file; each key must be taken, so that a misspelt one is an error."""
 
-    def __init__(self, reader: _Reader, name: str, index: int, values: Mapping[str, Any]) -> None:
-        self._reader, self._name, self._index = reader, name, index
+    def __init__(self, name: str, values: Mapping[str, Any]) -> None:
+        """`name`: for the error's text."""
+        self._name = name
         self._values = dict(values)
 
     def take(self, key: str, check: Callable[[Any], T], default: T | None = None) -> T:
-        if key not in self._values:
-            if default is None:
-                raise self.error(None, f"{key} is missing")
-            return default
-        return self._checked(key, check)
+        value = self.take_if_there(key, check)
+        if value is not None:
+            return value
+        if default is None:
+            raise self.error(f"{key} is missing")
+        return default
 
     def take_if_there(self, key: str, check: Callable[[Any], T]) -> T | None:
-        return self._checked(key, check) if key in self._values else None
-
-    def _checked(self, key: str, check: Callable[[Any], T]) -> T:
+        if key not in self._values:
+            return None
         try:
             return check(self._values.pop(key))
         except ValueError as error:
-            raise self.error(key, f"{key} {error}") from None
+            raise self.error(f"{key} {error}") from None
 
     def end(self) -> None:
         for key in self._values:
-            raise self.error(key, f"nothing here is called {key}")
+            raise self.error(f"nothing here is called {key}")
 
-    def error(self, key: str | None, text: str) -> ConfigError:
-        return self._reader.error(self._name, self._index, key, text)
+    def check_unique(self, owner: str, seen: Seen, **values: str) -> None:
+        for key, value in values.items():
+            if (key, value) in seen:
+                raise self.error(f"{key} {value} is {seen[key, value]}'s already")
+            seen[key, value] = owner
+
+    def error(self, text: str) -> ConfigError:
+        return ConfigError(f"{self._name}: {text}" if self._name else text)
 
 
-class _Reader:
-    def __init__(self, path: Path, text: str, document: Mapping[str, Any]) -> None:
-        self._path, self._document = path, document
-        self._lines = _line_numbers(text)
-        self._hosts_read = 0
+class _File:
+    def __init__(self, document: Mapping[str, Any], folder: Path) -> None:
+        self._document, self._folder = document, folder
 
     def config(self) -> Config:
         for name in self._document:
             if name not in ("controller", "security", "jobs", "tenant", "switch"):
-                text = "there is no such table: [controller], [security], [jobs], [[tenant]] and [[switch]] are"
-                raise self.error(name, 0, None, text)
+                tables = "[controller], [security], [jobs], [[tenant]] and [[switch]] are"
+                raise ConfigError(f"{name}: there is no such table: {tables}")
         security = self._security()
-        section = self._section("controller")
+        table = self._table("controller")
         config = Config(
-            name=section.take("name", _name, "wiresum"),
-            listen=section.take("listen", _listener, ("0.0.0.0", DEFAULT_CONTROL_PORT)),
-            state=section.take_if_there("state", self._path_of),
-            metrics=section.take_if_there("metrics", _listener),
+            name=table.take("name", _name, "wiresum"),
+            listen=table.take("listen", _listener, ("0.0.0.0", DEFAULT_CONTROL_PORT)),
+            state=table.take_if_there("state", self._path_of),
+            metrics=table.take_if_there("metrics", _listener),
             security=security,
             limits=self._limits(),
             quotas=self._quotas(),
             switches=self._switches(),
         )
-        section.end()
+        table.end()
         return config
 
-    def error(self, table: str, index: int, key: str | None, text: str) -> ConfigError:
-        line = self._lines.get((table, index, key)) or self._lines.get((table, index, None))
-        place = f"{self._path}:{line}" if line else f"{self._path}"
-        return ConfigError(f"{place}: {table}: {text}")
-
     def _path_of(self, value: object) -> Path:
-        return self._path.parent / Path(_text(value)).expanduser()
+        return self._folder / Path(_text(value)).expanduser()
 
     def _security(self) -> SecurityConfig:
-        section = self._section("security")
+        table = self._table("security")
         usual = SecurityConfig()
-        tls, insecure = self._tls(section)
+        tls, insecure = self._tls(table)
         config = SecurityConfig(
             tls=tls,
             insecure=insecure,
-            audit=section.take_if_there("audit", self._path_of),
-            requests_per_second=section.take("requests_per_second", _whole(1, 1_000_000), usual.requests_per_second),
-            requests_burst=section.take("requests_burst", _whole(1, 1_000_000), usual.requests_burst),
+            audit=table.take_if_there("audit", self._path_of),
+            requests_per_second=table.take("requests_per_second", _whole(1, 1_000_000), usual.requests_per_second),
+            requests_burst=table.take("requests_burst", _whole(1, 1_000_000), usual.requests_burst),
         )
-        section.end()
+        table.end()
         return config
 
-    def _tls(self, section: _Section) -> tuple[Path | None, bool]:
-        tls = section.take_if_there("tls", self._path_of)
-        insecure = section.take("insecure", _yes_or_no, False)
+    def _tls(self, table: _Table) -> tuple[Path | None, bool]:
+        tls = table.take_if_there("tls", self._path_of)
+        insecure = table.take("insecure", _yes_or_no, False)
         if tls and insecure:
-            raise section.error("insecure", "insecure = true means without TLS, but tls is given too: choose one")
+            raise table.error("insecure = true means without TLS, but tls is given too: choose one")
         return tls, insecure
 
     def _limits(self) -> Limits:
-        section = self._section("jobs")
+        table = self._table("jobs")
         usual = Limits()
         limits = replace(
             usual,
-            slots_default=section.take("slots_default", _power_of_two, usual.slots_default),
-            slots_least=section.take("slots_least", _power_of_two, usual.slots_least),
-            waiting_per_host_max=section.take("waiting_per_host", _whole(1, 1024), usual.waiting_per_host_max),
-            idle_ms_max=section.take("idle_s", _ms(0, 7 * 86_400), usual.idle_ms_max),
-            heartbeat_lost_ms=section.take("heartbeat_lost_s", _ms(5, 3600), usual.heartbeat_lost_ms),
-            connection_lost_ms=section.take("connection_lost_s", _ms(1, 3600), usual.connection_lost_ms),
-            switch_lost_ms_max=section.take("switch_lost_s", _ms(5, 86_400), usual.switch_lost_ms_max),
-            reattach_with_state_ms=section.take("reattach_s", _ms(5, 86_400), usual.reattach_with_state_ms),
+            slots_default=table.take("slots_default", _power_of_two, usual.slots_default),
+            slots_least=table.take("slots_least", _power_of_two, usual.slots_least),
+            waiting_per_host_max=table.take("waiting_per_host", _whole(1, 1024), usual.waiting_per_host_max),
+            idle_ms_max=table.take("idle_s", _ms(0, 7 * 86_400), usual.idle_ms_max),
+            heartbeat_lost_ms=table.take("heartbeat_lost_s", _ms(5, 3600), usual.heartbeat_lost_ms),
+            connection_lost_ms=table.take("connection_lost_s", _ms(1, 3600), usual.connection_lost_ms),
+            switch_lost_ms_max=table.take("switch_lost_s", _ms(5, 86_400), usual.switch_lost_ms_max),
+            reattach_with_state_ms=table.take("reattach_s", _ms(5, 86_400), usual.reattach_with_state_ms),
         )
         if limits.slots_least > limits.slots_default:
-            raise section.error("slots_least", f"slots_least must be at most slots_default, {limits.slots_default}")
-        section.end()
+            raise table.error(f"slots_least must be at most slots_default, {limits.slots_default}")
+        table.end()
         return limits
 
     def _quotas(self) -> tuple[Quota, ...]:
         quotas: dict[str, Quota] = {}
-        for index, table in enumerate(self._tables("tenant")):
-            section = _Section(self, "tenant", index, table)
+        for table in self._tables("tenant"):
             quota = Quota(
-                name=section.take("name", _name, ""),
-                slots=section.take_if_there("slots", _whole(0, 1 << 20)),
-                jobs=section.take_if_there("jobs", _whole(0, 1 << 16)),
-                priority_max=section.take_if_there("priority_max", _whole(-PRIORITY_MAX, PRIORITY_MAX)),
+                name=table.take("name", _name, ""),
+                slots=table.take_if_there("slots", _whole(0, 1 << 20)),
+                jobs=table.take_if_there("jobs", _whole(0, 1 << 16)),
+                priority_max=table.take_if_there("priority_max", _whole(-PRIORITY_MAX, PRIORITY_MAX)),
             )
-            section.end()
+            table.end()
             if quota.name in quotas:
-                raise section.error("name", f"there is a [[tenant]] {quota.name or 'without a name'} already")
+                raise table.error(f"there is a [[tenant]] {quota.name or 'without a name'} already")
             quotas[quota.name] = quota
         return tuple(quotas.values())
 
     def _switches(self) -> tuple[SwitchConfig, ...]:
-        tables = self._tables("switch")
-        if not tables:
-            raise ConfigError(f"{self._path}: no switch: say with [[switch]] which ones to drive")
-        seen: dict[str, dict[str, str]] = {"name": {}, "address": {}, "p4runtime": {}}
-        switches = tuple(self._switch(index, table, seen) for index, table in enumerate(tables))
-        try:
-            topology.check(switches)
-            nodes.check(switches)
-        except topology.TopologyError as error:
-            raise self.error(error.table, error.index, error.key, str(error)) from None
+        seen: Seen = {}
+        switches = tuple(self._switch(table, seen) for table in self._tables("switch"))
+        if not switches:
+            raise ConfigError("no switch: say with [[switch]] which ones to drive")
+        topology.check(switches)
+        nodes.check(switches)
         return switches
 
-    def _switch(self, index: int, table: Mapping[str, Any], seen: dict[str, dict[str, str]]) -> SwitchConfig:
-        hosts = table.get("host", [])
-        section = _Section(self, "switch", index, {key: value for key, value in table.items() if key != "host"})
-        name = section.take("name", _name)
-        kind = section.take("kind", _one_of(KINDS))
-        tls, insecure = self._tls(section)
+    def _switch(self, table: _Table, seen: Seen) -> SwitchConfig:
+        name = table.take("name", _name)
+        hosts = table.take_if_there("host", _tables("host", "switch.host", f"switch {name}: ")) or []
+        kind = table.take("kind", _one_of(KINDS))
+        tls, insecure = self._tls(table)
         switch = SwitchConfig(
             name=name,
             kind=kind,
-            p4runtime=section.take("p4runtime", _target),
-            device=section.take("device", _whole(0, (1 << 64) - 1), 0),
-            address=section.take("address", _address),
-            port=section.take("port", _whole(1, 65536 - 16), DATA_PORT) if kind == "software" else DATA_PORT,
+            p4runtime=table.take("p4runtime", _target),
+            device=table.take("device", _whole(0, (1 << 64) - 1), 0),
+            address=table.take("address", _address),
+            port=table.take("port", _whole(1, 65536 - 16), DATA_PORT) if kind == "software" else DATA_PORT,
             tls=tls,
             insecure=insecure,
-            parent=section.take("parent", _name, ""),
-            port_at_parent=section.take_if_there("port_at_parent", _whole(0, PORT_MAX)),
+            parent=table.take("parent", _name, ""),
+            port_at_parent=table.take_if_there("port_at_parent", _whole(0, PORT_MAX)),
         )
-        switch = self._of_kind(section, switch)
-        section.end()
-        _check_unique(section, switch.name, seen, name=switch.name)
-        _check_unique(section, switch.name, seen, p4runtime=f"{switch.p4runtime}, device {switch.device},")
-        _check_unique(section, switch.name, seen, address=f"{switch.address}:{switch.port}")
-        return replace(switch, hosts=self._hosts(section, switch, hosts))
+        switch = self._of_kind(table, switch)
+        table.end()
+        table.check_unique(switch.name, seen, name=switch.name)
+        table.check_unique(switch.name, seen, p4runtime=f"{switch.p4runtime}, device {switch.device},")
+        table.check_unique(switch.name, seen, address=f"{switch.address}:{switch.port}")
+        return replace(switch, hosts=_hosts(switch, hosts))
 
-    def _of_kind(self, section: _Section, switch: SwitchConfig) -> SwitchConfig:
+    def _of_kind(self, table: _Table, switch: SwitchConfig) -> SwitchConfig:
         """With what only switches of its kind have."""
         match switch.kind:
             case "software":
                 return replace(
                     switch,
-                    lanes=section.take("lanes", _whole(1, 16370), 360),
-                    slots=section.take("slots", _whole(1, 1 << 20), 4096),
-                    mac=section.take("mac", _mac, ""),
-                    multicast=section.take("multicast", _groups, ""),
+                    lanes=table.take("lanes", _whole(1, 16370), 360),
+                    slots=table.take("slots", _whole(1, 1 << 20), 4096),
+                    mac=table.take("mac", _mac, ""),
+                    multicast=table.take("multicast", _groups, ""),
                 )
             case "tofino":
                 switch = replace(
                     switch,
-                    program=section.take("program", self._path_of),
-                    p4info=section.take("p4info", self._path_of),
-                    cables=section.take("cables", _pairs_of_ports, ()),
-                    loops=section.take("loops", _pairs_of_ports, ()),
-                    device_config=section.take("device_config", _one_of(DEVICE_CONFIGS), DEVICE_CONFIGS[0]),
+                    program=table.take("program", self._path_of),
+                    p4info=table.take("p4info", self._path_of),
+                    cables=table.take("cables", _pairs_of_ports, ()),
+                    loops=table.take("loops", _pairs_of_ports, ()),
+                    device_config=table.take("device_config", _one_of(DEVICE_CONFIGS), DEVICE_CONFIGS[0]),
                 )
         return replace(
             switch,
-            mac=section.take("mac", _mac),
-            parent_port=section.take_if_there("parent_port", _whole(0, PORT_MAX)),
+            mac=table.take("mac", _mac),
+            parent_port=table.take_if_there("parent_port", _whole(0, PORT_MAX)),
         )
 
-    def _section(self, name: str) -> _Section:
+    def _table(self, name: str) -> _Table:
         values = self._document.get(name, {})
         if not isinstance(values, dict):
-            raise self.error(name, 0, None, f"must be a table, [{name}]")
-        return _Section(self, name, 0, values)
+            raise ConfigError(f"{name} must be a table, [{name}]")
+        return _Table(name, values)
 
-    def _tables(self, name: str) -> list[dict[str, Any]]:
-        tables = self._document.get(name, [])
-        if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
-            raise self.error(name, 0, None, f"each is a table of its own, [[{name}]]")
-        return tables
-
-    def _hosts(self, section: _Section, switch: SwitchConfig, tables: object) -> tuple[Host, ...]:
-        if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
-            raise section.error(None, "each host is a table of its own, [[switch.host]]")
-        seen: dict[str, dict[str, str]] = {"name": {}, "address": {}, "mac": {}}
-        if switch.kind != "software":  # with one, a worker may share the machine
-            seen["address"][switch.address] = seen["mac"][switch.mac] = "the switch"
-        return tuple(self._host(table, seen, has_port=switch.kind != "software") for table in tables)
-
-    def _host(self, table: Mapping[str, Any], seen: dict[str, dict[str, str]], *, has_port: bool) -> Host:
-        # TOML reads [[switch.host]] in the order of the file, so a running count finds its line.
-        section = _Section(self, topology.HOSTS, self._hosts_read, table)
-        self._hosts_read += 1
-        host = Host(name=section.take("name", _name), address=section.take("address", _address))
-        if has_port:
-            host = replace(host, mac=section.take("mac", _mac), port=section.take("port", _whole(0, PORT_MAX)))
-        section.end()
-        _check_unique(section, host.name, seen, name=host.name, address=host.address)
-        if has_port:
-            _check_unique(section, host.name, seen, mac=host.mac)
-        return host
+    def _tables(self, name: str) -> list[_Table]:
+        return _Table("", self._document).take_if_there(name, _tables(name, name)) or []
 
 
-def _check_unique(section: _Section, owner: str, seen: dict[str, dict[str, str]], **values: str) -> None:
-    for key, value in values.items():
-        if value in seen[key]:
-            raise section.error(key, f"{key} {value} is {seen[key][value]}'s already")
-        seen[key][value] = owner
+def _tables(kind: str, header: str, where: str = "") -> Callable[[object], list[_Table]]:
+    """Errors call each by its own name, or by its number if it has none."""
+
+    def check(value: object) -> list[_Table]:
+        if not isinstance(value, list) or not all(isinstance(values, dict) for values in value):
+            raise ValueError(f"must be tables, each under a [[{header}]] of its own")
+        names = (values.get("name", number) for number, values in enumerate(value, start=1))
+        return [_Table(f"{where}{kind} {name}", values) for name, values in zip(names, value, strict=True)]
+
+    return check
 
 
-def _line_numbers(text: str) -> dict[tuple[str, int, str | None], int]:
-    """Where tables and their keys stand, by table, index of its kind, and key (None: the table's own line). Good enough
-    for a message: a file written in another of TOML's many ways gets one without a line."""
-    lines: dict[tuple[str, int, str | None], int] = {}
-    counts: dict[str, int] = {}
-    table = ""
-    for number, line in enumerate(text.splitlines(), start=1):
-        if match := _TABLE.fullmatch(line):
-            table = match[1]
-            counts[table] = counts.get(table, -1) + 1
-            lines[table, counts[table], None] = number
-        elif match := _KEY.match(line):
-            lines[(table, counts[table], match[1]) if table else (match[1], 0, None)] = number
-    return lines
+def _hosts(switch: SwitchConfig, tables: list[_Table]) -> tuple[Host, ...]:
+    seen: Seen = {}
+    if switch.kind != "software":  # with one, a worker may share the machine
+        seen["address", switch.address] = seen["mac", switch.mac] = "the switch"
+    return tuple(_host(table, seen, has_port=switch.kind != "software") for table in tables)
+
+
+def _host(table: _Table, seen: Seen, *, has_port: bool) -> Host:
+    host = Host(name=table.take("name", _name), address=table.take("address", _address))
+    if has_port:
+        host = replace(host, mac=table.take("mac", _mac), port=table.take("port", _whole(0, PORT_MAX)))
+    table.end()
+    table.check_unique(host.name, seen, name=host.name, address=host.address)
+    if has_port:
+        table.check_unique(host.name, seen, mac=host.mac)
+    return host
 
 
 def _text(value: object) -> str:

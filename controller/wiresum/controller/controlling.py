@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 
 from wiresum import join
-from wiresum.controller.config import Config, SwitchConfig
+from wiresum.controller.config import Config
 from wiresum.controller.driver import Endpoint, JobEntry
 from wiresum.controller.jobs.granting import settle_entries
 from wiresum.controller.jobs.job import State
@@ -23,6 +23,7 @@ from wiresum.controller.security import Security
 from wiresum.controller.service.join_server import JoinServer
 from wiresum.controller.service.standby_server import StandbyServer
 from wiresum.controller.store import FILE_NAME, Store
+from wiresum.controller.switches import SwitchConfig
 from wiresum.join import credentials
 from wiresum.join.credentials import CredentialsError
 

@@ -14,13 +14,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from wiresum.controller.driver import BELOW_MAX, WORKERS_MAX
+from wiresum.controller.switches import Host, SwitchConfig
 from wiresum.controller.topology import TopologyError, children
-
-if TYPE_CHECKING:
-    from wiresum.controller.config import Host, SwitchConfig
 
 PIPE_PORTS = 128
 """Of a Tofino, whose ports are numbered pipe first."""
@@ -60,30 +57,27 @@ def nodes(switches: Sequence[SwitchConfig]) -> list[Node]:
 def check(switches: Sequence[SwitchConfig]) -> None:
     """Raises a `TopologyError`, for what `topology.check` cannot see."""
     below = children(switches)
-    for index, switch in enumerate(switches):
-        _check_joints(index, switch, below[switch.name])
+    for switch in switches:
+        _check_joints(switch, below[switch.name])
     found = nodes(switches)
-    places = {switch.name: index for index, switch in enumerate(switches)}
-    owners = {switch.name: switch.name for switch in switches}
+    named = {switch.name: switch for switch in switches}
     for node in found:
-        owner = owners.setdefault(node.name, node.switch.name)
-        if owner != node.switch.name:
-            index = places[owner]
-            text = f"name {node.name} is that of a pipe of {node.switch.name} already: choose another"
-            raise TopologyError(text, index=index, key="name")
-    named = {node.name: node for node in found}
+        if named.get(node.name, node.switch) is not node.switch:
+            text = f"its name is that of a pipe of {node.switch.name} already: choose another"
+            raise TopologyError(named[node.name], text)
+    nodes_named = {node.name: node for node in found}
     counts: dict[str, int] = {}
     for node in found:
         counts[node.parent] = counts.get(node.parent, 0) + 1
-        above = named.get(node.parent)
+        above = nodes_named.get(node.parent)
         most = BELOW_MAX if above and above.parent else WORKERS_MAX
         if above and counts[node.parent] > most:
             why = f", since {above.name} has a parent itself" if above.parent else ""
             text = f"parent: at most {most} switches can hang right below {above.name}{why}"
-            raise TopologyError(text, index=places[node.switch.name], key="parent")
+            raise TopologyError(node.switch, text)
 
 
-def _check_joints(index: int, switch: SwitchConfig, below: Sequence[SwitchConfig]) -> None:
+def _check_joints(switch: SwitchConfig, below: Sequence[SwitchConfig]) -> None:
     used: dict[int | None, str] = {host.port: host.name for host in switch.hosts}
     used |= {other.port_at_parent: other.name for other in below}
     if switch.parent:
@@ -93,16 +87,15 @@ def _check_joints(index: int, switch: SwitchConfig, below: Sequence[SwitchConfig
         one, other = map(pipe_of, ports)
         for port in ports:
             if port in used:
-                text = f"{key}: port {port} of {switch.name} leads to {used[port]} already"
-                raise TopologyError(text, index=index, key=key)
+                raise TopologyError(switch, f"{key}: port {port} leads to {used[port]} already")
             used[port] = f"pipe {other if pipe_of(port) == one else one}"
         if one == other:
             text = f"{key}: ports {ports[0]} and {ports[1]} are both of pipe {one} (port // {PIPE_PORTS})"
-            raise TopologyError(f"{text}: it takes one of each of two", index=index, key=key)
+            raise TopologyError(switch, f"{text}: it takes one of each of two")
         ends = [joined.get(pipe, frozenset({pipe})) for pipe in (one, other)]
         if ends[0] & ends[1]:
-            text = f"{key}: pipes {one} and {other} of {switch.name} are joined already, and a tree has no rings"
-            raise TopologyError(text, index=index, key=key)
+            text = f"{key}: pipes {one} and {other} are joined already, and a tree has no rings"
+            raise TopologyError(switch, text)
         joined |= dict.fromkeys(ends[0] | ends[1], ends[0] | ends[1])
 
 

@@ -67,9 +67,6 @@ LIFE_FILE_NAME = "controller.alive"
 APPLICATION_ID = 0x77697273
 """Marks the file as ours: "wirs"."""
 SCHEMA_VERSION = 4
-"""3 said of a job which switches it has, and might say several; otherwise it was what 2 was. Since 4 the keys are in a
-file of their own, and jobs have seals."""
-SCHEMA_VERSIONS_READ = (2, 3, 4)
 FREE_BYTES_MIN = 4 << 20
 """That is a thousand jobs, and what SQLite needs beside its file."""
 BUSY_S_MAX = 5.0
@@ -88,10 +85,9 @@ CREATE TABLE jobs (
 ) WITHOUT ROWID;
 CREATE TABLE reservations (job_name TEXT PRIMARY KEY, body TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE draining (switch_name TEXT PRIMARY KEY) WITHOUT ROWID;
+CREATE TABLE ended (sequence INTEGER PRIMARY KEY, body TEXT NOT NULL);
 INSERT INTO epoch VALUES (0, 0);
 """
-_ENDED = "CREATE TABLE IF NOT EXISTS ended (sequence INTEGER PRIMARY KEY, body TEXT NOT NULL)"
-"""Younger than the rest, and so made in files that have none. Releases that do not know of it leave it alone."""
 
 
 class StoreError(RuntimeError):
@@ -141,7 +137,6 @@ class Store:
         """From now on this is the controller that serves. Returns its epoch, larger than that of all before."""
         with self._transaction() as database:
             found = self._read_ledger()
-            self._move_to_this_release(database)
             epoch, reserved = self._witnessed()
             self._keys_lost = self._past = ""
             if found is None and epoch:
@@ -229,7 +224,7 @@ class Store:
             return
         if application != APPLICATION_ID:
             raise StoreError(f"{self.path} is another program's file: choose another folder for the state")
-        if version not in SCHEMA_VERSIONS_READ:
+        if version != SCHEMA_VERSION:
             raise StoreError(
                 f"{self.path} was written by another release of wiresum (schema {version}; this one knows "
                 f"{SCHEMA_VERSION}): run that release, or move the file away when no job runs"
@@ -241,12 +236,12 @@ class Store:
     def _make_tables(self) -> None:
         with self._transaction() as database:
             (objects,) = database.execute("SELECT count(*) FROM sqlite_master").fetchone()
-            if not objects:
-                for statement in _SCHEMA.split(";"):
-                    database.execute(statement)
-                database.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-                database.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
-            database.execute(_ENDED)
+            if objects:
+                return
+            for statement in _SCHEMA.split(";"):
+                database.execute(statement)
+            database.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+            database.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
 
     # The ledger.
 
@@ -258,7 +253,7 @@ class Store:
         """None: there is none, or it is damaged, which `_ledger_trouble` says."""
         self._ledger_trouble = f"{self._ledger_path} is gone"
         try:
-            return ledger.read(self.path.parent) or self._ledger_of_an_older_release()
+            return ledger.read(self.path.parent)
         except LedgerError as error:
             self._ledger_trouble = f"{self._ledger_path} is damaged ({error})"
             return None
@@ -272,13 +267,6 @@ class Store:
                 f"cannot read {self._ledger_path}: {error.strerror}. Mend that, or move it away: the jobs that run end "
                 f"then, and the switches begin anew"
             ) from error
-
-    def _ledger_of_an_older_release(self) -> Ledger | None:
-        if self._schema_version() == SCHEMA_VERSION:
-            return None
-        (row,) = self._database.execute("SELECT secret, keys.reserved, number FROM keys, epoch").fetchall()
-        secret, reserved, epoch = row
-        return Ledger(secret, epoch, reserved)
 
     def _save_keys(self, database: sqlite3.Connection, before: Ledger, reserved: int) -> None:
         after = dataclasses.replace(before, reserved=reserved)
@@ -294,21 +282,6 @@ class Store:
 
     # The database.
 
-    def _schema_version(self) -> int:
-        (version,) = self._database.execute("PRAGMA user_version").fetchone()
-        return int(version)
-
-    def _move_to_this_release(self, database: sqlite3.Connection) -> None:
-        if self._schema_version() == SCHEMA_VERSION:
-            return
-        database.execute("ALTER TABLE epoch ADD COLUMN reserved INTEGER NOT NULL DEFAULT 0")
-        database.execute("UPDATE epoch SET reserved = (SELECT reserved FROM keys)")
-        database.execute("DROP TABLE keys")
-        database.execute("ALTER TABLE jobs ADD COLUMN seal TEXT NOT NULL DEFAULT ''")
-        for row in database.execute("SELECT switch_name, number, name, state, body FROM jobs").fetchall():
-            _apply(database, Save(JobRecord(*row)))
-        database.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
-
     def _parsed(self, kind: type[T], rows: Iterable[tuple[str]]) -> list[T]:
         """What is damaged is left out: no job depends on it."""
         found = []
@@ -321,9 +294,6 @@ class Store:
 
     def _load_jobs(self) -> tuple[list[JobRecord], str]:
         """And what is wrong with others, a sentence or empty."""
-        if self._schema_version() != SCHEMA_VERSION:
-            rows = self._database.execute("SELECT switch_name, number, name, state, body FROM jobs").fetchall()
-            return [JobRecord(*row) for row in rows], ""
         rows = self._database.execute("SELECT switch_name, number, name, state, body, seal FROM jobs").fetchall()
         whole = [JobRecord(*row[:-1]) for row in rows if row[-1] == _seal(*row[:-1])]
         past = ""

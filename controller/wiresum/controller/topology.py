@@ -8,38 +8,28 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from wiresum.controller.config import Host, SwitchConfig
-
-HOSTS = "switch.host"
+from wiresum.controller.switches import Host, SwitchConfig
 
 
 class TopologyError(ValueError):
-    """The text begins with what is wrong."""
-
-    def __init__(self, text: str, *, index: int, key: str | None = None, table: str = "switch") -> None:
-        """`index`: of the table among all of its kind in the file. `key`: that is wrong there; None: one is missing."""
-        super().__init__(text)
-        self.table, self.index, self.key = table, index, key
+    def __init__(self, switch: SwitchConfig, text: str) -> None:
+        """`text`: what is wrong with the switch, and what belongs there."""
+        super().__init__(f"switch {switch.name}: {text}")
 
 
 def check(switches: Sequence[SwitchConfig]) -> None:
     """Raises a `TopologyError`."""
     named = {switch.name: switch for switch in switches}
-    for index, switch in enumerate(switches):
-        _check_parent(index, switch, named)
+    for switch in switches:
+        _check_parent(switch, named)
     below = children(switches)
-    for index, switch in enumerate(switches):
-        _check_link(index, switch, named, below)
+    for switch in switches:
+        _check_link(switch, named, below)
         if not switch.hosts and not below[switch.name] and (switch.parent or switch.kind != "software"):
-            raise TopologyError(
-                f"no host: say with [[switch.host]] which machines hang on {switch.name}"
-                + (" and at which port" if switch.kind != "software" else ""),
-                index=index,
-            )
-    _check_hosts(switches, named)
+            at_port = " and at which port" if switch.kind != "software" else ""
+            raise TopologyError(switch, f"no host: say with [[switch.host]] which machines hang on it{at_port}")
+    _check_hosts(switches)
 
 
 def children(switches: Iterable[SwitchConfig]) -> dict[str, list[SwitchConfig]]:
@@ -69,85 +59,69 @@ def elsewhere(switch: SwitchConfig, switches: Sequence[SwitchConfig]) -> Iterato
         yield from (replace(host, port=port) for host in other.hosts if host.mac)
 
 
-def _check_parent(index: int, switch: SwitchConfig, named: Mapping[str, SwitchConfig]) -> None:
+def _check_parent(switch: SwitchConfig, named: Mapping[str, SwitchConfig]) -> None:
     if not switch.parent:
         for key, port in (("parent_port", switch.parent_port), ("port_at_parent", switch.port_at_parent)):
             if port is not None:
-                raise TopologyError(f"{key} is of a switch that has a parent: say parent too", index=index, key=key)
+                raise TopologyError(switch, f"{key} is of a switch that has a parent: say parent too")
         return
     if switch.parent not in named:
         others = ", ".join(name for name in named if name != switch.name) or "none"
-        raise TopologyError(
-            f"parent: there is no switch {switch.parent!r} to be above {switch.name}; there are: {others}",
-            index=index,
-            key="parent",
-        )
+        raise TopologyError(switch, f"parent: there is no switch {switch.parent!r} to be above; there are: {others}")
     way = [switch.name]
     while parent := named[way[-1]].parent:
         if parent in way:
-            text = " below ".join([*way[way.index(parent) :], parent])
-            raise TopologyError(
-                f"parent makes a ring: {text}. A tree has a switch at its top, which has no parent",
-                index=index,
-                key="parent",
-            )
+            ring = " below ".join([*way[way.index(parent) :], parent])
+            text = f"parent makes a ring: {ring}. A tree has a switch at its top, which has no parent"
+            raise TopologyError(switch, text)
         if parent not in named:
             return  # it is told where it stands
         way.append(parent)
 
 
 def _check_link(
-    index: int, switch: SwitchConfig, named: Mapping[str, SwitchConfig], below: Mapping[str, list[SwitchConfig]]
+    switch: SwitchConfig, named: Mapping[str, SwitchConfig], below: Mapping[str, list[SwitchConfig]]
 ) -> None:
     if not switch.parent:
         return
     parent, siblings = named[switch.parent], below[switch.parent]
     if switch.kind != "software":
         if switch.parent_port is None:
-            text = f"parent_port is missing: the port of {switch.name} that leads to {parent.name}"
-            raise TopologyError(text, index=index)
-        _check_free(switch, switch.parent_port, "parent_port", index, below[switch.name])
+            raise TopologyError(switch, f"parent_port is missing: its port that leads to {parent.name}")
+        _check_free(switch, "parent_port", switch, switch.parent_port, below[switch.name])
     if parent.kind != "software":
         if switch.port_at_parent is None:
-            text = f"port_at_parent is missing: the port of {parent.name} that leads to {switch.name}"
-            raise TopologyError(text, index=index)
-        _check_free(parent, switch.port_at_parent, "port_at_parent", index, siblings[: siblings.index(switch)])
+            raise TopologyError(switch, f"port_at_parent is missing: the port of {parent.name} that leads to it")
+        before = siblings[: siblings.index(switch)]
+        _check_free(switch, "port_at_parent", parent, switch.port_at_parent, before)
     elif switch.port_at_parent is not None:
         text = f"port_at_parent: {parent.name} is a software switch, which has no ports: leave it out"
-        raise TopologyError(text, index=index, key="port_at_parent")
+        raise TopologyError(switch, text)
     for one, other in ((switch, parent), (parent, switch)):
         if one.kind == "software" != other.kind and not one.mac:
-            raise TopologyError(
-                f"mac of {one.name} is missing: {other.name} addresses its packets to {one.name} with that of the "
-                f"machine where it runs",
-                index=list(named).index(one.name),
-            )
+            text = f"mac is missing: {other.name} addresses its packets to it with that of the machine where it runs"
+            raise TopologyError(one, text)
 
 
-def _check_free(switch: SwitchConfig, port: int, key: str, index: int, others: Iterable[SwitchConfig]) -> None:
-    """Does nothing else hang on that port of the switch? `others`: switches below it."""
+def _check_free(about: SwitchConfig, key: str, switch: SwitchConfig, port: int, others: Iterable[SwitchConfig]) -> None:
+    """Does nothing else hang on that port of the switch? `others`: switches below it. `about`: whose key it is."""
     used: dict[int | None, str] = {host.port: host.name for host in switch.hosts}
     used |= {other.port_at_parent: other.name for other in others}
     if key == "port_at_parent" and switch.parent_port is not None:
         used[switch.parent_port] = switch.parent
     if port in used:
-        raise TopologyError(f"{key}: port {port} of {switch.name} leads to {used[port]} already", index=index, key=key)
+        raise TopologyError(about, f"{key}: port {port} of {switch.name} leads to {used[port]} already")
 
 
-def _check_hosts(switches: Sequence[SwitchConfig], named: Mapping[str, SwitchConfig]) -> None:
+def _check_hosts(switches: Sequence[SwitchConfig]) -> None:
     """Does each host hang on one switch of a tree? In another tree it may stand too."""
     parents = {switch.name: switch.parent for switch in switches}
     seen: dict[tuple[str, str, str], str] = {}
-    hosts = ((switch, host) for switch in switches for host in switch.hosts)
-    for index, (switch, host) in enumerate(hosts):
-        top = ([switch.name, *above(switch.name, parents)])[-1]
-        for key, value in (("address", host.address), ("mac", host.mac), ("name", host.name)):
-            other = seen.setdefault((top, key, value), switch.name)
-            if value and other != switch.name:
-                raise TopologyError(
-                    f"{key} {value} is at {other} already, and both are switches of one tree: a host hangs on one "
-                    f"of them",
-                    index=index,
-                    key=key,
-                    table=HOSTS,
-                )
+    for switch in switches:
+        top = [switch.name, *above(switch.name, parents)][-1]
+        for host in switch.hosts:
+            for key, value in (("address", host.address), ("mac", host.mac), ("name", host.name)):
+                other = seen.setdefault((top, key, value), switch.name)
+                if value and other != switch.name:
+                    text = f"host {host.name}: {key} {value} is at {other} already, and both are switches of one tree"
+                    raise TopologyError(switch, f"{text}: a host hangs on one of them")

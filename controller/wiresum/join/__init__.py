@@ -1,11 +1,10 @@
-"""The messages that workers, operators, switches and the service exchange; the `.proto` files here define them.
+"""The messages that workers, operators and the service exchange; the `.proto` files here define them.
 
 Importing this module loads protobuf but not gRPC: the stubs are in `join_pb2_grpc` and its like.
 """
 
 from __future__ import annotations
 
-from wiresum.join.attach_pb2 import AttachReply, AttachRequest
 from wiresum.join.join_pb2 import (
     AbortReply,
     AbortRequest,
@@ -85,8 +84,6 @@ __all__ = [
     "WORKERS_MAX",
     "AbortReply",
     "AbortRequest",
-    "AttachReply",
-    "AttachRequest",
     "CreateJobReply",
     "CreateJobRequest",
     "Diagnosis",

@@ -20,7 +20,7 @@ import tempfile
 from pathlib import Path
 
 PACKAGE = "wiresum/join"
-DEFINITIONS = ("join", "operator", "attach")
+DEFINITIONS = ("join", "operator")
 GENERATED = tuple(
     f"{name}{suffix}" for name in DEFINITIONS for suffix in ("_pb2.py", "_pb2.pyi", "_pb2_grpc.py", "_pb2_grpc.pyi")
 )

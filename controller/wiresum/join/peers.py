@@ -11,7 +11,7 @@ HOST_NAME_CHARACTERS_MAX = 64
 def describe_peer(peer: Peer) -> str:
     """Begins with what the service has verified. What the worker says of itself may be anything, and so comes after
     that, quoted."""
-    verified = [peer.address] if peer.address else []  # a service of an earlier release does not say it
+    verified = [peer.address] if peer.address else []
     if peer.called_from not in ("", peer.address):
         verified.append(f"called from {peer.called_from}")
     if peer.certificate:

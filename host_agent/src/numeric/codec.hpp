@@ -78,4 +78,26 @@ void set_default_float_environment() noexcept;
 /// another that it has; chosen at the first use.
 [[nodiscard]] const char* instruction_set() noexcept;
 
+struct Kernels;
+
+/// The same on a given table of kernels (kernels.hpp), for tests and benchmarks.
+[[nodiscard]] std::uint8_t max_exponent(const Kernels& kernels, Dtype dtype, const std::byte* source,
+                                        std::size_t count) noexcept;
+[[nodiscard]] BlockScan scan_block(const Kernels& kernels, Dtype dtype, const std::byte* source,
+                                   std::size_t count) noexcept;
+void scan_blocks(const Kernels& kernels, Dtype dtype, const std::byte* source, std::size_t count, std::size_t step,
+                 BlockScan* scans) noexcept;
+void quantise(const Kernels& kernels, Format format, const Scale& scale, const std::byte* source, std::size_t count,
+              std::byte* payload, std::size_t words) noexcept;
+void dequantise(const Kernels& kernels, Format format, const Scale& scale, const std::byte* payload, std::size_t words,
+                std::byte* destination, std::size_t count) noexcept;
+void to_integers(const Kernels& kernels, Dtype dtype, const Scale& scale, const std::byte* source, std::size_t count,
+                 std::int32_t* integers) noexcept;
+void from_integers(const Kernels& kernels, Dtype dtype, const Scale& scale, const std::int32_t* integers,
+                   std::byte* destination, std::size_t count) noexcept;
+void pack_lanes(const Kernels& kernels, unsigned lane_bits, const std::int32_t* integers, std::size_t count,
+                std::uint32_t* packed, std::size_t words) noexcept;
+void unpack_lanes(const Kernels& kernels, unsigned lane_bits, const std::uint32_t* packed, std::size_t words,
+                  std::int32_t* integers, std::size_t count) noexcept;
+
 }  // namespace wiresum::numeric

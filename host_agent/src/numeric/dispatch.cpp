@@ -5,6 +5,7 @@
 #include <cpuid.h>
 #endif
 
+#include "numeric/codec.hpp"
 #include "numeric/kernels.hpp"
 
 namespace wiresum::numeric {

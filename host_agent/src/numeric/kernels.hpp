@@ -12,7 +12,6 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "numeric/codec.hpp"
 #include "numeric/format.hpp"
 #include "numeric/stochastic.hpp"
 
@@ -79,25 +78,5 @@ inline constexpr std::size_t kKernelTablesMax = 4;
 
 /// Fills `tables` with those that run on this processor, slowest first; returns how many.
 std::size_t supported_kernels(const Kernels* (&tables)[kKernelTablesMax]) noexcept;
-
-/// The codec's functions on a given table.
-[[nodiscard]] std::uint8_t max_exponent(const Kernels& kernels, Dtype dtype, const std::byte* source,
-                                        std::size_t count) noexcept;
-[[nodiscard]] BlockScan scan_block(const Kernels& kernels, Dtype dtype, const std::byte* source,
-                                   std::size_t count) noexcept;
-void scan_blocks(const Kernels& kernels, Dtype dtype, const std::byte* source, std::size_t count, std::size_t step,
-                 BlockScan* scans) noexcept;
-void quantise(const Kernels& kernels, Format format, const Scale& scale, const std::byte* source, std::size_t count,
-              std::byte* payload, std::size_t words) noexcept;
-void dequantise(const Kernels& kernels, Format format, const Scale& scale, const std::byte* payload, std::size_t words,
-                std::byte* destination, std::size_t count) noexcept;
-void to_integers(const Kernels& kernels, Dtype dtype, const Scale& scale, const std::byte* source, std::size_t count,
-                 std::int32_t* integers) noexcept;
-void from_integers(const Kernels& kernels, Dtype dtype, const Scale& scale, const std::int32_t* integers,
-                   std::byte* destination, std::size_t count) noexcept;
-void pack_lanes(const Kernels& kernels, unsigned lane_bits, const std::int32_t* integers, std::size_t count,
-                std::uint32_t* packed, std::size_t words) noexcept;
-void unpack_lanes(const Kernels& kernels, unsigned lane_bits, const std::uint32_t* packed, std::size_t words,
-                  std::int32_t* integers, std::size_t count) noexcept;
 
 }  // namespace wiresum::numeric

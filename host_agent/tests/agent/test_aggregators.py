@@ -20,7 +20,8 @@ from wiresum.agent.errors import (
 )
 from wiresum.controller import JoinServer, Limits
 from wiresum.controller.driver import Sizes
-from wiresum_lab.doubles.controller import PATIENCE_S, Client, RecordingDriver, wait_until
+from wiresum_lab.doubles.controller import Client, RecordingDriver
+from wiresum_lab.processes import PATIENCE_S, wait_until
 
 LIMITS = Limits(slots_default=64, leave_grace_ms=200, ask_again_ms_max=200)
 LANES = 360

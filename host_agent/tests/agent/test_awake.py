@@ -14,7 +14,8 @@ import pytest
 from wiresum.agent.absence import NO_TRAFFIC, Absence, Patience
 from wiresum.agent.awake import LOOK_S, AwakeClock
 from wiresum.controller import JoinServer, Limits
-from wiresum_lab.doubles.controller import Client, RecordingDriver, wait_until
+from wiresum_lab.doubles.controller import Client, RecordingDriver
+from wiresum_lab.processes import wait_until
 
 
 class Time:

@@ -49,7 +49,6 @@ def test_without_variables_the_defaults_hold_and_other_variables_do_not_matter()
     [
         ("WIRESUM_SWICH", "WIRESUM_SWITCH"),
         ("WIRESUM_BIT", "WIRESUM_BITS"),
-        ("WIRESUM_LANE_BITS", "WIRESUM_BITS"),
         ("WIRESUM_THREAD", "WIRESUM_THREADS"),
         ("WIRESUM_Tls", "WIRESUM_TLS"),
     ],

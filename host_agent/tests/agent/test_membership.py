@@ -27,7 +27,8 @@ from wiresum.agent.errors import (
 )
 from wiresum.agent.membership import Membership
 from wiresum.controller import Endpoint, JoinServer
-from wiresum_lab.doubles.controller import PATIENCE_S, Client, RecordingDriver, wait_until
+from wiresum_lab.doubles.controller import Client, RecordingDriver
+from wiresum_lab.processes import PATIENCE_S, wait_until
 
 
 @pytest.fixture

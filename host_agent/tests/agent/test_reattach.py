@@ -22,7 +22,8 @@ from wiresum.controller.config import SecurityConfig
 from wiresum.controller.security import Security
 from wiresum.controller.security.authority import Authority, Holder
 from wiresum.controller.security.names import Claims
-from wiresum_lab.doubles.controller import PATIENCE_S, RecordingDriver, wait_until
+from wiresum_lab.doubles.controller import RecordingDriver
+from wiresum_lab.processes import PATIENCE_S, wait_until
 
 CONTROLLER = """
 import sys, time

@@ -36,8 +36,8 @@ from wiresum.controller.p4runtime import STANDBY_ID, P4RuntimeSwitch, Target, de
 from wiresum.switch import SoftwareSwitch
 from wiresum.switch.p4runtime import P4RuntimeServer
 from wiresum_lab.doubles.controller import Client, RecordingDriver
+from wiresum_lab.processes import PATIENCE_S
 
-PATIENCE_S = 20.0
 HOST = "127.0.0.1"
 
 

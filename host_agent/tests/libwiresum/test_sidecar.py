@@ -10,8 +10,7 @@ import pytest
 from wiresum.agent.sidecar.lines import FIELDS_MAX, LINE_BYTES_MAX, Channel, LineError, decode, encode
 from wiresum.agent.sidecar.process import serve
 from wiresum.agent.sidecar.service import VERSION
-
-PATIENCE_S = 20.0
+from wiresum_lab.processes import PATIENCE_S
 
 
 def test_what_is_encoded_reads_the_same() -> None:

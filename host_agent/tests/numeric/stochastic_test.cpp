@@ -12,6 +12,7 @@
 #include <random>
 #include <vector>
 
+#include "numeric/codec.hpp"
 #include "numeric/kernels.hpp"
 
 namespace wiresum::numeric::testing {

@@ -73,14 +73,14 @@ def run_wiresum(*arguments: str) -> str:
     return finished.stdout
 
 
-def test_no_program_changes_where_modules_are_found() -> None:
+def test_no_program_changes_where_modules_are_found(tracked: list[Path]) -> None:
     """What several share is a package, which is installed."""
     changing = re.compile(r"sys\.path(\.(insert|append|extend)\(|\[|\s*\+?=)")
     others_tests = {"plugins/openmpi/tests/mpi4py_tests.py", "plugins/openmpi/tests/horovod_tests.py"}
     others_tests |= {"plugins/horovod/tests/own_tests.py"}  # these run checkouts of other projects
     found = [
         name
-        for path in tracked_files()
+        for path in tracked
         if path.suffix == ".py" and (name := str(path.relative_to(REPOSITORY))) not in others_tests
         if changing.search(path.read_text())
     ]
@@ -184,10 +184,10 @@ def test_the_switch_includes_no_worker_and_its_dataplane_no_transport() -> None:
         assert included_rooms(source) <= allowed | own, source
 
 
-def test_no_file_names_a_folder_of_one_machine() -> None:
+def test_no_file_names_a_folder_of_one_machine(tracked: list[Path]) -> None:
     machine_path = re.compile(r"(?<![\w.])/(home|root|Users|work)/\w")
     named = []
-    for path in tracked_files():
+    for path in tracked:
         try:
             text = path.read_text()
         except UnicodeDecodeError:
@@ -225,23 +225,23 @@ def test_every_program_that_make_runs_has_help(program: str) -> None:
     assert "usage:" in finished.stdout.lower()
 
 
-def test_the_version_stands_in_pyproject_alone() -> None:
+def test_the_version_stands_in_pyproject_alone(tracked: list[Path]) -> None:
     project = (REPOSITORY / "pyproject.toml").read_text().partition("[project]")[2].partition("\n[")[0]
     (version,) = re.findall(r'^version = "(.+?)"', project, re.MULTILINE)
     assert version in run_wiresum("version")
     elsewhere = [
         str(path.relative_to(REPOSITORY))
-        for path in tracked_files()
+        for path in tracked
         if path.suffix in {".py", ".cpp", ".hpp", ".txt", ".cmake"} and f'"{version}"' in path.read_text()
     ]
     assert elsewhere == []
 
 
-def test_no_source_file_is_longer_than_a_reader_can_hold() -> None:
+def test_no_source_file_is_longer_than_a_reader_can_hold(tracked: list[Path]) -> None:
     lines_max = 650
     long = {
         str(path.relative_to(REPOSITORY)): lines
-        for path in tracked_files()
+        for path in tracked
         if path.suffix in {".py", ".cpp", ".hpp", ".c"} and "_pb2" not in path.name
         if (lines := len(path.read_text().splitlines())) > lines_max
     }

@@ -1,14 +1,13 @@
 """Real processes over links that lose, duplicate and reorder packets: every sum is right, and all ends. Needs root."""
 
 import json
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from wiresum_lab.namespaces.links import Link
-from wiresum_lab.namespaces.over_transports import TRANSPORTS, missing, start_switch, start_worker
 from wiresum_lab.namespaces.star import Star
+from wiresum_lab.namespaces.transports import TRANSPORTS, missing, start_switch, start_worker
 
 WORKERS = 3
 PATIENCE_S = 150.0
@@ -32,13 +31,15 @@ def test_every_element_is_right_over_bad_links(transport: str, name: str, tmp_pa
     if reason := missing(transport):
         pytest.skip(reason)
     link = LINKS[name]
-    with Star(WORKERS, link) as star, (tmp_path / "switch.log").open("w") as log:
-        start_switch(star, transport, log)
+    with Star(WORKERS, link) as star:
+        start_switch(star, transport, tmp_path / "switch.log")
         workers = [
-            start_worker(star, host, transport, [str(PROGRAM), str(rank), str(WORKERS)], subprocess.PIPE)
+            start_worker(star, host, transport, [str(PROGRAM), str(rank), str(WORKERS)], tmp_path / f"{rank}.log")
             for rank, host in enumerate(star.workers)
         ]
-        reports = [json.loads(worker.communicate(timeout=PATIENCE_S)[0]) for worker in workers]
+        for worker in workers:
+            worker.process.wait(PATIENCE_S)
+        reports = [json.loads(worker.said().splitlines()[-1]) for worker in workers]
     assert [report["wrong"] for report in reports] == [0] * WORKERS
     assert all(report["transport"].startswith(transport) for report in reports)
     if link.loss:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from wiresum_lab.namespaces.over_transports import start_switch, start_worker
 from wiresum_lab.namespaces.star import STAR_DEVICE, Star
+from wiresum_lab.namespaces.transports import start_switch, start_worker
 
 WORKERS = 2
 PACKETS = 150
@@ -33,20 +33,19 @@ pytestmark = pytest.mark.usefixtures("namespaces")
 
 @pytest.mark.parametrize("carried", [True, False])
 def test_a_worker_whose_group_is_not_carried_to_it_says_so(carried: bool, tmp_path: Path) -> None:
-    with Star(WORKERS, racks=1) as star, (tmp_path / "switch.log").open("w") as log:
+    with Star(WORKERS, racks=1) as star:
         if not carried:
             # What is for a group, the network switch at the workers sends to this one's port no more.
             rack = star.rack_of(DEAF)
             rack.run(["ip", "link", "set", "dev", STAR_DEVICE, "type", "bridge", "mcast_snooping", "0"])
             rack.run(["ip", "link", "set", "dev", f"port{DEAF}", "type", "bridge_slave", "mcast_flood", "off"])
-        start_switch(star, "udp", log, "--multicast", GROUPS)
+        start_switch(star, "udp", tmp_path / "switch.log", "--multicast", GROUPS)
         workers = []
         for rank, host in enumerate(star.workers):
             command = ["-c", WORKER, str(rank), str(WORKERS), str(PACKETS * 360)]
-            with (tmp_path / f"rank-{rank}.log").open("w") as said:
-                workers.append(start_worker(star, host, "udp", command, None, said))
-        codes = [worker.wait(timeout=PATIENCE_S) for worker in workers]
-    said = [(tmp_path / f"rank-{rank}.log").read_text() for rank in range(WORKERS)]
+            workers.append(start_worker(star, host, "udp", command, tmp_path / f"rank-{rank}.log"))
+        codes = [worker.process.wait(PATIENCE_S) for worker in workers]
+    said = [worker.said() for worker in workers]
     if carried:
         assert codes == [0] * WORKERS, said
         assert said == [""] * WORKERS

@@ -1,13 +1,12 @@
 """A training over each transport: whichever it is, the parameters are the same to the last bit. Needs root."""
 
 import json
-import subprocess
 from pathlib import Path
 
 import pytest
 
-from wiresum_lab.namespaces.over_transports import missing, start_switch, start_worker
 from wiresum_lab.namespaces.star import MANAGEMENT_DEVICE, Star
+from wiresum_lab.namespaces.transports import missing, start_switch, start_worker
 
 WORKERS = 2
 PATIENCE_S = 120.0
@@ -36,18 +35,18 @@ def test_a_training_has_the_same_bits_as_over_udp(
 def digests(transport: str, folder: Path, threads: int = 1) -> list[str]:
     """Of each worker's parameters after an epoch, with so many threads at both ends."""
     folder.mkdir()
-    with Star(WORKERS) as star, (folder / "switch.log").open("w") as log:
-        start_switch(star, transport, log, "--threads", str(threads))
+    with Star(WORKERS) as star:
+        start_switch(star, transport, folder / "switch.log", "--threads", str(threads))
         store = {"MASTER_ADDR": star.workers[0].management_address, "MASTER_PORT": "29500", "OMP_NUM_THREADS": "1"}
         store |= {"WORLD_SIZE": str(WORKERS), "LOCAL_RANK": "0", "GLOO_SOCKET_IFNAME": MANAGEMENT_DEVICE}
         store |= {"WIRESUM_THREADS": str(threads)}
         command = ["-m", "wiresum_lab.demos.digits.train", "--epochs", "1", "--output", str(folder)]
         workers = [
-            start_worker(star, host, transport, command, subprocess.PIPE, RANK=str(rank), **store)
+            start_worker(star, host, transport, command, folder / f"{rank}.log", {**store, "RANK": str(rank)})
             for rank, host in enumerate(star.workers)
         ]
         for worker in workers:
-            said = worker.communicate(timeout=PATIENCE_S)[0]
-            assert worker.returncode == 0, f"{said}\n{(folder / 'switch.log').read_text()}"
+            code = worker.process.wait(PATIENCE_S)
+            assert code == 0, f"{worker.said()}\n{(folder / 'switch.log').read_text()}"
     lines = [(folder / f"rank-{rank}.jsonl").read_text().splitlines()[-1] for rank in range(WORKERS)]
     return [json.loads(line)["digest"] for line in lines]

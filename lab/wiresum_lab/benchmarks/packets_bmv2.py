@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 from wiresum.controller import DriverError, Endpoint, JobEntry
 from wiresum.controller.p4runtime import P4RuntimeSwitch
-from wiresum_lab.namespaces.bmv2_star import Bmv2Star, bmv2_missing
+from wiresum_lab.namespaces.bmv2 import bmv2_missing
+from wiresum_lab.namespaces.bmv2_star import Bmv2Star
 from wiresum_lab.namespaces.star import StarError, check_prerequisites
 
 WORKER_PORT = 20_000

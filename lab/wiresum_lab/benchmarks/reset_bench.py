@@ -44,7 +44,8 @@ from wiresum.controller.security.names import Claims
 from wiresum.join import join_pb2_grpc
 from wiresum.join.credentials import open_channel
 from wiresum_lab import REPOSITORY
-from wiresum_lab.doubles.controller import Client, join_request, unused_port
+from wiresum_lab.doubles.controller import Client, join_request
+from wiresum_lab.processes import unused_port
 
 NGINX = REPOSITORY / "controller/deploy/nginx.conf"
 HOST = "127.0.0.1"

@@ -116,7 +116,7 @@ class Wiresum(System):
     def missing(self) -> str | None:
         if (module := _module_missing()) is not None:
             return f"the module {module} is not there: pip install '.[torch]' in the project's folder builds it"
-        from wiresum_lab.namespaces.over_transports import missing
+        from wiresum_lab.namespaces.transports import missing
 
         return missing(self.transport)
 
@@ -179,7 +179,7 @@ class WiresumOverDpdk(WiresumOverXdp):
         return super().start(site, workshop)
 
     def _device(self) -> str:
-        from wiresum_lab.namespaces.over_transports import EAL
+        from wiresum_lab.namespaces.transports import EAL
 
         return EAL
 

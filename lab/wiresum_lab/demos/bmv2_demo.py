@@ -10,21 +10,20 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import signal
-import subprocess
 import sys
-from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
 
 from wiresum_lab import REPOSITORY
 from wiresum_lab.demos.digits.runs import Run
-from wiresum_lab.demos.digits_training import STORE_PORT, DemoError, Start, over_software_switch, train
+from wiresum_lab.demos.digits.training import STORE_PORT, over_software_switch, train
 from wiresum_lab.namespaces.bmv2_star import Bmv2Star
-from wiresum_lab.namespaces.star import STAR_DEVICE, Host, StarError, termination_as_exit
+from wiresum_lab.namespaces.star import STAR_DEVICE, StarError, termination_as_exit
+from wiresum_lab.processes import Program, ProgramError
 
 EXIT_INTERRUPTED = 130
 
@@ -45,7 +44,7 @@ def over_bmv2(options: argparse.Namespace, cleanup: ExitStack) -> tuple[Run, dic
         "GLOO_SOCKET_IFNAME": STAR_DEVICE,
     }
     frames_before, cpu_before_s = star.frames(), star.cpu_s()
-    run = train(Run("bmv2"), [inside(worker) for worker in star.workers], variables, options)
+    run = train(Run("bmv2"), [partial(Program, at=worker.popen) for worker in star.workers], variables, options)
     # While workers start, hardly anything goes over the network.
     frames_in, frames_out = (after - before for after, before in zip(star.frames(), frames_before, strict=True))
     measured = {
@@ -54,14 +53,6 @@ def over_bmv2(options: argparse.Namespace, cleanup: ExitStack) -> tuple[Run, dic
         "bmv2_cores": (star.cpu_s() - cpu_before_s) / run.seconds,
     }
     return run, measured
-
-
-def inside(host: Host) -> Start:
-    def start(command: Sequence[str], variables: Mapping[str, str], log: Path) -> subprocess.Popen[str]:
-        with log.open("w") as output:
-            return host.popen(command, environment=os.environ | variables, stdout=output, stderr=subprocess.STDOUT)
-
-    return start
 
 
 def result(bmv2: Run, software: Run, measured: dict[str, float], options: argparse.Namespace) -> dict[str, object]:
@@ -125,7 +116,7 @@ def main() -> int:
             with ExitStack() as cleanup:
                 bmv2, measured = over_bmv2(options, cleanup)
             software = over_software_switch(options)
-    except (DemoError, StarError) as error:
+    except (ProgramError, StarError) as error:
         console.print(f"[bold red]The demo failed:[/] {error}")
         return 1
     except KeyboardInterrupt:

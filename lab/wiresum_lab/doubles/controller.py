@@ -4,9 +4,7 @@ switch that writes down what it is told, and a client. The service between the t
 
 from __future__ import annotations
 
-import socket
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
@@ -32,13 +30,9 @@ from wiresum.controller.jobs.outputs import Admit, Count, Evict, Grant, Output, 
 from wiresum.controller.jobs.refusal import Refusal
 from wiresum.controller.store import Store
 from wiresum.join import join_pb2_grpc, operator_pb2_grpc
-
-PATIENCE_S = 20.0
-"""For what must happen, however busy the machine is. Nothing takes nearly as long."""
-
+from wiresum_lab.processes import PATIENCE_S, wait_until
 
 T = TypeVar("T")
-
 
 NOBODY = ("nobody",)
 """In place of addresses of workers: of a switch that has none right below."""
@@ -294,20 +288,6 @@ class RecordingDriver:
         assert self.released.wait(PATIENCE_S)
         if self.trouble:
             raise DriverError(self.trouble)
-
-
-def unused_port() -> int:
-    """Of TCP on loopback; free a moment ago."""
-    with socket.socket() as unused:
-        unused.bind(("127.0.0.1", 0))
-        return int(unused.getsockname()[1])
-
-
-def wait_until(condition: Callable[[], bool], what: str) -> None:
-    give_up_at = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < give_up_at, f"in {PATIENCE_S} s it did not come to this: {what}"
-        time.sleep(0.01)
 
 
 def join_request(**fields: object) -> messages.JoinRequest:

@@ -13,9 +13,7 @@ import grpc
 from finsy.proto import p4r, p4r_grpc, rpc_code, rpc_status
 
 from wiresum.switch.p4runtime.pipeline import Program
-
-PATIENCE_S = 10.0
-"""How long a test waits before it fails; none passes by waiting so long."""
+from wiresum_lab.processes import PATIENCE_S
 
 INSERT, MODIFY, DELETE = p4r.Update.INSERT, p4r.Update.MODIFY, p4r.Update.DELETE
 SetConfig = p4r.SetForwardingPipelineConfigRequest

@@ -13,11 +13,10 @@ from typing import NamedTuple
 
 from wiresum.controller import Endpoint, JobEntry
 from wiresum.switch.software_switch import SoftwareSwitch
+from wiresum_lab.processes import PATIENCE_S
 
 DATA, EMPTY, RESULT, META, QUESTION, MISSING = range(6)
 HEADER = struct.Struct("!BBHIBBHIII")
-PATIENCE_S = 10.0
-"""How long a test waits before it fails; none passes by waiting so long."""
 
 
 class Packet(NamedTuple):

@@ -22,37 +22,20 @@ they leave their host (`lose_upstream`), and those from the switch as the host t
 from __future__ import annotations
 
 import contextlib
-import itertools
 import json
-import os
 import shutil
-import signal
-import subprocess
-import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from wiresum.controller.p4runtime import Host as SwitchHost
 from wiresum.controller.p4runtime import Pipeline, Target, device_config
-from wiresum_lab.namespaces.links import coin_program
+from wiresum_lab.namespaces.bmv2 import bmv2_command, bmv2_missing, next_device
+from wiresum_lab.namespaces.links import loss_program
 from wiresum_lab.namespaces.star import STAR_DEVICE, Host, Star, StarError
+from wiresum_lab.processes import Program, cpu_seconds, wiresum
 
-SWITCH_PROGRAM = "simple_switch_grpc"
-INSTALL = "install bmv2: p4lang's own packages (p4lang-bmv2), or the container image p4lang/behavioral-model"
 JOIN_PORT = 43487
-START_S_MAX = 30.0
-STOP_S_MAX = 10.0
-POLL_S = 0.05
-LOG_LINES_SHOWN = 20
-DEVICES_A_PROCESS = 64
-_stars_built = itertools.count()
-
-
-def bmv2_missing() -> str:
-    """What is missing for bmv2 to run here, and how to get it; empty if nothing is."""
-    return "" if shutil.which(SWITCH_PROGRAM) else f"{SWITCH_PROGRAM} is not on PATH: {INSTALL}"
 
 
 class Bmv2Star:
@@ -63,11 +46,10 @@ class Bmv2Star:
             raise StarError(missing)
         self._pipeline = pipeline or device_config.bmv2()
         self._star = Star(workers + 1)
-        # bmv2 may name a file in /tmp after it, and two switches must not share that.
-        self.device = DEVICES_A_PROCESS * os.getpid() + next(_stars_built) % DEVICES_A_PROCESS
+        self.device = next_device()
         self._folder = Path(tempfile.mkdtemp(prefix="wiresum-bmv2-"))
         self._socket = self._folder / "p4runtime.socket"
-        self._bmv2: subprocess.Popen[str] | None = None
+        self._bmv2: Program | None = None
         try:
             self._prepare_links()
             self.mac = self._device(self._star.switch, STAR_DEVICE)["address"]
@@ -126,8 +108,7 @@ class Bmv2Star:
     def cpu_s(self) -> float:
         """What bmv2 has used of the processors so far."""
         assert self._bmv2 is not None
-        fields = Path(f"/proc/{self._bmv2.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        return cpu_seconds(self._bmv2.pid)
 
     def lose_upstream(self, share: float) -> None:
         """From now on each worker loses so many of the packets that it sends, at random; 0 ends that."""
@@ -146,21 +127,17 @@ class Bmv2Star:
     @contextlib.contextmanager
     def controller(self) -> Iterator[str]:
         """A `wiresum controller` on its host, from its start to its end. Gives where workers join: host:port."""
-        config, log = self._folder / "cluster.toml", self._folder / "controller.log"
+        config = self._folder / "cluster.toml"
         config.write_text(self._config())
-        command = [sys.executable, "-m", "wiresum.cli", "controller", "--config", str(config)]
-        with log.open("w") as output:
-            process = self.control_host.popen(command, environment=os.environ, stdout=output, stderr=output)
-        try:
-            _await(process, log, "the controller", lambda: "ready: " in log.read_text())
+        command = wiresum("controller", "--config", str(config))
+        with Program(command, self._folder / "controller.log", at=self.control_host.popen) as controller:
+            controller.await_text("ready: ")
             yield f"{self.control_host.address}:{JOIN_PORT}"
-        finally:
-            _stop(process)
 
     def close(self) -> None:
         """Idempotent."""
         if self._bmv2 is not None:
-            _stop(self._bmv2)
+            self._bmv2.stop()
         self._star.close()
         shutil.rmtree(self._folder, ignore_errors=True)
 
@@ -188,23 +165,18 @@ class Bmv2Star:
             host.run(["ethtool", "-K", device, "tx", "off", "tso", "off", "gso", "off", "gro", "off"])
 
     def _boot(self) -> None:
-        log = self._folder / "bmv2.log"
-        ports = [word for port in range(len(self._star.workers)) for word in ("-i", f"{port}@port{port}")]
-        command = [SWITCH_PROGRAM, "--no-p4", "--device-id", str(self.device)]
-        command += [*ports, "--log-file", str(self._folder / "packets"), "-L", "warn"]
-        command += ["--", "--grpc-server-addr", self.p4runtime]
-        with log.open("w") as output:
-            self._bmv2 = self._star.switch.popen(command, stdout=output, stderr=subprocess.STDOUT)
-        _await(self._bmv2, log, SWITCH_PROGRAM, self._socket.exists)
+        ports = {port: f"port{port}" for port in range(len(self._star.workers))}
+        logging = ["--log-file", str(self._folder / "packets"), "-L", "warn"]
+        command = bmv2_command(self.p4runtime, self.device, *logging, ports=ports)
+        self._bmv2 = Program(command, self._folder / "bmv2.log", at=self._star.switch.popen)
+        self._bmv2.await_ready(self._socket.exists)
 
     def _lose(self, share: float, side: str) -> None:
-        unspecified, drop = 0xFFFFFFFF, 2
         for worker in self.workers:
             self._clear_filters(worker, side)
             if share:
-                program = coin_program(share, heads=drop, tails=unspecified)
                 line = f"tc filter add dev {STAR_DEVICE} {side} protocol all bpf direct-action bytecode"
-                worker.run([*line.split(), program])
+                worker.run([*line.split(), loss_program(share)])
 
     def _clear_filters(self, host: Host, side: str) -> None:
         qdiscs = json.loads(host.run(["tc", "-j", "qdisc", "show", "dev", STAR_DEVICE]))
@@ -217,25 +189,3 @@ class Bmv2Star:
     def _device(host: Host, device: str) -> dict[str, str]:
         (found,) = json.loads(host.run(["ip", "-j", "link", "show", "dev", device]))
         return dict(found)
-
-
-def _await(process: subprocess.Popen[str], log: Path, name: str, ready: Callable[[], bool]) -> None:
-    give_up_at = time.monotonic() + START_S_MAX
-    while not ready():
-        tail = "\n".join(log.read_text(errors="replace").splitlines()[-LOG_LINES_SHOWN:])
-        if process.poll() is not None:
-            raise StarError(f"{name} ended with exit code {process.returncode} at its start:\n{tail}")
-        if time.monotonic() > give_up_at:
-            raise StarError(f"{name} was not ready within {START_S_MAX:.0f} s:\n{tail}")
-        time.sleep(POLL_S)
-
-
-def _stop(process: subprocess.Popen[str]) -> None:
-    """The process is `ip netns exec` become the program itself, so the signal reaches that."""
-    if process.poll() is None:
-        process.send_signal(signal.SIGTERM)
-        try:
-            process.wait(STOP_S_MAX)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()

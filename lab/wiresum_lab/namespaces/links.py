@@ -50,6 +50,8 @@ REORDER_DELAY_US = 1000
 DETOUR_RATE = "8mbit"
 DETOUR_QUEUE_FRAMES = 16
 DETOUR_DEVICE = "detour"
+# What a BPF program says of a packet: TC_ACT_UNSPEC and TC_ACT_SHOT of linux/pkt_cls.h.
+BPF_UNSPECIFIED, BPF_DROP = 0xFFFFFFFF, 2
 
 
 class UnsupportedLinkError(ValueError):
@@ -171,21 +173,24 @@ def _netem_arguments(link: Link) -> str:
 def _filter_commands(link: Link, device: str) -> list[str]:
     """Coins at the receiving end; the first filter whose coin falls ends the search."""
     ingress = f"filter add dev {device} ingress protocol all"
-    unspecified, drop = 0xFFFFFFFF, 2
     commands = [f"qdisc add dev {device} clsact"]
     if link.loss:
-        coin = coin_program(link.loss, heads=drop, tails=unspecified)
-        commands.append(f"{ingress} pref 1 bpf direct-action bytecode '{coin}'")
+        commands.append(f"{ingress} pref 1 bpf direct-action bytecode '{loss_program(link.loss)}'")
     if link.duplicate:
-        coin = coin_program(link.duplicate, heads=unspecified, tails=0)
+        coin = _coin_program(link.duplicate, heads=BPF_UNSPECIFIED, tails=0)
         commands.append(f"{ingress} pref 2 bpf bytecode '{coin}' action mirred ingress mirror dev {device}")
     if link.reorder:
-        coin = coin_program(link.reorder, heads=unspecified, tails=0)
+        coin = _coin_program(link.reorder, heads=BPF_UNSPECIFIED, tails=0)
         commands.append(f"{ingress} pref 3 bpf bytecode '{coin}' action mirred egress redirect dev {DETOUR_DEVICE}")
     return commands
 
 
-def coin_program(share: float, *, heads: int, tails: int) -> str:
+def loss_program(share: float) -> str:
+    """For a filter with `direct-action`: loses a random `share` of packets."""
+    return _coin_program(share, heads=BPF_DROP, tails=BPF_UNSPECIFIED)
+
+
+def _coin_program(share: float, *, heads: int, tails: int) -> str:
     """A classic BPF program that returns `heads` for a random `share` of packets, else `tails`."""
     ancillary_random = 0xFFFFF000 + 56  # SKF_AD_OFF + SKF_AD_RANDOM
     load, jump_if_at_least, leave = 0x20, 0x35, 0x06

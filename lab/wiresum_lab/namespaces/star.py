@@ -37,12 +37,13 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from wiresum_lab.namespaces.links import DETOUR_DEVICE, MTU_BYTES, Link, detour_commands, tc_commands, train_packets
+from wiresum_lab.processes import here
 
 WORKERS_MAX = 32
 AGGREGATORS_MAX = 8
@@ -78,26 +79,10 @@ class Host:
     def command(self, argv: Sequence[str]) -> list[str]:
         return ["ip", "netns", "exec", self.namespace, *argv]
 
-    def popen(
-        self,
-        argv: Sequence[str],
-        *,
-        environment: Mapping[str, str] | None = None,
-        stdin: int | IO[Any] | None = subprocess.DEVNULL,
-        stdout: int | IO[Any] | None = None,
-        stderr: int | IO[Any] | None = None,
-    ) -> subprocess.Popen[str]:
-        """Starts a process in this namespace, in a session of its own, that dies when this thread does."""
-        return subprocess.Popen(
-            # Not preexec_fn: Python would run fork handlers, and lose a KeyboardInterrupt that comes while they run.
-            ["setpriv", "--pdeathsig", "KILL", "--", *self.command(argv)],
-            env=None if environment is None else dict(environment),
-            stdin=stdin,
-            stdout=stdout,
-            stderr=stderr,
-            text=True,
-            start_new_session=True,
-        )
+    def popen(self, argv: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
+        """Starts a process in this namespace, in a session of its own, that dies when this thread does. `options` are
+        those of `subprocess.Popen`."""
+        return here(self.command(argv), **{"stdin": subprocess.DEVNULL, "text": True, **options})
 
     def run(self, argv: Sequence[str], *, timeout_s: float = 60.0) -> str:
         """Runs a command to its end in this namespace and returns what it printed."""

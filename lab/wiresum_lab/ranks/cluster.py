@@ -1,4 +1,4 @@
-"""A switch and workers as processes, for tests: started, told what to run, and ended, whatever happens.
+"""Workers as processes, for tests: started, told what to run, and ended, whatever happens.
 
 `Cluster.run(function)` runs a function of a test module in every worker at once, inside the process group that the
 workers have made when they started, and returns what each of them returned. A test is thus an ordinary function
@@ -12,9 +12,7 @@ import contextlib
 import multiprocessing
 import multiprocessing.connection
 import os
-import re
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -24,6 +22,7 @@ from typing import Any
 
 from torch._C._distributed_c10d import TCPStore
 
+from wiresum_lab.processes import SwitchProcess, wait_until
 from wiresum_lab.ranks import cluster_worker
 
 START_TIMEOUT_S = 60.0
@@ -50,61 +49,6 @@ _processes.set_forkserver_preload(
 
 class WorkerFailedError(AssertionError):
     """A worker's function raised, or did not return in time. The text has the logs."""
-
-
-class ServiceProcess:
-    """A command that says when it is ready, from construction to `stop`."""
-
-    def __init__(self, log: Path, program: str, arguments: Sequence[str], ready: str) -> None:
-        """`program`: in Python. `ready`: a pattern for what it says."""
-        self.log = log
-        with self.log.open("ab") as output:
-            command = [sys.executable, "-c", program, *arguments]
-            self.process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, env=environment())
-        try:
-            self.said = self._await_ready(ready)
-        except BaseException:
-            self.stop()
-            raise
-
-    def __enter__(self) -> ServiceProcess:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
-
-    def kill(self) -> None:
-        self.process.kill()
-        self.process.wait(STOP_TIMEOUT_S)
-
-    def stop(self) -> None:
-        if self.process.poll() is None:
-            self.process.terminate()
-            try:
-                self.process.wait(STOP_TIMEOUT_S)
-            except subprocess.TimeoutExpired:
-                self.kill()
-
-    def _await_ready(self, ready: str) -> re.Match[str]:
-        deadline = time.monotonic() + START_TIMEOUT_S
-        while time.monotonic() < deadline and self.process.poll() is None:
-            if matches := list(re.finditer(ready, self.log.read_text())):
-                return matches[-1]
-            time.sleep(0.05)
-        raise RuntimeError(f"the service did not start:\n{self.log.read_text()}")
-
-
-class SwitchProcess(ServiceProcess):
-    """A `wiresum switch` at ports that were free."""
-
-    def __init__(self, folder: Path, *arguments: str) -> None:
-        super().__init__(
-            folder / "switch.log",
-            "from wiresum.switch.command import switch; switch()",
-            ["--control", "127.0.0.1:0", "--port", "0", *arguments],
-            r"ready: control (\S+:\d+)",
-        )
-        self.endpoint = self.said.group(1)
 
 
 class Cluster:
@@ -239,10 +183,7 @@ class Cluster:
 
 def await_marks(folder: Path, count: int) -> None:
     """Waits for that many files in a folder, which workers make to tell each other and the test how far they are."""
-    deadline = time.monotonic() + MARKS_TIMEOUT_S
-    while len(list(folder.iterdir())) < count:
-        assert time.monotonic() < deadline, f"the workers did not get to where {count} of them were awaited"
-        time.sleep(0.01)
+    wait_until(lambda: len(list(folder.iterdir())) >= count, f"{count} workers got that far", MARKS_TIMEOUT_S)
 
 
 def environment(variables: Mapping[str, str] | None = None) -> dict[str, str]:

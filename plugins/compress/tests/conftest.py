@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from wiresum_lab.ranks.cluster import Cluster, SwitchProcess
+from wiresum_lab.processes import SwitchProcess
+from wiresum_lab.ranks.cluster import Cluster
 
 WORKERS = 3
 

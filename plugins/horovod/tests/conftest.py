@@ -8,7 +8,8 @@ from contextlib import ExitStack
 import pytest
 from torch._C._distributed_c10d import TCPStore
 
-from wiresum_lab.ranks.cluster import Cluster, SwitchProcess
+from wiresum_lab.processes import SwitchProcess
+from wiresum_lab.ranks.cluster import Cluster
 
 from . import horovod_ranks
 

@@ -17,7 +17,8 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 from torch.utils.data.distributed import DistributedSampler
 
-from wiresum_lab.ranks.cluster import Cluster, SwitchProcess, environment
+from wiresum_lab.processes import SwitchProcess
+from wiresum_lab.ranks.cluster import Cluster, environment
 
 EXAMPLE = Path(__file__).resolve().parents[1] / "examples/digits.py"
 RANKS, EPOCHS, BATCH = 2, 4, 32

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from wiresum_lab.ranks.cluster import SwitchProcess, environment
+from wiresum_lab.processes import SwitchProcess
+from wiresum_lab.ranks.cluster import environment
 
 RANKS = 4
 """For fewer, the tests want float32 sums without any rounding."""

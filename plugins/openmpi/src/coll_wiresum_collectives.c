@@ -4,42 +4,39 @@
  * copies only the bytes are: a process may receive as one vector what another sends as a thousand integers. Memory that
  * is no single run of bytes is packed.
  */
+#include "coll_wiresum_collectives.h"
+
 #include <stdint.h>
 #include <stdlib.h>
 
-#include "coll_wiresum.h"
+#include "coll_wiresum_flight.h"
+#include "coll_wiresum_job.h"
 #include "ompi/constants.h"
 #include "opal/datatype/opal_datatype_internal.h"
 
 typedef mca_coll_wiresum_module_t Module;
 typedef mca_coll_wiresum_flight_t Flight;
 
-static const Flight kNoFlight = {NULL, NULL, NULL, 0, NULL};
+static const Flight kNoFlight = MCA_COLL_WIRESUM_NO_FLIGHT;
 
 /* ---- what suits ---- */
 
-static bool sum_suits(const Module* module, size_t elements, const struct ompi_datatype_t* type,
-                      const struct ompi_op_t* op, wiresum_dtype* dtype) {
-  (void)module;
+static bool sum_suits(size_t elements, const struct ompi_datatype_t* type, const struct ompi_op_t* op) {
   if (op != MPI_SUM || !ompi_datatype_is_predefined(type)) return false;
-  switch (type->super.id) {
-    case OPAL_DATATYPE_INT4:
-    case OPAL_DATATYPE_UINT4: /* sums modulo 2^32 are the same for both */
-      *dtype = WIRESUM_INT32;
-      break;
-    case OPAL_DATATYPE_FLOAT4:
-      if (!mca_coll_wiresum_component.float32) return false;
-      *dtype = WIRESUM_FLOAT32;
-      break;
-    default:
-      return false;
-  }
-  return elements > 0 && 4 * elements >= mca_coll_wiresum_component.min_bytes;
+  const int id = type->super.id;
+  return (id == OPAL_DATATYPE_INT4 || id == OPAL_DATATYPE_UINT4 ||
+          (id == OPAL_DATATYPE_FLOAT4 && mca_coll_wiresum_parameters.float32)) &&
+         elements > 0 && 4 * elements >= mca_coll_wiresum_parameters.min_bytes;
 }
 
-/* `bytes` in all, of which a part is at most what an int counts, since the packing of types does. */
-static bool copy_suits(size_t bytes, size_t part_bytes) {
-  return part_bytes > 0 && part_bytes <= INT32_MAX && bytes >= mca_coll_wiresum_component.min_bytes;
+/* Of a type that suits. Sums modulo 2^32 are the same for signed and unsigned integers. */
+static wiresum_dtype dtype_of(const struct ompi_datatype_t* type) {
+  return type->super.id == OPAL_DATATYPE_FLOAT4 ? WIRESUM_FLOAT32 : WIRESUM_INT32;
+}
+
+/* At most what an int counts, since the packing of types does. */
+static bool copy_suits(size_t bytes) {
+  return bytes > 0 && bytes <= INT32_MAX && bytes >= mca_coll_wiresum_parameters.min_bytes;
 }
 
 static size_t bytes_of(int count, const struct ompi_datatype_t* type) {
@@ -62,6 +59,7 @@ static void* run_of(const void* buffer, int count, const struct ompi_datatype_t*
 static char* packed_of(Flight* flight, size_t bytes, void* user, int count, struct ompi_datatype_t* type,
                        bool comes_back) {
   flight->packed = malloc(bytes);
+  flight->packed_bytes = bytes;
   if (flight->packed != NULL && comes_back) {
     flight->user = user;
     flight->user_count = count;
@@ -75,27 +73,6 @@ static int pack(const void* user, int count, const struct ompi_datatype_t* type,
   return ompi_datatype_sndrcv(user, count, type, packed, (int32_t)bytes, MPI_PACKED);
 }
 
-static int unpack(const void* packed, size_t bytes, void* user, int count, const struct ompi_datatype_t* type) {
-  return ompi_datatype_sndrcv(packed, (int32_t)bytes, MPI_PACKED, user, count, type);
-}
-
-/* ---- landing ---- */
-
-int mca_coll_wiresum_land(Flight* flight, int code) {
-  int result = MPI_SUCCESS;
-  if (code != WIRESUM_OK) {
-    mca_coll_wiresum_complain("a collective failed", code);
-    result = MPI_ERR_OTHER;
-  } else if (flight->user != NULL) {
-    result = unpack(flight->packed, bytes_of(flight->user_count, flight->user_type), flight->user, flight->user_count,
-                    flight->user_type);
-  }
-  if (flight->user_type != NULL) OBJ_RELEASE(flight->user_type);
-  free(flight->packed);
-  *flight = kNoFlight;
-  return result;
-}
-
 /* What a start has come to: `code` is libwiresum's. */
 static int started(Flight* flight, int code) {
   if (code == WIRESUM_OK) return OMPI_SUCCESS;
@@ -104,32 +81,33 @@ static int started(Flight* flight, int code) {
 
 /* ---- starts ---- */
 
-static int start_allreduce(Module* module, const void* sbuf, void* rbuf, int count, wiresum_dtype dtype,
+static int start_allreduce(Module* module, const void* sbuf, void* rbuf, int count, struct ompi_datatype_t* type,
                            Flight* flight) {
   const void* source = sbuf == MPI_IN_PLACE ? rbuf : sbuf;
-  return started(
-      flight, wiresum_all_reduce(module->session, source, rbuf, (size_t)count, dtype, WIRESUM_SUM, &flight->operation));
+  return started(flight, wiresum_all_reduce(module->session, source, rbuf, (size_t)count, dtype_of(type), WIRESUM_SUM,
+                                            &flight->operation));
 }
 
-static int start_reduce(Module* module, const void* sbuf, void* rbuf, int count, wiresum_dtype dtype, int root,
+static int start_reduce(Module* module, const void* sbuf, void* rbuf, int count, struct ompi_datatype_t* type, int root,
                         Flight* flight) {
   const void* source = sbuf == MPI_IN_PLACE ? rbuf : sbuf;
-  return started(flight, wiresum_reduce(module->session, source, rbuf, (size_t)count, dtype, WIRESUM_SUM, root,
+  return started(flight, wiresum_reduce(module->session, source, rbuf, (size_t)count, dtype_of(type), WIRESUM_SUM, root,
                                         &flight->operation));
 }
 
-static int start_reduce_scatter_block(Module* module, const void* sbuf, void* rbuf, int rcount, wiresum_dtype dtype,
-                                      Flight* flight) {
+static int start_reduce_scatter_block(Module* module, const void* sbuf, void* rbuf, int rcount,
+                                      struct ompi_datatype_t* type, Flight* flight) {
+  const void* source = sbuf;
+  void* sum = rbuf;
   /* In place the sum goes to the front of the memory that all parts are read from, while parts there may still be read.
    */
   if (sbuf == MPI_IN_PLACE) {
-    char* sum = packed_of(flight, 4 * (size_t)rcount, rbuf, rcount, MPI_INT32_T, true);
+    source = rbuf;
+    sum = packed_of(flight, 4 * (size_t)rcount, rbuf, rcount, MPI_INT32_T, true);
     if (sum == NULL) return OMPI_ERR_OUT_OF_RESOURCE;
-    return started(flight, wiresum_reduce_scatter(module->session, rbuf, sum, (size_t)rcount, dtype, WIRESUM_SUM,
-                                                  &flight->operation));
   }
-  return started(flight, wiresum_reduce_scatter(module->session, sbuf, rbuf, (size_t)rcount, dtype, WIRESUM_SUM,
-                                                &flight->operation));
+  return started(flight, wiresum_reduce_scatter(module->session, source, sum, (size_t)rcount, dtype_of(type),
+                                                WIRESUM_SUM, &flight->operation));
 }
 
 static int start_bcast(Module* module, void* buffer, int count, struct ompi_datatype_t* type, int root,
@@ -182,149 +160,63 @@ static int start_allgather(Module* module, const void* sbuf, int scount, struct 
   return started(flight, wiresum_all_gather(module->session, source, all, part, &flight->operation));
 }
 
-static int start_barrier(Module* module, Flight* flight) {
-  return started(flight, wiresum_barrier(module->session, &flight->operation));
-}
-
-/* ---- blocking ---- */
+/* ---- the two forms of each ---- */
 
 #define BELOW(name, ...) module->below.coll_##name(__VA_ARGS__, module->below.coll_##name##_module)
+#define LIST(...) __VA_ARGS__
 
-static int finish(Flight* flight, int start_code) {
-  return start_code == OMPI_SUCCESS ? mca_coll_wiresum_wait(flight) : start_code;
-}
-
-int mca_coll_wiresum_allreduce(const void* sbuf, void* rbuf, int count, struct ompi_datatype_t* dtype,
-                               struct ompi_op_t* op, struct ompi_communicator_t* comm, mca_coll_base_module_t* base) {
-  Module* module = (Module*)base;
-  wiresum_dtype type;
-  if (!sum_suits(module, (size_t)count, dtype, op, &type) || !mca_coll_wiresum_is_joined(module, comm, true)) {
-    return BELOW(allreduce, sbuf, rbuf, count, dtype, op, comm);
+/* A blocking one, which lets a communicator join, and a nonblocking one. `parameters` and `arguments` are MPI's, in
+ * parentheses, up to the communicator; `start` gives an MPI code and has `module` and `flight`. */
+#define COLLECTIVE(name, parameters, arguments, suits, start)                                                    \
+  int mca_coll_wiresum_##name(LIST parameters, struct ompi_communicator_t* comm, mca_coll_base_module_t* base) { \
+    Module* module = (Module*)base;                                                                              \
+    if (!(suits) || !mca_coll_wiresum_is_joined(module, comm, true)) return BELOW(name, LIST arguments, comm);   \
+    Flight flight = kNoFlight;                                                                                   \
+    const int code = start;                                                                                      \
+    return code == OMPI_SUCCESS ? mca_coll_wiresum_wait(&flight) : code;                                         \
+  }                                                                                                              \
+  int mca_coll_wiresum_i##name(LIST parameters, struct ompi_communicator_t* comm, ompi_request_t** request,      \
+                               mca_coll_base_module_t* base) {                                                   \
+    Module* module = (Module*)base;                                                                              \
+    if (!(suits) || !mca_coll_wiresum_is_joined(module, comm, false)) {                                          \
+      return BELOW(i##name, LIST arguments, comm, request);                                                      \
+    }                                                                                                            \
+    Flight flight = kNoFlight;                                                                                   \
+    const int code = start;                                                                                      \
+    return code == OMPI_SUCCESS ? mca_coll_wiresum_request(&flight, comm, request) : code;                       \
   }
-  Flight flight = kNoFlight;
-  return finish(&flight, start_allreduce(module, sbuf, rbuf, count, type, &flight));
-}
 
-int mca_coll_wiresum_reduce(const void* sbuf, void* rbuf, int count, struct ompi_datatype_t* dtype,
-                            struct ompi_op_t* op, int root, struct ompi_communicator_t* comm,
-                            mca_coll_base_module_t* base) {
-  Module* module = (Module*)base;
-  wiresum_dtype type;
-  if (!sum_suits(module, (size_t)count, dtype, op, &type) || !mca_coll_wiresum_is_joined(module, comm, true)) {
-    return BELOW(reduce, sbuf, rbuf, count, dtype, op, root, comm);
-  }
-  Flight flight = kNoFlight;
-  return finish(&flight, start_reduce(module, sbuf, rbuf, count, type, root, &flight));
-}
+COLLECTIVE(allreduce, (const void* sbuf, void* rbuf, int count, struct ompi_datatype_t* type, struct ompi_op_t* op),
+           (sbuf, rbuf, count, type, op), sum_suits((size_t)count, type, op),
+           start_allreduce(module, sbuf, rbuf, count, type, &flight))
 
-int mca_coll_wiresum_reduce_scatter_block(const void* sbuf, void* rbuf, int rcount, struct ompi_datatype_t* dtype,
-                                          struct ompi_op_t* op, struct ompi_communicator_t* comm,
-                                          mca_coll_base_module_t* base) {
-  Module* module = (Module*)base;
-  wiresum_dtype type;
-  const size_t elements = (size_t)rcount * (size_t)ompi_comm_size(comm);
-  if (!sum_suits(module, elements, dtype, op, &type) || !mca_coll_wiresum_is_joined(module, comm, true)) {
-    return BELOW(reduce_scatter_block, sbuf, rbuf, rcount, dtype, op, comm);
-  }
-  Flight flight = kNoFlight;
-  return finish(&flight, start_reduce_scatter_block(module, sbuf, rbuf, rcount, type, &flight));
-}
+COLLECTIVE(reduce,
+           (const void* sbuf, void* rbuf, int count, struct ompi_datatype_t* type, struct ompi_op_t* op, int root),
+           (sbuf, rbuf, count, type, op, root), sum_suits((size_t)count, type, op),
+           start_reduce(module, sbuf, rbuf, count, type, root, &flight))
 
-int mca_coll_wiresum_bcast(void* buff, int count, struct ompi_datatype_t* dtype, int root,
-                           struct ompi_communicator_t* comm, mca_coll_base_module_t* base) {
-  Module* module = (Module*)base;
-  const size_t bytes = bytes_of(count, dtype);
-  if (!copy_suits(bytes, bytes) || !mca_coll_wiresum_is_joined(module, comm, true)) {
-    return BELOW(bcast, buff, count, dtype, root, comm);
-  }
-  Flight flight = kNoFlight;
-  return finish(&flight, start_bcast(module, buff, count, dtype, root, &flight));
-}
+COLLECTIVE(reduce_scatter_block,
+           (const void* sbuf, void* rbuf, int rcount, struct ompi_datatype_t* type, struct ompi_op_t* op),
+           (sbuf, rbuf, rcount, type, op), sum_suits((size_t)rcount*(size_t)ompi_comm_size(comm), type, op),
+           start_reduce_scatter_block(module, sbuf, rbuf, rcount, type, &flight))
 
-int mca_coll_wiresum_allgather(const void* sbuf, int scount, struct ompi_datatype_t* sdtype, void* rbuf, int rcount,
-                               struct ompi_datatype_t* rdtype, struct ompi_communicator_t* comm,
-                               mca_coll_base_module_t* base) {
-  Module* module = (Module*)base;
-  const size_t bytes = bytes_of(rcount, rdtype) * (size_t)ompi_comm_size(comm);
-  if (!copy_suits(bytes, bytes) || !mca_coll_wiresum_is_joined(module, comm, true)) {
-    return BELOW(allgather, sbuf, scount, sdtype, rbuf, rcount, rdtype, comm);
-  }
-  Flight flight = kNoFlight;
-  return finish(&flight, start_allgather(module, sbuf, scount, sdtype, rbuf, rcount, rdtype, &flight));
-}
+COLLECTIVE(bcast, (void* buff, int count, struct ompi_datatype_t* type, int root), (buff, count, type, root),
+           copy_suits(bytes_of(count, type)), start_bcast(module, buff, count, type, root, &flight))
 
-/* It does not make a communicator join: it is as quick below. */
+COLLECTIVE(allgather,
+           (const void* sbuf, int scount, struct ompi_datatype_t* stype, void* rbuf, int rcount,
+            struct ompi_datatype_t* rtype),
+           (sbuf, scount, stype, rbuf, rcount, rtype),
+           copy_suits(bytes_of(rcount, rtype) * (size_t)ompi_comm_size(comm)),
+           start_allgather(module, sbuf, scount, stype, rbuf, rcount, rtype, &flight))
+
+/* A barrier does not make a communicator join: it is as quick below. */
 int mca_coll_wiresum_barrier(struct ompi_communicator_t* comm, mca_coll_base_module_t* base) {
   Module* module = (Module*)base;
   if (!mca_coll_wiresum_is_joined(module, comm, false)) return BELOW(barrier, comm);
   Flight flight = kNoFlight;
-  return finish(&flight, start_barrier(module, &flight));
-}
-
-/* ---- nonblocking ---- */
-
-static int take_off(Flight* flight, int start_code, struct ompi_communicator_t* comm, ompi_request_t** request) {
-  return start_code == OMPI_SUCCESS ? mca_coll_wiresum_request(flight, comm, request) : start_code;
-}
-
-int mca_coll_wiresum_iallreduce(const void* sbuf, void* rbuf, int count, struct ompi_datatype_t* dtype,
-                                struct ompi_op_t* op, struct ompi_communicator_t* comm, ompi_request_t** request,
-                                mca_coll_base_module_t* base) {
-  Module* module = (Module*)base;
-  wiresum_dtype type;
-  if (!sum_suits(module, (size_t)count, dtype, op, &type) || !mca_coll_wiresum_is_joined(module, comm, false)) {
-    return BELOW(iallreduce, sbuf, rbuf, count, dtype, op, comm, request);
-  }
-  Flight flight = kNoFlight;
-  return take_off(&flight, start_allreduce(module, sbuf, rbuf, count, type, &flight), comm, request);
-}
-
-int mca_coll_wiresum_ireduce(const void* sbuf, void* rbuf, int count, struct ompi_datatype_t* dtype,
-                             struct ompi_op_t* op, int root, struct ompi_communicator_t* comm, ompi_request_t** request,
-                             mca_coll_base_module_t* base) {
-  Module* module = (Module*)base;
-  wiresum_dtype type;
-  if (!sum_suits(module, (size_t)count, dtype, op, &type) || !mca_coll_wiresum_is_joined(module, comm, false)) {
-    return BELOW(ireduce, sbuf, rbuf, count, dtype, op, root, comm, request);
-  }
-  Flight flight = kNoFlight;
-  return take_off(&flight, start_reduce(module, sbuf, rbuf, count, type, root, &flight), comm, request);
-}
-
-int mca_coll_wiresum_ireduce_scatter_block(const void* sbuf, void* rbuf, int rcount, struct ompi_datatype_t* dtype,
-                                           struct ompi_op_t* op, struct ompi_communicator_t* comm,
-                                           ompi_request_t** request, mca_coll_base_module_t* base) {
-  Module* module = (Module*)base;
-  wiresum_dtype type;
-  const size_t elements = (size_t)rcount * (size_t)ompi_comm_size(comm);
-  if (!sum_suits(module, elements, dtype, op, &type) || !mca_coll_wiresum_is_joined(module, comm, false)) {
-    return BELOW(ireduce_scatter_block, sbuf, rbuf, rcount, dtype, op, comm, request);
-  }
-  Flight flight = kNoFlight;
-  return take_off(&flight, start_reduce_scatter_block(module, sbuf, rbuf, rcount, type, &flight), comm, request);
-}
-
-int mca_coll_wiresum_ibcast(void* buff, int count, struct ompi_datatype_t* dtype, int root,
-                            struct ompi_communicator_t* comm, ompi_request_t** request, mca_coll_base_module_t* base) {
-  Module* module = (Module*)base;
-  const size_t bytes = bytes_of(count, dtype);
-  if (!copy_suits(bytes, bytes) || !mca_coll_wiresum_is_joined(module, comm, false)) {
-    return BELOW(ibcast, buff, count, dtype, root, comm, request);
-  }
-  Flight flight = kNoFlight;
-  return take_off(&flight, start_bcast(module, buff, count, dtype, root, &flight), comm, request);
-}
-
-int mca_coll_wiresum_iallgather(const void* sbuf, int scount, struct ompi_datatype_t* sdtype, void* rbuf, int rcount,
-                                struct ompi_datatype_t* rdtype, struct ompi_communicator_t* comm,
-                                ompi_request_t** request, mca_coll_base_module_t* base) {
-  Module* module = (Module*)base;
-  const size_t bytes = bytes_of(rcount, rdtype) * (size_t)ompi_comm_size(comm);
-  if (!copy_suits(bytes, bytes) || !mca_coll_wiresum_is_joined(module, comm, false)) {
-    return BELOW(iallgather, sbuf, scount, sdtype, rbuf, rcount, rdtype, comm, request);
-  }
-  Flight flight = kNoFlight;
-  return take_off(&flight, start_allgather(module, sbuf, scount, sdtype, rbuf, rcount, rdtype, &flight), comm, request);
+  const int code = started(&flight, wiresum_barrier(module->session, &flight.operation));
+  return code == OMPI_SUCCESS ? mca_coll_wiresum_wait(&flight) : code;
 }
 
 int mca_coll_wiresum_ibarrier(struct ompi_communicator_t* comm, ompi_request_t** request,
@@ -332,5 +224,6 @@ int mca_coll_wiresum_ibarrier(struct ompi_communicator_t* comm, ompi_request_t**
   Module* module = (Module*)base;
   if (!mca_coll_wiresum_is_joined(module, comm, false)) return BELOW(ibarrier, comm, request);
   Flight flight = kNoFlight;
-  return take_off(&flight, start_barrier(module, &flight), comm, request);
+  const int code = started(&flight, wiresum_barrier(module->session, &flight.operation));
+  return code == OMPI_SUCCESS ? mca_coll_wiresum_request(&flight, comm, request) : code;
 }

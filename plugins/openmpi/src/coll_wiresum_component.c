@@ -1,10 +1,27 @@
-/* The component: its parameters, and what each process says of itself when it starts. */
-#include "coll_wiresum.h"
+/* Open MPI's collectives through the network: an MCA component of the framework `coll`, over libwiresum.
+ *
+ * Theory of operation. A communicator that may use the network gets a module of ours, which stands above the modules
+ * that would have served it without us ("below"). A collective goes through the network if all its processes can tell,
+ * from what MPI says is the same at all of them, that it suits: the kind of the collective, the number of bytes, type
+ * and operator. Everything else goes below.
+ *
+ * A communicator is a job of its own, since only within one do processes call collectives in one order. It is joined in
+ * the first *blocking* collective that suits: everybody is there then. Nonblocking ones must not wait for others, so
+ * those before that go below. All agree, by a collective below, on the job's name, and then on whether everybody has
+ * joined; if somebody could not, all use what is below from then on.
+ *
+ * That all processes of a communicator have this component, and have it set up alike, must be known before: each
+ * publishes a digest of its settings when it starts (by PMIx, with the addresses), and a communicator whose processes
+ * do not all have the same one has no module of ours.
+ */
+#include "ompi_config.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "coll_wiresum_flight.h"
+#include "coll_wiresum_module.h"
 #include "ompi/constants.h"
 #include "ompi/version.h"
 #include "opal/mca/pmix/pmix.h"
@@ -21,32 +38,33 @@ static int register_parameters(void);
 static int open_component(void);
 static int close_component(void);
 static int init_query(bool enable_progress_threads, bool enable_mpi_threads);
+static mca_coll_base_module_t* comm_query(struct ompi_communicator_t* comm, int* priority);
 
-mca_coll_wiresum_component_t mca_coll_wiresum_component = {
-    .super =
+/* Of what must be alike at all processes; 0: this process has no switch. */
+static uint64_t own_digest;
+
+OMPI_MODULE_DECLSPEC mca_coll_base_component_2_0_0_t mca_coll_wiresum_component = {
+    .collm_version =
         {
-            .collm_version =
-                {
-                    MCA_COLL_BASE_VERSION_2_0_0,
-                    .mca_component_name = "wiresum",
-                    MCA_BASE_MAKE_VERSION(component, OMPI_MAJOR_VERSION, OMPI_MINOR_VERSION, OMPI_RELEASE_VERSION),
-                    .mca_open_component = open_component,
-                    .mca_close_component = close_component,
-                    .mca_register_component_params = register_parameters,
-                },
-            .collm_data = {MCA_BASE_METADATA_PARAM_NONE},
-            .collm_init_query = init_query,
-            .collm_comm_query = mca_coll_wiresum_comm_query,
+            MCA_COLL_BASE_VERSION_2_0_0,
+            .mca_component_name = "wiresum",
+            MCA_BASE_MAKE_VERSION(component, OMPI_MAJOR_VERSION, OMPI_MINOR_VERSION, OMPI_RELEASE_VERSION),
+            .mca_open_component = open_component,
+            .mca_close_component = close_component,
+            .mca_register_component_params = register_parameters,
         },
+    .collm_data = {MCA_BASE_METADATA_PARAM_NONE},
+    .collm_init_query = init_query,
+    .collm_comm_query = comm_query,
 };
 
 static void register_parameter(const char* name, const char* help, mca_base_var_type_t type, void* storage) {
-  (void)mca_base_component_var_register(&mca_coll_wiresum_component.super.collm_version, name, help, type, NULL, 0, 0,
+  (void)mca_base_component_var_register(&mca_coll_wiresum_component.collm_version, name, help, type, NULL, 0, 0,
                                         OPAL_INFO_LVL_3, MCA_BASE_VAR_SCOPE_READONLY, storage);
 }
 
 static int register_parameters(void) {
-  mca_coll_wiresum_component_t* c = &mca_coll_wiresum_component;
+  mca_coll_wiresum_parameters_t* c = &mca_coll_wiresum_parameters;
   c->priority = PRIORITY_DEFAULT;
   register_parameter("priority", "Priority of the wiresum component; a negative one turns it off",
                      MCA_BASE_VAR_TYPE_INT, &c->priority);
@@ -80,25 +98,25 @@ static uint64_t digest_of(const char* text) {
 
 /* This comes before the processes exchange their addresses, and what is said here goes with them. */
 static int open_component(void) {
-  mca_coll_wiresum_component_t* c = &mca_coll_wiresum_component;
+  mca_coll_wiresum_parameters_t* c = &mca_coll_wiresum_parameters;
   const char* endpoint = c->switch_endpoint;
   if (endpoint == NULL || *endpoint == '\0') endpoint = getenv("WIRESUM_SWITCH");
-  c->digest = 0;
+  own_digest = 0;
   if (c->priority < 0 || endpoint == NULL || *endpoint == '\0') return OMPI_ERR_NOT_AVAILABLE;
   char settings[512];
   const int length =
       snprintf(settings, sizeof settings, RULES " %d %lu %d %s", c->priority, c->min_bytes, (int)c->float32, endpoint);
   if (length < 0 || (size_t)length >= sizeof settings) return OMPI_ERR_NOT_AVAILABLE;
-  c->digest = digest_of(settings);
+  own_digest = digest_of(settings);
   int code;
-  OPAL_MODEX_SEND_VALUE(code, OPAL_PMIX_GLOBAL, DIGEST_KEY, &c->digest, OPAL_UINT64);
+  OPAL_MODEX_SEND_VALUE(code, OPAL_PMIX_GLOBAL, DIGEST_KEY, &own_digest, OPAL_UINT64);
   if (code != OPAL_SUCCESS) return OMPI_ERR_NOT_AVAILABLE;
   mca_coll_wiresum_requests_open();
   return OMPI_SUCCESS;
 }
 
 static int close_component(void) {
-  if (mca_coll_wiresum_component.digest != 0) mca_coll_wiresum_requests_close();
+  if (own_digest != 0) mca_coll_wiresum_requests_close();
   return OMPI_SUCCESS;
 }
 
@@ -119,7 +137,7 @@ static bool are_alike(struct ompi_communicator_t* comm) {
     uint64_t* found = &digest;
     int code;
     OPAL_MODEX_RECV_VALUE_IMMEDIATE(code, DIGEST_KEY, &name, &found, OPAL_UINT64);
-    if (code != OPAL_SUCCESS || digest != mca_coll_wiresum_component.digest) return false;
+    if (code != OPAL_SUCCESS || digest != own_digest) return false;
   }
   return true;
 }
@@ -127,12 +145,12 @@ static bool are_alike(struct ompi_communicator_t* comm) {
 /* libwiresum carries jobs of up to 32 workers. */
 enum { WORKERS_MAX = 32 };
 
-mca_coll_base_module_t* mca_coll_wiresum_comm_query(struct ompi_communicator_t* comm, int* priority) {
+static mca_coll_base_module_t* comm_query(struct ompi_communicator_t* comm, int* priority) {
   if (OMPI_COMM_IS_INTER(comm) || ompi_comm_size(comm) < 2 || ompi_comm_size(comm) > WORKERS_MAX || !are_alike(comm)) {
     return NULL;
   }
   mca_coll_wiresum_module_t* module = OBJ_NEW(mca_coll_wiresum_module_t);
   if (module == NULL) return NULL;
-  *priority = mca_coll_wiresum_component.priority;
+  *priority = mca_coll_wiresum_parameters.priority;
   return &module->super;
 }

@@ -1,20 +1,12 @@
-/* A communicator's module: what is below it, and its place in a job. */
-#include <inttypes.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
+/* A communicator's module: what it serves, and what is below it. */
+#include "coll_wiresum_module.h"
 
-#include "coll_wiresum.h"
+#include <inttypes.h>
+#include <string.h>
+
+#include "coll_wiresum_collectives.h"
 #include "ompi/constants.h"
 #include "opal/util/output.h"
-
-/* What we serve, and so what must be below. */
-/* clang-format off */
-#define FOR_ALL_SERVED(DO)                                                                      \
-  DO(allreduce) DO(reduce) DO(reduce_scatter_block) DO(bcast) DO(allgather) DO(barrier)         \
-  DO(iallreduce) DO(ireduce) DO(ireduce_scatter_block) DO(ibcast) DO(iallgather) DO(ibarrier)
-/* clang-format on */
 
 static int enable(mca_coll_base_module_t* base, struct ompi_communicator_t* comm) {
   mca_coll_wiresum_module_t* module = (mca_coll_wiresum_module_t*)base;
@@ -45,7 +37,7 @@ static void construct(mca_coll_wiresum_module_t* module) {
 
 static void say_what_was_carried(const mca_coll_wiresum_module_t* module) {
   wiresum_statistics statistics;
-  if (mca_coll_wiresum_component.verbose < 1 || wiresum_rank(module->session) != 0 ||
+  if (mca_coll_wiresum_parameters.verbose < 1 || wiresum_rank(module->session) != 0 ||
       wiresum_get_statistics(module->session, &statistics, sizeof statistics) != WIRESUM_OK) {
     return;
   }
@@ -67,75 +59,3 @@ static void destruct(mca_coll_wiresum_module_t* module) {
 }
 
 OBJ_CLASS_INSTANCE(mca_coll_wiresum_module_t, mca_coll_base_module_t, construct, destruct);
-
-void mca_coll_wiresum_complain(const char* what, int code) {
-  opal_output(0, "coll:wiresum: %s: %s (%s)", what, wiresum_error_text(), wiresum_code_name(code));
-}
-
-/* By which people know what runs here, as rank 0 has it: WIRESUM_JOB, or Slurm's job. */
-static int agree_on_run(mca_coll_wiresum_module_t* module, struct ompi_communicator_t* comm, char* run, size_t bytes) {
-  const char* const name = getenv("WIRESUM_JOB");
-  const char* const slurm = getenv("SLURM_JOB_ID");
-  memset(run, 0, bytes);
-  if (name != NULL && *name != '\0') {
-    snprintf(run, bytes, "%s.", name);
-  } else if (slurm != NULL && *slurm != '\0') {
-    snprintf(run, bytes, "slurm-%s.", slurm);
-  }
-  return module->below.coll_bcast(run, (int)bytes, MPI_BYTE, 0, comm, module->below.coll_bcast_module);
-}
-
-/* The same at all processes, and very likely nobody else's. Only when all have come here it is known. */
-static int agree_on_job(mca_coll_wiresum_module_t* module, struct ompi_communicator_t* comm, char* job, size_t bytes) {
-  uint64_t own = 0, smallest = 0;
-  FILE* random = fopen("/dev/urandom", "rb");
-  if (random == NULL || fread(&own, sizeof own, 1, random) != 1) own = (uint64_t)getpid();
-  if (random != NULL) fclose(random);
-  int code = module->below.coll_allreduce(&own, &smallest, 1, MPI_UINT64_T, MPI_MIN, comm,
-                                          module->below.coll_allreduce_module);
-  char run[64] = "";
-  if (code == MPI_SUCCESS) code = agree_on_run(module, comm, run, sizeof run);
-  snprintf(job, bytes, "%.63smpi-%" PRIx32 "-%" PRIu32 "-%016" PRIx64, run, OPAL_PROC_MY_NAME.jobid, module->context_id,
-           smallest);
-  return code;
-}
-
-static int agree_that_all_did(mca_coll_wiresum_module_t* module, struct ompi_communicator_t* comm, bool did,
-                              bool* all_did) {
-  int own = did, smallest = 0;
-  const int code =
-      module->below.coll_allreduce(&own, &smallest, 1, MPI_INT, MPI_MIN, comm, module->below.coll_allreduce_module);
-  *all_did = smallest == 1;
-  return code;
-}
-
-static int join(mca_coll_wiresum_module_t* module, struct ompi_communicator_t* comm, const char* job) {
-  char timeout[64], endpoint[512];
-  const char* settings[3] = {timeout, NULL, NULL};
-  snprintf(timeout, sizeof timeout, "WIRESUM_JOIN_TIMEOUT=%d", mca_coll_wiresum_component.join_timeout_s);
-  if (mca_coll_wiresum_component.switch_endpoint != NULL && *mca_coll_wiresum_component.switch_endpoint != '\0') {
-    snprintf(endpoint, sizeof endpoint, "WIRESUM_SWITCH=%s", mca_coll_wiresum_component.switch_endpoint);
-    settings[1] = endpoint;
-  }
-  int code =
-      wiresum_join(job, ompi_comm_rank(comm), ompi_comm_size(comm), settings, WIRESUM_NO_QUEUE, &module->session);
-  /* How long a process computes before it comes to a collective is no matter of MPI's. */
-  if (code == WIRESUM_OK) code = wiresum_set_timeout(module->session, WIRESUM_FOREVER);
-  return code;
-}
-
-bool mca_coll_wiresum_is_joined(mca_coll_wiresum_module_t* module, struct ompi_communicator_t* comm, bool may_join) {
-  if (module->state != WIRESUM_UNTRIED || !may_join) return module->state == WIRESUM_JOINED;
-  module->state = WIRESUM_REFUSED; /* also for what the agreements themselves call */
-  char job[128];
-  bool all_did = false;
-  if (agree_on_job(module, comm, job, sizeof job) != OMPI_SUCCESS) return false;
-  const int code = join(module, comm, job);
-  if (code != WIRESUM_OK) mca_coll_wiresum_complain("a communicator goes on without the network", code);
-  if (agree_that_all_did(module, comm, code == WIRESUM_OK, &all_did) == OMPI_SUCCESS && all_did) {
-    module->state = WIRESUM_JOINED;
-  } else if (module->session != NULL) {
-    (void)wiresum_leave(&module->session);
-  }
-  return module->state == WIRESUM_JOINED;
-}

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from wiresum_lab.ranks.cluster import Cluster, SwitchProcess
+from wiresum_lab.processes import SwitchProcess
+from wiresum_lab.ranks.cluster import Cluster
 
 
 @pytest.fixture(scope="session")

@@ -12,7 +12,8 @@ import torch
 import torch.distributed as dist
 
 import wiresum.torch
-from wiresum_lab.ranks.cluster import Cluster, SwitchProcess, await_marks
+from wiresum_lab.processes import SwitchProcess
+from wiresum_lab.ranks.cluster import Cluster, await_marks
 
 SWITCH_LOST_S_MAX = 10.0
 """What users are promised, not a measurement."""

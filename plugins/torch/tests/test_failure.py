@@ -23,7 +23,8 @@ import wiresum.torch
 from wiresum.agent.errors import DivergedError, WorkerLostError
 from wiresum.controller import JoinServer, Limits
 from wiresum.switch import SoftwareSwitch
-from wiresum_lab.ranks.cluster import Cluster, SwitchProcess, await_marks, environment
+from wiresum_lab.processes import SwitchProcess
+from wiresum_lab.ranks.cluster import Cluster, await_marks, environment
 from wiresum_lab.ranks.cluster_worker import world
 
 WORKER_LOST_S_MAX = 5.0

@@ -15,7 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from wiresum_lab.ranks.cluster import SwitchProcess, environment
+from wiresum_lab.processes import SwitchProcess
+from wiresum_lab.ranks.cluster import environment
 
 RECIPES = Path(__file__).resolve().parents[1] / "examples"
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")

@@ -17,8 +17,9 @@ import torch.distributed as dist
 
 import wiresum.torch
 from wiresum.agent.config import AgentConfig
+from wiresum_lab.processes import SwitchProcess
 from wiresum_lab.ranks import network_sum
-from wiresum_lab.ranks.cluster import Cluster, SwitchProcess, environment
+from wiresum_lab.ranks.cluster import Cluster, environment
 from wiresum_lab.ranks.cluster_worker import lanes as lanes_of
 
 

@@ -17,11 +17,10 @@ import torch.distributed as dist
 from wiresum.agent.errors import WorkerLeftError
 from wiresum.controller import JoinServer, Limits
 from wiresum.switch import SoftwareSwitch
-from wiresum_lab.doubles.controller import unused_port
+from wiresum_lab.processes import PATIENCE_S, unused_port
 from wiresum_lab.ranks.cluster import Cluster, await_marks, environment
 from wiresum_lab.ranks.cluster_worker import implementation, world
 
-PATIENCE_S = 20.0
 MakeCluster = Callable[..., Cluster]
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,8 +18,8 @@ from wiresum import join
 from wiresum.cli.service import Service
 from wiresum.compress import QSGD, Engine, InProcess, IntDIANA, Piece, Segment, TopK, aggregator_of
 from wiresum.controller.command import controller
-from wiresum_lab.doubles.controller import unused_port, wait_until
-from wiresum_lab.ranks.cluster import Cluster, ServiceProcess, await_marks
+from wiresum_lab.processes import Program, unused_port, wait_until, wiresum
+from wiresum_lab.ranks.cluster import Cluster, await_marks
 
 pytest.importorskip("finsy", reason="the controller's libraries are not installed")
 
@@ -60,33 +59,25 @@ class Racks:
         text = CONFIG.format(port=self.port, state=folder / "state")
         self.switches = {name: self._switch(name, address) for name, address in SWITCHES.items()}
         for name, process in self.switches.items():
-            said = process.said
+            said = process.await_text(r"ready: P4Runtime (\S+:\d+) .*, data \S+:(\d+)-")
             text += SWITCH.format(name=name, p4runtime=said[1], address=SWITCHES[name], data_port=said[2])
             text += HOST.format(name=name, address=HOSTS[name]) if name in HOSTS else ""
         (folder / "cluster.toml").write_text(text)
         self.controller = self.start_controller()
         self.service = Service(f"127.0.0.1:{self.port}")
 
-    def _switch(self, name: str, address: str) -> ServiceProcess:
-        return self._cleanup.enter_context(
-            ServiceProcess(
-                self._folder / f"{name}.log",
-                "from wiresum.switch.command import switch; switch()",
-                ["--p4runtime", "127.0.0.1:0", "--bind", address, "--port", "0", "--threads", "1", "--slots", "512"],
-                r"ready: P4Runtime (\S+:\d+) .*, data \S+:(\d+)-",
-            )
-        )
+    def _start(self, name: str, *arguments: str) -> Program:
+        return self._cleanup.enter_context(Program(wiresum(*arguments), self._folder / f"{name}.log"))
 
-    def start_controller(self) -> ServiceProcess:
+    def _switch(self, name: str, address: str) -> Program:
+        options = ["--p4runtime", "127.0.0.1:0", "--bind", address, "--port", "0", "--threads", "1", "--slots", "512"]
+        return self._start(name, "switch", *options)
+
+    def start_controller(self) -> Program:
         starts = sum(1 for _ in self._folder.glob("controller*.log"))
-        return self._cleanup.enter_context(
-            ServiceProcess(
-                self._folder / f"controller{starts}.log",
-                "from wiresum.controller.command import controller; controller()",
-                ["--config", str(self._folder / "cluster.toml")],
-                r"ready: control",
-            )
-        )
+        program = self._start(f"controller{starts}", "controller", "--config", str(self._folder / "cluster.toml"))
+        program.await_text(r"ready: control")
+        return program
 
     def ask_controller(self, command: str) -> str:
         """What it prints, beside the one that serves."""
@@ -238,8 +229,7 @@ def test_a_controller_that_is_killed_takes_the_job_up_again_at_all_its_switches(
     assert workers.run(join_racks, str(tmp_path), "goes-on", 4) == [""] * WORKERS
     workers.start(sums_until, str(marks), str(enough))
     await_marks(marks, WORKERS)
-    racks.controller.process.send_signal(signal.SIGKILL)
-    racks.controller.process.wait()
+    racks.controller.kill()
     for mark in marks.iterdir():
         mark.unlink()
     await_marks(marks, WORKERS)

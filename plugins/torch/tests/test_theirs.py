@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from wiresum.torch import extension
-from wiresum_lab.ranks.cluster import Cluster, SwitchProcess
+from wiresum_lab.processes import SwitchProcess
+from wiresum_lab.ranks.cluster import Cluster
 
 pytest.importorskip("expecttest", reason="PyTorch's own tests need it")
 

@@ -24,7 +24,8 @@ from typing import Any
 import torch.distributed as dist
 
 import wiresum.torch
-from wiresum_lab.ranks.cluster import Cluster, SwitchProcess, WorkerFailedError
+from wiresum_lab.processes import SwitchProcess
+from wiresum_lab.ranks.cluster import Cluster, WorkerFailedError
 
 SIZE = 4
 NAME_GLOO = frozenset(

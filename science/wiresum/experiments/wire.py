@@ -8,11 +8,7 @@ what the sessions sent and received: packets' headers, the switch's answers and 
 from __future__ import annotations
 
 import multiprocessing
-import re
-import subprocess
-import sys
 import tempfile
-import time
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
@@ -26,10 +22,9 @@ import torch.distributed as dist
 
 from wiresum.compress import Compressor, Engine, aggregator_of
 from wiresum.experiments.network import Digits, convolutional_network, gradient, segments_of
+from wiresum_lab.processes import SwitchProcess
 
 COLLECTIVE_TIMEOUT = timedelta(seconds=60)
-START_TIMEOUT_S = 60.0
-STOP_TIMEOUT_S = 10.0
 
 
 @dataclass(frozen=True)
@@ -55,32 +50,14 @@ class Transfer:
 
 def measure(methods: Sequence[Compressor], *, workers: int = 4, steps: int = 5, batch: int = 8) -> list[Transfer]:
     """By layer, with the gradients of the convolutional network."""
-    with tempfile.TemporaryDirectory() as folder:
-        log = Path(folder, "switch.log")
-        command = [sys.executable, "-m", "wiresum.cli", "switch", "--control", "127.0.0.1:0", "--port", "0"]
-        with log.open("wb") as output:
-            switch = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
-        try:
-            setup = Setup(workers, _endpoint(switch, log), folder, tuple(methods), steps, batch)
-            with ProcessPoolExecutor(workers, multiprocessing.get_context("spawn")) as pool:
-                rows = list(pool.map(_work, range(workers), [setup] * workers))
-        finally:
-            switch.terminate()
-            try:
-                switch.wait(STOP_TIMEOUT_S)
-            except subprocess.TimeoutExpired:
-                switch.kill()
-                switch.wait()
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        SwitchProcess(Path(folder)) as switch,
+        ProcessPoolExecutor(workers, multiprocessing.get_context("spawn")) as pool,
+    ):
+        setup = Setup(workers, switch.endpoint, folder, tuple(methods), steps, batch)
+        rows = list(pool.map(_work, range(workers), [setup] * workers))
     return [Transfer(*row) for row in (np.mean(rows, axis=0) / steps).tolist()]
-
-
-def _endpoint(switch: subprocess.Popen[bytes], log: Path) -> str:
-    deadline = time.monotonic() + START_TIMEOUT_S
-    while time.monotonic() < deadline and switch.poll() is None:
-        if ready := re.search(r"ready: control (\S+:\d+)", log.read_text()):
-            return ready[1]
-        time.sleep(0.05)
-    raise RuntimeError(f"the switch did not start:\n{log.read_text()}")
 
 
 def _work(rank: int, setup: Setup) -> list[tuple[float, ...]]:

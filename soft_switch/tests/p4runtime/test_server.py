@@ -37,9 +37,9 @@ from wiresum_lab.doubles.p4runtime_controller import (
     refused,
     table_entry,
 )
+from wiresum_lab.processes import PATIENCE_S
 
 DEVICE = 3
-PATIENCE_S = 20.0
 CONFIG = b'{"lanes": 4, "slots": 64}'
 OWN = table_entry("own", {"address": b"\x0a\x00\x00\x01"}, "own_address", {"mac": b"\x01"})
 

@@ -18,16 +18,9 @@ from wiresum.switch.software_switch import DATA_PORT, LANES_MAX, PORTS, Software
 from wiresum.switch.statistics import Reporter
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from wiresum import join
     from wiresum.controller import JoinServer
     from wiresum.switch.p4runtime import P4RuntimeServer
 
-P4RUNTIME_PORT = 9559
-"""The protocol's own, where a switch below another serves it: so that it is found there again after a restart."""
-NO_HOSTS = "none"
-"""In place of hosts, of a switch that has other switches below it and nobody else."""
 DEFAULT_CONTROL = f"127.0.0.1:{DEFAULT_CONTROL_PORT}"
 WAIT_S_MAX = 0.5
 """Longest sleep of the main thread between two looks at what is due."""
@@ -41,10 +34,6 @@ Examples:
       the same without certificates, in a network that is trusted; with figures for Prometheus
   wiresum switch --p4runtime 10.0.0.1:9559 --tls /etc/wiresum/switch
       a switch without a service: `wiresum controller` programs it, beside others
-  wiresum switch --parent 10.0.0.1:43487 --host 10.0.1.0/24 --tls /etc/wiresum/switch
-      the switch of a rack, below the first one: its workers join there too, and a job may have workers at both
-  wiresum switch --parent 10.0.0.1:43487 --below leaf1 --host 10.0.3.0/24 --tls /etc/wiresum/switch
-      one below that: there may be any number of levels
 """
 
 
@@ -57,33 +46,7 @@ Examples:
 @click.option(
     "--p4runtime",
     metavar="HOST:PORT",
-    help="Serve P4Runtime here (TCP) instead, and no joins: this switch is one of a controller's.  "
-    "[default with --parent: port 9559]",
-)
-@click.option(
-    "--parent",
-    metavar="HOST:PORT",
-    help="Stand below the switch whose workers join here (TCP), and serve no joins: workers of both join there.",
-)
-@click.option(
-    "--host",
-    "hosts",
-    metavar="IPV4[/BITS]",
-    multiple=True,
-    help="With --parent: an address, or a network, of the machines that hang on this switch. May be given often; "
-    "`none` if only other switches do.",
-)
-@click.option(
-    "--below",
-    metavar="NAME",
-    default="",
-    help="With --parent: the switch to stand right below, of those that have come there.  [default: the one whose "
-    "workers join there]",
-)
-@click.option(
-    "--name",
-    default="",
-    help="With --parent: what this switch is called there.  [default: the host's name]",
+    help="Serve P4Runtime here (TCP) instead, and no joins: this switch is one of a controller's.",
 )
 @click.option(
     "--device-id",
@@ -167,10 +130,6 @@ Examples:
 def switch(
     control: str | None,
     p4runtime: str | None,
-    parent: str | None,
-    hosts: tuple[str, ...],
-    below: str,
-    name: str,
     device_id: int,
     tls: Path | None,
     insecure: bool,
@@ -193,18 +152,13 @@ def switch(
 
     By itself it serves the workers' joins too: start it, and then the workers, with WIRESUM_SWITCH naming --control.
     With --p4runtime it is a plain P4 switch instead, which does what a controller writes into its tables, as bmv2
-    and a Tofino do: `wiresum controller` then serves the joins, for any number of switches. With --parent it is that
-    too, and the switch above is its controller.
+    and a Tofino do: `wiresum controller` then serves the joins, for any number of switches.
 
     It serves until SIGINT or SIGTERM. With the join service, the workers of every job are then told that it ends; with
     P4Runtime, the controller finds out that the switch is gone.
     """
-    _check_modes(control, p4runtime, multicast, parent, hosts, below)
+    _check_modes(control, p4runtime, multicast)
     _check_transport(transport, device, bind, multicast)
-    above = ""
-    if parent is not None:
-        above = "{}:{}".format(*_endpoint("--parent", parent))
-        p4runtime = p4runtime or f"{bind or _address_towards(above)}:{P4RUNTIME_PORT}"
     if p4runtime is not None:
         serves = _endpoint("--p4runtime", p4runtime)
     else:
@@ -236,15 +190,11 @@ def switch(
             if p4runtime is not None:
                 service, at = _serve_p4runtime(cleanup, running, serves, device_id, tls, insecure=insecure)
                 where = f"P4Runtime {at} (device {device_id})"
-                if parent is not None:
-                    request = _attach_request(name, running, at, hosts, below, multicast)
-                    _attach(cleanup, above, request, tls, insecure=insecure)
-                    where += f", below {below and f'{below} at '}{above}"
             else:
                 service, where = _serve_joins(cleanup, running, serves, tls, insecure=insecure)
             if metrics_at is not None:
                 where += _serve_metrics(cleanup, running, service, metrics_at)
-        # ValueError: certificates that are missing, or cannot be used; or the switch above refuses this one.
+        # ValueError: certificates that are missing, or cannot be used.
         except (OSError, ValueError) as error:
             raise click.ClickException(str(error)) from error
         first = running.endpoint.port
@@ -286,7 +236,7 @@ def _serve_joins(
 
     security = Security(SecurityConfig(tls=tls, insecure=insecure))
     cleanup.callback(security.close)
-    service = JoinServer(device, security=security, takes_switches=True)
+    service = JoinServer(device, security=security)
     host, port = at
     port = service.start(host, port)
     cleanup.callback(service.stop)
@@ -332,55 +282,7 @@ def _serve_metrics(
     return f", metrics {at[0]}:{server.port}"
 
 
-def _attach(
-    cleanup: contextlib.ExitStack, above: str, request: join.AttachRequest, tls: Path | None, *, insecure: bool
-) -> None:
-    """Until the end. `ValueError` if the switch above refuses this one."""
-    from wiresum.switch.attachment import Attachment
-
-    cleanup.callback(Attachment(above, request, tls=tls, insecure=insecure).close)
-
-
-def _attach_request(
-    name: str, device: SoftwareSwitch, p4runtime: str, hosts: Sequence[str], below: str, multicast: str | None
-) -> join.AttachRequest:
-    from wiresum import join
-
-    endpoint = join.Endpoint(address=device.endpoint.address, port=device.endpoint.port)
-    return join.AttachRequest(
-        protocol_version=join.PROTOCOL_VERSION,
-        name=name or socket.gethostname(),
-        endpoint=endpoint,
-        p4runtime=p4runtime,
-        lanes=device.sizes.lanes_max,
-        slots=device.sizes.slots,
-        hosts=[host for host in hosts if host != NO_HOSTS],
-        below=below,
-        multicast=multicast or "",
-    )
-
-
-def _check_modes(
-    control: str | None,
-    p4runtime: str | None,
-    multicast: str | None,
-    parent: str | None,
-    hosts: Sequence[str],
-    below: str,
-) -> None:
-    if parent is None and hosts:
-        raise click.UsageError("--host is for --parent: without it any machine can use this switch")
-    if parent is None and below:
-        raise click.UsageError("--below needs --parent: where the workers of all these switches join")
-    if parent is not None and not hosts:
-        raise click.UsageError(
-            f"--parent needs --host: which machines hang on this switch, and not on the one above ({NO_HOSTS}, if only "
-            f"switches do)"
-        )
-    if NO_HOSTS in hosts and len(hosts) > 1:
-        raise click.UsageError(f"--host {NO_HOSTS} says that no machine hangs on this switch: leave out the others")
-    if parent is not None and control is not None:
-        raise click.UsageError("--control and --parent exclude each other: workers join at the switch above")
+def _check_modes(control: str | None, p4runtime: str | None, multicast: str | None) -> None:
     if p4runtime is not None and control is not None:
         raise click.UsageError(
             "--control and --p4runtime exclude each other: with P4Runtime the controller serves joins"
@@ -401,17 +303,6 @@ def _endpoint(option: str, text: str) -> tuple[str, int]:
         return socket.gethostbyname(host), int(port_text)
     except OSError as error:
         raise click.BadParameter(f"cannot find an IPv4 address of '{host}': {error}", param_hint=option) from error
-
-
-def _address_towards(parent: str) -> str:
-    """This machine's own, on the way there."""
-    host, _, port = parent.rpartition(":")
-    try:
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as towards:
-            towards.connect((host, int(port)))
-            return str(towards.getsockname()[0])
-    except OSError as error:
-        raise click.ClickException(f"no way leads to the switch above, {parent}: {error.strerror}") from error
 
 
 def _start_switch(

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
-import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,7 +12,6 @@ from wiresum import join
 from wiresum.controller.jobs.job import Asker, State
 from wiresum.controller.jobs.keys import BLOCK
 from wiresum.controller.jobs.outputs import Admit, Evict, Grant, Output, Reconcile, Tell, Write
-from wiresum.controller.jobs.records import job_of
 from wiresum.controller.store import Store
 from wiresum_lab.doubles.controller import JobsBench as Bench
 from wiresum_lab.doubles.controller import join_request, member, switch
@@ -73,16 +70,6 @@ def test_a_job_stays_at_its_ports_after_a_restart(store: Store) -> None:
     assert [entry.port_offset for entry in reconcile.entries] == [0, 2]
     after.ask(job_name="third", threads_max=2, slots=64)
     assert after.outputs(Admit)[-1].entry.port_offset == 4
-
-
-def test_a_job_that_was_written_down_before_jobs_had_ports_is_at_the_first(store: Store) -> None:
-    before = Bench(store=store)
-    before.running()
-    (record,) = store.load().jobs
-    body = json.loads(record.body)
-    del body["port_offset"]
-    old = dataclasses.replace(record, body=json.dumps(body))
-    assert job_of(old, now=0.0, unix_offset=0.0).port_offset == 0
 
 
 def test_whoever_does_not_come_back_after_a_restart_is_lost(store: Store) -> None:

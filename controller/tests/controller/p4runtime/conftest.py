@@ -4,9 +4,6 @@ where that is installed. Neither has interfaces: what packets do is the matter o
 from __future__ import annotations
 
 import contextlib
-import os
-import shutil
-import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -19,14 +16,12 @@ from wiresum.controller import Endpoint, JobEntry
 from wiresum.controller.p4runtime import Client, Host, P4RuntimeSwitch, Pipeline, Target, device_config
 from wiresum.switch.p4runtime import P4RuntimeServer
 from wiresum.switch.software_switch import SoftwareSwitch
-from wiresum_lab.doubles.controller import unused_port, wait_until
 from wiresum_lab.doubles.p4runtime_proxy import Proxy
+from wiresum_lab.namespaces.bmv2 import bmv2_command, bmv2_missing, next_device
+from wiresum_lab.processes import Program, unused_port
 
 HOSTS = tuple(Host(f"host{i}", f"10.0.0.{10 + i}", f"02:00:0a:00:00:{10 + i:02x}", i % 4) for i in range(32))
-DEVICE = 64 * os.getpid() + 62
-"""bmv2 may name a file in /tmp after it, and two switches must not share that."""
-BMV2 = "simple_switch_grpc"
-STOP_S_MAX = 10.0
+DEVICE = next_device()
 
 
 @pytest.fixture(scope="session")
@@ -108,20 +103,16 @@ def _software(pipeline: Pipeline) -> Iterator[str]:
 
 @contextlib.contextmanager
 def _bmv2(folder: Path) -> Iterator[str]:
-    if shutil.which(BMV2) is None:
-        pytest.skip(f"not tested on bmv2: {BMV2} is not on PATH; it comes with p4lang's packages (p4lang-bmv2)")
+    if missing := bmv2_missing():
+        pytest.skip(f"not tested on bmv2: {missing}")
     socket = folder / "p4runtime.socket"
-    # Its Thrift server takes port 9090 unless told otherwise, and bmv2 ends if somebody else has that.
-    command = [BMV2, "--no-p4", "--device-id", str(DEVICE), "--thrift-port", str(unused_port())]
-    command += ["--", "--grpc-server-addr", f"unix:{socket}"]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
-        try:
-            wait_until(socket.exists, "bmv2 was ready")
+    command = bmv2_command(f"unix:{socket}", DEVICE, thrift_port=unused_port())
+    try:
+        with Program(command, folder / "bmv2.log") as bmv2:
+            bmv2.await_ready(socket.exists)
             yield f"unix:{socket}"
-        finally:
-            process.terminate()
-            process.wait(STOP_S_MAX)
-            socket.unlink(missing_ok=True)
+    finally:
+        socket.unlink(missing_ok=True)
 
 
 @pytest.fixture

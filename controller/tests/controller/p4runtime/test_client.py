@@ -21,8 +21,8 @@ from wiresum.controller.security.authority import Authority, Holder
 from wiresum.controller.security.names import CONTROLLER, SWITCH, Claims
 from wiresum.switch.p4runtime import P4RuntimeServer
 from wiresum.switch.software_switch import SoftwareSwitch
-from wiresum_lab.doubles.controller import unused_port, wait_until
 from wiresum_lab.doubles.p4runtime_proxy import Proxy
+from wiresum_lab.processes import unused_port, wait_until
 
 DEVICE = 64 * os.getpid() + 62
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from wiresum import compiled
-from wiresum.controller import config
 from wiresum.controller.p4runtime import PipelineError, device_config, targets_of
+from wiresum.controller.switches import DEVICE_CONFIGS, SwitchConfig
 from wiresum_lab.doubles.p4runtime_proxy import write_tofino_program
 
 BINARY, CONTEXT, BFRT = b"\x00chip", b'{"context": 1}', b'{"bfrt": 1}'
@@ -82,9 +82,9 @@ def test_servers_made_of_pi_get_five_parts_with_their_lengths(built: Path) -> No
     assert read_as_pi_does(packed) == expected
 
 
-@pytest.mark.parametrize("form", config.DEVICE_CONFIGS)
+@pytest.mark.parametrize("form", DEVICE_CONFIGS)
 def test_the_configuration_says_which_form_a_switch_gets(built: Path, form: str) -> None:
-    switch = config.SwitchConfig(
+    switch = SwitchConfig(
         "t", "tofino", "10.0.0.2:9559", 0, "10.0.0.1", 43488, program=built, p4info=built / "info.txtpb"
     )
     chosen = dataclasses.replace(switch, device_config=form)

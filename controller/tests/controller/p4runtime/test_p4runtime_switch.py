@@ -20,8 +20,8 @@ from wiresum.controller.p4runtime import (
     own,
 )
 from wiresum.controller.p4runtime.forward import FLOOD_GROUP
-from wiresum_lab.doubles.controller import PATIENCE_S, wait_until
 from wiresum_lab.doubles.p4runtime_proxy import Proxy
+from wiresum_lab.processes import PATIENCE_S, wait_until
 
 Controllers = Callable[[Target, int], P4RuntimeSwitch]
 

@@ -19,8 +19,9 @@ from wiresum.controller.p4runtime import Device, P4RuntimeSwitch, Pipeline, Targ
 from wiresum.controller.plan import plan
 from wiresum.controller.service.join_server import JoinServer
 from wiresum.controller.store import Store
-from wiresum_lab.doubles.controller import Client, unused_port, wait_until
+from wiresum_lab.doubles.controller import Client
 from wiresum_lab.doubles.p4runtime_proxy import Proxy, write_tofino_program
+from wiresum_lab.processes import unused_port, wait_until
 
 any_server = pytest.mark.parametrize("kind", ["software", "bmv2"], indirect=True)
 with_jobs = pytest.mark.parametrize("kind", ["bmv2"], indirect=True)

@@ -8,6 +8,7 @@ import pytest
 from wiresum.controller import config
 from wiresum.controller.p4runtime import Host, PipelineError, device_config, targets_of
 from wiresum.controller.p4runtime.target import NO_MAC
+from wiresum.controller.switches import SwitchConfig
 
 
 @pytest.fixture
@@ -70,8 +71,6 @@ def test_a_software_switch_serves_any_machine_unless_it_has_its_own_or_stands_in
 
 
 def test_a_tofino_whose_program_is_not_there_is_an_error_that_names_the_folder(tmp_path: Path) -> None:
-    switch = config.SwitchConfig(
-        "t", "tofino", "10.0.0.2:9559", 0, "10.0.0.1", 43488, program=tmp_path, p4info=tmp_path / "x"
-    )
+    switch = SwitchConfig("t", "tofino", "10.0.0.2:9559", 0, "10.0.0.1", 43488, program=tmp_path, p4info=tmp_path / "x")
     with pytest.raises(PipelineError, match=rf"{tmp_path}: the compiler writes one \.conf file"):
         targets_of([switch])

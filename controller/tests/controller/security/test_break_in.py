@@ -20,9 +20,10 @@ from wiresum.controller.security import Security
 from wiresum.controller.security import authority as authority_module
 from wiresum.controller.security.authority import Authority, Holder
 from wiresum.controller.security.names import Claims
-from wiresum.join import attach_pb2_grpc, join_pb2_grpc, operator_pb2_grpc
+from wiresum.join import join_pb2_grpc, operator_pb2_grpc
 from wiresum.join.credentials import load, open_channel
-from wiresum_lab.doubles.controller import PATIENCE_S, RecordingDriver, join_request, member_of, wait_until
+from wiresum_lab.doubles.controller import RecordingDriver, join_request, member_of
+from wiresum_lab.processes import PATIENCE_S, wait_until
 
 
 class Caller:
@@ -32,7 +33,6 @@ class Caller:
         self.channel = channel
         self.workers = join_pb2_grpc.JoinServiceStub(channel)
         self.operators = operator_pb2_grpc.OperatorServiceStub(channel)
-        self.switches = attach_pb2_grpc.SwitchServiceStub(channel)
 
     def join(self, **fields: object) -> join.JoinReply:
         for event in self.workers.Join(join_request(**fields), timeout=PATIENCE_S):
@@ -61,7 +61,7 @@ def security(controller_tls: Path, tmp_path: Path) -> Security:
 
 @pytest.fixture
 def server(security: Security) -> Iterator[JoinServer]:
-    server = JoinServer(RecordingDriver(), security=security, takes_switches=True)
+    server = JoinServer(RecordingDriver(), security=security)
     server.start("127.0.0.1", 0)
     yield server
     server.stop(0.1)
@@ -196,21 +196,6 @@ def test_a_worker_cannot_do_what_an_operator_can(worker: Caller, operator: Calle
 def test_an_operator_cannot_join(operator: Caller) -> None:
     code, text = refusal(operator.join)
     assert (code, "has not the role worker" in text) == ("PERMISSION_DENIED", True)
-
-
-def test_neither_takes_other_peoples_hosts_with_a_switch_of_its_own(worker: Caller, operator: Caller) -> None:
-    request = join.AttachRequest(
-        protocol_version=join.PROTOCOL_VERSION,
-        name="mine",
-        endpoint=join.Endpoint(address="127.0.0.1", port=40_000),
-        p4runtime="127.0.0.1:40001",
-        lanes=360,
-        slots=64,
-        hosts=["0.0.0.0/0"],
-    )
-    for caller in (worker, operator):
-        code, text = refusal(lambda caller=caller: caller.switches.Attach(request, timeout=PATIENCE_S))  # type: ignore[misc]
-        assert (code, "has not the role switch" in text) == ("PERMISSION_DENIED", True)
 
 
 # What a worker may join.

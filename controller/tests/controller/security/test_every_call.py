@@ -21,16 +21,10 @@ from wiresum.controller.security import Security
 from wiresum.controller.security.authority import Authority, Holder
 from wiresum.controller.security.names import Claims
 from wiresum.controller.security.security import SERVED
-from wiresum.join import attach_pb2, attach_pb2_grpc, join_pb2, join_pb2_grpc, operator_pb2, operator_pb2_grpc
+from wiresum.join import join_pb2, join_pb2_grpc, operator_pb2, operator_pb2_grpc
 from wiresum.join.credentials import load, open_channel
-from wiresum_lab.doubles.controller import (
-    PATIENCE_S,
-    Attendance,
-    Client,
-    RecordingDriver,
-    join_request,
-    wait_until,
-)
+from wiresum_lab.doubles.controller import Attendance, Client, RecordingDriver, join_request
+from wiresum_lab.processes import PATIENCE_S, wait_until
 
 TENANT = "vision"
 """The victim's."""
@@ -93,12 +87,6 @@ TABLE: dict[tuple[str, str], dict[str, str]] = {
         for state in (FORMING, RUNNING)
     },
     **{
-        ("SwitchService/Attach", state): {
-            **dict.fromkeys(AS_NO_MEMBER, "role"), "operator": "role", "controller": "role", "switch": "ok", **NOBODY
-        }
-        for state in (FORMING, RUNNING)
-    },
-    **{
         (f"Health/{method.name}", state): {**EVERY_ROLE, **NOBODY}
         for method in HEALTH.methods  # gRPC's own, and more in later releases
         for state in (FORMING, RUNNING)
@@ -121,7 +109,7 @@ SAID = {
 
 def methods() -> list[str]:
     """Of all services that a service of this package has, as their definitions say."""
-    files = (join_pb2, operator_pb2, attach_pb2, health_pb2)
+    files = (join_pb2, operator_pb2, health_pb2)
     services = [service for file in files for service in file.DESCRIPTOR.services_by_name.values()]
     assert {service.full_name for service in services} == {name.partition("/")[0] for name in SERVED}
     return [f"{service.name}/{method.name}" for service in services for method in service.methods]
@@ -146,7 +134,7 @@ class Service:
     def __init__(self, pki: Path, cleanup: contextlib.ExitStack) -> None:
         self.security = Security(SecurityConfig(tls=pki / "service", requests_burst=100_000))
         cleanup.callback(self.security.close)
-        self.server = JoinServer(RecordingDriver(), security=self.security, takes_switches=True)
+        self.server = JoinServer(RecordingDriver(), security=self.security)
         cleanup.callback(self.server.stop, 0.1)
         self.target = f"127.0.0.1:{self.server.start('127.0.0.1', 0)}"
         self.channels = {name: cleanup.enter_context(self._channel(pki, name)) for name in CALLERS}
@@ -197,10 +185,6 @@ def tried(service: Service, method: str, channel: grpc.Channel, job: join.JobRep
     switch = service.server.report().switches[0]
     asks_as = TENANT if channel is service.channels["both tenants"] else ""
     request = join_request(job_name=job.name, rank=1, world_size=2, attempt="mine", tenant=asks_as)
-    attach = join.AttachRequest(
-        protocol_version=join.PROTOCOL_VERSION, name="mine", endpoint=join.Endpoint(address="127.0.0.1", port=40_000),
-        p4runtime="127.0.0.1:40001", lanes=switch.lanes_max, slots=64, hosts=["192.0.2.0/24"],
-    )  # fmt: skip
     end = {"timeout": PATIENCE_S}
     return {
         "JoinService/Join": lambda: list(workers.Join(request, **end)),
@@ -217,7 +201,6 @@ def tried(service: Service, method: str, channel: grpc.Channel, job: join.JobRep
         "OperatorService/Drain": lambda: operators.Drain(
             join.DrainRequest(switch_name=switch.name, resume=True), **end
         ),
-        "SwitchService/Attach": lambda: attach_pb2_grpc.SwitchServiceStub(channel).Attach(attach, **end),
         "Health/Check": lambda: health.Check(health_pb2.HealthCheckRequest(), **end),
         "Health/List": lambda: health.List(health_pb2.HealthListRequest(), **end),
         "Health/Watch": lambda: next(health.Watch(health_pb2.HealthCheckRequest(), **end)),

@@ -22,8 +22,9 @@ from wiresum.controller.config import SecurityConfig
 from wiresum.controller.security import Security
 from wiresum.join.credentials import open_channel
 from wiresum.switch import SoftwareSwitch
-from wiresum_lab.doubles.controller import PATIENCE_S, join_request, wait_until
+from wiresum_lab.doubles.controller import join_request
 from wiresum_lab.doubles.workers import DATA, EMPTY, META, MISSING, QUESTION, RESULT, Packet
+from wiresum_lab.processes import PATIENCE_S, wait_until
 
 HOST, ELSEWHERE = "127.0.0.1", "127.0.0.2"
 PACKETS = 1000

@@ -18,7 +18,7 @@ from wiresum.controller.config import SecurityConfig
 from wiresum.controller.security import OPTIONS, Security, caller, interceptor
 from wiresum.join import join_pb2_grpc, operator_pb2_grpc
 from wiresum.join.credentials import CredentialsError, open_channel
-from wiresum_lab.doubles.controller import PATIENCE_S, wait_until
+from wiresum_lab.processes import PATIENCE_S, wait_until
 
 
 class JoinService(join_pb2_grpc.JoinServiceServicer):

@@ -24,8 +24,9 @@ from wiresum.controller.jobs.keys import Keys, KeySequence
 from wiresum.controller.p4runtime import P4RuntimeSwitch, Target, device_config
 from wiresum.switch import SoftwareSwitch
 from wiresum.switch.p4runtime import P4RuntimeServer
-from wiresum_lab.doubles.controller import PATIENCE_S, Attendance, Client, member_of, wait_until
+from wiresum_lab.doubles.controller import Attendance, Client, member_of
 from wiresum_lab.doubles.workers import CIRCLE, DATA, EMPTY, MISSING, QUESTION, RESULT, Misdeeds, Packet, first_round
+from wiresum_lab.processes import PATIENCE_S, wait_until
 
 HOST = "127.0.0.1"
 SLOTS, LANES = 16, 16

@@ -20,7 +20,8 @@ from wiresum.controller.security.names import Claims
 from wiresum.controller.security.revocation import Revocations
 from wiresum.join import join_pb2_grpc, operator_pb2_grpc
 from wiresum.join.credentials import CredentialsError, open_channel
-from wiresum_lab.doubles.controller import PATIENCE_S, Attendance, Client, RecordingDriver, refusal_of, wait_until
+from wiresum_lab.doubles.controller import Attendance, Client, RecordingDriver, refusal_of
+from wiresum_lab.processes import PATIENCE_S, wait_until
 
 
 @pytest.fixture

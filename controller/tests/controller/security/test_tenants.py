@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import contextlib
 import re
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -18,7 +16,7 @@ from wiresum import join
 from wiresum.agent import AgentConfig, Dtype, JoinError, Region, Session
 from wiresum.join import operator_pb2_grpc
 from wiresum.join.credentials import open_channel
-from wiresum_lab.doubles.controller import PATIENCE_S, unused_port, wait_until
+from wiresum_lab.processes import PATIENCE_S, Program, unused_port, wait_until, wiresum
 
 CONTROLLER = """\
 [controller]
@@ -41,21 +39,8 @@ ELEMENTS = 10_000
 
 def start(cleanup: contextlib.ExitStack, log: Path, *arguments: str) -> re.Match[str]:
     """What it says when it is ready: its TCP port, and the first UDP port if it is a switch."""
-    with log.open("wb") as output:
-        command = [sys.executable, "-m", "wiresum.cli", *arguments]
-        process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
-    cleanup.callback(process.wait, PATIENCE_S)
-    cleanup.callback(process.kill)
-
-    def said() -> re.Match[str] | None:
-        return re.search(
-            r"ready: (?:control|P4Runtime) 127\.0\.0\.1:(\d+).*?(?:data 127\.0\.0\.1:(\d+)|\n)", log.read_text()
-        )
-
-    wait_until(lambda: said() is not None or process.poll() is not None, "it is ready")
-    found = said()
-    assert found is not None, log.read_text()
-    return found
+    program = cleanup.enter_context(Program(wiresum(*arguments), log))
+    return program.await_text(r"ready: (?:control|P4Runtime) 127\.0\.0\.1:(\d+).*?(?:data 127\.0\.0\.1:(\d+)|\n)")
 
 
 @pytest.fixture(scope="module", params=["wiresum switch", "wiresum controller"])

@@ -14,7 +14,8 @@ from wiresum import join
 from wiresum.controller import JoinServer, Limits
 from wiresum.controller import store as store_module
 from wiresum.controller.store import Store
-from wiresum_lab.doubles.controller import PATIENCE_S, Attendance, Client, RecordingDriver, wait_until
+from wiresum_lab.doubles.controller import Attendance, Client, RecordingDriver
+from wiresum_lab.processes import PATIENCE_S, wait_until
 
 LIMITS = Limits(connection_lost_ms=200, attend_ms_max=500, evict_retry_ms=50)
 Disk = Callable[[Store], contextlib.AbstractContextManager[None]]

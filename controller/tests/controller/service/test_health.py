@@ -6,7 +6,8 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from wiresum.controller import JoinServer
 from wiresum.controller.service.health import JOIN_SERVICE
-from wiresum_lab.doubles.controller import PATIENCE_S, Client, RecordingDriver, wait_until
+from wiresum_lab.doubles.controller import Client, RecordingDriver
+from wiresum_lab.processes import PATIENCE_S, wait_until
 
 SERVING, NOT_SERVING = health_pb2.HealthCheckResponse.SERVING, health_pb2.HealthCheckResponse.NOT_SERVING
 

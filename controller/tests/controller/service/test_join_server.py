@@ -24,15 +24,8 @@ from wiresum import join
 from wiresum.controller import JobEntry, JoinServer, Limits, Sizes
 from wiresum.controller.jobs import keys
 from wiresum.controller.store import Store
-from wiresum_lab.doubles.controller import (
-    PATIENCE_S,
-    Attendance,
-    Client,
-    RecordingDriver,
-    member_of,
-    refusal_of,
-    wait_until,
-)
+from wiresum_lab.doubles.controller import Attendance, Client, RecordingDriver, member_of, refusal_of
+from wiresum_lab.processes import PATIENCE_S, wait_until
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from wiresum import join
 from wiresum.controller.security import Security
 from wiresum.controller.service.standby_server import StandbyServer
 from wiresum.join import join_pb2, operator_pb2
-from wiresum_lab.doubles.controller import PATIENCE_S
+from wiresum_lab.processes import PATIENCE_S
 
 CALLS = [
     (service.full_name, method.name)

@@ -143,15 +143,6 @@ class Cluster:
     def __init__(self, switches: Iterable[Switch]) -> None:
         """Raises `ValueError` if a switch hangs below one that is not there."""
         self.switches = {switch.name: switch for switch in switches}
-        self._lay_out()
-
-    def add(self, switch: Switch) -> None:
-        """One that came later."""
-        assert switch.name not in self.switches, f"there is a switch {switch.name}"
-        self.switches[switch.name] = switch
-        self._lay_out()
-
-    def _lay_out(self) -> None:
         self._parents = {switch.name: switch.parent for switch in self.switches.values()}
         if strangers := {parent for parent in self._parents.values() if parent} - self.switches.keys():
             raise ValueError(f"there is no switch {', '.join(sorted(strangers))} to hang another one below")

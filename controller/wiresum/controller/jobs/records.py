@@ -71,7 +71,7 @@ class EndedRecord:
     created_at: float
     """Seconds of Unix time."""
     ended_at: float
-    switches: int = 1
+    switches: int
     """How many it had; of a job that got slots."""
 
 
@@ -121,7 +121,7 @@ def job_of(record: JobRecord, now: float, unix_offset: float) -> Job:
     (granting.settle_entries). Raises `RecordError`."""
     try:
         body = json.loads(record.body)
-        nodes = [_node_of(fields) for fields in _nodes_of(record, body)]
+        nodes = [_node_of(fields) for fields in body["nodes"]]
         job = Job(
             record.name,
             body["key_agreed"],
@@ -129,7 +129,7 @@ def job_of(record: JobRecord, now: float, unix_offset: float) -> Job:
             created_at=body["created_at"] - unix_offset,
             tenant=body["tenant"],
             priority=body["priority"],
-            reserved=body.get("reserved", False),  # of jobs from before this was written down
+            reserved=body["reserved"],
             job_token=body["job_token"],
             state=State(record.state),
             nodes={node.branch.switch_name: node for node in nodes},
@@ -137,7 +137,7 @@ def job_of(record: JobRecord, now: float, unix_offset: float) -> Job:
             key=body["key"],
             slots=next(node.lease.count for node in nodes if node.lease is not None),
             threads=body["threads"],
-            port_offset=body.get("port_offset", 0),  # of jobs from before there were any
+            port_offset=body["port_offset"],
             lanes=body["lanes"],
             progress_at=now,
             restored=True,
@@ -167,14 +167,6 @@ def _of_node(node: Node) -> dict[str, Any]:
         "below": branch.below,
         "lease": dataclasses.asdict(node.lease) if node.lease is not None else None,
     }
-
-
-def _nodes_of(record: JobRecord, body: dict[str, Any]) -> list[dict[str, Any]]:
-    """Before there were trees, a job had one switch, and that its lease."""
-    if "nodes" in body:
-        return list(body["nodes"])
-    ranks = range(body["world_size"])
-    return [{"switch_name": record.switch_name, "parent": "", "ranks": ranks, "below": (), "lease": body["lease"]}]
 
 
 def _node_of(fields: dict[str, Any]) -> Node:

@@ -7,8 +7,8 @@ from ipaddress import IPv4Address
 
 import finsy as fy
 
-from wiresum.controller.config import Host
 from wiresum.controller.driver import Endpoint, JobEntry
+from wiresum.controller.switches import Host
 
 PARENT = 0xFF
 """In place of a worker: the switch above."""

@@ -17,10 +17,10 @@ from typing import Any, TypeAlias
 import finsy as fy
 
 from wiresum.controller import nodes
-from wiresum.controller.config import Host
 from wiresum.controller.driver import JobEntry
 from wiresum.controller.p4runtime import admit, deliver, forward, own
 from wiresum.controller.p4runtime.target import Target
+from wiresum.controller.switches import Host
 
 Entity: TypeAlias = fy.P4TableEntry | fy.P4MulticastGroupEntry
 

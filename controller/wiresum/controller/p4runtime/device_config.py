@@ -27,8 +27,8 @@ from finsy.proto import p4i
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, text_format
 
 from wiresum import compiled
-from wiresum.controller.config import DEVICE_CONFIGS
 from wiresum.controller.p4runtime import count
+from wiresum.controller.switches import DEVICE_CONFIGS
 
 PI_NAME_BYTES_MAX = 100
 """A server made of PI refuses a longer name of program or pipeline."""

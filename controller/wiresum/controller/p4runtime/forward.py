@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import finsy as fy
 
-from wiresum.controller.config import Host
+from wiresum.controller.switches import Host
 
 FLOOD_GROUP = 256
 """The multicast group of what is flooded; those below it are jobs'. `FLOOD_GROUP` in p4src/common/sizes.p4."""

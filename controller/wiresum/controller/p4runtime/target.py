@@ -8,12 +8,12 @@ from ipaddress import IPv4Address
 from pathlib import Path
 
 from wiresum.controller import topology
-from wiresum.controller.config import Host, SwitchConfig
 from wiresum.controller.driver import Endpoint
 from wiresum.controller.nodes import PIPES_MAX, Node, nodes
 from wiresum.controller.p4runtime import device_config
 from wiresum.controller.p4runtime.device_config import Pipeline
 from wiresum.controller.p4runtime.own import DATA_PORT
+from wiresum.controller.switches import Host, SwitchConfig
 
 NO_MAC = "00:00:00:00:00:00"
 

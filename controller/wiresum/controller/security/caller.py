@@ -88,14 +88,6 @@ class Caller:
                 f"WIRESUM_ADDRESS to an address that it names, or issue it again with --address {endpoint_address}"
             )
 
-    def check_may_attach(self, address: str) -> None:
-        """Raises a `Refusal` unless the switch that calls may serve P4Runtime at this address."""
-        if self.authenticated and not self._owns(address):
-            raise self._refusal(
-                f"names no address {address}, nor does the connection come from there ({self.address}): issue it again "
-                f"with --address {address}"
-            )
-
     def _owns(self, address: str) -> bool:
         if address == self.address or address in self.addresses:
             return True

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 from wiresum.controller.config import SecurityConfig
 from wiresum.controller.security.audit import AuditLog
 from wiresum.controller.security.interceptor import Interceptor
-from wiresum.controller.security.names import OPERATOR, ROLES, SWITCH, WORKER
+from wiresum.controller.security.names import OPERATOR, ROLES, WORKER
 from wiresum.controller.security.revocation import Revocations
 from wiresum.join import MESSAGE_BYTES_MAX, credentials
 
 SERVED = {
     "wiresum.join.v1.JoinService": frozenset({WORKER}),
-    "wiresum.join.v1.SwitchService": frozenset({SWITCH}),
     "wiresum.join.v1.OperatorService": frozenset({OPERATOR}),
     "wiresum.join.v1.OperatorService/ListEnded": frozenset({OPERATOR, WORKER}),  # who sees his own alone
     "grpc.health.v1.Health": frozenset(ROLES),
@@ -62,15 +60,6 @@ class Security:
             requests_per_second=self._config.requests_per_second,
             requests_burst=self._config.requests_burst,
         )
-
-    @property
-    def tls(self) -> Path | None:
-        return self._config.tls
-
-    @property
-    def insecure(self) -> bool:
-        """Is plaintext wanted, also where others than this machine can come?"""
-        return self._config.insecure
 
     @property
     def refusals(self) -> Counter[str]:

@@ -96,18 +96,9 @@ class Effects:
 
     def start(self) -> None:
         """The switches are made to hold what they should."""
-        for driver in self._drivers.values():
-            self._watch(driver)
-
-    def add(self, driver: SwitchDriver) -> None:
-        """One that came later; `Jobs` knows of it already."""
-        self._drivers[driver.name] = driver
-        self._switch_calls[driver.name] = SerialCalls(self._loop, f"wiresum-switch-{driver.name}")
-        self._watch(driver)
-
-    def _watch(self, driver: SwitchDriver) -> None:
-        driver.on_change = functools.partial(self._note_change_from_any_thread, driver.name)
-        self._note_change(driver.name)
+        for name, driver in self._drivers.items():
+            driver.on_change = functools.partial(self._note_change_from_any_thread, name)
+            self._note_change(name)
 
     def halt(self) -> None:
         """From now on nothing is carried out. The service ends and closes the streams, so what happens to them is no

@@ -6,7 +6,6 @@ import asyncio
 import concurrent.futures
 import contextlib
 import dataclasses
-import functools
 import logging
 import threading
 import time
@@ -24,13 +23,12 @@ from wiresum.controller.jobs.limits import Limits, Quota
 from wiresum.controller.security import OPTIONS as SECURITY_OPTIONS
 from wiresum.controller.security import Security
 from wiresum.controller.service.answering import let_calls_end
-from wiresum.controller.service.attaching import SwitchService
 from wiresum.controller.service.effects import Effects
 from wiresum.controller.service.health import Health
 from wiresum.controller.service.join_service import JoinService
 from wiresum.controller.service.operator_service import OperatorService
 from wiresum.controller.store import Store
-from wiresum.join import attach_pb2_grpc, join_pb2_grpc, operator_pb2_grpc
+from wiresum.join import join_pb2_grpc, operator_pb2_grpc
 
 log = logging.getLogger(__name__)
 
@@ -65,13 +63,11 @@ class JoinServer:
         store: Store | None = None,
         keys: Keys | None = None,
         security: Security | None = None,
-        takes_switches: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`store`: one that has begun; without it the jobs end with the service. `keys`: those of the store, unless
         given; without a store, of a sequence that begins here, which is right for switches that begin here too.
-        Without `security` it listens on loopback only. `takes_switches`: others may come and stand below its one
-        switch (attaching.py)."""
+        Without `security` it listens on loopback only."""
         drivers = list(switches) if isinstance(switches, Sequence) else [switches]
         self._drivers = {driver.name: driver for driver in drivers}
         if len(self._drivers) != len(drivers) or not drivers:
@@ -83,8 +79,6 @@ class JoinServer:
         self._store = store
         self._keys = keys or (store.keys() if store is not None else Keys(KeySequence.draw()))
         self._security = security or Security()
-        self._root = drivers[0] if takes_switches else None
-        self._attaching: SwitchService | None = None
         self._clock = clock
         self.port = 0
         """The TCP port that it listens at, once started."""
@@ -138,8 +132,6 @@ class JoinServer:
             with contextlib.suppress(RuntimeError):  # the loop has ended by itself
                 self._loop.call_soon_threadsafe(self._stop.set)
         self._thread.join(grace_s + STOP_MARGIN_S)
-        for driver in self._attaching.drivers if self._attaching is not None else []:
-            driver.close()
         if self._thread.is_alive():
             log.error("the service did not end in %.0f s; the process will end without it", grace_s + STOP_MARGIN_S)
 
@@ -156,9 +148,6 @@ class JoinServer:
             )
             join_pb2_grpc.add_JoinServiceServicer_to_server(JoinService(jobs, effects, self._clock), server)
             operator_pb2_grpc.add_OperatorServiceServicer_to_server(operators, server)
-            if self._root is not None:
-                self._attaching = SwitchService(self._root, jobs, effects, self._security, self._keys.identity)
-                attach_pb2_grpc.add_SwitchServiceServicer_to_server(self._attaching, server)
             health = Health(server)
             await health.show(can_begin=False)
             port = self._security.listen(server, listen)
@@ -192,7 +181,7 @@ class JoinServer:
                 driver.kind,
                 driver.sizes,
                 driver.endpoint,
-                functools.partial(self._reaches, driver),
+                driver.reaches,
                 driver.results_group,
                 driver.parent,
                 driver.part_of,
@@ -203,10 +192,6 @@ class JoinServer:
         if self._store is not None:
             jobs.restore(self._store.load(), self._clock())
         return jobs
-
-    def _reaches(self, driver: SwitchDriver, address: str) -> bool:
-        """Does a machine with this address hang on the switch, and on none of those that came to stand below?"""
-        return driver.reaches(address) and not (self._attaching is not None and self._attaching.claims(address))
 
     async def _tick_for_ever(self, jobs: Jobs, effects: Effects, health: Health) -> None:
         looked_at = -LOOK_S

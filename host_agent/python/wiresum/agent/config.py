@@ -43,8 +43,6 @@ PRIORITY_MAX = 1_000_000
 PREFIX = "WIRESUM_"
 _LIKENESS_MIN = 0.75
 """How much a variable's name must be like a setting's to be taken for a misspelt one (difflib's ratio)."""
-_FORMER = {"LANE_BITS": "BITS"}
-"""What settings were called once."""
 _OF_KUBERNETES = re.compile(r"_(SERVICE_HOST|(SERVICE_)?PORT(_.*)?)$")
 """Kubernetes sets such variables in every container, for each of its services: one may be called wiresum-switch."""
 
@@ -436,5 +434,5 @@ def _refuse_misspelt(environ: Mapping[str, str], settings: Mapping[str, Setting]
         if name == variable or name in known or _OF_KUBERNETES.search(variable):
             continue
         likely = difflib.get_close_matches(name.upper(), known, n=1, cutoff=_LIKENESS_MIN)
-        if meant := _FORMER.get(name) or next(iter(likely), ""):
-            raise ValueError(f"{variable} is no setting: is {PREFIX}{meant} meant? `wiresum settings` lists all")
+        if likely:
+            raise ValueError(f"{variable} is no setting: is {PREFIX}{likely[0]} meant? `wiresum settings` lists all")

@@ -1,6 +1,6 @@
 """One worker of the demo: trains a small convolutional network on handwritten digits with DistributedDataParallel.
 
-Started by torchrun, one process for each worker. Nothing here is about wiresum but the name given to
+Started as one process for each worker, as torchrun would. Nothing here is about wiresum but the name given to
 `init_process_group`: the same file trains over Gloo, and the demo compares the two.
 
 Each worker writes a line of JSON for each step to its own file, and a last one with a digest of its parameters: whether

@@ -22,7 +22,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +30,7 @@ import numpy.typing as npt
 from wiresum.compress import native, packing
 from wiresum.compress.aggregator import Aggregator
 from wiresum.compress.arrays import Bytes, Indices, Int32Array, Sparse, Vector, is_finite
+from wiresum.compress.memory import Memory
 from wiresum.compress.turn import Turn
 from wiresum.compress.union import (
     INDEX_MAX,
@@ -40,9 +41,6 @@ from wiresum.compress.union import (
     index_code_bytes,
     sum_over_union,
 )
-
-if TYPE_CHECKING:
-    from wiresum.compress.memory import Memory
 
 State: TypeAlias = dict[str, Vector]
 """What a compressor carries from step to step for one segment; the same at all workers."""

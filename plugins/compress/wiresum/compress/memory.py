@@ -15,17 +15,21 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, ClassVar, TypeAlias
+from typing import ClassVar, Protocol, TypeAlias
 
 import numpy as np
 
 from wiresum.compress.arrays import Sparse, Vector
 
-if TYPE_CHECKING:
-    from wiresum.compress.compressor import Compressor
-
-
 Vectors: TypeAlias = tuple[Vector, ...]
+
+
+class Bounds(Protocol):
+    """What a compressor declares of its error."""
+
+    def contraction(self, size: int) -> float | None: ...
+
+    def shift_rate(self, size: int, workers: int) -> float | None: ...
 
 
 class Memory(ABC):
@@ -34,7 +38,7 @@ class Memory(ABC):
     has_common: ClassVar[bool] = False
     """If so, it is the mean over workers of their own first ones, and a worker that comes later can compute it."""
 
-    def fitted(self, compressor: Compressor, size: int, workers: int) -> Memory:
+    def fitted(self, compressor: Bounds, size: int, workers: int) -> Memory:
         """This memory with the constants that depend on the compressor. ValueError if the two do not fit together."""
         return self
 
@@ -185,7 +189,7 @@ class Shift(Memory):
                 f"a shift's rate alpha is in [0, 1], or None for what the compressor allows, not {self.alpha}"
             )
 
-    def fitted(self, compressor: Compressor, size: int, workers: int) -> Shift:
+    def fitted(self, compressor: Bounds, size: int, workers: int) -> Shift:
         if self.alpha is not None:
             return self
         if (rate := compressor.shift_rate(size, workers)) is not None:
@@ -220,7 +224,7 @@ class Shift(Memory):
 class EF21(Shift):
     """The shift for contractive compressors, biased ones too."""
 
-    def fitted(self, compressor: Compressor, size: int, workers: int) -> Shift:
+    def fitted(self, compressor: Bounds, size: int, workers: int) -> Shift:
         if compressor.contraction(size) is None:
             raise ValueError(f"EF21 is for contractive compressors, and {type(compressor).__name__} declares none")
         return Shift(alpha=1.0)

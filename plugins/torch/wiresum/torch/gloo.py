@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -23,11 +23,9 @@ from wiresum.agent.errors import SessionClosedError, WorkerLeftError
 from wiresum.torch.arguments import Tensors, tensors_in
 from wiresum.torch.calls import described
 from wiresum.torch.errors import WiresumTimeoutError, as_torch_error
-from wiresum.torch.plan import bring_home, in_place
+from wiresum.torch.network import Network
+from wiresum.torch.plan import bring_home, divide, in_place
 from wiresum.torch.work import GlooWork
-
-if TYPE_CHECKING:
-    from wiresum.torch.network import Network
 
 log = logging.getLogger("wiresum")
 
@@ -295,14 +293,6 @@ def without_average(options: Any, tensors: list[torch.Tensor], size: int) -> tup
             setattr(summing, name, getattr(options, name))
     summing.reduceOp = dist.ReduceOp.SUM
     return summing, lambda: divide(tensors, size)
-
-
-def divide(tensors: list[torch.Tensor], divisor: int) -> None:
-    """Floats are rounded as always, integers towards zero."""
-    with torch.no_grad():
-        for tensor in tensors:
-            exact = tensor.is_floating_point() or tensor.is_complex()
-            tensor.detach().div_(divisor, rounding_mode=None if exact else "trunc")
 
 
 def _source_address(config: AgentConfig) -> str:

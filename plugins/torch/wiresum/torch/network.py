@@ -21,10 +21,9 @@ from wiresum.torch.arguments import Tensors
 from wiresum.torch.attendant import Attendant
 from wiresum.torch.calls import Call, CallLog
 from wiresum.torch.errors import as_torch_error
-from wiresum.torch.gloo import divide
 from wiresum.torch.leaving import ANSWER_S_MAX, Departures
 from wiresum.torch.order import SubmissionOrder
-from wiresum.torch.plan import Plan
+from wiresum.torch.plan import Plan, divide
 from wiresum.torch.standstill import Standstill
 from wiresum.torch.work import CompletedWork, GlooWork, NetworkWork
 

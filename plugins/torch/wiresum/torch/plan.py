@@ -128,6 +128,14 @@ def bring_home(staged: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> None:
             tensor.detach().copy_(memory)
 
 
+def divide(tensors: list[torch.Tensor], divisor: int) -> None:
+    """Floats are rounded as always, integers towards zero."""
+    with torch.no_grad():
+        for tensor in tensors:
+            exact = tensor.is_floating_point() or tensor.is_complex()
+            tensor.detach().div_(divisor, rounding_mode=None if exact else "trunc")
+
+
 def carries(tensors: Iterable[torch.Tensor], *, summed: bool) -> bool:
     """Can the network carry these tensors as they are? (Sparse ones: see rows.py. Quantised ones and sums of other
     types: Gloo's.)"""

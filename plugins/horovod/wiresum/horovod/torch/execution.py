@@ -164,7 +164,7 @@ class Execution:
         received = [request.splits[self._rank] for request in outcome.requests if request is not None]
         gathered = torch.empty((sum(received), *buffer.shape[1:]), dtype=buffer.dtype)
         row_bytes = _elements(tuple(buffer.shape[1:])) * buffer.element_size()
-        work = self._group.alltoall_base(
+        work = self._group.all_to_all_single(
             _as_bytes(gathered),
             _as_bytes(buffer),
             [rows * row_bytes for rows in received],

@@ -6,8 +6,10 @@ in which each rank makes them. An asynchronous call returns a `Handle`. Tensors 
 
 from __future__ import annotations
 
+import functools
+import inspect
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from typing import Any, ParamSpec, TypeAlias, TypeVar
 
 import torch
 
@@ -18,44 +20,6 @@ from wiresum.horovod.torch.handle import Handle, HorovodInternalError
 from wiresum.horovod.torch.process_sets import ProcessSet, global_process_set
 from wiresum.horovod.torch.request import Kind, Op, Request
 
-__all__ = [
-    "Adasum",
-    "Average",
-    "Handle",
-    "HorovodInternalError",
-    "Max",
-    "Min",
-    "Product",
-    "Sum",
-    "allgather",
-    "allgather_async",
-    "allreduce",
-    "allreduce_",
-    "allreduce_async",
-    "allreduce_async_",
-    "alltoall",
-    "alltoall_async",
-    "barrier",
-    "broadcast",
-    "broadcast_",
-    "broadcast_async",
-    "broadcast_async_",
-    "grouped_allgather",
-    "grouped_allgather_async",
-    "grouped_allreduce",
-    "grouped_allreduce_",
-    "grouped_allreduce_async",
-    "grouped_allreduce_async_",
-    "grouped_reducescatter",
-    "grouped_reducescatter_async",
-    "join",
-    "poll",
-    "reducescatter",
-    "reducescatter_async",
-    "sparse_allreduce_async",
-    "synchronize",
-]
-
 Average, Sum, Adasum = Op.AVERAGE, Op.SUM, Op.ADASUM
 Min, Max, Product = Op.MIN, Op.MAX, Op.PRODUCT
 
@@ -63,6 +27,26 @@ _Tensors: TypeAlias = Sequence[torch.Tensor]
 _Scales: TypeAlias = tuple[float, float]
 """Of the values, and of the result."""
 _Compressor: TypeAlias = type[Compressor]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def _signed_as(model: Callable[P, object]) -> Callable[[Callable[..., R]], Callable[P, R]]:
+    """For a function that takes what `model` takes: people and type checkers see `model`'s parameters."""
+
+    def signed(function: Callable[..., R]) -> Callable[P, R]:
+        @functools.wraps(function)
+        def form(*arguments: P.args, **options: P.kwargs) -> R:
+            return function(*arguments, **options)
+
+        own = inspect.signature(function)
+        form.__signature__ = inspect.signature(model).replace(  # type: ignore[attr-defined]
+            return_annotation=own.return_annotation
+        )
+        return form
+
+    return signed
 
 
 # All-reduce.
@@ -82,22 +66,15 @@ def allreduce_async(
     `prescale_factor` multiplies each rank's values, `postscale_factor` the result. `average` is the older way to say
     `op`. Raises a `ValueError` for a tensor that is not in host memory, and for Adasum.
     """
-    op = _operator(op, average)
-    return _reduce_async([tensor], False, True, name, op, (prescale_factor, postscale_factor), process_set)
+    return _reduce_async(
+        [tensor], False, average, name, op, prescale_factor, postscale_factor, process_set, single=True
+    )
 
 
-def allreduce_async_(
-    tensor: torch.Tensor,
-    average: bool | None = None,
-    name: str | None = None,
-    op: Op | None = None,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-    process_set: ProcessSet = global_process_set,
-) -> Handle:
+@_signed_as(allreduce_async)
+def allreduce_async_(tensor: torch.Tensor, *arguments: Any, **options: Any) -> Handle:
     """As `allreduce_async`, in place."""
-    op = _operator(op, average)
-    return _reduce_async([tensor], True, True, name, op, (prescale_factor, postscale_factor), process_set)
+    return _reduce_async([tensor], True, *arguments, single=True, **options)
 
 
 def grouped_allreduce_async(
@@ -110,34 +87,24 @@ def grouped_allreduce_async(
     process_set: ProcessSet = global_process_set,
 ) -> Handle:
     """As `allreduce_async`, of tensors that become ready together. The result is a list."""
-    op = _operator(op, average)
-    return _reduce_async(tensors, False, False, name, op, (prescale_factor, postscale_factor), process_set)
+    return _reduce_async(tensors, False, average, name, op, prescale_factor, postscale_factor, process_set)
 
 
-def grouped_allreduce_async_(
-    tensors: _Tensors,
-    average: bool | None = None,
-    name: str | None = None,
-    op: Op | None = None,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-    process_set: ProcessSet = global_process_set,
-) -> Handle:
+@_signed_as(grouped_allreduce_async)
+def grouped_allreduce_async_(tensors: _Tensors, *arguments: Any, **options: Any) -> Handle:
     """As `grouped_allreduce_async`, in place."""
-    op = _operator(op, average)
-    return _reduce_async(tensors, True, False, name, op, (prescale_factor, postscale_factor), process_set)
+    return _reduce_async(tensors, True, *arguments, **options)
 
 
 class _Allreduce(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, op: Op, name: Any, scales: _Scales, process_set: ProcessSet, *tensors: Any) -> Any:
-        ctx.arguments = op, scales, process_set
-        return tuple(synchronize(_reduce_async(tensors, False, False, name, op, scales, process_set)))
+        ctx.arguments = op, *scales, process_set
+        return tuple(synchronize(grouped_allreduce_async(tensors, None, name, *ctx.arguments)))
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
-        op, scales, process_set = ctx.arguments
-        handle = _reduce_async(gradients, False, False, None, op, scales, process_set)
+        handle = grouped_allreduce_async(gradients, None, None, *ctx.arguments)
         return None, None, None, None, *synchronize(handle)
 
 
@@ -177,33 +144,17 @@ def grouped_allreduce(
     return _decompressed(compression, results, compressed)
 
 
-def allreduce_(
-    tensor: torch.Tensor,
-    average: bool | None = None,
-    name: str | None = None,
-    op: Op | None = None,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-    process_set: ProcessSet = global_process_set,
-) -> torch.Tensor:
+@_signed_as(allreduce_async_)
+def allreduce_(*arguments: Any, **options: Any) -> torch.Tensor:
     """As `allreduce_async_`, waits for the result."""
-    handle = allreduce_async_(tensor, average, name, op, prescale_factor, postscale_factor, process_set)
-    result: torch.Tensor = synchronize(handle)
+    result: torch.Tensor = synchronize(allreduce_async_(*arguments, **options))
     return result
 
 
-def grouped_allreduce_(
-    tensors: _Tensors,
-    average: bool | None = None,
-    name: str | None = None,
-    op: Op | None = None,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-    process_set: ProcessSet = global_process_set,
-) -> list[torch.Tensor]:
+@_signed_as(grouped_allreduce_async_)
+def grouped_allreduce_(*arguments: Any, **options: Any) -> list[torch.Tensor]:
     """As `grouped_allreduce_async_`, waits for the result."""
-    handle = grouped_allreduce_async_(tensors, average, name, op, prescale_factor, postscale_factor, process_set)
-    results: list[torch.Tensor] = synchronize(handle)
+    results: list[torch.Tensor] = synchronize(grouped_allreduce_async_(*arguments, **options))
     return results
 
 
@@ -253,7 +204,7 @@ class _Allgather(torch.autograd.Function):
     def forward(ctx: Any, name: str | None, process_set: ProcessSet, *tensors: torch.Tensor) -> Any:
         ctx.rows = [tensor.shape[0] for tensor in tensors]
         ctx.process_set = process_set
-        return tuple(synchronize(_gather_async(tensors, False, name, process_set)))
+        return tuple(synchronize(grouped_allgather_async(tensors, name, process_set)))
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
@@ -327,11 +278,10 @@ def broadcast(
     return result
 
 
-def broadcast_(
-    tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
-) -> torch.Tensor:
+@_signed_as(broadcast_async_)
+def broadcast_(*arguments: Any, **options: Any) -> torch.Tensor:
     """As `broadcast_async_`, waits for the result."""
-    result: torch.Tensor = synchronize(broadcast_async_(tensor, root_rank, name, process_set))
+    result: torch.Tensor = synchronize(broadcast_async_(*arguments, **options))
     return result
 
 
@@ -407,7 +357,7 @@ def reducescatter_async(
     postscale_factor: float = 1.0,
 ) -> Handle:
     """This rank's rows of the sum or mean. If rows do not divide by ranks, the first ranks get one more."""
-    return _scatter_async([tensor], True, name, op, process_set, (prescale_factor, postscale_factor))
+    return _scatter_async([tensor], True, name, op, process_set, prescale_factor, postscale_factor)
 
 
 def grouped_reducescatter_async(
@@ -419,7 +369,7 @@ def grouped_reducescatter_async(
     postscale_factor: float = 1.0,
 ) -> Handle:
     """As `reducescatter_async`, of tensors that become ready together. The result is a list."""
-    return _scatter_async(tensors, False, name, op, process_set, (prescale_factor, postscale_factor))
+    return _scatter_async(tensors, False, name, op, process_set, prescale_factor, postscale_factor)
 
 
 class _Reducescatter(torch.autograd.Function):
@@ -431,7 +381,7 @@ class _Reducescatter(torch.autograd.Function):
         if op is Sum:
             ctx.factor *= runtime.current().coordinator(process_set.process_set_id).group.size()
         ctx.process_set = process_set
-        return tuple(synchronize(_scatter_async(tensors, False, name, op, process_set, scales)))
+        return tuple(synchronize(grouped_reducescatter_async(tensors, name, op, process_set, *scales)))
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
@@ -505,20 +455,24 @@ def barrier(process_set: ProcessSet = global_process_set) -> None:
 def _reduce_async(
     tensors: _Tensors,
     in_place: bool,
-    single: bool,
-    name: str | None,
-    op: Op,
-    scales: _Scales,
-    process_set: ProcessSet,
+    average: bool | None = None,
+    name: str | None = None,
+    op: Op | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+    *,
+    single: bool = False,
 ) -> Handle:
-    prescale, postscale = scales
-    buffers = _reduction_buffers(tensors, in_place, prescale)
-    request = _request(Kind.ALLREDUCE, name, buffers, process_set, op=op, prescale=prescale, postscale=postscale)
+    op = _operator(op, average)
+    buffers = _reduction_buffers(tensors, in_place, prescale_factor)
+    scales = {"prescale": prescale_factor, "postscale": postscale_factor}
+    request = _request(Kind.ALLREDUCE, name, buffers, process_set, op=op, **scales)
 
     def complete(_: object) -> object:
         results = []
         for tensor, buffer in zip(tensors, buffers, strict=True):
-            scale(buffer, postscale)
+            scale(buffer, postscale_factor)
             result = tensor if in_place else buffer.to(tensor.dtype)
             if in_place and buffer.data_ptr() != tensor.data_ptr():
                 result.detach().copy_(buffer)
@@ -534,9 +488,9 @@ def _scatter_async(
     name: str | None,
     op: Op,
     process_set: ProcessSet,
-    scales: _Scales,
+    prescale: float,
+    postscale: float,
 ) -> Handle:
-    prescale, postscale = scales
     op = _operator(op, None)
     buffers = _reduction_buffers(tensors, False, prescale)
     _rows("reduce-scatter", buffers)

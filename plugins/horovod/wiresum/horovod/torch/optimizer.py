@@ -6,6 +6,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import torch
@@ -16,7 +17,6 @@ from wiresum.horovod.torch.functions import broadcast_object
 from wiresum.horovod.torch.mpi_ops import (
     Adasum,
     Average,
-    allreduce_async_,
     grouped_allreduce_async_,
     sparse_allreduce_async,
     synchronize,
@@ -29,32 +29,22 @@ _Wait: TypeAlias = Callable[[], None]
 """Waits for the reduced gradients of a group, and brings them home."""
 
 
+@dataclass(eq=False)
 class _Reduction:
     """How the gradients of an optimizer's parameters are reduced, and which of them are under way."""
 
-    def __init__(
-        self,
-        optimizer: torch.optim.Optimizer,
-        names: dict[torch.Tensor, str],
-        groups: Sequence[_Group],
-        *,
-        compression: type[Compressor],
-        op: Op,
-        backward_passes_per_step: int,
-        gradient_predivide_factor: float,
-        sparse_as_dense: bool,
-        process_set: ProcessSet,
-    ) -> None:
-        self.names = names
-        self._groups = groups
-        self._group_of = {parameter: group for group in groups for parameter in group}
-        self._compression = compression
-        self._op = op
-        self._predivide = gradient_predivide_factor if op is Average else 1.0
-        self._sparse_as_dense = sparse_as_dense
-        self._process_set = process_set
-        self._passes_per_step = backward_passes_per_step
-        self._passes_left = dict.fromkeys(self._group_of, backward_passes_per_step)
+    names: dict[torch.Tensor, str]
+    groups: Sequence[_Group]
+    compression: type[Compressor]
+    op: Op
+    passes_per_step: int
+    predivide: float
+    sparse_as_dense: bool
+    process_set: ProcessSet
+
+    def __post_init__(self) -> None:
+        self._group_of = {parameter: group for group in self.groups for parameter in group}
+        self._passes_left = dict.fromkeys(self._group_of, self.passes_per_step)
         self._under_way: dict[_Group, _Wait] = {}
         self._passed: set[torch.Tensor] = set()
         """Parameters that have had their gradients, but for others of their group."""
@@ -64,13 +54,13 @@ class _Reduction:
         return bool(self._under_way or self._passed)
 
     def set_backward_passes_per_step(self, passes: int) -> None:
-        self._passes_per_step = passes
+        self.passes_per_step = passes
         self._passes_left = dict.fromkeys(self._passes_left, passes)
 
     def forget(self) -> None:
         """For a state that is loaded in the middle of a step."""
         self._under_way, self._passed = {}, set()
-        self.set_backward_passes_per_step(self._passes_per_step)
+        self.set_backward_passes_per_step(self.passes_per_step)
 
     def gradient_is_there(self, parameter: torch.Tensor) -> None:
         """The hook: a backward pass has added to the parameter's gradient."""
@@ -87,11 +77,11 @@ class _Reduction:
 
     def synchronize(self) -> None:
         """Reduces what the backward passes left out, as others may have it, and waits for everything."""
-        for group in self._groups:
+        for group in self.groups:
             if group not in self._under_way and any(parameter.requires_grad for parameter in group):
                 self._begin(group)
         under_way, self._under_way, self._passed = self._under_way, {}, set()
-        self._passes_left = dict.fromkeys(self._passes_left, self._passes_per_step)
+        self._passes_left = dict.fromkeys(self._passes_left, self.passes_per_step)
         for wait in under_way.values():
             wait()
 
@@ -100,46 +90,31 @@ class _Reduction:
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
         name = self.names[group[0]]
-        if len(group) > 1:
-            self._under_way[group] = self._begin_group(group, name)
-        elif _gradient(group[0]).is_sparse and not self._sparse_as_dense:
+        if len(group) == 1 and _gradient(group[0]).is_sparse and not self.sparse_as_dense:
             self._under_way[group] = self._begin_sparse(group[0], name)
         else:
-            self._under_way[group] = self._begin_dense(group[0], name)
+            self._under_way[group] = self._begin_dense(group, name)
 
-    def _begin_dense(self, parameter: torch.Tensor, name: str) -> _Wait:
-        gradient = _gradient(parameter)
-        compressed, context = self._compression.compress(gradient.to_dense() if gradient.is_sparse else gradient)
-        handle = allreduce_async_(
-            compressed,
-            name=name,
-            op=self._op,
-            prescale_factor=1.0 / self._predivide,
-            postscale_factor=self._predivide,
-            process_set=self._process_set,
-        )
-        return lambda: _bring_home(parameter, self._compression.decompress(synchronize(handle), context))
-
-    def _begin_group(self, group: _Group, name: str) -> _Wait:
+    def _begin_dense(self, group: _Group, name: str) -> _Wait:
         dense = [gradient.to_dense() if gradient.is_sparse else gradient for gradient in map(_gradient, group)]
-        compressed = [self._compression.compress(gradient) for gradient in dense]
+        compressed = [self.compression.compress(gradient) for gradient in dense]
         handle = grouped_allreduce_async_(
             [tensor for tensor, _ in compressed],
             name=name,
-            op=self._op,
-            prescale_factor=1.0 / self._predivide,
-            postscale_factor=self._predivide,
-            process_set=self._process_set,
+            op=self.op,
+            prescale_factor=1.0 / self.predivide,
+            postscale_factor=self.predivide,
+            process_set=self.process_set,
         )
 
         def wait() -> None:
             for parameter, result, (_, context) in zip(group, synchronize(handle), compressed, strict=True):
-                _bring_home(parameter, self._compression.decompress(result, context))
+                _bring_home(parameter, self.compression.decompress(result, context))
 
         return wait
 
     def _begin_sparse(self, parameter: torch.Tensor, name: str) -> _Wait:
-        wait = sparse_allreduce_async(_gradient(parameter), name, self._op, self._process_set)
+        wait = sparse_allreduce_async(_gradient(parameter), name, self.op, self.process_set)
         return lambda: _bring_home(parameter, wait())
 
 
@@ -257,15 +232,14 @@ def DistributedOptimizer(  # noqa: N802
     wrapped.__dict__.update(optimizer.__dict__)
     alone = not process_set.included() or runtime.current().place.size == 1
     wrapped._reduction = _Reduction(
-        wrapped,
         names,
         [] if alone else _groups(optimizer, names, groups, process_set),
-        compression=compression,
-        op=op,
-        backward_passes_per_step=backward_passes_per_step,
-        gradient_predivide_factor=gradient_predivide_factor,
-        sparse_as_dense=sparse_as_dense,
-        process_set=process_set,
+        compression,
+        op,
+        backward_passes_per_step,
+        gradient_predivide_factor if op is Average else 1.0,
+        sparse_as_dense,
+        process_set,
     )
     if not alone:
         for parameter in _trained(optimizer):

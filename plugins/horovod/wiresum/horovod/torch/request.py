@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from enum import Enum
 from typing import Any
 
@@ -74,25 +74,7 @@ class Request:
 def encode(requests: Sequence[Request]) -> bytes:
     if not requests:
         return b""
-    return json.dumps(
-        [
-            [
-                request.kind.value,
-                request.name,
-                request.dtypes,
-                request.shapes,
-                request.op.value,
-                request.root,
-                request.prescale,
-                request.postscale,
-                request.splits,
-                request.members,
-                request.named,
-            ]
-            for request in requests
-        ],
-        separators=(",", ":"),
-    ).encode()
+    return json.dumps([astuple(request) for request in requests], separators=(",", ":")).encode()
 
 
 def decode(message: bytes) -> list[Request]:
@@ -100,7 +82,7 @@ def decode(message: bytes) -> list[Request]:
         return []
     try:
         rows = json.loads(message)
-        return [_decode_one(*row) for row in rows]
+        return [_decode_one(row) for row in rows]
     except (ValueError, TypeError, UnicodeDecodeError) as error:
         raise MalformedMessageError(
             f"a rank described its calls in a way that this version does not read ({error}): run one version of "
@@ -108,19 +90,8 @@ def decode(message: bytes) -> list[Request]:
         ) from error
 
 
-def _decode_one(
-    kind: Any,
-    name: Any,
-    dtypes: Any,
-    shapes: Any,
-    op: Any,
-    root: Any,
-    prescale: Any,
-    postscale: Any,
-    splits: Any,
-    members: Any,
-    named: Any,
-) -> Request:
+def _decode_one(row: Any) -> Request:
+    kind, name, dtypes, shapes, op, root, prescale, postscale, splits, members, named = row
     if not isinstance(name, str) or not isinstance(named, bool) or len(dtypes) != len(shapes):
         raise ValueError("a name, or a number of tensors, is none")
     if not all(isinstance(dtype, str) for dtype in dtypes) or any(len(shape) > DIMENSIONS_MAX for shape in shapes):

@@ -1,6 +1,8 @@
 /* Waiting: a blocking collective lets MPI make progress meanwhile, and a nonblocking one is a request, which MPI's
  * progress engine asks after. */
-#include "coll_wiresum.h"
+#include "coll_wiresum_flight.h"
+
+#include <stdlib.h>
 /* What follows includes the operators' header, of which nothing is needed here, and which includes one that
  * libopenmpi-dev does not have. */
 #define OMPI_OP_H
@@ -10,6 +12,7 @@ typedef struct ompi_op_t ompi_op_t;
 #include "opal/class/opal_list.h"
 #include "opal/runtime/opal_progress.h"
 #include "opal/threads/mutex.h"
+#include "opal/util/output.h"
 
 /* How long MPI may go without progress while somebody waits here: another process may wait for a message of ours, and
  * come late to this collective for it. Each time a little longer than before, since to wake costs the threads that
@@ -28,6 +31,26 @@ static opal_list_t in_flight;
 static bool in_progress;
 
 static int progress(void);
+
+void mca_coll_wiresum_complain(const char* what, int code) {
+  opal_output(0, "coll:wiresum: %s: %s (%s)", what, wiresum_error_text(), wiresum_code_name(code));
+}
+
+int mca_coll_wiresum_land(mca_coll_wiresum_flight_t* flight, int code) {
+  static const mca_coll_wiresum_flight_t kNoFlight = MCA_COLL_WIRESUM_NO_FLIGHT;
+  int result = MPI_SUCCESS;
+  if (code != WIRESUM_OK) {
+    mca_coll_wiresum_complain("a collective failed", code);
+    result = MPI_ERR_OTHER;
+  } else if (flight->user != NULL) {
+    result = ompi_datatype_sndrcv(flight->packed, (int32_t)flight->packed_bytes, MPI_PACKED, flight->user,
+                                  flight->user_count, flight->user_type);
+  }
+  if (flight->user_type != NULL) OBJ_RELEASE(flight->user_type);
+  free(flight->packed);
+  *flight = kNoFlight;
+  return result;
+}
 
 void mca_coll_wiresum_requests_open(void) {
   OBJ_CONSTRUCT(&mutex, opal_mutex_t);

@@ -1,0 +1,48 @@
+"""A software switch and its workers in a star, over any transport."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from wiresum import agent, switch
+from wiresum_lab.namespaces.star import STAR_DEVICE, Host, Star
+from wiresum_lab.processes import Program, wiresum
+
+TRANSPORTS = ("udp", "xdp", "dpdk")
+CONTROL_PORT = 43487
+EAL = f"--no-huge --no-pci -m 256 --vdev=net_af_packet0,iface={STAR_DEVICE}"
+
+
+def missing(transport: str) -> str | None:
+    """Why nothing can be sent over this transport, None if it can."""
+    if transport != "udp":
+        for package in (agent, switch):
+            if not any(list(Path(folder).glob(f"wiresum_{transport}*.so")) for folder in package.__path__):
+                return f"nothing is sent over {transport}: wiresum was built without it (docs/transports.md)"
+    return None
+
+
+def start_switch(star: Star, transport: str, log: Path, *options: str) -> Program:
+    command = wiresum("switch", "--bind", star.switch.address, "--control", _control(star), "--insecure", *options)
+    command += ["--transport", transport, *(["--device", EAL] if transport == "dpdk" else [])]
+    return Program(command, log, at=star.switch.popen)
+
+
+def start_worker(
+    star: Star,
+    host: Host,
+    transport: str,
+    arguments: Sequence[str],
+    log: Path,
+    variables: Mapping[str, str] | None = None,
+) -> Program:
+    """`arguments`: of Python."""
+    own = {"WIRESUM_SWITCH": _control(star), "WIRESUM_INSECURE": "1", "WIRESUM_ADDRESS": host.address}
+    own |= {"WIRESUM_TRANSPORT": transport, "WIRESUM_DEVICE": EAL if transport == "dpdk" else "", **(variables or {})}
+    return Program([sys.executable, *arguments], log, own, at=host.popen)
+
+
+def _control(star: Star) -> str:
+    return f"{star.switch.management_address}:{CONTROL_PORT}"

@@ -1,0 +1,187 @@
+"""Programs as processes: each with a log, awaited until it says that it is ready, and ended whatever happens.
+
+with SwitchProcess(folder) as switch, Program(wiresum("top", switch.endpoint), folder / "top.log") as top:
+    wait_until(lambda: "jobs" in top.said(), "it shows the jobs")
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+PATIENCE_S = 20.0
+"""For what must happen, however busy the machine is. Nothing takes nearly as long."""
+START_S_MAX = 60.0
+STOP_S_MAX = 10.0
+POLL_S = 0.02
+LOG_LINES_SHOWN = 40
+
+T = TypeVar("T")
+AnyProgram = TypeVar("AnyProgram", bound="Program")
+Launch = Callable[..., "subprocess.Popen[Any]"]
+"""Starts a command. Its options are those of `subprocess.Popen`."""
+
+
+class ProgramError(RuntimeError):
+    """A program did not do what it was started for; the text says what, and shows the end of its log."""
+
+
+def wiresum(*arguments: str) -> list[str]:
+    """The command line of `wiresum`, as this interpreter runs it."""
+    return [sys.executable, "-m", "wiresum.cli", *arguments]
+
+
+def here(command: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
+    """On this machine, in a session of its own. It dies when the thread that started it does."""
+    # Not preexec_fn: Python would run fork handlers, and lose a KeyboardInterrupt that comes while they run.
+    return subprocess.Popen(["setpriv", "--pdeathsig", "KILL", "--", *command], start_new_session=True, **options)
+
+
+class Program:
+    """A process, from construction to `stop`."""
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        log: Path,
+        variables: Mapping[str, str] | None = None,
+        *,
+        at: Launch = here,
+        name: str = "",
+        append: bool = False,
+    ) -> None:
+        """`variables`: beside those of this process. `name`: what errors call it, the log's name unless given.
+        `append`: keep what the log has."""
+        self.log, self.name = log, name or log.stem
+        self._log_begin = log.stat().st_size if append and log.exists() else 0
+        self._is_over = False
+        with log.open("ab" if append else "wb") as output:
+            self.process = at(
+                command,
+                env=os.environ | (variables or {}),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+            )
+
+    def __enter__(self: AnyProgram) -> AnyProgram:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    @property
+    def exit_code(self) -> int | None:
+        """None while it runs."""
+        return self.process.poll()
+
+    def said(self) -> str:
+        """What it has written so far."""
+        return self.log.read_bytes()[self._log_begin :].decode(errors="replace")
+
+    def await_text(self, pattern: str) -> re.Match[str]:
+        """Until it has written this, a regular expression. Stops it, and raises `ProgramError`, if it does not."""
+        return self.await_ready(lambda: re.search(pattern, self.said(), re.MULTILINE))
+
+    def await_ready(self, ready: Callable[[], T | None]) -> T:
+        try:
+            return wait_until(ready, f"{self.name} is ready", START_S_MAX, self.check, error=self._error)
+        except BaseException:
+            self.stop()
+            raise
+
+    def check(self) -> None:
+        """Raises `ProgramError` if it has ended."""
+        if self.exit_code is not None:
+            raise self._error(f"{self.name} ended with exit code {self.exit_code}")
+
+    def stop(self) -> None:
+        """Idempotent. Politely at first."""
+        if self.exit_code is None:
+            self.process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(STOP_S_MAX)
+        self.kill()
+
+    def kill(self) -> None:
+        """With all that is left of its session, if it has one of its own. Idempotent."""
+        if self._is_over:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
+        self.process.kill()
+        self.process.wait(STOP_S_MAX)
+        self._is_over = True
+
+    def tail(self, lines: int = LOG_LINES_SHOWN) -> str:
+        """The end of its log."""
+        return tail(self.log, lines)
+
+    def _error(self, text: str) -> ProgramError:
+        return ProgramError(f"{text}\n{self.tail()}")
+
+
+class SwitchProcess(Program):
+    """A `wiresum switch` that serves joins, at ports that were free."""
+
+    def __init__(self, folder: Path, *arguments: str, variables: Mapping[str, str] | None = None) -> None:
+        command = wiresum("switch", "--control", "127.0.0.1:0", "--port", "0", *arguments)
+        super().__init__(command, folder / "switch.log", variables)
+        self.endpoint = self.await_text(r"ready: control (\S+:\d+)")[1]
+
+
+def stop_all(programs: Sequence[Program]) -> None:
+    """All are asked before one is waited for."""
+    for program in programs:
+        program.process.terminate()
+    for program in programs:
+        program.stop()
+
+
+def wait_until(
+    condition: Callable[[], T | None],
+    what: str,
+    patience_s: float = PATIENCE_S,
+    meanwhile: Callable[[], object] = lambda: None,
+    *,
+    error: Callable[[str], BaseException] = AssertionError,
+) -> T:
+    """Returns what the condition gives as soon as that is true. `meanwhile` may raise, for instance if who is awaited
+    has ended."""
+    give_up_at = time.monotonic() + patience_s
+    while not (found := condition()):
+        meanwhile()
+        if time.monotonic() > give_up_at:
+            raise error(f"in {patience_s:.0f} s it did not come to this: {what}")
+        time.sleep(POLL_S)
+    return found
+
+
+def cpu_seconds(process: int) -> float:
+    """User and system time of all threads that a process has or had, to the nanosecond."""
+    # The clock number of another process's CPU time, as clock_getcpuclockid(3) computes it.
+    return time.clock_gettime((~process << 3) | 2)
+
+
+def unused_port(kind: int = socket.SOCK_STREAM) -> int:
+    """Of loopback; free a moment ago."""
+    with socket.socket(type=kind) as unused:
+        unused.bind(("127.0.0.1", 0))
+        return int(unused.getsockname()[1])
+
+
+def tail(log: Path, lines: int = LOG_LINES_SHOWN) -> str:
+    return "\n".join([f"--- the end of {log} ---", *log.read_text(errors="replace").splitlines()[-lines:]])

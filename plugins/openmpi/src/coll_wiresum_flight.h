@@ -1,0 +1,37 @@
+/* A collective on its way through the network, and what must be done once it is complete. */
+#ifndef MCA_COLL_WIRESUM_FLIGHT_H
+#define MCA_COLL_WIRESUM_FLIGHT_H
+
+#include "ompi_config.h"
+
+#include <wiresum/wiresum.h>
+
+#include "ompi/communicator/communicator.h"
+#include "ompi/datatype/ompi_datatype.h"
+#include "ompi/request/request.h"
+
+typedef struct mca_coll_wiresum_flight_t {
+  wiresum_operation* operation;
+  void* packed; /* what the network reads and writes in place of the user's memory, or NULL */
+  size_t packed_bytes;
+  void* user; /* that the packed bytes go to, or NULL */
+  int user_count;
+  struct ompi_datatype_t* user_type; /* retained */
+} mca_coll_wiresum_flight_t;
+
+#define MCA_COLL_WIRESUM_NO_FLIGHT {NULL, NULL, 0, NULL, 0, NULL}
+
+/* Takes over a flight whose operation is complete with `code`; gives an MPI error code, having said what went wrong. */
+int mca_coll_wiresum_land(mca_coll_wiresum_flight_t* flight, int code);
+/* Waits for it, while MPI makes progress. */
+int mca_coll_wiresum_wait(mca_coll_wiresum_flight_t* flight);
+/* Makes a request of it. */
+int mca_coll_wiresum_request(mca_coll_wiresum_flight_t* flight, struct ompi_communicator_t* comm,
+                             ompi_request_t** request);
+void mca_coll_wiresum_requests_open(void);
+void mca_coll_wiresum_requests_close(void);
+
+/* Says what libwiresum says, through Open MPI's output. */
+void mca_coll_wiresum_complain(const char* what, int code);
+
+#endif
