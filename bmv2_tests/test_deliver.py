@@ -6,7 +6,7 @@ import finsy as fy
 
 from bench import Bench
 from wiresum.controller.p4runtime import deliver
-from wiresum.controller.p4runtime.forward import FLOOD_GROUP
+from wiresum.join.constants import FLOOD_GROUP
 from wiresum.switch.testing import QUESTION
 
 

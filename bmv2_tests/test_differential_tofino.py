@@ -10,11 +10,12 @@ import pytest
 from frames import UdpFrame
 from test_differential import Answer, Software, assert_means_something
 from tna_interpreter.switch import Switch
-from tofino_network import MAIN, SWITCH_PORT, TofinoNetwork
+from tofino_network import MAIN, TofinoNetwork
 from traffic import Sending, Traffic
-from vectors import PARENT, Job, Member
+from vectors import Job, Member
 from wiresum.controller import Endpoint, JobEntry
 from wiresum.controller.driver import Uplink
+from wiresum.join.constants import PARENT, SWITCH_PORT
 
 PACKETS = 700
 JOBS = ((3, 1, 4, None), (2, 2, 4, None), (1, 1, 1, None), (3, 2, 4, 30), (1, 1, 2, 0))

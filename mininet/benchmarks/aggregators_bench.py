@@ -33,7 +33,8 @@ from allreduce_record import physical_bound_mbit, ring_bound_mbit
 from groups_rank import GLOO
 from links import Link
 from ranks import GroupsRanks, add_tensor, control_endpoint, parser_of, run
-from star import AGGREGATORS_MAX, Star
+from star import Star
+from wiresum.join.constants import AGGREGATORS_MAX
 
 BLOCK = 360  # floats in a packet at an MTU of 1500
 # In the first sums of sparse tensors the workers find out that it pays to ask which blocks there are.

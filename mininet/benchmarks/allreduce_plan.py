@@ -9,8 +9,8 @@ from pathlib import Path
 
 from allreduce_record import Case, Experiment
 from links import MTU_BYTES, MTU_BYTES_MAX, MTU_BYTES_MIN
-from star import WORKERS_MAX
 from systems import SYSTEMS, SYSTEMS_BY_DEFAULT
+from wiresum.join.constants import SWITCH_WORKERS_MAX
 
 EXPERIMENTS = ("rate", "loss", "unshaped", "latency", "numeric")
 WORKERS_DEFAULT = (2, 4, 8)
@@ -185,7 +185,7 @@ def _one_of(names: Collection[str]) -> Callable[[str], str]:
 
 
 def _workers(text: str) -> int:
-    return _whole(text, 2, WORKERS_MAX, "a number of workers")
+    return _whole(text, 2, SWITCH_WORKERS_MAX, "a number of workers")
 
 
 def _mtu(text: str) -> int:

@@ -37,11 +37,10 @@ from groups_rank import GLOO
 from links import Link
 from ranks import GroupsRanks, add_tensor, control_endpoint, parser_of, run
 from star import RACKS_MAX, UPLINK_DEVICE, Host, Star
-from systems import CONTROL_PORT
+from wiresum.join.constants import CONTROL_PORT, P4RUNTIME_PORT
 
 RACKS, SPINE = "racks", "spine"
 GROUPS = (RACKS, SPINE, GLOO)
-P4RUNTIME_PORT = 9559
 SPINE_CONTROL_PORT, SPINE_DATA_PORT = 43_587, 43_588
 WARM_UPS = 1
 

@@ -22,7 +22,8 @@ from rich.console import Console
 from rich.table import Table
 
 from star import MANAGEMENT_DEVICE, STAR_DEVICE, Host, Star, StarError, check_prerequisites, termination_as_exit
-from systems import CONTROL_PORT, WIRESUM_PORT
+from systems import WIRESUM_PORT
+from wiresum.join.constants import CONTROL_PORT
 
 Case = TypeVar("Case")
 AnyRanks = TypeVar("AnyRanks", bound="Ranks")

@@ -19,13 +19,13 @@ from pathlib import Path
 from cohort import Cohort, CohortError
 from links import MTU_BYTES
 from star import MANAGEMENT_DEVICE, MANAGEMENT_NETWORK, STAR_DEVICE, STAR_NETWORK, Host, Star
+from wiresum.join.constants import CONTROL_PORT, SWITCH_PORT
 
 FOLDER = Path(__file__).resolve().parent
 # What a collective may take before the system itself gives up. The benchmark's own limits are shorter.
 SYSTEM_TIMEOUT_S = 300
 GLOO_PORT = 29_500
 WIRESUM_PORT = 29_501
-CONTROL_PORT, DATA_PORT = 43_487, 43_488
 # Of the switch beside it that Open MPI's component uses.
 MPI_CONTROL_PORT, MPI_DATA_PORT = 43_587, 43_588
 
@@ -126,7 +126,7 @@ class Wiresum(System):
 
     def _start_all(self, cohort: Cohort, site: Site) -> None:
         control = f"{site.switch.management_address}:{CONTROL_PORT}"
-        _start_switch(cohort, site, control, DATA_PORT, self._switch_options())
+        _start_switch(cohort, site, control, SWITCH_PORT, self._switch_options())
         _start_torch_ranks(
             cohort,
             site,

@@ -11,9 +11,9 @@ from typing import IO
 
 from star import STAR_DEVICE, Host, Star
 from wiresum import agent, switch
+from wiresum.join.constants import CONTROL_PORT
 
 TRANSPORTS = ("udp", "xdp", "dpdk")
-CONTROL_PORT = 43487
 EAL = f"--no-huge --no-pci -m 256 --vdev=net_af_packet0,iface={STAR_DEVICE}"
 
 

@@ -28,9 +28,9 @@ from links import coin_program
 from programs import Program
 from topology import AGGREGATE, Shape, SwitchPlan
 from wiresum import compiled
+from wiresum.join.constants import P4RUNTIME_PORT
 
 SWITCH_PROGRAM = "simple_switch_grpc"
-P4RUNTIME_PORT = 9559
 THRIFT_PORT = 9090
 OFFLOADS = ("tx", "tso", "gso", "gro", "sg")
 DEVICES_A_PROCESS = 64

@@ -25,8 +25,8 @@ from nodes import Bmv2Switch, EthernetSwitch, SoftwareSwitch, WiresumHost, Wires
 from programs import NetworkError, Program
 from topology import AGGREGATE, BMV2, ETHERNET, FORWARD, KINDS, SOFTWARE, HostPlan, Shape, SwitchPlan, Topology
 from wiresum import compiled
+from wiresum.join.constants import CONTROL_PORT
 
-JOIN_PORT = 43487
 STORE_PORT = 29_500
 
 
@@ -92,7 +92,7 @@ class WiresumNet(Mininet):  # type: ignore[misc]
     @property
     def control(self) -> str:
         """Where workers join."""
-        return f"{self.topology.controller.address}:{JOIN_PORT}"
+        return f"{self.topology.controller.address}:{CONTROL_PORT}"
 
     def start(self) -> None:
         self._start_captures()
@@ -244,7 +244,7 @@ class WiresumNet(Mininet):  # type: ignore[misc]
 def _variables(topology: Topology, host: HostPlan) -> dict[str, str]:
     """What a worker finds in its environment, and what commands of ours do."""
     variables = {
-        "WIRESUM_SWITCH": f"{topology.controller.address}:{JOIN_PORT}",
+        "WIRESUM_SWITCH": f"{topology.controller.address}:{CONTROL_PORT}",
         "WIRESUM_INSECURE": "1",
         "OMP_NUM_THREADS": "1",
     }

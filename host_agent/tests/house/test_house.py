@@ -17,7 +17,7 @@ NAMESPACE_FOLDERS = ("host_agent/python/wiresum", "soft_switch/wiresum", "contro
 AGENT_ROOMS: dict[str, set[str]] = {
     "process": set(),
     "wire": set(),
-    "numeric": set(),
+    "numeric": {"wire"},
     "worker": {"wire", "numeric"},
     "schedule": {"wire", "numeric", "worker"},
     "transport": {"process", "wire"},

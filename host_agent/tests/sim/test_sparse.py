@@ -16,7 +16,8 @@ from scenarios import Scenario
 from sparse_scenarios import make_mixed_scenario, make_sparse_call, make_sparse_scenario
 from test_simulation import check_outputs
 
-HEADER_BYTES = 24
+from wiresum.join.constants import HEADER_BYTES
+
 F32 = Format("f32", "block", 32)
 
 

@@ -6,9 +6,10 @@ import random
 
 import wiresum_sim as sim
 
+from wiresum.join.constants import BELOW_ROOT_WORKERS_MAX
+
 DEPTH_MAX = 3
 SWITCHES_MAX = 8
-CHILDREN_MAX = 31
 
 
 def plant(rng: random.Random, config: sim.Scenario) -> None:
@@ -21,7 +22,7 @@ def plant(rng: random.Random, config: sim.Scenario) -> None:
     leaves = [rng.randrange(len(parents)) for _ in range(config.workers)]
     config.parents, config.leaves = without_barren(parents, leaves)
     children = [*config.leaves, *config.parents[1:]]
-    assert all(children.count(switch) <= CHILDREN_MAX for switch in range(len(config.parents)))
+    assert all(children.count(switch) <= BELOW_ROOT_WORKERS_MAX for switch in range(len(config.parents)))
 
 
 def without_barren(parents: list[int], leaves: list[int]) -> tuple[list[int], list[int]]:
