@@ -25,12 +25,12 @@ from mininet.node import Host, Node, Switch
 from mininet.nodelib import LinuxBridge
 
 from wiresum import compiled
+from wiresum.join.constants import P4RUNTIME_PORT
 from wiresum_lab.namespaces.links import coin_program
 from wiresum_mininet.programs import Program
 from wiresum_mininet.topology import AGGREGATE, Shape, SwitchPlan
 
 SWITCH_PROGRAM = "simple_switch_grpc"
-P4RUNTIME_PORT = 9559
 THRIFT_PORT = 9090
 OFFLOADS = ("tx", "tso", "gso", "gro", "sg")
 DEVICES_A_PROCESS = 64

@@ -208,7 +208,7 @@ def test_a_tree_may_have_any_number_of_levels(levels: Root) -> None:
 
 
 def test_only_so_many_switches_stand_below_one(levels: Root, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attaching, "BELOW_MAX", 2)
+    monkeypatch.setattr(attaching, "BELOW_ROOT_WORKERS_MAX", 2)
     with closing(software_switch(LEAF)) as device:
         third = attach_request(device, "127.0.0.1:1", name="rack3", hosts=["127.0.8.14"], below="pod")
         with pytest.raises(AttachmentRefusedError, match="2 switches stand below the parent, and no more can"):

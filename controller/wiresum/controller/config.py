@@ -16,7 +16,15 @@ from typing import Any, TypeVar
 from wiresum.controller import nodes, topology
 from wiresum.controller.driver import check_groups
 from wiresum.controller.jobs.limits import Limits, Quota
-from wiresum.join import DEFAULT_CONTROL_PORT
+from wiresum.join.constants import (
+    CONTROL_PORT,
+    LANES_MAX,
+    LEASE_SLOTS_MAX,
+    PRIORITY_MAX,
+    SWITCH_PORT,
+    SWITCH_SLOTS_MAX,
+    THREADS_MAX,
+)
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -84,8 +92,8 @@ mac = "02:00:0a:00:00:03"
 
 [[switch]]
 name = "spare"
-kind = "software"              # wiresum switch --p4runtime 10.0.0.2:9560
-p4runtime = "10.0.0.2:9560"
+kind = "software"              # wiresum switch --p4runtime 10.0.0.2:9559
+p4runtime = "10.0.0.2:9559"
 tls = "/etc/wiresum/controller"  # for P4Runtime; needed unless it is on this machine (instead: insecure = true)
 address = "10.0.0.2"           # where workers send ...
 port = 43488                   # ... the first of 16 UDP ports (this unless given)
@@ -103,8 +111,6 @@ KINDS = ("software", "bmv2", "tofino")
 DEVICE_CONFIGS = ("stratum", "pi")
 """How P4Runtime servers for Tofino want the device configuration: Stratum's way, or that of servers made of p4lang's
 PI, as the vendor's own (docs/tofino_deploy.md)."""
-DATA_PORT = 43488
-PRIORITY_MAX = 1_000_000
 NAME_CHARACTERS_MAX = 64
 
 _MAC = re.compile(r"(?:[0-9a-f]{2}:){5}[0-9a-f]{2}")
@@ -265,7 +271,7 @@ class _Reader:
         section = self._section("controller")
         config = Config(
             name=section.take("name", _name, "wiresum"),
-            listen=section.take("listen", _listener, ("0.0.0.0", DEFAULT_CONTROL_PORT)),
+            listen=section.take("listen", _listener, ("0.0.0.0", CONTROL_PORT)),
             state=section.take_if_there("state", self._path_of),
             metrics=section.take_if_there("metrics", _listener),
             security=security,
@@ -365,7 +371,7 @@ class _Reader:
             p4runtime=section.take("p4runtime", _target),
             device=section.take("device", _whole(0, (1 << 64) - 1), 0),
             address=section.take("address", _address),
-            port=section.take("port", _whole(1, 65536 - 16), DATA_PORT) if kind == "software" else DATA_PORT,
+            port=section.take("port", _base_port, SWITCH_PORT) if kind == "software" else SWITCH_PORT,
             tls=tls,
             insecure=insecure,
             parent=section.take("parent", _name, ""),
@@ -384,8 +390,8 @@ class _Reader:
             case "software":
                 return replace(
                     switch,
-                    lanes=section.take("lanes", _whole(1, 16370), 360),
-                    slots=section.take("slots", _whole(1, 1 << 20), 4096),
+                    lanes=section.take("lanes", _whole(1, LANES_MAX), 360),
+                    slots=section.take("slots", _whole(1, SWITCH_SLOTS_MAX), 4096),
                     mac=section.take("mac", _mac, ""),
                     multicast=section.take("multicast", _groups, ""),
                 )
@@ -517,8 +523,12 @@ def _ms(seconds_least: float, seconds_most: float) -> Callable[[object], int]:
     return check
 
 
+def _base_port(value: object) -> int:
+    return _whole(1, 65536 - THREADS_MAX)(value)
+
+
 def _power_of_two(value: object) -> int:
-    count = _whole(1, 32768)(value)
+    count = _whole(1, LEASE_SLOTS_MAX)(value)
     if count & (count - 1):
         raise ValueError(f"must be a power of two, not {count}")
     return count
@@ -558,5 +568,5 @@ def _target(value: object) -> str:
 def _listener(value: object) -> tuple[str, int]:
     match = _ENDPOINT.fullmatch(_text(value))
     if not match or match["host"] is None or int(match["port"]) > 65535:
-        raise ValueError(f"must be host:port, like 0.0.0.0:{DEFAULT_CONTROL_PORT} (port 0: a free one), not {value!r}")
+        raise ValueError(f"must be host:port, like 0.0.0.0:{CONTROL_PORT} (port 0: a free one), not {value!r}")
     return match["host"], int(match["port"])

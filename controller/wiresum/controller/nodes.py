@@ -16,8 +16,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from wiresum.controller.driver import BELOW_MAX, WORKERS_MAX
 from wiresum.controller.topology import TopologyError, children
+from wiresum.join.constants import BELOW_ROOT_WORKERS_MAX, SWITCH_WORKERS_MAX
 
 if TYPE_CHECKING:
     from wiresum.controller.config import Host, SwitchConfig
@@ -76,7 +76,7 @@ def check(switches: Sequence[SwitchConfig]) -> None:
     for node in found:
         counts[node.parent] = counts.get(node.parent, 0) + 1
         above = named.get(node.parent)
-        most = BELOW_MAX if above and above.parent else WORKERS_MAX
+        most = BELOW_ROOT_WORKERS_MAX if above and above.parent else SWITCH_WORKERS_MAX
         if above and counts[node.parent] > most:
             why = f", since {above.name} has a parent itself" if above.parent else ""
             text = f"parent: at most {most} switches can hang right below {above.name}{why}"

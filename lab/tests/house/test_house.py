@@ -27,7 +27,7 @@ NAMESPACE_FOLDERS = (
 AGENT_ROOMS: dict[str, set[str]] = {
     "process": set(),
     "wire": set(),
-    "numeric": set(),
+    "numeric": {"wire"},
     "worker": {"wire", "numeric"},
     "schedule": {"wire", "numeric", "worker"},
     "transport": {"process", "wire"},

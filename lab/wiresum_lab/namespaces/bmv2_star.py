@@ -36,12 +36,12 @@ from pathlib import Path
 
 from wiresum.controller.p4runtime import Host as SwitchHost
 from wiresum.controller.p4runtime import Pipeline, Target, device_config
+from wiresum.join.constants import CONTROL_PORT
 from wiresum_lab.namespaces.links import coin_program
 from wiresum_lab.namespaces.star import STAR_DEVICE, Host, Star, StarError
 
 SWITCH_PROGRAM = "simple_switch_grpc"
 INSTALL = "install bmv2: p4lang's own packages (p4lang-bmv2), or the container image p4lang/behavioral-model"
-JOIN_PORT = 43487
 START_S_MAX = 30.0
 STOP_S_MAX = 10.0
 POLL_S = 0.05
@@ -153,7 +153,7 @@ class Bmv2Star:
             process = self.control_host.popen(command, environment=os.environ, stdout=output, stderr=output)
         try:
             _await(process, log, "the controller", lambda: "ready: " in log.read_text())
-            yield f"{self.control_host.address}:{JOIN_PORT}"
+            yield f"{self.control_host.address}:{CONTROL_PORT}"
         finally:
             _stop(process)
 
@@ -167,7 +167,7 @@ class Bmv2Star:
     def _config(self) -> str:
         lines = [
             "[controller]",
-            f'listen = "{self.control_host.address}:{JOIN_PORT}"',
+            f'listen = "{self.control_host.address}:{CONTROL_PORT}"',
             "[security]",
             "insecure = true",
             "[[switch]]",

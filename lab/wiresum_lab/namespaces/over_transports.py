@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import IO
 
 from wiresum import agent, switch
+from wiresum.join.constants import CONTROL_PORT
 from wiresum_lab.namespaces.star import STAR_DEVICE, Host, Star
 
 TRANSPORTS = ("udp", "xdp", "dpdk")
-CONTROL_PORT = 43487
 EAL = f"--no-huge --no-pci -m 256 --vdev=net_af_packet0,iface={STAR_DEVICE}"
 
 

@@ -18,15 +18,16 @@ from typing import Any
 import grpc
 
 from wiresum import join
-from wiresum.controller.driver import BELOW_MAX, WORKERS_MAX, Endpoint, SwitchDriver, check_groups
+from wiresum.controller.driver import Endpoint, SwitchDriver, check_groups
 from wiresum.controller.jobs.cluster import Switch
 from wiresum.controller.jobs.jobs import Jobs
-from wiresum.controller.jobs.refusal import LANES_MAX, Refusal
+from wiresum.controller.jobs.refusal import Refusal
 from wiresum.controller.security.caller import caller
 from wiresum.controller.security.security import Security
 from wiresum.controller.service.answering import refuse
 from wiresum.controller.service.effects import Effects
 from wiresum.join import attach_pb2_grpc
+from wiresum.join.constants import BELOW_ROOT_WORKERS_MAX, LANES_MAX, SWITCH_SLOTS_MAX, SWITCH_WORKERS_MAX
 from wiresum.join.credentials import CredentialsError, is_loopback
 
 log = logging.getLogger(__name__)
@@ -34,7 +35,6 @@ log = logging.getLogger(__name__)
 ELECTION_ID = 2
 """Above a standby's. There is one service for each of these switches, and its jobs end with it."""
 NETWORKS_MAX = 256
-SLOTS_MAX = 1 << 20
 Network = ipaddress.IPv4Network
 
 
@@ -118,7 +118,7 @@ class SwitchService(attach_pb2_grpc.SwitchServiceServicer):
                 f"{self._root.sizes.lanes_max}: start both with the same --lanes or --mtu",
             )
         beside = [other for other in self._attached.values() if other.below == request.below]
-        most = BELOW_MAX if request.below else WORKERS_MAX
+        most = BELOW_ROOT_WORKERS_MAX if request.below else SWITCH_WORKERS_MAX
         if len(beside) >= most:
             raise Refusal("RESOURCE_EXHAUSTED", f"{most} switches stand below the parent, and no more can")
         for name, others in self.networks.items():
@@ -166,7 +166,7 @@ def _check(request: join.AttachRequest) -> list[Network]:
         )
     if problem := join.name_problem(request.name):
         raise Refusal("INVALID_ARGUMENT", f"name {problem}")
-    if not 1 <= request.lanes <= LANES_MAX or not 1 <= request.slots <= SLOTS_MAX:
+    if not 1 <= request.lanes <= LANES_MAX or not 1 <= request.slots <= SWITCH_SLOTS_MAX:
         raise Refusal("INVALID_ARGUMENT", f"lanes and slots are {request.lanes} and {request.slots}")
     host, _, port = request.p4runtime.rpartition(":")
     try:
