@@ -179,8 +179,8 @@ soak-cluster: $(ready)-dev  ##! train under faults and attacks for SOAK_SECONDS=
 
 # ---- the code itself -----------------------------------------------------------------------------------------------
 
-.PHONY: lint lint-python lint-types lint-imports lint-cpp lint-tidy lint-proto lint-p4 lint-shell format proto p4
-lint: lint-python lint-types lint-imports lint-proto lint-p4 lint-cpp lint-tidy lint-shell  ##! check style, types, layers and C++ (all must pass)
+.PHONY: lint lint-python lint-types lint-imports lint-cpp lint-tidy lint-proto lint-constants lint-p4 lint-shell format proto constants p4
+lint: lint-python lint-types lint-imports lint-proto lint-constants lint-p4 lint-cpp lint-tidy lint-shell  ##! check style, types, layers and C++ (all must pass)
 
 lint-python: $(ready)-dev
 	$(VENV)/bin/ruff check --quiet .
@@ -194,6 +194,9 @@ lint-imports: $(ready)-dev
 
 lint-proto: $(ready)-dev
 	$(py) controller/wiresum/join/generate.py --check
+
+lint-constants: $(ready)-dev
+	$(py) p4src/generate_constants.py --check
 
 lint-p4:
 	$(PYTHON) p4src/wiresum/compiled/compile_program.py --check
@@ -216,6 +219,9 @@ format: $(ready)-dev  ##! format Python and C++
 
 proto: $(ready)-dev  ##! generate the Python messages from join.proto
 	$(py) controller/wiresum/join/generate.py
+
+constants: $(ready)-dev  ##! write what C++, Python and Lua have of p4src/constants.toml
+	$(py) p4src/generate_constants.py
 
 p4:  ##! compile the switch program with p4c, into p4src/wiresum/compiled
 	$(PYTHON) p4src/wiresum/compiled/compile_program.py

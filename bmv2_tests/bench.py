@@ -30,7 +30,7 @@ from wiresum.controller import REASONS, Endpoint, JobCounters, JobEntry
 from wiresum.controller.driver import Uplink
 from wiresum.controller.jobs.leases import LeasePool
 from wiresum.controller.p4runtime import STANDBY_ID, Client, Host, P4RuntimeSwitch, Pipeline, device_config
-from wiresum.controller.p4runtime.own import DATA_PORT
+from wiresum.join.constants import SWITCH_PORT
 from wiresum_lab.doubles.workers import DATA, Packet
 from wiresum_lab.namespaces.bmv2_star import Bmv2Star
 from wiresum_lab.namespaces.star import STAR_DEVICE
@@ -195,7 +195,7 @@ class Bench:
         return tuple(self._as_copy(port, frame) for port, frame in self.exchange(frames))
 
     def own_frame(
-        self, host: Host, *, src_port: int = WORKER_PORT, dst_port: int = DATA_PORT, payload: bytes = b""
+        self, host: Host, *, src_port: int = WORKER_PORT, dst_port: int = SWITCH_PORT, payload: bytes = b""
     ) -> Ether:
         """A UDP packet of a host to the switch, for scapy to change."""
         ethernet, ip = Ether(src=host.mac, dst=self.star.mac), IP(src=host.address, dst=self.star.address)
@@ -257,7 +257,7 @@ class Job:
     def frame(self, packet: Packet, *, worker: int | None = None, thread: int = 0) -> Ether:
         """From the worker that the packet names, or another, for scapy to change."""
         host = self.hosts[packet.worker if worker is None else worker]
-        ports = {"src_port": WORKER_PORT + thread, "dst_port": DATA_PORT + self.entry.port_offset + thread}
+        ports = {"src_port": WORKER_PORT + thread, "dst_port": SWITCH_PORT + self.entry.port_offset + thread}
         return self.bench.own_frame(host, **ports, payload=packet.to_bytes())
 
     def send(self, packet: Packet, *, worker: int | None = None, thread: int = 0) -> Outcome:

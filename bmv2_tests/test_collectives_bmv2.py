@@ -22,7 +22,8 @@ from wiresum.controller import JobCounters, JoinServer
 from wiresum.controller.config import SecurityConfig
 from wiresum.controller.p4runtime import STANDBY_ID, P4RuntimeSwitch, lose
 from wiresum.controller.security import Security
-from wiresum_lab.namespaces.bmv2_star import JOIN_PORT, Bmv2Star
+from wiresum.join.constants import CONTROL_PORT
+from wiresum_lab.namespaces.bmv2_star import Bmv2Star
 from wiresum_lab.namespaces.star import STAR_DEVICE
 from wiresum_lab.processes import Program
 
@@ -74,7 +75,7 @@ class Site:
         self.switch.reconcile([])
         service = JoinServer(self.switch, security=Security(SecurityConfig(insecure=True)))
         with inside(self.star.control_host.namespace):
-            service.start(self.star.control_host.address, JOIN_PORT)
+            service.start(self.star.control_host.address, CONTROL_PORT)
         cleanup.callback(service.stop)
 
     def run(self, plan: list[tuple[Any, ...]]) -> list[str]:
@@ -83,7 +84,7 @@ class Site:
         path = self._folder / "plan.json"
         path.write_text(json.dumps([[file_of(name), name, arguments] for name, *arguments in plan]))
         variables = {
-            "WIRESUM_SWITCH": f"{self.star.control_host.address}:{JOIN_PORT}",
+            "WIRESUM_SWITCH": f"{self.star.control_host.address}:{CONTROL_PORT}",
             "WIRESUM_INSECURE": "1",
             "WIRESUM_JOB": JOB,
             "WIRESUM_THREADS": "2",

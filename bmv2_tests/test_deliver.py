@@ -6,7 +6,7 @@ import finsy as fy
 
 from bmv2_tests.bench import Bench
 from wiresum.controller.p4runtime import deliver
-from wiresum.controller.p4runtime.forward import FLOOD_GROUP
+from wiresum.join.constants import FLOOD_GROUP
 from wiresum_lab.doubles.workers import QUESTION
 
 

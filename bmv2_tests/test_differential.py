@@ -24,11 +24,11 @@ from itertools import islice
 import pytest
 
 from bmv2_tests.bench import PORTS, WORKER_PORT, Bench, Job
-from bmv2_tests.traffic import PARENT, Sending, Traffic
+from bmv2_tests.traffic import Sending, Traffic
 from wiresum.controller import Endpoint, JobEntry
-from wiresum.controller.p4runtime.own import DATA_PORT
+from wiresum.join.constants import PARENT, SWITCH_PORT, Header
 from wiresum.switch.software_switch import SoftwareSwitch
-from wiresum_lab.doubles.workers import DATA, EMPTY, HEADER, META, MISSING, QUESTION, RESULT
+from wiresum_lab.doubles.workers import DATA, EMPTY, META, MISSING, QUESTION, RESULT
 from wiresum_lab.processes import PATIENCE_S
 
 SEEDS = [int(seed) for seed in os.environ.get("WIRESUM_DIFFERENTIAL_SEEDS", "1,2,3").split(",")]
@@ -51,7 +51,7 @@ class Answer:
 
     @property
     def kind(self) -> int:
-        return self.datagram[0] & 15
+        return Header.unpack(self.datagram).kind
 
 
 Answers = dict[int, list[Answer]]
@@ -59,7 +59,7 @@ Answers = dict[int, list[Answer]]
 
 
 def number_of(datagram: bytes) -> int:
-    return int(HEADER.unpack_from(datagram)[9])
+    return Header.unpack(datagram).chunk
 
 
 class Bmv2:
@@ -82,7 +82,7 @@ class Bmv2:
         if key not in self._heads:
             hosts = self._hosts[sending.job]
             host = hosts.get(sending.source, hosts[0])
-            ports = {"src_port": sending.thread + WORKER_PORT + sending.port, "dst_port": DATA_PORT + sending.thread}
+            ports = {"src_port": sending.thread + WORKER_PORT + sending.port, "dst_port": SWITCH_PORT + sending.thread}
             frame = self._bench.own_frame(host, **ports, payload=sending.datagram)
             frame["UDP"].chksum = 0
             self._heads[key] = bytes(frame)[:42]

@@ -10,11 +10,12 @@ import pytest
 from bmv2_tests.frames import UdpFrame
 from bmv2_tests.test_differential import Answer, Software, assert_means_something
 from bmv2_tests.tna_interpreter.switch import Switch
-from bmv2_tests.tofino_network import MAIN, SWITCH_PORT, TofinoNetwork
+from bmv2_tests.tofino_network import MAIN, TofinoNetwork
 from bmv2_tests.traffic import Sending, Traffic
-from bmv2_tests.vectors import PARENT, Job, Member
+from bmv2_tests.vectors import Job, Member
 from wiresum.controller import Endpoint, JobEntry
 from wiresum.controller.driver import Uplink
+from wiresum.join.constants import PARENT, SWITCH_PORT
 
 PACKETS = 700
 JOBS = ((3, 1, 4, None), (2, 2, 4, None), (1, 1, 1, None), (3, 2, 4, 30), (1, 1, 2, 0))

@@ -9,7 +9,7 @@ from scapy.layers.l2 import ARP, Dot1Q, Ether
 from scapy.packet import Packet, Raw
 
 from bmv2_tests.bench import PORTS, Bench
-from wiresum.controller.p4runtime.own import DATA_PORT
+from wiresum.join.constants import SWITCH_PORT
 
 A, B = "10.111.1.1", "10.111.1.2"
 
@@ -23,11 +23,11 @@ OTHER_TRAFFIC = {
     "ipv4 with options": IP(src=A, dst=B, options=[IPOption_Timestamp()]) / UDP(dport=53) / b"hello",
     "a fragment": IP(src=A, dst=B, frag=100, flags="MF") / Raw(bytes(64)),
     "a ping": IP(src=A, dst=B) / ICMP() / b"hello",
-    "to another's port of ours, short": IP(src=A, dst=B) / UDP(dport=DATA_PORT) / b"hello",
-    "to another's port of ours, header": IP(src=A, dst=B) / UDP(dport=DATA_PORT) / (b"\x10" + bytes(23)),
-    "to another's port of ours, full": IP(src=A, dst=B) / UDP(dport=DATA_PORT + 15) / (b"\x10" + bytes(279)),
+    "to another's port of ours, short": IP(src=A, dst=B) / UDP(dport=SWITCH_PORT) / b"hello",
+    "to another's port of ours, header": IP(src=A, dst=B) / UDP(dport=SWITCH_PORT) / (b"\x10" + bytes(23)),
+    "to another's port of ours, full": IP(src=A, dst=B) / UDP(dport=SWITCH_PORT + 15) / (b"\x10" + bytes(279)),
     "ipv6": IPv6(src="fd00::1", dst="fd00::2") / UDP(dport=53) / b"hello",
-    "a vlan": Dot1Q(vlan=5) / IP(src=A, dst=B) / UDP(dport=DATA_PORT) / bytes(280),
+    "a vlan": Dot1Q(vlan=5) / IP(src=A, dst=B) / UDP(dport=SWITCH_PORT) / bytes(280),
     "another ethertype": Raw(bytes(range(46))),
     "an arp reply": ARP(op="is-at", psrc=A, pdst=B),
     "arp of another kind": ARP(hwtype=6, hwlen=8, plen=4) / Raw(bytes(20)),

@@ -8,8 +8,8 @@ import pytest
 from bmv2_tests.frames import Host, UdpFrame, arp_frame, icmp_frame
 from bmv2_tests.test_tofino_forwarding import ELSEWHERE, JOB, MEMBERS, complete, contribution
 from bmv2_tests.tofino_model.model_switch import ModelSwitch
-from bmv2_tests.tofino_network import STRANGER, SWITCH, SWITCH_PORT, TofinoNetwork
-from wiresum.controller.p4runtime.forward import FLOOD_GROUP
+from bmv2_tests.tofino_network import STRANGER, SWITCH, TofinoNetwork
+from wiresum.join.constants import FLOOD_GROUP, SWITCH_PORT
 
 FIRST, SECOND, THIRD = 41, 42, 43
 """Ports that lead outside, on either generation, and to none of the job's workers."""

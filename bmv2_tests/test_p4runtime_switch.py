@@ -12,7 +12,7 @@ from scapy.layers.l2 import Ether
 from bmv2_tests.bench import PORTS, Bench
 from wiresum.controller import DriverError
 from wiresum.controller.p4runtime import STANDBY_ID, Client, admit, deliver
-from wiresum.controller.p4runtime.own import DATA_PORT
+from wiresum.join.constants import SWITCH_PORT
 from wiresum_lab.doubles.workers import MISSING, QUESTION
 from wiresum_lab.processes import wait_until
 
@@ -178,5 +178,5 @@ def test_a_full_table_is_told_and_the_job_leaves_nothing(bench: Bench) -> None:
 
 def test_the_switch_is_where_the_driver_says(bench: Bench) -> None:
     assert bench.switch.endpoint.address == bench.star.address
-    assert bench.switch.endpoint.port == DATA_PORT
+    assert bench.switch.endpoint.port == SWITCH_PORT
     assert bench.switch.sizes.lanes_max == bench.program.lanes

@@ -8,7 +8,7 @@ from scapy.layers.l2 import Ether
 from scapy.utils import checksum
 
 from bmv2_tests.bench import WORKER_PORT, Bench
-from wiresum.controller.p4runtime.own import DATA_PORT
+from wiresum.join.constants import SWITCH_PORT
 from wiresum_lab.doubles.workers import DATA, EMPTY, META, MISSING, QUESTION
 
 
@@ -42,7 +42,7 @@ def test_ports_are_those_of_the_thread(bench: Bench, thread: int) -> None:
     with bench.job(1, threads=16, slots=16) as job:
         (copy,) = job.send(job.packet(slot=thread), thread=thread).copies
         frame = Ether(copy.frame)
-        assert (frame[UDP].sport, frame[UDP].dport) == (DATA_PORT + thread, WORKER_PORT + thread)
+        assert (frame[UDP].sport, frame[UDP].dport) == (SWITCH_PORT + thread, WORKER_PORT + thread)
 
 
 def test_a_job_at_other_ports_is_heard_there_alone_and_answered_at_its_workers_own(bench: Bench) -> None:
@@ -50,13 +50,12 @@ def test_a_job_at_other_ports_is_heard_there_alone_and_answered_at_its_workers_o
         for thread in range(2):
             packets = [job.packet(worker, slot=4 * thread) for worker in range(2)]
             assert job.send(packets[0], thread=thread).reason == "admitted"
-            below = bench.own_frame(
-                job.hosts[1], src_port=WORKER_PORT + thread, dst_port=DATA_PORT + thread, payload=packets[1].to_bytes()
-            )
+            ports = {"src_port": WORKER_PORT + thread, "dst_port": SWITCH_PORT + thread}
+            below = bench.own_frame(job.hosts[1], **ports, payload=packets[1].to_bytes())
             assert job.send_frame(job.hosts[1].port, below).reason == "unknown"
             for copy in job.send(packets[1], thread=thread).copies:
                 frame = Ether(copy.frame)
-                assert (frame[UDP].sport, frame[UDP].dport) == (DATA_PORT + 6 + thread, WORKER_PORT + thread)
+                assert (frame[UDP].sport, frame[UDP].dport) == (SWITCH_PORT + 6 + thread, WORKER_PORT + thread)
                 assert copy.packet.words == job.words(2)
 
 
@@ -78,7 +77,7 @@ def test_what_the_sender_chose_for_itself_does_not_travel_on(bench: Bench) -> No
         (copy,) = job.send_frame(0, frame).copies
         result = Ether(copy.frame)
         assert (result[IP].ttl, result[IP].id, str(result[IP].flags)) == (64, 0, "DF")
-        assert (result[UDP].sport, result[UDP].chksum) == (DATA_PORT, 0)
+        assert (result[UDP].sport, result[UDP].chksum) == (SWITCH_PORT, 0)
 
 
 def test_missing_is_its_question_without_flags_and_exponent(bench: Bench) -> None:

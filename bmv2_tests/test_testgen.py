@@ -27,8 +27,8 @@ from bmv2_tests.tofino_model.model_switch import ModelSwitch
 from bmv2_tests.tofino_network import SWITCH, TofinoSwitch, write
 from wiresum.controller.p4runtime import Client, own
 from wiresum.controller.p4runtime.desired import Entity
-from wiresum.controller.p4runtime.forward import FLOOD_GROUP
 from wiresum.controller.p4runtime.tables import Tables
+from wiresum.join.constants import FLOOD_GROUP
 
 COMMITTED = testgen.load(CASES.read_text())
 SEED = int(os.environ.get("WIRESUM_TESTGEN_SEED", random.randrange(1 << 16)))

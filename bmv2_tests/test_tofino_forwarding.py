@@ -11,16 +11,15 @@ import pytest
 from bmv2_tests.frames import Host, UdpFrame, arp_frame, icmp_frame
 from bmv2_tests.tna_interpreter.switch import Copy, Switch
 from bmv2_tests.tna_interpreter.tables import Match
-from bmv2_tests.tofino_network import MAIN, PASSES_AGAIN, STRANGER, SWITCH, SWITCH_PORT, TofinoNetwork
-from bmv2_tests.vectors import PARENT, Job, Member
-from wiresum.controller.p4runtime.forward import FLOOD_GROUP
+from bmv2_tests.tofino_network import MAIN, PASSES_AGAIN, STRANGER, SWITCH, TofinoNetwork
+from bmv2_tests.vectors import Job, Member
+from wiresum.join.constants import FLOOD_GROUP, PARENT, SWITCH_PORT, Header, Kind
 
 JOB = Job(number=7, key=0xC0FFEE01, workers=3, threads=1, lanes=64, slot_base=0, slots=4)
 NEXT_KEY = JOB.key + 1
 MEMBERS = JOB.members
 ELSEWHERE = Host(bytes.fromhex("02000000aaaa"), IPv4Address("10.2.0.1"))
-HEADER = struct.Struct("!BBHIBBHIII")
-DATA, EMPTY, META, QUESTION = 0, 1, 3, 4
+DATA, EMPTY, _, META, QUESTION, _ = Kind
 
 
 @pytest.fixture(scope="module")
@@ -44,8 +43,9 @@ def network(switch: Switch) -> TofinoNetwork:
 
 
 def contribution(member: Member, kind: int = DATA, word: int = 1, round_number: int = 1) -> bytes:
-    fields = (member.worker, 0, round_number & 1, round_number, 1, 0)
-    return HEADER.pack(1 << 4 | kind, 0, JOB.number, JOB.key, *fields) + struct.pack("!I", word) * 64 * (kind == DATA)
+    fields = {"worker": member.worker, "cell": round_number & 1, "round": round_number, "tensor": 1}
+    header = Header(kind=kind, job=JOB.number, key=JOB.key, **fields)
+    return header.pack() + struct.pack("!I", word) * 64 * (kind == DATA)
 
 
 def contribute(network: TofinoNetwork, member: Member, kind: int = DATA, *, ecn: int = 0, word: int = 1) -> list[Copy]:

@@ -16,8 +16,9 @@ import pytest
 
 from bmv2_tests.frames import Host, UdpFrame
 from bmv2_tests.tna_interpreter.switch import PORTS_IN_PIPE, Switch
-from bmv2_tests.tofino_cluster import DATA, EMPTY, HEADER, META, MISSING, QUESTION, RESULT, Cluster, Place, Sender
-from bmv2_tests.tofino_network import MAIN, PASSES_AGAIN, SWITCH_PORT
+from bmv2_tests.tofino_cluster import Cluster, Place, Sender
+from bmv2_tests.tofino_network import MAIN, PASSES_AGAIN
+from wiresum.join.constants import SWITCH_PORT, Header, Kind
 
 LOWER_END, UPPER_END = PORTS_IN_PIPE + 60, 60
 """The cable's ports, of the lower and the upper pipe."""
@@ -34,6 +35,7 @@ WITH_LOOPS = ONE.replace("cables", "loops")
 ADDRESSES = ("10.0.0.10", "10.0.0.11", "10.0.0.12", "10.0.0.13")
 LOWER, UPPER = (0, 1), (2, 3)
 """Ranks, by pipe: the upper one is pipe 0."""
+DATA, EMPTY, RESULT, META, QUESTION, MISSING = Kind
 PORTS = (PORTS_IN_PIPE + 8, PORTS_IN_PIPE + 9, 8, 9)
 
 
@@ -141,10 +143,11 @@ def test_a_sum_whose_words_the_parent_replaces_between_the_passes_changes_nothin
     pass_once = pair.switch.one_pass
     entry = pair.cluster.entry("both", "rack/1")
     assert entry.uplink is not None
-    header = (entry.job, entry.key, entry.uplink.worker, 0, 0, 2, 7, 11)
-    missing = pair.between(HEADER.pack(1 << 4 | MISSING, 0, *header))
-    result = pair.between(HEADER.pack(1 << 4 | RESULT, 0, *header) + struct.pack("!I", 7777) * 64)
-    (looping,) = pass_once(LOWER_END, missing)
+    missing = Header(
+        kind=MISSING, job=entry.job, key=entry.key, worker=entry.uplink.worker, round=2, tensor=7, chunk=11
+    )
+    result = pair.between(missing._replace(kind=RESULT).pack() + struct.pack("!I", 7777) * 64)
+    (looping,) = pass_once(LOWER_END, pair.between(missing.pack()))
     assert len(list(pass_once(LOWER_END, result))) == 2
     (mixed,) = pass_once(looping.port, looping.frame)
     assert mixed.port == LOWER_END
@@ -177,7 +180,7 @@ def test_hosts_of_two_pipes_reach_each_other(pair: Pair) -> None:
 # Trees of several Tofinos.
 
 SPINE = ONE.replace("rack", "spine").replace("10.0.0.1", "10.0.9.1").replace("0a:00:00:01", "0a:00:09:01")
-SPINE = SPINE.replace("9559", "9560") + host("e", "10.0.9.10", 8) + host("f", "10.0.9.11", PORTS_IN_PIPE + 8)
+SPINE = SPINE.replace(":9559", ":9560") + host("e", "10.0.9.10", 8) + host("f", "10.0.9.11", PORTS_IN_PIPE + 8)
 RACK = ONE + f'parent = "spine"\nparent_port = {PORTS_IN_PIPE + 20}\nport_at_parent = {PORTS_IN_PIPE + 21}\n'
 OTHERS = ("10.0.9.10", "10.0.9.11")
 """One in each pipe of the spine."""

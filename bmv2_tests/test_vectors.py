@@ -8,19 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from bmv2_tests.vectors import (
-    DROP_REASONS,
-    PARENT,
-    End,
-    Job,
-    Member,
-    Scenario,
-    Step,
-    VectorError,
-    Verdict,
-    load,
-    load_all,
-)
+from bmv2_tests.vectors import DROP_REASONS, End, Job, Member, Scenario, Step, VectorError, Verdict, load, load_all
+from wiresum.join.constants import PARENT
 
 HEAD = "scenario some_name\n"
 JOB = "job 1 key=0xA0B0C0D0 workers=2 threads=2 lanes=4 slot_base=0 slots=4\n"

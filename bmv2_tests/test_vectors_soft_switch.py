@@ -16,10 +16,11 @@ from contextlib import ExitStack, closing, contextmanager
 
 import pytest
 
-from bmv2_tests.vectors import PARENT, End, Job, Member, Scenario, Step, load_all
+from bmv2_tests.vectors import End, Job, Member, Scenario, Step, load_all
 from wiresum.controller import Endpoint, JobEntry
 from wiresum.controller.driver import Uplink
 from wiresum.controller.p4runtime import Host, P4RuntimeSwitch, Target, admit, count, deliver, desired, device_config
+from wiresum.join.constants import PARENT, STRAY_ROW
 from wiresum.switch.p4runtime import P4RuntimeServer
 from wiresum.switch.software_switch import SoftwareSwitch, SwitchStats
 from wiresum_lab.processes import PATIENCE_S
@@ -193,7 +194,7 @@ class Programmed:
 
     def counted(self, jobs: int) -> Counter[str]:
         """By reason, over the rows of so many jobs and of none, which start again at zero."""
-        rows = [count.ROW_STRAY, *(1 + index for index in range(jobs))]
+        rows = [STRAY_ROW, *(1 + index for index in range(jobs))]
         read = [count.decode(self.driver.tables.read("counters", count.reads(row))) for row in rows]
         for row in rows:
             self.driver.tables.modify("counters", count.resets(row))

@@ -27,11 +27,10 @@ from wiresum.controller.jobs.job import Worker
 from wiresum.controller.jobs.outputs import Admit, Evict, Output
 from wiresum.controller.p4runtime import Target, desired, targets_of
 from wiresum.controller.switches import SwitchConfig
+from wiresum.join.constants import HEADER_BYTES, SWITCH_PORT, Header, Kind
 from wiresum_lab.doubles.controller import JobsBench, member
 from wiresum_lab.doubles.p4runtime_proxy import write_tofino_program
 
-HEADER = struct.Struct("!BBHIBBHIII")
-DATA, EMPTY, RESULT, META, QUESTION, MISSING = range(6)
 TENSOR, CHUNK = 7, 11
 LANES = 64
 WAY_MAX = 1000
@@ -53,7 +52,7 @@ class Sender:
         self.job, self.key, self.number = granted.job.number, granted.job.key, granted.number
         self.host, self.place, self.gateway = network.at(granted.endpoint.address)
         self.port = granted.endpoint.port
-        self.switch_port = config.DATA_PORT + granted.job.port_offset
+        self.switch_port = SWITCH_PORT + granted.job.port_offset
         self._words = words
         self.sums: list[int] = []
         """What it was told, by round."""
@@ -64,27 +63,37 @@ class Sender:
 
     def next_packet(self) -> bytes:
         """What it sends when it has waited for long enough."""
-        frame = self.packet(QUESTION if self._asking else DATA)
+        frame = self.packet(Kind.QUESTION if self._asking else Kind.DATA)
         self._asking = True
         return frame
 
     def packet(self, kind: int) -> bytes:
         round_number = 1 + len(self.sums)
-        payload = struct.pack("!I", self._words[len(self.sums)]) * LANES if kind == DATA else b""
-        fields = (self.number, 1 + self.number, round_number & 1, round_number, TENSOR, CHUNK)
-        datagram = HEADER.pack(1 << 4 | kind, 0, self.job, self.key, *fields) + payload
+        payload = struct.pack("!I", self._words[len(self.sums)]) * LANES if kind == Kind.DATA else b""
+        header = Header(
+            kind=kind,
+            job=self.job,
+            key=self.key,
+            worker=self.number,
+            exponent=1 + self.number,
+            cell=round_number & 1,
+            round=round_number,
+            tensor=TENSOR,
+            chunk=CHUNK,
+        )
+        datagram = header.pack() + payload
         return UdpFrame(self.host, self.gateway, self.port, self.switch_port, datagram).pack()
 
     def receive(self, datagram: bytes) -> bytes | None:
         """What it sends at once."""
-        kind_version, _, job, key, _, _, _, round_number, tensor, chunk = HEADER.unpack_from(datagram)
-        assert (job, key, tensor, chunk) == (self.job, self.key, TENSOR, CHUNK)
-        if self.is_done() or round_number != 1 + len(self.sums):
+        header = Header.unpack(datagram)
+        assert (header.job, header.key, header.tensor, header.chunk) == (self.job, self.key, TENSOR, CHUNK)
+        if self.is_done() or header.round != 1 + len(self.sums):
             return None  # of a round that is over here
-        if kind_version & 15 == MISSING:
-            return self.packet(DATA)
-        assert kind_version & 15 == RESULT
-        (word, *others) = struct.unpack(f"!{LANES}I", datagram[HEADER.size :])
+        if header.kind == Kind.MISSING:
+            return self.packet(Kind.DATA)
+        assert header.kind == Kind.RESULT
+        (word, *others) = struct.unpack(f"!{LANES}I", datagram[HEADER_BYTES:])
         assert set(others) == {word}, "words of two rounds"
         self.sums.append(word)
         self._asking = False

@@ -12,15 +12,15 @@ import finsy as fy
 
 from bmv2_tests.frames import Host, UdpFrame
 from bmv2_tests.tna_interpreter.switch import Copy
-from bmv2_tests.vectors import PARENT, SLOTS_MAX, Job, Member
+from bmv2_tests.vectors import SCENARIO_SLOTS_MAX, Job, Member
 from wiresum.controller import Endpoint, JobEntry, switches
-from wiresum.controller.driver import WORKERS_MAX, Uplink
+from wiresum.controller.driver import Uplink
 from wiresum.controller.p4runtime import admit, deliver, desired, own
-from wiresum.controller.p4runtime.count import COLUMNS, ROW_STRAY
+from wiresum.controller.p4runtime.count import COLUMNS
+from wiresum.join.constants import PARENT, STRAY_ROW, SWITCH_PORT, SWITCH_WORKERS_MAX
 
 MAIN = Path(__file__).resolve().parents[1] / "p4src" / "tna" / "main.p4"
 SWITCH = Host(bytes.fromhex("02000000fffe"), IPv4Address("10.0.0.1"))
-SWITCH_PORT = own.DATA_PORT
 STRANGER = Host(bytes.fromhex("02000000fffd"), IPv4Address("10.9.9.9"))
 
 PASSES_AGAIN = {1: 1, 2: 0}
@@ -46,7 +46,7 @@ class TofinoNetwork:
     """Workers get their port, address and MAC in the order in which their jobs are admitted; a job of a number that was
     had before has its workers where that one's were."""
 
-    def __init__(self, switch: TofinoSwitch, slots: int = SLOTS_MAX) -> None:
+    def __init__(self, switch: TofinoSwitch, slots: int = SCENARIO_SLOTS_MAX) -> None:
         """All leases lie within so many slots."""
         self.switch = switch
         self._first_slot = switch.fresh(slots)
@@ -122,7 +122,7 @@ class TofinoNetwork:
 
     def packets(self) -> Counter[str]:
         """Packets to the switch, of all jobs and of none, by reason."""
-        rows = [ROW_STRAY, *self._rows.values()]
+        rows = [STRAY_ROW, *self._rows.values()]
         indices = [row * len(COLUMNS) + column for row in rows for column in range(len(COLUMNS))]
         counted: Counter[str] = Counter()
         for index, packets in zip(indices, self.switch.count("packets", indices), strict=True):
@@ -133,7 +133,7 @@ class TofinoNetwork:
         return self._count("packets", self._rows[job] * len(COLUMNS) + COLUMNS.index(reason))
 
     def contributions(self, member: Member) -> int:
-        return self._count("contributions", self._rows[member.job] * WORKERS_MAX + member.worker)
+        return self._count("contributions", self._rows[member.job] * SWITCH_WORKERS_MAX + member.worker)
 
     def results(self, job: int) -> int:
         return self._count("results", self._rows[job])

@@ -16,6 +16,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from wiresum.controller import JobEntry
+from wiresum.join.constants import PARENT
 from wiresum_lab.doubles.workers import DATA, EMPTY, META, MISSING, QUESTION, RESULT, Packet
 
 LATE_MAX = 24
@@ -24,8 +25,6 @@ HISTORY = 64
 """How long ago a duplicate's first copy may have been sent."""
 FIRST_ROUNDS = (1, 2, 0x7FFFFFF0, 0xFFFFFFF0, 0xFFFFFFFF)
 """Some near the places where they wrap, or pass the sign bit."""
-PARENT = -1
-"""In place of a worker: the switch above."""
 WRONG_PORTS = (-1, 1, 2, 8)
 """Of a worker with threads the ports of others among them, too."""
 

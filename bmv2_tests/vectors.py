@@ -10,11 +10,21 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
 from itertools import cycle, islice
 from pathlib import Path
+
+from wiresum.join.constants import (
+    BELOW_ROOT_WORKERS_MAX,
+    PARENT,
+    SWITCH_WORKERS_MAX,
+    THREADS_MAX,
+    WIRE_VERSION,
+    Header,
+    Kind,
+)
 
 FOLDER = Path(__file__).resolve().parent / "vectors"
 
@@ -23,19 +33,14 @@ FEATURES = frozenset({"diverged_flag", "parent"})
 
 DROP_REASONS = frozenset({"duplicate", "stale", "out_of_lease", "unknown", "malformed"})
 
-SLOTS_MAX = 64
+SCENARIO_SLOTS_MAX = 64
 """All leases of a scenario lie within so many slots from slot 0."""
 
-THREADS_MAX = 16
-WORKERS_MAX = 32
-LANES_MAX = 360
+SCENARIO_LANES_MAX = 360
 DATAGRAM_BYTES_MAX = 1472
 """The UDP payload of an IPv4 packet of 1500 bytes."""
 
-_HEADER = struct.Struct("!BBHIBBHIII")
-_DATA, _EMPTY, _RESULT, _META, _QUESTION, _MISSING = range(6)
-_KINDS = {"DATA": _DATA, "EMPTY": _EMPTY, "RESULT": _RESULT, "META": _META, "QUESTION": _QUESTION, "MISSING": _MISSING}
-_KINDS |= {str(kind): kind for kind in range(_MISSING + 1, 16)}
+_KINDS: dict[str, int] = {kind.name: kind for kind in Kind} | {str(kind): kind for kind in range(len(Kind), 16)}
 _TENSOR = 0x01020304  # bytes that differ show a field that was moved or turned round
 _CHUNK = 0x05060708
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
@@ -60,10 +65,6 @@ class Verdict(Enum):
     MISSING = "missing"
     UP = "up"
     AGAIN = "again"
-
-
-PARENT = -1
-"""In place of a worker: the switch above."""
 
 
 @dataclass(frozen=True, order=True)
@@ -372,38 +373,18 @@ def _objection(job: Job) -> str | None:
     """What a switch, or this format, would have against a job whatever others there are."""
     if job.key == 0:
         return "key 0 is nobody's"
-    if not 1 <= job.workers <= WORKERS_MAX:
-        return f"a job has 1 to {WORKERS_MAX} workers"
-    if job.parent is not None and (job.workers == WORKERS_MAX or job.parent >= WORKERS_MAX):
-        return f"a switch with a parent has up to {WORKERS_MAX - 1} workers, and is one of up to {WORKERS_MAX}"
-    if not 1 <= job.lanes <= LANES_MAX:
-        return f"a packet has 1 to {LANES_MAX} lanes"
+    if not 1 <= job.workers <= SWITCH_WORKERS_MAX:
+        return f"a job has 1 to {SWITCH_WORKERS_MAX} workers"
+    if job.parent is not None and (job.workers == SWITCH_WORKERS_MAX or job.parent >= SWITCH_WORKERS_MAX):
+        most = BELOW_ROOT_WORKERS_MAX
+        return f"a switch with a parent has up to {most} workers, and is one of up to {SWITCH_WORKERS_MAX}"
+    if not 1 <= job.lanes <= SCENARIO_LANES_MAX:
+        return f"a packet has 1 to {SCENARIO_LANES_MAX} lanes"
     if job.slots.bit_count() != 1 or job.threads.bit_count() != 1 or job.threads > min(job.slots, THREADS_MAX):
         return f"slots and threads are powers of two, at most {THREADS_MAX} threads, and no more than slots"
-    if job.slot_base + job.slots > SLOTS_MAX:
-        return f"leases lie in the first {SLOTS_MAX} slots"
+    if job.slot_base + job.slots > SCENARIO_SLOTS_MAX:
+        return f"leases lie in the first {SCENARIO_SLOTS_MAX} slots"
     return None
-
-
-@dataclass(frozen=True)
-class _Header:
-    """A header's fields, each as wide as the file says: docs/protocol.md, section 2."""
-
-    version: int
-    kind: int
-    flags: int
-    job: int
-    key: int
-    worker: int
-    exponent: int
-    cell: int
-    round: int
-    tensor: int
-    chunk: int
-
-    def pack(self, payload: bytes) -> bytes:
-        rest = (self.flags, self.job, self.key, self.worker, self.exponent, self.cell, self.round, self.tensor)
-        return _HEADER.pack(self.version << 4 | self.kind, *rest, self.chunk) + payload
 
 
 _ECHOED = {"job": 16, "key": 32, "worker": 8, "cell": 16, "round": 32, "tensor": 32, "chunk": 32}
@@ -472,7 +453,7 @@ class _StepParser:
             raise self._line.error("RAW needs hex= and an even number of capital hexadecimal digits")
         return bytes.fromhex(text)
 
-    def _header(self, kind: str, sender: Member, job: Job, fields: _Fields) -> _Header:
+    def _header(self, kind: str, sender: Member, job: Job, fields: _Fields) -> Header:
         if kind not in _KINDS:
             raise self._line.error(f"'{kind}' is no kind: {', '.join(_KINDS)}, or RAW")
         round_number = fields.number("round", 32)
@@ -480,8 +461,8 @@ class _StepParser:
             raise self._line.error("a packet has either slot= or cell=")
         slot = fields.number("slot", 15, 0)
         cell = fields.number("cell", 16, 2 * slot + (round_number & 1))
-        return _Header(
-            version=fields.number("version", 4, 1),
+        return Header(
+            version=fields.number("version", 4, WIRE_VERSION),
             kind=_KINDS[kind],
             flags=fields.number("flags", 8, 0),
             job=fields.number("job", 16, job.number),
@@ -494,11 +475,11 @@ class _StepParser:
             chunk=fields.number("chunk", 32, _CHUNK),
         )
 
-    def _datagram(self, header: _Header, job: Job, fields: _Fields) -> bytes:
+    def _datagram(self, header: Header, job: Job, fields: _Fields) -> bytes:
         words = fields.text("words")
-        if words is None and header.kind == _DATA:
+        if words is None and header.kind == Kind.DATA:
             raise self._line.error("DATA needs words=")
-        datagram = header.pack(b"" if words is None else self._words(words, job.lanes))
+        datagram = header.pack() + (b"" if words is None else self._words(words, job.lanes))
         if (size := fields.text("bytes")) is None:
             return datagram
         length = _number(self._line, size, DATAGRAM_BYTES_MAX, "bytes")
@@ -514,7 +495,7 @@ class _StepParser:
             raise self._line.error(f"words: {form} has {count or f'up to {lanes}'} numbers, not {len(numbers)}")
         return struct.pack(f"!{lanes}I", *make(numbers, lanes))
 
-    def _expectation(self, outcome: Sequence[str], sender: Member, header: _Header | None) -> Expectation:
+    def _expectation(self, outcome: Sequence[str], sender: Member, header: Header | None) -> Expectation:
         verdict = next((verdict for verdict in Verdict if verdict.value == outcome[0]), None)
         if verdict is None:
             raise self._line.error(f"'{outcome[0]}' is no verdict: {', '.join(v.value for v in Verdict)}")
@@ -530,10 +511,10 @@ class _StepParser:
             return Expectation(verdict, "admitted", (), b"")
         assert header is not None
         if verdict is Verdict.MISSING:
-            if len(outcome) != 1 or header.kind != _QUESTION:
+            if len(outcome) != 1 or header.kind != Kind.QUESTION:
                 raise self._line.error("'missing' answers a QUESTION, and nothing stands behind it")
             return Expectation(
-                verdict, "resent", (sender,), replace(header, kind=_MISSING, flags=0, exponent=0).pack(b"")
+                verdict, "resent", (sender,), header._replace(kind=Kind.MISSING, flags=0, exponent=0).pack()
             )
         if verdict in (Verdict.UP, Verdict.AGAIN):
             receivers = (Member(sender.job, PARENT),)
@@ -544,41 +525,39 @@ class _StepParser:
             return Expectation(verdict, "admitted", self._jobs[sender.job].members, datagram)
         return Expectation(verdict, "resent", (sender,), datagram)
 
-    def _raised(self, header: _Header, job: Job, tokens: Sequence[str]) -> bytes:
+    def _raised(self, header: Header, job: Job, tokens: Sequence[str]) -> bytes:
         if job.parent is None or not tokens or tokens[0] not in _KINDS:
             raise self._line.error("expected 'up' or 'again' and a kind, of a job that has a parent")
         fields = _Fields(self._line, tokens[1:])
         words = fields.text("words")
-        raised = replace(
-            header,
-            version=1,
+        raised = header._replace(
+            version=WIRE_VERSION,
             kind=_KINDS[tokens[0]],
             worker=job.parent,
             flags=fields.number("flags", 8, 0),
             exponent=fields.number("exponent", 8, 0),
         )
         fields.end()
-        if (raised.kind == _DATA) != (words is not None):
+        if (raised.kind == Kind.DATA) != (words is not None):
             raise self._line.error("DATA has words=, and nothing else that goes up")
-        return raised.pack(b"" if words is None else self._words(words, job.lanes))
+        return raised.pack() + (b"" if words is None else self._words(words, job.lanes))
 
-    def _result(self, header: _Header, job: Job, tokens: Sequence[str]) -> bytes:
+    def _result(self, header: Header, job: Job, tokens: Sequence[str]) -> bytes:
         bare = "bare" in tokens
         fields = _Fields(self._line, [token for token in tokens if token != "bare"])
         words = fields.text("words")
         if bare == (words is not None):
             raise self._line.error("a RESULT has either words=... or is 'bare'")
         echoed = {name: fields.number(name, bits, getattr(header, name)) for name, bits in _ECHOED.items()}
-        result = replace(
-            header,
-            version=1,
-            kind=_RESULT,
+        result = header._replace(
+            version=WIRE_VERSION,
+            kind=Kind.RESULT,
             flags=fields.number("flags", 8, 0),
             exponent=fields.number("exponent", 8, 0),
             **echoed,
         )
         fields.end()
-        return result.pack(b"" if words is None else self._words(words, job.lanes))
+        return result.pack() + (b"" if words is None else self._words(words, job.lanes))
 
 
 def _owner(job: Job, slot: int) -> int:

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
 from bmv2_tests.bench import WORKER_PORT, Bench
-from bmv2_tests.vectors import PARENT, End, Job, Member, Scenario, Step
+from bmv2_tests.vectors import End, Job, Member, Scenario, Step
 from wiresum.controller import Endpoint, JobEntry
 from wiresum.controller.driver import Uplink
 from wiresum.controller.p4runtime import Host, admit, count, deliver, desired
-from wiresum.controller.p4runtime.own import DATA_PORT
+from wiresum.join.constants import PARENT, STRAY_ROW, SWITCH_PORT
 
 STRANGER = "10.111.8.8"
 
@@ -94,7 +94,7 @@ def play(step: Step, bench: Bench, hosts: dict[Member, Host], rows: list[int]) -
     well."""
     sender = hosts[step.sender]
     source = dataclasses.replace(sender, address=hosts[step.source].address if step.source else STRANGER)
-    ports = {"src_port": WORKER_PORT + step.source_thread, "dst_port": DATA_PORT + step.thread}
+    ports = {"src_port": WORKER_PORT + step.source_thread, "dst_port": SWITCH_PORT + step.thread}
     frame = bytes(bench.own_frame(source, **ports, payload=step.datagram))
     before = counted(bench, rows)
     copies = bench.copies([(hosts[step.port].port, frame)])
@@ -111,7 +111,5 @@ def play(step: Step, bench: Bench, hosts: dict[Member, Host], rows: list[int]) -
 
 
 def counted(bench: Bench, rows: list[int]) -> Counter[str]:
-    counters = [
-        count.decode(bench.switch.tables.read("counters", count.reads(row))) for row in (count.ROW_STRAY, *rows)
-    ]
+    counters = [count.decode(bench.switch.tables.read("counters", count.reads(row))) for row in (STRAY_ROW, *rows)]
     return sum((Counter(one.packets) for one in counters), Counter())

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections import Counter
 
 from bmv2_tests.frames import UdpFrame
-from bmv2_tests.tofino_network import STRANGER, SWITCH, SWITCH_PORT, TofinoNetwork, TofinoSwitch
+from bmv2_tests.tofino_network import STRANGER, SWITCH, TofinoNetwork, TofinoSwitch
 from bmv2_tests.vectors import End, Job, Member, Scenario, Step, Verdict
+from wiresum.join.constants import SWITCH_PORT
 
 
 def complaint(scenario: Scenario, switch: TofinoSwitch) -> str:

@@ -8,13 +8,13 @@ back.
 
 from __future__ import annotations
 
-import struct
 from ipaddress import IPv4Address
 
 from bmv2_tests.frames import Host, UdpFrame
-from bmv2_tests.tofino_network import SWITCH, SWITCH_PORT, TofinoSwitch, write
+from bmv2_tests.tofino_network import SWITCH, TofinoSwitch, write
 from wiresum.controller import Endpoint, JobEntry, switches
 from wiresum.controller.p4runtime import admit, deliver, desired
+from wiresum.join.constants import SWITCH_PORT, Header
 
 PORT = 63
 """It leads outside on either generation (on Tofino 2 the first eight of a pipe do not), and to no worker."""
@@ -25,7 +25,6 @@ LANES = 64
 _WORKER = Host(bytes.fromhex("02000000fffc"), IPv4Address("10.9.9.8"))
 _UDP_PORT = 30000
 _JOB, _KEY = 0xFFFE, 0x7E57AB1E
-_HEADER = struct.Struct("!BBHIBBHIII")
 
 
 def admit_in(switch: TofinoSwitch, slot: int) -> None:
@@ -39,5 +38,5 @@ def admit_in(switch: TofinoSwitch, slot: int) -> None:
 
 
 def frame() -> bytes:
-    datagram = _HEADER.pack(0x10, 0, _JOB, _KEY, 0, 0, 1, 1, 0, 0) + bytes(range(256))
+    datagram = Header(job=_JOB, key=_KEY, cell=1, round=1).pack() + bytes(range(256))
     return UdpFrame(_WORKER, SWITCH, _UDP_PORT, SWITCH_PORT, datagram).pack()

@@ -24,15 +24,16 @@
 #include "numeric/codec.hpp"
 #include "numeric/kernels.hpp"
 #include "numeric/stochastic.hpp"
+#include "wire/constants.hpp"
 
 namespace {
 
 using namespace wiresum::numeric;
+namespace wire = wiresum::wire;
 
-constexpr std::size_t kHeaderBytes = 24;
 constexpr std::size_t kWords = 360;
-constexpr std::size_t kPayloadBytes = 4 * kWords;
-constexpr std::size_t kFrameBytes = kHeaderBytes + kPayloadBytes;
+constexpr std::size_t kPayloadBytes = wire::kWordBytes * kWords;
+constexpr std::size_t kFrameBytes = wire::kHeaderBytes + kPayloadBytes;
 constexpr std::size_t kFrames = 128;
 constexpr unsigned kWorkers = 8;
 constexpr std::uint8_t kLaneWidths[] = {32, 16, 8};
@@ -40,7 +41,7 @@ constexpr std::uint8_t kLaneWidths[] = {32, 16, 8};
 /// Frames as the transport has them: back to back, so that the kernel can cut one buffer into datagrams.
 struct Ring {
   std::vector<std::byte> bytes = std::vector<std::byte>(kFrames * kFrameBytes);
-  std::byte* payload(std::size_t chunk) { return bytes.data() + (chunk % kFrames) * kFrameBytes + kHeaderBytes; }
+  std::byte* payload(std::size_t chunk) { return bytes.data() + (chunk % kFrames) * kFrameBytes + wire::kHeaderBytes; }
 };
 
 struct Bench {

@@ -15,12 +15,11 @@ import pytest
 
 from bmv2_tests.frames import Host, UdpFrame
 from bmv2_tests.vectors import load_all
+from wiresum.join.constants import HEADER_BYTES, SWITCH_PORT, Header, Kind
 
 DISSECTOR = Path(__file__).resolve().parents[2] / "wireshark" / "wiresum.lua"
-SWITCH_PORT = 43488
 WORKER_PORT = 20_000
-HEADER = struct.Struct("!BBHIBbHIII")
-KINDS = ("DATA", "EMPTY", "RESULT", "META", "QUESTION", "MISSING")
+KINDS = tuple(kind.name for kind in Kind)
 FROM_SWITCH = (2, 5)
 
 pytestmark = pytest.mark.timeout(120)
@@ -84,47 +83,37 @@ def test_every_field_of_every_packet_of_the_vectors_is_shown(tshark: str, tmp_pa
     shown = dissect(tshark, tmp_path / "vectors.pcap")
     assert len(shown) == len(sent)
     for (datagram, thread), packet in zip(sent, shown, strict=True):
-        if len(datagram) < HEADER.size:
+        if len(datagram) < HEADER_BYTES:
             assert packet["info"] == f"Truncated: {len(datagram)} bytes"
             continue
-        first, flags, job, key, worker, exponent, cell, number, tensor, chunk = HEADER.unpack_from(datagram)
-        words = struct.unpack(f"!{(len(datagram) - HEADER.size) // 4}i", whole_words(datagram))
+        header = Header.unpack(datagram)
+        words = struct.unpack(f"!{(len(datagram) - HEADER_BYTES) // 4}i", whole_words(datagram))
         expected = {
-            "version": first >> 4,
-            "kind": first & 15,
-            "flags": flags,
-            "job": job,
-            "key": key,
-            "worker": worker,
-            "exponent": exponent,
-            "cell": cell,
-            "slot": cell // 2,
-            "round": number,
-            "parity": number % 2,
-            "tensor": tensor,
-            "tensor_signature": tensor >> 16,
-            "tensor_sequence": tensor & 0xFFFF,
-            "chunk": chunk,
+            **header._asdict(),
+            "exponent": (header.exponent ^ 0x80) - 0x80,
+            "slot": header.cell // 2,
+            "parity": header.round % 2,
+            "tensor_signature": header.tensor >> 16,
+            "tensor_sequence": header.tensor & 0xFFFF,
             "thread": thread,
             "words": len(words),
         }
         assert {name: values(packet, name) for name in expected} == {name: [one] for name, one in expected.items()}
         assert values(packet, "word") == list(words)
-        kind = KINDS[first & 15] if first & 15 < len(KINDS) else f"kind {first & 15}"
-        parity = ("even", "odd")[number % 2]
-        assert packet["info"].startswith(f"{kind} round {number} ({parity}) slot {cell // 2}, job {job}")
+        kind = KINDS[header.kind] if header.kind < len(KINDS) else f"kind {header.kind}"
+        parity = ("even", "odd")[header.round % 2]
+        start = f"{kind} round {header.round} ({parity}) slot {header.cell // 2}, job {header.job}"
+        assert packet["info"].startswith(start)
 
 
 def whole_words(datagram: bytes) -> bytes:
-    payload = datagram[HEADER.size :]
+    payload = datagram[HEADER_BYTES:]
     return payload[: len(payload) // 4 * 4]
 
 
 def packet(kind: int, words: Sequence[int] = (), **fields: int) -> bytes:
-    given = {"version": 1, "flags": 0, "worker": 0, "cell": 1, "round": 1} | fields
-    first = given["version"] << 4 | kind
-    header = HEADER.pack(first, given["flags"], 1, 7, given["worker"], 0, given["cell"], given["round"], 2, 0)
-    return header + struct.pack(f"!{len(words)}i", *words)
+    header = Header(kind=kind, job=1, key=7, cell=1, round=1, tensor=2)._replace(**fields)
+    return header.pack() + struct.pack(f"!{len(words)}i", *words)
 
 
 UNUSUAL = {

@@ -8,25 +8,45 @@
 -- Or copy it to the folder of your own Lua plugins (Help, About Wireshark, Folders). A switch with other ports than the
 -- usual ones: Preferences, Protocols, WIRESUM, or -o wiresum.port:40000.
 
-local HEADER_BYTES, WORD_BYTES, THREADS = 24, 4, 16
-local VERSION = 1
+-- Of p4src/constants.toml. Begin.
+local WIRE_VERSION = 1
+local SWITCH_PORT = 43488
+local THREADS_MAX = 16
+local WORD_BYTES = 4
+local HEADER_BYTES = 24
 local DATA, EMPTY, RESULT, META, QUESTION, MISSING = 0, 1, 2, 3, 4, 5
 local KINDS = {
   [DATA] = "DATA", [EMPTY] = "EMPTY", [RESULT] = "RESULT", [META] = "META", [QUESTION] = "QUESTION", [MISSING] = "MISSING"
 }
+-- Of each field, the first byte and how many.
+local SPANS = {
+  version = { 0, 1 }, kind = { 0, 1 }, flags = { 1, 1 }, job = { 2, 2 }, key = { 4, 4 }, worker = { 8, 1 },
+  exponent = { 9, 1 }, cell = { 10, 2 }, round = { 12, 4 }, tensor = { 16, 4 }, chunk = { 20, 4 }
+}
+local FLAG_RETRANSMISSION = 0x01
+local FLAG_DIVERGED = 0x02
+-- End.
 local CONTRIBUTES = { [DATA] = true, [EMPTY] = true, [META] = true }
 local HAS_WORDS = { [DATA] = true, [RESULT] = true }
 local PARITIES = { [0] = "even", [1] = "odd" }
 
+local function field(tvb, name)
+  return tvb(SPANS[name][1], SPANS[name][2])
+end
+
+local function has_flag(tvb, flag)
+  return math.floor(field(tvb, "flags"):uint() / flag) % 2 == 1
+end
+
 local wiresum = Proto("wiresum", "Wiresum, in-network aggregation")
-wiresum.prefs.port = Pref.uint("Base port", 43488, "First of the switch's 16 UDP ports, one for each thread")
+wiresum.prefs.port = Pref.uint("Base port", SWITCH_PORT, "First of the switch's UDP ports, one for each thread")
 
 local f = {
   version = ProtoField.uint8("wiresum.version", "Version", base.DEC, nil, 0xF0),
   kind = ProtoField.uint8("wiresum.kind", "Kind", base.DEC, KINDS, 0x0F),
   flags = ProtoField.uint8("wiresum.flags", "Flags", base.HEX),
-  retransmission = ProtoField.bool("wiresum.flags.retransmission", "Sent again", 8, nil, 0x01),
-  diverged = ProtoField.bool("wiresum.flags.diverged", "Its contributions name different tensors", 8, nil, 0x02),
+  retransmission = ProtoField.bool("wiresum.flags.retransmission", "Sent again", 8, nil, FLAG_RETRANSMISSION),
+  diverged = ProtoField.bool("wiresum.flags.diverged", "Its contributions name different tensors", 8, nil, FLAG_DIVERGED),
   job = ProtoField.uint16("wiresum.job", "Job", base.DEC),
   key = ProtoField.uint32("wiresum.key", "Key", base.HEX),
   worker = ProtoField.uint8("wiresum.worker", "Worker", base.DEC),
@@ -49,9 +69,9 @@ wiresum.fields = f
 local ERROR, NOTE = expert.severity.ERROR, expert.severity.NOTE
 local MALFORMED, SEQUENCE = expert.group.MALFORMED, expert.group.SEQUENCE
 local e = {
-  truncated = ProtoExpert.new("wiresum.truncated", "Shorter than a header, 24 bytes", MALFORMED, ERROR),
-  version = ProtoExpert.new("wiresum.bad_version", "A version other than 1", MALFORMED, ERROR),
-  kind = ProtoExpert.new("wiresum.bad_kind", "A kind that version 1 does not have", MALFORMED, ERROR),
+  truncated = ProtoExpert.new("wiresum.truncated", "Shorter than a header", MALFORMED, ERROR),
+  version = ProtoExpert.new("wiresum.bad_version", "A version other than " .. WIRE_VERSION, MALFORMED, ERROR),
+  kind = ProtoExpert.new("wiresum.bad_kind", "A kind that this version does not have", MALFORMED, ERROR),
   ragged = ProtoExpert.new("wiresum.ragged", "The payload is no whole number of words", MALFORMED, ERROR),
   surplus = ProtoExpert.new("wiresum.surplus", "A payload on a kind that has none", MALFORMED, ERROR),
   empty = ProtoExpert.new("wiresum.no_words", "DATA without words", MALFORMED, ERROR),
@@ -71,11 +91,15 @@ end
 
 local function workers_seen(tvb, frame)
   if seen_at_frame[frame] == nil then
-    local name = table.concat({ tvb(2, 2):uint(), tvb(4, 4):uint(), tvb(10, 2):uint(), tvb(12, 4):uint() }, " ")
+    local found = {}
+    for _, part in ipairs({ "job", "key", "cell", "round" }) do
+      table.insert(found, field(tvb, part):uint())
+    end
+    local name = table.concat(found, " ")
     local workers = workers_of_round[name] or {}
     workers_of_round[name] = workers
-    if CONTRIBUTES[tvb(0, 1):bitfield(4, 4)] then
-      workers[tvb(8, 1):uint()] = true
+    if CONTRIBUTES[field(tvb, "kind"):bitfield(4, 4)] then
+      workers[field(tvb, "worker"):uint()] = true
     end
     local numbers = {}
     for worker in pairs(workers) do
@@ -118,41 +142,41 @@ local function add_words(tvb, tree, kind)
 end
 
 local function add_header(tvb, pinfo, tree, kind)
-  local cell, round = tvb(10, 2):uint(), tvb(12, 4):uint()
-  if tree:add(f.version, tvb(0, 1)) and tvb(0, 1):bitfield(0, 4) ~= VERSION then
+  local cell, round = field(tvb, "cell"):uint(), field(tvb, "round"):uint()
+  if tree:add(f.version, field(tvb, "version")) and field(tvb, "version"):bitfield(0, 4) ~= WIRE_VERSION then
     tree:add_proto_expert_info(e.version)
   end
-  local kind_item = tree:add(f.kind, tvb(0, 1))
+  local kind_item = tree:add(f.kind, field(tvb, "kind"))
   if not KINDS[kind] then
     kind_item:add_proto_expert_info(e.kind)
   end
-  local flags = tree:add(f.flags, tvb(1, 1))
-  flags:add(f.retransmission, tvb(1, 1))
-  flags:add(f.diverged, tvb(1, 1))
-  tree:add(f.job, tvb(2, 2))
-  tree:add(f.key, tvb(4, 4))
-  tree:add(f.worker, tvb(8, 1))
-  tree:add(f.exponent, tvb(9, 1))
-  local cell_item = tree:add(f.cell, tvb(10, 2))
-  tree:add(f.slot, tvb(10, 2), math.floor(cell / 2)):set_generated()
-  tree:add(f.round, tvb(12, 4))
-  tree:add(f.parity, tvb(12, 4), round % 2):set_generated()
+  local flags = tree:add(f.flags, field(tvb, "flags"))
+  flags:add(f.retransmission, field(tvb, "flags"))
+  flags:add(f.diverged, field(tvb, "flags"))
+  tree:add(f.job, field(tvb, "job"))
+  tree:add(f.key, field(tvb, "key"))
+  tree:add(f.worker, field(tvb, "worker"))
+  tree:add(f.exponent, field(tvb, "exponent"))
+  local cell_item = tree:add(f.cell, field(tvb, "cell"))
+  tree:add(f.slot, field(tvb, "cell"), math.floor(cell / 2)):set_generated()
+  tree:add(f.round, field(tvb, "round"))
+  tree:add(f.parity, field(tvb, "round"), round % 2):set_generated()
   if cell % 2 ~= round % 2 then
     cell_item:add_proto_expert_info(e.parity)
   end
-  local tensor = tree:add(f.tensor, tvb(16, 4))
-  tensor:add(f.signature, tvb(16, 2))
-  tensor:add(f.sequence, tvb(18, 2))
-  tree:add(f.chunk, tvb(20, 4))
+  local tensor = tree:add(f.tensor, field(tvb, "tensor"))
+  tensor:add(f.signature, field(tvb, "tensor"):range(0, 2))
+  tensor:add(f.sequence, field(tvb, "tensor"):range(2, 2))
+  tree:add(f.chunk, field(tvb, "chunk"))
   tree:add(f.thread, thread(pinfo, kind)):set_generated()
   tree:add(f.seen, workers_seen(tvb, pinfo.number)):set_generated()
 end
 
 local function add_remarks(tvb, tree, kind)
-  if tvb(1, 1):bitfield(7, 1) == 1 and CONTRIBUTES[kind] then
+  if has_flag(tvb, FLAG_RETRANSMISSION) and CONTRIBUTES[kind] then
     tree:add_proto_expert_info(e.again)
   end
-  if tvb(1, 1):bitfield(6, 1) == 1 and kind == RESULT then
+  if has_flag(tvb, FLAG_DIVERGED) and kind == RESULT then
     tree:add_proto_expert_info(e.diverged)
   end
   if kind == MISSING then
@@ -161,18 +185,18 @@ local function add_remarks(tvb, tree, kind)
 end
 
 local function summary(tvb, kind, words)
-  local cell, round = tvb(10, 2):uint(), tvb(12, 4):uint()
+  local cell, round = field(tvb, "cell"):uint(), field(tvb, "round"):uint()
   local text = string.format(
     "%s round %u (%s) slot %d, job %d", KINDS[kind] or "kind " .. kind, round, PARITIES[round % 2], math.floor(cell / 2),
-    tvb(2, 2):uint())
+    field(tvb, "job"):uint())
   -- A RESULT names whoever completed it, which says nothing of whom it is for.
   if kind ~= RESULT then
-    text = text .. ", worker " .. tvb(8, 1):uint()
+    text = text .. ", worker " .. field(tvb, "worker"):uint()
   end
   if words > 0 then
     text = text .. ", " .. words .. " words"
   end
-  if tvb(1, 1):bitfield(7, 1) == 1 and CONTRIBUTES[kind] then
+  if has_flag(tvb, FLAG_RETRANSMISSION) and CONTRIBUTES[kind] then
     text = text .. ", sent again"
   end
   return text
@@ -186,7 +210,7 @@ function wiresum.dissector(tvb, pinfo, root)
     pinfo.cols.info = "Truncated: " .. tvb:len() .. " bytes"
     return
   end
-  local kind = tvb(0, 1):bitfield(4, 4)
+  local kind = field(tvb, "kind"):bitfield(4, 4)
   add_header(tvb, pinfo, tree, kind)
   add_remarks(tvb, tree, kind)
   local text = summary(tvb, kind, add_words(tvb, tree, kind))
@@ -197,7 +221,7 @@ end
 local ports
 
 local function listen()
-  local wanted = wiresum.prefs.port .. "-" .. wiresum.prefs.port + THREADS - 1
+  local wanted = wiresum.prefs.port .. "-" .. wiresum.prefs.port + THREADS_MAX - 1
   if wanted ~= ports then
     local udp = DissectorTable.get("udp.port")
     if ports then

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from wiresum.join.constants import SWITCH_PORT, THREADS_MAX
 from wiresum_lab.namespaces.links import BPF_DROP, BPF_UNSPECIFIED
 
 PREFERENCE = 1
 """Before the coin of a lossy link."""
-DATA_PORTS = range(43488, 43488 + 16)
+DATA_PORTS = range(SWITCH_PORT, SWITCH_PORT + THREADS_MAX)
 
 _ETHERTYPE, _PROTOCOL, _UDP_TARGET = 12, 14 + 9, 14 + 20 + 2
 _HEADER = 14 + 20 + 8

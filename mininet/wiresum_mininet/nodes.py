@@ -24,13 +24,13 @@ from mininet.node import Host, Node, Switch
 from mininet.nodelib import LinuxBridge
 
 from wiresum import compiled
+from wiresum.join.constants import P4RUNTIME_PORT
 from wiresum_lab.namespaces.bmv2 import bmv2_command, next_device
 from wiresum_lab.namespaces.links import loss_program
 from wiresum_lab.processes import wiresum
 from wiresum_mininet.programs import Program
 from wiresum_mininet.topology import AGGREGATE, Shape, SwitchPlan
 
-P4RUNTIME_PORT = 9559
 THRIFT_PORT = 9090
 OFFLOADS = ("tx", "tso", "gso", "gro", "sg")
 COIN_PREFERENCE = 2

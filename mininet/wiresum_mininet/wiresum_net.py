@@ -21,7 +21,7 @@ from mininet.net import Mininet
 from mininet.topo import Topo
 
 from wiresum import compiled
-from wiresum_lab.namespaces.bmv2_star import JOIN_PORT
+from wiresum.join.constants import CONTROL_PORT
 from wiresum_lab.processes import ProgramError, wiresum
 from wiresum_mininet.nodes import Bmv2Switch, EthernetSwitch, SoftwareSwitch, WiresumHost, WiresumLink, Workplace
 from wiresum_mininet.programs import Program
@@ -103,7 +103,7 @@ class WiresumNet(Mininet):  # type: ignore[misc]
     @property
     def control(self) -> str:
         """Where workers join."""
-        return f"{self.topology.controller.address}:{JOIN_PORT}"
+        return f"{self.topology.controller.address}:{CONTROL_PORT}"
 
     def start(self) -> None:
         self._start_captures()
@@ -255,7 +255,7 @@ class WiresumNet(Mininet):  # type: ignore[misc]
 def _variables(topology: Topology, host: HostPlan) -> dict[str, str]:
     """What a worker finds in its environment, and what commands of ours do."""
     variables = {
-        "WIRESUM_SWITCH": f"{topology.controller.address}:{JOIN_PORT}",
+        "WIRESUM_SWITCH": f"{topology.controller.address}:{CONTROL_PORT}",
         "WIRESUM_INSECURE": "1",
         "OMP_NUM_THREADS": "1",
     }

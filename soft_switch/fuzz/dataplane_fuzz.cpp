@@ -58,7 +58,7 @@ Fate fate_of(const Outcome& outcome) {
     case Reason::kUnknown:
       return Fate::kUnknown;
     case Reason::kMalformed:
-    case Reason::kCount:
+    case Reason::kOther:
       break;
   }
   return Fate::kMalformed;
@@ -99,7 +99,7 @@ class Bench {
     entry.slot_base = script_.ConsumeIntegralInRange<std::uint32_t>(0, kSizes.slots);
     entry.slots = script_.ConsumeIntegralInRange<std::uint32_t>(0, kSizes.slots + 1);
     std::vector<std::pair<std::uint32_t, std::uint32_t>> sources;
-    for (std::uint32_t worker = 0; worker < entry.workers && worker < wire::kWorkersMax; ++worker) {
+    for (std::uint32_t worker = 0; worker < entry.workers && worker < wire::kSwitchWorkersMax; ++worker) {
       entry.endpoints[worker] = {address_of(worker), base_port_of(worker)};
       sources.emplace_back(address_of(worker), base_port_of(worker));
     }

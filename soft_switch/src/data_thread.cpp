@@ -41,8 +41,6 @@ constexpr std::size_t kBatchMax = 64;
 constexpr std::size_t kPrefetchAhead = 4;
 /// How often a device that is behind is asked for room again.
 constexpr int kRoomTries = 1000;
-constexpr std::uint8_t kEveryone = 0xFF;
-constexpr std::uint8_t kParent = 0xFE;
 /// A nap delays every job, so it is short.
 constexpr std::int64_t kNapNsMax = 300'000;
 constexpr std::size_t kNapWorth = 256;
@@ -166,8 +164,8 @@ void DataThread::handle(std::size_t count, bool answers) noexcept {
 }
 
 void DataThread::queue(const dataplane::Outcome& outcome, std::uint8_t port) noexcept {
-  const std::uint8_t receiver = outcome.verdict == dataplane::Verdict::kMulticast ? kEveryone
-                                : outcome.verdict == dataplane::Verdict::kRaise   ? kParent
+  const std::uint8_t receiver = outcome.verdict == dataplane::Verdict::kMulticast ? wire::kEveryone
+                                : outcome.verdict == dataplane::Verdict::kRaise   ? wire::kParent
                                                                                   : outcome.worker;
   const bool fits = batch_.job == outcome.job && batch_.port == port && batch_.receiver == receiver;
   if (!fits || batch_.count == batch_.room.size()) flush();
@@ -202,19 +200,20 @@ void DataThread::flush() noexcept {
   const int thread = ports_[batch_.port] - job.port_offset;
   assert(thread >= 0 && thread < job.threads);  // else the data plane would not have let it in
   const std::uint32_t everyone = plane_.receivers(batch_.job);
-  std::array<wire::Endpoint, wire::kWorkersMax> receivers{};
+  std::array<wire::Endpoint, wire::kSwitchWorkersMax> receivers{};
   std::size_t count = 0;
   const auto add = [&](wire::Endpoint base) {
     receivers[count++] = {base.address, static_cast<std::uint16_t>(base.port + thread)};
   };
-  if (batch_.receiver == kParent) {
+  if (batch_.receiver == wire::kParent) {
     add(job.uplink.parent);
-  } else if (batch_.receiver == kEveryone && job.results_group.port != 0) {
+  } else if (batch_.receiver == wire::kEveryone && job.results_group.port != 0) {
     add(job.results_group);
   } else {
     for (std::uint8_t worker = 0; worker < job.workers; ++worker) {
       const wire::Endpoint base = job.endpoints[worker];
-      const bool wanted = batch_.receiver == kEveryone ? (everyone >> worker & 1u) != 0 : batch_.receiver == worker;
+      const bool wanted =
+          batch_.receiver == wire::kEveryone ? (everyone >> worker & 1u) != 0 : batch_.receiver == worker;
       if (wanted && base.port != 0) add(base);
     }
   }

@@ -54,7 +54,7 @@ class DataThread {
   struct Batch {
     std::uint16_t job = 0;
     std::uint8_t port = 0;
-    std::uint8_t receiver = 0;  // a worker's index, kEveryone or kParent
+    std::uint8_t receiver = 0;  // a worker's index, wire::kEveryone or wire::kParent
     std::size_t count = 0;
     std::span<wire::Packet> room;  // the transport's, of which the first `count` are written
   };

@@ -71,18 +71,12 @@
 namespace wiresum::dataplane {
 namespace {
 
-// Cell numbers are 16 bits on the wire, two for a slot.
-constexpr std::uint32_t kLeaseSlotsMax = 1u << 15;
-// No one needs a switch with more slots than this.
-constexpr std::uint32_t kSlotsMax = 1u << 24;
 constexpr std::size_t kCacheLineBytes = 64;
 
 // The owner of a cell that no job has used.
 constexpr std::uint32_t kNobody = 0;
 // A slot's rounds alternate between its cells.
 constexpr std::uint32_t kCellsOfSlot = 2;
-// In bitmaps, where there is a parent: its RESULT has come.
-constexpr std::uint32_t kParentBit = std::uint32_t{1} << 31;
 
 const JobCounters kNoCounters{};
 
@@ -98,7 +92,7 @@ bool is_length_of(wire::Kind kind, std::size_t payload_bytes, std::uint16_t lane
 }
 
 std::uint32_t full_bitmap(std::uint8_t workers) noexcept {
-  return workers == wire::kWorkersMax ? UINT32_MAX : bit_of(workers) - 1;
+  return workers == wire::kSwitchWorkersMax ? UINT32_MAX : bit_of(workers) - 1;
 }
 
 /// Of a job that is admitted as a whole: all its workers, through all its threads, from where their RESULTs go.
@@ -133,8 +127,8 @@ std::size_t round_up(std::size_t value, std::size_t unit) noexcept { return (val
 
 Dataplane::Dataplane(const Sizes& sizes)
     : sizes_(sizes), lanes_stride_(round_up(sizes.lanes_max * wire::kWordBytes, kCacheLineBytes)) {
-  if (sizes.slots == 0 || sizes.slots > kSlotsMax) {
-    throw std::invalid_argument("slots must be 1.." + std::to_string(kSlotsMax) + ", not " +
+  if (sizes.slots == 0 || sizes.slots > wire::kSwitchSlotsMax) {
+    throw std::invalid_argument("slots must be 1.." + std::to_string(wire::kSwitchSlotsMax) + ", not " +
                                 std::to_string(sizes.slots));
   }
   if (sizes.lanes_max == 0 || sizes.lanes_max > wire::kLanesMax) {
@@ -167,7 +161,7 @@ void Dataplane::install(const JobEntry& entry, const Admission& admission) noexc
   job.entry = entry;
   job.admission = admission;
   job.full = full_bitmap(entry.workers);
-  job.complete = job.full | (entry.uplink.exists() ? kParentBit : 0);
+  job.complete = job.full | (entry.uplink.exists() ? wire::kParentBit : 0);
   job.thread_shift = static_cast<std::uint32_t>(std::countr_zero(entry.slots / entry.threads));
   job.admitted = true;
 }
@@ -197,7 +191,7 @@ const char* Dataplane::objection(const JobEntry& entry, const Admission& admissi
       return "a worker or a thread that contributes is not the job's";
     }
   }
-  for (std::uint8_t worker = 0; worker < wire::kWorkersMax; ++worker) {
+  for (std::uint8_t worker = 0; worker < wire::kSwitchWorkersMax; ++worker) {
     const bool receives = (admission.receivers & bit_of(worker)) != 0;
     if ((receives || entry.endpoints[worker].port != 0) && !has_ports(entry.endpoints[worker], entry.threads)) {
       return "a receiver's address is zero, or its ports are out of range";
@@ -210,10 +204,10 @@ const char* Dataplane::objection(const JobEntry& entry, const Admission& admissi
 const char* Dataplane::size_objection(const JobEntry& entry) const noexcept {
   if (entry.job >= sizes_.jobs_max) return "the job number is beyond the switch's table";
   if (entry.key == kNobody) return "a job's key is not 0, which is nobody's";
-  if (entry.workers == 0 || entry.workers > wire::kWorkersMax) return "a job has 1 to 32 workers";
+  if (entry.workers == 0 || entry.workers > wire::kSwitchWorkersMax) return "a job has 1 to 32 workers";
   if (entry.uplink.exists()) {
-    if (entry.workers == wire::kWorkersMax) return "a job has 1 to 31 workers at a switch that has a parent";
-    if (entry.uplink.worker >= wire::kWorkersMax) return "the switch's number at its parent must be 0 to 31";
+    if (entry.workers == wire::kSwitchWorkersMax) return "a job has 1 to 31 workers at a switch that has a parent";
+    if (entry.uplink.worker >= wire::kSwitchWorkersMax) return "the switch's number at its parent must be 0 to 31";
     if (!has_ports(entry.uplink.parent, entry.threads))
       return "the parent's address is zero, or its ports are out of range";
   }
@@ -221,7 +215,7 @@ const char* Dataplane::size_objection(const JobEntry& entry) const noexcept {
     return "the number of threads must be a power of two up to 16";
   }
   if (entry.port_offset + entry.threads > wire::kThreadsMax) return "the job's ports are beyond the switch's";
-  if (!std::has_single_bit(entry.slots) || entry.slots > kLeaseSlotsMax || entry.threads > entry.slots) {
+  if (!std::has_single_bit(entry.slots) || entry.slots > wire::kLeaseSlotsMax || entry.threads > entry.slots) {
     return "the number of slots must be a power of two, up to 32768, and at least the number of threads";
   }
   if (entry.slots > sizes_.slots || entry.slot_base > sizes_.slots - entry.slots) {
@@ -313,7 +307,7 @@ Outcome Dataplane::handle(const Arrival& arrival) noexcept {
 Dataplane::Job* Dataplane::admission(const Arrival& arrival) noexcept {
   const wire::Header& header = arrival.header;
   const wire::Endpoint source = arrival.source;
-  if (header.job >= sizes_.jobs_max || header.worker >= wire::kWorkersMax) return nullptr;
+  if (header.job >= sizes_.jobs_max || header.worker >= wire::kSwitchWorkersMax) return nullptr;
   Job& job = jobs_[header.job];
   const std::uint8_t thread = thread_of(job.entry, arrival.port);
   if (thread >= wire::kThreadsMax) return nullptr;
@@ -399,7 +393,7 @@ Outcome Dataplane::take_from_parent(Job& job, const wire::Header& header, std::s
   if (header.kind == wire::Kind::kMissing) return raise(job, index, header, Reason::kResent);
 
   note(cell, header);
-  cell.bitmap |= kParentBit;
+  cell.bitmap |= wire::kParentBit;
   if (!payload.empty()) {
     std::memcpy(lanes_at(index), payload.data(), payload.size());
     cell.has_data = true;

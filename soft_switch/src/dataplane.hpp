@@ -20,7 +20,7 @@ namespace wiresum::dataplane {
 struct Sizes {
   std::uint32_t slots = 4096;
   std::uint16_t lanes_max = 360;
-  std::uint16_t jobs_max = 1024;  // job numbers 0..jobs_max-1
+  std::uint16_t jobs_max = wire::kJobNumbers;  // job numbers 0..jobs_max-1
 };
 
 /// Where a switch that is not the root of a job's tree sends its sums, and hears the job's.
@@ -45,7 +45,7 @@ struct JobEntry {
   std::uint32_t slot_base = 0;
   std::uint32_t slots = 0;  // a power of two
   /// Address and base port of each worker; thread t of the worker sends from port + t, and listens there.
-  std::array<wire::Endpoint, wire::kWorkersMax> endpoints{};
+  std::array<wire::Endpoint, wire::kSwitchWorkersMax> endpoints{};
   /// A multicast group, and base port, that all workers hear: a completed cell's RESULT is sent once, and the network
   /// copies it. Port 0: each worker is sent a copy of its own.
   wire::Endpoint results_group{};
@@ -55,26 +55,17 @@ struct JobEntry {
 /// Who may contribute to a job and who is told, as the entries of a P4 switch's tables say it one by one. Bitmaps are
 /// of workers.
 struct Admission {
-  std::array<std::uint32_t, wire::kThreadsMax> contributors{};  // by thread
-  std::array<wire::Endpoint, wire::kWorkersMax> sources{};      // each worker's thread t sends from port + t
-  std::uint32_t receivers = 0;                                  // of a completed cell's RESULT
+  std::array<std::uint32_t, wire::kThreadsMax> contributors{};    // by thread
+  std::array<wire::Endpoint, wire::kSwitchWorkersMax> sources{};  // each worker's thread t sends from port + t
+  std::uint32_t receivers = 0;                                    // of a completed cell's RESULT
 };
 
 /// kRaise: to the parent.
 enum class Verdict : std::uint8_t { kDrop, kHold, kMulticast, kResend, kRaise };
 
-/// Why a packet ended as it did; each has a counter.
-enum class Reason : std::uint8_t {
-  kAdmitted,   // counted into its cell (kHold, kMulticast or kRaise), or the parent's RESULT for it
-  kResent,     // answered to its sender alone (the RESULT of a cell that is complete already, or MISSING), or passed on
-               // to the parent; or the parent's MISSING
-  kDuplicate,  // a duplicate in an incomplete cell, a question about a contribution that is in, or a RESULT that is
-  kStale,      // neither the cell's round nor the one that follows it; of the parent's, not the cell's
-  kOutOfLease,  // cell outside the lease, or another's of the job's threads
-  kUnknown,     // no such job, key, worker, thread, source address or port
-  kMalformed,   // does not parse, wrong length, or a kind that its sender may not send
-  kCount,
-};
+using wire::Reason;
+/// A packet that has nothing to do with Wiresum does not come here: this switch has sockets.
+inline constexpr auto kReasons = static_cast<std::size_t>(Reason::kOther);
 
 struct Outcome {
   Verdict verdict = Verdict::kDrop;
@@ -104,10 +95,11 @@ struct Arrival {
 [[nodiscard]] Arrival read(wire::Endpoint source, std::uint8_t port, std::span<const std::byte> datagram) noexcept;
 
 struct JobCounters {
-  std::array<std::uint64_t, static_cast<std::size_t>(Reason::kCount)> packets{};
-  std::uint64_t results = 0;                                   // cells completed
-  std::array<std::uint32_t, wire::kWorkersMax> tensor_last{};  // tag of the latest collective that each has come to
-  std::array<std::uint64_t, wire::kWorkersMax> contributions{};
+  std::array<std::uint64_t, kReasons> packets{};
+  std::uint64_t results = 0;  // cells completed
+  std::array<std::uint32_t, wire::kSwitchWorkersMax>
+      tensor_last{};  // tag of the latest collective that each has come to
+  std::array<std::uint64_t, wire::kSwitchWorkersMax> contributions{};
 
   /// `more` contributions of a worker have come, the latest of them to this collective. Collectives overlap, and
   /// packets overtake each other: what comes last need not be of the latest.
@@ -159,7 +151,7 @@ class Dataplane {
   struct Cell {
     std::uint32_t owner = 0;  // the key of the job whose contribution began the round; 0: nobody's
     std::uint32_t round = 0;
-    std::uint32_t bitmap = 0;   // whose contribution is in, and kParentBit: the words are the parent's RESULT
+    std::uint32_t bitmap = 0;   // whose contribution is in, and wire::kParentBit: the words are the parent's RESULT
     std::uint32_t tensor = 0;   // of the round's first packet
     std::uint8_t exponent = 0;  // the maximum so far
     bool has_data = false;      // this round has seen DATA, so the lanes are this round's

@@ -44,7 +44,7 @@ void add(JobCounters& sum, const JobCounters& counters) {
   for (std::size_t i = 0; i < sum.packets.size(); ++i) sum.packets[i] += counters.packets[i];
   sum.results += counters.results;
   // Each thread has seen its share of a worker's packets.
-  for (std::size_t worker = 0; worker < wire::kWorkersMax; ++worker) {
+  for (std::size_t worker = 0; worker < wire::kSwitchWorkersMax; ++worker) {
     sum.add_contributions(worker, counters.contributions[worker], counters.tensor_last[worker]);
   }
 }

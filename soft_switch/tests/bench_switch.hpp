@@ -53,7 +53,7 @@ inline JobEntry job_entry(std::uint16_t job, std::uint8_t workers, std::uint16_t
                  .lanes = lanes,
                  .slot_base = slot_base,
                  .slots = slots};
-  for (std::uint8_t worker = 0; worker < workers && worker < wire::kWorkersMax; ++worker) {
+  for (std::uint8_t worker = 0; worker < workers && worker < wire::kSwitchWorkersMax; ++worker) {
     entry.endpoints[worker] = endpoint_of(worker);
   }
   return entry;

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from wiresum.controller import DriverError, Endpoint, SwitchDriver
-from wiresum.switch.software_switch import LANES_MAX, SoftwareSwitch, lanes_for_mtu
+from wiresum.join.constants import LANES_MAX
+from wiresum.switch.software_switch import SoftwareSwitch
 from wiresum_lab.doubles.workers import EMPTY, META, RESULT, Bench
 
 PATIENCE_S = 60.0
@@ -261,20 +262,11 @@ def test_sizes_that_make_no_sense_are_a_value_error() -> None:
         SoftwareSwitch(port=0, lanes_max=LANES_MAX + 1)
 
 
-@pytest.mark.parametrize(("mtu", "lanes"), [(84, 8), (1500, 360), (9000, 2232), (65536, 16368)])
-def test_lanes_fill_the_mtu_with_whole_vectors(mtu: int, lanes: int) -> None:
-    assert lanes_for_mtu(mtu) == lanes
-
-
-def test_mtu_too_small_for_a_packet_is_refused() -> None:
-    with pytest.raises(ValueError, match="MTU of 83"):
-        lanes_for_mtu(83)
-
-
 FORKED = """
 import os, signal, sys, warnings
 warnings.simplefilter("ignore", DeprecationWarning)  # what Python 3.12 and newer say of any fork where threads are
 from wiresum.switch import SoftwareSwitch
+from wiresum.join.constants import LANES_MAX
 switch = SoftwareSwitch(bind="127.0.0.1", port=0, threads=2, slots=64)
 for child in range(3):
     pid = os.fork()

@@ -15,9 +15,9 @@ namespace {
 constexpr std::uint32_t kAddressOfNobody = 0x0A0000FE;
 constexpr std::uint32_t kTensor = 0x01020304;
 constexpr std::uint32_t kChunk = 0x05060708;
-constexpr std::uint32_t kKindData = 0;
-constexpr std::uint32_t kKindResult = 2;
-constexpr std::uint32_t kKindMissing = 5;
+constexpr auto kKindData = static_cast<std::uint32_t>(wire::Kind::kData);
+constexpr auto kKindResult = static_cast<std::uint32_t>(wire::Kind::kResult);
+constexpr auto kKindMissing = static_cast<std::uint32_t>(wire::Kind::kMissing);
 constexpr wire::Endpoint kParent{.address = 0x0A0000F0, .port = 7000};
 
 using Tokens = std::vector<std::string>;
@@ -208,7 +208,7 @@ class Reader {
       entry.uplink = {.parent = kParent, .worker = static_cast<std::uint8_t>(number(*parent, UINT8_MAX))};
     }
     fields.end();
-    for (std::size_t worker = 0; worker < std::min<std::size_t>(entry.workers, wire::kWorkersMax); ++worker) {
+    for (std::size_t worker = 0; worker < std::min<std::size_t>(entry.workers, wire::kSwitchWorkersMax); ++worker) {
       // A job of a number that was had before has its workers where that one's were.
       const auto next = static_cast<std::uint32_t>(members_.size());
       const std::uint32_t place = members_.emplace(std::pair(entry.job, worker), next).first->second;

@@ -20,7 +20,7 @@ namespace wiresum::dataplane::vectors {
 using Datagram = std::vector<std::byte>;
 
 /// In place of a worker's number: the switch above.
-inline constexpr std::uint8_t kParentMember = 0xFF;
+inline constexpr std::uint8_t kParentMember = wire::kParent;
 
 /// A worker of a job, or the switch above; both readers write it JOB.WORKER, or JOB.parent.
 struct Member {

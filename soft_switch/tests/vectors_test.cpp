@@ -38,8 +38,7 @@ const Loaded& loaded() {
 }
 
 /// Packets that the switch has counted under each reason, for all jobs and for none.
-std::array<std::uint64_t, static_cast<std::size_t>(Reason::kCount)> counted(const Dataplane& plane,
-                                                                            const Scenario& scenario) {
+std::array<std::uint64_t, kReasons> counted(const Dataplane& plane, const Scenario& scenario) {
   auto totals = plane.stray().packets;
   for (const std::uint16_t job : scenario.job_numbers()) {
     const auto& packets = plane.counters(job).packets;

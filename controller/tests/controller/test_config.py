@@ -46,7 +46,7 @@ def test_the_example_is_a_configuration(tmp_path: Path) -> None:
     mac = "02:00:0a:00:00:03"
     assert spine == SwitchConfig("spine", "bmv2", "127.0.0.1:9560", 0, "10.0.0.3", 43488, mac)
     assert spare == SwitchConfig(
-        "spare", "software", "10.0.0.2:9560", 0, "10.0.0.2", 43488, lanes=360, slots=4096, tls=tls
+        "spare", "software", "10.0.0.2:9559", 0, "10.0.0.2", 43488, lanes=360, slots=4096, tls=tls
     )
 
 
@@ -149,7 +149,7 @@ def test_macs_are_told_apart_however_they_are_written(tmp_path: Path) -> None:
         ('"worker1"', '"worker0"', "switch leaf1: host worker0: name worker0 is worker0's already"),
         ('"spare"', '"leaf1"', "switch leaf1: name leaf1 is leaf1's already"),
         ('"10.0.0.2"', '"10.0.0.1"', "switch spare: address 10.0.0.1:43488 is leaf1's already"),
-        ('"10.0.0.2:9560"', '"127.0.0.1:9559"', "switch spare: p4runtime 127.0.0.1:9559, device 0, is leaf1's already"),
+        ('"10.0.0.2:9559"', '"127.0.0.1:9559"', "switch spare: p4runtime 127.0.0.1:9559, device 0, is leaf1's already"),
         ("slots = 4096", "slots = 0", "switch spare: slots must be a whole number from 1"),
     ],
 )

@@ -12,11 +12,9 @@ from typing import Any
 
 import pytest
 
-from wiresum.controller.driver import THREADS_MAX
 from wiresum.controller.security.authority import Authority, Holder
 from wiresum.controller.security.names import Claims
-from wiresum.join import DEFAULT_CONTROL_PORT
-from wiresum.switch.software_switch import DATA_PORT
+from wiresum.join.constants import CONTROL_PORT, SWITCH_PORT, THREADS_MAX
 from wiresum_lab.processes import Program
 
 yaml = pytest.importorskip("yaml", reason="PyYAML is not installed: the manifests are not read")
@@ -58,8 +56,8 @@ def test_the_service_and_the_policy_select_the_switch_and_open_its_ports(resourc
         assert selector.items() <= labels.items()
     joins, scrapes = resources["NetworkPolicy"]["spec"]["ingress"]
     control, data = joins["ports"]
-    assert control == {"protocol": "TCP", "port": DEFAULT_CONTROL_PORT}
-    assert data == {"protocol": "UDP", "port": DATA_PORT, "endPort": DATA_PORT + THREADS_MAX - 1}
+    assert control == {"protocol": "TCP", "port": CONTROL_PORT}
+    assert data == {"protocol": "UDP", "port": SWITCH_PORT, "endPort": SWITCH_PORT + THREADS_MAX - 1}
     opened = {port["port"] for port in (control, *scrapes["ports"])}
     assert opened == {port["port"] for port in resources["Service"]["spec"]["ports"]}
     assert opened == {port["containerPort"] for port in container(resources)["ports"]}

@@ -182,7 +182,7 @@ def _report_for_shell(context: click.Context) -> join.Report:
     epilog="\b\nExample:\n  export WIRESUM_JOB=night WIRESUM_JOB_TOKEN=$(wiresum jobs create night --workers 8)"
 )
 @click.argument("name")
-@click.option("--workers", required=True, type=click.IntRange(1, 1024), help="How many will join.")
+@click.option("--workers", required=True, type=click.IntRange(1), help="How many will join.")
 @click.option("--slots", default=0, type=click.IntRange(0), help="Slots that it gets.  [default: the service's]")
 @click.option("--tenant", default="", help="On whose account.")
 @click.option("--priority", default=0, type=int, show_default=True, help="When slots are short, the larger goes first.")

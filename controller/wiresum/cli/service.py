@@ -47,13 +47,13 @@ class Service:
 
     def __init__(self, targets: str, *, tls: str = "", insecure: bool = False) -> None:
         """`targets` as in WIRESUM_SWITCH: commas between a service and its standbys, + between aggregators."""
-        from wiresum.join import DEFAULT_CONTROL_PORT
+        from wiresum.join.constants import CONTROL_PORT
 
         named = [[target.strip() for target in part.split(",") if target.strip()] for part in targets.split("+")]
         if not all(named):
             raise click.BadParameter("at least one HOST:PORT is needed", param_hint="--switch")
         self._groups: Sequence[Sequence[str]] = tuple(
-            tuple(target if ":" in target else f"{target}:{DEFAULT_CONTROL_PORT}" for target in part) for part in named
+            tuple(target if ":" in target else f"{target}:{CONTROL_PORT}" for target in part) for part in named
         )
         self.tls, self.insecure = tls, insecure
         self._channels: dict[str, grpc.Channel] = {}
@@ -249,7 +249,7 @@ def service_options(command: Callable[..., T]) -> Callable[..., T]:
     @click.option(
         "--switch",
         envvar="WIRESUM_SWITCH",
-        default="127.0.0.1:43487",
+        default="127.0.0.1",
         show_default=True,
         show_envvar=True,
         metavar="HOST:PORT[,...][+...]",

@@ -18,7 +18,15 @@ from wiresum.controller.driver import KINDS, check_groups
 from wiresum.controller.jobs.limits import Limits, Quota
 from wiresum.controller.switches import DEVICE_CONFIGS, Host, SwitchConfig
 from wiresum.controller.topology import TopologyError
-from wiresum.join import DEFAULT_CONTROL_PORT
+from wiresum.join.constants import (
+    CONTROL_PORT,
+    LANES_MAX,
+    LEASE_SLOTS_MAX,
+    PRIORITY_MAX,
+    SWITCH_PORT,
+    SWITCH_SLOTS_MAX,
+    THREADS_MAX,
+)
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -86,8 +94,8 @@ mac = "02:00:0a:00:00:03"
 
 [[switch]]
 name = "spare"
-kind = "software"              # wiresum switch --p4runtime 10.0.0.2:9560
-p4runtime = "10.0.0.2:9560"
+kind = "software"              # wiresum switch --p4runtime 10.0.0.2:9559
+p4runtime = "10.0.0.2:9559"
 tls = "/etc/wiresum/controller"  # for P4Runtime; needed unless it is on this machine (instead: insecure = true)
 address = "10.0.0.2"           # where workers send ...
 port = 43488                   # ... the first of 16 UDP ports (this unless given)
@@ -101,8 +109,6 @@ switch may have hosts too, of which name and address suffice, and then serves th
 a switch of another kind it needs a `mac`, of the machine where it runs. With `multicast = "239.192.0.0"` it sends what
 is for all workers of a job once, to the job's group: that of job 0 is this, that of job j is j addresses further."""
 
-DATA_PORT = 43488
-PRIORITY_MAX = 1_000_000
 NAME_CHARACTERS_MAX = 64
 PORT_MAX = 510
 """Largest port of a switch: ports have 9 bits, and 511 is where v1model sends what it drops."""
@@ -210,7 +216,7 @@ class _File:
         table = self._table("controller")
         config = Config(
             name=table.take("name", _name, "wiresum"),
-            listen=table.take("listen", _listener, ("0.0.0.0", DEFAULT_CONTROL_PORT)),
+            listen=table.take("listen", _listener, ("0.0.0.0", CONTROL_PORT)),
             state=table.take_if_there("state", self._path_of),
             metrics=table.take_if_there("metrics", _listener),
             security=security,
@@ -299,7 +305,7 @@ class _File:
             p4runtime=table.take("p4runtime", _target),
             device=table.take("device", _whole(0, (1 << 64) - 1), 0),
             address=table.take("address", _address),
-            port=table.take("port", _whole(1, 65536 - 16), DATA_PORT) if kind == "software" else DATA_PORT,
+            port=table.take("port", _base_port, SWITCH_PORT) if kind == "software" else SWITCH_PORT,
             tls=tls,
             insecure=insecure,
             parent=table.take("parent", _name, ""),
@@ -318,8 +324,8 @@ class _File:
             case "software":
                 return replace(
                     switch,
-                    lanes=table.take("lanes", _whole(1, 16370), 360),
-                    slots=table.take("slots", _whole(1, 1 << 20), 4096),
+                    lanes=table.take("lanes", _whole(1, LANES_MAX), 360),
+                    slots=table.take("slots", _whole(1, SWITCH_SLOTS_MAX), 4096),
                     mac=table.take("mac", _mac, ""),
                     multicast=table.take("multicast", _groups, ""),
                 )
@@ -434,8 +440,12 @@ def _ms(seconds_least: float, seconds_most: float) -> Callable[[object], int]:
     return check
 
 
+def _base_port(value: object) -> int:
+    return _whole(1, 65536 - THREADS_MAX)(value)
+
+
 def _power_of_two(value: object) -> int:
-    count = _whole(1, 32768)(value)
+    count = _whole(1, LEASE_SLOTS_MAX)(value)
     if count & (count - 1):
         raise ValueError(f"must be a power of two, not {count}")
     return count
@@ -475,5 +485,5 @@ def _target(value: object) -> str:
 def _listener(value: object) -> tuple[str, int]:
     match = _ENDPOINT.fullmatch(_text(value))
     if not match or match["host"] is None or int(match["port"]) > 65535:
-        raise ValueError(f"must be host:port, like 0.0.0.0:{DEFAULT_CONTROL_PORT} (port 0: a free one), not {value!r}")
+        raise ValueError(f"must be host:port, like 0.0.0.0:{CONTROL_PORT} (port 0: a free one), not {value!r}")
     return match["host"], int(match["port"])

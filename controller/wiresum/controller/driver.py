@@ -11,24 +11,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol, runtime_checkable
 
-WORKERS_MAX = 32
-"""Workers of one job at one switch, and switches right below it, together: the width of a cell's bitmap."""
-
-BELOW_MAX = 31
-"""Of a switch that has another above it, which has a bit of that bitmap: workers and switches right below together."""
-
-THREADS_MAX = 16
-"""Data ports of a switch, and of a worker: the port numbers are the base port + 0..15."""
+from wiresum.join.constants import JOB_NUMBERS, THREADS_MAX, Reason
 
 KINDS = ("software", "bmv2", "tofino")
 """Of switch, by what runs the data plane."""
 
-REASONS = ("admitted", "resent", "duplicate", "stale", "out_of_lease", "unknown", "malformed")
-"""The keys of `JobCounters.packets`, in the order of `dataplane::Reason`."""
-
-
-GROUPS = 1024
-"""Job numbers that a software switch has room for, and so multicast groups that it may send to."""
+REASONS = tuple(reason.name.lower() for reason in Reason if reason != Reason.OTHER)
+"""The keys of `JobCounters.packets`, in the order of their numbers."""
 
 
 class Endpoint(NamedTuple):
@@ -38,7 +27,7 @@ class Endpoint(NamedTuple):
     port: int
 
 
-def check_groups(first: str, groups: int = GROUPS) -> ipaddress.IPv4Address:
+def check_groups(first: str, groups: int = JOB_NUMBERS) -> ipaddress.IPv4Address:
     """The first of a run of multicast groups, one for each job number. `ValueError` if they are not all groups."""
     try:
         address = ipaddress.IPv4Address(first)

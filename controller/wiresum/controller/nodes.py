@@ -15,9 +15,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from wiresum.controller.driver import BELOW_MAX, WORKERS_MAX
 from wiresum.controller.switches import Host, SwitchConfig
 from wiresum.controller.topology import TopologyError, children
+from wiresum.join.constants import BELOW_ROOT_WORKERS_MAX, SWITCH_WORKERS_MAX
 
 PIPE_PORTS = 128
 """Of a Tofino, whose ports are numbered pipe first."""
@@ -70,7 +70,7 @@ def check(switches: Sequence[SwitchConfig]) -> None:
     for node in found:
         counts[node.parent] = counts.get(node.parent, 0) + 1
         above = nodes_named.get(node.parent)
-        most = BELOW_MAX if above and above.parent else WORKERS_MAX
+        most = BELOW_ROOT_WORKERS_MAX if above and above.parent else SWITCH_WORKERS_MAX
         if above and counts[node.parent] > most:
             why = f", since {above.name} has a parent itself" if above.parent else ""
             text = f"parent: at most {most} switches can hang right below {above.name}{why}"

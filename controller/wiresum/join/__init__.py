@@ -5,6 +5,7 @@ Importing this module loads protobuf but not gRPC: the stubs are in `join_pb2_gr
 
 from __future__ import annotations
 
+from wiresum.join.constants import PROTOCOL_VERSION
 from wiresum.join.join_pb2 import (
     AbortReply,
     AbortRequest,
@@ -24,7 +25,7 @@ from wiresum.join.join_pb2 import (
     Pulse,
     Waiting,
 )
-from wiresum.join.names import JOB_NAME_BYTES_MAX, name_problem
+from wiresum.join.names import name_problem
 from wiresum.join.operator_pb2 import (
     CreateJobReply,
     CreateJobRequest,
@@ -44,18 +45,6 @@ from wiresum.join.operator_pb2 import (
 )
 from wiresum.join.peers import describe_peer
 
-PROTOCOL_VERSION = 4
-"""Changes when a worker and a service of different versions would misunderstand each other."""
-
-DEFAULT_CONTROL_PORT = 43487
-"""TCP port of the join service: 0xA9DF, the one below the first data port."""
-
-WORKERS_MAX = 1024
-"""Workers of a job; of one switch, 32 (docs/protocol.md, section 8)."""
-
-THREADS_MAX = 16
-"""Threads, and so data ports, of a worker."""
-
 MESSAGE_BYTES_MAX = 16_384
 """No request comes near; a larger one is refused before it is parsed."""
 
@@ -73,15 +62,11 @@ STANDS_BY = "this controller stands by"
 
 __all__ = [
     "ANSWER_BYTES_MAX",
-    "DEFAULT_CONTROL_PORT",
-    "JOB_NAME_BYTES_MAX",
     "MESSAGE_BYTES_MAX",
     "PROTOCOL_VERSION",
     "REFUSED_KEY",
     "REPORT_BYTES_MAX",
     "STANDS_BY",
-    "THREADS_MAX",
-    "WORKERS_MAX",
     "AbortReply",
     "AbortRequest",
     "CreateJobReply",

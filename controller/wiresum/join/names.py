@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 
-JOB_NAME_BYTES_MAX = 128
-"""Longest name of a job."""
+from wiresum.join.constants import JOB_NAME_BYTES_MAX
 
 _NAME = re.compile(r"[A-Za-z0-9._][A-Za-z0-9._-]*")
 

@@ -36,7 +36,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       require(size < kHeaderBytes);
       break;
     case ParseError::kUnknownVersion:
-      require(data[0] >> 4 != kVersion);
+      require(data[0] >> 4 != kWireVersion);
       break;
     case ParseError::kUnknownKind:
       require((data[0] & 0x0F) > static_cast<unsigned>(Kind::kMissing));

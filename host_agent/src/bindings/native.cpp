@@ -237,12 +237,6 @@ NB_MODULE(_native, module) {
   module.def("source_address", &source_address, "remote"_a);
   module.def("try_transport", &try_transport, "transport"_a, "device"_a, "address"_a, "threads"_a,
              nb::call_guard<nb::gil_scoped_release>());
-  module.attr("LANES_MAX") = wire::kLanesMax;
-  module.attr("WORKERS_MAX") = wire::kWorkersMax;
-  module.attr("THREADS_MAX") = wire::kThreadsMax;
-  module.attr("AGGREGATORS_MAX") = engine::kAggregatorsMax;
-  module.attr("HEADER_BYTES") = wire::kHeaderBytes;
-  module.attr("WIRE_VERSION") = wire::kVersion;
 
   nb::class_<Ports>(module, "Ports")
       .def(nb::init<const std::string&, std::size_t, std::pair<std::uint16_t, std::uint16_t>>(), "address"_a, "count"_a,

@@ -51,7 +51,7 @@ worker::WorkerConfig share_of(const AggregatorConfig& aggregator, unsigned threa
 SessionConfig checked(SessionConfig config, const std::vector<std::vector<transport::UdpSocket>>& sockets) {
   const std::vector<AggregatorConfig>& aggregators = config.aggregators;
   const bool over_a_device = config.transport.kind != transport::Kind::kUdp;
-  if (aggregators.empty() || aggregators.size() > kAggregatorsMax || sockets.size() != aggregators.size()) {
+  if (aggregators.empty() || aggregators.size() > wire::kAggregatorsMax || sockets.size() != aggregators.size()) {
     throw std::invalid_argument("a session needs 1..8 aggregators, and sockets for each");
   }
   for (std::size_t i = 0; i < aggregators.size(); ++i) {

@@ -30,9 +30,6 @@
 
 namespace wiresum::engine {
 
-/// More would have each engine thread wait for packets that hardly ever come.
-inline constexpr std::size_t kAggregatorsMax = 8;
-
 /// One of the switches that a job is at, and what it has there.
 struct AggregatorConfig {
   /// slot_first and slots stand for the whole lease here; each thread gets its share.

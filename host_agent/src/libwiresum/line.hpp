@@ -9,10 +9,12 @@
 #include <string>
 #include <string_view>
 
+#include "wire/constants.hpp"
+
 namespace wiresum::capi {
 
-inline constexpr std::size_t kLineBytesMax = std::size_t{1} << 16;
-inline constexpr std::size_t kFieldsMax = 64;
+inline constexpr std::size_t kLineBytesMax = wire::kSidecarLineBytesMax;
+inline constexpr std::size_t kFieldsMax = wire::kSidecarFieldsMax;
 
 /// What came is no line of ours.
 class LineError : public std::runtime_error {

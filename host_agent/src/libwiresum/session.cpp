@@ -21,8 +21,6 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 using worker::Status;
 
-/// sidecar/service.py has the same.
-constexpr std::string_view kVersion = "3";
 /// Until an interpreter that has everything to load from a cold disk says its first word.
 constexpr milliseconds kStartTimeout{120'000};
 /// How much longer than the sidecar's own limit it may take to join and to say so.
@@ -32,7 +30,6 @@ constexpr milliseconds kExplainTimeout{15'000};
 /// A sidecar leaves each aggregator in two seconds at most.
 constexpr milliseconds kLeaveTimeout{20'000};
 constexpr seconds kCollectiveTimeout{1800};
-constexpr std::uint64_t kSlotsMax = 32768;
 constexpr const char* kPythonSetting = "WIRESUM_PYTHON";
 
 std::string python_of(const JoinRequest& request) {
@@ -45,7 +42,7 @@ std::string python_of(const JoinRequest& request) {
 Line join_line(const JoinRequest& request) {
   Line line{.word = "join", .fields = request.settings};
   line.fields.erase(kPythonSetting);
-  line.fields["version"] = kVersion;
+  line.fields["version"] = std::to_string(wire::kSidecarVersion);
   line.fields["job"] = request.job;
   line.fields["rank"] = std::to_string(request.rank);
   line.fields["world_size"] = std::to_string(request.world_size);
@@ -363,7 +360,7 @@ void Session::bind(const Line& line) {
     std::vector<transport::UdpSocket> sockets = transport::bind_within(transport::parse_ipv4(address), range, count);
     answer.fields["port"] = std::to_string(sockets.at(0).local().port);
     const std::lock_guard lock(mutex_);
-    if (sockets_.size() >= engine::kAggregatorsMax) throw LineError("there are too many aggregators");
+    if (sockets_.size() >= wire::kAggregatorsMax) throw LineError("there are too many aggregators");
     sockets_.push_back(std::move(sockets));
   } catch (const std::system_error& error) {
     answer.word = "unbound";
@@ -389,10 +386,10 @@ void Session::add_aggregator(const Line& line) {
   engine::AggregatorConfig config;
   config.worker.job = static_cast<std::uint16_t>(line.number("job", 0, UINT16_MAX));
   config.worker.key = static_cast<std::uint32_t>(line.number("key", 0, UINT32_MAX));
-  config.worker.workers = static_cast<std::uint16_t>(line.number("workers", 1, numeric::kWorkersMax));
-  config.worker.worker = static_cast<std::uint8_t>(line.number("worker", 0, wire::kWorkersMax - 1));
+  config.worker.workers = static_cast<std::uint16_t>(line.number("workers", 1, wire::kJobWorkersMax));
+  config.worker.worker = static_cast<std::uint8_t>(line.number("worker", 0, wire::kSwitchWorkersMax - 1));
   config.worker.lanes = static_cast<std::uint16_t>(line.number("lanes", 1, wire::kLanesMax));
-  config.worker.slots = static_cast<std::uint32_t>(line.number("slots", 1, kSlotsMax));
+  config.worker.slots = static_cast<std::uint32_t>(line.number("slots", 1, wire::kLeaseSlotsMax));
   config.threads = static_cast<unsigned>(line.number("threads", 1, wire::kThreadsMax));
   config.own_address = transport::parse_ipv4(line.text("own_address"));
   config.switch_endpoint = {.address = transport::parse_ipv4(line.text("switch_address")),
@@ -400,7 +397,7 @@ void Session::add_aggregator(const Line& line) {
   config.results_group = {.address = transport::parse_ipv4(line.text("group_address")),
                           .port = static_cast<std::uint16_t>(line.number("group_port", 0, UINT16_MAX))};
   const std::lock_guard lock(mutex_);
-  if (grants_.aggregators.size() >= engine::kAggregatorsMax) throw LineError("there are too many aggregators");
+  if (grants_.aggregators.size() >= wire::kAggregatorsMax) throw LineError("there are too many aggregators");
   grants_.aggregators.push_back(config);
 }
 

@@ -153,7 +153,7 @@ std::string name_by_default(const std::map<std::string, std::string, std::less<>
 
 wiresum::capi::JoinRequest request_of(const char* job, int rank, int world_size, const char* const* settings,
                                       unsigned flags) {
-  require(world_size >= 1 && world_size <= static_cast<int>(wiresum::numeric::kWorkersMax),
+  require(world_size >= 1 && world_size <= static_cast<int>(wiresum::wire::kJobWorkersMax),
           "world_size must be 1 to 1024");
   require(rank >= 0 && rank < world_size, "rank must be 0 to world_size - 1");
   require((flags & ~WIRESUM_NO_QUEUE) == 0, "no such flag: there is WIRESUM_NO_QUEUE");

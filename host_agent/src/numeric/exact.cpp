@@ -13,7 +13,7 @@ namespace {
 // makes with one of the other.
 constexpr std::uint32_t kPlusInf = 1U;
 constexpr std::uint32_t kMinusInf = 1U << 16;
-static_assert(kWorkersMax < kMinusInf);
+static_assert(wire::kJobWorkersMax < kMinusInf);
 
 /// Enough of a sum's leading bits to round to 24: what is below them only says whether the sum is exact.
 constexpr int kLeadingBits = 33;
@@ -80,7 +80,7 @@ ExactFormat::ExactFormat(Dtype dtype, unsigned workers) noexcept
       limb_bits_(31 - static_cast<unsigned>(std::bit_width(workers - 1))),
       limbs_(quotient_up(exponent_max_ - 2 + mantissa_bits_ + 1, limb_bits_)) {
   assert(dtype == Dtype::kF32 || dtype == Dtype::kF16 || dtype == Dtype::kBF16);
-  assert(workers >= 1 && workers <= kWorkersMax);
+  assert(workers >= 1 && workers <= wire::kJobWorkersMax);
   assert(limbs_ <= kLimbsMax);
   for (unsigned exponent = 0; exponent < exponent_max_; ++exponent) {
     const unsigned position = exponent == 0 ? 0 : exponent - 1;  // subnormals have exponent 1's scale

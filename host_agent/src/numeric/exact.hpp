@@ -30,9 +30,9 @@ using Planes = std::uint32_t;
 
 class ExactFormat {
  public:
-  static constexpr unsigned kLimbsMax = 14;  // of fp32 and kWorkersMax
+  static constexpr unsigned kLimbsMax = 14;  // of fp32 and kJobWorkersMax
 
-  /// For a float dtype and 1..kWorkersMax workers.
+  /// For a float dtype and 1..kJobWorkersMax workers.
   ExactFormat(Dtype dtype, unsigned workers) noexcept;
 
   [[nodiscard]] unsigned limb_bits() const noexcept { return limb_bits_; }

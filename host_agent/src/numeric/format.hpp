@@ -14,6 +14,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "wire/constants.hpp"
+
 namespace wiresum::numeric {
 
 enum class Dtype : std::uint8_t {
@@ -51,12 +53,11 @@ struct Format {
   return 1;
 }
 
-/// The largest job.
-inline constexpr unsigned kWorkersMax = 1024;
-
 /// The largest job whose floats lanes of so many bits can carry: each worker's element is a number from -1 to 1 at
 /// least.
-[[nodiscard]] constexpr unsigned workers_max(unsigned lane_bits) noexcept { return lane_bits == 8 ? 64 : kWorkersMax; }
+[[nodiscard]] constexpr unsigned workers_max(unsigned lane_bits) noexcept {
+  return lane_bits == 8 ? 64 : wire::kJobWorkersMax;
+}
 
 /// Elements that one 32-bit word carries.
 [[nodiscard]] constexpr std::size_t elements_per_word(Format format) noexcept {

@@ -35,7 +35,7 @@ void for_each_block(const Region& region, numeric::Dtype dtype, const Visit& vis
 
 bool may_be_exact(const Request& request) noexcept {
   return request.format.scaling == numeric::Scaling::kBlockExponent && request.divisor >= 1.0F &&
-         request.divisor <= static_cast<float>(numeric::kWorkersMax) && std::trunc(request.divisor) == request.divisor;
+         request.divisor <= static_cast<float>(wire::kJobWorkersMax) && std::trunc(request.divisor) == request.divisor;
 }
 
 ExactSum::ExactSum(const Request& request, std::size_t lanes, Place place)

@@ -1,21 +1,30 @@
 #include "wire/packet.hpp"
 
+#include <bit>
+
 namespace wiresum::wire {
 namespace {
 
-// The layout of docs/protocol.md, section 2. Offsets are in bytes from the start of the UDP payload.
-constexpr std::size_t kVersionKindAt = 0;  // version in the high half of the byte, kind in the low one
-constexpr std::size_t kFlagsAt = 1;
-constexpr std::size_t kJobAt = 2;
-constexpr std::size_t kKeyAt = 4;
-constexpr std::size_t kWorkerAt = 8;
-constexpr std::size_t kExponentAt = 9;
-constexpr std::size_t kCellAt = 10;
-constexpr std::size_t kRoundAt = 12;
-constexpr std::size_t kTensorAt = 16;
-constexpr std::size_t kChunkAt = 20;
-static_assert(kChunkAt + sizeof(Header::chunk) == kHeaderBytes);
-static_assert(sizeof(Header::round) == kWordBytes);
+// The table's numbers hold together.
+static_assert(kKindAt == kVersionAt, "version in the upper half of the byte, kind in the lower one");
+static_assert(kFlagsAt == kKindAt + sizeof(Header::kind));
+static_assert(kJobAt == kFlagsAt + sizeof(Header::flags));
+static_assert(kKeyAt == kJobAt + sizeof(Header::job));
+static_assert(kWorkerAt == kKeyAt + sizeof(Header::key));
+static_assert(kExponentAt == kWorkerAt + sizeof(Header::worker));
+static_assert(kCellAt == kExponentAt + sizeof(Header::exponent));
+static_assert(kRoundAt == kCellAt + sizeof(Header::cell));
+static_assert(kTensorAt == kRoundAt + sizeof(Header::round));
+static_assert(kChunkAt == kTensorAt + sizeof(Header::tensor));
+static_assert(kHeaderBytes == kChunkAt + sizeof(Header::chunk));
+static_assert(kUdpPayloadBytesMax == UINT16_MAX - kIpv4Bytes - kUdpBytes);
+static_assert(kLanesMax == (kUdpPayloadBytesMax - kHeaderBytes) / kWordBytes);
+static_assert(2 * kLeaseSlotsMax == std::size_t{1} << 8 * sizeof(Header::cell), "a cell's number fits its field");
+static_assert(std::has_single_bit(kThreadsMax) && kSwitchPort % kThreadsMax == 0, "a mask finds a thread by its port");
+static_assert(kControlPort + 1 == kSwitchPort);
+static_assert(kSwitchWorkersMax == 8 * sizeof(kParentBit) && kBelowRootWorkersMax == kSwitchWorkersMax - 1);
+static_assert(kParentBit == std::uint32_t{1} << kBelowRootWorkersMax);
+static_assert(kEveryone >= kSwitchWorkersMax && kParent >= kSwitchWorkersMax && kEveryone != kParent);
 
 // Shifts rather than a byte swap: right on either byte order, and compilers make one instruction of it.
 constexpr unsigned kByteBits = 8;
@@ -51,7 +60,7 @@ bool carries_payload(Kind kind) noexcept { return kind == Kind::kData || kind ==
 }  // namespace
 
 void encode(const Header& header, std::span<std::byte, kHeaderBytes> out) noexcept {
-  store8(out, kVersionKindAt, static_cast<std::uint8_t>(kVersion << 4 | static_cast<std::uint8_t>(header.kind)));
+  store8(out, kVersionAt, static_cast<std::uint8_t>(kWireVersion << 4 | static_cast<std::uint8_t>(header.kind)));
   store8(out, kFlagsAt, header.flags);
   store16(out, kJobAt, header.job);
   store32(out, kKeyAt, header.key);
@@ -65,8 +74,8 @@ void encode(const Header& header, std::span<std::byte, kHeaderBytes> out) noexce
 
 ParseError decode(std::span<const std::byte> datagram, Header& header) noexcept {
   if (datagram.size() < kHeaderBytes) return ParseError::kTruncated;
-  const std::uint8_t version_kind = load8(datagram, kVersionKindAt);
-  if (version_kind >> 4 != kVersion) return ParseError::kUnknownVersion;
+  const std::uint8_t version_kind = load8(datagram, kVersionAt);
+  if (version_kind >> 4 != kWireVersion) return ParseError::kUnknownVersion;
   const std::uint8_t kind_bits = version_kind & 0x0F;
   if (kind_bits > static_cast<std::uint8_t>(Kind::kMissing)) return ParseError::kUnknownKind;
   const Kind kind = static_cast<Kind>(kind_bits);

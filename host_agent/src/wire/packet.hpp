@@ -7,29 +7,9 @@
 #include <cstdint>
 #include <span>
 
+#include "wire/constants.hpp"
+
 namespace wiresum::wire {
-
-inline constexpr std::uint8_t kVersion = 1;
-/// Thread t of a job talks to UDP port kSwitchPort + t of the switch.
-inline constexpr std::uint16_t kSwitchPort = 0xA9E0;
-inline constexpr std::size_t kThreadsMax = 16;
-inline constexpr std::size_t kWorkersMax = 32;
-inline constexpr std::size_t kHeaderBytes = 24;
-inline constexpr std::size_t kWordBytes = 4;
-/// Lanes of the widest UDP datagram over IPv4 (65,507 bytes) that still has room for the header.
-inline constexpr std::size_t kLanesMax = (65507 - kHeaderBytes) / kWordBytes;
-
-enum class Kind : std::uint8_t {
-  kData = 0,      // a contribution with payload
-  kEmpty = 1,     // a contribution whose lanes are all zero; no payload
-  kResult = 2,    // from the switch: the sum
-  kMeta = 3,      // a contribution of header fields alone (exponents, barrier); no payload
-  kQuestion = 4,  // has my contribution to this cell come? Changes nothing; no payload
-  kMissing = 5,   // from the switch: it has not; no payload
-};
-
-inline constexpr std::uint8_t kFlagRetransmission = 1u << 0;  // statistics only
-inline constexpr std::uint8_t kFlagDiverged = 1u << 1;        // RESULT: its contributions name different tensors
 
 struct Header {
   Kind kind = Kind::kData;

@@ -9,7 +9,6 @@ namespace wiresum::worker {
 namespace {
 
 /// Cells are 16 bits wide on the wire, two for each slot.
-constexpr std::uint32_t kSlotsMax = 1u << 15;
 /// Each slot costs a collective one more round, for its first exponent. A large collective makes at least so many
 /// chunks share that; a small one is bound by latency, and takes a slot for each chunk up to slots_spread_max.
 constexpr std::uint32_t kChunksPerSlotMin = 16;
@@ -19,10 +18,11 @@ void require(bool condition, const char* what) {
 }
 
 WorkerConfig checked(const WorkerConfig& config) {
-  require(config.workers >= 1 && config.workers <= numeric::kWorkersMax, "a job has 1 to 1024 workers");
-  require(config.worker < wire::kWorkersMax, "a switch has workers 0 to 31");
+  require(config.workers >= 1 && config.workers <= wire::kJobWorkersMax, "a job has 1 to 1024 workers");
+  require(config.worker < wire::kSwitchWorkersMax, "a switch has workers 0 to 31");
   require(config.lanes >= 1 && config.lanes <= wire::kLanesMax, "lanes must be 1 to what a UDP datagram holds");
-  require(config.slots >= 1 && config.slot_first <= kSlotsMax && config.slots <= kSlotsMax - config.slot_first,
+  require(config.slots >= 1 && config.slot_first <= wire::kLeaseSlotsMax &&
+              config.slots <= wire::kLeaseSlotsMax - config.slot_first,
           "slots must be at least one and end within the first 32768 of the lease");
   require(config.window_min >= 1, "window_min must be at least one packet");
   require(config.rto_min > 0 && config.rto_min <= config.rto_initial && config.rto_initial <= config.rto_max,
@@ -269,7 +269,7 @@ void Worker::handle_datagram(TimeNs now, std::span<const std::byte> datagram) no
 Worker::Match Worker::match(std::uint32_t index, const wire::Header& header, std::size_t payload_bytes) const noexcept {
   const bool missing = header.kind == wire::Kind::kMissing;
   if ((header.kind != wire::Kind::kResult && !missing) || header.job != config_.job || header.key != config_.key ||
-      header.worker >= wire::kWorkersMax || (missing && header.worker != config_.worker)) {
+      header.worker >= wire::kSwitchWorkersMax || (missing && header.worker != config_.worker)) {
     return Match::kForeign;
   }
   if (index >= config_.slots || header.cell != wire::cell_of(header.cell / 2u, header.round)) return Match::kForeign;

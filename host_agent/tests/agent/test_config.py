@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from wiresum.agent import _native
 from wiresum.agent.config import AgentConfig, Setting, settings_of
+from wiresum.join.constants import AGGREGATORS_MAX
 
 VARIABLES = {
     "WIRESUM_SWITCH": ("switch-1.example:4000", "switch", "switch-1.example:4000"),
@@ -214,8 +214,8 @@ def test_each_of_several_aggregators_has_endpoints_of_its_own() -> None:
 
 
 def test_there_can_be_as_many_aggregators_as_the_native_core_takes() -> None:
-    most = "+".join(f"a:{port}" for port in range(1, _native.AGGREGATORS_MAX + 1))
-    assert len(AgentConfig(switch=most).aggregators) == _native.AGGREGATORS_MAX
+    most = "+".join(f"a:{port}" for port in range(1, AGGREGATORS_MAX + 1))
+    assert len(AgentConfig(switch=most).aggregators) == AGGREGATORS_MAX
     with pytest.raises(ValueError, match="aggregators at most"):
         AgentConfig(switch=f"{most}+b")
 

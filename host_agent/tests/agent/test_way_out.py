@@ -8,7 +8,7 @@ import subprocess
 import pytest
 
 from wiresum.agent import AgentConfig
-from wiresum.agent.way_out import default_threads, lanes_of_mtu, way_out
+from wiresum.agent.way_out import default_threads, way_out
 
 HOST = "127.0.0.1"
 
@@ -21,13 +21,6 @@ def test_packets_are_as_large_as_the_interface_that_they_leave_by_lets_them() ->
             config = AgentConfig(switch=f"{HOST}:1", address=info["local"])
             assert way_out(config) == (info["local"], device["mtu"])
     assert way_out(AgentConfig(switch=f"no-such-host.invalid:1,{HOST}:1"))[0] == HOST
-
-
-@pytest.mark.parametrize(
-    ("mtu", "lanes"), [(1500, 360), (9000, 2232), (1280, 304), (65536, 16368), (576, 128), (60, 8)]
-)
-def test_lanes_fill_the_mtu_in_whole_vectors(mtu: int, lanes: int) -> None:
-    assert lanes_of_mtu(mtu) == lanes
 
 
 @pytest.mark.parametrize(

@@ -446,7 +446,7 @@ TEST(Session, RefusesWhatMakesNoSense) {
   config.aggregators.push_back(config.aggregators[0]);
   config.aggregators[1].worker.lanes = 256;
   EXPECT_THROW(Session(config, sockets_for(config)), std::invalid_argument) << "packets of different sizes";
-  config.aggregators.resize(kAggregatorsMax + 1, config.aggregators[0]);
+  config.aggregators.resize(wire::kAggregatorsMax + 1, config.aggregators[0]);
   EXPECT_THROW(Session(config, sockets_for(config)), std::invalid_argument) << "too many aggregators";
 }
 

@@ -20,7 +20,7 @@ TEST(PresenceCounts, AsManyFitAWordAsItsWidthAllows) {
 }
 
 TEST(PresenceCounts, WhereAllWorkersHaveEverythingNoCarryLeavesAField) {
-  for (unsigned workers = 1; workers <= wire::kWorkersMax; ++workers) {
+  for (unsigned workers = 1; workers <= wire::kSwitchWorkersMax; ++workers) {
     PresenceCounts counts;
     counts.reset(100, workers);
     PresenceCounts one = counts;
@@ -35,7 +35,7 @@ TEST(PresenceCounts, WhereAllWorkersHaveEverythingNoCarryLeavesAField) {
 
 TEST(PresenceCounts, TheSumIsTheUnionWhateverEachWorkerHas) {
   std::mt19937 random(7);
-  for (unsigned workers = 1; workers <= wire::kWorkersMax; ++workers) {
+  for (unsigned workers = 1; workers <= wire::kSwitchWorkersMax; ++workers) {
     constexpr std::uint64_t kBlocks = 1000;
     PresenceCounts sum;
     sum.reset(kBlocks, workers);

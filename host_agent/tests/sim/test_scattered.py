@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import pytest
 
+from wiresum.join.constants import HEADER_BYTES
+
 from .native import sim
 from .reference import sum_region
 from .scenarios import Scenario
 from .sparse_scenarios import make_scattered_scenario
 from .test_simulation import check_outputs
-from .test_sparse import HEADER_BYTES, choices, large_scenario
+from .test_sparse import choices, large_scenario
 
 
 def replay(seed: int) -> str:

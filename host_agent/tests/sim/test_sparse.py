@@ -11,13 +11,14 @@ import random
 
 import pytest
 
+from wiresum.join.constants import HEADER_BYTES
+
 from .native import sim
 from .reference import Format
 from .scenarios import Scenario
 from .sparse_scenarios import make_mixed_scenario, make_sparse_call, make_sparse_scenario
 from .test_simulation import check_outputs
 
-HEADER_BYTES = 24
 F32 = Format("f32", "block", 32)
 
 

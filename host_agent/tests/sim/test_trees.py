@@ -19,7 +19,6 @@ from .test_simulation import check_outputs
 from .trees import plant, racks
 
 F32 = Format("f32", "block", 32)
-HEADER_BYTES = 24
 
 
 def replay(seed: int) -> str:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import random
 
+from wiresum.join.constants import BELOW_ROOT_WORKERS_MAX
+
 from .native import sim
 
 DEPTH_MAX = 3
 SWITCHES_MAX = 8
-CHILDREN_MAX = 31
 
 
 def plant(rng: random.Random, config: sim.Scenario) -> None:
@@ -21,7 +22,7 @@ def plant(rng: random.Random, config: sim.Scenario) -> None:
     leaves = [rng.randrange(len(parents)) for _ in range(config.workers)]
     config.parents, config.leaves = without_barren(parents, leaves)
     children = [*config.leaves, *config.parents[1:]]
-    assert all(children.count(switch) <= CHILDREN_MAX for switch in range(len(config.parents)))
+    assert all(children.count(switch) <= BELOW_ROOT_WORKERS_MAX for switch in range(len(config.parents)))
 
 
 def without_barren(parents: list[int], leaves: list[int]) -> tuple[list[int], list[int]]:

@@ -92,14 +92,14 @@ TEST(Packet, RefusesEveryOtherVersion) {
   for (unsigned version = 0; version < 16; ++version) {
     datagram[0] = static_cast<std::byte>(version << 4 | static_cast<unsigned>(Kind::kMeta));
     Header header;
-    EXPECT_EQ(decode(datagram, header), version == kVersion ? ParseError::kNone : ParseError::kUnknownVersion);
+    EXPECT_EQ(decode(datagram, header), version == kWireVersion ? ParseError::kNone : ParseError::kUnknownVersion);
   }
 }
 
 TEST(Packet, RefusesEveryUnknownKind) {
   std::vector<std::byte> datagram = datagram_of(kSample, 0);
   for (unsigned kind = 0; kind < 16; ++kind) {
-    datagram[0] = static_cast<std::byte>(kVersion << 4 | kind);
+    datagram[0] = static_cast<std::byte>(kWireVersion << 4 | kind);
     Header header;
     EXPECT_EQ(decode(datagram, header), kind <= 5 ? ParseError::kNone : ParseError::kUnknownKind) << "kind " << kind;
   }
@@ -182,12 +182,6 @@ TEST(Packet, CellAlternatesWithTheRound) {
   EXPECT_EQ(cell_of(5, 8), 10);
   EXPECT_EQ(cell_of(5, 0xFFFFFFFF), 11);
   EXPECT_EQ(cell_of(32767, 1), 65535);
-}
-
-TEST(Packet, TheWidestPayloadFitsAUdpDatagram) {
-  constexpr std::size_t kUdpPayloadBytesMax = 65507;
-  EXPECT_LE(kHeaderBytes + kLanesMax * kWordBytes, kUdpPayloadBytesMax);
-  EXPECT_GT(kHeaderBytes + (kLanesMax + 1) * kWordBytes, kUdpPayloadBytesMax);
 }
 
 }  // namespace

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from wiresum_lab import REPOSITORY, tracked_files
+from wiresum_lab import REPOSITORY
 
 NAMESPACE_FOLDERS = (
     "host_agent/python/wiresum",
@@ -27,7 +27,7 @@ NAMESPACE_FOLDERS = (
 AGENT_ROOMS: dict[str, set[str]] = {
     "process": set(),
     "wire": set(),
-    "numeric": set(),
+    "numeric": {"wire"},
     "worker": {"wire", "numeric"},
     "schedule": {"wire", "numeric", "worker"},
     "transport": {"process", "wire"},

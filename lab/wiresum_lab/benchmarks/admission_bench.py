@@ -38,6 +38,7 @@ import grpc.aio
 
 from wiresum import join as messages
 from wiresum.join import join_pb2_grpc
+from wiresum.join.constants import JOB_WORKERS_MAX
 
 if TYPE_CHECKING:
     from wiresum.switch.software_switch import SoftwareSwitch
@@ -301,7 +302,9 @@ async def _run(port: int, pipe: Connection, jobs: int, workers: int, leaves: int
 @click.command(help=__doc__)
 @click.option("--seconds", default=600.0, type=click.FloatRange(min=0), show_default=True, help="How long.")
 @click.option("--jobs", default=64, type=click.IntRange(1, 512), show_default=True, help="Jobs that run at a time.")
-@click.option("--workers", default=8, type=click.IntRange(1, 1024), show_default=True, help="Workers of each.")
+@click.option(
+    "--workers", default=8, type=click.IntRange(1, JOB_WORKERS_MAX), show_default=True, help="Workers of each."
+)
 @click.option("--leaves", default=0, type=click.IntRange(0, 32), help="Switches below another.  [default: one switch]")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object.")
 def main(seconds: float, jobs: int, workers: int, leaves: int, as_json: bool) -> None:

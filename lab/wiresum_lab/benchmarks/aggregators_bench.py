@@ -25,11 +25,12 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from wiresum.join.constants import AGGREGATORS_MAX
 from wiresum_lab.benchmarks.allreduce_record import Case as DenseCase
 from wiresum_lab.benchmarks.allreduce_record import physical_bound_mbit, ring_bound_mbit
 from wiresum_lab.benchmarks.groups_rank import GLOO
 from wiresum_lab.namespaces.links import Link
-from wiresum_lab.namespaces.star import AGGREGATORS_MAX, Star
+from wiresum_lab.namespaces.star import Star
 from wiresum_lab.ranks.star_ranks import GroupsRanks, add_tensor, control_endpoint, parser_of, run
 
 BLOCK = 360  # floats in a packet at an MTU of 1500

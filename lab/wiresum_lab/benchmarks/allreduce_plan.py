@@ -7,10 +7,10 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from wiresum.join.constants import SWITCH_WORKERS_MAX
 from wiresum_lab.benchmarks.allreduce_record import Case, Experiment
 from wiresum_lab.benchmarks.systems import SYSTEMS, SYSTEMS_BY_DEFAULT
 from wiresum_lab.namespaces.links import MTU_BYTES, MTU_BYTES_MAX, MTU_BYTES_MIN
-from wiresum_lab.namespaces.star import WORKERS_MAX
 
 EXPERIMENTS = ("rate", "loss", "unshaped", "latency", "numeric")
 WORKERS_DEFAULT = (2, 4, 8)
@@ -185,7 +185,7 @@ def _one_of(names: Collection[str]) -> Callable[[str], str]:
 
 
 def _workers(text: str) -> int:
-    return _whole(text, 2, WORKERS_MAX, "a number of workers")
+    return _whole(text, 2, SWITCH_WORKERS_MAX, "a number of workers")
 
 
 def _mtu(text: str) -> int:

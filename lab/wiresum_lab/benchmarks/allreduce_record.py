@@ -18,13 +18,14 @@ import statistics
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
+from wiresum.join.lanes import packet_bytes
 from wiresum_lab.namespaces.links import ETHERNET_HEADER_BYTES, MTU_BYTES, burst_bytes
 from wiresum_lab.ranks.cohort import Repetition
 
 Experiment = Literal["rate", "loss", "unshaped", "latency"]
 
 # Of an IP packet.
-HEADER_BYTES = 20 + 8 + 24
+PACKET_HEADER_BYTES = packet_bytes(0)
 TCP_HEADER_BYTES = 20 + 32
 # Lanes come in whole vectors.
 PAYLOAD_UNIT_BYTES = 32
@@ -115,8 +116,8 @@ def physical_bound_mbit(case: Case) -> float | None:
 def tensor_wire_bytes(case: Case) -> float:
     """The packets of the tensor as Wiresum sends it, as the shaper and the kernel count them."""
     lane_bytes = case.bytes * case.lane_bits / FLOAT_BITS
-    payload_bytes_max = (case.mtu - HEADER_BYTES) // PAYLOAD_UNIT_BYTES * PAYLOAD_UNIT_BYTES
-    return _wire_bytes(lane_bytes, payload_bytes_max, HEADER_BYTES)
+    payload_bytes_max = (case.mtu - PACKET_HEADER_BYTES) // PAYLOAD_UNIT_BYTES * PAYLOAD_UNIT_BYTES
+    return _wire_bytes(lane_bytes, payload_bytes_max, PACKET_HEADER_BYTES)
 
 
 def ring_bound_mbit(case: Case) -> float | None:

@@ -29,17 +29,16 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from wiresum.join.constants import CONTROL_PORT, P4RUNTIME_PORT
 from wiresum_lab.benchmarks.allreduce_record import Case as DenseCase
 from wiresum_lab.benchmarks.allreduce_record import physical_bound_mbit, ring_bound_mbit, tensor_wire_bytes
 from wiresum_lab.benchmarks.groups_rank import GLOO
-from wiresum_lab.benchmarks.systems import CONTROL_PORT
 from wiresum_lab.namespaces.links import Link
 from wiresum_lab.namespaces.star import RACKS_MAX, UPLINK_DEVICE, Host, Star
 from wiresum_lab.ranks.star_ranks import GroupsRanks, add_tensor, control_endpoint, parser_of, run
 
 RACKS, SPINE = "racks", "spine"
 GROUPS = (RACKS, SPINE, GLOO)
-P4RUNTIME_PORT = 9559
 SPINE_CONTROL_PORT, SPINE_DATA_PORT = 43_587, 43_588
 WARM_UPS = 1
 

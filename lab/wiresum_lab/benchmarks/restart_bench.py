@@ -37,10 +37,10 @@ import click
 
 from wiresum.cli.service import Service, ServiceError
 from wiresum.join import Report
+from wiresum.join.constants import THREADS_MAX
 
 WAIT_S_MAX = 60.0
 POLL_S = 0.02
-DATA_PORTS = 16
 LANES, SLOTS = 360, 4096
 WORKER, VISITOR = (Path(__file__).with_name(f"restart_{who}.py") for who in ("worker", "visitor"))
 
@@ -282,12 +282,12 @@ def _free_port() -> int:
 
 def _free_block() -> int:
     """The first of as many free UDP ports as a switch has, which nobody else is likely to take meanwhile."""
-    for base in range(20_000, 30_000, DATA_PORTS):
+    for base in range(20_000, 30_000, THREADS_MAX):
         with contextlib.ExitStack() as opened, contextlib.suppress(OSError):
-            for port in range(base, base + DATA_PORTS):
+            for port in range(base, base + THREADS_MAX):
                 opened.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM)).bind(("127.0.0.1", port))
             return base
-    raise click.ClickException(f"no {DATA_PORTS} UDP ports in a row are free")
+    raise click.ClickException(f"no {THREADS_MAX} UDP ports in a row are free")
 
 
 @click.command(help=__doc__)

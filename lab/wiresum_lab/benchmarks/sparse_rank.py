@@ -29,10 +29,10 @@ import torch
 import torch.distributed as dist
 
 import wiresum.torch
+from wiresum.join.constants import HEADER_BYTES
 from wiresum_lab.ranks.rank_commands import serve
 
 TIMEOUT = timedelta(seconds=300)
-HEADER_BYTES = 24
 LANES = 360  # 32-bit words in a packet at an MTU of 1500
 SAMPLED = 32 * 33  # elements and their blocks, that a prologue counts besides
 

@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from wiresum.join.constants import CONTROL_PORT, SWITCH_PORT
 from wiresum_lab.namespaces.links import MTU_BYTES
 from wiresum_lab.namespaces.star import MANAGEMENT_DEVICE, MANAGEMENT_NETWORK, STAR_DEVICE, STAR_NETWORK, Host, Star
 from wiresum_lab.ranks.cohort import Cohort, CohortError
@@ -25,7 +26,6 @@ FOLDER = Path(__file__).resolve().parent
 SYSTEM_TIMEOUT_S = 300
 GLOO_PORT = 29_500
 WIRESUM_PORT = 29_501
-CONTROL_PORT, DATA_PORT = 43_487, 43_488
 # Of the switch beside it that Open MPI's component uses.
 MPI_CONTROL_PORT, MPI_DATA_PORT = 43_587, 43_588
 
@@ -126,7 +126,7 @@ class Wiresum(System):
 
     def _start_all(self, cohort: Cohort, site: Site) -> None:
         control = f"{site.switch.management_address}:{CONTROL_PORT}"
-        _start_switch(cohort, site, control, DATA_PORT, self._switch_options())
+        _start_switch(cohort, site, control, SWITCH_PORT, self._switch_options())
         _start_torch_ranks(
             cohort,
             site,

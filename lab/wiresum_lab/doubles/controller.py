@@ -12,15 +12,7 @@ from typing import Any, TypeVar
 import grpc
 
 from wiresum import join as messages
-from wiresum.controller.driver import (
-    WORKERS_MAX,
-    DriverError,
-    Endpoint,
-    JobCounters,
-    JobEntry,
-    Reconciled,
-    Sizes,
-)
+from wiresum.controller.driver import DriverError, Endpoint, JobCounters, JobEntry, Reconciled, Sizes
 from wiresum.controller.jobs.cluster import Switch
 from wiresum.controller.jobs.job import Worker
 from wiresum.controller.jobs.jobs import Jobs
@@ -30,6 +22,7 @@ from wiresum.controller.jobs.outputs import Admit, Count, Evict, Grant, Output, 
 from wiresum.controller.jobs.refusal import Refusal
 from wiresum.controller.store import Store
 from wiresum.join import join_pb2_grpc, operator_pb2_grpc
+from wiresum.join.constants import SWITCH_PORT, SWITCH_WORKERS_MAX
 from wiresum_lab.processes import PATIENCE_S, wait_until
 
 T = TypeVar("T")
@@ -49,7 +42,7 @@ def switch(
 ) -> Switch:
     """`addresses`: of the workers that it reaches; all unless given."""
     sizes = sizes or Sizes(4096, 360, 64)
-    endpoint = endpoint or Endpoint("10.0.0.1", 43488)
+    endpoint = endpoint or Endpoint("10.0.0.1", SWITCH_PORT)
 
     def reaches(address: str) -> bool:
         return not addresses or address in addresses
@@ -121,7 +114,7 @@ class JobsBench:
             case Evict(name, number):
                 self.jobs.evicted(name, number, self.now)
             case Count(name, number):
-                counts, results = self.contributions.get(number, WORKERS_MAX * [0]), self.results.get(number, 0)
+                counts, results = self.contributions.get(number, SWITCH_WORKERS_MAX * [0]), self.results.get(number, 0)
                 self.jobs.counted(name, number, counts, self.now, results)
             case Reconcile():
                 reloaded, self.reloaded = self.reloaded, False
@@ -210,7 +203,7 @@ class RecordingDriver:
         addresses: Sequence[str] = (),
         *,
         parent: str = "",
-        port: int = 43488,
+        port: int = SWITCH_PORT,
     ) -> None:
         """`addresses`: of the workers that it reaches; all unless given. `port`: where it would be sent packets."""
         self.name = name

@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from wiresum.controller import Endpoint, JobEntry
+from wiresum.join.constants import HEADER_BYTES, WIRE_VERSION, Header, Kind
 from wiresum.switch.software_switch import SoftwareSwitch
 from wiresum_lab.processes import PATIENCE_S
 
-DATA, EMPTY, RESULT, META, QUESTION, MISSING = range(6)
-HEADER = struct.Struct("!BBHIBBHIII")
+DATA, EMPTY, RESULT, META, QUESTION, MISSING = Kind
 
 
 class Packet(NamedTuple):
@@ -33,16 +33,16 @@ class Packet(NamedTuple):
     words: tuple[int, ...] = ()
 
     def to_bytes(self) -> bytes:
-        header = HEADER.pack(16 | self.kind, *self[1:10])
-        return header + struct.pack(f"!{len(self.words)}I", *self.words)
+        header = Header(WIRE_VERSION, *self[:10])
+        return header.pack() + struct.pack(f"!{len(self.words)}I", *self.words)
 
     @classmethod
     def from_bytes(cls, datagram: bytes) -> Packet:
-        version_kind, *fields = HEADER.unpack_from(datagram)
-        assert version_kind >> 4 == 1
-        count = (len(datagram) - HEADER.size) // 4
-        words = struct.unpack_from(f"!{count}I", datagram, HEADER.size)
-        return cls(version_kind & 15, *fields)._replace(words=words)
+        version, *fields = Header.unpack(datagram)
+        assert version == WIRE_VERSION
+        count = (len(datagram) - HEADER_BYTES) // 4
+        words = struct.unpack_from(f"!{count}I", datagram, HEADER_BYTES)
+        return cls(*fields, words=words)
 
 
 CIRCLE = 1 << 32

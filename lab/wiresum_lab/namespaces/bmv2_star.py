@@ -30,12 +30,11 @@ from pathlib import Path
 
 from wiresum.controller.p4runtime import Host as SwitchHost
 from wiresum.controller.p4runtime import Pipeline, Target, device_config
+from wiresum.join.constants import CONTROL_PORT
 from wiresum_lab.namespaces.bmv2 import bmv2_command, bmv2_missing, next_device
 from wiresum_lab.namespaces.links import loss_program
 from wiresum_lab.namespaces.star import STAR_DEVICE, Host, Star, StarError
 from wiresum_lab.processes import Program, cpu_seconds, wiresum
-
-JOIN_PORT = 43487
 
 
 class Bmv2Star:
@@ -132,7 +131,7 @@ class Bmv2Star:
         command = wiresum("controller", "--config", str(config))
         with Program(command, self._folder / "controller.log", at=self.control_host.popen) as controller:
             controller.await_text("ready: ")
-            yield f"{self.control_host.address}:{JOIN_PORT}"
+            yield f"{self.control_host.address}:{CONTROL_PORT}"
 
     def close(self) -> None:
         """Idempotent."""
@@ -144,7 +143,7 @@ class Bmv2Star:
     def _config(self) -> str:
         lines = [
             "[controller]",
-            f'listen = "{self.control_host.address}:{JOIN_PORT}"',
+            f'listen = "{self.control_host.address}:{CONTROL_PORT}"',
             "[security]",
             "insecure = true",
             "[[switch]]",

@@ -42,11 +42,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from wiresum.join.constants import AGGREGATORS_MAX, SWITCH_WORKERS_MAX
 from wiresum_lab.namespaces.links import DETOUR_DEVICE, MTU_BYTES, Link, detour_commands, tc_commands, train_packets
 from wiresum_lab.processes import here
 
-WORKERS_MAX = 32
-AGGREGATORS_MAX = 8
 RACKS_MAX = 8
 STAR_DEVICE = "star0"
 UPLINK_DEVICE = "uplink0"
@@ -96,8 +95,8 @@ class Star:
     """The namespaces and links of a star, from construction to `close`."""
 
     def __init__(self, workers: int, link: Link | None = None, *, aggregators: int = 0, racks: int = 0) -> None:
-        if not 1 <= workers <= WORKERS_MAX:
-            raise ValueError(f"a star has 1 to {WORKERS_MAX} workers, not {workers}")
+        if not 1 <= workers <= SWITCH_WORKERS_MAX:
+            raise ValueError(f"a star has 1 to {SWITCH_WORKERS_MAX} workers, not {workers}")
         if not 0 <= aggregators <= AGGREGATORS_MAX:
             raise ValueError(f"a star has 0 to {AGGREGATORS_MAX} aggregators, not {aggregators}")
         if not 0 <= racks <= min(RACKS_MAX, workers):

@@ -21,7 +21,8 @@ from typing import Any, ClassVar, TypeVar
 from rich.console import Console
 from rich.table import Table
 
-from wiresum_lab.benchmarks.systems import CONTROL_PORT, WIRESUM_PORT
+from wiresum.join.constants import CONTROL_PORT
+from wiresum_lab.benchmarks.systems import WIRESUM_PORT
 from wiresum_lab.namespaces.star import (
     MANAGEMENT_DEVICE,
     STAR_DEVICE,

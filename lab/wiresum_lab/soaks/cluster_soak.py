@@ -21,7 +21,6 @@ import random
 import shutil
 import signal
 import socket
-import struct
 import subprocess
 import sys
 import tempfile
@@ -37,6 +36,7 @@ import grpc
 
 from wiresum import join
 from wiresum.join import join_pb2_grpc
+from wiresum.join.constants import Header
 from wiresum_lab.soaks.disk_faults import DiskError, DiskFaults, disk_of_its_own
 from wiresum_lab.soaks.soak_cluster import HOST, WAIT_S_MAX, WORKERS, Cluster, Proxy, SoakError
 
@@ -314,14 +314,13 @@ class Soak:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as forger:
             forger.bind((ATTACKER, 0))
             for _ in range(5000):
-                kind = 0x10 | self.chance.randrange(8)
-                header = struct.pack(
-                    "!BBHIBBHIII", kind, 0, self.chance.randrange(8), self.chance.getrandbits(32),
-                    self.chance.randrange(3), 0, self.chance.randrange(128), self.chance.randrange(1 << 16),
-                    self.chance.getrandbits(32), 0,
+                header = Header(
+                    kind=self.chance.randrange(8), job=self.chance.randrange(8), key=self.chance.getrandbits(32),
+                    worker=self.chance.randrange(3), cell=self.chance.randrange(128),
+                    round=self.chance.randrange(1 << 16), tensor=self.chance.getrandbits(32),
                 )  # fmt: skip
                 with contextlib.suppress(OSError):
-                    forger.sendto(header + bytes(self.chance.choice((0, 1440, 700))), (HOST, self.cluster.data))
+                    forger.sendto(header.pack() + bytes(self.chance.choice((0, 1440, 700))), (HOST, self.cluster.data))
         yield 0.1
 
     def guess_tokens(self) -> Iterator[float]:

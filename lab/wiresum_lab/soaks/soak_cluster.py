@@ -20,6 +20,7 @@ import click
 
 from wiresum import join
 from wiresum.cli.service import Service, ServiceError
+from wiresum.join.constants import SWITCH_PORT
 
 WORKER = Path(__file__).with_name("soak_worker.py")
 HOST = "127.0.0.1"
@@ -118,7 +119,7 @@ class Cluster:
         self.folder = folder
         self.proxies = Proxies()
         self.ports = [_free_port() for _ in range(2)]
-        self.p4runtime, self.data = _free_port(), 43488
+        self.p4runtime, self.data = _free_port(), SWITCH_PORT
         self._started: list[subprocess.Popen[bytes]] = []
         self._start("switch", "-m", "wiresum.cli", "switch", "--p4runtime", f"{HOST}:{self.p4runtime}", "--bind", HOST,
                     "--port", str(self.data), "--slots", "1024", "--lanes", "360", "--threads", "1")  # fmt: skip

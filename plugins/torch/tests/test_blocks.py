@@ -9,11 +9,11 @@ import torch.distributed as dist
 
 import wiresum.torch
 from wiresum.agent import SessionStats
+from wiresum.join.constants import HEADER_BYTES
 from wiresum_lab.ranks.cluster import Cluster
 from wiresum_lab.ranks.cluster_worker import lanes
 
 BLOCKS = 1500  # enough that what is left out pays for its round trips, whatever these take on a busy machine
-HEADER_BYTES = 24
 
 
 def sent_once(before: SessionStats, after: SessionStats, block: int) -> int:

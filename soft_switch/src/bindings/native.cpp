@@ -60,7 +60,7 @@ void configure(SwitchServer& server, std::uint16_t job, std::uint32_t key, std::
                std::uint8_t port_offset, std::uint16_t lanes, std::uint32_t slot_base, std::uint32_t slots,
                const std::vector<Address>& endpoints,
                const std::array<std::uint32_t, wiresum::wire::kThreadsMax>& contributors,
-               const std::array<Address, wiresum::wire::kWorkersMax>& sources, std::uint32_t receivers,
+               const std::array<Address, wiresum::wire::kSwitchWorkersMax>& sources, std::uint32_t receivers,
                const Address& results_group, const Address& parent, std::uint8_t number_at_parent) {
   wiresum::dataplane::Admission admission{.contributors = contributors, .receivers = receivers};
   for (std::size_t i = 0; i < sources.size(); ++i) admission.sources[i] = {sources[i].first, sources[i].second};

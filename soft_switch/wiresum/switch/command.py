@@ -13,15 +13,23 @@ import click
 from wiresum.controller.logs import log_options, say
 from wiresum.controller.serving import raise_file_limit, stop_on_signals
 from wiresum.controller.supervisor import Supervisor
-from wiresum.join import DEFAULT_CONTROL_PORT
-from wiresum.switch.software_switch import DATA_PORT, LANES_MAX, PORTS, SoftwareSwitch, lanes_for_mtu
+from wiresum.join.constants import (
+    CONTROL_PORT,
+    LANES_MAX,
+    LANES_UNIT,
+    SWITCH_PORT,
+    SWITCH_SLOTS_MAX,
+    THREADS_MAX,
+)
+from wiresum.join.lanes import lanes_of_mtu, packet_bytes
+from wiresum.switch.software_switch import SoftwareSwitch
 from wiresum.switch.statistics import Reporter
 
 if TYPE_CHECKING:
     from wiresum.controller import JoinServer
     from wiresum.switch.p4runtime import P4RuntimeServer
 
-DEFAULT_CONTROL = f"127.0.0.1:{DEFAULT_CONTROL_PORT}"
+DEFAULT_CONTROL = f"127.0.0.1:{CONTROL_PORT}"
 WAIT_S_MAX = 0.5
 """Longest sleep of the main thread between two looks at what is due."""
 
@@ -65,21 +73,23 @@ Examples:
 @click.option("--bind", metavar="IPV4", help="Address of the data ports.  [default: the host of --control]")
 @click.option(
     "--port",
-    type=click.IntRange(0, 65536 - PORTS),
-    default=DATA_PORT,
+    type=click.IntRange(0, 65536 - THREADS_MAX),
+    default=SWITCH_PORT,
     show_default=True,
-    help=f"First of {PORTS} consecutive UDP data ports. 0 takes some free block.",
+    help=f"First of {THREADS_MAX} consecutive UDP data ports. 0 takes some free block.",
 )
 @click.option(
     "--threads",
-    type=click.IntRange(0, PORTS),
+    type=click.IntRange(0, THREADS_MAX),
     default=0,
     help="Data threads.  [default: half of the cores, at most 4; with --transport xdp or dpdk 1]",
 )
-@click.option("--slots", type=click.IntRange(1, 1 << 20), default=4096, show_default=True, help="Slots for all jobs.")
+@click.option(
+    "--slots", type=click.IntRange(1, SWITCH_SLOTS_MAX), default=4096, show_default=True, help="Slots for all jobs."
+)
 @click.option(
     "--mtu",
-    type=click.IntRange(84, 65536),
+    type=click.IntRange(packet_bytes(LANES_UNIT), 65536),
     default=1500,
     show_default=True,
     help="IP packets of the network hold this many bytes; sets the lanes.",
@@ -164,7 +174,7 @@ def switch(
     else:
         serves = _endpoint("--control", DEFAULT_CONTROL if control is None else control)
     metrics_at = None if metrics is None else _endpoint("--metrics", metrics)
-    lanes_max = lanes or min(lanes_for_mtu(mtu), LANES_MAX)
+    lanes_max = lanes or lanes_of_mtu(mtu)
     with contextlib.ExitStack() as cleanup:
         raise_file_limit()
         supervisor = Supervisor()
@@ -199,7 +209,7 @@ def switch(
             raise click.ClickException(str(error)) from error
         first = running.endpoint.port
         ready = (
-            f"ready: {where}, data {running.endpoint.address}:{first}-{first + PORTS - 1} "
+            f"ready: {where}, data {running.endpoint.address}:{first}-{first + THREADS_MAX - 1} "
             f"({running.stats().threads} threads, {slots} slots, {lanes_max} lanes, {running.stats().transport})"
         )
         say(ready)

@@ -14,32 +14,8 @@ from dataclasses import dataclass, field
 
 from wiresum.controller import REASONS, DriverError, Endpoint, JobCounters, JobEntry, Sizes, SwitchDriver
 from wiresum.controller.driver import Reconciled, check_groups
+from wiresum.join.constants import JOB_NUMBERS, SWITCH_PORT, THREADS_MAX
 from wiresum.switch import _native
-
-DATA_PORT = 0xA9E0
-"""Base UDP port of a switch unless it is told otherwise: docs/protocol.md, section 2."""
-
-PORTS = 16
-"""Data ports, one for each thread that a worker may have."""
-
-LANES_MAX = 16370
-"""Lanes of the widest UDP datagram over IPv4: `wire::kLanesMax`."""
-
-_IP_UDP_BYTES = 28
-_HEADER_BYTES = 24
-_LANE_BYTES = 4
-_LANES_MULTIPLE = 8  # whole vectors of 32 bytes
-
-
-def lanes_for_mtu(mtu: int) -> int:
-    """Lanes of the largest packet that an MTU carries: 360 at 1500 bytes. `ValueError` if none fits."""
-    lanes = (min(mtu, 65535) - _IP_UDP_BYTES - _HEADER_BYTES) // _LANE_BYTES
-    lanes -= lanes % _LANES_MULTIPLE
-    if lanes <= 0:
-        raise ValueError(
-            f"an MTU of {mtu} bytes does not hold a packet: at least {_LANES_MULTIPLE} lanes need 84 bytes"
-        )
-    return lanes
 
 
 @dataclass(frozen=True)
@@ -83,9 +59,9 @@ class Admission:
     endpoints: tuple[tuple[int, int], ...]
     """Address and base port of each worker; port 0: nothing is sent to it."""
     contributors: tuple[int, ...]
-    """For each of `PORTS` threads that a job may have, a bitmap."""
+    """For each of `THREADS_MAX` threads that a job may have, a bitmap."""
     sources: tuple[tuple[int, int], ...]
-    """Address and base port that packets of each of `WORKERS_MAX` workers come from: thread t's from port + t."""
+    """Address and base port that each of `SWITCH_WORKERS_MAX` workers sends from: thread t from port + t."""
     receivers: int
     """Of a completed cell's RESULT: a bitmap."""
     results_group: tuple[int, int] = (0, 0)
@@ -115,11 +91,11 @@ class SoftwareSwitch(SwitchDriver):
         self,
         *,
         bind: str = "127.0.0.1",
-        port: int = DATA_PORT,
+        port: int = SWITCH_PORT,
         threads: int = 0,
         slots: int = 4096,
         lanes_max: int = 360,
-        jobs_max: int = 1024,
+        jobs_max: int = JOB_NUMBERS,
         receive_buffer_bytes: int = 8 << 20,
         spin_us: int = -1,
         offload: bool = True,
@@ -132,7 +108,7 @@ class SoftwareSwitch(SwitchDriver):
         self._server = _native.SwitchServer(
             address=int(ipaddress.IPv4Address(bind)),
             port=port,
-            ports=PORTS,
+            ports=THREADS_MAX,
             threads=threads,
             slots=slots,
             lanes_max=lanes_max,
@@ -145,7 +121,7 @@ class SoftwareSwitch(SwitchDriver):
         )
         by = self._server.stats().transport
         self._kind = "software" if by == "udp" else f"software, {by}"
-        self._sizes = Sizes(slots=slots, lanes_max=lanes_max, jobs_max=jobs_max, threads_max=PORTS)
+        self._sizes = Sizes(slots=slots, lanes_max=lanes_max, jobs_max=jobs_max, threads_max=THREADS_MAX)
         address, base_port = self._server.local
         self._endpoint = Endpoint(str(ipaddress.IPv4Address(address)), base_port)
         self.on_change = lambda: None
@@ -176,7 +152,7 @@ class SoftwareSwitch(SwitchDriver):
         return self._no_multicast
 
     def results_group(self, job: int) -> Endpoint | None:
-        return None if self._groups is None else Endpoint(str(self._groups + job), DATA_PORT)
+        return None if self._groups is None else Endpoint(str(self._groups + job), SWITCH_PORT)
 
     def reconcile(self, entries: Sequence[JobEntry]) -> Reconciled:
         """A switch of this process begins without jobs, and nobody else programs it: so there may be too many, and if

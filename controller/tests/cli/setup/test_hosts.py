@@ -127,7 +127,7 @@ def test_a_switch_a_controller_and_a_worker_work_after_a_command_each(hosts: Hos
     said = hosts.setup("switch", "switch", "--address", "10.77.0.1", "--p4runtime", tls=pki / "switch")
     assert "wiresum can use /etc/wiresum/switch" in said
     assert "there is no systemd here" in said
-    assert "P4Runtime 10.77.0.1:9560" in hosts.start("switch", said)
+    assert "P4Runtime 10.77.0.1:9559" in hosts.start("switch", said)
 
     arguments = ["controller", "--address", "10.77.0.5", "--switch", "soft1=10.77.0.1"]
     said = hosts.setup("controller", *arguments, tls=pki / "controller")

@@ -107,7 +107,7 @@ def test_a_switch_gets_its_unit_and_options(root: Path, pki: Path) -> None:
     arguments = ["switch", "--address", "10.0.0.1", "--p4runtime", "--option=--mtu=9000", "--tls", str(pki / "switch")]
     output = done(root, *arguments)
     assert (
-        "WIRESUM_SWITCH_OPTIONS=--p4runtime 10.0.0.1:9560 --tls /etc/wiresum/switch --mtu=9000\n"
+        "WIRESUM_SWITCH_OPTIONS=--p4runtime 10.0.0.1:9559 --tls /etc/wiresum/switch --mtu=9000\n"
         in (root / "etc/wiresum/switch.env").read_text()
     )
     unit = (root / "etc/systemd/system/wiresum-switch.service").read_text()
@@ -121,8 +121,8 @@ def test_a_controller_gets_a_configuration_that_it_takes(root: Path, pki: Path) 
     done(root, *arguments, "--switch", "soft2=10.0.0.2")
     loaded = config.load(root / "etc/wiresum/cluster.toml")
     assert [(switch.name, switch.p4runtime, switch.address) for switch in loaded.switches] == [
-        ("soft1", "10.0.0.1:9560", "10.0.0.1"),
-        ("soft2", "10.0.0.2:9560", "10.0.0.2"),
+        ("soft1", "10.0.0.1:9559", "10.0.0.1"),
+        ("soft2", "10.0.0.2:9559", "10.0.0.2"),
     ]
     assert loaded.listen == ("10.0.0.5", 43487)
     assert str(loaded.security.tls) == "/etc/wiresum/controller"

@@ -1,21 +1,9 @@
 from __future__ import annotations
 
-import re
-from pathlib import Path
-
 import finsy as fy
 
 from wiresum.controller import REASONS
 from wiresum.controller.p4runtime import count
-
-METADATA = (Path(__file__).parents[4] / "p4src/common/metadata.p4").read_text()
-
-
-def test_the_columns_are_the_programs_reasons() -> None:
-    names = re.findall(r"#define REASON_(\w+) (\d+)", METADATA)
-    assert [name.lower() for name, _ in names] == list(count.COLUMNS)
-    assert [int(number) for _, number in names] == list(range(len(names)))
-    assert count.COLUMNS[: len(REASONS)] == REASONS
 
 
 def test_a_row_is_read_where_the_program_counts_it(schema: fy.P4Schema) -> None:

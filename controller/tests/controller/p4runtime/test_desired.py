@@ -8,7 +8,7 @@ import pytest
 from wiresum.controller import Endpoint, JobEntry
 from wiresum.controller.driver import Uplink
 from wiresum.controller.p4runtime import Host, Pipeline, Target, deliver, desired, device_config
-from wiresum.controller.p4runtime.forward import FLOOD_GROUP
+from wiresum.join.constants import FLOOD_GROUP
 
 
 @pytest.fixture

@@ -1,13 +1,8 @@
 from __future__ import annotations
 
-import re
-from pathlib import Path
-
 import finsy as fy
 
 from wiresum.controller.p4runtime import Host, forward
-
-SIZES = (Path(__file__).parents[4] / "p4src/common/sizes.p4").read_text()
 
 
 def test_frames_to_a_host_go_to_its_port(hosts: tuple[Host, ...], schema: fy.P4Schema) -> None:
@@ -21,9 +16,3 @@ def test_frames_to_a_host_go_to_its_port(hosts: tuple[Host, ...], schema: fy.P4S
 def test_a_flood_goes_once_to_each_port(hosts: tuple[Host, ...]) -> None:
     group = forward.flood_group(hosts)
     assert list(group.replicas) == [(0, 0), (1, 0), (2, 0), (3, 0)]
-
-
-def test_the_group_is_the_programs() -> None:
-    match = re.search(r"FLOOD_GROUP = (\d+);", SIZES)
-    assert match is not None
-    assert int(match[1]) == forward.FLOOD_GROUP

@@ -5,8 +5,8 @@ from __future__ import annotations
 from finsy.proto import p4i
 
 from wiresum.compiled import Program
-from wiresum.controller.driver import THREADS_MAX, WORKERS_MAX
 from wiresum.controller.p4runtime import count
+from wiresum.join.constants import SWITCH_WORKERS_MAX, THREADS_MAX
 
 TABLES = {
     "own": (0x02000001, {"address": ("EXACT", 32)}, {"own_address"}),
@@ -73,7 +73,7 @@ ACTIONS = {
     "flood": (0x01000005, {}),
     "lose_copies": (0x01000006, {"chance": 16}),
 }
-COUNTERS = {"packets": (0x12000001, len(count.COLUMNS)), "contributions": (0x12000002, WORKERS_MAX)}
+COUNTERS = {"packets": (0x12000001, len(count.COLUMNS)), "contributions": (0x12000002, SWITCH_WORKERS_MAX)}
 
 
 def test_tables_have_the_ids_keys_and_actions_that_the_controller_writes(p4info: p4i.P4Info) -> None:
@@ -127,7 +127,7 @@ def test_tables_say_which_entries_make_no_sense(p4info: p4i.P4Info) -> None:
         if annotation.startswith("@entry_restriction")
     }
     assert restrictions == {
-        "admit": f'@entry_restriction("worker < {WORKERS_MAX} && key != 0")',
+        "admit": f'@entry_restriction("worker < {SWITCH_WORKERS_MAX} && key != 0")',
         "admit_parent_entry": '@entry_restriction("key != 0")',
     }
 

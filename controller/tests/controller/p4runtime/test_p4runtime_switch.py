@@ -19,7 +19,7 @@ from wiresum.controller.p4runtime import (
     deliver,
     own,
 )
-from wiresum.controller.p4runtime.forward import FLOOD_GROUP
+from wiresum.join.constants import FLOOD_GROUP
 from wiresum_lab.doubles.p4runtime_proxy import Proxy
 from wiresum_lab.processes import PATIENCE_S, wait_until
 

@@ -15,13 +15,13 @@ from pathlib import Path
 from wiresum.agent import _native
 from wiresum.agent.interfaces import name_of
 from wiresum.cli.doctor.finding import Finding, Level
+from wiresum.join.lanes import lanes_of_mtu
 
 BUFFER_BYTES_WANTED = 8 << 20
 """What the agent asks for: `UdpSettings` in host_agent/src/transport/udp/udp.hpp."""
 CORES_LEAST = 2
 """One for the computation, one for the packets."""
 USUAL_MTU = 1500
-IPV4_UDP_HEADER_BYTES = 28
 
 # From linux/udp.h and asm/socket.h; Python has no names for them.
 _UDP_SEGMENT, _UDP_GRO = 103, 104
@@ -164,10 +164,9 @@ def _offload(facts: HostFacts) -> Finding:
 
 def _mtu(facts: HostFacts) -> Finding:
     speed = f", {facts.speed_mbit} Mbit/s" if facts.speed_mbit else ""
-    lanes = max(0, (facts.mtu - IPV4_UDP_HEADER_BYTES - _native.HEADER_BYTES) // 32 * 8)
     what = (
         f"data goes out at {facts.address} ({facts.interface}{speed}), in IP packets of up to {facts.mtu} bytes: "
-        f"{lanes} numbers each"
+        f"{lanes_of_mtu(facts.mtu)} numbers each"
     )
     if facts.mtu >= USUAL_MTU:
         return Finding("host", "mtu", Level.OK, what)

@@ -19,6 +19,7 @@ from wiresum.cli.setup.plan import BUFFERS, FOLDER, HOMES, UNITS, USER, Certific
 from wiresum.cli.setup.steps import File, Host, SetupError, Step
 from wiresum.cli.text import visible
 from wiresum.join import credentials
+from wiresum.join.constants import P4RUNTIME_PORT
 from wiresum.join.credentials import CredentialsError
 
 ENDPOINTS = re.compile(r"[A-Za-z0-9._-]+(:\d{1,5})?([,+][A-Za-z0-9._-]+(:\d{1,5})?)*")
@@ -172,7 +173,7 @@ Examples:
     multiple=True,
     callback=_switches,
     metavar="NAME=IPV4",
-    help=f"A software switch that serves P4Runtime at port {plan.P4RUNTIME_PORT}. Repeatable.",
+    help=f"A software switch that serves P4Runtime at port {P4RUNTIME_PORT}. Repeatable.",
 )
 @click.option(
     "--config",

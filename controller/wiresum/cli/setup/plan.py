@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from importlib import resources
 
 from wiresum.cli.setup.steps import File, Folder, Link, Member, Settings, SetupError, Step, User
-from wiresum.join import DEFAULT_CONTROL_PORT
+from wiresum.join.constants import CONTROL_PORT, P4RUNTIME_PORT, SWITCH_PORT, THREADS_MAX
 from wiresum.join.credentials import KEY_FILE
 
 USER = "wiresum"
@@ -24,8 +24,7 @@ PROFILE = "/etc/profile.d/wiresum.sh"
 COMMAND = "/usr/local/bin/wiresum"
 UNIT_PROGRAM = "/opt/wiresum/bin/wiresum"
 """As the units say it."""
-P4RUNTIME_PORT = 9560
-DATA_PORTS = "43488-43503"
+DATA_PORTS = f"{SWITCH_PORT}-{SWITCH_PORT + THREADS_MAX - 1}"
 BUFFERS = Settings("/etc/sysctl.d/60-wiresum.conf", {"net.core.rmem_max": 8388608, "net.core.wmem_max": 8388608})
 """Datagrams wait there while their thread is not on a core."""
 HOMES = ("/home/", "/root/")
@@ -90,7 +89,7 @@ def switch(
 ) -> Plan:
     """`options`: of `wiresum switch`, besides."""
     tls = "" if insecure else f"{FOLDER}/switch"
-    port = P4RUNTIME_PORT if p4runtime else DEFAULT_CONTROL_PORT
+    port = P4RUNTIME_PORT if p4runtime else CONTROL_PORT
     where = ["--p4runtime" if p4runtime else "--control", f"{address}:{port}"]
     words = [*where, *(["--insecure"] if insecure else ["--tls", tls]), *options]
     variable = f"WIRESUM_SWITCH_OPTIONS={shlex.join(words)}"
@@ -144,9 +143,7 @@ def controller(
         *_everywhere(program, replace=replace),
         unit,
     ]
-    firewall = (
-        f"TCP {DEFAULT_CONTROL_PORT} from workers and operators; out of this host, TCP to the switches' P4Runtime ports"
-    )
+    firewall = f"TCP {CONTROL_PORT} from workers and operators; out of this host, TCP to the switches' P4Runtime ports"
     return Plan(
         "controller",
         steps,
@@ -154,7 +151,7 @@ def controller(
         tls,
         unit="wiresum-controller",
         command=_command(unit),
-        endpoint=f"{address}:{DEFAULT_CONTROL_PORT}",
+        endpoint=f"{address}:{CONTROL_PORT}",
         config=f"{FOLDER}/cluster.toml",
     )
 
@@ -201,7 +198,7 @@ def _cluster(address: str, switches: Mapping[str, str], tls: str, metrics: str) 
     parts = [
         "# Made by `wiresum setup`; `wiresum controller --help` explains every key there is.\n"
         "[controller]\n"
-        f'listen = "{address}:{DEFAULT_CONTROL_PORT}"\n'
+        f'listen = "{address}:{CONTROL_PORT}"\n'
         f'state = "{STATE}"\n' + (f'metrics = "{metrics}"\n' if metrics else ""),
         f'[security]\n{trust}\naudit = "{LOGS}/audit.log"\n',
     ]

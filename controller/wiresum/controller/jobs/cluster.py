@@ -8,12 +8,13 @@ from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from wiresum.controller.driver import BELOW_MAX, WORKERS_MAX, Endpoint, Sizes
+from wiresum.controller.driver import Endpoint, Sizes
 from wiresum.controller.jobs.job import Job, State, Wants, Worker
 from wiresum.controller.jobs.leases import Lease, LeasePool
-from wiresum.controller.jobs.refusal import LEASE_SLOTS_MAX, Refusal
+from wiresum.controller.jobs.refusal import Refusal
 from wiresum.controller.jobs.tree import Branch, Node, Phase, Tree, has_form, in_words, names
 from wiresum.controller.topology import above
+from wiresum.join.constants import BELOW_ROOT_WORKERS_MAX, LEASE_SLOTS_MAX, SWITCH_WORKERS_MAX
 
 HOLDERS_NAMED_MAX = 3
 """Of the jobs whose slots others wait for."""
@@ -148,7 +149,7 @@ class Cluster:
             raise ValueError(f"there is no switch {', '.join(sorted(strangers))} to hang another one below")
         self._ways = {name: (name, *above(name, self._parents)) for name in self.switches}
         """From each switch to the top of its tree."""
-        self._workers_max = max((self._room_at(name, WORKERS_MAX) for name in self.switches), default=0)
+        self._workers_max = max((self._room_at(name, SWITCH_WORKERS_MAX) for name in self.switches), default=0)
         """Of the largest job that there could be, if hosts hang where they would have to."""
 
     def check_size(self, world_size: int) -> None:
@@ -270,7 +271,7 @@ class Cluster:
     def _room_at(self, name: str, contributors_max: int) -> int:
         """How many workers of one job can hang on this switch, and below it."""
         below = [other for other, parent in self._parents.items() if parent == name]
-        return contributors_max - len(below) + sum(self._room_at(other, BELOW_MAX) for other in below)
+        return contributors_max - len(below) + sum(self._room_at(other, BELOW_ROOT_WORKERS_MAX) for other in below)
 
     def _preference(self, offer: Offer) -> tuple[int, int]:
         return len(offer.tree), -min(switch.leases.slots_free for switch in self.of(offer.tree))

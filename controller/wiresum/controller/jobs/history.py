@@ -13,10 +13,9 @@ from wiresum import join
 from wiresum.controller.jobs.job import Job
 from wiresum.controller.jobs.outputs import ForgetEnded, SaveEnded
 from wiresum.controller.jobs.records import EndedRecord
+from wiresum.join.constants import REASON_CHARACTERS_MAX
 
 ENDED_MAX = 2000
-REASON_CHARACTERS_MAX = 1000
-"""A worker's own words are shorter than that."""
 
 COMPLETED = "completed"
 """All workers have left."""

@@ -42,11 +42,12 @@ from wiresum.controller.jobs.outputs import (
 )
 from wiresum.controller.jobs.quota import Quotas
 from wiresum.controller.jobs.records import StoredState, job_of, record_of
-from wiresum.controller.jobs.refusal import REASON_CHARACTERS_MAX, Refusal, check_join
+from wiresum.controller.jobs.refusal import Refusal, check_join
 from wiresum.controller.jobs.reservations import Reservations
 from wiresum.controller.jobs.telling import Telling
 from wiresum.controller.jobs.tree import Phase
 from wiresum.controller.jobs.waiting import WaitingRoom
+from wiresum.join.constants import REASON_CHARACTERS_MAX
 
 log = logging.getLogger(__name__)
 

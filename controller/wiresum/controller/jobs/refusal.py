@@ -5,18 +5,19 @@ from __future__ import annotations
 import ipaddress
 
 from wiresum import join
+from wiresum.join.constants import (
+    JOB_TOKEN_BYTES_MAX,
+    JOB_WORKERS_MAX,
+    LANES_MAX,
+    LEASE_SLOTS_MAX,
+    PRIORITY_MAX,
+    TENANT_BYTES_MAX,
+    THREADS_MAX,
+)
 
 HOST_NAME_BYTES_MAX = 255
 SOFTWARE_VERSION_BYTES_MAX = 64
 ATTEMPT_BYTES_MAX = 64
-TENANT_BYTES_MAX = 64
-JOB_TOKEN_BYTES_MAX = 256
-PRIORITY_MAX = 1_000_000
-REASON_CHARACTERS_MAX = 1000
-LANES_MAX = 16370
-"""Words of the largest UDP datagram over IPv4, after the header."""
-LEASE_SLOTS_MAX = 32768
-"""A packet names its cell with 16 bits, and a slot has two cells."""
 
 
 class Refusal(Exception):  # noqa: N818 - it is an answer, not a fault
@@ -47,8 +48,8 @@ def check_join(request: join.JoinRequest) -> None:
     _check_job(request.world_size, request.priority)
     if request.rank >= request.world_size:
         raise _invalid("rank", f"is {request.rank}: a job of {request.world_size} has 0 to {request.world_size - 1}")
-    if not 1 <= request.threads_max <= join.THREADS_MAX:
-        raise _invalid("threads_max", f"is {request.threads_max}: it must be 1 to {join.THREADS_MAX}")
+    if not 1 <= request.threads_max <= THREADS_MAX:
+        raise _invalid("threads_max", f"is {request.threads_max}: it must be 1 to {THREADS_MAX}")
     if not 1 <= request.lanes_max <= LANES_MAX:
         raise _invalid("lanes_max", f"is {request.lanes_max}: it must be 1 to {LANES_MAX}")
     _check_slots(request.slots)
@@ -79,8 +80,8 @@ def _check_names(job_name: str, tenant: str) -> None:
 
 
 def _check_job(world_size: int, priority: int) -> None:
-    if not 1 <= world_size <= join.WORKERS_MAX:
-        raise _invalid("world_size", f"is {world_size}: a job has 1 to {join.WORKERS_MAX} workers")
+    if not 1 <= world_size <= JOB_WORKERS_MAX:
+        raise _invalid("world_size", f"is {world_size}: a job has 1 to {JOB_WORKERS_MAX} workers")
     if abs(priority) > PRIORITY_MAX:
         raise _invalid("priority", f"is {priority}: it must be {-PRIORITY_MAX} to {PRIORITY_MAX}")
 

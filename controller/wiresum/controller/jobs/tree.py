@@ -16,8 +16,9 @@ import enum
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from wiresum.controller.driver import BELOW_MAX, WORKERS_MAX, JobEntry
+from wiresum.controller.driver import JobEntry
 from wiresum.controller.jobs.leases import Lease
+from wiresum.join.constants import BELOW_ROOT_WORKERS_MAX, SWITCH_WORKERS_MAX
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,7 @@ class Branch:
 
     @property
     def contributors_max(self) -> int:
-        return BELOW_MAX if self.parent else WORKERS_MAX
+        return BELOW_ROOT_WORKERS_MAX if self.parent else SWITCH_WORKERS_MAX
 
     def number_of(self, switch_name: str) -> int:
         """Of a switch right below."""

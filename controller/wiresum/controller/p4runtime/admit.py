@@ -7,11 +7,10 @@ from collections.abc import Sequence
 import finsy as fy
 
 from wiresum.controller.driver import Endpoint, JobEntry
+from wiresum.join.constants import PARENT_BIT
 
 CELL_MASK = 0xFFFF
 """A cell's number has 16 bits, on the wire and in the switch."""
-PARENT_BIT = 1 << 31
-"""In bitmaps of workers: the switch above."""
 
 
 def entries(job: JobEntry, row: int, ports: Sequence[int], uplink_port: int = 0) -> list[fy.P4TableEntry]:

@@ -6,12 +6,11 @@ from collections.abc import Iterable
 
 import finsy as fy
 
-from wiresum.controller.driver import REASONS, WORKERS_MAX, JobCounters
+from wiresum.controller.driver import REASONS, JobCounters
+from wiresum.join.constants import SWITCH_WORKERS_MAX, Reason
 
-COLUMNS = (*REASONS, "other")
+COLUMNS = tuple(reason.name.lower() for reason in Reason)
 """Of counter `packets`, a row for each job; `other` packets belong to none, like those that are in no job's row."""
-ROW_STRAY = 0
-"""The row of packets that belong to no job."""
 
 
 def reads(row: int) -> list[fy.P4CounterEntry]:
@@ -24,10 +23,10 @@ def resets(row: int) -> list[fy.P4CounterEntry]:
     return _entries(row, 0)
 
 
-def decode(entries: Iterable[fy.P4CounterEntry], workers: int = WORKERS_MAX) -> JobCounters:
+def decode(entries: Iterable[fy.P4CounterEntry], workers: int = SWITCH_WORKERS_MAX) -> JobCounters:
     """Of a job with so many workers, from what was read; the switch does not remember which tensor came last."""
     packets = dict.fromkeys(REASONS, 0)
-    contributions = [0] * WORKERS_MAX
+    contributions = [0] * SWITCH_WORKERS_MAX
     results = 0
     for entry in entries:
         assert entry.index is not None
@@ -37,14 +36,14 @@ def decode(entries: Iterable[fy.P4CounterEntry], workers: int = WORKERS_MAX) -> 
             if column in packets:
                 packets[column] = count
         elif entry.counter_id == "contributions":
-            contributions[entry.index % WORKERS_MAX] = count
+            contributions[entry.index % SWITCH_WORKERS_MAX] = count
         else:
             results = count
     return JobCounters(packets=packets, results=results, contributions=tuple(contributions[:workers]))
 
 
 def _entries(row: int, value: int | None) -> list[fy.P4CounterEntry]:
-    sizes = {"packets": len(COLUMNS), "contributions": WORKERS_MAX, "results": 1}
+    sizes = {"packets": len(COLUMNS), "contributions": SWITCH_WORKERS_MAX, "results": 1}
     return [
         fy.P4CounterEntry(
             counter,

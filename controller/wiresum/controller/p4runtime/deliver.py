@@ -9,17 +9,11 @@ import finsy as fy
 
 from wiresum.controller.driver import Endpoint, JobEntry
 from wiresum.controller.switches import Host
+from wiresum.join.constants import EVERYONE, PARENT, UPLINK_GROUPS
 
-PARENT = 0xFF
-"""In place of a worker: the switch above."""
-EVERYONE = 0xFE
-"""In place of a worker: all of them at once, at a multicast address. A software switch can."""
 PIPE_SHIFT = 6
 """Of a Tofino: a receiver's bits from here on are its pipe, since each pipe has workers of its own, and one table does
 for all. The parent of a pipe has all bits below."""
-UPLINK_GROUPS = 512
-"""A job's row plus this is the multicast group of what goes to the switch above. `UPLINK_GROUPS` in
-p4src/common/sizes.p4."""
 
 
 def entries(

@@ -7,9 +7,7 @@ from collections.abc import Iterable
 import finsy as fy
 
 from wiresum.controller.switches import Host
-
-FLOOD_GROUP = 256
-"""The multicast group of what is flooded; those below it are jobs'. `FLOOD_GROUP` in p4src/common/sizes.p4."""
+from wiresum.join.constants import FLOOD_GROUP
 
 
 def entries(hosts: Iterable[Host]) -> list[fy.P4TableEntry]:

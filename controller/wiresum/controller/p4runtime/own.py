@@ -14,10 +14,6 @@ from typing import Any
 
 import finsy as fy
 
-DATA_PORT = 0xA9E0
-"""Base UDP port, fixed in the program: `SWITCH_PORT` in p4src/common/wire.p4."""
-
-
 KEYS_ADDRESS = "0.0.0.1"
 """In 0.0.0.0/8, which is nobody's (RFC 1122)."""
 

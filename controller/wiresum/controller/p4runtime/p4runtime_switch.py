@@ -21,6 +21,7 @@ from wiresum.controller.p4runtime.connection import Runs
 from wiresum.controller.p4runtime.device import Device
 from wiresum.controller.p4runtime.difference import ADMISSIONS, GROUP, Batch, Entry, concerning, difference
 from wiresum.controller.p4runtime.target import Target
+from wiresum.join.constants import STRAY_ROW
 
 
 class P4RuntimeSwitch:
@@ -151,7 +152,7 @@ class P4RuntimeSwitch:
 
     def stray(self) -> JobCounters:
         """Of all pipes: the first one has them."""
-        return self._count(count.ROW_STRAY, 0) if self._target.is_first else JobCounters()
+        return self._count(STRAY_ROW, 0) if self._target.is_first else JobCounters()
 
     def close(self) -> None:
         self._device.close()

@@ -12,8 +12,8 @@ from wiresum.controller.driver import Endpoint
 from wiresum.controller.nodes import PIPES_MAX, Node, nodes
 from wiresum.controller.p4runtime import device_config
 from wiresum.controller.p4runtime.device_config import Pipeline
-from wiresum.controller.p4runtime.own import DATA_PORT
 from wiresum.controller.switches import Host, SwitchConfig
+from wiresum.join.constants import SWITCH_PORT
 
 NO_MAC = "00:00:00:00:00:00"
 
@@ -51,7 +51,7 @@ class Target:
     """The other pipes that are nodes, which have the program, the tables and the addresses in common with this one."""
     beside: tuple[Host, ...] = ()
     """Machines and switches that hang on these."""
-    port: int = DATA_PORT
+    port: int = SWITCH_PORT
     """Base UDP port; fixed in the P4 program."""
     multicast: str = ""
     """Of a software switch: the group of job 0, if its RESULTs go to groups; job j's is j addresses further."""
@@ -84,7 +84,7 @@ class Target:
 
     def results_group(self, job: int) -> Endpoint | None:
         """Where the RESULTs of this job number for all workers at once go, address and base port."""
-        return Endpoint(str(IPv4Address(self.multicast) + job), DATA_PORT) if self.multicast else None
+        return Endpoint(str(IPv4Address(self.multicast) + job), SWITCH_PORT) if self.multicast else None
 
     def way_to(self, neighbour: Host) -> int:
         """The port by which what is sent to it leaves. Its own packets come in at `neighbour.port`."""

@@ -17,9 +17,10 @@ from dataclasses import dataclass, field
 from urllib.parse import unquote
 
 from wiresum import join
-from wiresum.controller.jobs.refusal import TENANT_BYTES_MAX, Refusal
+from wiresum.controller.jobs.refusal import Refusal
 from wiresum.controller.security.names import OPERATOR, Claims, parse
 from wiresum.controller.security.revocation import serial_of
+from wiresum.join.constants import TENANT_BYTES_MAX
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,7 @@ from wiresum.controller.service.join_service import JoinService
 from wiresum.controller.service.operator_service import OperatorService
 from wiresum.controller.store import Store
 from wiresum.join import join_pb2_grpc, operator_pb2_grpc
+from wiresum.join.constants import CONTROL_PORT
 
 log = logging.getLogger(__name__)
 
@@ -101,7 +102,7 @@ class JoinServer:
         """Does it serve, and does nothing hold it up?"""
         return self._thread is not None and self._thread.is_alive() and time.monotonic() < self._ticked_at + TICK_S_MAX
 
-    def start(self, host: str = "127.0.0.1", port: int = join.DEFAULT_CONTROL_PORT) -> int:
+    def start(self, host: str = "127.0.0.1", port: int = CONTROL_PORT) -> int:
         """Returns the TCP port, which is a free one for port 0. Raises `OSError` if it cannot listen there,
         `CredentialsError` if it must not, `StoreError` or `RecordError` if its state makes no sense."""
         if self._thread is not None:

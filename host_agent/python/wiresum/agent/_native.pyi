@@ -5,13 +5,6 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-LANES_MAX: int
-WORKERS_MAX: int
-THREADS_MAX: int
-AGGREGATORS_MAX: int
-HEADER_BYTES: int
-WIRE_VERSION: int
-
 class Dtype(enum.Enum):
     F32 = 0
     F16 = 1

@@ -27,7 +27,8 @@ from wiresum.agent.diagnosis import describe
 from wiresum.agent.errors import JoinError, SwitchUnreachableError, WiresumError
 from wiresum.agent.joining import Interruption
 from wiresum.agent.membership import NO_ROUND, Membership
-from wiresum.agent.way_out import default_threads, lanes_of_mtu, ports_address, way_out
+from wiresum.agent.way_out import default_threads, ports_address, way_out
+from wiresum.join.lanes import lanes_of_mtu
 
 
 class Ports(Protocol):

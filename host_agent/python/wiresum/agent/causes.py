@@ -11,7 +11,8 @@ from wiresum.agent import _native
 from wiresum.agent.absence import Traffic
 from wiresum.agent.aggregators import Aggregator, Aggregators
 from wiresum.agent.errors import CollectiveTimeoutError, DivergedError, SwitchUnreachableError, WiresumError
-from wiresum.agent.way_out import IPV4_UDP_HEADER_BYTES, lanes_of_mtu, path_mtu
+from wiresum.agent.way_out import path_mtu
+from wiresum.join.lanes import lanes_of_mtu, packet_bytes
 
 Status = _native.Status
 
@@ -138,7 +139,7 @@ def _why_nothing_comes(aggregator: Aggregator) -> str:
 
 
 def _packet_bytes(aggregator: Aggregator) -> int:
-    return 4 * aggregator.membership.grant.lanes + _native.HEADER_BYTES + IPV4_UDP_HEADER_BYTES
+    return packet_bytes(aggregator.membership.grant.lanes)
 
 
 def _doubt_about_multicast(aggregator: Aggregator) -> str:

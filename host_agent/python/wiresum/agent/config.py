@@ -14,17 +14,20 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from wiresum.join import JOB_NAME_BYTES_MAX, name_problem
-
-CONTROL_PORT = 43487
-"""The join service's usual TCP port."""
+from wiresum.join import name_problem
+from wiresum.join.constants import (
+    AGGREGATORS_MAX,
+    CONTROL_PORT,
+    JOB_NAME_BYTES_MAX,
+    JOB_TOKEN_BYTES_MAX,
+    LANES_MAX,
+    LEASE_SLOTS_MAX,
+    PRIORITY_MAX,
+    TENANT_BYTES_MAX,
+    THREADS_MAX,
+)
 
 PORT_MAX = 65535
-THREADS_MAX = 16
-LANES_MAX = 16370
-"""Words of the largest UDP datagram over IPv4, after the header."""
-SLOTS_MAX = 32768
-"""A packet names its cell with 16 bits, and a slot has two cells."""
 SPIN_US_MAX = 1_000_000
 JOIN_TIMEOUT_S_MAX = 86_400.0
 LOST_AFTER_S_MAX = 86_400
@@ -33,11 +36,6 @@ CONTROL_ENDPOINTS_MAX = 8
 PRECISIONS = ("auto", "exact", "block")
 TRANSPORTS = ("udp", "xdp", "dpdk")
 DEVICE_BYTES_MAX = 4096
-AGGREGATORS_MAX = 8
-"""As in the native core (engine/session.hpp)."""
-TENANT_BYTES_MAX = 64
-JOB_TOKEN_BYTES_MAX = 256
-PRIORITY_MAX = 1_000_000
 
 
 PREFIX = "WIRESUM_"
@@ -268,7 +266,7 @@ class AgentConfig:
         "chunks in flight, at each aggregator",
         default_shown="256, by the service",
         parse=_integer,
-        problem=_within(0, SLOTS_MAX),
+        problem=_within(0, LEASE_SLOTS_MAX),
     )
     spin_us: int = _setting(
         -1,

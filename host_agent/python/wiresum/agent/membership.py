@@ -40,6 +40,7 @@ from wiresum.agent.grant import grant_of
 from wiresum.agent.joining import Interruption, ask_until_granted
 from wiresum.agent.multicast import GroupWatch
 from wiresum.agent.way_out import why_cut_off
+from wiresum.join.constants import REASON_CHARACTERS_MAX
 from wiresum.join.credentials import CredentialsError
 
 log = logging.getLogger(__name__)
@@ -50,7 +51,6 @@ LEAVE_S_MAX = 1.5
 THREAD_END_S_MAX = 0.5
 DIAGNOSE_S_MAX = 1.0
 BEGIN_S_MAX = 5.0
-REASON_CHARACTERS_MAX = 1000
 ATTEMPT_BYTES = 16
 NO_ROUND = 0
 """Nothing was sent yet: rounds begin at 1."""

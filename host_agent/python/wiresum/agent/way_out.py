@@ -12,7 +12,6 @@ from wiresum.agent.config import AgentConfig
 from wiresum.agent.errors import SwitchUnreachableError
 from wiresum.agent.interfaces import has_carrier, mtu_of, name_of
 
-IPV4_UDP_HEADER_BYTES = 28
 THREADS_DEFAULT_MAX = 4
 DPDK_MTU_BYTES = 1500
 """What WIRESUM_LANES changes; DPDK sets the port's MTU by it."""
@@ -66,12 +65,6 @@ def why_cut_off(transport: str, address: str, switch_address: str) -> str:
     if device is not None and not has_carrier(device):
         return f"the interface {device} of {address} has no link"
     return ""
-
-
-def lanes_of_mtu(mtu_bytes: int) -> int:
-    """Words in the payload of an IP packet of this size; a multiple of 8, so that vectors divide it evenly."""
-    words = (mtu_bytes - IPV4_UDP_HEADER_BYTES - _native.HEADER_BYTES) // 4
-    return max(8, min(words, _native.LANES_MAX) // 8 * 8)
 
 
 def default_threads(aggregators: int) -> int:

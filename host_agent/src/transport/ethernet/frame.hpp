@@ -23,11 +23,11 @@
 namespace wiresum::transport::ethernet {
 
 inline constexpr std::size_t kEthernetBytes = 14;
-inline constexpr std::size_t kIpv4Bytes = 20;  // of a header without options; one with options is refused
-inline constexpr std::size_t kUdpBytes = 8;
+using wire::kIpv4Bytes;  // a header with options is refused
+using wire::kUdpBytes;
 inline constexpr std::size_t kHeadersBytes = kEthernetBytes + kIpv4Bytes + kUdpBytes;
 /// What IPv4's length field has room for beside the headers.
-inline constexpr std::size_t kPayloadBytesMax = UINT16_MAX - kIpv4Bytes - kUdpBytes;
+inline constexpr std::size_t kPayloadBytesMax = wire::kUdpPayloadBytesMax;
 /// A shorter frame is padded on the wire (without Ethernet's own check of 4 bytes).
 inline constexpr std::size_t kFrameBytesMin = 60;
 

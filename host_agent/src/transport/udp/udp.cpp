@@ -47,7 +47,7 @@ constexpr std::size_t kReceiveBufferBytes = 64u << 10;
 constexpr std::size_t kSendBatch = 64;    // messages in one sendmmsg
 constexpr std::size_t kSegmentsMax = 64;  // UDP_MAX_SEGMENTS of every kernel that has GSO
 constexpr std::size_t kRoomPackets = kSegmentsMax;
-constexpr std::size_t kRunBytesMax = 65507;  // the largest UDP payload over IPv4
+constexpr std::size_t kRunBytesMax = wire::kUdpPayloadBytesMax;
 constexpr std::size_t kPacketAlignmentBytes = 8;
 /// How often in one send() a full socket buffer is waited for, and how long each time, before what is left of the burst
 /// is given up as lost: together less than the least timeout of a packet, since all jobs of the thread wait meanwhile.

@@ -57,11 +57,13 @@ namespace {
 
 using xdp::Queue;
 
+static_assert(WIRESUM_FILTER_PORTS == wire::kThreadsMax);
+
 constexpr std::size_t kRoomMax = 256;
 /// At most this many datagrams are lent, so that the kernel always has chunks to receive into.
 constexpr std::size_t kReceiveMax = 256;
 /// Endpoints whose headers are made at a time.
-constexpr std::size_t kEndpointsAtOnce = wire::kWorkersMax;
+constexpr std::size_t kEndpointsAtOnce = wire::kSwitchWorkersMax;
 /// How many packets the kernel sends in one system call, in copy mode.
 constexpr std::size_t kPacketsEachCall = 32;
 /// How often a refusal is answered by trying again at once.

@@ -22,7 +22,7 @@ namespace wiresum::transport::testing {
 enum class Side : std::uint8_t { kLeft, kRight };
 
 /// The first UDP port of each side; the others follow.
-inline constexpr std::uint16_t kFirstPort = 0xA9E0;
+inline constexpr std::uint16_t kFirstPort = wire::kSwitchPort;
 
 struct EndOptions {
   std::size_t ports = 1;

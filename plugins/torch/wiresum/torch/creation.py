@@ -21,7 +21,8 @@ from torch._C._distributed_c10d import PrefixStore, Store
 from wiresum.agent.config import AgentConfig
 from wiresum.agent.errors import JoinError, WiresumError
 from wiresum.agent.session import Session
-from wiresum.join import JOB_NAME_BYTES_MAX, name_problem
+from wiresum.join import name_problem
+from wiresum.join.constants import JOB_NAME_BYTES_MAX
 from wiresum.torch import extension
 from wiresum.torch.backend import WiresumBackend
 from wiresum.torch.calls import KEPT

@@ -11,12 +11,12 @@ import functools
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple, Protocol
 
-from wiresum.controller.driver import REASONS, WORKERS_MAX, JobCounters
+from wiresum.controller.driver import REASONS, JobCounters
+from wiresum.join.constants import STRAY_ROW, SWITCH_WORKERS_MAX, Reason
 
-COLUMNS = {"packets": 8, "contributions": WORKERS_MAX, "results": 1}
+COLUMNS = {"packets": len(Reason), "contributions": SWITCH_WORKERS_MAX, "results": 1}
 """Of a row of each counter: p4src/v1model/count.p4. The last reason of `packets` is for what is not of this protocol,
 which never reaches the data plane."""
-ROW_STRAY = 0
 
 
 class Counted(Protocol):
@@ -57,7 +57,7 @@ class Counters:
         """`sizes` are those of the counters, by name."""
         self._switch = switch
         self._sizes = sizes
-        self._bases: dict[int, Row] = {ROW_STRAY: _negated(_row_of(switch.stray()))}
+        self._bases: dict[int, Row] = {STRAY_ROW: _negated(_row_of(switch.stray()))}
         self._rows: dict[int, int] = {}
         """Of the jobs that are installed."""
 
@@ -81,7 +81,7 @@ class Counters:
 
     def _row(self, row: int) -> Row:
         total = self._base(row)
-        if row == ROW_STRAY:
+        if row == STRAY_ROW:
             total = _sum(total, _row_of(self._switch.stray()))
         for job in (job for job, used in self._rows.items() if used == row):
             total = _sum(total, _row_of(self._switch.counters(job)))

@@ -18,16 +18,11 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from ipaddress import IPv4Address
 
-from wiresum.controller.driver import THREADS_MAX, WORKERS_MAX
+from wiresum.join.constants import EVERYONE, PARENT, PARENT_BIT, SWITCH_WORKERS_MAX, THREADS_MAX, UPLINK_GROUPS
 from wiresum.switch.p4runtime.refusal import out_of_range, unimplemented
 from wiresum.switch.p4runtime.schema import Entry
 from wiresum.switch.software_switch import Admission
 
-PARENT, PARENT_BIT, UPLINK_GROUPS = 0xFF, 1 << 31, 512
-"""The switch above as a receiver and in bitmaps of workers, and what makes of a job's group the one towards it, as in
-p4src/common/sizes.p4."""
-EVERYONE = 0xFE
-"""As a receiver: all workers of a job at once, by a copy to a multicast address, which the network copies further."""
 ADMISSIONS = ("admit", "admit_parent_entry")
 """The tables that say who may speak for a job."""
 _CELL_MASK = 0xFFFF
@@ -146,7 +141,7 @@ def plan(
     entries = list(admit)
     first = entries[0]
     shape = _shape(first)
-    sources: list[Address] = [NOWHERE] * WORKERS_MAX
+    sources: list[Address] = [NOWHERE] * SWITCH_WORKERS_MAX
     contributors = [0] * THREADS_MAX
     for entry in entries:
         if _shape(entry) != shape:

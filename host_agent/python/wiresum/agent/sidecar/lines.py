@@ -12,8 +12,8 @@ import socket
 import threading
 from dataclasses import dataclass, field
 
-LINE_BYTES_MAX = 1 << 16
-FIELDS_MAX = 64
+from wiresum.join.constants import SIDECAR_FIELDS_MAX, SIDECAR_LINE_BYTES_MAX
+
 SEND_TIMEOUT_S = 5.0
 _NAME = re.compile(r"[a-z][a-z0-9_.-]*|[A-Z][A-Z0-9_]*")
 _ESCAPES = {"\\": "\\\\", "\t": "\\t", "\n": "\\n"}
@@ -45,7 +45,7 @@ class Line:
 def encode(word: str, **fields: object) -> bytes:
     parts = [word, *(f"{name}={_escape(str(value))}" for name, value in fields.items())]
     line = "\t".join(parts).encode(errors="replace")
-    if len(line) >= LINE_BYTES_MAX:
+    if len(line) >= SIDECAR_LINE_BYTES_MAX:
         raise LineError(f"'{word}' is too long to be sent")
     return line + b"\n"
 
@@ -56,7 +56,7 @@ def decode(line: bytes) -> Line:
         word, *parts = line.decode().split("\t")
     except UnicodeDecodeError as error:
         raise LineError(f"a line is no text: {error}") from None
-    if not _NAME.fullmatch(word) or len(parts) > FIELDS_MAX:
+    if not _NAME.fullmatch(word) or len(parts) > SIDECAR_FIELDS_MAX:
         raise LineError("a line is none of ours")
     fields: dict[str, str] = {}
     for part in parts:
@@ -88,7 +88,7 @@ class Channel:
     def receive(self) -> Line | None:
         """The next message; None when the other end is closed. Raises LineError."""
         while (end := self._received.find(b"\n")) < 0:
-            if len(self._received) >= LINE_BYTES_MAX:
+            if len(self._received) >= SIDECAR_LINE_BYTES_MAX:
                 raise LineError("a line does not end")
             try:
                 more = self._socket.recv(4096)

@@ -41,10 +41,10 @@ from wiresum.agent.membership import NO_ROUND
 from wiresum.agent.session import EXACT_ELEMENTS_MAX
 from wiresum.agent.sidecar.lines import Channel, Line, LineError
 from wiresum.agent.way_out import spin_us_of
+from wiresum.join.constants import SIDECAR_VERSION
 
 log = logging.getLogger(__name__)
 
-VERSION = 3
 ANSWER_S_MAX = 15.0
 """How long a worker may take to answer; half of the time after which the service takes it for lost, if that is less."""
 _STATE = ("round", "sent", "received", "results", "group", "failures", "error")
@@ -150,9 +150,10 @@ class Service:
 
     def _config_of(self, line: Line) -> AgentConfig:
         """Raises a ValueError."""
-        if line.word != "join" or line.number("version") != VERSION:
+        if line.word != "join" or line.number("version") != SIDECAR_VERSION:
             raise LineError(
-                f"libwiresum and the installed wiresum are of different versions (the sidecar speaks {VERSION}): "
+                "libwiresum and the installed wiresum are of different versions "
+                f"(the sidecar speaks {SIDECAR_VERSION}): "
                 "let WIRESUM_PYTHON name the interpreter that has the same version of wiresum as the library"
             )
         settings = {name: value for name, value in line.fields.items() if name.startswith("WIRESUM_")}

@@ -1,0 +1,23 @@
+from __future__ import annotations
+
+import pytest
+
+from wiresum.join.constants import LANES_MAX
+from wiresum.join.lanes import lanes_of_mtu, packet_bytes
+
+
+@pytest.mark.parametrize(
+    ("mtu", "lanes"), [(65536, 16368), (9000, 2232), (1500, 360), (1280, 304), (576, 128), (84, 8), (83, 7), (56, 1)]
+)
+def test_lanes_fill_the_mtu_in_whole_vectors_where_it_holds_one(mtu: int, lanes: int) -> None:
+    assert lanes_of_mtu(mtu) == lanes
+    assert packet_bytes(lanes) <= mtu
+
+
+def test_no_mtu_gives_more_lanes_than_a_datagram_holds() -> None:
+    assert lanes_of_mtu(1 << 20) <= LANES_MAX
+
+
+def test_an_mtu_without_room_for_a_word_is_refused() -> None:
+    with pytest.raises(ValueError, match="MTU of 55 bytes"):
+        lanes_of_mtu(55)
