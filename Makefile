@@ -88,22 +88,22 @@ shell: $(ready)-dev  ##! open p4runtime-shell on a running switch: make shell AR
 bench: bench-dense bench-sparse bench-compress bench-aggregators  ##! compare with others on shaped links (root); results in build/bench
 
 bench-dense: $(ready)-bench  ##! of these: dense all-reduce over wiresum, Gloo and Open MPI
-	$(py) -m wiresum_lab.benchmarks.allreduce_bench $(ARGS)
+	$(py) -m wiresum_lab.benchmarks.allreduce $(ARGS)
 
 bench-sparse: $(ready)-bench  ##! of these: tensors with blocks of zeros
-	$(py) -m wiresum_lab.benchmarks.sparse_bench $(ARGS)
+	$(py) -m wiresum_lab.benchmarks.sparse $(ARGS)
 
 bench-compress: $(ready)-bench  ##! of these: training steps with compressed gradients
-	$(py) -m wiresum_lab.benchmarks.compress_bench $(ARGS)
+	$(py) -m wiresum_lab.benchmarks.compress $(ARGS)
 
 bench-aggregators: $(ready)-bench  ##! of these: a job on one, two and four software switches on links of their own
-	$(py) -m wiresum_lab.benchmarks.aggregators_bench $(ARGS)
+	$(py) -m wiresum_lab.benchmarks.switches.aggregators $(ARGS)
 
 bench-racks: $(ready)-bench  ##! racks of workers below a spine: trees, one switch, and Gloo (root)
-	$(py) -m wiresum_lab.benchmarks.racks_bench $(ARGS)
+	$(py) -m wiresum_lab.benchmarks.switches.racks $(ARGS)
 
 bench-precision: $(ready)-bench  ##! what sums of floats err and cost, exact, in blocks, and over Gloo (root)
-	$(py) -m wiresum_lab.benchmarks.precision_bench $(ARGS)
+	$(py) -m wiresum_lab.benchmarks.precision $(ARGS)
 
 bench-callers: $(ready)-bench  ##! what an all-reduce costs its caller, over wiresum and over Gloo
 	$(py) -m wiresum_lab.benchmarks.callers $(ARGS)
@@ -114,8 +114,8 @@ bench-packets: $(ready)-bench  ##! measure what a packet costs, by layer and by 
 	$(py) -m wiresum_lab.benchmarks.packets $(ARGS)
 
 bench-cluster: $(ready)-dev  ##! admit and tear down jobs for ten minutes; kill and restart a controller during a training
-	$(py) -m wiresum_lab.benchmarks.admission_bench --seconds 600
-	$(py) -m wiresum_lab.benchmarks.restart_bench --kills 50 --folder build/restart
+	$(py) -m wiresum_lab.benchmarks.cluster.admission --seconds 600
+	$(py) -m wiresum_lab.benchmarks.cluster.restart --kills 50 --folder build/restart
 
 # ---- tests ---------------------------------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import pytest
 
-from wiresum_lab.benchmarks.systems import Gloo
+from wiresum_lab.benchmarks.allreduce.systems import SYSTEMS
 from wiresum_lab.namespaces.star import Star, StarError
 
 RUN_S_MAX = 95.0
@@ -30,7 +30,7 @@ def namespaces() -> None:
 @pytest.fixture(scope="session")
 def gloo_on_a_star(namespaces: None) -> None:
     """Skips where Gloo cannot run on a star, and says why."""
-    if reason := Gloo().missing():
+    if reason := SYSTEMS["gloo"].missing():
         pytest.skip(reason)
 
 

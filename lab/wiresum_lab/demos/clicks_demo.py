@@ -25,9 +25,10 @@ import torch
 from matplotlib.figure import Figure
 from rich.console import Console
 
+from wiresum_lab.benchmarks.program import prerequisites_met
 from wiresum_lab.namespaces.links import Link
 from wiresum_lab.namespaces.star import Star, termination_as_exit
-from wiresum_lab.ranks.star_ranks import Ranks, prerequisites_met
+from wiresum_lab.ranks.ranks import start_on_star
 
 SYSTEMS = ("wiresum", "gloo")
 COLOURS = {"wiresum": "#0b6e99", "gloo": "#d9730d"}
@@ -36,14 +37,6 @@ TOLERANCE = 1e-5
 """Of a parameter after training, relative to the largest of its tensor. Either system rounds each sum to within 2^-24
 or less of its largest term; what is left is those roundings through all steps."""
 SMOOTHING_STEPS = 10
-
-
-class ClickRanks(Ranks):
-    script = "clicks_rank.py"
-
-    def train(self, name: str, steps: int, folder: Path) -> list[dict[str, Any]]:
-        self._tell(f"train {name} {steps} {folder}")
-        return [json.loads(line) for line in self._answers()]
 
 
 class Run:
@@ -111,15 +104,12 @@ def draw(runs: Sequence[Run], path: Path, title: str) -> None:
 
 
 def measure(options: argparse.Namespace) -> list[Run]:
-    with TemporaryDirectory() as folder, Star(options.workers, Link(options.link_mbit)) as star:
-        ranks = ClickRanks(star, options.output)
-        try:
-            runs = [Run(name, ranks.train(name, options.steps, Path(folder)), Path(folder)) for name in SYSTEMS]
-            ranks.close()
-        except BaseException:
-            ranks.abandon()
-            raise
-    return runs
+    with (
+        TemporaryDirectory() as folder,
+        Star(options.workers, Link(options.link_mbit)) as star,
+        start_on_star("clicks", star, options.output, "wiresum_lab.demos.clicks_rank") as ranks,
+    ):
+        return [Run(name, ranks.command("train", name, options.steps, folder), Path(folder)) for name in SYSTEMS]
 
 
 def parse_options(arguments: Sequence[str]) -> argparse.Namespace:

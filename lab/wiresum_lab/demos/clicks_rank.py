@@ -1,22 +1,14 @@
 """One rank of the embedding experiment: trains the same recommendation model over wiresum and over Gloo.
 
-`clicks_demo.py` starts it in a worker's namespace and talks to it over its standard streams, one line a message:
+    train GROUP STEPS FOLDER      gives times (CLOCK_MONOTONIC), losses, bytes on the link
 
-    hello                                   both groups are there
-    train GROUP STEPS FOLDER    -> {JSON}   times (CLOCK_MONOTONIC), losses, bytes on the link
-
-Bytes are those of the star's interface, headers included, so that both systems are counted alike. Parameters go into
-files, lest a collective of the system under test be its own judge.
+Parameters go into files, lest a collective of the system under test be its own judge.
 """
 
 from __future__ import annotations
 
-import json
-import os
-import sys
 import time
 from collections.abc import Iterator
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +17,8 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-import wiresum.torch  # noqa: F401 - makes the backend known, also where wiresum is not installed
+from wiresum_lab.ranks import rank
 
-TIMEOUT = timedelta(seconds=300)
 SEED = 7
 FIELDS = 4  # what is known of an impression: user, item, page, query
 ENTRIES = 50_000  # of each
@@ -76,25 +67,20 @@ class Clicks:
             yield entries, clicked.float()
 
 
-class Rank:
-    def __init__(self, star_device: str) -> None:
-        torch.set_num_threads(1)
+class Rank(rank.Rank):
+    def __init__(self, device: str) -> None:
+        super().__init__(device)
         torch.use_deterministic_algorithms(True)
-        dist.init_process_group("wiresum", timeout=TIMEOUT)
-        self._counters = Path("/sys/class/net") / star_device / "statistics"
-        # Wiresum's own Gloo stays on the management network; the one that is measured runs over the star.
-        os.environ["GLOO_SOCKET_IFNAME"] = star_device
-        gloo = dist.new_group(backend="gloo", timeout=TIMEOUT)
-        self._groups = {"wiresum": dist.group.WORLD, "gloo": gloo}
+        self.groups["wiresum"] = dist.group.WORLD
 
     def train(self, name: str, steps: int, folder: Path) -> dict[str, Any]:
         torch.manual_seed(SEED)
         network = ClickModel()
-        model = DistributedDataParallel(network, process_group=self._groups[name])
+        model = DistributedDataParallel(network, process_group=self.groups[name])
         optimiser = torch.optim.SGD(network.parameters(), lr=RATE)
         losses, times_ns = [], [time.monotonic_ns()]
         before = self._bytes()
-        for entries, clicked in Clicks(dist.get_rank()).steps(steps):
+        for entries, clicked in Clicks(self.rank).steps(steps):
             optimiser.zero_grad()
             loss = nn.functional.binary_cross_entropy_with_logits(model(entries), clicked)
             loss.backward()
@@ -102,7 +88,7 @@ class Rank:
             losses.append(float(loss.detach()))
             times_ns.append(time.monotonic_ns())
         after = self._bytes()
-        torch.save([p.detach() for p in network.parameters()], folder / f"{name}-{dist.get_rank()}.pt")
+        torch.save([p.detach() for p in network.parameters()], folder / f"{name}-{self.rank}.pt")
         return {
             "times_ns": times_ns,
             "losses": losses,
@@ -110,21 +96,6 @@ class Rank:
             "bytes_received": after[1] - before[1],
         }
 
-    def _bytes(self) -> tuple[int, int]:
-        sent, received = (int((self._counters / f"{way}_bytes").read_text()) for way in ("tx", "rx"))
-        return sent, received
-
-
-def main(arguments: list[str]) -> None:
-    if len(arguments) != 1:
-        sys.exit("usage: clicks_rank.py STAR_DEVICE (clicks_demo.py starts it)")
-    rank = Rank(arguments[0])
-    print("hello", flush=True)
-    for line in sys.stdin:
-        _, name, steps, folder = line.split(maxsplit=3)
-        print(json.dumps(rank.train(name, int(steps), Path(folder.strip()))), flush=True)
-    dist.destroy_process_group()
-
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    rank.main(Rank)

@@ -9,7 +9,7 @@ not fit is lost for ever. And a bucket releases what waits with one timer interr
 each, sixteen ends of 100 Mbit/s need 130,000 interrupts a second, which in a virtual machine costs more than a core and
 would be all that is measured. So trains of packets pass through a bucket as one buffer, as they pass to a real
 interface, if they fit: `train_packets`, and TCP is told so (gso_max_segs). What a transfer gains over line rate is one
-bucket: 0.4% of 8 MB at 100 Mbit/s. `allreduce_record.py` counts it into the bound.
+bucket: 0.4% of 8 MB at 100 Mbit/s. The dense benchmark counts it into the bound.
 
 *Packets* are as large as the link's MTU. 1500 bytes is Ethernet's; 9000 ("jumbo frames") is what clusters use whose
 switches allow it, since hosts pay for each packet.

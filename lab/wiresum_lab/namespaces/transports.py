@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from wiresum import agent, switch
+from wiresum.join.constants import CONTROL_PORT
 from wiresum_lab.namespaces.star import STAR_DEVICE, Host, Star
 from wiresum_lab.processes import Program, wiresum
 
 TRANSPORTS = ("udp", "xdp", "dpdk")
-CONTROL_PORT = 43487
 EAL = f"--no-huge --no-pci -m 256 --vdev=net_af_packet0,iface={STAR_DEVICE}"
 
 

@@ -1,0 +1,97 @@
+"""What is derived from measured times."""
+
+import json
+
+import pytest
+
+from wiresum_lab.benchmarks.allreduce.records import (
+    Case,
+    Experiment,
+    Measurement,
+    Repetition,
+    physical_bound_mbit,
+    ring_bound_mbit,
+)
+from wiresum_lab.namespaces.links import burst_bytes
+
+KEYS = {"system", "workers", "link_mbit", "dtype", "lane_bits", "bytes", "loss", "seconds", "goodput_mbit", "mtu"}
+KEYS |= {"bound_ratio", "cpu_seconds_per_gb_worker", "cpu_seconds_per_gb_switch", "retransmissions"}
+
+
+def case(system: str = "wiresum", **changes: object) -> Case:
+    values: dict[str, object] = {"workers": 8, "link_mbit": 100.0, "bytes": 14_400_000} | changes
+    experiment: Experiment = "rate"
+    return Case(experiment, system, **values)  # type: ignore[arg-type]
+
+
+def repetition(seconds: float, *, wrong: int = 0, retransmissions: int | None = 1) -> Repetition:
+    return Repetition(seconds, 0.144, 0.288, wrong, retransmissions)
+
+
+def paced(case: Case, frame_bytes: float) -> float:
+    """Mbit/s of a tensor whose frames, less one burst, take their time at 100 Mbit/s."""
+    return 100 * case.bytes / (frame_bytes - burst_bytes(100.0))
+
+
+def test_the_bound_counts_the_headers_of_every_packet_and_takes_off_one_burst() -> None:
+    whole = case()
+    assert physical_bound_mbit(whole) == pytest.approx(paced(whole, 10_000 * 1506))
+    one_more = case(bytes=14_400_004)
+    assert physical_bound_mbit(one_more) == pytest.approx(paced(one_more, 10_000 * 1506 + 70))
+    assert physical_bound_mbit(whole) == pytest.approx(100 * 1440 / 1506, rel=0.003)
+
+
+def test_fewer_bits_have_a_bound_of_their_own() -> None:
+    for bits, packets in ((16, 5000), (8, 2500)):
+        narrow = case(lane_bits=bits)
+        assert physical_bound_mbit(narrow) == pytest.approx(paced(narrow, packets * 1506))
+
+
+def test_jumbo_packets_have_a_higher_bound() -> None:
+    jumbo = case(bytes=8928 * 1000, mtu=9000)
+    assert physical_bound_mbit(jumbo) == pytest.approx(paced(jumbo, 1000 * (9014 - 20)))
+    assert ring_bound_mbit(case("gloo", mtu=9000)) == pytest.approx(100 * 8948 / 9014 / 1.75, rel=0.003)
+
+
+def test_a_tensor_that_fits_the_burst_has_no_bound() -> None:
+    assert physical_bound_mbit(case(bytes=14_400)) is None
+
+
+def test_a_ring_sends_almost_twice_the_tensor() -> None:
+    assert ring_bound_mbit(case("gloo")) == pytest.approx(100 * 1448 / 1514 / 1.75, rel=0.003)
+    assert ring_bound_mbit(case("gloo", workers=2)) == pytest.approx(100 * 1448 / 1514, rel=0.003)
+
+
+def test_an_unshaped_link_has_no_bound() -> None:
+    measurement = Measurement(case(link_mbit=None), [repetition(1.0)])
+    record = measurement.record()
+    assert (record["bound_ratio"], record["raw_ratio"], record["own_bound_ratio"]) == (None, None, None)
+
+
+def test_a_record_has_every_repetition_and_the_median_goodput() -> None:
+    measurement = Measurement(case(), [repetition(2.0), repetition(1.0), repetition(9.0)])
+    record = measurement.record()
+    assert record.keys() >= KEYS
+    assert record["seconds"] == [2.0, 1.0, 9.0]
+    assert record["goodput_mbit"] == pytest.approx(57.6)
+    assert record["bound_ratio"] == pytest.approx(57.6 / paced(case(), 10_000 * 1506), abs=1e-4)
+    assert record["raw_ratio"] == 0.576
+    assert record["cpu_seconds_per_gb_worker"] == 10.0
+    assert record["cpu_seconds_per_gb_switch"] == 20.0
+    assert record["retransmissions"] == 3
+    assert record["correct"] is True
+    assert json.loads(json.dumps(record)) == record
+
+
+def test_one_wrong_element_makes_a_measurement_wrong() -> None:
+    assert not Measurement(case(), [repetition(1.0), repetition(1.0, wrong=1)]).record()["correct"]
+
+
+def test_a_measurement_without_a_repetition_is_not_correct_and_has_no_rate() -> None:
+    record = Measurement(case(), error="it hung").record()
+    assert (record["correct"], record["goodput_mbit"], record["error"]) == (False, None, "it hung")
+
+
+def test_what_a_system_does_not_say_is_unknown_and_not_zero() -> None:
+    record = Measurement(case("gloo"), [repetition(1.0, retransmissions=None)]).record()
+    assert record["retransmissions"] is None

@@ -1,0 +1,27 @@
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+pytest.importorskip("torch", reason="needs PyTorch")
+
+
+@pytest.mark.parametrize("arguments", [["--kills", "3"], ["--kills", "1", "--standby"]], ids=["restarted", "standby"])
+def test_a_training_ends_with_the_same_bits_however_often_its_controller_is_killed(
+    run_bench: Run, tmp_path: Path, arguments: list[str]
+) -> None:
+    finished = run_bench("benchmarks.cluster.restart", *arguments, "--folder", str(tmp_path), "--json")
+    logs = "\n".join(f"{path.name}: {path.read_text()[-3000:]}" for path in sorted(tmp_path.glob("*.log")))
+    assert finished.returncode == 0, finished.stdout + finished.stderr + logs
+    outcome = json.loads(finished.stdout)
+    assert outcome["kills"] == int(arguments[1])
+    assert len(outcome["digests"]) == 1
+    assert outcome["failures"] == []
+    assert outcome["visits"] > 0
+    assert 0 < outcome["steps_without_controller"] < outcome["steps"]

@@ -1,0 +1,29 @@
+"""The benchmark of racks, small: a real tree on real links. Needs root."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from wiresum_lab.benchmarks.switches import racks
+from wiresum_lab.benchmarks.switches.racks import GLOO, RACKS, SPINE, Case
+
+
+def case(group: str) -> Case:
+    return Case(group, workers=8, racks=2, link_mbit=100.0, bytes=8_000_000, loss=0.0)
+
+
+def test_to_the_spine_alone_an_uplink_carries_all_of_the_racks_tensors() -> None:
+    assert case(SPINE).bound_mbit == pytest.approx(case(RACKS).bound_mbit / 4)
+    assert case(GLOO).bound_mbit == pytest.approx(case(RACKS).bound_mbit * 8 / 14, rel=0.02)
+
+
+@pytest.mark.usefixtures("gloo_on_a_star")
+def test_a_tree_sums_rightly_and_each_uplink_carries_the_tensor_once_each_way(tmp_path: Path) -> None:
+    path = tmp_path / "racks.json"
+    arguments = ["--workers", "4", "--bytes", "400000", "--repetitions", "2", "--loss", "0.02", "--json", str(path)]
+    assert racks.main(arguments) == 0
+    found = {(record["group"], record["loss"]): record for record in json.loads(path.read_text())}
+    assert set(found) == {(RACKS, 0.0), (SPINE, 0.0), (GLOO, 0.0), (RACKS, 0.02), (SPINE, 0.02)}
+    assert 1.0 <= found[RACKS, 0.0]["uplink_tensors"] < 1.1
+    assert 2.0 <= found[SPINE, 0.0]["uplink_tensors"] < 2.2

@@ -1,0 +1,44 @@
+"""The benchmark of compressed training, small: real groups on real links. Needs root."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from wiresum_lab.benchmarks.compress.__main__ import main, parameters, write_digits
+from wiresum_lab.benchmarks.compress.rank import WAYS, network
+
+
+def test_the_default_network_has_as_many_parameters_as_the_report_says() -> None:
+    assert sum(parameter.numel() for parameter in network(64, 30).parameters()) == parameters(30)
+    assert 2e6 < parameters(1024) < 3e6
+
+
+def test_no_image_is_in_two_of_training_validation_and_test(tmp_path: Path) -> None:
+    write_digits(tmp_path / "digits.npz")
+    with np.load(tmp_path / "digits.npz") as arrays:
+        parts = [arrays[f"{part}images"] for part in ("", "validation_", "test_")]
+        assert [len(arrays[f"{part}labels"]) for part in ("", "validation_", "test_")] == [len(part) for part in parts]
+    images = {image.tobytes() for part in parts for image in part}
+    assert len(images) == sum(map(len, parts)) == 1797
+
+
+@pytest.mark.usefixtures("gloo_on_a_star")
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_every_way_trains_and_compressed_ones_send_less(tmp_path: Path) -> None:
+    path = tmp_path / "compress.json"
+    arguments = ["--workers", "2", "--hidden", "64", "--timed", "2", "--steps", "40", "--every", "20"]
+    assert main([*arguments, "--json", str(path)]) == 0
+    ways = {way["name"]: way for way in json.loads(path.read_text())}
+    assert set(ways) == set(WAYS)
+    for way in ways.values():
+        assert len(way["seconds"]) == len(way["bytes_sent"]) == 2
+        assert way["steps"] == [7, 27, 40]
+        assert len(way["accuracy"]) == len(way["validation"]) == 3
+    assert all(ways[name]["accuracy"][-1] > 20 for name in WAYS[:3]), "they have learned something"
+    assert ways["gloo"]["accuracy"] == pytest.approx(ways["wiresum"]["accuracy"], abs=3)
+    dense, integers, sparse = (sum(ways[name]["bytes_received"]) for name in WAYS[1:])
+    assert sparse < integers / 2 < dense / 4
+    assert path.with_suffix(".png").stat().st_size > 1000

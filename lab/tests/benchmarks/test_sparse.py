@@ -1,0 +1,70 @@
+"""The sparse benchmark, small: real groups on real links. Needs root."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from wiresum_lab.benchmarks.sparse.__main__ import main
+from wiresum_lab.benchmarks.sparse.rank import bytes_needed, chosen_blocks
+
+
+def test_blocks_are_the_asked_share_and_aligned_where_asked() -> None:
+    for rank in range(3):
+        assert chosen_blocks(1000, "independent", 0.9, 1, rank).sum() == 100
+    aligned = [chosen_blocks(1000, "aligned", 0.9, 1, rank) for rank in range(2)]
+    assert np.array_equal(*aligned)
+    independent = [chosen_blocks(1000, "independent", 0.9, 1, rank) for rank in range(2)]
+    assert not np.array_equal(*independent)
+    assert not np.array_equal(aligned[0], chosen_blocks(1000, "aligned", 0.9, 2, 0)), "every draw is another"
+
+
+def test_what_a_worker_needs_to_send_is_its_blocks_headers_and_the_prologue() -> None:
+    packet = 24 + 4 * 360
+    # 8 workers' counts take 4 bits each: 2880 to a packet.
+    needed = bytes_needed(blocks=2880 - 1056 + 1, union=100, mine=10, block=360, workers=8)
+    assert needed == 10 * packet + 90 * 24 + 2 * packet
+    assert bytes_needed(blocks=36000, union=361, mine=10, block=1, workers=8) == 2 * packet + packet
+
+
+@pytest.mark.usefixtures("gloo_on_a_star")
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_every_way_sums_rightly_and_sparse_ones_send_what_there_is(tmp_path: Path) -> None:
+    path = tmp_path / "sparse.json"
+    arguments = [
+        "--workers",
+        "2",
+        "--bytes",
+        "400000",
+        "--repetitions",
+        "2",
+        "--sparsities",
+        "0.9",
+        "0.0",
+        "--scattered",
+        "0.99",
+    ]
+    assert main([*arguments, "--losses", "0", "--json", str(path)]) == 0
+    cases = json.loads(path.read_text())
+    assert [(case["placement"], case["sparsity"]) for case in cases] == [
+        ("aligned", 0.9),
+        ("aligned", 0.0),
+        ("independent", 0.9),
+        ("aligned", 0.99),
+        ("independent", 0.99),
+    ]
+    shares = [{record["union_share"] for record in case["records"]["sparse"]} for case in cases]
+    assert shares[0] == {28 / 278} and shares[1] == {1.0} and min(shares[2]) > 28 / 278
+    for case in cases:
+        assert {group: len(records) for group, records in case["records"].items()} == {
+            "sparse": 2,
+            "dense": 2,
+            "gloo": 2,
+        }
+        if case["sparsity"] == 0.9:
+            for record in case["records"]["sparse"]:
+                # Besides retransmissions there are the headers of the round for exponents.
+                sent, needed = sum(record["bytes_sent"]), sum(record["bytes_needed"])
+                assert needed <= sent < 1.5 * needed

@@ -1,0 +1,1 @@
+"""Wiresum, Gloo and Open MPI, side by side."""

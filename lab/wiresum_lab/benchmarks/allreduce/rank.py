@@ -1,0 +1,90 @@
+"""One rank of the benchmark, for the systems that PyTorch drives: wiresum and gloo.
+
+    prepare LANE_BITS ELEMENTS REPETITION      tensors are filled
+    go                                         gives times, wrong elements and retransmissions of an all-reduce
+    latency ELEMENTS COUNT                     gives the median time, in nanoseconds
+
+Times are of CLOCK_MONOTONIC, which namespaces of one machine share. -1 retransmissions: the system does not say.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+
+import torch
+import torch.distributed as dist
+
+import wiresum.torch
+from wiresum_lab.benchmarks.allreduce import pattern
+from wiresum_lab.ranks.rank import TIMEOUT, main
+
+LATENCY_WARM_UP = 50
+
+
+class Rank:
+    """A process group, or one for each lane width, and the tensors of the current case."""
+
+    def __init__(self, system: str) -> None:
+        self.system = system
+        self.groups: dict[int, dist.ProcessGroup | None] = {}
+        torch.set_num_threads(1)
+        wiresum.torch.register()
+        dist.init_process_group(system, timeout=TIMEOUT)
+        self.groups[32] = dist.group.WORLD
+        self.rank, self.world_size = dist.get_rank(), dist.get_world_size()
+        self.own = pattern.table(self.rank)
+        self.expected = sum((pattern.table(rank) for rank in range(1, self.world_size)), pattern.table(0))
+        self.tensor = torch.empty(0)
+        self.repetition = 0
+        self.lane_bits = 32
+
+    def prepare(self, lane_bits: int, elements: int, repetition: int) -> None:
+        if lane_bits not in self.groups:
+            options = wiresum.torch.Options(bits=lane_bits)
+            self.groups[lane_bits] = dist.new_group(backend=self.system, timeout=TIMEOUT, pg_options=options)
+        if self.tensor.numel() != elements:
+            self.tensor = torch.empty(elements)
+        pattern.fill(self.tensor.numpy(), self.own, repetition)
+        self.lane_bits, self.repetition = lane_bits, repetition
+
+    def go(self) -> dict[str, int]:
+        group = self.groups[self.lane_bits]
+        retransmissions = self._retransmissions()
+        cpu_ns, start_ns = time.process_time_ns(), time.monotonic_ns()
+        dist.all_reduce(self.tensor, group=group)
+        end_ns, cpu_ns = time.monotonic_ns(), time.process_time_ns() - cpu_ns
+        if retransmissions >= 0:
+            retransmissions = self._retransmissions() - retransmissions
+        wrong = pattern.wrong_elements(self.tensor.numpy(), self.expected, self.repetition)
+        return {
+            "start_ns": start_ns,
+            "end_ns": end_ns,
+            "cpu_ns": cpu_ns,
+            "wrong_elements": wrong,
+            "retransmissions": retransmissions,
+        }
+
+    def latency(self, elements: int, count: int) -> int:
+        tensor = torch.ones(elements)
+        times_ns = []
+        for i in range(LATENCY_WARM_UP + count):
+            tensor.fill_(1.0)
+            start_ns = time.monotonic_ns()
+            dist.all_reduce(tensor)
+            if i >= LATENCY_WARM_UP:
+                times_ns.append(time.monotonic_ns() - start_ns)
+        if not bool((tensor == float(self.world_size)).all()):
+            raise RuntimeError(f"a small all-reduce over {self.system} gave a wrong sum")
+        return round(statistics.median(times_ns))
+
+    def _retransmissions(self) -> int:
+        """Of this worker, in the current group, so far."""
+        if self.system != "wiresum":
+            return -1
+        network = wiresum.torch.stats(self.groups[self.lane_bits]).network
+        return -1 if network is None else network.retransmissions
+
+
+if __name__ == "__main__":
+    main(Rank)

@@ -1,0 +1,1 @@
+"""The join service and the controller under load, attack, and death."""

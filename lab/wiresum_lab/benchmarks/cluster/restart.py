@@ -1,0 +1,316 @@
+"""Kills a controller (SIGKILL) and starts it again, many times during one training: are the parameters the same bits as
+without?
+
+`wiresum switch --p4runtime`, `wiresum controller` and the workers (`restart_worker.py`, in PyTorch) are processes of
+this host; so are the workers of short jobs, which come and go all the time (`restart_visitor.py`). A kill comes when
+the controller serves and all workers attend, the next at a random moment while it starts again. With `--standby` two
+controllers share the state, and each kill is of the active one; the other takes over, and the one that was killed is
+started again as the standby. When all kills are done the training ends after some step; then the same workers train
+again for as many steps, and nobody is killed.
+
+    python -m wiresum_lab.benchmarks.cluster.restart --kills 50 --folder build/restart
+    python -m wiresum_lab.benchmarks.cluster.restart --kills 50 --folder build/restart --standby
+
+Prints a line, or with --json an object; exits with status 1 if a digest differs or a job failed. Logs are in the
+folder.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import random
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from wiresum.cli.service import Service, ServiceError
+from wiresum.join import Report
+from wiresum.join.constants import THREADS_MAX
+
+WAIT_S_MAX = 60.0
+POLL_S = 0.02
+LANES, SLOTS = 360, 4096
+WORKER, VISITOR = (Path(__file__).with_name(f"restart_{who}.py") for who in ("worker", "visitor"))
+
+T = TypeVar("T")
+
+CONFIG = """\
+[controller]
+listen = "127.0.0.1:{listen}"
+state = "state"
+
+[[switch]]
+name = "bench"
+kind = "software"
+p4runtime = "127.0.0.1:{p4runtime}"
+address = "127.0.0.1"
+port = {data}
+lanes = {lanes}
+slots = {slots}
+"""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    kills: int
+    steps: int
+    steps_without_controller: int
+    """That the workers made between a kill and the next moment at which a controller served them."""
+    back_s_median: float
+    """From a kill to that moment, where no second kill came between."""
+    back_s_max: float
+    digests: list[str]
+    """Of all workers and both trainings: one, if all is well."""
+    visits: int
+    """Short jobs that came and went meanwhile ..."""
+    failures: list[str]
+    """... and what failed in them: nothing, if all is well."""
+
+    @property
+    def well(self) -> bool:
+        return len(self.digests) == 1 and not self.failures and self.visits > 0
+
+
+class Bench:
+    """The processes, from `with` to its end."""
+
+    def __init__(self, folder: Path, workers: int, *, standby: bool) -> None:
+        self._folder, self._workers = folder, workers
+        folder.mkdir(parents=True, exist_ok=True)
+        for left in (*folder.glob("*.json"), *folder.glob("*.log"), *folder.glob("state/*"), *folder.glob("st[eo]p*")):
+            left.unlink()
+        self._listen = [_free_port() for _ in range(1 + standby)]
+        self._p4runtime, self._data = _free_port(), _free_block()
+        self._cleanup = contextlib.ExitStack()
+        self._controllers: list[subprocess.Popen[bytes] | None] = [None] * len(self._listen)
+        self._trainers: list[subprocess.Popen[bytes]] = []
+        self.service = Service(",".join(f"127.0.0.1:{port}" for port in self._listen))
+
+    def __enter__(self) -> Bench:
+        try:
+            self._start_all()
+        except BaseException:
+            self._cleanup.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._cleanup.close()
+
+    def _start_all(self) -> None:
+        self._cleanup.enter_context(self.service)
+        ends = ["--p4runtime", f"127.0.0.1:{self._p4runtime}", "--bind", "127.0.0.1", "--port", str(self._data)]
+        self._start("switch", [*_wiresum("switch"), *ends, "--lanes", str(LANES), "--slots", str(SLOTS)])
+        for index, listen in enumerate(self._listen):
+            sizes = {"lanes": LANES, "slots": SLOTS}
+            text = CONFIG.format(listen=listen, p4runtime=self._p4runtime, data=self._data, **sizes)
+            (self._folder / f"cluster{index}.toml").write_text(text)
+        self._await(lambda: b"ready" in (self._folder / "switch.log").read_bytes() or None, "the switch is ready")
+        self.start_controller(0, standby=False)
+        self.await_report(lambda report: report.service.role == "active", "the controller serves")
+        for index in range(1, len(self._listen)):
+            self.start_controller(index, standby=True)
+        store = _free_port()
+        switches = {"WIRESUM_SWITCH": ",".join(self.service.targets), "LOCAL_WORLD_SIZE": str(self._workers)}
+        arguments = ["--world-size", self._workers, "--port", store, "--folder", self._folder]
+        self._trainers.append(self._start("workers", [sys.executable, str(WORKER), *map(str, arguments)], switches))
+        visit = [sys.executable, str(VISITOR), "--folder", str(self._folder)]
+        self._trainers.append(self._start("visitor", visit, switches))
+        self.await_report(self._all_attend, "all workers attend")
+        self._await(lambda: self.steps() or None, "the training has begun")
+
+    def start_controller(self, index: int, *, standby: bool) -> None:
+        command = [*_wiresum("controller"), "--config", str(self._folder / f"cluster{index}.toml"), "--verbose"]
+        self._controllers[index] = self._start(f"controller{index}", [*command, *["--standby"] * standby])
+
+    def kill_controller(self, index: int) -> None:
+        process = self._controllers[index]
+        assert process is not None
+        self._check_alive()
+        process.kill()
+        process.wait()
+        self._controllers[index] = None
+
+    def active(self) -> int:
+        """Which controller serves."""
+
+        def ask() -> int | None:
+            for index, target in enumerate(self.service.targets):
+                with Service(target) as one, contextlib.suppress(ServiceError):
+                    if one.report(1.0).service.role == "active":
+                        return index
+            return None
+
+        return self._await(ask, "a controller serves")
+
+    def await_served(self) -> None:
+        self.await_report(self._all_attend, "all workers attend again")
+
+    def steps(self) -> int:
+        return int((self._folder / "steps").read_text()) if (self._folder / "steps").exists() else 0
+
+    def end(self) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+        """What the workers found, of both trainings, and the visitor."""
+        (self._folder / "stop").touch()
+        for trainer in self._trainers:
+            try:
+                status = trainer.wait(10 * WAIT_S_MAX)
+            except subprocess.TimeoutExpired:
+                raise click.ClickException(f"a worker does not end: see the logs in {self._folder}") from None
+            if status:
+                raise click.ClickException(f"a worker failed: see the logs in {self._folder}")
+        trainings = [json.loads((self._folder / f"{rank}.json").read_text()) for rank in range(self._workers)]
+        visits: dict[str, Any] = json.loads((self._folder / "visitor.json").read_text())
+        return [training for of_worker in trainings for training in of_worker], visits
+
+    def await_report(self, condition: Callable[[Report], bool], what: str) -> None:
+        def ask() -> bool | None:
+            try:
+                return condition(self.service.report(1.0)) or None
+            except ServiceError:
+                return None
+
+        self._await(ask, what)
+
+    def _all_attend(self, report: Report) -> bool:
+        return any(
+            job.state == "running" and [worker.state for worker in job.workers] == ["attending"] * self._workers
+            for job in report.jobs
+            if not job.name.startswith("visit-")
+        )
+
+    def _await(self, ask: Callable[[], T | None], what: str) -> T:
+        give_up_at = time.monotonic() + WAIT_S_MAX
+        while (found := ask()) is None:
+            self._check_alive()
+            if time.monotonic() > give_up_at:
+                raise click.ClickException(f"in {WAIT_S_MAX:.0f} s it did not come to this: {what}. See {self._folder}")
+            time.sleep(POLL_S)
+        return found
+
+    def _check_alive(self) -> None:
+        processes = [*self._trainers, *filter(None, self._controllers)]
+        if any(process.poll() is not None for process in processes):
+            raise click.ClickException(f"a worker or a controller ended by itself: see the logs in {self._folder}")
+
+    def _start(
+        self, name: str, command: Sequence[str], variables: Mapping[str, str] | None = None
+    ) -> subprocess.Popen[bytes]:
+        with (self._folder / f"{name}.log").open("ab") as log:
+            # A session of its own, so that what it has forked can be ended with it.
+            process = subprocess.Popen(
+                command, stdout=log, stderr=log, env=os.environ | (variables or {}), start_new_session=True
+            )
+        self._cleanup.callback(_end, process)
+        return process
+
+
+@dataclass
+class _Learnt:
+    """What is learnt from kill to kill."""
+
+    back_s: list[float] = field(default_factory=list)
+    steps_without: int = 0
+
+
+def _kill(bench: Bench, most: int, chance: random.Random, learnt: _Learnt, *, standby: bool) -> int:
+    """One kill and its repair; without a standby, and if there may be as many, another while it starts. How many."""
+    index = bench.active() if standby else 0
+    steps, killed_at = bench.steps(), time.monotonic()
+    bench.kill_controller(index)
+    again = most > 1 and not standby and bool(learnt.back_s)
+    if not standby:
+        bench.start_controller(index, standby=False)
+    if again:
+        time.sleep(chance.uniform(0, statistics.median(learnt.back_s)))
+        bench.kill_controller(index)
+        bench.start_controller(index, standby=False)
+    bench.await_served()
+    if not again:
+        learnt.back_s.append(time.monotonic() - killed_at)
+    learnt.steps_without += bench.steps() - steps
+    if standby:
+        bench.start_controller(index, standby=True)
+    return 1 + again
+
+
+def run(folder: Path, kills: int, workers: int, seed: int, *, standby: bool) -> Outcome:
+    chance, learnt, done = random.Random(seed), _Learnt(), 0
+    with Bench(folder, workers, standby=standby) as bench:
+        while done < kills:
+            done += _kill(bench, kills - done, chance, learnt, standby=standby)
+        trainings, visits = bench.end()
+    return Outcome(
+        kills=done,
+        steps=trainings[0]["steps"],
+        steps_without_controller=learnt.steps_without,
+        back_s_median=statistics.median(learnt.back_s),
+        back_s_max=max(learnt.back_s),
+        digests=sorted({training["digest"] for training in trainings}),
+        visits=visits["jobs"],
+        failures=visits["failures"],
+    )
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def _wiresum(command: str) -> list[str]:
+    return [sys.executable, "-m", "wiresum.cli", command]
+
+
+def _free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
+def _free_block() -> int:
+    """The first of as many free UDP ports as a switch has, which nobody else is likely to take meanwhile."""
+    for base in range(20_000, 30_000, THREADS_MAX):
+        with contextlib.ExitStack() as opened, contextlib.suppress(OSError):
+            for port in range(base, base + THREADS_MAX):
+                opened.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM)).bind(("127.0.0.1", port))
+            return base
+    raise click.ClickException(f"no {THREADS_MAX} UDP ports in a row are free")
+
+
+@click.command(help=__doc__)
+@click.option("--kills", default=50, type=click.IntRange(1), show_default=True, help="How many.")
+@click.option("--workers", default=2, type=click.IntRange(1, 8), show_default=True, help="Of the training.")
+@click.option("--standby", is_flag=True, help="Let a standby take over.")
+@click.option("--seed", default=1, show_default=True, help="Of the moments of the kills.")
+@click.option("--folder", required=True, type=click.Path(path_type=Path), help="For logs and state.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON object.")
+def main(kills: int, workers: int, standby: bool, seed: int, folder: Path, as_json: bool) -> None:
+    outcome = run(folder.resolve(), kills, workers, seed, standby=standby)
+    if as_json:
+        click.echo(json.dumps(dataclasses.asdict(outcome), indent=2))
+    else:
+        click.echo(
+            f"{outcome.kills} kills in a training of {outcome.steps} steps, {outcome.steps_without_controller} of them "
+            f"without a controller; served again after {outcome.back_s_median:.2f} s (median; longest "
+            f"{outcome.back_s_max:.2f} s); parameters: "
+            f"{'the same bits as' if len(outcome.digests) == 1 else 'NOT THOSE'} without kills; {outcome.visits} short "
+            f"jobs meanwhile; failures: {outcome.failures or 'none'}"
+        )
+    sys.exit(0 if outcome.well else 1)
+
+
+if __name__ == "__main__":
+    main()

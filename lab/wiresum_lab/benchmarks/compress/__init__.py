@@ -1,0 +1,1 @@
+"""Training with compressed gradients, beside fp32."""

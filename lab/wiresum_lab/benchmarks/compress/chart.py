@@ -1,0 +1,55 @@
+"""The picture of a run: time of a step, accuracy over bytes, accuracy over time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+from matplotlib.axes import Axes
+
+# Okabe and Ito's palette, which colour-blind readers can tell apart.
+COLOURS = ("#E69F00", "#0072B2", "#009E73", "#CC79A7")
+MEGABYTE = 1e6
+
+
+def draw(ways: Sequence[dict[str, Any]], path: Path, *, title: str) -> None:
+    """Writes a PNG. Of each way: title, step_seconds, and the lists of a `Way`."""
+    figure, axes = plt.subplots(1, 3, figsize=(14, 4.2), layout="constrained")
+    _draw_steps(axes[0], ways)
+    _draw_accuracy(axes[1], ways, [_mean(way["bytes_received"]) / MEGABYTE for way in ways], "received by a worker, MB")
+    _draw_accuracy(axes[2], ways, [way["step_seconds"] for way in ways], "time on these links, s")
+    for axis in axes:
+        axis.spines[["top", "right"]].set_visible(False)
+    figure.suptitle(title)
+    figure.savefig(path, dpi=120)
+    plt.close(figure)
+
+
+def _draw_steps(axis: Axes, ways: Sequence[dict[str, Any]]) -> None:
+    slowest = ways[0]["step_seconds"]
+    heights = [way["step_seconds"] * 1e3 for way in ways]
+    bars = axis.bar([way["title"].replace(", ", "\n") for way in ways], heights, color=COLOURS)
+    labels = [f"{height:.0f} ms\n{slowest * 1e3 / height:.1f} x" for height in heights]
+    axis.bar_label(bars, labels, fontsize=9, padding=2)
+    axis.set_ylim(top=max(heights) * 1.18)
+    axis.set_ylabel("a training step, ms")
+
+
+def _draw_accuracy(axis: Axes, ways: Sequence[dict[str, Any]], of_step: Sequence[float], unit: str) -> None:
+    """Over what a step takes; logarithmic, since the ways differ by an order of magnitude."""
+    for way, one, colour in zip(ways, of_step, COLOURS, strict=True):
+        axis.plot([one * step for step in way["steps"]], way["accuracy"], label=way["title"], color=colour, marker=".")
+    axis.set_xscale("log")
+    axis.set_xlabel(unit)
+    axis.set_ylabel("test accuracy, %")
+    axis.grid(visible=True, alpha=0.25)
+    axis.legend(frameon=False, fontsize=8)
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)

@@ -1,0 +1,149 @@
+"""One rank of the benchmark of compressed training: a process that trains the same network in several ways.
+
+    prepare FILE HIDDEN STEPS RATE MOMENTUM    the data is read, and every way has its network
+    train WAY STEPS                            gives times, processor time, and bytes over the star's device
+    accuracy WAY                               percent of the test and of the validation images, at rank 0
+
+All ways start from the same parameters, see the same images in the same order, and step with the same rates.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+import wiresum.compress as wc
+from wiresum_lab.ranks import rank
+from wiresum_lab.ranks.rank import GLOO, main
+
+IMAGES = 16
+"""In a worker's batch."""
+WARM_UP_STEPS = 10
+RATIO = 0.01
+
+WIRESUM, INT_DIANA, G_TOP_K = "wiresum", "int-diana", "gtopk"
+WAYS = (GLOO, WIRESUM, INT_DIANA, G_TOP_K)
+METHODS: dict[str, tuple[wc.Compressor, str]] = {
+    INT_DIANA: (wc.IntDIANA(bits=8, scale="estimate"), "layer"),  # plain SGD, where it costs no accuracy
+    G_TOP_K: (wc.GTopK(RATIO, bits=16), "model"),
+}
+
+
+@dataclass(frozen=True)
+class Images:
+    images: torch.Tensor
+    labels: torch.Tensor
+    validation_images: torch.Tensor
+    validation_labels: torch.Tensor
+    test_images: torch.Tensor
+    test_labels: torch.Tensor
+
+    @classmethod
+    def read(cls, path: str) -> Images:
+        with np.load(path) as arrays:
+            return cls(*(torch.from_numpy(arrays[name]) for name in cls.__dataclass_fields__))
+
+    def batch(self, step: int, rank: int, size: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """A worker's share of what all workers draw for a step."""
+        drawn = torch.randint(len(self.images), (size, IMAGES), generator=torch.Generator().manual_seed(step))
+        return self.images[drawn[rank]], self.labels[drawn[rank]]
+
+
+def network(pixels: int, hidden: int) -> nn.Module:
+    """Three hidden layers: with 1024 units each on 64 pixels 2.2 million parameters."""
+    torch.manual_seed(1)
+    layers: list[nn.Module] = [nn.Linear(pixels, hidden), nn.ReLU()]
+    for _ in range(2):
+        layers += [nn.Linear(hidden, hidden), nn.ReLU()]
+    return nn.Sequential(*layers, nn.Linear(hidden, 10))
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The same for all ways."""
+
+    hidden: int
+    steps: int
+    rate: float
+    momentum: float
+
+
+class Training:
+    """A network, its optimizer and, where it has one, its compression."""
+
+    def __init__(self, way: str, group: dist.ProcessGroup, images: Images, settings: Settings) -> None:
+        self._images = images
+        self._model = DistributedDataParallel(
+            network(images.images.shape[1], settings.hidden), process_group=group, gradient_as_bucket_view=True
+        )
+        self._optimizer = torch.optim.SGD(
+            self._model.parameters(), lr=settings.rate, momentum=settings.momentum, fused=True
+        )
+        self._schedule = torch.optim.lr_scheduler.LambdaLR(
+            self._optimizer,
+            lambda step: min(1, (step + 1) / WARM_UP_STEPS) * 0.5 * (1 + math.cos(math.pi * step / settings.steps)),
+        )
+        self._step = 0
+        if way in METHODS:
+            method, granularity = METHODS[way]
+            wc.attach(self._model, self._optimizer, method, granularity=granularity)  # type: ignore[arg-type]
+
+    def train(self, steps: int) -> None:
+        for _ in range(steps):
+            images, labels = self._images.batch(self._step, dist.get_rank(), dist.get_world_size())
+            self._optimizer.zero_grad()
+            nn.functional.cross_entropy(self._model(images), labels).backward()
+            self._optimizer.step()
+            self._schedule.step()
+            self._step += 1
+
+    def accuracy(self) -> dict[str, float]:
+        return {
+            "test": self._accuracy(self._images.test_images, self._images.test_labels),
+            "validation": self._accuracy(self._images.validation_images, self._images.validation_labels),
+        }
+
+    def _accuracy(self, images: torch.Tensor, labels: torch.Tensor) -> float:
+        """In percent."""
+        with torch.no_grad():
+            chosen = self._model.module(images).argmax(1)
+        return float((chosen == labels).float().mean()) * 100
+
+
+class Rank(rank.Rank):
+    def prepare(self, path: str, hidden: int, steps: int, rate: float, momentum: float) -> None:
+        world = dist.group.WORLD
+        assert world is not None
+        images, settings = Images.read(path), Settings(hidden, steps, rate, momentum)
+        self._trainings = {
+            way: Training(way, self.groups[GLOO] if way == GLOO else world, images, settings) for way in WAYS
+        }
+
+    def train(self, way: str, steps: int) -> dict[str, Any]:
+        before, cpu_s = self._bytes(), time.process_time()
+        start_ns = time.monotonic_ns()
+        self._trainings[way].train(steps)
+        end_ns = time.monotonic_ns()
+        sent, received = (after - earlier for after, earlier in zip(self._bytes(), before, strict=True))
+        return {
+            "start_ns": start_ns,
+            "end_ns": end_ns,
+            "cpu_seconds": time.process_time() - cpu_s,
+            "bytes_sent": sent,
+            "bytes_received": received,
+        }
+
+    def accuracy(self, way: str) -> dict[str, Any]:
+        return self._trainings[way].accuracy() if self.rank == 0 else {}
+
+
+if __name__ == "__main__":
+    main(Rank)

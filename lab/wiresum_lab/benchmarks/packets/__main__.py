@@ -1,0 +1,331 @@
+"""What a packet costs, by layer and by transport; needs root and two cores: make bench-packets.
+
+A switch of one job is pinned to one core, and eight workers' state machines, in one thread, to another
+(`packet_bench.cpp`). Over each transport they all-reduce for a while; then one worker's round trips are timed, where
+both ends poll. While they stream, a switch over sockets sleeps when it has nothing to do: a core that polls sockets
+keeps the kernel from bringing it packets. The kernel's share is part of the price, so what counts is how busy the two
+cores were, whoever kept them busy: nothing else should run on the machine.
+
+Last, the same workers at bmv2, which runs the P4 program: packets of as many words as that has, and plain UDP sockets.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+SWITCH_ADDRESS, WORKER_ADDRESS = "10.213.0.1", "10.213.0.2"
+WORKERS = 8
+POLL_US = 1_000_000
+START_TIMEOUT_S = 30.0
+RUN_TIMEOUT_S = 120.0
+PLAIN = "UDP, without offloads"
+BMV2 = "bmv2"
+BMV2_SLOTS, BMV2_FLOATS = 16, 2_000
+"""Few packets in flight, and a small tensor: bmv2 takes some thousand packets a second, and its queues are short."""
+REPORT_COLUMNS = 110
+
+
+class UnavailableError(Exception):
+    """A transport cannot be had on this machine: the text says why."""
+
+
+@dataclass(frozen=True)
+class Way:
+    """A transport, and what lies under it."""
+
+    name: str
+    transport: str
+    on_veth: bool
+    offload: bool = False
+    switch_device: str = ""
+    worker_device: str = ""
+    at_bmv2: bool = False
+
+    def options(self, *, is_switch: bool) -> list[str]:
+        device = self.switch_device if is_switch else self.worker_device
+        options = ["--transport", self.transport, "--offload", "1" if self.offload else "0"]
+        return options + (["--device", device] if device else [])
+
+
+@dataclass(frozen=True)
+class Result:
+    """Datagrams are counted at the workers, both ways."""
+
+    way: str
+    transport: str
+    datagrams: int
+    seconds: float
+    core_seconds: float
+    repeats: int
+    round_trip_us: float
+
+    @property
+    def rate(self) -> float:
+        """Datagrams for each second that a core was busy, at either end."""
+        return self.datagrams / self.core_seconds
+
+
+def ways(memif: Path) -> list[Way]:
+    eal = "--no-pci --no-huge -m 512"
+    return [
+        Way(PLAIN, "udp", on_veth=True),
+        Way("UDP, with offloads", "udp", on_veth=True, offload=True),
+        Way("AF_XDP", "xdp", on_veth=True, switch_device="wsp-s", worker_device="wsp-w"),
+        Way(
+            "DPDK, net_af_packet",
+            "dpdk",
+            on_veth=True,
+            switch_device=f"{eal} --vdev=net_af_packet0,iface=wsp-s",
+            worker_device=f"{eal} --vdev=net_af_packet0,iface=wsp-w",
+        ),
+        Way(
+            "DPDK, net_memif",
+            "dpdk",
+            on_veth=False,
+            switch_device=f"{eal} --vdev=net_memif0,role=server,socket={memif},socket-abstract=no",
+            worker_device=f"{eal} --vdev=net_memif0,role=client,socket={memif},socket-abstract=no",
+        ),
+        Way(BMV2, "udp", on_veth=True, at_bmv2=True),
+    ]
+
+
+class Namespaces:
+    """Two network namespaces with a veth between them. A context manager; they go when it ends."""
+
+    def __init__(self, *, has_addresses: bool) -> None:
+        self.switch, self.worker = f"wsp{os.getpid()}s", f"wsp{os.getpid()}w"
+        self._has_addresses = has_addresses
+
+    def __enter__(self) -> Namespaces:
+        try:
+            for name in (self.switch, self.worker):
+                _ip("netns", "add", name)
+            _ip("-n", self.switch, "link", "add", "wsp-s", "type", "veth", "peer", "wsp-w", "netns", self.worker)
+            ends = ((self.switch, "wsp-s", SWITCH_ADDRESS), (self.worker, "wsp-w", WORKER_ADDRESS))
+            for name, device, address in ends:
+                if self._has_addresses:
+                    _ip("-n", name, "address", "add", f"{address}/24", "dev", device)
+                _ip("-n", name, "link", "set", device, "up")
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for name in (self.switch, self.worker):
+            subprocess.run(["ip", "netns", "delete", name], check=False, stderr=subprocess.DEVNULL)
+
+
+def _ip(*arguments: str) -> None:
+    subprocess.run(["ip", *arguments], check=True)
+
+
+@contextlib.contextmanager
+def running_switch(command: Sequence[str]) -> Iterator[int]:
+    """The port that it serves. It ends, and is waited for, when the block does."""
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
+        try:
+            said = process.stdout.readline().split()
+            if said[:1] != ["ready"]:
+                raise UnavailableError(process.stderr.read().strip())
+            yield int(said[1])
+        finally:
+            process.stdin.close()
+            try:
+                process.wait(START_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+
+
+def measure(bench: Path, way: Way, seconds: float, cores: Sequence[int]) -> Result:
+    """Raises `UnavailableError` if the transport cannot be had."""
+    with contextlib.ExitStack() as cleanup:
+        prefixes: tuple[list[str], list[str]] = ([], [])
+        if way.at_bmv2:
+            return _result(way, _at_bmv2(bench, way, WORKERS, seconds, cores), _at_bmv2(bench, way, 1, 0.1, cores))
+        if way.on_veth:
+            spaces = cleanup.enter_context(Namespaces(has_addresses=way.transport != "dpdk"))
+            prefixes = (["ip", "netns", "exec", spaces.switch], ["ip", "netns", "exec", spaces.worker])
+        stream = _run(bench, way, prefixes, WORKERS, seconds, cores)
+        trip = _run(bench, way, prefixes, 1, 0.1, cores)
+    return _result(way, stream, trip)
+
+
+def _result(way: Way, stream: dict[str, Any], trip: dict[str, Any]) -> Result:
+    return Result(
+        way.name,
+        f"{stream['transport']}, {stream['lanes']} words" if way.at_bmv2 else stream["transport"],
+        stream["datagrams"],
+        stream["seconds"],
+        stream["core_seconds"],
+        stream["repeats"],
+        trip["round_trip_ns"] * 1e-3,
+    )
+
+
+def _run(
+    bench: Path, way: Way, prefixes: tuple[list[str], list[str]], workers: int, seconds: float, cores: Sequence[int]
+) -> dict[str, Any]:
+    job = ["--workers", str(workers)]
+    switch = [*prefixes[0], "taskset", "-c", str(cores[0]), str(bench), "switch", *way.options(is_switch=True)]
+    switch += job
+    spin_us = 0 if way.transport == "udp" and workers > 1 else POLL_US
+    switch += ["--address", SWITCH_ADDRESS, "--workers-at", WORKER_ADDRESS, "--spin-us", str(spin_us)]
+    with running_switch(switch) as port:
+        at = ["--address", WORKER_ADDRESS, "--switch-at", SWITCH_ADDRESS, "--switch-port", str(port)]
+        return _run_workers(bench, way, prefixes[1], [*job, *at], seconds, cores)
+
+
+def _at_bmv2(bench: Path, way: Way, workers: int, seconds: float, cores: Sequence[int]) -> dict[str, Any]:
+    try:
+        from wiresum_lab.benchmarks.packets.bmv2 import Bmv2Error, running_bmv2
+    except ImportError as error:
+        raise UnavailableError(f"the controller drives it: pip install 'wiresum[controller]' ({error})") from error
+    try:
+        with running_bmv2(workers, BMV2_SLOTS, cores[0]) as bmv2:
+            at = ["--address", bmv2.worker_address, "--switch-at", bmv2.switch_address]
+            at += ["--switch-port", str(bmv2.switch_port), "--lanes", str(bmv2.lanes), "--floats", str(BMV2_FLOATS)]
+            at += ["--slots", str(BMV2_SLOTS)]
+            return _run_workers(bench, way, bmv2.prefix, ["--workers", str(workers), *at], seconds, cores)
+    except Bmv2Error as error:
+        raise UnavailableError(str(error)) from error
+
+
+def _run_workers(
+    bench: Path, way: Way, prefix: list[str], options: list[str], seconds: float, cores: Sequence[int]
+) -> dict[str, Any]:
+    command = [*prefix, "taskset", "-c", str(cores[1]), str(bench), "workers", *way.options(is_switch=False), *options]
+    command += ["--seconds", str(seconds), "--cores", ",".join(map(str, cores))]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=RUN_TIMEOUT_S, check=False)
+    except subprocess.TimeoutExpired:
+        raise UnavailableError("the workers did not come to an end") from None
+    if done.returncode != 0:
+        raise UnavailableError(done.stderr.strip())
+    measured: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return measured
+
+
+def layers_of(bench: Path, core: int) -> dict[str, float]:
+    """Nanoseconds for each packet."""
+    done = subprocess.run(
+        ["taskset", "-c", str(core), str(bench), "layers"], capture_output=True, text=True, check=True
+    )
+    costs: dict[str, float] = json.loads(done.stdout)
+    return costs
+
+
+def table_of_layers(costs: dict[str, float]) -> Table:
+    table = Table(title="A packet of 360 words in each layer, in the cache unless said otherwise; ns, medians")
+    table.add_column("layer")
+    table.add_column("ns", justify="right")
+    for name, cost in costs.items():
+        table.add_row(name, f"{cost:.0f}")
+    return table
+
+
+def table_of_ways(results: Sequence[Result]) -> Table:
+    table = Table(title=f"{WORKERS} workers and a switch, a core each; datagrams of 360 words, both ways together")
+    for column in ("transport", "a second", "a core-second", "times plain UDP", "round trip", "sent again"):
+        table.add_column(column, justify="left" if column == "transport" else "right")
+    plain = next((result for result in results if result.way == PLAIN), None)
+    for result in results:
+        table.add_row(
+            f"{result.way} ({result.transport})",
+            f"{result.datagrams / result.seconds / 1e3:,.0f} k",
+            f"{result.rate / 1e3:,.0f} k",
+            "-" if plain is None else f"{result.rate / plain.rate:.2f}",
+            f"{result.round_trip_us:.1f} us",
+            f"{result.repeats / max(1, result.datagrams):.2%}",
+        )
+    return table
+
+
+def draw(costs: dict[str, float], results: Sequence[Result], path: Path) -> None:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, (left, right) = plt.subplots(1, 2, figsize=(11, 3.8), layout="constrained")
+    left.barh(list(costs)[::-1], list(costs.values())[::-1], color="#0072B2")
+    left.set_xlabel("ns for a packet of 360 words")
+    left.set_title("By layer, one core")
+    names = [result.way for result in results][::-1]
+    right.barh(names, [result.rate / 1e3 for result in results][::-1], color="#009E73")
+    right.set_xlabel("thousand datagrams for each core-second of both ends")
+    right.set_title("By transport, eight workers and a switch")
+    for axis in (left, right):
+        axis.spines[["top", "right"]].set_visible(False)
+    figure.savefig(path, dpi=130)
+    plt.close(figure)
+
+
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--bench", type=Path, default=Path("build/bench/host_agent/bench/packet_bench"))
+    parser.add_argument("--seconds", type=float, default=3.0, help="of each stream (default: %(default)s)")
+    parser.add_argument("--repetitions", type=int, default=3, help="in turns; medians count (default: %(default)s)")
+    parser.add_argument("--cores", type=int, nargs=2, default=[0, 1], help="of switch and workers (default: 0 1)")
+    parser.add_argument("--only", default="", help="transports whose names have this in them, like DPDK")
+    parser.add_argument("--out", type=Path, default=Path("build/bench/packets"), help="folder (default: %(default)s)")
+    return parser.parse_args(arguments)
+
+
+def main(arguments: Sequence[str]) -> int:
+    options = parse(arguments)
+    console = Console(width=None if sys.stdout.isatty() else REPORT_COLUMNS)
+    if os.geteuid() != 0:
+        console.print("bench-packets makes network namespaces: run it as root")
+        return 1
+    if len(os.sched_getaffinity(0)) < len(options.cores):
+        console.print("bench-packets needs two cores: one for the switch, one for the workers")
+        return 1
+    costs = layers_of(options.bench, options.cores[1])
+    console.print(table_of_layers(costs))
+    measured: dict[str, list[Result]] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        chosen = [way for way in ways(Path(folder) / "memif.sock") if options.only.lower() in way.name.lower()]
+        for repetition in range(options.repetitions):
+            for way in chosen:
+                if repetition != 0 and way.name not in measured:
+                    continue
+                try:
+                    result = measure(options.bench, way, options.seconds, options.cores)
+                    measured.setdefault(way.name, []).append(result)
+                except UnavailableError as error:
+                    measured.pop(way.name, None)
+                    console.print(f"left out: {way.name}: {error}", markup=False)
+    # The one in the middle by its rate: its other figures belong to it.
+    results = [sorted(runs, key=lambda result: result.rate)[len(runs) // 2] for runs in measured.values()]
+    if not results:
+        return 1
+    console.print(table_of_ways(results))
+    options.out.mkdir(parents=True, exist_ok=True)
+    record = {"layers_ns": costs, "transports": [asdict(result) for result in results]}
+    (options.out / "packets.json").write_text(json.dumps(record, indent=2) + "\n")
+    draw(costs, results, options.out / "packets.png")
+    console.print(f"picture and figures: {options.out}/packets.png, {options.out}/packets.json")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

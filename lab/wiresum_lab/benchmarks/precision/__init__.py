@@ -1,0 +1,1 @@
+"""What sums of floats err and cost."""

@@ -1,0 +1,104 @@
+"""What a sum of floats errs and what it costs, by WIRESUM_PRECISION: `make bench-precision ARGS=--help`. Needs root.
+
+On a star of namespaces (`star.py`) every worker is one process with a group for each way of rounding and one of Gloo
+(`rank.py`), so that all of them sum the very same tensors, in turns. All ranks begin at the same moment, and
+the clock runs from the first rank's start to the last rank's end.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from wiresum_lab.benchmarks.precision.rank import KINDS, PRECISIONS
+from wiresum_lab.benchmarks.program import TurnCase, parser_of, run, sum_once, table_of, take_turns
+from wiresum_lab.namespaces.links import Link
+from wiresum_lab.namespaces.star import Star
+from wiresum_lab.ranks.rank import GLOO
+from wiresum_lab.ranks.ranks import Ranks, start_on_star
+
+GROUPS = (*PRECISIONS, GLOO)
+WARM_UPS = 1
+
+
+@dataclass
+class Case(TurnCase):
+    """One way of rounding, and one kind and length of tensor."""
+
+    kind: str
+    elements: int
+
+    @property
+    def error_max(self) -> float:
+        return max(float(repetition["error_max"]) for repetition in self.repetitions)
+
+    @property
+    def lost(self) -> float:
+        return max(float(repetition["lost"]) for repetition in self.repetitions)
+
+    def record(self) -> dict[str, Any]:
+        return vars(self) | {"seconds": self.seconds, "error_max": self.error_max, "lost": self.lost}
+
+
+def measure(options: argparse.Namespace, console: Console) -> list[Case]:
+    cases = []
+    with (
+        Star(options.workers, Link(options.link_mbit)) as star,
+        start_on_star("precision", star, options.logs, "wiresum_lab.benchmarks.precision.rank") as ranks,
+    ):
+        for elements in options.elements:
+            for kind in options.kinds:
+                console.print(f"{kind}, {elements} elements")
+                measured = [Case(group, kind, elements) for group in GROUPS]
+                prepare = partial(ranks.command, "prepare", kind, elements)
+                take_turns(measured, options.repetitions, WARM_UPS, prepare, partial(go, ranks))
+                cases += measured
+    return cases
+
+
+def go(ranks: Ranks, case: Case) -> dict[str, Any]:
+    seconds, reports = sum_once(ranks, case.group)
+    return {"seconds": seconds} | {name: max(r[name] for r in reports) for name in ("error_max", "lost")}
+
+
+def report(cases: Sequence[Case], options: argparse.Namespace) -> Table:
+    table = table_of(
+        f"{options.workers} workers, links of {options.link_mbit:g} Mbit/s, fp32. Error of the worst element in "
+        "units of 2^-24 of the sum of magnitudes; lost: elements of which less than one bit is left; median times",
+        ("", "elements", "error", "lost", "time", "times block's", "times Gloo's"),
+    )
+    for case in cases:
+        same = {other.group: other for other in cases if (other.kind, other.elements) == (case.kind, case.elements)}
+        table.add_row(
+            f"{case.kind}, {case.group}",
+            f"{case.elements:,}",
+            f"{case.error_max:.3g}",
+            f"{case.lost:.1%}" if case.lost else "-",
+            f"{case.seconds * 1e3:.2f} ms",
+            f"{case.seconds / same['block'].seconds:.2f}",
+            f"{case.seconds / same[GLOO].seconds:.2f}",
+        )
+    return table
+
+
+def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
+    parser = parser_of(__doc__, records="build/bench/precision.json", workers=4)
+    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS), help="of tensors")
+    parser.add_argument("--elements", type=int, nargs="+", default=[4, 1000, 4096, 500_000], help="of a tensor")
+    parser.add_argument("--repetitions", type=int, default=5, help="of each case (default: %(default)s)")
+    return parser.parse_args(arguments)
+
+
+def main(arguments: Sequence[str]) -> int:
+    return run(parse_options(arguments), measure, record=Case.record, table=report)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

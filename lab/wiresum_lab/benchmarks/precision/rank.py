@@ -1,0 +1,78 @@
+"""One rank of the benchmark of precision: a process with a group for each way of rounding, and one of Gloo.
+
+    prepare KIND ELEMENTS DRAW      the tensor's values are chosen
+
+and the commands of `SummingRank`. A group is a value of WIRESUM_PRECISION, or "gloo".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+import wiresum.torch
+from wiresum_lab.ranks.rank import SummingRank, main
+
+PRECISIONS = ("block", "exact")
+UNIT = 2.0**-24
+MIXED_EVERY = 20
+
+
+def normal(generator: torch.Generator, elements: int) -> torch.Tensor:
+    return torch.randn(elements, generator=generator)
+
+
+def heavy_tailed(generator: torch.Generator, elements: int) -> torch.Tensor:
+    return torch.randn(elements, generator=generator) / torch.randn(elements, generator=generator) ** 3
+
+
+def packed(generator: torch.Generator, elements: int) -> torch.Tensor:
+    """Losses, counts, rates and tiny numbers side by side."""
+    scales = torch.tensor([1.0, 1e9, 1e-6, 1e-30])
+    return torch.randn(elements, generator=generator) * scales.repeat(elements // 4 + 1)[:elements]
+
+
+def layers(generator: torch.Generator, elements: int) -> torch.Tensor:
+    """A model's gradients: layers of normal numbers, of which one element in twenty is of a layer of another scale."""
+    values = torch.randn(elements, generator=generator)
+    values[: elements // MIXED_EVERY] *= 1e-6
+    return values
+
+
+def any_bits(generator: torch.Generator, elements: int) -> torch.Tensor:
+    bits = torch.randint(-(2**31), 2**31, (elements,), generator=generator, dtype=torch.int64).to(torch.int32)
+    values = bits.view(torch.float32)
+    return torch.where(values.isfinite(), values, torch.zeros(())).clamp(-1e37, 1e37)
+
+
+KINDS: dict[str, Callable[[torch.Generator, int], torch.Tensor]] = {
+    kind.__name__: kind for kind in (normal, heavy_tailed, packed, layers, any_bits)
+}
+
+
+class Rank(SummingRank):
+    def __init__(self, device: str) -> None:
+        super().__init__(device, **{each: wiresum.torch.Options(precision=each) for each in PRECISIONS})
+        self.exact, self.magnitudes = torch.empty(0), torch.empty(0)
+
+    def prepare(self, kind: str, elements: int, draw: int) -> None:
+        inputs = [KINDS[kind](torch.Generator().manual_seed(1000 * draw + rank), elements) for rank in range(self.size)]
+        self.own, self.tensor = inputs[self.rank], torch.empty(elements)
+        self.exact = torch.stack(inputs).double().sum(0)
+        self.magnitudes = torch.stack(inputs).double().abs().sum(0)
+
+    def report(self) -> dict[str, Any]:
+        """The error of an element is in units of 2^-24 of the sum of the magnitudes that went into it: one addition's
+        is 1 at most. The sum in float64 stands for the exact one."""
+        errors = (self.tensor.double() - self.exact).abs() / (UNIT * self.magnitudes + 2.0**-149)
+        return self.summed | {
+            "wrong_elements": 0,
+            "error_max": float(errors.max()),
+            "lost": float((errors > 1 / UNIT * 0.5).double().mean()),
+        }
+
+
+if __name__ == "__main__":
+    main(Rank)

@@ -1,0 +1,82 @@
+"""One rank of the sparse benchmark: a process with three groups that sum the same tensor.
+
+    prepare ELEMENTS BLOCK PLACEMENT SPARSITY DRAW      the tensor's blocks are chosen, the same on every way
+
+and the commands of `SummingRank`. Groups are "sparse" (wiresum as it is), "dense" (wiresum without looking for zeros)
+and "gloo".
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import torch.distributed as dist
+
+import wiresum.torch
+from wiresum.join.constants import HEADER_BYTES
+from wiresum_lab.ranks.rank import SummingRank, main
+
+LANES = 360  # 32-bit words in a packet at an MTU of 1500
+SAMPLED = 32 * 33  # elements and their blocks, that a prologue counts besides
+
+Blocks = npt.NDArray[np.bool_]
+
+
+def chosen_blocks(count: int, placement: str, sparsity: float, draw: int, rank: int) -> Blocks:
+    """The blocks that a rank has: exactly a share of 1 - sparsity, at random; the same at all ranks where aligned."""
+    seed = [draw, 0 if placement == "aligned" else 1 + rank]
+    present = np.zeros(count, np.bool_)
+    present[np.random.default_rng(seed).permutation(count)[: round((1 - sparsity) * count)]] = True
+    return present
+
+
+class Rank(SummingRank):
+    def __init__(self, device: str) -> None:
+        super().__init__(device, dense=wiresum.torch.Options(sparse=False))
+        self.groups["sparse"] = dist.group.WORLD
+        self.union_share = 0.0
+        self.bytes_needed = 0
+
+    def prepare(self, elements: int, block: int, placement: str, sparsity: float, draw: int) -> None:
+        count = -(-elements // block)
+        self.own = torch.zeros(elements)
+        self.expected = torch.zeros(elements)
+        union = np.zeros(count, np.bool_)
+        for rank in range(self.size):
+            present = chosen_blocks(count, placement, sparsity, draw, rank)
+            union |= present
+            values = torch.from_numpy(np.repeat(present, block)[:elements].astype(np.float32) * (rank + 1))
+            self.expected += values
+            if rank == self.rank:
+                self.own = values
+                mine = int(present.sum())
+        self.tensor = torch.empty(elements)
+        self.union_share = float(union.mean())
+        self.bytes_needed = bytes_needed(count, int(union.sum()), mine, block, self.size)
+
+    def report(self) -> dict[str, Any]:
+        return super().report() | {
+            "union_share": self.union_share,
+            "bytes_sent": self._counted("bytes_sent"),
+            "bytes_needed": self.bytes_needed if self.summed["group"] == "sparse" else 0,
+        }
+
+
+def bytes_needed(blocks: int, union: int, mine: int, block: int, workers: int) -> int:
+    """UDP payload of the blocks that a worker has, the headers of the others, and the prologue (docs/sparse.md). Of
+    blocks that are smaller than a packet, those of the union, packed together; what finding them out takes is extra."""
+    packet = HEADER_BYTES + 4 * LANES
+    counts_per_word = 32 // workers.bit_length()
+    chunks = -(-blocks * block // LANES)
+    counts = chunks + SAMPLED
+    prologue = -(-counts // (counts_per_word * LANES)) * packet
+    if block < LANES:
+        return -(-union * block // LANES) * packet + prologue
+    return mine * packet + (union - mine) * HEADER_BYTES + prologue
+
+
+if __name__ == "__main__":
+    main(Rank)

@@ -1,0 +1,37 @@
+"""One rank of a benchmark that compares switches: a process with a group over each choice of them, and one of Gloo.
+
+    prepare ELEMENTS BLOCK SPARSITY DRAW      the tensor's blocks are chosen, the same at all ranks
+
+and the commands of `SummingRank`. A group is a name of the arguments NAME=SWITCH, where SWITCH is as in WIRESUM_SWITCH,
+or "gloo". Values are small integers, so that every sum is exact in whatever order it is made.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+import wiresum.torch
+from wiresum_lab.benchmarks.sparse.rank import chosen_blocks
+from wiresum_lab.ranks.rank import SummingRank, main
+
+
+class Rank(SummingRank):
+    def __init__(self, device: str, *choices: str) -> None:
+        pairs = (choice.split("=", 1) for choice in choices)
+        super().__init__(device, **{name: wiresum.torch.Options(switch=switch) for name, switch in pairs})
+
+    def prepare(self, elements: int, block: int, sparsity: float, draw: int) -> None:
+        present = chosen_blocks(-(-elements // block), "aligned", sparsity, draw, 0)
+        ones = torch.from_numpy(np.repeat(present, block)[:elements].astype(np.float32))
+        self.own, self.expected = ones * (self.rank + 1), ones * (self.size * (self.size + 1) // 2)
+        self.tensor = torch.empty(elements)
+
+    def report(self) -> dict[str, Any]:
+        return super().report() | {"retransmissions": self._counted("retransmissions")}
+
+
+if __name__ == "__main__":
+    main(Rank)
