@@ -88,7 +88,7 @@ class NoMemory(Memory):
 
 
 @dataclass(frozen=True)
-class ErrorFeedback(Memory):
+class ErrorFeedback(NoMemory):
     """What was not sent is added to the next gradient (Seide et al. 2014; Karimireddy et al., arXiv 1901.09847)."""
 
     clip: float | None = field(default=None, kw_only=True)
@@ -119,12 +119,6 @@ class ErrorFeedback(Memory):
     def settle_sparse(self, outgoing: Vectors, sent: Sparse, own: Vectors) -> Vectors:
         outgoing[0][sent.indices] -= sent.values
         return outgoing
-
-    def estimate(self, mean: Vector, common: Vector) -> tuple[Vector, Vector]:
-        return mean, common
-
-    def estimate_sparse(self, mean: Sparse, size: int, common: Vector) -> tuple[Vector | Sparse, Vector]:
-        return mean, common
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from wiresum.torch.leaving import ANSWER_S_MAX, Departures
 from wiresum.torch.order import SubmissionOrder
 from wiresum.torch.plan import Plan, divide
 from wiresum.torch.standstill import Standstill
-from wiresum.torch.work import CompletedWork, GlooWork, NetworkWork
+from wiresum.torch.work import GlooWork, NetworkWork
 
 DRAIN_TIMEOUT_S = 5.0
 """How long destroy_process_group waits for works that nobody has waited for."""
@@ -93,7 +93,9 @@ class Network:
         self._collectives[name] += 1
         todo = [plan for plan in todo if not plan.empty]
         if not todo:
-            return CompletedWork(result, rank=self.session.rank)
+            work = self._work(result, [])
+            work.settle()
+            return work
         average = summed is not None and bool(opts.reduceOp == _AVERAGE)
         called = partial(
             self._calls.note, name=name, operator=None if summed is None else opts.reduceOp, tensors=result
@@ -238,7 +240,7 @@ class Network:
         """What is left to do for a sparse tensor once the workers have agreed on its keys, which this waits for."""
         rank, size = self.session.rank, self.session.world_size
         possible = rows.keys_possible(tensor)
-        plan, numbers = rows.sizes_plan(tensor, keys, rank=rank, size=size)
+        plan, numbers = rows.sizes_plan(keys, rank=rank, size=size)
         self._exchange(plan, opts, called, signature=rows.call_of(tensor))
         if rows.counting_is_cheaper(numbers, possible):
             plan, presence = rows.presence_plan(keys, possible)

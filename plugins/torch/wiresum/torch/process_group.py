@@ -8,14 +8,11 @@ A ProcessGroup stands in front of PyTorch's dispatcher, so that profiler, CommDe
 collectives, and torch.compile would trace into them: it is told not to.
 """
 
-# PyTorch's stubs describe overloads that its own callers do not use, under names that change between releases.
-# mypy: disable-error-code="override"
-
 from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -33,16 +30,30 @@ from torch._C._distributed_c10d import (
     Store,
 )
 
-from wiresum.torch.arguments import Tensors, listed, options_of
 from wiresum.torch.backend import WiresumBackend
 
-Method = TypeVar("Method", bound=Callable[..., Any])
-
-
-def _untraced(method: Method) -> Method:
-    """For torch.compile, which would look for collectives of its own in it."""
-    disabled: Method = torch.compiler.disable(method)
-    return disabled
+COLLECTIVES: dict[str, tuple[Any, int]] = {
+    "allreduce": (AllreduceOptions, 1),
+    "allreduce_coalesced": (AllreduceCoalescedOptions, 1),
+    "reduce": (ReduceOptions, 1),
+    "broadcast": (BroadcastOptions, 1),
+    "reduce_scatter": (ReduceScatterOptions, 2),
+    "reduce_scatter_single": (ReduceScatterOptions, 2),
+    "reduce_scatter_single_coalesced": (ReduceScatterOptions, 2),
+    "allgather": (AllgatherOptions, 2),
+    "allgather_coalesced": (AllgatherOptions, 2),
+    "all_gather_single": (AllgatherOptions, 2),
+    "all_gather_single_coalesced": (AllgatherOptions, 2),
+    "barrier": (BarrierOptions, 0),
+    "gather": (GatherOptions, 2),
+    "scatter": (ScatterOptions, 2),
+    "alltoall": (AllToAllOptions, 2),
+    "all_to_all_single": (AllToAllOptions, 4),
+}
+"""By name: the kind of options, and how many arguments come before these."""
+TAKE_ONE_TENSOR = ("allreduce", "allreduce_coalesced", "reduce", "broadcast", "reduce_scatter", "allgather")
+"""In place of lists of tensors."""
+OPERATORS = (dist.ReduceOp, dist.ReduceOp.RedOpType)
 
 
 class WiresumProcessGroup(dist.ProcessGroup):
@@ -60,118 +71,17 @@ class WiresumProcessGroup(dist.ProcessGroup):
     def get_group_store(self) -> Store:
         return self._store
 
-    @_untraced
-    def allreduce(self, tensors: Any, opts: Any = None, timeout: timedelta | None = None) -> dist.Work:
-        return self.implementation.allreduce(listed(tensors), options_of(AllreduceOptions, opts, timeout))
-
-    @_untraced
-    def allreduce_coalesced(self, tensors: Any, opts: Any = None) -> dist.Work:
-        return self.implementation.allreduce_coalesced(listed(tensors), options_of(AllreduceCoalescedOptions, opts))
-
-    @_untraced
-    def reduce(
-        self, tensors: Any, opts: Any = None, op: Any = None, timeout: timedelta | None = None, *, root: int = 0
-    ) -> dist.Work:
-        if isinstance(opts, int):  # reduce(tensor, root, op)
-            root, opts = opts, None
-        opts = options_of(ReduceOptions, opts if opts is not None else op, timeout, rootRank=root)
-        return self.implementation.reduce(listed(tensors), opts)
-
-    @_untraced
-    def reduce_scatter(
-        self, outputs: Any, inputs: Any, opts: Any = None, timeout: timedelta | None = None
-    ) -> dist.Work:
-        if isinstance(outputs, torch.Tensor):
-            outputs, inputs = [outputs], [inputs]
-        return self.implementation.reduce_scatter(outputs, inputs, options_of(ReduceScatterOptions, opts, timeout))
-
-    @_untraced
-    def reduce_scatter_single(self, output: torch.Tensor, contribution: torch.Tensor, opts: Any = None) -> dist.Work:
-        return self.implementation.reduce_scatter_single(output, contribution, options_of(ReduceScatterOptions, opts))
-
-    @_untraced
-    def reduce_scatter_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> dist.Work:
-        opts = options_of(ReduceScatterOptions, opts)
-        return self.implementation.reduce_scatter_single_coalesced(outputs, inputs, opts)
-
-    @_untraced
-    def broadcast(
-        self, tensors: Any, opts: Any = None, timeout: timedelta | None = None, *, root: int = 0
-    ) -> dist.Work:
-        if isinstance(opts, int):  # broadcast(tensor, root)
-            root, opts = opts, None
-        opts = options_of(BroadcastOptions, opts, timeout, rootRank=root)
-        return self.implementation.broadcast(listed(tensors), opts)
-
-    @_untraced
-    def allgather(self, outputs: Any, inputs: Any, opts: Any = None, timeout: timedelta | None = None) -> dist.Work:
-        if isinstance(inputs, torch.Tensor):
-            outputs, inputs = [outputs], [inputs]
-        return self.implementation.allgather(outputs, inputs, options_of(AllgatherOptions, opts, timeout))
-
-    @_untraced
-    def allgather_coalesced(self, output_lists: list[Tensors], inputs: Tensors, opts: Any = None) -> dist.Work:
-        return self.implementation.allgather_coalesced(output_lists, inputs, options_of(AllgatherOptions, opts))
-
-    @_untraced
-    def all_gather_single(self, output: torch.Tensor, contribution: torch.Tensor, opts: Any = None) -> dist.Work:
-        return self.implementation.all_gather_single(output, contribution, options_of(AllgatherOptions, opts))
-
-    @_untraced
-    def all_gather_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> dist.Work:
-        return self.implementation.all_gather_single_coalesced(outputs, inputs, options_of(AllgatherOptions, opts))
-
-    @_untraced
-    def barrier(self, opts: Any = None, timeout: timedelta | None = None) -> dist.Work:
-        return self.implementation.barrier(options_of(BarrierOptions, opts, timeout))
-
-    @_untraced
-    def gather(self, outputs: Any, inputs: Any, opts: Any = None) -> dist.Work:
-        return self.implementation.gather(outputs, inputs, options_of(GatherOptions, opts))
-
-    @_untraced
-    def scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> dist.Work:
-        return self.implementation.scatter(outputs, inputs, options_of(ScatterOptions, opts))
-
-    @_untraced
-    def alltoall(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> dist.Work:
-        return self.implementation.alltoall(outputs, inputs, options_of(AllToAllOptions, opts))
-
-    @_untraced
-    def all_to_all_single(
-        self,
-        output: torch.Tensor,
-        contribution: torch.Tensor,
-        output_splits: list[int],
-        input_splits: list[int],
-        opts: Any = None,
-    ) -> dist.Work:
-        opts = options_of(AllToAllOptions, opts)
-        return self.implementation.all_to_all_single(output, contribution, output_splits, input_splits, opts)
-
-    # The names that they had before PyTorch 2.13.
-
-    _allgather_base = all_gather_single  # type: ignore[assignment]
-    allgather_into_tensor_coalesced = all_gather_single_coalesced  # type: ignore[assignment]
-    _reduce_scatter_base = reduce_scatter_single  # type: ignore[assignment]
-    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced  # type: ignore[assignment]
-    alltoall_base = all_to_all_single  # type: ignore[assignment]
-
-    @_untraced
-    def send(self, tensors: Tensors, dst: int, tag: int = 0) -> dist.Work:
+    def send(self, tensors: Any, dst: int, tag: int = 0) -> dist.Work:
         return self.implementation.send(tensors, dst, tag)
 
-    @_untraced
-    def recv(self, tensors: Tensors, src: int, tag: int = 0) -> dist.Work:
+    def recv(self, tensors: Any, src: int, tag: int = 0) -> dist.Work:
         return self.implementation.recv(tensors, src, tag)
 
-    @_untraced
-    def recv_anysource(self, tensors: Tensors, tag: int = 0) -> dist.Work:
+    def recv_anysource(self, tensors: Any, tag: int = 0) -> dist.Work:
         return self.implementation.recv_anysource(tensors, tag)
 
-    @_untraced
     def monitored_barrier(self, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
-        self.implementation.monitored_barrier(options_of(BarrierOptions, None, timeout), wait_all_ranks)
+        self.implementation.monitored_barrier(_options(BarrierOptions, (), timeout=timeout), wait_all_ranks)
 
     def set_timeout(self, timeout: timedelta) -> None:
         self.implementation.set_timeout(timeout)
@@ -187,3 +97,36 @@ class WiresumProcessGroup(dist.ProcessGroup):
 
     def abort(self) -> None:
         self.implementation.abort()
+
+
+def _collective(name: str, kind: Any, count: int) -> Callable[..., dist.Work]:
+    def collective(self: WiresumProcessGroup, *arguments: Any, **named: Any) -> dist.Work:
+        given: Any = arguments[:count]
+        if name in TAKE_ONE_TENSOR and any(isinstance(argument, torch.Tensor) for argument in given):
+            given = [[argument] for argument in given]
+        work: dist.Work = getattr(self.implementation, name)(*given, _options(kind, arguments[count:], **named))
+        return work
+
+    return collective
+
+
+def _options(kind: Any, arguments: tuple[Any, ...], **named: Any) -> Any:
+    """An options object if one is given, or else one with what is: an operator, a root, a time-out."""
+    options = kind()
+    for value in (*arguments, *named.values()):
+        if isinstance(value, kind):
+            return value
+        if isinstance(value, int):
+            options.rootRank = value
+        elif isinstance(value, OPERATORS):
+            options.reduceOp = value
+        elif value is not None:
+            options.timeout = value
+    return options
+
+
+for _name, (_kind, _count) in COLLECTIVES.items():
+    setattr(WiresumProcessGroup, _name, _collective(_name, _kind, _count))
+for _name in (*COLLECTIVES, "send", "recv", "recv_anysource", "monitored_barrier"):
+    # torch.compile would look for collectives of its own in them.
+    setattr(WiresumProcessGroup, _name, torch.compiler.disable(getattr(WiresumProcessGroup, _name)))

@@ -91,7 +91,7 @@ def write_rows(tensor: torch.Tensor, keys: torch.Tensor, rows: torch.Tensor) -> 
         tensor.copy_(result)  # not of detach(): that has a shape and a number of rows of its own
 
 
-def sizes_plan(tensor: torch.Tensor, keys: torch.Tensor, *, rank: int, size: int) -> tuple[Plan, torch.Tensor]:
+def sizes_plan(keys: torch.Tensor, *, rank: int, size: int) -> tuple[Plan, torch.Tensor]:
     """The first exchange: how many keys each worker has. Also returns the tensor that will hold the answer.
 
     A sum of numbers that are zero but for one's own: all of them fit one packet.

@@ -6,10 +6,9 @@ for whoever asked for a future, or dropped the work.
 
 PyTorch calls these through backend.cpp, which makes its own futures. The futures here are for a group without it
 (process_group.py). DDP's reducer, which is C++, reads a future's value by pickling it for tensors. A future that failed
-therefore holds a `_Failure`, which raises when Python asks for the value, and gives whoever looks for tensors one that
-raises when it is touched: C++ has no way to set an exception on a Python future, one that merely *held* an exception
-would crash the reducer, and one that is raised while pickling arrives as a RuntimeError with another text around it.
-What a tensor's operation raises reaches the caller of backward() as it is.
+therefore holds a tensor that raises when it is touched, and raises itself when Python asks for its value: C++ has no
+way to set an exception on a Python future, and one that merely *held* an exception would crash the reducer. What a
+tensor's operation raises reaches the caller of backward() as it is.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ import torch.distributed as dist
 from torch.utils import _pytree as pytree
 
 from wiresum.agent.errors import WiresumError
-from wiresum.torch.errors import WiresumTimeoutError, as_torch_error
+from wiresum.torch.errors import WiresumTimeoutError
 
 if TYPE_CHECKING:
     from wiresum.agent.session import Operation
@@ -38,12 +37,33 @@ OnSettled = Callable[[list[torch.Tensor], Exception | None], None]
 NO_TIMEOUT = timedelta(0)
 
 
-class NetworkWork(dist.Work):
+class _Work(dist.Work):
+    """`finish` are the steps to take once when the collective is done."""
+
+    _settled = False
+    _error: Exception | None = None
+
+    def __init__(self, result: list[torch.Tensor], finish: Sequence[Callable[[], None]]) -> None:
+        super().__init__()
+        self._result = result
+        self._finish = finish
+        self._lock = threading.Lock()
+
+    def result(self) -> list[torch.Tensor]:
+        return self._result
+
+    def synchronize(self) -> None:
+        self.wait()
+
+    def _raise_error(self) -> None:
+        if self._error is not None:
+            raise again(self._error)
+
+
+class NetworkWork(_Work):
     """A collective in the network: one or several operations that complete as one."""
 
     _submitted: threading.Event | None = None
-    _settled = False
-    _error: Exception | None = None
     _future: WorkFuture | None = None
     _callbacks: tuple[OnSettled, ...] = ()
 
@@ -53,19 +73,16 @@ class NetworkWork(dist.Work):
         finish: Sequence[Callable[[], None]],
         *,
         rank: int,
-        forget: Callable[[NetworkWork], None] = lambda work: None,
-        translate: Callable[[WiresumError], Exception] = as_torch_error,
+        forget: Callable[[NetworkWork], None],
+        translate: Callable[[WiresumError], Exception],
     ) -> None:
         """Steps of `finish` own the memory that the operations use. `forget` is called when they have ended, and
         `translate` with what ended them badly."""
-        super().__init__()
+        super().__init__(result, finish)
         self._operations: list[Operation] = []
-        self._result = result
-        self._finish = finish
         self._rank = rank
         self._forget = forget
         self._translate = translate
-        self._lock = threading.Lock()
 
     def begins_later(self) -> None:
         """Another thread will submit the operations. To be said before that thread knows the work."""
@@ -104,8 +121,7 @@ class NetworkWork(dist.Work):
         if not self._settled:
             self._await(timeout)
             self.settle()
-        if self._error is not None:
-            raise again(self._error)
+        self._raise_error()
         return True
 
     def settle(self) -> None:
@@ -147,12 +163,6 @@ class NetworkWork(dist.Work):
     def exception(self) -> Exception | None:
         return self._error if self.is_completed() else None
 
-    def result(self) -> list[torch.Tensor]:
-        return self._result
-
-    def synchronize(self) -> None:
-        self.wait()
-
     def source_rank(self) -> int:
         raise RuntimeError("source_rank() is for work that receive returned")
 
@@ -189,16 +199,7 @@ class NetworkWork(dist.Work):
         return None
 
 
-class CompletedWork(NetworkWork):
-    """A collective with nothing to carry."""
-
-    def __init__(self, result: list[torch.Tensor], *, rank: int) -> None:
-        super().__init__(result, (), rank=rank)
-        self.all_added()
-        self.settle()
-
-
-class GlooWork(dist.Work):
+class GlooWork(_Work):
     """A collective that Gloo runs: adds what Gloo lacks (AVG), and says why it failed."""
 
     def __init__(
@@ -214,18 +215,13 @@ class GlooWork(dist.Work):
         """The steps of `finish` are taken once, when Gloo is done: in wait(), or by Gloo's thread if nobody waits.
         `explain` gets Gloo's error, and whether time is over: `timeout_s` after `began`, or (None) after the wait's
         beginning."""
-        super().__init__()
+        super().__init__(result, finish)
         self._inner = inner
-        self._result = result
-        self._finish = finish
         self._explain = explain
         self._timeout_s = timeout_s
         self._began = began
         self.number: int | None = None
         """Among the group's collectives that go through Gloo; None if it is none of these."""
-        self._lock = threading.Lock()
-        self._settled = False
-        self._error: Exception | None = None
         if finish:
             with contextlib.suppress(RuntimeError):  # sends and receives have no future, and must be waited for
                 self.get_future()
@@ -241,8 +237,7 @@ class GlooWork(dist.Work):
                 self._settle(error, waits_since, timeout)
             else:
                 self._settle(None)
-        if self._error is not None:
-            raise again(self._error)
+        self._raise_error()
         return True
 
     def is_completed(self) -> bool:
@@ -257,12 +252,6 @@ class GlooWork(dist.Work):
                 self.wait()
         return self._error
 
-    def result(self) -> list[torch.Tensor]:
-        return self._result
-
-    def synchronize(self) -> None:
-        self.wait()
-
     def source_rank(self) -> int:
         return int(self._inner._source_rank())
 
@@ -272,30 +261,27 @@ class GlooWork(dist.Work):
         """Calls it once Gloo is done, in any thread."""
 
         def settled(future: torch.futures.Future[Any]) -> None:
-            try:
-                future.value()
-            except Exception as error:
-                self._settle(error)
-            else:
-                self._settle(None)
+            self._settle_with(future)
             callback(self._result, self._error)
 
         self._inner.get_future().add_done_callback(settled)
 
     def get_future(self) -> torch.futures.Future[Any]:
         def settled(future: torch.futures.Future[Any]) -> Any:
-            try:
-                value = future.value()
-            except Exception as error:
-                self._settle(error)
-                raise again(self._error or error) from None
-            self._settle(None)
-            if self._error is not None:
-                raise again(self._error)
-            return value
+            self._settle_with(future)
+            self._raise_error()
+            return future.value()
 
         future: torch.futures.Future[Any] = self._inner.get_future().then(settled)
         return future
+
+    def _settle_with(self, future: torch.futures.Future[Any]) -> None:
+        try:
+            future.value()
+        except Exception as error:
+            self._settle(error)
+        else:
+            self._settle(None)
 
     def _settle(
         self, error: Exception | None, waits_since: float = math.inf, wait_timeout: timedelta = NO_TIMEOUT
@@ -375,25 +361,10 @@ class WorkFuture(torch.futures.Future[list[torch.Tensor]]):
         return super().wait()
 
     def resolve(self, result: list[torch.Tensor], error: Exception | None) -> None:
-        if error is None:
-            self.set_result(result)
-        else:
-            self._set_unwrap_func(_Failure.unwrap)
-            like = result[0] if result else torch.empty(0)
-            self.set_result(_Failure(error, like))  # type: ignore[arg-type]
-
-
-class _Failure:
-    """A future's value when there is none: raises wherever somebody tries to use it."""
-
-    def __init__(self, error: Exception, like: torch.Tensor) -> None:
-        self._error, self._like = error, like
-
-    def unwrap(self) -> NoReturn:
-        raise again(self._error)
-
-    def __reduce_ex__(self, protocol: object) -> tuple[Any, ...]:
-        return _Failure, (self._error, _FailedTensor(self._like, self._error))
+        if error is not None:
+            self._set_unwrap_func(lambda _: self._work.wait())
+            result = [_FailedTensor(result[0] if result else torch.empty(0), error)]
+        self.set_result(result)
 
 
 class _FailedTensor(torch.Tensor):
