@@ -19,18 +19,14 @@ from dataclasses import dataclass, field
 from ipaddress import IPv4Address
 
 from wiresum.controller.driver import THREADS_MAX, WORKERS_MAX
+from wiresum.controller.p4runtime.admit import CELL_MASK, PARENT_BIT
+from wiresum.controller.p4runtime.deliver import EVERYONE, PARENT, UPLINK_GROUPS
 from wiresum.switch.p4runtime.refusal import out_of_range, unimplemented
 from wiresum.switch.p4runtime.schema import Entry
 from wiresum.switch.software_switch import Admission
 
-PARENT, PARENT_BIT, UPLINK_GROUPS = 0xFF, 1 << 31, 512
-"""The switch above as a receiver and in bitmaps of workers, and what makes of a job's group the one towards it, as in
-p4src/common/sizes.p4."""
-EVERYONE = 0xFE
-"""As a receiver: all workers of a job at once, by a copy to a multicast address, which the network copies further."""
 ADMISSIONS = ("admit", "admit_parent_entry")
 """The tables that say who may speak for a job."""
-_CELL_MASK = 0xFFFF
 Address = tuple[int, int]
 """IPv4 as an integer in host byte order, and UDP port; of a worker, its base port."""
 NOWHERE: Address = (0, 0)
@@ -240,7 +236,7 @@ def _receiver(at: Address, port_offset: int) -> Address:
 
 def _cells_of_thread(lease_mask: int) -> int:
     """The run of cells below the mask's ones; 0 if that is not what it is."""
-    cells = (_CELL_MASK & ~lease_mask) + 1
+    cells = (CELL_MASK & ~lease_mask) + 1
     return cells if cells & (cells - 1) == 0 and cells >= 2 else 0
 
 
