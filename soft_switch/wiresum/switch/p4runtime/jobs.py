@@ -18,6 +18,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from ipaddress import IPv4Address
 
+from wiresum.controller.p4runtime.admit import CELL_MASK
 from wiresum.join.constants import EVERYONE, PARENT, PARENT_BIT, SWITCH_WORKERS_MAX, THREADS_MAX, UPLINK_GROUPS
 from wiresum.switch.p4runtime.refusal import out_of_range, unimplemented
 from wiresum.switch.p4runtime.schema import Entry
@@ -25,7 +26,6 @@ from wiresum.switch.software_switch import Admission
 
 ADMISSIONS = ("admit", "admit_parent_entry")
 """The tables that say who may speak for a job."""
-_CELL_MASK = 0xFFFF
 Address = tuple[int, int]
 """IPv4 as an integer in host byte order, and UDP port; of a worker, its base port."""
 NOWHERE: Address = (0, 0)
@@ -235,7 +235,7 @@ def _receiver(at: Address, port_offset: int) -> Address:
 
 def _cells_of_thread(lease_mask: int) -> int:
     """The run of cells below the mask's ones; 0 if that is not what it is."""
-    cells = (_CELL_MASK & ~lease_mask) + 1
+    cells = (CELL_MASK & ~lease_mask) + 1
     return cells if cells & (cells - 1) == 0 and cells >= 2 else 0
 
 
