@@ -181,23 +181,7 @@ void bind_enums(nb::module_& module) {
 
 nb::dict dict_of(const engine::TrafficStats& stats) {
   nb::dict out;
-  out["packets_sent"] = stats.worker.packets_sent;
-  out["bytes_sent"] = stats.worker.bytes_sent;
-  out["bytes_received"] = stats.worker.bytes_received;
-  out["results"] = stats.worker.results;
-  out["by_group"] = stats.datagrams_by_group;
-  out["retransmissions"] = stats.worker.retransmissions;
-  out["questions"] = stats.worker.questions;
-  out["duplicates"] = stats.worker.duplicates;
-  out["rejected"] = stats.worker.rejected;
-  out["rtt_s"] = static_cast<double>(stats.worker.rtt_smoothed_ns) * 1e-9;
-  out["rto_s"] = static_cast<double>(stats.worker.rto_ns) * 1e-9;
-  out["window"] = stats.worker.window;
-  out["round_newest"] = stats.worker.round_newest;
-  out["send_calls"] = stats.send_calls;
-  out["receive_calls"] = stats.receive_calls;
-  out["send_failures"] = stats.send_failures;
-  out["transport_error"] = stats.transport_error;
+  for (const engine::Counter& counter : engine::kCounters) out[counter.name] = stats.*counter.value;
   return out;
 }
 

@@ -135,31 +135,6 @@ std::vector<transport::DataPath> open_paths(const transport::Spec& spec, const A
   return paths;
 }
 
-void add(worker::WorkerStats& sum, const worker::WorkerStats& more) noexcept {
-  sum.packets_sent += more.packets_sent;
-  sum.bytes_sent += more.bytes_sent;
-  sum.retransmissions += more.retransmissions;
-  sum.questions += more.questions;
-  sum.results += more.results;
-  sum.bytes_received += more.bytes_received;
-  sum.duplicates += more.duplicates;
-  sum.rejected += more.rejected;
-  if (wire::newer(more.round_newest, sum.round_newest)) {
-    sum.round_newest = more.round_newest;
-  }
-}
-
-void add(TrafficStats& sum, const TrafficStats& more) noexcept {
-  add(sum.worker, more.worker);
-  sum.datagrams_sent += more.datagrams_sent;
-  sum.datagrams_received += more.datagrams_received;
-  sum.datagrams_by_group += more.datagrams_by_group;
-  sum.send_calls += more.send_calls;
-  sum.receive_calls += more.receive_calls;
-  sum.send_failures += more.send_failures;
-  sum.transport_error = sum.transport_error != 0 ? sum.transport_error : more.transport_error;
-}
-
 }  // namespace
 
 /// Which of a session's threads one is.

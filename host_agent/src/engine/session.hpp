@@ -63,7 +63,7 @@ struct Request {
   bool notify = true;            // shall take_completed() tell?
 };
 
-/// Rounds are each aggregator's own, so worker.round_newest of the sum means nothing if there are several.
+/// Rounds are each aggregator's own, so round_newest of the sum means nothing if there are several.
 struct SessionStats : TrafficStats {
   std::vector<TrafficStats> aggregators;  // in the order of the configuration
   std::string transport;                  // what packets go by, as Transport::name() says it

@@ -12,7 +12,7 @@
 namespace wiresum::capi {
 
 inline constexpr std::size_t kLineBytesMax = std::size_t{1} << 16;
-inline constexpr std::size_t kFieldsMax = 64;
+inline constexpr std::size_t kFieldsMax = 256;
 
 /// What came is no line of ours.
 class LineError : public std::runtime_error {

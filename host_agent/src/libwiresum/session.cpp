@@ -22,7 +22,7 @@ using std::chrono::seconds;
 using worker::Status;
 
 /// sidecar/service.py has the same.
-constexpr std::string_view kVersion = "3";
+constexpr std::string_view kVersion = "4";
 /// Until an interpreter that has everything to load from a cold disk says its first word.
 constexpr milliseconds kStartTimeout{120'000};
 /// How much longer than the sidecar's own limit it may take to join and to say so.
@@ -85,21 +85,13 @@ const char* word_of(Status status) {
   return "aborted";
 }
 
-/// What the data path says of itself, for each aggregator: sidecar/service.py has the same names.
+/// What the data path says of itself: each counter, for each aggregator.
 void add_states(const engine::Session& engine, Line& line) {
   const std::vector<engine::TrafficStats> parts = engine.stats().aggregators;
   for (std::size_t i = 0; i < parts.size(); ++i) {
-    const engine::TrafficStats& part = parts[i];
-    const auto add = [&](const char* name, std::uint64_t value) {
-      line.fields[name + std::string(".") + std::to_string(i)] = std::to_string(value);
-    };
-    add("round", part.worker.round_newest);
-    add("sent", part.worker.packets_sent);
-    add("received", part.worker.bytes_received);
-    add("results", part.worker.results);
-    add("group", part.datagrams_by_group);
-    add("failures", part.send_failures);
-    add("error", static_cast<std::uint64_t>(part.transport_error));
+    for (const engine::Counter& counter : engine::kCounters) {
+      line.fields[counter.name + std::string(".") + std::to_string(i)] = std::to_string(parts[i].*counter.value);
+    }
   }
 }
 

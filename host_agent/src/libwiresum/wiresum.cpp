@@ -345,13 +345,13 @@ int wiresum_get_statistics(const wiresum_session* session, wiresum_statistics* s
     const wiresum::capi::Session& member = checked(session);
     require(statistics != nullptr, "there is nowhere to put the statistics: the pointer is NULL");
     const wiresum::engine::SessionStats stats = member.stats();
-    const wiresum_statistics all{.packets_sent = stats.worker.packets_sent,
-                                 .bytes_sent = stats.worker.bytes_sent,
-                                 .bytes_received = stats.worker.bytes_received,
-                                 .results = stats.worker.results,
-                                 .retransmissions = stats.worker.retransmissions,
-                                 .duplicates = stats.worker.duplicates,
-                                 .rejected = stats.worker.rejected,
+    const wiresum_statistics all{.packets_sent = stats.packets_sent,
+                                 .bytes_sent = stats.bytes_sent,
+                                 .bytes_received = stats.bytes_received,
+                                 .results = stats.results,
+                                 .retransmissions = stats.retransmissions,
+                                 .duplicates = stats.duplicates,
+                                 .rejected = stats.rejected,
                                  .operations = member.operations()};
     std::memset(statistics, 0, bytes);
     std::memcpy(statistics, &all, std::min(bytes, sizeof all));

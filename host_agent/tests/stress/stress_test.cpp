@@ -133,7 +133,7 @@ class Life {
     if (!is_cut_short_ && !testing::Test::HasFailure()) {
       expect_that_all_came_to_the_last();
       for (const auto& session : sessions_) {
-        EXPECT_EQ(session->stats().worker.rejected, 0U) << "of what a switch has sent to it" << replay(seed_);
+        EXPECT_EQ(session->stats().rejected, 0U) << "of what a switch has sent to it" << replay(seed_);
       }
     }
     const bool evicts_first = happens(random_, 0.3);

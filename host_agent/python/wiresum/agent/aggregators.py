@@ -21,12 +21,12 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from wiresum.agent import _native
-from wiresum.agent.absence import NO_TRAFFIC, Traffic
 from wiresum.agent.config import AgentConfig
 from wiresum.agent.diagnosis import describe
 from wiresum.agent.errors import JoinError, SwitchUnreachableError, WiresumError
 from wiresum.agent.joining import Interruption
 from wiresum.agent.membership import NO_ROUND, Membership
+from wiresum.agent.statistics import NO_TRAFFIC, TrafficStats
 from wiresum.agent.way_out import default_threads, lanes_of_mtu, ports_address, way_out
 
 
@@ -59,7 +59,7 @@ class Aggregators:
         self._ended: WiresumError | None = None
         self._on_ended: Callable[[WiresumError], None] | None = None
         self._progress: Callable[[int], int | None] = lambda _: NO_ROUND
-        self._traffic: Callable[[int], Traffic] = lambda _: NO_TRAFFIC
+        self._traffic: Callable[[int], TrafficStats] = lambda _: NO_TRAFFIC
 
     @classmethod
     def join(
@@ -115,7 +115,7 @@ class Aggregators:
         *,
         on_ended: Callable[[WiresumError], None],
         progress: Callable[[int], int | None],
-        traffic: Callable[[int], Traffic] = lambda _: NO_TRAFFIC,
+        traffic: Callable[[int], TrafficStats] = lambda _: NO_TRAFFIC,
     ) -> None:
         """`progress` gives this worker's newest round at the aggregator of that index (None if it is stopped), and
         `traffic` what went to and came from it; `on_ended` is called at most once, in another thread or at once, when

@@ -8,12 +8,11 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from wiresum.agent import _native, causes
-from wiresum.agent.absence import Traffic
 from wiresum.agent.aggregators import Aggregator, Aggregators
-from wiresum.agent.causes import TOO_LARGE, Causes, PathState
+from wiresum.agent.causes import TOO_LARGE, Causes
 from wiresum.agent.config import AgentConfig
 from wiresum.agent.errors import CollectiveTimeoutError, SessionClosedError, WiresumError
-from wiresum.agent.statistics import SessionStats, session_stats_of
+from wiresum.agent.statistics import SessionStats, TrafficStats, session_stats_of
 from wiresum.agent.way_out import spin_us_of
 
 Dtype = _native.Dtype
@@ -226,38 +225,24 @@ class Session:
             Operation(self, greeting.operation).wait()
             self._greeted = True
         except CollectiveTimeoutError as error:
-            raise self._causes.of_unanswered_greeting(self._states()) from error
+            raise self._causes.of_unanswered_greeting(self.stats().aggregators) from error
         if (wrong := greeting.wrong()) is not None:
             raise self._causes.of_wrong_greeting(*wrong)
-
-    def _states(self) -> list[PathState]:
-        return [
-            PathState(
-                part.round_newest,
-                part.packets_sent,
-                part.bytes_received,
-                part.results,
-                part.by_group,
-                part.send_failures,
-                part.transport_error,
-            )
-            for part in self.stats().aggregators
-        ]
 
     def _round_newest(self, aggregator: int) -> int:
         """Asked for with each heartbeat, and so it is here that a packet which can never leave is noticed, and the
         failure of a collective that nobody waits for."""
         if (failed := self._native.failed) is not None:
             self._error_of(failed)
-        state = self._states()[aggregator]
+        state = self.stats().aggregators[aggregator]
         if state.transport_error in TOO_LARGE:
             error = self._causes.of_shrunken_path(aggregator)
             if error is not None and self._fail(error):
                 self._aggregators.abort(str(error))
         return state.round_newest
 
-    def _traffic(self, aggregator: int) -> Traffic:
-        return self._states()[aggregator].traffic
+    def _traffic(self, aggregator: int) -> TrafficStats:
+        return self.stats().aggregators[aggregator]
 
     def _on_ended(self, error: WiresumError) -> None:
         self._fail(error)
@@ -280,7 +265,8 @@ class Session:
 
     def _fail_with_status(self, operation: _native.Operation) -> None:
         """The data path itself gave up: say why, here and to the others."""
-        error = self._causes.of_status(operation.status, operation.tensor, self._states(), greeted=self._greeted)
+        states = self.stats().aggregators
+        error = self._causes.of_status(operation.status, operation.tensor, states, greeted=self._greeted)
         if self._fail(error):
             self._aggregators.abort(str(error))
 

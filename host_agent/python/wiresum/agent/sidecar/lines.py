@@ -13,7 +13,7 @@ import threading
 from dataclasses import dataclass, field
 
 LINE_BYTES_MAX = 1 << 16
-FIELDS_MAX = 64
+FIELDS_MAX = 256
 SEND_TIMEOUT_S = 5.0
 _NAME = re.compile(r"[a-z][a-z0-9_.-]*|[A-Z][A-Z0-9_]*")
 _ESCAPES = {"\\": "\\\\", "\t": "\\t", "\n": "\\n"}

@@ -16,7 +16,7 @@
     ask-state id                             state id states; or no-state id, before there is a data path
     ended error text                         nothing: it is over
 
-States are fields like sent.0, for each aggregator: see _STATE below.
+States are TrafficStats, for each aggregator: fields like packets_sent.0.
 
 The worker answers what it is asked at once, from a thread that does nothing else. One that does not is stopped, and
 then the sidecar gives up the connection to the service, as if the worker had attended itself.
@@ -24,6 +24,7 @@ then the sidecar gives up the connection to the service, as if the worker had at
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import os
 import queue
@@ -31,24 +32,22 @@ import threading
 from collections.abc import Mapping
 
 from wiresum.agent import causes
-from wiresum.agent.absence import NO_TRAFFIC, Traffic
 from wiresum.agent.aggregators import Aggregator, Aggregators
-from wiresum.agent.causes import TOO_LARGE, Causes, PathState, Status
+from wiresum.agent.causes import TOO_LARGE, Causes, Status
 from wiresum.agent.config import AgentConfig
 from wiresum.agent.errors import JobAbortedError, SwitchUnreachableError, WiresumError
 from wiresum.agent.joining import Interruption
 from wiresum.agent.membership import NO_ROUND
 from wiresum.agent.session import EXACT_ELEMENTS_MAX
 from wiresum.agent.sidecar.lines import Channel, Line, LineError
+from wiresum.agent.statistics import NO_TRAFFIC, TrafficStats
 from wiresum.agent.way_out import spin_us_of
 
 log = logging.getLogger(__name__)
 
-VERSION = 3
+VERSION = 4
 ANSWER_S_MAX = 15.0
 """How long a worker may take to answer; half of the time after which the service takes it for lost, if that is less."""
-_STATE = ("round", "sent", "received", "results", "group", "failures", "error")
-"""What the fields of a PathState are called on a line, before a dot and the aggregator's number."""
 _STATUSES: Mapping[str, Status] = {
     "timed-out": Status.TIMED_OUT,
     "diverged": Status.DIVERGED,
@@ -207,11 +206,11 @@ class Service:
                 self._end(error, tell_others=True)
         return state.round_newest
 
-    def _traffic(self, aggregator: int) -> Traffic:
+    def _traffic(self, aggregator: int) -> TrafficStats:
         answer = self._ask("ask-state")
         if answer is None or answer.word != "state":
             return NO_TRAFFIC
-        return _state_of(answer, aggregator).traffic
+        return _state_of(answer, aggregator)
 
     def _ask(self, word: str, **fields: object) -> Line | None:
         """The worker's answer; None if it gives none."""
@@ -264,9 +263,10 @@ class Service:
             aggregators.abort(str(error))
 
 
-def _state_of(line: Line, aggregator: int) -> PathState:
+def _state_of(line: Line, aggregator: int) -> TrafficStats:
     """Raises LineError."""
-    return PathState(*(line.number(f"{name}.{aggregator}", 2**64 - 1) for name in _STATE))
+    names = (field.name for field in dataclasses.fields(TrafficStats))
+    return TrafficStats(**{name: line.number(f"{name}.{aggregator}", 2**64 - 1) for name in names})
 
 
 def _fields_of(aggregator: Aggregator) -> dict[str, object]:
