@@ -19,7 +19,7 @@ struct Operation {
 namespace {
 
 void* session_of(PyObject* session) {
-  engine::Session* found = nullptr;
+  engine::Engine* found = nullptr;
   if (nb::try_cast(nb::handle(session), found) && found != nullptr) return found;
   PyErr_SetString(PyExc_TypeError, "not a _native.Session");
   return nullptr;
@@ -35,14 +35,14 @@ bool form_of(PyObject* object, Form* form) {
   return true;
 }
 
-bool is_usable(void* session) { return static_cast<engine::Session*>(session)->is_usable(); }
+bool is_usable(void* session) { return static_cast<engine::Engine*>(session)->is_usable(); }
 
 Operation* submit(void* session, const Form* form, void* memory, std::uint64_t elements, std::int64_t timeout_ns) {
   try {
     engine::Request request = request_of(*form, timeout_ns, false);
     auto* const bytes = static_cast<std::byte*>(memory);
     request.work.regions.push_back({.source = bytes, .destination = bytes, .elements = elements});
-    return new Operation{static_cast<engine::Session*>(session)->submit(std::move(request))};
+    return new Operation{static_cast<engine::Engine*>(session)->submit(std::move(request))};
   } catch (const std::exception&) {
     return nullptr;  // the caller asks the same of Python then, where the exception is raised again
   }

@@ -21,7 +21,7 @@
 #include "capi.hpp"
 #include "compression.hpp"
 #include "engine/greeting.hpp"
-#include "engine/session.hpp"
+#include "engine/engine.hpp"
 #include "numeric/codec.hpp"
 #include "transport/open.hpp"
 #include "transport/udp/socket.hpp"
@@ -92,10 +92,10 @@ std::unique_ptr<Aggregator> make_aggregator(Ports& ports, std::uint16_t job, std
   return std::make_unique<Aggregator>(config, ports);
 }
 
-std::unique_ptr<engine::Session> make_session(const std::vector<Aggregator*>& aggregators, std::uint32_t rank,
+std::unique_ptr<engine::Engine> make_session(const std::vector<Aggregator*>& aggregators, std::uint32_t rank,
                                               double spin_s, bool offload, const std::string& transport,
                                               const std::string& device, std::uint64_t exact_elements_max) {
-  engine::SessionConfig config{
+  engine::EngineConfig config{
       .rank = rank,
       .aggregators = {},
       .spin_ns = static_cast<std::int64_t>(spin_s * 1e9),
@@ -106,7 +106,7 @@ std::unique_ptr<engine::Session> make_session(const std::vector<Aggregator*>& ag
     config.aggregators.push_back(aggregator->config());
     sockets.push_back(aggregator->release());
   }
-  return std::make_unique<engine::Session>(config, std::move(sockets));
+  return std::make_unique<engine::Engine>(config, std::move(sockets));
 }
 
 std::size_t path_mtu(const std::string& local, const std::string& remote) {
@@ -185,8 +185,8 @@ nb::dict dict_of(const engine::TrafficStats& stats) {
   return out;
 }
 
-nb::dict stats_of(const engine::Session& session) {
-  const engine::SessionStats stats = session.stats();
+nb::dict stats_of(const engine::Engine& session) {
+  const engine::EngineStats stats = session.stats();
   nb::dict out = dict_of(stats);
   nb::list aggregators;
   for (const engine::TrafficStats& aggregator : stats.aggregators) {
@@ -252,12 +252,12 @@ NB_MODULE(_native, module) {
       .def(nb::new_(&make_form), nb::kw_only(), "dtype"_a, "lane_bits"_a, "scaling"_a, "fixed_scale"_a, "divisor"_a,
            "signature"_a, "may_be_sparse"_a);
 
-  nb::class_<engine::Session>(module, "Session")
+  nb::class_<engine::Engine>(module, "Session")
       .def(nb::new_(&make_session), "aggregators"_a, nb::kw_only(), "rank"_a, "spin_s"_a, "offload"_a, "transport"_a,
            "device"_a, "exact_elements_max"_a)
       .def(
           "submit",
-          [](engine::Session& session, const Regions& regions, const capi::Form& form, double timeout_s, bool notify) {
+          [](engine::Engine& session, const Regions& regions, const capi::Form& form, double timeout_s, bool notify) {
             engine::Request request = make_request(regions, form, timeout_s, notify);
             const nb::gil_scoped_release unlocked;
             return session.submit(std::move(request));
@@ -265,7 +265,7 @@ NB_MODULE(_native, module) {
           "regions"_a, "form"_a, nb::kw_only(), "timeout_s"_a, "notify"_a)
       .def(
           "take_completed",
-          [](engine::Session& session, double timeout_s) {
+          [](engine::Engine& session, double timeout_s) {
             std::vector<std::shared_ptr<engine::Operation>> taken;
             {
               const nb::gil_scoped_release unlocked;
@@ -274,19 +274,19 @@ NB_MODULE(_native, module) {
             return taken;
           },
           "timeout_s"_a)
-      .def("notify", &engine::Session::notify, "operation"_a)
-      .def_prop_ro("failed", &engine::Session::failed)
+      .def("notify", &engine::Engine::notify, "operation"_a)
+      .def_prop_ro("failed", &engine::Engine::failed)
       .def_prop_ro("standing",
-                   [](const engine::Session& session) {
+                   [](const engine::Engine& session) {
                      const engine::Standing standing = session.standing();
                      return std::pair(standing.submitted, standing.oldest);
                    })
-      .def("abort", &engine::Session::abort, nb::call_guard<nb::gil_scoped_release>())
-      .def("close", &engine::Session::close, nb::call_guard<nb::gil_scoped_release>())
+      .def("abort", &engine::Engine::abort, nb::call_guard<nb::gil_scoped_release>())
+      .def("close", &engine::Engine::close, nb::call_guard<nb::gil_scoped_release>())
       .def("stats", &stats_of);
 
   nb::class_<engine::Greeting>(module, "Greeting")
-      .def(nb::init<engine::Session&, std::int64_t>(), "session"_a, "timeout_ns"_a, nb::keep_alive<1, 2>())
+      .def(nb::init<engine::Engine&, std::int64_t>(), "session"_a, "timeout_ns"_a, nb::keep_alive<1, 2>())
       .def_prop_ro("operation", &engine::Greeting::operation)
       .def("wrong", [](const engine::Greeting& greeting) -> std::optional<std::pair<std::int32_t, std::int32_t>> {
         const std::optional<engine::Greeting::Wrong> wrong = greeting.wrong();

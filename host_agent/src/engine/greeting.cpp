@@ -6,7 +6,7 @@
 namespace wiresum::engine {
 namespace {
 
-std::size_t threads_of(const SessionConfig& config) {
+std::size_t threads_of(const EngineConfig& config) {
   std::size_t threads = 0;
   for (const AggregatorConfig& aggregator : config.aggregators) threads += aggregator.threads;
   return threads;
@@ -14,11 +14,11 @@ std::size_t threads_of(const SessionConfig& config) {
 
 }  // namespace
 
-Greeting::Greeting(Session& session, std::int64_t timeout_ns)
-    : lanes_(session.config().aggregators.front().worker.lanes),
-      workers_(session.config().aggregators.front().worker.workers),
-      values_(lanes_ * kGreetingChunksPerThread * threads_of(session.config())) {
-  const std::int32_t share = static_cast<std::int32_t>(session.config().rank) + 1;
+Greeting::Greeting(Engine& engine, std::int64_t timeout_ns)
+    : lanes_(engine.config().aggregators.front().worker.lanes),
+      workers_(engine.config().aggregators.front().worker.workers),
+      values_(lanes_ * kGreetingChunksPerThread * threads_of(engine.config())) {
+  const std::int32_t share = static_cast<std::int32_t>(engine.config().rank) + 1;
   for (std::size_t i = 0; i < values_.size(); ++i) {
     values_[i] = static_cast<std::int32_t>(i / lanes_ + 1) * share;
   }
@@ -27,7 +27,7 @@ Greeting::Greeting(Session& session, std::int64_t timeout_ns)
                            .regions = {{.source = memory, .destination = memory, .elements = values_.size()}}},
                   .timeout_ns = timeout_ns,
                   .notify = false};
-  operation_ = session.submit(std::move(request));
+  operation_ = engine.submit(std::move(request));
 }
 
 std::optional<Greeting::Wrong> Greeting::wrong() const {

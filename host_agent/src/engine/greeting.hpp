@@ -1,4 +1,4 @@
-// The first all-reduce of a session: full packets through every thread, with a number of its own for each chunk. It
+// The first all-reduce of an engine: full packets through every thread, with a number of its own for each chunk. It
 // finds a blocked port or a small MTU at once, and workers whose chunks do not meet at the same aggregators.
 #pragma once
 
@@ -7,7 +7,7 @@
 #include <optional>
 #include <vector>
 
-#include "engine/session.hpp"
+#include "engine/engine.hpp"
 
 namespace wiresum::engine {
 
@@ -22,8 +22,8 @@ class Greeting {
     std::int32_t expected = 0;
   };
 
-  /// Submits it. It must live until the operation is done. Throws as Session::submit does.
-  Greeting(Session& session, std::int64_t timeout_ns);
+  /// Submits it. It must live until the operation is done. Throws as Engine::submit does.
+  Greeting(Engine& engine, std::int64_t timeout_ns);
   Greeting(const Greeting&) = delete;
   Greeting& operator=(const Greeting&) = delete;
 

@@ -1,6 +1,6 @@
-// One thread's part of a session: a mailbox, a state machine (worker/) and a transport, joined in steps.
+// One thread's part of an engine: a mailbox, a state machine (worker/) and a transport, joined in steps.
 //
-// Sans-IO but for the transport: no thread and no clock of its own. Who drives it, an engine thread (session.cpp) or
+// Sans-IO but for the transport: no thread and no clock of its own. Who drives it, an engine thread (engine.cpp) or
 // the simulation, calls the steps in any order and as often as it likes, all from one thread; only post(),
 // post_failure() and stats() may be called from others.
 //

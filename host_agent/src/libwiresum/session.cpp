@@ -86,7 +86,7 @@ const char* word_of(Status status) {
 }
 
 /// What the data path says of itself: each counter, for each aggregator.
-void add_states(const engine::Session& engine, Line& line) {
+void add_states(const engine::Engine& engine, Line& line) {
   const std::vector<engine::TrafficStats> parts = engine.stats().aggregators;
   for (std::size_t i = 0; i < parts.size(); ++i) {
     for (const engine::Counter& counter : engine::kCounters) {
@@ -148,7 +148,7 @@ Line Session::await_grants() {
 
 void Session::open_data_path(const Line& joined) {
   std::vector<std::vector<transport::UdpSocket>> sockets;
-  engine::SessionConfig config;
+  engine::EngineConfig config;
   {
     const std::lock_guard lock(mutex_);
     sockets = std::move(sockets_);
@@ -164,7 +164,7 @@ void Session::open_data_path(const Line& joined) {
   sparse_ = joined.number("sparse", 0, 1) == 1;
   config.rank = static_cast<std::uint32_t>(rank_);
   world_size_ = config.aggregators.front().worker.workers;
-  auto engine = std::make_unique<engine::Session>(config, std::move(sockets));
+  auto engine = std::make_unique<engine::Engine>(config, std::move(sockets));
   const std::lock_guard lock(mutex_);
   engine_ = std::move(engine);
   if (failure_) engine_->abort();
@@ -233,7 +233,7 @@ void Session::check(const engine::Operation& operation) {
   throw Error(ask_why(question));
 }
 
-engine::SessionStats Session::stats() const {
+engine::EngineStats Session::stats() const {
   check_process();
   return engine_->stats();
 }

@@ -1,4 +1,4 @@
-// A worker's membership in one job, as the C interface has it: a data path (engine::Session) and a conversation with
+// A worker's membership in one job, as the C interface has it: a data path (engine::Engine) and a conversation with
 // the sidecar, which joins and attends.
 //
 // One thread reads what the sidecar says, and answers at once what it asks. So the end of either is known to the other
@@ -18,7 +18,7 @@
 #include <thread>
 #include <vector>
 
-#include "engine/session.hpp"
+#include "engine/engine.hpp"
 #include "libwiresum/channel.hpp"
 #include "libwiresum/error.hpp"
 #include "transport/udp/socket.hpp"
@@ -59,7 +59,7 @@ class Session {
   [[nodiscard]] std::shared_ptr<engine::Operation> submit(Collective collective);
   /// Returns if the operation, which is done, has succeeded; throws the Error that ended it otherwise.
   void check(const engine::Operation& operation);
-  [[nodiscard]] engine::SessionStats stats() const;
+  [[nodiscard]] engine::EngineStats stats() const;
   [[nodiscard]] std::uint64_t operations() const noexcept { return operations_.load(); }
 
   /// Ends the job for everybody.
@@ -112,7 +112,7 @@ class Session {
   std::optional<Error> failure_;
   const Error no_memory_;  // made before it is needed
   bool hung_up_ = false;
-  std::unique_ptr<engine::Session> engine_;
+  std::unique_ptr<engine::Engine> engine_;
 
   int rank_ = 0;
   int world_size_ = 1;

@@ -344,7 +344,7 @@ int wiresum_get_statistics(const wiresum_session* session, wiresum_statistics* s
   return guarded([&] {
     const wiresum::capi::Session& member = checked(session);
     require(statistics != nullptr, "there is nowhere to put the statistics: the pointer is NULL");
-    const wiresum::engine::SessionStats stats = member.stats();
+    const wiresum::engine::EngineStats stats = member.stats();
     const wiresum_statistics all{.packets_sent = stats.packets_sent,
                                  .bytes_sent = stats.bytes_sent,
                                  .bytes_received = stats.bytes_received,
