@@ -12,8 +12,6 @@ from wiresum.agent.errors import CollectiveTimeoutError, DivergedError, SwitchUn
 from wiresum.agent.statistics import TrafficStats
 from wiresum.agent.way_out import IPV4_UDP_HEADER_BYTES, lanes_of_mtu, path_mtu
 
-Status = _native.Status
-
 GREETING_TIMEOUT_S = 10.0
 FIXED_LANES = "Where a controller programs the switch, `lanes` in its configuration says how large they are"
 TOO_LARGE = (errno.EMSGSIZE, errno.EINVAL)
@@ -27,18 +25,18 @@ class Causes:
         self._aggregators = aggregators
         self._who = f"rank {next(iter(aggregators)).membership.grant.rank} of job '{job_name}'"
 
-    def of_status(self, status: Status, tensor: int, states: Sequence[TrafficStats], *, greeted: bool) -> WiresumError:
-        """Why a collective with this tag ended so. `states` are in the aggregators' order. `greeted`: has the first sum
-        come back right?"""
+    def of_status(self, status: str, tensor: int, states: Sequence[TrafficStats], *, greeted: bool) -> WiresumError:
+        """Why a collective with this tag ended "diverged", "timed-out", "no-memory" or "aborted". `states` are in the
+        aggregators' order. `greeted`: has the first sum come back right?"""
         sequence = tensor & 0xFFFF
-        if status is Status.DIVERGED and greeted:
+        if status == "diverged" and greeted:
             return self.of_divergence(sequence)
-        if status is Status.DIVERGED:
+        if status == "diverged":
             return DivergedError(
                 f"{self._who}: the first sum is of chunks that do not belong together: {self._why_wrong()}",
                 number=sequence,
             )
-        if status is Status.TIMED_OUT:
+        if status == "timed-out":
             return CollectiveTimeoutError(
                 f"Timed out: {self._who}, collective number {sequence}. "
                 + (f"{stop[0].upper()}{stop[1:]}. " if (stop := self._aggregators.own_stop()) else "")
@@ -46,7 +44,7 @@ class Causes:
                 + "".join(_doubt_about_multicast(one) for one in self._aggregators if one.membership.group_is_silent)
                 + self._what_was_not_sent(states)
             )
-        if status is Status.NO_MEMORY:
+        if status == "no-memory":
             return WiresumError(
                 f"{self._who}: this worker's process could not allocate the memory that collective number {sequence} "
                 "needs beside the tensor itself (sparse and exact sums keep what they send apart). Give the process "

@@ -1,4 +1,4 @@
-// The first all-reduce of an engine: full packets through every thread, with a number of its own for each chunk. It
+// The first all-reduce of a session: full packets through every thread, with a number of its own for each chunk. It
 // finds a blocked port or a small MTU at once, and workers whose chunks do not meet at the same aggregators.
 #pragma once
 
@@ -8,8 +8,9 @@
 #include <vector>
 
 #include "engine/engine.hpp"
+#include "session/grant.hpp"
 
-namespace wiresum::engine {
+namespace wiresum::session {
 
 /// Enough chunks that each engine thread sends full packets (SchedulerConfig::chunks_per_thread_min).
 inline constexpr std::size_t kGreetingChunksPerThread = 16;
@@ -23,11 +24,11 @@ class Greeting {
   };
 
   /// Submits it. It must live until the operation is done. Throws as Engine::submit does.
-  Greeting(Engine& engine, std::int64_t timeout_ns);
+  Greeting(engine::Engine& engine, const Grant& grant);
   Greeting(const Greeting&) = delete;
   Greeting& operator=(const Greeting&) = delete;
 
-  [[nodiscard]] const std::shared_ptr<Operation>& operation() const noexcept { return operation_; }
+  [[nodiscard]] const std::shared_ptr<engine::Operation>& operation() const noexcept { return operation_; }
   /// The first wrong sum, if there is one. Valid once the operation is done, without a failure.
   [[nodiscard]] std::optional<Wrong> wrong() const;
 
@@ -35,7 +36,7 @@ class Greeting {
   const std::size_t lanes_;
   const std::int32_t workers_;
   std::vector<std::int32_t> values_;
-  std::shared_ptr<Operation> operation_;
+  std::shared_ptr<engine::Operation> operation_;
 };
 
-}  // namespace wiresum::engine
+}  // namespace wiresum::session
