@@ -34,7 +34,7 @@ PRECISIONS = ("auto", "exact", "block")
 TRANSPORTS = ("udp", "xdp", "dpdk")
 DEVICE_BYTES_MAX = 4096
 AGGREGATORS_MAX = 8
-"""As in the native core (engine/session.hpp)."""
+"""As in the native core (engine/engine.hpp)."""
 TENANT_BYTES_MAX = 64
 JOB_TOKEN_BYTES_MAX = 256
 PRIORITY_MAX = 1_000_000
