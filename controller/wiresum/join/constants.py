@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 WIRE_VERSION = 1
 """Of the header, in its first four bits."""
-SIDECAR_VERSION = 3
+SIDECAR_VERSION = 5
 """Of the lines between a program in C and its sidecar."""
 
 CONTROL_PORT = 43487
@@ -122,7 +122,7 @@ REASON_CHARACTERS_MAX = 1000
 
 SIDECAR_LINE_BYTES_MAX = 65536
 """Bytes of a line between a program in C and its sidecar."""
-SIDECAR_FIELDS_MAX = 64
+SIDECAR_FIELDS_MAX = 256
 """Fields of a line."""
 
 HEADER_BYTES = 24

@@ -1,7 +1,5 @@
 #include "capi.hpp"
 
-#include <nanobind/stl/shared_ptr.h>
-
 #include <chrono>
 #include <cstddef>
 #include <exception>
@@ -13,13 +11,13 @@ namespace nb = nanobind;
 namespace wiresum::capi {
 
 struct Operation {
-  std::shared_ptr<engine::Operation> shared;
+  session::Call call;
 };
 
 namespace {
 
 void* session_of(PyObject* session) {
-  engine::Session* found = nullptr;
+  session::Session* found = nullptr;
   if (nb::try_cast(nb::handle(session), found) && found != nullptr) return found;
   PyErr_SetString(PyExc_TypeError, "not a _native.Session");
   return nullptr;
@@ -35,36 +33,36 @@ bool form_of(PyObject* object, Form* form) {
   return true;
 }
 
-bool is_usable(void* session) { return static_cast<engine::Session*>(session)->is_usable(); }
+bool is_usable(void* session) { return static_cast<session::Session*>(session)->is_usable(); }
 
 Operation* submit(void* session, const Form* form, void* memory, std::uint64_t elements, std::int64_t timeout_ns) {
   try {
     engine::Request request = request_of(*form, timeout_ns, false);
     auto* const bytes = static_cast<std::byte*>(memory);
     request.work.regions.push_back({.source = bytes, .destination = bytes, .elements = elements});
-    return new Operation{static_cast<engine::Session*>(session)->submit(std::move(request))};
+    return new Operation{static_cast<session::Session*>(session)->submit(std::move(request))};
   } catch (const std::exception&) {
     return nullptr;  // the caller asks the same of Python then, where the exception is raised again
   }
 }
 
 bool wait(const Operation* operation, std::int64_t timeout_ns) {
-  return operation->shared->wait(std::chrono::nanoseconds(timeout_ns));
+  return operation->call.operation->wait(std::chrono::nanoseconds(timeout_ns));
 }
 
-bool is_done(const Operation* operation) { return operation->shared->done(); }
+bool is_done(const Operation* operation) { return operation->call.operation->done(); }
 
-bool has_failed(const Operation* operation) { return operation->shared->status() != worker::Status::kOk; }
+bool has_failed(const Operation* operation) { return operation->call.operation->status() != worker::Status::kOk; }
 
 std::uint16_t number(const Operation* operation) {
-  return static_cast<std::uint16_t>(operation->shared->tensor() & 0xFFFFU);
+  return static_cast<std::uint16_t>(operation->call.operation->tensor() & 0xFFFFU);
 }
 
 void release(Operation* operation) { delete operation; }
 
 PyObject* object_of(const Operation* operation) {
   try {
-    return nb::cast(operation->shared).release().ptr();
+    return nb::cast(operation->call).release().ptr();
   } catch (const std::exception&) {
     PyErr_NoMemory();
     return nullptr;

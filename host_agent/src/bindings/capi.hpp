@@ -3,7 +3,7 @@
 
 #include <nanobind/nanobind.h>
 
-#include "engine/session.hpp"
+#include "session/session.hpp"
 #include "wiresum/agent/capi.hpp"
 
 /// What `form` asks for, over no memory yet.

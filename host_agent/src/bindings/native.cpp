@@ -1,11 +1,10 @@
-// wiresum.agent._native: the engine, as Python sees it. No logic; blocking calls release the GIL.
+// wiresum.agent._native: sessions, as Python sees them. No logic; blocking calls release the GIL.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
-#include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
@@ -20,9 +19,9 @@
 
 #include "capi.hpp"
 #include "compression.hpp"
-#include "engine/greeting.hpp"
-#include "engine/session.hpp"
 #include "numeric/codec.hpp"
+#include "python_membership.hpp"
+#include "session/session.hpp"
 #include "transport/open.hpp"
 #include "transport/udp/socket.hpp"
 
@@ -35,78 +34,12 @@ using namespace wiresum;
 using Address = std::uintptr_t;
 
 /// Longest single wait in native code; longer ones are made of several, so that Python sees its signals.
-constexpr double kWaitMaxS = 0.5;
+constexpr std::chrono::nanoseconds kWaitMax{500'000'000};
 
-std::chrono::nanoseconds bounded_wait(double seconds) {
-  const double bounded = std::clamp(std::isnan(seconds) ? 0.0 : seconds, 0.0, kWaitMaxS);
+std::chrono::nanoseconds duration_of(double seconds) {
+  constexpr double kSecondsMax = 1e9;
+  const double bounded = std::clamp(std::isnan(seconds) ? 0.0 : seconds, 0.0, kSecondsMax);
   return std::chrono::nanoseconds(static_cast<std::int64_t>(bounded * 1e9));
-}
-
-/// Consecutive UDP ports on one address, bound before the job is joined, since joining says where they are.
-class Ports {
- public:
-  Ports(const std::string& address, std::size_t count, std::pair<std::uint16_t, std::uint16_t> within)
-      : sockets_(transport::bind_within(transport::parse_ipv4(address), {.first = within.first, .last = within.second},
-                                        count)) {}
-  Ports(const Ports&) = delete;
-  Ports& operator=(const Ports&) = delete;
-  [[nodiscard]] std::uint16_t base_port() const { return sockets_.at(0).local().port; }
-  std::vector<transport::UdpSocket> release() { return std::exchange(sockets_, {}); }
-
- private:
-  std::vector<transport::UdpSocket> sockets_;
-};
-
-/// One of a session's aggregators, and the sockets for it, until the session takes them.
-class Aggregator {
- public:
-  Aggregator(const engine::AggregatorConfig& config, Ports& ports) : config_(config), sockets_(ports.release()) {}
-  Aggregator(const Aggregator&) = delete;
-  Aggregator& operator=(const Aggregator&) = delete;
-  [[nodiscard]] const engine::AggregatorConfig& config() const { return config_; }
-  std::vector<transport::UdpSocket> release() { return std::exchange(sockets_, {}); }
-
- private:
-  engine::AggregatorConfig config_;
-  std::vector<transport::UdpSocket> sockets_;
-};
-
-std::unique_ptr<Aggregator> make_aggregator(Ports& ports, std::uint16_t job, std::uint32_t key, std::uint8_t worker,
-                                            std::uint16_t workers, std::uint16_t lanes, std::uint32_t slots,
-                                            unsigned threads, const std::string& own_address,
-                                            const std::string& switch_address, std::uint16_t switch_port,
-                                            const std::string& group_address, std::uint16_t group_port) {
-  engine::AggregatorConfig config;
-  config.worker.job = job;
-  config.worker.key = key;
-  config.worker.worker = worker;
-  config.worker.workers = workers;
-  config.worker.lanes = lanes;
-  config.worker.slots = slots;
-  config.threads = threads;
-  config.own_address = transport::parse_ipv4(own_address);
-  config.switch_endpoint = {.address = transport::parse_ipv4(switch_address), .port = switch_port};
-  if (group_port != 0) {
-    config.results_group = {.address = transport::parse_ipv4(group_address), .port = group_port};
-  }
-  return std::make_unique<Aggregator>(config, ports);
-}
-
-std::unique_ptr<engine::Session> make_session(const std::vector<Aggregator*>& aggregators, std::uint32_t rank,
-                                              double spin_s, bool offload, const std::string& transport,
-                                              const std::string& device, std::uint64_t exact_elements_max) {
-  engine::SessionConfig config{
-      .rank = rank,
-      .aggregators = {},
-      .spin_ns = static_cast<std::int64_t>(spin_s * 1e9),
-      .transport = {.kind = transport::kind_of(transport), .device = device, .offload = offload},
-      .exact_elements_max = exact_elements_max};
-  std::vector<std::vector<transport::UdpSocket>> sockets;
-  for (Aggregator* const aggregator : aggregators) {
-    config.aggregators.push_back(aggregator->config());
-    sockets.push_back(aggregator->release());
-  }
-  return std::make_unique<engine::Session>(config, std::move(sockets));
 }
 
 std::size_t path_mtu(const std::string& local, const std::string& remote) {
@@ -138,7 +71,7 @@ std::string try_transport(const std::string& transport, const std::string& devic
 using Regions = std::vector<std::tuple<Address, Address, std::uint64_t>>;
 
 engine::Request make_request(const Regions& regions, const capi::Form& form, double timeout_s, bool notify) {
-  const std::int64_t timeout_ns = timeout_s < 0 ? -1 : static_cast<std::int64_t>(std::min(timeout_s, 1e9) * 1e9);
+  const std::int64_t timeout_ns = timeout_s < 0 ? -1 : duration_of(timeout_s).count();
   engine::Request request = request_of(form, timeout_ns, notify);
   request.work.regions.reserve(regions.size());
   for (const auto& [source, destination, elements] : regions) {
@@ -171,38 +104,16 @@ void bind_enums(nb::module_& module) {
       .value("NONE", numeric::Scaling::kNone)
       .value("BLOCK_EXPONENT", numeric::Scaling::kBlockExponent)
       .value("FIXED", numeric::Scaling::kFixed);
-  nb::enum_<worker::Status>(module, "Status")
-      .value("OK", worker::Status::kOk)
-      .value("TIMED_OUT", worker::Status::kTimedOut)
-      .value("DIVERGED", worker::Status::kDiverged)
-      .value("ABORTED", worker::Status::kAborted)
-      .value("NO_MEMORY", worker::Status::kNoMemory);
 }
 
 nb::dict dict_of(const engine::TrafficStats& stats) {
   nb::dict out;
-  out["packets_sent"] = stats.worker.packets_sent;
-  out["bytes_sent"] = stats.worker.bytes_sent;
-  out["bytes_received"] = stats.worker.bytes_received;
-  out["results"] = stats.worker.results;
-  out["by_group"] = stats.datagrams_by_group;
-  out["retransmissions"] = stats.worker.retransmissions;
-  out["questions"] = stats.worker.questions;
-  out["duplicates"] = stats.worker.duplicates;
-  out["rejected"] = stats.worker.rejected;
-  out["rtt_s"] = static_cast<double>(stats.worker.rtt_smoothed_ns) * 1e-9;
-  out["rto_s"] = static_cast<double>(stats.worker.rto_ns) * 1e-9;
-  out["window"] = stats.worker.window;
-  out["round_newest"] = stats.worker.round_newest;
-  out["send_calls"] = stats.send_calls;
-  out["receive_calls"] = stats.receive_calls;
-  out["send_failures"] = stats.send_failures;
-  out["transport_error"] = stats.transport_error;
+  for (const engine::Counter& counter : engine::kCounters) out[counter.name] = stats.*counter.value;
   return out;
 }
 
-nb::dict stats_of(const engine::Session& session) {
-  const engine::SessionStats stats = session.stats();
+nb::dict stats_of(const session::Session& session) {
+  const engine::EngineStats stats = session.stats();
   nb::dict out = dict_of(stats);
   nb::list aggregators;
   for (const engine::TrafficStats& aggregator : stats.aggregators) {
@@ -224,6 +135,107 @@ nb::dict stats_of(const engine::Session& session) {
   return out;
 }
 
+/// Raises what a wait was interrupted with. Needs no GIL.
+void check_signals() {
+  const nb::gil_scoped_acquire locked;
+  if (PyErr_CheckSignals() != 0) throw nb::python_error();
+}
+
+std::shared_ptr<session::Session> join(const nb::object& object, const std::string& job) {
+  process::Owned<session::Membership> membership(new PythonMembership(object));
+  const nb::gil_scoped_release unlocked;
+  return session::Session::join(job, std::move(membership), check_signals);
+}
+
+session::Call submit(session::Session& session, const Regions& regions, const capi::Form& form, double timeout_s,
+                     bool notify) {
+  engine::Request request = make_request(regions, form, timeout_s, notify);
+  const nb::gil_scoped_release unlocked;
+  return session.submit(std::move(request));
+}
+
+std::vector<session::Call> take_completed(session::Session& session, double timeout_s) {
+  const nb::gil_scoped_release unlocked;
+  return session.take_completed(std::min(duration_of(timeout_s), kWaitMax));
+}
+
+void abort_session(session::Session& session, nb::handle error) {
+  const session::Failure failure = failure_of(error);
+  const nb::gil_scoped_release unlocked;
+  session.abort(failure);
+}
+
+[[noreturn]] void raise_error(nb::handle error) {
+  PyErr_SetObject(error.type().ptr(), error.ptr());
+  throw nb::python_error();
+}
+
+nb::object error_of_call(const session::Call& call) {
+  const session::Failure* failure = nullptr;
+  {
+    const nb::gil_scoped_release unlocked;  // the membership may be asked
+    failure = call.failure();
+  }
+  return error_of(failure);
+}
+
+void wait(const session::Call& call, std::optional<double> timeout_s) {
+  using Clock = std::chrono::steady_clock;
+  const auto deadline = timeout_s ? Clock::now() + duration_of(*timeout_s) : Clock::time_point::max();
+  while (true) {
+    bool is_done = false;
+    {
+      const nb::gil_scoped_release unlocked;
+      const auto left = timeout_s ? std::chrono::nanoseconds(deadline - Clock::now()) : kWaitMax;
+      is_done = call.operation->wait(std::clamp(left, std::chrono::nanoseconds(0), kWaitMax));
+    }
+    if (is_done) break;
+    if (PyErr_CheckSignals() != 0) throw nb::python_error();
+    if (Clock::now() >= deadline) {
+      PyErr_Format(PyExc_TimeoutError, "the collective was not complete after %S s", nb::cast(*timeout_s).ptr());
+      throw nb::python_error();
+    }
+  }
+  if (const nb::object error = error_of_call(call); !error.is_none()) raise_error(error);
+}
+
+void bind_session(nb::module_& module) {
+  nb::register_exception_translator([](const std::exception_ptr& thrown, void*) {
+    try {
+      std::rethrow_exception(thrown);
+    } catch (const session::Failure& failure) {
+      const nb::object error = error_of(&failure);
+      PyErr_SetObject(error.type().ptr(), error.ptr());
+    }
+  });
+  nb::class_<session::Call>(module, "Operation")
+      .def_prop_ro("token", [](const session::Call& call) { return call.operation->token(); })
+      .def_prop_ro("number", [](const session::Call& call) { return call.operation->tensor() & 0xFFFFU; })
+      .def("done", [](const session::Call& call) { return call.operation->done(); })
+      .def_prop_ro("error", &error_of_call)
+      .def("wait", &wait, "timeout_s"_a = nb::none());
+  nb::class_<session::Session>(module, "Session")
+      .def_static("join", &join, "membership"_a, "job_name"_a)
+      .def_prop_ro("rank", &session::Session::rank)
+      .def_prop_ro("world_size", &session::Session::world_size)
+      .def_prop_ro("lanes", [](const session::Session& session) { return session.grant().lanes(); })
+      .def_prop_ro("threads", [](const session::Session& session) { return session.grant().threads(); })
+      .def_prop_ro("sparse", [](const session::Session& session) { return session.grant().sparse; })
+      .def_prop_ro("switches", [](const session::Session& session) { return session.grant().switches; })
+      .def("submit", &submit, "regions"_a, "form"_a, nb::kw_only(), "timeout_s"_a, "notify"_a)
+      .def("take_completed", &take_completed, "timeout_s"_a)
+      .def("notify", &session::Session::notify, "operation"_a)
+      .def_prop_ro("failure", [](const session::Session& session) { return error_of(session.failure()); })
+      .def_prop_ro("standing",
+                   [](const session::Session& session) {
+                     const engine::Standing standing = session.standing();
+                     return std::pair(standing.submitted, standing.oldest);
+                   })
+      .def("abort", &abort_session, "error"_a)
+      .def("leave", &session::Session::leave, nb::call_guard<nb::gil_scoped_release>())
+      .def("stats", &stats_of);
+}
+
 }  // namespace
 
 NB_MODULE(_native, module) {
@@ -238,69 +250,9 @@ NB_MODULE(_native, module) {
   module.def("try_transport", &try_transport, "transport"_a, "device"_a, "address"_a, "threads"_a,
              nb::call_guard<nb::gil_scoped_release>());
 
-  nb::class_<Ports>(module, "Ports")
-      .def(nb::init<const std::string&, std::size_t, std::pair<std::uint16_t, std::uint16_t>>(), "address"_a, "count"_a,
-           "within"_a)
-      .def_prop_ro("base_port", &Ports::base_port);
-
-  nb::class_<engine::Operation>(module, "Operation")
-      .def_prop_ro("token", &engine::Operation::token)
-      .def_prop_ro("tensor", &engine::Operation::tensor)
-      .def_prop_ro("done", &engine::Operation::done)
-      .def_prop_ro("status", &engine::Operation::status)
-      .def(
-          "wait",
-          [](const engine::Operation& operation, double timeout_s) { return operation.wait(bounded_wait(timeout_s)); },
-          "timeout_s"_a, nb::call_guard<nb::gil_scoped_release>());
-
-  nb::class_<Aggregator>(module, "Aggregator")
-      .def(nb::new_(&make_aggregator), nb::kw_only(), "ports"_a, "job"_a, "key"_a, "worker"_a, "workers"_a, "lanes"_a,
-           "slots"_a, "threads"_a, "own_address"_a, "switch_address"_a, "switch_port"_a, "group_address"_a,
-           "group_port"_a);
-
   nb::class_<capi::Form>(module, "Form")
       .def(nb::new_(&make_form), nb::kw_only(), "dtype"_a, "lane_bits"_a, "scaling"_a, "fixed_scale"_a, "divisor"_a,
            "signature"_a, "may_be_sparse"_a);
 
-  nb::class_<engine::Session>(module, "Session")
-      .def(nb::new_(&make_session), "aggregators"_a, nb::kw_only(), "rank"_a, "spin_s"_a, "offload"_a, "transport"_a,
-           "device"_a, "exact_elements_max"_a)
-      .def(
-          "submit",
-          [](engine::Session& session, const Regions& regions, const capi::Form& form, double timeout_s, bool notify) {
-            engine::Request request = make_request(regions, form, timeout_s, notify);
-            const nb::gil_scoped_release unlocked;
-            return session.submit(std::move(request));
-          },
-          "regions"_a, "form"_a, nb::kw_only(), "timeout_s"_a, "notify"_a)
-      .def(
-          "take_completed",
-          [](engine::Session& session, double timeout_s) {
-            std::vector<std::shared_ptr<engine::Operation>> taken;
-            {
-              const nb::gil_scoped_release unlocked;
-              taken = session.take_completed(bounded_wait(timeout_s));
-            }
-            return taken;
-          },
-          "timeout_s"_a)
-      .def("notify", &engine::Session::notify, "operation"_a)
-      .def_prop_ro("failed", &engine::Session::failed)
-      .def_prop_ro("standing",
-                   [](const engine::Session& session) {
-                     const engine::Standing standing = session.standing();
-                     return std::pair(standing.submitted, standing.oldest);
-                   })
-      .def("abort", &engine::Session::abort, nb::call_guard<nb::gil_scoped_release>())
-      .def("close", &engine::Session::close, nb::call_guard<nb::gil_scoped_release>())
-      .def("stats", &stats_of);
-
-  nb::class_<engine::Greeting>(module, "Greeting")
-      .def(nb::init<engine::Session&, std::int64_t>(), "session"_a, "timeout_ns"_a, nb::keep_alive<1, 2>())
-      .def_prop_ro("operation", &engine::Greeting::operation)
-      .def("wrong", [](const engine::Greeting& greeting) -> std::optional<std::pair<std::int32_t, std::int32_t>> {
-        const std::optional<engine::Greeting::Wrong> wrong = greeting.wrong();
-        if (!wrong) return std::nullopt;
-        return std::pair(wrong->found, wrong->expected);
-      });
+  bind_session(module);
 }

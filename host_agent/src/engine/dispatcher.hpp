@@ -1,9 +1,9 @@
 // Between callers and shards: calls go in, shares go to the shards' mailboxes, completions come back, operations end.
 //
 // It is the scheduler (schedule/) under a lock, and the operations that callers hold. No thread and no clock of its
-// own: a session drives it with threads, the simulation in virtual time.
+// own: an engine drives it with threads, the simulation in virtual time.
 //
-// What may run at once: any thread submits, takes chores, or fails the session; each shard's driver reports
+// What may run at once: any thread submits, takes chores, or fails the engine; each shard's driver reports
 // completions. The lock is held for no work on a tensor: that is done in prepare(), before it, or in chores.
 //
 // Ends. fail() is for good: what waits ends at once, what a shard has ends when the shard hears of it, and nothing is

@@ -15,7 +15,7 @@
 
 namespace wiresum::engine {
 
-/// Submitted, and not complete or not yet taken from the queue. It bounds all mailboxes and queues of a session.
+/// Submitted, and not complete or not yet taken from the queue. It bounds all mailboxes and queues of an engine.
 inline constexpr std::size_t kOperationsMax = std::size_t{1} << 16;
 
 class Operation {

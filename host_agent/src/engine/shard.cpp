@@ -103,7 +103,7 @@ bool Shard::receive() noexcept {
     const TimeNs now = clock_.now();
     moderator_.on_datagrams(now, count, transport_.stats().messages_received);
     for (const transport::RxDatagram& datagram : std::span(datagrams_).first(count)) {
-      datagrams_by_group_ += datagram.port == kGroupPort ? 1 : 0;
+      by_group_ += datagram.port == kGroupPort ? 1 : 0;
       machine_.handle_datagram(now, datagram.bytes);
     }
   }
@@ -150,14 +150,12 @@ void Shard::publish_stats() {
   const transport::TransportStats& datagrams = transport_.stats();
   const int error = transport_.take_error();
   const std::lock_guard lock(stats_mutex_);
-  stats_.worker = machine_.stats();
-  stats_.datagrams_sent = datagrams.datagrams_sent;
-  stats_.datagrams_received = datagrams.datagrams_received;
-  stats_.datagrams_by_group = datagrams_by_group_;
+  static_cast<worker::WorkerStats&>(stats_) = machine_.stats();
+  stats_.by_group = by_group_;
   stats_.send_calls = datagrams.send_calls;
   stats_.receive_calls = datagrams.receive_calls;
   stats_.send_failures = datagrams.send_failures;
-  if (error != 0) stats_.transport_error = error;
+  if (error != 0) stats_.transport_error = static_cast<std::uint64_t>(error);
 }
 
 }  // namespace wiresum::engine

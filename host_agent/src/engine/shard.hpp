@@ -1,6 +1,6 @@
-// One thread's part of a session: a mailbox, a state machine (worker/) and a transport, joined in steps.
+// One thread's part of an engine: a mailbox, a state machine (worker/) and a transport, joined in steps.
 //
-// Sans-IO but for the transport: no thread and no clock of its own. Who drives it, an engine thread (session.cpp) or
+// Sans-IO but for the transport: no thread and no clock of its own. Who drives it, an engine thread (engine.cpp) or
 // the simulation, calls the steps in any order and as often as it likes, all from one thread; only post(),
 // post_failure() and stats() may be called from others.
 //
@@ -18,6 +18,7 @@
 #include <mutex>
 #include <vector>
 
+#include "engine/counters.hpp"
 #include "schedule/reserved_queue.hpp"
 #include "transport/moderation.hpp"
 #include "transport/transport.hpp"
@@ -35,18 +36,6 @@ class Clock {
   Clock(const Clock&) = delete;
   Clock& operator=(const Clock&) = delete;
   [[nodiscard]] virtual TimeNs now() const noexcept = 0;
-};
-
-/// Of one shard, or summed over several; then times and window are those of the first.
-struct TrafficStats {
-  worker::WorkerStats worker;
-  std::uint64_t datagrams_sent = 0;
-  std::uint64_t datagrams_received = 0;
-  std::uint64_t datagrams_by_group = 0;  // of these, what came by the multicast group that RESULTs are sent to
-  std::uint64_t send_calls = 0;
-  std::uint64_t receive_calls = 0;
-  std::uint64_t send_failures = 0;
-  int transport_error = 0;  // the newest errno that the system reported for a datagram, 0 if none
 };
 
 class Shard {
@@ -104,7 +93,7 @@ class Shard {
   transport::WakeModerator moderator_;
   schedule::ReservedQueue<worker::Collective> backlog_;  // taken from the mailbox, not yet taken by the state machine
   std::array<transport::RxDatagram, kReceiveBurst> datagrams_{};
-  std::uint64_t datagrams_by_group_ = 0;
+  std::uint64_t by_group_ = 0;
 
   std::mutex mail_mutex_;
   std::vector<worker::Collective> mail_;

@@ -9,7 +9,7 @@ namespace wiresum::wire {
 /// Of the header, in its first four bits.
 inline constexpr std::uint8_t kWireVersion = 1;
 /// Of the lines between a program in C and its sidecar.
-inline constexpr std::uint8_t kSidecarVersion = 3;
+inline constexpr std::uint8_t kSidecarVersion = 5;
 
 /// TCP: the join service.
 inline constexpr std::uint16_t kControlPort = 43487;
@@ -98,7 +98,7 @@ inline constexpr std::uint32_t kParentBit = 0x80000000;
 /// Bytes of a line between a program in C and its sidecar.
 inline constexpr std::size_t kSidecarLineBytesMax = 65536;
 /// Fields of a line.
-inline constexpr std::size_t kSidecarFieldsMax = 64;
+inline constexpr std::size_t kSidecarFieldsMax = 256;
 
 /// Of the header, in bytes; where a field begins is counted from the start of the UDP payload.
 inline constexpr std::size_t kHeaderBytes = 24;

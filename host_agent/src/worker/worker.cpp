@@ -171,7 +171,7 @@ void Worker::transmit(std::uint32_t index, wire::Packet& packet) noexcept {
   ready_.remove(index);
   flight_.append(index, Flight::kFresh);
   if (pending.sent_at == kNever) pending.sent_at = now_;
-  if (wire::newer(slot.round, stats_.round_newest)) stats_.round_newest = slot.round;
+  if (wire::newer(slot.round, static_cast<std::uint32_t>(stats_.round_newest))) stats_.round_newest = slot.round;
 }
 
 void Worker::contribute(Slot& slot) noexcept {

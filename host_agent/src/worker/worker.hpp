@@ -87,7 +87,7 @@ struct WorkerStats {
   std::uint64_t rtt_smoothed_ns = 0;
   std::uint64_t rto_ns = 0;
   std::uint64_t window = 0;
-  std::uint32_t round_newest = 0;  // the newest round any slot has used (serial arithmetic)
+  std::uint64_t round_newest = 0;  // the newest round any slot has used: 32 bits, in serial arithmetic
 };
 
 class Worker {

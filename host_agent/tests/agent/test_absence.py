@@ -10,8 +10,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from wiresum.agent.absence import NO_TRAFFIC, Absence, Patience, Traffic
+from wiresum.agent.absence import Absence, Patience
 from wiresum.agent.errors import WiresumError
+from wiresum.agent.statistics import NO_TRAFFIC, TrafficStats
 
 REFUSED = "Failed to connect to remote host: Connection refused"
 
@@ -30,7 +31,8 @@ class Bench:
         """`sent` and `received` in each of them."""
         for _ in range(seconds):
             self.now += 1
-            self.traffic = Traffic(self.traffic.packets_sent + sent, self.traffic.bytes_received + received)
+            packets, bytes_ = self.traffic.packets_sent + sent, self.traffic.bytes_received + received
+            self.traffic = TrafficStats(packets_sent=packets, bytes_received=bytes_)
             if (error := self.absence.error()) is not None:
                 return error
         return None

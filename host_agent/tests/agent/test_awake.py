@@ -11,8 +11,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from wiresum.agent.absence import NO_TRAFFIC, Absence, Patience
+from wiresum.agent.absence import Absence, Patience
 from wiresum.agent.awake import LOOK_S, AwakeClock
+from wiresum.agent.statistics import NO_TRAFFIC
 from wiresum.controller import JoinServer, Limits
 from wiresum_lab.doubles.controller import Client, RecordingDriver
 from wiresum_lab.processes import wait_until

@@ -7,9 +7,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from wiresum.agent.absence import Traffic
 from wiresum.agent.grant import Endpoint
 from wiresum.agent.multicast import GroupWatch
+from wiresum.agent.statistics import NO_TRAFFIC, TrafficStats
 
 GROUP = Endpoint("239.192.0.3", 43488)
 SLOTS = 512
@@ -20,7 +20,7 @@ class Watched:
         log.set_level(logging.INFO)
         self._log = log
         self._watch = GroupWatch(SimpleNamespace(results_group=GROUP, slots=SLOTS), "the switch at x")  # type: ignore[arg-type]
-        self._traffic = Traffic(0, 0)
+        self._traffic = NO_TRAFFIC
 
     @property
     def silent(self) -> bool:
@@ -28,7 +28,8 @@ class Watched:
 
     def says(self, *, results: int, by_group: int) -> list[str]:
         """After so many more."""
-        self._traffic = Traffic(0, 0, self._traffic.results + results, self._traffic.by_group + by_group)
+        heard = self._traffic
+        self._traffic = TrafficStats(results=heard.results + results, by_group=heard.by_group + by_group)
         self._log.clear()
         self._watch.look(lambda: self._traffic)
         return [record.getMessage() for record in self._log.records]

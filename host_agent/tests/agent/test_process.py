@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from wiresum.agent import AgentConfig, Session, _native
+from wiresum.agent import AgentConfig, Session
 from wiresum.controller import JoinServer
 from wiresum.switch import SoftwareSwitch
 
@@ -19,7 +19,8 @@ HOST = "127.0.0.1"
 WORKER = """
 import array, gc, os, resource, signal, sys, warnings
 warnings.simplefilter("ignore", DeprecationWarning)  # what Python 3.12 and newer say of any fork where threads are
-from wiresum.agent import AgentConfig, Dtype, Region, Session, session as module
+from wiresum.agent import AgentConfig, Dtype, Region, Session
+from wiresum.agent.job_membership import JobMembership
 
 def join():
     config = AgentConfig(switch=sys.argv[1], threads=4)
@@ -43,7 +44,7 @@ for child in range(4):
     if pid == 0:
         signal.alarm(20)
         if child == 1:
-            session._native = done.native = None  # whatever else refers to the session: its data path is destroyed
+            session.native = session._membership = done = None
             gc.collect()
         if child == 2:
             session.close()
@@ -60,24 +61,27 @@ print("went on")
 """
 
 FEW_THREADS = """
-open_data_path = module._open_data_path
+attend, leave = JobMembership.attend, JobMembership.leave
 user = 1_900_000_000 + os.getpid()
 before = resource.getrlimit(resource.RLIMIT_NPROC)
+threads = 0
 
-def open_with_few_threads(*arguments):
+def attend_with_few_threads(*arguments):  # and then the data path is opened
+    global threads
+    attend(*arguments)
     threads = len(os.listdir("/proc/self/task"))
     if os.getuid() == 0:
         os.setgroups([])
         os.setresuid(user, user, user)
     most = threads + 2 if os.getuid() == user else 1
     resource.setrlimit(resource.RLIMIT_NPROC, (most, before[1]))
-    try:
-        return open_data_path(*arguments)
-    finally:
-        assert len(os.listdir("/proc/self/task")) <= threads
-        resource.setrlimit(resource.RLIMIT_NPROC, before)
 
-module._open_data_path = open_with_few_threads
+def leave_with_more(*arguments):
+    assert len(os.listdir("/proc/self/task")) <= threads
+    resource.setrlimit(resource.RLIMIT_NPROC, before)
+    leave(*arguments)
+
+JobMembership.attend, JobMembership.leave = attend_with_few_threads, leave_with_more
 try:
     join()
 except RuntimeError as error:
@@ -113,18 +117,14 @@ def test_joining_with_too_few_threads_says_which_and_by_which_limit(control: str
     assert "ulimit -u" in text
 
 
-class WithoutMemory:
-    """A data path whose one collective has found no memory."""
-
-    class operation:  # noqa: N801 - as the native class is
-        done, status, tensor = True, _native.Status.NO_MEMORY, 7
-
-
 def test_a_worker_without_memory_says_so_to_itself_and_to_all(control: str) -> None:
     session = Session.join(AgentConfig(switch=control), job_name="a-job", rank=0, world_size=1)
     try:
-        error = session._error_of(WithoutMemory.operation)  # type: ignore[arg-type]
+        state = session._membership._ask()
+        assert state is not None
+        error = session._membership.explain("explain", {**state, "status": "no-memory", "tensor": "7"})
         assert "rank 0 of job 'a-job': this worker's process could not allocate" in str(error)
+        session.native.abort(error)
         assert session.failure is error
     finally:
         session.close()

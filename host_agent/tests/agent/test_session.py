@@ -27,10 +27,10 @@ from wiresum.agent import (
     SwitchUnreachableError,
     WiresumError,
     WorkerLeftError,
-    _native,
     causes,
 )
-from wiresum.agent.aggregators import Aggregator, Aggregators
+from wiresum.agent.aggregators import Bind
+from wiresum.agent.job_membership import JobMembership
 from wiresum.controller import Endpoint, JoinServer
 from wiresum.controller.p4runtime import STANDBY_ID, P4RuntimeSwitch, Target, device_config
 from wiresum.switch import SoftwareSwitch
@@ -132,8 +132,10 @@ def test_jobs_of_one_thread_are_spread_over_the_threads_of_the_switch() -> None:
 
 def unused_ports(count: int) -> str:
     """A range of UDP ports; free a moment ago."""
-    ports = _native.Ports(HOST, count, (0, 0))
-    return f"{ports.base_port}-{ports.base_port + count - 1}"
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as one:
+        one.bind((HOST, 0))
+        first = min(one.getsockname()[1], 65_536 - count)
+    return f"{first}-{first + count - 1}"
 
 
 def test_data_comes_to_the_ports_that_a_firewall_lets_through_and_no_others(control: str) -> None:
@@ -201,16 +203,22 @@ def test_chunks_that_meet_at_different_switches_are_found_by_the_first_sum(
 ) -> None:
     """Joined in one order, as one must, but dealt over in another."""
     config = AgentConfig(switch="+".join(start_switch() for _ in range(2)), threads=1, join_timeout_s=PATIENCE_S)
-    dealt = Aggregators.__iter__
+    dealt = JobMembership.join
 
     def join(rank: int) -> Session:
         return Session.join(config, job_name="test", rank=rank, world_size=2)
 
-    def deal_in_turn(aggregators: Aggregators) -> Iterator[Aggregator]:
-        found = list(dealt(aggregators))
-        return iter(found if found[0].membership.grant.worker == 0 else found[::-1])
+    def deal_in_turn(member: JobMembership, bind: Bind) -> list[tuple[str, dict[str, str]]]:
+        ports: list[int] = []
 
-    monkeypatch.setattr(Aggregators, "__iter__", deal_in_turn)
+        def bind_in_turn(address: str, count: int, within: tuple[int, int]) -> int:
+            ports[:] = ports or [bind(address, count, within) for _ in range(2)]
+            return ports.pop()
+
+        *aggregators, joined = dealt(member, bind_in_turn if member._rank else bind)
+        return [*(aggregators[::-1] if member._rank else aggregators), joined]
+
+    monkeypatch.setattr(JobMembership, "join", deal_in_turn)
     with ThreadPoolExecutor(2) as pool:
         errors = [one.exception(PATIENCE_S) for one in [pool.submit(join, rank) for rank in range(2)]]
     assert all(isinstance(error, WiresumError) for error in errors)

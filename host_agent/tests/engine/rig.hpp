@@ -1,4 +1,4 @@
-// Sessions of one job and the real software switches that it is at, all in this process, over loopback.
+// Engines of one job and the real software switches that it is at, all in this process, over loopback.
 #pragma once
 
 #include <algorithm>
@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "engine/session.hpp"
+#include "engine/engine.hpp"
 #include "server.hpp"
 
 namespace wiresum::engine {
@@ -45,13 +45,13 @@ struct At {
   std::uint32_t slots = kSlots;
 };
 
-/// N sessions of one job at one switch or several, all in this process.
+/// N engines of one job at one switch or several, all in this process.
 class Job {
  public:
   Job(unsigned workers, unsigned threads, bool offload = true) : Job(workers, {At{.threads = threads}}, offload) {}
 
   Job(unsigned workers, const std::vector<At>& aggregators, bool offload = true, std::uint64_t exact_elements_max = 0) {
-    std::vector<SessionConfig> configs(workers);
+    std::vector<EngineConfig> configs(workers);
     std::vector<std::vector<std::vector<transport::UdpSocket>>> sockets(workers);
     for (const At& at : aggregators) {
       add_aggregator(at, offload, configs, sockets);
@@ -60,18 +60,18 @@ class Job {
       configs[i].rank = i;
       configs[i].exact_elements_max = exact_elements_max;
       configs[i].transport.offload = offload;
-      sessions_.push_back(std::make_unique<Session>(configs[i], std::move(sockets[i])));
+      engines_.push_back(std::make_unique<Engine>(configs[i], std::move(sockets[i])));
     }
   }
 
-  Session& operator[](std::size_t worker) { return *sessions_[worker]; }
-  [[nodiscard]] std::size_t workers() const { return sessions_.size(); }
+  Engine& operator[](std::size_t worker) { return *engines_[worker]; }
+  [[nodiscard]] std::size_t workers() const { return engines_.size(); }
   /// As if it had been killed.
   void kill(std::size_t aggregator) { servers_[aggregator].reset(); }
 
  private:
   /// Each has a job number, a key and rounds of its own.
-  void add_aggregator(const At& at, bool offload, std::vector<SessionConfig>& configs,
+  void add_aggregator(const At& at, bool offload, std::vector<EngineConfig>& configs,
                       std::vector<std::vector<std::vector<transport::UdpSocket>>>& sockets) {
     const auto number = static_cast<std::uint16_t>(servers_.size());
     transport::Spec transport;
@@ -108,11 +108,11 @@ class Job {
   }
 
   std::vector<std::unique_ptr<soft_switch::SwitchServer>> servers_;
-  std::vector<std::unique_ptr<Session>> sessions_;
+  std::vector<std::unique_ptr<Engine>> engines_;
 };
 
-inline std::shared_ptr<Operation> submit_sum(Session& session, std::vector<std::int32_t>& values) {
-  return session.submit(request(kInt32, {region(values.data(), values.data(), values.size())}));
+inline std::shared_ptr<Operation> submit_sum(Engine& engine, std::vector<std::int32_t>& values) {
+  return engine.submit(request(kInt32, {region(values.data(), values.data(), values.size())}));
 }
 
 /// A tensor of many blocks, some of them with this worker's number in every element.

@@ -301,7 +301,7 @@ Report Job::report(std::string failure) const {
     const auto results = host->results();
     for (std::size_t task = 0; task < tasks_.size(); ++task) report.results[task].push_back(results[task]);
     for (std::uint32_t thread = 0; thread < scenario_.threads; ++thread) {
-      const worker::WorkerStats stats = host->traffic(thread).worker;
+      const worker::WorkerStats stats = host->traffic(thread);
       report.packets_sent += stats.packets_sent;
       report.bytes_sent += stats.bytes_sent;
       report.retransmissions += stats.retransmissions;

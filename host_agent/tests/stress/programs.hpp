@@ -9,7 +9,7 @@
 #include <span>
 #include <vector>
 
-#include "engine/session.hpp"
+#include "engine/engine.hpp"
 
 namespace wiresum::stress {
 

@@ -1,4 +1,4 @@
-// Sessions and software switches with their threads and sockets, over loopback, where datagrams are lost, come twice
+// Engines and software switches with their threads and sockets, over loopback, where datagrams are lost, come twice
 // and overtake each other: the threaded shell that the simulation goes around. Several jobs at a time share the
 // switches, at one, at a tree of them, or at several aggregators; collectives of all kinds overlap; jobs are aborted,
 // closed and evicted in the middle, and the next one takes their slots at once. Whatever ends well is what it must be,
@@ -22,7 +22,7 @@
 #include <utility>
 #include <vector>
 
-#include "engine/session.hpp"
+#include "engine/engine.hpp"
 #include "lossy_transport.hpp"
 #include "programs.hpp"
 #include "server.hpp"
@@ -32,9 +32,9 @@ namespace {
 
 using namespace std::chrono_literals;
 using engine::AggregatorConfig;
+using engine::Engine;
+using engine::EngineConfig;
 using engine::Operation;
-using engine::Session;
-using engine::SessionConfig;
 using soft_switch::SwitchServer;
 using worker::Status;
 
@@ -121,7 +121,7 @@ class Life {
       configs_[i].transport = network_.spec();
       configs_[i].exact_elements_max = kExactElementsMax;
       configs_[i].spin_ns = happens(random_, 0.2) ? 30'000 : 0;
-      sessions_.push_back(std::make_unique<Session>(configs_[i], std::move(sockets_[i])));
+      engines_.push_back(std::make_unique<Engine>(configs_[i], std::move(sockets_[i])));
     }
     is_cut_short_ = happens(random_, 0.4);
     std::vector<std::thread> callers;
@@ -132,13 +132,13 @@ class Life {
     for (std::thread& caller : callers) caller.join();
     if (!is_cut_short_ && !testing::Test::HasFailure()) {
       expect_that_all_came_to_the_last();
-      for (const auto& session : sessions_) {
-        EXPECT_EQ(session->stats().worker.rejected, 0U) << "of what a switch has sent to it" << replay(seed_);
+      for (const auto& engine : engines_) {
+        EXPECT_EQ(engine->stats().rejected, 0U) << "of what a switch has sent to it" << replay(seed_);
       }
     }
     const bool evicts_first = happens(random_, 0.3);
     if (evicts_first) evict();
-    sessions_.clear();
+    engines_.clear();
     if (!evicts_first) evict();
   }
 
@@ -165,7 +165,7 @@ class Life {
       if (node.entry.workers != 0) nodes_.push_back(node);
     }
     is_tree_ = true;
-    for (SessionConfig& config : configs_) config.aggregators.front().worker.key = all[0].entry.key;
+    for (EngineConfig& config : configs_) config.aggregators.front().worker.key = all[0].entry.key;
     for (Node& node : nodes_) node.entry.key = all[0].entry.key;
   }
 
@@ -217,7 +217,7 @@ class Life {
       pending.pop_front();
       if (!operation->wait(kPatience)) {
         ADD_FAILURE() << "call " << number << " of worker " << worker << " does not end" << replay(seed_);
-        for (const auto& session : sessions_) session->abort();
+        for (const auto& engine : engines_) engine->abort();
         static_cast<void>(operation->wait(kPatience));
         return;
       }
@@ -234,7 +234,7 @@ class Life {
     };
     for (std::size_t number = 0; number < program_.size(); ++number) {
       if (happens(random, 0.2)) std::this_thread::sleep_for(std::chrono::microseconds(below(random, 500)));
-      pending.push_back({number, sessions_[worker]->submit(program_[number].request(worker, memory[number]))});
+      pending.push_back({number, engines_[worker]->submit(program_[number].request(worker, memory[number]))});
       ++submitted_;
       while (pending.size() >= in_flight_max) finish_oldest();
     }
@@ -249,16 +249,16 @@ class Life {
     const std::size_t first = below(random_, workers_);
     switch (below(random_, 3)) {
       case 0:
-        sessions_[first]->abort();
+        engines_[first]->abort();
         break;
       case 1:
-        sessions_[first]->close();
+        engines_[first]->close();
         break;
       default:
         evict();
         break;
     }
-    for (const auto& session : sessions_) session->abort();
+    for (const auto& engine : engines_) engine->abort();
   }
 
   /// The leaves first.
@@ -288,10 +288,10 @@ class Life {
   bool is_tree_ = false;
   bool is_cut_short_ = false;
   std::vector<Node> nodes_;  // the root first
-  std::vector<SessionConfig> configs_;
+  std::vector<EngineConfig> configs_;
   std::vector<std::vector<std::vector<transport::UdpSocket>>> sockets_;
   std::vector<Call> program_;
-  std::vector<std::unique_ptr<Session>> sessions_;
+  std::vector<std::unique_ptr<Engine>> engines_;
   std::atomic<std::uint64_t> submitted_{0};
   std::atomic<std::uint32_t> last_tensor_{0};
 };

@@ -21,7 +21,7 @@
 
 #include "around.hpp"
 #include "data_thread.hpp"
-#include "engine/session.hpp"
+#include "engine/engine.hpp"
 #include "server.hpp"
 #include "stepping.hpp"
 
@@ -30,10 +30,10 @@ namespace {
 
 using namespace std::chrono_literals;
 using engine::AggregatorConfig;
+using engine::Engine;
+using engine::EngineConfig;
 using engine::Operation;
 using engine::Request;
-using engine::Session;
-using engine::SessionConfig;
 using worker::Status;
 
 constexpr std::uint32_t kLoopback = 0x7F000001;
@@ -218,10 +218,10 @@ class WakeUp : public testing::Test {
 };
 
 /// A job of one worker that is here, and of others that are not; one thread.
-class WakeUpOfASession : public WakeUp {
+class WakeUpOfAnEngine : public WakeUp {
  protected:
   void begin(std::uint8_t workers = 1) {
-    session_.reset();
+    engine_.reset();
     if (!server_) {
       soft_switch::ServerConfig config;
       config.local = {.address = kLoopback, .port = 0};
@@ -236,7 +236,7 @@ class WakeUpOfASession : public WakeUp {
     for (std::uint8_t i = 0; i < workers; ++i) entry.endpoints[i] = sockets[0].front().local();
     server_->evict(0);
     server_->admit(entry);
-    SessionConfig config;
+    EngineConfig config;
     AggregatorConfig& at = config.aggregators.emplace_back();
     at.worker.key = key_;
     at.worker.workers = workers;
@@ -248,13 +248,13 @@ class WakeUpOfASession : public WakeUp {
       watched_ = watched.get();
       return watched;
     };
-    session_ = std::make_unique<Session>(config, std::move(sockets));
+    engine_ = std::make_unique<Engine>(config, std::move(sockets));
   }
 
-  [[nodiscard]] std::shared_ptr<Operation> submit() { return session_->submit(Request{}); }
+  [[nodiscard]] std::shared_ptr<Operation> submit() { return engine_->submit(Request{}); }
 
   std::unique_ptr<soft_switch::SwitchServer> server_;
-  std::unique_ptr<Session> session_;
+  std::unique_ptr<Engine> engine_;
   Watched* watched_ = nullptr;
   std::uint32_t key_ = 0;
 };
@@ -266,14 +266,14 @@ void expect_end(const std::shared_ptr<Operation>& operation) {
   }
 }
 
-TEST_F(WakeUpOfASession, MailThatComesAtAnyMomentBeforeASleepIsSeen) {
+TEST_F(WakeUpOfAnEngine, MailThatComesAtAnyMomentBeforeASleepIsSeen) {
   WIRESUM_STEPS_OR_SKIP();
   begin();
   const auto poke = [&] { watched_->poke(); };
   at_each_moment(*watched_, From::kStatistics, poke, [&] { expect_end(submit()); });
 }
 
-TEST_F(WakeUpOfASession, MailThatComesWhileOtherMailIsTakenIsSeen) {
+TEST_F(WakeUpOfAnEngine, MailThatComesWhileOtherMailIsTakenIsSeen) {
   WIRESUM_STEPS_OR_SKIP();
   begin();
   std::shared_ptr<Operation> first;
@@ -288,7 +288,7 @@ TEST_F(WakeUpOfASession, MailThatComesWhileOtherMailIsTakenIsSeen) {
   at_each_moment(*watched_, From::kWakeUp, [&] { first = submit(); }, act, kTakingMax);
 }
 
-TEST_F(WakeUpOfASession, AnEndThatComesAtAnyMomentBeforeASleepIsSeen) {
+TEST_F(WakeUpOfAnEngine, AnEndThatComesAtAnyMomentBeforeASleepIsSeen) {
   WIRESUM_STEPS_OR_SKIP();
   begin();
   const auto poke = [&] { watched_->poke(); };
@@ -296,11 +296,11 @@ TEST_F(WakeUpOfASession, AnEndThatComesAtAnyMomentBeforeASleepIsSeen) {
     if (HasFailure() || overslept.load() != 0) break;
     begin();
     static_cast<void>(stop(*watched_, From::kStatistics, moment, poke));
-    session_->close();  // it would not return
+    engine_->close();  // it would not return
   }
 }
 
-TEST_F(WakeUpOfASession, MailThatComesAtAnyMomentBeforeANapEndsIt) {
+TEST_F(WakeUpOfAnEngine, MailThatComesAtAnyMomentBeforeANapEndsIt) {
   WIRESUM_STEPS_OR_SKIP();
   begin(2);
   std::vector<std::int32_t> values(std::size_t{kLanes} * kSlots, 1);
@@ -308,7 +308,7 @@ TEST_F(WakeUpOfASession, MailThatComesAtAnyMomentBeforeANapEndsIt) {
   large.work.format = {.dtype = numeric::Dtype::kI32, .scaling = numeric::Scaling::kNone, .lane_bits = 32};
   auto* const memory = reinterpret_cast<std::byte*>(values.data());
   large.work.regions = {{.source = memory, .destination = memory, .elements = values.size()}};
-  static_cast<void>(session_->submit(large));  // a nap is as long as what is in flight is worth
+  static_cast<void>(engine_->submit(large));  // a nap is as long as what is in flight is worth
   watched_->send_garbage();
   watched_->poke();
   int stops = 0;
@@ -332,10 +332,10 @@ TEST_F(WakeUpOfASession, MailThatComesAtAnyMomentBeforeANapEndsIt) {
         << "the nap goes on; mail came after " << steps << " instructions";
   }
   EXPECT_GT(stops, 20);
-  session_->abort();
+  engine_->abort();
 }
 
-TEST_F(WakeUpOfASession, AChoreThatIsMadeWhenTheirThreadHasJustSeenNoneIsDone) {
+TEST_F(WakeUpOfAnEngine, AChoreThatIsMadeWhenTheirThreadHasJustSeenNoneIsDone) {
   const std::uint64_t waits_before = waits.load();
   begin();
   ASSERT_TRUE(comes_true([&] { return waits.load() != waits_before; }));  // it has begun
@@ -351,7 +351,7 @@ TEST_F(WakeUpOfASession, AChoreThatIsMadeWhenTheirThreadHasJustSeenNoneIsDone) {
     sparse.work.regions = {{.source = reinterpret_cast<const std::byte*>(source.data()),
                             .destination = reinterpret_cast<std::byte*>(sum.data()),
                             .elements = source.size()}};
-    return session_->submit(sparse);
+    return engine_->submit(sparse);
   };
   dawdles.store(true);
   for (std::uint64_t i = 0; i < 10 * kPlaces && !HasFailure(); ++i) {
@@ -367,7 +367,7 @@ TEST_F(WakeUpOfASession, AChoreThatIsMadeWhenTheirThreadHasJustSeenNoneIsDone) {
     for (const std::vector<float>& sum : sums) EXPECT_EQ(sum, source);
   }
   dawdles.store(false);
-  session_->close();
+  engine_->close();
 }
 
 /// A data thread of a switch, with nothing to do.
@@ -434,7 +434,7 @@ TEST_F(WakeUpOfADataThread, IsForARequestThatIsThereAlready) {
   }
 }
 
-TEST_F(WakeUpOfASession, IsForMailThatIsThereAlready) {
+TEST_F(WakeUpOfAnEngine, IsForMailThatIsThereAlready) {
   begin();
   watched_->dawdles = true;
   for (int i = 0; i < 50 && !HasFailure(); ++i) {

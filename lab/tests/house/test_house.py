@@ -32,8 +32,9 @@ AGENT_ROOMS: dict[str, set[str]] = {
     "schedule": {"wire", "numeric", "worker"},
     "transport": {"process", "wire"},
     "engine": {"process", "wire", "numeric", "worker", "schedule", "transport"},
-    "bindings": {"wire", "numeric", "worker", "transport", "engine", "wiresum"},  # wiresum/agent/capi.hpp
-    "libwiresum": {"process", "wire", "transport", "engine", "wiresum"},  # wiresum/wiresum.h: the C interface
+    "session": {"process", "wire", "transport", "engine"},
+    "bindings": {"numeric", "transport", "session", "wiresum"},  # wiresum/agent/capi.hpp
+    "c": {"process", "wire", "session", "wiresum"},  # wiresum/wiresum.h: the C interface
 }
 SWITCH_DATAPLANE_MAY_USE = {"wire", "numeric"}
 SWITCH_MAY_USE = {"process", "wire", "numeric", "transport"}

@@ -42,7 +42,7 @@ class Training:
     def __init__(self, server: JoinServer, sessions: list[Session]) -> None:
         (job,) = server.report().jobs
         self.ports = [(worker.endpoint.address, worker.endpoint.port) for worker in job.workers]
-        (aggregator,) = sessions[0]._aggregators
+        (aggregator,) = sessions[0]._membership._aggregators or ()
         self.grant = aggregator.membership.grant
         self.sums = 0
         self.failure: BaseException | None = None

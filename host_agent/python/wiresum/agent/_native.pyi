@@ -5,6 +5,9 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from wiresum.agent.errors import WiresumError
+from wiresum.agent.job_membership import JobMembership
+
 class Dtype(enum.Enum):
     F32 = 0
     F16 = 1
@@ -16,13 +19,6 @@ class Scaling(enum.Enum):
     NONE = 0
     BLOCK_EXPONENT = 1
     FIXED = 2
-
-class Status(enum.Enum):
-    OK = 0
-    TIMED_OUT = 1
-    DIVERGED = 2
-    ABORTED = 3
-    NO_MEMORY = 4
 
 # Compressed gradients (stochastic.hpp, selection.hpp and indices.hpp in host_agent/src/numeric). Arrays are contiguous;
 # the last one is written to.
@@ -50,40 +46,21 @@ def path_mtu(local: str, remote: str) -> int: ...
 def source_address(remote: str) -> str: ...
 def try_transport(transport: str, device: str, address: str, threads: int) -> str: ...
 
-class Ports:
-    def __init__(self, address: str, count: int, within: tuple[int, int]) -> None: ...
-    @property
-    def base_port(self) -> int: ...
-
 class Operation:
+    """A collective that was submitted. The memory of its regions must stay valid until it is done."""
+
     @property
-    def token(self) -> int: ...
+    def token(self) -> int:
+        """Its own among the session's operations."""
     @property
-    def tensor(self) -> int: ...
-    @property
+    def number(self) -> int:
+        """The same at all workers, unless they call different collectives: 16 bits, as on the wire."""
     def done(self) -> bool: ...
     @property
-    def status(self) -> Status: ...
-    def wait(self, timeout_s: float) -> bool: ...
-
-class Aggregator:
-    def __init__(
-        self,
-        *,
-        ports: Ports,
-        job: int,
-        key: int,
-        worker: int,
-        workers: int,
-        lanes: int,
-        slots: int,
-        threads: int,
-        own_address: str,
-        switch_address: str,
-        switch_port: int,
-        group_address: str,
-        group_port: int,
-    ) -> None: ...
+    def error(self) -> WiresumError | None:
+        """Why it failed; None if it did not. Valid once done."""
+    def wait(self, timeout_s: float | None = None) -> None:
+        """Waits until it is done. Raises the WiresumError that ended it; TimeoutError if only this wait ran out."""
 
 class Form:
     def __init__(
@@ -101,17 +78,22 @@ class Form:
 CAPI: object  # a capsule, for native code: capi.hpp
 
 class Session:
-    def __init__(
-        self,
-        aggregators: Sequence[Aggregator],
-        *,
-        rank: int,
-        spin_s: float,
-        offload: bool,
-        transport: str,
-        device: str,
-        exact_elements_max: int,
-    ) -> None: ...
+    """host_agent/src/session/session.hpp."""
+
+    @staticmethod
+    def join(membership: JobMembership, job_name: str) -> Session: ...
+    @property
+    def rank(self) -> int: ...
+    @property
+    def world_size(self) -> int: ...
+    @property
+    def lanes(self) -> int: ...
+    @property
+    def threads(self) -> int: ...
+    @property
+    def sparse(self) -> bool: ...
+    @property
+    def switches(self) -> list[str]: ...
     def submit(
         self,
         regions: Sequence[tuple[int, int, int]],
@@ -123,15 +105,9 @@ class Session:
     def take_completed(self, timeout_s: float) -> list[Operation]: ...
     def notify(self, operation: Operation) -> None: ...
     @property
-    def failed(self) -> Operation | None: ...
+    def failure(self) -> WiresumError | None: ...
     @property
     def standing(self) -> tuple[int, int]: ...
-    def abort(self) -> None: ...
-    def close(self) -> None: ...
+    def abort(self, error: WiresumError) -> None: ...
+    def leave(self) -> None: ...
     def stats(self) -> dict[str, Any]: ...
-
-class Greeting:
-    def __init__(self, session: Session, timeout_ns: int) -> None: ...
-    @property
-    def operation(self) -> Operation: ...
-    def wrong(self) -> tuple[int, int] | None: ...

@@ -17,28 +17,15 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from wiresum.agent.errors import SwitchUnreachableError, WiresumError
 from wiresum.agent.grant import Grant
+from wiresum.agent.statistics import TrafficStats
 from wiresum.join import STANDS_BY
 
 log = logging.getLogger(__name__)
 
 ABSENCE_SAID_AFTER_S = 2.0
-
-
-class Traffic(NamedTuple):
-    """With the switch, since the session began."""
-
-    packets_sent: int
-    bytes_received: int
-    results: int = 0
-    by_group: int = 0
-    """Packets that came by the multicast group which the switch sends results to, if it does."""
-
-
-NO_TRAFFIC = Traffic(0, 0)
 
 
 @dataclass(frozen=True)
@@ -61,7 +48,7 @@ class Absence:
         self,
         where: str,
         patience: Patience,
-        traffic: Callable[[], Traffic],
+        traffic: Callable[[], TrafficStats],
         why_cut_off: Callable[[], str],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:

@@ -18,36 +18,30 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Protocol
 
-from wiresum.agent import _native
-from wiresum.agent.absence import NO_TRAFFIC, Traffic
 from wiresum.agent.config import AgentConfig
 from wiresum.agent.diagnosis import describe
 from wiresum.agent.errors import JoinError, SwitchUnreachableError, WiresumError
 from wiresum.agent.joining import Interruption
 from wiresum.agent.membership import NO_ROUND, Membership
+from wiresum.agent.statistics import NO_TRAFFIC, TrafficStats
 from wiresum.agent.way_out import default_threads, ports_address, way_out
 from wiresum.join.lanes import lanes_of_mtu
 
-
-class Ports(Protocol):
-    """Consecutive UDP ports on one address, bound before the job is joined, since joining says where they are."""
-
-    @property
-    def base_port(self) -> int: ...
+Bind = Callable[[str, int, tuple[int, int]], int]
+"""Binds so many consecutive UDP ports at an address of this host, from the first to the last if these are not 0, and
+returns the first. Before the job is joined, since joining says where they are."""
 
 
 @dataclass(frozen=True)
 class Aggregator:
-    """One that was joined, and the sockets that it knows this worker by."""
+    """One that was joined."""
 
     switch: str
     """Its control endpoint, and those of its standbys."""
     address: str
     """This worker's own, towards it."""
     membership: Membership
-    ports: Ports
 
 
 class Aggregators:
@@ -60,7 +54,7 @@ class Aggregators:
         self._ended: WiresumError | None = None
         self._on_ended: Callable[[WiresumError], None] | None = None
         self._progress: Callable[[int], int | None] = lambda _: NO_ROUND
-        self._traffic: Callable[[int], Traffic] = lambda _: NO_TRAFFIC
+        self._traffic: Callable[[int], TrafficStats] = lambda _: NO_TRAFFIC
 
     @classmethod
     def join(
@@ -70,13 +64,13 @@ class Aggregators:
         job_name: str,
         rank: int,
         world_size: int,
+        bind: Bind,
         queue: bool = True,
-        bind: Callable[[str, int, tuple[int, int]], Ports] = _native.Ports,
         interruption: Interruption | None = None,
     ) -> Aggregators:
         """Returns when the job has been granted by all aggregators of the configuration. If one of them will not have
-        it, those before it have been left. `bind` binds so many ports at an address of this host, within the first and
-        the last. Raises a `JoinError`, why the job ended meanwhile, or what `interruption` says."""
+        it, those before it have been left. Raises a `JoinError`, why the job ended meanwhile, what `bind` raises, or
+        what `interruption` says."""
         give_up_at = time.monotonic() + config.join_timeout_s
         parts = config.aggregators
         threads = config.threads or (default_threads(len(parts)) if config.transport == "udp" else 1)
@@ -84,20 +78,20 @@ class Aggregators:
         joined = cls(interruption or Interruption())
         try:
             for part, (address, _) in zip(parts, ways, strict=True):
-                ports = bind(ports_address(part, address), threads, part.port_range)
+                port = bind(ports_address(part, address), threads, part.port_range)
                 membership = Membership.join(
                     replace(part, join_timeout_s=_seconds_until(give_up_at)),
                     job_name=job_name,
                     rank=rank,
                     world_size=world_size,
                     address=address,
-                    port=ports.base_port,
+                    port=port,
                     threads_max=threads,
                     lanes_max=config.lanes or min(lanes_of_mtu(mtu_bytes) for _, mtu_bytes in ways),
                     queue=queue,
                     interruption=joined._interruption,
                 )
-                joined._add(Aggregator(part.switch, address, membership, ports))
+                joined._add(Aggregator(part.switch, address, membership))
             joined._check(job_name)
         except BaseException:
             joined.leave()
@@ -116,7 +110,7 @@ class Aggregators:
         *,
         on_ended: Callable[[WiresumError], None],
         progress: Callable[[int], int | None],
-        traffic: Callable[[int], Traffic] = lambda _: NO_TRAFFIC,
+        traffic: Callable[[int], TrafficStats] = lambda _: NO_TRAFFIC,
     ) -> None:
         """`progress` gives this worker's newest round at the aggregator of that index (None if it is stopped), and
         `traffic` what went to and came from it; `on_ended` is called at most once, in another thread or at once, when

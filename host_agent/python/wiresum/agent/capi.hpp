@@ -23,7 +23,7 @@ struct Form {
   bool may_be_sparse;
 };
 
-/// A share in an engine::Operation, which release() gives back.
+/// A session::Call, which release() gives back.
 struct Operation;
 
 struct Capi {

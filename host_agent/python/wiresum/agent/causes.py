@@ -5,38 +5,17 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Sequence
-from typing import NamedTuple
 
-from wiresum.agent import _native
-from wiresum.agent.absence import Traffic
 from wiresum.agent.aggregators import Aggregator, Aggregators
 from wiresum.agent.errors import CollectiveTimeoutError, DivergedError, SwitchUnreachableError, WiresumError
+from wiresum.agent.statistics import TrafficStats
 from wiresum.agent.way_out import path_mtu
 from wiresum.join.lanes import lanes_of_mtu, packet_bytes
-
-Status = _native.Status
 
 GREETING_TIMEOUT_S = 10.0
 FIXED_LANES = "Where a controller programs the switch, `lanes` in its configuration says how large they are"
 TOO_LARGE = (errno.EMSGSIZE, errno.EINVAL)
 """What the kernel says of a packet, or of a train of them, that the MTU does not let through."""
-
-
-class PathState(NamedTuple):
-    """What a data path says of itself, as to one aggregator."""
-
-    round_newest: int
-    packets_sent: int
-    bytes_received: int
-    results: int
-    by_group: int
-    send_failures: int
-    transport_error: int
-    """An errno, 0 for none."""
-
-    @property
-    def traffic(self) -> Traffic:
-        return Traffic(self.packets_sent, self.bytes_received, self.results, self.by_group)
 
 
 class Causes:
@@ -46,18 +25,18 @@ class Causes:
         self._aggregators = aggregators
         self._who = f"rank {next(iter(aggregators)).membership.grant.rank} of job '{job_name}'"
 
-    def of_status(self, status: Status, tensor: int, states: Sequence[PathState], *, greeted: bool) -> WiresumError:
-        """Why a collective with this tag ended so. `states` are in the aggregators' order. `greeted`: has the first sum
-        come back right?"""
+    def of_status(self, status: str, tensor: int, states: Sequence[TrafficStats], *, greeted: bool) -> WiresumError:
+        """Why a collective with this tag ended "diverged", "timed-out", "no-memory" or "aborted". `states` are in the
+        aggregators' order. `greeted`: has the first sum come back right?"""
         sequence = tensor & 0xFFFF
-        if status is Status.DIVERGED and greeted:
+        if status == "diverged" and greeted:
             return self.of_divergence(sequence)
-        if status is Status.DIVERGED:
+        if status == "diverged":
             return DivergedError(
                 f"{self._who}: the first sum is of chunks that do not belong together: {self._why_wrong()}",
                 number=sequence,
             )
-        if status is Status.TIMED_OUT:
+        if status == "timed-out":
             return CollectiveTimeoutError(
                 f"Timed out: {self._who}, collective number {sequence}. "
                 + (f"{stop[0].upper()}{stop[1:]}. " if (stop := self._aggregators.own_stop()) else "")
@@ -65,7 +44,7 @@ class Causes:
                 + "".join(_doubt_about_multicast(one) for one in self._aggregators if one.membership.group_is_silent)
                 + self._what_was_not_sent(states)
             )
-        if status is Status.NO_MEMORY:
+        if status == "no-memory":
             return WiresumError(
                 f"{self._who}: this worker's process could not allocate the memory that collective number {sequence} "
                 "needs beside the tensor itself (sparse and exact sums keep what they send apart). Give the process "
@@ -83,7 +62,7 @@ class Causes:
     def of_wrong_greeting(self, found: int, expected: int) -> WiresumError:
         return WiresumError(f"the first sum came back wrong ({found}, expected {expected}): {self._why_wrong()}")
 
-    def of_unanswered_greeting(self, states: Sequence[PathState]) -> SwitchUnreachableError:
+    def of_unanswered_greeting(self, states: Sequence[TrafficStats]) -> SwitchUnreachableError:
         """`states` are in the aggregators' order."""
         return SwitchUnreachableError(self._why_data_does_not_pass(list(zip(self._aggregators, states, strict=True))))
 
@@ -100,7 +79,7 @@ class Causes:
             f"at all workers. {FIXED_LANES}"
         )
 
-    def _what_was_not_sent(self, states: Sequence[PathState]) -> str:
+    def _what_was_not_sent(self, states: Sequence[TrafficStats]) -> str:
         """What the system said of packets that it did not take, if there were any."""
         return "".join(
             f". This host could not send {state.send_failures} packets to {_data_ports(aggregator)}; it said last: "
@@ -118,7 +97,7 @@ class Causes:
             f"another by a host name. If they do, {altered}"
         )
 
-    def _why_data_does_not_pass(self, parts: Sequence[tuple[Aggregator, PathState]]) -> str:
+    def _why_data_does_not_pass(self, parts: Sequence[tuple[Aggregator, TrafficStats]]) -> str:
         for aggregator, state in parts:
             if state.transport_error:
                 return f"{_data_ports(aggregator)} cannot be used: {os.strerror(state.transport_error)}"

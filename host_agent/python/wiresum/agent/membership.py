@@ -30,7 +30,7 @@ from importlib import metadata
 from typing import Any
 
 from wiresum import join as messages
-from wiresum.agent.absence import NO_TRAFFIC, Absence, Patience, Traffic
+from wiresum.agent.absence import Absence, Patience
 from wiresum.agent.awake import AwakeClock
 from wiresum.agent.config import AgentConfig
 from wiresum.agent.control import RETRY_PAUSE_S, Control, ask_again_after_s, code_of, details, grpc, is_from_service
@@ -39,6 +39,7 @@ from wiresum.agent.errors import JoinError, SwitchUnreachableError, WiresumError
 from wiresum.agent.grant import grant_of
 from wiresum.agent.joining import Interruption, ask_until_granted
 from wiresum.agent.multicast import GroupWatch
+from wiresum.agent.statistics import NO_TRAFFIC, TrafficStats
 from wiresum.agent.way_out import why_cut_off
 from wiresum.join.constants import REASON_CHARACTERS_MAX
 from wiresum.join.credentials import CredentialsError
@@ -81,7 +82,7 @@ class Membership:
         self._thread: threading.Thread | None = None
         self._call: Any = None
         self._progress: Callable[[], int | None] = lambda: NO_ROUND
-        self._traffic: Callable[[], Traffic] = lambda: NO_TRAFFIC
+        self._traffic: Callable[[], TrafficStats] = lambda: NO_TRAFFIC
         self._heard_at = 0.0
         self._events = 0
         self._ended = False
@@ -142,7 +143,7 @@ class Membership:
         *,
         on_ended: Callable[[WiresumError], None],
         progress: Callable[[], int | None],
-        traffic: Callable[[], Traffic] = lambda: NO_TRAFFIC,
+        traffic: Callable[[], TrafficStats] = lambda: NO_TRAFFIC,
     ) -> None:
         """Starts the heartbeats. `progress` gives the newest round of this worker, None if it is stopped and so shall
         have no connection, and `traffic` what went to and came from the switch; `on_ended` is called at most once, from

@@ -11,8 +11,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from wiresum.agent.absence import NO_TRAFFIC, Traffic
 from wiresum.agent.grant import Grant
+from wiresum.agent.statistics import NO_TRAFFIC, TrafficStats
 
 log = logging.getLogger(__name__)
 
@@ -31,7 +31,7 @@ class GroupWatch:
         self._slots = grant.slots
         self._heard = NO_TRAFFIC
 
-    def look(self, read_traffic: Callable[[], Traffic]) -> None:
+    def look(self, read_traffic: Callable[[], TrafficStats]) -> None:
         if self._group is None:
             return
         traffic = read_traffic()

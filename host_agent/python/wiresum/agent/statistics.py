@@ -3,36 +3,49 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class TrafficStats:
-    """Counters since the session began. Bytes are UDP payload, headers of lower layers not counted."""
+    """Counters since the session began, by the names in host_agent/src/engine/counters.hpp. Bytes are UDP payload,
+    headers of lower layers not counted."""
 
-    packets_sent: int
-    bytes_sent: int
-    bytes_received: int
-    results: int
-    by_group: int
+    packets_sent: int = 0
+    bytes_sent: int = 0
+    bytes_received: int = 0
+    results: int = 0
+    by_group: int = 0
     """Packets that came by a multicast group, where the switch sends results to one (`wiresum switch --multicast`)."""
-    retransmissions: int
-    questions: int
+    retransmissions: int = 0
+    questions: int = 0
     """To the switch, whether a packet without a sum has come: headers. Who has sent what is missing sends it again."""
-    duplicates: int
-    rejected: int
-    rtt_s: float
-    rto_s: float
-    window: int
-    round_newest: int
-    send_calls: int
-    receive_calls: int
-    send_failures: int
-    transport_error: int
+    duplicates: int = 0
+    rejected: int = 0
+    rtt_ns: int = 0
+    rto_ns: int = 0
+    window: int = 0
+    round_newest: int = 0
+    send_calls: int = 0
+    receive_calls: int = 0
+    send_failures: int = 0
+    transport_error: int = 0
+    """The newest errno that the system reported for a packet, 0 for none."""
+
+    @property
+    def rtt_s(self) -> float:
+        return self.rtt_ns * 1e-9
+
+    @property
+    def rto_s(self) -> float:
+        return self.rto_ns * 1e-9
 
 
-@dataclass(frozen=True)
+NO_TRAFFIC = TrafficStats()
+
+
+@dataclass(frozen=True, kw_only=True)
 class AggregatorStats(TrafficStats):
     """The part of one aggregator; times and window are those of the first thread that talks to it."""
 
@@ -62,7 +75,7 @@ class SparseStats:
     """UDP payload that this worker did not send for all that, less what the prologues took."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class SessionStats(TrafficStats):
     """Summed over all aggregators; times and window are those of the first one. Each counts rounds of its own, so the
     newest one of all means something only where there is one aggregator."""
@@ -77,17 +90,9 @@ class SessionStats(TrafficStats):
 
 def session_stats_of(raw: Mapping[str, Any], switches: Sequence[str]) -> SessionStats:
     """From what the native session gives; `switches` are the aggregators' control endpoints, in its order."""
-    return SessionStats(
-        **_traffic_of(raw),
-        aggregators=tuple(
-            AggregatorStats(**_traffic_of(part), switch=switch)
-            for part, switch in zip(raw["aggregators"], switches, strict=True)
-        ),
-        transport=raw["transport"],
-        sparse=SparseStats(**raw["sparse"]),
-        exact_sums=raw["exact_sums"],
-    )
-
-
-def _traffic_of(raw: Mapping[str, Any]) -> dict[str, Any]:
-    return {field.name: raw[field.name] for field in fields(TrafficStats)}
+    parts = zip(raw["aggregators"], switches, strict=True)
+    own = {
+        "aggregators": tuple(AggregatorStats(**part, switch=switch) for part, switch in parts),
+        "sparse": SparseStats(**raw["sparse"]),
+    }
+    return SessionStats(**(dict(raw) | own))

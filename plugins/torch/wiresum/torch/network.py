@@ -12,7 +12,6 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore, Store
 
-from wiresum.agent import _native
 from wiresum.agent.errors import DivergedError, JobAbortedError, WiresumError, WorkerLeftError
 from wiresum.agent.session import FLOATING, Dtype, Form, Operation, Scaling, Session
 from wiresum.torch import plan as plans
@@ -172,10 +171,10 @@ class Network:
         (plan,) = plans.all_reduce([tensor])
         return self.session.form(**self._form(plan, average=average))
 
-    def adopt(self, native: _native.Operation, tensors: Tensors) -> NetworkWork:
+    def adopt(self, operation: Operation, tensors: Tensors) -> NetworkWork:
         """The work of an operation that was submitted without Python."""
         work = self._work(tensors, [])
-        work.add(Operation(self.session, native))
+        work.add(operation)
         work.all_added()
         return work
 

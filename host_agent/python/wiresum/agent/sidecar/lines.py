@@ -1,7 +1,7 @@
 """What goes over a session's socket: a line for each message.
 
 A line is a word and fields `name=value`, with tabs between them. In values, a backslash stands before what would end
-the field or the line: `\\\\`, `\\t`, `\\n`. The other end is in host_agent/src/libwiresum/line.cpp; whatever does not
+the field or the line: `\\\\`, `\\t`, `\\n`. The other end is in host_agent/src/session/line.cpp; whatever does not
 read so is a bug of ours or somebody else's socket, and ends the conversation.
 """
 

@@ -1,22 +1,22 @@
-"""What a sidecar does for one session of its worker.
+"""What a sidecar does for one session of its worker: it has the membership, of which the calls come over a socket.
 
     the worker says                          the sidecar answers
     join version job rank world_size queue
          and any WIRESUM_... as a field      joining process timeout_ms
-                                             bind address count first last, for each aggregator:
-                                             bound port, or unbound text
+                                             bind id address count first last, for each aggregator:
+                                             bound id port, or unbound id text
                                              aggregator ..., for each; joined ...; or failed error text
-    explain status tensor greeted states     ended error text: the job ends for everybody
-    greeting-unanswered states               ended error text
-    greeting-wrong found expected            ended error text
+    explain id ...                           explained id error text
+    greeting-unanswered id ...               explained id error text
+    greeting-wrong id ...                    explained id error text
     abort reason                             nothing
     leave                                    hangs up, having left
 
     the sidecar says                         the worker answers
-    ask-state id                             state id states; or no-state id, before there is a data path
-    ended error text                         nothing: it is over
+    ask-state id                             state id ...: empty before there is a data path
+    ended error text tell_others             nothing, or abort: it is over
 
-States are fields like sent.0, for each aggregator: see _STATE below.
+What the fields mean is said in wiresum/agent/job_membership.py and host_agent/src/session/membership.hpp.
 
 The worker answers what it is asked at once, from a thread that does nothing else. One that does not is stopped, and
 then the sidecar gives up the connection to the service, as if the worker had attended itself.
@@ -28,40 +28,18 @@ import logging
 import os
 import queue
 import threading
-from collections.abc import Mapping
 
-from wiresum.agent import causes
-from wiresum.agent.absence import NO_TRAFFIC, Traffic
-from wiresum.agent.aggregators import Aggregator, Aggregators
-from wiresum.agent.causes import TOO_LARGE, Causes, PathState, Status
 from wiresum.agent.config import AgentConfig
-from wiresum.agent.errors import JobAbortedError, SwitchUnreachableError, WiresumError
+from wiresum.agent.errors import SwitchUnreachableError, WiresumError
+from wiresum.agent.job_membership import Fields, JobMembership
 from wiresum.agent.joining import Interruption
-from wiresum.agent.membership import NO_ROUND
-from wiresum.agent.session import EXACT_ELEMENTS_MAX
 from wiresum.agent.sidecar.lines import Channel, Line, LineError
-from wiresum.agent.way_out import spin_us_of
 from wiresum.join.constants import SIDECAR_VERSION
 
 log = logging.getLogger(__name__)
 
 ANSWER_S_MAX = 15.0
 """How long a worker may take to answer; half of the time after which the service takes it for lost, if that is less."""
-_STATE = ("round", "sent", "received", "results", "group", "failures", "error")
-"""What the fields of a PathState are called on a line, before a dot and the aggregator's number."""
-_STATUSES: Mapping[str, Status] = {
-    "timed-out": Status.TIMED_OUT,
-    "diverged": Status.DIVERGED,
-    "aborted": Status.ABORTED,
-    "no-memory": Status.NO_MEMORY,
-}
-
-
-class _BoundPorts:
-    """Of the worker's, which sends from them."""
-
-    def __init__(self, base_port: int) -> None:
-        self.base_port = base_port
 
 
 class Service:
@@ -75,10 +53,10 @@ class Service:
         self._asked = 0
         self._answer_s_max = ANSWER_S_MAX
         self._over = threading.Event()
-        self._lock = threading.Lock()
-        self._aggregators: Aggregators | None = None
-        self._causes: Causes | None = None
-        self._ended = False
+        self._membership: JobMembership | None = None
+        self._who = ""
+        self._is_told = False
+        """Do the others know of the end?"""
 
     def run(self) -> None:
         joining: threading.Thread | None = None
@@ -101,10 +79,10 @@ class Service:
             self._interruption.interrupt(WiresumError("the worker has gone"))
             if joining is not None:
                 joining.join()
-            if self._aggregators is not None:
-                if not has_left and not self._ended:
-                    self._aggregators.abort(f"{self._who}: {why}")
-                self._aggregators.leave()
+            if self._membership is not None:
+                if not has_left and not self._is_told:
+                    self._membership.abort(f"{self._who}: {why}")
+                self._membership.leave()
             self._channel.hang_up()
             self._channel.close()
 
@@ -114,13 +92,12 @@ class Service:
 
     def _take(self, line: Line) -> None:
         """What the worker says once it is there. Raises LineError."""
-        if line.word in ("bound", "unbound", "state", "no-state"):
+        if line.word in ("bound", "unbound", "state"):
             self._answers.put(line)
-        elif line.word == "leave":
-            self._ended = True
-        elif line.word == "abort":
-            self._end(JobAbortedError(line.text("reason")), tell_others=True)
-        else:
+        elif line.word == "abort" and self._membership is not None:
+            self._is_told = True
+            self._membership.abort(line.text("reason"))
+        elif line.word != "leave":
             self._explain(line)
 
     # Joining.
@@ -130,15 +107,16 @@ class Service:
         try:
             config = self._config_of(line)
             self._channel.send("joining", process=os.getpid(), timeout_ms=int(config.join_timeout_s * 1000))
-            aggregators = Aggregators.join(
+            self._who = f"rank {line.text('rank')} of job '{line.text('job')}'"
+            self._membership = JobMembership(
                 config,
                 job_name=line.text("job"),
                 rank=line.number("rank"),
                 world_size=line.number("world_size"),
                 queue=line.number("queue", 1) == 1,
-                bind=self._bind,
                 interruption=self._interruption,
             )
+            granted = self._membership.join(self._bind)
         except WiresumError as error:
             self._channel.send("failed", error=type(error).__name__, text=error)
         except ValueError as error:  # a setting, or a line, that makes no sense
@@ -146,7 +124,10 @@ class Service:
         except (OSError, RuntimeError) as error:  # what the system, or native code, refuses
             self._channel.send("failed", error="WiresumError", text=error)
         else:
-            self._tell(config, line.text("job"), aggregators)
+            self._answer_s_max = min(ANSWER_S_MAX, self._membership.heartbeat_lost_s / 2)
+            for word, fields in granted:
+                self._channel.send(word, **fields)
+            self._membership.attend(self._state, self._end)
 
     def _config_of(self, line: Line) -> AgentConfig:
         """Raises a ValueError."""
@@ -159,60 +140,23 @@ class Service:
         settings = {name: value for name, value in line.fields.items() if name.startswith("WIRESUM_")}
         return AgentConfig.from_environment(os.environ | settings)
 
-    def _bind(self, address: str, count: int, within: tuple[int, int]) -> _BoundPorts:
+    def _bind(self, address: str, count: int, within: tuple[int, int]) -> int:
         answer = self._ask("bind", address=address, count=count, first=within[0], last=within[1])
         if answer is None:
             self._interruption.check()
             raise WiresumError("the worker did not bind its ports")
         if answer.word != "bound":
             raise SwitchUnreachableError(answer.fields.get("text", "the worker could not bind its ports"))
-        return _BoundPorts(answer.number("port", 65535))
-
-    def _tell(self, config: AgentConfig, job_name: str, aggregators: Aggregators) -> None:
-        with self._lock:
-            self._aggregators = aggregators
-            self._causes = Causes(aggregators, job_name)
-        lost_s = min(aggregator.membership.grant.heartbeat_lost_ms for aggregator in aggregators) / 1000
-        self._answer_s_max = min(ANSWER_S_MAX, lost_s / 2)
-        self._who = f"rank {next(iter(aggregators)).membership.grant.rank} of job '{job_name}'"
-        for aggregator in aggregators:
-            self._channel.send("aggregator", **_fields_of(aggregator))
-        threads = sum(aggregator.membership.grant.threads for aggregator in aggregators)
-        self._channel.send(
-            "joined",
-            spin_ns=1000 * spin_us_of(config, threads),
-            offload=int(config.offload),
-            transport=config.transport,
-            device=config.device,
-            lane_bits=config.bits,
-            exact_elements_max=EXACT_ELEMENTS_MAX[config.precision],
-            sparse=int(config.sparse),
-            greeting_ms=int(1000 * causes.GREETING_TIMEOUT_S),
-        )
-        aggregators.attend(on_ended=self._end, progress=self._round, traffic=self._traffic)
+        return answer.number("port", 65535)
 
     # While the job runs.
 
-    def _round(self, aggregator: int) -> int | None:
-        """Asked for with each heartbeat, and so it is here that a packet which can never leave is noticed. None: the
-        worker does not answer."""
+    def _state(self) -> Fields | None:
+        """None: the worker does not answer."""
         answer = self._ask("ask-state")
-        if answer is None and not self._over.is_set():
-            return None
-        if answer is None or answer.word != "state":
-            return NO_ROUND
-        state = _state_of(answer, aggregator)
-        if state.transport_error in TOO_LARGE and self._causes is not None:
-            error = self._causes.of_shrunken_path(aggregator)
-            if error is not None:
-                self._end(error, tell_others=True)
-        return state.round_newest
-
-    def _traffic(self, aggregator: int) -> Traffic:
-        answer = self._ask("ask-state")
-        if answer is None or answer.word != "state":
-            return NO_TRAFFIC
-        return _state_of(answer, aggregator).traffic
+        if answer is None:
+            return {} if self._over.is_set() else None
+        return {name: value for name, value in answer.fields.items() if name != "id"}
 
     def _ask(self, word: str, **fields: object) -> Line | None:
         """The worker's answer; None if it gives none."""
@@ -233,62 +177,14 @@ class Service:
 
     def _explain(self, line: Line) -> None:
         """Raises LineError."""
-        with self._lock:
-            aggregators, said = self._aggregators, self._causes
-        if aggregators is None or said is None:
+        if self._membership is None:
             raise LineError(f"'{line.word}' came before the job was joined")
-        if line.word == "explain":
-            status = _STATUSES.get(line.text("status"))
-            if status is None:
-                raise LineError(f"there is no status {line.text('status')!r}")
-            states = [_state_of(line, index) for index in range(len(aggregators))]
-            error = said.of_status(status, line.number("tensor"), states, greeted=line.number("greeted", 1) == 1)
-            self._end(error, tell_others=True)
-        elif line.word == "greeting-unanswered":
-            states = [_state_of(line, index) for index in range(len(aggregators))]
-            self._end(said.of_unanswered_greeting(states), tell_others=True)
-        elif line.word == "greeting-wrong":
-            found, expected = (_signed(line.number(name)) for name in ("found", "expected"))
-            self._end(said.of_wrong_greeting(found, expected), tell_others=True)
-        else:
-            raise LineError(f"'{line.word}' is nothing that a worker says")
+        try:
+            error = self._membership.explain(line.word, line.fields)
+        except (KeyError, ValueError) as wrong:
+            raise LineError(f"'{line.word}' makes no sense: {wrong}") from None
+        self._channel.send("explained", id=line.text("id"), error=type(error).__name__, text=error)
 
-    def _end(self, error: WiresumError, *, tell_others: bool = False) -> None:
-        """The first end is the cause."""
-        with self._lock:
-            if self._ended:
-                return
-            self._ended = True
-            aggregators = self._aggregators
-        self._channel.send("ended", error=type(error).__name__, text=error)
-        if tell_others and aggregators is not None:
-            aggregators.abort(str(error))
-
-
-def _state_of(line: Line, aggregator: int) -> PathState:
-    """Raises LineError."""
-    return PathState(*(line.number(f"{name}.{aggregator}", 2**64 - 1) for name in _STATE))
-
-
-def _fields_of(aggregator: Aggregator) -> dict[str, object]:
-    grant = aggregator.membership.grant
-    group = grant.results_group
-    return {
-        "switch": aggregator.switch,
-        "job": grant.job,
-        "key": grant.key,
-        "worker": grant.worker,
-        "workers": grant.workers,
-        "lanes": grant.lanes,
-        "slots": grant.slots,
-        "threads": grant.threads,
-        "own_address": aggregator.address,
-        "switch_address": grant.switch_endpoint.address,
-        "switch_port": grant.switch_endpoint.port,
-        "group_address": group.address if group else "0.0.0.0",
-        "group_port": group.port if group else 0,
-    }
-
-
-def _signed(word: int) -> int:
-    return word - 2**32 if word >= 2**31 else word
+    def _end(self, error: WiresumError, tell_others: bool) -> None:
+        self._is_told = self._is_told or not tell_others
+        self._channel.send("ended", error=type(error).__name__, text=error, tell_others=int(tell_others))

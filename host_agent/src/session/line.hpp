@@ -1,5 +1,5 @@
-// What goes over the socket to the sidecar: a line for each message. The form is described at the other end, in
-// wiresum/agent/sidecar/lines.py. Pure.
+// What a session and its membership say to each other: a word and fields. Encoded, it is what goes over the socket to
+// the sidecar; the form is described at the other end, in wiresum/agent/sidecar/lines.py. Pure.
 #pragma once
 
 #include <cstddef>
@@ -11,7 +11,7 @@
 
 #include "wire/constants.hpp"
 
-namespace wiresum::capi {
+namespace wiresum::session {
 
 inline constexpr std::size_t kLineBytesMax = wire::kSidecarLineBytesMax;
 inline constexpr std::size_t kFieldsMax = wire::kSidecarFieldsMax;
@@ -22,9 +22,11 @@ class LineError : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+using Fields = std::map<std::string, std::string, std::less<>>;
+
 struct Line {
   std::string word;
-  std::map<std::string, std::string, std::less<>> fields;
+  Fields fields;
 
   /// Throws LineError if it is not there.
   [[nodiscard]] const std::string& text(std::string_view name) const;
@@ -37,4 +39,4 @@ struct Line {
 /// `text` is without its end. Throws LineError.
 [[nodiscard]] Line decode(std::string_view text);
 
-}  // namespace wiresum::capi
+}  // namespace wiresum::session

@@ -1,5 +1,6 @@
-#include "libwiresum/channel.hpp"
+#include "c/channel.hpp"
 
+#include <poll.h>
 #include <sys/socket.h>
 #include <sys/time.h>
 #include <unistd.h>
@@ -9,11 +10,24 @@
 #include <system_error>
 #include <utility>
 
-namespace wiresum::capi {
+namespace wiresum::c {
 namespace {
 
 /// A sidecar reads at once what it is sent, and a line fits its socket's buffer.
 constexpr timeval kSendTimeout{.tv_sec = 5, .tv_usec = 0};
+
+/// Throws std::system_error if nothing comes before `deadline`.
+void await_data(int descriptor, Channel::Deadline deadline) {
+  if (deadline == Channel::kNever) return;
+  while (true) {
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
+    pollfd watched{.fd = descriptor, .events = POLLIN, .revents = 0};
+    const int found = left.count() <= 0 ? 0 : ::poll(&watched, 1, static_cast<int>(left.count()));
+    if (found > 0) return;
+    if (found == 0) throw std::system_error(ETIMEDOUT, std::generic_category());
+    if (errno != EINTR) throw std::system_error(errno, std::generic_category());
+  }
+}
 
 }  // namespace
 
@@ -39,7 +53,7 @@ SocketPair::SocketPair() {
 }
 
 bool Channel::send(const Line& line) {
-  const std::string text = encode(line);
+  const std::string text = session::encode(line);
   const std::lock_guard lock(sending_);
   for (std::size_t sent = 0; sent < text.size();) {
     const ssize_t count = ::send(end_.number(), text.data() + sent, text.size() - sent, MSG_NOSIGNAL);
@@ -50,22 +64,23 @@ bool Channel::send(const Line& line) {
   return true;
 }
 
-std::optional<Line> Channel::receive() {
+std::optional<session::Line> Channel::receive(Deadline deadline) {
   std::size_t end = received_.find('\n');
   while (end == std::string::npos) {
-    if (received_.size() >= kLineBytesMax) throw LineError("a line does not end");
+    if (received_.size() >= session::kLineBytesMax) throw session::LineError("a line does not end");
     std::array<char, 4096> more{};
+    await_data(end_.number(), deadline);
     const ssize_t count = ::recv(end_.number(), more.data(), more.size(), 0);
     if (count < 0 && errno == EINTR) continue;
     if (count <= 0) return std::nullopt;
     received_.append(more.data(), static_cast<std::size_t>(count));
     end = received_.find('\n');
   }
-  Line line = decode(std::string_view(received_).substr(0, end));
+  Line line = session::decode(std::string_view(received_).substr(0, end));
   received_.erase(0, end + 1);
   return line;
 }
 
 void Channel::hang_up() noexcept { ::shutdown(end_.number(), SHUT_RDWR); }
 
-}  // namespace wiresum::capi
+}  // namespace wiresum::c

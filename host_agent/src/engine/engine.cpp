@@ -1,4 +1,4 @@
-#include "engine/session.hpp"
+#include "engine/engine.hpp"
 
 #include <algorithm>
 #include <atomic>
@@ -48,7 +48,7 @@ worker::WorkerConfig share_of(const AggregatorConfig& aggregator, unsigned threa
 }
 
 /// The configuration, if it makes sense. Throws std::invalid_argument.
-SessionConfig checked(SessionConfig config, const std::vector<std::vector<transport::UdpSocket>>& sockets) {
+EngineConfig checked(EngineConfig config, const std::vector<std::vector<transport::UdpSocket>>& sockets) {
   const std::vector<AggregatorConfig>& aggregators = config.aggregators;
   const bool over_a_device = config.transport.kind != transport::Kind::kUdp;
   if (aggregators.empty() || aggregators.size() > wire::kAggregatorsMax || sockets.size() != aggregators.size()) {
@@ -78,7 +78,7 @@ SessionConfig checked(SessionConfig config, const std::vector<std::vector<transp
   return config;
 }
 
-schedule::SchedulerConfig scheduler_config(const SessionConfig& config) {
+schedule::SchedulerConfig scheduler_config(const EngineConfig& config) {
   const worker::WorkerConfig& first = config.aggregators.front().worker;
   schedule::SchedulerConfig scheduler{.threads = 0,
                                       .rank = config.rank,
@@ -135,43 +135,18 @@ std::vector<transport::DataPath> open_paths(const transport::Spec& spec, const A
   return paths;
 }
 
-void add(worker::WorkerStats& sum, const worker::WorkerStats& more) noexcept {
-  sum.packets_sent += more.packets_sent;
-  sum.bytes_sent += more.bytes_sent;
-  sum.retransmissions += more.retransmissions;
-  sum.questions += more.questions;
-  sum.results += more.results;
-  sum.bytes_received += more.bytes_received;
-  sum.duplicates += more.duplicates;
-  sum.rejected += more.rejected;
-  if (wire::newer(more.round_newest, sum.round_newest)) {
-    sum.round_newest = more.round_newest;
-  }
-}
-
-void add(TrafficStats& sum, const TrafficStats& more) noexcept {
-  add(sum.worker, more.worker);
-  sum.datagrams_sent += more.datagrams_sent;
-  sum.datagrams_received += more.datagrams_received;
-  sum.datagrams_by_group += more.datagrams_by_group;
-  sum.send_calls += more.send_calls;
-  sum.receive_calls += more.receive_calls;
-  sum.send_failures += more.send_failures;
-  sum.transport_error = sum.transport_error != 0 ? sum.transport_error : more.transport_error;
-}
-
 }  // namespace
 
-/// Which of a session's threads one is.
-struct Session::Place {
+/// Which of an engine's threads one is.
+struct Engine::Place {
   unsigned index = 0;          // among all, in the order in which they are dealt to
   std::size_t aggregator = 0;  // that it talks to
   unsigned thread = 0;         // of that aggregator's
 };
 
-/// What the threads use: all that a session is made of.
-struct Session::Parts {
-  Parts(const SessionConfig& settings, std::vector<std::vector<transport::UdpSocket>> sockets);
+/// What the threads use: all that an engine is made of.
+struct Engine::Parts {
+  Parts(const EngineConfig& settings, std::vector<std::vector<transport::UdpSocket>> sockets);
   ~Parts() { close(); }
   Parts(const Parts&) = delete;
   Parts& operator=(const Parts&) = delete;
@@ -180,7 +155,7 @@ struct Session::Parts {
   void start_threads();
   void close() noexcept;
 
-  const SessionConfig config;
+  const EngineConfig config;
   std::unique_ptr<ChoreThread> chores;
   std::vector<std::unique_ptr<EngineThread>> threads;
   std::unique_ptr<Dispatcher> dispatcher;
@@ -190,10 +165,10 @@ struct Session::Parts {
 };
 
 /// One engine thread: drives a shard, and sleeps.
-class Session::EngineThread {
+class Engine::EngineThread {
  public:
-  EngineThread(Parts& session, const Place& place, transport::DataPath path)
-      : EngineThread(session, place, session.config.aggregators[place.aggregator], std::move(path)) {}
+  EngineThread(Parts& engine, const Place& place, transport::DataPath path)
+      : EngineThread(engine, place, engine.config.aggregators[place.aggregator], std::move(path)) {}
 
   [[nodiscard]] std::size_t aggregator() const noexcept { return place_.aggregator; }
   [[nodiscard]] Shard& shard() noexcept { return shard_; }
@@ -202,7 +177,7 @@ class Session::EngineThread {
 
   void start() {
     thread_ = process::start_thread("engine thread " + std::to_string(place_.index + 1) + " of " +
-                                        std::to_string(session_.threads.size()) + " of this session",
+                                        std::to_string(engine_.threads.size()) + " of this session",
                                     [this] { run(); });
   }
 
@@ -213,8 +188,8 @@ class Session::EngineThread {
   }
 
  private:
-  EngineThread(Parts& session, const Place& place, const AggregatorConfig& aggregator, transport::DataPath path)
-      : session_(session),
+  EngineThread(Parts& engine, const Place& place, const AggregatorConfig& aggregator, transport::DataPath path)
+      : engine_(engine),
         place_(place),
         path_(std::move(path)),
         shard_(share_of(aggregator, place.thread), thread_port(aggregator.switch_endpoint, place.thread), kSteadyClock,
@@ -222,7 +197,7 @@ class Session::EngineThread {
                {.on_mail = [this] { rouse(); },
                 .on_completion =
                     [this](const worker::Completion& completion) {
-                      session_.dispatcher->complete_share(place_.index, completion);
+                      engine_.dispatcher->complete_share(place_.index, completion);
                     }}) {}
 
   /// Pairs with sleep(): either the sleeper sees the mail, or that it is to stop, or we see that it sleeps.
@@ -247,12 +222,12 @@ class Session::EngineThread {
       const TimeNs now = kSteadyClock.now();
       if (place_.index == 0 && now >= waiting_checked_at_ + kWaitingPeriodNs) {
         waiting_checked_at_ = now;
-        session_.dispatcher->check_deadlines(now);
+        engine_.dispatcher->check_deadlines(now);
       }
       if (worked) {
         busy_at = now;
         if (round % kStatsPeriod == 0) shard_.publish_stats();
-      } else if (now - busy_at >= session_.config.spin_ns) {
+      } else if (now - busy_at >= engine_.config.spin_ns) {
         sleep(now);
       }
     }
@@ -277,7 +252,7 @@ class Session::EngineThread {
     sleeping_.store(false);
   }
 
-  Parts& session_;
+  Parts& engine_;
   Place place_;
   TimeNs waiting_checked_at_ = 0;
   transport::DataPath path_;
@@ -290,9 +265,9 @@ class Session::EngineThread {
 };
 
 /// Does the chores.
-class Session::ChoreThread {
+class Engine::ChoreThread {
  public:
-  explicit ChoreThread(Parts& session) : session_(session) {}
+  explicit ChoreThread(Parts& engine) : engine_(engine) {}
 
   void start() {
     thread_ = process::start_thread("the thread for chores of this session", [this] { run(); });
@@ -334,15 +309,15 @@ class Session::ChoreThread {
       const bool is_last = stopping_;
       has_chores_ = false;
       lock.unlock();
-      while (const std::optional<schedule::Chore> chore = session_.dispatcher->take_chore()) {
-        session_.dispatcher->complete_chore(*chore, run(*chore));
+      while (const std::optional<schedule::Chore> chore = engine_.dispatcher->take_chore()) {
+        engine_.dispatcher->complete_chore(*chore, run(*chore));
       }
       lock.lock();
       if (is_last) return;
     }
   }
 
-  Parts& session_;
+  Parts& engine_;
   std::mutex mutex_;
   std::condition_variable roused_;
   bool has_chores_ = false;
@@ -350,9 +325,9 @@ class Session::ChoreThread {
   std::thread thread_;
 };
 
-// ---- Session ----
+// ---- Engine ----
 
-Session::Parts::Parts(const SessionConfig& settings, std::vector<std::vector<transport::UdpSocket>> sockets)
+Engine::Parts::Parts(const EngineConfig& settings, std::vector<std::vector<transport::UdpSocket>> sockets)
     : config(checked(settings, sockets)), chores(std::make_unique<ChoreThread>(*this)) {
   std::vector<std::vector<transport::DataPath>> paths;
   for (std::size_t i = 0; i < config.aggregators.size(); ++i) {
@@ -371,12 +346,12 @@ Session::Parts::Parts(const SessionConfig& settings, std::vector<std::vector<tra
   dispatcher = std::make_unique<Dispatcher>(scheduler_config(config), std::move(shards), [this] { chores->rouse(); });
 }
 
-void Session::Parts::start_threads() {
+void Engine::Parts::start_threads() {
   for (const auto& thread : threads) thread->start();
   chores->start();
 }
 
-void Session::Parts::close() noexcept {
+void Engine::Parts::close() noexcept {
   const std::lock_guard closing(close_mutex);
   if (closed) return;
   closed = true;
@@ -388,65 +363,65 @@ void Session::Parts::close() noexcept {
   dispatcher->completed().close();
 }
 
-Session::Session(const SessionConfig& config, std::vector<std::vector<transport::UdpSocket>> sockets)
+Engine::Engine(const EngineConfig& config, std::vector<std::vector<transport::UdpSocket>> sockets)
     : parts_(new Parts(config, std::move(sockets))) {
   parts_->start_threads();
 }
 
-Session::~Session() = default;
+Engine::~Engine() = default;
 
-bool Session::is_forked() const noexcept { return !parts_.get_deleter().home.is_here(); }
+bool Engine::is_forked() const noexcept { return !parts_.get_deleter().home.is_here(); }
 
-void Session::check_process() const {
+void Engine::check_process() const {
   if (is_forked()) {
     throw std::runtime_error("this session belongs to the process that joined: a forked child must join by itself");
   }
 }
 
-const SessionConfig& Session::config() const noexcept { return parts_->config; }
+const EngineConfig& Engine::config() const noexcept { return parts_->config; }
 
-std::shared_ptr<Operation> Session::submit(Request request) {
+std::shared_ptr<Operation> Engine::submit(Request request) {
   check_process();
   if (request.timeout_ns >= 0) request.work.deadline = kSteadyClock.now() + request.timeout_ns;
   Dispatcher& dispatcher = *parts_->dispatcher;
   return dispatcher.submit(dispatcher.prepare(std::move(request.work), request.notify));
 }
 
-std::vector<std::shared_ptr<Operation>> Session::take_completed(std::chrono::nanoseconds timeout) {
+std::vector<std::shared_ptr<Operation>> Engine::take_completed(std::chrono::nanoseconds timeout) {
   check_process();
   return parts_->dispatcher->completed().take(timeout);
 }
 
-void Session::notify(const std::shared_ptr<Operation>& operation) {
+void Engine::notify(const std::shared_ptr<Operation>& operation) {
   check_process();
   if (operation->notify_after_all()) parts_->dispatcher->completed().push(operation);
 }
 
-bool Session::is_usable() const noexcept { return !is_forked() && !parts_->dispatcher->has_failed(); }
+bool Engine::is_usable() const noexcept { return !is_forked() && !parts_->dispatcher->has_failed(); }
 
-std::shared_ptr<Operation> Session::failed() const {
+std::shared_ptr<Operation> Engine::failed() const {
   check_process();
   return parts_->dispatcher->failed();
 }
 
-Standing Session::standing() const {
+Standing Engine::standing() const {
   check_process();
   return parts_->dispatcher->standing();
 }
 
-void Session::abort() noexcept {
+void Engine::abort() noexcept {
   if (!is_forked()) parts_->dispatcher->fail(Status::kAborted);
 }
 
-void Session::close() noexcept {
+void Engine::close() noexcept {
   if (!is_forked()) parts_->close();
 }
 
-SessionStats Session::stats() const {
+EngineStats Engine::stats() const {
   check_process();
   const auto& threads = parts_->threads;
   const std::size_t aggregators = parts_->config.aggregators.size();
-  SessionStats sum;
+  EngineStats sum;
   for (std::size_t i = 0; i < threads.size(); ++i) {
     const TrafficStats more = threads[i]->stats();
     if (i < aggregators) {

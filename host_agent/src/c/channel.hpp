@@ -1,13 +1,14 @@
 // One end of a session's socket to its sidecar.
 #pragma once
 
+#include <chrono>
 #include <mutex>
 #include <optional>
 #include <string>
 
-#include "libwiresum/line.hpp"
+#include "session/line.hpp"
 
-namespace wiresum::capi {
+namespace wiresum::c {
 
 /// A file descriptor that is closed with its owner.
 class Descriptor {
@@ -33,12 +34,16 @@ struct SocketPair {
 /// Any thread may send, one receives.
 class Channel {
  public:
+  using Line = session::Line;
+  using Deadline = std::chrono::steady_clock::time_point;
+  static constexpr Deadline kNever = Deadline::max();
+
   explicit Channel(Descriptor end) noexcept : end_(std::move(end)) {}
 
   /// False if nobody is there any more, or nobody takes it for seconds.
   bool send(const Line& line);
-  /// The next message; nothing when the other end is closed. Throws LineError.
-  [[nodiscard]] std::optional<Line> receive();
+  /// The next message; nothing when the other end is closed. Throws LineError; std::system_error, if the time is over.
+  [[nodiscard]] std::optional<Line> receive(Deadline deadline = kNever);
   /// Both ends see the end of the conversation. Idempotent.
   void hang_up() noexcept;
 
@@ -48,4 +53,4 @@ class Channel {
   std::string received_;
 };
 
-}  // namespace wiresum::capi
+}  // namespace wiresum::c

@@ -1,4 +1,4 @@
-// What a session is to its process: forked children, and threads that it may not have.
+// What an engine is to its process: forked children, and threads that it may not have.
 #include <dirent.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
@@ -66,7 +66,7 @@ std::size_t entries_of(const char* folder) {
 }
 
 // While threads of the parent wait for all that can be waited for.
-TEST(SessionInAForkedChild, IsRefusedAndDestroyedWithItsOperationsAndTheSwitchWhileTheParentGoesOn) {
+TEST(EngineInAForkedChild, IsRefusedAndDestroyedWithItsOperationsAndTheSwitchWhileTheParentGoesOn) {
   auto job = std::make_unique<Job>(2, 2);
   std::vector<std::int32_t> values(100'000, 1);
   std::vector<std::int32_t> others(100'000, 2);
@@ -84,12 +84,12 @@ TEST(SessionInAForkedChild, IsRefusedAndDestroyedWithItsOperationsAndTheSwitchWh
   std::this_thread::sleep_for(std::chrono::milliseconds(20));  // for them to be asleep, most likely
 
   const pid_t child = forked([&] {
-    Session& session = (*job)[0];
-    const bool refused = refuses([&] { static_cast<void>(submit_sum(session, values)); }) &&
-                         refuses([&] { static_cast<void>(session.stats()); }) &&
-                         refuses([&] { static_cast<void>(lonely->wait(kPatience)); }) && !session.is_usable();
-    session.abort();
-    session.close();
+    Engine& engine = (*job)[0];
+    const bool refused = refuses([&] { static_cast<void>(submit_sum(engine, values)); }) &&
+                         refuses([&] { static_cast<void>(engine.stats()); }) &&
+                         refuses([&] { static_cast<void>(lonely->wait(kPatience)); }) && !engine.is_usable();
+    engine.abort();
+    engine.close();
     lonely.reset();
     job.reset();
     return refused ? 0 : 1;
@@ -104,7 +104,7 @@ TEST(SessionInAForkedChild, IsRefusedAndDestroyedWithItsOperationsAndTheSwitchWh
   EXPECT_EQ(values, std::vector<std::int32_t>(values.size(), 3));
 }
 
-TEST(SessionInAForkedChild, MayBeMadeAnewThere) {
+TEST(EngineInAForkedChild, MayBeMadeAnewThere) {
   if (!kMayCountThreads) GTEST_SKIP() << "ThreadSanitizer counts among the threads";
   const Job job(1, 1);
   EXPECT_EQ(status_of(forked([] {
@@ -144,11 +144,11 @@ std::string refusal(rlim_t threads, const std::function<void()>& make) {
   return text;
 }
 
-TEST(SessionWithFewThreads, SaysWhichThreadItCouldNotStartAndLeavesNone) {
+TEST(EngineWithFewThreads, SaysWhichThreadItCouldNotStartAndLeavesNone) {
   if (!kMayCountThreads) GTEST_SKIP() << "ThreadSanitizer counts among the threads";
   constexpr unsigned kThreads = 4;
   const auto make = [] {
-    SessionConfig config;
+    EngineConfig config;
     AggregatorConfig& aggregator = config.aggregators.emplace_back();
     aggregator.threads = kThreads;
     aggregator.worker.lanes = kLanes;
@@ -156,7 +156,7 @@ TEST(SessionWithFewThreads, SaysWhichThreadItCouldNotStartAndLeavesNone) {
     aggregator.switch_endpoint = {.address = kLoopback, .port = 9};
     std::vector<std::vector<transport::UdpSocket>> sockets;
     sockets.push_back(transport::bind_consecutive({.address = kLoopback, .port = 0}, kThreads));
-    const Session session(config, std::move(sockets));
+    const Engine engine(config, std::move(sockets));
   };
   for (unsigned threads = 0; threads <= kThreads; ++threads) {
     const std::string wanted =

@@ -7,9 +7,10 @@
 #include <optional>
 #include <vector>
 
-#include "engine/session.hpp"
+#include "engine/engine.hpp"
+#include "session/grant.hpp"
 
-namespace wiresum::engine {
+namespace wiresum::session {
 
 /// Enough chunks that each engine thread sends full packets (SchedulerConfig::chunks_per_thread_min).
 inline constexpr std::size_t kGreetingChunksPerThread = 16;
@@ -22,12 +23,12 @@ class Greeting {
     std::int32_t expected = 0;
   };
 
-  /// Submits it. It must live until the operation is done. Throws as Session::submit does.
-  Greeting(Session& session, std::int64_t timeout_ns);
+  /// Submits it. It must live until the operation is done. Throws as Engine::submit does.
+  Greeting(engine::Engine& engine, const Grant& grant);
   Greeting(const Greeting&) = delete;
   Greeting& operator=(const Greeting&) = delete;
 
-  [[nodiscard]] const std::shared_ptr<Operation>& operation() const noexcept { return operation_; }
+  [[nodiscard]] const std::shared_ptr<engine::Operation>& operation() const noexcept { return operation_; }
   /// The first wrong sum, if there is one. Valid once the operation is done, without a failure.
   [[nodiscard]] std::optional<Wrong> wrong() const;
 
@@ -35,7 +36,7 @@ class Greeting {
   const std::size_t lanes_;
   const std::int32_t workers_;
   std::vector<std::int32_t> values_;
-  std::shared_ptr<Operation> operation_;
+  std::shared_ptr<engine::Operation> operation_;
 };
 
-}  // namespace wiresum::engine
+}  // namespace wiresum::session

@@ -1,10 +1,10 @@
-#include "libwiresum/line.hpp"
+#include "session/line.hpp"
 
 #include <gtest/gtest.h>
 
 #include <string>
 
-namespace wiresum::capi {
+namespace wiresum::session {
 namespace {
 
 TEST(Line, WhatIsEncodedReadsTheSame) {
@@ -41,4 +41,4 @@ TEST(Line, NumbersAreWithinTheirLimits) {
 }
 
 }  // namespace
-}  // namespace wiresum::capi
+}  // namespace wiresum::session

@@ -1,8 +1,9 @@
-// The functions of wiresum.h: arguments are checked, exceptions become codes. What they do is in session.hpp.
+// The functions of wiresum.h: arguments are checked, exceptions become codes. What they do is in session/session.hpp.
 #include "wiresum/wiresum.h"
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <cmath>
 #include <cstdlib>
@@ -16,22 +17,25 @@
 #include <utility>
 #include <vector>
 
-#include "libwiresum/error.hpp"
-#include "libwiresum/session.hpp"
+#include "c/collective.hpp"
+#include "c/error.hpp"
+#include "c/sidecar_membership.hpp"
+#include "session/session.hpp"
 #include "wire/packet.hpp"
 
-using wiresum::capi::Collective;
-using wiresum::capi::Error;
+using wiresum::c::Collective;
 using wiresum::numeric::Dtype;
+using wiresum::session::Failure;
+using wiresum::session::Session;
 using wiresum::worker::Region;
 
 struct wiresum_session {
-  std::shared_ptr<wiresum::capi::Session> session;
+  std::shared_ptr<Session> session;
+  std::atomic<std::int64_t> timeout_ns{std::chrono::nanoseconds(std::chrono::seconds(1800)).count()};
 };
 
 struct wiresum_operation {
-  std::shared_ptr<wiresum::capi::Session> session;
-  std::shared_ptr<wiresum::engine::Operation> operation;
+  wiresum::session::Call call;
 };
 
 namespace {
@@ -60,8 +64,8 @@ template <typename Body>
 int guarded(Body&& body) noexcept {
   try {
     return std::forward<Body>(body)();
-  } catch (const Error& error) {
-    return report(error.code(), error.what());
+  } catch (const Failure& failure) {
+    return report(wiresum::c::code_of_kind(failure.kind()), failure.what());
   } catch (const std::bad_alloc&) {
     return report(WIRESUM_ERROR_SYSTEM, "out of memory");
   } catch (const std::system_error& error) {
@@ -72,10 +76,10 @@ int guarded(Body&& body) noexcept {
 }
 
 void require(bool condition, const char* text) {
-  if (!condition) throw Error(WIRESUM_ERROR_ARGUMENT, text);
+  if (!condition) throw Failure(Failure::kArgument, text);
 }
 
-wiresum::capi::Session& checked(const wiresum_session* session) {
+Session& checked(const wiresum_session* session) {
   require(session != nullptr, "the session is NULL");
   session->session->check_process();
   return *session->session;
@@ -92,7 +96,7 @@ Dtype dtype_of(wiresum_dtype dtype) {
     case WIRESUM_INT32:
       return Dtype::kI32;
   }
-  throw Error(WIRESUM_ERROR_ARGUMENT, "no such dtype: there are those of wiresum_dtype");
+  throw Failure(Failure::kArgument, "no such dtype: there are those of wiresum_dtype");
 }
 
 bool is_average(wiresum_op op, Dtype dtype) {
@@ -109,15 +113,24 @@ void require_memory(const void* memory, std::size_t count) {
   require(memory != nullptr || count == 0, "the memory is NULL");
 }
 
-void require_root(const wiresum::capi::Session& session, int root) {
+void require_root(const Session& session, int root) {
   require(root >= 0 && root < session.world_size(), "the root must be a rank: 0 to world_size - 1");
 }
 
 int start(const wiresum_session* session, Collective collective, wiresum_operation** operation) {
   require(operation != nullptr, "there is nowhere to put the operation: its pointer is NULL");
   auto made = std::make_unique<wiresum_operation>();
-  made->session = session->session;
-  made->operation = session->session->submit(std::move(collective));
+  Session& member = *session->session;
+  try {
+    const nanoseconds timeout(session->timeout_ns.load());
+    made->call = member.submit(wiresum::c::request_of(std::move(collective), member.grant(), timeout));
+  } catch (const Failure&) {
+    throw;
+  } catch (const std::invalid_argument& error) {
+    throw Failure(Failure::kArgument, error.what());
+  } catch (const std::runtime_error& error) {
+    throw Failure(Failure::kFull, error.what());
+  }
   *operation = made.release();
   return WIRESUM_OK;
 }
@@ -125,19 +138,19 @@ int start(const wiresum_session* session, Collective collective, wiresum_operati
 /// How a complete operation ended. It is freed.
 int finish(wiresum_operation** operation) {
   const std::unique_ptr<wiresum_operation> finished(std::exchange(*operation, nullptr));
-  finished->session->check(*finished->operation);
+  if (const Failure* const failure = finished->call.failure()) throw Failure(*failure);
   return WIRESUM_OK;
 }
 
 wiresum_operation& checked(wiresum_operation** operation) {
   require(operation != nullptr && *operation != nullptr, "the operation is NULL");
-  (*operation)->session->check_process();
+  (*operation)->call.session->check_process();
   return **operation;
 }
 
 /// What a job is called that its program gives no name: as WIRESUM_JOB says, or after Slurm's job, and its step, in
 /// which all workers are. Empty if neither says.
-std::string name_by_default(const std::map<std::string, std::string, std::less<>>& settings) {
+std::string name_by_default(const wiresum::session::Fields& settings) {
   const auto variable = [&settings](const char* name) -> std::string {
     const auto setting = settings.find(name);
     if (setting != settings.end()) return setting->second;
@@ -151,17 +164,17 @@ std::string name_by_default(const std::map<std::string, std::string, std::less<>
   return "slurm-" + job + (step.empty() ? "" : "." + step);
 }
 
-wiresum::capi::JoinRequest request_of(const char* job, int rank, int world_size, const char* const* settings,
-                                      unsigned flags) {
+wiresum::c::JoinRequest request_of(const char* job, int rank, int world_size, const char* const* settings,
+                                   unsigned flags) {
   require(world_size >= 1 && world_size <= static_cast<int>(wiresum::wire::kJobWorkersMax),
           "world_size must be 1 to 1024");
   require(rank >= 0 && rank < world_size, "rank must be 0 to world_size - 1");
   require((flags & ~WIRESUM_NO_QUEUE) == 0, "no such flag: there is WIRESUM_NO_QUEUE");
-  wiresum::capi::JoinRequest request{.job = job == nullptr ? "" : job,
-                                     .rank = rank,
-                                     .world_size = world_size,
-                                     .queue = (flags & WIRESUM_NO_QUEUE) == 0,
-                                     .settings = {}};
+  wiresum::c::JoinRequest request{.job = job == nullptr ? "" : job,
+                                  .rank = rank,
+                                  .world_size = world_size,
+                                  .queue = (flags & WIRESUM_NO_QUEUE) == 0,
+                                  .settings = {}};
   for (std::size_t i = 0; settings != nullptr && settings[i] != nullptr; ++i) {
     require(i < kSettingsMax, "there are too many settings");
     const std::string_view setting = settings[i];
@@ -187,14 +200,17 @@ const char* wiresum_error_text(void) {
   return last_error.empty() ? "nothing has gone wrong yet in this thread" : last_error.c_str();
 }
 
-const char* wiresum_code_name(int code) { return wiresum::capi::name_of_code(code); }
+const char* wiresum_code_name(int code) { return wiresum::c::name_of_code(code); }
 
 int wiresum_join(const char* job, int rank, int world_size, const char* const* settings, unsigned flags,
                  wiresum_session** session) {
   return guarded([&] {
     require(session != nullptr, "there is nowhere to put the session: its pointer is NULL");
     auto made = std::make_unique<wiresum_session>();
-    made->session = std::make_shared<wiresum::capi::Session>(request_of(job, rank, world_size, settings, flags));
+    wiresum::c::JoinRequest request = request_of(job, rank, world_size, settings, flags);
+    const std::string name = request.job;
+    made->session = Session::join(name, wiresum::process::Owned<wiresum::session::Membership>(
+                                            new wiresum::c::SidecarMembership(std::move(request))));
     *session = made.release();
     return WIRESUM_OK;
   });
@@ -209,7 +225,8 @@ int wiresum_world_size(const wiresum_session* session) {
 int wiresum_set_timeout(wiresum_session* session, double seconds) {
   return guarded([&] {
     require(!std::isnan(seconds), "the time is no number");
-    checked(session).set_timeout(seconds < 0 ? nanoseconds(-1) : duration_of(seconds));
+    (void)checked(session);
+    session->timeout_ns.store(seconds < 0 ? -1 : duration_of(seconds).count());
     return WIRESUM_OK;
   });
 }
@@ -234,7 +251,7 @@ int wiresum_all_reduce(wiresum_session* session, const void* source, void* desti
 int wiresum_reduce(wiresum_session* session, const void* source, void* destination, size_t elements,
                    wiresum_dtype dtype, wiresum_op op, int root, wiresum_operation** operation) {
   return guarded([&] {
-    const wiresum::capi::Session& member = checked(session);
+    const Session& member = checked(session);
     require_root(member, root);
     require_memory(source, elements);
     const bool is_root = member.rank() == root;
@@ -254,7 +271,7 @@ int wiresum_reduce(wiresum_session* session, const void* source, void* destinati
 
 int wiresum_broadcast(wiresum_session* session, void* memory, size_t bytes, int root, wiresum_operation** operation) {
   return guarded([&] {
-    const wiresum::capi::Session& member = checked(session);
+    const Session& member = checked(session);
     require_root(member, root);
     require_memory(memory, bytes);
     const bool is_root = member.rank() == root;
@@ -272,7 +289,7 @@ int wiresum_broadcast(wiresum_session* session, void* memory, size_t bytes, int 
 int wiresum_all_gather(wiresum_session* session, const void* source, void* destination, size_t bytes,
                        wiresum_operation** operation) {
   return guarded([&] {
-    const wiresum::capi::Session& member = checked(session);
+    const Session& member = checked(session);
     require_memory(source, bytes);
     require_memory(destination, bytes);
     std::vector<Region> regions(static_cast<std::size_t>(member.world_size()));
@@ -291,7 +308,7 @@ int wiresum_all_gather(wiresum_session* session, const void* source, void* desti
 int wiresum_reduce_scatter(wiresum_session* session, const void* source, void* destination, size_t elements,
                            wiresum_dtype dtype, wiresum_op op, wiresum_operation** operation) {
   return guarded([&] {
-    const wiresum::capi::Session& member = checked(session);
+    const Session& member = checked(session);
     require_memory(source, elements);
     require_memory(destination, elements);
     const Dtype type = dtype_of(dtype);
@@ -321,7 +338,7 @@ int wiresum_barrier(wiresum_session* session, wiresum_operation** operation) {
 int wiresum_test(wiresum_operation** operation, int* done) {
   return guarded([&] {
     require(done != nullptr, "there is nowhere to say whether it is done: the pointer is NULL");
-    *done = checked(operation).operation->done() ? 1 : 0;
+    *done = checked(operation).call.operation->done() ? 1 : 0;
     return *done == 1 ? finish(operation) : WIRESUM_OK;
   });
 }
@@ -329,7 +346,7 @@ int wiresum_test(wiresum_operation** operation, int* done) {
 int wiresum_wait(wiresum_operation** operation, double seconds) {
   return guarded([&] {
     require(!std::isnan(seconds), "the time is no number");
-    const wiresum::engine::Operation& waited = *checked(operation).operation;
+    const wiresum::engine::Operation& waited = *checked(operation).call.operation;
     if (seconds < 0) {
       while (!waited.wait(kWaitStep)) {
       }
@@ -342,17 +359,17 @@ int wiresum_wait(wiresum_operation** operation, double seconds) {
 
 int wiresum_get_statistics(const wiresum_session* session, wiresum_statistics* statistics, size_t bytes) {
   return guarded([&] {
-    const wiresum::capi::Session& member = checked(session);
+    const Session& member = checked(session);
     require(statistics != nullptr, "there is nowhere to put the statistics: the pointer is NULL");
-    const wiresum::engine::SessionStats stats = member.stats();
-    const wiresum_statistics all{.packets_sent = stats.worker.packets_sent,
-                                 .bytes_sent = stats.worker.bytes_sent,
-                                 .bytes_received = stats.worker.bytes_received,
-                                 .results = stats.worker.results,
-                                 .retransmissions = stats.worker.retransmissions,
-                                 .duplicates = stats.worker.duplicates,
-                                 .rejected = stats.worker.rejected,
-                                 .operations = member.operations()};
+    const wiresum::engine::EngineStats stats = member.stats();
+    const wiresum_statistics all{.packets_sent = stats.packets_sent,
+                                 .bytes_sent = stats.bytes_sent,
+                                 .bytes_received = stats.bytes_received,
+                                 .results = stats.results,
+                                 .retransmissions = stats.retransmissions,
+                                 .duplicates = stats.duplicates,
+                                 .rejected = stats.rejected,
+                                 .operations = member.standing().submitted - 1};
     std::memset(statistics, 0, bytes);
     std::memcpy(statistics, &all, std::min(bytes, sizeof all));
     return WIRESUM_OK;
@@ -361,7 +378,8 @@ int wiresum_get_statistics(const wiresum_session* session, wiresum_statistics* s
 
 int wiresum_abort(wiresum_session* session, const char* reason) {
   return guarded([&] {
-    checked(session).abort(reason == nullptr || *reason == '\0' ? "a worker ended the job" : reason);
+    checked(session).abort(
+        {Failure::kAborted, reason == nullptr || *reason == '\0' ? "a worker ended the job" : reason});
     return WIRESUM_OK;
   });
 }
@@ -369,13 +387,7 @@ int wiresum_abort(wiresum_session* session, const char* reason) {
 int wiresum_leave(wiresum_session** session) {
   return guarded([&] {
     require(session != nullptr && *session != nullptr, "the session is NULL");
-    const std::unique_ptr<wiresum_session> left(std::exchange(*session, nullptr));
-    if (left->session->is_forked()) {
-      // Never destroyed: its threads, which are not here, may have held its locks.
-      (void)new std::shared_ptr<wiresum::capi::Session>(left->session);
-    } else {
-      left->session->leave();
-    }
+    std::unique_ptr<wiresum_session>(std::exchange(*session, nullptr))->session->leave();
     return WIRESUM_OK;
   });
 }

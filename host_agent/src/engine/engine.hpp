@@ -1,11 +1,11 @@
-// A worker's membership in one job, as threads. What they do is elsewhere: dispatcher.hpp has what lies between callers
+// A worker's data path in one job, as threads. What they do is elsewhere: dispatcher.hpp has what lies between callers
 // and shards, shard.hpp what one engine thread does. Here are the threads, their sleep, the clock, the sockets.
 //
-// Any thread may call a Session. Work goes to the engine threads through mailboxes and comes back as completed
+// Any thread may call an Engine. Work goes to the engine threads through mailboxes and comes back as completed
 // operations; nothing else is shared with the datapath. One more thread does the chores (scheduler.hpp), since what
 // reads or writes a whole tensor would keep packets waiting for longer than their timers run.
 //
-// A forked child has the object, but not the threads: there a session refuses what it is asked, and what it is made of
+// A forked child has the object, but not the threads: there an engine refuses what it is asked, and what it is made of
 // is left alone when it is destroyed (process/home.hpp).
 //
 // A job may be at several aggregators, each a switch with a lease, rounds and a job number of its own. An engine thread
@@ -42,7 +42,7 @@ struct AggregatorConfig {
   wire::Endpoint results_group;
 };
 
-struct SessionConfig {
+struct EngineConfig {
   std::uint32_t rank = 0;  // in the job: not worker.worker where the job has several switches
   /// The same ones in the same order at all workers, since chunks are dealt over them. Lanes are the same at all of
   /// them; slots and threads may differ.
@@ -60,23 +60,23 @@ struct Request {
   bool notify = true;            // shall take_completed() tell?
 };
 
-/// Rounds are each aggregator's own, so worker.round_newest of the sum means nothing if there are several.
-struct SessionStats : TrafficStats {
+/// Rounds are each aggregator's own, so round_newest of the sum means nothing if there are several.
+struct EngineStats : TrafficStats {
   std::vector<TrafficStats> aggregators;  // in the order of the configuration
   std::string transport;                  // what packets go by, as Transport::name() says it
   schedule::SparseStats sparse;
   std::uint64_t exact_sums = 0;  // collectives whose sums were rounded once
 };
 
-class Session {
+class Engine {
  public:
   /// Takes over `sockets` (by aggregator one for each thread, in order; more are closed) and starts the threads. A
   /// transport over a device serves one aggregator. Throws std::invalid_argument, std::system_error or
   /// std::runtime_error, whose text says what is missing; then no thread is left.
-  Session(const SessionConfig& config, std::vector<std::vector<transport::UdpSocket>> sockets);
-  ~Session();
-  Session(const Session&) = delete;
-  Session& operator=(const Session&) = delete;
+  Engine(const EngineConfig& config, std::vector<std::vector<transport::UdpSocket>> sockets);
+  ~Engine();
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
 
   /// Starts a collective. All workers must submit the same collectives in the same order.
   /// The memory of the regions belongs to the operation until it is done. Throws std::invalid_argument if the request
@@ -104,9 +104,9 @@ class Session {
   void close() noexcept;
 
   /// As of a few milliseconds ago at most while traffic flows; exact when idle.
-  [[nodiscard]] SessionStats stats() const;
+  [[nodiscard]] EngineStats stats() const;
 
-  [[nodiscard]] const SessionConfig& config() const noexcept;
+  [[nodiscard]] const EngineConfig& config() const noexcept;
 
  private:
   struct Place;

@@ -1,5 +1,5 @@
-// Sessions against the real software switch, over loopback.
-#include "engine/session.hpp"
+// Engines against the real software switch, over loopback.
+#include "engine/engine.hpp"
 
 #include <gtest/gtest.h>
 
@@ -27,9 +27,9 @@ struct Shape {
   bool offload = true;
 };
 
-class SessionShapes : public testing::TestWithParam<Shape> {};
+class EngineShapes : public testing::TestWithParam<Shape> {};
 
-TEST_P(SessionShapes, SumsInt32ExactlyWithManyCollectivesInFlight) {
+TEST_P(EngineShapes, SumsInt32ExactlyWithManyCollectivesInFlight) {
   const auto& [name, workers, aggregators, offload] = GetParam();
   Job job(workers, aggregators, offload);
   // Sizes around the packet's, and one that takes every thread and slot several rounds.
@@ -57,7 +57,7 @@ TEST_P(SessionShapes, SumsInt32ExactlyWithManyCollectivesInFlight) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Session, SessionShapes,
+INSTANTIATE_TEST_SUITE_P(Engine, EngineShapes,
                          testing::Values(Shape{"OneWorker", 1, {At{}}}, Shape{"TwoWorkers", 2, {At{}}},
                                          Shape{"TwoThreads", 3, {At{.threads = 2}}},
                                          Shape{"FourThreads", 4, {At{.threads = 4}}},
@@ -67,7 +67,7 @@ INSTANTIATE_TEST_SUITE_P(Session, SessionShapes,
                                                {At{.threads = 2, .slots = 32}, At{}, At{.threads = 1, .slots = 128}}}),
                          [](const auto& shape) { return std::string(shape.param.name); });
 
-TEST(Session, SumsFloatsAlikeAtEveryWorker) {
+TEST(Engine, SumsFloatsAlikeAtEveryWorker) {
   Job job(3, 1);
   std::vector<std::vector<float>> data(3, std::vector<float>(10'000));
   for (std::size_t i = 0; i < 3; ++i) {
@@ -88,7 +88,7 @@ TEST(Session, SumsFloatsAlikeAtEveryWorker) {
   EXPECT_FLOAT_EQ(data[0][5000], 3 * 5000 * 0.37F + 3);
 }
 
-TEST_P(SessionShapes, SumsSparseTensorsAmongDenseOnesWithManyInFlight) {
+TEST_P(EngineShapes, SumsSparseTensorsAmongDenseOnesWithManyInFlight) {
   const auto& [name, workers, aggregators, offload] = GetParam();
   Job job(workers, aggregators, offload);
   constexpr std::size_t kBlocks = 600;
@@ -129,7 +129,7 @@ TEST_P(SessionShapes, SumsSparseTensorsAmongDenseOnesWithManyInFlight) {
 constexpr std::size_t kManyBlocks = 3000;
 constexpr std::size_t kEveryEighth = 8;
 
-TEST_P(SessionShapes, SumsAKindThatTurnsDenseWhileManyAreInFlight) {
+TEST_P(EngineShapes, SumsAKindThatTurnsDenseWhileManyAreInFlight) {
   const auto& [name, workers, aggregators, offload] = GetParam();
   Job job(workers, aggregators, offload);
   std::vector<std::vector<std::vector<float>>> data(workers);
@@ -161,7 +161,7 @@ TEST_P(SessionShapes, SumsAKindThatTurnsDenseWhileManyAreInFlight) {
   }
 }
 
-TEST(Session, CloseEndsASparseCollectiveWhereverItIs) {
+TEST(Engine, CloseEndsASparseCollectiveWhereverItIs) {
   for (int delay_us = 0; delay_us <= 4000; delay_us += 200) {
     Job job(2, 2);
     std::vector<std::vector<float>> data;
@@ -182,7 +182,7 @@ TEST(Session, CloseEndsASparseCollectiveWhereverItIs) {
   }
 }
 
-TEST(Session, RefusesMoreOperationsThanItsQueuesHold) {
+TEST(Engine, RefusesMoreOperationsThanItsQueuesHold) {
   Job job(2, 1);  // nobody else submits, so none completes
   std::int32_t value = 1;
   for (std::size_t i = 0; i < kOperationsMax; ++i) {
@@ -192,7 +192,7 @@ TEST(Session, RefusesMoreOperationsThanItsQueuesHold) {
   job[0].close();
 }
 
-TEST(Session, WhatIsCompleteAndNotTakenCountsAgainstTheQueuesToo) {
+TEST(Engine, WhatIsCompleteAndNotTakenCountsAgainstTheQueuesToo) {
   Job job(1, 1);
   const Request nothing = request(kInt32, {region<std::int32_t>(nullptr, nullptr, 0)});
   for (std::size_t i = 0; i < kOperationsMax; ++i) ASSERT_TRUE(job[0].submit(nothing)->done());
@@ -201,7 +201,7 @@ TEST(Session, WhatIsCompleteAndNotTakenCountsAgainstTheQueuesToo) {
   EXPECT_TRUE(job[0].submit(nothing)->done());
 }
 
-TEST(Session, ATimeOutOnOneThreadEndsWhatIsPendingOnTheOthers) {
+TEST(Engine, ATimeOutOnOneThreadEndsWhatIsPendingOnTheOthers) {
   Job job(2, 2);  // nobody else submits
   const auto patient = job[0].submit(request(kFloat32, {}));
   Request late = request(kFloat32, {});
@@ -213,7 +213,7 @@ TEST(Session, ATimeOutOnOneThreadEndsWhatIsPendingOnTheOthers) {
   EXPECT_EQ(patient->status(), Status::kTimedOut);
 }
 
-TEST(Session, ATimeOutOfNothingIsOver) {
+TEST(Engine, ATimeOutOfNothingIsOver) {
   Job job(2, 1);
   Request late = request(kFloat32, {});
   late.timeout_ns = 0;
@@ -222,7 +222,7 @@ TEST(Session, ATimeOutOfNothingIsOver) {
   EXPECT_EQ(operation->status(), Status::kTimedOut);
 }
 
-TEST(Session, ARequestThatWaitsForAPrologueHasItsDeadlineToo) {
+TEST(Engine, ARequestThatWaitsForAPrologueHasItsDeadlineToo) {
   Job job(2, 1);
   std::vector<float> asking = sparse_tensor(0, 600, 50);
   std::vector<float> waiting(10, 1.0F);
@@ -236,7 +236,7 @@ TEST(Session, ARequestThatWaitsForAPrologueHasItsDeadlineToo) {
   EXPECT_EQ(first->status(), Status::kTimedOut);
 }
 
-TEST(Session, CloseEndsWhatWaitsForAPrologue) {
+TEST(Engine, CloseEndsWhatWaitsForAPrologue) {
   Job job(2, 2);
   std::vector<float> asking = sparse_tensor(0, 600, 50);
   std::vector<float> waiting(10, 1.0F);
@@ -249,7 +249,7 @@ TEST(Session, CloseEndsWhatWaitsForAPrologue) {
   EXPECT_EQ(second->status(), Status::kAborted);
 }
 
-TEST(Session, BroadcastsAndGathersThroughRegions) {
+TEST(Engine, BroadcastsAndGathersThroughRegions) {
   Job job(2, 1);
   std::vector<std::uint8_t> root(2000, 0xA5);
   std::vector<std::uint8_t> copy(2000, 0);
@@ -261,7 +261,7 @@ TEST(Session, BroadcastsAndGathersThroughRegions) {
   EXPECT_EQ(copy, root);
 }
 
-TEST(Session, ABarrierWaitsForTheLastWorker) {
+TEST(Engine, ABarrierWaitsForTheLastWorker) {
   Job job(2, 2);
   const auto early = job[0].submit(request(kFloat32, {}));
   EXPECT_FALSE(early->wait(50ms));
@@ -275,7 +275,7 @@ TEST(Session, ABarrierWaitsForTheLastWorker) {
   EXPECT_EQ(job[0].standing().oldest, 0U);
 }
 
-TEST(Session, AnEmptyCollectiveIsCompleteAtOnce) {
+TEST(Engine, AnEmptyCollectiveIsCompleteAtOnce) {
   Job job(2, 1);
   std::int32_t nothing = 0;
   const auto operation = job[0].submit(request(kInt32, {region(&nothing, &nothing, 0)}));
@@ -283,7 +283,7 @@ TEST(Session, AnEmptyCollectiveIsCompleteAtOnce) {
   EXPECT_EQ(operation->status(), Status::kOk);
 }
 
-TEST(Session, HandsOutEachCompletedOperationOnceToWhoAskedForIt) {
+TEST(Engine, HandsOutEachCompletedOperationOnceToWhoAskedForIt) {
   Job job(1, 1);
   std::vector<std::int32_t> values(10, 1);
   Request quiet = request(kInt32, {region(values.data(), values.data(), 10)});
@@ -299,7 +299,7 @@ TEST(Session, HandsOutEachCompletedOperationOnceToWhoAskedForIt) {
   EXPECT_EQ(job[0].take_completed(kPatience), std::vector{unasked});
 }
 
-TEST(Session, AMissingWorkerEndsInATimeOutAndThatIsFinal) {
+TEST(Engine, AMissingWorkerEndsInATimeOutAndThatIsFinal) {
   Job job(2, 2);
   std::vector<std::int32_t> values(100'000, 1);
   Request late = request(kInt32, {region(values.data(), values.data(), values.size())});
@@ -315,34 +315,34 @@ TEST(Session, AMissingWorkerEndsInATimeOutAndThatIsFinal) {
   EXPECT_TRUE(job[1].is_usable());
 }
 
-TEST(Session, DealsLargeCollectivesOverAllAggregatorsAndSmallOnesInTurn) {
+TEST(Engine, DealsLargeCollectivesOverAllAggregatorsAndSmallOnesInTurn) {
   Job job(1, {At{}, At{.threads = 2}});
   std::vector<std::int32_t> large(3 * 40 * kLanes, 1);
   ASSERT_TRUE(submit_sum(job[0], large)->wait(kPatience));
-  const SessionStats before = job[0].stats();
+  const EngineStats before = job[0].stats();
   ASSERT_EQ(before.aggregators.size(), 2U);
-  EXPECT_EQ(before.aggregators[0].worker.results, 40U);
-  EXPECT_EQ(before.aggregators[1].worker.results, 80U) << "both of its threads have a share";
-  EXPECT_EQ(before.worker.results, 120U);
-  EXPECT_GT(before.datagrams_sent, before.aggregators[1].datagrams_sent);
+  EXPECT_EQ(before.aggregators[0].results, 40U);
+  EXPECT_EQ(before.aggregators[1].results, 80U) << "both of its threads have a share";
+  EXPECT_EQ(before.results, 120U);
+  EXPECT_GT(before.packets_sent, before.aggregators[1].packets_sent);
 
   std::vector<std::int32_t> small(1, 1);
   for (int i = 0; i < 6; ++i) ASSERT_TRUE(submit_sum(job[0], small)->wait(kPatience));
-  const SessionStats after = job[0].stats();
-  EXPECT_EQ(after.aggregators[0].worker.results, 40U + 2);
-  EXPECT_EQ(after.aggregators[1].worker.results, 80U + 4);
+  const EngineStats after = job[0].stats();
+  EXPECT_EQ(after.aggregators[0].results, 40U + 2);
+  EXPECT_EQ(after.aggregators[1].results, 80U + 4);
 }
 
-TEST(Session, RoundsAreEachAggregatorsOwn) {
+TEST(Engine, RoundsAreEachAggregatorsOwn) {
   Job job(1, {At{.threads = 1, .slots = 8}, At{}});
   std::vector<std::int32_t> values(2 * 64 * kLanes, 1);
   ASSERT_TRUE(submit_sum(job[0], values)->wait(kPatience));
-  const SessionStats stats = job[0].stats();
-  EXPECT_EQ(stats.aggregators[0].worker.round_newest, 0xFFFFFFF0 + 64 / 8 - 1);
-  EXPECT_EQ(stats.aggregators[1].worker.round_newest, 0xFFFFFFEF) << "each of 64 slots was used once";
+  const EngineStats stats = job[0].stats();
+  EXPECT_EQ(stats.aggregators[0].round_newest, 0xFFFFFFF0 + 64 / 8 - 1);
+  EXPECT_EQ(stats.aggregators[1].round_newest, 0xFFFFFFEF) << "each of 64 slots was used once";
 }
 
-TEST(Session, ADeadAggregatorEndsWhatIsPendingAtAllOfThem) {
+TEST(Engine, ADeadAggregatorEndsWhatIsPendingAtAllOfThem) {
   Job job(2, {At{}, At{}, At{}});
   job.kill(1);
   std::vector<std::vector<std::int32_t>> data(2, std::vector<std::int32_t>(100'000, 1));
@@ -359,11 +359,11 @@ TEST(Session, ADeadAggregatorEndsWhatIsPendingAtAllOfThem) {
   EXPECT_EQ(operations[0]->status(), Status::kTimedOut);
   EXPECT_EQ(operations[2]->status(), Status::kTimedOut);
   EXPECT_EQ(submit_sum(job[0], data[0])->status(), Status::kTimedOut);
-  EXPECT_NE(job[0].stats().aggregators[1].transport_error, 0);
-  EXPECT_EQ(job[0].stats().aggregators[2].transport_error, 0);
+  EXPECT_NE(job[0].stats().aggregators[1].transport_error, 0U);
+  EXPECT_EQ(job[0].stats().aggregators[2].transport_error, 0U);
 }
 
-TEST(Session, WorkersThatCallDifferentCollectivesFindOut) {
+TEST(Engine, WorkersThatCallDifferentCollectivesFindOut) {
   Job job(2, 1);
   std::vector<std::int32_t> values(100, 1);
   Request sum = request(kInt32, {region(values.data(), values.data(), 100)});
@@ -380,7 +380,7 @@ TEST(Session, WorkersThatCallDifferentCollectivesFindOut) {
   EXPECT_EQ(second->status(), Status::kDiverged);
 }
 
-TEST(Session, AbortEndsWhatIsPendingOnEveryThread) {
+TEST(Engine, AbortEndsWhatIsPendingOnEveryThread) {
   Job job(2, 4);
   std::vector<std::int32_t> values(200'000, 1);
   const auto operation = job[0].submit(request(kInt32, {region(values.data(), values.data(), values.size())}));
@@ -389,7 +389,7 @@ TEST(Session, AbortEndsWhatIsPendingOnEveryThread) {
   EXPECT_EQ(operation->status(), Status::kAborted);
 }
 
-TEST(Session, CloseEndsMoreThanTheStateMachineHoldsAndLaterSubmitsFail) {
+TEST(Engine, CloseEndsMoreThanTheStateMachineHoldsAndLaterSubmitsFail) {
   Job job(2, 1);
   std::vector<std::int32_t> values(10, 1);
   std::vector<std::shared_ptr<Operation>> operations;
@@ -406,7 +406,7 @@ TEST(Session, CloseEndsMoreThanTheStateMachineHoldsAndLaterSubmitsFail) {
   EXPECT_EQ(late->status(), Status::kAborted);
 }
 
-TEST(Session, AfterACloseWithNothingPendingLaterSubmitsFail) {
+TEST(Engine, AfterACloseWithNothingPendingLaterSubmitsFail) {
   Job job(2, 1);
   job[0].close();
   job[0].close();
@@ -415,7 +415,7 @@ TEST(Session, AfterACloseWithNothingPendingLaterSubmitsFail) {
   EXPECT_EQ(late->status(), Status::kAborted);
 }
 
-TEST(Session, CloseEndsAWaitForCompletedOperations) {
+TEST(Engine, CloseEndsAWaitForCompletedOperations) {
   Job job(1, 1);
   const auto begun = std::chrono::steady_clock::now();
   std::thread closer([&job] { job[0].close(); });
@@ -424,7 +424,7 @@ TEST(Session, CloseEndsAWaitForCompletedOperations) {
   closer.join();
 }
 
-std::vector<std::vector<transport::UdpSocket>> sockets_for(const SessionConfig& config) {
+std::vector<std::vector<transport::UdpSocket>> sockets_for(const EngineConfig& config) {
   std::vector<std::vector<transport::UdpSocket>> sockets;
   for (const AggregatorConfig& aggregator : config.aggregators) {
     sockets.push_back(transport::bind_consecutive({.address = kLoopback, .port = 0}, aggregator.threads));
@@ -432,25 +432,25 @@ std::vector<std::vector<transport::UdpSocket>> sockets_for(const SessionConfig& 
   return sockets;
 }
 
-TEST(Session, RefusesWhatMakesNoSense) {
+TEST(Engine, RefusesWhatMakesNoSense) {
   Job job(1, 1);
   EXPECT_THROW(job[0].submit(request({.dtype = numeric::Dtype::kRaw, .lane_bits = 32}, {})), std::invalid_argument);
-  EXPECT_THROW(Session(SessionConfig{}, {}), std::invalid_argument) << "no aggregator";
-  SessionConfig config;
+  EXPECT_THROW(Engine(EngineConfig{}, {}), std::invalid_argument) << "no aggregator";
+  EngineConfig config;
   config.aggregators.resize(1);
   config.aggregators[0].threads = 3;
   config.aggregators[0].worker.slots = 64;
-  EXPECT_THROW(Session(config, sockets_for(config)), std::invalid_argument);
+  EXPECT_THROW(Engine(config, sockets_for(config)), std::invalid_argument);
   config.aggregators[0].threads = 2;
-  EXPECT_THROW(Session(config, {}), std::invalid_argument) << "no sockets";
+  EXPECT_THROW(Engine(config, {}), std::invalid_argument) << "no sockets";
   config.aggregators.push_back(config.aggregators[0]);
   config.aggregators[1].worker.lanes = 256;
-  EXPECT_THROW(Session(config, sockets_for(config)), std::invalid_argument) << "packets of different sizes";
+  EXPECT_THROW(Engine(config, sockets_for(config)), std::invalid_argument) << "packets of different sizes";
   config.aggregators.resize(wire::kAggregatorsMax + 1, config.aggregators[0]);
-  EXPECT_THROW(Session(config, sockets_for(config)), std::invalid_argument) << "too many aggregators";
+  EXPECT_THROW(Engine(config, sockets_for(config)), std::invalid_argument) << "too many aggregators";
 }
 
-TEST(Session, ManyThreadsMaySubmitAndAskForStatisticsAtOnce) {
+TEST(Engine, ManyThreadsMaySubmitAndAskForStatisticsAtOnce) {
   Job job(1, 2);
   std::vector<std::thread> callers;
   for (int caller = 0; caller < 4; ++caller) {
@@ -468,7 +468,7 @@ TEST(Session, ManyThreadsMaySubmitAndAskForStatisticsAtOnce) {
   for (std::thread& caller : callers) {
     caller.join();
   }
-  EXPECT_GE(job[0].stats().worker.results, 4U * 50U * 3U);
+  EXPECT_GE(job[0].stats().results, 4U * 50U * 3U);
 }
 
 // One that never begins: over a device there is one aggregator, which sends to each worker.
@@ -477,18 +477,18 @@ void expect_refused(const std::vector<AggregatorConfig>& aggregators, const std:
   for (const AggregatorConfig& aggregator : aggregators) {
     sockets.push_back(transport::bind_consecutive({.address = kLoopback, .port = 0}, aggregator.threads));
   }
-  SessionConfig config;
+  EngineConfig config;
   config.aggregators = aggregators;
   config.transport.kind = transport::Kind::kXdp;
   try {
-    const Session session(config, std::move(sockets));
+    const Engine engine(config, std::move(sockets));
     ADD_FAILURE() << "it began";
   } catch (const std::invalid_argument& error) {
     EXPECT_NE(std::string(error.what()).find(reason), std::string::npos) << error.what();
   }
 }
 
-TEST(SessionOverADevice, IsAtOneAggregatorWithoutMulticast) {
+TEST(EngineOverADevice, IsAtOneAggregatorWithoutMulticast) {
   AggregatorConfig one;
   one.switch_endpoint = {.address = kLoopback, .port = 1};
   AggregatorConfig multicast = one;

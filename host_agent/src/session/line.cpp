@@ -1,9 +1,9 @@
-#include "libwiresum/line.hpp"
+#include "session/line.hpp"
 
 #include <algorithm>
 #include <charconv>
 
-namespace wiresum::capi {
+namespace wiresum::session {
 namespace {
 
 void append_escaped(std::string& line, std::string_view value) {
@@ -108,4 +108,4 @@ Line decode(std::string_view text) {
   return line;
 }
 
-}  // namespace wiresum::capi
+}  // namespace wiresum::session

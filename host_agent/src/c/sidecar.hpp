@@ -7,15 +7,15 @@
 
 #include <string>
 
-#include "libwiresum/channel.hpp"
+#include "c/channel.hpp"
 
-namespace wiresum::capi {
+namespace wiresum::c {
 
 /// A socket for a new session, whose other end the sidecar serves; starts one if none runs. `python` is the interpreter
-/// to start it with, "" for the one that fits this library. Throws Error or std::system_error.
+/// to start it with, "" for the one that fits this library. Throws Failure or std::system_error.
 [[nodiscard]] Channel open_channel(const std::string& python);
 
 /// The interpreter that fits this library, if none is named.
 [[nodiscard]] std::string default_python();
 
-}  // namespace wiresum::capi
+}  // namespace wiresum::c

@@ -1,4 +1,4 @@
-// A session without memory, for real: in this program each `new` may fail, of all threads, at a time that the test
+// An engine without memory, for real: in this program each `new` may fail, of all threads, at a time that the test
 // sets.
 #include <gtest/gtest.h>
 
@@ -59,10 +59,10 @@ struct Round {
   bool all_right = true;  // of those that ended well
   bool failed = false;
   bool any_no_memory = false;
-  SessionStats stats;
+  EngineStats stats;
 };
 
-/// All calls at all workers, of which the `nth` allocation fails, or all from it on. A worker whose session fails ends
+/// All calls at all workers, of which the `nth` allocation fails, or all from it on. A worker whose engine fails ends
 /// the job for the other one, as its membership would.
 Round run_round(long nth, bool all_fail) {
   Job job(kWorkers, {At{.threads = 2}}, true, kExactElementsMax);
@@ -122,9 +122,9 @@ Round run_round(long nth, bool all_fail) {
   return round;
 }
 
-class SessionWithoutMemory : public testing::TestWithParam<bool> {};
+class EngineWithoutMemory : public testing::TestWithParam<bool> {};
 
-TEST_P(SessionWithoutMemory, EndsEveryCollectiveRightOrWithThatCauseWhicheverAllocationFails) {
+TEST_P(EngineWithoutMemory, EndsEveryCollectiveRightOrWithThatCauseWhicheverAllocationFails) {
   constexpr long kAllocationsMax = 3000;
   constexpr int kGoodMin = 3;  // in a row: rounds differ by a few allocations
   int no_memory = 0;
@@ -147,7 +147,7 @@ TEST_P(SessionWithoutMemory, EndsEveryCollectiveRightOrWithThatCauseWhicheverAll
   EXPECT_GT(no_memory, 20) << "of " << nth << " rounds";
 }
 
-INSTANTIATE_TEST_SUITE_P(Session, SessionWithoutMemory, testing::Bool(),
+INSTANTIATE_TEST_SUITE_P(Engine, EngineWithoutMemory, testing::Bool(),
                          [](const auto& all) { return all.param ? "AndAllAfterIt" : "Once"; });
 
 }  // namespace

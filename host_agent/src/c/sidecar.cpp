@@ -1,4 +1,4 @@
-#include "libwiresum/sidecar.hpp"
+#include "c/sidecar.hpp"
 
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -17,11 +17,12 @@
 #include <system_error>
 #include <utility>
 
-#include "libwiresum/error.hpp"
-#include "wiresum/wiresum.h"
+#include "session/failure.hpp"
 
-namespace wiresum::capi {
+namespace wiresum::c {
 namespace {
+
+using session::Failure;
 
 /// Where sidecar/process.py looks for its socket.
 constexpr int kControlDescriptor = 3;
@@ -82,7 +83,7 @@ class SpawnActions {
   posix_spawnattr_t attributes_{};
 };
 
-/// Throws Error if it does not start; what goes wrong later, its silence tells.
+/// Throws Failure if it does not start; what goes wrong later, its silence tells.
 Descriptor start(const std::string& python) {
   SocketPair pair;
   // dup2 onto itself would leave it to be closed by exec().
@@ -96,9 +97,9 @@ Descriptor start(const std::string& python) {
   const int failure = posix_spawnp(&child, python.c_str(), how.actions(), how.attributes(),
                                    const_cast<char* const*>(arguments.data()), environ);
   if (failure != 0) {
-    throw Error(WIRESUM_ERROR_SIDECAR, "cannot start the sidecar with '" + python + "' (" + std::strerror(failure) +
-                                           "): WIRESUM_PYTHON must name the interpreter for which the Python package "
-                                           "wiresum is installed");
+    throw Failure(Failure::kSidecar, "cannot start the sidecar with '" + python + "' (" + std::strerror(failure) +
+                                         "): WIRESUM_PYTHON must name the interpreter for which the Python package "
+                                         "wiresum is installed");
   }
   // It has forked at once. If the program does not care for its children, there is nothing to wait for.
   while (waitpid(child, nullptr, 0) < 0 && errno == EINTR) {
@@ -159,4 +160,4 @@ Channel open_channel(const std::string& python) {
   return Channel(std::move(pair.ours));
 }
 
-}  // namespace wiresum::capi
+}  // namespace wiresum::c

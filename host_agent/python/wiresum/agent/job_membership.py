@@ -1,0 +1,168 @@
+"""A worker's membership in its job, as a session asks for it: the calls of host_agent/src/session/membership.hpp.
+
+They come from the bindings, where the session is in this process, or from the sidecar's pipe. What they give and take
+is text by name, as on the pipe: `Grant` in host_agent/src/session/grant.hpp reads what `join` returns, and a state is
+what `Session::state` there makes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+
+from wiresum.agent import causes
+from wiresum.agent.aggregators import Aggregators, Bind
+from wiresum.agent.causes import TOO_LARGE, Causes
+from wiresum.agent.config import AgentConfig
+from wiresum.agent.errors import WiresumError
+from wiresum.agent.joining import Interruption
+from wiresum.agent.membership import NO_ROUND
+from wiresum.agent.statistics import NO_TRAFFIC, TrafficStats
+from wiresum.agent.way_out import spin_us_of
+
+EXACT_ELEMENTS_MAX = {"auto": 4096, "exact": 2**64 - 1, "block": 0}
+"""By AgentConfig.precision: the longest sum of floats that is rounded once (docs/numerics.md has the figures)."""
+_OF_THE_DATA_PATH = ("job", "key", "worker", "workers", "lanes", "slots", "threads")
+"""Of a Grant's fields."""
+
+Fields = Mapping[str, str]
+
+
+class JobMembership:
+    """Any thread may call any method."""
+
+    def __init__(
+        self,
+        config: AgentConfig,
+        *,
+        job_name: str,
+        rank: int,
+        world_size: int,
+        queue: bool = True,
+        interruption: Interruption | None = None,
+    ) -> None:
+        self._config = config
+        self._job_name = job_name
+        self._rank = rank
+        self._world_size = world_size
+        self._queue = queue
+        self._interruption = interruption
+        self._aggregators: Aggregators | None = None
+        self._causes: Causes | None = None
+        self._ask: Callable[[], Fields | None] = dict
+        self._end: Callable[[WiresumError, bool], None] = lambda error, tell_others: None
+
+    def join(self, bind: Bind) -> list[tuple[str, dict[str, str]]]:
+        """Returns when the job has been granted by all aggregators: what by each, and what is the session's own. `bind`
+        as for `Aggregators.join`, which says what is raised."""
+        aggregators = self._aggregators = Aggregators.join(
+            self._config,
+            job_name=self._job_name,
+            rank=self._rank,
+            world_size=self._world_size,
+            queue=self._queue,
+            bind=bind,
+            interruption=self._interruption,
+        )
+        self._causes = Causes(aggregators, self._job_name)
+        said: list[tuple[str, dict[str, object]]] = []
+        for aggregator in aggregators:
+            grant = aggregator.membership.grant
+            group = grant.results_group
+            said.append((
+                "aggregator",
+                {name: getattr(grant, name) for name in _OF_THE_DATA_PATH}
+                | {
+                    "switch": aggregator.switch,
+                    "own_address": aggregator.address,
+                    "switch_address": grant.switch_endpoint.address,
+                    "switch_port": grant.switch_endpoint.port,
+                    "group_address": group.address if group else "0.0.0.0",
+                    "group_port": group.port if group else 0,
+                },
+            ))  # fmt: skip
+        config = self._config
+        joined: dict[str, object] = {
+            "rank": self._rank,
+            "spin_ns": 1000 * spin_us_of(config, sum(one.membership.grant.threads for one in aggregators)),
+            "offload": int(config.offload),
+            "transport": config.transport,
+            "device": config.device,
+            "lane_bits": config.bits,
+            "exact_elements_max": EXACT_ELEMENTS_MAX[config.precision],
+            "sparse": int(config.sparse),
+            "greeting_ms": int(1000 * causes.GREETING_TIMEOUT_S),
+        }
+        said.append(("joined", joined))
+        return [(word, {name: str(value) for name, value in values.items()}) for word, values in said]
+
+    def attend(self, ask: Callable[[], Fields | None], end: Callable[[WiresumError, bool], None]) -> None:
+        """`ask` gives the session's state: empty before there is a data path, None if the worker is stopped. `end` is
+        called, in any thread, when the job is over, and with whether the others are to be told."""
+        self._ask, self._end = ask, end
+        assert self._aggregators is not None, "it has joined"
+        self._aggregators.attend(
+            on_ended=lambda error: end(error, False), progress=self._round_newest, traffic=self._traffic
+        )
+
+    def explain(self, what: str, told: Fields) -> WiresumError:
+        """Why the data path has failed. Raises a ValueError or a KeyError if that makes no sense."""
+        if self._causes is None:
+            raise ValueError(f"'{what}' came before the job was joined")
+        if what == "explain":
+            states, greeted = self._states(told), told["greeted"] == "1"
+            return self._causes.of_status(told["status"], int(told["tensor"]), states, greeted=greeted)
+        if what == "greeting-unanswered":
+            return self._causes.of_unanswered_greeting(self._states(told))
+        if what == "greeting-wrong":
+            return self._causes.of_wrong_greeting(int(told["found"]), int(told["expected"]))
+        raise ValueError(f"'{what}' is nothing that a session asks")
+
+    def divergence(self, number: int) -> WiresumError:
+        """That others have not called the collective of this number, but something that the data path does not see."""
+        assert self._causes is not None, "it has joined"
+        return self._causes.of_divergence(number)
+
+    def abort(self, reason: str) -> None:
+        """Ends the job for everybody. Does not raise."""
+        if self._aggregators is not None:
+            self._aggregators.abort(reason)
+
+    def leave(self) -> None:
+        """Idempotent, bounded, does not raise."""
+        if self._aggregators is not None:
+            self._aggregators.leave()
+
+    @property
+    def heartbeat_lost_s(self) -> float:
+        """After so long a silence an aggregator takes this worker for lost."""
+        assert self._aggregators is not None, "it has joined"
+        return min(one.membership.grant.heartbeat_lost_ms for one in self._aggregators) / 1000
+
+    def _round_newest(self, aggregator: int) -> int | None:
+        """Asked for with each heartbeat, and so it is here that a packet which can never leave is noticed, and the
+        failure of a collective that nobody waits for. None: the worker does not answer."""
+        state = self._ask()
+        if not state:
+            return state if state is None else NO_ROUND
+        error: WiresumError | None = None
+        stats = self._states(state)[aggregator]
+        if "status" in state:
+            error = self.explain("explain", state)
+        elif stats.transport_error in TOO_LARGE and self._causes is not None:
+            error = self._causes.of_shrunken_path(aggregator)
+        if error is not None:
+            self._end(error, True)
+        return stats.round_newest
+
+    def _traffic(self, aggregator: int) -> TrafficStats:
+        state = self._ask()
+        return self._states(state)[aggregator] if state else NO_TRAFFIC
+
+    def _states(self, told: Fields) -> list[TrafficStats]:
+        assert self._aggregators is not None, "it has joined"
+        names = [field.name for field in fields(TrafficStats)]
+        return [
+            TrafficStats(**{name: int(told[f"{name}.{index}"]) for name in names})
+            for index in range(len(self._aggregators))
+        ]

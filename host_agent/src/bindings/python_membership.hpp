@@ -1,0 +1,33 @@
+// A membership in this process: the calls of a wiresum.agent.job_membership.JobMembership, under the interpreter's
+// lock.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <memory>
+#include <string>
+
+#include "session/membership.hpp"
+
+/// Of an exception of Python's. The caller has the GIL.
+[[nodiscard]] wiresum::session::Failure failure_of(nanobind::handle error);
+/// The exception that a failure stands for; None for null. The caller has the GIL.
+[[nodiscard]] nanobind::object error_of(const wiresum::session::Failure* failure);
+
+class PythonMembership final : public wiresum::session::Membership {
+ public:
+  /// The caller has the GIL; whoever calls a method need not.
+  explicit PythonMembership(nanobind::object object) : object_(std::move(object)) {}
+  ~PythonMembership() override;
+  PythonMembership(const PythonMembership&) = delete;
+  PythonMembership& operator=(const PythonMembership&) = delete;
+
+  [[nodiscard]] wiresum::session::Grant join(const wiresum::session::Bind& bind) override;
+  void attend(std::shared_ptr<wiresum::session::Attended> session) override;
+  [[nodiscard]] wiresum::session::Failure explain(const wiresum::session::Line& question) override;
+  void abort(const std::string& reason) override;
+  void leave() override;
+
+ private:
+  nanobind::object object_;  // changes under the GIL; null once it was left, since what it attends to refers to it
+};

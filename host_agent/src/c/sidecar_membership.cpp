@@ -1,0 +1,217 @@
+#include "c/sidecar_membership.hpp"
+
+#include <cerrno>
+#include <chrono>
+#include <cstdlib>
+#include <new>
+#include <string_view>
+#include <system_error>
+#include <utility>
+
+#include "c/sidecar.hpp"
+#include "process/thread.hpp"
+#include "wire/constants.hpp"
+
+namespace wiresum::c {
+namespace {
+
+using session::Failure;
+using session::Line;
+using session::LineError;
+using std::chrono::milliseconds;
+
+/// Until an interpreter that has everything to load from a cold disk says its first word.
+constexpr milliseconds kStartTimeout{120'000};
+/// How much longer than the sidecar's own limit it may take to join and to say so.
+constexpr milliseconds kJoinMargin{30'000};
+/// The sidecar asks each aggregator for a second at most.
+constexpr milliseconds kExplainTimeout{15'000};
+/// A sidecar leaves each aggregator in two seconds at most.
+constexpr milliseconds kLeaveTimeout{20'000};
+constexpr const char* kPythonSetting = "WIRESUM_PYTHON";
+
+std::string python_of(const JoinRequest& request) {
+  const auto setting = request.settings.find(kPythonSetting);
+  if (setting != request.settings.end()) return setting->second;
+  const char* const variable = std::getenv(kPythonSetting);
+  return variable == nullptr ? "" : variable;
+}
+
+Line join_line(const JoinRequest& request) {
+  Line line{.word = "join", .fields = request.settings};
+  line.fields.erase(kPythonSetting);
+  line.fields["version"] = std::to_string(wire::kSidecarVersion);
+  line.fields["job"] = request.job;
+  line.fields["rank"] = std::to_string(request.rank);
+  line.fields["world_size"] = std::to_string(request.world_size);
+  line.fields["queue"] = request.queue ? "1" : "0";
+  return line;
+}
+
+/// The ports that the sidecar wants to be bound.
+Line bound(const Line& line, const session::Bind& bind) {
+  Line answer{.word = "bound", .fields = {{"id", line.text("id")}}};
+  const auto port = [&line](const char* name) { return static_cast<std::uint16_t>(line.number(name, 0, UINT16_MAX)); };
+  try {
+    const std::uint16_t first =
+        bind(line.text("address"), line.number("count", 1, wire::kThreadsMax), port("first"), port("last"));
+    answer.fields["port"] = std::to_string(first);
+  } catch (const std::system_error& error) {
+    answer.word = "unbound";
+    answer.fields["text"] = error.what();
+  }
+  return answer;
+}
+
+Failure said_in(const Line& line) { return {line.text("error"), line.text("text")}; }
+
+}  // namespace
+
+SidecarMembership::SidecarMembership(JoinRequest request)
+    : request_(std::move(request)),
+      python_(python_of(request_)),
+      without_memory_(Failure::kMemory, "job '" + request_.job + "' cannot go on: out of memory"),
+      channel_(open_channel(python_)) {}
+
+session::Grant SidecarMembership::join(const session::Bind& bind) {
+  channel_.send(join_line(request_));
+  try {
+    return await_grants(bind);
+  } catch (const LineError& error) {
+    throw failure_of(std::string("said what makes no sense: ") + error.what());
+  } catch (const std::system_error& error) {
+    if (error.code() != std::errc::timed_out) throw;
+    if (process_.empty()) throw Failure(Failure::kSidecar, "the sidecar has not said anything in two minutes");
+    throw Failure(Failure::kSidecar,
+                  "the sidecar (process " + process_ + ") does not say how joining job '" + request_.job + "' went");
+  }
+}
+
+session::Grant SidecarMembership::await_grants(const session::Bind& bind) {
+  session::Grant grant;
+  Channel::Deadline deadline = std::chrono::steady_clock::now() + kStartTimeout;
+  while (const std::optional<Line> line = channel_.receive(deadline)) {
+    if (line->word == "joining") {
+      process_ = std::to_string(line->number("process", 1, INT32_MAX));
+      deadline =
+          std::chrono::steady_clock::now() + milliseconds(line->number("timeout_ms", 0, 100'000'000)) + kJoinMargin;
+    } else if (line->word == "bind") {
+      channel_.send(bound(*line, bind));
+    } else if (line->word == "aggregator") {
+      grant.add_aggregator(*line);
+    } else if (line->word == "failed") {
+      throw said_in(*line);
+    } else if (line->word == "joined") {
+      grant.complete(*line);
+      return grant;
+    } else {
+      throw LineError("'" + line->word + "' is nothing that a sidecar says while a job is joined");
+    }
+  }
+  throw failure_of("has ended");
+}
+
+void SidecarMembership::attend(std::shared_ptr<session::Attended> session) {
+  session_ = session.get();
+  listener_ = process::start_thread("the thread that listens to the sidecar", [this] { listen(); });
+}
+
+Failure SidecarMembership::explain(const Line& question) {
+  const std::lock_guard one_at_a_time(asking_);
+  Line line = question;
+  std::unique_lock lock(mutex_);
+  explanation_.reset();
+  line.fields["id"] = std::to_string(++asked_);
+  lock.unlock();
+  channel_.send(line);
+  lock.lock();
+  changed_.wait_for(lock, kExplainTimeout, [this] { return explanation_ || hung_up_; });
+  return explanation_.value_or(Failure("WiresumError", "a collective of job '" + request_.job + "' failed (" +
+                                                           question.word + "), and the sidecar does not say why"));
+}
+
+void SidecarMembership::abort(const std::string& reason) {
+  channel_.send({.word = "abort", .fields = {{"reason", reason}}});
+}
+
+void SidecarMembership::leave() {
+  const std::lock_guard one_at_a_time(leaving_);
+  if (std::exchange(left_, true)) return;
+  channel_.send({.word = "leave", .fields = {}});
+  if (listener_.joinable()) {
+    std::unique_lock lock(mutex_);
+    changed_.wait_for(lock, kLeaveTimeout, [this] { return hung_up_; });
+  } else {
+    try {
+      const Channel::Deadline deadline = std::chrono::steady_clock::now() + kLeaveTimeout;
+      while (channel_.receive(deadline)) {
+      }
+    } catch (const std::exception&) {  // whatever it says: the conversation is over
+    }
+  }
+  channel_.hang_up();
+  if (listener_.joinable()) listener_.join();
+}
+
+// ---- What the sidecar says ----
+
+void SidecarMembership::listen() noexcept {
+  try {
+    const std::string has = converse();
+    channel_.hang_up();
+    hang_up(failure_of(has));
+  } catch (const std::bad_alloc&) {
+    channel_.hang_up();
+    hang_up(without_memory_);
+  }
+}
+
+std::string SidecarMembership::converse() {
+  try {
+    while (const std::optional<Line> line = channel_.receive()) take(*line);
+  } catch (const LineError& error) {
+    return std::string("said what makes no sense: ") + error.what();
+  } catch (const std::bad_alloc&) {
+    throw;
+  } catch (const std::exception& error) {
+    return std::string("cannot be answered: ") + error.what();
+  }
+  return "has ended";
+}
+
+void SidecarMembership::take(const Line& line) {
+  if (line.word == "ask-state") {
+    session::Fields state = session_->state();
+    state["id"] = line.text("id");
+    channel_.send({.word = "state", .fields = std::move(state)});
+  } else if (line.word == "explained") {
+    const std::lock_guard lock(mutex_);
+    if (line.number("id", 1, UINT64_MAX) != asked_) return;  // nobody waits for it any more
+    explanation_.emplace(said_in(line));
+    changed_.notify_all();
+  } else if (line.word == "ended") {
+    session_->end(said_in(line), line.number("tell_others", 0, 1) == 1);
+  } else {
+    throw LineError("'" + line.word + "' is nothing that a sidecar says");
+  }
+}
+
+void SidecarMembership::hang_up(const Failure& failure) {
+  session_->end(failure, false);
+  const std::lock_guard lock(mutex_);
+  hung_up_ = true;
+  changed_.notify_all();
+}
+
+Failure SidecarMembership::failure_of(const std::string& has) const {
+  const bool has_spoken = !process_.empty();
+  const std::string who =
+      has_spoken ? "process " + process_ : "started with '" + (python_.empty() ? default_python() : python_) + "'";
+  return {Failure::kSidecar,
+          "the sidecar that attends job '" + request_.job + "' (" + who + ") " + has +
+              (has_spoken ? ": the job cannot go on without it"
+                          : " before it said a word. It needs the Python package wiresum: WIRESUM_PYTHON must name an "
+                            "interpreter for which that is installed")};
+}
+
+}  // namespace wiresum::c

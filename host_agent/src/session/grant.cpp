@@ -1,0 +1,54 @@
+#include "session/grant.hpp"
+
+#include "transport/open.hpp"
+#include "wire/constants.hpp"
+
+namespace wiresum::session {
+namespace {
+
+template <typename Number>
+void read(const Line& line, const char* name, Number& value, std::uint64_t least, std::uint64_t most) {
+  value = static_cast<Number>(line.number(name, least, most));
+}
+
+}  // namespace
+
+void Grant::add_aggregator(const Line& line) {
+  if (engine.aggregators.size() >= wire::kAggregatorsMax) throw LineError("there are too many aggregators");
+  engine::AggregatorConfig config;
+  read(line, "job", config.worker.job, 0, UINT16_MAX);
+  read(line, "key", config.worker.key, 0, UINT32_MAX);
+  read(line, "worker", config.worker.worker, 0, wire::kSwitchWorkersMax - 1);
+  read(line, "workers", config.worker.workers, 1, wire::kJobWorkersMax);
+  read(line, "lanes", config.worker.lanes, 1, wire::kLanesMax);
+  read(line, "slots", config.worker.slots, 1, wire::kLeaseSlotsMax);
+  read(line, "threads", config.threads, 1, wire::kThreadsMax);
+  config.own_address = transport::parse_ipv4(line.text("own_address"));
+  config.switch_endpoint.address = transport::parse_ipv4(line.text("switch_address"));
+  read(line, "switch_port", config.switch_endpoint.port, 1, UINT16_MAX);
+  config.results_group.address = transport::parse_ipv4(line.text("group_address"));
+  read(line, "group_port", config.results_group.port, 0, UINT16_MAX);
+  engine.aggregators.push_back(config);
+  switches.push_back(line.text("switch"));
+}
+
+void Grant::complete(const Line& line) {
+  if (engine.aggregators.empty()) throw LineError("'joined' came before an aggregator");
+  read(line, "rank", engine.rank, 0, wire::kJobWorkersMax - 1);
+  read(line, "spin_ns", engine.spin_ns, 0, 1'000'000'000);
+  engine.transport = {.kind = transport::kind_of(line.text("transport")),
+                      .device = line.text("device"),
+                      .offload = line.number("offload", 0, 1) == 1};
+  read(line, "exact_elements_max", engine.exact_elements_max, 0, UINT64_MAX);
+  read(line, "lane_bits", lane_bits, 8, 32);
+  sparse = line.number("sparse", 0, 1) == 1;
+  greeting_timeout = std::chrono::milliseconds(line.number("greeting_ms", 1, 3'600'000));
+}
+
+unsigned Grant::threads() const {
+  unsigned threads = 0;
+  for (const engine::AggregatorConfig& aggregator : engine.aggregators) threads += aggregator.threads;
+  return threads;
+}
+
+}  // namespace wiresum::session

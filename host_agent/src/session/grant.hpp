@@ -1,0 +1,31 @@
+// What a worker is given when it joins. Python makes lines of it (wiresum/agent/job_membership.py); here they are read.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "engine/engine.hpp"
+#include "session/line.hpp"
+
+namespace wiresum::session {
+
+struct Grant {
+  engine::EngineConfig engine;
+  std::vector<std::string> switches;  // the aggregators' control endpoints, in the order of engine.aggregators
+  std::uint8_t lane_bits = 32;        // for floats, where the caller leaves it open
+  bool sparse = true;                 // look for blocks of zeros
+  std::chrono::milliseconds greeting_timeout{0};
+
+  /// An `aggregator` line, in the order in which collectives are dealt over them. Throws LineError.
+  void add_aggregator(const Line& line);
+  /// The `joined` line, which comes last. Throws LineError.
+  void complete(const Line& line);
+
+  [[nodiscard]] std::uint16_t world_size() const { return engine.aggregators.front().worker.workers; }
+  [[nodiscard]] std::uint16_t lanes() const { return engine.aggregators.front().worker.lanes; }
+  [[nodiscard]] unsigned threads() const;
+};
+
+}  // namespace wiresum::session

@@ -1,0 +1,53 @@
+// What a session asks of whoever joins the job for it: Python's gRPC code (wiresum/agent/job_membership.py), which runs
+// in this process (bindings/) or in a sidecar (c/). No lock of the session's is held in any of these calls, so each may
+// take the interpreter's.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "session/failure.hpp"
+#include "session/grant.hpp"
+#include "session/line.hpp"
+
+namespace wiresum::session {
+
+/// Binds so many consecutive UDP ports of an address of this host, from `first` to `last` if these are not 0; returns
+/// the first. Throws std::invalid_argument, std::system_error.
+using Bind = std::function<std::uint16_t(const std::string& address, std::size_t count, std::uint16_t first,
+                                         std::uint16_t last)>;
+
+/// The session, as its membership sees it. Any thread may call.
+class Attended {
+ public:
+  virtual ~Attended() = default;
+  /// What the data path says of itself: each counter for each aggregator (`results.0`), whether it was `greeted`, and
+  /// the `status` and `tensor` of a collective that has failed, if nobody has said why. Empty before it is open.
+  [[nodiscard]] virtual Fields state() const = 0;
+  /// The job is over. `tell_others`: they do not know it yet.
+  virtual void end(const Failure& failure, bool tell_others) = 0;
+};
+
+/// Any thread may call any method, and all of them may throw what ends the call's caller: a Failure, LineError, or what
+/// the interpreter raises.
+class Membership {
+ public:
+  virtual ~Membership() = default;
+
+  /// Returns when the job has been granted by all aggregators. `bind` is called for each of them, in their order.
+  [[nodiscard]] virtual Grant join(const Bind& bind) = 0;
+  /// From now on `session` is asked for its state, and told of the job's end.
+  virtual void attend(std::shared_ptr<Attended> session) = 0;
+  /// Why the data path failed, in words: `explain` with a state, `greeting-unanswered` with a state, or
+  /// `greeting-wrong` with `found` and `expected`. Takes a bounded while.
+  [[nodiscard]] virtual Failure explain(const Line& question) = 0;
+  /// Ends the job for everybody.
+  virtual void abort(const std::string& reason) = 0;
+  /// Leaves the job, whether it was joined or not. Idempotent, bounded.
+  virtual void leave() = 0;
+};
+
+}  // namespace wiresum::session

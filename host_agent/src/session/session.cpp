@@ -1,0 +1,201 @@
+#include "session/session.hpp"
+
+#include <unistd.h>
+
+#include <cassert>
+#include <new>
+#include <utility>
+
+#include "session/greeting.hpp"
+#include "transport/udp/socket.hpp"
+#include "wire/constants.hpp"
+
+namespace wiresum::session {
+namespace {
+
+using worker::Status;
+
+const char* word_of(Status status) {
+  switch (status) {
+    case Status::kTimedOut:
+      return "timed-out";
+    case Status::kDiverged:
+      return "diverged";
+    case Status::kNoMemory:
+      return "no-memory";
+    case Status::kAborted:
+    case Status::kOk:
+      break;
+  }
+  return "aborted";
+}
+
+void add_outcome(Fields& fields, const engine::Operation& operation) {
+  fields["status"] = word_of(operation.status());
+  fields["tensor"] = std::to_string(operation.tensor());
+}
+
+}  // namespace
+
+const Failure* Call::failure() const { return session->failure_of(*operation); }
+
+// ---- Joining and leaving ----
+
+std::shared_ptr<Session> Session::join(const std::string& job, process::Owned<Membership> membership,
+                                       const std::function<void()>& pause) {
+  const std::shared_ptr<Session> session(new Session(job, std::move(membership)));
+  try {
+    session->begin(pause);
+  } catch (...) {
+    try {
+      session->leave();
+    } catch (...) {  // what came first is the cause
+    }
+    throw;
+  }
+  return session;
+}
+
+Session::Session(const std::string& job, process::Owned<Membership> membership)
+    : job_(job),
+      owner_(getpid()),
+      left_(Failure::kClosed, "the session of job '" + job + "' was left"),
+      without_memory_(Failure::kMemory, "job '" + job + "' cannot go on: out of memory"),
+      membership_(std::move(membership)) {}
+
+Session::~Session() {
+  if (is_forked()) return;
+  try {
+    leave();
+  } catch (...) {  // nobody is there to be told
+  }
+  const Failure* const failure = failure_.load();
+  if (failure != &left_ && failure != &without_memory_) delete failure;
+}
+
+void Session::begin(const std::function<void()>& pause) {
+  std::vector<std::vector<transport::UdpSocket>> sockets;
+  grant_ = membership_->join([&sockets](const std::string& address, std::size_t count, std::uint16_t first,
+                                        std::uint16_t last) {
+    if (sockets.size() >= wire::kAggregatorsMax) throw LineError("there are too many aggregators");
+    sockets.push_back(transport::bind_within(transport::parse_ipv4(address), {.first = first, .last = last}, count));
+    return sockets.back().at(0).local().port;
+  });
+  // First, since to open a device may take longer than a worker may be silent.
+  membership_->attend(shared_from_this());
+  own_engine_ = std::make_unique<engine::Engine>(grant_.engine, std::move(sockets));
+  // Either this sees a failure that came before, or fail() sees the engine.
+  engine_.store(own_engine_.get());
+  if (failure_.load() != nullptr) own_engine_->abort();
+  greet(pause);
+}
+
+void Session::greet(const std::function<void()>& pause) {
+  Greeting greeting(*own_engine_, grant_);
+  const engine::Operation& operation = *greeting.operation();
+  try {
+    while (!operation.wait(kPausePeriod)) {
+      if (pause) pause();
+    }
+  } catch (...) {
+    own_engine_->close();  // it has the greeting's memory no more
+    throw;
+  }
+  if (operation.status() == Status::kTimedOut) throw Failure(explain("greeting-unanswered", state()));
+  if (const Failure* const failure = failure_of(operation)) throw Failure(*failure);
+  if (const auto wrong = greeting.wrong()) {
+    throw Failure(explain("greeting-wrong",
+                          {{"found", std::to_string(wrong->found)}, {"expected", std::to_string(wrong->expected)}}));
+  }
+  greeted_.store(true);
+}
+
+void Session::leave() {
+  if (is_forked()) return;
+  fail(left_);
+  if (engine::Engine* const engine = engine_.load()) engine->close();
+  membership_->leave();
+}
+
+// ---- Work ----
+
+Call Session::submit(engine::Request request) {
+  check_process();
+  if (const Failure* const failure = failure_.load()) throw Failure(*failure);
+  return {shared_from_this(), own_engine_->submit(std::move(request))};
+}
+
+std::vector<Call> Session::take_completed(std::chrono::nanoseconds timeout) {
+  const std::shared_ptr<Session> self = shared_from_this();
+  std::vector<Call> calls;
+  for (std::shared_ptr<engine::Operation>& operation : own_engine_->take_completed(timeout)) {
+    calls.push_back({self, std::move(operation)});
+  }
+  return calls;
+}
+
+void Session::notify(const Call& call) { own_engine_->notify(call.operation); }
+
+void Session::check_process() const {
+  if (is_forked()) {
+    throw Failure(Failure::kForked, "this session of job '" + job_ + "' belongs to the process that joined (" +
+                                        std::to_string(owner_) + "): a forked child must join by itself");
+  }
+}
+
+// ---- Failures ----
+
+bool Session::fail(const Failure& failure) noexcept {
+  const Failure* stays = &without_memory_;
+  if (&failure == &left_) {
+    stays = &left_;
+  } else {
+    try {
+      stays = new Failure(failure);
+    } catch (const std::bad_alloc&) {
+    }
+  }
+  const Failure* none = nullptr;
+  const bool is_first = failure_.compare_exchange_strong(none, stays);
+  if (!is_first && stays != &left_ && stays != &without_memory_) delete stays;
+  if (is_first) {
+    if (engine::Engine* const engine = engine_.load()) engine->abort();
+  }
+  return is_first;
+}
+
+void Session::end(const Failure& failure, bool tell_others) {
+  if (is_forked()) return;
+  if (fail(failure) && tell_others) membership_->abort(failure.what());
+}
+
+const Failure& Session::explain(const std::string& what, Fields fields) {
+  end(membership_->explain({.word = what, .fields = std::move(fields)}), true);
+  return *failure_.load();
+}
+
+const Failure* Session::failure_of(const engine::Operation& operation) {
+  if (!operation.done() || operation.status() == Status::kOk) return nullptr;
+  if (const Failure* const failure = failure_.load()) return failure;
+  Fields fields = state();
+  add_outcome(fields, operation);
+  return &explain("explain", std::move(fields));
+}
+
+Fields Session::state() const {
+  const engine::Engine* const engine = engine_.load();
+  if (engine == nullptr) return {};
+  Fields fields{{"greeted", greeted_.load() ? "1" : "0"}};
+  const std::vector<engine::TrafficStats> parts = engine->stats().aggregators;
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    for (const engine::Counter& counter : engine::kCounters) {
+      fields[counter.name + std::string(".") + std::to_string(i)] = std::to_string(parts[i].*counter.value);
+    }
+  }
+  if (failure_.load() == nullptr) {
+    if (const auto failed = engine->failed()) add_outcome(fields, *failed);
+  }
+  return fields;
+}
+
+}  // namespace wiresum::session

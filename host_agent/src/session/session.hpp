@@ -1,0 +1,110 @@
+// A worker's membership in one job, from joining to leaving: a data path (engine/) and whoever attends to the job
+// (membership.hpp). What all callers use, in C, MPI, PyTorch and Python.
+//
+//   join      the membership is granted slots, the data path is opened
+//   greet     the first all-reduce (greeting.hpp) shows that packets pass both ways
+//   work      submit, wait
+//   fail      the first failure stays: it is the cause, and whoever asks gets it
+//   explain   what the data path has failed with is put into words by the membership, and the others are told
+//   leave
+//
+// Any thread may call. A failure is read without a lock, and no lock is held while the membership is called.
+//
+// A forked child has the object, but neither threads nor membership: there everything is refused, and nothing
+// destroyed.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/engine.hpp"
+#include "process/home.hpp"
+#include "session/failure.hpp"
+#include "session/membership.hpp"
+
+namespace wiresum::session {
+
+class Session;
+
+/// A collective that was started, as callers hold it. The memory of its regions must stay valid until it is done.
+struct Call {
+  std::shared_ptr<Session> session;
+  std::shared_ptr<engine::Operation> operation;
+
+  /// Why it failed; null if it is not done, or has not. May ask the membership, which takes a while and may throw.
+  [[nodiscard]] const Failure* failure() const;
+};
+
+class Session final : public Attended, public std::enable_shared_from_this<Session> {
+ public:
+  /// Longest single wait of a join without a look at `pause`.
+  static constexpr std::chrono::milliseconds kPausePeriod{500};
+
+  /// `pause` is called now and then by joins that wait here, and may throw. Throws what the membership throws, Failure,
+  /// and what the engine throws; then the job has been left.
+  static std::shared_ptr<Session> join(const std::string& job, process::Owned<Membership> membership,
+                                       const std::function<void()>& pause = {});
+  ~Session() override;
+  Session(const Session&) = delete;
+  Session& operator=(const Session&) = delete;
+
+  [[nodiscard]] const Grant& grant() const noexcept { return grant_; }
+  [[nodiscard]] int rank() const noexcept { return static_cast<int>(grant_.engine.rank); }
+  [[nodiscard]] int world_size() const noexcept { return grant_.world_size(); }
+
+  /// Starts a collective, as Engine::submit does. Throws Failure, too: what the session has failed with.
+  [[nodiscard]] Call submit(engine::Request request);
+  /// Calls that asked for it and have completed, each once; sleeps up to `timeout` for the first.
+  [[nodiscard]] std::vector<Call> take_completed(std::chrono::nanoseconds timeout);
+  /// take_completed() shall tell of this one, too, though its request did not ask for that.
+  void notify(const Call& call);
+
+  /// Is there a point in submitting: has nothing failed, and is this the process that joined?
+  [[nodiscard]] bool is_usable() const noexcept { return own_engine_->is_usable(); }
+  [[nodiscard]] engine::Standing standing() const { return own_engine_->standing(); }
+  [[nodiscard]] engine::EngineStats stats() const { return own_engine_->stats(); }
+  /// What the session has failed with; null if it has not.
+  [[nodiscard]] const Failure* failure() const noexcept { return failure_.load(); }
+
+  /// Ends the job for everybody.
+  void abort(const Failure& reason) { end(reason, true); }
+  /// What is pending fails. Idempotent. Throws what the membership throws.
+  void leave();
+
+  [[nodiscard]] bool is_forked() const noexcept { return !membership_.get_deleter().home.is_here(); }
+  /// Throws Failure in a forked child.
+  void check_process() const;
+
+  // Of the membership.
+  [[nodiscard]] Fields state() const override;
+  void end(const Failure& failure, bool tell_others) override;
+
+ private:
+  friend struct Call;
+  Session(const std::string& job, process::Owned<Membership> membership);
+
+  void begin(const std::function<void()>& pause);
+  void greet(const std::function<void()>& pause);
+  /// Was this the first failure?
+  bool fail(const Failure& failure) noexcept;
+  /// Has the membership put into words what the data path has failed with; returns what the session has failed with.
+  const Failure& explain(const std::string& what, Fields fields);
+  const Failure* failure_of(const engine::Operation& operation);
+
+  const std::string job_;
+  const int owner_;                      // the process that joined, for people
+  const Failure left_, without_memory_;  // made before they are needed
+  process::Owned<Membership> membership_;
+  Grant grant_;
+  std::unique_ptr<engine::Engine> own_engine_;
+  std::atomic<engine::Engine*> engine_{nullptr};  // once it is there
+  std::atomic<const Failure*> failure_{nullptr};  // ours, but for those above
+  std::atomic<bool> greeted_{false};
+};
+
+}  // namespace wiresum::session

@@ -1,0 +1,256 @@
+// A session's life over the real software switch, with a membership that does as it is told.
+#include "session/session.hpp"
+
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "server.hpp"
+
+namespace wiresum::session {
+namespace {
+
+using Strings = std::vector<std::string>;
+
+constexpr std::uint32_t kLoopback = 0x7F000001;
+constexpr std::uint16_t kJob = 3;
+constexpr std::uint16_t kLanes = 64;
+constexpr std::uint32_t kSlots = 64;
+constexpr std::chrono::seconds kPatience{30};
+
+/// What a test gives a membership to do, and what it was asked.
+struct Script {
+  Fields joined{};  // in place of what is there
+  bool admitted = true;
+  std::function<void(Attended&)> on_attend{};
+
+  Strings calls{};
+  std::vector<Line> questions{};
+  std::shared_ptr<Attended> session{};
+};
+
+/// Of the only worker of a job at a switch of its own.
+class ScriptedMembership final : public Membership {
+ public:
+  explicit ScriptedMembership(Script& script)
+      : script_(script),
+        switch_({.local = {.address = kLoopback, .port = 0},
+                 .ports = 1,
+                 .threads = 1,
+                 .sizes = {.slots = kSlots, .lanes_max = kLanes, .jobs_max = 8},
+                 .transport = {}}) {}
+  ~ScriptedMembership() override { script_.calls.emplace_back("destroyed"); }
+  ScriptedMembership(const ScriptedMembership&) = delete;
+  ScriptedMembership& operator=(const ScriptedMembership&) = delete;
+
+  Grant join(const Bind& bind) override {
+    script_.calls.emplace_back("join");
+    dataplane::JobEntry entry{.job = kJob,
+                              .key = 7,
+                              .workers = 1,
+                              .threads = 1,
+                              .lanes = kLanes,
+                              .slot_base = 0,
+                              .slots = kSlots,
+                              .endpoints = {}};
+    entry.endpoints[0] = {.address = kLoopback, .port = bind("127.0.0.1", 1, 0, 0)};
+    if (script_.admitted) switch_.admit(entry);
+    Grant grant;
+    grant.add_aggregator({.word = "aggregator",
+                          .fields = {{"job", std::to_string(kJob)},
+                                     {"key", "7"},
+                                     {"worker", "0"},
+                                     {"workers", "1"},
+                                     {"lanes", std::to_string(kLanes)},
+                                     {"slots", std::to_string(kSlots)},
+                                     {"threads", "1"},
+                                     {"switch", "a:1"},
+                                     {"own_address", "127.0.0.1"},
+                                     {"switch_address", "127.0.0.1"},
+                                     {"switch_port", std::to_string(switch_.local().port)},
+                                     {"group_address", "0.0.0.0"},
+                                     {"group_port", "0"}}});
+    Line joined{.word = "joined", .fields = script_.joined};
+    joined.fields.merge(Fields{{"rank", "0"},
+                               {"spin_ns", "0"},
+                               {"offload", "1"},
+                               {"transport", "udp"},
+                               {"device", ""},
+                               {"exact_elements_max", "0"},
+                               {"lane_bits", "32"},
+                               {"sparse", "1"},
+                               {"greeting_ms", "20000"}});
+    grant.complete(joined);
+    return grant;
+  }
+
+  void attend(std::shared_ptr<Attended> session) override {
+    script_.calls.emplace_back("attend");
+    script_.session = session;
+    if (script_.on_attend) script_.on_attend(*session);
+  }
+
+  Failure explain(const Line& question) override {
+    script_.questions.push_back(question);
+    return {"WiresumError", "because of " + question.word};
+  }
+
+  void abort(const std::string& reason) override { script_.calls.push_back("abort: " + reason); }
+
+  void leave() override {
+    if (script_.calls.back() != "leave") script_.calls.emplace_back("leave");
+    script_.session.reset();
+  }
+
+ private:
+  Script& script_;
+  soft_switch::SwitchServer switch_;
+};
+
+std::shared_ptr<Session> join(Script& script, const std::function<void()>& pause = {}) {
+  return Session::join("a-job", process::Owned<Membership>(new ScriptedMembership(script)), pause);
+}
+
+/// What joining fails with; "" if it does not.
+std::string why_not(Script& script, const std::function<void()>& pause = {}) {
+  try {
+    static_cast<void>(join(script, pause));
+  } catch (const std::runtime_error& error) {
+    return error.what();
+  }
+  return "";
+}
+
+engine::Request sum_of(std::vector<std::int32_t>& values, std::int64_t timeout_ns = -1) {
+  auto* const memory = reinterpret_cast<std::byte*>(values.data());
+  return {.work = {.format = {.dtype = numeric::Dtype::kI32, .scaling = numeric::Scaling::kNone},
+                   .regions = {{.source = memory, .destination = memory, .elements = values.size()}}},
+          .timeout_ns = timeout_ns,
+          .notify = true};
+}
+
+TEST(Session, JoinsGreetsWorksAndLeaves) {
+  Script script;
+  std::vector<std::int32_t> values(1000, 5);
+  auto session = join(script);
+  EXPECT_EQ(session->world_size(), 1);
+  EXPECT_EQ(session->grant().switches, Strings{"a:1"});
+  const Call call = session->submit(sum_of(values));
+  EXPECT_TRUE(call.operation->wait(kPatience));
+  EXPECT_EQ(call.failure(), nullptr);
+  EXPECT_EQ(session->take_completed(kPatience).size(), 1U);
+  EXPECT_EQ(session->standing().submitted, 2U) << "and the greeting";
+  EXPECT_EQ(session->state().at("greeted"), "1");
+  EXPECT_NE(session->state().at("results.0"), "0");
+  session->leave();
+  session->leave();
+  EXPECT_EQ(script.calls, (Strings{"join", "attend", "leave"}));
+  EXPECT_EQ(session->failure()->kind(), Failure::kClosed);
+  EXPECT_THROW(static_cast<void>(session->submit(sum_of(values))), Failure);
+}
+
+TEST(Session, TheFirstFailureStaysAndTheOthersAreToldOfItIfTheyDoNotKnow) {
+  for (const bool known : {true, false}) {
+    Script script;
+    const auto session = join(script);
+    script.session->end({"WorkerLostError", "rank 1 is lost"}, !known);
+    session->abort({Failure::kAborted, "later"});
+    script.session->end({"WorkerLostError", "rank 2 is lost"}, true);
+    EXPECT_STREQ(session->failure()->what(), "rank 1 is lost");
+    EXPECT_FALSE(session->is_usable());
+    session->leave();
+    EXPECT_EQ(script.calls, known ? (Strings{"join", "attend", "leave"})
+                                  : (Strings{"join", "attend", "abort: rank 1 is lost", "leave"}));
+  }
+}
+
+TEST(Session, WhatTheDataPathFailsWithIsExplainedAndTold) {
+  Script script;
+  const auto session = join(script);
+  std::vector<std::int32_t> values(10'000, 1);
+  const Call call = session->submit(sum_of(values, 0));
+  ASSERT_TRUE(call.operation->wait(kPatience));
+  EXPECT_EQ(session->state().at("status"), "timed-out") << "for who attends, since nobody may wait for the call";
+  EXPECT_STREQ(call.failure()->what(), "because of explain");
+  EXPECT_EQ(call.failure(), session->failure());
+  EXPECT_EQ(session->state().count("status"), 0U) << "it is known now";
+  ASSERT_EQ(script.questions.size(), 1U);
+  const Fields& asked = script.questions.front().fields;
+  EXPECT_EQ(asked.at("status"), "timed-out");
+  EXPECT_EQ(asked.at("tensor"), std::to_string(call.operation->tensor()));
+  EXPECT_EQ(asked.at("greeted"), "1");
+  EXPECT_EQ(script.calls, (Strings{"join", "attend", "abort: because of explain"}));
+  session->leave();
+}
+
+TEST(Session, AGreetingThatNobodyAnswersIsExplained) {
+  Script script{.joined = {{"greeting_ms", "50"}}, .admitted = false};
+  EXPECT_EQ(why_not(script), "because of greeting-unanswered");
+  EXPECT_EQ(script.questions.front().fields.at("results.0"), "0");
+  EXPECT_EQ(script.calls, (Strings{"join", "attend", "abort: because of greeting-unanswered", "leave", "destroyed"}));
+}
+
+TEST(Session, AGreetingThatComesBackWrongIsExplained) {
+  Script script{.joined = {{"rank", "1"}}};  // which there is not
+  EXPECT_EQ(why_not(script), "because of greeting-wrong");
+  EXPECT_EQ(script.questions.front().fields, (Fields{{"found", "2"}, {"expected", "1"}}));
+}
+
+TEST(Session, AnEndThatComesBeforeTheDataPathIsOpenEndsTheJoin) {
+  Script script;
+  script.on_attend = [](Attended& session) {
+    EXPECT_TRUE(session.state().empty());
+    session.end({"WorkerLostError", "rank 1 is lost"}, false);
+  };
+  EXPECT_EQ(why_not(script), "rank 1 is lost");
+  EXPECT_EQ(script.calls, (Strings{"join", "attend", "leave", "destroyed"}));
+}
+
+TEST(Session, AGrantThatMakesNoSenseEndsTheJoin) {
+  Script script{.joined = {{"lane_bits", "64"}}};
+  EXPECT_EQ(why_not(script), "'joined' came with lane_bits=64, where a number from 8 to 32 must be");
+  EXPECT_EQ(script.calls, (Strings{"join", "leave", "destroyed"}));
+}
+
+TEST(Session, AGreetingCanBeInterrupted) {
+  Script script{.admitted = false};
+  EXPECT_EQ(why_not(script, [] { throw std::runtime_error("interrupted"); }), "interrupted");
+  EXPECT_EQ(script.calls, (Strings{"join", "attend", "leave", "destroyed"}));
+}
+
+TEST(Session, OfAForkedChildIsRefusedAndLeftAloneWhileTheParentGoesOn) {
+  Script script;
+  auto session = join(script);
+  std::vector<std::int32_t> values(1000, 1);
+  const pid_t child = fork();
+  if (child == 0) {
+    alarm(30);
+    std::string refusal;
+    try {
+      static_cast<void>(session->submit(sum_of(values)));
+    } catch (const Failure& failure) {
+      refusal = failure.kind();
+    }
+    session->abort({Failure::kAborted, "by a child"});
+    session->leave();
+    script.session.reset();
+    session.reset();
+    _exit(refusal == Failure::kForked && script.calls == Strings{"join", "attend"} ? 0 : 1);
+  }
+  int status = -1;
+  waitpid(child, &status, 0);
+  EXPECT_EQ(status, 0);
+  EXPECT_TRUE(session->submit(sum_of(values)).operation->wait(kPatience));
+  session->leave();
+}
+
+}  // namespace
+}  // namespace wiresum::session
