@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections import Counter
 
 from frames import UdpFrame
-from tofino_network import STRANGER, SWITCH, SWITCH_PORT, TofinoNetwork, TofinoSwitch
+from tofino_network import STRANGER, SWITCH, TofinoNetwork, TofinoSwitch
 from vectors import End, Job, Member, Scenario, Step, Verdict
+from wiresum.join.constants import SWITCH_PORT
 
 
 def complaint(scenario: Scenario, switch: TofinoSwitch) -> str:

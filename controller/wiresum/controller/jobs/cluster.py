@@ -11,10 +11,10 @@ from typing import NamedTuple
 from wiresum.controller.driver import Endpoint, Sizes
 from wiresum.controller.jobs.job import Job, State, Wants, Worker
 from wiresum.controller.jobs.leases import Lease, LeasePool
-from wiresum.controller.jobs.refusal import LEASE_SLOTS_MAX, Refusal
+from wiresum.controller.jobs.refusal import Refusal
 from wiresum.controller.jobs.tree import Branch, Node, Phase, Tree, has_form, in_words, names
 from wiresum.controller.topology import above
-from wiresum.join.constants import BELOW_ROOT_WORKERS_MAX, SWITCH_WORKERS_MAX
+from wiresum.join.constants import BELOW_ROOT_WORKERS_MAX, LEASE_SLOTS_MAX, SWITCH_WORKERS_MAX
 
 HOLDERS_NAMED_MAX = 3
 """Of the jobs whose slots others wait for."""

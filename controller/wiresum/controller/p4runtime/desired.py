@@ -21,6 +21,7 @@ from wiresum.controller.config import Host
 from wiresum.controller.driver import JobEntry
 from wiresum.controller.p4runtime import admit, deliver, forward, own
 from wiresum.controller.p4runtime.target import Target
+from wiresum.join.constants import UPLINK_GROUPS
 
 Entity: TypeAlias = fy.P4TableEntry | fy.P4MulticastGroupEntry
 
@@ -63,7 +64,7 @@ def pipe_of(target: Target, entity: Entity) -> int | None:
     if not target.siblings:
         return None
     if isinstance(entity, fy.P4MulticastGroupEntry):
-        pipe = target.pipe_of_row(entity.multicast_group_id % deliver.UPLINK_GROUPS)
+        pipe = target.pipe_of_row(entity.multicast_group_id % UPLINK_GROUPS)
     else:
         match: Mapping[str, Any] = entity.match or {}
         pipe = nodes.pipe_of(int(match["ingress_port"])) if "ingress_port" in match else None

@@ -16,6 +16,7 @@ import grpc
 from finsy.proto import p4r
 
 from wiresum.controller import DriverError
+from wiresum.join.constants import UPLINK_GROUPS
 from wiresum.switch.p4runtime import jobs
 from wiresum.switch.p4runtime.counters import Counters, View
 from wiresum.switch.p4runtime.pipeline import Program, Sizes
@@ -232,7 +233,7 @@ class _Jobs:
 
     def note_group(self, number: int) -> None:
         for job, entries in self._admit.items():
-            if next(iter(entries.values())).params["group"] in (number, number - jobs.UPLINK_GROUPS):
+            if next(iter(entries.values())).params["group"] in (number, number - UPLINK_GROUPS):
                 self._changed[job] = None
 
     def commit(self) -> None:
@@ -252,7 +253,7 @@ class _Jobs:
         entries = list(self._admit[job].values())
         parents = list(self._admit_parent.get(job, {}).values())
         groups = {entry.params["group"] for entry in entries}
-        uplinks = {jobs.UPLINK_GROUPS + group for group in groups}
+        uplinks = {UPLINK_GROUPS + group for group in groups}
         instances = {group: self._instances(group) for group in groups | uplinks}
         deliveries = jobs.deliveries(self._deliver.get(job, {}).values())
         try:
