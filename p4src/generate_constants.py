@@ -42,8 +42,6 @@ CPP_TYPES = {
 ENUMS = {"kinds": "Kind", "reasons": "Reason"}
 IN_HEX = {"receivers", "bitmaps"}
 P4_PREFIXES = {"kinds": "KIND_", "reasons": "REASON_"}
-P4_NAMES = {"SWITCH_WORKERS_MAX": "WORKERS_MAX"}
-"""What the switch program calls otherwise: it knows one switch."""
 P4_HEADER_TYPES = {"worker_t": 8, "cell_t": 16}
 LUA_BLOCK = re.compile(r"(?<=-- Of p4src/constants\.toml\. Begin\.\n).*?(?=-- End\.\n)", re.DOTALL)
 ORIGIN = "Written by p4src/generate_constants.py. Do not edit: change p4src/constants.toml, then `make constants`."
@@ -197,7 +195,7 @@ def differences_of_p4(folder: Path = P4) -> list[str]:
     expected["SWITCH_PORT_MASK"] = 0xFFFF & ~(table.number("THREADS_MAX") - 1)
     for section, rows in table.sections.items():
         prefix = P4_PREFIXES.get(section, "")
-        expected |= {prefix + P4_NAMES.get(name, name): row.value for name, row in rows.items()}
+        expected |= {prefix + name: row.value for name, row in rows.items()}
     missing = [prefix + name for section, prefix in P4_PREFIXES.items() for name in table.sections[section]]
     complaints = [f"the switch program does not define {name}" for name in missing if name not in found]
     complaints += [
