@@ -43,8 +43,6 @@ CPP_TYPES = {
 ENUMS = {"kinds": "Kind", "reasons": "Reason"}
 IN_HEX = {"receivers", "bitmaps"}
 P4_PREFIXES = {"kinds": "KIND_", "reasons": "REASON_"}
-P4_NAMES = {"SWITCH_WORKERS_MAX": "WORKERS_MAX"}
-"""What the switch program calls otherwise: it knows one switch."""
 P4_HEADER_TYPES = {"worker_t": 8, "cell_t": 16}
 LUA_BLOCK = re.compile(r"(?<=-- Of p4src/constants\.toml\. Begin\.\n).*?(?=-- End\.\n)", re.DOTALL)
 ORIGIN = "Written by p4src/generate_constants.py. Do not edit: change p4src/constants.toml, then `make constants`."
@@ -74,7 +72,7 @@ class Table:
         last = list(self.header.values())[-1]
         return last.offset + last.bits // 8
 
-    def __getitem__(self, name: str) -> int:
+    def number(self, name: str) -> int:
         (found,) = (section[name].value for section in self.sections.values() if name in section)
         return found
 
@@ -161,14 +159,14 @@ def lua(table: Table) -> str:
     """The block of wiresum.lua, which people copy as it is: so it is one file."""
     names = ("WIRE_VERSION", "SWITCH_PORT", "THREADS_MAX", "WORD_BYTES")
     kinds = table.sections["kinds"]
-    lines = [f"local {name} = {table[name]}" for name in names]
+    lines = [f"local {name} = {table.number(name)}" for name in names]
     lines += [f"local HEADER_BYTES = {table.header_bytes}"]
     lines += [f"local {', '.join(kinds)} = {', '.join(str(kind.value) for kind in kinds.values())}"]
     lines += ["local KINDS = {", f"  {', '.join(f'[{name}] = {chr(34)}{name}{chr(34)}' for name in kinds)}", "}"]
     lines += ["-- Of each field, the first byte and how many."]
     spans = [f"{name} = {{ {field.offset}, {max(field.bits // 8, 1)} }}" for name, field in table.header.items()]
     lines += ["local SPANS = {", f"  {', '.join(spans[:6])},", f"  {', '.join(spans[6:])}", "}"]
-    lines += [f"local {name} = 0x{table[name]:02X}" for name in table.sections["flags"]]
+    lines += [f"local {name} = 0x{table.number(name):02X}" for name in table.sections["flags"]]
     return "\n".join(lines) + "\n"
 
 
@@ -195,11 +193,11 @@ def differences_of_p4(folder: Path = P4) -> list[str]:
         name: int(value, 0)
         for name, value in re.findall(r"^(?:#define|const \w+) (\w+)(?: =)? (0x[0-9A-F]+|\d+)\b", text, re.MULTILINE)
     }
-    expected = {"HEADER_BYTES": table.header_bytes, "THREAD_MASK": table["THREADS_MAX"] - 1}
-    expected["SWITCH_PORT_MASK"] = 0xFFFF & ~(table["THREADS_MAX"] - 1)
+    expected = {"HEADER_BYTES": table.header_bytes, "THREAD_MASK": table.number("THREADS_MAX") - 1}
+    expected["SWITCH_PORT_MASK"] = 0xFFFF & ~(table.number("THREADS_MAX") - 1)
     for section, rows in table.sections.items():
         prefix = P4_PREFIXES.get(section, "")
-        expected |= {prefix + P4_NAMES.get(name, name): row.value for name, row in rows.items()}
+        expected |= {prefix + name: row.value for name, row in rows.items()}
     missing = [prefix + name for section, prefix in P4_PREFIXES.items() for name in table.sections[section]]
     complaints = [f"the switch program does not define {name}" for name in missing if name not in found]
     complaints += [

@@ -30,7 +30,7 @@ control Admit(in headers_t hdr, inout metadata_t meta) {
     }
 
     @id(TABLE_ADMIT) @name(".admit")
-    // Counters have a column for each of WORKERS_MAX workers, and no key is 0: nobody's.
+    // Counters have a column for each of SWITCH_WORKERS_MAX workers, and no key is 0: nobody's.
     @entry_restriction("worker < 32 && key != 0")
     @brief("Who may contribute to which cells: a job, key, worker and thread, and where they come from.")
     table admit {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Every size of the switch program. What the controller must know of them it reads from P4Info (table and counter
-// sizes) and from p4src/wiresum/compiled; nothing else repeats them.
+// sizes) and from p4src/wiresum/compiled. What others must know too is compared with p4src/constants.toml by `make lint`.
 
 // The program as P4Info names it. Its version is that of the wire protocol and of the tables: a controller needs both.
 #define PROGRAM_NAME "wiresum"
@@ -20,7 +20,7 @@
 
 // Jobs at one time. Rows 1..JOB_ROWS-1 of the counters are jobs', row 0 is for packets that belong to none.
 #define JOB_ROWS 256
-#define WORKERS_MAX 32
+#define SWITCH_WORKERS_MAX 32
 
 // Entries: each worker of a job has one in `admit` for each of its threads, and one in `deliver`.
 #define ADMIT_ENTRIES 4096

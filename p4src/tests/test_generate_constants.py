@@ -25,7 +25,7 @@ def test_the_switch_program_has_the_tables_numbers() -> None:
         ("wire.p4", "#define KIND_META 3\n", "", "does not define KIND_META"),
         ("wire.p4", "bit<8> flags;", "bit<16> flags;", "the fields of wiresum_h"),
         ("sizes.p4", "UPLINK_GROUPS = 512", "UPLINK_GROUPS = 513", "UPLINK_GROUPS is 513"),
-        ("sizes.p4", "#define WORKERS_MAX 32", "#define WORKERS_MAX 16", "WORKERS_MAX is 16"),
+        ("sizes.p4", "#define SWITCH_WORKERS_MAX 32", "#define SWITCH_WORKERS_MAX 16", "SWITCH_WORKERS_MAX is 16"),
     ],
 )
 def test_a_number_of_the_switch_program_that_differs_is_found(

@@ -7,9 +7,9 @@ control Count(in headers_t hdr, in metadata_t meta, in pass_t pass) {
     @id(COUNTER_PACKETS) @name(".packets")
     Counter<bit<64>, bit<11>>(JOB_ROWS * REASONS, CounterType_t.PACKETS) packets;
 
-    // By job and worker, those that were admitted: row * WORKERS_MAX + worker.
+    // By job and worker, those that were admitted: row * SWITCH_WORKERS_MAX + worker.
     @id(COUNTER_CONTRIBUTIONS) @name(".contributions")
-    Counter<bit<64>, bit<13>>(JOB_ROWS * WORKERS_MAX, CounterType_t.PACKETS) contributions;
+    Counter<bit<64>, bit<13>>(JOB_ROWS * SWITCH_WORKERS_MAX, CounterType_t.PACKETS) contributions;
 
     // By job: cells completed.
     @id(COUNTER_RESULTS) @name(".results")

@@ -7,9 +7,9 @@ control Count(in headers_t hdr, in metadata_t meta) {
     @id(COUNTER_PACKETS) @name(".packets")
     counter(JOB_ROWS * REASONS, CounterType.packets) packets;
 
-    // By job and worker, those that were admitted: row * WORKERS_MAX + worker.
+    // By job and worker, those that were admitted: row * SWITCH_WORKERS_MAX + worker.
     @id(COUNTER_CONTRIBUTIONS) @name(".contributions")
-    counter(JOB_ROWS * WORKERS_MAX, CounterType.packets) contributions;
+    counter(JOB_ROWS * SWITCH_WORKERS_MAX, CounterType.packets) contributions;
 
     // By job: cells completed.
     @id(COUNTER_RESULTS) @name(".results")

@@ -38,11 +38,11 @@ class Packet(NamedTuple):
 
     @classmethod
     def from_bytes(cls, datagram: bytes) -> Packet:
-        version, *fields = Header.unpack(datagram)
-        assert version == WIRE_VERSION
+        header = Header.unpack(datagram)
+        assert header.version == WIRE_VERSION
         count = (len(datagram) - HEADER_BYTES) // 4
         words = struct.unpack_from(f"!{count}I", datagram, HEADER_BYTES)
-        return cls(*fields, words=words)
+        return cls(*header[1:], words=words)
 
 
 CIRCLE = 1 << 32

@@ -25,7 +25,6 @@ class Program:
     slots: int
     job_rows: int
     """Rows of the counters; row 0 is for packets of no job."""
-    workers_max: int
 
 
 def load(target: str) -> Program:
@@ -38,5 +37,4 @@ def load(target: str) -> Program:
         lanes=sizes["lanes"],
         slots=sizes["slots"],
         job_rows=sizes["job_rows"],
-        workers_max=sizes["workers_max"],
     )

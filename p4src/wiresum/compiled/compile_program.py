@@ -112,7 +112,7 @@ def sizes() -> dict[str, int]:
     """The sizes that hosts and controller must know, from sizes.p4."""
     text = (FOLDER / "common" / "sizes.p4").read_text()
     found = dict(re.findall(r"^#define (\w+) (\d+)$", text, re.MULTILINE))
-    return {key.lower(): int(found[key]) for key in ("LANES", "SLOTS", "JOB_ROWS", "WORKERS_MAX")}
+    return {key.lower(): int(found[key]) for key in ("LANES", "SLOTS", "JOB_ROWS")}
 
 
 def compiled(target: Target) -> dict[str, str]:

@@ -12,6 +12,7 @@ from finsy import P4Schema
 from wiresum.controller import Endpoint, JobEntry
 from wiresum.controller.driver import Uplink
 from wiresum.controller.p4runtime import admit, deliver
+from wiresum.join.constants import EVERYONE, PARENT, UPLINK_GROUPS
 from wiresum.switch.p4runtime import jobs
 from wiresum.switch.p4runtime.refusal import Refusal
 from wiresum.switch.p4runtime.schema import Entry
@@ -41,10 +42,10 @@ def entries(job: JobEntry = JOB, port: int = 1) -> list[Entry]:
     return [ADMIT.entry(message, ADMIT.key(message)) for message in messages]
 
 
-PARENT = (0x0A000101, 43488)
+ABOVE = (0x0A000101, 43488)
 BELOW = dataclasses.replace(JOB, uplink=Uplink(Endpoint("10.0.1.1", 43488), 4))
-DELIVERIES_BELOW = jobs.Deliveries(DELIVER, (PARENT, 4))
-COPIES_BELOW = COPIES | {jobs.UPLINK_GROUPS + ROW: frozenset({jobs.PARENT})}
+DELIVERIES_BELOW = jobs.Deliveries(DELIVER, (ABOVE, 4))
+COPIES_BELOW = COPIES | {UPLINK_GROUPS + ROW: frozenset({PARENT})}
 
 
 def answers(job: JobEntry = BELOW) -> list[Entry]:
@@ -90,7 +91,7 @@ def test_the_ports_of_a_job_are_found_again_and_its_workers_at_theirs(port_offse
         jobs.check(entry, SLOTS, JOBS_MAX)
     # The switch adds the number of its own port to what is delivered to.
     at = {worker: (address, port - port_offset) for worker, (address, port) in DELIVER.items()}
-    deliveries = jobs.Deliveries(at, ((PARENT[0], PARENT[1] - port_offset), 4))
+    deliveries = jobs.Deliveries(at, ((ABOVE[0], ABOVE[1] - port_offset), 4))
     made = jobs.plan(entries(job), deliveries, COPIES_BELOW, LANES, answers(job)).admission
     whole = jobs.plan(entries(BELOW), DELIVERIES_BELOW, COPIES_BELOW, LANES, answers()).admission
     assert made == dataclasses.replace(whole, port_offset=port_offset)
@@ -148,7 +149,7 @@ GROUP = (int(IPv4Address("239.192.0.7")), 43488)
 def test_one_copy_for_everyone_goes_to_where_everyone_is_delivered(port_offset: int) -> None:
     address, port = GROUP
     deliveries = jobs.Deliveries(DELIVER, everyone=(address, port - port_offset))
-    to_all = {ROW: frozenset({jobs.EVERYONE})}
+    to_all = {ROW: frozenset({EVERYONE})}
     admitted = entries(dataclasses.replace(JOB, port_offset=port_offset))
     assert jobs.plan(admitted, deliveries, to_all, LANES).admission.results_group == GROUP
     assert jobs.plan(admitted, deliveries, COPIES, LANES).admission.results_group == jobs.NOWHERE
@@ -240,13 +241,13 @@ def test_a_job_below_a_parent_has_its_address_and_number() -> None:
     for entry in [*entries(BELOW), *answers()]:
         jobs.check(entry, SLOTS, JOBS_MAX)
     made = jobs.plan(entries(BELOW), DELIVERIES_BELOW, COPIES_BELOW, LANES, answers()).admission
-    assert (made.parent, made.number_at_parent, len(made.endpoints)) == (PARENT, 4, 3)
+    assert (made.parent, made.number_at_parent, len(made.endpoints)) == (ABOVE, 4, 3)
     assert plan(entries()).admission.parent == jobs.NOWHERE
 
 
 def test_a_job_below_a_parent_waits_until_the_way_there_and_back_is_whole() -> None:
     whole = (DELIVERIES_BELOW, COPIES_BELOW, answers())
-    elsewhere = jobs.Deliveries(DELIVER, ((PARENT[0], 7), 4))
+    elsewhere = jobs.Deliveries(DELIVER, ((ABOVE[0], 7), 4))
     for deliveries, copies, admitted in (
         (DELIVERIES, *whole[1:]),
         (elsewhere, *whole[1:]),

@@ -7,8 +7,8 @@ import pytest
 
 from wiresum.controller import Endpoint, JobEntry
 from wiresum.controller.driver import Uplink
-from wiresum.controller.p4runtime import Host, Pipeline, Target, deliver, desired, device_config
-from wiresum.join.constants import FLOOD_GROUP
+from wiresum.controller.p4runtime import Host, Pipeline, Target, desired, device_config
+from wiresum.join.constants import FLOOD_GROUP, UPLINK_GROUPS
 
 
 @pytest.fixture
@@ -69,7 +69,7 @@ def copies(entities: list[desired.Entity]) -> list[int]:
 def test_rows_and_groups_of_all_jobs_are_apart_from_strays_and_floods(target: Target) -> None:
     rows = [target.row(job) for job in range(target.jobs_max)]
     assert min(rows) == 1
-    assert max(rows) == target.pipeline.job_rows - 1 < FLOOD_GROUP < deliver.UPLINK_GROUPS
+    assert max(rows) == target.pipeline.job_rows - 1 < FLOOD_GROUP < UPLINK_GROUPS
     assert len(set(rows)) == len(rows)
 
 
