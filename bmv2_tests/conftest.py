@@ -1,5 +1,4 @@
-"""Sets up the bench with bmv2, and the vendor's
-model of a Tofino, where they are installed."""
+"""Sets up the harness with bmv2, and the vendor's model of a Tofino, where they are installed."""
 
 from __future__ import annotations
 
@@ -9,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from bmv2_tests.bench import Bench
+    from bmv2_tests.bmv2_harness import Bmv2Harness
     from bmv2_tests.tna_interpreter.switch import Switch
     from bmv2_tests.tofino_model.model_switch import ModelSwitch
 
@@ -86,10 +85,10 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 
 
 @pytest.fixture(scope="module")
-def bench(bmv2: None) -> Iterator[Bench]:
+def harness(bmv2: None) -> Iterator[Bmv2Harness]:
     """One switch for all tests of a file; each has jobs and slots of its own."""
-    from bmv2_tests.bench import Bench
+    from bmv2_tests.bmv2_harness import Bmv2Harness
 
-    bench = Bench()
-    yield bench
-    bench.close()
+    harness = Bmv2Harness()
+    yield harness
+    harness.close()

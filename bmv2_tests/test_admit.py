@@ -6,13 +6,13 @@ import finsy as fy
 import pytest
 from scapy.layers.inet import IP, UDP
 
-from bmv2_tests.bench import WORKER_PORT, Bench
+from bmv2_tests.bmv2_harness import WORKER_PORT, Bmv2Harness
 from wiresum.controller.p4runtime import admit
 
 
 @pytest.mark.parametrize("field", ["job", "key"])
-def test_a_wrong_number_is_unknown(bench: Bench, field: str) -> None:
-    with bench.job(2) as job:
+def test_a_wrong_number_is_unknown(harness: Bmv2Harness, field: str) -> None:
+    with harness.job(2) as job:
         right = job.packet()
         wrong = right._replace(**{field: getattr(right, field) ^ 1})
         assert job.send(wrong).reason == "unknown"
@@ -20,27 +20,27 @@ def test_a_wrong_number_is_unknown(bench: Bench, field: str) -> None:
 
 
 @pytest.mark.parametrize("worker", [2, 31, 32, 255])
-def test_a_worker_that_the_job_has_not_is_unknown(bench: Bench, worker: int) -> None:
-    with bench.job(2) as job:
+def test_a_worker_that_the_job_has_not_is_unknown(harness: Bmv2Harness, worker: int) -> None:
+    with harness.job(2) as job:
         assert job.send(job.packet(worker), worker=0).reason == "unknown"
 
 
-def test_a_worker_with_anothers_address_is_unknown(bench: Bench) -> None:
-    with bench.job(2) as job:
+def test_a_worker_with_anothers_address_is_unknown(harness: Bmv2Harness) -> None:
+    with harness.job(2) as job:
         frame = job.frame(job.packet(0))
         frame[IP].src = job.hosts[1].address
         assert job.send_frame(job.hosts[0].port, frame).reason == "unknown"
 
 
-def test_the_right_address_at_the_wrong_port_is_unknown(bench: Bench) -> None:
-    with bench.job(2) as job:
+def test_the_right_address_at_the_wrong_port_is_unknown(harness: Bmv2Harness) -> None:
+    with harness.job(2) as job:
         frame = job.frame(job.packet(0))
         assert job.send_frame(job.hosts[1].port, frame).reason == "unknown"
         assert job.send_frame(job.hosts[0].port, frame).reason == "admitted"
 
 
-def test_a_packet_from_another_port_of_the_workers_host_is_unknown(bench: Bench) -> None:
-    with bench.job(1, threads=2) as job:
+def test_a_packet_from_another_port_of_the_workers_host_is_unknown(harness: Bmv2Harness) -> None:
+    with harness.job(1, threads=2) as job:
         right = job.frame(job.packet())
         for port in (0, WORKER_PORT - 1, WORKER_PORT + 1, WORKER_PORT + 256, 65535):
             wrong = right.copy()
@@ -50,13 +50,13 @@ def test_a_packet_from_another_port_of_the_workers_host_is_unknown(bench: Bench)
 
 
 @pytest.mark.parametrize("thread", [2, 15])
-def test_a_thread_that_the_job_has_not_is_unknown(bench: Bench, thread: int) -> None:
-    with bench.job(1, threads=2) as job:
+def test_a_thread_that_the_job_has_not_is_unknown(harness: Bmv2Harness, thread: int) -> None:
+    with harness.job(1, threads=2) as job:
         assert job.send(job.packet(), thread=thread).reason == "unknown"
 
 
-def test_a_thread_may_use_its_own_slots_and_no_others(bench: Bench) -> None:
-    with bench.job(1, threads=4, slots=8) as job:
+def test_a_thread_may_use_its_own_slots_and_no_others(harness: Bmv2Harness) -> None:
+    with harness.job(1, threads=4, slots=8) as job:
         for slot in range(8):
             for thread in range(4):
                 outcome = job.send(job.packet(slot=slot), thread=thread)
@@ -64,13 +64,13 @@ def test_a_thread_may_use_its_own_slots_and_no_others(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("slot", [8, 9, 16, 100, 4095, 32767])
-def test_slots_beyond_the_lease_are_refused(bench: Bench, slot: int) -> None:
-    with bench.job(1, slots=8) as job:
+def test_slots_beyond_the_lease_are_refused(harness: Bmv2Harness, slot: int) -> None:
+    with harness.job(1, slots=8) as job:
         assert job.send(job.packet(slot=slot)).reason == "out_of_lease"
 
 
-def test_jobs_side_by_side_do_not_meet(bench: Bench) -> None:
-    with bench.job(2, slots=4) as a, bench.job(2, slots=4) as b:
+def test_jobs_side_by_side_do_not_meet(harness: Bmv2Harness) -> None:
+    with harness.job(2, slots=4) as a, harness.job(2, slots=4) as b:
         for slot in range(4):
             assert a.send(a.packet(0, slot=slot, words=a.words(1))).reason == "admitted"
             assert b.send(b.packet(0, slot=slot, words=b.words(100))).reason == "admitted"
@@ -79,25 +79,25 @@ def test_jobs_side_by_side_do_not_meet(bench: Bench) -> None:
             assert b.send(b.packet(1, slot=slot, words=b.words(200))).result.words == b.words(300)
 
 
-def test_an_evicted_jobs_packets_are_unknown(bench: Bench) -> None:
-    with bench.job(1) as job:
+def test_an_evicted_jobs_packets_are_unknown(harness: Bmv2Harness) -> None:
+    with harness.job(1) as job:
         frame = job.frame(job.packet())
-        bench.switch.evict(job.entry.job)
+        harness.switch.evict(job.entry.job)
         assert job.send_frame(0, frame).reason == "unknown"
 
 
-def test_two_workers_of_one_host_are_told_apart(bench: Bench) -> None:
-    with bench.job(2, hosts=[bench.hosts[5]] * 2) as job:
+def test_two_workers_of_one_host_are_told_apart(harness: Bmv2Harness) -> None:
+    with harness.job(2, hosts=[harness.hosts[5]] * 2) as job:
         assert job.send(job.packet(0, words=job.words(4))).reason == "admitted"
         outcome = job.send(job.packet(1, words=job.words(5)))
         assert [copy.port for copy in outcome.copies] == [1, 1]
         assert outcome.result.words == job.words(9)
 
 
-def test_every_entry_of_the_largest_job_is_there(bench: Bench) -> None:
+def test_every_entry_of_the_largest_job_is_there(harness: Bmv2Harness) -> None:
     """32 workers of 16 threads: 512 entries."""
-    with bench.job(32, threads=16, slots=16) as job:
-        read = bench.switch.tables.read("admission", [fy.P4TableEntry("admit")])
+    with harness.job(32, threads=16, slots=16) as job:
+        read = harness.switch.tables.read("admission", [fy.P4TableEntry("admit")])
         ports = [host.port for host in job.hosts]
         written = admit.entries(job.entry, 1, ports)
         assert len(read) == len(written) == 512

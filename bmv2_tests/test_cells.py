@@ -7,13 +7,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from bmv2_tests.bench import Bench, Job
+from bmv2_tests.bmv2_harness import Bmv2Harness, Job
 from wiresum_lab.doubles.workers import DATA, EMPTY, META, MISSING, QUESTION
 
 
 @pytest.fixture
-def job(bench: Bench) -> Iterator[Job]:
-    with bench.job(2) as job:
+def job(harness: Bmv2Harness) -> Iterator[Job]:
+    with harness.job(2) as job:
         yield job
 
 
@@ -32,8 +32,8 @@ def test_an_older_round_is_stale_and_changes_nothing(job: Job) -> None:
 
 
 @pytest.mark.parametrize("first", [1, 0, (1 << 31) - 1, (1 << 32) - 3, (1 << 32) - 2])
-def test_a_cell_goes_on_to_its_next_round_alone(bench: Bench, first: int) -> None:
-    with bench.job(1) as made:
+def test_a_cell_goes_on_to_its_next_round_alone(harness: Bmv2Harness, first: int) -> None:
+    with harness.job(1) as made:
         job = dataclasses.replace(made, first=first)
         for after, reason in (
             (0, "admitted"),
@@ -73,8 +73,8 @@ def test_a_duplicate_after_completion_gets_the_result_again(job: Job, kind: int)
     assert again.result == first._replace(worker=0)
 
 
-def test_a_cell_of_32_is_complete_with_the_last(bench: Bench) -> None:
-    with bench.job(32) as job:
+def test_a_cell_of_32_is_complete_with_the_last(harness: Bmv2Harness) -> None:
+    with harness.job(32) as job:
         order = [31, 0, *range(30, 0, -1)]
         for worker in order[:-1]:
             outcome = job.send(job.packet(worker, words=job.words(1 << worker)))
@@ -84,8 +84,8 @@ def test_a_cell_of_32_is_complete_with_the_last(bench: Bench) -> None:
         assert sorted(copy.address for copy in outcome.copies) == sorted(host.address for host in job.hosts)
 
 
-def test_a_job_of_one_is_answered_at_once(bench: Bench) -> None:
-    with bench.job(1) as job:
+def test_a_job_of_one_is_answered_at_once(harness: Bmv2Harness) -> None:
+    with harness.job(1) as job:
         assert job.send(job.packet(words=job.words(42))).result.words == job.words(42)
         assert job.send(job.packet(words=job.words(42))).reason == "resent"
 
@@ -163,12 +163,12 @@ def test_a_question_is_told_that_its_cell_has_diverged(job: Job) -> None:
     assert job.send(job.packet(0, kind=QUESTION, tensor=1)).result.flags == 2
 
 
-def test_cells_of_a_program_loaded_anew_are_nobodys(bench: Bench) -> None:
+def test_cells_of_a_program_loaded_anew_are_nobodys(harness: Bmv2Harness) -> None:
     """Not even those of a job with the same key."""
-    with bench.job(2) as job:
+    with harness.job(2) as job:
         job.send(job.packet(0, 8, words=job.words(1)))
-        bench.load()
-        bench.switch.admit(job.entry)
+        harness.load()
+        harness.switch.admit(job.entry)
         assert job.send(job.packet(0, 8, kind=QUESTION)).result.kind == MISSING
         assert job.send(job.packet(0, words=job.words(2))).reason == "admitted"
         assert job.send(job.packet(1, words=job.words(3))).result.words == job.words(5)

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from bmv2_tests.bench import inside
+from bmv2_tests.bmv2_harness import inside
 from wiresum.controller import JobCounters, JoinServer
 from wiresum.controller.config import SecurityConfig
 from wiresum.controller.p4runtime import STANDBY_ID, P4RuntimeSwitch, lose

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from bmv2_tests.bench import Bench
+from bmv2_tests.bmv2_harness import Bmv2Harness
 from wiresum_lab.doubles.workers import QUESTION
 
 
-def test_contributions_are_counted_by_worker(bench: Bench) -> None:
-    with bench.job(3) as job:
+def test_contributions_are_counted_by_worker(harness: Bmv2Harness) -> None:
+    with harness.job(3) as job:
         for worker, slots in enumerate((4, 2, 1)):
             for slot in range(slots):
                 job.send(job.packet(worker, slot=slot))
@@ -17,8 +17,8 @@ def test_contributions_are_counted_by_worker(bench: Bench) -> None:
         assert counters.results == 1
 
 
-def test_duplicates_are_no_contributions(bench: Bench) -> None:
-    with bench.job(2) as job:
+def test_duplicates_are_no_contributions(harness: Bmv2Harness) -> None:
+    with harness.job(2) as job:
         for _ in range(3):
             job.send(job.packet(0))
         for _ in range(2):
@@ -28,8 +28,8 @@ def test_duplicates_are_no_contributions(bench: Bench) -> None:
         assert (counters.packets["duplicate"], counters.packets["resent"], counters.results) == (2, 1, 1)
 
 
-def test_questions_are_no_contributions(bench: Bench) -> None:
-    with bench.job(2) as job:
+def test_questions_are_no_contributions(harness: Bmv2Harness) -> None:
+    with harness.job(2) as job:
         job.send(job.packet(0, kind=QUESTION))
         job.send(job.packet(0))
         job.send(job.packet(0, kind=QUESTION))
@@ -40,18 +40,18 @@ def test_questions_are_no_contributions(bench: Bench) -> None:
         assert (counters.packets["duplicate"], counters.packets["resent"], counters.results) == (1, 2, 1)
 
 
-def test_a_jobs_row_begins_at_zero(bench: Bench) -> None:
-    with bench.job(1) as job:
+def test_a_jobs_row_begins_at_zero(harness: Bmv2Harness) -> None:
+    with harness.job(1) as job:
         job.send(job.packet())
         last = job.counters()
-    assert bench.switch.counters(job.entry.job) == last
-    with bench.job(1) as job:
+    assert harness.switch.counters(job.entry.job) == last
+    with harness.job(1) as job:
         assert sum(job.counters().packets.values()) == 0
         assert job.counters().results == 0
 
 
-def test_a_job_is_not_charged_for_another(bench: Bench) -> None:
-    with bench.job(1) as job, bench.job(1) as other:
+def test_a_job_is_not_charged_for_another(harness: Bmv2Harness) -> None:
+    with harness.job(1) as job, harness.job(1) as other:
         other.send(other.packet())
         job.send(job.packet(key=7))
         assert sum(job.counters().packets.values()) == 0

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import finsy as fy
 
-from bmv2_tests.bench import Bench
+from bmv2_tests.bmv2_harness import Bmv2Harness
 from wiresum.controller.p4runtime import deliver
 from wiresum.join.constants import FLOOD_GROUP
 from wiresum_lab.doubles.workers import QUESTION
 
 
-def test_each_worker_has_one_copy_also_where_several_share_a_port(bench: Bench) -> None:
-    with bench.job(32) as job:
+def test_each_worker_has_one_copy_also_where_several_share_a_port(harness: Bmv2Harness) -> None:
+    with harness.job(32) as job:
         for worker in range(31):
             job.send(job.packet(worker))
         outcome = job.send(job.packet(31))
@@ -19,26 +19,26 @@ def test_each_worker_has_one_copy_also_where_several_share_a_port(bench: Bench) 
         assert len({copy.datagram for copy in outcome.copies}) == 1
 
 
-def test_a_receiver_without_an_entry_gets_nothing_and_the_others_theirs(bench: Bench) -> None:
+def test_a_receiver_without_an_entry_gets_nothing_and_the_others_theirs(harness: Bmv2Harness) -> None:
     """As while a job is being removed."""
-    with bench.job(3) as job:
+    with harness.job(3) as job:
         for worker in range(2):
             job.send(job.packet(worker))
         entries = deliver.entries(job.entry, job.hosts)
-        bench.switch.tables.delete("one delivery", entries[1:2])
+        harness.switch.tables.delete("one delivery", entries[1:2])
         outcome = job.send(job.packet(2))
         assert sorted(copy.address for copy in outcome.copies) == sorted(job.hosts[w].address for w in (0, 2))
         assert job.send(job.packet(1)).copies == ()
         assert job.send(job.packet(1, 2, kind=QUESTION)).copies == ()
-        bench.switch.tables.insert("one delivery", entries[1:2])
+        harness.switch.tables.insert("one delivery", entries[1:2])
         for packet in (job.packet(1), job.packet(1, 2, kind=QUESTION)):
             assert [copy.address for copy in job.send(packet).copies] == [job.hosts[1].address]
 
 
-def test_without_its_group_a_job_hears_nothing(bench: Bench) -> None:
-    with bench.job(1) as job:
-        groups = bench.switch.tables.read("its groups", [fy.P4MulticastGroupEntry()])
-        bench.switch.tables.delete(
+def test_without_its_group_a_job_hears_nothing(harness: Bmv2Harness) -> None:
+    with harness.job(1) as job:
+        groups = harness.switch.tables.read("its groups", [fy.P4MulticastGroupEntry()])
+        harness.switch.tables.delete(
             "the job's group", [group for group in groups if group.multicast_group_id != FLOOD_GROUP]
         )
         outcome = job.send(job.packet())

@@ -23,7 +23,7 @@ from itertools import islice
 
 import pytest
 
-from bmv2_tests.bench import PORTS, WORKER_PORT, Bench, Job
+from bmv2_tests.bmv2_harness import PORTS, WORKER_PORT, Bmv2Harness, Job
 from bmv2_tests.traffic import Sending, Traffic
 from wiresum.controller import Endpoint, JobEntry
 from wiresum.join.constants import PARENT, SWITCH_PORT, Header
@@ -63,15 +63,15 @@ def number_of(datagram: bytes) -> int:
 
 
 class Bmv2:
-    def __init__(self, bench: Bench, jobs: Sequence[Job]) -> None:
-        self._bench, self._jobs = bench, jobs
+    def __init__(self, harness: Bmv2Harness, jobs: Sequence[Job]) -> None:
+        self._harness, self._jobs = harness, jobs
         self._hosts = [dict(enumerate(job.hosts)) | ({PARENT: job.parent} if job.parent else {}) for job in jobs]
         self._who = {host.address: (j, w) for j, hosts in enumerate(self._hosts) for w, host in hosts.items()}
         self._heads: dict[tuple[int, ...], bytes] = {}
 
     def play(self, batch: Sequence[Sending]) -> Answers:
         answers: Answers = defaultdict(list)
-        for copy in self._bench.copies((self._jobs[s.job].hosts[0].port, self._frame(s)) for s in batch):
+        for copy in self._harness.copies((self._jobs[s.job].hosts[0].port, self._frame(s)) for s in batch):
             job, worker = self._who[copy.address]
             answers[number_of(copy.datagram)].append(Answer(job, worker, copy.thread, copy.datagram))
         return answers
@@ -83,7 +83,7 @@ class Bmv2:
             hosts = self._hosts[sending.job]
             host = hosts.get(sending.source, hosts[0])
             ports = {"src_port": sending.thread + WORKER_PORT + sending.port, "dst_port": SWITCH_PORT + sending.thread}
-            frame = self._bench.own_frame(host, **ports, payload=sending.datagram)
+            frame = self._harness.own_frame(host, **ports, payload=sending.datagram)
             frame["UDP"].chksum = 0
             self._heads[key] = bytes(frame)[:42]
         return self._heads[key] + sending.datagram
@@ -162,19 +162,19 @@ class Software:
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("seed", SEEDS)
-def test_bmv2_and_the_software_switch_answer_alike(bench: Bench, seed: int) -> None:
+def test_bmv2_and_the_software_switch_answer_alike(harness: Bmv2Harness, seed: int) -> None:
     print(f"seed {seed}")  # noqa: T201 - pytest shows it if the test fails
     with ExitStack() as cleanup:
-        free = {port: iter([host for host in bench.hosts if host.port == port]) for port in range(PORTS)}
+        free = {port: iter([host for host in harness.hosts if host.port == port]) for port in range(PORTS)}
         jobs = []
         for index, (workers, threads, slots, below) in enumerate(JOBS):
             *hosts, parent = islice(free[index % PORTS], workers + 1)
-            made = bench.job(workers, threads=threads, slots=slots, hosts=hosts, parent=parent if below else None)
+            made = harness.job(workers, threads=threads, slots=slots, hosts=hosts, parent=parent if below else None)
             jobs.append(cleanup.enter_context(made))
         entries = [job.entry for job in jobs]
         traffic = Traffic(seed, entries)
-        bmv2, software = Bmv2(bench, jobs), Software(entries, cleanup)
-        stray_before = bench.switch.stray()
+        bmv2, software = Bmv2(harness, jobs), Software(entries, cleanup)
+        stray_before = harness.switch.stray()
         answered: Counter[int] = Counter()
         for batch in _batches(traffic):
             expected, found = software.play(batch), bmv2.play(batch)
@@ -183,7 +183,7 @@ def test_bmv2_and_the_software_switch_answer_alike(bench: Bench, seed: int) -> N
                 assert sorted(found[number]) == sorted(expected[number]), f"seed {seed}, packet {number}: {cause}"
             answered += Counter(answers[0].kind for answers in expected.values())
         assert_means_something(answered, PACKETS)
-        totals = bench.switch.stray().packets
+        totals = harness.switch.stray().packets
         totals = {reason: count - stray_before.packets[reason] for reason, count in totals.items()}
         for job in jobs:
             counters = job.counters()

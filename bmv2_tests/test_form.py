@@ -6,34 +6,34 @@ import pytest
 from scapy.layers.inet import IP, UDP, IPOption_NOP
 from scapy.packet import Padding
 
-from bmv2_tests.bench import Bench
+from bmv2_tests.bmv2_harness import Bmv2Harness
 from wiresum_lab.doubles.workers import DATA, EMPTY, META, MISSING, QUESTION, RESULT
 
 FULL = 24 + 4 * 64
 
 
 @pytest.mark.parametrize("kind", [DATA, EMPTY, META])
-def test_each_kind_of_contribution_is_understood(bench: Bench, kind: int) -> None:
-    with bench.job(2) as job:
+def test_each_kind_of_contribution_is_understood(harness: Bmv2Harness, kind: int) -> None:
+    with harness.job(2) as job:
         assert job.send(job.packet(kind=kind)).reason == "admitted"
 
 
-def test_a_question_is_understood(bench: Bench) -> None:
-    with bench.job(2) as job:
+def test_a_question_is_understood(harness: Bmv2Harness) -> None:
+    with harness.job(2) as job:
         assert job.send(job.packet(kind=QUESTION)).reason == "resent"
         assert job.send(job.packet(kind=QUESTION)._replace(words=job.words(1))).reason == "malformed"
 
 
 @pytest.mark.parametrize("kind", [RESULT, *range(MISSING, 16)])
-def test_a_kind_that_no_worker_sends_is_malformed(bench: Bench, kind: int) -> None:
-    with bench.job(2) as job:
+def test_a_kind_that_no_worker_sends_is_malformed(harness: Bmv2Harness, kind: int) -> None:
+    with harness.job(2) as job:
         assert job.send(job.packet(kind=kind)).reason == "malformed"
         assert job.send(job.packet(kind=kind)._replace(words=job.words(1))).reason == "malformed"
 
 
 @pytest.mark.parametrize("version", [0, 2, 15])
-def test_another_version_is_malformed(bench: Bench, version: int) -> None:
-    with bench.job(2) as job:
+def test_another_version_is_malformed(harness: Bmv2Harness, version: int) -> None:
+    with harness.job(2) as job:
         frame = job.frame(job.packet())
         payload = bytes(frame[UDP].payload)
         frame[UDP].remove_payload()
@@ -42,18 +42,18 @@ def test_another_version_is_malformed(bench: Bench, version: int) -> None:
 
 @pytest.mark.parametrize("kind", [DATA, EMPTY, META, QUESTION])
 @pytest.mark.parametrize("length", [0, 1, 23, 24, 25, 26, 28, 276, 278, FULL - 1, FULL, FULL + 1, FULL + 4])
-def test_only_the_length_of_its_kind_fits(bench: Bench, kind: int, length: int) -> None:
+def test_only_the_length_of_its_kind_fits(harness: Bmv2Harness, kind: int, length: int) -> None:
     right = FULL if kind == DATA else 24
-    with bench.job(2) as job:
+    with harness.job(2) as job:
         datagram = job.packet(kind=kind).to_bytes().ljust(length, b"\1")[:length]
-        frame = bench.own_frame(job.hosts[0], payload=datagram)
+        frame = harness.own_frame(job.hosts[0], payload=datagram)
         accepted = "resent" if kind == QUESTION else "admitted"
         assert job.send_frame(0, frame).reason == (accepted if length == right else "malformed")
 
 
 @pytest.mark.parametrize("missing", [1, 4, 100, 255, 256, 257, 280, 287])
-def test_a_frame_that_ends_before_its_headers_do_is_malformed(bench: Bench, missing: int) -> None:
-    with bench.job(2) as job:
+def test_a_frame_that_ends_before_its_headers_do_is_malformed(harness: Bmv2Harness, missing: int) -> None:
+    with harness.job(2) as job:
         frame = bytes(job.frame(job.packet()))
         assert len(frame) == 14 + 20 + 8 + FULL
         outcome = job.send_frame(0, frame[:-missing])
@@ -62,16 +62,16 @@ def test_a_frame_that_ends_before_its_headers_do_is_malformed(bench: Bench, miss
         assert outcome.reasons == ({"malformed": 1} if len(frame) - missing >= 42 else {})
 
 
-def test_a_cell_of_the_other_parity_is_malformed(bench: Bench) -> None:
-    with bench.job(2) as job:
+def test_a_cell_of_the_other_parity_is_malformed(harness: Bmv2Harness) -> None:
+    with harness.job(2) as job:
         right = job.packet()
         assert job.send(right._replace(cell=right.cell ^ 1)).reason == "malformed"
         assert job.send(job.packet(kind=QUESTION)._replace(cell=right.cell ^ 1)).reason == "malformed"
         assert job.send(right).reason == "admitted"
 
 
-def test_a_header_with_a_wrong_checksum_is_not_believed(bench: Bench) -> None:
-    with bench.job(1) as job:
+def test_a_header_with_a_wrong_checksum_is_not_believed(harness: Bmv2Harness) -> None:
+    with harness.job(1) as job:
         frame = job.frame(job.packet())
         frame[IP].chksum = 0x1234
         outcome = job.send_frame(0, frame)
@@ -79,15 +79,15 @@ def test_a_header_with_a_wrong_checksum_is_not_believed(bench: Bench) -> None:
         assert not outcome.copies
 
 
-def test_a_udp_checksum_is_not_looked_at(bench: Bench) -> None:
-    with bench.job(1) as job:
+def test_a_udp_checksum_is_not_looked_at(harness: Bmv2Harness) -> None:
+    with harness.job(1) as job:
         frame = job.frame(job.packet())
         frame[UDP].chksum = 0x1234
         assert job.send_frame(0, frame).reason == "admitted"
 
 
-def test_padding_of_the_ethernet_frame_is_no_part_of_the_packet(bench: Bench) -> None:
-    with bench.job(1) as job:
+def test_padding_of_the_ethernet_frame_is_no_part_of_the_packet(harness: Bmv2Harness) -> None:
+    with harness.job(1) as job:
         frame = job.frame(job.packet(kind=META)) / Padding(bytes(20))
         outcome = job.send_frame(0, frame)
         assert outcome.reason == "admitted"
@@ -95,8 +95,8 @@ def test_padding_of_the_ethernet_frame_is_no_part_of_the_packet(bench: Bench) ->
 
 
 @pytest.mark.parametrize("change", [{"options": [IPOption_NOP()] * 4}, {"flags": "MF"}, {"frag": 1}])
-def test_options_and_fragments_are_not_aggregated(bench: Bench, change: dict[str, object]) -> None:
-    with bench.job(1) as job:
+def test_options_and_fragments_are_not_aggregated(harness: Bmv2Harness, change: dict[str, object]) -> None:
+    with harness.job(1) as job:
         frame = job.frame(job.packet())
         for name, value in change.items():
             setattr(frame[IP], name, value)
@@ -106,8 +106,8 @@ def test_options_and_fragments_are_not_aggregated(bench: Bench, change: dict[str
 
 
 @pytest.mark.parametrize("port", [43487, 43504, 53])
-def test_another_port_of_the_switch_is_not_for_this_program(bench: Bench, port: int) -> None:
-    with bench.job(1) as job:
+def test_another_port_of_the_switch_is_not_for_this_program(harness: Bmv2Harness, port: int) -> None:
+    with harness.job(1) as job:
         frame = job.frame(job.packet())
         frame[UDP].dport = port
         outcome = job.send_frame(0, frame)
@@ -115,8 +115,8 @@ def test_another_port_of_the_switch_is_not_for_this_program(bench: Bench, port: 
         assert outcome.reasons == {}
 
 
-def test_another_protocol_to_the_switch_is_not_for_this_program(bench: Bench) -> None:
-    with bench.job(1) as job:
+def test_another_protocol_to_the_switch_is_not_for_this_program(harness: Bmv2Harness) -> None:
+    with harness.job(1) as job:
         frame = job.frame(job.packet())
         frame[IP].proto = 6
         outcome = job.send_frame(0, frame)

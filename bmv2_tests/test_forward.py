@@ -8,7 +8,7 @@ from scapy.layers.inet6 import IPv6
 from scapy.layers.l2 import ARP, Dot1Q, Ether
 from scapy.packet import Packet, Raw
 
-from bmv2_tests.bench import PORTS, Bench
+from bmv2_tests.bmv2_harness import PORTS, Bmv2Harness
 from wiresum.join.constants import SWITCH_PORT
 
 A, B = "10.111.1.1", "10.111.1.2"
@@ -41,34 +41,36 @@ ETHERTYPES |= {"a udp header that is cut off": 0x0800, "another ethertype": 0x88
 
 
 @pytest.mark.parametrize("name", OTHER_TRAFFIC)
-def test_a_frame_to_a_host_arrives_there_as_it_was_sent(bench: Bench, name: str) -> None:
-    sender, receiver = bench.hosts[0], bench.hosts[2]
+def test_a_frame_to_a_host_arrives_there_as_it_was_sent(harness: Bmv2Harness, name: str) -> None:
+    sender, receiver = harness.hosts[0], harness.hosts[2]
     frame = _frame(sender.mac, receiver.mac, name)
-    assert bench.exchange([(0, frame)]) == [(2, frame)]
+    assert harness.exchange([(0, frame)]) == [(2, frame)]
 
 
 @pytest.mark.parametrize("name", ["tcp", "ipv6", "an arp reply", "a fragment"])
 @pytest.mark.parametrize("mac", ["ff:ff:ff:ff:ff:ff", "33:33:00:00:00:01", "02:00:00:00:99:99"])
-def test_what_is_for_everybody_or_nobody_known_is_flooded_but_not_back(bench: Bench, name: str, mac: str) -> None:
+def test_what_is_for_everybody_or_nobody_known_is_flooded_but_not_back(
+    harness: Bmv2Harness, name: str, mac: str
+) -> None:
     for port in range(PORTS):
-        frame = _frame(bench.hosts[port].mac, mac, name)
-        assert sorted(bench.exchange([(port, frame)])) == [(p, frame) for p in range(PORTS) if p != port]
+        frame = _frame(harness.hosts[port].mac, mac, name)
+        assert sorted(harness.exchange([(port, frame)])) == [(p, frame) for p in range(PORTS) if p != port]
 
 
-def test_other_traffic_is_not_counted(bench: Bench) -> None:
-    with bench.job(1) as job:
+def test_other_traffic_is_not_counted(harness: Bmv2Harness) -> None:
+    with harness.job(1) as job:
         frame = job.frame(job.packet())
-        frame.dst, frame[IP].dst = bench.hosts[1].mac, bench.hosts[1].address
-        before = bench.switch.stray(), job.counters()
-        assert bench.exchange([(0, bytes(frame))]) == [(1, bytes(frame))]
-        assert (bench.switch.stray(), job.counters()) == before
+        frame.dst, frame[IP].dst = harness.hosts[1].mac, harness.hosts[1].address
+        before = harness.switch.stray(), job.counters()
+        assert harness.exchange([(0, bytes(frame))]) == [(1, bytes(frame))]
+        assert (harness.switch.stray(), job.counters()) == before
 
 
-def test_all_hosts_of_a_port_are_reached_through_it_but_not_back(bench: Bench) -> None:
+def test_all_hosts_of_a_port_are_reached_through_it_but_not_back(harness: Bmv2Harness) -> None:
     """A host behind the port that the frame came by has had it already, from whatever joins the two."""
-    for host in bench.hosts[1:]:
-        frame = _frame(bench.hosts[0].mac, host.mac, "udp")
-        assert bench.exchange([(0, frame)]) == ([(host.port, frame)] if host.port else []), host
+    for host in harness.hosts[1:]:
+        frame = _frame(harness.hosts[0].mac, host.mac, "udp")
+        assert harness.exchange([(0, frame)]) == ([(host.port, frame)] if host.port else []), host
 
 
 def _frame(source: str, destination: str, name: str) -> bytes:

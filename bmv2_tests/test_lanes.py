@@ -7,15 +7,15 @@ from collections.abc import Sequence
 
 import pytest
 
-from bmv2_tests.bench import Bench, Job
+from bmv2_tests.bmv2_harness import Bmv2Harness, Job
 from wiresum_lab.doubles.workers import DATA, EMPTY, META, QUESTION, Packet
 
 SEED = 20_26
 
 
-def test_every_word_is_summed_by_itself(bench: Bench) -> None:
+def test_every_word_is_summed_by_itself(harness: Bmv2Harness) -> None:
     generator = random.Random(SEED)
-    with bench.job(4) as job:
+    with harness.job(4) as job:
         for after in range(12):
             rows = [_random_words(generator, job.entry.lanes) for _ in range(4)]
             outcome = _play(job, [job.packet(worker, after, words=row) for worker, row in enumerate(rows)])
@@ -33,8 +33,8 @@ def test_every_word_is_summed_by_itself(bench: Bench) -> None:
         (0, 0),
     ],
 )
-def test_no_carry_crosses_into_the_next_word(bench: Bench, a: int, b: int) -> None:
-    with bench.job(2) as job:
+def test_no_carry_crosses_into_the_next_word(harness: Bmv2Harness, a: int, b: int) -> None:
+    with harness.job(2) as job:
         for after, position in enumerate((0, 1, 31, 62, 63)):
             rows = [[0] * job.entry.lanes for _ in range(2)]
             rows[0][position], rows[1][position] = a, b
@@ -44,59 +44,59 @@ def test_no_carry_crosses_into_the_next_word(bench: Bench, a: int, b: int) -> No
             assert list(result.words) == expected
 
 
-def test_words_are_in_the_order_of_the_wire(bench: Bench) -> None:
-    with bench.job(1) as job:
+def test_words_are_in_the_order_of_the_wire(harness: Bmv2Harness) -> None:
+    with harness.job(1) as job:
         ramp = tuple(0x01020304 * (i + 1) % (1 << 32) for i in range(job.entry.lanes))
         assert job.send(job.packet(words=ramp)).result.words == ramp
 
 
 @pytest.mark.parametrize("kinds", [(EMPTY, DATA, DATA), (DATA, EMPTY, DATA), (DATA, DATA, EMPTY), (EMPTY, EMPTY, DATA)])
-def test_empty_adds_nothing_wherever_it_comes(bench: Bench, kinds: Sequence[int]) -> None:
-    with bench.job(3) as job:
+def test_empty_adds_nothing_wherever_it_comes(harness: Bmv2Harness, kinds: Sequence[int]) -> None:
+    with harness.job(3) as job:
         packets = [job.packet(w, kind=kind, words=job.words(10**w)) for w, kind in enumerate(kinds)]
         packets = [packet if packet.kind == DATA else packet._replace(words=()) for packet in packets]
         expected = sum(10**worker for worker, kind in enumerate(kinds) if kind == DATA)
         assert _play(job, packets).words == job.words(expected)
 
 
-def test_all_empty_gives_zeros_though_the_cell_held_other_words(bench: Bench) -> None:
-    with bench.job(2) as job:
+def test_all_empty_gives_zeros_though_the_cell_held_other_words(harness: Bmv2Harness) -> None:
+    with harness.job(2) as job:
         _play(job, [job.packet(worker, 0, words=job.words(0xDEADBEEF)) for worker in range(2)])
         assert _play(job, [job.packet(worker, 2, kind=EMPTY) for worker in range(2)]).words == job.words(0)
 
 
-def test_meta_has_no_words_and_its_result_has_none(bench: Bench) -> None:
-    with bench.job(2) as job:
+def test_meta_has_no_words_and_its_result_has_none(harness: Bmv2Harness) -> None:
+    with harness.job(2) as job:
         result = _play(job, [job.packet(worker, kind=META, exponent=worker) for worker in range(2)])
         assert (result.words, result.exponent) == ((), 1)
 
 
-def test_the_first_data_of_a_round_writes_whoever_sends_it(bench: Bench) -> None:
+def test_the_first_data_of_a_round_writes_whoever_sends_it(harness: Bmv2Harness) -> None:
     """Also a worker that has sent EMPTY before in this round."""
-    with bench.job(2) as job:
+    with harness.job(2) as job:
         assert job.send(job.packet(0, kind=EMPTY)).reason == "admitted"
         assert job.send(job.packet(0, words=job.words(5))).reason == "duplicate"
         assert job.send(job.packet(1, words=job.words(6))).result.words == job.words(11)
 
 
-def test_words_of_the_round_before_do_not_stay(bench: Bench) -> None:
-    with bench.job(2) as job:
+def test_words_of_the_round_before_do_not_stay(harness: Bmv2Harness) -> None:
+    with harness.job(2) as job:
         job.send(job.packet(0, 0, words=job.words(1000)))
         assert _play(job, [job.packet(w, 2, words=job.words(w + 1)) for w in range(2)]).words == job.words(3)
 
 
 @pytest.mark.parametrize("kind", [EMPTY, META])
-def test_a_question_about_a_round_without_data_gets_zeros(bench: Bench, kind: int) -> None:
-    with bench.job(2) as job:
+def test_a_question_about_a_round_without_data_gets_zeros(harness: Bmv2Harness, kind: int) -> None:
+    with harness.job(2) as job:
         _play(job, [job.packet(worker, 0, words=job.words(0xDEADBEEF)) for worker in range(2)])
         job.send(job.packet(0, 2, kind=QUESTION))
         _play(job, [job.packet(worker, 2, kind=kind) for worker in range(2)])
         assert job.send(job.packet(0, 2, kind=QUESTION)).result.words == job.words(0)
 
 
-def test_a_question_reads_words_and_writes_none(bench: Bench) -> None:
+def test_a_question_reads_words_and_writes_none(harness: Bmv2Harness) -> None:
     generator = random.Random(SEED)
-    with bench.job(2) as job:
+    with harness.job(2) as job:
         rows = [_random_words(generator, job.entry.lanes) for _ in range(2)]
         job.send(job.packet(0, words=rows[0]))
         assert job.send(job.packet(1, kind=QUESTION)).result.words == ()

@@ -18,7 +18,7 @@ from bmv2_tests.vectors import Job as TofinoJob
 from wiresum_lab.doubles.workers import CIRCLE, DATA, EMPTY, MISSING, QUESTION, RESULT, Misdeeds, Packet, first_round
 
 if TYPE_CHECKING:
-    from bmv2_tests.bench import Bench
+    from bmv2_tests.bmv2_harness import Bmv2Harness
 
 WORKERS, SLOTS, LANES = 2, 4, 64
 CELLS = 2 * SLOTS
@@ -70,13 +70,13 @@ class _OnTofino:
 
 
 class Bmv2Site:
-    def __init__(self, bench: Bench) -> None:
-        self._bench = bench
+    def __init__(self, harness: Bmv2Harness) -> None:
+        self._harness = harness
         self._slot_base: int | None = None
 
     @contextmanager
     def job(self) -> Iterator[Job]:
-        from bmv2_tests.bench import Job as Bmv2Job
+        from bmv2_tests.bmv2_harness import Job as Bmv2Job
 
         @dataclass(frozen=True)
         class OnBmv2:
@@ -87,9 +87,9 @@ class Bmv2Site:
                 own = [packet._replace(job=entry.job, key=entry.key) for packet in packets]
                 frames = [(hosts[packet.worker].port, bytes(self.job.frame(packet))) for packet in own]
                 parts = [frames[first : first + FRAMES_AT_ONCE] for first in range(0, len(frames), FRAMES_AT_ONCE)]
-                return [copy.packet for part in parts for copy in self.job.bench.copies(part)]
+                return [copy.packet for part in parts for copy in self.job.harness.copies(part)]
 
-        with self._bench.job(WORKERS, slots=SLOTS) as job:
+        with self._harness.job(WORKERS, slots=SLOTS) as job:
             self._slot_base = job.entry.slot_base if self._slot_base is None else self._slot_base
             assert job.entry.slot_base == self._slot_base
             yield OnBmv2(job)
@@ -106,8 +106,8 @@ def test_on_tofino_a_later_job_finds_nothing_of_what_misbehaving_workers_left(to
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_on_bmv2_a_later_job_finds_nothing_of_what_misbehaving_workers_left(bench: Bench, seed: int) -> None:
-    check(Bmv2Site(bench), random.Random(seed))
+def test_on_bmv2_a_later_job_finds_nothing_of_what_misbehaving_workers_left(harness: Bmv2Harness, seed: int) -> None:
+    check(Bmv2Site(harness), random.Random(seed))
 
 
 def check(site: Site, chance: random.Random) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from bmv2_tests.bench import Bench, Job
+from bmv2_tests.bmv2_harness import Bmv2Harness, Job
 from wiresum.controller.p4runtime import lose
 from wiresum_lab.doubles.workers import META, QUESTION
 
@@ -15,65 +15,65 @@ ROUNDS = 400
 
 
 @contextlib.contextmanager
-def losing(bench: Bench, share: float, **match: int) -> Iterator[None]:
+def losing(harness: Bmv2Harness, share: float, **match: int) -> Iterator[None]:
     entry = lose.entry(share, **match)
-    bench.switch.tables.insert("a fault", [entry])
+    harness.switch.tables.insert("a fault", [entry])
     try:
         yield
     finally:
-        bench.switch.tables.delete("a fault", [entry])
+        harness.switch.tables.delete("a fault", [entry])
 
 
-def test_one_receiver_loses_and_the_others_do_not(bench: Bench) -> None:
-    with bench.job(3) as job, losing(bench, 1.0, job=job.entry.job, receiver=1):
+def test_one_receiver_loses_and_the_others_do_not(harness: Bmv2Harness) -> None:
+    with harness.job(3) as job, losing(harness, 1.0, job=job.entry.job, receiver=1):
         assert _receivers(job, 0) == [job.hosts[0].address, job.hosts[2].address]
 
 
-def test_one_port_loses(bench: Bench) -> None:
-    with bench.job(3) as job, losing(bench, 1.0, egress_port=2):
+def test_one_port_loses(harness: Bmv2Harness) -> None:
+    with harness.job(3) as job, losing(harness, 1.0, egress_port=2):
         assert _receivers(job, 0) == [job.hosts[0].address, job.hosts[1].address]
 
 
-def test_one_round_loses(bench: Bench) -> None:
-    with bench.job(2) as job, losing(bench, 1.0, round=job.first + 1):
+def test_one_round_loses(harness: Bmv2Harness) -> None:
+    with harness.job(2) as job, losing(harness, 1.0, round=job.first + 1):
         assert [len(_receivers(job, after)) for after in range(3)] == [2, 0, 2]
 
 
-def test_another_job_loses_nothing(bench: Bench) -> None:
-    with bench.job(2) as job, bench.job(2) as other, losing(bench, 1.0, job=other.entry.job):
+def test_another_job_loses_nothing(harness: Bmv2Harness) -> None:
+    with harness.job(2) as job, harness.job(2) as other, losing(harness, 1.0, job=other.entry.job):
         assert len(_receivers(job, 0)) == 2
         assert len(_receivers(other, 0)) == 0
 
 
-def test_a_lost_copy_can_be_had_again(bench: Bench) -> None:
-    with bench.job(2) as job:
-        with losing(bench, 1.0, job=job.entry.job):
+def test_a_lost_copy_can_be_had_again(harness: Bmv2Harness) -> None:
+    with harness.job(2) as job:
+        with losing(harness, 1.0, job=job.entry.job):
             assert not _receivers(job, 0)
         assert len(job.send(job.packet(1)).copies) == 1
 
 
-def test_missing_can_be_lost_as_results_can(bench: Bench) -> None:
-    with bench.job(2) as job:
-        with losing(bench, 1.0, job=job.entry.job, receiver=1):
+def test_missing_can_be_lost_as_results_can(harness: Bmv2Harness) -> None:
+    with harness.job(2) as job:
+        with losing(harness, 1.0, job=job.entry.job, receiver=1):
             assert [len(job.send(job.packet(worker, kind=QUESTION)).copies) for worker in range(2)] == [1, 0]
         assert len(job.send(job.packet(1, kind=QUESTION)).copies) == 1
 
 
 @pytest.mark.parametrize("share", [0.1, 0.5])
-def test_a_share_is_lost_at_random(bench: Bench, share: float) -> None:
+def test_a_share_is_lost_at_random(harness: Bmv2Harness, share: float) -> None:
     """Within five standard deviations, which one run in two million exceeds."""
-    with bench.job(1) as job, losing(bench, share, job=job.entry.job):
+    with harness.job(1) as job, losing(harness, share, job=job.entry.job):
         frames = [(0, bytes(job.frame(job.packet(0, after, kind=META)))) for after in range(ROUNDS)]
-        came = sum(len(bench.copies(frames[start : start + 20])) for start in range(0, ROUNDS, 20))
+        came = sum(len(harness.copies(frames[start : start + 20])) for start in range(0, ROUNDS, 20))
     deviation = (ROUNDS * share * (1 - share)) ** 0.5
     assert abs(came - ROUNDS * (1 - share)) < 5 * deviation
 
 
-def test_other_traffic_is_never_lost(bench: Bench) -> None:
-    with losing(bench, 1.0, egress_port=1):
-        frame = bytes(bench.own_frame(bench.hosts[0]))
-        frame = bytes.fromhex(bench.hosts[1].mac.replace(":", "")) + frame[6:30] + bytes([10, 111, 1, 2]) + frame[34:]
-        assert bench.exchange([(0, frame)]) == [(1, frame)]
+def test_other_traffic_is_never_lost(harness: Bmv2Harness) -> None:
+    with losing(harness, 1.0, egress_port=1):
+        frame = bytes(harness.own_frame(harness.hosts[0]))
+        frame = bytes.fromhex(harness.hosts[1].mac.replace(":", "")) + frame[6:30] + bytes([10, 111, 1, 2]) + frame[34:]
+        assert harness.exchange([(0, frame)]) == [(1, frame)]
 
 
 def _receivers(job: Job, after: int) -> list[str]:

@@ -7,64 +7,66 @@ from scapy.layers.inet import ICMP, IP
 from scapy.layers.l2 import ARP, Ether
 from scapy.utils import checksum
 
-from bmv2_tests.bench import PORTS, Bench
+from bmv2_tests.bmv2_harness import PORTS, Bmv2Harness
 
 BROADCAST = "ff:ff:ff:ff:ff:ff"
 
 
 @pytest.mark.parametrize("port", range(PORTS))
-def test_who_asks_for_the_switchs_mac_is_told(bench: Bench, port: int) -> None:
-    host = bench.hosts[port]
-    request = ARP(op="who-has", hwsrc=host.mac, psrc=host.address, pdst=bench.star.address)
-    ((came_at, frame),) = bench.exchange([(port, bytes(Ether(src=host.mac, dst=BROADCAST) / request))])
+def test_who_asks_for_the_switchs_mac_is_told(harness: Bmv2Harness, port: int) -> None:
+    host = harness.hosts[port]
+    request = ARP(op="who-has", hwsrc=host.mac, psrc=host.address, pdst=harness.star.address)
+    ((came_at, frame),) = harness.exchange([(port, bytes(Ether(src=host.mac, dst=BROADCAST) / request))])
     answer = Ether(frame)
     assert came_at == port
-    assert (answer.src, answer.dst) == (bench.star.mac, host.mac)
+    assert (answer.src, answer.dst) == (harness.star.mac, host.mac)
     assert answer[ARP].op == 2
-    assert (answer[ARP].hwsrc, answer[ARP].psrc) == (bench.star.mac, bench.star.address)
+    assert (answer[ARP].hwsrc, answer[ARP].psrc) == (harness.star.mac, harness.star.address)
     assert (answer[ARP].hwdst, answer[ARP].pdst) == (host.mac, host.address)
 
 
-def test_who_asks_for_another_is_left_to_that_one(bench: Bench) -> None:
-    asker, asked = bench.hosts[0], bench.hosts[1]
+def test_who_asks_for_another_is_left_to_that_one(harness: Bmv2Harness) -> None:
+    asker, asked = harness.hosts[0], harness.hosts[1]
     request = ARP(op="who-has", hwsrc=asker.mac, psrc=asker.address, pdst=asked.address)
     frame = bytes(Ether(src=asker.mac, dst=BROADCAST) / request)
-    assert sorted(bench.exchange([(0, frame)])) == [(port, frame) for port in range(1, PORTS)]
+    assert sorted(harness.exchange([(0, frame)])) == [(port, frame) for port in range(1, PORTS)]
 
 
-def test_an_arp_reply_is_not_answered(bench: Bench) -> None:
-    host = bench.hosts[0]
-    reply = ARP(op="is-at", hwsrc=host.mac, psrc=host.address, hwdst=bench.star.mac, pdst=bench.star.address)
-    assert not bench.exchange([(0, bytes(Ether(src=host.mac, dst=bench.star.mac) / reply))])
+def test_an_arp_reply_is_not_answered(harness: Bmv2Harness) -> None:
+    host = harness.hosts[0]
+    reply = ARP(op="is-at", hwsrc=host.mac, psrc=host.address, hwdst=harness.star.mac, pdst=harness.star.address)
+    assert not harness.exchange([(0, bytes(Ether(src=host.mac, dst=harness.star.mac) / reply))])
 
 
 @pytest.mark.parametrize("payload", [b"", b"odd", bytes(range(256)), b"\xff" * 8, b"\xf7\xff" + bytes(6)])
-def test_a_ping_is_answered_with_what_it_carried(bench: Bench, payload: bytes) -> None:
-    host = bench.hosts[2]
-    ping = IP(src=host.address, dst=bench.star.address, ttl=3) / ICMP(id=77, seq=5) / payload
-    ((came_at, frame),) = bench.exchange([(2, bytes(Ether(src=host.mac, dst=bench.star.mac) / ping))])
+def test_a_ping_is_answered_with_what_it_carried(harness: Bmv2Harness, payload: bytes) -> None:
+    host = harness.hosts[2]
+    ping = IP(src=host.address, dst=harness.star.address, ttl=3) / ICMP(id=77, seq=5) / payload
+    ((came_at, frame),) = harness.exchange([(2, bytes(Ether(src=host.mac, dst=harness.star.mac) / ping))])
     pong = Ether(frame)
     assert came_at == 2
-    assert (pong.src, pong.dst) == (bench.star.mac, host.mac)
-    assert (pong[IP].src, pong[IP].dst, pong[IP].ttl) == (bench.star.address, host.address, 64)
+    assert (pong.src, pong.dst) == (harness.star.mac, host.mac)
+    assert (pong[IP].src, pong[IP].dst, pong[IP].ttl) == (harness.star.address, host.address, 64)
     assert (pong[ICMP].type, pong[ICMP].code, pong[ICMP].id, pong[ICMP].seq) == (0, 0, 77, 5)
     assert bytes(pong[ICMP].payload) == payload
     assert_checksums_right(pong)
 
 
 @pytest.mark.parametrize("seq", [0, 1, 0x07FE, 0x07FF, 0x0800, 0xF7FF, 0xF800, 0xFFFE, 0xFFFF])
-def test_the_checksum_of_an_answer_is_right_across_the_carry(bench: Bench, seq: int) -> None:
-    host = bench.hosts[0]
-    ping = Ether(src=host.mac, dst=bench.star.mac) / IP(src=host.address, dst=bench.star.address) / ICMP(id=0, seq=seq)
-    ((_, frame),) = bench.exchange([(0, bytes(ping))])
+def test_the_checksum_of_an_answer_is_right_across_the_carry(harness: Bmv2Harness, seq: int) -> None:
+    host = harness.hosts[0]
+    ping = (
+        Ether(src=host.mac, dst=harness.star.mac) / IP(src=host.address, dst=harness.star.address) / ICMP(id=0, seq=seq)
+    )
+    ((_, frame),) = harness.exchange([(0, bytes(ping))])
     assert_checksums_right(Ether(frame))
 
 
-def test_icmp_that_is_no_ping_is_not_answered(bench: Bench) -> None:
-    host = bench.hosts[0]
+def test_icmp_that_is_no_ping_is_not_answered(harness: Bmv2Harness) -> None:
+    host = harness.hosts[0]
     for icmp in (ICMP(type=0), ICMP(type=8, code=1), ICMP(type=3)):
-        frame = Ether(src=host.mac, dst=bench.star.mac) / IP(src=host.address, dst=bench.star.address) / icmp
-        assert not bench.exchange([(0, bytes(frame))])
+        frame = Ether(src=host.mac, dst=harness.star.mac) / IP(src=host.address, dst=harness.star.address) / icmp
+        assert not harness.exchange([(0, bytes(frame))])
 
 
 def assert_checksums_right(frame: Ether) -> None:

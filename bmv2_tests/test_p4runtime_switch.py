@@ -9,7 +9,7 @@ import finsy as fy
 import pytest
 from scapy.layers.l2 import Ether
 
-from bmv2_tests.bench import PORTS, Bench
+from bmv2_tests.bmv2_harness import PORTS, Bmv2Harness
 from wiresum.controller import DriverError
 from wiresum.controller.p4runtime import STANDBY_ID, Client, admit, deliver
 from wiresum.join.constants import SWITCH_PORT
@@ -19,34 +19,34 @@ from wiresum_lab.processes import wait_until
 HALF_CIRCLE = 1 << 31
 
 
-def test_a_program_that_is_loaded_anew_finds_nothing_of_the_one_before(bench: Bench) -> None:
-    with bench.job(2) as job:
+def test_a_program_that_is_loaded_anew_finds_nothing_of_the_one_before(harness: Bmv2Harness) -> None:
+    with harness.job(2) as job:
         job.send(job.packet(0))
-        bench.load()
-        assert not bench.switch.tables.read("admission", [fy.P4TableEntry("admit")])
-        (group,) = bench.switch.tables.read("groups", [fy.P4MulticastGroupEntry()])
+        harness.load()
+        assert not harness.switch.tables.read("admission", [fy.P4TableEntry("admit")])
+        (group,) = harness.switch.tables.read("groups", [fy.P4MulticastGroupEntry()])
         assert len(group.replicas) == PORTS
-        frame = bytes(Ether(src=bench.hosts[0].mac, dst="ff:ff:ff:ff:ff:ff", type=0x88B5) / bytes(46))
-        assert sorted(bench.exchange([(0, frame)])) == [(port, frame) for port in range(1, PORTS)]
-        bench.switch.admit(job.entry)
+        frame = bytes(Ether(src=harness.hosts[0].mac, dst="ff:ff:ff:ff:ff:ff", type=0x88B5) / bytes(46))
+        assert sorted(harness.exchange([(0, frame)])) == [(port, frame) for port in range(1, PORTS)]
+        harness.switch.admit(job.entry)
         for worker, copies in ((0, 0), (1, 2)):
             assert len(job.send(job.packet(worker)).copies) == copies
-        bench.switch.evict(job.entry.job)
+        harness.switch.evict(job.entry.job)
         assert job.counters().results == 1
 
 
-def test_a_controller_that_starts_again_leaves_a_job_as_it_is(bench: Bench) -> None:
+def test_a_controller_that_starts_again_leaves_a_job_as_it_is(harness: Bmv2Harness) -> None:
     """Half a cell is summed before, and the other half after."""
-    with bench.job(2) as job:
+    with harness.job(2) as job:
         assert job.send(job.packet(0, words=job.words(5))).reason == "admitted"
-        bench.restart_controller([job.entry])
+        harness.restart_controller([job.entry])
         assert job.send(job.packet(1, words=job.words(7))).result.words == job.words(12)
         assert job.counters().packets["admitted"] == 2
 
 
-def test_what_is_missing_comes_back_and_what_does_not_belong_goes(bench: Bench) -> None:
-    tables = bench.switch.tables
-    with bench.job(2) as job:
+def test_what_is_missing_comes_back_and_what_does_not_belong_goes(harness: Bmv2Harness) -> None:
+    tables = harness.switch.tables
+    with harness.job(2) as job:
         ports = [host.port for host in job.hosts]
         stranger = dataclasses.replace(job.entry, job=99, key=1)
         tables.insert("a stranger's admission", admit.entries(stranger, 100, ports))
@@ -54,7 +54,7 @@ def test_what_is_missing_comes_back_and_what_does_not_belong_goes(bench: Bench) 
         tables.modify("the job's group", [deliver.group(job.entry.job + 1, [ports[0]])])
         tables.delete("a worker's admission", admit.entries(job.entry, job.entry.job + 1, ports)[1:])
         tables.delete("a worker's delivery", deliver.entries(job.entry, job.hosts)[:1])
-        changes = bench.switch.reconcile([job.entry]).changes
+        changes = harness.switch.reconcile([job.entry]).changes
         assert [line.split()[:2] for line in changes] == [
             ["-", "admit"],
             ["-", "admit"],
@@ -63,89 +63,89 @@ def test_what_is_missing_comes_back_and_what_does_not_belong_goes(bench: Bench) 
             ["~", "group"],
             ["+", "admit"],
         ]
-        assert not bench.switch.reconcile([job.entry]).changes
+        assert not harness.switch.reconcile([job.entry]).changes
         assert job.send(job.packet(0)).reason == "admitted"
         assert sorted(copy.port for copy in job.send(job.packet(1)).copies) == sorted(ports)
 
 
-def test_hosts_that_moved_are_found_at_their_new_ports(bench: Bench) -> None:
+def test_hosts_that_moved_are_found_at_their_new_ports(harness: Bmv2Harness) -> None:
     """Of a configuration that was changed: tables are modified, and groups."""
-    moved = [dataclasses.replace(host, port=(host.port + 1) % (PORTS - 1)) for host in bench.hosts]
-    bench.restart_controller([], moved)
+    moved = [dataclasses.replace(host, port=(host.port + 1) % (PORTS - 1)) for host in harness.hosts]
+    harness.restart_controller([], moved)
     try:
         flood = bytes(Ether(src="02:00:00:00:99:99", dst="ff:ff:ff:ff:ff:ff", type=0x88B5) / bytes(46))
-        assert sorted(bench.exchange([(0, flood)])) == [(port, flood) for port in range(1, PORTS - 1)]
+        assert sorted(harness.exchange([(0, flood)])) == [(port, flood) for port in range(1, PORTS - 1)]
         frame = bytes(Ether(src="02:00:00:00:99:99", dst=moved[0].mac, type=0x88B5) / bytes(46))
-        assert bench.exchange([(0, frame)]) == [(moved[0].port, frame)]
+        assert harness.exchange([(0, frame)]) == [(moved[0].port, frame)]
     finally:
-        assert any("~ group 256" in line for line in bench.restart_controller([]))
+        assert any("~ group 256" in line for line in harness.restart_controller([]))
 
 
-def test_another_controller_stands_by_and_takes_over_when_the_first_one_goes(bench: Bench) -> None:
-    with bench.job(1) as job, contextlib.closing(bench.controller(STANDBY_ID)) as standby:
+def test_another_controller_stands_by_and_takes_over_when_the_first_one_goes(harness: Bmv2Harness) -> None:
+    with harness.job(1) as job, contextlib.closing(harness.controller(STANDBY_ID)) as standby:
         wait_until(lambda: "stands by" in standby.trouble, "the switch has answered the standby")
         with pytest.raises(DriverError, match="stands by: another one programs"):
             standby.wait_ready(0.2)
         assert job.send(job.packet()).reason == "admitted"
-        bench.switch.close()
+        harness.switch.close()
         standby.wait_ready()
-        older = bench.switch = bench.controller(bench.next_election_id())
+        older = harness.switch = harness.controller(harness.next_election_id())
         older.wait_ready()
         assert not older.reconcile([job.entry]).changes
         assert job.send(job.packet(0, 1)).reason == "admitted"
         with contextlib.closing(older):
-            bench.switch = bench.controller(bench.next_election_id())
-            bench.switch.wait_ready()
-            assert not bench.switch.reconcile([job.entry]).changes
+            harness.switch = harness.controller(harness.next_election_id())
+            harness.switch.wait_ready()
+            assert not harness.switch.reconcile([job.entry]).changes
             wait_until(lambda: "another controller programs" in older.trouble, "the older one noticed")
             with pytest.raises(DriverError, match="another controller programs"):
                 older.evict(job.entry.job)
         assert job.send(job.packet(0, 2)).reason == "admitted"
 
 
-def test_another_device_is_not_taken_for_this_one(bench: Bench) -> None:
-    with contextlib.closing(Client(bench.star.p4runtime, bench.star.device + 1, election_id=2)) as client:
+def test_another_device_is_not_taken_for_this_one(harness: Bmv2Harness) -> None:
+    with contextlib.closing(Client(harness.star.p4runtime, harness.star.device + 1, election_id=2)) as client:
         client.wait_ready()
         with pytest.raises(DriverError, match="did not take the program"):
-            client.load(bench.program)
+            client.load(harness.program)
 
 
-def test_a_switch_with_another_program_gets_ours_and_its_jobs_are_dead(bench: Bench) -> None:
-    other = dataclasses.replace(bench.program, device_config=bench.program.device_config + b"\n")
-    with bench.job(1) as job:
-        bench.switch.close()
+def test_a_switch_with_another_program_gets_ours_and_its_jobs_are_dead(harness: Bmv2Harness) -> None:
+    other = dataclasses.replace(harness.program, device_config=harness.program.device_config + b"\n")
+    with harness.job(1) as job:
+        harness.switch.close()
         with contextlib.closing(
-            Client(bench.star.p4runtime, bench.star.device, election_id=bench.next_election_id())
+            Client(harness.star.p4runtime, harness.star.device, election_id=harness.next_election_id())
         ) as client:
             client.wait_ready()
             client.load(other)
-            assert client.runs(other) is not client.runs(bench.program)
-        switch = bench.switch = bench.controller(bench.next_election_id())
+            assert client.runs(other) is not client.runs(harness.program)
+        switch = harness.switch = harness.controller(harness.next_election_id())
         switch.wait_ready()
         with pytest.raises(DriverError, match="has not been reconciled"):
             switch.evict(job.entry.job)
         assert switch.reconcile([job.entry]) == switch.reconcile([job.entry])
         assert switch.reconcile([job.entry]).reloaded
-        assert not bench.switch.tables.held()
+        assert not harness.switch.tables.held()
         assert switch.reconcile([]).reloaded
         assert not switch.reconcile([]).reloaded
-        assert not bench.copies([(job.hosts[0].port, bytes(job.frame(job.packet())))])
+        assert not harness.copies([(job.hosts[0].port, bytes(job.frame(job.packet())))])
         assert switch.stray().packets["unknown"] == 1
-    bench.load()
+    harness.load()
 
 
 @pytest.mark.parametrize("ahead", [-HALF_CIRCLE, -2, -1, 0, 1, 2, HALF_CIRCLE - 1])
-def test_cells_serve_the_next_job_whatever_round_they_hold(bench: Bench, ahead: int) -> None:
+def test_cells_serve_the_next_job_whatever_round_they_hold(harness: Bmv2Harness, ahead: int) -> None:
     """The cells hold words of a round that lies `ahead` of the next job's first, half of them full and half not."""
-    with bench.job(2, slots=2) as before:
+    with harness.job(2, slots=2) as before:
         for slot in range(2):
             for worker in range(1 + slot % 2):
                 for after in range(2):
                     packet = before.packet(worker, after, slot=slot, words=before.words(0xBAD))
                     assert before.send(packet).reason == "admitted"
-        bench.switch.evict(before.entry.job)
+        harness.switch.evict(before.entry.job)
         entry = dataclasses.replace(before.entry, key=7 + (ahead & 0xFFFF))
-        bench.switch.admit(entry)
+        harness.switch.admit(entry)
         job = dataclasses.replace(before, entry=entry, first=(before.first - ahead) % (1 << 32))
         for slot in range(2):
             for after in range(3):
@@ -156,27 +156,27 @@ def test_cells_serve_the_next_job_whatever_round_they_hold(bench: Bench, ahead: 
         assert job.counters().results == 6
 
 
-def test_a_full_table_is_told_and_the_job_leaves_nothing(bench: Bench) -> None:
+def test_a_full_table_is_told_and_the_job_leaves_nothing(harness: Bmv2Harness) -> None:
     """admit has room for 4096 entries: eight jobs of 32 workers and 16 threads."""
-    hosts = [bench.hosts[i % len(bench.hosts)] for i in range(32)]
-    read = bench.switch.tables.read
-    with bench.job(32, threads=16, slots=16, hosts=hosts) as job:
+    hosts = [harness.hosts[i % len(harness.hosts)] for i in range(32)]
+    read = harness.switch.tables.read
+    with harness.job(32, threads=16, slots=16, hosts=hosts) as job:
         numbers = range(100, 107)
         try:
             for number in numbers:
-                bench.switch.admit(dataclasses.replace(job.entry, job=number))
+                harness.switch.admit(dataclasses.replace(job.entry, job=number))
             with pytest.raises(
                 DriverError, match=r"table admit of .* room for 4096 entries; 4096 are taken and this job needs 512"
             ):
-                bench.switch.admit(dataclasses.replace(job.entry, job=107))
+                harness.switch.admit(dataclasses.replace(job.entry, job=107))
             assert len(read("admission", [fy.P4TableEntry("admit")])) == 4096
             assert len(read("delivery", [fy.P4TableEntry("deliver")])) == 8 * 32
         finally:
             for number in numbers:
-                bench.switch.evict(number)
+                harness.switch.evict(number)
 
 
-def test_the_switch_is_where_the_driver_says(bench: Bench) -> None:
-    assert bench.switch.endpoint.address == bench.star.address
-    assert bench.switch.endpoint.port == SWITCH_PORT
-    assert bench.switch.sizes.lanes_max == bench.program.lanes
+def test_the_switch_is_where_the_driver_says(harness: Bmv2Harness) -> None:
+    assert harness.switch.endpoint.address == harness.star.address
+    assert harness.switch.endpoint.port == SWITCH_PORT
+    assert harness.switch.sizes.lanes_max == harness.program.lanes

@@ -7,14 +7,16 @@ from scapy.layers.inet import IP, UDP
 from scapy.layers.l2 import Ether
 from scapy.utils import checksum
 
-from bmv2_tests.bench import WORKER_PORT, Bench
+from bmv2_tests.bmv2_harness import WORKER_PORT, Bmv2Harness
 from wiresum.join.constants import SWITCH_PORT
 from wiresum_lab.doubles.workers import DATA, EMPTY, META, MISSING, QUESTION
 
 
 @pytest.mark.parametrize(("kind", "payload_bytes"), [(DATA, 280), (EMPTY, 280), (META, 24), (QUESTION, 24)])
-def test_lengths_and_checksums_are_those_of_what_it_carries(bench: Bench, kind: int, payload_bytes: int) -> None:
-    with bench.job(1) as job:
+def test_lengths_and_checksums_are_those_of_what_it_carries(
+    harness: Bmv2Harness, kind: int, payload_bytes: int
+) -> None:
+    with harness.job(1) as job:
         (copy,) = job.send(job.packet(kind=kind)).copies
         frame = Ether(copy.frame)
         assert len(copy.frame) == 14 + 20 + 8 + payload_bytes
@@ -24,8 +26,8 @@ def test_lengths_and_checksums_are_those_of_what_it_carries(bench: Bench, kind: 
         assert checksum(copy.frame[14:34]) == 0
 
 
-def test_each_copy_is_addressed_to_its_receiver(bench: Bench) -> None:
-    with bench.job(5) as job:
+def test_each_copy_is_addressed_to_its_receiver(harness: Bmv2Harness) -> None:
+    with harness.job(5) as job:
         for worker in range(4):
             job.send(job.packet(worker))
         outcome = job.send(job.packet(4))
@@ -33,25 +35,29 @@ def test_each_copy_is_addressed_to_its_receiver(bench: Bench) -> None:
             (copy,) = (copy for copy in outcome.copies if copy.address == host.address)
             frame = Ether(copy.frame)
             assert copy.port == host.port
-            assert (frame.src, frame.dst) == (bench.star.mac, host.mac)
-            assert frame[IP].src == bench.star.address
+            assert (frame.src, frame.dst) == (harness.star.mac, host.mac)
+            assert frame[IP].src == harness.star.address
 
 
 @pytest.mark.parametrize("thread", range(0, 16, 5))
-def test_ports_are_those_of_the_thread(bench: Bench, thread: int) -> None:
-    with bench.job(1, threads=16, slots=16) as job:
+def test_ports_are_those_of_the_thread(harness: Bmv2Harness, thread: int) -> None:
+    with harness.job(1, threads=16, slots=16) as job:
         (copy,) = job.send(job.packet(slot=thread), thread=thread).copies
         frame = Ether(copy.frame)
         assert (frame[UDP].sport, frame[UDP].dport) == (SWITCH_PORT + thread, WORKER_PORT + thread)
 
 
-def test_a_job_at_other_ports_is_heard_there_alone_and_answered_at_its_workers_own(bench: Bench) -> None:
-    with bench.job(2, threads=2, port_offset=6) as job:
+def test_a_job_at_other_ports_is_heard_there_alone_and_answered_at_its_workers_own(harness: Bmv2Harness) -> None:
+    with harness.job(2, threads=2, port_offset=6) as job:
         for thread in range(2):
             packets = [job.packet(worker, slot=4 * thread) for worker in range(2)]
             assert job.send(packets[0], thread=thread).reason == "admitted"
-            ports = {"src_port": WORKER_PORT + thread, "dst_port": SWITCH_PORT + thread}
-            below = bench.own_frame(job.hosts[1], **ports, payload=packets[1].to_bytes())
+            below = harness.own_frame(
+                job.hosts[1],
+                src_port=WORKER_PORT + thread,
+                dst_port=SWITCH_PORT + thread,
+                payload=packets[1].to_bytes(),
+            )
             assert job.send_frame(job.hosts[1].port, below).reason == "unknown"
             for copy in job.send(packets[1], thread=thread).copies:
                 frame = Ether(copy.frame)
@@ -60,8 +66,8 @@ def test_a_job_at_other_ports_is_heard_there_alone_and_answered_at_its_workers_o
 
 
 @pytest.mark.parametrize("tos", [0, 1, 2, 3, 0x2E << 2, 0xFF])
-def test_a_congestion_mark_reaches_the_workers(bench: Bench, tos: int) -> None:
-    with bench.job(2) as job:
+def test_a_congestion_mark_reaches_the_workers(harness: Bmv2Harness, tos: int) -> None:
+    with harness.job(2) as job:
         job.send(job.packet(0))
         frame = job.frame(job.packet(1))
         frame[IP].tos = tos
@@ -70,8 +76,8 @@ def test_a_congestion_mark_reaches_the_workers(bench: Bench, tos: int) -> None:
             assert checksum(copy.frame[14:34]) == 0
 
 
-def test_what_the_sender_chose_for_itself_does_not_travel_on(bench: Bench) -> None:
-    with bench.job(1) as job:
+def test_what_the_sender_chose_for_itself_does_not_travel_on(harness: Bmv2Harness) -> None:
+    with harness.job(1) as job:
         frame = job.frame(job.packet())
         frame[IP].ttl, frame[IP].id, frame[IP].flags, frame[UDP].chksum = 1, 777, 0, 0xABCD
         (copy,) = job.send_frame(0, frame).copies
@@ -80,14 +86,14 @@ def test_what_the_sender_chose_for_itself_does_not_travel_on(bench: Bench) -> No
         assert (result[UDP].sport, result[UDP].chksum) == (SWITCH_PORT, 0)
 
 
-def test_missing_is_its_question_without_flags_and_exponent(bench: Bench) -> None:
-    with bench.job(2) as job:
+def test_missing_is_its_question_without_flags_and_exponent(harness: Bmv2Harness) -> None:
+    with harness.job(2) as job:
         question = job.packet(1, kind=QUESTION, flags=0xFF, exponent=0xFF)
         assert job.send(question).result == question._replace(kind=MISSING, flags=0, exponent=0)
 
 
-def test_missing_is_not_flagged_though_its_cell_has_diverged(bench: Bench) -> None:
-    with bench.job(3) as job:
+def test_missing_is_not_flagged_though_its_cell_has_diverged(harness: Bmv2Harness) -> None:
+    with harness.job(3) as job:
         job.send(job.packet(0, tensor=1))
         job.send(job.packet(1, tensor=2))
         missing = job.send(job.packet(2, kind=QUESTION)).result
@@ -95,8 +101,8 @@ def test_missing_is_not_flagged_though_its_cell_has_diverged(bench: Bench) -> No
 
 
 @pytest.mark.parametrize("kind", [DATA, EMPTY])
-def test_a_question_gets_the_frame_that_its_contribution_would(bench: Bench, kind: int) -> None:
-    with bench.job(2) as job:
+def test_a_question_gets_the_frame_that_its_contribution_would(harness: Bmv2Harness, kind: int) -> None:
+    with harness.job(2) as job:
         job.send(job.packet(0, kind=kind))
         job.send(job.packet(1, kind=kind))
         (again,) = job.send(job.packet(0, kind=kind)).copies
@@ -104,8 +110,8 @@ def test_a_question_gets_the_frame_that_its_contribution_would(bench: Bench, kin
         assert answer.frame == again.frame
 
 
-def test_a_resent_result_is_the_multicast_one(bench: Bench) -> None:
-    with bench.job(2) as job:
+def test_a_resent_result_is_the_multicast_one(harness: Bmv2Harness) -> None:
+    with harness.job(2) as job:
         job.send(job.packet(0))
         completing = job.packet(1)
         (first,) = (copy for copy in job.send(completing).copies if copy.address == job.hosts[1].address)

@@ -20,7 +20,7 @@ import finsy as fy
 import pytest
 
 from bmv2_tests import testgen
-from bmv2_tests.bench import Bench
+from bmv2_tests.bmv2_harness import Bmv2Harness
 from bmv2_tests.testgen import CASES, Case, Frame, complaint
 from bmv2_tests.tna_interpreter.switch import Switch
 from bmv2_tests.tofino_model.model_switch import ModelSwitch
@@ -59,14 +59,14 @@ class OnTofino:
 class OnBmv2:
     """Everything else that the switch knows stays: its own address, for pings, and its hosts."""
 
-    def __init__(self, bench: Bench, tables: Tables) -> None:
-        self._bench, self._tables = bench, tables
+    def __init__(self, harness: Bmv2Harness, tables: Tables) -> None:
+        self._harness, self._tables = harness, tables
         self._entities: list[Entity] = []
 
     def fresh(self, slots: int) -> int:
         self._tables.delete("the last case's entries", self._entities)
         self._entities = []
-        lease = self._bench.leases.take(slots)
+        lease = self._harness.leases.take(slots)
         assert lease is not None, "the switch has slots"
         return lease.base
 
@@ -81,7 +81,7 @@ class OnBmv2:
             self._write(entry)
 
     def play(self, frame: Frame) -> list[Frame]:
-        return [Frame(port, content) for port, content in self._bench.exchange([(frame.port, frame.content)])]
+        return [Frame(port, content) for port, content in self._harness.exchange([(frame.port, frame.content)])]
 
     def _write(self, entity: Entity) -> None:
         self._tables.insert("an entry of the case", [entity])
@@ -89,11 +89,11 @@ class OnBmv2:
 
 
 @pytest.fixture(scope="module")
-def on_bmv2(bench: Bench) -> Iterator[OnBmv2]:
-    client = Client(bench.star.p4runtime, bench.star.device, election_id=bench.next_election_id())
+def on_bmv2(harness: Bmv2Harness) -> Iterator[OnBmv2]:
+    client = Client(harness.star.p4runtime, harness.star.device, election_id=harness.next_election_id())
     with contextlib.closing(client):
         client.wait_ready()
-        yield OnBmv2(bench, Tables(client, bench.program))
+        yield OnBmv2(harness, Tables(client, harness.program))
 
 
 @pytest.fixture(scope="module")

@@ -28,7 +28,7 @@ from wiresum.controller.jobs.outputs import Admit, Evict, Output
 from wiresum.controller.p4runtime import Target, desired, targets_of
 from wiresum.controller.switches import SwitchConfig
 from wiresum.join.constants import HEADER_BYTES, SWITCH_PORT, Header, Kind
-from wiresum_lab.doubles.controller import JobsBench, member
+from wiresum_lab.doubles.controller import JobsHarness, member
 from wiresum_lab.doubles.p4runtime_proxy import write_tofino_program
 
 TENSOR, CHUNK = 7, 11
@@ -122,9 +122,9 @@ class Cluster:
             if target.is_first:
                 self._install(target, desired.of_configuration(target))
         self.configured = self.entries()
-        self.bench = JobsBench(switches=[_switch(target) for target in self.targets.values()])
+        self.harness = JobsHarness(switches=[_switch(target) for target in self.targets.values()])
         self._carried_out = 0
-        """Of what the bench wanted done."""
+        """Of what the harness wanted done."""
         self._admitted: dict[tuple[str, int], JobEntry] = {}
         """By node and number."""
 
@@ -151,29 +151,29 @@ class Cluster:
         for rank, address in enumerate(addresses):
             endpoint = messages.Endpoint(address=address, port=20000)
             asked.append(
-                self.bench.ask(
+                self.harness.ask(
                     job_name=name, rank=rank, world_size=len(addresses), endpoint=endpoint, threads_max=1, slots=16
                 )
             )
         assert asked[0].job.nodes, f"{name} was refused"
         for worker in asked:
-            self.bench.jobs.attend(member(worker), self.bench.now)
+            self.harness.jobs.attend(member(worker), self.harness.now)
         self._carry_out()
         return [Sender(worker, self, own) for worker, own in zip(asked, words, strict=True)]
 
     def end(self, name: str) -> None:
-        self.bench.jobs.end(name, "", self.bench.now)
-        self.bench.settle()
+        self.harness.jobs.end(name, "", self.harness.now)
+        self.harness.settle()
         self._carry_out()
 
     def tree(self, name: str) -> dict[str, str]:
         """The parent of each node of a job, the root first."""
-        (job,) = (job for job in self.bench.jobs.all() if job.name == name)
+        (job,) = (job for job in self.harness.jobs.all() if job.name == name)
         return {node.branch.switch_name: node.branch.parent for node in job.nodes.values()}
 
     def entry(self, name: str, node: str) -> JobEntry:
         """What a node was told of a job."""
-        (job,) = (job for job in self.bench.jobs.all() if job.name == name)
+        (job,) = (job for job in self.harness.jobs.all() if job.name == name)
         entry = job.nodes[node].entry
         assert entry is not None
         return entry
@@ -183,8 +183,8 @@ class Cluster:
         return {name: len(held) for name, held in self._held.items()}
 
     def _carry_out(self) -> None:
-        outputs: list[Output] = self.bench.done[self._carried_out :]
-        self._carried_out = len(self.bench.done)
+        outputs: list[Output] = self.harness.done[self._carried_out :]
+        self._carried_out = len(self.harness.done)
         for output in outputs:
             if isinstance(output, Admit):
                 target = self.targets[output.switch_name]

@@ -1,4 +1,4 @@
-"""The test vectors on a bench with bmv2, frame by frame: what a program does, held against what the protocol says."""
+"""The test vectors on a harness with bmv2, frame by frame: what a program does, held against what the protocol says."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
-from bmv2_tests.bench import WORKER_PORT, Bench
+from bmv2_tests.bmv2_harness import WORKER_PORT, Bmv2Harness
 from bmv2_tests.vectors import End, Job, Member, Scenario, Step
 from wiresum.controller import Endpoint, JobEntry
 from wiresum.controller.driver import Uplink
@@ -20,22 +20,22 @@ STRANGER = "10.111.8.8"
 class FreshSlots:
     """Cells that no job of these keys has used since the program was loaded, which it is again when they run out."""
 
-    def __init__(self, bench: Bench) -> None:
-        self._bench = bench
-        self._next = bench.program.slots
+    def __init__(self, harness: Bmv2Harness) -> None:
+        self._harness = harness
+        self._next = harness.program.slots
 
     def take(self, count: int) -> int:
-        if self._next + count > self._bench.program.slots:
-            self._bench.load()
+        if self._next + count > self._harness.program.slots:
+            self._harness.load()
             self._next = 0
         self._next += count
         return self._next - count
 
 
-def complaints(scenario: Scenario, bench: Bench, fresh_slots: FreshSlots) -> Iterator[str]:
+def complaints(scenario: Scenario, harness: Bmv2Harness, fresh_slots: FreshSlots) -> Iterator[str]:
     """Step by step, what is not as the protocol says. Whoever has heard enough stops asking."""
     slot_offset = fresh_slots.take(scenario.slots)
-    hosts = dict(zip(scenario.members, bench.hosts, strict=False))
+    hosts = dict(zip(scenario.members, harness.hosts, strict=False))
     rows = {job: 1 + index for index, job in enumerate(scenario.jobs)}
     running: dict[Job, ExitStack] = {}
     with ExitStack() as cleanup:
@@ -45,10 +45,10 @@ def complaints(scenario: Scenario, bench: Bench, fresh_slots: FreshSlots) -> Ite
                 entry = entry_of(event, hosts, slot_offset)
                 receivers = [hosts[member] for member in event.members]
                 parent = hosts.get(Member(event.number, PARENT))
-                running[event].enter_context(admitted(bench, entry, rows[event], receivers, parent))
+                running[event].enter_context(admitted(harness, entry, rows[event], receivers, parent))
             elif isinstance(event, End):
                 running[event.job].close()
-            elif complaint := play(event, bench, hosts, list(rows.values())):
+            elif complaint := play(event, harness, hosts, list(rows.values())):
                 where = " ".join(scenario.where(event).split())
                 yield f"{where}\n    {complaint}"
 
@@ -71,7 +71,9 @@ def entry_of(job: Job, hosts: dict[Member, Host], slot_offset: int) -> JobEntry:
 
 
 @contextmanager
-def admitted(bench: Bench, entry: JobEntry, row: int, hosts: list[Host], parent: Host | None = None) -> Iterator[None]:
+def admitted(
+    harness: Bmv2Harness, entry: JobEntry, row: int, hosts: list[Host], parent: Host | None = None
+) -> Iterator[None]:
     """As the driver does it, but for its choice of the row, which goes by the job's number: those of the vectors are
     any of the wire's."""
     ports = [host.port for host in hosts]
@@ -81,24 +83,24 @@ def admitted(bench: Bench, entry: JobEntry, row: int, hosts: list[Host], parent:
         *([deliver.uplink_group(row, parent.port)] if parent else []),
         *admit.entries(entry, row, ports, parent.port if parent else 0),
     ]
-    bench.switch.tables.modify("the counters of a job", count.resets(row))
-    bench.switch.tables.insert("a job", entities)
+    harness.switch.tables.modify("the counters of a job", count.resets(row))
+    harness.switch.tables.insert("a job", entities)
     try:
         yield
     finally:
-        bench.switch.tables.delete("a job", entities)
+        harness.switch.tables.delete("a job", entities)
 
 
-def play(step: Step, bench: Bench, hosts: dict[Member, Host], rows: list[int]) -> str:
+def play(step: Step, harness: Bmv2Harness, hosts: dict[Member, Host], rows: list[int]) -> str:
     """Sends the step's frame, and says what came of it that should not, or should have and did not; empty if all is
     well."""
     sender = hosts[step.sender]
     source = dataclasses.replace(sender, address=hosts[step.source].address if step.source else STRANGER)
     ports = {"src_port": WORKER_PORT + step.source_thread, "dst_port": SWITCH_PORT + step.thread}
-    frame = bytes(bench.own_frame(source, **ports, payload=step.datagram))
-    before = counted(bench, rows)
-    copies = bench.copies([(hosts[step.port].port, frame)])
-    if (reasons := counted(bench, rows) - before) != {step.expectation.reason: 1}:
+    frame = bytes(harness.own_frame(source, **ports, payload=step.datagram))
+    before = counted(harness, rows)
+    copies = harness.copies([(hosts[step.port].port, frame)])
+    if (reasons := counted(harness, rows) - before) != {step.expectation.reason: 1}:
         return f"counted as {dict(reasons)}, and not once as {step.expectation.reason}"
     got = sorted((copy.port, copy.address, copy.thread, copy.datagram.hex(" ", 4)) for copy in copies)
     receivers = [hosts[member] for member in step.expectation.receivers]
@@ -110,6 +112,6 @@ def play(step: Step, bench: Bench, hosts: dict[Member, Host], rows: list[int]) -
     return wrong[0] if wrong else ""
 
 
-def counted(bench: Bench, rows: list[int]) -> Counter[str]:
-    counters = [count.decode(bench.switch.tables.read("counters", count.reads(row))) for row in (STRAY_ROW, *rows)]
+def counted(harness: Bmv2Harness, rows: list[int]) -> Counter[str]:
+    counters = [count.decode(harness.switch.tables.read("counters", count.reads(row))) for row in (STRAY_ROW, *rows)]
     return sum((Counter(one.packets) for one in counters), Counter())

@@ -24,7 +24,7 @@ from finsy.proto import p4i
 from google.protobuf import text_format
 from rich.console import Console
 
-from bmv2_tests.bench import Bench
+from bmv2_tests.bmv2_harness import Bmv2Harness
 from bmv2_tests.vectors import Scenario, load_all
 from bmv2_tests.vectors_on_bmv2 import FreshSlots, complaints
 from wiresum.compiled import compile_program
@@ -67,16 +67,16 @@ def program_with(verdict: Path) -> Pipeline:
 
 def play(program: Pipeline, chosen: Sequence[Scenario]) -> Iterator[tuple[str, int, str]]:
     """Of each file of vectors its name, how many scenarios it has, and the first complaint; empty if there is none."""
-    with closing(Bench(program)) as bench:
-        fresh_slots = FreshSlots(bench)
+    with closing(Bmv2Harness(program)) as harness:
+        fresh_slots = FreshSlots(harness)
         for path, group in groupby(chosen, key=lambda scenario: scenario.path):
             scenarios = list(group)
-            yield path.name, len(scenarios), _first_complaint(scenarios, bench, fresh_slots)
+            yield path.name, len(scenarios), _first_complaint(scenarios, harness, fresh_slots)
 
 
-def _first_complaint(scenarios: Sequence[Scenario], bench: Bench, fresh_slots: FreshSlots) -> str:
+def _first_complaint(scenarios: Sequence[Scenario], harness: Bmv2Harness, fresh_slots: FreshSlots) -> str:
     for scenario in scenarios:
-        for complaint in complaints(scenario, bench, fresh_slots):
+        for complaint in complaints(scenario, harness, fresh_slots):
             return complaint
     return ""
 

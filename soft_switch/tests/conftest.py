@@ -5,10 +5,10 @@ from contextlib import ExitStack
 
 import pytest
 
-from wiresum_lab.doubles.workers import Bench
+from wiresum_lab.doubles.workers import DataplaneHarness
 
 
 @pytest.fixture
-def bench() -> Iterator[Bench]:
+def harness() -> Iterator[DataplaneHarness]:
     with ExitStack() as cleanup:
-        yield Bench(cleanup)
+        yield DataplaneHarness(cleanup)

@@ -23,7 +23,7 @@ from wiresum import join
 from wiresum.switch.command import switch
 from wiresum_lab.doubles.controller import Client
 from wiresum_lab.doubles.p4runtime_controller import Controller
-from wiresum_lab.doubles.workers import RESULT, Bench, Packet
+from wiresum_lab.doubles.workers import RESULT, DataplaneHarness, Packet
 from wiresum_lab.processes import PATIENCE_S, wait_until
 
 READY = re.compile(
@@ -79,13 +79,15 @@ def start(cleanup: ExitStack, *arguments: str, serves: str = "--control", withou
     return running
 
 
-def test_workers_join_and_get_a_sum_and_the_file_tells_of_it(cleanup: ExitStack, bench: Bench, tmp_path: Path) -> None:
+def test_workers_join_and_get_a_sum_and_the_file_tells_of_it(
+    cleanup: ExitStack, harness: DataplaneHarness, tmp_path: Path
+) -> None:
     statistics = tmp_path / "switch.json"
     running = start(cleanup, "--json-stats", str(statistics))
     assert json.loads(statistics.read_text())["results"] == 0
     client = Client(running.control_port)
     cleanup.callback(client.close)
-    sockets = [bench.open_socket() for _ in range(2)]
+    sockets = [harness.open_socket() for _ in range(2)]
     asked = []
     for rank, made in enumerate(sockets):
         host, port = made.getsockname()
@@ -126,9 +128,9 @@ def test_signal_ends_it_cleanly_and_frees_the_ports(cleanup: ExitStack, number: 
     assert again.end(number) == (0, "")
 
 
-def test_statistics_line_shows_what_comes_in(cleanup: ExitStack, bench: Bench) -> None:
+def test_statistics_line_shows_what_comes_in(cleanup: ExitStack, harness: DataplaneHarness) -> None:
     running = start(cleanup, "--stats-interval", "0.1")
-    stranger = bench.open_socket()
+    stranger = harness.open_socket()
     give_up_at = time.monotonic() + PATIENCE_S
     refused = 0
     while not refused and time.monotonic() < give_up_at:
@@ -160,9 +162,9 @@ def test_metrics_are_served_beside_the_joins(cleanup: ExitStack) -> None:
     assert running.end(signal.SIGTERM) == (0, "")
 
 
-def test_a_switch_that_a_controller_programs_has_metrics_too(cleanup: ExitStack, bench: Bench) -> None:
+def test_a_switch_that_a_controller_programs_has_metrics_too(cleanup: ExitStack, harness: DataplaneHarness) -> None:
     running = start(cleanup, "--metrics", "127.0.0.1:0", serves="--p4runtime")
-    stranger = bench.open_socket()
+    stranger = harness.open_socket()
     stranger.sendto(Packet(job=3).to_bytes(), ("127.0.0.1", running.data_port))
 
     def scrape() -> dict[str, float]:

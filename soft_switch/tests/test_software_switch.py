@@ -13,15 +13,15 @@ import pytest
 from wiresum.controller import DriverError, Endpoint, SwitchDriver
 from wiresum.join.constants import LANES_MAX
 from wiresum.switch.software_switch import SoftwareSwitch
-from wiresum_lab.doubles.workers import EMPTY, META, RESULT, Bench
+from wiresum_lab.doubles.workers import EMPTY, META, RESULT, DataplaneHarness
 
 PATIENCE_S = 60.0
 
 ONES = (1, 1, 1, 1)
 
 
-def test_is_a_driver_for_the_controller(bench: Bench) -> None:
-    device = bench.switch()
+def test_is_a_driver_for_the_controller(harness: DataplaneHarness) -> None:
+    device = harness.switch()
     assert isinstance(device, SwitchDriver)
     assert (device.kind, device.trouble, device.reaches("192.0.2.1")) == ("software", "", True)
     assert device.endpoint.address == "127.0.0.1"
@@ -29,8 +29,8 @@ def test_is_a_driver_for_the_controller(bench: Bench) -> None:
     assert (device.sizes.slots, device.sizes.lanes_max, device.sizes.jobs_max) == (64, 16, 8)
 
 
-def test_two_workers_get_the_sum(bench: Bench) -> None:
-    job = bench.job(bench.switch(), 2)
+def test_two_workers_get_the_sum(harness: DataplaneHarness) -> None:
+    job = harness.job(harness.switch(), 2)
     job.send(job.packet(0, 1, (1, 2, 3, 0xFFFFFFFF)))
     job.send(job.packet(1, 1, (10, 20, 30, 2)))
     for worker in range(2):
@@ -40,8 +40,8 @@ def test_two_workers_get_the_sum(bench: Bench) -> None:
         assert result.words == (11, 22, 33, 1)
 
 
-def test_many_rounds_in_all_slots(bench: Bench) -> None:
-    job = bench.job(bench.switch(), 3)
+def test_many_rounds_in_all_slots(harness: DataplaneHarness) -> None:
+    job = harness.job(harness.switch(), 3)
     for number in range(1, 20):
         for slot in range(8):
             for worker in range(3):
@@ -51,8 +51,8 @@ def test_many_rounds_in_all_slots(bench: Bench) -> None:
             assert {(r.chunk, r.words) for r in results} == {(slot, (3, 3 * slot, 3 * number, 21)) for slot in range(8)}
 
 
-def test_empty_adds_nothing_and_alone_gives_zeros(bench: Bench) -> None:
-    job = bench.job(bench.switch(), 2)
+def test_empty_adds_nothing_and_alone_gives_zeros(harness: DataplaneHarness) -> None:
+    job = harness.job(harness.switch(), 2)
     job.send(job.packet(0, 1, kind=EMPTY))
     job.send(job.packet(1, 1, (5, 6, 7, 8)))
     assert {job.receive(worker).words for worker in range(2)} == {(5, 6, 7, 8)}
@@ -61,8 +61,8 @@ def test_empty_adds_nothing_and_alone_gives_zeros(bench: Bench) -> None:
     assert {job.receive(worker).words for worker in range(2)} == {(0, 0, 0, 0)}
 
 
-def test_meta_gives_the_largest_exponent_alone(bench: Bench) -> None:
-    job = bench.job(bench.switch(), 2)
+def test_meta_gives_the_largest_exponent_alone(harness: DataplaneHarness) -> None:
+    job = harness.job(harness.switch(), 2)
     job.send(job.packet(0, 1, kind=META)._replace(exponent=100))
     job.send(job.packet(1, 1, kind=META)._replace(exponent=140))
     for worker in range(2):
@@ -70,8 +70,8 @@ def test_meta_gives_the_largest_exponent_alone(bench: Bench) -> None:
         assert (result.exponent, result.words) == (140, ())
 
 
-def test_duplicate_is_not_added_twice_and_gets_the_result_again(bench: Bench) -> None:
-    job = bench.job(bench.switch(), 2)
+def test_duplicate_is_not_added_twice_and_gets_the_result_again(harness: DataplaneHarness) -> None:
+    job = harness.job(harness.switch(), 2)
     for _ in range(5):
         job.send(job.packet(0, 1, ONES))
     job.send(job.packet(1, 1, ONES))
@@ -87,8 +87,8 @@ def test_duplicate_is_not_added_twice_and_gets_the_result_again(bench: Bench) ->
     assert counters.contributions[:2] == (1, 1)
 
 
-def test_evicted_job_is_unknown_at_once(bench: Bench) -> None:
-    job = bench.job(bench.switch(), 1)
+def test_evicted_job_is_unknown_at_once(harness: DataplaneHarness) -> None:
+    job = harness.job(harness.switch(), 1)
     job.send(job.packet(0, 1, ONES))
     assert job.receive(0).words == ONES
     job.device.evict(1)
@@ -100,21 +100,21 @@ def test_evicted_job_is_unknown_at_once(bench: Bench) -> None:
     assert (job.device.stats().jobs_now, job.device.stats().jobs_ended) == (0, 1)
 
 
-def test_next_job_may_start_at_an_older_round(bench: Bench) -> None:
-    device = bench.switch()
-    old = bench.job(device, 1)
+def test_next_job_may_start_at_an_older_round(harness: DataplaneHarness) -> None:
+    device = harness.switch()
+    old = harness.job(device, 1)
     old.send(old.packet(0, 1001, ONES))
     assert old.receive(0).words == ONES
     device.evict(1)
-    new = bench.job(device, 1)
+    new = harness.job(device, 1)
     new.send(new.packet(0, 1, (9, 9, 9, 9)))
     assert new.receive(0).words == (9, 9, 9, 9)
 
 
-def test_two_jobs_at_once_do_not_mix(bench: Bench) -> None:
-    device = bench.switch()
-    a = bench.job(device, 2, number=1, slot_base=0)
-    b = bench.job(device, 2, number=2, slot_base=8)
+def test_two_jobs_at_once_do_not_mix(harness: DataplaneHarness) -> None:
+    device = harness.switch()
+    a = harness.job(device, 2, number=1, slot_base=0)
+    b = harness.job(device, 2, number=2, slot_base=8)
     for number in range(1, 50):
         for worker in range(2):
             a.send(a.packet(worker, number, ONES))
@@ -124,10 +124,10 @@ def test_two_jobs_at_once_do_not_mix(bench: Bench) -> None:
             assert b.receive(worker).words == (200, 200, 200, 2 * number)
 
 
-def test_hostile_datagrams_do_not_disturb_a_job(bench: Bench) -> None:
-    device = bench.switch()
-    job = bench.job(device, 2)
-    stranger = bench.open_socket()
+def test_hostile_datagrams_do_not_disturb_a_job(harness: DataplaneHarness) -> None:
+    device = harness.switch()
+    job = harness.job(device, 2)
+    stranger = harness.open_socket()
     chance = random.Random(5)
     sent = 0
     for number in range(1, 101):
@@ -149,10 +149,10 @@ def test_hostile_datagrams_do_not_disturb_a_job(bench: Bench) -> None:
     assert refused["unknown"] > 0
 
 
-def test_member_with_the_key_cannot_leave_its_lease(bench: Bench) -> None:
-    device = bench.switch()
-    victim = bench.job(device, 1, number=2, slot_base=8)
-    job = bench.job(device, 1)
+def test_member_with_the_key_cannot_leave_its_lease(harness: DataplaneHarness) -> None:
+    device = harness.switch()
+    victim = harness.job(device, 1, number=2, slot_base=8)
+    job = harness.job(device, 1)
     for slot in (8, 9, 32767):
         job.send(job.packet(0, 1, ONES, slot=slot))
     assert job.hears_nothing(0)
@@ -175,31 +175,33 @@ def test_member_with_the_key_cannot_leave_its_lease(bench: Bench) -> None:
         ({"endpoints": (Endpoint("10.0.0.1", 0),)}, "address"),
     ],
 )
-def test_refuses_an_entry_that_makes_no_sense(bench: Bench, change: dict[str, Any], complaint: str) -> None:
-    device = bench.switch()
-    entry = bench.entry([bench.open_socket()])
+def test_refuses_an_entry_that_makes_no_sense(
+    harness: DataplaneHarness, change: dict[str, Any], complaint: str
+) -> None:
+    device = harness.switch()
+    entry = harness.entry([harness.open_socket()])
     with pytest.raises(DriverError, match=complaint):
         device.admit(replace(entry, **change))
     device.admit(entry)
 
 
-def test_refuses_a_lease_that_overlaps_another(bench: Bench) -> None:
-    device = bench.switch()
-    bench.job(device, 1)
+def test_refuses_a_lease_that_overlaps_another(harness: DataplaneHarness) -> None:
+    device = harness.switch()
+    harness.job(device, 1)
     with pytest.raises(DriverError, match="overlaps"):
-        bench.job(device, 1, number=2, slot_base=4)
+        harness.job(device, 1, number=2, slot_base=4)
 
 
-def test_job_number_in_use_is_refused(bench: Bench) -> None:
-    device = bench.switch()
-    bench.job(device, 1)
+def test_job_number_in_use_is_refused(harness: DataplaneHarness) -> None:
+    device = harness.switch()
+    harness.job(device, 1)
     with pytest.raises(DriverError, match="taken"):
-        bench.job(device, 1, slot_base=16)
+        harness.job(device, 1, slot_base=16)
 
 
-def test_reconciling_ends_what_is_not_wanted_and_tells_of_what_is_lost(bench: Bench) -> None:
-    device = bench.switch()
-    kept, unwanted = bench.job(device, 1), bench.job(device, 1, number=2, slot_base=8)
+def test_reconciling_ends_what_is_not_wanted_and_tells_of_what_is_lost(harness: DataplaneHarness) -> None:
+    device = harness.switch()
+    kept, unwanted = harness.job(device, 1), harness.job(device, 1, number=2, slot_base=8)
     reconciled = device.reconcile([kept.entry])
     assert (reconciled.reloaded, reconciled.changes) == (False, ("- job 2",))
     kept.send(kept.packet(0, 1, ONES))
@@ -207,13 +209,13 @@ def test_reconciling_ends_what_is_not_wanted_and_tells_of_what_is_lost(bench: Be
     unwanted.send(unwanted.packet(0, 1, ONES))
     assert unwanted.hears_nothing(0)
     assert device.stray().packets["unknown"] == 1
-    assert bench.switch().reconcile([kept.entry]).reloaded, "it never ran there"
+    assert harness.switch().reconcile([kept.entry]).reloaded, "it never ran there"
     assert not device.reconcile([]).reloaded
     assert device.stats().jobs_now == 0
 
 
-def test_begins_anew_without_jobs_and_keeps_its_figures(bench: Bench) -> None:
-    job = bench.job(bench.switch(), 1)
+def test_begins_anew_without_jobs_and_keeps_its_figures(harness: DataplaneHarness) -> None:
+    job = harness.job(harness.switch(), 1)
     job.send(job.packet(0, 1, ONES))
     assert job.receive(0).words == ONES
     job.device.reset()
@@ -223,8 +225,8 @@ def test_begins_anew_without_jobs_and_keeps_its_figures(bench: Bench) -> None:
         job.device.reset()
 
 
-def test_closed_switch_keeps_its_figures(bench: Bench) -> None:
-    job = bench.job(bench.switch(), 1)
+def test_closed_switch_keeps_its_figures(harness: DataplaneHarness) -> None:
+    job = harness.job(harness.switch(), 1)
     job.send(job.packet(0, 1, ONES))
     assert job.receive(0).words == ONES
     job.device.close()
@@ -235,8 +237,8 @@ def test_closed_switch_keeps_its_figures(bench: Bench) -> None:
         job.device.admit(job.entry)
 
 
-def test_port_in_use_is_an_os_error_that_names_the_address(bench: Bench) -> None:
-    device = bench.switch()
+def test_port_in_use_is_an_os_error_that_names_the_address(harness: DataplaneHarness) -> None:
+    device = harness.switch()
     with pytest.raises(OSError, match=rf"127\.0\.0\.1:{device.endpoint.port}"):
         SoftwareSwitch(port=device.endpoint.port)
 
@@ -266,7 +268,6 @@ FORKED = """
 import os, signal, sys, warnings
 warnings.simplefilter("ignore", DeprecationWarning)  # what Python 3.12 and newer say of any fork where threads are
 from wiresum.switch import SoftwareSwitch
-from wiresum.join.constants import LANES_MAX
 switch = SoftwareSwitch(bind="127.0.0.1", port=0, threads=2, slots=64)
 for child in range(3):
     pid = os.fork()

@@ -23,8 +23,8 @@ from wiresum.controller.p4runtime import P4RuntimeSwitch, Target, device_config
 from wiresum.controller.store import FILE_NAME, LIFE_FILE_NAME, Store, StoreError
 from wiresum.switch import SoftwareSwitch
 from wiresum.switch.p4runtime import P4RuntimeServer
-from wiresum_lab.doubles.controller import JobsBench
-from wiresum_lab.doubles.workers import RESULT, Bench, Job
+from wiresum_lab.doubles.controller import JobsHarness
+from wiresum_lab.doubles.workers import RESULT, DataplaneHarness, Job
 
 LANES, SLOTS = 4, 16
 STOPPED_FILES = (FILE_NAME, ledger.FILE_NAME, LIFE_FILE_NAME)
@@ -39,7 +39,7 @@ class Site:
     """A software switch with a P4Runtime server, and workers."""
 
     def __init__(self, cleanup: contextlib.ExitStack) -> None:
-        self.bench = Bench(cleanup)
+        self.harness = DataplaneHarness(cleanup)
         self.device = SoftwareSwitch(port=0, threads=1, slots=SLOTS, lanes_max=LANES)
         cleanup.callback(self.device.close)
         server = P4RuntimeServer(self.device, 0)
@@ -53,7 +53,7 @@ class Site:
             address=self.device.endpoint.address,
             port=self.device.endpoint.port,
         )
-        self.sockets = [self.bench.open_socket() for _ in range(2)]
+        self.sockets = [self.harness.open_socket() for _ in range(2)]
 
     def driver(self, keys: bytes, election_id: int) -> P4RuntimeSwitch:
         return P4RuntimeSwitch(self._target.with_keys(keys), election_id=election_id)
@@ -65,7 +65,7 @@ def site() -> Iterator[Site]:
         yield Site(cleanup)
 
 
-class Controller(JobsBench):
+class Controller(JobsHarness):
     """From its beginning to `close`."""
 
     def __init__(self, site: Site, folder: Path, used: set[int], *, election_id: int = 0) -> None:

@@ -12,7 +12,7 @@ from wiresum.controller import config, controlling, topology
 from wiresum.controller.driver import Endpoint, Uplink
 from wiresum.controller.store import Store
 from wiresum.controller.switches import Host
-from wiresum_lab.doubles.controller import NOBODY, JobsBench, switch
+from wiresum_lab.doubles.controller import NOBODY, JobsHarness, switch
 
 RACKS = """\
 [[switch]]
@@ -220,9 +220,9 @@ def test_jobs_on_disk_are_those_whose_switches_stand_where_they_stood(tmp_path: 
         store.begin()
         leaves = [switch("leaf1", addresses=["10.0.1.10"], parent="spine")]
         leaves.append(switch("leaf2", addresses=["10.0.2.10"], parent="spine"))
-        bench = JobsBench(switches=[switch("spine", addresses=NOBODY), *leaves], store=store)
+        harness = JobsHarness(switches=[switch("spine", addresses=NOBODY), *leaves], store=store)
         for rank, address in enumerate(("10.0.1.10", "10.0.2.10")):
-            bench.ask(rank=rank, world_size=2, endpoint=join.Endpoint(address=address, port=4000))
+            harness.ask(rank=rank, world_size=2, endpoint=join.Endpoint(address=address, port=4000))
     text = f'[controller]\nstate = "{tmp_path / "state"}"\n' + RACKS
     found, _ = controlling.on_disk(_load(tmp_path, text))
     assert {name: len(entries) for name, entries in found.items()} == {"spine": 1, "leaf1": 1, "leaf2": 1}

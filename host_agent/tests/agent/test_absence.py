@@ -17,7 +17,7 @@ from wiresum.agent.statistics import NO_TRAFFIC, TrafficStats
 REFUSED = "Failed to connect to remote host: Connection refused"
 
 
-class Bench:
+class Harness:
     def __init__(self, reattach_s: float = 600.0, lost_s: float = 30.0, lost_after_s: float = 120.0) -> None:
         self.now = 0.0
         self.traffic = NO_TRAFFIC
@@ -39,61 +39,61 @@ class Bench:
 
 
 def test_while_the_switch_sends_results_nothing_is_given_up() -> None:
-    bench = Bench(reattach_s=3)
-    bench.absence.cause = REFUSED
-    assert bench.wait(10_000, sent=1, received=100) is None
+    harness = Harness(reattach_s=3)
+    harness.absence.cause = REFUSED
+    assert harness.wait(10_000, sent=1, received=100) is None
 
 
 def test_a_service_that_was_stopped_is_given_up_after_what_the_grant_says() -> None:
-    bench = Bench(reattach_s=3)
-    bench.absence.cause = REFUSED
-    assert bench.wait(10, received=1) is None
-    error = bench.wait(10)
-    assert bench.now == 13
+    harness = Harness(reattach_s=3)
+    harness.absence.cause = REFUSED
+    assert harness.wait(10, received=1) is None
+    error = harness.wait(10)
+    assert harness.now == 13
     assert "does not answer, 13 s after it was last heard of" in str(error)
 
 
 def test_a_service_that_is_frozen_is_given_more_time() -> None:
-    bench = Bench(reattach_s=3)
-    assert bench.wait(29) is None
-    assert bench.wait(2) is not None
+    harness = Harness(reattach_s=3)
+    assert harness.wait(29) is None
+    assert harness.wait(2) is not None
 
 
 def test_what_is_heard_of_the_service_begins_the_count_again() -> None:
-    bench = Bench(reattach_s=3)
-    assert bench.wait(29) is None
-    bench.absence.hear("x")
-    assert bench.wait(29) is None
+    harness = Harness(reattach_s=3)
+    assert harness.wait(29) is None
+    harness.absence.hear("x")
+    assert harness.wait(29) is None
 
 
 def test_a_host_that_has_lost_the_way_gives_up_soon_and_says_why() -> None:
-    bench = Bench()
-    assert bench.wait(10) is None
-    bench.cut_off = "the address 10.0.0.7 is not this host's any more"
-    error = bench.wait(100)
-    assert bench.now == 30
+    harness = Harness()
+    assert harness.wait(10) is None
+    harness.cut_off = "the address 10.0.0.7 is not this host's any more"
+    error = harness.wait(100)
+    assert harness.now == 30
     assert "cut off from the switch at x: the address 10.0.0.7 is not this host's any more" in str(error)
 
 
 def test_who_asks_in_vain_on_both_planes_gives_up_after_its_own_limit() -> None:
-    bench = Bench(lost_after_s=60)
-    error = bench.wait(100, sent=2)
-    assert bench.now == 60
+    harness = Harness(lost_after_s=60)
+    error = harness.wait(100, sent=2)
+    assert harness.now == 60
     assert "neither the switch at x" in str(error)
     assert "120 packets" in str(error)
 
 
 def test_who_has_nothing_to_ask_waits_as_long_as_the_grant_says() -> None:
-    bench = Bench()
-    assert bench.wait(599) is None
-    assert bench.wait(2) is not None
+    harness = Harness()
+    assert harness.wait(599) is None
+    assert harness.wait(2) is not None
 
 
 def test_an_unanswered_switch_is_no_matter_where_the_service_was_stopped() -> None:
     """Another worker is slow, perhaps: the switch does not answer then."""
-    bench = Bench()
-    bench.absence.cause = REFUSED
-    assert bench.wait(599, sent=1) is None
+    harness = Harness()
+    harness.absence.cause = REFUSED
+    assert harness.wait(599, sent=1) is None
 
 
 WAY = """

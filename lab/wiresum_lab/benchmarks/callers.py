@@ -15,9 +15,7 @@ from __future__ import annotations
 import argparse
 import json
 import multiprocessing
-import re
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -26,10 +24,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from wiresum_lab.processes import SwitchProcess
+
 WORKERS = 2
 BACKENDS = ("wiresum", "gloo")
 IN_FLIGHT = 16
-START_TIMEOUT_S = 30.0
+END_TIMEOUT_S = 30.0
 RUN_TIMEOUT_S = 300.0
 REPORT_COLUMNS = 110
 
@@ -123,36 +123,23 @@ def medians(measured: dict[str, list[Cost]]) -> dict[str, Cost]:
 def run(options: argparse.Namespace) -> dict[str, dict[str, Cost]]:
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe(duplex=False)
-    with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-c", "from wiresum.switch.command import switch; switch()"]
-        command += ["--control", "127.0.0.1:0", "--port", "0", "--threads", "1"]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as switch:
-            workers: list[Any] = []
-            try:
-                endpoint = _endpoint(switch)
-                for rank in range(WORKERS):
-                    workers.append(context.Process(target=work, args=(rank, endpoint, folder, options, theirs)))
-                    workers[-1].start()
-                theirs.close()  # so that its end shows when no worker has it any more
-                if not ours.poll(RUN_TIMEOUT_S):
-                    raise RuntimeError(f"the workers did not come to an end within {RUN_TIMEOUT_S:.0f} s")
-                measured: dict[str, dict[str, list[Cost]]] = ours.recv()
-                for worker in workers:
-                    worker.join(START_TIMEOUT_S)
-            finally:
-                for worker in workers:
-                    worker.kill()
-                    worker.join()
-                switch.terminate()
+    with tempfile.TemporaryDirectory() as folder, SwitchProcess(Path(folder), "--threads", "1") as switch:
+        workers: list[Any] = []
+        try:
+            for rank in range(WORKERS):
+                workers.append(context.Process(target=work, args=(rank, switch.endpoint, folder, options, theirs)))
+                workers[-1].start()
+            theirs.close()  # so that its end shows when no worker has it any more
+            if not ours.poll(RUN_TIMEOUT_S):
+                raise RuntimeError(f"the workers did not come to an end within {RUN_TIMEOUT_S:.0f} s")
+            measured: dict[str, dict[str, list[Cost]]] = ours.recv()
+            for worker in workers:
+                worker.join(END_TIMEOUT_S)
+        finally:
+            for worker in workers:
+                worker.kill()
+                worker.join()
     return {kind: medians(costs) for kind, costs in measured.items()}
-
-
-def _endpoint(switch: subprocess.Popen[str]) -> str:
-    assert switch.stdout is not None
-    for line in switch.stdout:
-        if found := re.search(r"ready: control (\S+:\d+)", line):
-            return found.group(1)
-    raise RuntimeError("the switch did not start; `wiresum switch` says why")
 
 
 def report(costs: dict[str, dict[str, Cost]], options: argparse.Namespace) -> None:

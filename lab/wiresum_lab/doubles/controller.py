@@ -1,5 +1,5 @@
-"""For tests of jobs: a bench that turns the clock of their state machine by hand; and of whatever talks to a service: a
-switch that writes down what it is told, and a client. The service between the two is the real one, over loopback.
+"""For tests of jobs: a harness that turns the clock of their state machine by hand. For tests of whatever talks to a
+service: a switch that writes down what it is told, and a client; the service between them is real, over loopback.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def member(worker: Worker) -> messages.Member:
     )
 
 
-class JobsBench:
+class JobsHarness:
     """`Jobs`, a clock to turn, and switches that say yes unless told to wait."""
 
     def __init__(

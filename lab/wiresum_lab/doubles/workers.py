@@ -138,7 +138,7 @@ class Job:
         return False
 
 
-class Bench:
+class DataplaneHarness:
     """Makes switches and jobs, and cleans up after them."""
 
     def __init__(self, cleanup: ExitStack) -> None:

@@ -37,6 +37,7 @@ import grpc
 from wiresum import join
 from wiresum.join import join_pb2_grpc
 from wiresum.join.constants import Header
+from wiresum_lab.processes import wait_until
 from wiresum_lab.soaks.disk_faults import DiskError, DiskFaults, disk_of_its_own
 from wiresum_lab.soaks.soak_cluster import HOST, WAIT_S_MAX, WORKERS, Cluster, Proxy, SoakError
 
@@ -437,12 +438,7 @@ def _soak(cluster: Cluster, seed: int, seconds: float, say: Callable[[str], None
             "ended_by": dict(soak.ended_by)}  # fmt: skip
 
 
-def _await(condition: Callable[[], bool], what: str) -> None:
-    give_up_at = time.monotonic() + WAIT_S_MAX
-    while not condition():
-        if time.monotonic() > give_up_at:
-            raise SoakError(f"in {WAIT_S_MAX:.0f} s it did not come to this: {what}")
-        time.sleep(0.1)
+_await = functools.partial(wait_until, patience_s=WAIT_S_MAX, error=SoakError)
 
 
 def _in_namespace(arguments: list[str]) -> int:

@@ -1,18 +1,16 @@
 """The processes of cluster_soak.py: a software switch, two controllers with one state, and workers; and the ways
-between
-them, which can be cut."""
+between them, which can be cut."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import json
-import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +19,7 @@ import click
 from wiresum import join
 from wiresum.cli.service import Service, ServiceError
 from wiresum.join.constants import SWITCH_PORT
+from wiresum_lab.processes import Program, unused_port, wiresum
 
 WORKER = Path(__file__).with_name("soak_worker.py")
 HOST = "127.0.0.1"
@@ -118,11 +117,11 @@ class Cluster:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.proxies = Proxies()
-        self.ports = [_free_port() for _ in range(2)]
-        self.p4runtime, self.data = _free_port(), SWITCH_PORT
+        self.ports = [unused_port() for _ in range(2)]
+        self.p4runtime, self.data = unused_port(), SWITCH_PORT
         self._started: list[subprocess.Popen[bytes]] = []
-        self._start("switch", "-m", "wiresum.cli", "switch", "--p4runtime", f"{HOST}:{self.p4runtime}", "--bind", HOST,
-                    "--port", str(self.data), "--slots", "1024", "--lanes", "360", "--threads", "1")  # fmt: skip
+        ends = ["--p4runtime", f"{HOST}:{self.p4runtime}", "--bind", HOST, "--port", str(self.data)]
+        self._start("switch", wiresum("switch", *ends, "--slots", "1024", "--lanes", "360", "--threads", "1"))
         self.p4runtime_ways = [self.proxies.make(self.p4runtime) for _ in self.ports]
         self.controllers: list[subprocess.Popen[bytes] | None] = [None, None]
         self.service = Service(",".join(f"{HOST}:{port}" for port in self.ports))
@@ -142,7 +141,7 @@ class Cluster:
         )
         options = ["--standby"] * standby
         self.controllers[index] = self._start(
-            f"controller{index}", "-m", "wiresum.cli", "controller", "--config", str(path), "--verbose", *options
+            f"controller{index}", wiresum("controller", "--config", str(path), "--verbose", *options)
         )
 
     def tend_controllers(self) -> None:
@@ -159,7 +158,8 @@ class Cluster:
         ways = self.ways[name, rank] = [self.proxies.make(port) for port in self.ports]
         switch = ",".join(f"{HOST}:{way.port}" for way in ways)
         self.workers[name, rank] = self._start(
-            f"{name}-{rank}", str(WORKER), name, str(rank), str(WORKERS), str(salt), str(stop), str(step_s_max),
+            f"{name}-{rank}",
+            [sys.executable, str(WORKER), name, str(rank), str(WORKERS), str(salt), str(stop), str(step_s_max)],
             WIRESUM_SWITCH=switch, WIRESUM_ADDRESS=HOST, WIRESUM_LANES="360", WIRESUM_THREADS="1",
             WIRESUM_SLOTS="64", OMP_NUM_THREADS="1",
         )  # fmt: skip
@@ -197,14 +197,7 @@ class Cluster:
                 process.kill()
             process.wait()
 
-    def _start(self, name: str, *arguments: str, **variables: str) -> subprocess.Popen[bytes]:
-        with (self.folder / f"{name}.log").open("ab") as log:
-            process = subprocess.Popen([sys.executable, *arguments], stdout=log, stderr=log, env=os.environ | variables)
-        self._started.append(process)
-        return process
-
-
-def _free_port() -> int:
-    with socket.socket() as unused:
-        unused.bind((HOST, 0))
-        return int(unused.getsockname()[1])
+    def _start(self, name: str, command: Sequence[str], **variables: str) -> subprocess.Popen[bytes]:
+        program = Program(command, self.folder / f"{name}.log", variables, append=True)
+        self._started.append(program.process)
+        return program.process

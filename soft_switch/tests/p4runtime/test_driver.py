@@ -21,7 +21,7 @@ from wiresum.controller.p4runtime import (
 )
 from wiresum.switch import SoftwareSwitch
 from wiresum.switch.p4runtime import P4RuntimeServer
-from wiresum_lab.doubles.workers import MISSING, QUESTION, RESULT, Bench, Job
+from wiresum_lab.doubles.workers import MISSING, QUESTION, RESULT, DataplaneHarness, Job
 
 DEVICE = 3
 LANES, SLOTS = 4, 64
@@ -77,10 +77,10 @@ def site() -> Iterator[Site]:
         yield Site(cleanup)
 
 
-def job(bench: Bench, site: Site, workers: int = 2, *, number: int = 1, key: int = 0) -> Job:
+def job(harness: DataplaneHarness, site: Site, workers: int = 2, *, number: int = 1, key: int = 0) -> Job:
     """Installed by the driver; of one thread."""
-    sockets = [bench.open_socket() for _ in range(workers)]
-    made = dataclasses.replace(bench.entry(sockets, job=number), key=key or next(KEYS))
+    sockets = [harness.open_socket() for _ in range(workers)]
+    made = dataclasses.replace(harness.entry(sockets, job=number), key=key or next(KEYS))
     site.driver.admit(made)
     return Job(site.switch, made, sockets)
 
@@ -96,8 +96,8 @@ def sum_a_round(made: Job, number: int) -> None:
         assert result.words == (sum(workers), total, 2 * total, -total & 0xFFFFFFFF)
 
 
-def test_a_job_sums_and_is_counted(bench: Bench, site: Site) -> None:
-    made = job(bench, site, 3)
+def test_a_job_sums_and_is_counted(harness: DataplaneHarness, site: Site) -> None:
+    made = job(harness, site, 3)
     for number in range(1, 4):
         sum_a_round(made, number)
     counters = site.driver.counters(1)
@@ -111,7 +111,7 @@ def test_a_job_sums_and_is_counted(bench: Bench, site: Site) -> None:
     assert site.driver.counters(1).packets["resent"] == 1
 
 
-def test_a_switch_that_cannot_multicast_refuses_a_job_with_a_group(bench: Bench) -> None:
+def test_a_switch_that_cannot_multicast_refuses_a_job_with_a_group(harness: DataplaneHarness) -> None:
     with ExitStack() as cleanup:
         everywhere = cleanup.enter_context(closing(SoftwareSwitch(bind="0.0.0.0", port=0, threads=1, lanes_max=LANES)))
         server = P4RuntimeServer(everywhere, DEVICE)
@@ -129,30 +129,30 @@ def test_a_switch_that_cannot_multicast_refuses_a_job_with_a_group(bench: Bench)
         driver.wait_ready()
         driver.reconcile([])
         with pytest.raises(DriverError, match="needs the address of one interface to bind to"):
-            driver.admit(bench.entry([bench.open_socket()]))
+            driver.admit(harness.entry([harness.open_socket()]))
 
 
-def test_an_evicted_job_is_unknown_and_its_figures_stay(bench: Bench, site: Site) -> None:
-    made = job(bench, site)
+def test_an_evicted_job_is_unknown_and_its_figures_stay(harness: DataplaneHarness, site: Site) -> None:
+    made = job(harness, site)
     sum_a_round(made, 1)
     site.driver.evict(1)
     made.send(made.packet(0, 3, (1, 1, 1, 1)))
     assert made.hears_nothing(0)
     assert site.driver.counters(1).results == 1
     assert site.switch.stats().jobs_now == 0
-    sum_a_round(job(bench, site), 1)
+    sum_a_round(job(harness, site), 1)
     assert site.driver.counters(1).results == 1, "of the new job alone"
 
 
-def test_packets_of_another_length_are_malformed(bench: Bench, site: Site) -> None:
-    made = job(bench, site)
+def test_packets_of_another_length_are_malformed(harness: DataplaneHarness, site: Site) -> None:
+    made = job(harness, site)
     made.send(made.packet(0, 1, (1, 1, 1)))
     sum_a_round(made, 1)
     assert site.driver.counters(1).packets["malformed"] == 1
 
 
-def test_each_entry_counts_by_itself_as_in_hardware(bench: Bench, site: Site) -> None:
-    made = job(bench, site)
+def test_each_entry_counts_by_itself_as_in_hardware(harness: DataplaneHarness, site: Site) -> None:
+    made = job(harness, site)
     _, second = admit.entries(made.entry, 2, [0, 0])
     site.driver.tables.delete("a worker", [second])
     for worker in range(2):
@@ -171,15 +171,15 @@ def test_each_entry_counts_by_itself_as_in_hardware(bench: Bench, site: Site) ->
     assert made.hears_nothing(0)
 
 
-def test_a_job_that_contradicts_itself_or_another_waits_until_it_can_run(bench: Bench, site: Site) -> None:
-    made = job(bench, site)
+def test_a_job_that_contradicts_itself_or_another_waits_until_it_can_run(harness: DataplaneHarness, site: Site) -> None:
+    made = job(harness, site)
     wrong = admit.entries(dataclasses.replace(made.entry, key=99), 2, [0, 0])[1:]
     site.driver.tables.insert("another key", wrong)
     made.send(made.packet(0, 1, (1, 1, 1, 1)))
     assert made.hears_nothing(0)
     site.driver.tables.delete("another key", wrong)
     sum_a_round(made, 1)
-    other = job(bench, site, number=2)  # in the same slots
+    other = job(harness, site, number=2)  # in the same slots
     other.send(other.packet(0, 1, (1, 1, 1, 1)))
     assert other.hears_nothing(0)
     sum_a_round(made, 2)
@@ -187,8 +187,8 @@ def test_a_job_that_contradicts_itself_or_another_waits_until_it_can_run(bench: 
     sum_a_round(other, 1)
 
 
-def test_a_controller_that_comes_back_finds_the_job_running(bench: Bench, site: Site) -> None:
-    made = job(bench, site)
+def test_a_controller_that_comes_back_finds_the_job_running(harness: DataplaneHarness, site: Site) -> None:
+    made = job(harness, site)
     sum_a_round(made, 1)
     site.driver.close()
     sum_a_round(made, 2)  # meanwhile
@@ -204,8 +204,8 @@ def test_a_controller_that_comes_back_finds_the_job_running(bench: Bench, site: 
     assert made.hears_nothing(0)
 
 
-def test_a_switch_that_was_restarted_has_lost_its_jobs(bench: Bench, site: Site) -> None:
-    made = job(bench, site)
+def test_a_switch_that_was_restarted_has_lost_its_jobs(harness: DataplaneHarness, site: Site) -> None:
+    made = job(harness, site)
     sum_a_round(made, 1)
     site.restart_switch()
     with pytest.raises(DriverError):
@@ -213,11 +213,13 @@ def test_a_switch_that_was_restarted_has_lost_its_jobs(bench: Bench, site: Site)
     site.driver.wait_ready()
     assert site.driver.reconcile([made.entry]).reloaded
     site.driver.reconcile([])
-    sum_a_round(job(bench, site), 1)
+    sum_a_round(job(harness, site), 1)
 
 
-def test_loading_the_program_for_keys_of_another_sequence_makes_all_cells_new(bench: Bench, site: Site) -> None:
-    before = job(bench, site, key=7)
+def test_loading_the_program_for_keys_of_another_sequence_makes_all_cells_new(
+    harness: DataplaneHarness, site: Site
+) -> None:
+    before = job(harness, site, key=7)
     for number in range(1, 4):
         sum_a_round(before, number)
     before.send(before.packet(0, 4, (9, 9, 9, 9)))
@@ -227,7 +229,7 @@ def test_loading_the_program_for_keys_of_another_sequence_makes_all_cells_new(be
     other.wait_ready()
     assert other.reconcile([before.entry]).reloaded
     other.reconcile([])
-    after = job(bench, site, key=7)  # of all keys the one that the cells held
+    after = job(harness, site, key=7)  # of all keys the one that the cells held
     for worker in range(2):
         for number in range(1, 5):
             after.send(after.packet(worker, number, kind=QUESTION))
@@ -236,8 +238,8 @@ def test_loading_the_program_for_keys_of_another_sequence_makes_all_cells_new(be
         sum_a_round(after, number)
 
 
-def test_a_standby_takes_over_when_the_primary_controller_is_gone(bench: Bench, site: Site) -> None:
-    made = job(bench, site)
+def test_a_standby_takes_over_when_the_primary_controller_is_gone(harness: DataplaneHarness, site: Site) -> None:
+    made = job(harness, site)
     standby = site.controller(STANDBY_ID)
     with pytest.raises(DriverError):
         standby.wait_ready(0.2)

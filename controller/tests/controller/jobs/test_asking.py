@@ -8,152 +8,151 @@ from wiresum import join
 from wiresum.controller.driver import Sizes
 from wiresum.controller.jobs.job import Asker, State
 from wiresum.controller.jobs.outputs import Grant, Refuse
-from wiresum_lab.doubles.controller import JobsBench as Bench
-from wiresum_lab.doubles.controller import join_request
+from wiresum_lab.doubles.controller import JobsHarness, join_request
 
 
 def test_whoever_asks_again_with_its_attempt_gets_the_same_place() -> None:
-    bench = Bench()
-    first = bench.ask(rank=0, world_size=2, attempt="first")
-    bench.jobs.hung_up(first, first.call, bench.now)
-    bench.wait(2)
-    assert bench.ask(rank=0, world_size=2, attempt="first") is first
-    bench.wait(5)
-    bench.ask(rank=1, world_size=2, attempt="second")
-    assert [grant.worker.rank for grant in bench.outputs(Grant)] == [0, 1]
-    granted = bench.outputs(Grant)[0].reply
-    bench.done.clear()
-    assert bench.ask(rank=0, world_size=2, attempt="first") is first, "its grant was lost on the way"
-    (again,) = bench.outputs(Grant)
+    harness = JobsHarness()
+    first = harness.ask(rank=0, world_size=2, attempt="first")
+    harness.jobs.hung_up(first, first.call, harness.now)
+    harness.wait(2)
+    assert harness.ask(rank=0, world_size=2, attempt="first") is first
+    harness.wait(5)
+    harness.ask(rank=1, world_size=2, attempt="second")
+    assert [grant.worker.rank for grant in harness.outputs(Grant)] == [0, 1]
+    granted = harness.outputs(Grant)[0].reply
+    harness.done.clear()
+    assert harness.ask(rank=0, world_size=2, attempt="first") is first, "its grant was lost on the way"
+    (again,) = harness.outputs(Grant)
     assert again.reply == granted
 
 
 def test_the_call_that_a_newer_one_replaced_may_break() -> None:
-    bench = Bench()
-    worker = bench.ask(rank=0, world_size=2, attempt="first")
+    harness = JobsHarness()
+    worker = harness.ask(rank=0, world_size=2, attempt="first")
     call = worker.call
-    bench.ask(rank=0, world_size=2, attempt="first")
-    bench.jobs.hung_up(worker, call, bench.now)
-    bench.wait(5)
+    harness.ask(rank=0, world_size=2, attempt="first")
+    harness.jobs.hung_up(worker, call, harness.now)
+    harness.wait(5)
     assert worker.away_since is None
-    assert bench.outputs(Refuse) == []
+    assert harness.outputs(Refuse) == []
 
 
 @pytest.mark.parametrize("fields", [{"attempt": "second"}, {"attempt": ""}, {"attempt": "first", "port": 9000}])
 def test_another_attempt_of_a_rank_is_somebody_else(fields: dict[str, object]) -> None:
-    bench = Bench()
-    bench.ask(rank=0, world_size=2, attempt="first")
+    harness = JobsHarness()
+    harness.ask(rank=0, world_size=2, attempt="first")
     port = fields.pop("port", 5000)
     again = {"rank": 0, "world_size": 2, "endpoint": join.Endpoint(address="127.0.0.1", port=port)} | fields
-    code, text = bench.refusal_of(lambda: bench.ask(**again))
+    code, text = harness.refusal_of(lambda: harness.ask(**again))
     assert code == "ALREADY_EXISTS"
     assert "rank 0 (127.0.0.1, process 1000 on 'host-0') has that place" in text
-    bench.ask(rank=1, world_size=2)
-    assert bench.refusal_of(lambda: bench.ask(**again))[0] == "ALREADY_EXISTS", "also when the job runs"
+    harness.ask(rank=1, world_size=2)
+    assert harness.refusal_of(lambda: harness.ask(**again))[0] == "ALREADY_EXISTS", "also when the job runs"
 
 
 def test_another_attempt_takes_the_place_of_one_that_is_away() -> None:
-    bench = Bench()
-    old = bench.ask(rank=0, world_size=2, attempt="old")
-    bench.jobs.hung_up(old, old.call, bench.now)
-    new = bench.ask(rank=0, world_size=2, attempt="new", process_id=77)
-    bench.wait(5)
-    bench.ask(rank=1, world_size=2)
-    assert bench.outputs(Grant)[0].worker is new
-    assert bench.refusal_of(lambda: bench.ask(rank=0, world_size=2, attempt="old"))[0] == "ALREADY_EXISTS"
+    harness = JobsHarness()
+    old = harness.ask(rank=0, world_size=2, attempt="old")
+    harness.jobs.hung_up(old, old.call, harness.now)
+    new = harness.ask(rank=0, world_size=2, attempt="new", process_id=77)
+    harness.wait(5)
+    harness.ask(rank=1, world_size=2)
+    assert harness.outputs(Grant)[0].worker is new
+    assert harness.refusal_of(lambda: harness.ask(rank=0, world_size=2, attempt="old"))[0] == "ALREADY_EXISTS"
 
 
 def test_a_job_does_not_begin_while_one_of_its_workers_is_away() -> None:
-    bench = Bench()
-    away = bench.ask(rank=0, world_size=2, attempt="first")
-    bench.jobs.hung_up(away, away.call, bench.now)
-    there = bench.ask(rank=1, world_size=2)
-    bench.wait(1.5)
+    harness = JobsHarness()
+    away = harness.ask(rank=0, world_size=2, attempt="first")
+    harness.jobs.hung_up(away, away.call, harness.now)
+    there = harness.ask(rank=1, world_size=2)
+    harness.wait(1.5)
     assert there.job.state is State.FORMING
-    assert "waits for rank 0 (127.0.0.1, process 1000 on 'host-0') to ask again" in bench.said(there)
-    bench.ask(rank=0, world_size=2, attempt="first")
+    assert "waits for rank 0 (127.0.0.1, process 1000 on 'host-0') to ask again" in harness.said(there)
+    harness.ask(rank=0, world_size=2, attempt="first")
     assert there.job.state is State.RUNNING
 
 
 def test_a_queued_job_whose_worker_goes_away_for_good_is_given_up() -> None:
-    bench = Bench(Sizes(slots=16, lanes_max=360, jobs_max=8))
-    holder = bench.ask(job_name="holder", slots=16)
-    workers = bench.ask_all(2, slots=16)
-    bench.jobs.hung_up(workers[0], workers[0].call, bench.now)
-    bench.leave(holder)
+    harness = JobsHarness(Sizes(slots=16, lanes_max=360, jobs_max=8))
+    holder = harness.ask(job_name="holder", slots=16)
+    workers = harness.ask_all(2, slots=16)
+    harness.jobs.hung_up(workers[0], workers[0].call, harness.now)
+    harness.leave(holder)
     assert workers[0].job.state is State.QUEUED, "it does not get slots for somebody who may be gone"
-    bench.wait(10.2)
-    code, text = bench.refused(workers[1])
+    harness.wait(10.2)
+    code, text = harness.refused(workers[1])
     assert code == "ABORTED"
     assert "went away before job 'a-job' began; missing now: rank 0 of 2" in text
-    assert bench.slots_free == 16
+    assert harness.slots_free == 16
 
 
 def test_workers_of_one_job_say_the_same_tenant_and_priority() -> None:
-    bench = Bench()
-    bench.ask(rank=0, world_size=2, tenant="vision", priority=3)
+    harness = JobsHarness()
+    harness.ask(rank=0, world_size=2, tenant="vision", priority=3)
     for fields, complaint in (
         ({"tenant": "sound", "priority": 3}, "another tenant's than 'sound'"),
         ({"tenant": "vision", "priority": 4}, "has priority 3, says rank 0"),
         ({}, "another tenant's than ''"),
     ):
-        code, text = bench.refusal_of(lambda fields=fields: bench.ask(rank=1, world_size=2, **fields))
+        code, text = harness.refusal_of(lambda fields=fields: harness.ask(rank=1, world_size=2, **fields))
         assert code == "FAILED_PRECONDITION"
         assert complaint in text
-    assert bench.ask(rank=1, world_size=2, tenant="vision", priority=3).job.state is State.RUNNING
+    assert harness.ask(rank=1, world_size=2, tenant="vision", priority=3).job.state is State.RUNNING
 
 
 @pytest.mark.parametrize("state", ["forming", "running", "ending"])
 def test_whoever_asks_for_another_tenants_job_learns_nothing_of_it(state: str) -> None:
-    bench = Bench()
+    harness = JobsHarness()
     ranks = range(1 if state == "forming" else 2)
-    workers = [bench.ask(rank=rank, world_size=2, tenant="vision", host_name="secret-host") for rank in ranks]
+    workers = [harness.ask(rank=rank, world_size=2, tenant="vision", host_name="secret-host") for rank in ranks]
     if state == "ending":
-        bench.switch_answers = False
-        bench.abort(workers[0], "secret reason")
-    _, text = bench.refusal_of(lambda: bench.ask(tenant="sound", key=7, world_size=5))
+        harness.switch_answers = False
+        harness.abort(workers[0], "secret reason")
+    _, text = harness.refusal_of(lambda: harness.ask(tenant="sound", key=7, world_size=5))
     assert "another tenant's" in text
     assert "secret" not in text
     assert "vision" not in text
 
 
-def ask_as(bench: Bench, name: str, **fields: object) -> State:
+def ask_as(harness: JobsHarness, name: str, **fields: object) -> State:
     """With a certificate of that name, which names no tenant."""
     asker = Asker(f"{name} at 10.0.0.7", "10.0.0.7", certificate="ab12", holder=name, own_account=True)
-    worker = bench.jobs.ask(join_request(tenant=name, world_size=2, **fields), bench.now, asker)
-    bench.settle()
+    worker = harness.jobs.ask(join_request(tenant=name, world_size=2, **fields), harness.now, asker)
+    harness.settle()
     return worker.job.state
 
 
 @pytest.mark.parametrize("made_by", ["host-0", "vision", ""])
 def test_a_certificate_without_a_tenant_is_in_jobs_of_its_own_name_alone(made_by: str) -> None:
-    bench = Bench()
-    bench.ask(rank=0, world_size=2, tenant=made_by)
-    code, text = bench.refusal_of(lambda: ask_as(bench, "host-1", rank=1))
+    harness = JobsHarness()
+    harness.ask(rank=0, world_size=2, tenant=made_by)
+    code, text = harness.refusal_of(lambda: ask_as(harness, "host-1", rank=1))
     assert code == "PERMISSION_DENIED"
     assert "is another tenant's than 'host-1', as whom this worker's certificate counts" in text
     if made_by == "host-0":
-        assert ask_as(bench, "host-0", rank=1) is State.RUNNING
+        assert ask_as(harness, "host-0", rank=1) is State.RUNNING
 
 
 @pytest.mark.parametrize(("reserved_for", "enter"), [("", True), ("host-0", False), ("vision", False)])
 def test_with_the_token_of_a_job_that_an_operator_made_for_no_tenant_certificates_without_one_share_it(
     reserved_for: str, enter: bool
 ) -> None:
-    bench = Bench()
+    harness = JobsHarness()
     asked = join.CreateJobRequest(job_name="a-job", world_size=2, tenant=reserved_for)
-    token = bench.jobs.create(asked, bench.now)
+    token = harness.jobs.create(asked, harness.now)
     if reserved_for != "vision":
-        ask_as(bench, "host-0", rank=0, job_token=token)
+        ask_as(harness, "host-0", rank=0, job_token=token)
     if enter:
-        assert ask_as(bench, "host-1", rank=1, job_token=token) is State.RUNNING
+        assert ask_as(harness, "host-1", rank=1, job_token=token) is State.RUNNING
     else:
-        code, _ = bench.refusal_of(lambda: ask_as(bench, "host-1", rank=1, job_token=token))
+        code, _ = harness.refusal_of(lambda: ask_as(harness, "host-1", rank=1, job_token=token))
         assert code == "PERMISSION_DENIED"
 
 
 def test_a_tenants_certificate_is_in_no_job_that_an_operator_made_for_none() -> None:
-    bench = Bench()
-    token = bench.jobs.create(join.CreateJobRequest(job_name="a-job", world_size=2), bench.now)
-    code, text = bench.refusal_of(lambda: bench.ask(rank=0, world_size=2, tenant="vision", job_token=token))
+    harness = JobsHarness()
+    token = harness.jobs.create(join.CreateJobRequest(job_name="a-job", world_size=2), harness.now)
+    code, text = harness.refusal_of(lambda: harness.ask(rank=0, world_size=2, tenant="vision", job_token=token))
     assert (code, "another tenant's than 'vision'" in text) == ("FAILED_PRECONDITION", True)

@@ -6,106 +6,105 @@ from wiresum import join
 from wiresum.controller.driver import Sizes
 from wiresum.controller.jobs.job import State
 from wiresum.controller.jobs.outputs import Reconcile, Tell
-from wiresum_lab.doubles.controller import JobsBench as Bench
-from wiresum_lab.doubles.controller import switch
+from wiresum_lab.doubles.controller import JobsHarness, switch
 
 
 def test_a_job_whose_rounds_move_goes_on_while_its_switch_is_out_of_reach() -> None:
-    bench = Bench()
-    workers = bench.running()
-    bench.change("leaf", "no answer")
+    harness = JobsHarness()
+    workers = harness.running()
+    harness.change("leaf", "no answer")
     for rounds in range(2, 8):
-        bench.wait(10, beating=workers, round_newest=rounds)
-    assert bench.outputs(Tell) == []
-    bench.wait(19, beating=workers, round_newest=7)
-    assert bench.outputs(Tell) == []
-    bench.wait(2, beating=workers, round_newest=7)
-    told = bench.outputs(Tell)
+        harness.wait(10, beating=workers, round_newest=rounds)
+    assert harness.outputs(Tell) == []
+    harness.wait(19, beating=workers, round_newest=7)
+    assert harness.outputs(Tell) == []
+    harness.wait(2, beating=workers, round_newest=7)
+    told = harness.outputs(Tell)
     assert {tell.ended.cause for tell in told} == {join.JobEnded.SWITCH_LOST}
     assert "leaf is lost: no answer, and for 30 s the job has made no progress" in told[0].ended.reason
 
 
 def test_who_is_silent_is_named_where_the_switch_that_would_know_more_is_out_of_reach() -> None:
-    bench = Bench()
-    workers = bench.running()
-    bench.change("leaf", "no answer")
-    bench.wait(31, beating=workers[:1], round_newest=1)
-    (told, *_) = bench.outputs(Tell)
+    harness = JobsHarness()
+    workers = harness.running()
+    harness.change("leaf", "no answer")
+    harness.wait(31, beating=workers[:1], round_newest=1)
+    (told, *_) = harness.outputs(Tell)
     assert told.ended.cause == join.JobEnded.SWITCH_LOST
     assert "no progress; of rank 1 (" in told.ended.reason and "nothing has been heard either" in told.ended.reason
     assert "rank 0" not in told.ended.reason
 
 
 def test_a_switch_that_comes_back_is_made_to_hold_the_jobs_that_run() -> None:
-    bench = Bench()
-    running, ended = bench.running(job_name="running"), bench.running(job_name="ended")
-    bench.switch_answers = False
-    bench.change("leaf", "no answer")
-    bench.abort(ended[0], "done")
+    harness = JobsHarness()
+    running, ended = harness.running(job_name="running"), harness.running(job_name="ended")
+    harness.switch_answers = False
+    harness.change("leaf", "no answer")
+    harness.abort(ended[0], "done")
     for worker in ended:
-        bench.jobs.told(worker, bench.now)
-    bench.jobs.evict_failed("leaf", ended[0].job.number, bench.now)
-    bench.switch_answers = True
-    bench.change("leaf", "")
-    (reconcile,) = bench.outputs(Reconcile)
+        harness.jobs.told(worker, harness.now)
+    harness.jobs.evict_failed("leaf", ended[0].job.number, harness.now)
+    harness.switch_answers = True
+    harness.change("leaf", "")
+    (reconcile,) = harness.outputs(Reconcile)
     assert reconcile.entries == (running[0].job.root.entry,)
-    assert [job.name for job in bench.jobs.all()] == ["running"], "the other is not there any more, so it is cleared"
+    assert [job.name for job in harness.jobs.all()] == ["running"], "the other is not there any more, so it is cleared"
 
 
 def test_a_switch_that_was_started_anew_has_lost_its_jobs() -> None:
-    bench = Bench()
-    workers = bench.running()
-    bench.change("leaf", "no answer")
-    bench.reloaded = True
-    bench.change("leaf", "")
-    told = bench.outputs(Tell)
+    harness = JobsHarness()
+    workers = harness.running()
+    harness.change("leaf", "no answer")
+    harness.reloaded = True
+    harness.change("leaf", "")
+    told = harness.outputs(Tell)
     assert {tell.ended.cause for tell in told} == {join.JobEnded.SWITCH_LOST}
     assert told[0].ended.reason == "leaf was started anew, and what it had summed is lost"
-    assert [reconcile.entries for reconcile in bench.outputs(Reconcile)] == [(workers[0].job.root.entry,), ()]
+    assert [reconcile.entries for reconcile in harness.outputs(Reconcile)] == [(workers[0].job.root.entry,), ()]
     for worker in workers:
-        bench.jobs.told(worker, bench.now)
-    assert bench.slots_free == 4096
+        harness.jobs.told(worker, harness.now)
+    assert harness.slots_free == 4096
 
 
 def test_a_failed_reconciliation_is_tried_again() -> None:
-    bench = Bench()
-    bench.switch_answers = False
-    bench.change("leaf", "")
-    bench.jobs.reconcile_failed("leaf", bench.now)
-    waiting = bench.ask()
-    bench.wait(0.8)
-    assert len(bench.outputs(Reconcile)) == 1 + 1
-    bench.switch_answers = True
-    bench.wait(0.4)
+    harness = JobsHarness()
+    harness.switch_answers = False
+    harness.change("leaf", "")
+    harness.jobs.reconcile_failed("leaf", harness.now)
+    waiting = harness.ask()
+    harness.wait(0.8)
+    assert len(harness.outputs(Reconcile)) == 1 + 1
+    harness.switch_answers = True
+    harness.wait(0.4)
     assert waiting.job.state is State.RUNNING
 
 
 def test_an_admission_that_a_lost_switch_did_not_take_is_to_be_asked_for_again() -> None:
-    bench = Bench()
-    bench.switch_answers = False
-    worker = bench.ask()
-    bench.change("leaf", "no answer")
-    bench.jobs.refused("leaf", worker.job.number, "broken pipe", bench.now)
-    bench.settle()
-    code, text = bench.refused(worker)
+    harness = JobsHarness()
+    harness.switch_answers = False
+    worker = harness.ask()
+    harness.change("leaf", "no answer")
+    harness.jobs.refused("leaf", worker.job.number, "broken pipe", harness.now)
+    harness.settle()
+    code, text = harness.refused(worker)
     assert code == "UNAVAILABLE"
     assert "leaf was lost when it was given job 'a-job': no answer" in text
 
 
 def test_the_name_of_a_job_at_a_lost_switch_is_free_when_its_workers_know() -> None:
-    bench = Bench(switches=[switch("left", Sizes(64, 360, 8)), switch("right", Sizes(64, 360, 8))])
-    workers = bench.running(slots=64)
+    harness = JobsHarness(switches=[switch("left", Sizes(64, 360, 8)), switch("right", Sizes(64, 360, 8))])
+    workers = harness.running(slots=64)
     assert workers[0].job.switch_name == "left"
-    bench.change("left", "no answer")
-    bench.switch_answers = False
-    bench.wait(31, beating=workers)
+    harness.change("left", "no answer")
+    harness.switch_answers = False
+    harness.wait(31, beating=workers)
     for worker in workers:
-        bench.jobs.told(worker, bench.now)
-    bench.jobs.evict_failed("left", workers[0].job.number, bench.now)
-    bench.switch_answers = True
-    again = bench.ask(world_size=1, slots=64)
+        harness.jobs.told(worker, harness.now)
+    harness.jobs.evict_failed("left", workers[0].job.number, harness.now)
+    harness.switch_answers = True
+    again = harness.ask(world_size=1, slots=64)
     assert (again.job.state, again.job.switch_name) == (State.RUNNING, "right")
-    assert bench.slots_free == 0, "who knows what the lost one still does"
-    bench.change("left", "")
-    assert [job.switch_name for job in bench.jobs.all()] == ["right"]
-    assert bench.slots_free == 64
+    assert harness.slots_free == 0, "who knows what the lost one still does"
+    harness.change("left", "")
+    assert [job.switch_name for job in harness.jobs.all()] == ["right"]
+    assert harness.slots_free == 64

@@ -12,63 +12,62 @@ from wiresum.controller.jobs.history import ENDED_MAX, History
 from wiresum.controller.jobs.job import Asker, Job
 from wiresum.controller.jobs.outputs import ForgetEnded, SaveEnded
 from wiresum.controller.store import Store
-from wiresum_lab.doubles.controller import JobsBench as Bench
-from wiresum_lab.doubles.controller import join_request
+from wiresum_lab.doubles.controller import JobsHarness, join_request
 
 
-def found(bench: Bench, tenants: frozenset[str] | None = None) -> list[tuple[str, str]]:
+def found(harness: JobsHarness, tenants: frozenset[str] | None = None) -> list[tuple[str, str]]:
     """Names and outcomes, the newest first."""
-    return [(record.name, record.outcome) for record in bench.jobs.history.find(tenants, "", 0)]
+    return [(record.name, record.outcome) for record in harness.jobs.history.find(tenants, "", 0)]
 
 
 def test_every_end_of_a_job_is_kept_with_its_reason() -> None:
-    bench = Bench()
-    completed = bench.running(job_name="completed", world_size=2)
+    harness = JobsHarness()
+    completed = harness.running(job_name="completed", world_size=2)
     for worker in completed:
-        bench.leave(worker)
-    bench.abort(bench.running(job_name="aborted")[0], "no more data")
-    bench.running(job_name="ended")
-    bench.jobs.end("ended", "the cluster is needed", bench.now)
-    lost = bench.running(job_name="lost", world_size=2)
-    bench.wait(28)
-    bench.break_streams(*lost)
-    bench.wait(12)
-    bench.ask(job_name="alone", world_size=2, timeout_ms=1000)
-    bench.wait(2)
-    assert found(bench) == [
+        harness.leave(worker)
+    harness.abort(harness.running(job_name="aborted")[0], "no more data")
+    harness.running(job_name="ended")
+    harness.jobs.end("ended", "the cluster is needed", harness.now)
+    lost = harness.running(job_name="lost", world_size=2)
+    harness.wait(28)
+    harness.break_streams(*lost)
+    harness.wait(12)
+    harness.ask(job_name="alone", world_size=2, timeout_ms=1000)
+    harness.wait(2)
+    assert found(harness) == [
         ("alone", "did_not_begin"),
         ("lost", "worker_lost"),
         ("ended", "ended_by_operator"),
         ("aborted", "aborted_by_worker"),
         ("completed", "completed"),
     ]
-    reasons = {record.name: record.reason for record in bench.jobs.history.find(None, "", 0)}
+    reasons = {record.name: record.reason for record in harness.jobs.history.find(None, "", 0)}
     assert "rank 1 of 2 did not come" in reasons["alone"]
     assert "no more data" in reasons["aborted"]
     assert "the cluster is needed" in reasons["ended"]
-    (record,) = bench.jobs.history.find(None, "lost", 0)
+    (record,) = harness.jobs.history.find(None, "lost", 0)
     assert (record.world_size, record.switch_name, record.slots) == (2, "leaf", 256)
     assert 29 < record.ended_at - record.created_at < 41
 
 
 def test_it_is_asked_for_by_tenant_by_name_and_by_number() -> None:
-    bench = Bench()
+    harness = JobsHarness()
     for name, tenant in (("a", "vision"), ("b", "speech"), ("a", "vision")):
-        bench.leave(bench.running(1, job_name=name, tenant=tenant)[0])
-    assert found(bench, frozenset({"speech"})) == [("b", "completed")]
-    assert found(bench, frozenset({"nobody"})) == []
-    assert len(bench.jobs.history.find(None, "a", 0)) == 2
-    assert [record.sequence for record in bench.jobs.history.find(None, "", 2)] == [3, 2]
+        harness.leave(harness.running(1, job_name=name, tenant=tenant)[0])
+    assert found(harness, frozenset({"speech"})) == [("b", "completed")]
+    assert found(harness, frozenset({"nobody"})) == []
+    assert len(harness.jobs.history.find(None, "a", 0)) == 2
+    assert [record.sequence for record in harness.jobs.history.find(None, "", 2)] == [3, 2]
 
 
 def test_it_survives_a_restart_and_goes_on(tmp_path: Path) -> None:
     with contextlib.closing(Store(tmp_path)) as store:
         store.begin()
-        before = Bench(store=store)
+        before = JobsHarness(store=store)
         before.abort(before.running(job_name="first")[0], "because")
         before.settle()
         kept = before.jobs.history.find(None, "", 0)
-        after = Bench(store=store)
+        after = JobsHarness(store=store)
         assert after.jobs.history.find(None, "", 0) == kept
         after.leave(after.running(1, job_name="second")[0])
         assert found(after)[0] == ("second", "completed")
@@ -103,36 +102,36 @@ def test_a_long_reason_is_cut() -> None:
 
 @pytest.mark.parametrize("revoked", ["ab12", "cd34"])
 def test_who_is_revoked_ends_the_jobs_that_he_is_in(revoked: str) -> None:
-    bench = Bench()
+    harness = JobsHarness()
     for name in ("running", "waiting"):
         for rank, serial in enumerate(["ab12", "cd34"]):
             size = 2 if name == "running" else 3
-            bench.jobs.ask(
-                join_request(job_name=name, rank=rank, world_size=size), bench.now, Asker(certificate=serial)
+            harness.jobs.ask(
+                join_request(job_name=name, rank=rank, world_size=size), harness.now, Asker(certificate=serial)
             )
-            bench.settle()
-    bench.jobs.ask(join_request(job_name="other"), bench.now, Asker(certificate="ef56"))
-    bench.settle()
-    bench.jobs.expel(lambda serial: serial == revoked, bench.now)
-    bench.settle()
-    assert found(bench) == [("waiting", "did_not_begin"), ("running", "worker_lost")]
-    assert "its certificate was revoked" in bench.jobs.history.find(None, "running", 0)[0].reason
-    bench.wait(6)
-    assert [job.name for job in bench.jobs.all()] == ["other"]
+            harness.settle()
+    harness.jobs.ask(join_request(job_name="other"), harness.now, Asker(certificate="ef56"))
+    harness.settle()
+    harness.jobs.expel(lambda serial: serial == revoked, harness.now)
+    harness.settle()
+    assert found(harness) == [("waiting", "did_not_begin"), ("running", "worker_lost")]
+    assert "its certificate was revoked" in harness.jobs.history.find(None, "running", 0)[0].reason
+    harness.wait(6)
+    assert [job.name for job in harness.jobs.all()] == ["other"]
 
 
 def test_a_certificate_is_remembered_across_a_restart_and_renewed_with_the_connection(tmp_path: Path) -> None:
     with contextlib.closing(Store(tmp_path)) as store:
         store.begin()
-        before = Bench(store=store)
+        before = JobsHarness(store=store)
         (worker,) = before.running(1)
         member = join.Member(job=worker.job.number, worker=0, token=worker.token, switch_name=worker.job.switch_name)
         before.jobs.attend(member, before.now, Asker(certificate="ab12"))
         before.wait(0.2, beating=[worker])
-        after = Bench(store=store)
+        after = JobsHarness(store=store)
         after.jobs.attend(member, after.now, Asker(certificate="cd34"))
         after.jobs.expel(lambda serial: serial == "ab12", after.now)
         assert not found(after), "it shows another one now"
-        again = Bench(store=store)
+        again = JobsHarness(store=store)
         again.jobs.expel(lambda serial: serial == "ab12", again.now)
         assert found(again) == [("a-job", "worker_lost")]

@@ -9,8 +9,7 @@ from wiresum.controller.driver import Endpoint, Sizes
 from wiresum.controller.jobs.job import TRANSITIONS, Presence, State
 from wiresum.controller.jobs.keys import Keys, KeySequence
 from wiresum.controller.jobs.outputs import Admit, Close, Count, Evict, Grant, Refuse, Tell
-from wiresum_lab.doubles.controller import JobsBench as Bench
-from wiresum_lab.doubles.controller import member
+from wiresum_lab.doubles.controller import JobsHarness, member
 
 
 def test_every_state_but_gone_can_be_left_and_every_state_is_reached() -> None:
@@ -20,11 +19,11 @@ def test_every_state_but_gone_can_be_left_and_every_state_is_reached() -> None:
 
 
 def test_all_workers_get_the_same_grant_when_the_last_one_has_asked() -> None:
-    bench = Bench()
-    bench.ask(rank=1, world_size=2, threads_max=3, lanes_max=200)
-    assert bench.outputs(Grant) == []
-    bench.ask(rank=0, world_size=2, threads_max=16, lanes_max=1000)
-    grants = bench.outputs(Grant)
+    harness = JobsHarness()
+    harness.ask(rank=1, world_size=2, threads_max=3, lanes_max=200)
+    assert harness.outputs(Grant) == []
+    harness.ask(rank=0, world_size=2, threads_max=16, lanes_max=1000)
+    grants = harness.outputs(Grant)
     assert [grant.worker.rank for grant in grants] == [1, 0]
     for grant in grants:
         reply = grant.reply
@@ -34,7 +33,7 @@ def test_all_workers_get_the_same_grant_when_the_last_one_has_asked() -> None:
         assert reply.token == grant.worker.token
     assert grants[0].reply.key == grants[1].reply.key != 0
     assert grants[0].reply.token != grants[1].reply.token
-    (admit,) = bench.outputs(Admit)
+    (admit,) = harness.outputs(Admit)
     assert admit.entry.endpoints == (Endpoint("127.0.0.1", 5000), Endpoint("127.0.0.1", 5016))
 
 
@@ -43,265 +42,265 @@ def test_all_workers_get_the_same_grant_when_the_last_one_has_asked() -> None:
     [([0, 0], 256), ([64, 0], 64), ([64, 100], 64), ([100, 100], 64), ([32768, 0], 4096), ([1, 0], 1)],
 )
 def test_slots_are_the_least_that_anybody_wants_as_a_power_of_two(asked: list[int], granted: int) -> None:
-    bench = Bench()
+    harness = JobsHarness()
     for rank, slots in enumerate(asked):
-        bench.ask(rank=rank, world_size=2, slots=slots)
-    assert [grant.reply.slots for grant in bench.outputs(Grant)] == [granted, granted]
+        harness.ask(rank=rank, world_size=2, slots=slots)
+    assert [grant.reply.slots for grant in harness.outputs(Grant)] == [granted, granted]
 
 
 def test_threads_never_outnumber_slots_or_the_ports_of_the_switch() -> None:
-    bench = Bench(Sizes(slots=4096, lanes_max=360, jobs_max=8, threads_max=4))
-    bench.ask(job_name="few-slots", slots=2, threads_max=16)
-    bench.ask(job_name="few-ports", threads_max=16, endpoint=join.Endpoint(address="127.0.0.1", port=9000))
-    assert [grant.reply.threads for grant in bench.outputs(Grant)] == [2, 4]
+    harness = JobsHarness(Sizes(slots=4096, lanes_max=360, jobs_max=8, threads_max=4))
+    harness.ask(job_name="few-slots", slots=2, threads_max=16)
+    harness.ask(job_name="few-ports", threads_max=16, endpoint=join.Endpoint(address="127.0.0.1", port=9000))
+    assert [grant.reply.threads for grant in harness.outputs(Grant)] == [2, 4]
 
 
 def test_a_crowded_switch_gives_fewer_slots_and_a_full_one_lets_wait() -> None:
-    bench = Bench(Sizes(slots=256 + 64 + 8, lanes_max=360, jobs_max=8))
-    first, _ = bench.ask(job_name="first"), bench.ask(job_name="second")
-    assert [grant.reply.slots for grant in bench.outputs(Grant)] == [256, 64]
-    third = bench.ask(job_name="third")
+    harness = JobsHarness(Sizes(slots=256 + 64 + 8, lanes_max=360, jobs_max=8))
+    first, _ = harness.ask(job_name="first"), harness.ask(job_name="second")
+    assert [grant.reply.slots for grant in harness.outputs(Grant)] == [256, 64]
+    third = harness.ask(job_name="third")
     assert third.job.state is State.QUEUED
-    assert bench.outputs(Refuse) == []
-    bench.leave(first)
-    assert bench.outputs(Grant)[-1].worker is third
-    assert bench.outputs(Grant)[-1].reply.slots == 256
+    assert harness.outputs(Refuse) == []
+    harness.leave(first)
+    assert harness.outputs(Grant)[-1].worker is third
+    assert harness.outputs(Grant)[-1].reply.slots == 256
 
 
 def test_a_switch_full_of_jobs_lets_wait() -> None:
-    bench = Bench(Sizes(slots=4096, lanes_max=360, jobs_max=2))
-    first, _, third = (bench.ask(job_name=name) for name in ("first", "second", "third"))
+    harness = JobsHarness(Sizes(slots=4096, lanes_max=360, jobs_max=2))
+    first, _, third = (harness.ask(job_name=name) for name in ("first", "second", "third"))
     assert third.job.state is State.QUEUED
-    bench.leave(first)
+    harness.leave(first)
     assert third.job.state is State.RUNNING
 
 
 def test_a_number_is_not_used_again_before_all_others_were() -> None:
-    bench = Bench(Sizes(slots=4096, lanes_max=360, jobs_max=4))
+    harness = JobsHarness(Sizes(slots=4096, lanes_max=360, jobs_max=4))
     numbers = []
     for _ in range(8):
-        (worker,) = bench.running(world_size=1)
+        (worker,) = harness.running(world_size=1)
         numbers.append(worker.job.number)
-        bench.leave(worker)
+        harness.leave(worker)
     assert numbers == [1, 2, 3, 0, 1, 2, 3, 0]
 
 
-def ports(bench: Bench) -> list[int]:
+def ports(harness: JobsHarness) -> list[int]:
     """Of the grants so far: how far above the switch's base port each job's first port is."""
-    return [grant.reply.switch_endpoint.port - 43488 for grant in bench.outputs(Grant)]
+    return [grant.reply.switch_endpoint.port - 43488 for grant in harness.outputs(Grant)]
 
 
 def test_jobs_talk_to_the_ports_that_the_fewest_threads_talk_to() -> None:
-    bench = Bench()
-    first, *_ = [bench.ask(job_name=f"one-{number}", threads_max=1, slots=16) for number in range(3)]
-    bench.ask(job_name="two", threads_max=2, slots=16)
-    assert ports(bench) == [0, 1, 2, 4]
-    assert [admit.entry.port_offset for admit in bench.outputs(Admit)] == [0, 1, 2, 4]
-    bench.leave(first)
-    bench.ask(job_name="in-its-place", threads_max=1, slots=16)
-    bench.ask(job_name="wide", threads_max=8, slots=16)
-    bench.ask(job_name="all", threads_max=16, slots=16)
-    assert ports(bench)[4:] == [0, 8, 0]
+    harness = JobsHarness()
+    first, *_ = [harness.ask(job_name=f"one-{number}", threads_max=1, slots=16) for number in range(3)]
+    harness.ask(job_name="two", threads_max=2, slots=16)
+    assert ports(harness) == [0, 1, 2, 4]
+    assert [admit.entry.port_offset for admit in harness.outputs(Admit)] == [0, 1, 2, 4]
+    harness.leave(first)
+    harness.ask(job_name="in-its-place", threads_max=1, slots=16)
+    harness.ask(job_name="wide", threads_max=8, slots=16)
+    harness.ask(job_name="all", threads_max=16, slots=16)
+    assert ports(harness)[4:] == [0, 8, 0]
 
 
 def test_ports_are_those_that_the_switch_listens_at() -> None:
-    bench = Bench(Sizes(slots=4096, lanes_max=360, jobs_max=64, threads_max=3))
+    harness = JobsHarness(Sizes(slots=4096, lanes_max=360, jobs_max=64, threads_max=3))
     for number in range(4):
-        bench.ask(job_name=f"one-{number}", threads_max=1, slots=16)
-    bench.ask(job_name="two", threads_max=2, slots=16)
-    assert ports(bench) == [0, 1, 2, 0, 0]
+        harness.ask(job_name=f"one-{number}", threads_max=1, slots=16)
+    harness.ask(job_name="two", threads_max=2, slots=16)
+    assert ports(harness) == [0, 1, 2, 0, 0]
 
 
 def test_workers_that_bring_a_key_must_all_bring_the_same() -> None:
-    bench = Bench()
-    bench.ask(rank=0, world_size=2, key=77)
-    code, text = bench.refusal_of(lambda: bench.ask(rank=1, world_size=2, key=78))
+    harness = JobsHarness()
+    harness.ask(rank=0, world_size=2, key=77)
+    code, text = harness.refusal_of(lambda: harness.ask(rank=1, world_size=2, key=78))
     assert code == "PERMISSION_DENIED"
     assert "WIRESUM_KEY" in text
-    assert bench.refusal_of(lambda: bench.ask(rank=1, world_size=2, key=0))[0] == "PERMISSION_DENIED"
-    bench.ask(rank=1, world_size=2, key=77)
-    assert len(bench.outputs(Grant)) == 2
+    assert harness.refusal_of(lambda: harness.ask(rank=1, world_size=2, key=0))[0] == "PERMISSION_DENIED"
+    harness.ask(rank=1, world_size=2, key=77)
+    assert len(harness.outputs(Grant)) == 2
 
 
 def test_no_two_jobs_have_the_same_key_whatever_their_workers_bring() -> None:
-    bench = Bench()
+    harness = JobsHarness()
     for number in range(200):
-        for worker in bench.ask_all(2, slots=64, key=77 * (number % 2)):
+        for worker in harness.ask_all(2, slots=64, key=77 * (number % 2)):
             if number % 3:
-                bench.leave(worker)
+                harness.leave(worker)
             else:
-                bench.abort(worker, "enough")
-        bench.wait(6)
-    keys = [admit.entry.key for admit in bench.outputs(Admit)]
+                harness.abort(worker, "enough")
+        harness.wait(6)
+    keys = [admit.entry.key for admit in harness.outputs(Admit)]
     assert len(keys) == 200
     assert len(set(keys) - {0, 77}) == 200
 
 
 def test_when_all_keys_have_been_used_no_job_begins_any_more_and_those_that_wait_have_theirs() -> None:
     sequence = KeySequence(bytes(16), bits=4)
-    bench = Bench(keys=Keys(sequence, reserved=sequence.length - 3))
-    waiting = [bench.ask(job_name=f"job-{number}", rank=0, world_size=2) for number in range(3)]
-    code, text = bench.refusal_of(lambda: bench.ask(job_name="one-more"))
+    harness = JobsHarness(keys=Keys(sequence, reserved=sequence.length - 3))
+    waiting = [harness.ask(job_name=f"job-{number}", rank=0, world_size=2) for number in range(3)]
+    code, text = harness.refusal_of(lambda: harness.ask(job_name="one-more"))
     assert (code, "all keys have been used" in text) == ("RESOURCE_EXHAUSTED", True)
     for worker in waiting:
-        bench.ask(job_name=worker.job.name, rank=1, world_size=2)
-    assert len({admit.entry.key for admit in bench.outputs(Admit)}) == 3
-    assert bench.refusal_of(lambda: bench.ask(job_name="one-more"))[0] == "RESOURCE_EXHAUSTED"
+        harness.ask(job_name=worker.job.name, rank=1, world_size=2)
+    assert len({admit.entry.key for admit in harness.outputs(Admit)}) == 3
+    assert harness.refusal_of(lambda: harness.ask(job_name="one-more"))[0] == "RESOURCE_EXHAUSTED"
 
 
 def test_a_running_job_refuses_a_wrong_key_before_anything_else() -> None:
-    bench = Bench()
-    bench.running(key=7)
-    assert bench.refusal_of(lambda: bench.ask(world_size=3, key=5))[0] == "PERMISSION_DENIED"
-    assert bench.refusal_of(lambda: bench.ask(world_size=3, key=0))[0] == "PERMISSION_DENIED"
-    assert bench.refusal_of(lambda: bench.ask(world_size=3, key=7))[0] == "ALREADY_EXISTS"
+    harness = JobsHarness()
+    harness.running(key=7)
+    assert harness.refusal_of(lambda: harness.ask(world_size=3, key=5))[0] == "PERMISSION_DENIED"
+    assert harness.refusal_of(lambda: harness.ask(world_size=3, key=0))[0] == "PERMISSION_DENIED"
+    assert harness.refusal_of(lambda: harness.ask(world_size=3, key=7))[0] == "ALREADY_EXISTS"
 
 
 def test_another_n_is_refused_and_the_job_goes_on_forming() -> None:
-    bench = Bench()
-    bench.ask(rank=0, world_size=2)
-    code, text = bench.refusal_of(lambda: bench.ask(rank=1, world_size=3))
+    harness = JobsHarness()
+    harness.ask(rank=0, world_size=2)
+    code, text = harness.refusal_of(lambda: harness.ask(rank=1, world_size=3))
     assert code == "FAILED_PRECONDITION"
     assert "2 workers, says rank 0 (127.0.0.1, process 1000 on 'host-0'), but this worker says 3" in text
-    bench.ask(rank=1, world_size=2)
-    assert len(bench.outputs(Grant)) == 2
+    harness.ask(rank=1, world_size=2)
+    assert len(harness.outputs(Grant)) == 2
 
 
 def test_a_taken_rank_is_refused_with_the_name_of_its_holder() -> None:
-    bench = Bench()
-    bench.ask(rank=0, world_size=2)
-    code, text = bench.refusal_of(lambda: bench.ask(rank=0, world_size=2))
+    harness = JobsHarness()
+    harness.ask(rank=0, world_size=2)
+    code, text = harness.refusal_of(lambda: harness.ask(rank=0, world_size=2))
     assert code == "ALREADY_EXISTS"
     assert "rank 0 (127.0.0.1, process 1000 on 'host-0') has that place" in text
 
 
 def test_workers_of_one_host_need_ports_apart() -> None:
-    bench = Bench()
-    bench.ask(rank=0, world_size=2, threads_max=4, endpoint=join.Endpoint(address="127.0.0.1", port=5000))
+    harness = JobsHarness()
+    harness.ask(rank=0, world_size=2, threads_max=4, endpoint=join.Endpoint(address="127.0.0.1", port=5000))
     overlapping = join.Endpoint(address="127.0.0.1", port=5003)
-    code, text = bench.refusal_of(lambda: bench.ask(rank=1, world_size=2, endpoint=overlapping))
+    code, text = harness.refusal_of(lambda: harness.ask(rank=1, world_size=2, endpoint=overlapping))
     assert code == "INVALID_ARGUMENT"
     assert "overlap" in text
-    bench.ask(rank=1, world_size=2, endpoint=join.Endpoint(address="127.0.0.1", port=5004))
-    assert len(bench.outputs(Grant)) == 2
+    harness.ask(rank=1, world_size=2, endpoint=join.Endpoint(address="127.0.0.1", port=5004))
+    assert len(harness.outputs(Grant)) == 2
 
 
 def test_when_a_waiting_worker_goes_away_the_others_hear_who_is_missing() -> None:
-    bench = Bench()
-    bench.ask(rank=0, world_size=4)
-    gone = bench.ask(rank=2, world_size=4)
-    bench.jobs.hung_up(gone, gone.call, bench.now)
-    bench.wait(9.8)
-    assert bench.outputs(Refuse) == [], "its connection may have broken, and it asks again"
-    bench.wait(0.4)
-    refused = bench.outputs(Refuse)[0]
+    harness = JobsHarness()
+    harness.ask(rank=0, world_size=4)
+    gone = harness.ask(rank=2, world_size=4)
+    harness.jobs.hung_up(gone, gone.call, harness.now)
+    harness.wait(9.8)
+    assert harness.outputs(Refuse) == [], "its connection may have broken, and it asks again"
+    harness.wait(0.4)
+    refused = harness.outputs(Refuse)[0]
     assert refused.worker.rank == 0
     assert refused.refusal.code == "ABORTED"
     assert "rank 2 (127.0.0.1, process 1002 on 'host-2') went away" in refused.refusal.text
     assert "ranks 1-3 of 4" in refused.refusal.text
-    assert len(bench.jobs) == 0
+    assert len(harness.jobs) == 0
 
 
 def test_when_the_time_is_up_all_hear_who_is_missing() -> None:
-    bench = Bench()
-    bench.ask(rank=0, world_size=3, timeout_ms=60_000)
-    bench.ask(rank=1, world_size=3, timeout_ms=2000)
-    bench.wait(1.5)
-    assert bench.outputs(Refuse) == []
-    bench.wait(1)
-    refused = bench.outputs(Refuse)
+    harness = JobsHarness()
+    harness.ask(rank=0, world_size=3, timeout_ms=60_000)
+    harness.ask(rank=1, world_size=3, timeout_ms=2000)
+    harness.wait(1.5)
+    assert harness.outputs(Refuse) == []
+    harness.wait(1)
+    refused = harness.outputs(Refuse)
     assert {output.worker.rank for output in refused} == {0, 1}
     assert {output.refusal.code for output in refused} == {"DEADLINE_EXCEEDED"}
     assert "rank 2 of 3 did not come" in refused[0].refusal.text
-    bench.ask(rank=0, world_size=1)
-    assert len(bench.outputs(Grant)) == 1, "the name is free again"
+    harness.ask(rank=0, world_size=1)
+    assert len(harness.outputs(Grant)) == 1, "the name is free again"
 
 
 def test_a_lost_worker_ends_the_job_for_all_others_and_the_lease_comes_back_when_they_know() -> None:
-    bench = Bench()
-    workers = bench.running()
-    bench.break_streams(workers[1])
+    harness = JobsHarness()
+    workers = harness.running()
+    harness.break_streams(workers[1])
     others = [workers[0], workers[2]]
-    bench.wait(2.8, beating=others)
-    assert bench.outputs(Tell) == [], "it may come back"
-    bench.wait(0.4, beating=others)
-    told = bench.outputs(Tell)
+    harness.wait(2.8, beating=others)
+    assert harness.outputs(Tell) == [], "it may come back"
+    harness.wait(0.4, beating=others)
+    told = harness.outputs(Tell)
     assert {tell.worker.rank for tell in told} == {0, 2}
     for tell in told:
         assert tell.ended.cause == join.JobEnded.WORKER_LOST
         assert tell.ended.worker == workers[1].peer()
         assert "rank 1 (127.0.0.1, process 1001 on 'host-1') was lost" in tell.ended.reason
-    assert len(bench.outputs(Evict)) == 1
-    assert bench.slots_free == 4096 - 256, "not before the others know"
-    bench.jobs.told(workers[0], bench.now)
-    assert len(bench.jobs) == 1
-    bench.leave(workers[2])
-    assert len(bench.jobs) == 0
-    assert bench.slots_free == 4096
+    assert len(harness.outputs(Evict)) == 1
+    assert harness.slots_free == 4096 - 256, "not before the others know"
+    harness.jobs.told(workers[0], harness.now)
+    assert len(harness.jobs) == 1
+    harness.leave(workers[2])
+    assert len(harness.jobs) == 0
+    assert harness.slots_free == 4096
 
 
 def test_the_lease_stays_taken_until_the_switch_has_forgotten_the_job() -> None:
-    bench = Bench()
-    workers = bench.running(world_size=1)
-    bench.switch_answers = False
+    harness = JobsHarness()
+    workers = harness.running(world_size=1)
+    harness.switch_answers = False
     number = workers[0].job.number
-    bench.leave(workers[0])
-    bench.wait(20)
-    assert bench.slots_free == 4096 - 256
-    bench.jobs.evicted("leaf", number, bench.now)
-    assert bench.slots_free == 4096
+    harness.leave(workers[0])
+    harness.wait(20)
+    assert harness.slots_free == 4096 - 256
+    harness.jobs.evicted("leaf", number, harness.now)
+    assert harness.slots_free == 4096
 
 
 def test_a_failed_eviction_is_tried_again_a_second_later() -> None:
-    bench = Bench()
-    workers = bench.running(world_size=1)
-    bench.switch_answers = False
-    bench.leave(workers[0])
-    bench.jobs.evict_failed("leaf", workers[0].job.number, bench.now)
-    bench.wait(0.8)
-    assert len(bench.outputs(Evict)) == 1
-    bench.switch_answers = True
-    bench.wait(0.4)
-    assert len(bench.outputs(Evict)) == 2
-    assert bench.slots_free == 4096
+    harness = JobsHarness()
+    workers = harness.running(world_size=1)
+    harness.switch_answers = False
+    harness.leave(workers[0])
+    harness.jobs.evict_failed("leaf", workers[0].job.number, harness.now)
+    harness.wait(0.8)
+    assert len(harness.outputs(Evict)) == 1
+    harness.switch_answers = True
+    harness.wait(0.4)
+    assert len(harness.outputs(Evict)) == 2
+    assert harness.slots_free == 4096
 
 
 def test_a_worker_that_does_not_listen_holds_the_lease_for_a_bounded_time() -> None:
-    bench = Bench()
-    workers = bench.running()
-    bench.break_streams(workers[0])
-    bench.wait(3.2 + 4.8, beating=workers[1:])
-    assert len(bench.jobs) == 1
-    bench.wait(0.4, beating=workers[1:])
-    assert len(bench.jobs) == 0
-    assert bench.slots_free == 4096
+    harness = JobsHarness()
+    workers = harness.running()
+    harness.break_streams(workers[0])
+    harness.wait(3.2 + 4.8, beating=workers[1:])
+    assert len(harness.jobs) == 1
+    harness.wait(0.4, beating=workers[1:])
+    assert len(harness.jobs) == 0
+    assert harness.slots_free == 4096
 
 
 def test_while_a_job_is_ending_its_name_is_refused_as_something_that_passes() -> None:
-    bench = Bench()
-    workers = bench.running()
-    bench.break_streams(workers[0])
-    bench.wait(3.2)
-    code, text = bench.refusal_of(lambda: bench.ask(rank=0, world_size=3))
+    harness = JobsHarness()
+    workers = harness.running()
+    harness.break_streams(workers[0])
+    harness.wait(3.2)
+    code, text = harness.refusal_of(lambda: harness.ask(rank=0, world_size=3))
     assert code == "UNAVAILABLE"
     assert "rank 0 (127.0.0.1, process 1000 on 'host-0') was lost" in text
 
 
 def test_while_workers_are_leaving_the_name_is_refused_as_something_that_passes() -> None:
-    bench = Bench()
-    workers = bench.running()
-    bench.leave(workers[0])
-    assert bench.refusal_of(lambda: bench.ask(rank=0, world_size=3))[0] == "UNAVAILABLE"
+    harness = JobsHarness()
+    workers = harness.running()
+    harness.leave(workers[0])
+    assert harness.refusal_of(lambda: harness.ask(rank=0, world_size=3))[0] == "UNAVAILABLE"
 
 
 def test_whoever_stays_when_another_has_left_is_told_after_a_moment() -> None:
-    bench = Bench()
-    workers = bench.running()
-    bench.leave(workers[1])
-    bench.wait(2.8, beating=[workers[0], workers[2]])
-    assert bench.outputs(Tell) == []
-    bench.wait(0.4, beating=[workers[0], workers[2]])
-    told = bench.outputs(Tell)
+    harness = JobsHarness()
+    workers = harness.running()
+    harness.leave(workers[1])
+    harness.wait(2.8, beating=[workers[0], workers[2]])
+    assert harness.outputs(Tell) == []
+    harness.wait(0.4, beating=[workers[0], workers[2]])
+    told = harness.outputs(Tell)
     assert {tell.worker.rank for tell in told} == {0, 2}
     assert all(tell.ended.cause == join.JobEnded.WORKER_LEFT for tell in told)
     assert all(tell.ended.worker == workers[1].peer() for tell in told)
@@ -309,16 +308,16 @@ def test_whoever_stays_when_another_has_left_is_told_after_a_moment() -> None:
 
 
 def test_a_worker_whose_host_has_vanished_is_lost_after_half_a_minute() -> None:
-    bench = Bench()
-    workers = bench.running()
-    bench.wait(10, beating=workers)
-    assert bench.outputs(Tell) == []
-    bench.wait(27, beating=workers[:2])
-    bench.break_streams(workers[2])  # it has not answered the service's pings
-    bench.wait(2.8, beating=workers[:2])
-    assert bench.outputs(Tell) == []
-    bench.wait(0.4, beating=workers[:2])
-    told = bench.outputs(Tell)
+    harness = JobsHarness()
+    workers = harness.running()
+    harness.wait(10, beating=workers)
+    assert harness.outputs(Tell) == []
+    harness.wait(27, beating=workers[:2])
+    harness.break_streams(workers[2])  # it has not answered the service's pings
+    harness.wait(2.8, beating=workers[:2])
+    assert harness.outputs(Tell) == []
+    harness.wait(0.4, beating=workers[:2])
+    told = harness.outputs(Tell)
     assert {tell.worker.rank for tell in told} == {0, 1}
     assert "rank 2" in told[0].ended.reason
     assert "its connection to the service broke, and for 30.1 s no packet of it came to leaf either" in (
@@ -327,139 +326,139 @@ def test_a_worker_whose_host_has_vanished_is_lost_after_half_a_minute() -> None:
 
 
 def test_a_worker_whose_heartbeats_wait_lives_for_as_long_as_its_connection() -> None:
-    bench = Bench()
-    workers = bench.running()
-    bench.wait(300, beating=workers[:2])
-    assert bench.outputs(Tell) == []
-    bench.break_streams(workers[2])
-    bench.wait(2.8, beating=workers[:2])
-    assert bench.outputs(Tell) == [], "it may come back"
-    bench.wait(0.4, beating=workers[:2])
-    assert bench.outputs(Tell)[0].ended.worker.rank == 2
+    harness = JobsHarness()
+    workers = harness.running()
+    harness.wait(300, beating=workers[:2])
+    assert harness.outputs(Tell) == []
+    harness.break_streams(workers[2])
+    harness.wait(2.8, beating=workers[:2])
+    assert harness.outputs(Tell) == [], "it may come back"
+    harness.wait(0.4, beating=workers[:2])
+    assert harness.outputs(Tell)[0].ended.worker.rank == 2
 
 
 def test_a_worker_of_which_the_data_plane_hears_is_not_lost() -> None:
-    bench = Bench()
-    workers = bench.running()
-    counts = bench.contributions[workers[0].job.number] = [0, 0, 0]
-    bench.break_streams(workers[0])
+    harness = JobsHarness()
+    workers = harness.running()
+    counts = harness.contributions[workers[0].job.number] = [0, 0, 0]
+    harness.break_streams(workers[0])
     for _ in range(600):
         counts[0] += 3
         counts[2] += 1
-        bench.wait(0.5, beating=workers[1:2])
-    assert bench.outputs(Tell) == [], "ranks 0 and 2 were silent for five minutes, but their packets came"
-    bench.wait(3.5, beating=workers[1:2])
-    assert [tell.ended.worker.rank for tell in bench.outputs(Tell)][:1] == [0], "now none came any more"
+        harness.wait(0.5, beating=workers[1:2])
+    assert harness.outputs(Tell) == [], "ranks 0 and 2 were silent for five minutes, but their packets came"
+    harness.wait(3.5, beating=workers[1:2])
+    assert [tell.ended.worker.rank for tell in harness.outputs(Tell)][:1] == [0], "now none came any more"
 
 
 def test_the_rounds_of_one_worker_prove_that_the_others_live() -> None:
-    bench = Bench()
-    workers = bench.running()
+    harness = JobsHarness()
+    workers = harness.running()
     for round_newest in range(2, 200):
-        bench.wait(0.5, beating=workers[:1], round_newest=round_newest)
-    bench.break_streams(workers[1])
-    bench.wait(28, beating=workers[:1], round_newest=200)
-    assert bench.outputs(Tell) == []
-    bench.wait(2.5, beating=workers[:1], round_newest=200)
-    assert bench.outputs(Tell)[0].ended.worker.rank == 1
+        harness.wait(0.5, beating=workers[:1], round_newest=round_newest)
+    harness.break_streams(workers[1])
+    harness.wait(28, beating=workers[:1], round_newest=200)
+    assert harness.outputs(Tell) == []
+    harness.wait(2.5, beating=workers[:1], round_newest=200)
+    assert harness.outputs(Tell)[0].ended.worker.rank == 1
 
 
 def test_a_switch_that_is_not_asked_about_those_who_beat() -> None:
-    bench = Bench()
-    workers = bench.running()
-    bench.wait(60, beating=workers)
-    assert bench.outputs(Count) == []
-    bench.wait(10, beating=workers[1:])
-    assert 7 <= len(bench.outputs(Count)) <= 9, "once a second, after two of silence"
+    harness = JobsHarness()
+    workers = harness.running()
+    harness.wait(60, beating=workers)
+    assert harness.outputs(Count) == []
+    harness.wait(10, beating=workers[1:])
+    assert 7 <= len(harness.outputs(Count)) <= 9, "once a second, after two of silence"
 
 
 def test_a_connection_that_breaks_after_a_silence_is_no_news() -> None:
-    bench = Bench()
-    workers = bench.running()
-    bench.wait(4, beating=workers[1:])
-    bench.break_streams(workers[0])
-    bench.wait(20, beating=workers[1:])
-    assert bench.outputs(Tell) == []
-    bench.jobs.attend(member(workers[0]), bench.now)
-    bench.wait(60, beating=workers)
-    assert bench.outputs(Tell) == []
+    harness = JobsHarness()
+    workers = harness.running()
+    harness.wait(4, beating=workers[1:])
+    harness.break_streams(workers[0])
+    harness.wait(20, beating=workers[1:])
+    assert harness.outputs(Tell) == []
+    harness.jobs.attend(member(workers[0]), harness.now)
+    harness.wait(60, beating=workers)
+    assert harness.outputs(Tell) == []
 
 
 def test_whose_connections_broke_while_the_service_was_stopped_may_come_back() -> None:
-    bench = Bench()
-    workers = bench.running()
-    bench.wait(5, beating=workers)
-    bench.now += 45
-    bench.break_streams(*workers)
-    bench.wait(5)
+    harness = JobsHarness()
+    workers = harness.running()
+    harness.wait(5, beating=workers)
+    harness.now += 45
+    harness.break_streams(*workers)
+    harness.wait(5)
     for worker in workers[:2]:
-        bench.jobs.attend(member(worker), bench.now)
-    bench.wait(15, beating=workers[:2])
-    bench.jobs.attend(member(workers[2]), bench.now)
-    bench.wait(60, beating=workers)
-    assert bench.outputs(Tell) == []
+        harness.jobs.attend(member(worker), harness.now)
+    harness.wait(15, beating=workers[:2])
+    harness.jobs.attend(member(workers[2]), harness.now)
+    harness.wait(60, beating=workers)
+    assert harness.outputs(Tell) == []
 
 
 def test_a_service_that_is_cut_off_from_switch_and_workers_ends_nothing() -> None:
-    bench = Bench()
-    workers = bench.running()
-    bench.wait(1, beating=workers)
-    bench.change("leaf", "no answer")
-    bench.break_streams(*workers)
-    bench.wait(300)
-    assert bench.outputs(Tell) == []
-    bench.change("leaf", "")
-    bench.wait(2)
-    assert bench.outputs(Tell) == [], "it listens first"
+    harness = JobsHarness()
+    workers = harness.running()
+    harness.wait(1, beating=workers)
+    harness.change("leaf", "no answer")
+    harness.break_streams(*workers)
+    harness.wait(300)
+    assert harness.outputs(Tell) == []
+    harness.change("leaf", "")
+    harness.wait(2)
+    assert harness.outputs(Tell) == [], "it listens first"
     for worker in workers:
-        bench.jobs.attend(member(worker), bench.now)
-    bench.wait(60, beating=workers)
-    assert bench.outputs(Tell) == []
+        harness.jobs.attend(member(worker), harness.now)
+    harness.wait(60, beating=workers)
+    assert harness.outputs(Tell) == []
 
 
 def test_a_service_that_stays_cut_off_gives_up_after_ten_minutes() -> None:
-    bench = Bench()
-    workers = bench.running()
-    bench.change("leaf", "no answer")
-    bench.wait(598)
+    harness = JobsHarness()
+    workers = harness.running()
+    harness.change("leaf", "no answer")
+    harness.wait(598)
     assert workers[0].job.state is State.RUNNING
-    bench.wait(4)
+    harness.wait(4)
     assert workers[0].job.state is State.ENDING
     assert "leaf and all workers have been out of reach" in workers[0].job.ended.reason  # type: ignore[union-attr]
 
 
 def test_a_service_that_was_stopped_itself_blames_nobody() -> None:
-    bench = Bench()
-    workers = bench.running()
-    bench.wait(1, beating=workers)
-    bench.now += 60
-    bench.wait(1, beating=workers)
-    assert bench.outputs(Tell) == []
+    harness = JobsHarness()
+    workers = harness.running()
+    harness.wait(1, beating=workers)
+    harness.now += 60
+    harness.wait(1, beating=workers)
+    assert harness.outputs(Tell) == []
 
 
 def test_a_worker_that_joins_but_never_attends_is_lost() -> None:
-    bench = Bench()
-    workers = [bench.ask(rank=rank, world_size=2) for rank in range(2)]
-    bench.jobs.attend(member(workers[0]), bench.now)
-    bench.wait(9.5, beating=workers[:1])
-    assert bench.outputs(Tell) == []
-    bench.wait(1, beating=workers[:1])
-    (tell,) = bench.outputs(Tell)
+    harness = JobsHarness()
+    workers = [harness.ask(rank=rank, world_size=2) for rank in range(2)]
+    harness.jobs.attend(member(workers[0]), harness.now)
+    harness.wait(9.5, beating=workers[:1])
+    assert harness.outputs(Tell) == []
+    harness.wait(1, beating=workers[:1])
+    (tell,) = harness.outputs(Tell)
     assert tell.worker is workers[0]
     assert tell.ended.worker.rank == 1
     assert "sent no heartbeat" in tell.ended.reason
 
 
 def test_a_worker_that_attends_too_late_hears_why_the_job_ended() -> None:
-    bench = Bench()
-    workers = [bench.ask(rank=rank, world_size=2) for rank in range(2)]
-    bench.jobs.attend(member(workers[0]), bench.now)
-    bench.break_streams(workers[0])
-    bench.wait(3.2)
-    assert bench.outputs(Tell) == []
-    bench.jobs.attend(member(workers[1]), bench.now)
-    bench.settle()
-    (tell,) = bench.outputs(Tell)
+    harness = JobsHarness()
+    workers = [harness.ask(rank=rank, world_size=2) for rank in range(2)]
+    harness.jobs.attend(member(workers[0]), harness.now)
+    harness.break_streams(workers[0])
+    harness.wait(3.2)
+    assert harness.outputs(Tell) == []
+    harness.jobs.attend(member(workers[1]), harness.now)
+    harness.settle()
+    (tell,) = harness.outputs(Tell)
     assert tell.worker is workers[1]
     assert tell.ended.worker.rank == 0
 
@@ -469,125 +468,127 @@ def test_a_connection_that_broke_is_no_loss_before_the_switch_has_heard_nothing_
     says: list[list[int]],
 ) -> None:
     """Where links are bad its answers come late, and the first one says nothing: packets may have come before it."""
-    bench = Bench()
-    workers = bench.running(world_size=2)
+    harness = JobsHarness()
+    workers = harness.running(world_size=2)
     number = workers[0].job.number
-    bench.switch_answers = False
-    bench.break_streams(workers[1])
-    bench.wait(4, beating=workers[:1])
+    harness.switch_answers = False
+    harness.break_streams(workers[1])
+    harness.wait(4, beating=workers[:1])
     for counts in says:
-        bench.jobs.counted("leaf", number, counts, bench.now)
-    bench.wait(0.1, beating=workers[:1])
+        harness.jobs.counted("leaf", number, counts, harness.now)
+    harness.wait(0.1, beating=workers[:1])
     assert workers[0].job.state is State.RUNNING
-    bench.contributions[number] = [0, 0]
-    bench.switch_answers = True
-    bench.jobs.counted("leaf", number, [0, 0], bench.now)
-    bench.wait(3.5, beating=workers[:1])
-    (tell,) = bench.outputs(Tell)
+    harness.contributions[number] = [0, 0]
+    harness.switch_answers = True
+    harness.jobs.counted("leaf", number, [0, 0], harness.now)
+    harness.wait(3.5, beating=workers[:1])
+    (tell,) = harness.outputs(Tell)
     assert tell.ended.worker.rank == 1
 
 
 def test_a_job_that_waited_while_the_service_was_stopped_is_not_idle_when_it_begins() -> None:
     """How long it has been active is not known yet, and must not be counted from the clock's beginning."""
-    bench = Bench(Sizes(slots=256, lanes_max=360, jobs_max=8), now=100_000)
-    (first,) = bench.running(world_size=1, job_name="first")
-    (second,) = bench.ask_all(1, job_name="second")
-    bench.ask(job_name="third")
+    harness = JobsHarness(Sizes(slots=256, lanes_max=360, jobs_max=8), now=100_000)
+    (first,) = harness.running(world_size=1, job_name="first")
+    (second,) = harness.ask_all(1, job_name="second")
+    harness.ask(job_name="third")
     assert second.job.state is State.QUEUED
-    bench.wait(0.1)
-    bench.now += 10
-    bench.wait(0.1)
-    bench.leave(first)
-    bench.wait(1)
+    harness.wait(0.1)
+    harness.now += 10
+    harness.wait(0.1)
+    harness.leave(first)
+    harness.wait(1)
     assert second.job.state is State.RUNNING
 
 
 def test_the_stream_that_a_newer_one_replaced_may_break() -> None:
-    bench = Bench()
-    workers = bench.running()
+    harness = JobsHarness()
+    workers = harness.running()
     first = workers[0].stream
-    bench.jobs.attend(member(workers[0]), bench.now)
-    bench.jobs.broken(workers[0], first, bench.now)
-    bench.wait(4, beating=workers)
-    assert bench.outputs(Tell) == []
-    bench.break_streams(workers[0])
-    bench.wait(4, beating=workers[1:])
-    assert len(bench.outputs(Tell)) == 2
+    harness.jobs.attend(member(workers[0]), harness.now)
+    harness.jobs.broken(workers[0], first, harness.now)
+    harness.wait(4, beating=workers)
+    assert harness.outputs(Tell) == []
+    harness.break_streams(workers[0])
+    harness.wait(4, beating=workers[1:])
+    assert len(harness.outputs(Tell)) == 2
 
 
 def test_an_abort_names_the_worker_and_its_reason() -> None:
-    bench = Bench()
-    workers = bench.running()
-    bench.abort(workers[2], "out of memory" + 10_000 * "!")
-    told = bench.outputs(Tell)
+    harness = JobsHarness()
+    workers = harness.running()
+    harness.abort(workers[2], "out of memory" + 10_000 * "!")
+    told = harness.outputs(Tell)
     assert {tell.worker.rank for tell in told} == {0, 1, 2}
     assert told[0].ended.cause == join.JobEnded.ABORTED_BY_WORKER
     assert told[0].ended.worker.rank == 2
     assert "rank 2 (127.0.0.1, process 1002 on 'host-2') ended the job: out of memory" in told[0].ended.reason
     assert len(told[0].ended.reason) < 2000
-    bench.abort(workers[1], "second")
-    assert len(bench.outputs(Tell)) == 3, "the first cause stands"
+    harness.abort(workers[1], "second")
+    assert len(harness.outputs(Tell)) == 3, "the first cause stands"
 
 
 def test_when_all_have_left_the_lease_is_free_at_once() -> None:
-    bench = Bench()
-    workers = bench.running()
+    harness = JobsHarness()
+    workers = harness.running()
     for worker in workers:
-        assert len(bench.jobs) == 1
-        bench.leave(worker)
-    assert len(bench.jobs) == 0
-    assert bench.slots_free == 4096
-    assert bench.outputs(Tell) == []
-    assert {close.worker.rank for close in bench.outputs(Close)} == {0, 1, 2}
+        assert len(harness.jobs) == 1
+        harness.leave(worker)
+    assert len(harness.jobs) == 0
+    assert harness.slots_free == 4096
+    assert harness.outputs(Tell) == []
+    assert {close.worker.rank for close in harness.outputs(Close)} == {0, 1, 2}
 
 
 def test_a_refusal_of_the_switch_reaches_all_and_frees_everything() -> None:
-    bench = Bench()
-    bench.switch_answers = False
-    workers = [bench.ask(rank=rank, world_size=2) for rank in range(2)]
-    bench.jobs.refused("leaf", workers[0].job.number, "table full", bench.now)
-    bench.switch_answers = True
-    bench.settle()
-    assert [(r.refusal.code, "table full" in r.refusal.text) for r in bench.outputs(Refuse)] == [("INTERNAL", True)] * 2
-    assert len(bench.jobs) == 0
-    assert bench.slots_free == 4096
+    harness = JobsHarness()
+    harness.switch_answers = False
+    workers = [harness.ask(rank=rank, world_size=2) for rank in range(2)]
+    harness.jobs.refused("leaf", workers[0].job.number, "table full", harness.now)
+    harness.switch_answers = True
+    harness.settle()
+    assert [(r.refusal.code, "table full" in r.refusal.text) for r in harness.outputs(Refuse)] == [
+        ("INTERNAL", True)
+    ] * 2
+    assert len(harness.jobs) == 0
+    assert harness.slots_free == 4096
 
 
 def test_a_worker_that_goes_away_during_admission_ends_the_job_before_it_began() -> None:
-    bench = Bench()
-    bench.switch_answers = False
-    workers = [bench.ask(rank=rank, world_size=2) for rank in range(2)]
+    harness = JobsHarness()
+    harness.switch_answers = False
+    workers = [harness.ask(rank=rank, world_size=2) for rank in range(2)]
     number = workers[0].job.number
-    bench.jobs.hung_up(workers[0], workers[0].call, bench.now)
-    bench.wait(10.2)
-    bench.jobs.admitted("leaf", number, bench.now)
-    bench.settle()
-    (refused,) = bench.outputs(Refuse)
+    harness.jobs.hung_up(workers[0], workers[0].call, harness.now)
+    harness.wait(10.2)
+    harness.jobs.admitted("leaf", number, harness.now)
+    harness.settle()
+    (refused,) = harness.outputs(Refuse)
     assert refused.worker is workers[1]
     assert refused.refusal.code == "ABORTED"
-    assert bench.outputs(Grant) == []
-    assert [type(output) for output in bench.done if isinstance(output, Admit | Refuse | Evict)] == [
+    assert harness.outputs(Grant) == []
+    assert [type(output) for output in harness.done if isinstance(output, Admit | Refuse | Evict)] == [
         Admit,
         Refuse,
         Evict,
     ]
-    bench.jobs.evicted("leaf", number, bench.now)
-    assert bench.slots_free == 4096
+    harness.jobs.evicted("leaf", number, harness.now)
+    assert harness.slots_free == 4096
 
 
 def test_a_switch_that_does_not_answer_an_admission_fails_the_joins_in_time() -> None:
-    bench = Bench()
-    bench.switch_answers = False
-    bench.ask(timeout_ms=2000)
-    bench.wait(2.5)
-    (refused,) = bench.outputs(Refuse)
+    harness = JobsHarness()
+    harness.switch_answers = False
+    harness.ask(timeout_ms=2000)
+    harness.wait(2.5)
+    (refused,) = harness.outputs(Refuse)
     assert refused.refusal.code == "DEADLINE_EXCEEDED"
-    assert bench.slots_free == 4096 - 256, "it may still have admitted the job"
+    assert harness.slots_free == 4096 - 256, "it may still have admitted the job"
 
 
 def test_only_the_token_makes_a_member() -> None:
-    bench = Bench()
-    workers = bench.running()
+    harness = JobsHarness()
+    workers = harness.running()
     token = workers[0].token
     for forged in (
         join.Member(job=1, worker=0, token=workers[1].token, switch_name="leaf"),
@@ -598,28 +599,28 @@ def test_only_the_token_makes_a_member() -> None:
         join.Member(job=1, worker=0, token=token),
     ):
         for action in (
-            lambda forged=forged: bench.jobs.attend(forged, bench.now),
-            lambda forged=forged: bench.jobs.leave(join.LeaveRequest(member=forged), bench.now),
-            lambda forged=forged: bench.jobs.abort(join.AbortRequest(member=forged), bench.now),
-            lambda forged=forged: bench.jobs.job_of(forged),
+            lambda forged=forged: harness.jobs.attend(forged, harness.now),
+            lambda forged=forged: harness.jobs.leave(join.LeaveRequest(member=forged), harness.now),
+            lambda forged=forged: harness.jobs.abort(join.AbortRequest(member=forged), harness.now),
+            lambda forged=forged: harness.jobs.job_of(forged),
         ):
-            assert bench.refusal_of(action)[0] == "NOT_FOUND"
+            assert harness.refusal_of(action)[0] == "NOT_FOUND"
     assert [worker.presence for worker in workers] == [Presence.ATTENDING] * 3
 
 
 def test_who_has_left_cannot_come_back() -> None:
-    bench = Bench()
-    workers = bench.running()
-    bench.leave(workers[0])
-    assert bench.refusal_of(lambda: bench.jobs.attend(member(workers[0]), bench.now))[0] == "NOT_FOUND"
+    harness = JobsHarness()
+    workers = harness.running()
+    harness.leave(workers[0])
+    assert harness.refusal_of(lambda: harness.jobs.attend(member(workers[0]), harness.now))[0] == "NOT_FOUND"
 
 
 def test_a_closing_service_ends_running_jobs_and_forms_no_more() -> None:
-    bench = Bench()
-    bench.running(job_name="running")
-    bench.ask(job_name="forming", world_size=2)
-    bench.jobs.close("the switch was stopped", bench.now)
-    bench.settle()
-    assert {tell.ended.cause for tell in bench.outputs(Tell)} == {join.JobEnded.SWITCH_LOST}
-    assert [refused.refusal.code for refused in bench.outputs(Refuse)] == ["UNAVAILABLE"]
-    assert bench.refusal_of(lambda: bench.ask(job_name="new"))[0] == "UNAVAILABLE"
+    harness = JobsHarness()
+    harness.running(job_name="running")
+    harness.ask(job_name="forming", world_size=2)
+    harness.jobs.close("the switch was stopped", harness.now)
+    harness.settle()
+    assert {tell.ended.cause for tell in harness.outputs(Tell)} == {join.JobEnded.SWITCH_LOST}
+    assert [refused.refusal.code for refused in harness.outputs(Refuse)] == ["UNAVAILABLE"]
+    assert harness.refusal_of(lambda: harness.ask(job_name="new"))[0] == "UNAVAILABLE"

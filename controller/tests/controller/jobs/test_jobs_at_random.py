@@ -22,7 +22,7 @@ from wiresum.controller.jobs.outputs import Admit, Count, Evict, Output, Reconci
 from wiresum.controller.jobs.refusal import Refusal
 from wiresum.controller.jobs.tree import FOLLOWING, Node, Phase
 from wiresum.controller.store import Store
-from wiresum_lab.doubles.controller import NOBODY, JobsBench, member, switch
+from wiresum_lab.doubles.controller import NOBODY, JobsHarness, member, switch
 
 SIZES = Sizes(slots=24, lanes_max=64, jobs_max=2)
 RACKS = {"left": "10.0.1.1", "right": "10.0.2.1"}
@@ -60,10 +60,10 @@ class World:
     def start(self) -> None:
         self.late = {}
         quotas = [Quota("poor", slots=48, jobs=1)]
-        self.bench = JobsBench(switches=switches(), limits=LIMITS, quotas=quotas, store=self.store, now=self.now)
-        self.bench.answer = self.answer  # type: ignore[method-assign]
+        self.harness = JobsHarness(switches=switches(), limits=LIMITS, quotas=quotas, store=self.store, now=self.now)
+        self.harness.answer = self.answer  # type: ignore[method-assign]
         for name in self.trouble:
-            self.bench.change(name, "no answer")
+            self.harness.change(name, "no answer")
 
     def answer(self, output: Output) -> None:
         """As switches do, of which some cannot be reached, and some take their time."""
@@ -79,10 +79,10 @@ class World:
         late, self.late = self.late, {}
         for output in itertools.chain.from_iterable(late.values()):
             self.answer_now(output)
-        self.bench.settle()
+        self.harness.settle()
 
     def answer_now(self, output: Output) -> None:
-        jobs, now = self.bench.jobs, self.bench.now
+        jobs, now = self.harness.jobs, self.harness.now
         assert isinstance(output, Admit | Count | Evict | Reconcile)
         if isinstance(output, Admit):
             self.check_admission(output)
@@ -103,7 +103,7 @@ class World:
         entry, told = output.entry, self.keys.setdefault(output.entry.key, set())
         assert output.switch_name not in told, "a key is used once"
         told.add(output.switch_name)
-        (job,) = (job for job in self.bench.jobs.all() if job.key == entry.key)
+        (job,) = (job for job in self.harness.jobs.all() if job.key == entry.key)
         node = job.nodes[output.switch_name]
         if entry.uplink is not None:
             above = job.nodes[node.branch.parent]
@@ -121,7 +121,7 @@ class World:
         return [0, 0] if self.quiet else [self.chance.randrange(2) for _ in range(2)]
 
     def workers(self, *presences: Presence) -> list[Worker]:
-        jobs = self.bench.jobs.all()
+        jobs = self.harness.jobs.all()
         return [worker for job in jobs for worker in job.workers.values() if worker.presence in presences]
 
     def steps(self) -> Mapping[Callable[[], None], int]:
@@ -147,7 +147,7 @@ class World:
         rank = self.chance.randrange(2) if rank is None else rank
         port = 5000 + 16 * rank + self.chance.choice((0, 0, 8))
         try:
-            self.bench.ask(
+            self.harness.ask(
                 job_name=name,
                 rank=rank,
                 world_size=2,
@@ -171,13 +171,13 @@ class World:
     def hang_up(self) -> None:
         if workers := self.workers(Presence.WAITING, Presence.GRANTED):
             worker = self.chance.choice(workers)
-            self.bench.jobs.hung_up(worker, worker.call, self.bench.now)
+            self.harness.jobs.hung_up(worker, worker.call, self.harness.now)
 
     def attend(self) -> None:
         for worker in self.workers(Presence.GRANTED):
-            self.bench.jobs.attend(member(worker), self.bench.now)
-            self.bench.jobs.beat(worker, 5, self.bench.now)
-        self.bench.settle()
+            self.harness.jobs.attend(member(worker), self.harness.now)
+            self.harness.jobs.beat(worker, 5, self.harness.now)
+        self.harness.settle()
 
     def go(self) -> None:
         workers = self.workers(Presence.ATTENDING)
@@ -186,34 +186,34 @@ class World:
         worker = self.chance.choice(workers)
         match self.chance.choice(("leave", "leave", "abort", "break")):
             case "leave":
-                self.bench.leave(worker)
+                self.harness.leave(worker)
             case "abort":
-                self.bench.abort(worker, "a reason")
+                self.harness.abort(worker, "a reason")
             case _:
-                self.bench.break_streams(worker)
-                self.bench.settle()
+                self.harness.break_streams(worker)
+                self.harness.settle()
 
     def wait(self) -> None:
-        self.bench.wait(self.chance.choice((0.5, 0.5, 4.0, 12.0)), beating=self.workers(Presence.ATTENDING))
+        self.harness.wait(self.chance.choice((0.5, 0.5, 4.0, 12.0)), beating=self.workers(Presence.ATTENDING))
 
     def lose_or_find(self, name: str = "") -> None:
         name = name or self.chance.choice(list(ENDPOINTS))
         self.trouble ^= {name}
-        self.bench.change(name, "no answer" if name in self.trouble else "")
+        self.harness.change(name, "no answer" if name in self.trouble else "")
 
     def drain(self) -> None:
-        self.bench.jobs.drain(self.chance.choice(list(ENDPOINTS)), resume=self.chance.random() < 0.7)
-        self.bench.settle()
+        self.harness.jobs.drain(self.chance.choice(list(ENDPOINTS)), resume=self.chance.random() < 0.7)
+        self.harness.settle()
 
     def end(self) -> None:
         try:
-            self.bench.jobs.end(self.chance.choice(NAMES), "", self.bench.now)
+            self.harness.jobs.end(self.chance.choice(NAMES), "", self.harness.now)
         except Refusal as refusal:
             assert refusal.code == "NOT_FOUND"
-        self.bench.settle()
+        self.harness.settle()
 
     def kill(self) -> None:
-        self.now = self.bench.now
+        self.now = self.harness.now
         self.start()
 
     def check(self) -> None:
@@ -222,7 +222,7 @@ class World:
         self.what_runs_is_on_disk()
 
     def slots_and_numbers_are_in_one_hand(self) -> None:
-        for each in self.bench.switches:
+        for each in self.harness.switches:
             leases = [job.nodes[each.name].lease for job in each.numbered.values()]
             slots = [slot for lease in leases if lease for slot in range(lease.base, lease.base + lease.count)]
             assert len(slots) == len(set(slots))
@@ -230,9 +230,9 @@ class World:
             assert all(job.number == number for number, job in each.numbered.items())
 
     def every_job_is_where_its_state_says(self) -> None:
-        jobs = self.bench.jobs
+        jobs = self.harness.jobs
         for job in jobs.all():
-            held = [each.name for each in self.bench.switches if job in each.numbered.values()]
+            held = [each.name for each in self.harness.switches if job in each.numbered.values()]
             assert set(held) == job.nodes.keys(), job
             assert bool(held) == (job.state in (State.ADMITTING, State.RUNNING, State.ENDING)), job
             assert {node.phase for node in job.nodes.values()} == {Phase.HOLDING} or job.state is not State.RUNNING, job
@@ -249,7 +249,7 @@ class World:
             )
             for record in self.store.load().jobs
         }
-        jobs = [job for job in self.bench.jobs.cluster.holders() if job.state is not State.ADMITTING]
+        jobs = [job for job in self.harness.jobs.cluster.holders() if job.state is not State.ADMITTING]
         leases = [
             [n.lease and {"base": n.lease.base, "count": n.lease.count} for n in job.nodes.values()] for job in jobs
         ]
@@ -265,12 +265,12 @@ class World:
         for name in sorted(self.trouble):
             self.lose_or_find(name)
         for name in ENDPOINTS:
-            self.bench.jobs.drain(name, resume=True)
-        self.bench.break_streams(*self.workers(Presence.ATTENDING))
-        self.bench.wait(90)
-        assert all(each.is_usable() for each in self.bench.switches)
-        assert self.bench.jobs.all() == []
-        assert self.bench.slots_free == len(ENDPOINTS) * SIZES.slots
+            self.harness.jobs.drain(name, resume=True)
+        self.harness.break_streams(*self.workers(Presence.ATTENDING))
+        self.harness.wait(90)
+        assert all(each.is_usable() for each in self.harness.switches)
+        assert self.harness.jobs.all() == []
+        assert self.harness.slots_free == len(ENDPOINTS) * SIZES.slots
         assert self.store.load().jobs == []
 
 

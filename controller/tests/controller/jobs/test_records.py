@@ -13,8 +13,7 @@ from wiresum.controller.jobs.job import Asker, State
 from wiresum.controller.jobs.keys import BLOCK
 from wiresum.controller.jobs.outputs import Admit, Evict, Grant, Output, Reconcile, Tell, Write
 from wiresum.controller.store import Store
-from wiresum_lab.doubles.controller import JobsBench as Bench
-from wiresum_lab.doubles.controller import join_request, member, switch
+from wiresum_lab.doubles.controller import JobsHarness, join_request, member, switch
 
 
 @pytest.fixture
@@ -26,12 +25,12 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 def test_a_job_of_an_operator_knows_after_a_restart_whom_it_lets_in_and_who_they_are(store: Store) -> None:
     """A certificate without a tenant, whose grant was lost on the way, gets its place again."""
-    before, asker = Bench(store=store), Asker("node7 at 10.0.0.7", "10.0.0.7", "ab12", "node7", own_account=True)
+    before, asker = JobsHarness(store=store), Asker("node7 at 10.0.0.7", "10.0.0.7", "ab12", "node7", own_account=True)
     token = before.jobs.create(join.CreateJobRequest(job_name="a-job", world_size=1), before.now)
     request = join_request(tenant="node7", job_token=token, attempt="mine")
     asked = before.jobs.ask(request, before.now, asker)
     before.settle()
-    after = Bench(store=store, now=7.0)
+    after = JobsHarness(store=store, now=7.0)
     again = after.jobs.ask(request, after.now, asker)
     assert again.token == asked.token
     assert str(again) == str(asked)
@@ -39,10 +38,10 @@ def test_a_job_of_an_operator_knows_after_a_restart_whom_it_lets_in_and_who_they
 
 
 def test_a_running_job_goes_on_after_a_restart_and_its_workers_come_back(store: Store) -> None:
-    before = Bench(store=store)
+    before = JobsHarness(store=store)
     workers = before.running(attempt="mine")
     before.wait(6, beating=workers, round_newest=1000)
-    after = Bench(store=store, now=7.0)
+    after = JobsHarness(store=store, now=7.0)
     (reconcile,) = after.outputs(Reconcile)
     assert reconcile.entries == (workers[0].job.root.entry,)
     again = after.jobs.attend(member(workers[0]), after.now)
@@ -62,10 +61,10 @@ def test_a_running_job_goes_on_after_a_restart_and_its_workers_come_back(store: 
 
 
 def test_a_job_stays_at_its_ports_after_a_restart(store: Store) -> None:
-    before = Bench(store=store)
+    before = JobsHarness(store=store)
     for name in ("first", "second"):
         before.running(job_name=name, threads_max=2, slots=64)
-    after = Bench(store=store)
+    after = JobsHarness(store=store)
     (reconcile,) = after.outputs(Reconcile)
     assert [entry.port_offset for entry in reconcile.entries] == [0, 2]
     after.ask(job_name="third", threads_max=2, slots=64)
@@ -73,8 +72,8 @@ def test_a_job_stays_at_its_ports_after_a_restart(store: Store) -> None:
 
 
 def test_whoever_does_not_come_back_after_a_restart_is_lost(store: Store) -> None:
-    workers = Bench(store=store).running()
-    after = Bench(store=store)
+    workers = JobsHarness(store=store).running()
+    after = JobsHarness(store=store)
     for worker in workers[:2]:
         after.jobs.attend(member(worker), after.now)
     beating = [after.jobs.job_of(member(workers[0])).workers[rank] for rank in (0, 1)]
@@ -87,22 +86,22 @@ def test_whoever_does_not_come_back_after_a_restart_is_lost(store: Store) -> Non
 
 
 def test_a_switch_is_made_to_forget_a_job_that_was_being_admitted(store: Store) -> None:
-    before = Bench(store=store)
+    before = JobsHarness(store=store)
     before.switch_answers = False
     before.ask(attempt="mine")
     assert store.load().jobs == [], "nobody knows of it but the switch"
-    after = Bench(store=store)
+    after = JobsHarness(store=store)
     assert after.outputs(Reconcile) == [Reconcile("leaf", ())]
     assert after.slots_free == 4096
     assert after.ask(attempt="mine").job.state is State.RUNNING
 
 
 def test_a_job_that_was_ending_is_evicted_again_after_a_restart(store: Store) -> None:
-    before = Bench(store=store)
+    before = JobsHarness(store=store)
     workers = before.running()
     before.switch_answers = False
     before.abort(workers[0], "the loss is NaN")
-    after = Bench(store=store)
+    after = JobsHarness(store=store)
     assert len(after.outputs(Evict)) == 1
     after.jobs.attend(member(workers[1]), after.now)
     after.settle()
@@ -115,11 +114,11 @@ def test_a_job_that_was_ending_is_evicted_again_after_a_restart(store: Store) ->
 
 
 def test_who_had_left_before_a_restart_has_left(store: Store) -> None:
-    before = Bench(store=store)
+    before = JobsHarness(store=store)
     workers = before.running()
     before.leave(workers[0])
     before.wait(0.1)
-    after = Bench(store=store)
+    after = JobsHarness(store=store)
     for worker in workers[1:]:
         after.jobs.attend(member(worker), after.now)
     assert after.refusal_of(lambda: after.jobs.attend(member(workers[0]), after.now))[0] == "NOT_FOUND"
@@ -128,11 +127,11 @@ def test_who_had_left_before_a_restart_has_left(store: Store) -> None:
 
 
 def test_created_jobs_and_drained_switches_are_remembered(store: Store) -> None:
-    before = Bench(store=store)
+    before = JobsHarness(store=store)
     token = before.create()
     before.jobs.drain("leaf", resume=False)
     before.settle()
-    after = Bench(store=store)
+    after = JobsHarness(store=store)
     worker = after.ask(job_token=token)
     assert worker.job.state is State.QUEUED
     after.jobs.drain("leaf", resume=True)
@@ -142,8 +141,8 @@ def test_created_jobs_and_drained_switches_are_remembered(store: Store) -> None:
 
 
 def test_a_job_at_a_switch_that_is_not_there_any_more_is_left_on_disk(store: Store) -> None:
-    Bench(store=store).running()
-    after = Bench(store=store, switches=[switch("another")])
+    JobsHarness(store=store).running()
+    after = JobsHarness(store=store, switches=[switch("another")])
     assert len(after.jobs) == 0
     assert [record.name for record in store.load().jobs] == ["a-job"]
 
@@ -151,10 +150,10 @@ def test_a_job_at_a_switch_that_is_not_there_any_more_is_left_on_disk(store: Sto
 def test_a_job_of_a_host_that_was_taken_out_of_the_configuration_is_left_on_disk_and_disturbs_no_other(
     store: Store,
 ) -> None:
-    before = Bench(store=store)
+    before = JobsHarness(store=store)
     before.running(job_name="gone", endpoint=join.Endpoint(address="10.0.0.9", port=5000), world_size=1)
     (worker,) = before.running(job_name="stays", endpoint=join.Endpoint(address="10.0.0.8", port=5000), world_size=1)
-    after = Bench(store=store, switches=[switch(addresses=["10.0.0.8"])])
+    after = JobsHarness(store=store, switches=[switch(addresses=["10.0.0.8"])])
     assert [job.name for job in after.jobs.all()] == ["stays"]
     (reconcile,) = after.outputs(Reconcile)
     assert reconcile.entries == (worker.job.root.entry,)
@@ -162,35 +161,35 @@ def test_a_job_of_a_host_that_was_taken_out_of_the_configuration_is_left_on_disk
 
 
 def test_a_service_that_is_restarted_keeps_its_jobs_and_sends_the_waiting_away() -> None:
-    bench = Bench()
-    bench.running(job_name="running")
-    forming = bench.ask(job_name="forming", world_size=2)
-    bench.jobs.close("the controller is being restarted", bench.now, keep_jobs=True)
-    bench.settle()
-    assert bench.refused(forming)[0] == "UNAVAILABLE"
-    assert bench.outputs(Tell) == []
-    assert [job.name for job in bench.jobs.all()] == ["running"]
+    harness = JobsHarness()
+    harness.running(job_name="running")
+    forming = harness.ask(job_name="forming", world_size=2)
+    harness.jobs.close("the controller is being restarted", harness.now, keep_jobs=True)
+    harness.settle()
+    assert harness.refused(forming)[0] == "UNAVAILABLE"
+    assert harness.outputs(Tell) == []
+    assert [job.name for job in harness.jobs.all()] == ["running"]
 
 
 # Keys: none comes twice, however a service ends.
 
 
-def key_of_a_short_job(bench: Bench) -> int:
-    bench.leave(bench.ask())
-    return bench.outputs(Admit)[-1].entry.key
+def key_of_a_short_job(harness: JobsHarness) -> int:
+    harness.leave(harness.ask())
+    return harness.outputs(Admit)[-1].entry.key
 
 
 def test_keys_never_repeat_over_restarts(store: Store) -> None:
     keys = []
     for jobs in (1, 1, 2, BLOCK, BLOCK + 1, 3 * BLOCK, 1):
-        bench = Bench(store=store)
-        keys += [key_of_a_short_job(bench) for _ in range(jobs)]
+        harness = JobsHarness(store=store)
+        keys += [key_of_a_short_job(harness) for _ in range(jobs)]
     assert len(set(keys)) == len(keys)
 
 
 def test_a_key_of_a_running_job_is_as_it_was_after_a_restart(store: Store) -> None:
-    (worker,) = Bench(store=store).running(world_size=1, key=42)
-    after = Bench(store=store)
+    (worker,) = JobsHarness(store=store).running(world_size=1, key=42)
+    after = JobsHarness(store=store)
     (reconcile,) = after.outputs(Reconcile)
     assert [entry.key for entry in reconcile.entries] == [worker.job.key]
     assert after.refusal_of(lambda: after.ask(key=43))[0] == "PERMISSION_DENIED", "what they agreed on is known too"
@@ -200,31 +199,31 @@ def test_a_key_of_a_running_job_is_as_it_was_after_a_restart(store: Store) -> No
 def test_a_crash_between_drawing_a_key_and_its_use_leads_to_no_key_used_twice(store: Store, *, written: bool) -> None:
     """Whoever carries outputs out has what is to be written on disk before a switch hears of the key. So a crash comes
     before that write, and the key was not used; or after it, and it may have been."""
-    key_of_a_short_job(Bench(store=store))
-    before = Bench(store=store)
+    key_of_a_short_job(JobsHarness(store=store))
+    before = JobsHarness(store=store)
     worker = before.jobs.ask(join_request(), before.now)
     outputs = before.jobs.take_outputs()
     (admit,) = (output for output in outputs if isinstance(output, Admit))
     assert worker.job.key == admit.entry.key
     if written:
         store.write(output for output in outputs if isinstance(output, Write))
-    after = Bench(store=store)
+    after = JobsHarness(store=store)
     keys = {key_of_a_short_job(after) for _ in range(2 * BLOCK)}
     assert (admit.entry.key in keys) == (not written)
 
 
 def test_the_keys_that_may_be_used_are_written_down_before_the_switch_hears_of_one(store: Store) -> None:
-    bench = Bench(store=store)
+    harness = JobsHarness(store=store)
     for _ in range(2 * BLOCK):
-        worker = bench.jobs.ask(join_request(), bench.now)
-        outputs = bench.jobs.take_outputs()
+        worker = harness.jobs.ask(join_request(), harness.now)
+        outputs = harness.jobs.take_outputs()
         store.write(output for output in outputs[: outputs.index(admit_in(outputs))] if isinstance(output, Write))
         left_to_who_comes_next = store.keys()
         left_to_who_comes_next.reserve()
         next_keys = {left_to_who_comes_next.draw() for _ in range(BLOCK)}
         assert admit_in(outputs).entry.key not in next_keys
-        bench.answer(admit_in(outputs))
-        bench.leave(worker)
+        harness.answer(admit_in(outputs))
+        harness.leave(worker)
 
 
 def admit_in(outputs: list[Output]) -> Admit:

@@ -8,51 +8,50 @@ from wiresum import join
 from wiresum.controller.jobs.job import State
 from wiresum.controller.jobs.limits import Quota
 from wiresum.controller.jobs.outputs import Grant, Tell
-from wiresum_lab.doubles.controller import JobsBench as Bench
-from wiresum_lab.doubles.controller import switch
+from wiresum_lab.doubles.controller import JobsHarness, switch
 
 
 def test_a_created_job_is_joined_with_its_token_alone() -> None:
-    bench = Bench()
-    token = bench.create(world_size=2, slots=64, tenant="vision", priority=7)
+    harness = JobsHarness()
+    token = harness.create(world_size=2, slots=64, tenant="vision", priority=7)
     for wrong in ("", "guess", token[:-1]):
-        code, text = bench.refusal_of(lambda wrong=wrong: bench.ask(world_size=2, job_token=wrong))
+        code, text = harness.refusal_of(lambda wrong=wrong: harness.ask(world_size=2, job_token=wrong))
         assert code == "PERMISSION_DENIED"
         assert "WIRESUM_JOB_TOKEN" in text
-    assert bench.refusal_of(lambda: bench.ask(world_size=3, job_token=token))[0] == "FAILED_PRECONDITION"
-    workers = bench.ask_all(2, job_token=token)
-    assert [grant.reply.slots for grant in bench.outputs(Grant)] == [64, 64]
+    assert harness.refusal_of(lambda: harness.ask(world_size=3, job_token=token))[0] == "FAILED_PRECONDITION"
+    workers = harness.ask_all(2, job_token=token)
+    assert [grant.reply.slots for grant in harness.outputs(Grant)] == [64, 64]
     assert (workers[0].job.tenant, workers[0].job.priority) == ("vision", 7)
-    assert bench.refusal_of(lambda: bench.ask(world_size=2, job_token="guess"))[0] == "PERMISSION_DENIED"
+    assert harness.refusal_of(lambda: harness.ask(world_size=2, job_token="guess"))[0] == "PERMISSION_DENIED"
     for worker in workers:
-        bench.leave(worker)
-    assert bench.ask(world_size=1).job.state is State.RUNNING, "afterwards the name is anybody's"
+        harness.leave(worker)
+    assert harness.ask(world_size=1).job.state is State.RUNNING, "afterwards the name is anybody's"
 
 
 def test_a_created_job_whose_forming_failed_is_still_kept() -> None:
-    bench = Bench()
-    token = bench.create(world_size=2)
-    bench.ask(rank=0, world_size=2, job_token=token, timeout_ms=1000)
-    bench.wait(2)
-    assert len(bench.jobs) == 0
-    assert bench.refusal_of(lambda: bench.ask(world_size=2))[0] == "PERMISSION_DENIED"
-    assert bench.ask_all(2, job_token=token)[0].job.state is State.RUNNING
+    harness = JobsHarness()
+    token = harness.create(world_size=2)
+    harness.ask(rank=0, world_size=2, job_token=token, timeout_ms=1000)
+    harness.wait(2)
+    assert len(harness.jobs) == 0
+    assert harness.refusal_of(lambda: harness.ask(world_size=2))[0] == "PERMISSION_DENIED"
+    assert harness.ask_all(2, job_token=token)[0].job.state is State.RUNNING
 
 
 def test_a_created_job_that_nobody_joins_is_forgotten() -> None:
-    bench = Bench()
-    bench.create(keep_seconds=5)
-    bench.wait(4.5)
-    assert [reservation.job_name for reservation in bench.jobs.reservations.all()] == ["a-job"]
-    bench.wait(1)
-    assert bench.jobs.reservations.all() == []
-    assert bench.ask().job.state is State.RUNNING
+    harness = JobsHarness()
+    harness.create(keep_seconds=5)
+    harness.wait(4.5)
+    assert [reservation.job_name for reservation in harness.jobs.reservations.all()] == ["a-job"]
+    harness.wait(1)
+    assert harness.jobs.reservations.all() == []
+    assert harness.ask().job.state is State.RUNNING
 
 
 def test_a_created_job_can_be_bound_to_a_switch() -> None:
-    bench = Bench(switches=[switch("left"), switch("right", addresses=("127.0.0.9",))])
-    token = bench.create(switch_name="right")
-    code, text = bench.refusal_of(lambda: bench.ask(job_token=token))
+    harness = JobsHarness(switches=[switch("left"), switch("right", addresses=("127.0.0.9",))])
+    token = harness.create(switch_name="right")
+    code, text = harness.refusal_of(lambda: harness.ask(job_token=token))
     assert code == "FAILED_PRECONDITION"
     assert "at left, and the job can only be at right" in text
 
@@ -72,35 +71,35 @@ def test_a_created_job_can_be_bound_to_a_switch() -> None:
     ],
 )
 def test_what_cannot_be_created_is_refused(fields: dict[str, object], code: str, advice: str) -> None:
-    bench = Bench(quotas=[Quota("vision", slots=128, priority_max=4)])
-    bench.running(job_name="runs")
-    bench.create(job_name="created")
-    refused, text = bench.refusal_of(lambda: bench.create(**fields))
+    harness = JobsHarness(quotas=[Quota("vision", slots=128, priority_max=4)])
+    harness.running(job_name="runs")
+    harness.create(job_name="created")
+    refused, text = harness.refusal_of(lambda: harness.create(**fields))
     assert refused == code
     assert advice in text
 
 
 def test_an_operator_ends_a_running_job_with_a_reason() -> None:
-    bench = Bench()
-    bench.running()
-    bench.jobs.end("a-job", "maintenance", bench.now)
-    bench.settle()
-    told = bench.outputs(Tell)
+    harness = JobsHarness()
+    harness.running()
+    harness.jobs.end("a-job", "maintenance", harness.now)
+    harness.settle()
+    told = harness.outputs(Tell)
     assert {tell.worker.rank for tell in told} == {0, 1, 2}
     assert told[0].ended.cause == join.JobEnded.ENDED_BY_OPERATOR
     assert told[0].ended.reason == "an operator ended it: maintenance"
-    bench.jobs.end("a-job", "again", bench.now)
-    assert bench.refusal_of(lambda: bench.jobs.end("no job", "", bench.now))[0] == "NOT_FOUND"
+    harness.jobs.end("a-job", "again", harness.now)
+    assert harness.refusal_of(lambda: harness.jobs.end("no job", "", harness.now))[0] == "NOT_FOUND"
 
 
 def test_an_operator_ends_a_job_that_forms_or_is_only_created() -> None:
-    bench = Bench()
-    token = bench.create(world_size=2)
-    worker = bench.ask(world_size=2, job_token=token)
-    bench.jobs.end("a-job", "", bench.now)
-    bench.settle()
-    assert bench.refused(worker)[0] == "ABORTED"
-    assert bench.jobs.reservations.all() == []
-    bench.create(job_name="created")
-    bench.jobs.end("created", "", bench.now)
-    assert bench.ask(job_name="created").job.state is State.RUNNING
+    harness = JobsHarness()
+    token = harness.create(world_size=2)
+    worker = harness.ask(world_size=2, job_token=token)
+    harness.jobs.end("a-job", "", harness.now)
+    harness.settle()
+    assert harness.refused(worker)[0] == "ABORTED"
+    assert harness.jobs.reservations.all() == []
+    harness.create(job_name="created")
+    harness.jobs.end("created", "", harness.now)
+    assert harness.ask(job_name="created").job.state is State.RUNNING

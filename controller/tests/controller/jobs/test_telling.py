@@ -5,33 +5,33 @@ from __future__ import annotations
 from wiresum.controller.driver import Reconciled
 from wiresum.controller.jobs.job import State
 from wiresum.controller.jobs.outputs import Reconcile
-from wiresum_lab.doubles.controller import JobsBench as Bench
+from wiresum_lab.doubles.controller import JobsHarness
 
 
 def test_a_job_that_was_being_admitted_when_another_controller_used_keys_there_is_asked_for_again() -> None:
-    bench = Bench()
-    bench.switch_answers = False
-    worker = bench.ask()
-    bench.change("leaf", "it was away")
-    bench.change("leaf", "")
-    asked = bench.outputs(Reconcile)[-1]
+    harness = JobsHarness()
+    harness.switch_answers = False
+    worker = harness.ask()
+    harness.change("leaf", "it was away")
+    harness.change("leaf", "")
+    asked = harness.outputs(Reconcile)[-1]
     (entry,) = asked.entries
     found = Reconciled(added=frozenset({entry.job}), keys_reserved=entry.keys_reserved)
-    bench.switch_answers = True
-    bench.jobs.reconciled(asked, found, bench.now)
-    bench.settle()
-    code, text = bench.refused(worker)
+    harness.switch_answers = True
+    harness.jobs.reconciled(asked, found, harness.now)
+    harness.settle()
+    code, text = harness.refused(worker)
     assert code == "UNAVAILABLE", "it is asked for again"
     assert "another controller has programmed leaf meanwhile, and may have used its key" in text
-    (again,) = bench.ask_all(1)
+    (again,) = harness.ask_all(1)
     assert again.job.state is State.RUNNING
     assert again.job.keys_reserved > entry.keys_reserved
 
 
 def test_an_entry_that_somebody_removed_is_put_back_and_the_job_goes_on() -> None:
-    bench = Bench()
-    (worker,) = bench.running(1)
-    bench.change("leaf", "")
-    asked = bench.outputs(Reconcile)[-1]
-    bench.jobs.reconciled(asked, Reconciled(added=frozenset({worker.job.number})), bench.now)
+    harness = JobsHarness()
+    (worker,) = harness.running(1)
+    harness.change("leaf", "")
+    asked = harness.outputs(Reconcile)[-1]
+    harness.jobs.reconciled(asked, Reconciled(added=frozenset({worker.job.number})), harness.now)
     assert worker.job.state is State.RUNNING

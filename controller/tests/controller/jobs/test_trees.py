@@ -20,7 +20,7 @@ from wiresum.controller.jobs.records import JobRecord, RecordError, StoredState,
 from wiresum.controller.jobs.tree import Phase
 from wiresum.controller.store import Store
 from wiresum.join.trees import packets_behind
-from wiresum_lab.doubles.controller import NOBODY, JobsBench, member, switch
+from wiresum_lab.doubles.controller import NOBODY, JobsHarness, member, switch
 
 HOSTS = {"leaf1": "10.0.1.10", "leaf2": "10.0.2.10", "leaf3": "10.0.3.10"}
 SIZES = Sizes(64, 360, 8)
@@ -40,11 +40,11 @@ def endpoint(name: str) -> Endpoint:
     return Endpoint(f"10.0.{name[-1] if name[-1].isdigit() else 0}.1", 43488)
 
 
-def bench(switches: list[Switch] | None = None, **options: object) -> JobsBench:
-    return JobsBench(switches=switches or racks(), **options)  # type: ignore[arg-type]
+def harness(switches: list[Switch] | None = None, **options: object) -> JobsHarness:
+    return JobsHarness(switches=switches or racks(), **options)  # type: ignore[arg-type]
 
 
-def ask_at(made: JobsBench, leaves: list[str], **fields: object) -> list[Worker]:
+def ask_at(made: JobsHarness, leaves: list[str], **fields: object) -> list[Worker]:
     """A worker on the host of each of these, in the order of their ranks."""
     return [
         made.ask(rank=rank, world_size=len(leaves), endpoint=address_at(leaf, rank), **fields)
@@ -56,7 +56,7 @@ def address_at(leaf: str, rank: int) -> join.Endpoint:
     return join.Endpoint(address=HOSTS[leaf], port=1000 + 16 * rank)
 
 
-def run_at(made: JobsBench, leaves: list[str], **fields: object) -> list[Worker]:
+def run_at(made: JobsHarness, leaves: list[str], **fields: object) -> list[Worker]:
     workers = ask_at(made, leaves, **fields)
     for worker in workers:
         made.jobs.attend(member(worker), made.now)
@@ -65,7 +65,7 @@ def run_at(made: JobsBench, leaves: list[str], **fields: object) -> list[Worker]
 
 
 def test_workers_of_one_rack_need_no_other_switch() -> None:
-    made = bench()
+    made = harness()
     workers = ask_at(made, ["leaf1", "leaf1"])
     assert list(workers[0].job.nodes) == ["leaf1"]
     (admit,) = made.outputs(Admit)
@@ -73,7 +73,7 @@ def test_workers_of_one_rack_need_no_other_switch() -> None:
 
 
 def test_a_job_gets_the_smallest_tree_that_covers_its_hosts() -> None:
-    made = bench()
+    made = harness()
     assert list(ask_at(made, ["leaf1", "leaf2"], job_name="a", slots=16)[0].job.nodes) == ["spine", "leaf1", "leaf2"]
     assert list(ask_at(made, ["leaf2", "leaf3"], job_name="b", slots=16)[0].job.nodes) == ["leaf2", "leaf3"]
     assert list(ask_at(made, ["leaf1", "leaf3"], job_name="c", slots=16)[0].job.nodes) == [
@@ -85,7 +85,7 @@ def test_a_job_gets_the_smallest_tree_that_covers_its_hosts() -> None:
 
 
 def test_number_key_and_size_are_one_and_slots_and_numbers_of_workers_each_switchs_own() -> None:
-    made = bench()
+    made = harness()
     ask_at(made, ["leaf1"], job_name="before", slots=16, threads_max=1)
     ask_at(made, ["leaf2"], job_name="before-too", slots=16, threads_max=2)
     made.done.clear()
@@ -124,7 +124,7 @@ def test_number_key_and_size_are_one_and_slots_and_numbers_of_workers_each_switc
 
 
 def test_the_root_is_told_first_and_the_leaves_forget_first() -> None:
-    made = bench()
+    made = harness()
     made.switch_answers = False
     workers = ask_at(made, ["leaf1", "leaf3"])
     number = workers[0].job.number
@@ -157,7 +157,7 @@ def test_the_root_is_told_first_and_the_leaves_forget_first() -> None:
 
 
 def test_what_one_switch_refuses_is_taken_back_from_the_others() -> None:
-    made = bench()
+    made = harness()
     made.switch_answers = False
     workers = ask_at(made, ["leaf1", "leaf2"])
     number = workers[0].job.number
@@ -175,7 +175,7 @@ def test_what_one_switch_refuses_is_taken_back_from_the_others() -> None:
 
 
 def test_who_was_not_told_yet_is_not_told_to_forget() -> None:
-    made = bench()
+    made = harness()
     made.switch_answers = False
     workers = ask_at(made, ["leaf1", "leaf2"])
     made.switch_answers = True
@@ -186,7 +186,7 @@ def test_who_was_not_told_yet_is_not_told_to_forget() -> None:
 
 
 def test_a_lost_leaf_ends_its_jobs_and_keeps_no_slots_of_others() -> None:
-    made = bench()
+    made = harness()
     workers = run_at(made, ["leaf1", "leaf2"], slots=64)
     made.change("leaf2", "no answer")
     made.switch_answers = False
@@ -215,7 +215,7 @@ def test_a_lost_leaf_ends_its_jobs_and_keeps_no_slots_of_others() -> None:
 
 
 def test_a_leaf_that_was_started_anew_ends_the_jobs_of_its_tree_and_no_others() -> None:
-    made = bench()
+    made = harness()
     both = run_at(made, ["leaf1", "leaf2"], job_name="both", slots=16)
     one = run_at(made, ["leaf1"], job_name="one", slots=16)
     made.reloaded = True
@@ -229,7 +229,7 @@ def test_a_leaf_that_was_started_anew_ends_the_jobs_of_its_tree_and_no_others() 
 
 
 def test_a_switch_that_comes_back_while_its_turn_has_not_come_is_not_told_twice() -> None:
-    made = bench()
+    made = harness()
     made.switch_answers = False
     workers = ask_at(made, ["leaf1", "leaf2"])
     number = workers[0].job.number
@@ -244,7 +244,7 @@ def test_a_switch_that_comes_back_while_its_turn_has_not_come_is_not_told_twice(
 
 
 def test_a_switch_that_is_reconciled_without_a_job_has_forgotten_it_before_its_turn() -> None:
-    made = bench()
+    made = harness()
     workers = run_at(made, ["leaf1", "leaf2"], slots=64)
     number = workers[0].job.number
     made.switch_answers = False
@@ -263,7 +263,7 @@ def test_a_switch_that_is_reconciled_without_a_job_has_forgotten_it_before_its_t
 
 
 def test_each_worker_is_vouched_for_by_the_switch_that_it_hangs_on() -> None:
-    made = bench()
+    made = harness()
     workers = run_at(made, ["leaf1", "leaf2", "leaf2"])
     counts = made.contributions[workers[0].job.number] = [0, 7]
     made.change("leaf1", "no answer")  # it says nothing of rank 0
@@ -281,7 +281,7 @@ def test_each_worker_is_vouched_for_by_the_switch_that_it_hangs_on() -> None:
 
 
 def test_too_many_workers_for_one_switch_are_told_how_many_there_can_be() -> None:
-    made = bench()
+    made = harness()
     ask_at(made, ["leaf1"] * 32, job_name="alone")
     assert made.granted() == ["alone"], "a root has a bit for each of 32"
     workers = ask_at(made, ["leaf1"] * 32 + ["leaf2"], job_name="both")
@@ -298,18 +298,18 @@ def test_too_many_workers_for_one_switch_are_told_how_many_there_can_be() -> Non
 
 
 def test_a_job_larger_than_all_switches_is_refused_at_once() -> None:
-    made = bench(racks(leaves=["leaf1", "leaf2"]))
+    made = harness(racks(leaves=["leaf1", "leaf2"]))
     code, text = made.refusal_of(lambda: made.ask(world_size=93, endpoint=address_at("leaf1", 0)))
     assert code == "RESOURCE_EXHAUSTED"
     assert text.startswith("93 workers are more than the switches here sum for in one job, 92: start fewer")
     assert made.refusal_of(lambda: made.create(world_size=93))[0] == "RESOURCE_EXHAUSTED"
-    alone = JobsBench()
+    alone = JobsHarness()
     assert "in one job, 32" in alone.refusal_of(lambda: alone.ask(world_size=33))[1]
     assert alone.refusal_of(lambda: alone.ask(world_size=1025))[0] == "INVALID_ARGUMENT"
 
 
 def test_workers_of_two_trees_cannot_be_one_job() -> None:
-    made = bench([*racks(), switch("far", SIZES, ["10.7.0.1"])])
+    made = harness([*racks(), switch("far", SIZES, ["10.7.0.1"])])
     made.ask(rank=0, world_size=2, endpoint=address_at("leaf1", 0))
     far = join.Endpoint(address="10.7.0.1", port=1000)
     code, text = made.refusal_of(lambda: made.ask(rank=1, world_size=2, endpoint=far))
@@ -320,7 +320,7 @@ def test_workers_of_two_trees_cannot_be_one_job() -> None:
 
 
 def test_all_switches_of_a_tree_must_have_room_and_one_number() -> None:
-    made = bench(racks(Sizes(64, 360, 2)))
+    made = harness(racks(Sizes(64, 360, 2)))
     ask_at(made, ["leaf1"], job_name="a", slots=16)
     ask_at(made, ["leaf2"], job_name="b1", slots=16)
     b2 = ask_at(made, ["leaf2"], job_name="b2", slots=16)
@@ -335,7 +335,7 @@ def test_all_switches_of_a_tree_must_have_room_and_one_number() -> None:
 
 
 def test_what_keeps_a_job_waiting_is_said_of_each_switch() -> None:
-    made = bench()
+    made = harness()
     run_at(made, ["leaf1"], job_name="large", slots=64)
     both = ask_at(made, ["leaf1", "leaf2"], job_name="both", slots=16)
     made.jobs.drain("leaf2", resume=False)
@@ -346,7 +346,7 @@ def test_what_keeps_a_job_waiting_is_said_of_each_switch() -> None:
 
 
 def test_a_lease_is_as_large_as_the_fullest_switch_allows() -> None:
-    made = bench(racks(spine=Sizes(32, 96, 8, threads_max=2)))
+    made = harness(racks(spine=Sizes(32, 96, 8, threads_max=2)))
     job = ask_at(made, ["leaf1", "leaf2"], slots=64)[0].job
     assert (job.slots, job.lanes, job.threads) == (32, 96, 2)
     assert ask_at(made, ["leaf1"], slots=64, job_name="one")[0].job.slots == 32
@@ -354,7 +354,7 @@ def test_a_lease_is_as_large_as_the_fullest_switch_allows() -> None:
 
 def test_a_job_over_racks_is_not_overtaken_for_ever() -> None:
     limits = Limits(slots_least=64, slots_default=64, overtaken_max=2)
-    made = bench(limits=limits)
+    made = harness(limits=limits)
     (first,) = run_at(made, ["leaf1"], job_name="first")
     both = ask_at(made, ["leaf1", "leaf2"], job_name="both")
     later = [ask_at(made, ["leaf2"], job_name=f"later{index}")[0] for index in range(4)]
@@ -369,7 +369,7 @@ def test_a_job_over_racks_is_not_overtaken_for_ever() -> None:
 
 
 def test_a_quota_counts_slots_at_each_switch() -> None:
-    made = bench(quotas=[Quota("vision", slots=48), Quota("poor", slots=2)], limits=Limits(slots_least=8))
+    made = harness(quotas=[Quota("vision", slots=48), Quota("poor", slots=2)], limits=Limits(slots_least=8))
     both = ask_at(made, ["leaf1", "leaf2"], slots=64, tenant="vision")
     assert both[0].job.slots == 16, "48 at three switches"
     more = ask_at(made, ["leaf3"], slots=8, tenant="vision", job_name="more")
@@ -381,7 +381,7 @@ def test_a_quota_counts_slots_at_each_switch() -> None:
 
 
 def test_a_created_job_may_be_kept_within_a_part_of_the_tree() -> None:
-    made = bench()
+    made = harness()
     token = made.create(switch_name="leaf2", world_size=2)
     assert (
         "can only be at leaf2, leaf3"
@@ -392,7 +392,7 @@ def test_a_created_job_may_be_kept_within_a_part_of_the_tree() -> None:
 
 
 def test_a_member_is_known_by_its_number_at_its_own_switch() -> None:
-    made = bench()
+    made = harness()
     workers = run_at(made, ["leaf1", "leaf2", "leaf2"])
     job = workers[0].job
     for wrong in (
@@ -409,9 +409,9 @@ def test_a_member_is_known_by_its_number_at_its_own_switch() -> None:
 def test_a_service_that_is_started_again_goes_on_with_trees(tmp_path: Path) -> None:
     with contextlib.closing(Store(tmp_path)) as store:
         store.begin()
-        before = run_at(bench(store=store), ["leaf3", "leaf1", "leaf2"], slots=16)[0].job
+        before = run_at(harness(store=store), ["leaf3", "leaf1", "leaf2"], slots=16)[0].job
         store.begin()
-        after = bench(store=store)
+        after = harness(store=store)
         (job,) = after.jobs.all()
         assert list(job.nodes) == list(before.nodes)
         for name, node in job.nodes.items():
@@ -430,7 +430,7 @@ def test_a_service_that_is_started_again_goes_on_with_trees(tmp_path: Path) -> N
 def test_slots_that_one_switch_has_back_are_not_claimed_again_after_a_restart(tmp_path: Path) -> None:
     with contextlib.closing(Store(tmp_path)) as store:
         store.begin()
-        made = bench(store=store)
+        made = harness(store=store)
         workers = run_at(made, ["leaf1", "leaf2"], slots=64)
         made.change("leaf2", "no answer")
         made.answer = without(made, "leaf2")  # type: ignore[method-assign]
@@ -438,14 +438,14 @@ def test_slots_that_one_switch_has_back_are_not_claimed_again_after_a_restart(tm
             made.leave(worker)
         run_at(made, ["leaf1"], job_name="other", slots=64)
         store.begin()
-        after = bench(store=store)
+        after = harness(store=store)
         found = {job.name: job for job in after.jobs.all()}
         assert found.keys() == {"other"}, "leaf2 is there again, and has forgotten the first"
         assert after.slots_free == 3 * SIZES.slots
         assert found["other"].root.lease is not None
 
 
-def without(made: JobsBench, name: str):  # type: ignore[no-untyped-def]
+def without(made: JobsHarness, name: str):  # type: ignore[no-untyped-def]
     """A switch that does not answer, beside others that do."""
     answer = made.answer
 
@@ -471,16 +471,16 @@ def without(made: JobsBench, name: str):  # type: ignore[no-untyped-def]
 def test_a_tree_that_is_another_now_is_forgotten_as_a_whole(tmp_path: Path, change: object) -> None:
     with contextlib.closing(Store(tmp_path)) as store:
         store.begin()
-        run_at(bench(store=store), ["leaf1", "leaf3"], slots=16)
+        run_at(harness(store=store), ["leaf1", "leaf3"], slots=16)
         store.begin()
-        after = bench(change(), store=store)  # type: ignore[operator]
+        after = harness(change(), store=store)  # type: ignore[operator]
         assert after.jobs.all() == []
         assert after.slots_free == sum(each.sizes.slots for each in after.switches)
         assert {reconcile.entries for reconcile in after.outputs(Reconcile)} == {()}
 
 
 def test_a_record_whose_switches_and_workers_do_not_belong_together_makes_no_sense() -> None:
-    made = JobsBench()
+    made = JobsHarness()
     (worker,) = made.running(1)
     record = made.jobs.all() and next(save.record for save in _saves(worker, made))
     body = json.loads(record.body)
@@ -489,14 +489,14 @@ def test_a_record_whose_switches_and_workers_do_not_belong_together_makes_no_sen
             job_of(JobRecord(record.switch_name, record.number, record.name, "running", json.dumps(broken)), 0.0, 0.0)
 
 
-def _saves(worker: Worker, made: JobsBench) -> list[Save]:
+def _saves(worker: Worker, made: JobsHarness) -> list[Save]:
     made.jobs.attend(member(worker), made.now, Asker(certificate="another"))
     made.wait(0.2)
     return made.outputs(Save)
 
 
 def test_a_report_says_which_switch_lags_behind_its_siblings() -> None:
-    made = bench()
+    made = harness()
     job = run_at(made, ["leaf1", "leaf2", "leaf3"])[0].job
     counted = {
         "spine": JobCounters(results=10, contributions=(17, 10)),
@@ -533,7 +533,7 @@ def pipes(parent: str = "tofino/0") -> list[Switch]:
 
 
 def test_pipes_have_slots_and_numbers_of_their_own() -> None:
-    made = bench(pipes())
+    made = harness(pipes())
     both = run_at(made, ["leaf1", "leaf2"], job_name="both", slots=32)
     ones = [run_at(made, [leaf], job_name=leaf, slots=32)[0] for leaf in ("leaf1", "leaf2")]
     assert list(both[0].job.nodes) == ["tofino/0", "tofino/1"]
@@ -543,7 +543,7 @@ def test_pipes_have_slots_and_numbers_of_their_own() -> None:
 
 
 def test_a_switch_is_drained_with_all_its_pipes_or_one_of_them() -> None:
-    made = bench([*pipes(), switch("other", SIZES, NOBODY)])
+    made = harness([*pipes(), switch("other", SIZES, NOBODY)])
     both = run_at(made, ["leaf1", "leaf2"], slots=16)
     run_at(made, ["leaf2"], job_name="one", slots=16)
     assert made.jobs.drain("tofino", resume=False) == 2, "jobs, each once"
@@ -556,18 +556,18 @@ def test_a_switch_is_drained_with_all_its_pipes_or_one_of_them() -> None:
     assert not made.jobs.cluster.switches["tofino/0"].draining
     assert made.jobs.cluster.switches["tofino/1"].draining
     assert "there is no switch '' here" in made.refusal_of(lambda: made.jobs.drain("", resume=False))[1]
-    assert bench(pipes()).jobs.drain("", resume=False) == 0, "there is one"
+    assert harness(pipes()).jobs.drain("", resume=False) == 0, "there is one"
     assert both[0].job.state is State.RUNNING
 
 
 def test_a_switch_that_was_drained_as_one_node_stays_so_as_pipes() -> None:
-    made = bench([*pipes(), switch("other", SIZES)])
+    made = harness([*pipes(), switch("other", SIZES)])
     made.jobs.restore(StoredState(draining=frozenset({"tofino"})), made.now)
     assert [each.draining for each in made.switches] == [True, True, False]
 
 
 def test_a_job_can_be_created_at_a_switch_of_several_pipes() -> None:
-    made = bench([*pipes(), switch("other", SIZES)])
+    made = harness([*pipes(), switch("other", SIZES)])
     token = made.create(switch_name="tofino", world_size=2, slots=16)
     both = ask_at(made, ["leaf1", "leaf2"], job_token=token)
     assert list(both[0].job.nodes) == ["tofino/0", "tofino/1"]
@@ -580,7 +580,7 @@ def test_a_job_can_be_created_at_a_switch_of_several_pipes() -> None:
 
 
 def test_workers_at_pipes_that_nothing_joins_are_told_what_would() -> None:
-    made = bench(pipes(parent=""))
+    made = harness(pipes(parent=""))
     made.ask(rank=0, world_size=2, endpoint=address_at("leaf1", 0))
     code, text = made.refusal_of(lambda: made.ask(rank=1, world_size=2, endpoint=address_at("leaf2", 1)))
     assert code == "FAILED_PRECONDITION"

@@ -10,8 +10,7 @@ from wiresum.controller.jobs.job import Asker, State, Wants, Worker
 from wiresum.controller.jobs.limits import Limits, Quota
 from wiresum.controller.jobs.outputs import Admit, Grant, Refuse, Wait
 from wiresum.controller.jobs.report import report
-from wiresum_lab.doubles.controller import JobsBench as Bench
-from wiresum_lab.doubles.controller import join_request, member, switch
+from wiresum_lab.doubles.controller import JobsHarness, join_request, member, switch
 
 SIXTY_FOUR = Sizes(slots=64, lanes_max=360, jobs_max=8)
 PATIENT = Limits(slots_least=64, join_timeout_ms_default=3_600_000)
@@ -19,72 +18,72 @@ PATIENT = Limits(slots_least=64, join_timeout_ms_default=3_600_000)
 
 
 def test_the_larger_priority_is_first_and_then_whoever_has_waited_longer() -> None:
-    bench = Bench(SIXTY_FOUR)
-    running = bench.ask(job_name="running", slots=64)
+    harness = JobsHarness(SIXTY_FOUR)
+    running = harness.ask(job_name="running", slots=64)
     for name, priority in (("a", 0), ("b", 5), ("c", -3), ("d", 5), ("e", 0)):
-        bench.ask(job_name=name, slots=64, priority=priority)
+        harness.ask(job_name=name, slots=64, priority=priority)
     for _ in range(5):
-        bench.leave(running)
-        running = bench.outputs(Grant)[-1].worker
-    assert bench.granted() == ["running", "b", "d", "a", "e", "c"]
+        harness.leave(running)
+        running = harness.outputs(Grant)[-1].worker
+    assert harness.granted() == ["running", "b", "d", "a", "e", "c"]
 
 
 def test_a_smaller_job_takes_what_a_larger_one_cannot_use() -> None:
-    bench = Bench(Sizes(slots=64 + 16, lanes_max=360, jobs_max=8), PATIENT)
-    bench.ask(job_name="running", slots=64)
-    large, small = bench.ask(job_name="large", slots=64), bench.ask(job_name="small", slots=16)
+    harness = JobsHarness(Sizes(slots=64 + 16, lanes_max=360, jobs_max=8), PATIENT)
+    harness.ask(job_name="running", slots=64)
+    large, small = harness.ask(job_name="large", slots=64), harness.ask(job_name="small", slots=16)
     assert (large.job.state, small.job.state) == (State.QUEUED, State.RUNNING)
     assert large.job.overtaken == 1
 
 
 def test_a_large_job_is_overtaken_a_bounded_number_of_times() -> None:
-    bench = Bench(SIXTY_FOUR, Limits(slots_least=64, overtaken_max=4))
-    small = [bench.ask(job_name=f"before-{n}", slots=16) for n in range(4)]
-    large = bench.ask(job_name="large", slots=64)
+    harness = JobsHarness(SIXTY_FOUR, Limits(slots_least=64, overtaken_max=4))
+    small = [harness.ask(job_name=f"before-{n}", slots=16) for n in range(4)]
+    large = harness.ask(job_name="large", slots=64)
     for n in range(20):  # a small job ends and another one comes, for ever
         if large.job.state is not State.QUEUED:
             break
-        bench.leave(small.pop(0))
-        newcomer = bench.ask(job_name=f"after-{n}", slots=16)
+        harness.leave(small.pop(0))
+        newcomer = harness.ask(job_name=f"after-{n}", slots=16)
         small += [newcomer] if newcomer.job.state is State.RUNNING else []
     assert large.job.state is State.RUNNING
     assert n == 4 + 4, "four overtook it, and then the four that ran had to end"
-    assert bench.switches[0].leases.slots_free == 0
+    assert harness.switches[0].leases.slots_free == 0
 
 
 def test_what_is_kept_for_a_job_is_free_again_when_it_gives_up() -> None:
-    bench = Bench(SIXTY_FOUR, Limits(slots_least=64, overtaken_max=0))
-    bench.ask(job_name="running", slots=16)
-    bench.ask(job_name="large", slots=64, timeout_ms=2000)
-    small = bench.ask(job_name="small", slots=16)
+    harness = JobsHarness(SIXTY_FOUR, Limits(slots_least=64, overtaken_max=0))
+    harness.ask(job_name="running", slots=16)
+    harness.ask(job_name="large", slots=64, timeout_ms=2000)
+    small = harness.ask(job_name="small", slots=16)
     assert small.job.wants is Wants.TURN
-    bench.wait(1.5)
-    assert "slots are kept for jobs before it" in bench.said(small)
-    bench.wait(1)
+    harness.wait(1.5)
+    assert "slots are kept for jobs before it" in harness.said(small)
+    harness.wait(1)
     assert small.job.state is State.RUNNING
 
 
 def test_a_job_that_only_its_quota_holds_back_stops_nobody() -> None:
     quotas = [Quota("vision", jobs=1)]
-    bench = Bench(SIXTY_FOUR, Limits(overtaken_max=0), quotas=quotas)
-    first = bench.ask(job_name="first", slots=16, tenant="vision")
-    second = bench.ask(job_name="second", slots=16, tenant="vision", priority=9)
-    others = [bench.ask(job_name=f"other-{n}", slots=16) for n in range(3)]
+    harness = JobsHarness(SIXTY_FOUR, Limits(overtaken_max=0), quotas=quotas)
+    first = harness.ask(job_name="first", slots=16, tenant="vision")
+    second = harness.ask(job_name="second", slots=16, tenant="vision", priority=9)
+    others = [harness.ask(job_name=f"other-{n}", slots=16) for n in range(3)]
     assert second.job.wants is Wants.QUOTA
     assert {other.job.state for other in others} == {State.RUNNING}
-    bench.leave(first)
+    harness.leave(first)
     assert second.job.state is State.RUNNING
 
 
 def test_a_quota_of_slots_gives_less_or_lets_wait() -> None:
-    bench = Bench(quotas=[Quota("vision", slots=100)])
-    first = bench.ask(job_name="first", tenant="vision", slots=256)
-    second = bench.ask(job_name="second", tenant="vision", slots=256)
-    third = bench.ask(job_name="third", tenant="vision", slots=256)
-    assert [grant.reply.slots for grant in bench.outputs(Grant)] == [64, 32]
-    bench.wait(2)
-    assert "the quota of tenant 'vision' is used up (any number of jobs and 100 slots)" in bench.said(third)
-    bench.leave(second)
+    harness = JobsHarness(quotas=[Quota("vision", slots=100)])
+    first = harness.ask(job_name="first", tenant="vision", slots=256)
+    second = harness.ask(job_name="second", tenant="vision", slots=256)
+    third = harness.ask(job_name="third", tenant="vision", slots=256)
+    assert [grant.reply.slots for grant in harness.outputs(Grant)] == [64, 32]
+    harness.wait(2)
+    assert "the quota of tenant 'vision' is used up (any number of jobs and 100 slots)" in harness.said(third)
+    harness.leave(second)
     assert third.job.state is State.RUNNING
     assert first.job.slots == 64
 
@@ -104,86 +103,88 @@ def test_a_quota_of_slots_gives_less_or_lets_wait() -> None:
     ],
 )
 def test_a_job_that_could_never_run_is_refused_at_once(quota: Quota, fields: dict[str, object], advice: str) -> None:
-    bench = Bench(quotas=[quota])
-    code, text = bench.refusal_of(lambda: bench.ask(**fields))
+    harness = JobsHarness(quotas=[quota])
+    code, text = harness.refusal_of(lambda: harness.ask(**fields))
     assert code == "RESOURCE_EXHAUSTED"
     assert advice in text
-    assert len(bench.jobs) == 0
+    assert len(harness.jobs) == 0
 
 
 def test_a_tenant_without_a_quota_may_have_what_there_is() -> None:
-    bench = Bench(quotas=[Quota("vision", jobs=0)])
-    assert bench.ask(tenant="sound", slots=4096, priority=1_000_000).job.state is State.RUNNING
+    harness = JobsHarness(quotas=[Quota("vision", jobs=0)])
+    assert harness.ask(tenant="sound", slots=4096, priority=1_000_000).job.state is State.RUNNING
 
 
 def test_whoever_waits_hears_the_position_the_reason_and_who_has_the_slots() -> None:
-    bench = Bench(Sizes(slots=64, lanes_max=360, jobs_max=3), PATIENT)
-    bench.ask_all(2, job_name="holder", slots=64)
-    first = bench.ask(job_name="first", slots=64)
-    second = bench.ask(job_name="second", slots=64)
-    bench.wait(1.5)
+    harness = JobsHarness(Sizes(slots=64, lanes_max=360, jobs_max=3), PATIENT)
+    harness.ask_all(2, job_name="holder", slots=64)
+    first = harness.ask(job_name="first", slots=64)
+    second = harness.ask(job_name="second", slots=64)
+    harness.wait(1.5)
     text = "no 64 slots in a row are free at leaf, where 0 of 64 are: job 'holder' has 64"
-    assert bench.said(first) == f"job 'first' is number 1 of 2 in the queue for slots: {text}"
-    assert bench.said(second) == f"job 'second' is number 2 of 2 in the queue for slots: {text}"
+    assert harness.said(first) == f"job 'first' is number 1 of 2 in the queue for slots: {text}"
+    assert harness.said(second) == f"job 'second' is number 2 of 2 in the queue for slots: {text}"
 
 
 def test_what_other_tenants_call_their_jobs_is_said_to_nobody() -> None:
-    bench = Bench(Sizes(slots=64, lanes_max=360, jobs_max=8), PATIENT)
+    harness = JobsHarness(Sizes(slots=64, lanes_max=360, jobs_max=8), PATIENT)
     for name, tenant in (("merger", "board"), ("layoffs", "board"), ("own", "vision"), ("takeover", "bank")):
-        bench.ask(job_name=name, tenant=tenant, slots=16)
-    waiting = bench.ask(job_name="waits", tenant="vision", slots=64)
-    bench.wait(1.5)
-    assert bench.said(waiting).endswith("0 of 64 are: job 'own' has 16, 3 jobs of other tenants have 48")
+        harness.ask(job_name=name, tenant=tenant, slots=16)
+    waiting = harness.ask(job_name="waits", tenant="vision", slots=64)
+    harness.wait(1.5)
+    assert harness.said(waiting).endswith("0 of 64 are: job 'own' has 16, 3 jobs of other tenants have 48")
 
 
 def test_a_switch_without_a_free_job_number_says_so() -> None:
-    bench = Bench(Sizes(slots=4096, lanes_max=360, jobs_max=1))
-    bench.ask(job_name="holder")
-    waiting = bench.ask(job_name="waits")
-    bench.wait(1.5)
-    assert bench.said(waiting).endswith("leaf has all the jobs that it can hold, 1")
+    harness = JobsHarness(Sizes(slots=4096, lanes_max=360, jobs_max=1))
+    harness.ask(job_name="holder")
+    waiting = harness.ask(job_name="waits")
+    harness.wait(1.5)
+    assert harness.said(waiting).endswith("leaf has all the jobs that it can hold, 1")
 
 
 def test_what_is_waited_for_is_said_once_and_again_when_it_changes() -> None:
-    bench = Bench()
-    first = bench.ask(rank=0, world_size=3)
-    bench.wait(0.8)
-    assert bench.outputs(Wait) == [], "nothing is said of what is over in a moment"
-    bench.wait(5)
-    assert bench.said(first) == "job 'a-job' is not complete: waiting for ranks 1, 2 of 3"
-    second = bench.ask(rank=1, world_size=3)
-    bench.wait(2)
-    assert bench.said(first) == bench.said(second) == "job 'a-job' is not complete: waiting for rank 2 of 3"
-    assert len(bench.outputs(Wait)) == 3
+    harness = JobsHarness()
+    first = harness.ask(rank=0, world_size=3)
+    harness.wait(0.8)
+    assert harness.outputs(Wait) == [], "nothing is said of what is over in a moment"
+    harness.wait(5)
+    assert harness.said(first) == "job 'a-job' is not complete: waiting for ranks 1, 2 of 3"
+    second = harness.ask(rank=1, world_size=3)
+    harness.wait(2)
+    assert harness.said(first) == harness.said(second) == "job 'a-job' is not complete: waiting for rank 2 of 3"
+    assert len(harness.outputs(Wait)) == 3
 
 
 def test_a_job_whose_workers_would_rather_do_without_is_refused_at_once() -> None:
-    bench = Bench(SIXTY_FOUR, PATIENT)
-    bench.ask(job_name="holder", slots=64)
-    workers = [bench.ask(job_name="other", rank=rank, world_size=2, slots=64, no_queue=rank == 1) for rank in range(2)]
-    refused = bench.outputs(Refuse)
+    harness = JobsHarness(SIXTY_FOUR, PATIENT)
+    harness.ask(job_name="holder", slots=64)
+    workers = [
+        harness.ask(job_name="other", rank=rank, world_size=2, slots=64, no_queue=rank == 1) for rank in range(2)
+    ]
+    refused = harness.outputs(Refuse)
     assert [output.worker for output in refused] == workers
     assert {output.refusal.code for output in refused} == {"RESOURCE_EXHAUSTED"}
     assert "job 'holder' has 64" in refused[0].refusal.text
-    assert bench.ask(job_name="next", slots=64).job.state is State.QUEUED, "its place in the queue is free"
+    assert harness.ask(job_name="next", slots=64).job.state is State.QUEUED, "its place in the queue is free"
 
 
 def test_a_queued_job_that_waits_too_long_is_told_so() -> None:
-    bench = Bench(SIXTY_FOUR)
-    bench.ask(job_name="holder", slots=64)
-    waiting = bench.ask(job_name="waits", timeout_ms=2000)
-    bench.wait(2.5)
-    code, text = bench.refused(waiting)
+    harness = JobsHarness(SIXTY_FOUR)
+    harness.ask(job_name="holder", slots=64)
+    waiting = harness.ask(job_name="waits", timeout_ms=2000)
+    harness.wait(2.5)
+    code, text = harness.refused(waiting)
     assert code == "DEADLINE_EXCEEDED"
     assert "got no slots in time" in text
-    assert len(bench.jobs) == 1
+    assert len(harness.jobs) == 1
 
 
 def test_no_more_jobs_wait_than_there_is_room_for() -> None:
-    bench = Bench(limits=Limits(waiting_max=2))
+    harness = JobsHarness(limits=Limits(waiting_max=2))
     for name in ("a", "b"):
-        bench.ask(job_name=name, world_size=2)
-    code, text = bench.refusal_of(lambda: bench.ask(job_name="c", world_size=2))
+        harness.ask(job_name=name, world_size=2)
+    code, text = harness.refusal_of(lambda: harness.ask(job_name="c", world_size=2))
     assert code == "RESOURCE_EXHAUSTED"
     assert "2 jobs form or wait for slots, and no more can" in text
 
@@ -196,66 +197,66 @@ def test_a_job_goes_where_all_its_workers_are_and_most_slots_are_free() -> None:
         switch("left", addresses=("10.0.0.1", "10.0.0.2")),
         switch("right", addresses=("10.0.0.2", "10.0.0.3")),
     )
-    bench = Bench(switches=[left, right])
+    harness = JobsHarness(switches=[left, right])
 
     def place(name: str, *addresses: str) -> str:
         for rank, address in enumerate(addresses):
-            worker = bench.ask(job_name=name, rank=rank, world_size=len(addresses), endpoint=_endpoint(address))
+            worker = harness.ask(job_name=name, rank=rank, world_size=len(addresses), endpoint=_endpoint(address))
         return worker.job.switch_name
 
     assert place("only-left", "10.0.0.1", "10.0.0.2") == "left"
     assert place("either-and-right-is-empty", "10.0.0.2") == "right"
     assert place("either-and-both-have-as-many", "10.0.0.2") == "left"
     assert place("only-right", "10.0.0.3", "10.0.0.2") == "right"
-    assert [output.switch_name for output in bench.outputs(Admit)] == ["left", "right", "left", "right"]
-    assert {grant.reply.switch_name for grant in bench.outputs(Grant)} == {"left", "right"}
+    assert [output.switch_name for output in harness.outputs(Admit)] == ["left", "right", "left", "right"]
+    assert {grant.reply.switch_name for grant in harness.outputs(Grant)} == {"left", "right"}
 
 
 def test_workers_that_no_switch_has_in_common_are_told_where_they_are() -> None:
-    bench = Bench(switches=[switch("left", addresses=("10.0.0.1",)), switch("right", addresses=("10.0.0.3",))])
-    bench.ask(rank=0, world_size=2, endpoint=_endpoint("10.0.0.1"))
-    code, text = bench.refusal_of(lambda: bench.ask(rank=1, world_size=2, endpoint=_endpoint("10.0.0.3")))
+    harness = JobsHarness(switches=[switch("left", addresses=("10.0.0.1",)), switch("right", addresses=("10.0.0.3",))])
+    harness.ask(rank=0, world_size=2, endpoint=_endpoint("10.0.0.1"))
+    code, text = harness.refusal_of(lambda: harness.ask(rank=1, world_size=2, endpoint=_endpoint("10.0.0.3")))
     assert code == "FAILED_PRECONDITION"
     assert "10.0.0.3, is at right, and the job can only be at left" in text
-    code, text = bench.refusal_of(lambda: bench.ask(job_name="new", endpoint=_endpoint("10.0.0.9")))
+    code, text = harness.refusal_of(lambda: harness.ask(job_name="new", endpoint=_endpoint("10.0.0.9")))
     assert code == "FAILED_PRECONDITION"
     assert "no switch here knows a host with the address 10.0.0.9" in text
-    assert len(bench.jobs) == 1
+    assert len(harness.jobs) == 1
 
 
 def test_job_numbers_are_each_switchs_own() -> None:
-    bench = Bench(switches=[switch("left", addresses=("10.0.0.1",)), switch("right", addresses=("10.0.0.3",))])
-    workers = [bench.ask(job_name=address, endpoint=_endpoint(address)) for address in ("10.0.0.1", "10.0.0.3")]
+    harness = JobsHarness(switches=[switch("left", addresses=("10.0.0.1",)), switch("right", addresses=("10.0.0.3",))])
+    workers = [harness.ask(job_name=address, endpoint=_endpoint(address)) for address in ("10.0.0.1", "10.0.0.3")]
     assert [(worker.job.switch_name, worker.job.number) for worker in workers] == [("left", 1), ("right", 1)]
-    bench.leave(workers[1])
-    assert [job.name for job in bench.jobs.all()] == ["10.0.0.1"]
+    harness.leave(workers[1])
+    assert [job.name for job in harness.jobs.all()] == ["10.0.0.1"]
 
 
 def test_a_drained_switch_takes_no_new_jobs_and_those_go_elsewhere() -> None:
-    bench = Bench(switches=[switch("left", SIXTY_FOUR), switch("right", SIXTY_FOUR)], limits=PATIENT)
-    assert bench.ask(job_name="runs-on-left", slots=64).job.switch_name == "left"
-    assert bench.jobs.drain("left", resume=False) == 1
-    first, second = bench.ask(job_name="first", slots=64), bench.ask(job_name="second", slots=64)
+    harness = JobsHarness(switches=[switch("left", SIXTY_FOUR), switch("right", SIXTY_FOUR)], limits=PATIENT)
+    assert harness.ask(job_name="runs-on-left", slots=64).job.switch_name == "left"
+    assert harness.jobs.drain("left", resume=False) == 1
+    first, second = harness.ask(job_name="first", slots=64), harness.ask(job_name="second", slots=64)
     assert first.job.switch_name == "right"
-    bench.wait(1.5)
-    assert "left takes no new jobs, since an operator drains it; no 64 slots" in bench.said(second)
-    bench.jobs.drain("right", resume=False)
-    bench.leave(first)
+    harness.wait(1.5)
+    assert "left takes no new jobs, since an operator drains it; no 64 slots" in harness.said(second)
+    harness.jobs.drain("right", resume=False)
+    harness.leave(first)
     assert second.job.state is State.QUEUED
-    bench.jobs.drain("right", resume=True)
-    bench.settle()
+    harness.jobs.drain("right", resume=True)
+    harness.settle()
     assert second.job.switch_name == "right"
-    assert bench.refusal_of(lambda: bench.jobs.drain("middle", resume=False))[0] == "NOT_FOUND"
-    assert bench.refusal_of(lambda: bench.jobs.drain("", resume=False))[0] == "NOT_FOUND"
+    assert harness.refusal_of(lambda: harness.jobs.drain("middle", resume=False))[0] == "NOT_FOUND"
+    assert harness.refusal_of(lambda: harness.jobs.drain("", resume=False))[0] == "NOT_FOUND"
 
 
 def test_a_switch_in_trouble_takes_no_jobs_until_it_is_back() -> None:
-    bench = Bench()
-    bench.change("leaf", "no answer since noon")
-    waiting = bench.ask()
-    bench.wait(1.5)
-    assert bench.said(waiting).endswith("leaf cannot be used now (no answer since noon)")
-    bench.change("leaf", "")
+    harness = JobsHarness()
+    harness.change("leaf", "no answer since noon")
+    waiting = harness.ask()
+    harness.wait(1.5)
+    assert harness.said(waiting).endswith("leaf cannot be used now (no answer since noon)")
+    harness.change("leaf", "")
     assert waiting.job.state is State.RUNNING
 
 
@@ -264,38 +265,38 @@ def _endpoint(address: str) -> join.Endpoint:
 
 
 def test_one_host_may_have_so_many_jobs_waiting_and_others_get_their_places() -> None:
-    bench = Bench(limits=Limits(waiting_per_host_max=3))
+    harness = JobsHarness(limits=Limits(waiting_per_host_max=3))
     greedy, other = Asker("greedy at 10.0.0.66", "10.0.0.66"), Asker("other at 10.0.0.7", "10.0.0.7")
 
     def ask(name: str, asker: Asker) -> Worker:
-        return bench.jobs.ask(join_request(job_name=name, rank=0, world_size=2), bench.now, asker)
+        return harness.jobs.ask(join_request(job_name=name, rank=0, world_size=2), harness.now, asker)
 
     for number in range(3):
         ask(f"greedy-{number}", greedy)
-    code, text = bench.refusal_of(lambda: ask("one-more", greedy))
+    code, text = harness.refusal_of(lambda: ask("one-more", greedy))
     assert code == "RESOURCE_EXHAUSTED"
     assert "3 jobs that 10.0.0.66 asked for form or wait" in text
     ask("innocent", other)
-    found = {job.name: job.caller for job in report(bench.jobs, {}, bench.now).jobs}
+    found = {job.name: job.caller for job in report(harness.jobs, {}, harness.now).jobs}
     assert found["greedy-0"] == "greedy at 10.0.0.66"
     assert found["innocent"] == "other at 10.0.0.7"
 
 
 def test_a_lease_that_is_not_used_goes_back_when_others_wait_and_not_before() -> None:
-    bench = Bench(Sizes(slots=16, lanes_max=64, jobs_max=8), Limits(idle_ms_max=80_000))
-    (idle,) = bench.running(world_size=1, job_name="idle", slots=16)
-    bench.contributions[idle.job.number] = [0]
-    bench.wait(300, beating=[idle])
+    harness = JobsHarness(Sizes(slots=16, lanes_max=64, jobs_max=8), Limits(idle_ms_max=80_000))
+    (idle,) = harness.running(world_size=1, job_name="idle", slots=16)
+    harness.contributions[idle.job.number] = [0]
+    harness.wait(300, beating=[idle])
     assert idle.job.state is State.RUNNING, "nobody needs the slots"
-    waiting = bench.ask(job_name="waits", slots=16, timeout_ms=1_000_000)
+    waiting = harness.ask(job_name="waits", slots=16, timeout_ms=1_000_000)
     for count in range(1, 20):
-        bench.results[idle.job.number] = count
-        bench.wait(15, beating=[idle])
+        harness.results[idle.job.number] = count
+        harness.wait(15, beating=[idle])
     assert idle.job.state is State.RUNNING, "it sums, if slowly"
     for round_newest in range(100):
-        bench.wait(1, beating=[idle] if waiting.job.state is State.QUEUED else [waiting], round_newest=round_newest)
+        harness.wait(1, beating=[idle] if waiting.job.state is State.QUEUED else [waiting], round_newest=round_newest)
         if waiting.job.state is State.RUNNING and waiting.stream == 0:
-            bench.jobs.attend(member(waiting), bench.now)
+            harness.jobs.attend(member(waiting), harness.now)
     assert idle.job.ended is not None, "what it says of its rounds is not believed"
     assert "has summed nothing" in idle.job.ended.reason
     assert waiting.job.state is State.RUNNING

@@ -24,7 +24,6 @@ import shutil
 import socket
 import ssl
 import statistics
-import subprocess
 import sys
 import tempfile
 import threading
@@ -45,7 +44,7 @@ from wiresum.join import join_pb2_grpc
 from wiresum.join.credentials import open_channel
 from wiresum_lab import REPOSITORY
 from wiresum_lab.doubles.controller import Client, join_request
-from wiresum_lab.processes import unused_port
+from wiresum_lab.processes import Program, SwitchProcess, unused_port, wait_until
 
 NGINX = REPOSITORY / "controller/deploy/nginx.conf"
 HOST = "127.0.0.1"
@@ -143,32 +142,6 @@ def _reset_calls(connection: ssl.SSLSocket, port: int, counters: Counters, index
 
 
 @contextlib.contextmanager
-def _service(folder: Path) -> Iterator[tuple[subprocess.Popen[bytes], int, Path]]:
-    """A switch with its service; its process, its port, its log."""
-    log = folder / "switch.log"
-    command = [
-        *(sys.executable, "-m", "wiresum.cli", "switch", "--control", f"{HOST}:0", "--port", "0", "--threads", "1"),
-        *("--tls", str(folder / "controller")),
-    ]
-    with log.open("wb") as output:
-        process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
-    try:
-        yield process, int(_wait_for(r"ready: control [\d.]+:(\d+)", log)), log
-    finally:
-        process.terminate()
-        process.wait(START_S_MAX)
-
-
-def _wait_for(pattern: str, log: Path) -> str:
-    give_up_at = time.monotonic() + START_S_MAX
-    while time.monotonic() < give_up_at:
-        if found := re.search(pattern, log.read_text(errors="replace")):
-            return found[1]
-        time.sleep(0.05)
-    raise click.ClickException(f"it did not come up: {log.read_text(errors='replace')}")
-
-
-@contextlib.contextmanager
 def _nginx(folder: Path, behind: int) -> Iterator[int]:
     """In front of a service; its port."""
     program = shutil.which("nginx")
@@ -179,17 +152,9 @@ def _nginx(folder: Path, behind: int) -> Iterator[int]:
     text = text.replace("/run/nginx.pid", str(folder / "nginx.pid")).replace("/var/log/nginx", str(folder))
     (folder / "nginx.conf").write_text(text)
     command = [program, "-p", str(folder), "-c", str(folder / "nginx.conf"), "-g", "daemon off;"]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
-        give_up_at = time.monotonic() + START_S_MAX
-        while socket.socket().connect_ex((HOST, port)):
-            if process.poll() is not None or time.monotonic() > give_up_at:
-                raise click.ClickException(f"nginx does not start: {' '.join(command)}")
-            time.sleep(0.05)
+    with Program(command, folder / "nginx.log") as process:
+        process.await_ready(lambda: not socket.socket().connect_ex((HOST, port)))
         yield port
-    finally:
-        process.terminate()
-        process.wait(START_S_MAX)
 
 
 class _Honest:
@@ -244,9 +209,11 @@ def run(seconds: float, connections: int, *, through_nginx: bool) -> Outcome:
         for name, role in (("controller", "controller"), ("honest", "worker"), ("attacker", "worker")):
             addresses = (HOST,) if role == "controller" else ()
             authority.issue(Holder(name, Claims(frozenset({role})), addresses), folder / name, 1)
-        process, behind, log = cleanup.enter_context(_service(folder))
+        options = ["--threads", "1", "--tls", str(folder / "controller")]
+        switch = cleanup.enter_context(SwitchProcess(folder, *options))
+        behind = int(switch.endpoint.rpartition(":")[2])
         port = cleanup.enter_context(_nginx(folder, behind)) if through_nginx else behind
-        honest = _Honest(port, folder / "honest", process.pid)
+        honest = _Honest(port, folder / "honest", switch.pid)
         cleanup.callback(honest.close)
         context = multiprocessing.get_context("spawn")
         counters = Counters(
@@ -257,16 +224,14 @@ def run(seconds: float, connections: int, *, through_nginx: bool) -> Outcome:
         attacker = context.Process(target=attack, args=(port, folder / "attacker", counters), daemon=True)
         quiet = honest.phase(seconds / 4)
         attacker.start()
-        give_up_at = time.monotonic() + START_S_MAX
-        while not (sum(counters.resets) or sum(counters.cut)) and time.monotonic() < give_up_at:
-            time.sleep(0.05)
+        wait_until(lambda: sum(counters.resets) or sum(counters.cut), "the attack has begun", START_S_MAX)
         began_at, before = time.monotonic(), sum(counters.resets)
         under = honest.phase(seconds)
         rate = (sum(counters.resets) - before) / (time.monotonic() - began_at)
         counters.stop.set()
         attacker.join(START_S_MAX)
         after = honest.phase(seconds / 4)
-        tracebacks = log.read_text(errors="replace").count("Traceback")
+        tracebacks = switch.said().count("Traceback")
         return Outcome(quiet, under, after, rate, sum(counters.cut), tracebacks)
 
 

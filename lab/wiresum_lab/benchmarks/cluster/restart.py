@@ -20,9 +20,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
-import os
 import random
-import signal
 import socket
 import statistics
 import subprocess
@@ -38,9 +36,9 @@ import click
 from wiresum.cli.service import Service, ServiceError
 from wiresum.join import Report
 from wiresum.join.constants import THREADS_MAX
+from wiresum_lab.processes import Program, unused_port, wait_until, wiresum
 
 WAIT_S_MAX = 60.0
-POLL_S = 0.02
 LANES, SLOTS = 360, 4096
 WORKER, VISITOR = (Path(__file__).with_name(f"restart_{who}.py") for who in ("worker", "visitor"))
 
@@ -83,7 +81,7 @@ class Outcome:
         return len(self.digests) == 1 and not self.failures and self.visits > 0
 
 
-class Bench:
+class Cluster:
     """The processes, from `with` to its end."""
 
     def __init__(self, folder: Path, workers: int, *, standby: bool) -> None:
@@ -91,14 +89,14 @@ class Bench:
         folder.mkdir(parents=True, exist_ok=True)
         for left in (*folder.glob("*.json"), *folder.glob("*.log"), *folder.glob("state/*"), *folder.glob("st[eo]p*")):
             left.unlink()
-        self._listen = [_free_port() for _ in range(1 + standby)]
-        self._p4runtime, self._data = _free_port(), _free_block()
+        self._listen = [unused_port() for _ in range(1 + standby)]
+        self._p4runtime, self._data = unused_port(), _free_block()
         self._cleanup = contextlib.ExitStack()
-        self._controllers: list[subprocess.Popen[bytes] | None] = [None] * len(self._listen)
-        self._trainers: list[subprocess.Popen[bytes]] = []
+        self._controllers: list[Program | None] = [None] * len(self._listen)
+        self._trainers: list[Program] = []
         self.service = Service(",".join(f"127.0.0.1:{port}" for port in self._listen))
 
-    def __enter__(self) -> Bench:
+    def __enter__(self) -> Cluster:
         try:
             self._start_all()
         except BaseException:
@@ -112,17 +110,17 @@ class Bench:
     def _start_all(self) -> None:
         self._cleanup.enter_context(self.service)
         ends = ["--p4runtime", f"127.0.0.1:{self._p4runtime}", "--bind", "127.0.0.1", "--port", str(self._data)]
-        self._start("switch", [*_wiresum("switch"), *ends, "--lanes", str(LANES), "--slots", str(SLOTS)])
+        switch = self._start("switch", [*wiresum("switch"), *ends, "--lanes", str(LANES), "--slots", str(SLOTS)])
         for index, listen in enumerate(self._listen):
             sizes = {"lanes": LANES, "slots": SLOTS}
             text = CONFIG.format(listen=listen, p4runtime=self._p4runtime, data=self._data, **sizes)
             (self._folder / f"cluster{index}.toml").write_text(text)
-        self._await(lambda: b"ready" in (self._folder / "switch.log").read_bytes() or None, "the switch is ready")
+        switch.await_text("ready")
         self.start_controller(0, standby=False)
         self.await_report(lambda report: report.service.role == "active", "the controller serves")
         for index in range(1, len(self._listen)):
             self.start_controller(index, standby=True)
-        store = _free_port()
+        store = unused_port()
         switches = {"WIRESUM_SWITCH": ",".join(self.service.targets), "LOCAL_WORLD_SIZE": str(self._workers)}
         arguments = ["--world-size", self._workers, "--port", store, "--folder", self._folder]
         self._trainers.append(self._start("workers", [sys.executable, str(WORKER), *map(str, arguments)], switches))
@@ -132,7 +130,7 @@ class Bench:
         self._await(lambda: self.steps() or None, "the training has begun")
 
     def start_controller(self, index: int, *, standby: bool) -> None:
-        command = [*_wiresum("controller"), "--config", str(self._folder / f"cluster{index}.toml"), "--verbose"]
+        command = [*wiresum("controller"), "--config", str(self._folder / f"cluster{index}.toml"), "--verbose"]
         self._controllers[index] = self._start(f"controller{index}", [*command, *["--standby"] * standby])
 
     def kill_controller(self, index: int) -> None:
@@ -140,7 +138,6 @@ class Bench:
         assert process is not None
         self._check_alive()
         process.kill()
-        process.wait()
         self._controllers[index] = None
 
     def active(self) -> int:
@@ -166,7 +163,7 @@ class Bench:
         (self._folder / "stop").touch()
         for trainer in self._trainers:
             try:
-                status = trainer.wait(10 * WAIT_S_MAX)
+                status = trainer.process.wait(10 * WAIT_S_MAX)
             except subprocess.TimeoutExpired:
                 raise click.ClickException(f"a worker does not end: see the logs in {self._folder}") from None
             if status:
@@ -192,29 +189,20 @@ class Bench:
         )
 
     def _await(self, ask: Callable[[], T | None], what: str) -> T:
-        give_up_at = time.monotonic() + WAIT_S_MAX
-        while (found := ask()) is None:
-            self._check_alive()
-            if time.monotonic() > give_up_at:
-                raise click.ClickException(f"in {WAIT_S_MAX:.0f} s it did not come to this: {what}. See {self._folder}")
-            time.sleep(POLL_S)
-        return found
+        def error(text: str) -> click.ClickException:
+            return click.ClickException(f"{text}. See {self._folder}")
+
+        return wait_until(ask, what, WAIT_S_MAX, self._check_alive, error=error)
 
     def _check_alive(self) -> None:
         processes = [*self._trainers, *filter(None, self._controllers)]
-        if any(process.poll() is not None for process in processes):
+        if any(process.exit_code is not None for process in processes):
             raise click.ClickException(f"a worker or a controller ended by itself: see the logs in {self._folder}")
 
-    def _start(
-        self, name: str, command: Sequence[str], variables: Mapping[str, str] | None = None
-    ) -> subprocess.Popen[bytes]:
-        with (self._folder / f"{name}.log").open("ab") as log:
-            # A session of its own, so that what it has forked can be ended with it.
-            process = subprocess.Popen(
-                command, stdout=log, stderr=log, env=os.environ | (variables or {}), start_new_session=True
-            )
-        self._cleanup.callback(_end, process)
-        return process
+    def _start(self, name: str, command: Sequence[str], variables: Mapping[str, str] | None = None) -> Program:
+        program = Program(command, self._folder / f"{name}.log", variables, append=True)
+        self._cleanup.callback(program.kill)
+        return program
 
 
 @dataclass
@@ -225,33 +213,33 @@ class _Learnt:
     steps_without: int = 0
 
 
-def _kill(bench: Bench, most: int, chance: random.Random, learnt: _Learnt, *, standby: bool) -> int:
+def _kill(cluster: Cluster, most: int, chance: random.Random, learnt: _Learnt, *, standby: bool) -> int:
     """One kill and its repair; without a standby, and if there may be as many, another while it starts. How many."""
-    index = bench.active() if standby else 0
-    steps, killed_at = bench.steps(), time.monotonic()
-    bench.kill_controller(index)
+    index = cluster.active() if standby else 0
+    steps, killed_at = cluster.steps(), time.monotonic()
+    cluster.kill_controller(index)
     again = most > 1 and not standby and bool(learnt.back_s)
     if not standby:
-        bench.start_controller(index, standby=False)
+        cluster.start_controller(index, standby=False)
     if again:
         time.sleep(chance.uniform(0, statistics.median(learnt.back_s)))
-        bench.kill_controller(index)
-        bench.start_controller(index, standby=False)
-    bench.await_served()
+        cluster.kill_controller(index)
+        cluster.start_controller(index, standby=False)
+    cluster.await_served()
     if not again:
         learnt.back_s.append(time.monotonic() - killed_at)
-    learnt.steps_without += bench.steps() - steps
+    learnt.steps_without += cluster.steps() - steps
     if standby:
-        bench.start_controller(index, standby=True)
+        cluster.start_controller(index, standby=True)
     return 1 + again
 
 
 def run(folder: Path, kills: int, workers: int, seed: int, *, standby: bool) -> Outcome:
     chance, learnt, done = random.Random(seed), _Learnt(), 0
-    with Bench(folder, workers, standby=standby) as bench:
+    with Cluster(folder, workers, standby=standby) as cluster:
         while done < kills:
-            done += _kill(bench, kills - done, chance, learnt, standby=standby)
-        trainings, visits = bench.end()
+            done += _kill(cluster, kills - done, chance, learnt, standby=standby)
+        trainings, visits = cluster.end()
     return Outcome(
         kills=done,
         steps=trainings[0]["steps"],
@@ -262,22 +250,6 @@ def run(folder: Path, kills: int, workers: int, seed: int, *, standby: bool) -> 
         visits=visits["jobs"],
         failures=visits["failures"],
     )
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
-
-
-def _wiresum(command: str) -> list[str]:
-    return [sys.executable, "-m", "wiresum.cli", command]
-
-
-def _free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
 
 
 def _free_block() -> int:

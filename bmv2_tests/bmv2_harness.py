@@ -1,4 +1,4 @@
-"""A test bench: real bmv2 in a namespace, our program in it, and the far ends of its cables in the test's hands.
+"""A test harness: real bmv2 in a namespace, our program in it, and the far ends of its cables in the test's hands.
 
 Theory of operation. A `Bmv2Star` gives a switch with PORTS ports. Its hosts lose their addresses, so that no kernel
 answers what the switch sends; frames are sent and received through packet sockets instead, opened in the hosts'
@@ -91,7 +91,7 @@ class Outcome:
         return Packet.from_bytes(datagram)
 
 
-class Bench:
+class Bmv2Harness:
     """The switch and its cables, for all tests of a session."""
 
     def __init__(self, program: Pipeline | None = None) -> None:
@@ -233,7 +233,7 @@ class Bench:
 class Job:
     """An admitted job: makes its workers' packets, and says what becomes of them."""
 
-    bench: Bench
+    harness: Bmv2Harness
     entry: JobEntry
     hosts: Sequence[Host]
     first: int = 1
@@ -258,7 +258,7 @@ class Job:
         """From the worker that the packet names, or another, for scapy to change."""
         host = self.hosts[packet.worker if worker is None else worker]
         ports = {"src_port": WORKER_PORT + thread, "dst_port": SWITCH_PORT + self.entry.port_offset + thread}
-        return self.bench.own_frame(host, **ports, payload=packet.to_bytes())
+        return self.harness.own_frame(host, **ports, payload=packet.to_bytes())
 
     def send(self, packet: Packet, *, worker: int | None = None, thread: int = 0) -> Outcome:
         sender = packet.worker if worker is None else worker
@@ -266,15 +266,15 @@ class Job:
 
     def send_frame(self, port: int, frame: Ether) -> Outcome:
         before = self._counted()
-        copies = self.bench.copies([(port, bytes(frame))])
+        copies = self.harness.copies([(port, bytes(frame))])
         after = self._counted()
         return Outcome(copies, {reason: after[reason] - n for reason, n in before.items() if after[reason] != n})
 
     def counters(self) -> JobCounters:
-        return self.bench.switch.counters(self.entry.job)
+        return self.harness.switch.counters(self.entry.job)
 
     def _counted(self) -> Counter[str]:
-        own, stray = self.counters(), self.bench.switch.stray()
+        own, stray = self.counters(), self.harness.switch.stray()
         return Counter({reason: own.packets[reason] + stray.packets[reason] for reason in REASONS})
 
 
