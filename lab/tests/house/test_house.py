@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from wiresum_lab import REPOSITORY, tracked_files
+from wiresum_lab import REPOSITORY
 
 NAMESPACE_FOLDERS = (
     "host_agent/python/wiresum",
