@@ -12,7 +12,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 
 
 def tracked_files() -> list[Path]:
-    """The files of the checkout that git knows, or would add."""
+    """The files of the checkout, those that are new too."""
     command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
     listing = subprocess.run(command, cwd=REPOSITORY, check=True, capture_output=True, text=True)
     return [REPOSITORY / name for name in listing.stdout.split("\0") if name and (REPOSITORY / name).is_file()]

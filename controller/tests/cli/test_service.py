@@ -89,7 +89,10 @@ def test_what_is_no_service_of_ours_is_told_apart_from_nobody() -> None:
     with Service(f"127.0.0.1:{port}") as service, pytest.raises(ServiceError, match="no Wiresum service"):
         service.report()
     stranger.stop(None)
-    with Service("127.0.0.1:1") as service, pytest.raises(ServiceError, match="start a switch with") as caught:
+    with (
+        Service("127.0.0.1:1") as service,
+        pytest.raises(ServiceError, match="start a switch with `wiresum switch`") as caught,
+    ):
         service.report()
     assert caught.value.code == "UNAVAILABLE"
 

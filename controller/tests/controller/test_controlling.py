@@ -416,7 +416,7 @@ def test_a_switch_that_was_restarted_ends_its_jobs_and_is_used_again(cluster: Cl
     ended = attendance.wait_ended()
     attendance.hang_up()
     assert ended.cause == join.JobEnded.SWITCH_LOST
-    assert ended.reason == "leaf was started anew, and what it had summed is lost"
+    assert "leaf was started anew" in ended.reason
     client.leave(waiting[0].result())
     cluster.check_nothing_is_left()
     cluster.nursery.kill()

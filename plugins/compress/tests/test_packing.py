@@ -58,7 +58,7 @@ def test_as_many_workers_at_the_limit_as_there_are_do_not_overflow(bits: int, wo
 def test_too_many_workers_for_the_bits_are_refused() -> None:
     with pytest.raises(ValueError, match="128 workers does not fit in 8 bits"):
         limit(8, 128)
-    with pytest.raises(ValueError, match="8, 16 or 32 bits, not 4"):
+    with pytest.raises(ValueError, match="integers have 8, 16 or 32 bits, not 4"):
         limit(4, 2)
 
 

