@@ -27,10 +27,10 @@ from wiresum.convex import (
     distributed_minimize,
 )
 from wiresum.experiments import figures, numpy_reference
-from wiresum.experiments.comparison import REFERENCE_SEEDS, Runs
+from wiresum.experiments.comparison import Runs
 from wiresum.experiments.datasets import Task, breast_cancer, rows
 from wiresum.experiments.experiment import Claim, Curve, Report
-from wiresum.experiments.numpy_reference import Array, diana, ternary
+from wiresum.experiments.numpy_reference import Array
 
 CONDITION = 1000.0
 """Of the convex problem: in as many steps as here, no rate with mu in it promises a tenth."""
@@ -161,16 +161,7 @@ def _runs(case: Case, steps: int, seeds: int) -> tuple[Runs, list[Vector]]:
         distributed_minimize(
             case.task.problem, method, step_size=case.rule.step_size, steps=steps, seed=seed, observe=observe
         )
-    generator = np.random.default_rng(1)
-    reference = diana(
-        case.task,
-        ternary(NORM, generator),
-        generator,
-        step_size=case.rule.step_size,
-        alpha=case.rule.alpha,
-        steps=steps - 1,
-        every=1,
-        seeds=REFERENCE_SEEDS,
-        measure=case.theirs,
-    )
-    return Runs.of(curves, reference), iterates
+    rule = case.rule
+    return Runs.beside_diana(
+        curves, case.task, norm=NORM, draws=1, step_size=rule.step_size, alpha=rule.alpha, measure=case.theirs
+    ), iterates

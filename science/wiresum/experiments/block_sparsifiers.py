@@ -33,9 +33,9 @@ from wiresum.compress import (
 from wiresum.experiments import figures
 from wiresum.experiments.comparison import CHECKED, REFERENCE_SEEDS, Runs
 from wiresum.experiments.datasets import Task, breast_cancer, error_curve
-from wiresum.experiments.experiment import Claim, Report
+from wiresum.experiments.experiment import Claim, Report, spread
 from wiresum.experiments.network import Training, network, segments_of, train
-from wiresum.experiments.numpy_reference import Array, Choose, block_norms, error_feedback, largest_blocks, spread
+from wiresum.experiments.numpy_reference import Array, Choose, block_norms, error_feedback, largest_blocks, of_values
 
 CONDITION = 30.0
 BLOCK, RATIO, NORM = 4, 0.25, 0.02
@@ -111,7 +111,7 @@ def run(*, workers: int = 10, steps: int = 1000, every: int = 20, epochs: int = 
             [
                 name,
                 f"{compared[name].curve.last:.1e}" if name in compared else "-",
-                f"{accuracies[name].mean():.1f} ({accuracies[name].min():.1f} to {accuracies[name].max():.1f})",
+                spread(accuracies[name]),
                 f"{of_seeds[0].sent_bytes / of_seeds[0].dense_bytes:.1%}",
             ]
             for name, of_seeds in trainings.items()
@@ -152,7 +152,7 @@ def _choice(name: str, generator: np.random.Generator) -> Choose:
             THRESHOLD: norms,
         }[name]
         chosen = norms >= NORM if name == THRESHOLD else largest_blocks(scores, count)
-        return spread(chosen, BLOCK, values.shape[1])
+        return of_values(chosen, BLOCK, values.shape[1])
 
     return choose
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from wiresum.experiments.datasets import Task
 from wiresum.experiments.experiment import Claim, Curve
-from wiresum.experiments.numpy_reference import Array
+from wiresum.experiments.numpy_reference import Array, Problem, diana, ternary
 
 REFERENCE_SEEDS = 12
 FACTOR = math.log10(3)
@@ -35,6 +36,35 @@ class Runs:
         mean = np.mean([one.values for one in runs], axis=0).tolist()
         logarithms = [np.log10(one.values).tolist() for one in runs]
         return cls(Curve(runs[0].label, runs[0].steps, mean), logarithms, np.log10(reference.T).tolist())
+
+    @classmethod
+    def beside_diana(
+        cls,
+        runs: Sequence[Curve],
+        task: Task,
+        *,
+        norm: str,
+        draws: int,
+        step_size: float,
+        alpha: float,
+        estimator: str = "full",
+        measure: Callable[[Problem, Array], Array] = Problem.errors,
+    ) -> Runs:
+        """Beside the reference's DIANA with a ternary quantiser; `draws` is its generator's seed."""
+        generator, steps = np.random.default_rng(draws), runs[0].steps
+        reference = diana(
+            task,
+            ternary(norm, generator),
+            generator,
+            step_size=step_size,
+            alpha=alpha,
+            steps=steps[-1],
+            every=steps[1],
+            seeds=REFERENCE_SEEDS,
+            estimator=estimator,
+            measure=measure,
+        )
+        return cls.of(runs, reference)
 
     def claims(self) -> list[Claim]:
         """Errors are compared by their logarithm: those of linear convergence differ by factors."""

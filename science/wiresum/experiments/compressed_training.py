@@ -41,7 +41,7 @@ from wiresum.compress import (
     Trait,
 )
 from wiresum.experiments import figures
-from wiresum.experiments.experiment import Claim, Report
+from wiresum.experiments.experiment import Claim, Report, spread
 from wiresum.experiments.network import Digits, convolutional_network, train
 from wiresum.experiments.wire import Transfer, measure
 
@@ -179,7 +179,7 @@ def run(*, workers: int = 4, epochs: int = 18, seeds: int = 3, names: Sequence[s
         [
             [
                 name,
-                f"{accuracies[name].mean():.1f} ({accuracies[name].min():.1f} to {accuracies[name].max():.1f})",
+                spread(accuracies[name]),
                 f"{one.megabytes[-1]:.1f}",
                 f"{max(on_wire[name].sent, on_wire[name].received) / 1e3:.1f}" if name in on_wire else "-",
                 f"{one.seconds[-1]:.2f}",

@@ -13,7 +13,7 @@ from sklearn.preprocessing import Normalizer, PolynomialFeatures, StandardScaler
 
 from wiresum.compress import Compressor
 from wiresum.compress.arrays import Vector
-from wiresum.convex import LogisticRegression, Progress, distributed_minimize
+from wiresum.convex import LogisticRegression, Progress, Rule, distributed_minimize
 from wiresum.experiments.experiment import Curve
 
 Matrix = npt.NDArray[np.float64]
@@ -51,6 +51,12 @@ class Task:
             smoothness = [self.problem.rows_smoothness(worker) for worker in range(self.problem.workers)]
             parts = [part * each.mean() / each for part, each in zip(parts, smoothness, strict=True)]
         return float(np.mean([np.mean(part) for part in parts]))
+
+    def bound(self, label: str, rule: Rule, steps: list[int], *, by_importance: bool = False) -> Curve:
+        """What the rule promises of the error, from x = 0 on."""
+        distance = float(np.sum(self.solution**2))
+        start = (distance, self.shift_square_at_start(), self.row_square_at_start(by_importance=by_importance))
+        return Curve(label, steps, [rule.bound(step, *start) / distance for step in steps])
 
 
 @functools.lru_cache(maxsize=4)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from matplotlib.figure import Figure
 
 SIGMAS = 5.0
@@ -26,6 +28,10 @@ class Curve:
     @property
     def last(self) -> float:
         return self.values[-1]
+
+    def over(self, bound: Curve) -> float:
+        """The largest factor of a value to the bound at the same step."""
+        return max(value / most for value, most in zip(self.values, bound.values, strict=True))
 
     def settles_below(self, level: float) -> float:
         """The first recorded step from which on all values are below the level; infinite if the last one is not."""
@@ -75,6 +81,11 @@ class Claim:
         error = float(np.std(reference, ddof=1)) * math.sqrt(1 / len(samples) + 1 / len(reference))
         expected, margin = float(np.mean(reference)), max(SIGMAS * error, margin_min)
         return cls(text, float(np.mean(samples)), expected - margin, expected + margin)
+
+
+def spread(samples: Sequence[float] | npt.NDArray[Any]) -> str:
+    """The mean, and how far samples go."""
+    return f"{np.mean(samples):.1f} ({min(samples):.1f} to {max(samples):.1f})"
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from wiresum.compress.arrays import Bytes
 from wiresum.compress.ratio import count_of
 from wiresum.compress.union import index_code_bytes
 from wiresum.experiments import figures
-from wiresum.experiments.experiment import Claim, Curve, Report
+from wiresum.experiments.experiment import Claim, Curve, Report, spread
 from wiresum.experiments.network import Digits, Training, gradient, network, segments_of, train
 from wiresum.experiments.numpy_reference import Array, global_top_k
 
@@ -108,7 +108,7 @@ def run(*, workers: int = 4, epochs: int = 60, seeds: int = 3) -> Report:
         [
             [
                 name,
-                f"{accuracies[name].mean():.1f} ({accuracies[name].min():.1f} to {accuracies[name].max():.1f})",
+                spread(accuracies[name]),
                 f"{training.sent_bytes / 1e6:.2f}",
                 f"{training.sent_bytes / training.dense_bytes:.1%}",
                 "-" if name == "dense" else f"{lost[name.split()[-1]]:.1e}",

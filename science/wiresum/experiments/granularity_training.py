@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 
 from wiresum.compress import QSGD, AdaptiveThreshold, Compressor, RandK, TernGrad, Threshold, TopK
 from wiresum.experiments import figures
-from wiresum.experiments.experiment import Claim, Report
+from wiresum.experiments.experiment import Claim, Report, spread
 from wiresum.experiments.network import Training, train
 
 RANDOM, TOP, THRESHOLD, ADAPTIVE, TERNARY, LEVELS = NAMES = (
@@ -95,7 +95,7 @@ def run(*, workers: int = 4, epochs: int = EPOCHS, seeds: int = 3, names: Sequen
         [
             [
                 name,
-                *(_spread(trainings[name]) for trainings in (by_layer, of_model)),
+                *(spread([one.accuracy for one in trainings[name]]) for trainings in (by_layer, of_model)),
                 *(f"{_sent(trainings[name]):.1%}" for trainings in (by_layer, of_model)),
             ]
             for name in names
@@ -107,11 +107,6 @@ def run(*, workers: int = 4, epochs: int = EPOCHS, seeds: int = 3, names: Sequen
 
 def _accuracy(trainings: Sequence[Training]) -> float:
     return float(np.mean([one.accuracy for one in trainings]))
-
-
-def _spread(trainings: Sequence[Training]) -> str:
-    accuracies = [one.accuracy for one in trainings]
-    return f"{_accuracy(trainings):.1f} ({min(accuracies):.1f} to {max(accuracies):.1f})"
 
 
 def _sent(trainings: Sequence[Training]) -> float:

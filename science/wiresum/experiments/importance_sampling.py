@@ -10,23 +10,22 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
 from matplotlib.figure import Figure
 
 from wiresum.compress import DIANA, RandK
 from wiresum.compress.ratio import count_of
 from wiresum.convex import LSVRG, SAGA, Estimator, Plain, Rule, vr_diana_rule
 from wiresum.experiments import figures
-from wiresum.experiments.comparison import REFERENCE_SEEDS, Runs
+from wiresum.experiments.comparison import Runs
 from wiresum.experiments.datasets import Task, breast_cancer, error_curve
 from wiresum.experiments.experiment import Claim, Curve, Report
-from wiresum.experiments.numpy_reference import diana, ternary
 
 CONDITION = 10.0
 """Of the mean row."""
 UNIFORM, IMPORTANCE = "L-SVRG, rows drawn alike", "L-SVRG, rows drawn by importance"
 ISAGA, ISGD = "ISAGA", "ISEGA with plain SGD"
 REACHED = 1e-9
+BOUND = "the proof's bound"
 
 
 def run(*, workers: int = 10, steps: int = 6000, every: int = 120) -> Report:
@@ -51,18 +50,28 @@ def run(*, workers: int = 10, steps: int = 6000, every: int = 120) -> Report:
             name, mixed, part, estimator=estimator, step_size=isaga_rule.step_size, steps=steps, every=every
         )
     bounds = {
-        UNIFORM: _bound(task, rules[UNIFORM], curves[UNIFORM].steps),
-        IMPORTANCE: _bound(task, rules[IMPORTANCE], curves[UNIFORM].steps, by_importance=True),
-        ISAGA: _bound(mixed, isaga_rule, curves[UNIFORM].steps),
+        UNIFORM: task.bound(BOUND, rules[UNIFORM], curves[UNIFORM].steps),
+        IMPORTANCE: task.bound(BOUND, rules[IMPORTANCE], curves[UNIFORM].steps, by_importance=True),
+        ISAGA: mixed.bound(BOUND, isaga_rule, curves[UNIFORM].steps),
     }
     uneven = task.problem.row_smoothness / task.problem.mean_row_smoothness
-    reference = {name: _beside_reference(curves[name], task, rules[name], kind)
-                 for name, kind in ((UNIFORM, "lsvrg"), (IMPORTANCE, "importance"))}  # fmt: skip
+    reference = {
+        name: Runs.beside_diana(
+            [curves[name]],
+            task,
+            norm="inf",
+            draws=5,
+            step_size=rules[name].step_size,
+            alpha=rules[name].alpha,
+            estimator=kind,
+        )
+        for name, kind in ((UNIFORM, "lsvrg"), (IMPORTANCE, "importance"))
+    }
     claims = [
         Claim("the largest row's L over the mean, which importance sampling gains", uneven, at_least=3),
         Claim.equal("its step size over that of uniform draws", rules[IMPORTANCE].step_size / rules[UNIFORM].step_size,
                     uneven),
-        *(Claim(f"{name}: the error over the bound, at every step", _over(curves[name], bound), at_most=1)
+        *(Claim(f"{name}: the error over the bound, at every step", curves[name].over(bound), at_most=1)
           for name, bound in bounds.items()),
         *(claim for runs in reference.values() for claim in runs.claims()),
         *_rates(curves, steps),
@@ -111,32 +120,6 @@ def _omega_of_part(task: Task) -> float:
     """Of 1/n of the coordinates, by a formula that stands only here: d/k - 1."""
     d = task.problem.dimension
     return d / count_of(1 / task.problem.workers, d) - 1
-
-
-def _bound(task: Task, rule: Rule, steps: list[int], *, by_importance: bool = False) -> Curve:
-    distance = float(np.sum(task.solution**2))
-    start = (distance, task.shift_square_at_start(), task.row_square_at_start(by_importance=by_importance))
-    return Curve("the proof's bound", steps, [rule.bound(step, *start) / distance for step in steps])
-
-
-def _over(curve: Curve, bound: Curve) -> float:
-    return max(value / most for value, most in zip(curve.values, bound.values, strict=True))
-
-
-def _beside_reference(curve: Curve, task: Task, rule: Rule, estimator: str) -> Runs:
-    generator = np.random.default_rng(5)
-    reference = diana(
-        task,
-        ternary("inf", generator),
-        generator,
-        step_size=rule.step_size,
-        alpha=rule.alpha,
-        steps=curve.steps[-1],
-        every=curve.steps[1],
-        seeds=REFERENCE_SEEDS,
-        estimator=estimator,
-    )
-    return Runs.of([curve], reference)
 
 
 def _rates(curves: dict[str, Curve], steps: int) -> list[Claim]:

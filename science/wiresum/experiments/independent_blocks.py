@@ -27,7 +27,7 @@ from wiresum.compress.ratio import count_of
 from wiresum.convex import isega_rule
 from wiresum.experiments import figures
 from wiresum.experiments.datasets import Matrix, Task, breast_cancer, error_curve
-from wiresum.experiments.experiment import Claim, Curve, Report
+from wiresum.experiments.experiment import Claim, Report
 
 CONDITION = 30.0
 LEVEL = 1e-4
@@ -58,14 +58,13 @@ def run(*, workers: int = 100, steps: int = 1200, every: int = 20) -> Report:
     ]
     needed = [curve.settles_below(LEVEL) for curve in curves]
     descent, isega, partition, _ = needed
-    distance, shift = float(np.sum(task.solution**2)), task.shift_square_at_start()
-    bound = Curve("theorem", curves[1].steps, [rule.bound(k, distance, shift) / distance for k in curves[1].steps])
+    bound = task.bound("theorem", rule, curves[1].steps)
     omega, smoothness = 1 / ratio - 1, problem.worker_smoothness
     claims = [
         Claim.equal("the step size is 1/(L (1 + 6 omega/n))", rule.step_size,
                     1 / (smoothness * (1 + 6 * omega / workers))),
         Claim("ISEGA's error over the theorem's bound, at every step",
-              max(value / most for value, most in zip(curves[1].values, bound.values, strict=True)), at_most=1),
+              curves[1].over(bound), at_most=1),
         Claim("descent's error over its own bound (1 - gamma mu)^2k, at the last step",
               curves[0].last / (1 - rule.step_size * problem.strong_convexity) ** (2 * steps), at_most=1),
         Claim("ISEGA's steps over gradient descent's, to stay below the level", isega / descent, 0.8, AS_MANY),

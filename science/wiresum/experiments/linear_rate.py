@@ -10,17 +10,15 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
 from matplotlib.figure import Figure
 
 from wiresum.compress import DIANA, Shift
 from wiresum.compress.quantise import Norm
 from wiresum.convex import Rule, diana_rule
 from wiresum.experiments import figures
-from wiresum.experiments.comparison import REFERENCE_SEEDS, Runs
+from wiresum.experiments.comparison import Runs
 from wiresum.experiments.datasets import Task, breast_cancer, error_curve
-from wiresum.experiments.experiment import Claim, Curve, Report
-from wiresum.experiments.numpy_reference import diana, ternary
+from wiresum.experiments.experiment import Claim, Report
 
 CONDITION = 30.0
 NORMS: tuple[Norm, ...] = ("1", "2", "inf")
@@ -35,8 +33,8 @@ def run(*, workers: int = 10, steps: int = 1500, every: int = 25, seeds: int = 3
         rule = _rule(task, norm)
         with_memory = _runs(f"DIANA, p = {norm}", task, norm, rule, rule.alpha, steps, every, seeds)
         without = _runs(f"alpha = 0, p = {norm}", task, norm, rule, 0.0, steps, every, seeds)
-        bound = _bound(task, rule, with_memory.curve.steps)
-        within = max(value / most for value, most in zip(with_memory.curve.values, bound.values, strict=True))
+        bound = task.bound("theorem 1", rule, with_memory.curve.steps)
+        within = with_memory.curve.over(bound)
         claims += _premises(task, norm, rule)
         claims.append(Claim(f"p = {norm}: DIANA's error over theorem 1's bound, at every step", within, at_most=1))
         claims += [*with_memory.claims(), without.stalls()]
@@ -98,20 +96,4 @@ def _runs(label: str, task: Task, norm: Norm, rule: Rule, alpha: float, steps: i
         error_curve(label, task, method, steps=steps, every=every, step_size=rule.step_size, seed=seed)
         for seed in range(seeds)
     ]
-    generator = np.random.default_rng(1)
-    reference = diana(
-        task,
-        ternary(norm, generator),
-        generator,
-        step_size=rule.step_size,
-        alpha=alpha,
-        steps=steps,
-        every=every,
-        seeds=REFERENCE_SEEDS,
-    )
-    return Runs.of(runs, reference)
-
-
-def _bound(task: Task, rule: Rule, steps: list[int]) -> Curve:
-    distance, shift = float(np.sum(task.solution**2)), task.shift_square_at_start()
-    return Curve("theorem 1", steps, [rule.bound(step, distance, shift) / distance for step in steps])
+    return Runs.beside_diana(runs, task, norm=norm, draws=1, step_size=rule.step_size, alpha=alpha)

@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 from wiresum.compress import Compressor, Engine, GTopK, Identity, InProcess, MomentumCorrection, WarmUp
 from wiresum.compress.ratio import count_of
 from wiresum.experiments import figures
-from wiresum.experiments.experiment import Claim, Report
+from wiresum.experiments.experiment import Claim, Report, spread
 from wiresum.experiments.global_top_k import loss_curve
 from wiresum.experiments.network import Digits, gradient, network, segments_of, train
 from wiresum.experiments.numpy_reference import Array, MomentumCorrected
@@ -103,7 +103,7 @@ def run(*, workers: int = 8, epochs: int = EPOCHS, seeds: int = 3) -> Report:
         [
             [
                 name,
-                f"{accuracies[name].mean():.1f} ({accuracies[name].min():.1f} to {accuracies[name].max():.1f})",
+                spread(accuracies[name]),
                 f"{of_seeds[0].sent_bytes / of_seeds[0].dense_bytes:.1%}",
             ]
             for name, of_seeds in runs.items()

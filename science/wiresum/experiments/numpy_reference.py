@@ -198,7 +198,7 @@ def block_norms(values: Array, block: int) -> Array:
     return np.asarray(np.linalg.norm(padded.reshape(*values.shape[:-1], -1, block), axis=-1))
 
 
-def spread(blocks: npt.NDArray[np.bool_], block: int, size: int) -> npt.NDArray[np.bool_]:
+def of_values(blocks: npt.NDArray[np.bool_], block: int, size: int) -> npt.NDArray[np.bool_]:
     """What is said of blocks, of each of their values."""
     return np.asarray(np.repeat(blocks, block, axis=-1)[..., :size])
 

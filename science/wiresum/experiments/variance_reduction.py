@@ -10,16 +10,14 @@ from __future__ import annotations
 import itertools
 import math
 
-import numpy as np
 from matplotlib.figure import Figure
 
 from wiresum.compress import DIANA
 from wiresum.convex import LSVRG, SAGA, Estimator, Plain, Rule, vr_diana_rule
 from wiresum.experiments import figures
-from wiresum.experiments.comparison import REFERENCE_SEEDS, Runs
+from wiresum.experiments.comparison import Runs
 from wiresum.experiments.datasets import Task, breast_cancer, error_curve
-from wiresum.experiments.experiment import Claim, Curve, Report
-from wiresum.experiments.numpy_reference import diana, ternary
+from wiresum.experiments.experiment import Claim, Report
 
 CONDITION = 10.0
 REACHED = 1e-9
@@ -47,13 +45,21 @@ def run(*, workers: int = 10, steps: int = 5000, every: int = 100) -> Report:
         for memory, estimator in combinations
     }
     compared = {
-        (memory, estimator): _beside_reference(runs[memory, estimator], task, rule, memory, estimator)
+        (memory, estimator): Runs.beside_diana(
+            [runs[memory, estimator]],
+            task,
+            norm="inf",
+            draws=2,
+            step_size=rule.step_size,
+            alpha=rule.alpha if memory == "memory" else 0.0,
+            estimator=REFERENCES[estimator],
+        )
         for memory, estimator in itertools.product(MEMORIES, REFERENCES)
     }
-    bound = _bound(task, rule, runs[BOTH].steps)
+    bound = task.bound("the proof's bound", rule, runs[BOTH].steps)
     claims = _premises(task, rule)
     for estimator in ("L-SVRG", "SAGA"):
-        ratio = max(value / most for value, most in zip(runs["memory", estimator].values, bound.values, strict=True))
+        ratio = runs["memory", estimator].over(bound)
         claims.append(Claim(f"{estimator}, memory: the error over the bound, at every step", ratio, at_most=1))
     claims += compared[BOTH].claims()
     claims += [compared[key].stalls() for key in compared if key != BOTH]
@@ -105,25 +111,3 @@ def _premises(task: Task, rule: Rule) -> list[Claim]:
         Claim("the rate is at least a quarter of step size times mu", rule.rate,
               at_least=rule.step_size * task.problem.strong_convexity / 4),
     ]  # fmt: skip
-
-
-def _beside_reference(curve: Curve, task: Task, rule: Rule, memory: str, estimator: str) -> Runs:
-    generator = np.random.default_rng(2)
-    reference = diana(
-        task,
-        ternary("inf", generator),
-        generator,
-        step_size=rule.step_size,
-        alpha=rule.alpha if memory == "memory" else 0.0,
-        steps=curve.steps[-1],
-        every=curve.steps[1],
-        seeds=REFERENCE_SEEDS,
-        estimator=REFERENCES[estimator],
-    )
-    return Runs.of([curve], reference)
-
-
-def _bound(task: Task, rule: Rule, steps: list[int]) -> Curve:
-    distance = float(np.sum(task.solution**2))
-    start = (distance, task.shift_square_at_start(), task.row_square_at_start())
-    return Curve("the proof's bound", steps, [rule.bound(step, *start) / distance for step in steps])
