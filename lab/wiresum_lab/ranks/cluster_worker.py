@@ -52,7 +52,8 @@ def main(
     os.dup2(output, 2)
     os.environ.clear()
     os.environ.update(variables)
-    dist.set_debug_level_from_env()  # which PyTorch has read when it was imported, before the fork
+    # PyTorch has read it when it was imported, before the fork.
+    dist.set_debug_level_from_env()  # type: ignore[attr-defined]
     faulthandler.enable(file=2)
     faulthandler.register(signal.SIGUSR1, file=2, all_threads=True)
     torch.set_num_threads(1)
