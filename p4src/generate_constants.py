@@ -44,7 +44,7 @@ ENUMS = {"kinds": "Kind", "reasons": "Reason"}
 IN_HEX = {"receivers", "bitmaps"}
 P4_PREFIXES = {"kinds": "KIND_", "reasons": "REASON_"}
 P4_HEADER_TYPES = {"worker_t": 8, "cell_t": 16}
-LUA_BLOCK = re.compile(r"(?<=-- Of p4src/constants\.toml\. Begin\.\n).*?(?=-- End\.\n)", re.DOTALL)
+LUA_BLOCK = re.compile(r"(?<=-- Of p4src/constants.toml. Begin\.\n).*?(?=-- End\.\n)", re.DOTALL)
 ORIGIN = "Written by p4src/generate_constants.py. Do not edit: change p4src/constants.toml, then `make constants`."
 
 
