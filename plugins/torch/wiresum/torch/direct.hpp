@@ -27,7 +27,7 @@
 #include <utility>
 #include <vector>
 
-#include "../agent/capi.hpp"
+#include "wiresum/agent/capi.hpp"
 
 namespace wiresum {
 

@@ -36,7 +36,8 @@ LOCK_POLL_S = 0.1
 
 _NAME = "wiresum_torch_backend"
 _SOURCE = Path(__file__).with_name("backend.cpp")
-_SOURCES = (_SOURCE, _SOURCE.with_name("direct.hpp"), Path(wiresum.agent.__file__).with_name("capi.hpp"))
+_AGENT = Path(wiresum.agent.__file__).parent
+_SOURCES = (_SOURCE, _SOURCE.with_name("direct.hpp"), _AGENT / "capi.hpp")
 _MESSAGE_CHARACTERS_MAX = 600
 
 
@@ -106,6 +107,7 @@ def _command() -> list[str]:
         f"-DTORCH_EXTENSION_NAME={_NAME}",
         *("-isystem", str(include), "-isystem", str(include / "torch" / "csrc" / "api" / "include")),
         *("-isystem", sysconfig.get_path("include")),
+        f"-I{_AGENT.parents[1]}",
         str(_SOURCE),
         *(f"-L{root / 'lib'}", "-ltorch_python", "-ltorch_cpu", "-lc10"),
     ]
