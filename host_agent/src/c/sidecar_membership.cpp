@@ -146,7 +146,7 @@ void SidecarMembership::leave() {
       const Channel::Deadline deadline = std::chrono::steady_clock::now() + kLeaveTimeout;
       while (channel_.receive(deadline)) {
       }
-    } catch (const std::exception&) {  // whatever it says: the conversation is over
+    } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): whatever it says, the conversation is over
     }
   }
   channel_.hang_up();

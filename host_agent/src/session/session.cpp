@@ -49,7 +49,7 @@ std::shared_ptr<Session> Session::join(const std::string& job, process::Owned<Me
   } catch (...) {
     try {
       session->leave();
-    } catch (...) {  // what came first is the cause
+    } catch (...) {  // NOLINT(bugprone-empty-catch): what came first is the cause
     }
     throw;
   }
@@ -67,7 +67,7 @@ Session::~Session() {
   if (is_forked()) return;
   try {
     leave();
-  } catch (...) {  // nobody is there to be told
+  } catch (...) {  // NOLINT(bugprone-empty-catch): nobody is there to be told
   }
   const Failure* const failure = failure_.load();
   if (failure != &left_ && failure != &without_memory_) delete failure;
@@ -152,7 +152,7 @@ bool Session::fail(const Failure& failure) noexcept {
   } else {
     try {
       stays = new Failure(failure);
-    } catch (const std::bad_alloc&) {
+    } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): then it is without_memory_
     }
   }
   const Failure* none = nullptr;
