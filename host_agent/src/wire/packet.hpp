@@ -16,7 +16,7 @@ inline constexpr std::size_t kThreadsMax = 16;
 inline constexpr std::size_t kWorkersMax = 32;
 inline constexpr std::size_t kHeaderBytes = 24;
 inline constexpr std::size_t kWordBytes = 4;
-/// Lanes of the widest UDP datagram over IPv4 (65,507 bytes) that still has room for the header.
+/// The most lanes that fit the widest UDP datagram over IPv4 (65,507 bytes) beside the header.
 inline constexpr std::size_t kLanesMax = (65507 - kHeaderBytes) / kWordBytes;
 
 enum class Kind : std::uint8_t {
@@ -76,7 +76,7 @@ void encode(const Header& header, std::span<std::byte, kHeaderBytes> out) noexce
   return static_cast<std::uint16_t>(2 * slot + (round & 1));
 }
 
-/// A packet that is being made: room for it, of somebody else's, and how much of that it takes.
+/// A packet that is being made: a buffer that somebody else owns, and how many bytes of it are used.
 struct Packet {
   std::byte* data = nullptr;
   std::uint32_t bytes = 0;
