@@ -1,15 +1,15 @@
 """What an asynchronous collective returns: `Work`, for the network's operations and for Gloo's.
 
-`wait()` waits for the operation itself and then brings its results home, in the caller's thread: a synchronous
-collective, the latency of which matters, meets no other thread. The group's attendant (attendant.py) does the same
-for whoever asked for a future, or dropped the work.
+`wait()` waits for the operation itself and then copies its results to the caller's tensors, in the caller's thread: so
+a synchronous collective, whose latency matters, involves no other thread. The group's attendant (attendant.py) does the
+same for callers that asked for a future or dropped the work.
 
 PyTorch calls these through backend.cpp, which makes its own futures. The futures here are for a group without it
-(process_group.py). DDP's reducer, which is C++, reads a future's value by pickling it for tensors. A future that failed
-therefore holds a `_Failure`, which raises when Python asks for the value, and gives whoever looks for tensors one that
-raises when it is touched: C++ has no way to set an exception on a Python future, one that merely *held* an exception
-would crash the reducer, and one that is raised while pickling arrives as a RuntimeError with another text around it.
-What a tensor's operation raises reaches the caller of backward() as it is.
+(process_group.py). DDP's reducer, which is C++, finds the tensors in a future's value by pickling it. So a failed
+future holds a `_Failure`: Python code that reads the value gets the exception, and pickling gives a tensor that raises
+when it is used. The alternatives are worse: C++ cannot set an exception on a Python future, a future that merely *held*
+an exception would crash the reducer, and one raised while pickling arrives as a RuntimeError with other text around it.
+What a tensor's operation raises reaches the caller of backward() unchanged.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from wiresum.agent.session import Operation
 
 OnSettled = Callable[[list[torch.Tensor], Exception | None], None]
-"""Takes a work's result, and what it failed with."""
+"""Takes a work's result, and the error that it failed with."""
 
 NO_TIMEOUT = timedelta(0)
 
@@ -56,8 +56,8 @@ class NetworkWork(dist.Work):
         forget: Callable[[NetworkWork], None] = lambda work: None,
         translate: Callable[[WiresumError], Exception] = as_torch_error,
     ) -> None:
-        """Steps of `finish` own the memory that the operations use. `forget` is called when they have ended, and
-        `translate` with what ended them badly."""
+        """Steps of `finish` own the memory that the operations use. `forget` is called when the operations have ended,
+        and `translate` with the error if they failed."""
         super().__init__()
         self._operations: list[Operation] = []
         self._result = result
@@ -68,7 +68,7 @@ class NetworkWork(dist.Work):
         self._lock = threading.Lock()
 
     def begins_later(self) -> None:
-        """Another thread will submit the operations. To be said before that thread knows the work."""
+        """Another thread will submit the operations. Call it before that thread gets the work."""
         self._submitted = threading.Event()
 
     def add(self, operation: Operation) -> None:
@@ -79,7 +79,7 @@ class NetworkWork(dist.Work):
             self._submitted.set()
 
     def finish_with(self, steps: Sequence[Callable[[], None]]) -> None:
-        """More steps, to be taken before the others. For a work whose plans come to be known after it began."""
+        """More steps, taken before the others: for a work whose plans become known after it began."""
         self._finish = [*steps, *self._finish]
 
     def fail(self, error: Exception) -> None:
@@ -109,7 +109,7 @@ class NetworkWork(dist.Work):
         return True
 
     def settle(self) -> None:
-        """Brings the results home. For when all operations are done; any thread, any number of times."""
+        """Copies the results to the caller's tensors, once all operations are done; any thread, any number of times."""
         with self._lock:
             if self._settled:
                 return
@@ -122,7 +122,7 @@ class NetworkWork(dist.Work):
             callback(self._result, self._error)
 
     def when_settled(self, callback: OnSettled) -> None:
-        """Calls it once the results are home, or now; in any thread."""
+        """Calls it once the results are in the caller's tensors, or now; in any thread."""
         with self._lock:
             if not self._settled:
                 self._callbacks += (callback,)
@@ -130,7 +130,7 @@ class NetworkWork(dist.Work):
         callback(self._result, self._error)
 
     def done(self) -> bool:
-        """Have all operations ended? The results may not be home yet."""
+        """Have all operations ended? The results may not be in the caller's tensors yet."""
         if self._settled:
             return True
         submitted = self._submitted is None or self._submitted.is_set()
@@ -212,7 +212,7 @@ class GlooWork(dist.Work):
         began: float | None,
     ) -> None:
         """The steps of `finish` are taken once, when Gloo is done: in wait(), or by Gloo's thread if nobody waits.
-        `explain` gets Gloo's error, and whether time is over: `timeout_s` after `began`, or (None) after the wait's
+        `explain` gets Gloo's error, and whether it is a time-out: `timeout_s` after `began`, or (None) after the wait's
         beginning."""
         super().__init__()
         self._inner = inner
@@ -222,7 +222,7 @@ class GlooWork(dist.Work):
         self._timeout_s = timeout_s
         self._began = began
         self.number: int | None = None
-        """Among the group's collectives that go through Gloo; None if it is none of these."""
+        """Its number among the group's collectives that go through Gloo; None if it is not one of them."""
         self._lock = threading.Lock()
         self._settled = False
         self._error: Exception | None = None
@@ -384,7 +384,7 @@ class WorkFuture(torch.futures.Future[list[torch.Tensor]]):
 
 
 class _Failure:
-    """A future's value when there is none: raises wherever somebody tries to use it."""
+    """The value of a failed future: raises wherever it is used."""
 
     def __init__(self, error: Exception, like: torch.Tensor) -> None:
         self._error, self._like = error, like
