@@ -1,18 +1,17 @@
 /* Open MPI's collectives through the network: an MCA component of the framework `coll`, over libwiresum.
  *
- * Theory of operation. A communicator that may use the network gets a module of ours, which stands above the modules
- * that would have served it without us ("below"). A collective goes through the network if all its processes can tell,
- * from what MPI says is the same at all of them, that it suits: the kind of the collective, the number of bytes, type
- * and operator. Everything else goes below.
+ * Theory of operation. A communicator that may use the network gets this component's module, in front of the modules
+ * that would serve it otherwise ("below"). Whether a collective suits the network is decided by what MPI requires to be
+ * the same at all processes: the kind of collective, the number of bytes, type and operator. All others go below.
  *
- * A communicator is a job of its own, since only within one do processes call collectives in one order. It is joined in
- * the first *blocking* collective that suits: everybody is there then. Nonblocking ones must not wait for others, so
- * those before that go below. All agree, by a collective below, on the job's name, and then on whether everybody has
- * joined; if somebody could not, all use what is below from then on.
+ * Each communicator is a job of its own, since processes call collectives in one order only within a communicator. It
+ * joins in the first *blocking* collective that suits, in which all processes take part. Nonblocking ones must not wait
+ * for others, so earlier ones go below. The processes agree, by a collective below, on the job's name, and then on
+ * whether all have joined; if one could not, all use the modules below from then on.
  *
- * That all processes of a communicator have this component, and have it set up alike, must be known before: each
- * publishes a digest of its settings when it starts (by PMIx, with the addresses), and a communicator whose processes
- * do not all have the same one has no module of ours.
+ * All processes of a communicator must have this component with the same settings, and that must be known beforehand:
+ * each publishes a digest of its settings when it starts (by PMIx, with the addresses). A communicator whose processes
+ * have different digests does not get the module.
  */
 #ifndef MCA_COLL_WIRESUM_H
 #define MCA_COLL_WIRESUM_H
@@ -57,7 +56,7 @@ OBJ_CLASS_DECLARATION(mca_coll_wiresum_module_t);
 
 mca_coll_base_module_t* mca_coll_wiresum_comm_query(struct ompi_communicator_t* comm, int* priority);
 
-/* Is the communicator in a job? A blocking collective joins it if nobody has tried. */
+/* Is the communicator in a job? A blocking collective joins one if that was not tried before. */
 bool mca_coll_wiresum_is_joined(mca_coll_wiresum_module_t* module, struct ompi_communicator_t* comm, bool may_join);
 
 /* A collective on its way through the network, and what must be done once it is complete. */
@@ -69,7 +68,7 @@ typedef struct mca_coll_wiresum_flight_t {
   struct ompi_datatype_t* user_type; /* retained */
 } mca_coll_wiresum_flight_t;
 
-/* Takes over a flight whose operation is complete with `code`; gives an MPI error code, having said what went wrong. */
+/* Ends a flight whose operation is complete with `code`, and frees it. Reports a failure; returns an MPI error code. */
 int mca_coll_wiresum_land(mca_coll_wiresum_flight_t* flight, int code);
 /* Waits for it, while MPI makes progress. */
 int mca_coll_wiresum_wait(mca_coll_wiresum_flight_t* flight);

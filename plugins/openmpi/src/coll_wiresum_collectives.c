@@ -58,7 +58,7 @@ static void* run_of(const void* buffer, int count, const struct ompi_datatype_t*
   return (char*)buffer + lower_bound;
 }
 
-/* Memory for what the user's buffer holds, in which `land` looks for it if `comes_back`. */
+/* Memory for a packed copy of the user's buffer; if `comes_back`, `land` unpacks the result from it. */
 static char* packed_of(Flight* flight, size_t bytes, void* user, int count, struct ompi_datatype_t* type,
                        bool comes_back) {
   flight->packed = malloc(bytes);
@@ -120,7 +120,7 @@ static int start_reduce(Module* module, const void* sbuf, void* rbuf, int count,
 
 static int start_reduce_scatter_block(Module* module, const void* sbuf, void* rbuf, int rcount, wiresum_dtype dtype,
                                       Flight* flight) {
-  /* In place the sum goes to the front of the memory that all parts are read from, while parts there may still be read.
+  /* In place, the sum is written to the front of the memory from which other parts may still be read.
    */
   if (sbuf == MPI_IN_PLACE) {
     char* sum = packed_of(flight, 4 * (size_t)rcount, rbuf, rcount, MPI_INT32_T, true);

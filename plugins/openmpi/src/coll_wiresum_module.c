@@ -9,7 +9,7 @@
 #include "ompi/constants.h"
 #include "opal/util/output.h"
 
-/* What we serve, and so what must be below. */
+/* The collectives that the module serves; modules below must serve them, too. */
 /* clang-format off */
 #define FOR_ALL_SERVED(DO)                                                                      \
   DO(allreduce) DO(reduce) DO(reduce_scatter_block) DO(bcast) DO(allgather) DO(barrier)         \
@@ -72,7 +72,7 @@ void mca_coll_wiresum_complain(const char* what, int code) {
   opal_output(0, "coll:wiresum: %s: %s (%s)", what, wiresum_error_text(), wiresum_code_name(code));
 }
 
-/* By which people know what runs here, as rank 0 has it: WIRESUM_JOB, or Slurm's job. */
+/* A name that users recognise, from rank 0: WIRESUM_JOB, or Slurm's job. */
 static int agree_on_run(mca_coll_wiresum_module_t* module, struct ompi_communicator_t* comm, char* run, size_t bytes) {
   const char* const name = getenv("WIRESUM_JOB");
   const char* const slurm = getenv("SLURM_JOB_ID");
@@ -85,7 +85,7 @@ static int agree_on_run(mca_coll_wiresum_module_t* module, struct ompi_communica
   return module->below.coll_bcast(run, (int)bytes, MPI_BYTE, 0, comm, module->below.coll_bcast_module);
 }
 
-/* The same at all processes, and very likely nobody else's. Only when all have come here it is known. */
+/* A collective call; returns a name that is unique with high probability. */
 static int agree_on_job(mca_coll_wiresum_module_t* module, struct ompi_communicator_t* comm, char* job, size_t bytes) {
   uint64_t own = 0, smallest = 0;
   FILE* random = fopen("/dev/urandom", "rb");
@@ -119,7 +119,7 @@ static int join(mca_coll_wiresum_module_t* module, struct ompi_communicator_t* c
   }
   int code =
       wiresum_join(job, ompi_comm_rank(comm), ompi_comm_size(comm), settings, WIRESUM_NO_QUEUE, &module->session);
-  /* How long a process computes before it comes to a collective is no matter of MPI's. */
+  /* MPI does not limit how long a process may compute before it calls a collective. */
   if (code == WIRESUM_OK) code = wiresum_set_timeout(module->session, WIRESUM_FOREVER);
   return code;
 }

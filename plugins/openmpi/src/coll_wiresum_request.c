@@ -1,5 +1,5 @@
-/* Waiting: a blocking collective lets MPI make progress meanwhile, and a nonblocking one is a request, which MPI's
- * progress engine asks after. */
+/* Waiting: a blocking collective lets MPI make progress meanwhile; a nonblocking one is a request, which MPI's progress
+ * engine polls. */
 #include "coll_wiresum.h"
 /* What follows includes the operators' header, of which nothing is needed here, and which includes one that
  * libopenmpi-dev does not have. */
@@ -11,9 +11,8 @@ typedef struct ompi_op_t ompi_op_t;
 #include "opal/runtime/opal_progress.h"
 #include "opal/threads/mutex.h"
 
-/* How long MPI may go without progress while somebody waits here: another process may wait for a message of ours, and
- * come late to this collective for it. Each time a little longer than before, since to wake costs the threads that
- * send. */
+/* How long MPI may go without progress while a caller waits here: another process may wait for a message of ours before
+ * it calls this collective. A little longer each time, since waking costs the sending threads time. */
 static const double kProgressPeriodMinS = 0.0005, kProgressPeriodMaxS = 0.01, kProgressPeriodGrowth = 1.25;
 
 typedef struct {
@@ -89,7 +88,7 @@ int mca_coll_wiresum_request(mca_coll_wiresum_flight_t* flight, struct ompi_comm
   return OMPI_SUCCESS;
 }
 
-/* Completes what has landed; other threads may add to the list meanwhile. */
+/* Completes the requests that have landed; other threads may add to the list meanwhile. */
 static int progress(void) {
   int completed = 0;
   if (opal_list_is_empty(&in_flight)) return 0;
