@@ -1,22 +1,22 @@
 // Theory of operation
 //
-// The thread takes a burst of datagrams, gives each to the data plane, and sends what comes out. RESULTs of one job
-// that were completed through one port, one after the other, leave in a single call, so that the kernel can cut them
-// from one buffer (GSO) and a multicast costs a message for each receiver, not one for each packet. A batch never waits
-// for more: it leaves at the end of the burst at the latest. Each is copied into the transport's room as it comes out,
-// since the next datagram may change its cell. What a parent sent in a burst is handled first: what goes down for it
-// and what goes up for the workers' packets are two batches then, and not one for each time that these take turns.
-// A device that is behind for longer than it is waited for loses RESULTs,
-// as a network does.
+// The thread takes a burst of datagrams, gives each to the data plane, and sends the answers. Consecutive RESULTs of
+// one job and one port leave in a single call (a batch), so that the kernel can cut them from one buffer (GSO) and a
+// multicast costs a message for each receiver, not one for each packet. A batch never waits for more: it leaves at the
+// end of the burst at the latest. Each RESULT is copied into a buffer of the transport as it is made, since the next
+// datagram may change its cell. A parent's packets in a burst are handled first, so that packets down to workers and
+// packets up to the parent make two batches rather than many short ones. If a device stays behind for too long, RESULTs
+// are lost, as in a network.
 //
-// The cells of a large lease are in no near cache, so each datagram's are asked for while those before it are handled.
+// The cells of a large lease are not in the near caches, so each datagram's cell is prefetched while those before it
+// are handled.
 //
-// Control requests (admit, evict, counters) are run by this thread itself, between bursts. That keeps locks away from
-// the data path: all it looks at is one atomic flag.
+// Control requests (admit, evict, counters) are run by this thread itself, between bursts. That keeps locks out of the
+// data path, which only reads one atomic flag.
 //
 // With nothing to do the thread polls for the spin budget and then sleeps in the transport, or, under a steady stream
-// of single datagrams, for a fixed moment (transport/moderation.hpp). The flag is looked at after the last receive()
-// and before the sleep: receive() may swallow a wake-up, and the request that it announced would otherwise wait for the
+// of single datagrams, for a fixed moment (transport/moderation.hpp). The flag is read after the last receive() and
+// before the sleep: receive() may consume a wake-up, and the request that it announced would otherwise wait for the
 // sleep to end.
 #include "data_thread.hpp"
 
@@ -37,9 +37,9 @@ using std::chrono::steady_clock;
 
 constexpr std::size_t kBurst = 512;
 constexpr std::size_t kBatchMax = 64;
-/// So many packets ahead their cells are asked for: as long as the memory takes.
+/// Cells are prefetched this many packets ahead: about as long as memory takes.
 constexpr std::size_t kPrefetchAhead = 4;
-/// How often a device that is behind is asked for room again.
+/// How often a device that is behind is asked for buffers again.
 constexpr int kRoomTries = 1000;
 /// A nap delays every job, so it is short.
 constexpr std::int64_t kNapNsMax = 300'000;

@@ -1,4 +1,4 @@
-// One data thread of the software switch: its share of the ports, its own data plane, its mailbox.
+// One data thread of the software switch: its part of the ports, its own data plane, its mailbox.
 #pragma once
 
 #include <atomic>
@@ -33,11 +33,10 @@ class DataThread {
   DataThread& operator=(const DataThread&) = delete;
 
   /// Runs `action` between two bursts of this thread and waits for it; after stop(), runs it at once. One caller at a
-  /// time. Throws what `action` throws, and std::runtime_error if the thread does not come to it in time; then `action`
-  /// will not run.
+  /// time. Throws what `action` throws, and std::runtime_error if the thread does not run it in time; then `action` is
+  /// dropped.
   void run(const std::function<void()>& action);
-  /// The same without waiting: it runs whenever the thread comes to it, before what is asked for later. It must not
-  /// throw.
+  /// The same without waiting: it runs at some time before later requests. It must not throw.
   void run_later(std::function<void()> action);
   void stop() noexcept;
   [[nodiscard]] const char* transport_name() const noexcept { return transport_.name(); }
@@ -45,7 +44,7 @@ class DataThread {
   // Only within run():
   [[nodiscard]] dataplane::Dataplane& plane() noexcept { return plane_; }
   [[nodiscard]] const transport::TransportStats& transport_stats() const noexcept { return transport_.stats(); }
-  /// RESULTs that the transport had no room for.
+  /// RESULTs that the transport had no buffer for.
   [[nodiscard]] std::uint64_t results_lost() const noexcept { return results_lost_; }
   [[nodiscard]] double cpu_seconds() const noexcept;
 
@@ -79,7 +78,7 @@ class DataThread {
   std::vector<dataplane::Arrival> arrivals_;  // of burst_
   transport::WakeModerator moderator_;
   Batch batch_;
-  std::uint64_t results_lost_ = 0;  // the device had no room
+  std::uint64_t results_lost_ = 0;  // the device had no buffers
 
   std::atomic<bool> attention_{false};  // a request was posted, or stop() was called
   std::mutex mutex_;

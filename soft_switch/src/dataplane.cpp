@@ -2,8 +2,8 @@
 //
 // A slot sums one chunk at a time and has two cells; round r of the slot lives in cell r & 1. A cell is an owner, a
 // round number, a bitmap of the workers whose contribution is in, the largest exponent, and lanes: the round's first
-// DATA is written there, later ones are added there. A complete sum stays there for whoever loses it, so its RESULT is
-// a copy, with a header of its own: what a device still sends from never changes, and is never waited for.
+// DATA is written there, later ones are added. A complete sum stays there for workers that lose its RESULT, so a RESULT
+// is a copy with a header of its own: memory that a device still sends from never changes, and nobody waits for it.
 //
 // Why two cells are enough. A worker sends round r + 1 in a slot only when it has the RESULT of round r. So when
 // anybody's packet of round r + 2 arrives, its sender has the RESULT of r + 1; hence everybody had contributed to
@@ -16,47 +16,47 @@
 // A slot's rounds are consecutive, so a cell that holds round r can go on to r + 2 alone, modulo 2^32. Every other
 // round is stale, be it behind or ahead: no worker that keeps to the protocol is ahead by more, by the argument above.
 //
-// Why a cell has an owner. Jobs follow each other on the same slots, and what the one leaves in a cell, in whatever
-// round, must mean nothing to the next. So a cell belongs to the key of the job whose contribution began its round, and
-// to a job with another key it is as if it had never been used: its first contribution begins whatever round it is of.
-// No key is used twice for the same slots, and 0 is no job's: so nobody owns what no job has touched. Nothing is
-// cleared when a job comes or goes.
+// Why a cell has an owner. Jobs follow each other on the same slots, and what one job leaves in a cell must mean
+// nothing to the next. So a cell belongs to the key of the job whose contribution began its round. To a job with
+// another key the cell counts as unused: its first contribution begins a round, whichever it is. No key is used twice
+// for the same slots, and 0 is no job's key, so untouched cells have no owner. Nothing is cleared when a job comes or
+// goes.
 //
-// Why a contribution is read-only once its bit is set. Adding twice would be a wrong sum. There are two exceptions,
-// both because a hardware pipeline decides them in a stage before it knows the duplicate, and all switches answer
-// alike. The exponent is merged: the maximum is idempotent. And the round's first DATA writes its words, whoever sends
-// it: a worker whose EMPTY or META is in and which now sends DATA contradicts itself, so there is no sum left to
-// protect.
+// Why duplicates change nothing. Once a worker's bit is set, adding again would give a wrong sum. There are two
+// exceptions, both because a hardware pipeline decides them in a stage before it can recognise the duplicate, and all
+// switches must answer alike. The exponent is merged: the maximum is idempotent. And the round's first DATA writes its
+// words even if it is a duplicate: a worker whose EMPTY or META is in and which now sends DATA contradicts itself, so
+// there is no sum left to protect.
 //
-// A question changes nothing, not even the owner. Nor does its answer cost state: the bitmap says whose contribution is
-// in, and a round that the cell has not begun lacks everybody's. So of the workers that wait for a cell only the one
-// whose packet was lost sends its payload again.
+// A question changes nothing, not even the owner, and answering it needs no further state: the bitmap says whose
+// contribution is in, and a round that the cell has not begun lacks everybody's. So of the workers that wait for a cell
+// only the one whose packet was lost sends its payload again.
 //
 // What a RESULT echoes. tensor and chunk are those of the packet that triggered it (the completing one, or the
 // duplicate): the switch stores no tags. A worker which sees another's tags knows that the workers have diverged. The
 // trigger's kind decides about the payload too: META gets none, every other kind the words, which are zeros while the
-// round has seen no DATA. So the words of an earlier round never leave.
+// round has seen no DATA. So the words of an earlier round are never sent.
 //
-// Switches below others. In a job's tree a switch that is not the root has a parent, at which it is a worker like any
-// other; the root is a switch without. The parent's RESULT is one more bit of the bitmap, so a round of a cell has
-// three states: its workers' contributions are gathered; then their sum is on its way up; then the words are the job's.
-// Until the last a worker's duplicate or question goes up, as a question of this switch's own, and what the parent
-// answers decides: RESULT replaces the words and goes down to all, MISSING has the sum sent again. So a loss on any
-// link is repaired by workers' questions, and no switch keeps a timer. Where the round has seen no DATA, the
-// contribution is a header itself and goes up again in place of the question, which would not tell META from EMPTY.
+// Switches below others. In a job's tree every switch but the root has a parent, and is one of the parent's workers.
+// The parent's RESULT is one more bit of the bitmap, so a round of a cell has three states: workers' contributions are
+// being added; their sum is on its way to the parent; the words are the job's sum. In the second state a duplicate or
+// question of a worker makes this switch send the parent a question, and the answer decides: RESULT replaces the words
+// and goes down to all, MISSING makes this switch send its sum again. So workers' questions repair losses on every
+// link, and no switch keeps a timer. Where the round has seen no DATA, the contribution itself is only a header: it
+// goes up again in place of the question, which could not distinguish META from EMPTY.
 //
-// Two ways in. admit() installs a job as a whole: so does the join service of the same process. configure() takes what
-// the tables of a P4 switch say, who may contribute through which thread and who is told, entry by entry. Neither
-// touches a cell.
+// Two ways to install a job. admit() installs it as a whole; the join service of the same process uses it. configure()
+// takes what a P4 switch's tables hold, entry by entry: who may contribute through which thread, and who gets RESULTs.
+// Neither touches a cell.
 //
 // Refusals, in the order of the tests:
 //   kMalformed   not this protocol; after admission also a kind that this sender may not send, a length that is not the
 //                job's, or a cell whose parity is not its round's
-//   kUnknown     job, key, worker index, thread, source address and source port do not belong together: a stranger, a
-//                process beside the worker, which does not have its sockets, or a job that has ended
+//   kUnknown     job, key, worker index, thread, source address and source port do not belong together: a stranger,
+//                another process of the worker's host (which has other ports), or a job that has ended
 //   kOutOfLease  a slot beyond the lease, or one of another of the job's threads (two would then race for a cell)
-//   kStale       a round that is neither the cell's nor the next; as a rule an older one, whose result everybody has
-//   kDuplicate   this worker is counted already and the sum is not complete: the RESULT will come by itself
+//   kStale       a round that is neither the cell's nor the next; usually an older one, whose result everybody has
+//   kDuplicate   this worker is counted already, and the sum is not complete: the RESULT will follow when it is
 #include "dataplane.hpp"
 
 #include <algorithm>
@@ -95,7 +95,8 @@ std::uint32_t full_bitmap(std::uint8_t workers) noexcept {
   return workers == wire::kSwitchWorkersMax ? UINT32_MAX : bit_of(workers) - 1;
 }
 
-/// Of a job that is admitted as a whole: all its workers, through all its threads, from where their RESULTs go.
+/// The admission of a job installed as a whole: all its workers contribute through all its threads, from the endpoints
+/// that their RESULTs go to.
 Admission admission_of(const JobEntry& entry) noexcept {
   Admission admission;
   admission.receivers = full_bitmap(entry.workers);
@@ -110,7 +111,7 @@ bool has_ports(wire::Endpoint endpoint, std::uint8_t threads) noexcept {
   return endpoint.address != 0 && endpoint.port != 0 && endpoint.port + threads - 1u <= UINT16_MAX;
 }
 
-/// Of the job, which thread talks to this port. None that there is, if it is below the job's ports.
+/// Which of the job's threads talks to this port. Below the job's ports: a number that no thread has.
 std::uint8_t thread_of(const JobEntry& entry, std::uint8_t port) noexcept {
   return port < entry.port_offset ? UINT8_MAX : static_cast<std::uint8_t>(port - entry.port_offset);
 }

@@ -52,8 +52,8 @@ struct JobEntry {
   Uplink uplink{};
 };
 
-/// Who may contribute to a job and who is told, as the entries of a P4 switch's tables say it one by one. Bitmaps are
-/// of workers.
+/// Who may contribute to a job and who gets RESULTs, as the entries of a P4 switch's tables say it. Bitmaps are of
+/// workers.
 struct Admission {
   std::array<std::uint32_t, wire::kThreadsMax> contributors{};    // by thread
   std::array<wire::Endpoint, wire::kSwitchWorkersMax> sources{};  // each worker's thread t sends from port + t
@@ -76,7 +76,7 @@ struct Outcome {
   wire::Header answer{};
   std::span<const std::byte> payload{};  // NOLINT(readability-redundant-member-init): else g++ misses it in lists
 
-  /// Copies the answer to where there is room for it.
+  /// Copies the answer into `packet`.
   void write(wire::Packet& packet) const noexcept;
 };
 
@@ -123,19 +123,19 @@ class Dataplane {
   [[nodiscard]] bool admit(const JobEntry& entry) noexcept;
   /// The same for configure().
   [[nodiscard]] const char* objection(const JobEntry& entry, const Admission& admission) const noexcept;
-  /// Installs a job as the tables of a P4 switch would. Or changes who may contribute to one that is installed and who
-  /// is told; lease and threads stay. A worker whose port is 0 is sent nothing. False, and nothing changes, if there is
+  /// Installs a job as the tables of a P4 switch would, or changes who may contribute to an installed one and who gets
+  /// RESULTs; lease and threads stay. A worker whose port is 0 is sent nothing. False, and nothing changes, if there is
   /// an objection.
   [[nodiscard]] bool configure(const JobEntry& entry, const Admission& admission) noexcept;
-  /// Takes over what another data plane of the same sizes holds in the cells of these slots.
+  /// Copies the cells of these slots from another data plane of the same sizes.
   void take_cells(const Dataplane& from, std::uint32_t slot_base, std::uint32_t slots) noexcept;
   /// Removes all jobs, and makes all cells as they were at the start. Counters stay.
   void reset() noexcept;
   /// Removes a job; its packets are unknown from now on. False if there is none.
   bool evict(std::uint16_t job) noexcept;
 
-  /// Asks for the memory that handle() will want for this packet: worth it some packets ahead, since the cells of a
-  /// large lease are in no near cache.
+  /// Prefetches the memory that handle() will need for this packet: pays some packets ahead, since the cells of a large
+  /// lease are not in the near caches.
   void prefetch(const Arrival& arrival) const noexcept;
   [[nodiscard]] Outcome handle(const Arrival& arrival) noexcept;
 
@@ -161,8 +161,8 @@ class Dataplane {
     JobEntry entry;
     Admission admission;
     JobCounters counters;
-    std::uint32_t full = 0;          // the workers of a gathered cell
-    std::uint32_t complete = 0;      // the bitmap of a complete cell: of the root the same
+    std::uint32_t full = 0;          // the bitmap of a cell with all workers' contributions
+    std::uint32_t complete = 0;      // the bitmap of a cell whose words are the job's sum; at the root the same
     std::uint32_t thread_shift = 0;  // slot >> thread_shift is the thread that a slot belongs to
     bool admitted = false;
   };
@@ -182,9 +182,9 @@ class Dataplane {
   [[nodiscard]] Outcome answer(const Job& job, const wire::Header& question) noexcept;
   [[nodiscard]] Outcome take_from_parent(Job& job, const wire::Header& header,
                                          std::span<const std::byte> payload) noexcept;
-  /// What the sender of `trigger` is told, whose contribution is in already.
+  /// The answer to the sender of `trigger`, whose contribution is in already.
   [[nodiscard]] Outcome repeat(const Job& job, std::size_t index, const wire::Header& trigger) noexcept;
-  /// The sum of a gathered cell, on its way to the parent.
+  /// Sends the sum of this switch's workers to the parent.
   [[nodiscard]] Outcome raise(const Job& job, std::size_t index, const wire::Header& trigger,
                               Reason reason) const noexcept;
   void merge(std::size_t index, std::span<const std::byte> payload, bool duplicate) noexcept;

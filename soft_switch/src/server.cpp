@@ -22,15 +22,15 @@ constexpr std::chrono::microseconds kDefaultSpin{50};
 
 unsigned cores() { return std::max(1u, std::thread::hardware_concurrency()); }
 
-/// Half of the cores: the other half is for workers on the same machine, or for the network stack. A device is driven
-/// by one thread unless more are asked for, since each takes queues of it, and a core.
+/// Half of the cores: the other half is for workers on the same machine, or for the network stack. A device gets one
+/// thread unless more are asked for, since each takes queues of it, and a core.
 unsigned threads_for(const ServerConfig& config) {
   const bool over_a_device = config.transport.kind != transport::Kind::kUdp;
   const unsigned by_default = over_a_device ? 1 : std::clamp(cores() / 2, 1u, kDefaultThreadsMax);
   return std::min(config.threads != 0 ? config.threads : by_default, config.ports);
 }
 
-/// Busy polling pays only where it takes no core away from somebody who has work to do.
+/// Busy polling pays only where no other thread needs the core.
 std::chrono::microseconds spin_for(const ServerConfig& config, unsigned threads) {
   if (config.spin_us >= 0) return std::chrono::microseconds(config.spin_us);
   return cores() > 2 * threads ? kDefaultSpin : std::chrono::microseconds(0);
@@ -61,7 +61,7 @@ SwitchServer::SwitchServer(const ServerConfig& config)
                                .peers = {},
                                .datagram_bytes_max = wire::kHeaderBytes + sizes_.lanes_max * wire::kWordBytes,
                                .receive_buffer_bytes = config.receive_buffer_bytes};
-  // DPDK's addresses are none of the kernel's.
+  // The kernel does not know DPDK's addresses.
   const bool is_kernels = config.transport.kind != transport::Kind::kDpdk;
   std::vector<transport::UdpSocket> sockets =
       transport::bind_consecutive({is_kernels ? config.local.address : 0, config.local.port}, ports_);
@@ -82,7 +82,7 @@ SwitchServer::SwitchServer(const ServerConfig& config)
 
 SwitchServer::~SwitchServer() { stop(); }
 
-/// Before the lock, which in a forked child somebody may hold who is not there.
+/// Called before the lock is taken: in a forked child a thread that does not exist there may hold it.
 void SwitchServer::require_process() const {
   if (threads_.get_deleter().home.is_here()) return;
   throw std::runtime_error("this switch belongs to the process that started it, not to a forked child");
@@ -110,7 +110,7 @@ void SwitchServer::admit(const dataplane::JobEntry& entry) {
     if (objection == nullptr && !plane.admit(entry)) objection = "the data plane refused it";
     return objection;
   });
-  // Whatever the planes hold there is other jobs', in all alike; from now on each cell is used in one.
+  // What the planes' cells hold is left from other jobs; from now on each cell is used in one plane.
   for (const Run& run : runs_of(entry)) std::fill_n(cell_holders_.begin() + run.slot_base, run.slots, run.holder);
 }
 
@@ -119,7 +119,7 @@ void SwitchServer::configure(const dataplane::JobEntry& entry, const dataplane::
   const std::lock_guard lock(control_);
   require_running();
   require_ports(entry);
-  // All planes know the same jobs, so the first one's objection is everybody's.
+  // All planes know the same jobs, so they would all object alike.
   const char* objection = nullptr;
   DataThread& first = *threads_->front();
   first.run([&] { objection = first.plane().objection(entry, admission); });
@@ -130,8 +130,8 @@ void SwitchServer::configure(const dataplane::JobEntry& entry, const dataplane::
   });
 }
 
-/// Tells every thread's plane of a job. If one objects or does not answer, all forget the job: one that not all threads
-/// know, or not all alike, would hang.
+/// Installs a job in every thread's plane. If one objects or does not answer, all forget the job: a job that only some
+/// threads know would hang.
 void SwitchServer::tell_all(std::uint16_t job, const std::function<const char*(dataplane::Dataplane&)>& tell) {
   try {
     for (const auto& thread : *threads_) {
@@ -152,8 +152,8 @@ void SwitchServer::tell_all(std::uint16_t job, const std::function<const char*(d
   }
 }
 
-/// Changes every thread's plane, sooner or later: at one that does not answer, before it hears of anything else. Then
-/// it throws, after it has asked all.
+/// Changes every thread's plane. If a thread does not answer, the change is queued there before any later one, and this
+/// throws after it has asked all threads.
 void SwitchServer::make_all(const std::function<void(dataplane::Dataplane&)>& change) {
   std::exception_ptr failure;
   for (const auto& thread : *threads_) {
@@ -177,9 +177,9 @@ std::vector<SwitchServer::Run> SwitchServer::runs_of(const dataplane::JobEntry& 
   return runs;
 }
 
-/// Brings the cells of a job that is not installed yet to the planes that will use them. Each plane has cells for all
-/// slots, but those of a slot live in one plane at a time: that of the job's thread which owns the slot, and a next job
-/// may deal its slots differently.
+/// Moves the cells of a job that is not installed yet to the planes that will use them. Each plane has cells for all
+/// slots, but a slot's cells are valid in one plane at a time: the one of the thread that owned the slot last. The next
+/// job may divide its slots among the threads differently.
 void SwitchServer::gather_cells(const dataplane::JobEntry& entry) {
   const Threads& threads = *threads_;
   for (const Run& run : runs_of(entry)) {
@@ -188,7 +188,7 @@ void SwitchServer::gather_cells(const dataplane::JobEntry& entry) {
       const std::uint8_t holder = cell_holders_[slot];
       while (next < end && cell_holders_[next] == holder) ++next;
       if (holder == run.holder) continue;
-      // The one is held between two bursts until the other one has copied.
+      // The source thread waits between two bursts until the other one has copied.
       const auto copy = [&] { threads[run.holder]->plane().take_cells(threads[holder]->plane(), slot, next - slot); };
       threads[holder]->run([&] { threads[run.holder]->run(copy); });
       std::fill(cell_holders_.begin() + slot, cell_holders_.begin() + next, run.holder);
@@ -207,7 +207,7 @@ bool SwitchServer::evict(std::uint16_t job) {
   require_process();
   const std::lock_guard lock(control_);
   require_running();
-  const auto known = std::make_shared<std::atomic<bool>>(false);  // a thread may come to it when we are gone
+  const auto known = std::make_shared<std::atomic<bool>>(false);  // a thread may use it after we have returned
   make_all([job, known](dataplane::Dataplane& plane) {
     if (plane.evict(job)) known->store(true);
   });

@@ -20,7 +20,7 @@ namespace wiresum::soft_switch {
 struct ServerConfig {
   wire::Endpoint local{.address = 0, .port = wire::kSwitchPort};  // base port; 0: some free block of ports
   unsigned ports = wire::kThreadsMax;  // consecutive; a job talks to a run of them, JobEntry::port_offset
-  unsigned threads = 0;                // 0: by the number of cores; ports are dealt to threads in turn
+  unsigned threads = 0;                // 0: by the number of cores; ports go to threads in turn
   dataplane::Sizes sizes;
   std::size_t receive_buffer_bytes = 8u << 20;  // for each port
   int spin_us = -1;                             // busy-poll for so long before sleeping; -1: by the number of cores
@@ -44,9 +44,9 @@ struct ServerStats {
 
 class DataThread;
 
-/// Every method may be called from any thread, except that nothing may be called once the destructor runs. A forked
-/// child has the object, but not its threads: there all is refused, stop() does nothing, and what it is made of is left
-/// alone when it is destroyed (process/home.hpp).
+/// Every method may be called from any thread, until the destructor runs. A forked child has the object, but not its
+/// threads: there all calls are refused, stop() does nothing, and destroying it leaves its parts alone
+/// (process/home.hpp).
 class SwitchServer {
  public:
   /// Binds the ports and starts the threads. Throws std::invalid_argument for sizes that make no sense,
@@ -64,8 +64,8 @@ class SwitchServer {
 
   /// When it returns, every thread knows the job. Throws std::invalid_argument, and nothing changes, if the switch
   /// refuses the entry. This and the calls below throw std::runtime_error if a data thread does not answer in time or,
-  /// for those that change something, the server was stopped. A job that could not be made known to all threads is
-  /// known to none: whoever does not answer forgets it before it hears of anything else.
+  /// for those that change something, the server was stopped. A job that could not be installed in all threads is
+  /// removed from all: a thread that does not answer removes it before any later request.
   void admit(const dataplane::JobEntry& entry);
   /// The same for a job that is installed or changed entry by entry, as in a P4 switch: Dataplane::configure.
   void configure(const dataplane::JobEntry& entry, const dataplane::Admission& admission);

@@ -59,10 +59,10 @@ namespace wiresum::numeric {
 namespace {
 
 constexpr int kExponentBias = 127;
-/// What a scan glances at before anything else: four floats, so that they lie in one cache line wherever the block
-/// begins, if only the tensor is aligned as all memory from the heap is.
+/// The bytes at a block's start that a scan reads first (its "head"): four floats, which lie in one cache line wherever
+/// the block begins, as long as the tensor is aligned like heap memory.
 constexpr std::size_t kGlanceBytes = 16;
-/// How far ahead the glances of a tensor's next blocks are fetched.
+/// How far ahead the heads of a tensor's next blocks are prefetched.
 constexpr std::size_t kGlanceBlocksAhead = 64;
 
 int ceil_log2(unsigned workers) noexcept { return workers <= 1 ? 0 : static_cast<int>(std::bit_width(workers - 1)); }
@@ -145,13 +145,13 @@ bool has_bits(const std::byte* glance, std::uint32_t wanted) noexcept {
   return ((halves[0] | halves[1]) & (std::uint64_t{wanted} << 32 | wanted)) != 0;
 }
 
-/// A glance is all that a dense block takes. In a large tensor it waits for a page table and for a line of memory, and
-/// how many of these a processor has under way at a time depends on how few instructions lie between two glances.
+/// Of a dense block only the head is read. In a large tensor that waits for a page table and for a line of memory; how
+/// many of these a processor has in flight depends on how few instructions lie between two heads.
 ///
-/// No processor prefetches behind so few bytes of each block, so this does, and expects the next blocks to be like this
-/// one. Glances alone go to the second-level cache, which can wait for more lines at a time than the first. Where
-/// blocks are read to their ends, hardware prefetches, and does so best if their first lines come to the first-level
-/// cache.
+/// Hardware does not prefetch after so few bytes of each block, so this does, expecting the next blocks to be like this
+/// one. If only heads are read, they are fetched into the second-level cache, which can wait for more lines at a time
+/// than the first. Where blocks are read to their ends, the hardware prefetches, and does so best if their first lines
+/// come to the first-level cache.
 [[gnu::always_inline]] inline BlockScan scan_bytes(const Kernels& kernels, const std::byte* source, std::size_t bytes,
                                                    std::uint32_t magnitude) noexcept {
   const std::byte* const ahead = source + kGlanceBlocksAhead * bytes;
@@ -193,7 +193,7 @@ Scale fixed_scale(unsigned workers, float scale, unsigned lane_bits, float divis
   Scale result;
   result.divisor = divisor;
   if (!(scale > 0.0F) || !std::isfinite(scale)) {
-    result.not_finite = true;  // there is no right sum: NaN says so, zeros would not
+    result.not_finite = true;  // there is no correct sum: NaN shows that, zeros would not
     return result;
   }
   // 1 / scale as (1 / fraction) * 2^-exponent with fraction in [0.5, 1): rounded once, in the reciprocal, though

@@ -21,15 +21,15 @@ struct BlockScan {
   bool negative_zero = false;  // not present, but some element is -0.0
 };
 
-/// Of `count` elements of a dtype that is summed (not kRaw). A block that does not begin with zeros is not read on: its
-/// exponent is looked up later, right before it is quantised, so that a dense tensor is read from memory once. Blocks
-/// are expected to be looked at in order.
+/// Of `count` elements of a dtype that is summed (not kRaw). A block that does not begin with zeros is not read
+/// further: its exponent is computed later, right before it is quantised, so that a dense tensor is read from memory
+/// once. Blocks are expected to be scanned in order.
 [[nodiscard]] BlockScan scan_block(Dtype dtype, const std::byte* source, std::size_t count) noexcept;
 
-/// The same of all blocks of `step` elements, the last of them maybe shorter, that `count` elements consist of.
+/// The same for each block of `step` elements among `count`; the last one may be shorter.
 void scan_blocks(Dtype dtype, const std::byte* source, std::size_t count, std::size_t step, BlockScan* scans) noexcept;
 
-/// What a chunk is multiplied by on the way out, and how its sum comes back.
+/// The factors of a chunk: from floats to integers, and from the sum back.
 ///
 /// Block floating point, N workers, agreed exponent m (1..254; 0 counts as 1, for subnormals have
 /// exponent 1's scale): scale = 2^(lane_bits - 2 - ceil(log2 N) - (m - 127)), a power of two, so that

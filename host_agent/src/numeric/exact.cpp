@@ -9,13 +9,13 @@
 namespace wiresum::numeric {
 namespace {
 
-// What a special value adds to its plane: it counts one in each half of a word. A NaN is what an Inf of either sign
-// makes with one of the other.
+// What a special value adds to its plane: each half of a word counts one sign of Inf. A NaN counts in both, since
+// infinities of both signs sum to NaN.
 constexpr std::uint32_t kPlusInf = 1U;
 constexpr std::uint32_t kMinusInf = 1U << 16;
 static_assert(wire::kJobWorkersMax < kMinusInf);
 
-/// Enough of a sum's leading bits to round to 24: what is below them only says whether the sum is exact.
+/// Enough of a sum's leading bits to round to 24: the bits below only say whether the leading ones are exact.
 constexpr int kLeadingBits = 33;
 
 unsigned mantissa_bits_of(Dtype dtype) noexcept { return dtype == Dtype::kF32 ? 23 : dtype == Dtype::kF16 ? 10 : 7; }
@@ -57,9 +57,9 @@ Magnitude magnitude_of(std::span<const std::int64_t> limbs, unsigned bits) noexc
   return magnitude;
 }
 
-/// Divides, with one more digit below the others for the fraction. What remains after that makes no difference to any
-/// rounding: the dividend is a whole number, so a fraction that is neither 0 nor 1/2 differs from both by 1 / 2 divisor
-/// at least, and that is in the digit.
+/// Divides, with one more digit below the others for the fraction. The remainder after that does not affect rounding:
+/// the dividend is an integer, so a fraction that is neither 0 nor 1/2 differs from both by at least 1 / 2 divisor, and
+/// that shows in the digit.
 void divide(Magnitude& magnitude, unsigned bits, unsigned divisor) noexcept {
   std::uint64_t remainder = 0;
   for (unsigned i = magnitude.count + 1; i-- > 0;) {
@@ -184,7 +184,7 @@ std::uint32_t ExactFormat::special(std::uint32_t counts) const noexcept {
 
 std::uint32_t ExactFormat::rounded(const Parts& sums, Planes planes, unsigned divisor) const noexcept {
   if (sums[limbs_] != 0) return special(static_cast<std::uint32_t>(sums[limbs_]));
-  // Only the limbs that are there count; but a quotient may need all the digits below them.
+  // Only limbs of the given planes count, but a quotient may need all the digits below them.
   const unsigned end = static_cast<unsigned>(std::bit_width(planes & ((1U << limbs_) - 1)));
   if (end == 0) return 0;
   const unsigned first = divisor == 1 ? static_cast<unsigned>(std::countr_zero(planes)) : 0;

@@ -1,18 +1,18 @@
-// Sums of floats that are rounded once, at the end: what a packet's neighbours are makes no difference to an element.
+// Sums of floats that are rounded once, at the end: an element's sum does not depend on its neighbours in the packet.
 //
 // Theory of operation
 //
-// Every finite float is a whole number of its format's smallest subnormal, of at most 277 bits (fp32; 40 for fp16).
-// Such a number is cut into *limbs* of `limb_bits` bits, at the same places for all elements and workers, each with the
-// element's sign. Of N workers a switch adds the limbs of one place as 32-bit integers: each is below 2^limb_bits, and
-// limb_bits = 31 - ceil(log2 N), so no sum overflows. The sums of all places, with their weights, are the exact sum of
-// the elements (a superaccumulator: Kulisch, "Computer Arithmetic and Validity", 2013, ch. 8), and one rounding to
-// nearest even makes a float of it, or of the exact quotient if an average is asked for.
+// Every finite float is an integer multiple of its format's smallest subnormal; the integer has at most 277 bits (fp32;
+// 40 for fp16). It is cut into *limbs* of `limb_bits` bits, at the same positions for all elements and workers, each
+// with the element's sign. The switch adds the N workers' limbs of one position as 32-bit integers. Each is below
+// 2^limb_bits, and limb_bits = 31 - ceil(log2 N), so no sum overflows. The sums of all positions, with their weights,
+// are the exact sum of the elements (a superaccumulator: Kulisch, "Computer Arithmetic and Validity", 2013, ch. 8). It,
+// or the exact quotient if an average is asked for, is rounded once to nearest even.
 //
-// A significand of 24 bits lies in two limbs of a dozen (three with hundreds of workers), so most places are zero in a
-// block of elements, at all workers. Which are not is a set, the block's *planes*: bit k stands for the limbs at place
-// k, and the last plane for elements that are Inf or NaN. Those add counts of +Inf and -Inf, in fields of a word, a NaN
-// to both; the sum is what IEEE 754 makes of them, for that element alone.
+// A significand of 24 bits lies in two of a dozen limbs (three with hundreds of workers), so in a block of elements
+// most positions are zero at all workers. The others are the block's *planes*, a set: bit k stands for the limbs at
+// position k, and the last plane for elements that are Inf or NaN. For these, fields of a word count +Inf and -Inf, a
+// NaN as both; that element's sum alone becomes what IEEE 754 defines for them.
 //
 // All of it is integer arithmetic: the caller's floating-point environment does not matter. Pure.
 #pragma once
@@ -42,8 +42,8 @@ class ExactFormat {
   /// The planes in which `count` elements are not all zero.
   [[nodiscard]] Planes planes_of(const std::byte* source, std::size_t count) const noexcept;
 
-  /// Writes `count` words for each of `planes`, one plane after the other. `planes` has all that planes_of() found;
-  /// what is in others is left out, since a program may write to its memory meanwhile.
+  /// Writes `count` words for each of `planes`, one plane after the other. `planes` includes all that planes_of()
+  /// found; other planes are left out, even if a program has written to its memory since.
   void split(const std::byte* source, std::size_t count, Planes planes, std::int32_t* words) const noexcept;
 
   /// From the sums of such words over all workers: writes `count` elements, each the sum divided by `divisor`, rounded
@@ -68,7 +68,7 @@ class ExactFormat {
   /// Calls take(plane, part) for each part of an element that is not 0.
   template <class Take>
   void for_each_part(std::uint32_t bits, const Take& take) const noexcept;
-  /// What the sums of `planes` make; those of others are 0.
+  /// The element that the sums of `planes` make; the sums of other planes are 0.
   [[nodiscard]] std::uint32_t rounded(const Parts& sums, Planes planes, unsigned divisor) const noexcept;
   [[nodiscard]] std::uint32_t infinity() const noexcept { return exponent_max_ << mantissa_bits_; }
   [[nodiscard]] std::uint32_t special(std::uint32_t counts) const noexcept;

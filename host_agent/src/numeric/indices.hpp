@@ -1,4 +1,4 @@
-// Ascending indices of a sparse tensor: their code on the wire, their union, and where some are among others. Pure.
+// Ascending indices of a sparse tensor: their code on the wire, their union, and their positions in another list. Pure.
 //
 // The code is Elias and Fano's (1974). Of n indices below u it has l = floor(log2(u / n)) low bits each; what is above
 // them is a bitmap of n + u / 2^l bits, in which index number j sets bit j + (index >> l). The bitmap comes first, then
@@ -11,7 +11,7 @@
 
 namespace wiresum::numeric {
 
-/// Of a tensor whose indices may be encoded.
+/// The largest tensor whose indices may be encoded.
 inline constexpr std::size_t kIndexedElementsMax = INT32_MAX;
 
 /// Bytes of the code of `count` indices below `size`; count <= size <= kIndexedElementsMax.
@@ -29,7 +29,7 @@ inline constexpr std::size_t kIndexedElementsMax = INT32_MAX;
 /// Collects indices below `size` of several tensors in a bitmap of (size + 63) / 64 words, zeros at first.
 void mark_indices(std::span<const std::int64_t> indices, std::span<std::uint64_t> bitmap) noexcept;
 
-/// Writes which bits are set, ascending; returns how many. `indices` has room for them.
+/// Writes which bits are set, ascending; returns how many. `indices` is long enough for them.
 std::size_t marked_indices(std::span<const std::uint64_t> bitmap, std::int64_t* indices) noexcept;
 
 /// places[i] is where indices[i] is among `others`, -1 if it is not there. Both are ascending.

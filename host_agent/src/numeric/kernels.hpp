@@ -1,4 +1,4 @@
-// The codec's inner loops, once for each instruction set, and the choice between them. Internal to the room:
+// The codec's inner loops, once for each instruction set, and the choice between them. Internal to the folder:
 // codec.cpp dispatches through it, tests and benchmarks reach each table by name.
 //
 // Theory of operation. One source (kernel_templates.hpp) is written against a small vector type; each

@@ -1,13 +1,13 @@
-// Theory of operation. The magnitude of a floating-point number, taken as an integer, orders like the number. So the
-// boundary between what is chosen and what is not is found as digits of a number are (radix selection): one pass counts
-// magnitudes by their top bits, which tells the boundary's; the next one counts those that begin with these bits, by
-// the bits after them; and so on.
+// Theory of operation. Magnitudes of floating-point numbers, taken as integers, are in the same order as the numbers.
+// So the boundary between what is chosen and what is not is found digit by digit (radix selection): one pass counts
+// magnitudes by their top bits, which gives the boundary's top bits. The next one counts those that begin with these
+// bits, by the bits after them; and so on.
 //
-// Such passes are slow next to memory. So a large tensor is sampled first, and of the sample a magnitude is taken that
-// the boundary most likely exceeds. One pass then looks for candidates, elements of at least this magnitude; it only
-// compares, run by run, which compilers vectorise, and most runs have none. The boundary is then found among
-// candidates. If they turn out to be fewer than are wanted, or many more, the sample was misleading, and all elements
-// are counted. Either way the choice is exact: the sample decides how long it takes, never what is chosen.
+// Such passes are slow compared with memory. So a large tensor is sampled first, and the sample gives a magnitude that
+// the boundary most likely exceeds. One pass then collects candidates, elements of at least this magnitude. It only
+// compares, run by run, which compilers vectorise, and most runs have no candidate. The boundary is then found among
+// the candidates. If they are fewer than wanted, or far more, the sample was misleading, and all elements are counted.
+// Either way the choice is exact: the sample affects how long it takes, never what is chosen.
 #include "numeric/selection.hpp"
 
 #include <algorithm>
@@ -102,8 +102,8 @@ void write_largest(std::size_t count, std::size_t wanted, const At& magnitude, c
   }
 }
 
-/// A magnitude that most likely a few more than `wanted` elements reach; 0 if that cannot be told. `sample` has room
-/// for one run of kRunsApart.
+/// A magnitude that most likely a few more than `wanted` elements reach; 0 if that cannot be told. `sample` can hold
+/// one run of each kRunsApart.
 template <class Element>
 typename Magnitude<Element>::Bits estimate_boundary(const Element* source, std::size_t count, std::size_t wanted,
                                                     Element* sample) noexcept {
@@ -152,7 +152,7 @@ bool has_candidate(const Element* run, typename Magnitude<Element>::Bits thresho
 }
 
 /// Writes all elements that reach the threshold, which is above 0, and returns how many; 0 if they are more than
-/// `most`. `found` has room for kRun more than that.
+/// `most`. `found` can hold kRun more than that.
 template <class Element>
 std::size_t find_candidates(const Element* source, std::size_t count, typename Magnitude<Element>::Bits threshold,
                             std::size_t most, Candidate<Element>* found) noexcept {

@@ -10,14 +10,14 @@
 namespace wiresum::process {
 namespace {
 
-/// Forks between the first process that asked and this one. Counted rather than asked for with getpid(), since it is
-/// looked at for each operation, and since a number is used again when its process is gone.
+/// Forks between the first process that asked and this one. A count rather than getpid(), since it is read for each
+/// operation, and since process numbers are used again.
 std::atomic<unsigned> generation{0};
 
 unsigned watched_generation() {
   static const bool is_watched = [] {
     if (pthread_atfork(nullptr, nullptr, [] { generation.fetch_add(1, std::memory_order_relaxed); }) != 0) {
-      throw std::bad_alloc();  // the only thing it lacks
+      throw std::bad_alloc();  // its only failure
     }
     return true;
   }();
@@ -38,7 +38,7 @@ void leave_alone(const void* object) noexcept {
   try {
     if (left != nullptr) left->push_back(object);
   } catch (const std::bad_alloc&) {
-    return;  // it is left alone all the same
+    return;  // the object is left alone all the same
   }
 }
 

@@ -1,11 +1,11 @@
 // Which process made an object.
 //
 // A forked child has copies of all of its parent's objects, but of the parent's threads only the one that forked. So an
-// object that has threads, or that others may wait for, cannot be destroyed there: a join would wait for a thread that
-// is not here, pthread_cond_destroy() for a waiter that is not here, and a lock may be held by nobody that is here.
-// What it shares with the parent beside memory (sockets' descriptions, rings, pools) is the parent's, too, and in use.
-// The child therefore leaves such an object alone: it is not destroyed, and its memory goes when the child ends or
-// calls exec(). That is a leak on purpose, once for each fork.
+// object with threads, or on which threads wait, cannot be destroyed there: a join, or pthread_cond_destroy(), would
+// wait for threads that do not exist in the child, and a lock may be held by one of them. And the parent still uses
+// what they have in common beside memory (sockets' descriptions, rings, pools). The child therefore leaves such an
+// object alone: it is not destroyed, and its memory is freed when the child ends or calls exec(). That is a deliberate
+// leak, once for each fork.
 #pragma once
 
 #include <memory>
@@ -16,14 +16,14 @@ class Home {
  public:
   /// The calling process.
   Home();
-  /// Is this still the process, and no child that was forked from it?
+  /// Is this still that process, and not a forked child?
   [[nodiscard]] bool is_here() const noexcept;
 
  private:
   unsigned generation_;
 };
 
-/// Remembers an object that nobody will free, so that tools which look for leaks find it referred to.
+/// Keeps a reference to an object that nobody will free, so that leak checkers do not report it.
 void leave_alone(const void* object) noexcept;
 
 /// Deletes in the process that made the deleter, and leaves alone in its forked children.

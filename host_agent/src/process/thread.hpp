@@ -1,4 +1,4 @@
-// Threads, which a system may refuse.
+// Starting threads, with an error that names the limits if the system refuses.
 #pragma once
 
 #include <functional>

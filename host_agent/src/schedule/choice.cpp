@@ -8,7 +8,7 @@ namespace wiresum::schedule {
 namespace {
 
 constexpr unsigned kCostFractionBits = 3;
-/// Reading the tensor once more, and what the round trip does not count: this part of a tensor must be saved at least.
+/// At least this part of a tensor must be saved: for reading it once more, and for costs besides the round trip.
 constexpr std::uint64_t kChunksPerOverhead = 16;
 
 }  // namespace

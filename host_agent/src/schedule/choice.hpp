@@ -1,28 +1,28 @@
-// Whether the next collective of a kind shall ask which blocks there are, or be sent whole. Pure.
+// Whether the next collective with a signature asks which blocks the workers have, or is sent whole. Pure.
 //
 // Theory of operation
 //
-// Asking costs a round trip, and can save whatever no worker has. All workers must choose alike, and none may ask the
-// others in order to choose. So the choice is a function of what earlier collectives *of the same signature* have told
-// all workers alike, and of nothing else:
+// Asking costs a round trip, and saves the blocks that no worker has. All workers must choose alike, without asking
+// each other in order to choose. So the choice depends on nothing but what earlier collectives *of the same signature*
+// have told all workers alike:
 //
-//   A signature that is new asks. The counts that come back say exactly what asking saves, and every worker sees the
-//   same ones. If it is worth it, the signature goes on asking. If not, its collectives are sent whole, and then each
-//   worker's packets carry a vote (worker.hpp): how dense a sample of its blocks is. The largest vote bounds the
-//   union's density from below. When votes say that asking would pay, the signature asks again; each time that was in
-//   vain, it takes twice as many such votes.
+//   The first collective of a signature asks. The counts that come back say exactly what asking saves, and every worker
+//   sees the same ones. If it pays, the signature goes on asking. If not, its collectives are sent whole, and each
+//   worker's packets carry a vote (worker.hpp): the density of a sample of its blocks. The largest vote is a lower
+//   bound of the union's density. When votes say that asking would pay, the signature asks again. Each time that this
+//   turns out wrong, the next attempt needs twice as many such votes.
 //
-// What a worker votes is the share that it would have to send if the tensor were asked about: of its blocks, or of what
+// A worker votes for the fraction of its tensor that it would have to send after asking: of its blocks, or of what
 // finer blocks would leave, whichever is less. The counts come with a sample of the union that says the same of all
-// workers together, so finer blocks need no votes of their own. But a sample may be wrong: each time that finer blocks
-// were counted in vain, twice as many collectives pass before that is tried again.
+// workers together, so finer blocks need no votes of their own. But a sample may be wrong: each time that counting
+// finer blocks did not pay, twice as many collectives pass before it is tried again.
 //
-// So a dense tensor pays one round trip when it is new and a vote that costs nothing from then on; a sparse one pays a
-// round trip each time; and a change is noticed either way.
+// So a dense tensor pays one round trip when it is new, and from then on a vote, which costs nothing. A sparse one pays
+// a round trip each time. A change is noticed in both cases.
 //
-// Costs are counted in chunks, the only unit that is common: a worker knows about how many chunks it could have sent
-// in the round trip that asking takes (what was in flight, scaled down by how much of the round trip was queueing).
-// The largest such figure of all workers comes back with the counts.
+// Costs are counted in chunks, the only unit that all workers have in common. A worker knows roughly how many chunks it
+// could have sent in the round trip that asking takes (what was in flight, scaled down by how much of the round trip
+// was queueing). The largest such number of all workers comes back with the counts.
 #pragma once
 
 #include <cstdint>
@@ -36,15 +36,15 @@ namespace wiresum::schedule {
 
 class Choice {
  public:
-  /// Shall a collective of `chunks` chunks ask?
+  /// Should a collective of `chunks` chunks ask?
   [[nodiscard]] bool asks(std::uint16_t signature, std::uint32_t chunks) const;
 
   /// One that asked has learned that the workers have to send `present` of its chunks between them, or what costs as
   /// much, and that a round trip is worth `cost` (see encode_cost).
   void on_counts(std::uint16_t signature, std::uint32_t chunks, std::uint32_t present, std::uint8_t cost);
 
-  /// Shall a collective that has asked, and whose blocks could be narrowed down with profit (granularity.hpp), try?
-  /// Call it once for each such collective.
+  /// Should a collective that has asked, and for which finer blocks would pay (granularity.hpp), try them? Call it once
+  /// for each such collective.
   [[nodiscard]] bool refines(std::uint16_t signature, std::uint32_t chunks);
 
   /// One that has tried has learned whether that saved anything.
@@ -61,10 +61,10 @@ class Choice {
     bool dense = false;
     std::uint32_t patience = 1;  // votes that it takes to ask again
     std::uint32_t votes_missing = 0;
-    std::uint32_t refinement_patience = 1;  // collectives to let pass after a refinement in vain
+    std::uint32_t refinement_patience = 1;  // collectives to let pass after a refinement that saved nothing
     std::uint32_t refinements_to_skip = 0;
   };
-  /// More signatures than a training has. Beyond, all are forgotten, at every worker at the same collective.
+  /// More signatures than a training has. Above that all are forgotten, at every worker at the same collective.
   static constexpr std::size_t kRecordsMax = 4096;
   static constexpr std::uint32_t kPatienceMax = 64;
 

@@ -7,7 +7,7 @@ namespace wiresum::schedule {
 
 namespace {
 
-/// Words of an exact sum are not those of a rounded one: workers that do not agree on which it shall be must find out.
+/// Words of an exact sum are not those of a rounded one: workers that disagree on which one it is must find out.
 constexpr std::uint32_t kExactTag = 0x3C3C0000;
 constexpr std::uint32_t kPlanesTag = 0x69690000;
 

@@ -16,7 +16,7 @@ using worker::Region;
 
 namespace {
 
-/// Packets that are worth a round trip: with so many the elements themselves are sent.
+/// Sending this many packets costs about as much as a round trip: up to here the elements themselves are sent.
 constexpr std::size_t kGatheredPacketsMax = 8;
 /// Elements that share a count. Fewer cost more counts, and more have more planes.
 constexpr std::size_t kBlockElements = 256;
@@ -65,7 +65,7 @@ void ExactSum::pack(std::size_t words) {
   packed_presence_ = look(packed_, lanes_, packed_chunks_);
 }
 
-// ---- Gathered ----
+// ---- All-gather ----
 
 void ExactSum::gather() {
   memory_.assign(words_ * place_.workers, 0);

@@ -1,15 +1,14 @@
 // A sum of floats that is rounded once (numeric/exact.hpp), as collectives of integers.
 //
-// Theory of operation. There are two ways, and which one is taken depends on nothing but the request's size and the
-// number of workers:
+// Theory of operation. There are two ways; the request's size and the number of workers decide:
 //
-//   Gathered. A few elements: every worker's elements travel to all others, each worker's in words that are its own and
-//   zero elsewhere, so that a sum of integers brings them together; then each worker adds them up. One round trip,
-//   which is one less than block floating point takes, and N times the words.
+//   All-gather, for few elements. Every worker gets the elements of all others: each worker puts its own into words
+//   that are zero at all others, so that a sum of integers brings them together. Then each worker adds them up itself.
+//   That takes one round trip, one less than block floating point, and N times the words.
 //
-//   Split. First a count for each block of 256 elements and each plane: which of them does any worker have? Then the
-//   words of those planes, block by block, and for each block plane by plane; their sums make the elements.
-//   Neither zeros nor blocks that are zero at all workers cost a word.
+//   Split. First a count for each block of 256 elements and each plane: does any worker have it? Then the words of
+//   those planes, block by block, and in each block plane by plane; their sums make the elements. Neither zeros nor
+//   blocks that are zero at all workers cost a word.
 //
 // Memory: what travels, and for the counts 1/60 of the tensor or less.
 #pragma once
@@ -35,13 +34,13 @@ class ExactSum {
 
   [[nodiscard]] bool is_gathered() const noexcept { return is_gathered_; }
 
-  /// Gathered: makes the packed tensor.
+  /// All-gather: makes the packed tensor.
   void gather();
 
   /// Split: counts my planes.
   void count();
   [[nodiscard]] PresenceCounts& counts() noexcept { return counts_; }
-  /// The counts have been summed: makes the packed tensor of the planes that they say are there.
+  /// The counts have been summed: makes the packed tensor of the planes that some worker has.
   void split();
 
   /// A tensor of integers, to be summed where it is.

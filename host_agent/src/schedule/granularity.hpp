@@ -1,18 +1,17 @@
-// How fine the blocks of a sparse collective shall be. Pure; whole numbers throughout, so that all workers that know
-// the same choose alike.
+// How fine the blocks of a sparse collective are. Pure; integers throughout, so that workers with the same knowledge
+// choose alike.
 //
 // Theory of operation
 //
-// A tensor whose few elements lie scattered has something in nearly every chunk. Its union can be narrowed down: the
+// A tensor whose few elements are scattered has something in nearly every chunk. Its union can be narrowed down: the
 // elements of the union so far are cut into blocks of a *size* (32, 16, ... 1 elements), the workers count who has
-// which, and only the blocks that somebody has remain. That may be repeated with smaller blocks. What remains is sent
-// packed together. Each such step costs a round trip and the packets of its counts, and leaves fewer elements to send.
+// which block, and only blocks that some worker has remain. That may be repeated with smaller blocks. What remains is
+// packed together and sent. Each step costs a round trip and the packets of its counts, and leaves less to send.
 //
-// Which steps are cheapest follows from how many blocks of each size there are in the union. A *sample* tells: runs of
-// 32 elements, in chunks of the union, at places that are the same at all workers. Of a single worker's it says what
-// the cost is at least (for a vote); summed over the workers, presence by presence, it estimates the union itself.
-// After each step one of these numbers is known exactly, and the rest of the sample says how the next sizes relate to
-// it.
+// Which steps are cheapest depends on how many blocks of each size there are in the union. A *sample* estimates that:
+// runs of 32 elements in chunks of the union, at positions that are the same at all workers. One worker's sample gives
+// a lower bound of the cost (for a vote). Summed over the workers, presence by presence, it estimates the union itself.
+// After each step one of these numbers is known exactly, and the sample gives the next sizes in proportion to it.
 //
 // Costs are counted in words of 32 bits on the wire; the round trip comes as the number that choice.hpp agrees on.
 #pragma once
@@ -34,8 +33,7 @@ struct SampledBlocks {
   std::array<std::uint64_t, kSizes> blocks{};
 };
 
-/// One more element than was found counts as present, alone in its block: where nothing was found, there may still be
-/// what the sample has just missed.
+/// One more element than was found counts as present, alone in its block: the sample may just have missed it.
 [[nodiscard]] SampledBlocks count_sampled_blocks(std::span<const std::uint32_t> runs) noexcept;
 
 struct Costs {
@@ -62,7 +60,7 @@ struct Step {
 
 [[nodiscard]] Step cheapest_step(const Costs& costs, const SampledBlocks& sample, const UnionSize& union_size) noexcept;
 
-/// Gathering, scattering and counting costs time, too: so much of what would be sent without it must be saved at least.
+/// Packing, unpacking and counting cost time, too: at least this part of what would be sent without them must be saved.
 [[nodiscard]] constexpr bool worth_refining(std::uint64_t words, std::uint64_t words_without) noexcept {
   constexpr std::uint64_t kShareMin = 8;
   return words + words_without / kShareMin < words_without;

@@ -1,9 +1,8 @@
-// Who has what, counted for many blocks at once: the numbers that a prologue adds up over the workers.
+// How many workers have each block: the counts that a prologue sums over the workers.
 //
-// Each count has a field of its own in a 32-bit word, as wide as N workers need: ceil(log2(N + 1)) bits. Each of at
-// most N workers adds 1 or nothing, so a sum is at most N, which fits: no carry ever leaves a field. The word's sum
-// is therefore that of its fields, below 2^32, and the switch's addition modulo 2^32 (as of any int32 on a 32-bit lane)
-// gives it exactly. What does not fill a word's last bits stays zero.
+// Each count has a field of ceil(log2(N + 1)) bits in a 32-bit word, for N workers. Each worker adds 1 or nothing, so a
+// sum is at most N and fits: no carry leaves a field. The sum of the words is therefore the sums of the fields, below
+// 2^32, and the switch's addition modulo 2^32 gives it exactly. Bits of a word that belong to no field stay zero.
 #pragma once
 
 #include <cstddef>

@@ -3,18 +3,17 @@
 // Theory of operation. A *row* is 64 elements of a chunk of the union, as a 64-bit number; the last row of a chunk may
 // be shorter. `mine_` has a bit for each element that is not zero here, `union_` for each that may not be zero at some
 // worker: at first all. A step (granularity.hpp) cuts the union into aligned blocks; each has a count, in the order of
-// the tensor. Blocks of a step lie within those of the one before, since sizes are powers of two that become smaller,
-// so the blocks of the union are those whose first element is in it. What is in the union at the end is gathered, in
-// the order of the tensor, into memory of its own; this is summed as any tensor, and scattered. All else is +0.0.
+// the tensor. Blocks of a step lie within those of the step before, since sizes are decreasing powers of two, so the
+// blocks of the union are those whose first element is in it. What is in the union at the end is packed, in the order
+// of the tensor, into memory of its own, summed like any tensor, and unpacked. All other elements become +0.0.
 //
-// Every worker computes the same union from the same counts, so the same element has the same place in the packed
-// tensor everywhere. At the granularity of single elements these places are what others would send as keys.
+// Every worker computes the same union from the same counts, so an element has the same index in the packed tensor at
+// all workers. With blocks of one element, these indices replace the keys that other methods send.
 //
-// The sums have the same bits as if all had been sent. For that a float must be rounded as its chunk would have been,
-// with the exponent that all workers agree on for the chunk, though elements of many chunks share a packet. So each
-// worker adds its exponent of each chunk to the first counts, in a byte that is its own (a sum of bytes of which one is
-// not 0 has no carry); all take the largest, and what is packed are the integers that the chunk's lanes would have
-// held.
+// The sums have the same bits as if the whole tensor had been sent. For that a float must be rounded with the exponent
+// that the workers agree on for its chunk, although a packet holds elements of many chunks. So the first counts also
+// carry each worker's exponent of each chunk, in a byte that is zero at all other workers (so there is no carry). All
+// workers take the largest, and what is packed are the integers that the chunk's lanes would have held.
 //
 // Memory: 1/16 of the union's chunks for the rows (1/8 at 16 bits per element), the counts, and 4 bytes for each
 // element that is left.

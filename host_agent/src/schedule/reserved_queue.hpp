@@ -1,4 +1,4 @@
-// A queue whose memory can be had before it is needed.
+// A queue whose memory can be reserved before it is needed.
 #pragma once
 
 #include <algorithm>

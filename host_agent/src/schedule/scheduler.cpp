@@ -161,7 +161,7 @@ void Scheduler::go_on(const Step& step) noexcept {
     step();
   } catch (const std::bad_alloc&) {
     fail(Status::kNoMemory);
-    // Whatever the step was at: a request that neither a thread nor a chore will come back with would never end.
+    // Wherever the step failed: a request that neither a thread nor a chore will report would never end.
     for (auto next = entries_.begin(); next != entries_.end();) {
       Entry& entry = (next++)->second;
       if (entry.shares_left != 0 || entry.has_chore) continue;

@@ -1,4 +1,4 @@
-// From what callers ask for to what the threads' state machines do: order, shares, and sparse collectives.
+// Turns requests into work for the threads' state machines: in which order, in which shares, dense or sparse.
 //
 // A sans-IO state machine, one for a session: requests and completed shares go in, shares and finished requests come
 // out (poll_*). No clock, no thread; not thread-safe.
@@ -24,21 +24,20 @@
 // integers if they are very short, otherwise in two, of which the first asks which words of the second there are. These
 // two have their place in the order as a prologue and its stream have.
 //
-// Who asks. choice.hpp decides whether a request gets a prologue, from common knowledge. The counts are common as soon
-// as the prologue is complete, since no later request is dealt before. Votes are not: of collectives in flight, one
-// worker may have completed more than another. So a vote counts from the first collective on that might be sparse and
-// comes vote_lag_chunks or more of such collectives later; that one is not dealt before the vote is in. Since so many
-// chunks are more than the slots hold, the slots are full all the while, and nobody waits for that.
+// Which requests get a prologue. choice.hpp decides that from what all workers know alike. The counts are known to all
+// as soon as the prologue is complete, since no later request is dealt before. Votes are not: of the collectives in
+// flight, one worker may have completed more than another. So a vote takes effect vote_lag_chunks later, counted in
+// chunks of collectives that might be sparse, and no later collective is dealt before the vote has arrived. The slots
+// hold fewer chunks than that, so they stay full meanwhile, and nobody waits.
 //
-// Chores. Looking at a tensor, clearing what nobody has, cutting it into fine blocks, gathering and scattering what is
-// left: all that takes a while, and is not done here, under the lock that protects the scheduler, but handed out
-// (poll_chore).
+// Chores. Scanning a tensor, clearing what no worker has, cutting it into fine blocks, packing and unpacking what is
+// left take a while. They are not done here, under the lock that protects the scheduler, but handed out (poll_chore).
 //
-// Stages. What is under way for a request is its Stage; scheduler.cpp has the table of which may follow which. After a
-// failure nothing is dealt any more: whatever is under way ends with its present stage.
+// Stages. Each request is in one Stage; scheduler.cpp has the table of which may follow which. After a failure nothing
+// is dealt any more: each request ends with its present stage.
 //
-// Memory. What a request needs is allocated as it goes on, and may not be there. Then the scheduler fails, with
-// Status::kNoMemory, as after any other failure: complete() and submit() allocate nothing to end what is under way.
+// Memory. What a request needs is allocated as it goes on, and the allocation may fail. Then the scheduler fails with
+// Status::kNoMemory, like any other failure: complete() and submit() allocate nothing to end what is under way.
 //
 // Tags. A request has one sequence number; a prologue has its request's, under a signature of its own.
 #pragma once
@@ -68,10 +67,10 @@ struct SchedulerConfig {
   unsigned rank = 0;  // this one, of so many
   unsigned workers = 1;
   std::size_t lanes = 360;
-  /// Below this, another thread costs more to wake than it saves.
+  /// With fewer chunks, waking another thread costs more than it saves.
   std::uint64_t chunks_per_thread_min = 16;
-  /// What is smaller is always sent whole, and a union that is smaller in chunks: it takes hardly longer than a round
-  /// trip.
+  /// Smaller requests are always sent whole, and smaller unions in chunks: sending them takes little longer than the
+  /// round trip of asking.
   std::uint64_t sparse_chunks_min = 64;
   /// At least twice the slots of the lease; the same at all workers.
   std::uint64_t vote_lag_chunks = 1024;
@@ -122,13 +121,13 @@ class Scheduler {
   /// called without the lock that protects the scheduler. Throws std::invalid_argument if the request makes no sense.
   [[nodiscard]] Survey survey(Request& request, std::uint64_t salt) const;
 
-  /// Would look(), called now, probably be used? It spares the request a chore when its turn comes.
+  /// Would the result of look(), called now, probably be used? It saves the request a chore when its turn comes.
   [[nodiscard]] bool expects_look(const Request& request, const Survey& survey) const;
 
   /// What submit() will give to this request, if it is the next.
   [[nodiscard]] Ticket next_ticket(const Request& request) const noexcept;
   /// Appends a request. Its memory, and the memory of its regions, belong to the scheduler until it is finished. Throws
-  /// std::bad_alloc if there is no place for it; then nothing has changed.
+  /// std::bad_alloc if there is no memory for it; then nothing has changed.
   Ticket submit(Request request, Survey survey);
 
   /// A thread has completed its share.
@@ -146,14 +145,15 @@ class Scheduler {
 
   [[nodiscard]] std::optional<Finished> poll_finished();
 
-  /// What is not dealt yet, and whatever comes later, ends with `status`; what is under way ends with it after the
-  /// share or the chore that it is in, unless that is its last; no share is dealt any more. The first failure stays.
+  /// Requests that are not dealt yet, and all later ones, end with `status`. Those under way end with it after their
+  /// present shares or chore, unless that is the last stage. No share is dealt any more. Only the first failure is
+  /// recorded.
   void fail(worker::Status status);
   /// The first failure, its own or what fail() was told.
   [[nodiscard]] std::optional<worker::Status> failure() const noexcept { return failure_; }
 
-  /// The earliest deadline among requests that wait, or that have a chore before their stream. The others' are the
-  /// threads' to watch.
+  /// The earliest deadline among requests that wait, or that have a chore before their stream. The threads watch the
+  /// deadlines of the others.
   [[nodiscard]] worker::TimeNs waiting_deadline() const noexcept;
 
   /// Requests that are not finished.
@@ -166,7 +166,7 @@ class Scheduler {
   [[nodiscard]] std::uint64_t exact_sums() const noexcept { return exact_sums_; }
 
  private:
-  /// What is under way for a request. N: shares of it are with the threads. C: a chore of it is.
+  /// What is under way for a request. N: its shares are with the threads. C: a chore runs for it.
   enum class Stage : std::uint8_t {
     kWaiting,     //    its turn has not come
     kLooking,     // C  which blocks does this worker have?
@@ -207,7 +207,7 @@ class Scheduler {
     std::uint64_t refining_words = 0;  // spent on finer counts, round trips included
     unsigned levels = 0;               // of refinement
     unsigned shares_left = 0;          // of what is with the threads
-    bool has_chore = false;            // with whoever does them, or on the way there
+    bool has_chore = false;            // handed out, or about to be
     worker::Status status = worker::Status::kOk;
     std::uint8_t vote = 0;
   };
@@ -232,7 +232,7 @@ class Scheduler {
   [[nodiscard]] worker::Collective collective_of(const Entry& entry) const;
   void deal_shares(Entry& entry, Stage stage, const worker::Collective& work, std::uint64_t chunks);
   void start_chore(Entry& entry, Stage stage, std::function<void()> work);
-  /// All shares of the entry's stage are complete.
+  /// All shares of the request's stage are complete.
   void end_shares(Entry& entry);
   /// Its chore is done, or could not be.
   void end_chore(Entry& entry);
@@ -270,7 +270,7 @@ class Scheduler {
   std::deque<std::uint64_t> waiting_;                 // tokens, in order of submission
   ReservedQueue<Share> shares_;
   ReservedQueue<Chore> chores_;
-  ReservedQueue<Finished> finished_;  // has room for all entries
+  ReservedQueue<Finished> finished_;  // holds all of them without allocating
   Entry* asking_ = nullptr;           // its stream is not dealt yet
   std::deque<Vote> votes_;            // of candidates, from number votes_first_ on
   std::uint64_t votes_first_ = 0;

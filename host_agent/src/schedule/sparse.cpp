@@ -15,16 +15,16 @@ using worker::quotient_up;
 namespace {
 
 constexpr numeric::Format kCounts{.dtype = numeric::Dtype::kI32, .scaling = numeric::Scaling::kNone, .lane_bits = 32};
-/// A prologue's signature is its request's with these bits turned over, lest one be taken for the other; those of finer
-/// blocks differ by their level, of which there are no more than sizes.
+/// A prologue's signature is its request's with these bits inverted, so that neither can be taken for the other. Those
+/// of finer blocks also differ by their level; there are no more levels than sizes.
 constexpr std::uint32_t kPrologueTag = 0x5A5A0000;
 constexpr unsigned kLevelShift = 16;
-/// What PresenceCounts tells at once.
+/// Blocks that PresenceCounts returns in one call.
 constexpr std::uint64_t kPresenceBits = 64;
 
-/// A stream needs a slot for each packet that is in flight; each more costs a packet without payload, for its first
-/// exponent. A round trip holds what the prologue has told everybody, which queues and processors stretch: at least so
-/// many (the congestion window's floor), and twice what it holds.
+/// A stream needs a slot for each packet in flight. Each further slot costs a packet without payload, for its first
+/// exponent. The prologue has told all workers how many packets a round trip holds; queues and processors make it
+/// longer. So a stream gets twice that, and at least this many (the congestion window's floor).
 constexpr std::uint64_t kStreamSlotsMin = 32;
 
 std::uint32_t stream_slots(std::uint64_t round_trip_chunks) {
@@ -32,7 +32,7 @@ std::uint32_t stream_slots(std::uint64_t round_trip_chunks) {
       std::clamp<std::uint64_t>(2 * round_trip_chunks, kStreamSlotsMin, worker::kSlotsSpreadMax));
 }
 
-/// The runs of the sample whose chunk somebody has.
+/// The runs of the sample whose chunk some worker has.
 std::vector<std::uint32_t> present_runs(std::span<const std::uint32_t> runs, std::uint64_t chunks_present) {
   std::vector<std::uint32_t> present;
   for (std::size_t i = 0; i < runs.size(); ++i) {
@@ -42,8 +42,8 @@ std::vector<std::uint32_t> present_runs(std::span<const std::uint32_t> runs, std
 }
 
 /// After the counts of the chunks come those of the sample: of each run's chunk, then of each run's elements. Whether a
-/// sampled chunk is in the union is counted again, so that what is chosen depends on nothing but the counts, wherever
-/// each worker has looked.
+/// sampled chunk is in the union is counted again, so that the choice depends on nothing but the counts, whatever each
+/// worker has sampled.
 void count_sample(const Sample& sample, std::uint64_t first, PresenceCounts& counts) {
   for (std::size_t i = 0; i < sample.runs.size(); ++i) {
     if ((sample.chunks_present >> i & 1) != 0) counts.add(first + i);
@@ -101,7 +101,7 @@ void Scheduler::deal_counts(Entry& entry, Stage stage, PresenceCounts& counts, w
   deal_shares(entry, stage, work, packets);
 }
 
-/// A tensor of which every sampled block was present is not worth the look: all its blocks count as present.
+/// If every sampled block of a tensor is present, scanning it does not pay: all its blocks count as present.
 bool Scheduler::is_worth_a_look(const Survey& survey) noexcept { return survey.sample.density < kDensityFull; }
 
 void Scheduler::ask(Entry& entry) {
@@ -154,7 +154,7 @@ void Scheduler::learn_union(Entry& entry) {
 }
 
 void Scheduler::use_union(Entry& entry) {
-  // Few chunks take hardly longer than another round trip.
+  // Few chunks take little longer than another round trip.
   if (entry.sampled.elements == 0 || entry.present < config_.sparse_chunks_min) {
     deal_stream(entry);
     return;
@@ -166,13 +166,13 @@ void Scheduler::use_union(Entry& entry) {
 
 // ---- Finer blocks ----
 
-/// After any counts: what is cheapest now?
+/// After each step's counts: what is cheapest now?
 void Scheduler::refine_or_stream(Entry& entry) {
   const Costs costs = costs_of(entry, entry.present, decode_cost(entry.round_trip_cost));
   const UnionSize& union_size = entry.refinement->union_size();
   const std::uint64_t unrefined = entry.present * costs.words_per_chunk;
   const bool packed_pays = worth_refining(quotient_up(union_size.elements, costs.elements_per_word), unrefined);
-  // Where the first counts leave out nothing, the sample was wrong, and is not to be trusted any more.
+  // If the first counts leave out nothing, the sample was wrong: do not trust it again.
   const bool may_refine =
       entry.levels > 0 ? packed_pays
                        : choice_.refines(entry.request.signature, static_cast<std::uint32_t>(entry.survey.chunks));

@@ -17,14 +17,14 @@ using worker::chunk_elements;
 
 namespace {
 
-/// Sampled blocks of a tensor: a plainly dense one is known for it with few.
+/// Sampled blocks of a tensor: few are enough to recognise a dense one.
 constexpr std::uint64_t kSamples = 32;  // a bit each in Sample::chunks_present
 
 /// Chunks of fewer elements are not cut into blocks: a block would be hardly smaller.
 constexpr std::size_t kRefinableElementsMin = std::size_t{2} * kRunElements;
 
-/// Which elements of an aligned run of the chunk are present; `number` says which run. Of the whole ones: what is left
-/// behind the last of them is too short to be full, and would make a full chunk look as if it were not.
+/// Which elements of an aligned run of the chunk are present; `number` says which run. Only whole runs are taken: the
+/// rest behind the last one is too short, and would make a full chunk seem sparse.
 std::uint32_t look_at_run(numeric::Dtype dtype, const worker::ChunkView& chunk, std::uint64_t number) {
   const std::size_t runs = std::max<std::size_t>(1, chunk.elements / kRunElements);
   const std::size_t first = number % runs * kRunElements;

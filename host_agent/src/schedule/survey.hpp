@@ -1,4 +1,4 @@
-// What a worker finds out about its own tensors before a collective begins. Pure.
+// What a worker learns about its own tensors before a collective begins. Pure.
 #pragma once
 
 #include <cstddef>
@@ -18,7 +18,7 @@ inline constexpr std::uint8_t kDensityFull = 254;
 /// Numbers the chunks of all regions in order; returns how many there are: 1 of a barrier.
 std::uint64_t number_chunks(std::vector<worker::Region>& regions, numeric::Format format, std::size_t lanes);
 
-/// A look at a few chunks, spread evenly.
+/// A sample of a few chunks, spread evenly.
 struct Sample {
   std::uint8_t density = kDensityFull;  // estimated: how many of the request's chunks are present at this worker
   /// Of each, which of 32 elements are not zero. None where chunks are too small to be cut into blocks.
@@ -26,24 +26,24 @@ struct Sample {
   std::uint32_t chunks_present = 0;  // bit i: the chunk of run i holds anything
 };
 
-/// `salt` says where to begin. Workers that give the same one look at the same places.
+/// `salt` says where to begin. Workers with the same salt sample the same positions.
 [[nodiscard]] Sample take_sample(const Request& request, std::size_t lanes, std::uint64_t chunks, std::uint64_t salt);
 
 /// How many runs take_sample returns of a tensor of so many chunks.
 [[nodiscard]] std::uint64_t sampled_runs(numeric::Format format, std::size_t lanes, std::uint64_t chunks);
 
-/// What was found out about a request before it was submitted, and since.
+/// What is known about a request's tensors, from before its submission and since.
 struct Survey {
   std::uint64_t chunks = 0;
   Sample sample;  // of a request that may not be sparse, nothing
   worker::ChunkPresence presence;
 };
 
-/// Looks at every chunk. In a region that is summed in place, a chunk of nothing but zeros becomes one of +0.0: that
-/// is its sum, should no worker have it.
+/// Reads every chunk. In a region that is summed in place, a chunk that is all zeros becomes +0.0 throughout: its sum
+/// if no worker has it.
 [[nodiscard]] worker::ChunkPresence look(const Request& request, std::size_t lanes, std::uint64_t chunks);
 
-/// Has the request chunks that nobody writes if no worker has them? Where a region is summed in place, look() has.
+/// Does the request have chunks that nobody writes if no worker has them? In a region summed in place, look() has.
 [[nodiscard]] bool needs_clearing(const Request& request) noexcept;
 
 /// Writes zeros to the destinations of chunks that `present` says no worker has, where look() has not.

@@ -1,4 +1,4 @@
-// What a transport over a network device is made from, whichever way it drives the device.
+// The configuration of a transport over a network device, AF_XDP or DPDK.
 #pragma once
 
 #include <cstddef>
@@ -14,14 +14,14 @@ struct DeviceConfig {
   std::string device;                // an interface's name (AF_XDP), or the EAL's arguments (DPDK)
   std::uint32_t address = 0;         // our IPv4 address, in host byte order
   std::vector<std::uint16_t> ports;  // our UDP ports, in order; others' packets are not ours
-  /// Who alone is heard, by port; empty: anybody.
+  /// By port, the only peer whose packets are taken; empty: anybody's.
   std::vector<wire::Endpoint> peers;
   std::size_t datagram_bytes_max = 1464;
   /// How many transports drive the device, each in a thread of its own with queues of its own. Where the device steers,
-  /// what is for port i comes to the transport i modulo their number; the others may hear it too (exchange.hpp).
+  /// packets for port i come to the transport i modulo their number; otherwise to any of them (exchange.hpp).
   unsigned threads = 1;
 
-  /// Is what comes from there to port number `port` heard?
+  /// Are packets from there to port number `port` taken?
   [[nodiscard]] bool hears(std::size_t port, wire::Endpoint source) const noexcept {
     return peers.empty() || peers[port] == source;
   }

@@ -21,7 +21,7 @@ class Copies {
   [[nodiscard]] const RxDatagram& operator[](std::size_t index) const noexcept { return copies_[index]; }
   void clear() noexcept { count_ = 0; }
 
-  /// False if there is no room.
+  /// False if it does not fit.
   bool add(const RxDatagram& datagram) noexcept {
     if (count_ == kPassedMax || datagram.bytes.size() > stride_) return false;
     std::byte* const to = memory_.data() + count_ * stride_;
@@ -37,7 +37,7 @@ class Copies {
   std::size_t count_ = 0;
 };
 
-/// What other threads have for one.
+/// Datagrams that other threads have received for this one.
 struct Mailbox {
   explicit Mailbox(std::size_t datagram_bytes_max)
       : filling(std::make_unique<Copies>(datagram_bytes_max)), lent(std::make_unique<Copies>(datagram_bytes_max)) {}
@@ -82,7 +82,7 @@ class Share final : public Transport {
   const char* name() const noexcept override { return own_.name(); }
 
   std::size_t receive(std::span<RxDatagram> out) noexcept override {
-    // In turns, so that neither keeps the other from coming in.
+    // In turns, so that neither starves the other.
     passed_first_ = !passed_first_;
     std::size_t count = passed_first_ ? take_passed(out) : take_own(out);
     count += passed_first_ ? take_own(out.subspan(count)) : take_passed(out.subspan(count));

@@ -1,20 +1,20 @@
-// Wake-up moderation: when a thread that has run out of work should sleep on although datagrams come.
+// Wake-up moderation: when a thread that has run out of work should keep sleeping although datagrams come.
 //
-// A thread that sleeps until the next datagram wakes for each one of a paced stream: at 100 Mbit/s that is 8,000
-// wake-ups a second, and eight workers and a switch on two cores do nothing else. Network cards have the same
-// problem and the same answer, interrupt moderation: under a steady stream, wait a moment and take many at once.
+// A thread that sleeps until the next datagram wakes for each one of a paced stream. At 100 Mbit/s that is 8,000
+// wake-ups a second, and eight workers and a switch on two cores do nothing else. The answer is the one of network
+// cards, interrupt moderation: under a steady stream, wait a moment ("nap") and take many datagrams at once.
 //
-// A nap must never slow down an exchange in which everybody waits for this thread. That cannot be known beforehand,
-// but it shows afterwards: during such a nap nothing comes. So each nap is held against what the rate promised, and
-// one that disappoints forbids further naps for a while, twice as long each time, so that a latency-bound exchange
-// pays for less than one nap in a hundred milliseconds.
+// A nap must not slow down an exchange in which everybody waits for this thread. That cannot be known beforehand, but
+// it shows afterwards: during such a nap nothing comes. So after each nap the datagrams that came are compared with
+// what the rate predicted. If too few came, naps are forbidden for a while, twice as long each time, so that a
+// latency-bound exchange pays for less than one nap in a hundred milliseconds.
 //
-// A nap that brings few datagrams saves little, so under a slow stream it may be longer: until 32 have come, if that
-// is not too long. Under a fast one it may not, for naps feed on themselves: where the cores are the bottleneck, longer
-// ones of everybody lower the rate, and a lower rate promises longer ones.
+// A nap that brings few datagrams saves little, so under a slow stream it may be longer: until 32 have come, if that is
+// not too long. Under a fast stream it may not: where the cores are the bottleneck, longer naps at all threads lower
+// the rate, and a lower rate makes naps longer still.
 //
-// Where the kernel hands over trains of datagrams (GRO), there is nothing to moderate: a wake-up brings many as it is.
-// Such streams are as fast as the machine, and what a nap saves is less than what the cores lose while all nap at once.
+// Where the kernel hands over trains of datagrams (GRO), each wake-up brings many anyway. Such batched streams saturate
+// the CPU, and napping there costs more than it saves.
 //
 // Pure: the caller gives the time and does the sleeping.
 #pragma once
@@ -39,7 +39,7 @@ class WakeModerator {
     counted_ += count;
     const std::int64_t elapsed_ns = now_ns - counted_since_ns_;
     if (elapsed_ns >= rate_period_ns_) {
-      const bool paused = elapsed_ns >= 2 * rate_period_ns_;  // what came before says nothing
+      const bool paused = elapsed_ns >= 2 * rate_period_ns_;  // what came before the pause no longer counts
       gap_ns_ = paused ? elapsed_ns : std::max<std::int64_t>(1, elapsed_ns / static_cast<std::int64_t>(counted_));
       in_trains_ = counted_ > kTrainMax * (messages - messages_);
       counted_since_ns_ = now_ns;
@@ -87,7 +87,7 @@ class WakeModerator {
 
   std::int64_t nap_ns_max_;
   std::int64_t slow_nap_ns_max_;
-  std::int64_t rate_period_ns_;      // longer than others nap, so that what their naps make a gap in looks steady
+  std::int64_t rate_period_ns_;      // longer than other threads' naps, so that a stream with such gaps looks steady
   std::int64_t gap_ns_ = INT64_MAX;  // mean time between datagrams, over the last period
   std::int64_t counted_since_ns_ = 0;
   std::size_t counted_ = 0;

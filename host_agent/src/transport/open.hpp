@@ -1,4 +1,4 @@
-// Transports of whichever kind is asked for, at ports that are ours already.
+// Opens transports of a given kind, at ports that are bound already.
 #pragma once
 
 #include <cstddef>
@@ -26,19 +26,19 @@ struct Spec {
       around{};  // NOLINT(readability-redundant-member-init): else g++ misses it in lists
 };
 
-/// What transports are to serve.
+/// What is served: an address, its peers, and the sizes that follow from the job.
 struct Place {
   std::uint32_t address = 0;  // ours, in host byte order
-  /// Who alone is heard, by port; empty: anybody. UDP sockets are connected to theirs beforehand instead.
+  /// By port, the only peer whose packets are taken; empty: anybody's. UDP sockets are connected beforehand instead.
   std::vector<wire::Endpoint> peers;
   std::size_t datagram_bytes_max = 1464;
   std::size_t receive_buffer_bytes = 8u << 20;  // UDP: for each socket
 };
 
-/// A transport, and what it stands on.
+/// A transport, and the sockets that go with it.
 struct DataPath {
-  /// Where packets do not come in through sockets, these only hold the ports: nobody else gets them, and the kernel
-  /// tells no peer that they are closed.
+  /// Where packets do not come in through sockets, these only reserve the ports: nobody else gets them, and the kernel
+  /// does not report them as closed.
   std::vector<UdpSocket> reserved;
   std::unique_ptr<Transport> transport;
 };
@@ -47,8 +47,8 @@ struct DataPath {
 /// std::system_error, std::invalid_argument or std::runtime_error, whose text says what is missing.
 [[nodiscard]] DataPath open(const Spec& spec, const Place& place, std::vector<UdpSocket> sockets);
 
-/// The same for as many threads, each of which gets a transport that it may drive by itself: the i-th of n serves the
-/// sockets i, i + n, ..., numbered 0, 1, ... There are at least as many sockets as threads.
+/// The same for several threads, each of which gets a transport of its own: the i-th of n serves the sockets i, i + n,
+/// ..., numbered 0, 1, ... There are at least as many sockets as threads.
 [[nodiscard]] std::vector<DataPath> open_shares(const Spec& spec, const Place& place, std::vector<UdpSocket> sockets,
                                                 unsigned threads);
 

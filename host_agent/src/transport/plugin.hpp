@@ -1,12 +1,12 @@
-// Transports over a device live in shared objects of their own, loaded when somebody asks for one: so nobody else needs
-// the libraries that they are made with.
+// Transports over a device are shared objects of their own, loaded on demand: so only their users need the libraries
+// that they are made with.
 //
 // A plugin exports one PluginEntry by the name kPluginSymbol:
 //
 //   extern "C" [[gnu::visibility("default")]] const PluginEntry wiresum_transport_plugin{kTransportAbi, &make};
 //
-// It shares this program's C++ runtime, so exceptions and virtual calls cross the border, and nothing else does: it is
-// never unloaded, and refused if it was built against another version of the interface.
+// It shares this program's C++ runtime, so exceptions and virtual calls cross the boundary, and nothing else does. It
+// is never unloaded, and refused if it was built against another version of the interface.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,7 @@ namespace wiresum::transport {
 
 enum class PluginKind : std::uint8_t { kXdp, kDpdk };
 
-/// What interface this was compiled against: a digest of its headers, made by the build.
+/// The interface that this was compiled against: a digest of its headers, made by the build.
 inline constexpr const char* kTransportAbi = WIRESUM_TRANSPORT_ABI;
 inline constexpr const char* kPluginSymbol = "wiresum_transport_plugin";
 

@@ -7,9 +7,9 @@
 //   the caller's      from room() to the next call of send() or room()
 //   the device's      from send() until the device has read it, early or late, in whatever order; then the transport's
 //
-// The caller never sees memory again that it has sent. What it may want to send once more it writes once more: a worker
-// from its tensor, a switch from the cell. So a packet that a device still reads is never written to, and no
-// transport needs to tell when it is through.
+// The caller never sees memory again that it has sent. To send a packet again it writes it again: a worker from its
+// tensor, a switch from the cell. So a packet that a device still reads is never written to, and no transport needs to
+// report when the device has finished.
 //
 // Received datagrams are lent until the next receive(). Setup (constructors) is apart from the datapath (receive, room,
 // send, wait). Of one transport only wake(), take_error() and a copy of stats() that somebody else made may be used by
@@ -33,7 +33,7 @@ struct RxDatagram {
 struct TransportStats {
   std::uint64_t datagrams_received = 0;
   std::uint64_t messages_received = 0;  // what they came in: trains of datagrams, where the system keeps them together
-  std::uint64_t datagrams_passed = 0;   // to other threads, since they are for these: exchange.hpp
+  std::uint64_t datagrams_passed = 0;   // to the threads that they are for: exchange.hpp
   std::uint64_t datagrams_sent = 0;
   std::uint64_t receive_calls = 0;
   std::uint64_t send_calls = 0;
@@ -58,9 +58,9 @@ class Transport {
   /// Takes what has arrived, at most out.size() datagrams, without blocking. Returns how many.
   [[nodiscard]] virtual std::size_t receive(std::span<RxDatagram> out) noexcept = 0;
 
-  /// Room for the next packets, at most `wanted`: fewer, or none, while the device still reads the others, so nobody
-  /// may wait for a certain number. Each has place for the transport's longest datagram, aligned to 8 bytes. What was
-  /// offered before and not sent is offered again.
+  /// Buffers for the next packets, at most `wanted`: fewer, or none, while the device still reads the others, so nobody
+  /// may wait for a certain number. Each holds the transport's longest datagram, aligned to 8 bytes. Buffers that were
+  /// offered and not sent are offered again.
   [[nodiscard]] virtual std::span<wire::Packet> room(std::size_t wanted) noexcept = 0;
 
   /// How many of room()'s packets are best sent together, all of them this long: bursts of whole trains cost least for

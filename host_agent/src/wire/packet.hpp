@@ -56,7 +56,7 @@ void encode(const Header& header, std::span<std::byte, kHeaderBytes> out) noexce
   return static_cast<std::uint16_t>(2 * slot + (round & 1));
 }
 
-/// A packet that is being made: room for it, of somebody else's, and how much of that it takes.
+/// A packet that is being made: a buffer that somebody else owns, and how many bytes of it are used.
 struct Packet {
   std::byte* data = nullptr;
   std::uint32_t bytes = 0;

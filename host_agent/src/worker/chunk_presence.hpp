@@ -1,7 +1,7 @@
 // What a worker knows of its own tensor: for each chunk, whether anything in it is not zero. Pure.
 //
-// A tensor may have been looked at as a whole, in part, or not at all. That nobody has looked is an answer of its own:
-// whoever takes it for "absent" sends zeros in place of numbers, which no other worker can notice.
+// A tensor may have been scanned as a whole, in part, or not at all. "Unknown" is a state of its own: code that took
+// it for "absent" would send zeros in place of numbers, which no other worker could notice.
 #pragma once
 
 #include <cassert>
@@ -12,7 +12,7 @@
 namespace wiresum::worker {
 
 enum class Presence : std::uint8_t {
-  kUnknown,  // nobody has looked
+  kUnknown,  // not scanned
   kPresent,  // an element is not zero
   kAbsent,   // all are zero, of either sign: it adds nothing
 };
@@ -37,14 +37,14 @@ class ChunkPresence {
   /// Must it be taken to hold something? What is unknown must.
   [[nodiscard]] bool may_hold(std::uint64_t chunk) const noexcept { return of(chunk) != Presence::kAbsent; }
 
-  /// Has anybody looked at any chunk?
+  /// Has any chunk been scanned?
   [[nodiscard]] bool looked() const noexcept { return !known_.empty(); }
 
  private:
   std::vector<Presence> known_;
 };
 
-/// For a collective that nobody has looked at.
+/// For a collective whose tensor has not been scanned.
 inline const ChunkPresence kNothingKnown;
 
 }  // namespace wiresum::worker

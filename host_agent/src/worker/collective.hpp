@@ -35,7 +35,7 @@ struct Region {
   std::uint32_t chunk_first = 0;  // number of the region's first chunk in the collective
 };
 
-/// What fills the fastest paths, where nothing else is known that all workers know.
+/// Enough packets to fill the fastest paths; used until the workers have agreed on a measured value.
 inline constexpr std::uint32_t kSlotsSpreadMax = 64;
 
 struct Collective {
@@ -57,8 +57,8 @@ struct Collective {
   /// with no region.
   std::uint32_t chunk_begin = 0;
   std::uint32_t chunk_end = 0;
-  /// A collective of few chunks takes a slot for each, up to this number; the same at all workers. More than fill the
-  /// path cost a packet each for the first exponents, and save nothing.
+  /// A collective of few chunks takes a slot for each, up to this number; the same at all workers. Each slot costs one
+  /// more packet, for its first exponent, so more slots than fill the path only cost.
   std::uint32_t slots_spread_max = kSlotsSpreadMax;
   TimeNs deadline = kNever;
   std::uint64_t token = 0;  // handed back in the completion
@@ -70,7 +70,7 @@ enum class Status : std::uint8_t {
   kTimedOut,  // its deadline passed
   kDiverged,  // a RESULT for our round carries another worker's tags: the workers call different collectives
   kAborted,   // abort() was called
-  kNoMemory,  // this worker could not have the memory that it needs for it
+  kNoMemory,  // this worker could not allocate what it needs
 };
 
 struct Completion {

@@ -1,7 +1,7 @@
 // The slots in flight, in lists by what their timers wait for, each in the order in which the timers were started.
 //
-// Within a list all timers run equally long, so the head's is the first to expire: finding the next timer is a
-// look at one head for each list in use, and no timer is ever stored, so a new RTO holds for all at once.
+// Within a list all timers run equally long, so the head's expires first: the next timer is found by comparing the
+// heads of the lists in use. No expiry time is stored, so a new RTO applies to all timers at once.
 #pragma once
 
 #include <array>

@@ -1,11 +1,11 @@
 // The slots that have something to do, in the order that all workers of the job agree on: a sorted list.
 //
 // Keys are 64-bit serial numbers (RFC 1982 arithmetic), so they may wrap; all keys present at one time lie
-// within half the number circle. What is added nearly always comes last, since RESULTs come in about the order in which
-// packets were sent; what a loss delayed comes soon after the first; and where slots go on to the next collective,
-// whose first ones are well ahead, each comes behind the one that was added before it. So a place is looked for from
-// both ends and from there at once: a step or two, and half of the slots at the worst. (A tournament tree bounds that
-// by its depth, but took three times as long for what nearly always happens.)
+// within half the number circle. A slot that is added nearly always belongs at the end, since RESULTs come in about the
+// order in which packets were sent. One that a loss delayed belongs near the beginning. When slots go on to the next
+// collective, each belongs behind the one that was added before it. So the position is searched from both ends and from
+// the last one added at the same time: usually one or two steps, at worst half of the slots. (A tournament tree bounds
+// the steps by its depth, but took three times as long in the usual case.)
 #pragma once
 
 #include <cassert>
@@ -70,14 +70,14 @@ class SlotOrder {
   [[nodiscard]] std::uint32_t successor(std::uint64_t key) const noexcept {
     std::uint32_t head = entries_[end()].after;
     std::uint32_t tail = entries_[end()].before;
-    std::uint32_t near = added_;  // walks towards the place; end(): it has nowhere to begin
+    std::uint32_t near = added_;  // walks towards the position; end(): it has nowhere to begin
     while (true) {
       if (tail == end() || precedes(tail, key)) return entries_[tail].after;
       if (!precedes(head, key)) return head;
       tail = entries_[tail].before;
       head = entries_[head].after;
       if (near == end()) continue;
-      // The first and the last one lie on either side of the place, so neither walk leaves the list.
+      // The first and the last one lie on either side of the position, so neither walk leaves the list.
       const bool is_before = precedes(near, key);
       const std::uint32_t next = is_before ? entries_[near].after : entries_[near].before;
       if (precedes(next, key) != is_before) return is_before ? next : near;

@@ -1,16 +1,16 @@
 // The worker's timers. worker.hpp says what they are for and why every loss is repaired.
 //
-// Whose packet was it? A packet that has no RESULT although later ones have met one of four fates. It was lost, or its
-// RESULT was: then this worker must do something. A peer's packet for the same cell was lost, or a peer is a round
-// behind in this slot, since it lost the RESULT of the round before: then sending again is for nothing, and with N
-// workers these are N - 1 times as likely. So a packet with payload is not sent again when its timer expires: a
-// question is, a header. The switch answers with the RESULT if the cell is complete, with MISSING if this worker's
-// packet is what it lacks, and not at all if it lacks a peer's. MISSING has the payload sent again at once.
+// Questions. If a packet has no RESULT although later ones have, there are four possible causes. The packet or its
+// RESULT was lost: then this worker must act. Or a peer's packet for the same cell was lost, or a peer is a round
+// behind in this slot because it lost the RESULT of the round before: then sending again does not help, and with N
+// workers these two are N - 1 times as likely. So when the timer of a packet with payload expires, a question is sent
+// instead, which is only a header. The switch answers with the RESULT if the cell is complete, with MISSING if it lacks
+// this worker's packet, and not at all if it lacks a peer's. On MISSING the payload is sent again at once.
 //
-// What is a header anyway (EMPTY, META) is sent again in place of the question.
+// Packets that consist of a header only (EMPTY, META) are sent again themselves, in place of the question.
 //
-// How soon. A header costs little and the wait holds up a slot at every worker, so what others have overtaken is asked
-// about soon after a round trip; the RTO, several deviations later, is for the probe and for what has been asked about.
+// How soon. A question costs little, and the wait holds up a slot at every worker. So an overtaken packet is asked
+// about soon after a round trip. The RTO, several deviations later, is for the probe and after a question.
 #include <algorithm>
 
 #include "worker/worker.hpp"
@@ -59,8 +59,8 @@ Worker::Timer Worker::first_timer() const noexcept {
   for (std::uint8_t list = 0; list < Flight::kLists; ++list) {
     const std::uint32_t head = flight_.head(list);
     if (head == kNoSlot) continue;
-    // Of fresh packets the order of sending is the order of send_number: the head is known lost, or nobody is. Those
-    // whose timer has expired before were known lost, or the probe, and go on.
+    // Packets whose timer has not expired yet are in order of send_number: if the head is not known lost, none is.
+    // Those whose timer has expired before were known lost, or were the probe; they continue.
     if (list == Flight::kFresh && !known_lost(slots_[head])) continue;
     if (const TimeNs at = expiry(slots_[head]); at <= silent_from()) consider(head, at);
   }

@@ -4,9 +4,9 @@
 // ones that queue at its port, and a window of W packets never puts more than W into any one queue. Deep queues
 // take all slots; shallow ones drop, and then the window must come down.
 //
-// Where it stops coming down: a chunk is complete only when 2N link crossings went well, so 1% random loss on
-// each direction of 8 links touches 1 - 0.99^16 = 15% of all chunks. A window that answered each of those by
-// halving, as TCP does, would sit at one packet. The floor (32 packets, 46 kB at 1500 bytes) is what even the
+// Why it has a floor: a chunk is complete only when all 2N link crossings succeed, so 1% random loss on
+// each direction of 8 links affects 1 - 0.99^16 = 15% of all chunks. A window that halved at each of those, as
+// TCP's does, would stay at one packet. The floor (32 packets, 46 kB at 1500 bytes) is what even the
 // shallow-buffered switches hold for each port, and is above the bandwidth-delay product of the links it has to
 // fill after a loss (1 Gbit/s at 0.3 ms is 26 packets).
 //

@@ -31,8 +31,7 @@ WorkerConfig checked(const WorkerConfig& config) {
   return config;
 }
 
-/// Asks for the memory behind a chunk, where the one that is read next mostly lies: what prefetches by itself in a
-/// processor stops at the end of a page.
+/// Prefetches the memory behind a chunk, where the next one usually lies: the hardware prefetcher stops at page ends.
 void prefetch_after(const ChunkView& view, numeric::Dtype dtype) noexcept {
   constexpr std::size_t kCacheLineBytes = 64;
   const std::size_t bytes = view.elements * numeric::element_bytes(dtype);
@@ -56,7 +55,7 @@ Worker::Worker(const WorkerConfig& config)
   publish_estimates();
 }
 
-// ---- Dealing chunks to slots ----
+// ---- Chunks and slots ----
 
 bool Worker::submit(const Collective& collective) noexcept {
   assert(collective.regions.empty() || numeric::valid(collective.format));
@@ -86,7 +85,7 @@ bool Worker::submit(const Collective& collective) noexcept {
   deadline_ = std::min(deadline_, collective.deadline);
   for (std::uint32_t i = 0; i < pending.stride; ++i) {
     const std::uint32_t slot = (pending.slot_start + i) % config_.slots;
-    // A busy slot comes here by itself when it is through with the earlier collectives.
+    // A busy slot gets here when it has finished the earlier collectives.
     if (slots_[slot].state == SlotState::kIdle) start(slot, index);
   }
   return true;
@@ -281,7 +280,7 @@ Worker::Match Worker::match(std::uint32_t index, const wire::Header& header, std
       header.chunk != pending.number(slot.chunk)) {
     return missing ? Match::kForeign : Match::kDiverged;
   }
-  // What answers a question that something else has followed is late.
+  // An answer to a question is late if something else has been sent since.
   if (missing) return slot.asked ? Match::kMissing : Match::kDuplicate;
   // The agreed exponent is a maximum over workers, and this one is among them.
   const std::size_t lanes = slot.meta ? 0 : config_.lanes;
@@ -294,8 +293,8 @@ bool Worker::spurious(const Slot& slot) const noexcept {
 }
 
 void Worker::measure(const Slot& slot) noexcept {
-  // Only what measures the path is a sample. A slot's first packet waits for workers that are late; one that was
-  // overtaken waits for a peer's timer, and were that a sample, timeouts would push each other up.
+  // Only packets that measure the path give a sample. A slot's first packet also waits for late workers. One that was
+  // overtaken also waits for a peer's timer: such samples would make timeouts raise each other.
   if (!slot.first_of_collective && !known_lost(slot) &&
       ((slot.list == Flight::kFresh && now_ < not_before(slot, rtt_.rto())) || spurious(slot))) {
     rtt_.sample(now_ - slot.first_sent_at);
@@ -350,8 +349,8 @@ std::optional<Completion> Worker::poll_completion() noexcept {
   const std::uint32_t index = pending_.take_complete();
   if (index == kNoCollective) return std::nullopt;
   const Pending& pending = pending_[index];
-  // What was in flight at once is what round trips were measured with: the window, or the slots if these were fewer. A
-  // collective of a few packets fills no path, and says nothing.
+  // Round trips were measured with this many packets in flight: the window, or the slots if there are fewer. A
+  // collective of a few packets does not fill the path, so it says nothing.
   const std::uint32_t in_flight = std::min(window_.size(), std::max(pending.stride, config_.window_min));
   const TimeNs smoothed = std::max<TimeNs>(rtt_.smoothed(), 1);
   return Completion{.token = pending.work.token,

@@ -5,27 +5,27 @@
 //
 // Theory of operation
 //
-// Dealing. Workers agree on which chunk goes through which slot without talking. Of a collective's n chunks in
-// this thread's share, chunk i goes through slot (start + i mod stride) mod slots, stride = slots_for(n), and
-// `start` moves on by stride with each collective, so that small collectives run side by side. A slot works
-// through its chunks in order, collective by collective in order of submission; each packet takes one round.
+// Chunks and slots. Which chunk goes through which slot is computed, so workers agree without talking. Of the n chunks
+// in this thread's share of a collective, chunk i goes through slot (start + i mod stride) mod slots, with stride =
+// slots_for(n). `start` advances by stride with each collective, so that small collectives run side by side. A slot
+// works through its chunks in order, collective by collective in order of submission; each packet takes one round.
 //
-// The agreed order. All packets of all workers have one place in one order: by submission, then by position in
-// the collective. A worker always sends the first of its ready packets in that order. It must not be first come,
-// first served: with a window smaller than the slots, worker A could fill its window with slots that B has not
-// sent, and B with slots that A has not, each waiting for the other for ever. For the same reason a packet that
-// comes before everything in flight may be sent when the window is full.
+// The agreed order. All packets have one position in one order that is the same at all workers: by submission, then by
+// position in the collective. A worker always sends the first of its ready packets in that order. First come, first
+// served could deadlock: with a window smaller than the slots, worker A could fill its window with slots that B has not
+// sent, and B with slots that A has not, and each would wait for the other. For the same reason a packet that precedes
+// everything in flight may be sent when the window is full.
 //
-// Timers. A packet without a RESULT has met one of two fates: something was lost, or a peer is late - by
-// microseconds or by minutes. Retransmitting helps the first and floods the second. So a timer that expires
-// retransmits when a packet that was first sent later has had its RESULT (then the peers have been here); otherwise
-// only the first packet in the agreed order is retransmitted, as a probe, and the others wait. Where a retransmission
-// would carry payload, a question goes out in its place, and the payload if the switch answers that it is missing
-// (timers.cpp). When no RESULT has come for some timeouts all is silent, and then again there is only the probe: what
-// was sent last filled a queue, or waits for a peer, and the same burst again would meet the same end. A RESULT that
-// ends a silence gives all timers one more timeout, since the late peer's other packets are on their way. Probes
-// without any RESULT between them come at a timeout that doubles, less a random part: otherwise, once all timeouts are
-// at their cap, senders that share a queue could go on colliding in it for ever.
+// Timers. If a packet has no RESULT, either something was lost or a peer is late, by microseconds or by minutes.
+// Retransmitting repairs a loss, and floods a late peer. So a timer that expires retransmits if a packet that was first
+// sent later has had its RESULT, which shows that the peers have come this far. Otherwise only the first packet in the
+// agreed order is retransmitted, as a probe, and the others wait. Where a retransmission would carry payload, a
+// question goes out in its place, and the payload follows if the switch answers that it is missing (timers.cpp).
+// After several timeouts without any RESULT ("silence") only the probe is sent: the last burst overflowed a queue or
+// waits for a peer, and repeating it would have the same result. The RESULT that ends a silence gives all timers one
+// more timeout, since the late peer's other packets are on their way. The timeout of probes doubles until a RESULT
+// comes, less a random part: otherwise senders that share a queue could keep colliding once all timeouts are at their
+// cap.
 //
 // Why every loss is repaired (worker and switch alive, some packets get through). Let T be the first packet, in
 // the agreed order, whose cell is not complete at the switch, and w a worker whose contribution the switch lacks.
@@ -36,8 +36,8 @@
 //   2. Then T is ready at w and comes before everything in flight: it is sent, whatever the window says.
 //   3. From then on T is w's first packet in flight: it is retransmitted, or asked about and then, since the switch
 //      says that it is missing, retransmitted, until its RESULT comes.
-// The probe's timer is put off only by a RESULT, and there are finitely many of those before T completes; after the
-// last one each worker sends its probe and nothing else, so that congestion is no reason not to get through.
+// Only a RESULT postpones the probe's timer, and there are finitely many RESULTs before T completes. After the last of
+// them each worker sends nothing but its probe, so congestion cannot keep the probe from getting through.
 // Therefore T completes, and by induction everything does.
 #pragma once
 
@@ -121,7 +121,7 @@ class Worker {
 
   [[nodiscard]] std::optional<Completion> poll_completion() noexcept;
 
-  /// Ends every pending collective with `status`; later ones end so too. The first failure stays.
+  /// Ends every pending collective with `status`, and all later ones too. Only the first failure is recorded.
   void fail(Status status) noexcept;
 
   /// When the last new RESULT came (or the oldest pending collective was first sent, if later); kNever when idle.
@@ -134,7 +134,7 @@ class Worker {
 
  private:
   // Timers (timers.cpp)
-  /// Without a RESULT for this many timeouts all is silent, and only the probe is retransmitted.
+  /// After this many timeouts without a RESULT only the probe is retransmitted.
   static constexpr TimeNs kSilenceTimeouts = 4;
   struct Timer {
     std::uint32_t slot = kNoSlot;
@@ -143,9 +143,9 @@ class Worker {
   /// The next retransmission that is due if nothing comes.
   [[nodiscard]] Timer first_timer() const noexcept;
   [[nodiscard]] TimeNs expiry(const Slot& slot) const noexcept;
-  /// `timeout` after the slot's packet went out, but after a silence not before all have had one more RTO.
+  /// `timeout` after the slot's packet was sent; after a silence, not before one more RTO has passed.
   [[nodiscard]] TimeNs not_before(const Slot& slot, TimeNs timeout) const noexcept;
-  /// How long after it went out a packet is asked about, if a later one has had its RESULT.
+  /// How long after it was sent a packet is asked about, if a later one has had its RESULT.
   [[nodiscard]] TimeNs overtaken_after() const noexcept;
   [[nodiscard]] TimeNs probe_expiry(const Slot& slot) const noexcept;
   [[nodiscard]] TimeNs silent_from() const noexcept;
@@ -170,16 +170,15 @@ class Worker {
   // Receiving
   enum class Match : std::uint8_t { kMine, kMissing, kDuplicate, kForeign, kDiverged };
   [[nodiscard]] Match match(std::uint32_t index, const wire::Header& header, std::size_t payload_bytes) const noexcept;
-  /// Was the one retransmission of a packet that nothing has overtaken for nothing? Then its RESULT answers the first
-  /// copy, and is a sample. Without these (Karn's rule alone) a round trip that has grown beyond the timeout would
-  /// never be measured.
+  /// Was the slot's only retransmission unnecessary? Then its RESULT answers the first copy, and is a valid sample.
+  /// With Karn's rule alone, a round trip that has grown beyond the timeout would never be measured.
   [[nodiscard]] bool spurious(const Slot& slot) const noexcept;
   void measure(const Slot& slot) noexcept;
   void accept(std::uint32_t index, const wire::Header& header, std::span<const std::byte> payload) noexcept;
   void store(const Slot& slot, const wire::Header& header, std::span<const std::byte> payload) noexcept;
 
-  // Dealing
-  /// The vote rides in the exponent field of the last chunk's packets, where there is no chunk to look ahead to.
+  // Chunks and slots
+  /// The vote travels in the exponent field of the last chunk's packets, which has no next chunk's exponent to carry.
   [[nodiscard]] static bool carries_vote(const Pending& pending, const Slot& slot) noexcept;
   void make_ready(std::uint32_t index) noexcept;
   void start(std::uint32_t index, std::uint32_t collective) noexcept;

@@ -55,7 +55,7 @@ static void* run_of(const void* buffer, int count, const struct ompi_datatype_t*
   return (char*)buffer + lower_bound;
 }
 
-/* Memory for what the user's buffer holds, in which `land` looks for it if `comes_back`. */
+/* Memory for a packed copy of the user's buffer; if `comes_back`, `land` unpacks the result from it. */
 static char* packed_of(Flight* flight, size_t bytes, void* user, int count, struct ompi_datatype_t* type,
                        bool comes_back) {
   flight->packed = malloc(bytes);

@@ -27,11 +27,11 @@
 #include "opal/mca/pmix/pmix.h"
 #include "opal/util/output.h"
 
-/* 64 KB: below that a collective is over in a few round trips, whoever makes it. */
+/* 64 KB: smaller collectives take only a few round trips, with or without the network. */
 enum { MIN_BYTES_DEFAULT = 65536, PRIORITY_DEFAULT = 80, JOIN_TIMEOUT_DEFAULT_S = 60 };
 
 #define DIGEST_KEY "wiresum.coll.digest"
-/* Of what processes must do alike; to be changed with it. */
+/* The version of what processes must do alike; change it whenever that changes. */
 #define RULES "1"
 
 static int register_parameters(void);
@@ -96,7 +96,7 @@ static uint64_t digest_of(const char* text) {
   return digest == 0 ? 1 : digest;
 }
 
-/* This comes before the processes exchange their addresses, and what is said here goes with them. */
+/* Called before the processes exchange their addresses; what is published here travels with them. */
 static int open_component(void) {
   mca_coll_wiresum_parameters_t* c = &mca_coll_wiresum_parameters;
   const char* endpoint = c->switch_endpoint;
@@ -126,8 +126,8 @@ static int init_query(bool enable_progress_threads, bool enable_mpi_threads) {
   return OMPI_SUCCESS;
 }
 
-/* Have all processes of the communicator said the same of themselves? Each finds the same answer: processes of other
- * mpiruns have exchanged nothing with us, and where addresses are exchanged only when needed nothing is certain. */
+/* Have all processes of the communicator published the same digest? All find the same answer: no for processes of other
+ * mpiruns, which have exchanged nothing with us, and where addresses are exchanged only on demand. */
 static bool are_alike(struct ompi_communicator_t* comm) {
   if (opal_pmix_base_async_modex) return false;
   for (int rank = 0; rank < ompi_comm_size(comm); ++rank) {

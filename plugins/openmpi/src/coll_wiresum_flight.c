@@ -14,9 +14,8 @@ typedef struct ompi_op_t ompi_op_t;
 #include "opal/threads/mutex.h"
 #include "opal/util/output.h"
 
-/* How long MPI may go without progress while somebody waits here: another process may wait for a message of ours, and
- * come late to this collective for it. Each time a little longer than before, since to wake costs the threads that
- * send. */
+/* How long MPI may go without progress while a caller waits here: another process may wait for a message of ours before
+ * it calls this collective. A little longer each time, since waking costs the sending threads time. */
 static const double kProgressPeriodMinS = 0.0005, kProgressPeriodMaxS = 0.01, kProgressPeriodGrowth = 1.25;
 
 typedef struct {
@@ -112,7 +111,7 @@ int mca_coll_wiresum_request(mca_coll_wiresum_flight_t* flight, struct ompi_comm
   return OMPI_SUCCESS;
 }
 
-/* Completes what has landed; other threads may add to the list meanwhile. */
+/* Completes the requests that have landed; other threads may add to the list meanwhile. */
 static int progress(void) {
   int completed = 0;
   if (opal_list_is_empty(&in_flight)) return 0;

@@ -89,8 +89,8 @@ Arguments parse_arguments(std::string_view text) {
 
 std::vector<std::string> with_defaults(const Arguments& given, std::size_t memory_bytes, int core, int process) {
   std::vector<std::string> words = given.eal;
-  // No files, no sockets, no lock in a runtime directory: nothing is left when the process is killed, and nobody needs
-  // the right to write there. --in-memory cannot be had without hugepages, but what matters of it can.
+  // No files, sockets or locks in a runtime directory: nothing is left when the process is killed, and no write access
+  // is needed. --in-memory requires hugepages; without them, the parts of it that matter are set one by one.
   bool shares = false;
   if (given.huge) {
     shares = given.has({"--no-shconf", "--legacy-mem", "--huge-dir"});
@@ -104,13 +104,13 @@ std::vector<std::string> with_defaults(const Arguments& given, std::size_t memor
   }
   if (!given.has({"--no-telemetry", "--telemetry"})) words.emplace_back("--no-telemetry");
   if (!given.has({"--file-prefix"})) {
-    // EAL makes a folder of this name even if it puts nothing there: then one for all of us, which eal.cpp removes.
+    // EAL makes a folder of this name even if it puts nothing there: one for all our processes, which eal.cpp removes.
     words.push_back(shares ? "--file-prefix=wiresum-" + std::to_string(process) : "--file-prefix=wiresum");
   }
   if (!given.has({"-l", "-c", "--lcores"})) words.push_back("--lcores=0@" + std::to_string(core));
   if (!given.has({"--log-level"})) words.emplace_back("--log-level=warning");
-  // Named devices are all that is wanted: EAL is not to take every network card that DPDK could drive. Virtual ones are
-  // made later, for each transport.
+  // EAL must take only the named devices, not every network card that DPDK could drive. Virtual ones are made later,
+  // for each transport.
   bool physical = given.devices.empty();
   for (const std::string& device : given.devices) {
     if (is_virtual(device)) continue;

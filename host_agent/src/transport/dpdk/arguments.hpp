@@ -24,8 +24,8 @@ struct Arguments {
 /// Throws std::invalid_argument if a quotation does not end, an option lacks its device, or options exclude each other.
 [[nodiscard]] Arguments parse_arguments(std::string_view text);
 
-/// What rte_eal_init() is called with, without the program's name: what was given, and what was not but makes sense in
-/// a process that is not DPDK's own. `memory_bytes`: what the ports will need; `core`: one that we may run on.
+/// The arguments of rte_eal_init(), without the program's name: what was given, and defaults that suit a process which
+/// is not DPDK's own. `memory_bytes`: what the ports will need; `core`: one that we may run on.
 [[nodiscard]] std::vector<std::string> with_defaults(const Arguments& given, std::size_t memory_bytes, int core,
                                                      int process);
 

@@ -33,15 +33,15 @@ constexpr std::size_t kPayloadAt = RTE_PKTMBUF_HEADROOM;
 static_assert(kPayloadAt >= kHeadersBytes + 64);
 
 constexpr unsigned kCachePackets = 128;        // in a thread's cache of a pool
-constexpr std::size_t kRoundMax = 1024;        // frames that one receive() looks at, ours or not
+constexpr std::size_t kRoundMax = 1024;        // frames that one receive() examines, ours or not
 constexpr std::size_t kBufferBytesMin = 2048;  // what drivers like to find
 constexpr std::size_t kSlackBytes = 64;        // net_af_packet wants some
 constexpr std::size_t kBufferBytesMax = UINT16_MAX - RTE_PKTMBUF_HEADROOM;
 constexpr std::size_t kHeaderRoomBytes = RTE_PKTMBUF_HEADROOM + 64;
 
-// How long wait() polls before it sleeps, and how long at most it then sleeps at once. A worker that waits for a chunk
-// to come back should not sleep, one that idles should not burn a core. See wait().
-constexpr TimeNs kPauseNs = 5'000;  // then others may use the core, if it is not ours alone
+// How long wait() polls before it sleeps, and the longest single sleep after that. A worker that waits for a chunk to
+// come back should not sleep; an idle one should not burn a core. See wait().
+constexpr TimeNs kPauseNs = 5'000;  // after this long polling, others may use the core
 constexpr TimeNs kSpinNs = 50'000;
 constexpr TimeNs kSleepNsMin = 1'000;
 constexpr TimeNs kSleepNsMax = 50'000;
@@ -54,7 +54,7 @@ TimeNs clock_now() noexcept {
 
 std::size_t frame_bytes(const DeviceConfig& config) { return config.datagram_bytes_max + kHeadersBytes; }
 
-/// How much of everything a transport has.
+/// How many packets and descriptors a transport has, and how large they are.
 struct Sizes {
   Sizes(const DeviceConfig& config, std::size_t ports)
       : buffer(std::min((frame_bytes(config) + kSlackBytes + kBufferBytesMin - 1) / kBufferBytesMin * kBufferBytesMin,
@@ -203,11 +203,11 @@ std::size_t DpdkTransport::receive(std::span<RxDatagram> out) noexcept {
   if (count == 0) count = poll(out, lent_);
   lent_count_ = count;
   stats_.datagrams_received += count;
-  if (count != 0) ++stats_.messages_received;  // a burst is what a message is elsewhere: what comes at once
+  if (count != 0) ++stats_.messages_received;  // a burst counts as a message: datagrams that come together
   return count;
 }
 
-/// Takes datagrams from the thread's queues, and does what else has come in or is due.
+/// Takes datagrams from the thread's queues, and handles ARP and timers that are due.
 std::size_t DpdkTransport::poll(std::span<RxDatagram> out, std::span<rte_mbuf*> buffers) noexcept {
   now_ = clock_now();
   for (std::size_t port = 0; thread_ == 0 && port != ports_.size(); ++port) {
@@ -217,7 +217,7 @@ std::size_t DpdkTransport::poll(std::span<RxDatagram> out, std::span<rte_mbuf*> 
       [this](const Claim& claim) { neighbours_.claimed(claim.address, claim.by, claim.answer, now_); });
   std::size_t count = 0;
   std::size_t idle = 0;
-  // Who was first is last next time, so that no queue starves the others.
+  // The first queue is the last next time, so that none starves the others.
   for (std::size_t looked = 0; looked < kRoundMax && idle != sources_.size() && count != out.size();) {
     const auto [port, queue] = sources_[next_source_];
     next_source_ = (next_source_ + 1) % sources_.size();
@@ -240,9 +240,9 @@ std::size_t DpdkTransport::poll(std::span<RxDatagram> out, std::span<rte_mbuf*> 
   return count;
 }
 
-/// Reads one frame. False if it is nothing for the caller.
+/// Reads one frame. False if it is not a datagram for the caller.
 bool DpdkTransport::accept(rte_mbuf& packet, std::size_t port, RxDatagram& out) noexcept {
-  // Devices that hand over memory in pieces make chains of large frames.
+  // Devices that deliver memory in pieces deliver large frames as chains.
   if (packet.nb_segs > 1 && rte_pktmbuf_linearize(&packet) != 0) return false;
   const std::span<const std::byte> frame = data_of(packet);
   ethernet::UdpFrame udp;
@@ -264,7 +264,7 @@ bool DpdkTransport::accept(rte_mbuf& packet, std::size_t port, RxDatagram& out) 
 void DpdkTransport::answer(std::span<const std::byte> frame, std::size_t port) noexcept {
   ethernet::ArpPacket packet;
   if (!ethernet::parse_arp(frame, packet)) return;
-  // Who sends for somebody else is not believed, nor who says that he is us.
+  // Not believed: a sender that speaks for another address, or for ours.
   ethernet::MacAddress sender;
   std::memcpy(sender.bytes.data(), &frame[sender.bytes.size()], sender.bytes.size());
   if (sender != packet.sender_mac || packet.sender_address == config_.address) return;
@@ -280,9 +280,9 @@ void DpdkTransport::answer(std::span<const std::byte> frame, std::size_t port) n
   if (to_us && !reply) send_arp(ethernet::reply_to(packet, ports_[port]->mac()), packet.sender_mac, port);
 }
 
-/// Puts the questions that are due.
+/// Sends the ARP requests that are due.
 void DpdkTransport::ask() noexcept {
-  // The peers are asked for before anybody wants to send to them.
+  // The peers' addresses are requested before anybody sends to them.
   for (const wire::Endpoint& peer : config_.peers) static_cast<void>(neighbours_.find(peer.address, now_));
   for (Neighbours::Question question; neighbours_.poll_question(now_, question);) {
     for (std::size_t port = 0; port != ports_.size(); ++port) {
@@ -297,7 +297,7 @@ void DpdkTransport::ask() noexcept {
   }
 }
 
-/// Tells a port's neighbours where we are: who has known us by another Ethernet address would go on sending there.
+/// Announces our Ethernet address to a port's neighbours: those who know an older one would go on sending there.
 void DpdkTransport::announce(std::size_t port) noexcept {
   send_arp({.operation = ethernet::ArpOperation::kRequest,
             .sender_mac = ports_[port]->mac(),
@@ -408,18 +408,18 @@ void DpdkTransport::send_copies(std::span<rte_mbuf*> payloads, std::span<const w
   rte_pktmbuf_free_bulk(payloads.data(), static_cast<unsigned>(payloads.size()));
 }
 
-/// Where packets to `address` go. Null if nobody has said yet; then everybody is asked.
+/// Where packets to `address` go. Null if that is not known yet; then a request is broadcast.
 const NextHop* DpdkTransport::next_hop(std::uint32_t address) noexcept {
   const NextHop* hop = neighbours_.find(address, now_);
   if (hop != nullptr) return hop;
-  // The answer may be there already, and who only sends would never see it.
+  // The answer may have arrived already, and a thread that only sends would never see it.
   look();
   hop = neighbours_.find(address, now_);
   if (hop == nullptr && neighbours_.silent(address)) error_.store(EHOSTUNREACH, std::memory_order_relaxed);
   return hop;
 }
 
-/// Takes in what has come, for the next receive(), unless there is something for it already.
+/// Takes in what has arrived, for the next receive(), unless something is waiting for it already.
 void DpdkTransport::look() noexcept {
   if (ready_next_ != ready_count_) return;
   ready_next_ = 0;
@@ -434,9 +434,9 @@ ethernet::Headers DpdkTransport::headers_to(const NextHop& hop, const wire::Endp
                             .destination = to});
 }
 
-/// Writes the headers at the start of a packet's data. Over shared memory (net_memif) there is a checksum too: it costs
-/// some 50 ns at each end, and what is at the other end may be a virtual switch that sends the packet on over a wire,
-/// where nobody else would make one.
+/// Writes the headers at the start of a packet's data. Over shared memory (net_memif) there is a checksum too, which
+/// costs some 50 ns at each end: the other end may be a virtual switch that sends the packet on over a wire without
+/// adding one.
 void DpdkTransport::write_headers(const ethernet::Headers& headers, rte_mbuf& packet, std::size_t payload_bytes,
                                   ethernet::PartialSum payload, const Port& by) noexcept {
   const std::span<std::byte> data = data_of(packet);
@@ -460,10 +460,10 @@ void DpdkTransport::give(std::span<rte_mbuf*> packets, std::size_t port) noexcep
 
 // ---- Waiting ----
 
-// Nobody tells a polling thread that a packet has come, so it looks. For a while after the last packet it looks as fast
-// as it can, because an answer is a few microseconds away; then it sleeps between looks, longer each time, up to
-// kSleepNsMax: an idle thread takes some percent of a core instead of all of it, and the first packet after a pause is
-// seen at most that much later. A wake-up from another thread is noticed as late.
+// There are no interrupts here, so the thread polls. For a while after the last packet it polls as fast as it can,
+// because an answer is a few microseconds away. Then it sleeps between polls, longer each time, up to kSleepNsMax: an
+// idle thread takes some percent of a core instead of all of it, and the first packet after a pause is seen at most
+// that much later. A wake-up from another thread is noticed equally late.
 void DpdkTransport::wait(std::int64_t timeout_ns) noexcept {
   if (ready_next_ != ready_count_) return;
   adopt_thread();

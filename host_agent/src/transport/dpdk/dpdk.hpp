@@ -1,16 +1,16 @@
-// Bursts over DPDK: the process drives the ports itself, and answers for them, since no kernel does.
+// Bursts over DPDK: the process drives the ports itself, and answers ARP for them, since no kernel does.
 //
 // All ports that EAL finds for the transport are its own: a worker has one; a switch may have many, with other workers
 // behind each. Packets leave by the port behind which the neighbour was found (neighbours.hpp).
 //
-// Several threads may drive them, each through a transport of its own. Ports and EAL's devices are shared; which queues
-// of them a thread has, steering.hpp says. Each thread has pools and a table of neighbours of its own. Answers to its
-// questions may come in by another thread's queue, so whoever hears ARP tells all.
+// Several threads may drive them, each through a transport of its own. Ports and EAL's devices are shared; steering.hpp
+// says which queues a thread has. Each thread has pools and a table of neighbours of its own. Answers to its ARP
+// requests may come in by another thread's queue, so a thread that receives ARP tells all.
 //
-// Who owns a buffer (mbuf) at each moment. room() offers the data rooms of buffers that are ours; send() puts the
-// headers in front, or before them in a buffer of its own for each endpoint, and gives them to the driver, which frees
-// what it has read. A freed buffer goes back to its pool when nobody refers to it any more, and only from there can it
-// be offered again: a buffer that a device still reads cannot be written to.
+// Who owns a buffer (mbuf) at each moment. room() offers the data areas of buffers that are ours. send() puts the
+// headers in front (for several endpoints, in a buffer of its own for each) and gives them to the driver, which frees
+// what it has read. A freed buffer returns to its pool when nobody refers to it any more, and only from there can it be
+// offered again: so a buffer that a device still reads is never written to.
 #pragma once
 
 #include <array>
@@ -38,14 +38,14 @@ struct FreePool {
 };
 using Pool = std::unique_ptr<rte_mempool, FreePool>;
 
-/// What somebody says of an address, in whatever ARP packet: Neighbours::claimed().
+/// What an ARP packet says of its sender's address: the arguments of Neighbours::claimed().
 struct Claim {
   std::uint32_t address = 0;
   NextHop by;
   bool answer = false;
 };
 
-/// Claims that other threads have heard. What does not fit is lost, and asked for again.
+/// Claims that other threads have received. One that does not fit is dropped, and asked for again.
 class Claims {
  public:
   void put(const Claim& claim) noexcept;
@@ -143,7 +143,7 @@ class DpdkTransport final : public Transport {
   rte_mempool* header_pool_;
   std::vector<Source> sources_;
   Neighbours neighbours_;
-  TimeNs now_ = 0;  // as of the last call that looked
+  TimeNs now_ = 0;  // when the clock was last read
   std::size_t next_source_ = 0;
 
   std::array<rte_mbuf*, kRoomMax> room_{};

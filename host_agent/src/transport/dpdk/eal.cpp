@@ -43,7 +43,7 @@ struct Environment {
   ~Environment() {
     if (!home.is_here()) return;
     const bool is_quiet = MemifGate::stop();
-    // With a transport still open its thread may be using DPDK's memory; then the kernel takes everything back.
+    // If a transport is still open, its thread may be using DPDK's memory: then leave the clean-up to the kernel.
     if (started && taken.empty() && is_quiet) static_cast<void>(rte_eal_cleanup());
   }
 };
@@ -59,7 +59,7 @@ std::string joined(const std::vector<std::string>& words) {
   return text;
 }
 
-/// Of /proc/meminfo, as the kernel counts them; 0 if it has none.
+/// Free hugepages, of /proc/meminfo; 0 if it has no such line.
 long free_hugepages() {
   std::ifstream meminfo("/proc/meminfo");
   for (std::string word; meminfo >> word;) {
@@ -118,7 +118,7 @@ void start(Environment& all, const Arguments& arguments, std::size_t memory_byte
     }
     throw std::runtime_error(what);
   }
-  // It makes a folder even if it is to put nothing there. This fails, as it should, if there is something in it.
+  // EAL makes a folder even if it puts nothing there. Removing it fails, as it should, if there is something in it.
   static_cast<void>(rmdir(rte_eal_get_runtime_dir()));
   all.started = true;
   all.given = arguments.eal;
@@ -222,8 +222,8 @@ void Devices::release() noexcept {
     rte_eth_dev_info info{};
     // A device with two ports goes with the first.
     if (rte_eth_dev_is_valid_port(port.id) == 0 || rte_eth_dev_info_get(port.id, &info) != 0) continue;
-    // What listens for others stays until the process ends: net_memif frees a listening socket without telling EAL's
-    // interrupt thread, which would use it when the next client comes.
+    // Servers stay until the process ends: net_memif frees a listening socket without telling EAL's interrupt thread,
+    // which would use it when the next client comes.
     if (is_memif(port.device) && !is_memif_client(port.device)) continue;
     environment().plugged.erase(device_name(port.device));
     const auto remove = [&] {
@@ -255,13 +255,13 @@ void on_interrupt_thread(const std::function<void()>& what) noexcept {
 
 namespace {
 
-/// Of the one gate of the process. The interrupt thread is "at work" whenever it is not in let_others_in().
+/// The process has one gate. The interrupt thread is "at work" whenever it is not in let_others_in().
 struct GateState {
   std::atomic<int> inside{0};
   std::atomic<bool> at_work{false};
   std::atomic<bool> ends{false};
   std::atomic<bool> ended{false};
-  int always_ready = -1;  // so that EAL calls let_others_in() each time around, after or before what else has happened
+  int always_ready = -1;  // an always-readable descriptor, so EAL calls let_others_in() in every poll iteration
 } gate;
 
 }  // namespace

@@ -1,11 +1,10 @@
 // DPDK's environment (EAL), which a process can start only once and, once it has ended it, never again.
 //
-// So it is started with the first transport, shared by all that come later, whichever session they are of, and ended
-// when the process exits. What begins and ends with a transport are its devices: they are plugged in when it is made
-// and removed with it.
+// So it is started with the first transport, shared by all later ones of any session, and ended when the process exits.
+// Only a transport's devices begin and end with it: they are plugged in when it is made and removed with it.
 //
-// A forked child has EAL's memory, but not its threads, and it cannot start another: there it may not be used, and
-// nothing of it is ended.
+// A forked child has EAL's memory, but not its threads, and cannot start EAL again: it must not use EAL, and ends
+// nothing of it.
 #pragma once
 
 #include <cstddef>
@@ -45,14 +44,14 @@ class Devices {
   std::vector<Port> ports_;
 };
 
-/// Calls `what`, which throws nothing, on EAL's interrupt thread, and waits. net_memif's connections come and go on
-/// that thread, without a lock towards whoever starts, stops or removes a port: two at once, and EAL panics.
+/// Calls `what`, which throws nothing, on EAL's interrupt thread, and waits. net_memif opens and closes connections on
+/// that thread without a lock against starting, stopping or removing a port: if both happen at once, EAL panics.
 void on_interrupt_thread(const std::function<void()>& what) noexcept;
 
-/// Keeps EAL's interrupt thread out while net_memif's rings are used. When a peer goes, the driver unmaps the memory
-/// they lie in, on that thread, without asking whether somebody reads it: a worker that is killed would take the switch
-/// with it. So that thread runs for a moment every kPauseNs, and only while nobody is inside; its messages wait that
-/// long.
+/// Keeps EAL's interrupt thread out while net_memif's rings are used. When a peer disconnects, the driver unmaps the
+/// memory that the rings lie in, on that thread, without checking whether anybody reads it: a worker that is killed
+/// would crash the switch. So that thread runs for a moment every kPauseNs, and only while nobody is inside; its
+/// messages wait that long.
 class MemifGate {
  public:
   /// Goes inside, if the interrupt thread is not at work; if it is, does not wait.
@@ -61,8 +60,8 @@ class MemifGate {
 
   /// From now on. Called with each net_memif of the process. Throws std::runtime_error.
   static void start();
-  /// Keeps the interrupt thread out for good: when EAL ends, it takes away memory that this thread looks at. False if
-  /// it does not stop for kStopNsMax.
+  /// Keeps the interrupt thread out for good: when EAL ends, it frees memory that this thread reads. False if the
+  /// thread does not stop within kStopNsMax.
   [[nodiscard]] static bool stop() noexcept;
 
  private:
@@ -77,12 +76,11 @@ class MemifGate {
 /// A client connects, once, to a server that has to be there.
 [[nodiscard]] bool is_memif_client(std::string_view device);
 
-/// Gives the calling thread, if it is not DPDK's own, what DPDK keeps for each of its own: caches of buffers, without
-/// which taking one from a pool is an atomic operation; and short sleeps that are as short as they say (the kernel's
-/// usual slack is 50 us). Cheap when it is done already.
+/// Registers the calling thread with DPDK: it gets caches of buffers, without which taking one from a pool is an atomic
+/// operation. Also makes its short sleeps precise (the kernel's usual slack is 50 us). Cheap if done already.
 void adopt_thread() noexcept;
 
-/// What DPDK's last failure was, in words.
+/// DPDK's last error as text.
 [[nodiscard]] std::string last_error();
 
 }  // namespace wiresum::transport::dpdk

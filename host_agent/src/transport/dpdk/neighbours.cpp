@@ -32,7 +32,7 @@ bool Neighbours::silent(std::uint32_t address) noexcept {
 void Neighbours::heard(std::uint32_t address, const NextHop& from, TimeNs now) noexcept {
   Entry* const entry = known(address);
   if (entry == nullptr) {
-    // It will be answered, so its address is soon needed.
+    // The datagram will be answered, so the sender's address is needed soon.
     static_cast<void>(take(address, now));
   } else if (entry->state != State::kAsked) {
     if (entry->hop == from) {

@@ -1,21 +1,21 @@
-// Who is behind which Ethernet address: a table of neighbours (RFC 826), for ports that the kernel does not see.
+// A table of neighbours and their Ethernet addresses (ARP, RFC 826), for ports that the kernel does not see.
 //
-// Of each neighbour one of these is known:
+// The states of a neighbour:
 //
-//   asked       nothing; everybody has been asked, on all ports, and the first answer counts
+//   asked       nothing is known; a request was broadcast on all ports, and the first answer counts
 //   confirmed   its Ethernet address and port: it answered, or a datagram came from there, less than a minute ago
-//   doubted     the same, but that is long ago, or somebody else has claimed the address since: the one that is known
-//               is asked, alone. Packets go on to it. When it does not answer it is gone: asked
+//   doubted     the same, but longer ago, or somebody else has claimed the address since: the known owner alone is
+//               asked, and packets still go to it. If it does not answer, the state is "asked" again
 //
-// What is defended against forged ARP, and what is not. ARP has no signatures, so whoever shares the Ethernet segment
-// and answers first, before the owner, is believed. But nobody can take an address over that its owner still uses:
-// - only answers to our own questions are learned from, each within a second of its question; requests of others and
-//   announcements teach nothing (a request for our address is answered to whom asks);
-// - an entry never changes while its owner answers: a claim to the contrary only makes us ask the owner;
-// - the table is small and fixed: a flood of claims cannot make it grow, and confirmed entries are not thrown out of it
-//   for others; what we ask for is limited, so that datagrams from invented sources cannot make us flood the segment.
-// Somebody who is able to silence the owner, or a switch that lets others send with the owner's Ethernet address, is
-// not defended against: that takes port security in the network, as it does for every host that uses ARP.
+// Forged ARP. ARP has no signatures, so whoever is on the Ethernet segment and answers before the owner is believed.
+// But nobody can take over an address that its owner still uses:
+// - we learn only from answers to our own requests, each within a second of its request; others' requests and
+//   announcements change nothing (a request for our address is answered to its sender);
+// - an entry never changes while its owner answers: a contrary claim only makes us ask the owner;
+// - the table is small and fixed: a flood of claims cannot make it grow, and confirmed entries are not evicted for
+//   others; our requests are limited, so that datagrams from invented sources cannot make us flood the segment.
+// There is no defence against somebody who can silence the owner, or a switch that lets others send with the owner's
+// Ethernet address: that takes port security in the network, as it does for every host that uses ARP.
 //
 // Pure: no packet, no clock, no allocation.
 #pragma once
@@ -68,7 +68,7 @@ class Neighbours {
   static constexpr TimeNs kAskNsMax = 1'000'000'000;
   static constexpr TimeNs kDoubtNs = 50'000'000;      // between questions to the one that is known
   static constexpr int kDoubtsMax = 3;                // unanswered, before it is taken to be gone
-  static constexpr int kSilent = 4;                   // unanswered, before anybody is told
+  static constexpr int kSilent = 4;                   // unanswered, before it is reported
   static constexpr TimeNs kQuestionNs = 100'000;      // between any two questions
   static constexpr TimeNs kForgetNs = 5'000'000'000;  // who does not answer, and nobody wants to send to
   static constexpr std::size_t kSets = 64;

@@ -32,7 +32,7 @@ bool is_one_of(std::string_view driver, const std::array<std::string_view, kCoun
   return std::find(drivers.begin(), drivers.end(), driver) != drivers.end();
 }
 
-/// Memory that is handed over, in as many pieces as it takes: these have no limit, whatever MTU they report.
+/// They pass memory on, in as many pieces as it takes: these have no limit, whatever MTU they report.
 constexpr std::array<std::string_view, 2> kWithoutMtu{"net_memif", "net_ring"};
 /// Over an interface of the kernel's, whose MTU they do not report.
 constexpr std::array<std::string_view, 3> kKernelInterfaces{"net_af_packet", "net_af_xdp", "net_tap"};
@@ -87,7 +87,7 @@ int Port::start() {
   is_memif_ ? on_interrupt_thread(call) : call();
   started_ = result == 0;
   if (started_ && is_memif_ && !connects_) {
-    // A server takes clients even while it is stopped, with queues that are no more: they are to come again.
+    // A stopped server still accepts clients, with queues that no longer exist: those clients must connect again.
     stop();
     on_interrupt_thread(call);
     started_ = result == 0;
@@ -140,13 +140,13 @@ void Port::configure(const PortConfig& config, const std::string& device) {
   std::memcpy(mac_.bytes.data(), static_cast<const std::uint8_t*>(mac.addr_bytes), mac_.bytes.size());
 }
 
-/// A datagram that is too large would only be lost, without a word.
+/// A datagram that is too large would be dropped silently.
 void Port::allow_size(const PortConfig& config, const std::string& device) {
   const std::size_t ip_bytes_max = config.ip_bytes_max;
   const std::string what = "the DPDK port " + driver_ + " cannot carry packets of " + std::to_string(ip_bytes_max) +
                            " bytes (IPv4 and UDP headers included): ";
   const std::size_t frame_bytes = ip_bytes_max + ethernet::kEthernetBytes;
-  // A frame of its ring holds the kernel's header too, and one of our buffers what the rest has room for.
+  // A frame of its ring also holds the kernel's header; the rest must fit one of our buffers.
   constexpr std::size_t kOfKernelsMax = 64;
   constexpr std::size_t kOfKernelsMin = 32;
   const std::size_t ring_frame = device_number(device, "framesz", 2048);
@@ -155,7 +155,7 @@ void Port::allow_size(const PortConfig& config, const std::string& device) {
     throw std::runtime_error(what + "give its device framesz=" + std::to_string(config.buffer_bytes) +
                              ",blocksz=" + std::to_string(2 * config.buffer_bytes) + ", or use other lanes");
   }
-  // It would cut larger ones up, but version 22.11 joins them wrongly as soon as its ring has gone around once.
+  // It would split larger ones, but version 22.11 joins them wrongly as soon as its ring has wrapped around once.
   if (is_memif_ && frame_bytes > device_number(device, "bsize", 2048)) {
     throw std::runtime_error(what + "give the devices of both ends bsize=" +
                              std::to_string(std::bit_ceil(frame_bytes)) + ", or use fewer lanes");
@@ -192,7 +192,7 @@ ethernet::ChecksumPolicy Port::policy(const rte_mbuf& packet) const noexcept {
   if (checks_ && (packet.ol_flags & RTE_MBUF_F_RX_L4_CKSUM_MASK) == RTE_MBUF_F_RX_L4_CKSUM_GOOD) {
     return ethernet::ChecksumPolicy::kTrusted;
   }
-  // A sender on this machine leaves the checksum to an interface that, being none of hardware, leaves it out.
+  // A sender on this machine leaves the checksum to the interface, and a virtual interface does not compute it.
   return kernel_sends_ ? ethernet::ChecksumPolicy::kWholeOrPseudo : ethernet::ChecksumPolicy::kWhole;
 }
 

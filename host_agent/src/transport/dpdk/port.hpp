@@ -42,20 +42,20 @@ class Port {
   /// It computes the checksum of UDP, if the packet says so.
   [[nodiscard]] bool sends_checksums() const noexcept { return sends_checksums_; }
 
-  /// How it brings packets to the threads that they are for: a phrase.
+  /// How packets reach the threads that they are for, in words.
   [[nodiscard]] const char* steering() const noexcept;
   /// Receive queues: one, or as many as there are threads.
   [[nodiscard]] std::uint16_t receive_queues() const noexcept { return queues_.receive; }
 
-  /// Looks after the link, now and then, as one thread alone does: connects again where the driver tries only once
-  /// (net_memif as a client). Returns whether it has come up since.
+  /// Checks the link from time to time; called by one thread only. Connects again where the driver tries only once
+  /// (net_memif as a client). Returns whether the link has come up since.
   [[nodiscard]] bool look_after_link(std::int64_t now_ns) noexcept;
 
   /// How the checksum of a received packet is to be looked at, and whether the device has found it wrong.
   [[nodiscard]] ethernet::ChecksumPolicy policy(const rte_mbuf& packet) const noexcept;
   [[nodiscard]] bool found_wrong(const rte_mbuf& packet) const noexcept;
 
-  /// Takes at most out.size() packets from a queue of the device, which one thread alone does. Returns how many.
+  /// Takes at most out.size() packets from a queue of the device; called by one thread only. Returns how many.
   [[nodiscard]] std::size_t receive(std::uint16_t queue, std::span<rte_mbuf*> out) noexcept;
 
   /// Gives packets to the device, all of them if it takes them within a bounded time; the rest is freed. Returns how

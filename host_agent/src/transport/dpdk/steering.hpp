@@ -1,9 +1,9 @@
 // Which thread takes which packets, where several drive the same ports.
 //
-// A port has one receive queue, or one for each thread. With one, a thread takes all that comes in there, and what is
-// for another's UDP port is passed on in software (transport/exchange.hpp). With one for each, the device chooses: by
-// flow rules, UDP port to queue, if its driver takes them; else by a hash of addresses and ports (RSS), if it has one;
-// else as its other end does. However it chooses, the exchange puts right what comes to the wrong thread.
+// A port has one receive queue, or one for each thread. With one, a single thread takes everything, and passes on in
+// software what is for other threads' UDP ports (transport/exchange.hpp). With one for each, the device chooses: by
+// flow rules, UDP port to queue, if its driver supports them; else by a hash of addresses and ports (RSS), if it has
+// one; else as its other end does. Packets that reach the wrong thread are passed on by the exchange.
 #pragma once
 
 #include <rte_flow.h>
@@ -23,8 +23,8 @@ struct QueueCounts {
 [[nodiscard]] QueueCounts queues_for(unsigned threads, std::size_t receive_max, std::size_t send_max,
                                      bool peer_has_as_many) noexcept;
 
-/// Does this thread take what comes in by queue `queue` of the port with index `port`? Exactly one does. Ports of one
-/// queue are dealt out in turn.
+/// Does this thread take what comes in by queue `queue` of the port with index `port`? Exactly one does. Ports with one
+/// queue go to the threads in turn.
 [[nodiscard]] bool takes(unsigned thread, unsigned threads, std::size_t port, std::uint16_t queue,
                          std::uint16_t queues) noexcept;
 

@@ -1,5 +1,5 @@
-// ARP for IPv4 over Ethernet (RFC 826): for a transport whose device the kernel does not see, and so does not answer
-// for.
+// ARP for IPv4 over Ethernet (RFC 826): for a transport whose device the kernel does not see, so that it does not
+// answer ARP requests for it.
 //
 // Pure: no socket, no clock, no allocation.
 #pragma once

@@ -21,11 +21,11 @@ std::uint64_t load64(const std::byte* from) noexcept {
 
 std::uint64_t halves(std::uint64_t word) noexcept { return (word & 0xFFFF'FFFF) + (word >> 32); }
 
-// Any words will do that are whole multiples of 16 bits, since 2^32 - 1 and 2^64 - 1 are multiples of 2^16 - 1: halves
-// may be added to each other, and what a sum loses by running over counts as one.
+// Words of 32 or 64 bits will do, since 2^32 - 1 and 2^64 - 1 are multiples of 2^16 - 1: halves may be added to each
+// other, and a carry out of the sum counts as one.
 #if defined(__SSE2__)
 
-/// Adds the even and the odd words of 32 bits in lanes of 64, which do not run over. Every x86-64 can.
+/// Adds the even and the odd words of 32 bits in lanes of 64, which do not overflow. Every x86-64 can do this.
 std::uint64_t sum_steps(const std::byte* from, std::size_t steps) noexcept {
   static_assert(kStepBytes == 2 * sizeof(__m128i));
   const __m128i even = _mm_set1_epi64x(0xFFFF'FFFF);

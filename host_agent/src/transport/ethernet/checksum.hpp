@@ -9,8 +9,8 @@
 
 namespace wiresum::transport::ethernet {
 
-/// A sum that is not finished: of some of a packet's words, to be added to others'. Of an odd number of bytes the last
-/// counts as one before a zero, so only the last part of a packet may be odd.
+/// An unfinished sum: of some of a packet's words, to be added to others'. An odd last byte counts as if a zero
+/// followed, so only the last part of a packet may be odd.
 struct PartialSum {
   std::uint64_t words = 0;
 

@@ -1,15 +1,15 @@
-// Ethernet II, IPv4 (RFC 791) and UDP (RFC 768) around a payload: what a transport writes and reads that drives a
-// network device itself.
+// Ethernet II, IPv4 (RFC 791) and UDP (RFC 768) around a payload, for transports that drive a network device
+// themselves.
 //
 // Pure: no socket, no clock, no allocation.
 //
 //     0            14                 34          42
 //     | Ethernet   | IPv4, no options | UDP       | payload ...                     | padding of short frames |
 //
-// Who computes the UDP checksum. Nothing above it would notice a flipped bit: the sum would be wrong, silently. And
-// Ethernet's own check does not help against what goes wrong inside of a NIC, a switch or a bus. So a transport writes
-// it, here or in the device, whenever a frame leaves this machine's memory. UDP over IPv4 lets a sender do without;
-// that is for frames which never do.
+// Who computes the UDP checksum. No layer above would notice a flipped bit: the sum would be silently wrong. And
+// Ethernet's own check does not cover errors inside a NIC, a switch or a bus. So a transport writes the checksum, here
+// or in the device, whenever a frame leaves this machine's memory. Frames that never leave it may go without, which
+// UDP over IPv4 permits.
 #pragma once
 
 #include <array>
@@ -52,14 +52,14 @@ enum class UdpChecksum : std::uint8_t {
   kNone,    // 0: there is none
 };
 
-/// The headers of one path: what all its frames share is computed once, so that a frame costs a copy and two folds.
+/// The headers of one path. What its frames have in common is computed once, so a frame costs a copy and two folds.
 class Headers {
  public:
   Headers() = default;  // of no path: not to be written
   explicit Headers(const Path& path) noexcept;
 
-  /// Writes the headers of a frame with `payload_bytes` bytes, at most kPayloadBytesMax, whose sum is `payload`: the
-  /// same payload may go to several endpoints, but is to be summed once. `payload` is read for kWhole alone.
+  /// Writes the headers of a frame with `payload_bytes` bytes, at most kPayloadBytesMax, whose sum is `payload`: so a
+  /// payload that goes to several endpoints is summed once. `payload` is used for kWhole only.
   void write(std::span<std::byte, kHeadersBytes> out, std::size_t payload_bytes, UdpChecksum kind,
              PartialSum payload) const noexcept;
 
@@ -84,7 +84,7 @@ enum class FrameError : std::uint8_t {
   kUdpChecksum,   // wrong
 };
 
-/// What is made of a UDP checksum. One of 0, "none", is good in each case.
+/// How a UDP checksum is checked. 0, "none", is accepted in each case.
 enum class ChecksumPolicy : std::uint8_t {
   kWhole,          // has to be right
   kWholeOrPseudo,  // or that of the pseudo-header alone: frames of a sender on this machine, who left it to a device

@@ -17,7 +17,7 @@
 namespace wiresum::transport {
 namespace {
 
-/// Blocks of consecutive free ports are found by trial; beyond this many trials the host has none.
+/// Blocks of consecutive free ports are found by trial; after this many trials the host is taken to have none.
 constexpr int kBlockTrialsMax = 256;
 
 [[noreturn]] void fail(int error, const std::string& what) {
@@ -74,7 +74,7 @@ UdpSocket::UdpSocket(wire::Endpoint local) : UdpSocket() {
 UdpSocket UdpSocket::in_group(wire::Endpoint group, std::uint32_t interface) {
   UdpSocket made;
   set_option(made.descriptor_, SOL_SOCKET, SO_REUSEADDR, 1);
-  // Else it would also hear the group at any other interface that somebody on this machine has joined it at.
+  // Otherwise it would also get the group's packets from other interfaces at which this machine has joined it.
   set_option(made.descriptor_, IPPROTO_IP, IP_MULTICAST_ALL, 0);
   ip_mreqn membership{};
   membership.imr_multiaddr.s_addr = htonl(group.address);
@@ -169,7 +169,7 @@ std::vector<UdpSocket> bind_consecutive(wire::Endpoint local, std::size_t count)
       }
       return sockets;
     } catch (const std::system_error&) {
-      // A wish for one certain block is not repeated, nor is a failure that has nothing to do with the block.
+      // No further try if one certain block was wanted, or if the failure has nothing to do with the block.
       if (local.port != 0 || sockets.empty() || trial == kBlockTrialsMax) {
         throw;
       }

@@ -4,19 +4,19 @@
 // equally long datagrams of one sender, and a control message gives their length; receive() cuts the runs apart. If
 // the caller's burst is full, the rest of a run waits in its buffer for the next call, so nothing is copied.
 //
-// Sending. The kernel has copied a packet when sendmmsg() returns, so the room is always all there, and in the cache. A
-// burst is cut into *runs*: consecutive packets of one length, since GSO cuts a buffer into equal pieces. A run is
-// gathered by an iovec for each stretch of memory that its packets make, which serve every endpoint: a multicast to N
-// workers costs N messages in one sendmmsg, and no copy of ours. Without GSO a run is one packet. The longest run is a
-// *train*, 64 kB; a message costs much the same whatever its length, so callers make bursts of whole trains: 44 packets
-// of an MTU of 1500 rather than 64, which would leave as 44 and 20.
+// Sending. The kernel has copied a packet when sendmmsg() returns, so all buffers are free again at once, and in the
+// cache. A burst is cut into *runs*: consecutive packets of one length, since GSO cuts a buffer into equal pieces. Each
+// contiguous stretch of a run's memory is one iovec, and the iovecs serve every endpoint: a multicast to N workers
+// costs N messages in one sendmmsg, and no copy here. Without GSO a run is one packet. The longest run is a *train*, 64
+// kB. A message costs much the same whatever its length, so callers make bursts of whole trains: 44 packets of an MTU
+// of 1500 rather than 64, which would leave as 44 and 20.
 //
-// Several ports. A switch's thread serves many ports, most of them idle, and a worker's hears a multicast group beside
-// its own: epoll tells which have something, one of them is drained in each call, in turn.
+// Several ports. A switch's thread serves many ports, most of them idle, and a worker's also a multicast group: epoll
+// tells which have something, and each call drains one of them, in turn.
 //
 // Waiting. ppoll() sleeps as precisely as timers need it, on every kernel and under every filter of system calls
-// (epoll_pwait2 came with Linux 5.11, and is forbidden in some containers): for the event that wakes us, and for the
-// one socket or the epoll of several.
+// (epoll_pwait2 came with Linux 5.11, and some containers forbid it). It waits for the wake-up event, and for the one
+// socket or the epoll of several.
 #include "transport/udp/udp.hpp"
 
 #include <netinet/udp.h>
@@ -49,13 +49,13 @@ constexpr std::size_t kSegmentsMax = 64;  // UDP_MAX_SEGMENTS of every kernel th
 constexpr std::size_t kRoomPackets = kSegmentsMax;
 constexpr std::size_t kRunBytesMax = wire::kUdpPayloadBytesMax;
 constexpr std::size_t kPacketAlignmentBytes = 8;
-/// How often in one send() a full socket buffer is waited for, and how long each time, before what is left of the burst
-/// is given up as lost: together less than the least timeout of a packet, since all jobs of the thread wait meanwhile.
+/// How often in one send() a full socket buffer is waited for, and how long each time, before the rest of the burst is
+/// given up as lost. Together less than the least timeout of a packet, since all jobs of the thread wait meanwhile.
 constexpr int kSendWaitsMax = 2;
 constexpr int kSendWaitMs = 2;
-/// How often a message is tried again that an answer to an earlier one was reported in place of.
+/// How often a message is tried again when sendmmsg reported an answer to an earlier one instead of sending it.
 constexpr int kSendRetriesMax = 8;
-/// How often in turn a busy socket is asked before the others are looked at.
+/// How often in a row a busy socket is read before the others are checked.
 constexpr int kRecentMax = 4;
 
 const std::byte* end_of(const iovec& vector) noexcept {
@@ -70,8 +70,8 @@ std::size_t round_up(std::size_t value, std::size_t unit) noexcept { return (val
 
 [[noreturn]] void fail(const char* what) { throw std::system_error(errno, std::generic_category(), what); }
 
-/// The packets that are being made. They lie as close as they can: where they fill their places, neighbours make one
-/// run of memory, which the kernel copies 20% faster than one piece for each packet.
+/// The packets that are being made. They lie side by side: full-size neighbours form one run of memory, which the
+/// kernel copies 20% faster than one piece for each packet.
 class Room {
  public:
   explicit Room(std::size_t packet_bytes)
@@ -224,7 +224,7 @@ struct UdpTransport::Impl {
     if (sockets.size() == 1) {
       return fill_from(0);
     }
-    // One socket is busy for a while, mostly. To ask it costs less than to ask which, but nobody is to wait for long.
+    // Usually one socket is busy for a while. Reading it costs less than epoll, but the others must not wait for long.
     if (recent_asked != kRecentMax) {
       ++recent_asked;
       if (fill_from(recent)) {
@@ -289,7 +289,7 @@ struct UdpTransport::Impl {
   void queue_run(std::span<const wire::Packet> run, std::span<const wire::Endpoint> to, int descriptor) noexcept {
     assert(!run.empty() && run.size() <= kSegmentsMax);
     assert(!connected || to.size() == 1);
-    // Messages in the batch refer to iovecs, so both start afresh together.
+    // Messages in the batch refer to iovecs, so both are reset together.
     if (vectors_used + run.size() > vectors.size()) {
       flush(descriptor);
     }
@@ -371,7 +371,7 @@ struct UdpTransport::Impl {
     }
     note_error(error);
     if ((error == EIO || error == EINVAL) && datagrams[index] > 1) {
-      // The device cannot checksum what the kernel would cut, or does not cut at all: do without GSO from now on.
+      // The device cannot checksum the pieces that GSO would make, or does not support GSO: do without from now on.
       gso = false;
       send_singly(descriptor, index);
       return false;
@@ -446,7 +446,7 @@ std::size_t UdpTransport::train_packets(std::size_t packet_bytes) const noexcept
 
 std::size_t UdpTransport::receive(std::span<RxDatagram> out) noexcept {
   std::size_t count = 0;
-  // What lies in the queue's buffers is lent to the caller until the next call, so they are refilled only first.
+  // The queue's buffers are lent to the caller until this call, so they are refilled here, before anything is lent.
   if (!impl_->queue.empty() || impl_->fill()) {
     count = impl_->queue.drain(out);
   }

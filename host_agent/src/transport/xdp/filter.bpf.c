@@ -1,8 +1,8 @@
-// Which frames are ours: whole UDP datagrams over IPv4, to our address and one of our ports. They go to the AF_XDP
-// socket of the queue that they came in on; everything else goes on into the kernel as if nobody had looked, and so
-// does what is ours while there is no socket.
+// Selects our frames: whole UDP datagrams over IPv4, to our address and one of our ports. They go to the AF_XDP socket
+// of the queue that they came in on. Everything else goes on into the kernel unchanged, and so do our frames while
+// there is no socket.
 //
-// What it lets through is checked again in user space, byte by byte: this is a sieve, not a judge.
+// Frames that it selects are validated in full in user space: this program only classifies.
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
 #include <linux/in.h>

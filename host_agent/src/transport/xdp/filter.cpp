@@ -53,7 +53,7 @@ void Filter::Close::operator()(bpf_object* object) const noexcept { bpf_object__
 
 Filter::Filter(const Device& device, std::uint32_t address, std::span<const std::uint16_t> ports,
                std::size_t ipv4_bytes_max) {
-  // Its complaints are about things that it then does in another way; what matters comes back as an error.
+  // libbpf's messages are about things that it then does in another way; real failures come back as errors.
   libbpf_set_print(nullptr);
   const std::span<const std::byte> bytes = program_object();
   object_.reset(bpf_object__open_mem(bytes.data(), bytes.size(), nullptr));

@@ -1,4 +1,4 @@
-// What the XDP program is told before it is loaded: read by the program (C, for BPF) and by who loads it (C++).
+// The XDP program's configuration, set before it is loaded: read by the program (C, for BPF) and by its loader (C++).
 #ifndef WIRESUM_TRANSPORT_XDP_FILTER_CONFIG_H
 #define WIRESUM_TRANSPORT_XDP_FILTER_CONFIG_H
 

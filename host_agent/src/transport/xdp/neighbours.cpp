@@ -22,8 +22,8 @@ namespace wiresum::transport::xdp {
 namespace {
 
 constexpr std::uint64_t kKnown = std::uint64_t{1} << 63;
-/// How often the kernel is asked again. While an address is not known: soon, and then less and less often. While all
-/// are: often enough that none gets old, for it may forget a neighbour that nobody has confirmed for a minute.
+/// How often the kernel is asked again. While an address is unknown: soon at first, then less and less often. While all
+/// are known: often enough that none expires, since the kernel may forget a neighbour not confirmed for a minute.
 constexpr int kUnknownMs = 10;
 constexpr int kUnknownMsMax = 1000;
 constexpr int kKnownMs = 10'000;
@@ -189,7 +189,7 @@ Neighbours::Neighbours(const std::string& name, int index)
   if (!provoker_.valid() || !asked_.valid()) {
     fail("cannot open a socket to find neighbours by");
   }
-  // Where the kernel does not let us, the route decides, which leads there too.
+  // Where the kernel does not permit this, the route decides, which leads to the same interface.
   static_cast<void>(
       setsockopt(provoker_.get(), SOL_SOCKET, SO_BINDTODEVICE, name.data(), static_cast<socklen_t>(name.size())));
   keeper_ = process::start_thread("the thread that looks after the neighbours behind " + name, [this] { keep(); });
@@ -244,7 +244,7 @@ void Neighbours::keep() noexcept {
     unknown_ms = happened > 0 ? kUnknownMs : std::min(2 * unknown_ms, kUnknownMsMax);
     std::uint64_t count = 0;
     static_cast<void>(!read(asked_.get(), &count, sizeof count));
-    // What has changed is found by asking, so the news themselves need not be read; nor do lost ones matter.
+    // Changes are found by asking again, so the notifications need not be parsed, and lost ones do not matter.
     while (recv(changes_.get(), news_.data(), news_.size(), 0) > 0 || errno == ENOBUFS) {
     }
   }

@@ -1,10 +1,10 @@
 // Where the next hops are: their MAC addresses, as the kernel knows them.
 //
-// Theory of operation. The thread that sends asks find(), which reads one word for an address that is known and never
-// waits. A thread of our own keeps the words right: it asks the kernel for the route and then for the neighbour
-// (rtnetlink), whose answers may wait for locks of the kernel; hears of changes; and where the kernel has no answer, or
-// an old one, it provokes one by an empty UDP datagram from an ordinary socket to the discard port, since only packets
-// of the kernel's own make it ask. So ARP, its time-outs and its limits stay the kernel's.
+// Theory of operation. The sending thread calls find(), which never waits: for a known address it reads one word. A
+// background thread keeps these words up to date. It asks the kernel for the route and then for the neighbour
+// (rtnetlink, which may wait for the kernel's locks), and it is notified of changes. Where the kernel has no answer, or
+// an old one, the thread sends an empty UDP datagram from an ordinary socket to the discard port, since only the
+// kernel's own packets make it send ARP requests. So ARP, its time-outs and its limits remain the kernel's.
 #pragma once
 
 #include <array>

@@ -27,7 +27,7 @@ constexpr std::size_t kChunkBytesMin = 2048;
 constexpr std::size_t kChunkBytesMax = 4096;  // a page: larger ones need huge pages
 /// A burst to 16 workers, and the next.
 constexpr std::size_t kPlaces = 1024;
-/// As many as the receive rings of NICs have, so that one full of ours empties no device.
+/// As many as the receive rings of NICs have.
 constexpr std::size_t kChunksReceived = 2048;
 /// In copy mode the kernel counts what is on its way against the socket's send buffer.
 constexpr int kSendBufferBytes = 16 << 20;
@@ -98,8 +98,8 @@ Rings::Rings(const Device& device, std::span<const std::uint32_t> queues, const 
 
   const std::uint32_t sent = ring_size(layout.places * layout.place_chunks);
   const std::uint32_t received = ring_size(layout.chunks_received);
-  // The kernel shows a frame before it says that it has taken the chunk from the fill ring: for a moment that holds
-  // more than there are, so it has room for twice as many.
+  // The kernel shows a frame before it reports that it has taken the chunk from the fill ring. For a moment the ring
+  // counts such chunks twice, so it has twice as many places.
   const xsk_umem_config umem_config{.fill_size = 2 * received,
                                     .comp_size = sent,
                                     .frame_size = static_cast<std::uint32_t>(layout.chunk_bytes),

@@ -11,8 +11,8 @@
 //     sending     free -> transmit ring -> (the device reads) -> completion ring -> free
 //     receiving   fill ring -> (the device writes) -> receive ring -> lent to the caller -> fill ring
 //
-// One socket for each queue that the interface receives by, since it is the device that decides by which a packet
-// comes. Those of one thread share its memory, and packets leave by the first of them.
+// There is one socket for each receive queue, since the device decides which queue a packet comes in by. The sockets
+// of one thread use the same memory, and packets leave by the first of them.
 #pragma once
 
 #include <xdp/xsk.h>

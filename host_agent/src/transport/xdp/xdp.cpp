@@ -1,7 +1,7 @@
 // Theory of operation
 //
-// Threads. The interface with its XDP program is all threads'; each has every so many of its queues, and memory of its
-// own. Nothing else is shared.
+// Threads. All threads use the interface and its XDP program; each has a part of the queues, and memory of its own.
+// Nothing else is shared.
 //
 // Receiving. The XDP program has put whole datagrams for our ports into chunks of our memory (rings.hpp shows whose a
 // chunk is when). receive() checks each from its first byte to its last and lends what is good where it lies; the next
@@ -15,15 +15,16 @@
 // next burst, or while we sleep. Only where no copy can be made any more, or nobody knows the way to an endpoint, is
 // one lost and counted.
 //
-// Checksums. Devices do not compute UDP's for AF_XDP, so we do, and look at what comes in. Packets of ordinary sockets
-// on this machine carry the pseudo-header's sum alone, for the kernel leaves the rest to a device, and a veth pair,
-// macvlan or bridge has none: the kernel knows, and takes them unseen, but does not tell us. So where packets may come
-// from this machine, on veth and wherever the program is not in a driver, such a sum is taken for good, too. Of broken
-// packets that lets pass one in 2^16 more than the checksum itself does. Drivers of NICs show whole checksums to XDP.
+// Checksums. Devices do not compute UDP's checksum for AF_XDP, so we compute it, and verify it on receipt. Packets of
+// ordinary sockets on this machine carry only the pseudo-header's sum: the kernel leaves the rest to a device, and a
+// veth pair, macvlan or bridge never computes it. The kernel accepts such packets, but does not tell us which they are.
+// So where packets may come from this machine (on veth, and wherever the program is not in a driver) the
+// pseudo-header's sum is accepted, too. That lets one more broken packet in 2^16 pass than the checksum does. Drivers
+// of NICs show whole checksums to XDP.
 //
-// Trains. For the same reason a train of datagrams (UDP GSO) of a peer's sockets on this machine may come as one packet
-// where the program is not in a driver. Nobody could cut it apart, so it goes to the kernel's socket, and is lost: such
-// a peer has to do without offloads. A veth pair with the program in its driver has the kernel cut trains before.
+// Trains. For the same reason a train of datagrams (UDP GSO) from a peer on this machine may arrive as one packet where
+// the program is not in a driver. It cannot be cut apart here, so it goes to the kernel's socket, and is lost: such a
+// peer has to do without offloads. Before a veth pair with the program in its driver, the kernel cuts trains itself.
 #include "transport/xdp/xdp.hpp"
 
 #include <linux/if_xdp.h>
@@ -161,7 +162,7 @@ struct XdpTransport::Impl {
     }
   }
 
-  /// A worker's first packets are not to be lost only because nobody has asked for its switch yet.
+  /// So that a worker's first packets are not lost because the switch's MAC address is unknown.
   void find(std::uint32_t address) {
     ethernet::MacAddress mac;
     const auto deadline = std::chrono::steady_clock::now() + kPatience;
@@ -190,7 +191,7 @@ struct XdpTransport::Impl {
     return count;
   }
 
-  /// Returns to the kernel what was lent of a queue.
+  /// Returns the lent chunks of a queue to the kernel.
   void give_back(std::size_t number) noexcept {
     Queue& queue = rings.queues()[number];
     std::vector<std::uint64_t>& chunks = lent[number];
@@ -236,8 +237,8 @@ struct XdpTransport::Impl {
     return count;
   }
 
-  /// How many of the `available` descriptors the first frame takes. The kernel shows whole frames alone; what has no
-  /// end is refused as any broken frame is.
+  /// How many of the `available` descriptors the first frame takes. The kernel shows only whole frames; one without an
+  /// end is refused like any broken frame.
   [[nodiscard]] static std::uint32_t pieces_of_frame(const Queue& queue, std::uint32_t at,
                                                      std::uint32_t available) noexcept {
     std::uint32_t pieces = 1;
@@ -410,13 +411,13 @@ struct XdpTransport::Impl {
     }
   }
 
-  /// Has the kernel left something in the transmit ring?
+  /// Has the kernel left descriptors in the transmit ring?
   [[nodiscard]] bool unsent() noexcept {
     const xsk_ring_prod& ring = sender().transmit;
     return __atomic_load_n(ring.consumer, __ATOMIC_ACQUIRE) != __atomic_load_n(ring.producer, __ATOMIC_RELAXED);
   }
 
-  /// Makes the kernel send what is in the transmit ring, as far as it takes it without our waiting.
+  /// Makes the kernel send what is in the transmit ring, as much as it takes without blocking.
   void kick() noexcept {
     Queue& queue = sender();
     int refusals = 0;

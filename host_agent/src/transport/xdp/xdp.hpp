@@ -15,11 +15,11 @@ namespace wiresum::transport {
 
 class XdpTransport final : public Transport {
  public:
-  /// Takes the interface `config.device`, for as many transports as `config.threads`, with every so many of its queues
-  /// each: the datagrams to config's address and ports come to them from now on, by whichever queue they come,
-  /// whatever socket is bound to their ports; all others go the kernel's way. With a peer it waits, for a second at
-  /// most, until the kernel knows the way there. Throws std::system_error, std::runtime_error or std::invalid_argument
-  /// that says what is missing.
+  /// Takes the interface `config.device` for `config.threads` transports, each with a part of its queues. From now on
+  /// datagrams to config's address and ports come to them, by whichever queue they arrive and whatever sockets are
+  /// bound to the ports; all others go to the kernel. If there is a peer, it waits, for a second at most, until the
+  /// kernel knows the way there. Throws std::system_error, std::runtime_error or std::invalid_argument that says what
+  /// is missing.
   [[nodiscard]] static std::vector<std::unique_ptr<Transport>> open(const DeviceConfig& config);
   ~XdpTransport() override;
 

@@ -1,11 +1,11 @@
 """Block sparsifiers: whole blocks of neighbouring values, and where they belong (OmniReduce, SIGCOMM'21, section 5).
 
-A block shares one index, so that indices cost next to nothing, and norms are looked at in place of values. A tensor's
-last block may be shorter. What is not chosen is the memory's: without error feedback training stops short.
+A block has one index, so indices cost next to nothing, and norms are compared in place of values. A tensor's last block
+may be shorter. What is not chosen must be kept by a memory: without error feedback training does not converge.
 
     BlockRandomK      at random, the same blocks at all workers (or each its own): no index travels
     BlockTopK         the largest norms
-    BlockTopKRatio    the largest norms next to those of the parameters at the same places
+    BlockTopKRatio    the largest norms relative to those of the parameters at the same positions
     BlockThreshold    all norms of at least so much
 """
 
@@ -68,7 +68,7 @@ class _ShareOfBlocks(BlockSparsifier):
 
 @dataclass(frozen=True)
 class BlockRandomK(_ShareOfBlocks):
-    """A share `ratio` of the blocks: the same ones at all workers, so that the union is no larger.
+    """A fraction `ratio` of the blocks: the same ones at all workers, so that the union is no larger.
 
     `independent`: each worker its own, and with N workers every block is chosen up to N times as often.
     """
@@ -88,7 +88,7 @@ class BlockRandomK(_ShareOfBlocks):
 
 @dataclass(frozen=True)
 class BlockTopK(_ShareOfBlocks):
-    """The share `ratio` of the blocks with the largest Euclidean norms; among equals the first."""
+    """The fraction `ratio` of the blocks with the largest Euclidean norms; among equals the first."""
 
     def contraction(self, size: int) -> float | None:
         blocks = units_of(size, self.block)
@@ -100,7 +100,7 @@ class BlockTopK(_ShareOfBlocks):
 
 @dataclass(frozen=True)
 class BlockTopKRatio(_ShareOfBlocks):
-    """The share `ratio` of the blocks that would change their parameters most: norms over those of the parameters."""
+    """The fraction `ratio` of the blocks with the largest norms relative to those of their parameters."""
 
     @property
     def uses_parameters(self) -> bool:

@@ -1,9 +1,9 @@
 """What a state belongs to, and how one that does not belong here is refused.
 
-A state of compression is of one method with its options, of one worker, of a group of so many, and of tensors with
-names, shapes and types. In any other place it would be wrong without a word: a residual is added to a gradient
-whatever it is a residual of, and shifts whose mean is not the common one bias every step that follows. So all of that
-is in the state, and loading compares. Everything is looked at before anything is changed.
+A compression state belongs to one method with its options, one worker, one world size, and tensors with names, shapes
+and types. Loaded anywhere else it would be silently wrong: a residual is added to whatever gradient is there, and
+shifts whose mean is not the common one bias every later step. So the state contains all of that, and loading compares
+it. Everything is checked before anything is changed.
 """
 
 from __future__ import annotations

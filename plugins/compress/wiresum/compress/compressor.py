@@ -3,10 +3,10 @@
 A compressor is a description: immutable, without state, the same at all workers. What it sends decides its base class:
 
     IntegerCompressor    integers on a common scale: the network adds them                 (trait dense-int)
-    SparseCompressor     values and where they belong: the sum of sparse vectors           (trait sparse)
-    GatherCompressor     bytes that do not add: everybody gets everybody's                 (trait gather)
+    SparseCompressor     values and their indices: the sum of sparse vectors               (trait sparse)
+    GatherCompressor     bytes that cannot be added: an all-gather                         (trait gather)
 
-A method of several rounds (PowerSGD, gTop-k) implements `exchange` itself, out of the others'.
+A method of several rounds (PowerSGD, gTop-k) implements `exchange` itself, using the others'.
 
 `exchange` aggregates a batch of segments (tensors) at once, so that compression by layer costs no more round trips than
 that of a whole bucket. It changes nothing but the traffic's counters: memories are kept by the caller, and change with
@@ -82,7 +82,7 @@ class Outcome:
     states: list[State]
     """By segment: the compressor's state for the next step."""
     clamped: int = 0
-    """Integers of local workers that were cut to what their bits have room for."""
+    """Integers of local workers that were clamped to what their bits can hold."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,7 +144,7 @@ class IntegerCompressor(Compressor):
         """Integers whose sum over workers fits in `bits_at`; at most `packing.limit` each."""
 
     def clamped(self, vector: Vector, integers: Int32Array, turn: Turn) -> int:
-        """How many of `compress`'s integers were cut to what their bits have room for, and so are not the vector's."""
+        """How many of `compress`'s integers were clamped to what their bits can hold, and so are not the vector's."""
         return 0
 
     @abstractmethod

@@ -60,7 +60,7 @@ class Report:
     dense_bytes: float
     """What it would have handed to an uncompressed all-reduce."""
     clamped: int = 0
-    """Integers that were cut to what their bits have room for."""
+    """Integers that were clamped to what their bits can hold."""
 
     @property
     def ratio(self) -> float:
@@ -390,7 +390,7 @@ def _overwrite(parts: Sequence[Vector], estimate: Vector | Sparse) -> None:
 
 
 class _Place:
-    """DDP takes one hook for ever. This is its state, and has what is attached."""
+    """DDP keeps one hook for ever. This is the hook's state; it refers to what is attached now."""
 
     def __init__(self) -> None:
         self._attachment: Attachment | None = None

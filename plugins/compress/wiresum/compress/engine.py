@@ -86,7 +86,7 @@ class Engine:
         self.aggregator = aggregator
         self.step = 0
         self.clamped = 0
-        """Integers of this process's workers that were cut to what their bits have room for, since the engine began."""
+        """Integers of this process's workers that were clamped to what their bits can hold, since the engine began."""
         self._seed = seed
         self._memory = memory_of(method.memory)
         self._fitted: dict[int, Memory] = {}

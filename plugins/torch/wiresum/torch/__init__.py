@@ -1,6 +1,6 @@
 """`torch.distributed` over Wiresum: `init_process_group("wiresum")`.
 
-`Options` are the settings of a group, `stats()` its counters, `WiresumTimeoutError` what is raised when time is over.
+`Options` are the settings of a group, `stats()` its counters. `WiresumTimeoutError` is raised at a time-out.
 docs/torch.md is the guide.
 
 PyTorch finds this package by the entry point `torch.backends` and calls `_autoload` at the end of `import torch`,
@@ -52,7 +52,7 @@ def _create(backend_options: Any, pg_options: Any) -> Any:
 
 
 def _autoload() -> None:
-    """The entry point. An exception here would break `import torch` for everybody, so it has none to offer."""
+    """The entry point. Must not raise: an exception here breaks `import torch`."""
     register()
 
 

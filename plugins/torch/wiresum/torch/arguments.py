@@ -1,4 +1,4 @@
-"""The forms in which PyTorch hands over what a collective works on."""
+"""The types in which PyTorch passes the tensors of a collective."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Tensors: TypeAlias = list[torch.Tensor]
 
 
 def tensors_in(arguments: Any) -> Tensors:
-    """All that are in them, lists of lists included."""
+    """All tensors in them, those in nested lists included."""
     if isinstance(arguments, torch.Tensor):
         return [arguments]
     return [tensor for part in arguments for tensor in tensors_in(part)] if isinstance(arguments, (list, tuple)) else []

@@ -1,16 +1,15 @@
-"""One thread for each group, for whatever must happen while nobody waits.
+"""A background thread for each group: it completes what no caller waits for.
 
-It settles works whose callers asked for futures or went away, which keeps their tensors alive until the network is
-done with them. And when the session fails it makes Gloo's pending operations fail, too: Gloo itself notices the death
-of a neighbour in its ring, and only that, so that other workers would wait for its time-out. If a worker has only left,
-those go on that can do without it (gloo.py).
+It settles works whose callers asked for futures or dropped the work, which keeps their tensors alive until the network
+is done with them. When the session fails it makes Gloo's pending operations fail, too: Gloo notices only the death of a
+neighbour in its ring, so other workers would wait for its time-out. If a worker has only left, operations that do not
+need it go on (gloo.py).
 
-It looks now and then whether the workers stand still (standstill.py), also while there is nothing else to watch: a
-synchronous collective is its caller's alone.
+It also checks from time to time whether the workers wait for each other (standstill.py), even if there is nothing else
+to watch: a synchronous collective is known to its caller only.
 
-Callbacks of futures run in it, and one may call a collective and wait for that collective's future (PowerSGD's does).
-So when a collective is called from a callback, another thread goes on attending, and the one that the callback runs in
-ends with it.
+Callbacks of futures run in this thread, and a callback may call a collective and wait for its future (PowerSGD's does).
+So when a callback calls a collective, a new thread takes over, and the callback's own thread ends with the callback.
 """
 
 from __future__ import annotations
@@ -32,14 +31,13 @@ from wiresum.torch.standstill import LOOK_S
 log = logging.getLogger("wiresum")
 
 POLL_S = 0.2
-"""How long it looks at one thing before it looks at the other."""
+"""How long it waits for one of network and Gloo before it checks the other."""
 JOIN_TIMEOUT_S = 5.0
 
 
 class Attendant:
-    """`on_failure` is called in this thread, with those of Gloo's works that are pending when the session has failed,
-    until it says that it has seen to their end; and `look` every LOOK_S with the number of the oldest of Gloo's
-    collectives that are."""
+    """When the session has failed, `on_failure` is called in this thread with Gloo's pending works, until it returns
+    that they will end. `look` is called every LOOK_S with the number of the oldest pending collective of Gloo."""
 
     def __init__(
         self,
@@ -58,7 +56,7 @@ class Attendant:
         self._network: dict[int, NetworkWork] = {}
         self._gloo: weakref.WeakSet[GlooWork] = weakref.WeakSet()
         self._completed: deque[int] = deque()
-        """Tokens of operations that have ended, and that are to be settled next."""
+        """Tokens of operations that have ended and are to be settled next."""
         self._closing = False
         self._idle = False
         self._name = name
@@ -72,26 +70,26 @@ class Attendant:
                 self._start_thread()
 
     def watch_gloo(self, work: GlooWork) -> None:
-        """Weakly: a send or receive that nobody waits for never completes in Gloo's books."""
+        """Weakly: a send or receive that nobody waits for never becomes complete in Gloo."""
         with self.changed:
             self._gloo.add(work)
-            if self._idle:  # else it looks soon enough; waking it for each work would slow the caller down
+            if self._idle:  # otherwise it sees the work soon; waking it for each one would slow the caller down
                 self.changed.notify_all()
 
     def oldest_gloo(self) -> int | None:
-        """The number of the oldest of Gloo's collectives that are pending; None: there are none."""
+        """The number of the oldest pending collective of Gloo; None: there is none."""
         with self.changed:
             numbers = [work.number for work in self._gloo if work.number is not None and not work.is_completed()]
         return min(numbers, default=None)
 
     def drain(self, timeout_s: float) -> None:
-        """Waits until the network's works have ended, the session has failed, or the time is over."""
+        """Waits until the network's works have ended, the session has failed, or the timeout has passed."""
         if not self._is_current():
             with self.changed:
                 self.changed.wait_for(lambda: not self._network or self._session.failure is not None, timeout_s)
 
     def close(self) -> None:
-        """Ends the thread. For when the session is closed, so that all of its operations have ended."""
+        """Ends the thread. Call it after the session was closed: then all of its operations have ended."""
         with self.changed:
             self._closing = True
             self.changed.notify_all()
@@ -125,7 +123,7 @@ class Attendant:
             return self._is_current() and not self._closing
 
     def _attend(self) -> None:
-        """One look at everything; sleeps in it for POLL_S at most."""
+        """Checks everything once; sleeps for POLL_S at most meanwhile."""
         if self._network:
             self._completed.extend(operation.token for operation in self._session.wait_completed(POLL_S))
             while self._completed and self._is_current():

@@ -1,12 +1,12 @@
-// A c10d::Backend whose collectives are a Python object's: what wiresum.torch registers under a plain ProcessGroup.
+// A c10d::Backend that forwards collectives to a Python object: what wiresum.torch registers under a plain
+// ProcessGroup.
 //
-// PyTorch before 2.15 lets Python subclass ProcessGroup and not Backend, and a ProcessGroup stands in front of
-// PyTorch's dispatcher: the profiler, CommDebugMode, fake tensors and torch.compile would not see its collectives. So
-// this file is compiled against the PyTorch that is installed, when a process group is first made (extension.py).
+// PyTorch before 2.15 lets Python subclass ProcessGroup but not Backend, and a ProcessGroup is called before PyTorch's
+// dispatcher: the profiler, CommDebugMode, fake tensors and torch.compile would not see its collectives. So this file
+// is compiled against the installed PyTorch when a process group is first made (extension.py).
 //
-// There is no logic here but that of direct.hpp, which goes without Python. Methods that PyTorch added or renamed
-// between releases do without `override`: each overrides where the base class has it, and is an unused function where
-// it has not.
+// The only logic is in direct.hpp, which works without Python. Methods that PyTorch added or renamed between releases
+// have no `override`: they override where the base class has them, and are unused functions where it does not.
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/utils/pybind.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
@@ -40,7 +40,7 @@ constexpr const char* kName = "wiresum";
 /// Longest single wait without Python, which looks for signals between two.
 constexpr std::chrono::nanoseconds kWaitMax{500'000'000};
 
-/// Lets go of an object from any thread. One that outlives the interpreter is nobody's any more.
+/// Releases a Python object from any thread. One that outlives the interpreter is leaked.
 void release(py::object& object) {
   if (!object) return;
   if (Py_IsInitialized() == 0) {
@@ -51,8 +51,8 @@ void release(py::object& object) {
   object = py::object();
 }
 
-/// An exception that raises this error wherever it comes back to Python, any number of times (which pybind11's own does
-/// once); none of None.
+/// An exception that raises this error whenever it gets back to Python, any number of times (pybind11's own does so
+/// once). None gives no exception.
 std::exception_ptr as_exception(const py::object& error) {
   if (error.is_none()) return nullptr;
   PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(error.ptr())), error.ptr());
@@ -64,8 +64,8 @@ std::exception_ptr as_exception(const py::object& error) {
 /// A Work whose methods are a Python object's, which it keeps alive: PyTorch's own trampoline for Work does not.
 /// Under the profiler it is an event from the call to the end of a wait.
 ///
-/// One that began without Python (direct.hpp) has an operation, and does without the object as long as nobody asks for
-/// more than whether the operation has ended, and that has ended well. Then network.py makes the object of it.
+/// A work that began without Python (direct.hpp) has an operation instead. network.py makes the object when it is
+/// needed: if the operation failed, or if more is asked for than whether it has ended.
 class PythonWork final : public c10d::Work {
  public:
   using Work::Work;
@@ -173,7 +173,7 @@ class PythonWork final : public c10d::Work {
     return work_;
   }
 
-  /// Nobody holds this work any more, and the network still has its memory, or an error that nobody has heard of.
+  /// Nobody holds this work any more, but the network still uses its memory, or its error was not reported yet.
   void leave_to_python() {
     if (Py_IsInitialized() == 0) {
       new Tensors(std::move(tensors_));  // the process ends; until then the network may write to them

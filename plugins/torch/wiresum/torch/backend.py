@@ -1,10 +1,10 @@
-"""What `torch.distributed` calls: takes each collective either into the network (network.py) or to Gloo (gloo.py).
+"""What `torch.distributed` calls: sends each collective either to the network (network.py) or to Gloo (gloo.py).
 
-Which way a collective takes depends only on what is the same at all workers: operator, dtypes and layouts. The two
-ways need no order between them.
+The choice depends only on what is the same at all workers: operator, dtypes and layouts. Collectives of the network and
+of Gloo need no order between them.
 
-The methods have the names that PyTorch's `Backend` has in Python, and take what its C++ hands over: lists of tensors,
-and an options object. How PyTorch comes to call them is elsewhere: backend.cpp, and process_group.py without it.
+The methods have the names of PyTorch's `Backend` in Python, and take what its C++ passes: lists of tensors and an
+options object. PyTorch calls them through backend.cpp, or through process_group.py where that cannot be compiled.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from wiresum.torch.statistics import GroupStats
 from wiresum.torch.work import GlooWork, GroupedWork, NetworkWork
 
 EXIT_LINGER_S = 1.0
-"""A process that exits without destroy_process_group stays for so long: others may still ask for a lost packet."""
+"""How long a process that exits without destroy_process_group stays: others may still ask for a lost packet."""
 
 _SUM, _AVERAGE = dist.ReduceOp.SUM, dist.ReduceOp.AVG
 
 
 class WiresumBackend:
-    """`network` is None in a group of one worker, and in one that the switch had no room for: then all is Gloo's.
+    """`network` is None in a group of one worker, and in one that got no lease at the switch: Gloo does everything.
     `make_part(store, ranks, name, timeout)` makes the backend of some of the group's members, called by these."""
 
     def __init__(
@@ -61,7 +61,7 @@ class WiresumBackend:
 
     @property
     def direct(self) -> Any:
-        """What takes most all-reduces past this object (direct.hpp), if the group has it."""
+        """The C++ path of most all-reduces, which bypasses this object (direct.hpp); None if the group has none."""
         return self.network.direct if self.network is not None else None
 
     # Collectives that the network does.
@@ -124,7 +124,7 @@ class WiresumBackend:
         return self._started(self.gloo.run("all_gather", "allgather", outputs, inputs, opts, written=written))
 
     def allgather_coalesced(self, output_lists: Sequence[Tensors], inputs: Tensors, opts: Any) -> dist.Work:
-        """`output_lists[k]` receives what worker k put in: the other way round than in `allgather`."""
+        """`output_lists[k]` receives worker k's input: nested the other way than in `allgather`."""
         by_tensor = [list(outputs) for outputs in zip(*output_lists, strict=True)]
         return self.allgather(by_tensor, inputs, opts)
 
@@ -191,7 +191,7 @@ class WiresumBackend:
 
     @property
     def timeout(self) -> timedelta:
-        """What counts for collectives that bring none of their own."""
+        """The timeout of collectives that are called without one."""
         return self.gloo.timeout
 
     def set_timeout(self, timeout: timedelta) -> None:
@@ -218,13 +218,13 @@ class WiresumBackend:
         )
 
     def shutdown(self) -> None:
-        """Leaves the job; what is pending gets a moment to end. By destroy_process_group."""
+        """Leaves the job, after a moment for pending works to end. Called by destroy_process_group."""
         if self._closed or self._forked:
             return
         if self.network is not None:
             self.network.drain()
         self._close()
-        self.gloo.break_connections()  # else others would wait for what this worker does not send any more
+        self.gloo.break_connections()  # otherwise others would wait for messages that this worker no longer sends
 
     def abort(self) -> None:
         """Ends the job for everybody, now. Pending works fail here and elsewhere."""
@@ -242,7 +242,7 @@ class WiresumBackend:
             self.network.close()
 
     def leave_at_exit(self) -> None:
-        """The process ends without destroy_process_group. The others must hear it, or they would wait for us."""
+        """The process ends without destroy_process_group: tells the others, which would wait for us otherwise."""
         if self.network is None or self._closed:
             return
         error = getattr(sys, "last_value", None)
@@ -267,14 +267,14 @@ class WiresumBackend:
             self.network.require_group()
 
     def _adding(self, opts: Any) -> Network | None:
-        """The network, if it knows this operator."""
+        """The network, if it supports this operator."""
         self._require_usable()
         operator = opts.reduceOp
-        # Not `in`: the operator knows how to compare itself with these, and these do not.
+        # Not `in`: only opts.reduceOp's own `==` can compare the two types.
         return self.network if operator == _SUM or operator == _AVERAGE else None  # noqa: SIM109
 
     def _copying(self, tensors: Sequence[torch.Tensor]) -> Network | None:
-        """The network, if it carries the bytes of these."""
+        """The network, if it can carry these tensors' bytes."""
         self._require_usable()
         return self.network if plans.carries(tensors, summed=False) else None
 

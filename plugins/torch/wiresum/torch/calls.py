@@ -1,7 +1,7 @@
-"""What a group's workers have called, for the error when they call different things.
+"""What a group's workers have called, for the error when they call different collectives.
 
-The data path notices that packets do not belong together, and knows numbers alone. Then each worker tells the others,
-in the group's store, what it has called by which number, and each one's error says so.
+The data path notices that packets do not belong together, but it knows only numbers. Then each worker publishes in the
+group's store what it has called under which number, and the errors of all say so.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch._C._distributed_c10d import Store
 from torch.distributed import DistError
 
 KEPT = 4096
-"""Calls, the newest. A worker may have called more since, if it waits for none of them: it says so then."""
+"""How many of the newest calls are kept. A worker that has made more since, without waiting, says so."""
 ANSWERS_S_MAX = 2.0
 POLL_S = 0.01
 TENSORS_SHOWN = 4
@@ -26,8 +26,8 @@ Call: TypeAlias = tuple[int, str, Any, Sequence[tuple[torch.dtype, Sequence[int]
 
 
 class CallLog:
-    """Of one worker. `note` is in the way of every collective, so it keeps references and makes no text. `more` gives
-    the calls that are noted elsewhere (direct.hpp), the oldest first, the newest KEPT."""
+    """The calls of one worker. `note` runs in every collective, so it only keeps references and makes no text. `more`
+    returns the newest KEPT calls that are noted elsewhere (direct.hpp), oldest first."""
 
     def __init__(self, store: Store, rank: int, size: int, more: Callable[[], Sequence[Call]] = tuple) -> None:
         self._store, self._rank, self._size, self._more = store, rank, size, more
@@ -48,12 +48,12 @@ class CallLog:
         return self.gloo_calls - 1
 
     def differ_at(self, gloo: int) -> None:
-        """Some workers have called this one of Gloo's where this worker has called one of the network's."""
+        """Some workers have called this collective of Gloo where this worker has called one of the network."""
         self._differs_at = gloo
 
     def compare(self, number: int | None) -> str:
-        """A sentence on what each worker called as number `number`, which None leaves to a worker that knows it; "" if
-        nobody says. Waits for the others for ANSWERS_S_MAX at most, once."""
+        """A sentence on what each worker called as number `number` (None: a worker that knows the number gives it); ""
+        if nobody answers. Waits for the others for ANSWERS_S_MAX at most, once."""
         if self._compared is None:
             try:
                 self._compared = self._compare(number)
@@ -64,7 +64,7 @@ class CallLog:
     def _compare(self, number: int | None) -> str:
         deadline = time.monotonic() + ANSWERS_S_MAX
         if number is not None:
-            # Workers may notice at different numbers; all speak of one.
+            # Workers may notice at different numbers; all report the same one.
             place = f"{number}" if self._differs_at is None else f"{number} {self._differs_at}"
             self._store.compare_set("diverged", "", place)
         elif not self._is_there("diverged", deadline):

@@ -1,4 +1,4 @@
-"""How a process group comes to be: its name at the switch, its session, and Gloo beside it."""
+"""Makes a process group: its job name at the switch, its session, and Gloo beside it."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _generations: Counter[str] = Counter()
 """How often this process has made a group of each name."""
 
 _job_names: dict[str, str] = {}
-"""The jobs of the groups made last, by the group's name: the default group's ("") heads those of the others."""
+"""The newest job of each group, by the group's name. Other groups' job names begin with the default group's ("")."""
 
 _JOINED = "joined"
 _REFUSED = "refused "
@@ -69,7 +69,7 @@ def create_group(backend_options: Any, pg_options: Any) -> Any:
 
 
 def create_process_group(backend_options: Any) -> dist.ProcessGroup:
-    """One that `torch.distributed` does not know: what it would make of `create_group` itself."""
+    """A group that is not registered with `torch.distributed`, made in the same way."""
     made = create_group(backend_options, None)
     if isinstance(made, dist.ProcessGroup):
         return made
@@ -83,9 +83,9 @@ def _make_backend(
     dist_store: Store, rank: int, size: int, *, subgroup: str, timeout: timedelta, options: Options
 ) -> WiresumBackend:
     """`subgroup` is the group's name, and "" of the default group."""
-    native = extension.load()  # first of all, since it may take a while, and members wait for each other from then on
+    native = extension.load()  # first, since it may take a while, and after it members wait for each other
     config = options.config()
-    # Whoever gives a group less time means its making, too.
+    # A group's timeout also limits how long its creation may take.
     config = replace(config, join_timeout_s=min(config.join_timeout_s, timeout.total_seconds()))
     _generations[subgroup] += 1
     name = _job_name(config, subgroup, _generations[subgroup])
@@ -126,9 +126,8 @@ def _meet(store: Store, rank: int, size: int, name: str, aggregators: int, timeo
     """Finds the other members. Returns a part of the store that only they use, and rank 0's name for the job. Raises
     a `ValueError` if rank 0 has another number of aggregators: each would wait for the other elsewhere.
 
-    A store may hold what earlier groups of the same name left there: torchrun's lives on when it restarts the
-    workers. So rank 0 answers each member's fresh question, over and over until the member has the answer, and
-    nobody ever acts on a value that might be old.
+    A store may hold values that earlier groups of the same name left: torchrun's survives a restart of the workers. So
+    each member asks a fresh question, rank 0 answers until the member has the answer, and nobody acts on an old value.
     """
     if rank == 0:
         meeting = secrets.token_hex(8)
@@ -166,8 +165,8 @@ def _answer_members(store: Store, size: int, answer: str, heard: str, timeout: t
 
 
 def _job_name(config: AgentConfig, subgroup: str, generation: int) -> str:
-    """Different for each group, each restart by torchrun, and each time the group is made anew: the job before may
-    still be on its way out."""
+    """Different for each group, each restart by torchrun, and each time the group is made again: the job before may
+    not have ended yet."""
     if subgroup and "" in _job_names:
         name = _job_names[""]
     else:
@@ -186,7 +185,7 @@ def _job_name(config: AgentConfig, subgroup: str, generation: int) -> str:
 
 
 def _name_of_run() -> str:
-    """By which people know what runs here: Slurm's job, or torchrun's."""
+    """A name that users recognise: of Slurm's job, or torchrun's."""
     if slurm := os.environ.get("SLURM_JOB_ID"):
         return f"slurm-{slurm}"
     run = os.environ.get("TORCHELASTIC_RUN_ID", "none")
@@ -194,7 +193,7 @@ def _name_of_run() -> str:
 
 
 def _join(config: AgentConfig, store: Store, job: str, rank: int, size: int, *, may_refuse: bool) -> Session | None:
-    """None if the switch has no room for a group that may do without: then all of its members get None."""
+    """None, at all members, if the switch has no free lease and the group may do without."""
     session: Session | None = None
     cause: Exception | None = None
     try:

@@ -1,12 +1,12 @@
 // All-reduces from PyTorch's dispatcher straight into the native session, with no Python in between.
 //
-// Most calls of most trainings are of one kind: the sum or the mean of one tensor that the network reads and writes
-// where it lies. For these, Python (backend.py, network.py) would take several times as long as all the rest that a
-// caller pays for. `DirectSums::covers` says which calls they are; Python takes all others, and whatever one of these
-// needs beyond its beginning and its end: the form of a tensor of a new size, the text of an error, a future.
+// Most calls of most trainings are of one kind: the sum or the mean of one tensor that the network can read and write
+// in place. For these, Python (backend.py, network.py) would take several times as long as the rest of the call.
+// `DirectSums::covers` says which calls they are. Python handles all others, and the rare parts of these: the form of a
+// tensor of a new size, the text of an error, a future.
 //
-// One DirectSums for each group with a session, shared by backend.cpp, which calls it, and network.py, which counts
-// and waits for what has passed here. Any thread may call any method.
+// There is one DirectSums for each group with a session. backend.cpp calls it; network.py counts its calls and waits
+// for them. Any thread may call any method.
 #pragma once
 
 #include <torch/csrc/DynamicTypes.h>
@@ -69,11 +69,11 @@ class DirectSums {
   DirectSums(const DirectSums&) = delete;
   DirectSums& operator=(const DirectSums&) = delete;
 
-  /// Closed while calls that came before wait in Python for their turn (order.py).
+  /// Closed while earlier calls wait in Python for their turn (order.py).
   void set_open(bool open) { open_ = open; }
 
-  /// What is the same at all workers decides between network and Gloo; this only decides who prepares a call for the
-  /// network, and so each worker may decide it for itself.
+  /// Network or Gloo is decided by what is the same at all workers. This only decides who prepares a call for the
+  /// network, so each worker may decide it for itself.
   [[nodiscard]] bool covers(const std::vector<at::Tensor>& tensors, const c10d::AllreduceOptions& options) const {
     if (!open_ || tensors.size() != 1) return false;
     const c10d::ReduceOp::RedOpType operation = options.reduceOp;
@@ -85,7 +85,7 @@ class DirectSums {
            tensor.is_contiguous() && !tensor.is_neg() && !tensor._is_zerotensor() && tensor.numel() > 0;
   }
 
-  /// Starts a call that is covered. Null if the session has failed or refuses it: Python knows how to say so.
+  /// Starts a call that is covered. Null if the session has failed or refuses it: Python reports the error.
   /// `form_of()` asks network.py for the form of such a call, as a wiresum.agent._native.Form.
   template <typename FormOf>
   Operation start(const at::Tensor& tensor, const c10d::AllreduceOptions& options,
@@ -136,7 +136,7 @@ class DirectSums {
     return listed;
   }
 
-  /// Waits for those of the newest calls that are under way, until the time is over.
+  /// Waits for those of the newest calls that are under way, until the timeout has passed.
   void drain(std::chrono::milliseconds timeout) const {
     const auto deadline = std::chrono::steady_clock::now() + timeout;
     for (const Note& note : newest()) {

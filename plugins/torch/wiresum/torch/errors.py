@@ -19,7 +19,7 @@ class WiresumTimeoutError(dist.DistBackendError, TimeoutError):
 
 
 def as_torch_error(error: WiresumError, more: str = "") -> Exception:
-    """A new exception each time, so that raising it often does not pile up tracebacks. `more` ends its text."""
+    """A new exception each time, so that raising it often does not accumulate tracebacks. `more` ends its text."""
     kind: type[Exception] = dist.DistBackendError
     if isinstance(error, CollectiveTimeoutError):
         kind = WiresumTimeoutError

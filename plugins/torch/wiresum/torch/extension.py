@@ -1,10 +1,10 @@
 """backend.cpp as a module: compiled against the installed PyTorch when a group is first made, and kept.
 
-C++ extensions of PyTorch fit the one release that they were built with, so that a wheel cannot bring this one. It is
-compiled once for each release of PyTorch, of Python and of Wiresum, and lies where PyTorch keeps what it compiles
-itself: in TORCH_EXTENSIONS_DIR, or ~/.cache/torch_extensions. `python -m wiresum.torch.extension` does it beforehand,
-for images of containers. Where it cannot be had (no compiler, no Python.h, a PyTorch that does not fit) a process group
-works all the same, in the older shape (process_group.py).
+A C++ extension works only with the release of PyTorch that it was built with, so a wheel cannot contain this one. It is
+compiled once for each release of PyTorch, of Python and of Wiresum, and stored where PyTorch keeps its own extensions:
+in TORCH_EXTENSIONS_DIR, or ~/.cache/torch_extensions. For container images, `python -m wiresum.torch.extension` does
+it beforehand. Where it cannot be compiled (no compiler, no Python.h, an unsupported PyTorch) a process group works
+without it, as process_group.py says.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ import wiresum.agent
 log = logging.getLogger("wiresum")
 
 COMPILE_TIMEOUT_S = 300.0
-"""For the compiler, and for another process of this host that is at it."""
+"""How long to wait for the compiler, or for another process of this host that compiles it."""
 LOCK_POLL_S = 0.1
 
 _NAME = "wiresum_torch_backend"
@@ -47,7 +47,7 @@ class ExtensionError(RuntimeError):
 
 @functools.cache
 def load() -> ModuleType | None:
-    """The module; None where it cannot be had, which is logged once."""
+    """The module; None where it cannot be compiled, which is logged once."""
     try:
         return _import(build())
     except (RuntimeError, ImportError, OSError) as error:
@@ -97,7 +97,7 @@ def _compile(command: list[str], path: Path) -> None:
 
 
 def _command() -> list[str]:
-    """What compiles and links, without the output's name."""
+    """The command that compiles and links, without the output's name."""
     root = Path(torch.__file__).parent
     include = root / "include"
     return [
@@ -127,7 +127,7 @@ def _folder() -> Path:
 
 
 def _acquire(lock: int) -> None:
-    """A lock that its holder's death releases."""
+    """A lock that is released when its holder dies."""
     deadline = time.monotonic() + COMPILE_TIMEOUT_S
     while True:
         try:

@@ -1,4 +1,4 @@
-"""Gloo inside: whatever the network does not do, over the same rendezvous."""
+"""The group's Gloo: runs whatever the network does not, over the same rendezvous."""
 
 from __future__ import annotations
 
@@ -39,21 +39,21 @@ BREAK_TAG = 0x7FFFFFFF
 
 @dataclass(frozen=True)
 class Call:
-    """What is known of a call when it fails. Gloo has one type of error for all, so its own text decides nothing."""
+    """What is known of a call when it fails. Gloo raises one type of error for everything, so its text is not used."""
 
     what: str
     operator: Any
     """None if nothing is reduced."""
     dtypes: frozenset[torch.dtype]
     number: int | None = None
-    """Of a collective, as the works' (work.py), if it is numbered."""
+    """The number of a numbered collective, as in its work (work.py)."""
     peer: int | None = None
-    """Of a send or receive, but for one from anybody."""
+    """The peer of a send or receive; None for a receive from any."""
     is_collective: bool = True
 
 
 class Gloo:
-    """A group's Gloo. `network` is the group's own, if it has one: the two fail together."""
+    """A group's Gloo. `network` is the same group's Network, if it has one: the two fail together."""
 
     def __init__(self, backend: ProcessGroupGloo, store: Store, rank: int, size: int) -> None:
         self.backend = backend
@@ -67,7 +67,7 @@ class Gloo:
 
     @property
     def timeout(self) -> timedelta:
-        """Counts for all of the group's collectives, the network's too: PyTorch's own functions set it here."""
+        """The timeout of all of the group's collectives, the network's too: PyTorch's own functions set it here."""
         timeout: timedelta = self._options._timeout
         return timeout
 
@@ -83,7 +83,7 @@ class Gloo:
         written: Tensors,
         finish: Callable[[], None] | None = None,
     ) -> GlooWork:
-        """Starts a collective. `written` are the tensors that Gloo writes to; `finish` is what is left to do then."""
+        """Starts a collective. `written` are the tensors that Gloo writes to; `finish` is called when it is done."""
         call = self._call(name, method, arguments)
         self._require(call)
         if self.collectives[name] == 0 and self.network is not None:
@@ -116,7 +116,7 @@ class Gloo:
         summed: Tensors,
         written: Tensors | None = None,
     ) -> GlooWork:
-        """`summed` will hold the sum (or mean); `written` is what Gloo writes, which at some workers is more."""
+        """`summed` will hold the sum (or mean); `written` are all tensors that Gloo writes, at some workers more."""
         opts, divide_after = without_average(opts, summed, self._size)
         written = summed if written is None else written
         return self.run(name, method, *tensors, opts, written=written, finish=divide_after)
@@ -139,7 +139,7 @@ class Gloo:
             raise type(self._failure)(*self._failure.args) from self._failure.__cause__
 
     def end_pending(self, works: Sequence[GlooWork]) -> bool:
-        """For when the session has failed: makes pending operations fail, unless all may yet end. Then False."""
+        """Called when the session has failed: makes pending operations fail. False if all may still complete."""
         assert self.network is not None
         if (left := self.network.left) is not None:
             numbers = [work.number for work in works if work.number is not None]
@@ -152,8 +152,8 @@ class Gloo:
     def break_connections(self) -> None:
         """Makes every pending and later operation fail at once.
 
-        Gloo closes all of its connections when one receive runs out of time; this is the one way to make it do so. From
-        a worker whose connection is closed already a receive fails without that, so each is tried.
+        Gloo closes all of its connections when one receive times out; there is no other way to make it do so. A receive
+        from a worker whose connection is closed already fails without that, so every worker is tried.
         """
         for peer in set(range(self._size)) - {self._rank}:
             with contextlib.suppress(RuntimeError):  # that it fails is the purpose
@@ -173,7 +173,7 @@ class Gloo:
         )
 
     def _require(self, call: Call) -> None:
-        """Raises why it cannot be done: who has left whom it needs, or what broke the connections."""
+        """Raises if the call cannot be done: a worker that it needs has left, or the connections are broken."""
         if (network := self.network) is not None and (left := network.left) is not None and self._needs(call, left):
             raise network.translate(left)
         self.require_connected()
@@ -190,8 +190,8 @@ class Gloo:
         return timeout if timeout > timedelta(0) else self.timeout
 
     def _explain(self, call: Call, error: Exception, timed_out: bool) -> Exception:
-        """Why Gloo failed in a call that had begun. If Gloo knows such calls, then its connections are gone, or workers
-        are not in step any more: the group has failed, and the others must know."""
+        """Why Gloo failed in a call that had begun. Unless Gloo does not support such calls, its connections are broken
+        or workers are out of step: then the group has failed, and the others must be told."""
         text = f"rank {self._rank}: {call.what}, which goes through Gloo, failed: {error}"
         if is_refused(call):
             return _caused(dist.DistBackendError(text), error)
@@ -203,7 +203,7 @@ class Gloo:
             left = network.left
             if left is not None and not self._needs(call, left):
                 text += f". Before that, {left.reason}"
-                if not timed_out:  # else Gloo has closed all connections, and not that one alone
+                if not timed_out:  # after a time-out Gloo has closed all connections, not only that one
                     return _caused(dist.DistBackendError(text), error)
             elif session.failure is not None and not isinstance(session.failure, SessionClosedError):
                 return network.translate(session.failure)
@@ -216,9 +216,9 @@ class Gloo:
 def make_gloo(store: Store, rank: int, size: int, timeout: timedelta, config: AgentConfig) -> ProcessGroupGloo:
     """Connects all workers with each other.
 
-    Not left to the first use: then two workers that send and receive would wait for all the others. Gloo listens
-    where the data path does, since a host's name often resolves to an address that other hosts cannot reach;
-    GLOO_SOCKET_IFNAME, if set, has the last word.
+    Not at the first use: then two workers that send and receive would wait for all the others. Gloo listens at the data
+    path's address, since a host's name often resolves to an address that other hosts cannot reach. GLOO_SOCKET_IFNAME,
+    if set, takes precedence.
     """
     if os.environ.get("GLOO_SOCKET_IFNAME"):
         return ProcessGroupGloo(store, rank, size, timeout)
@@ -246,7 +246,7 @@ def staged_for_gloo(
 ) -> tuple[list[Any], list[tuple[torch.Tensor, torch.Tensor]]]:
     """The same arguments, with a row-major copy in place of each tensor that is laid out otherwise.
 
-    Gloo looks at a tensor's memory and not at its strides, and mostly says nothing when that gives something wrong.
+    Gloo reads a tensor's memory and ignores its strides, mostly without an error when the result is wrong.
     Also returns (the caller's tensor, the memory whose result it gets) for those among the `written` ones.
     """
     outputs = {id(tensor) for tensor in written}
@@ -266,8 +266,8 @@ def staged_for_gloo(
 
 
 def is_refused(call: Call) -> bool:
-    """Is it a call that Gloo does not know? It finds that out under way, where connections break, too. So a group of
-    one, which has no connections, is asked for the same."""
+    """Does Gloo not support such a call? Its error is the same as for broken connections. So the same call is tried in
+    a group of one, which has no connections."""
     if not call.dtypes:
         return False
     options = ProcessGroupGloo._Options()  # type: ignore[attr-defined]
@@ -284,7 +284,7 @@ def is_refused(call: Call) -> bool:
 
 
 def without_average(options: Any, tensors: list[torch.Tensor], size: int) -> tuple[Any, Callable[[], None] | None]:
-    """Gloo knows no AVG: the options of a SUM instead, and the division that is then left to do."""
+    """Gloo has no AVG: returns the options of a SUM, and the division that is then left to do."""
     if options.reduceOp != dist.ReduceOp.AVG:
         return options, None
     summing = type(options)()
@@ -301,5 +301,5 @@ def _source_address(config: AgentConfig) -> str:
         try:
             probe.connect((config.switch_host, config.switch_port))
         except OSError:
-            return "127.0.0.1"  # one worker, and no switch: nobody else has to reach it
+            return "127.0.0.1"  # one worker, and no switch: no other host has to reach it
         return str(probe.getsockname()[0])

@@ -1,8 +1,8 @@
-"""How far a worker had come that has left in an orderly way, so that the others know what still needs it.
+"""How many of Gloo's collectives a worker had finished when it left in an orderly way.
 
-Nothing in the network can complete without it. Of Gloo's collectives those can that it has done its part of: a gather,
-for one, that it had sent to. So who leaves says in the group's store how many of these it has finished, which are
-numbered alike at all workers, and only then leaves.
+No collective in the network can complete without that worker. Of Gloo's, those can in which it has done its part: a
+gather, for example, to which it had already sent. So before a worker leaves, it publishes in the group's store how many
+of Gloo's collectives it has finished; they have the same numbers at all workers.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ ANSWER_S_MAX = 2.0
 
 
 class Departures:
-    """A thread asks the store, which may take long to answer: a caller that waits for a key has it for itself."""
+    """A thread asks the store, which may take long: a caller that waits for a key blocks all other requests."""
 
     def __init__(self, store: Store, rank: int) -> None:
         self._store, self._rank = store, rank
@@ -26,13 +26,13 @@ class Departures:
         self._finished = 0
 
     def say(self, finished: int) -> None:
-        """For a worker that is about to leave, and has finished so many of Gloo's collectives."""
+        """Publishes, for a worker that is about to leave, how many of Gloo's collectives it has finished."""
         with contextlib.suppress(RuntimeError):  # the store's host has left
             self._store.set(str(self._rank), str(finished))
 
     def finished_by(self, rank: int, wait_s: float = ANSWER_S_MAX) -> int | None:
-        """How many the worker had finished, of which only the first one that left can be asked for. 0 if it does not
-        say; None if the store has not answered yet."""
+        """How many the worker had finished; only for the first one that left. 0 if it did not say; None if the store
+        has not answered yet."""
         with self._lock:
             if not self._asked:
                 self._asked = True
@@ -40,7 +40,7 @@ class Departures:
         return self._finished if self._answered.wait(wait_s) else None
 
     def _ask(self, rank: int) -> None:
-        # Not by a clone, which would try to connect for long, where the store's host was the one that left.
+        # Not by a clone of the store: if its host has left, a clone would try to connect for long.
         with contextlib.suppress(RuntimeError, ValueError):
             if self._store.check([str(rank)]):
                 self._finished = int(self._store.get(str(rank)))

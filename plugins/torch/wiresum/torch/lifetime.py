@@ -9,7 +9,7 @@ from typing import Protocol
 
 
 class Mortal(Protocol):
-    """What wants to know."""
+    """What is told of the end of the process, or of a fork."""
 
     def leave_at_exit(self) -> None: ...
 
@@ -35,7 +35,7 @@ def _leave_at_exit() -> None:
 
 
 def _forget_after_fork() -> None:
-    """In the child: the parent's threads are not here, and its sockets and its membership are not ours to close."""
+    """In a forked child: the parent's threads do not exist, and its sockets and membership must not be closed here."""
     for backend in list(_live):
         backend.forget_after_fork()
         _kept_after_fork.append(backend)

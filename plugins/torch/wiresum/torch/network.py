@@ -34,8 +34,8 @@ _AVERAGE = dist.ReduceOp.AVG
 
 
 class Network:
-    """A session, and the works that are under way in it. `timeout` gives what counts for calls that bring none;
-    `on_failure` as the attendant's."""
+    """A session, and the works that are under way in it. `timeout` returns the timeout of calls that have none;
+    `on_failure`: see Attendant."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class Network:
         self.direct = direct
         self._collectives: Counter[str] = Counter()
         self._bytes: Counter[bool] = Counter()
-        """By whether they were summed, or copied."""
+        """Bytes of collectives that sum (True), and of those that copy (False)."""
         self._calls = CallLog(PrefixStore("calls", store), session.rank, session.world_size, _noted_by(direct))
         self._bits = bits
         self._fixed_scale = fixed_scale
@@ -70,7 +70,7 @@ class Network:
 
     @property
     def collectives(self) -> Counter[str]:
-        """That were called, by name."""
+        """How many collectives were called, by name."""
         direct = Counter(all_reduce=self.direct.calls) if self.direct is not None else Counter()
         return self._collectives + direct
 
@@ -113,7 +113,7 @@ class Network:
         return work
 
     def run_rows(self, name: str, tensors: Tensors, opts: Any) -> NetworkWork:
-        """A sum of sparse tensors: begins with what is exchanged in order to agree on their keys, in a thread."""
+        """A sum of sparse tensors: begins with the exchanges that agree on their keys, in a thread."""
         self._require_everybody()
         self._collectives[name] += 1
         work = self._work(tensors, [])
@@ -141,17 +141,17 @@ class Network:
 
     @property
     def left(self) -> WorkerLeftError | None:
-        """That a worker has left in an orderly way, if nothing worse happened before."""
+        """The error that says that a worker has left in an orderly way, if nothing worse happened before."""
         failure = self.session.failure
         return failure if isinstance(failure, WorkerLeftError) else None
 
     def require_group(self) -> None:
-        """Raises what has ended the group. If a worker has only left, then what does without it goes on."""
+        """Raises the error that has ended the group. If a worker has only left, calls that do not need it go on."""
         if self.left is None:
             self._require_everybody()
 
     def lacks_for_gloo(self, number: int, left: WorkerLeftError, wait_s: float = ANSWER_S_MAX) -> bool:
-        """Has who left not done its part of Gloo's collective of this number? No, as long as nobody knows."""
+        """Is the worker that left still needed for this collective of Gloo? False as long as that is unknown."""
         finished = self._departures.finished_by(left.rank, wait_s)
         return finished is not None and number >= finished
 
@@ -196,7 +196,7 @@ class Network:
     # Its end.
 
     def drain(self) -> None:
-        """Gives what is pending a moment to end, and tells the others how far this worker has come."""
+        """Waits a moment for pending works, and tells the others how far this worker has come."""
         if self.direct is not None:
             self.direct.drain(timedelta(seconds=DRAIN_TIMEOUT_S))
         self._order.drain(DRAIN_TIMEOUT_S)
@@ -215,7 +215,7 @@ class Network:
             work.settle()
 
     def translate(self, error: WiresumError) -> Exception:
-        """With what each worker called, if that was not the same."""
+        """The error for users, with what each worker called if that was not the same."""
         if isinstance(error, DivergedError):
             return as_torch_error(error, self._calls.compare(error.number))
         if isinstance(error, JobAbortedError) and DivergedError.WORDS in error.reason:
@@ -236,7 +236,7 @@ class Network:
         average: bool,
         called: Callable[[int], None],
     ) -> Plan:
-        """What is left to do for a sparse tensor once the workers have agreed on its keys, which this waits for."""
+        """Waits until the workers have agreed on a sparse tensor's keys, and returns what is left to do then."""
         rank, size = self.session.rank, self.session.world_size
         possible = rows.keys_possible(tensor)
         plan, numbers = rows.sizes_plan(keys, rank=rank, size=size)
@@ -271,7 +271,7 @@ class Network:
         work.add(operation)
         called(operation.number)
         work.all_added()
-        self._pending.add(work)  # should the wait be interrupted, the network still has the plan's memory
+        self._pending.add(work)  # if the wait is interrupted, the network still uses the plan's memory
         work.wait()
 
     def _begin(

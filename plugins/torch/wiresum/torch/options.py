@@ -10,14 +10,14 @@ from wiresum.agent.config import AgentConfig
 
 @dataclass(frozen=True)
 class Options:
-    """The settings of one group. A field that is None leaves the matter to the environment: all but `fixed_scale` are
-    those of `wiresum.agent.config.AgentConfig`, where `wiresum settings` says what each means."""
+    """The settings of one group. None means: as in the environment. All fields but `fixed_scale` are those of
+    `wiresum.agent.config.AgentConfig`; `wiresum settings` explains them."""
 
     fixed_scale: float | None = None
     """Multiplies floats before they are rounded to integers, in place of block floating point's power of two.
 
-    Finite, above 0, and the same at all workers. It saves the round trip in which workers agree on exponents, and it is
-    for those who know the range of their values: what does not fit its bits is clamped.
+    Finite, above 0, and the same at all workers. It saves the round trip in which workers agree on exponents. Use it
+    only if the range of the values is known: what does not fit the bits is clamped.
     """
     switch: str | None = None
     tls: str | None = None

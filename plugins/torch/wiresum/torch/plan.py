@@ -3,8 +3,8 @@
 Pure functions, with no network and no process group: a plan holds addresses, and the tensors that own them.
 
 Sums travel as numbers: fp32, fp16, bf16 and int32. Copies (broadcast, all-gather) travel as raw bytes, so that
-any dtype passes bit for bit. The regions of a collective are the same at every worker, but for which of them
-have a source and a destination; that is what makes one machine serve all collectives (see collective.hpp).
+any dtype passes bit for bit. All workers have the same regions; only which of them have a source and a destination
+differs. So one state machine serves all collectives (see collective.hpp).
 
 The network reads and writes a tensor where it lies if its memory is one run in row-major order on the CPU.
 Any other tensor is *staged*: copied into such memory first, and copied back when the collective is done. That
@@ -67,7 +67,7 @@ class Plan:
 
     @property
     def empty(self) -> bool:
-        """Is there nothing to carry? A barrier carries nothing by nature, and is not empty."""
+        """Is there nothing to carry? A barrier has no elements, but is not empty."""
         return not any(map(_elements, self.regions)) and self.kind is not Kind.BARRIER
 
     @property
@@ -86,12 +86,12 @@ class Plan:
         return sum(map(_elements, self.regions)) * _ELEMENT_BYTES[self.dtype]
 
     def signature(self, *, bits: int, average: bool, fixed_scale: float | None = None) -> int:
-        """16 bits that differ, very likely, between two calls that do not belong together."""
+        """16 bits that differ, with high probability, between two calls that do not belong together."""
         sizes = tuple(map(_elements, self.regions))
         return call_signature((int(self.kind), self.dtype.value, self.root, bits, average, fixed_scale, sizes))
 
     def finish(self) -> None:
-        """Brings results home from staging memory."""
+        """Copies results from staging memory to the caller's tensors."""
         if self.staged:
             bring_home(self.staged)
 

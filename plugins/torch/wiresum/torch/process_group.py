@@ -1,11 +1,11 @@
-"""The backend as a ProcessGroup of its own, for where the extension cannot be had (extension.py).
+"""The backend as a ProcessGroup of its own, used where the extension cannot be compiled (extension.py).
 
-Python may subclass ProcessGroup in every PyTorch. PyTorch's own C++ (DDP's reducer, functional collectives) reaches
-the methods here through its trampoline, `PyProcessGroup`. What the trampoline does not know goes to the base class, and
-there to the Gloo backend that is registered for CPU tensors: slower, and right.
+Python may subclass ProcessGroup in every PyTorch. PyTorch's own C++ (DDP's reducer, functional collectives) calls the
+methods here through its trampoline, `PyProcessGroup`. Methods that the trampoline lacks go to the base class, and from
+there to the Gloo backend that is registered for CPU tensors: slower, but correct.
 
-A ProcessGroup stands in front of PyTorch's dispatcher, so that profiler, CommDebugMode and fake tensors do not see its
-collectives, and torch.compile would trace into them: it is told not to.
+A ProcessGroup is called before PyTorch's dispatcher, so profiler, CommDebugMode and fake tensors do not see its
+collectives. torch.compile would trace into them, so it is told not to.
 """
 
 from __future__ import annotations

@@ -1,16 +1,16 @@
 """Sums of `torch.sparse_coo` tensors: keys and values, aligned over the workers.
 
-A sparse tensor is rows under keys: an embedding's gradient has the numbers of the words that a batch used as keys, and
-a vector for each. Workers have different keys, and the network adds what lies at the same place. So the workers first
-agree on the *union* of their keys, and each lays its rows out in the order of the union, with zeros for keys that it
-does not have; that memory is summed as any other tensor is (blocks that are zero at a worker cost it a header). The
+A sparse tensor is a set of rows, each with a key: in an embedding's gradient, the keys are the numbers of the words
+that a batch used. Workers have different keys, and the network adds elements at the same position. So the workers first
+agree on the *union* of their keys, and each lays out its rows in the order of the union, with zeros for keys that it
+does not have. That memory is summed like any other tensor (blocks that are zero at a worker cost it a header). The
 result is sparse again: the keys of the union and the summed rows, with the same bits at every worker.
 
-There are two ways to the union. Each worker tells its keys to all others (all-gather), which costs what keys there
-are; or the workers count, for each key that is possible, who has it, in 8 bits each (an all-reduce), which costs what
-keys there could be. The numbers of keys, which are exchanged first, say which is cheaper.
+There are two ways to find the union. Each worker sends its keys to all others (all-gather), which costs as much as
+there are keys. Or the workers count for each possible key who has it, in 8 bits each (an all-reduce), which costs as
+much as there are possible keys. The numbers of keys, which are exchanged first, decide which is cheaper.
 
-Until the union is known, the caller waits: what comes after it in the agreed order of collectives depends on it.
+Until the union is known, later collectives wait: what is submitted next depends on it.
 
 Source: OmniReduce (SIGCOMM'21), section 5, "sparse formats"; the alignment through a union replaces its merging of
 sorted key lists in the aggregator, which a switch cannot do.
@@ -33,7 +33,7 @@ COUNT_BITS = 8
 
 @dataclass
 class RowPlan(Plan):
-    """The sum of the union's rows. `finish` makes the caller's tensor of it."""
+    """The sum of the union's rows. `finish` makes the caller's tensor from it."""
 
     tensor: torch.Tensor = field(default_factory=lambda: torch.empty(0))
     keys: torch.Tensor = field(default_factory=lambda: torch.empty(0))
@@ -43,7 +43,7 @@ class RowPlan(Plan):
 
     @property
     def may_be_sparse(self) -> bool:
-        """Somebody has each row; and sizes differ from call to call, so that nothing could be learned."""
+        """Each row is present at some worker, and sizes differ from call to call, so there is nothing to learn."""
         return False
 
     def finish(self) -> None:
@@ -94,7 +94,7 @@ def write_rows(tensor: torch.Tensor, keys: torch.Tensor, rows: torch.Tensor) -> 
 def sizes_plan(keys: torch.Tensor, *, rank: int, size: int) -> tuple[Plan, torch.Tensor]:
     """The first exchange: how many keys each worker has. Also returns the tensor that will hold the answer.
 
-    A sum of numbers that are zero but for one's own: all of them fit one packet.
+    A sum of numbers in which each worker fills only its own: all of them fit one packet.
     """
     if len(keys) > KEYS_MAX:
         raise ValueError(f"a sparse tensor of {len(keys)} rows at one worker, and {KEYS_MAX} is the most; split it")
@@ -106,7 +106,7 @@ def sizes_plan(keys: torch.Tensor, *, rank: int, size: int) -> tuple[Plan, torch
 
 
 def call_of(tensor: torch.Tensor) -> int:
-    """A signature of the whole call: shapes must agree, although regions do not show them."""
+    """A signature of the whole call: it includes the shapes, which must agree, and which regions do not show."""
     return call_signature((int(Kind.SPARSE_ALL_REDUCE), str(tensor.dtype), tensor.sparse_dim(), tuple(tensor.shape)))
 
 
@@ -124,7 +124,7 @@ def presence_plan(keys: torch.Tensor, possible: int) -> tuple[Plan, torch.Tensor
 
 
 def keys_plan(keys: torch.Tensor, counts: torch.Tensor, *, rank: int) -> tuple[Plan, torch.Tensor]:
-    """The union by telling: everybody's keys, one worker's after the other's."""
+    """The union by all-gather: everybody's keys, worker by worker."""
     numbers: list[int] = counts.tolist()
     everybody = torch.empty(sum(numbers), dtype=torch.int64)
     plan = Plan(Kind.SPARSE_ALL_REDUCE, Dtype.RAW, kept=[everybody])

@@ -1,13 +1,13 @@
-"""Finds out when some of a group's workers wait in the network and others in Gloo, since they have called different
-things.
+"""Finds deadlocks between network and Gloo: some of a group's workers wait in one and some in the other, because they
+have called different collectives.
 
-The two ways know nothing of each other, so each would wait until its time is over. All workers call the same
-collectives in the same order. So if one waits in the network's collective number n and has called m of Gloo's, and
-another waits in the one of Gloo's that comes after these m and has called none of the network's from n on, then they
-have called different things after what they had in common.
+Network and Gloo know nothing of each other, so each would wait until its time-out. All workers must call the same
+collectives in the same order. Suppose one worker waits in the network's collective number n and has called m of Gloo's,
+and another waits in Gloo's collective after these m and has not called the network's number n. Then they have called
+different collectives after their common beginning.
 
-Who waits in Gloo says so in the group's store, and who waits in the network looks there. Both only once they have stood
-still for a while, so that nothing is slower for it.
+A worker that waits in Gloo says so in the group's store, and a worker that waits in the network reads it there. Both do
+so only after they have made no progress for a while, so it slows nothing down.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from wiresum.agent.session import Session
 from wiresum.torch.calls import CallLog
 
 LOOK_S = 1.0
-"""Between two looks. What is the same at both stands still."""
+"""Time between two checks. If nothing has changed between them, there is no progress."""
 JOIN_TIMEOUT_S = 1.0
 
 
@@ -31,9 +31,9 @@ class Position(NamedTuple):
     """Of one worker."""
 
     submitted: int
-    """Of the network's operations."""
+    """How many of the network's operations were called."""
     oldest: int
-    """Of the network's that have not ended, counted from 1; 0: all have."""
+    """The oldest of the network's operations that have not ended, counted from 1; 0: all have."""
     gloo: int | None
     """The oldest of Gloo's collectives that have not ended, counted from 0; None: all have."""
 
@@ -42,8 +42,8 @@ class Position(NamedTuple):
 
 
 class Standstill:
-    """`look` belongs to the group's attendant. A thread talks to the store, which may take long to answer, for as long
-    as something stands still. `submits_at_once`: is nothing called that waits to be submitted (order.py)?"""
+    """`look` is called by the group's attendant. While there is no progress, a thread talks to the store, which may
+    take long to answer. `submits_at_once`: does no call wait to be submitted (order.py)?"""
 
     def __init__(self, session: Session, store: Store, calls: CallLog, *, submits_at_once: Callable[[], bool]) -> None:
         self._session, self._store, self._calls = session, store, calls
@@ -73,7 +73,7 @@ class Standstill:
 
     def _run(self) -> None:
         with contextlib.suppress(RuntimeError):  # the store's host has left
-            # The caller may wait for a key, and has the store's object for itself until that comes.
+            # The caller may wait for a key, and blocks the store's object until it comes.
             store = self._store.clone()  # type: ignore[attr-defined]
             while (stands := self._stands) is not None and self._session.failure is None:
                 said = self._say(store, stands)
@@ -100,9 +100,9 @@ class Standstill:
             number = stands.oldest & 0xFFFF
             self._calls.differ_at(gloo)
             self._session.diverge(number)
-            self._calls.compare(number)  # for the others, who ask: perhaps nobody waits here
+            self._calls.compare(number)  # answers the others: perhaps nobody waits here
 
 
 def _key(gloo: int, network: int) -> str:
-    """Of those that wait in this one of Gloo's, and have not called this one of the network's."""
+    """The key of workers that wait in this collective of Gloo and have not called this one of the network."""
     return f"{gloo}/{network}"

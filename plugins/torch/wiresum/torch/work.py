@@ -1,8 +1,8 @@
 """What an asynchronous collective returns: `Work`, for the network's operations and for Gloo's.
 
-`wait()` waits for the operation itself and then brings its results home, in the caller's thread: a synchronous
-collective, the latency of which matters, meets no other thread. The group's attendant (attendant.py) does the same
-for whoever asked for a future, or dropped the work.
+`wait()` waits for the operation itself and then copies its results to the caller's tensors, in the caller's thread: so
+a synchronous collective, whose latency matters, involves no other thread. The group's attendant (attendant.py) does the
+same for callers that asked for a future or dropped the work.
 
 PyTorch calls these through backend.cpp, which makes its own futures. The futures here are for a group without it
 (process_group.py). DDP's reducer, which is C++, reads a future's value by pickling it for tensors. A future that failed
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from wiresum.agent.session import Operation
 
 OnSettled = Callable[[list[torch.Tensor], Exception | None], None]
-"""Takes a work's result, and what it failed with."""
+"""Takes a work's result, and the error that it failed with."""
 
 NO_TIMEOUT = timedelta(0)
 
@@ -85,7 +85,7 @@ class NetworkWork(_Work):
         self._translate = translate
 
     def begins_later(self) -> None:
-        """Another thread will submit the operations. To be said before that thread knows the work."""
+        """Another thread will submit the operations. Call it before that thread gets the work."""
         self._submitted = threading.Event()
 
     def add(self, operation: Operation) -> None:
@@ -96,7 +96,7 @@ class NetworkWork(_Work):
             self._submitted.set()
 
     def finish_with(self, steps: Sequence[Callable[[], None]]) -> None:
-        """More steps, to be taken before the others. For a work whose plans come to be known after it began."""
+        """More steps, taken before the others: for a work whose plans become known after it began."""
         self._finish = [*steps, *self._finish]
 
     def fail(self, error: Exception) -> None:
@@ -125,7 +125,7 @@ class NetworkWork(_Work):
         return True
 
     def settle(self) -> None:
-        """Brings the results home. For when all operations are done; any thread, any number of times."""
+        """Copies the results to the caller's tensors, once all operations are done; any thread, any number of times."""
         with self._lock:
             if self._settled:
                 return
@@ -138,7 +138,7 @@ class NetworkWork(_Work):
             callback(self._result, self._error)
 
     def when_settled(self, callback: OnSettled) -> None:
-        """Calls it once the results are home, or now; in any thread."""
+        """Calls it once the results are in the caller's tensors, or now; in any thread."""
         with self._lock:
             if not self._settled:
                 self._callbacks += (callback,)
@@ -146,7 +146,7 @@ class NetworkWork(_Work):
         callback(self._result, self._error)
 
     def done(self) -> bool:
-        """Have all operations ended? The results may not be home yet."""
+        """Have all operations ended? The results may not be in the caller's tensors yet."""
         if self._settled:
             return True
         submitted = self._submitted is None or self._submitted.is_set()
@@ -213,7 +213,7 @@ class GlooWork(_Work):
         began: float | None,
     ) -> None:
         """The steps of `finish` are taken once, when Gloo is done: in wait(), or by Gloo's thread if nobody waits.
-        `explain` gets Gloo's error, and whether time is over: `timeout_s` after `began`, or (None) after the wait's
+        `explain` gets Gloo's error, and whether it is a time-out: `timeout_s` after `began`, or (None) after the wait's
         beginning."""
         super().__init__(result, finish)
         self._inner = inner

@@ -1,12 +1,12 @@
 """The thread that negotiates for one process set, and starts what was agreed on.
 
-It begins a cycle as soon as this rank wants something new, and then waits for the others, who begin theirs when they
-want something. A rank that wants nothing begins one every `IDLE_S` all the same: so no cycle stays open for long, a
-rank that leaves is heard, and everybody knows for whom the others wait. A rank that waits for what others have not
-asked for yet pauses between cycles, a little longer each time; one that has joined does not, since others pause.
+It begins a cycle as soon as this rank has a new request, and then waits for the other ranks, which begin theirs in the
+same way. A rank without requests begins a cycle every `IDLE_S`: so no cycle stays open for long, all learn of a rank
+that leaves, and all know which ranks the others wait for. A rank that waits for what others have not requested yet
+pauses between cycles, a little longer each time; one that has joined does not, since the others pause.
 
-So an idle job costs a packet a second, and a collective that all ranks want costs one round trip before it starts.
-Horovod's own thread cycles once a millisecond whether there is something to do or not, which in Python is too dear.
+So an idle job costs a packet a second, and a collective that all ranks request costs one round trip before it starts.
+Horovod's own thread runs a cycle every millisecond even when idle, which would cost too much in Python.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class Coordinator:
         self._thread.join(LEAVE_TIMEOUT_S)
         if not self._thread.is_alive():
             self._drain()
-        self.group.shutdown()  # should the thread still wait for a rank, its wait fails now
+        self.group.shutdown()  # if the thread still waits for a rank, its wait fails now
         self._thread.join(LEAVE_TIMEOUT_S)
 
     def forget_after_fork(self) -> None:

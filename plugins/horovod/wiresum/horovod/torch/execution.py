@@ -1,7 +1,7 @@
 """What was agreed on, as collectives of a process group of the wiresum backend.
 
-The group takes a list of tensors as one collective whose regions lie where the tensors lie: small tensors are fused
-without being copied into a buffer. It also knows what the network cannot do, and has Gloo do that.
+The group takes a list of tensors as one collective whose regions are the tensors' memory: so small tensors are fused
+without being copied into a buffer. What the network cannot do, the group passes on to Gloo.
 """
 
 from __future__ import annotations
