@@ -7,9 +7,9 @@ import threading
 
 import pytest
 
-from wiresum.agent.sidecar.lines import FIELDS_MAX, LINE_BYTES_MAX, Channel, LineError, decode, encode
+from wiresum.agent.sidecar.lines import Channel, LineError, decode, encode
 from wiresum.agent.sidecar.process import serve
-from wiresum.agent.sidecar.service import VERSION
+from wiresum.join.constants import SIDECAR_FIELDS_MAX, SIDECAR_LINE_BYTES_MAX, SIDECAR_VERSION
 from wiresum_lab.processes import PATIENCE_S
 
 
@@ -23,7 +23,7 @@ def test_what_is_encoded_reads_the_same() -> None:
 
 WRONG = [
     "", "\t", "Ended", "en ded", "ended\t", "ended\ta=1\t", "ended\ttext", "ended\t=a", "ended\tText=a",
-    "ended\ta=1\ta=2", "ended\ta=\\", "ended\ta=\\x", "ended" + "".join(f"\tf{i}=1" for i in range(FIELDS_MAX + 1)),
+    "ended\ta=1\ta=2", "ended\ta=\\", "ended\ta=\\x", "ended" + "".join(f"\tf{i}=1" for i in range(SIDECAR_FIELDS_MAX + 1)),
 ]  # fmt: skip
 
 
@@ -59,7 +59,9 @@ def session_of(sidecar: socket.socket) -> tuple[socket.socket, Channel]:
     return ours, Channel(ours)
 
 
-@pytest.mark.parametrize("junk", [b"\xff\xfe\n", b"hello\n", b"x" * LINE_BYTES_MAX, b"leave\n", b"", b"explain\n"])
+@pytest.mark.parametrize(
+    "junk", [b"\xff\xfe\n", b"hello\n", b"x" * SIDECAR_LINE_BYTES_MAX, b"leave\n", b"", b"explain\n"]
+)
 def test_a_session_that_makes_no_sense_ends_and_the_next_one_is_served(sidecar: socket.socket, junk: bytes) -> None:
     with sidecar:
         end, channel = session_of(sidecar)
@@ -68,7 +70,7 @@ def test_a_session_that_makes_no_sense_ends_and_the_next_one_is_served(sidecar: 
         while (line := channel.receive()) is not None:
             assert line.word == "failed"
         _, channel = session_of(sidecar)
-        channel.send("join", version=VERSION + 1, job="a", rank=0, world_size=1, queue=0)
+        channel.send("join", version=SIDECAR_VERSION + 1, job="a", rank=0, world_size=1, queue=0)
         answer = channel.receive()
         assert answer is not None
         assert "of different versions" in answer.text("text")
