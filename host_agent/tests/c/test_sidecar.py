@@ -23,7 +23,8 @@ def test_what_is_encoded_reads_the_same() -> None:
 
 WRONG = [
     "", "\t", "Ended", "en ded", "ended\t", "ended\ta=1\t", "ended\ttext", "ended\t=a", "ended\tText=a",
-    "ended\ta=1\ta=2", "ended\ta=\\", "ended\ta=\\x", "ended" + "".join(f"\tf{i}=1" for i in range(SIDECAR_FIELDS_MAX + 1)),
+    "ended\ta=1\ta=2", "ended\ta=\\", "ended\ta=\\x",
+    "ended" + "".join(f"\tf{i}=1" for i in range(SIDECAR_FIELDS_MAX + 1)),
 ]  # fmt: skip
 
 
