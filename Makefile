@@ -30,7 +30,7 @@ cpp += $(wildcard host_agent/include/wiresum/*.h host_agent/examples/c/*.c host_
 scripts := $(wildcard .ci/* controller/deploy/slurm/*.sh controller/deploy/debian/p*)
 # What an installation is made from; tests, examples and benchmarks are not part of it.
 installed := pyproject.toml lab/pyproject.toml CMakeLists.txt $(shell find host_agent/include host_agent/src host_agent/python plugins/*/wiresum \
-  plugins/openmpi/src soft_switch/src soft_switch/wiresum controller/wiresum p4src/wiresum/compiled host_agent/CMakeLists.txt \
+  plugins/openmpi/src lab/wiresum_lab soft_switch/src soft_switch/wiresum controller/wiresum p4src/wiresum/compiled host_agent/CMakeLists.txt \
   soft_switch/CMakeLists.txt -type f \
   \( -name '*.[ch]' -o -name '*.[ch]pp' -o -name CMakeLists.txt -o -name '*.cmake' -o -name '*.py' -o -name '*.pyi' \
   -o -name 'py.typed' -o -name '*.map' -o -name '*.pc.in' \))

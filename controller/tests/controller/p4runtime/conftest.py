@@ -4,6 +4,7 @@ where that is installed. Neither has interfaces: what packets do is the matter o
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -17,11 +18,11 @@ from wiresum.controller.p4runtime import Client, Host, P4RuntimeSwitch, Pipeline
 from wiresum.switch.p4runtime import P4RuntimeServer
 from wiresum.switch.software_switch import SoftwareSwitch
 from wiresum_lab.doubles.p4runtime_proxy import Proxy
-from wiresum_lab.namespaces.bmv2 import bmv2_command, bmv2_missing, next_device
+from wiresum_lab.namespaces.bmv2 import bmv2_command, bmv2_missing
 from wiresum_lab.processes import Program, unused_port
 
 HOSTS = tuple(Host(f"host{i}", f"10.0.0.{10 + i}", f"02:00:0a:00:00:{10 + i:02x}", i % 4) for i in range(32))
-DEVICE = next_device()
+DEVICE = 64 * os.getpid() + 62
 
 
 @pytest.fixture(scope="session")

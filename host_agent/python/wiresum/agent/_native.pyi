@@ -6,7 +6,6 @@ import numpy as np
 import numpy.typing as npt
 
 from wiresum.agent.errors import WiresumError
-from wiresum.agent.job_membership import JobMembership
 
 class Dtype(enum.Enum):
     F32 = 0
@@ -81,7 +80,7 @@ class Session:
     """host_agent/src/session/session.hpp."""
 
     @staticmethod
-    def join(membership: JobMembership, job_name: str) -> Session: ...
+    def join(membership: Any, job_name: str) -> Session: ...  # a JobMembership, whose module imports this one
     @property
     def rank(self) -> int: ...
     @property
