@@ -159,8 +159,8 @@ def wait_until(
     *,
     error: Callable[[str], BaseException] = AssertionError,
 ) -> T:
-    """Returns what the condition gives as soon as that is true. `meanwhile` may raise, for instance if who is awaited
-    has ended."""
+    """Returns what the condition gives as soon as that is true, which 0 and an empty list are not. `meanwhile` may
+    raise, for instance if who is awaited has ended."""
     give_up_at = time.monotonic() + patience_s
     while not (found := condition()):
         meanwhile()

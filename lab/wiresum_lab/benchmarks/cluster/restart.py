@@ -143,14 +143,14 @@ class Cluster:
     def active(self) -> int:
         """Which controller serves."""
 
-        def ask() -> int | None:
+        def ask() -> list[int]:
+            found = []
             for index, target in enumerate(self.service.targets):
                 with Service(target) as one, contextlib.suppress(ServiceError):
-                    if one.report(1.0).service.role == "active":
-                        return index
-            return None
+                    found += [index] * (one.report(1.0).service.role == "active")
+            return found
 
-        return self._await(ask, "a controller serves")
+        return self._await(ask, "a controller serves")[0]
 
     def await_served(self) -> None:
         self.await_report(self._all_attend, "all workers attend again")
