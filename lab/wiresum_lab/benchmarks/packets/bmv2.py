@@ -13,6 +13,7 @@ from wiresum.controller.p4runtime import P4RuntimeSwitch
 from wiresum_lab.namespaces.bmv2 import bmv2_missing
 from wiresum_lab.namespaces.bmv2_star import Bmv2Star
 from wiresum_lab.namespaces.star import StarError, check_prerequisites
+from wiresum_lab.processes import ProgramError
 
 WORKER_PORT = 20_000
 """Of the first worker, and the job's number and key: as in packet_bench.cpp."""
@@ -60,7 +61,7 @@ def running_bmv2(workers: int, slots: int, core: int) -> Iterator[Bmv2]:
                 endpoints=tuple(Endpoint(host.address, WORKER_PORT + worker) for worker in range(workers)),
             )
             switch.admit(entry)
-        except (StarError, DriverError) as error:
+        except (StarError, ProgramError, DriverError) as error:
             raise Bmv2Error(str(error)) from error
         prefix = ["ip", "netns", "exec", host.namespace]
         yield Bmv2(prefix, host.address, switch.endpoint.address, switch.endpoint.port, entry.lanes)
