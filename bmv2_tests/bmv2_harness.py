@@ -72,7 +72,7 @@ class Copy(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Outcome:
+class SwitchOutput:
     """What became of one packet."""
 
     copies: tuple[Copy, ...]
@@ -260,15 +260,15 @@ class Job:
         ports = {"src_port": WORKER_PORT + thread, "dst_port": SWITCH_PORT + self.entry.port_offset + thread}
         return self.harness.own_frame(host, **ports, payload=packet.to_bytes())
 
-    def send(self, packet: Packet, *, worker: int | None = None, thread: int = 0) -> Outcome:
+    def send(self, packet: Packet, *, worker: int | None = None, thread: int = 0) -> SwitchOutput:
         sender = packet.worker if worker is None else worker
         return self.send_frame(self.hosts[sender].port, self.frame(packet, worker=worker, thread=thread))
 
-    def send_frame(self, port: int, frame: Ether) -> Outcome:
+    def send_frame(self, port: int, frame: Ether) -> SwitchOutput:
         before = self._counted()
         copies = self.harness.copies([(port, bytes(frame))])
         after = self._counted()
-        return Outcome(copies, {reason: after[reason] - n for reason, n in before.items() if after[reason] != n})
+        return SwitchOutput(copies, {reason: after[reason] - n for reason, n in before.items() if after[reason] != n})
 
     def counters(self) -> JobCounters:
         return self.harness.switch.counters(self.entry.job)

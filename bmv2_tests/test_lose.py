@@ -15,8 +15,8 @@ ROUNDS = 400
 
 
 @contextlib.contextmanager
-def losing(harness: Bmv2Harness, share: float, **match: int) -> Iterator[None]:
-    entry = lose.entry(share, **match)
+def losing(harness: Bmv2Harness, fraction: float, **match: int) -> Iterator[None]:
+    entry = lose.entry(fraction, **match)
     harness.switch.tables.insert("a fault", [entry])
     try:
         yield
@@ -59,14 +59,14 @@ def test_missing_can_be_lost_as_results_can(harness: Bmv2Harness) -> None:
         assert len(job.send(job.packet(1, kind=QUESTION)).copies) == 1
 
 
-@pytest.mark.parametrize("share", [0.1, 0.5])
-def test_a_share_is_lost_at_random(harness: Bmv2Harness, share: float) -> None:
+@pytest.mark.parametrize("fraction", [0.1, 0.5])
+def test_a_fraction_is_lost_at_random(harness: Bmv2Harness, fraction: float) -> None:
     """Within five standard deviations, which one run in two million exceeds."""
-    with harness.job(1) as job, losing(harness, share, job=job.entry.job):
+    with harness.job(1) as job, losing(harness, fraction, job=job.entry.job):
         frames = [(0, bytes(job.frame(job.packet(0, after, kind=META)))) for after in range(ROUNDS)]
         came = sum(len(harness.copies(frames[start : start + 20])) for start in range(0, ROUNDS, 20))
-    deviation = (ROUNDS * share * (1 - share)) ** 0.5
-    assert abs(came - ROUNDS * (1 - share)) < 5 * deviation
+    deviation = (ROUNDS * fraction * (1 - fraction)) ** 0.5
+    assert abs(came - ROUNDS * (1 - fraction)) < 5 * deviation
 
 
 def test_other_traffic_is_never_lost(harness: Bmv2Harness) -> None:

@@ -16,7 +16,7 @@ import pytest
 
 from bmv2_tests.frames import Host, UdpFrame
 from bmv2_tests.tna_interpreter.switch import PORTS_IN_PIPE, Switch
-from bmv2_tests.tofino_cluster import Cluster, Place, Sender
+from bmv2_tests.tofino_cluster import Cluster, Sender, SwitchPort
 from bmv2_tests.tofino_network import MAIN, PASSES_AGAIN
 from wiresum.join.constants import SWITCH_PORT, Header, Kind
 
@@ -69,7 +69,7 @@ class Pair:
                 found[self.rank_at(place, frame)] = UdpFrame.unpack(frame).payload
         return found
 
-    def rank_at(self, place: Place, frame: bytes) -> int:
+    def rank_at(self, place: SwitchPort, frame: bytes) -> int:
         (rank,) = (rank for rank in range(4) if self.senders[rank].host == UdpFrame.unpack(frame).target)
         assert place.port == PORTS[rank]
         return rank

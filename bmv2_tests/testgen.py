@@ -82,7 +82,7 @@ class GenerateError(RuntimeError):
 
 
 @dataclass(frozen=True)
-class Entry:
+class GeneratedEntry:
     table: str
     matches: Mapping[str, int]
     action: str
@@ -100,7 +100,7 @@ class Case:
     """What comes out is known to the bit."""
 
     number: int
-    entries: tuple[Entry, ...]
+    entries: tuple[GeneratedEntry, ...]
     truncated: bool
     """Does the packet end within a header?"""
     packet: Frame
@@ -154,12 +154,12 @@ def load(text: str) -> list[Case]:
 
 
 def _case(number: int, truncated: bool, body: str) -> Case:
-    entries: list[Entry] = []
+    entries: list[GeneratedEntry] = []
     frames: dict[str, Frame] = {}
     for line in body.splitlines():
         if match := _ENTRY.fullmatch(line):
             matches, parameters = _fields(match["matches"]), _fields(match["parameters"])
-            entries.append(Entry(match["table"], matches, match["action"], parameters))
+            entries.append(GeneratedEntry(match["table"], matches, match["action"], parameters))
         elif line and not line.startswith("#"):
             verb, port, content = line.split()
             frames[verb] = Frame(int(port), bytes.fromhex(content.removesuffix("$")))

@@ -21,7 +21,7 @@ from bmv2_tests.tna_interpreter.switch import Switch
 from bmv2_tests.tofino_network import erase, write
 from wiresum import join as messages
 from wiresum.controller import config
-from wiresum.controller.driver import Endpoint, JobEntry, Sizes
+from wiresum.controller.driver import Endpoint, JobEntry, SwitchSizes
 from wiresum.controller.jobs import cluster
 from wiresum.controller.jobs.job import Worker
 from wiresum.controller.jobs.outputs import Admit, Evict, Output
@@ -37,7 +37,7 @@ WAY_MAX = 1000
 """Packets that follow from one."""
 
 
-class Place(NamedTuple):
+class SwitchPort(NamedTuple):
     """A port of a switch."""
 
     switch: str
@@ -114,7 +114,7 @@ class Cluster:
         self._switch_of = {target.name: target.part_of or target.name for target in self.targets.values()}
         self._configured = {switch.name: switch for switch in configured}
         self._links = dict(self._joined(configured))
-        self._unplugged: dict[Place, Place] = {}
+        self._unplugged: dict[SwitchPort, SwitchPort] = {}
         self._held: dict[str, dict[tuple[str, str], desired.Entity]] = {name: {} for name in switches}
         for switch in switches.values():
             switch.restart()
@@ -129,18 +129,21 @@ class Cluster:
         """By node and number."""
 
     @staticmethod
-    def _joined(configured: Iterable[SwitchConfig]) -> Iterable[tuple[Place, Place]]:
+    def _joined(configured: Iterable[SwitchConfig]) -> Iterable[tuple[SwitchPort, SwitchPort]]:
         """Where what leaves by a port comes in."""
         for switch in configured:
             for one, other in switch.cables:
-                yield Place(switch.name, one), Place(switch.name, other)
-                yield Place(switch.name, other), Place(switch.name, one)
+                yield SwitchPort(switch.name, one), SwitchPort(switch.name, other)
+                yield SwitchPort(switch.name, other), SwitchPort(switch.name, one)
             for port in (port for ports in switch.loops for port in ports):
-                yield Place(switch.name, port), Place(switch.name, port)
+                yield SwitchPort(switch.name, port), SwitchPort(switch.name, port)
             if switch.parent:
                 assert switch.parent_port is not None
                 assert switch.port_at_parent is not None
-                below, above = Place(switch.name, switch.parent_port), Place(switch.parent, switch.port_at_parent)
+                below, above = (
+                    SwitchPort(switch.name, switch.parent_port),
+                    SwitchPort(switch.parent, switch.port_at_parent),
+                )
                 yield from ((below, above), (above, below))
 
     # Jobs.
@@ -213,12 +216,12 @@ class Cluster:
 
     # Packets.
 
-    def at(self, address: str) -> tuple[Host, Place, Host]:
+    def at(self, address: str) -> tuple[Host, SwitchPort, Host]:
         """The host with this address, its port, and the switch there."""
         for name, switch in self._configured.items():
             for host in switch.hosts:
                 if host.address == address:
-                    return _host(host.mac, address), Place(name, host.port), _host(switch.mac, switch.address)
+                    return _host(host.mac, address), SwitchPort(name, host.port), _host(switch.mac, switch.address)
         raise AssertionError(f"there is no host {address}")
 
     def unplug(self) -> None:
@@ -228,16 +231,16 @@ class Cluster:
     def plug_in(self) -> None:
         self._links = self._unplugged
 
-    def send(self, place: Place, frame: bytes, lost: random.Random, loss: float) -> list[tuple[Place, bytes]]:
+    def send(self, place: SwitchPort, frame: bytes, lost: random.Random, loss: float) -> list[tuple[SwitchPort, bytes]]:
         """What of it arrives at hosts, and where, when each link loses so much of what it carries."""
         arriving = deque([(place, frame)] if lost.random() >= loss else [])
-        arrived: list[tuple[Place, bytes]] = []
+        arrived: list[tuple[SwitchPort, bytes]] = []
         for _ in range(WAY_MAX):
             if not arriving:
                 return arrived
             place, frame = arriving.popleft()
             for copy in self._switches[place.switch].receive(place.port, frame):
-                there = Place(place.switch, copy.port)
+                there = SwitchPort(place.switch, copy.port)
                 if lost.random() < loss:
                     continue
                 if there in self._links:
@@ -277,7 +280,7 @@ class Cluster:
 
 
 def _switch(target: Target) -> cluster.Switch:
-    sizes = Sizes(slots=target.pipeline.slots, lanes_max=target.pipeline.lanes, jobs_max=target.jobs_max)
+    sizes = SwitchSizes(slots=target.pipeline.slots, lanes_max=target.pipeline.lanes, jobs_max=target.jobs_max)
     parent = target.parent.name if target.parent else ""
     endpoint = Endpoint(target.address, target.port)
     return cluster.Switch(

@@ -30,7 +30,7 @@ from bmv2_tests.tna_interpreter.externs import (
 )
 from bmv2_tests.tna_interpreter.stateful import ActionCheck, check_entry
 from bmv2_tests.tna_interpreter.syntax import Node
-from bmv2_tests.tna_interpreter.tables import Action, Entry, KeyField, Match, Table
+from bmv2_tests.tna_interpreter.tables import Action, KeyField, Match, Table, TableEntry
 from bmv2_tests.tna_interpreter.values import BOOLEAN, VOID, Bits, Other, P4Error, RecordType, Type, fresh
 
 Run = Callable[[], None]
@@ -203,7 +203,7 @@ class Program:
                 offered = [_action_of(scope, str(_tree(child).children[-1])) for child in each.children]
                 table.actions = {action.name: action for action in offered}
             elif each.data == "default_action":
-                table.default = Entry((), *self._invocation(_tree(each.children[-1]), scope))
+                table.default = TableEntry((), *self._invocation(_tree(each.children[-1]), scope))
             elif each.data == "entries":
                 table.entries = [self._entry(_tree(child), table, scope) for child in each.children]
             else:
@@ -225,9 +225,9 @@ class Program:
         types = action.parameters.values()
         return action, tuple(adapted(each, type_).read() for each, type_ in zip(compiled, types, strict=True))
 
-    def _entry(self, node: Node, table: Table, scope: Scope) -> Entry:
+    def _entry(self, node: Node, table: Table, scope: Scope) -> TableEntry:
         matches = self._keyset(_tree(node.children[0]), [key.type for key in table.key], scope)
-        return Entry(matches, *self._invocation(_tree(node.children[1]), scope))
+        return TableEntry(matches, *self._invocation(_tree(node.children[1]), scope))
 
     def _keyset(self, node: Node, types: Sequence[Bits], scope: Scope) -> tuple[Match, ...]:
         return tuple(self._match(_tree(child), type_, scope) for child, type_ in zip(node.children, types, strict=True))

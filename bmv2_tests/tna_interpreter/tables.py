@@ -43,7 +43,7 @@ class Match:
 
 
 @dataclass(frozen=True)
-class Entry:
+class TableEntry:
     matches: tuple[Match, ...]
     action: Action
     values: tuple[int, ...]
@@ -79,10 +79,10 @@ class Table:
         self.number = number
         self.key: tuple[KeyField, ...] = ()
         self.actions: dict[str, Action] = {}
-        self.default: Entry | None = None
-        self.entries: list[Entry] = []
+        self.default: TableEntry | None = None
+        self.entries: list[TableEntry] = []
         """Those of the program."""
-        self._inserted: list[Entry] = []
+        self._inserted: list[TableEntry] = []
         self.size = 0
         self._once = Once(name, clock)
 
@@ -113,7 +113,7 @@ class Table:
         values = tuple(parameters[name] for name in of.parameters)
         if any(value > type_.mask for value, type_ in zip(values, of.parameters.values(), strict=True)):
             raise P4Error(f"action {action}: a parameter is too large: {dict(parameters)}")
-        self._inserted.append(Entry(key, of, values))
+        self._inserted.append(TableEntry(key, of, values))
 
     def delete(self, matches: Mapping[str, int | Match]) -> None:
         """Likewise: the entry with just this key."""

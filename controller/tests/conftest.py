@@ -6,18 +6,18 @@ from collections.abc import Iterator
 
 import pytest
 
-from wiresum.controller import JoinServer, Limits, Sizes
+from wiresum.controller import JoinServer, Limits, SwitchSizes
 from wiresum_lab.doubles.controller import Client, RecordingDriver
 
 
 @pytest.fixture
-def sizes() -> Sizes | None:
+def sizes() -> SwitchSizes | None:
     """Tests may say otherwise."""
     return None
 
 
 @pytest.fixture
-def driver(sizes: Sizes | None) -> Iterator[RecordingDriver]:
+def driver(sizes: SwitchSizes | None) -> Iterator[RecordingDriver]:
     driver = RecordingDriver(sizes)
     yield driver
     driver.released.set()

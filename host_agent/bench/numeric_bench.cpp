@@ -151,7 +151,7 @@ std::size_t elements_in(std::size_t bytes, Dtype dtype) { return element_bytes(d
 
 void add_codec_rows(Bench& bench, const Kernels& kernels, Format format, std::vector<Row>& rows) {
   const std::size_t chunk_bytes = kWords * elements_per_word(format) * element_bytes(format.dtype);
-  const Scale scale = block_scale(kWorkers, 122, format.lane_bits, 1.0F);
+  const Scale scale = block_scale(kWorkers, 122, format.bits, 1.0F);
   const auto quantise_chunk = [&bench, &kernels, format, scale](std::size_t chunk, std::size_t at, std::size_t n) {
     quantise(kernels, format, scale, bench.source(format.dtype) + at, elements_in(n, format.dtype),
              bench.ring.payload(chunk), kWords);
@@ -224,21 +224,21 @@ void add_accumulate_row(Bench& bench, const Kernels& kernels, std::vector<Row>& 
 
 /// What a compressor of the dense-int family does with a tensor (wiresum.compress): rounds it stochastically, packs the
 /// integers in lanes; and back, the sum of the lanes.
-void add_compression_rows(Bench& bench, const Kernels& kernels, std::uint8_t lane_bits, std::vector<Row>& rows) {
+void add_compression_rows(Bench& bench, const Kernels& kernels, std::uint8_t bits, std::vector<Row>& rows) {
   const std::size_t count = bench.tensor_bytes / 4;
-  const std::size_t words = count * lane_bits / 32 + 1;
-  const Format format = {Dtype::kF32, Scaling::kFixed, lane_bits};
-  const auto limit = static_cast<std::int32_t>((0x7FFFFFFFU >> (32 - lane_bits)) / kWorkers);
+  const std::size_t words = count * bits / 32 + 1;
+  const Format format = {Dtype::kF32, Scaling::kFixed, bits};
+  const auto limit = static_cast<std::int32_t>((0x7FFFFFFFU >> (32 - bits)) / kWorkers);
   const double inverse = limit / 0.05;  // five deviations of these elements
   rows.push_back({"compress + pack",
                   kernels.name,
                   format,
                   kPlain,
-                  [&bench, &kernels, lane_bits, count, words, limit, inverse] {
+                  [&bench, &kernels, bits, count, words, limit, inverse] {
                     const auto* source = reinterpret_cast<const float*>(bench.tensor.data());
                     kernels.round_32({{1, 2}, 3, 4, 0}, 0, source, count, inverse, limit, bench.integers.data());
-                    if (lane_bits != 32) {
-                      pack_lanes(kernels, lane_bits, bench.integers.data(), count, bench.words.data(), words);
+                    if (bits != 32) {
+                      pack_lanes(kernels, bits, bench.integers.data(), count, bench.words.data(), words);
                     }
                     keep(bench.integers.data());
                     keep(bench.words.data());
@@ -248,9 +248,9 @@ void add_compression_rows(Bench& bench, const Kernels& kernels, std::uint8_t lan
                   kernels.name,
                   format,
                   kPlain,
-                  [&bench, &kernels, lane_bits, count, words, inverse] {
-                    if (lane_bits != 32) {
-                      unpack_lanes(kernels, lane_bits, bench.words.data(), words, bench.integers.data(), count);
+                  [&bench, &kernels, bits, count, words, inverse] {
+                    if (bits != 32) {
+                      unpack_lanes(kernels, bits, bench.words.data(), words, bench.integers.data(), count);
                     }
                     auto* result = reinterpret_cast<float*>(bench.result.data());
                     kernels.scale_32(bench.integers.data(), count, 1 / (inverse * kWorkers), result);
@@ -285,8 +285,7 @@ bool is_memcpy(const Row& row) { return row.instruction_set == "libc"; }
 /// What a row carries, for people: accumulate and memcpy know no format.
 std::string format_name(const Row& row) {
   if (is_memcpy(row) || row.operation == "accumulate") return "-";
-  return std::string(kDtypeNames[static_cast<std::size_t>(row.format.dtype)]) + "/" +
-         std::to_string(row.format.lane_bits);
+  return std::string(kDtypeNames[static_cast<std::size_t>(row.format.dtype)]) + "/" + std::to_string(row.format.bits);
 }
 
 /// A scan's row against the dense one of the same format and instruction set; nothing for other rows.

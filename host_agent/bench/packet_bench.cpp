@@ -123,8 +123,8 @@ std::pair<double, double> worker_costs() {
   worker::Worker machine(worker_config(0, 1, kSlots));
   Tensor tensor(kTensorFloats);
   std::vector<std::byte> memory(kBurst * kPacketBytes);
-  std::array<wire::Packet, kBurst> room{};
-  for (std::size_t i = 0; i < kBurst; ++i) room[i].data = memory.data() + i * kPacketBytes;
+  std::array<wire::Packet, kBurst> buffers{};
+  for (std::size_t i = 0; i < kBurst; ++i) buffers[i].data = memory.data() + i * kPacketBytes;
   std::int64_t send_ns = 0;
   std::int64_t receive_ns = 0;
   std::uint64_t packets = 0;
@@ -132,17 +132,17 @@ std::pair<double, double> worker_costs() {
     if (!machine.submit(tensor.work(number))) throw std::logic_error("the worker takes no collective");
     while (!machine.poll_completion().has_value()) {
       const std::int64_t begin = now_ns();
-      const std::size_t count = machine.poll_transmit(begin, room);
+      const std::size_t count = machine.poll_transmit(begin, buffers);
       const std::int64_t sent = now_ns();
       for (std::size_t i = 0; i < count; ++i) {
         wire::Header header;
-        const std::span<std::byte> bytes(room[i].data, room[i].bytes);
+        const std::span<std::byte> bytes(buffers[i].data, buffers[i].bytes);
         if (wire::decode(bytes, header) != wire::ParseError::kNone) throw std::logic_error("no packet of ours");
         header.kind = wire::Kind::kResult;
         wire::encode(header, bytes.first<wire::kHeaderBytes>());
       }
       const std::int64_t answered = now_ns();
-      for (std::size_t i = 0; i < count; ++i) machine.handle_datagram(answered, {room[i].data, room[i].bytes});
+      for (std::size_t i = 0; i < count; ++i) machine.handle_datagram(answered, {buffers[i].data, buffers[i].bytes});
       receive_ns += now_ns() - answered;
       send_ns += sent - begin;
       packets += count;
@@ -181,10 +181,10 @@ double dataplane_cost(std::uint32_t slots) {
       next.header.cell = wire::cell_of((slot + 1) % slots, round);
       plane.prefetch(next);
       for (const dataplane::Arrival& arrival : arrivals) {
-        const dataplane::Outcome outcome = plane.handle(arrival);
-        if (outcome.verdict == dataplane::Verdict::kMulticast) {
+        const dataplane::Decision decision = plane.handle(arrival);
+        if (decision.verdict == dataplane::Verdict::kMulticast) {
           wire::Packet packet{.data = answer.data(), .bytes = 0};
-          outcome.write(packet);
+          decision.write(packet);
         }
       }
     }
@@ -260,12 +260,12 @@ class Workers {
   Workers(const transport::Spec& spec, std::uint8_t count, std::uint32_t address, wire::Endpoint switch_at,
           std::uint16_t lanes, std::size_t floats, std::uint32_t slots)
       : switch_at_(switch_at), lanes_(lanes), pending_(count) {
-    const bool is_kernels = spec.kind != transport::Kind::kDpdk;
+    const bool is_kernels = spec.kind != transport::TransportKind::kDpdk;
     std::vector<transport::UdpSocket> sockets =
         transport::bind_consecutive({.address = is_kernels ? address : 0, .port = kWorkerPort}, count);
-    const transport::Place place{
+    const transport::PathConfig place{
         .address = address, .peers = std::vector<wire::Endpoint>(count, switch_at), .datagram_bytes_max = kPacketBytes};
-    if (spec.kind == transport::Kind::kUdp) {
+    if (spec.kind == transport::TransportKind::kUdp) {
       for (transport::UdpSocket& socket : sockets) {
         socket.connect(switch_at);
         std::vector<transport::UdpSocket> own;
@@ -355,7 +355,7 @@ class Workers {
       const bool shared = paths_.size() != machines_.size();
       transport::Transport& transport = *paths_[shared ? 0 : i].transport;
       for (std::size_t count = kBurst; count == kBurst;) {
-        count = machines_[i]->poll_transmit(now_ns(), transport.room(kBurst));
+        count = machines_[i]->poll_transmit(now_ns(), transport.buffers(kBurst));
         if (count != 0) transport.send(count, {&switch_at_, 1}, static_cast<std::uint8_t>(shared ? i : 0));
       }
     }

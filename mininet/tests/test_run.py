@@ -227,7 +227,7 @@ def test_the_topologies_are_listed() -> None:
     ("arguments", "complaint"),
     [
         (("--topology", "ring"), "no topology is called ring: choose one of ethernet, leaf-spine, one-switch"),
-        (("--loss", "2"), "loss is a share of packets"),
+        (("--loss", "2"), "loss is a fraction of packets"),
         (("--rate", "5000"), "rate_mbit must be above 0 and at most 1000"),
         (("--commands", "/nowhere/at/all"), "No such file"),
     ],

@@ -77,7 +77,7 @@ WRONG = [
     (lambda d: d["links"].pop(), "no link joins c0 to s1"),
     (lambda d: d["links"].append(["s1-p8", "s1-p9"]), "there is a loop through s1"),
     (lambda d: d["links"].append(["s2-p1", "s1-p9"]), "a link ends at s2, which is neither"),
-    (lambda d: d["links"][0].append({"loss": 1.5}), "loss is a share of packets"),
+    (lambda d: d["links"][0].append({"loss": 1.5}), "loss is a fraction of packets"),
     (lambda d: d["links"][0].append({"delay": 2}), "delay cannot be 2"),
     (lambda d: d["links"][0].append({"latency": "2ms"}), "nothing here is called latency"),
     (lambda d: d.pop("links"), "links is missing"),

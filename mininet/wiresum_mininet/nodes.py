@@ -69,17 +69,17 @@ class Workplace:
 class PortIntf(TCIntf):  # type: ignore[misc]
     """One end of a link: Mininet's rate and delay, and a coin for each packet, which every kernel has."""
 
-    def config(self, loss_share: float = 0.0, **params: Any) -> Any:
+    def config(self, loss_fraction: float = 0.0, **params: Any) -> Any:
         result = super().config(gro=False, txo=False, **params)
         self.cmd("ethtool -K", self.name, *(f"{feature} off" for feature in OFFLOADS))
-        if loss_share:
-            self.lose(loss_share)
+        if loss_fraction:
+            self.lose(loss_fraction)
         return result
 
-    def lose(self, share: float) -> None:
+    def lose(self, fraction: float) -> None:
         """Loses so many of the packets that leave here, from now on. (A packet socket, bmv2's among them, has a frame
         before any filter on arrival, so packets are lost where they leave.)"""
-        self.filter(COIN_PREFERENCE, loss_program(share))
+        self.filter(COIN_PREFERENCE, loss_program(fraction))
 
     def filter(self, preference: int, program: str) -> None:
         """Runs a classic BPF program on each packet that leaves; it says what becomes of it."""
@@ -99,7 +99,7 @@ class WiresumLink(TCLink):  # type: ignore[misc]
     def __init__(self, *ends: Any, shape: Shape | None = None, **params: Any) -> None:
         shape = shape or Shape()
         params |= {"cls1": PortIntf, "cls2": PortIntf}
-        super().__init__(*ends, bw=shape.rate_mbit, delay=shape.delay, loss_share=shape.loss, **params)
+        super().__init__(*ends, bw=shape.rate_mbit, delay=shape.delay, loss_fraction=shape.loss, **params)
 
 
 class WiresumHost(Host):  # type: ignore[misc]

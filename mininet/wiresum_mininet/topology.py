@@ -101,7 +101,7 @@ class Shape:
         if self.delay is not None and not _DELAY.fullmatch(self.delay):
             raise ValueError(f'delay must be like "2ms" or "500us", not {self.delay!r}')
         if not 0.0 <= self.loss < 1.0:
-            raise ValueError(f"loss is a share of packets, 0 <= loss < 1, not {self.loss}")
+            raise ValueError(f"loss is a fraction of packets, 0 <= loss < 1, not {self.loss}")
 
 
 @dataclass(frozen=True)

@@ -19,15 +19,15 @@ namespace {
 
 using namespace wiresum;
 using dataplane::Dataplane;
+using dataplane::Decision;
 using dataplane::JobEntry;
-using dataplane::Outcome;
 using dataplane::Reason;
 using dataplane::Verdict;
 using dataplane::model::Answer;
 using dataplane::model::Bytes;
 using dataplane::model::Fate;
 
-constexpr dataplane::Sizes kSizes{.slots = 8, .lanes_max = 4, .jobs_max = 3};
+constexpr dataplane::SwitchSizes kSizes{.slots = 8, .lanes_max = 4, .jobs_max = 3};
 constexpr std::size_t kPacketBytesMax = wire::kHeaderBytes + kSizes.lanes_max * wire::kWordBytes;
 constexpr int kStepsMax = 400;
 
@@ -41,14 +41,14 @@ constexpr wire::Endpoint kParent{.address = 0x0A0000FE, .port = 7000};
 std::uint32_t address_of(std::uint32_t worker) { return 0x0A000001 + worker / 2; }
 std::uint16_t base_port_of(std::uint32_t worker) { return static_cast<std::uint16_t>(9000 + 2 * worker); }
 
-Fate fate_of(const Outcome& outcome) {
-  switch (outcome.reason) {
+Fate fate_of(const Decision& decision) {
+  switch (decision.reason) {
     case Reason::kAdmitted:
-      return outcome.verdict == Verdict::kMulticast ? Fate::kMulticast
-             : outcome.verdict == Verdict::kRaise   ? Fate::kRaised
-                                                    : Fate::kHeld;
+      return decision.verdict == Verdict::kMulticast ? Fate::kMulticast
+             : decision.verdict == Verdict::kRaise   ? Fate::kRaised
+                                                     : Fate::kHeld;
     case Reason::kResent:
-      return outcome.verdict == Verdict::kRaise ? Fate::kRaisedAgain : Fate::kResent;
+      return decision.verdict == Verdict::kRaise ? Fate::kRaisedAgain : Fate::kResent;
     case Reason::kDuplicate:
       return Fate::kDuplicate;
     case Reason::kStale:
@@ -250,23 +250,23 @@ class Bench {
     const std::span<const std::byte> datagram = std::as_bytes(std::span(bytes));
     const dataplane::Arrival arrival = dataplane::read(source_, thread_, datagram);
     plane_.prefetch(arrival);
-    const Outcome outcome = plane_.handle(arrival);
+    const Decision decision = plane_.handle(arrival);
     const Answer answer = model_.handle(source_.address, source_.port, thread_, bytes);
-    require(fate_of(outcome) == answer.fate);
-    require((outcome.verdict == Verdict::kMulticast) == (answer.fate == Fate::kMulticast));
-    require((outcome.verdict == Verdict::kResend) == (answer.fate == Fate::kResent));
-    require((outcome.verdict == Verdict::kHold) == (answer.fate == Fate::kHeld));
-    require((outcome.verdict == Verdict::kRaise) == is_raised(answer.fate));
+    require(fate_of(decision) == answer.fate);
+    require((decision.verdict == Verdict::kMulticast) == (answer.fate == Fate::kMulticast));
+    require((decision.verdict == Verdict::kResend) == (answer.fate == Fate::kResent));
+    require((decision.verdict == Verdict::kHold) == (answer.fate == Fate::kHeld));
+    require((decision.verdict == Verdict::kRaise) == is_raised(answer.fate));
     if (should_send(answer.fate)) {
-      std::array<std::byte, kPacketBytesMax> room{};
-      wire::Packet result{.data = room.data(), .bytes = 0};
-      outcome.write(result);
+      std::array<std::byte, kPacketBytesMax> buffers{};
+      wire::Packet result{.data = buffers.data(), .bytes = 0};
+      decision.write(result);
       const std::span<const std::byte> expected = std::as_bytes(std::span(answer.result));
-      require(std::equal(room.begin(), room.begin() + result.bytes, expected.begin(), expected.end()));
-      require(outcome.worker == bytes[8]);
+      require(std::equal(buffers.begin(), buffers.begin() + result.bytes, expected.begin(), expected.end()));
+      require(decision.worker == bytes[8]);
     }
     ++sent_;
-    if (answer.fate != Fate::kUnknown && answer.fate != Fate::kMalformed) ++counted_[outcome.job];
+    if (answer.fate != Fate::kUnknown && answer.fate != Fate::kMalformed) ++counted_[decision.job];
   }
 
   void check_counters() {

@@ -40,7 +40,7 @@ constexpr std::size_t kBatchMax = 64;
 /// Cells are prefetched this many packets ahead: about as long as memory takes.
 constexpr std::size_t kPrefetchAhead = 4;
 /// How often a device that is behind is asked for buffers again.
-constexpr int kRoomTries = 1000;
+constexpr int kBufferTries = 1000;
 /// A nap delays every job, so it is short.
 constexpr std::int64_t kNapNsMax = 300'000;
 constexpr std::size_t kNapWorth = 256;
@@ -64,7 +64,7 @@ void relax() noexcept {
 
 }  // namespace
 
-DataThread::DataThread(const dataplane::Sizes& sizes, transport::DataPath path, std::vector<std::uint8_t> ports,
+DataThread::DataThread(const dataplane::SwitchSizes& sizes, transport::DataPath path, std::vector<std::uint8_t> ports,
                        std::chrono::microseconds spin, std::chrono::milliseconds answer_max, const std::string& name)
     : ports_(std::move(ports)),
       path_(std::move(path)),
@@ -156,38 +156,38 @@ void DataThread::handle(std::size_t count, bool answers) noexcept {
   for (std::size_t i = 0; i < count; ++i) {
     if (i + kPrefetchAhead < count) plane_.prefetch(arrivals_[i + kPrefetchAhead]);
     if (dataplane::is_answer(arrivals_[i]) != answers) continue;
-    const dataplane::Outcome outcome = plane_.handle(arrivals_[i]);
-    if (outcome.verdict != dataplane::Verdict::kDrop && outcome.verdict != dataplane::Verdict::kHold) {
-      queue(outcome, burst_[i].port);
+    const dataplane::Decision decision = plane_.handle(arrivals_[i]);
+    if (decision.verdict != dataplane::Verdict::kDrop && decision.verdict != dataplane::Verdict::kHold) {
+      queue(decision, burst_[i].port);
     }
   }
 }
 
-void DataThread::queue(const dataplane::Outcome& outcome, std::uint8_t port) noexcept {
-  const std::uint8_t receiver = outcome.verdict == dataplane::Verdict::kMulticast ? wire::kEveryone
-                                : outcome.verdict == dataplane::Verdict::kRaise   ? wire::kParent
-                                                                                  : outcome.worker;
-  const bool fits = batch_.job == outcome.job && batch_.port == port && batch_.receiver == receiver;
-  if (!fits || batch_.count == batch_.room.size()) flush();
+void DataThread::queue(const dataplane::Decision& decision, std::uint8_t port) noexcept {
+  const std::uint8_t receiver = decision.verdict == dataplane::Verdict::kMulticast ? wire::kEveryone
+                                : decision.verdict == dataplane::Verdict::kRaise   ? wire::kParent
+                                                                                   : decision.worker;
+  const bool fits = batch_.job == decision.job && batch_.port == port && batch_.receiver == receiver;
+  if (!fits || batch_.count == batch_.buffers.size()) flush();
   if (batch_.count == 0) {
     // The rest of a train would leave as a message of its own.
-    const std::size_t train = transport_.train_packets(wire::kHeaderBytes + outcome.payload.size());
-    batch_.room = find_room(transport::whole_trains(kBatchMax, train));
-    batch_.job = outcome.job;
+    const std::size_t train = transport_.train_packets(wire::kHeaderBytes + decision.payload.size());
+    batch_.buffers = find_buffers(transport::whole_trains(kBatchMax, train));
+    batch_.job = decision.job;
     batch_.port = port;
     batch_.receiver = receiver;
   }
-  if (batch_.room.empty()) {
+  if (batch_.buffers.empty()) {
     ++results_lost_;
   } else {
-    outcome.write(batch_.room[batch_.count++]);
+    decision.write(batch_.buffers[batch_.count++]);
   }
 }
 
-std::span<wire::Packet> DataThread::find_room(std::size_t wanted) noexcept {
-  for (int tries = 0; tries < kRoomTries; ++tries) {
-    const std::span<wire::Packet> room = transport_.room(wanted);
-    if (!room.empty()) return room;
+std::span<wire::Packet> DataThread::find_buffers(std::size_t wanted) noexcept {
+  for (int tries = 0; tries < kBufferTries; ++tries) {
+    const std::span<wire::Packet> buffers = transport_.buffers(wanted);
+    if (!buffers.empty()) return buffers;
     relax();
   }
   return {};

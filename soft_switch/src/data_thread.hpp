@@ -25,7 +25,7 @@ class DataThread {
  public:
   /// `ports`: by the transport's number of a port, the switch's number of it. `name`: which thread it is, in words.
   /// Throws std::system_error if it cannot have a thread.
-  DataThread(const dataplane::Sizes& sizes, transport::DataPath path, std::vector<std::uint8_t> ports,
+  DataThread(const dataplane::SwitchSizes& sizes, transport::DataPath path, std::vector<std::uint8_t> ports,
              std::chrono::microseconds spin, std::chrono::milliseconds answer_max,
              const std::string& name = "a data thread of the switch");
   ~DataThread();
@@ -55,14 +55,14 @@ class DataThread {
     std::uint8_t port = 0;
     std::uint8_t receiver = 0;  // a worker's index, wire::kEveryone or wire::kParent
     std::size_t count = 0;
-    std::span<wire::Packet> room;  // the transport's, of which the first `count` are written
+    std::span<wire::Packet> buffers;  // the transport's, of which the first `count` are written
   };
 
   void serve() noexcept;
   void serve_burst(std::size_t count) noexcept;
   void handle(std::size_t count, bool answers) noexcept;
-  void queue(const dataplane::Outcome& outcome, std::uint8_t port) noexcept;
-  [[nodiscard]] std::span<wire::Packet> find_room(std::size_t wanted) noexcept;
+  void queue(const dataplane::Decision& decision, std::uint8_t port) noexcept;
+  [[nodiscard]] std::span<wire::Packet> find_buffers(std::size_t wanted) noexcept;
   void flush() noexcept;
   void idle(std::chrono::steady_clock::time_point busy_last) noexcept;
   [[nodiscard]] bool attend() noexcept;

@@ -126,7 +126,7 @@ std::size_t round_up(std::size_t value, std::size_t unit) noexcept { return (val
 
 }  // namespace
 
-Dataplane::Dataplane(const Sizes& sizes)
+Dataplane::Dataplane(const SwitchSizes& sizes)
     : sizes_(sizes), lanes_stride_(round_up(sizes.lanes_max * wire::kWordBytes, kCacheLineBytes)) {
   if (sizes.slots == 0 || sizes.slots > wire::kSwitchSlotsMax) {
     throw std::invalid_argument("slots must be 1.." + std::to_string(wire::kSwitchSlotsMax) + ", not " +
@@ -277,7 +277,7 @@ void Dataplane::prefetch(const Arrival& arrival) const noexcept {
   for (std::size_t at = 0; at < bytes; at += kCacheLineBytes) __builtin_prefetch(lanes + at, 1);
 }
 
-Outcome Dataplane::handle(const Arrival& arrival) noexcept {
+Decision Dataplane::handle(const Arrival& arrival) noexcept {
   const wire::Header& header = arrival.header;
   const bool answers = is_answer(arrival);
   if (!arrival.well_formed || (answers && !is_from_parent(arrival))) {
@@ -289,20 +289,20 @@ Outcome Dataplane::handle(const Arrival& arrival) noexcept {
     count(stray_, Reason::kUnknown);
     return {.reason = Reason::kUnknown};
   }
-  Outcome outcome;
+  Decision decision;
   if (!is_length_of(header.kind, arrival.payload.size(), job->entry.lanes) || ((header.cell ^ header.round) & 1) != 0) {
-    outcome.reason = Reason::kMalformed;
+    decision.reason = Reason::kMalformed;
   } else if (!owns(thread_of(job->entry, arrival.port), job->thread_shift, header.cell)) {
-    outcome.reason = Reason::kOutOfLease;
+    decision.reason = Reason::kOutOfLease;
   } else if (answers) {
-    outcome = take_from_parent(*job, header, arrival.payload);
+    decision = take_from_parent(*job, header, arrival.payload);
   } else {
-    outcome = header.kind == wire::Kind::kQuestion ? answer(*job, header) : aggregate(*job, header, arrival.payload);
+    decision = header.kind == wire::Kind::kQuestion ? answer(*job, header) : aggregate(*job, header, arrival.payload);
   }
-  outcome.job = header.job;
-  outcome.worker = header.worker;
-  count(job->counters, outcome.reason);
-  return outcome;
+  decision.job = header.job;
+  decision.worker = header.worker;
+  count(job->counters, decision.reason);
+  return decision;
 }
 
 Dataplane::Job* Dataplane::admission(const Arrival& arrival) noexcept {
@@ -343,7 +343,7 @@ void Dataplane::note(Cell& cell, const wire::Header& header) noexcept {
   cell.exponent = std::max(cell.exponent, header.exponent);
 }
 
-Outcome Dataplane::aggregate(Job& job, const wire::Header& header, std::span<const std::byte> payload) noexcept {
+Decision Dataplane::aggregate(Job& job, const wire::Header& header, std::span<const std::byte> payload) noexcept {
   const std::size_t index = index_of(job.entry, header.cell);
   Cell& cell = cells_[index];
   const Relation to_cell = relation(cell, header);
@@ -355,41 +355,42 @@ Outcome Dataplane::aggregate(Job& job, const wire::Header& header, std::span<con
   const bool duplicate = (cell.bitmap & bit) != 0;
   if (header.kind == wire::Kind::kData) merge(index, payload, duplicate);
   // While entries come one by one, a job may have had more workers when it began the round.
-  const bool gathered = ((cell.bitmap | bit) & job.full) == job.full;
-  if (duplicate) return gathered ? repeat(job, index, header) : Outcome{.reason = Reason::kDuplicate};
+  const bool complete = ((cell.bitmap | bit) & job.full) == job.full;
+  if (duplicate) return complete ? repeat(job, index, header) : Decision{.reason = Reason::kDuplicate};
 
   cell.bitmap |= bit;
   job.counters.add_contributions(header.worker, 1, header.tensor);
-  if (!gathered) return {.verdict = Verdict::kHold, .reason = Reason::kAdmitted};
+  if (!complete) return {.verdict = Verdict::kHold, .reason = Reason::kAdmitted};
   if (job.entry.uplink.exists()) return raise(job, index, header, Reason::kAdmitted);
 
   ++job.counters.results;
-  Outcome outcome{.verdict = Verdict::kMulticast, .reason = Reason::kAdmitted};
-  make_result(job, index, header, outcome);
-  return outcome;
+  Decision decision{.verdict = Verdict::kMulticast, .reason = Reason::kAdmitted};
+  make_result(job, index, header, decision);
+  return decision;
 }
 
-Outcome Dataplane::answer(const Job& job, const wire::Header& question) noexcept {
+Decision Dataplane::answer(const Job& job, const wire::Header& question) noexcept {
   const std::size_t index = index_of(job.entry, question.cell);
   const Cell& cell = cells_[index];
   const Relation to_cell = relation(cell, question);
   if (to_cell == Relation::kOlder) return {.reason = Reason::kStale};
   if (to_cell == Relation::kSame && (cell.bitmap & bit_of(question.worker)) != 0) {
-    const bool gathered = (cell.bitmap & job.full) == job.full;
-    return gathered ? repeat(job, index, question) : Outcome{.reason = Reason::kDuplicate};
+    const bool complete = (cell.bitmap & job.full) == job.full;
+    return complete ? repeat(job, index, question) : Decision{.reason = Reason::kDuplicate};
   }
-  Outcome missing{.verdict = Verdict::kResend, .reason = Reason::kResent};
+  Decision missing{.verdict = Verdict::kResend, .reason = Reason::kResent};
   missing.answer = question;
   missing.answer.kind = wire::Kind::kMissing;
   missing.answer.flags = missing.answer.exponent = 0;
   return missing;
 }
 
-Outcome Dataplane::take_from_parent(Job& job, const wire::Header& header, std::span<const std::byte> payload) noexcept {
+Decision Dataplane::take_from_parent(Job& job, const wire::Header& header,
+                                     std::span<const std::byte> payload) noexcept {
   const std::size_t index = index_of(job.entry, header.cell);
   Cell& cell = cells_[index];
-  const bool gathered = (cell.bitmap & job.full) == job.full;
-  if (relation(cell, header) != Relation::kSame || !gathered) return {.reason = Reason::kStale};
+  const bool complete = (cell.bitmap & job.full) == job.full;
+  if (relation(cell, header) != Relation::kSame || !complete) return {.reason = Reason::kStale};
   if (is_complete(job, cell)) return {.reason = Reason::kDuplicate};
   if (header.kind == wire::Kind::kMissing) return raise(job, index, header, Reason::kResent);
 
@@ -400,41 +401,42 @@ Outcome Dataplane::take_from_parent(Job& job, const wire::Header& header, std::s
     cell.has_data = true;
   }
   ++job.counters.results;
-  Outcome outcome{.verdict = Verdict::kMulticast, .reason = Reason::kAdmitted};
-  outcome.answer = header;
-  outcome.answer.flags = cell.diverged ? wire::kFlagDiverged : std::uint8_t{0};
-  outcome.answer.exponent = cell.exponent;
-  if (!payload.empty()) outcome.payload = {lanes_at(index), payload.size()};
-  return outcome;
+  Decision decision{.verdict = Verdict::kMulticast, .reason = Reason::kAdmitted};
+  decision.answer = header;
+  decision.answer.flags = cell.diverged ? wire::kFlagDiverged : std::uint8_t{0};
+  decision.answer.exponent = cell.exponent;
+  if (!payload.empty()) decision.payload = {lanes_at(index), payload.size()};
+  return decision;
 }
 
-Outcome Dataplane::repeat(const Job& job, std::size_t index, const wire::Header& trigger) noexcept {
+Decision Dataplane::repeat(const Job& job, std::size_t index, const wire::Header& trigger) noexcept {
   const Cell& cell = cells_[index];
   if (is_complete(job, cell)) {
-    Outcome outcome{.verdict = Verdict::kResend, .reason = Reason::kResent};
-    make_result(job, index, trigger, outcome);
-    return outcome;
+    Decision decision{.verdict = Verdict::kResend, .reason = Reason::kResent};
+    make_result(job, index, trigger, decision);
+    return decision;
   }
-  Outcome outcome = raise(job, index, trigger, Reason::kResent);
-  if (outcome.answer.kind != wire::Kind::kData) return outcome;
-  outcome.answer.kind = wire::Kind::kQuestion;
-  outcome.answer.flags = outcome.answer.exponent = 0;
-  outcome.payload = {};
-  return outcome;
+  Decision decision = raise(job, index, trigger, Reason::kResent);
+  if (decision.answer.kind != wire::Kind::kData) return decision;
+  decision.answer.kind = wire::Kind::kQuestion;
+  decision.answer.flags = decision.answer.exponent = 0;
+  decision.payload = {};
+  return decision;
 }
 
-Outcome Dataplane::raise(const Job& job, std::size_t index, const wire::Header& trigger, Reason reason) const noexcept {
+Decision Dataplane::raise(const Job& job, std::size_t index, const wire::Header& trigger,
+                          Reason reason) const noexcept {
   const Cell& cell = cells_[index];
-  Outcome outcome{.verdict = Verdict::kRaise, .reason = reason};
-  outcome.answer = trigger;
-  outcome.answer.kind = cell.has_data                       ? wire::Kind::kData
-                        : trigger.kind == wire::Kind::kMeta ? wire::Kind::kMeta
-                                                            : wire::Kind::kEmpty;
-  outcome.answer.flags = cell.diverged ? wire::kFlagDiverged : std::uint8_t{0};
-  outcome.answer.worker = job.entry.uplink.worker;
-  outcome.answer.exponent = cell.exponent;
-  if (cell.has_data) outcome.payload = {lanes_at(index), job.entry.lanes * wire::kWordBytes};
-  return outcome;
+  Decision decision{.verdict = Verdict::kRaise, .reason = reason};
+  decision.answer = trigger;
+  decision.answer.kind = cell.has_data                       ? wire::Kind::kData
+                         : trigger.kind == wire::Kind::kMeta ? wire::Kind::kMeta
+                                                             : wire::Kind::kEmpty;
+  decision.answer.flags = cell.diverged ? wire::kFlagDiverged : std::uint8_t{0};
+  decision.answer.worker = job.entry.uplink.worker;
+  decision.answer.exponent = cell.exponent;
+  if (cell.has_data) decision.payload = {lanes_at(index), job.entry.lanes * wire::kWordBytes};
+  return decision;
 }
 
 void Dataplane::merge(std::size_t index, std::span<const std::byte> payload, bool duplicate) noexcept {
@@ -447,20 +449,21 @@ void Dataplane::merge(std::size_t index, std::span<const std::byte> payload, boo
   }
 }
 
-void Dataplane::make_result(const Job& job, std::size_t index, const wire::Header& trigger, Outcome& outcome) noexcept {
+void Dataplane::make_result(const Job& job, std::size_t index, const wire::Header& trigger,
+                            Decision& decision) noexcept {
   const Cell& cell = cells_[index];
-  outcome.answer = trigger;
-  outcome.answer.kind = wire::Kind::kResult;
-  outcome.answer.flags = cell.diverged ? wire::kFlagDiverged : std::uint8_t{0};
-  outcome.answer.exponent = cell.exponent;
+  decision.answer = trigger;
+  decision.answer.kind = wire::Kind::kResult;
+  decision.answer.flags = cell.diverged ? wire::kFlagDiverged : std::uint8_t{0};
+  decision.answer.exponent = cell.exponent;
   if (trigger.kind == wire::Kind::kMeta) return;
   const std::size_t lane_bytes = job.entry.lanes * wire::kWordBytes;
   // Without DATA they are still another round's lanes, or another job's.
   if (!cell.has_data) std::memset(lanes_at(index), 0, lane_bytes);
-  outcome.payload = {lanes_at(index), lane_bytes};
+  decision.payload = {lanes_at(index), lane_bytes};
 }
 
-void Outcome::write(wire::Packet& packet) const noexcept {
+void Decision::write(wire::Packet& packet) const noexcept {
   wire::encode(answer, std::span<std::byte, wire::kHeaderBytes>(packet.data, wire::kHeaderBytes));
   if (!payload.empty()) std::memcpy(packet.data + wire::kHeaderBytes, payload.data(), payload.size());
   packet.bytes = static_cast<std::uint32_t>(wire::kHeaderBytes + payload.size());

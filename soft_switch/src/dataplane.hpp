@@ -17,7 +17,7 @@
 namespace wiresum::dataplane {
 
 /// Sizes of a switch, fixed at start.
-struct Sizes {
+struct SwitchSizes {
   std::uint32_t slots = 4096;
   std::uint16_t lanes_max = 360;
   std::uint16_t jobs_max = wire::kJobNumbers;  // job numbers 0..jobs_max-1
@@ -67,7 +67,7 @@ using wire::Reason;
 /// A packet that has nothing to do with Wiresum does not come here: this switch has sockets.
 inline constexpr auto kReasons = static_cast<std::size_t>(Reason::kOther);
 
-struct Outcome {
+struct Decision {
   Verdict verdict = Verdict::kDrop;
   Reason reason = Reason::kMalformed;
   std::uint16_t job = 0;    // valid unless kUnknown or kMalformed
@@ -115,7 +115,7 @@ struct JobCounters {
 class Dataplane {
  public:
   /// Throws std::invalid_argument if the sizes make no sense.
-  explicit Dataplane(const Sizes& sizes);
+  explicit Dataplane(const SwitchSizes& sizes);
 
   /// Why admit() would refuse this entry: a part of a sentence. nullptr if it would not.
   [[nodiscard]] const char* objection(const JobEntry& entry) const noexcept;
@@ -137,7 +137,7 @@ class Dataplane {
   /// Prefetches the memory that handle() will need for this packet: pays some packets ahead, since the cells of a large
   /// lease are not in the near caches.
   void prefetch(const Arrival& arrival) const noexcept;
-  [[nodiscard]] Outcome handle(const Arrival& arrival) noexcept;
+  [[nodiscard]] Decision handle(const Arrival& arrival) noexcept;
 
   [[nodiscard]] const JobEntry* find(std::uint16_t job) const noexcept;
   /// To whom the completed cells of an admitted job go: a bitmap.
@@ -178,24 +178,24 @@ class Dataplane {
   [[nodiscard]] static bool is_complete(const Job& job, const Cell& cell) noexcept;
   /// What a header adds to its cell.
   static void note(Cell& cell, const wire::Header& header) noexcept;
-  [[nodiscard]] Outcome aggregate(Job& job, const wire::Header& header, std::span<const std::byte> payload) noexcept;
-  [[nodiscard]] Outcome answer(const Job& job, const wire::Header& question) noexcept;
-  [[nodiscard]] Outcome take_from_parent(Job& job, const wire::Header& header,
-                                         std::span<const std::byte> payload) noexcept;
+  [[nodiscard]] Decision aggregate(Job& job, const wire::Header& header, std::span<const std::byte> payload) noexcept;
+  [[nodiscard]] Decision answer(const Job& job, const wire::Header& question) noexcept;
+  [[nodiscard]] Decision take_from_parent(Job& job, const wire::Header& header,
+                                          std::span<const std::byte> payload) noexcept;
   /// The answer to the sender of `trigger`, whose contribution is in already.
-  [[nodiscard]] Outcome repeat(const Job& job, std::size_t index, const wire::Header& trigger) noexcept;
+  [[nodiscard]] Decision repeat(const Job& job, std::size_t index, const wire::Header& trigger) noexcept;
   /// Sends the sum of this switch's workers to the parent.
-  [[nodiscard]] Outcome raise(const Job& job, std::size_t index, const wire::Header& trigger,
-                              Reason reason) const noexcept;
+  [[nodiscard]] Decision raise(const Job& job, std::size_t index, const wire::Header& trigger,
+                               Reason reason) const noexcept;
   void merge(std::size_t index, std::span<const std::byte> payload, bool duplicate) noexcept;
-  void make_result(const Job& job, std::size_t index, const wire::Header& trigger, Outcome& outcome) noexcept;
+  void make_result(const Job& job, std::size_t index, const wire::Header& trigger, Decision& decision) noexcept;
   [[nodiscard]] std::byte* lanes_at(std::size_t index) const noexcept { return lanes_.get() + index * lanes_stride_; }
 
   struct Free {
     void operator()(std::byte* memory) const noexcept { std::free(memory); }
   };
 
-  Sizes sizes_;
+  SwitchSizes sizes_;
   std::size_t lanes_stride_;                  // bytes from a cell's lanes to the next one's
   std::vector<Cell> cells_;                   // two for each slot: its even rounds', its odd ones'
   std::unique_ptr<std::byte[], Free> lanes_;  // of each cell, in network byte order; pages never touched cost nothing

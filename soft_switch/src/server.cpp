@@ -25,7 +25,7 @@ unsigned cores() { return std::max(1u, std::thread::hardware_concurrency()); }
 /// Half of the cores: the other half is for workers on the same machine, or for the network stack. A device gets one
 /// thread unless more are asked for, since each takes queues of it, and a core.
 unsigned threads_for(const ServerConfig& config) {
-  const bool over_a_device = config.transport.kind != transport::Kind::kUdp;
+  const bool over_a_device = config.transport.kind != transport::TransportKind::kUdp;
   const unsigned by_default = over_a_device ? 1 : std::clamp(cores() / 2, 1u, kDefaultThreadsMax);
   return std::min(config.threads != 0 ? config.threads : by_default, config.ports);
 }
@@ -57,25 +57,26 @@ SwitchServer::SwitchServer(const ServerConfig& config)
     throw std::invalid_argument("a switch listens on 1 to 16 ports, not " + std::to_string(config.ports));
   }
   const unsigned count = threads_for(config);
-  const transport::Place place{.address = config.local.address,
-                               .peers = {},
-                               .datagram_bytes_max = wire::kHeaderBytes + sizes_.lanes_max * wire::kWordBytes,
-                               .receive_buffer_bytes = config.receive_buffer_bytes};
+  const transport::PathConfig place{.address = config.local.address,
+                                    .peers = {},
+                                    .datagram_bytes_max = wire::kHeaderBytes + sizes_.lanes_max * wire::kWordBytes,
+                                    .receive_buffer_bytes = config.receive_buffer_bytes};
   // The kernel does not know DPDK's addresses.
-  const bool is_kernels = config.transport.kind != transport::Kind::kDpdk;
+  const bool is_kernels = config.transport.kind != transport::TransportKind::kDpdk;
   std::vector<transport::UdpSocket> sockets =
       transport::bind_consecutive({is_kernels ? config.local.address : 0, config.local.port}, ports_);
   local_ = {config.local.address, sockets.front().local().port};
-  if (config.transport.kind == transport::Kind::kUdp &&
+  if (config.transport.kind == transport::TransportKind::kUdp &&
       local_.address != 0) {  // else the routes say which interface leads to a group
     for (transport::UdpSocket& socket : sockets) socket.send_groups_by(local_.address);
   }
-  std::vector<transport::DataPath> shares = transport::open_shares(config.transport, place, std::move(sockets), count);
+  std::vector<transport::DataPath> paths =
+      transport::open_for_threads(config.transport, place, std::move(sockets), count);
   for (unsigned thread = 0; thread < count; ++thread) {
     std::vector<std::uint8_t> ports;
     for (unsigned port = thread; port < ports_; port += count) ports.push_back(static_cast<std::uint8_t>(port));
     threads_->push_back(std::make_unique<DataThread>(
-        sizes_, std::move(shares[thread]), std::move(ports), spin_for(config, count), config.answer_max,
+        sizes_, std::move(paths[thread]), std::move(ports), spin_for(config, count), config.answer_max,
         "data thread " + std::to_string(thread + 1) + " of " + std::to_string(count) + " of the switch"));
   }
 }

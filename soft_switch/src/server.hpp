@@ -21,7 +21,7 @@ struct ServerConfig {
   wire::Endpoint local{.address = 0, .port = wire::kSwitchPort};  // base port; 0: some free block of ports
   unsigned ports = wire::kThreadsMax;  // consecutive; a job talks to a run of them, JobEntry::port_offset
   unsigned threads = 0;                // 0: by the number of cores; ports go to threads in turn
-  dataplane::Sizes sizes;
+  dataplane::SwitchSizes sizes;
   std::size_t receive_buffer_bytes = 8u << 20;  // for each port
   int spin_us = -1;                             // busy-poll for so long before sleeping; -1: by the number of cores
   transport::Spec transport;
@@ -60,7 +60,7 @@ class SwitchServer {
   /// Address and base port that it is bound to.
   [[nodiscard]] wire::Endpoint local() const noexcept { return local_; }
   [[nodiscard]] unsigned ports() const noexcept { return ports_; }
-  [[nodiscard]] const dataplane::Sizes& sizes() const noexcept { return sizes_; }
+  [[nodiscard]] const dataplane::SwitchSizes& sizes() const noexcept { return sizes_; }
 
   /// When it returns, every thread knows the job. Throws std::invalid_argument, and nothing changes, if the switch
   /// refuses the entry. This and the calls below throw std::runtime_error if a data thread does not answer in time or,
@@ -100,7 +100,7 @@ class SwitchServer {
   std::mutex control_;
   wire::Endpoint local_;
   unsigned ports_;
-  dataplane::Sizes sizes_;
+  dataplane::SwitchSizes sizes_;
   bool stopped_ = false;
   process::Owned<Threads> threads_;
   std::vector<std::uint8_t> cell_holders_;  // by slot: the data thread whose plane has its cells

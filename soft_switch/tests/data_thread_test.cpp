@@ -31,15 +31,15 @@ constexpr std::chrono::milliseconds kAnswerMax{kPatienceMs};
 // A job of two workers at a switch whose device has room for so many packets.
 class LateDataThread : public testing::Test {
  protected:
-  static constexpr std::size_t kRoom = 3;
+  static constexpr std::size_t kBuffers = 3;
   static constexpr std::uint32_t kSlots = 8;
 
   LateDataThread() : entry_(dataplane::job_entry(1, 2, kLanes, 0, kSlots)) {
-    auto device = std::make_unique<LateDevice>(kRoom, wire::kHeaderBytes + kLanes * wire::kWordBytes);
+    auto device = std::make_unique<LateDevice>(kBuffers, wire::kHeaderBytes + kLanes * wire::kWordBytes);
     device_ = device.get();
     transport::DataPath path;
     path.transport = std::move(device);
-    const dataplane::Sizes sizes{.slots = kSlots, .lanes_max = kLanes, .jobs_max = 2};
+    const dataplane::SwitchSizes sizes{.slots = kSlots, .lanes_max = kLanes, .jobs_max = 2};
     thread_ = std::make_unique<DataThread>(sizes, std::move(path), std::vector<std::uint8_t>{0},
                                            std::chrono::microseconds(0), kAnswerMax);
     bool admitted = false;
@@ -81,10 +81,10 @@ TEST_F(LateDataThread, AResultThatTheDeviceHasNotReadStaysAsItWasWhenItsCellMove
   }
 }
 
-TEST_F(LateDataThread, WhatTheDeviceHasNoRoomForIsLostAndCountedAndComesWhenItIsAskedFor) {
+TEST_F(LateDataThread, WhatTheDeviceHasNoBufferForIsLostAndCountedAndComesWhenItIsAskedFor) {
   for (std::uint32_t slot = 0; slot < kSlots; ++slot) contribute(slot, 1, slot + 1);
   std::uint64_t lost = 0;
-  while (lost != kSlots - kRoom) {
+  while (lost != kSlots - kBuffers) {
     thread_->run([&] { lost = thread_->results_lost(); });
   }
   std::set<std::uint32_t> read;
@@ -93,7 +93,7 @@ TEST_F(LateDataThread, WhatTheDeviceHasNoRoomForIsLostAndCountedAndComesWhenItIs
     ASSERT_EQ(wire::decode(sent->bytes, header), wire::ParseError::kNone);
     read.insert(header.cell / 2U);
   }
-  EXPECT_EQ(read.size(), kRoom);
+  EXPECT_EQ(read.size(), kBuffers);
   for (std::uint32_t slot = 0; slot < kSlots; ++slot) {
     if (read.contains(slot)) continue;
     const Header question{.kind = Kind::kQuestion,
@@ -117,7 +117,7 @@ TEST(DataThread, BelowAParentWhatGoesUpAndWhatComesDownLeaveInOneCallEach) {
   LateDevice* const device = owned.get();
   transport::DataPath path;
   path.transport = std::move(owned);
-  const dataplane::Sizes sizes{.slots = 2 * kHalf, .lanes_max = kLanes, .jobs_max = 2};
+  const dataplane::SwitchSizes sizes{.slots = 2 * kHalf, .lanes_max = kLanes, .jobs_max = 2};
   DataThread thread(sizes, std::move(path), {0}, std::chrono::microseconds(0), kAnswerMax);
   JobEntry entry = dataplane::job_entry(1, 2, kLanes, 0, 2 * kHalf);
   const wire::Endpoint parent{.address = 0x0A000001, .port = 4000};
@@ -158,7 +158,7 @@ TEST(DataThread, WhatComesForTwoPortsInOneBurstIsAnsweredByEachFromItsOwn) {
   LateDevice* const device = owned.get();
   transport::DataPath path;
   path.transport = std::move(owned);
-  const dataplane::Sizes sizes{.slots = kSlots, .lanes_max = kLanes, .jobs_max = 2};
+  const dataplane::SwitchSizes sizes{.slots = kSlots, .lanes_max = kLanes, .jobs_max = 2};
   DataThread thread(sizes, std::move(path), {4, 5}, std::chrono::microseconds(0), kAnswerMax);
   JobEntry entry = dataplane::job_entry(1, 2, kLanes, 0, kSlots);
   entry.threads = 2;
@@ -197,7 +197,7 @@ TEST(DataThread, AResultForAllAndAnAnswerToOneInTheSameBurstGoEachToTheirReceive
   const wire::Endpoint at = socket.local();
   std::vector<transport::UdpSocket> sockets;
   sockets.push_back(std::move(socket));
-  const dataplane::Sizes sizes{.slots = 8, .lanes_max = kLanes, .jobs_max = 2};
+  const dataplane::SwitchSizes sizes{.slots = 8, .lanes_max = kLanes, .jobs_max = 2};
   DataThread thread(sizes, transport::open({}, {}, std::move(sockets)), {0}, std::chrono::microseconds(0), kAnswerMax);
   const auto send = [&](std::size_t worker, std::uint32_t slot) {
     const Header header = job.header(Kind::kData, worker, 1, slot);

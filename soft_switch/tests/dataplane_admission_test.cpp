@@ -5,8 +5,8 @@
 #include <limits>
 #include <stdexcept>
 
-#include "bench_switch.hpp"
 #include "dataplane.hpp"
+#include "switch_harness.hpp"
 
 namespace wiresum::dataplane {
 namespace {
@@ -14,7 +14,7 @@ namespace {
 using wire::Header;
 using wire::Kind;
 
-constexpr Sizes kSizes{.slots = 16, .lanes_max = 8, .jobs_max = 8};
+constexpr SwitchSizes kSizes{.slots = 16, .lanes_max = 8, .jobs_max = 8};
 constexpr std::uint16_t kJob = 3;
 constexpr std::uint16_t kLanes = 4;
 const Words kOnes{1, 1, 1, 1};
@@ -32,50 +32,50 @@ Header packet(std::uint8_t worker, std::uint32_t round, std::uint32_t slot = 0) 
 
 class AdmissionTest : public testing::Test {
  protected:
-  AdmissionTest() : bench_(kSizes) {}
+  AdmissionTest() : harness_(kSizes) {}
 
-  void expect_stray(const Outcome& outcome, Reason reason, std::uint64_t count) {
-    EXPECT_EQ(outcome.verdict, Verdict::kDrop);
-    EXPECT_EQ(outcome.reason, reason);
-    EXPECT_EQ(bench_.plane.stray().packets[static_cast<std::size_t>(reason)], count);
+  void expect_stray(const Decision& decision, Reason reason, std::uint64_t count) {
+    EXPECT_EQ(decision.verdict, Verdict::kDrop);
+    EXPECT_EQ(decision.reason, reason);
+    EXPECT_EQ(harness_.plane.stray().packets[static_cast<std::size_t>(reason)], count);
   }
-  void expect_dropped(const Outcome& outcome, Reason reason) {
-    EXPECT_EQ(outcome.verdict, Verdict::kDrop);
-    EXPECT_EQ(outcome.reason, reason);
+  void expect_dropped(const Decision& decision, Reason reason) {
+    EXPECT_EQ(decision.verdict, Verdict::kDrop);
+    EXPECT_EQ(decision.reason, reason);
   }
 
-  BenchSwitch bench_;
+  SwitchHarness harness_;
 };
 
 TEST_F(AdmissionTest, PacketOfAJobThatWasNeverAdmittedIsUnknown) {
-  expect_stray(bench_.send(packet(0, 1), kOnes), Reason::kUnknown, 1);
+  expect_stray(harness_.send(packet(0, 1), kOnes), Reason::kUnknown, 1);
   Header beyond = packet(0, 1);
   beyond.job = kSizes.jobs_max;
-  expect_stray(bench_.send(beyond, kOnes), Reason::kUnknown, 2);
+  expect_stray(harness_.send(beyond, kOnes), Reason::kUnknown, 2);
   beyond.job = 0xFFFF;
-  expect_stray(bench_.send(beyond, kOnes), Reason::kUnknown, 3);
+  expect_stray(harness_.send(beyond, kOnes), Reason::kUnknown, 3);
 }
 
 TEST_F(AdmissionTest, WrongKeyWorkerOrSourceIsUnknown) {
-  ASSERT_TRUE(bench_.plane.admit(entry()));
+  ASSERT_TRUE(harness_.plane.admit(entry()));
   Header wrong_key = packet(0, 1);
   wrong_key.key ^= 1;
-  expect_stray(bench_.send(wrong_key, kOnes), Reason::kUnknown, 1);
-  expect_stray(bench_.send(packet(2, 1), kOnes), Reason::kUnknown, 2);
-  expect_stray(bench_.send(packet(255, 1), kOnes), Reason::kUnknown, 3);
-  const Outcome another_workers = bench_.handle(endpoint_of(1), 0, datagram_of(packet(0, 1), kOnes));
+  expect_stray(harness_.send(wrong_key, kOnes), Reason::kUnknown, 1);
+  expect_stray(harness_.send(packet(2, 1), kOnes), Reason::kUnknown, 2);
+  expect_stray(harness_.send(packet(255, 1), kOnes), Reason::kUnknown, 3);
+  const Decision another_workers = harness_.handle(endpoint_of(1), 0, datagram_of(packet(0, 1), kOnes));
   expect_stray(another_workers, Reason::kUnknown, 4);
   // Worker 0 can still contribute: nothing above has touched the cell.
-  EXPECT_EQ(bench_.send(packet(0, 1), kOnes).verdict, Verdict::kHold);
+  EXPECT_EQ(harness_.send(packet(0, 1), kOnes).verdict, Verdict::kHold);
 }
 
 TEST_F(AdmissionTest, EachThreadIsHeardFromItsOwnPortAlone) {
   JobEntry threaded = entry();
   threaded.threads = 2;  // four slots each
-  ASSERT_TRUE(bench_.plane.admit(threaded));
+  ASSERT_TRUE(harness_.plane.admit(threaded));
   const auto from = [&](std::uint16_t port, std::uint8_t thread) {
     const wire::Endpoint source{.address = endpoint_of(0).address, .port = port};
-    return bench_.handle(source, thread, datagram_of(packet(0, 1, 4u * thread), kOnes));
+    return harness_.handle(source, thread, datagram_of(packet(0, 1, 4u * thread), kOnes));
   };
   const std::uint16_t base = endpoint_of(0).port;
   std::uint64_t strays = 0;
@@ -90,18 +90,18 @@ TEST_F(AdmissionTest, EachThreadIsHeardFromItsOwnPortAlone) {
 TEST_F(AdmissionTest, ThreadBeyondTheLastPortIsNotHeardFromTheFirstPorts) {
   JobEntry job = entry();
   job.endpoints[0].port = 65535;
-  ASSERT_TRUE(bench_.plane.admit(job));
+  ASSERT_TRUE(harness_.plane.admit(job));
   const wire::Endpoint wrapped{.address = endpoint_of(0).address, .port = 0};
-  expect_stray(bench_.handle(wrapped, 1, datagram_of(packet(0, 1), kOnes)), Reason::kUnknown, 1);
+  expect_stray(harness_.handle(wrapped, 1, datagram_of(packet(0, 1), kOnes)), Reason::kUnknown, 1);
 }
 
 TEST_F(AdmissionTest, AJobIsHeardAtItsOwnPortsOfTheSwitchAlone) {
   JobEntry above = entry();
   above.threads = 2;  // four slots each
   above.port_offset = 3;
-  ASSERT_TRUE(bench_.plane.admit(above));
+  ASSERT_TRUE(harness_.plane.admit(above));
   const auto at = [&](std::uint8_t thread, std::uint8_t port) {
-    return bench_.handle(source_of(0, thread), port, datagram_of(packet(0, 1, 4u * thread), kOnes));
+    return harness_.handle(source_of(0, thread), port, datagram_of(packet(0, 1, 4u * thread), kOnes));
   };
   std::uint64_t strays = 0;
   for (const auto port : std::to_array<std::uint8_t>({0, 1, 2, 4, 5, 15, 255})) {
@@ -115,34 +115,34 @@ TEST_F(AdmissionTest, AJobIsHeardAtItsOwnPortsOfTheSwitchAlone) {
 }
 
 TEST_F(AdmissionTest, LeaseEdgeIsExact) {
-  ASSERT_TRUE(bench_.plane.admit(entry()));
-  EXPECT_EQ(bench_.send(packet(0, 1, 7), kOnes).reason, Reason::kAdmitted);
-  EXPECT_EQ(bench_.send(packet(0, 2, 7), kOnes).reason, Reason::kAdmitted);
-  expect_dropped(bench_.send(packet(0, 2, 8), kOnes), Reason::kOutOfLease);
-  expect_dropped(bench_.send(packet(0, 1, 32767), kOnes), Reason::kOutOfLease);
+  ASSERT_TRUE(harness_.plane.admit(entry()));
+  EXPECT_EQ(harness_.send(packet(0, 1, 7), kOnes).reason, Reason::kAdmitted);
+  EXPECT_EQ(harness_.send(packet(0, 2, 7), kOnes).reason, Reason::kAdmitted);
+  expect_dropped(harness_.send(packet(0, 2, 8), kOnes), Reason::kOutOfLease);
+  expect_dropped(harness_.send(packet(0, 1, 32767), kOnes), Reason::kOutOfLease);
 }
 
 TEST_F(AdmissionTest, SlotBeyondTheLeaseBelongsToNoThread) {
   JobEntry threaded = entry();
   threaded.threads = 2;
-  ASSERT_TRUE(bench_.plane.admit(threaded));
-  expect_dropped(bench_.send(packet(0, 1, 8), kOnes, 0), Reason::kOutOfLease);
-  expect_dropped(bench_.send(packet(0, 1, 8), kOnes, 1), Reason::kOutOfLease);
+  ASSERT_TRUE(harness_.plane.admit(threaded));
+  expect_dropped(harness_.send(packet(0, 1, 8), kOnes, 0), Reason::kOutOfLease);
+  expect_dropped(harness_.send(packet(0, 1, 8), kOnes, 1), Reason::kOutOfLease);
 }
 
 TEST_F(AdmissionTest, ThreadThatTheJobDoesNotHaveIsUnknown) {
-  ASSERT_TRUE(bench_.plane.admit(entry()));
-  expect_stray(bench_.send(packet(0, 1, 0), kOnes, 1), Reason::kUnknown, 1);
-  expect_stray(bench_.send(packet(0, 1, 8), kOnes, 1), Reason::kUnknown, 2);  // admission comes before the lease
+  ASSERT_TRUE(harness_.plane.admit(entry()));
+  expect_stray(harness_.send(packet(0, 1, 0), kOnes, 1), Reason::kUnknown, 1);
+  expect_stray(harness_.send(packet(0, 1, 8), kOnes, 1), Reason::kUnknown, 2);  // admission comes before the lease
 }
 
 TEST_F(AdmissionTest, SlotBelongsToOneThread) {
   JobEntry threaded = entry();
   threaded.threads = 4;  // two slots each
-  ASSERT_TRUE(bench_.plane.admit(threaded));
+  ASSERT_TRUE(harness_.plane.admit(threaded));
   for (std::uint32_t slot = 0; slot < 8; ++slot) {
     for (std::uint8_t thread = 0; thread < 16; ++thread) {
-      const Reason reason = bench_.send(packet(0, 1, slot), kOnes, thread).reason;
+      const Reason reason = harness_.send(packet(0, 1, slot), kOnes, thread).reason;
       const Reason of_the_job = thread == slot / 2 ? Reason::kAdmitted : Reason::kOutOfLease;
       EXPECT_EQ(reason, thread < 4 ? of_the_job : Reason::kUnknown) << slot << " " << int{thread};
     }
@@ -150,62 +150,62 @@ TEST_F(AdmissionTest, SlotBelongsToOneThread) {
 }
 
 TEST_F(AdmissionTest, EveryTruncationIsMalformed) {
-  ASSERT_TRUE(bench_.plane.admit(entry()));
+  ASSERT_TRUE(harness_.plane.admit(entry()));
   const std::vector<std::byte> whole = datagram_of(packet(0, 1), kOnes);
   for (std::size_t bytes = 0; bytes < whole.size(); ++bytes) {
-    const Outcome outcome = bench_.handle(endpoint_of(0), 0, std::span(whole).first(bytes));
-    expect_dropped(outcome, Reason::kMalformed);
+    const Decision decision = harness_.handle(endpoint_of(0), 0, std::span(whole).first(bytes));
+    expect_dropped(decision, Reason::kMalformed);
   }
-  EXPECT_EQ(bench_.handle(endpoint_of(0), 0, whole).reason, Reason::kAdmitted);
+  EXPECT_EQ(harness_.handle(endpoint_of(0), 0, whole).reason, Reason::kAdmitted);
 }
 
 TEST_F(AdmissionTest, LengthMustBeTheJobs) {
-  ASSERT_TRUE(bench_.plane.admit(entry()));
-  expect_dropped(bench_.send(packet(0, 1), {}), Reason::kMalformed);
-  expect_dropped(bench_.send(packet(0, 1), {1, 1, 1}), Reason::kMalformed);
-  expect_dropped(bench_.send(packet(0, 1), {1, 1, 1, 1, 1}), Reason::kMalformed);
-  expect_dropped(bench_.send(packet(0, 1), Words(100, 1)), Reason::kMalformed);
+  ASSERT_TRUE(harness_.plane.admit(entry()));
+  expect_dropped(harness_.send(packet(0, 1), {}), Reason::kMalformed);
+  expect_dropped(harness_.send(packet(0, 1), {1, 1, 1}), Reason::kMalformed);
+  expect_dropped(harness_.send(packet(0, 1), {1, 1, 1, 1, 1}), Reason::kMalformed);
+  expect_dropped(harness_.send(packet(0, 1), Words(100, 1)), Reason::kMalformed);
   for (const Kind kind : {Kind::kEmpty, Kind::kMeta}) {
     Header with_payload = packet(0, 1);
     with_payload.kind = kind;
-    expect_dropped(bench_.send(with_payload, kOnes), Reason::kMalformed);
+    expect_dropped(harness_.send(with_payload, kOnes), Reason::kMalformed);
   }
 }
 
 TEST_F(AdmissionTest, ResultFromAWorkerIsMalformed) {
-  ASSERT_TRUE(bench_.plane.admit(entry()));
+  ASSERT_TRUE(harness_.plane.admit(entry()));
   Header result = packet(0, 1);
   result.kind = Kind::kResult;
-  expect_stray(bench_.send(result, kOnes), Reason::kMalformed, 1);
-  expect_stray(bench_.send(result), Reason::kMalformed, 2);
+  expect_stray(harness_.send(result, kOnes), Reason::kMalformed, 1);
+  expect_stray(harness_.send(result), Reason::kMalformed, 2);
 }
 
 TEST_F(AdmissionTest, WrongVersionAndUnknownKindAreMalformed) {
-  ASSERT_TRUE(bench_.plane.admit(entry()));
+  ASSERT_TRUE(harness_.plane.admit(entry()));
   std::vector<std::byte> datagram = datagram_of(packet(0, 1), kOnes);
   datagram[0] = std::byte{0x20};
-  expect_stray(bench_.handle(endpoint_of(0), 0, datagram), Reason::kMalformed, 1);
+  expect_stray(harness_.handle(endpoint_of(0), 0, datagram), Reason::kMalformed, 1);
   datagram[0] = std::byte{0x14};
-  expect_stray(bench_.handle(endpoint_of(0), 0, datagram), Reason::kMalformed, 2);
+  expect_stray(harness_.handle(endpoint_of(0), 0, datagram), Reason::kMalformed, 2);
 }
 
 TEST_F(AdmissionTest, CellOfTheOtherParityIsMalformed) {
-  ASSERT_TRUE(bench_.plane.admit(entry()));
+  ASSERT_TRUE(harness_.plane.admit(entry()));
   Header odd = packet(0, 1);
   odd.cell ^= 1;
-  expect_dropped(bench_.send(odd, kOnes), Reason::kMalformed);
+  expect_dropped(harness_.send(odd, kOnes), Reason::kMalformed);
 }
 
 TEST_F(AdmissionTest, EvictedJobIsUnknownAndKeepsItsCounters) {
-  ASSERT_TRUE(bench_.plane.admit(entry()));
-  ASSERT_NE(bench_.plane.find(kJob), nullptr);
-  ASSERT_EQ(bench_.send(packet(0, 1), kOnes).reason, Reason::kAdmitted);
-  ASSERT_TRUE(bench_.plane.evict(kJob));
-  EXPECT_EQ(bench_.plane.find(kJob), nullptr);
-  EXPECT_EQ(bench_.plane.counters(kJob).contributions[0], 1u);
-  expect_stray(bench_.send(packet(1, 1), kOnes), Reason::kUnknown, 1);
-  EXPECT_FALSE(bench_.plane.evict(kJob));
-  EXPECT_FALSE(bench_.plane.evict(kSizes.jobs_max));
+  ASSERT_TRUE(harness_.plane.admit(entry()));
+  ASSERT_NE(harness_.plane.find(kJob), nullptr);
+  ASSERT_EQ(harness_.send(packet(0, 1), kOnes).reason, Reason::kAdmitted);
+  ASSERT_TRUE(harness_.plane.evict(kJob));
+  EXPECT_EQ(harness_.plane.find(kJob), nullptr);
+  EXPECT_EQ(harness_.plane.counters(kJob).contributions[0], 1u);
+  expect_stray(harness_.send(packet(1, 1), kOnes), Reason::kUnknown, 1);
+  EXPECT_FALSE(harness_.plane.evict(kJob));
+  EXPECT_FALSE(harness_.plane.evict(kSizes.jobs_max));
 }
 
 TEST_F(AdmissionTest, NextJobOnTheSameSlotsSeesNothingOfThePreviousOne) {
@@ -213,60 +213,60 @@ TEST_F(AdmissionTest, NextJobOnTheSameSlotsSeesNothingOfThePreviousOne) {
   JobEntry next = entry();
   for (const std::uint32_t first : {1u, 5u, 6u, 0u, 1u, 0x80000001u, 0x7FFFFFFEu, 0xFFFFFFFFu, 1u}) {
     next.key += 1;
-    ASSERT_TRUE(bench_.plane.admit(next));
-    EXPECT_EQ(bench_.plane.counters(kJob).contributions[0], 0u);
+    ASSERT_TRUE(harness_.plane.admit(next));
+    EXPECT_EQ(harness_.plane.counters(kJob).contributions[0], 0u);
     for (const std::uint32_t round : {first, first + 1}) {
       Header asked = packet(1, round);
       asked.key = next.key;
       asked.kind = Kind::kQuestion;
-      const Outcome missing = bench_.send(asked);
+      const Decision missing = harness_.send(asked);
       ASSERT_EQ(missing.verdict, Verdict::kResend);
-      EXPECT_EQ(bench_.result_header(missing).kind, Kind::kMissing);
+      EXPECT_EQ(harness_.result_header(missing).kind, Kind::kMissing);
       for (const std::uint8_t worker : {std::uint8_t{1}, std::uint8_t{0}}) {
         Header contribution = packet(worker, round);
         contribution.key = next.key;
-        const Outcome outcome = bench_.send(contribution, kOnes);
-        ASSERT_EQ(outcome.reason, Reason::kAdmitted) << "round " << round;
+        const Decision decision = harness_.send(contribution, kOnes);
+        ASSERT_EQ(decision.reason, Reason::kAdmitted) << "round " << round;
         if (worker == 0) {
-          EXPECT_EQ(bench_.result_words(outcome), (Words{2, 2, 2, 2}));
+          EXPECT_EQ(harness_.result_words(decision), (Words{2, 2, 2, 2}));
         }
       }
     }
-    ASSERT_TRUE(bench_.plane.evict(kJob));
+    ASSERT_TRUE(harness_.plane.evict(kJob));
   }
 }
 
 TEST_F(AdmissionTest, JobsDoNotSeeEachOther) {
-  ASSERT_TRUE(bench_.plane.admit(job_entry(0, 2, 4, 0, 8)));
-  ASSERT_TRUE(bench_.plane.admit(job_entry(1, 2, 8, 8, 8)));
+  ASSERT_TRUE(harness_.plane.admit(job_entry(0, 2, 4, 0, 8)));
+  ASSERT_TRUE(harness_.plane.admit(job_entry(1, 2, 8, 8, 8)));
   Header a = {.job = 0, .key = 0xC0FFEE00, .cell = 1, .round = 1};
   Header b = {.job = 1, .key = 0xC0FFEE01, .cell = 1, .round = 1};
-  ASSERT_EQ(bench_.send(a, Words(4, 1)).verdict, Verdict::kHold);
-  ASSERT_EQ(bench_.send(b, Words(8, 2)).verdict, Verdict::kHold);
+  ASSERT_EQ(harness_.send(a, Words(4, 1)).verdict, Verdict::kHold);
+  ASSERT_EQ(harness_.send(b, Words(8, 2)).verdict, Verdict::kHold);
   a.worker = b.worker = 1;
-  const Outcome of_a = bench_.send(a, Words(4, 10));
-  const Outcome of_b = bench_.send(b, Words(8, 20));
-  EXPECT_EQ(bench_.result_words(of_a), Words(4, 11));
-  EXPECT_EQ(bench_.result_words(of_b), Words(8, 22));
+  const Decision of_a = harness_.send(a, Words(4, 10));
+  const Decision of_b = harness_.send(b, Words(8, 20));
+  EXPECT_EQ(harness_.result_words(of_a), Words(4, 11));
+  EXPECT_EQ(harness_.result_words(of_b), Words(8, 22));
 }
 
 TEST_F(AdmissionTest, OverlappingLeaseIsRefused) {
-  ASSERT_TRUE(bench_.plane.admit(job_entry(0, 2, 4, 4, 8)));
-  EXPECT_FALSE(bench_.plane.admit(job_entry(1, 2, 4, 4, 8)));
-  EXPECT_FALSE(bench_.plane.admit(job_entry(1, 2, 4, 0, 8)));
-  EXPECT_FALSE(bench_.plane.admit(job_entry(1, 2, 4, 11, 1)));
-  EXPECT_FALSE(bench_.plane.admit(job_entry(1, 2, 4, 0, 16)));
-  EXPECT_TRUE(bench_.plane.admit(job_entry(1, 2, 4, 0, 4)));
-  EXPECT_TRUE(bench_.plane.admit(job_entry(2, 2, 4, 12, 4)));
-  ASSERT_TRUE(bench_.plane.evict(0));
-  EXPECT_TRUE(bench_.plane.admit(job_entry(0, 2, 4, 8, 4)));
+  ASSERT_TRUE(harness_.plane.admit(job_entry(0, 2, 4, 4, 8)));
+  EXPECT_FALSE(harness_.plane.admit(job_entry(1, 2, 4, 4, 8)));
+  EXPECT_FALSE(harness_.plane.admit(job_entry(1, 2, 4, 0, 8)));
+  EXPECT_FALSE(harness_.plane.admit(job_entry(1, 2, 4, 11, 1)));
+  EXPECT_FALSE(harness_.plane.admit(job_entry(1, 2, 4, 0, 16)));
+  EXPECT_TRUE(harness_.plane.admit(job_entry(1, 2, 4, 0, 4)));
+  EXPECT_TRUE(harness_.plane.admit(job_entry(2, 2, 4, 12, 4)));
+  ASSERT_TRUE(harness_.plane.evict(0));
+  EXPECT_TRUE(harness_.plane.admit(job_entry(0, 2, 4, 8, 4)));
 }
 
 TEST_F(AdmissionTest, EntryThatMakesNoSenseIsRefused) {
   const auto refused = [&](auto&& change) {
     JobEntry wrong = entry();
     change(wrong);
-    return !bench_.plane.admit(wrong) && bench_.plane.find(kJob) == nullptr;
+    return !harness_.plane.admit(wrong) && harness_.plane.find(kJob) == nullptr;
   };
   EXPECT_TRUE(refused([](JobEntry& e) { e.job = kSizes.jobs_max; }));
   EXPECT_TRUE(refused([](JobEntry& e) { e.key = 0; }));
@@ -289,8 +289,8 @@ TEST_F(AdmissionTest, EntryThatMakesNoSenseIsRefused) {
   EXPECT_TRUE(refused([](JobEntry& e) { e.endpoints[1].address = 0; }));
   EXPECT_TRUE(refused([](JobEntry& e) { e.endpoints[1].port = 0; }));
   EXPECT_TRUE(refused([](JobEntry& e) { e.threads = 2, e.endpoints[1].port = 65535; }));
-  EXPECT_TRUE(bench_.plane.admit(entry()));
-  EXPECT_FALSE(bench_.plane.admit(job_entry(kJob, 2, kLanes, 0, 4))) << "the job number is taken";
+  EXPECT_TRUE(harness_.plane.admit(entry()));
+  EXPECT_FALSE(harness_.plane.admit(job_entry(kJob, 2, kLanes, 0, 4))) << "the job number is taken";
 }
 
 TEST(DataplaneSizes, ThatMakeNoSenseThrow) {

@@ -1,8 +1,8 @@
 // Jobs that are installed entry by entry, as the tables of a P4 switch say it.
 #include <gtest/gtest.h>
 
-#include "bench_switch.hpp"
 #include "dataplane.hpp"
+#include "switch_harness.hpp"
 
 namespace wiresum::dataplane {
 namespace {
@@ -10,7 +10,7 @@ namespace {
 using wire::Header;
 using wire::Kind;
 
-constexpr Sizes kSizes{.slots = 16, .lanes_max = 8, .jobs_max = 8};
+constexpr SwitchSizes kSizes{.slots = 16, .lanes_max = 8, .jobs_max = 8};
 constexpr std::uint16_t kJob = 3;
 constexpr std::uint16_t kLanes = 4;
 const Words kOnes{1, 1, 1, 1};
@@ -41,36 +41,36 @@ std::uint64_t admitted(const Dataplane& plane) {
 
 class ConfigureTest : public testing::Test {
  protected:
-  ConfigureTest() : bench_(kSizes) {}
-  BenchSwitch bench_;
+  ConfigureTest() : harness_(kSizes) {}
+  SwitchHarness harness_;
 };
 
 TEST_F(ConfigureTest, JobThatIsInstalledAgainFindsItsCellsAsTheyWere) {
-  ASSERT_TRUE(bench_.plane.configure(entry(), everybody()));
-  EXPECT_EQ(bench_.send(packet(0, 7), kOnes).verdict, Verdict::kHold);
-  EXPECT_EQ(bench_.send(packet(1, 7), kOnes).verdict, Verdict::kMulticast);
-  ASSERT_TRUE(bench_.plane.evict(kJob));
-  ASSERT_TRUE(bench_.plane.configure(entry(), everybody()));
-  EXPECT_EQ(bench_.send(packet(0, 5), kOnes).reason, Reason::kStale);
-  const Outcome again = bench_.send(packet(0, 7), kOnes);
+  ASSERT_TRUE(harness_.plane.configure(entry(), everybody()));
+  EXPECT_EQ(harness_.send(packet(0, 7), kOnes).verdict, Verdict::kHold);
+  EXPECT_EQ(harness_.send(packet(1, 7), kOnes).verdict, Verdict::kMulticast);
+  ASSERT_TRUE(harness_.plane.evict(kJob));
+  ASSERT_TRUE(harness_.plane.configure(entry(), everybody()));
+  EXPECT_EQ(harness_.send(packet(0, 5), kOnes).reason, Reason::kStale);
+  const Decision again = harness_.send(packet(0, 7), kOnes);
   ASSERT_EQ(again.verdict, Verdict::kResend);
-  EXPECT_EQ(bench_.result_words(again), (Words{2, 2, 2, 2}));
-  EXPECT_EQ(bench_.send(packet(0, 9), kOnes).verdict, Verdict::kHold);
+  EXPECT_EQ(harness_.result_words(again), (Words{2, 2, 2, 2}));
+  EXPECT_EQ(harness_.send(packet(0, 9), kOnes).verdict, Verdict::kHold);
 }
 
 TEST_F(ConfigureTest, CellsOfAnotherJobTakeAnyRound) {
-  ASSERT_TRUE(bench_.plane.configure(entry(), everybody()));
-  EXPECT_EQ(bench_.send(packet(0, 7), kOnes).verdict, Verdict::kHold);
-  EXPECT_EQ(bench_.send(packet(1, 7), kOnes).verdict, Verdict::kMulticast);
-  EXPECT_EQ(bench_.send(packet(0, 0x80000000u), kOnes).verdict, Verdict::kHold);
-  ASSERT_TRUE(bench_.plane.evict(kJob));
+  ASSERT_TRUE(harness_.plane.configure(entry(), everybody()));
+  EXPECT_EQ(harness_.send(packet(0, 7), kOnes).verdict, Verdict::kHold);
+  EXPECT_EQ(harness_.send(packet(1, 7), kOnes).verdict, Verdict::kMulticast);
+  EXPECT_EQ(harness_.send(packet(0, 0x80000000u), kOnes).verdict, Verdict::kHold);
+  ASSERT_TRUE(harness_.plane.evict(kJob));
   JobEntry next = entry();
   next.key ^= 1;
-  ASSERT_TRUE(bench_.plane.configure(next, everybody()));
+  ASSERT_TRUE(harness_.plane.configure(next, everybody()));
   for (const std::uint32_t round : {7u, 0u}) {
     Header first = packet(0, round);
     first.key = next.key;
-    EXPECT_EQ(bench_.send(first, kOnes).verdict, Verdict::kHold) << round;
+    EXPECT_EQ(harness_.send(first, kOnes).verdict, Verdict::kHold) << round;
   }
 }
 
@@ -79,11 +79,11 @@ TEST_F(ConfigureTest, EachWorkerIsAdmittedThroughEachThreadByItself) {
   two_threads.threads = 2;
   Admission some = everybody();
   some.contributors = {0b01, 0b10};
-  ASSERT_TRUE(bench_.plane.configure(two_threads, some));
-  EXPECT_EQ(bench_.send(packet(0, 1)).reason, Reason::kMalformed) << "admitted, with another length";
-  EXPECT_EQ(bench_.send(packet(1, 1), kOnes).reason, Reason::kUnknown);
+  ASSERT_TRUE(harness_.plane.configure(two_threads, some));
+  EXPECT_EQ(harness_.send(packet(0, 1)).reason, Reason::kMalformed) << "admitted, with another length";
+  EXPECT_EQ(harness_.send(packet(1, 1), kOnes).reason, Reason::kUnknown);
   const auto of_second_thread = [&](std::uint8_t worker) {
-    return bench_.handle(source_of(worker, 1), 1, datagram_of(packet(worker, 1, 4), kOnes)).reason;
+    return harness_.handle(source_of(worker, 1), 1, datagram_of(packet(worker, 1, 4), kOnes)).reason;
   };
   EXPECT_EQ(of_second_thread(0), Reason::kUnknown);
   EXPECT_EQ(of_second_thread(1), Reason::kAdmitted);
@@ -92,39 +92,39 @@ TEST_F(ConfigureTest, EachWorkerIsAdmittedThroughEachThreadByItself) {
 TEST_F(ConfigureTest, WhoIsAdmittedMayChangeWhileTheJobRuns) {
   Admission one = everybody();
   one.contributors[0] = 0b01;
-  ASSERT_TRUE(bench_.plane.configure(entry(), one));
-  EXPECT_EQ(bench_.send(packet(0, 1), kOnes).verdict, Verdict::kHold);
-  EXPECT_EQ(bench_.send(packet(1, 1), kOnes).reason, Reason::kUnknown);
-  ASSERT_TRUE(bench_.plane.configure(entry(), everybody()));
-  EXPECT_EQ(bench_.send(packet(1, 1), kOnes).verdict, Verdict::kMulticast);
-  EXPECT_EQ(admitted(bench_.plane), 2u) << "the same job: it goes on counting";
-  ASSERT_TRUE(bench_.plane.evict(kJob));
-  ASSERT_TRUE(bench_.plane.configure(entry(), everybody()));
-  EXPECT_EQ(admitted(bench_.plane), 0u) << "a new one";
+  ASSERT_TRUE(harness_.plane.configure(entry(), one));
+  EXPECT_EQ(harness_.send(packet(0, 1), kOnes).verdict, Verdict::kHold);
+  EXPECT_EQ(harness_.send(packet(1, 1), kOnes).reason, Reason::kUnknown);
+  ASSERT_TRUE(harness_.plane.configure(entry(), everybody()));
+  EXPECT_EQ(harness_.send(packet(1, 1), kOnes).verdict, Verdict::kMulticast);
+  EXPECT_EQ(admitted(harness_.plane), 2u) << "the same job: it goes on counting";
+  ASSERT_TRUE(harness_.plane.evict(kJob));
+  ASSERT_TRUE(harness_.plane.configure(entry(), everybody()));
+  EXPECT_EQ(admitted(harness_.plane), 0u) << "a new one";
 }
 
 TEST_F(ConfigureTest, RoundThatMoreWorkersBeganIsCompleteWithThoseThatAreLeft) {
   Admission three_workers = everybody();
   three_workers.contributors[0] = three_workers.receivers = 0b111;
   three_workers.sources[2] = endpoint_of(2);
-  ASSERT_TRUE(bench_.plane.configure(job_entry(kJob, 3, kLanes, 4, 8), three_workers));
-  EXPECT_EQ(bench_.send(packet(2, 1), kOnes).verdict, Verdict::kHold);
-  EXPECT_EQ(bench_.send(packet(0, 1), kOnes).verdict, Verdict::kHold);
-  ASSERT_TRUE(bench_.plane.configure(entry(), everybody()));
-  EXPECT_EQ(bench_.send(packet(1, 1), kOnes).verdict, Verdict::kMulticast);
-  EXPECT_EQ(bench_.send(packet(0, 1), kOnes).verdict, Verdict::kResend);
+  ASSERT_TRUE(harness_.plane.configure(job_entry(kJob, 3, kLanes, 4, 8), three_workers));
+  EXPECT_EQ(harness_.send(packet(2, 1), kOnes).verdict, Verdict::kHold);
+  EXPECT_EQ(harness_.send(packet(0, 1), kOnes).verdict, Verdict::kHold);
+  ASSERT_TRUE(harness_.plane.configure(entry(), everybody()));
+  EXPECT_EQ(harness_.send(packet(1, 1), kOnes).verdict, Verdict::kMulticast);
+  EXPECT_EQ(harness_.send(packet(0, 1), kOnes).verdict, Verdict::kResend);
   Header question = packet(1, 1);
   question.kind = Kind::kQuestion;
-  EXPECT_EQ(bench_.send(question).verdict, Verdict::kResend);
+  EXPECT_EQ(harness_.send(question).verdict, Verdict::kResend);
 }
 
 TEST_F(ConfigureTest, SourceNeedNotBeWhereTheResultGoes) {
   Admission admission = everybody();
   admission.sources[0] = endpoint_of(5);
   admission.sources[1].port = 1;
-  ASSERT_TRUE(bench_.plane.configure(entry(), admission));
+  ASSERT_TRUE(harness_.plane.configure(entry(), admission));
   const auto from = [&](std::uint8_t worker, wire::Endpoint source) {
-    return bench_.handle(source, 0, datagram_of(packet(worker, 1), kOnes)).reason;
+    return harness_.handle(source, 0, datagram_of(packet(worker, 1), kOnes)).reason;
   };
   EXPECT_EQ(from(0, endpoint_of(0)), Reason::kUnknown);
   EXPECT_EQ(from(0, endpoint_of(5)), Reason::kAdmitted);
@@ -137,7 +137,7 @@ TEST_F(ConfigureTest, WhatMakesNoSenseIsRefusedAndChangesNothing) {
     JobEntry job = entry();
     Admission admission = everybody();
     change(job, admission);
-    return bench_.plane.objection(job, admission) != nullptr && !bench_.plane.configure(job, admission);
+    return harness_.plane.objection(job, admission) != nullptr && !harness_.plane.configure(job, admission);
   };
   EXPECT_TRUE(refused([](JobEntry&, Admission& a) { a.contributors[0] = 0b100; }));
   EXPECT_TRUE(refused([](JobEntry&, Admission& a) { a.contributors[1] = 0b1; }));
@@ -147,13 +147,13 @@ TEST_F(ConfigureTest, WhatMakesNoSenseIsRefusedAndChangesNothing) {
   EXPECT_TRUE(refused([](JobEntry& e, Admission&) { e.threads = 2, e.endpoints[1].port = 65535; }));
   EXPECT_TRUE(refused([](JobEntry& e, Admission&) { e.slots = 3; }));
   EXPECT_TRUE(refused([](JobEntry& e, Admission&) { e.key = 0; }));
-  EXPECT_EQ(bench_.plane.find(kJob), nullptr);
-  ASSERT_TRUE(bench_.plane.configure(entry(), everybody()));
+  EXPECT_EQ(harness_.plane.find(kJob), nullptr);
+  ASSERT_TRUE(harness_.plane.configure(entry(), everybody()));
   EXPECT_TRUE(refused([](JobEntry& e, Admission&) { e.slot_base = 8; })) << "an installed job keeps its lease";
   EXPECT_TRUE(refused([](JobEntry& e, Admission&) { e.threads = 2; }));
   EXPECT_TRUE(refused([](JobEntry& e, Admission&) { e.lanes = 8; })) << "a cell may hold half a sum of the old size";
   EXPECT_TRUE(refused([](JobEntry& e, Admission&) { e.job = 4; })) << "the lease is another's";
-  EXPECT_EQ(bench_.plane.find(kJob)->slot_base, entry().slot_base);
+  EXPECT_EQ(harness_.plane.find(kJob)->slot_base, entry().slot_base);
 }
 
 TEST_F(ConfigureTest, WorkerWithoutAPortIsNoReceiver) {
@@ -161,28 +161,28 @@ TEST_F(ConfigureTest, WorkerWithoutAPortIsNoReceiver) {
   job.endpoints[1] = {};
   Admission admission = everybody();
   admission.receivers = 0b01;
-  ASSERT_TRUE(bench_.plane.configure(job, admission));
-  EXPECT_EQ(bench_.plane.receivers(kJob), 0b01u);
-  EXPECT_EQ(bench_.plane.receivers(kJob + 1), 0u);
+  ASSERT_TRUE(harness_.plane.configure(job, admission));
+  EXPECT_EQ(harness_.plane.receivers(kJob), 0b01u);
+  EXPECT_EQ(harness_.plane.receivers(kJob + 1), 0u);
 }
 
 TEST_F(ConfigureTest, ResetForgetsJobsAndRounds) {
-  ASSERT_TRUE(bench_.plane.configure(entry(), everybody()));
-  EXPECT_EQ(bench_.send(packet(0, 9), kOnes).verdict, Verdict::kHold);
-  bench_.plane.reset();
-  EXPECT_EQ(bench_.send(packet(0, 9), kOnes).reason, Reason::kUnknown);
-  ASSERT_TRUE(bench_.plane.configure(entry(), everybody()));
-  EXPECT_EQ(bench_.send(packet(0, 1), kOnes).verdict, Verdict::kHold);
+  ASSERT_TRUE(harness_.plane.configure(entry(), everybody()));
+  EXPECT_EQ(harness_.send(packet(0, 9), kOnes).verdict, Verdict::kHold);
+  harness_.plane.reset();
+  EXPECT_EQ(harness_.send(packet(0, 9), kOnes).reason, Reason::kUnknown);
+  ASSERT_TRUE(harness_.plane.configure(entry(), everybody()));
+  EXPECT_EQ(harness_.send(packet(0, 1), kOnes).verdict, Verdict::kHold);
 }
 
 TEST_F(ConfigureTest, AnotherPlaneGoesOnWithTheCellsThatItTakes) {
-  ASSERT_TRUE(bench_.plane.configure(entry(), everybody()));
-  EXPECT_EQ(bench_.send(packet(0, 7), kOnes).verdict, Verdict::kHold);
-  EXPECT_EQ(bench_.send(packet(0, 8, 1), kOnes).verdict, Verdict::kHold);
-  BenchSwitch other(kSizes);
-  other.plane.take_cells(bench_.plane, entry().slot_base, 1);
+  ASSERT_TRUE(harness_.plane.configure(entry(), everybody()));
+  EXPECT_EQ(harness_.send(packet(0, 7), kOnes).verdict, Verdict::kHold);
+  EXPECT_EQ(harness_.send(packet(0, 8, 1), kOnes).verdict, Verdict::kHold);
+  SwitchHarness other(kSizes);
+  other.plane.take_cells(harness_.plane, entry().slot_base, 1);
   ASSERT_TRUE(other.plane.configure(entry(), everybody()));
-  const Outcome complete = other.send(packet(1, 7), kOnes);
+  const Decision complete = other.send(packet(1, 7), kOnes);
   ASSERT_EQ(complete.verdict, Verdict::kMulticast);
   EXPECT_EQ(other.result_words(complete), (Words{2, 2, 2, 2}));
   EXPECT_EQ(other.send(packet(1, 8, 1), kOnes).verdict, Verdict::kHold) << "not of the slots that it took";

@@ -7,7 +7,7 @@
 #include <numeric>
 #include <random>
 
-#include "bench_switch.hpp"
+#include "switch_harness.hpp"
 
 namespace wiresum::dataplane {
 namespace {
@@ -22,10 +22,10 @@ constexpr std::uint32_t kSlots = 4;
 
 class DataplaneTest : public testing::Test {
  protected:
-  DataplaneTest() : bench_({.slots = 16, .lanes_max = 8, .jobs_max = 8}) {}
+  DataplaneTest() : harness_({.slots = 16, .lanes_max = 8, .jobs_max = 8}) {}
 
   void admit(std::uint8_t workers) {
-    ASSERT_TRUE(bench_.plane.admit(job_entry(kJob, workers, kLanes, kSlotBase, kSlots)));
+    ASSERT_TRUE(harness_.plane.admit(job_entry(kJob, workers, kLanes, kSlotBase, kSlots)));
   }
 
   static Header header(Kind kind, std::uint8_t worker, std::uint32_t round, std::uint32_t slot = 0) {
@@ -39,38 +39,40 @@ class DataplaneTest : public testing::Test {
             .chunk = 80};
   }
 
-  Outcome data(std::uint8_t worker, std::uint32_t round, const Words& words, std::uint32_t slot = 0) {
-    return bench_.send(header(Kind::kData, worker, round, slot), words);
+  Decision data(std::uint8_t worker, std::uint32_t round, const Words& words, std::uint32_t slot = 0) {
+    return harness_.send(header(Kind::kData, worker, round, slot), words);
   }
-  Outcome empty(std::uint8_t worker, std::uint32_t round) { return bench_.send(header(Kind::kEmpty, worker, round)); }
-  Outcome meta(std::uint8_t worker, std::uint32_t round, std::uint8_t exponent = 0) {
+  Decision empty(std::uint8_t worker, std::uint32_t round) {
+    return harness_.send(header(Kind::kEmpty, worker, round));
+  }
+  Decision meta(std::uint8_t worker, std::uint32_t round, std::uint8_t exponent = 0) {
     Header packet = header(Kind::kMeta, worker, round);
     packet.exponent = exponent;
-    return bench_.send(packet);
+    return harness_.send(packet);
   }
 
-  void expect(const Outcome& outcome, Verdict verdict, Reason reason) const {
-    EXPECT_EQ(outcome.verdict, verdict);
-    EXPECT_EQ(outcome.reason, reason);
+  void expect(const Decision& decision, Verdict verdict, Reason reason) const {
+    EXPECT_EQ(decision.verdict, verdict);
+    EXPECT_EQ(decision.reason, reason);
     if (reason != Reason::kUnknown && reason != Reason::kMalformed) {
-      EXPECT_EQ(outcome.job, kJob);
+      EXPECT_EQ(decision.job, kJob);
     }
   }
-  void expect_result(const Outcome& outcome, const Words& words) const {
-    expect(outcome, Verdict::kMulticast, Reason::kAdmitted);
-    EXPECT_EQ(written(outcome).size(), wire::kHeaderBytes + words.size() * wire::kWordBytes);
-    EXPECT_EQ(bench_.result_words(outcome), words);
+  void expect_result(const Decision& decision, const Words& words) const {
+    expect(decision, Verdict::kMulticast, Reason::kAdmitted);
+    EXPECT_EQ(written(decision).size(), wire::kHeaderBytes + words.size() * wire::kWordBytes);
+    EXPECT_EQ(harness_.result_words(decision), words);
   }
-  void expect_resent(const Outcome& outcome, const Words& words) const {
-    expect(outcome, Verdict::kResend, Reason::kResent);
-    EXPECT_EQ(written(outcome).size(), wire::kHeaderBytes + words.size() * wire::kWordBytes);
-    EXPECT_EQ(bench_.result_words(outcome), words);
+  void expect_resent(const Decision& decision, const Words& words) const {
+    expect(decision, Verdict::kResend, Reason::kResent);
+    EXPECT_EQ(written(decision).size(), wire::kHeaderBytes + words.size() * wire::kWordBytes);
+    EXPECT_EQ(harness_.result_words(decision), words);
   }
   std::uint64_t packets(Reason reason) const {
-    return bench_.plane.counters(kJob).packets[static_cast<std::size_t>(reason)];
+    return harness_.plane.counters(kJob).packets[static_cast<std::size_t>(reason)];
   }
 
-  BenchSwitch bench_;
+  SwitchHarness harness_;
 };
 
 TEST_F(DataplaneTest, FirstContributionsAreHeldAndTheLastOneMulticastsTheSum) {
@@ -85,19 +87,19 @@ TEST_F(DataplaneTest, ResultEchoesTheCompletingPacket) {
   Header first = header(Kind::kData, 0, 1, 2);
   first.exponent = 130;
   first.tensor = 71;
-  ASSERT_EQ(bench_.send(first, {1, 1, 1, 1}).verdict, Verdict::kHold);
+  ASSERT_EQ(harness_.send(first, {1, 1, 1, 1}).verdict, Verdict::kHold);
   Header completing = header(Kind::kData, 1, 1, 2);
   completing.exponent = 127;
   completing.flags = wire::kFlagRetransmission;
   completing.tensor = 71;
   completing.chunk = 81;
-  const Outcome outcome = bench_.send(completing, {1, 1, 1, 1});
+  const Decision decision = harness_.send(completing, {1, 1, 1, 1});
   Header expected = completing;
   expected.kind = Kind::kResult;
   expected.flags = 0;
   expected.exponent = 130;
-  EXPECT_EQ(bench_.result_header(outcome), expected);
-  EXPECT_EQ(outcome.worker, 1);
+  EXPECT_EQ(harness_.result_header(decision), expected);
+  EXPECT_EQ(decision.worker, 1);
 }
 
 TEST_F(DataplaneTest, EveryoneLearnsThatContributionsNameDifferentTensors) {
@@ -105,12 +107,12 @@ TEST_F(DataplaneTest, EveryoneLearnsThatContributionsNameDifferentTensors) {
   Header first = header(Kind::kData, 0, 1, 2);
   Header other = header(Kind::kData, 1, 1, 2);
   other.tensor = first.tensor + 1;
-  ASSERT_EQ(bench_.send(first, {1, 1, 1, 1}).verdict, Verdict::kHold);
-  EXPECT_EQ(bench_.result_header(bench_.send(other, {1, 1, 1, 1})).flags, wire::kFlagDiverged);
-  EXPECT_EQ(bench_.result_header(bench_.send(first, {1, 1, 1, 1})).flags, wire::kFlagDiverged);  // resent
+  ASSERT_EQ(harness_.send(first, {1, 1, 1, 1}).verdict, Verdict::kHold);
+  EXPECT_EQ(harness_.result_header(harness_.send(other, {1, 1, 1, 1})).flags, wire::kFlagDiverged);
+  EXPECT_EQ(harness_.result_header(harness_.send(first, {1, 1, 1, 1})).flags, wire::kFlagDiverged);  // resent
   // The mark belongs to the round, not to the cell.
   ASSERT_EQ(data(0, 3, {1, 1, 1, 1}, 2).verdict, Verdict::kHold);
-  EXPECT_EQ(bench_.result_header(data(1, 3, {1, 1, 1, 1}, 2)).flags, std::uint8_t{0});
+  EXPECT_EQ(harness_.result_header(data(1, 3, {1, 1, 1, 1}, 2)).flags, std::uint8_t{0});
 }
 
 TEST_F(DataplaneTest, DuplicateBeforeCompletionIsDroppedAndNotAddedTwice) {
@@ -125,14 +127,14 @@ TEST_F(DataplaneTest, DuplicateAfterCompletionResendsTheSumToItsSender) {
   ASSERT_EQ(data(0, 1, {1, 2, 3, 4}).verdict, Verdict::kHold);
   ASSERT_EQ(data(1, 1, {5, 5, 5, 5}).verdict, Verdict::kMulticast);
   for (const std::uint8_t worker : std::initializer_list<std::uint8_t>{0, 1, 0}) {
-    const Outcome outcome = data(worker, 1, {1, 2, 3, 4});
-    expect(outcome, Verdict::kResend, Reason::kResent);
-    EXPECT_EQ(outcome.worker, worker);
-    EXPECT_EQ(bench_.result_words(outcome), (Words{6, 7, 8, 9}));
-    EXPECT_EQ(bench_.result_header(outcome).kind, Kind::kResult);
-    EXPECT_EQ(bench_.result_header(outcome).worker, worker);
+    const Decision decision = data(worker, 1, {1, 2, 3, 4});
+    expect(decision, Verdict::kResend, Reason::kResent);
+    EXPECT_EQ(decision.worker, worker);
+    EXPECT_EQ(harness_.result_words(decision), (Words{6, 7, 8, 9}));
+    EXPECT_EQ(harness_.result_header(decision).kind, Kind::kResult);
+    EXPECT_EQ(harness_.result_header(decision).worker, worker);
   }
-  EXPECT_EQ(bench_.plane.counters(kJob).results, 1u);
+  EXPECT_EQ(harness_.plane.counters(kJob).results, 1u);
 }
 
 TEST_F(DataplaneTest, PreviousRoundIsStillResentWhileTheNextOneIsSummed) {
@@ -140,9 +142,9 @@ TEST_F(DataplaneTest, PreviousRoundIsStillResentWhileTheNextOneIsSummed) {
   ASSERT_EQ(data(0, 1, {1, 1, 1, 1}).verdict, Verdict::kHold);
   ASSERT_EQ(data(1, 1, {2, 2, 2, 2}).verdict, Verdict::kMulticast);
   ASSERT_EQ(data(0, 2, {7, 7, 7, 7}).verdict, Verdict::kHold);
-  const Outcome again = data(1, 1, {2, 2, 2, 2});
+  const Decision again = data(1, 1, {2, 2, 2, 2});
   expect(again, Verdict::kResend, Reason::kResent);
-  EXPECT_EQ(bench_.result_words(again), (Words{3, 3, 3, 3}));
+  EXPECT_EQ(harness_.result_words(again), (Words{3, 3, 3, 3}));
   expect_result(data(1, 2, {1, 1, 1, 1}), {8, 8, 8, 8});
 }
 
@@ -171,7 +173,7 @@ TEST_F(DataplaneTest, RoundBeyondTheNextIsStale) {
   ASSERT_EQ(data(0, 1, {1, 1, 1, 1}).verdict, Verdict::kHold);
   for (const std::uint32_t round : {5u, 7u, 0x101u, 0x7FFFFFFFu, 0x80000001u, 0x80000003u, 0xFFFFFFFFu}) {
     expect(data(1, round, {9, 9, 9, 9}), Verdict::kDrop, Reason::kStale);
-    expect(bench_.send(header(Kind::kQuestion, 1, round)), Verdict::kDrop, Reason::kStale);
+    expect(harness_.send(header(Kind::kQuestion, 1, round)), Verdict::kDrop, Reason::kStale);
   }
   expect_result(data(1, 1, {2, 2, 2, 2}), {3, 3, 3, 3});
 }
@@ -189,15 +191,15 @@ TEST_F(DataplaneTest, FirstRoundOfACellMayBeAny) {
 
 TEST_F(DataplaneTest, EmptyFirstMiddleOrLastAddsNothing) {
   for (std::uint8_t empty_worker = 0; empty_worker < 3; ++empty_worker) {
-    BenchSwitch fresh({.slots = 16, .lanes_max = 8, .jobs_max = 8});
+    SwitchHarness fresh({.slots = 16, .lanes_max = 8, .jobs_max = 8});
     ASSERT_TRUE(fresh.plane.admit(job_entry(kJob, 3, kLanes, kSlotBase, kSlots)));
-    Outcome outcome;
+    Decision decision;
     for (std::uint8_t worker = 0; worker < 3; ++worker) {
-      outcome = worker == empty_worker ? fresh.send(header(Kind::kEmpty, worker, 1))
-                                       : fresh.send(header(Kind::kData, worker, 1), {1, 2, 3, 0xFFFFFFFF});
-      EXPECT_EQ(outcome.verdict, worker == 2 ? Verdict::kMulticast : Verdict::kHold);
+      decision = worker == empty_worker ? fresh.send(header(Kind::kEmpty, worker, 1))
+                                        : fresh.send(header(Kind::kData, worker, 1), {1, 2, 3, 0xFFFFFFFF});
+      EXPECT_EQ(decision.verdict, worker == 2 ? Verdict::kMulticast : Verdict::kHold);
     }
-    EXPECT_EQ(fresh.result_words(outcome), (Words{2, 4, 6, 0xFFFFFFFE})) << "EMPTY at place " << int{empty_worker};
+    EXPECT_EQ(fresh.result_words(decision), (Words{2, 4, 6, 0xFFFFFFFE})) << "EMPTY at place " << int{empty_worker};
   }
 }
 
@@ -207,28 +209,28 @@ TEST_F(DataplaneTest, RoundOfEmptyAloneGivesZeros) {
   ASSERT_EQ(data(1, 1, {9, 9, 9, 9}).verdict, Verdict::kMulticast);
   ASSERT_EQ(empty(1, 3).verdict, Verdict::kHold);
   expect_result(empty(0, 3), {0, 0, 0, 0});
-  const Outcome again = empty(1, 3);
+  const Decision again = empty(1, 3);
   expect(again, Verdict::kResend, Reason::kResent);
-  EXPECT_EQ(bench_.result_words(again), (Words{0, 0, 0, 0}));
+  EXPECT_EQ(harness_.result_words(again), (Words{0, 0, 0, 0}));
 }
 
 TEST_F(DataplaneTest, MetaRoundGivesTheLargestExponentAndNoPayload) {
   admit(3);
   ASSERT_EQ(meta(0, 1, 126).verdict, Verdict::kHold);
   ASSERT_EQ(meta(1, 1, 131).verdict, Verdict::kHold);
-  const Outcome outcome = meta(2, 1, 90);
-  expect_result(outcome, {});
-  EXPECT_EQ(bench_.result_header(outcome).exponent, 131);
+  const Decision decision = meta(2, 1, 90);
+  expect_result(decision, {});
+  EXPECT_EQ(harness_.result_header(decision).exponent, 131);
 }
 
 TEST_F(DataplaneTest, MetaRoundIsResentWithoutPayload) {
   admit(2);
   ASSERT_EQ(meta(0, 1, 7).verdict, Verdict::kHold);
   ASSERT_EQ(meta(1, 1, 5).verdict, Verdict::kMulticast);
-  const Outcome outcome = meta(1, 1, 5);
-  expect(outcome, Verdict::kResend, Reason::kResent);
-  EXPECT_EQ(written(outcome).size(), wire::kHeaderBytes);
-  EXPECT_EQ(bench_.result_header(outcome).exponent, 7);
+  const Decision decision = meta(1, 1, 5);
+  expect(decision, Verdict::kResend, Reason::kResent);
+  EXPECT_EQ(written(decision).size(), wire::kHeaderBytes);
+  EXPECT_EQ(harness_.result_header(decision).exponent, 7);
 }
 
 TEST_F(DataplaneTest, PacketThatTriggersTheResultDecidesAboutItsPayload) {
@@ -292,22 +294,22 @@ TEST_F(DataplaneTest, LaterMetaRoundDoesNotShowLanesOfTheDataRoundBefore) {
 TEST_F(DataplaneTest, ExponentsZeroAnd255PassThrough) {
   admit(2);
   ASSERT_EQ(meta(0, 1, 0).verdict, Verdict::kHold);
-  EXPECT_EQ(bench_.result_header(meta(1, 1, 0)).exponent, 0);
+  EXPECT_EQ(harness_.result_header(meta(1, 1, 0)).exponent, 0);
   ASSERT_EQ(meta(0, 2, 255).verdict, Verdict::kHold);
-  EXPECT_EQ(bench_.result_header(meta(1, 2, 0)).exponent, 255);
+  EXPECT_EQ(harness_.result_header(meta(1, 2, 0)).exponent, 255);
 }
 
 TEST_F(DataplaneTest, ExponentOfADuplicateCountsAsInHardware) {
   admit(2);
   ASSERT_EQ(meta(0, 1, 3).verdict, Verdict::kHold);
   ASSERT_EQ(meta(0, 1, 9).reason, Reason::kDuplicate);
-  EXPECT_EQ(bench_.result_header(meta(1, 1, 5)).exponent, 9);
+  EXPECT_EQ(harness_.result_header(meta(1, 1, 5)).exponent, 9);
 }
 
 TEST_F(DataplaneTest, NewerRoundForgetsTheExponentOfTheOldOne) {
   admit(1);
-  EXPECT_EQ(bench_.result_header(meta(0, 1, 200)).exponent, 200);
-  EXPECT_EQ(bench_.result_header(meta(0, 3, 17)).exponent, 17);
+  EXPECT_EQ(harness_.result_header(meta(0, 1, 200)).exponent, 200);
+  EXPECT_EQ(harness_.result_header(meta(0, 3, 17)).exponent, 17);
 }
 
 TEST_F(DataplaneTest, OneWorkerGetsItsOwnContributionBackAtOnce) {
@@ -359,10 +361,10 @@ TEST_F(DataplaneTest, PrefetchingChangesNothing) {
     for (const std::uint16_t job : {kJob, std::uint16_t{9999}}) {
       Header packet = header(Kind::kData, 0, 1, slot);
       packet.job = job;
-      bench_.plane.prefetch(read(source_of(0, 0), 0, datagram_of(packet, {1, 2, 3, 4})));
+      harness_.plane.prefetch(read(source_of(0, 0), 0, datagram_of(packet, {1, 2, 3, 4})));
     }
   }
-  bench_.plane.prefetch(read(source_of(0, 0), 0, {}));
+  harness_.plane.prefetch(read(source_of(0, 0), 0, {}));
   expect_result(data(0, 1, {1, 2, 3, 4}), {1, 2, 3, 4});
 }
 
@@ -370,16 +372,16 @@ TEST_F(DataplaneTest, CountersTellEachReasonAndEachWorker) {
   admit(2);
   Header packet = header(Kind::kMeta, 0, 1);
   packet.tensor = 5;
-  EXPECT_EQ(bench_.send(packet).reason, Reason::kAdmitted);
-  EXPECT_EQ(bench_.send(packet).reason, Reason::kDuplicate);
+  EXPECT_EQ(harness_.send(packet).reason, Reason::kAdmitted);
+  EXPECT_EQ(harness_.send(packet).reason, Reason::kDuplicate);
   packet.worker = 1;
   packet.tensor = 6;
-  EXPECT_EQ(bench_.send(packet).reason, Reason::kAdmitted);
-  EXPECT_EQ(bench_.send(packet).reason, Reason::kResent);
-  EXPECT_EQ(bench_.send(packet).reason, Reason::kResent);
+  EXPECT_EQ(harness_.send(packet).reason, Reason::kAdmitted);
+  EXPECT_EQ(harness_.send(packet).reason, Reason::kResent);
+  EXPECT_EQ(harness_.send(packet).reason, Reason::kResent);
   EXPECT_EQ(meta(0, 0xFFFFFFF1).reason, Reason::kStale);
-  EXPECT_EQ(bench_.send(header(Kind::kMeta, 0, 1, kSlots)).reason, Reason::kOutOfLease);
-  EXPECT_EQ(bench_.send(header(Kind::kData, 0, 1), {1}).reason, Reason::kMalformed);
+  EXPECT_EQ(harness_.send(header(Kind::kMeta, 0, 1, kSlots)).reason, Reason::kOutOfLease);
+  EXPECT_EQ(harness_.send(header(Kind::kData, 0, 1), {1}).reason, Reason::kMalformed);
 
   EXPECT_EQ(packets(Reason::kAdmitted), 2u);
   EXPECT_EQ(packets(Reason::kDuplicate), 1u);
@@ -387,7 +389,7 @@ TEST_F(DataplaneTest, CountersTellEachReasonAndEachWorker) {
   EXPECT_EQ(packets(Reason::kStale), 1u);
   EXPECT_EQ(packets(Reason::kOutOfLease), 1u);
   EXPECT_EQ(packets(Reason::kMalformed), 1u);
-  const JobCounters& counters = bench_.plane.counters(kJob);
+  const JobCounters& counters = harness_.plane.counters(kJob);
   EXPECT_EQ(counters.results, 1u);
   EXPECT_EQ(counters.contributions[0], 1u);
   EXPECT_EQ(counters.contributions[1], 1u);
@@ -402,15 +404,15 @@ TEST_F(DataplaneTest, TheLatestCollectiveOfAWorkerIsTheOneWithTheLatestNumber) {
   const auto latest_after = [&](std::uint32_t tensor) {
     Header packet = header(Kind::kMeta, 0, 1, slot++);
     packet.tensor = tensor;
-    EXPECT_EQ(bench_.send(packet).reason, Reason::kAdmitted);
-    return bench_.plane.counters(kJob).tensor_last[0];
+    EXPECT_EQ(harness_.send(packet).reason, Reason::kAdmitted);
+    return harness_.plane.counters(kJob).tensor_last[0];
   };
   EXPECT_EQ(latest_after(0x9000FFFE), 0x9000FFFEu) << "of the first whatever it is";
   EXPECT_EQ(latest_after(0x1000FFFF), 0x1000FFFFu);
   EXPECT_EQ(latest_after(0x7000FFFE), 0x1000FFFFu) << "it was overtaken";
   EXPECT_EQ(latest_after(0x00010000), 0x00010000u) << "the numbers wrap around";
-  EXPECT_EQ(bench_.plane.counters(kJob).contributions[0], 4u);
-  EXPECT_EQ(bench_.plane.counters(kJob).contributions[1], 0u);
+  EXPECT_EQ(harness_.plane.counters(kJob).contributions[0], 4u);
+  EXPECT_EQ(harness_.plane.counters(kJob).contributions[1], 0u);
 }
 
 // Two honest workers over a network that duplicates and delays without limit: no result may ever differ from the sum.
@@ -432,15 +434,15 @@ TEST_F(DataplaneTest, RandomDuplicatesAndReorderingNeverChangeASum) {
         words[lane] = static_cast<std::uint32_t>(random());
         sum[lane] += words[lane];
       }
-      const Outcome outcome = bench_.send(packet, words);
+      const Decision decision = harness_.send(packet, words);
       past.emplace_back(packet, words);
       if (worker == order.back()) {
-        expect_result(outcome, sum);
+        expect_result(decision, sum);
       } else {
-        ASSERT_EQ(outcome.verdict, Verdict::kHold);
+        ASSERT_EQ(decision.verdict, Verdict::kHold);
       }
       const auto& [late, late_words] = past[random() % past.size()];
-      ASSERT_NE(bench_.send(late, late_words).reason, Reason::kAdmitted);
+      ASSERT_NE(harness_.send(late, late_words).reason, Reason::kAdmitted);
     }
   }
 }
@@ -451,14 +453,14 @@ TEST_F(DataplaneTest, AQuestionAboutWhatIsNotInIsAnsweredToItsSenderWithAHeader)
   Header question = header(Kind::kQuestion, 0, 1);
   question.flags = wire::kFlagRetransmission;
   question.exponent = 130;
-  const Outcome outcome = bench_.send(question);
-  expect(outcome, Verdict::kResend, Reason::kResent);
-  EXPECT_EQ(written(outcome).size(), wire::kHeaderBytes);
-  EXPECT_EQ(outcome.worker, 0);
+  const Decision decision = harness_.send(question);
+  expect(decision, Verdict::kResend, Reason::kResent);
+  EXPECT_EQ(written(decision).size(), wire::kHeaderBytes);
+  EXPECT_EQ(decision.worker, 0);
   Header missing = question;
   missing.kind = Kind::kMissing;
   missing.flags = missing.exponent = 0;
-  EXPECT_EQ(bench_.result_header(outcome), missing);
+  EXPECT_EQ(harness_.result_header(decision), missing);
 }
 
 TEST_F(DataplaneTest, AQuestionChangesNothing) {
@@ -466,50 +468,50 @@ TEST_F(DataplaneTest, AQuestionChangesNothing) {
   Header question = header(Kind::kQuestion, 0, 1);
   question.exponent = 200;
   question.tensor = 71;
-  expect(bench_.send(question), Verdict::kResend, Reason::kResent);  // the round has not begun, and does not now
+  expect(harness_.send(question), Verdict::kResend, Reason::kResent);  // the round has not begun, and does not now
   ASSERT_EQ(data(0, 1, {1, 2, 3, 4}).verdict, Verdict::kHold);
-  expect(bench_.send(question), Verdict::kDrop, Reason::kDuplicate);  // it is in, and somebody else's is not
+  expect(harness_.send(question), Verdict::kDrop, Reason::kDuplicate);  // it is in, and somebody else's is not
   question.worker = 1;
-  expect(bench_.send(question), Verdict::kResend, Reason::kResent);
+  expect(harness_.send(question), Verdict::kResend, Reason::kResent);
   expect_result(data(1, 1, {10, 20, 30, 40}), {11, 22, 33, 44});
-  const Outcome again = data(1, 1, {10, 20, 30, 40});
-  EXPECT_EQ(bench_.result_header(again).exponent, 0);
-  EXPECT_EQ(bench_.result_header(again).flags, 0);
-  EXPECT_EQ(bench_.plane.counters(kJob).contributions[0], 1u);
-  EXPECT_EQ(bench_.plane.counters(kJob).tensor_last[1], 70u);
+  const Decision again = data(1, 1, {10, 20, 30, 40});
+  EXPECT_EQ(harness_.result_header(again).exponent, 0);
+  EXPECT_EQ(harness_.result_header(again).flags, 0);
+  EXPECT_EQ(harness_.plane.counters(kJob).contributions[0], 1u);
+  EXPECT_EQ(harness_.plane.counters(kJob).tensor_last[1], 70u);
 }
 
 TEST_F(DataplaneTest, AQuestionAboutACompleteCellGetsItsResult) {
   admit(2);
   Header first = header(Kind::kData, 0, 1);
   first.exponent = 140;
-  ASSERT_EQ(bench_.send(first, {1, 2, 3, 4}).verdict, Verdict::kHold);
+  ASSERT_EQ(harness_.send(first, {1, 2, 3, 4}).verdict, Verdict::kHold);
   ASSERT_EQ(data(1, 1, {10, 20, 30, 40}).verdict, Verdict::kMulticast);
-  const Outcome outcome = bench_.send(header(Kind::kQuestion, 1, 1));
-  expect_resent(outcome, {11, 22, 33, 44});
-  EXPECT_EQ(bench_.result_header(outcome).exponent, 140);
-  EXPECT_EQ(bench_.result_header(outcome).kind, Kind::kResult);
+  const Decision decision = harness_.send(header(Kind::kQuestion, 1, 1));
+  expect_resent(decision, {11, 22, 33, 44});
+  EXPECT_EQ(harness_.result_header(decision).exponent, 140);
+  EXPECT_EQ(harness_.result_header(decision).kind, Kind::kResult);
 }
 
 TEST_F(DataplaneTest, AQuestionAboutARoundOfZerosGetsZeros) {
   admit(1);
   ASSERT_EQ(data(0, 1, {9, 9, 9, 9}).verdict, Verdict::kMulticast);
   ASSERT_EQ(empty(0, 3).verdict, Verdict::kMulticast);
-  expect_resent(bench_.send(header(Kind::kQuestion, 0, 3)), {0, 0, 0, 0});
-  expect(bench_.send(header(Kind::kQuestion, 0, 1)), Verdict::kDrop, Reason::kStale);
+  expect_resent(harness_.send(header(Kind::kQuestion, 0, 3)), {0, 0, 0, 0});
+  expect(harness_.send(header(Kind::kQuestion, 0, 1)), Verdict::kDrop, Reason::kStale);
 }
 
 TEST_F(DataplaneTest, AQuestionAboutANewRoundLeavesTheOldResultToWhoeverLostIt) {
   admit(2);
   ASSERT_EQ(data(0, 1, {1, 2, 3, 4}).verdict, Verdict::kHold);
   ASSERT_EQ(data(1, 1, {10, 20, 30, 40}).verdict, Verdict::kMulticast);
-  expect(bench_.send(header(Kind::kQuestion, 0, 3)), Verdict::kResend, Reason::kResent);
+  expect(harness_.send(header(Kind::kQuestion, 0, 3)), Verdict::kResend, Reason::kResent);
   expect_resent(data(1, 1, {10, 20, 30, 40}), {11, 22, 33, 44});
 }
 
 TEST_F(DataplaneTest, OnlyTheSwitchSaysMissing) {
   admit(1);
-  expect(bench_.send(header(Kind::kMissing, 0, 1)), Verdict::kDrop, Reason::kMalformed);
+  expect(harness_.send(header(Kind::kMissing, 0, 1)), Verdict::kDrop, Reason::kMalformed);
 }
 
 }  // namespace

@@ -1,8 +1,8 @@
 // A switch that has a parent: what goes up, and what becomes of the parent's answers.
 #include <gtest/gtest.h>
 
-#include "bench_switch.hpp"
 #include "dataplane.hpp"
+#include "switch_harness.hpp"
 
 namespace wiresum::dataplane {
 namespace {
@@ -17,10 +17,10 @@ constexpr std::uint8_t kOwnNumber = 30;
 
 class TreeTest : public testing::Test {
  protected:
-  TreeTest() : bench_({.slots = 16, .lanes_max = 8, .jobs_max = 8}) {
+  TreeTest() : harness_({.slots = 16, .lanes_max = 8, .jobs_max = 8}) {
     entry_ = job_entry(kJob, 2, kLanes, 8, 4);
     entry_.uplink = {.parent = kParent, .worker = kOwnNumber};
-    EXPECT_TRUE(bench_.plane.admit(entry_));
+    EXPECT_TRUE(harness_.plane.admit(entry_));
   }
 
   static Header header(Kind kind, std::uint8_t worker, std::uint32_t round, std::uint8_t exponent = 0) {
@@ -35,40 +35,40 @@ class TreeTest : public testing::Test {
             .chunk = 80};
   }
 
-  Outcome data(std::uint8_t worker, std::uint32_t round, const Words& words, std::uint8_t exponent = 0) {
-    return bench_.send(header(Kind::kData, worker, round, exponent), words);
+  Decision data(std::uint8_t worker, std::uint32_t round, const Words& words, std::uint8_t exponent = 0) {
+    return harness_.send(header(Kind::kData, worker, round, exponent), words);
   }
-  Outcome of(Kind kind, std::uint8_t worker, std::uint32_t round, std::uint8_t exponent = 0) {
-    return bench_.send(header(kind, worker, round, exponent));
+  Decision of(Kind kind, std::uint8_t worker, std::uint32_t round, std::uint8_t exponent = 0) {
+    return harness_.send(header(kind, worker, round, exponent));
   }
-  Outcome from_parent(const Header& header, const Words& words = {}) {
-    return bench_.handle(kParent, 0, datagram_of(header, words));
+  Decision from_parent(const Header& header, const Words& words = {}) {
+    return harness_.handle(kParent, 0, datagram_of(header, words));
   }
-  Outcome result(std::uint32_t round, const Words& words, std::uint8_t exponent = 0) {
+  Decision result(std::uint32_t round, const Words& words, std::uint8_t exponent = 0) {
     return from_parent(header(Kind::kResult, 5, round, exponent), words);
   }
 
-  static void expect(const Outcome& outcome, Verdict verdict, Reason reason) {
-    EXPECT_EQ(outcome.verdict, verdict);
-    EXPECT_EQ(outcome.reason, reason);
+  static void expect(const Decision& decision, Verdict verdict, Reason reason) {
+    EXPECT_EQ(decision.verdict, verdict);
+    EXPECT_EQ(decision.reason, reason);
   }
-  void expect_raised(const Outcome& outcome, Reason reason, Kind kind, const Words& words, std::uint8_t exponent) {
-    expect(outcome, Verdict::kRaise, reason);
-    const Header sent = BenchSwitch::result_header(outcome);
+  void expect_raised(const Decision& decision, Reason reason, Kind kind, const Words& words, std::uint8_t exponent) {
+    expect(decision, Verdict::kRaise, reason);
+    const Header sent = SwitchHarness::result_header(decision);
     EXPECT_EQ(sent.kind, kind);
     EXPECT_EQ(sent.worker, kOwnNumber);
     EXPECT_EQ(sent.exponent, exponent);
     EXPECT_EQ(sent.tensor, 70u);
     EXPECT_EQ(sent.chunk, 80u);
-    EXPECT_EQ(BenchSwitch::result_words(outcome), words);
+    EXPECT_EQ(SwitchHarness::result_words(decision), words);
   }
-  static void expect_told(const Outcome& outcome, Verdict verdict, Reason reason, const Words& words,
+  static void expect_told(const Decision& decision, Verdict verdict, Reason reason, const Words& words,
                           std::uint8_t exponent) {
-    expect(outcome, verdict, reason);
-    const Header sent = BenchSwitch::result_header(outcome);
+    expect(decision, verdict, reason);
+    const Header sent = SwitchHarness::result_header(decision);
     EXPECT_EQ(sent.kind, Kind::kResult);
     EXPECT_EQ(sent.exponent, exponent);
-    EXPECT_EQ(BenchSwitch::result_words(outcome), words);
+    EXPECT_EQ(SwitchHarness::result_words(decision), words);
   }
 
   void gather(std::uint32_t round) {
@@ -77,7 +77,7 @@ class TreeTest : public testing::Test {
   }
 
   JobEntry entry_;
-  BenchSwitch bench_;
+  SwitchHarness harness_;
 };
 
 TEST_F(TreeTest, TheSumOfAllWorkersGoesUpAndTheParentsComesDownToAll) {
@@ -87,7 +87,7 @@ TEST_F(TreeTest, TheSumOfAllWorkersGoesUpAndTheParentsComesDownToAll) {
     expect_told(data(worker, 1, {1, 2, 3, 4}, 7), Verdict::kResend, Reason::kResent, {100, 200, 300, 400}, 9);
     expect_told(of(Kind::kQuestion, worker, 1), Verdict::kResend, Reason::kResent, {100, 200, 300, 400}, 9);
   }
-  EXPECT_EQ(bench_.plane.counters(kJob).results, 1u);
+  EXPECT_EQ(harness_.plane.counters(kJob).results, 1u);
 }
 
 TEST_F(TreeTest, WhoAsksWhileTheSumIsOnItsWayAsksTheParent) {
@@ -102,9 +102,9 @@ TEST_F(TreeTest, QuestionsInAnUngatheredCellStayHere) {
   expect(data(0, 1, {1, 2, 3, 4}), Verdict::kHold, Reason::kAdmitted);
   expect(of(Kind::kQuestion, 0, 1), Verdict::kDrop, Reason::kDuplicate);
   expect(data(0, 1, {1, 2, 3, 4}), Verdict::kDrop, Reason::kDuplicate);
-  const Outcome missing = of(Kind::kQuestion, 1, 1);
+  const Decision missing = of(Kind::kQuestion, 1, 1);
   expect(missing, Verdict::kResend, Reason::kResent);
-  EXPECT_EQ(BenchSwitch::result_header(missing).kind, Kind::kMissing);
+  EXPECT_EQ(SwitchHarness::result_header(missing).kind, Kind::kMissing);
 }
 
 TEST_F(TreeTest, WhatTheParentSaysOfAnUngatheredCellIsStale) {
@@ -151,31 +151,31 @@ TEST_F(TreeTest, WorkersThatDivergedAreKnownAboveAndBelow) {
   (void)data(0, 1, {1, 2, 3, 4});
   Header other = header(Kind::kData, 1, 1);
   other.tensor = 71;
-  EXPECT_EQ(BenchSwitch::result_header(bench_.send(other, {1, 1, 1, 1})).flags, wire::kFlagDiverged);
+  EXPECT_EQ(SwitchHarness::result_header(harness_.send(other, {1, 1, 1, 1})).flags, wire::kFlagDiverged);
 
   gather(2);
-  EXPECT_EQ(BenchSwitch::result_header(result(2, {1, 1, 1, 1})).flags, 0);
+  EXPECT_EQ(SwitchHarness::result_header(result(2, {1, 1, 1, 1})).flags, 0);
   gather(3);
   Header flagged = header(Kind::kResult, 5, 3);
   flagged.flags = wire::kFlagDiverged;
-  EXPECT_EQ(BenchSwitch::result_header(from_parent(flagged, {1, 1, 1, 1})).flags, wire::kFlagDiverged);
+  EXPECT_EQ(SwitchHarness::result_header(from_parent(flagged, {1, 1, 1, 1})).flags, wire::kFlagDiverged);
   gather(4);
   Header foreign = header(Kind::kResult, 5, 4);
   foreign.tensor = 71;
-  EXPECT_EQ(BenchSwitch::result_header(from_parent(foreign, {1, 1, 1, 1})).flags, wire::kFlagDiverged);
+  EXPECT_EQ(SwitchHarness::result_header(from_parent(foreign, {1, 1, 1, 1})).flags, wire::kFlagDiverged);
 }
 
 TEST_F(TreeTest, AWorkersFlagIsASwitchesOwn) {
   JobEntry root = job_entry(4, 2, kLanes, 12, 4);
-  ASSERT_TRUE(bench_.plane.admit(root));
+  ASSERT_TRUE(harness_.plane.admit(root));
   Header from_switch = header(Kind::kData, 0, 1);
   from_switch.job = 4;
   from_switch.key = root.key;
   from_switch.flags = wire::kFlagDiverged;
-  (void)bench_.send(from_switch, {1, 1, 1, 1});
+  (void)harness_.send(from_switch, {1, 1, 1, 1});
   from_switch.flags = 0;
   from_switch.worker = 1;
-  EXPECT_EQ(BenchSwitch::result_header(bench_.send(from_switch, {1, 1, 1, 1})).flags, wire::kFlagDiverged);
+  EXPECT_EQ(SwitchHarness::result_header(harness_.send(from_switch, {1, 1, 1, 1})).flags, wire::kFlagDiverged);
 }
 
 TEST_F(TreeTest, NobodyElseSpeaksForTheParent) {
@@ -184,9 +184,9 @@ TEST_F(TreeTest, NobodyElseSpeaksForTheParent) {
   const auto datagram = datagram_of(answer, {9, 9, 9, 9});
   for (const wire::Endpoint source :
        {endpoint_of(0), wire::Endpoint{kParent.address, 9000}, wire::Endpoint{kParent.address + 1, kParent.port}}) {
-    expect(bench_.handle(source, 0, datagram), Verdict::kDrop, Reason::kMalformed);
+    expect(harness_.handle(source, 0, datagram), Verdict::kDrop, Reason::kMalformed);
   }
-  expect(bench_.handle({kParent.address, kParent.port + 1}, 1, datagram), Verdict::kDrop, Reason::kMalformed);
+  expect(harness_.handle({kParent.address, kParent.port + 1}, 1, datagram), Verdict::kDrop, Reason::kMalformed);
   Header wrong_key = answer;
   wrong_key.key ^= 1;
   expect(from_parent(wrong_key, {9, 9, 9, 9}), Verdict::kDrop, Reason::kMalformed);
@@ -195,21 +195,21 @@ TEST_F(TreeTest, NobodyElseSpeaksForTheParent) {
   expect(from_parent(wrong_job, {9, 9, 9, 9}), Verdict::kDrop, Reason::kMalformed);
   expect(from_parent(answer, {9, 9, 9}), Verdict::kDrop, Reason::kMalformed);
   expect(from_parent(header(Kind::kData, 0, 1), {9, 9, 9, 9}), Verdict::kDrop, Reason::kUnknown);
-  EXPECT_TRUE(bench_.plane.evict(kJob));
+  EXPECT_TRUE(harness_.plane.evict(kJob));
   expect(from_parent(answer, {9, 9, 9, 9}), Verdict::kDrop, Reason::kMalformed);
 }
 
 TEST_F(TreeTest, ASwitchWithAParentHasAWorkerLess) {
   JobEntry entry = job_entry(4, 32, kLanes, 0, 4);
-  EXPECT_EQ(bench_.plane.objection(entry), nullptr);
+  EXPECT_EQ(harness_.plane.objection(entry), nullptr);
   entry.uplink = entry_.uplink;
-  EXPECT_NE(bench_.plane.objection(entry), nullptr);
+  EXPECT_NE(harness_.plane.objection(entry), nullptr);
   entry.workers = 31;
-  EXPECT_EQ(bench_.plane.objection(entry), nullptr);
+  EXPECT_EQ(harness_.plane.objection(entry), nullptr);
   entry.uplink.worker = 32;
-  EXPECT_NE(bench_.plane.objection(entry), nullptr);
+  EXPECT_NE(harness_.plane.objection(entry), nullptr);
   entry.uplink = {.parent = {.address = 0, .port = 1}};
-  EXPECT_NE(bench_.plane.objection(entry), nullptr);
+  EXPECT_NE(harness_.plane.objection(entry), nullptr);
 }
 
 }  // namespace

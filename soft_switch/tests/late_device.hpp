@@ -74,7 +74,7 @@ class LateDevice final : public transport::Transport {
     return count;
   }
 
-  std::span<wire::Packet> room(std::size_t wanted) noexcept override {
+  std::span<wire::Packet> buffers(std::size_t wanted) noexcept override {
     const std::lock_guard lock(mutex_);
     offered_.clear();
     for (std::size_t i = 0; i < std::min(wanted, free_.size()); ++i) offered_.push_back({free_[i].data(), 0});

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "bench_switch.hpp"
+#include "switch_harness.hpp"
 #include "transport/udp/address.hpp"
 #include "transport/udp/socket.hpp"
 

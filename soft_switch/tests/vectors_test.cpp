@@ -9,14 +9,14 @@
 #include <sstream>
 #include <string>
 
-#include "bench_switch.hpp"
 #include "dataplane.hpp"
+#include "switch_harness.hpp"
 #include "vectors.hpp"
 
 namespace wiresum::dataplane::vectors {
 namespace {
 
-constexpr Sizes kSizes{.slots = 64, .lanes_max = 360, .jobs_max = 1024};
+constexpr SwitchSizes kSizes{.slots = 64, .lanes_max = 360, .jobs_max = 1024};
 
 struct Loaded {
   std::vector<Scenario> scenarios;
@@ -69,17 +69,17 @@ class VectorsTest : public testing::TestWithParam<Scenario> {
     SCOPED_TRACE(step.place);
     const Expectation& expected = step.expectation;
     auto counters = counted(plane_, GetParam());
-    const Outcome outcome = plane_.handle(read(step.source, step.thread, step.datagram));
-    EXPECT_EQ(outcome.verdict, expected.verdict);
-    EXPECT_EQ(outcome.reason, expected.reason);
+    const Decision decision = plane_.handle(read(step.source, step.thread, step.datagram));
+    EXPECT_EQ(decision.verdict, expected.verdict);
+    EXPECT_EQ(decision.reason, expected.reason);
     ++counters[static_cast<std::size_t>(expected.reason)];
     EXPECT_EQ(counted(plane_, GetParam()), counters);
-    if (outcome.verdict == Verdict::kDrop || outcome.verdict == Verdict::kHold) return;
-    EXPECT_EQ(outcome.job, step.sender.job);
+    if (decision.verdict == Verdict::kDrop || decision.verdict == Verdict::kHold) return;
+    EXPECT_EQ(decision.job, step.sender.job);
     if (step.sender.worker != kParentMember) {
-      EXPECT_EQ(outcome.worker, step.sender.worker);
+      EXPECT_EQ(decision.worker, step.sender.worker);
     }
-    EXPECT_EQ(dump(written(outcome)), dump(expected.datagram));
+    EXPECT_EQ(dump(written(decision)), dump(expected.datagram));
   }
 
   Dataplane plane_;

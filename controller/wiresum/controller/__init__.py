@@ -12,8 +12,8 @@ from wiresum.controller.driver import (
     JobCounters,
     JobEntry,
     Reconciled,
-    Sizes,
     SwitchDriver,
+    SwitchSizes,
 )
 from wiresum.controller.jobs.limits import Limits, Quota
 from wiresum.controller.service.join_server import JoinServer
@@ -28,6 +28,6 @@ __all__ = [
     "Limits",
     "Quota",
     "Reconciled",
-    "Sizes",
     "SwitchDriver",
+    "SwitchSizes",
 ]

@@ -18,7 +18,7 @@ from wiresum.controller.jobs.keys import Keys, KeySequence
 from wiresum.controller.jobs.records import job_of
 from wiresum.controller.jobs.tree import has_form
 from wiresum.controller.nodes import Node, nodes
-from wiresum.controller.p4runtime import STANDBY_ID, Device, P4RuntimeSwitch, PipelineError, Target, targets_of
+from wiresum.controller.p4runtime import STANDBY_ID, P4Device, P4RuntimeSwitch, PipelineError, Target, targets_of
 from wiresum.controller.security import Security
 from wiresum.controller.service.join_server import JoinServer
 from wiresum.controller.service.standby_server import StandbyServer
@@ -216,11 +216,11 @@ def _demoted(server: JoinServer, switches: Sequence[P4RuntimeSwitch]) -> bool:
 def _connected(wanted: Sequence[Target], election_id: int) -> Iterator[list[P4RuntimeSwitch]]:
     with contextlib.ExitStack() as cleanup:
         switches = []
-        devices: dict[tuple[str, int], Device] = {}
+        devices: dict[tuple[str, int], P4Device] = {}
         for target in wanted:
             place = target.p4runtime, target.device
             if place not in devices:
-                devices[place] = Device(target, election_id=election_id)
+                devices[place] = P4Device(target, election_id=election_id)
                 cleanup.callback(devices[place].close)
             switches.append(P4RuntimeSwitch(target, election_id=election_id, device=devices[place]))
         yield switches

@@ -39,7 +39,7 @@ def check_groups(first: str, groups: int = JOB_NUMBERS) -> ipaddress.IPv4Address
 
 
 @dataclass(frozen=True)
-class Sizes:
+class SwitchSizes:
     """What the switch has room for, fixed at its start."""
 
     slots: int
@@ -143,7 +143,7 @@ class SwitchDriver(Protocol):
         """One of `KINDS`."""
 
     @property
-    def sizes(self) -> Sizes: ...
+    def sizes(self) -> SwitchSizes: ...
 
     @property
     def endpoint(self) -> Endpoint:

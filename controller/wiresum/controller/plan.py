@@ -12,7 +12,7 @@ from wiresum.controller.driver import DriverError, JobEntry
 from wiresum.controller.p4runtime import Target, desired
 from wiresum.controller.p4runtime.client import CALL_S_MAX, reason_of
 from wiresum.controller.p4runtime.connection import Connection, Runs
-from wiresum.controller.p4runtime.difference import Entry, concerning, difference, normal
+from wiresum.controller.p4runtime.difference import NormalEntry, concerning, difference, normal
 from wiresum.controller.p4runtime.tables import decode_held, encode_held
 from wiresum.join.credentials import CredentialsError
 
@@ -52,7 +52,7 @@ def plan(target: Target, jobs: Sequence[JobEntry]) -> list[str]:
     return lines + [line for batch in batches for line in batch.lines()]
 
 
-async def _look(target: Target) -> tuple[Runs, list[Entry]]:
+async def _look(target: Target) -> tuple[Runs, list[NormalEntry]]:
     async with Connection(target.p4runtime, target.device, target.tls) as connection:
         runs = await connection.runs(target.pipeline)
         if runs is not Runs.OURS:

@@ -184,9 +184,9 @@ class Program {
   }
 
   void poll() {
-    std::array<std::array<std::byte, kStride>, 3> room{};
-    std::array<wire::Packet, room.size()> burst{};
-    for (std::size_t i = 0; i < burst.size(); ++i) burst[i].data = room[i].data();
+    std::array<std::array<std::byte, kStride>, 3> buffers{};
+    std::array<wire::Packet, buffers.size()> burst{};
+    for (std::size_t i = 0; i < burst.size(); ++i) burst[i].data = buffers[i].data();
     const std::size_t count = worker_.poll_transmit(now_, std::span(burst).first(1 + input_.byte() % burst.size()));
     for (const wire::Packet& packet : std::span(burst).first(count)) {
       wire::Header header;

@@ -86,7 +86,7 @@ constexpr Capi kCapi{.session_of = session_of,
 wiresum::engine::Request request_of(const wiresum::capi::Form& form, std::int64_t timeout_ns, bool notify) {
   return {.work = {.format = {.dtype = static_cast<wiresum::numeric::Dtype>(form.dtype),
                               .scaling = static_cast<wiresum::numeric::Scaling>(form.scaling),
-                              .lane_bits = form.lane_bits},
+                              .bits = form.bits},
                    .fixed_scale = form.fixed_scale,
                    .divisor = form.divisor,
                    .regions = {},

@@ -89,23 +89,23 @@ void scale_integers(const Vector<const std::int32_t>& integers, const Vector<con
   }
 }
 
-void require_lanes(unsigned lane_bits, std::size_t integers, std::size_t words) {
-  if (lane_bits != 8 && lane_bits != 16 && lane_bits != 32) {
+void require_lanes(unsigned bits, std::size_t integers, std::size_t words) {
+  if (bits != 8 && bits != 16 && bits != 32) {
     throw std::invalid_argument("lanes have 8, 16 or 32 bits");
   }
-  if (integers > words * (32 / lane_bits)) throw std::invalid_argument("the words have no room for the integers");
+  if (integers > words * (32 / bits)) throw std::invalid_argument("the words have no room for the integers");
 }
 
-void pack_lanes(unsigned lane_bits, const Vector<const std::int32_t>& integers, const Vector<std::uint32_t>& words) {
-  require_lanes(lane_bits, integers.size(), words.size());
+void pack_lanes(unsigned bits, const Vector<const std::int32_t>& integers, const Vector<std::uint32_t>& words) {
+  require_lanes(bits, integers.size(), words.size());
   const nb::gil_scoped_release unlocked;
-  numeric::pack_lanes(lane_bits, integers.data(), integers.size(), words.data(), words.size());
+  numeric::pack_lanes(bits, integers.data(), integers.size(), words.data(), words.size());
 }
 
-void unpack_lanes(unsigned lane_bits, const Vector<const std::uint32_t>& words, const Vector<std::int32_t>& integers) {
-  require_lanes(lane_bits, integers.size(), words.size());
+void unpack_lanes(unsigned bits, const Vector<const std::uint32_t>& words, const Vector<std::int32_t>& integers) {
+  require_lanes(bits, integers.size(), words.size());
   const nb::gil_scoped_release unlocked;
-  numeric::unpack_lanes(lane_bits, words.data(), words.size(), integers.data(), integers.size());
+  numeric::unpack_lanes(bits, words.data(), words.size(), integers.data(), integers.size());
 }
 
 template <class Element>
@@ -189,8 +189,8 @@ void bind_compression(nb::module_& module) {
   module.def("scale_integers", &scale_integers<float>, array("integers"), array("factors"), "block"_a, array("values"));
   module.def("scale_integers", &scale_integers<double>, array("integers"), array("factors"), "block"_a,
              array("values"));
-  module.def("pack_lanes", &pack_lanes, "lane_bits"_a, array("integers"), array("words"));
-  module.def("unpack_lanes", &unpack_lanes, "lane_bits"_a, array("words"), array("integers"));
+  module.def("pack_lanes", &pack_lanes, "bits"_a, array("integers"), array("words"));
+  module.def("unpack_lanes", &unpack_lanes, "bits"_a, array("words"), array("integers"));
   module.def("square_distance", &square_distance<float>, array("a"), array("b"));
   module.def("square_distance", &square_distance<double>, array("a"), array("b"));
   module.def("largest", &largest<float>, array("source"), array("indices"));

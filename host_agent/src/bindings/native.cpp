@@ -61,9 +61,9 @@ std::string try_transport(const std::string& transport, const std::string& devic
                           unsigned threads) {
   const transport::Spec spec{.kind = transport::kind_of(transport), .device = device};
   const std::uint32_t own = transport::parse_ipv4(address);
-  const bool is_kernels = spec.kind != transport::Kind::kDpdk;
+  const bool is_kernels = spec.kind != transport::TransportKind::kDpdk;
   std::vector<transport::UdpSocket> sockets = transport::bind_consecutive({is_kernels ? own : 0, 0}, threads);
-  return transport::open_shares(spec, {.address = own, .peers = {}}, std::move(sockets), threads)
+  return transport::open_for_threads(spec, {.address = own, .peers = {}}, std::move(sockets), threads)
       .front()
       .transport->name();
 }
@@ -82,14 +82,14 @@ engine::Request make_request(const Regions& regions, const capi::Form& form, dou
   return request;
 }
 
-capi::Form make_form(numeric::Dtype dtype, unsigned lane_bits, numeric::Scaling scaling, float fixed_scale,
-                     float divisor, std::uint16_t signature, bool may_be_sparse) {
+capi::Form make_form(numeric::Dtype dtype, unsigned bits, numeric::Scaling scaling, float fixed_scale, float divisor,
+                     std::uint16_t signature, bool may_be_sparse) {
   return {.fixed_scale = fixed_scale,
           .divisor = divisor,
           .signature = signature,
           .dtype = static_cast<std::uint8_t>(dtype),
           .scaling = static_cast<std::uint8_t>(scaling),
-          .lane_bits = static_cast<std::uint8_t>(lane_bits),
+          .bits = static_cast<std::uint8_t>(bits),
           .may_be_sparse = may_be_sparse};
 }
 
@@ -251,7 +251,7 @@ NB_MODULE(_native, module) {
              nb::call_guard<nb::gil_scoped_release>());
 
   nb::class_<capi::Form>(module, "Form")
-      .def(nb::new_(&make_form), nb::kw_only(), "dtype"_a, "lane_bits"_a, "scaling"_a, "fixed_scale"_a, "divisor"_a,
+      .def(nb::new_(&make_form), nb::kw_only(), "dtype"_a, "bits"_a, "scaling"_a, "fixed_scale"_a, "divisor"_a,
            "signature"_a, "may_be_sparse"_a);
 
   bind_session(module);

@@ -10,13 +10,13 @@ namespace {
 
 using session::Failure;
 
-struct Entry {
+struct ErrorCode {
   int code;
   const char* name;
   std::string_view kind;  // of a session::Failure; empty: none
 };
 
-constexpr std::array<Entry, 16> kEntries{{
+constexpr std::array<ErrorCode, 16> kErrorCodes{{
     {WIRESUM_OK, "WIRESUM_OK", ""},
     {WIRESUM_ERROR, "WIRESUM_ERROR", "WiresumError"},
     {WIRESUM_ERROR_ARGUMENT, "WIRESUM_ERROR_ARGUMENT", Failure::kArgument},
@@ -38,14 +38,14 @@ constexpr std::array<Entry, 16> kEntries{{
 }  // namespace
 
 int code_of_kind(std::string_view kind) noexcept {
-  for (const Entry& entry : kEntries) {
+  for (const ErrorCode& entry : kErrorCodes) {
     if (!kind.empty() && entry.kind == kind) return entry.code;
   }
   return WIRESUM_ERROR;
 }
 
 const char* name_of_code(int code) noexcept {
-  for (const Entry& entry : kEntries) {
+  for (const ErrorCode& entry : kErrorCodes) {
     if (entry.code == code) return entry.name;
   }
   return "(no code of wiresum)";

@@ -17,8 +17,8 @@ constexpr std::size_t kReservedMin = 64;
 }  // namespace
 
 Dispatcher::Dispatcher(const schedule::SchedulerConfig& config, std::vector<Shard*> shards,
-                       std::function<void()> on_chore)
-    : lanes_(config.lanes), shards_(std::move(shards)), on_chore_(std::move(on_chore)), scheduler_(config) {
+                       std::function<void()> on_task)
+    : lanes_(config.lanes), shards_(std::move(shards)), on_task_(std::move(on_task)), scheduler_(config) {
   assert(shards_.size() == config.threads);
 }
 
@@ -31,9 +31,9 @@ Dispatcher::Prepared Dispatcher::prepare(schedule::Request request, bool notify)
   Prepared prepared{.request = std::move(request), .survey = {}, .notify = notify};
   prepared.survey = scheduler_.survey(prepared.request, salt);
   lock.lock();
-  const bool expects_look = scheduler_.expects_look(prepared.request, prepared.survey);
+  const bool expects_scan = scheduler_.expects_scan(prepared.request, prepared.survey);
   lock.unlock();
-  if (expects_look) prepared.survey.presence = schedule::look(prepared.request, lanes_, prepared.survey.chunks);
+  if (expects_scan) prepared.survey.presence = schedule::scan(prepared.request, lanes_, prepared.survey.chunks);
   return prepared;
 }
 
@@ -93,7 +93,7 @@ Standing Dispatcher::standing() const {
   return standing;
 }
 
-// ---- Shards and chores ----
+// ---- Shards and tasks ----
 
 void Dispatcher::complete_share(unsigned shard, const worker::Completion& completion) {
   const std::lock_guard lock(mutex_);
@@ -101,14 +101,14 @@ void Dispatcher::complete_share(unsigned shard, const worker::Completion& comple
   dispatch();
 }
 
-std::optional<schedule::Chore> Dispatcher::take_chore() {
+std::optional<schedule::Task> Dispatcher::take_task() {
   const std::lock_guard lock(mutex_);
-  return scheduler_.poll_chore();
+  return scheduler_.poll_task();
 }
 
-void Dispatcher::complete_chore(const schedule::Chore& chore, Status status) {
+void Dispatcher::complete_task(const schedule::Task& task, Status status) {
   const std::lock_guard lock(mutex_);
-  scheduler_.complete(chore, status);
+  scheduler_.complete(task, status);
   dispatch();
 }
 
@@ -126,7 +126,7 @@ void Dispatcher::dispatch() {
     shards_[share->thread]->post(share->work);
   }
   while (const std::optional<schedule::Finished> finished = scheduler_.poll_finished()) retire(*finished);
-  if (scheduler_.has_chore()) on_chore_();
+  if (scheduler_.has_task()) on_task_();
   if (const std::optional<Status> failure = scheduler_.failure(); failure.has_value() && !has_failed()) {
     has_failed_.store(true, std::memory_order_relaxed);
     for (Shard* const shard : shards_) shard->post_failure(*failure);

@@ -3,8 +3,8 @@
 // It is the scheduler (schedule/) under a lock, and the operations that callers hold. No thread and no clock of its
 // own: an engine drives it with threads, the simulation in virtual time.
 //
-// What may run at once: any thread submits, takes chores, or fails the engine; each shard's driver reports
-// completions. The lock is held for no work on a tensor: that is done in prepare(), before it, or in chores.
+// What may run at once: any thread submits, takes tasks, or fails the engine; each shard's driver reports
+// completions. The lock is held for no work on a tensor: that is done in prepare(), before it, or in tasks.
 //
 // Ends. fail() is for good: what waits ends at once, what a shard has ends when the shard hears of it, and nothing is
 // dealt any more. So whoever stops the shards after fail() leaves nothing behind.
@@ -37,8 +37,8 @@ struct Standing {
 
 class Dispatcher {
  public:
-  /// `shards` in the order in which they are dealt to; `on_chore` is called, from whoever made it, when there is one.
-  Dispatcher(const schedule::SchedulerConfig& config, std::vector<Shard*> shards, std::function<void()> on_chore);
+  /// `shards` in the order in which they are dealt to; `on_task` is called, from whoever made it, when there is one.
+  Dispatcher(const schedule::SchedulerConfig& config, std::vector<Shard*> shards, std::function<void()> on_task);
 
   /// A request that has been looked at.
   struct Prepared {
@@ -57,9 +57,9 @@ class Dispatcher {
   void complete_share(unsigned shard, const worker::Completion& completion);
 
   /// Something to run, by a thread with the default floating-point environment, and then to complete.
-  [[nodiscard]] std::optional<schedule::Chore> take_chore();
+  [[nodiscard]] std::optional<schedule::Task> take_task();
   /// `status`: has it been done?
-  void complete_chore(const schedule::Chore& chore, worker::Status status);
+  void complete_task(const schedule::Task& task, worker::Status status);
 
   /// Fails if a request that no shard has a part of is past its deadline. To be called now and then.
   void check_deadlines(TimeNs now);
@@ -88,7 +88,7 @@ class Dispatcher {
   const std::size_t lanes_;
   std::atomic<bool> has_failed_{false};
   std::vector<Shard*> shards_;
-  std::function<void()> on_chore_;
+  std::function<void()> on_task_;
   CompletionQueue completed_;
 
   mutable std::mutex mutex_;  // of all that follows, and of the order in the mailboxes

@@ -24,7 +24,7 @@ using worker::TimeNs;
 constexpr unsigned kStatsPeriod = 64;
 /// A datagram waits for other processes at both ends to give up a core: less than this is no sign of a loss.
 constexpr TimeNs kRtoMinNs = 5'000'000;
-/// How often somebody looks whether requests that wait to be dealt are past their deadlines.
+/// How often somebody looks whether requests that wait to be issued are past their deadlines.
 constexpr TimeNs kWaitingPeriodNs = 100'000'000;
 /// Longest sleep, so that a thread looks around even if an event were missed.
 constexpr TimeNs kSleepMaxNs = 1'000'000'000;
@@ -39,18 +39,18 @@ class SteadyClock final : public Clock {
 
 const SteadyClock kSteadyClock;
 
-worker::WorkerConfig share_of(const AggregatorConfig& aggregator, unsigned thread) {
-  worker::WorkerConfig share = aggregator.worker;
-  share.rto_min = kRtoMinNs;
-  share.slots = aggregator.worker.slots / aggregator.threads;
-  share.slot_first = aggregator.worker.slot_first + thread * share.slots;
-  return share;
+worker::WorkerConfig thread_config(const AggregatorConfig& aggregator, unsigned thread) {
+  worker::WorkerConfig config = aggregator.worker;
+  config.rto_min = kRtoMinNs;
+  config.slots = aggregator.worker.slots / aggregator.threads;
+  config.slot_first = aggregator.worker.slot_first + thread * config.slots;
+  return config;
 }
 
 /// The configuration, if it makes sense. Throws std::invalid_argument.
 EngineConfig checked(EngineConfig config, const std::vector<std::vector<transport::UdpSocket>>& sockets) {
   const std::vector<AggregatorConfig>& aggregators = config.aggregators;
-  const bool over_a_device = config.transport.kind != transport::Kind::kUdp;
+  const bool over_a_device = config.transport.kind != transport::TransportKind::kUdp;
   if (aggregators.empty() || aggregators.size() > wire::kAggregatorsMax || sockets.size() != aggregators.size()) {
     throw std::invalid_argument("a session needs 1..8 aggregators, and sockets for each");
   }
@@ -114,16 +114,16 @@ std::vector<transport::UdpSocket> connected(transport::UdpSocket own, wire::Endp
 /// For each thread at one aggregator, over its own socket.
 std::vector<transport::DataPath> open_paths(const transport::Spec& spec, const AggregatorConfig& aggregator,
                                             std::vector<transport::UdpSocket> sockets) {
-  transport::Place place{
+  transport::PathConfig place{
       .address = aggregator.own_address,
       .peers = {},
       .datagram_bytes_max = wire::kHeaderBytes + std::size_t{aggregator.worker.lanes} * wire::kWordBytes};
   sockets.erase(sockets.begin() + aggregator.threads, sockets.end());
-  if (spec.kind != transport::Kind::kUdp) {
+  if (spec.kind != transport::TransportKind::kUdp) {
     for (unsigned thread = 0; thread < aggregator.threads; ++thread) {
       place.peers.push_back(thread_port(aggregator.switch_endpoint, thread));
     }
-    return transport::open_shares(spec, place, std::move(sockets), aggregator.threads);
+    return transport::open_for_threads(spec, place, std::move(sockets), aggregator.threads);
   }
   std::vector<transport::DataPath> paths;
   for (unsigned thread = 0; thread < aggregator.threads; ++thread) {
@@ -138,7 +138,7 @@ std::vector<transport::DataPath> open_paths(const transport::Spec& spec, const A
 }  // namespace
 
 /// Which of an engine's threads one is.
-struct Engine::Place {
+struct Engine::ThreadPosition {
   unsigned index = 0;          // among all, in the order in which they are dealt to
   std::size_t aggregator = 0;  // that it talks to
   unsigned thread = 0;         // of that aggregator's
@@ -156,7 +156,7 @@ struct Engine::Parts {
   void close() noexcept;
 
   const EngineConfig config;
-  std::unique_ptr<ChoreThread> chores;
+  std::unique_ptr<TaskThread> tasks;
   std::vector<std::unique_ptr<EngineThread>> threads;
   std::unique_ptr<Dispatcher> dispatcher;
 
@@ -167,7 +167,7 @@ struct Engine::Parts {
 /// One engine thread: drives a shard, and sleeps.
 class Engine::EngineThread {
  public:
-  EngineThread(Parts& engine, const Place& place, transport::DataPath path)
+  EngineThread(Parts& engine, const ThreadPosition& place, transport::DataPath path)
       : EngineThread(engine, place, engine.config.aggregators[place.aggregator], std::move(path)) {}
 
   [[nodiscard]] std::size_t aggregator() const noexcept { return place_.aggregator; }
@@ -188,12 +188,12 @@ class Engine::EngineThread {
   }
 
  private:
-  EngineThread(Parts& engine, const Place& place, const AggregatorConfig& aggregator, transport::DataPath path)
+  EngineThread(Parts& engine, const ThreadPosition& place, const AggregatorConfig& aggregator, transport::DataPath path)
       : engine_(engine),
         place_(place),
         path_(std::move(path)),
-        shard_(share_of(aggregator, place.thread), thread_port(aggregator.switch_endpoint, place.thread), kSteadyClock,
-               *path_.transport,
+        shard_(thread_config(aggregator, place.thread), thread_port(aggregator.switch_endpoint, place.thread),
+               kSteadyClock, *path_.transport,
                {.on_mail = [this] { rouse(); },
                 .on_completion =
                     [this](const worker::Completion& completion) {
@@ -253,7 +253,7 @@ class Engine::EngineThread {
   }
 
   Parts& engine_;
-  Place place_;
+  ThreadPosition place_;
   TimeNs waiting_checked_at_ = 0;
   transport::DataPath path_;
   std::atomic<bool> sleeping_{false};
@@ -264,24 +264,24 @@ class Engine::EngineThread {
   std::thread thread_;
 };
 
-/// Does the chores.
-class Engine::ChoreThread {
+/// Does the tasks.
+class Engine::TaskThread {
  public:
-  explicit ChoreThread(Parts& engine) : engine_(engine) {}
+  explicit TaskThread(Parts& engine) : engine_(engine) {}
 
   void start() {
-    thread_ = process::start_thread("the thread for chores of this session", [this] { run(); });
+    thread_ = process::start_thread("the thread for tasks of this session", [this] { run(); });
   }
 
   void rouse() {
     {
       const std::lock_guard lock(mutex_);
-      has_chores_ = true;
+      has_tasks_ = true;
     }
     roused_.notify_one();
   }
 
-  /// Ends when all chores are done: somebody waits for what they are a part of.
+  /// Ends when all tasks are done: somebody waits for what they are a part of.
   void stop() {
     {
       const std::lock_guard lock(mutex_);
@@ -292,9 +292,9 @@ class Engine::ChoreThread {
   }
 
  private:
-  static Status run(const schedule::Chore& chore) {
+  static Status run(const schedule::Task& task) {
     try {
-      chore.run();
+      task.run();
     } catch (const std::bad_alloc&) {
       return Status::kNoMemory;
     }
@@ -305,12 +305,12 @@ class Engine::ChoreThread {
     numeric::set_default_float_environment();
     std::unique_lock lock(mutex_);
     while (true) {
-      roused_.wait(lock, [this] { return has_chores_ || stopping_; });
+      roused_.wait(lock, [this] { return has_tasks_ || stopping_; });
       const bool is_last = stopping_;
-      has_chores_ = false;
+      has_tasks_ = false;
       lock.unlock();
-      while (const std::optional<schedule::Chore> chore = engine_.dispatcher->take_chore()) {
-        engine_.dispatcher->complete_chore(*chore, run(*chore));
+      while (const std::optional<schedule::Task> task = engine_.dispatcher->take_task()) {
+        engine_.dispatcher->complete_task(*task, run(*task));
       }
       lock.lock();
       if (is_last) return;
@@ -320,7 +320,7 @@ class Engine::ChoreThread {
   Parts& engine_;
   std::mutex mutex_;
   std::condition_variable roused_;
-  bool has_chores_ = false;
+  bool has_tasks_ = false;
   bool stopping_ = false;
   std::thread thread_;
 };
@@ -328,37 +328,37 @@ class Engine::ChoreThread {
 // ---- Engine ----
 
 Engine::Parts::Parts(const EngineConfig& settings, std::vector<std::vector<transport::UdpSocket>> sockets)
-    : config(checked(settings, sockets)), chores(std::make_unique<ChoreThread>(*this)) {
+    : config(checked(settings, sockets)), tasks(std::make_unique<TaskThread>(*this)) {
   std::vector<std::vector<transport::DataPath>> paths;
   for (std::size_t i = 0; i < config.aggregators.size(); ++i) {
     paths.push_back(open_paths(config.transport, config.aggregators[i], std::move(sockets[i])));
   }
-  // A collective of few chunks is dealt to few threads, so neighbours are at different aggregators.
+  // A collective of few chunks is issued to few threads, so neighbours are at different aggregators.
   std::vector<Shard*> shards;
   for (unsigned thread = 0; thread < wire::kThreadsMax; ++thread) {
     for (std::size_t i = 0; i < config.aggregators.size(); ++i) {
       if (thread >= config.aggregators[i].threads) continue;
-      const Place place{.index = static_cast<unsigned>(threads.size()), .aggregator = i, .thread = thread};
+      const ThreadPosition place{.index = static_cast<unsigned>(threads.size()), .aggregator = i, .thread = thread};
       threads.push_back(std::make_unique<EngineThread>(*this, place, std::move(paths[i][thread])));
       shards.push_back(&threads.back()->shard());
     }
   }
-  dispatcher = std::make_unique<Dispatcher>(scheduler_config(config), std::move(shards), [this] { chores->rouse(); });
+  dispatcher = std::make_unique<Dispatcher>(scheduler_config(config), std::move(shards), [this] { tasks->rouse(); });
 }
 
 void Engine::Parts::start_threads() {
   for (const auto& thread : threads) thread->start();
-  chores->start();
+  tasks->start();
 }
 
 void Engine::Parts::close() noexcept {
   const std::lock_guard closing(close_mutex);
   if (closed) return;
   closed = true;
-  // From here on no share is dealt, so that nobody waits for a thread that has stopped.
+  // From here on no share is issued, so that nobody waits for a thread that has stopped.
   dispatcher->fail(Status::kAborted);
   for (const auto& thread : threads) thread->stop();
-  chores->stop();
+  tasks->stop();
   assert(dispatcher->pending() == 0);
   dispatcher->completed().close();
 }

@@ -2,7 +2,7 @@
 // and shards, shard.hpp what one engine thread does. Here are the threads, their sleep, the clock, the sockets.
 //
 // Any thread may call an Engine. Work goes to the engine threads through mailboxes and comes back as completed
-// operations; nothing else is shared with the datapath. One more thread does the chores (scheduler.hpp), since what
+// operations; nothing else is shared with the datapath. One more thread does the tasks (scheduler.hpp), since what
 // reads or writes a whole tensor would keep packets waiting for longer than their timers run.
 //
 // A forked child has the object, but not the threads: there an engine refuses what it is asked, and what it is made of
@@ -109,10 +109,10 @@ class Engine {
   [[nodiscard]] const EngineConfig& config() const noexcept;
 
  private:
-  struct Place;
+  struct ThreadPosition;
   struct Parts;
   class EngineThread;
-  class ChoreThread;
+  class TaskThread;
 
   void check_process() const;
   [[nodiscard]] bool is_forked() const noexcept;

@@ -18,7 +18,7 @@ constexpr int kReceiveBurstsMax = 4;
 /// A nap delays what this worker sends, so it may last only as long as a part of what is in flight takes to come back.
 constexpr TimeNs kNapNsMax = 1'000'000;
 constexpr TimeNs kSlowNapNsMax = 4'000'000;  // where few packets come; a call of this worker ends it
-constexpr std::size_t kNapFlightShare = 4;
+constexpr std::size_t kNapFlightDivisor = 4;
 constexpr std::size_t kNapWorthMax = 64;
 
 }  // namespace
@@ -115,7 +115,7 @@ bool Shard::transmit() noexcept {
   const std::size_t burst = transport::whole_trains(kSendBurstMax, transport_.train_packets(packet_bytes_max_));
   for (std::size_t count = burst; count == burst;) {
     // Where the device is behind, there is less room, or none: what does not go now goes at the next step.
-    count = machine_.poll_transmit(clock_.now(), transport_.room(burst));
+    count = machine_.poll_transmit(clock_.now(), transport_.buffers(burst));
     if (count != 0) {
       transport_.send(count, {&switch_endpoint_, 1}, 0);
       sent = true;
@@ -143,7 +143,7 @@ void Shard::end() {
 }
 
 TimeNs Shard::nap_ns(TimeNs now) noexcept {
-  return moderator_.nap_ns(now, std::min<std::size_t>(machine_.in_flight() / kNapFlightShare, kNapWorthMax));
+  return moderator_.nap_ns(now, std::min<std::size_t>(machine_.in_flight() / kNapFlightDivisor, kNapWorthMax));
 }
 
 void Shard::publish_stats() {

@@ -4,7 +4,7 @@
 // the simulation, calls the steps in any order and as often as it likes, all from one thread; only post(),
 // post_failure() and stats() may be called from others.
 //
-//   take_mail   what the dispatcher has dealt, and a failure
+//   take_mail   what the dispatcher has issued, and a failure
 //   receive     packets in
 //   transmit    packets out
 //   report      what is complete goes to the dispatcher, which may post again

@@ -81,12 +81,10 @@ std::int32_t cut_to_float(std::int32_t limit) noexcept {
 }
 
 /// The largest number that a lane holds.
-std::int32_t largest_of(unsigned lane_bits) noexcept {
-  return static_cast<std::int32_t>(0x7FFFFFFFU >> (32 - lane_bits));
-}
+std::int32_t largest_of(unsigned bits) noexcept { return static_cast<std::int32_t>(0x7FFFFFFFU >> (32 - bits)); }
 
 /// Index into Kernels' tables.
-std::size_t lane_index(unsigned lane_bits) noexcept { return lane_bits == 32 ? 0 : lane_bits == 16 ? 1 : 2; }
+std::size_t lane_index(unsigned bits) noexcept { return bits == 32 ? 0 : bits == 16 ? 1 : 2; }
 
 std::uint8_t exponent_of_half(std::uint32_t magnitude) noexcept {
   const std::uint32_t exponent = magnitude >> 10;
@@ -167,29 +165,29 @@ bool has_bits(const std::byte* glance, std::uint32_t wanted) noexcept {
 
 }  // namespace
 
-Scale block_scale(unsigned workers, std::uint8_t exponent, unsigned lane_bits, float divisor) noexcept {
-  assert(workers >= 1 && workers <= workers_max(lane_bits));
+Scale block_scale(unsigned workers, std::uint8_t exponent, unsigned bits, float divisor) noexcept {
+  assert(workers >= 1 && workers <= workers_max(bits));
   Scale scale;
   scale.divisor = divisor;
   if (exponent == kExponentNotFinite) {
     scale.not_finite = true;
     return scale;
   }
-  const int bits = static_cast<int>(lane_bits);
+  const int width = static_cast<int>(bits);
   const int log2_workers = ceil_log2(workers);
   const int unbiased = (exponent == 0 ? 1 : exponent) - kExponentBias;
-  const int shift = bits - 2 - log2_workers - unbiased;  // -127..156
-  const int first = std::clamp(shift, -126, 126);        // so that both 2^first and 2^-first are normal
+  const int shift = width - 2 - log2_workers - unbiased;  // -127..156
+  const int first = std::clamp(shift, -126, 126);         // so that both 2^first and 2^-first are normal
   scale.up[0] = power_of_two(first);
   scale.up[1] = power_of_two(shift - first);
   scale.down[0] = power_of_two(-first);
   scale.down[1] = power_of_two(first - shift);
-  scale.limit = cut_to_float(largest_of(lane_bits) >> log2_workers);
+  scale.limit = cut_to_float(largest_of(bits) >> log2_workers);
   return scale;
 }
 
-Scale fixed_scale(unsigned workers, float scale, unsigned lane_bits, float divisor) noexcept {
-  assert(workers >= 1 && workers <= workers_max(lane_bits));
+Scale fixed_scale(unsigned workers, float scale, unsigned bits, float divisor) noexcept {
+  assert(workers >= 1 && workers <= workers_max(bits));
   Scale result;
   result.divisor = divisor;
   if (!(scale > 0.0F) || !std::isfinite(scale)) {
@@ -204,7 +202,7 @@ Scale fixed_scale(unsigned workers, float scale, unsigned lane_bits, float divis
   result.up[0] = scale;
   result.down[0] = std::ldexp(1.0F / fraction, -exponent - second);
   result.down[1] = power_of_two(second);
-  result.limit = cut_to_float(largest_of(lane_bits) / static_cast<std::int32_t>(workers));
+  result.limit = cut_to_float(largest_of(bits) / static_cast<std::int32_t>(workers));
   return result;
 }
 
@@ -255,8 +253,8 @@ void quantise(const Kernels& kernels, Format format, const Scale& scale, const s
     if (words > 0) std::memset(payload, 0, 4 * words);
     return;
   }
-  kernels.quantise[static_cast<std::size_t>(format.dtype)][lane_index(format.lane_bits)](quantise_factors(scale),
-                                                                                         source, count, payload, words);
+  kernels.quantise[static_cast<std::size_t>(format.dtype)][lane_index(format.bits)](quantise_factors(scale), source,
+                                                                                    count, payload, words);
 }
 
 void dequantise(const Kernels& kernels, Format format, const Scale& scale, const std::byte* payload, std::size_t words,
@@ -267,7 +265,7 @@ void dequantise(const Kernels& kernels, Format format, const Scale& scale, const
     return;
   }
   if (is_float(format.dtype) && scale.not_finite) return fill_nan(format.dtype, destination, count);
-  kernels.dequantise[static_cast<std::size_t>(format.dtype)][lane_index(format.lane_bits)](
+  kernels.dequantise[static_cast<std::size_t>(format.dtype)][lane_index(format.bits)](
       dequantise_factors(scale), payload, words, destination, count);
 }
 
@@ -290,18 +288,18 @@ void from_integers(const Kernels& kernels, Dtype dtype, const Scale& scale, cons
       dequantise_factors(scale), reinterpret_cast<const std::byte*>(integers), count, destination, count);
 }
 
-void pack_lanes(const Kernels& kernels, unsigned lane_bits, const std::int32_t* integers, std::size_t count,
+void pack_lanes(const Kernels& kernels, unsigned bits, const std::int32_t* integers, std::size_t count,
                 std::uint32_t* packed, std::size_t words) noexcept {
-  assert(count <= words * (32 / lane_bits));
-  kernels.pack[lane_index(lane_bits)]({}, reinterpret_cast<const std::byte*>(integers), count,
-                                      reinterpret_cast<std::byte*>(packed), words);
+  assert(count <= words * (32 / bits));
+  kernels.pack[lane_index(bits)]({}, reinterpret_cast<const std::byte*>(integers), count,
+                                 reinterpret_cast<std::byte*>(packed), words);
 }
 
-void unpack_lanes(const Kernels& kernels, unsigned lane_bits, const std::uint32_t* packed, std::size_t words,
+void unpack_lanes(const Kernels& kernels, unsigned bits, const std::uint32_t* packed, std::size_t words,
                   std::int32_t* integers, std::size_t count) noexcept {
-  assert(count <= words * (32 / lane_bits));
-  kernels.unpack[lane_index(lane_bits)]({}, reinterpret_cast<const std::byte*>(packed), words,
-                                        reinterpret_cast<std::byte*>(integers), count);
+  assert(count <= words * (32 / bits));
+  kernels.unpack[lane_index(bits)]({}, reinterpret_cast<const std::byte*>(packed), words,
+                                   reinterpret_cast<std::byte*>(integers), count);
 }
 
 void set_default_float_environment() noexcept {

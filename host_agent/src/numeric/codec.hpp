@@ -32,9 +32,9 @@ void scan_blocks(Dtype dtype, const std::byte* source, std::size_t count, std::s
 /// The factors of a chunk: from floats to integers, and from the sum back.
 ///
 /// Block floating point, N workers, agreed exponent m (1..254; 0 counts as 1, for subnormals have
-/// exponent 1's scale): scale = 2^(lane_bits - 2 - ceil(log2 N) - (m - 127)), a power of two, so that
+/// exponent 1's scale): scale = 2^(bits - 2 - ceil(log2 N) - (m - 127)), a power of two, so that
 /// scaling is exact. `limit` bounds one worker's lane so that N of them cannot overflow:
-/// 2^(lane_bits - 1 - ceil(log2 N)) - 1 for 8- and 16-bit lanes. With 32-bit lanes, see codec.cpp for why
+/// 2^(bits - 1 - ceil(log2 N)) - 1 for 8- and 16-bit lanes. With 32-bit lanes, see codec.cpp for why
 /// no clamp is needed for block floating point.
 struct Scale {
   // Two factors, since 2^156 is no fp32 number: x * up[0] * up[1], then round to nearest even.
@@ -45,8 +45,8 @@ struct Scale {
   bool not_finite = false;          // m = 255: the whole chunk is NaN at every worker
 };
 
-[[nodiscard]] Scale block_scale(unsigned workers, std::uint8_t exponent, unsigned lane_bits, float divisor) noexcept;
-[[nodiscard]] Scale fixed_scale(unsigned workers, float scale, unsigned lane_bits, float divisor) noexcept;
+[[nodiscard]] Scale block_scale(unsigned workers, std::uint8_t exponent, unsigned bits, float divisor) noexcept;
+[[nodiscard]] Scale fixed_scale(unsigned workers, float scale, unsigned bits, float divisor) noexcept;
 
 /// Writes `words` big-endian words from `count` elements (count <= words * elements_per_word; the rest of the
 /// lanes are zero). Rounds to nearest even. `payload` need not be aligned.
@@ -95,9 +95,9 @@ void to_integers(const Kernels& kernels, Dtype dtype, const Scale& scale, const 
                  std::int32_t* integers) noexcept;
 void from_integers(const Kernels& kernels, Dtype dtype, const Scale& scale, const std::int32_t* integers,
                    std::byte* destination, std::size_t count) noexcept;
-void pack_lanes(const Kernels& kernels, unsigned lane_bits, const std::int32_t* integers, std::size_t count,
+void pack_lanes(const Kernels& kernels, unsigned bits, const std::int32_t* integers, std::size_t count,
                 std::uint32_t* packed, std::size_t words) noexcept;
-void unpack_lanes(const Kernels& kernels, unsigned lane_bits, const std::uint32_t* packed, std::size_t words,
+void unpack_lanes(const Kernels& kernels, unsigned bits, const std::uint32_t* packed, std::size_t words,
                   std::int32_t* integers, std::size_t count) noexcept;
 
 }  // namespace wiresum::numeric

@@ -132,14 +132,14 @@ double square_distance(const double* a, const double* b, std::size_t count) noex
   return active().square_distance_64(a, b, count);
 }
 
-void pack_lanes(unsigned lane_bits, const std::int32_t* integers, std::size_t count, std::uint32_t* packed,
+void pack_lanes(unsigned bits, const std::int32_t* integers, std::size_t count, std::uint32_t* packed,
                 std::size_t words) noexcept {
-  pack_lanes(active(), lane_bits, integers, count, packed, words);
+  pack_lanes(active(), bits, integers, count, packed, words);
 }
 
-void unpack_lanes(unsigned lane_bits, const std::uint32_t* packed, std::size_t words, std::int32_t* integers,
+void unpack_lanes(unsigned bits, const std::uint32_t* packed, std::size_t words, std::int32_t* integers,
                   std::size_t count) noexcept {
-  unpack_lanes(active(), lane_bits, packed, words, integers, count);
+  unpack_lanes(active(), bits, packed, words, integers, count);
 }
 
 const char* instruction_set() noexcept { return active().name; }

@@ -118,7 +118,7 @@ void ExactFormat::for_each_part(std::uint32_t bits, const Take& take) const noex
     take(limbs_, std::int64_t{mantissa != 0 ? kPlusInf | kMinusInf : negative ? kMinusInf : kPlusInf});
     return;
   }
-  const Place place = places_[exponent];
+  const LimbBit place = places_[exponent];
   const std::uint64_t mask = (std::uint64_t{1} << limb_bits_) - 1;
   std::uint64_t rest = std::uint64_t{exponent == 0 ? mantissa : mantissa | 1U << mantissa_bits_} << place.shift;
   for (unsigned limb = place.limb; rest != 0; ++limb, rest >>= limb_bits_) {

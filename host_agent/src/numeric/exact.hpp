@@ -58,7 +58,7 @@ class ExactFormat {
  private:
   /// Of one element, by plane: what it adds, or the sums over all workers.
   using Parts = std::array<std::int64_t, kLimbsMax + 1>;
-  struct Place {
+  struct LimbBit {
     std::uint8_t limb = 0;
     std::uint8_t shift = 0;
   };
@@ -79,7 +79,7 @@ class ExactFormat {
   std::uint32_t sign_;
   unsigned limb_bits_;
   unsigned limbs_;
-  std::array<Place, 255> places_{};  // by biased exponent: where a significand's lowest bit is
+  std::array<LimbBit, 255> places_{};  // by biased exponent: where a significand's lowest bit is
 };
 
 }  // namespace wiresum::numeric

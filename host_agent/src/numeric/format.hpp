@@ -35,7 +35,7 @@ enum class Scaling : std::uint8_t {
 struct Format {
   Dtype dtype = Dtype::kF32;
   Scaling scaling = Scaling::kBlockExponent;
-  std::uint8_t lane_bits = 32;  // 32, 16 or 8; kRaw counts as 8 without packing
+  std::uint8_t bits = 32;  // 32, 16 or 8; kRaw counts as 8 without packing
 };
 
 /// Bytes of one element in memory.
@@ -55,18 +55,16 @@ struct Format {
 
 /// The largest job whose floats lanes of so many bits can carry: each worker's element is a number from -1 to 1 at
 /// least.
-[[nodiscard]] constexpr unsigned workers_max(unsigned lane_bits) noexcept {
-  return lane_bits == 8 ? 64 : wire::kJobWorkersMax;
-}
+[[nodiscard]] constexpr unsigned workers_max(unsigned bits) noexcept { return bits == 8 ? 64 : wire::kJobWorkersMax; }
 
 /// Elements that one 32-bit word carries.
 [[nodiscard]] constexpr std::size_t elements_per_word(Format format) noexcept {
-  return format.dtype == Dtype::kRaw ? 4 : 32u / format.lane_bits;
+  return format.dtype == Dtype::kRaw ? 4 : 32u / format.bits;
 }
 
 /// Is the combination one that exists? (kRaw and kI32 take no scaling; floats need one.)
 [[nodiscard]] constexpr bool valid(Format format) noexcept {
-  const bool lanes = format.lane_bits == 32 || format.lane_bits == 16 || format.lane_bits == 8;
+  const bool lanes = format.bits == 32 || format.bits == 16 || format.bits == 8;
   switch (format.dtype) {
     case Dtype::kF32:
     case Dtype::kF16:
@@ -75,7 +73,7 @@ struct Format {
     case Dtype::kI32:
       return lanes && format.scaling == Scaling::kNone;
     case Dtype::kRaw:
-      return format.lane_bits == 8 && format.scaling == Scaling::kNone;
+      return format.bits == 8 && format.scaling == Scaling::kNone;
   }
   return false;
 }

@@ -43,10 +43,10 @@ void scale_integers(const std::int32_t* integers, std::size_t count, double fact
 void scale_integers(const std::int32_t* integers, std::size_t count, double factor, double* values) noexcept;
 
 /// Integers in lanes of 8 or 16 bits, planar as in format.hpp, in words of the host's byte order, which whoever sums
-/// int32 can add. `count` <= words * (32 / lane_bits).
-void pack_lanes(unsigned lane_bits, const std::int32_t* integers, std::size_t count, std::uint32_t* packed,
+/// int32 can add. `count` <= words * (32 / bits).
+void pack_lanes(unsigned bits, const std::int32_t* integers, std::size_t count, std::uint32_t* packed,
                 std::size_t words) noexcept;
-void unpack_lanes(unsigned lane_bits, const std::uint32_t* packed, std::size_t words, std::int32_t* integers,
+void unpack_lanes(unsigned bits, const std::uint32_t* packed, std::size_t words, std::int32_t* integers,
                   std::size_t count) noexcept;
 
 /// The sum of (a[i] - b[i])^2 in fp64: element i is added to column i mod 32, and the columns are added in order. With

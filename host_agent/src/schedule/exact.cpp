@@ -20,37 +20,37 @@ bool Scheduler::is_exact(const Request& request) const noexcept {
   return elements > 0 && elements <= config_.exact_elements_max;
 }
 
-void Scheduler::deal_exact(Entry& entry) {
+void Scheduler::issue_exact(RequestState& state) {
   ++exact_sums_;
-  entry.exact =
-      std::make_unique<ExactSum>(entry.request, config_.lanes, Place{.rank = config_.rank, .workers = config_.workers});
-  if (entry.exact->is_gathered()) {
-    entry.exact->gather();
-    deal_packed_exact(entry);
+  state.exact = std::make_unique<ExactSum>(state.request, config_.lanes,
+                                           WorkerRank{.rank = config_.rank, .workers = config_.workers});
+  if (state.exact->uses_all_gather()) {
+    state.exact->pack_elements();
+    issue_packed_exact(state);
     return;
   }
   assert(asking_ == nullptr);
-  asking_ = &entry;
-  start_chore(entry, Stage::kMeasuring, [&entry] { entry.exact->count(); });
+  asking_ = &state;
+  start_task(state, Stage::kMeasuring, [&state] { state.exact->count(); });
 }
 
-void Scheduler::deal_planes(Entry& entry) {
+void Scheduler::issue_planes(RequestState& state) {
   worker::Collective work;
-  work.tensor = entry.ticket.tensor ^ kPlanesTag;
-  deal_counts(entry, Stage::kPlanes, entry.exact->counts(), work);
+  work.tensor = state.ticket.tensor ^ kPlanesTag;
+  issue_counts(state, Stage::kPlanes, state.exact->counts(), work);
 }
 
-void Scheduler::deal_packed_exact(Entry& entry) {
-  if (&entry == asking_) asking_ = nullptr;
-  const ExactSum& sum = *entry.exact;
+void Scheduler::issue_packed_exact(RequestState& state) {
+  if (&state == asking_) asking_ = nullptr;
+  const ExactSum& sum = *state.exact;
   worker::Collective work;
-  work.tensor = entry.ticket.tensor ^ kExactTag;
+  work.tensor = state.ticket.tensor ^ kExactTag;
   work.format = sum.packed().format;
   work.regions = sum.packed().regions;
   work.presence = &sum.packed_presence();
-  work.deadline = entry.request.deadline;
-  work.token = entry.ticket.token;
-  deal_shares(entry, sum.is_gathered() ? Stage::kGathered : Stage::kLimbs, work, sum.packed_chunks());
+  work.deadline = state.request.deadline;
+  work.token = state.ticket.token;
+  issue_shares(state, sum.uses_all_gather() ? Stage::kAllGather : Stage::kLimbs, work, sum.packed_chunks());
 }
 
 }  // namespace wiresum::schedule

@@ -17,11 +17,11 @@ using worker::Region;
 namespace {
 
 /// Sending this many packets costs about as much as a round trip: up to here the elements themselves are sent.
-constexpr std::size_t kGatheredPacketsMax = 8;
+constexpr std::size_t kAllGatherPacketsMax = 8;
 /// Elements that share a count. Fewer cost more counts, and more have more planes.
 constexpr std::size_t kBlockElements = 256;
 
-constexpr numeric::Format kWords{.dtype = numeric::Dtype::kI32, .scaling = numeric::Scaling::kNone, .lane_bits = 32};
+constexpr numeric::Format kWords{.dtype = numeric::Dtype::kI32, .scaling = numeric::Scaling::kNone, .bits = 32};
 
 /// Calls visit(block, elements) for each block of a region, as memory in the region.
 template <class Visit>
@@ -38,11 +38,11 @@ bool may_be_exact(const Request& request) noexcept {
          request.divisor <= static_cast<float>(wire::kJobWorkersMax) && std::trunc(request.divisor) == request.divisor;
 }
 
-ExactSum::ExactSum(const Request& request, std::size_t lanes, Place place)
+ExactSum::ExactSum(const Request& request, std::size_t lanes, WorkerRank self)
     : request_(request),
       lanes_(lanes),
-      place_(place),
-      format_(request.format.dtype, place.workers),
+      self_(self),
+      format_(request.format.dtype, self.workers),
       divisor_(static_cast<unsigned>(request.divisor)),
       element_bytes_(numeric::element_bytes(request.format.dtype)) {
   assert(may_be_exact(request));
@@ -50,7 +50,7 @@ ExactSum::ExactSum(const Request& request, std::size_t lanes, Place place)
     words_ += words_of(region);
     blocks_ += quotient_up(region.elements, kBlockElements);
   }
-  is_gathered_ = words_ * place_.workers <= kGatheredPacketsMax * lanes_;
+  uses_all_gather_ = words_ * self_.workers <= kAllGatherPacketsMax * lanes_;
 }
 
 std::size_t ExactSum::words_of(const Region& region) const noexcept {
@@ -62,14 +62,14 @@ void ExactSum::pack(std::size_t words) {
   packed_.format = kWords;
   packed_.regions = {{.source = bytes, .destination = bytes, .elements = words}};
   packed_chunks_ = number_chunks(packed_.regions, kWords, lanes_);
-  packed_presence_ = look(packed_, lanes_, packed_chunks_);
+  packed_presence_ = scan(packed_, lanes_, packed_chunks_);
 }
 
 // ---- All-gather ----
 
-void ExactSum::gather() {
-  memory_.assign(words_ * place_.workers, 0);
-  std::int32_t* words = memory_.data() + words_ * place_.rank;
+void ExactSum::pack_elements() {
+  memory_.assign(words_ * self_.workers, 0);
+  std::int32_t* words = memory_.data() + words_ * self_.rank;
   for (const Region& region : request_.regions) {
     if (region.source != nullptr) std::memcpy(words, region.source, region.elements * element_bytes_);
     words += words_of(region);
@@ -77,11 +77,11 @@ void ExactSum::gather() {
   pack(memory_.size());
 }
 
-void ExactSum::join_gathered() {
+void ExactSum::join_all_gather() {
   const auto* contributions = reinterpret_cast<const std::byte*>(memory_.data());
   for (const Region& region : request_.regions) {
     if (region.destination != nullptr) {
-      format_.add_up(contributions, words_ * sizeof(std::int32_t), place_.workers, region.elements, divisor_,
+      format_.add_up(contributions, words_ * sizeof(std::int32_t), self_.workers, region.elements, divisor_,
                      region.destination);
     }
     contributions += words_of(region) * sizeof(std::int32_t);
@@ -91,7 +91,7 @@ void ExactSum::join_gathered() {
 // ---- Split ----
 
 void ExactSum::count() {
-  counts_.reset(blocks_ * format_.planes(), place_.workers);
+  counts_.reset(blocks_ * format_.planes(), self_.workers);
   std::uint64_t first = 0;
   for (const Region& region : request_.regions) {
     for_each_block(region, request_.format.dtype, [&](const worker::ChunkView& block) {
@@ -141,8 +141,8 @@ void ExactSum::join_split() {
 }
 
 void ExactSum::join() {
-  if (is_gathered_) {
-    join_gathered();
+  if (uses_all_gather_) {
+    join_all_gather();
   } else {
     join_split();
   }

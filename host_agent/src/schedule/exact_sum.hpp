@@ -30,12 +30,12 @@ namespace wiresum::schedule {
 class ExactSum {
  public:
   /// The request's memory must stay; may_be_exact(request).
-  ExactSum(const Request& request, std::size_t lanes, Place place);
+  ExactSum(const Request& request, std::size_t lanes, WorkerRank self);
 
-  [[nodiscard]] bool is_gathered() const noexcept { return is_gathered_; }
+  [[nodiscard]] bool uses_all_gather() const noexcept { return uses_all_gather_; }
 
   /// All-gather: makes the packed tensor.
-  void gather();
+  void pack_elements();
 
   /// Split: counts my planes.
   void count();
@@ -55,18 +55,18 @@ class ExactSum {
   [[nodiscard]] std::size_t words_of(const worker::Region& region) const noexcept;
   [[nodiscard]] numeric::Planes union_of(std::uint64_t block) const noexcept;
   void pack(std::size_t words);
-  void join_gathered();
+  void join_all_gather();
   void join_split();
 
   const Request& request_;
   std::size_t lanes_;
-  Place place_;
+  WorkerRank self_;
   numeric::ExactFormat format_;
   unsigned divisor_;
   std::size_t element_bytes_;
   std::size_t words_ = 0;  // of my elements, region by region
   std::uint64_t blocks_ = 0;
-  bool is_gathered_ = false;
+  bool uses_all_gather_ = false;
   PresenceCounts counts_;
   std::vector<std::int32_t> memory_;
   Request packed_;

@@ -62,8 +62,8 @@ struct Step {
 
 /// Packing, unpacking and counting cost time, too: at least this part of what would be sent without them must be saved.
 [[nodiscard]] constexpr bool worth_refining(std::uint64_t words, std::uint64_t words_without) noexcept {
-  constexpr std::uint64_t kShareMin = 8;
-  return words + words_without / kShareMin < words_without;
+  constexpr std::uint64_t kSavingDivisor = 8;
+  return words + words_without / kSavingDivisor < words_without;
 }
 
 }  // namespace wiresum::schedule

@@ -22,10 +22,11 @@ std::uint64_t exponent_words(numeric::Format format, unsigned workers) noexcept 
   return format.scaling == numeric::Scaling::kNone ? 0 : (workers + kBytesPerWord - 1) / kBytesPerWord;
 }
 
-Refinement::Refinement(const Request& request, std::size_t lanes, Place place, std::span<const std::uint32_t> chunks)
+Refinement::Refinement(const Request& request, std::size_t lanes, WorkerRank self,
+                       std::span<const std::uint32_t> chunks)
     : request_(request),
       lanes_(lanes),
-      place_(place),
+      self_(self),
       element_bytes_(numeric::element_bytes(request.format.dtype)),
       rows_of_chunk_((chunk_elements(request.format, lanes) + kRowElements - 1) / kRowElements),
       chunks_(chunks) {
@@ -71,8 +72,8 @@ void Refinement::count(unsigned size) {
   size_ = size;
   std::uint64_t blocks = 0;
   for (const std::uint64_t row : union_) blocks += static_cast<unsigned>(std::popcount(row & block_starts(size)));
-  const std::uint64_t words_of_exponents = exponent_words(request_.format, place_.workers) * blocks_.size();
-  counts_.reset(blocks, place_.workers, first ? words_of_exponents : 0);
+  const std::uint64_t words_of_exponents = exponent_words(request_.format, self_.workers) * blocks_.size();
+  counts_.reset(blocks, self_.workers, first ? words_of_exponents : 0);
   if (first) write_exponents();
   std::uint64_t before = 0;
   for (std::size_t i = 0; i < union_.size(); ++i) {
@@ -104,17 +105,17 @@ void Refinement::narrow() {
 // ---- Exponents ----
 
 void Refinement::write_exponents() {
-  const std::uint64_t words = exponent_words(request_.format, place_.workers);
+  const std::uint64_t words = exponent_words(request_.format, self_.workers);
   if (words == 0) return;
   const std::span<std::uint32_t> fields = counts_.more_words();
-  const unsigned shift = place_.rank % kBytesPerWord * kBitsPerByte;
+  const unsigned shift = self_.rank % kBytesPerWord * kBitsPerByte;
   for (std::size_t i = 0; i < exponents_.size(); ++i) {
-    fields[i * words + place_.rank / kBytesPerWord] = std::uint32_t{exponents_[i]} << shift;
+    fields[i * words + self_.rank / kBytesPerWord] = std::uint32_t{exponents_[i]} << shift;
   }
 }
 
 void Refinement::agree_on_exponents() {
-  const std::uint64_t words = exponent_words(request_.format, place_.workers);
+  const std::uint64_t words = exponent_words(request_.format, self_.workers);
   if (words == 0) return;
   const std::span<std::uint32_t> fields = counts_.more_words();
   for (std::size_t i = 0; i < exponents_.size(); ++i) {
@@ -128,9 +129,9 @@ numeric::Scale Refinement::scale_of(std::size_t chunk) const noexcept {
   const numeric::Format format = request_.format;
   if (!is_float()) return {};
   if (format.scaling == numeric::Scaling::kBlockExponent) {
-    return numeric::block_scale(place_.workers, exponents_[chunk], format.lane_bits, request_.divisor);
+    return numeric::block_scale(self_.workers, exponents_[chunk], format.bits, request_.divisor);
   }
-  numeric::Scale scale = numeric::fixed_scale(place_.workers, request_.fixed_scale, format.lane_bits, request_.divisor);
+  numeric::Scale scale = numeric::fixed_scale(self_.workers, request_.fixed_scale, format.bits, request_.divisor);
   scale.not_finite |= exponents_[chunk] == numeric::kExponentNotFinite;
   return scale;
 }
@@ -155,11 +156,10 @@ std::size_t Refinement::pack(std::size_t chunk, std::int32_t* integers) {
   return count;
 }
 
-void Refinement::gather() {
+void Refinement::pack() {
   elements_.resize(rows_of_chunk_ * kRowElements * element_bytes_);
   memory_.assign(union_size_.elements, 0);
-  packed_.format = {
-      .dtype = numeric::Dtype::kI32, .scaling = numeric::Scaling::kNone, .lane_bits = request_.format.lane_bits};
+  packed_.format = {.dtype = numeric::Dtype::kI32, .scaling = numeric::Scaling::kNone, .bits = request_.format.bits};
   std::int32_t* packed = memory_.data();
   std::size_t chunk = 0;
   for (const std::size_t region_end : region_ends_) {
@@ -170,7 +170,7 @@ void Refinement::gather() {
         {.source = bytes, .destination = bytes, .elements = static_cast<std::uint64_t>(packed - begin)});
   }
   packed_chunks_ = number_chunks(packed_.regions, packed_.format, lanes_);
-  packed_presence_ = schedule::look(packed_, lanes_, packed_chunks_);
+  packed_presence_ = schedule::scan(packed_, lanes_, packed_chunks_);
 }
 
 std::size_t Refinement::unpack(std::size_t chunk, const std::int32_t* integers) {
@@ -195,7 +195,7 @@ std::size_t Refinement::unpack(std::size_t chunk, const std::int32_t* integers) 
   return count;
 }
 
-void Refinement::scatter() {
+void Refinement::unpack() {
   const std::int32_t* packed = memory_.data();
   for (std::size_t chunk = 0; chunk < blocks_.size(); ++chunk) packed += unpack(chunk, packed);
 }

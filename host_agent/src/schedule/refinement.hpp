@@ -38,7 +38,7 @@ namespace wiresum::schedule {
 class Refinement {
  public:
   /// `chunks`: the union so far. The request's memory must stay.
-  Refinement(const Request& request, std::size_t lanes, Place place, std::span<const std::uint32_t> chunks);
+  Refinement(const Request& request, std::size_t lanes, WorkerRank self, std::span<const std::uint32_t> chunks);
 
   /// Reads the chunks that may hold anything.
   void read(const worker::ChunkPresence& presence);
@@ -51,13 +51,13 @@ class Refinement {
   [[nodiscard]] const UnionSize& union_size() const noexcept { return union_size_; }
 
   /// Makes the packed tensor of integers, of as many regions as the request. Needs the thread's floating-point
-  /// environment to be the default one, and so does scatter().
-  void gather();
+  /// environment to be the default one, and so does unpack().
+  void pack();
   [[nodiscard]] const Request& packed() const noexcept { return packed_; }
   [[nodiscard]] std::uint64_t packed_chunks() const noexcept { return packed_chunks_; }
   [[nodiscard]] const worker::ChunkPresence& packed_presence() const noexcept { return packed_presence_; }
   /// Brings its sum to the destinations.
-  void scatter();
+  void unpack();
 
  private:
   void find_blocks();
@@ -72,7 +72,7 @@ class Refinement {
 
   const Request& request_;
   std::size_t lanes_;
-  Place place_;
+  WorkerRank self_;
   std::size_t element_bytes_;
   std::size_t rows_of_chunk_;
   std::span<const std::uint32_t> chunks_;

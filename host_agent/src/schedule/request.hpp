@@ -10,7 +10,7 @@
 namespace wiresum::schedule {
 
 /// Who this worker is among how many.
-struct Place {
+struct WorkerRank {
   unsigned rank = 0;
   unsigned workers = 1;
 };

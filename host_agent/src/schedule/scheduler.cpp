@@ -22,8 +22,8 @@ bool Scheduler::may_follow(Stage before, Stage after) noexcept {
   if (after == kEnded) return before != kEnded;
   switch (before) {
     case kWaiting:
-      return any_of(kLooking, kPrologue, kWhole, kGathered, kMeasuring);
-    case kLooking:
+      return any_of(kScanning, kPrologue, kWhole, kAllGather, kMeasuring);
+    case kScanning:
       return any_of(kPrologue);
     case kPrologue:
       return any_of(kClearing, kCutting, kStream);
@@ -34,21 +34,21 @@ bool Scheduler::may_follow(Stage before, Stage after) noexcept {
     case kRefinement:
       return any_of(kNarrowing);
     case kNarrowing:
-      return any_of(kCutting, kGathering, kStream);
-    case kGathering:
-      return any_of(kPacked);
-    case kPacked:
-      return any_of(kScattering);
+      return any_of(kCutting, kPacking, kStream);
+    case kPacking:
+      return any_of(kPackedStream);
+    case kPackedStream:
+      return any_of(kUnpacking);
     case kMeasuring:
       return any_of(kPlanes);
     case kPlanes:
       return any_of(kSplitting);
     case kSplitting:
       return any_of(kLimbs);
-    case kGathered:
+    case kAllGather:
     case kLimbs:
       return any_of(kJoining);
-    case kScattering:
+    case kUnpacking:
     case kJoining:
     case kStream:
     case kWhole:
@@ -63,10 +63,10 @@ bool Scheduler::is_with_threads(Stage stage) noexcept {
   switch (stage) {
     case kPrologue:
     case kRefinement:
-    case kPacked:
+    case kPackedStream:
     case kStream:
     case kWhole:
-    case kGathered:
+    case kAllGather:
     case kPlanes:
     case kLimbs:
       return true;
@@ -75,10 +75,10 @@ bool Scheduler::is_with_threads(Stage stage) noexcept {
   }
 }
 
-void Scheduler::enter(Entry& entry, Stage stage) noexcept {
-  assert(may_follow(entry.stage, stage));
-  assert(entry.shares_left == 0);
-  entry.stage = stage;
+void Scheduler::enter(RequestState& state, Stage stage) noexcept {
+  assert(may_follow(state.stage, stage));
+  assert(state.shares_left == 0);
+  state.stage = stage;
 }
 
 // ---- Submission ----
@@ -88,7 +88,7 @@ Survey Scheduler::survey(Request& request, std::uint64_t salt) const {
     throw std::invalid_argument("this combination of element type, scaling and lane width does not exist");
   }
   if (request.format.scaling != numeric::Scaling::kNone &&
-      config_.workers > numeric::workers_max(request.format.lane_bits)) {
+      config_.workers > numeric::workers_max(request.format.bits)) {
     throw std::invalid_argument("lanes of 8 bits carry the floats of 64 workers at most: use 16 or 32 bits");
   }
   Survey survey;
@@ -112,8 +112,8 @@ bool Scheduler::is_candidate(const Request& request, std::uint64_t chunks) const
          chunks >= config_.sparse_chunks_min;
 }
 
-bool Scheduler::expects_look(const Request& request, const Survey& survey) const {
-  return is_candidate(request, survey.chunks) && is_worth_a_look(survey) &&
+bool Scheduler::expects_scan(const Request& request, const Survey& survey) const {
+  return is_candidate(request, survey.chunks) && is_worth_a_scan(survey) &&
          choice_.asks(request.signature, static_cast<std::uint32_t>(survey.chunks));
 }
 
@@ -124,18 +124,18 @@ Ticket Scheduler::next_ticket(const Request& request) const noexcept {
 
 Ticket Scheduler::submit(Request request, Survey survey) {
   const Ticket ticket = next_ticket(request);
-  Entry entry;
-  entry.candidate = is_candidate(request, survey.chunks);
-  entry.candidate_number = candidates_;
-  entry.ticket = ticket;
-  entry.request = std::move(request);
-  entry.survey = std::move(survey);
+  RequestState state;
+  state.candidate = is_candidate(request, survey.chunks);
+  state.candidate_number = candidates_;
+  state.ticket = ticket;
+  state.request = std::move(request);
+  state.survey = std::move(survey);
   // What throws comes first.
-  finished_.reserve(entries_.size() + 1);
+  finished_.reserve(states_.size() + 1);
   waiting_.push_back(ticket.token);
-  Entry* kept = nullptr;
+  RequestState* kept = nullptr;
   try {
-    kept = &entries_.emplace(ticket.token, std::move(entry)).first->second;
+    kept = &states_.emplace(ticket.token, std::move(state)).first->second;
   } catch (const std::bad_alloc&) {
     waiting_.pop_back();
     throw;
@@ -149,7 +149,7 @@ Ticket Scheduler::submit(Request request, Survey survey) {
     finish(*kept);
     return ticket;
   }
-  go_on([this] { deal_waiting(); });
+  go_on([this] { issue_waiting(); });
   return ticket;
 }
 
@@ -161,50 +161,50 @@ void Scheduler::go_on(const Step& step) noexcept {
     step();
   } catch (const std::bad_alloc&) {
     fail(Status::kNoMemory);
-    // Wherever the step failed: a request that neither a thread nor a chore will report would never end.
-    for (auto next = entries_.begin(); next != entries_.end();) {
-      Entry& entry = (next++)->second;
-      if (entry.shares_left != 0 || entry.has_chore) continue;
-      if (entry.status == Status::kOk) entry.status = *failure_;
-      finish(entry);
+    // Wherever the step failed: a request that neither a thread nor a task will report would never end.
+    for (auto next = states_.begin(); next != states_.end();) {
+      RequestState& state = (next++)->second;
+      if (state.shares_left != 0 || state.has_task) continue;
+      if (state.status == Status::kOk) state.status = *failure_;
+      finish(state);
     }
   }
 }
 
-bool Scheduler::may_deal(const Entry& entry) {
+bool Scheduler::may_deal(const RequestState& state) {
   if (asking_ != nullptr) return false;
-  return !entry.candidate || count_votes();
+  return !state.candidate || count_votes();
 }
 
-void Scheduler::deal_waiting() {
+void Scheduler::issue_waiting() {
   while (!waiting_.empty()) {
-    Entry& next = entries_.at(waiting_.front());
+    RequestState& next = states_.at(waiting_.front());
     if (!may_deal(next)) return;
     waiting_.pop_front();
-    deal(next);
+    issue(next);
   }
 }
 
-void Scheduler::deal(Entry& entry) {
-  if (entry.candidate) {
-    assert(entry.candidate_number == votes_first_ + votes_.size());
-    votes_.push_back({.signature = entry.request.signature,
-                      .chunks = static_cast<std::uint32_t>(entry.survey.chunks),
+void Scheduler::issue(RequestState& state) {
+  if (state.candidate) {
+    assert(state.candidate_number == votes_first_ + votes_.size());
+    votes_.push_back({.signature = state.request.signature,
+                      .chunks = static_cast<std::uint32_t>(state.survey.chunks),
                       .density = std::nullopt});
-    votes_chunks_ += entry.survey.chunks;
+    votes_chunks_ += state.survey.chunks;
     if (choice_.asks(votes_.back().signature, votes_.back().chunks)) {
-      ask(entry);
+      ask(state);
       return;
     }
     ++stats_.whole;
   }
-  if (is_exact(entry.request)) {
-    deal_exact(entry);
+  if (is_exact(state.request)) {
+    issue_exact(state);
     return;
   }
-  worker::Collective work = collective_of(entry);
-  work.vote = entry.candidate ? vote_of(entry) : 0;
-  deal_shares(entry, Stage::kWhole, work, entry.survey.chunks);
+  worker::Collective work = collective_of(state);
+  work.vote = state.candidate ? vote_of(state) : 0;
+  issue_shares(state, Stage::kWhole, work, state.survey.chunks);
 }
 
 bool Scheduler::count_votes() {
@@ -219,20 +219,20 @@ bool Scheduler::count_votes() {
   return true;
 }
 
-worker::Collective Scheduler::collective_of(const Entry& entry) const {
-  const Request& request = entry.request;
-  return {.tensor = entry.ticket.tensor,
+worker::Collective Scheduler::collective_of(const RequestState& state) const {
+  const Request& request = state.request;
+  return {.tensor = state.ticket.tensor,
           .format = request.format,
           .fixed_scale = request.fixed_scale,
           .divisor = request.divisor,
           .regions = request.regions,
-          .chunks = entry.union_chunks,
-          .presence = &entry.survey.presence,
+          .chunks = state.union_chunks,
+          .presence = &state.survey.presence,
           .deadline = request.deadline,
-          .token = entry.ticket.token};
+          .token = state.ticket.token};
 }
 
-void Scheduler::deal_shares(Entry& entry, Stage stage, const worker::Collective& work, std::uint64_t chunks) {
+void Scheduler::issue_shares(RequestState& state, Stage stage, const worker::Collective& work, std::uint64_t chunks) {
   assert(!failure_.has_value());  // the threads may be gone
   assert(is_with_threads(stage));
   assert(work.chunks.empty() || work.chunks.size() == chunks);
@@ -240,137 +240,137 @@ void Scheduler::deal_shares(Entry& entry, Stage stage, const worker::Collective&
   const auto shares = static_cast<unsigned>(quotient_up(chunks, most));
   assert(shares <= config_.threads);
   shares_.reserve(shares);
-  enter(entry, stage);
-  entry.vote = 0;
-  entry.shares_left = shares;
-  // Small collectives take turns over the threads; all workers deal in the same way.
-  const std::uint64_t turn = collectives_dealt_++;
-  for (std::uint64_t i = 0; i < entry.shares_left; ++i) {
+  enter(state, stage);
+  state.vote = 0;
+  state.shares_left = shares;
+  // Small collectives take turns over the threads; all workers issue in the same way.
+  const std::uint64_t turn = collectives_issued_++;
+  for (std::uint64_t i = 0; i < state.shares_left; ++i) {
     Share share{.thread = static_cast<unsigned>((turn + i) % config_.threads), .work = work};
     share.work.chunk_begin = static_cast<std::uint32_t>(i * most);
     share.work.chunk_end = static_cast<std::uint32_t>(std::min(chunks, (i + 1) * most));
     shares_.push(share);
   }
-  if (entry.shares_left == 0) end_shares(entry);
+  if (state.shares_left == 0) end_shares(state);
 }
 
 // ---- Completion ----
 
 void Scheduler::complete(unsigned thread, const worker::Completion& completion) {
   assert(thread < config_.threads);
-  Entry& entry = entries_.at(completion.token);
-  assert(is_with_threads(entry.stage) && entry.shares_left > 0);
+  RequestState& state = states_.at(completion.token);
+  assert(is_with_threads(state.stage) && state.shares_left > 0);
   if (completion.status == Status::kOk) {
     round_trip_chunks_[thread] = completion.round_trip_chunks;
-    entry.vote = std::max(entry.vote, completion.vote);
+    state.vote = std::max(state.vote, completion.vote);
   } else {
     fail(completion.status);
-    entry.status = entry.status == Status::kOk ? completion.status : entry.status;
+    state.status = state.status == Status::kOk ? completion.status : state.status;
   }
-  if (--entry.shares_left != 0) return;
+  if (--state.shares_left != 0) return;
   go_on([&] {
-    end_shares(entry);
-    deal_waiting();
+    end_shares(state);
+    issue_waiting();
   });
 }
 
-void Scheduler::end_shares(Entry& entry) {
-  const bool is_last = entry.stage == Stage::kWhole || entry.stage == Stage::kStream;
-  const bool is_summed =
-      is_last || entry.stage == Stage::kPacked || entry.stage == Stage::kGathered || entry.stage == Stage::kLimbs;
-  if (failure_.has_value() && !is_summed) entry.status = *failure_;
-  if (entry.status != Status::kOk || is_last) {
-    if (entry.stage == Stage::kWhole && entry.candidate) {
-      votes_[entry.candidate_number - votes_first_].density = entry.vote;
+void Scheduler::end_shares(RequestState& state) {
+  const bool is_last = state.stage == Stage::kWhole || state.stage == Stage::kStream;
+  const bool is_summed = is_last || state.stage == Stage::kPackedStream || state.stage == Stage::kAllGather ||
+                         state.stage == Stage::kLimbs;
+  if (failure_.has_value() && !is_summed) state.status = *failure_;
+  if (state.status != Status::kOk || is_last) {
+    if (state.stage == Stage::kWhole && state.candidate) {
+      votes_[state.candidate_number - votes_first_].density = state.vote;
     }
-    finish(entry);
+    finish(state);
     return;
   }
-  switch (entry.stage) {
+  switch (state.stage) {
     case Stage::kPrologue:
-      learn_union(entry);
+      learn_union(state);
       return;
     case Stage::kRefinement:
-      start_chore(entry, Stage::kNarrowing, [&entry] { entry.refinement->narrow(); });
+      start_task(state, Stage::kNarrowing, [&state] { state.refinement->narrow(); });
       return;
-    case Stage::kPacked:
-      start_chore(entry, Stage::kScattering, [&entry] { entry.refinement->scatter(); });
+    case Stage::kPackedStream:
+      start_task(state, Stage::kUnpacking, [&state] { state.refinement->unpack(); });
       return;
     case Stage::kPlanes:
-      start_chore(entry, Stage::kSplitting, [&entry] { entry.exact->split(); });
+      start_task(state, Stage::kSplitting, [&state] { state.exact->split(); });
       return;
-    case Stage::kGathered:
+    case Stage::kAllGather:
     case Stage::kLimbs:
-      start_chore(entry, Stage::kJoining, [&entry] { entry.exact->join(); });
+      start_task(state, Stage::kJoining, [&state] { state.exact->join(); });
       return;
     default:
       assert(false);
   }
 }
 
-void Scheduler::start_chore(Entry& entry, Stage stage, std::function<void()> work) {
-  chores_.reserve(1);
-  enter(entry, stage);
-  entry.has_chore = true;
-  chores_.push({.token = entry.ticket.token, .run = std::move(work)});
+void Scheduler::start_task(RequestState& state, Stage stage, std::function<void()> work) {
+  tasks_.reserve(1);
+  enter(state, stage);
+  state.has_task = true;
+  tasks_.push({.token = state.ticket.token, .run = std::move(work)});
 }
 
-void Scheduler::complete(const Chore& chore, Status status) {
-  Entry& entry = entries_.at(chore.token);
-  assert(!is_with_threads(entry.stage) && entry.has_chore);
-  entry.has_chore = false;
+void Scheduler::complete(const Task& task, Status status) {
+  RequestState& state = states_.at(task.token);
+  assert(!is_with_threads(state.stage) && state.has_task);
+  state.has_task = false;
   if (status != Status::kOk) {
     fail(status);
-    entry.status = status;
+    state.status = status;
   }
-  go_on([&] { end_chore(entry); });
+  go_on([&] { end_task(state); });
 }
 
-void Scheduler::end_chore(Entry& entry) {
-  const bool is_last = entry.stage == Stage::kScattering || entry.stage == Stage::kJoining;
-  if (failure_.has_value() && !is_last) entry.status = *failure_;
-  if (entry.status != Status::kOk || is_last) {
-    finish(entry);
-    deal_waiting();
+void Scheduler::end_task(RequestState& state) {
+  const bool is_last = state.stage == Stage::kUnpacking || state.stage == Stage::kJoining;
+  if (failure_.has_value() && !is_last) state.status = *failure_;
+  if (state.status != Status::kOk || is_last) {
+    finish(state);
+    issue_waiting();
     return;
   }
-  switch (entry.stage) {
-    case Stage::kLooking:
-      deal_prologue(entry);
+  switch (state.stage) {
+    case Stage::kScanning:
+      issue_prologue(state);
       break;
     case Stage::kClearing:
-      use_union(entry);
+      use_union(state);
       break;
     case Stage::kCutting:
-      deal_refinement(entry);
+      issue_refinement(state);
       break;
     case Stage::kNarrowing:
-      refine_or_stream(entry);
+      refine_or_stream(state);
       break;
-    case Stage::kGathering:
-      deal_packed(entry);
+    case Stage::kPacking:
+      issue_packed(state);
       break;
     case Stage::kMeasuring:
-      deal_planes(entry);
+      issue_planes(state);
       break;
     case Stage::kSplitting:
-      deal_packed_exact(entry);
+      issue_packed_exact(state);
       break;
     default:
       assert(false);
   }
-  deal_waiting();
+  issue_waiting();
 }
 
-void Scheduler::finish(Entry& entry) {
-  enter(entry, Stage::kEnded);
-  if (&entry == asking_) asking_ = nullptr;
-  if (entry.candidate && entry.candidate_number >= votes_first_ &&
-      entry.candidate_number - votes_first_ < votes_.size()) {
-    votes_[entry.candidate_number - votes_first_].complete = true;
+void Scheduler::finish(RequestState& state) {
+  enter(state, Stage::kEnded);
+  if (&state == asking_) asking_ = nullptr;
+  if (state.candidate && state.candidate_number >= votes_first_ &&
+      state.candidate_number - votes_first_ < votes_.size()) {
+    votes_[state.candidate_number - votes_first_].complete = true;
   }
-  finished_.push({.token = entry.ticket.token, .status = entry.status});
-  entries_.erase(entry.ticket.token);
+  finished_.push({.token = state.ticket.token, .status = state.status});
+  states_.erase(state.ticket.token);
 }
 
 void Scheduler::fail(Status status) {
@@ -378,9 +378,9 @@ void Scheduler::fail(Status status) {
   if (failure_.has_value()) return;
   failure_ = status;
   for (; !waiting_.empty(); waiting_.pop_front()) {
-    Entry& entry = entries_.at(waiting_.front());
-    entry.status = status;
-    finish(entry);
+    RequestState& state = states_.at(waiting_.front());
+    state.status = status;
+    finish(state);
   }
 }
 
@@ -388,14 +388,14 @@ void Scheduler::fail(Status status) {
 
 std::optional<Share> Scheduler::poll_share() { return shares_.take(); }
 
-std::optional<Chore> Scheduler::poll_chore() { return chores_.take(); }
+std::optional<Task> Scheduler::poll_task() { return tasks_.take(); }
 
 std::optional<Finished> Scheduler::poll_finished() { return finished_.take(); }
 
 worker::TimeNs Scheduler::waiting_deadline() const noexcept {
   worker::TimeNs deadline = worker::kNever;
   if (asking_ != nullptr && !is_with_threads(asking_->stage)) deadline = asking_->request.deadline;
-  for (const std::uint64_t token : waiting_) deadline = std::min(deadline, entries_.at(token).request.deadline);
+  for (const std::uint64_t token : waiting_) deadline = std::min(deadline, states_.at(token).request.deadline);
   return deadline;
 }
 

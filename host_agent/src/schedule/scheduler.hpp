@@ -5,18 +5,18 @@
 //
 // Theory of operation
 //
-// Order. All workers submit the same requests in the same order, and the scheduler deals them to the threads in that
+// Order. All workers submit the same requests in the same order, and the scheduler issues them to the threads in that
 // order, in shares that depend on nothing but the request and what came before. So each thread's state machine sees
 // the same collectives in the same order at all workers, which is what the agreed order of packets (worker.hpp)
 // stands on.
 //
-// Sparse collectives. A block is a chunk. Where zeros are worth leaving out, a request is dealt as two collectives:
+// Sparse collectives. A block is a chunk. Where zeros are worth leaving out, a request is issued as two collectives:
 //   the prologue, an all-reduce of a count for each block (presence.hpp): 1 from each worker that has it. Its sum tells
 //     all workers which blocks any of them has, the *union*;
 //   the stream, the request itself, cut down to the union. A worker without a block of the union sends EMPTY.
 // Where finer blocks are worth it (granularity.hpp), more prologues come between the two, each about smaller blocks of
 // the union (refinement.hpp), and the stream is what is left, packed together. The sum of a block that no worker has is
-// +0.0, and is written without a packet. Later requests wait until the stream has been dealt: whether it is there when
+// +0.0, and is written without a packet. Later requests wait until the stream has been issued: whether it is there when
 // they come depends on this worker's speed, but its place before them does not. Nothing waits for ever: a prologue is a
 // collective like any other, and the requests that wait are not yet in anybody's order.
 //
@@ -25,16 +25,16 @@
 // two have their place in the order as a prologue and its stream have.
 //
 // Which requests get a prologue. choice.hpp decides that from what all workers know alike. The counts are known to all
-// as soon as the prologue is complete, since no later request is dealt before. Votes are not: of the collectives in
+// as soon as the prologue is complete, since no later request is issued before. Votes are not: of the collectives in
 // flight, one worker may have completed more than another. So a vote takes effect vote_lag_chunks later, counted in
-// chunks of collectives that might be sparse, and no later collective is dealt before the vote has arrived. The slots
+// chunks of collectives that might be sparse, and no later collective is issued before the vote has arrived. The slots
 // hold fewer chunks than that, so they stay full meanwhile, and nobody waits.
 //
-// Chores. Scanning a tensor, clearing what no worker has, cutting it into fine blocks, packing and unpacking what is
-// left take a while. They are not done here, under the lock that protects the scheduler, but handed out (poll_chore).
+// Tasks. Scanning a tensor, clearing what no worker has, cutting it into fine blocks, packing and unpacking what is
+// left take a while. They are not done here, under the lock that protects the scheduler, but handed out (poll_task).
 //
 // Stages. Each request is in one Stage; scheduler.cpp has the table of which may follow which. After a failure nothing
-// is dealt any more: each request ends with its present stage.
+// is issued any more: each request ends with its present stage.
 //
 // Memory. What a request needs is allocated as it goes on, and the allocation may fail. Then the scheduler fails with
 // Status::kNoMemory, like any other failure: complete() and submit() allocate nothing to end what is under way.
@@ -92,7 +92,7 @@ struct Share {
 };
 
 /// Work on a request's memory. For a thread that has the default floating-point environment.
-struct Chore {
+struct Task {
   std::uint64_t token = 0;  // of the request
   std::function<void()> run;
 };
@@ -121,8 +121,8 @@ class Scheduler {
   /// called without the lock that protects the scheduler. Throws std::invalid_argument if the request makes no sense.
   [[nodiscard]] Survey survey(Request& request, std::uint64_t salt) const;
 
-  /// Would the result of look(), called now, probably be used? It saves the request a chore when its turn comes.
-  [[nodiscard]] bool expects_look(const Request& request, const Survey& survey) const;
+  /// Would the result of scan(), called now, probably be used? It saves the request a task when its turn comes.
+  [[nodiscard]] bool expects_scan(const Request& request, const Survey& survey) const;
 
   /// What submit() will give to this request, if it is the next.
   [[nodiscard]] Ticket next_ticket(const Request& request) const noexcept;
@@ -137,27 +137,27 @@ class Scheduler {
   /// the share is complete.
   [[nodiscard]] std::optional<Share> poll_share();
 
-  [[nodiscard]] bool has_chore() const noexcept { return !chores_.empty(); }
+  [[nodiscard]] bool has_task() const noexcept { return !tasks_.empty(); }
   /// Something to run, without the lock that protects the scheduler, and then to complete.
-  [[nodiscard]] std::optional<Chore> poll_chore();
+  [[nodiscard]] std::optional<Task> poll_task();
   /// `status`: has it been done?
-  void complete(const Chore& chore, worker::Status status = worker::Status::kOk);
+  void complete(const Task& task, worker::Status status = worker::Status::kOk);
 
   [[nodiscard]] std::optional<Finished> poll_finished();
 
-  /// Requests that are not dealt yet, and all later ones, end with `status`. Those under way end with it after their
-  /// present shares or chore, unless that is the last stage. No share is dealt any more. Only the first failure is
+  /// Requests that are not issued yet, and all later ones, end with `status`. Those under way end with it after their
+  /// present shares or task, unless that is the last stage. No share is issued any more. Only the first failure is
   /// recorded.
   void fail(worker::Status status);
   /// The first failure, its own or what fail() was told.
   [[nodiscard]] std::optional<worker::Status> failure() const noexcept { return failure_; }
 
-  /// The earliest deadline among requests that wait, or that have a chore before their stream. The threads watch the
+  /// The earliest deadline among requests that wait, or that have a task before their stream. The threads watch the
   /// deadlines of the others.
   [[nodiscard]] worker::TimeNs waiting_deadline() const noexcept;
 
   /// Requests that are not finished.
-  [[nodiscard]] std::size_t unfinished() const noexcept { return entries_.size(); }
+  [[nodiscard]] std::size_t unfinished() const noexcept { return states_.size(); }
   /// The newest request's token, and so how many there were.
   [[nodiscard]] std::uint64_t submitted() const noexcept { return tokens_; }
 
@@ -166,29 +166,29 @@ class Scheduler {
   [[nodiscard]] std::uint64_t exact_sums() const noexcept { return exact_sums_; }
 
  private:
-  /// What is under way for a request. N: its shares are with the threads. C: a chore runs for it.
+  /// What is under way for a request. N: its shares are with the threads. C: a task runs for it.
   enum class Stage : std::uint8_t {
-    kWaiting,     //    its turn has not come
-    kLooking,     // C  which blocks does this worker have?
-    kPrologue,    // N  which blocks does any worker have?
-    kClearing,    // C  blocks that nobody has
-    kCutting,     // C  the union, into finer blocks: which of these does this worker have?
-    kRefinement,  // N  which of these does any worker have?
-    kNarrowing,   // C  the union down to these
-    kGathering,   // C  what is left
-    kPacked,      // N  the stream of what is left
-    kScattering,  // C  its sum
-    kStream,      // N  the blocks of the union
-    kWhole,       // N  all blocks
-    kGathered,    // N  an exact sum of few elements: those of all workers
-    kMeasuring,   // C  an exact sum of more: which planes does this worker have?
-    kPlanes,      // N  which planes does any worker have?
-    kSplitting,   // C  these planes
-    kLimbs,       // N  their sum
-    kJoining,     // C  what has come, into floats
+    kWaiting,       //    its turn has not come
+    kScanning,      // C  which blocks does this worker have?
+    kPrologue,      // N  which blocks does any worker have?
+    kClearing,      // C  blocks that nobody has
+    kCutting,       // C  the union, into finer blocks: which of these does this worker have?
+    kRefinement,    // N  which of these does any worker have?
+    kNarrowing,     // C  the union down to these
+    kPacking,       // C  what is left
+    kPackedStream,  // N  the stream of what is left
+    kUnpacking,     // C  its sum
+    kStream,        // N  the blocks of the union
+    kWhole,         // N  all blocks
+    kAllGather,     // N  an exact sum of few elements: those of all workers
+    kMeasuring,     // C  an exact sum of more: which planes does this worker have?
+    kPlanes,        // N  which planes does any worker have?
+    kSplitting,     // C  these planes
+    kLimbs,         // N  their sum
+    kJoining,       // C  what has come, into floats
     kEnded,
   };
-  struct Entry {
+  struct RequestState {
     Request request;
     Survey survey;
     Ticket ticket;
@@ -207,7 +207,7 @@ class Scheduler {
     std::uint64_t refining_words = 0;  // spent on finer counts, round trips included
     unsigned levels = 0;               // of refinement
     unsigned shares_left = 0;          // of what is with the threads
-    bool has_chore = false;            // handed out, or about to be
+    bool has_task = false;             // handed out, or about to be
     worker::Status status = worker::Status::kOk;
     std::uint8_t vote = 0;
   };
@@ -221,64 +221,64 @@ class Scheduler {
   // scheduler.cpp
   [[nodiscard]] static bool may_follow(Stage before, Stage after) noexcept;
   [[nodiscard]] static bool is_with_threads(Stage stage) noexcept;
-  void enter(Entry& entry, Stage stage) noexcept;
+  void enter(RequestState& state, Stage stage) noexcept;
   [[nodiscard]] bool is_candidate(const Request& request, std::uint64_t chunks) const noexcept;
-  [[nodiscard]] bool may_deal(const Entry& entry);
-  void deal_waiting();
+  [[nodiscard]] bool may_deal(const RequestState& state);
+  void issue_waiting();
   /// Runs a step that goes on with requests. Without memory for it, all of them end.
   template <class Step>
   void go_on(const Step& step) noexcept;
-  void deal(Entry& entry);
-  [[nodiscard]] worker::Collective collective_of(const Entry& entry) const;
-  void deal_shares(Entry& entry, Stage stage, const worker::Collective& work, std::uint64_t chunks);
-  void start_chore(Entry& entry, Stage stage, std::function<void()> work);
+  void issue(RequestState& state);
+  [[nodiscard]] worker::Collective collective_of(const RequestState& state) const;
+  void issue_shares(RequestState& state, Stage stage, const worker::Collective& work, std::uint64_t chunks);
+  void start_task(RequestState& state, Stage stage, std::function<void()> work);
   /// All shares of the request's stage are complete.
-  void end_shares(Entry& entry);
-  /// Its chore is done, or could not be.
-  void end_chore(Entry& entry);
-  void finish(Entry& entry);
+  void end_shares(RequestState& state);
+  /// Its task is done, or could not be.
+  void end_task(RequestState& state);
+  void finish(RequestState& state);
 
   // sparse.cpp
-  [[nodiscard]] Costs costs_of(const Entry& entry, std::uint64_t chunks,
+  [[nodiscard]] Costs costs_of(const RequestState& state, std::uint64_t chunks,
                                std::uint64_t round_trip_chunks) const noexcept;
-  [[nodiscard]] std::uint8_t vote_of(const Entry& entry) const;
-  [[nodiscard]] static bool is_worth_a_look(const Survey& survey) noexcept;
-  void deal_counts(Entry& entry, Stage stage, PresenceCounts& counts, worker::Collective& work);
-  void ask(Entry& entry);
-  void deal_prologue(Entry& entry);
-  void learn_union(Entry& entry);
-  void use_union(Entry& entry);
-  void refine_or_stream(Entry& entry);
-  void cut(Entry& entry, unsigned size);
-  void deal_refinement(Entry& entry);
-  void deal_packed(Entry& entry);
-  void deal_stream(Entry& entry);
-  void count_stream(const Entry& entry, std::uint64_t sent, const worker::ChunkPresence& presence,
+  [[nodiscard]] std::uint8_t vote_of(const RequestState& state) const;
+  [[nodiscard]] static bool is_worth_a_scan(const Survey& survey) noexcept;
+  void issue_counts(RequestState& state, Stage stage, PresenceCounts& counts, worker::Collective& work);
+  void ask(RequestState& state);
+  void issue_prologue(RequestState& state);
+  void learn_union(RequestState& state);
+  void use_union(RequestState& state);
+  void refine_or_stream(RequestState& state);
+  void cut(RequestState& state, unsigned size);
+  void issue_refinement(RequestState& state);
+  void issue_packed(RequestState& state);
+  void issue_stream(RequestState& state);
+  void count_stream(const RequestState& state, std::uint64_t sent, const worker::ChunkPresence& presence,
                     std::uint64_t chunks);
   /// Counts the votes that the next candidate goes by. False if not all of them are in.
   [[nodiscard]] bool count_votes();
 
   // exact.cpp
   [[nodiscard]] bool is_exact(const Request& request) const noexcept;
-  void deal_exact(Entry& entry);
-  void deal_planes(Entry& entry);
-  void deal_packed_exact(Entry& entry);
+  void issue_exact(RequestState& state);
+  void issue_planes(RequestState& state);
+  void issue_packed_exact(RequestState& state);
 
   SchedulerConfig config_;
   Choice choice_;
-  std::unordered_map<std::uint64_t, Entry> entries_;  // by token
-  std::deque<std::uint64_t> waiting_;                 // tokens, in order of submission
+  std::unordered_map<std::uint64_t, RequestState> states_;  // by token
+  std::deque<std::uint64_t> waiting_;                       // tokens, in order of submission
   ReservedQueue<Share> shares_;
-  ReservedQueue<Chore> chores_;
+  ReservedQueue<Task> tasks_;
   ReservedQueue<Finished> finished_;  // holds all of them without allocating
-  Entry* asking_ = nullptr;           // its stream is not dealt yet
+  RequestState* asking_ = nullptr;    // its stream is not issued yet
   std::deque<Vote> votes_;            // of candidates, from number votes_first_ on
   std::uint64_t votes_first_ = 0;
   std::uint64_t votes_chunks_ = 0;  // of those candidates
   std::uint64_t candidates_ = 0;
   std::uint64_t tokens_ = 0;
   std::uint16_t sequence_ = 0;
-  std::uint64_t collectives_dealt_ = 0;
+  std::uint64_t collectives_issued_ = 0;
   std::vector<std::uint32_t> round_trip_chunks_ = std::vector<std::uint32_t>(config_.threads);
   std::optional<worker::Status> failure_;
   SparseStats stats_;

@@ -14,7 +14,7 @@ using worker::quotient_up;
 
 namespace {
 
-constexpr numeric::Format kCounts{.dtype = numeric::Dtype::kI32, .scaling = numeric::Scaling::kNone, .lane_bits = 32};
+constexpr numeric::Format kCounts{.dtype = numeric::Dtype::kI32, .scaling = numeric::Scaling::kNone, .bits = 32};
 /// A prologue's signature is its request's with these bits inverted, so that neither can be taken for the other. Those
 /// of finer blocks also differ by their level; there are no more levels than sizes.
 constexpr std::uint32_t kPrologueTag = 0x5A5A0000;
@@ -66,21 +66,22 @@ SampledBlocks sampled_blocks_of(const PresenceCounts& counts, std::uint64_t firs
 
 // ---- Choices ----
 
-Costs Scheduler::costs_of(const Entry& entry, std::uint64_t chunks, std::uint64_t round_trip_chunks) const noexcept {
+Costs Scheduler::costs_of(const RequestState& state, std::uint64_t chunks,
+                          std::uint64_t round_trip_chunks) const noexcept {
   return {.words_per_chunk = config_.lanes,
-          .elements_per_word = numeric::elements_per_word(entry.request.format),
+          .elements_per_word = numeric::elements_per_word(state.request.format),
           .counts_per_word = counts_per_word(config_.workers),
           .round_trip_words = round_trip_chunks * config_.lanes,
-          .first_step_words = chunks * exponent_words(entry.request.format, config_.workers)};
+          .first_step_words = chunks * exponent_words(state.request.format, config_.workers)};
 }
 
-std::uint8_t Scheduler::vote_of(const Entry& entry) const {
-  const Sample& sample = entry.survey.sample;
+std::uint8_t Scheduler::vote_of(const RequestState& state) const {
+  const Sample& sample = state.survey.sample;
   if (sample.runs.empty()) return sample.density;
-  const std::uint64_t elements = entry.survey.chunks * chunk_elements(entry.request.format, config_.lanes);
+  const std::uint64_t elements = state.survey.chunks * chunk_elements(state.request.format, config_.lanes);
   const UnionSize union_size{.size = 0, .blocks = 0, .elements = elements * sample.density / kDensityFull};
-  const std::uint64_t present = entry.survey.chunks * sample.density / kDensityFull;
-  const Costs costs = costs_of(entry, present, choice_.round_trip_chunks());
+  const std::uint64_t present = state.survey.chunks * sample.density / kDensityFull;
+  const Costs costs = costs_of(state, present, choice_.round_trip_chunks());
   const Step step =
       cheapest_step(costs, count_sampled_blocks(present_runs(sample.runs, sample.chunks_present)), union_size);
   if (!worth_refining(step.words, union_size.elements / costs.elements_per_word)) return sample.density;
@@ -89,166 +90,166 @@ std::uint8_t Scheduler::vote_of(const Entry& entry) const {
 
 // ---- Prologue ----
 
-void Scheduler::deal_counts(Entry& entry, Stage stage, PresenceCounts& counts, worker::Collective& work) {
+void Scheduler::issue_counts(RequestState& state, Stage stage, PresenceCounts& counts, worker::Collective& work) {
   auto* const bytes = reinterpret_cast<std::byte*>(counts.words().data());
-  entry.counts_region = {.source = bytes, .destination = bytes, .elements = counts.words().size()};
+  state.counts_region = {.source = bytes, .destination = bytes, .elements = counts.words().size()};
   work.format = kCounts;
-  work.regions = {&entry.counts_region, 1};
-  work.deadline = entry.request.deadline;
-  work.token = entry.ticket.token;
-  const std::uint64_t packets = worker::chunks_of(entry.counts_region.elements, kCounts, config_.lanes);
-  entry.counts_packets += packets;
-  deal_shares(entry, stage, work, packets);
+  work.regions = {&state.counts_region, 1};
+  work.deadline = state.request.deadline;
+  work.token = state.ticket.token;
+  const std::uint64_t packets = worker::chunks_of(state.counts_region.elements, kCounts, config_.lanes);
+  state.counts_packets += packets;
+  issue_shares(state, stage, work, packets);
 }
 
 /// If every sampled block of a tensor is present, scanning it does not pay: all its blocks count as present.
-bool Scheduler::is_worth_a_look(const Survey& survey) noexcept { return survey.sample.density < kDensityFull; }
+bool Scheduler::is_worth_a_scan(const Survey& survey) noexcept { return survey.sample.density < kDensityFull; }
 
-void Scheduler::ask(Entry& entry) {
+void Scheduler::ask(RequestState& state) {
   assert(asking_ == nullptr);
   ++stats_.prologues;
-  asking_ = &entry;
-  if (entry.survey.presence.looked() || !is_worth_a_look(entry.survey)) {
-    deal_prologue(entry);
+  asking_ = &state;
+  if (state.survey.presence.scanned() || !is_worth_a_scan(state.survey)) {
+    issue_prologue(state);
     return;
   }
-  start_chore(entry, Stage::kLooking, [&entry, lanes = config_.lanes] {
-    entry.survey.presence = look(entry.request, lanes, entry.survey.chunks);
+  start_task(state, Stage::kScanning, [&state, lanes = config_.lanes] {
+    state.survey.presence = scan(state.request, lanes, state.survey.chunks);
   });
 }
 
-void Scheduler::deal_prologue(Entry& entry) {
-  const Survey& survey = entry.survey;
-  entry.counts.reset(survey.chunks + survey.sample.runs.size() * (1 + kRunElements), config_.workers);
+void Scheduler::issue_prologue(RequestState& state) {
+  const Survey& survey = state.survey;
+  state.counts.reset(survey.chunks + survey.sample.runs.size() * (1 + kRunElements), config_.workers);
   for (std::uint64_t chunk = 0; chunk < survey.chunks; ++chunk) {
-    if (survey.presence.may_hold(chunk)) entry.counts.add(chunk);
+    if (survey.presence.may_hold(chunk)) state.counts.add(chunk);
   }
-  count_sample(survey.sample, survey.chunks, entry.counts);
+  count_sample(survey.sample, survey.chunks, state.counts);
   const std::uint64_t round_trip =
       std::accumulate(round_trip_chunks_.begin(), round_trip_chunks_.end(), std::uint64_t{0});
   worker::Collective work;
-  work.tensor = entry.ticket.tensor ^ kPrologueTag;
+  work.tensor = state.ticket.tensor ^ kPrologueTag;
   work.vote = encode_cost(round_trip);
-  deal_counts(entry, Stage::kPrologue, entry.counts, work);
+  issue_counts(state, Stage::kPrologue, state.counts, work);
 }
 
-void Scheduler::learn_union(Entry& entry) {
-  entry.round_trip_cost = entry.vote;
-  entry.counts.collect();
-  const std::uint64_t chunks = entry.survey.chunks;
+void Scheduler::learn_union(RequestState& state) {
+  state.round_trip_cost = state.vote;
+  state.counts.collect();
+  const std::uint64_t chunks = state.survey.chunks;
   for (std::uint64_t first = 0; first < chunks; first += kPresenceBits) {
     const auto count = static_cast<unsigned>(std::min(kPresenceBits, chunks - first));
-    for (std::uint64_t rest = entry.counts.present(first, count); rest != 0; rest &= rest - 1) {
-      entry.union_chunks.push_back(static_cast<std::uint32_t>(first + static_cast<unsigned>(std::countr_zero(rest))));
+    for (std::uint64_t rest = state.counts.present(first, count); rest != 0; rest &= rest - 1) {
+      state.union_chunks.push_back(static_cast<std::uint32_t>(first + static_cast<unsigned>(std::countr_zero(rest))));
     }
   }
-  entry.present = entry.union_chunks.size();
-  entry.sampled = sampled_blocks_of(entry.counts, chunks);
-  if (entry.present == chunks || !needs_clearing(entry.request)) {
-    use_union(entry);
+  state.present = state.union_chunks.size();
+  state.sampled = sampled_blocks_of(state.counts, chunks);
+  if (state.present == chunks || !needs_clearing(state.request)) {
+    use_union(state);
     return;
   }
-  start_chore(entry, Stage::kClearing, [&entry, lanes = config_.lanes] {
-    clear_absent(entry.request, lanes, [&entry](std::uint64_t chunk) { return entry.counts.present(chunk, 1) != 0; });
+  start_task(state, Stage::kClearing, [&state, lanes = config_.lanes] {
+    clear_absent(state.request, lanes, [&state](std::uint64_t chunk) { return state.counts.present(chunk, 1) != 0; });
   });
 }
 
-void Scheduler::use_union(Entry& entry) {
+void Scheduler::use_union(RequestState& state) {
   // Few chunks take little longer than another round trip.
-  if (entry.sampled.elements == 0 || entry.present < config_.sparse_chunks_min) {
-    deal_stream(entry);
+  if (state.sampled.elements == 0 || state.present < config_.sparse_chunks_min) {
+    issue_stream(state);
     return;
   }
-  entry.refinement = std::make_unique<Refinement>(
-      entry.request, config_.lanes, Place{.rank = config_.rank, .workers = config_.workers}, entry.union_chunks);
-  refine_or_stream(entry);
+  state.refinement = std::make_unique<Refinement>(
+      state.request, config_.lanes, WorkerRank{.rank = config_.rank, .workers = config_.workers}, state.union_chunks);
+  refine_or_stream(state);
 }
 
 // ---- Finer blocks ----
 
 /// After each step's counts: what is cheapest now?
-void Scheduler::refine_or_stream(Entry& entry) {
-  const Costs costs = costs_of(entry, entry.present, decode_cost(entry.round_trip_cost));
-  const UnionSize& union_size = entry.refinement->union_size();
-  const std::uint64_t unrefined = entry.present * costs.words_per_chunk;
+void Scheduler::refine_or_stream(RequestState& state) {
+  const Costs costs = costs_of(state, state.present, decode_cost(state.round_trip_cost));
+  const UnionSize& union_size = state.refinement->union_size();
+  const std::uint64_t unrefined = state.present * costs.words_per_chunk;
   const bool packed_pays = worth_refining(quotient_up(union_size.elements, costs.elements_per_word), unrefined);
   // If the first counts leave out nothing, the sample was wrong: do not trust it again.
   const bool may_refine =
-      entry.levels > 0 ? packed_pays
-                       : choice_.refines(entry.request.signature, static_cast<std::uint32_t>(entry.survey.chunks));
-  const Step step = cheapest_step(costs, entry.sampled, union_size);
+      state.levels > 0 ? packed_pays
+                       : choice_.refines(state.request.signature, static_cast<std::uint32_t>(state.survey.chunks));
+  const Step step = cheapest_step(costs, state.sampled, union_size);
   if (may_refine && step.size != 0 && worth_refining(step.words, unrefined)) {
-    cut(entry, step.size);
-  } else if (entry.levels > 0 && packed_pays) {
-    start_chore(entry, Stage::kGathering, [&entry] { entry.refinement->gather(); });
+    cut(state, step.size);
+  } else if (state.levels > 0 && packed_pays) {
+    start_task(state, Stage::kPacking, [&state] { state.refinement->pack(); });
   } else {
-    deal_stream(entry);
+    issue_stream(state);
   }
 }
 
-void Scheduler::cut(Entry& entry, unsigned size) {
-  const bool first = entry.levels++ == 0;
-  start_chore(entry, Stage::kCutting, [&entry, first, size] {
-    if (first) entry.refinement->read(entry.survey.presence);
-    entry.refinement->count(size);
+void Scheduler::cut(RequestState& state, unsigned size) {
+  const bool first = state.levels++ == 0;
+  start_task(state, Stage::kCutting, [&state, first, size] {
+    if (first) state.refinement->read(state.survey.presence);
+    state.refinement->count(size);
   });
 }
 
-void Scheduler::deal_refinement(Entry& entry) {
+void Scheduler::issue_refinement(RequestState& state) {
   ++stats_.refinements;
-  assert(entry.levels > 0 && entry.levels <= kSizes);
+  assert(state.levels > 0 && state.levels <= kSizes);
   worker::Collective work;
-  work.tensor = entry.ticket.tensor ^ kPrologueTag ^ entry.levels << kLevelShift;
-  PresenceCounts& counts = entry.refinement->counts();
-  entry.refining_words +=
-      costs_of(entry, entry.present, decode_cost(entry.round_trip_cost)).round_trip_words + counts.words().size();
-  deal_counts(entry, Stage::kRefinement, counts, work);
+  work.tensor = state.ticket.tensor ^ kPrologueTag ^ state.levels << kLevelShift;
+  PresenceCounts& counts = state.refinement->counts();
+  state.refining_words +=
+      costs_of(state, state.present, decode_cost(state.round_trip_cost)).round_trip_words + counts.words().size();
+  issue_counts(state, Stage::kRefinement, counts, work);
 }
 
-void Scheduler::deal_packed(Entry& entry) {
-  assert(&entry == asking_);
+void Scheduler::issue_packed(RequestState& state) {
+  assert(&state == asking_);
   asking_ = nullptr;
   ++stats_.refined;
-  const Refinement& refinement = *entry.refinement;
-  const auto chunks = static_cast<std::uint32_t>(entry.survey.chunks);
+  const Refinement& refinement = *state.refinement;
+  const auto chunks = static_cast<std::uint32_t>(state.survey.chunks);
   const std::uint64_t packets = refinement.packed_chunks();
-  const std::uint64_t spent = packets + quotient_up(entry.refining_words, config_.lanes);
-  choice_.on_refinement(entry.request.signature, chunks,
-                        worth_refining(spent * config_.lanes, entry.present * config_.lanes));
-  choice_.on_counts(entry.request.signature, chunks, static_cast<std::uint32_t>(std::min<std::uint64_t>(spent, chunks)),
-                    entry.round_trip_cost);
-  count_stream(entry, packets, refinement.packed_presence(), packets);
+  const std::uint64_t spent = packets + quotient_up(state.refining_words, config_.lanes);
+  choice_.on_refinement(state.request.signature, chunks,
+                        worth_refining(spent * config_.lanes, state.present * config_.lanes));
+  choice_.on_counts(state.request.signature, chunks, static_cast<std::uint32_t>(std::min<std::uint64_t>(spent, chunks)),
+                    state.round_trip_cost);
+  count_stream(state, packets, refinement.packed_presence(), packets);
   worker::Collective work;
-  work.tensor = entry.ticket.tensor;
+  work.tensor = state.ticket.tensor;
   work.format = refinement.packed().format;
   work.regions = refinement.packed().regions;
   work.presence = &refinement.packed_presence();
-  work.deadline = entry.request.deadline;
-  work.token = entry.ticket.token;
-  deal_shares(entry, Stage::kPacked, work, packets);
+  work.deadline = state.request.deadline;
+  work.token = state.ticket.token;
+  issue_shares(state, Stage::kPackedStream, work, packets);
 }
 
 // ---- Stream ----
 
-void Scheduler::deal_stream(Entry& entry) {
-  assert(&entry == asking_);
+void Scheduler::issue_stream(RequestState& state) {
+  assert(&state == asking_);
   asking_ = nullptr;
-  const auto chunks = static_cast<std::uint32_t>(entry.survey.chunks);
-  const std::uint64_t spent = entry.present + quotient_up(entry.refining_words, config_.lanes);
-  if (entry.levels > 0) choice_.on_refinement(entry.request.signature, chunks, false);
-  choice_.on_counts(entry.request.signature, chunks, static_cast<std::uint32_t>(std::min<std::uint64_t>(spent, chunks)),
-                    entry.round_trip_cost);
-  entry.refinement.reset();
-  assert(entry.union_chunks.size() == entry.present);
-  if (entry.present == chunks) entry.union_chunks.clear();
-  count_stream(entry, entry.present, entry.survey.presence, entry.survey.chunks);
-  worker::Collective work = collective_of(entry);
-  work.slots_spread_max = stream_slots(decode_cost(entry.round_trip_cost));
-  deal_shares(entry, Stage::kStream, work, entry.present);
+  const auto chunks = static_cast<std::uint32_t>(state.survey.chunks);
+  const std::uint64_t spent = state.present + quotient_up(state.refining_words, config_.lanes);
+  if (state.levels > 0) choice_.on_refinement(state.request.signature, chunks, false);
+  choice_.on_counts(state.request.signature, chunks, static_cast<std::uint32_t>(std::min<std::uint64_t>(spent, chunks)),
+                    state.round_trip_cost);
+  state.refinement.reset();
+  assert(state.union_chunks.size() == state.present);
+  if (state.present == chunks) state.union_chunks.clear();
+  count_stream(state, state.present, state.survey.presence, state.survey.chunks);
+  worker::Collective work = collective_of(state);
+  work.slots_spread_max = stream_slots(decode_cost(state.round_trip_cost));
+  issue_shares(state, Stage::kStream, work, state.present);
 }
 
 /// Of `sent` chunks that all workers send; `presence` is of `chunks`, which may be more.
-void Scheduler::count_stream(const Entry& entry, std::uint64_t sent, const worker::ChunkPresence& presence,
+void Scheduler::count_stream(const RequestState& state, std::uint64_t sent, const worker::ChunkPresence& presence,
                              std::uint64_t chunks) {
   std::uint64_t absent = 0;
   for (std::uint64_t chunk = 0; chunk < chunks; ++chunk) absent += presence.may_hold(chunk) ? 0 : 1;
@@ -256,11 +257,11 @@ void Scheduler::count_stream(const Entry& entry, std::uint64_t sent, const worke
   const std::uint64_t empty = sent - std::min(sent, mine);
   const std::uint64_t payload_bytes = config_.lanes * wire::kWordBytes;
   const std::uint64_t packet_bytes = payload_bytes + wire::kHeaderBytes;
-  stats_.streams += entry.present < entry.survey.chunks ? 1 : 0;
-  stats_.blocks_skipped += entry.survey.chunks - entry.present;
+  stats_.streams += state.present < state.survey.chunks ? 1 : 0;
+  stats_.blocks_skipped += state.survey.chunks - state.present;
   stats_.blocks_empty += empty;
-  stats_.bytes_saved += static_cast<std::int64_t>((entry.survey.chunks - sent) * packet_bytes + empty * payload_bytes) -
-                        static_cast<std::int64_t>(entry.counts_packets * packet_bytes);
+  stats_.bytes_saved += static_cast<std::int64_t>((state.survey.chunks - sent) * packet_bytes + empty * payload_bytes) -
+                        static_cast<std::int64_t>(state.counts_packets * packet_bytes);
 }
 
 }  // namespace wiresum::schedule

@@ -25,7 +25,7 @@ constexpr std::size_t kRefinableElementsMin = std::size_t{2} * kRunElements;
 
 /// Which elements of an aligned run of the chunk are present; `number` says which run. Only whole runs are taken: the
 /// rest behind the last one is too short, and would make a full chunk seem sparse.
-std::uint32_t look_at_run(numeric::Dtype dtype, const worker::ChunkView& chunk, std::uint64_t number) {
+std::uint32_t sample_run(numeric::Dtype dtype, const worker::ChunkView& chunk, std::uint64_t number) {
   const std::size_t runs = std::max<std::size_t>(1, chunk.elements / kRunElements);
   const std::size_t first = number % runs * kRunElements;
   const std::size_t count = std::min<std::size_t>(kRunElements, chunk.elements - first);
@@ -58,7 +58,7 @@ Sample take_sample(const Request& request, std::size_t lanes, std::uint64_t chun
   for (std::uint64_t i = 0; i < samples; ++i) {
     const std::uint64_t number = i * stride + salt % stride;
     const worker::ChunkView chunk = worker::chunk_at(request.regions, number, step, request.format.dtype);
-    runs[i] = look_at_run(request.format.dtype, chunk, salt / stride + i);
+    runs[i] = sample_run(request.format.dtype, chunk, salt / stride + i);
     const bool found = runs[i] != 0 || numeric::scan_block(request.format.dtype, chunk.source, chunk.elements).present;
     present |= std::uint32_t{found} << i;
   }
@@ -69,7 +69,7 @@ Sample take_sample(const Request& request, std::size_t lanes, std::uint64_t chun
           .chunks_present = present};
 }
 
-worker::ChunkPresence look(const Request& request, std::size_t lanes, std::uint64_t chunks) {
+worker::ChunkPresence scan(const Request& request, std::size_t lanes, std::uint64_t chunks) {
   const numeric::Dtype dtype = request.format.dtype;
   const std::size_t step = chunk_elements(request.format, lanes);
   worker::ChunkPresence presence(chunks);

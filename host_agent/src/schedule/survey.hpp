@@ -41,12 +41,12 @@ struct Survey {
 
 /// Reads every chunk. In a region that is summed in place, a chunk that is all zeros becomes +0.0 throughout: its sum
 /// if no worker has it.
-[[nodiscard]] worker::ChunkPresence look(const Request& request, std::size_t lanes, std::uint64_t chunks);
+[[nodiscard]] worker::ChunkPresence scan(const Request& request, std::size_t lanes, std::uint64_t chunks);
 
-/// Does the request have chunks that nobody writes if no worker has them? In a region summed in place, look() has.
+/// Does the request have chunks that nobody writes if no worker has them? In a region summed in place, scan() has.
 [[nodiscard]] bool needs_clearing(const Request& request) noexcept;
 
-/// Writes zeros to the destinations of chunks that `present` says no worker has, where look() has not.
+/// Writes zeros to the destinations of chunks that `present` says no worker has, where scan() has not.
 void clear_absent(const Request& request, std::size_t lanes, const std::function<bool(std::uint64_t)>& present);
 
 }  // namespace wiresum::schedule

@@ -40,7 +40,7 @@ void Grant::complete(const Line& line) {
                       .device = line.text("device"),
                       .offload = line.number("offload", 0, 1) == 1};
   read(line, "exact_elements_max", engine.exact_elements_max, 0, UINT64_MAX);
-  read(line, "lane_bits", lane_bits, 8, 32);
+  read(line, "bits", bits, 8, 32);
   sparse = line.number("sparse", 0, 1) == 1;
   greeting_timeout = std::chrono::milliseconds(line.number("greeting_ms", 1, 3'600'000));
 }

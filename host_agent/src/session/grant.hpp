@@ -14,7 +14,7 @@ namespace wiresum::session {
 struct Grant {
   engine::EngineConfig engine;
   std::vector<std::string> switches;  // the aggregators' control endpoints, in the order of engine.aggregators
-  std::uint8_t lane_bits = 32;        // for floats, where the caller leaves it open
+  std::uint8_t bits = 32;             // for floats, where the caller leaves it open
   bool sparse = true;                 // look for blocks of zeros
   std::chrono::milliseconds greeting_timeout{0};
 

@@ -8,9 +8,9 @@ Greeting::Greeting(engine::Engine& engine, const Grant& grant)
     : lanes_(grant.lanes()),
       workers_(grant.world_size()),
       values_(lanes_ * kGreetingChunksPerThread * grant.threads()) {
-  const std::int32_t share = static_cast<std::int32_t>(grant.engine.rank) + 1;
+  const std::int32_t factor = static_cast<std::int32_t>(grant.engine.rank) + 1;
   for (std::size_t i = 0; i < values_.size(); ++i) {
-    values_[i] = static_cast<std::int32_t>(i / lanes_ + 1) * share;
+    values_[i] = static_cast<std::int32_t>(i / lanes_ + 1) * factor;
   }
   auto* const memory = reinterpret_cast<std::byte*>(values_.data());
   engine::Request request{.work = {.format = {.dtype = numeric::Dtype::kI32, .scaling = numeric::Scaling::kNone},

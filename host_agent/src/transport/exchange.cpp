@@ -56,7 +56,7 @@ struct Exchange {
     }
   }
 
-  /// Pairs with Share::wait(): either the sleeper sees the datagram, or we see that it sleeps.
+  /// Pairs with ThreadTransport::wait(): either the sleeper sees the datagram, or we see that it sleeps.
   void pass(std::size_t to, const RxDatagram& datagram) noexcept {
     Mailbox& mailbox = *mailboxes[to];
     {
@@ -71,9 +71,9 @@ struct Exchange {
   std::vector<std::unique_ptr<Mailbox>> mailboxes;
 };
 
-class Share final : public Transport {
+class ThreadTransport final : public Transport {
  public:
-  Share(std::shared_ptr<Exchange> exchange, std::size_t index)
+  ThreadTransport(std::shared_ptr<Exchange> exchange, std::size_t index)
       : exchange_(std::move(exchange)),
         index_(index),
         own_(*exchange_->queues[index]),
@@ -90,7 +90,7 @@ class Share final : public Transport {
     return count;
   }
 
-  std::span<wire::Packet> room(std::size_t wanted) noexcept override { return own_.room(wanted); }
+  std::span<wire::Packet> buffers(std::size_t wanted) noexcept override { return own_.buffers(wanted); }
   std::size_t train_packets(std::size_t packet_bytes) const noexcept override {
     return own_.train_packets(packet_bytes);
   }
@@ -163,15 +163,15 @@ class Share final : public Transport {
 
 }  // namespace
 
-std::vector<std::unique_ptr<Transport>> share_out(std::vector<std::unique_ptr<Transport>> queues,
-                                                  std::size_t datagram_bytes_max) {
+std::vector<std::unique_ptr<Transport>> thread_transports(std::vector<std::unique_ptr<Transport>> queues,
+                                                          std::size_t datagram_bytes_max) {
   assert(!queues.empty());
   if (queues.size() == 1) return queues;
   const std::size_t count = queues.size();
   const auto exchange = std::make_shared<Exchange>(std::move(queues), datagram_bytes_max);
-  std::vector<std::unique_ptr<Transport>> shares;
-  for (std::size_t i = 0; i != count; ++i) shares.push_back(std::make_unique<Share>(exchange, i));
-  return shares;
+  std::vector<std::unique_ptr<Transport>> transports;
+  for (std::size_t i = 0; i != count; ++i) transports.push_back(std::make_unique<ThreadTransport>(exchange, i));
+  return transports;
 }
 
 }  // namespace wiresum::transport

@@ -27,7 +27,7 @@ inline constexpr std::size_t kPassedMax = 512;
 /// Makes n transports, one for each thread, from n whose devices may receive for any port. The i-th serves the ports i,
 /// i + n, ..., numbered 0, 1, ..., whichever of them receives the packets. A single one is returned unchanged. Each may
 /// be driven by a thread of its own; what they have in common is destroyed with the last.
-[[nodiscard]] std::vector<std::unique_ptr<Transport>> share_out(std::vector<std::unique_ptr<Transport>> queues,
-                                                                std::size_t datagram_bytes_max);
+[[nodiscard]] std::vector<std::unique_ptr<Transport>> thread_transports(std::vector<std::unique_ptr<Transport>> queues,
+                                                                        std::size_t datagram_bytes_max);
 
 }  // namespace wiresum::transport

@@ -34,7 +34,7 @@ std::string interface_with(std::uint32_t address) {
                            ": name the interface, or choose an address that one has");
 }
 
-DeviceConfig device_config(const Spec& spec, const Place& place, const std::vector<UdpSocket>& sockets,
+DeviceConfig device_config(const Spec& spec, const PathConfig& place, const std::vector<UdpSocket>& sockets,
                            unsigned threads) {
   DeviceConfig config{.device = spec.device,
                       .address = place.address,
@@ -42,40 +42,40 @@ DeviceConfig device_config(const Spec& spec, const Place& place, const std::vect
                       .peers = place.peers,
                       .datagram_bytes_max = place.datagram_bytes_max,
                       .threads = threads};
-  if (spec.kind == Kind::kXdp && spec.device.empty()) config.device = interface_with(place.address);
+  if (spec.kind == TransportKind::kXdp && spec.device.empty()) config.device = interface_with(place.address);
   for (const UdpSocket& socket : sockets) config.ports.push_back(socket.local().port);
   return config;
 }
 
 }  // namespace
 
-Kind kind_of(const std::string& name) {
-  if (name == "udp") return Kind::kUdp;
-  if (name == "xdp") return Kind::kXdp;
-  if (name == "dpdk") return Kind::kDpdk;
+TransportKind kind_of(const std::string& name) {
+  if (name == "udp") return TransportKind::kUdp;
+  if (name == "xdp") return TransportKind::kXdp;
+  if (name == "dpdk") return TransportKind::kDpdk;
   throw std::invalid_argument("no such transport: '" + name + "'; there are udp, xdp and dpdk");
 }
 
-DataPath open(const Spec& spec, const Place& place, std::vector<UdpSocket> sockets) {
-  return std::move(open_shares(spec, place, std::move(sockets), 1).front());
+DataPath open(const Spec& spec, const PathConfig& place, std::vector<UdpSocket> sockets) {
+  return std::move(open_for_threads(spec, place, std::move(sockets), 1).front());
 }
 
-std::vector<DataPath> open_shares(const Spec& spec, const Place& place, std::vector<UdpSocket> sockets,
-                                  unsigned threads) {
+std::vector<DataPath> open_for_threads(const Spec& spec, const PathConfig& place, std::vector<UdpSocket> sockets,
+                                       unsigned threads) {
   assert(threads != 0 && sockets.size() >= threads);
-  const bool over_a_device = spec.kind != Kind::kUdp;
-  std::vector<std::unique_ptr<Transport>> shares;
+  const bool over_a_device = spec.kind != TransportKind::kUdp;
+  std::vector<std::unique_ptr<Transport>> transports;
   if (over_a_device) {
-    const PluginKind plugin = spec.kind == Kind::kXdp ? PluginKind::kXdp : PluginKind::kDpdk;
-    shares = share_out(make_device_transports(plugin, device_config(spec, place, sockets, threads)),
-                       place.datagram_bytes_max);
+    const PluginKind plugin = spec.kind == TransportKind::kXdp ? PluginKind::kXdp : PluginKind::kDpdk;
+    transports = thread_transports(make_device_transports(plugin, device_config(spec, place, sockets, threads)),
+                                   place.datagram_bytes_max);
   }
   std::vector<DataPath> paths(threads);
   for (std::size_t thread = 0; thread != threads; ++thread) {
     std::vector<UdpSocket> own;
     for (std::size_t i = thread; i < sockets.size(); i += threads) own.push_back(std::move(sockets[i]));
     if (over_a_device) {
-      paths[thread] = {.reserved = std::move(own), .transport = std::move(shares[thread])};
+      paths[thread] = {.reserved = std::move(own), .transport = std::move(transports[thread])};
     } else {
       const UdpConfig config{.datagram_bytes_max = place.datagram_bytes_max,
                              .receive_buffer_bytes = place.receive_buffer_bytes,

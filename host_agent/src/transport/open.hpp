@@ -13,12 +13,12 @@
 
 namespace wiresum::transport {
 
-enum class Kind : std::uint8_t { kUdp, kXdp, kDpdk };
+enum class TransportKind : std::uint8_t { kUdp, kXdp, kDpdk };
 /// Of "udp", "xdp", "dpdk". Throws std::invalid_argument for anything else.
-[[nodiscard]] Kind kind_of(const std::string& name);
+[[nodiscard]] TransportKind kind_of(const std::string& name);
 
 struct Spec {
-  Kind kind = Kind::kUdp;
+  TransportKind kind = TransportKind::kUdp;
   std::string device;   // AF_XDP: the interface's name, "" for the one with the address. DPDK: the EAL's arguments
   bool offload = true;  // UDP: use GSO and GRO if the kernel has them
   /// Puts something around each transport that is opened: in tests, a network that loses packets.
@@ -27,7 +27,7 @@ struct Spec {
 };
 
 /// What is served: an address, its peers, and the sizes that follow from the job.
-struct Place {
+struct PathConfig {
   std::uint32_t address = 0;  // ours, in host byte order
   /// By port, the only peer whose packets are taken; empty: anybody's. UDP sockets are connected beforehand instead.
   std::vector<wire::Endpoint> peers;
@@ -45,11 +45,11 @@ struct DataPath {
 
 /// `sockets`: bound to the ports that are served, in the order of the transport's port numbers. Throws
 /// std::system_error, std::invalid_argument or std::runtime_error, whose text says what is missing.
-[[nodiscard]] DataPath open(const Spec& spec, const Place& place, std::vector<UdpSocket> sockets);
+[[nodiscard]] DataPath open(const Spec& spec, const PathConfig& place, std::vector<UdpSocket> sockets);
 
 /// The same for several threads, each of which gets a transport of its own: the i-th of n serves the sockets i, i + n,
 /// ..., numbered 0, 1, ... There are at least as many sockets as threads.
-[[nodiscard]] std::vector<DataPath> open_shares(const Spec& spec, const Place& place, std::vector<UdpSocket> sockets,
-                                                unsigned threads);
+[[nodiscard]] std::vector<DataPath> open_for_threads(const Spec& spec, const PathConfig& place,
+                                                     std::vector<UdpSocket> sockets, unsigned threads);
 
 }  // namespace wiresum::transport

@@ -9,19 +9,19 @@
 namespace wiresum::transport {
 namespace {
 
-struct Kind {
+struct PluginFile {
   const char* name;
   const char* file;
   const char* build_packages;  // Debian's names
   const char* run_packages;
 };
 
-const Kind& kind_of(PluginKind kind) {
-  static constexpr Kind kXdp{.name = "AF_XDP",
-                             .file = "wiresum_xdp.so",
-                             .build_packages = "libxdp-dev libbpf-dev clang",
-                             .run_packages = "libxdp1 libbpf1"};
-  static constexpr Kind kDpdk{
+const PluginFile& kind_of(PluginKind kind) {
+  static constexpr PluginFile kXdp{.name = "AF_XDP",
+                                   .file = "wiresum_xdp.so",
+                                   .build_packages = "libxdp-dev libbpf-dev clang",
+                                   .run_packages = "libxdp1 libbpf1"};
+  static constexpr PluginFile kDpdk{
       .name = "DPDK", .file = "wiresum_dpdk.so", .build_packages = "libdpdk-dev", .run_packages = "dpdk"};
   return kind == PluginKind::kXdp ? kXdp : kDpdk;
 }
@@ -35,7 +35,7 @@ std::filesystem::path own_folder() {
   return std::filesystem::absolute(info.dli_fname).parent_path();
 }
 
-const PluginEntry& load(const Kind& kind, const std::filesystem::path& path) {
+const PluginEntry& load(const PluginFile& kind, const std::filesystem::path& path) {
   if (!std::filesystem::exists(path)) {
     throw std::runtime_error(
         "this installation of wiresum has no " + std::string(kind.name) + " transport: " + path.string() +
@@ -64,7 +64,7 @@ const PluginEntry& load(const Kind& kind, const std::filesystem::path& path) {
 
 std::vector<std::unique_ptr<Transport>> make_device_transports(PluginKind kind, const DeviceConfig& config,
                                                                const std::string& path) {
-  const Kind& wanted = kind_of(kind);
+  const PluginFile& wanted = kind_of(kind);
   const PluginEntry& entry = load(wanted, path.empty() ? own_folder() / wanted.file : std::filesystem::path(path));
   return entry.make(config);
 }

@@ -3,17 +3,17 @@
 // Who owns a packet's memory, at each moment. Packets are written right into memory that the device sends from (plain
 // memory for UDP, UMEM for AF_XDP, mbuf data rooms for DPDK), so nothing is copied on the way:
 //
-//   the transport's   until room() offers it
-//   the caller's      from room() to the next call of send() or room()
+//   the transport's   until buffers() offers it
+//   the caller's      from buffers() to the next call of send() or buffers()
 //   the device's      from send() until the device has read it, early or late, in whatever order; then the transport's
 //
 // The caller never sees memory again that it has sent. To send a packet again it writes it again: a worker from its
 // tensor, a switch from the cell. So a packet that a device still reads is never written to, and no transport needs to
 // report when the device has finished.
 //
-// Received datagrams are lent until the next receive(). Setup (constructors) is apart from the datapath (receive, room,
-// send, wait). Of one transport only wake(), take_error() and a copy of stats() that somebody else made may be used by
-// other threads than the one that drives it.
+// Received datagrams are lent until the next receive(). Setup (constructors) is apart from the datapath (receive,
+// buffers, send, wait). Of one transport only wake(), take_error() and a copy of stats() that somebody else made may be
+// used by other threads than the one that drives it.
 #pragma once
 
 #include <cstddef>
@@ -61,15 +61,15 @@ class Transport {
   /// Buffers for the next packets, at most `wanted`: fewer, or none, while the device still reads the others, so nobody
   /// may wait for a certain number. Each holds the transport's longest datagram, aligned to 8 bytes. Buffers that were
   /// offered and not sent are offered again.
-  [[nodiscard]] virtual std::span<wire::Packet> room(std::size_t wanted) noexcept = 0;
+  [[nodiscard]] virtual std::span<wire::Packet> buffers(std::size_t wanted) noexcept = 0;
 
-  /// How many of room()'s packets are best sent together, all of them this long: bursts of whole trains cost least for
-  /// each packet. 1 where each is sent on its own.
+  /// How many of buffers()'s packets are best sent together, all of them this long: bursts of whole trains cost least
+  /// for each packet. 1 where each is sent on its own.
   [[nodiscard]] virtual std::size_t train_packets(std::size_t packet_bytes) const noexcept = 0;
 
-  /// Sends the first `count` packets that room() offered, each to each endpoint (a connected transport has but one),
+  /// Sends the first `count` packets that buffers() offered, each to each endpoint (a connected transport has but one),
   /// from the transport's port number `port`; the packets of one endpoint stay in order. Gives them all away: none of
-  /// room()'s packets may be looked at any more. Never blocks for long: what the system refuses is lost and counted.
+  /// buffers()'s packets may be looked at any more. Never blocks for long: what the system refuses is lost and counted.
   virtual void send(std::size_t count, std::span<const wire::Endpoint> to, std::uint8_t port) noexcept = 0;
 
   /// Sleeps until a datagram is there, wake() was called, or `timeout_ns` has passed (negative: no timeout).

@@ -38,7 +38,7 @@ class ChunkPresence {
   [[nodiscard]] bool may_hold(std::uint64_t chunk) const noexcept { return of(chunk) != Presence::kAbsent; }
 
   /// Has any chunk been scanned?
-  [[nodiscard]] bool looked() const noexcept { return !known_.empty(); }
+  [[nodiscard]] bool scanned() const noexcept { return !known_.empty(); }
 
  private:
   std::vector<Presence> known_;

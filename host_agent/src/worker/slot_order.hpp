@@ -19,74 +19,74 @@ inline constexpr std::uint32_t kNoSlot = UINT32_MAX;
 
 class SlotOrder {
  public:
-  explicit SlotOrder(std::uint32_t slots) : entries_(slots + 1) { clear(); }
+  explicit SlotOrder(std::uint32_t slots) : nodes_(slots + 1) { clear(); }
 
   /// The slot with the smallest key; kNoSlot when there is none.
-  [[nodiscard]] std::uint32_t first() const noexcept { return empty() ? kNoSlot : entries_[end()].after; }
-  [[nodiscard]] bool empty() const noexcept { return entries_[end()].after == end(); }
+  [[nodiscard]] std::uint32_t first() const noexcept { return empty() ? kNoSlot : nodes_[end()].after; }
+  [[nodiscard]] bool empty() const noexcept { return nodes_[end()].after == end(); }
 
   /// Adds `slot`, or changes its key.
   void set(std::uint32_t slot, std::uint64_t key) noexcept {
     assert(slot < end());
     remove(slot);
-    entries_[slot].key = key;
+    nodes_[slot].key = key;
     const std::uint32_t after = successor(key);
-    const std::uint32_t before = entries_[after].before;
-    entries_[slot].before = before;
-    entries_[slot].after = after;
-    entries_[before].after = entries_[after].before = slot;
+    const std::uint32_t before = nodes_[after].before;
+    nodes_[slot].before = before;
+    nodes_[slot].after = after;
+    nodes_[before].after = nodes_[after].before = slot;
     added_ = slot;
   }
 
   /// Nothing happens if it is not there.
   void remove(std::uint32_t slot) noexcept {
-    Entry& entry = entries_[slot];
-    if (added_ == slot) added_ = entry.before;
-    entries_[entry.before].after = entry.after;
-    entries_[entry.after].before = entry.before;
-    entry.before = entry.after = slot;
+    Node& node = nodes_[slot];
+    if (added_ == slot) added_ = node.before;
+    nodes_[node.before].after = node.after;
+    nodes_[node.after].before = node.before;
+    node.before = node.after = slot;
   }
 
   void clear() noexcept {
-    for (std::uint32_t slot = 0; slot <= end(); ++slot) entries_[slot].before = entries_[slot].after = slot;
+    for (std::uint32_t slot = 0; slot <= end(); ++slot) nodes_[slot].before = nodes_[slot].after = slot;
     added_ = end();
   }
 
  private:
-  struct Entry {
+  struct Node {
     std::uint32_t before = 0;  // neighbours in the list; itself, when it is not there
     std::uint32_t after = 0;
     std::uint64_t key = 0;
   };
 
   /// Behind the last slot and before the first: the list is a ring.
-  [[nodiscard]] std::uint32_t end() const noexcept { return static_cast<std::uint32_t>(entries_.size() - 1); }
+  [[nodiscard]] std::uint32_t end() const noexcept { return static_cast<std::uint32_t>(nodes_.size() - 1); }
 
   [[nodiscard]] bool precedes(std::uint32_t slot, std::uint64_t key) const noexcept {
-    return static_cast<std::int64_t>(entries_[slot].key - key) < 0;
+    return static_cast<std::int64_t>(nodes_[slot].key - key) < 0;
   }
 
   /// Before which slot (or end()) something with this key belongs.
   [[nodiscard]] std::uint32_t successor(std::uint64_t key) const noexcept {
-    std::uint32_t head = entries_[end()].after;
-    std::uint32_t tail = entries_[end()].before;
+    std::uint32_t head = nodes_[end()].after;
+    std::uint32_t tail = nodes_[end()].before;
     std::uint32_t near = added_;  // walks towards the position; end(): it has nowhere to begin
     while (true) {
-      if (tail == end() || precedes(tail, key)) return entries_[tail].after;
+      if (tail == end() || precedes(tail, key)) return nodes_[tail].after;
       if (!precedes(head, key)) return head;
-      tail = entries_[tail].before;
-      head = entries_[head].after;
+      tail = nodes_[tail].before;
+      head = nodes_[head].after;
       if (near == end()) continue;
       // The first and the last one lie on either side of the position, so neither walk leaves the list.
       const bool is_before = precedes(near, key);
-      const std::uint32_t next = is_before ? entries_[near].after : entries_[near].before;
+      const std::uint32_t next = is_before ? nodes_[near].after : nodes_[near].before;
       if (precedes(next, key) != is_before) return is_before ? next : near;
       near = next;
     }
   }
 
-  std::vector<Entry> entries_;  // of each slot, and the end's
-  std::uint32_t added_ = 0;     // the last that was added, or what came before it; end(): none
+  std::vector<Node> nodes_;  // of each slot, and the end's
+  std::uint32_t added_ = 0;  // the last that was added, or what came before it; end(): none
 };
 
 }  // namespace wiresum::worker

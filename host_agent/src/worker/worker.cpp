@@ -75,7 +75,7 @@ bool Worker::submit(const Collective& collective) noexcept {
   pending.exponent_round = !pending.barrier && collective.format.scaling == numeric::Scaling::kBlockExponent;
   if (!pending.barrier && collective.format.scaling == numeric::Scaling::kFixed) {
     pending.fixed =
-        numeric::fixed_scale(config_.workers, collective.fixed_scale, collective.format.lane_bits, collective.divisor);
+        numeric::fixed_scale(config_.workers, collective.fixed_scale, collective.format.bits, collective.divisor);
   }
   if (failure_.has_value() || pending.chunks == 0) {
     pending_.complete(index, failure_.value_or(Status::kOk));
@@ -196,7 +196,7 @@ void Worker::choose_scale(Slot& slot) noexcept {
   const numeric::Format format = pending.work.format;
   slot.kind = wire::Kind::kEmpty;
   if (format.scaling == numeric::Scaling::kBlockExponent) {
-    slot.scale = numeric::block_scale(config_.workers, slot.exponent_agreed, format.lane_bits, pending.work.divisor);
+    slot.scale = numeric::block_scale(config_.workers, slot.exponent_agreed, format.bits, pending.work.divisor);
   } else {
     slot.scale = pending.fixed;
   }

@@ -20,7 +20,7 @@ from wiresum.agent.errors import (
     WorkerLostError,
 )
 from wiresum.controller import JoinServer, Limits
-from wiresum.controller.driver import Sizes
+from wiresum.controller.driver import SwitchSizes
 from wiresum_lab.doubles.controller import Client, RecordingDriver
 from wiresum_lab.processes import PATIENCE_S, wait_until
 
@@ -33,7 +33,7 @@ def start() -> Iterator[Callable[..., JoinServer]]:
     servers: list[JoinServer] = []
 
     def start_one(lanes: int = LANES, jobs_max: int = 8) -> JoinServer:
-        server = JoinServer(RecordingDriver(Sizes(slots=256, lanes_max=lanes, jobs_max=jobs_max)), LIMITS)
+        server = JoinServer(RecordingDriver(SwitchSizes(slots=256, lanes_max=lanes, jobs_max=jobs_max)), LIMITS)
         server.start("127.0.0.1", 0)
         servers.append(server)
         return server

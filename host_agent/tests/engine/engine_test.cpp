@@ -253,7 +253,7 @@ TEST(Engine, BroadcastsAndGathersThroughRegions) {
   Job job(2, 1);
   std::vector<std::uint8_t> root(2000, 0xA5);
   std::vector<std::uint8_t> copy(2000, 0);
-  const numeric::Format raw{.dtype = numeric::Dtype::kRaw, .scaling = numeric::Scaling::kNone, .lane_bits = 8};
+  const numeric::Format raw{.dtype = numeric::Dtype::kRaw, .scaling = numeric::Scaling::kNone, .bits = 8};
   const auto sent = job[0].submit(request(raw, {region<std::uint8_t>(root.data(), nullptr, 2000)}));
   const auto received = job[1].submit(request(raw, {region<std::uint8_t>(nullptr, copy.data(), 2000)}));
   ASSERT_TRUE(sent->wait(kPatience));
@@ -434,7 +434,7 @@ std::vector<std::vector<transport::UdpSocket>> sockets_for(const EngineConfig& c
 
 TEST(Engine, RefusesWhatMakesNoSense) {
   Job job(1, 1);
-  EXPECT_THROW(job[0].submit(request({.dtype = numeric::Dtype::kRaw, .lane_bits = 32}, {})), std::invalid_argument);
+  EXPECT_THROW(job[0].submit(request({.dtype = numeric::Dtype::kRaw, .bits = 32}, {})), std::invalid_argument);
   EXPECT_THROW(Engine(EngineConfig{}, {}), std::invalid_argument) << "no aggregator";
   EngineConfig config;
   config.aggregators.resize(1);
@@ -479,7 +479,7 @@ void expect_refused(const std::vector<AggregatorConfig>& aggregators, const std:
   }
   EngineConfig config;
   config.aggregators = aggregators;
-  config.transport.kind = transport::Kind::kXdp;
+  config.transport.kind = transport::TransportKind::kXdp;
   try {
     const Engine engine(config, std::move(sockets));
     ADD_FAILURE() << "it began";

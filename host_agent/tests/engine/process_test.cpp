@@ -160,7 +160,7 @@ TEST(EngineWithFewThreads, SaysWhichThreadItCouldNotStartAndLeavesNone) {
   };
   for (unsigned threads = 0; threads <= kThreads; ++threads) {
     const std::string wanted =
-        threads == kThreads ? "the thread for chores" : "engine thread " + std::to_string(threads + 1) + " of 4";
+        threads == kThreads ? "the thread for tasks" : "engine thread " + std::to_string(threads + 1) + " of 4";
     const std::string text = refusal(threads, make);
     EXPECT_NE(text.find("cannot start " + wanted), std::string::npos) << text;
     EXPECT_NE(text.find("this user may have " + std::to_string(threads + 1) + " threads"), std::string::npos) << text;

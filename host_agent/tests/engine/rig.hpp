@@ -22,8 +22,7 @@ inline constexpr std::uint16_t kLanes = 360;
 inline constexpr std::uint32_t kSlots = 64;
 inline constexpr std::chrono::seconds kPatience{30};
 
-inline constexpr numeric::Format kInt32{
-    .dtype = numeric::Dtype::kI32, .scaling = numeric::Scaling::kNone, .lane_bits = 32};
+inline constexpr numeric::Format kInt32{.dtype = numeric::Dtype::kI32, .scaling = numeric::Scaling::kNone, .bits = 32};
 inline constexpr numeric::Format kFloat32{};
 
 template <typename T>

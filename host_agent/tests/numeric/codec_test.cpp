@@ -38,13 +38,13 @@ struct Round {
     for (const Buffer& source : sources) {
       exponent = std::max(exponent, max_exponent(format.dtype, source.data(), count));
     }
-    scale = block_scale(static_cast<unsigned>(sources.size()), exponent, format.lane_bits, divisor);
+    scale = block_scale(static_cast<unsigned>(sources.size()), exponent, format.bits, divisor);
     sum = Buffer(4 * words, 0, std::byte{0});
     exact_lane_sums.assign(words * elements_per_word(format), 0);
     for (const Buffer& source : sources) {
       Buffer payload(4 * words);
       quantise(format, scale, source.data(), count, payload.data(), words);
-      const auto lanes = reference_lanes(payload, words, format.lane_bits);
+      const auto lanes = reference_lanes(payload, words, format.bits);
       for (std::size_t i = 0; i < lanes.size(); ++i) exact_lane_sums[i] += lanes[i];
       numeric::accumulate(sum.data(), payload.data(), words);
     }
@@ -54,11 +54,11 @@ struct Round {
 };
 
 /// The bound of codec.cpp. `sum` is the exact one.
-long double error_bound(Dtype dtype, unsigned workers, unsigned lane_bits, std::uint8_t exponent, long double sum) {
+long double error_bound(Dtype dtype, unsigned workers, unsigned bits, std::uint8_t exponent, long double sum) {
   const int log2_workers = static_cast<int>(ceil_log2(workers));
   const int unbiased = std::max<int>(exponent, 1) - 127;
-  const long double quantum = std::ldexp(1.0L, unbiased - (static_cast<int>(lane_bits) - 2 - log2_workers));
-  const long double lanes = workers * quantum * (lane_bits == 32 && workers <= 128 ? 0.5L : 1.0L);
+  const long double quantum = std::ldexp(1.0L, unbiased - (static_cast<int>(bits) - 2 - log2_workers));
+  const long double lanes = workers * quantum * (bits == 32 && workers <= 128 ? 0.5L : 1.0L);
   const long double reached = std::abs(sum) + lanes;
   const long double rounded = std::max(std::ldexp(reached, -24), std::ldexp(1.0L, -150));
   const long double largest = reached + rounded;
@@ -74,11 +74,11 @@ struct Workload {
 };
 
 /// All small jobs that lanes of so many bits can carry, and some large ones.
-std::vector<unsigned> job_sizes(unsigned lane_bits) {
+std::vector<unsigned> job_sizes(unsigned bits) {
   std::vector<unsigned> sizes(32);
   std::iota(sizes.begin(), sizes.end(), 1U);
   for (const unsigned workers : {33U, 64U, 127U, 128U, 129U, 700U, 1024U}) {
-    if (workers <= workers_max(lane_bits)) sizes.push_back(workers);
+    if (workers <= workers_max(bits)) sizes.push_back(workers);
   }
   return sizes;
 }
@@ -125,14 +125,14 @@ TEST_F(BlockFloatingPoint, HoldsItsErrorBound) {
       for (std::size_t i = 0; i < count; ++i) {
         long double sum = 0;
         for (const Buffer& source : sources) sum += static_cast<long double>(get(format.dtype, source, i));
-        const long double bound = error_bound(format.dtype, workers, format.lane_bits, round.exponent, sum);
+        const long double bound = error_bound(format.dtype, workers, format.bits, round.exponent, sum);
         const auto actual = static_cast<long double>(get(format.dtype, round.result, i));
         if (std::isinf(actual)) {
           ASSERT_GE(std::abs(sum) + bound, largest_finite(format.dtype)) << "Inf, though the sum is in range";
           ASSERT_EQ(actual > 0, sum > 0);
         } else {
           ASSERT_LE(std::abs(actual - sum), bound)
-              << name_of(format.dtype) << " " << int{format.lane_bits} << " bits, N " << workers << ", m "
+              << name_of(format.dtype) << " " << int{format.bits} << " bits, N " << workers << ", m "
               << int{round.exponent} << ", element " << i << ", sum " << sum << ", result " << actual;
         }
       }
@@ -161,9 +161,9 @@ TEST_F(BlockFloatingPoint, NeverOverflowsALaneAtTheExtremes) {
         }
         Round round{format, words, count};
         round.run(sources);
-        ASSERT_EQ(reference_lanes(round.sum, words, format.lane_bits), round.exact_lane_sums)
-            << name_of(format.dtype) << " " << int{format.lane_bits} << " bits, N " << workers << ", top " << top;
-        const std::int64_t most = (std::int64_t{1} << (format.lane_bits - 1)) - 1;
+        ASSERT_EQ(reference_lanes(round.sum, words, format.bits), round.exact_lane_sums)
+            << name_of(format.dtype) << " " << int{format.bits} << " bits, N " << workers << ", top " << top;
+        const std::int64_t most = (std::int64_t{1} << (format.bits - 1)) - 1;
         for (const std::int64_t sum : round.exact_lane_sums) ASSERT_LE(std::abs(sum), most);
       }
     }

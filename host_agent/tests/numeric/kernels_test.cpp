@@ -49,9 +49,9 @@ Scale random_scale(Format format, std::mt19937_64& random) {
     return fixed_scale(
         workers,
         std::ldexp(1.0F + static_cast<float>(random() % 1000) / 1000.0F, static_cast<int>(random() % 200) - 100),
-        format.lane_bits, divisor);
+        format.bits, divisor);
   }
-  return block_scale(workers, static_cast<std::uint8_t>(random() % 255), format.lane_bits, divisor);
+  return block_scale(workers, static_cast<std::uint8_t>(random() % 255), format.bits, divisor);
 }
 
 TEST_P(VectorKernels, QuantiseAsScalarDoes) {
@@ -95,7 +95,7 @@ TEST_P(VectorKernels, DequantiseAsScalarDoes) {
 // The codec makes no NaN and no Inf out of a scale, but a conversion to bf16 has to be right for them.
 TEST_P(VectorFloatKernels, StoreNanAndInfinityAsScalarDoes) {
   const auto [kernels, format] = GetParam();
-  const std::size_t lane = format.lane_bits == 32 ? 0 : format.lane_bits == 16 ? 1 : 2;
+  const std::size_t lane = format.bits == 32 ? 0 : format.bits == 16 ? 1 : 2;
   const auto dtype = static_cast<std::size_t>(format.dtype);
   constexpr std::size_t kCount = 37;
   const Buffer payload(4 * kCount, 0, std::byte{0x11});
@@ -227,7 +227,7 @@ std::vector<Case> float_cases() {
 
 std::string case_name(const ::testing::TestParamInfo<Case>& info) {
   const Format format = info.param.format;
-  return std::string(info.param.kernels->name) + "_" + name_of(format.dtype) + "_" + std::to_string(format.lane_bits) +
+  return std::string(info.param.kernels->name) + "_" + name_of(format.dtype) + "_" + std::to_string(format.bits) +
          (format.scaling == Scaling::kFixed ? "_fixed" : "");
 }
 

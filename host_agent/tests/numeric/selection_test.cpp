@@ -36,10 +36,10 @@ void expect_what_a_sort_finds(const std::vector<Element>& values, const std::vec
     std::vector<std::int64_t> expected(sorted.begin(), sorted.begin() + static_cast<std::ptrdiff_t>(wanted));
     std::sort(expected.begin(), expected.end());
     std::vector<std::byte> scratch(largest_scratch_bytes(values.size(), wanted, sizeof(Element)));
-    for (const std::span<std::byte> room : {std::span(scratch), std::span<std::byte>()}) {
+    for (const std::span<std::byte> memory : {std::span(scratch), std::span<std::byte>()}) {
       std::vector<std::int64_t> actual(wanted);
-      largest(values.data(), values.size(), wanted, actual.data(), room);
-      ASSERT_EQ(actual, expected) << wanted << " of " << values.size() << " with " << room.size() << " bytes";
+      largest(values.data(), values.size(), wanted, actual.data(), memory);
+      ASSERT_EQ(actual, expected) << wanted << " of " << values.size() << " with " << memory.size() << " bytes";
     }
   }
 }

@@ -21,7 +21,7 @@ constexpr float kUntouched = 99.0F;
 /// A way to go: how tensors become integers, whether in place, and the sizes of the steps.
 struct Way {
   Scaling scaling = Scaling::kBlockExponent;
-  std::uint8_t lane_bits = 32;
+  std::uint8_t bits = 32;
   bool in_place = true;
   std::vector<unsigned> steps;
   float fixed_scale = 4.0F;
@@ -41,7 +41,7 @@ bool is_left_out(std::size_t region, std::size_t chunk) { return region == 0 && 
 /// One worker's fp32 tensors. Few elements are there; one chunk has an Inf at one worker.
 struct Side {
   Side(unsigned worker, const Way& way) {
-    request.format = {.dtype = numeric::Dtype::kF32, .scaling = way.scaling, .lane_bits = way.lane_bits};
+    request.format = {.dtype = numeric::Dtype::kF32, .scaling = way.scaling, .bits = way.bits};
     request.fixed_scale = way.fixed_scale;
     request.divisor = kWorkers;
     std::mt19937 random(worker);
@@ -64,7 +64,8 @@ struct Side {
     }
     EXPECT_EQ(number_chunks(request.regions, request.format, kLanes), kChunksOfTensor);
     originals = sources;
-    refinement = std::make_unique<Refinement>(request, kLanes, Place{.rank = worker, .workers = kWorkers}, kChunks);
+    refinement =
+        std::make_unique<Refinement>(request, kLanes, WorkerRank{.rank = worker, .workers = kWorkers}, kChunks);
     refinement->read(worker::kNothingKnown);
   }
   std::vector<std::vector<float>> sources;
@@ -93,13 +94,13 @@ std::deque<Side> run(const Way& way) {
     sum_words(sides, [](Side& side) { return side.refinement->counts().words(); });
     for (Side& side : sides) side.refinement->narrow();
   }
-  for (Side& side : sides) side.refinement->gather();
+  for (Side& side : sides) side.refinement->pack();
   sum_words(sides, [](Side& side) {
     const std::vector<worker::Region>& regions = side.refinement->packed().regions;
     // The regions lie one after the other. Lanes that are narrower hold the sums all the same.
     return std::span(reinterpret_cast<std::uint32_t*>(regions[0].destination), side.refinement->union_size().elements);
   });
-  for (Side& side : sides) side.refinement->scatter();
+  for (Side& side : sides) side.refinement->unpack();
   return sides;
 }
 
@@ -113,10 +114,9 @@ std::vector<float> dense_sum(const std::deque<Side>& sides, std::size_t region, 
   for (const Side& side : sides) {
     exponent = std::max(exponent, numeric::max_exponent(numeric::Dtype::kF32, source_of(side), count));
   }
-  numeric::Scale scale =
-      request.format.scaling == Scaling::kFixed
-          ? numeric::fixed_scale(kWorkers, request.fixed_scale, request.format.lane_bits, request.divisor)
-          : numeric::block_scale(kWorkers, exponent, request.format.lane_bits, request.divisor);
+  numeric::Scale scale = request.format.scaling == Scaling::kFixed
+                             ? numeric::fixed_scale(kWorkers, request.fixed_scale, request.format.bits, request.divisor)
+                             : numeric::block_scale(kWorkers, exponent, request.format.bits, request.divisor);
   scale.not_finite |= exponent == numeric::kExponentNotFinite;
   std::vector<std::byte> cell(4 * kLanes);
   std::vector<std::byte> payload(4 * kLanes);
@@ -185,17 +185,17 @@ TEST_P(Ways, LeaveOnlyBlocksOfTheLastSizeThatSomebodyHas) {
   for (const Side& side : sides) {
     EXPECT_EQ(side.refinement->union_size().elements, expected);
     EXPECT_EQ(side.refinement->union_size().size, size);
-    EXPECT_EQ(side.refinement->packed_presence().looked(), side.refinement->packed_chunks() > 0);
+    EXPECT_EQ(side.refinement->packed_presence().scanned(), side.refinement->packed_chunks() > 0);
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Refinement, Ways,
-    testing::Values(Way{.steps = {32}}, Way{.in_place = false, .steps = {1}}, Way{.lane_bits = 16, .steps = {16, 2}},
-                    Way{.lane_bits = 8, .in_place = false, .steps = {8, 1}},
-                    Way{.scaling = Scaling::kFixed, .in_place = false, .steps = {4}},
-                    Way{.scaling = Scaling::kFixed, .lane_bits = 16, .steps = {32, 16, 8, 4, 2, 1}},
-                    Way{.scaling = Scaling::kFixed, .steps = {2}, .fixed_scale = 0.0F}));
+INSTANTIATE_TEST_SUITE_P(Refinement, Ways,
+                         testing::Values(Way{.steps = {32}}, Way{.in_place = false, .steps = {1}},
+                                         Way{.bits = 16, .steps = {16, 2}},
+                                         Way{.bits = 8, .in_place = false, .steps = {8, 1}},
+                                         Way{.scaling = Scaling::kFixed, .in_place = false, .steps = {4}},
+                                         Way{.scaling = Scaling::kFixed, .bits = 16, .steps = {32, 16, 8, 4, 2, 1}},
+                                         Way{.scaling = Scaling::kFixed, .steps = {2}, .fixed_scale = 0.0F}));
 
 TEST(Refinement, RegionsWithoutADestinationArePassedOver) {
   const std::deque<Side> sides = run({.in_place = false, .steps = {4}, .keeps_last_region_only = true});
@@ -235,9 +235,9 @@ TEST(Refinement, WhatNobodyHasLeavesNothingToSend) {
   refinement.read(worker::kNothingKnown);
   refinement.count(8);
   refinement.narrow();
-  refinement.gather();
+  refinement.pack();
   EXPECT_EQ(refinement.packed_chunks(), 0u);
-  refinement.scatter();
+  refinement.unpack();
   for (const float value : side.sources[2]) EXPECT_FALSE(std::signbit(value));
 }
 

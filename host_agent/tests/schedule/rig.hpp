@@ -27,14 +27,14 @@ struct Fp32Tensor {
 /// What a request goes through on its way into the scheduler.
 inline Ticket submit(Scheduler& scheduler, Request request, std::size_t lanes) {
   Survey survey = scheduler.survey(request, 0);
-  if (scheduler.expects_look(request, survey)) survey.presence = look(request, lanes, survey.chunks);
+  if (scheduler.expects_scan(request, survey)) survey.presence = scan(request, lanes, survey.chunks);
   return scheduler.submit(std::move(request), std::move(survey));
 }
 
-inline void run_chores(Scheduler& scheduler) {
-  while (const auto chore = scheduler.poll_chore()) {
-    chore->run();
-    scheduler.complete(*chore);
+inline void run_tasks(Scheduler& scheduler) {
+  while (const auto task = scheduler.poll_task()) {
+    task->run();
+    scheduler.complete(*task);
   }
 }
 

@@ -87,7 +87,7 @@ TEST(Scheduler, AShortSumOfFloatsIsOneCollectiveOfIntegers) {
   EXPECT_EQ(shares[0].work.chunk_end, kWorkers / kLanes);  // a word of each worker
   EXPECT_EQ(shares[0].work.format.dtype, numeric::Dtype::kI32);
   for (const Share& share : shares) complete(scheduler, share);
-  run_chores(scheduler);
+  run_tasks(scheduler);
   EXPECT_EQ(scheduler.poll_finished()->status, Status::kOk);
   EXPECT_EQ(tensor.values[0], 1.5F);
   EXPECT_EQ(scheduler.exact_sums(), 1U);
@@ -100,13 +100,13 @@ TEST(Scheduler, LongerOnesAskFirstAndHoldUpWhatComesAfterThem) {
   submit(scheduler, first.request(), kLanes);
   submit(scheduler, second.request(), kLanes);
   EXPECT_TRUE(shares_of(scheduler).empty());
-  run_chores(scheduler);
+  run_tasks(scheduler);
   const std::vector<Share> planes = shares_of(scheduler);
   ASSERT_FALSE(planes.empty());
   EXPECT_EQ(planes.back().work.token, 1U);
   for (const Share& share : planes) complete(scheduler, share);
   EXPECT_TRUE(shares_of(scheduler).empty());
-  run_chores(scheduler);
+  run_tasks(scheduler);
   const std::vector<Share> limbs = shares_of(scheduler);
   EXPECT_EQ(limbs.front().work.token, 1U);
   EXPECT_EQ(limbs.front().work.regions[0].elements, 20U);  // 1.5 is in one plane
@@ -123,7 +123,7 @@ TEST(Scheduler, WhoSumsExactlyAndWhoDoesNotCannotBeTakenForEachOther) {
     request.may_be_sparse = false;
     submit(exact, request, kLanes);
     submit(rounded, request, kLanes);
-    run_chores(exact);
+    run_tasks(exact);
     EXPECT_NE(exact.poll_share()->work.tensor, rounded.poll_share()->work.tensor);
   }
 }
@@ -136,7 +136,7 @@ TEST(Scheduler, ADeadlineHoldsWhileAnExactSumIsMeasured) {
   submit(scheduler, request, kLanes);
   EXPECT_EQ(scheduler.waiting_deadline(), 77);
   scheduler.fail(Status::kTimedOut);
-  run_chores(scheduler);
+  run_tasks(scheduler);
   EXPECT_EQ(scheduler.poll_finished()->status, Status::kTimedOut);
   EXPECT_EQ(scheduler.unfinished(), 0U);
 }
@@ -146,16 +146,16 @@ TEST(Scheduler, AnExactSumWhoseWordsHaveComeEndsWellThoughTheJobFailsThen) {
     Scheduler scheduler(exact_config(100));
     Fp32Tensor tensor(elements, 1.5F);
     submit(scheduler, tensor.request(), kLanes);
-    run_chores(scheduler);
+    run_tasks(scheduler);
     std::vector<Share> shares = shares_of(scheduler);
     if (elements > 1) {  // these were the counts
       for (const Share& share : shares) complete(scheduler, share);
-      run_chores(scheduler);
+      run_tasks(scheduler);
       shares = shares_of(scheduler);
     }
     scheduler.fail(Status::kAborted);
     for (const Share& share : shares) complete(scheduler, share);
-    run_chores(scheduler);
+    run_tasks(scheduler);
     EXPECT_EQ(scheduler.poll_finished()->status, Status::kOk);
     EXPECT_EQ(tensor.values.back(), 1.5F);
   }
@@ -163,7 +163,7 @@ TEST(Scheduler, AnExactSumWhoseWordsHaveComeEndsWellThoughTheJobFailsThen) {
 
 // ---- Dense ----
 
-TEST(Scheduler, DealsARequestInSharesOfEqualRunsThatTakeTurns) {
+TEST(Scheduler, IssuesARequestInSharesOfEqualRunsThatTakeTurns) {
   Scheduler scheduler(small_config(4));
   Tensor tensor(10, true);
   Request request = tensor.request();
@@ -213,7 +213,7 @@ TEST(Scheduler, RefusesAFormatThatDoesNotExistAndASparseRequestWithoutASource) {
   Scheduler scheduler(small_config());
   Tensor tensor(8, true);
   Request wrong = tensor.request();
-  wrong.format.lane_bits = 7;
+  wrong.format.bits = 7;
   EXPECT_THROW(submit(scheduler, wrong, kLanes), std::invalid_argument);
   Request sourceless = tensor.request();
   sourceless.regions[0].source = nullptr;
@@ -227,15 +227,15 @@ TEST(Scheduler, NarrowLanesCarryTheFloatsOfFewWorkers) {
     Scheduler scheduler(config);
     Tensor tensor(8, true);
     Request narrow = tensor.request();
-    narrow.format.lane_bits = 16;
+    narrow.format.bits = 16;
     EXPECT_NO_THROW(submit(scheduler, narrow, 4 * kLanes));
-    narrow.format.lane_bits = 8;
+    narrow.format.bits = 8;
     if (workers == 64) {
       EXPECT_NO_THROW(submit(scheduler, narrow, 4 * kLanes));
     } else {
       EXPECT_THROW(submit(scheduler, narrow, 4 * kLanes), std::invalid_argument);
     }
-    narrow.format = {.dtype = numeric::Dtype::kI32, .scaling = numeric::Scaling::kNone, .lane_bits = 8};
+    narrow.format = {.dtype = numeric::Dtype::kI32, .scaling = numeric::Scaling::kNone, .bits = 8};
     EXPECT_NO_THROW(submit(scheduler, narrow, 4 * kLanes)) << "integers are their owner's business";
   }
 }
@@ -258,7 +258,7 @@ TEST(Scheduler, AsksWithCountsOfPresenceThenStreamsTheUnion) {
   auto shares = shares_of(scheduler);
   ASSERT_EQ(shares.size(), 2u) << "60 counts, 20 to a packet of 4 words, in shares of at least 2";
   EXPECT_TRUE(is_prologue(shares[0]));
-  EXPECT_EQ(shares[0].work.format.lane_bits, 32);
+  EXPECT_EQ(shares[0].work.format.bits, 32);
   EXPECT_EQ(shares[0].work.tensor & 0xFFFFu, ticket.tensor & 0xFFFFu);
   EXPECT_NE(shares[0].work.tensor >> 16, ticket.tensor >> 16);
   EXPECT_EQ(counted(shares[0], 60), (std::vector<std::size_t>{3, 20}));
@@ -304,7 +304,7 @@ TEST(Scheduler, APlainlyDenseTensorIsNotScannedAndCountsAsPresent) {
   shares = shares_of(scheduler);
   ASSERT_FALSE(shares.empty());
   EXPECT_TRUE(shares[0].work.chunks.empty()) << "all of them";
-  EXPECT_FALSE(shares[0].work.presence->looked()) << "each is looked at when its turn comes";
+  EXPECT_FALSE(shares[0].work.presence->scanned()) << "each is looked at when its turn comes";
 }
 
 TEST(Scheduler, LaterRequestsWaitUntilTheStreamHasItsPlace) {
@@ -328,7 +328,7 @@ TEST(Scheduler, LaterRequestsWaitUntilTheStreamHasItsPlace) {
   EXPECT_EQ(scheduler.waiting_deadline(), worker::kNever);
 }
 
-TEST(Scheduler, AChoreThatFindsNoMemoryEndsItsRequestAndAllOthersWithThat) {
+TEST(Scheduler, ATaskThatFindsNoMemoryEndsItsRequestAndAllOthersWithThat) {
   Scheduler scheduler(small_config());
   Tensor sparse(16, false);
   sparse.put(1);
@@ -336,9 +336,9 @@ TEST(Scheduler, AChoreThatFindsNoMemoryEndsItsRequestAndAllOthersWithThat) {
   Survey survey = scheduler.survey(unseen, 0);
   const Ticket first = scheduler.submit(std::move(unseen), std::move(survey));
   const Ticket second = submit(scheduler, sparse.request(), kLanes);
-  const std::optional<Chore> look = scheduler.poll_chore();
-  ASSERT_TRUE(look.has_value());
-  scheduler.complete(*look, worker::Status::kNoMemory);
+  const std::optional<Task> scan = scheduler.poll_task();
+  ASSERT_TRUE(scan.has_value());
+  scheduler.complete(*scan, worker::Status::kNoMemory);
   for (const Ticket& ticket : {second, first}) {
     const std::optional<Finished> finished = scheduler.poll_finished();
     ASSERT_TRUE(finished.has_value());
@@ -383,7 +383,7 @@ TEST(Scheduler, AVoteCountsFromTheSameCollectiveOnWheneverItCame) {
   EXPECT_FALSE(is_prologue(second[0])) << "the vote is in, but another worker may not have it yet";
   submit(scheduler, sparse.request(), kLanes);  // 3
   EXPECT_FALSE(scheduler.poll_share().has_value()) << "nobody has looked at it, since when it came it was not to ask";
-  run_chores(scheduler);
+  run_tasks(scheduler);
   const auto third = shares_of(scheduler);
   ASSERT_FALSE(third.empty());
   EXPECT_TRUE(is_prologue(third[0]));
@@ -508,9 +508,9 @@ TEST(Scheduler, TheDeadlineOfARequestThatIsLookedAtIsWatchedUntilTheThreadsHaveI
   request.deadline = 1234;
   Survey survey = scheduler.survey(request, 0);
   scheduler.submit(std::move(request), std::move(survey));
-  ASSERT_TRUE(scheduler.has_chore());
+  ASSERT_TRUE(scheduler.has_task());
   EXPECT_EQ(scheduler.waiting_deadline(), 1234);
-  run_chores(scheduler);
+  run_tasks(scheduler);
   const Share prologue = shares_of(scheduler).at(0);
   EXPECT_EQ(prologue.work.deadline, 1234);
   EXPECT_EQ(scheduler.waiting_deadline(), worker::kNever);

@@ -39,7 +39,7 @@ std::optional<Share> step(Scheduler& scheduler, std::uint32_t round_trip_chunks 
                                      .status = Status::kOk,
                                      .vote = share->work.vote,
                                      .round_trip_chunks = round_trip_chunks});
-  run_chores(scheduler);
+  run_tasks(scheduler);
   return share;
 }
 
@@ -86,7 +86,7 @@ TEST(RefinedCollective, LaterOnesWaitUntilThePackedStreamIsDealtAndNoLonger) {
   while ((share = scheduler.poll_share()).has_value() && share->work.token != later.token) {
     if (scheduler.stats().refined != 0) continue;  // the packed stream: under way
     scheduler.complete(share->thread, {.token = share->work.token, .status = Status::kOk, .vote = 0});
-    run_chores(scheduler);
+    run_tasks(scheduler);
   }
   ASSERT_TRUE(share.has_value());
   EXPECT_EQ(scheduler.stats().refined, 1u);
@@ -116,12 +116,12 @@ TEST(RefinedCollective, AFailureDuringAChoreEndsIt) {
   const auto prologue = scheduler.poll_share();
   ASSERT_TRUE(prologue.has_value());
   scheduler.complete(0, {.token = ticket.token, .status = Status::kOk, .vote = 0});
-  const auto chore = scheduler.poll_chore();
-  ASSERT_TRUE(chore.has_value());
+  const auto task = scheduler.poll_task();
+  ASSERT_TRUE(task.has_value());
   scheduler.fail(Status::kAborted);
   EXPECT_FALSE(scheduler.poll_finished().has_value()) << "its memory is in use";
-  chore->run();
-  scheduler.complete(*chore);
+  task->run();
+  scheduler.complete(*task);
   EXPECT_FALSE(scheduler.poll_share().has_value());
   const auto finished = scheduler.poll_finished();
   ASSERT_TRUE(finished.has_value());
@@ -137,7 +137,7 @@ TEST(RefinedCollective, ASumThatIsBeingScatteredEndsWellThoughAnotherFails) {
   const auto packed = scheduler.poll_share();
   ASSERT_TRUE(packed.has_value());
   scheduler.complete(0, {.token = packed->work.token, .status = Status::kOk, .vote = 0});
-  const auto scattering = scheduler.poll_chore();
+  const auto scattering = scheduler.poll_task();
   ASSERT_TRUE(scattering.has_value());
   scheduler.fail(Status::kTimedOut);
   EXPECT_FALSE(scheduler.poll_finished().has_value());
@@ -158,7 +158,7 @@ TEST(RefinedCollective, AFailureOfFinerCountsEndsItAndWhatWaits) {
   const auto finer = scheduler.poll_share();
   ASSERT_TRUE(finer.has_value());
   scheduler.complete(0, {.token = finer->work.token, .status = Status::kTimedOut, .vote = 0});
-  run_chores(scheduler);
+  run_tasks(scheduler);
   for (int i = 0; i < 2; ++i) EXPECT_EQ(scheduler.poll_finished()->status, Status::kTimedOut);
   EXPECT_FALSE(scheduler.poll_share().has_value());
 }

@@ -34,34 +34,34 @@ TEST(Survey, NumbersTheChunksOfAllRegionsAndABarrierHasOne) {
   EXPECT_EQ(number_chunks(none, {}, kLanes), 1u);
 }
 
-TEST(Survey, ALookSaysWhatEachBlockHolds) {
+TEST(Survey, AScanSaysWhatEachBlockHolds) {
   Tensors tensors({5, 0, 4, 9});
   tensors.values[0][4] = 1e-44F;  // subnormal: present, at exponent 0
   tensors.values[3][3] = -2.0F;
   tensors.values[3][8] = INFINITY;
-  const worker::ChunkPresence presence = look(tensors.request, kLanes, tensors.chunks);
+  const worker::ChunkPresence presence = scan(tensors.request, kLanes, tensors.chunks);
   const std::vector<bool> present = {false, true, false, true, false, true};
   for (std::size_t i = 0; i < present.size(); ++i) {
     EXPECT_EQ(presence.of(i), present[i] ? worker::Presence::kPresent : worker::Presence::kAbsent) << i;
   }
 }
 
-TEST(Survey, ALookMakesNegativeZerosPositiveInPlaceAndOnlyThere) {
+TEST(Survey, AScanMakesNegativeZerosPositiveInPlaceAndOnlyThere) {
   Tensors tensors({12});
   std::vector<float>& values = tensors.values[0];
   values[1] = values[5] = values[9] = -0.0F;
   values[6] = 1.0F;
-  static_cast<void>(look(tensors.request, kLanes, tensors.chunks));
+  static_cast<void>(scan(tensors.request, kLanes, tensors.chunks));
   EXPECT_FALSE(std::signbit(values[1])) << "nobody may have this block: then this is its sum";
   EXPECT_TRUE(std::signbit(values[5])) << "the sum will be written here";
   values[9] = -0.0F;
   std::vector<float> elsewhere(12, 7.0F);
   tensors.request.regions[0].destination = reinterpret_cast<std::byte*>(elsewhere.data());
-  static_cast<void>(look(tensors.request, kLanes, tensors.chunks));
+  static_cast<void>(scan(tensors.request, kLanes, tensors.chunks));
   EXPECT_TRUE(std::signbit(values[9])) << "a source is not changed";
   EXPECT_EQ(elsewhere, std::vector<float>(12, 7.0F)) << "nor is a destination, before anything is known of the others";
   tensors.request.regions[0].destination = nullptr;
-  EXPECT_EQ(look(tensors.request, kLanes, tensors.chunks).of(2), worker::Presence::kAbsent);
+  EXPECT_EQ(scan(tensors.request, kLanes, tensors.chunks).of(2), worker::Presence::kAbsent);
 }
 
 TEST(Survey, ClearsDestinationsOfAbsentBlocksThatAreNotSources) {

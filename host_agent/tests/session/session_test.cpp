@@ -85,7 +85,7 @@ class ScriptedMembership final : public Membership {
                                {"transport", "udp"},
                                {"device", ""},
                                {"exact_elements_max", "0"},
-                               {"lane_bits", "32"},
+                               {"bits", "32"},
                                {"sparse", "1"},
                                {"greeting_ms", "20000"}});
     grant.complete(joined);
@@ -215,8 +215,8 @@ TEST(Session, AnEndThatComesBeforeTheDataPathIsOpenEndsTheJoin) {
 }
 
 TEST(Session, AGrantThatMakesNoSenseEndsTheJoin) {
-  Script script{.joined = {{"lane_bits", "64"}}};
-  EXPECT_EQ(why_not(script), "'joined' came with lane_bits=64, where a number from 8 to 32 must be");
+  Script script{.joined = {{"bits", "64"}}};
+  EXPECT_EQ(why_not(script), "'joined' came with bits=64, where a number from 8 to 32 must be");
   EXPECT_EQ(script.calls, (Strings{"join", "leave", "destroyed"}));
 }
 

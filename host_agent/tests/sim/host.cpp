@@ -7,7 +7,7 @@
 namespace wiresum::sim {
 namespace {
 
-constexpr double kInterruptionShare = 0.2;
+constexpr double kInterruptionProbability = 0.2;
 /// As in a session.
 constexpr TimeNs kWaitingPeriodNs = 100'000'000;
 
@@ -31,7 +31,7 @@ Host::Host(const HostConfig& config, const VirtualClock& clock, Agenda& agenda, 
                 [this, i](const worker::Completion& completion) { dispatcher_->complete_share(i, completion); }});
     shards.push_back(threads_[i].shard.get());
   }
-  dispatcher_ = std::make_unique<engine::Dispatcher>(config.scheduler, std::move(shards), [this] { start_chores(); });
+  dispatcher_ = std::make_unique<engine::Dispatcher>(config.scheduler, std::move(shards), [this] { start_tasks(); });
 }
 
 void Host::when_awake(TimeNs at, Agenda::Action action) {
@@ -50,7 +50,7 @@ void Host::when_awake(TimeNs at, Agenda::Action action) {
 }
 
 TimeNs Host::interruption() {
-  return random_.happens(config_.interruption_max > 0 ? kInterruptionShare : 0)
+  return random_.happens(config_.interruption_max > 0 ? kInterruptionProbability : 0)
              ? random_.below(config_.interruption_max)
              : 0;
 }
@@ -70,7 +70,7 @@ void Host::run_device(std::uint32_t thread, std::function<void()> read) {
   }
   // A device goes on while its process is held up, or dies.
   agenda_.at(clock_.now() + random_.below(config_.device_delay_max), [this, thread, read = std::move(read)] {
-    const bool was_full = !threads_[thread].transport->has_room();
+    const bool was_full = !threads_[thread].transport->has_buffer();
     read();
     if (was_full && !dead_) rouse(thread);
   });
@@ -124,7 +124,7 @@ void Host::run(std::uint32_t thread, Step step) {
 void Host::sleep(std::uint32_t thread) {
   Thread& mine = threads_[thread];
   mine.shard->publish_stats();
-  if (!mine.transport->has_room()) return;  // the device will rouse it
+  if (!mine.transport->has_buffer()) return;  // the device will rouse it
   const TimeNs next = std::max(mine.shard->next_timeout(), clock_.now() + 1);
   if (next == worker::kNever || next >= mine.wake_at) return;
   mine.wake_at = next;
@@ -169,25 +169,25 @@ void Host::watch_deadlines() {
   });
 }
 
-// ---- Chores ----
+// ---- Tasks ----
 
-void Host::start_chores() {
+void Host::start_tasks() {
   if (choring_) return;
   choring_ = true;
   when_awake(clock_.now(), [this] {
     choring_ = false;
-    if (const std::optional<schedule::Chore> chore = dispatcher_->take_chore()) run_chore(*chore);
+    if (const std::optional<schedule::Task> task = dispatcher_->take_task()) run_task(*task);
   });
 }
 
-void Host::run_chore(const schedule::Chore& chore) {
+void Host::run_task(const schedule::Task& task) {
   choring_ = true;
-  when_awake(clock_.now() + random_.below(config_.chore_max), [this, chore] {
-    chore.run();
-    when_awake(clock_.now() + interruption(), [this, chore] {
-      dispatcher_->complete_chore(chore, worker::Status::kOk);
+  when_awake(clock_.now() + random_.below(config_.task_max), [this, task] {
+    task.run();
+    when_awake(clock_.now() + interruption(), [this, task] {
+      dispatcher_->complete_task(task, worker::Status::kOk);
       choring_ = false;
-      start_chores();
+      start_tasks();
     });
   });
 }

@@ -1,7 +1,7 @@
 // One worker of the simulation: what a session is made of, driven in virtual time.
 //
 // The dispatcher and the shards are the session's own. What its threads do is here a chain of events, which may be
-// interrupted wherever a thread may be: between the steps of a shard, between a chore and its completion, between the
+// interrupted wherever a thread may be: between the steps of a shard, between a task and its completion, between the
 // look at a request and its submission, between the end of one engine thread and that of the next.
 #pragma once
 
@@ -41,7 +41,7 @@ struct HostConfig {
   std::vector<worker::WorkerConfig> shards;  // by thread
   std::vector<Stall> stalls;                 // this worker's
   TimeNs interruption_max = 0;        // now and then a thread is held up by up to so long, between any two of its steps
-  TimeNs chore_max = 0;               // a chore takes up to so long, each time another time
+  TimeNs task_max = 0;                // a task takes up to so long, each time another time
   TimeNs device_delay_max = 0;        // its network device reads a packet up to so long after it was given to it
   std::uint32_t device_packets = 64;  // ... and has room for so many
 };
@@ -58,7 +58,7 @@ class Host {
 
   void abort();
   /// Ends the session as its close() does: first the dispatcher, then one engine thread after the other, then the
-  /// chores.
+  /// tasks.
   void close();
   /// From now on nothing of it happens any more, as if its process had been killed.
   void kill() noexcept { dead_ = true; }
@@ -88,8 +88,8 @@ class Host {
   void run(std::uint32_t thread, Step step);
   void sleep(std::uint32_t thread);
   void submit_next();
-  void start_chores();
-  void run_chore(const schedule::Chore& chore);
+  void start_tasks();
+  void run_task(const schedule::Task& task);
   void watch_deadlines();
   void end_threads(std::uint32_t next);
   void check_closed();

@@ -26,13 +26,13 @@ class Job {
  public:
   explicit Job(const sim::Scenario& scenario) : scenario_(scenario) {}
 
-  void add(numeric::Dtype dtype, numeric::Scaling scaling, std::uint8_t lane_bits, float fixed_scale, float divisor,
+  void add(numeric::Dtype dtype, numeric::Scaling scaling, std::uint8_t bits, float fixed_scale, float divisor,
            bool may_be_sparse, std::uint16_t signature, const std::vector<std::vector<Region>>& regions,
            std::vector<worker::TimeNs> submit_at, std::optional<worker::TimeNs> timeout) {
     sim::Task task;
     for (const std::vector<Region>& mine : regions) {
       schedule::Request& request = task.requests.emplace_back();
-      request = {.format = {dtype, scaling, lane_bits},
+      request = {.format = {dtype, scaling, bits},
                  .fixed_scale = fixed_scale,
                  .divisor = divisor,
                  .regions = {},
@@ -120,7 +120,7 @@ NB_MODULE(wiresum_sim, module) {
       .def_rw("rto_min", &sim::Scenario::rto_min)
       .def_rw("sparse_chunks_min", &sim::Scenario::sparse_chunks_min)
       .def_rw("interruption_max", &sim::Scenario::interruption_max)
-      .def_rw("chore_max", &sim::Scenario::chore_max)
+      .def_rw("task_max", &sim::Scenario::task_max)
       .def_rw("device_delay_max", &sim::Scenario::device_delay_max)
       .def_rw("device_packets", &sim::Scenario::device_packets)
       .def_rw("vote_lag_chunks", &sim::Scenario::vote_lag_chunks)
@@ -156,7 +156,7 @@ NB_MODULE(wiresum_sim, module) {
       .def_ro("sparse", &sim::Report::sparse);
   nb::class_<Job>(module, "Job")
       .def(nb::init<const sim::Scenario&>())
-      .def("add", &Job::add, "dtype"_a, "scaling"_a, "lane_bits"_a, "fixed_scale"_a, "divisor"_a, "may_be_sparse"_a,
+      .def("add", &Job::add, "dtype"_a, "scaling"_a, "bits"_a, "fixed_scale"_a, "divisor"_a, "may_be_sparse"_a,
            "signature"_a, "regions"_a, "submit_at"_a, "timeout"_a = nb::none(),
            "Regions by worker; the memory they point to must live until run() returns.")
       .def("run", &Job::run, nb::call_guard<nb::gil_scoped_release>());

@@ -25,7 +25,7 @@ class Format:
 
     dtype: str
     scaling: str  # none, block, fixed
-    lane_bits: int = 32
+    bits: int = 32
     fixed_scale: float = 1.0
 
     @property
@@ -33,7 +33,7 @@ class Format:
         return np.dtype({"f32": "f4", "f16": "f2", "bf16": "u2", "i32": "i4", "raw": "u1"}[self.dtype])
 
     def chunk_elements(self, lanes: int) -> int:
-        return lanes * (4 if self.dtype == "raw" else 32 // self.lane_bits)
+        return lanes * (4 if self.dtype == "raw" else 32 // self.bits)
 
 
 def to_float32(format_: Format, stored: Array) -> Array:
@@ -83,7 +83,7 @@ def sum_block(format_: Format, contributions: list[Array], workers: int, divisor
     agreed = max((largest_exponent(v) for v in values), default=0)
     if agreed == NOT_FINITE:
         return from_float32(format_, np.full(count, np.nan, np.float32))
-    bits = format_.lane_bits
+    bits = format_.bits
     log2_workers = (workers - 1).bit_length()
     shift = bits - 2 - log2_workers - (max(agreed, 1) - 127)
     limit = (1 << (bits - 1 - log2_workers)) - 1
@@ -101,10 +101,10 @@ def sum_fixed(format_: Format, contributions: list[Array], workers: int, divisor
     if any(largest_exponent(v) == NOT_FINITE for v in values):
         return from_float32(format_, np.full(count, np.nan, np.float32))
     scale = np.float32(format_.fixed_scale)
-    limit = cut_to_24_bits(((1 << (format_.lane_bits - 1)) - 1) // workers)
+    limit = cut_to_24_bits(((1 << (format_.bits - 1)) - 1) // workers)
     with np.errstate(over="ignore"):
         lanes = [quantise(v * scale, 0, limit) for v in values]
-    total = lane_sum(lanes, format_.lane_bits, count)
+    total = lane_sum(lanes, format_.bits, count)
     scaled = total.astype(np.float32) * (np.float32(1) / scale)
     return from_float32(format_, average(scaled, divisor))
 
@@ -167,7 +167,7 @@ def sum_chunk(format_: Format, contributions: list[Array], workers: int, divisor
         return sum_fixed(format_, contributions, workers, divisor, count)
     if format_.dtype == "i32":
         lanes = [c.astype(np.int64) for c in contributions]
-        return lane_sum(lanes, format_.lane_bits, count).astype(np.int32)
+        return lane_sum(lanes, format_.bits, count).astype(np.int32)
     # Raw bytes have one contributor, and zeros change nothing.
     assert len(contributions) <= 1
     return contributions[0].copy() if contributions else np.zeros(count, np.uint8)

@@ -85,7 +85,7 @@ class Scenario:
 
     def __str__(self) -> str:
         c = self.config
-        calls = ", ".join(f"{x.pattern}/{x.format.dtype}/{x.format.scaling}/{x.format.lane_bits}" for x in self.calls)
+        calls = ", ".join(f"{x.pattern}/{x.format.dtype}/{x.format.scaling}/{x.format.bits}" for x in self.calls)
         return (
             f"N={c.workers} threads={c.threads} lanes={c.lanes} slots={c.slots} loss={c.up.loss:.3f}/{c.down.loss:.3f}"
             f" calls=[{calls}]"
@@ -98,7 +98,7 @@ class Scenario:
             job.add(
                 dtype=DTYPES[call.format.dtype],
                 scaling=SCALINGS[call.format.scaling],
-                lane_bits=call.format.lane_bits,
+                bits=call.format.bits,
                 fixed_scale=call.format.fixed_scale,
                 divisor=float(self.config.workers) if call.average else 1.0,
                 may_be_sparse=call.may_be_sparse,
@@ -142,7 +142,7 @@ def make_config(rng: random.Random, seed: int) -> sim.Scenario:
     near_wrap = (1 << 32) - rng.randrange(8)
     config.round_first = rng.choice([1, 1, near_wrap % (1 << 32), (1 << 31) - 2, rng.randrange(1 << 32)])
     config.interruption_max = rng.choice([0, 0, MS, 20 * MS])
-    config.chore_max = rng.choice([0, MS, 20 * MS])
+    config.task_max = rng.choice([0, MS, 20 * MS])
     config.device_delay_max = rng.choice([0, 0, 20_000, 2 * MS])
     config.device_packets = rng.choice([1, 7, 64])
     config.time_max = 3_000_000 * MS  # of virtual time: what takes longer hangs (one slot and 30% loss: 700 s)
@@ -238,9 +238,9 @@ def make_values(numbers: np.random.Generator, format_: Format, elements: int, wo
     if format_.dtype == "raw":
         return numbers.integers(0, 256, elements, np.uint8)
     if format_.dtype == "i32":
-        if format_.lane_bits == 32:  # wraps
+        if format_.bits == 32:  # wraps
             return numbers.integers(-(1 << 31), 1 << 31, elements).astype(np.int32)
-        limit = ((1 << (format_.lane_bits - 1)) - 1) // workers
+        limit = ((1 << (format_.bits - 1)) - 1) // workers
         return numbers.integers(-limit, limit + 1, elements).astype(np.int32)
     values = numbers.standard_normal(elements).astype(np.float32)
     if scale == "wide":

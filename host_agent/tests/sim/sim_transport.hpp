@@ -23,15 +23,15 @@ class SimTransport final : public transport::Transport {
  public:
   /// When the device reads a packet: whoever drives the simulation calls `read`, at once or later, once for each
   /// packet.
-  using Device = std::function<void(std::function<void()> read)>;
+  using DeviceModel = std::function<void(std::function<void()> read)>;
 
-  SimTransport(std::size_t packets, std::size_t packet_bytes, Device device, std::function<void(Datagram)> carry)
+  SimTransport(std::size_t packets, std::size_t packet_bytes, DeviceModel device, std::function<void(Datagram)> carry)
       : memory_(packets, Datagram(packet_bytes)), device_(std::move(device)), carry_(std::move(carry)) {
     for (Datagram& place : memory_) free_.push_back(place);
   }
 
   void arrive(Datagram datagram) { arrived_.push_back(std::move(datagram)); }
-  [[nodiscard]] bool has_room() const noexcept { return !free_.empty(); }
+  [[nodiscard]] bool has_buffer() const noexcept { return !free_.empty(); }
 
   [[nodiscard]] const char* name() const noexcept override { return "simulated"; }
   [[nodiscard]] std::size_t train_packets(std::size_t /*packet_bytes*/) const noexcept override { return 1; }
@@ -47,7 +47,7 @@ class SimTransport final : public transport::Transport {
     return lent_.size();
   }
 
-  std::span<wire::Packet> room(std::size_t wanted) noexcept override {
+  std::span<wire::Packet> buffers(std::size_t wanted) noexcept override {
     offered_.clear();
     for (std::size_t i = 0; i < std::min(wanted, free_.size()); ++i) offered_.push_back({free_[i].data(), 0});
     return offered_;
@@ -83,7 +83,7 @@ class SimTransport final : public transport::Transport {
   std::vector<Datagram> memory_;
   std::deque<std::span<std::byte>> free_;
   std::vector<wire::Packet> offered_;
-  Device device_;
+  DeviceModel device_;
   std::function<void(Datagram)> carry_;
   std::deque<Datagram> arrived_;
   std::deque<Datagram> lent_;

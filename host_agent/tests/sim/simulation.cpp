@@ -150,9 +150,9 @@ void Job::leave_cells_used(dataplane::Dataplane& machine, dataplane::JobEntry en
                               .cell = static_cast<std::uint16_t>(cell),
                               .round = round};
     wire::encode(header, std::span<std::byte, wire::kHeaderBytes>(datagram.data(), wire::kHeaderBytes));
-    const dataplane::Outcome outcome =
+    const dataplane::Decision decision =
         machine.handle(dataplane::read(entry.endpoints[header.worker], entry.port_offset, datagram));
-    if (outcome.reason != dataplane::Reason::kAdmitted) throw std::logic_error("the job before this one is refused");
+    if (decision.reason != dataplane::Reason::kAdmitted) throw std::logic_error("the job before this one is refused");
   }
   machine.evict(entry.job);
 }
@@ -168,7 +168,7 @@ HostConfig Job::config_of(std::uint32_t worker) const {
                     .vote_lag_chunks = scenario_.vote_lag_chunks,
                     .exact_elements_max = scenario_.exact_elements_max};
   host.interruption_max = scenario_.interruption_max;
-  host.chore_max = scenario_.chore_max;
+  host.task_max = scenario_.task_max;
   host.device_delay_max = scenario_.device_delay_max;
   host.device_packets = scenario_.device_packets;
   for (const Stall& stall : scenario_.stalls) {
@@ -265,22 +265,22 @@ void Job::arrive_at_switch(std::uint32_t index, Node from, std::uint32_t thread,
   wire::Endpoint source = endpoint_of(from);
   source.port = static_cast<std::uint16_t>(source.port + thread);
   const Switch& there = switches_[index];
-  const dataplane::Outcome outcome =
+  const dataplane::Decision decision =
       port(index, thread)
           .handle(dataplane::read(source, static_cast<std::uint8_t>(lease_.port_offset + thread), datagram));
   const auto answer = [&] {
     Datagram bytes(packet_bytes_);
     wire::Packet packet{.data = bytes.data(), .bytes = 0};
-    outcome.write(packet);
+    decision.write(packet);
     bytes.resize(packet.bytes);
     return bytes;
   };
-  switch (outcome.verdict) {
+  switch (decision.verdict) {
     case dataplane::Verdict::kMulticast:
       for (const Node child : there.children) send_down(child, thread, answer());
       return;
     case dataplane::Verdict::kResend:
-      send_down(there.children[outcome.worker], thread, answer());
+      send_down(there.children[decision.worker], thread, answer());
       return;
     case dataplane::Verdict::kRaise:
       send_up(node_of_switch(index), thread, answer());
@@ -326,7 +326,7 @@ Report Job::report(std::string failure) const {
 
 Simulation::Simulation(std::vector<JobPlan> plans) : world_(plans.at(0).scenario.seed) {
   std::vector<Lease> leases;
-  dataplane::Sizes sizes{.slots = 0, .lanes_max = 0, .jobs_max = static_cast<std::uint16_t>(kJob + plans.size())};
+  dataplane::SwitchSizes sizes{.slots = 0, .lanes_max = 0, .jobs_max = static_cast<std::uint16_t>(kJob + plans.size())};
   std::uint32_t ports = 0;
   for (std::size_t i = 0; i < plans.size(); ++i) {
     const Scenario& scenario = plans[i].scenario;

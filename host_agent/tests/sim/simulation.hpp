@@ -51,7 +51,7 @@ struct Scenario {
   std::uint64_t vote_lag_chunks = 20;
   std::uint64_t exact_elements_max = 0;
   TimeNs interruption_max = 0;  // see HostConfig
-  TimeNs chore_max = 0;
+  TimeNs task_max = 0;
   TimeNs device_delay_max = 0;
   std::uint32_t device_packets = 64;
   TimeNs rto_initial = 20'000'000;

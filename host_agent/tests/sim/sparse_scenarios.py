@@ -145,7 +145,7 @@ def make_mixed_scenario(seed: int) -> Scenario:
     return Scenario(config, calls)
 
 
-SCATTERED_FORMATS = tuple(format_ for format_ in FORMATS if format_.scaling != "fixed" or format_.lane_bits == 32)
+SCATTERED_FORMATS = tuple(format_ for format_ in FORMATS if format_.scaling != "fixed" or format_.bits == 32)
 
 
 def make_scattered_scenario(seed: int) -> Scenario:

@@ -124,7 +124,7 @@ def overlapping_scenario(seed: int) -> Scenario:
     config = scenario.config
     config.seed = seed
     config.threads, config.slots = 2, 64
-    config.interruption_max = config.chore_max = 2 * MS
+    config.interruption_max = config.task_max = 2 * MS
     return scenario
 
 
@@ -150,10 +150,10 @@ def test_a_fault_at_any_moment_ends_what_is_under_way(kind: str) -> None:
 
 
 def test_a_deadline_passes_wherever_a_request_is() -> None:
-    """In a queue behind a prologue, in a chore, in a shard."""
+    """In a queue behind a prologue, in a task, in a shard."""
     for timeout in range(MS, 40 * MS, 4 * MS):
         scenario = overlapping_scenario(timeout)
-        scenario.config.chore_max = 30 * MS
+        scenario.config.task_max = 30 * MS
         for call in scenario.calls:
             call.timeout = timeout
         run_and_check(scenario, timeout)
@@ -172,7 +172,7 @@ def test_different_calls_of_one_signature_are_found_only_by_chunks_that_not_all_
         job.add(
             dtype=sim.Dtype.I32,
             scaling=sim.Scaling.NONE,
-            lane_bits=32,
+            bits=32,
             fixed_scale=1.0,
             divisor=1.0,
             may_be_sparse=False,

@@ -37,17 +37,17 @@ def test_every_scattered_collective_equals_the_dense_reference(scattered_seed: i
 
 @pytest.mark.parametrize("loss", [0.0, 0.01])
 @pytest.mark.parametrize(
-    ("placement", "density", "share_max"),
+    ("placement", "density", "fraction_max"),
     # Counts of 3 bits, of a few levels; the union of independent elements is four times as large.
     [("aligned", 0.001, 0.02), ("aligned", 0.01, 0.06), ("independent", 0.001, 0.04), ("independent", 0.01, 0.16)],
 )
 def test_scattered_elements_cost_little_more_than_their_counts_and_values(
-    placement: str, density: float, share_max: float, loss: float
+    placement: str, density: float, fraction_max: float, loss: float
 ) -> None:
     report = run_and_check(large_scenario(placement, density, grain=1, loss=loss), 0)
     whole = 4 * 1500 * (HEADER_BYTES + 4 * 64)
     assert {stats.refined for stats in report.sparse} == {1}
-    assert report.bytes_sent < share_max * whole * (1.1 if loss else 1.0)
+    assert report.bytes_sent < fraction_max * whole * (1.1 if loss else 1.0)
 
 
 def test_the_bytes_that_statistics_say_are_saved_are_those_that_were_not_sent() -> None:

@@ -89,6 +89,6 @@ def quiet(seed: int) -> Scenario:
     scenario = MAKERS[0](seed)
     config = scenario.config
     config.up, config.down = sim.Link(), sim.Link()
-    config.interruption_max = config.chore_max = config.device_delay_max = 0
+    config.interruption_max = config.task_max = config.device_delay_max = 0
     config.stalls = []
     return scenario

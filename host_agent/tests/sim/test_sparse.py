@@ -136,7 +136,7 @@ def test_a_kind_whose_tensors_turn_dense_while_many_are_in_flight_is_summed_exac
     config = scenario.config
     config.seed = number
     config.vote_lag_chunks = 1500 if number % 2 else 2
-    config.interruption_max = config.chore_max = [0, 1_000_000, 20_000_000][number % 3]
+    config.interruption_max = config.task_max = [0, 1_000_000, 20_000_000][number % 3]
     report = scenario.job().run()
     assert report.finished, report.failure
     assert len({choices(stats) for stats in report.sparse}) == 1

@@ -73,7 +73,7 @@ def test_a_job_may_have_many_workers(workers: int, format_: Format) -> None:
         scenario.calls.append(make_sparse_call(rng, config, format_, [chunks], "independent", 0.5, [0] * workers))
     while len(scenario.calls) < 5:
         call = make_call(rng, config, 4, [0] * workers)
-        if call.format.lane_bits > 8 or call.format.dtype == "raw":  # so many workers do not fit 8 bits
+        if call.format.bits > 8 or call.format.dtype == "raw":  # so many workers do not fit 8 bits
             scenario.calls.append(call)
     run_and_check(scenario, workers)
 

@@ -20,14 +20,14 @@ struct Setup {
   std::uint32_t window_min = 32;
 };
 
-struct Outcome {
+struct ThroughputResult {
   double seconds = 0;
   double amplification = 0;  // packets sent by workers, for each that loss-free running would send
   double rto_ms = 0;
   std::uint64_t overflow = 0;
 };
 
-Outcome measure(const Setup& setup, double loss, std::uint64_t seed) {
+ThroughputResult measure(const Setup& setup, double loss, std::uint64_t seed) {
   Scenario scenario;
   scenario.seed = seed;
   scenario.workers = setup.workers;
@@ -64,10 +64,11 @@ Outcome measure(const Setup& setup, double loss, std::uint64_t seed) {
 }
 
 void print_row(const Setup& setup, double loss, double lossless_s) {
-  std::vector<Outcome> outcomes;
+  std::vector<ThroughputResult> outcomes;
   for (std::uint32_t seed = 1; seed <= setup.seeds; ++seed) outcomes.push_back(measure(setup, loss, seed));
-  std::sort(outcomes.begin(), outcomes.end(), [](const Outcome& a, const Outcome& b) { return a.seconds < b.seconds; });
-  const Outcome& median = outcomes[outcomes.size() / 2];
+  std::sort(outcomes.begin(), outcomes.end(),
+            [](const ThroughputResult& a, const ThroughputResult& b) { return a.seconds < b.seconds; });
+  const ThroughputResult& median = outcomes[outcomes.size() / 2];
   // 1440 of 1506 bytes of a shaped packet are payload.
   const double bound_s = setup.megabytes * 8 / setup.link_mbit * 1506 / 1440;
   std::printf(

@@ -58,7 +58,7 @@ class Scenario:
     rto_min: int  # nanoseconds
     sparse_chunks_min: int
     interruption_max: int
-    chore_max: int
+    task_max: int
     device_delay_max: int
     device_packets: int
     vote_lag_chunks: int
@@ -101,7 +101,7 @@ class Job:
         self,
         dtype: Dtype,
         scaling: Scaling,
-        lane_bits: int,
+        bits: int,
         fixed_scale: float,
         divisor: float,
         may_be_sparse: bool,

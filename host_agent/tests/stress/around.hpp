@@ -23,7 +23,9 @@ class Around : public transport::Transport {
   [[nodiscard]] std::size_t receive(std::span<transport::RxDatagram> out) noexcept override {
     return inner_->receive(out);
   }
-  [[nodiscard]] std::span<wire::Packet> room(std::size_t wanted) noexcept override { return inner_->room(wanted); }
+  [[nodiscard]] std::span<wire::Packet> buffers(std::size_t wanted) noexcept override {
+    return inner_->buffers(wanted);
+  }
   [[nodiscard]] std::size_t train_packets(std::size_t packet_bytes) const noexcept override {
     return inner_->train_packets(packet_bytes);
   }

@@ -61,7 +61,7 @@ class LossyTransport final : public Around {
     std::int64_t receives_left = 0;
   };
 
-  bool happens(double share) { return static_cast<double>(random_() >> 11) * 0x1p-53 < share; }
+  bool happens(double probability) { return static_cast<double>(random_() >> 11) * 0x1p-53 < probability; }
   void hold(const transport::RxDatagram& datagram) {
     held_.push_back({.bytes = {datagram.bytes.begin(), datagram.bytes.end()},
                      .source = datagram.source,

@@ -16,7 +16,9 @@ namespace wiresum::stress {
 using Random = std::mt19937_64;
 
 inline std::uint64_t below(Random& random, std::uint64_t bound) { return random() % bound; }
-inline bool happens(Random& random, double share) { return static_cast<double>(random() >> 11) * 0x1p-53 < share; }
+inline bool happens(Random& random, double probability) {
+  return static_cast<double>(random() >> 11) * 0x1p-53 < probability;
+}
 template <typename T>
 const T& one_of(Random& random, const std::vector<T>& choices) {
   return choices[below(random, choices.size())];
@@ -45,7 +47,7 @@ struct Call {
     engine::Request made;
     made.work.format = format;
     made.work.may_be_sparse = may_be_sparse;
-    made.work.signature = static_cast<std::uint16_t>(1 + static_cast<unsigned>(pattern) + 8U * format.lane_bits);
+    made.work.signature = static_cast<std::uint16_t>(1 + static_cast<unsigned>(pattern) + 8U * format.bits);
     memory.assign(expected.size(), std::byte{0xEE});
     const std::byte* const source = sources[worker].data();
     if (pattern == Pattern::kSum) {
@@ -116,12 +118,11 @@ inline Bytes contribution(Random& random, const Call& call, std::size_t lanes) {
 
 inline Call draw_call(Random& random, std::size_t workers, std::size_t lanes) {
   using Pattern = Call::Pattern;
-  constexpr numeric::Format kInteger{
-      .dtype = numeric::Dtype::kI32, .scaling = numeric::Scaling::kNone, .lane_bits = 32};
+  constexpr numeric::Format kInteger{.dtype = numeric::Dtype::kI32, .scaling = numeric::Scaling::kNone, .bits = 32};
   constexpr numeric::Format kBlock{};
-  constexpr numeric::Format kBlock16{.lane_bits = 16};
+  constexpr numeric::Format kBlock16{.bits = 16};
   constexpr numeric::Format kFixed{.scaling = numeric::Scaling::kFixed};
-  constexpr numeric::Format kRaw{.dtype = numeric::Dtype::kRaw, .scaling = numeric::Scaling::kNone, .lane_bits = 8};
+  constexpr numeric::Format kRaw{.dtype = numeric::Dtype::kRaw, .scaling = numeric::Scaling::kNone, .bits = 8};
   Call call;
   call.pattern = one_of<Pattern>(random, {Pattern::kSum, Pattern::kSum, Pattern::kSum, Pattern::kSum, Pattern::kSum,
                                           Pattern::kSum, Pattern::kBroadcast, Pattern::kGather, Pattern::kBarrier});

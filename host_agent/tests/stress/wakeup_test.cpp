@@ -41,15 +41,15 @@ constexpr std::uint16_t kLanes = 8;
 constexpr std::uint32_t kSlots = 64;
 constexpr auto kPatience = 20s;
 
-/// Does this thread wait for a condition variable without an end? The one with the chores alone does.
-thread_local bool does_chores = false;
+/// Does this thread wait for a condition variable without an end? The one with the tasks alone does.
+thread_local bool does_tasks = false;
 std::atomic<std::uint64_t> waits{0};  // of it
-/// It lets some time pass before it takes a lock, and between its look for chores and its sleep.
+/// It lets some time pass before it takes a lock, and between its look for tasks and its sleep.
 std::atomic<bool> dawdles{false};
 std::atomic<std::uint64_t> dawdled{0};
 
 void dawdle() {
-  if (!does_chores || !dawdles.load()) return;
+  if (!does_tasks || !dawdles.load()) return;
   ++dawdled;
   std::this_thread::sleep_for(std::chrono::milliseconds(1));
 }
@@ -305,7 +305,7 @@ TEST_F(WakeUpOfAnEngine, MailThatComesAtAnyMomentBeforeANapEndsIt) {
   begin(2);
   std::vector<std::int32_t> values(std::size_t{kLanes} * kSlots, 1);
   Request large;
-  large.work.format = {.dtype = numeric::Dtype::kI32, .scaling = numeric::Scaling::kNone, .lane_bits = 32};
+  large.work.format = {.dtype = numeric::Dtype::kI32, .scaling = numeric::Scaling::kNone, .bits = 32};
   auto* const memory = reinterpret_cast<std::byte*>(values.data());
   large.work.regions = {{.source = memory, .destination = memory, .elements = values.size()}};
   static_cast<void>(engine_->submit(large));  // a nap is as long as what is in flight is worth
@@ -335,7 +335,7 @@ TEST_F(WakeUpOfAnEngine, MailThatComesAtAnyMomentBeforeANapEndsIt) {
   engine_->abort();
 }
 
-TEST_F(WakeUpOfAnEngine, AChoreThatIsMadeWhenTheirThreadHasJustSeenNoneIsDone) {
+TEST_F(WakeUpOfAnEngine, ATaskThatIsMadeWhenTheirThreadHasJustSeenNoneIsDone) {
   const std::uint64_t waits_before = waits.load();
   begin();
   ASSERT_TRUE(comes_true([&] { return waits.load() != waits_before; }));  // it has begun
@@ -344,7 +344,7 @@ TEST_F(WakeUpOfAnEngine, AChoreThatIsMadeWhenTheirThreadHasJustSeenNoneIsDone) {
   std::vector<float> source(kBlocks * kLanes);
   std::fill_n(source.begin(), kLanes, 1.0F);
   std::vector<std::vector<float>> sums(2);
-  const auto submit_sparse = [&](std::vector<float>& sum) {  // where nobody has anything the sum is cleared: a chore
+  const auto submit_sparse = [&](std::vector<float>& sum) {  // where nobody has anything the sum is cleared: a task
     sum.assign(source.size(), 2.0F);
     Request sparse;
     sparse.work.may_be_sparse = true;
@@ -380,7 +380,7 @@ class WakeUpOfADataThread : public WakeUp {
     auto watched = std::make_unique<Watched>(std::move(path.transport));
     watched_ = watched.get();
     path.transport = std::move(watched);
-    const dataplane::Sizes sizes{.slots = 8, .lanes_max = kLanes, .jobs_max = 1};
+    const dataplane::SwitchSizes sizes{.slots = 8, .lanes_max = kLanes, .jobs_max = 1};
     thread_ =
         std::make_unique<soft_switch::DataThread>(sizes, std::move(path), std::vector<std::uint8_t>{0, 1}, 0us, 10s);
   }
@@ -465,7 +465,7 @@ extern "C" void __real__ZNSt18condition_variable4waitERSt11unique_lockISt5mutexE
                                                                                  std::unique_lock<std::mutex>*);
 extern "C" void __wrap__ZNSt18condition_variable4waitERSt11unique_lockISt5mutexE(std::condition_variable* condition,
                                                                                  std::unique_lock<std::mutex>* lock) {
-  wiresum::stress::does_chores = true;
+  wiresum::stress::does_tasks = true;
   ++wiresum::stress::waits;
   wiresum::stress::dawdle();
   __real__ZNSt18condition_variable4waitERSt11unique_lockISt5mutexE(condition, lock);

@@ -47,7 +47,7 @@ class Part final : public Transport {
     stats_.datagrams_received += count;
     return count;
   }
-  std::span<wire::Packet> room(std::size_t) noexcept override { return {}; }
+  std::span<wire::Packet> buffers(std::size_t) noexcept override { return {}; }
   std::size_t train_packets(std::size_t) const noexcept override { return 1; }
   void send(std::size_t count, std::span<const wire::Endpoint>, std::uint8_t port) noexcept override {
     sent.push_back({count, port});
@@ -76,18 +76,18 @@ class Part final : public Transport {
   TransportStats stats_;
 };
 
-struct Shares {
-  explicit Shares(std::size_t count) {
+struct ThreadTransports {
+  explicit ThreadTransports(std::size_t count) {
     std::vector<std::unique_ptr<Transport>> queues;
     for (std::size_t i = 0; i < count; ++i) {
       parts.push_back(new Part);
       queues.emplace_back(parts.back());
     }
-    shares = share_out(std::move(queues), kBytes);
+    transports = thread_transports(std::move(queues), kBytes);
   }
 
   std::vector<Part*> parts;
-  std::vector<std::unique_ptr<Transport>> shares;
+  std::vector<std::unique_ptr<Transport>> transports;
 };
 
 std::uint32_t number_of(const RxDatagram& datagram) {
@@ -97,23 +97,23 @@ std::uint32_t number_of(const RxDatagram& datagram) {
 }
 
 TEST(Exchange, OneAloneIsLeftAsItIs) {
-  const Shares one(1);
-  EXPECT_EQ(one.shares.front().get(), one.parts.front());
+  const ThreadTransports one(1);
+  EXPECT_EQ(one.transports.front().get(), one.parts.front());
 }
 
 TEST(Exchange, EachThreadGetsWhatIsForItsPortsWhicheverQueueItCameInBy) {
-  const Shares three(3);
+  const ThreadTransports three(3);
   std::uint32_t number = 0;
   for (Part* const part : three.parts) {
     for (std::uint8_t port = 0; port < kPorts; ++port) part->arrive(port, 100u * port + number);
     ++number;
   }
   std::array<RxDatagram, 32> out{};
-  for (const auto& share : three.shares) static_cast<void>(share->receive(std::span(out).first(0)));
+  for (const auto& transport : three.transports) static_cast<void>(transport->receive(std::span(out).first(0)));
   std::array<std::set<std::uint32_t>, 3> got;
   for (int turn = 0; turn < 4; ++turn) {
     for (std::size_t thread = 0; thread < 3; ++thread) {
-      for (const RxDatagram& datagram : std::span(out).first(three.shares[thread]->receive(out))) {
+      for (const RxDatagram& datagram : std::span(out).first(three.transports[thread]->receive(out))) {
         const std::uint32_t found = number_of(datagram);
         EXPECT_EQ(found / 100, 3u * datagram.port + thread) << "numbered by the thread's own ports";
         EXPECT_EQ(datagram.source, (wire::Endpoint{.address = 7, .port = 7}));
@@ -123,73 +123,73 @@ TEST(Exchange, EachThreadGetsWhatIsForItsPortsWhicheverQueueItCameInBy) {
   }
   for (std::size_t thread = 0; thread < 3; ++thread) {
     EXPECT_EQ(got[thread].size(), 6u);
-    EXPECT_EQ(three.shares[thread]->stats().datagrams_received, 6u);
-    EXPECT_EQ(three.shares[thread]->stats().datagrams_passed, 4u);
+    EXPECT_EQ(three.transports[thread]->stats().datagrams_received, 6u);
+    EXPECT_EQ(three.transports[thread]->stats().datagrams_passed, 4u);
   }
 }
 
 TEST(Exchange, PacketsLeaveByTheThreadsOwnQueuesFromItsOwnPorts) {
-  const Shares three(3);
-  three.shares[2]->send(5, {}, 1);
+  const ThreadTransports three(3);
+  three.transports[2]->send(5, {}, 1);
   ASSERT_EQ(three.parts[2]->sent.size(), 1u);
   EXPECT_EQ(three.parts[2]->sent[0].count, 5u);
   EXPECT_EQ(three.parts[2]->sent[0].port, 5);
 }
 
 TEST(Exchange, WhatIsPassedOnNeitherStarvesAThreadsOwnQueuesNorTheOtherWayRound) {
-  const Shares two(2);
+  const ThreadTransports two(2);
   for (std::uint32_t i = 0; i < 20; ++i) {
     two.parts[0]->arrive(1, i);
     two.parts[1]->arrive(1, 1000 + i);
   }
   std::array<RxDatagram, 32> out{};
-  EXPECT_EQ(two.shares[0]->receive(out), 0u);
+  EXPECT_EQ(two.transports[0]->receive(out), 0u);
   int own = 0;
   for (int i = 0; i < 10; ++i) {
-    ASSERT_EQ(two.shares[1]->receive(std::span(out).first(1)), 1u);
+    ASSERT_EQ(two.transports[1]->receive(std::span(out).first(1)), 1u);
     own += number_of(out[0]) >= 1000 ? 1 : 0;
   }
   EXPECT_EQ(own, 5);
 }
 
 TEST(Exchange, AFullMailboxLosesWhatComesThenAndNothingElse) {
-  const Shares two(2);
+  const ThreadTransports two(2);
   std::array<RxDatagram, 32> out{};
   for (std::uint32_t i = 0; i < kPassedMax + 32; ++i) two.parts[0]->arrive(1, i);
-  for (std::size_t i = 0; i < kPassedMax / 32 + 1; ++i) EXPECT_EQ(two.shares[0]->receive(out), 0u);
+  for (std::size_t i = 0; i < kPassedMax / 32 + 1; ++i) EXPECT_EQ(two.transports[0]->receive(out), 0u);
   std::uint32_t next = 0;
   for (std::size_t i = 0; i < kPassedMax / 32 + 2; ++i) {
-    for (const RxDatagram& datagram : std::span(out).first(two.shares[1]->receive(out))) {
+    for (const RxDatagram& datagram : std::span(out).first(two.transports[1]->receive(out))) {
       EXPECT_EQ(number_of(datagram), next++);
     }
   }
   EXPECT_EQ(next, kPassedMax);
   two.parts[0]->arrive(1, 77);
-  EXPECT_EQ(two.shares[0]->receive(out), 0u);
+  EXPECT_EQ(two.transports[0]->receive(out), 0u);
   std::size_t count = 0;
-  for (int i = 0; i < 2 && count == 0; ++i) count = two.shares[1]->receive(out);
+  for (int i = 0; i < 2 && count == 0; ++i) count = two.transports[1]->receive(out);
   ASSERT_EQ(count, 1u);
   EXPECT_EQ(number_of(out[0]), 77u);
 }
 
 TEST(Exchange, AThreadThatSleepsIsWokenForWhatIsPassedToIt) {
-  const Shares two(2);
+  const ThreadTransports two(2);
   std::atomic<bool> got{false};
   std::thread sleeper([&] {
     std::array<RxDatagram, 4> out{};
-    while (two.shares[1]->receive(out) == 0) two.shares[1]->wait(-1);
+    while (two.transports[1]->receive(out) == 0) two.transports[1]->wait(-1);
     got = number_of(out[0]) == 42;
   });
   two.parts[0]->arrive(1, 42);
   std::array<RxDatagram, 4> out{};
-  EXPECT_EQ(two.shares[0]->receive(out), 0u);
+  EXPECT_EQ(two.transports[0]->receive(out), 0u);
   sleeper.join();
   EXPECT_TRUE(got);
 }
 
 TEST(Exchange, ThreadsThatWorkAtOnceLoseNothingAndSeeNothingTwice) {
   constexpr std::uint32_t kEach = 5'000;
-  const Shares three(3);
+  const ThreadTransports three(3);
   std::atomic<std::uint32_t> made{0};
   std::atomic<std::uint32_t> received{0};
   std::array<std::set<std::uint32_t>, 3> got;
@@ -205,7 +205,7 @@ TEST(Exchange, ThreadsThatWorkAtOnceLoseNothingAndSeeNothingTwice) {
         const auto port = static_cast<std::uint8_t>(chance() % kPorts);
         three.parts[thread]->arrive(port, static_cast<std::uint32_t>(thread) * kEach + own++);
       }
-      const std::size_t count = three.shares[thread]->receive(out);
+      const std::size_t count = three.transports[thread]->receive(out);
       for (const RxDatagram& datagram : std::span(out).first(count)) got[thread].insert(number_of(datagram));
       received.fetch_add(static_cast<std::uint32_t>(count));
     }

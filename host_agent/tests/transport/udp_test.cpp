@@ -41,14 +41,14 @@ std::vector<UdpSocket> one(UdpSocket socket) {
 void send_all(Transport& transport, const std::vector<std::string>& texts, std::span<const wire::Endpoint> to,
               std::uint8_t port = 0) {
   for (std::size_t sent = 0; sent != texts.size();) {
-    const std::span<wire::Packet> room = transport.room(texts.size() - sent);
-    for (std::size_t i = 0; i < room.size(); ++i) {
+    const std::span<wire::Packet> buffers = transport.buffers(texts.size() - sent);
+    for (std::size_t i = 0; i < buffers.size(); ++i) {
       const std::string& text = texts[sent + i];
-      std::memcpy(room[i].data, text.data(), text.size());
-      room[i].bytes = static_cast<std::uint32_t>(text.size());
+      std::memcpy(buffers[i].data, text.data(), text.size());
+      buffers[i].bytes = static_cast<std::uint32_t>(text.size());
     }
-    transport.send(room.size(), to, port);
-    sent += room.size();
+    transport.send(buffers.size(), to, port);
+    sent += buffers.size();
   }
 }
 
@@ -311,10 +311,10 @@ TEST(Udp, SleepsWhereTheKernelOrAFilterOfItsCallsHasNoNewerWayToWait) {
 
 TEST(Udp, PacketsThatFillTheirPlacesLieSideBySide) {
   UdpTransport transport({.datagram_bytes_max = 1464}, one(UdpSocket(kAnyPort)));
-  const std::span<const wire::Packet> room = transport.room(1000);
-  ASSERT_EQ(room.size(), 64U);
-  for (std::size_t i = 1; i < room.size(); ++i) EXPECT_EQ(room[i].data, room[i - 1].data + 1464);
-  EXPECT_EQ(transport.room(3).size(), 3U);
+  const std::span<const wire::Packet> buffers = transport.buffers(1000);
+  ASSERT_EQ(buffers.size(), 64U);
+  for (std::size_t i = 1; i < buffers.size(); ++i) EXPECT_EQ(buffers[i].data, buffers[i - 1].data + 1464);
+  EXPECT_EQ(transport.buffers(3).size(), 3U);
 }
 
 TEST(Udp, ATrainIsWhatOneMessageCarries) {

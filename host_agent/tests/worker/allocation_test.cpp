@@ -26,7 +26,7 @@ namespace {
 TEST(WorkerAllocation, TheDatapathAllocatesNothing) {
   const WorkerConfig config = small_config();
   constexpr std::size_t kStride = 40;
-  std::array<std::array<std::byte, kStride>, 8> room{};
+  std::array<std::array<std::byte, kStride>, 8> buffers{};
   std::vector<float> values(1000, 1.5F);
   auto* bytes = reinterpret_cast<std::byte*>(values.data());
   const Region region{.source = bytes, .destination = bytes, .elements = values.size()};
@@ -39,8 +39,8 @@ TEST(WorkerAllocation, TheDatapathAllocatesNothing) {
   TimeNs now = 0;
   std::uint32_t completed = 0;
   for (int i = 0; i < 20; ++i) ASSERT_TRUE(worker.submit(work));
-  std::array<wire::Packet, room.size()> burst{};
-  for (std::size_t i = 0; i < burst.size(); ++i) burst[i].data = room[i].data();
+  std::array<wire::Packet, buffers.size()> burst{};
+  for (std::size_t i = 0; i < burst.size(); ++i) burst[i].data = buffers[i].data();
   std::array<std::byte, kStride> datagram{};
   for (std::uint64_t step = 0; completed < 20 && step < 100'000; ++step) {
     const std::size_t count = worker.poll_transmit(now, burst);

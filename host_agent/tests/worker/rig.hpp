@@ -53,7 +53,7 @@ class Rig {
   explicit Rig(WorkerConfig config = small_config())
       : config_(config),
         stride_(wire::kHeaderBytes + config.lanes * wire::kWordBytes),
-        room_(stride_ * kBurst),
+        memory_(stride_ * kBurst),
         worker_(config) {}
 
   Worker& worker() { return worker_; }
@@ -64,8 +64,8 @@ class Rig {
     std::vector<Sent> sent;
     for (std::size_t n = kBurst; n == kBurst;) {
       std::array<wire::Packet, kBurst> burst{};
-      for (std::size_t i = 0; i < kBurst; ++i) burst[i].data = room_.data() + i * stride_;
-      std::ranges::fill(room_, std::byte{0xDD});  // nothing of an earlier packet is there any more
+      for (std::size_t i = 0; i < kBurst; ++i) burst[i].data = memory_.data() + i * stride_;
+      std::ranges::fill(memory_, std::byte{0xDD});  // nothing of an earlier packet is there any more
       n = worker_.poll_transmit(now, burst);
       for (std::size_t i = 0; i < n; ++i) {
         Sent packet;
@@ -137,7 +137,7 @@ class Rig {
 
   WorkerConfig config_;
   std::size_t stride_;
-  std::vector<std::byte> room_;
+  std::vector<std::byte> memory_;
   Worker worker_;
 };
 

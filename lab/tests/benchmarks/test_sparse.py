@@ -55,7 +55,7 @@ def test_every_way_sums_rightly_and_sparse_ones_send_what_there_is(tmp_path: Pat
         ("aligned", 0.99),
         ("independent", 0.99),
     ]
-    shares = [{record["union_share"] for record in case["records"]["sparse"]} for case in cases]
+    shares = [{record["union_fraction"] for record in case["records"]["sparse"]} for case in cases]
     assert shares[0] == {28 / 278} and shares[1] == {1.0} and min(shares[2]) > 28 / 278
     for case in cases:
         assert {group: len(records) for group, records in case["records"].items()} == {

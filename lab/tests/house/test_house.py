@@ -23,8 +23,8 @@ NAMESPACE_FOLDERS = (
     "science/wiresum",
 )
 
-# What a room of the C++ sources may include besides itself and the standard library: docs/architecture.md.
-AGENT_ROOMS: dict[str, set[str]] = {
+# What a folder of the C++ sources may include besides itself and the standard library: docs/architecture.md.
+AGENT_FOLDERS: dict[str, set[str]] = {
     "process": set(),
     "wire": set(),
     "numeric": {"wire"},
@@ -164,16 +164,16 @@ def test_what_the_simulation_drives_of_the_engine_has_no_socket_thread_or_clock(
     assert [name for name in symbols if INPUT_OUTPUT.search(name) or CLOCKS.search(name) or made.search(name)] == []
 
 
-def included_rooms(source: Path) -> set[str]:
+def included_folders(source: Path) -> set[str]:
     return set(re.findall(r'^#include "(\w+)/', source.read_text(), re.MULTILINE))
 
 
-@pytest.mark.parametrize("room", AGENT_ROOMS)
-def test_a_room_of_the_agent_includes_only_rooms_below_it(room: str) -> None:
-    sources = sorted((REPOSITORY / "host_agent/src" / room).rglob("*.[ch]*"))
+@pytest.mark.parametrize("folder", AGENT_FOLDERS)
+def test_a_folder_of_the_agent_includes_only_folders_below_it(folder: str) -> None:
+    sources = sorted((REPOSITORY / "host_agent/src" / folder).rglob("*.[ch]*"))
     assert sources
     for source in sources:
-        assert included_rooms(source) <= AGENT_ROOMS[room] | {room}, source
+        assert included_folders(source) <= AGENT_FOLDERS[folder] | {folder}, source
 
 
 def test_the_switch_includes_no_worker_and_its_dataplane_no_transport() -> None:
@@ -182,7 +182,7 @@ def test_the_switch_includes_no_worker_and_its_dataplane_no_transport() -> None:
     for source in sources:
         allowed = SWITCH_DATAPLANE_MAY_USE if source.stem == "dataplane" else SWITCH_MAY_USE
         own = {path.name for path in (REPOSITORY / "soft_switch/src").iterdir() if path.is_dir()}
-        assert included_rooms(source) <= allowed | own, source
+        assert included_folders(source) <= allowed | own, source
 
 
 def test_no_file_names_a_folder_of_one_machine(tracked: list[Path]) -> None:

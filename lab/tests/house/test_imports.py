@@ -60,15 +60,15 @@ def unit_of(path: Path, root: Path) -> str:
 
 
 def of_rooms(units: Graph) -> Graph:
-    """A room is a folder right below a `src`; elsewhere a file's own."""
+    """A folder is a folder right below a `src`; elsewhere a file's own."""
 
-    def room(unit: str) -> str:
+    def folder(unit: str) -> str:
         folders = Path(unit).parts[:-1]
         return "/".join(folders[: folders.index("src") + 2] if "src" in folders else folders)
 
     rooms: Graph = {}
     for unit, others in units.items():
-        rooms.setdefault(room(unit), set()).update(map(room, others))
+        rooms.setdefault(folder(unit), set()).update(map(folder, others))
     return {name: others - {name} for name, others in rooms.items()}
 
 
@@ -133,7 +133,7 @@ def test_a_circle_of_units_or_of_rooms_is_found_and_named(tmp_path: Path) -> Non
     files = {"src/x/a.hpp": "", "src/x/a.cpp": '#include "y/b.hpp"', "src/x/c.hpp": "", "src/y/b.hpp": ""}
     units = of_c(written(tmp_path, {**files, "src/y/b.cpp": '#include "x/c.hpp"'}), tmp_path)
     assert circle(units) == []
-    assert [Path(room).name for room in circle(of_rooms(units))] == ["x", "y", "x"]
+    assert [Path(folder).name for folder in circle(of_rooms(units))] == ["x", "y", "x"]
     units = of_c(written(tmp_path, {**files, "src/y/b.cpp": '#include "x/a.hpp"'}), tmp_path)
     assert [Path(unit).name for unit in circle(units)] == ["a", "b", "a"]
 

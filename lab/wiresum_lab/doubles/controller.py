@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import grpc
 
 from wiresum import join as messages
-from wiresum.controller.driver import DriverError, Endpoint, JobCounters, JobEntry, Reconciled, Sizes
+from wiresum.controller.driver import DriverError, Endpoint, JobCounters, JobEntry, Reconciled, SwitchSizes
 from wiresum.controller.jobs.cluster import Switch
 from wiresum.controller.jobs.job import Worker
 from wiresum.controller.jobs.jobs import Jobs
@@ -33,7 +33,7 @@ NOBODY = ("nobody",)
 
 def switch(
     name: str = "leaf",
-    sizes: Sizes | None = None,
+    sizes: SwitchSizes | None = None,
     addresses: Sequence[str] = (),
     *,
     parent: str = "",
@@ -41,7 +41,7 @@ def switch(
     endpoint: Endpoint | None = None,
 ) -> Switch:
     """`addresses`: of the workers that it reaches; all unless given."""
-    sizes = sizes or Sizes(4096, 360, 64)
+    sizes = sizes or SwitchSizes(4096, 360, 64)
     endpoint = endpoint or Endpoint("10.0.0.1", SWITCH_PORT)
 
     def reaches(address: str) -> bool:
@@ -61,7 +61,7 @@ class JobsHarness:
 
     def __init__(
         self,
-        sizes: Sizes | None = None,
+        sizes: SwitchSizes | None = None,
         limits: Limits | None = None,
         *,
         switches: Sequence[Switch] = (),
@@ -198,7 +198,7 @@ class RecordingDriver:
 
     def __init__(
         self,
-        sizes: Sizes | None = None,
+        sizes: SwitchSizes | None = None,
         name: str = "recording switch",
         addresses: Sequence[str] = (),
         *,
@@ -210,7 +210,7 @@ class RecordingDriver:
         self.parent = parent
         self.part_of = ""
         self.kind = "software"
-        self.sizes = sizes or Sizes(slots=4096, lanes_max=360, jobs_max=64, threads_max=16)
+        self.sizes = sizes or SwitchSizes(slots=4096, lanes_max=360, jobs_max=64, threads_max=16)
         self.endpoint = Endpoint("127.0.0.1", port)
         self.on_change: Callable[[], None] = lambda: None
         self.trouble = ""

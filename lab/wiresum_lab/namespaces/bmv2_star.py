@@ -109,13 +109,13 @@ class Bmv2Star:
         assert self._bmv2 is not None
         return cpu_seconds(self._bmv2.pid)
 
-    def lose_upstream(self, share: float) -> None:
+    def lose_upstream(self, fraction: float) -> None:
         """From now on each worker loses so many of the packets that it sends, at random; 0 ends that."""
-        self._lose(share, "egress")
+        self._lose(fraction, "egress")
 
-    def lose_downstream(self, share: float) -> None:
+    def lose_downstream(self, fraction: float) -> None:
         """Likewise of those that come to it."""
-        self._lose(share, "ingress")
+        self._lose(fraction, "ingress")
 
     def frames(self) -> tuple[int, int]:
         """How many the switch has taken in and sent out so far, at all ports."""
@@ -170,12 +170,12 @@ class Bmv2Star:
         self._bmv2 = Program(command, self._folder / "bmv2.log", at=self._star.switch.popen)
         self._bmv2.await_ready(self._socket.exists)
 
-    def _lose(self, share: float, side: str) -> None:
+    def _lose(self, fraction: float, side: str) -> None:
         for worker in self.workers:
             self._clear_filters(worker, side)
-            if share:
+            if fraction:
                 line = f"tc filter add dev {STAR_DEVICE} {side} protocol all bpf direct-action bytecode"
-                worker.run([*line.split(), loss_program(share)])
+                worker.run([*line.split(), loss_program(fraction)])
 
     def _clear_filters(self, host: Host, side: str) -> None:
         qdiscs = json.loads(host.run(["tc", "-j", "qdisc", "show", "dev", STAR_DEVICE]))

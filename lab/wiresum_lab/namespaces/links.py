@@ -74,9 +74,9 @@ class Link:
         if self.rate_mbit is not None and self.rate_mbit <= 0:
             raise ValueError(f"a link's rate must be above 0 Mbit/s, not {self.rate_mbit}; None leaves it unshaped")
         for name in ("loss", "duplicate", "reorder"):
-            share = getattr(self, name)
-            if not 0.0 <= share < 1.0:
-                raise ValueError(f"{name} is a share of packets, 0 <= share < 1, not {share}")
+            fraction = getattr(self, name)
+            if not 0.0 <= fraction < 1.0:
+                raise ValueError(f"{name} is a fraction of packets, 0 <= fraction < 1, not {fraction}")
         if self.delay_us < 0:
             raise ValueError(f"delay_us must not be negative: {self.delay_us}")
         if not MTU_BYTES_MIN <= self.mtu <= MTU_BYTES_MAX:
@@ -185,18 +185,18 @@ def _filter_commands(link: Link, device: str) -> list[str]:
     return commands
 
 
-def loss_program(share: float) -> str:
-    """For a filter with `direct-action`: loses a random `share` of packets."""
-    return _coin_program(share, heads=BPF_DROP, tails=BPF_UNSPECIFIED)
+def loss_program(fraction: float) -> str:
+    """For a filter with `direct-action`: loses a random `fraction` of packets."""
+    return _coin_program(fraction, heads=BPF_DROP, tails=BPF_UNSPECIFIED)
 
 
-def _coin_program(share: float, *, heads: int, tails: int) -> str:
-    """A classic BPF program that returns `heads` for a random `share` of packets, else `tails`."""
+def _coin_program(fraction: float, *, heads: int, tails: int) -> str:
+    """A classic BPF program that returns `heads` for a random `fraction` of packets, else `tails`."""
     ancillary_random = 0xFFFFF000 + 56  # SKF_AD_OFF + SKF_AD_RANDOM
     load, jump_if_at_least, leave = 0x20, 0x35, 0x06
     program = [
         (load, 0, 0, ancillary_random),
-        (jump_if_at_least, 1, 0, round(share * 2**32)),
+        (jump_if_at_least, 1, 0, round(fraction * 2**32)),
         (leave, 0, 0, heads),
         (leave, 0, 0, tails),
     ]

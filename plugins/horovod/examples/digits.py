@@ -57,7 +57,7 @@ def train_epoch(model: nn.Module, optimizer: torch.optim.Optimizer, loader: Batc
         optimizer.step()
 
 
-def correct_share(model: nn.Module, loader: Batches) -> torch.Tensor:
+def accuracy_of(model: nn.Module, loader: Batches) -> torch.Tensor:
     """Of this rank's test images."""
     model.eval()
     with torch.no_grad():
@@ -109,7 +109,7 @@ def main() -> None:
         train_sampler.set_epoch(epoch)
         train_epoch(model, optimizer, train_loader)
         # Horovod: average metric values across ranks.
-        accuracy = hvd.allreduce(correct_share(model, test_loader), name="avg_accuracy")
+        accuracy = hvd.allreduce(accuracy_of(model, test_loader), name="avg_accuracy")
         if hvd.rank() == 0:
             print(f"epoch {epoch + 1}: accuracy {accuracy.item():.4f}", flush=True)
 

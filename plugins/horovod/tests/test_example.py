@@ -54,7 +54,7 @@ def train_over_gloo(rank: int, size: int) -> float:
         sampler.set_epoch(epoch)
         digits.train_epoch(model, optimizer, loader)
     tests = DistributedSampler(test_set, shuffle=False)
-    share = digits.correct_share(model, DataLoader(test_set, batch_size=len(test_set), sampler=tests))
+    share = digits.accuracy_of(model, DataLoader(test_set, batch_size=len(test_set), sampler=tests))
     dist.all_reduce(share)
     return share.item() / size
 

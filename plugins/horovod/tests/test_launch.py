@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from torch._C._distributed_c10d import HashStore
 
-from wiresum.horovod.torch.launch import Launch, Place, find_place, meeting_store
+from wiresum.horovod.torch.launch import Launch, RankLayout, find_place, meeting_store
 from wiresum.horovod.torch.settings import Settings
 
 ENVIRONMENTS = {
@@ -38,7 +38,7 @@ def test_a_step_of_slurm_has_ranks_and_its_batch_script_has_not() -> None:
 
 def test_without_a_launcher_there_is_one_process() -> None:
     launch = Launch.from_environment({})
-    assert find_place(launch, meeting_store(launch, {})) == Place(0, 1, 0, 1, 0, 1, homogeneous=True)
+    assert find_place(launch, meeting_store(launch, {})) == RankLayout(0, 1, 0, 1, 0, 1, homogeneous=True)
 
 
 @pytest.mark.parametrize(("name", "value"), [("RANK", "one"), ("RANK", "4"), ("WORLD_SIZE", "-1")])
@@ -57,7 +57,7 @@ def test_ranks_of_one_host_are_counted_where_the_launcher_does_not_say(monkeypat
     store, host = HashStore(), threading.local()
     monkeypatch.setattr(socket, "gethostname", lambda: host.name)
 
-    def place(rank: int) -> Place:
+    def place(rank: int) -> RankLayout:
         host.name = "ab"[rank % 3 == 2]  # a a b a a
         return find_place(Launch("test", rank, 5), store)
 

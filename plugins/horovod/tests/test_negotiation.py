@@ -9,8 +9,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from wiresum.horovod.torch.negotiation import DuplicateNameError, Negotiation, Outcome
-from wiresum.horovod.torch.request import Kind, Op, Request
+from wiresum.horovod.torch.negotiation import DuplicateNameError, Negotiation, Response
+from wiresum.horovod.torch.request import Op, Request, RequestType
 
 NEVER_S = float("inf")
 SETTLING_CYCLES = 2
@@ -18,7 +18,7 @@ SETTLING_CYCLES = 2
 
 
 def allreduce(name: str, *shape: int, **fields: object) -> Request:
-    return Request(Kind.ALLREDUCE, f"allreduce.{name}", ("float32",), (shape or (4,),), **fields)  # type: ignore[arg-type]
+    return Request(RequestType.ALLREDUCE, f"allreduce.{name}", ("float32",), (shape or (4,),), **fields)  # type: ignore[arg-type]
 
 
 class Ranks:
@@ -29,7 +29,7 @@ class Ranks:
         self.message_bytes = 0
         """Of the last cycle."""
 
-    def cycle(self, now: float = 0.0, describe_after_s: float = NEVER_S) -> list[Outcome]:
+    def cycle(self, now: float = 0.0, describe_after_s: float = NEVER_S) -> list[Response]:
         """What all ranks saw alike."""
         begun = [rank.begin_cycle(now, describe_after_s) for rank in self.ranks]
         sums = [sum(words) for words in zip(*(words for words, _ in begun), strict=True)]
@@ -95,7 +95,7 @@ def test_what_some_ranks_want_waits_for_the_others() -> None:
         (replace(allreduce("a"), dtypes=("int32",)), "data types"),
         (allreduce("a", op=Op.AVERAGE), "reduction operations"),
         (allreduce("a", prescale=2.0), "prescale factors"),
-        (replace(allreduce("a"), kind=Kind.ALLGATHER), "collective operations"),
+        (replace(allreduce("a"), kind=RequestType.ALLGATHER), "collective operations"),
     ],
 )
 def test_a_mismatch_says_at_every_rank_what_each_rank_called_and_does_no_other_harm(other: Request, what: str) -> None:
@@ -112,7 +112,7 @@ def test_a_mismatch_says_at_every_rank_what_each_rank_called_and_does_no_other_h
 
 def test_gathers_may_differ_in_the_first_dimension_only() -> None:
     ranks = Ranks(2)
-    gather = Request(Kind.ALLGATHER, "allgather.a", ("float32",), ((2, 3),))
+    gather = Request(RequestType.ALLGATHER, "allgather.a", ("float32",), ((2, 3),))
     ranks.submit(gather, [0])
     ranks.submit(replace(gather, shapes=((7, 3),)), [1])
     (outcome,) = ranks.cycle()
@@ -144,7 +144,7 @@ def test_a_rank_that_has_joined_is_not_waited_for_and_the_last_one_is_told() -> 
     assert ranks.cycle() == []
     ranks.ranks[2].join()
     (joined,) = ranks.cycle()
-    assert (joined.kind, joined.number) == (Kind.JOIN, 2)
+    assert (joined.kind, joined.number) == (RequestType.JOIN, 2)
     ranks.submit(allreduce("known"), [0, 1])
     assert ranks.cycle() == []  # everybody counts again
 
@@ -158,11 +158,13 @@ def test_a_rank_joins_when_what_it_called_before_is_done() -> None:
     ranks.ranks[1].join()
     (outcome,) = ranks.cycle()
     assert outcome.name == "allreduce.a" and outcome.requests[1] is None
-    assert ranks.cycle()[0].kind is Kind.JOIN
+    assert ranks.cycle()[0].kind is RequestType.JOIN
 
 
 @pytest.mark.parametrize(
-    "request_", [Request(Kind.ALLGATHER, "g", ("float32",), ((2,),)), allreduce("m", op=Op.MAX)], ids=["gather", "max"]
+    "request_",
+    [Request(RequestType.ALLGATHER, "g", ("float32",), ((2,),)), allreduce("m", op=Op.MAX)],
+    ids=["gather", "max"],
 )
 def test_what_zeros_would_spoil_is_refused_while_a_rank_has_joined(request_: Request) -> None:
     ranks = Ranks(2)

@@ -9,14 +9,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from wiresum.horovod.torch.request import Kind, MalformedMessageError, Op, Request, decode, encode
+from wiresum.horovod.torch.request import MalformedMessageError, Op, Request, RequestType, decode, encode
 
 patient = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 counts = st.lists(st.integers(0, 2**40), max_size=4).map(tuple)
 requests = st.integers(0, 3).flatmap(
     lambda tensors: st.builds(
         Request,
-        kind=st.sampled_from(Kind),
+        kind=st.sampled_from(RequestType),
         name=st.text(),
         dtypes=st.tuples(*[st.text(max_size=8)] * tensors),
         shapes=st.tuples(*[counts] * tensors),

@@ -39,7 +39,7 @@ def parameters(control: str, **ours: str) -> dict[str, str]:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class ProgramResult:
     code: int
     said: str
 
@@ -50,7 +50,7 @@ def mpirun(
     mca: Mapping[str, str],
     timeout_s: float,
     variables: Mapping[str, str] | None = None,
-) -> Outcome:
+) -> ProgramResult:
     """Runs `size` processes here, which may be more than there are cores; mpirun ends those that take longer."""
     general = {"mpi_yield_when_idle": "1", "rmaps_base_oversubscribe": "1", "hwloc_base_binding_policy": "none"}
     command: list[str | Path] = ["mpirun", "--allow-run-as-root", "--timeout", f"{timeout_s:.0f}", "-np", str(size)]
@@ -66,7 +66,7 @@ def mpirun(
         timeout=timeout_s + ENDING_S_MAX,
         check=False,
     )
-    return Outcome(done.returncode, done.stdout)
+    return ProgramResult(done.returncode, done.stdout)
 
 
 def carried(said: str) -> dict[int, list[int]]:

@@ -44,7 +44,7 @@ def batch(step: int) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.randn(BATCH, 1, 8, 8, generator=generator), torch.randint(0, 10, (BATCH,), generator=generator)
 
 
-def share(rank: int, size: int, step: int) -> tuple[torch.Tensor, torch.Tensor]:
+def part(rank: int, size: int, step: int) -> tuple[torch.Tensor, torch.Tensor]:
     images, labels = batch(step)
     return images[rank::size], labels[rank::size]
 
@@ -82,7 +82,7 @@ def like_one_process(rank: int, size: int) -> None:
     before = wiresum.torch.stats()
     model = fresh(rank, bucket_cap_mb=0.02)
     model.module.normalisation.eval()
-    train(model, lambda step: share(rank, size, step))
+    train(model, lambda step: part(rank, size, step))
     assert_identical_everywhere(model, size)
     torch.testing.assert_close(flat(model), flat(alone), rtol=1e-4, atol=1e-5)
     after = wiresum.torch.stats()
@@ -97,7 +97,7 @@ def test_training_matches_one_process(trio: Cluster) -> None:
 
 def with_options(rank: int, size: int, options: dict[str, Any]) -> None:
     model = fresh(rank, **options)
-    train(model, lambda step: share(rank, size, step))
+    train(model, lambda step: part(rank, size, step))
     assert_identical_everywhere(model, size)
 
 
@@ -117,10 +117,10 @@ def test_parameters_are_bit_identical(trio: Cluster, options: dict[str, Any]) ->
 
 def unused_parameters(rank: int, size: int) -> None:
     model = fresh(rank, find_unused_parameters=True)
-    train(model, lambda step: share(rank, size, step), detour=rank == 0)
+    train(model, lambda step: part(rank, size, step), detour=rank == 0)
     assert_identical_everywhere(model, size)
     model = fresh(rank, find_unused_parameters=True)
-    train(model, lambda step: share(rank, size, step), detour=False)
+    train(model, lambda step: part(rank, size, step), detour=False)
     assert_identical_everywhere(model, size)
 
 
@@ -134,7 +134,7 @@ def accumulates(rank: int, size: int) -> None:
     before = wiresum.torch.stats().collectives_network["all_reduce"]
     for step in range(2):
         with model.no_sync() if step == 0 else contextlib.nullcontext():
-            images, labels = share(rank, size, step)
+            images, labels = part(rank, size, step)
             torch.nn.functional.cross_entropy(model(images), labels).backward()
     assert wiresum.torch.stats().collectives_network["all_reduce"] - before <= 2
     gradients = torch.cat([p.grad.reshape(-1).double() for p in model.parameters() if p.grad is not None])
@@ -154,7 +154,7 @@ def hooked(rank: int, size: int, name: str) -> None:
         model.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
     else:
         model.register_comm_hook(None, getattr(default_hooks, name))
-    train(model, lambda step: share(rank, size, step))
+    train(model, lambda step: part(rank, size, step))
     assert_identical_everywhere(model, size)
 
 
@@ -167,7 +167,7 @@ def uneven(rank: int, size: int) -> None:
     model = fresh(rank, broadcast_buffers=False)
     with Join([model]):
         for step in range(3 + rank):
-            images, labels = share(rank, size, step)
+            images, labels = part(rank, size, step)
             torch.nn.functional.cross_entropy(model(images), labels).backward()
             with torch.no_grad():
                 for parameter in model.parameters():

@@ -9,12 +9,12 @@ import torch
 
 from wiresum.agent.session import Dtype, Region
 from wiresum.torch import plan as plans
-from wiresum.torch.plan import Kind, Plan
+from wiresum.torch.plan import CollectiveKind, CollectivePlan
 
 SIZE = 4
 
 
-def shapes(plan: Plan) -> list[tuple[bool, bool, int]]:
+def shapes(plan: CollectivePlan) -> list[tuple[bool, bool, int]]:
     return [(bool(region.source), bool(region.destination), region.elements) for region in plan.regions]
 
 
@@ -120,7 +120,9 @@ def test_signatures_of_different_sizes_collide_as_rarely_as_16_bits_allow() -> N
     draw = random.Random(0)
     sizes = {draw.randrange(1, 10**7) for _ in range(300)}
     signatures = {
-        Plan(Kind.ALL_REDUCE, Dtype.F32, regions=[Region(1, 1, size)]).signature(bits=32, average=False)
+        CollectivePlan(CollectiveKind.ALL_REDUCE, Dtype.F32, regions=[Region(1, 1, size)]).signature(
+            bits=32, average=False
+        )
         for size in sizes
     }
     assert len(signatures) >= len(sizes) - 5  # 0.7 collisions are expected

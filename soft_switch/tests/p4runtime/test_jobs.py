@@ -15,7 +15,7 @@ from wiresum.controller.p4runtime import admit, deliver
 from wiresum.join.constants import EVERYONE, PARENT, UPLINK_GROUPS
 from wiresum.switch.p4runtime import jobs
 from wiresum.switch.p4runtime.refusal import Refusal
-from wiresum.switch.p4runtime.schema import Entry
+from wiresum.switch.p4runtime.schema import ParsedEntry
 from wiresum_lab.doubles.p4runtime_controller import PROGRAM
 
 SCHEMA = P4Schema(PROGRAM.p4info)
@@ -36,7 +36,7 @@ DELIVERIES = jobs.Deliveries(DELIVER)
 COPIES = {ROW: frozenset(range(3))}
 
 
-def entries(job: JobEntry = JOB, port: int = 1) -> list[Entry]:
+def entries(job: JobEntry = JOB, port: int = 1) -> list[ParsedEntry]:
     made = admit.entries(job, ROW, [port] * job.workers)
     messages = [entry.encode(SCHEMA).table_entry for entry in made if entry.table_id == "admit"]
     return [ADMIT.entry(message, ADMIT.key(message)) for message in messages]
@@ -48,7 +48,7 @@ DELIVERIES_BELOW = jobs.Deliveries(DELIVER, (ABOVE, 4))
 COPIES_BELOW = COPIES | {UPLINK_GROUPS + ROW: frozenset({PARENT})}
 
 
-def answers(job: JobEntry = BELOW) -> list[Entry]:
+def answers(job: JobEntry = BELOW) -> list[ParsedEntry]:
     """The entries that admit the switch above."""
     table = PROGRAM.schema.named("admit_parent_entry")
     made = [entry for entry in admit.entries(job, ROW, [1] * job.workers) if entry.table_id == "admit_parent_entry"]
@@ -56,11 +56,11 @@ def answers(job: JobEntry = BELOW) -> list[Entry]:
     return [table.entry(message, table.key(message)) for message in messages]
 
 
-def changed(entry: Entry, **params: int) -> Entry:
+def changed(entry: ParsedEntry, **params: int) -> ParsedEntry:
     return dataclasses.replace(entry, params={**entry.params, **params})
 
 
-def plan(admitted: Sequence[Entry]) -> jobs.Plan:
+def plan(admitted: Sequence[ParsedEntry]) -> jobs.InstalledJob:
     return jobs.plan(admitted, DELIVERIES, COPIES, LANES)
 
 
@@ -160,7 +160,7 @@ def test_one_copy_for_everyone_goes_to_where_everyone_is_delivered(port_offset: 
 def test_everyone_is_delivered_to_at_a_multicast_address_by_a_switch_that_can() -> None:
     table = PROGRAM.schema.named("deliver")
 
-    def entry(address: str) -> Entry:
+    def entry(address: str) -> ParsedEntry:
         message = deliver.to_everyone(JOB, Endpoint(address, 43488)).encode(SCHEMA).table_entry
         return table.entry(message, table.key(message))
 

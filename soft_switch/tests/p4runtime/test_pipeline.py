@@ -3,19 +3,19 @@ from __future__ import annotations
 import pytest
 from finsy.proto import p4r
 
-from wiresum.switch.p4runtime.pipeline import Sizes
+from wiresum.switch.p4runtime.pipeline import PipelineSizes
 from wiresum.switch.p4runtime.refusal import Refusal
 from wiresum_lab.doubles.p4runtime_controller import PROGRAM
 
-MOST = Sizes(lanes=360, slots=4096)
+MOST = PipelineSizes(lanes=360, slots=4096)
 
 
 def config(device_config: bytes) -> p4r.ForwardingPipelineConfig:
     return p4r.ForwardingPipelineConfig(p4info=PROGRAM.p4info, p4_device_config=device_config)
 
 
-@pytest.mark.parametrize("sizes", [MOST, Sizes(1, 1), Sizes(64, 1024)])
-def test_sizes_up_to_the_processs_are_taken(sizes: Sizes) -> None:
+@pytest.mark.parametrize("sizes", [MOST, PipelineSizes(1, 1), PipelineSizes(64, 1024)])
+def test_sizes_up_to_the_processs_are_taken(sizes: PipelineSizes) -> None:
     assert PROGRAM.check(config(b'{"slots": %d, "lanes": %d}' % (sizes.slots, sizes.lanes)), MOST) == sizes
 
 
@@ -44,7 +44,7 @@ def test_other_configurations_are_refused(device_config: bytes, complaint: str) 
 
 def test_a_larger_process_still_has_no_more_cells_than_entries_can_name() -> None:
     with pytest.raises(Refusal, match="slots must be 1 to 32768"):
-        PROGRAM.check(config(b'{"lanes": 4, "slots": 40000}'), Sizes(lanes=4, slots=65536))
+        PROGRAM.check(config(b'{"lanes": 4, "slots": 40000}'), PipelineSizes(lanes=4, slots=65536))
 
 
 def test_another_programs_p4info_is_refused() -> None:

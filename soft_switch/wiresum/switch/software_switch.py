@@ -12,7 +12,7 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from wiresum.controller import REASONS, DriverError, Endpoint, JobCounters, JobEntry, Sizes, SwitchDriver
+from wiresum.controller import REASONS, DriverError, Endpoint, JobCounters, JobEntry, SwitchDriver, SwitchSizes
 from wiresum.controller.driver import Reconciled, check_groups
 from wiresum.join.constants import JOB_NUMBERS, SWITCH_PORT, THREADS_MAX
 from wiresum.switch import _native
@@ -121,7 +121,7 @@ class SoftwareSwitch(SwitchDriver):
         )
         by = self._server.stats().transport
         self._kind = "software" if by == "udp" else f"software, {by}"
-        self._sizes = Sizes(slots=slots, lanes_max=lanes_max, jobs_max=jobs_max, threads_max=THREADS_MAX)
+        self._sizes = SwitchSizes(slots=slots, lanes_max=lanes_max, jobs_max=jobs_max, threads_max=THREADS_MAX)
         address, base_port = self._server.local
         self._endpoint = Endpoint(str(ipaddress.IPv4Address(address)), base_port)
         self.on_change = lambda: None
@@ -139,7 +139,7 @@ class SoftwareSwitch(SwitchDriver):
         return self._kind
 
     @property
-    def sizes(self) -> Sizes:
+    def sizes(self) -> SwitchSizes:
         return self._sizes
 
     @property

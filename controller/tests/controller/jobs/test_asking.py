@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from wiresum import join
-from wiresum.controller.driver import Sizes
+from wiresum.controller.driver import SwitchSizes
 from wiresum.controller.jobs.job import Asker, State
 from wiresum.controller.jobs.outputs import Grant, Refuse
 from wiresum_lab.doubles.controller import JobsHarness, join_request
@@ -75,7 +75,7 @@ def test_a_job_does_not_begin_while_one_of_its_workers_is_away() -> None:
 
 
 def test_a_queued_job_whose_worker_goes_away_for_good_is_given_up() -> None:
-    harness = JobsHarness(Sizes(slots=16, lanes_max=360, jobs_max=8))
+    harness = JobsHarness(SwitchSizes(slots=16, lanes_max=360, jobs_max=8))
     holder = harness.ask(job_name="holder", slots=16)
     workers = harness.ask_all(2, slots=16)
     harness.jobs.hung_up(workers[0], workers[0].call, harness.now)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from wiresum import join
-from wiresum.controller.driver import Sizes
+from wiresum.controller.driver import SwitchSizes
 from wiresum.controller.jobs.job import State
 from wiresum.controller.jobs.outputs import Reconcile, Tell
 from wiresum_lab.doubles.controller import JobsHarness, switch
@@ -92,7 +92,7 @@ def test_an_admission_that_a_lost_switch_did_not_take_is_to_be_asked_for_again()
 
 
 def test_the_name_of_a_job_at_a_lost_switch_is_free_when_its_workers_know() -> None:
-    harness = JobsHarness(switches=[switch("left", Sizes(64, 360, 8)), switch("right", Sizes(64, 360, 8))])
+    harness = JobsHarness(switches=[switch("left", SwitchSizes(64, 360, 8)), switch("right", SwitchSizes(64, 360, 8))])
     workers = harness.running(slots=64)
     assert workers[0].job.switch_name == "left"
     harness.change("left", "no answer")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from wiresum.controller.driver import Sizes
+from wiresum.controller.driver import SwitchSizes
 from wiresum.controller.jobs.gone import GONE_MAX
 from wiresum.controller.jobs.job import State
 from wiresum.controller.jobs.outputs import Tell
@@ -11,7 +11,7 @@ from wiresum_lab.doubles.controller import JobsHarness, member
 
 def test_a_worker_that_comes_back_when_its_job_is_gone_hears_why_it_ended() -> None:
     """Its number may be another job's by then; its token is not."""
-    harness = JobsHarness(Sizes(slots=4096, lanes_max=360, jobs_max=1))
+    harness = JobsHarness(SwitchSizes(slots=4096, lanes_max=360, jobs_max=1))
     workers = harness.running(world_size=2)
     harness.jobs.broken(workers[1], workers[1].stream, harness.now)
     harness.wait(3.2, beating=workers[:1])

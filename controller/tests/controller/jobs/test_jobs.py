@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from wiresum import join
-from wiresum.controller.driver import Endpoint, Sizes
+from wiresum.controller.driver import Endpoint, SwitchSizes
 from wiresum.controller.jobs.job import TRANSITIONS, Presence, State
 from wiresum.controller.jobs.keys import Keys, KeySequence
 from wiresum.controller.jobs.outputs import Admit, Close, Count, Evict, Grant, Refuse, Tell
@@ -49,14 +49,14 @@ def test_slots_are_the_least_that_anybody_wants_as_a_power_of_two(asked: list[in
 
 
 def test_threads_never_outnumber_slots_or_the_ports_of_the_switch() -> None:
-    harness = JobsHarness(Sizes(slots=4096, lanes_max=360, jobs_max=8, threads_max=4))
+    harness = JobsHarness(SwitchSizes(slots=4096, lanes_max=360, jobs_max=8, threads_max=4))
     harness.ask(job_name="few-slots", slots=2, threads_max=16)
     harness.ask(job_name="few-ports", threads_max=16, endpoint=join.Endpoint(address="127.0.0.1", port=9000))
     assert [grant.reply.threads for grant in harness.outputs(Grant)] == [2, 4]
 
 
 def test_a_crowded_switch_gives_fewer_slots_and_a_full_one_lets_wait() -> None:
-    harness = JobsHarness(Sizes(slots=256 + 64 + 8, lanes_max=360, jobs_max=8))
+    harness = JobsHarness(SwitchSizes(slots=256 + 64 + 8, lanes_max=360, jobs_max=8))
     first, _ = harness.ask(job_name="first"), harness.ask(job_name="second")
     assert [grant.reply.slots for grant in harness.outputs(Grant)] == [256, 64]
     third = harness.ask(job_name="third")
@@ -68,7 +68,7 @@ def test_a_crowded_switch_gives_fewer_slots_and_a_full_one_lets_wait() -> None:
 
 
 def test_a_switch_full_of_jobs_lets_wait() -> None:
-    harness = JobsHarness(Sizes(slots=4096, lanes_max=360, jobs_max=2))
+    harness = JobsHarness(SwitchSizes(slots=4096, lanes_max=360, jobs_max=2))
     first, _, third = (harness.ask(job_name=name) for name in ("first", "second", "third"))
     assert third.job.state is State.QUEUED
     harness.leave(first)
@@ -76,7 +76,7 @@ def test_a_switch_full_of_jobs_lets_wait() -> None:
 
 
 def test_a_number_is_not_used_again_before_all_others_were() -> None:
-    harness = JobsHarness(Sizes(slots=4096, lanes_max=360, jobs_max=4))
+    harness = JobsHarness(SwitchSizes(slots=4096, lanes_max=360, jobs_max=4))
     numbers = []
     for _ in range(8):
         (worker,) = harness.running(world_size=1)
@@ -104,7 +104,7 @@ def test_jobs_talk_to_the_ports_that_the_fewest_threads_talk_to() -> None:
 
 
 def test_ports_are_those_that_the_switch_listens_at() -> None:
-    harness = JobsHarness(Sizes(slots=4096, lanes_max=360, jobs_max=64, threads_max=3))
+    harness = JobsHarness(SwitchSizes(slots=4096, lanes_max=360, jobs_max=64, threads_max=3))
     for number in range(4):
         harness.ask(job_name=f"one-{number}", threads_max=1, slots=16)
     harness.ask(job_name="two", threads_max=2, slots=16)
@@ -488,7 +488,7 @@ def test_a_connection_that_broke_is_no_loss_before_the_switch_has_heard_nothing_
 
 def test_a_job_that_waited_while_the_service_was_stopped_is_not_idle_when_it_begins() -> None:
     """How long it has been active is not known yet, and must not be counted from the clock's beginning."""
-    harness = JobsHarness(Sizes(slots=256, lanes_max=360, jobs_max=8), now=100_000)
+    harness = JobsHarness(SwitchSizes(slots=256, lanes_max=360, jobs_max=8), now=100_000)
     (first,) = harness.running(world_size=1, job_name="first")
     (second,) = harness.ask_all(1, job_name="second")
     harness.ask(job_name="third")

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from wiresum import join
-from wiresum.controller.driver import Endpoint, Reconciled, Sizes
+from wiresum.controller.driver import Endpoint, Reconciled, SwitchSizes
 from wiresum.controller.jobs.cluster import Switch
 from wiresum.controller.jobs.job import TRANSITIONS, Event, Job, Presence, State, Worker
 from wiresum.controller.jobs.limits import Limits, Quota
@@ -24,7 +24,7 @@ from wiresum.controller.jobs.tree import FOLLOWING, Node, Phase
 from wiresum.controller.store import Store
 from wiresum_lab.doubles.controller import NOBODY, JobsHarness, member, switch
 
-SIZES = Sizes(slots=24, lanes_max=64, jobs_max=2)
+SIZES = SwitchSizes(slots=24, lanes_max=64, jobs_max=2)
 RACKS = {"left": "10.0.1.1", "right": "10.0.2.1"}
 ENDPOINTS = {
     name: Endpoint(f"10.9.0.{number}", 43488) for number, name in enumerate(("spine", "left", "right", "spare"))

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from wiresum import join
-from wiresum.controller.driver import Endpoint, JobCounters, Reconciled, Sizes, Uplink
+from wiresum.controller.driver import Endpoint, JobCounters, Reconciled, SwitchSizes, Uplink
 from wiresum.controller.jobs import report
 from wiresum.controller.jobs.cluster import Switch
 from wiresum.controller.jobs.job import Asker, State, Worker
@@ -23,10 +23,10 @@ from wiresum.join.trees import packets_behind
 from wiresum_lab.doubles.controller import NOBODY, JobsHarness, member, switch
 
 HOSTS = {"leaf1": "10.0.1.10", "leaf2": "10.0.2.10", "leaf3": "10.0.3.10"}
-SIZES = Sizes(64, 360, 8)
+SIZES = SwitchSizes(64, 360, 8)
 
 
-def racks(sizes: Sizes = SIZES, leaves: Iterable[str] = HOSTS, **unequal: Sizes) -> list[Switch]:
+def racks(sizes: SwitchSizes = SIZES, leaves: Iterable[str] = HOSTS, **unequal: SwitchSizes) -> list[Switch]:
     """leaf1 and leaf2 below the spine, leaf3 below leaf2."""
     parents = {"leaf1": "spine", "leaf2": "spine", "leaf3": "leaf2"}
     below = [
@@ -320,7 +320,7 @@ def test_workers_of_two_trees_cannot_be_one_job() -> None:
 
 
 def test_all_switches_of_a_tree_must_have_room_and_one_number() -> None:
-    made = harness(racks(Sizes(64, 360, 2)))
+    made = harness(racks(SwitchSizes(64, 360, 2)))
     ask_at(made, ["leaf1"], job_name="a", slots=16)
     ask_at(made, ["leaf2"], job_name="b1", slots=16)
     b2 = ask_at(made, ["leaf2"], job_name="b2", slots=16)
@@ -346,7 +346,7 @@ def test_what_keeps_a_job_waiting_is_said_of_each_switch() -> None:
 
 
 def test_a_lease_is_as_large_as_the_fullest_switch_allows() -> None:
-    made = harness(racks(spine=Sizes(32, 96, 8, threads_max=2)))
+    made = harness(racks(spine=SwitchSizes(32, 96, 8, threads_max=2)))
     job = ask_at(made, ["leaf1", "leaf2"], slots=64)[0].job
     assert (job.slots, job.lanes, job.threads) == (32, 96, 2)
     assert ask_at(made, ["leaf1"], slots=64, job_name="one")[0].job.slots == 32
@@ -464,7 +464,7 @@ def without(made: JobsHarness, name: str):  # type: ignore[no-untyped-def]
         lambda: [each for each in racks() if each.name != "leaf3"],
         lambda: [*racks(leaves=["leaf1", "leaf2"]), switch("leaf3", SIZES, [HOSTS["leaf3"]], parent="spine")],
         lambda: [*racks(leaves=["leaf1", "leaf2"]), switch("leaf3", SIZES, ["10.0.3.99"], parent="leaf2")],
-        lambda: racks(leaf3=Sizes(8, 360, 8)),
+        lambda: racks(leaf3=SwitchSizes(8, 360, 8)),
     ],
     ids=["a switch is gone", "a switch moved", "a host moved", "its slots are gone"],
 )

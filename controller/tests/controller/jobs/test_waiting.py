@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from wiresum import join
-from wiresum.controller.driver import Sizes
+from wiresum.controller.driver import SwitchSizes
 from wiresum.controller.jobs.job import Asker, State, Wants, Worker
 from wiresum.controller.jobs.limits import Limits, Quota
 from wiresum.controller.jobs.outputs import Admit, Grant, Refuse, Wait
 from wiresum.controller.jobs.report import report
 from wiresum_lab.doubles.controller import JobsHarness, join_request, member, switch
 
-SIXTY_FOUR = Sizes(slots=64, lanes_max=360, jobs_max=8)
+SIXTY_FOUR = SwitchSizes(slots=64, lanes_max=360, jobs_max=8)
 PATIENT = Limits(slots_least=64, join_timeout_ms_default=3_600_000)
 """A job takes what it asks for, or waits."""
 
@@ -29,7 +29,7 @@ def test_the_larger_priority_is_first_and_then_whoever_has_waited_longer() -> No
 
 
 def test_a_smaller_job_takes_what_a_larger_one_cannot_use() -> None:
-    harness = JobsHarness(Sizes(slots=64 + 16, lanes_max=360, jobs_max=8), PATIENT)
+    harness = JobsHarness(SwitchSizes(slots=64 + 16, lanes_max=360, jobs_max=8), PATIENT)
     harness.ask(job_name="running", slots=64)
     large, small = harness.ask(job_name="large", slots=64), harness.ask(job_name="small", slots=16)
     assert (large.job.state, small.job.state) == (State.QUEUED, State.RUNNING)
@@ -116,7 +116,7 @@ def test_a_tenant_without_a_quota_may_have_what_there_is() -> None:
 
 
 def test_whoever_waits_hears_the_position_the_reason_and_who_has_the_slots() -> None:
-    harness = JobsHarness(Sizes(slots=64, lanes_max=360, jobs_max=3), PATIENT)
+    harness = JobsHarness(SwitchSizes(slots=64, lanes_max=360, jobs_max=3), PATIENT)
     harness.ask_all(2, job_name="holder", slots=64)
     first = harness.ask(job_name="first", slots=64)
     second = harness.ask(job_name="second", slots=64)
@@ -127,7 +127,7 @@ def test_whoever_waits_hears_the_position_the_reason_and_who_has_the_slots() -> 
 
 
 def test_what_other_tenants_call_their_jobs_is_said_to_nobody() -> None:
-    harness = JobsHarness(Sizes(slots=64, lanes_max=360, jobs_max=8), PATIENT)
+    harness = JobsHarness(SwitchSizes(slots=64, lanes_max=360, jobs_max=8), PATIENT)
     for name, tenant in (("merger", "board"), ("layoffs", "board"), ("own", "vision"), ("takeover", "bank")):
         harness.ask(job_name=name, tenant=tenant, slots=16)
     waiting = harness.ask(job_name="waits", tenant="vision", slots=64)
@@ -136,7 +136,7 @@ def test_what_other_tenants_call_their_jobs_is_said_to_nobody() -> None:
 
 
 def test_a_switch_without_a_free_job_number_says_so() -> None:
-    harness = JobsHarness(Sizes(slots=4096, lanes_max=360, jobs_max=1))
+    harness = JobsHarness(SwitchSizes(slots=4096, lanes_max=360, jobs_max=1))
     harness.ask(job_name="holder")
     waiting = harness.ask(job_name="waits")
     harness.wait(1.5)
@@ -283,7 +283,7 @@ def test_one_host_may_have_so_many_jobs_waiting_and_others_get_their_places() ->
 
 
 def test_a_lease_that_is_not_used_goes_back_when_others_wait_and_not_before() -> None:
-    harness = JobsHarness(Sizes(slots=16, lanes_max=64, jobs_max=8), Limits(idle_ms_max=80_000))
+    harness = JobsHarness(SwitchSizes(slots=16, lanes_max=64, jobs_max=8), Limits(idle_ms_max=80_000))
     (idle,) = harness.running(world_size=1, job_name="idle", slots=16)
     harness.contributions[idle.job.number] = [0]
     harness.wait(300, beating=[idle])

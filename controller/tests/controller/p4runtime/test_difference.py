@@ -10,10 +10,10 @@ from finsy.proto import p4r
 from wiresum.controller import Endpoint, JobEntry
 from wiresum.controller.driver import Uplink
 from wiresum.controller.p4runtime import Host, Target, deliver, desired, forward, own
-from wiresum.controller.p4runtime.difference import STAGES, Entry, difference, normal
+from wiresum.controller.p4runtime.difference import STAGES, NormalEntry, difference, normal
 
 
-def normals(entities: list[desired.Entity], schema: fy.P4Schema) -> list[Entry]:
+def normals(entities: list[desired.Entity], schema: fy.P4Schema) -> list[NormalEntry]:
     return [normal(entity, schema) for entity in entities]
 
 
@@ -24,7 +24,7 @@ def target(hosts: tuple[Host, ...], pipeline: object) -> Target:
 
 
 @pytest.fixture
-def configured(target: Target, schema: fy.P4Schema) -> list[Entry]:
+def configured(target: Target, schema: fy.P4Schema) -> list[NormalEntry]:
     return normals(desired.of_configuration(target), schema)
 
 
@@ -35,24 +35,26 @@ def job(job: JobEntry, hosts: tuple[Host, ...]) -> JobEntry:
 
 
 @pytest.fixture
-def of_job(target: Target, job: JobEntry, schema: fy.P4Schema) -> list[Entry]:
+def of_job(target: Target, job: JobEntry, schema: fy.P4Schema) -> list[NormalEntry]:
     return normals(desired.of_job(target, job), schema)
 
 
 @pytest.fixture
-def of_job_below(target: Target, job: JobEntry, schema: fy.P4Schema) -> list[Entry]:
+def of_job_below(target: Target, job: JobEntry, schema: fy.P4Schema) -> list[NormalEntry]:
     """Another one, which has a switch above."""
     below = dataclasses.replace(job, job=8, uplink=Uplink(Endpoint("10.0.1.1", 43488), 3))
     return normals(desired.of_job(target, below), schema)
 
 
-def test_what_is_as_it_should_be_is_left_alone(configured: list[Entry], of_job: list[Entry]) -> None:
+def test_what_is_as_it_should_be_is_left_alone(configured: list[NormalEntry], of_job: list[NormalEntry]) -> None:
     held = [*configured, *of_job]
     random.Random(1).shuffle(held)
     assert not difference(held, [*configured, *of_job])
 
 
-def test_stages_come_in_order_and_go_in_the_opposite_one(configured: list[Entry], of_job_below: list[Entry]) -> None:
+def test_stages_come_in_order_and_go_in_the_opposite_one(
+    configured: list[NormalEntry], of_job_below: list[NormalEntry]
+) -> None:
     everything = [*of_job_below, *configured]
     assert [(batch.kind, batch.stage) for batch in difference([], everything)] == [
         ("INSERT", stage) for stage in STAGES
@@ -62,14 +64,14 @@ def test_stages_come_in_order_and_go_in_the_opposite_one(configured: list[Entry]
     assert STAGES[-2:] == ("admit", "own")
 
 
-def test_all_that_goes_goes_before_anything_comes(configured: list[Entry], of_job: list[Entry]) -> None:
+def test_all_that_goes_goes_before_anything_comes(configured: list[NormalEntry], of_job: list[NormalEntry]) -> None:
     kinds = [batch.kind for batch in difference(of_job, configured)]
     assert kinds == sorted(kinds)
     assert set(kinds) == {"DELETE", "INSERT"}
 
 
 def test_an_entry_that_does_something_else_is_modified_but_admission_is_renewed(
-    target: Target, job: JobEntry, of_job: list[Entry], schema: fy.P4Schema
+    target: Target, job: JobEntry, of_job: list[NormalEntry], schema: fy.P4Schema
 ) -> None:
     other = desired.of_job(target, job)
     for entity in other:
@@ -101,7 +103,7 @@ def test_what_is_written_is_what_is_wanted_and_not_what_was_there(schema: fy.P4S
 
 @pytest.mark.parametrize("stage", STAGES)
 def test_however_a_switch_writes_an_entry_it_is_the_same(
-    configured: list[Entry], of_job_below: list[Entry], schema: fy.P4Schema, stage: str
+    configured: list[NormalEntry], of_job_below: list[NormalEntry], schema: fy.P4Schema, stage: str
 ) -> None:
     """Fields in another order, numbers with zeros in front, fields that are none of ours."""
     entry = next(entry for entry in [*configured, *of_job_below] if entry.stage == stage)
@@ -123,7 +125,7 @@ def test_however_a_switch_writes_an_entry_it_is_the_same(
     assert normal(again, schema).text == entry.text
 
 
-def test_a_jobs_key_is_in_no_line(of_job: list[Entry], job: JobEntry) -> None:
+def test_a_jobs_key_is_in_no_line(of_job: list[NormalEntry], job: JobEntry) -> None:
     lines = [line for batch in difference([], of_job) for line in batch.lines()]
     assert any("key (secret)" in line for line in lines)
     assert not any(str(job.key) in line or f"{job.key:x}" in line for line in lines)

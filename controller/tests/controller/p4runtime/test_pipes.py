@@ -15,7 +15,7 @@ from wiresum import join
 from wiresum.controller import DriverError, Endpoint, JobEntry, config
 from wiresum.controller.driver import Uplink
 from wiresum.controller.nodes import PIPE_PORTS
-from wiresum.controller.p4runtime import Device, P4RuntimeSwitch, Pipeline, Target, count, targets_of
+from wiresum.controller.p4runtime import P4Device, P4RuntimeSwitch, Pipeline, Target, count, targets_of
 from wiresum.controller.plan import plan
 from wiresum.controller.service.join_server import JoinServer
 from wiresum.controller.store import Store
@@ -67,7 +67,7 @@ def make(targets: list[Target]) -> Iterator[Make]:
     with contextlib.ExitStack() as cleanup:
 
         def connect(election_id: int) -> Pipes:
-            device = cleanup.enter_context(contextlib.closing(Device(targets[0], election_id=election_id)))
+            device = cleanup.enter_context(contextlib.closing(P4Device(targets[0], election_id=election_id)))
             upper, lower = (P4RuntimeSwitch(t, election_id=election_id, device=device) for t in targets)
             upper.wait_ready()
             return upper, lower

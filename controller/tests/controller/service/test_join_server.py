@@ -21,7 +21,7 @@ import grpc
 import pytest
 
 from wiresum import join
-from wiresum.controller import JobEntry, JoinServer, Limits, Sizes
+from wiresum.controller import JobEntry, JoinServer, Limits, SwitchSizes
 from wiresum.controller.jobs import keys
 from wiresum.controller.store import Store
 from wiresum_lab.doubles.controller import Attendance, Client, RecordingDriver, member_of, refusal_of
@@ -217,7 +217,7 @@ def _tasks(server: JoinServer) -> int:
     return asyncio.run_coroutine_threadsafe(count(), server._loop).result(PATIENCE_S)
 
 
-@pytest.mark.parametrize("sizes", [Sizes(slots=4096, lanes_max=360, jobs_max=16)])
+@pytest.mark.parametrize("sizes", [SwitchSizes(slots=4096, lanes_max=360, jobs_max=16)])
 def test_many_jobs_leave_nothing_behind(server: JoinServer, client: Client, driver: RecordingDriver) -> None:
     def one_job() -> None:
         replies = client.join_all(2)

@@ -12,13 +12,13 @@ import click
 from wiresum.cli.doctor import switch
 from wiresum.cli.doctor.finding import Finding, Level, passed
 from wiresum.cli.service import Service
-from wiresum.cli.setup.plan import USER, Plan
+from wiresum.cli.setup.plan import USER, HostPlan
 from wiresum.cli.setup.steps import COMMAND_S_MAX, Host, SetupError, run
 
 _LOAD = "import sys; from wiresum.join.credentials import load; load(sys.argv[1], serving=True)"
 
 
-def before_start(plan: Plan, host: Host) -> Iterator[Finding]:
+def before_start(plan: HostPlan, host: Host) -> Iterator[Finding]:
     """Can the service's user read its key and its configuration, and does the program take them? Only where it runs."""
     if plan.tls and plan.unit:
         yield _as_user(host, [sys.executable, "-c", _LOAD, plan.tls], "certificate", f"{USER} can use {plan.tls}")
@@ -31,7 +31,7 @@ def before_start(plan: Plan, host: Host) -> Iterator[Finding]:
         yield _as_user(host, ask, "switches", "its switches answer", fatal=False)
 
 
-def start(plan: Plan, *, changed: bool) -> Iterator[Finding]:
+def start(plan: HostPlan, *, changed: bool) -> Iterator[Finding]:
     """By systemd, which waits until the service says that it is ready. `changed`: its unit or its configuration was
     written."""
     run(["systemctl", "daemon-reload"])
@@ -59,7 +59,7 @@ def _is_active(unit: str) -> bool:
     return True
 
 
-def from_outside(plan: Plan) -> bool:
+def from_outside(plan: HostPlan) -> bool:
     """Prints what it finds, and returns whether it works."""
     if plan.serves_joins:
         return _doctor(plan) == 0
@@ -70,7 +70,7 @@ def from_outside(plan: Plan) -> bool:
     return bool(reached) and passed(found)
 
 
-def _doctor(plan: Plan) -> int:
+def _doctor(plan: HostPlan) -> int:
     """Its exit status."""
     arguments = ["--switch", plan.endpoint, *(["--tls", plan.tls] if plan.tls else ["--insecure"])]
     if plan.role != "worker":

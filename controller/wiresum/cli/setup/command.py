@@ -15,7 +15,7 @@ import click
 
 from wiresum.cli.doctor.finding import Finding, Level
 from wiresum.cli.setup import certificate, checks, plan
-from wiresum.cli.setup.plan import BUFFERS, FOLDER, HOMES, UNITS, USER, Certificate, Plan
+from wiresum.cli.setup.plan import BUFFERS, FOLDER, HOMES, UNITS, USER, Certificate, HostPlan
 from wiresum.cli.setup.steps import File, Host, SetupError, Step
 from wiresum.cli.text import visible
 from wiresum.join import credentials
@@ -245,7 +245,7 @@ def _program_of_service() -> str:
     return _program()
 
 
-def _carry_out(wanted: Plan, host: Host, *, dry_run: bool) -> None:
+def _carry_out(wanted: HostPlan, host: Host, *, dry_run: bool) -> None:
     made = [step for step in wanted.steps if _take(step, host, dry_run=dry_run)]
     click.echo(f"\n  let through: {wanted.firewall}")
     if dry_run:
@@ -306,14 +306,14 @@ def _small_buffers() -> Iterator[str]:
         yield f"{name} = {BUFFERS.least[name]}, on the machine itself: it {why}"
 
 
-def _check(wanted: Plan, host: Host, *, changed: bool) -> Iterator[Finding]:
+def _check(wanted: HostPlan, host: Host, *, changed: bool) -> Iterator[Finding]:
     found = list(checks.before_start(wanted, host))
     yield from found
     if wanted.unit and host.has_systemd and all(finding.level is not Level.PROBLEM for finding in found):
         yield from checks.start(wanted, changed=changed)
 
 
-def _by_hand(wanted: Plan, host: Host) -> str:
+def _by_hand(wanted: HostPlan, host: Host) -> str:
     if not host.runs:
         return f"systemctl enable --now {wanted.unit}, once that system runs"
     user = f"setpriv --reuid={USER} --regid={USER} --clear-groups"

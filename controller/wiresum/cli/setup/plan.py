@@ -35,7 +35,7 @@ Certificate = Mapping[str, bytes]
 
 
 @dataclass(frozen=True)
-class Plan:
+class HostPlan:
     role: str
     steps: Sequence[Step]
     firewall: str
@@ -56,7 +56,7 @@ class Plan:
 
 def worker(
     program: str, switch: str, certificate: Certificate, users: Sequence[str], *, insecure: bool, replace: bool
-) -> Plan:
+) -> HostPlan:
     """`program`: where the command is."""
     settings = {"WIRESUM_SWITCH": switch}
     settings |= {"WIRESUM_INSECURE": "1"} if insecure else {"WIRESUM_TLS": f"{FOLDER}/worker"}
@@ -74,7 +74,7 @@ def worker(
     at = "to this host, at any port (WIRESUM_PORTS keeps it to some)"
     firewall = f"UDP from the switches' ports {DATA_PORTS} {at}; out of it, those and TCP to {switch}"
     tls = "" if insecure else f"{FOLDER}/worker"
-    return Plan("worker", steps, firewall, tls, endpoint=switch)
+    return HostPlan("worker", steps, firewall, tls, endpoint=switch)
 
 
 def switch(
@@ -86,7 +86,7 @@ def switch(
     options: Sequence[str],
     insecure: bool,
     replace: bool,
-) -> Plan:
+) -> HostPlan:
     """`options`: of `wiresum switch`, besides."""
     tls = "" if insecure else f"{FOLDER}/switch"
     port = P4RUNTIME_PORT if p4runtime else CONTROL_PORT
@@ -105,7 +105,7 @@ def switch(
     who = "the controllers alone" if p4runtime else "workers and operators"
     firewall = f"TCP {port} from {who}; UDP {DATA_PORTS} from and to the workers"
     command = _command(unit).replace("$WIRESUM_SWITCH_OPTIONS", shlex.join(words))
-    return Plan(
+    return HostPlan(
         "switch",
         steps,
         firewall,
@@ -128,7 +128,7 @@ def controller(
     metrics: str,
     insecure: bool,
     replace: bool,
-) -> Plan:
+) -> HostPlan:
     """`switches`: the software switches' addresses by name. `config`: instead of what follows from these."""
     tls = "" if insecure else f"{FOLDER}/controller"
     wanted = config or _cluster(address, switches, tls, metrics).encode()
@@ -144,7 +144,7 @@ def controller(
         unit,
     ]
     firewall = f"TCP {CONTROL_PORT} from workers and operators; out of this host, TCP to the switches' P4Runtime ports"
-    return Plan(
+    return HostPlan(
         "controller",
         steps,
         firewall,

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from wiresum.controller.driver import Endpoint, Sizes
+from wiresum.controller.driver import Endpoint, SwitchSizes
 from wiresum.controller.jobs.job import Job, State, Wants, Worker
 from wiresum.controller.jobs.leases import Lease, LeasePool
 from wiresum.controller.jobs.refusal import Refusal
@@ -26,7 +26,7 @@ class Switch:
 
     name: str
     kind: str
-    sizes: Sizes
+    sizes: SwitchSizes
     endpoint: Endpoint
     reaches: Callable[[str], bool] = lambda _address: True
     results_group: Callable[[int], Endpoint | None] = lambda _job: None

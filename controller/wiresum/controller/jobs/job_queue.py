@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Set
 
 from wiresum.controller.jobs.job import Job, Wants
 
-Place = Callable[[Job, Set[str]], bool]
+Allocate = Callable[[Job, Set[str]], bool]
 """Gives a job its slots, at switches of which none is kept for others, or sets what it `wants`."""
 
 
@@ -46,7 +46,7 @@ class JobQueue:
         """1: the next; 0: it does not wait here."""
         return self._jobs.index(job) + 1 if job in self._jobs else 0
 
-    def serve(self, place: Place) -> None:
+    def serve(self, place: Allocate) -> None:
         """Places whom it can, in order; they leave the queue."""
         kept: set[str] = set()
         passed: list[Job] = []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from wiresum.controller.p4runtime import device_config
 from wiresum.controller.p4runtime.client import STANDBY_ID, Client
-from wiresum.controller.p4runtime.device import Device
+from wiresum.controller.p4runtime.device import P4Device
 from wiresum.controller.p4runtime.device_config import Pipeline, PipelineError
 from wiresum.controller.p4runtime.p4runtime_switch import P4RuntimeSwitch
 from wiresum.controller.p4runtime.target import Target, targets_of
@@ -13,8 +13,8 @@ from wiresum.controller.switches import Host
 __all__ = [
     "STANDBY_ID",
     "Client",
-    "Device",
     "Host",
+    "P4Device",
     "P4RuntimeSwitch",
     "Pipeline",
     "PipelineError",

@@ -1,7 +1,7 @@
 """What the nodes of one P4Runtime device have in common: most switches are one node, and a Tofino is one for each pipe
 in use (controller/nodes.py). The connection is one, the program, and the tables, whose entries are in all pipes.
 
-Each node is driven by a thread of its own, so a `Device` has a lock, which whoever calls holds.
+Each node is driven by a thread of its own, so a `P4Device` has a lock, which whoever calls holds.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ import finsy as fy
 from wiresum.controller.driver import JobEntry
 from wiresum.controller.p4runtime import own
 from wiresum.controller.p4runtime.client import Client
-from wiresum.controller.p4runtime.difference import KEYS, Entry
+from wiresum.controller.p4runtime.difference import KEYS, NormalEntry
 from wiresum.controller.p4runtime.own import KeysGiven
 from wiresum.controller.p4runtime.tables import Tables
 from wiresum.controller.p4runtime.target import Target
 
 
-class Device:
+class P4Device:
     """From construction, which does not wait for the switch, to `close`."""
 
     def __init__(self, target: Target, *, election_id: int) -> None:
@@ -43,7 +43,7 @@ class Device:
         """What it said last, or was told since; None: nothing."""
         self._given_by_others = 0
 
-    def look_at_keys(self, held: Iterable[Entry]) -> int:
+    def look_at_keys(self, held: Iterable[NormalEntry]) -> int:
         """How many keys others than this controller have given to the switch, as far as was ever seen. `held`: all that
         it holds."""
         found = (entry.entity for entry in held if entry.stage == KEYS)

@@ -32,7 +32,7 @@ injects faults, and whoever tests writes it."""
 
 
 @dataclass(frozen=True)
-class Entry:
+class NormalEntry:
     """An entry in a form that can be compared, however a switch writes numbers and in whatever order."""
 
     stage: str
@@ -52,37 +52,37 @@ class Batch:
     kind: str
     """Of P4Runtime's: "DELETE", "INSERT" or "MODIFY"."""
     stage: str
-    entries: tuple[Entry, ...]
+    entries: tuple[NormalEntry, ...]
 
     def lines(self) -> list[str]:
         sign = {"DELETE": "-", "INSERT": "+", "MODIFY": "~"}[self.kind]
         return [f"{sign} {entry.text}" for entry in self.entries]
 
 
-def normal(entity: Entity, schema: fy.P4Schema) -> Entry:
+def normal(entity: Entity, schema: fy.P4Schema) -> NormalEntry:
     if isinstance(entity, fy.P4MulticastGroupEntry):
         copies = sorted(
             entity.encode(schema).packet_replication_engine_entry.multicast_group_entry.replicas, key=_bytes
         )
         key, value = entity.multicast_group_id.to_bytes(4, "big"), b"".join(map(_bytes, copies))
         shown = ", ".join(f"port {copy.egress_port} (receiver {copy.instance})" for copy in copies)
-        return Entry(GROUP, key, value, entity, f"{GROUP} {entity.multicast_group_id}: {shown or 'no copies'}")
+        return NormalEntry(GROUP, key, value, entity, f"{GROUP} {entity.multicast_group_id}: {shown or 'no copies'}")
     entry = entity.encode_entry(schema)
     entry.match.sort(key=lambda field: field.field_id)
     entry.action.action.params.sort(key=lambda parameter: parameter.param_id)
     place = p4r.TableEntry(table_id=entry.table_id, match=entry.match, priority=entry.priority)
     text = _text(fy.P4TableEntry.decode_entry(entry, schema))
     stage = KEYS if own.is_keys_given(entity) else entity.table_id
-    return Entry(stage, _bytes(place), _bytes(entry.action), entity, text)
+    return NormalEntry(stage, _bytes(place), _bytes(entry.action), entity, text)
 
 
-def concerning(target: Target, held: Iterable[Entry]) -> list[Entry]:
+def concerning(target: Target, held: Iterable[NormalEntry]) -> list[NormalEntry]:
     """Of what a switch holds, what follows from the target's configuration and jobs: all but what is for jobs of its
     siblings, and the number of keys."""
     return [entry for entry in held if entry.stage != KEYS and pipe_of(target, entry.entity) in (None, target.pipe)]
 
 
-def difference(held: Iterable[Entry], wanted: Iterable[Entry]) -> list[Batch]:
+def difference(held: Iterable[NormalEntry], wanted: Iterable[NormalEntry]) -> list[Batch]:
     """In the order in which the batches must be applied."""
     have = {(entry.stage, entry.key): entry for entry in held}
     want = {(entry.stage, entry.key): entry for entry in wanted}
@@ -96,7 +96,7 @@ def difference(held: Iterable[Entry], wanted: Iterable[Entry]) -> list[Batch]:
     return [batch for batch in batches if batch.entries]
 
 
-def _batch(kind: str, stage: str, entries: Sequence[Entry]) -> Batch:
+def _batch(kind: str, stage: str, entries: Sequence[NormalEntry]) -> Batch:
     return Batch(kind, stage, tuple(sorted((e for e in entries if e.stage == stage), key=lambda entry: entry.key)))
 
 

@@ -7,12 +7,12 @@ import finsy as fy
 CHANCES = 1 << 16
 
 
-def entry(share: float, *, priority: int = 1, **match: int) -> fy.P4TableEntry:
-    """Loses a random `share`, above 0 and up to 1, of the copies of RESULTs that match: by `egress_port`, `job`,
+def entry(fraction: float, *, priority: int = 1, **match: int) -> fy.P4TableEntry:
+    """Loses a random `fraction`, above 0 and up to 1, of the copies of RESULTs that match: by `egress_port`, `job`,
     `receiver` (the worker's index) and `round`, of which any may be left out."""
-    if not 0 < share <= 1:
-        raise ValueError(f"share must be above 0 and at most 1, not {share}")
-    chance = max(1, round(share * CHANCES)) - 1
+    if not 0 < fraction <= 1:
+        raise ValueError(f"fraction must be above 0 and at most 1, not {fraction}")
+    chance = max(1, round(fraction * CHANCES)) - 1
     return fy.P4TableEntry(
         "lose", match=fy.Match(match), action=fy.Action("lose_copies", chance=chance), priority=priority
     )

@@ -4,7 +4,7 @@ software switch with its P4Runtime server.
 What it should hold is a function of configuration and jobs (`desired`); what to change for that, of what it holds
 (`difference`). Admission and eviction of one job are the difference between nothing and that job's entries.
 
-Pipes of one switch share a `Device`. Each looks after the entries of its own jobs, and whichever comes first after
+Pipes of one switch share a `P4Device`. Each looks after the entries of its own jobs, and whichever comes first after
 those that are all pipes'. But a switch whose program was loaded anew has no address before all its pipes have been
 reconciled: as long as it has none, each knows that what its jobs had summed is lost.
 """
@@ -14,12 +14,12 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterable, Sequence
 
-from wiresum.controller.driver import DriverError, Endpoint, JobCounters, JobEntry, Reconciled, Sizes
+from wiresum.controller.driver import DriverError, Endpoint, JobCounters, JobEntry, Reconciled, SwitchSizes
 from wiresum.controller.p4runtime import count, desired
 from wiresum.controller.p4runtime.client import READY_S_MAX
 from wiresum.controller.p4runtime.connection import Runs
-from wiresum.controller.p4runtime.device import Device
-from wiresum.controller.p4runtime.difference import ADMISSIONS, GROUP, Batch, Entry, concerning, difference
+from wiresum.controller.p4runtime.device import P4Device
+from wiresum.controller.p4runtime.difference import ADMISSIONS, GROUP, Batch, NormalEntry, concerning, difference
 from wiresum.controller.p4runtime.target import Target
 from wiresum.join.constants import STRAY_ROW
 
@@ -34,14 +34,14 @@ class P4RuntimeSwitch:
         *,
         election_id: int,
         on_change: Callable[[], None] = lambda: None,
-        device: Device | None = None,
+        device: P4Device | None = None,
     ) -> None:
         """`device`: what the target has in common with its siblings, if it has any; they are closed together."""
         self._target = target
         self._ended: dict[int, JobCounters] = {}
         """The last counters of those that were evicted."""
         self._on_change = on_change
-        self._device = device or Device(target, election_id=election_id)
+        self._device = device or P4Device(target, election_id=election_id)
         self._device.add(target.name, on_change)
         self._client = self._device.client
         self._jobs = self._device.jobs[target.name]
@@ -58,9 +58,9 @@ class P4RuntimeSwitch:
         return self._target.kind
 
     @property
-    def sizes(self) -> Sizes:
+    def sizes(self) -> SwitchSizes:
         pipeline = self._target.pipeline
-        return Sizes(slots=pipeline.slots, lanes_max=pipeline.lanes, jobs_max=self._target.jobs_max)
+        return SwitchSizes(slots=pipeline.slots, lanes_max=pipeline.lanes, jobs_max=self._target.jobs_max)
 
     @property
     def endpoint(self) -> Endpoint:
@@ -225,7 +225,7 @@ class P4RuntimeSwitch:
         what = f"the multicast group {of}" if batch.stage == GROUP else f"entries of table {batch.stage} {of}"
         write(what.rstrip(), [entry.entity for entry in batch.entries])
 
-    def _remove(self, entries: Iterable[Entry], job: JobEntry) -> JobCounters:
+    def _remove(self, entries: Iterable[NormalEntry], job: JobEntry) -> JobCounters:
         """Whatever the switch has of a job; may be repeated. Returns its last counters."""
         counters = JobCounters()
         for batch in difference(entries, []):

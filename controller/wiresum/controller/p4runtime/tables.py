@@ -11,7 +11,7 @@ from finsy.proto import p4r
 from wiresum.controller.p4runtime.client import Client
 from wiresum.controller.p4runtime.desired import Entity
 from wiresum.controller.p4runtime.device_config import Pipeline
-from wiresum.controller.p4runtime.difference import GROUP, STAGES, Entry, normal
+from wiresum.controller.p4runtime.difference import GROUP, STAGES, NormalEntry, normal
 
 AnyEntity = TypeVar("AnyEntity", fy.P4TableEntry, fy.P4MulticastGroupEntry, fy.P4CounterEntry)
 
@@ -25,7 +25,7 @@ class Tables:
         """How many entries the program's table has room for."""
         return self._schema.tables[table].size
 
-    def normal(self, entities: Iterable[Entity]) -> list[Entry]:
+    def normal(self, entities: Iterable[Entity]) -> list[NormalEntry]:
         return [normal(entity, self._schema) for entity in entities]
 
     def insert(self, what: str, entities: Iterable[Entity]) -> None:
@@ -44,7 +44,7 @@ class Tables:
         kind = type(entities[0])
         return [kind.decode(entity, self._schema) for entity in self._client.read(what, self._encoded(entities))]
 
-    def held(self) -> list[Entry]:
+    def held(self) -> list[NormalEntry]:
         """All that is the controller's business."""
         return decode_held(self._client.read("what it holds", encode_held(self._schema)), self._schema)
 
@@ -58,7 +58,7 @@ def encode_held(schema: fy.P4Schema) -> list[p4r.Entity]:
     return [*tables, fy.P4MulticastGroupEntry().encode(schema)]
 
 
-def decode_held(read: Iterable[p4r.Entity], schema: fy.P4Schema) -> list[Entry]:
+def decode_held(read: Iterable[p4r.Entity], schema: fy.P4Schema) -> list[NormalEntry]:
     return [normal(_decode(entity, schema), schema) for entity in read]
 
 

@@ -19,7 +19,7 @@ struct Form {
   std::uint16_t signature;
   std::uint8_t dtype;    // numeric::Dtype
   std::uint8_t scaling;  // numeric::Scaling
-  std::uint8_t lane_bits;
+  std::uint8_t bits;
   bool may_be_sparse;
 };
 

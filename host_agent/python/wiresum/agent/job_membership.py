@@ -88,7 +88,7 @@ class JobMembership:
             "offload": int(config.offload),
             "transport": config.transport,
             "device": config.device,
-            "lane_bits": config.bits,
+            "bits": config.bits,
             "exact_elements_max": EXACT_ELEMENTS_MAX[config.precision],
             "sparse": int(config.sparse),
             "greeting_ms": int(1000 * causes.GREETING_TIMEOUT_S),

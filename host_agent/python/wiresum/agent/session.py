@@ -114,7 +114,7 @@ class Session:
             scaling = _BLOCK_EXPONENT if dtype in FLOATING else _UNSCALED
         return Form(
             dtype=dtype,
-            lane_bits=8 if dtype is _RAW else bits,
+            bits=8 if dtype is _RAW else bits,
             scaling=scaling,
             fixed_scale=fixed_scale,
             divisor=float(self.world_size) if average else 1.0,

@@ -37,7 +37,7 @@ constexpr std::size_t kRoundMax = 1024;        // frames that one receive() exam
 constexpr std::size_t kBufferBytesMin = 2048;  // what drivers like to find
 constexpr std::size_t kSlackBytes = 64;        // net_af_packet wants some
 constexpr std::size_t kBufferBytesMax = UINT16_MAX - RTE_PKTMBUF_HEADROOM;
-constexpr std::size_t kHeaderRoomBytes = RTE_PKTMBUF_HEADROOM + 64;
+constexpr std::size_t kHeaderBufferBytes = RTE_PKTMBUF_HEADROOM + 64;
 
 // How long wait() polls before it sleeps, and the longest single sleep after that. A worker that waits for a chunk to
 // come back should not sleep; an idle one should not burn a core. See wait().
@@ -55,8 +55,8 @@ TimeNs clock_now() noexcept {
 std::size_t frame_bytes(const DeviceConfig& config) { return config.datagram_bytes_max + kHeadersBytes; }
 
 /// How many packets and descriptors a transport has, and how large they are.
-struct Sizes {
-  Sizes(const DeviceConfig& config, std::size_t ports)
+struct PoolSizes {
+  PoolSizes(const DeviceConfig& config, std::size_t ports)
       : buffer(std::min((frame_bytes(config) + kSlackBytes + kBufferBytesMin - 1) / kBufferBytesMin * kBufferBytesMin,
                         kBufferBytesMax)),
         spare(std::clamp(kPoolBytesMax / buffer, kSpareMin, kSpareMax)),
@@ -64,7 +64,7 @@ struct Sizes {
         packets(descriptors * ports + spare) {}
 
   /// What a --no-huge memory has to hold, for each thread.
-  [[nodiscard]] std::size_t memory_bytes() const { return packets * (2 * buffer + kHeaderRoomBytes + kOverhead); }
+  [[nodiscard]] std::size_t memory_bytes() const { return packets * (2 * buffer + kHeaderBufferBytes + kOverhead); }
 
   std::size_t buffer;       // of a packet, in bytes
   std::size_t spare;        // packets each way that may be lent, offered, or in a thread's cache
@@ -103,14 +103,14 @@ void set_length(rte_mbuf& packet, std::size_t bytes) noexcept {
 }
 
 /// A pool with a name that no other has.
-rte_mempool* new_pool(std::size_t packets, std::size_t room_bytes) {
+rte_mempool* new_pool(std::size_t packets, std::size_t buffer_bytes) {
   static std::atomic<unsigned> made{0};
   const std::string name = "wiresum_" + std::to_string(made.fetch_add(1));
   rte_mempool* const pool = rte_pktmbuf_pool_create(name.c_str(), static_cast<unsigned>(packets), kCachePackets, 0,
-                                                    static_cast<std::uint16_t>(room_bytes), SOCKET_ID_ANY);
+                                                    static_cast<std::uint16_t>(buffer_bytes), SOCKET_ID_ANY);
   if (pool == nullptr) {
-    throw std::runtime_error("no memory for " + std::to_string(packets) + " packets of " + std::to_string(room_bytes) +
-                             " bytes in DPDK: " + last_error() +
+    throw std::runtime_error("no memory for " + std::to_string(packets) + " packets of " +
+                             std::to_string(buffer_bytes) + " bytes in DPDK: " + last_error() +
                              "; give it more (hugepages, or -m MEGABYTES with --no-huge)");
   }
   return pool;
@@ -129,14 +129,14 @@ void Claims::put(const Claim& claim) noexcept {
 Shared::Shared(const DeviceConfig& settings) : config(checked(settings)) {
   const Arguments arguments = parse_arguments(config.device);
   const std::size_t ports_expected = std::max<std::size_t>(arguments.devices.size(), 1);
-  devices = std::make_unique<Devices>(arguments, config.threads * Sizes(config, ports_expected).memory_bytes());
-  const Sizes sizes(config, devices->ports().size());
+  devices = std::make_unique<Devices>(arguments, config.threads * PoolSizes(config, ports_expected).memory_bytes());
+  const PoolSizes sizes(config, devices->ports().size());
   lent_max = sizes.spare / 2;
   std::vector<rte_mempool*> receive_pools;
   for (unsigned thread = 0; thread != config.threads; ++thread) {
     pools.push_back({.receive = Pool(new_pool(sizes.packets, RTE_PKTMBUF_HEADROOM + sizes.buffer)),
                      .send = Pool(new_pool(sizes.packets, kPayloadAt + sizes.buffer)),
-                     .header = Pool(new_pool(sizes.packets, kHeaderRoomBytes))});
+                     .header = Pool(new_pool(sizes.packets, kHeaderBufferBytes))});
     receive_pools.push_back(pools.back().receive.get());
     claims.push_back(std::make_unique<Claims>());
   }
@@ -184,7 +184,7 @@ DpdkTransport::~DpdkTransport() {
   if (!home_.is_here()) return;  // a forked child shares the pools with the parent, which uses them
   rte_pktmbuf_free_bulk(lent_.data(), static_cast<unsigned>(lent_count_));
   rte_pktmbuf_free_bulk(&ready_buffers_[ready_next_], static_cast<unsigned>(ready_count_ - ready_next_));
-  rte_pktmbuf_free_bulk(room_.data(), static_cast<unsigned>(offered_));
+  rte_pktmbuf_free_bulk(mbufs_.data(), static_cast<unsigned>(offered_));
 }
 
 // ---- Receiving ----
@@ -320,13 +320,13 @@ void DpdkTransport::send_arp(const ethernet::ArpPacket& packet, const ethernet::
 
 // ---- Sending ----
 
-std::span<wire::Packet> DpdkTransport::room(std::size_t wanted) noexcept {
+std::span<wire::Packet> DpdkTransport::buffers(std::size_t wanted) noexcept {
   adopt_thread();
-  wanted = std::min(wanted, kRoomMax);
+  wanted = std::min(wanted, kBuffersMax);
   if (offered_ < wanted &&
-      rte_pktmbuf_alloc_bulk(send_pool_, &room_[offered_], static_cast<unsigned>(wanted - offered_)) == 0) {
+      rte_pktmbuf_alloc_bulk(send_pool_, &mbufs_[offered_], static_cast<unsigned>(wanted - offered_)) == 0) {
     for (; offered_ != wanted; ++offered_) {
-      packets_[offered_] = {.data = rte_pktmbuf_mtod(room_[offered_], std::byte*), .bytes = 0};
+      packets_[offered_] = {.data = rte_pktmbuf_mtod(mbufs_[offered_], std::byte*), .bytes = 0};
     }
   }
   return std::span(packets_).first(std::min(offered_, wanted));
@@ -336,10 +336,10 @@ void DpdkTransport::send(std::size_t count, std::span<const wire::Endpoint> to, 
   assert(count <= offered_ && port < config_.ports.size());
   for (std::size_t i = 0; i != count; ++i) {
     assert(packets_[i].bytes <= config_.datagram_bytes_max);
-    set_length(*room_[i], packets_[i].bytes);
+    set_length(*mbufs_[i], packets_[i].bytes);
   }
   for (std::size_t first = 0; first < count; first += kBurst) {
-    const std::span<rte_mbuf*> burst = std::span(room_).subspan(first, std::min(kBurst, count - first));
+    const std::span<rte_mbuf*> burst = std::span(mbufs_).subspan(first, std::min(kBurst, count - first));
     if (to.size() == 1) {
       send_to(burst, to.front(), port);
     } else {
@@ -347,7 +347,7 @@ void DpdkTransport::send(std::size_t count, std::span<const wire::Endpoint> to, 
     }
   }
   // What was offered beyond, and not sent, is offered again.
-  std::move(&room_[count], &room_[offered_], room_.begin());
+  std::move(&mbufs_[count], &mbufs_[offered_], mbufs_.begin());
   std::move(&packets_[count], &packets_[offered_], packets_.begin());
   offered_ -= count;
 }

@@ -7,7 +7,7 @@
 // says which queues a thread has. Each thread has pools and a table of neighbours of its own. Answers to its ARP
 // requests may come in by another thread's queue, so a thread that receives ARP tells all.
 //
-// Who owns a buffer (mbuf) at each moment. room() offers the data areas of buffers that are ours. send() puts the
+// Who owns a buffer (mbuf) at each moment. buffers() offers the data areas of buffers that are ours. send() puts the
 // headers in front (for several endpoints, in a buffer of its own for each) and gives them to the driver, which frees
 // what it has read. A freed buffer returns to its pool when nobody refers to it any more, and only from there can it be
 // offered again: so a buffer that a device still reads is never written to.
@@ -98,7 +98,7 @@ class DpdkTransport final : public Transport {
 
   const char* name() const noexcept override { return shared_->name.c_str(); }
   std::size_t receive(std::span<RxDatagram> out) noexcept override;
-  std::span<wire::Packet> room(std::size_t wanted) noexcept override;
+  std::span<wire::Packet> buffers(std::size_t wanted) noexcept override;
   std::size_t train_packets(std::size_t) const noexcept override { return 1; }
   void send(std::size_t count, std::span<const wire::Endpoint> to, std::uint8_t port) noexcept override;
   void wait(std::int64_t timeout_ns) noexcept override;
@@ -107,9 +107,9 @@ class DpdkTransport final : public Transport {
   int take_error() noexcept override { return error_.exchange(0, std::memory_order_relaxed); }
 
  private:
-  static constexpr std::size_t kBurst = 64;      // packets asked of a port, or given to it, at once
-  static constexpr std::size_t kRoomMax = 256;   // packets that are offered
-  static constexpr std::size_t kLentMax = 1024;  // datagrams that are lent
+  static constexpr std::size_t kBurst = 64;        // packets asked of a port, or given to it, at once
+  static constexpr std::size_t kBuffersMax = 256;  // packets that are offered
+  static constexpr std::size_t kLentMax = 1024;    // datagrams that are lent
 
   /// A queue that this thread takes packets from.
   struct Source {
@@ -146,8 +146,8 @@ class DpdkTransport final : public Transport {
   TimeNs now_ = 0;  // when the clock was last read
   std::size_t next_source_ = 0;
 
-  std::array<rte_mbuf*, kRoomMax> room_{};
-  std::array<wire::Packet, kRoomMax> packets_{};
+  std::array<rte_mbuf*, kBuffersMax> mbufs_{};
+  std::array<wire::Packet, kBuffersMax> packets_{};
   std::size_t offered_ = 0;
 
   std::array<rte_mbuf*, kLentMax> lent_{};

@@ -15,7 +15,7 @@ std::size_t set_of(std::uint32_t address) noexcept {
 }  // namespace
 
 const NextHop* Neighbours::find(std::uint32_t address, TimeNs now) noexcept {
-  Entry* entry = known(address);
+  Neighbour* entry = known(address);
   if (entry == nullptr) entry = take(address, now);
   if (entry == nullptr) return nullptr;
   entry->used_ns = now;
@@ -25,12 +25,12 @@ const NextHop* Neighbours::find(std::uint32_t address, TimeNs now) noexcept {
 }
 
 bool Neighbours::silent(std::uint32_t address) noexcept {
-  const Entry* const entry = known(address);
+  const Neighbour* const entry = known(address);
   return entry != nullptr && entry->state == State::kAsked && entry->unanswered >= kSilent;
 }
 
 void Neighbours::heard(std::uint32_t address, const NextHop& from, TimeNs now) noexcept {
-  Entry* const entry = known(address);
+  Neighbour* const entry = known(address);
   if (entry == nullptr) {
     // The datagram will be answered, so the sender's address is needed soon.
     static_cast<void>(take(address, now));
@@ -44,7 +44,7 @@ void Neighbours::heard(std::uint32_t address, const NextHop& from, TimeNs now) n
 }
 
 void Neighbours::claimed(std::uint32_t address, const NextHop& by, bool answer, TimeNs now) noexcept {
-  Entry* const entry = known(address);
+  Neighbour* const entry = known(address);
   if (entry == nullptr) return;
   if (entry->state == State::kAsked) {
     const bool asked = entry->unanswered != 0 && now - entry->asked_ns < kAnswerNs;
@@ -61,7 +61,7 @@ void Neighbours::claimed(std::uint32_t address, const NextHop& by, bool answer, 
 bool Neighbours::poll_question(TimeNs now, Question& question) noexcept {
   if (open_ == 0 || now < next_question_ns_) return false;
   for (std::size_t looked = 0; looked != entries_.size(); ++looked) {
-    Entry& entry = entries_[next_entry_];
+    Neighbour& entry = entries_[next_entry_];
     next_entry_ = (next_entry_ + 1) % entries_.size();
     const bool open = entry.state == State::kAsked || entry.state == State::kDoubted;
     if (!open || now < entry.next_ns) continue;
@@ -83,8 +83,8 @@ bool Neighbours::poll_question(TimeNs now, Question& question) noexcept {
   return false;
 }
 
-Neighbours::Entry* Neighbours::known(std::uint32_t address) noexcept {
-  Entry* const set = &entries_[set_of(address) * kWays];
+Neighbours::Neighbour* Neighbours::known(std::uint32_t address) noexcept {
+  Neighbour* const set = &entries_[set_of(address) * kWays];
   for (std::size_t way = 0; way != kWays; ++way) {
     if (set[way].state != State::kFree && set[way].address == address) return &set[way];
   }
@@ -92,11 +92,11 @@ Neighbours::Entry* Neighbours::known(std::uint32_t address) noexcept {
 }
 
 /// An entry for an address that has none; null if all that it could have are in use.
-Neighbours::Entry* Neighbours::take(std::uint32_t address, TimeNs now) noexcept {
-  Entry* const set = &entries_[set_of(address) * kWays];
-  Entry* place = nullptr;
+Neighbours::Neighbour* Neighbours::take(std::uint32_t address, TimeNs now) noexcept {
+  Neighbour* const set = &entries_[set_of(address) * kWays];
+  Neighbour* place = nullptr;
   for (std::size_t way = 0; way != kWays; ++way) {
-    Entry& entry = set[way];
+    Neighbour& entry = set[way];
     if (entry.state == State::kFree) {
       place = &entry;
       break;
@@ -114,13 +114,13 @@ Neighbours::Entry* Neighbours::take(std::uint32_t address, TimeNs now) noexcept 
   return place;
 }
 
-void Neighbours::ask(Entry& entry, TimeNs now) noexcept {
+void Neighbours::ask(Neighbour& entry, TimeNs now) noexcept {
   entry.state = State::kAsked;
   entry.unanswered = 0;
   entry.next_ns = now;
 }
 
-void Neighbours::doubt(Entry& entry, TimeNs now) noexcept {
+void Neighbours::doubt(Neighbour& entry, TimeNs now) noexcept {
   assert(entry.state == State::kConfirmed);
   entry.state = State::kDoubted;
   entry.unanswered = 0;
@@ -128,7 +128,7 @@ void Neighbours::doubt(Entry& entry, TimeNs now) noexcept {
   ++open_;
 }
 
-void Neighbours::confirm(Entry& entry, TimeNs now) noexcept {
+void Neighbours::confirm(Neighbour& entry, TimeNs now) noexcept {
   if (entry.state != State::kConfirmed) --open_;
   entry.state = State::kConfirmed;
   entry.confirmed_ns = now;

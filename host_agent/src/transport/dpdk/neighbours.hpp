@@ -77,7 +77,7 @@ class Neighbours {
  private:
   enum class State : std::uint8_t { kFree, kAsked, kConfirmed, kDoubted };
 
-  struct Entry {
+  struct Neighbour {
     State state = State::kFree;
     std::uint32_t address = 0;
     NextHop hop;
@@ -88,13 +88,13 @@ class Neighbours {
     int unanswered = 0;
   };
 
-  [[nodiscard]] Entry* known(std::uint32_t address) noexcept;
-  [[nodiscard]] Entry* take(std::uint32_t address, TimeNs now) noexcept;
-  void ask(Entry& entry, TimeNs now) noexcept;
-  void doubt(Entry& entry, TimeNs now) noexcept;
-  void confirm(Entry& entry, TimeNs now) noexcept;
+  [[nodiscard]] Neighbour* known(std::uint32_t address) noexcept;
+  [[nodiscard]] Neighbour* take(std::uint32_t address, TimeNs now) noexcept;
+  void ask(Neighbour& entry, TimeNs now) noexcept;
+  void doubt(Neighbour& entry, TimeNs now) noexcept;
+  void confirm(Neighbour& entry, TimeNs now) noexcept;
 
-  std::array<Entry, kSets * kWays> entries_{};
+  std::array<Neighbour, kSets * kWays> entries_{};
   std::size_t open_ = 0;        // entries that are asked or doubted
   std::size_t next_entry_ = 0;  // to look at for a question
   TimeNs next_question_ns_ = 0;

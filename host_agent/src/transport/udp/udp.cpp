@@ -46,7 +46,7 @@ constexpr std::size_t kReceiveBatch = 4;  // of 64 KiB each: more would not stay
 constexpr std::size_t kReceiveBufferBytes = 64u << 10;
 constexpr std::size_t kSendBatch = 64;    // messages in one sendmmsg
 constexpr std::size_t kSegmentsMax = 64;  // UDP_MAX_SEGMENTS of every kernel that has GSO
-constexpr std::size_t kRoomPackets = kSegmentsMax;
+constexpr std::size_t kBuffersMax = kSegmentsMax;
 constexpr std::size_t kRunBytesMax = wire::kUdpPayloadBytesMax;
 constexpr std::size_t kPacketAlignmentBytes = 8;
 /// How often in one send() a full socket buffer is waited for, and how long each time, before the rest of the burst is
@@ -72,13 +72,11 @@ std::size_t round_up(std::size_t value, std::size_t unit) noexcept { return (val
 
 /// The packets that are being made. They lie side by side: full-size neighbours form one run of memory, which the
 /// kernel copies 20% faster than one piece for each packet.
-class Room {
+class SendBuffers {
  public:
-  explicit Room(std::size_t packet_bytes)
-      : stride_(round_up(packet_bytes, kPacketAlignmentBytes)),
-        memory_(kRoomPackets * stride_),
-        packets_(kRoomPackets) {
-    for (std::size_t i = 0; i < kRoomPackets; ++i) packets_[i].data = memory_.data() + i * stride_;
+  explicit SendBuffers(std::size_t packet_bytes)
+      : stride_(round_up(packet_bytes, kPacketAlignmentBytes)), memory_(kBuffersMax * stride_), packets_(kBuffersMax) {
+    for (std::size_t i = 0; i < kBuffersMax; ++i) packets_[i].data = memory_.data() + i * stride_;
   }
 
   [[nodiscard]] std::span<wire::Packet> packets() noexcept { return packets_; }
@@ -183,7 +181,7 @@ class ReceiveQueue {
 
 struct UdpTransport::Impl {
   Impl(const UdpConfig& settings, std::vector<UdpSocket> given)
-      : sockets(std::move(given)), room(settings.datagram_bytes_max) {
+      : sockets(std::move(given)), buffers(settings.datagram_bytes_max) {
     if (sockets.empty() || sockets.size() > wire::kThreadsMax) {
       throw std::invalid_argument("a UDP transport serves 1 to 16 sockets");
     }
@@ -297,7 +295,7 @@ struct UdpTransport::Impl {
     const auto gather = [&] {
       first = vectors_used;
       for (const wire::Packet& packet : run) {
-        assert(packet.bytes <= room.packet_bytes_max());
+        assert(packet.bytes <= buffers.packet_bytes_max());
         if (vectors_used != first && end_of(vectors[vectors_used - 1]) == packet.data) {
           vectors[vectors_used - 1].iov_len += packet.bytes;
         } else {
@@ -402,7 +400,7 @@ struct UdpTransport::Impl {
   }
 
   std::vector<UdpSocket> sockets;
-  Room room;
+  SendBuffers buffers;
   ReceiveQueue queue;
   TransportStats statistics;
   std::atomic<int> last_error{0};
@@ -436,8 +434,8 @@ int UdpTransport::take_error() noexcept { return impl_->last_error.exchange(0, s
 
 const char* UdpTransport::name() const noexcept { return "udp"; }
 
-std::span<wire::Packet> UdpTransport::room(std::size_t wanted) noexcept {
-  return impl_->room.packets().first(std::min(wanted, kRoomPackets));
+std::span<wire::Packet> UdpTransport::buffers(std::size_t wanted) noexcept {
+  return impl_->buffers.packets().first(std::min(wanted, kBuffersMax));
 }
 
 std::size_t UdpTransport::train_packets(std::size_t packet_bytes) const noexcept {
@@ -455,10 +453,10 @@ std::size_t UdpTransport::receive(std::span<RxDatagram> out) noexcept {
 }
 
 void UdpTransport::send(std::size_t count, std::span<const wire::Endpoint> to, std::uint8_t port) noexcept {
-  assert(port < impl_->sockets.size() && count <= kRoomPackets);
+  assert(port < impl_->sockets.size() && count <= kBuffersMax);
   const int descriptor = impl_->sockets[port].descriptor();
   impl_->waits_left = kSendWaitsMax;
-  for (std::span<const wire::Packet> packets = impl_->room.packets().first(count); !packets.empty();) {
+  for (std::span<const wire::Packet> packets = impl_->buffers.packets().first(count); !packets.empty();) {
     const std::size_t length = impl_->run_length(packets);
     impl_->queue_run(packets.first(length), to, descriptor);
     packets = packets.subspan(length);

@@ -27,7 +27,7 @@ class UdpTransport final : public Transport {
 
   const char* name() const noexcept override;
   std::size_t receive(std::span<RxDatagram> out) noexcept override;
-  std::span<wire::Packet> room(std::size_t wanted) noexcept override;
+  std::span<wire::Packet> buffers(std::size_t wanted) noexcept override;
   std::size_t train_packets(std::size_t packet_bytes) const noexcept override;
   void send(std::size_t count, std::span<const wire::Endpoint> to, std::uint8_t port) noexcept override;
   void wait(std::int64_t timeout_ns) noexcept override;

@@ -78,12 +78,12 @@ std::uint32_t queues_of(int socket, ifreq request) {
 
 }  // namespace
 
-Device look_at_device(const std::string& name, std::uint32_t address) {
+InterfaceInfo query_interface(const std::string& name, std::uint32_t address) {
   const Descriptor socket(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
   if (!socket.valid()) {
     throw std::system_error(errno, std::generic_category(), "cannot open a UDP socket");
   }
-  Device device;
+  InterfaceInfo device;
   device.name = name;
   ifreq request = request_for(name);
   ask(socket.get(), SIOCGIFINDEX, request, name);

@@ -9,7 +9,7 @@
 
 namespace wiresum::transport::xdp {
 
-struct Device {
+struct InterfaceInfo {
   std::string name;
   int index = 0;
   ethernet::MacAddress mac;
@@ -21,6 +21,6 @@ struct Device {
 /// Looks at the interface `name`, which is to have the IPv4 address `address` (host byte order). Throws
 /// std::system_error, or std::runtime_error that says why AF_XDP does not go there: no such interface, no Ethernet
 /// (lo), not up, not its address.
-[[nodiscard]] Device look_at_device(const std::string& name, std::uint32_t address);
+[[nodiscard]] InterfaceInfo query_interface(const std::string& name, std::uint32_t address);
 
 }  // namespace wiresum::transport::xdp

@@ -51,7 +51,7 @@ bpf_map* map_named(bpf_object* object, const char* name) {
 
 void Filter::Close::operator()(bpf_object* object) const noexcept { bpf_object__close(object); }
 
-Filter::Filter(const Device& device, std::uint32_t address, std::span<const std::uint16_t> ports,
+Filter::Filter(const InterfaceInfo& device, std::uint32_t address, std::span<const std::uint16_t> ports,
                std::size_t ipv4_bytes_max) {
   // libbpf's messages are about things that it then does in another way; real failures come back as errors.
   libbpf_set_print(nullptr);

@@ -19,7 +19,8 @@ class Filter {
   /// Loads the program for packets to `address` and `ports` of at most `ipv4_bytes_max` bytes and attaches it: in the
   /// driver if that can do it, else in front of the kernel's own stack. Throws std::system_error or std::runtime_error
   /// that says what is missing: privileges, or an interface that has no such program already.
-  Filter(const Device& device, std::uint32_t address, std::span<const std::uint16_t> ports, std::size_t ipv4_bytes_max);
+  Filter(const InterfaceInfo& device, std::uint32_t address, std::span<const std::uint16_t> ports,
+         std::size_t ipv4_bytes_max);
 
   /// Is it in the driver?
   [[nodiscard]] bool native() const noexcept { return native_; }

@@ -202,10 +202,10 @@ Neighbours::~Neighbours() {
   keeper_.join();
 }
 
-Neighbours::Entry* Neighbours::entry_for(std::uint32_t address) noexcept {
+Neighbours::Neighbour* Neighbours::entry_for(std::uint32_t address) noexcept {
   std::size_t at = (address * std::uint64_t{0x9E3779B97F4A7C15}) >> 32;
   for (std::size_t probe = 0; probe != kProbesMax; ++probe, ++at) {
-    Entry& entry = entries_[at % kNeighboursMax];
+    Neighbour& entry = entries_[at % kNeighboursMax];
     const std::uint32_t found = entry.address.load(std::memory_order_relaxed);
     if (found == address || found == 0) return &entry;
   }
@@ -213,7 +213,7 @@ Neighbours::Entry* Neighbours::entry_for(std::uint32_t address) noexcept {
 }
 
 bool Neighbours::find(std::uint32_t address, ethernet::MacAddress& mac) noexcept {
-  Entry* const entry = entry_for(address);
+  Neighbour* const entry = entry_for(address);
   if (entry == nullptr || address == 0) {
     error_.store(ENOBUFS, std::memory_order_relaxed);
     return false;
@@ -237,7 +237,7 @@ void Neighbours::keep() noexcept {
   int unknown_ms = kUnknownMs;
   while (!stopping_.load()) {
     bool all_known = true;
-    for (Entry& entry : entries_) {
+    for (Neighbour& entry : entries_) {
       if (entry.address.load(std::memory_order_acquire) != 0 && !refresh(entry)) all_known = false;
     }
     const int happened = poll(events.data(), events.size(), all_known ? kKnownMs : unknown_ms);
@@ -250,7 +250,7 @@ void Neighbours::keep() noexcept {
   }
 }
 
-bool Neighbours::refresh(Entry& entry) noexcept {
+bool Neighbours::refresh(Neighbour& entry) noexcept {
   const std::uint32_t address = entry.address.load(std::memory_order_relaxed);
   Netlink::Route route;
   Netlink::Neighbour neighbour;

@@ -41,17 +41,17 @@ class Neighbours {
   [[nodiscard]] int take_error() noexcept { return error_.exchange(0, std::memory_order_relaxed); }
 
  private:
-  struct Entry {
+  struct Neighbour {
     std::atomic<std::uint32_t> address{0};  // 0: not used; written by the one who asks
     std::atomic<std::uint64_t> mac{0};      // kKnown and six bytes, or 0; written by our thread
   };
 
   class Netlink;
 
-  [[nodiscard]] Entry* entry_for(std::uint32_t address) noexcept;
+  [[nodiscard]] Neighbour* entry_for(std::uint32_t address) noexcept;
   void keep() noexcept;
   /// True if the kernel's answer is new enough to leave it for a while.
-  [[nodiscard]] bool refresh(Entry& entry) noexcept;
+  [[nodiscard]] bool refresh(Neighbour& entry) noexcept;
   void provoke(std::uint32_t address) const noexcept;
 
   int index_;
@@ -60,7 +60,7 @@ class Neighbours {
   Descriptor asked_;                  // an eventfd: find() has a new address, or it is time to stop
   std::unique_ptr<Netlink> netlink_;  // our thread's
   std::vector<std::byte> news_;
-  std::array<Entry, kNeighboursMax> entries_;
+  std::array<Neighbour, kNeighboursMax> entries_;
   std::atomic<int> error_{0};
   std::atomic<bool> stopping_{false};
   std::thread keeper_;

@@ -85,7 +85,7 @@ Layout layout_for(std::size_t datagram_bytes_max) noexcept {
 
 void Rings::Unmap::operator()(std::byte* memory) const noexcept { munmap(memory, bytes); }
 
-Rings::Rings(const Device& device, std::span<const std::uint32_t> queues, const Layout& layout, bool native)
+Rings::Rings(const InterfaceInfo& device, std::span<const std::uint32_t> queues, const Layout& layout, bool native)
     : queues_(queues.size()) {
   const std::size_t chunks = layout.places * layout.place_chunks + queues.size() * layout.chunks_received;
   const std::size_t bytes = chunks * layout.chunk_bytes;
@@ -146,7 +146,7 @@ Rings::Rings(const Device& device, std::span<const std::uint32_t> queues, const 
   zero_copy_ = grants_zero_copy(queues_.front().descriptor);
 }
 
-void Rings::open_queue(const Device& device, Queue& queue, const xsk_socket_config& config) {
+void Rings::open_queue(const InterfaceInfo& device, Queue& queue, const xsk_socket_config& config) {
   xsk_socket* socket = nullptr;
   int error = EBUSY;
   // The kernel takes a while to free the queue of a socket that was closed, or whose process has ended.

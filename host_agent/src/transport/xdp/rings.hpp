@@ -63,7 +63,7 @@ class Rings {
   /// Takes the memory and opens a socket at each of these queues of `device`, at least one. `native`: the XDP program
   /// is in the driver. Throws std::system_error that says what is missing: privileges, locked memory, a kernel that
   /// knows jumbo frames, a queue that nobody else has.
-  Rings(const Device& device, std::span<const std::uint32_t> queues, const Layout& layout, bool native);
+  Rings(const InterfaceInfo& device, std::span<const std::uint32_t> queues, const Layout& layout, bool native);
 
   [[nodiscard]] std::vector<Queue>& queues() noexcept { return queues_; }
   [[nodiscard]] std::byte* memory() const noexcept { return memory_.get(); }
@@ -79,7 +79,7 @@ class Rings {
     void operator()(xsk_umem* umem) const noexcept { static_cast<void>(xsk_umem__delete(umem)); }
   };
 
-  void open_queue(const Device& device, Queue& queue, const xsk_socket_config& config);
+  void open_queue(const InterfaceInfo& device, Queue& queue, const xsk_socket_config& config);
 
   std::unique_ptr<std::byte, Unmap> memory_{nullptr, Unmap{0}};
   std::unique_ptr<xsk_umem, Delete> umem_;

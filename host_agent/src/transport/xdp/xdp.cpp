@@ -7,13 +7,13 @@
 // chunk is when). receive() checks each from its first byte to its last and lends what is good where it lies; the next
 // receive() gives all those chunks back to the kernel. A jumbo frame lies in several chunks, and is copied together.
 //
-// Sending. room() offers places of our memory that no device reads. send() writes headers in front of each payload and
-// puts the place into the transmit ring; for several endpoints, a copy for each but the last. The kernel says in the
-// completion ring when a place has been read, in whatever order; then it is free. A burst costs one system call where
-// the kernel wants to be told (need_wakeup), and in copy mode another for each 32 packets: it is the call that sends.
-// The ring has room for all places, so a packet that the kernel would not take at once is not lost, and leaves with the
-// next burst, or while we sleep. Only where no copy can be made any more, or nobody knows the way to an endpoint, is
-// one lost and counted.
+// Sending. buffers() offers places of our memory that no device reads. send() writes headers in front of each payload
+// and puts the place into the transmit ring; for several endpoints, a copy for each but the last. The kernel says in
+// the completion ring when a place has been read, in whatever order; then it is free. A burst costs one system call
+// where the kernel wants to be told (need_wakeup), and in copy mode another for each 32 packets: it is the call that
+// sends. The ring has room for all places, so a packet that the kernel would not take at once is not lost, and leaves
+// with the next burst, or while we sleep. Only where no copy can be made any more, or nobody knows the way to an
+// endpoint, is one lost and counted.
 //
 // Checksums. Devices do not compute UDP's checksum for AF_XDP, so we compute it, and verify it on receipt. Packets of
 // ordinary sockets on this machine carry only the pseudo-header's sum: the kernel leaves the rest to a device, and a
@@ -60,7 +60,7 @@ using xdp::Queue;
 
 static_assert(WIRESUM_FILTER_PORTS == wire::kThreadsMax);
 
-constexpr std::size_t kRoomMax = 256;
+constexpr std::size_t kBuffersMax = 256;
 /// At most this many datagrams are lent, so that the kernel always has chunks to receive into.
 constexpr std::size_t kReceiveMax = 256;
 /// Endpoints whose headers are made at a time.
@@ -75,7 +75,7 @@ constexpr std::chrono::milliseconds kPatienceStep{5};
 constexpr std::uint32_t kContinued = 1u << 0;
 constexpr std::size_t kIpv4AndUdpBytes = ethernet::kIpv4Bytes + ethernet::kUdpBytes;
 
-void check(const DeviceConfig& config, const xdp::Device& device) {
+void check(const DeviceConfig& config, const xdp::InterfaceInfo& device) {
   if (config.ports.empty() || config.ports.size() > WIRESUM_FILTER_PORTS) {
     throw std::invalid_argument("an AF_XDP transport serves 1 to 16 ports");
   }
@@ -93,7 +93,7 @@ void check(const DeviceConfig& config, const xdp::Device& device) {
   }
 }
 
-ethernet::ChecksumPolicy policy_for(const xdp::Device& device, bool native) noexcept {
+ethernet::ChecksumPolicy policy_for(const xdp::InterfaceInfo& device, bool native) noexcept {
   const bool from_this_machine = device.driver == "veth" || !native;
   return from_this_machine ? ethernet::ChecksumPolicy::kWholeOrPseudo : ethernet::ChecksumPolicy::kWhole;
 }
@@ -102,7 +102,7 @@ ethernet::ChecksumPolicy policy_for(const xdp::Device& device, bool native) noex
 struct Interface {
   explicit Interface(const DeviceConfig& settings)
       : config(settings),
-        device(xdp::look_at_device(settings.device, settings.address)),
+        device(xdp::query_interface(settings.device, settings.address)),
         layout(checked_layout()),
         filter(device, config.address, config.ports, kIpv4AndUdpBytes + config.datagram_bytes_max),
         policy(policy_for(device, filter.native())) {}
@@ -119,7 +119,7 @@ struct Interface {
   }
 
   const DeviceConfig config;
-  const xdp::Device device;
+  const xdp::InterfaceInfo device;
   const xdp::Layout layout;
   const xdp::Filter filter;
   const ethernet::ChecksumPolicy policy;
@@ -297,8 +297,8 @@ struct XdpTransport::Impl {
 
   [[nodiscard]] Queue& sender() noexcept { return rings.queues().front(); }
 
-  std::span<wire::Packet> room(std::size_t wanted) noexcept {
-    wanted = std::min(wanted, kRoomMax);
+  std::span<wire::Packet> buffers(std::size_t wanted) noexcept {
+    wanted = std::min(wanted, kBuffersMax);
     if (offered < wanted && free.size() < wanted - offered) {
       reap();
       if (free.size() < wanted - offered && left_behind) {
@@ -484,7 +484,7 @@ struct XdpTransport::Impl {
 
   std::shared_ptr<const Interface> shared;
   const DeviceConfig& config{shared->config};
-  const xdp::Device& device{shared->device};
+  const xdp::InterfaceInfo& device{shared->device};
   const xdp::Layout& layout{shared->layout};
   const xdp::Filter& filter{shared->filter};
   xdp::Rings rings;
@@ -500,7 +500,7 @@ struct XdpTransport::Impl {
 
   std::vector<std::byte*> free;      // places that are ours
   std::vector<std::uint8_t> unread;  // chunks of each place that the device has not read yet
-  std::array<wire::Packet, kRoomMax> packets{};
+  std::array<wire::Packet, kBuffersMax> packets{};
   std::size_t offered = 0;  // of `packets`
   std::array<ethernet::Headers, kEndpointsAtOnce> headers{};
   std::uint32_t queued = 0;  // descriptors that the kernel has not been told of
@@ -526,7 +526,7 @@ const char* XdpTransport::name() const noexcept { return impl_->label.c_str(); }
 
 std::size_t XdpTransport::receive(std::span<RxDatagram> out) noexcept { return impl_->receive(out); }
 
-std::span<wire::Packet> XdpTransport::room(std::size_t wanted) noexcept { return impl_->room(wanted); }
+std::span<wire::Packet> XdpTransport::buffers(std::size_t wanted) noexcept { return impl_->buffers(wanted); }
 
 std::size_t XdpTransport::train_packets(std::size_t) const noexcept { return 1; }
 

@@ -93,11 +93,11 @@ std::vector<Taken> take_rest(Transport& transport) {
 /// Sends packets first, first + 1, ... as far as there is room. Returns how many.
 std::size_t send_some(Transport& transport, std::span<const wire::Endpoint> to, std::uint32_t first, std::size_t count,
                       std::size_t bytes, std::uint8_t port = 0) {
-  const std::span<wire::Packet> room = transport.room(count);
-  EXPECT_LE(room.size(), count);
-  for (std::size_t i = 0; i < room.size(); ++i) write(room[i], first + static_cast<std::uint32_t>(i), bytes);
-  if (!room.empty()) transport.send(room.size(), to, port);
-  return room.size();
+  const std::span<wire::Packet> buffers = transport.buffers(count);
+  EXPECT_LE(buffers.size(), count);
+  for (std::size_t i = 0; i < buffers.size(); ++i) write(buffers[i], first + static_cast<std::uint32_t>(i), bytes);
+  if (!buffers.empty()) transport.send(buffers.size(), to, port);
+  return buffers.size();
 }
 
 /// Sends all, waiting for room where there is none. Returns whether there was in time.
@@ -242,16 +242,16 @@ TEST_P(Conformance, GoesOnWhenItsRingsHaveWrappedAround) {
   }
 }
 
-TEST_P(Conformance, RoomThatIsNotUsedIsNotUsedUp) {
+TEST_P(Conformance, BuffersThatAreNotUsedAreNotUsedUp) {
   open();
   for (int i = 0; i < 100'000; ++i) {
-    ASSERT_EQ(left_->room(kBurst).size(), kBurst) << "after " << i;
+    ASSERT_EQ(left_->buffers(kBurst).size(), kBurst) << "after " << i;
   }
   for (std::uint32_t i = 0; i < 5'000; ++i) {
     // One of those that were offered is sent, the others are not.
-    const std::span<wire::Packet> room = left_->room(kBurst);
-    ASSERT_FALSE(room.empty());
-    write(room[0], i, 64);
+    const std::span<wire::Packet> buffers = left_->buffers(kBurst);
+    ASSERT_FALSE(buffers.empty());
+    write(buffers[0], i, 64);
     const wire::Endpoint to = rig().endpoint(Side::kRight);
     left_->send(1, std::span(&to, 1), 0);
     expect_run(take(*right_, 1), i, 1, 64);
@@ -259,12 +259,12 @@ TEST_P(Conformance, RoomThatIsNotUsedIsNotUsedUp) {
   }
 }
 
-TEST_P(Conformance, RoomIsAlignedAndApart) {
+TEST_P(Conformance, BuffersAreAlignedAndApart) {
   open();
-  const std::span<wire::Packet> room = left_->room(kBurst);
-  ASSERT_FALSE(room.empty());
+  const std::span<wire::Packet> buffers = left_->buffers(kBurst);
+  ASSERT_FALSE(buffers.empty());
   std::vector<std::byte*> places;
-  for (const wire::Packet& packet : room) {
+  for (const wire::Packet& packet : buffers) {
     EXPECT_EQ(reinterpret_cast<std::uintptr_t>(packet.data) % 8, 0);
     places.push_back(packet.data);
   }
@@ -458,7 +458,7 @@ TEST_P(Conformance, AReceiverThatDoesNotDrainHoldsNobodyUp) {
     expect_run(take(*right_, kBurst), 1'000'000 + round * kBurst, kBurst, 1464);
     if (HasFatalFailure()) FAIL() << "round " << round;
   }
-  EXPECT_EQ(left_->room(kBurst).size(), kBurst);
+  EXPECT_EQ(left_->buffers(kBurst).size(), kBurst);
 }
 
 TEST_P(Conformance, SendingToNobodyHoldsNobodyUp) {

@@ -101,10 +101,10 @@ int echo_by(Transport& transport) {
     const std::size_t count = transport.receive(got);
     if (count == 0) transport.wait(-1);
     for (const RxDatagram& one : std::span(got).first(count)) {
-      const std::span<wire::Packet> room = transport.room(1);
-      if (room.empty()) break;
-      std::memcpy(room[0].data, one.bytes.data(), one.bytes.size());
-      room[0].bytes = static_cast<std::uint32_t>(one.bytes.size());
+      const std::span<wire::Packet> buffers = transport.buffers(1);
+      if (buffers.empty()) break;
+      std::memcpy(buffers[0].data, one.bytes.data(), one.bytes.size());
+      buffers[0].bytes = static_cast<std::uint32_t>(one.bytes.size());
       transport.send(1, {&one.source, 1}, one.port);
     }
   }
@@ -115,17 +115,17 @@ int echo(const std::string& device) { return echo_by(*open(device, kServer)); }
 
 /// As many threads as UDP ports, each of which serves one.
 int echo_by_threads(const std::string& device, std::vector<UdpSocket> ports) {
-  Place place;
+  PathConfig place;
   place.address = kServer;
   const auto threads = static_cast<unsigned>(ports.size());
-  std::vector<DataPath> shares =
-      open_shares({.kind = Kind::kDpdk, .device = device, .offload = true}, place, std::move(ports), threads);
-  if (std::string(shares.front().transport->name()) != "dpdk (net_memif, one queue)") return 3;
+  std::vector<DataPath> paths = open_for_threads({.kind = TransportKind::kDpdk, .device = device, .offload = true},
+                                                 place, std::move(ports), threads);
+  if (std::string(paths.front().transport->name()) != "dpdk (net_memif, one queue)") return 3;
   std::vector<std::thread> others;
-  for (std::size_t i = 1; i != shares.size(); ++i) {
-    others.emplace_back([&transport = *shares[i].transport] { echo_by(transport); });
+  for (std::size_t i = 1; i != paths.size(); ++i) {
+    others.emplace_back([&transport = *paths[i].transport] { echo_by(transport); });
   }
-  return echo_by(*shares.front().transport);
+  return echo_by(*paths.front().transport);
 }
 
 /// Sends without a pause, until `wanted` packets have come back after `from_then_on`. 0 if they did. Closes `told` when
@@ -137,12 +137,12 @@ int ask_by(Transport& transport, wire::Endpoint server, std::size_t wanted, Cloc
   for (std::size_t answers = 0; answers < wanted;) {
     const auto now = Clock::now();
     if (now > begin + kPatience) return 1;
-    const std::span<wire::Packet> room = transport.room(16);
-    for (wire::Packet& packet : room) {
+    const std::span<wire::Packet> buffers = transport.buffers(16);
+    for (wire::Packet& packet : buffers) {
       std::memset(packet.data, 0x3C, kBytes);
       packet.bytes = kBytes;
     }
-    transport.send(room.size(), {&server, 1}, 0);
+    transport.send(buffers.size(), {&server, 1}, 0);
     transport.wait(1'000'000);
     const std::size_t count = transport.receive(got);
     for (const RxDatagram& one : std::span(got).first(count)) {
@@ -241,20 +241,21 @@ TEST(DpdkProcesses, SeveralThreadsAtOnceLoseNoneOfTheOthersAnswers) {
   const std::uint16_t first = ports.front().local().port;
   const Process server([&] { return echo_by_threads(memif("server"), std::move(ports)); });
   Process client([&] {
-    Place place;
+    PathConfig place;
     place.address = kClient;
     std::vector<UdpSocket> sockets = bind_consecutive({.address = 0, .port = 0}, kThreads);
     for (unsigned i = 0; i != kThreads; ++i) {
       place.peers.push_back({.address = kServer, .port = static_cast<std::uint16_t>(first + i)});
     }
-    std::vector<DataPath> shares = open_shares({.kind = Kind::kDpdk, .device = memif("client"), .offload = true}, place,
-                                               std::move(sockets), kThreads);
+    std::vector<DataPath> paths =
+        open_for_threads({.kind = TransportKind::kDpdk, .device = memif("client"), .offload = true}, place,
+                         std::move(sockets), kThreads);
     std::array<int, kThreads> results{};
     std::atomic<unsigned> at_work{kThreads};
     std::vector<std::thread> threads;
     for (unsigned i = 0; i != kThreads; ++i) {
       threads.emplace_back([&, i] {
-        Transport& transport = *shares[i].transport;
+        Transport& transport = *paths[i].transport;
         results[i] = ask_by(transport, place.peers[i], 1'000);
         --at_work;
         // The queue is one thread's, and the others need it.
@@ -283,10 +284,10 @@ TEST(DpdkProcesses, NeedNoRoot) {
 
 TEST(DpdkProcesses, HoldThePortsOfTheKernelsThatTheyServe) {
   Process child([] {
-    Place place;
+    PathConfig place;
     place.address = kServer;
     // The address is none of the kernel's, so they are held at all that it has.
-    DataPath path = transport::open({.kind = Kind::kDpdk, .device = memif("server"), .offload = true}, place,
+    DataPath path = transport::open({.kind = TransportKind::kDpdk, .device = memif("server"), .offload = true}, place,
                                     bind_consecutive({.address = 0, .port = 0}, 2));
     const std::uint16_t last = path.reserved.back().local().port;
     const auto refused = [&](std::uint32_t address) {

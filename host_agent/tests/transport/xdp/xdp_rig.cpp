@@ -17,7 +17,7 @@ class Reserved final : public Transport {
 
   const char* name() const noexcept override { return transport_->name(); }
   std::size_t receive(std::span<RxDatagram> out) noexcept override { return transport_->receive(out); }
-  std::span<wire::Packet> room(std::size_t wanted) noexcept override { return transport_->room(wanted); }
+  std::span<wire::Packet> buffers(std::size_t wanted) noexcept override { return transport_->buffers(wanted); }
   std::size_t train_packets(std::size_t bytes) const noexcept override { return transport_->train_packets(bytes); }
   void send(std::size_t count, std::span<const wire::Endpoint> to, std::uint8_t port) noexcept override {
     transport_->send(count, to, port);

@@ -59,10 +59,10 @@ std::string refusal(const Namespace& space, const std::string& interface, std::u
 bool send_until(Transport& transport, wire::Endpoint to, const std::function<bool()>& done, std::uint32_t bytes = 100) {
   const auto deadline = Clock::now() + kPatience;
   while (Clock::now() < deadline) {
-    const std::span<wire::Packet> room = transport.room(1);
-    if (!room.empty()) {
-      std::memset(room[0].data, 0x5A, bytes);
-      room[0].bytes = bytes;
+    const std::span<wire::Packet> buffers = transport.buffers(1);
+    if (!buffers.empty()) {
+      std::memset(buffers[0].data, 0x5A, bytes);
+      buffers[0].bytes = bytes;
       transport.send(1, std::span(&to, 1), 0);
     }
     if (done()) return true;
@@ -133,11 +133,12 @@ TEST_F(Xdp, SeveralThreadsShareAnInterfaceAndEachServesItsPortsWhicheverQueueThe
   constexpr std::size_t kPorts = 4;
   constexpr int kSenders = 8;
   const VethPair pair(1500, 4);
-  std::vector<DataPath> shares;
-  Place place;
+  std::vector<DataPath> paths;
+  PathConfig place;
   place.address = VethPair::kRightAddress;
   pair.right.enter([&] {
-    shares = open_shares({.kind = Kind::kXdp, .device = VethPair::kInterface, .offload = true}, place,
+    paths =
+        open_for_threads({.kind = TransportKind::kXdp, .device = VethPair::kInterface, .offload = true}, place,
                          bind_consecutive({.address = VethPair::kRightAddress, .port = kFirstPort}, kPorts), kThreads);
   });
   // By their addresses and ports the kernel deals senders to queues.
@@ -152,16 +153,16 @@ TEST_F(Xdp, SeveralThreadsShareAnInterfaceAndEachServesItsPortsWhicheverQueueThe
   std::vector<std::thread> threads;
   for (std::size_t i = 0; i != kThreads; ++i) {
     threads.emplace_back([&, i] {
-      Transport& transport = *shares[i].transport;
+      Transport& transport = *paths[i].transport;
       std::array<RxDatagram, 16> got{};
       while (!over.load()) {
         const std::size_t count = transport.receive(got);
         if (count == 0) transport.wait(10'000'000);
         for (const RxDatagram& one : std::span(got).first(count)) {
-          const std::span<wire::Packet> room = transport.room(1);
-          if (room.empty()) break;
-          room[0].data[0] = static_cast<std::byte>(i);
-          room[0].bytes = 1;
+          const std::span<wire::Packet> buffers = transport.buffers(1);
+          if (buffers.empty()) break;
+          buffers[0].data[0] = static_cast<std::byte>(i);
+          buffers[0].bytes = 1;
           transport.send(1, {&one.source, 1}, one.port);
         }
       }
@@ -192,7 +193,7 @@ TEST_F(Xdp, SeveralThreadsShareAnInterfaceAndEachServesItsPortsWhicheverQueueThe
     }
   }
   over = true;
-  for (const DataPath& share : shares) share.transport->wake();
+  for (const DataPath& path : paths) path.transport->wake();
   for (std::thread& thread : threads) thread.join();
   EXPECT_GT(passed[0] + passed[1], 0u) << "each came in by its own thread's queue, so nothing was tested";
 }
@@ -200,11 +201,12 @@ TEST_F(Xdp, SeveralThreadsShareAnInterfaceAndEachServesItsPortsWhicheverQueueThe
 TEST_F(Xdp, MoreThreadsThanQueuesAreRefused) {
   const VethPair pair;
   pair.left.enter([] {
-    Place place;
+    PathConfig place;
     place.address = VethPair::kLeftAddress;
     try {
-      static_cast<void>(open_shares({.kind = Kind::kXdp, .device = VethPair::kInterface, .offload = true}, place,
-                                    bind_consecutive({.address = VethPair::kLeftAddress, .port = 0}, 2), 2));
+      static_cast<void>(open_for_threads({.kind = TransportKind::kXdp, .device = VethPair::kInterface, .offload = true},
+                                         place, bind_consecutive({.address = VethPair::kLeftAddress, .port = 0}, 2),
+                                         2));
       ADD_FAILURE() << "it was opened";
     } catch (const std::runtime_error& error) {
       EXPECT_TRUE(says(error.what(), "wire0 receives by 1 queue, too few for 2 threads")) << error.what();
@@ -310,9 +312,9 @@ TEST_F(Xdp, ItsPortsStayReservedAndNobodyIsToldThatTheyAreClosed) {
   std::optional<DataPath> path;
   pair.left.enter([&] { from.emplace(wire::Endpoint{.address = VethPair::kLeftAddress, .port = 0}); });
   pair.right.enter([&] {
-    Place place;
+    PathConfig place;
     place.address = VethPair::kRightAddress;
-    path.emplace(open({.kind = Kind::kXdp, .device = VethPair::kInterface, .offload = true}, place,
+    path.emplace(open({.kind = TransportKind::kXdp, .device = VethPair::kInterface, .offload = true}, place,
                       bind_consecutive({.address = VethPair::kRightAddress, .port = kFirstPort}, 2)));
     for (const std::uint16_t port : {kFirstPort, static_cast<std::uint16_t>(kFirstPort + 1)}) {
       for (const std::uint32_t address : {VethPair::kRightAddress, std::uint32_t{0}}) {
@@ -389,7 +391,7 @@ TEST_F(Xdp, CountsAndReportsWhatGoesNowhere) {
   EXPECT_EQ(left->stats().datagrams_sent, 0);
   EXPECT_TRUE(send_until(*left, {.address = rig.address(Side::kLeft), .port = 9}, reported));
   EXPECT_EQ(error, ENETUNREACH) << "to itself";
-  EXPECT_EQ(left->room(256).size(), 256) << "lost packets' room is lost";
+  EXPECT_EQ(left->buffers(256).size(), 256) << "lost packets' room is lost";
 }
 
 // ---- the end -------------------------------------------------------------------------------------------------------
@@ -409,7 +411,7 @@ TEST_F(Xdp, AnInterfaceThatWasDownGoesOnWhenItIsUpAgain) {
   while (right->receive(out) != 0) {
   }
   EXPECT_TRUE(send_until(*left, rig.endpoint(Side::kRight), heard));
-  EXPECT_EQ(left->room(256).size(), 256);
+  EXPECT_EQ(left->buffers(256).size(), 256);
 }
 
 TEST_F(Xdp, AnInterfaceThatGoesAwayIsAnErrorAndNoEndlessLoop) {
@@ -427,7 +429,7 @@ TEST_F(Xdp, AnInterfaceThatGoesAwayIsAnErrorAndNoEndlessLoop) {
   std::array<RxDatagram, 4> out{};
   EXPECT_EQ(left->receive(out), 0);
   const wire::Endpoint to = rig->endpoint(Side::kRight);
-  if (!left->room(4).empty()) left->send(1, std::span(&to, 1), 0);
+  if (!left->buffers(4).empty()) left->send(1, std::span(&to, 1), 0);
 }
 
 /// A child process that does something in a namespace, says whether it went well, and lives until it is killed.

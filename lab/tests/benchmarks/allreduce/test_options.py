@@ -51,13 +51,13 @@ def test_only_names_the_experiments() -> None:
     assert parse_options(["--only", "latency,numeric"]).experiments == ("latency", "numeric")
 
 
-def test_loss_is_a_share_or_a_percentage() -> None:
+def test_loss_is_a_fraction_or_a_percentage() -> None:
     assert parse_options(["--loss", "0.001,2%,0"]).losses == (0.001, 0.02)
 
 
 def test_lane_widths_are_wiresums_alone_and_take_turns_with_the_peers() -> None:
     cases = parse_options(["--bits", "32,8"]).cases("rate", 4, 100.0)
-    assert [(case.system, case.lane_bits) for case in cases] == [
+    assert [(case.system, case.bits) for case in cases] == [
         ("wiresum", 32),
         ("wiresum", 8),
         ("gloo", 32),
@@ -68,7 +68,7 @@ def test_lane_widths_are_wiresums_alone_and_take_turns_with_the_peers() -> None:
 
 def test_outside_the_grid_only_the_most_bits_are_measured() -> None:
     (own, gloo) = parse_options([]).cases("loss", 8, 100.0, loss=0.01)
-    assert (own.system, own.lane_bits, own.loss) == ("wiresum", 32, 0.01)
+    assert (own.system, own.bits, own.loss) == ("wiresum", 32, 0.01)
     assert gloo.system == "gloo"
     assert parse_options([]).cases("unshaped", 4, None)[0].bytes == UNSHAPED_BYTES
 
@@ -87,7 +87,7 @@ def test_quick_means_less_of_everything_and_bytes_override_it() -> None:
         (["--link", "10mbit"], "none of 100mbit"),
         (["--systems", "nccl"], "none of wiresum, wiresum-xdp, wiresum-dpdk, gloo, openmpi, openmpi-wiresum"),
         (["--bits", "12"], "32, 16 or 8"),
-        (["--loss", "1.5"], "share of packets"),
+        (["--loss", "1.5"], "fraction of packets"),
         (["--repetitions", "0"], "repetitions"),
         (["--only", "speed"], "none of rate"),
         (["--mtu", "575"], "from 576 to 9216"),

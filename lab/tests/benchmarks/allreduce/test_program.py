@@ -34,7 +34,7 @@ def test_every_installed_system_sums_rightly_on_shaped_and_lossy_links(tmp_path:
         assert len(record["seconds"]) == 2
         assert 0 < record["bound_ratio"] <= 1
     if "wiresum" in installed:
-        lanes = {record["lane_bits"] for record in records if record["system"] == "wiresum"}
+        lanes = {record["bits"] for record in records if record["system"] == "wiresum"}
         assert lanes == {32, 16, 8}
     assert path.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
     assert not _namespaces_of(os.getpid())

@@ -14,7 +14,7 @@ from wiresum_lab.benchmarks.allreduce.records import (
 )
 from wiresum_lab.namespaces.links import burst_bytes
 
-KEYS = {"system", "workers", "link_mbit", "dtype", "lane_bits", "bytes", "loss", "seconds", "goodput_mbit", "mtu"}
+KEYS = {"system", "workers", "link_mbit", "dtype", "bits", "bytes", "loss", "seconds", "goodput_mbit", "mtu"}
 KEYS |= {"bound_ratio", "cpu_seconds_per_gb_worker", "cpu_seconds_per_gb_switch", "retransmissions"}
 
 
@@ -43,7 +43,7 @@ def test_the_bound_counts_the_headers_of_every_packet_and_takes_off_one_burst() 
 
 def test_fewer_bits_have_a_bound_of_their_own() -> None:
     for bits, packets in ((16, 5000), (8, 2500)):
-        narrow = case(lane_bits=bits)
+        narrow = case(bits=bits)
         assert physical_bound_mbit(narrow) == pytest.approx(paced(narrow, packets * 1506))
 
 

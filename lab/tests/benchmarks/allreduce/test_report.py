@@ -29,7 +29,7 @@ def latency(system: str, workers: int, seconds: float) -> dict[str, Any]:
 
 def full_run() -> Records:
     records = [record("wiresum", workers, 94.0) for workers in (2, 4, 8)]
-    records += [record("wiresum", workers, mbit, lane_bits=bits) for workers in (2, 8) for bits, mbit in LANES.items()]
+    records += [record("wiresum", workers, mbit, bits=bits) for workers in (2, 8) for bits, mbit in LANES.items()]
     records += [record("gloo", 8, 54.0), record("openmpi", 8, 60.0)]
     records += [
         record("wiresum", 8, 84.0, experiment="loss", loss=0.01),

@@ -124,7 +124,7 @@ class Benchmark:
                 latency = latency_s(ranks, case.elements, LATENCY_COUNT, timeout_s)
                 measurement.latencies_s += [] if is_warm_up else [latency]
             else:
-                result = repeat(ranks, case.lane_bits, case.elements, repetition, timeout_s)
+                result = repeat(ranks, case.bits, case.elements, repetition, timeout_s)
                 measurement.repetitions += [] if is_warm_up else [result]
         except RanksError as error:
             measurement.error = str(error)
@@ -197,7 +197,7 @@ class Benchmark:
 
 def describe(case: Case) -> str:
     where = f"unshaped, MTU {case.mtu}" if case.link_mbit is None else f"{case.link_mbit:g} Mbit/s"
-    bits = f", {case.lane_bits} bits" if case.system == "wiresum" else ""
+    bits = f", {case.bits} bits" if case.system == "wiresum" else ""
     loss = f", {case.loss:.2%} loss" if case.loss else ""
     return f"{SYSTEMS[case.system].title}, N = {case.workers}, {where}{bits}{loss}"
 

@@ -43,9 +43,9 @@ def draw(records: Sequence[Record], path: Path) -> None:
     """Writes a PNG with a panel for everything that the records hold; without any there is no picture."""
     records = [record for record in records if record["goodput_mbit"] is not None and record["correct"]]
     rates = [record for record in records if record["experiment"] == "rate"]
-    panels = [(_draw_rate, rows) for rows in _by_link([record for record in rates if record["lane_bits"] == 32])]
+    panels = [(_draw_rate, rows) for rows in _by_link([record for record in rates if record["bits"] == 32])]
     own = [record for record in rates if record["system"] == "wiresum"]
-    if len({record["lane_bits"] for record in own}) > 1:
+    if len({record["bits"] for record in own}) > 1:
         panels += [(_draw_lanes, _by_link(own)[0])]
     unshaped = [record for record in records if record["experiment"] == "unshaped"]
     panels += [(_draw_unshaped, unshaped)] if unshaped else []
@@ -82,9 +82,9 @@ def _draw_rate(axis: Axes, records: Sequence[Record]) -> None:
 
 def _draw_lanes(axis: Axes, records: Sequence[Record]) -> None:
     workers = _workers(records)
-    lanes = sorted({record["lane_bits"] for record in records}, reverse=True)
+    lanes = sorted({record["bits"] for record in records}, reverse=True)
     for index, bits in enumerate(lanes):
-        rows = {record["workers"]: record for record in records if record["lane_bits"] == bits}
+        rows = {record["workers"]: record for record in records if record["bits"] == bits}
         heights = [rows[n]["goodput_mbit"] if n in rows else 0.0 for n in workers]
         _bars(axis, index, len(lanes), heights, f"{bits} bits", LANE_COLOURS[bits], "")
     axis.set_xticks(range(len(workers)), [f"N = {n}" for n in workers])
@@ -164,6 +164,6 @@ def _by_link(records: Sequence[Record]) -> list[list[Record]]:
 
 def _without_loss(lossy: Sequence[Record], rates: Sequence[Record]) -> list[Record]:
     """The same cases on links that lose nothing."""
-    names = ("system", "workers", "link_mbit", "lane_bits", "bytes")
+    names = ("system", "workers", "link_mbit", "bits", "bytes")
     wanted = {tuple(record[name] for name in names) for record in lossy}
     return [record for record in rates if tuple(record[name] for name in names) in wanted]

@@ -109,8 +109,8 @@ static void serve(int descriptor) {
   fprintf(control, "%d\n", rank);
   fflush(control);
   while (fgets(line, sizeof line, commands) != NULL) {
-    long lane_bits, count, number;
-    if (sscanf(line, "prepare %ld %ld %ld", &lane_bits, &count, &number) == 3) {
+    long bits, count, number;
+    if (sscanf(line, "prepare %ld %ld %ld", &bits, &count, &number) == 3) {
       prepare(count, number);
       fprintf(control, "null\n");
     } else if (strcmp(line, "go\n") == 0) {

@@ -97,7 +97,7 @@ class Options:
         return [
             Case(experiment, name, workers, link_mbit, size, bits, loss, mtu=mtu)
             for name in self._systems_of(experiment)
-            for bits in (widths if len(SYSTEMS[name].lane_bits) > 1 else (32,))
+            for bits in (widths if len(SYSTEMS[name].bits) > 1 else (32,))
         ]
 
     def _systems_of(self, experiment: Experiment) -> tuple[str, ...]:
@@ -155,8 +155,14 @@ def _parser() -> argparse.ArgumentParser:
     link_names = [*LINKS_MBIT, "none"]
     add("--link", type=_list_of(_one_of(link_names)), metavar="L,L", help="100mbit, 1gbit, none (default: all)")
     add("--mtu", type=_list_of(_mtu), metavar="B,B", help="bytes of packets, on unshaped links (default: 1500,9000)")
-    add("--bits", type=_list_of(_lane_bits), metavar="B,B", help="Wiresum's bits for a float, of 32, 16, 8 (all)")
-    add("--loss", type=_list_of(_share), default=(0.01,), metavar="P,P", help="shares of packets lost (default: 0.01)")
+    add("--bits", type=_list_of(_bits), metavar="B,B", help="Wiresum's bits for a float, of 32, 16, 8 (all)")
+    add(
+        "--loss",
+        type=_list_of(_fraction),
+        default=(0.01,),
+        metavar="P,P",
+        help="shares of packets lost (default: 0.01)",
+    )
     add("--only", type=_list_of(_one_of(EXPERIMENTS)), metavar="E,E", help="experiments, see below")
     add("--bytes", type=_bytes, metavar="N", help="size of the tensor (default: 8 MB at 100mbit, 32 MB at 1gbit)")
     count_help = "for each case, after one that warms up; unshaped four times as many (default: 5)"
@@ -192,20 +198,20 @@ def _mtu(text: str) -> int:
     return _whole(text, MTU_BYTES_MIN, MTU_BYTES_MAX, "an MTU")
 
 
-def _lane_bits(text: str) -> int:
+def _bits(text: str) -> int:
     if text not in ("32", "16", "8"):
         raise argparse.ArgumentTypeError(f"a float has 32, 16 or 8 bits, not {text}")
     return int(text)
 
 
-def _share(text: str) -> float:
+def _fraction(text: str) -> float:
     try:
-        share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+        fraction = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
     except ValueError:
-        share = -1.0
-    if not 0 <= share < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is no share of packets: write 0.01 or 1%")
-    return share
+        fraction = -1.0
+    if not 0 <= fraction < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no fraction of packets: write 0.01 or 1%")
+    return fraction
 
 
 def _bytes(text: str) -> int:

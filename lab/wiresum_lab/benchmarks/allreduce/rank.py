@@ -37,19 +37,19 @@ class Rank:
         self.expected = sum((pattern.table(rank) for rank in range(1, self.world_size)), pattern.table(0))
         self.tensor = torch.empty(0)
         self.repetition = 0
-        self.lane_bits = 32
+        self.bits = 32
 
-    def prepare(self, lane_bits: int, elements: int, repetition: int) -> None:
-        if lane_bits not in self.groups:
-            options = wiresum.torch.Options(bits=lane_bits)
-            self.groups[lane_bits] = dist.new_group(backend=self.system, timeout=TIMEOUT, pg_options=options)
+    def prepare(self, bits: int, elements: int, repetition: int) -> None:
+        if bits not in self.groups:
+            options = wiresum.torch.Options(bits=bits)
+            self.groups[bits] = dist.new_group(backend=self.system, timeout=TIMEOUT, pg_options=options)
         if self.tensor.numel() != elements:
             self.tensor = torch.empty(elements)
         pattern.fill(self.tensor.numpy(), self.own, repetition)
-        self.lane_bits, self.repetition = lane_bits, repetition
+        self.bits, self.repetition = bits, repetition
 
     def go(self) -> dict[str, int]:
-        group = self.groups[self.lane_bits]
+        group = self.groups[self.bits]
         retransmissions = self._retransmissions()
         cpu_ns, start_ns = time.process_time_ns(), time.monotonic_ns()
         dist.all_reduce(self.tensor, group=group)
@@ -82,7 +82,7 @@ class Rank:
         """Of this worker, in the current group, so far."""
         if self.system != "wiresum":
             return -1
-        network = wiresum.torch.stats(self.groups[self.lane_bits]).network
+        network = wiresum.torch.stats(self.groups[self.bits]).network
         return -1 if network is None else network.retransmissions
 
 

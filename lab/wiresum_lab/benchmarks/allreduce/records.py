@@ -42,7 +42,7 @@ class Case:
     workers: int
     link_mbit: float | None
     bytes: int
-    lane_bits: int = FLOAT_BITS
+    bits: int = FLOAT_BITS
     loss: float = 0.0
     dtype: str = "float32"
     mtu: int = MTU_BYTES
@@ -126,7 +126,7 @@ def physical_bound_mbit(case: Case) -> float | None:
 
 def tensor_wire_bytes(case: Case) -> float:
     """The packets of the tensor as Wiresum sends it, as the shaper and the kernel count them."""
-    lane_bytes = case.bytes * case.lane_bits / FLOAT_BITS
+    lane_bytes = case.bytes * case.bits / FLOAT_BITS
     payload_bytes_max = (case.mtu - PACKET_HEADER_BYTES) // PAYLOAD_UNIT_BYTES * PAYLOAD_UNIT_BYTES
     return _wire_bytes(lane_bytes, payload_bytes_max, PACKET_HEADER_BYTES)
 

@@ -55,7 +55,7 @@ class Target:
 def line(measurement: Measurement) -> str:
     """One line for the screen as soon as a case is done."""
     record = measurement.record()
-    lanes = f"{record['lane_bits']:>2}-bit" if record["system"] == "wiresum" else "      "
+    lanes = f"{record['bits']:>2}-bit" if record["system"] == "wiresum" else "      "
     text = f"{record['experiment']:<8} N={record['workers']}  {_link(record):<18} {_title(record):<9} {lanes}  "
     if not record["seconds"]:
         return text + "failed"
@@ -150,7 +150,7 @@ def _lane_target(records: Sequence[Record], bits: int) -> Target:
     """The least favourable number of workers counts."""
     ratios = [
         _quotient(
-            _goodput(_find(records, "rate", "wiresum", workers=workers, lane_bits=bits)),
+            _goodput(_find(records, "rate", "wiresum", workers=workers, bits=bits)),
             _goodput(_find(records, "rate", "wiresum", workers=workers)),
         )
         for workers in sorted({record["workers"] for record in records})
@@ -223,7 +223,7 @@ def _rate_table(heading: str, rows: Sequence[Record], records: Sequence[Record])
             _link(row),
             str(row["workers"]),
             _title(row),
-            str(row["lane_bits"]),
+            str(row["bits"]),
             _cell(row["goodput_mbit"], ".1f") if row["correct"] or not row["seconds"] else "[bold red]WRONG SUM",
             _cell(row["bound_ratio"], ".3f"),
             _cell(row["own_bound_ratio"], ".3f"),
@@ -276,10 +276,10 @@ def _find(
     *,
     workers: int,
     link_mbit: float | None = TARGET_LINK_MBIT,
-    lane_bits: int = 32,
+    bits: int = 32,
     mtu: int = MTU_BYTES,
 ) -> Record | None:
-    wanted = {"workers": workers, "link_mbit": link_mbit, "lane_bits": lane_bits, "mtu": mtu}
+    wanted = {"workers": workers, "link_mbit": link_mbit, "bits": bits, "mtu": mtu}
     return next((record for record in records if _is(record, experiment, system, **wanted)), None)
 
 

@@ -38,7 +38,7 @@ class System:
     """Starts a rank in each worker's namespace, and what they need."""
     missing: Callable[[], str | None]
     """What to install, if it cannot run here."""
-    lane_bits: tuple[int, ...] = (32,)
+    bits: tuple[int, ...] = (32,)
     by_default: bool = False
     is_alone: bool = False
     """On a star of its own: it takes interfaces from the kernel, which others would feel."""
@@ -51,9 +51,9 @@ class System:
         return Ranks(self.name, site, logs, self.start_all)
 
 
-def repeat(ranks: Ranks, lane_bits: int, elements: int, repetition: int, timeout_s: float) -> Repetition:
+def repeat(ranks: Ranks, bits: int, elements: int, repetition: int, timeout_s: float) -> Repetition:
     """One all-reduce of every rank, after all have their tensors."""
-    ranks.command("prepare", lane_bits, elements, repetition, timeout_s=START_TIMEOUT_S)
+    ranks.command("prepare", bits, elements, repetition, timeout_s=START_TIMEOUT_S)
     switch_cpu_s = ranks.service_cpu_s()
     answers = ranks.command("go", timeout_s=timeout_s)
     again = [answer["retransmissions"] for answer in answers]
@@ -206,8 +206,8 @@ def _component_folder() -> Path | None:
 def _wiresum(name: str, title: str, transport: str, device: str = "", mtu_max: int | None = None) -> System:
     start, missing = partial(start_wiresum, transport=transport, device=device), partial(_wiresum_missing, transport)
     is_udp = transport == "udp"
-    lane_bits = (32, 16, 8) if is_udp else (32,)
-    return System(name, title, start, missing, lane_bits, by_default=is_udp, is_alone=not is_udp, mtu_max=mtu_max)
+    bits = (32, 16, 8) if is_udp else (32,)
+    return System(name, title, start, missing, bits, by_default=is_udp, is_alone=not is_udp, mtu_max=mtu_max)
 
 
 SYSTEMS: dict[str, System] = {

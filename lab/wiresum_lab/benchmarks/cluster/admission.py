@@ -73,7 +73,7 @@ class Census:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class AdmissionResult:
     rounds: int
     jobs: int
     workers: int
@@ -269,7 +269,7 @@ async def _census(pipe: Connection) -> Census:
         await asyncio.sleep(0.02)
 
 
-async def _run(port: int, pipe: Connection, jobs: int, workers: int, leaves: int, seconds: float) -> Outcome:
+async def _run(port: int, pipe: Connection, jobs: int, workers: int, leaves: int, seconds: float) -> AdmissionResult:
     hosts = [_host_of(rank * leaves // workers) if leaves else "127.0.0.1" for rank in range(workers)]
     ranks = [Worker(port, rank, host) for rank, host in enumerate(hosts)]
     for number in range(WARM_ROUNDS):
@@ -285,7 +285,7 @@ async def _run(port: int, pipe: Connection, jobs: int, workers: int, leaves: int
     for rank in ranks:
         await rank.channel.close()
     in_order = sorted(1000 * second for second in waited)
-    return Outcome(
+    return AdmissionResult(
         rounds=rounds,
         jobs=rounds * jobs,
         workers=workers,

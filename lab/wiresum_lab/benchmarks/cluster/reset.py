@@ -68,7 +68,7 @@ class Phase:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class ResetResult:
     quiet: Phase
     attack: Phase
     after: Phase
@@ -202,7 +202,7 @@ def _resident_mib(process: int) -> float:
     return int(found[1]) / 1024
 
 
-def run(seconds: float, connections: int, *, through_nginx: bool) -> Outcome:
+def run(seconds: float, connections: int, *, through_nginx: bool) -> ResetResult:
     with contextlib.ExitStack() as cleanup:
         folder = Path(cleanup.enter_context(tempfile.TemporaryDirectory()))
         authority = Authority.create(folder / "pki", "bench")
@@ -232,7 +232,7 @@ def run(seconds: float, connections: int, *, through_nginx: bool) -> Outcome:
         attacker.join(START_S_MAX)
         after = honest.phase(seconds / 4)
         tracebacks = switch.said().count("Traceback")
-        return Outcome(quiet, under, after, rate, sum(counters.cut), tracebacks)
+        return ResetResult(quiet, under, after, rate, sum(counters.cut), tracebacks)
 
 
 @click.command(help=__doc__)

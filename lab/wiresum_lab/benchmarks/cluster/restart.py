@@ -61,7 +61,7 @@ slots = {slots}
 
 
 @dataclass(frozen=True)
-class Outcome:
+class RestartResult:
     kills: int
     steps: int
     steps_without_controller: int
@@ -234,13 +234,13 @@ def _kill(cluster: Cluster, most: int, chance: random.Random, learnt: _Learnt, *
     return 1 + again
 
 
-def run(folder: Path, kills: int, workers: int, seed: int, *, standby: bool) -> Outcome:
+def run(folder: Path, kills: int, workers: int, seed: int, *, standby: bool) -> RestartResult:
     chance, learnt, done = random.Random(seed), _Learnt(), 0
     with Cluster(folder, workers, standby=standby) as cluster:
         while done < kills:
             done += _kill(cluster, kills - done, chance, learnt, standby=standby)
         trainings, visits = cluster.end()
-    return Outcome(
+    return RestartResult(
         kills=done,
         steps=trainings[0]["steps"],
         steps_without_controller=learnt.steps_without,

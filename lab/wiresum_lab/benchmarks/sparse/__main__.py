@@ -46,13 +46,13 @@ class Case:
     def seconds(self, group: str) -> float:
         return float(statistics.median(record["seconds"] for record in self.records[group]))
 
-    def union_share(self) -> float:
+    def union_fraction(self) -> float:
         """Of all blocks, how many any worker had."""
-        return float(statistics.mean(record["union_share"] for record in self.records["sparse"]))
+        return float(statistics.mean(record["union_fraction"] for record in self.records["sparse"]))
 
-    def bound_share(self) -> float:
+    def bound_fraction(self) -> float:
         """The bound, to the time that it took."""
-        return self.union_share() * self.seconds("dense") / self.seconds("sparse")
+        return self.union_fraction() * self.seconds("dense") / self.seconds("sparse")
 
     def bytes_ratio(self) -> float:
         """Bytes that a worker sent, to those of its blocks, headers and prologue."""
@@ -106,7 +106,7 @@ def repeat(ranks: Ranks, case: Case, elements: int, repetitions: int) -> None:
 def go(ranks: Ranks, group: str) -> dict[str, Any]:
     seconds, reports = sum_once(ranks, group)
     by_rank = {name: [report[name] for report in reports] for name in BYTES}
-    return {"seconds": seconds, "union_share": reports[0]["union_share"]} | by_rank
+    return {"seconds": seconds, "union_fraction": reports[0]["union_fraction"]} | by_rank
 
 
 def name_of(case: Case) -> str:
@@ -129,12 +129,12 @@ def report(cases: Sequence[Case], options: argparse.Namespace) -> Table:
             name_of(case),
             f"{case.sparsity:.1%}",
             f"{case.loss:.0%}",
-            f"{case.union_share():.1%}",
+            f"{case.union_fraction():.1%}",
             f"{sparse_s * 1e3:.1f} ms",
             f"{dense_s * 1e3:.1f} ms",
             gloo,
             f"{dense_s / sparse_s:.2f}",
-            f"{case.bound_share():.2f}",
+            f"{case.bound_fraction():.2f}",
             f"{case.bytes_ratio():.3f}",
         )
     return table

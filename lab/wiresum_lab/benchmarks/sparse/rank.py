@@ -37,7 +37,7 @@ class Rank(SummingRank):
     def __init__(self, device: str) -> None:
         super().__init__(device, dense=wiresum.torch.Options(sparse=False))
         self.groups["sparse"] = dist.group.WORLD
-        self.union_share = 0.0
+        self.union_fraction = 0.0
         self.bytes_needed = 0
 
     def prepare(self, elements: int, block: int, placement: str, sparsity: float, draw: int) -> None:
@@ -54,12 +54,12 @@ class Rank(SummingRank):
                 self.own = values
                 mine = int(present.sum())
         self.tensor = torch.empty(elements)
-        self.union_share = float(union.mean())
+        self.union_fraction = float(union.mean())
         self.bytes_needed = bytes_needed(count, int(union.sum()), mine, block, self.size)
 
     def report(self) -> dict[str, Any]:
         return super().report() | {
-            "union_share": self.union_share,
+            "union_fraction": self.union_fraction,
             "bytes_sent": self._counted("bytes_sent"),
             "bytes_needed": self.bytes_needed if self.summed["group"] == "sparse" else 0,
         }

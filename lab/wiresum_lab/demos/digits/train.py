@@ -73,7 +73,7 @@ class Digits:
             mine = order[start : start + batch]
             yield images[mine], targets[mine]
 
-    def test_share(self) -> tuple[torch.Tensor, torch.Tensor]:
+    def test_part(self) -> tuple[torch.Tensor, torch.Tensor]:
         return self._test
 
 
@@ -122,7 +122,7 @@ def retransmissions(backend: str) -> int:
 
 def accuracy(model: nn.Module, digits: Digits) -> float:
     """The share of test images that the workers together classify right: an exact int32 sum over the network."""
-    images, targets = digits.test_share()
+    images, targets = digits.test_part()
     with torch.no_grad():
         correct = (model(images).argmax(1) == targets).sum()
     counts = torch.tensor([int(correct), len(targets)], dtype=torch.int32)

@@ -55,7 +55,7 @@ class BlockSparsifier(SparseCompressor):
 
 
 @dataclass(frozen=True)
-class _ShareOfBlocks(BlockSparsifier):
+class _FractionOfBlocks(BlockSparsifier):
     ratio: Ratio
 
     def __post_init__(self) -> None:
@@ -67,7 +67,7 @@ class _ShareOfBlocks(BlockSparsifier):
 
 
 @dataclass(frozen=True)
-class BlockRandomK(_ShareOfBlocks):
+class BlockRandomK(_FractionOfBlocks):
     """A fraction `ratio` of the blocks: the same ones at all workers, so that the union is no larger.
 
     `independent`: each worker its own, and with N workers every block is chosen up to N times as often.
@@ -87,7 +87,7 @@ class BlockRandomK(_ShareOfBlocks):
 
 
 @dataclass(frozen=True)
-class BlockTopK(_ShareOfBlocks):
+class BlockTopK(_FractionOfBlocks):
     """The fraction `ratio` of the blocks with the largest Euclidean norms; among equals the first."""
 
     def contraction(self, size: int) -> float | None:
@@ -99,7 +99,7 @@ class BlockTopK(_ShareOfBlocks):
 
 
 @dataclass(frozen=True)
-class BlockTopKRatio(_ShareOfBlocks):
+class BlockTopKRatio(_FractionOfBlocks):
     """The fraction `ratio` of the blocks with the largest norms relative to those of their parameters."""
 
     @property

@@ -22,7 +22,7 @@ from wiresum.torch.calls import Call, CallLog
 from wiresum.torch.errors import as_torch_error
 from wiresum.torch.leaving import ANSWER_S_MAX, Departures
 from wiresum.torch.order import SubmissionOrder
-from wiresum.torch.plan import Plan, divide
+from wiresum.torch.plan import CollectivePlan, divide
 from wiresum.torch.standstill import Standstill
 from wiresum.torch.work import GlooWork, NetworkWork
 
@@ -85,7 +85,7 @@ class Network:
         return self._bytes[False]
 
     def run(
-        self, name: str, todo: Sequence[Plan], opts: Any, result: Tensors, *, summed: Tensors | None = None
+        self, name: str, todo: Sequence[CollectivePlan], opts: Any, result: Tensors, *, summed: Tensors | None = None
     ) -> NetworkWork:
         """Starts a collective. `summed` are the tensors that will hold a sum (or a mean)."""
         self._require_everybody()
@@ -235,7 +235,7 @@ class Network:
         opts: Any,
         average: bool,
         called: Callable[[int], None],
-    ) -> Plan:
+    ) -> CollectivePlan:
         """Waits until the workers have agreed on a sparse tensor's keys, and returns what is left to do then."""
         rank, size = self.session.rank, self.session.world_size
         possible = rows.keys_possible(tensor)
@@ -252,7 +252,7 @@ class Network:
         return rows.sum_plan(tensor, keys, values, union, integer_divisor=size if average else 1)
 
     def _exchange(
-        self, plan: Plan, opts: Any, called: Callable[[int], None], *, signature: int, bits: int = 32
+        self, plan: CollectivePlan, opts: Any, called: Callable[[int], None], *, signature: int, bits: int = 32
     ) -> None:
         """A collective that is waited for here."""
         work = self._work([], [plan.finish])
@@ -275,7 +275,13 @@ class Network:
         work.wait()
 
     def _begin(
-        self, work: NetworkWork, todo: Sequence[Plan], opts: Any, *, average: bool, called: Callable[[int], None]
+        self,
+        work: NetworkWork,
+        todo: Sequence[CollectivePlan],
+        opts: Any,
+        *,
+        average: bool,
+        called: Callable[[int], None],
     ) -> None:
         """Submits a work's operations; `called` notes what has the number that each one got."""
         timeout_s = self._timeout_s(opts)
@@ -293,7 +299,7 @@ class Network:
     def _submit_all(
         self,
         work: NetworkWork,
-        todo: Sequence[Plan],
+        todo: Sequence[CollectivePlan],
         *,
         average: bool,
         timeout_s: float,
@@ -314,12 +320,12 @@ class Network:
             raise
         work.all_added()
 
-    def _submit(self, plan: Plan, *, average: bool, timeout_s: float, notify: bool) -> Operation:
+    def _submit(self, plan: CollectivePlan, *, average: bool, timeout_s: float, notify: bool) -> Operation:
         return self.session.submit(
             plan.regions, **self._form(plan, average=average), timeout_s=timeout_s, notify=notify
         )
 
-    def _form(self, plan: Plan, *, average: bool) -> dict[str, Any]:
+    def _form(self, plan: CollectivePlan, *, average: bool) -> dict[str, Any]:
         """What Session.form takes."""
         floating = plan.sums and plan.dtype in FLOATING
         bits = self._bits if floating else 32

@@ -26,7 +26,7 @@ import torch
 from wiresum.agent.session import Dtype, Region
 
 
-class Kind(IntEnum):
+class CollectiveKind(IntEnum):
     """The collectives that run in the network. The values go into signatures."""
 
     ALL_REDUCE = 1
@@ -38,7 +38,7 @@ class Kind(IntEnum):
     SPARSE_ALL_REDUCE = 7
 
 
-SUMMING = (Kind.ALL_REDUCE, Kind.REDUCE, Kind.REDUCE_SCATTER)
+SUMMING = (CollectiveKind.ALL_REDUCE, CollectiveKind.REDUCE, CollectiveKind.REDUCE_SCATTER)
 
 SUMMED: dict[torch.dtype, Dtype] = {
     torch.float32: Dtype.F32,
@@ -53,10 +53,10 @@ _elements: Callable[[Region], int] = attrgetter("elements")
 
 
 @dataclass(slots=True)
-class Plan:
+class CollectivePlan:
     """One operation of a session."""
 
-    kind: Kind
+    kind: CollectiveKind
     dtype: Dtype
     root: int = -1
     regions: list[Region] = field(default_factory=list)
@@ -68,7 +68,7 @@ class Plan:
     @property
     def empty(self) -> bool:
         """Is there nothing to carry? A barrier has no elements, but is not empty."""
-        return not any(map(_elements, self.regions)) and self.kind is not Kind.BARRIER
+        return not any(map(_elements, self.regions)) and self.kind is not CollectiveKind.BARRIER
 
     @property
     def sums(self) -> bool:
@@ -146,20 +146,20 @@ def carries(tensors: Iterable[torch.Tensor], *, summed: bool) -> bool:
     return True
 
 
-def all_reduce(tensors: Sequence[torch.Tensor]) -> list[Plan]:
+def all_reduce(tensors: Sequence[torch.Tensor]) -> list[CollectivePlan]:
     """One plan for each dtype, in the order in which dtypes first appear."""
-    plans: dict[torch.dtype, Plan] = {}
+    plans: dict[torch.dtype, CollectivePlan] = {}
     for tensor in tensors:
         dtype = tensor.dtype
         if (plan := plans.get(dtype)) is None:
-            plan = plans[dtype] = Plan(Kind.ALL_REDUCE, SUMMED[dtype])
+            plan = plans[dtype] = CollectivePlan(CollectiveKind.ALL_REDUCE, SUMMED[dtype])
         address = plan.address(tensor)
         plan.regions.append(Region(address, address, tensor.numel()))
     return list(plans.values())
 
 
-def reduce(tensor: torch.Tensor, *, root: int, rank: int) -> Plan:
-    plan = Plan(Kind.REDUCE, SUMMED[tensor.dtype], root=root)
+def reduce(tensor: torch.Tensor, *, root: int, rank: int) -> CollectivePlan:
+    plan = CollectivePlan(CollectiveKind.REDUCE, SUMMED[tensor.dtype], root=root)
     if rank == root:
         address = plan.address(tensor)
         plan.regions.append(Region(address, address, tensor.numel()))
@@ -168,8 +168,8 @@ def reduce(tensor: torch.Tensor, *, root: int, rank: int) -> Plan:
     return plan
 
 
-def broadcast(tensors: Sequence[torch.Tensor], *, root: int, rank: int) -> Plan:
-    plan = Plan(Kind.BROADCAST, Dtype.RAW, root=root)
+def broadcast(tensors: Sequence[torch.Tensor], *, root: int, rank: int) -> CollectivePlan:
+    plan = CollectivePlan(CollectiveKind.BROADCAST, Dtype.RAW, root=root)
     for tensor in tensors:
         if rank == root:
             plan.regions.append(Region(plan.source(tensor), 0, _bytes(tensor)))
@@ -178,9 +178,9 @@ def broadcast(tensors: Sequence[torch.Tensor], *, root: int, rank: int) -> Plan:
     return plan
 
 
-def all_gather(gathers: Sequence[tuple[Sequence[torch.Tensor], torch.Tensor]], *, rank: int) -> Plan:
+def all_gather(gathers: Sequence[tuple[Sequence[torch.Tensor], torch.Tensor]], *, rank: int) -> CollectivePlan:
     """Each gather is (a tensor for each rank's contribution, my contribution). Contributions may differ in size."""
-    plan = Plan(Kind.ALL_GATHER, Dtype.RAW)
+    plan = CollectivePlan(CollectiveKind.ALL_GATHER, Dtype.RAW)
     for outputs, contribution in gathers:
         _require_same_dtype("all-gather", contribution, outputs)
         _require_elements("all-gather", "output", rank, outputs[rank].numel(), "my input", contribution.numel())
@@ -190,9 +190,9 @@ def all_gather(gathers: Sequence[tuple[Sequence[torch.Tensor], torch.Tensor]], *
     return plan
 
 
-def all_gather_single(pairs: Sequence[tuple[torch.Tensor, torch.Tensor]], *, rank: int, size: int) -> Plan:
+def all_gather_single(pairs: Sequence[tuple[torch.Tensor, torch.Tensor]], *, rank: int, size: int) -> CollectivePlan:
     """Each pair is (all contributions in one tensor, my contribution)."""
-    plan = Plan(Kind.ALL_GATHER, Dtype.RAW)
+    plan = CollectivePlan(CollectiveKind.ALL_GATHER, Dtype.RAW)
     for output, contribution in pairs:
         _require_same_dtype("all-gather", contribution, [output])
         _require_whole("all-gather", "output", output.numel(), "input", contribution.numel(), size)
@@ -204,27 +204,31 @@ def all_gather_single(pairs: Sequence[tuple[torch.Tensor, torch.Tensor]], *, ran
     return plan
 
 
-def reduce_scatter(scatters: Sequence[tuple[torch.Tensor, Sequence[torch.Tensor]]], *, rank: int) -> list[Plan]:
+def reduce_scatter(
+    scatters: Sequence[tuple[torch.Tensor, Sequence[torch.Tensor]]], *, rank: int
+) -> list[CollectivePlan]:
     """Each scatter is (my part of the sum, a contribution to each rank's part). One plan for each dtype."""
-    plans: dict[torch.dtype, Plan] = {}
+    plans: dict[torch.dtype, CollectivePlan] = {}
     for output, contributions in scatters:
         _require_same_dtype("reduce-scatter", output, contributions)
         mine = contributions[rank].numel()
         _require_elements("reduce-scatter", "input", rank, mine, "my output", output.numel())
-        plan = plans.setdefault(output.dtype, Plan(Kind.REDUCE_SCATTER, SUMMED[output.dtype]))
+        plan = plans.setdefault(output.dtype, CollectivePlan(CollectiveKind.REDUCE_SCATTER, SUMMED[output.dtype]))
         for owner, contribution in enumerate(contributions):
             destination = plan.destination(output) if owner == rank else 0
             plan.regions.append(Region(plan.source(contribution), destination, contribution.numel()))
     return list(plans.values())
 
 
-def reduce_scatter_single(pairs: Sequence[tuple[torch.Tensor, torch.Tensor]], *, rank: int, size: int) -> list[Plan]:
+def reduce_scatter_single(
+    pairs: Sequence[tuple[torch.Tensor, torch.Tensor]], *, rank: int, size: int
+) -> list[CollectivePlan]:
     """Each pair is (my part of the sum, contributions to all parts in one tensor). One plan for each dtype."""
-    plans: dict[torch.dtype, Plan] = {}
+    plans: dict[torch.dtype, CollectivePlan] = {}
     for output, contribution in pairs:
         _require_same_dtype("reduce-scatter", output, [contribution])
         _require_whole("reduce-scatter", "input", contribution.numel(), "output", output.numel(), size)
-        plan = plans.setdefault(output.dtype, Plan(Kind.REDUCE_SCATTER, SUMMED[output.dtype]))
+        plan = plans.setdefault(output.dtype, CollectivePlan(CollectiveKind.REDUCE_SCATTER, SUMMED[output.dtype]))
         base = plan.source(contribution)
         for owner in range(size):
             destination = plan.destination(output) if owner == rank else 0
@@ -232,8 +236,8 @@ def reduce_scatter_single(pairs: Sequence[tuple[torch.Tensor, torch.Tensor]], *,
     return list(plans.values())
 
 
-def barrier() -> Plan:
-    return Plan(Kind.BARRIER, Dtype.I32)
+def barrier() -> CollectivePlan:
+    return CollectivePlan(CollectiveKind.BARRIER, Dtype.I32)
 
 
 def _bytes(tensor: torch.Tensor) -> int:

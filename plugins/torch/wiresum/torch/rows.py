@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 import torch
 
 from wiresum.agent.session import Dtype, Region
-from wiresum.torch.plan import SUMMED, Kind, Plan, call_signature
+from wiresum.torch.plan import SUMMED, CollectiveKind, CollectivePlan, call_signature
 
 KEY_BYTES = 8
 KEYS_MAX = 2**31 - 1
@@ -32,7 +32,7 @@ COUNT_BITS = 8
 
 
 @dataclass
-class RowPlan(Plan):
+class RowPlan(CollectivePlan):
     """The sum of the union's rows. `finish` makes the caller's tensor from it."""
 
     tensor: torch.Tensor = field(default_factory=lambda: torch.empty(0))
@@ -91,7 +91,7 @@ def write_rows(tensor: torch.Tensor, keys: torch.Tensor, rows: torch.Tensor) -> 
         tensor.copy_(result)  # not of detach(): that has a shape and a number of rows of its own
 
 
-def sizes_plan(keys: torch.Tensor, *, rank: int, size: int) -> tuple[Plan, torch.Tensor]:
+def sizes_plan(keys: torch.Tensor, *, rank: int, size: int) -> tuple[CollectivePlan, torch.Tensor]:
     """The first exchange: how many keys each worker has. Also returns the tensor that will hold the answer.
 
     A sum of numbers in which each worker fills only its own: all of them fit one packet.
@@ -100,34 +100,36 @@ def sizes_plan(keys: torch.Tensor, *, rank: int, size: int) -> tuple[Plan, torch
         raise ValueError(f"a sparse tensor of {len(keys)} rows at one worker, and {KEYS_MAX} is the most; split it")
     counts = torch.zeros(size, dtype=torch.int32)
     counts[rank] = len(keys)
-    plan = Plan(Kind.SPARSE_ALL_REDUCE, Dtype.I32, kept=[counts])
+    plan = CollectivePlan(CollectiveKind.SPARSE_ALL_REDUCE, Dtype.I32, kept=[counts])
     plan.regions.append(Region(counts.data_ptr(), counts.data_ptr(), size))
     return plan, counts
 
 
 def call_of(tensor: torch.Tensor) -> int:
     """A signature of the whole call: it includes the shapes, which must agree, and which regions do not show."""
-    return call_signature((int(Kind.SPARSE_ALL_REDUCE), str(tensor.dtype), tensor.sparse_dim(), tuple(tensor.shape)))
+    return call_signature(
+        (int(CollectiveKind.SPARSE_ALL_REDUCE), str(tensor.dtype), tensor.sparse_dim(), tuple(tensor.shape))
+    )
 
 
 def counting_is_cheaper(counts: torch.Tensor, possible: int) -> bool:
     return possible < KEY_BYTES * int(counts.sum())
 
 
-def presence_plan(keys: torch.Tensor, possible: int) -> tuple[Plan, torch.Tensor]:
+def presence_plan(keys: torch.Tensor, possible: int) -> tuple[CollectivePlan, torch.Tensor]:
     """The union by counting: 32-bit numbers in memory, COUNT_BITS on the wire."""
     presence = torch.zeros(possible, dtype=torch.int32)
     presence[keys] = 1
-    plan = Plan(Kind.SPARSE_ALL_REDUCE, Dtype.I32, kept=[presence])
+    plan = CollectivePlan(CollectiveKind.SPARSE_ALL_REDUCE, Dtype.I32, kept=[presence])
     plan.regions.append(Region(presence.data_ptr(), presence.data_ptr(), possible))
     return plan, presence
 
 
-def keys_plan(keys: torch.Tensor, counts: torch.Tensor, *, rank: int) -> tuple[Plan, torch.Tensor]:
+def keys_plan(keys: torch.Tensor, counts: torch.Tensor, *, rank: int) -> tuple[CollectivePlan, torch.Tensor]:
     """The union by all-gather: everybody's keys, worker by worker."""
     numbers: list[int] = counts.tolist()
     everybody = torch.empty(sum(numbers), dtype=torch.int64)
-    plan = Plan(Kind.SPARSE_ALL_REDUCE, Dtype.RAW, kept=[everybody])
+    plan = CollectivePlan(CollectiveKind.SPARSE_ALL_REDUCE, Dtype.RAW, kept=[everybody])
     first = 0
     for owner, number in enumerate(numbers):
         address = everybody[first:].data_ptr() if number else 0
@@ -146,7 +148,7 @@ def sum_plan(
     memory = torch.zeros(len(union), row_elements(tensor), dtype=tensor.dtype)
     memory[torch.searchsorted(union, keys)] = rows
     plan = RowPlan(
-        Kind.ALL_REDUCE,
+        CollectiveKind.ALL_REDUCE,
         SUMMED[tensor.dtype],
         kept=[memory],
         tensor=tensor,

@@ -19,9 +19,9 @@ from wiresum.controller import DriverError
 from wiresum.join.constants import UPLINK_GROUPS
 from wiresum.switch.p4runtime import jobs
 from wiresum.switch.p4runtime.counters import Counters, View
-from wiresum.switch.p4runtime.pipeline import Program, Sizes
+from wiresum.switch.p4runtime.pipeline import PipelineSizes, Program
 from wiresum.switch.p4runtime.refusal import Refusal, invalid, out_of_range, too_early, unimplemented
-from wiresum.switch.p4runtime.schema import Entry, Key
+from wiresum.switch.p4runtime.schema import Key, ParsedEntry
 from wiresum.switch.p4runtime.store import DELETE, INSERT, MODIFY, Store
 from wiresum.switch.software_switch import SoftwareSwitch
 
@@ -31,13 +31,13 @@ GetConfig = p4r.GetForwardingPipelineConfigRequest
 SetConfig = p4r.SetForwardingPipelineConfigRequest
 
 
-class Device:
+class SoftwareDevice:
     """A switch without a pipeline, until `set_config`."""
 
     def __init__(self, switch: SoftwareSwitch) -> None:
         self._switch = switch
         self._program = Program()
-        self._most = Sizes(lanes=switch.sizes.lanes_max, slots=switch.sizes.slots)
+        self._most = PipelineSizes(lanes=switch.sizes.lanes_max, slots=switch.sizes.slots)
         self._config: p4r.ForwardingPipelineConfig | None = None
         self._saved: p4r.ForwardingPipelineConfig | None = None
         """Verified, and to be realised by COMMIT."""
@@ -121,7 +121,7 @@ class Device:
 class _Loaded:
     """A switch with the pipeline."""
 
-    def __init__(self, switch: SoftwareSwitch, program: Program, sizes: Sizes) -> None:
+    def __init__(self, switch: SoftwareSwitch, program: Program, sizes: PipelineSizes) -> None:
         self._switch, self._sizes = switch, sizes
         self._schema = program.schema
         self._store = Store(program)
@@ -214,18 +214,22 @@ class _Jobs:
     """The jobs that the entries make, and which of them the data plane has."""
 
     def __init__(
-        self, switch: SoftwareSwitch, counters: Counters, sizes: Sizes, instances: Callable[[int], frozenset[int]]
+        self,
+        switch: SoftwareSwitch,
+        counters: Counters,
+        sizes: PipelineSizes,
+        instances: Callable[[int], frozenset[int]],
     ) -> None:
         self._switch, self._counters, self._sizes, self._instances = switch, counters, sizes, instances
-        self._admit: dict[int, dict[Key, Entry]] = {}
+        self._admit: dict[int, dict[Key, ParsedEntry]] = {}
         """By job, of those that have any; likewise below."""
-        self._admit_parent: dict[int, dict[Key, Entry]] = {}
-        self._deliver: dict[int, dict[Key, Entry]] = {}
-        self._installed: dict[int, jobs.Plan] = {}
+        self._admit_parent: dict[int, dict[Key, ParsedEntry]] = {}
+        self._deliver: dict[int, dict[Key, ParsedEntry]] = {}
+        self._installed: dict[int, jobs.InstalledJob] = {}
         self._changed: dict[int, None] = {}
         """Jobs, in the order in which something about them changed; those too that could not be installed."""
 
-    def note(self, entry: Entry, *, present: bool) -> None:
+    def note(self, entry: ParsedEntry, *, present: bool) -> None:
         job = entry.match["job"]
         tables = {"admit": self._admit, "admit_parent_entry": self._admit_parent, "deliver": self._deliver}
         _put(tables[entry.table], job, entry.key, entry if present else None)
@@ -247,7 +251,7 @@ class _Jobs:
             if plan is not None and plan != self._installed.get(job):
                 self._install(plan)
 
-    def _plan(self, job: int) -> jobs.Plan | None:
+    def _plan(self, job: int) -> jobs.InstalledJob | None:
         if job not in self._admit:
             return None
         entries = list(self._admit[job].values())
@@ -262,7 +266,7 @@ class _Jobs:
             log.warning("job %d is not in effect: %s", job, contradiction)
             return None
 
-    def _install(self, plan: jobs.Plan) -> None:
+    def _install(self, plan: jobs.InstalledJob) -> None:
         job = plan.admission.job
         try:
             self._switch.configure(plan.admission)

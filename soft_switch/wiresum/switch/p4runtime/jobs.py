@@ -21,7 +21,7 @@ from ipaddress import IPv4Address
 from wiresum.controller.p4runtime.admit import CELL_MASK
 from wiresum.join.constants import EVERYONE, PARENT, PARENT_BIT, SWITCH_WORKERS_MAX, THREADS_MAX, UPLINK_GROUPS
 from wiresum.switch.p4runtime.refusal import out_of_range, unimplemented
-from wiresum.switch.p4runtime.schema import Entry
+from wiresum.switch.p4runtime.schema import ParsedEntry
 from wiresum.switch.software_switch import Admission
 
 ADMISSIONS = ("admit", "admit_parent_entry")
@@ -48,13 +48,13 @@ class ContradictionError(ValueError):
 
 
 @dataclass(frozen=True)
-class Plan:
+class InstalledJob:
     """What the data plane is to be told, and the row of counters that the job's packets go into."""
 
     admission: Admission
     row: int
 
-    def keeps_lease_of(self, other: Plan) -> bool:
+    def keeps_lease_of(self, other: InstalledJob) -> bool:
         """The one can become the other while it is installed."""
         return self._lease() == other._lease()
 
@@ -64,7 +64,7 @@ class Plan:
         return self.row, job.key, *ports, job.slot_base, job.slots, len(job.endpoints), *job.parent
 
 
-def check(entry: Entry, slots: int, jobs_max: int, no_multicast: str = "") -> None:
+def check(entry: ParsedEntry, slots: int, jobs_max: int, no_multicast: str = "") -> None:
     """`Refusal` for an entry that this switch cannot have. `no_multicast`: why it cannot send to multicast groups."""
     if entry.table in ADMISSIONS:
         _check_admission(entry, slots, jobs_max)
@@ -76,7 +76,7 @@ def check(entry: Entry, slots: int, jobs_max: int, no_multicast: str = "") -> No
         _check_everyone(entry, no_multicast)
 
 
-def _check_admission(entry: Entry, slots: int, jobs_max: int) -> None:
+def _check_admission(entry: ParsedEntry, slots: int, jobs_max: int) -> None:
     match, params = entry.match, entry.params
     cells = _cells_of_thread(params["lease_mask"])
     if match["job"] >= jobs_max:
@@ -97,7 +97,7 @@ def _check_admission(entry: Entry, slots: int, jobs_max: int) -> None:
         raise out_of_range(f"the lease reaches beyond the switch's {2 * slots} cells")
 
 
-def _check_worker(entry: Entry) -> None:
+def _check_worker(entry: ParsedEntry) -> None:
     match, params = entry.match, entry.params
     if params["has_parent"] and not params["bit_others"] & PARENT_BIT:
         raise unimplemented("with has_parent bit_others must have bit 31, which is the switch above's")
@@ -106,21 +106,21 @@ def _check_worker(entry: Entry) -> None:
         raise unimplemented("bit_own must be the worker's, and with bit_others the bits of workers 0 to N-1")
 
 
-def _check_everyone(entry: Entry, no_multicast: str) -> None:
+def _check_everyone(entry: ParsedEntry, no_multicast: str) -> None:
     if no_multicast:
         raise unimplemented(no_multicast)
     if not IPv4Address(entry.params["address"]).is_multicast:
         raise unimplemented(f"receiver {EVERYONE:#x} is all workers at once, at a multicast address")
 
 
-def _workers(entry: Entry) -> int:
+def _workers(entry: ParsedEntry) -> int:
     """Of an entry of `admit`: the bitmap of all workers at this switch."""
     params = entry.params
     everybody = params["bit_own"] | params["bit_others"]
     return everybody & ~PARENT_BIT if params["has_parent"] else everybody
 
 
-def deliveries(entries: Collection[Entry]) -> Deliveries:
+def deliveries(entries: Collection[ParsedEntry]) -> Deliveries:
     """Of one job's entries of `deliver`."""
     at = {entry.match["receiver"]: (entry.params["address"], entry.params["port"]) for entry in entries}
     numbers = [entry.params["worker"] for entry in entries if entry.action == "deliver_up"]
@@ -129,12 +129,12 @@ def deliveries(entries: Collection[Entry]) -> Deliveries:
 
 
 def plan(
-    admit: Iterable[Entry],
+    admit: Iterable[ParsedEntry],
     deliver: Deliveries,
     instances: Mapping[int, frozenset[int]],
     lanes: int,
-    admit_parent: Iterable[Entry] = (),
-) -> Plan:
+    admit_parent: Iterable[ParsedEntry] = (),
+) -> InstalledJob:
     """Of one job: its entries of `admit`, at least one, and of `admit_parent_entry`; where each worker is to be found,
     as `deliver` says; and the copies that each multicast group makes. `ContradictionError` if there can be no such
     job."""
@@ -179,11 +179,15 @@ def plan(
         parent=parent,
         number_at_parent=number_at_parent,
     )
-    return Plan(admission, params["row"])
+    return InstalledJob(admission, params["row"])
 
 
 def _parent(
-    worker: Entry, deliver: Deliveries, instances: Mapping[int, frozenset[int]], entries: Sequence[Entry], threads: int
+    worker: ParsedEntry,
+    deliver: Deliveries,
+    instances: Mapping[int, frozenset[int]],
+    entries: Sequence[ParsedEntry],
+    threads: int,
 ) -> tuple[Address, int]:
     """Where the switch above is and the number that it knows this one by; `worker` is any entry of the job's."""
     group = UPLINK_GROUPS + worker.params["group"]
@@ -203,7 +207,7 @@ def _parent(
     return address, number
 
 
-def _shape(entry: Entry) -> tuple[object, ...]:
+def _shape(entry: ParsedEntry) -> tuple[object, ...]:
     """In what all entries of a job are alike."""
     params = entry.params
     return (
@@ -217,12 +221,12 @@ def _shape(entry: Entry) -> tuple[object, ...]:
     )
 
 
-def _thread(entry: Entry) -> int:
+def _thread(entry: ParsedEntry) -> int:
     """Which thread of the job an entry admits."""
     return entry.params["lease_prefix"] // _cells_of_thread(entry.params["lease_mask"])
 
 
-def _port_offset(entry: Entry) -> int:
+def _port_offset(entry: ParsedEntry) -> int:
     """From the switch's base port to the job's first."""
     return entry.match["thread"] - _thread(entry)
 

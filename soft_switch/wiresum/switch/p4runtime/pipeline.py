@@ -21,7 +21,7 @@ _PRIORITY_TOP = (1 << 31) - 1
 
 
 @dataclass(frozen=True)
-class Sizes:
+class PipelineSizes:
     lanes: int
     """32-bit words of a packet's payload: all jobs have so many."""
     slots: int
@@ -61,7 +61,7 @@ class Program:
                     entries.append(made)
         return entries
 
-    def check(self, config: p4r.ForwardingPipelineConfig, most: Sizes) -> Sizes:
+    def check(self, config: p4r.ForwardingPipelineConfig, most: PipelineSizes) -> PipelineSizes:
         """The sizes that the configuration asks for. `Refusal` if it is not one of this switch."""
         if config.p4info != self.p4info:
             raise invalid(
@@ -77,7 +77,7 @@ class Program:
         return sizes
 
 
-def _sizes(config: bytes) -> Sizes:
+def _sizes(config: bytes) -> PipelineSizes:
     shape = 'p4_device_config of a software switch is JSON like {"lanes": 360, "slots": 4096}'
     if len(config) > CONFIG_BYTES_MAX:
         raise invalid(f"{shape}, not {len(config)} bytes: is that another target's?")
@@ -89,4 +89,4 @@ def _sizes(config: bytes) -> Sizes:
         raise invalid(f"{shape}: exactly these two")
     if not all(type(value) is int for value in document.values()):
         raise invalid(f"{shape}: both are whole numbers")
-    return Sizes(document["lanes"], document["slots"])
+    return PipelineSizes(document["lanes"], document["slots"])

@@ -24,7 +24,7 @@ Key = tuple[int, tuple[tuple[int, int, int], ...], int]
 
 
 @dataclass(frozen=True)
-class Entry:
+class ParsedEntry:
     """One that makes sense, as its table understands it."""
 
     table: str
@@ -57,7 +57,7 @@ class Table:
         entry.action.action.CopyFrom(self._initial_default)
         return entry
 
-    def entry(self, message: p4r.TableEntry, key: Key) -> Entry:
+    def entry(self, message: p4r.TableEntry, key: Key) -> ParsedEntry:
         """Of an INSERT or a MODIFY that names an action; `key` is its."""
         self.check_extras(message)
         if not message.HasField("action"):
@@ -68,7 +68,7 @@ class Table:
         canonical.controller_metadata = message.controller_metadata
         canonical.metadata = message.metadata
         match = {self._fields[number].name: value for number, value, _ in key[1] if not self._has_priority}
-        return Entry(self.name, key, match, self._actions[action.action_id].preamble.alias, params, canonical)
+        return ParsedEntry(self.name, key, match, self._actions[action.action_id].preamble.alias, params, canonical)
 
     def default(self, message: p4r.TableEntry) -> p4r.TableEntry:
         """The default entry that a MODIFY asks for."""

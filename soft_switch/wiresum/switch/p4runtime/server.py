@@ -1,4 +1,4 @@
-"""The P4Runtime service: gRPC around `Arbitration` and `Device`.
+"""The P4Runtime service: gRPC around `Arbitration` and `SoftwareDevice`.
 
 Theory of operation. gRPC's asyncio server runs in a thread of its own: a controller's stream waits most of the time,
 and as a coroutine it costs next to nothing. Whatever the switch holds is touched in one more thread alone, one request
@@ -34,7 +34,7 @@ from wiresum.controller import DriverError
 from wiresum.controller.security import CONNECTION_OPTIONS, CONTROLLER, OPERATOR, Revocations, identify
 from wiresum.join import credentials
 from wiresum.switch.p4runtime.arbitration import Arbitration, Stream
-from wiresum.switch.p4runtime.device import Device
+from wiresum.switch.p4runtime.device import SoftwareDevice
 from wiresum.switch.p4runtime.mailbox import Mailbox
 from wiresum.switch.p4runtime.refusal import Refusal, denied, exhausted, invalid, not_found, unimplemented
 from wiresum.switch.p4runtime.silent_calls import SilentCalls
@@ -162,7 +162,7 @@ class P4RuntimeService:
         self._silent = SilentCalls(SILENT_MAX, FIRST_MESSAGE_S_MAX)
         self._worker = concurrent.futures.ThreadPoolExecutor(1, "wiresum-p4runtime-device")
         # Only in the worker's thread:
-        self._device = Device(switch)
+        self._device = SoftwareDevice(switch)
         self._arbitration = Arbitration(device_id)
 
     def close(self) -> None:

@@ -19,7 +19,7 @@ from wiresum.switch.p4runtime.refusal import (
     out_of_range,
     unimplemented,
 )
-from wiresum.switch.p4runtime.schema import METADATA_BYTES_MAX, Entry, Key, Table
+from wiresum.switch.p4runtime.schema import METADATA_BYTES_MAX, Key, ParsedEntry, Table
 
 INSERT, MODIFY, DELETE = p4r.Update.INSERT, p4r.Update.MODIFY, p4r.Update.DELETE
 GROUPS_MAX = 1024
@@ -33,12 +33,12 @@ class Store:
 
     def __init__(self, program: Program) -> None:
         self._schema = program.schema
-        self._tables: dict[int, dict[Key, Entry]] = {number: {} for number in self._schema.tables}
+        self._tables: dict[int, dict[Key, ParsedEntry]] = {number: {} for number in self._schema.tables}
         self._defaults = {table.id: table.initial_default() for table in self._schema.tables.values()}
         self._constant = program.constant_entries
         self._groups: dict[int, p4r.MulticastGroupEntry] = {}
 
-    def entries(self, table: str) -> Iterator[Entry]:
+    def entries(self, table: str) -> Iterator[ParsedEntry]:
         yield from self._tables[self._schema.named(table).id].values()
 
     def group(self, number: int) -> p4r.MulticastGroupEntry | None:
@@ -46,7 +46,7 @@ class Store:
 
     # Tables.
 
-    def check_entry(self, kind: int, message: p4r.TableEntry) -> Entry | None:
+    def check_entry(self, kind: int, message: p4r.TableEntry) -> ParsedEntry | None:
         """The entry that an INSERT or MODIFY writes, or a DELETE removes, if the update can be made: then `put_entry`
         makes it. None if there is nothing to do to a table's entries, because all is done."""
         table = self._schema.table(message.table_id)
@@ -73,7 +73,7 @@ class Store:
             raise not_found(f"table {table.name} has no such entry")
         return entry
 
-    def put_entry(self, kind: int, entry: Entry) -> None:
+    def put_entry(self, kind: int, entry: ParsedEntry) -> None:
         entries = self._tables[entry.key[0]]
         if kind == DELETE:
             del entries[entry.key]

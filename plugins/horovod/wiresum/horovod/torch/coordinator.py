@@ -19,8 +19,8 @@ import torch.distributed as dist
 
 from wiresum.horovod.torch.execution import Agreed, Execution
 from wiresum.horovod.torch.handle import Handle, HorovodInternalError
-from wiresum.horovod.torch.negotiation import Negotiation, Outcome
-from wiresum.horovod.torch.request import Kind, Request, ranks_text
+from wiresum.horovod.torch.negotiation import Negotiation, Response
+from wiresum.horovod.torch.request import Request, RequestType, ranks_text
 from wiresum.horovod.torch.settings import Settings
 
 log = logging.getLogger("wiresum")
@@ -69,7 +69,7 @@ class Coordinator:
         return handle
 
     def join(self) -> Handle:
-        handle = Handle(Request(Kind.JOIN, _JOIN), [])
+        handle = Handle(Request(RequestType.JOIN, _JOIN), [])
         with self._changed:
             self._require_running()
             if _JOIN in self._handles:
@@ -140,8 +140,8 @@ class Coordinator:
         self._pause_s = PAUSE_S_MIN if outcomes or described else min(2 * self._pause_s, PAUSE_S_MAX)
         self._look_for_stalls(time.monotonic())
 
-    def _handle_of(self, outcome: Outcome) -> Handle | None:
-        if outcome.kind is Kind.JOIN:
+    def _handle_of(self, outcome: Response) -> Handle | None:
+        if outcome.kind is RequestType.JOIN:
             self._unnamed = 0  # those that joined late called more; nobody has a call under way
             return self._handles.pop(_JOIN, None)
         return self._handles.pop(outcome.name, None)

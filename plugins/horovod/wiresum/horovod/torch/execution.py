@@ -20,8 +20,8 @@ from torch._C._distributed_c10d import (
 )
 
 from wiresum.horovod.torch.handle import Handle
-from wiresum.horovod.torch.negotiation import Outcome
-from wiresum.horovod.torch.request import Kind, Op
+from wiresum.horovod.torch.negotiation import Response
+from wiresum.horovod.torch.request import Op, RequestType
 from wiresum.torch.backend import backend_of
 from wiresum.torch.plan import SUMMED, carries
 
@@ -35,7 +35,7 @@ OPERATORS = {
 REDUCED_AS = {torch.int16: torch.int32}
 """Types that neither the network nor Gloo reduces, and wider ones in which that is right."""
 
-Agreed = tuple[Outcome, Handle | None]
+Agreed = tuple[Response, Handle | None]
 """With this rank's handle; None if it has joined."""
 
 
@@ -66,20 +66,20 @@ class Execution:
     def launch(self, agreed: Sequence[Agreed]) -> list[dist.Work]:
         """Starts what is agreed on, in this order at all ranks. Returns the works."""
         works: list[dist.Work] = []
-        for bucket in self._fused([pair for pair in agreed if pair[0].kind is Kind.ALLREDUCE]):
+        for bucket in self._fused([pair for pair in agreed if pair[0].kind is RequestType.ALLREDUCE]):
             works += self._allreduce(bucket)
         one_by_one = {
-            Kind.SPARSE_ALLREDUCE: self._sparse_allreduce,
-            Kind.ALLGATHER: self._allgather,
-            Kind.BROADCAST: self._broadcast,
-            Kind.ALLTOALL: self._alltoall,
-            Kind.REDUCESCATTER: self._reducescatter,
+            RequestType.SPARSE_ALLREDUCE: self._sparse_allreduce,
+            RequestType.ALLGATHER: self._allgather,
+            RequestType.BROADCAST: self._broadcast,
+            RequestType.ALLTOALL: self._alltoall,
+            RequestType.REDUCESCATTER: self._reducescatter,
         }
         for outcome, handle in agreed:
             if outcome.kind in one_by_one:
                 assert handle is not None, "only all-reduces are agreed on without a rank that has joined"
                 works += one_by_one[outcome.kind](outcome, handle)
-            elif outcome.kind is not Kind.ALLREDUCE and handle is not None:
+            elif outcome.kind is not RequestType.ALLREDUCE and handle is not None:
                 handle.launch((), outcome.number)
         return works
 
@@ -121,14 +121,14 @@ class Execution:
             return [self._group.allreduce_coalesced(list(tensors), options)]
         return [self._group.allreduce([tensor], _options(AllreduceOptions, op)) for tensor in tensors]
 
-    def _sparse_allreduce(self, outcome: Outcome, handle: Handle) -> list[dist.Work]:
+    def _sparse_allreduce(self, outcome: Response, handle: Handle) -> list[dist.Work]:
         works = [
             self._group.allreduce([buffer], _options(AllreduceOptions, outcome.request.op)) for buffer in handle.buffers
         ]
         handle.launch(works)
         return works
 
-    def _allgather(self, outcome: Outcome, handle: Handle) -> list[dist.Work]:
+    def _allgather(self, outcome: Response, handle: Handle) -> list[dist.Work]:
         works: list[dist.Work] = []
         results = []
         for position, buffer in enumerate(handle.buffers):
@@ -146,7 +146,7 @@ class Execution:
         parts[self._rank].copy_(_as_bytes(mine))  # Gloo's all-gather wants equal sizes
         return [self._broadcast_from(rank, part) for rank, part in enumerate(parts) if part.numel()]
 
-    def _broadcast(self, outcome: Outcome, handle: Handle) -> list[dist.Work]:
+    def _broadcast(self, outcome: Response, handle: Handle) -> list[dist.Work]:
         root = outcome.request.root
         works = [self._broadcast_from(root, buffer) for buffer in handle.buffers]
         handle.launch(works)
@@ -159,7 +159,7 @@ class Execution:
         work: dist.Work = self._group.broadcast([_as_bytes(tensor) if in_place else tensor], options)
         return work
 
-    def _alltoall(self, outcome: Outcome, handle: Handle) -> list[dist.Work]:
+    def _alltoall(self, outcome: Response, handle: Handle) -> list[dist.Work]:
         (buffer,) = handle.buffers
         received = [request.splits[self._rank] for request in outcome.requests if request is not None]
         gathered = torch.empty((sum(received), *buffer.shape[1:]), dtype=buffer.dtype)
@@ -173,7 +173,7 @@ class Execution:
         handle.launch([work], (gathered, received))
         return [work]
 
-    def _reducescatter(self, outcome: Outcome, handle: Handle) -> list[dist.Work]:
+    def _reducescatter(self, outcome: Response, handle: Handle) -> list[dist.Work]:
         op = outcome.request.op
         works: list[dist.Work] = []
         results: list[torch.Tensor] = []
@@ -216,7 +216,7 @@ def name_of(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def _zeros(outcome: Outcome) -> list[torch.Tensor]:
+def _zeros(outcome: Response) -> list[torch.Tensor]:
     request = outcome.request
     return [
         torch.zeros(shape, dtype=dtype_of(dtype)) for shape, dtype in zip(request.shapes, request.dtypes, strict=True)

@@ -72,7 +72,7 @@ class Launch:
 
 
 @dataclass(frozen=True)
-class Place:
+class RankLayout:
     """A rank among all, among those of its host, and among those of the same local rank on all hosts."""
 
     rank: int
@@ -109,7 +109,7 @@ def meeting_store(launch: Launch, environ: Mapping[str, str] = os.environ) -> St
     return PrefixStore("wiresum.horovod", store)
 
 
-def find_place(launch: Launch, store: Store) -> Place:
+def find_place(launch: Launch, store: Store) -> RankLayout:
     """Asks who else is on which host. All ranks call it."""
     store.set(f"host/{launch.rank}", f"{launch.local_rank} {launch.local_size} {socket.gethostname()}")
     said = [store.get(f"host/{rank}").decode().split(" ", 2) for rank in range(launch.size)]
@@ -121,7 +121,7 @@ def find_place(launch: Launch, store: Store) -> Place:
     local_sizes = [int(size) if int(size) > 0 else hosts.count(host) for _, size, host in said]
     # A launcher may call two containers on one host two nodes: a local rank of 0 begins a node.
     cross = [rank for rank in range(launch.size) if local_ranks[rank] == local_ranks[launch.rank]]
-    return Place(
+    return RankLayout(
         rank=launch.rank,
         size=launch.size,
         local_rank=local_ranks[launch.rank],

@@ -18,7 +18,7 @@ from wiresum.horovod.torch.compression import Compression, Compressor
 from wiresum.horovod.torch.execution import REDUCED_AS, name_of, scale
 from wiresum.horovod.torch.handle import Handle, HorovodInternalError
 from wiresum.horovod.torch.process_sets import ProcessSet, global_process_set
-from wiresum.horovod.torch.request import Kind, Op, Request
+from wiresum.horovod.torch.request import Op, Request, RequestType
 
 Average, Sum, Adasum = Op.AVERAGE, Op.SUM, Op.ADASUM
 Min, Max, Product = Op.MIN, Op.MAX, Op.PRODUCT
@@ -172,7 +172,7 @@ def sparse_allreduce_async(
     if not tensor.is_sparse:
         raise ValueError(f"sparse_allreduce_async is for sparse tensors, not for one with layout {tensor.layout}")
     buffer = tensor.detach().coalesce().clone()
-    request = _request(Kind.SPARSE_ALLREDUCE, name, [buffer], process_set, op=op)
+    request = _request(RequestType.SPARSE_ALLREDUCE, name, [buffer], process_set, op=op)
     handle = _submit(Handle(request, [buffer], lambda _: buffer.coalesce()), process_set)
 
     def wait() -> torch.Tensor:
@@ -309,7 +309,7 @@ def alltoall_async(
         mine = [rows // size] * size
     else:
         mine = _splits(splits, rows, size)
-    request = _request(Kind.ALLTOALL, name, [buffer], process_set, splits=tuple(mine))
+    request = _request(RequestType.ALLTOALL, name, [buffer], process_set, splits=tuple(mine))
 
     def complete(result: tuple[torch.Tensor, list[int]]) -> tuple[torch.Tensor, torch.Tensor]:
         gathered, received = result
@@ -446,7 +446,7 @@ def join(device: int = -1) -> int:
 
 def barrier(process_set: ProcessSet = global_process_set) -> None:
     """Returns when all ranks have called it."""
-    synchronize(_submit(Handle(_request(Kind.BARRIER, None, [], process_set)), process_set))
+    synchronize(_submit(Handle(_request(RequestType.BARRIER, None, [], process_set)), process_set))
 
 
 # How requests come to be.
@@ -467,7 +467,7 @@ def _reduce_async(
     op = _operator(op, average)
     buffers = _reduction_buffers(tensors, in_place, prescale_factor)
     scales = {"prescale": prescale_factor, "postscale": postscale_factor}
-    request = _request(Kind.ALLREDUCE, name, buffers, process_set, op=op, **scales)
+    request = _request(RequestType.ALLREDUCE, name, buffers, process_set, op=op, **scales)
 
     def complete(_: object) -> object:
         results = []
@@ -494,7 +494,9 @@ def _scatter_async(
     op = _operator(op, None)
     buffers = _reduction_buffers(tensors, False, prescale)
     _rows("reduce-scatter", buffers)
-    request = _request(Kind.REDUCESCATTER, name, buffers, process_set, op=op, prescale=prescale, postscale=postscale)
+    request = _request(
+        RequestType.REDUCESCATTER, name, buffers, process_set, op=op, prescale=prescale, postscale=postscale
+    )
 
     def complete(parts: list[torch.Tensor]) -> object:
         for part in parts:
@@ -508,7 +510,7 @@ def _scatter_async(
 def _gather_async(tensors: _Tensors, single: bool, name: str | None, process_set: ProcessSet) -> Handle:
     buffers = [tensor.detach().clone(memory_format=torch.contiguous_format) for tensor in tensors]
     _rows("all-gather", buffers)
-    request = _request(Kind.ALLGATHER, name, buffers, process_set)
+    request = _request(RequestType.ALLGATHER, name, buffers, process_set)
     return _submit(Handle(request, buffers, lambda gathered: gathered[0] if single else gathered), process_set)
 
 
@@ -518,11 +520,11 @@ def _broadcast_async(
     members = runtime.current().sets.get(process_set.process_set_id or 0, ())
     if root_rank not in members:
         raise ValueError(f"broadcast received invalid root rank {root_rank}: the process set has ranks {list(members)}")
-    request = _request(Kind.BROADCAST, name, [buffer], process_set, root=members.index(root_rank))
+    request = _request(RequestType.BROADCAST, name, [buffer], process_set, root=members.index(root_rank))
     return _submit(Handle(request, [buffer], lambda _: result), process_set)
 
 
-def _request(kind: Kind, name: str | None, buffers: _Tensors, process_set: ProcessSet, **fields: Any) -> Request:
+def _request(kind: RequestType, name: str | None, buffers: _Tensors, process_set: ProcessSet, **fields: Any) -> Request:
     for tensor in buffers:
         if not tensor.is_cpu:
             raise ValueError(

@@ -26,9 +26,9 @@ from dataclasses import dataclass, field
 
 from wiresum.horovod.torch.request import (
     JOINED_RANKS_MAY_BE_ABSENT,
-    Kind,
     Op,
     Request,
+    RequestType,
     decode,
     disagreement,
     encode,
@@ -44,11 +44,11 @@ CACHE_ENTRIES_MAX = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class Response:
     """A request that is ready at all ranks, or that failed at all of them (`error`)."""
 
     name: str
-    kind: Kind
+    kind: RequestType
     requests: Sequence[Request | None]
     """What each rank asked for; None for one that has joined."""
     error: str | None = None
@@ -174,7 +174,7 @@ class Negotiation:
             cycle.ready = [index for index, count in enumerate(words[self._size :]) if count == self._size]
         return cycle
 
-    def end_cycle(self, cycle: Cycle, messages: Sequence[bytes]) -> list[Outcome]:
+    def end_cycle(self, cycle: Cycle, messages: Sequence[bytes]) -> list[Response]:
         """What is ready now, in the order in which all ranks do it. `messages` are of all ranks, or none."""
         outcomes = [self._cached_outcome(index, cycle.joined) for index in cycle.ready]
         if messages:
@@ -191,7 +191,7 @@ class Negotiation:
             self._settle(outcome)
         if all(cycle.joined):
             newly = [rank for rank in range(self._size) if not self._joined_before[rank]]
-            outcomes.append(Outcome("", Kind.JOIN, (), number=newly[-1]))
+            outcomes.append(Response("", RequestType.JOIN, (), number=newly[-1]))
             self._joining, cycle.joined = False, [False] * self._size
         self._joined_before = cycle.joined
         return outcomes
@@ -210,35 +210,35 @@ class Negotiation:
 
     # Tables.
 
-    def _cached_outcome(self, index: int, joined: Sequence[bool]) -> Outcome:
+    def _cached_outcome(self, index: int, joined: Sequence[bool]) -> Response:
         entry = self._cache[index]
         assert entry is not None, "a count that is not zero is of an entry that this rank has, too"
         self._hits.pop(index, None)
         wanted = {rank: request for rank, request in enumerate(entry) if not joined[rank]}
         return self._agreed(entry[0].name, wanted)
 
-    def _outcome(self, name: str, described: dict[int, Request]) -> Outcome:
+    def _outcome(self, name: str, described: dict[int, Request]) -> Response:
         error = disagreement(described)
         if error is not None:
             requests = tuple(described.get(rank) for rank in range(self._size))
-            return Outcome(name, next(iter(described.values())).kind, requests, error)
+            return Response(name, next(iter(described.values())).kind, requests, error)
         outcome = self._agreed(name, described)
         if outcome.error is None and len(described) == self._size and outcome.request.named:
             self._remember(name, tuple(described[rank] for rank in range(self._size)))
         return outcome
 
-    def _agreed(self, name: str, wanted: dict[int, Request]) -> Outcome:
+    def _agreed(self, name: str, wanted: dict[int, Request]) -> Response:
         requests = tuple(wanted.get(rank) for rank in range(self._size))
         request = next(iter(wanted.values()))
         number, error = 0, None
         if len(wanted) < self._size:
             error = _joined_error(request, [rank for rank in range(self._size) if rank not in wanted])
-        if request.kind is Kind.ADD_PROCESS_SET and error is None:
+        if request.kind is RequestType.ADD_PROCESS_SET and error is None:
             self._process_sets += 1
             number = self._process_sets
-        return Outcome(name, request.kind, requests, error, number)
+        return Response(name, request.kind, requests, error, number)
 
-    def _settle(self, outcome: Outcome) -> None:
+    def _settle(self, outcome: Response) -> None:
         self._pending.pop(outcome.name, None)
         self._wanted_since.pop(outcome.name, None)
 

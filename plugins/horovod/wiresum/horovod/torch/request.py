@@ -17,7 +17,7 @@ DIMENSIONS_MAX = 64
 """PyTorch's own bound."""
 
 
-class Kind(str, Enum):
+class RequestType(str, Enum):
     ALLREDUCE = "allreduce"
     SPARSE_ALLREDUCE = "sparse allreduce"
     ALLGATHER = "allgather"
@@ -41,8 +41,8 @@ class Op(str, Enum):
     PRODUCT = "Product"
 
 
-FIRST_DIMENSION_MAY_DIFFER = (Kind.ALLGATHER, Kind.ALLTOALL)
-JOINED_RANKS_MAY_BE_ABSENT = (Kind.ALLREDUCE,)
+FIRST_DIMENSION_MAY_DIFFER = (RequestType.ALLGATHER, RequestType.ALLTOALL)
+JOINED_RANKS_MAY_BE_ABSENT = (RequestType.ALLREDUCE,)
 """A rank that has joined adds zeros; what it would add to other collectives is nothing that anybody could say."""
 
 
@@ -54,7 +54,7 @@ class MalformedMessageError(RuntimeError):
 class Request:
     """One call: of one tensor, or of a group of tensors that become ready together."""
 
-    kind: Kind
+    kind: RequestType
     name: str
     dtypes: tuple[str, ...] = ()
     shapes: tuple[tuple[int, ...], ...] = ()
@@ -97,7 +97,7 @@ def _decode_one(row: Any) -> Request:
     if not all(isinstance(dtype, str) for dtype in dtypes) or any(len(shape) > DIMENSIONS_MAX for shape in shapes):
         raise ValueError("a tensor is none")
     return Request(
-        Kind(kind),
+        RequestType(kind),
         name,
         tuple(dtypes),
         tuple(_counts(shape) for shape in shapes),

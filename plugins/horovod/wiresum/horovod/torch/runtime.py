@@ -13,8 +13,8 @@ from torch._C._distributed_c10d import PrefixStore, Store, _DistributedBackendOp
 
 from wiresum.horovod.torch.coordinator import Coordinator
 from wiresum.horovod.torch.handle import Handle
-from wiresum.horovod.torch.launch import Launch, Place, find_place, meeting_store
-from wiresum.horovod.torch.request import Kind, Request
+from wiresum.horovod.torch.launch import Launch, RankLayout, find_place, meeting_store
+from wiresum.horovod.torch.request import Request, RequestType
 from wiresum.horovod.torch.settings import Settings
 from wiresum.torch.creation import create_process_group
 
@@ -27,7 +27,7 @@ NOT_INITIALIZED = "Horovod has not been initialized; use hvd.init()."
 
 
 class Runtime:
-    def __init__(self, place: Place, store: Store, settings: Settings) -> None:
+    def __init__(self, place: RankLayout, store: Store, settings: Settings) -> None:
         self.place = place
         self.sets: dict[int, tuple[int, ...]] = {}
         self._store = store
@@ -50,7 +50,7 @@ class Runtime:
             raise ValueError(f"Attempted to add a duplicate process set: {list(members)}")
         if not members or len(set(members)) < len(members) or members[0] < 0 or members[-1] >= self.place.size:
             raise ValueError(f"a process set has ranks from 0 to {self.place.size - 1}, each once, not {list(members)}")
-        set_id = self._agree(Kind.ADD_PROCESS_SET, members=members)
+        set_id = self._agree(RequestType.ADD_PROCESS_SET, members=members)
         self._found(set_id, members)
         return set_id
 
@@ -58,7 +58,7 @@ class Runtime:
         """All ranks call it. False if there is no such set."""
         if set_id not in self.sets or set_id == GLOBAL:
             return False
-        self._agree(Kind.REMOVE_PROCESS_SET, root=set_id)
+        self._agree(RequestType.REMOVE_PROCESS_SET, root=set_id)
         del self.sets[set_id]
         if (coordinator := self._coordinators.pop(set_id, None)) is not None:
             coordinator.close()
@@ -73,7 +73,7 @@ class Runtime:
         for coordinator in self._coordinators.values():
             coordinator.forget_after_fork()
 
-    def _agree(self, kind: Kind, *, members: tuple[int, ...] = (), root: int = -1) -> int:
+    def _agree(self, kind: RequestType, *, members: tuple[int, ...] = (), root: int = -1) -> int:
         everybody = self._coordinators[GLOBAL]
         request = Request(kind, everybody.next_name(), members=members, root=root, named=False)
         number = everybody.submit(Handle(request)).wait()

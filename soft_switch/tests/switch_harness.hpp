@@ -60,7 +60,7 @@ inline JobEntry job_entry(std::uint16_t job, std::uint8_t workers, std::uint16_t
 }
 
 /// Leaves garbage in all cells, as an earlier job does, so that a lane that was never written shows.
-inline void litter(Dataplane& plane, const Sizes& sizes) {
+inline void litter(Dataplane& plane, const SwitchSizes& sizes) {
   constexpr std::uint32_t kGarbage = 0xA5A5A5A5;
   for (std::uint32_t slot = 0; slot < sizes.slots; ++slot) {
     JobEntry entry = job_entry(0, 2, sizes.lanes_max, slot, 1);
@@ -76,34 +76,34 @@ inline void litter(Dataplane& plane, const Sizes& sizes) {
 }
 
 /// The answer's bytes, as they leave.
-inline std::vector<std::byte> written(const Outcome& outcome) {
-  std::vector<std::byte> bytes(wire::kHeaderBytes + outcome.payload.size());
+inline std::vector<std::byte> written(const Decision& decision) {
+  std::vector<std::byte> bytes(wire::kHeaderBytes + decision.payload.size());
   wire::Packet packet{.data = bytes.data(), .bytes = 0};
-  outcome.write(packet);
+  decision.write(packet);
   EXPECT_EQ(packet.bytes, bytes.size());
   return bytes;
 }
 
-class BenchSwitch {
+class SwitchHarness {
  public:
-  explicit BenchSwitch(const Sizes& sizes) : plane(sizes) { litter(plane, sizes); }
+  explicit SwitchHarness(const SwitchSizes& sizes) : plane(sizes) { litter(plane, sizes); }
 
-  [[nodiscard]] Outcome handle(wire::Endpoint source, std::uint8_t thread, std::span<const std::byte> datagram) {
+  [[nodiscard]] Decision handle(wire::Endpoint source, std::uint8_t thread, std::span<const std::byte> datagram) {
     return plane.handle(read(source, thread, datagram));
   }
 
-  [[nodiscard]] Outcome send(const wire::Header& header, const Words& payload = {}, std::uint8_t thread = 0) {
+  [[nodiscard]] Decision send(const wire::Header& header, const Words& payload = {}, std::uint8_t thread = 0) {
     return handle(source_of(header.worker, thread), thread, datagram_of(header, payload));
   }
 
-  [[nodiscard]] static wire::Header result_header(const Outcome& outcome) {
+  [[nodiscard]] static wire::Header result_header(const Decision& decision) {
     wire::Header header{.kind = wire::Kind::kData};
-    if (wire::decode(written(outcome), header) != wire::ParseError::kNone) header.kind = wire::Kind::kData;
+    if (wire::decode(written(decision), header) != wire::ParseError::kNone) header.kind = wire::Kind::kData;
     return header;
   }
 
-  [[nodiscard]] static Words result_words(const Outcome& outcome) {
-    const std::vector<std::byte> bytes = written(outcome);
+  [[nodiscard]] static Words result_words(const Decision& decision) {
+    const std::vector<std::byte> bytes = written(decision);
     return load_words(std::span(bytes).subspan(wire::kHeaderBytes));
   }
 
