@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from wiresum.torch import extension
 from wiresum_lab.processes import SwitchProcess
 from wiresum_lab.ranks.cluster import Cluster
+
+
+@pytest.fixture(scope="session")
+def compiled() -> None:
+    """The C++ part of the backend, compiled before workers with time-outs would do it.
+
+    Skips where there is no compiler. One that there is must take it: the backend itself would go on without."""
+    if shutil.which("c++") is None:
+        pytest.skip("the C++ part of the backend is not tested: there is no compiler")
+    extension.build()
 
 
 @pytest.fixture(scope="session")

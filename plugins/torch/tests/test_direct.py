@@ -15,7 +15,6 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import AllreduceOptions
 
 import wiresum.torch
-from wiresum.torch import extension
 from wiresum_lab.ranks.cluster import Cluster, await_marks
 from wiresum_lab.ranks.cluster_worker import implementation, world
 
@@ -23,10 +22,7 @@ SIZES = [2, 5, 360, 4096, 5000, 100_003]
 DTYPES = [torch.float32, torch.float16, torch.bfloat16, torch.int32]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def compiled() -> None:
-    if extension.load() is None:
-        pytest.skip("the C++ part of the backend cannot be compiled here")
+pytestmark = pytest.mark.usefixtures("compiled")
 
 
 def values(dtype: torch.dtype, size: int, seed: int) -> torch.Tensor:

@@ -14,17 +14,14 @@ from torch.nn.parallel import DistributedDataParallel
 
 import wiresum.torch
 from wiresum.torch import extension
+from wiresum_lab.processes import wait_until
 from wiresum_lab.ranks.cluster import Cluster
 from wiresum_lab.ranks.cluster_worker import implementation, world
 
 STEPS = 3
 
 
-@pytest.fixture(scope="module", autouse=True)
-def compiled() -> None:
-    """Once, before workers with time-outs would do it."""
-    if extension.load() is None:
-        pytest.skip("the C++ part of the backend cannot be compiled here")
+pytestmark = pytest.mark.usefixtures("compiled")
 
 
 def network() -> torch.nn.Sequential:
@@ -294,6 +291,21 @@ def older_shape(rank: int, size: int) -> None:
 
 def without_compiler(folder: Path) -> dict[str, str]:
     return {"CXX": str(folder / "no-compiler"), "TORCH_EXTENSIONS_DIR": str(folder / "extensions")}
+
+
+def test_a_compiler_that_takes_too_long_ends_with_all_that_it_has_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiler = tmp_path / "slow-compiler"
+    compiler.write_text(f"#!/bin/sh\nsleep 600 &\necho $! > {tmp_path}/started\nwait\n")
+    compiler.chmod(0o755)
+    monkeypatch.setenv("CXX", str(compiler))
+    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path))
+    monkeypatch.setattr(extension, "COMPILE_TIMEOUT_S", 1.0)
+    with pytest.raises(extension.ExtensionError, match="did not end within 1 s"):
+        extension.build()
+    started = int((tmp_path / "started").read_text())
+    wait_until(lambda: not Path(f"/proc/{started}").exists(), "what the compiler had started has ended")
 
 
 def test_without_a_compiler_the_group_trains_in_the_older_shape(

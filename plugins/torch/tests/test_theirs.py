@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from wiresum.torch import extension
 from wiresum_lab.processes import SwitchProcess
 from wiresum_lab.ranks.cluster import Cluster
 
@@ -49,9 +48,7 @@ SELECTED = [
 
 
 @pytest.fixture(scope="module")
-def workers(switch: SwitchProcess, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    if extension.load() is None:
-        pytest.skip("the C++ part of the backend cannot be compiled here")
+def workers(compiled: None, switch: SwitchProcess, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     with Cluster(switch, theirs.SIZE, tmp_path_factory.mktemp("theirs"), grouped=False) as cluster:
         yield cluster
 

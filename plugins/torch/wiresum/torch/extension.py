@@ -17,6 +17,7 @@ import importlib.util
 import logging
 import os
 import shlex
+import signal
 import subprocess
 import sys
 import sysconfig
@@ -79,16 +80,22 @@ def _compile(command: list[str], path: Path) -> None:
     )
     unfinished = path.with_suffix(f".{os.getpid()}")
     try:
-        ran = subprocess.run(
+        # A driver that is killed leaves the compiler that it has started: so both are a process group, and end as one.
+        with subprocess.Popen(
             [*command, "-o", str(unfinished)],
             stdin=subprocess.DEVNULL,
-            capture_output=True,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
             text=True,
-            timeout=COMPILE_TIMEOUT_S,
-            check=False,
-        )
-        if ran.returncode != 0:
-            raise ExtensionError(f"`{shlex.join(command)}` failed: {ran.stderr[:_MESSAGE_CHARACTERS_MAX]}")
+            start_new_session=True,
+        ) as driver:
+            try:
+                _, complaint = driver.communicate(timeout=COMPILE_TIMEOUT_S)
+            except BaseException:
+                os.killpg(driver.pid, signal.SIGKILL)
+                raise
+        if driver.returncode != 0:
+            raise ExtensionError(f"`{shlex.join(command)}` failed: {complaint[:_MESSAGE_CHARACTERS_MAX]}")
         unfinished.rename(path)  # so that nobody ever loads half of it
     except subprocess.TimeoutExpired as error:
         raise ExtensionError(f"`{shlex.join(command)}` did not end within {COMPILE_TIMEOUT_S:.0f} s") from error
