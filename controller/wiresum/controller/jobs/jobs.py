@@ -17,9 +17,9 @@ from collections.abc import Callable, Iterable, Sequence
 
 from wiresum import join
 from wiresum.controller.driver import Reconciled
-from wiresum.controller.jobs import asking, watch
+from wiresum.controller.jobs import asking, lost_workers
 from wiresum.controller.jobs.cluster import Cluster, Grounds, Switch
-from wiresum.controller.jobs.gone import Gone, worker_of
+from wiresum.controller.jobs.ended_jobs import Gone, worker_of
 from wiresum.controller.jobs.granting import reply_to, settle, settle_entries
 from wiresum.controller.jobs.history import History
 from wiresum.controller.jobs.job import NOBODY, Asker, Event, Job, Presence, State, Worker
@@ -547,12 +547,12 @@ class Jobs:
                     worker.away_since += stalled
 
     def _tick_job(self, job: Job, now: float) -> None:
-        match watch.look(job, self.cluster.switches, self.limits, now):
-            case watch.GiveUp(code, text):
+        match lost_workers.look(job, self.cluster.switches, self.limits, now):
+            case lost_workers.GiveUp(code, text):
                 self._give_up(job, code, text, now)
-            case watch.Lose(worker, how):
+            case lost_workers.Lose(worker, how):
                 self._lose(worker, how, now)
-            case watch.End(ended, refusal):
+            case lost_workers.End(ended, refusal):
                 self._refuse_waiting(job, refusal)
                 self._end(job, ended, now)
         if job.unsaved and job.state is State.RUNNING:
@@ -560,7 +560,7 @@ class Jobs:
         crowded = self.waiting.crowded
         if not crowded:
             job.active_at, job.results = now, None
-        for node in watch.to_count(job, self.limits, now, crowded=crowded):
+        for node in lost_workers.to_count(job, self.limits, now, crowded=crowded):
             node.counting, job.count_asked_at = True, now
             self._outputs.append(Count(node.branch.switch_name, job.number))
         if job.state in (State.FORMING, State.QUEUED, State.ADMITTING):

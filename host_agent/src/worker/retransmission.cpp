@@ -1,4 +1,4 @@
-// The worker's timers. worker.hpp says what they are for and why every loss is repaired.
+// When a packet is sent again, or asked for: the timers. worker.hpp says why every loss is repaired.
 //
 // Questions. If a packet has no RESULT although later ones have, there are four possible causes. The packet or its
 // RESULT was lost: then this worker must act. Or a peer's packet for the same cell was lost, or a peer is a round

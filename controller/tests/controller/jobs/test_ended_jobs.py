@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from wiresum.controller.driver import SwitchSizes
-from wiresum.controller.jobs.gone import GONE_MAX
+from wiresum.controller.jobs.ended_jobs import GONE_MAX
 from wiresum.controller.jobs.job import State
 from wiresum.controller.jobs.outputs import Tell
 from wiresum_lab.doubles.controller import JobsHarness, member
