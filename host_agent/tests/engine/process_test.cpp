@@ -23,6 +23,7 @@ namespace {
 using worker::Status;
 
 constexpr unsigned kChildSecondsMax = 30;
+constexpr std::chrono::milliseconds kUntilThreadsSleep{200};  // most likely
 
 #ifdef __SANITIZE_THREAD__
 constexpr bool kMayCountThreads = false;  // ThreadSanitizer has one of its own, and lets forked children have none
@@ -81,7 +82,7 @@ TEST(EngineInAForkedChild, IsRefusedAndDestroyedWithItsOperationsAndTheSwitchWhi
     EXPECT_TRUE(operation->wait(kPatience));
   });
   while (ready.load() != 2) std::this_thread::yield();
-  std::this_thread::sleep_for(std::chrono::milliseconds(20));  // for them to be asleep, most likely
+  std::this_thread::sleep_for(kUntilThreadsSleep);
 
   const pid_t child = forked([&] {
     Engine& engine = (*job)[0];
@@ -107,6 +108,9 @@ TEST(EngineInAForkedChild, IsRefusedAndDestroyedWithItsOperationsAndTheSwitchWhi
 TEST(EngineInAForkedChild, MayBeMadeAnewThere) {
   if (!kMayCountThreads) GTEST_SKIP() << "ThreadSanitizer counts among the threads";
   const Job job(1, 1);
+  // A lock of AddressSanitizer's allocator that a thread holds at the fork stays locked in the child, and threads
+  // allocate when they start.
+  std::this_thread::sleep_for(kUntilThreadsSleep);
   EXPECT_EQ(status_of(forked([] {
               Job own(1, 2);
               std::vector<std::int32_t> values(1000, 1);
