@@ -13,8 +13,8 @@ namespace wiresum::worker {
 
 class Flight {
  public:
-  // The lists: a packet's is the one with the number of how often its timer has expired, or the last one. retransmission.cpp
-  // says what they are for.
+  // The lists: a packet's is the one with the number of how often its timer has expired, or the last one.
+  // retransmission.cpp says what they are for.
   static constexpr std::uint8_t kFresh = 0;
   /// So often or more; the RTO has reached its cap by then.
   static constexpr std::uint8_t kExpiriesMax = 15;

@@ -20,12 +20,12 @@
 // Retransmitting repairs a loss, and floods a late peer. So a timer that expires retransmits if a packet that was first
 // sent later has had its RESULT, which shows that the peers have come this far. Otherwise only the first packet in the
 // agreed order is retransmitted, as a probe, and the others wait. Where a retransmission would carry payload, a
-// question goes out in its place, and the payload follows if the switch answers that it is missing (retransmission.cpp).
-// After several timeouts without any RESULT ("silence") only the probe is sent: the last burst overflowed a queue or
-// waits for a peer, and repeating it would have the same result. The RESULT that ends a silence gives all timers one
-// more timeout, since the late peer's other packets are on their way. The timeout of probes doubles until a RESULT
-// comes, less a random part: otherwise senders that share a queue could keep colliding once all timeouts are at their
-// cap.
+// question goes out in its place, and the payload follows if the switch answers that it is missing
+// (retransmission.cpp). After several timeouts without any RESULT ("silence") only the probe is sent: the last burst
+// overflowed a queue or waits for a peer, and repeating it would have the same result. The RESULT that ends a silence
+// gives all timers one more timeout, since the late peer's other packets are on their way. The timeout of probes
+// doubles until a RESULT comes, less a random part: otherwise senders that share a queue could keep colliding once all
+// timeouts are at their cap.
 //
 // Why every loss is repaired (worker and switch alive, some packets get through). Let T be the first packet, in
 // the agreed order, whose cell is not complete at the switch, and w a worker whose contribution the switch lacks.
