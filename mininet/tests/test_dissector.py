@@ -17,7 +17,7 @@ from bmv2_tests.frames import Host, UdpFrame
 from bmv2_tests.vectors import load_all
 from wiresum.join.constants import HEADER_BYTES, SWITCH_PORT, Header, Kind
 
-DISSECTOR = Path(__file__).resolve().parents[2] / "wireshark" / "wiresum.lua"
+DISSECTOR = Path(__file__).resolve().parents[1] / "wireshark" / "wiresum.lua"
 WORKER_PORT = 20_000
 KINDS = tuple(kind.name for kind in Kind)
 FROM_SWITCH = (2, 5)
