@@ -80,14 +80,14 @@ from wiresum.horovod.torch.sync_batch_norm import SyncBatchNorm as SyncBatchNorm
 
 
 def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = None) -> None:
-    """Meets the other ranks and joins the switch; does nothing if that was done. All ranks call it.
+    """Meets the other ranks and joins the switch; does nothing the second time. All ranks call it.
 
-    `process_sets` are added as by `add_process_set`. Raises a `ValueError` that says which variables are missing or
-    wrong, and what `init_process_group("wiresum")` raises.
+    `process_sets` are added as by `add_process_set`. Raises a `ValueError` that names missing or wrong variables, and
+    what `init_process_group("wiresum")` raises.
     """
     if comm is not None and list(comm) != []:
         raise NotImplementedError(
-            "init(comm) is not supported: all processes that were launched are ranks. Use process sets for fewer"
+            "init(comm) is not supported: all launched processes are ranks. Use process sets for fewer"
         )
     sets = [] if process_sets is None or isinstance(process_sets, str) else list(process_sets)
     ids = runtime.init([process_set.ranks or [] for process_set in sets])
@@ -123,19 +123,19 @@ def cross_size() -> int:
 
 
 def is_homogeneous() -> bool:
-    """Have all hosts as many ranks?"""
+    """Whether all hosts have the same number of ranks."""
     return runtime.current().place.homogeneous
 
 
 def stats(process_set: ProcessSet = global_process_set) -> Any:
-    """What went through the network and what through Gloo: a `wiresum.torch.GroupStats`. Not in Horovod."""
+    """Counters of network and Gloo, a `wiresum.torch.GroupStats`. Not in Horovod."""
     from wiresum.torch.backend import stats_of
 
     return stats_of(runtime.current().coordinator(process_set.process_set_id).group)
 
 
 def mpi_built() -> bool:
-    """What is not here; Horovod has a function for each."""
+    """Horovod has a function for each library that it may be built with."""
     return False
 
 
@@ -143,7 +143,7 @@ mpi_enabled = mpi_threads_supported = nccl_built = ddl_built = ccl_built = cuda_
 
 
 def gloo_built() -> bool:
-    """Gloo does what the network cannot."""
+    """Gloo runs what the network cannot."""
     return True
 
 
