@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from typing import Any
 
 import torch
@@ -171,17 +170,16 @@ class Execution:
         op = outcome.request.op
         works: list[dist.Work] = []
         results: list[torch.Tensor] = []
-        copies: list[Callable[[], Any]] = []
         for buffer in handle.buffers:
             parts = list(buffer.split(scattered(buffer.shape[0], self._size)))
-            result = torch.empty_like(parts[self._rank])
             if self._in_network and op in (Op.SUM, Op.AVERAGE) and carries(parts, summed=True):
+                result = torch.empty_like(parts[self._rank])
                 works.append(self._group.reduce_scatter([result], [parts], _options(ReduceScatterOptions, op)))
             else:  # Gloo's reduce-scatter wants equal sizes
+                result = parts[self._rank]
                 works += self._reduce([buffer], op)
-                copies.append(partial(result.copy_, parts[self._rank]))
             results.append(result)
-        handle.launch(works, results, lambda: [copy() for copy in copies])
+        handle.launch(works, results)
         return works
 
 

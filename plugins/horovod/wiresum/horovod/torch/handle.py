@@ -34,15 +34,12 @@ class Handle:
         self._complete: Callable[[Any], object] | None = complete
         self._launched = threading.Event()
         self._works: Sequence[dist.Work] = ()
-        self._finish: Callable[[], object] | None = None
         self._lock = threading.Lock()
         self._error: str | None = None
 
-    def launch(
-        self, works: Sequence[dist.Work], result: object = None, finish: Callable[[], object] | None = None
-    ) -> None:
-        """The collective has started, as `works`. `finish` is called when they have ended, before `complete`."""
-        self._works, self._result, self._finish = works, result, finish
+    def launch(self, works: Sequence[dist.Work], result: object = None) -> None:
+        """The collective has started, as `works`; `result` is complete when they have ended."""
+        self._works, self._result = works, result
         self._launched.set()
 
     def fail(self, error: str) -> None:
@@ -66,8 +63,6 @@ class Handle:
             except RuntimeError as error:
                 raise HorovodInternalError(str(error)) from error
             if self._complete is not None:
-                if self._finish is not None:
-                    self._finish()
                 self._result = self._complete(self._result)
-                self._works, self._finish, self._complete = (), None, None
+                self._works, self._complete = (), None
         return self._result

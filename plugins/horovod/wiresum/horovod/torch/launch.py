@@ -67,7 +67,7 @@ class Launch:
                         f"{launcher.rank} is {launch.rank} and {launcher.size} is {launch.size}: ranks count from 0"
                     )
                 return launch
-        return cls("nobody", 0, 1)
+        return cls("no launcher", 0, 1)
 
 
 @dataclass(frozen=True)

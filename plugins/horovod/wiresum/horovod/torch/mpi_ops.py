@@ -463,7 +463,8 @@ def _scatter_async(
     def complete(parts: list[torch.Tensor]) -> object:
         for part in parts:
             scale(part, postscale)
-        return _like(given, [part.to(tensor.dtype) for part, tensor in zip(parts, tensors, strict=True)])
+        # Copies, since a part may be a view of the whole.
+        return _like(given, [part.to(tensor.dtype, copy=True) for part, tensor in zip(parts, tensors, strict=True)])
 
     scales = {"prescale": prescale, "postscale": postscale}
     return _start(RequestType.REDUCESCATTER, name, buffers, process_set, complete, op=op, **scales)
