@@ -110,7 +110,9 @@ def test_ranks_may_take_different_branches(rank: int, size: int) -> None:
     torch.testing.assert_close(model["b"].weight, torch.full((2, 2), 1 - 2 / 3))
 
 
-def sparse(rank: int, size: int, as_dense: bool) -> None:
+@pytest.mark.parametrize("as_dense", [False, True])
+@runs_in("trio")
+def test_sparse_gradients(rank: int, size: int, as_dense: bool) -> None:
     embedding = torch.nn.Embedding(50, 4, sparse=True)
     torch.nn.init.zeros_(embedding.weight)
     optimizer = torch.optim.SGD(embedding.parameters(), lr=1.0)
@@ -122,11 +124,6 @@ def sparse(rank: int, size: int, as_dense: bool) -> None:
     expected = torch.zeros(50, 4)
     expected[:size], expected[10] = -2 / 3, -4.0
     torch.testing.assert_close(embedding.weight.detach(), expected)
-
-
-@pytest.mark.parametrize("as_dense", [False, True])
-def test_sparse_gradients(trio: Cluster, as_dense: bool) -> None:
-    trio.run(sparse, as_dense)
 
 
 @runs_in("trio")

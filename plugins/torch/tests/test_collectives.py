@@ -11,6 +11,7 @@ import wiresum.torch
 from wiresum_lab.ranks import network_sum
 from wiresum_lab.ranks.cluster import runs_in
 from wiresum_lab.ranks.cluster_worker import lanes, world
+from wiresum_lab.ranks.network_sum import assert_same_bits
 
 FLOATS = [torch.float32, torch.float16, torch.bfloat16]
 SUMMED = [*FLOATS, torch.int32]
@@ -28,14 +29,6 @@ def values(rank: int, elements: int, dtype: torch.dtype, seed: int = 0) -> torch
     plain = torch.randn(elements, generator=generator, dtype=torch.float32)
     magnitudes = torch.exp2(torch.arange(elements, dtype=torch.float32).div(700).floor().remainder(9) - 4)
     return (plain * magnitudes).to(dtype)
-
-
-def assert_same_bits(actual: torch.Tensor, expected: torch.Tensor) -> None:
-    assert actual.dtype == expected.dtype and actual.shape == expected.shape
-    actual, expected = actual.contiguous(), expected.contiguous()
-    if not torch.equal(actual.reshape(-1).view(torch.uint8), expected.reshape(-1).view(torch.uint8)):
-        differing = (actual != expected).nonzero()[:5]
-        raise AssertionError(f"{actual.dtype}: differ at {differing.tolist()}: {actual} is not {expected}")
 
 
 def expected_sum(inputs: list[torch.Tensor], *, average: bool = False, bits: int = 32) -> torch.Tensor:

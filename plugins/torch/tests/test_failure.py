@@ -140,10 +140,8 @@ def await_the_midst(marks: Path, ranks: int) -> None:
     ],
 )
 def test_a_killed_worker_is_named_at_every_other(
-    make_cluster: MakeCluster, tmp_path: Path, function: Callable[..., float]
+    make_cluster: MakeCluster, marks: Path, function: Callable[..., float]
 ) -> None:
-    marks = tmp_path / "marks"
-    marks.mkdir()
     cluster = make_cluster(4 if function is reduces_for_ever else 3)
     cluster.start(function, str(marks))
     await_the_midst(marks, cluster.size)
@@ -160,11 +158,9 @@ def sums_once(rank: int, size: int) -> float:
 
 
 def test_the_next_job_at_the_same_switch_works(
-    own_switch: Callable[..., SwitchProcess], make_cluster: MakeCluster, tmp_path: Path
+    own_switch: Callable[..., SwitchProcess], make_cluster: MakeCluster, marks: Path
 ) -> None:
     switch = own_switch()
-    marks = tmp_path / "marks"
-    marks.mkdir()
     first = make_cluster(3, at=switch, variables={"WIRESUM_JOB": "same-name"})
     first.start(reduces_for_ever, str(marks))
     await_the_midst(marks, 3)
@@ -214,10 +210,8 @@ def loses_the_switch(rank: int, size: int, marks: str) -> float:
 
 
 def test_a_killed_switch_is_an_error_at_every_worker(
-    own_switch: Callable[..., SwitchProcess], make_cluster: MakeCluster, tmp_path: Path
+    own_switch: Callable[..., SwitchProcess], make_cluster: MakeCluster, marks: Path
 ) -> None:
-    marks = tmp_path / "marks"
-    marks.mkdir()
     switch = own_switch()
     cluster = make_cluster(2, at=switch)
     cluster.start(loses_the_switch, str(marks))
@@ -243,10 +237,8 @@ def runs_out_of_time(rank: int, size: int, dtype: torch.dtype, marks: str) -> No
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 def test_a_collective_that_somebody_does_not_call_runs_out_of_time(
-    make_cluster: MakeCluster, tmp_path: Path, dtype: torch.dtype
+    make_cluster: MakeCluster, marks: Path, dtype: torch.dtype
 ) -> None:
-    marks = tmp_path / "marks"
-    marks.mkdir()
     # The workers also have that long to find each other.
     make_cluster(2, timeout_s=4.0).run(runs_out_of_time, dtype, str(marks))
 
@@ -351,9 +343,7 @@ def aborts(rank: int, size: int, marks: str) -> None:
     dist.destroy_process_group()
 
 
-def test_abort_ends_the_job_for_everybody(make_cluster: MakeCluster, tmp_path: Path) -> None:
-    marks = tmp_path / "marks"
-    marks.mkdir()
+def test_abort_ends_the_job_for_everybody(make_cluster: MakeCluster, marks: Path) -> None:
     make_cluster(2).run(aborts, str(marks))
 
 

@@ -116,16 +116,13 @@ def test_few_bits_are_for_sums_of_floats_only(rank: int, size: int, bits: int) -
     dist.destroy_process_group(group)
 
 
-def fixed_scale(rank: int, size: int) -> None:
+@runs_in("quartet")
+def test_fixed_scale(rank: int, size: int) -> None:
     group = dist.new_group(pg_options=wiresum.torch.Options(fixed_scale=1024.0))
     tensor = torch.tensor([0.5, 1 / 1024, 1 / 4096, -3.0]) + 0.0
     dist.all_reduce(tensor, group=group)
     assert tensor.tolist() == [0.5 * size, size / 1024, 0.0, -3.0 * size]
     dist.destroy_process_group(group)
-
-
-def test_fixed_scale(quartet: Cluster) -> None:
-    quartet.run(fixed_scale)
 
 
 @runs_in("quartet")

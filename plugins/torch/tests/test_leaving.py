@@ -176,10 +176,8 @@ def is_left_in_the_midst(rank: int, size: int, dtype: torch.dtype, how: str, mar
 @pytest.mark.parametrize("how", ["wait", "work", "future"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["network", "gloo"])
 def test_a_collective_under_way_ends_with_the_name_of_the_one_who_left(
-    make: MakeCluster, dtype: torch.dtype, how: str, tmp_path: Path
+    make: MakeCluster, dtype: torch.dtype, how: str, marks: Path
 ) -> None:
-    marks = tmp_path / "marks"
-    marks.mkdir()
     make().run(is_left_in_the_midst, dtype, how, str(marks))
 
 
@@ -198,9 +196,7 @@ def receives_from_the_one_who_leaves(rank: int, size: int, marks: str) -> None:
     talk(rank)
 
 
-def test_nobody_waits_for_what_the_one_who_left_does_not_send(make: MakeCluster, tmp_path: Path) -> None:
-    marks = tmp_path / "marks"
-    marks.mkdir()
+def test_nobody_waits_for_what_the_one_who_left_does_not_send(make: MakeCluster, marks: Path) -> None:
     make().run(receives_from_the_one_who_leaves, str(marks))
 
 

@@ -11,8 +11,9 @@ import torch.distributed as dist
 
 import wiresum.torch
 from wiresum_lab.ranks import network_sum
-from wiresum_lab.ranks.cluster import Cluster, runs_in
+from wiresum_lab.ranks.cluster import runs_in
 from wiresum_lab.ranks.cluster_worker import lanes as lanes_of
+from wiresum_lab.ranks.network_sum import assert_same_bits
 
 FLOATS = [torch.float32, torch.float16, torch.bfloat16]
 
@@ -50,12 +51,6 @@ def inputs_of(kind: str, size: int, count: int, dtype: torch.dtype) -> list[torc
     if size > 2:
         inputs[-1][::2] = -inputs[0][::2]
     return inputs
-
-
-def assert_same_bits(actual: torch.Tensor, expected: torch.Tensor) -> None:
-    assert actual.dtype == expected.dtype
-    differing = (actual.view(torch.uint8) != expected.view(torch.uint8)).nonzero().reshape(-1)
-    assert not differing.numel(), f"{differing.numel()} bytes differ: {actual} is not {expected}"
 
 
 @runs_in("trio")
@@ -114,15 +109,12 @@ def test_an_average_that_fits_is_finite_though_the_sum_is_not(rank: int, size: i
         assert_same_bits(tensor, torch.full((3,), most, dtype=dtype))
 
 
-def averages_in_blocks(rank: int, size: int) -> None:
+@runs_in("trio")
+def test_a_longer_tensors_average_is_inf_where_its_sum_is(rank: int, size: int) -> None:
+    """Block floating point divides the sum, as docs/numerics.md says."""
     tensor = torch.full((4097,), 3e38)
     dist.all_reduce(tensor, op=dist.ReduceOp.AVG)
     assert tensor.isposinf().all()
-
-
-def test_a_longer_tensors_average_is_inf_where_its_sum_is(trio: Cluster) -> None:
-    """Block floating point divides the sum, as docs/numerics.md says."""
-    trio.run(averages_in_blocks)
 
 
 @runs_in("trio")

@@ -182,7 +182,8 @@ def test_a_group_may_name_its_device(make_cluster: Callable[..., Cluster]) -> No
     make_cluster(2, backend="cpu:wiresum").run(for_one_device)
 
 
-def parts(rank: int, size: int) -> None:
+@runs_in("quartet")
+def test_split_group_makes_jobs_of_their_own(rank: int, size: int) -> None:
     mine = [0, 1] if rank < 2 else [3, 2]
     part: Any = world().split_group(mine, group_name=f"part{rank // 2}")
     assert part.size() == 2 and part.rank() == rank % 2
@@ -198,10 +199,6 @@ def parts(rank: int, size: int) -> None:
         pair.shutdown()
     part.shutdown()
     dist.barrier()
-
-
-def test_split_group_makes_jobs_of_their_own(quartet: Cluster) -> None:
-    quartet.run(parts)
 
 
 @runs_in("quartet")

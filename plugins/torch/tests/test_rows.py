@@ -178,10 +178,8 @@ def fails_everywhere(rank: int, size: int, marks: str) -> None:
 
 
 def test_an_asynchronous_sparse_sum_fails_with_the_job_and_so_does_what_waits_behind_it(
-    make_cluster: object, tmp_path: Path
+    make_cluster: object, marks: Path
 ) -> None:
-    marks = tmp_path / "marks"
-    marks.mkdir()
     make_cluster(3).run(fails_everywhere, str(marks))  # type: ignore[operator]
 
 

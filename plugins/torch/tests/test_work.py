@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import _coalescing_manager
 
 import wiresum.torch
-from wiresum_lab.ranks.cluster import Cluster, runs_in
+from wiresum_lab.ranks.cluster import runs_in
 from wiresum_lab.ranks.cluster_worker import implementation, world
 
 
@@ -39,7 +39,8 @@ def test_polling_finds_strided_results_in_place(rank: int, size: int) -> None:
     assert (tensor == size).all()
 
 
-def futures(rank: int, size: int) -> None:
+@runs_in("pair")
+def test_a_future_resolves_without_anybody_waiting(rank: int, size: int) -> None:
     tensor = torch.full((5000,), float(rank))
     work = dist.all_reduce(tensor, async_op=True)
     assert work is not None
@@ -50,10 +51,6 @@ def futures(rank: int, size: int) -> None:
     assert future.wait()[0] is tensor and future.done()
     late = work.get_future()
     assert late.done() and late.value()[0] is tensor
-
-
-def test_a_future_resolves_without_anybody_waiting(pair: Cluster) -> None:
-    pair.run(futures)
 
 
 @runs_in("pair")

@@ -23,7 +23,7 @@ from wiresum.agent.errors import SessionClosedError, WorkerLeftError
 from wiresum.torch.calls import described
 from wiresum.torch.errors import WiresumTimeoutError, as_torch_error
 from wiresum.torch.network import Network
-from wiresum.torch.plan import Tensors, bring_home, divide, in_place
+from wiresum.torch.plan import Tensors, copy_back, divide, in_place
 from wiresum.torch.work import GlooWork
 
 log = logging.getLogger("wiresum")
@@ -89,7 +89,7 @@ class Gloo:
             log.info("wiresum: %s goes through Gloo: the network does not do that", call.what)
         self.collectives[name] += 1
         arguments_staged, staged = staged_for_gloo(arguments, written)
-        steps: list[Callable[[], None]] = [partial(bring_home, staged)] if staged else []
+        steps: list[Callable[[], None]] = [partial(copy_back, staged)] if staged else []
         steps += [finish] if finish else []
         began = time.monotonic()
         inner = getattr(self._group, method)(*arguments_staged)
@@ -116,9 +116,10 @@ class Gloo:
         written: Tensors | None = None,
     ) -> GlooWork:
         """`summed` will hold the sum (or mean). At some workers Gloo writes to more tensors, all in `written`."""
-        opts, divide_after = without_average(opts, summed, self._size)
-        written = summed if written is None else written
-        return self.run(name, method, *tensors, opts, written=written, finish=divide_after)
+        finish = None
+        if opts.reduceOp == dist.ReduceOp.AVG:  # Gloo has none
+            opts, finish = as_sum(opts), partial(divide, summed, self._size)
+        return self.run(name, method, *tensors, opts, written=summed if written is None else written, finish=finish)
 
     def monitored_barrier(self, timeout: timedelta, wait_all_ranks: bool) -> None:
         call = Call("monitored_barrier", None, frozenset())
@@ -288,16 +289,14 @@ def is_refused(call: Call) -> bool:
     return False
 
 
-def without_average(options: Any, tensors: list[torch.Tensor], size: int) -> tuple[Any, Callable[[], None] | None]:
-    """Gloo has no AVG: returns the options of a SUM, and the division that is then left to do."""
-    if options.reduceOp != dist.ReduceOp.AVG:
-        return options, None
+def as_sum(options: Any) -> Any:
+    """A copy of the options, for a SUM."""
     summing = type(options)()
     for name in ("timeout", "asyncOp", "rootRank", "rootTensor"):
         if hasattr(options, name):
             setattr(summing, name, getattr(options, name))
     summing.reduceOp = dist.ReduceOp.SUM
-    return summing, lambda: divide(tensors, size)
+    return summing
 
 
 def _source_address(config: AgentConfig) -> str:

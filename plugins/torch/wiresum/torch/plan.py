@@ -97,7 +97,7 @@ class CollectivePlan:
     def finish(self) -> None:
         """Copies results from staging memory to the caller's tensors."""
         if self.staged:
-            bring_home(self.staged)
+            copy_back(self.staged)
 
     def source(self, tensor: torch.Tensor) -> int:
         """The address of memory that holds the tensor's values."""
@@ -125,7 +125,7 @@ def in_place(tensor: torch.Tensor) -> bool:
     return tensor.is_contiguous() and tensor.is_cpu and not tensor.is_neg() and not tensor.is_conj()
 
 
-def bring_home(staged: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> None:
+def copy_back(staged: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> None:
     """Copies results from staging memory into the tensors that they are for."""
     with torch.no_grad():
         for tensor, memory in staged:
