@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import logging
 import os
@@ -197,24 +198,15 @@ def _join(config: AgentConfig, store: Store, job: str, rank: int, size: int, *, 
         session = Session.join(config, job_name=job, rank=rank, world_size=size, queue=not may_refuse)
     except Exception as error:
         cause = error
-    if not may_refuse:
-        if cause is not None:
-            raise _translated(cause) from cause
-        return session
-    try:
-        together = _all_joined(store, rank, size, job, cause)
-    except BaseException:
+    with contextlib.ExitStack() as cleanup:
         if session is not None:
-            session.close()
-        raise
-    if session is not None and not together:
-        session.close()
-        return None
-    return session
-
-
-def _translated(error: Exception) -> Exception:
-    return as_torch_error(error) if isinstance(error, WiresumError) else error
+            cleanup.callback(session.close)
+        if may_refuse and not _all_joined(store, rank, size, job, cause):
+            return None
+        if cause is not None:
+            raise as_torch_error(cause) if isinstance(cause, WiresumError) else cause
+        cleanup.pop_all()
+        return session
 
 
 def _outcome(cause: Exception | None) -> str:
@@ -225,7 +217,8 @@ def _outcome(cause: Exception | None) -> str:
 
 
 def _all_joined(store: Store, rank: int, size: int, job: str, cause: Exception | None) -> bool:
-    """Tells the others how joining went here. All members see the same outcomes, so they decide the same."""
+    """Tells the others how joining went here. False if the switch has refused a member. All members see the same
+    outcomes, so they decide the same. Raises another member's failure, if this one has none."""
     store.set(f"outcome/{rank}", _outcome(cause))
     outcomes = [store.get(f"outcome/{member}").decode() for member in range(size)]
     refusals = [text for text in outcomes if text.startswith(_REFUSED)]
@@ -238,9 +231,7 @@ def _all_joined(store: Store, rank: int, size: int, job: str, cause: Exception |
             refusals[0].removeprefix(_REFUSED),
         )
         return False
-    if cause is not None:
-        raise _translated(cause) from cause
     for member, text in enumerate(outcomes):
-        if text.startswith(_FAILED):
+        if cause is None and text.startswith(_FAILED):
             raise dist.DistBackendError(f"rank {member} could not join job '{job}': {text.removeprefix(_FAILED)}")
     return True
