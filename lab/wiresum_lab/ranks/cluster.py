@@ -49,19 +49,20 @@ _processes.set_forkserver_preload(
 )
 
 
-def runs_in(fixture: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def runs_in(fixture: str, *size: int, **options: Any) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Makes a test of a function of `(rank, size, ...)`, which runs in every worker of the fixture's cluster. Its other
-    parameters are pytest's."""
+    parameters are pytest's. With a size, the fixture makes clusters, and `options` are this one's."""
 
     def decorate(function: Callable[..., None]) -> Callable[..., None]:
         _, _, *others = inspect.signature(function).parameters.values()
 
         @functools.wraps(function)
         def test(**values: Any) -> None:
-            values[fixture].run(function, *(values[parameter.name] for parameter in others))
+            cluster = values[fixture](*size, **options) if size else values[fixture]
+            cluster.run(function, *(values[parameter.name] for parameter in others))
 
-        cluster = inspect.Parameter(fixture, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-        test.__signature__ = inspect.Signature([cluster, *others])  # type: ignore[attr-defined]
+        own = inspect.Parameter(fixture, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        test.__signature__ = inspect.Signature([own, *others])  # type: ignore[attr-defined]
         return test
 
     return decorate

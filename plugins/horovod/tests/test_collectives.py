@@ -250,7 +250,8 @@ def test_a_rank_that_dies_is_named_at_the_others(launch: Callable[..., Cluster],
     assert all("rank 1" in text for text in trio.collect(ranks=[0, 2]))
 
 
-def breaks(rank: int, size: int) -> None:
+@runs_in("launch", 3)
+def test_a_rank_whose_negotiation_fails_ends_that_of_the_others(rank: int, size: int) -> None:
     horovod_ranks.begin(rank, size)
     hvd.barrier()
     if rank == 1:  # a bug of ours, say
@@ -263,11 +264,8 @@ def breaks(rank: int, size: int) -> None:
         hvd.allreduce(torch.ones(4))
 
 
-def test_a_rank_whose_negotiation_fails_ends_that_of_the_others(launch: Callable[..., Cluster]) -> None:
-    launch(3).run(breaks)
-
-
-def alone(rank: int, size: int) -> None:
+@runs_in("launch", 1)
+def test_one_rank_needs_nobody(rank: int, size: int) -> None:
     horovod_ranks.begin(rank, size)
     assert hvd.allreduce(torch.arange(3.0), op=hvd.Sum).tolist() == [0.0, 1.0, 2.0]
     assert hvd.allgather(torch.arange(3)).tolist() == hvd.alltoall(torch.arange(3)).tolist() == [0, 1, 2]
@@ -276,10 +274,6 @@ def alone(rank: int, size: int) -> None:
     model = torch.nn.Linear(1, 1)
     hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=1.0), model.named_parameters()).step()
     hvd.shutdown()
-
-
-def test_one_rank_needs_nobody(launch: Callable[..., Cluster]) -> None:
-    launch(1).run(alone)
 
 
 def gives_up(rank: int, size: int, folder: str) -> None:

@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import AllreduceOptions
 
 import wiresum.torch
-from wiresum_lab.ranks.cluster import Cluster, await_marks, runs_in
+from wiresum_lab.ranks.cluster import await_marks, runs_in
 from wiresum_lab.ranks.cluster_worker import implementation, world
 
 SIZES = [2, 5, 360, 4096, 5000, 100_003]
@@ -134,7 +134,8 @@ def test_calls_of_all_kinds_overlap_in_the_order_of_their_calls(rank: int, size:
             assert (tensor == expected).all(), step
 
 
-def interrupted(rank: int, size: int, marks: str) -> None:
+@runs_in("pair")
+def test_a_signal_interrupts_a_wait_and_harms_nothing(rank: int, size: int, tmp_path: Path) -> None:
     def ring(*_: object) -> None:
         raise InterruptedError("the alarm rang")
 
@@ -147,17 +148,13 @@ def interrupted(rank: int, size: int, marks: str) -> None:
                 dist.all_reduce(tensor)
         finally:
             signal.signal(signal.SIGALRM, before)
-        Path(marks, "rang").touch()
+        (tmp_path / "rang").touch()
         dist.barrier()  # the sum is before it in the order, so it is done
     else:
-        await_marks(Path(marks), 1)
+        await_marks(tmp_path, 1)
         dist.all_reduce(tensor)
         dist.barrier()
     assert (tensor == size).all()
-
-
-def test_a_signal_interrupts_a_wait_and_harms_nothing(pair: Cluster, tmp_path: Path) -> None:
-    pair.run(interrupted, str(tmp_path))
 
 
 def leaves_with_works(rank: int, size: int) -> str:
@@ -202,12 +199,9 @@ def test_a_failure_that_nobody_waits_for_is_told_to_the_others(make_cluster: Any
     assert noticed == "noticed" and "rank 0" in told and "Timed out" in told
 
 
-def fails_before_the_call(rank: int, size: int) -> None:
+@runs_in("make_cluster", 2)
+def test_after_a_failure_the_call_itself_raises(rank: int, size: int) -> None:
     implementation().network.session.abort("enough of this")
     for call in (lambda: dist.all_reduce(torch.ones(10)), lambda: dist.all_reduce(torch.ones(10), async_op=True)):
         with pytest.raises(dist.DistBackendError, match=r"enough of this|ended"):
             call()
-
-
-def test_after_a_failure_the_call_itself_raises(make_cluster: Any) -> None:
-    make_cluster(2).run(fails_before_the_call)

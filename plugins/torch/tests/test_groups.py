@@ -212,20 +212,18 @@ def test_other_ways_to_ask_for_the_backend(
     make_cluster(2, backend=backend, variables=variables).run(trains_once)
 
 
-def again_and_again(rank: int, size: int, folder: str) -> None:
+@runs_in("make_cluster", 2, grouped=False, variables={"WIRESUM_JOB": "again"})
+def test_a_process_may_leave_and_come_back(rank: int, size: int, tmp_path: Path) -> None:
     for round_ in range(3):
-        dist.init_process_group("wiresum", init_method=f"file://{folder}/{round_}", rank=rank, world_size=size)
+        dist.init_process_group("wiresum", init_method=f"file://{tmp_path}/{round_}", rank=rank, world_size=size)
         tensor = torch.ones(10)
         dist.all_reduce(tensor)
         assert (tensor == size).all()
         dist.destroy_process_group()
 
 
-def test_a_process_may_leave_and_come_back(make_cluster: Callable[..., Cluster], tmp_path: Path) -> None:
-    make_cluster(2, grouped=False, variables={"WIRESUM_JOB": "again"}).run(again_and_again, str(tmp_path))
-
-
-def single(rank: int, size: int) -> None:
+@runs_in("make_cluster", 1, variables={"WIRESUM_SWITCH": "127.0.0.1:1"})
+def test_one_worker_needs_no_switch(rank: int, size: int) -> None:
     for dtype in (torch.float32, torch.bfloat16, torch.int32, torch.float64):
         for operator in (dist.ReduceOp.SUM, dist.ReduceOp.AVG, dist.ReduceOp.MAX):
             tensor = torch.arange(5).to(dtype)
@@ -242,10 +240,6 @@ def single(rank: int, size: int) -> None:
     received = [None]
     dist.all_gather_object(received, "object")
     assert received == ["object"]
-
-
-def test_one_worker_needs_no_switch(make_cluster: Callable[..., Cluster]) -> None:
-    make_cluster(1, variables={"WIRESUM_SWITCH": "127.0.0.1:1"}).run(single)
 
 
 def run_python(code: str, **variables: str) -> str:

@@ -142,7 +142,8 @@ def test_fake_and_meta_tensors_cause_no_communication(rank: int, size: int) -> N
     dist.barrier()
 
 
-def different_shapes(rank: int, size: int) -> None:
+@runs_in("make_cluster", 2, variables={"TORCH_DISTRIBUTED_DEBUG": "DETAIL"})
+def test_detail_refuses_other_shapes(rank: int, size: int) -> None:
     dist.all_reduce(torch.ones(2, 6))
     assert_close(train(DistributedDataParallel(network()), rank, size), train(network(), 0, 1))
     assert wiresum.torch.stats().collectives_network["all_reduce"] > STEPS
@@ -150,14 +151,11 @@ def different_shapes(rank: int, size: int) -> None:
         dist.all_reduce(torch.ones(2, 6) if rank == 0 else torch.ones(6, 2))
 
 
-def test_detail_refuses_other_shapes(make_cluster: Callable[..., Cluster]) -> None:
-    make_cluster(2, variables={"TORCH_DISTRIBUTED_DEBUG": "DETAIL"}).run(different_shapes)
-
-
 # Beside other backends, and in parts.
 
 
-def beside_gloo(rank: int, size: int) -> None:
+@runs_in("make_cluster", 2, backend="cpu:gloo,cuda:wiresum")
+def test_a_group_of_two_backends_gives_each_its_device(rank: int, size: int) -> None:
     before = implementation().stats()
     tensor = torch.full((10,), rank + 1.0)
     dist.all_reduce(tensor)
@@ -167,19 +165,12 @@ def beside_gloo(rank: int, size: int) -> None:
     assert implementation().stats().collectives_gloo == before.collectives_gloo
 
 
-def test_a_group_of_two_backends_gives_each_its_device(make_cluster: Callable[..., Cluster]) -> None:
-    make_cluster(2, backend="cpu:gloo,cuda:wiresum").run(beside_gloo)
-
-
-def for_one_device(rank: int, size: int) -> None:
+@runs_in("make_cluster", 2, backend="cpu:wiresum")
+def test_a_group_may_name_its_device(rank: int, size: int) -> None:
     dist.all_reduce(torch.ones(10))
     assert wiresum.torch.stats().collectives_network["all_reduce"] == 1
     with pytest.raises(RuntimeError, match="cuda"):
         world()._get_backend(torch.device("cuda"))
-
-
-def test_a_group_may_name_its_device(make_cluster: Callable[..., Cluster]) -> None:
-    make_cluster(2, backend="cpu:wiresum").run(for_one_device)
 
 
 @runs_in("quartet")
@@ -295,18 +286,13 @@ def test_without_a_compiler_the_group_trains_in_the_older_shape(
     assert "could not be compiled" in cluster.log(0)
 
 
-def mixed_shapes(rank: int, size: int, folder: str) -> None:
+@runs_in("make_cluster", 2, grouped=False)
+def test_workers_with_and_without_a_compiler_train_together(rank: int, size: int, tmp_path: Path) -> None:
     if rank == 1:
-        os.environ.update(without_compiler(Path(folder)))
-    dist.init_process_group("wiresum", init_method=f"file://{folder}/store", rank=rank, world_size=size)
+        os.environ.update(without_compiler(tmp_path))
+    dist.init_process_group("wiresum", init_method=f"file://{tmp_path}/store", rank=rank, world_size=size)
     assert (type(world()) is dist.ProcessGroup) == (rank != 1)
     assert_close(train(DistributedDataParallel(network()), rank, size), train(network(), 0, 1))
     assert wiresum.torch.stats().collectives_network["all_reduce"] >= STEPS
     dist.all_reduce(torch.ones(2, dtype=torch.float64))
     dist.destroy_process_group()
-
-
-def test_workers_with_and_without_a_compiler_train_together(
-    make_cluster: Callable[..., Cluster], tmp_path: Path
-) -> None:
-    make_cluster(2, grouped=False).run(mixed_shapes, str(tmp_path))

@@ -164,23 +164,20 @@ def test_an_asynchronous_sparse_sum_does_not_wait_for_the_others(rank: int, size
     assert (plain == size).all()
 
 
-def fails_everywhere(rank: int, size: int, marks: str) -> None:
+@runs_in("make_cluster", 3)
+def test_an_asynchronous_sparse_sum_fails_with_the_job_and_so_does_what_waits_behind_it(
+    rank: int, size: int, marks: Path
+) -> None:
     if rank == 0:
-        await_marks(Path(marks), size - 1)  # a call that comes after the abort would raise it itself
+        await_marks(marks, size - 1)  # a call that comes after the abort would raise it itself
         dist.group.WORLD.abort()
         return
     works = [dist.all_reduce(sparse_tensor(rank, nnz=5), async_op=True), dist.all_reduce(torch.ones(9), async_op=True)]
-    Path(marks, str(rank)).touch()
+    (marks / str(rank)).touch()
     for work in works:
         assert work is not None
         with pytest.raises(RuntimeError, match="called abort"):
             work.wait()
-
-
-def test_an_asynchronous_sparse_sum_fails_with_the_job_and_so_does_what_waits_behind_it(
-    make_cluster: object, marks: Path
-) -> None:
-    make_cluster(3).run(fails_everywhere, str(marks))  # type: ignore[operator]
 
 
 def different_shapes(rank: int, size: int) -> str:
